@@ -1,0 +1,2 @@
+//! The `hamlyn` command.
+fn main() {}

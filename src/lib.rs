@@ -1,0 +1,6 @@
+#![no_std]
+extern crate alloc;
+#[cfg(feature = "os")]
+extern crate std;
+pub mod link;
+pub mod wire;

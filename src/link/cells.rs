@@ -1,0 +1,223 @@
+//! Memory that another process may be writing at any moment.
+//!
+//! Shared bytes are never borrowed as `&[u8]`. Words are read through atomics; longer bodies pass
+//! through [`copy_in`] and [`copy_out`], which the compiler cannot reason about (an assembly
+//! block), so that it can neither read a byte twice nor assume what it read.
+//!
+//! Layout of what one process writes for one direction of a link:
+//! ```text
+//! 0      ReaderWords: how far this process has read the other's ring, and its sleep generation
+//! 4096   the lines of the ring that this process writes
+//! ```
+
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};
+
+#[cfg(not(loom))]
+pub(crate) use core::sync::atomic::{AtomicU64, Ordering};
+
+use crate::wire::{LINE_BYTES, LINE_WORDS};
+
+/// One cache line of a ring.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct Line(pub(crate) [AtomicU64; LINE_WORDS]);
+
+/// A word that has two lines to itself: neighbouring lines are prefetched in pairs.
+#[derive(Debug)]
+#[repr(C, align(128))]
+pub struct Alone(pub(crate) AtomicU64);
+
+/// What the reader of a ring writes. It lies at the head of the reader's own memory.
+#[derive(Debug)]
+#[repr(C)]
+pub struct ReaderWords {
+    /// Lines of the base ring that have been read and may be written again; only grows.
+    pub(crate) freed: Alone,
+    /// The same for the bulk ring.
+    pub(crate) bulk_freed: Alone,
+    /// Sleep generation: incremented by the reader each time before it sleeps.
+    pub(crate) sleep: Alone,
+}
+
+/// Bytes of [`ReaderWords`] and what is kept free behind them: one page, so that a ring's lines
+/// begin on a page of their own.
+pub const READER_WORDS_BYTES: usize = 4096;
+
+#[cfg(not(loom))]
+const _: () = {
+    assert!(size_of::<Line>() == LINE_BYTES && align_of::<Line>() == LINE_BYTES);
+    assert!(size_of::<Alone>() == 128);
+    assert!(size_of::<ReaderWords>() == 3 * 128 && size_of::<ReaderWords>() <= READER_WORDS_BYTES);
+};
+
+impl Default for Line {
+    fn default() -> Self {
+        Self(core::array::from_fn(|_| AtomicU64::new(0)))
+    }
+}
+
+impl Default for ReaderWords {
+    fn default() -> Self {
+        let alone = || Alone(AtomicU64::new(0));
+        Self { freed: alone(), bulk_freed: alone(), sleep: alone() }
+    }
+}
+
+/// The lines of a ring. Implemented by memory that stays mapped as long as the value lives.
+pub trait Lines {
+    /// The same slice at each call; its length is a power of two.
+    fn lines(&self) -> &[Line];
+}
+
+impl Lines for alloc::sync::Arc<[Line]> {
+    fn lines(&self) -> &[Line] {
+        self
+    }
+}
+
+/// A word that the other side of a link writes, or that it reads.
+pub trait Word {
+    /// The same word at each call.
+    fn word(&self) -> &AtomicU64;
+}
+
+impl Word for alloc::sync::Arc<AtomicU64> {
+    fn word(&self) -> &AtomicU64 {
+        self
+    }
+}
+
+/// Copies `from` into the ring's body, `byte` bytes after the start of line `line`, going on at
+/// the ring's first line where it ends. At most the whole ring.
+#[inline]
+pub fn copy_in(lines: &[Line], line: usize, byte: usize, from: &[u8]) {
+    let size = lines.len() * LINE_BYTES;
+    assert!(from.len() <= size, "a body of {} bytes in a ring of {size}", from.len());
+    let start = (line * LINE_BYTES + byte) & (size - 1);
+    let first = from.len().min(size - start);
+    put(lines, start, &from[..first]);
+    if first < from.len() {
+        put(lines, 0, &from[first..]);
+    }
+}
+
+/// Copies the ring's body out, `to.len()` bytes from the start of line `line`.
+#[inline]
+pub fn copy_out(lines: &[Line], line: usize, to: &mut [u8]) {
+    let size = lines.len() * LINE_BYTES;
+    assert!(to.len() <= size, "a body of {} bytes in a ring of {size}", to.len());
+    let start = (line * LINE_BYTES) & (size - 1);
+    let first = to.len().min(size - start);
+    get(lines, start, &mut to[..first]);
+    if first < to.len() {
+        get(lines, 0, &mut to[first..]);
+    }
+}
+
+/// Whether bodies are copied by the assembly path: on x86-64, outside loom and Miri.
+#[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+mod opaque {
+    use super::Line;
+    use crate::wire::LINE_BYTES;
+
+    #[inline(always)]
+    pub(super) fn put(lines: &[Line], start: usize, from: &[u8]) {
+        debug_assert!(start + from.len() <= lines.len() * LINE_BYTES);
+        // SAFETY: `start + from.len()` is inside `lines` (the caller took the minimum), whose
+        // atomics allow writes through a shared reference. Another process may read or write the
+        // same bytes meanwhile; the assembly tells the compiler nothing about them.
+        unsafe {
+            copy(lines.as_ptr().cast::<u8>().cast_mut().add(start), from.as_ptr(), from.len())
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn get(lines: &[Line], start: usize, to: &mut [u8]) {
+        debug_assert!(start + to.len() <= lines.len() * LINE_BYTES);
+        // SAFETY: as in `put`, with the directions exchanged; `to` is private memory.
+        unsafe { copy(to.as_mut_ptr(), lines.as_ptr().cast::<u8>().add(start), to.len()) }
+    }
+
+    /// # Safety
+    /// `to` is valid for writes of `len` bytes, `from` for reads; they do not overlap.
+    #[inline(always)]
+    unsafe fn copy(to: *mut u8, from: *const u8, len: usize) {
+        // SAFETY: the caller's; `rep movsb` reads each byte once and writes each byte once.
+        unsafe {
+            core::arch::asm!(
+                "rep movsb",
+                inout("rcx") len => _, inout("rdi") to => _, inout("rsi") from => _,
+                options(nostack, preserves_flags),
+            );
+        }
+    }
+}
+
+/// The portable path: byte-sized pieces of relaxed word accesses. Slow, and always right.
+#[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
+mod opaque {
+    use super::{Line, Ordering};
+    use crate::wire::LINE_WORDS;
+
+    fn word(lines: &[Line], index: usize) -> &super::AtomicU64 {
+        &lines[index / LINE_WORDS].0[index % LINE_WORDS]
+    }
+
+    pub(super) fn put(lines: &[Line], start: usize, from: &[u8]) {
+        let mut done = 0;
+        while done < from.len() {
+            let (index, byte) = ((start + done) / 8, (start + done) % 8);
+            let n = (8 - byte).min(from.len() - done);
+            let mut bytes = if n == 8 {
+                [0; 8]
+            } else {
+                word(lines, index).load(Ordering::Relaxed).to_ne_bytes()
+            };
+            bytes[byte..byte + n].copy_from_slice(&from[done..done + n]);
+            word(lines, index).store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
+            done += n;
+        }
+    }
+
+    pub(super) fn get(lines: &[Line], start: usize, to: &mut [u8]) {
+        let mut done = 0;
+        while done < to.len() {
+            let (index, byte) = ((start + done) / 8, (start + done) % 8);
+            let n = (8 - byte).min(to.len() - done);
+            let bytes = word(lines, index).load(Ordering::Relaxed).to_ne_bytes();
+            to[done..done + n].copy_from_slice(&bytes[byte..byte + n]);
+            done += n;
+        }
+    }
+}
+
+use opaque::{get, put};
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use alloc::{sync::Arc, vec, vec::Vec};
+
+    #[test]
+    fn a_body_that_crosses_the_ring_end_comes_out_whole() {
+        let lines: Arc<[Line]> = (0..4).map(|_| Line::default()).collect();
+        let body: Vec<u8> = (0..150).collect();
+        for line in 0..4 {
+            copy_in(&lines, line, 0, &body);
+            let mut out = vec![0; body.len()];
+            copy_out(&lines, line, &mut out);
+            assert_eq!(out, body);
+        }
+    }
+
+    #[test]
+    fn pieces_lie_one_behind_the_other() {
+        let lines: Arc<[Line]> = (0..4).map(|_| Line::default()).collect();
+        copy_in(&lines, 3, 0, &[1; 61]);
+        copy_in(&lines, 3, 61, &[2; 10]);
+        let mut out = [0; 71];
+        copy_out(&lines, 3, &mut out);
+        assert!(out[..61] == [1; 61] && out[61..] == [2; 10]);
+    }
+}

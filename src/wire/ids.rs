@@ -1,0 +1,50 @@
+//! The names of things on the wire. An index, a count and a size are different types.
+
+use core::fmt;
+
+/// Destination host ID of Table 1: one interface, that is, one [`Node`](crate::node::Node).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeId(pub u32);
+
+/// Small integer that names a slot of the destination (Hamlyn 2.2).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SlotIndex(pub u32);
+
+/// Index of a metadata entry in the slot's metadata area (Hamlyn 2.4): the message's name.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct MetadataIndex(pub u32);
+
+impl MetadataIndex {
+    /// All ones: the packet is in fast mode and has no metadata entry (Hamlyn 2.7).
+    pub const FAST: Self = Self(u32::MAX);
+}
+
+/// A 64-bit protection key (Hamlyn 2.2). Whoever holds it may write; it is never printed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Key(pub u64);
+
+impl fmt::Debug for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "node {:08x}", self.0)
+    }
+}
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:08x}", self.0)
+    }
+}
+impl fmt::Debug for SlotIndex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "slot {}", self.0)
+    }
+}
+impl fmt::Debug for MetadataIndex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if *self == Self::FAST { f.write_str("fast") } else { write!(f, "entry {}", self.0) }
+    }
+}
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Key(..)")
+    }
+}

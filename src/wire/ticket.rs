@@ -1,0 +1,245 @@
+//! Tickets (Hamlyn 3.2): everything needed to send one message, and safe to hand on.
+
+use super::{Flags, Key, METADATA_MAX, MetadataIndex, NodeId, Share, ShareError, SlotIndex};
+use alloc::vec::Vec;
+
+/// Bytes of an encoded ticket: with an offset and a length, 60, which is all the user metadata
+/// that a message carries.
+pub const TICKET_BYTES: usize = 44;
+const _: () = assert!(TICKET_BYTES + 8 + 8 == METADATA_MAX);
+
+/// The right to send one message: where to, with which key, into which bytes, and which share of
+/// the entry's counter it has. Location-independent: it may travel in a message, be split among
+/// helpers, and be used from another node.
+///
+/// `base` and `bound` are offsets in the slot, in bytes, half open. The receiver's own bounds
+/// decide; these tell an honest sender what it was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticket {
+    /// The interface that receives.
+    pub destination: NodeId,
+    /// The slot there.
+    pub slot: SlotIndex,
+    /// The metadata entry, or [`MetadataIndex::FAST`].
+    pub metadata_index: MetadataIndex,
+    /// The slot's key, or the entry's where the slot is paranoid.
+    pub key: Key,
+    /// First byte that may be written.
+    pub base: u64,
+    /// One past the last byte that may be written.
+    pub bound: u64,
+    /// Notify, wake.
+    pub flags: Flags,
+    /// This message's share of the entry's packet counter.
+    pub share: Share,
+}
+
+/// A ticket that cannot be read or split as asked. Nothing was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TicketError {
+    /// Not the length of a ticket.
+    #[error("a ticket has {TICKET_BYTES} bytes, and these are {0}")]
+    WrongLength(usize),
+    /// Flags that no version of this library sets.
+    #[error("the ticket's flags are {0:#x}, and only {allowed:#x} have a meaning", allowed = Flags::all().bits())]
+    UnknownFlags(u32),
+    /// Base after bound.
+    #[error("the ticket's base {base} is after its bound {bound}")]
+    BaseAfterBound {
+        /// First byte.
+        base: u64,
+        /// One past the last byte.
+        bound: u64,
+    },
+    /// A part reaches outside the ticket that is split.
+    #[error("the part {base}..{bound} is not inside the ticket's {whole_base}..{whole_bound}")]
+    OutsideTicket {
+        /// The part's first byte.
+        base: u64,
+        /// One past the part's last byte.
+        bound: u64,
+        /// The ticket's first byte.
+        whole_base: u64,
+        /// One past the ticket's last byte.
+        whole_bound: u64,
+    },
+    /// Two parts share bytes.
+    #[error("two parts of the ticket share byte {0}")]
+    Overlap(u64),
+    /// A ticket in fast mode has no counter to share.
+    #[error("a ticket in fast mode cannot be split: it has no packet counter")]
+    Fast,
+    /// The shares do not fit.
+    #[error(transparent)]
+    Share(#[from] ShareError),
+}
+
+impl Ticket {
+    /// Bytes that may be written, from `base` to `bound`.
+    #[inline]
+    pub fn capacity(&self) -> u64 {
+        self.bound.saturating_sub(self.base)
+    }
+
+    /// The same ticket without a notification: the data moves and nobody is told.
+    pub fn silent(mut self) -> Self {
+        self.flags = Flags::empty();
+        self
+    }
+
+    /// The same ticket with other flags.
+    pub fn with_flags(mut self, flags: Flags) -> Self {
+        self.flags = flags;
+        self
+    }
+
+    /// Little-endian: destination, slot, metadata index (4 bytes each), key, base, bound (8 each),
+    /// flags, share (4 each).
+    pub fn to_bytes(&self) -> [u8; TICKET_BYTES] {
+        let mut bytes = [0; TICKET_BYTES];
+        bytes[0..4].copy_from_slice(&self.destination.0.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.slot.0.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.metadata_index.0.to_le_bytes());
+        bytes[12..20].copy_from_slice(&self.key.0.to_le_bytes());
+        bytes[20..28].copy_from_slice(&self.base.to_le_bytes());
+        bytes[28..36].copy_from_slice(&self.bound.to_le_bytes());
+        bytes[36..40].copy_from_slice(&(self.flags.bits() as u32).to_le_bytes());
+        bytes[40..44].copy_from_slice(&self.share.to_wire().to_le_bytes());
+        bytes
+    }
+
+    /// Reads a ticket that anybody may have written. A well-formed ticket is not yet a valid one:
+    /// only the receiver's interface knows that, when a packet arrives.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, TicketError> {
+        let bytes: &[u8; TICKET_BYTES] =
+            bytes.try_into().map_err(|_| TicketError::WrongLength(bytes.len()))?;
+        let u32_at =
+            |i: usize| u32::from_le_bytes([bytes[i], bytes[i + 1], bytes[i + 2], bytes[i + 3]]);
+        let u64_at = |i: usize| u32_at(i) as u64 | (u32_at(i + 4) as u64) << 32;
+        let flags = u32_at(36);
+        let ticket = Self {
+            destination: NodeId(u32_at(0)),
+            slot: SlotIndex(u32_at(4)),
+            metadata_index: MetadataIndex(u32_at(8)),
+            key: Key(u64_at(12)),
+            base: u64_at(20),
+            bound: u64_at(28),
+            flags: u8::try_from(flags)
+                .ok()
+                .and_then(Flags::from_bits)
+                .ok_or(TicketError::UnknownFlags(flags))?,
+            share: Share::from_wire(u32_at(40)),
+        };
+        if ticket.base > ticket.bound {
+            return Err(TicketError::BaseAfterBound { base: ticket.base, bound: ticket.bound });
+        }
+        Ok(ticket)
+    }
+
+    /// Delegation (Hamlyn 2.5): divides buffer space and counter among helpers. Each part is
+    /// `(base, bound, share)` in the slot's offsets; the parts lie inside this ticket, share no
+    /// byte, and their shares add to this ticket's. Using this ticket afterwards, beside its
+    /// parts, is the holder's mistake; the receiver then never sees the count come out.
+    pub fn split(&self, parts: &[(u64, u64, Share)]) -> Result<Vec<Ticket>, TicketError> {
+        if self.metadata_index == MetadataIndex::FAST {
+            return Err(TicketError::Fast);
+        }
+        let mut ranges: Vec<(u64, u64)> = Vec::with_capacity(parts.len());
+        for &(base, bound, _) in parts {
+            if base > bound {
+                return Err(TicketError::BaseAfterBound { base, bound });
+            }
+            if base < self.base || bound > self.bound {
+                return Err(TicketError::OutsideTicket {
+                    base,
+                    bound,
+                    whole_base: self.base,
+                    whole_bound: self.bound,
+                });
+            }
+            if base < bound {
+                ranges.push((base, bound));
+            }
+        }
+        ranges.sort_unstable();
+        if let Some(pair) = ranges.windows(2).find(|pair| pair[1].0 < pair[0].1) {
+            return Err(TicketError::Overlap(pair[1].0));
+        }
+        let shares: Vec<Share> = parts.iter().map(|part| part.2).collect();
+        self.share.check_split(&shares)?;
+        Ok(parts
+            .iter()
+            .map(|&(base, bound, share)| Ticket { base, bound, share, ..*self })
+            .collect())
+    }
+
+    /// [`split`](Self::split) into `n` parts of nearly equal space and share.
+    pub fn split_evenly(&self, n: u64) -> Result<Vec<Ticket>, TicketError> {
+        let shares = self.share.split_evenly(n)?;
+        let (each, rest) = (self.capacity() / n, self.capacity() % n);
+        let mut base = self.base;
+        let parts: Vec<_> = (0..n)
+            .zip(shares)
+            .map(|(i, share)| {
+                let bound = base + each + (i < rest) as u64;
+                let part = (base, bound, share);
+                base = bound;
+                part
+            })
+            .collect();
+        self.split(&parts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn ticket() -> Ticket {
+        Ticket {
+            destination: NodeId(1),
+            slot: SlotIndex(2),
+            metadata_index: MetadataIndex(3),
+            key: Key(4),
+            base: 100,
+            bound: 200,
+            flags: Flags::NOTIFY | Flags::WAKE,
+            share: Share::WHOLE,
+        }
+    }
+
+    #[test]
+    fn a_split_that_overlaps_leaves_or_miscounts_is_refused() {
+        let half = Share::new(1 << 31).unwrap();
+        assert!(ticket().split(&[(100, 150, half), (150, 200, half)]).is_ok());
+        assert_eq!(
+            ticket().split(&[(100, 151, half), (150, 200, half)]),
+            Err(TicketError::Overlap(150))
+        );
+        assert!(matches!(
+            ticket().split(&[(99, 150, half), (150, 200, half)]),
+            Err(TicketError::OutsideTicket { base: 99, .. })
+        ));
+        assert!(matches!(
+            ticket().split(&[(100, 150, half)]),
+            Err(TicketError::Share(ShareError::WrongSum { .. }))
+        ));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_ticket_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..50)) {
+            if let Ok(ticket) = Ticket::from_bytes(&bytes) {
+                prop_assert_eq!(&ticket.to_bytes()[..], &bytes[..]);
+            }
+        }
+
+        #[test]
+        fn even_splits_cover_the_ticket(n in 1u64..40) {
+            let parts = ticket().split_evenly(n).unwrap();
+            prop_assert_eq!(parts.iter().map(Ticket::capacity).sum::<u64>(), 100);
+            prop_assert_eq!(parts.iter().map(|t| t.share.get()).sum::<u64>(), 1 << 32);
+        }
+    }
+}

@@ -1,0 +1,26 @@
+# Two commands matter: `make run` shows Hamlyn at work, `make test` checks everything.
+# Each installs what is missing first, and says so.
+
+.DEFAULT_GOAL := help
+.PHONY: help run test build prepare
+
+# The file that `make run` sends; the hamlyn binary itself unless given.
+FILE ?=
+
+help:
+	@echo 'make run [FILE=path]   build, then the tour: a real transfer, an attack, a measurement'
+	@echo 'make test              every check that CI makes'
+	@echo 'make build             the release build alone: target/release/hamlyn'
+
+prepare:
+	@scripts/prepare.sh
+
+build: prepare
+	@. scripts/common.sh && say 'cargo build --release' && cargo build --release --workspace
+
+run: build
+	@. scripts/common.sh && exec "$${CARGO_TARGET_DIR:-target}/release/hamlyn" tour $(FILE)
+
+# STEPS='unit loom' runs only those steps; see scripts/test.sh for their names.
+test: prepare
+	@scripts/test.sh $(STEPS)

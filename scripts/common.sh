@@ -1,0 +1,9 @@
+# What the scripts share; to be sourced by sh from the repository's root.
+
+# An installation by rustup is not always on the PATH of the shell that made it.
+PATH="$HOME/.cargo/bin:$PATH"
+export PATH
+
+say() { printf '\033[1m== %s\033[0m\n' "$*"; }
+loud() { printf '\033[1;33m!! %s\033[0m\n' "$*" >&2; }
+have() { command -v "$1" >/dev/null 2>&1; }

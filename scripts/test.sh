@@ -1,0 +1,139 @@
+#!/bin/sh
+# Every check, in the order in which a mistake is found soonest. A step that fails does not stop
+# the others; a step that this machine cannot run is skipped loudly. The last line sums up.
+#
+#   scripts/test.sh               all of them
+#   scripts/test.sh unit loom     only those
+set -u
+cd "$(dirname "$0")/.."
+. scripts/common.sh
+scripts/prepare.sh test || exit 1
+
+export CARGO_TERM_COLOR="${CARGO_TERM_COLOR:-auto}"
+TARGET="${CARGO_TARGET_DIR:-$PWD/target}"
+passed='' failed='' skipped='' reason=''
+began=$(date +%s)
+
+# A step returns 0 for passed and 99 for skipped, having set `reason`.
+cannot() { reason=$1; return 99; }
+
+fmt() { cargo fmt --all --check; }
+
+clippy() { cargo clippy --workspace --all-targets -- -D warnings; }
+
+doc() { RUSTDOCFLAGS='-D warnings' cargo doc -p hamlyn --no-deps; }
+
+# The pure part builds without the operating system: as a library without `std` here ..
+pure() { RUSTFLAGS='-D warnings' CARGO_TARGET_DIR="$TARGET/pure" cargo build --no-default-features --lib; }
+
+# .. and for a target that has no operating system to begin with.
+bare() {
+    have rustup || { cannot 'no rustup to add the target x86_64-unknown-none with'; return; }
+    rustup target list --installed 2>/dev/null | grep -qx x86_64-unknown-none ||
+        rustup target add x86_64-unknown-none ||
+        { cannot 'the target x86_64-unknown-none cannot be added'; return; }
+    CARGO_TARGET_DIR="$TARGET/pure" \
+        cargo build --no-default-features --lib --target x86_64-unknown-none
+}
+
+unit() { cargo test --workspace; }
+
+# Every interleaving of the lock-free parts, as far as loom's bound on preemptions goes. It has a
+# target directory of its own, because `--cfg loom` changes every crate.
+loom() {
+    RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR="$TARGET/loom" \
+        CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
+        CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true \
+        LOOM_MAX_PREEMPTIONS="${LOOM_MAX_PREEMPTIONS:-3}" \
+        cargo test --release --no-default-features --test loom
+}
+
+# Miri interprets the pure part's unit tests and reports undefined behaviour.
+miri() {
+    have rustup || { cannot 'no rustup to add a nightly toolchain with'; return; }
+    cargo +nightly miri --version >/dev/null 2>&1 ||
+        rustup toolchain install nightly --profile minimal --component miri,rust-src ||
+        { cannot 'no nightly toolchain with miri can be added'; return; }
+    cargo +nightly miri setup || { cannot "miri cannot build its standard library"; return; }
+    CARGO_TARGET_DIR="$TARGET/miri" MIRIFLAGS='-Zmiri-disable-isolation' PROPTEST_CASES=4 \
+        cargo +nightly miri test --no-default-features --lib -- wire:: link:: interface::
+}
+
+examples() {
+    ran=0
+    for file in examples/*.rs; do
+        [ -e "$file" ] || continue
+        name=$(basename "$file" .rs)
+        echo "   example $name"
+        timeout 120 cargo run --quiet --release --example "$name" </dev/null || return 1
+        ran=$((ran + 1))
+    done
+    [ "$ran" -gt 0 ] || cannot 'there are no examples'
+}
+
+# The measuring tool measures; what it measures in so short a run means nothing.
+bench() {
+    cargo build --quiet --release --workspace || return 1
+    "$TARGET/release/hamlyn" perf --help >/dev/null 2>&1 || { cannot 'no hamlyn perf yet'; return; }
+    for test in latency rate bandwidth; do
+        echo "   hamlyn perf $test"
+        timeout 120 "$TARGET/release/hamlyn" perf "$test" --count 2000 --json || return 1
+    done
+}
+
+package() {
+    set --
+    if [ -n "$(git status --porcelain 2>/dev/null | head -n 1)" ]; then
+        loud 'uncommitted changes: packaging them too'
+        set -- --allow-dirty
+    fi
+    # The command depends on the library, which is not published yet; so the library alone.
+    cargo package --quiet -p hamlyn "$@"
+}
+
+run() {
+    say "$1: $2"
+    start=$(date +%s)
+    reason=
+    "$1"
+    status=$?
+    took=$(($(date +%s) - start))
+    case $status in
+        0) passed="$passed $1"; echo "   $1 passed, $took s" ;;
+        99) skipped="$skipped $1"; loud "$1 SKIPPED: $reason" ;;
+        *) failed="$failed $1"; loud "$1 FAILED, $took s" ;;
+    esac
+}
+
+wanted() {
+    [ -z "$only" ] && return 0
+    case " $only " in *" $1 "*) return 0 ;; *) return 1 ;; esac
+}
+
+only="$*"
+for step in $only; do
+    case " fmt clippy pure bare doc unit loom miri examples bench package " in
+        *" $step "*) ;;
+        *) loud "no step is called $step"; exit 2 ;;
+    esac
+done
+
+wanted fmt && run fmt 'the code is formatted'
+wanted clippy && run clippy 'clippy has nothing to say, on any target'
+wanted pure && run pure 'the pure part builds without the feature os'
+wanted bare && run bare 'the pure part builds for a machine without an operating system'
+wanted doc && run doc 'the documentation builds without a warning'
+wanted unit && run unit 'unit, property, process and tidy tests'
+wanted loom && run loom 'loom models'
+wanted miri && run miri 'the pure unit tests under Miri'
+wanted examples && run examples 'every example runs to its end'
+wanted bench && run bench 'the measuring tool runs'
+wanted package && run package 'the library packages, and builds from its package'
+
+count() { echo $#; }
+echo
+[ -z "$skipped" ] || loud "skipped:$skipped"
+[ -z "$failed" ] || loud "failed:$failed"
+# shellcheck disable=SC2086
+say "make test: $(count $passed) passed, $(count $failed) failed, $(count $skipped) skipped, $(($(date +%s) - began)) s"
+[ -z "$failed" ]

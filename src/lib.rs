@@ -2,5 +2,6 @@
 extern crate alloc;
 #[cfg(feature = "os")]
 extern crate std;
+pub mod interface;
 pub mod link;
 pub mod wire;

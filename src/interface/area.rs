@@ -1,0 +1,24 @@
+//! Message areas: the contiguous memory that messages land in (Hamlyn 2.2).
+
+/// A message area of one interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct AreaId(pub(crate) u32);
+
+/// An area cannot be used or removed as asked. Nothing was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AreaError {
+    /// No such area, or one that was removed.
+    #[error("{0:?} does not exist: it was removed, or belongs to another interface")]
+    NoSuchArea(AreaId),
+    /// Slots still name it.
+    #[error("{area:?} is named by {slots} slots; remove them first")]
+    InUse {
+        /// The area.
+        area: AreaId,
+        /// Slots that name it.
+        slots: usize,
+    },
+    /// As many areas as the configuration allows.
+    #[error("there are {0} message areas already, and no more are allowed")]
+    TooMany(usize),
+}

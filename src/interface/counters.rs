@@ -1,0 +1,116 @@
+//! Counters: what arrived, and each reason for which a packet is refused.
+//!
+//! One writer (whoever drives the interface), any number of readers that never slow it: a counter
+//! is a word that the writer loads and stores without a locked instruction.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! counters {
+    ($(#[doc = $doc:expr] $field:ident,)* ; $(#[doc = $rdoc:expr] $variant:ident = $rfield:ident : $text:expr,)*) => {
+        /// Why a packet was refused. The sender is told nothing (a refusal reveals nothing);
+        /// the receiver's counter of the same name goes up by one, and nothing else changes.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+        pub enum Refusal { $(#[doc = $rdoc] #[error($text)] $variant,)* }
+
+        /// The counters of one interface. Names are stable.
+        #[derive(Debug, Default)]
+        pub struct Counters {
+            $(#[doc = $doc] pub $field: Counter,)*
+            $(#[doc = $rdoc] pub $rfield: Counter,)*
+        }
+
+        impl Counters {
+            /// Name and value of each counter, in a fixed order.
+            pub fn snapshot(&self) -> alloc::vec::Vec<(&'static str, u64)> {
+                alloc::vec![
+                    $((stringify!($field), self.$field.get()),)*
+                    $((stringify!($rfield), self.$rfield.get()),)*
+                ]
+            }
+            pub(crate) fn refusal(&self, refusal: Refusal) -> &Counter {
+                match refusal { $(Refusal::$variant => &self.$rfield,)* }
+            }
+        }
+
+        impl Refusal {
+            /// Every reason.
+            pub const ALL: &'static [Refusal] = &[$(Refusal::$variant,)*];
+            /// The name of the counter that this refusal raises.
+            pub fn counter_name(self) -> &'static str {
+                match self { $(Refusal::$variant => stringify!($rfield),)* }
+            }
+        }
+    };
+}
+
+/// One counter.
+#[derive(Debug, Default)]
+#[repr(transparent)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// The value now.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Adds, for the one writer.
+    #[inline(always)]
+    pub(crate) fn add(&self, n: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
+}
+
+counters! {
+    /// Packets that were deposited.
+    packets_received,
+    /// Bytes of data that were deposited.
+    bytes_received,
+    /// Messages that were complete, announced or not.
+    messages_received,
+    /// Notification queue entries written.
+    notifications,
+    /// Packets given to links.
+    packets_sent,
+    /// Bytes of data given to links.
+    bytes_sent,
+    /// Messages whose last packet was given to a link.
+    messages_sent,
+    /// Packets dropped because the interface was not enabled, or its watchdog had run out (2.8).
+    packets_discarded,
+    /// Wake-up signals sent to sleeping peers.
+    wakes_sent,
+    /// Times that this process slept.
+    sleeps,
+    /// Links that were made.
+    links_opened,
+    /// Links that ended, whatever the reason.
+    links_closed,
+    /// Links closed because the peer guessed keys: too many wrong ones.
+    links_closed_guessing,
+    /// Links closed because the peer's refusals came too fast.
+    links_closed_noise,
+    /// Links closed because the peer broke the rules of the ring.
+    links_closed_violation,
+    ;
+    /// The packet names another interface.
+    WrongDestination = refused_wrong_destination: "the packet is for another interface",
+    /// Reserved bits, unknown flags, more metadata than 60 bytes, or metadata in fast mode.
+    BadFormat = refused_bad_format: "the packet has reserved bits or too much metadata",
+    /// No slot has this index.
+    NoSuchSlot = refused_no_such_slot: "no slot has this index",
+    /// The slot has no metadata entry of this index.
+    NoSuchEntry = refused_no_such_entry: "the slot has no such metadata entry",
+    /// The key is not the slot's, or not the entry's where the slot is paranoid.
+    WrongKey = refused_wrong_key: "the key does not match",
+    /// The packet does not fit into the slot's base and bound.
+    OutOfBounds = refused_out_of_bounds: "the packet does not fit into the slot",
+    /// The packet does not fit into the entry's low and high limit (2.7).
+    OutsideLimits = refused_outside_limits: "the packet does not fit into the entry's limits",
+    /// The entry has had its one message and has not been armed again (2.7).
+    EntryClosed = refused_entry_closed: "the one-shot entry has had its message",
+    /// The notification would exceed the slot's credit in its queue (2.8).
+    NoCredit = refused_no_credit: "the slot has no credit left in its notification queue",
+    /// Fast mode into a paranoid slot, which has no entry to protect it.
+    FastIntoParanoid = refused_fast_into_paranoid: "a paranoid slot takes no fast packet",
+}

@@ -1,0 +1,45 @@
+//! The interface: the network interface card of the paper as a state machine, with no I/O, no
+//! threads and no clock of its own (Hamlyn, section 2).
+//!
+//! Who calls what:
+//! ```text
+//! application --> create_area, create_slot, ticket, arm_entry, ..      (the device driver of 3.1)
+//!      a link --> handle_packet(link, header, body)                    checks, deposits, counts, notifies
+//! application <-- pop(queue)                                           the notification queue (2.6)
+//!
+//! application --> Terminus::post_immediate, post_gather                the work queue (2.3)
+//!      a link <-- terminus::transmit_turn(link)                        segments, one packet a turn
+//! ```
+//! Everything that decides whether a packet may write lies in this module's private memory. A
+//! packet is checked whole before its first byte is deposited, so a refusal changes nothing but a
+//! counter. Never: a panic, an allocation or an unbounded walk because of what a packet holds.
+
+mod area;
+mod counters;
+mod metadata;
+pub mod notification;
+mod receive;
+mod slot;
+pub mod terminus;
+
+pub use area::{AreaError, AreaId};
+pub use counters::{Counters, Refusal};
+pub use metadata::{EntryState, MetadataEntry};
+pub use notification::{Notification, QueueError, QueueId};
+pub use receive::{Arrival, Discard, Interface, NotDeposited};
+pub use slot::{Mode, SlotConfig, SlotError, SlotId};
+
+/// A link of one interface, in the order in which links were made. Indices are used again after a
+/// link has closed; `generation` tells the two apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LinkId {
+    /// Position among the interface's links.
+    pub index: u32,
+    /// Low half of how many links have had this position.
+    pub generation: u16,
+}
+
+impl LinkId {
+    /// The link from an interface to itself.
+    pub const SELF: Self = Self { index: 0, generation: 0 };
+}

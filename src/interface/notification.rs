@@ -1,0 +1,311 @@
+//! Notification queues (Hamlyn 2.6, Table 3).
+//!
+//! ```text
+//!   interface                                   application
+//!   push()     ---- wrap flag of the entry --->  pop()
+//!   has_credit <--- CONSUMED of the share -----  pop()
+//! ```
+//! The queue is written by the interface alone and read by the application alone, which may be
+//! another thread. Wrap flag: Release/Acquire: the entry is complete. It is toggled each time the
+//! cursor passes the queue's end, so that an old entry is never taken for a new one.
+//! CONSUMED: Release/Acquire: these entries may be written again.
+//!
+//! Attaching a slot reserves entries, its *credit*. A packet that would notify beyond the credit
+//! is refused before its deposit; so the queue is never overrun, which the paper leaves to
+//! discipline. Never: two slots' reservations add to more than the queue has.
+
+use super::{LinkId, SlotId};
+use crate::link::cells::{AtomicU64, Ordering};
+use crate::wire::{MetadataIndex, SlotIndex};
+use alloc::{boxed::Box, sync::Arc, vec::Vec};
+
+/// A notification queue of one interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct QueueId(pub(crate) u32);
+
+/// Most entries of a queue.
+pub const QUEUE_ENTRIES_MAX: u32 = 1 << 22;
+
+/// A queue cannot be made or used as asked. Nothing was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum QueueError {
+    /// No such queue, or one that was removed.
+    #[error("{0:?} does not exist: it was removed, or belongs to another interface")]
+    NoSuchQueue(QueueId),
+    /// Size not allowed.
+    #[error("a notification queue has from 1 to {max} entries, and {0} were asked for", max = QUEUE_ENTRIES_MAX)]
+    Size(u32),
+    /// The slot's credit does not fit.
+    #[error(
+        "the slot needs {needed} entries of the notification queue, which has {free} of {entries} left"
+    )]
+    NotEnoughEntries {
+        /// The credit asked for.
+        needed: u32,
+        /// Entries not reserved.
+        free: u32,
+        /// Entries of the queue.
+        entries: u32,
+    },
+    /// Slots still use it.
+    #[error("{0:?} is used by slots; remove them first")]
+    InUse(QueueId),
+    /// Its consuming end is with another thread.
+    #[error("{0:?} has been handed to another thread, which alone may take from it")]
+    ConsumerTaken(QueueId),
+}
+
+/// A message has arrived (Table 3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Notification {
+    /// The slot that it arrived in.
+    pub slot: SlotIndex,
+    /// Its metadata entry, or [`MetadataIndex::FAST`].
+    pub index: MetadataIndex,
+    /// In fast mode the word that the packet carried (2.7); else 0.
+    pub word: u32,
+    /// The link over which the packet that completed the message came.
+    pub link: LinkId,
+}
+
+impl Notification {
+    /// Whether this is for `slot`.
+    pub fn is_for(&self, slot: SlotId) -> bool {
+        self.slot.0 == slot.index
+    }
+}
+
+const WRAP: u64 = 1;
+const FAST: u64 = 2;
+const SHARE_SHIFT: u32 = 2;
+const SHARE_BITS: u32 = 30;
+const _: () = assert!((QUEUE_ENTRIES_MAX as u64) < 1 << SHARE_BITS);
+
+/// Word 0: wrap flag, fast flag, share, slot index. Word 1: metadata index or fast word, link.
+#[derive(Debug)]
+struct Cells {
+    entries: Box<[[AtomicU64; 2]]>,
+    consumed: Box<[AtomicU64]>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct ShareState {
+    credit: u32,
+    notified: u64,
+    attached: bool,
+}
+
+/// The interface's end of a queue: the NQCB of the paper.
+#[derive(Debug)]
+pub struct Producer {
+    cells: Arc<Cells>,
+    cursor: usize,
+    wrap: u64,
+    shares: Vec<ShareState>,
+}
+
+/// The application's end of a queue.
+#[derive(Debug)]
+pub struct Consumer {
+    cells: Arc<Cells>,
+    cursor: usize,
+    wrap: u64,
+}
+
+/// A queue of `entries` entries, from 1 to [`QUEUE_ENTRIES_MAX`].
+pub fn queue(entries: u32) -> Result<(Producer, Consumer), QueueError> {
+    if !(1..=QUEUE_ENTRIES_MAX).contains(&entries) {
+        return Err(QueueError::Size(entries));
+    }
+    let cells = Arc::new(Cells {
+        entries: (0..entries).map(|_| [AtomicU64::new(0), AtomicU64::new(0)]).collect(),
+        consumed: (0..entries).map(|_| AtomicU64::new(0)).collect(),
+    });
+    let producer = Producer { cells: cells.clone(), cursor: 0, wrap: WRAP, shares: Vec::new() };
+    Ok((producer, Consumer { cells, cursor: 0, wrap: WRAP }))
+}
+
+impl Producer {
+    fn outstanding(&self, share: usize) -> u64 {
+        self.shares[share].notified - self.cells.consumed[share].load(Ordering::Acquire)
+    }
+
+    /// Entries that no slot has reserved. A slot that has left keeps what is not yet consumed.
+    pub fn free(&self) -> u32 {
+        let reserved: u64 = (0..self.shares.len())
+            .map(|i| match self.shares[i] {
+                ShareState { attached: true, credit, .. } => credit as u64,
+                _ => self.outstanding(i),
+            })
+            .sum();
+        (self.cells.entries.len() as u64 - reserved) as u32
+    }
+
+    /// Entries of the queue.
+    pub fn entries(&self) -> u32 {
+        self.cells.entries.len() as u32
+    }
+
+    /// Whether slots are attached.
+    pub fn is_used(&self) -> bool {
+        self.shares.iter().any(|share| share.attached)
+    }
+
+    /// Reserves `credit` entries for one slot.
+    pub fn attach(&mut self, credit: u32) -> Result<u32, QueueError> {
+        let free = self.free();
+        if credit > free {
+            let entries = self.entries();
+            return Err(QueueError::NotEnoughEntries { needed: credit, free, entries });
+        }
+        let unused = |i: &usize| !self.shares[*i].attached && self.outstanding(*i) == 0;
+        let share = match (0..self.shares.len()).find(unused) {
+            Some(i) => i,
+            None if self.shares.len() < self.cells.consumed.len() => {
+                self.shares.push(ShareState::default());
+                self.shares.len() - 1
+            }
+            // As many slots as entries, each of credit 0.
+            None => {
+                let entries = self.entries();
+                return Err(QueueError::NotEnoughEntries { needed: 1, free: 0, entries });
+            }
+        };
+        self.shares[share].credit = credit;
+        self.shares[share].attached = true;
+        Ok(share as u32)
+    }
+
+    /// Gives the reservation back, except for entries that are not yet consumed.
+    pub fn detach(&mut self, share: u32) {
+        self.shares[share as usize].attached = false;
+    }
+
+    /// Whether a notification for `share` fits into its reservation.
+    #[inline(always)]
+    pub fn has_credit(&self, share: u32) -> bool {
+        let state = &self.shares[share as usize];
+        state.notified - self.cells.consumed[share as usize].load(Ordering::Acquire)
+            < state.credit as u64
+    }
+
+    /// Appends an entry. The caller has seen [`has_credit`](Self::has_credit).
+    #[inline(always)]
+    pub fn push(&mut self, share: u32, notification: &Notification) {
+        self.shares[share as usize].notified += 1;
+        let fast = notification.index == MetadataIndex::FAST;
+        let low = if fast { notification.word } else { notification.index.0 };
+        let link =
+            notification.link.index as u64 & 0xffff | (notification.link.generation as u64) << 16;
+        let entry = &self.cells.entries[self.cursor];
+        entry[1].store(low as u64 | link << 32, Ordering::Relaxed);
+        entry[0].store(
+            self.wrap
+                | if fast { FAST } else { 0 }
+                | (share as u64) << SHARE_SHIFT
+                | (notification.slot.0 as u64) << 32,
+            Ordering::Release,
+        );
+        self.cursor += 1;
+        if self.cursor == self.cells.entries.len() {
+            self.cursor = 0;
+            self.wrap ^= WRAP;
+        }
+    }
+}
+
+impl Consumer {
+    /// Whether an entry waits. One load.
+    #[inline(always)]
+    pub fn is_ready(&self) -> bool {
+        self.cells.entries[self.cursor][0].load(Ordering::Acquire) & WRAP == self.wrap
+    }
+
+    /// Takes the next entry, and gives its credit back.
+    #[inline(always)]
+    pub fn pop(&mut self) -> Option<Notification> {
+        let entry = &self.cells.entries[self.cursor];
+        let first = entry[0].load(Ordering::Acquire);
+        if first & WRAP != self.wrap {
+            return None;
+        }
+        let second = entry[1].load(Ordering::Relaxed);
+        self.cursor += 1;
+        if self.cursor == self.cells.entries.len() {
+            self.cursor = 0;
+            self.wrap ^= WRAP;
+        }
+        let share = (first as u32 >> SHARE_SHIFT) as usize;
+        let consumed = &self.cells.consumed[share];
+        consumed.store(consumed.load(Ordering::Relaxed) + 1, Ordering::Release);
+        let fast = first & FAST != 0;
+        Some(Notification {
+            slot: SlotIndex((first >> 32) as u32),
+            index: if fast { MetadataIndex::FAST } else { MetadataIndex(second as u32) },
+            word: if fast { second as u32 } else { 0 },
+            link: LinkId {
+                index: (second >> 32) as u32 & 0xffff,
+                generation: (second >> 48) as u16,
+            },
+        })
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn note(index: u32) -> Notification {
+        Notification {
+            slot: SlotIndex(9),
+            index: MetadataIndex(index),
+            word: 0,
+            link: LinkId { index: 65535, generation: 3 },
+        }
+    }
+
+    #[test]
+    fn entries_come_out_in_order_across_many_wraps() {
+        let (mut producer, mut consumer) = queue(3).unwrap();
+        let share = producer.attach(3).unwrap();
+        for i in 0..100 {
+            assert!(producer.has_credit(share));
+            producer.push(share, &note(i));
+            assert_eq!(consumer.pop(), Some(note(i)));
+            assert_eq!(consumer.pop(), None);
+        }
+    }
+
+    #[test]
+    fn credit_is_used_up_and_comes_back() {
+        let (mut producer, mut consumer) = queue(4).unwrap();
+        let a = producer.attach(1).unwrap();
+        let b = producer.attach(3).unwrap();
+        assert!(matches!(producer.attach(1), Err(QueueError::NotEnoughEntries { free: 0, .. })));
+        producer.push(a, &note(0));
+        assert!(!producer.has_credit(a) && producer.has_credit(b));
+        consumer.pop().unwrap();
+        assert!(producer.has_credit(a));
+    }
+
+    #[test]
+    fn a_slot_that_left_keeps_what_is_not_consumed() {
+        let (mut producer, mut consumer) = queue(2).unwrap();
+        let a = producer.attach(2).unwrap();
+        producer.push(a, &note(0));
+        producer.detach(a);
+        assert_eq!(producer.free(), 1);
+        assert!(producer.attach(2).is_err());
+        consumer.pop().unwrap();
+        assert_eq!(producer.attach(2), Ok(a));
+    }
+
+    #[test]
+    fn the_fast_word_takes_the_place_of_the_index() {
+        let (mut producer, mut consumer) = queue(1).unwrap();
+        let share = producer.attach(1).unwrap();
+        let fast = Notification { index: MetadataIndex::FAST, word: u32::MAX, ..note(0) };
+        producer.push(share, &fast);
+        assert_eq!(consumer.pop(), Some(fast));
+    }
+}

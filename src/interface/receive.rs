@@ -1,0 +1,638 @@
+//! What happens to an arriving packet (Hamlyn, Figure 2), and the calls that prepare for it.
+
+use super::notification::{self, Consumer, Producer};
+use super::slot::{ENTRIES_MAX, Slot};
+use super::{
+    AreaError, AreaId, Counters, EntryState, LinkId, MetadataEntry, Mode, Notification, QueueError,
+    QueueId, Refusal, SlotConfig, SlotError, SlotId,
+};
+use crate::link::Body;
+use crate::wire::{
+    Flags, Header, Key, METADATA_MAX, MetadataIndex, NodeId, Share, SlotIndex, Ticket,
+};
+use alloc::{sync::Arc, vec::Vec};
+use core::ops::Range;
+
+/// A packet was dropped because the interface accepts none (Hamlyn 2.8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Discard {
+    /// It has not been enabled.
+    NotEnabled,
+    /// The application has not reset its watchdog in time.
+    Watchdog,
+}
+
+/// Why a packet was not deposited. Nothing but a counter was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotDeposited {
+    /// The interface accepts nothing now.
+    Discarded(Discard),
+    /// This packet may not do what it asks.
+    Refused(Refusal),
+}
+
+impl From<Refusal> for NotDeposited {
+    #[inline(always)]
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+/// A packet was deposited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// More packets of the message are on their way.
+    Part,
+    /// The message is complete, and nobody asked to be told.
+    Complete,
+    /// The message is complete and stands in the notification queue.
+    Notified,
+}
+
+struct Area<M> {
+    memory: M,
+    slots: usize,
+}
+
+struct Queue {
+    producer: Producer,
+    consumer: Option<Consumer>,
+}
+
+/// One interface. `M` is the memory of message areas.
+pub struct Interface<M> {
+    id: NodeId,
+    discard: Option<Discard>,
+    watchdog_ns: u64,
+    watchdog_reset_ns: u64,
+    slots: Vec<Option<Slot>>,
+    areas: Vec<Option<Area<M>>>,
+    queues: Vec<Option<Queue>>,
+    generation: u32,
+    counters: Arc<Counters>,
+}
+
+impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
+    /// An interface that discards whatever arrives until it is [enabled](Self::enable).
+    pub fn new(id: NodeId) -> Self {
+        Self {
+            id,
+            discard: Some(Discard::NotEnabled),
+            watchdog_ns: 0,
+            watchdog_reset_ns: 0,
+            slots: Vec::new(),
+            areas: Vec::new(),
+            queues: Vec::new(),
+            generation: 0,
+            counters: Arc::default(),
+        }
+    }
+
+    /// The name that packets for this interface carry.
+    pub fn id(&self) -> NodeId {
+        self.id
+    }
+
+    /// The counters; they may be read from anywhere at any time.
+    pub fn counters(&self) -> &Arc<Counters> {
+        &self.counters
+    }
+
+    // ---- start-up and watchdog (2.8)
+
+    /// Packets are accepted from now on.
+    pub fn enable(&mut self) {
+        self.discard = None;
+    }
+
+    /// Packets are accepted and discarded from now on.
+    pub fn disable(&mut self) {
+        self.discard = Some(Discard::NotEnabled);
+    }
+
+    /// From now on packets are discarded whenever the application has not called
+    /// [`reset_watchdog`](Self::reset_watchdog) for `watchdog_ns`; 0 turns the watchdog off. For
+    /// interfaces that something other than the application drives.
+    pub fn set_watchdog(&mut self, now_ns: u64, watchdog_ns: u64) {
+        self.watchdog_ns = watchdog_ns;
+        self.reset_watchdog(now_ns);
+    }
+
+    /// The application lives.
+    pub fn reset_watchdog(&mut self, now_ns: u64) {
+        self.watchdog_reset_ns = now_ns;
+        if self.discard == Some(Discard::Watchdog) {
+            self.discard = None;
+        }
+    }
+
+    /// The time is now; to be called before packets are handled when a watchdog is set.
+    pub fn check_watchdog(&mut self, now_ns: u64) {
+        let late = now_ns.saturating_sub(self.watchdog_reset_ns) > self.watchdog_ns;
+        if self.watchdog_ns != 0 && self.discard.is_none() && late {
+            self.discard = Some(Discard::Watchdog);
+        }
+    }
+
+    /// Why packets are being discarded, if they are.
+    pub fn discarding(&self) -> Option<Discard> {
+        self.discard
+    }
+
+    // ---- areas
+
+    /// Makes `memory` a message area.
+    pub fn create_area(&mut self, memory: M) -> AreaId {
+        AreaId(insert(&mut self.areas, Area { memory, slots: 0 }))
+    }
+
+    /// Takes the memory back. Refused while slots name it.
+    pub fn remove_area(&mut self, id: AreaId) -> Result<M, AreaError> {
+        let slots = self.area_state(id)?.slots;
+        if slots > 0 {
+            return Err(AreaError::InUse { area: id, slots });
+        }
+        self.areas[id.0 as usize].take().map(|area| area.memory).ok_or(AreaError::NoSuchArea(id))
+    }
+
+    /// The bytes of an area. While they are borrowed nothing can be deposited.
+    #[inline]
+    pub fn area(&self, id: AreaId) -> Result<&[u8], AreaError> {
+        self.area_state(id).map(|area| area.memory.as_ref())
+    }
+
+    /// The bytes of an area, for the application to write.
+    #[inline]
+    pub fn area_mut(&mut self, id: AreaId) -> Result<&mut [u8], AreaError> {
+        match self.areas.get_mut(id.0 as usize) {
+            Some(Some(area)) => Ok(area.memory.as_mut()),
+            _ => Err(AreaError::NoSuchArea(id)),
+        }
+    }
+
+    /// How many areas there are.
+    pub fn area_count(&self) -> usize {
+        self.areas.iter().flatten().count()
+    }
+
+    #[inline]
+    fn area_state(&self, id: AreaId) -> Result<&Area<M>, AreaError> {
+        self.areas.get(id.0 as usize).and_then(Option::as_ref).ok_or(AreaError::NoSuchArea(id))
+    }
+
+    // ---- notification queues
+
+    /// A queue of `entries` entries.
+    pub fn create_queue(&mut self, entries: u32) -> Result<QueueId, QueueError> {
+        let (producer, consumer) = notification::queue(entries)?;
+        Ok(QueueId(insert(&mut self.queues, Queue { producer, consumer: Some(consumer) })))
+    }
+
+    /// Removes a queue that no slot uses; entries not yet taken are lost.
+    pub fn remove_queue(&mut self, id: QueueId) -> Result<(), QueueError> {
+        if self.queue_mut(id)?.producer.is_used() {
+            return Err(QueueError::InUse(id));
+        }
+        self.queues[id.0 as usize] = None;
+        Ok(())
+    }
+
+    /// Takes the next notification of a queue, if there is one.
+    #[inline(always)]
+    pub fn pop(&mut self, id: QueueId) -> Result<Option<Notification>, QueueError> {
+        match self.queues.get_mut(id.0 as usize) {
+            Some(Some(Queue { consumer: Some(consumer), .. })) => Ok(consumer.pop()),
+            Some(Some(_)) => Err(QueueError::ConsumerTaken(id)),
+            _ => Err(QueueError::NoSuchQueue(id)),
+        }
+    }
+
+    /// Whether a notification waits.
+    #[inline]
+    pub fn is_ready(&self, id: QueueId) -> Result<bool, QueueError> {
+        match self.queues.get(id.0 as usize) {
+            Some(Some(Queue { consumer: Some(consumer), .. })) => Ok(consumer.is_ready()),
+            Some(Some(_)) => Err(QueueError::ConsumerTaken(id)),
+            _ => Err(QueueError::NoSuchQueue(id)),
+        }
+    }
+
+    /// Hands the consuming end of a queue out, for a thread that takes notifications while
+    /// another drives the interface.
+    pub fn take_consumer(&mut self, id: QueueId) -> Result<Consumer, QueueError> {
+        self.queue_mut(id)?.consumer.take().ok_or(QueueError::ConsumerTaken(id))
+    }
+
+    fn queue_mut(&mut self, id: QueueId) -> Result<&mut Queue, QueueError> {
+        match self.queues.get_mut(id.0 as usize) {
+            Some(Some(queue)) => Ok(queue),
+            _ => Err(QueueError::NoSuchQueue(id)),
+        }
+    }
+
+    // ---- slots
+
+    /// Makes a slot with `key`, and reserves its credit in the notification queue. `new_key` is
+    /// called once for each entry of a paranoid slot; those entries are closed until
+    /// [armed](Self::arm_entry).
+    pub fn create_slot(
+        &mut self,
+        config: &SlotConfig,
+        key: Key,
+        mut new_key: impl FnMut() -> Key,
+    ) -> Result<SlotId, SlotError> {
+        let size = self.area(config.area)?.len() as u64;
+        let Range { start, end } = config.range.clone().unwrap_or(0..size);
+        if start > end || end > size {
+            return Err(SlotError::RangeOutsideArea { start, end, size });
+        }
+        if !(1..=ENTRIES_MAX).contains(&config.entries) {
+            return Err(SlotError::EntryCount(config.entries));
+        }
+        let credit = match (config.mode, config.credit) {
+            (Mode::ParanoidOneShot, Some(credit)) if credit != config.entries => {
+                return Err(SlotError::WrongMode {
+                    mode: config.mode,
+                    why: "a one-shot slot's credit is one for each metadata entry",
+                });
+            }
+            (_, Some(credit)) => credit,
+            (_, None) => config.entries,
+        };
+        let share = self.queue_mut(config.queue)?.producer.attach(credit)?;
+        let mut entry = || match config.mode {
+            Mode::Normal => MetadataEntry::new(EntryState::Open, Key(0)),
+            Mode::Paranoid | Mode::ParanoidOneShot => {
+                MetadataEntry::new(EntryState::Closed, new_key())
+            }
+        };
+        let entries = (0..config.entries).map(|_| entry()).collect();
+        self.generation += 1;
+        let generation = self.generation;
+        let index = insert(
+            &mut self.slots,
+            Slot {
+                key,
+                base: start,
+                size: end - start,
+                area: config.area.0,
+                queue: config.queue.0,
+                share,
+                mode: config.mode,
+                generation,
+                entries,
+            },
+        );
+        self.area_slots(config.area.0, |slots| slots + 1);
+        Ok(SlotId { index, generation })
+    }
+
+    fn area_slots(&mut self, area: u32, change: impl Fn(usize) -> usize) {
+        if let Some(Some(area)) = self.areas.get_mut(area as usize) {
+            area.slots = change(area.slots);
+        }
+    }
+
+    /// Removes a slot: packets for it are refused from now on. Notifications that wait stay.
+    pub fn remove_slot(&mut self, id: SlotId) -> Result<(), SlotError> {
+        let slot = self.slot_mut(id)?;
+        let (area, queue, share) = (slot.area, slot.queue, slot.share);
+        self.slots[id.index as usize] = None;
+        self.area_slots(area, |slots| slots - 1);
+        if let Ok(queue) = self.queue_mut(QueueId(queue)) {
+            queue.producer.detach(share);
+        }
+        Ok(())
+    }
+
+    /// How many slots there are.
+    pub fn slot_count(&self) -> usize {
+        self.slots.iter().flatten().count()
+    }
+
+    /// Changes the key of a slot. Tickets with the old key are worthless at once, also for
+    /// packets that have left their sender.
+    pub fn set_key(&mut self, id: SlotId, key: Key) -> Result<(), SlotError> {
+        self.slot_mut(id)?.key = key;
+        Ok(())
+    }
+
+    /// A metadata entry of a slot.
+    pub fn entry(&self, id: SlotId, index: MetadataIndex) -> Result<&MetadataEntry, SlotError> {
+        let slot = self.slot(id)?;
+        slot.entries
+            .get(index.0 as usize)
+            .ok_or(SlotError::NoSuchEntry { index, entries: slot.entries.len() as u32 })
+    }
+
+    /// Prepares an entry for the next message: zeroes its accumulator, and in paranoid slots sets
+    /// its key and limits (bytes from the slot's base) and opens it. Packets of an unfinished
+    /// message are refused from now on, because the key is another. In normal mode `key` and
+    /// `limits` must be `None`: there the slot's key protects, and only
+    /// [`set_key`](Self::set_key) keeps stragglers out.
+    pub fn arm_entry(
+        &mut self,
+        id: SlotId,
+        index: MetadataIndex,
+        paranoid: Option<(Key, Range<u64>)>,
+    ) -> Result<(), SlotError> {
+        let slot = self.slot_mut(id)?;
+        let (mode, size, entries) = (slot.mode, slot.size, slot.entries.len() as u32);
+        let entry = slot
+            .entries
+            .get_mut(index.0 as usize)
+            .ok_or(SlotError::NoSuchEntry { index, entries })?;
+        match (mode, paranoid) {
+            (Mode::Normal, None) => {}
+            (Mode::Normal, Some(_)) => {
+                return Err(SlotError::WrongMode {
+                    mode,
+                    why: "its entries have no key or limits",
+                });
+            }
+            (_, None) => {
+                return Err(SlotError::WrongMode {
+                    mode,
+                    why: "its entries need a key and limits",
+                });
+            }
+            (_, Some((key, Range { start, end }))) => {
+                if start > end || end > size {
+                    return Err(SlotError::LimitsOutsideSlot { start, end, size });
+                }
+                entry.key = key;
+                (entry.low, entry.high) = (start, end);
+                entry.state = EntryState::Open;
+            }
+        }
+        entry.accumulator = 0;
+        entry.user_len = 0;
+        Ok(())
+    }
+
+    /// Refuses further packets for a paranoid entry: its key becomes `key`, which nobody holds.
+    pub fn close_entry(
+        &mut self,
+        id: SlotId,
+        index: MetadataIndex,
+        key: Key,
+    ) -> Result<(), SlotError> {
+        let slot = self.slot_mut(id)?;
+        let (mode, entries) = (slot.mode, slot.entries.len() as u32);
+        if mode == Mode::Normal {
+            return Err(SlotError::WrongMode { mode, why: "its entries have no key of their own" });
+        }
+        let entry = slot
+            .entries
+            .get_mut(index.0 as usize)
+            .ok_or(SlotError::NoSuchEntry { index, entries })?;
+        entry.key = key;
+        entry.state = EntryState::Closed;
+        Ok(())
+    }
+
+    /// Stores the application's word beside an entry (Table 2: the receive class pointer).
+    pub fn set_receiver(
+        &mut self,
+        id: SlotId,
+        index: MetadataIndex,
+        receiver: u64,
+    ) -> Result<(), SlotError> {
+        let slot = self.slot_mut(id)?;
+        let entries = slot.entries.len() as u32;
+        let entry = slot
+            .entries
+            .get_mut(index.0 as usize)
+            .ok_or(SlotError::NoSuchEntry { index, entries })?;
+        entry.receiver = receiver;
+        Ok(())
+    }
+
+    /// The ticket that sends one message to an entry: the whole counter, notify and wake.
+    pub fn ticket(&self, id: SlotId, index: MetadataIndex) -> Result<Ticket, SlotError> {
+        let slot = self.slot(id)?;
+        let entry = self.entry(id, index)?;
+        let (key, base, bound) = match slot.mode {
+            Mode::Normal => (slot.key, 0, slot.size),
+            Mode::Paranoid | Mode::ParanoidOneShot => (entry.key, entry.low, entry.high),
+        };
+        Ok(self.make_ticket(id, index, key, base..bound))
+    }
+
+    /// The ticket that sends single packets in fast mode (2.7), any number of them.
+    pub fn fast_ticket(&self, id: SlotId) -> Result<Ticket, SlotError> {
+        let slot = self.slot(id)?;
+        if slot.mode != Mode::Normal {
+            let why = "paranoid slots take no fast packets";
+            return Err(SlotError::WrongMode { mode: slot.mode, why });
+        }
+        Ok(self.make_ticket(id, MetadataIndex::FAST, slot.key, 0..slot.size))
+    }
+
+    fn make_ticket(&self, id: SlotId, index: MetadataIndex, key: Key, range: Range<u64>) -> Ticket {
+        Ticket {
+            destination: self.id,
+            slot: SlotIndex(id.index),
+            metadata_index: index,
+            key,
+            base: range.start,
+            bound: range.end,
+            flags: Flags::NOTIFY | Flags::WAKE,
+            share: Share::WHOLE,
+        }
+    }
+
+    /// Area and range of a slot, in bytes from the start of the area.
+    pub fn slot_range(&self, id: SlotId) -> Result<(AreaId, Range<u64>), SlotError> {
+        let slot = self.slot(id)?;
+        Ok((AreaId(slot.area), slot.base..slot.base + slot.size))
+    }
+
+    /// The mode of a slot.
+    pub fn slot_mode(&self, id: SlotId) -> Result<Mode, SlotError> {
+        self.slot(id).map(|slot| slot.mode)
+    }
+
+    #[inline]
+    fn slot(&self, id: SlotId) -> Result<&Slot, SlotError> {
+        match self.slots.get(id.index as usize) {
+            Some(Some(slot)) if slot.generation == id.generation => Ok(slot),
+            _ => Err(SlotError::NoSuchSlot(id)),
+        }
+    }
+
+    #[inline]
+    fn slot_mut(&mut self, id: SlotId) -> Result<&mut Slot, SlotError> {
+        match self.slots.get_mut(id.index as usize) {
+            Some(Some(slot)) if slot.generation == id.generation => Ok(slot),
+            _ => Err(SlotError::NoSuchSlot(id)),
+        }
+    }
+
+    // ---- arrival
+
+    /// A packet arrived over `link`. `header` is a private copy, `reserved` what stood in its
+    /// reserved bits, `body` the packet's bytes where they lie; each byte is read at most once,
+    /// and none before every check has passed.
+    #[inline(always)]
+    pub fn handle_packet<B: Body>(
+        &mut self,
+        link: LinkId,
+        header: &Header,
+        reserved: u32,
+        body: &B,
+    ) -> Result<Arrival, NotDeposited> {
+        let result = match self.discard {
+            None => self.accept(link, header, reserved, body).map_err(NotDeposited::Refused),
+            Some(discard) => Err(NotDeposited::Discarded(discard)),
+        };
+        match result {
+            Ok(_) => {
+                self.counters.packets_received.add(1);
+                self.counters.bytes_received.add(header.length as u64);
+            }
+            Err(NotDeposited::Refused(refusal)) => self.counters.refusal(refusal).add(1),
+            Err(NotDeposited::Discarded(_)) => self.counters.packets_discarded.add(1),
+        }
+        result
+    }
+
+    #[inline(always)]
+    fn accept<B: Body>(
+        &mut self,
+        link: LinkId,
+        header: &Header,
+        reserved: u32,
+        body: &B,
+    ) -> Result<Arrival, Refusal> {
+        if header.destination != self.id {
+            return Err(Refusal::WrongDestination);
+        }
+        if reserved != 0 || header.metadata_len as usize > METADATA_MAX {
+            return Err(Refusal::BadFormat);
+        }
+        let Some(Some(slot)) = self.slots.get_mut(header.slot.0 as usize) else {
+            return Err(Refusal::NoSuchSlot);
+        };
+        let is_fast = header.metadata_index == MetadataIndex::FAST;
+        if is_fast {
+            if slot.mode != Mode::Normal {
+                return Err(Refusal::FastIntoParanoid);
+            }
+            if header.metadata_len != 0 {
+                return Err(Refusal::BadFormat);
+            }
+        }
+        let mut entry = slot.entries.get_mut(header.metadata_index.0 as usize);
+        if entry.is_none() && !is_fast {
+            return Err(Refusal::NoSuchEntry);
+        }
+        // The key is checked before the bounds, so a stranger learns nothing of the slot's size.
+        let key = match (slot.mode, &entry) {
+            (Mode::Normal, _) | (_, None) => slot.key,
+            (Mode::Paranoid | Mode::ParanoidOneShot, Some(entry)) => entry.key,
+        };
+        if key != header.key {
+            return Err(Refusal::WrongKey);
+        }
+        let length = header.length as u64;
+        let fits = |low: u64, high: u64| {
+            header.offset >= low && header.offset <= high && length <= high - header.offset
+        };
+        if !fits(0, slot.size) {
+            return Err(Refusal::OutOfBounds);
+        }
+        if let (Mode::Paranoid | Mode::ParanoidOneShot, Some(entry)) = (slot.mode, &entry) {
+            if !fits(entry.low, entry.high) {
+                return Err(Refusal::OutsideLimits);
+            }
+            if entry.state == EntryState::Closed {
+                return Err(Refusal::EntryClosed);
+            }
+        }
+        // Hamlyn 2.5: a zero delta announces a single-packet message; the accumulator is not
+        // consulted. A fast packet is always a whole message.
+        let (completes, accumulator) = match &entry {
+            None => (true, 0),
+            Some(_) if header.delta == 0 => (true, 0),
+            Some(entry) => {
+                let sum = entry.accumulator.wrapping_add(header.delta);
+                (sum == 0, sum)
+            }
+        };
+        let notifies = completes && header.flags.contains(Flags::NOTIFY);
+        let Some(Some(queue)) = self.queues.get_mut(slot.queue as usize) else {
+            return Err(Refusal::NoCredit);
+        };
+        if notifies && !queue.producer.has_credit(slot.share) {
+            return Err(Refusal::NoCredit);
+        }
+        let Some(Some(area)) = self.areas.get_mut(slot.area as usize) else {
+            return Err(Refusal::OutOfBounds);
+        };
+
+        // Every check has passed. The deposit:
+        let at = (slot.base + header.offset) as usize;
+        let Some(to) = area.memory.as_mut().get_mut(at..at + length as usize) else {
+            return Err(Refusal::OutOfBounds);
+        };
+        match header.metadata_len {
+            0 if length == 16 => {
+                let words = body.inline();
+                to[..8].copy_from_slice(&words[0].to_le_bytes());
+                to[8..].copy_from_slice(&words[1].to_le_bytes());
+            }
+            0 if length == 8 => to.copy_from_slice(&body.inline()[0].to_le_bytes()),
+            0 if length == 0 => {}
+            _ => body.copy_data(to),
+        }
+        if let Some(entry) = entry.as_deref_mut() {
+            // A message begins: what the one before left as metadata is no longer valid.
+            if header.delta == 0 || entry.accumulator == 0 {
+                entry.user_len = 0;
+            }
+            if header.metadata_len != 0 {
+                entry.user_len = header.metadata_len;
+                body.copy_metadata(&mut entry.user[..header.metadata_len as usize]);
+            }
+            if header.delta != 0 {
+                entry.accumulator = accumulator;
+            }
+            if completes && slot.mode == Mode::ParanoidOneShot {
+                entry.state = EntryState::Closed;
+            }
+        }
+        if !completes {
+            return Ok(Arrival::Part);
+        }
+        self.counters.messages_received.add(1);
+        if !notifies {
+            return Ok(Arrival::Complete);
+        }
+        self.counters.notifications.add(1);
+        queue.producer.push(
+            slot.share,
+            &Notification {
+                slot: header.slot,
+                index: header.metadata_index,
+                word: header.word,
+                link,
+            },
+        );
+        Ok(Arrival::Notified)
+    }
+}
+
+/// Puts `value` into the first free place.
+fn insert<T>(places: &mut Vec<Option<T>>, value: T) -> u32 {
+    match places.iter().position(Option::is_none) {
+        Some(i) => {
+            places[i] = Some(value);
+            i as u32
+        }
+        None => {
+            places.push(Some(value));
+            places.len() as u32 - 1
+        }
+    }
+}

@@ -523,7 +523,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
                 return Err(Refusal::BadFormat);
             }
         }
-        let mut entry = slot.entries.get_mut(header.metadata_index.0 as usize);
+        let entry = slot.entries.get_mut(header.metadata_index.0 as usize);
         if entry.is_none() && !is_fast {
             return Err(Refusal::NoSuchEntry);
         }
@@ -586,7 +586,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
             0 if length == 0 => {}
             _ => body.copy_data(to),
         }
-        if let Some(entry) = entry.as_deref_mut() {
+        if let Some(entry) = entry {
             // A message begins: what the one before left as metadata is no longer valid.
             if header.delta == 0 || entry.accumulator == 0 {
                 entry.user_len = 0;

@@ -371,21 +371,23 @@ impl<L: Lines, W: Word> RingReader<L, W> {
         Ok(Some(Packet { header, reserved, layout, inline, lines, at }))
     }
 
-    /// The packet of `lines` lines that was peeked at is no longer needed.
+    /// The packet of `lines` lines that was peeked at is no longer needed. Says whether FREED
+    /// was written, so that a writer that waits for room can be told.
     #[inline(always)]
-    pub fn release(&mut self, lines: u64) {
+    pub fn release(&mut self, lines: u64) -> bool {
         self.read += lines;
-        if self.read - self.published >= self.lot {
-            self.publish();
-        }
+        self.read - self.published >= self.lot && self.publish()
     }
 
     /// Gives back what has been read and not yet given back; to be called when nothing is ready.
+    /// Says whether there was anything.
     #[inline(always)]
-    pub fn publish(&mut self) {
-        if self.published != self.read {
+    pub fn publish(&mut self) -> bool {
+        let anything = self.published != self.read;
+        if anything {
             self.published = self.read;
             self.freed.word().store(self.read, Ordering::Release);
         }
+        anything
     }
 }

@@ -1,0 +1,222 @@
+//! The command line. Errors name the value and what is allowed.
+
+use crate::perf::baseline::PeerArguments;
+use bytesize::ByteSize;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Protected messages between programs that do not trust one another, at the speed of memory.
+#[derive(Debug, Parser)]
+#[command(name = "hamlyn", version, propagate_version = true, max_term_width = 100)]
+#[command(after_help = "Start with `hamlyn tour`.")]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Show what Hamlyn does, in about a minute: send a file, attack the receiver, measure
+    ///
+    /// Starts a receiver and a sender as separate processes (as different users where it has the
+    /// right to) and sends FILE as messages; lets a stranger try to do harm through everything
+    /// that a process can reach, and shows how each attempt was refused; measures against a Unix
+    /// socket, TCP and a pipe; and writes a report.
+    Tour(TourArguments),
+    /// Receive from one `hamlyn send`, to standard output
+    ///
+    /// Whole or not at all: if the sender dies midway or the digest is wrong, this says so and
+    /// exits with a status other than zero.
+    #[command(allow_negative_numbers = true)]
+    Recv(RecvArguments),
+    /// Send standard input to `hamlyn recv`
+    #[command(allow_negative_numbers = true)]
+    Send(SendArguments),
+    /// Measure latency, rate or bandwidth
+    #[command(subcommand)]
+    Perf(PerfCommand),
+    /// Show the counters of running processes, each kind of refusal with its own
+    ///
+    /// Read from outside, without slowing the process, and for its owner only.
+    Stat(StatArguments),
+    /// Make the directory for services that other users may reach (needs root)
+    Setup,
+    /// Write the manual pages into DIRECTORY
+    #[command(hide = true)]
+    Man { directory: PathBuf },
+    /// Print the completions for SHELL
+    #[command(hide = true)]
+    Completions { shell: clap_complete::Shell },
+    /// Print the physical limits between two cores
+    #[command(hide = true)]
+    Limits {
+        #[arg(long, value_name = "BYTES", default_value = "1MiB", value_parser = size)]
+        size: ByteSize,
+    },
+    /// The far end of a measurement of sockets and pipes
+    #[command(hide = true)]
+    PerfPeer(PeerArguments),
+}
+
+#[derive(Args, Debug)]
+pub struct TourArguments {
+    /// The file to send [default: this command itself]
+    pub file: Option<PathBuf>,
+    /// Where to write the report
+    #[arg(long, value_name = "PATH", default_value = "hamlyn-tour.html")]
+    pub report: PathBuf,
+    /// Measure for moments only: to see that everything runs, not for figures
+    #[arg(long)]
+    pub quick: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct RecvArguments {
+    /// The service's name: up to 64 letters, digits, '-', '_' and '.'
+    pub name: String,
+    /// Who may send: "user" (this user only), "anyone", or "group:GID"
+    #[arg(long, value_name = "WHO", default_value = "user", value_parser = allow)]
+    pub allow: Allow,
+    /// Seconds to wait for a sender [default: for ever]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub wait: Option<Duration>,
+}
+
+#[derive(Args, Debug)]
+pub struct SendArguments {
+    /// The service's name, as [USER@]NAME
+    pub name: String,
+    /// Seconds to wait for the receiver to be there
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
+    pub wait: Duration,
+}
+
+/// Whom a receiver lets in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Allow {
+    User,
+    Anyone,
+    Group(u32),
+}
+
+#[derive(Debug, Subcommand)]
+pub enum PerfCommand {
+    /// The time of a message one way: half of a ping-pong
+    #[command(allow_negative_numbers = true)]
+    Latency(PerfArguments),
+    /// Messages a second, one after another
+    #[command(allow_negative_numbers = true)]
+    Rate(PerfArguments),
+    /// Bytes a second, into the message area of the receiver
+    #[command(allow_negative_numbers = true)]
+    Bandwidth(PerfArguments),
+    /// The far end for `--to NAME`, until it is interrupted
+    Serve(ServeArguments),
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct PerfArguments {
+    /// Bytes of a message, such as 16, 64KiB or 1MiB [default: 16; bandwidth: 1MiB]
+    #[arg(long, value_name = "BYTES", value_parser = size)]
+    pub size: Option<ByteSize>,
+    /// Messages (latency: round trips) of each run [default: by test and mode, about a second]
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+    /// How each end waits for messages
+    #[arg(long, value_enum, default_value_t = Mode::Polled)]
+    pub mode: Mode,
+    /// Idle links of the receiver beside the busy one
+    #[arg(long, value_name = "NUMBER", default_value_t = 0)]
+    #[arg(value_parser = clap::value_parser!(u32).range(..=100_000))]
+    pub links: u32,
+    /// Runs that the median is taken of
+    #[arg(long, value_name = "NUMBER", default_value_t = 5)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub runs: u32,
+    /// Print one JSON object instead of a table
+    #[arg(long)]
+    pub json: bool,
+    /// Measure to a `hamlyn perf serve` that runs already, as [USER@]NAME
+    #[arg(long, value_name = "NAME")]
+    pub to: Option<String>,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct ServeArguments {
+    /// The service's name
+    pub name: String,
+    /// How it waits for messages
+    #[arg(long, value_enum, default_value_t = Mode::Adaptive)]
+    pub mode: Mode,
+    /// Who may connect: "user" (this user only), "anyone", or "group:GID"
+    #[arg(long, value_name = "WHO", default_value = "user", value_parser = allow)]
+    pub allow: Allow,
+}
+
+/// How an end waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Mode {
+    /// Asks again and again; uses a processor whole
+    Polled,
+    /// Asks for a while, then sleeps: what programs get unless they say otherwise
+    Adaptive,
+    /// Sleeps at once
+    Blocking,
+}
+
+#[derive(Args, Debug)]
+pub struct StatArguments {
+    /// One service only, as [USER@]NAME [default: all of this user]
+    pub name: Option<String>,
+    /// One JSON object a line, one line a process
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn size(text: &str) -> Result<ByteSize, String> {
+    text.parse().map_err(|_| "a size is a number of bytes, such as 16, 64KiB or 1MiB".to_owned())
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    text.parse()
+        .ok()
+        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+        .ok_or_else(|| "a time limit is a number of seconds, 0 or more, such as 2.5".to_owned())
+}
+
+fn allow(text: &str) -> Result<Allow, String> {
+    match text {
+        "user" => Ok(Allow::User),
+        "anyone" => Ok(Allow::Anyone),
+        _ => text
+            .strip_prefix("group:")
+            .and_then(|gid| gid.parse().ok())
+            .map(Allow::Group)
+            .ok_or_else(|| "allowed are \"user\", \"anyone\" and \"group:GID\"".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_wrong_value_is_named_with_what_is_allowed() {
+        let error = |line: &str| Cli::try_parse_from(line.split(' ')).unwrap_err().to_string();
+        let text = error("hamlyn perf latency --size many");
+        assert!(text.contains("many") && text.contains("64KiB"), "{text}");
+        let text = error("hamlyn perf latency --mode quickly");
+        assert!(text.contains("quickly") && text.contains("adaptive"), "{text}");
+        let text = error("hamlyn recv --allow group:x there");
+        assert!(text.contains("group:x") && text.contains("group:GID"), "{text}");
+        let text = error("hamlyn send --wait -1 there");
+        assert!(text.contains("-1") && text.contains("0 or more"), "{text}");
+    }
+}

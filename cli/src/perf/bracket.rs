@@ -1,0 +1,158 @@
+//! What each run stands between: the physical limits, measured before it and after it.
+
+use super::copies::{self, RingShape};
+use super::pin::Cores;
+use super::placement::{Placement, has_moved};
+use super::raw;
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+
+/// Times that a run is repeated because the cores were moved during it.
+const REPEATS_MAX: u32 = 8;
+
+/// What the limits are measured with: the size and ring of the run that they stand beside.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    pub cores: Cores,
+    pub message_bytes: usize,
+    pub shape: RingShape,
+    /// Of the raw line.
+    pub round_trips: u64,
+}
+
+/// The physical limits at one time.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Baselines {
+    pub raw_line_one_way_ns: f64,
+    pub memcpy_bytes_per_s: f64,
+    pub copy_ring_bytes_per_s: f64,
+    pub placement: Placement,
+}
+
+impl Limits {
+    /// Measures them now: some tenths of a second. Measured again while the cores are moved
+    /// during it, so that the limits are all of one placement.
+    pub fn measure(&self) -> Result<Baselines> {
+        let raw = || raw::line_one_way_ns(self.cores, self.round_trips);
+        let mut before = raw()?;
+        let mut attempt = 0;
+        loop {
+            let memcpy_bytes_per_s = copies::memcpy_bytes_per_s(self.cores, self.message_bytes)?;
+            let copy_ring_bytes_per_s =
+                copies::copy_ring_bytes_per_s(self.cores, self.message_bytes, self.shape)?;
+            let after = raw()?;
+            if !has_moved(before, after) || attempt == REPEATS_MAX {
+                let raw_line_one_way_ns = (before + after) / 2.0;
+                return Ok(Baselines {
+                    raw_line_one_way_ns,
+                    memcpy_bytes_per_s,
+                    copy_ring_bytes_per_s,
+                    placement: Placement::of_raw_line_ns(raw_line_one_way_ns),
+                });
+            }
+            attempt += 1;
+            before = after;
+        }
+    }
+}
+
+impl Baselines {
+    /// The mean of those before and those after a run.
+    fn between(before: Self, after: Self) -> Self {
+        let raw_line_one_way_ns = (before.raw_line_one_way_ns + after.raw_line_one_way_ns) / 2.0;
+        Self {
+            raw_line_one_way_ns,
+            memcpy_bytes_per_s: (before.memcpy_bytes_per_s + after.memcpy_bytes_per_s) / 2.0,
+            copy_ring_bytes_per_s: (before.copy_ring_bytes_per_s + after.copy_ring_bytes_per_s)
+                / 2.0,
+            placement: Placement::of_raw_line_ns(raw_line_one_way_ns),
+        }
+    }
+}
+
+/// A run with the limits around it.
+#[derive(Clone, Copy, Debug)]
+pub struct Bracketed<T> {
+    pub figure: T,
+    pub baselines: Baselines,
+    /// Earlier attempts that were thrown away because the cores moved.
+    pub repeats: u32,
+    /// False if the cores moved during the last attempt, too.
+    pub is_steady: bool,
+}
+
+/// Runs `run` between two measurements of the limits, again if the raw line changed by more than
+/// a quarter meanwhile; `say` is told of each repetition.
+pub fn bracketed<T>(
+    mut measure: impl FnMut() -> Result<Baselines>,
+    mut run: impl FnMut() -> Result<T>,
+    mut say: impl FnMut(String),
+) -> Result<Bracketed<T>> {
+    let mut before = measure()?;
+    let mut repeats = 0;
+    loop {
+        let figure = run()?;
+        let after = measure()?;
+        let (from, to) = (before.raw_line_one_way_ns, after.raw_line_one_way_ns);
+        let is_steady = !has_moved(from, to);
+        if is_steady || repeats == REPEATS_MAX {
+            if !is_steady {
+                say(format!(
+                    "the raw line went from {from:.0} to {to:.0} ns one way, and the run has been \
+                     repeated {repeats} times; its figure is of no fixed placement"
+                ));
+            }
+            let baselines = Baselines::between(before, after);
+            return Ok(Bracketed { figure, baselines, repeats, is_steady });
+        }
+        repeats += 1;
+        say(format!(
+            "the raw line went from {from:.0} to {to:.0} ns one way: the cores were moved, and \
+             the run is repeated"
+        ));
+        before = after;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(ns: &[f64]) -> impl FnMut() -> Result<Baselines> + '_ {
+        let mut ns = ns.iter().copied();
+        move || {
+            let raw_line_one_way_ns = ns.next().unwrap_or(54.0);
+            Ok(Baselines {
+                raw_line_one_way_ns,
+                memcpy_bytes_per_s: 1.0,
+                copy_ring_bytes_per_s: 1.0,
+                placement: Placement::of_raw_line_ns(raw_line_one_way_ns),
+            })
+        }
+    }
+
+    #[test]
+    fn a_run_during_which_the_cores_moved_is_repeated_and_that_is_said() {
+        let (mut runs, mut said) = (0, 0);
+        let run = || {
+            runs += 1;
+            Ok(runs)
+        };
+        let result = bracketed(lines(&[240.0, 54.0, 56.0]), run, |_| said += 1).unwrap();
+        assert_eq!((result.figure, result.repeats, said), (2, 1, 1));
+        assert!(result.is_steady);
+        assert_eq!(result.baselines.raw_line_one_way_ns, 55.0);
+        assert_eq!(result.baselines.placement, Placement::Near);
+    }
+
+    #[test]
+    fn repeating_ends() {
+        let mut ns = 1.0;
+        let moving = || {
+            ns *= 2.0;
+            lines(&[ns])()
+        };
+        let result = bracketed(moving, || Ok(()), |_| ()).unwrap();
+        assert_eq!((result.repeats, result.is_steady), (REPEATS_MAX, false));
+    }
+}

@@ -1,0 +1,174 @@
+//! One result: a JSON object for programs, a table for people.
+
+use super::bracket::Baselines;
+use super::stats::Percentiles;
+use comfy_table::{CellAlignment, Table, presets};
+use serde::{Deserialize, Serialize};
+
+/// What was measured.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Figure {
+    Latency { one_way_ns: Percentiles },
+    Rate { messages_per_s: f64 },
+    Bandwidth { bytes_per_s: f64 },
+}
+
+impl Figure {
+    /// What runs are ordered by.
+    pub fn value(&self) -> f64 {
+        match self {
+            Self::Latency { one_way_ns } => one_way_ns.p50,
+            Self::Rate { messages_per_s } => *messages_per_s,
+            Self::Bandwidth { bytes_per_s } => *bytes_per_s,
+        }
+    }
+}
+
+/// The median of several runs, with the limits of that run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// latency, rate or bandwidth.
+    pub test: String,
+    /// Bytes of a message.
+    pub size: u64,
+    /// polled, adaptive or blocking.
+    pub mode: String,
+    /// Idle links beside the busy one.
+    pub links: u32,
+    #[serde(flatten)]
+    pub figure: Figure,
+    #[serde(flatten)]
+    pub baselines: Baselines,
+    /// Of a Unix stream socket in the same run, where the mode sleeps; half a round trip.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub unix_socket_one_way_ns: Option<f64>,
+    /// Runs that this is the median of: those in the commonest placement.
+    pub runs: u32,
+    /// Of the same runs, the lowest and the highest (of a latency: of the medians).
+    pub spread: [f64; 2],
+    /// Runs that were thrown away because the cores moved meanwhile.
+    pub repeats: u32,
+    /// Whether the raw line stayed within a quarter during the run.
+    pub steady: bool,
+}
+
+/// A table without borders, as every table of this command is printed.
+pub fn table<const N: usize>(header: [&str; N]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::UTF8_HORIZONTAL_ONLY).set_header(header);
+    table
+}
+
+/// Numbers stand right.
+pub fn align_right(table: &mut Table, columns: impl IntoIterator<Item = usize>) {
+    for column in columns {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+}
+
+/// `12.3 us` of 12300.
+pub fn ns(value: f64) -> String {
+    match value {
+        v if v < 1e3 => format!("{v:.0} ns"),
+        v if v < 1e6 => format!("{:.1} us", v / 1e3),
+        v => format!("{:.1} ms", v / 1e6),
+    }
+}
+
+/// `63.2 GB/s` of 6.32e10.
+pub fn per_second(value: f64, unit: &str) -> String {
+    let (value, prefix) = match value {
+        v if v < 1e3 => (v, ""),
+        v if v < 1e6 => (v / 1e3, "k"),
+        v if v < 1e9 => (v / 1e6, "M"),
+        v => (v / 1e9, "G"),
+    };
+    format!("{value:.1} {prefix}{unit}/s")
+}
+
+impl Row {
+    /// As lines of name and value.
+    pub fn to_table(&self) -> Table {
+        let mut table = table([&format!("{} of {} bytes", self.test, self.size), ""]);
+        let mut line = |name: &str, value: String| {
+            table.add_row([name.to_owned(), value]);
+        };
+        let show: fn(f64) -> String = match self.figure {
+            Figure::Latency { one_way_ns } => {
+                line("one way, median", ns(one_way_ns.p50));
+                line("one way, 99 of 100 below", ns(one_way_ns.p99));
+                line("one way, 999 of 1000 below", ns(one_way_ns.p999));
+                let above = one_way_ns.p50 - self.baselines.raw_line_one_way_ns;
+                line("above the raw line", ns(above));
+                ns
+            }
+            Figure::Rate { messages_per_s } => {
+                line("messages", per_second(messages_per_s, " messages"));
+                |value| per_second(value, " messages")
+            }
+            Figure::Bandwidth { bytes_per_s } => {
+                line("bandwidth", per_second(bytes_per_s, "B"));
+                let ratio = |limit: f64| format!("{:.2}", bytes_per_s / limit);
+                line("of the bare two-copy ring", ratio(self.baselines.copy_ring_bytes_per_s));
+                line("of memcpy", ratio(self.baselines.memcpy_bytes_per_s));
+                |value| per_second(value, "B")
+            }
+        };
+        let [low, high] = self.spread;
+        line("spread", format!("{} to {} in {} runs", show(low), show(high), self.runs));
+        line("mode", format!("{}, {} idle links", self.mode, self.links));
+        let Baselines { raw_line_one_way_ns, memcpy_bytes_per_s, copy_ring_bytes_per_s, placement } =
+            self.baselines;
+        line("raw cache line, one way", ns(raw_line_one_way_ns));
+        line("memcpy", per_second(memcpy_bytes_per_s, "B"));
+        line("bare two-copy ring", per_second(copy_ring_bytes_per_s, "B"));
+        if let Some(socket) = self.unix_socket_one_way_ns {
+            line("Unix socket, one way", ns(socket));
+        }
+        let steady = if self.steady { "" } else { " (not steady)" };
+        line("placement", format!("{placement}{steady}"));
+        align_right(&mut table, [1]);
+        table
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::placement::Placement;
+    use super::*;
+
+    #[test]
+    fn a_row_has_the_fields_that_programs_read() {
+        let row = Row {
+            test: "latency".into(),
+            size: 16,
+            mode: "polled".into(),
+            links: 0,
+            figure: Figure::Latency {
+                one_way_ns: Percentiles { p50: 80.0, p99: 100.0, p999: 200.0 },
+            },
+            baselines: Baselines {
+                raw_line_one_way_ns: 54.0,
+                memcpy_bytes_per_s: 1e10,
+                copy_ring_bytes_per_s: 1e10,
+                placement: Placement::Near,
+            },
+            unix_socket_one_way_ns: None,
+            runs: 5,
+            spread: [79.0, 81.0],
+            repeats: 0,
+            steady: true,
+        };
+        let json = serde_json::to_value(&row).unwrap();
+        assert_eq!(json["one_way_ns"]["p999"], 200.0);
+        assert_eq!(json["placement"], "near");
+        for field in ["test", "size", "mode", "links", "raw_line_one_way_ns"] {
+            assert!(!json[field].is_null(), "{field}");
+        }
+        assert_eq!(serde_json::from_value::<Row>(json).unwrap(), row);
+        assert!(row.to_table().to_string().contains("26 ns"));
+    }
+}

@@ -1,0 +1,102 @@
+//! Medians and percentiles.
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+/// Of the time one way, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Percentiles {
+    pub p50: f64,
+    pub p99: f64,
+    pub p999: f64,
+}
+
+/// Collects round trips.
+pub struct RoundTrips(Histogram<u64>);
+
+impl RoundTrips {
+    pub fn new() -> Self {
+        // Three digits of anything from 1 ns to a minute, in some 200 KiB.
+        Self(Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("these bounds are allowed"))
+    }
+
+    /// One round trip of `ns` nanoseconds.
+    #[inline]
+    pub fn record_ns(&mut self, ns: u64) {
+        self.0.saturating_record(ns);
+    }
+
+    /// Half of each round trip.
+    pub fn one_way_ns(&self) -> Percentiles {
+        let half = |quantile| self.quantile(quantile) / 2.0;
+        Percentiles { p50: half(0.5), p99: half(0.99), p999: half(0.999) }
+    }
+
+    /// The value below which `quantile` of the round trips lie; `NaN` of nothing.
+    ///
+    /// Time stamp counters advance in steps (10 ns on some machines), which is more than what is to
+    /// be told apart. So each recorded value stands for the range up to the middle between it and
+    /// its neighbours, and the quantile is interpolated in its range.
+    fn quantile(&self, quantile: f64) -> f64 {
+        let values: Vec<(f64, f64)> = self
+            .0
+            .iter_recorded()
+            .map(|step| (step.value_iterated_to() as f64, step.count_at_value() as f64))
+            .collect();
+        let rank = quantile * self.0.len() as f64;
+        let mut below = 0.0;
+        for (i, &(value, count)) in values.iter().enumerate() {
+            if below + count >= rank {
+                let half_way = |other: Option<&(f64, f64)>| other.map(|o| (o.0 + value) / 2.0);
+                let next = half_way(values.get(i + 1));
+                let before = half_way(i.checked_sub(1).and_then(|i| values.get(i)));
+                let from = before.or(next.map(|next| 2.0 * value - next)).unwrap_or(value);
+                let to = next.or(before.map(|before| 2.0 * value - before)).unwrap_or(value);
+                return from + (to - from) * (rank - below) / count;
+            }
+            below += count;
+        }
+        f64::NAN
+    }
+}
+
+/// The median; of an even number, the upper of the two in the middle. `None` of nothing.
+pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_of_half_a_round_trip() {
+        let mut trips = RoundTrips::new();
+        (1..=1000).for_each(|ns| trips.record_ns(ns));
+        let Percentiles { p50, p99, p999 } = trips.one_way_ns();
+        let near = |a: f64, b: f64| assert!((a - b).abs() < 0.5, "{a} is not {b}");
+        near(p50, 250.0);
+        near(p99, 495.0);
+        near(p999, 499.5);
+    }
+
+    #[test]
+    fn a_coarse_clock_does_not_make_coarse_medians() {
+        // Round trips of 104 ns on a clock of 10 ns steps: six of ten show 100.
+        let mut trips = RoundTrips::new();
+        (0..1000).for_each(|i| trips.record_ns(if i % 10 < 6 { 100 } else { 110 }));
+        let p50 = trips.one_way_ns().p50;
+        assert!((p50 - 52.0).abs() < 1.0, "{p50}");
+        let mut one = RoundTrips::new();
+        one.record_ns(100);
+        assert_eq!(one.one_way_ns().p50, 50.0);
+    }
+
+    #[test]
+    fn the_median_stands_in_the_middle() {
+        assert_eq!(median([3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median([]), None);
+    }
+}

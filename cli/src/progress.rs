@@ -1,0 +1,31 @@
+//! Progress bars, only where a person looks at them: on standard error, and only if that is a
+//! terminal. indicatif then hides the bar by itself.
+
+use indicatif::{ProgressBar, ProgressStyle};
+use std::borrow::Cow;
+use std::time::Duration;
+
+/// Bytes of a transfer; without a total, how many and how fast.
+pub fn bytes(total: Option<u64>, what: impl Into<Cow<'static, str>>) -> ProgressBar {
+    let (bar, template) = match total {
+        Some(total) => (
+            ProgressBar::new(total),
+            "{msg} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} {eta}",
+        ),
+        None => (ProgressBar::no_length(), "{msg} {spinner} {bytes} {bytes_per_sec} {elapsed}"),
+    };
+    styled(bar, template).with_message(what)
+}
+
+/// Steps of a long piece of work.
+pub fn steps(total: u64, what: impl Into<Cow<'static, str>>) -> ProgressBar {
+    styled(ProgressBar::new(total), "[{bar:30}] {pos}/{len} {msg}").with_message(what)
+}
+
+fn styled(bar: ProgressBar, template: &str) -> ProgressBar {
+    let style =
+        ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    bar.set_style(style);
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
+}

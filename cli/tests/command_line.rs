@@ -1,0 +1,71 @@
+//! What a user meets first: help, errors that name the value and what is allowed, manual pages
+//! and completions.
+
+use std::process::{Command, Output};
+
+fn hamlyn(line: &str) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_hamlyn")).args(line.split_whitespace()).output().unwrap()
+}
+
+fn error_of(line: &str) -> String {
+    let output = hamlyn(line);
+    assert_eq!(output.status.code(), Some(2), "{line}: {output:?}");
+    assert!(output.stdout.is_empty());
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[test]
+fn help_names_every_command_and_starts_with_the_tour() {
+    let output = hamlyn("--help");
+    let text = String::from_utf8(output.stdout).unwrap();
+    for command in ["tour", "recv", "send", "perf", "stat", "setup"] {
+        assert!(text.contains(command), "{command}");
+    }
+    assert!(output.status.success() && text.contains("Start with `hamlyn tour`"));
+}
+
+#[test]
+fn a_wrong_value_is_an_error_that_names_it_and_what_is_allowed() {
+    for (line, wrong, allowed) in [
+        ("perf latency --size lots", "lots", "64KiB"),
+        ("perf latency --mode fast", "fast", "blocking"),
+        ("perf rate --count 0", "0", "1.."),
+        ("perf rate --links -1", "-1", "0..=100000"),
+        ("perf bandwidth --runs 1001", "1001", "1..=1000"),
+        ("send --wait soon x", "soon", "number of seconds"),
+        ("recv --allow root x", "root", "group:GID"),
+        ("recv", "<NAME>", "Usage"),
+        ("tuor", "tuor", "tour"),
+    ] {
+        let text = error_of(line);
+        assert!(text.contains(wrong) && text.contains(allowed), "{line}: {text}");
+    }
+}
+
+#[test]
+fn manual_pages_are_generated_for_every_command() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("man");
+    assert!(hamlyn(&format!("man {}", path.display())).status.success());
+    for page in ["hamlyn.1", "hamlyn-tour.1", "hamlyn-perf.1", "hamlyn-perf-latency.1"] {
+        let text = std::fs::read_to_string(path.join(page)).unwrap_or_default();
+        assert!(text.contains(".TH"), "{page}");
+    }
+}
+
+#[test]
+fn completions_are_generated() {
+    for shell in ["bash", "zsh", "fish"] {
+        let output = hamlyn(&format!("completions {shell}"));
+        assert!(output.status.success());
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.contains("hamlyn") && text.contains("perf"), "{shell}");
+    }
+}
+
+#[test]
+fn a_report_of_a_failure_names_the_command() {
+    let output = hamlyn("man /proc/none");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8(output.stderr).unwrap().starts_with("hamlyn: "));
+}

@@ -92,6 +92,8 @@ counters! {
     links_closed_noise,
     /// Links closed because the peer broke the rules of the ring.
     links_closed_violation,
+    /// Links closed, or not made, because the peer used the id of another process's node.
+    links_closed_identity,
     ;
     /// The packet names another interface.
     WrongDestination = refused_wrong_destination: "the packet is for another interface",

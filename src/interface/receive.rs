@@ -170,6 +170,11 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
         }
     }
 
+    /// The memory of an area, as it was given.
+    pub fn area_memory(&self, id: AreaId) -> Result<&M, AreaError> {
+        self.area_state(id).map(|area| &area.memory)
+    }
+
     /// How many areas there are.
     pub fn area_count(&self) -> usize {
         self.areas.iter().flatten().count()

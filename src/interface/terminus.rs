@@ -170,6 +170,21 @@ impl Segmenter {
         self.done
     }
 
+    /// Data bytes of the whole message.
+    pub fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// Where the message goes.
+    pub fn destination(&self) -> crate::wire::NodeId {
+        self.ticket.destination
+    }
+
+    /// The flags of its packets.
+    pub fn flags(&self) -> crate::wire::Flags {
+        self.ticket.flags
+    }
+
     /// Packets taken so far.
     pub fn packets(&self) -> u64 {
         self.packets

@@ -7,6 +7,7 @@
 //!
 //! The interface assumes nothing about order; it does assume that a link makes no duplicates.
 
+#[allow(unsafe_code)]
 pub mod cells;
 pub mod ring;
 pub mod sim;

@@ -34,6 +34,11 @@ pub const fn packet_bytes_max(lines: usize) -> u32 {
     ((if quarter < 3 { 1 } else { quarter - 2 }) * LINE_BYTES) as u32
 }
 
+/// Lines of a packet of `packet_bytes` data and metadata bytes, at most.
+pub const fn packet_lines_max(packet_bytes: u32) -> u64 {
+    2 + (packet_bytes as u64).div_ceil(LINE_BYTES as u64)
+}
+
 /// The other side wrote what an honest one never writes. The ring is not to be used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RingViolation {
@@ -116,6 +121,12 @@ impl<L: Lines, W: Word> RingWriter<L, W> {
     pub fn is_drained(&mut self) -> bool {
         self.refresh();
         self.freed_seen == self.written || self.violation.is_some()
+    }
+
+    /// Lines that can be written now.
+    pub fn free_lines(&mut self) -> u64 {
+        self.refresh();
+        self.mask - (self.written - self.freed_seen)
     }
 
     /// Whether the reader, when last asked, had left at least half of the ring unread.

@@ -97,6 +97,9 @@ impl Word for alloc::sync::Arc<AtomicU64> {
 pub fn copy_in(lines: &[Line], line: usize, byte: usize, from: &[u8]) {
     let size = lines.len() * LINE_BYTES;
     assert!(from.len() <= size, "a body of {} bytes in a ring of {size}", from.len());
+    if from.is_empty() {
+        return;
+    }
     let start = (line * LINE_BYTES + byte) & (size - 1);
     let first = from.len().min(size - start);
     put(lines, start, &from[..first]);
@@ -110,6 +113,9 @@ pub fn copy_in(lines: &[Line], line: usize, byte: usize, from: &[u8]) {
 pub fn copy_out(lines: &[Line], line: usize, to: &mut [u8]) {
     let size = lines.len() * LINE_BYTES;
     assert!(to.len() <= size, "a body of {} bytes in a ring of {size}", to.len());
+    if to.is_empty() {
+        return;
+    }
     let start = (line * LINE_BYTES) & (size - 1);
     let first = to.len().min(size - start);
     get(lines, start, &mut to[..first]);

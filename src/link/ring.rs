@@ -143,9 +143,13 @@ impl<L: Lines, W: Word> RingWriter<L, W> {
     #[cold]
     #[inline(never)]
     fn refresh(&mut self) {
+        // A reader that lied once is not asked again: the ring fills and stays full.
+        if self.violation.is_some() {
+            return;
+        }
         let freed = self.freed.word().load(Ordering::Acquire);
         if freed < self.freed_seen || freed > self.written {
-            self.violation.get_or_insert(RingViolation::FreedOutOfRange {
+            self.violation = Some(RingViolation::FreedOutOfRange {
                 freed,
                 written: self.written,
                 before: self.freed_seen,
@@ -400,5 +404,451 @@ impl<L: Lines, W: Word> RingReader<L, W> {
             self.freed.word().store(self.read, Ordering::Release);
         }
         anything
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::super::cells::Line;
+    use super::*;
+    use crate::wire::{Flags, Key, LINE_WORDS, METADATA_MAX, MetadataIndex, NodeId, SlotIndex};
+    use alloc::{collections::VecDeque, sync::Arc, vec, vec::Vec};
+    use proptest::prelude::*;
+
+    type Writer = RingWriter<Arc<[Line]>, Arc<AtomicU64>>;
+    type Reader = RingReader<Arc<[Line]>, Arc<AtomicU64>>;
+
+    struct Ring {
+        lines: Arc<[Line]>,
+        freed: Arc<AtomicU64>,
+        writer: Writer,
+        reader: Reader,
+    }
+
+    fn ring(lines: usize) -> Ring {
+        ring_at(lines, 0)
+    }
+
+    /// A ring that has carried `position` lines, all of them short packets, and is empty.
+    fn ring_at(count: usize, position: u64) -> Ring {
+        let lines: Arc<[Line]> = (0..count).map(|_| Line::default()).collect();
+        let freed = Arc::new(AtomicU64::new(position));
+        let mut writer = RingWriter::new(lines.clone(), freed.clone(), u32::MAX);
+        let mut reader = RingReader::new(lines.clone(), freed.clone());
+        (writer.written, writer.freed_seen) = (position, position);
+        (reader.read, reader.published) = (position, position);
+        Ring { lines, freed, writer, reader }
+    }
+
+    fn header(length: usize, metadata: usize) -> Header {
+        Header {
+            destination: NodeId(1),
+            slot: SlotIndex(2),
+            metadata_index: MetadataIndex(3),
+            key: Key(4),
+            offset: 5,
+            length: length as u32,
+            delta: 6,
+            metadata_len: metadata as u8,
+            flags: Flags::NOTIFY,
+            word: 7,
+        }
+    }
+
+    /// Bytes that differ from those of other packets and from zero.
+    fn bytes(length: usize, salt: usize) -> Vec<u8> {
+        (0..length).map(|i| ((i + salt) % 255) as u8 + 1).collect()
+    }
+
+    impl Ring {
+        fn send(&mut self, metadata: &[u8], data: &[u8]) -> Result<(), Full> {
+            self.writer.transmit(&header(data.len(), metadata.len()), metadata, data)
+        }
+
+        /// What an interface does: copies what the header says, then releases.
+        fn receive(&mut self) -> Option<(Vec<u8>, Vec<u8>)> {
+            let packet = self.reader.peek().expect("an honest writer")?;
+            assert_eq!(packet.reserved, 0);
+            let mut metadata = vec![0; packet.header.metadata_len as usize];
+            let mut data = vec![0; packet.header.length as usize];
+            assert_eq!(packet.header, header(data.len(), metadata.len()));
+            packet.copy_metadata(&mut metadata);
+            packet.copy_data(&mut data);
+            let lines = packet.lines();
+            self.reader.release(lines);
+            Some((metadata, data))
+        }
+    }
+
+    // By state: empty, full, wrapped.
+
+    #[test]
+    fn an_empty_ring_has_no_packet_and_is_drained() {
+        let mut ring = ring(RING_LINES_MIN);
+        assert!(!ring.reader.is_ready() && ring.receive().is_none());
+        assert!(ring.writer.is_drained() && !ring.writer.is_half_full());
+    }
+
+    #[test]
+    fn a_ring_takes_all_its_lines_but_one_and_then_says_full() {
+        for count in [8, 16, 64] {
+            let mut ring = ring(count);
+            for i in 0..count - 1 {
+                assert_eq!(ring.send(&[], &bytes(16, i)), Ok(()), "line {i} of {count}");
+                assert_eq!(ring.writer.is_half_full(), i + 1 >= count / 2);
+            }
+            let before = words(&ring.lines);
+            assert_eq!(ring.send(&[], &[]), Err(Full));
+            assert_eq!(ring.send(&[], &bytes(17, 0)), Err(Full));
+            assert_eq!(words(&ring.lines), before, "a refused packet leaves no trace");
+            for i in 0..count - 1 {
+                assert_eq!(ring.receive(), Some((vec![], bytes(16, i))));
+            }
+            assert_eq!(ring.receive(), None);
+            ring.reader.publish();
+            assert!(ring.writer.is_drained() && !ring.writer.is_half_full());
+            assert_eq!(ring.send(&[], &[]), Ok(()));
+            assert!(!ring.writer.is_drained());
+        }
+    }
+
+    #[test]
+    fn what_was_read_is_given_back_in_lots_and_the_rest_when_asked() {
+        let mut ring = ring(64);
+        for i in 0..20 {
+            ring.send(&[], &bytes(16, i)).unwrap();
+        }
+        let mut published = Vec::new();
+        for _ in 0..20 {
+            ring.receive().unwrap();
+            published.push(ring.freed.load(Ordering::Relaxed));
+        }
+        assert!(published[..7].iter().all(|&f| f == 0), "a store for each packet is too many");
+        assert!(published[7..15].iter().all(|&f| f == 8) && published[19] == 16);
+        ring.reader.publish();
+        assert_eq!(ring.freed.load(Ordering::Relaxed), 20);
+    }
+
+    #[test]
+    fn the_largest_packet_fits_in_every_ring_beside_another() {
+        for log2 in 3..12 {
+            let count = 1 << log2;
+            let mut ring = ring(count);
+            let length = ring.writer.packet_bytes() as usize;
+            assert_eq!(length as u32, packet_bytes_max(count));
+            for lap in 0..9 {
+                let (metadata, data) = (bytes(METADATA_MAX, lap), bytes(length, lap));
+                assert_eq!(ring.send(&metadata, &data), Ok(()));
+                assert_eq!(ring.send(&data[..1], &data), Ok(()));
+                assert_eq!(ring.receive(), Some((metadata, data.clone())));
+                assert_eq!(ring.receive(), Some((data[..1].to_vec(), data)));
+                ring.reader.publish();
+            }
+        }
+    }
+
+    #[test]
+    fn every_size_of_metadata_and_data_goes_through() {
+        let count = if cfg!(miri) { 8 } else { 32 };
+        let mut ring = ring(count);
+        for length in 0..=ring.writer.packet_bytes() as usize {
+            for metadata in 0..=METADATA_MAX {
+                let (metadata, data) = (bytes(metadata, length), bytes(length, metadata));
+                ring.send(&metadata, &data).unwrap();
+                assert_eq!(ring.receive(), Some((metadata, data)));
+                ring.reader.publish();
+            }
+        }
+    }
+
+    #[test]
+    fn a_packet_gathered_from_pieces_comes_out_whole() {
+        struct Pieces<'a>(&'a [u8], &'a [usize]);
+        impl Source for Pieces<'_> {
+            fn for_each(&self, mut put: impl FnMut(usize, &[u8])) {
+                let mut from = 0;
+                for to in self.1.iter().copied().chain([self.0.len()]) {
+                    put(from, &self.0[from..to]);
+                    from = to;
+                }
+            }
+        }
+        let mut ring = ring(32);
+        for (length, cuts) in [(16, &[3, 9][..]), (300, &[0, 1, 63, 64, 65, 200, 200]), (0, &[])] {
+            // Twelve times, so that a piece also falls across the ring's end.
+            for lap in 0..12 {
+                let data = bytes(length, lap);
+                ring.writer.transmit(&header(length, 0), &[], Pieces(&data, cuts)).unwrap();
+                assert_eq!(ring.receive(), Some((vec![], data)));
+                ring.reader.publish();
+            }
+        }
+    }
+
+    #[test]
+    fn laps_are_counted_past_the_width_of_a_stamp() {
+        for count in [8u64, 64] {
+            let wrap = count << 31;
+            let mut ring = ring_at(count as usize, wrap - 3 * count);
+            for i in 0..5 * count as usize {
+                let data = bytes(if i % 3 == 0 { 40 } else { 8 }, i);
+                ring.send(&[], &data).unwrap();
+                assert_eq!(ring.receive(), Some((vec![], data)));
+                assert_eq!(ring.receive(), None);
+                ring.reader.publish();
+            }
+            assert!(ring.reader.read > wrap);
+        }
+    }
+
+    // By mechanism: stamps.
+
+    /// A body each of whose words is a header's first word with a stamp that a reader may look for.
+    fn forged(position: u64, lines_log2: u32, data_lines: usize, laps_on: u64) -> Vec<u8> {
+        let mut body = Vec::new();
+        for line in 0..data_lines as u64 {
+            let word = stamp(position + line + (laps_on << lines_log2), lines_log2) as u64;
+            for _ in 0..LINE_WORDS {
+                body.extend_from_slice(&word.to_le_bytes());
+            }
+        }
+        body
+    }
+
+    #[test]
+    fn stamps_in_a_body_are_never_read_as_a_packet() {
+        for laps_on in 0..3 {
+            // Up to more than a lap of short packets behind the body.
+            for short in (0..8).chain([15, 17, 40]) {
+                let mut ring = ring(16);
+                for round in 0..40 {
+                    // One body line, then two: the positions drift, so that each line of the ring
+                    // is in turn header, body, and the line behind a packet.
+                    let lines = 1 + round % 2;
+                    let at = ring.writer.written + 1;
+                    let body = forged(at, 4, lines, laps_on);
+                    ring.send(&[], &body).unwrap();
+                    assert_eq!(ring.receive(), Some((vec![], body)));
+                    assert!(!ring.reader.is_ready(), "a body's bytes were taken for a packet");
+                    for i in 0..short {
+                        ring.send(&[], &bytes(8, i)).unwrap();
+                        assert_eq!(ring.receive(), Some((vec![], bytes(8, i))));
+                        assert!(!ring.reader.is_ready(), "a body's bytes were taken for a packet");
+                    }
+                    ring.reader.publish();
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_packet_is_not_seen_before_its_first_word_is() {
+        let mut ring = ring(16);
+        ring.send(&bytes(60, 0), &bytes(100, 0)).unwrap();
+        let word = ring.lines[0].0[0].swap(0, Ordering::Relaxed);
+        assert!(!ring.reader.is_ready() && ring.receive().is_none());
+        ring.lines[0].0[0].store(word, Ordering::Relaxed);
+        assert_eq!(ring.receive(), Some((bytes(60, 0), bytes(100, 0))));
+    }
+
+    // By mechanism: what the other side writes.
+
+    fn words(lines: &[Line]) -> Vec<u64> {
+        lines.iter().flat_map(|line| &line.0).map(|word| word.load(Ordering::Relaxed)).collect()
+    }
+
+    #[test]
+    fn a_length_that_no_packet_can_have_is_a_violation() {
+        let data_max = |count: usize| (count - 2) * LINE_BYTES;
+        for count in [8, 64] {
+            for length in [data_max(count) + 1, data_max(count) + 64, 1 << 31, u32::MAX as usize] {
+                let ring = ring(count);
+                let word = (length as u64) << 32 | stamp(0, 3) as u64;
+                ring.lines[0].0[0].store(word, Ordering::Relaxed);
+                let lines = 1 + (length as u64).div_ceil(64);
+                assert_eq!(
+                    ring.reader.peek().unwrap_err(),
+                    RingViolation::PacketTooLong { lines, capacity: count as u64 }
+                );
+            }
+            // The longest that is possible at all is read, and stays inside the ring.
+            let mut ring = ring(count);
+            let length = data_max(count);
+            let words = header(length, 0).to_words();
+            for i in 1..HEADER_WORDS {
+                ring.lines[0].0[i].store(words[i], Ordering::Relaxed);
+            }
+            ring.lines[0].0[0].store(words[0] | stamp(0, 3) as u64, Ordering::Relaxed);
+            assert_eq!(ring.receive(), Some((vec![], vec![0; length])));
+        }
+    }
+
+    #[test]
+    fn metadata_longer_than_its_line_is_cut_there() {
+        let ring = ring(8);
+        let words = header(1, 255).to_words();
+        for i in 0..HEADER_WORDS {
+            ring.lines[0].0[i].store(words[i], Ordering::Relaxed);
+        }
+        ring.lines[0].0[0].store(words[0] | stamp(0, 3) as u64, Ordering::Relaxed);
+        ring.lines[1].0[7].store(u64::MAX, Ordering::Relaxed);
+        ring.lines[2].0[0].store(u64::MAX, Ordering::Relaxed);
+        let packet = ring.reader.peek().unwrap().unwrap();
+        let mut metadata = [0; 255];
+        packet.copy_metadata(&mut metadata);
+        assert!(metadata[56..64] == [255; 8] && metadata[64..] == [0; 191]);
+    }
+
+    #[test]
+    fn freed_that_goes_back_or_beyond_what_was_written_is_a_violation() {
+        for (claim, expected) in [(3u64, true), (4, false), (7, false), (8, true), (u64::MAX, true)]
+        {
+            let mut ring = ring(8);
+            for i in 0..4 {
+                ring.send(&[], &bytes(16, i)).unwrap();
+                ring.receive().unwrap();
+            }
+            ring.reader.publish();
+            assert!(ring.writer.is_drained());
+            for i in 0..3 {
+                ring.send(&[], &bytes(16, i)).unwrap();
+            }
+            ring.freed.store(claim, Ordering::Relaxed);
+            ring.writer.is_drained();
+            let violation = RingViolation::FreedOutOfRange { freed: claim, written: 7, before: 4 };
+            assert_eq!(ring.writer.violation(), expected.then_some(violation));
+            if expected {
+                assert!(ring.writer.is_drained(), "nobody waits for a reader that lies");
+                // What was believed before is still believed: four more lines, and no line that
+                // the reader did not give back.
+                let room = (0..8).take_while(|_| ring.send(&[], &[]).is_ok()).count();
+                assert_eq!(room, 4);
+            }
+        }
+    }
+
+    #[test]
+    fn the_first_violation_is_the_one_reported() {
+        let mut ring = ring(8);
+        ring.freed.store(9, Ordering::Relaxed);
+        ring.writer.is_drained();
+        ring.freed.store(10, Ordering::Relaxed);
+        ring.writer.is_drained();
+        assert!(matches!(
+            ring.writer.violation(),
+            Some(RingViolation::FreedOutOfRange { freed: 9, .. })
+        ));
+    }
+
+    // By chance.
+
+    #[derive(Clone, Debug)]
+    enum Act {
+        Send { metadata: usize, length: usize, forge: Option<u64> },
+        Receive(usize),
+        Publish,
+    }
+
+    fn act() -> impl Strategy<Value = Act> {
+        prop_oneof![
+            4 => (0..=METADATA_MAX, 0usize..400, proptest::option::of(0u64..3)).prop_map(
+                |(metadata, length, forge)| Act::Send { metadata, length, forge }),
+            2 => (0usize..17).prop_map(|length| Act::Send { metadata: 0, length, forge: None }),
+            3 => (1usize..6).prop_map(Act::Receive),
+            2 => Just(Act::Publish),
+        ]
+    }
+
+    proptest! {
+        // The oracle is a queue of values.
+        #[test]
+        fn any_order_of_calls_gives_what_was_sent_in_the_order_of_sending(
+            log2 in 3u32..7,
+            acts in proptest::collection::vec(act(), 1..if cfg!(miri) { 20 } else { 200 }),
+        ) {
+            let mut ring = ring(1 << log2);
+            let mut oracle = VecDeque::new();
+            for (i, act) in acts.into_iter().enumerate() {
+                match act {
+                    Act::Send { metadata, length, forge } => {
+                        let length = length.min(ring.writer.packet_bytes() as usize);
+                        let metadata = bytes(metadata, i);
+                        let mut data = bytes(length, i);
+                        if let Some(laps_on) = forge {
+                            let at = ring.writer.written + 1 + (metadata.len() > INLINE_BYTES) as u64;
+                            data = forged(at, log2, length.div_ceil(64), laps_on);
+                            data.truncate(length);
+                        }
+                        if ring.send(&metadata, &data).is_ok() {
+                            oracle.push_back((metadata, data));
+                        }
+                    }
+                    Act::Receive(n) => for _ in 0..n {
+                        prop_assert_eq!(ring.receive(), oracle.pop_front());
+                    }
+                    Act::Publish => ring.reader.publish(),
+                }
+                prop_assert_eq!(ring.reader.is_ready(), !oracle.is_empty());
+                prop_assert_eq!(ring.writer.violation(), None);
+            }
+            while let Some(expected) = oracle.pop_front() {
+                prop_assert_eq!(ring.receive(), Some(expected));
+            }
+            prop_assert_eq!(ring.receive(), None);
+            ring.reader.publish();
+            prop_assert!(ring.writer.is_drained());
+        }
+
+        // Rule 2: hostile bytes never panic, loop, or reach outside the ring. Stamps are put in
+        // front of many lines, or the reader would hardly ever look at one.
+        #[test]
+        fn any_bytes_in_every_line_are_packets_or_a_violation_and_each_step_goes_forward(
+            log2 in 3u32..6,
+            content in proptest::collection::vec(any::<u64>(), 64 * LINE_WORDS),
+            lengths in proptest::collection::vec(prop_oneof![0u32..200, any::<u32>()], 64),
+            laps in 1u64..4,
+        ) {
+            let mut ring = ring(1 << log2);
+            for lap in 0..laps {
+                for (i, line) in ring.lines.iter().enumerate() {
+                    for (j, word) in line.0.iter().enumerate() {
+                        word.store(content[(i * LINE_WORDS + j + lap as usize) % content.len()], Ordering::Relaxed);
+                    }
+                    let forged = (lengths[i] as u64) << 32 | stamp(lap << log2, log2) as u64;
+                    line.0[0].store(forged, Ordering::Relaxed);
+                }
+                for _ in 0..=(1 << log2) {
+                    let before = ring.reader.read;
+                    let Ok(Some(packet)) = ring.reader.peek() else { break };
+                    let mut metadata = vec![0; packet.header.metadata_len as usize];
+                    let mut data = vec![0; packet.header.length as usize];
+                    packet.copy_metadata(&mut metadata);
+                    packet.copy_data(&mut data);
+                    let lines = packet.lines();
+                    prop_assert!((1..1 << log2).contains(&lines));
+                    ring.reader.release(lines);
+                    prop_assert!(ring.reader.read > before);
+                }
+            }
+        }
+
+        #[test]
+        fn whatever_freed_says_the_writer_never_writes_over_what_was_not_given_back(
+            claims in proptest::collection::vec(prop_oneof![0u64..40, any::<u64>()], 1..60),
+        ) {
+            let mut ring = ring(8);
+            let mut believed = 0;
+            for (i, claim) in claims.into_iter().enumerate() {
+                ring.freed.store(claim, Ordering::Relaxed);
+                let length = [8, 40, 64][i % 3];
+                let before = ring.writer.written;
+                let sent = ring.send(&[], &bytes(length, i)).is_ok();
+                let freed = ring.writer.freed_seen;
+                prop_assert!(freed == believed || (freed == claim && (believed..=before).contains(&claim)));
+                believed = freed;
+                prop_assert!(ring.writer.written - believed < 8);
+                prop_assert_eq!(sent, ring.writer.written > before);
+            }
+        }
     }
 }

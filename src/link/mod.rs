@@ -3,6 +3,7 @@
 //! - [`cells`]: memory shared with a stranger, and the only two functions that copy it.
 //! - [`ring`]: one direction of a shared-memory link, over borrowed cells, so that the same
 //!   algorithm runs on mapped memory and under loom.
+//! - [`sleep`]: the sleep generation, by which a reader that waits is woken.
 //! - [`sim`]: a fabric that delays, reorders, drops and corrupts, from a seed.
 //!
 //! The interface assumes nothing about order; it does assume that a link makes no duplicates.
@@ -11,6 +12,7 @@
 pub mod cells;
 pub mod ring;
 pub mod sim;
+pub mod sleep;
 
 use crate::wire::Header;
 

@@ -1,0 +1,242 @@
+//! Every interleaving, and every order in which memory may be seen, of the lock-free parts: the
+//! same code as in production, over loom's atomics.
+//!
+//! `make test STEPS=loom`. Each model is as small as it can be and still hold its claim: a model
+//! twice as long takes a hundred times as long.
+//!
+//! What no model here can show: that FREED must be Release and Acquire. Without them a read of a
+//! body could be delayed past the store of FREED and see the bytes of the lap behind it; loom does
+//! not delay loads.
+#![cfg(loom)]
+
+use hamlyn::link::cells::Line;
+use hamlyn::link::ring::{RingReader, RingWriter};
+use hamlyn::link::sleep::{Barrier, Signaller, Sleeper};
+use hamlyn::link::{Body, Transmit};
+use hamlyn::wire::{Flags, Header, Key, MetadataIndex, NodeId, SlotIndex};
+use loom::sync::atomic::{AtomicU64, Ordering, fence};
+use loom::sync::{Condvar, Mutex};
+use loom::thread;
+use std::sync::Arc;
+
+type Writer = RingWriter<Arc<[Line]>, Arc<AtomicU64>>;
+type Reader = RingReader<Arc<[Line]>, Arc<AtomicU64>>;
+
+fn ring() -> (Writer, Reader) {
+    let lines: Arc<[Line]> = (0..8).map(|_| Line::default()).collect();
+    let freed = Arc::new(AtomicU64::new(0));
+    (RingWriter::new(lines.clone(), freed.clone(), 64), RingReader::new(lines, freed))
+}
+
+fn header(length: usize) -> Header {
+    Header {
+        destination: NodeId(1),
+        slot: SlotIndex(2),
+        metadata_index: MetadataIndex(3),
+        key: Key(4),
+        offset: 5,
+        length: length as u32,
+        delta: 6,
+        metadata_len: 0,
+        flags: Flags::NOTIFY,
+        word: length as u32,
+    }
+}
+
+fn try_send(writer: &mut Writer, data: &[u8]) -> bool {
+    writer.transmit(&header(data.len()), &[], data).is_ok()
+}
+
+fn send(writer: &mut Writer, data: &[u8]) {
+    while !try_send(writer, data) {
+        assert_eq!(writer.violation(), None);
+        thread::yield_now();
+    }
+}
+
+fn try_receive(reader: &mut Reader) -> Option<Vec<u8>> {
+    let packet = reader.peek().expect("an honest writer")?;
+    assert_eq!(packet.header, header(packet.header.length as usize), "a header is torn");
+    let mut data = vec![0; packet.header.length as usize];
+    packet.copy_data(&mut data);
+    let lines = packet.lines();
+    reader.release(lines);
+    Some(data)
+}
+
+fn receive(reader: &mut Reader) -> Vec<u8> {
+    loop {
+        if let Some(data) = try_receive(reader) {
+            return data;
+        }
+        reader.publish();
+        thread::yield_now();
+    }
+}
+
+/// A body whose every word is what a packet of this lap begins with.
+fn forged(lap: u64, length: usize) -> Vec<u8> {
+    (0..length).map(|i| (0x8000_0000 | lap).to_le_bytes()[i % 8]).collect()
+}
+
+#[test]
+fn a_packet_is_seen_whole_or_not_at_all() {
+    loom::model(|| {
+        let (mut writer, mut reader) = ring();
+        let sender = thread::spawn(move || {
+            send(&mut writer, &forged(0, 24));
+            send(&mut writer, &[7; 8]);
+        });
+        assert_eq!(receive(&mut reader), forged(0, 24));
+        assert_eq!(receive(&mut reader), [7; 8]);
+        assert_eq!(try_receive(&mut reader), None);
+        sender.join().unwrap();
+    });
+}
+
+// The lines hold bodies of the lap before, which look like packets of this lap. The reader must
+// not look at the line behind a packet before it was cleared.
+#[test]
+fn what_a_body_left_behind_is_never_seen_as_a_packet() {
+    loom::model(|| {
+        let (mut writer, mut reader) = ring();
+        for _ in 0..4 {
+            send(&mut writer, &forged(1, 24));
+            assert_eq!(receive(&mut reader), forged(1, 24));
+        }
+        reader.publish();
+        let sender = thread::spawn(move || {
+            send(&mut writer, &[1; 8]);
+            send(&mut writer, &[2; 8]);
+        });
+        assert_eq!(receive(&mut reader), [1; 8]);
+        assert_eq!(receive(&mut reader), [2; 8]);
+        assert_eq!(try_receive(&mut reader), None);
+        sender.join().unwrap();
+    });
+}
+
+// The writer fills the ring and waits for FREED: it must not write over what is still being read.
+#[test]
+fn a_line_is_written_again_only_when_it_has_been_read() {
+    loom::model(|| {
+        let (mut writer, mut reader) = ring();
+        for i in 0..3 {
+            assert!(try_send(&mut writer, &[i; 24]));
+        }
+        let sender = thread::spawn(move || {
+            assert!(try_send(&mut writer, &[3; 8]));
+            send(&mut writer, &[4; 24]);
+            writer
+        });
+        for i in 0..5u8 {
+            let length = if i == 3 { 8 } else { 24 };
+            assert_eq!(receive(&mut reader), vec![i; length]);
+        }
+        reader.publish();
+        assert!(sender.join().unwrap().is_drained());
+    });
+}
+
+/// The byte on the link's socket: what is sent stays until it is taken.
+struct Bell {
+    rung: Mutex<bool>,
+    condition: Condvar,
+}
+
+impl Bell {
+    fn new() -> Arc<Self> {
+        Arc::new(Self { rung: Mutex::new(false), condition: Condvar::new() })
+    }
+
+    fn ring(&self) {
+        *self.rung.lock().unwrap() = true;
+        self.condition.notify_one();
+    }
+
+    fn wait(&self) {
+        let mut rung = self.rung.lock().unwrap();
+        while !*rung {
+            rung = self.condition.wait(rung).unwrap();
+        }
+        *rung = false;
+    }
+}
+
+// A lost wake-up shows as a deadlock, which loom reports.
+#[test]
+fn a_receiver_that_sleeps_is_always_woken() {
+    loom::model(|| {
+        let (mut writer, mut reader) = ring();
+        let sleep = Arc::new(AtomicU64::new(0));
+        let bell = Bell::new();
+        let sender = thread::spawn({
+            let (sleep, bell) = (sleep.clone(), bell.clone());
+            move || {
+                let mut signaller = Signaller::new(sleep, Barrier::Asymmetric);
+                let mut signals = 0;
+                for i in 0..2 {
+                    assert!(try_send(&mut writer, &[i; 8]));
+                    if signaller.must_signal() {
+                        bell.ring();
+                        signals += 1;
+                    }
+                }
+                signals
+            }
+        });
+        let mut sleeper = Sleeper::new(sleep.clone());
+        for i in 0..2 {
+            let data = loop {
+                if let Some(data) = try_receive(&mut reader) {
+                    break data;
+                }
+                sleeper.arm();
+                fence(Ordering::SeqCst);
+                if let Some(data) = try_receive(&mut reader) {
+                    break data;
+                }
+                bell.wait();
+            };
+            assert_eq!(data, [i; 8]);
+        }
+        let signals = sender.join().unwrap();
+        assert!(signals <= sleep.load(Ordering::Relaxed), "one signal for a generation");
+    });
+}
+
+// The same with the sides exchanged: the sender sleeps until the receiver has given lines back.
+#[test]
+fn a_sender_that_sleeps_for_room_is_always_woken() {
+    loom::model(|| {
+        let (mut writer, mut reader) = ring();
+        for i in 0..7 {
+            assert!(try_send(&mut writer, &[i; 8]));
+        }
+        let sleep = Arc::new(AtomicU64::new(0));
+        let bell = Bell::new();
+        let receiver = thread::spawn({
+            let (sleep, bell) = (sleep.clone(), bell.clone());
+            move || {
+                let mut signaller = Signaller::new(sleep, Barrier::Asymmetric);
+                for i in 0..2 {
+                    assert_eq!(receive(&mut reader), [i; 8]);
+                    reader.publish();
+                    if signaller.must_signal() {
+                        bell.ring();
+                    }
+                }
+            }
+        });
+        let mut sleeper = Sleeper::new(sleep);
+        loop {
+            sleeper.arm();
+            fence(Ordering::SeqCst);
+            if try_send(&mut writer, &[9; 24]) {
+                break;
+            }
+            bell.wait();
+        }
+        receiver.join().unwrap();
+    });
+}

@@ -70,23 +70,35 @@ impl<W: Word> Signaller<W> {
         Self { sleep, signalled: 0, barrier }
     }
 
-    /// After a commit, or once after a batch of them: whether the other side is to be signalled
-    /// now. True once for each generation, whether or not the other side still sleeps.
+    /// After a commit, or once after a batch of them: the generation that the other side has
+    /// announced and that was not signalled yet, if there is one. A caller that signals says so
+    /// with [`signalled`](Self::signalled); one that does not, because nothing urgent was sent,
+    /// asks again after the next commit.
     #[inline(always)]
-    pub fn must_signal(&mut self) -> bool {
+    pub fn pending(&self) -> Option<u64> {
         match self.barrier {
             #[cfg(not(loom))]
             Barrier::Asymmetric => core::sync::atomic::compiler_fence(Ordering::SeqCst),
-            // A barrier that another thread runs on this thread's behalf is, to the model, one
-            // that this thread runs at a place where it does the most harm; loom tries them all.
+            // A barrier that another thread runs on this thread's behalf acts, to the model, as
+            // one that this thread runs between its commit and its load.
             _ => fence(Ordering::SeqCst),
         }
         let generation = self.sleep.word().load(Ordering::Relaxed);
-        if generation == self.signalled {
-            return false;
-        }
+        (generation != self.signalled).then_some(generation)
+    }
+
+    /// The other side has been signalled for this generation and will not be again.
+    #[inline]
+    pub fn signalled(&mut self, generation: u64) {
         self.signalled = generation;
-        true
+    }
+
+    /// [`pending`](Self::pending) and [`signalled`](Self::signalled) together, for a caller that
+    /// always signals.
+    #[inline(always)]
+    pub fn must_signal(&mut self) -> bool {
+        let pending = self.pending();
+        pending.inspect(|&generation| self.signalled(generation)).is_some()
     }
 }
 
@@ -112,6 +124,18 @@ mod tests {
             assert!(signaller.must_signal());
             assert!(!signaller.must_signal());
         }
+    }
+
+    #[test]
+    fn a_generation_that_was_not_signalled_is_still_pending() {
+        let word = Arc::new(AtomicU64::new(0));
+        let mut sleeper = Sleeper::new(word.clone());
+        let mut signaller = Signaller::new(word, Barrier::Fence);
+        assert_eq!(signaller.pending(), None);
+        sleeper.arm();
+        assert_eq!((signaller.pending(), signaller.pending()), (Some(1), Some(1)));
+        signaller.signalled(1);
+        assert_eq!(signaller.pending(), None);
     }
 
     #[test]

@@ -9,6 +9,8 @@
 //! not delay loads.
 #![cfg(loom)]
 
+use hamlyn::interface::LinkId;
+use hamlyn::interface::notification::{self, Consumer, Notification, Producer};
 use hamlyn::link::cells::Line;
 use hamlyn::link::ring::{RingReader, RingWriter};
 use hamlyn::link::sleep::{Barrier, Signaller, Sleeper};
@@ -238,5 +240,66 @@ fn a_sender_that_sleeps_for_room_is_always_woken() {
             bell.wait();
         }
         receiver.join().unwrap();
+    });
+}
+
+fn note(slot: u32, index: u32) -> Notification {
+    let link = LinkId { index, generation: index as u16 };
+    Notification { slot: SlotIndex(slot), index: MetadataIndex(index), word: 0, link }
+}
+
+fn push(producer: &mut Producer, share: u32, note: &Notification) {
+    while !producer.has_credit(share) {
+        thread::yield_now();
+    }
+    producer.push(share, note);
+}
+
+fn pop(consumer: &mut Consumer) -> Notification {
+    loop {
+        if let Some(note) = consumer.pop() {
+            return note;
+        }
+        thread::yield_now();
+    }
+}
+
+// The queue is full twice over, so that each entry is written again while the other end may still
+// be reading it, and both values of the wrap flag are old ones somewhere.
+#[test]
+fn a_notification_is_taken_whole_and_once() {
+    loom::model(|| {
+        let (mut producer, mut consumer) = notification::queue(2).unwrap();
+        let share = producer.attach(2).unwrap();
+        let interface = thread::spawn(move || {
+            for i in 0..5 {
+                push(&mut producer, share, &note(7, i));
+            }
+        });
+        for i in 0..5 {
+            assert_eq!(pop(&mut consumer), note(7, i));
+        }
+        assert_eq!(consumer.pop(), None);
+        interface.join().unwrap();
+    });
+}
+
+// Two slots share the queue: the credit that one has back may be an entry that the other had.
+#[test]
+fn an_entry_is_written_again_only_when_it_was_taken_whichever_slot_had_it() {
+    loom::model(|| {
+        let (mut producer, mut consumer) = notification::queue(2).unwrap();
+        let (a, b) = (producer.attach(1).unwrap(), producer.attach(1).unwrap());
+        let order = [(a, 0), (b, 1), (b, 2), (a, 3), (b, 4)];
+        let interface = thread::spawn(move || {
+            for (share, i) in order {
+                push(&mut producer, share, &note(share, i));
+            }
+        });
+        for (share, i) in order {
+            assert_eq!(pop(&mut consumer), note(share, i));
+        }
+        assert_eq!(consumer.pop(), None);
+        interface.join().unwrap();
     });
 }

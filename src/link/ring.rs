@@ -88,14 +88,15 @@ pub struct RingWriter<L, W> {
 }
 
 impl<L: Lines, W: Word> RingWriter<L, W> {
-    /// Over lines that are all zero. `packet_bytes` is lowered to what the ring allows.
+    /// Over lines that are all zero. `packet_bytes` is lowered to what the ring allows, and raised
+    /// to a line: the first packet of a message must hold its metadata.
     pub fn new(lines: L, freed: W, packet_bytes: u32) -> Self {
         let count = lines.lines().len();
         assert!(count.is_power_of_two() && (RING_LINES_MIN..=RING_LINES_MAX).contains(&count));
         Self {
             mask: count as u64 - 1,
             lines_log2: count.trailing_zeros(),
-            packet_bytes: packet_bytes.min(packet_bytes_max(count)),
+            packet_bytes: packet_bytes.clamp(LINE_BYTES as u32, packet_bytes_max(count)),
             lines,
             freed,
             written: 0,
@@ -786,7 +787,7 @@ mod tests {
                     Act::Receive(n) => for _ in 0..n {
                         prop_assert_eq!(ring.receive(), oracle.pop_front());
                     }
-                    Act::Publish => ring.reader.publish(),
+                    Act::Publish => { ring.reader.publish(); }
                 }
                 prop_assert_eq!(ring.reader.is_ready(), !oracle.is_empty());
                 prop_assert_eq!(ring.writer.violation(), None);

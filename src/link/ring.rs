@@ -18,6 +18,9 @@
 //! that they read. Never: the reader trusts a length that it has not copied out and checked; the
 //! writer trusts a FREED that it has not compared with what it wrote.
 
+// `for i in 1..HEADER_WORDS`: word by word, by its number in the layout.
+#![allow(clippy::needless_range_loop)]
+
 use super::cells::{AtomicU64, Lines, Ordering, Word, copy_in, copy_out};
 use super::{Body, Full, Source, Transmit};
 use crate::wire::{BodyLayout, HEADER_WORDS, Header, INLINE_BYTES, LINE_BYTES};

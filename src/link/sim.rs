@@ -314,7 +314,7 @@ mod tests {
 
     fn run(seed: u64, trouble: Trouble) -> Vec<SimPacket> {
         let mut fabric = Fabric::new(seed, 2, trouble);
-        let link = fabric.connect(1, 20, 64);
+        let link = fabric.connect(1, 40, 64);
         for i in 0..20 {
             let data = [i as u8; 3];
             fabric.outgoing(link).transmit(&header(i, 3), &[], &data[..]).unwrap();

@@ -1,0 +1,586 @@
+//! An oracle of the receiving interface, in the plainest terms, and sequences of calls that are
+//! made from bytes: by chance under `cargo test`, by search under a fuzzer (`fuzz/`).
+//!
+//! The oracle shares nothing with the interface but the types of its calls. After each call the
+//! two are compared whole: every byte of every area, every entry, every counter.
+#![allow(dead_code)] // Each test takes what it needs.
+
+use hamlyn::interface::{
+    Arrival, EntryState, Interface, LinkId, Mode, NotDeposited, Notification, QueueId, Refusal,
+    SlotConfig, SlotId,
+};
+use hamlyn::link::cells::Line;
+use hamlyn::link::ring::{RingReader, RingWriter};
+use hamlyn::link::sim::Rng;
+use hamlyn::link::{Body, Transmit};
+use hamlyn::wire::{Flags, Header, Key, MetadataIndex, NodeId, SlotIndex, Ticket};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+pub const LINK: LinkId = LinkId { index: 3, generation: 9 };
+
+/// A packet's body, as a link would deliver it.
+#[derive(Clone, Debug, Default)]
+pub struct Bytes {
+    pub metadata: Vec<u8>,
+    pub data: Vec<u8>,
+}
+
+impl Bytes {
+    /// What the header claims, filled with `fill`.
+    pub fn of(header: &Header, fill: u8) -> Self {
+        Self {
+            metadata: vec![fill; header.metadata_len as usize],
+            data: vec![fill; header.length.min(1 << 16) as usize],
+        }
+    }
+}
+
+impl Body for Bytes {
+    fn inline(&self) -> [u64; 2] {
+        let mut all = self.metadata.clone();
+        all.extend(&self.data);
+        all.resize(16.max(all.len()), 0);
+        [0, 8].map(|i| u64::from_le_bytes(all[i..i + 8].try_into().unwrap()))
+    }
+
+    fn copy_metadata(&self, to: &mut [u8]) {
+        to.copy_from_slice(&self.metadata);
+    }
+
+    fn copy_data(&self, to: &mut [u8]) {
+        to.copy_from_slice(&self.data);
+    }
+}
+
+/// The header of a single packet that uses the whole ticket's counter.
+pub fn header(ticket: &Ticket, offset: u64, length: u32, metadata_len: u8) -> Header {
+    Header {
+        destination: ticket.destination,
+        slot: ticket.slot,
+        metadata_index: ticket.metadata_index,
+        key: ticket.key,
+        offset,
+        length,
+        delta: 0,
+        metadata_len,
+        flags: ticket.flags,
+        word: 0,
+    }
+}
+
+#[derive(Clone, Debug)]
+struct OracleEntry {
+    user: Vec<u8>,
+    /// Sum of deltas: an integer, taken modulo 2^32 only when asked whether it is zero.
+    sum: u128,
+    key: u64,
+    low: u128,
+    high: u128,
+    is_open: bool,
+}
+
+#[derive(Clone, Debug)]
+struct OracleSlot {
+    id: SlotId,
+    mode: Mode,
+    area: usize,
+    base: usize,
+    size: u128,
+    key: u64,
+    credit: usize,
+    entries: Vec<OracleEntry>,
+}
+
+/// An interface and its oracle, driven alike.
+pub struct Pair {
+    pub interface: Interface<Vec<u8>>,
+    areas: Vec<(hamlyn::interface::AreaId, Vec<u8>)>,
+    queue: QueueId,
+    slots: Vec<Option<OracleSlot>>,
+    /// Notifications that wait, with the slot whose credit they use.
+    waiting: VecDeque<(SlotId, Notification)>,
+    counters: BTreeMap<&'static str, u64>,
+    keys: u64,
+}
+
+const ID: NodeId = NodeId(77);
+const QUEUE_ENTRIES: u32 = 12;
+
+impl Default for Pair {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Pair {
+    pub fn new() -> Self {
+        let mut interface = Interface::new(ID);
+        interface.enable();
+        let areas = [0usize, 100, 300]
+            .map(|size| {
+                let bytes: Vec<u8> = (0..size).map(|i| i as u8).collect();
+                (interface.create_area(bytes.clone()), bytes)
+            })
+            .to_vec();
+        let queue = interface.create_queue(QUEUE_ENTRIES).unwrap();
+        let mut pair = Self {
+            interface,
+            areas,
+            queue,
+            slots: Vec::new(),
+            waiting: VecDeque::new(),
+            counters: BTreeMap::new(),
+            keys: 1 << 40,
+        };
+        pair.counters = pair.interface.counters().snapshot().into_iter().collect();
+        pair.add_slot(Mode::Normal, 2, 10..200, 2, 2);
+        pair.add_slot(Mode::Paranoid, 2, 100..300, 2, 2);
+        pair.add_slot(Mode::ParanoidOneShot, 1, 0..100, 3, 3);
+        pair.add_slot(Mode::Normal, 0, 0..0, 1, 0);
+        pair
+    }
+
+    fn key(&mut self) -> Key {
+        self.keys += 1;
+        Key(self.keys)
+    }
+
+    fn add_slot(
+        &mut self,
+        mode: Mode,
+        area: usize,
+        range: std::ops::Range<u64>,
+        entries: u32,
+        credit: u32,
+    ) {
+        let config = SlotConfig::new(self.areas[area].0, self.queue)
+            .range(range.clone())
+            .metadata(entries)
+            .mode(mode)
+            .credit(credit);
+        let key = self.key();
+        let mut entry_keys = Vec::new();
+        let mut next = self.keys;
+        let made = self.interface.create_slot(&config, key, || {
+            next += 1;
+            entry_keys.push(next);
+            Key(next)
+        });
+        self.keys = next;
+        let reserved: usize = self.slots.iter().flatten().map(|slot| slot.credit).sum();
+        let left_behind = self
+            .waiting
+            .iter()
+            .filter(|(id, _)| !self.slots.iter().flatten().any(|slot| slot.id == *id))
+            .count();
+        let fits = reserved + left_behind + credit as usize <= QUEUE_ENTRIES as usize;
+        assert_eq!(made.is_ok(), fits, "{made:?}");
+        let Ok(id) = made else { return };
+        let entry = |i: usize| OracleEntry {
+            user: Vec::new(),
+            sum: 0,
+            key: entry_keys.get(i).copied().unwrap_or(0),
+            low: 0,
+            high: 0,
+            is_open: mode == Mode::Normal,
+        };
+        let slot = OracleSlot {
+            id,
+            mode,
+            area,
+            base: range.start as usize,
+            size: (range.end - range.start) as u128,
+            key: key.0,
+            credit: credit as usize,
+            entries: (0..entries as usize).map(entry).collect(),
+        };
+        let index = id.index().0 as usize;
+        if index == self.slots.len() {
+            self.slots.push(None);
+        }
+        assert!(self.slots[index].replace(slot).is_none(), "two slots of one index");
+    }
+
+    /// What should happen to a packet; and if it is to be deposited, it is, in the oracle.
+    fn expect(&mut self, h: &Header, reserved: u32, body: &Bytes) -> Result<Arrival, Refusal> {
+        if h.destination != ID {
+            return Err(Refusal::WrongDestination);
+        }
+        if reserved != 0 || h.metadata_len > 60 {
+            return Err(Refusal::BadFormat);
+        }
+        let slot = self.slots.get_mut(h.slot.0 as usize).and_then(Option::as_mut);
+        let slot = slot.ok_or(Refusal::NoSuchSlot)?;
+        let fast = h.metadata_index.0 == u32::MAX;
+        if fast && slot.mode != Mode::Normal {
+            return Err(Refusal::FastIntoParanoid);
+        }
+        if fast && h.metadata_len > 0 {
+            return Err(Refusal::BadFormat);
+        }
+        let index = h.metadata_index.0 as usize;
+        if !fast && index >= slot.entries.len() {
+            return Err(Refusal::NoSuchEntry);
+        }
+        let paranoid = slot.mode != Mode::Normal;
+        let key = if paranoid { slot.entries[index].key } else { slot.key };
+        if h.key.0 != key {
+            return Err(Refusal::WrongKey);
+        }
+        let (from, to) = (h.offset as u128, h.offset as u128 + h.length as u128);
+        if to > slot.size {
+            return Err(Refusal::OutOfBounds);
+        }
+        if paranoid && (from < slot.entries[index].low || to > slot.entries[index].high) {
+            return Err(Refusal::OutsideLimits);
+        }
+        if paranoid && !slot.entries[index].is_open {
+            return Err(Refusal::EntryClosed);
+        }
+        let sum = if fast { 0 } else { slot.entries[index].sum + h.delta as u128 };
+        let completes = fast || h.delta == 0 || sum % (1 << 32) == 0;
+        let notifies = completes && h.flags.contains(Flags::NOTIFY);
+        let used = self.waiting.iter().filter(|(id, _)| *id == slot.id).count();
+        if notifies && used >= slot.credit {
+            return Err(Refusal::NoCredit);
+        }
+        let at = slot.base + from as usize;
+        self.areas[slot.area].1[at..at + h.length as usize].copy_from_slice(&body.data);
+        if !fast {
+            let entry = &mut slot.entries[index];
+            if h.delta == 0 || entry.sum % (1 << 32) == 0 || h.metadata_len > 0 {
+                entry.user = body.metadata.clone();
+            }
+            if h.delta != 0 {
+                entry.sum = sum;
+            }
+            if completes && slot.mode == Mode::ParanoidOneShot {
+                entry.is_open = false;
+            }
+        }
+        let mut count = |name, n| *self.counters.get_mut(name).unwrap() += n;
+        count("packets_received", 1);
+        count("bytes_received", h.length as u64);
+        if !completes {
+            return Ok(Arrival::Part);
+        }
+        count("messages_received", 1);
+        if !notifies {
+            return Ok(Arrival::Complete);
+        }
+        count("notifications", 1);
+        let note = Notification {
+            slot: h.slot,
+            index: h.metadata_index,
+            word: if fast { h.word } else { 0 },
+            link: LINK,
+        };
+        self.waiting.push_back((slot.id, note));
+        Ok(Arrival::Notified)
+    }
+
+    /// Gives a packet to both, and compares what they say and what they are.
+    pub fn packet(&mut self, h: &Header, reserved: u32, body: &Bytes) -> Result<Arrival, Refusal> {
+        let expected = self.expect(h, reserved, body);
+        if let Err(refusal) = expected {
+            *self.counters.get_mut(refusal.counter_name()).unwrap() += 1;
+        }
+        let got = self.interface.handle_packet(LINK, h, reserved, body);
+        assert_eq!(got, expected.map_err(NotDeposited::Refused), "{h:?}");
+        self.compare();
+        expected
+    }
+
+    /// Takes a notification from both.
+    pub fn pop(&mut self) -> Option<Notification> {
+        let expected = self.waiting.pop_front().map(|(_, note)| note);
+        assert_eq!(self.interface.is_ready(self.queue), Ok(expected.is_some()));
+        assert_eq!(self.interface.pop(self.queue), Ok(expected));
+        expected
+    }
+
+    /// Compares every byte of state that can be seen from outside.
+    pub fn compare(&self) {
+        for (id, bytes) in &self.areas {
+            assert!(self.interface.area(*id).unwrap() == bytes, "an area differs");
+        }
+        for slot in self.slots.iter().flatten() {
+            for (i, expected) in slot.entries.iter().enumerate() {
+                let index = MetadataIndex(i as u32);
+                let entry = self.interface.entry(slot.id, index).unwrap();
+                assert_eq!(entry.user(), expected.user);
+                assert_eq!(entry.accumulator() as u128, expected.sum % (1 << 32));
+                let state = if expected.is_open { EntryState::Open } else { EntryState::Closed };
+                assert_eq!(entry.state(), state);
+                if slot.mode != Mode::Normal {
+                    assert_eq!(entry.limits(), expected.low as u64..expected.high as u64);
+                }
+            }
+        }
+        let counters: BTreeMap<_, _> = self.interface.counters().snapshot().into_iter().collect();
+        assert_eq!(counters, self.counters);
+    }
+
+    /// One call, chosen by the next bytes; false when they are used up.
+    fn step(&mut self, input: &mut Input) -> bool {
+        let Some(choice) = input.byte() else { return false };
+        let slot_count = self.slots.len() as u64;
+        let place = input.below(slot_count.max(1)) as usize;
+        match choice % 16 {
+            0 => {
+                self.pop();
+            }
+            1 => {
+                if let Some(Some(slot)) = self.slots.get(place).cloned() {
+                    let key = self.key();
+                    self.interface.set_key(slot.id, key).unwrap();
+                    self.slots[place].as_mut().unwrap().key = key.0;
+                }
+            }
+            2..=5 => self.arm(place, input),
+            6 => {
+                if let Some(Some(slot)) = self.slots.get(place).cloned() {
+                    let index = input.below(slot.entries.len() as u64) as usize;
+                    let key = self.key();
+                    let closed =
+                        self.interface.close_entry(slot.id, MetadataIndex(index as u32), key);
+                    assert_eq!(closed.is_ok(), slot.mode != Mode::Normal);
+                    if closed.is_ok() {
+                        let entry = &mut self.slots[place].as_mut().unwrap().entries[index];
+                        (entry.key, entry.is_open) = (key.0, false);
+                    }
+                }
+            }
+            7 if input.below(3) == 0 => {
+                if let Some(slot) = self.slots.get_mut(place).and_then(Option::take) {
+                    self.interface.remove_slot(slot.id).unwrap();
+                    assert!(self.interface.remove_slot(slot.id).is_err());
+                } else {
+                    let mode = [Mode::Normal, Mode::Paranoid, Mode::ParanoidOneShot];
+                    let mode = mode[input.below(3) as usize];
+                    let entries = 1 + input.below(3) as u32;
+                    let credit = match mode {
+                        Mode::ParanoidOneShot => entries,
+                        _ => input.below(5) as u32,
+                    };
+                    let start = input.below(50);
+                    let end = start + input.below(51);
+                    self.add_slot(mode, 1, start..end, entries, credit);
+                }
+            }
+            _ => {
+                let (h, reserved) = self.any_header(place, input);
+                let body = Bytes::of(&h, choice);
+                let _ = self.packet(&h, reserved, &body);
+            }
+        }
+        self.compare();
+        true
+    }
+
+    fn arm(&mut self, place: usize, input: &mut Input) {
+        let Some(Some(slot)) = self.slots.get(place).cloned() else { return };
+        let index = input.below(slot.entries.len() as u64 + 1) as usize;
+        let key = self.key();
+        let (start, end) = match input.below(4) {
+            0 => (input.below(150), input.below(150)),
+            _ => (input.below(20), slot.size as u64),
+        };
+        let limits = (slot.mode != Mode::Normal).then_some((key, start..end));
+        let armed = self.interface.arm_entry(slot.id, MetadataIndex(index as u32), limits);
+        let allowed = index < slot.entries.len()
+            && (slot.mode == Mode::Normal || start <= end && end as u128 <= slot.size);
+        assert_eq!(armed.is_ok(), allowed, "{armed:?}");
+        if allowed {
+            let entry = &mut self.slots[place].as_mut().unwrap().entries[index];
+            (entry.sum, entry.user) = (0, Vec::new());
+            if slot.mode != Mode::Normal {
+                entry.key = key.0;
+                (entry.low, entry.high) = (start as u128, end as u128);
+                entry.is_open = true;
+            }
+        }
+    }
+
+    /// A header that is mostly right, or hardly anything would get past the first check.
+    fn any_header(&mut self, place: usize, input: &mut Input) -> (Header, u32) {
+        let slot = self.slots.get(place).and_then(Option::as_ref);
+        let entries = slot.map_or(1, |slot| slot.entries.len() as u64);
+        let mut index = input.below(entries + 1) as u32;
+        if index as u64 == entries && input.below(3) > 0 {
+            index = u32::MAX;
+        }
+        let key = slot.map_or(0, |slot| match slot.mode {
+            Mode::Normal => slot.key,
+            _ => slot.entries.get(index as usize).map_or(0, |entry| entry.key),
+        });
+        let low = slot
+            .filter(|slot| slot.mode != Mode::Normal)
+            .and_then(|slot| slot.entries.get(index as usize))
+            .map_or(0, |entry| entry.low as u64);
+        let deltas = [0, 0, 1, 1, u32::MAX, 0x8000_0000, 2, u32::MAX - 1];
+        let fast = index == u32::MAX;
+        let mut h = Header {
+            destination: ID,
+            slot: SlotIndex(place as u32),
+            metadata_index: MetadataIndex(index),
+            key: Key(key),
+            offset: low + input.below(60),
+            length: [0, 8, 16, 17, 1][input.below(5) as usize],
+            delta: deltas[input.below(8) as usize],
+            metadata_len: if fast { 0 } else { [0, 0, 16, 60][input.below(4) as usize] },
+            flags: Flags::from_bits_truncate(input.byte().unwrap_or(1)),
+            word: input.below(1 << 32) as u32,
+        };
+        let mut reserved = 0;
+        match input.below(20) {
+            0 => h.destination = NodeId(input.number() as u32),
+            1 => h.slot = SlotIndex(input.number() as u32),
+            2 => h.metadata_index = MetadataIndex(input.number() as u32),
+            3 => h.key = Key(input.number()),
+            4 => h.offset = input.number(),
+            5 => h.length = input.below(400) as u32,
+            6 => h.offset = u64::MAX - input.below(20),
+            7 => h.metadata_len = input.number() as u8,
+            8 => (h, reserved) = Header::from_words(&std::array::from_fn(|_| input.number())),
+            _ => {}
+        }
+        // A link never delivers a packet longer than itself; the oracle has no such link.
+        if h.length > 1 << 16 {
+            h.length = 1 << 16;
+        }
+        (h, reserved)
+    }
+}
+
+/// Bytes that decide what is done next.
+pub struct Input<'a> {
+    bytes: &'a [u8],
+}
+
+impl<'a> Input<'a> {
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes }
+    }
+
+    pub fn byte(&mut self) -> Option<u8> {
+        let (first, rest) = self.bytes.split_first()?;
+        self.bytes = rest;
+        Some(*first)
+    }
+
+    /// From 0 to `bound` - 1; one byte for small bounds. Zero when the bytes are used up.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        match bound {
+            0 => 0,
+            1..=256 => self.byte().unwrap_or(0) as u64 % bound,
+            _ => self.number() % bound,
+        }
+    }
+
+    pub fn number(&mut self) -> u64 {
+        let n = self.bytes.len().min(8);
+        let (first, rest) = self.bytes.split_at(n);
+        self.bytes = rest;
+        first.iter().fold(0, |number, &byte| number << 8 | byte as u64)
+    }
+}
+
+/// Bytes for a sequence, from a seed.
+pub fn noise(seed: u64, length: usize) -> Vec<u8> {
+    let mut rng = Rng::new(seed);
+    (0..length).map(|_| rng.number() as u8).collect()
+}
+
+/// Any sequence of calls to an interface does what the oracle does.
+pub fn interface(data: &[u8]) {
+    let mut input = Input::new(data);
+    let mut pair = Pair::new();
+    while pair.step(&mut input) {}
+    while pair.pop().is_some() {}
+}
+
+/// The counters of an interface after a sequence of calls.
+pub fn counters_after(data: &[u8]) -> Vec<(&'static str, u64)> {
+    let mut input = Input::new(data);
+    let mut pair = Pair::new();
+    while pair.step(&mut input) {}
+    pair.interface.counters().snapshot()
+}
+
+/// A ring whose other side writes anything anywhere, at any moment between two calls.
+pub fn ring(data: &[u8]) {
+    let mut input = Input::new(data);
+    let count = 8usize << input.below(4);
+    let lines: Arc<[Line]> = (0..count).map(|_| Line::default()).collect();
+    let freed = Arc::new(AtomicU64::new(0));
+    let mut writer = RingWriter::new(lines.clone(), freed.clone(), u32::MAX);
+    let mut reader = RingReader::new(lines, Arc::new(AtomicU64::new(0)));
+    let ticket = Ticket {
+        destination: ID,
+        slot: SlotIndex(0),
+        metadata_index: MetadataIndex(0),
+        key: Key(0),
+        base: 0,
+        bound: 0,
+        flags: Flags::empty(),
+        share: hamlyn::wire::Share::WHOLE,
+    };
+    while let Some(choice) = input.byte() {
+        match choice % 4 {
+            0 => freed.store(
+                if choice & 4 == 0 { input.number() } else { input.below(64) },
+                Ordering::Relaxed,
+            ),
+            1 => {
+                let length = input.below(writer.packet_bytes() as u64 + 1) as usize;
+                let metadata = vec![1; input.below(61) as usize];
+                // The body is the attack: whatever comes next in the input.
+                let mut body: Vec<u8> = input.bytes.iter().copied().take(length).collect();
+                body.resize(length, 0x80);
+                let h = header(&ticket, 0, length as u32, metadata.len() as u8);
+                let _ = writer.transmit(&h, &metadata, &body[..]);
+            }
+            2 => {
+                writer.is_drained();
+                writer.is_half_full();
+            }
+            _ => {
+                // The reader belongs to nobody's writer here: it reads the same lines, which the
+                // writer above fills with what it likes and when it likes.
+                if let Ok(Some(packet)) = reader.peek() {
+                    let mut metadata = vec![0; packet.header.metadata_len as usize];
+                    let mut data = vec![0; packet.header.length as usize];
+                    packet.copy_metadata(&mut metadata);
+                    packet.copy_data(&mut data);
+                    let lines = packet.lines();
+                    assert!((1..count as u64).contains(&lines));
+                    reader.release(lines);
+                } else {
+                    reader.publish();
+                }
+            }
+        }
+    }
+}
+
+/// Any bytes are a ticket or an error; any words are a header.
+pub fn wire(data: &[u8]) {
+    if let Ok(ticket) = Ticket::from_bytes(data) {
+        assert_eq!(ticket.to_bytes(), *data);
+        assert!(ticket.base <= ticket.bound);
+        if let Ok(parts) = ticket.split_evenly(3) {
+            assert_eq!(parts.iter().map(Ticket::capacity).sum::<u64>(), ticket.capacity());
+        }
+    }
+    let mut input = Input::new(data);
+    let mut words = std::array::from_fn(|_| input.number());
+    let (h, reserved) = Header::from_words(&words);
+    assert!(h.layout().lines >= 1 && h.layout().lines <= 2 + (1 << 26));
+    if reserved == 0 {
+        words[0] &= !0xffff_ffff;
+        assert_eq!(h.to_words(), words);
+    }
+}

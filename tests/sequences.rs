@@ -1,0 +1,48 @@
+//! Random call sequences against the oracle. The fuzzers in `fuzz/` run the same functions over
+//! bytes that they search for.
+
+mod model;
+
+fn each_seed(runs: u64, length: usize, run: fn(&[u8])) {
+    for seed in 0..runs {
+        let bytes = model::noise(seed, length);
+        let outcome = std::panic::catch_unwind(|| run(&bytes));
+        if outcome.is_err() {
+            panic!("reproduce with model::noise({seed}, {length})");
+        }
+    }
+}
+
+#[test]
+fn an_interface_does_what_its_oracle_does() {
+    each_seed(400, 4000, model::interface);
+}
+
+#[test]
+fn a_ring_with_a_hostile_other_side_never_panics() {
+    each_seed(400, 2000, model::ring);
+}
+
+#[test]
+fn any_bytes_are_values_or_errors() {
+    each_seed(2000, 44, model::wire);
+    each_seed(2000, 48, model::wire);
+}
+
+// What the sequences above must have met, or they prove little.
+#[test]
+fn the_sequences_meet_every_refusal() {
+    use hamlyn::interface::Refusal;
+    let mut met = std::collections::BTreeMap::new();
+    for seed in 0..200 {
+        let bytes = model::noise(seed, 4000);
+        for (name, count) in model::counters_after(&bytes) {
+            *met.entry(name).or_insert(0) += count;
+        }
+    }
+    for refusal in Refusal::ALL {
+        let count = met[refusal.counter_name()];
+        assert!(count > 20, "{} only {count} times", refusal.counter_name());
+    }
+    assert!(met["messages_received"] > 1000 && met["packets_received"] > met["messages_received"]);
+}

@@ -1,0 +1,441 @@
+//! Every setting of the library: one table, from which the builder calls, the `HAMLYN_*`
+//! variables, the checks and the documentation are made.
+//!
+//! A value comes from the builder, else from the environment ([`Config::from_env`]), else it is
+//! the default. A value that is not allowed is an error that says what is; nothing is clipped
+//! in silence.
+
+use std::path::PathBuf;
+use std::string::{String, ToString};
+use std::vec::Vec;
+
+/// A setting that is not allowed. Nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{name} ({variable}) is {value:?}; allowed is {allowed}")]
+pub struct ConfigError {
+    /// The setting.
+    pub name: &'static str,
+    /// Its variable.
+    pub variable: &'static str,
+    /// The value found.
+    pub value: String,
+    /// What is allowed.
+    pub allowed: String,
+}
+
+/// One row of the table of settings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// The builder call and field.
+    pub name: &'static str,
+    /// The environment variable.
+    pub variable: &'static str,
+    /// The value.
+    pub value: String,
+    /// What is allowed.
+    pub allowed: String,
+    /// What it does.
+    pub meaning: &'static str,
+}
+
+/// How a receiver waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitMode {
+    /// Always looking: the shortest latency, a whole core.
+    Polled,
+    /// Looking, then yielding, then asleep.
+    Adaptive,
+    /// Asleep at once when there is nothing.
+    Blocking,
+}
+
+/// Who accepts connections and watches for deaths while the application makes no calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Housekeeping {
+    /// A thread, asleep unless something happens.
+    Thread,
+    /// The application's own event loop.
+    Application,
+}
+
+/// What becomes of a peer whose user cannot be known, being of another user namespace.
+#[derive(Clone, PartialEq, Eq)]
+pub enum AdmitUnknown {
+    /// Refused.
+    Never,
+    /// Admitted where the permissions of the service's socket let it through.
+    Permissions,
+    /// Admitted if it shows this token, which both sides have been given.
+    Token(String),
+}
+
+impl core::fmt::Debug for AdmitUnknown {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::Never => "never",
+            Self::Permissions => "permissions",
+            Self::Token(_) => "token:..",
+        })
+    }
+}
+
+/// Longest token in bytes.
+pub const TOKEN_BYTES_MAX: usize = 32;
+
+/// A type of setting: how it is read, what is allowed, how it is shown.
+trait Value: Sized {
+    type Allowed;
+    fn parse(text: &str) -> Option<Self>;
+    fn is_allowed(&self, allowed: &Self::Allowed) -> bool;
+    fn allowed(allowed: &Self::Allowed) -> String;
+    fn show(&self) -> String;
+}
+
+/// The whole numbers allowed.
+struct Whole {
+    min: u64,
+    max: u64,
+    /// Powers of two only.
+    power: bool,
+    /// Zero is allowed besides: it says "off" or "never".
+    zero: bool,
+}
+
+const fn from(min: u64, max: u64) -> Whole {
+    Whole { min, max, power: false, zero: false }
+}
+const fn off_or(min: u64, max: u64) -> Whole {
+    Whole { min, max, power: false, zero: true }
+}
+const fn power(min: u64, max: u64) -> Whole {
+    Whole { min, max, power: true, zero: false }
+}
+const fn off_or_power(min: u64, max: u64) -> Whole {
+    Whole { min, max, power: true, zero: true }
+}
+
+/// `64K`, `1M`, `2G` are powers of 1024.
+fn parse_number(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let (digits, unit) = match text.as_bytes().last()? {
+        b'k' | b'K' => (&text[..text.len() - 1], 1 << 10),
+        b'm' | b'M' => (&text[..text.len() - 1], 1 << 20),
+        b'g' | b'G' => (&text[..text.len() - 1], 1 << 30),
+        _ => (text, 1),
+    };
+    digits.parse::<u64>().ok()?.checked_mul(unit)
+}
+
+macro_rules! number {
+    ($type:ty) => {
+        impl Value for $type {
+            type Allowed = Whole;
+            fn parse(text: &str) -> Option<Self> {
+                parse_number(text)?.try_into().ok()
+            }
+            fn is_allowed(&self, allowed: &Whole) -> bool {
+                let value = *self as u64;
+                (value == 0 && allowed.zero)
+                    || ((allowed.min..=allowed.max).contains(&value)
+                        && (!allowed.power || value.is_power_of_two()))
+            }
+            fn allowed(allowed: &Whole) -> String {
+                let zero = if allowed.zero { "0, or " } else { "" };
+                let kind = if allowed.power { "a power of two" } else { "a whole number" };
+                std::format!("{zero}{kind} from {} to {}", allowed.min, allowed.max)
+            }
+            fn show(&self) -> String {
+                self.to_string()
+            }
+        }
+    };
+}
+number!(u32);
+number!(u64);
+
+impl Value for bool {
+    type Allowed = ();
+    fn parse(text: &str) -> Option<Self> {
+        match text.trim().to_ascii_lowercase().as_str() {
+            "1" | "yes" | "true" | "on" => Some(true),
+            "0" | "no" | "false" | "off" => Some(false),
+            _ => None,
+        }
+    }
+    fn is_allowed(&self, _: &()) -> bool {
+        true
+    }
+    fn allowed(_: &()) -> String {
+        "yes or no".into()
+    }
+    fn show(&self) -> String {
+        if *self { "yes" } else { "no" }.into()
+    }
+}
+
+impl Value for Option<PathBuf> {
+    type Allowed = ();
+    fn parse(text: &str) -> Option<Self> {
+        Some((!text.is_empty()).then(|| text.into()))
+    }
+    fn is_allowed(&self, _: &()) -> bool {
+        self.as_ref().is_none_or(|path| path.is_absolute())
+    }
+    fn allowed(_: &()) -> String {
+        "an absolute path".into()
+    }
+    fn show(&self) -> String {
+        self.as_ref().map_or(String::new(), |path| path.display().to_string())
+    }
+}
+
+impl Value for PathBuf {
+    type Allowed = ();
+    fn parse(text: &str) -> Option<Self> {
+        Some(text.into())
+    }
+    fn is_allowed(&self, _: &()) -> bool {
+        self.is_absolute()
+    }
+    fn allowed(_: &()) -> String {
+        "an absolute path".into()
+    }
+    fn show(&self) -> String {
+        self.display().to_string()
+    }
+}
+
+macro_rules! choice {
+    ($type:ident: $($variant:ident = $word:literal),+) => {
+        impl Value for $type {
+            type Allowed = ();
+            fn parse(text: &str) -> Option<Self> {
+                match text.trim() { $($word => Some(Self::$variant),)+ _ => None }
+            }
+            fn is_allowed(&self, _: &()) -> bool {
+                true
+            }
+            fn allowed(_: &()) -> String {
+                [$($word),+].join(" or ")
+            }
+            fn show(&self) -> String {
+                match self { $(Self::$variant => $word),+ }.into()
+            }
+        }
+    };
+}
+choice!(WaitMode: Polled = "polled", Adaptive = "adaptive", Blocking = "blocking");
+choice!(Housekeeping: Thread = "thread", Application = "application");
+
+impl Value for AdmitUnknown {
+    type Allowed = ();
+    fn parse(text: &str) -> Option<Self> {
+        match text {
+            "never" => Some(Self::Never),
+            "permissions" => Some(Self::Permissions),
+            _ => text.strip_prefix("token:").map(|token| Self::Token(token.into())),
+        }
+    }
+    fn is_allowed(&self, _: &()) -> bool {
+        match self {
+            Self::Token(token) => (8..=TOKEN_BYTES_MAX).contains(&token.len()),
+            _ => true,
+        }
+    }
+    fn allowed(_: &()) -> String {
+        std::format!("never or permissions or token:, and 8 to {TOKEN_BYTES_MAX} bytes")
+    }
+    fn show(&self) -> String {
+        std::format!("{self:?}")
+    }
+}
+
+/// What a builder call takes: the setting's own type, or the simpler one given with it.
+macro_rules! argument {
+    ($type:ty) => {
+        $type
+    };
+    ($type:ty, $from:ty) => {
+        $from
+    };
+}
+
+macro_rules! settings {
+    ($($name:ident: $type:ty $(, from $from:ty)? = $default:expr, $variable:literal, $allowed:expr, $meaning:literal;)+) => {
+        /// Every setting. Fields are read; builder calls of the same names set them.
+        #[derive(Clone, Debug, PartialEq)]
+        #[non_exhaustive]
+        pub struct Config {
+            $(#[doc = $meaning] #[doc = concat!("\n\nVariable: `", $variable, "`.")] pub $name: $type,)+
+        }
+
+        impl Default for Config {
+            fn default() -> Self {
+                Self { $($name: $default,)+ }
+            }
+        }
+
+        impl Config {
+            $(#[doc = $meaning]
+            pub fn $name(mut self, value: impl Into<argument!($type $(, $from)?)>) -> Self {
+                let value: argument!($type $(, $from)?) = value.into();
+                self.$name = value.into();
+                self
+            })+
+
+            /// Defaults, replaced by what `lookup` finds for each variable.
+            pub fn from_lookup(
+                mut lookup: impl FnMut(&str) -> Option<String>,
+            ) -> Result<Self, ConfigError> {
+                let mut config = Self::default();
+                $(if let Some(text) = lookup($variable) {
+                    let value = <$type as Value>::parse(&text).filter(|value| value.is_allowed(&$allowed));
+                    config.$name = value.ok_or_else(|| ConfigError {
+                        name: stringify!($name),
+                        variable: $variable,
+                        value: text,
+                        allowed: <$type as Value>::allowed(&$allowed),
+                    })?;
+                })+
+                Ok(config)
+            }
+
+            /// Refuses the first value that is not allowed.
+            pub fn validate(&self) -> Result<(), ConfigError> {
+                $(if !self.$name.is_allowed(&$allowed) {
+                    return Err(ConfigError {
+                        name: stringify!($name),
+                        variable: $variable,
+                        value: self.$name.show(),
+                        allowed: <$type as Value>::allowed(&$allowed),
+                    });
+                })+
+                Ok(())
+            }
+
+            /// The table of settings, with this configuration's values.
+            pub fn settings(&self) -> Vec<Setting> {
+                std::vec![$(Setting {
+                    name: stringify!($name),
+                    variable: $variable,
+                    value: self.$name.show(),
+                    allowed: <$type as Value>::allowed(&$allowed),
+                    meaning: $meaning,
+                }),+]
+            }
+        }
+    };
+}
+
+settings! {
+    dir: Option<PathBuf>, from PathBuf = None, "HAMLYN_DIR", (),
+        "Directory of this user's own services; if not set, `$XDG_RUNTIME_DIR/hamlyn`, else a directory of mode 0700 in /tmp.";
+    shared_dir: PathBuf = "/run/hamlyn".into(), "HAMLYN_SHARED_DIR", (),
+        "Directory of services for other users; `hamlyn setup` makes it.";
+    ring_bytes: u32 = 32 << 10, "HAMLYN_RING_BYTES", power(512, 1 << 30),
+        "Bytes of the ring of a new link that this process writes; small, so that a link is cheap and stays in cache.";
+    bulk_ring_bytes: u32 = 1 << 20, "HAMLYN_BULK_RING_BYTES", off_or_power(4096, 1 << 30),
+        "Bytes of the ring that is added to a link, one direction, when large copies begin; 0: never.";
+    bulk_after_bytes: u64 = 256 << 10, "HAMLYN_BULK_AFTER_BYTES", from(0, u64::MAX),
+        "Bytes sent in packets of more than one line before a bulk ring is asked for.";
+    packet_bytes: u32 = 16 << 10, "HAMLYN_PACKET_BYTES", from(64, 1 << 28),
+        "Most data bytes of a packet; a ring lowers it to a quarter of its own size.";
+    work_queue_entries: u32 = 63, "HAMLYN_WORK_QUEUE_ENTRIES", from(1, 65_535),
+        "Entries of a terminus's work queue.";
+    send_buffers_max: u32 = 8, "HAMLYN_SEND_BUFFERS_MAX", from(1, 65_535),
+        "Send buffer areas of a terminus.";
+    wait_mode: WaitMode = WaitMode::Adaptive, "HAMLYN_WAIT_MODE", (),
+        "How a receiver waits: looking, looking and then asleep, or asleep at once.";
+    spin_ns: u64 = 50_000, "HAMLYN_SPIN_NS", from(0, 1_000_000_000),
+        "Nanoseconds of looking before the processor is given to others.";
+    yield_count: u32 = 4, "HAMLYN_YIELD_COUNT", from(0, 1_000_000),
+        "Times that the processor is given to others before sleeping.";
+    packets_per_turn: u32 = 64, "HAMLYN_PACKETS_PER_TURN", from(1, 65_536),
+        "Most packets taken from one link, refused ones included, before the next link's turn.";
+    links_max: u32 = 4096, "HAMLYN_LINKS_MAX", from(1, 1 << 20),
+        "Most links of this process.";
+    areas_max: u32 = 4096, "HAMLYN_AREAS_MAX", from(1, 1 << 20),
+        "Most message areas of this process.";
+    area_bytes_max: u64 = 1 << 40, "HAMLYN_AREA_BYTES_MAX", from(1, 1 << 46),
+        "Most bytes of all message areas of this process together.";
+    connections_per_user_max: u32 = 2048, "HAMLYN_CONNECTIONS_PER_USER_MAX", from(1, 1 << 20),
+        "Most connections that this process accepts from one user, those not yet agreed included.";
+    bytes_per_user_max: u64 = 1 << 30, "HAMLYN_BYTES_PER_USER_MAX", from(8 << 10, 1 << 46),
+        "Most bytes of rings that this process maps for links which one user asked for.";
+    handshake_timeout_ms: u32 = 5000, "HAMLYN_HANDSHAKE_TIMEOUT_MS", from(1, 3_600_000),
+        "Milliseconds for each step of a peer that connects; then it is dropped.";
+    half_open_max: u32 = 256, "HAMLYN_HALF_OPEN_MAX", from(1, 1 << 20),
+        "Most connections that have not yet said what they want; beyond, the oldest of the user who has most is dropped.";
+    wrong_keys_max: u32 = 4096, "HAMLYN_WRONG_KEYS_MAX", from(1, u32::MAX as u64),
+        "Wrong keys after which a link is closed.";
+    refusals_per_second_max: u32 = 1_000_000, "HAMLYN_REFUSALS_PER_SECOND_MAX", off_or(1, u32::MAX as u64),
+        "Refused packets a second above which a link is closed; 0: no limit.";
+    watchdog_ms: u32 = 0, "HAMLYN_WATCHDOG_MS", off_or(1, 86_400_000),
+        "Milliseconds without a call of the application after which whatever runs its interface for it discards; 0: off.";
+    huge_pages: bool = false, "HAMLYN_HUGE_PAGES", (),
+        "Asks for huge pages for message areas; what came of it is reported.";
+    mlock: bool = false, "HAMLYN_MLOCK", (),
+        "Asks for message areas to be wired down; what came of it is reported.";
+    undumpable: bool = false, "HAMLYN_UNDUMPABLE", (),
+        "Denies ptrace and core dumps to other processes of this user.";
+    housekeeping: Housekeeping = Housekeeping::Thread, "HAMLYN_HOUSEKEEPING", (),
+        "Who accepts connections and watches for deaths: a thread of the library, or the application's event loop.";
+    admit_unknown: AdmitUnknown = AdmitUnknown::Permissions, "HAMLYN_ADMIT_UNKNOWN", (),
+        "What becomes of a peer whose user cannot be known, being of another user namespace.";
+}
+
+impl Config {
+    /// Defaults, replaced by the `HAMLYN_*` variables that are set.
+    pub fn from_env() -> Result<Self, ConfigError> {
+        Self::from_lookup(|variable| {
+            let value = std::env::var_os(variable)?;
+            Some(value.to_string_lossy().into_owned())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_are_allowed_and_each_row_reads_back() {
+        let config = Config::default();
+        config.validate().unwrap();
+        let rows = config.settings();
+        let again = Config::from_lookup(|variable| {
+            let row = rows.iter().find(|row| row.variable == variable).unwrap();
+            Some(row.value.clone())
+        });
+        assert_eq!(again.unwrap(), config);
+        assert!(rows.iter().all(|row| row.variable.starts_with("HAMLYN_")));
+    }
+
+    #[test]
+    fn a_bad_value_is_named_with_what_is_allowed() {
+        let bad = |name: &'static str, text: &'static str| {
+            Config::from_lookup(|variable| (variable == name).then(|| text.into())).unwrap_err()
+        };
+        let error = bad("HAMLYN_RING_BYTES", "1000");
+        assert_eq!(
+            error.to_string(),
+            "ring_bytes (HAMLYN_RING_BYTES) is \"1000\"; \
+             allowed is a power of two from 512 to 1073741824"
+        );
+        bad("HAMLYN_DIR", "relative");
+        bad("HAMLYN_WAIT_MODE", "never");
+        bad("HAMLYN_ADMIT_UNKNOWN", "token:short");
+        bad("HAMLYN_LINKS_MAX", "99999999999999999999");
+        bad("HAMLYN_LINKS_MAX", "18446744073709551615G");
+        bad("HAMLYN_LINKS_MAX", "");
+        assert!(Config::default().ring_bytes(513u32).validate().is_err());
+        let config = Config::from_lookup(|v| (v == "HAMLYN_RING_BYTES").then(|| "64K".into()));
+        assert_eq!(config.unwrap().ring_bytes, 65536);
+    }
+
+    #[test]
+    fn a_token_is_never_printed() {
+        let config = Config::default().admit_unknown(AdmitUnknown::Token("secret-token".into()));
+        assert!(!std::format!("{config:?}{:?}", config.settings()).contains("secret"));
+    }
+}

@@ -1,0 +1,367 @@
+//! Unix sockets that keep frames apart (`SOCK_SEQPACKET`), carry descriptors, and say who is at
+//! the other end.
+//!
+//! Descriptors flow one way, from the process that serves to the one that connects: a listening
+//! socket refuses them, because a lingering socket of an attacker's, passed, blocks its receiver
+//! for seconds in `close`, or in the very `read` that drops it. Therefore, too, [`receive`] has
+//! room for as many as the kernel passes at once: none is ever dropped inside the call.
+//!
+//! Never: a call of this module blocks, but for [`connect`], which ends at its deadline.
+
+use super::sys::{self, monotonic_ns};
+use core::mem::MaybeUninit;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::Path;
+use std::sync::OnceLock;
+use std::vec::Vec;
+
+/// Linux 6.16: whether a Unix socket accepts descriptors.
+const SO_PASSRIGHTS: libc::c_int = 83;
+/// Linux 6.5: a pidfd of the process at the other end.
+const SO_PEERPIDFD: libc::c_int = 77;
+/// Most descriptors that the kernel passes in one message.
+const DESCRIPTORS_MAX: usize = 253;
+
+fn socket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
+}
+
+/// Two sockets that are connected with one another.
+pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
+}
+
+fn set_int(fd: BorrowedFd<'_>, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
+    let size = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the pointer and size are those of a live integer, which the call only reads.
+    let rc = unsafe {
+        libc::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, option, (&raw const value).cast(), size)
+    };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Makes a socket refuse descriptors. `false` before Linux 6.16: then whatever holds descriptors
+/// of a stranger must be closed where nothing waits.
+pub fn refuse_descriptors(fd: impl AsFd) -> bool {
+    set_int(fd.as_fd(), SO_PASSRIGHTS, 0).is_ok()
+}
+
+/// Whether [`refuse_descriptors`] works here.
+pub fn has_pass_rights() -> bool {
+    socket().is_ok_and(refuse_descriptors)
+}
+
+pub(super) fn has_peer_pidfd() -> bool {
+    pair().is_ok_and(|(a, _b)| peer_pidfd_exact(a.as_fd()).is_ok())
+}
+
+/// A socket that is bound to `path` and does not listen yet: connecting to it is refused.
+pub fn bind(path: &Path) -> io::Result<OwnedFd> {
+    let fd = socket()?;
+    let address = SocketAddrUnix::new(path)?;
+    rustix::net::bind(&fd, &address)?;
+    Ok(fd)
+}
+
+/// Begins to listen; the socket, and those that it accepts, refuse descriptors where they can.
+pub fn listen(fd: &OwnedFd) -> io::Result<()> {
+    refuse_descriptors(fd);
+    Ok(rustix::net::listen(fd, 128)?)
+}
+
+/// The next connection, or `None`.
+pub fn accept(listener: &OwnedFd) -> io::Result<Option<OwnedFd>> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    match rustix::net::accept_with(listener, flags) {
+        Ok(fd) => {
+            refuse_descriptors(&fd);
+            Ok(Some(fd))
+        }
+        Err(
+            rustix::io::Errno::AGAIN | rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED,
+        ) => Ok(None),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// Whether somebody listens at `path`: tries once and does not wait. `WouldBlock` says that
+/// somebody does and is busy.
+pub fn try_connect(path: &Path) -> io::Result<OwnedFd> {
+    connect_once(path, false)
+}
+
+fn connect_once(path: &Path, takes_descriptors: bool) -> io::Result<OwnedFd> {
+    let fd = socket()?;
+    if !takes_descriptors {
+        refuse_descriptors(&fd);
+    }
+    let address = SocketAddrUnix::new(path)?;
+    match rustix::net::connect(&fd, &address) {
+        Ok(()) => Ok(fd),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// Connects, at most until `deadline_ns`. A listener whose queue is full is tried again until then.
+/// The connection takes descriptors only if told so, since its peer is a stranger.
+pub fn connect(path: &Path, takes_descriptors: bool, deadline_ns: u64) -> io::Result<OwnedFd> {
+    let mut pause_ns = 50_000;
+    loop {
+        match connect_once(path, takes_descriptors) {
+            // A Unix socket never says "in progress": the queue is full, and nothing tells when
+            // it no longer is.
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                let left = deadline_ns.saturating_sub(monotonic_ns());
+                if left == 0 {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+                std::thread::sleep(core::time::Duration::from_nanos(left.min(pause_ns)));
+                pause_ns = (pause_ns * 2).min(5_000_000);
+            }
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            other => return other,
+        }
+    }
+}
+
+/// Sends one frame, with descriptors, or nothing of it (`WouldBlock`).
+pub fn send(fd: impl AsFd, frame: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    let iov = [IoSlice::new(frame)];
+    loop {
+        match rustix::net::sendmsg(&fd, &iov, &mut control, flags) {
+            Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+            Ok(_) => return Ok(()),
+        }
+    }
+}
+
+/// A frame that has arrived.
+#[derive(Debug, Default)]
+pub struct Received {
+    /// Bytes of it; 0 when the other end is gone.
+    pub bytes: usize,
+    /// Descriptors that came with it. From a stranger: see
+    /// [`close_elsewhere`](super::memory::close_elsewhere).
+    pub descriptors: Vec<OwnedFd>,
+    /// The frame, or what came with it, was larger than there was room for.
+    pub is_truncated: bool,
+}
+
+/// Takes the next frame into `buffer`. `WouldBlock`: there is none.
+pub fn receive(fd: impl AsFd, buffer: &mut [u8]) -> io::Result<Received> {
+    let mut space =
+        [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX), ScmCredentials(1))];
+    let mut resets = 0;
+    loop {
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut iov = [IoSliceMut::new(buffer)];
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let message = match rustix::net::recvmsg(&fd, &mut iov, &mut control, flags) {
+            Ok(message) => message,
+            Err(rustix::io::Errno::INTR) => continue,
+            // The other end closed with frames of ours unread. What it had sent before is still
+            // there, behind this one error.
+            Err(rustix::io::Errno::CONNRESET) if resets == 0 => {
+                resets = 1;
+                continue;
+            }
+            Err(rustix::io::Errno::CONNRESET) => return Ok(Received::default()),
+            Err(e) => return Err(e.into()),
+        };
+        let mut received = Received {
+            bytes: message.bytes,
+            descriptors: Vec::new(),
+            is_truncated: message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC),
+        };
+        for ancillary in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(fds) = ancillary {
+                received.descriptors.extend(fds);
+            }
+        }
+        return Ok(received);
+    }
+}
+
+/// Who is at the other end of a connection, as the kernel says. For the side that connected, it
+/// is who began to listen.
+///
+/// A number that the kernel could not express in this process's user namespace is `None`:
+/// *unknown*, not a user called nobody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Identity {
+    /// Effective user.
+    pub uid: Option<u32>,
+    /// Effective group.
+    pub gid: Option<u32>,
+    /// Process; `None` where it is in a PID namespace that is not visible from here.
+    pub pid: Option<u32>,
+}
+
+/// Who is at the other end.
+pub fn identity(fd: impl AsFd) -> io::Result<Identity> {
+    let mut found = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut size = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: pointer and size are those of a live `ucred`, which any bytes are a value of.
+    let rc = unsafe {
+        libc::getsockopt(
+            fd.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut found).cast(),
+            &mut size,
+        )
+    };
+    if rc != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(Identity {
+        uid: known_uid(found.uid),
+        gid: known_gid(found.gid),
+        pid: u32::try_from(found.pid).ok().filter(|pid| *pid != 0),
+    })
+}
+
+/// The number that stands for all those without one here. A process's namespace is set up before
+/// it begins to talk, so it is looked up once.
+fn overflow_uid() -> Option<u32> {
+    static FOUND: OnceLock<Option<u32>> = OnceLock::new();
+    *FOUND.get_or_init(|| overflow_of("uid"))
+}
+
+fn overflow_gid() -> Option<u32> {
+    static FOUND: OnceLock<Option<u32>> = OnceLock::new();
+    *FOUND.get_or_init(|| overflow_of("gid"))
+}
+
+fn overflow_of(kind: &str) -> Option<u32> {
+    // Where every number has a meaning (the initial namespace), the overflow number is a user
+    // like any other.
+    let map = std::fs::read_to_string(std::format!("/proc/self/{kind}_map")).unwrap_or_default();
+    let mut fields = map.split_whitespace();
+    if fields.next() == Some("0") && fields.nth(1) == Some("4294967295") {
+        return None;
+    }
+    let text = std::fs::read_to_string(std::format!("/proc/sys/kernel/overflow{kind}"));
+    Some(text.ok().and_then(|t| t.trim().parse().ok()).unwrap_or(65534))
+}
+
+/// The user, or `None` where the number stands for all those that have none here.
+pub fn known_uid(uid: u32) -> Option<u32> {
+    (uid != u32::MAX && overflow_uid() != Some(uid)).then_some(uid)
+}
+
+/// The group, likewise.
+pub fn known_gid(gid: u32) -> Option<u32> {
+    (gid != u32::MAX && overflow_gid() != Some(gid)).then_some(gid)
+}
+
+/// Whether the other end is in group `gid`, its supplementary groups included.
+pub fn is_in_group(fd: impl AsFd, gid: u32) -> bool {
+    let mut groups = [0 as libc::gid_t; 1024];
+    let mut size = size_of_val(&groups) as libc::socklen_t;
+    // SAFETY: pointer and size are those of a live array of integers.
+    let rc = unsafe {
+        libc::getsockopt(
+            fd.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERGROUPS,
+            groups.as_mut_ptr().cast(),
+            &mut size,
+        )
+    };
+    let count = if rc == 0 { size as usize / size_of::<libc::gid_t>() } else { 0 };
+    groups[..count.min(groups.len())].contains(&gid)
+        || identity(fd).is_ok_and(|identity| identity.gid == Some(gid))
+}
+
+fn peer_pidfd_exact(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let mut pidfd: libc::c_int = -1;
+    let mut size = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: pointer and size are those of a live integer.
+    let rc = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PEERPIDFD,
+            (&raw mut pidfd).cast(),
+            &mut size,
+        )
+    };
+    if rc != 0 || pidfd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just made this descriptor for this call; nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(pidfd) })
+}
+
+/// A descriptor that becomes readable when the process at the other end has died, whoever else
+/// holds its socket. `None` where the kernel has none, or the process cannot be seen from here.
+pub fn peer_pidfd(fd: impl AsFd) -> Option<OwnedFd> {
+    let fd = fd.as_fd();
+    if let Ok(pidfd) = peer_pidfd_exact(fd) {
+        return Some(pidfd);
+    }
+    // Before Linux 6.5. A process that died meanwhile may have left its number to another; its
+    // end of the socket is then closed, unless a child holds it, which cannot be told apart.
+    let pid = identity(fd).ok()?.pid?;
+    let pid = rustix::process::Pid::from_raw(pid as i32)?;
+    rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()
+}
+
+/// Whether the process of a pidfd has died.
+pub fn is_dead(pidfd: impl AsFd) -> bool {
+    sys::wait_for(&[(pidfd.as_fd(), false)], 0).unwrap_or(false)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_stay_apart_and_carry_descriptors() {
+        let (a, b) = pair().unwrap();
+        let file = super::super::memory::create(4096).unwrap();
+        send(&a, b"one", &[file.as_fd(), file.as_fd()]).unwrap();
+        send(&a, b"two", &[]).unwrap();
+        let mut buffer = [0; 64];
+        let one = receive(&b, &mut buffer).unwrap();
+        assert_eq!((&buffer[..one.bytes], one.descriptors.len()), (&b"one"[..], 2));
+        let two = receive(&b, &mut buffer[..2]).unwrap();
+        assert!(two.is_truncated && two.descriptors.is_empty());
+        assert_eq!(receive(&b, &mut buffer).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        drop(a);
+        assert_eq!(receive(&b, &mut buffer).unwrap().bytes, 0);
+    }
+
+    #[test]
+    fn what_was_sent_before_closing_is_still_received() {
+        let (a, b) = pair().unwrap();
+        send(&b, b"unread", &[]).unwrap();
+        send(&a, b"last", &[]).unwrap();
+        drop(a);
+        let mut buffer = [0; 64];
+        assert_eq!(receive(&b, &mut buffer).unwrap().bytes, 4);
+        assert_eq!(receive(&b, &mut buffer).unwrap().bytes, 0);
+    }
+
+    #[test]
+    fn the_other_end_is_this_process() {
+        let (a, _b) = pair().unwrap();
+        assert_eq!(identity(&a).unwrap().pid, Some(std::process::id()));
+        assert!(!is_dead(peer_pidfd(&a).unwrap()));
+    }
+}

@@ -1,0 +1,419 @@
+//! What else is asked of the operating system: barriers, pinning, limits, clocks, event
+//! descriptors; and what this kernel offers of what the library would use.
+
+use core::fmt;
+use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::process::Resource;
+use rustix::thread::MembarrierCommand;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::string::String;
+use std::sync::OnceLock;
+use std::vec::Vec;
+
+/// Registers this process for the barriers of others, once. `false` where the kernel has none:
+/// then senders fence once a batch.
+pub fn register_barrier() -> bool {
+    static REGISTERED: OnceLock<bool> = OnceLock::new();
+    *REGISTERED.get_or_init(|| {
+        let query = rustix::thread::membarrier_query();
+        query.contains_command(MembarrierCommand::GlobalExpedited)
+            && rustix::thread::membarrier(MembarrierCommand::RegisterGlobalExpedited).is_ok()
+    })
+}
+
+/// A full fence on every core that runs a registered process: what the others stored before it is
+/// seen after it. `false` where it is not available; nothing has then happened.
+pub fn barrier() -> bool {
+    register_barrier() && rustix::thread::membarrier(MembarrierCommand::GlobalExpedited).is_ok()
+}
+
+/// Keeps the calling thread on one core.
+pub fn pin_to_core(core: usize) -> io::Result<()> {
+    let mut set = rustix::thread::CpuSet::new();
+    if core >= rustix::thread::CpuSet::MAX_CPU {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    set.set(core);
+    Ok(rustix::thread::sched_setaffinity(None, &set)?)
+}
+
+/// The cores that the calling thread may run on.
+pub fn cores() -> io::Result<Vec<usize>> {
+    let set = rustix::thread::sched_getaffinity(None)?;
+    Ok((0..rustix::thread::CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect())
+}
+
+/// The soft limit on descriptors was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LimitRaised {
+    /// Before.
+    pub from: u64,
+    /// Now: the hard limit.
+    pub to: u64,
+}
+
+/// Raises the soft limit on descriptors to the hard one where `needed` is above it, and says so.
+pub fn raise_descriptor_limit(needed: u64) -> Option<LimitRaised> {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    let from = limit.current?;
+    if needed <= from || limit.maximum == Some(from) {
+        return None;
+    }
+    let raised = rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum };
+    rustix::process::setrlimit(Resource::Nofile, raised).ok()?;
+    Some(LimitRaised { from, to: limit.maximum.unwrap_or(u64::MAX) })
+}
+
+/// Denies other processes of the same user the kernel's means of writing this one's memory
+/// (ptrace, /proc/self/mem), and core dumps. Undone by an `exec`.
+pub fn make_undumpable() -> io::Result<()> {
+    let not = rustix::process::DumpableBehavior::NotDumpable;
+    Ok(rustix::process::set_dumpable_behavior(not)?)
+}
+
+/// Nanoseconds of a clock that never goes back.
+#[inline]
+pub fn monotonic_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Ticks of the processor's own counter, for short spans on one core: cheaper than any call.
+/// Nanoseconds where there is no such counter.
+#[inline(always)]
+pub fn ticks() -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86-64 processor has the counter; where the system forbids it, the process
+    // would be told by a signal, and Linux forbids it only to those who asked (PR_SET_TSC).
+    unsafe {
+        core::arch::x86_64::_rdtsc()
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    monotonic_ns()
+}
+
+/// A number of [`ticks`] a microsecond, measured once.
+pub fn ticks_per_us() -> u64 {
+    static RATE: OnceLock<u64> = OnceLock::new();
+    *RATE.get_or_init(|| {
+        let (ns, from) = (monotonic_ns(), ticks());
+        while monotonic_ns() - ns < 200_000 {
+            core::hint::spin_loop();
+        }
+        let (ns, ticks) = (monotonic_ns() - ns, ticks().wrapping_sub(from));
+        (ticks.saturating_mul(1000) / ns).max(1)
+    })
+}
+
+/// The number of a user, as the system's user database has it.
+pub fn uid_of_user(name: &str) -> Option<u32> {
+    let name = std::ffi::CString::new(name).ok()?;
+    let mut buffer = std::vec![0 as libc::c_char; 16 << 10];
+    let mut entry = core::mem::MaybeUninit::<libc::passwd>::uninit();
+    let mut found = core::ptr::null_mut();
+    // SAFETY: name, entry, buffer (with its length) and result are live for the call, which
+    // writes nothing else.
+    let rc = unsafe {
+        libc::getpwnam_r(
+            name.as_ptr(),
+            entry.as_mut_ptr(),
+            buffer.as_mut_ptr(),
+            buffer.len(),
+            &mut found,
+        )
+    };
+    if rc != 0 || found.is_null() {
+        return None;
+    }
+    // SAFETY: a result that is not null points to the entry, which the call has then filled in.
+    Some(unsafe { entry.assume_init_ref() }.pw_uid)
+}
+
+/// Random bytes from the kernel.
+pub fn random<const N: usize>() -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(|e| io::Error::other(std::format!("{e}")))?;
+    Ok(bytes)
+}
+
+/// A descriptor that is readable while it has been rung.
+#[derive(Debug)]
+pub struct Bell(OwnedFd);
+
+impl Bell {
+    /// A silent one.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+    }
+
+    /// Makes it readable.
+    pub fn ring(&self) {
+        // It can be refused only because it has been rung 2^64 times: then it is readable.
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+
+    /// Makes it silent.
+    pub fn silence(&self) {
+        let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
+    }
+}
+
+impl AsFd for Bell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// One descriptor that waits for many.
+#[derive(Debug)]
+pub struct Poller(OwnedFd);
+
+/// What happened to a descriptor that a [`Poller`] watches.
+#[derive(Clone, Copy, Debug)]
+pub struct Ready {
+    /// The tag that it was added with.
+    pub tag: u64,
+    /// There is something to read, or the other end is gone.
+    pub readable: bool,
+    /// There is room to write.
+    pub writable: bool,
+}
+
+impl Poller {
+    /// Watching nothing.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self(epoll::create(epoll::CreateFlags::CLOEXEC)?))
+    }
+
+    fn flags(writable: bool) -> epoll::EventFlags {
+        let base = epoll::EventFlags::IN;
+        if writable { base | epoll::EventFlags::OUT } else { base }
+    }
+
+    /// Watches for something to read.
+    pub fn add(&self, fd: impl AsFd, tag: u64) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(tag);
+        Ok(epoll::add(&self.0, fd, data, Self::flags(false))?)
+    }
+
+    /// Watches for room to write as well, or no longer.
+    pub fn want_write(&self, fd: impl AsFd, tag: u64, writable: bool) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(tag);
+        Ok(epoll::modify(&self.0, fd, data, Self::flags(writable))?)
+    }
+
+    /// Watches it for nothing until [`want_write`](Self::want_write) is called again.
+    pub fn pause(&self, fd: impl AsFd, tag: u64) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(tag);
+        Ok(epoll::modify(&self.0, fd, data, epoll::EventFlags::empty())?)
+    }
+
+    /// No longer watches it.
+    pub fn remove(&self, fd: impl AsFd) {
+        let _ = epoll::delete(&self.0, fd);
+    }
+
+    /// Waits for at most `timeout_ns`, without a limit if `None`; an interruption is an early
+    /// return.
+    pub fn wait(&self, timeout_ns: Option<u64>, ready: &mut Vec<Ready>) -> io::Result<()> {
+        let mut events = [epoll::Event {
+            flags: epoll::EventFlags::empty(),
+            data: epoll::EventData::new_u64(0),
+        }; 64];
+        // Milliseconds, rounded up: epoll_pwait2 is newer than the oldest kernel, and waking
+        // before a deadline would spin.
+        let timeout = timeout_ns.map(|ns| {
+            let ms = ns.div_ceil(1_000_000).min(i32::MAX as u64);
+            rustix::time::Timespec {
+                tv_sec: (ms / 1000) as i64,
+                tv_nsec: ((ms % 1000) * 1_000_000) as i64,
+            }
+        });
+        let n = match epoll::wait(&self.0, &mut events, timeout.as_ref()) {
+            Ok(n) => n,
+            Err(rustix::io::Errno::INTR) => 0,
+            Err(e) => return Err(e.into()),
+        };
+        ready.extend(events[..n].iter().map(|event| {
+            // Copied out: the event is packed.
+            let (flags, data) = (event.flags, event.data);
+            let other = epoll::EventFlags::OUT;
+            Ready {
+                tag: data.u64(),
+                readable: !(flags - other).is_empty(),
+                writable: flags.contains(other),
+            }
+        }));
+        Ok(())
+    }
+}
+
+impl AsFd for Poller {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Waits until `fd` is ready, at most until `deadline_ns` of [`monotonic_ns`]. `false`: it is not.
+pub fn wait_for(fds: &[(BorrowedFd<'_>, bool)], deadline_ns: u64) -> io::Result<bool> {
+    use rustix::event::{PollFd, PollFlags, poll};
+    loop {
+        let now = monotonic_ns();
+        let left = deadline_ns.saturating_sub(now);
+        let timeout = rustix::time::Timespec {
+            tv_sec: (left / 1_000_000_000) as i64,
+            tv_nsec: (left % 1_000_000_000) as i64,
+        };
+        let mut polled: Vec<PollFd<'_>> = fds
+            .iter()
+            .map(|(fd, write)| {
+                PollFd::from_borrowed_fd(*fd, if *write { PollFlags::OUT } else { PollFlags::IN })
+            })
+            .collect();
+        match poll(&mut polled, Some(&timeout)) {
+            Ok(0) if left == 0 => return Ok(false),
+            Ok(0) | Err(rustix::io::Errno::INTR) => {}
+            Ok(_) => return Ok(true),
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+/// One thing that a kernel has or lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelFeature {
+    /// What it is called.
+    pub name: &'static str,
+    /// The first Linux that has it.
+    pub since: &'static str,
+    /// What the library uses it for.
+    pub used_for: &'static str,
+    /// What the library does without it.
+    pub otherwise: &'static str,
+    /// Whether this kernel, and whatever filters its calls, has it.
+    pub present: bool,
+}
+
+/// What the kernel has of what the library would use, found out by trying.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelFeatures {
+    /// Version as the kernel gives it.
+    pub release: String,
+    /// One row for each.
+    pub rows: Vec<KernelFeature>,
+}
+
+impl KernelFeatures {
+    /// Tries each.
+    pub fn detect() -> Self {
+        let rows = std::vec![
+            KernelFeature {
+                name: "F_SEAL_FUTURE_WRITE",
+                since: "5.1",
+                used_for: "exactly one process can write a page",
+                otherwise: "no shared-memory links",
+                present: {
+                    let seal =
+                        |fd: OwnedFd| super::memory::seal(fd, super::memory::SEALS_READ_ONLY);
+                    super::memory::create(4096).and_then(seal).is_ok()
+                },
+            },
+            KernelFeature {
+                name: "membarrier GLOBAL_EXPEDITED",
+                since: "4.16",
+                used_for: "going to sleep without a fence on each send",
+                otherwise: "senders fence once a batch",
+                present: register_barrier(),
+            },
+            KernelFeature {
+                name: "pidfd_open",
+                since: "5.3",
+                used_for: "seeing a peer's death though a child holds its socket",
+                otherwise: "the socket alone",
+                present: rustix::process::pidfd_open(
+                    rustix::process::getpid(),
+                    rustix::process::PidfdFlags::empty(),
+                )
+                .is_ok(),
+            },
+            KernelFeature {
+                name: "SO_PEERPIDFD",
+                since: "6.5",
+                used_for: "a pidfd of exactly the process that connected",
+                otherwise: "pidfd_open of its number, checked against reuse by the socket",
+                present: super::socket::has_peer_pidfd(),
+            },
+            KernelFeature {
+                name: "SO_PASSRIGHTS",
+                since: "6.16",
+                used_for: "listening sockets refuse descriptors",
+                otherwise: "connections are closed on a thread that nothing waits for",
+                present: super::socket::has_pass_rights(),
+            },
+            KernelFeature {
+                name: "MFD_NOEXEC_SEAL",
+                since: "6.3",
+                used_for: "shared memory that can never be executed",
+                otherwise: "shared memory without that promise",
+                present: rustix::fs::memfd_create(
+                    "hamlyn",
+                    rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::NOEXEC_SEAL,
+                )
+                .is_ok(),
+            },
+            KernelFeature {
+                name: "MADV_POPULATE",
+                since: "5.14",
+                used_for: "paying for a ring in one call",
+                otherwise: "each page is touched",
+                present: super::memory::has_populate(),
+            },
+        ];
+        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease");
+        let release = release.map_or("(unknown)".into(), |text| text.trim().into());
+        Self { release, rows }
+    }
+}
+
+impl fmt::Display for KernelFeatures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "Linux {}", self.release)?;
+        writeln!(f, "{:<28} {:<6} {:<8} used for / otherwise", "feature", "since", "here")?;
+        for row in &self.rows {
+            let here = if row.present { "yes" } else { "no" };
+            let what = if row.present { row.used_for } else { row.otherwise };
+            writeln!(f, "{:<28} {:<6} {:<8} {}", row.name, row.since, here, what)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_offers_is_a_row_each() {
+        let features = KernelFeatures::detect();
+        assert!(features.rows.iter().any(|row| row.name == "pidfd_open" && row.present));
+        assert_eq!(std::format!("{features}").lines().count(), features.rows.len() + 2);
+    }
+
+    #[test]
+    fn a_bell_is_readable_while_it_has_been_rung() {
+        let bell = Bell::new().unwrap();
+        assert!(!wait_for(&[(bell.as_fd(), false)], 0).unwrap());
+        bell.ring();
+        bell.ring();
+        assert!(wait_for(&[(bell.as_fd(), false)], 0).unwrap());
+        bell.silence();
+        assert!(!wait_for(&[(bell.as_fd(), false)], 0).unwrap());
+    }
+
+    #[test]
+    fn a_core_that_does_not_exist_is_refused() {
+        assert!(pin_to_core(usize::MAX).is_err());
+        assert!(!cores().unwrap().is_empty());
+    }
+}

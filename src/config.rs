@@ -342,7 +342,7 @@ settings! {
         "Most data bytes of a packet; a ring lowers it to a quarter of its own size.";
     work_queue_entries: u32 = 63, "HAMLYN_WORK_QUEUE_ENTRIES", from(1, 65_535),
         "Entries of a terminus's work queue.";
-    send_buffers_max: u32 = 8, "HAMLYN_SEND_BUFFERS_MAX", from(1, 65_535),
+    send_buffers_max: u32 = 8, "HAMLYN_SEND_BUFFERS_MAX", from(1, 256),
         "Send buffer areas of a terminus.";
     wait_mode: WaitMode = WaitMode::Adaptive, "HAMLYN_WAIT_MODE", (),
         "How a receiver waits: looking, looking and then asleep, or asleep at once.";
@@ -352,12 +352,14 @@ settings! {
         "Times that the processor is given to others before sleeping.";
     packets_per_turn: u32 = 64, "HAMLYN_PACKETS_PER_TURN", from(1, 65_536),
         "Most packets taken from one link, refused ones included, before the next link's turn.";
-    links_max: u32 = 4096, "HAMLYN_LINKS_MAX", from(1, 1 << 20),
+    links_max: u32 = 4096, "HAMLYN_LINKS_MAX", from(1, 65_535),
         "Most links of this process.";
     areas_max: u32 = 4096, "HAMLYN_AREAS_MAX", from(1, 1 << 20),
         "Most message areas of this process.";
     area_bytes_max: u64 = 1 << 40, "HAMLYN_AREA_BYTES_MAX", from(1, 1 << 46),
         "Most bytes of all message areas of this process together.";
+    slots_max: u32 = 65_536, "HAMLYN_SLOTS_MAX", from(1, 1 << 24),
+        "Most slots of this process.";
     connections_per_user_max: u32 = 2048, "HAMLYN_CONNECTIONS_PER_USER_MAX", from(1, 1 << 20),
         "Most connections that this process accepts from one user, those not yet agreed included.";
     bytes_per_user_max: u64 = 1 << 30, "HAMLYN_BYTES_PER_USER_MAX", from(8 << 10, 1 << 46),

@@ -1,7 +1,79 @@
+//! **Hamlyn**: messages between programs that do not trust one another, at the speed of memory.
+//!
+//! The sender names the memory that a message lands in, and holds a key for it; the receiver's own
+//! library checks every packet and makes every deposit. No system call, no lock and no third
+//! process stands on the path, and no peer can write a byte that it was not given. The
+//! architecture is that of *Hamlyn: a high-performance network interface with sender-based memory
+//! management* (Buzzard, Jacobson, Mackey, Marovich, Wilkes; OSDI 1996); its words are used here.
+//!
+//! # A tour, from the bottom up
+//!
+//! - [`wire`]: what a packet and a ticket hold. Values only.
+//! - [`link`]: what carries packets. [`link::ring`] is one direction of shared memory between two
+//!   processes that believe nothing they read from each other; [`link::cells`] is that memory;
+//!   [`link::sim`] is a fabric that reorders, loses and corrupts, for tests.
+//! - [`interface`]: the network interface card as a state machine: slots, keys, metadata entries,
+//!   packet counting, notification queues, send termini. It has no I/O, no threads, no clock.
+//!
+//! These three are the pure part: `no_std` with `alloc`, built without the feature `os`.
+//!
+//! - [`config`]: every setting, with its variable, default and limits.
+//! - [`os`]: the only module, beside `link::cells`, with `unsafe` code: mappings, seals, sockets
+//!   that carry descriptors, barriers.
+//! - [`control`]: names, who may connect, the handshake, death, quotas; one thread, asleep.
+//! - [`node`]: [`Node`] ties them together and waits. **Begin here.**
+//!
+//! # A first message
+//!
+//! ```
+//! use hamlyn::{Accept, Access, Node, SlotConfig, Ticket, MetadataIndex};
+//! use std::time::Duration;
+//! # std::thread::scope(|scope| -> Result<(), Box<dyn std::error::Error>> {
+//! # let dir = std::env::temp_dir().join(format!("hamlyn-doc-{}", std::process::id()));
+//! # let config = hamlyn::Config::from_env()?.dir(&dir);
+//! # let config2 = config.clone();
+//! // The receiver makes memory, a slot over it, and a ticket that it gives to whoever connects.
+//! let mut receiver = Node::with_config(config)?;
+//! let area = receiver.message_area(4096)?;
+//! let queue = receiver.notification_queue(16)?;
+//! let slot = receiver.slot(SlotConfig::new(area, queue))?;
+//! let ticket = receiver.ticket(slot, MetadataIndex(0))?;
+//! receiver.serve("greeter", Access::SameUser, Accept::Automatic(ticket.to_bytes().to_vec()))?;
+//!
+//! // The sender, usually another process, connects and writes with the ticket.
+//! # let sender = scope.spawn(move || -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+//! # let config = config2;
+//! let mut sender = Node::with_config(config)?;
+//! let link = sender.connect("greeter", b"", Duration::from_secs(5))?;
+//! let ticket = Ticket::from_bytes(sender.greeting(link)?)?;
+//! let _ = sender.send(&ticket, b"hello", b"", None)?;
+//! sender.close(None)?;
+//! # Ok(()) });
+//!
+//! let message = receiver.recv(queue, Some(Duration::from_secs(5)))?;
+//! assert_eq!(message.slot, slot.index());
+//! assert_eq!(&receiver.area(area)?[..5], b"hello");
+//! # sender.join().unwrap().unwrap();
+//! # std::fs::remove_dir_all(&dir).ok();
+//! # Ok(()) }).unwrap();
+//! ```
+//!
+//! # What holds
+//!
+//! A byte of a receiver's message area changes only through a packet whose key, bounds and mode
+//! were checked in the receiver's own process. Hostile bytes become an error value and a counter.
+//! Absent failures nothing is lost, and no pattern of sends deadlocks between programs that keep
+//! calling, or have a [progress thread](node::SharedNode::start_progress). What is *not* protected
+//! stands in `SECURITY.md`.
+
 #![no_std]
+#![deny(unsafe_code)]
+#![cfg_attr(not(feature = "os"), allow(rustdoc::broken_intra_doc_links))]
+
 extern crate alloc;
 #[cfg(feature = "os")]
 extern crate std;
+
 #[cfg(feature = "os")]
 pub mod config;
 #[cfg(feature = "os")]
@@ -9,5 +81,20 @@ pub mod control;
 pub mod interface;
 pub mod link;
 #[cfg(feature = "os")]
+pub mod node;
+#[cfg(feature = "os")]
+#[allow(unsafe_code)]
 pub mod os;
 pub mod wire;
+
+#[cfg(feature = "os")]
+pub use config::Config;
+#[cfg(feature = "os")]
+pub use control::{Accept, Access, Peer};
+pub use interface::terminus::{Piece, SendHandle, Tag};
+pub use interface::{
+    AreaId, LinkId, MetadataEntry, Mode, Notification, QueueId, SlotConfig, SlotId,
+};
+#[cfg(feature = "os")]
+pub use node::{DetachedTerminus, Event, Node, RecvError, SendError, SharedNode, TerminusId};
+pub use wire::{Flags, Key, MetadataIndex, NodeId, Share, SlotIndex, Ticket};

@@ -259,8 +259,9 @@ impl<L: Lines, W: Word> Transmit for RingWriter<L, W> {
     }
 }
 
+/// A body of up to 16 bytes as the two words of a line.
 #[inline(always)]
-fn words_of(body: &[u8; INLINE_BYTES]) -> [u64; 2] {
+pub fn words_of(body: &[u8; INLINE_BYTES]) -> [u64; 2] {
     let mut words = [[0; 8]; 2];
     words[0].copy_from_slice(&body[..8]);
     words[1].copy_from_slice(&body[8..]);
@@ -354,6 +355,12 @@ impl<L: Lines, W: Word> RingReader<L, W> {
             read: 0,
             published: 0,
         }
+    }
+
+    /// Lines of the ring.
+    #[inline]
+    pub fn capacity(&self) -> u64 {
+        self.mask + 1
     }
 
     /// Whether a packet has been committed behind the last one that was read. One load.

@@ -333,6 +333,11 @@ impl Region {
         self.word(core::mem::offset_of!(ReaderWords, sleep))
     }
 
+    /// Its room generation.
+    pub fn room(&self) -> RegionWord {
+        self.word(core::mem::offset_of!(ReaderWords, room))
+    }
+
     fn word(&self, offset: usize) -> RegionWord {
         assert!(offset + 8 <= READER_WORDS_BYTES);
         // SAFETY: inside the mapping, whose size was asserted when it was made.

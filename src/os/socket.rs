@@ -131,6 +131,15 @@ pub fn connect(path: &Path, takes_descriptors: bool, deadline_ns: u64) -> io::Re
     }
 }
 
+/// Whether the other end is gone.
+pub fn is_hung_up(fd: impl AsFd) -> bool {
+    use rustix::event::{PollFd, PollFlags, poll};
+    let mut polled = [PollFd::new(&fd, PollFlags::empty())];
+    let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut polled, Some(&now)).is_ok()
+        && polled[0].revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL)
+}
+
 /// Sends one frame, with descriptors, or nothing of it (`WouldBlock`).
 pub fn send(fd: impl AsFd, frame: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];

@@ -28,6 +28,14 @@ pub fn barrier() -> bool {
     register_barrier() && rustix::thread::membarrier(MembarrierCommand::GlobalExpedited).is_ok()
 }
 
+/// [`barrier`], or this thread's own fence where the kernel has none and the others fence for
+/// themselves.
+pub fn barrier_or_fence() {
+    if !barrier() {
+        core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
+    }
+}
+
 /// Keeps the calling thread on one core.
 pub fn pin_to_core(core: usize) -> io::Result<()> {
     let mut set = rustix::thread::CpuSet::new();
@@ -145,6 +153,11 @@ impl Bell {
     /// A silent one.
     pub fn new() -> io::Result<Self> {
         Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+    }
+
+    /// The same bell, for another thread.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self(self.0.try_clone()?))
     }
 
     /// Makes it readable.

@@ -81,6 +81,17 @@ impl Ticket {
         self.bound.saturating_sub(self.base)
     }
 
+    /// The same ticket for the bytes from `offset` on, counted from the ticket's base.
+    pub fn at(mut self, offset: u64) -> Result<Self, TicketError> {
+        if offset > self.capacity() {
+            let (whole_base, whole_bound) = (self.base, self.bound);
+            let base = whole_base.saturating_add(offset);
+            return Err(TicketError::OutsideTicket { base, bound: base, whole_base, whole_bound });
+        }
+        self.base += offset;
+        Ok(self)
+    }
+
     /// The same ticket without a notification: the data moves and nobody is told.
     pub fn silent(mut self) -> Self {
         self.flags = Flags::empty();

@@ -1,0 +1,56 @@
+//! Several threads: a node behind a lock with a progress thread that makes its calls, so that data
+//! lands while the application computes; and senders that have a terminus, a link and no lock each.
+
+mod common;
+use common::{Result, node, run};
+use hamlyn::{Accept, Access, MetadataIndex, SlotConfig, Ticket};
+use std::time::Duration;
+
+const LIMIT: Option<Duration> = Some(Duration::from_secs(10));
+const MESSAGES: usize = 1000;
+
+fn receiver(ready: &dyn Fn() -> Result) -> Result {
+    let mut node = node()?;
+    let area = node.message_area(4096)?;
+    let queue = node.notification_queue(3 * MESSAGES as u32)?;
+    let slot = node.slot(SlotConfig::new(area, queue).credit(3 * MESSAGES as u32))?;
+    let ticket = node.ticket(slot, MetadataIndex(0))?;
+    node.serve("threads", Access::SameUser, Accept::Automatic(ticket.to_bytes().to_vec()))?;
+    let node = node.share();
+    node.start_progress()?;
+    ready()?;
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                for _ in 0..MESSAGES {
+                    node.recv(queue, LIMIT).expect("a message");
+                }
+            });
+        }
+    });
+    println!("{} messages taken by three threads", 3 * MESSAGES);
+    node.stop_progress();
+    Ok(())
+}
+
+fn sender() -> Result {
+    let mut node = node()?;
+    let mut threads = Vec::new();
+    let link = node.connect("threads", b"", Duration::from_secs(10))?;
+    let ticket = Ticket::from_bytes(node.greeting(link)?)?;
+    for _ in 0..3 {
+        let mut terminus = node.detach_terminus("threads", b"", Duration::from_secs(10))?;
+        threads.push(std::thread::spawn(move || {
+            (0..MESSAGES).try_for_each(|_| terminus.send(&ticket, b"no lock", b"", LIMIT))
+        }));
+    }
+    for thread in threads {
+        thread.join().expect("a sending thread")?;
+    }
+    node.close(LIMIT)?;
+    Ok(())
+}
+
+fn main() -> Result {
+    run(receiver, &[sender])
+}

@@ -1,0 +1,156 @@
+//! A send terminus for a thread of its own: it has its own link, and takes no lock.
+
+use super::link::SendHalf;
+use super::wait::{Backoff, Step};
+use super::{ConnectError, Node, SendError};
+use crate::config::Config;
+use crate::interface::terminus::Segmenter;
+use crate::interface::{Counters, LinkId};
+use crate::wire::{NodeId, Ticket};
+use core::time::Duration;
+use std::sync::Arc;
+
+/// A terminus that one thread has to itself, with a link of its own to one node. What that node
+/// sends back over this link arrives at the [`Node`] that made it. `Send`, and without a lock.
+#[derive(Debug)]
+pub struct DetachedTerminus {
+    tx: SendHalf,
+    link: LinkId,
+    destination: NodeId,
+    config: Config,
+    counters: Arc<Counters>,
+}
+
+impl Node {
+    /// Connects to the service `[user@]name` once more, and hands the sending half out.
+    pub fn detach_terminus(
+        &mut self,
+        name: &str,
+        greeting: &[u8],
+        timeout: Duration,
+    ) -> Result<DetachedTerminus, ConnectError> {
+        let link_id = self.connect(name, greeting, timeout)?;
+        let (tx, destination) = self.take_send_half(link_id).ok_or(ConnectError::Vanished)?;
+        Ok(DetachedTerminus {
+            tx,
+            link: link_id,
+            destination,
+            config: self.config.clone(),
+            counters: Arc::default(),
+        })
+    }
+}
+
+impl DetachedTerminus {
+    /// The link at the node that made this terminus.
+    pub fn link(&self) -> LinkId {
+        self.link
+    }
+
+    /// The node at the other end.
+    pub fn destination(&self) -> NodeId {
+        self.destination
+    }
+
+    /// What this terminus has sent.
+    pub fn counters(&self) -> &Arc<Counters> {
+        &self.counters
+    }
+
+    fn segmenter(
+        &self,
+        ticket: &Ticket,
+        length: u64,
+        metadata: usize,
+    ) -> Result<Segmenter, SendError> {
+        if ticket.destination != self.destination {
+            return Err(SendError::Unreachable(ticket.destination));
+        }
+        Ok(Segmenter::new(ticket, length, metadata, 0, self.tx.packet_bytes_min())?)
+    }
+
+    fn advance(
+        &mut self,
+        segmenter: &mut Segmenter,
+        data: &[u8],
+        metadata: &[u8],
+    ) -> Result<bool, SendError> {
+        let (packets, bytes) = (segmenter.packets(), segmenter.bytes());
+        let done = segmenter.advance(&mut self.tx, data, metadata).is_ok();
+        if segmenter.packets() > packets {
+            self.counters.packets_sent.add(segmenter.packets() - packets);
+            self.counters.bytes_sent.add(segmenter.bytes() - bytes);
+            self.tx.signal_if_asleep(if done {
+                segmenter.flags()
+            } else {
+                crate::wire::Flags::empty()
+            });
+        }
+        if done {
+            self.counters.messages_sent.add(1);
+        } else if self.tx.violation().is_some() {
+            return Err(SendError::LinkEnded(self.destination));
+        }
+        Ok(done)
+    }
+
+    /// Sends a message of one packet if there is room now.
+    #[inline]
+    pub fn try_send(
+        &mut self,
+        ticket: &Ticket,
+        data: &[u8],
+        metadata: &[u8],
+    ) -> Result<(), SendError> {
+        let mut segmenter = self.segmenter(ticket, data.len() as u64, metadata.len())?;
+        if data.len() + metadata.len() > self.tx.packet_bytes_min() as usize {
+            let (length, at_once) = (data.len(), self.tx.packet_bytes_min() as u64);
+            return Err(SendError::TooLongToTry { length, at_once });
+        }
+        if self.advance(&mut segmenter, data, metadata)? { Ok(()) } else { Err(SendError::Full) }
+    }
+
+    /// Sends a message of any length, waiting for room at most `timeout`. This thread accepts
+    /// nothing meanwhile: another thread must poll the node if the peer may be sending to it.
+    /// After [`TimedOut`](SendError::TimedOut) with packets gone the receiver has an incomplete
+    /// message. Where room does not come while spinning, naps of up to a millisecond follow: this
+    /// terminus has no descriptor to sleep on, which is the node's.
+    pub fn send(
+        &mut self,
+        ticket: &Ticket,
+        data: &[u8],
+        metadata: &[u8],
+        timeout: Option<Duration>,
+    ) -> Result<(), SendError> {
+        let mut segmenter = self.segmenter(ticket, data.len() as u64, metadata.len())?;
+        let mut backoff = Backoff::new(&self.config, timeout);
+        let mut nap = Duration::from_micros(20);
+        loop {
+            let before = segmenter.packets();
+            if self.advance(&mut segmenter, data, metadata)? {
+                return Ok(());
+            }
+            if segmenter.packets() > before {
+                backoff.restart();
+                nap = Duration::from_micros(20);
+            }
+            match backoff.step() {
+                Step::Spin => core::hint::spin_loop(),
+                Step::Yield => std::thread::yield_now(),
+                Step::Sleep { .. } => {
+                    if self.peer_is_gone() {
+                        return Err(SendError::LinkEnded(self.destination));
+                    }
+                    std::thread::sleep(nap);
+                    nap = (nap * 2).min(Duration::from_millis(1));
+                }
+                Step::TimedOut => return Err(SendError::TimedOut { unfinished: None }),
+            }
+        }
+    }
+
+    /// Whether the other end of the link is gone.
+    pub fn peer_is_gone(&self) -> bool {
+        self.tx.wake.as_ref().is_none_or(|wake| crate::os::socket::is_hung_up(wake))
+    }
+}

@@ -1,0 +1,264 @@
+//! One link of a node: a ring each way, a bulk ring each way when large copies have begun, the
+//! words by which either side says that it sleeps, and the socket that wakes it.
+//!
+//! ```text
+//!   sender                                         receiver
+//!   transmit(); signal_if_asleep()                 arm(): SLEEP += 1; barrier; look again; sleep
+//!               <------------ SLEEP -------------
+//!               ----------- one byte ----------->
+//!   arm_room(): ROOM += 1; barrier; look; sleep    after FREED was written: tell_of_room()
+//! ```
+//! SLEEP and ROOM are the generations of [`crate::link::sleep`]. The fence that this needs between a
+//! packet and the look at SLEEP is made by the sleeper (membarrier), so that sending has none;
+//! where the kernel refuses that, the sender fences, and `explain` says so.
+
+use crate::control::{LinkToken, Peer};
+use crate::interface::LinkId;
+use crate::link::ring::{RingReader, RingViolation, RingWriter, packet_lines_max};
+use crate::link::sleep::{Barrier, Signaller, Sleeper};
+use crate::link::{Full, Source, Transmit};
+use crate::os::memory::{RegionLines, RegionWord};
+use crate::os::socket;
+use crate::wire::{Flags, Header};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::vec::Vec;
+
+type Writer = RingWriter<RegionLines, RegionWord>;
+type Reader = RingReader<RegionLines, RegionWord>;
+
+/// From this many data bytes on, a packet goes into the bulk ring where there is one.
+const BULK_PACKET_MIN: u32 = 2048;
+
+/// The sending half of a link.
+#[derive(Debug)]
+pub(crate) struct SendHalf {
+    pub ring: Writer,
+    pub bulk: Option<Writer>,
+    /// The receiver's word for a bulk ring.
+    pub bulk_freed: RegionWord,
+    /// The ring that was full when a packet was last refused.
+    full_is_bulk: bool,
+    /// The receiver's sleep generation.
+    sleep: Signaller<RegionWord>,
+    /// This process's room generation, which the receiver reads.
+    room: Sleeper<RegionWord>,
+    pub wake: Option<Arc<OwnedFd>>,
+    /// Bytes sent in messages of several packets, until a bulk ring is asked for.
+    pub long_bytes: u64,
+    pub bulk_asked: bool,
+    pub wakes: u64,
+}
+
+impl SendHalf {
+    pub fn new(
+        ring: Writer,
+        bulk_freed: RegionWord,
+        peer_sleep: RegionWord,
+        own_room: RegionWord,
+        wake: Option<Arc<OwnedFd>>,
+        barrier: Barrier,
+    ) -> Self {
+        Self {
+            ring,
+            bulk: None,
+            bulk_freed,
+            full_is_bulk: false,
+            sleep: Signaller::new(peer_sleep, barrier),
+            room: Sleeper::new(own_room),
+            wake,
+            long_bytes: 0,
+            bulk_asked: false,
+            wakes: 0,
+        }
+    }
+
+    /// The smallest that a packet of a longer message is cut to.
+    #[inline(always)]
+    pub fn packet_bytes_min(&self) -> u32 {
+        self.ring.packet_bytes()
+    }
+
+    /// After a packet with `flags` was committed: wakes the receiver if it asked for that and
+    /// sleeps, or if it sleeps on a ring that is half full.
+    #[inline(always)]
+    pub fn signal_if_asleep(&mut self, flags: Flags) {
+        if let Some(generation) = self.sleep.pending() {
+            self.signal(generation, flags);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn signal(&mut self, generation: u64, flags: Flags) {
+        if flags.contains(Flags::WAKE)
+            || self.ring.is_half_full()
+            || self.bulk.as_mut().is_some_and(|bulk| bulk.is_half_full())
+        {
+            self.sleep.signalled(generation);
+            self.wakes += 1;
+            send_byte(&self.wake);
+        }
+    }
+
+    /// This process is about to sleep until there is room. A barrier, and one more look, must
+    /// follow.
+    pub fn arm_room(&mut self) {
+        self.room.arm();
+    }
+
+    /// Whether the ring that was full when a packet was last refused now has room for any packet,
+    /// or will never have. If it says no, the receiver has lines to read, and will tell of room.
+    pub fn has_room(&mut self) -> bool {
+        let ring = match &mut self.bulk {
+            Some(bulk) if self.full_is_bulk => bulk,
+            _ => &mut self.ring,
+        };
+        ring.free_lines() > packet_lines_max(ring.packet_bytes()) || ring.violation().is_some()
+    }
+
+    /// What the receiver did that no honest one does.
+    pub fn violation(&self) -> Option<RingViolation> {
+        self.ring.violation().or_else(|| self.bulk.as_ref().and_then(|bulk| bulk.violation()))
+    }
+}
+
+impl Transmit for SendHalf {
+    #[inline(always)]
+    fn packet_bytes(&self) -> u32 {
+        match &self.bulk {
+            Some(bulk) => bulk.packet_bytes(),
+            None => self.ring.packet_bytes(),
+        }
+    }
+
+    #[inline(always)]
+    fn transmit<S: Source>(
+        &mut self,
+        header: &Header,
+        metadata: &[u8],
+        data: S,
+    ) -> Result<(), Full> {
+        let bulk_packet =
+            header.length >= BULK_PACKET_MIN || header.length > self.ring.packet_bytes();
+        let result = match &mut self.bulk {
+            Some(bulk) if bulk_packet => bulk.transmit(header, metadata, data),
+            _ => self.ring.transmit(header, metadata, data),
+        };
+        if result.is_err() {
+            self.full_is_bulk = bulk_packet;
+        }
+        result
+    }
+}
+
+/// One byte, never blocking; a full socket means that the other side has been signalled already.
+fn send_byte(wake: &Option<Arc<OwnedFd>>) {
+    if let Some(wake) = wake {
+        let _ = socket::send(wake, &[1], &[]);
+    }
+}
+
+/// The receiving half of a link. The ring comes first: an idle link costs one look at it.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct ReceiveHalf {
+    pub ring: Reader,
+    pub bulk: Option<Reader>,
+    /// This process's word for a bulk ring.
+    pub bulk_freed: RegionWord,
+    /// This process's sleep generation, which the sender reads.
+    sleep: Sleeper<RegionWord>,
+    /// The sender's room generation.
+    room: Signaller<RegionWord>,
+    /// Something has arrived, or a signal was taken, since the link was armed last: the sender
+    /// may have used its one signal.
+    pub needs_arming: bool,
+    wake: Option<Arc<OwnedFd>>,
+}
+
+impl ReceiveHalf {
+    pub fn new(
+        ring: Reader,
+        bulk_freed: RegionWord,
+        own_sleep: RegionWord,
+        peer_room: RegionWord,
+        wake: Option<Arc<OwnedFd>>,
+        barrier: Barrier,
+    ) -> Self {
+        Self {
+            ring,
+            bulk: None,
+            bulk_freed,
+            sleep: Sleeper::new(own_sleep),
+            room: Signaller::new(peer_room, barrier),
+            needs_arming: true,
+            wake,
+        }
+    }
+
+    /// Whether a packet waits.
+    #[inline(always)]
+    pub fn is_ready(&self) -> bool {
+        self.ring.is_ready() || self.bulk.as_ref().is_some_and(|bulk| bulk.is_ready())
+    }
+
+    /// This process is about to sleep. A barrier, and one more look, must follow.
+    pub fn arm(&mut self) {
+        self.sleep.arm();
+        self.needs_arming = false;
+    }
+
+    /// After FREED was written: wakes a sender that sleeps because the ring was full.
+    #[inline(always)]
+    pub fn tell_of_room(&mut self) {
+        if self.room.must_signal() {
+            send_byte(&self.wake);
+        }
+    }
+
+    /// The socket over which either side wakes the other.
+    pub fn wake(&self) -> Option<&Arc<OwnedFd>> {
+        self.wake.as_ref()
+    }
+
+    /// Takes the bytes that signals left; a bounded number, since a peer may send any.
+    pub fn drain_signals(&mut self) -> bool {
+        self.needs_arming = true;
+        let Some(wake) = &self.wake else { return false };
+        for _ in 0..SIGNALS_PER_TURN {
+            match socket::receive(wake, &mut [0; 8]) {
+                Ok(received) if received.bytes > 0 => {}
+                Ok(_) => return true,
+                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return false,
+                Err(_) => return true,
+            }
+        }
+        false
+    }
+}
+
+const SIGNALS_PER_TURN: usize = 16;
+
+/// A link and what this node knows of its other end.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub rx: ReceiveHalf,
+    /// `None`: a terminus of its own has it.
+    pub tx: Option<SendHalf>,
+    pub id: LinkId,
+    pub token: Option<LinkToken>,
+    pub peer: Peer,
+    pub greeting: Vec<u8>,
+    pub initiated_by_us: bool,
+    /// Turns in which nothing was found, one behind the other.
+    pub empty_turns: u32,
+    pub is_active: bool,
+    pub wrong_keys: u32,
+    pub refusals: u32,
+    pub refusals_since_ns: u64,
+    /// Whose turn it is among the termini.
+    pub next_terminus: usize,
+    /// Messages in work queues for this link.
+    pub queued: usize,
+}

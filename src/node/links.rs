@@ -1,0 +1,575 @@
+//! Links come and go: connecting, accepting, death, closing, bulk rings, who is who.
+
+use super::link::{Link, ReceiveHalf, SendHalf};
+use super::receive::Misbehaviour;
+use super::{Forked, Node};
+use crate::control::{
+    self, AcceptError, ControlEvent, LinkFeatures, LinkToken, NewLink, Peer, RequestId, ServiceName,
+};
+use crate::interface::LinkId;
+use crate::link::Transmit;
+use crate::link::ring::{RingReader, RingViolation, RingWriter};
+use crate::link::sleep::Barrier;
+use crate::os::memory::{Region, RegionLines, RegionWord};
+use crate::os::{socket, sys};
+use crate::wire::NodeId;
+use core::time::Duration;
+use std::format;
+use std::string::String;
+use std::sync::Arc;
+use std::vec::Vec;
+
+/// Something that the application may want to know or decide.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// Somebody wants to connect to a service that was offered with `Accept::Ask`. Answer with
+    /// [`Node::accept`] or [`Node::refuse`]; without an answer the connection times out.
+    Request {
+        /// What to name in the answer.
+        id: RequestId,
+        /// Who, as the kernel says.
+        peer: Peer,
+        /// What it sent along.
+        greeting: Vec<u8>,
+    },
+    /// A request was withdrawn before it was answered, or did not become a link afterwards.
+    RequestGone {
+        /// Which.
+        id: RequestId,
+    },
+    /// A link from another node is there.
+    Connected {
+        /// Its name.
+        link: LinkId,
+        /// The request that it comes from, if it was asked for.
+        request: Option<RequestId>,
+    },
+    /// A link is gone. What its peer had committed before has been taken.
+    Closed {
+        /// Its name, not used again for long.
+        link: LinkId,
+        /// Why.
+        reason: CloseReason,
+        /// Queued messages that did not leave.
+        unsent: usize,
+    },
+}
+
+/// Why a link ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CloseReason {
+    /// The peer closed it, after flushing.
+    Closed,
+    /// The peer's process died.
+    Died,
+    /// The peer's process lives, and closed the connection without a word.
+    HungUp,
+    /// The peer broke the rules, and this node closed the link.
+    Misbehaved(String),
+    /// The peer says that this node broke the rules, and closed the link.
+    Expelled,
+}
+
+/// A link that could not be made. Nothing is left of the attempt.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// This is no name of a service.
+    #[error(transparent)]
+    Name(#[from] control::NameError),
+    /// The control plane says why.
+    #[error(transparent)]
+    Control(#[from] control::ConnectError),
+    /// As many links as the configuration allows.
+    #[error("there are {0} links already, and no more are allowed (HAMLYN_LINKS_MAX)")]
+    TooManyLinks(usize),
+    /// The other end uses the id of a node that this one already knows as another process.
+    #[error("the service claims to be node {0}, which this node knows as another process")]
+    Identity(NodeId),
+    /// The link ended before it could be used.
+    #[error("the link ended as soon as it was made")]
+    Vanished,
+    /// Watching the link's socket failed.
+    #[error("watching the link: {0}")]
+    Watch(std::io::Error),
+    /// The calling process is a forked child.
+    #[error(transparent)]
+    Forked(#[from] Forked),
+}
+
+/// A link that cannot be named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is gone, or belongs to another node")]
+pub struct LinkError(pub LinkId);
+
+impl Node {
+    /// Connects to the service `[user@]name`, waiting at most `timeout`. `greeting`, up to 4 KiB,
+    /// reaches the server before it decides; what the server answered is in
+    /// [`greeting`](Self::greeting). Both ends know the other's user from the kernel.
+    pub fn connect(
+        &mut self,
+        name: &str,
+        greeting: &[u8],
+        timeout: Duration,
+    ) -> Result<LinkId, ConnectError> {
+        self.check_fork()?;
+        self.check_link_count()?;
+        let name: ServiceName = name.parse()?;
+        let link = self.control().connect(&name, greeting, timeout)?;
+        self.install(link, true)
+    }
+
+    fn check_link_count(&self) -> Result<(), ConnectError> {
+        let count = self.active.len() + self.idle.len();
+        if count < self.config.links_max as usize {
+            Ok(())
+        } else {
+            Err(ConnectError::TooManyLinks(count))
+        }
+    }
+
+    /// What the other end sent along when the link was made: often tickets.
+    pub fn greeting(&self, link: LinkId) -> Result<&[u8], LinkError> {
+        self.link(link).map(|link| link.greeting.as_slice())
+    }
+
+    /// Who is at the other end of a link, as the kernel says.
+    pub fn peer(&self, link: LinkId) -> Result<&Peer, LinkError> {
+        self.link(link).map(|link| &link.peer)
+    }
+
+    /// The links that there are.
+    pub fn links(&self) -> impl Iterator<Item = LinkId> + '_ {
+        self.links.iter().flatten().map(|link| link.id)
+    }
+
+    pub(super) fn link(&self, id: LinkId) -> Result<&Link, LinkError> {
+        match self.links.get(id.index as usize) {
+            Some(Some(link)) if link.id == id => Ok(link),
+            _ => Err(LinkError(id)),
+        }
+    }
+
+    /// Which path a link takes, and why.
+    pub fn explain(&self, id: LinkId) -> Result<String, LinkError> {
+        let link = self.link(id)?;
+        let mut text = match link.token {
+            Some(_) => match link.peer.pid {
+                Some(pid) => format!("shared-memory ring to process {pid}"),
+                None => String::from("shared-memory ring to a process of another namespace"),
+            },
+            None => String::from("ring in this process's own memory (a link to itself)"),
+        };
+        match &link.tx {
+            None => text.push_str("; its sending half belongs to a detached terminus"),
+            Some(tx) => {
+                text.push_str(&format!(
+                    "; packets of {} bytes in a ring of {} lines",
+                    tx.ring.packet_bytes(),
+                    tx.ring.capacity()
+                ));
+                match &tx.bulk {
+                    Some(bulk) => text.push_str(&format!(
+                        "; long messages in a bulk ring of {} lines, packets of {} bytes",
+                        bulk.capacity(),
+                        bulk.packet_bytes()
+                    )),
+                    None if tx.bulk_asked => {
+                        text.push_str("; a bulk ring was asked for and is not there")
+                    }
+                    None => text.push_str(&format!(
+                        "; no bulk ring: {} bytes of long messages so far, asked for after {}",
+                        tx.long_bytes, self.config.bulk_after_bytes
+                    )),
+                }
+            }
+        }
+        if !sys::register_barrier() {
+            text.push_str("; a fence on each send, because the kernel refuses membarrier");
+        }
+        Ok(text)
+    }
+
+    /// The next event, if any. Events appear in `poll`, `recv`, `send` and `wait`.
+    pub fn next_event(&mut self) -> Option<Event> {
+        if self.fork_guard.is_parent() && self.inbox.is_pending() {
+            self.take_control_events();
+        }
+        self.events.pop_front()
+    }
+
+    /// Accepts a request; `greeting` (up to 4 KiB) reaches the other end. The link appears as
+    /// [`Event::Connected`].
+    pub fn accept(&mut self, request: RequestId, greeting: &[u8]) -> Result<(), AcceptError> {
+        self.control().accept(request, greeting)
+    }
+
+    /// Refuses a request; the other end is told `reason`.
+    pub fn refuse(&mut self, request: RequestId, reason: &str) -> Result<(), AcceptError> {
+        self.control().refuse(request, reason)
+    }
+
+    /// Ends one link. Queued messages that have not left are lost, and their number returned;
+    /// what is in the ring reaches the other end. See [`flush`](Self::flush).
+    pub fn disconnect(&mut self, id: LinkId) -> Result<usize, LinkError> {
+        self.link(id)?;
+        let token = self.link(id)?.token;
+        let unsent = self.remove_link(id.index);
+        if let Some(token) = token {
+            self.control().close(token);
+        }
+        Ok(unsent)
+    }
+
+    /// Closes the node: queued messages leave first, for at most `timeout`; then every peer is
+    /// told. Returns how many queued messages did not leave.
+    pub fn close(mut self, timeout: Option<Duration>) -> Result<usize, super::SendError> {
+        self.flush(timeout)?;
+        let unsent = self.queued;
+        let tokens: Vec<LinkToken> = self.links.iter().flatten().filter_map(|l| l.token).collect();
+        for token in tokens {
+            self.control().close(token);
+        }
+        Ok(unsent)
+    }
+
+    // ---- what the control plane says
+
+    #[cold]
+    #[inline(never)]
+    pub(super) fn take_control_events(&mut self) {
+        for event in self.inbox.take() {
+            match event {
+                ControlEvent::Request { id, peer, greeting } => {
+                    self.events.push_back(Event::Request { id, peer, greeting });
+                }
+                ControlEvent::RequestGone { id } => {
+                    self.events.push_back(Event::RequestGone { id });
+                }
+                ControlEvent::Connected(link) => {
+                    let (token, request) = (link.token, link.request);
+                    match self.check_link_count().and_then(|()| self.install(link, false)) {
+                        Ok(link) => self.events.push_back(Event::Connected { link, request }),
+                        Err(_) => self.control().violated(token),
+                    }
+                }
+                ControlEvent::BulkOutgoing { token, lines } => self.add_bulk_outgoing(token, lines),
+                ControlEvent::BulkIncoming { token, lines } => self.add_bulk_incoming(token, lines),
+                ControlEvent::BulkRefused { .. } => {}
+                ControlEvent::Closed { token, reason } => {
+                    let reason = match reason {
+                        control::CloseReason::Graceful => CloseReason::Closed,
+                        control::CloseReason::Died => CloseReason::Died,
+                        control::CloseReason::HungUp => CloseReason::HungUp,
+                        control::CloseReason::Violation => {
+                            CloseReason::Misbehaved("it sent nonsense on its control socket".into())
+                        }
+                        control::CloseReason::Expelled => CloseReason::Expelled,
+                    };
+                    if let Some(index) = self.index_of(token) {
+                        self.drain_and_remove(index, reason);
+                    }
+                }
+            }
+        }
+    }
+
+    fn index_of(&self, token: LinkToken) -> Option<u32> {
+        let has = |link: &Option<Link>| link.as_ref().is_some_and(|l| l.token == Some(token));
+        self.links.iter().position(has).map(|i| i as u32)
+    }
+
+    /// Death is not the end of data: what was committed, at most the rings, is taken first.
+    fn drain_and_remove(&mut self, index: u32, reason: CloseReason) {
+        let Some(Some(link)) = self.links.get(index as usize) else { return };
+        let id = link.id;
+        let bound =
+            link.rx.ring.capacity() + link.rx.bulk.as_ref().map_or(0, |bulk| bulk.capacity());
+        let mut taken = 0;
+        while taken < bound {
+            match self.take_from(index) {
+                0 => break,
+                n => taken += n as u64,
+            }
+        }
+        // Taking may have ended it already, for misbehaviour; then that has been said.
+        if self.link(id).is_ok() {
+            let unsent = self.remove_link(index);
+            self.events.push_back(Event::Closed { link: id, reason, unsent });
+        }
+    }
+
+    pub(super) fn end_violating(&mut self, index: usize, violation: RingViolation) {
+        self.end_misbehaving(index as u32, Misbehaviour::Violation(violation));
+    }
+
+    /// Sends a peer away that broke the rules.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn end_misbehaving(&mut self, index: u32, misbehaviour: Misbehaviour) {
+        let why = match misbehaviour {
+            Misbehaviour::Guessing { wrong_keys } => {
+                self.counters.links_closed_guessing.add(1);
+                format!("{wrong_keys} packets with wrong keys")
+            }
+            Misbehaviour::Noise { refusals } => {
+                self.counters.links_closed_noise.add(1);
+                format!("{refusals} refused packets within a second")
+            }
+            Misbehaviour::Violation(violation) => {
+                self.counters.links_closed_violation.add(1);
+                format!("{violation}")
+            }
+            Misbehaviour::Identity => {
+                self.counters.links_closed_identity.add(1);
+                String::from("it used the id of another process's node")
+            }
+        };
+        let Some(Some(link)) = self.links.get(index as usize) else { return };
+        let (id, token) = (link.id, link.token);
+        let unsent = self.remove_link(index);
+        if let Some(token) = token {
+            self.control().violated(token);
+        }
+        self.events.push_back(Event::Closed {
+            link: id,
+            reason: CloseReason::Misbehaved(why),
+            unsent,
+        });
+    }
+
+    /// Forgets a link; returns how many queued messages are lost with it.
+    fn remove_link(&mut self, index: u32) -> usize {
+        let Some(link) = self.links.get_mut(index as usize).and_then(Option::take) else {
+            return 0;
+        };
+        self.active.retain(|i| *i != index);
+        self.idle.retain(|i| *i != index);
+        self.repair_routes(index, link.peer.node);
+        self.generations[index as usize] = self.generations[index as usize].wrapping_add(1);
+        self.queued -= link.queued;
+        let id = link.id;
+        self.counters.links_closed.add(1);
+        if let Some(wake) = link.rx.wake() {
+            self.poller.remove(wake);
+        }
+        self.termini.iter_mut().map(|terminus| terminus.drop_link(id)).sum()
+    }
+
+    /// Link `index` no longer leads to `node`; another may.
+    fn repair_routes(&mut self, index: u32, node: NodeId) {
+        self.routes.retain(|_, i| *i != index);
+        self.last_route = (NodeId(!self.id().0), u32::MAX);
+        let leads = |link: &&Link| link.peer.node == node && link.tx.is_some();
+        if let Some(other) = self.links.iter().flatten().find(leads) {
+            self.routes.entry(node).or_insert(other.id.index);
+        }
+    }
+
+    /// Hands the sending half of a link out.
+    pub(super) fn take_send_half(&mut self, id: LinkId) -> Option<(SendHalf, NodeId)> {
+        let link = self.links.get_mut(id.index as usize)?.as_mut().filter(|link| link.id == id)?;
+        let (tx, node) = (link.tx.take()?, link.peer.node);
+        self.repair_routes(id.index, node);
+        Some((tx, node))
+    }
+
+    // ---- making links
+
+    fn free_place(&mut self) -> usize {
+        // Place 0 is the link of the node to itself.
+        match self.links.iter().skip(1).position(Option::is_none) {
+            Some(i) => i + 1,
+            None => {
+                self.links.push(None);
+                self.generations.push(0);
+                self.links.len() - 1
+            }
+        }
+    }
+
+    fn add_link(&mut self, mut link: Link, index: usize) -> LinkId {
+        let id = LinkId { index: index as u32, generation: self.generations[index] };
+        link.id = id;
+        link.is_active = true;
+        self.links[index] = Some(link);
+        self.active.push(index as u32);
+        self.counters.links_opened.add(1);
+        id
+    }
+
+    /// Makes a link of what the control plane has agreed with a peer.
+    pub(super) fn install(&mut self, new: NewLink, by_us: bool) -> Result<LinkId, ConnectError> {
+        let node = new.peer.node;
+        let token = new.token;
+        let replaced = match self.check_identity(&new.peer, by_us) {
+            Ok(replaced) => replaced,
+            Err(e) => {
+                self.control().violated(token);
+                return Err(e);
+            }
+        };
+        let index = self.free_place();
+        let (link, wake) = split(new, by_us);
+        if let Err(e) = self.poller.add(wake.as_ref(), index as u64) {
+            self.control().violated(token);
+            return Err(ConnectError::Watch(e));
+        }
+        if let Some(replaced) = replaced {
+            // Somebody claimed this node's id before; the name that was asked for is the proof.
+            self.end_misbehaving(replaced, Misbehaviour::Identity);
+        }
+        let id = self.add_link(link, index);
+        self.routes.entry(node).or_insert(id.index);
+        Ok(id)
+    }
+
+    /// A peer says which node it is. The same process may have several links. Another process
+    /// may not take a known node's id, nor this node's; but a service that was connected to by
+    /// name is believed over one that connected here.
+    fn check_identity(&self, peer: &Peer, by_us: bool) -> Result<Option<u32>, ConnectError> {
+        if peer.node == self.id() {
+            return if peer.pid == Some(std::process::id()) {
+                Ok(None)
+            } else {
+                Err(ConnectError::Identity(peer.node))
+            };
+        }
+        let Some(index) = self.routes.get(&peer.node) else { return Ok(None) };
+        let Some(Some(known)) = self.links.get(*index as usize) else { return Ok(None) };
+        // A process that cannot be seen from here cannot be told from another.
+        if peer.pid.is_some() && known.peer.pid == peer.pid && known.peer.uid == peer.uid {
+            Ok(None)
+        } else if by_us && !known.initiated_by_us {
+            Ok(Some(*index))
+        } else {
+            Err(ConnectError::Identity(peer.node))
+        }
+    }
+
+    /// The link from this node to itself, made when it is first needed.
+    pub(super) fn open_self_link(&mut self) -> Result<(), super::SendError> {
+        let region = Region::private(self.config.ring_bytes as usize)
+            .map_err(|e| super::SendError::Wait(Arc::new(e)))?;
+        let ring = RingWriter::new(region.lines(), region.freed(), self.config.packet_bytes);
+        let reader = RingReader::new(region.lines(), region.freed());
+        let peer = Peer {
+            node: self.id(),
+            uid: Some(rustix::process::geteuid().as_raw()),
+            gid: Some(rustix::process::getegid().as_raw()),
+            pid: Some(std::process::id()),
+            service: String::new(),
+        };
+        let link = Link {
+            rx: ReceiveHalf::new(
+                reader,
+                region.bulk_freed(),
+                region.sleep(),
+                region.room(),
+                None,
+                Barrier::Asymmetric,
+            ),
+            tx: Some(SendHalf::new(
+                ring,
+                region.bulk_freed(),
+                region.sleep(),
+                region.room(),
+                None,
+                Barrier::Asymmetric,
+            )),
+            id: LinkId::SELF,
+            token: None,
+            peer,
+            greeting: Vec::new(),
+            initiated_by_us: true,
+            empty_turns: 0,
+            is_active: true,
+            wrong_keys: 0,
+            refusals: 0,
+            refusals_since_ns: 0,
+            next_terminus: 0,
+            queued: 0,
+        };
+        self.add_link(link, 0);
+        self.routes.insert(self.id(), 0);
+        Ok(())
+    }
+
+    // ---- bulk rings
+
+    /// Asks the control plane for a bulk ring if enough has been sent.
+    #[cold]
+    pub(super) fn ask_for_bulk(&mut self, index: u32) {
+        let after = self.config.bulk_after_bytes;
+        let Some(Some(link)) = self.links.get_mut(index as usize) else { return };
+        let (Some(tx), Some(token)) = (&mut link.tx, link.token) else { return };
+        if tx.long_bytes >= after && !tx.bulk_asked && self.config.bulk_ring_bytes > 0 {
+            tx.bulk_asked = true;
+            self.control().request_bulk(token);
+        }
+    }
+
+    fn add_bulk_outgoing(&mut self, token: LinkToken, lines: RegionLines) {
+        let Some(index) = self.index_of(token) else { return };
+        let packet_bytes = self.config.packet_bytes;
+        if let Some(Some(link)) = self.links.get_mut(index as usize)
+            && let Some(tx) = &mut link.tx
+            && tx.bulk.is_none()
+        {
+            tx.bulk = Some(RingWriter::new(lines, tx.bulk_freed.clone(), packet_bytes));
+        }
+    }
+
+    fn add_bulk_incoming(&mut self, token: LinkToken, lines: RegionLines) {
+        let Some(index) = self.index_of(token) else { return };
+        if let Some(Some(link)) = self.links.get_mut(index as usize)
+            && link.rx.bulk.is_none()
+        {
+            link.rx.bulk = Some(RingReader::new(lines, link.rx.bulk_freed.clone()));
+        }
+    }
+}
+
+/// The two halves of a link, and the socket that wakes its other end.
+fn split(new: NewLink, by_us: bool) -> (Link, Arc<std::os::fd::OwnedFd>) {
+    let NewLink { token, peer, greeting, outgoing, incoming, wake, packet_bytes, features, .. } =
+        new;
+    socket::refuse_descriptors(&wake);
+    let wake = Arc::new(wake);
+    let barrier =
+        if features.contains(LinkFeatures::BARRIER) { Barrier::Asymmetric } else { Barrier::Fence };
+    let writer = RingWriter::new(outgoing.lines(), incoming.freed(), packet_bytes);
+    let reader = RingReader::new(incoming.lines(), outgoing.freed());
+    let words = |region: &Region| -> (RegionWord, RegionWord) { (region.sleep(), region.room()) };
+    let ((own_sleep, own_room), (peer_sleep, peer_room)) = (words(&outgoing), words(&incoming));
+    let link = Link {
+        rx: ReceiveHalf::new(
+            reader,
+            outgoing.bulk_freed(),
+            own_sleep,
+            peer_room,
+            Some(wake.clone()),
+            barrier,
+        ),
+        tx: Some(SendHalf::new(
+            writer,
+            incoming.bulk_freed(),
+            peer_sleep,
+            own_room,
+            Some(wake.clone()),
+            barrier,
+        )),
+        id: LinkId::SELF,
+        token: Some(token),
+        peer,
+        greeting,
+        initiated_by_us: by_us,
+        empty_turns: 0,
+        is_active: true,
+        wrong_keys: 0,
+        refusals: 0,
+        refusals_since_ns: 0,
+        next_terminus: 0,
+        queued: 0,
+    };
+    (link, wake)
+}

@@ -1,0 +1,529 @@
+//! [`Node`]: an interface, its links, its control plane, and waiting, in one process.
+//!
+//! ```text
+//!  application thread                                   housekeeping thread
+//!   send ----> terminus ----> SendHalf (ring) ---> peer
+//!   recv <-- notification queue <-- interface <-- ReceiveHalf (ring) <--- peer
+//!   poll ----> inbox of events <----------------------  accepts, watches, answers `stat`
+//! ```
+//! - `mod.rs`: making a node and the parts of its interface
+//! - `send.rs`: messages out; `receive.rs`: messages in, the turn over the links
+//! - `links.rs`: links come and go; `link.rs`: one link
+//! - `wait.rs`: spin, yield, sleep
+//! - `shared.rs`: a node used by several threads; `detached.rs`: a terminus of its own thread
+//!
+//! A node is owned by one thread at a time: whoever can call it is the only one who can, so the
+//! fast path has no lock, and a slice of a message area stands still while it is borrowed.
+//! After a fork, the child's calls return [`Forked`] and touch nothing.
+
+mod detached;
+mod link;
+mod links;
+mod receive;
+mod send;
+mod shared;
+mod wait;
+
+pub use detached::DetachedTerminus;
+pub use links::{CloseReason, ConnectError, Event, LinkError};
+pub use receive::RecvError;
+pub use send::{SendError, Unfinished};
+pub use shared::SharedNode;
+
+use crate::config::{Config, ConfigError};
+use crate::control::{
+    Accept, Access, Control, Inbox, NameError, ServeError, ServiceName, StartError,
+};
+use crate::interface::terminus::{PostError, Tag, Terminus};
+use crate::interface::{
+    AreaError, AreaId, Counters, Interface, MetadataEntry, QueueError, QueueId, SlotConfig,
+    SlotError, SlotId,
+};
+use crate::os::memory::{self, AreaMemory, AreaReport, ForkGuard};
+use crate::os::sys::{self, Poller};
+use crate::wire::{Key, MetadataIndex, NodeId, Ticket};
+use core::ops::Range;
+use link::Link;
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::sync::Arc;
+use std::vec::Vec;
+
+/// This process was forked from the one that made the node. The node is the parent's; the child
+/// can make one of its own. Nothing was touched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("this process was forked from the one that made the node; make a node here")]
+pub struct Forked;
+
+/// A node that could not be made. Nothing is left behind.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// A setting is not allowed.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The control plane did not start.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// The system refused something that every node needs.
+    #[error("{what}: {source}")]
+    Os {
+        /// What was asked for.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// A service that could not be offered. No name was taken.
+#[derive(Debug, thiserror::Error)]
+pub enum OfferError {
+    /// This is no name of a service.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// The control plane says why.
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+}
+
+/// A message area that could not be made. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum MemoryError {
+    /// The system or the configuration refused.
+    #[error(transparent)]
+    Memory(#[from] memory::AreaError),
+    /// As many areas as the configuration allows.
+    #[error(transparent)]
+    Area(#[from] AreaError),
+    /// More bytes than the configuration allows.
+    #[error(
+        "an area of {bytes} bytes beside the {used} in use exceeds the limit of {limit} (HAMLYN_AREA_BYTES_MAX)"
+    )]
+    TooManyBytes {
+        /// Bytes asked for.
+        bytes: usize,
+        /// Bytes of the areas that exist.
+        used: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// The terminus has no tag left, or does not exist.
+    #[error(transparent)]
+    Post(#[from] PostError),
+    /// No such terminus.
+    #[error(transparent)]
+    Terminus(#[from] NoSuchTerminus),
+}
+
+/// A terminus of one node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TerminusId(pub(crate) u32);
+
+/// No terminus has this name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} does not exist: it belongs to another node")]
+pub struct NoSuchTerminus(pub TerminusId);
+
+/// What one process has of Hamlyn: its interface, links, names and waiting. See the
+/// [module](self) for how the parts fit.
+pub struct Node {
+    interface: Interface<AreaMemory>,
+    termini: Vec<Terminus<AreaMemory>>,
+    links: Vec<Option<Link>>,
+    /// Generation of the next link in each place.
+    generations: Vec<u16>,
+    /// Links in which packets were found lately: looked at each turn.
+    active: Vec<u32>,
+    /// The others: looked at a few a turn.
+    idle: Vec<u32>,
+    sweep: receive::Sweep,
+    /// Which link leads to a node.
+    routes: HashMap<NodeId, u32>,
+    /// The route that was used last.
+    last_route: (NodeId, u32),
+    /// Messages in all work queues.
+    queued: usize,
+    events: VecDeque<Event>,
+    poller: Poller,
+    fork_guard: ForkGuard,
+    /// Slots of removed keys cannot be guessed: keys come from the system's generator, in lots.
+    keys: Keys,
+    area_bytes: usize,
+    watched: bool,
+    config: Config,
+    counters: Arc<Counters>,
+    inbox: Arc<Inbox>,
+    /// Last, so that it outlives whatever it told about. `None` only while dropping.
+    control: Option<Control>,
+}
+
+/// Keys from the system's random number generator.
+#[derive(Debug)]
+struct Keys {
+    lot: [u8; 512],
+    used: usize,
+}
+
+impl Keys {
+    fn new() -> Self {
+        Self { lot: [0; 512], used: 512 }
+    }
+
+    fn next(&mut self) -> Key {
+        if self.used == self.lot.len() {
+            // Linux's generator does not fail once it is seeded, and it is before any process
+            // runs; without keys there is no protection, so nothing goes on.
+            self.lot = sys::random().expect("the system's random number generator");
+            self.used = 0;
+        }
+        let mut key = [0; 8];
+        key.copy_from_slice(&self.lot[self.used..self.used + 8]);
+        self.lot[self.used..self.used + 8].fill(0);
+        self.used += 8;
+        Key(u64::from_le_bytes(key))
+    }
+}
+
+impl Node {
+    /// A node with the settings of the environment (`HAMLYN_*`).
+    pub fn new() -> Result<Self, BuildError> {
+        Self::with_config(Config::from_env()?)
+    }
+
+    /// A node with these settings. Its interface accepts packets at once; see
+    /// [`disable`](Self::disable).
+    pub fn with_config(config: Config) -> Result<Self, BuildError> {
+        let os = |what| move |source| BuildError::Os { what, source };
+        config.validate()?;
+        if config.undumpable {
+            sys::make_undumpable().map_err(os("making the process undumpable"))?;
+        }
+        sys::register_barrier();
+        let id = NodeId(u32::from_le_bytes(
+            sys::random().map_err(os("the system's random number generator"))?,
+        ));
+        let mut interface = Interface::new(id);
+        interface.enable();
+        interface.set_watchdog(sys::monotonic_ns(), config.watchdog_ms as u64 * 1_000_000);
+        let counters = interface.counters().clone();
+        let told = counters.clone();
+        let stat = move || {
+            let mut text = std::string::String::new();
+            for (name, value) in told.snapshot() {
+                text.push_str(&std::format!("{name} {value}\n"));
+            }
+            text
+        };
+        let control = Control::start(&config, id, Arc::new(stat))?;
+        let poller = Poller::new().map_err(os("an epoll descriptor"))?;
+        poller.add(control.inbox(), wait::INBOX_TAG).map_err(os("watching the control plane"))?;
+        let mut node = Self {
+            interface,
+            termini: Vec::new(),
+            links: std::vec![None],
+            generations: std::vec![0],
+            active: Vec::new(),
+            idle: Vec::new(),
+            sweep: receive::Sweep::default(),
+            routes: HashMap::new(),
+            last_route: (NodeId(!id.0), u32::MAX),
+            queued: 0,
+            events: VecDeque::new(),
+            poller,
+            fork_guard: ForkGuard::new().map_err(os("a page for telling forked children"))?,
+            keys: Keys::new(),
+            area_bytes: 0,
+            watched: config.watchdog_ms != 0,
+            config,
+            counters,
+            inbox: control.inbox().clone(),
+            control: Some(control),
+        };
+        node.terminus();
+        Ok(node)
+    }
+
+    #[inline(always)]
+    fn check_fork(&self) -> Result<(), Forked> {
+        if self.fork_guard.is_parent() { Ok(()) } else { Err(Forked) }
+    }
+
+    fn control(&self) -> &Control {
+        self.control.as_ref().expect("present until the node is dropped")
+    }
+
+    /// The name that tickets for this node carry.
+    pub fn id(&self) -> NodeId {
+        self.interface.id()
+    }
+
+    /// The settings that this node was made with.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    // ---- names
+
+    /// Offers a service. Connections are accepted by the housekeeping thread, with `Accept`'s
+    /// greeting, or become [`Event::Request`]s. A node may offer several.
+    pub fn serve(&mut self, name: &str, access: Access, accept: Accept) -> Result<(), OfferError> {
+        let name: ServiceName = name.parse()?;
+        Ok(self.control().serve(&name, access, accept)?)
+    }
+
+    /// No longer offers a service; links made through it stay. `false`: it was not offered.
+    pub fn stop_serving(&mut self, name: &str) -> bool {
+        name.parse().is_ok_and(|name| self.control().stop_serving(&name))
+    }
+
+    /// What was done or is missing, in words, because of this system or its limits.
+    pub fn notes(&self) -> &[std::string::String] {
+        self.control().notes()
+    }
+
+    /// For [`Housekeeping::Application`](crate::config::Housekeeping): does what the housekeeping
+    /// thread would do, waiting at most `timeout` for something to do. Watch
+    /// [`housekeeping_fd`](Self::housekeeping_fd) to know when.
+    pub fn run_housekeeping(&mut self, timeout: core::time::Duration) -> io::Result<()> {
+        self.control().run_once(timeout)
+    }
+
+    /// Readable when [`run_housekeeping`](Self::run_housekeeping) has something to do.
+    pub fn housekeeping_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        std::os::fd::AsFd::as_fd(self.control())
+    }
+
+    // ---- start-up and watchdog (Hamlyn 2.8)
+
+    /// Accept packets (the state after [`new`](Self::new)).
+    pub fn enable(&mut self) {
+        self.interface.enable();
+    }
+
+    /// Accept packets and discard them, counted, until [`enable`](Self::enable).
+    pub fn disable(&mut self) {
+        self.interface.disable();
+    }
+
+    /// The application lives: packets are not discarded for another `watchdog_ms`. Only for a
+    /// node that a progress thread drives, and only if the setting is not 0.
+    pub fn reset_watchdog(&mut self) {
+        self.interface.reset_watchdog(sys::monotonic_ns());
+    }
+
+    // ---- message areas
+
+    fn new_memory(&mut self, bytes: usize) -> Result<AreaMemory, MemoryError> {
+        let limit = usize::try_from(self.config.area_bytes_max).unwrap_or(usize::MAX);
+        let used = self.area_bytes;
+        if bytes > limit.saturating_sub(used) {
+            return Err(MemoryError::TooManyBytes { bytes, used, limit });
+        }
+        let memory = AreaMemory::new(bytes, self.config.huge_pages, self.config.mlock)?;
+        self.area_bytes += bytes;
+        Ok(memory)
+    }
+
+    /// A message area of `bytes` zero bytes, beginning on a page. Wired down and of huge pages
+    /// when the settings ask for it; [`area_report`](Self::area_report) says what was granted.
+    pub fn message_area(&mut self, bytes: usize) -> Result<AreaId, MemoryError> {
+        let count = self.interface.area_count();
+        if count >= self.config.areas_max as usize {
+            return Err(AreaError::TooMany(count).into());
+        }
+        let memory = self.new_memory(bytes)?;
+        Ok(self.interface.create_area(memory))
+    }
+
+    /// Gives an area's memory back. Refused while slots name it.
+    pub fn remove_area(&mut self, area: AreaId) -> Result<(), AreaError> {
+        let memory = self.interface.remove_area(area)?;
+        self.area_bytes -= memory.as_ref().len();
+        Ok(())
+    }
+
+    /// The bytes of an area. They stand still while they are borrowed: deposits happen in calls
+    /// of `poll`, `recv` and `send`, which need the node for themselves.
+    #[inline]
+    pub fn area(&self, area: AreaId) -> Result<&[u8], AreaError> {
+        self.interface.area(area)
+    }
+
+    /// The bytes of an area, to be written.
+    #[inline]
+    pub fn area_mut(&mut self, area: AreaId) -> Result<&mut [u8], AreaError> {
+        self.interface.area_mut(area)
+    }
+
+    /// Whether huge pages and wiring were granted for an area.
+    pub fn area_report(&self, area: AreaId) -> Result<&AreaReport, AreaError> {
+        self.interface.area_memory(area).map(AreaMemory::report)
+    }
+
+    // ---- notification queues
+
+    /// A notification queue of `entries` entries (Hamlyn 2.6).
+    pub fn notification_queue(&mut self, entries: u32) -> Result<QueueId, QueueError> {
+        self.interface.create_queue(entries)
+    }
+
+    /// Removes a queue that no slot uses. Notifications that wait in it are lost.
+    pub fn remove_queue(&mut self, queue: QueueId) -> Result<(), QueueError> {
+        self.interface.remove_queue(queue)
+    }
+
+    // ---- slots and metadata entries
+
+    /// A slot with a fresh random key (Hamlyn 2.2). The entries of a paranoid slot are closed
+    /// until they are [armed](Self::arm).
+    pub fn slot(&mut self, config: SlotConfig) -> Result<SlotId, SlotError> {
+        let count = self.interface.slot_count();
+        if count >= self.config.slots_max as usize {
+            return Err(SlotError::TooMany(count));
+        }
+        let (key, keys) = (self.keys.next(), &mut self.keys);
+        self.interface.create_slot(&config, key, || keys.next())
+    }
+
+    /// Removes a slot. Packets for it are refused from now on.
+    pub fn remove_slot(&mut self, slot: SlotId) -> Result<(), SlotError> {
+        self.interface.remove_slot(slot)
+    }
+
+    /// Gives the slot a new random key: every ticket made before is worthless at once, also for
+    /// packets that have left their sender but have not been handled here. In paranoid slots the
+    /// entries' keys decide; [`arm`](Self::arm) or [`close_entry`](Self::close_entry) changes
+    /// those.
+    pub fn revoke(&mut self, slot: SlotId) -> Result<(), SlotError> {
+        let key = self.keys.next();
+        self.interface.set_key(slot, key)
+    }
+
+    /// Arms a metadata entry for the next message: accumulator zero, and in a paranoid slot a new
+    /// random key and the limits `limits` (bytes from the slot's base). Whatever still arrives of
+    /// an unfinished message there is refused. No control plane is involved (Hamlyn 2.7).
+    pub fn arm(
+        &mut self,
+        slot: SlotId,
+        index: MetadataIndex,
+        limits: Option<Range<u64>>,
+    ) -> Result<(), SlotError> {
+        let paranoid = limits.map(|limits| (self.keys.next(), limits));
+        self.interface.arm_entry(slot, index, paranoid)
+    }
+
+    /// Revokes one sender's right: the paranoid entry accepts nothing until it is armed again.
+    pub fn close_entry(&mut self, slot: SlotId, index: MetadataIndex) -> Result<(), SlotError> {
+        let key = self.keys.next();
+        self.interface.close_entry(slot, index, key)
+    }
+
+    /// A metadata entry: its user metadata, accumulator, state and limits.
+    #[inline]
+    pub fn metadata(
+        &self,
+        slot: SlotId,
+        index: MetadataIndex,
+    ) -> Result<&MetadataEntry, SlotError> {
+        self.interface.entry(slot, index)
+    }
+
+    /// Stores a word beside a metadata entry (Table 2: the receive class pointer).
+    pub fn set_receiver(
+        &mut self,
+        slot: SlotId,
+        index: MetadataIndex,
+        receiver: u64,
+    ) -> Result<(), SlotError> {
+        self.interface.set_receiver(slot, index, receiver)
+    }
+
+    /// The ticket that sends one message to an entry of a slot; in paranoid slots with the
+    /// entry's key and limits as they are now.
+    pub fn ticket(&self, slot: SlotId, index: MetadataIndex) -> Result<Ticket, SlotError> {
+        self.interface.ticket(slot, index)
+    }
+
+    /// The ticket that sends single packets in fast mode (Hamlyn 2.7).
+    pub fn fast_ticket(&self, slot: SlotId) -> Result<Ticket, SlotError> {
+        self.interface.fast_ticket(slot)
+    }
+
+    /// The area and range of a slot.
+    pub fn slot_range(&self, slot: SlotId) -> Result<(AreaId, Range<u64>), SlotError> {
+        self.interface.slot_range(slot)
+    }
+
+    // ---- termini and send buffer areas
+
+    /// Another send terminus (Hamlyn 2.3): work queues and completion words of its own. The first
+    /// one, [`primary`](Self::primary), exists from the start.
+    pub fn terminus(&mut self) -> TerminusId {
+        let index = self.termini.len() as u32;
+        let entries = self.config.work_queue_entries as usize;
+        let buffers = self.config.send_buffers_max as usize;
+        self.termini.push(Terminus::new(index, entries, buffers));
+        TerminusId(index)
+    }
+
+    /// The terminus that `send` uses.
+    pub fn primary(&self) -> TerminusId {
+        TerminusId(0)
+    }
+
+    fn terminus_mut(
+        &mut self,
+        id: TerminusId,
+    ) -> Result<&mut Terminus<AreaMemory>, NoSuchTerminus> {
+        self.termini.get_mut(id.0 as usize).ok_or(NoSuchTerminus(id))
+    }
+
+    /// Queued packets of a terminus of higher priority leave first, always. All begin with 0.
+    pub fn set_priority(&mut self, id: TerminusId, priority: u8) -> Result<(), NoSuchTerminus> {
+        self.terminus_mut(id)?.set_priority(priority);
+        Ok(())
+    }
+
+    /// A send buffer area of `bytes` zero bytes for a terminus, up to 8 of them.
+    pub fn send_buffer(&mut self, id: TerminusId, bytes: usize) -> Result<Tag, MemoryError> {
+        self.terminus_mut(id)?;
+        let memory = self.new_memory(bytes)?;
+        let added = self.terminus_mut(id)?.add_buffer(memory);
+        if added.is_err() {
+            self.area_bytes -= bytes;
+        }
+        Ok(added?)
+    }
+
+    /// Gives a send buffer area back. Refused while a queued message needs it.
+    pub fn remove_send_buffer(&mut self, id: TerminusId, tag: Tag) -> Result<(), MemoryError> {
+        let memory = self.terminus_mut(id)?.remove_buffer(tag)?;
+        self.area_bytes -= memory.as_ref().len();
+        Ok(())
+    }
+
+    /// The bytes of a send buffer area, to be filled. What a queued message still needs is sent
+    /// as it is when its packet leaves; see [`is_reusable`](Self::is_reusable).
+    pub fn send_buffer_mut(&mut self, id: TerminusId, tag: Tag) -> Result<&mut [u8], MemoryError> {
+        Ok(self.terminus_mut(id)?.buffer_mut(tag)?)
+    }
+
+    // ---- counters
+
+    /// Name and value of each counter of the interface and the control plane.
+    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+        let mut counters = self.counters.snapshot();
+        counters.extend(self.control().counters());
+        counters
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if !self.fork_guard.is_parent() {
+            // The parent's node: its links are not mapped here, its thread does not run here, and
+            // its sockets must not be told goodbye.
+            core::mem::forget(self.control.take());
+            core::mem::forget(core::mem::take(&mut self.links));
+        }
+    }
+}

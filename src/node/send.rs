@@ -1,0 +1,501 @@
+//! Messages out: `h_send_msg` of Hamlyn 3.2, in its blocking, trying and timed forms.
+//!
+//! A message of one packet goes from the caller's slice into the ring: direct I/O. A longer one is
+//! cut into packets while the call lasts, the node accepting whatever arrives whenever the ring is
+//! full; or it is gathered from send buffer areas and leaves in later calls.
+
+use super::link::SendHalf;
+use super::wait::Backoff;
+use super::{Forked, NoSuchTerminus, Node, TerminusId};
+use crate::interface::LinkId;
+use crate::interface::terminus::{IMMEDIATE_MAX, Piece, PostError, Segmenter, SendHandle};
+use crate::link::Transmit;
+use crate::link::ring::{packet_lines_max, words_of};
+use crate::wire::{Flags, Header, INLINE_BYTES, MetadataIndex, NodeId, Share, Ticket};
+use core::time::Duration;
+
+/// A message that was not sent. Unless it says otherwise, nothing of it has left.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum SendError {
+    /// Not now: the link is full and so is the work queue. Try again after a `poll`.
+    #[error("the link is full; try again")]
+    Full,
+    /// No link leads to the ticket's destination.
+    #[error("no link leads to node {0}: connect to it first, or it is gone")]
+    Unreachable(NodeId),
+    /// Too long to be taken at once, however empty the link is.
+    #[error(
+        "a message of {length} bytes cannot be taken at once by a link that holds {at_once}: use `send`, or `post_send` from a send buffer area"
+    )]
+    TooLongToTry {
+        /// Bytes of the message.
+        length: usize,
+        /// Bytes that the link takes at once.
+        at_once: u64,
+    },
+    /// The peer died or closed. Part of the message may have left; it will never be complete.
+    #[error("the link to node {0} ended before the message had left")]
+    LinkEnded(NodeId),
+    /// The time is over. If packets have left, `unfinished` finishes the message with
+    /// [`Node::send_rest`]; dropped, it leaves the receiver with an incomplete message, which its
+    /// owner ends by arming the entry again.
+    #[error("the link stayed full for the whole time limit; {} packets have left", .unfinished.as_ref().map_or(0, |u| u.segmenter.packets()))]
+    TimedOut {
+        /// What is left, if anything has left.
+        unfinished: Option<std::boxed::Box<Unfinished>>,
+    },
+    /// The message is not allowed.
+    #[error(transparent)]
+    Post(#[from] PostError),
+    /// No such terminus.
+    #[error(transparent)]
+    Terminus(#[from] NoSuchTerminus),
+    /// The calling process is a forked child.
+    #[error(transparent)]
+    Forked(#[from] Forked),
+    /// Waiting failed.
+    #[error("waiting for room failed: {0}")]
+    Wait(std::sync::Arc<std::io::Error>),
+}
+
+/// A message of which packets have left and others have not.
+#[derive(Clone, Debug)]
+pub struct Unfinished {
+    terminus: TerminusId,
+    link: LinkId,
+    segmenter: Segmenter,
+}
+
+impl Unfinished {
+    /// Data bytes that have left.
+    pub fn bytes_sent(&self) -> u64 {
+        self.segmenter.bytes()
+    }
+}
+
+impl Node {
+    /// The link that leads to `destination`.
+    #[inline(always)]
+    fn route(&mut self, destination: NodeId) -> Result<usize, SendError> {
+        if self.last_route.0 == destination {
+            return Ok(self.last_route.1 as usize);
+        }
+        self.find_route(destination)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn find_route(&mut self, destination: NodeId) -> Result<usize, SendError> {
+        if destination == self.id() && !self.routes.contains_key(&destination) {
+            self.open_self_link()?;
+        }
+        let index = *self.routes.get(&destination).ok_or(SendError::Unreachable(destination))?;
+        self.last_route = (destination, index);
+        Ok(index as usize)
+    }
+
+    /// Sends one message if it can be taken now: `h_send_msg` (Hamlyn 3.2) of the primary
+    /// terminus. The data lands at the ticket's base. `Full` means try again after a `poll`.
+    ///
+    /// A message of one packet is never refused while the work queue (63 entries) has room and the
+    /// message is at most 256 bytes; one that is longer must fit into the ring's free space.
+    #[inline]
+    pub fn try_send(
+        &mut self,
+        ticket: &Ticket,
+        data: &[u8],
+        metadata: &[u8],
+    ) -> Result<SendHandle, SendError> {
+        self.check_fork()?;
+        let index = self.route(ticket.destination)?;
+        // One line: header and body by ordinary stores (direct I/O, Hamlyn 2.3). The conditions
+        // are those of `Segmenter::new` for a message of one packet.
+        if data.len() + metadata.len() <= INLINE_BYTES
+            && data.len() as u64 <= ticket.capacity()
+            && ticket.metadata_index != MetadataIndex::FAST
+            && let Some(Some(link)) = self.links.get_mut(index)
+            && let Some(tx) = &mut link.tx
+            && self.termini[0].is_idle(link.id)
+        {
+            let header = header_of(ticket, data.len() as u32, metadata.len() as u8, 0);
+            let mut body = [0u8; INLINE_BYTES];
+            match (data.len(), metadata.len()) {
+                (16, 0) => body.copy_from_slice(data),
+                (8, 0) => body[..8].copy_from_slice(data),
+                _ => {
+                    body[..metadata.len()].copy_from_slice(metadata);
+                    body[metadata.len()..metadata.len() + data.len()].copy_from_slice(data);
+                }
+            }
+            if tx.ring.push_line(&header, words_of(&body)).is_ok() {
+                tx.signal_if_asleep(header.flags);
+                let handle = self.termini[0].sent_directly(link.id);
+                self.counters.packets_sent.add(1);
+                self.counters.messages_sent.add(1);
+                self.counters.bytes_sent.add(data.len() as u64);
+                return Ok(handle);
+            }
+        }
+        self.try_send_general(TerminusId(0), index, ticket, data, metadata, 0)
+    }
+
+    /// [`try_send`](Self::try_send) of another terminus.
+    pub fn try_send_on(
+        &mut self,
+        terminus: TerminusId,
+        ticket: &Ticket,
+        data: &[u8],
+        metadata: &[u8],
+    ) -> Result<SendHandle, SendError> {
+        self.check_fork()?;
+        self.terminus_mut(terminus)?;
+        let index = self.route(ticket.destination)?;
+        self.try_send_general(terminus, index, ticket, data, metadata, 0)
+    }
+
+    /// Sends one packet in fast mode (Hamlyn 2.7): `word` arrives in the notification itself.
+    /// `ticket` is from [`fast_ticket`](Self::fast_ticket) of the receiver.
+    #[inline]
+    pub fn try_send_fast(
+        &mut self,
+        ticket: &Ticket,
+        data: &[u8],
+        word: u32,
+    ) -> Result<SendHandle, SendError> {
+        self.check_fork()?;
+        let index = self.route(ticket.destination)?;
+        self.try_send_general(TerminusId(0), index, ticket, data, &[], word)
+    }
+
+    fn try_send_general(
+        &mut self,
+        terminus: TerminusId,
+        index: usize,
+        ticket: &Ticket,
+        data: &[u8],
+        metadata: &[u8],
+        word: u32,
+    ) -> Result<SendHandle, SendError> {
+        let destination = ticket.destination;
+        let Some(Some(link)) = self.links.get_mut(index) else {
+            return Err(SendError::Unreachable(destination));
+        };
+        let Some(tx) = &mut link.tx else { return Err(SendError::Unreachable(destination)) };
+        let t = &mut self.termini[terminus.0 as usize];
+        let mut segmenter =
+            Segmenter::new(ticket, data.len() as u64, metadata.len(), word, tx.packet_bytes_min())?;
+        if t.is_idle(link.id) {
+            // All or nothing: a slice cannot be kept for later.
+            let packet_bytes = tx.packet_bytes() as u64;
+            let packets = (data.len() as u64 + metadata.len() as u64).div_ceil(packet_bytes).max(1);
+            let ring = tx.bulk.as_mut().unwrap_or(&mut tx.ring);
+            let lines = packets * packet_lines_max(packet_bytes as u32);
+            let (capacity, free) = (ring.capacity(), ring.free_lines());
+            if packets > 1 && lines >= capacity {
+                let at_once = (capacity / packet_lines_max(packet_bytes as u32)) * packet_bytes;
+                return Err(SendError::TooLongToTry { length: data.len(), at_once });
+            }
+            if (packets == 1 || lines <= free) && segmenter.advance(tx, data, metadata).is_ok() {
+                tx.signal_if_asleep(ticket.flags);
+                let handle = t.sent_directly(link.id);
+                self.counters.packets_sent.add(segmenter.packets());
+                self.counters.messages_sent.add(1);
+                self.counters.bytes_sent.add(data.len() as u64);
+                if segmenter.packets() > 1 && count_long(tx, data.len() as u64) {
+                    self.ask_for_bulk(index as u32);
+                }
+                return Ok(handle);
+            }
+            if let Some(violation) = tx.violation() {
+                self.end_violating(index, violation);
+                return Err(SendError::LinkEnded(destination));
+            }
+            debug_assert!(segmenter.packets() == 0, "room was there and then was not");
+        }
+        if data.len() > IMMEDIATE_MAX {
+            return Err(SendError::Full);
+        }
+        match t.post_immediate(link.id, segmenter, data, metadata) {
+            Ok(handle) => {
+                link.queued += 1;
+                self.queued += 1;
+                Ok(handle)
+            }
+            Err(PostError::QueueFull(_)) => Err(SendError::Full),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Sends one message, waiting for room at most `timeout` (`None`: as long as it takes), and
+    /// accepting whatever arrives meanwhile, so that two nodes that send to each other never
+    /// deadlock. Of any length.
+    #[inline]
+    pub fn send(
+        &mut self,
+        ticket: &Ticket,
+        data: &[u8],
+        metadata: &[u8],
+        timeout: Option<Duration>,
+    ) -> Result<SendHandle, SendError> {
+        match self.try_send(ticket, data, metadata) {
+            Err(SendError::Full | SendError::TooLongToTry { .. }) => {}
+            other => return other,
+        }
+        self.send_slowly(self.primary(), ticket, data, metadata, 0, timeout)
+    }
+
+    /// [`send`](Self::send) of another terminus.
+    pub fn send_on(
+        &mut self,
+        terminus: TerminusId,
+        ticket: &Ticket,
+        data: &[u8],
+        metadata: &[u8],
+        timeout: Option<Duration>,
+    ) -> Result<SendHandle, SendError> {
+        match self.try_send_on(terminus, ticket, data, metadata) {
+            Err(SendError::Full | SendError::TooLongToTry { .. }) => {}
+            other => return other,
+        }
+        self.send_slowly(terminus, ticket, data, metadata, 0, timeout)
+    }
+
+    /// [`try_send_fast`](Self::try_send_fast), waiting for room.
+    #[inline]
+    pub fn send_fast(
+        &mut self,
+        ticket: &Ticket,
+        data: &[u8],
+        word: u32,
+        timeout: Option<Duration>,
+    ) -> Result<SendHandle, SendError> {
+        match self.try_send_fast(ticket, data, word) {
+            Err(SendError::Full | SendError::TooLongToTry { .. }) => {}
+            other => return other,
+        }
+        self.send_slowly(self.primary(), ticket, data, &[], word, timeout)
+    }
+
+    #[cold]
+    fn send_slowly(
+        &mut self,
+        terminus: TerminusId,
+        ticket: &Ticket,
+        data: &[u8],
+        metadata: &[u8],
+        word: u32,
+        timeout: Option<Duration>,
+    ) -> Result<SendHandle, SendError> {
+        let index = self.route(ticket.destination)?;
+        let Some(Some(link)) = self.links.get(index) else {
+            return Err(SendError::Unreachable(ticket.destination));
+        };
+        let Some(tx) = &link.tx else { return Err(SendError::Unreachable(ticket.destination)) };
+        let (length, packet_bytes) = (data.len() as u64, tx.packet_bytes_min());
+        let segmenter = Segmenter::new(ticket, length, metadata.len(), word, packet_bytes)?;
+        let unfinished = Unfinished { terminus, link: link.id, segmenter };
+        self.send_rest(unfinished, data, metadata, timeout)
+    }
+
+    /// Goes on with a message that timed out, with the same data and metadata.
+    pub fn send_rest(
+        &mut self,
+        mut unfinished: Unfinished,
+        data: &[u8],
+        metadata: &[u8],
+        timeout: Option<Duration>,
+    ) -> Result<SendHandle, SendError> {
+        self.check_fork()?;
+        let Unfinished { terminus, link: link_id, segmenter } = &mut unfinished;
+        let (terminus, link_id) = (*terminus, *link_id);
+        self.terminus_mut(terminus)?;
+        if segmenter.length() != data.len() as u64 {
+            let (length, capacity) = (data.len() as u64, segmenter.length());
+            return Err(PostError::TooLong { length, capacity }.into());
+        }
+        let destination = segmenter.destination();
+        let index = link_id.index as usize;
+        let mut backoff = Backoff::new(&self.config, timeout);
+        loop {
+            let link = match self.links.get_mut(index) {
+                Some(Some(link)) if link.id == link_id => link,
+                _ => return Err(SendError::LinkEnded(destination)),
+            };
+            let Some(tx) = &mut link.tx else { return Err(SendError::Unreachable(destination)) };
+            let t = &mut self.termini[terminus.0 as usize];
+            let mut asks = false;
+            // What was queued before goes first: messages of one terminus leave in order.
+            if t.is_idle(link_id) {
+                let (packets, bytes) = (segmenter.packets(), segmenter.bytes());
+                let done = segmenter.advance(tx, data, metadata).is_ok();
+                if segmenter.packets() > packets {
+                    backoff.restart();
+                    tx.signal_if_asleep(if done { segmenter.flags() } else { Flags::empty() });
+                    self.counters.packets_sent.add(segmenter.packets() - packets);
+                    self.counters.bytes_sent.add(segmenter.bytes() - bytes);
+                    asks = segmenter.packets() > 1 && count_long(tx, segmenter.bytes() - bytes);
+                }
+                if done {
+                    self.counters.messages_sent.add(1);
+                    let handle = t.sent_directly(link_id);
+                    if asks {
+                        self.ask_for_bulk(index as u32);
+                    }
+                    return Ok(handle);
+                }
+                if let Some(violation) = tx.violation() {
+                    self.end_violating(index, violation);
+                    return Err(SendError::LinkEnded(destination));
+                }
+            }
+            if asks {
+                self.ask_for_bulk(index as u32);
+            }
+            // A blocked sender always goes on accepting what arrives.
+            if self.poll()? > 0 {
+                backoff.restart();
+            }
+            let waited = self.wait_for_room(&mut backoff, Some(link_id));
+            if !waited.map_err(|e| SendError::Wait(std::sync::Arc::new(e)))? {
+                let any = segmenter.packets() > 0;
+                let unfinished = any.then(|| std::boxed::Box::new(unfinished));
+                return Err(SendError::TimedOut { unfinished });
+            }
+        }
+    }
+
+    /// Queues a message gathered from pieces of send buffer areas (Hamlyn 2.3). It leaves in this
+    /// and later calls of `poll`, `recv`, `send` and [`flush`](Self::flush), interleaved packet by
+    /// packet with those of other termini. The pieces are needed until
+    /// [`is_reusable`](Self::is_reusable).
+    pub fn post_send(
+        &mut self,
+        terminus: TerminusId,
+        ticket: &Ticket,
+        pieces: &[Piece],
+        metadata: &[u8],
+    ) -> Result<SendHandle, SendError> {
+        self.check_fork()?;
+        self.terminus_mut(terminus)?;
+        let index = self.route(ticket.destination)?;
+        let Some(Some(link)) = self.links.get_mut(index) else {
+            return Err(SendError::Unreachable(ticket.destination));
+        };
+        let Some(tx) = &mut link.tx else {
+            return Err(SendError::Unreachable(ticket.destination));
+        };
+        let packet_bytes = tx.packet_bytes_min();
+        let t = &mut self.termini[terminus.0 as usize];
+        match t.post_gather(link.id, ticket, pieces, metadata, packet_bytes) {
+            Ok(handle) => {
+                link.queued += 1;
+                self.queued += 1;
+                self.transmit_queued(index);
+                Ok(handle)
+            }
+            Err(PostError::QueueFull(_)) => Err(SendError::Full),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Whether all bytes of a message have been copied out, so that its buffer may be used again.
+    /// Not whether it has arrived.
+    #[inline]
+    pub fn is_reusable(&self, handle: &SendHandle) -> bool {
+        self.termini.get(handle.terminus as usize).is_none_or(|t| t.is_reusable(handle))
+    }
+
+    /// Waits until every queued message has left, at most `timeout`; says whether they have.
+    pub fn flush(&mut self, timeout: Option<Duration>) -> Result<bool, SendError> {
+        let mut backoff = Backoff::new(&self.config, timeout);
+        while self.queued > 0 {
+            let before = self.counters.packets_sent.get();
+            let arrived = self.poll()?;
+            if arrived > 0 || self.counters.packets_sent.get() != before {
+                backoff.restart();
+            }
+            if self.queued == 0 {
+                break;
+            }
+            let waited = self.wait_for_room(&mut backoff, None);
+            if !waited.map_err(|e| SendError::Wait(std::sync::Arc::new(e)))? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Gives queued packets to every link that has any.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn transmit_all_queued(&mut self) {
+        for index in 0..self.links.len() {
+            if self.links[index].as_ref().is_some_and(|link| link.queued > 0) {
+                self.transmit_queued(index);
+            }
+        }
+    }
+
+    /// A bounded number of queued packets to one link.
+    fn transmit_queued(&mut self, index: usize) {
+        let Some(Some(link)) = self.links.get_mut(index) else { return };
+        let Some(tx) = &mut link.tx else { return };
+        let (counters, budget) = (&self.counters, self.config.packets_per_turn as usize);
+        let (mut flags, mut done, mut bytes, mut packets) = (Flags::empty(), 0, 0u64, 0u64);
+        let next = &mut link.next_terminus;
+        crate::interface::terminus::transmit_turn(
+            &mut self.termini,
+            link.id,
+            tx,
+            next,
+            budget,
+            |sent| {
+                packets += 1;
+                bytes += sent.bytes as u64;
+                if sent.is_last {
+                    done += 1;
+                    flags |= sent.flags;
+                }
+            },
+        );
+        if packets > 0 {
+            counters.packets_sent.add(packets);
+            counters.bytes_sent.add(bytes);
+            counters.messages_sent.add(done as u64);
+            tx.signal_if_asleep(flags);
+            link.queued -= done;
+            self.queued -= done;
+        }
+        let asks = packets > done as u64 && count_long(tx, bytes);
+        if let Some(violation) = tx.violation() {
+            self.end_violating(index, violation);
+        } else if asks {
+            self.ask_for_bulk(index as u32);
+        }
+    }
+}
+
+/// Counts bytes of long messages; says whether to consider asking for a bulk ring.
+#[inline]
+fn count_long(tx: &mut SendHalf, bytes: u64) -> bool {
+    tx.long_bytes = tx.long_bytes.saturating_add(bytes);
+    !tx.bulk_asked && tx.bulk.is_none()
+}
+
+/// The header of a message of one packet.
+#[inline(always)]
+fn header_of(ticket: &Ticket, length: u32, metadata_len: u8, word: u32) -> Header {
+    debug_assert!(ticket.share >= Share::new(1).unwrap_or(Share::WHOLE));
+    Header {
+        destination: ticket.destination,
+        slot: ticket.slot,
+        metadata_index: ticket.metadata_index,
+        key: ticket.key,
+        offset: ticket.base,
+        length,
+        delta: ticket.share.to_wire(),
+        metadata_len,
+        flags: ticket.flags,
+        word,
+    }
+}

@@ -1,0 +1,236 @@
+//! Waiting: poll, then yield, then sleep (adaptive); or only one of them.
+//!
+//! A wake-up costs hundreds of messages, so sleeping is the last resort, and it is decided by the
+//! side that waits. Before it sleeps it says so (`arm`), makes a barrier, and looks once more:
+//! a sender either saw that it sleeps, or its packet is seen in that last look. No wake-up is
+//! lost, and a sleeping node uses no processor time.
+
+use super::Node;
+use crate::config::{Config, WaitMode};
+use crate::interface::LinkId;
+use crate::os::sys::{self, Ready};
+use core::time::Duration;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::vec::Vec;
+
+/// The tag of the control plane's inbox among those of the links.
+pub(super) const INBOX_TAG: u64 = u64::MAX;
+
+/// Turns between two looks at the clock while spinning.
+const TURNS_PER_LOOK: u32 = 32;
+
+/// How long something has been waited for, and what to do next.
+pub(super) struct Backoff {
+    mode: WaitMode,
+    spin_ns: u64,
+    yields: u32,
+    deadline_ns: u64,
+    started_ns: u64,
+    turns: u32,
+    yielded: u32,
+}
+
+/// What to do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Look again at once.
+    Spin,
+    /// Let others run, then look again.
+    Yield,
+    /// Sleep until the deadline at most.
+    Sleep {
+        /// By the monotonic clock; `u64::MAX`: none.
+        deadline_ns: u64,
+    },
+    /// The time is over.
+    TimedOut,
+}
+
+impl Backoff {
+    pub fn new(config: &Config, timeout: Option<Duration>) -> Self {
+        let deadline_ns = match timeout {
+            None => u64::MAX,
+            Some(timeout) => {
+                let ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+                sys::monotonic_ns().saturating_add(ns)
+            }
+        };
+        Self {
+            mode: config.wait_mode,
+            spin_ns: config.spin_ns,
+            yields: config.yield_count,
+            deadline_ns,
+            started_ns: 0,
+            turns: 0,
+            yielded: 0,
+        }
+    }
+
+    /// Something happened: spin again from the start.
+    pub fn restart(&mut self) {
+        self.turns = 0;
+        self.started_ns = 0;
+        self.yielded = 0;
+    }
+
+    #[inline]
+    pub fn step(&mut self) -> Step {
+        self.turns = self.turns.wrapping_add(1);
+        let looks = self.turns.is_multiple_of(TURNS_PER_LOOK);
+        if !looks && self.mode != WaitMode::Blocking && self.yielded == 0 {
+            return Step::Spin;
+        }
+        self.slow_step()
+    }
+
+    #[cold]
+    fn slow_step(&mut self) -> Step {
+        let now = sys::monotonic_ns();
+        if now >= self.deadline_ns {
+            return Step::TimedOut;
+        }
+        if self.started_ns == 0 {
+            self.started_ns = now;
+        }
+        match self.mode {
+            WaitMode::Polled => Step::Spin,
+            WaitMode::Blocking => Step::Sleep { deadline_ns: self.deadline_ns },
+            WaitMode::Adaptive if now - self.started_ns < self.spin_ns => Step::Spin,
+            WaitMode::Adaptive if self.yielded < self.yields => {
+                self.yielded += 1;
+                Step::Yield
+            }
+            WaitMode::Adaptive => Step::Sleep { deadline_ns: self.deadline_ns },
+        }
+    }
+}
+
+impl Node {
+    /// One step of waiting for something to arrive. `false`: the time is over.
+    #[inline]
+    pub(super) fn wait_for_arrival(&mut self, backoff: &mut Backoff) -> io::Result<bool> {
+        match backoff.step() {
+            Step::Spin => Ok(true),
+            Step::Yield => {
+                std::thread::yield_now();
+                Ok(true)
+            }
+            Step::Sleep { deadline_ns } => self.sleep(deadline_ns, None).map(|()| true),
+            Step::TimedOut => Ok(false),
+        }
+    }
+
+    /// One step of waiting for room on one link, or on each link that has queued messages.
+    #[inline]
+    pub(super) fn wait_for_room(
+        &mut self,
+        backoff: &mut Backoff,
+        link: Option<LinkId>,
+    ) -> io::Result<bool> {
+        match backoff.step() {
+            Step::Spin => Ok(true),
+            Step::Yield => {
+                std::thread::yield_now();
+                Ok(true)
+            }
+            Step::Sleep { deadline_ns } => self.sleep(deadline_ns, Some(link)).map(|()| true),
+            Step::TimedOut => Ok(false),
+        }
+    }
+
+    /// Arms every link whose sender may have used its signal, and the room word of full links.
+    /// `true`: nothing waits, and whatever comes from now on makes [`as_fd`](Self::as_fd)
+    /// readable. `false`: do not sleep, call `poll`.
+    fn arm_all(&mut self, room: Option<Option<LinkId>>) -> bool {
+        let mut armed = false;
+        for link in self.links.iter_mut().flatten() {
+            if link.rx.needs_arming {
+                link.rx.arm();
+                armed = true;
+            }
+            let full = match room {
+                None => link.queued > 0,
+                Some(None) => link.queued > 0,
+                Some(Some(id)) => link.id == id || link.queued > 0,
+            };
+            if full && let Some(tx) = &mut link.tx {
+                tx.arm_room();
+                armed = true;
+            }
+        }
+        if armed {
+            // Pairs with the senders' stores and loads; they make no fence (see `link.rs`).
+            sys::barrier_or_fence();
+        }
+        if self.inbox.is_pending() {
+            return false;
+        }
+        let waits_for = |id: LinkId, queued: usize| match room {
+            Some(Some(wanted)) => id == wanted || queued > 0,
+            _ => queued > 0,
+        };
+        for link in self.links.iter_mut().flatten() {
+            if link.rx.is_ready() {
+                return false;
+            }
+            if waits_for(link.id, link.queued) && link.tx.as_mut().is_some_and(|tx| tx.has_room()) {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn sleep(&mut self, deadline_ns: u64, room: Option<Option<LinkId>>) -> io::Result<()> {
+        if !self.arm_all(room) {
+            return Ok(());
+        }
+        let timeout = match deadline_ns {
+            u64::MAX => None,
+            deadline => Some(deadline.saturating_sub(sys::monotonic_ns())),
+        };
+        self.counters.sleeps.add(1);
+        let mut ready = Vec::new();
+        self.poller.wait(timeout, &mut ready)?;
+        self.take_signals(&ready);
+        Ok(())
+    }
+
+    /// Takes the bytes that signals left, so that the descriptor is no longer readable for them.
+    fn take_signals(&mut self, ready: &[Ready]) {
+        for ready in ready {
+            if ready.tag == INBOX_TAG {
+                continue;
+            }
+            let Some(Some(link)) = self.links.get_mut(ready.tag as usize) else { continue };
+            if link.rx.drain_signals() {
+                // The other end is gone; the control plane will say why.
+                if let Some(tx) = &link.tx
+                    && let Some(wake) = &tx.wake
+                {
+                    self.poller.remove(wake);
+                }
+            }
+            self.promote(ready.tag as u32);
+        }
+    }
+
+    /// A descriptor for epoll, tokio, asyncio and the like. Readable when something may have
+    /// arrived after [`prepare_to_wait`](Self::prepare_to_wait) said `true`; then call
+    /// [`poll`](Self::poll).
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.poller.as_fd()
+    }
+
+    /// To be called before waiting on [`as_fd`](Self::as_fd). `true`: nothing waits, and whatever
+    /// comes makes the descriptor readable. `false`: something has come; call `poll` first.
+    pub fn prepare_to_wait(&mut self) -> Result<bool, super::Forked> {
+        self.check_fork()?;
+        // Signals of an earlier wait: without this the descriptor would stay readable.
+        let mut ready = Vec::new();
+        if self.poller.wait(Some(0), &mut ready).is_ok() {
+            self.take_signals(&ready);
+        }
+        Ok(self.arm_all(None))
+    }
+}

@@ -1,0 +1,525 @@
+//! Two nodes of one process, as any two processes use them: each claim of the node's documentation.
+
+use hamlyn::node::{CloseReason, Event};
+use hamlyn::{
+    Accept, Access, Config, LinkId, MetadataIndex, Mode, Node, Piece, QueueId, SendError,
+    SlotConfig, SlotId, Ticket,
+};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+const LONG: Option<Duration> = Some(Duration::from_secs(20));
+
+/// A private runtime directory that goes with the value.
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new(name: &str) -> Self {
+        let dir = std::env::temp_dir().join(format!("hamlyn-node-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir(&dir).unwrap();
+        std::os::unix::fs::chown(&dir, None, None).unwrap();
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o700)).unwrap();
+        Self(dir)
+    }
+
+    fn config(&self) -> Config {
+        Config::default().dir(self.0.clone())
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+struct Receiver {
+    node: Node,
+    queue: QueueId,
+    slot: SlotId,
+    area: hamlyn::AreaId,
+    ticket: Ticket,
+}
+
+fn receiver(config: Config, bytes: usize, entries: u32) -> Receiver {
+    let mut node = Node::with_config(config).unwrap();
+    let area = node.message_area(bytes).unwrap();
+    let queue = node.notification_queue(entries).unwrap();
+    let slot = node.slot(SlotConfig::new(area, queue).metadata(entries)).unwrap();
+    let ticket = node.ticket(slot, MetadataIndex(0)).unwrap();
+    node.serve("test", Access::SameUser, Accept::Automatic(ticket.to_bytes().to_vec())).unwrap();
+    Receiver { node, queue, slot, area, ticket }
+}
+
+fn sender(config: Config) -> (Node, LinkId, Ticket) {
+    let mut node = Node::with_config(config).unwrap();
+    let link = node.connect("test", b"", Duration::from_secs(10)).unwrap();
+    let ticket = Ticket::from_bytes(node.greeting(link).unwrap()).unwrap();
+    (node, link, ticket)
+}
+
+fn pattern(n: usize) -> Vec<u8> {
+    (0..n).map(|i| (i * 31 + i / 251) as u8).collect()
+}
+
+fn wait_until(node: &mut Node, mut done: impl FnMut(&mut Node) -> bool) {
+    let start = Instant::now();
+    while !done(node) {
+        assert!(start.elapsed() < Duration::from_secs(20), "waited too long");
+        node.wait(Some(Duration::from_millis(50))).unwrap();
+    }
+}
+
+fn closed(node: &mut Node) -> CloseReason {
+    let mut reason = None;
+    wait_until(node, |node| {
+        while let Some(event) = node.next_event() {
+            if let Event::Closed { reason: r, .. } = event {
+                reason = Some(r);
+            }
+        }
+        reason.is_some()
+    });
+    reason.unwrap()
+}
+
+#[test]
+fn a_message_lands_where_its_ticket_says() {
+    let dir = Dir::new("lands");
+    let mut r = receiver(dir.config(), 4096, 8);
+    let (mut s, ..) = sender(dir.config());
+    for (data, metadata) in [
+        (&b"0123456789abcdef"[..], &b""[..]),
+        (b"01234567", b"meta"),
+        (b"", b""),
+        (b"", &[7; 60]),
+        (&[5; 1000], &[9; 33]),
+        (&[5; 17], b""),
+    ] {
+        let _ = s.send(&r.ticket, data, metadata, LONG).unwrap();
+        let n = r.node.recv(r.queue, LONG).unwrap();
+        assert!(n.is_for(r.slot));
+        assert_eq!(&r.node.area(r.area).unwrap()[..data.len()], data);
+        assert_eq!(r.node.metadata(r.slot, n.index).unwrap().user(), metadata);
+    }
+}
+
+#[test]
+fn a_long_message_arrives_whole_through_every_size_of_ring() {
+    for ring in [512u32, 1024, 4096, 32768] {
+        for bulk in [0u32, 1 << 20] {
+            let dir = Dir::new(&format!("long-{ring}-{bulk}"));
+            let config =
+                dir.config().ring_bytes(ring).bulk_ring_bytes(bulk).bulk_after_bytes(100_000u64);
+            let mut r = receiver(config.clone(), 3 << 20, 3);
+            let data = pattern((3 << 20) - 5);
+            let sent = data.clone();
+            let thread = std::thread::spawn(move || {
+                let (mut s, link, ticket) = sender(config);
+                for _ in 0..3 {
+                    let _ = s.send(&ticket, &sent, b"about it", LONG).unwrap();
+                }
+                let why = s.explain(link).unwrap();
+                s.close(LONG).unwrap();
+                why
+            });
+            for i in 0..3 {
+                if let Err(e) = r.node.recv(r.queue, LONG) {
+                    panic!("message {i}, ring {ring}, bulk {bulk}: {e}: {:?}", r.node.counters());
+                }
+            }
+            assert!(r.node.area(r.area).unwrap()[..data.len()] == data[..], "ring {ring}");
+            assert_eq!(r.node.metadata(r.slot, MetadataIndex(0)).unwrap().user(), b"about it");
+            let why = thread.join().unwrap();
+            assert_eq!(why.contains("bulk ring of"), bulk > 0, "{why}");
+        }
+    }
+}
+
+#[test]
+fn two_nodes_that_send_to_each_other_without_receiving_first_do_not_deadlock() {
+    let dir = Dir::new("cross");
+    let config = dir.config().ring_bytes(512u32).bulk_ring_bytes(0u32);
+    let mut a = receiver(config.clone(), 1 << 20, 1);
+    let thread = std::thread::spawn(move || {
+        let mut node = Node::with_config(config).unwrap();
+        let area = node.message_area(1 << 20).unwrap();
+        let queue = node.notification_queue(1).unwrap();
+        let slot = node.slot(SlotConfig::new(area, queue)).unwrap();
+        let mine = node.ticket(slot, MetadataIndex(0)).unwrap();
+        let link = node.connect("test", &mine.to_bytes(), Duration::from_secs(10)).unwrap();
+        let theirs = Ticket::from_bytes(node.greeting(link).unwrap()).unwrap();
+        let _ = node.send(&theirs, &pattern(1 << 20), b"", LONG).unwrap();
+        node.recv(queue, LONG).unwrap();
+        assert!(node.area(area).unwrap() == &pattern(1 << 20)[..]);
+    });
+    let mut link = None;
+    wait_until(&mut a.node, |node| {
+        if let Some(Event::Connected { link: l, .. }) = node.next_event() {
+            link = Some(l);
+        }
+        link.is_some()
+    });
+    let theirs = Ticket::from_bytes(a.node.greeting(link.unwrap()).unwrap()).unwrap();
+    let _ = a.node.send(&theirs, &pattern(1 << 20), b"", LONG).unwrap();
+    a.node.recv(a.queue, LONG).unwrap();
+    assert!(a.node.area(a.area).unwrap() == &pattern(1 << 20)[..]);
+    thread.join().unwrap();
+}
+
+#[test]
+fn a_node_sends_to_itself() {
+    let dir = Dir::new("self");
+    let mut r = receiver(dir.config().ring_bytes(512u32), 1 << 20, 1);
+    let data = pattern(1 << 20);
+    let ticket = r.ticket;
+    for _ in 0..3 {
+        let _ = r.node.send(&ticket, &data, b"x", LONG).unwrap();
+        r.node.recv(r.queue, LONG).unwrap();
+        assert!(r.node.area(r.area).unwrap() == &data[..]);
+    }
+}
+
+#[test]
+fn pieces_of_send_buffer_areas_are_gathered_and_then_reusable() {
+    let dir = Dir::new("gather");
+    let mut r = receiver(dir.config(), 1 << 16, 1);
+    let (mut s, ..) = sender(dir.config());
+    let t = s.primary();
+    let (a, b) = (s.send_buffer(t, 4096).unwrap(), s.send_buffer(t, 100_000).unwrap());
+    s.send_buffer_mut(t, a).unwrap().fill(1);
+    s.send_buffer_mut(t, b).unwrap().copy_from_slice(&pattern(100_000));
+    let pieces = [
+        Piece { tag: a, offset: 10, length: 20 },
+        Piece { tag: b, offset: 3, length: 50_000 },
+        Piece { tag: a, offset: 0, length: 0 },
+        Piece { tag: a, offset: 4095, length: 1 },
+    ];
+    let handle = s.post_send(t, &r.ticket, &pieces, b"gathered").unwrap();
+    assert!(s.remove_send_buffer(t, a).is_err() || s.is_reusable(&handle));
+    let thread = std::thread::spawn(move || {
+        assert!(s.flush(LONG).unwrap());
+        assert!(s.is_reusable(&handle));
+        s.remove_send_buffer(t, a).unwrap();
+        s
+    });
+    r.node.recv(r.queue, LONG).unwrap();
+    let _s = thread.join().unwrap();
+    let got = r.node.area(r.area).unwrap();
+    assert!(got[..20] == [1; 20] && got[20..50_020] == pattern(100_000)[3..50_003]);
+    assert_eq!(got[50_020], 1);
+    assert_eq!(r.node.metadata(r.slot, MetadataIndex(0)).unwrap().user(), b"gathered");
+}
+
+#[test]
+fn a_piece_outside_its_area_is_refused_and_nothing_is_queued() {
+    let dir = Dir::new("piece");
+    let r = receiver(dir.config(), 1 << 16, 1);
+    let (mut s, ..) = sender(dir.config());
+    let t = s.primary();
+    let tag = s.send_buffer(t, 64).unwrap();
+    for (offset, length) in [(0, 65), (65, 0), (u64::MAX, 1), (1, u64::MAX), (64, 1)] {
+        let error = s.post_send(t, &r.ticket, &[Piece { tag, offset, length }], b"").unwrap_err();
+        assert!(error.to_string().contains("not inside"), "{error}");
+    }
+    assert!(s.flush(Some(Duration::ZERO)).unwrap());
+}
+
+#[test]
+fn a_one_shot_entry_takes_one_message_until_it_is_armed() {
+    let dir = Dir::new("oneshot");
+    let mut r = receiver(dir.config(), 4096, 8);
+    let config = SlotConfig::new(r.area, r.node.notification_queue(4).unwrap())
+        .metadata(4)
+        .mode(Mode::ParanoidOneShot);
+    let queue = r.queue;
+    let slot = r.node.slot(config).unwrap();
+    let index = MetadataIndex(2);
+    r.node.arm(slot, index, Some(100..200)).unwrap();
+    let first = r.node.ticket(slot, index).unwrap();
+    let (mut s, ..) = sender(dir.config());
+    let _ = s.send(&first, &[1; 100], b"", LONG).unwrap();
+    let _ = s.send(&first, &[2; 100], b"", LONG).unwrap();
+    let _ = s.send(&r.ticket, b"done", b"", LONG).unwrap();
+    r.node.recv(queue, LONG).unwrap();
+    assert!(r.node.area(r.area).unwrap()[100..200] == [1; 100]);
+    let counters = r.node.counters();
+    assert!(counters.contains(&("refused_entry_closed", 1)), "{counters:?}");
+    r.node.arm(slot, index, Some(100..200)).unwrap();
+    let second = r.node.ticket(slot, index).unwrap();
+    assert_ne!(first.key, second.key);
+    let _ = s.send(&first, &[3; 100], b"", LONG).unwrap();
+    let _ = s.send(&second, &[4; 100], b"", LONG).unwrap();
+    let _ = s.send(&r.ticket, b"done", b"", LONG).unwrap();
+    r.node.recv(queue, LONG).unwrap();
+    assert!(r.node.area(r.area).unwrap()[100..200] == [4; 100]);
+    assert!(r.node.counters().contains(&("refused_wrong_key", 1)));
+}
+
+#[test]
+fn a_revoked_key_is_worthless_at_once_also_for_packets_on_their_way() {
+    let dir = Dir::new("revoke");
+    let mut r = receiver(dir.config(), 4096, 8);
+    let (mut s, ..) = sender(dir.config());
+    let _ = s.send(&r.ticket, b"in the ring", b"", LONG).unwrap();
+    r.node.revoke(r.slot).unwrap();
+    wait_until(&mut r.node, |node| node.counters().contains(&("refused_wrong_key", 1)));
+    assert_eq!(r.node.try_recv(r.queue).unwrap(), None);
+    assert!(r.node.area(r.area).unwrap().iter().all(|b| *b == 0));
+}
+
+#[test]
+fn what_was_sent_before_the_sender_left_arrives() {
+    let dir = Dir::new("leave");
+    let mut r = receiver(dir.config(), 4096, 100);
+    let (mut s, ..) = sender(dir.config());
+    for i in 0..100u8 {
+        let _ = s.send(&r.ticket, &[i; 16], b"", LONG).unwrap();
+    }
+    s.close(LONG).unwrap();
+    assert_eq!(closed(&mut r.node), CloseReason::Closed);
+    for _ in 0..100 {
+        assert!(r.node.try_recv(r.queue).unwrap().is_some());
+    }
+    assert_eq!(r.node.try_recv(r.queue).unwrap(), None);
+}
+
+#[test]
+fn a_sender_to_a_node_that_left_is_told() {
+    let dir = Dir::new("left");
+    let r = receiver(dir.config(), 4096, 1);
+    let (mut s, ..) = sender(dir.config());
+    let ticket = r.ticket;
+    drop(r);
+    closed(&mut s);
+    assert!(matches!(s.send(&ticket, b"x", b"", LONG), Err(SendError::Unreachable(_))));
+}
+
+#[test]
+fn a_send_that_times_out_can_be_finished() {
+    let dir = Dir::new("timeout");
+    let config = dir.config().ring_bytes(512u32).bulk_ring_bytes(0u32);
+    let mut r = receiver(config.clone(), 1 << 16, 1);
+    let (mut s, ..) = sender(config);
+    let data = pattern(1 << 16);
+    let error = s.send(&r.ticket, &data, b"", Some(Duration::from_millis(20))).unwrap_err();
+    let SendError::TimedOut { unfinished: Some(unfinished) } = error else { panic!("{error}") };
+    assert!(unfinished.bytes_sent() > 0 && unfinished.bytes_sent() < 512);
+    let thread = std::thread::spawn(move || {
+        let _ = s.send_rest(*unfinished, &data, b"", LONG).unwrap();
+        s
+    });
+    r.node.recv(r.queue, LONG).unwrap();
+    assert!(r.node.area(r.area).unwrap() == &pattern(1 << 16)[..]);
+    thread.join().unwrap();
+}
+
+#[test]
+fn guessing_keys_ends_the_link() {
+    let dir = Dir::new("guess");
+    let mut r = receiver(dir.config().wrong_keys_max(100u32), 4096, 1);
+    let (mut s, _, mut ticket) = sender(dir.config());
+    for i in 0..200 {
+        ticket.key = hamlyn::Key(i);
+        let _ = s.try_send(&ticket, b"guess", b"");
+    }
+    assert!(matches!(closed(&mut r.node), CloseReason::Misbehaved(_)));
+    assert!(r.node.counters().contains(&("links_closed_guessing", 1)));
+    closed(&mut s);
+}
+
+#[test]
+fn blocking_and_adaptive_receivers_lose_no_wake_up() {
+    for mode in [hamlyn::config::WaitMode::Blocking, hamlyn::config::WaitMode::Adaptive] {
+        let dir = Dir::new(&format!("wake-{mode:?}"));
+        let config = dir.config().wait_mode(mode).spin_ns(2_000u64);
+        let mut a = receiver(config.clone(), 4096, 1);
+        let thread = std::thread::spawn(move || {
+            let mut node = Node::with_config(config).unwrap();
+            let area = node.message_area(4096).unwrap();
+            let queue = node.notification_queue(1).unwrap();
+            let slot = node.slot(SlotConfig::new(area, queue)).unwrap();
+            let mine = node.ticket(slot, MetadataIndex(0)).unwrap();
+            let link = node.connect("test", &mine.to_bytes(), Duration::from_secs(10)).unwrap();
+            let theirs = Ticket::from_bytes(node.greeting(link).unwrap()).unwrap();
+            for i in 0..2000u64 {
+                let _ = node.send(&theirs, &i.to_le_bytes(), b"", LONG).unwrap();
+                node.recv(queue, LONG).unwrap();
+            }
+        });
+        let mut link = None;
+        wait_until(&mut a.node, |node| {
+            if let Some(Event::Connected { link: l, .. }) = node.next_event() {
+                link = Some(l);
+            }
+            link.is_some()
+        });
+        let theirs = Ticket::from_bytes(a.node.greeting(link.unwrap()).unwrap()).unwrap();
+        for i in 0..2000u64 {
+            a.node.recv(a.queue, LONG).unwrap();
+            assert_eq!(a.node.area(a.area).unwrap()[..8], i.to_le_bytes());
+            let _ = a.node.send(&theirs, &i.to_le_bytes(), b"", LONG).unwrap();
+        }
+        thread.join().unwrap();
+    }
+}
+
+#[test]
+fn a_sleeping_sender_is_told_of_room() {
+    let dir = Dir::new("room");
+    let config = dir
+        .config()
+        .ring_bytes(512u32)
+        .bulk_ring_bytes(0u32)
+        .wait_mode(hamlyn::config::WaitMode::Blocking);
+    let mut r = receiver(config.clone(), 1 << 20, 1);
+    let thread = std::thread::spawn(move || {
+        let (mut s, _, ticket) = sender(config);
+        let _ = s.send(&ticket, &pattern(100_000), b"", LONG).unwrap();
+        s
+    });
+    r.node.recv(r.queue, LONG).unwrap();
+    assert!(r.node.area(r.area).unwrap()[..100_000] == pattern(100_000));
+    thread.join().unwrap();
+}
+
+#[test]
+fn a_fast_message_brings_its_word() {
+    let dir = Dir::new("fast");
+    let mut r = receiver(dir.config(), 4096, 8);
+    let fast = r.node.fast_ticket(r.slot).unwrap();
+    let (mut s, ..) = sender(dir.config());
+    let _ = s.send_fast(&fast, b"payload", 0xdead_beef, LONG).unwrap();
+    let n = r.node.recv(r.queue, LONG).unwrap();
+    assert_eq!((n.index, n.word), (MetadataIndex::FAST, 0xdead_beef));
+    assert_eq!(&r.node.area(r.area).unwrap()[..7], b"payload");
+    let error = s.send_fast(&fast, &[0; 4096 * 8], 1, LONG).unwrap_err();
+    assert!(error.to_string().contains("does not fit"), "{error}");
+}
+
+#[test]
+fn data_moves_without_a_notification() {
+    let dir = Dir::new("silent");
+    let mut r = receiver(dir.config(), 4096, 8);
+    let (mut s, ..) = sender(dir.config());
+    let _ = s.send(&r.ticket.silent(), b"quiet", b"", LONG).unwrap();
+    wait_until(&mut r.node, |node| node.area(hamlyn_area(&r.area)).unwrap()[..5] == *b"quiet");
+    assert_eq!(r.node.try_recv(r.queue).unwrap(), None);
+    fn hamlyn_area(area: &hamlyn::AreaId) -> hamlyn::AreaId {
+        *area
+    }
+}
+
+#[test]
+fn a_group_is_announced_once_when_all_parts_have_come() {
+    let dir = Dir::new("group");
+    let mut r = receiver(dir.config(), 90_000, 8);
+    let parts = r.ticket.split_evenly(3).unwrap();
+    let threads: Vec<_> = parts
+        .into_iter()
+        .enumerate()
+        .map(|(i, part)| {
+            let config = dir.config();
+            std::thread::spawn(move || {
+                let (mut s, ..) = sender(config);
+                let _ = s.send(&part, &vec![i as u8 + 1; 30_000], b"", LONG).unwrap();
+                s.close(LONG).unwrap();
+            })
+        })
+        .collect();
+    r.node.recv(r.queue, LONG).unwrap();
+    let area = r.node.area(r.area).unwrap();
+    assert!((0..90_000).all(|i| area[i] == (i / 30_000) as u8 + 1));
+    assert_eq!(r.node.try_recv(r.queue).unwrap(), None);
+    threads.into_iter().for_each(|t| t.join().unwrap());
+}
+
+#[test]
+fn a_request_can_be_refused_with_a_reason() {
+    let dir = Dir::new("refuse");
+    let mut node = Node::with_config(dir.config()).unwrap();
+    node.serve("test", Access::SameUser, Accept::Ask).unwrap();
+    let config = dir.config();
+    let thread = std::thread::spawn(move || {
+        let mut s = Node::with_config(config).unwrap();
+        s.connect("test", b"let me in", Duration::from_secs(10)).unwrap_err().to_string()
+    });
+    let mut asked = false;
+    wait_until(&mut node, |node| {
+        if let Some(Event::Request { id, greeting, .. }) = node.next_event() {
+            assert_eq!(greeting, b"let me in");
+            node.refuse(id, "not today").unwrap();
+            asked = true;
+        }
+        asked
+    });
+    assert!(thread.join().unwrap().contains("not today"));
+}
+
+#[test]
+fn a_shared_node_serves_several_threads_and_makes_progress_alone() {
+    let dir = Dir::new("shared");
+    let Receiver { node, queue, area, ticket, .. } = receiver(dir.config(), 4096, 64);
+    let shared = node.share();
+    shared.start_progress().unwrap();
+    let (mut s, ..) = sender(dir.config());
+    let _ = s.send(&ticket, b"while nobody calls", b"", LONG).unwrap();
+    let start = Instant::now();
+    while &shared.lock().area(area).unwrap()[..5] != b"while" {
+        assert!(start.elapsed() < Duration::from_secs(20));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    for _ in 0..40 {
+        let _ = s.send(&ticket, b"x", b"", LONG).unwrap();
+    }
+    let threads: Vec<_> = (0..4)
+        .map(|_| {
+            let shared = shared.clone();
+            std::thread::spawn(move || {
+                (0..10).for_each(|_| drop(shared.recv(queue, LONG).unwrap()))
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|t| t.join().unwrap());
+    assert!(shared.recv(queue, LONG).is_ok());
+    shared.stop_progress();
+    assert!(shared.into_inner().is_ok());
+}
+
+#[test]
+fn detached_termini_send_from_their_own_threads() {
+    let dir = Dir::new("detached");
+    let mut r = receiver(dir.config(), 4096, 4000);
+    let config = dir.config();
+    let mut node = Node::with_config(config).unwrap();
+    let threads: Vec<_> = (0..3)
+        .map(|_| {
+            let mut t = node.detach_terminus("test", b"", Duration::from_secs(10)).unwrap();
+            let ticket = r.ticket;
+            std::thread::spawn(move || {
+                (0..1000).for_each(|_| t.send(&ticket, b"detached", b"", LONG).unwrap());
+                t
+            })
+        })
+        .collect();
+    for _ in 0..3000 {
+        r.node.recv(r.queue, LONG).unwrap();
+    }
+    threads.into_iter().for_each(|t| drop(t.join().unwrap()));
+}
+
+#[test]
+fn an_interface_discards_until_it_is_enabled() {
+    let dir = Dir::new("discard");
+    let mut r = receiver(dir.config(), 4096, 8);
+    r.node.disable();
+    let (mut s, ..) = sender(dir.config());
+    let _ = s.send(&r.ticket, b"lost", b"", LONG).unwrap();
+    wait_until(&mut r.node, |node| node.counters().contains(&("packets_discarded", 1)));
+    r.node.enable();
+    let _ = s.send(&r.ticket, b"kept", b"", LONG).unwrap();
+    r.node.recv(r.queue, LONG).unwrap();
+    assert_eq!(&r.node.area(r.area).unwrap()[..4], b"kept");
+}

@@ -1,78 +1,16 @@
 //! Connecting, accepting, closing, bulk rings and statistics between two control planes.
 #![cfg(feature = "os")]
 
-use hamlyn::config::Config;
+mod control_help;
+
+use control_help::*;
+use hamlyn::config::{Config, Housekeeping};
 use hamlyn::control::*;
+use hamlyn::link::cells::Lines;
 use hamlyn::link::ring::{RingReader, RingWriter};
 use hamlyn::link::{Body, Transmit};
 use hamlyn::wire::{Flags, Header, Key, MetadataIndex, NodeId, SlotIndex};
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-const LONG: Duration = Duration::from_secs(20);
-
-/// A directory of a test's own, removed afterwards.
-struct Dir(PathBuf);
-
-impl Dir {
-    fn new(name: &str) -> Self {
-        use std::os::unix::fs::DirBuilderExt;
-        let path = std::env::temp_dir().join(format!("hamlyn-test-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::DirBuilder::new().mode(0o700).create(&path).unwrap();
-        Self(path)
-    }
-
-    fn config(&self) -> Config {
-        Config::default().dir(self.0.clone()).shared_dir(self.0.join("shared"))
-    }
-}
-
-impl Drop for Dir {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-fn start(config: &Config, node: u32) -> Control {
-    Control::start(config, NodeId(node), Arc::new(move || format!("node {node}\n"))).unwrap()
-}
-
-fn next(control: &Control) -> ControlEvent {
-    let end = Instant::now() + LONG;
-    thread_local!(static LEFT: std::cell::RefCell<Vec<(usize, ControlEvent)>> = const { std::cell::RefCell::new(Vec::new()) });
-    let key = Arc::as_ptr(control.inbox()) as usize;
-    loop {
-        let found = LEFT.with_borrow_mut(|left| {
-            left.extend(control.inbox().take().into_iter().map(|event| (key, event)));
-            left.iter().position(|row| row.0 == key).map(|at| left.remove(at).1)
-        });
-        if let Some(event) = found {
-            return event;
-        }
-        assert!(Instant::now() < end, "no event came");
-        control.run_once(Duration::from_millis(1)).unwrap();
-    }
-}
-
-fn name(text: &str) -> ServiceName {
-    text.parse().unwrap()
-}
-
-/// Two control planes with one link between them.
-fn linked(config: &Config) -> (Control, NewLink, Control, NewLink) {
-    let (server, client) = (start(config, 1), start(config, 2));
-    server.serve(&name("x"), Access::SameUser, Accept::Automatic(b"welcome".to_vec())).unwrap();
-    let ours = client.connect(&name("x"), b"hello", LONG).unwrap();
-    let ControlEvent::Connected(theirs) = next(&server) else { panic!() };
-    (server, theirs, client, ours)
-}
-
-fn counter(control: &Control, name: &str) -> u64 {
-    let name = format!("control.{name}");
-    control.counters().iter().find(|row| row.0 == name).unwrap().1
-}
+use std::time::Duration;
 
 fn header() -> Header {
     Header {
@@ -81,7 +19,7 @@ fn header() -> Header {
         metadata_index: MetadataIndex(3),
         key: Key(4),
         offset: 5,
-        length: 100,
+        length: 50,
         delta: 0,
         metadata_len: 0,
         flags: Flags::NOTIFY,
@@ -89,17 +27,17 @@ fn header() -> Header {
     }
 }
 
-/// A packet of 100 bytes goes through.
+/// A packet of 50 bytes goes through.
 fn pass(from: (&NewLink, &NewLink)) {
     let mut writer = RingWriter::new(from.0.outgoing.lines(), from.0.incoming.freed(), 16384);
     let mut reader = RingReader::new(from.1.incoming.lines(), from.1.outgoing.freed());
     assert!(reader.peek().unwrap().is_none());
-    writer.transmit(&header(), &[], &[7u8; 100][..]).unwrap();
+    writer.transmit(&header(), &[], &[7u8; 50][..]).unwrap();
     let packet = reader.peek().unwrap().unwrap();
     assert_eq!(packet.header, header());
-    let mut data = [0; 100];
+    let mut data = [0; 50];
     packet.copy_data(&mut data);
-    assert_eq!(data, [7; 100]);
+    assert_eq!(data, [7; 50]);
     let lines = packet.lines();
     reader.release(lines);
     reader.publish();
@@ -125,4 +63,205 @@ fn a_link_carries_packets_both_ways() {
     client.close(ours.token);
     let ControlEvent::Closed { token, reason } = next(&server) else { panic!() };
     assert_eq!((token, reason), (theirs.token, CloseReason::Graceful));
+}
+
+#[test]
+fn a_request_waits_for_the_application() {
+    let dir = Dir::new("ask");
+    let config = dir.config();
+    let (server, client) = (start(&config, 1), start(&config, 2));
+    server.serve(&name("x"), Access::SameUser, Accept::Ask).unwrap();
+    std::thread::scope(|scope| {
+        let yes = scope.spawn(|| client.connect(&name("x"), b"please", LONG).unwrap());
+        let ControlEvent::Request { id, peer, greeting } = next(&server) else { panic!() };
+        assert_eq!((peer.node, &greeting[..]), (NodeId(2), &b"please"[..]));
+        assert!(matches!(server.accept(id, &[0; 4097]), Err(AcceptError::GreetingTooLong(4097))));
+        server.accept(id, b"yes").unwrap();
+        assert!(matches!(server.accept(id, b"yes"), Err(AcceptError::NoSuchRequest(_))));
+        let ControlEvent::Connected(link) = next(&server) else { panic!() };
+        assert_eq!(link.request, Some(id));
+        assert_eq!(yes.join().unwrap().greeting, b"yes");
+    });
+    std::thread::scope(|scope| {
+        let no = scope.spawn(|| client.connect(&name("x"), b"", LONG).unwrap_err());
+        let ControlEvent::Request { id, .. } = next(&server) else { panic!() };
+        server.refuse(id, "not today").unwrap();
+        let error = no.join().unwrap().to_string();
+        assert_eq!(error, "the server refused: the application refused: not today");
+    });
+    assert_eq!(counter(&server, "refused_application"), 1);
+}
+
+#[test]
+fn a_request_whose_time_is_up_is_withdrawn() {
+    let dir = Dir::new("withdrawn");
+    let config = dir.config();
+    let (server, client) = (start(&config, 1), start(&config, 2));
+    server.serve(&name("x"), Access::SameUser, Accept::Ask).unwrap();
+    let error = client.connect(&name("x"), b"", Duration::from_millis(20)).unwrap_err();
+    assert!(matches!(error, ConnectError::TimedOut(_)), "{error}");
+    let ControlEvent::Request { id, .. } = next(&server) else { panic!() };
+    let ControlEvent::RequestGone { id: gone } = next(&server) else { panic!() };
+    assert_eq!(id, gone);
+    assert!(matches!(server.accept(id, b""), Err(AcceptError::NoSuchRequest(_))));
+}
+
+#[test]
+fn either_side_gets_a_bulk_ring() {
+    let dir = Dir::new("bulk");
+    let (server, theirs, client, ours) = linked(&dir.config());
+    for (a, ta, b, tb) in
+        [(&client, ours.token, &server, theirs.token), (&server, theirs.token, &client, ours.token)]
+    {
+        a.request_bulk(ta);
+        let ControlEvent::BulkIncoming { token, lines: incoming } = next(b) else { panic!() };
+        assert_eq!(token, tb);
+        let ControlEvent::BulkOutgoing { token, lines: outgoing } = next(a) else { panic!() };
+        assert_eq!(token, ta);
+        assert_eq!(outgoing.lines().len(), (1 << 20) / 64);
+        assert_eq!(incoming.lines().len(), outgoing.lines().len());
+        let (own, other) = if ta == ours.token && std::ptr::eq(a, &client) {
+            (&ours, &theirs)
+        } else {
+            (&theirs, &ours)
+        };
+        let mut writer = RingWriter::new(outgoing, own.incoming.bulk_freed(), 1 << 16);
+        let reader = RingReader::new(incoming, other.outgoing.bulk_freed());
+        writer.transmit(&header(), &[], &[7u8; 50][..]).unwrap();
+        assert!(reader.peek().unwrap().is_some());
+        // Once is enough.
+        a.request_bulk(ta);
+        assert!(matches!(next(a), ControlEvent::BulkRefused { .. }));
+    }
+}
+
+#[test]
+fn a_side_that_wants_no_bulk_rings_gets_none() {
+    let dir = Dir::new("nobulk");
+    let (server, client) = (start(&dir.config().bulk_ring_bytes(0u32), 1), start(&dir.config(), 2));
+    server.serve(&name("x"), Access::SameUser, Accept::Automatic(vec![])).unwrap();
+    let link = client.connect(&name("x"), b"", LONG).unwrap();
+    assert!(!link.features.contains(LinkFeatures::BULK));
+    client.request_bulk(link.token);
+    let ControlEvent::BulkRefused { why, .. } = next(&client) else { panic!() };
+    assert_eq!(why, Reason::Feature);
+}
+
+#[test]
+fn bytes_beyond_the_quota_are_refused() {
+    let dir = Dir::new("bytes");
+    let server = start(&dir.config().bytes_per_user_max(200u64 << 10), 1);
+    let client = start(&dir.config(), 2);
+    server.serve(&name("x"), Access::SameUser, Accept::Automatic(vec![])).unwrap();
+    let first = client.connect(&name("x"), b"", LONG).unwrap();
+    client.request_bulk(first.token);
+    assert!(matches!(next(&client), ControlEvent::BulkRefused { why: Reason::Bytes, .. }));
+    let _second = client.connect(&name("x"), b"", LONG).unwrap();
+    let error = client.connect(&name("x"), b"", LONG).unwrap_err();
+    assert!(matches!(error, ConnectError::Refused { reason: Reason::Bytes, .. }), "{error}");
+    assert!(counter(&server, "refused_bytes") == 1);
+    // What is given back can be had again.
+    client.close(first.token);
+    until("a link fits", || client.connect(&name("x"), b"", LONG).is_ok());
+}
+
+#[test]
+fn links_beyond_the_limit_are_refused_on_either_side() {
+    let dir = Dir::new("links");
+    let server = start(&dir.config().links_max(2u32), 1);
+    let client = start(&dir.config().links_max(3u32), 2);
+    server.serve(&name("x"), Access::SameUser, Accept::Automatic(vec![])).unwrap();
+    let _links = [(); 2].map(|()| client.connect(&name("x"), b"", LONG).unwrap());
+    let error = client.connect(&name("x"), b"", LONG).unwrap_err();
+    assert!(matches!(error, ConnectError::Refused { reason: Reason::Links, .. }), "{error}");
+    let other = start(&dir.config(), 3);
+    other.serve(&name("y"), Access::SameUser, Accept::Automatic(vec![])).unwrap();
+    let _third = client.connect(&name("y"), b"", LONG).unwrap();
+    let error = client.connect(&name("y"), b"", LONG).unwrap_err();
+    assert!(matches!(error, ConnectError::Links(3)), "{error}");
+}
+
+#[test]
+fn a_violation_tells_the_other_end() {
+    let dir = Dir::new("violation");
+    let (server, theirs, client, ours) = linked(&dir.config());
+    server.violated(theirs.token);
+    let ControlEvent::Closed { token, reason } = next(&client) else { panic!() };
+    assert_eq!((token, reason), (ours.token, CloseReason::Expelled));
+    assert_eq!(counter(&server, "closed_by_us_violation"), 1);
+    assert_eq!(counter(&client, "closed_expelled"), 1);
+}
+
+#[test]
+fn the_end_of_a_control_plane_is_a_goodbye() {
+    let dir = Dir::new("goodbye");
+    let (server, theirs, client, _ours) = linked(&dir.config());
+    drop(server);
+    assert!(!dir.0.join("x").exists());
+    assert!(matches!(next(&client), ControlEvent::Closed { reason: CloseReason::Graceful, .. }));
+    drop(theirs);
+}
+
+#[test]
+fn statistics_are_text_from_the_owner() {
+    let dir = Dir::new("stat");
+    let config = dir.config();
+    let long = "counter 1\n".repeat(20_000);
+    let text = long.clone();
+    let server = Control::start(&config, NodeId(1), std::sync::Arc::new(move || text.clone()));
+    let server = server.unwrap();
+    server.serve(&name("x"), Access::SameUser, Accept::Ask).unwrap();
+    assert!(stat_of(&config, &name("x"), LONG).unwrap() == long);
+    let services = list_services(&config);
+    assert_eq!(services.len(), 1);
+    assert_eq!((&services[0].name[..], services[0].is_alive), ("x", Some(true)));
+}
+
+#[test]
+fn an_application_that_keeps_house_itself_connects_to_itself() {
+    let dir = Dir::new("self");
+    let config = dir.config().housekeeping(Housekeeping::Application);
+    let control = start(&config, 1);
+    control.serve(&name("x"), Access::SameUser, Accept::Automatic(vec![])).unwrap();
+    let ours = control.connect(&name("x"), b"", LONG).unwrap();
+    let ControlEvent::Connected(theirs) = next(&control) else { panic!() };
+    pass((&ours, &theirs));
+    pass((&theirs, &ours));
+}
+
+#[test]
+fn the_smallest_rings_and_unequal_ones_make_links() {
+    let dir = Dir::new("small");
+    for (a, b) in [(512u32, 512u32), (512, 1 << 20), (1 << 20, 512)] {
+        let (server, client) =
+            (start(&dir.config().ring_bytes(a), 1), start(&dir.config().ring_bytes(b), 2));
+        server.serve(&name("x"), Access::SameUser, Accept::Automatic(vec![])).unwrap();
+        let ours = client.connect(&name("x"), b"", LONG).unwrap();
+        let ControlEvent::Connected(theirs) = next(&server) else { panic!() };
+        assert_eq!(ours.outgoing.lines().lines().len(), b as usize / 64);
+        assert_eq!(ours.outgoing.bytes(), theirs.incoming.bytes());
+        assert_eq!(ours.incoming.bytes(), theirs.outgoing.bytes());
+        pass((&ours, &theirs));
+        pass((&theirs, &ours));
+    }
+}
+
+#[test]
+fn a_greeting_that_is_too_long_is_refused_before_anything_happens() {
+    let dir = Dir::new("greeting");
+    let config = dir.config();
+    let control = start(&config, 1);
+    let long = vec![0; GREETING_BYTES_MAX + 1];
+    let error = control.connect(&name("x"), &long, LONG).unwrap_err();
+    assert!(matches!(error, ConnectError::GreetingTooLong(4097)));
+    let error = control.serve(&name("x"), Access::SameUser, Accept::Automatic(long)).unwrap_err();
+    assert!(matches!(error, ServeError::GreetingTooLong(4097)));
+    assert!(!dir.0.join("x").exists());
+}
+
+#[test]
+fn a_setting_that_is_not_allowed_starts_nothing() {
+    let config = Config::default().links_max(0u32);
+    let error = Control::start(&config, NodeId(1), std::sync::Arc::new(String::new)).unwrap_err();
+    assert!(error.to_string().contains("HAMLYN_LINKS_MAX"), "{error}");
 }

@@ -1,0 +1,219 @@
+//! Names, directories, and who may take a name.
+#![cfg(feature = "os")]
+
+mod control_help;
+
+use control_help::*;
+use hamlyn::control::*;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+fn serve(control: &Control, text: &str) -> Result<(), ServeError> {
+    control.serve(&name(text), Access::SameUser, Accept::Ask)
+}
+
+fn connect(control: &Control, text: &str) -> ConnectError {
+    control.connect(&name(text), b"", LONG).unwrap_err()
+}
+
+#[test]
+fn a_name_in_use_is_refused_and_goes_on_being_served() {
+    let dir = Dir::new("inuse");
+    let (a, b) = (start(&dir.config(), 1), start(&dir.config(), 2));
+    a.serve(&name("x"), Access::SameUser, Accept::Automatic(vec![])).unwrap();
+    assert!(matches!(serve(&b, "x"), Err(ServeError::InUse(_))));
+    assert!(matches!(serve(&a, "x"), Err(ServeError::InUse(_))));
+    b.connect(&name("x"), b"", LONG).unwrap();
+    // Another name of the same process; and the first again when it is free.
+    serve(&a, "y").unwrap();
+    assert!(a.stop_serving(&name("x")) && !a.stop_serving(&name("x")));
+    serve(&b, "x").unwrap();
+}
+
+#[test]
+fn a_name_that_a_dead_process_left_is_taken_over() {
+    let dir = Dir::new("stale");
+    drop(UnixListener::bind(dir.0.join("x")).unwrap());
+    let control = start(&dir.config(), 1);
+    assert!(matches!(connect(&control, "x"), ConnectError::Stale(_)));
+    assert_eq!(list_services(&dir.config())[0].is_alive, Some(false));
+    serve(&control, "x").unwrap();
+    assert_eq!(list_services(&dir.config())[0].is_alive, Some(true));
+    // Only the socket is there: no lock file, nothing to clean up.
+    assert_eq!(std::fs::read_dir(&dir.0).unwrap().count(), 1);
+}
+
+#[test]
+fn of_many_that_race_for_a_stale_name_one_wins() {
+    let dir = Dir::new("race");
+    for _ in 0..20 {
+        drop(UnixListener::bind(dir.0.join("x")).unwrap());
+        let controls: Vec<_> = (0..4).map(|node| start(&dir.config(), node)).collect();
+        let winners = std::thread::scope(|scope| {
+            let all: Vec<_> = controls.iter().map(|c| scope.spawn(move || serve(c, "x"))).collect();
+            let results: Vec<_> = all.into_iter().map(|t| t.join().unwrap()).collect();
+            for error in results.iter().filter_map(|r| r.as_ref().err()) {
+                assert!(matches!(error, ServeError::InUse(_)), "{error}");
+            }
+            results.iter().filter(|r| r.is_ok()).count()
+        });
+        assert_eq!(winners, 1);
+        drop(controls);
+        assert!(!dir.0.join("x").exists());
+    }
+}
+
+#[test]
+fn what_is_no_socket_is_left_alone() {
+    let dir = Dir::new("nosocket");
+    std::fs::write(dir.0.join("x"), "precious").unwrap();
+    let control = start(&dir.config(), 1);
+    assert!(matches!(serve(&control, "x"), Err(ServeError::NotASocket(_))));
+    assert_eq!(std::fs::read_to_string(dir.0.join("x")).unwrap(), "precious");
+}
+
+#[test]
+fn a_name_taken_over_meanwhile_is_not_removed_by_the_one_before() {
+    let dir = Dir::new("meanwhile");
+    let a = start(&dir.config(), 1);
+    serve(&a, "x").unwrap();
+    std::fs::remove_file(dir.0.join("x")).unwrap();
+    let b = start(&dir.config(), 2);
+    serve(&b, "x").unwrap();
+    drop(a);
+    assert!(dir.0.join("x").exists());
+}
+
+#[test]
+fn a_name_that_is_not_there_says_where_it_was_looked_for() {
+    let dir = Dir::new("nothere");
+    let control = start(&dir.config(), 1);
+    let ConnectError::Find(FindError::NotFound { looked, .. }) = connect(&control, "x") else {
+        panic!()
+    };
+    assert!(looked[0].ends_with("/x"), "{looked:?}");
+    let error = connect(&control, "no-such-user-here@x");
+    assert!(
+        matches!(error, ConnectError::Find(FindError::Directory(DirectoryError::NoUser(_)))),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_long_directory_does_not_make_a_path_too_long() {
+    let dir = Dir::new("long");
+    let long = dir.0.join("d".repeat(120));
+    std::fs::create_dir(&long).unwrap();
+    set_mode(&long, 0o700);
+    let config = dir.config().dir(&long);
+    let (a, b) = (start(&config, 1), start(&config, 2));
+    a.serve(&name("x"), Access::SameUser, Accept::Automatic(vec![])).unwrap();
+    b.connect(&name("x"), b"", LONG).unwrap();
+}
+
+#[test]
+fn a_directory_that_others_can_change_is_not_used() {
+    let dir = Dir::new("open");
+    let control = start(&dir.config(), 1);
+    set_mode(&dir.0, 0o770);
+    let error = serve(&control, "x").unwrap_err();
+    assert!(matches!(error, ServeError::Directory(DirectoryError::Mode { .. })), "{error}");
+    let error = connect(&control, "x");
+    assert!(
+        matches!(error, ConnectError::Find(FindError::Directory(DirectoryError::Mode { .. }))),
+        "{error}"
+    );
+    set_mode(&dir.0, 0o700);
+    serve(&control, "x").unwrap();
+}
+
+#[test]
+fn a_directory_that_is_a_link_is_not_used() {
+    let dir = Dir::new("link");
+    std::fs::create_dir(dir.0.join("real")).unwrap();
+    symlink("real", dir.0.join("link")).unwrap();
+    let control = start(&dir.config().dir(dir.0.join("link")), 1);
+    let error = serve(&control, "x").unwrap_err();
+    assert!(matches!(error, ServeError::Directory(DirectoryError::Link(_))), "{error}");
+}
+
+#[test]
+fn serving_as_another_user_is_not_permitted() {
+    let dir = Dir::new("other");
+    let control = start(&dir.config(), 1);
+    let other = rustix::process::geteuid().as_raw() + 1;
+    let error = serve(&control, &format!("{other}@x")).unwrap_err();
+    assert!(matches!(error, ServeError::NotPermitted { .. }), "{error}");
+}
+
+#[test]
+fn the_shared_directory_is_made_once_and_checked() {
+    let dir = Dir::new("shared");
+    let config = dir.config();
+    let control = start(&config, 1);
+    let serve = || control.serve(&name("x"), Access::Anyone, Accept::Automatic(vec![]));
+    let error = serve().unwrap_err();
+    assert!(error.to_string().contains("hamlyn setup"), "{error}");
+    if !is_root() {
+        assert!(setup_shared_dir(&config).is_err());
+        eprintln!("SKIPPED: making the shared directory needs root");
+        return;
+    }
+    let path = setup_shared_dir(&config).unwrap();
+    setup_shared_dir(&config).unwrap();
+    serve().unwrap();
+    // By the user's number, by name, and without.
+    let client = start(&config, 2);
+    for text in ["0@x", "root@x", "x"] {
+        client.connect(&name(text), b"", LONG).unwrap();
+    }
+    let services = list_services(&config);
+    assert_eq!((&services[0].name[..], services[0].uid), ("0@x", Some(0)));
+    // Not sticky: anybody could put another's directory aside.
+    set_mode(&path, 0o777);
+    assert!(setup_shared_dir(&config).is_err());
+    let error = connect(&client, "0@x");
+    assert!(
+        matches!(error, ConnectError::Find(FindError::Directory(DirectoryError::Mode { .. }))),
+        "{error}"
+    );
+    // Somebody else's.
+    std::os::unix::fs::chown(&path, Some(4321), None).unwrap();
+    set_mode(&path, 0o1777);
+    let error = connect(&client, "0@x");
+    assert!(
+        matches!(error, ConnectError::Find(FindError::Directory(DirectoryError::Owner { .. }))),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_directory_of_a_user_that_belongs_to_another_is_not_used() {
+    if !is_root() {
+        eprintln!("SKIPPED: needs root");
+        return;
+    }
+    let dir = Dir::new("squatted");
+    let config = dir.config();
+    let shared = setup_shared_dir(&config).unwrap();
+    let squatted = shared.join("0");
+    std::fs::create_dir(&squatted).unwrap();
+    std::os::unix::fs::chown(&squatted, Some(4321), None).unwrap();
+    let control = start(&config, 1);
+    let error = control.serve(&name("x"), Access::Anyone, Accept::Ask).unwrap_err();
+    assert!(matches!(error, ServeError::Directory(DirectoryError::Owner { .. })), "{error}");
+    let error = connect(&control, "0@x");
+    assert!(
+        matches!(error, ConnectError::Find(FindError::Directory(DirectoryError::Owner { .. }))),
+        "{error}"
+    );
+}

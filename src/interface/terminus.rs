@@ -338,7 +338,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Terminus<M> {
 
     // ---- posting
 
-    #[inline]
+    #[inline(always)]
     fn queue(&mut self, link: LinkId) -> &mut LinkQueue {
         let i = link.index as usize;
         if i >= self.queues.len() || self.queues[i].link != link {
@@ -370,6 +370,24 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Terminus<M> {
     /// Messages that wait for `link`.
     pub fn waiting(&mut self, link: LinkId) -> usize {
         self.queue(link).entries.len()
+    }
+
+    /// Sends a message of one packet past the work queue, if nothing waits there and `push` puts
+    /// it into the link.
+    #[inline(always)]
+    pub fn send_directly(
+        &mut self,
+        link: LinkId,
+        push: impl FnOnce() -> bool,
+    ) -> Option<SendHandle> {
+        let terminus = self.index;
+        let queue = self.queue(link);
+        if !queue.entries.is_empty() || !push() {
+            return None;
+        }
+        queue.posted += 1;
+        queue.completed = queue.posted;
+        Some(SendHandle { terminus, link, sequence: queue.posted })
     }
 
     /// A message went to the link directly.

@@ -115,21 +115,12 @@ impl Node {
             && ticket.metadata_index != MetadataIndex::FAST
             && let Some(Some(link)) = self.links.get_mut(index)
             && let Some(tx) = &mut link.tx
-            && self.termini[0].is_idle(link.id)
         {
             let header = header_of(ticket, data.len() as u32, metadata.len() as u8, 0);
-            let mut body = [0u8; INLINE_BYTES];
-            match (data.len(), metadata.len()) {
-                (16, 0) => body.copy_from_slice(data),
-                (8, 0) => body[..8].copy_from_slice(data),
-                _ => {
-                    body[..metadata.len()].copy_from_slice(metadata);
-                    body[metadata.len()..metadata.len() + data.len()].copy_from_slice(data);
-                }
-            }
-            if tx.ring.push_line(&header, words_of(&body)).is_ok() {
+            let body = body_of(data, metadata);
+            let push = || tx.ring.push_line(&header, body).is_ok();
+            if let Some(handle) = self.termini[0].send_directly(link.id, push) {
                 tx.signal_if_asleep(header.flags);
-                let handle = self.termini[0].sent_directly(link.id);
                 self.counters.packets_sent.add(1);
                 self.counters.messages_sent.add(1);
                 self.counters.bytes_sent.add(data.len() as u64);
@@ -480,6 +471,22 @@ impl Node {
 fn count_long(tx: &mut SendHalf, bytes: u64) -> bool {
     tx.long_bytes = tx.long_bytes.saturating_add(bytes);
     !tx.bulk_asked && tx.bulk.is_none()
+}
+
+/// Metadata and data of up to 16 bytes together, in the order of the wire.
+#[inline(always)]
+fn body_of(data: &[u8], metadata: &[u8]) -> [u64; 2] {
+    // Words where the length is a word's: a copy of variable length is a call.
+    if let (Ok(data), []) = (<&[u8; 16]>::try_from(data), metadata) {
+        return words_of(data);
+    }
+    if let (Ok(data), []) = (<&[u8; 8]>::try_from(data), metadata) {
+        return [u64::from_le_bytes(*data), 0];
+    }
+    let mut body = [0u8; INLINE_BYTES];
+    body[..metadata.len()].copy_from_slice(metadata);
+    body[metadata.len()..metadata.len() + data.len()].copy_from_slice(data);
+    words_of(&body)
 }
 
 /// The header of a message of one packet.

@@ -15,7 +15,9 @@ use hamlyn::interface::{
     AreaId, Interface, LinkId, Mode, Notification, QueueId, Refusal, SlotConfig, SlotId,
 };
 use hamlyn::link::sim::{Fabric, Rng, SimLink, Trouble};
-use hamlyn::wire::{Flags, Key, METADATA_MAX, MetadataIndex, NodeId, Share, SlotIndex, Ticket};
+use hamlyn::wire::{
+    Flags, Header, Key, METADATA_MAX, MetadataIndex, NodeId, Share, SlotIndex, Ticket,
+};
 use std::collections::HashMap;
 
 fn each_seed(name: &str, run: fn(u64)) {
@@ -721,4 +723,50 @@ fn what_arrives_while_the_interface_is_disabled_is_gone() {
     world.settle();
     assert!(world.notified[place].is_empty() && world.bytes(place) == [UNTOUCHED; 100]);
     assert_eq!(world.counter("packets_discarded"), 2);
+}
+
+/// The packets of a message, without a link: headers and the bytes that they carry.
+fn cut(ticket: &Ticket, length: u64, metadata: usize, packet_bytes: u32) -> Vec<Header> {
+    let mut segmenter = Segmenter::new(ticket, length, metadata, 0, packet_bytes).unwrap();
+    let mut headers = Vec::new();
+    while !segmenter.is_done() {
+        let (header, range) = segmenter.next(packet_bytes);
+        assert_eq!(range.end - range.start, header.length as u64);
+        assert_eq!(range.start, header.offset - ticket.base);
+        segmenter.taken(&range);
+        headers.push(header);
+    }
+    headers
+}
+
+// Table 1: in every packet of a message, offset, length and delta vary and the rest is the same;
+// the metadata is in the first alone and counts towards the packet size.
+#[test]
+fn a_message_is_cut_into_self_describing_packets() {
+    let mut world = two_nodes(1, 9);
+    let place = world.place(1, 1000, Mode::Normal);
+    let ticket = Ticket { base: 100, share: Share::new(9).unwrap(), ..world.ticket(place) };
+    let headers = cut(&ticket, 130, 20, 64);
+    let pick = |f: fn(&Header) -> u64| headers.iter().map(f).collect::<Vec<_>>();
+    assert_eq!(pick(|h| h.offset), [100, 144, 208]);
+    assert_eq!(pick(|h| h.length as u64), [44, 64, 22]);
+    assert_eq!(pick(|h| h.metadata_len as u64), [20, 0, 0]);
+    assert_eq!(pick(|h| h.delta as u64), [1, 1, 7]);
+    let rest = |h: &Header| (h.destination, h.slot, h.metadata_index, h.key, h.flags);
+    assert!(headers.iter().all(|h| rest(h) == rest(&headers[0])));
+    // A message of no bytes at all is one packet, and says so with a delta of zero.
+    let headers = cut(&world.ticket(place), 0, 60, 64);
+    assert_eq!((headers.len(), headers[0].delta, headers[0].metadata_len), (1, 0, 60));
+}
+
+#[test]
+fn a_message_may_be_longer_than_four_gibibytes() {
+    let mut world = two_nodes(1, 9);
+    let place = world.place(1, 0, Mode::Normal);
+    let length = (5 << 30) + 3;
+    let ticket = Ticket { bound: length, ..world.ticket(place) };
+    let headers = cut(&ticket, length, 60, 1 << 20);
+    assert_eq!(headers.iter().map(|h| h.length as u64).sum::<u64>(), length);
+    assert_eq!(headers.last().unwrap().offset + headers.last().unwrap().length as u64, length);
+    assert_eq!(headers.iter().fold(0u32, |sum, h| sum.wrapping_add(h.delta)), 0);
 }

@@ -98,3 +98,8 @@ pub use interface::{
 #[cfg(feature = "os")]
 pub use node::{DetachedTerminus, Event, Node, RecvError, SendError, SharedNode, TerminusId};
 pub use wire::{Flags, Key, MetadataIndex, NodeId, Share, SlotIndex, Ticket};
+
+// The README's examples compile.
+#[cfg(all(doctest, feature = "os"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,0 +1,323 @@
+//! The repository checks itself: what the documents say of the code is compared with the code.
+//!
+//! Tables that are made from the code (settings, kernel features) are written anew by
+//! `TIDY_WRITE=1 cargo test --test tidy`.
+#![cfg(not(miri))]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(name: &str) -> String {
+    fs::read_to_string(root().join(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
+}
+
+/// Files below `dir` whose names end in `end`, as paths from the root; none where there is no
+/// such folder (the package on its own has no `cli`).
+fn files(dir: &str, end: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut left = vec![root().join(dir)];
+    while let Some(dir) = left.pop() {
+        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+            let path: PathBuf = entry.path();
+            if path.is_dir() {
+                left.push(path);
+            } else if path.to_string_lossy().ends_with(end) {
+                found.push(path.strip_prefix(root()).unwrap().to_string_lossy().into_owned());
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// The source with comments, strings and characters blanked, line by line.
+fn code(source: &str) -> String {
+    let mut out = String::with_capacity(source.len());
+    let mut rest = source;
+    let skip = |out: &mut String, text: &str| out.extend(text.chars().filter(|&c| c == '\n'));
+    while let Some(c) = rest.chars().next() {
+        let end = if rest.starts_with("//") {
+            rest.find('\n').unwrap_or(rest.len())
+        } else if rest.starts_with("/*") {
+            rest.find("*/").map_or(rest.len(), |i| i + 2)
+        } else if let Some(hashes) = raw_string(rest) {
+            let close = format!("\"{}", "#".repeat(hashes));
+            let body = 2 + hashes;
+            rest[body..].find(&close).map_or(rest.len(), |i| body + i + close.len())
+        } else if c == '"' {
+            string_end(rest)
+        } else if rest.starts_with("'\\") {
+            2 + rest[3..].find('\'').map_or(0, |i| i + 2)
+        } else if c == '\'' && rest.chars().nth(2) == Some('\'') {
+            rest.char_indices().nth(3).map_or(rest.len(), |(i, _)| i)
+        } else {
+            out.push(c);
+            rest = &rest[c.len_utf8()..];
+            continue;
+        };
+        skip(&mut out, &rest[..end]);
+        out.push(' ');
+        rest = &rest[end..];
+    }
+    out
+}
+
+fn raw_string(rest: &str) -> Option<usize> {
+    let after = rest.strip_prefix('r')?;
+    let hashes = after.len() - after.trim_start_matches('#').len();
+    after[hashes..].starts_with('"').then_some(hashes)
+}
+
+fn string_end(rest: &str) -> usize {
+    let mut escaped = false;
+    for (i, c) in rest.char_indices().skip(1) {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            '"' => return i + 1,
+            _ => {}
+        }
+    }
+    rest.len()
+}
+
+fn words(code: &str) -> impl Iterator<Item = &str> {
+    code.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty())
+}
+
+/// The rows of the table behind `<!-- table: NAME -->` in a document: cells without backquotes.
+fn table(document: &str, name: &str) -> Vec<Vec<String>> {
+    let text = read(document);
+    let mark = format!("<!-- table: {name} -->");
+    let from = text.find(&mark).unwrap_or_else(|| panic!("{document} has no {mark}"));
+    let rows = text[from + mark.len()..].trim_start().lines().take_while(|l| l.starts_with('|'));
+    rows.skip(2)
+        .map(|row| {
+            let cells = row.trim_matches('|').split('|');
+            cells.map(|cell| cell.trim().replace('`', "")).collect()
+        })
+        .collect()
+}
+
+#[test]
+fn every_source_file_says_at_its_head_what_it_is() {
+    for file in ["src", "cli/src", "tests", "examples"].iter().flat_map(|dir| files(dir, ".rs")) {
+        assert!(read(&file).starts_with("//! "), "{file} does not begin with `//! `");
+    }
+}
+
+#[test]
+fn unsafe_code_is_in_os_and_link_cells_alone() {
+    for file in files("src", ".rs") {
+        let allowed = file.starts_with("src/os/") || file == "src/link/cells.rs";
+        let found = code(&read(&file));
+        assert!(allowed || words(&found).all(|word| word != "unsafe"), "{file} has unsafe code");
+    }
+}
+
+/// What the code at `crate::` names: a module, or the modules of a group in braces.
+fn crate_paths(code: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for (i, _) in code.match_indices("crate::") {
+        if code[..i].ends_with(|c: char| c == '_' || c == '$' || c.is_alphanumeric()) {
+            continue;
+        }
+        let rest = &code[i + "crate::".len()..];
+        let first = |text: &str| words(text).next().unwrap_or_default().to_string();
+        match rest.strip_prefix('{') {
+            None => found.push(first(rest)),
+            Some(group) => {
+                let mut depth = 0;
+                let mut start = true;
+                for (at, c) in group.char_indices() {
+                    match c {
+                        '{' => depth += 1,
+                        '}' if depth == 0 => break,
+                        '}' => depth -= 1,
+                        ',' if depth == 0 => start = true,
+                        _ if start && !c.is_whitespace() => {
+                            start = false;
+                            found.push(first(&group[at..]));
+                        }
+                        _ => {}
+                    }
+                }
+            }
+        }
+    }
+    found
+}
+
+// The picture in ARCHITECTURE.md cannot rot: an arrow that is not there is forbidden, and one that
+// nobody uses is not drawn.
+#[test]
+fn modules_use_what_the_architecture_lets_them_use() {
+    let mut allowed = BTreeMap::new();
+    for row in table("ARCHITECTURE.md", "modules") {
+        let uses: BTreeSet<String> = words(&row[1]).map(String::from).collect();
+        allowed.insert(row[0].clone(), uses);
+    }
+    let mut used: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for file in files("src", ".rs").iter().filter(|file| *file != "src/lib.rs") {
+        let module = file["src/".len()..].split(['/', '.']).next().unwrap().to_string();
+        let entry = used.entry(module.clone()).or_default();
+        for path in crate_paths(&code(&read(file))) {
+            assert!(
+                allowed.contains_key(&path),
+                "{file} names crate::{path}, which is no module: name the module it is from"
+            );
+            if path != module {
+                entry.insert(path);
+            }
+        }
+    }
+    assert_eq!(used, allowed, "(left: the code; right: ARCHITECTURE.md)");
+}
+
+// Assembled, so that this file does not hold what it looks for.
+fn forbidden() -> Vec<String> {
+    let join = |parts: &[&str]| parts.concat();
+    vec![
+        join(&["TO", "DO"]),
+        join(&["FIX", "ME"]),
+        join(&["XX", "X"]),
+        join(&["todo", "!("]),
+        join(&["unimple", "mented!("]),
+        join(&["dbg", "!("]),
+        join(&["#[ig", "nore"]),
+        // Paths of one machine, and names of registries.
+        join(&["/wo", "rk/"]),
+        join(&["/ro", "ot/"]),
+        join(&["/ho", "me/"]),
+        join(&["crates", ".io"]),
+        join(&["docker", ".io"]),
+        join(&["pypi", ".org"]),
+        // One word for a thing: the papers'.
+        join(&["mail", "box"]),
+        join(&["white", "list"]),
+        join(&["black", "list"]),
+        // Claims that measure nothing.
+        join(&["blazing", "ly"]),
+        join(&["lightning", "-fast"]),
+    ]
+}
+
+#[test]
+fn no_file_holds_a_forbidden_word() {
+    let folders =
+        [("src", ".rs"), ("cli", ".rs"), ("tests", ".rs"), ("examples", ".rs"), ("fuzz", ".rs")];
+    let mut all: Vec<String> = folders.iter().flat_map(|(dir, end)| files(dir, end)).collect();
+    all.extend(files("docs", ".md"));
+    all.extend(files("scripts", ".sh"));
+    for entry in fs::read_dir(root()).unwrap().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name.ends_with(".md") || name.ends_with(".toml") || name == "Makefile" {
+            all.push(name);
+        }
+    }
+    all.retain(|file| !file.contains("/target/"));
+    for file in all {
+        let text = read(&file);
+        for word in forbidden() {
+            assert!(!text.contains(&word), "{file} holds {word:?}");
+        }
+    }
+}
+
+// Every refusal and every forced end that is counted is in the table of SECURITY.md, and that
+// table has no other.
+#[test]
+fn security_md_names_every_counter_of_a_refusal() {
+    let mut in_code: BTreeSet<String> =
+        hamlyn::interface::Refusal::ALL.iter().map(|r| r.counter_name().into()).collect();
+    let interface = hamlyn::interface::Counters::default().snapshot();
+    let control = control_counters();
+    in_code.extend(interface.iter().map(|(name, _)| name.to_string()).chain(control).filter(
+        |name| {
+            name == "packets_discarded"
+                || name.starts_with("links_closed_")
+                || name.contains("refused_")
+                || name.contains("closed_violation")
+                || name.contains("closed_by_us_violation")
+        },
+    ));
+    let in_table: BTreeSet<String> =
+        table("SECURITY.md", "refusals").into_iter().map(|row| row[0].clone()).collect();
+    assert_eq!(in_table, in_code, "(left: SECURITY.md; right: the code)");
+}
+
+/// The names in the `counters!` table of the control plane.
+fn control_counters() -> Vec<String> {
+    let source = code(&read("src/control/housekeeper.rs"));
+    let from = source.find("\ncounters! {").expect("the control plane's counters") + 11;
+    let to = from + source[from..].find('}').unwrap();
+    words(&source[from..to]).map(|name| format!("control.{name}")).collect()
+}
+
+#[cfg(feature = "os")]
+fn made_from_code(document: &str, name: &str, lines: Vec<String>) {
+    let text = read(document);
+    let mark = format!("<!-- table: {name} -->\n");
+    let from = text.find(&mark).unwrap_or_else(|| panic!("{document} has no {mark}")) + mark.len();
+    let is_row = |line: &&str| line.starts_with('|');
+    let length: usize = text[from..].split_inclusive('\n').take_while(is_row).map(str::len).sum();
+    let new = lines.join("\n") + "\n";
+    if text[from..from + length] == new {
+        return;
+    }
+    if std::env::var_os("TIDY_WRITE").is_some() {
+        fs::write(root().join(document), [&text[..from], &new, &text[from + length..]].concat())
+            .unwrap();
+    } else {
+        panic!("{document} differs from the code; TIDY_WRITE=1 cargo test --test tidy writes it");
+    }
+}
+
+#[cfg(feature = "os")]
+#[test]
+fn the_table_of_settings_is_that_of_the_code() {
+    let mut lines = vec![
+        "| setting | variable | default | allowed | what it does |".to_string(),
+        "| --- | --- | --- | --- | --- |".to_string(),
+    ];
+    for s in hamlyn::Config::default().settings() {
+        let value = if s.value.is_empty() { "(not set)".into() } else { format!("`{}`", s.value) };
+        lines.push(format!(
+            "| `{}` | `{}` | {value} | {} | {} |",
+            s.name, s.variable, s.allowed, s.meaning
+        ));
+    }
+    made_from_code("docs/settings.md", "settings", lines);
+}
+
+#[cfg(feature = "os")]
+#[test]
+fn the_table_of_kernel_features_is_that_of_the_code() {
+    let mut lines = vec![
+        "| feature | since Linux | used for | without it |".to_string(),
+        "| --- | --- | --- | --- |".to_string(),
+    ];
+    for row in hamlyn::os::sys::KernelFeatures::detect().rows {
+        let (name, since) = (row.name, row.since);
+        lines.push(format!("| {name} | {since} | {} | {} |", row.used_for, row.otherwise));
+    }
+    made_from_code("docs/kernels.md", "features", lines);
+}
+
+#[test]
+fn the_lexer_blanks_comments_and_strings_and_nothing_else() {
+    let source = "a // unsafe\n\"un\\\"safe\" b '\"' 'x' r#\"un\"safe\"# 'life: /* unsafe */ c";
+    let left: Vec<_> = code(source).split_whitespace().map(String::from).collect();
+    assert_eq!(left, ["a", "b", "'life:", "c"]);
+}
+
+#[test]
+fn paths_are_found_alone_and_in_groups() {
+    let source = "use crate::a::B; use crate::{b::{C, D}, e}; $crate::x; pub(crate) fn f()";
+    assert_eq!(crate_paths(source), ["a", "b", "e"]);
+}

@@ -5,8 +5,8 @@ set -eu
 cd "$(dirname "$0")/.."
 . scripts/common.sh
 
-# The first release with the 2024 edition; the same as `rust-version` in Cargo.toml.
-RUST_MINOR_MIN=85
+# The same as `rust-version` in Cargo.toml.
+RUST_MINOR_MIN=88
 
 as_root() {
     if [ "$(id -u)" = 0 ]; then "$@"

@@ -124,7 +124,7 @@ fn random_frames_change_nothing_for_others() {
     for _ in 0..300 {
         let fd = stranger(&dir);
         let purpose = [Purpose::Link, Purpose::Wake, Purpose::Stat][random() as usize % 3];
-        let mut frames = vec![
+        let mut frames = [
             Frame::Hello(hello_of(purpose)),
             Frame::Filled,
             Frame::Bye,

@@ -481,7 +481,9 @@ fn a_shared_node_serves_several_threads_and_makes_progress_alone() {
         .map(|_| {
             let shared = shared.clone();
             std::thread::spawn(move || {
-                (0..10).for_each(|_| drop(shared.recv(queue, LONG).unwrap()))
+                for _ in 0..10 {
+                    shared.recv(queue, LONG).unwrap();
+                }
             })
         })
         .collect();

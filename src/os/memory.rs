@@ -279,14 +279,14 @@ pub struct Region {
 impl Region {
     /// Maps what this process writes. `bytes` is [`region_bytes`] of the ring's size.
     pub fn map_writable(fd: impl AsFd, bytes: usize) -> io::Result<Self> {
-        assert!(bytes > READER_WORDS_BYTES && bytes % LINE_BYTES == 0);
+        assert!(bytes > READER_WORDS_BYTES && bytes.is_multiple_of(LINE_BYTES));
         let mapping = Mapping::shared(fd, bytes, ProtFlags::READ | ProtFlags::WRITE)?;
         Ok(Self { mapping: Arc::new(mapping) })
     }
 
     /// Maps what the other process writes.
     pub fn map_read_only(fd: impl AsFd, bytes: usize) -> io::Result<Self> {
-        assert!(bytes > READER_WORDS_BYTES && bytes % LINE_BYTES == 0);
+        assert!(bytes > READER_WORDS_BYTES && bytes.is_multiple_of(LINE_BYTES));
         let mapping = Mapping::shared(fd, bytes, ProtFlags::READ)?;
         Ok(Self { mapping: Arc::new(mapping) })
     }
@@ -361,7 +361,7 @@ unsafe impl Sync for RegionLines {}
 
 impl RegionLines {
     fn new(mapping: &Arc<Mapping>, from: usize) -> Self {
-        assert!(from <= mapping.bytes && from % LINE_BYTES == 0);
+        assert!(from <= mapping.bytes && from.is_multiple_of(LINE_BYTES));
         // SAFETY: `from` is inside the mapping, and the mapping begins on a page.
         let first = unsafe { mapping.start.add(from).cast() };
         Self { first, count: lines_of(mapping.bytes - from), mapping: Arc::clone(mapping) }

@@ -100,10 +100,16 @@ fn a_request_whose_time_is_up_is_withdrawn() {
     server.serve(&name("x"), Access::SameUser, Accept::Ask).unwrap();
     let error = client.connect(&name("x"), b"", Duration::from_millis(20)).unwrap_err();
     assert!(matches!(error, ConnectError::TimedOut(_)), "{error}");
-    let ControlEvent::Request { id, .. } = next(&server) else { panic!() };
-    let ControlEvent::RequestGone { id: gone } = next(&server) else { panic!() };
-    assert_eq!(id, gone);
-    assert!(matches!(server.accept(id, b""), Err(AcceptError::NoSuchRequest(_))));
+    // It was withdrawn before anybody saw it.
+    until("it is withdrawn", || counter(&server, "left_half_way") == 1);
+    assert!(server.inbox().take().is_empty());
+    std::thread::scope(|scope| {
+        scope.spawn(|| client.connect(&name("x"), b"", Duration::from_millis(200)).unwrap_err());
+        let ControlEvent::Request { id, .. } = next(&server) else { panic!() };
+        let ControlEvent::RequestGone { id: gone } = next(&server) else { panic!() };
+        assert_eq!(id, gone);
+        assert!(matches!(server.accept(id, b""), Err(AcceptError::NoSuchRequest(_))));
+    });
 }
 
 #[test]
@@ -264,4 +270,25 @@ fn a_setting_that_is_not_allowed_starts_nothing() {
     let config = Config::default().links_max(0u32);
     let error = Control::start(&config, NodeId(1), std::sync::Arc::new(String::new)).unwrap_err();
     assert!(error.to_string().contains("HAMLYN_LINKS_MAX"), "{error}");
+}
+
+#[test]
+fn a_program_that_takes_no_events_is_not_filled_with_them() {
+    let dir = Dir::new("events");
+    let (server, client) =
+        (start(&dir.config().ring_bytes(512u32), 1), start(&dir.config().ring_bytes(512u32), 2));
+    server.serve(&name("x"), Access::SameUser, Accept::Automatic(vec![])).unwrap();
+    // Each link that comes and goes leaves two events.
+    let mut made = 0;
+    while counter(&server, "rests") == 0 {
+        if let Ok(link) = client.connect(&name("x"), b"", Duration::from_millis(500)) {
+            client.close(link.token);
+            made += 1;
+        }
+        assert!(made < 1000);
+    }
+    let events = server.inbox().take();
+    assert!((1000..1100).contains(&events.len()), "{}", events.len());
+    drop(events);
+    client.connect(&name("x"), b"", LONG).unwrap();
 }

@@ -8,7 +8,7 @@
 //!   +---refused, too slow, nonsense---> CLOSING               without BYE: PARTING
 //! ```
 //! One thread asleep in epoll, or the application's own loop ([`Control::as_fd`],
-//! [`Control::run_once`]), goes through [`Shared::turn`]. Each connection is a state in a table;
+//! [`Control::run_once`]), goes through `Shared::turn`. Each connection is a state in a table;
 //! everything done for one is a few system calls that cannot block, so no peer holds up another.
 //! Calls of the application take the same lock for as long.
 //!
@@ -18,7 +18,7 @@
 //! the end of a socket and the moment when the kernel says that its process is dead.
 //!
 //! Never: a lock is held while the application's code runs, or while waiting; a connection is in
-//! no account ([`State::users`]); a descriptor of a stranger's is closed where somebody waits.
+//! no account (`State::users`); a descriptor of a stranger's is closed where somebody waits.
 
 use super::handshake::{self, Attempt, ConnectError, Guarded, Ours, ServerFiles};
 use super::hello::{self, COOKIE_BYTES, Frame, FrameError, Hello, LinkFeatures, Purpose, Reason};
@@ -183,6 +183,15 @@ impl Inbox {
 
     fn put(&self, event: ControlEvent) {
         let mut events = self.lock();
+        // A request that nobody has seen yet is withdrawn in silence.
+        if let ControlEvent::RequestGone { id: gone } = event {
+            let is_it =
+                |e: &ControlEvent| matches!(e, ControlEvent::Request { id, .. } if *id == gone);
+            if let Some(at) = events.iter().position(is_it) {
+                events.remove(at);
+                return;
+            }
+        }
         if events.is_empty() {
             self.bell.ring();
         }
@@ -287,6 +296,8 @@ counters! {
     refused_bulk,
     /// No descriptors or no memory for a new connection.
     refused_exhausted,
+    /// Times that a listener rested, there being no room for a new connection or its events.
+    rests,
 }
 
 fn count(counter: &AtomicU64) {
@@ -413,6 +424,11 @@ const PARTING_NS: u64 = 100_000_000;
 const EXHAUSTED_NS: u64 = 50_000_000;
 /// Frames taken from one connection before the next one's turn.
 const FRAMES_PER_TURN: usize = 8;
+/// Frames that are still read of a process that has died. An honest one has a handful there.
+const FRAMES_OF_THE_DEAD: usize = 32;
+/// Events that may wait for the application. Beyond, nobody new is accepted: a peer that comes
+/// and goes must not fill the memory of a program that makes no calls.
+const EVENTS_MAX: usize = 1024;
 /// Connections taken from one listener before anything else.
 const ACCEPTS_PER_TURN: usize = 16;
 
@@ -939,8 +955,13 @@ impl Shared {
         match ready.tag & 3 {
             LISTENER => self.accept_some(state, id),
             PIDFD => {
-                // What it said before it died comes first: it may be a goodbye.
-                while state.connections.contains_key(&id) && self.read_one(state, id) {}
+                // What it said before it died comes first: it may be a goodbye. Bounded, because a
+                // child of it may hold the socket and go on talking.
+                for _ in 0..FRAMES_OF_THE_DEAD {
+                    if !state.connections.contains_key(&id) || !self.read_one(state, id) {
+                        break;
+                    }
+                }
                 if state.connections.contains_key(&id) {
                     self.ended(state, id, CloseReason::Died);
                 }
@@ -996,13 +1017,19 @@ impl Shared {
             if service.is_paused {
                 return;
             }
-            match socket::accept(&service.listener.fd) {
+            let accepted = if self.inbox.lock().len() < EVENTS_MAX {
+                socket::accept(&service.listener.fd)
+            } else {
+                Err(io::ErrorKind::ResourceBusy.into())
+            };
+            match accepted {
                 Ok(Some(socket)) => self.accepted(state, id, socket),
                 Ok(None) => return,
                 Err(_) => {
-                    // No descriptors or no memory: the listener rests, or it would be ready all
-                    // the time. Who waits in its queue is served when there is room again.
-                    count(&self.counters.refused_exhausted);
+                    // No descriptors, no memory, or an application that takes no events: the
+                    // listener rests, or it would be ready all the time. Who waits in its queue
+                    // is served when there is room again.
+                    count(&self.counters.rests);
                     let service = state.services.get_mut(&id).expect("looked up above");
                     service.is_paused = true;
                     let _ = self.poller.pause(&service.listener.fd, tag(id, LISTENER));

@@ -281,10 +281,13 @@ pub fn private_dir(config: &Config) -> PathBuf {
     if let Some(dir) = &config.dir {
         return dir.clone();
     }
-    match std::env::var_os("XDG_RUNTIME_DIR") {
-        Some(dir) if Path::new(&dir).is_absolute() && Path::new(&dir).is_dir() => {
-            Path::new(&dir).join("hamlyn")
-        }
+    // One that a change of user has left behind is not this user's.
+    let is_own = |dir: &Path| {
+        use std::os::unix::fs::MetadataExt;
+        dir.is_absolute() && dir.metadata().is_ok_and(|m| m.is_dir() && m.uid() == euid())
+    };
+    match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from) {
+        Some(dir) if is_own(&dir) => dir.join("hamlyn"),
         _ => PathBuf::from(std::format!("/tmp/hamlyn-{}", euid())),
     }
 }

@@ -5,7 +5,6 @@
 //! - [`socket`]: Unix sockets that keep frames apart and carry descriptors, and who is at the
 //!   other end of one.
 //! - [`sys`]: barriers, pinning, limits, clocks, event descriptors, and what the kernel offers.
-#![allow(unsafe_code)]
 
 pub mod memory;
 pub mod socket;

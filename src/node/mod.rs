@@ -28,7 +28,7 @@ pub use detached::DetachedTerminus;
 pub use links::{CloseReason, ConnectError, Event, LinkError};
 pub use receive::RecvError;
 pub use send::{SendError, Unfinished};
-pub use shared::SharedNode;
+pub use shared::{NodeGuard, SharedNode};
 
 use crate::config::{Config, ConfigError};
 use crate::control::{

@@ -9,6 +9,7 @@ use super::Node;
 use crate::config::{Config, WaitMode};
 use crate::interface::LinkId;
 use crate::os::sys::{self, Ready};
+use crate::wire::NodeId;
 use core::time::Duration;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -225,12 +226,22 @@ impl Node {
     /// To be called before waiting on [`as_fd`](Self::as_fd). `true`: nothing waits, and whatever
     /// comes makes the descriptor readable. `false`: something has come; call `poll` first.
     pub fn prepare_to_wait(&mut self) -> Result<bool, super::Forked> {
+        self.prepare_to_wait_for(None)
+    }
+
+    /// [`prepare_to_wait`](Self::prepare_to_wait), also for room towards a node.
+    pub(super) fn prepare_to_wait_for(
+        &mut self,
+        room: Option<NodeId>,
+    ) -> Result<bool, super::Forked> {
         self.check_fork()?;
         // Signals of an earlier wait: without this the descriptor would stay readable.
         let mut ready = Vec::new();
         if self.poller.wait(Some(0), &mut ready).is_ok() {
             self.take_signals(&ready);
         }
-        Ok(self.arm_all(None))
+        let index = room.and_then(|node| self.routes.get(&node).copied());
+        let link = index.and_then(|i| self.links.get(i as usize)?.as_ref()).map(|link| link.id);
+        Ok(self.arm_all(link.map(Some)))
     }
 }

@@ -6,6 +6,8 @@
 //!   other end of one.
 //! - [`sys`]: barriers, pinning, limits, clocks, event descriptors, and what the kernel offers.
 
+#![allow(unsafe_code)]
+
 pub mod memory;
 pub mod socket;
 pub mod sys;

@@ -96,6 +96,9 @@ pub enum ConnectError {
     Forked(#[from] Forked),
 }
 
+/// How many links that have ended are remembered.
+const DEPARTED_MAX: usize = 256;
+
 /// A link that cannot be named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is gone, or belongs to another node")]
@@ -132,9 +135,16 @@ impl Node {
         self.link(link).map(|link| link.greeting.as_slice())
     }
 
-    /// Who is at the other end of a link, as the kernel says.
+    /// Who is at the other end of a link, as the kernel says. Also of the links that ended last,
+    /// since a message may be read after its sender has left.
     pub fn peer(&self, link: LinkId) -> Result<&Peer, LinkError> {
-        self.link(link).map(|link| &link.peer)
+        match self.link(link) {
+            Ok(link) => Ok(&link.peer),
+            Err(e) => {
+                let departed = self.departed.iter().rev().find(|departed| departed.0 == link);
+                departed.map(|departed| &departed.1).ok_or(e)
+            }
+        }
     }
 
     /// The links that there are.
@@ -352,6 +362,10 @@ impl Node {
         if let Some(wake) = link.rx.wake() {
             self.poller.remove(wake);
         }
+        if self.departed.len() == DEPARTED_MAX {
+            self.departed.pop_front();
+        }
+        self.departed.push_back((id, link.peer));
         self.termini.iter_mut().map(|terminus| terminus.drop_link(id)).sum()
     }
 

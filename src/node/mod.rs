@@ -32,11 +32,11 @@ pub use shared::{NodeGuard, SharedNode};
 
 use crate::config::{Config, ConfigError};
 use crate::control::{
-    Accept, Access, Control, Inbox, NameError, ServeError, ServiceName, StartError,
+    Accept, Access, Control, Inbox, NameError, Peer, ServeError, ServiceName, StartError,
 };
 use crate::interface::terminus::{PostError, Tag, Terminus};
 use crate::interface::{
-    AreaError, AreaId, Counters, Interface, MetadataEntry, QueueError, QueueId, SlotConfig,
+    AreaError, AreaId, Counters, Interface, LinkId, MetadataEntry, QueueError, QueueId, SlotConfig,
     SlotError, SlotId,
 };
 use crate::os::memory::{self, AreaMemory, AreaReport, ForkGuard};
@@ -143,6 +143,8 @@ pub struct Node {
     /// Messages in all work queues.
     queued: usize,
     events: VecDeque<Event>,
+    /// Who was at the other end of the links that ended last.
+    departed: VecDeque<(LinkId, Peer)>,
     poller: Poller,
     fork_guard: ForkGuard,
     /// Slots of removed keys cannot be guessed: keys come from the system's generator, in lots.
@@ -228,6 +230,7 @@ impl Node {
             last_route: (NodeId(!id.0), u32::MAX),
             queued: 0,
             events: VecDeque::new(),
+            departed: VecDeque::new(),
             poller,
             fork_guard: ForkGuard::new().map_err(os("a page for telling forked children"))?,
             keys: Keys::new(),

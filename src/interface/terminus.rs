@@ -372,33 +372,19 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Terminus<M> {
         self.queue(link).entries.len()
     }
 
-    /// Sends a message of one packet past the work queue, if nothing waits there and `push` puts
-    /// it into the link.
+    /// The way past the work queue, if nothing waits there.
     #[inline(always)]
-    pub fn send_directly(
-        &mut self,
-        link: LinkId,
-        push: impl FnOnce() -> bool,
-    ) -> Option<SendHandle> {
+    pub fn direct(&mut self, link: LinkId) -> Option<Direct<'_>> {
         let terminus = self.index;
         let queue = self.queue(link);
-        if !queue.entries.is_empty() || !push() {
-            return None;
-        }
-        queue.posted += 1;
-        queue.completed = queue.posted;
-        Some(SendHandle { terminus, link, sequence: queue.posted })
+        queue.entries.is_empty().then_some(Direct { terminus, queue })
     }
 
     /// A message went to the link directly.
     #[inline(always)]
     pub fn sent_directly(&mut self, link: LinkId) -> SendHandle {
         let terminus = self.index;
-        let queue = self.queue(link);
-        debug_assert!(queue.entries.is_empty());
-        queue.posted += 1;
-        queue.completed = queue.posted;
-        SendHandle { terminus, link, sequence: queue.posted }
+        Direct { terminus, queue: self.queue(link) }.sent()
     }
 
     fn post(&mut self, link: LinkId, work: Work) -> Result<SendHandle, PostError> {
@@ -526,6 +512,24 @@ fn pad(metadata: &[u8]) -> [u8; METADATA_MAX] {
     let mut padded = [0; METADATA_MAX];
     padded[..metadata.len()].copy_from_slice(metadata);
     padded
+}
+
+/// A message may go to the link past the work queue: nothing waits there.
+#[derive(Debug)]
+pub struct Direct<'a> {
+    terminus: u32,
+    queue: &'a mut LinkQueue,
+}
+
+impl Direct<'_> {
+    /// The link has taken it.
+    #[inline(always)]
+    pub fn sent(self) -> SendHandle {
+        debug_assert!(self.queue.entries.is_empty());
+        self.queue.posted += 1;
+        self.queue.completed = self.queue.posted;
+        SendHandle { terminus: self.terminus, link: self.queue.link, sequence: self.queue.posted }
+    }
 }
 
 /// A packet that a link took.

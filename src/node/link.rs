@@ -17,7 +17,7 @@ use crate::interface::LinkId;
 use crate::link::ring::{RingReader, RingViolation, RingWriter, packet_lines_max};
 use crate::link::sleep::{Barrier, Signaller, Sleeper};
 use crate::link::{Full, Source, Transmit};
-use crate::os::memory::{RegionLines, RegionWord};
+use crate::os::memory::{RegionLines, RegionWord, close_elsewhere};
 use crate::os::socket;
 use crate::wire::{Flags, Header};
 use std::os::fd::OwnedFd;
@@ -228,8 +228,15 @@ impl ReceiveHalf {
         let Some(wake) = &self.wake else { return false };
         for _ in 0..SIGNALS_PER_TURN {
             match socket::receive(wake, &mut [0; 8]) {
-                Ok(received) if received.bytes > 0 => {}
-                Ok(_) => return true,
+                Ok(received) => {
+                    if !received.descriptors.is_empty() {
+                        // Closing a stranger's descriptor may block; no one waits for it.
+                        close_elsewhere(received.descriptors);
+                    }
+                    if received.bytes == 0 {
+                        return true;
+                    }
+                }
                 Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return false,
                 Err(_) => return true,
             }

@@ -118,8 +118,10 @@ impl Node {
         {
             let header = header_of(ticket, data.len() as u32, metadata.len() as u8, 0);
             let body = body_of(data, metadata);
-            let push = || tx.ring.push_line(&header, body).is_ok();
-            if let Some(handle) = self.termini[0].send_directly(link.id, push) {
+            if let Some(direct) = self.termini[0].direct(link.id)
+                && tx.ring.push_line(&header, body).is_ok()
+            {
+                let handle = direct.sent();
                 tx.signal_if_asleep(header.flags);
                 self.counters.packets_sent.add(1);
                 self.counters.messages_sent.add(1);

@@ -206,9 +206,7 @@ impl Node {
             let Some(Some(link)) = self.links.get_mut(ready.tag as usize) else { continue };
             if link.rx.drain_signals() {
                 // The other end is gone; the control plane will say why.
-                if let Some(tx) = &link.tx
-                    && let Some(wake) = &tx.wake
-                {
+                if let Some(wake) = link.rx.wake() {
                     self.poller.remove(wake);
                 }
             }

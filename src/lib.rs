@@ -83,7 +83,6 @@ pub mod link;
 #[cfg(feature = "os")]
 pub mod node;
 #[cfg(feature = "os")]
-#[allow(unsafe_code)]
 pub mod os;
 pub mod wire;
 

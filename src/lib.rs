@@ -3,8 +3,8 @@
 //! The sender names the memory that a message lands in, and holds a key for it; the receiver's own
 //! library checks every packet and makes every deposit. No system call, no lock and no third
 //! process stands on the path, and no peer can write a byte that it was not given. The
-//! architecture is that of *Hamlyn: a high-performance network interface with sender-based memory
-//! management* (Buzzard, Jacobson, Mackey, Marovich, Wilkes; OSDI 1996); its words are used here.
+//! architecture is that of *An implementation of the Hamlyn sender-managed interface architecture*
+//! (Buzzard, Jacobson, Mackey, Marovich, Wilkes; OSDI 1996); its words are used here.
 //!
 //! # A tour, from the bottom up
 //!

@@ -188,12 +188,20 @@ mod opaque {
     /// As [`copy`].
     #[inline]
     unsafe fn copy_short(mut to: *mut u8, mut from: *const u8, len: usize) {
-        // SAFETY: the steps add up to `len` bytes; each byte is read once and written once. SSE2
-        // is part of x86-64.
+        // SAFETY: the steps add up to `len` bytes; each byte is read once and written once.
         #[allow(unused_assignments)]
         unsafe {
             for _ in 0..len / 16 {
-                step!(to, from, 16, xmm_reg, "movups {t}, [{from}]", "movups [{to}], {t}");
+                #[cfg(target_feature = "sse2")]
+                {
+                    step!(to, from, 16, xmm_reg, "movups {t}, [{from}]", "movups [{to}], {t}");
+                }
+                // Where code may not use vector registers, as in a kernel.
+                #[cfg(not(target_feature = "sse2"))]
+                {
+                    step!(to, from, 8, reg, "mov {t}, [{from}]", "mov [{to}], {t}");
+                    step!(to, from, 8, reg, "mov {t}, [{from}]", "mov [{to}], {t}");
+                }
             }
             if len & 8 != 0 {
                 step!(to, from, 8, reg, "mov {t}, [{from}]", "mov [{to}], {t}");

@@ -54,8 +54,13 @@ if ! rust_is_new_enough; then
         # Older Debian releases have neither rustup nor a Rust that is new enough.
         have curl || apt_install curl ca-certificates
         say "the Rust project's own installer, into ~/.cargo and ~/.rustup"
-        curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs |
-            sh -s -- -y --profile minimal --no-modify-path
+        installer=$(mktemp)
+        trap 'rm -f "$installer"' EXIT
+        curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs -o "$installer" || {
+            loud "cannot fetch it: install Rust 1.$RUST_MINOR_MIN or later by hand, then try again"
+            exit 1
+        }
+        sh "$installer" -y --profile minimal --no-modify-path
     fi
     if ! rust_is_new_enough; then
         say 'rustup toolchain install stable'

@@ -207,6 +207,42 @@ fn a_receiver_that_sleeps_is_always_woken() {
     });
 }
 
+// A message that asks for no wake-up leaves the generation to the next one that does.
+#[test]
+fn a_generation_that_a_quiet_message_left_wakes_for_the_next() {
+    loom::model(|| {
+        let (mut writer, mut reader) = ring();
+        let sleep = Arc::new(AtomicU64::new(0));
+        let bell = Bell::new();
+        let sender = thread::spawn({
+            let (sleep, bell) = (sleep.clone(), bell.clone());
+            move || {
+                let mut signaller = Signaller::new(sleep, Barrier::Fence);
+                for i in 0..2 {
+                    assert!(try_send(&mut writer, &[i; 8]));
+                    if let Some(generation) = signaller.pending()
+                        && i == 1
+                    {
+                        signaller.signalled(generation);
+                        bell.ring();
+                    }
+                }
+            }
+        });
+        let mut sleeper = Sleeper::new(sleep);
+        let mut got = 0;
+        while got < 2 {
+            sleeper.arm();
+            fence(Ordering::SeqCst);
+            match try_receive(&mut reader) {
+                Some(_) => got += 1,
+                None => bell.wait(),
+            }
+        }
+        sender.join().unwrap();
+    });
+}
+
 // The same with the sides exchanged: the sender sleeps until the receiver has given lines back.
 #[test]
 fn a_sender_that_sleeps_for_room_is_always_woken() {

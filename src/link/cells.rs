@@ -91,6 +91,22 @@ impl Word for alloc::sync::Arc<AtomicU64> {
     }
 }
 
+/// Asks for a line to be brought here for writing, while other work goes on.
+#[inline(always)]
+pub fn prefetch_for_writing(line: &Line) {
+    #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+    // SAFETY: a hint: it reads and writes nothing, whatever the address.
+    unsafe {
+        core::arch::asm!(
+            "prefetchw [{line}]",
+            line = in(reg) line,
+            options(nostack, preserves_flags, readonly),
+        );
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
+    let _ = line;
+}
+
 /// Copies `from` into the ring's body, `byte` bytes after the start of line `line`, going on at
 /// the ring's first line where it ends. At most the whole ring.
 #[inline]

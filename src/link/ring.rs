@@ -21,9 +21,14 @@
 // `for i in 1..HEADER_WORDS`: word by word, by its number in the layout.
 #![allow(clippy::needless_range_loop)]
 
-use super::cells::{AtomicU64, Lines, Ordering, Word, copy_in, copy_out};
+use super::cells::{AtomicU64, Lines, Ordering, Word, copy_in, copy_out, prefetch_for_writing};
 use super::{Body, Full, Source, Transmit};
 use crate::wire::{BodyLayout, HEADER_WORDS, Header, INLINE_BYTES, LINE_BYTES};
+
+/// Lines ahead of the one just written that are asked for. The reader has had each line last, so
+/// without this every store waits for it to come back: with 8, cores that lie far apart carry 44
+/// million short messages a second instead of 18. Measured: bench/results.
+const PREFETCH_LINES: u64 = 8;
 
 /// Fewest lines of a ring. Two would do for messages of one line.
 pub const RING_LINES_MIN: usize = 8;
@@ -193,6 +198,8 @@ impl<L: Lines, W: Word> RingWriter<L, W> {
         line[6].store(body[0], Ordering::Relaxed);
         line[7].store(body[1], Ordering::Relaxed);
         self.commit(words[0], 1);
+        let ahead = (self.written + PREFETCH_LINES) & self.mask;
+        prefetch_for_writing(&self.lines.lines()[ahead as usize]);
         Ok(())
     }
 

@@ -528,3 +528,54 @@ fn an_interface_discards_until_it_is_enabled() {
     r.node.recv(r.queue, LONG).unwrap();
     assert_eq!(&r.node.area(r.area).unwrap()[..4], b"kept");
 }
+
+#[test]
+fn a_message_over_both_rings_is_taken_whole_or_not_at_all() {
+    let dir = Dir::new("both");
+    let config =
+        dir.config().ring_bytes(4096u32).bulk_ring_bytes(65536u32).bulk_after_bytes(1u64 << 10);
+    let mut r = receiver(config.clone(), 1 << 20, 200);
+    let (mut s, link, ticket) = sender(config);
+    let _ = s.send(&ticket, &pattern(3000), b"", LONG).unwrap();
+    r.node.recv(r.queue, LONG).unwrap();
+    wait_until(&mut s, |s| s.explain(link).unwrap().contains("messages in a bulk ring"));
+    r.node.poll().unwrap();
+    // The base ring is full, but for less than the message's last packet, and the bulk ring empty.
+    let mut filled = 0;
+    while s.try_send(&ticket, &[1; 300], b"").is_ok() {
+        filled += 1;
+    }
+    let data = pattern(16256 + 500);
+    let ticket = Ticket { metadata_index: MetadataIndex(1), ..ticket };
+    assert!(matches!(s.try_send(&ticket, &data, b""), Err(SendError::Full)));
+    for _ in 0..filled {
+        r.node.recv(r.queue, LONG).unwrap();
+    }
+    r.node.poll().unwrap();
+    let _ = s.try_send(&ticket, &data, b"").unwrap();
+    assert_eq!(r.node.recv(r.queue, LONG).unwrap().index, MetadataIndex(1));
+    assert!(r.node.area(r.area).unwrap()[..data.len()] == data[..]);
+}
+
+#[test]
+fn a_bulk_ring_that_is_smaller_than_the_base_ring_is_not_used() {
+    let dir = Dir::new("smaller");
+    let config =
+        dir.config().ring_bytes(32768u32).bulk_ring_bytes(4096u32).bulk_after_bytes(1u64 << 10);
+    let mut r = receiver(config.clone(), 1 << 20, 8);
+    let fast = r.node.fast_ticket(r.slot).unwrap();
+    let (mut s, link, ticket) = sender(config);
+    let _ = s.send(&ticket, &pattern(30000), b"", LONG).unwrap();
+    r.node.recv(r.queue, LONG).unwrap();
+    wait_until(&mut s, |s| s.explain(link).unwrap().contains("bulk ring was asked for"));
+    r.node.poll().unwrap();
+    for _ in 0..20 {
+        s.wait(Some(Duration::from_millis(5))).unwrap();
+    }
+    // One packet, and so one notification.
+    let _ = s.send_fast(&fast, &pattern(4000), 1, LONG).unwrap();
+    let _ = s.send_fast(&fast, b"next", 2, LONG).unwrap();
+    assert_eq!(r.node.recv(r.queue, LONG).unwrap().word, 1);
+    assert_eq!(r.node.recv(r.queue, LONG).unwrap().word, 2);
+    assert_eq!(&r.node.area(r.area).unwrap()[4..4000], &pattern(4000)[4..]);
+}

@@ -14,6 +14,7 @@
 
 use crate::control::{LinkToken, Peer};
 use crate::interface::LinkId;
+use crate::interface::terminus::Segmenter;
 use crate::link::ring::{RingReader, RingViolation, RingWriter, packet_lines_max};
 use crate::link::sleep::{Barrier, Signaller, Sleeper};
 use crate::link::{Full, Source, Transmit};
@@ -29,6 +30,20 @@ type Reader = RingReader<RegionLines, RegionWord>;
 
 /// From this many data bytes on, a packet goes into the bulk ring where there is one.
 const BULK_PACKET_MIN: u32 = 2048;
+
+/// Whether a message can be taken at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// Now.
+    Now,
+    /// When the receiver has read more.
+    NotNow,
+    /// Not by rings of this size.
+    Never {
+        /// Bytes that are always taken at once when the rings are empty.
+        at_once: u64,
+    },
+}
 
 /// The sending half of a link.
 #[derive(Debug)]
@@ -117,6 +132,38 @@ impl SendHalf {
         ring.free_lines() > packet_lines_max(ring.packet_bytes()) || ring.violation().is_some()
     }
 
+    /// Whether all packets of a message would be taken now, each by the ring that
+    /// [`transmit`](Transmit::transmit) would choose for it.
+    pub fn room_for(&mut self, segmenter: &Segmenter) -> Room {
+        let mut rest = segmenter.clone();
+        let packet_bytes = self.packet_bytes();
+        let (mut in_base, mut in_bulk) = (0, 0);
+        while !rest.is_done() {
+            let (header, range) = rest.next(packet_bytes);
+            let is_bulk = self.bulk.is_some() && self.is_bulk_packet(&header);
+            let lines = if is_bulk { &mut in_bulk } else { &mut in_base };
+            *lines += header.layout().lines;
+            let capacity = |ring: &Writer| ring.capacity() - 1;
+            let ring = self.bulk.as_ref().unwrap_or(&self.ring);
+            if in_base > capacity(&self.ring) || in_bulk > capacity(ring) {
+                let packets = capacity(ring) / packet_lines_max(packet_bytes);
+                return Room::Never { at_once: packets * packet_bytes as u64 };
+            }
+            rest.taken(&range);
+        }
+        let bulk_free = self.bulk.as_mut().map_or(0, |bulk| bulk.free_lines());
+        if in_base <= self.ring.free_lines() && in_bulk <= bulk_free {
+            Room::Now
+        } else {
+            Room::NotNow
+        }
+    }
+
+    #[inline(always)]
+    fn is_bulk_packet(&self, header: &Header) -> bool {
+        header.length >= BULK_PACKET_MIN || header.length > self.ring.packet_bytes()
+    }
+
     /// What the receiver did that no honest one does.
     pub fn violation(&self) -> Option<RingViolation> {
         self.ring.violation().or_else(|| self.bulk.as_ref().and_then(|bulk| bulk.violation()))
@@ -139,8 +186,7 @@ impl Transmit for SendHalf {
         metadata: &[u8],
         data: S,
     ) -> Result<(), Full> {
-        let bulk_packet =
-            header.length >= BULK_PACKET_MIN || header.length > self.ring.packet_bytes();
+        let bulk_packet = self.is_bulk_packet(header);
         let result = match &mut self.bulk {
             Some(bulk) if bulk_packet => bulk.transmit(header, metadata, data),
             _ => self.ring.transmit(header, metadata, data),

@@ -529,7 +529,12 @@ impl Node {
             && let Some(tx) = &mut link.tx
             && tx.bulk.is_none()
         {
-            tx.bulk = Some(RingWriter::new(lines, tx.bulk_freed.clone(), packet_bytes));
+            let bulk = RingWriter::new(lines, tx.bulk_freed.clone(), packet_bytes);
+            // A smaller ring than the base ring would make packets smaller than was counted on
+            // when a message in fast mode, or one of a small share, was allowed.
+            if bulk.packet_bytes() >= tx.packet_bytes_min() {
+                tx.bulk = Some(bulk);
+            }
         }
     }
 

@@ -4,13 +4,13 @@
 //! cut into packets while the call lasts, the node accepting whatever arrives whenever the ring is
 //! full; or it is gathered from send buffer areas and leaves in later calls.
 
-use super::link::SendHalf;
+use super::link::{Room, SendHalf};
 use super::wait::Backoff;
 use super::{Forked, NoSuchTerminus, Node, TerminusId};
 use crate::interface::LinkId;
 use crate::interface::terminus::{IMMEDIATE_MAX, Piece, PostError, Segmenter, SendHandle};
 use crate::link::Transmit;
-use crate::link::ring::{packet_lines_max, words_of};
+use crate::link::ring::words_of;
 use crate::wire::{Flags, Header, INLINE_BYTES, MetadataIndex, NodeId, Share, Ticket};
 use core::time::Duration;
 
@@ -180,15 +180,12 @@ impl Node {
         if t.is_idle(link.id) {
             // All or nothing: a slice cannot be kept for later.
             let packet_bytes = tx.packet_bytes() as u64;
-            let packets = (data.len() as u64 + metadata.len() as u64).div_ceil(packet_bytes).max(1);
-            let ring = tx.bulk.as_mut().unwrap_or(&mut tx.ring);
-            let lines = packets * packet_lines_max(packet_bytes as u32);
-            let (capacity, free) = (ring.capacity(), ring.free_lines());
-            if packets > 1 && lines >= capacity {
-                let at_once = (capacity / packet_lines_max(packet_bytes as u32)) * packet_bytes;
+            let is_one = data.len() as u64 + metadata.len() as u64 <= packet_bytes;
+            let room = if is_one { Room::Now } else { tx.room_for(&segmenter) };
+            if let Room::Never { at_once } = room {
                 return Err(SendError::TooLongToTry { length: data.len(), at_once });
             }
-            if (packets == 1 || lines <= free) && segmenter.advance(tx, data, metadata).is_ok() {
+            if room == Room::Now && segmenter.advance(tx, data, metadata).is_ok() {
                 tx.signal_if_asleep(ticket.flags);
                 let handle = t.sent_directly(link.id);
                 self.counters.packets_sent.add(segmenter.packets());

@@ -167,6 +167,12 @@ impl Node {
         if self.inbox.is_pending() {
             return false;
         }
+        // A link that ended meanwhile tells of nothing any more; whoever waits for it must see that.
+        if let Some(Some(id)) = room
+            && self.link(id).is_err()
+        {
+            return false;
+        }
         let waits_for = |id: LinkId, queued: usize| match room {
             Some(Some(wanted)) => id == wanted || queued > 0,
             _ => queued > 0,

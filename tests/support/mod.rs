@@ -1,0 +1,558 @@
+//! What the process tests share: processes that are this test binary run again, a directory and
+//! settings that all of them use, and what a process costs the machine.
+//!
+//! ```text
+//!   cargo test                 process of one test              processes of its roles
+//!   #[test] fn .. { alone }    the same test, run again         `role`, run again
+//!                              counts descriptors, pages        tell() ---> hear()
+//!                              starts, stops and kills          says() <--- say()
+//! ```
+//! Every wait is for a condition and ends at a limit; a process that outlives its limit is ended
+//! by its own alarm, and its children with it.
+#![allow(dead_code)]
+
+use hamlyn::node::{CloseReason, Event};
+use hamlyn::{
+    Accept, Access, AreaId, Config, LinkId, MetadataIndex, Node, Notification, QueueId, SlotConfig,
+    SlotId, Ticket,
+};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+/// Longer than anything takes, also on a slow and busy machine.
+pub const LONG: Duration = Duration::from_secs(40);
+/// [`LONG`], for calls with an optional limit.
+pub const LIMIT: Option<Duration> = Some(LONG);
+/// Seconds after which a process ends itself.
+const ALARM_S: u32 = 150;
+
+const ALONE: &str = "HAMLYN_TEST_ALONE";
+const ROLE: &str = "HAMLYN_TEST_ROLE";
+const ARGS: &str = "HAMLYN_TEST_ARGS";
+
+/// Says something that is seen also when the output of tests is captured.
+pub fn loud(text: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{text}");
+}
+
+/// Says that a test does not run here, and why.
+pub fn skipped(why: &str) {
+    loud(&format!("SKIPPED: {why}"));
+}
+
+/// Runs the body of the test `name` in a process of its own, so that what is counted there is its
+/// own, and nothing of it is left in this one.
+pub fn alone(name: &str, body: impl FnOnce()) {
+    alone_for(name, ALARM_S, body);
+}
+
+/// [`alone`], ended after `seconds`.
+pub fn alone_for(name: &str, seconds: u32, body: impl FnOnce()) {
+    if std::env::var(ALONE).as_deref() == Ok(name) {
+        set_alarm(seconds);
+        // Large blocks are given back when they are freed, so that what is resident is in use.
+        #[cfg(target_env = "gnu")]
+        // SAFETY: a setting of the allocator, before anything large was allocated.
+        unsafe {
+            libc::mallopt(libc::M_MMAP_THRESHOLD, 64 << 10)
+        };
+        return body();
+    }
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args(["--exact", name, "--nocapture", "--test-threads=1"])
+        .env(ALONE, name)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null());
+    die_with_parent(&mut command);
+    let status = command.status().unwrap();
+    assert!(status.success(), "{name}: {status}");
+}
+
+fn set_alarm(seconds: u32) {
+    // SAFETY: sets a timer of this process; the signal's default action ends it.
+    unsafe { libc::alarm(seconds) };
+}
+
+fn die_with_parent(command: &mut Command) {
+    // SAFETY: between fork and exec only a system call is made.
+    unsafe {
+        command.pre_exec(|| {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            Ok(())
+        });
+    }
+}
+
+// ---- a directory and settings
+
+/// A runtime directory and settings of a test's own.
+pub struct Dir {
+    pub path: PathBuf,
+    settings: Vec<(String, String)>,
+}
+
+impl Dir {
+    /// `settings`: variables without `HAMLYN_`, and their values.
+    pub fn new(name: &str, settings: &[(&str, &str)]) -> Self {
+        let path = std::env::temp_dir().join(format!("hamlyn-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::DirBuilder::new().mode(0o700).create(&path).unwrap();
+        let mut settings: Vec<(String, String)> =
+            settings.iter().map(|(k, v)| (format!("HAMLYN_{k}"), v.to_string())).collect();
+        for (variable, sub) in [("HAMLYN_DIR", ""), ("HAMLYN_SHARED_DIR", "shared")] {
+            settings.push((variable.into(), path.join(sub).to_str().unwrap().into()));
+        }
+        Self { path, settings }
+    }
+
+    /// The settings; variables of whoever runs the tests do not count.
+    pub fn config(&self) -> Config {
+        self.config_with(&[])
+    }
+
+    /// The settings, some of them replaced.
+    pub fn config_with(&self, other: &[(&str, &str)]) -> Config {
+        Config::from_lookup(|variable| {
+            let other = other.iter().find(|(k, _)| variable == format!("HAMLYN_{k}"));
+            let own = self.settings.iter().find(|(k, _)| k == variable);
+            other.map(|row| row.1.to_string()).or_else(|| own.map(|row| row.1.clone()))
+        })
+        .unwrap()
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.path);
+    }
+}
+
+// ---- the process that starts another
+
+/// Another process: this test binary, run again as `role`.
+pub struct Peer {
+    child: Child,
+    lines: Receiver<String>,
+    input: Option<ChildStdin>,
+    role: String,
+}
+
+impl Peer {
+    /// A command that runs `role` with `args`, separated by spaces. `before` is a program, with
+    /// arguments, that runs it.
+    pub fn command(role: &str, dir: &Dir, args: &str, before: &[&str]) -> Command {
+        let exe = std::env::current_exe().unwrap();
+        let mut command = match before {
+            [] => Command::new(exe),
+            [first, rest @ ..] => {
+                let mut command = Command::new(first);
+                command.args(rest).arg(exe);
+                command
+            }
+        };
+        for (variable, _) in std::env::vars_os() {
+            if variable.to_string_lossy().starts_with("HAMLYN_") {
+                command.env_remove(&variable);
+            }
+        }
+        command
+            .args(["--exact", "role", "--nocapture", "--test-threads=1"])
+            .envs(dir.settings.iter().map(|(k, v)| (k, v)))
+            .env(ROLE, role)
+            .env(ARGS, args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        die_with_parent(&mut command);
+        command
+    }
+
+    /// Starts it.
+    pub fn start(role: &str, dir: &Dir, args: &str) -> Self {
+        Self::run(role, Self::command(role, dir, args, &[]))
+    }
+
+    /// Starts what [`command`](Self::command) made.
+    pub fn run(role: &str, mut command: Command) -> Self {
+        let mut child = command.spawn().unwrap();
+        let (sender, lines) = channel();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        let input = child.stdin.take();
+        std::thread::Builder::new()
+            .stack_size(64 << 10)
+            .spawn(move || read_said(&mut output, &sender))
+            .unwrap();
+        Self { child, lines, input, role: role.into() }
+    }
+
+    /// What it says next; `None`: it has ended.
+    pub fn hears(&mut self) -> Option<String> {
+        match self.lines.recv_timeout(LONG) {
+            Ok(line) => Some(line),
+            Err(RecvTimeoutError::Disconnected) => None,
+            Err(RecvTimeoutError::Timeout) => panic!("{} said nothing in time", self.role),
+        }
+    }
+
+    /// What it says next.
+    pub fn says(&mut self) -> String {
+        let role = self.role.clone();
+        self.hears().unwrap_or_else(|| panic!("{role} ended without a word"))
+    }
+
+    /// What it has said, if it has.
+    pub fn has_said(&mut self) -> Option<String> {
+        self.lines.try_recv().ok()
+    }
+
+    /// It says exactly this next.
+    #[track_caller]
+    pub fn expect(&mut self, text: &str) {
+        assert_eq!(self.says(), text, "said by {}", self.role);
+    }
+
+    /// Something that [`Role::hear`] gets.
+    pub fn tell(&mut self, text: &str) {
+        writeln!(self.input.as_mut().unwrap(), "{text}").unwrap();
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+
+    pub fn signal(&self, signal: i32) {
+        // SAFETY: a system call on the number of a child that has not been waited for.
+        assert_eq!(unsafe { libc::kill(self.pid(), signal) }, 0);
+    }
+
+    /// Whether every thread of it sleeps.
+    pub fn is_asleep(&self) -> bool {
+        states(self.pid()).iter().all(|state| *state == 'S')
+    }
+
+    /// Until every thread of it sleeps, and goes on doing so.
+    pub fn fall_asleep(&self) {
+        let mut times = 0;
+        until("it sleeps", || {
+            times = if self.is_asleep() { times + 1 } else { 0 };
+            times > 20
+        });
+    }
+
+    /// Until every thread of it is stopped.
+    pub fn stop(&self) {
+        self.signal(libc::SIGSTOP);
+        until("it is stopped", || states(self.pid()).iter().all(|state| *state == 'T'));
+    }
+
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Waits for it to end by a signal of its own choice.
+    pub fn ends_killed(mut self) {
+        while self.hears().is_some() {}
+        use std::os::unix::process::ExitStatusExt;
+        assert_eq!(self.child.wait().unwrap().signal(), Some(libc::SIGKILL));
+    }
+
+    /// Lets it go, and waits for it to end well.
+    pub fn end(mut self) {
+        drop(self.input.take());
+        while let Some(text) = self.hears() {
+            eprintln!("{}: {text}", self.role);
+        }
+        let status = self.child.wait().unwrap();
+        assert!(status.success(), "{}: {status}", self.role);
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+const SAID: &str = "SAID ";
+
+fn read_said(output: &mut dyn BufRead, to: &Sender<String>) {
+    let mut line = String::new();
+    while output.read_line(&mut line).is_ok_and(|n| n > 0) {
+        // Not always at the beginning: the test's name may stand before it.
+        if let Some(at) = line.find(SAID)
+            && to.send(line[at + SAID.len()..].trim_end().into()).is_err()
+        {
+            return;
+        }
+        line.clear();
+    }
+}
+
+/// The states of all threads of a process.
+pub fn states(pid: i32) -> Vec<char> {
+    let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    tasks
+        .flatten()
+        .filter_map(|task| std::fs::read_to_string(task.path().join("stat")).ok())
+        .filter_map(|stat| stat.rsplit_once(')')?.1.trim_start().chars().next())
+        .collect()
+}
+
+// ---- the process that was started
+
+/// This process was started by [`Peer`].
+pub struct Role {
+    pub name: String,
+    pub args: Vec<String>,
+}
+
+impl Role {
+    /// `None`: the test binary was started by somebody else.
+    pub fn of_this_process() -> Option<Self> {
+        let name = std::env::var(ROLE).ok()?;
+        set_alarm(ALARM_S);
+        let args = std::env::var(ARGS).unwrap_or_default();
+        Some(Self { name, args: args.split(' ').map(String::from).collect() })
+    }
+
+    pub fn config(&self) -> Config {
+        Config::from_env().unwrap()
+    }
+
+    pub fn number(&self, i: usize) -> u64 {
+        self.args[i].parse().unwrap()
+    }
+
+    /// The next line that it is told; `None`: it is to end.
+    pub fn hear(&self) -> Option<String> {
+        let mut line = String::new();
+        let n = std::io::stdin().lock().read_line(&mut line).unwrap();
+        (n > 0).then(|| line.trim().into())
+    }
+
+    /// Until it is told this, or to end.
+    pub fn wait_for(&self, text: &str) {
+        while let Some(line) = self.hear() {
+            if line == text {
+                return;
+            }
+        }
+    }
+}
+
+/// Says something to the process that started this one.
+pub fn say(text: &str) {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{SAID}{text}").and_then(|()| out.flush()).unwrap();
+}
+
+/// Ends this process as `kill -9` does, now.
+pub fn die() -> ! {
+    // SAFETY: a signal that ends this process.
+    unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+    unreachable!()
+}
+
+// ---- a node that receives
+
+/// A node with an area, a queue and a slot.
+pub struct Station {
+    pub node: Node,
+    pub area: AreaId,
+    pub queue: QueueId,
+    pub slot: SlotId,
+    pub ticket: Ticket,
+}
+
+impl Station {
+    pub fn new(config: Config, bytes: usize, entries: u32) -> Self {
+        let mut node = Node::with_config(config).unwrap();
+        let area = node.message_area(bytes).unwrap();
+        let queue = node.notification_queue(entries).unwrap();
+        let slot = node.slot(SlotConfig::new(area, queue).metadata(entries)).unwrap();
+        let ticket = node.ticket(slot, MetadataIndex(0)).unwrap();
+        Self { node, area, queue, slot, ticket }
+    }
+
+    /// Whoever connects gets the ticket.
+    pub fn serve(mut self, name: &str) -> Self {
+        let greeting = self.ticket.to_bytes().to_vec();
+        self.node.serve(name, Access::SameUser, Accept::Automatic(greeting)).unwrap();
+        self
+    }
+
+    /// Connects, giving the own ticket, and says which ticket it got.
+    pub fn connect(&mut self, name: &str) -> (LinkId, Ticket) {
+        let link = self.node.connect(name, &self.ticket.to_bytes(), LONG).unwrap();
+        (link, ticket_of(&self.node, link))
+    }
+
+    pub fn recv(&mut self) -> Notification {
+        match self.node.recv(self.queue, LIMIT) {
+            Ok(notification) => notification,
+            Err(e) => panic!("{e}\n{}", state(&self.node)),
+        }
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        self.node.area(self.area).unwrap()
+    }
+
+    /// A ticket for another entry.
+    pub fn ticket_for(&self, index: u32) -> Ticket {
+        self.node.ticket(self.slot, MetadataIndex(index)).unwrap()
+    }
+}
+
+/// The ticket that came as the other end's greeting.
+pub fn ticket_of(node: &Node, link: LinkId) -> Ticket {
+    Ticket::from_bytes(node.greeting(link).unwrap()).unwrap()
+}
+
+/// A node in words, for a test that failed.
+pub fn state(node: &Node) -> String {
+    let mut text = format!("node {}:\n", node.id());
+    for link in node.links() {
+        text.push_str(&format!("  {link:?} {}\n", node.explain(link).unwrap_or_default()));
+    }
+    for (name, value) in node.counters() {
+        if value != 0 {
+            text.push_str(&format!("  {name} {value}\n"));
+        }
+    }
+    text
+}
+
+pub fn counter(node: &Node, name: &str) -> u64 {
+    node.counters().iter().find(|row| row.0 == name).unwrap().1
+}
+
+/// Polls the node until `is_so`.
+#[track_caller]
+pub fn until_node(node: &mut Node, what: &str, mut is_so: impl FnMut(&mut Node) -> bool) {
+    let end = Instant::now() + LONG;
+    while !is_so(node) {
+        assert!(Instant::now() < end, "it never came to be that {what}\n{}", state(node));
+        node.wait(Some(Duration::from_millis(20))).unwrap();
+    }
+}
+
+/// The next link that another node makes.
+#[track_caller]
+pub fn connected(node: &mut Node) -> LinkId {
+    let mut found = None;
+    until_node(node, "somebody connected", |node| {
+        while let Some(event) = node.next_event() {
+            if let Event::Connected { link, .. } = event {
+                found = Some(link);
+                return true;
+            }
+        }
+        false
+    });
+    found.unwrap()
+}
+
+/// Why `link` ended; waits for it.
+#[track_caller]
+pub fn closed(node: &mut Node, link: LinkId) -> CloseReason {
+    let mut found = None;
+    until_node(node, "a link ended", |node| {
+        while let Some(event) = node.next_event() {
+            if let Event::Closed { link: l, reason, .. } = event
+                && l == link
+            {
+                found = Some(reason);
+                return true;
+            }
+        }
+        false
+    });
+    found.unwrap()
+}
+
+/// Waits until `is_so`.
+#[track_caller]
+pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + LONG;
+    while !is_so() {
+        assert!(Instant::now() < end, "it never came to be that {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Bytes that say where they lie.
+pub fn pattern(n: usize, seed: u64) -> Vec<u8> {
+    (0..n as u64).map(|i| (i * 31 + i / 251 + seed * 7) as u8).collect()
+}
+
+// ---- what a process costs
+
+/// What this process has of the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Costs {
+    pub descriptors: usize,
+    /// Of memory that is shared with other processes.
+    pub shared_mappings: usize,
+    pub mappings: usize,
+    pub resident_kib: u64,
+}
+
+impl Costs {
+    pub fn now() -> Self {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        Self {
+            descriptors: std::fs::read_dir("/proc/self/fd").unwrap().count(),
+            shared_mappings: maps.matches("memfd:hamlyn").count(),
+            mappings: maps.lines().count(),
+            resident_kib: resident_kib("self"),
+        }
+    }
+}
+
+/// Resident memory of a process.
+pub fn resident_kib(pid: &str) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
+    let line = text.lines().find(|line| line.starts_with("Rss:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// Processor time of this process, all threads, in nanoseconds.
+pub fn processor_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Numbers that a seed decides.
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x1234_5678_9abc_def1)
+    }
+
+    /// SplitMix64.
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Less than `n`.
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+
+    pub fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+}

@@ -1,6 +1,7 @@
 //! What a stranger can try on a control socket, on either side of it, and what becomes of it.
 #![cfg(feature = "os")]
 
+#[macro_use]
 mod control_help;
 
 use control_help::*;
@@ -216,7 +217,7 @@ fn a_listener_refuses_descriptors() {
     if socket::has_pass_rights() {
         assert!(sent.is_err(), "the kernel passes descriptors to a listener that refuses them");
     } else {
-        eprintln!("SKIPPED: the kernel's refusal (SO_PASSRIGHTS needs Linux 6.16)");
+        skipped!("the kernel's refusal (SO_PASSRIGHTS needs Linux 6.16)");
         expect_refusal(&fd, Reason::Malformed);
         assert_eq!(counter(&server, "refused_descriptor"), 1);
     }
@@ -409,7 +410,7 @@ fn a_client_maps_nothing_that_is_not_as_agreed() {
     ];
     match huge {
         Ok(huge) => cases.push(("file system", vec![huge, null()])),
-        Err(e) => eprintln!("SKIPPED: a memory file of huge pages ({e})"),
+        Err(e) => skipped!("a memory file of huge pages ({e})"),
     }
     for (what, files) in cases {
         let _ = std::fs::remove_file(dir.0.join("x"));

@@ -1,6 +1,7 @@
 //! Names, directories, and who may take a name.
 #![cfg(feature = "os")]
 
+#[macro_use]
 mod control_help;
 
 use control_help::*;
@@ -165,7 +166,7 @@ fn the_shared_directory_is_made_once_and_checked() {
     assert!(error.to_string().contains("hamlyn setup"), "{error}");
     if !is_root() {
         assert!(setup_shared_dir(&config).is_err());
-        eprintln!("SKIPPED: making the shared directory needs root");
+        skipped!("making the shared directory needs root");
         return;
     }
     let path = setup_shared_dir(&config).unwrap();
@@ -199,7 +200,7 @@ fn the_shared_directory_is_made_once_and_checked() {
 #[test]
 fn a_directory_of_a_user_that_belongs_to_another_is_not_used() {
     if !is_root() {
-        eprintln!("SKIPPED: needs root");
+        skipped!("needs root");
         return;
     }
     let dir = Dir::new("squatted");

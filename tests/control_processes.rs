@@ -3,6 +3,7 @@
 //! A peer is this test binary, run again with a role in its environment.
 #![cfg(feature = "os")]
 
+#[macro_use]
 mod control_help;
 
 use control_help::*;
@@ -342,14 +343,14 @@ fn a_forked_child_gets_errors_and_harms_nothing() {
 /// A peer of another user, if this one may make one.
 fn other_user(role: &str, dir: &Dir, service: &str, groups: &[u32]) -> Option<Peer> {
     if !is_root() {
-        eprintln!("SKIPPED: two users need root");
+        skipped!("two users need root");
         return None;
     }
     // Through the directory, not into it.
     std::fs::set_permissions(&dir.0, std::fs::Permissions::from_mode(0o711)).unwrap();
     let exe = std::env::current_exe().unwrap();
     if exe.ancestors().skip(1).any(|d| d.metadata().unwrap().permissions().mode() & 1 == 0) {
-        eprintln!("SKIPPED: another user cannot run {}", exe.display());
+        skipped!("another user cannot run {}", exe.display());
         return None;
     }
     let mut command = Peer::command(role, dir, service, &[]);
@@ -397,7 +398,7 @@ fn another_user_connects_through_a_group_and_only_through_it() {
 fn each_end_verifies_the_user_of_the_other() {
     let dir = Dir::new("verify");
     if !is_root() {
-        return eprintln!("SKIPPED: two users need root");
+        return skipped!("two users need root");
     }
     // A service of the other user's own: root passes the socket's permissions, and is refused.
     std::os::unix::fs::chown(&dir.0, Some(OTHER_USER), None).unwrap();
@@ -429,7 +430,7 @@ fn processes_in_separate_namespaces_talk() {
     for (what, before) in [("with", mapped), ("without", all.to_vec())] {
         let probe = Command::new(before[0]).args(&before[1..]).arg("true").output();
         if !probe.as_ref().is_ok_and(|out| out.status.success()) {
-            eprintln!("SKIPPED: namespaces {what} a user map: {probe:?}");
+            skipped!("namespaces {what} a user map: {probe:?}");
             continue;
         }
         let dir = Dir::new(&format!("namespaces-{what}"));
@@ -455,7 +456,7 @@ fn an_unknown_user_is_admitted_as_configured() {
     let before = ["unshare", "--user"];
     let probe = Command::new(before[0]).args(&before[1..]).arg("true").output();
     if !probe.as_ref().is_ok_and(|out| out.status.success()) {
-        return eprintln!("SKIPPED: a user namespace without a map: {probe:?}");
+        return skipped!("a user namespace without a map: {probe:?}");
     }
     let dir = Dir::new("unknown");
     let token = || AdmitUnknown::Token("open sesame".into());

@@ -1,8 +1,11 @@
 //! The command line. Errors name the value and what is allowed.
 
 use crate::perf::baseline::PeerArguments;
+use crate::perf::ends::EndArguments;
+use crate::tour::actor::Role;
 use bytesize::ByteSize;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -57,6 +60,12 @@ pub enum Command {
     /// The far end of a measurement of sockets and pipes
     #[command(hide = true)]
     PerfPeer(PeerArguments),
+    /// One of the processes of a tour
+    #[command(hide = true)]
+    TourActor { role: Role },
+    /// The far end of a measurement, until standard input ends
+    #[command(hide = true)]
+    PerfEnd(EndArguments),
 }
 
 #[derive(Args, Debug)]
@@ -163,6 +172,16 @@ pub enum Mode {
     Adaptive,
     /// Sleeps at once
     Blocking,
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Polled => "polled",
+            Self::Adaptive => "adaptive",
+            Self::Blocking => "blocking",
+        })
+    }
 }
 
 #[derive(Args, Debug)]

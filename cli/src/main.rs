@@ -1,16 +1,18 @@
 //! The `hamlyn` command: a newcomer's first look, a pipe between two terminals, and the tool that
 //! measures. Each subcommand is a module; this file says which there are.
 
-#![allow(dead_code)] // Until the commands use the library.
-
 mod arguments;
 mod perf;
+mod pipe;
 mod progress;
 mod report;
+mod stat;
+mod tour;
 
 use anyhow::Result;
-use arguments::{Cli, Command};
+use arguments::{Cli, Command, PerfCommand};
 use clap::{CommandFactory, Parser};
+use perf::ends::Test;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -25,6 +27,17 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<()> {
     match command {
+        Command::Tour(arguments) => tour::run(&arguments),
+        Command::Recv(arguments) => pipe::recv(&arguments),
+        Command::Send(arguments) => pipe::send(&arguments),
+        Command::Perf(PerfCommand::Latency(arguments)) => perf::run(Test::Latency, &arguments),
+        Command::Perf(PerfCommand::Rate(arguments)) => perf::run(Test::Rate, &arguments),
+        Command::Perf(PerfCommand::Bandwidth(arguments)) => perf::run(Test::Bandwidth, &arguments),
+        Command::Perf(PerfCommand::Serve(arguments)) => {
+            perf::ends::serve(&arguments.name, arguments.allow, arguments.mode)
+        }
+        Command::Stat(arguments) => stat::run(&arguments),
+        Command::Setup => stat::setup(),
         Command::Man { directory } => {
             std::fs::create_dir_all(&directory)?;
             clap_mangen::generate_to(Cli::command(), directory)?;
@@ -34,8 +47,9 @@ fn run(command: Command) -> Result<()> {
             clap_complete::generate(shell, &mut Cli::command(), "hamlyn", &mut std::io::stdout());
             Ok(())
         }
-        Command::PerfPeer(arguments) => perf::baseline::run_peer(arguments),
         Command::Limits { size } => perf::print_limits(size.as_u64() as usize),
-        _ => anyhow::bail!("this part of the command is not there yet"),
+        Command::TourActor { role } => tour::play(role),
+        Command::PerfPeer(arguments) => perf::baseline::run_peer(arguments),
+        Command::PerfEnd(arguments) => perf::ends::run_end(arguments),
     }
 }

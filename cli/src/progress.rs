@@ -26,6 +26,9 @@ fn styled(bar: ProgressBar, template: &str) -> ProgressBar {
     let style =
         ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
     bar.set_style(style);
+    if bar.is_hidden() {
+        return bar;
+    }
     bar.enable_steady_tick(Duration::from_millis(200));
     bar
 }

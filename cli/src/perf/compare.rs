@@ -40,6 +40,9 @@ pub struct Compared {
     pub messages_per_s: Option<f64>,
 }
 
+/// Measurements that [`channels`] makes.
+pub const CHANNEL_STEPS: u64 = 2 * Channel::ALL.len() as u64;
+
 /// Each kind of channel, waiting in the kernel and asking again and again. `step` is told before
 /// each measurement.
 pub fn channels(

@@ -5,6 +5,7 @@
 //! - [`raw`], [`copies`]: the physical limits, measured in the same run.
 //! - [`placement`]: what the raw line tells of where the cores are.
 //! - [`bracket`]: measures the limits before and after, and repeats what was disturbed.
+//! - [`ends`]: the two ends of a measurement on the public library.
 //! - [`baseline`]: Unix socket, TCP and pipe, in processes pinned alike.
 //! - [`compare`]: those beside Hamlyn.
 //! - [`row`]: one result, as JSON and for people.
@@ -14,18 +15,213 @@ pub mod bracket;
 pub mod clock;
 pub mod compare;
 pub mod copies;
+pub mod ends;
 pub mod pin;
 pub mod placement;
 pub mod raw;
 pub mod row;
 pub mod stats;
 
-use anyhow::{Result, anyhow};
+use crate::arguments::{Mode, PerfArguments};
+use crate::progress;
+use anyhow::{Context, Result, anyhow, bail};
+use baseline::{Channel, Patience};
+use bracket::{Bracketed, Limits, bracketed};
+use copies::RingShape;
+use ends::{Initiator, Plan, Test};
 use pin::{Cores, pin};
+use placement::Placement;
+use row::{Figure, Row};
+use std::io::Read;
 use std::panic::resume_unwind;
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+
+/// `hamlyn perf latency|rate|bandwidth`.
+pub fn run(test: Test, arguments: &PerfArguments) -> Result<()> {
+    let bar = progress::steps(arguments.runs as u64, "");
+    let row = measure(
+        test,
+        arguments,
+        |run| bar.set_position(run),
+        |text| bar.suspend(|| eprintln!("hamlyn: {text}")),
+    );
+    bar.finish_and_clear();
+    let row = row?;
+    if arguments.json {
+        println!("{}", serde_json::to_string(&row)?);
+    } else {
+        println!("{}", row.to_table());
+    }
+    Ok(())
+}
+
+/// Several runs between the limits; the median of those in the commonest placement. `step` is
+/// told how many are done, `say` what the user should know.
+pub fn measure(
+    test: Test,
+    arguments: &PerfArguments,
+    mut step: impl FnMut(u64),
+    mut say: impl FnMut(String),
+) -> Result<Row> {
+    let cores = pin::two_cores()?;
+    let plan = plan(test, arguments)?;
+    let far_end = match &arguments.to {
+        Some(_) => None,
+        None => Some(FarEnd::start(cores, plan)?),
+    };
+    let name = match (&arguments.to, &far_end) {
+        (Some(name), _) => name.as_str(),
+        (None, Some(end)) => end.name.as_str(),
+        (None, None) => bail!("there is no other end"),
+    };
+    let config = ends::config(plan.mode, plan.links)?;
+    let shape = ring_shape(&config, plan.size);
+    let round_trips = plan.count.clamp(500, 10_000);
+    let limits = Limits { cores, message_bytes: plan.size.max(1), shape, round_trips };
+    // The initiator's node lives in a thread that is pinned; this one is not, so that what it
+    // starts may run anywhere.
+    let runs = thread::scope(|scope| {
+        let (ask, asked) = std::sync::mpsc::channel::<()>();
+        let (answer, answers) = std::sync::mpsc::channel();
+        scope.spawn(move || {
+            let initiator = pin(cores.near).and_then(|()| Initiator::new(name, plan));
+            let mut initiator = match initiator {
+                Ok(initiator) => initiator,
+                Err(error) => return drop(answer.send(Err(error))),
+            };
+            while asked.recv().is_ok() && answer.send(initiator.run()).is_ok() {}
+        });
+        let mut one = || {
+            let socket = || match plan.mode {
+                Mode::Polled => Ok(None),
+                _ => unix_socket(cores, plan).map(Some),
+            };
+            let before = socket()?;
+            // If the thread is gone, it has left the reason.
+            let _ = ask.send(());
+            let figure = answers.recv().context("the measuring end failed")??;
+            let after = socket()?;
+            Ok((figure, before.zip(after).map(|(before, after)| (before + after) / 2.0)))
+        };
+        (0..arguments.runs.max(1))
+            .map(|run| {
+                let result = bracketed(|| limits.measure(), &mut one, &mut say);
+                step(run as u64 + 1);
+                result
+            })
+            .collect::<Result<Vec<_>>>()
+    })?;
+    Ok(to_row(test, plan, runs))
+}
+
+fn plan(test: Test, arguments: &PerfArguments) -> Result<Plan> {
+    let size = match (arguments.size, test) {
+        (Some(size), _) => size.as_u64(),
+        (None, Test::Latency | Test::Rate) => 16,
+        (None, Test::Bandwidth) => 1 << 20,
+    };
+    let size = usize::try_from(size)?;
+    let (mode, links) = (arguments.mode, arguments.links);
+    let bytes = size.max(16) as u64;
+    // About a second, the slowest placement included.
+    let count = arguments.count.unwrap_or(match (test, mode) {
+        (Test::Latency, Mode::Blocking) => 5_000,
+        (Test::Latency, _) => ((1 << 32) / bytes).clamp(100, 100_000),
+        (Test::Rate | Test::Bandwidth, Mode::Blocking) => ((1 << 31) / bytes).clamp(64, 500_000),
+        (Test::Rate | Test::Bandwidth, _) => ((1u64 << 31) / bytes).clamp(64, 5_000_000),
+    });
+    if size > ends::SIZE_MAX {
+        bail!("a message of {size} bytes; a measurement allows at most {}", ends::SIZE_MAX);
+    }
+    Ok(Plan { test, size, count, mode, links })
+}
+
+/// The ring and packet that a message of `size` bytes goes through.
+pub fn ring_shape(config: &hamlyn::config::Config, size: usize) -> RingShape {
+    let packet = config.packet_bytes as usize;
+    let ring_bytes = match (size, config.bulk_ring_bytes as usize) {
+        (2048.., bulk @ 1..) => bulk,
+        _ => config.ring_bytes as usize,
+    };
+    RingShape { packet_bytes: packet.min(ring_bytes / 4), ring_bytes }
+}
+
+/// What a Unix socket takes where Hamlyn sleeps, too.
+fn unix_socket(cores: Cores, plan: Plan) -> Result<f64> {
+    let count = plan.count.min(2_000);
+    let latency = || {
+        baseline::latency(Channel::UnixSocket, Patience::Blocking, cores, plan.size.max(1), count)
+    };
+    Ok(latency()?.p50)
+}
+
+fn to_row(test: Test, plan: Plan, runs: Vec<Bracketed<(Figure, Option<f64>)>>) -> Row {
+    let count = |placement: Placement| {
+        runs.iter().filter(|run| run.is_steady && run.baselines.placement == placement).count()
+    };
+    let commonest = [Placement::Near, Placement::Far, Placement::Shared, Placement::Other]
+        .into_iter()
+        .rev()
+        .max_by_key(|placement| count(*placement))
+        .unwrap_or(Placement::Other);
+    let any_is_steady = count(commonest) > 0;
+    let repeats = runs.iter().map(|run| run.repeats).sum();
+    let mut kept: Vec<_> = runs
+        .into_iter()
+        .filter(|run| !any_is_steady || run.is_steady && run.baselines.placement == commonest)
+        .collect();
+    kept.sort_by(|a, b| a.figure.0.value().total_cmp(&b.figure.0.value()));
+    let median = kept[kept.len() / 2];
+    let value = |run: &Bracketed<(Figure, Option<f64>)>| run.figure.0.value();
+    Row {
+        test: test.to_string(),
+        size: plan.size as u64,
+        mode: plan.mode.to_string(),
+        links: plan.links,
+        figure: median.figure.0,
+        baselines: median.baselines,
+        unix_socket_one_way_ns: median.figure.1,
+        runs: kept.len() as u32,
+        spread: [value(&kept[0]), value(&kept[kept.len() - 1])],
+        repeats,
+        steady: median.is_steady,
+    }
+}
+
+/// The far end on this machine: a process of its own, pinned to the other core.
+struct FarEnd {
+    name: String,
+    child: Child,
+    /// It ends when this is closed.
+    input: Option<ChildStdin>,
+}
+
+impl FarEnd {
+    fn start(cores: Cores, plan: Plan) -> Result<Self> {
+        let name = format!("perf-{}", std::process::id());
+        let mut child = Command::new(std::env::current_exe()?)
+            .args(["perf-end", "--name", &name, "--core", &cores.far.to_string()])
+            .args(["--mode", &plan.mode.to_string(), "--links", &plan.links.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("cannot start the other end")?;
+        let ready = child.stdout.take().context("no output")?.read_exact(&mut [0]);
+        let end = Self { name, input: child.stdin.take(), child };
+        ready.context("the other end failed")?;
+        Ok(end)
+    }
+}
+
+impl Drop for FarEnd {
+    fn drop(&mut self) {
+        drop(self.input.take());
+        let _ = self.child.wait();
+    }
+}
 
 /// Runs `near` and `far` in two threads on the two cores. Both are pinned before either begins,
 /// and neither begins if one cannot be pinned: the other would wait for ever.

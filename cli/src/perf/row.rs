@@ -2,7 +2,7 @@
 
 use super::bracket::Baselines;
 use super::stats::Percentiles;
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::{CellAlignment, Table, TableComponent, presets};
 use serde::{Deserialize, Serialize};
 
 /// What was measured.
@@ -57,6 +57,9 @@ pub struct Row {
 pub fn table<const N: usize>(header: [&str; N]) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::UTF8_HORIZONTAL_ONLY).set_header(header);
+    for line in [TableComponent::HorizontalLines, TableComponent::MiddleIntersections] {
+        table.remove_style(line);
+    }
     table
 }
 

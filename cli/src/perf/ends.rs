@@ -1,0 +1,436 @@
+//! The two ends of a measurement, each a process of its own on the public library.
+//!
+//! ```text
+//!   initiator                                  the end that serves
+//!   connect, greeting: Task  -------------->   makes a slot with the credit that the test needs
+//!                            <--------------   greeting: Offer, the slot's ticket
+//!   latency: message --->    <--- message      both into a metadata entry, with a notification
+//!   rate, bandwidth: messages, at most the credit on their way   --->
+//!                            <--- fast message: how many have arrived, every quarter of it
+//! ```
+//! Each message has its key and bounds checked, is deposited, and stands in a notification queue.
+//! The end that serves believes nothing: sizes and counts of a task have limits, and a peer that
+//! goes away ends its own measurement only.
+
+use super::clock;
+use super::pin::pin;
+use super::stats::RoundTrips;
+use crate::arguments::{Allow, Mode};
+use anyhow::{Context, Result, bail, ensure};
+use hamlyn::config::{Config, WaitMode};
+use hamlyn::control::{Accept, Access};
+use hamlyn::interface::{AreaId, LinkId, Notification, QueueId, SlotConfig, SlotId};
+use hamlyn::node::{Event, Node, RecvError};
+use hamlyn::wire::{MetadataIndex, Ticket};
+use rustix::event::{PollFd, PollFlags, poll};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::io::Write;
+use std::time::Duration;
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Test {
+    Latency,
+    Rate,
+    Bandwidth,
+}
+
+impl fmt::Display for Test {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Latency => "latency",
+            Self::Rate => "rate",
+            Self::Bandwidth => "bandwidth",
+        })
+    }
+}
+
+/// The first words of whoever connects.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "hamlyn-perf-1", rename_all = "lowercase")]
+enum Hello {
+    /// A link that stays idle.
+    Idle,
+    Task(Task),
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Task {
+    test: Test,
+    /// Bytes of a message.
+    size: usize,
+    /// Messages until the first pause, after which everything is warm.
+    warm_up: u64,
+    /// Messages behind it.
+    count: u64,
+    /// Into the initiator's slot: for echoes or, in fast mode, for what has arrived.
+    reply: Vec<u8>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Offer {
+    ticket: Vec<u8>,
+    /// Most messages on their way.
+    credit: u32,
+}
+
+/// Of the hidden subcommand that is the far end of a measurement on one machine.
+#[derive(clap::Args, Clone, Debug)]
+pub struct EndArguments {
+    #[arg(long)]
+    name: String,
+    #[arg(long)]
+    core: usize,
+    #[arg(long, value_enum)]
+    mode: Mode,
+    #[arg(long)]
+    links: u32,
+}
+
+/// A peer that says nothing for so long has hung.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Largest message that is served: what is asked for is paid for here.
+pub const SIZE_MAX: usize = 1 << 30;
+/// Notifications of short messages on their way.
+const CREDIT_MAX: usize = 1024;
+/// Up to here a message is one packet, and any number may be on their way to one metadata entry.
+/// Of longer ones, each needs an entry of its own.
+const ONE_PACKET_BYTES: usize = 4096;
+/// Bytes of long messages on their way.
+const BYTES_ON_THE_WAY: usize = 8 << 20;
+
+/// The settings of the environment, with the mode and room for `links` idle links.
+pub fn config(mode: Mode, links: u32) -> Result<Config> {
+    let mut config = Config::from_env()?;
+    config.wait_mode = match mode {
+        Mode::Polled => WaitMode::Polled,
+        Mode::Adaptive => WaitMode::Adaptive,
+        Mode::Blocking => WaitMode::Blocking,
+    };
+    let links = links + 64;
+    config.links_max = config.links_max.max(links);
+    config.connections_per_user_max = config.connections_per_user_max.max(links);
+    Ok(config)
+}
+
+/// The next notification; gives up when the link is gone.
+#[inline(always)]
+fn next(node: &mut Node, queue: QueueId, link: LinkId, mode: Mode) -> Result<Notification> {
+    if mode == Mode::Polled {
+        for _ in 0..1 << 16 {
+            if let Some(notification) = node.try_recv(queue)? {
+                return Ok(notification);
+            }
+        }
+    }
+    next_slowly(node, queue, link)
+}
+
+#[cold]
+#[inline(never)]
+fn next_slowly(node: &mut Node, queue: QueueId, link: LinkId) -> Result<Notification> {
+    for _ in 0..PATIENCE.as_secs() {
+        match node.recv(queue, Some(Duration::from_secs(1))) {
+            Err(RecvError::TimedOut) => ensure!(node.peer(link).is_ok(), "the other end is gone"),
+            other => return Ok(other?),
+        }
+    }
+    bail!("nothing arrived for {} s", PATIENCE.as_secs())
+}
+
+// ---- the initiator
+
+/// How the initiator measures.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    pub test: Test,
+    pub size: usize,
+    pub count: u64,
+    pub mode: Mode,
+    pub links: u32,
+}
+
+/// The initiator's node, with its idle links.
+pub struct Initiator {
+    node: Node,
+    name: String,
+    plan: Plan,
+}
+
+impl Initiator {
+    /// On the calling thread, which is pinned already.
+    pub fn new(name: &str, plan: Plan) -> Result<Self> {
+        let node = Node::with_config(config(plan.mode, plan.links)?)?;
+        let mut initiator = Self { node, name: name.to_owned(), plan };
+        for number in 0..plan.links {
+            initiator
+                .connect(&Hello::Idle)
+                .with_context(|| format!("idle link {} of {}", number + 1, plan.links))?;
+        }
+        Ok(initiator)
+    }
+
+    fn connect(&mut self, hello: &Hello) -> Result<LinkId> {
+        let greeting = serde_json::to_vec(hello)?;
+        Ok(self.node.connect(&self.name, &greeting, Duration::from_secs(10))?)
+    }
+
+    /// One run.
+    pub fn run(&mut self) -> Result<super::row::Figure> {
+        let Plan { test, size, count, .. } = self.plan;
+        let area = self.node.message_area(size.max(1))?;
+        let queue = self.node.notification_queue(64)?;
+        let slot = self.node.slot(SlotConfig::new(area, queue).credit(64))?;
+        let reply = match test {
+            Test::Latency => self.node.ticket(slot, MetadataIndex(0))?,
+            Test::Rate | Test::Bandwidth => self.node.fast_ticket(slot)?,
+        };
+        let warm_up = (count / 10).max(1);
+        let reply = reply.to_bytes().to_vec();
+        let link = self.connect(&Hello::Task(Task { test, size, warm_up, count, reply }))?;
+        let offer: Offer = serde_json::from_slice(self.node.greeting(link)?)
+            .context("the other end is no `hamlyn perf serve`")?;
+        let ticket = Ticket::from_bytes(&offer.ticket)?;
+        let run = Run { queue, link, ticket, warm_up, plan: self.plan };
+        let figure = match test {
+            Test::Latency => run.latency(&mut self.node),
+            Test::Rate | Test::Bandwidth => run.stream(&mut self.node, offer.credit),
+        }?;
+        self.node.disconnect(link)?;
+        self.node.remove_slot(slot)?;
+        self.node.remove_queue(queue)?;
+        self.node.remove_area(area)?;
+        while self.node.next_event().is_some() {}
+        Ok(figure)
+    }
+}
+
+struct Run {
+    queue: QueueId,
+    link: LinkId,
+    ticket: Ticket,
+    warm_up: u64,
+    plan: Plan,
+}
+
+impl Run {
+    fn latency(&self, node: &mut Node) -> Result<super::row::Figure> {
+        let message = vec![7; self.plan.size];
+        let mut trips = RoundTrips::new();
+        let mut before = clock::ticks();
+        for trip in 0..self.warm_up + self.plan.count {
+            send(node, &self.ticket, &message)?;
+            next(node, self.queue, self.link, self.plan.mode)?;
+            let now = clock::ticks();
+            if trip >= self.warm_up {
+                trips.record_ns(clock::elapsed_ns(before, now));
+            }
+            before = now;
+        }
+        Ok(super::row::Figure::Latency { one_way_ns: trips.one_way_ns() })
+    }
+
+    /// Messages one after another, at most the credit on their way.
+    fn stream(&self, node: &mut Node, credit: u32) -> Result<super::row::Figure> {
+        let Plan { size, mode, .. } = self.plan;
+        let message = vec![7; size];
+        let entries = if size <= ONE_PACKET_BYTES { 1 } else { credit as u64 };
+        let (mut sent, mut arrived) = (0u64, 0u64);
+        let mut ticket = self.ticket;
+        let mut stream = |until: u64| -> Result<()> {
+            while sent < until {
+                if sent - arrived == credit as u64 {
+                    let word = next(node, self.queue, self.link, mode)?.word;
+                    arrived += word.wrapping_sub(arrived as u32) as u64;
+                    continue;
+                }
+                ticket.metadata_index = MetadataIndex((sent % entries) as u32);
+                send(node, &ticket, &message)?;
+                sent += 1;
+            }
+            while arrived < until {
+                let word = next(node, self.queue, self.link, mode)?.word;
+                arrived += word.wrapping_sub(arrived as u32) as u64;
+            }
+            Ok(())
+        };
+        stream(self.warm_up)?;
+        let mut result = Ok(());
+        let seconds = clock::seconds(|| result = stream(self.warm_up + self.plan.count));
+        result?;
+        let messages_per_s = self.plan.count as f64 / seconds;
+        Ok(match self.plan.test {
+            Test::Bandwidth => super::row::Figure::Bandwidth {
+                bytes_per_s: messages_per_s * self.plan.size as f64,
+            },
+            _ => super::row::Figure::Rate { messages_per_s },
+        })
+    }
+}
+
+#[inline(always)]
+fn send(node: &mut Node, ticket: &Ticket, message: &[u8]) -> Result<()> {
+    let _ = node.send(ticket, message, &[], Some(PATIENCE))?;
+    Ok(())
+}
+
+// ---- the end that serves
+
+/// `hamlyn perf serve`: any number of measurements, one after another.
+pub fn serve(name: &str, allow: Allow, mode: Mode) -> Result<()> {
+    let node = Node::with_config(config(mode, 4096)?)?;
+    Server { node, mode }.serve(name, access(allow), || eprintln!("hamlyn: serving {name}"))
+}
+
+/// The far end on one machine: pinned; says on standard output that it is ready; ends with its
+/// standard input, that is, with the process that started it.
+pub fn run_end(arguments: EndArguments) -> Result<()> {
+    pin(arguments.core)?;
+    std::thread::spawn(|| {
+        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+        std::process::exit(0);
+    });
+    let node = Node::with_config(config(arguments.mode, arguments.links)?)?;
+    Server { node, mode: arguments.mode }.serve(&arguments.name, Access::SameUser, || {
+        let mut output = std::io::stdout();
+        let _ = output.write_all(b"\n").and_then(|()| output.flush());
+    })
+}
+
+/// Who may connect, in the library's words.
+pub fn access(allow: Allow) -> Access {
+    match allow {
+        Allow::User => Access::SameUser,
+        Allow::Anyone => Access::Anyone,
+        Allow::Group(gid) => Access::Group(gid),
+    }
+}
+
+struct Server {
+    node: Node,
+    mode: Mode,
+}
+
+/// What one task uses.
+struct Parts {
+    task: Task,
+    reply: Ticket,
+    area: AreaId,
+    queue: QueueId,
+    slot: SlotId,
+    credit: u32,
+}
+
+impl Server {
+    fn serve(&mut self, name: &str, access: Access, ready: impl FnOnce()) -> Result<()> {
+        self.node.serve(name, access, Accept::Ask)?;
+        ready();
+        loop {
+            let Some(event) = self.node.next_event() else {
+                sleep_until_something_happens(&mut self.node)?;
+                continue;
+            };
+            let Event::Request { id, greeting, .. } = event else { continue };
+            match serde_json::from_slice(&greeting) {
+                Ok(Hello::Idle) => drop(self.node.accept(id, &[])),
+                Ok(Hello::Task(task)) => match self.prepare(task) {
+                    Ok(parts) => {
+                        if let Err(error) = self.run(&parts, id) {
+                            eprintln!("hamlyn: a measurement ended early: {error:#}");
+                        }
+                        self.remove(parts)?;
+                    }
+                    Err(error) => drop(self.node.refuse(id, &format!("{error:#}"))),
+                },
+                Err(_) => drop(self.node.refuse(id, "this is a `hamlyn perf serve`")),
+            }
+        }
+    }
+
+    fn prepare(&mut self, task: Task) -> Result<Parts> {
+        let size = task.size;
+        ensure!(size <= SIZE_MAX, "a message of {size} bytes; at most {SIZE_MAX} are served");
+        let reply = Ticket::from_bytes(&task.reply)?;
+        let credit = (BYTES_ON_THE_WAY / size.max(1)).clamp(4, CREDIT_MAX) as u32;
+        let area = self.node.message_area(size.max(1))?;
+        let queue = self.node.notification_queue(credit)?;
+        let entries = if size <= ONE_PACKET_BYTES { 1 } else { credit };
+        let config = SlotConfig::new(area, queue).metadata(entries).credit(credit);
+        let slot = self.node.slot(config)?;
+        Ok(Parts { task, reply, area, queue, slot, credit })
+    }
+
+    fn remove(&mut self, parts: Parts) -> Result<()> {
+        self.node.remove_slot(parts.slot)?;
+        self.node.remove_queue(parts.queue)?;
+        self.node.remove_area(parts.area)?;
+        Ok(())
+    }
+
+    fn run(&mut self, parts: &Parts, request: hamlyn::control::RequestId) -> Result<()> {
+        let Parts { task, reply, queue, slot, credit, .. } = parts;
+        let ticket = self.node.ticket(*slot, MetadataIndex(0))?.to_bytes().to_vec();
+        let offer = serde_json::to_vec(&Offer { ticket, credit: *credit })?;
+        self.node.accept(request, &offer)?;
+        let link = self.wait_for_link(request)?;
+        let total = task.warm_up.saturating_add(task.count);
+        match task.test {
+            Test::Latency => {
+                let message = vec![7; task.size];
+                for _ in 0..total {
+                    next(&mut self.node, *queue, link, self.mode)?;
+                    send(&mut self.node, reply, &message)?;
+                }
+            }
+            Test::Rate | Test::Bandwidth => {
+                let lot = (*credit / 4).max(1) as u64;
+                for arrived in 1..=total {
+                    next(&mut self.node, *queue, link, self.mode)?;
+                    if arrived % lot == 0 || arrived == task.warm_up || arrived == total {
+                        let _ = self.node.send_fast(reply, &[], arrived as u32, Some(PATIENCE))?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn wait_for_link(&mut self, wanted: hamlyn::control::RequestId) -> Result<LinkId> {
+        let mut others = Vec::new();
+        let mut attempts = 0;
+        let result = loop {
+            match self.node.next_event() {
+                Some(Event::Connected { link, request: Some(id) }) if id == wanted => {
+                    break Ok(link);
+                }
+                // Whoever else asks meanwhile is told to come again.
+                Some(Event::Request { id, .. }) => others.push(id),
+                Some(_) => {}
+                None if attempts == 10 => bail!("the peer asked, and did not connect"),
+                None => {
+                    attempts += 1;
+                    self.node.wait(Some(Duration::from_secs(1)))?;
+                }
+            }
+        };
+        for id in others {
+            let _ = self.node.refuse(id, "another measurement is running");
+        }
+        result
+    }
+}
+
+/// Whatever the mode: between measurements nobody looks for anything.
+fn sleep_until_something_happens(node: &mut Node) -> Result<()> {
+    if node.prepare_to_wait()? {
+        let mut fds = [PollFd::from_borrowed_fd(node.as_fd(), PollFlags::IN)];
+        match poll(&mut fds, None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error).context("cannot wait for connections"),
+        }
+    }
+    node.poll()?;
+    Ok(())
+}

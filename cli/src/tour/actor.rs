@@ -1,0 +1,225 @@
+//! The processes of the tour: this command again, with a hidden subcommand, as another user where
+//! this one has the right to.
+//!
+//! An actor's standard input is what it works on; its standard output is a socket, over which
+//! orders come in and answers go out, a JSON object a line each. An actor ends when its orders do.
+
+use anyhow::{Context, Result, anyhow, bail};
+use clap::ValueEnum;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::fmt;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// Who an actor is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Role {
+    Receiver,
+    Sender,
+    Stranger,
+    /// Connects to whatever it is told to, as honest programs do.
+    Visitor,
+    /// Sleeps. What another process of its user can do to it is what is shown.
+    Sleeper,
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Receiver => "receiver",
+            Self::Sender => "sender",
+            Self::Stranger => "stranger",
+            Self::Visitor => "visitor",
+            Self::Sleeper => "sleeper",
+        })
+    }
+}
+
+/// Where the actors meet, and as whom they act.
+#[derive(Debug)]
+pub struct Stage {
+    /// Of services for other users, or of this user's own if there is only one user.
+    pub directory: PathBuf,
+    /// Whether each actor is a user of its own.
+    pub has_users: bool,
+}
+
+/// Users that exist nowhere: a user need not be in any list to own processes. Not 65534, which is
+/// what unknown users look like.
+const FIRST_UID: u32 = 64_101;
+
+impl Stage {
+    /// As root in /run with users of their own, else in a temporary directory.
+    pub fn new() -> Result<Self> {
+        let has_users = rustix::process::geteuid().is_root();
+        let base = if has_users { PathBuf::from("/run") } else { std::env::temp_dir() };
+        let directory = base.join(format!("hamlyn-tour-{}", std::process::id()));
+        if has_users {
+            let config = hamlyn::Config::default().shared_dir(directory.clone());
+            hamlyn::control::setup_shared_dir(&config)?;
+        } else {
+            use std::os::unix::fs::DirBuilderExt;
+            std::fs::DirBuilder::new()
+                .mode(0o700)
+                .create(&directory)
+                .with_context(|| format!("cannot make {}", directory.display()))?;
+        }
+        Ok(Self { directory, has_users })
+    }
+
+    /// The user that plays a role; all the same one without the right to be others.
+    pub fn uid(&self, role: Role) -> u32 {
+        match role {
+            _ if !self.has_users => rustix::process::geteuid().as_raw(),
+            Role::Receiver => FIRST_UID,
+            Role::Sender => FIRST_UID + 1,
+            Role::Visitor => FIRST_UID + 2,
+            Role::Stranger | Role::Sleeper => FIRST_UID + 3,
+        }
+    }
+
+    /// What to connect to for a service of that role.
+    pub fn service(&self, role: Role, name: &str) -> String {
+        if self.has_users { format!("{}@{name}", self.uid(role)) } else { name.to_owned() }
+    }
+
+    /// Where that service's socket lies.
+    pub fn socket(&self, role: Role, name: &str) -> PathBuf {
+        let directory = self.directory.clone();
+        let own =
+            if self.has_users { directory.join(self.uid(role).to_string()) } else { directory };
+        own.join(name)
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// One process of the tour.
+pub struct Actor {
+    role: Role,
+    child: Child,
+    lines: BufReader<UnixStream>,
+}
+
+/// An actor that has not answered for so long hangs, and that would be a fault of ours.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+impl Actor {
+    /// Starts it; `input` becomes its standard input, `settings` its variables.
+    pub fn start(
+        stage: &Stage,
+        role: Role,
+        input: Stdio,
+        settings: &[(&str, &str)],
+    ) -> Result<Self> {
+        let (here, there) = UnixStream::pair()?;
+        here.set_read_timeout(Some(PATIENCE))?;
+        // By its own link rather than its path, which other users may have no way to.
+        let mut command = Command::new("/proc/self/exe");
+        command
+            .args(["tour-actor", &role.to_string()])
+            .stdin(input)
+            .stdout(Stdio::from(std::os::fd::OwnedFd::from(there)))
+            .env(if stage.has_users { "HAMLYN_SHARED_DIR" } else { "HAMLYN_DIR" }, &stage.directory)
+            .envs(settings.iter().copied())
+            .current_dir("/");
+        if stage.has_users {
+            let uid = stage.uid(role);
+            command.uid(uid).gid(uid);
+        }
+        let child = command.spawn().with_context(|| format!("cannot start the {role}"))?;
+        Ok(Self { role, child, lines: BufReader::new(here) })
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Gives an order and waits for the answer.
+    pub fn ask<A: DeserializeOwned>(&mut self, order: &impl Serialize) -> Result<A> {
+        self.tell(order)?;
+        self.answer()
+    }
+
+    /// Gives an order that is answered later.
+    pub fn tell(&mut self, order: &impl Serialize) -> Result<()> {
+        let line = serde_json::to_string(order)? + "\n";
+        self.lines.get_mut().write_all(line.as_bytes()).with_context(|| self.is_gone())
+    }
+
+    pub fn answer<A: DeserializeOwned>(&mut self) -> Result<A> {
+        let mut line = String::new();
+        if self.lines.read_line(&mut line).with_context(|| self.is_gone())? == 0 {
+            bail!("{}", self.is_gone());
+        }
+        let answer: Result<A, String> = serde_json::from_str(&line)
+            .with_context(|| format!("the {} answered {line:?}", self.role))?;
+        answer.map_err(|error| anyhow!("the {}: {error}", self.role))
+    }
+
+    fn is_gone(&self) -> String {
+        format!("the {} does not answer", self.role)
+    }
+
+    /// Ends it without a warning, in the middle of whatever it does.
+    pub fn kill(&mut self) -> Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+}
+
+impl Drop for Actor {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The actor's end.
+pub struct Orders(BufReader<UnixStream>);
+
+impl Orders {
+    pub fn new() -> Result<Self> {
+        let socket = io::stdout().as_fd().try_clone_to_owned()?;
+        Ok(Self(BufReader::new(UnixStream::from(socket))))
+    }
+
+    /// The next order; `None`: the tour is over.
+    pub fn next<O: DeserializeOwned>(&mut self) -> Result<Option<O>> {
+        let mut line = String::new();
+        if self.0.read_line(&mut line)? == 0 {
+            return Ok(None);
+        }
+        Ok(Some(serde_json::from_str(&line).context("an order that makes no sense")?))
+    }
+
+    pub fn answer<A: Serialize>(&mut self, answer: Result<A>) -> Result<()> {
+        let answer = answer.map_err(|error| format!("{error:#}"));
+        let line = serde_json::to_string(&answer)? + "\n";
+        Ok(self.0.get_mut().write_all(line.as_bytes())?)
+    }
+
+    /// Readable when there is an order.
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.get_ref().as_fd()
+    }
+
+    /// Whether an order waits.
+    pub fn is_waiting(&self) -> bool {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let mut fds = [PollFd::from_borrowed_fd(self.as_fd(), PollFlags::IN)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        !self.0.buffer().is_empty() || poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
+    }
+}

@@ -1,0 +1,391 @@
+//! `hamlyn tour`: what Hamlyn does, shown on a real file, under attack, and against the clock.
+//!
+//! ```text
+//!   this process   orders, counts before and after, tables, report
+//!   receiver       takes the file; its counters and the file's bytes decide what was refused
+//!   sender         sends the file, then small messages all through the attack
+//!   stranger       makes each attempt, for real
+//! ```
+//! Each is a process, and a user, of its own where this one has the right to make them so. An
+//! attempt counts as refused only if the receiver's counter for it went up and the file's bytes
+//! are what they were.
+
+pub mod actor;
+mod attack;
+mod hostile;
+mod receiver;
+mod sender;
+mod stranger;
+
+use crate::arguments::{Mode, PerfArguments, TourArguments};
+use crate::perf::compare::{self, Compared, Effort};
+use crate::perf::ends::Test;
+use crate::perf::row::{self, Figure, Row};
+use crate::perf::{self, pin};
+use crate::progress;
+use crate::report::{self, Chart, Section};
+use actor::{Actor, Orders, Role, Stage};
+use anyhow::{Context, Result, ensure};
+use attack::Attack;
+use bytesize::ByteSize;
+use comfy_table::{ContentArrangement, Table, TableComponent};
+use hamlyn::node::Node;
+use sender::{Beats, Sent};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::process::Stdio;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// The hidden subcommand: plays one role.
+pub fn play(role: Role) -> Result<()> {
+    let orders = Orders::new()?;
+    match role {
+        Role::Receiver => receiver::run(orders),
+        Role::Sender => sender::run(orders),
+        Role::Stranger => stranger::run(orders),
+        Role::Visitor => visitor(orders),
+        Role::Sleeper => sleeper(orders),
+    }
+}
+
+/// `hamlyn tour`.
+pub fn run(arguments: &TourArguments) -> Result<()> {
+    let began = Instant::now();
+    let mut sections = Vec::new();
+    let verdict = transfer_and_attack(arguments, &mut sections)?;
+    let placement = measure(arguments, &mut sections)?;
+    let mut facts = report::machine();
+    facts.push(("placement".into(), placement));
+    facts.push(("took".into(), format!("{:.0} s", began.elapsed().as_secs_f32())));
+    report::write(&arguments.report, "Hamlyn: a tour", &facts, &sections)?;
+    println!("\nThe report, with charts: {}", arguments.report.display());
+    verdict
+}
+
+fn heading(text: &str) {
+    println!("\n{text}\n{}", "=".repeat(text.chars().count()));
+}
+
+// ---- the file, and the attack on its receiver
+
+/// The inner result: whether everything was refused.
+fn transfer_and_attack(
+    arguments: &TourArguments,
+    sections: &mut Vec<Section>,
+) -> Result<Result<()>> {
+    let stage = Stage::new()?;
+    let path = match &arguments.file {
+        Some(path) => path.clone(),
+        None => std::env::current_exe()?,
+    };
+    let bytes = std::fs::metadata(&path).map(|metadata| metadata.len());
+    let bytes = bytes.with_context(|| format!("cannot read {}", path.display()))?;
+    ensure!(
+        bytes <= receiver::FILE_BYTES_MAX,
+        "{} has {bytes} bytes; the tour sends a file of at most {}",
+        path.display(),
+        receiver::FILE_BYTES_MAX
+    );
+    let file = File::open(&path).with_context(|| format!("cannot read {}", path.display()))?;
+
+    heading("A file, from one process to another");
+    let mut receiver = attack::start_receiver(&stage)?;
+    // It has answered, and so it serves.
+    let _: receiver::Report = receiver.ask(&receiver::Order::Report)?;
+    let mut sender = Actor::start(&stage, Role::Sender, Stdio::from(file), &[])?;
+    let service = stage.service(Role::Receiver, receiver::NAME);
+    let sent: Sent = sender.ask(&sender::Order::Send { service })?;
+    let report: receiver::Report = receiver.ask(&receiver::Order::Report)?;
+    let digest = report.digest.context("the file has not arrived")?;
+    ensure!(digest == sent.digest, "the digest of what arrived is not that of {}", path.display());
+    let lines = file_lines(&stage, &path.display().to_string(), &sent);
+    print_pairs(&lines);
+    sections.push(Section {
+        title: "A file, from one process to another".into(),
+        text: vec![
+            "The receiver gave the right to send each message once, to its own place, and its \
+             own library checked and deposited every packet."
+                .into(),
+        ],
+        header: vec!["what".into(), "value".into()],
+        rows: lines.iter().map(|(name, value)| vec![name.clone(), value.clone()]).collect(),
+        ..Section::default()
+    });
+
+    heading("A stranger tries to do harm");
+    sender.tell(&sender::Order::Beat)?;
+    let bar = progress::steps(Attack::steps(), "");
+    let mut attack = Attack { stage: &stage, receiver: &mut receiver, digest: digest.clone() };
+    let rows = attack.run(|what| {
+        bar.inc(1);
+        bar.set_message(what.to_owned());
+    });
+    bar.finish_and_clear();
+    let rows = rows?;
+    sender.tell(&sender::Order::Stop)?;
+    let beats: Beats = sender.answer().context("the honest sender was disturbed")?;
+    let after: receiver::Report = receiver.ask(&receiver::Order::Report)?;
+
+    let header = ["attempt", "how it was refused", "counted by", "result"];
+    let mut table = wrapped(row::table(header));
+    let cells = |row: &attack::Row| {
+        let outcome = attack::outcome(row.outcome).to_owned();
+        [row.what.clone(), row.how.clone(), row.counter.clone(), outcome]
+    };
+    for row in &rows {
+        table.add_row(cells(row));
+    }
+    println!("{table}");
+    let honest = [
+        ("the receiver's digest of the file", after.digest.clone().unwrap_or_default()),
+        ("is that of the file", if after.digest == Some(digest) { "yes" } else { "NO" }.into()),
+        (
+            "the honest sender meanwhile",
+            format!("sent {} messages, and had {} answers", beats.sent, beats.answered),
+        ),
+        ("its slowest round trip", row::ns(beats.worst_ns as f64)),
+    ]
+    .map(|(name, value)| (name.to_owned(), value));
+    print_pairs(&honest);
+    ensure!(beats.sent == beats.answered, "the honest sender lost messages");
+    sections.push(Section {
+        title: "A stranger tries to do harm".into(),
+        text: honest.iter().map(|(name, value)| format!("{name}: {value}")).collect(),
+        header: header.map(String::from).into(),
+        rows: rows.iter().map(|row| cells(row).into()).collect(),
+        ..Section::default()
+    });
+    Ok(attack::all_refused(&rows))
+}
+
+fn file_lines(stage: &Stage, path: &str, sent: &Sent) -> Vec<(String, String)> {
+    let users = if stage.has_users {
+        let uid = |role| stage.uid(role);
+        let (receiver, sender, stranger) =
+            (uid(Role::Receiver), uid(Role::Sender), uid(Role::Stranger));
+        format!("receiver {receiver}, sender {sender}, stranger {stranger}")
+    } else {
+        "all the same: making others needs root".to_owned()
+    };
+    [
+        ("file", path.to_owned()),
+        ("users", users),
+        ("bytes", format!("{} ({})", sent.bytes, ByteSize(sent.bytes))),
+        ("messages, packets", format!("{}, {}", sent.messages, sent.packets)),
+        ("bandwidth", row::per_second(sent.bytes as f64 / sent.seconds, "B")),
+        ("digest (BLAKE3)", format!("{}, the same at both ends", sent.digest)),
+        ("path", sent.path.clone()),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .into()
+}
+
+fn print_pairs(pairs: &[(String, String)]) {
+    let width = pairs.iter().map(|pair| pair.0.chars().count()).max().unwrap_or(0);
+    for (name, value) in pairs {
+        println!("  {name:width$}  {value}");
+    }
+}
+
+/// To the terminal's width, with a line between rows, because cells are wrapped.
+fn wrapped(mut table: Table) -> Table {
+    table.set_style(TableComponent::HorizontalLines, '─');
+    table.set_style(TableComponent::MiddleIntersections, '─');
+    table.set_content_arrangement(ContentArrangement::Dynamic);
+    if table.width().is_none() {
+        table.set_width(120);
+    }
+    table
+}
+
+// ---- against the clock
+
+/// Adds the tables; returns the placement.
+fn measure(arguments: &TourArguments, sections: &mut Vec<Section>) -> Result<String> {
+    heading("Against what programs use today");
+    let cores = match pin::two_cores() {
+        Ok(cores) => cores,
+        Err(error) => {
+            println!("  skipped: {error:#}");
+            return Ok("none: there is one processor".into());
+        }
+    };
+    let effort = if arguments.quick { Effort::QUICK } else { Effort::FULL };
+    let tests = [
+        (Test::Latency, Mode::Polled),
+        (Test::Latency, Mode::Adaptive),
+        (Test::Latency, Mode::Blocking),
+        (Test::Rate, Mode::Polled),
+        (Test::Bandwidth, Mode::Polled),
+    ];
+    let bar = progress::steps(tests.len() as u64 + compare::CHANNEL_STEPS, "");
+    let mut step = |what: String| {
+        bar.inc(1);
+        bar.set_message(what);
+    };
+    let mut rows: Vec<Row> = Vec::new();
+    for (test, mode) in tests {
+        step(format!("Hamlyn, {test}, {mode}"));
+        let perf = PerfArguments {
+            size: None,
+            count: arguments.quick.then_some(500),
+            mode,
+            links: 0,
+            runs: if arguments.quick { 1 } else { 3 },
+            json: false,
+            to: None,
+        };
+        rows.push(perf::measure(test, &perf, |_| (), |text| bar.suspend(|| println!("  {text}")))?);
+    }
+    let channels = compare::channels(cores, 16, effort, &mut step);
+    bar.finish_and_clear();
+    let [polled, adaptive, blocking, rate, bandwidth] = &rows[..] else {
+        unreachable!("one row for each test")
+    };
+    let mut lines = vec![Compared {
+        name: "raw cache line (the physical limit)".into(),
+        waits: "polled",
+        one_way_ns: polled.baselines.raw_line_one_way_ns,
+        messages_per_s: None,
+    }];
+    for (row, waits, rate) in
+        [(polled, "polled", Some(rate)), (adaptive, "adaptive", None), (blocking, "blocking", None)]
+    {
+        lines.push(Compared {
+            name: "Hamlyn".into(),
+            waits,
+            one_way_ns: row.figure.value(),
+            messages_per_s: rate.map(|row| row.figure.value()),
+        });
+    }
+    lines.extend(channels?);
+    println!(
+        "Messages of 16 bytes, between two cores, {} placement:\n",
+        polled.baselines.placement
+    );
+    println!("{}", compare::table(&lines));
+    println!("{}", bandwidth.to_table());
+    add_sections(sections, &lines, bandwidth);
+    let baselines = polled.baselines;
+    Ok(format!(
+        "{}: the raw cache line takes {:.0} ns one way",
+        baselines.placement, baselines.raw_line_one_way_ns
+    ))
+}
+
+fn add_sections(sections: &mut Vec<Section>, lines: &[Compared], bandwidth: &Row) {
+    let name = |line: &Compared| format!("{}, {}", line.name, line.waits);
+    let text = "Messages of 16 bytes between two processes on two cores, each end pinned alike. \
+                Hamlyn's have their key and bounds checked, are deposited and announced. One way \
+                is half of a round trip; the median.";
+    sections.push(Section {
+        title: "Latency".into(),
+        text: vec![text.into()],
+        chart: Some(Chart {
+            axis: "nanoseconds one way (logarithmic)".into(),
+            bars: lines.iter().map(|line| (name(line), line.one_way_ns)).collect(),
+        }),
+        header: ["what", "waits", "one way"].map(String::from).into(),
+        rows: lines
+            .iter()
+            .map(|line| vec![line.name.clone(), line.waits.into(), row::ns(line.one_way_ns)])
+            .collect(),
+    });
+    let rates: Vec<(&Compared, f64)> =
+        lines.iter().filter_map(|line| Some((line, line.messages_per_s?))).collect();
+    sections.push(Section {
+        title: "Rate".into(),
+        text: vec!["The same messages one after another, one call each.".into()],
+        chart: Some(Chart {
+            axis: "messages a second (logarithmic)".into(),
+            bars: rates.iter().map(|(line, rate)| (name(line), *rate)).collect(),
+        }),
+        header: ["what", "waits", "messages"].map(String::from).into(),
+        rows: rates
+            .iter()
+            .map(|(line, rate)| {
+                vec![line.name.clone(), line.waits.into(), row::per_second(*rate, "")]
+            })
+            .collect(),
+    });
+    let Figure::Bandwidth { bytes_per_s } = bandwidth.figure else { return };
+    let bars = [
+        ("memcpy on one core", bandwidth.baselines.memcpy_bytes_per_s),
+        ("bare two-copy ring", bandwidth.baselines.copy_ring_bytes_per_s),
+        ("Hamlyn", bytes_per_s),
+    ];
+    sections.push(Section {
+        title: "Bandwidth".into(),
+        text: vec![format!(
+            "Messages of {}, copied into the ring on one core and out of it on the other. The bare \
+             ring does the same without names, keys or checks.",
+            ByteSize(bandwidth.size)
+        )],
+        chart: Some(Chart {
+            axis: "bytes a second (logarithmic)".into(),
+            bars: bars.map(|(name, value)| (name.to_owned(), value)).into(),
+        }),
+        header: ["what", "bandwidth"].map(String::from).into(),
+        rows: bars.map(|(name, value)| vec![name.to_owned(), row::per_second(value, "B")]).into(),
+    });
+}
+
+// ---- the smaller roles
+
+/// What an honest process saw that connected where it should not have.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Visit {
+    pub error: Option<String>,
+    /// Of its own counters those that went up.
+    pub counters: Vec<String>,
+}
+
+/// Connects to each service that it is told.
+fn visitor(mut orders: Orders) -> Result<()> {
+    while let Some(service) = orders.next::<String>()? {
+        let visit = || {
+            let mut node = Node::new()?;
+            let before = node.counters();
+            let result = node.connect(&service, b"", Duration::from_secs(5));
+            let counters = node
+                .counters()
+                .into_iter()
+                .zip(before)
+                .filter(|(now, before)| now.1 > before.1)
+                .map(|(now, before)| format!("{} +{}", now.0, now.1 - before.1))
+                .collect();
+            Ok(Visit { error: result.err().map(|error| error.to_string()), counters })
+        };
+        orders.answer(visit())?;
+    }
+    Ok(())
+}
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub enum SleeperOrder {
+    /// Of a word of its memory.
+    Address,
+    /// Whether somebody has changed it; then it is changed back.
+    IsChanged,
+    /// Denies ptrace, as HAMLYN_UNDUMPABLE does.
+    Protect,
+}
+
+/// Its memory is what a process of the same user writes to. An atomic, because that is what it is.
+static WORD: AtomicU64 = AtomicU64::new(0);
+
+fn sleeper(mut orders: Orders) -> Result<()> {
+    while let Some(order) = orders.next()? {
+        match order {
+            SleeperOrder::Address => orders.answer(Ok(&raw const WORD as u64))?,
+            SleeperOrder::IsChanged => orders.answer(Ok(WORD.swap(0, Ordering::SeqCst) != 0))?,
+            SleeperOrder::Protect => {
+                use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+                let result = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+                orders.answer(result.map(|()| true).map_err(Into::into))?;
+            }
+        }
+    }
+    Ok(())
+}

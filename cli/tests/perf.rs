@@ -1,0 +1,105 @@
+//! The measuring tool measures; what it measures in so short a run means nothing.
+
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+fn perf(directory: &Path, line: &str) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_hamlyn"))
+        .arg("perf")
+        .args(line.split_whitespace())
+        .env("HAMLYN_DIR", directory)
+        .output()
+        .unwrap()
+}
+
+/// Measurements that look all the time take both processors: one at a time. `None`, loudly, where
+/// there is one processor.
+fn processors() -> Option<MutexGuard<'static, ()>> {
+    static PROCESSORS: Mutex<()> = Mutex::new(());
+    if std::thread::available_parallelism().is_ok_and(|n| n.get() < 2) {
+        eprintln!("SKIPPED: measuring needs two processors");
+        return None;
+    }
+    Some(PROCESSORS.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+fn json(line: &str) -> Value {
+    let directory = tempfile::tempdir().unwrap();
+    let output = perf(directory.path(), line);
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{line}: {text}");
+    let output = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.lines().count(), 1, "one object a line: {output}");
+    let row: Value = serde_json::from_str(&output).unwrap();
+    for field in ["raw_line_one_way_ns", "memcpy_bytes_per_s", "copy_ring_bytes_per_s"] {
+        assert!(row[field].as_f64().is_some_and(|value| value > 0.0), "{field}: {row}");
+    }
+    let placement = row["placement"].as_str().unwrap();
+    assert!(["near", "shared", "far", "other"].contains(&placement), "{row}");
+    row
+}
+
+#[test]
+fn each_test_gives_a_row_with_its_figure_and_the_limits_of_the_same_run() {
+    let Some(_processors) = processors() else { return };
+    let row = json("latency --count 200 --runs 1 --json");
+    assert_eq!((&row["test"], &row["size"]), (&"latency".into(), &16.into()));
+    assert_eq!((&row["mode"], &row["links"]), (&"polled".into(), &0.into()));
+    for percentile in ["p50", "p99", "p999"] {
+        assert!(row["one_way_ns"][percentile].as_f64().unwrap() > 0.0, "{row}");
+    }
+    let row = json("rate --count 20000 --runs 1 --size 8 --json");
+    assert!(row["messages_per_s"].as_f64().unwrap() > 0.0 && row["size"] == 8, "{row}");
+    let row = json("bandwidth --count 20 --runs 1 --size 64KiB --json");
+    assert!(row["bytes_per_s"].as_f64().unwrap() > 0.0 && row["size"] == 65536, "{row}");
+}
+
+#[test]
+fn modes_that_sleep_are_measured_beside_a_unix_socket() {
+    let Some(_processors) = processors() else { return };
+    for mode in ["adaptive", "blocking"] {
+        let row = json(&format!("latency --count 50 --runs 1 --mode {mode} --json"));
+        assert_eq!(row["mode"], mode);
+        assert!(row["unix_socket_one_way_ns"].as_f64().unwrap() > 0.0, "{row}");
+    }
+}
+
+#[test]
+fn idle_links_stand_beside_the_busy_one() {
+    let Some(_processors) = processors() else { return };
+    let row = json("latency --count 200 --runs 1 --links 20 --json");
+    assert_eq!(row["links"], 20);
+}
+
+#[test]
+fn the_ends_may_run_apart() {
+    let Some(_processors) = processors() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let mut server = Command::new(env!("CARGO_BIN_EXE_hamlyn"))
+        .args(["perf", "serve", "there"])
+        .env("HAMLYN_DIR", directory.path())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let line = "rate --count 1000 --runs 1 --to there --json";
+    while !directory.path().join("there").exists() {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let output = perf(directory.path(), line);
+    server.kill().unwrap();
+    server.wait().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let output = perf(directory.path(), line);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("there"));
+}
+
+#[test]
+fn a_message_that_is_too_long_is_an_error_that_says_what_is_allowed() {
+    let directory = tempfile::tempdir().unwrap();
+    let output = perf(directory.path(), "bandwidth --size 2GiB");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(text.contains("2147483648") && text.contains("1073741824"), "{text}");
+}

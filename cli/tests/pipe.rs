@@ -1,0 +1,198 @@
+//! `hamlyn recv` and `hamlyn send`: whole or not at all.
+
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+fn hamlyn(directory: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hamlyn"));
+    command.args(arguments).env("HAMLYN_DIR", directory);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn receiver(directory: &Path) -> Child {
+    hamlyn(directory, &["recv", "--wait", "20", "x"]).spawn().unwrap()
+}
+
+/// Sends `bytes`, and closes.
+fn send(directory: &Path, bytes: &[u8]) -> Output {
+    let mut child = hamlyn(directory, &["send", "x"]).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    std::thread::scope(|scope| {
+        // If it gives up early, that is for the caller to see.
+        scope.spawn(move || drop(input.write_all(bytes)));
+        child.wait_with_output().unwrap()
+    })
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn round_trip(bytes: &[u8]) {
+    let directory = tempfile::tempdir().unwrap();
+    let receiver = receiver(directory.path());
+    std::thread::scope(|scope| {
+        let received = scope.spawn(|| receiver.wait_with_output().unwrap());
+        let sent = send(directory.path(), bytes);
+        let received = received.join().unwrap();
+        assert!(sent.status.success(), "{}", text(&sent.stderr));
+        assert!(received.status.success(), "{}", text(&received.stderr));
+        assert!(received.stdout == bytes, "{} bytes came", received.stdout.len());
+        // Nobody looks at these, so there is no progress bar.
+        assert_eq!((text(&sent.stderr), text(&received.stderr)), (String::new(), String::new()));
+    });
+}
+
+#[test]
+fn nothing_a_byte_and_a_chunk_and_one_arrive_whole() {
+    for length in [0, 1, 256 << 10, (256 << 10) + 1] {
+        round_trip(&vec![7; length]);
+    }
+}
+
+#[test]
+fn many_chunks_arrive_in_order() {
+    round_trip(
+        &(0..20_000_000u32)
+            .map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8)
+            .collect::<Vec<_>>(),
+    );
+}
+
+#[test]
+fn bytes_are_passed_on_before_the_input_ends() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut receiver = receiver(directory.path());
+    let mut sender = hamlyn(directory.path(), &["send", "x"]).spawn().unwrap();
+    let mut input = sender.stdin.take().unwrap();
+    let mut output = receiver.stdout.take().unwrap();
+    for word in [b"one", b"two"] {
+        input.write_all(word).unwrap();
+        let mut came = [0; 3];
+        output.read_exact(&mut came).unwrap();
+        assert_eq!(&came, word);
+    }
+    drop(input);
+    assert!(sender.wait().unwrap().success() && receiver.wait().unwrap().success());
+}
+
+#[test]
+fn a_sender_that_dies_midway_makes_the_receiver_say_so_and_fail() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut receiver = receiver(directory.path());
+    let mut sender = hamlyn(directory.path(), &["send", "x"]).spawn().unwrap();
+    sender.stdin.as_mut().unwrap().write_all(b"half").unwrap();
+    let mut came = [0; 4];
+    receiver.stdout.as_mut().unwrap().read_exact(&mut came).unwrap();
+    sender.kill().unwrap();
+    sender.wait().unwrap();
+    let output = receiver.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let error = text(&output.stderr);
+    assert!(error.contains("died after 4 bytes") && error.contains("not whole"), "{error}");
+}
+
+#[test]
+fn a_receiver_that_dies_midway_makes_the_sender_fail() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut receiver = receiver(directory.path());
+    let mut sender = hamlyn(directory.path(), &["send", "x"]).spawn().unwrap();
+    // Kept open: the sender waits for more when the receiver dies.
+    let mut input = sender.stdin.take().unwrap();
+    input.write_all(b"half").unwrap();
+    receiver.stdout.as_mut().unwrap().read_exact(&mut [0; 4]).unwrap();
+    receiver.kill().unwrap();
+    receiver.wait().unwrap();
+    let output = sender.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("the receiver died"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn output_that_cannot_be_written_fails_at_both_ends() {
+    let directory = tempfile::tempdir().unwrap();
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let receiver =
+        hamlyn(directory.path(), &["recv", "x"]).stdout(Stdio::from(full)).spawn().unwrap();
+    let sent = send(directory.path(), &[7; 1000]);
+    let received = receiver.wait_with_output().unwrap();
+    assert_eq!((sent.status.code(), received.status.code()), (Some(1), Some(1)));
+    assert!(text(&sent.stderr).contains("the receiver failed"), "{}", text(&sent.stderr));
+    assert!(text(&received.stderr).contains("standard output"), "{}", text(&received.stderr));
+}
+
+#[test]
+fn a_second_sender_is_refused_and_the_first_does_not_notice() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut receiver = receiver(directory.path());
+    let mut first = hamlyn(directory.path(), &["send", "x"]).spawn().unwrap();
+    let mut input = first.stdin.take().unwrap();
+    input.write_all(b"one").unwrap();
+    receiver.stdout.as_mut().unwrap().read_exact(&mut [0; 3]).unwrap();
+    let second = send(directory.path(), b"two");
+    assert_eq!(second.status.code(), Some(1));
+    assert!(text(&second.stderr).contains("another already"), "{}", text(&second.stderr));
+    drop(input);
+    assert!(first.wait().unwrap().success() && receiver.wait().unwrap().success());
+}
+
+#[test]
+fn nobody_there_is_an_error_that_names_the_service() {
+    let directory = tempfile::tempdir().unwrap();
+    let output = hamlyn(directory.path(), &["send", "--wait", "0.1", "nowhere"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("nowhere"), "{}", text(&output.stderr));
+    let output = hamlyn(directory.path(), &["recv", "--wait", "0.1", "x"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("time limit"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_name_that_is_in_use_or_wrong_is_an_error_that_says_which() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut first = receiver(directory.path());
+    let in_use = || {
+        let output = hamlyn(directory.path(), &["recv", "--wait", "0", "x"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        text(&output.stderr).contains("in use")
+    };
+    // The first may not have it yet.
+    while !in_use() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    first.kill().unwrap();
+    first.wait().unwrap();
+    // What a dead process left behind is taken over.
+    let output = hamlyn(directory.path(), &["recv", "--wait", "0.1", "x"]).output().unwrap();
+    assert!(text(&output.stderr).contains("time limit"), "{}", text(&output.stderr));
+    let output = hamlyn(directory.path(), &["recv", "a/b"]).output().unwrap();
+    assert!(text(&output.stderr).contains("a/b"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn the_counters_of_a_running_receiver_are_shown() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut receiver = receiver(directory.path());
+    let mut sender = hamlyn(directory.path(), &["send", "x"]).spawn().unwrap();
+    let mut input = sender.stdin.take().unwrap();
+    input.write_all(b"half").unwrap();
+    receiver.stdout.as_mut().unwrap().read_exact(&mut [0; 4]).unwrap();
+
+    let output = hamlyn(directory.path(), &["stat", "x", "--json"]).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let stat: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(stat["name"], "x");
+    assert_eq!(stat["counters"]["bytes_received"], 4);
+    assert_eq!(stat["counters"]["refused_wrong_key"], 0);
+
+    let output = hamlyn(directory.path(), &["stat"]).output().unwrap();
+    assert!(text(&output.stdout).contains("refused_out_of_bounds"), "{}", text(&output.stderr));
+
+    drop(input);
+    assert!(sender.wait().unwrap().success() && receiver.wait().unwrap().success());
+    let output = hamlyn(directory.path(), &["stat", "x"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+}

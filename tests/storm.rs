@@ -67,7 +67,7 @@ impl Process {
     fn offer(&mut self, peer: usize) -> Vec<u8> {
         let node = &mut self.node;
         let area = node.message_area(ENTRIES * REGION).unwrap();
-        let mode = if peer % 2 == 0 { Mode::Normal } else { Mode::Paranoid };
+        let mode = if peer.is_multiple_of(2) { Mode::Normal } else { Mode::Paranoid };
         let entries = ENTRIES as u32;
         let config = SlotConfig::new(area, self.queue).metadata(entries).mode(mode);
         let slot = node.slot(config).unwrap();
@@ -322,13 +322,15 @@ fn process() {
     let mut announced = false;
     loop {
         process.take_events(&mut requests);
-        let moved = if process.rng.below(2) == 0 {
-            process.send_something() || process.receive_something()
-        } else {
-            process.receive_something() || process.send_something()
-        };
+        let sends_first = process.rng.below(2) == 0;
+        let moved = sends_first && process.send_something()
+            || process.receive_something()
+            || !sends_first && process.send_something();
         if victim == Some(me) && !announced {
-            let some = process.peers.values().map(|p| p.received).sum::<usize>() > MESSAGES / 2;
+            // Everybody has met it, and there is something to lose.
+            let met = process.peers.values().filter(|p| p.link.is_some()).count() == count - 1;
+            let received: usize = process.peers.values().map(|p| p.received).sum();
+            let some = met && received > MESSAGES / 2;
             if some {
                 announced = true;
                 println!("\nSTORM half way");

@@ -74,11 +74,16 @@ examples() {
 # The measuring tool measures; what it measures in so short a run means nothing.
 bench() {
     cargo build --quiet --release --workspace || return 1
-    "$TARGET/release/hamlyn" perf --help >/dev/null 2>&1 || { cannot 'no hamlyn perf yet'; return; }
     for test in latency rate bandwidth; do
         echo "   hamlyn perf $test"
         timeout 120 "$TARGET/release/hamlyn" perf "$test" --count 2000 --runs 1 --json || return 1
     done
+}
+
+# What a newcomer runs first, with measurements of a moment.
+tour() {
+    cargo build --quiet --release --workspace || return 1
+    timeout 300 "$TARGET/release/hamlyn" tour --quick --report "$TARGET/tour.html" </dev/null
 }
 
 package() {
@@ -112,7 +117,7 @@ wanted() {
 
 only="$*"
 for step in $only; do
-    case " fmt clippy pure bare doc unit loom miri examples bench package " in
+    case " fmt clippy pure bare doc unit loom miri examples bench tour package " in
         *" $step "*) ;;
         *) loud "no step is called $step"; exit 2 ;;
     esac
@@ -128,6 +133,7 @@ wanted loom && run loom 'loom models'
 wanted miri && run miri 'the pure unit tests under Miri'
 wanted examples && run examples 'every example runs to its end'
 wanted bench && run bench 'the measuring tool runs'
+wanted tour && run tour 'hamlyn tour, quickly'
 wanted package && run package 'the library packages, and builds from its package'
 
 count() { echo $#; }

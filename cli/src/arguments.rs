@@ -63,6 +63,9 @@ pub enum Command {
     /// One of the processes of a tour
     #[command(hide = true)]
     TourActor { role: Role },
+    /// The far end of `perf idle`, until standard input ends
+    #[command(hide = true)]
+    PerfIdleEnd { name: String, core: usize, links: u32 },
     /// The far end of a measurement, until standard input ends
     #[command(hide = true)]
     PerfEnd(EndArguments),
@@ -120,6 +123,8 @@ pub enum PerfCommand {
     /// Bytes a second, into the message area of the receiver
     #[command(allow_negative_numbers = true)]
     Bandwidth(PerfArguments),
+    /// What idle links cost: memory, processor time, the time to be noticed; and the start
+    Idle(IdleArguments),
     /// The far end for `--to NAME`, until it is interrupted
     Serve(ServeArguments),
 }
@@ -149,6 +154,17 @@ pub struct PerfArguments {
     /// Measure to a `hamlyn perf serve` that runs already, as [USER@]NAME
     #[arg(long, value_name = "NAME")]
     pub to: Option<String>,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct IdleArguments {
+    /// Idle links
+    #[arg(long, value_name = "NUMBER", default_value_t = 1000)]
+    #[arg(value_parser = clap::value_parser!(u32).range(..=60_000))]
+    pub links: u32,
+    /// Print one JSON object instead of a table
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Args, Clone, Debug)]

@@ -36,6 +36,7 @@ fn run(command: Command) -> Result<()> {
         Command::Perf(PerfCommand::Serve(arguments)) => {
             perf::ends::serve(&arguments.name, arguments.allow, arguments.mode)
         }
+        Command::Perf(PerfCommand::Idle(arguments)) => perf::idle::run(&arguments),
         Command::Stat(arguments) => stat::run(&arguments),
         Command::Setup => stat::setup(),
         Command::Man { directory } => {
@@ -50,6 +51,7 @@ fn run(command: Command) -> Result<()> {
         Command::Limits { size } => perf::print_limits(size.as_u64() as usize),
         Command::TourActor { role } => tour::play(role),
         Command::PerfPeer(arguments) => perf::baseline::run_peer(arguments),
+        Command::PerfIdleEnd { name, core, links } => perf::idle::run_end(&name, core, links),
         Command::PerfEnd(arguments) => perf::ends::run_end(arguments),
     }
 }

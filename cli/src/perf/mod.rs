@@ -6,6 +6,7 @@
 //! - [`placement`]: what the raw line tells of where the cores are.
 //! - [`bracket`]: measures the limits before and after, and repeats what was disturbed.
 //! - [`ends`]: the two ends of a measurement on the public library.
+//! - [`idle`]: what links cost that nobody uses.
 //! - [`baseline`]: Unix socket, TCP and pipe, in processes pinned alike.
 //! - [`compare`]: those beside Hamlyn.
 //! - [`row`]: one result, as JSON and for people.
@@ -16,6 +17,7 @@ pub mod clock;
 pub mod compare;
 pub mod copies;
 pub mod ends;
+pub mod idle;
 pub mod pin;
 pub mod placement;
 pub mod raw;

@@ -2,10 +2,11 @@
 
 use super::link::SendHalf;
 use super::wait::{Backoff, Step};
-use super::{ConnectError, Node, SendError};
+use super::{ConnectError, Forked, Node, SendError};
 use crate::config::Config;
 use crate::interface::terminus::Segmenter;
 use crate::interface::{Counters, LinkId};
+use crate::os::memory::ForkGuard;
 use crate::wire::{NodeId, Ticket};
 use core::time::Duration;
 use std::sync::Arc;
@@ -19,6 +20,7 @@ pub struct DetachedTerminus {
     destination: NodeId,
     config: Config,
     counters: Arc<Counters>,
+    fork_guard: ForkGuard,
 }
 
 impl Node {
@@ -29,6 +31,7 @@ impl Node {
         greeting: &[u8],
         timeout: Duration,
     ) -> Result<DetachedTerminus, ConnectError> {
+        let fork_guard = ForkGuard::new().map_err(ConnectError::Watch)?;
         let link_id = self.connect(name, greeting, timeout)?;
         let (tx, destination) = self.take_send_half(link_id).ok_or(ConnectError::Vanished)?;
         Ok(DetachedTerminus {
@@ -37,6 +40,7 @@ impl Node {
             destination,
             config: self.config.clone(),
             counters: Arc::default(),
+            fork_guard,
         })
     }
 }
@@ -63,6 +67,9 @@ impl DetachedTerminus {
         length: u64,
         metadata: usize,
     ) -> Result<Segmenter, SendError> {
+        if !self.fork_guard.is_parent() {
+            return Err(Forked.into());
+        }
         if ticket.destination != self.destination {
             return Err(SendError::Unreachable(ticket.destination));
         }

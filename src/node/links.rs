@@ -221,6 +221,8 @@ impl Node {
     /// Ends one link. Queued messages that have not left are lost, and their number returned;
     /// what is in the ring reaches the other end. See [`flush`](Self::flush).
     pub fn disconnect(&mut self, id: LinkId) -> Result<usize, LinkError> {
+        // In a forked child the link is the parent's.
+        self.check_fork().map_err(|Forked| LinkError(id))?;
         self.link(id)?;
         let token = self.link(id)?.token;
         let unsent = self.remove_link(id.index);

@@ -275,7 +275,9 @@ impl Node {
 
     /// No longer offers a service; links made through it stay. `false`: it was not offered.
     pub fn stop_serving(&mut self, name: &str) -> bool {
-        name.parse().is_ok_and(|name| self.control().stop_serving(&name))
+        // In a forked child the name is the parent's.
+        self.check_fork().is_ok()
+            && name.parse().is_ok_and(|name| self.control().stop_serving(&name))
     }
 
     /// What was done or is missing, in words, because of this system or its limits.

@@ -397,6 +397,7 @@ impl Node {
 
     /// Waits until every queued message has left, at most `timeout`; says whether they have.
     pub fn flush(&mut self, timeout: Option<Duration>) -> Result<bool, SendError> {
+        self.check_fork()?;
         let mut backoff = Backoff::new(&self.config, timeout);
         while self.queued > 0 {
             let before = self.counters.packets_sent.get();

@@ -173,6 +173,8 @@ pub fn close_elsewhere(descriptors: std::vec::Vec<OwnedFd>) {
 pub struct Mapping {
     start: NonNull<u8>,
     bytes: usize,
+    /// The only process that has it, if its forked children do not.
+    only_in: Option<u32>,
 }
 
 // SAFETY: a mapping is an address range of the process, not of a thread. It gives out no borrows
@@ -183,6 +185,10 @@ unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        // In a forked child something else may lie there by now.
+        if self.only_in.is_some_and(|pid| pid != std::process::id()) {
+            return;
+        }
         // SAFETY: the range was mapped by this type and nothing else unmaps it; whoever holds a
         // pointer into it holds an `Arc` of this value or borrows its owner.
         let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.bytes) };
@@ -196,9 +202,8 @@ impl Mapping {
             let null = core::ptr::null_mut();
             rustix::mm::mmap(null, bytes, protection, MapFlags::SHARED, fd, 0)?
         };
-        let mapping = Self::of(start.cast(), bytes)?;
-        // After fork a child that wrote here would be a second writer.
-        mapping.advise(Advice::LinuxDontFork)?;
+        let mut mapping = Self::of(start.cast(), bytes)?;
+        mapping.keep_from_children()?;
         Ok(mapping)
     }
 
@@ -212,7 +217,14 @@ impl Mapping {
 
     fn of(start: *mut u8, bytes: usize) -> io::Result<Self> {
         let start = NonNull::new(start).ok_or(io::ErrorKind::AddrNotAvailable)?;
-        Ok(Self { start, bytes })
+        Ok(Self { start, bytes, only_in: None })
+    }
+
+    /// After fork a child that wrote here would be a second writer.
+    fn keep_from_children(&mut self) -> io::Result<()> {
+        self.advise(Advice::LinuxDontFork)?;
+        self.only_in = Some(std::process::id());
+        Ok(())
     }
 
     fn advise(&self, advice: Advice) -> io::Result<()> {
@@ -293,8 +305,8 @@ impl Region {
 
     /// Memory of this process alone, for its link to itself.
     pub fn private(ring_bytes: usize) -> io::Result<Self> {
-        let mapping = Mapping::anonymous(region_bytes(ring_bytes), MapFlags::PRIVATE)?;
-        mapping.advise(Advice::LinuxDontFork)?;
+        let mut mapping = Mapping::anonymous(region_bytes(ring_bytes), MapFlags::PRIVATE)?;
+        mapping.keep_from_children()?;
         Ok(Self { mapping: Arc::new(mapping) })
     }
 
@@ -380,8 +392,8 @@ impl RegionLines {
 
     /// A bulk ring of this process alone.
     pub fn private(bytes: usize) -> io::Result<Self> {
-        let mapping = Mapping::anonymous(bytes, MapFlags::PRIVATE)?;
-        mapping.advise(Advice::LinuxDontFork)?;
+        let mut mapping = Mapping::anonymous(bytes, MapFlags::PRIVATE)?;
+        mapping.keep_from_children()?;
         Ok(Self::new(&Arc::new(mapping), 0))
     }
 

@@ -324,6 +324,39 @@ impl Attempt<'_> {
         }
     }
 
+    /// The server's last word; or its refusal of the second connection, which counts, too.
+    fn receive_ready(
+        &self,
+        control: &OwnedFd,
+        wake: &OwnedFd,
+        descriptors: &mut Vec<OwnedFd>,
+    ) -> Result<Frame, ConnectError> {
+        const DOING: &str = "waiting for the server to map";
+        let wait = |fds: &[_], deadline_ns| {
+            sys::wait_for(fds, deadline_ns)
+                .map_err(|source| ConnectError::Os { doing: DOING, source })
+        };
+        loop {
+            let mut fds = std::vec![(control.as_fd(), false), (wake.as_fd(), false)];
+            if let Some((other, _)) = self.meanwhile {
+                fds.push((other, false));
+            }
+            let any = wait(&fds, self.deadline_ns)?;
+            if let Some((_, go_on)) = self.meanwhile {
+                go_on();
+            }
+            if wait(&fds[..1], 0)? {
+                return self.receive(control, descriptors, DOING);
+            }
+            if wait(&fds[1..2], 0)? {
+                return self.receive(wake, descriptors, DOING);
+            }
+            if !any {
+                return Err(ConnectError::TimedOut(DOING));
+            }
+        }
+    }
+
     /// Connects to the socket of a service, and checks who is there.
     fn open(
         &self,
@@ -453,7 +486,7 @@ impl Attempt<'_> {
         self.send(&wake, &Frame::Hello(second), "opening the wake-up connection")?;
         self.send(control.get(), &Frame::Filled, "handing over the memory")?;
         let mut more = Vec::new();
-        let ready = self.receive(control.get(), &mut more, "waiting for the server to map");
+        let ready = self.receive_ready(control.get(), &wake, &mut more);
         memory::close_elsewhere(more);
         match ready? {
             Frame::Ready => Ok((offer, outgoing, incoming, wake)),

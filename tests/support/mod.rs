@@ -54,13 +54,7 @@ pub fn alone(name: &str, body: impl FnOnce()) {
 /// [`alone`], ended after `seconds`.
 pub fn alone_for(name: &str, seconds: u32, body: impl FnOnce()) {
     if std::env::var(ALONE).as_deref() == Ok(name) {
-        set_alarm(seconds);
-        // Large blocks are given back when they are freed, so that what is resident is in use.
-        #[cfg(target_env = "gnu")]
-        // SAFETY: a setting of the allocator, before anything large was allocated.
-        unsafe {
-            libc::mallopt(libc::M_MMAP_THRESHOLD, 64 << 10)
-        };
+        prepare(seconds);
         return body();
     }
     let mut command = Command::new(std::env::current_exe().unwrap());
@@ -74,9 +68,15 @@ pub fn alone_for(name: &str, seconds: u32, body: impl FnOnce()) {
     assert!(status.success(), "{name}: {status}");
 }
 
-fn set_alarm(seconds: u32) {
+fn prepare(seconds: u32) {
     // SAFETY: sets a timer of this process; the signal's default action ends it.
     unsafe { libc::alarm(seconds) };
+    // Large blocks are given back when they are freed, so that what is resident is in use.
+    #[cfg(target_env = "gnu")]
+    // SAFETY: a setting of the allocator, before anything large was allocated.
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, 64 << 10)
+    };
 }
 
 fn die_with_parent(command: &mut Command) {
@@ -147,7 +147,11 @@ impl Peer {
     /// A command that runs `role` with `args`, separated by spaces. `before` is a program, with
     /// arguments, that runs it.
     pub fn command(role: &str, dir: &Dir, args: &str, before: &[&str]) -> Command {
-        let exe = std::env::current_exe().unwrap();
+        Self::command_of(std::env::current_exe().unwrap(), role, dir, args, before)
+    }
+
+    /// [`command`](Self::command) with a copy of the test binary.
+    pub fn command_of(exe: PathBuf, role: &str, dir: &Dir, args: &str, before: &[&str]) -> Command {
         let mut command = match before {
             [] => Command::new(exe),
             [first, rest @ ..] => {
@@ -317,7 +321,7 @@ impl Role {
     /// `None`: the test binary was started by somebody else.
     pub fn of_this_process() -> Option<Self> {
         let name = std::env::var(ROLE).ok()?;
-        set_alarm(ALARM_S);
+        prepare(ALARM_S);
         let args = std::env::var(ARGS).unwrap_or_default();
         Some(Self { name, args: args.split(' ').map(String::from).collect() })
     }
@@ -408,6 +412,22 @@ impl Station {
     /// A ticket for another entry.
     pub fn ticket_for(&self, index: u32) -> Ticket {
         self.node.ticket(self.slot, MetadataIndex(index)).unwrap()
+    }
+}
+
+/// Connects to `service`, and sends the first 8 bytes of each message back with the ticket that
+/// came with it; until whoever sends is gone.
+pub fn echo(mut me: Station, service: &str) {
+    me.connect(service);
+    loop {
+        me.recv();
+        let entry = me.node.metadata(me.slot, MetadataIndex(0)).unwrap();
+        let reply = Ticket::from_bytes(entry.user()).unwrap();
+        let mut first = [0; 8];
+        first.copy_from_slice(&me.bytes()[..8]);
+        if me.node.send(&reply, &first, b"", LIMIT).is_err() {
+            return;
+        }
     }
 }
 

@@ -1,0 +1,301 @@
+//! Users who do not trust one another, and processes of separate namespaces, exchange messages as
+//! any two processes do; and whoever may not, does not.
+#![cfg(feature = "os")]
+
+mod support;
+
+use hamlyn::control::{Accept, Access, setup_shared_dir};
+use hamlyn::{LinkId, Node};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use support::*;
+
+/// A user and a group that nothing else has.
+const USER: u32 = 54_321;
+const GROUP: u32 = 54_777;
+const BYTES: usize = 300_000;
+
+const SETTINGS: &[(&str, &str)] = &[("BULK_AFTER_BYTES", "10000"), ("BULK_RING_BYTES", "65536")];
+
+fn data(round: u64, from_server: bool) -> Vec<u8> {
+    pattern(BYTES, round * 2 + from_server as u64)
+}
+
+/// The next long message goes through a bulk ring.
+fn has_bulk_ring(node: &mut Node, link: LinkId) {
+    until_node(node, "there is a bulk ring", |node| {
+        node.explain(link).unwrap().contains("in a bulk ring")
+    });
+}
+
+/// The side that was connected to: sends and receives long messages, so that both directions get
+/// their bulk rings. Says who the other one is.
+fn converse(station: &mut Station) {
+    let link = connected(&mut station.node);
+    let ticket = ticket_of(&station.node, link);
+    let peer = station.node.peer(link).unwrap().clone();
+    for round in 0..4 {
+        station.recv();
+        assert!(station.bytes() == data(round, false), "round {round}");
+        let _ = station.node.send(&ticket, &data(round, true), b"", LIMIT).unwrap();
+        has_bulk_ring(&mut station.node, link);
+    }
+    say(&format!("{:?} {:?}", peer.uid, peer.gid));
+    // The other one has it all before this one ends.
+    assert_eq!(closed(&mut station.node, link), hamlyn::node::CloseReason::Closed);
+}
+
+/// The side that connects.
+fn converse_with(config: hamlyn::Config, service: &str) {
+    let mut me = Station::new(config, BYTES, 1);
+    let link = match me.node.connect(service, &me.ticket.to_bytes(), LONG) {
+        Ok(link) => link,
+        Err(e) => return say(&format!("error: {e}")),
+    };
+    let ticket = ticket_of(&me.node, link);
+    for round in 0..4 {
+        let _ = me.node.send(&ticket, &data(round, false), b"", LIMIT).unwrap();
+        has_bulk_ring(&mut me.node, link);
+        me.recv();
+        assert!(me.bytes() == data(round, true), "round {round}");
+    }
+    let peer = me.node.peer(link).unwrap().clone();
+    say(&format!("{:?} {:?}", peer.uid, peer.gid));
+    me.node.close(LIMIT).unwrap();
+}
+
+fn serve(station: &mut Station, name: &str, access: Access) {
+    let greeting = station.ticket.to_bytes().to_vec();
+    station.node.serve(name, access, Accept::Automatic(greeting)).unwrap();
+}
+
+/// Not a test: what the other processes do.
+#[test]
+fn role() {
+    let Some(role) = Role::of_this_process() else { return };
+    match role.name.as_str() {
+        "connect" => converse_with(role.config(), &role.args[0]),
+        "serve" => {
+            let mut station = Station::new(role.config(), BYTES, 1);
+            let access = if role.args[0] == "anyone" { Access::Anyone } else { Access::SameUser };
+            serve(&mut station, "service", access);
+            say("serving");
+            converse(&mut station);
+        }
+        other => panic!("no role {other}"),
+    }
+}
+
+// ---- users
+
+/// A directory that the other user may pass through, and the test binary where it may be run.
+fn for_two_users(name: &str) -> Option<(Dir, PathBuf)> {
+    if !rustix::process::geteuid().is_root() {
+        skipped("two users need root");
+        return None;
+    }
+    let dir = Dir::new(name, SETTINGS);
+    std::fs::set_permissions(&dir.path, std::fs::Permissions::from_mode(0o711)).unwrap();
+    setup_shared_dir(&dir.config()).unwrap();
+    // A copy: the way to the original may be closed to others.
+    let exe = dir.path.join("test");
+    std::fs::copy(std::env::current_exe().unwrap(), &exe).unwrap();
+    std::fs::set_permissions(&exe, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let mut runs = as_user(Command::new(&exe).arg("--list"), &[]).output();
+    // A process that another thread has just forked holds the copy open for writing until it
+    // executes its own program.
+    until("nobody writes the copy", || {
+        let is_busy = |e: &std::io::Error| e.kind() == std::io::ErrorKind::ExecutableFileBusy;
+        if runs.as_ref().is_err_and(is_busy) {
+            runs = as_user(Command::new(&exe).arg("--list"), &[]).output();
+        }
+        !runs.as_ref().is_err_and(is_busy)
+    });
+    if !runs.as_ref().is_ok_and(|output| output.status.success()) {
+        skipped(&format!("another user cannot run a program in {}: {runs:?}", dir.path.display()));
+        return None;
+    }
+    Some((dir, exe))
+}
+
+fn as_user<'a>(command: &'a mut Command, groups: &[u32]) -> &'a mut Command {
+    let groups = groups.to_vec();
+    // SAFETY: between fork and exec only system calls are made.
+    unsafe {
+        command.pre_exec(move || {
+            let steps = [
+                libc::setgroups(groups.len(), groups.as_ptr()),
+                libc::setgid(USER),
+                libc::setuid(USER),
+            ];
+            if steps.iter().all(|rc| *rc == 0) {
+                Ok(())
+            } else {
+                Err(std::io::Error::last_os_error())
+            }
+        })
+    }
+}
+
+fn other_user(role: &str, dir: &Dir, exe: &Path, args: &str, groups: &[u32]) -> Peer {
+    let mut command = Peer::command_of(exe.to_path_buf(), role, dir, args, &[]);
+    // Its own /proc entries are then root's: no ptrace right is needed for anything.
+    command.env("HAMLYN_UNDUMPABLE", "yes");
+    as_user(&mut command, groups);
+    Peer::run(role, command)
+}
+
+#[test]
+fn another_user_sends_and_receives_where_everybody_may_and_each_sees_who_the_other_is() {
+    let Some((dir, exe)) = for_two_users("anyone") else { return };
+    let mut station = Station::new(dir.config(), BYTES, 1);
+    serve(&mut station, "service", Access::Anyone);
+    let mut user = other_user("connect", &dir, &exe, "root@service", &[]);
+    let link = connected(&mut station.node);
+    let peer = station.node.peer(link).unwrap().clone();
+    assert_eq!((peer.uid, peer.gid), (Some(USER), Some(USER)));
+    let ticket = ticket_of(&station.node, link);
+    for round in 0..4 {
+        station.recv();
+        assert!(station.bytes() == data(round, false), "round {round}");
+        let _ = station.node.send(&ticket, &data(round, true), b"", LIMIT).unwrap();
+    }
+    user.expect("Some(0) Some(0)");
+    closed(&mut station.node, link);
+    user.end();
+}
+
+#[test]
+fn a_service_of_another_user_is_reached_by_its_name() {
+    let Some((dir, exe)) = for_two_users("theirs") else { return };
+    let mut user = other_user("serve", &dir, &exe, "anyone", &[]);
+    user.expect("serving");
+    let mut me = Station::new(dir.config(), BYTES, 1);
+    let (link, ticket) = me.connect(&format!("{USER}@service"));
+    assert_eq!(me.node.peer(link).unwrap().uid, Some(USER));
+    for round in 0..4 {
+        let _ = me.node.send(&ticket, &data(round, false), b"", LIMIT).unwrap();
+        me.recv();
+        assert!(me.bytes() == data(round, true), "round {round}");
+    }
+    me.node.close(LIMIT).unwrap();
+    user.expect("Some(0) Some(0)");
+    user.end();
+    // A name is its user's alone.
+    let mut node = Node::with_config(dir.config()).unwrap();
+    let error = node.serve(&format!("{USER}@mine"), Access::Anyone, Accept::Ask).unwrap_err();
+    assert!(error.to_string().contains("not permitted"), "{error}");
+}
+
+#[test]
+fn a_group_admits_its_members_and_nobody_else() {
+    let Some((dir, exe)) = for_two_users("group") else { return };
+    let mut station = Station::new(dir.config(), BYTES, 1);
+    serve(&mut station, "service", Access::Group(GROUP));
+    let mut stranger = other_user("connect", &dir, &exe, "0@service", &[GROUP + 1]);
+    let said = stranger.says();
+    assert!(said.starts_with("error") && said.contains("not permitted"), "{said}");
+    stranger.end();
+    let mut member = other_user("connect", &dir, &exe, "0@service", &[GROUP + 1, GROUP]);
+    let link = connected(&mut station.node);
+    assert_eq!(station.node.peer(link).unwrap().uid, Some(USER));
+    let ticket = ticket_of(&station.node, link);
+    for round in 0..4 {
+        station.recv();
+        let _ = station.node.send(&ticket, &data(round, true), b"", LIMIT).unwrap();
+    }
+    member.expect("Some(0) Some(0)");
+    member.end();
+}
+
+#[test]
+fn a_service_for_the_same_user_refuses_another_one() {
+    let Some((dir, exe)) = for_two_users("same") else { return };
+    let mut station = Station::new(dir.config(), BYTES, 1);
+    serve(&mut station, "service", Access::SameUser);
+    for name in ["service", "root@service"] {
+        let mut user = other_user("connect", &dir, &exe, name, &[0]);
+        let said = user.says();
+        assert!(said.starts_with("error"), "{said}");
+        user.end();
+    }
+    // Even where somebody opens the way to the socket.
+    let socket = dir.path.join("service");
+    std::fs::set_permissions(&socket, std::fs::Permissions::from_mode(0o666)).unwrap();
+    std::os::unix::fs::chown(&dir.path, Some(USER), None).unwrap();
+    let mut user = other_user("connect", &dir, &exe, "service", &[]);
+    let said = user.says();
+    assert!(said.starts_with("error"), "{said}");
+    user.end();
+    assert_eq!(counter(&station.node, "links_opened"), 0);
+    assert!(station.node.next_event().is_none());
+}
+
+// ---- namespaces
+
+fn can(before: &[&str]) -> bool {
+    let probe = Command::new(before[0]).args(&before[1..]).arg("true").output();
+    let can = probe.as_ref().is_ok_and(|output| output.status.success());
+    if !can {
+        skipped(&format!("{}: {probe:?}", before.join(" ")));
+    }
+    can
+}
+
+/// Each process in namespaces of its own; they share the runtime directory and nothing else.
+#[test]
+fn processes_of_separate_namespaces_send_and_receive() {
+    let kernel =
+        ["unshare", "--fork", "--kill-child", "--pid", "--ipc", "--net", "--mount"].as_slice();
+    let with = |more: &[&'static str]| [kernel, more].concat();
+    let rows: &[(&str, Vec<&str>, &str)] = &[
+        ("kernel", with(&[]), "Some(0) Some(0)"),
+        ("mapped", with(&["--user", "--map-root-user"]), "Some(0) Some(0)"),
+        ("unmapped", with(&["--user"]), "None None"),
+    ];
+    for (name, before, wanted) in rows {
+        if !can(before) {
+            continue;
+        }
+        if !rustix::process::geteuid().is_root() && *name == "kernel" {
+            continue;
+        }
+        let dir = Dir::new(&format!("namespaces-{name}"), SETTINGS);
+        let start = |role: &str, args: &str| {
+            let mut command = Peer::command(role, &dir, args, before);
+            command.env("HAMLYN_UNDUMPABLE", "yes");
+            Peer::run(role, command)
+        };
+        let mut server = start("serve", "same");
+        server.expect("serving");
+        let mut client = start("connect", "service");
+        client.expect(wanted);
+        server.expect(wanted);
+        client.end();
+        server.end();
+    }
+}
+
+/// One process inside, this one outside.
+#[test]
+fn a_process_in_namespaces_and_one_outside_send_and_receive() {
+    let before = &["unshare", "--fork", "--kill-child", "--user", "--pid", "--ipc", "--net"];
+    if !can(before) {
+        return;
+    }
+    let dir = Dir::new("inside", SETTINGS);
+    let mut station = Station::new(dir.config(), BYTES, 1);
+    serve(&mut station, "service", Access::SameUser);
+    let mut inside = Peer::run("inside", Peer::command("connect", &dir, "service", before));
+    let link = connected(&mut station.node);
+    let ticket = ticket_of(&station.node, link);
+    for round in 0..4 {
+        station.recv();
+        assert!(station.bytes() == data(round, false), "round {round}");
+        let _ = station.node.send(&ticket, &data(round, true), b"", LIMIT).unwrap();
+    }
+    inside.expect("None None");
+    inside.end();
+}

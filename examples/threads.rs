@@ -16,7 +16,7 @@ fn receiver(ready: &dyn Fn() -> Result) -> Result {
     let slot = node.slot(SlotConfig::new(area, queue).credit(3 * MESSAGES as u32))?;
     let ticket = node.ticket(slot, MetadataIndex(0))?;
     node.serve("threads", Access::SameUser, Accept::Automatic(ticket.to_bytes().to_vec()))?;
-    let node = node.share();
+    let node = node.share()?;
     node.start_progress()?;
     ready()?;
     std::thread::scope(|scope| {

@@ -311,7 +311,7 @@ fn a_send_that_times_out_can_be_finished() {
     let SendError::TimedOut { unfinished: Some(unfinished) } = error else { panic!("{error}") };
     assert!(unfinished.bytes_sent() > 0 && unfinished.bytes_sent() < 512);
     let thread = std::thread::spawn(move || {
-        let _ = s.send_rest(*unfinished, &data, b"", LONG).unwrap();
+        let _ = s.send_rest(*unfinished, &data, LONG).unwrap();
         s
     });
     r.node.recv(r.queue, LONG).unwrap();
@@ -465,7 +465,7 @@ fn a_request_can_be_refused_with_a_reason() {
 fn a_shared_node_serves_several_threads_and_makes_progress_alone() {
     let dir = Dir::new("shared");
     let Receiver { node, queue, area, ticket, .. } = receiver(dir.config(), 4096, 64);
-    let shared = node.share();
+    let shared = node.share().unwrap();
     shared.start_progress().unwrap();
     let (mut s, ..) = sender(dir.config());
     let _ = s.send(&ticket, b"while nobody calls", b"", LONG).unwrap();

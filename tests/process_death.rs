@@ -631,7 +631,7 @@ fn a_stopped_peer_is_not_dead_and_time_limits_hold() {
         assert!(s.node().explain(link).is_ok());
         assert!(s.node().next_event().is_none());
         peer.signal(libc::SIGCONT);
-        let _ = s.node().send_rest(*unfinished, &data, &reply, LIMIT).unwrap();
+        let _ = s.node().send_rest(*unfinished, &data, LIMIT).unwrap();
         s.echoed(&data);
         s.echo(ticket, b"and after");
         // A link to a stopped peer is closed without waiting for it.

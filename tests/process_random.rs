@@ -386,7 +386,7 @@ impl Actor {
                     }
                     let short = Some(Duration::from_micros(self.random.below(1000)));
                     result = match unfinished {
-                        Some(rest) => self.node.send_rest(*rest, data, metadata, short),
+                        Some(rest) => self.node.send_rest(*rest, data, short),
                         None => self.node.send_on(terminus, ticket, data, metadata, short),
                     };
                 }

@@ -166,7 +166,7 @@ fn threads_that_share_a_node_are_woken() {
         let (queue, slot, area) = (station.queue, station.slot, station.area);
         let peers: Vec<Peer> =
             (0..SENDERS).map(|i| Peer::start("role", &dir, &format!("{i} {rounds}"))).collect();
-        let shared: SharedNode = station.node.share();
+        let shared: SharedNode = station.node.share().unwrap();
         shared.start_progress().unwrap();
         let answered = std::sync::atomic::AtomicU64::new(0);
         let total = rounds * SENDERS as u64;

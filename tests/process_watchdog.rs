@@ -36,7 +36,7 @@ fn an_application_that_stops_calling_has_its_packets_discarded_until_it_calls_ag
     let dir = Dir::new("watchdog", &[("WATCHDOG_MS", "1000"), ("WAIT_MODE", "blocking")]);
     let station = Station::new(dir.config(), 64, 1).serve("service");
     let area = station.area;
-    let shared = station.node.share();
+    let shared = station.node.share().unwrap();
     let lives = AtomicBool::new(true);
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -733,6 +733,22 @@ impl Control {
         self.end(token, &Frame::Bye);
     }
 
+    /// Ends a link without a goodbye, because not everything has been written; what was can still
+    /// be read at the other end.
+    pub fn hang_up(&self, token: LinkToken) {
+        let shared = &*self.shared;
+        if !shared.guard.is_parent() {
+            return;
+        }
+        let mut state = shared.lock();
+        if let Some(Connection { stage: Stage::Linked(_) | Stage::Parting, .. }) =
+            state.connections.get(&token.0)
+        {
+            shared.remove(&mut state, token.0);
+        }
+        shared.finish(state);
+    }
+
     /// Ends a link whose other end wrote what no honest process writes.
     pub fn violated(&self, token: LinkToken) {
         count(&self.shared.counters.closed_by_us_violation);
@@ -1006,7 +1022,12 @@ impl Shared {
                 }
                 Stage::Parting => self.ended(state, id, CloseReason::HungUp),
                 Stage::Linked(_) => self.expire_bulk(state, id),
-                Stage::Closing | Stage::Asking(_) => self.remove(state, id),
+                Stage::Asking(_) => {
+                    self.inbox.put(ControlEvent::RequestGone { id: RequestId(id) });
+                    let why = "the application did not answer in time";
+                    self.refuse(state, id, Reason::TooSlow, why);
+                }
+                Stage::Closing => self.remove(state, id),
             }
         }
     }
@@ -1430,7 +1451,7 @@ impl Shared {
                 let peer = c.peer(hello.node);
                 let greeting = hello.greeting.clone();
                 c.stage = Stage::Asking(Box::new(hello));
-                state.set_deadline(id, None);
+                state.set_deadline(id, Some(monotonic_ns() + self.timeout_ns()));
                 let id = RequestId(id);
                 self.inbox.put(ControlEvent::Request { id, peer, greeting });
             }

@@ -2,7 +2,10 @@
 
 /// A message area of one interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct AreaId(pub(crate) u32);
+pub struct AreaId {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
 
 /// An area cannot be used or removed as asked. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -94,6 +94,10 @@ counters! {
     links_closed_violation,
     /// Links closed, or not made, because the peer used the id of another process's node.
     links_closed_identity,
+    /// Links closed because the peer sent a descriptor over its wake-up connection.
+    links_closed_descriptor,
+    /// Events that the application did not take in time.
+    events_dropped,
     ;
     /// The packet names another interface.
     WrongDestination = refused_wrong_destination: "the packet is for another interface",

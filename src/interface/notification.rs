@@ -21,7 +21,10 @@ use alloc::{boxed::Box, sync::Arc, vec::Vec};
 
 /// A notification queue of one interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct QueueId(pub(crate) u32);
+pub struct QueueId {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
 
 /// Most entries of a queue.
 pub const QUEUE_ENTRIES_MAX: u32 = 1 << 22;
@@ -126,7 +129,8 @@ pub fn queue(entries: u32) -> Result<(Producer, Consumer), QueueError> {
 }
 
 impl Producer {
-    fn outstanding(&self, share: usize) -> u64 {
+    /// Entries of a share that have been written and not been taken.
+    pub(crate) fn outstanding(&self, share: usize) -> u64 {
         self.shares[share].notified - self.cells.consumed[share].load(Ordering::Acquire)
     }
 

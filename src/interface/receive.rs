@@ -52,11 +52,21 @@ pub enum Arrival {
 struct Area<M> {
     memory: M,
     slots: usize,
+    generation: u32,
 }
 
 struct Queue {
     producer: Producer,
     consumer: Option<Consumer>,
+    generation: u32,
+}
+
+/// A slot that was removed while notifications of it wait. Its index is not used again until they
+/// have been taken: they must not be mistaken for another slot's.
+struct Retired {
+    index: u32,
+    queue: QueueId,
+    share: u32,
 }
 
 /// One interface. `M` is the memory of message areas.
@@ -68,6 +78,7 @@ pub struct Interface<M> {
     slots: Vec<Option<Slot>>,
     areas: Vec<Option<Area<M>>>,
     queues: Vec<Option<Queue>>,
+    retired: Vec<Retired>,
     generation: u32,
     counters: Arc<Counters>,
 }
@@ -83,6 +94,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
             slots: Vec::new(),
             areas: Vec::new(),
             queues: Vec::new(),
+            retired: Vec::new(),
             generation: 0,
             counters: Arc::default(),
         }
@@ -143,7 +155,14 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
 
     /// Makes `memory` a message area.
     pub fn create_area(&mut self, memory: M) -> AreaId {
-        AreaId(insert(&mut self.areas, Area { memory, slots: 0 }))
+        let generation = self.next_generation();
+        let index = insert(&mut self.areas, Area { memory, slots: 0, generation }, |_| true);
+        AreaId { index, generation }
+    }
+
+    fn next_generation(&mut self) -> u32 {
+        self.generation = self.generation.wrapping_add(1);
+        self.generation
     }
 
     /// Takes the memory back. Refused while slots name it.
@@ -152,7 +171,10 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
         if slots > 0 {
             return Err(AreaError::InUse { area: id, slots });
         }
-        self.areas[id.0 as usize].take().map(|area| area.memory).ok_or(AreaError::NoSuchArea(id))
+        self.areas[id.index as usize]
+            .take()
+            .map(|area| area.memory)
+            .ok_or(AreaError::NoSuchArea(id))
     }
 
     /// The bytes of an area. While they are borrowed nothing can be deposited.
@@ -164,8 +186,8 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
     /// The bytes of an area, for the application to write.
     #[inline]
     pub fn area_mut(&mut self, id: AreaId) -> Result<&mut [u8], AreaError> {
-        match self.areas.get_mut(id.0 as usize) {
-            Some(Some(area)) => Ok(area.memory.as_mut()),
+        match self.areas.get_mut(id.index as usize) {
+            Some(Some(area)) if area.generation == id.generation => Ok(area.memory.as_mut()),
             _ => Err(AreaError::NoSuchArea(id)),
         }
     }
@@ -182,7 +204,10 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
 
     #[inline]
     fn area_state(&self, id: AreaId) -> Result<&Area<M>, AreaError> {
-        self.areas.get(id.0 as usize).and_then(Option::as_ref).ok_or(AreaError::NoSuchArea(id))
+        match self.areas.get(id.index as usize) {
+            Some(Some(area)) if area.generation == id.generation => Ok(area),
+            _ => Err(AreaError::NoSuchArea(id)),
+        }
     }
 
     // ---- notification queues
@@ -190,7 +215,9 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
     /// A queue of `entries` entries.
     pub fn create_queue(&mut self, entries: u32) -> Result<QueueId, QueueError> {
         let (producer, consumer) = notification::queue(entries)?;
-        Ok(QueueId(insert(&mut self.queues, Queue { producer, consumer: Some(consumer) })))
+        let generation = self.next_generation();
+        let queue = Queue { producer, consumer: Some(consumer), generation };
+        Ok(QueueId { index: insert(&mut self.queues, queue, |_| true), generation })
     }
 
     /// Removes a queue that no slot uses; entries not yet taken are lost.
@@ -198,16 +225,18 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
         if self.queue_mut(id)?.producer.is_used() {
             return Err(QueueError::InUse(id));
         }
-        self.queues[id.0 as usize] = None;
+        self.queues[id.index as usize] = None;
         Ok(())
     }
 
     /// Takes the next notification of a queue, if there is one.
     #[inline(always)]
     pub fn pop(&mut self, id: QueueId) -> Result<Option<Notification>, QueueError> {
-        match self.queues.get_mut(id.0 as usize) {
-            Some(Some(Queue { consumer: Some(consumer), .. })) => Ok(consumer.pop()),
-            Some(Some(_)) => Err(QueueError::ConsumerTaken(id)),
+        match self.queues.get_mut(id.index as usize) {
+            Some(Some(queue)) if queue.generation == id.generation => match &mut queue.consumer {
+                Some(consumer) => Ok(consumer.pop()),
+                None => Err(QueueError::ConsumerTaken(id)),
+            },
             _ => Err(QueueError::NoSuchQueue(id)),
         }
     }
@@ -215,9 +244,11 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
     /// Whether a notification waits.
     #[inline]
     pub fn is_ready(&self, id: QueueId) -> Result<bool, QueueError> {
-        match self.queues.get(id.0 as usize) {
-            Some(Some(Queue { consumer: Some(consumer), .. })) => Ok(consumer.is_ready()),
-            Some(Some(_)) => Err(QueueError::ConsumerTaken(id)),
+        match self.queues.get(id.index as usize) {
+            Some(Some(queue)) if queue.generation == id.generation => match &queue.consumer {
+                Some(consumer) => Ok(consumer.is_ready()),
+                None => Err(QueueError::ConsumerTaken(id)),
+            },
             _ => Err(QueueError::NoSuchQueue(id)),
         }
     }
@@ -229,8 +260,8 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
     }
 
     fn queue_mut(&mut self, id: QueueId) -> Result<&mut Queue, QueueError> {
-        match self.queues.get_mut(id.0 as usize) {
-            Some(Some(queue)) => Ok(queue),
+        match self.queues.get_mut(id.index as usize) {
+            Some(Some(queue)) if queue.generation == id.generation => Ok(queue),
             _ => Err(QueueError::NoSuchQueue(id)),
         }
     }
@@ -272,23 +303,25 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
             }
         };
         let entries = (0..config.entries).map(|_| entry()).collect();
-        self.generation += 1;
-        let generation = self.generation;
+        let generation = self.next_generation();
+        self.forget_retired();
+        let retired = &self.retired;
         let index = insert(
             &mut self.slots,
             Slot {
                 key,
                 base: start,
                 size: end - start,
-                area: config.area.0,
-                queue: config.queue.0,
+                area: config.area.index,
+                queue: config.queue,
                 share,
                 mode: config.mode,
                 generation,
                 entries,
             },
+            |index| retired.iter().all(|retired| retired.index != index),
         );
-        self.area_slots(config.area.0, |slots| slots + 1);
+        self.area_slots(config.area.index, |slots| slots + 1);
         Ok(SlotId { index, generation })
     }
 
@@ -304,10 +337,22 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
         let (area, queue, share) = (slot.area, slot.queue, slot.share);
         self.slots[id.index as usize] = None;
         self.area_slots(area, |slots| slots - 1);
-        if let Ok(queue) = self.queue_mut(QueueId(queue)) {
+        if let Ok(queue) = self.queue_mut(queue) {
             queue.producer.detach(share);
         }
+        self.retired.push(Retired { index: id.index, queue, share });
+        self.forget_retired();
         Ok(())
+    }
+
+    fn forget_retired(&mut self) {
+        let queues = &self.queues;
+        self.retired.retain(|retired| match queues.get(retired.queue.index as usize) {
+            Some(Some(queue)) if queue.generation == retired.queue.generation => {
+                queue.producer.outstanding(retired.share as usize) > 0
+            }
+            _ => false,
+        });
     }
 
     /// How many slots there are.
@@ -417,6 +462,9 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
     pub fn ticket(&self, id: SlotId, index: MetadataIndex) -> Result<Ticket, SlotError> {
         let slot = self.slot(id)?;
         let entry = self.entry(id, index)?;
+        if entry.state == EntryState::Closed {
+            return Err(SlotError::NotArmed(index));
+        }
         let (key, base, bound) = match slot.mode {
             Mode::Normal => (slot.key, 0, slot.size),
             Mode::Paranoid | Mode::ParanoidOneShot => (entry.key, entry.low, entry.high),
@@ -450,7 +498,11 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
     /// Area and range of a slot, in bytes from the start of the area.
     pub fn slot_range(&self, id: SlotId) -> Result<(AreaId, Range<u64>), SlotError> {
         let slot = self.slot(id)?;
-        Ok((AreaId(slot.area), slot.base..slot.base + slot.size))
+        let generation = match self.areas.get(slot.area as usize) {
+            Some(Some(area)) => area.generation,
+            _ => return Err(SlotError::NoSuchSlot(id)),
+        };
+        Ok((AreaId { index: slot.area, generation }, slot.base..slot.base + slot.size))
     }
 
     /// The mode of a slot.
@@ -566,7 +618,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
             }
         };
         let notifies = completes && header.flags.contains(Flags::NOTIFY);
-        let Some(Some(queue)) = self.queues.get_mut(slot.queue as usize) else {
+        let Some(Some(queue)) = self.queues.get_mut(slot.queue.index as usize) else {
             return Err(Refusal::NoCredit);
         };
         if notifies && !queue.producer.has_credit(slot.share) {
@@ -628,9 +680,10 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
     }
 }
 
-/// Puts `value` into the first free place.
-fn insert<T>(places: &mut Vec<Option<T>>, value: T) -> u32 {
-    match places.iter().position(Option::is_none) {
+/// Puts `value` into the first free place that may be used.
+fn insert<T>(places: &mut Vec<Option<T>>, value: T, may_use: impl Fn(u32) -> bool) -> u32 {
+    let free = (0..places.len()).find(|i| places[*i].is_none() && may_use(*i as u32));
+    match free {
         Some(i) => {
             places[i] = Some(value);
             i as u32

@@ -127,6 +127,9 @@ pub enum SlotError {
         /// What that means here.
         why: &'static str,
     },
+    /// The entry accepts nothing until it is armed, so there is nothing to give a ticket for.
+    #[error("{0:?} of the slot is closed: arm it before making a ticket")]
+    NotArmed(MetadataIndex),
     /// As many slots as the configuration allows.
     #[error("there are {0} slots already, and no more are allowed")]
     TooMany(usize),
@@ -144,7 +147,7 @@ pub(crate) struct Slot {
     /// Bound less base, in bytes.
     pub size: u64,
     pub area: u32,
-    pub queue: u32,
+    pub queue: QueueId,
     pub share: u32,
     pub mode: Mode,
     pub generation: u32,

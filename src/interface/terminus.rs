@@ -236,6 +236,20 @@ impl Segmenter {
         metadata: &[u8],
     ) -> Result<(), Full> {
         while !self.done {
+            self.advance_one(link, data, metadata)?;
+        }
+        Ok(())
+    }
+
+    /// Gives one packet of a message that lies in one slice to a link, if any is left.
+    #[inline]
+    pub fn advance_one<T: Transmit>(
+        &mut self,
+        link: &mut T,
+        data: &[u8],
+        metadata: &[u8],
+    ) -> Result<(), Full> {
+        if !self.done {
             let (header, range) = self.next(link.packet_bytes());
             let metadata = if header.metadata_len == 0 { &[] } else { metadata };
             link.transmit(&header, metadata, &data[range.start as usize..range.end as usize])?;
@@ -365,6 +379,11 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Terminus<M> {
     #[inline(always)]
     pub fn is_idle(&mut self, link: LinkId) -> bool {
         self.queue(link).entries.is_empty()
+    }
+
+    /// Of which priority its queued packets are.
+    pub fn priority(&self) -> u8 {
+        self.priority
     }
 
     /// Messages that wait for `link`.

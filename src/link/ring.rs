@@ -51,10 +51,12 @@ pub const fn packet_lines_max(packet_bytes: u32) -> u64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RingViolation {
     /// A packet claims more lines than a packet can have.
-    #[error("a packet claims {lines} lines in a ring of {capacity}")]
+    #[error("a packet claims {lines} lines; in a ring of {capacity} at most {allowed} are allowed")]
     PacketTooLong {
         /// Lines claimed.
         lines: u64,
+        /// Lines of the largest packet.
+        allowed: u64,
         /// Lines of the ring.
         capacity: u64,
     },
@@ -288,6 +290,9 @@ pub struct RingReader<L, W> {
     published: u64,
     /// Read lines are given back in lots of this many.
     lot: u64,
+    /// Lines of the largest packet. Without this bound, packets of almost the whole ring could
+    /// step through it a line at a time, each copied whole.
+    packet_lines: u64,
 }
 
 /// A packet whose header has been copied out of the ring and whose body has not.
@@ -357,6 +362,7 @@ impl<L: Lines, W: Word> RingReader<L, W> {
             mask: count as u64 - 1,
             lines_log2: count.trailing_zeros(),
             lot: count as u64 / 8,
+            packet_lines: packet_lines_max(packet_bytes_max(count)),
             lines,
             freed,
             read: 0,
@@ -368,6 +374,12 @@ impl<L: Lines, W: Word> RingReader<L, W> {
     #[inline]
     pub fn capacity(&self) -> u64 {
         self.mask + 1
+    }
+
+    /// Lines read since the ring was made.
+    #[inline]
+    pub fn position(&self) -> u64 {
+        self.read
     }
 
     /// Whether a packet has been committed behind the last one that was read. One load.
@@ -395,9 +407,10 @@ impl<L: Lines, W: Word> RingReader<L, W> {
         let inline = [line[6].load(Ordering::Relaxed), line[7].load(Ordering::Relaxed)];
         let (header, reserved) = Header::from_words(&words);
         let layout = header.layout();
-        if layout.lines > self.mask {
+        if layout.lines > self.packet_lines {
             return Err(RingViolation::PacketTooLong {
                 lines: layout.lines,
+                allowed: self.packet_lines,
                 capacity: self.mask + 1,
             });
         }
@@ -678,21 +691,22 @@ mod tests {
 
     #[test]
     fn a_length_that_no_packet_can_have_is_a_violation() {
-        let data_max = |count: usize| (count - 2) * LINE_BYTES;
         for count in [8, 64] {
-            for length in [data_max(count) + 1, data_max(count) + 64, 1 << 31, u32::MAX as usize] {
+            let allowed = packet_lines_max(packet_bytes_max(count));
+            let data_max = (allowed as usize - 1) * LINE_BYTES;
+            for length in [data_max + 1, data_max + 64, 1 << 31, u32::MAX as usize] {
                 let ring = ring(count);
                 let word = (length as u64) << 32 | stamp(0, 3) as u64;
                 ring.lines[0].0[0].store(word, Ordering::Relaxed);
                 let lines = 1 + (length as u64).div_ceil(64);
                 assert_eq!(
                     ring.reader.peek().unwrap_err(),
-                    RingViolation::PacketTooLong { lines, capacity: count as u64 }
+                    RingViolation::PacketTooLong { lines, allowed, capacity: count as u64 }
                 );
             }
             // The longest that is possible at all is read, and stays inside the ring.
             let mut ring = ring(count);
-            let length = data_max(count);
+            let length = data_max;
             let words = header(length, 0).to_words();
             for i in 1..HEADER_WORDS {
                 ring.lines[0].0[i].store(words[i], Ordering::Relaxed);

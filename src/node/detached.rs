@@ -2,12 +2,13 @@
 
 use super::link::SendHalf;
 use super::wait::{Backoff, Step};
-use super::{ConnectError, Forked, Node, SendError};
+use super::{ConnectError, Forked, Node, SendError, TerminusId, Unfinished};
 use crate::config::Config;
-use crate::interface::terminus::Segmenter;
+use crate::interface::terminus::{PostError, Segmenter};
 use crate::interface::{Counters, LinkId};
 use crate::os::memory::ForkGuard;
 use crate::wire::{NodeId, Ticket};
+use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::sync::Arc;
 
@@ -21,6 +22,9 @@ pub struct DetachedTerminus {
     config: Config,
     counters: Arc<Counters>,
     fork_guard: ForkGuard,
+    /// Set by the node when the link has ended.
+    ended: Arc<AtomicBool>,
+    turns: u32,
 }
 
 impl Node {
@@ -33,14 +37,19 @@ impl Node {
     ) -> Result<DetachedTerminus, ConnectError> {
         let fork_guard = ForkGuard::new().map_err(ConnectError::Watch)?;
         let link_id = self.connect(name, greeting, timeout)?;
-        let (tx, destination) = self.take_send_half(link_id).ok_or(ConnectError::Vanished)?;
+        let (mut tx, destination, ended) =
+            self.take_send_half(link_id).ok_or(ConnectError::Vanished)?;
+        let counters = Arc::<Counters>::default();
+        tx.count_in(counters.clone());
         Ok(DetachedTerminus {
             tx,
             link: link_id,
             destination,
             config: self.config.clone(),
-            counters: Arc::default(),
+            counters,
             fork_guard,
+            ended,
+            turns: 0,
         })
     }
 }
@@ -62,13 +71,16 @@ impl DetachedTerminus {
     }
 
     fn segmenter(
-        &self,
+        &mut self,
         ticket: &Ticket,
         length: u64,
         metadata: usize,
     ) -> Result<Segmenter, SendError> {
         if !self.fork_guard.is_parent() {
             return Err(Forked.into());
+        }
+        if self.is_ended() {
+            return Err(SendError::LinkEnded(self.destination));
         }
         if ticket.destination != self.destination {
             return Err(SendError::Unreachable(ticket.destination));
@@ -119,9 +131,9 @@ impl DetachedTerminus {
 
     /// Sends a message of any length, waiting for room at most `timeout`. This thread accepts
     /// nothing meanwhile: another thread must poll the node if the peer may be sending to it.
-    /// After [`TimedOut`](SendError::TimedOut) with packets gone the receiver has an incomplete
-    /// message. Where room does not come while spinning, naps of up to a millisecond follow: this
-    /// terminus has no descriptor to sleep on, which is the node's.
+    /// Where room does not come while spinning, naps of up to a millisecond follow: the descriptor
+    /// to sleep on is the node's. Long messages go through the base ring; only a node's own links
+    /// have bulk rings.
     pub fn send(
         &mut self,
         ticket: &Ticket,
@@ -129,9 +141,34 @@ impl DetachedTerminus {
         metadata: &[u8],
         timeout: Option<Duration>,
     ) -> Result<(), SendError> {
-        let mut segmenter = self.segmenter(ticket, data.len() as u64, metadata.len())?;
+        let segmenter = self.segmenter(ticket, data.len() as u64, metadata.len())?;
+        self.go_on(segmenter, data, metadata, timeout)
+    }
+
+    /// Goes on with a message that timed out, with the same data.
+    pub fn send_rest(
+        &mut self,
+        unfinished: Unfinished,
+        data: &[u8],
+        timeout: Option<Duration>,
+    ) -> Result<(), SendError> {
+        if unfinished.link != self.link || unfinished.segmenter.length() != data.len() as u64 {
+            let (length, capacity) = (data.len() as u64, unfinished.segmenter.length());
+            return Err(PostError::TooLong { length, capacity }.into());
+        }
+        self.go_on(unfinished.segmenter, data, &[], timeout)
+    }
+
+    fn go_on(
+        &mut self,
+        mut segmenter: Segmenter,
+        data: &[u8],
+        metadata: &[u8],
+        timeout: Option<Duration>,
+    ) -> Result<(), SendError> {
+        const NAP: Duration = Duration::from_micros(20);
         let mut backoff = Backoff::new(&self.config, timeout);
-        let mut nap = Duration::from_micros(20);
+        let mut nap = NAP;
         loop {
             let before = segmenter.packets();
             if self.advance(&mut segmenter, data, metadata)? {
@@ -139,7 +176,10 @@ impl DetachedTerminus {
             }
             if segmenter.packets() > before {
                 backoff.restart();
-                nap = Duration::from_micros(20);
+                nap = NAP;
+            }
+            if self.is_ended() {
+                return Err(SendError::LinkEnded(self.destination));
             }
             match backoff.step() {
                 Step::Spin => core::hint::spin_loop(),
@@ -151,9 +191,24 @@ impl DetachedTerminus {
                     std::thread::sleep(nap);
                     nap = (nap * 2).min(Duration::from_millis(1));
                 }
-                Step::TimedOut => return Err(SendError::TimedOut { unfinished: None }),
+                Step::TimedOut => {
+                    let (terminus, link) = (TerminusId(u32::MAX), self.link);
+                    let any = segmenter.packets() > 0;
+                    let unfinished =
+                        any.then(|| std::boxed::Box::new(Unfinished { terminus, link, segmenter }));
+                    return Err(SendError::TimedOut { unfinished });
+                }
             }
         }
+    }
+
+    /// Whether the link has ended, as far as the node has learned; now and then the socket is
+    /// asked, too, since nobody may be polling the node.
+    #[inline]
+    fn is_ended(&mut self) -> bool {
+        self.turns = self.turns.wrapping_add(1);
+        self.ended.load(Ordering::Relaxed)
+            || (self.turns.is_multiple_of(TURNS_PER_LOOK) && self.peer_is_gone())
     }
 
     /// Whether the other end of the link is gone.
@@ -161,3 +216,6 @@ impl DetachedTerminus {
         self.tx.wake.as_ref().is_none_or(crate::os::socket::is_hung_up)
     }
 }
+
+/// Sends, or turns of waiting, between two looks at the socket.
+const TURNS_PER_LOOK: u32 = 1 << 14;

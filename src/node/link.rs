@@ -13,14 +13,15 @@
 //! where the kernel refuses that, the sender fences, and `explain` says so.
 
 use crate::control::{LinkToken, Peer};
-use crate::interface::LinkId;
 use crate::interface::terminus::Segmenter;
+use crate::interface::{Counters, LinkId};
 use crate::link::ring::{RingReader, RingViolation, RingWriter, packet_lines_max};
 use crate::link::sleep::{Barrier, Signaller, Sleeper};
 use crate::link::{Full, Source, Transmit};
 use crate::os::memory::{RegionLines, RegionWord, close_elsewhere};
 use crate::os::socket;
 use crate::wire::{Flags, Header};
+use core::sync::atomic::AtomicBool;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::vec::Vec;
@@ -62,7 +63,8 @@ pub(crate) struct SendHalf {
     /// Bytes sent in messages of several packets, until a bulk ring is asked for.
     pub long_bytes: u64,
     pub bulk_asked: bool,
-    pub wakes: u64,
+    pub barrier: Barrier,
+    counters: Arc<Counters>,
 }
 
 impl SendHalf {
@@ -73,6 +75,7 @@ impl SendHalf {
         own_room: RegionWord,
         wake: Option<Arc<OwnedFd>>,
         barrier: Barrier,
+        counters: Arc<Counters>,
     ) -> Self {
         Self {
             ring,
@@ -84,8 +87,14 @@ impl SendHalf {
             wake,
             long_bytes: 0,
             bulk_asked: false,
-            wakes: 0,
+            barrier,
+            counters,
         }
+    }
+
+    /// Counts elsewhere from now on: a counter has one writer.
+    pub fn count_in(&mut self, counters: Arc<Counters>) {
+        self.counters = counters;
     }
 
     /// The smallest that a packet of a longer message is cut to.
@@ -111,7 +120,7 @@ impl SendHalf {
             || self.bulk.as_mut().is_some_and(|bulk| bulk.is_half_full())
         {
             self.sleep.signalled(generation);
-            self.wakes += 1;
+            self.counters.wakes_sent.add(1);
             send_byte(&self.wake);
         }
     }
@@ -249,6 +258,11 @@ impl ReceiveHalf {
         self.ring.is_ready() || self.bulk.as_ref().is_some_and(|bulk| bulk.is_ready())
     }
 
+    /// Lines taken from both rings since they were made.
+    pub fn lines_taken(&self) -> u64 {
+        self.ring.position() + self.bulk.as_ref().map_or(0, |bulk| bulk.position())
+    }
+
     /// This process is about to sleep. A barrier, and one more look, must follow.
     pub fn arm(&mut self) {
         self.sleep.arm();
@@ -269,26 +283,34 @@ impl ReceiveHalf {
     }
 
     /// Takes the bytes that signals left; a bounded number, since a peer may send any.
-    pub fn drain_signals(&mut self) -> bool {
+    pub fn take_signals(&mut self) -> Signals {
         self.needs_arming = true;
-        let Some(wake) = &self.wake else { return false };
+        let Some(wake) = &self.wake else { return Signals::Taken };
         for _ in 0..SIGNALS_PER_TURN {
             match socket::receive(wake, &mut [0; 8]) {
-                Ok(received) => {
-                    if !received.descriptors.is_empty() {
-                        // Closing a stranger's descriptor may block; no one waits for it.
-                        close_elsewhere(received.descriptors);
-                    }
-                    if received.bytes == 0 {
-                        return true;
-                    }
+                Ok(received) if !received.descriptors.is_empty() => {
+                    // Closing a stranger's descriptor may block; no one waits for it.
+                    close_elsewhere(received.descriptors);
+                    return Signals::Misbehaved;
                 }
-                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return false,
-                Err(_) => return true,
+                Ok(received) if received.bytes > 0 => {}
+                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return Signals::Taken,
+                Ok(_) | Err(_) => return Signals::Gone,
             }
         }
-        false
+        Signals::Taken
     }
+}
+
+/// What was found on a wake socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Signals {
+    /// Signals, or nothing.
+    Taken,
+    /// The other end is gone; the control plane will say why.
+    Gone,
+    /// A descriptor, which no honest peer sends there.
+    Misbehaved,
 }
 
 const SIGNALS_PER_TURN: usize = 16;
@@ -314,4 +336,6 @@ pub(crate) struct Link {
     pub next_terminus: usize,
     /// Messages in work queues for this link.
     pub queued: usize,
+    /// Tells a terminus that has the sending half that the link has ended.
+    pub ended: Arc<AtomicBool>,
 }

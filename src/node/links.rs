@@ -6,13 +6,14 @@ use super::{Forked, Node};
 use crate::control::{
     self, AcceptError, ControlEvent, LinkFeatures, LinkToken, NewLink, Peer, RequestId, ServiceName,
 };
-use crate::interface::LinkId;
+use crate::interface::{Counters, LinkId};
 use crate::link::Transmit;
 use crate::link::ring::{RingReader, RingViolation, RingWriter};
 use crate::link::sleep::Barrier;
 use crate::os::memory::{Region, RegionLines, RegionWord};
-use crate::os::{socket, sys};
+use crate::os::socket;
 use crate::wire::NodeId;
+use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::format;
 use std::string::String;
@@ -58,11 +59,12 @@ pub enum Event {
 /// Why a link ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CloseReason {
-    /// The peer closed it, after flushing.
+    /// The peer closed it, and everything that it had queued has left.
     Closed,
     /// The peer's process died.
     Died,
-    /// The peer's process lives, and closed the connection without a word.
+    /// The peer's process lives, and closed the connection without a goodbye: it had messages
+    /// that did not leave.
     HungUp,
     /// The peer broke the rules, and this node closed the link.
     Misbehaved(String),
@@ -96,6 +98,9 @@ pub enum ConnectError {
     Forked(#[from] Forked),
 }
 
+/// Most events that wait for the application; beyond, the oldest are dropped and counted.
+const EVENTS_MAX: usize = 4096;
+
 /// How many links that have ended are remembered.
 const DEPARTED_MAX: usize = 256;
 
@@ -122,7 +127,8 @@ impl Node {
     }
 
     fn check_link_count(&self) -> Result<(), ConnectError> {
-        let count = self.active.len() + self.idle.len();
+        let to_self = self.links[0].is_some() as usize;
+        let count = self.active.len() + self.idle.len() - to_self;
         if count < self.config.links_max as usize {
             Ok(())
         } else {
@@ -193,8 +199,8 @@ impl Node {
                 }
             }
         }
-        if !sys::register_barrier() {
-            text.push_str("; a fence on each send, because the kernel refuses membarrier");
+        if link.tx.as_ref().is_some_and(|tx| tx.barrier == Barrier::Fence) {
+            text.push_str("; a fence on each send, because one end's kernel refuses membarrier");
         }
         Ok(text)
     }
@@ -218,30 +224,32 @@ impl Node {
         self.control().refuse(request, reason)
     }
 
-    /// Ends one link. Queued messages that have not left are lost, and their number returned;
-    /// what is in the ring reaches the other end. See [`flush`](Self::flush).
+    /// Ends one link. Queued messages that have not left are lost, and their number returned; the
+    /// other end then sees [`CloseReason::HungUp`] instead of [`CloseReason::Closed`]. What is in
+    /// the ring reaches the other end; what has come from there and was not polled for is
+    /// dropped. See [`flush`](Self::flush).
     pub fn disconnect(&mut self, id: LinkId) -> Result<usize, LinkError> {
         // In a forked child the link is the parent's.
         self.check_fork().map_err(|Forked| LinkError(id))?;
         self.link(id)?;
         let token = self.link(id)?.token;
         let unsent = self.remove_link(id.index);
-        if let Some(token) = token {
-            self.control().close(token);
+        match token {
+            Some(token) if unsent == 0 => self.control().close(token),
+            Some(token) => self.control().hang_up(token),
+            None => {}
         }
         Ok(unsent)
     }
 
     /// Closes the node: queued messages leave first, for at most `timeout`; then every peer is
-    /// told. Returns how many queued messages did not leave.
+    /// told goodbye, except those for which messages still wait, which see
+    /// [`CloseReason::HungUp`]. Returns how many queued messages did not leave. Dropping a node
+    /// does the same without waiting.
     pub fn close(mut self, timeout: Option<Duration>) -> Result<usize, super::SendError> {
+        self.check_fork()?;
         self.flush(timeout)?;
-        let unsent = self.queued;
-        let tokens: Vec<LinkToken> = self.links.iter().flatten().filter_map(|l| l.token).collect();
-        for token in tokens {
-            self.control().close(token);
-        }
-        Ok(unsent)
+        Ok(self.part())
     }
 
     // ---- what the control plane says
@@ -252,16 +260,24 @@ impl Node {
         for event in self.inbox.take() {
             match event {
                 ControlEvent::Request { id, peer, greeting } => {
-                    self.events.push_back(Event::Request { id, peer, greeting });
+                    self.push_event(Event::Request { id, peer, greeting });
                 }
                 ControlEvent::RequestGone { id } => {
-                    self.events.push_back(Event::RequestGone { id });
+                    self.push_event(Event::RequestGone { id });
                 }
                 ControlEvent::Connected(link) => {
                     let (token, request) = (link.token, link.request);
-                    match self.check_link_count().and_then(|()| self.install(link, false)) {
-                        Ok(link) => self.events.push_back(Event::Connected { link, request }),
-                        Err(_) => self.control().violated(token),
+                    let installed = match self.check_link_count() {
+                        Ok(()) => self.install(link, false),
+                        Err(e) => {
+                            self.control().close(token);
+                            Err(e)
+                        }
+                    };
+                    match (installed, request) {
+                        (Ok(link), request) => self.push_event(Event::Connected { link, request }),
+                        (Err(_), Some(id)) => self.push_event(Event::RequestGone { id }),
+                        (Err(_), None) => {}
                     }
                 }
                 ControlEvent::BulkOutgoing { token, lines } => self.add_bulk_outgoing(token, lines),
@@ -285,6 +301,15 @@ impl Node {
         }
     }
 
+    /// Keeps an event for the application. One that takes none must not be made to pay for them.
+    fn push_event(&mut self, event: Event) {
+        if self.events.len() >= EVENTS_MAX {
+            self.events.pop_front();
+            self.counters.events_dropped.add(1);
+        }
+        self.events.push_back(event);
+    }
+
     fn index_of(&self, token: LinkToken) -> Option<u32> {
         let has = |link: &Option<Link>| link.as_ref().is_some_and(|l| l.token == Some(token));
         self.links.iter().position(has).map(|i| i as u32)
@@ -294,19 +319,19 @@ impl Node {
     fn drain_and_remove(&mut self, index: u32, reason: CloseReason) {
         let Some(Some(link)) = self.links.get(index as usize) else { return };
         let id = link.id;
-        let bound =
-            link.rx.ring.capacity() + link.rx.bulk.as_ref().map_or(0, |bulk| bulk.capacity());
-        let mut taken = 0;
-        while taken < bound {
-            match self.take_from(index) {
-                0 => break,
-                n => taken += n as u64,
+        let bound = link.rx.ring.capacity() + link.rx.bulk.as_ref().map_or(0, |b| b.capacity());
+        let start = link.rx.lines_taken();
+        while self.take_from(index) > 0 {
+            // A peer that goes on writing is not waited for.
+            match self.link(id) {
+                Ok(link) if link.rx.lines_taken() - start < bound => {}
+                _ => break,
             }
         }
         // Taking may have ended it already, for misbehaviour; then that has been said.
         if self.link(id).is_ok() {
             let unsent = self.remove_link(index);
-            self.events.push_back(Event::Closed { link: id, reason, unsent });
+            self.push_event(Event::Closed { link: id, reason, unsent });
         }
     }
 
@@ -331,6 +356,10 @@ impl Node {
                 self.counters.links_closed_violation.add(1);
                 format!("{violation}")
             }
+            Misbehaviour::Descriptor => {
+                self.counters.links_closed_descriptor.add(1);
+                String::from("it sent a descriptor over its wake-up connection")
+            }
             Misbehaviour::Identity => {
                 self.counters.links_closed_identity.add(1);
                 String::from("it used the id of another process's node")
@@ -342,11 +371,7 @@ impl Node {
         if let Some(token) = token {
             self.control().violated(token);
         }
-        self.events.push_back(Event::Closed {
-            link: id,
-            reason: CloseReason::Misbehaved(why),
-            unsent,
-        });
+        self.push_event(Event::Closed { link: id, reason: CloseReason::Misbehaved(why), unsent });
     }
 
     /// Forgets a link; returns how many queued messages are lost with it.
@@ -360,6 +385,7 @@ impl Node {
         self.generations[index as usize] = self.generations[index as usize].wrapping_add(1);
         self.queued -= link.queued;
         let id = link.id;
+        link.ended.store(true, Ordering::Release);
         self.counters.links_closed.add(1);
         if let Some(wake) = link.rx.wake() {
             self.poller.remove(wake);
@@ -374,7 +400,7 @@ impl Node {
     /// Link `index` no longer leads to `node`; another may.
     fn repair_routes(&mut self, index: u32, node: NodeId) {
         self.routes.retain(|_, i| *i != index);
-        self.last_route = (NodeId(!self.id().0), u32::MAX);
+        self.last_route = None;
         let leads = |link: &&Link| link.peer.node == node && link.tx.is_some();
         if let Some(other) = self.links.iter().flatten().find(leads) {
             self.routes.entry(node).or_insert(other.id.index);
@@ -382,11 +408,14 @@ impl Node {
     }
 
     /// Hands the sending half of a link out.
-    pub(super) fn take_send_half(&mut self, id: LinkId) -> Option<(SendHalf, NodeId)> {
+    pub(super) fn take_send_half(
+        &mut self,
+        id: LinkId,
+    ) -> Option<(SendHalf, NodeId, Arc<AtomicBool>)> {
         let link = self.links.get_mut(id.index as usize)?.as_mut().filter(|link| link.id == id)?;
-        let (tx, node) = (link.tx.take()?, link.peer.node);
+        let (tx, node, ended) = (link.tx.take()?, link.peer.node, link.ended.clone());
         self.repair_routes(id.index, node);
-        Some((tx, node))
+        Some((tx, node, ended))
     }
 
     // ---- making links
@@ -420,14 +449,15 @@ impl Node {
         let replaced = match self.check_identity(&new.peer, by_us) {
             Ok(replaced) => replaced,
             Err(e) => {
+                self.counters.links_closed_identity.add(1);
                 self.control().violated(token);
                 return Err(e);
             }
         };
         let index = self.free_place();
-        let (link, wake) = split(new, by_us);
+        let (link, wake) = split(new, by_us, &self.counters);
         if let Err(e) = self.poller.add(wake.as_ref(), index as u64) {
-            self.control().violated(token);
+            self.control().close(token);
             return Err(ConnectError::Watch(e));
         }
         if let Some(replaced) = replaced {
@@ -450,15 +480,24 @@ impl Node {
                 Err(ConnectError::Identity(peer.node))
             };
         }
-        let Some(index) = self.routes.get(&peer.node) else { return Ok(None) };
-        let Some(Some(known)) = self.links.get(*index as usize) else { return Ok(None) };
-        // A process that cannot be seen from here cannot be told from another.
-        if peer.pid.is_some() && known.peer.pid == peer.pid && known.peer.uid == peer.uid {
-            Ok(None)
-        } else if by_us && !known.initiated_by_us {
-            Ok(Some(*index))
-        } else {
-            Err(ConnectError::Identity(peer.node))
+        // A process that cannot be seen from here cannot be told from another of its user.
+        let same = |known: &Peer| {
+            let can_tell = known.pid.is_some() || known.uid.is_some();
+            can_tell && known.pid == peer.pid && known.uid == peer.uid
+        };
+        let mut links = self.links.iter().flatten();
+        if let Some(known) = links.find(|link| link.peer.node == peer.node) {
+            return match same(&known.peer) {
+                true => Ok(None),
+                false if by_us && !known.initiated_by_us => Ok(Some(known.id.index)),
+                false => Err(ConnectError::Identity(peer.node)),
+            };
+        }
+        // Tickets of a node that has left must not lead to a stranger who takes its id.
+        let departed = self.departed.iter().rev().find(|departed| departed.1.node == peer.node);
+        match departed {
+            Some((_, known)) if !by_us && !same(known) => Err(ConnectError::Identity(peer.node)),
+            _ => Ok(None),
         }
     }
 
@@ -491,6 +530,7 @@ impl Node {
                 region.room(),
                 None,
                 Barrier::Asymmetric,
+                self.counters.clone(),
             )),
             id: LinkId::SELF,
             token: None,
@@ -504,6 +544,7 @@ impl Node {
             refusals_since_ns: 0,
             next_terminus: 0,
             queued: 0,
+            ended: Arc::default(),
         };
         self.add_link(link, 0);
         self.routes.insert(self.id(), 0);
@@ -551,7 +592,7 @@ impl Node {
 }
 
 /// The two halves of a link, and the socket that wakes its other end.
-fn split(new: NewLink, by_us: bool) -> (Link, Arc<std::os::fd::OwnedFd>) {
+fn split(new: NewLink, by_us: bool, counters: &Arc<Counters>) -> (Link, Arc<std::os::fd::OwnedFd>) {
     let NewLink { token, peer, greeting, outgoing, incoming, wake, packet_bytes, features, .. } =
         new;
     socket::refuse_descriptors(&wake);
@@ -578,6 +619,7 @@ fn split(new: NewLink, by_us: bool) -> (Link, Arc<std::os::fd::OwnedFd>) {
             own_room,
             Some(wake.clone()),
             barrier,
+            counters.clone(),
         )),
         id: LinkId::SELF,
         token: Some(token),
@@ -591,6 +633,7 @@ fn split(new: NewLink, by_us: bool) -> (Link, Arc<std::os::fd::OwnedFd>) {
         refusals_since_ns: 0,
         next_terminus: 0,
         queued: 0,
+        ended: Arc::default(),
     };
     (link, wake)
 }

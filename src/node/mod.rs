@@ -30,10 +30,11 @@ pub use receive::RecvError;
 pub use send::{SendError, Unfinished};
 pub use shared::{NodeGuard, SharedNode};
 
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, Housekeeping};
 use crate::control::{
     Accept, Access, Control, Inbox, NameError, Peer, ServeError, ServiceName, StartError,
 };
+use crate::interface::notification::Consumer;
 use crate::interface::terminus::{PostError, Tag, Terminus};
 use crate::interface::{
     AreaError, AreaId, Counters, Interface, LinkId, MetadataEntry, QueueError, QueueId, SlotConfig,
@@ -43,6 +44,7 @@ use crate::os::memory::{self, AreaMemory, AreaReport, ForkGuard};
 use crate::os::sys::{self, Poller};
 use crate::wire::{Key, MetadataIndex, NodeId, Ticket};
 use core::ops::Range;
+use core::sync::atomic::Ordering;
 use link::Link;
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -139,7 +141,7 @@ pub struct Node {
     /// Which link leads to a node.
     routes: HashMap<NodeId, u32>,
     /// The route that was used last.
-    last_route: (NodeId, u32),
+    last_route: Option<(NodeId, u32)>,
     /// Messages in all work queues.
     queued: usize,
     events: VecDeque<Event>,
@@ -150,7 +152,11 @@ pub struct Node {
     /// Slots of removed keys cannot be guessed: keys come from the system's generator, in lots.
     keys: Keys,
     area_bytes: usize,
+    /// A watchdog is set: something other than the application makes the calls.
     watched: bool,
+    /// The application runs the control plane, so each blocking call does.
+    runs_control: bool,
+    control_turns: u32,
     config: Config,
     counters: Arc<Counters>,
     inbox: Arc<Inbox>,
@@ -205,7 +211,6 @@ impl Node {
         ));
         let mut interface = Interface::new(id);
         interface.enable();
-        interface.set_watchdog(sys::monotonic_ns(), config.watchdog_ms as u64 * 1_000_000);
         let counters = interface.counters().clone();
         let told = counters.clone();
         let stat = move || {
@@ -227,7 +232,7 @@ impl Node {
             idle: Vec::new(),
             sweep: receive::Sweep::default(),
             routes: HashMap::new(),
-            last_route: (NodeId(!id.0), u32::MAX),
+            last_route: None,
             queued: 0,
             events: VecDeque::new(),
             departed: VecDeque::new(),
@@ -235,7 +240,9 @@ impl Node {
             fork_guard: ForkGuard::new().map_err(os("a page for telling forked children"))?,
             keys: Keys::new(),
             area_bytes: 0,
-            watched: config.watchdog_ms != 0,
+            watched: false,
+            runs_control: config.housekeeping == Housekeeping::Application,
+            control_turns: 0,
             config,
             counters,
             inbox: control.inbox().clone(),
@@ -292,6 +299,12 @@ impl Node {
         self.control().run_once(timeout)
     }
 
+    /// When [`run_housekeeping`](Self::run_housekeeping) must be called though its descriptor is
+    /// not readable, in nanoseconds of the monotonic clock: time limits of peers that connect.
+    pub fn housekeeping_deadline_ns(&self) -> Option<u64> {
+        self.control().deadline_ns()
+    }
+
     /// Readable when [`run_housekeeping`](Self::run_housekeeping) has something to do.
     pub fn housekeeping_fd(&self) -> std::os::fd::BorrowedFd<'_> {
         std::os::fd::AsFd::as_fd(self.control())
@@ -313,6 +326,13 @@ impl Node {
     /// node that a progress thread drives, and only if the setting is not 0.
     pub fn reset_watchdog(&mut self) {
         self.interface.reset_watchdog(sys::monotonic_ns());
+    }
+
+    /// Something other than the application makes the calls from now on, or no longer.
+    fn set_watched(&mut self, by_another: bool) {
+        let watchdog_ms = if by_another { self.config.watchdog_ms } else { 0 };
+        self.watched = watchdog_ms != 0;
+        self.interface.set_watchdog(sys::monotonic_ns(), watchdog_ms as u64 * 1_000_000);
     }
 
     // ---- message areas
@@ -371,6 +391,12 @@ impl Node {
         self.interface.create_queue(entries)
     }
 
+    /// Hands the taking end of a queue to another thread: it takes notifications without a lock
+    /// and without this node, while this thread, or the progress thread, polls.
+    pub fn take_consumer(&mut self, queue: QueueId) -> Result<Consumer, QueueError> {
+        self.interface.take_consumer(queue)
+    }
+
     /// Removes a queue that no slot uses. Notifications that wait in it are lost.
     pub fn remove_queue(&mut self, queue: QueueId) -> Result<(), QueueError> {
         self.interface.remove_queue(queue)
@@ -403,9 +429,12 @@ impl Node {
         self.interface.set_key(slot, key)
     }
 
-    /// Arms a metadata entry for the next message: accumulator zero, and in a paranoid slot a new
-    /// random key and the limits `limits` (bytes from the slot's base). Whatever still arrives of
-    /// an unfinished message there is refused. No control plane is involved (Hamlyn 2.7).
+    /// Arms a metadata entry for the next message: its accumulator becomes zero. In a paranoid slot
+    /// it also gets a new random key and the limits `limits` (bytes from the slot's base), so that
+    /// whatever still arrives of an unfinished message is refused; no control plane is involved
+    /// (Hamlyn 2.7). In a normal slot `limits` is `None`, and an entry has no key of its own: if
+    /// the sender of an unfinished message may still be sending, [`revoke`](Self::revoke) the
+    /// slot's key first, or its last packets will be counted to the next message.
     pub fn arm(
         &mut self,
         slot: SlotId,
@@ -506,6 +535,12 @@ impl Node {
         Ok(())
     }
 
+    /// The bytes of a send buffer area.
+    pub fn send_buffer_ref(&self, id: TerminusId, tag: Tag) -> Result<&[u8], MemoryError> {
+        let terminus = self.termini.get(id.0 as usize).ok_or(NoSuchTerminus(id))?;
+        Ok(terminus.buffer(tag)?)
+    }
+
     /// The bytes of a send buffer area, to be filled. What a queued message still needs is sent
     /// as it is when its packet leaves; see [`is_reusable`](Self::is_reusable).
     pub fn send_buffer_mut(&mut self, id: TerminusId, tag: Tag) -> Result<&mut [u8], MemoryError> {
@@ -522,6 +557,24 @@ impl Node {
     }
 }
 
+impl Node {
+    /// Each link is told goodbye, except those for which messages still wait: their peers must
+    /// not take for whole what they have. Returns how many messages did not leave.
+    fn part(&mut self) -> usize {
+        for link in self.links.iter_mut().flatten() {
+            link.ended.store(true, Ordering::Release);
+            if let (Some(token), Some(control)) = (link.token, &self.control) {
+                if link.queued == 0 {
+                    control.close(token);
+                } else {
+                    control.hang_up(token);
+                }
+            }
+        }
+        self.queued
+    }
+}
+
 impl Drop for Node {
     fn drop(&mut self) {
         if !self.fork_guard.is_parent() {
@@ -529,6 +582,8 @@ impl Drop for Node {
             // its sockets must not be told goodbye.
             core::mem::forget(self.control.take());
             core::mem::forget(core::mem::take(&mut self.links));
+            return;
         }
+        self.part();
     }
 }

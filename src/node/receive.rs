@@ -38,12 +38,19 @@ const SWEEP_NS: u64 = 20_000;
 /// Turns between two measurements of how long a turn takes.
 const TURNS_PER_MEASUREMENT: u32 = 64;
 
+/// Lines taken from one ring in a turn, about: 256 KiB. Counting packets alone would let one link
+/// copy a whole bulk ring while the others wait.
+const LINES_PER_TURN: u64 = 4096;
+/// A turn with this many packets may be much longer than those before.
+const BUSY_TURN: usize = 16;
+
 /// How the idle links are swept.
 #[derive(Debug, Default)]
 pub(super) struct Sweep {
     next: usize,
     stride: usize,
     turns: u32,
+    turns_measured: u32,
     measured_ns: u64,
 }
 
@@ -77,6 +84,30 @@ impl Node {
             }
             if let Some(notification) = self.interface.pop(queue)? {
                 return Ok(notification);
+            }
+            let waited = self.wait_for_arrival(&mut backoff);
+            if !waited.map_err(|e| RecvError::Wait(Arc::new(e)))? {
+                return Err(RecvError::TimedOut);
+            }
+        }
+    }
+
+    /// The next notification of any of several queues, in the order in which they are given;
+    /// waits at most `timeout`.
+    pub fn recv_any(
+        &mut self,
+        queues: &[QueueId],
+        timeout: Option<Duration>,
+    ) -> Result<(QueueId, Notification), RecvError> {
+        let mut backoff = Backoff::new(&self.config, timeout);
+        loop {
+            if self.poll()? > 0 {
+                backoff.restart();
+            }
+            for queue in queues {
+                if let Some(notification) = self.interface.pop(*queue)? {
+                    return Ok((*queue, notification));
+                }
             }
             let waited = self.wait_for_arrival(&mut backoff);
             if !waited.map_err(|e| RecvError::Wait(Arc::new(e)))? {
@@ -122,7 +153,13 @@ impl Node {
             i += 1;
         }
         if !self.idle.is_empty() {
+            if taken >= BUSY_TURN {
+                self.sweep.turns = 0;
+            }
             taken += self.sweep_idle();
+        }
+        if self.runs_control {
+            self.run_control_sometimes();
         }
         if self.queued > 0 {
             self.transmit_all_queued();
@@ -139,10 +176,11 @@ impl Node {
         let mut ended = None;
         let mut freed = false;
         let (id, rx) = (link.id, &mut link.rx);
+        let mut lines_taken = 0;
         macro_rules! take {
             ($ring:expr) => {
                 loop {
-                    if taken >= budget {
+                    if taken >= budget || lines_taken >= LINES_PER_TURN {
                         break;
                     }
                     match $ring.peek() {
@@ -155,6 +193,7 @@ impl Node {
                             );
                             let lines = packet.lines();
                             taken += 1;
+                            lines_taken += lines;
                             freed |= $ring.release(lines);
                             if let Err(NotDeposited::Refused(refusal)) = result {
                                 ended = refused(
@@ -185,7 +224,7 @@ impl Node {
         if rx.bulk.is_some() && ended.is_none() {
             // A share of the budget of its own: a busy base ring does not starve the bulk ring.
             let in_base = taken;
-            taken = 0;
+            (taken, lines_taken) = (0, 0);
             if let Some(bulk) = &mut rx.bulk {
                 take!(bulk);
             }
@@ -235,27 +274,30 @@ impl Node {
         let sweep = &mut self.sweep;
         if sweep.turns == 0 {
             let now = sys::monotonic_ns();
-            let turn_ns = now.saturating_sub(sweep.measured_ns) / TURNS_PER_MEASUREMENT as u64;
+            let turns = sweep.turns_measured.max(1) as u64;
+            let turn_ns = now.saturating_sub(sweep.measured_ns) / turns;
             sweep.measured_ns = now;
-            sweep.turns = TURNS_PER_MEASUREMENT;
+            (sweep.turns, sweep.turns_measured) = (TURNS_PER_MEASUREMENT, 0);
             let stride = (self.idle.len() as u64).saturating_mul(turn_ns).div_ceil(SWEEP_NS);
             sweep.stride = (stride as usize).clamp(1, self.idle.len());
         }
         sweep.turns -= 1;
+        sweep.turns_measured += 1;
+        let mut taken = 0;
         for _ in 0..self.sweep.stride {
             let sweep = &mut self.sweep;
             if sweep.next >= self.idle.len() {
                 sweep.next = 0;
             }
-            let Some(&index) = self.idle.get(sweep.next) else { return 0 };
+            let Some(&index) = self.idle.get(sweep.next) else { break };
             sweep.next += 1;
             let Some(Some(link)) = self.links.get(index as usize) else { continue };
             if link.rx.is_ready() {
                 self.promote(index);
-                return self.take_from(index);
+                taken += self.take_from(index);
             }
         }
-        0
+        taken
     }
 }
 
@@ -271,6 +313,8 @@ pub(super) enum Misbehaviour {
     Violation(crate::link::ring::RingViolation),
     /// It used the id of a node that is another process.
     Identity,
+    /// It sent a descriptor where none may come.
+    Descriptor,
 }
 
 /// Counts a refusal against its link. A key has 2^64 values: after a few thousand wrong ones the

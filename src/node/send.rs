@@ -8,14 +8,17 @@ use super::link::{Room, SendHalf};
 use super::wait::Backoff;
 use super::{Forked, NoSuchTerminus, Node, TerminusId};
 use crate::interface::LinkId;
-use crate::interface::terminus::{IMMEDIATE_MAX, Piece, PostError, Segmenter, SendHandle};
+use crate::interface::terminus::{
+    IMMEDIATE_MAX, Piece, PostError, Segmenter, SendHandle, Terminus,
+};
 use crate::link::Transmit;
 use crate::link::ring::words_of;
+use crate::os::memory::AreaMemory;
 use crate::wire::{Flags, Header, INLINE_BYTES, MetadataIndex, NodeId, Share, Ticket};
 use core::time::Duration;
 
 /// A message that was not sent. Unless it says otherwise, nothing of it has left.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 pub enum SendError {
     /// Not now: the link is full and so is the work queue. Try again after a `poll`.
     #[error("the link is full; try again")]
@@ -58,12 +61,12 @@ pub enum SendError {
     Wait(std::sync::Arc<std::io::Error>),
 }
 
-/// A message of which packets have left and others have not.
-#[derive(Clone, Debug)]
+/// A message of which packets have left and others have not. It can be finished once.
+#[derive(Debug)]
 pub struct Unfinished {
-    terminus: TerminusId,
-    link: LinkId,
-    segmenter: Segmenter,
+    pub(super) terminus: TerminusId,
+    pub(super) link: LinkId,
+    pub(super) segmenter: Segmenter,
 }
 
 impl Unfinished {
@@ -77,10 +80,10 @@ impl Node {
     /// The link that leads to `destination`.
     #[inline(always)]
     fn route(&mut self, destination: NodeId) -> Result<usize, SendError> {
-        if self.last_route.0 == destination {
-            return Ok(self.last_route.1 as usize);
+        match self.last_route {
+            Some((node, index)) if node == destination => Ok(index as usize),
+            _ => self.find_route(destination),
         }
-        self.find_route(destination)
     }
 
     #[cold]
@@ -90,7 +93,7 @@ impl Node {
             self.open_self_link()?;
         }
         let index = *self.routes.get(&destination).ok_or(SendError::Unreachable(destination))?;
-        self.last_route = (destination, index);
+        self.last_route = Some((destination, index));
         Ok(index as usize)
     }
 
@@ -118,7 +121,9 @@ impl Node {
         {
             let header = header_of(ticket, data.len() as u32, metadata.len() as u8, 0);
             let body = body_of(data, metadata);
-            if let Some(direct) = self.termini[0].direct(link.id)
+            // Where messages of other termini wait, it is decided whose turn it is.
+            if link.queued == 0
+                && let Some(direct) = self.termini[0].direct(link.id)
                 && tx.ring.push_line(&header, body).is_ok()
             {
                 let handle = direct.sent();
@@ -174,10 +179,11 @@ impl Node {
             return Err(SendError::Unreachable(destination));
         };
         let Some(tx) = &mut link.tx else { return Err(SendError::Unreachable(destination)) };
+        let outranked = link.queued > 0 && outranked(&mut self.termini, terminus, link.id);
         let t = &mut self.termini[terminus.0 as usize];
         let mut segmenter =
             Segmenter::new(ticket, data.len() as u64, metadata.len(), word, tx.packet_bytes_min())?;
-        if t.is_idle(link.id) {
+        if !outranked && t.is_idle(link.id) {
             // All or nothing: a slice cannot be kept for later.
             let packet_bytes = tx.packet_bytes() as u64;
             let is_one = data.len() as u64 + metadata.len() as u64 <= packet_bytes;
@@ -231,7 +237,33 @@ impl Node {
             Err(SendError::Full | SendError::TooLongToTry { .. }) => {}
             other => return other,
         }
-        self.send_slowly(self.primary(), ticket, data, metadata, 0, timeout)
+        let index = self.route(ticket.destination)?;
+        self.send_slowly(self.primary(), index, ticket, data, metadata, 0, timeout)
+    }
+
+    /// [`send`](Self::send) over one link, whatever other links lead to the ticket's destination,
+    /// and only if that link leads there: a ticket that came from a peer is then used towards
+    /// that peer and nobody else.
+    pub fn send_over(
+        &mut self,
+        link: LinkId,
+        ticket: &Ticket,
+        data: &[u8],
+        metadata: &[u8],
+        timeout: Option<Duration>,
+    ) -> Result<SendHandle, SendError> {
+        self.check_fork()?;
+        let destination = ticket.destination;
+        match self.link(link) {
+            Ok(link) if link.peer.node == destination => {}
+            _ => return Err(SendError::Unreachable(destination)),
+        }
+        let (terminus, index) = (self.primary(), link.index as usize);
+        match self.try_send_general(terminus, index, ticket, data, metadata, 0) {
+            Err(SendError::Full | SendError::TooLongToTry { .. }) => {}
+            other => return other,
+        }
+        self.send_slowly(terminus, index, ticket, data, metadata, 0, timeout)
     }
 
     /// [`send`](Self::send) of another terminus.
@@ -247,7 +279,8 @@ impl Node {
             Err(SendError::Full | SendError::TooLongToTry { .. }) => {}
             other => return other,
         }
-        self.send_slowly(terminus, ticket, data, metadata, 0, timeout)
+        let index = self.route(ticket.destination)?;
+        self.send_slowly(terminus, index, ticket, data, metadata, 0, timeout)
     }
 
     /// [`try_send_fast`](Self::try_send_fast), waiting for room.
@@ -263,20 +296,22 @@ impl Node {
             Err(SendError::Full | SendError::TooLongToTry { .. }) => {}
             other => return other,
         }
-        self.send_slowly(self.primary(), ticket, data, &[], word, timeout)
+        let index = self.route(ticket.destination)?;
+        self.send_slowly(self.primary(), index, ticket, data, &[], word, timeout)
     }
 
     #[cold]
+    #[allow(clippy::too_many_arguments)]
     fn send_slowly(
         &mut self,
         terminus: TerminusId,
+        index: usize,
         ticket: &Ticket,
         data: &[u8],
         metadata: &[u8],
         word: u32,
         timeout: Option<Duration>,
     ) -> Result<SendHandle, SendError> {
-        let index = self.route(ticket.destination)?;
         let Some(Some(link)) = self.links.get(index) else {
             return Err(SendError::Unreachable(ticket.destination));
         };
@@ -284,11 +319,21 @@ impl Node {
         let (length, packet_bytes) = (data.len() as u64, tx.packet_bytes_min());
         let segmenter = Segmenter::new(ticket, length, metadata.len(), word, packet_bytes)?;
         let unfinished = Unfinished { terminus, link: link.id, segmenter };
-        self.send_rest(unfinished, data, metadata, timeout)
+        self.go_on(unfinished, data, metadata, timeout)
     }
 
-    /// Goes on with a message that timed out, with the same data and metadata.
+    /// Goes on with a message that timed out, with the same data. Its metadata has left with the
+    /// first packet.
     pub fn send_rest(
+        &mut self,
+        unfinished: Unfinished,
+        data: &[u8],
+        timeout: Option<Duration>,
+    ) -> Result<SendHandle, SendError> {
+        self.go_on(unfinished, data, &[], timeout)
+    }
+
+    fn go_on(
         &mut self,
         mut unfinished: Unfinished,
         data: &[u8],
@@ -312,12 +357,20 @@ impl Node {
                 _ => return Err(SendError::LinkEnded(destination)),
             };
             let Some(tx) = &mut link.tx else { return Err(SendError::Unreachable(destination)) };
-            let t = &mut self.termini[terminus.0 as usize];
             let mut asks = false;
+            // Packets of messages that wait in work queues go in between, or before.
+            let shares = link.queued > 0;
+            let outranked = shares && outranked(&mut self.termini, terminus, link_id);
+            let t = &mut self.termini[terminus.0 as usize];
             // What was queued before goes first: messages of one terminus leave in order.
-            if t.is_idle(link_id) {
+            if !outranked && t.is_idle(link_id) {
                 let (packets, bytes) = (segmenter.packets(), segmenter.bytes());
-                let done = segmenter.advance(tx, data, metadata).is_ok();
+                let _ = if shares {
+                    segmenter.advance_one(tx, data, metadata)
+                } else {
+                    segmenter.advance(tx, data, metadata)
+                };
+                let done = segmenter.is_done();
                 if segmenter.packets() > packets {
                     backoff.restart();
                     tx.signal_if_asleep(if done { segmenter.flags() } else { Flags::empty() });
@@ -336,6 +389,10 @@ impl Node {
                 if let Some(violation) = tx.violation() {
                     self.end_violating(index, violation);
                     return Err(SendError::LinkEnded(destination));
+                }
+                if shares && segmenter.packets() > packets {
+                    self.transmit_queued(index, 1);
+                    continue;
                 }
             }
             if asks {
@@ -380,7 +437,7 @@ impl Node {
             Ok(handle) => {
                 link.queued += 1;
                 self.queued += 1;
-                self.transmit_queued(index);
+                self.transmit_queued(index, self.config.packets_per_turn as usize);
                 Ok(handle)
             }
             Err(PostError::QueueFull(_)) => Err(SendError::Full),
@@ -395,17 +452,35 @@ impl Node {
         self.termini.get(handle.terminus as usize).is_none_or(|t| t.is_reusable(handle))
     }
 
+    /// Waits until the bytes of one message have been copied out, at most `timeout`; says whether
+    /// they have.
+    pub fn wait_reusable(
+        &mut self,
+        handle: &SendHandle,
+        timeout: Option<Duration>,
+    ) -> Result<bool, SendError> {
+        self.wait_sent(timeout, |node| node.is_reusable(handle))
+    }
+
     /// Waits until every queued message has left, at most `timeout`; says whether they have.
     pub fn flush(&mut self, timeout: Option<Duration>) -> Result<bool, SendError> {
+        self.wait_sent(timeout, |node| node.queued == 0)
+    }
+
+    fn wait_sent(
+        &mut self,
+        timeout: Option<Duration>,
+        done: impl Fn(&Self) -> bool,
+    ) -> Result<bool, SendError> {
         self.check_fork()?;
         let mut backoff = Backoff::new(&self.config, timeout);
-        while self.queued > 0 {
+        while !done(self) {
             let before = self.counters.packets_sent.get();
             let arrived = self.poll()?;
             if arrived > 0 || self.counters.packets_sent.get() != before {
                 backoff.restart();
             }
-            if self.queued == 0 {
+            if done(self) {
                 break;
             }
             let waited = self.wait_for_room(&mut backoff, None);
@@ -420,18 +495,19 @@ impl Node {
     #[cold]
     #[inline(never)]
     pub(super) fn transmit_all_queued(&mut self) {
+        let budget = self.config.packets_per_turn as usize;
         for index in 0..self.links.len() {
             if self.links[index].as_ref().is_some_and(|link| link.queued > 0) {
-                self.transmit_queued(index);
+                self.transmit_queued(index, budget);
             }
         }
     }
 
     /// A bounded number of queued packets to one link.
-    fn transmit_queued(&mut self, index: usize) {
+    fn transmit_queued(&mut self, index: usize, budget: usize) {
         let Some(Some(link)) = self.links.get_mut(index) else { return };
         let Some(tx) = &mut link.tx else { return };
-        let (counters, budget) = (&self.counters, self.config.packets_per_turn as usize);
+        let counters = &self.counters;
         let (mut flags, mut done, mut bytes, mut packets) = (Flags::empty(), 0, 0u64, 0u64);
         let next = &mut link.next_terminus;
         crate::interface::terminus::transmit_turn(
@@ -464,6 +540,13 @@ impl Node {
             self.ask_for_bulk(index as u32);
         }
     }
+}
+
+/// Whether messages of a terminus of higher priority wait for a link.
+#[cold]
+fn outranked(termini: &mut [Terminus<AreaMemory>], terminus: TerminusId, link: LinkId) -> bool {
+    let own = termini[terminus.0 as usize].priority();
+    termini.iter_mut().any(|other| other.priority() > own && other.waiting(link) > 0)
 }
 
 /// Counts bytes of long messages; says whether to consider asking for a bulk ring.

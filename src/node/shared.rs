@@ -6,9 +6,10 @@
 //!                   somebody does                 -> follow: wait on the condition variable
 //! ```
 //! One lock around the node, and whoever sleeps does not hold it. Of the threads that wait, one
-//! leads: it sleeps on the node's descriptor, and what it finds may be for others, so whenever a
-//! guard goes that has moved notifications or that ends a lead, the followers look again. Threads
-//! that only send, and must not wait for one another, have a
+//! leads: it sleeps on the node's descriptor and on a bell. What a thread does while it holds the
+//! lock may be what others wait for, or may have taken the leader's signal; so when a guard goes
+//! that has moved notifications, queued messages or sent to this node itself, the followers look
+//! again and the bell is rung. Threads that only send, and must not wait for one another, have a
 //! [`DetachedTerminus`](super::DetachedTerminus) each instead.
 
 use super::wait::{Backoff, Step};
@@ -25,16 +26,30 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-/// A node that several threads use. Cloning shares it.
+/// A node that several threads use. Cloning shares it; with the last clone the progress thread
+/// stops and the node is dropped.
 #[derive(Clone)]
 pub struct SharedNode {
     inner: Arc<Inner>,
+    /// What the progress thread does not have.
+    users: Arc<Users>,
+}
+
+/// Stops the progress thread when the last user goes.
+struct Users(Arc<Inner>);
+
+impl Drop for Users {
+    fn drop(&mut self) {
+        self.0.stop_progress();
+    }
 }
 
 struct Inner {
     state: Mutex<State>,
     /// Followers wait here.
     look_again: Condvar,
+    /// Wakes the leader.
+    bell: sys::Bell,
     progress: Mutex<Option<Progress>>,
 }
 
@@ -46,7 +61,6 @@ struct State {
 
 struct Progress {
     stop: Arc<AtomicBool>,
-    bell: sys::Bell,
     thread: JoinHandle<()>,
 }
 
@@ -54,8 +68,8 @@ struct Progress {
 pub struct NodeGuard<'a> {
     state: Option<MutexGuard<'a, State>>,
     inner: &'a Inner,
-    /// Notifications before.
-    notified: u64,
+    /// Notifications and queued messages before.
+    before: (u64, usize),
 }
 
 impl Deref for NodeGuard<'_> {
@@ -71,7 +85,21 @@ impl DerefMut for NodeGuard<'_> {
     }
 }
 
-impl<'a> NodeGuard<'a> {
+impl NodeGuard<'_> {
+    /// The thread becomes the leader, if it may; what it has moved is for followers only, since it
+    /// looks for itself.
+    fn lead(mut self, leads: bool) -> Self {
+        if leads {
+            let moved = self.state().moved();
+            if moved.0 != self.before.0 && self.state().followers > 0 {
+                self.inner.look_again.notify_all();
+            }
+            self.before = moved;
+            self.state_mut().has_leader = true;
+        }
+        self
+    }
+
     fn state(&self) -> &State {
         self.state.as_ref().expect("taken only while dropping or following")
     }
@@ -79,35 +107,48 @@ impl<'a> NodeGuard<'a> {
     fn state_mut(&mut self) -> &mut State {
         self.state.as_mut().expect("taken only while dropping or following")
     }
+}
 
-    fn notifications(&self) -> u64 {
-        self.state().node.counters.notifications.get()
+impl State {
+    /// What others may wait for: notifications made so far, and messages that wait for room.
+    fn moved(&self) -> (u64, usize) {
+        (self.node.counters.notifications.get(), self.node.queued)
     }
 }
 
 impl Drop for NodeGuard<'_> {
     fn drop(&mut self) {
-        if let Some(state) = self.state.take()
-            && state.followers > 0
-            && (!state.has_leader || state.node.counters.notifications.get() != self.notified)
-        {
-            drop(state);
+        let Some(state) = self.state.take() else { return };
+        let (notified, queued) = state.moved();
+        let has_moved =
+            notified != self.before.0 || queued > self.before.1 || state.node.sends_to_itself();
+        let (followers, has_leader) = (state.followers > 0, state.has_leader);
+        drop(state);
+        if followers && (has_moved || !has_leader) {
             self.inner.look_again.notify_all();
+        }
+        if has_leader && has_moved {
+            self.inner.bell.ring();
         }
     }
 }
 
 impl Node {
+    /// Whether a packet from this node to itself waits.
+    fn sends_to_itself(&self) -> bool {
+        matches!(self.links.first(), Some(Some(link)) if link.rx.is_ready())
+    }
+
     /// Puts the node behind a lock, for several threads.
-    pub fn share(self) -> SharedNode {
+    pub fn share(self) -> io::Result<SharedNode> {
         let state = State { node: self, has_leader: false, followers: 0 };
-        SharedNode {
-            inner: Arc::new(Inner {
-                state: Mutex::new(state),
-                look_again: Condvar::new(),
-                progress: Mutex::new(None),
-            }),
-        }
+        let inner = Arc::new(Inner {
+            state: Mutex::new(state),
+            look_again: Condvar::new(),
+            bell: sys::Bell::new()?,
+            progress: Mutex::new(None),
+        });
+        Ok(SharedNode { users: Arc::new(Users(inner.clone())), inner })
     }
 }
 
@@ -116,18 +157,16 @@ impl Inner {
     /// valid state.
     fn lock(&self) -> NodeGuard<'_> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut guard = NodeGuard { state: Some(state), inner: self, notified: 0 };
-        guard.notified = guard.notifications();
-        guard
+        let before = state.moved();
+        NodeGuard { state: Some(state), inner: self, before }
     }
 
     /// Waits until something may have come, for a packet or for room towards `room`, leading or
-    /// following; at most until `deadline_ns`. `bell` ends a lead early.
+    /// following; at most until `deadline_ns`.
     fn sleep(
         &self,
         mut guard: NodeGuard<'_>,
         room: Option<NodeId>,
-        bell: Option<&sys::Bell>,
         deadline_ns: u64,
     ) -> io::Result<()> {
         if guard.state().has_leader && room.is_none() {
@@ -140,23 +179,39 @@ impl Inner {
             guard.state = Some(state);
             return Ok(());
         }
-        // A sender that waits for room sleeps beside a leader: both see the same descriptor, and
-        // both look again.
+        // A sender that waits for room sleeps beside a leader, and may take its signals: both look
+        // again, the leader because of the bell.
         if !guard.prepare_to_wait_for(room).unwrap_or(false) {
             return Ok(());
         }
         let fd = guard.as_fd().try_clone_to_owned()?;
         let leads = !guard.state().has_leader;
-        guard.state_mut().has_leader = true;
-        drop(guard);
-        let slept = match bell {
-            None => sys::wait_for(&[(fd.as_fd(), false)], deadline_ns),
-            Some(bell) => sys::wait_for(&[(fd.as_fd(), false), (bell.as_fd(), false)], deadline_ns),
+        drop(guard.lead(leads));
+        let slept = if leads {
+            sys::wait_for(&[(fd.as_fd(), false), (self.bell.as_fd(), false)], deadline_ns)
+        } else {
+            sys::wait_for(&[(fd.as_fd(), false)], deadline_ns)
         };
         if leads {
+            self.bell.silence();
             self.lock().state_mut().has_leader = false;
         }
         slept.map(|_| ())
+    }
+
+    fn stop_progress(&self) {
+        let progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(Progress { stop, thread }) = progress {
+            stop.store(true, Ordering::Release);
+            // It leads, follows, or is about to: it takes the lock before either, and looks.
+            drop(self.lock());
+            self.bell.ring();
+            self.look_again.notify_all();
+            if thread.thread().id() != std::thread::current().id() {
+                let _ = thread.join();
+            }
+            self.lock().set_watched(false);
+        }
     }
 }
 
@@ -188,7 +243,7 @@ impl SharedNode {
                     }
                 }
                 Err(SendError::TooLongToTry { .. }) => {
-                    return node.send(ticket, data, metadata, timeout);
+                    return node.send(ticket, data, metadata, backoff.left());
                 }
                 other => return other,
             }
@@ -201,7 +256,7 @@ impl SharedNode {
                 Step::Sleep { deadline_ns } => {
                     let deadline = deadline_ns.min(sys::monotonic_ns() + ROOM_SLEEP_MAX_NS);
                     self.inner
-                        .sleep(node, Some(ticket.destination), None, deadline)
+                        .sleep(node, Some(ticket.destination), deadline)
                         .map_err(|e| SendError::Wait(Arc::new(e)))?;
                 }
                 Step::TimedOut => return Err(SendError::TimedOut { unfinished: None }),
@@ -230,7 +285,7 @@ impl SharedNode {
                 }
                 Step::Sleep { deadline_ns } => {
                     self.inner
-                        .sleep(node, None, None, deadline_ns)
+                        .sleep(node, None, deadline_ns)
                         .map_err(|e| RecvError::Wait(Arc::new(e)))?;
                 }
                 Step::TimedOut => return Err(RecvError::TimedOut),
@@ -248,61 +303,63 @@ impl SharedNode {
             return Ok(());
         }
         let stop = Arc::new(AtomicBool::new(false));
-        let bell = sys::Bell::new()?;
-        let heard = bell.try_clone()?;
-        // The thread must not keep the node alive that it serves.
-        let (weak, stopped) = (Arc::downgrade(&self.inner), stop.clone());
-        let config = self.lock().config().clone();
-        let thread =
-            std::thread::Builder::new().name("hamlyn-progress".into()).spawn(move || {
-                let mut backoff = Backoff::new(&config, None);
-                while !stopped.load(Ordering::Acquire) {
-                    let Some(inner) = weak.upgrade() else { return };
-                    let mut node = inner.lock();
-                    match node.poll() {
-                        Ok(0) => {}
-                        Ok(_) => {
-                            backoff.restart();
-                            continue;
-                        }
-                        Err(_) => return,
+        let (inner, stopped) = (self.inner.clone(), stop.clone());
+        let config = {
+            let mut node = self.lock();
+            node.set_watched(true);
+            node.config().clone()
+        };
+        let make_progress = move || {
+            let mut backoff = Backoff::new(&config, None);
+            loop {
+                let mut node = inner.lock();
+                if stopped.load(Ordering::Acquire) {
+                    return;
+                }
+                match node.poll() {
+                    Ok(0) => {}
+                    Ok(_) => {
+                        backoff.restart();
+                        continue;
                     }
-                    match backoff.step() {
-                        Step::Spin => drop(node),
-                        Step::Yield => {
-                            drop(node);
+                    Err(_) => return,
+                }
+                match backoff.step() {
+                    Step::Spin => drop(node),
+                    Step::Yield => {
+                        drop(node);
+                        std::thread::yield_now();
+                    }
+                    Step::Sleep { .. } | Step::TimedOut => {
+                        if inner.sleep(node, None, u64::MAX).is_err() {
                             std::thread::yield_now();
-                        }
-                        Step::Sleep { .. } | Step::TimedOut => {
-                            // Bounded, so that a node that was dropped is noticed.
-                            let deadline = sys::monotonic_ns() + PROGRESS_SLEEP_MAX_NS;
-                            let _ = inner.sleep(node, None, Some(&heard), deadline);
                         }
                     }
                 }
-            })?;
-        *progress = Some(Progress { stop, bell, thread });
+            }
+        };
+        let name = "hamlyn-progress".into();
+        let thread = std::thread::Builder::new().name(name).spawn(make_progress)?;
+        *progress = Some(Progress { stop, thread });
         Ok(())
     }
 
     /// Stops the progress thread and waits for it.
     pub fn stop_progress(&self) {
-        let progress = self.inner.progress.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(Progress { stop, bell, thread }) = progress {
-            stop.store(true, Ordering::Release);
-            bell.ring();
-            // It may be following instead of leading.
-            self.inner.look_again.notify_all();
-            let _ = thread.join();
+        self.inner.stop_progress();
+    }
+
+    /// The node itself, if no other clone is left; stops the progress thread.
+    pub fn into_inner(self) -> Result<Node, Self> {
+        let Self { inner, users } = self;
+        // The last user stops the progress thread as it goes.
+        match Arc::try_unwrap(users) {
+            Ok(users) => drop(users),
+            Err(users) => return Err(Self { inner, users }),
+        }
+        match Arc::try_unwrap(inner) {
+            Ok(inner) => Ok(inner.state.into_inner().unwrap_or_else(PoisonError::into_inner).node),
+            Err(inner) => Err(Self { users: Arc::new(Users(inner.clone())), inner }),
         }
     }
-
-    /// The node itself, if no other clone is left and the progress thread has been stopped.
-    pub fn into_inner(self) -> Result<Node, Self> {
-        Arc::try_unwrap(self.inner)
-            .map(|inner| inner.state.into_inner().unwrap_or_else(PoisonError::into_inner).node)
-            .map_err(|inner| Self { inner })
-    }
 }
-
-const PROGRESS_SLEEP_MAX_NS: u64 = 1_000_000_000;

@@ -6,6 +6,8 @@
 //! lost, and a sleeping node uses no processor time.
 
 use super::Node;
+use super::link::Signals;
+use super::receive::Misbehaviour;
 use crate::config::{Config, WaitMode};
 use crate::interface::LinkId;
 use crate::os::sys::{self, Ready};
@@ -17,6 +19,10 @@ use std::vec::Vec;
 
 /// The tag of the control plane's inbox among those of the links.
 pub(super) const INBOX_TAG: u64 = u64::MAX;
+/// That of the control plane itself, where the application runs it.
+pub(super) const CONTROL_TAG: u64 = u64::MAX - 1;
+/// Turns between two runs of the control plane, where the application runs it.
+const TURNS_PER_CONTROL: u32 = 1024;
 
 /// Turns between two looks at the clock while spinning.
 const TURNS_PER_LOOK: u32 = 32;
@@ -28,6 +34,7 @@ pub(super) struct Backoff {
     yields: u32,
     deadline_ns: u64,
     started_ns: u64,
+    /// Never starts again: however much arrives, the deadline is looked at.
     turns: u32,
     yielded: u32,
 }
@@ -68,9 +75,16 @@ impl Backoff {
         }
     }
 
+    /// What is left of the time limit.
+    pub fn left(&self) -> Option<Duration> {
+        match self.deadline_ns {
+            u64::MAX => None,
+            deadline => Some(Duration::from_nanos(deadline.saturating_sub(sys::monotonic_ns()))),
+        }
+    }
+
     /// Something happened: spin again from the start.
     pub fn restart(&mut self) {
-        self.turns = 0;
         self.started_ns = 0;
         self.yielded = 0;
     }
@@ -177,22 +191,28 @@ impl Node {
             Some(Some(wanted)) => id == wanted || queued > 0,
             _ => queued > 0,
         };
+        let mut ready = None;
         for link in self.links.iter_mut().flatten() {
             if link.rx.is_ready() {
-                return false;
+                ready = Some(link.id.index);
+                break;
             }
             if waits_for(link.id, link.queued) && link.tx.as_mut().is_some_and(|tx| tx.has_room()) {
                 return false;
             }
         }
-        true
+        if let Some(index) = ready {
+            self.promote(index);
+        }
+        ready.is_none()
     }
 
     fn sleep(&mut self, deadline_ns: u64, room: Option<Option<LinkId>>) -> io::Result<()> {
         if !self.arm_all(room) {
             return Ok(());
         }
-        let timeout = match deadline_ns {
+        let control = if self.runs_control { self.control().deadline_ns() } else { None };
+        let timeout = match deadline_ns.min(control.unwrap_or(u64::MAX)) {
             u64::MAX => None,
             deadline => Some(deadline.saturating_sub(sys::monotonic_ns())),
         };
@@ -200,23 +220,44 @@ impl Node {
         let mut ready = Vec::new();
         self.poller.wait(timeout, &mut ready)?;
         self.take_signals(&ready);
+        if self.runs_control {
+            self.control().run_once(Duration::ZERO)?;
+        }
         Ok(())
     }
 
     /// Takes the bytes that signals left, so that the descriptor is no longer readable for them.
     fn take_signals(&mut self, ready: &[Ready]) {
         for ready in ready {
-            if ready.tag == INBOX_TAG {
+            if ready.tag == CONTROL_TAG {
+                // What fails here fails again where it is waited for.
+                let _ = self.control().run_once(Duration::ZERO);
                 continue;
             }
             let Some(Some(link)) = self.links.get_mut(ready.tag as usize) else { continue };
-            if link.rx.drain_signals() {
-                // The other end is gone; the control plane will say why.
-                if let Some(wake) = link.rx.wake() {
-                    self.poller.remove(wake);
+            match link.rx.take_signals() {
+                Signals::Taken => {}
+                Signals::Gone => {
+                    if let Some(wake) = link.rx.wake() {
+                        self.poller.remove(wake);
+                    }
+                }
+                Signals::Misbehaved => {
+                    self.end_misbehaving(ready.tag as u32, Misbehaviour::Descriptor);
+                    continue;
                 }
             }
             self.promote(ready.tag as u32);
+        }
+    }
+
+    /// Where the application runs the control plane: a program that only sends and receives runs
+    /// it, too, or it would never learn of a death.
+    #[inline]
+    pub(super) fn run_control_sometimes(&mut self) {
+        self.control_turns = self.control_turns.wrapping_add(1);
+        if self.control_turns.is_multiple_of(TURNS_PER_CONTROL) {
+            let _ = self.control().run_once(Duration::ZERO);
         }
     }
 
@@ -227,7 +268,8 @@ impl Node {
         self.poller.as_fd()
     }
 
-    /// To be called before waiting on [`as_fd`](Self::as_fd). `true`: nothing waits, and whatever
+    /// To be called before waiting on [`as_fd`](Self::as_fd), after every notification queue and
+    /// [`next_event`](Self::next_event) have been emptied. `true`: nothing waits, and whatever
     /// comes makes the descriptor readable. `false`: something has come; call `poll` first.
     pub fn prepare_to_wait(&mut self) -> Result<bool, super::Forked> {
         self.prepare_to_wait_for(None)
@@ -246,6 +288,6 @@ impl Node {
         }
         let index = room.and_then(|node| self.routes.get(&node).copied());
         let link = index.and_then(|i| self.links.get(i as usize)?.as_ref()).map(|link| link.id);
-        Ok(self.arm_all(link.map(Some)))
+        Ok(self.arm_all(link.map(Some)) && self.events.is_empty())
     }
 }

@@ -3,7 +3,7 @@
 
 mod support;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use support::*;
 
 const LINKS: usize = 200;
@@ -47,17 +47,26 @@ fn an_idle_link_is_cheap_on_both_sides_together() {
         let each = (after - before) as f64 / LINKS as f64;
         loud(&format!("an idle link: {each:.1} KiB resident on both sides together"));
         assert!(each <= LINK_KIB_MAX as f64, "{each} KiB, and at most {LINK_KIB_MAX} are allowed");
-        // All of them are given back: a second time needs no more than the first.
-        let mut again = Vec::new();
-        for _ in 0..5 {
+        // All of them are given back: later times need no more than the first ones.
+        let mut after_two = 0;
+        for round in 0..5 {
             let links: Vec<_> = client.node.links().skip(10).collect();
             for link in links {
                 client.node.disconnect(link).unwrap();
             }
-            again.push(measure(&mut client, 10));
+            if round == 2 {
+                after_two = measure(&mut client, 10);
+            } else if round > 2 {
+                // Threads that close what another process passed may not have ended yet.
+                let mut now = 0;
+                let end = Instant::now() + LONG;
+                while Instant::now() < end && (now == 0 || now > after_two + 300) {
+                    now = measure(&mut client, 10);
+                }
+                assert!(now <= after_two + 300, "{after_two} KiB after two rounds, then {now}");
+            }
             measure(&mut client, 10 + LINKS);
         }
-        assert!(again[4] <= again[2] + 300, "after each closing of {LINKS} links: {again:?} KiB");
         // And nothing is done for those that wait.
         let from = processor_ns();
         client.node.recv(client.queue, Some(Duration::from_secs(1))).unwrap_err();

@@ -77,6 +77,13 @@ fn role() {
     let Some(role) = Role::of_this_process() else { return };
     match role.name.as_str() {
         "connect" => converse_with(role.config(), &role.args[0]),
+        "several" => {
+            let mut me = Station::new(role.config(), 64, 1);
+            let links = [(); 3].map(|()| me.node.connect(&role.args[0], b"", LONG));
+            let errors: Vec<_> = links.iter().filter_map(|l| l.as_ref().err()).collect();
+            say(&if errors.is_empty() { "three".into() } else { format!("{errors:?}") });
+            role.wait_for("end");
+        }
         "serve" => {
             let mut station = Station::new(role.config(), BYTES, 1);
             let access = if role.args[0] == "anyone" { Access::Anyone } else { Access::SameUser };
@@ -297,5 +304,24 @@ fn a_process_in_namespaces_and_one_outside_send_and_receive() {
         let _ = station.node.send(&ticket, &data(round, true), b"", LIMIT).unwrap();
     }
     inside.expect("None None");
+    inside.end();
+}
+#[test]
+fn a_process_of_another_namespace_has_several_links() {
+    let before = &["unshare", "--fork", "--kill-child", "--pid"];
+    if !can(before) {
+        return;
+    }
+    let dir = Dir::new("several", SETTINGS);
+    let mut station = Station::new(dir.config(), BYTES, 1);
+    serve(&mut station, "service", Access::SameUser);
+    let mut inside = Peer::run("inside", Peer::command("several", &dir, "service", before));
+    let said = inside.says();
+    let first = connected(&mut station.node);
+    if station.node.peer(first).unwrap().process.is_none() {
+        return skipped("before Linux 6.9 a process that cannot be seen has one link");
+    }
+    assert_eq!(said, "three");
+    until_node(&mut station.node, "the links are there", |node| node.links().count() == 3);
     inside.end();
 }

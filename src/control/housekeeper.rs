@@ -69,6 +69,8 @@ pub struct Peer {
     pub gid: Option<u32>,
     /// Its process; `None` if it cannot be seen from here.
     pub pid: Option<u32>,
+    /// A number that only its process has, also where it cannot be seen; `None` before Linux 6.9.
+    pub process: Option<u64>,
     /// The service through which the link was made.
     pub service: String,
 }
@@ -901,6 +903,7 @@ impl Connection {
             uid: self.identity.uid,
             gid: self.identity.gid,
             pid: self.identity.pid,
+            process: self.pidfd.as_ref().and_then(socket::process_number),
             service: self.service.clone(),
         }
     }

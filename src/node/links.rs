@@ -480,10 +480,14 @@ impl Node {
                 Err(ConnectError::Identity(peer.node))
             };
         }
-        // A process that cannot be seen from here cannot be told from another of its user.
-        let same = |known: &Peer| {
-            let can_tell = known.pid.is_some() || known.uid.is_some();
-            can_tell && known.pid == peer.pid && known.uid == peer.uid
+        let same = |known: &Peer| match (known.process, peer.process) {
+            (Some(known), Some(new)) => known == new,
+            // Before Linux 6.9 a process that cannot be seen from here cannot be told from another
+            // of its user.
+            _ => {
+                let can_tell = known.pid.is_some() || known.uid.is_some();
+                can_tell && known.pid == peer.pid && known.uid == peer.uid
+            }
         };
         let mut links = self.links.iter().flatten();
         if let Some(known) = links.find(|link| link.peer.node == peer.node) {
@@ -512,6 +516,7 @@ impl Node {
             uid: Some(rustix::process::geteuid().as_raw()),
             gid: Some(rustix::process::getegid().as_raw()),
             pid: Some(std::process::id()),
+            process: None,
             service: String::new(),
         };
         let link = Link {

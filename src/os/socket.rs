@@ -331,6 +331,16 @@ pub fn peer_pidfd(fd: impl AsFd) -> Option<OwnedFd> {
     rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()
 }
 
+/// A number that a process has for itself as long as the machine runs, whatever namespaces it is
+/// in: the inode of its pidfd. `None` before Linux 6.9.
+pub fn process_number(pidfd: impl AsFd) -> Option<u64> {
+    /// File system type of pidfds; before it, all pidfds shared one inode.
+    const PID_FS_MAGIC: u64 = 0x5049_4446;
+    let is_its_own = rustix::fs::fstatfs(&pidfd).ok()?.f_type as u64 == PID_FS_MAGIC;
+    let stat = rustix::fs::fstat(&pidfd).ok()?;
+    is_its_own.then_some(stat.st_ino)
+}
+
 /// Whether the process of a pidfd has died.
 pub fn is_dead(pidfd: impl AsFd) -> bool {
     sys::wait_for(&[(pidfd.as_fd(), false)], 0).unwrap_or(false)

@@ -358,6 +358,17 @@ impl KernelFeatures {
                 present: super::socket::has_peer_pidfd(),
             },
             KernelFeature {
+                name: "pidfs",
+                since: "6.9",
+                used_for: "several links to a process of a PID namespace that cannot be seen",
+                otherwise: "one link to each such process",
+                present: rustix::process::pidfd_open(
+                    rustix::process::getpid(),
+                    rustix::process::PidfdFlags::empty(),
+                )
+                .is_ok_and(|pidfd| super::socket::process_number(pidfd).is_some()),
+            },
+            KernelFeature {
                 name: "SO_PASSRIGHTS",
                 since: "6.16",
                 used_for: "listening sockets refuse descriptors",

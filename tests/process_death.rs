@@ -51,10 +51,16 @@ impl Survivor {
         &mut self.station.node
     }
 
-    /// A victim, its link and its ticket.
-    fn victim(&mut self, role: &str, args: &str) -> (Peer, LinkId, Ticket) {
-        let peer = Peer::start(role, &self.dir, args);
+    /// A victim and its link.
+    fn victim(&mut self, role: &str) -> (Peer, LinkId) {
+        let peer = Peer::start(role, &self.dir, "");
         let link = connected(self.node());
+        (peer, link)
+    }
+
+    /// One that lives until it is killed: and its ticket.
+    fn victim_with_ticket(&mut self, role: &str) -> (Peer, LinkId, Ticket) {
+        let (peer, link) = self.victim(role);
         let ticket = ticket_of(&self.station.node, link);
         (peer, link, ticket)
     }
@@ -436,7 +442,7 @@ fn a_server_that_dies_while_it_is_connected_to_is_told_of() {
 // ---- sending
 
 fn sender_dies_midway(s: &mut Survivor) {
-    let (mut peer, link, _) = s.victim("send-midway", "");
+    let (mut peer, link) = s.victim("send-midway");
     if s.node().config().bulk_ring_bytes > 0 {
         s.station.recv();
         s.station.recv();
@@ -476,7 +482,7 @@ fn so_does_one_that_had_a_bulk_ring() {
 #[test]
 fn what_was_sent_before_the_death_arrives() {
     survive("what_was_sent_before_the_death_arrives", &[], |s| {
-        let (peer, link, _) = s.victim("send-and-die", "");
+        let (peer, link) = s.victim("send-and-die");
         peer.ends_killed();
         s.died(link);
         for _ in 0..ENTRIES {
@@ -491,7 +497,7 @@ fn what_was_sent_before_the_death_arrives() {
 fn what_was_sent_through_a_bulk_ring_before_the_death_arrives() {
     let bulk = &[("BULK_RING_BYTES", "1M"), ("BULK_AFTER_BYTES", "1"), ("RING_BYTES", "4096")];
     survive("what_was_sent_through_a_bulk_ring_before_the_death_arrives", bulk, |s| {
-        let (peer, link, _) = s.victim("send-long-and-die", "");
+        let (peer, link) = s.victim("send-long-and-die");
         s.died(link);
         peer.ends_killed();
         for _ in 0..4 {
@@ -507,7 +513,7 @@ fn what_was_sent_through_a_bulk_ring_before_the_death_arrives() {
 // ---- receiving
 
 fn receiver_dies(s: &mut Survivor) {
-    let (peer, link, ticket) = s.victim("receive-some", "");
+    let (peer, link, ticket) = s.victim_with_ticket("receive-some");
     let data = pattern(ENTRY_BYTES, 3);
     let began = Instant::now();
     let error = s.node().send(&ticket, &data, b"", LIMIT).unwrap_err();
@@ -528,7 +534,7 @@ fn who_sends_to_a_receiver_that_is_killed_is_told() {
 fn who_sleeps_on_a_full_ring_is_told_of_the_receivers_death() {
     survive("who_sleeps_on_a_full_ring_is_told_of_the_receivers_death", BLOCKING, |s| {
         receiver_dies(s);
-        let (mut peer, link, ticket) = s.victim("receive-nothing", "");
+        let (mut peer, link, ticket) = s.victim_with_ticket("receive-nothing");
         peer.expect("connected");
         let killer = kill_when_asleep(peer);
         let data = pattern(ENTRY_BYTES, 3);
@@ -537,7 +543,7 @@ fn who_sleeps_on_a_full_ring_is_told_of_the_receivers_death() {
         killer.join().unwrap();
         s.died(link);
         // Queued, and then flushed by a survivor that sleeps.
-        let (mut peer, link, ticket) = s.victim("receive-nothing", "");
+        let (mut peer, link, ticket) = s.victim_with_ticket("receive-nothing");
         peer.expect("connected");
         for _ in 0..20 {
             let _ = s.node().try_send(&ticket, b"queued", b"").unwrap();
@@ -559,7 +565,7 @@ fn who_sleeps_on_a_full_ring_is_told_of_the_receivers_death() {
 #[test]
 fn a_peer_killed_while_it_sleeps_is_told_of_to_one_that_sleeps() {
     survive("a_peer_killed_while_it_sleeps_is_told_of_to_one_that_sleeps", &[], |s| {
-        let (mut peer, link, ticket) = s.victim("sleep", "");
+        let (mut peer, link, ticket) = s.victim_with_ticket("sleep");
         peer.expect("connected");
         peer.fall_asleep();
         let killer = kill_when_asleep(peer);
@@ -599,7 +605,7 @@ fn a_peer_killed_while_it_closes_has_died_and_its_last_message_is_incomplete() {
 #[test]
 fn a_forked_child_that_holds_the_sockets_does_not_hide_the_death() {
     survive("a_forked_child_that_holds_the_sockets_does_not_hide_the_death", &[], |s| {
-        let (mut peer, link, _) = s.victim("leave-a-child", "");
+        let (mut peer, link) = s.victim("leave-a-child");
         let child: i32 = peer.says().parse().unwrap();
         peer.kill();
         s.died(link);
@@ -616,7 +622,7 @@ fn a_forked_child_that_holds_the_sockets_does_not_hide_the_death() {
 fn a_stopped_peer_is_not_dead_and_time_limits_hold() {
     survive("a_stopped_peer_is_not_dead_and_time_limits_hold", SMALLEST, |s| {
         let short = Some(Duration::from_millis(30));
-        let (peer, link, ticket) = s.victim("echo", "");
+        let (peer, link, ticket) = s.victim_with_ticket("echo");
         s.echo(ticket, b"at first");
         peer.stop();
         let data = pattern(ENTRY_BYTES / 4, 4);

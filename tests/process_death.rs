@@ -190,6 +190,13 @@ fn role() {
             say("serving");
             role.wait_for("end");
         }
+        "serve-and-fork" => {
+            let mut me = Station::new(role.config(), 64, 1).serve("victim");
+            say("serving");
+            connected(&mut me.node);
+            leave_a_child();
+            role.wait_for("end");
+        }
         "send-midway" => {
             let mut me = station(64);
             let (link, ticket) = me.connect("survivor");
@@ -267,23 +274,28 @@ fn role() {
             let mut me = station(64);
             let (_, ticket) = me.connect("survivor");
             let _ = me.node.send(&ticket, b"about to fork", b"", LIMIT).unwrap();
-            // SAFETY: the child only waits, holding every descriptor, until it is killed.
-            let child = unsafe { libc::fork() };
-            if child == 0 {
-                // SAFETY: system calls only.
-                unsafe {
-                    libc::alarm(100);
-                    libc::close(1);
-                    loop {
-                        libc::pause();
-                    }
-                }
-            }
-            say(&child.to_string());
+            leave_a_child();
             role.wait_for("end");
         }
         other => panic!("no role {other}"),
     }
+}
+
+/// Forks a child that only holds what was open, and says its number.
+fn leave_a_child() {
+    // SAFETY: the child only waits, holding every descriptor, until it is killed.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: system calls only.
+        unsafe {
+            libc::alarm(100);
+            libc::close(1);
+            loop {
+                libc::pause();
+            }
+        }
+    }
+    say(&child.to_string());
 }
 
 fn hello_of(purpose: Purpose) -> Hello {
@@ -559,6 +571,55 @@ fn who_sleeps_on_a_full_ring_is_told_of_the_receivers_death() {
             }
         }
         assert!(unsent > 0 && unsent < 20, "{unsent} of 20 in a ring of 8 lines");
+    });
+}
+
+/// A terminus of its own thread, whose node nobody polls.
+fn detached_is_told(s: &mut Survivor, role: &str) {
+    let mut peer = Peer::start(role, &s.dir, "");
+    peer.expect("serving");
+    let mut terminus = s.node().detach_terminus("victim", b"", LONG).unwrap();
+    let ticket = ticket_of(&s.station.node, terminus.link());
+    let child = (role == "serve-and-fork").then(|| peer.says().parse::<i32>().unwrap());
+    let began = Instant::now();
+    let sends = std::thread::spawn(move || {
+        loop {
+            // One packet after another: the ring is full before long.
+            if let Err(e) = terminus.send(&ticket, &[0; 60], b"", LIMIT) {
+                return e;
+            }
+        }
+    });
+    std::thread::sleep(Duration::from_millis(20));
+    peer.kill();
+    let error = sends.join().unwrap();
+    if let Some(child) = child {
+        // SAFETY: a system call on the number of a process that nobody has waited for.
+        assert_eq!(unsafe { libc::kill(child, libc::SIGKILL) }, 0);
+    }
+    assert!(matches!(error, SendError::LinkEnded(_)), "{error}");
+    assert!(began.elapsed() < LONG / 2);
+    until_node(s.node(), "the link has gone", |node| node.links().count() == 1);
+    std::fs::remove_file(s.dir.path.join("victim")).unwrap();
+}
+
+#[test]
+fn a_detached_terminus_is_told_of_the_receivers_death() {
+    survive("a_detached_terminus_is_told_of_the_receivers_death", SMALLEST, |s| {
+        detached_is_told(s, "serve");
+    });
+}
+
+#[test]
+fn also_one_that_never_sleeps() {
+    let polled = &[("RING_BYTES", "512"), ("WAIT_MODE", "polled")];
+    survive("also_one_that_never_sleeps", polled, |s| detached_is_told(s, "serve"));
+}
+
+#[test]
+fn also_where_a_forked_child_holds_the_sockets() {
+    survive("also_where_a_forked_child_holds_the_sockets", SMALLEST, |s| {
+        detached_is_told(s, "serve-and-fork");
     });
 }
 

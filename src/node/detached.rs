@@ -213,7 +213,7 @@ impl DetachedTerminus {
 
     /// Whether the other end of the link is gone.
     pub fn peer_is_gone(&self) -> bool {
-        self.tx.wake.as_ref().is_none_or(crate::os::socket::is_hung_up)
+        self.tx.wake.as_ref().is_none_or(crate::os::socket::is_gone)
     }
 }
 

@@ -346,6 +346,19 @@ pub fn is_dead(pidfd: impl AsFd) -> bool {
     sys::wait_for(&[(pidfd.as_fd(), false)], 0).unwrap_or(false)
 }
 
+/// Whether the other end is gone: it hung up, or its process died though a forked child of it
+/// holds the socket.
+pub fn is_gone(fd: impl AsFd) -> bool {
+    let fd = fd.as_fd();
+    is_hung_up(fd)
+        || match peer_pidfd_exact(fd) {
+            Ok(pidfd) => is_dead(pidfd),
+            // Some kernels give no pidfd of a process that nobody waits for any more.
+            Err(e) if matches!(e.raw_os_error(), Some(libc::ESRCH | libc::EINVAL)) => true,
+            Err(_) => peer_pidfd(fd).is_some_and(is_dead),
+        }
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;

@@ -90,7 +90,9 @@ impl Survivor {
         self.rounds += 1;
         let ticket = self.friend_ticket;
         self.echo(ticket, &self.rounds.to_le_bytes());
-        self.friend.fall_asleep();
+        if self.station.node.config().wait_mode != hamlyn::config::WaitMode::Polled {
+            self.friend.fall_asleep();
+        }
         self.rounds += 1;
         self.echo(ticket, &self.rounds.to_le_bytes());
     }
@@ -305,7 +307,7 @@ fn hello_of(purpose: Purpose) -> Hello {
         purpose,
         features: 3,
         features_required: 0,
-        node: 77,
+        node: std::process::id(),
         ring_bytes: 4096,
         incoming_ring_bytes_max: 65536,
         packet_bytes: 1024,
@@ -386,7 +388,7 @@ fn die_while_accepting(role: &Role) {
         memory::seal(&server, SEALS_READ_ONLY).unwrap();
         let offer = Offer {
             minor: 0,
-            node: 78,
+            node: std::process::id(),
             features: 0,
             client_ring_bytes: 512,
             server_ring_bytes: 512,

@@ -579,3 +579,214 @@ fn a_bulk_ring_that_is_smaller_than_the_base_ring_is_not_used() {
     assert_eq!(r.node.recv(r.queue, LONG).unwrap().word, 2);
     assert_eq!(&r.node.area(r.area).unwrap()[4..4000], &pattern(4000)[4..]);
 }
+
+// ---- what holds at the edges
+
+#[test]
+fn a_time_limit_holds_while_other_messages_flood_in() {
+    let dir = Dir::new("flood");
+    let mut r = receiver(dir.config(), 4096, 1);
+    let other = r.node.notification_queue(1).unwrap();
+    let config = dir.config();
+    let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let stopped = stop.clone();
+    let thread = std::thread::spawn(move || {
+        let (mut s, _, ticket) = sender(config);
+        while !stopped.load(std::sync::atomic::Ordering::Relaxed) {
+            let _ = s.try_send(&ticket.silent(), b"flood", b"");
+        }
+    });
+    wait_until(&mut r.node, |node| node.counters().contains(&("links_opened", 1)));
+    let start = Instant::now();
+    let result = r.node.recv(other, Some(Duration::from_millis(20)));
+    let took = start.elapsed();
+    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    thread.join().unwrap();
+    assert!(result.is_err());
+    // The flood would have gone on for as long as the call.
+    assert!(took < Duration::from_secs(5), "{took:?}");
+}
+
+#[test]
+fn a_message_of_one_thread_to_the_node_itself_wakes_another() {
+    let dir = Dir::new("self-shared");
+    let config = dir.config().wait_mode(hamlyn::config::WaitMode::Blocking);
+    let Receiver { node, queue, ticket, .. } = receiver(config, 4096, 1);
+    let shared = node.share().unwrap();
+    for _ in 0..50 {
+        let waiting = shared.clone();
+        let thread = std::thread::spawn(move || waiting.recv(queue, LONG).unwrap());
+        std::thread::sleep(Duration::from_millis(1));
+        let _ = shared.send(&ticket, b"to myself", b"", LONG).unwrap();
+        thread.join().unwrap();
+    }
+}
+
+#[test]
+fn the_last_user_of_a_shared_node_stops_its_progress_thread_and_parts() {
+    let dir = Dir::new("last");
+    let Receiver { node, .. } = receiver(dir.config(), 4096, 1);
+    let shared = node.share().unwrap();
+    shared.start_progress().unwrap();
+    let (mut s, ..) = sender(dir.config());
+    drop(shared);
+    assert_eq!(closed(&mut s), CloseReason::Closed);
+}
+
+#[test]
+fn events_that_nobody_takes_are_bounded_and_counted() {
+    let dir = Dir::new("events");
+    let mut r = receiver(dir.config(), 4096, 1);
+    for round in 1..=2100u64 {
+        let (s, ..) = sender(dir.config());
+        drop(s);
+        wait_until_quietly(&mut r.node, |node| node.counters().contains(&("links_closed", round)));
+    }
+    let dropped = r.node.counters().iter().find(|c| c.0 == "events_dropped").unwrap().1;
+    let mut kept = 0;
+    while r.node.next_event().is_some() {
+        kept += 1;
+    }
+    assert_eq!(kept + dropped, 2 * 2100);
+    assert!(kept <= 4096);
+}
+
+fn wait_until_quietly(node: &mut Node, mut done: impl FnMut(&mut Node) -> bool) {
+    let start = Instant::now();
+    while !done(node) {
+        assert!(start.elapsed() < Duration::from_secs(20), "waited too long");
+        node.poll().unwrap();
+    }
+}
+
+#[test]
+fn an_application_that_runs_the_control_plane_learns_of_deaths_in_blocking_calls() {
+    let dir = Dir::new("application");
+    let r = receiver(dir.config(), 1 << 20, 1);
+    let config = dir
+        .config()
+        .ring_bytes(512u32)
+        .bulk_ring_bytes(0u32)
+        .housekeeping(hamlyn::config::Housekeeping::Application);
+    let (mut s, ..) = sender(config);
+    let ticket = r.ticket;
+    let thread = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(30));
+        drop(r);
+    });
+    // More than the ring holds, to a node that does not receive and then goes.
+    let error = s.send(&ticket, &pattern(1 << 20), b"", LONG).unwrap_err();
+    assert!(matches!(error, SendError::LinkEnded(_) | SendError::Unreachable(_)), "{error}");
+    thread.join().unwrap();
+}
+
+#[test]
+fn a_node_that_nobody_else_drives_never_discards_for_its_watchdog() {
+    let dir = Dir::new("no-watchdog");
+    let mut r = receiver(dir.config().watchdog_ms(1u32), 4096, 1);
+    let (mut s, ..) = sender(dir.config());
+    let _ = s.send(&r.ticket, b"kept", b"", LONG).unwrap();
+    std::thread::sleep(Duration::from_millis(20));
+    r.node.recv(r.queue, LONG).unwrap();
+}
+
+#[test]
+fn a_close_that_loses_messages_is_not_reported_as_a_clean_one() {
+    let dir = Dir::new("lossy");
+    let config = dir.config().ring_bytes(512u32).bulk_ring_bytes(0u32);
+    let mut r = receiver(config.clone(), 4096, 100);
+    let (mut s, ..) = sender(config);
+    for _ in 0..40 {
+        let _ = s.try_send(&r.ticket, &[1; 100], b"").unwrap();
+    }
+    assert!(s.close(Some(Duration::ZERO)).unwrap() > 0);
+    assert_eq!(closed(&mut r.node), CloseReason::HungUp);
+}
+
+#[test]
+fn any_of_several_queues_can_be_waited_for() {
+    let dir = Dir::new("any");
+    let mut r = receiver(dir.config(), 4096, 1);
+    let second = r.node.notification_queue(1).unwrap();
+    let slot = r.node.slot(SlotConfig::new(r.area, second)).unwrap();
+    let ticket = r.node.ticket(slot, MetadataIndex(0)).unwrap();
+    let (mut s, link, first) = sender(dir.config());
+    let _ = s.send_over(link, &ticket, b"second", b"", LONG).unwrap();
+    assert_eq!(r.node.recv_any(&[r.queue, second], LONG).unwrap().0, second);
+    let _ = s.send(&first, b"first", b"", LONG).unwrap();
+    assert_eq!(r.node.recv_any(&[r.queue, second], LONG).unwrap().0, r.queue);
+    let elsewhere = Ticket { destination: s.id(), ..ticket };
+    assert!(matches!(
+        s.send_over(link, &elsewhere, b"", b"", LONG),
+        Err(SendError::Unreachable(_))
+    ));
+}
+
+#[test]
+fn a_thread_takes_notifications_without_the_node() {
+    let dir = Dir::new("consumer");
+    let mut r = receiver(dir.config(), 4096, 100);
+    let mut consumer = r.node.take_consumer(r.queue).unwrap();
+    assert!(r.node.try_recv(r.queue).is_err());
+    let thread = std::thread::spawn(move || {
+        let mut taken = 0;
+        while taken < 100 {
+            taken += consumer.pop().is_some() as u32;
+        }
+    });
+    let (mut s, ..) = sender(dir.config());
+    for _ in 0..100 {
+        let _ = s.send(&r.ticket, b"x", b"", LONG).unwrap();
+    }
+    wait_until(&mut r.node, |_| thread.is_finished());
+    thread.join().unwrap();
+}
+
+#[test]
+fn names_of_removed_parts_name_nothing_else() {
+    let dir = Dir::new("stale");
+    let mut node = Node::with_config(dir.config()).unwrap();
+    let area = node.message_area(64).unwrap();
+    let queue = node.notification_queue(4).unwrap();
+    let slot = node.slot(SlotConfig::new(area, queue)).unwrap();
+    let ticket = node.ticket(slot, MetadataIndex(0)).unwrap();
+    let _ = node.send(&ticket, b"x", b"", LONG).unwrap();
+    node.poll().unwrap();
+    node.remove_slot(slot).unwrap();
+    // Its notification waits, and is not another slot's.
+    let other = node.slot(SlotConfig::new(area, queue)).unwrap();
+    let notification = node.try_recv(queue).unwrap().unwrap();
+    assert!(notification.is_for(slot) && !notification.is_for(other));
+    node.remove_slot(other).unwrap();
+    node.remove_queue(queue).unwrap();
+    node.remove_area(area).unwrap();
+    let (new_area, new_queue) =
+        (node.message_area(128).unwrap(), node.notification_queue(1).unwrap());
+    assert!(node.area(area).is_err() && node.try_recv(queue).is_err());
+    assert!(node.area(new_area).is_ok() && node.try_recv(new_queue).is_ok());
+}
+
+#[test]
+fn what_is_queued_with_a_higher_priority_leaves_before_a_direct_send() {
+    let dir = Dir::new("priority");
+    let config = dir.config().ring_bytes(1024u32).bulk_ring_bytes(0u32);
+    let mut r = receiver(config.clone(), 1 << 20, 2);
+    let (mut s, ..) = sender(config);
+    let urgent = s.terminus();
+    s.set_priority(urgent, 9).unwrap();
+    let tag = s.send_buffer(urgent, 1 << 19).unwrap();
+    let ticket = r.ticket;
+    let piece = Piece { tag, offset: 0, length: 1 << 19 };
+    let first = s.post_send(urgent, &ticket, &[piece], b"").unwrap();
+    assert!(!s.is_reusable(&first));
+    let thread = std::thread::spawn(move || {
+        let second = Ticket { metadata_index: MetadataIndex(1), ..ticket };
+        let _ = s.send(&second, &pattern(1 << 19), b"", LONG).unwrap();
+        assert!(s.is_reusable(&first), "the urgent message was overtaken");
+        assert!(s.wait_reusable(&first, LONG).unwrap());
+        s.close(LONG).unwrap();
+    });
+    assert_eq!(r.node.recv(r.queue, LONG).unwrap().index, MetadataIndex(0));
+    assert_eq!(r.node.recv(r.queue, LONG).unwrap().index, MetadataIndex(1));
+    thread.join().unwrap();
+}

@@ -696,7 +696,7 @@ fn a_stopped_peer_is_not_dead_and_time_limits_hold() {
         let (peer, link, ticket) = s.victim_with_ticket("echo");
         s.echo(ticket, b"at first");
         peer.stop();
-        let data = pattern(ENTRY_BYTES / 4, 4);
+        let data = pattern(16 << 10, 4);
         let reply = s.reply_ticket();
         let error = s.node().send(&ticket, &data, &reply, short).unwrap_err();
         let SendError::TimedOut { unfinished: Some(unfinished) } = error else { panic!("{error}") };

@@ -2,6 +2,7 @@
 //! measures. Each subcommand is a module; this file says which there are.
 
 mod arguments;
+mod output;
 mod perf;
 mod pipe;
 mod progress;
@@ -18,6 +19,7 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     match run(Cli::parse().command) {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error) if error.is::<output::ReaderGone>() => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("hamlyn: {error:#}");
             ExitCode::FAILURE

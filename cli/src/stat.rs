@@ -4,6 +4,7 @@
 //! its fast path knows nothing of it. Only its owner, and root, is answered.
 
 use crate::arguments::StatArguments;
+use crate::output;
 use crate::perf::row;
 use anyhow::{Context, Result, bail};
 use hamlyn::Config;
@@ -50,7 +51,7 @@ fn all(config: &Config, as_json: bool) -> Result<()> {
         }
     }
     if found == 0 && !as_json {
-        println!("This user serves nothing now.");
+        output::line("This user serves nothing now.")?;
     }
     if failed > 0 {
         bail!("{failed} of {found} processes did not answer");
@@ -68,21 +69,21 @@ fn print(name: &str, text: &str, as_json: bool) -> Result<()> {
                 (name.to_owned(), value)
             })
             .collect();
-        println!("{}", json!({ "name": name, "counters": counters }));
-        return Ok(());
+        return output::line(json!({ "name": name, "counters": counters }));
     }
     let mut table = row::table([name, ""]);
     for (name, value) in counters {
         table.add_row([name, value]);
     }
     row::align_right(&mut table, [1]);
-    println!("{table}");
-    Ok(())
+    output::line(table)
 }
 
 /// `hamlyn setup`.
 pub fn setup() -> Result<()> {
     let path = setup_shared_dir(&Config::from_env()?)?;
-    println!("{} is there, for services that other users may reach.", path.display());
-    Ok(())
+    output::line(format_args!(
+        "{} is there, for services that other users may reach.",
+        path.display()
+    ))
 }

@@ -219,17 +219,14 @@ pub fn latency(
     let peer =
         PeerArguments { core: cores.far, duty: Duty::Echo, patience, size, count: warm_up + count };
     with_peer(channel, cores, peer, |end| {
-        let mut trips = RoundTrips::new();
         let mut message = vec![7; size];
-        for trip in 0..warm_up + count {
-            let before = clock::ticks();
+        let mut trips = RoundTrips::begin(warm_up + count);
+        for _ in 0..warm_up + count {
             end.write_all(&message)?;
             end.read_exact(&mut message)?;
-            if trip >= warm_up {
-                trips.record_ns(clock::elapsed_ns(before, clock::ticks()));
-            }
+            trips.end_one();
         }
-        Ok(trips.one_way_ns())
+        Ok(trips.one_way_ns(warm_up))
     })
 }
 

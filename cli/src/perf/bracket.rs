@@ -57,6 +57,16 @@ impl Limits {
 }
 
 impl Baselines {
+    /// Where only the placement matters.
+    pub fn of_raw_line(raw_line_one_way_ns: f64) -> Self {
+        Self {
+            raw_line_one_way_ns,
+            memcpy_bytes_per_s: f64::NAN,
+            copy_ring_bytes_per_s: f64::NAN,
+            placement: Placement::of_raw_line_ns(raw_line_one_way_ns),
+        }
+    }
+
     /// The mean of those before and those after a run.
     fn between(before: Self, after: Self) -> Self {
         let raw_line_one_way_ns = (before.raw_line_one_way_ns + after.raw_line_one_way_ns) / 2.0;
@@ -120,15 +130,7 @@ mod tests {
 
     fn lines(ns: &[f64]) -> impl FnMut() -> Result<Baselines> + '_ {
         let mut ns = ns.iter().copied();
-        move || {
-            let raw_line_one_way_ns = ns.next().unwrap_or(54.0);
-            Ok(Baselines {
-                raw_line_one_way_ns,
-                memcpy_bytes_per_s: 1.0,
-                copy_ring_bytes_per_s: 1.0,
-                placement: Placement::of_raw_line_ns(raw_line_one_way_ns),
-            })
-        }
+        move || Ok(Baselines::of_raw_line(ns.next().unwrap_or(54.0)))
     }
 
     #[test]

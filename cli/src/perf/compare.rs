@@ -1,10 +1,13 @@
 //! Hamlyn beside what programs use today: one message one way, and messages one after another.
 
 use super::baseline::{self, Channel, Patience};
+use super::bracket::{Baselines, bracketed};
 use super::pin::Cores;
-use super::row;
+use super::{raw, row};
 use anyhow::Result;
 use comfy_table::Table;
+
+const RAW_ROUND_TRIPS: u64 = 6_400;
 
 /// How long to measure.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +41,8 @@ pub struct Compared {
     pub waits: &'static str,
     pub one_way_ns: f64,
     pub messages_per_s: Option<f64>,
+    /// The raw line while this was measured: lines of different placements do not compare.
+    pub raw_line_one_way_ns: f64,
 }
 
 /// Measurements that [`channels`] makes.
@@ -59,11 +64,20 @@ pub fn channels(
                 Patience::Blocking => ("blocking", effort.blocking_round_trips),
             };
             step(format!("{channel}, {waits}"));
-            let run = || baseline::latency(channel, patience, cores, size, round_trips);
-            let one_way_ns = super::median_of(effort.runs, || Ok(run()?.p50))?;
-            let run = || baseline::messages_per_s(channel, patience, cores, size, effort.messages);
-            let messages_per_s = Some(super::median_of(effort.runs, run)?);
-            lines.push(Compared { name: channel.to_string(), waits, one_way_ns, messages_per_s });
+            let latency = || baseline::latency(channel, patience, cores, size, round_trips);
+            let rate = || baseline::messages_per_s(channel, patience, cores, size, effort.messages);
+            let run = bracketed(
+                || Ok(Baselines::of_raw_line(raw::line_one_way_ns(cores, RAW_ROUND_TRIPS)?)),
+                || {
+                    let one_way_ns = super::median_of(effort.runs, || Ok(latency()?.p50))?;
+                    anyhow::Ok((one_way_ns, super::median_of(effort.runs, rate)?))
+                },
+                |_| (),
+            )?;
+            let (one_way_ns, messages_per_s) = (run.figure.0, Some(run.figure.1));
+            let raw_line_one_way_ns = run.baselines.raw_line_one_way_ns;
+            let name = channel.to_string();
+            lines.push(Compared { name, waits, one_way_ns, messages_per_s, raw_line_one_way_ns });
         }
     }
     Ok(lines)
@@ -71,11 +85,12 @@ pub fn channels(
 
 /// For people.
 pub fn table(lines: &[Compared]) -> Table {
-    let mut table = row::table(["", "waits", "one way", "messages"]);
+    let mut table = row::table(["", "waits", "one way", "messages", "raw line then"]);
     for line in lines {
         let rate = line.messages_per_s.map_or(String::new(), |rate| row::per_second(rate, ""));
-        table.add_row([line.name.clone(), line.waits.to_owned(), row::ns(line.one_way_ns), rate]);
+        let (one_way, raw) = (row::ns(line.one_way_ns), row::ns(line.raw_line_one_way_ns));
+        table.add_row([line.name.clone(), line.waits.to_owned(), one_way, rate, raw]);
     }
-    row::align_right(&mut table, [2, 3]);
+    row::align_right(&mut table, [2, 3, 4]);
     table
 }

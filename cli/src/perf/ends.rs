@@ -218,18 +218,13 @@ struct Run {
 impl Run {
     fn latency(&self, node: &mut Node) -> Result<super::row::Figure> {
         let message = vec![7; self.plan.size];
-        let mut trips = RoundTrips::new();
-        let mut before = clock::ticks();
-        for trip in 0..self.warm_up + self.plan.count {
+        let mut trips = RoundTrips::begin(self.warm_up + self.plan.count);
+        for _ in 0..self.warm_up + self.plan.count {
             send(node, &self.ticket, &message)?;
             next(node, self.queue, self.link, self.plan.mode)?;
-            let now = clock::ticks();
-            if trip >= self.warm_up {
-                trips.record_ns(clock::elapsed_ns(before, now));
-            }
-            before = now;
+            trips.end_one();
         }
-        Ok(super::row::Figure::Latency { one_way_ns: trips.one_way_ns() })
+        Ok(super::row::Figure::Latency { one_way_ns: trips.one_way_ns(self.warm_up) })
     }
 
     /// Messages one after another, at most the credit on their way.

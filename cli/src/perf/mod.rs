@@ -25,6 +25,7 @@ pub mod row;
 pub mod stats;
 
 use crate::arguments::{Mode, PerfArguments};
+use crate::output;
 use crate::progress;
 use anyhow::{Context, Result, anyhow, bail};
 use baseline::{Channel, Patience};
@@ -53,11 +54,10 @@ pub fn run(test: Test, arguments: &PerfArguments) -> Result<()> {
     bar.finish_and_clear();
     let row = row?;
     if arguments.json {
-        println!("{}", serde_json::to_string(&row)?);
+        output::line(serde_json::to_string(&row)?)
     } else {
-        println!("{}", row.to_table());
+        output::line(row.to_table())
     }
-    Ok(())
 }
 
 /// Several runs between the limits; the median of those in the commonest placement. `step` is
@@ -274,7 +274,6 @@ pub fn print_limits(message_bytes: usize) -> Result<()> {
     let cores = pin::two_cores()?;
     let shape = copies::RingShape { packet_bytes: 16 << 10, ring_bytes: 1 << 20 };
     let limits = bracket::Limits { cores, message_bytes, shape, round_trips: 10_000 };
-    println!("{}", serde_json::to_string(&limits.measure()?)?);
-    println!("{}", compare::table(&compare::channels(cores, 16, compare::Effort::FULL, |_| ())?));
-    Ok(())
+    output::line(serde_json::to_string(&limits.measure()?)?)?;
+    output::line(compare::table(&compare::channels(cores, 16, compare::Effort::FULL, |_| ())?))
 }

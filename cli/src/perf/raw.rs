@@ -2,63 +2,69 @@
 //!
 //! Two pinned threads hand a word to and fro. Between threads and between processes the line
 //! travels alike, because the caches know only physical addresses.
+//!
+//! Which line it is matters, and how two loops fall into step: where the cores share a cache, one
+//! line takes 35 ns and the next 75. So many are measured, a mean for each, and the median line
+//! counts. Both sides look without a pause, as a polling receiver does; it is by this figure that placements are
+//! told apart. (With a pause between two looks the line is less disturbed: 25 ns in place of 55.)
 
-use super::clock;
 use super::pin::Cores;
-use super::stats::RoundTrips;
+use super::stats::{RoundTrips, median};
 use anyhow::Result;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
 
-/// The word that is handed over has two lines to itself: neighbouring lines are prefetched in
-/// pairs.
+/// A word that has two lines to itself: neighbouring lines are prefetched in pairs.
 #[repr(align(128))]
 struct Line(AtomicU64);
+
+/// Lines that are measured, one to each page and at another place in each.
+const LINES: usize = 64;
+const LINES_PER_PAGE: usize = 4096 / 128;
 
 const READY: u64 = 1;
 const STOP: u64 = u64::MAX;
 
-/// Median of `round_trips` round trips, halved, in nanoseconds.
+/// Of each line the mean of its round trips, `round_trips` in all; of these the median, halved, in
+/// nanoseconds.
 pub fn line_one_way_ns(cores: Cores, round_trips: u64) -> Result<f64> {
-    let line = &Line(AtomicU64::new(0));
-    super::two_threads(
-        cores,
-        || {
+    let memory: Vec<Line> = (0..LINES * LINES_PER_PAGE).map(|_| Line(AtomicU64::new(0))).collect();
+    let lines = || (0..LINES).map(|i| &memory[i * LINES_PER_PAGE + i * 5 % LINES_PER_PAGE]);
+    let each = (round_trips / LINES as u64).max(50);
+    let here = || {
+        let of_line = |line: &Line| {
             while line.0.load(Acquire) != READY {}
-            let ns = hand_to_and_fro(line, round_trips);
+            let ns = hand_to_and_fro(line, each);
             line.0.store(STOP, Release);
             ns
-        },
-        || {
-            line.0.store(READY, Release);
-            // Even values come from the other side, the odd one behind each goes back.
-            let mut next = 2;
-            loop {
-                let value = line.0.load(Acquire);
-                if value == next {
-                    line.0.store(next + 1, Release);
-                    next += 2;
-                } else if value == STOP {
-                    return;
-                }
-            }
-        },
-    )
-    .map(|(ns, ())| ns)
+        };
+        median(lines().map(of_line)).unwrap_or(f64::NAN)
+    };
+    let there = || lines().for_each(hand_back);
+    super::two_threads(cores, here, there).map(|(ns, ())| ns)
 }
 
 fn hand_to_and_fro(line: &Line, round_trips: u64) -> f64 {
-    let mut trips = RoundTrips::new();
     let warm_up = round_trips / 4;
-    let mut before = clock::ticks();
-    for trip in 0..warm_up + round_trips {
-        let next = 2 * (trip + 1);
-        line.0.store(next, Release);
-        while line.0.load(Acquire) != next + 1 {}
-        let now = clock::ticks();
-        if trip >= warm_up {
-            trips.record_ns(clock::elapsed_ns(before, now));
-        }
-        before = now;
+    let mut trips = RoundTrips::begin(warm_up + round_trips);
+    for trip in 1..=warm_up + round_trips {
+        line.0.store(2 * trip, Release);
+        while line.0.load(Acquire) != 2 * trip + 1 {}
+        trips.end_one();
     }
-    trips.one_way_ns().p50
+    trips.mean_one_way_ns(warm_up)
+}
+
+/// Even values come from the other side, the odd one behind each goes back.
+fn hand_back(line: &Line) {
+    line.0.store(READY, Release);
+    let mut next = 2;
+    loop {
+        let value = line.0.load(Acquire);
+        if value == next {
+            line.0.store(next + 1, Release);
+            next += 2;
+        } else if value == STOP {
+            return;
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! Medians and percentiles.
 
+use super::clock;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
@@ -11,23 +12,61 @@ pub struct Percentiles {
     pub p999: f64,
 }
 
-/// Collects round trips.
-pub struct RoundTrips(Histogram<u64>);
+/// Round trips one after another, each beginning where the last ended.
+pub struct RoundTrips {
+    /// When each ended, and before the first, when it began; in ticks of the clock. Sorted into a
+    /// histogram only afterwards, because that would take longer than a message does.
+    ends: Vec<u64>,
+}
 
 impl RoundTrips {
-    pub fn new() -> Self {
+    /// For `count` of them; the first begins now.
+    pub fn begin(count: u64) -> Self {
+        let mut ends = vec![1; count as usize + 1];
+        ends.clear();
+        ends.push(clock::ticks());
+        Self { ends }
+    }
+
+    /// A round trip ends, and the next begins.
+    #[inline(always)]
+    pub fn end_one(&mut self) {
+        self.ends.push(clock::ticks());
+    }
+
+    /// Half of the mean of all but the first `warm_up`.
+    pub fn mean_one_way_ns(&self, warm_up: u64) -> f64 {
+        let ends = &self.ends[warm_up as usize..];
+        let ns = clock::elapsed_ns(ends[0], ends[ends.len() - 1]);
+        ns as f64 / (ends.len() - 1) as f64 / 2.0
+    }
+
+    /// Half of each but the first `warm_up`.
+    pub fn one_way_ns(&self, warm_up: u64) -> Percentiles {
+        let mut histogram = Trips::new();
+        for ends in self.ends.windows(2).skip(warm_up as usize) {
+            histogram.record_ns(clock::elapsed_ns(ends[0], ends[1]));
+        }
+        histogram.one_way_ns()
+    }
+}
+
+/// A histogram of round trips.
+struct Trips(Histogram<u64>);
+
+impl Trips {
+    fn new() -> Self {
         // Three digits of anything from 1 ns to a minute, in some 200 KiB.
         Self(Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("these bounds are allowed"))
     }
 
     /// One round trip of `ns` nanoseconds.
-    #[inline]
-    pub fn record_ns(&mut self, ns: u64) {
+    fn record_ns(&mut self, ns: u64) {
         self.0.saturating_record(ns);
     }
 
     /// Half of each round trip.
-    pub fn one_way_ns(&self) -> Percentiles {
+    fn one_way_ns(&self) -> Percentiles {
         let half = |quantile| self.quantile(quantile) / 2.0;
         Percentiles { p50: half(0.5), p99: half(0.99), p999: half(0.999) }
     }
@@ -73,7 +112,7 @@ mod tests {
 
     #[test]
     fn percentiles_are_of_half_a_round_trip() {
-        let mut trips = RoundTrips::new();
+        let mut trips = Trips::new();
         (1..=1000).for_each(|ns| trips.record_ns(ns));
         let Percentiles { p50, p99, p999 } = trips.one_way_ns();
         let near = |a: f64, b: f64| assert!((a - b).abs() < 0.5, "{a} is not {b}");
@@ -85,11 +124,11 @@ mod tests {
     #[test]
     fn a_coarse_clock_does_not_make_coarse_medians() {
         // Round trips of 104 ns on a clock of 10 ns steps: six of ten show 100.
-        let mut trips = RoundTrips::new();
+        let mut trips = Trips::new();
         (0..1000).for_each(|i| trips.record_ns(if i % 10 < 6 { 100 } else { 110 }));
         let p50 = trips.one_way_ns().p50;
         assert!((p50 - 52.0).abs() < 1.0, "{p50}");
-        let mut one = RoundTrips::new();
+        let mut one = Trips::new();
         one.record_ns(100);
         assert_eq!(one.one_way_ns().p50, 50.0);
     }

@@ -18,6 +18,7 @@ mod sender;
 mod stranger;
 
 use crate::arguments::{Mode, PerfArguments, TourArguments};
+use crate::output;
 use crate::perf::compare::{self, Compared, Effort};
 use crate::perf::ends::Test;
 use crate::perf::row::{self, Figure, Row};
@@ -59,12 +60,12 @@ pub fn run(arguments: &TourArguments) -> Result<()> {
     facts.push(("placement".into(), placement));
     facts.push(("took".into(), format!("{:.0} s", began.elapsed().as_secs_f32())));
     report::write(&arguments.report, "Hamlyn: a tour", &facts, &sections)?;
-    println!("\nThe report, with charts: {}", arguments.report.display());
+    output::line(format_args!("\nThe report, with charts: {}", arguments.report.display()))?;
     verdict
 }
 
-fn heading(text: &str) {
-    println!("\n{text}\n{}", "=".repeat(text.chars().count()));
+fn heading(text: &str) -> Result<()> {
+    output::line(format_args!("\n{text}\n{}", "=".repeat(text.chars().count())))
 }
 
 // ---- the file, and the attack on its receiver
@@ -89,7 +90,7 @@ fn transfer_and_attack(
     );
     let file = File::open(&path).with_context(|| format!("cannot read {}", path.display()))?;
 
-    heading("A file, from one process to another");
+    heading("A file, from one process to another")?;
     let mut receiver = attack::start_receiver(&stage)?;
     // It has answered, and so it serves.
     let _: receiver::Report = receiver.ask(&receiver::Order::Report)?;
@@ -100,7 +101,7 @@ fn transfer_and_attack(
     let digest = report.digest.context("the file has not arrived")?;
     ensure!(digest == sent.digest, "the digest of what arrived is not that of {}", path.display());
     let lines = file_lines(&stage, &path.display().to_string(), &sent);
-    print_pairs(&lines);
+    print_pairs(&lines)?;
     sections.push(Section {
         title: "A file, from one process to another".into(),
         text: vec![
@@ -113,7 +114,7 @@ fn transfer_and_attack(
         ..Section::default()
     });
 
-    heading("A stranger tries to do harm");
+    heading("A stranger tries to do harm")?;
     sender.tell(&sender::Order::Beat)?;
     let bar = progress::steps(Attack::steps(), "");
     let mut attack = Attack { stage: &stage, receiver: &mut receiver, digest: digest.clone() };
@@ -136,7 +137,7 @@ fn transfer_and_attack(
     for row in &rows {
         table.add_row(cells(row));
     }
-    println!("{table}");
+    output::line(table)?;
     let honest = [
         ("the receiver's digest of the file", after.digest.clone().unwrap_or_default()),
         ("is that of the file", if after.digest == Some(digest) { "yes" } else { "NO" }.into()),
@@ -147,7 +148,7 @@ fn transfer_and_attack(
         ("its slowest round trip", row::ns(beats.worst_ns as f64)),
     ]
     .map(|(name, value)| (name.to_owned(), value));
-    print_pairs(&honest);
+    print_pairs(&honest)?;
     ensure!(beats.sent == beats.answered, "the honest sender lost messages");
     sections.push(Section {
         title: "A stranger tries to do harm".into(),
@@ -181,11 +182,12 @@ fn file_lines(stage: &Stage, path: &str, sent: &Sent) -> Vec<(String, String)> {
     .into()
 }
 
-fn print_pairs(pairs: &[(String, String)]) {
+fn print_pairs(pairs: &[(String, String)]) -> Result<()> {
     let width = pairs.iter().map(|pair| pair.0.chars().count()).max().unwrap_or(0);
     for (name, value) in pairs {
-        println!("  {name:width$}  {value}");
+        output::line(format_args!("  {name:width$}  {value}"))?;
     }
+    Ok(())
 }
 
 /// To the terminal's width, with a line between rows, because cells are wrapped.
@@ -203,11 +205,11 @@ fn wrapped(mut table: Table) -> Table {
 
 /// Adds the tables; returns the placement.
 fn measure(arguments: &TourArguments, sections: &mut Vec<Section>) -> Result<String> {
-    heading("Against what programs use today");
+    heading("Against what programs use today")?;
     let cores = match pin::two_cores() {
         Ok(cores) => cores,
         Err(error) => {
-            println!("  skipped: {error:#}");
+            output::line(format_args!("  skipped: {error:#}"))?;
             return Ok("none: there is one processor".into());
         }
     };
@@ -236,7 +238,12 @@ fn measure(arguments: &TourArguments, sections: &mut Vec<Section>) -> Result<Str
             json: false,
             to: None,
         };
-        rows.push(perf::measure(test, &perf, |_| (), |text| bar.suspend(|| println!("  {text}")))?);
+        rows.push(perf::measure(
+            test,
+            &perf,
+            |_| (),
+            |text| bar.suspend(|| eprintln!("  {text}")),
+        )?);
     }
     let channels = compare::channels(cores, 16, effort, &mut step);
     bar.finish_and_clear();
@@ -248,6 +255,7 @@ fn measure(arguments: &TourArguments, sections: &mut Vec<Section>) -> Result<Str
         waits: "polled",
         one_way_ns: polled.baselines.raw_line_one_way_ns,
         messages_per_s: None,
+        raw_line_one_way_ns: polled.baselines.raw_line_one_way_ns,
     }];
     for (row, waits, rate) in
         [(polled, "polled", Some(rate)), (adaptive, "adaptive", None), (blocking, "blocking", None)]
@@ -257,15 +265,16 @@ fn measure(arguments: &TourArguments, sections: &mut Vec<Section>) -> Result<Str
             waits,
             one_way_ns: row.figure.value(),
             messages_per_s: rate.map(|row| row.figure.value()),
+            raw_line_one_way_ns: row.baselines.raw_line_one_way_ns,
         });
     }
     lines.extend(channels?);
-    println!(
+    output::line(format_args!(
         "Messages of 16 bytes, between two cores, {} placement:\n",
         polled.baselines.placement
-    );
-    println!("{}", compare::table(&lines));
-    println!("{}", bandwidth.to_table());
+    ))?;
+    output::line(compare::table(&lines))?;
+    output::line(bandwidth.to_table())?;
     add_sections(sections, &lines, bandwidth);
     let baselines = polled.baselines;
     Ok(format!(
@@ -286,10 +295,13 @@ fn add_sections(sections: &mut Vec<Section>, lines: &[Compared], bandwidth: &Row
             axis: "nanoseconds one way (logarithmic)".into(),
             bars: lines.iter().map(|line| (name(line), line.one_way_ns)).collect(),
         }),
-        header: ["what", "waits", "one way"].map(String::from).into(),
+        header: ["what", "waits", "one way", "raw line then"].map(String::from).into(),
         rows: lines
             .iter()
-            .map(|line| vec![line.name.clone(), line.waits.into(), row::ns(line.one_way_ns)])
+            .map(|line| {
+                let (one_way, raw) = (row::ns(line.one_way_ns), row::ns(line.raw_line_one_way_ns));
+                vec![line.name.clone(), line.waits.into(), one_way, raw]
+            })
             .collect(),
     });
     let rates: Vec<(&Compared, f64)> =

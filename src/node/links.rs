@@ -101,8 +101,16 @@ pub enum ConnectError {
 /// Most events that wait for the application; beyond, the oldest are dropped and counted.
 const EVENTS_MAX: usize = 4096;
 
+/// What is remembered of a link that has ended.
+#[derive(Debug)]
+pub(super) struct Departed {
+    link: LinkId,
+    peer: Peer,
+    greeting: Vec<u8>,
+}
+
 /// How many links that have ended are remembered.
-const DEPARTED_MAX: usize = 256;
+const DEPARTED_MAX: usize = 64;
 
 /// A link that cannot be named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -110,7 +118,8 @@ const DEPARTED_MAX: usize = 256;
 pub struct LinkError(pub LinkId);
 
 impl Node {
-    /// Connects to the service `[user@]name`, waiting at most `timeout`. `greeting`, up to 4 KiB,
+    /// Connects to the service `[user@]name`, waiting at most `timeout`; nothing is received
+    /// meanwhile. `greeting`, up to 4 KiB,
     /// reaches the server before it decides; what the server answered is in
     /// [`greeting`](Self::greeting). Both ends know the other's user from the kernel.
     pub fn connect(
@@ -136,9 +145,17 @@ impl Node {
         }
     }
 
-    /// What the other end sent along when the link was made: often tickets.
+    /// What the other end sent along when the link was made: often tickets. Also of the links that
+    /// ended last.
     pub fn greeting(&self, link: LinkId) -> Result<&[u8], LinkError> {
-        self.link(link).map(|link| link.greeting.as_slice())
+        match self.link(link) {
+            Ok(link) => Ok(&link.greeting),
+            Err(e) => self.departed(link).map(|departed| departed.greeting.as_slice()).ok_or(e),
+        }
+    }
+
+    fn departed(&self, link: LinkId) -> Option<&Departed> {
+        self.departed.iter().rev().find(|departed| departed.link == link)
     }
 
     /// Who is at the other end of a link, as the kernel says. Also of the links that ended last,
@@ -146,10 +163,7 @@ impl Node {
     pub fn peer(&self, link: LinkId) -> Result<&Peer, LinkError> {
         match self.link(link) {
             Ok(link) => Ok(&link.peer),
-            Err(e) => {
-                let departed = self.departed.iter().rev().find(|departed| departed.0 == link);
-                departed.map(|departed| &departed.1).ok_or(e)
-            }
+            Err(e) => self.departed(link).map(|departed| &departed.peer).ok_or(e),
         }
     }
 
@@ -393,7 +407,8 @@ impl Node {
         if self.departed.len() == DEPARTED_MAX {
             self.departed.pop_front();
         }
-        self.departed.push_back((id, link.peer));
+        let Link { peer, greeting, .. } = link;
+        self.departed.push_back(Departed { link: id, peer, greeting });
         self.termini.iter_mut().map(|terminus| terminus.drop_link(id)).sum()
     }
 
@@ -498,9 +513,9 @@ impl Node {
             };
         }
         // Tickets of a node that has left must not lead to a stranger who takes its id.
-        let departed = self.departed.iter().rev().find(|departed| departed.1.node == peer.node);
+        let departed = self.departed.iter().rev().find(|departed| departed.peer.node == peer.node);
         match departed {
-            Some((_, known)) if !by_us && !same(known) => Err(ConnectError::Identity(peer.node)),
+            Some(known) if !by_us && !same(&known.peer) => Err(ConnectError::Identity(peer.node)),
             _ => Ok(None),
         }
     }

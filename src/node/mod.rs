@@ -32,12 +32,12 @@ pub use shared::{NodeGuard, SharedNode};
 
 use crate::config::{Config, ConfigError, Housekeeping};
 use crate::control::{
-    Accept, Access, Control, Inbox, NameError, Peer, ServeError, ServiceName, StartError,
+    Accept, Access, Control, Inbox, NameError, ServeError, ServiceName, StartError,
 };
 use crate::interface::notification::Consumer;
 use crate::interface::terminus::{PostError, Tag, Terminus};
 use crate::interface::{
-    AreaError, AreaId, Counters, Interface, LinkId, MetadataEntry, QueueError, QueueId, SlotConfig,
+    AreaError, AreaId, Counters, Interface, MetadataEntry, QueueError, QueueId, SlotConfig,
     SlotError, SlotId,
 };
 use crate::os::memory::{self, AreaMemory, AreaReport, ForkGuard};
@@ -146,7 +146,7 @@ pub struct Node {
     queued: usize,
     events: VecDeque<Event>,
     /// Who was at the other end of the links that ended last.
-    departed: VecDeque<(LinkId, Peer)>,
+    departed: VecDeque<links::Departed>,
     poller: Poller,
     fork_guard: ForkGuard,
     /// Slots of removed keys cannot be guessed: keys come from the system's generator, in lots.

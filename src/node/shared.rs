@@ -215,6 +215,9 @@ impl Inner {
     }
 }
 
+/// How long the progress thread sleeps at most.
+const PROGRESS_SLEEP_MAX_NS: u64 = 1_000_000_000;
+
 /// How long a sender that waits for room sleeps beside a leader, who may take its signal.
 const ROOM_SLEEP_MAX_NS: u64 = 1_000_000;
 
@@ -295,7 +298,8 @@ impl SharedNode {
 
     /// Starts the progress thread, unless there is one: it polls the node, so that bytes are
     /// deposited and queued messages leave while the application makes no calls. It spins, yields
-    /// and sleeps like any receiver. With a watchdog (`watchdog_ms`), packets are discarded when
+    /// and sleeps like any receiver; messages sent without the flag `WAKE`, which wake nobody, are
+    /// deposited within a second. With a watchdog (`watchdog_ms`), packets are discarded when
     /// the application no longer calls [`Node::reset_watchdog`] (Hamlyn 2.8).
     pub fn start_progress(&self) -> io::Result<()> {
         let mut progress = self.inner.progress.lock().unwrap_or_else(PoisonError::into_inner);
@@ -331,7 +335,8 @@ impl SharedNode {
                         std::thread::yield_now();
                     }
                     Step::Sleep { .. } | Step::TimedOut => {
-                        if inner.sleep(node, None, u64::MAX).is_err() {
+                        let deadline = sys::monotonic_ns() + PROGRESS_SLEEP_MAX_NS;
+                        if inner.sleep(node, None, deadline).is_err() {
                             std::thread::yield_now();
                         }
                     }

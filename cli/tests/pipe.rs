@@ -154,15 +154,14 @@ fn nobody_there_is_an_error_that_names_the_service() {
 fn a_name_that_is_in_use_or_wrong_is_an_error_that_says_which() {
     let directory = tempfile::tempdir().unwrap();
     let mut first = receiver(directory.path());
-    let in_use = || {
-        let output = hamlyn(directory.path(), &["recv", "--wait", "0", "x"]).output().unwrap();
-        assert_eq!(output.status.code(), Some(1));
-        text(&output.stderr).contains("in use")
-    };
-    // The first may not have it yet.
-    while !in_use() {
-        std::thread::sleep(Duration::from_millis(10));
+    // Until it has the name. Asking for its counters does not take it.
+    while !hamlyn(directory.path(), &["stat", "x"]).output().unwrap().status.success() {
+        assert!(first.try_wait().unwrap().is_none(), "the first receiver ended");
+        std::thread::sleep(Duration::from_millis(5));
     }
+    let output = hamlyn(directory.path(), &["recv", "--wait", "0", "x"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("in use"), "{}", text(&output.stderr));
     first.kill().unwrap();
     first.wait().unwrap();
     // What a dead process left behind is taken over.

@@ -231,8 +231,8 @@ impl Run {
     fn stream(&self, node: &mut Node, credit: u32) -> Result<super::row::Figure> {
         let Plan { size, mode, .. } = self.plan;
         let message = vec![7; size];
-        let entries = if size <= ONE_PACKET_BYTES { 1 } else { credit as u64 };
-        let (mut sent, mut arrived) = (0u64, 0u64);
+        let entries = if size <= ONE_PACKET_BYTES { 1 } else { credit };
+        let (mut sent, mut arrived, mut entry) = (0u64, 0u64, 0);
         let mut ticket = self.ticket;
         let mut stream = |until: u64| -> Result<()> {
             while sent < until {
@@ -241,9 +241,10 @@ impl Run {
                     arrived += word.wrapping_sub(arrived as u32) as u64;
                     continue;
                 }
-                ticket.metadata_index = MetadataIndex((sent % entries) as u32);
+                ticket.metadata_index = MetadataIndex(entry);
                 send(node, &ticket, &message)?;
                 sent += 1;
+                entry = if entry + 1 == entries { 0 } else { entry + 1 };
             }
             while arrived < until {
                 let word = next(node, self.queue, self.link, mode)?.word;
@@ -381,11 +382,16 @@ impl Server {
             }
             Test::Rate | Test::Bandwidth => {
                 let lot = (*credit / 4).max(1) as u64;
-                for arrived in 1..=total {
-                    next(&mut self.node, *queue, link, self.mode)?;
-                    if arrived % lot == 0 || arrived == task.warm_up || arrived == total {
-                        let _ = self.node.send_fast(reply, &[], arrived as u32, Some(PATIENCE))?;
+                // No division for each message: it would cost a fifth of the rate.
+                let mut arrived = 0;
+                while arrived < total {
+                    let pause = if arrived < task.warm_up { task.warm_up } else { total };
+                    let until = pause.min(arrived + lot);
+                    while arrived < until {
+                        next(&mut self.node, *queue, link, self.mode)?;
+                        arrived += 1;
                     }
+                    let _ = self.node.send_fast(reply, &[], arrived as u32, Some(PATIENCE))?;
                 }
             }
         }

@@ -198,7 +198,9 @@ impl Node {
     }
 
     /// A node with these settings. Its interface accepts packets at once; see
-    /// [`disable`](Self::disable).
+    /// [`disable`](Self::disable). In a process that has threads already, the first node takes some
+    /// 20 ms, in which the kernel registers the process for barriers; a program that minds calls
+    /// [`register_barrier`](crate::os::sys::register_barrier) before it starts threads.
     pub fn with_config(config: Config) -> Result<Self, BuildError> {
         let os = |what| move |source| BuildError::Os { what, source };
         config.validate()?;

@@ -91,8 +91,9 @@ pub fn run_end(name: &str, core: usize, links: u32) -> Result<()> {
                 answer(&mut node, notification.index)?;
             }
         }
-        if !found && let Ok(notification) = node.recv(queue, Some(Duration::from_millis(1500))) {
-            answer(&mut node, notification.index)?;
+        if !found {
+            // For a message or for somebody who wants to connect.
+            node.wait(None)?;
         }
     }
 }

@@ -225,6 +225,10 @@ impl Node {
     /// Sends one message, waiting for room at most `timeout` (`None`: as long as it takes), and
     /// accepting whatever arrives meanwhile, so that two nodes that send to each other never
     /// deadlock. Of any length.
+    ///
+    /// Messages leave in order, but nothing promises that they arrive in it: packets are counted,
+    /// not sequenced, and those of a long message take another ring. So a metadata entry has one
+    /// message on its way at a time, unless each is a single packet.
     #[inline]
     pub fn send(
         &mut self,

@@ -166,7 +166,7 @@ mod opaque {
 
     /// Bodies from this size on are copied by `rep movsb`, which writes whole lines without
     /// reading them first: across cores it moves two to four times what vector stores do. Below,
-    /// its start-up costs more than it saves. Measured: bench/results.
+    /// its start-up costs more than it saves. Measured: bench/README.md.
     const STRING_COPY_MIN: usize = 768;
 
     /// # Safety

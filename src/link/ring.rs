@@ -27,7 +27,7 @@ use crate::wire::{BodyLayout, HEADER_WORDS, Header, INLINE_BYTES, LINE_BYTES};
 
 /// Lines ahead of the one just written that are asked for. The reader has had each line last, so
 /// without this every store waits for it to come back: with 8, cores that lie far apart carry 44
-/// million short messages a second instead of 18. Measured: bench/results.
+/// million short messages a second instead of 18. Measured: bench/README.md.
 const PREFETCH_LINES: u64 = 8;
 
 /// Fewest lines of a ring. Two would do for messages of one line.

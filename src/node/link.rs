@@ -339,3 +339,27 @@ pub(crate) struct Link {
     /// Tells a terminus that has the sending half that the link has ended.
     pub ended: Arc<AtomicBool>,
 }
+
+impl Link {
+    /// A link of this node to itself; what another node's has besides is set by whoever makes it,
+    /// and its name when it gets its place.
+    pub fn new(rx: ReceiveHalf, tx: SendHalf, peer: Peer) -> Self {
+        Self {
+            rx,
+            tx: Some(tx),
+            id: LinkId::SELF,
+            token: None,
+            peer,
+            greeting: Vec::new(),
+            initiated_by_us: true,
+            empty_turns: 0,
+            is_active: true,
+            wrong_keys: 0,
+            refusals: 0,
+            refusals_since_ns: 0,
+            next_terminus: 0,
+            queued: 0,
+            ended: Arc::default(),
+        }
+    }
+}

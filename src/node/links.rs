@@ -534,38 +534,24 @@ impl Node {
             process: None,
             service: String::new(),
         };
-        let link = Link {
-            rx: ReceiveHalf::new(
-                reader,
-                region.bulk_freed(),
-                region.sleep(),
-                region.room(),
-                None,
-                Barrier::Asymmetric,
-            ),
-            tx: Some(SendHalf::new(
-                ring,
-                region.bulk_freed(),
-                region.sleep(),
-                region.room(),
-                None,
-                Barrier::Asymmetric,
-                self.counters.clone(),
-            )),
-            id: LinkId::SELF,
-            token: None,
-            peer,
-            greeting: Vec::new(),
-            initiated_by_us: true,
-            empty_turns: 0,
-            is_active: true,
-            wrong_keys: 0,
-            refusals: 0,
-            refusals_since_ns: 0,
-            next_terminus: 0,
-            queued: 0,
-            ended: Arc::default(),
-        };
+        let rx = ReceiveHalf::new(
+            reader,
+            region.bulk_freed(),
+            region.sleep(),
+            region.room(),
+            None,
+            Barrier::Asymmetric,
+        );
+        let tx = SendHalf::new(
+            ring,
+            region.bulk_freed(),
+            region.sleep(),
+            region.room(),
+            None,
+            Barrier::Asymmetric,
+            self.counters.clone(),
+        );
+        let link = Link::new(rx, tx, peer);
         self.add_link(link, 0);
         self.routes.insert(self.id(), 0);
         Ok(())
@@ -623,37 +609,24 @@ fn split(new: NewLink, by_us: bool, counters: &Arc<Counters>) -> (Link, Arc<std:
     let reader = RingReader::new(incoming.lines(), outgoing.freed());
     let words = |region: &Region| -> (RegionWord, RegionWord) { (region.sleep(), region.room()) };
     let ((own_sleep, own_room), (peer_sleep, peer_room)) = (words(&outgoing), words(&incoming));
-    let link = Link {
-        rx: ReceiveHalf::new(
-            reader,
-            outgoing.bulk_freed(),
-            own_sleep,
-            peer_room,
-            Some(wake.clone()),
-            barrier,
-        ),
-        tx: Some(SendHalf::new(
-            writer,
-            incoming.bulk_freed(),
-            peer_sleep,
-            own_room,
-            Some(wake.clone()),
-            barrier,
-            counters.clone(),
-        )),
-        id: LinkId::SELF,
-        token: Some(token),
-        peer,
-        greeting,
-        initiated_by_us: by_us,
-        empty_turns: 0,
-        is_active: true,
-        wrong_keys: 0,
-        refusals: 0,
-        refusals_since_ns: 0,
-        next_terminus: 0,
-        queued: 0,
-        ended: Arc::default(),
-    };
+    let rx = ReceiveHalf::new(
+        reader,
+        outgoing.bulk_freed(),
+        own_sleep,
+        peer_room,
+        Some(wake.clone()),
+        barrier,
+    );
+    let tx = SendHalf::new(
+        writer,
+        incoming.bulk_freed(),
+        peer_sleep,
+        own_room,
+        Some(wake.clone()),
+        barrier,
+        counters.clone(),
+    );
+    let token = Some(token);
+    let link = Link { token, greeting, initiated_by_us: by_us, ..Link::new(rx, tx, peer) };
     (link, wake)
 }

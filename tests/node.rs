@@ -106,6 +106,28 @@ fn a_message_lands_where_its_ticket_says() {
     }
 }
 
+// What bindings for other languages hold instead of the types.
+#[test]
+fn what_is_named_by_numbers_is_the_same_and_an_area_stays_where_it_is() {
+    let dir = Dir::new("bits");
+    let mut r = receiver(dir.config(), 4096, 8);
+    assert_eq!(hamlyn::AreaId::from_bits(r.area.to_bits()), r.area);
+    assert_eq!(QueueId::from_bits(r.queue.to_bits()), r.queue);
+    assert_eq!(SlotId::from_bits(r.slot.to_bits()), r.slot);
+    assert!(r.node.area(hamlyn::AreaId::from_bits(u64::MAX)).is_err());
+    let (mut sender, link, ticket) = sender(dir.config());
+    let handle = sender.try_send(&ticket, b"there", b"").unwrap();
+    assert_eq!(hamlyn::SendHandle::from_bits(handle.to_bits()), handle);
+    let nonsense = hamlyn::SendHandle::from_bits([u64::MAX; 3]);
+    assert!(sender.is_reusable(&handle) && sender.is_reusable(&nonsense));
+    assert_ne!(link, LinkId::SELF);
+    let (address, bytes) = r.node.area_address(r.area).unwrap();
+    r.node.recv(r.queue, LONG).unwrap();
+    let area = r.node.area(r.area).unwrap();
+    assert_eq!((area.as_ptr(), area.len()), (address.cast_const(), bytes));
+    assert_eq!(&area[..5], b"there");
+}
+
 #[test]
 fn a_long_message_arrives_whole_through_every_size_of_ring() {
     for ring in [512u32, 1024, 4096, 32768] {

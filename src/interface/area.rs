@@ -7,6 +7,19 @@ pub struct AreaId {
     pub(crate) generation: u32,
 }
 
+impl AreaId {
+    /// As a number, for languages that cannot hold this type.
+    pub fn to_bits(self) -> u64 {
+        (self.index as u64) << 32 | self.generation as u64
+    }
+
+    /// From [`to_bits`](Self::to_bits). A number that names nothing here is refused where it is
+    /// used, like the name of something that was removed.
+    pub fn from_bits(bits: u64) -> Self {
+        Self { index: (bits >> 32) as u32, generation: bits as u32 }
+    }
+}
+
 /// An area cannot be used or removed as asked. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AreaError {

@@ -55,6 +55,21 @@ pub struct SendHandle {
     pub(crate) sequence: u64,
 }
 
+impl SendHandle {
+    /// As numbers, for languages that cannot hold this type.
+    pub fn to_bits(self) -> [u64; 3] {
+        let link = (self.link.index as u64) << 16 | self.link.generation as u64;
+        [self.terminus as u64, link, self.sequence]
+    }
+
+    /// From [`to_bits`](Self::to_bits). Of a message that was never sent the answer is that its
+    /// buffer may be used again, or not yet; nothing worse.
+    pub fn from_bits(bits: [u64; 3]) -> Self {
+        let link = LinkId { index: (bits[1] >> 16) as u32, generation: bits[1] as u16 };
+        Self { terminus: bits[0] as u32, link, sequence: bits[2] }
+    }
+}
+
 /// A message that was not taken. Nothing of it was sent and nothing was queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PostError {

@@ -381,6 +381,15 @@ impl Node {
         self.interface.area_mut(area)
     }
 
+    /// Where an area begins, and its bytes, for other languages. It stays there until the area is
+    /// removed or the node goes. Its bytes change in calls of `poll`, `recv` and `send`, whichever
+    /// thread makes them: who uses the address keeps away from bytes for which a message may be on
+    /// its way.
+    pub fn area_address(&self, area: AreaId) -> Result<(*mut u8, usize), AreaError> {
+        let memory = self.interface.area_memory(area)?;
+        Ok((memory.address(), memory.as_ref().len()))
+    }
+
     /// Whether huge pages and wiring were granted for an area.
     pub fn area_report(&self, area: AreaId) -> Result<&AreaReport, AreaError> {
         self.interface.area_memory(area).map(AreaMemory::report)

@@ -565,6 +565,12 @@ impl AreaMemory {
         Ok(Self { mapping, bytes, report })
     }
 
+    /// Where the memory begins. It stays there until this is dropped; who reads or writes through
+    /// the address answers for doing so while nobody else does.
+    pub fn address(&self) -> *mut u8 {
+        self.mapping.start.as_ptr()
+    }
+
     /// What became of the wishes.
     pub fn report(&self) -> &AreaReport {
         &self.report

@@ -21,7 +21,9 @@
 //! - [`os`]: the only module, beside `link::cells`, with `unsafe` code: mappings, seals, sockets
 //!   that carry descriptors, barriers.
 //! - [`control`]: names, who may connect, the handshake, death, quotas; one thread, asleep.
-//! - [`node`]: [`Node`] ties them together and waits. **Begin here.**
+//! - [`node`]: [`Node`] ties them together and waits: the lower level, with every mechanism in reach.
+//! - [`protocol`]: end points for any number of threads: datagrams, streams, tagged remote write,
+//!   groups, requests and replies, grown from seeds or found by name. **Begin here.**
 //!
 //! # A first message
 //!
@@ -84,6 +86,7 @@ pub mod link;
 pub mod node;
 #[cfg(feature = "os")]
 pub mod os;
+pub mod protocol;
 pub mod wire;
 
 #[cfg(feature = "os")]

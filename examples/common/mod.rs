@@ -54,3 +54,8 @@ pub fn run(first: impl FnOnce(&dyn Fn() -> Result) -> Result, others: &[fn() -> 
     result?;
     if failed { Err("a process failed".into()) } else { Ok(()) }
 }
+
+/// A file in the example's private directory.
+pub fn path(name: &str) -> Result<std::path::PathBuf> {
+    Ok(std::path::Path::new(&std::env::var_os("HAMLYN_DIR").ok_or("no HAMLYN_DIR")?).join(name))
+}

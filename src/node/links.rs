@@ -227,6 +227,12 @@ impl Node {
         self.events.pop_front()
     }
 
+    /// Whether [`next_event`](Self::next_event) may have one.
+    #[inline]
+    pub(crate) fn has_events(&self) -> bool {
+        !self.events.is_empty() || self.inbox.is_pending()
+    }
+
     /// Accepts a request; `greeting` (up to 4 KiB) reaches the other end. The link appears as
     /// [`Event::Connected`].
     pub fn accept(&mut self, request: RequestId, greeting: &[u8]) -> Result<(), AcceptError> {
@@ -458,7 +464,7 @@ impl Node {
     }
 
     /// Makes a link of what the control plane has agreed with a peer.
-    pub(super) fn install(&mut self, new: NewLink, by_us: bool) -> Result<LinkId, ConnectError> {
+    pub(crate) fn install(&mut self, new: NewLink, by_us: bool) -> Result<LinkId, ConnectError> {
         let node = new.peer.node;
         let token = new.token;
         let replaced = match self.check_identity(&new.peer, by_us) {

@@ -28,7 +28,8 @@ pub use detached::DetachedTerminus;
 pub use links::{CloseReason, ConnectError, Event, LinkError};
 pub use receive::RecvError;
 pub use send::{SendError, Unfinished};
-pub use shared::{NodeGuard, SharedNode};
+pub use shared::{Attached, NodeGuard, SharedNode};
+pub(crate) use shared::{Look, Waited};
 
 use crate::config::{Config, ConfigError, Housekeeping};
 use crate::control::{
@@ -161,7 +162,7 @@ pub struct Node {
     counters: Arc<Counters>,
     inbox: Arc<Inbox>,
     /// Last, so that it outlives whatever it told about. `None` only while dropping.
-    control: Option<Control>,
+    control: Option<Arc<Control>>,
 }
 
 /// Keys from the system's random number generator.
@@ -248,7 +249,7 @@ impl Node {
             config,
             counters,
             inbox: control.inbox().clone(),
-            control: Some(control),
+            control: Some(Arc::new(control)),
         };
         node.terminus();
         Ok(node)
@@ -257,6 +258,19 @@ impl Node {
     #[inline(always)]
     fn check_fork(&self) -> Result<(), Forked> {
         if self.fork_guard.is_parent() { Ok(()) } else { Err(Forked) }
+    }
+
+    /// The control plane, for connecting without the node.
+    pub(crate) fn control_handle(&self) -> Result<Arc<Control>, Forked> {
+        self.check_fork()?;
+        Ok(self.control.as_ref().expect("present until the node is dropped").clone())
+    }
+
+    /// A number that changes whenever a packet is deposited or a link comes or goes.
+    #[inline]
+    pub(crate) fn moved(&self) -> u64 {
+        let links = self.counters.links_opened.get() + self.counters.links_closed.get();
+        self.counters.packets_received.get() + links
     }
 
     fn control(&self) -> &Control {

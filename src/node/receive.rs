@@ -66,6 +66,12 @@ impl Node {
         Ok(self.interface.pop(queue)?)
     }
 
+    /// The next notification of `queue` that is there already; takes no turn.
+    #[inline]
+    pub fn pop(&mut self, queue: QueueId) -> Result<Option<Notification>, QueueError> {
+        self.interface.pop(queue)
+    }
+
     /// `h_recv_block`: waits for the next notification of `queue`, at most `timeout` (`None`: as
     /// long as it takes); spins, yields and sleeps as the settings say.
     #[inline]

@@ -76,6 +76,24 @@ impl Unfinished {
     }
 }
 
+/// What became of a message that was to be sent.
+pub(crate) enum Begun {
+    /// It has left.
+    Sent(SendHandle),
+    /// Nothing of it has left.
+    Waits(Unfinished),
+}
+
+/// What became of a try to go on with a message.
+pub(crate) enum Advanced {
+    /// All of it has left.
+    Sent(SendHandle),
+    /// Some of it has.
+    Part,
+    /// Nothing more has.
+    Blocked,
+}
+
 impl Node {
     /// The link that leads to `destination`.
     #[inline(always)]
@@ -163,6 +181,48 @@ impl Node {
         self.check_fork()?;
         let index = self.route(ticket.destination)?;
         self.try_send_general(TerminusId(0), index, ticket, data, &[], word)
+    }
+
+    /// [`try_send_fast`](Self::try_send_fast) over one link, and only if that link leads to the
+    /// ticket's destination. Up to 16 bytes are one line, written here.
+    #[inline]
+    pub fn try_send_fast_over(
+        &mut self,
+        link: LinkId,
+        ticket: &Ticket,
+        data: &[u8],
+        word: u32,
+    ) -> Result<SendHandle, SendError> {
+        self.check_fork()?;
+        let index = link.index as usize;
+        let destination = ticket.destination;
+        let found = match self.links.get_mut(index) {
+            Some(Some(found)) if found.id == link && found.peer.node == destination => found,
+            _ => return Err(SendError::LinkEnded(destination)),
+        };
+        if data.len() <= INLINE_BYTES
+            && data.len() as u64 <= ticket.capacity()
+            && ticket.metadata_index == MetadataIndex::FAST
+            && found.queued == 0
+            && let Some(tx) = &mut found.tx
+            && let Some(direct) = self.termini[0].direct(link)
+        {
+            let header = header_of(ticket, data.len() as u32, 0, word);
+            if tx.ring.push_line(&header, body_of(data, &[])).is_ok() {
+                let handle = direct.sent();
+                tx.signal_if_asleep(header.flags);
+                self.counters.packets_sent.add(1);
+                self.counters.messages_sent.add(1);
+                self.counters.bytes_sent.add(data.len() as u64);
+                return Ok(handle);
+            }
+        }
+        self.try_send_general(TerminusId(0), index, ticket, data, &[], word)
+    }
+
+    /// Most bytes of one packet in fast mode over a link.
+    pub fn fast_bytes_max(&self, link: LinkId) -> Option<usize> {
+        self.link(link).ok()?.tx.as_ref().map(|tx| tx.packet_bytes_min() as usize)
     }
 
     fn try_send_general(
@@ -344,8 +404,77 @@ impl Node {
         metadata: &[u8],
         timeout: Option<Duration>,
     ) -> Result<SendHandle, SendError> {
+        let mut backoff = Backoff::new(&self.config, timeout);
+        loop {
+            match self.advance_send(&mut unfinished, data, metadata)? {
+                Advanced::Sent(handle) => return Ok(handle),
+                Advanced::Part => backoff.restart(),
+                Advanced::Blocked => {}
+            }
+            // A blocked sender always goes on accepting what arrives.
+            if self.poll()? > 0 {
+                backoff.restart();
+            }
+            let waited = self.wait_for_room(&mut backoff, Some(unfinished.link));
+            if !waited.map_err(|e| SendError::Wait(std::sync::Arc::new(e)))? {
+                let any = unfinished.segmenter.packets() > 0;
+                let unfinished = any.then(|| std::boxed::Box::new(unfinished));
+                return Err(SendError::TimedOut { unfinished });
+            }
+        }
+    }
+
+    /// Sends a message over the link that leads to the ticket's destination, if it can be taken
+    /// now; else what to give [`advance_send`](Self::advance_send).
+    pub(crate) fn begin_send(
+        &mut self,
+        ticket: &Ticket,
+        data: &[u8],
+        metadata: &[u8],
+    ) -> Result<Begun, SendError> {
+        match self.try_send(ticket, data, metadata) {
+            Err(SendError::Full | SendError::TooLongToTry { .. }) => {}
+            sent => return sent.map(Begun::Sent),
+        }
+        let index = self.route(ticket.destination)?;
+        let link = match &self.links[index] {
+            Some(link) => link.id,
+            None => return Err(SendError::Unreachable(ticket.destination)),
+        };
+        Ok(Begun::Waits(self.prepare_send(link, ticket, data.len(), metadata.len(), 0)?))
+    }
+
+    /// A message of which nothing has left, for [`advance_send`](Self::advance_send). The link
+    /// must lead to the ticket's destination.
+    pub(crate) fn prepare_send(
+        &self,
+        link: LinkId,
+        ticket: &Ticket,
+        length: usize,
+        metadata: usize,
+        word: u32,
+    ) -> Result<Unfinished, SendError> {
+        let destination = ticket.destination;
+        let packet_bytes = match self.link(link) {
+            Ok(link) if link.peer.node == destination => match &link.tx {
+                Some(tx) => tx.packet_bytes_min(),
+                None => return Err(SendError::Unreachable(destination)),
+            },
+            _ => return Err(SendError::LinkEnded(destination)),
+        };
+        let segmenter = Segmenter::new(ticket, length as u64, metadata, word, packet_bytes)?;
+        Ok(Unfinished { terminus: self.primary(), link, segmenter })
+    }
+
+    /// Gives the link as many packets of a message as it has room for, without waiting.
+    pub(crate) fn advance_send(
+        &mut self,
+        unfinished: &mut Unfinished,
+        data: &[u8],
+        metadata: &[u8],
+    ) -> Result<Advanced, SendError> {
         self.check_fork()?;
-        let Unfinished { terminus, link: link_id, segmenter } = &mut unfinished;
+        let Unfinished { terminus, link: link_id, segmenter } = unfinished;
         let (terminus, link_id) = (*terminus, *link_id);
         self.terminus_mut(terminus)?;
         if segmenter.length() != data.len() as u64 {
@@ -354,65 +483,51 @@ impl Node {
         }
         let destination = segmenter.destination();
         let index = link_id.index as usize;
-        let mut backoff = Backoff::new(&self.config, timeout);
-        loop {
-            let link = match self.links.get_mut(index) {
-                Some(Some(link)) if link.id == link_id => link,
-                _ => return Err(SendError::LinkEnded(destination)),
-            };
-            let Some(tx) = &mut link.tx else { return Err(SendError::Unreachable(destination)) };
-            let mut asks = false;
-            // Packets of messages that wait in work queues go in between, or before.
-            let shares = link.queued > 0;
-            let outranked = shares && outranked(&mut self.termini, terminus, link_id);
-            let t = &mut self.termini[terminus.0 as usize];
-            // What was queued before goes first: messages of one terminus leave in order.
-            if !outranked && t.is_idle(link_id) {
-                let (packets, bytes) = (segmenter.packets(), segmenter.bytes());
-                let _ = if shares {
-                    segmenter.advance_one(tx, data, metadata)
-                } else {
-                    segmenter.advance(tx, data, metadata)
-                };
-                let done = segmenter.is_done();
-                if segmenter.packets() > packets {
-                    backoff.restart();
-                    tx.signal_if_asleep(if done { segmenter.flags() } else { Flags::empty() });
-                    self.counters.packets_sent.add(segmenter.packets() - packets);
-                    self.counters.bytes_sent.add(segmenter.bytes() - bytes);
-                    asks = segmenter.packets() > 1 && count_long(tx, segmenter.bytes() - bytes);
-                }
-                if done {
-                    self.counters.messages_sent.add(1);
-                    let handle = t.sent_directly(link_id);
-                    if asks {
-                        self.ask_for_bulk(index as u32);
-                    }
-                    return Ok(handle);
-                }
-                if let Some(violation) = tx.violation() {
-                    self.end_violating(index, violation);
-                    return Err(SendError::LinkEnded(destination));
-                }
-                if shares && segmenter.packets() > packets {
-                    self.transmit_queued(index, 1);
-                    continue;
-                }
-            }
-            if asks {
-                self.ask_for_bulk(index as u32);
-            }
-            // A blocked sender always goes on accepting what arrives.
-            if self.poll()? > 0 {
-                backoff.restart();
-            }
-            let waited = self.wait_for_room(&mut backoff, Some(link_id));
-            if !waited.map_err(|e| SendError::Wait(std::sync::Arc::new(e)))? {
-                let any = segmenter.packets() > 0;
-                let unfinished = any.then(|| std::boxed::Box::new(unfinished));
-                return Err(SendError::TimedOut { unfinished });
-            }
+        let link = match self.links.get_mut(index) {
+            Some(Some(link)) if link.id == link_id => link,
+            _ => return Err(SendError::LinkEnded(destination)),
+        };
+        let Some(tx) = &mut link.tx else { return Err(SendError::Unreachable(destination)) };
+        // Packets of messages that wait in work queues go in between, or before.
+        let shares = link.queued > 0;
+        let outranked = shares && outranked(&mut self.termini, terminus, link_id);
+        let t = &mut self.termini[terminus.0 as usize];
+        // What was queued before goes first: messages of one terminus leave in order.
+        if outranked || !t.is_idle(link_id) {
+            return Ok(Advanced::Blocked);
         }
+        let (packets, bytes) = (segmenter.packets(), segmenter.bytes());
+        let _ = if shares {
+            segmenter.advance_one(tx, data, metadata)
+        } else {
+            segmenter.advance(tx, data, metadata)
+        };
+        let (done, moved) = (segmenter.is_done(), segmenter.packets() > packets);
+        let mut asks = false;
+        if moved {
+            tx.signal_if_asleep(if done { segmenter.flags() } else { Flags::empty() });
+            self.counters.packets_sent.add(segmenter.packets() - packets);
+            self.counters.bytes_sent.add(segmenter.bytes() - bytes);
+            asks = segmenter.packets() > 1 && count_long(tx, segmenter.bytes() - bytes);
+        }
+        let advanced = if done {
+            self.counters.messages_sent.add(1);
+            Advanced::Sent(t.sent_directly(link_id))
+        } else if let Some(violation) = tx.violation() {
+            self.end_violating(index, violation);
+            return Err(SendError::LinkEnded(destination));
+        } else if moved {
+            if shares {
+                self.transmit_queued(index, 1);
+            }
+            Advanced::Part
+        } else {
+            Advanced::Blocked
+        };
+        if asks {
+            self.ask_for_bulk(index as u32);
+        }
+        Ok(advanced)
     }
 
     /// Queues a message gathered from pieces of send buffer areas (Hamlyn 2.3). It leaves in this

@@ -12,40 +12,60 @@
 //! again and the bell is rung. Threads that only send, and must not wait for one another, have a
 //! [`DetachedTerminus`](super::DetachedTerminus) each instead.
 
+use super::send::{Advanced, Begun};
 use super::wait::{Backoff, Step};
-use super::{Node, RecvError, SendError};
+use super::{Node, RecvError, SendError, Unfinished};
 use crate::interface::terminus::SendHandle;
-use crate::interface::{Notification, QueueId};
+use crate::interface::{LinkId, Notification, QueueId};
 use crate::os::sys;
-use crate::wire::{NodeId, Ticket};
+use crate::wire::Ticket;
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::time::Duration;
 use std::io;
 use std::os::fd::AsFd;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 
 /// A node that several threads use. Cloning shares it; with the last clone the progress thread
-/// stops and the node is dropped.
-#[derive(Clone)]
-pub struct SharedNode {
-    inner: Arc<Inner>,
+/// stops and the node is dropped. `T` is what a layer above keeps under the same lock.
+pub struct SharedNode<T: Attached = ()> {
+    inner: Arc<Inner<T>>,
     /// What the progress thread does not have.
-    users: Arc<Users>,
+    users: Arc<Users<T>>,
+}
+
+impl<T: Attached> Clone for SharedNode<T> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone(), users: self.users.clone() }
+    }
+}
+
+/// What a layer above keeps under a node's lock.
+pub trait Attached: Send + 'static {
+    /// A turn was taken, by whichever thread; to be quick about.
+    fn after_poll(&mut self, node: &mut Node);
+}
+
+impl Attached for () {
+    #[inline(always)]
+    fn after_poll(&mut self, _: &mut Node) {}
 }
 
 /// Stops the progress thread when the last user goes.
-struct Users(Arc<Inner>);
+struct Users<T: Attached>(Arc<Inner<T>>);
 
-impl Drop for Users {
+impl<T: Attached> Drop for Users<T> {
     fn drop(&mut self) {
         self.0.stop_progress();
     }
 }
 
-struct Inner {
-    state: Mutex<State>,
+struct Inner<T> {
+    state: Mutex<State<T>>,
+    /// Threads that wait for the lock: whoever polls with the lock held lets them have it between
+    /// two turns.
+    wanted: AtomicU32,
     /// Followers wait here.
     look_again: Condvar,
     /// Wakes the leader.
@@ -53,8 +73,9 @@ struct Inner {
     progress: Mutex<Option<Progress>>,
 }
 
-struct State {
+struct State<T> {
     node: Node,
+    attached: T,
     has_leader: bool,
     followers: usize,
 }
@@ -65,27 +86,27 @@ struct Progress {
 }
 
 /// The node, for one thread alone until this is dropped.
-pub struct NodeGuard<'a> {
-    state: Option<MutexGuard<'a, State>>,
-    inner: &'a Inner,
-    /// Notifications and queued messages before.
+pub struct NodeGuard<'a, T = ()> {
+    state: Option<MutexGuard<'a, State<T>>>,
+    inner: &'a Inner<T>,
+    /// What [`State::moved`] said before.
     before: (u64, usize),
 }
 
-impl Deref for NodeGuard<'_> {
+impl<T> Deref for NodeGuard<'_, T> {
     type Target = Node;
     fn deref(&self) -> &Node {
         &self.state().node
     }
 }
 
-impl DerefMut for NodeGuard<'_> {
+impl<T> DerefMut for NodeGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut Node {
         &mut self.state_mut().node
     }
 }
 
-impl NodeGuard<'_> {
+impl<T> NodeGuard<'_, T> {
     /// The thread becomes the leader, if it may; what it has moved is for followers only, since it
     /// looks for itself.
     fn lead(mut self, leads: bool) -> Self {
@@ -100,23 +121,34 @@ impl NodeGuard<'_> {
         self
     }
 
-    fn state(&self) -> &State {
+    /// The node and what is attached to it.
+    #[inline]
+    pub(crate) fn parts(&mut self) -> (&mut Node, &mut T) {
+        let state = self.state_mut();
+        (&mut state.node, &mut state.attached)
+    }
+
+    #[inline]
+    fn state(&self) -> &State<T> {
         self.state.as_ref().expect("taken only while dropping or following")
     }
 
-    fn state_mut(&mut self) -> &mut State {
+    #[inline]
+    fn state_mut(&mut self) -> &mut State<T> {
         self.state.as_mut().expect("taken only while dropping or following")
     }
 }
 
-impl State {
-    /// What others may wait for: notifications made so far, and messages that wait for room.
+impl<T> State<T> {
+    /// What others may wait for: packets deposited, links that came or went; and messages that
+    /// wait for room.
+    #[inline]
     fn moved(&self) -> (u64, usize) {
-        (self.node.counters.notifications.get(), self.node.queued)
+        (self.node.moved(), self.node.queued)
     }
 }
 
-impl Drop for NodeGuard<'_> {
+impl<T> Drop for NodeGuard<'_, T> {
     fn drop(&mut self) {
         let Some(state) = self.state.take() else { return };
         let (notified, queued) = state.moved();
@@ -141,9 +173,15 @@ impl Node {
 
     /// Puts the node behind a lock, for several threads.
     pub fn share(self) -> io::Result<SharedNode> {
-        let state = State { node: self, has_leader: false, followers: 0 };
+        self.share_with(())
+    }
+
+    /// [`share`](Self::share), with something of a layer above under the same lock.
+    pub(crate) fn share_with<T: Attached>(self, attached: T) -> io::Result<SharedNode<T>> {
+        let state = State { node: self, attached, has_leader: false, followers: 0 };
         let inner = Arc::new(Inner {
             state: Mutex::new(state),
+            wanted: AtomicU32::new(0),
             look_again: Condvar::new(),
             bell: sys::Bell::new()?,
             progress: Mutex::new(None),
@@ -152,21 +190,61 @@ impl Node {
     }
 }
 
-impl Inner {
+impl<T: Attached> Inner<T> {
     /// A thread that panicked while it held the guard left the node between two calls, which is a
     /// valid state.
-    fn lock(&self) -> NodeGuard<'_> {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+    #[inline]
+    fn lock(&self) -> NodeGuard<'_, T> {
+        let state = match self.state.try_lock() {
+            Ok(state) => state,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => self.lock_contended(),
+        };
         let before = state.moved();
         NodeGuard { state: Some(state), inner: self, before }
     }
 
-    /// Waits until something may have come, for a packet or for room towards `room`, leading or
+    fn try_lock(&self) -> Option<NodeGuard<'_, T>> {
+        let state = match self.state.try_lock() {
+            Ok(state) => state,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        let before = state.moved();
+        Some(NodeGuard { state: Some(state), inner: self, before })
+    }
+
+    #[cold]
+    fn lock_contended(&self) -> MutexGuard<'_, State<T>> {
+        self.wanted.fetch_add(1, Ordering::Relaxed);
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        self.wanted.fetch_sub(1, Ordering::Relaxed);
+        state
+    }
+
+    /// Whether another thread waits for the lock.
+    #[inline(always)]
+    fn is_wanted(&self) -> bool {
+        self.wanted.load(Ordering::Relaxed) > 0
+    }
+
+    /// Lets the threads that wait for the lock have it, as far as they take it soon.
+    #[cold]
+    fn let_others(&self) {
+        for _ in 0..LET_OTHERS_TURNS {
+            if !self.is_wanted() {
+                return;
+            }
+            core::hint::spin_loop();
+        }
+    }
+
+    /// Waits until something may have come, for a packet or for room on link `room`, leading or
     /// following; at most until `deadline_ns`.
     fn sleep(
         &self,
-        mut guard: NodeGuard<'_>,
-        room: Option<NodeId>,
+        mut guard: NodeGuard<'_, T>,
+        room: Option<LinkId>,
         deadline_ns: u64,
     ) -> io::Result<()> {
         if guard.state().has_leader && room.is_none() {
@@ -221,14 +299,148 @@ const PROGRESS_SLEEP_MAX_NS: u64 = 1_000_000_000;
 /// How long a sender that waits for room sleeps beside a leader, who may take its signal.
 const ROOM_SLEEP_MAX_NS: u64 = 1_000_000;
 
-impl SharedNode {
+/// How long a thread that polls waits for another to take the lock: a microsecond or so.
+const LET_OTHERS_TURNS: u32 = 64;
+
+/// What was found.
+pub(crate) enum Look<R> {
+    /// What was waited for.
+    Found(R),
+    /// Something moved, and there may be more at once.
+    Again,
+    /// Nothing; wait for an arrival.
+    Nothing,
+    /// Nothing; wait for room on this link, or an arrival.
+    Room(LinkId),
+}
+
+/// Why waiting ended without a result.
+#[derive(Debug)]
+pub(crate) enum Waited {
+    /// The time is over.
+    TimedOut,
+    /// This process was forked from the one that made the node.
+    Forked(super::Forked),
+    /// The system refused to wait.
+    Os(io::Error),
+}
+
+impl Waited {
+    pub(crate) fn into_send_error(self, unfinished: Option<Unfinished>) -> SendError {
+        match self {
+            Self::TimedOut => {
+                let begun = unfinished.filter(|u| u.segmenter.packets() > 0);
+                SendError::TimedOut { unfinished: begun.map(std::boxed::Box::new) }
+            }
+            Self::Forked(e) => e.into(),
+            Self::Os(e) => SendError::Wait(Arc::new(e)),
+        }
+    }
+}
+
+impl Node {
+    /// One try to go on with a message, as a look of [`SharedNode::wait_until`].
+    pub(crate) fn look_to_send(
+        &mut self,
+        unfinished: &mut Unfinished,
+        data: &[u8],
+        metadata: &[u8],
+    ) -> Look<Result<SendHandle, SendError>> {
+        match self.advance_send(unfinished, data, metadata) {
+            Ok(Advanced::Sent(handle)) => Look::Found(Ok(handle)),
+            Ok(Advanced::Part) => Look::Again,
+            Ok(Advanced::Blocked) => Look::Room(unfinished.link),
+            Err(e) => Look::Found(Err(e)),
+        }
+    }
+}
+
+impl<T: Attached> SharedNode<T> {
+    /// Polls until `look` has a result, spinning, yielding and sleeping as the settings say, at
+    /// most for `timeout`. `look` runs under the lock, before the first turn and after each; it
+    /// names the link on which it waits for room, if it does. The lock is held while spinning,
+    /// which costs nothing in a turn, and given up between two turns when another thread wants
+    /// it; never while yielding or sleeping.
+    #[inline]
+    pub(crate) fn wait_until<R>(
+        &self,
+        timeout: Option<Duration>,
+        mut look: impl FnMut(&mut Node, &mut T) -> Look<R>,
+    ) -> Result<R, Waited> {
+        let mut guard = self.lock();
+        let (node, attached) = guard.parts();
+        if let Look::Found(result) = look(node, attached) {
+            return Ok(result);
+        }
+        let mut backoff = Backoff::new(node.config(), timeout);
+        loop {
+            let (node, attached) = guard.parts();
+            match node.poll() {
+                Ok(0) => {}
+                Ok(_) => backoff.restart(),
+                Err(forked) => return Err(Waited::Forked(forked)),
+            }
+            attached.after_poll(node);
+            let room = match look(node, attached) {
+                Look::Found(result) => return Ok(result),
+                Look::Again => {
+                    backoff.restart();
+                    if self.inner.is_wanted() {
+                        drop(guard);
+                        self.inner.let_others();
+                        guard = self.lock();
+                    }
+                    continue;
+                }
+                Look::Nothing => None,
+                Look::Room(link) => Some(link),
+            };
+            match backoff.step() {
+                Step::Spin if !self.inner.is_wanted() => {}
+                Step::Spin => {
+                    drop(guard);
+                    self.inner.let_others();
+                    guard = self.lock();
+                }
+                Step::Yield => {
+                    drop(guard);
+                    std::thread::yield_now();
+                    guard = self.lock();
+                }
+                Step::Sleep { deadline_ns } => {
+                    let deadline_ns = match room {
+                        None => deadline_ns,
+                        Some(_) => deadline_ns.min(sys::monotonic_ns() + ROOM_SLEEP_MAX_NS),
+                    };
+                    self.inner.sleep(guard, room, deadline_ns).map_err(Waited::Os)?;
+                    guard = self.lock();
+                }
+                Step::TimedOut => return Err(Waited::TimedOut),
+            }
+        }
+    }
+
+    /// Whether both are the same node.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
+    /// One turn, if no other thread is taking one; says how many packets it took.
+    pub(crate) fn try_poll(&self) -> Result<usize, super::Forked> {
+        let Some(mut guard) = self.inner.try_lock() else { return Ok(0) };
+        let (node, attached) = guard.parts();
+        let taken = node.poll()?;
+        attached.after_poll(node);
+        Ok(taken)
+    }
+
     /// The node, for this thread alone until the guard is dropped.
-    pub fn lock(&self) -> NodeGuard<'_> {
+    #[inline]
+    pub fn lock(&self) -> NodeGuard<'_, T> {
         self.inner.lock()
     }
 
-    /// [`Node::send`], without holding the lock while waiting, except that a message which is
-    /// longer than what a link takes at once keeps the node until it has left.
+    /// [`Node::send`], without holding the lock while waiting.
     pub fn send(
         &self,
         ticket: &Ticket,
@@ -236,34 +448,21 @@ impl SharedNode {
         metadata: &[u8],
         timeout: Option<Duration>,
     ) -> Result<SendHandle, SendError> {
-        let mut backoff = Backoff::new(self.lock().config(), timeout);
-        loop {
-            let mut node = self.lock();
-            match node.try_send(ticket, data, metadata) {
-                Err(SendError::Full) => {
-                    if node.poll()? > 0 {
-                        backoff.restart();
-                    }
-                }
-                Err(SendError::TooLongToTry { .. }) => {
-                    return node.send(ticket, data, metadata, backoff.left());
-                }
-                other => return other,
-            }
-            match backoff.step() {
-                Step::Spin => drop(node),
-                Step::Yield => {
-                    drop(node);
-                    std::thread::yield_now();
-                }
-                Step::Sleep { deadline_ns } => {
-                    let deadline = deadline_ns.min(sys::monotonic_ns() + ROOM_SLEEP_MAX_NS);
-                    self.inner
-                        .sleep(node, Some(ticket.destination), deadline)
-                        .map_err(|e| SendError::Wait(Arc::new(e)))?;
-                }
-                Step::TimedOut => return Err(SendError::TimedOut { unfinished: None }),
-            }
+        let mut outgoing = None;
+        let sent = self.wait_until(timeout, |node, _| {
+            let unfinished = match &mut outgoing {
+                Some(unfinished) => unfinished,
+                None => match node.begin_send(ticket, data, metadata) {
+                    Ok(Begun::Sent(handle)) => return Look::Found(Ok(handle)),
+                    Ok(Begun::Waits(unfinished)) => outgoing.insert(unfinished),
+                    Err(e) => return Look::Found(Err(e)),
+                },
+            };
+            node.look_to_send(unfinished, data, metadata)
+        });
+        match sent {
+            Ok(result) => result,
+            Err(waited) => Err(waited.into_send_error(outgoing)),
         }
     }
 
@@ -274,25 +473,16 @@ impl SharedNode {
         queue: QueueId,
         timeout: Option<Duration>,
     ) -> Result<Notification, RecvError> {
-        let mut backoff = Backoff::new(self.lock().config(), timeout);
-        loop {
-            let mut node = self.lock();
-            if let Some(notification) = node.try_recv(queue)? {
-                return Ok(notification);
-            }
-            match backoff.step() {
-                Step::Spin => drop(node),
-                Step::Yield => {
-                    drop(node);
-                    std::thread::yield_now();
-                }
-                Step::Sleep { deadline_ns } => {
-                    self.inner
-                        .sleep(node, None, deadline_ns)
-                        .map_err(|e| RecvError::Wait(Arc::new(e)))?;
-                }
-                Step::TimedOut => return Err(RecvError::TimedOut),
-            }
+        let found = self.wait_until(timeout, |node, _| match node.pop(queue) {
+            Ok(Some(notification)) => Look::Found(Ok(notification)),
+            Ok(None) => Look::Nothing,
+            Err(e) => Look::Found(Err(e)),
+        });
+        match found {
+            Ok(result) => result.map_err(RecvError::from),
+            Err(Waited::TimedOut) => Err(RecvError::TimedOut),
+            Err(Waited::Forked(e)) => Err(e.into()),
+            Err(Waited::Os(e)) => Err(RecvError::Wait(Arc::new(e))),
         }
     }
 
@@ -320,16 +510,24 @@ impl SharedNode {
                 if stopped.load(Ordering::Acquire) {
                     return;
                 }
-                match node.poll() {
+                let (turn, attached) = node.parts();
+                let taken = turn.poll();
+                attached.after_poll(turn);
+                match taken {
                     Ok(0) => {}
                     Ok(_) => {
                         backoff.restart();
+                        drop(node);
+                        inner.let_others();
                         continue;
                     }
                     Err(_) => return,
                 }
                 match backoff.step() {
-                    Step::Spin => drop(node),
+                    Step::Spin => {
+                        drop(node);
+                        inner.let_others();
+                    }
                     Step::Yield => {
                         drop(node);
                         std::thread::yield_now();

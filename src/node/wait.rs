@@ -11,7 +11,6 @@ use super::receive::Misbehaviour;
 use crate::config::{Config, WaitMode};
 use crate::interface::LinkId;
 use crate::os::sys::{self, Ready};
-use crate::wire::NodeId;
 use core::time::Duration;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -72,14 +71,6 @@ impl Backoff {
             started_ns: 0,
             turns: 0,
             yielded: 0,
-        }
-    }
-
-    /// What is left of the time limit.
-    pub fn left(&self) -> Option<Duration> {
-        match self.deadline_ns {
-            u64::MAX => None,
-            deadline => Some(Duration::from_nanos(deadline.saturating_sub(sys::monotonic_ns()))),
         }
     }
 
@@ -275,10 +266,10 @@ impl Node {
         self.prepare_to_wait_for(None)
     }
 
-    /// [`prepare_to_wait`](Self::prepare_to_wait), also for room towards a node.
+    /// [`prepare_to_wait`](Self::prepare_to_wait), also for room on a link.
     pub(super) fn prepare_to_wait_for(
         &mut self,
-        room: Option<NodeId>,
+        room: Option<LinkId>,
     ) -> Result<bool, super::Forked> {
         self.check_fork()?;
         // Signals of an earlier wait: without this the descriptor would stay readable.
@@ -286,8 +277,6 @@ impl Node {
         if self.poller.wait(Some(0), &mut ready).is_ok() {
             self.take_signals(&ready);
         }
-        let index = room.and_then(|node| self.routes.get(&node).copied());
-        let link = index.and_then(|i| self.links.get(i as usize)?.as_ref()).map(|link| link.id);
-        Ok(self.arm_all(link.map(Some)) && self.events.is_empty())
+        Ok(self.arm_all(room.map(Some)) && self.events.is_empty())
     }
 }

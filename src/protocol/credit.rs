@@ -1,0 +1,118 @@
+//! How far a receiver has come, told to its sender: a counter that only grows, deposited into the
+//! sender's memory without a notification (Hamlyn 1: data movement and notification are separate).
+//!
+//! Links may reorder: an older count that arrives late is not taken. A count beyond what was sent
+//! is a lie, and is not taken either.
+
+use crate::interface::{AreaId, LinkId, QueueId, SlotConfig, SlotId};
+use crate::node::{Node, SendError};
+use crate::wire::{Flags, MetadataIndex, TICKET_BYTES, Ticket};
+use std::format;
+use std::string::{String, ToString};
+
+/// The sender's side: a slot of one word.
+#[derive(Debug)]
+pub(crate) struct CreditWord {
+    area: AreaId,
+    queue: QueueId,
+    slot: SlotId,
+    /// The count as it was last believed.
+    known: u64,
+}
+
+impl CreditWord {
+    /// Makes the slot. Nothing is left behind if that fails.
+    pub fn new(node: &mut Node) -> Result<Self, String> {
+        let area = node.message_area(8).map_err(|e| e.to_string())?;
+        let made = node.notification_queue(1).map_err(|e| e.to_string()).and_then(|queue| {
+            let config = SlotConfig::new(area, queue).credit(0);
+            node.slot(config).map(|slot| (queue, slot)).map_err(|e| {
+                let _ = node.remove_queue(queue);
+                e.to_string()
+            })
+        });
+        match made {
+            Ok((queue, slot)) => Ok(Self { area, queue, slot, known: 0 }),
+            Err(e) => {
+                let _ = node.remove_area(area);
+                Err(e)
+            }
+        }
+    }
+
+    /// The ticket for the receiver: it moves data, wakes, and notifies nobody.
+    pub fn ticket(&self, node: &Node) -> Result<Ticket, String> {
+        let ticket = node.fast_ticket(self.slot).map_err(|e| e.to_string())?;
+        Ok(ticket.with_flags(Flags::WAKE))
+    }
+
+    /// The count, at most `sent`.
+    #[inline]
+    pub fn read(&mut self, node: &Node, sent: u64) -> u64 {
+        if let Ok([a, b, c, d, e, f, g, h]) = node.area(self.area) {
+            let told = u64::from_le_bytes([*a, *b, *c, *d, *e, *f, *g, *h]);
+            if told > self.known && told <= sent {
+                self.known = told;
+            }
+        }
+        self.known
+    }
+
+    /// Gives slot, queue and area back.
+    pub fn remove(&self, node: &mut Node) {
+        let _ = node.remove_slot(self.slot);
+        let _ = node.remove_queue(self.queue);
+        let _ = node.remove_area(self.area);
+    }
+}
+
+/// The receiver's side: what has been consumed, and what the sender has been told of it.
+#[derive(Clone, Debug)]
+pub(crate) struct CreditReturn {
+    ticket: Ticket,
+    pub link: LinkId,
+    pub consumed: u64,
+    told: u64,
+    /// The sender is told after so many more.
+    every: u64,
+}
+
+impl CreditReturn {
+    /// `ticket` came from the peer at the other end of `link`.
+    pub fn new(ticket: Ticket, link: LinkId, every: u64) -> Self {
+        Self { ticket, link, consumed: 0, told: 0, every: every.max(1) }
+    }
+
+    /// Whether it is time to tell.
+    #[inline]
+    pub fn is_due(&self) -> bool {
+        self.consumed - self.told >= self.every
+    }
+
+    /// Tells the sender, if the link has room now; else later.
+    pub fn tell(&mut self, node: &mut Node) {
+        let count = self.consumed.to_le_bytes();
+        match node.try_send_fast_over(self.link, &self.ticket, &count, 0) {
+            Ok(_) => self.told = self.consumed,
+            Err(SendError::Full) => {}
+            // The sender is gone, or gave a ticket that cannot be used: nobody to tell.
+            Err(_) => self.told = self.consumed,
+        }
+    }
+}
+
+/// A ticket that a peer sent for this purpose; it leads to that peer, or to nobody.
+pub(crate) fn fast_ticket_from(
+    bytes: &[u8],
+    peer: &crate::control::Peer,
+) -> Result<Ticket, String> {
+    let bytes = bytes.get(..TICKET_BYTES).ok_or("the sender's ticket is cut off")?;
+    let ticket = Ticket::from_bytes(bytes).map_err(|e| e.to_string())?;
+    if ticket.destination != peer.node {
+        return Err(format!("the sender's ticket leads to node {}, not to it", ticket.destination));
+    }
+    if ticket.metadata_index != MetadataIndex::FAST {
+        return Err("the sender's ticket is not one of fast mode".into());
+    }
+    Ok(ticket)
+}

@@ -1,0 +1,716 @@
+//! The manager (Hamlyn 3.3): one node and its lock, who may grow a sender, whose link is whose.
+//!
+//! ```text
+//!   sender's manager                               receiver's manager
+//!   grow: connect, greeting = kind, token, body ->  Event::Request: find the offer, ask it
+//!                        <- answer, or a refusal    Offer::admit makes slots and tickets
+//!   Connection                                      Event::Connected: Offer::joined, Connection
+//!          whoever closes or dies: Event::Closed at the other: Connection::ended, Offer::left
+//! ```
+//! Requests are answered in turns, by whichever thread polls; a program that makes no calls has a
+//! progress thread do it. Never: an end point's code runs without the manager's lock in an offer,
+//! or waits there.
+
+use super::seed::{Kind, Seed, SeedError, Token};
+use crate::config::Config;
+use crate::control::{self, Accept, Access, Peer, RequestId};
+use crate::interface::LinkId;
+use crate::node::{
+    self, Attached, BuildError, CloseReason, Event, Forked, LinkError, Look, Node, OfferError,
+    SendError, SharedNode, Waited,
+};
+use crate::os::sys;
+use crate::wire::NodeId;
+use core::ops::DerefMut;
+use core::task::Waker;
+use core::time::Duration;
+use std::boxed::Box;
+use std::collections::{HashMap, VecDeque};
+use std::format;
+use std::io;
+use std::string::String;
+use std::sync::{Arc, OnceLock};
+use std::vec::Vec;
+
+const GREETING: [u8; 4] = *b"HGr1";
+const ANSWER: [u8; 4] = *b"HAn1";
+const GREETING_HEAD: usize = 21;
+const ANSWER_HEAD: usize = 5;
+
+/// A node with end points, for any number of threads. Cloning shares it. With the last clone and
+/// the last end point the node is dropped, and every peer is told goodbye.
+#[derive(Clone)]
+pub struct Manager {
+    pub(crate) shared: SharedNode<Protocols>,
+}
+
+/// The connection of one sender end point and one receiver end point: a link of their own.
+#[derive(Debug)]
+pub struct Connection {
+    link: LinkId,
+    peer: Peer,
+    ended: OnceLock<CloseReason>,
+}
+
+impl Connection {
+    /// The link.
+    pub fn link(&self) -> LinkId {
+        self.link
+    }
+
+    /// Who is at the other end, as the kernel says.
+    pub fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
+    /// Why it ended, once it has. What the peer sent before has arrived by then.
+    pub fn ended(&self) -> Option<&CloseReason> {
+        self.ended.get()
+    }
+}
+
+/// An end point that may have something to receive, for [`Manager::wait_any`].
+pub trait EndPoint {
+    /// Whether a receive would return at once.
+    fn is_ready(&self) -> bool;
+    /// Its manager.
+    fn manager(&self) -> &Manager;
+}
+
+/// A sender that could not be grown. Nothing is left of the attempt.
+#[derive(Debug, thiserror::Error)]
+pub enum GrowError {
+    /// The bytes are no seed.
+    #[error(transparent)]
+    Seed(#[from] SeedError),
+    /// The seed is of another protocol.
+    #[error("the seed is of a receiver of kind {found}, and this sender is of kind {wanted}")]
+    Kind {
+        /// The sender's.
+        wanted: Kind,
+        /// The seed's.
+        found: Kind,
+    },
+    /// The receiver's process could not be reached: it is gone, or never was.
+    #[error("the receiver cannot be reached: {0}")]
+    Connect(#[from] node::ConnectError),
+    /// The receiver said no: the seed is old or forged, it has its sender already, or its owner
+    /// does not want this peer.
+    #[error("the receiver refused: {0}")]
+    Refused(String),
+    /// What is served under this name is no end point.
+    #[error("what is served there is no end point, or one of another version")]
+    NotAnEndPoint,
+    /// The receiver's answer cannot be: it misbehaves.
+    #[error("the receiver's answer makes no sense: {0}")]
+    Answer(&'static str),
+    /// This side has no memory, slots or entries left for the end point.
+    #[error("the end point cannot be set up here: {0}")]
+    SetUp(String),
+    /// The calling process is a forked child.
+    #[error(transparent)]
+    Forked(#[from] Forked),
+}
+
+/// Nothing was received. Nothing was taken.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum ReceiveError {
+    /// The time is over.
+    #[error("nothing arrived within the time limit")]
+    TimedOut,
+    /// The peer is gone, and everything that it sent has been received.
+    #[error("the sender is gone ({0:?}), and everything that it sent has been received")]
+    Ended(CloseReason),
+    /// The sender broke the protocol's rules; its link has been closed.
+    #[error("the sender broke the rules and was sent away: {0}")]
+    Misbehaved(String),
+    /// What was named does not exist.
+    #[error("{0}")]
+    Misuse(String),
+    /// The calling process is a forked child.
+    #[error(transparent)]
+    Forked(#[from] Forked),
+    /// Sleeping failed.
+    #[error("waiting failed: {0}")]
+    Wait(Arc<io::Error>),
+}
+
+impl From<Waited> for ReceiveError {
+    fn from(waited: Waited) -> Self {
+        match waited {
+            Waited::TimedOut => Self::TimedOut,
+            Waited::Forked(e) => Self::Forked(e),
+            Waited::Os(e) => Self::Wait(Arc::new(e)),
+        }
+    }
+}
+
+/// Nothing was sent.
+#[derive(Debug, thiserror::Error)]
+pub enum SendFailure {
+    /// The time is over: the receiver did not go on.
+    #[error(
+        "the receiver did not take what was sent before within the time limit; nothing was sent"
+    )]
+    TimedOut,
+    /// More than one message holds.
+    #[error("{length} bytes are too long: at most {max} are allowed here; nothing was sent")]
+    TooLong {
+        /// Bytes that were to be sent.
+        length: usize,
+        /// Most bytes.
+        max: usize,
+    },
+    /// Outside of the memory that the receiver lends.
+    #[error("bytes {offset}..{} are not inside the receiver's 0..{size}; nothing was sent", .offset.saturating_add(*.length as u64))]
+    Outside {
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        length: usize,
+        /// Bytes that may be written.
+        size: u64,
+    },
+    /// The receiver is gone.
+    #[error("the receiver is gone ({0:?}); nothing more can be sent")]
+    Ended(CloseReason),
+    /// The receiver broke the protocol's rules; the link has been closed.
+    #[error("the receiver broke the rules and was sent away: {0}")]
+    Misbehaved(String),
+    /// The lower level says why.
+    #[error(transparent)]
+    Send(#[from] SendError),
+    /// The calling process is a forked child.
+    #[error(transparent)]
+    Forked(#[from] Forked),
+    /// Waiting failed.
+    #[error("waiting failed: {0}")]
+    Wait(Arc<io::Error>),
+}
+
+impl From<Waited> for SendFailure {
+    fn from(waited: Waited) -> Self {
+        match waited {
+            Waited::TimedOut => Self::TimedOut,
+            Waited::Forked(e) => Self::Forked(e),
+            Waited::Os(e) => Self::Wait(Arc::new(e)),
+        }
+    }
+}
+
+/// What the manager asks a receiver end point. Called under the lock; must not wait.
+pub(crate) trait Offer: Send {
+    /// A peer wants to grow a sender and sent `body`: the answer for it, or why not. Whatever was
+    /// made for the request is undone in [`withdrawn`](Self::withdrawn).
+    fn admit(
+        &mut self,
+        node: &mut Node,
+        request: RequestId,
+        peer: &Peer,
+        body: &[u8],
+    ) -> Result<Vec<u8>, String>;
+    /// The request did not become a connection.
+    fn withdrawn(&mut self, node: &mut Node, request: RequestId);
+    /// The request became a connection.
+    fn joined(&mut self, node: &mut Node, request: RequestId, connection: &Arc<Connection>);
+    /// The connection ended, and what was sent over it has arrived.
+    fn left(&mut self, node: &mut Node, connection: &Connection);
+}
+
+/// Says whether a peer may grow a sender; else why not, which the peer is told.
+pub(crate) type Admission = Box<dyn FnMut(&Peer) -> Result<(), String> + Send>;
+
+/// Names an offer of one manager.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct OfferId(u64);
+
+struct Offered {
+    kind: Kind,
+    offer: Box<dyn Offer>,
+    admission: Option<Admission>,
+}
+
+/// What the manager keeps under the node's lock.
+#[derive(Default)]
+pub(crate) struct Protocols {
+    offers: HashMap<OfferId, Offered>,
+    by_token: HashMap<Token, OfferId>,
+    by_service: HashMap<String, OfferId>,
+    requests: HashMap<RequestId, OfferId>,
+    connections: HashMap<LinkId, (Arc<Connection>, Option<OfferId>)>,
+    /// What is not the manager's business.
+    events: VecDeque<Event>,
+    /// The service through which seeds are grown, and who may use it.
+    seed_service: Option<String>,
+    seed_access: Option<Access>,
+    next_offer: u64,
+    wakers: Vec<Waker>,
+    moved: u64,
+}
+
+/// Most events that wait for the application; beyond, the oldest are dropped.
+const EVENTS_MAX: usize = 4096;
+
+impl Attached for Protocols {
+    #[inline]
+    fn after_poll(&mut self, node: &mut Node) {
+        if node.has_events() {
+            self.take_events(node);
+        }
+        if !self.wakers.is_empty() {
+            self.wake(node);
+        }
+    }
+}
+
+impl Protocols {
+    #[cold]
+    fn take_events(&mut self, node: &mut Node) {
+        while let Some(event) = node.next_event() {
+            match event {
+                Event::Request { id, peer, greeting } => {
+                    if let Some(event) = self.answer(node, id, peer, greeting) {
+                        self.keep(event);
+                    }
+                }
+                Event::RequestGone { id } => match self.requests.remove(&id) {
+                    Some(offer) => {
+                        if let Some(offered) = self.offers.get_mut(&offer) {
+                            offered.offer.withdrawn(node, id);
+                        }
+                    }
+                    None => self.keep(Event::RequestGone { id }),
+                },
+                Event::Connected { link, request } => {
+                    match request.and_then(|id| Some((id, self.requests.remove(&id)?))) {
+                        Some((id, offer)) => self.join(node, link, id, offer),
+                        None => self.keep(Event::Connected { link, request }),
+                    }
+                }
+                Event::Closed { link, reason, unsent } => match self.connections.remove(&link) {
+                    Some((connection, offer)) => {
+                        let _ = connection.ended.set(reason);
+                        let offered = offer.and_then(|offer| self.offers.get_mut(&offer));
+                        if let Some(offered) = offered {
+                            offered.offer.left(node, &connection);
+                        }
+                    }
+                    None => self.keep(Event::Closed { link, reason, unsent }),
+                },
+                #[allow(unreachable_patterns)]
+                other => self.keep(other),
+            }
+        }
+    }
+
+    fn keep(&mut self, event: Event) {
+        if self.events.len() >= EVENTS_MAX {
+            self.events.pop_front();
+        }
+        self.events.push_back(event);
+    }
+
+    /// Answers a request for an end point; gives back what is the application's.
+    fn answer(
+        &mut self,
+        node: &mut Node,
+        id: RequestId,
+        peer: Peer,
+        greeting: Vec<u8>,
+    ) -> Option<Event> {
+        let named = self.by_service.get(&peer.service).copied();
+        let for_seeds = self.seed_service.as_ref() == Some(&peer.service);
+        if named.is_none() && !for_seeds {
+            return Some(Event::Request { id, peer, greeting });
+        }
+        let decided = self.admit(node, id, &peer, &greeting, named);
+        let told = match decided {
+            Ok((offer, answer)) => {
+                self.requests.insert(id, offer);
+                let accepted = node.accept(id, &answer);
+                if accepted.is_err() {
+                    self.requests.remove(&id);
+                    if let Some(offered) = self.offers.get_mut(&offer) {
+                        offered.offer.withdrawn(node, id);
+                    }
+                }
+                accepted
+            }
+            Err(why) => node.refuse(id, &why),
+        };
+        // A request that is gone already needs no answer.
+        let _ = told;
+        None
+    }
+
+    fn admit(
+        &mut self,
+        node: &mut Node,
+        id: RequestId,
+        peer: &Peer,
+        greeting: &[u8],
+        named: Option<OfferId>,
+    ) -> Result<(OfferId, Vec<u8>), String> {
+        if greeting.len() < GREETING_HEAD || greeting[..4] != GREETING {
+            return Err("this is an end point, and the greeting is not that of a sender".into());
+        }
+        let kind = Kind::from_wire(greeting[4]).ok_or("the sender's kind is unknown here")?;
+        let mut token = Token::NONE;
+        token.0.copy_from_slice(&greeting[5..GREETING_HEAD]);
+        let found = match named {
+            Some(offer) => Some(offer),
+            None => self.by_token.get(&token).copied(),
+        };
+        let found = found.and_then(|offer| Some((offer, self.offers.get_mut(&offer)?)));
+        let (offer, offered) =
+            found.ok_or("the seed is not, or no longer, one of a receiver of this process")?;
+        if offered.kind != kind {
+            return Err(format!("the receiver is of kind {}, the sender of {kind}", offered.kind));
+        }
+        if let Some(admission) = &mut offered.admission {
+            admission(peer)?;
+        }
+        let body = offered.offer.admit(node, id, peer, &greeting[GREETING_HEAD..])?;
+        let mut answer = ANSWER.to_vec();
+        answer.push(kind as u8);
+        answer.extend_from_slice(&body);
+        Ok((offer, answer))
+    }
+
+    fn join(&mut self, node: &mut Node, link: LinkId, id: RequestId, offer: OfferId) {
+        let connection = match node.peer(link) {
+            Ok(peer) => Arc::new(Connection { link, peer: peer.clone(), ended: OnceLock::new() }),
+            Err(_) => return,
+        };
+        self.connections.insert(link, (connection.clone(), Some(offer)));
+        match self.offers.get_mut(&offer) {
+            Some(offered) => offered.offer.joined(node, id, &connection),
+            // The end point was dropped meanwhile.
+            None => {
+                let _ = node.disconnect(link);
+                self.connections.remove(&link);
+            }
+        }
+    }
+
+    /// Wakes the tasks that wait, if anything has arrived since.
+    fn wake(&mut self, node: &Node) {
+        let moved = node.moved();
+        if moved != self.moved {
+            self.moved = moved;
+            self.wakers.drain(..).for_each(Waker::wake);
+        }
+    }
+}
+
+impl Manager {
+    /// A manager whose node has the settings of the environment (`HAMLYN_*`).
+    pub fn new() -> Result<Self, BuildError> {
+        Self::from_node(Node::new()?)
+    }
+
+    /// A manager whose node has these settings.
+    pub fn with_config(config: Config) -> Result<Self, BuildError> {
+        Self::from_node(Node::with_config(config)?)
+    }
+
+    /// A manager for a node that exists. What was made with it stays; its events that are no
+    /// end point's come from [`next_event`](Self::next_event).
+    pub fn from_node(node: Node) -> Result<Self, BuildError> {
+        let what = "a descriptor that wakes sleeping threads";
+        let shared = node
+            .share_with(Protocols::default())
+            .map_err(|source| BuildError::Os { what, source })?;
+        Ok(Self { shared })
+    }
+
+    /// The node, for this thread alone until the guard is dropped: the lower level.
+    pub fn lock(&self) -> impl DerefMut<Target = Node> + '_ {
+        self.shared.lock()
+    }
+
+    /// The node's name.
+    pub fn id(&self) -> NodeId {
+        self.lock().id()
+    }
+
+    /// Takes a turn, unless another thread is taking one: arrivals are deposited, requests for end
+    /// points answered. Returns how many packets were taken.
+    pub fn poll(&self) -> Result<usize, Forked> {
+        self.shared.try_poll()
+    }
+
+    /// An event that is none of an end point's: of services that were offered on the node itself.
+    pub fn next_event(&self) -> Option<Event> {
+        let mut guard = self.shared.lock();
+        let (node, protocols) = guard.parts();
+        protocols.take_events(node);
+        protocols.events.pop_front()
+    }
+
+    /// Which path a link takes, and why.
+    pub fn explain(&self, link: LinkId) -> Result<String, LinkError> {
+        self.lock().explain(link)
+    }
+
+    /// Polls, and so answers and deposits, while the application makes no calls. See
+    /// [`SharedNode::start_progress`].
+    pub fn start_progress(&self) -> io::Result<()> {
+        self.shared.start_progress()
+    }
+
+    /// Stops the progress thread.
+    pub fn stop_progress(&self) {
+        self.shared.stop_progress();
+    }
+
+    /// Who may grow senders from this manager's seeds; the same user unless set. To be set before
+    /// the first seed is made: the place of the socket follows from it.
+    pub fn set_seed_access(&self, access: Access) -> Result<(), OfferError> {
+        let mut guard = self.shared.lock();
+        let (node, protocols) = guard.parts();
+        if let Some(service) = protocols.seed_service.take() {
+            node.stop_serving(service_name(&service));
+        }
+        protocols.seed_access = Some(access);
+        Ok(())
+    }
+
+    /// Waits until one of several end points has something to receive, at most `timeout`; returns
+    /// the index of the first that has. All must belong to this manager.
+    pub fn wait_any(
+        &self,
+        end_points: &[&dyn EndPoint],
+        timeout: Option<Duration>,
+    ) -> Result<usize, ReceiveError> {
+        if let Some(i) = end_points.iter().position(|e| !e.manager().is_same(self)) {
+            let what = format!("end point {i} belongs to another manager");
+            return Err(ReceiveError::Misuse(what));
+        }
+        let ready = || end_points.iter().position(|end_point| end_point.is_ready());
+        if let Some(i) = ready() {
+            return Ok(i);
+        }
+        Ok(self.shared.wait_until(timeout, |_, _| match ready() {
+            Some(i) => Look::Found(i),
+            None => Look::Nothing,
+        })?)
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        self.shared.is_same(&other.shared)
+    }
+
+    /// A descriptor for epoll, tokio, asyncio and the like; see
+    /// [`prepare_to_wait`](Self::prepare_to_wait).
+    pub fn try_clone_fd(&self) -> io::Result<std::os::fd::OwnedFd> {
+        self.lock().as_fd().try_clone_to_owned()
+    }
+
+    /// To be called before waiting on the descriptor, after every end point was found empty.
+    /// `true`: nothing waits, and whatever comes makes the descriptor readable, or wakes `waker`
+    /// where another thread takes it. `false`: something has come; look again.
+    pub fn prepare_to_wait(&self, waker: Option<&Waker>) -> Result<bool, Forked> {
+        let mut guard = self.shared.lock();
+        let (node, protocols) = guard.parts();
+        node.poll()?;
+        protocols.after_poll(node);
+        let moved = node.moved();
+        if let Some(waker) = waker {
+            if protocols.wakers.is_empty() {
+                protocols.moved = moved;
+            }
+            if !protocols.wakers.iter().any(|known| known.will_wake(waker)) {
+                protocols.wakers.push(waker.clone());
+            }
+        }
+        node.prepare_to_wait()
+    }
+
+    // ---- for the end points
+
+    /// Registers a receiver.
+    pub(crate) fn offer(&self, kind: Kind, offer: Box<dyn Offer>) -> OfferId {
+        let mut guard = self.shared.lock();
+        let (_, protocols) = guard.parts();
+        let id = OfferId(protocols.next_offer);
+        protocols.next_offer += 1;
+        protocols.offers.insert(id, Offered { kind, offer, admission: None });
+        id
+    }
+
+    /// Decides for each peer whether it may grow a sender of this receiver.
+    pub(crate) fn set_admission(&self, offer: OfferId, admission: Admission) {
+        let mut guard = self.shared.lock();
+        if let Some(offered) = guard.parts().1.offers.get_mut(&offer) {
+            offered.admission = Some(admission);
+        }
+    }
+
+    /// A receiver goes: its seeds and names are worthless from now on, its connections are closed.
+    pub(crate) fn withdraw(&self, offer: OfferId) {
+        let mut guard = self.shared.lock();
+        let (node, protocols) = guard.parts();
+        protocols.by_token.retain(|_, of| *of != offer);
+        protocols.by_service.retain(|service, of| {
+            if *of == offer {
+                node.stop_serving(service);
+            }
+            *of != offer
+        });
+        protocols.offers.remove(&offer);
+        let links: Vec<LinkId> = protocols
+            .connections
+            .iter()
+            .filter(|(_, (_, of))| *of == Some(offer))
+            .map(|(link, _)| *link)
+            .collect();
+        for link in links {
+            protocols.connections.remove(&link);
+            let _ = node.disconnect(link);
+        }
+    }
+
+    /// A seed of a receiver; each call makes another.
+    pub(crate) fn seed(&self, offer: OfferId, kind: Kind) -> Result<Seed, OfferError> {
+        let mut guard = self.shared.lock();
+        let (node, protocols) = guard.parts();
+        let service = match &protocols.seed_service {
+            Some(service) => service.clone(),
+            None => {
+                let service = format!("seeds-{:08x}", node.id().0);
+                let access = protocols.seed_access.unwrap_or(Access::SameUser);
+                node.serve(&service, access, Accept::Ask)?;
+                protocols.seed_service = Some(service.clone());
+                service
+            }
+        };
+        let service = match protocols.seed_access {
+            None | Some(Access::SameUser) => service,
+            // Found in the shared directory, below the owner's number.
+            Some(_) => format!("{}@{service}", rustix::process::geteuid().as_raw()),
+        };
+        let token = Token(sys::random().expect("the system's random number generator"));
+        protocols.by_token.insert(token, offer);
+        Ok(Seed { kind, node: node.id(), token, service })
+    }
+
+    /// Lets a receiver be found by name.
+    pub(crate) fn serve(
+        &self,
+        offer: OfferId,
+        name: &str,
+        access: Access,
+    ) -> Result<(), OfferError> {
+        let mut guard = self.shared.lock();
+        let (node, protocols) = guard.parts();
+        node.serve(name, access, Accept::Ask)?;
+        protocols.by_service.insert(service_name(name).into(), offer);
+        Ok(())
+    }
+
+    /// Grows a sender: connects to its receiver, and returns the answer.
+    pub(crate) fn grow(
+        &self,
+        target: Target<'_>,
+        kind: Kind,
+        body: &[u8],
+        timeout: Option<Duration>,
+    ) -> Result<(Arc<Connection>, Vec<u8>), GrowError> {
+        let (service, token) = match target {
+            Target::Seed(seed) if seed.kind != kind => {
+                return Err(GrowError::Kind { wanted: kind, found: seed.kind });
+            }
+            Target::Seed(seed) => (seed.service.as_str(), seed.token),
+            Target::Service(name) => (name, Token::NONE),
+        };
+        let mut greeting = GREETING.to_vec();
+        greeting.push(kind as u8);
+        greeting.extend_from_slice(&token.0);
+        greeting.extend_from_slice(body);
+        let link = self.connect(service, &greeting, timeout)?;
+        let mut guard = self.shared.lock();
+        let (node, protocols) = guard.parts();
+        let vanished = || GrowError::Connect(node::ConnectError::Vanished);
+        let answer = node.greeting(link).map_err(|_| vanished())?.to_vec();
+        let peer = node.peer(link).map_err(|_| vanished())?.clone();
+        let fits = answer.len() >= ANSWER_HEAD && answer[..4] == ANSWER && answer[4] == kind as u8;
+        if !fits {
+            let _ = node.disconnect(link);
+            return Err(GrowError::NotAnEndPoint);
+        }
+        let connection = Arc::new(Connection { link, peer, ended: OnceLock::new() });
+        protocols.connections.insert(link, (connection.clone(), None));
+        Ok((connection, answer[ANSWER_HEAD..].to_vec()))
+    }
+
+    /// Connects, and polls meanwhile: the receiver may be an end point of this very process, or
+    /// its process may be growing a sender here.
+    fn connect(
+        &self,
+        service: &str,
+        greeting: &[u8],
+        timeout: Option<Duration>,
+    ) -> Result<LinkId, GrowError> {
+        let name: control::ServiceName =
+            service.parse().map_err(|e| GrowError::Connect(node::ConnectError::Name(e)))?;
+        let handle = self.shared.lock().control_handle()?;
+        let limit = timeout.unwrap_or(Duration::MAX);
+        let made = std::thread::scope(|scope| {
+            let connecting = scope.spawn(|| handle.connect(&name, greeting, limit));
+            const SLICE: Duration = Duration::from_micros(200);
+            while !connecting.is_finished() {
+                let waited = self.shared.wait_until(Some(SLICE), |_, _| {
+                    if connecting.is_finished() { Look::Found(()) } else { Look::Nothing }
+                });
+                if let Err(Waited::Forked(_) | Waited::Os(_)) = waited {
+                    std::thread::sleep(SLICE);
+                }
+            }
+            connecting.join()
+        });
+        drop(handle);
+        match made {
+            Ok(Ok(link)) => Ok(self.shared.lock().install(link, true)?),
+            Ok(Err(control::ConnectError::Refused { text, .. })) if !text.is_empty() => {
+                Err(GrowError::Refused(text))
+            }
+            Ok(Err(e)) => Err(GrowError::Connect(e.into())),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+
+    /// Sends a peer away that broke a protocol's rules.
+    pub(crate) fn expel(&self, link: LinkId, why: &str) {
+        let mut guard = self.shared.lock();
+        let (node, protocols) = guard.parts();
+        let _ = node.disconnect(link);
+        if let Some((connection, offer)) = protocols.connections.remove(&link) {
+            let _ = connection.ended.set(CloseReason::Misbehaved(why.into()));
+            if let Some(offered) = offer.and_then(|offer| protocols.offers.get_mut(&offer)) {
+                offered.offer.left(node, &connection);
+            }
+        }
+    }
+
+    /// Ends a connection; returns how many queued messages did not leave.
+    pub(crate) fn end(&self, connection: &Connection) -> usize {
+        let mut guard = self.shared.lock();
+        let (node, protocols) = guard.parts();
+        protocols.connections.remove(&connection.link);
+        let _ = connection.ended.set(CloseReason::Closed);
+        node.disconnect(connection.link).unwrap_or(0)
+    }
+}
+
+/// What a sender is grown from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Target<'a> {
+    Seed(&'a Seed),
+    Service(&'a str),
+}
+
+/// The name without its user.
+fn service_name(name: &str) -> &str {
+    name.rsplit_once('@').map_or(name, |(_, name)| name)
+}

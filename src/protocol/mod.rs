@@ -1,0 +1,46 @@
+//! The upper layer (Hamlyn 3.3): end points that speak a protocol, for any number of threads.
+//!
+//! ```text
+//!   end points   TaggedReceiver  StreamReceiver  DatagramReceiver  Server  Group     (the owner's)
+//!                TaggedSender    StreamSender    DatagramSender    Client  GroupMember
+//!   Manager      one node, its lock, who polls, who sleeps, who may grow a sender
+//!   Node         slots, termini, links                                              (the lower level)
+//! ```
+//! An end point that receives is made with a [`Manager`], and lets itself be found in one of two
+//! ways: `seed()` gives bytes that may travel in a message, a file or on a command line, from which
+//! a sender is *grown* elsewhere; `serve(name, access)` lets others grow one by name. Growing makes
+//! a link of its own for the pair: whoever closes it, or dies, ends this end point's connection and
+//! no other.
+//!
+//! # Who receives
+//!
+//! Each end point has a notification queue of its own, so an arrival stands where its owner looks,
+//! whichever thread polled: a thread that finds its queue filled takes from it without the
+//! manager's lock. A thread that finds nothing takes the lock and polls for everybody; it lets
+//! others have the lock between two turns. Of those that sleep, one leads (see
+//! [`SharedNode`](crate::SharedNode)).
+//!
+//! # Credit
+//!
+//! A receiver tells its senders how far it has come by depositing a counter into their memory,
+//! without a notification (Hamlyn 1: data movement and notification are separate). So an honest
+//! sender is never refused, and waits instead.
+//!
+//! - `seed.rs`: seeds; `credit.rs`: counters that only grow. Pure: no operating system.
+//! - `manager.rs`: the manager, growing and closing; `tagged.rs`, `call.rs` and so on: one
+//!   protocol each.
+
+mod seed;
+
+#[cfg(feature = "os")]
+mod credit;
+#[cfg(feature = "os")]
+mod manager;
+#[cfg(feature = "os")]
+mod tagged;
+
+#[cfg(feature = "os")]
+pub use manager::{Connection, EndPoint, GrowError, Manager, ReceiveError, SendFailure};
+pub use seed::{Kind, SEED_BYTES_MAX, Seed, SeedError};
+#[cfg(feature = "os")]
+pub use tagged::{Tag, TaggedConfig, TaggedReceiver, TaggedSender};

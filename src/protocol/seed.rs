@@ -1,0 +1,245 @@
+//! Seeds (Hamlyn 3.3): what a receiver end point hands out so that a sender end point can be
+//! grown from it elsewhere.
+//!
+//! ```text
+//! 0      4        5     6      8      12       28     28 + n       32 + n
+//! magic  version  kind  n: u16 node   token    service checksum
+//! ```
+//! All little-endian. The paper's seeds hold tickets; these hold a random *token*, for which the
+//! receiver gives each sender tickets of its own when it is grown, so that what one sender holds
+//! tells nothing about another's memory, and a seed that was copied can be refused. The checksum
+//! finds accidents; that a seed is genuine is decided by the token, at the receiver alone.
+
+use crate::wire::NodeId;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::fmt;
+use core::str::FromStr;
+
+const MAGIC: [u8; 4] = *b"HSd1";
+const VERSION: u8 = 1;
+const HEAD_BYTES: usize = 28;
+const CHECKSUM_BYTES: usize = 4;
+/// Longest seed, in bytes.
+pub const SEED_BYTES_MAX: usize = HEAD_BYTES + SERVICE_BYTES_MAX + CHECKSUM_BYTES;
+/// `user@name`, as long as the control plane takes them.
+const SERVICE_BYTES_MAX: usize = 97;
+
+/// What protocol an end point speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Kind {
+    /// Simple datagrams.
+    Datagram = 1,
+    /// Tagged remote write.
+    Tagged = 2,
+    /// A stream of records.
+    Stream = 3,
+    /// Requests and replies.
+    Call = 4,
+    /// Group receive.
+    Group = 5,
+}
+
+impl Kind {
+    /// From the byte on the wire.
+    pub fn from_wire(byte: u8) -> Option<Self> {
+        [Self::Datagram, Self::Tagged, Self::Stream, Self::Call, Self::Group]
+            .into_iter()
+            .find(|kind| *kind as u8 == byte)
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Datagram => "datagram",
+            Self::Tagged => "tagged remote write",
+            Self::Stream => "stream",
+            Self::Call => "request and reply",
+            Self::Group => "group",
+        })
+    }
+}
+
+/// What proves to a receiver that it gave the seed out. Whoever has it may grow a sender.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Token(pub [u8; 16]);
+
+impl Token {
+    /// No token: the end point was found by its name, and access to that decides.
+    pub const NONE: Self = Self([0; 16]);
+}
+
+impl fmt::Debug for Token {
+    // It is a secret, and logs are read by many.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(..)")
+    }
+}
+
+/// A receiver end point, for whoever is to send to it. A secret: who has it can send.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seed {
+    pub(crate) kind: Kind,
+    pub(crate) node: NodeId,
+    pub(crate) token: Token,
+    pub(crate) service: String,
+}
+
+/// Bytes or text that are no seed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SeedError {
+    /// Too few bytes, or too many.
+    #[error("a seed of {0} bytes is cut off or has something behind it")]
+    Length(usize),
+    /// Something else altogether.
+    #[error("this is no seed: it does not begin with the bytes of one")]
+    NotASeed,
+    /// Of a newer library.
+    #[error("the seed has version {0}, and this library reads version {VERSION}")]
+    Version(u8),
+    /// Bytes were changed on the way.
+    #[error("the seed was changed on its way: its checksum does not fit")]
+    Checksum,
+    /// A kind or name that no library writes.
+    #[error("the seed's {0} is none that exists")]
+    Content(&'static str),
+    /// Text with something other than hexadecimal digits.
+    #[error("{0:?} at position {1} is no hexadecimal digit")]
+    Digit(char, usize),
+}
+
+impl Seed {
+    /// What the end point speaks.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The node that the receiver belongs to.
+    pub fn node(&self) -> NodeId {
+        self.node
+    }
+
+    /// To be sent in a message, or written to a file. At most [`SEED_BYTES_MAX`] bytes.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(HEAD_BYTES + self.service.len() + CHECKSUM_BYTES);
+        bytes.extend_from_slice(&MAGIC);
+        bytes.extend_from_slice(&[VERSION, self.kind as u8]);
+        bytes.extend_from_slice(&(self.service.len() as u16).to_le_bytes());
+        bytes.extend_from_slice(&self.node.0.to_le_bytes());
+        bytes.extend_from_slice(&self.token.0);
+        bytes.extend_from_slice(self.service.as_bytes());
+        bytes.extend_from_slice(&crc32fast::hash(&bytes).to_le_bytes());
+        bytes
+    }
+
+    /// Reads a seed that anybody may have written. That it is well-formed does not make it valid:
+    /// the receiver decides when a sender is grown from it.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, SeedError> {
+        if bytes.len() >= MAGIC.len() && bytes[..4] != MAGIC {
+            return Err(SeedError::NotASeed);
+        }
+        if bytes.len() < HEAD_BYTES + CHECKSUM_BYTES {
+            return Err(SeedError::Length(bytes.len()));
+        }
+        if bytes[4] != VERSION {
+            return Err(SeedError::Version(bytes[4]));
+        }
+        let service = u16::from_le_bytes([bytes[6], bytes[7]]) as usize;
+        if bytes.len() != HEAD_BYTES + service + CHECKSUM_BYTES || service > SERVICE_BYTES_MAX {
+            return Err(SeedError::Length(bytes.len()));
+        }
+        let (content, checksum) = bytes.split_at(HEAD_BYTES + service);
+        if crc32fast::hash(content).to_le_bytes() != checksum {
+            return Err(SeedError::Checksum);
+        }
+        let mut token = Token::NONE;
+        token.0.copy_from_slice(&content[12..28]);
+        Ok(Self {
+            kind: Kind::from_wire(content[5]).ok_or(SeedError::Content("kind"))?,
+            node: NodeId(u32::from_le_bytes([content[8], content[9], content[10], content[11]])),
+            token,
+            service: core::str::from_utf8(&content[HEAD_BYTES..])
+                .map_err(|_| SeedError::Content("name"))?
+                .to_string(),
+        })
+    }
+}
+
+/// Hexadecimal, for a command line or a file of text.
+impl fmt::Display for Seed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.to_bytes().iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl FromStr for Seed {
+    type Err = SeedError;
+
+    fn from_str(text: &str) -> Result<Self, SeedError> {
+        let text = text.trim();
+        if text.len() > 2 * SEED_BYTES_MAX {
+            return Err(SeedError::Length(text.len() / 2));
+        }
+        let digit =
+            |(i, c): (usize, char)| c.to_digit(16).map(|d| d as u8).ok_or(SeedError::Digit(c, i));
+        let digits: Vec<u8> = text.char_indices().map(digit).collect::<Result<_, _>>()?;
+        if !digits.len().is_multiple_of(2) {
+            return Err(SeedError::Length(digits.len() / 2));
+        }
+        Self::from_bytes(&digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect::<Vec<_>>())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn seed() -> Seed {
+        Seed {
+            kind: Kind::Stream,
+            node: NodeId(7),
+            token: Token([9; 16]),
+            service: "user@seeds-00000007".into(),
+        }
+    }
+
+    #[test]
+    fn a_seed_survives_bytes_and_text() {
+        assert_eq!(Seed::from_bytes(&seed().to_bytes()), Ok(seed()));
+        assert_eq!(seed().to_string().parse(), Ok(seed()));
+        assert!(seed().to_bytes().len() <= SEED_BYTES_MAX);
+    }
+
+    #[test]
+    fn each_cut_and_each_changed_byte_is_found() {
+        let bytes = seed().to_bytes();
+        for length in 0..bytes.len() {
+            assert!(Seed::from_bytes(&bytes[..length]).is_err(), "cut to {length}");
+        }
+        for i in 0..bytes.len() {
+            let mut changed = bytes.clone();
+            changed[i] ^= 0x40;
+            assert!(Seed::from_bytes(&changed).is_err(), "byte {i} changed");
+        }
+        let mut newer = bytes.clone();
+        newer[4] = 2;
+        assert_eq!(Seed::from_bytes(&newer), Err(SeedError::Version(2)));
+        assert_eq!(
+            Seed::from_bytes(b"some other file, longer than a head"),
+            Err(SeedError::NotASeed)
+        );
+        assert_eq!("48x".parse::<Seed>(), Err(SeedError::Digit('x', 2)));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_seed_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..160)) {
+            if let Ok(seed) = Seed::from_bytes(&bytes) {
+                prop_assert_eq!(seed.to_bytes(), bytes);
+            }
+        }
+    }
+}

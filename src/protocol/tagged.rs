@@ -1,0 +1,548 @@
+//! Tagged remote write (Hamlyn 3.3): data to an offset, and an integer tag to a queue.
+//!
+//! ```text
+//!   send(offset, data, tag)   ---- one fast packet: the tag is its word ---->   area, tag queue
+//!   credit word               <--- how many tags have been taken ------------   get_tag
+//! ```
+//! One packet a message, so that up to 16 bytes are one cache line from end to end. Each sender
+//! has a slot of its own over the receiver's area, with a key and a share of the tag queue of its
+//! own: what one sender does uses up nobody else's. Nothing promises that messages arrive in the
+//! order in which they were sent, though a shared-memory link keeps it.
+//!
+//! The area's bytes change whenever a sender writes, so they are copied out, never lent.
+
+use super::credit::{CreditReturn, CreditWord, fast_ticket_from};
+use super::manager::{Admission, Offer, OfferId, Target};
+use super::{Connection, EndPoint, GrowError, Kind, Manager, ReceiveError, Seed, SendFailure};
+use crate::control::{Access, Peer, RequestId};
+use crate::interface::notification::Consumer;
+use crate::interface::{AreaId, LinkId, Notification, QueueId, SlotConfig, SlotId};
+use crate::node::{CloseReason, Look, Node, OfferError, SendError};
+use crate::wire::{SlotIndex, TICKET_BYTES, Ticket};
+use core::time::Duration;
+use std::boxed::Box;
+use std::collections::{HashMap, VecDeque};
+use std::format;
+use std::string::{String, ToString};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::vec::Vec;
+
+/// What a [`TaggedReceiver`] is made of.
+#[derive(Clone, Debug)]
+pub struct TaggedConfig {
+    /// Bytes of the area that senders write into.
+    pub bytes: usize,
+    /// Tags that each sender may have in the queue. 256 unless set.
+    pub tags: u32,
+    /// Senders at one time. 16 unless set.
+    pub senders_max: u32,
+}
+
+impl TaggedConfig {
+    /// An area of `bytes` bytes, 256 tags for each of up to 16 senders.
+    pub fn new(bytes: usize) -> Self {
+        Self { bytes, tags: 256, senders_max: 16 }
+    }
+}
+
+/// A message has arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tag {
+    /// What the sender gave.
+    pub tag: u32,
+    /// The sender's link; see [`Manager::lock`] and [`Node::peer`] for who that is.
+    pub link: LinkId,
+}
+
+/// One sender, as its receiver knows it.
+#[derive(Debug)]
+struct Sender {
+    slot: SlotId,
+    credit: Ticket,
+    link: Option<LinkId>,
+}
+
+/// What the manager's side of the receiver and the end point share.
+#[derive(Debug)]
+struct Shared {
+    area: AreaId,
+    queue: QueueId,
+    tags: u32,
+    senders_max: u32,
+    senders: HashMap<SlotIndex, Sender>,
+    requests: HashMap<RequestId, SlotIndex>,
+}
+
+type Senders = Arc<Mutex<Shared>>;
+
+fn lock(senders: &Senders) -> MutexGuard<'_, Shared> {
+    senders.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+struct TaggedOffer(Senders);
+
+impl Offer for TaggedOffer {
+    fn admit(
+        &mut self,
+        node: &mut Node,
+        request: RequestId,
+        peer: &Peer,
+        body: &[u8],
+    ) -> Result<Vec<u8>, String> {
+        let credit = fast_ticket_from(body, peer)?;
+        let mut shared = lock(&self.0);
+        if shared.senders.len() >= shared.senders_max as usize {
+            return Err(format!("it has {} senders, as many as it may", shared.senders_max));
+        }
+        let config = SlotConfig::new(shared.area, shared.queue).credit(shared.tags);
+        let slot = node.slot(config).map_err(|e| e.to_string())?;
+        let ticket = node.fast_ticket(slot).map_err(|e| e.to_string())?;
+        let mut answer = ticket.to_bytes().to_vec();
+        answer.extend_from_slice(&shared.tags.to_le_bytes());
+        shared.requests.insert(request, slot.index());
+        shared.senders.insert(slot.index(), Sender { slot, credit, link: None });
+        Ok(answer)
+    }
+
+    fn withdrawn(&mut self, node: &mut Node, request: RequestId) {
+        let mut shared = lock(&self.0);
+        if let Some(index) = shared.requests.remove(&request)
+            && let Some(sender) = shared.senders.remove(&index)
+        {
+            let _ = node.remove_slot(sender.slot);
+        }
+    }
+
+    fn joined(&mut self, _: &mut Node, request: RequestId, connection: &Arc<Connection>) {
+        let mut shared = lock(&self.0);
+        if let Some(index) = shared.requests.remove(&request)
+            && let Some(sender) = shared.senders.get_mut(&index)
+        {
+            sender.link = Some(connection.link());
+        }
+    }
+
+    fn left(&mut self, node: &mut Node, connection: &Connection) {
+        // Its tags that wait stay in the queue; nothing more comes.
+        lock(&self.0).senders.retain(|_, sender| {
+            let leaves = sender.link == Some(connection.link());
+            if leaves {
+                let _ = node.remove_slot(sender.slot);
+            }
+            !leaves
+        });
+    }
+}
+
+/// Receives tagged writes. `Send`: one thread at a time takes tags, without a lock when one waits.
+pub struct TaggedReceiver {
+    manager: Manager,
+    offer: OfferId,
+    consumer: Consumer,
+    shared: Senders,
+    /// Tags that `get_specific_tag` passed over.
+    set_aside: VecDeque<Notification>,
+    returns: HashMap<SlotIndex, CreditReturn>,
+    /// The sender whose tag came last.
+    last: Option<(SlotIndex, CreditReturn)>,
+}
+
+impl TaggedReceiver {
+    /// A receiver with an area of zero bytes.
+    pub fn new(manager: &Manager, config: TaggedConfig) -> Result<Self, GrowError> {
+        let entries = config.tags.saturating_mul(config.senders_max);
+        let made = {
+            let mut node = manager.lock();
+            let area = node.message_area(config.bytes).map_err(set_up)?;
+            let queue = node.notification_queue(entries).map_err(set_up);
+            let consumer = queue.and_then(|queue| {
+                let consumer = node.take_consumer(queue).map_err(set_up)?;
+                Ok((area, queue, consumer))
+            });
+            if consumer.is_err() {
+                let _ = node.remove_area(area);
+            }
+            consumer?
+        };
+        let (area, queue, consumer) = made;
+        let shared = Arc::new(Mutex::new(Shared {
+            area,
+            queue,
+            tags: config.tags,
+            senders_max: config.senders_max,
+            senders: HashMap::new(),
+            requests: HashMap::new(),
+        }));
+        let offer = manager.offer(Kind::Tagged, Box::new(TaggedOffer(shared.clone())));
+        Ok(Self {
+            manager: manager.clone(),
+            offer,
+            consumer,
+            shared,
+            set_aside: VecDeque::new(),
+            returns: HashMap::new(),
+            last: None,
+        })
+    }
+
+    /// Bytes from which a [`TaggedSender`] can be grown, by anybody who may connect.
+    pub fn seed(&self) -> Result<Seed, OfferError> {
+        self.manager.seed(self.offer, Kind::Tagged)
+    }
+
+    /// Lets senders find this receiver by name.
+    pub fn serve(&self, name: &str, access: Access) -> Result<(), OfferError> {
+        self.manager.serve(self.offer, name, access)
+    }
+
+    /// Asks `admission` about each peer that wants to grow a sender; its error is what the peer is
+    /// told. It runs in whichever thread polls, and must not wait.
+    pub fn set_admission(
+        &self,
+        admission: impl FnMut(&Peer) -> Result<(), String> + Send + 'static,
+    ) {
+        let admission: Admission = Box::new(admission);
+        self.manager.set_admission(self.offer, admission);
+    }
+
+    /// The next tag, if one is there or comes in one turn.
+    pub fn try_get_tag(&mut self) -> Result<Option<Tag>, ReceiveError> {
+        if let Some(notification) = self.next() {
+            return Ok(Some(self.hand_out(notification)));
+        }
+        self.manager.poll()?;
+        Ok(self.next().map(|notification| self.hand_out(notification)))
+    }
+
+    /// The next tag, in the order of arrival; waits at most `timeout`. The data that belongs to it
+    /// lies in the area by then.
+    #[inline]
+    pub fn get_tag(&mut self, timeout: Option<Duration>) -> Result<Tag, ReceiveError> {
+        if let Some(notification) = self.next() {
+            return Ok(self.hand_out(notification));
+        }
+        let consumer = &mut self.consumer;
+        let found = self.manager.shared.wait_until(timeout, |_, _| match consumer.pop() {
+            Some(notification) => Look::Found(notification),
+            None => Look::Nothing,
+        })?;
+        Ok(self.hand_out(found))
+    }
+
+    /// The next message with this tag; others that come meanwhile are kept for later calls, in
+    /// their order.
+    pub fn get_specific_tag(
+        &mut self,
+        tag: u32,
+        timeout: Option<Duration>,
+    ) -> Result<Tag, ReceiveError> {
+        if let Some(i) = self.set_aside.iter().position(|kept| kept.word == tag)
+            && let Some(notification) = self.set_aside.remove(i)
+        {
+            return Ok(self.hand_out(notification));
+        }
+        loop {
+            let consumer = &mut self.consumer;
+            let notification =
+                self.manager.shared.wait_until(timeout, |_, _| match consumer.pop() {
+                    Some(notification) => Look::Found(notification),
+                    None => Look::Nothing,
+                })?;
+            if notification.word == tag {
+                return Ok(self.hand_out(notification));
+            }
+            self.keep(notification)?;
+        }
+    }
+
+    /// Keeps a tag for later. An honest sender never has more than its credit of them.
+    fn keep(&mut self, notification: Notification) -> Result<(), ReceiveError> {
+        let slot = notification.slot;
+        let kept = self.set_aside.iter().filter(|kept| kept.slot == slot).count();
+        let tags = lock(&self.shared).tags as usize;
+        if kept >= tags {
+            let why = format!("it sent more than {tags} tags, which is its credit");
+            self.manager.expel(notification.link, &why);
+            return Err(ReceiveError::Misbehaved(why));
+        }
+        self.set_aside.push_back(notification);
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Notification> {
+        if !self.set_aside.is_empty() {
+            return self.set_aside.pop_front();
+        }
+        self.consumer.pop()
+    }
+
+    /// Counts a tag as taken, and tells its sender when it is time.
+    #[inline]
+    fn hand_out(&mut self, notification: Notification) -> Tag {
+        match &mut self.last {
+            Some((slot, credit)) if *slot == notification.slot => {
+                credit.consumed += 1;
+                if credit.is_due() {
+                    credit.tell(&mut self.manager.shared.lock());
+                }
+            }
+            _ => self.hand_out_of_another(notification),
+        }
+        Tag { tag: notification.word, link: notification.link }
+    }
+
+    #[cold]
+    fn hand_out_of_another(&mut self, notification: Notification) {
+        if let Some((slot, credit)) = self.last.take() {
+            self.returns.insert(slot, credit);
+        }
+        let shared = lock(&self.shared);
+        let known = self.returns.remove(&notification.slot);
+        // A slot's index is used again for another sender, over another link.
+        let credit = known.filter(|known| known.link == notification.link).or_else(|| {
+            let sender = shared.senders.get(&notification.slot)?;
+            let every = shared.tags as u64 / 2;
+            Some(CreditReturn::new(sender.credit, notification.link, every))
+        });
+        drop(shared);
+        let Some(mut credit) = credit else { return };
+        credit.consumed += 1;
+        if credit.is_due() {
+            credit.tell(&mut self.manager.shared.lock());
+        }
+        self.last = Some((notification.slot, credit));
+    }
+
+    /// Copies bytes out of the area, from `offset` on.
+    pub fn read(&self, offset: usize, to: &mut [u8]) -> Result<(), ReceiveError> {
+        self.with_bytes(|bytes| {
+            let from = offset.checked_add(to.len()).and_then(|end| bytes.get(offset..end));
+            match from {
+                Some(from) => {
+                    to.copy_from_slice(from);
+                    Ok(())
+                }
+                None => {
+                    let (length, size) = (to.len(), bytes.len());
+                    let text = format!(
+                        "{length} bytes from {offset} on are not inside the area's 0..{size}"
+                    );
+                    Err(ReceiveError::Misuse(text))
+                }
+            }
+        })?
+    }
+
+    /// Shows the area to `look`. Nothing arrives meanwhile, in any thread; so it should be quick.
+    pub fn with_bytes<R>(&self, look: impl FnOnce(&[u8]) -> R) -> Result<R, ReceiveError> {
+        let area = lock(&self.shared).area;
+        let node = self.manager.lock();
+        let bytes = node.area(area).map_err(|e| ReceiveError::Misuse(e.to_string()))?;
+        Ok(look(bytes))
+    }
+
+    /// Senders that have a connection now.
+    pub fn senders(&self) -> usize {
+        lock(&self.shared).senders.values().filter(|sender| sender.link.is_some()).count()
+    }
+}
+
+impl EndPoint for TaggedReceiver {
+    fn is_ready(&self) -> bool {
+        !self.set_aside.is_empty() || self.consumer.is_ready()
+    }
+
+    fn manager(&self) -> &Manager {
+        &self.manager
+    }
+}
+
+impl Drop for TaggedReceiver {
+    fn drop(&mut self) {
+        self.manager.withdraw(self.offer);
+        let shared = lock(&self.shared);
+        let mut node = self.manager.lock();
+        for sender in shared.senders.values() {
+            let _ = node.remove_slot(sender.slot);
+        }
+        let _ = node.remove_queue(shared.queue);
+        let _ = node.remove_area(shared.area);
+    }
+}
+
+/// Sends tagged writes. `Send`.
+pub struct TaggedSender {
+    manager: Manager,
+    connection: Arc<Connection>,
+    credit: CreditWord,
+    ticket: Ticket,
+    tags: u64,
+    sent: u64,
+    acknowledged: u64,
+    bytes_max: usize,
+}
+
+impl TaggedSender {
+    /// Grows a sender from a receiver's seed, waiting at most `timeout` for its manager's answer.
+    pub fn grow(
+        manager: &Manager,
+        seed: &Seed,
+        timeout: Option<Duration>,
+    ) -> Result<Self, GrowError> {
+        Self::to(manager, Target::Seed(seed), timeout)
+    }
+
+    /// Grows a sender of the receiver that is served as `[user@]name`.
+    pub fn connect(
+        manager: &Manager,
+        name: &str,
+        timeout: Option<Duration>,
+    ) -> Result<Self, GrowError> {
+        Self::to(manager, Target::Service(name), timeout)
+    }
+
+    fn to(
+        manager: &Manager,
+        target: Target<'_>,
+        timeout: Option<Duration>,
+    ) -> Result<Self, GrowError> {
+        let (credit, body) = {
+            let mut node = manager.lock();
+            let credit = CreditWord::new(&mut node).map_err(GrowError::SetUp)?;
+            let ticket = credit.ticket(&node).map_err(GrowError::SetUp)?;
+            (credit, ticket.to_bytes())
+        };
+        let grown =
+            manager.grow(target, Kind::Tagged, &body, timeout).and_then(|(connection, answer)| {
+                let made = (|| {
+                    let (ticket, tags) = answer.split_at_checked(TICKET_BYTES)?;
+                    let ticket = fast_ticket_from(ticket, connection.peer()).ok()?;
+                    Some((ticket, u32::from_le_bytes(tags.try_into().ok()?)))
+                })();
+                let bytes_max = manager.lock().fast_bytes_max(connection.link()).unwrap_or(0);
+                match made {
+                    Some((ticket, tags)) if tags > 0 => Ok((connection, ticket, tags, bytes_max)),
+                    _ => {
+                        manager.end(&connection);
+                        Err(GrowError::Answer("no ticket and number of tags"))
+                    }
+                }
+            });
+        match grown {
+            Ok((connection, ticket, tags, bytes_max)) => Ok(Self {
+                manager: manager.clone(),
+                connection,
+                credit,
+                ticket,
+                tags: tags as u64,
+                sent: 0,
+                acknowledged: 0,
+                bytes_max,
+            }),
+            Err(e) => {
+                credit.remove(&mut manager.lock());
+                Err(e)
+            }
+        }
+    }
+
+    /// Most bytes of one write: those of a packet.
+    pub fn bytes_max(&self) -> usize {
+        self.bytes_max
+    }
+
+    /// Bytes of the receiver's area.
+    pub fn capacity(&self) -> u64 {
+        self.ticket.capacity()
+    }
+
+    /// Writes `data` to the receiver's area at `offset` and `tag` to its queue, waiting at most
+    /// `timeout` for room and for the receiver to take earlier tags. On an error nothing was sent.
+    #[inline]
+    pub fn send(
+        &mut self,
+        offset: u64,
+        data: &[u8],
+        tag: u32,
+        timeout: Option<Duration>,
+    ) -> Result<(), SendFailure> {
+        let ticket = self.check(offset, data)?;
+        let Self { manager, connection, credit, tags, sent, acknowledged, .. } = self;
+        manager.shared.wait_until(timeout, |node, _| {
+            if *sent - *acknowledged >= *tags {
+                *acknowledged = credit.read(node, *sent);
+                if *sent - *acknowledged >= *tags {
+                    return match connection.ended() {
+                        Some(reason) => Look::Found(Err(SendFailure::Ended(reason.clone()))),
+                        None => Look::Nothing,
+                    };
+                }
+            }
+            match node.try_send_fast_over(connection.link(), &ticket, data, tag) {
+                Ok(_) => {
+                    *sent += 1;
+                    Look::Found(Ok(()))
+                }
+                Err(SendError::Full) => Look::Room(connection.link()),
+                Err(SendError::LinkEnded(_)) => Look::Found(Err(ended(connection))),
+                Err(e) => Look::Found(Err(e.into())),
+            }
+        })?
+    }
+
+    /// [`send`](Self::send) without waiting: `false`, and nothing was sent, if that would be needed.
+    pub fn try_send(&mut self, offset: u64, data: &[u8], tag: u32) -> Result<bool, SendFailure> {
+        match self.send(offset, data, tag, Some(Duration::ZERO)) {
+            Ok(()) => Ok(true),
+            Err(SendFailure::TimedOut) => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    #[inline(always)]
+    fn check(&self, offset: u64, data: &[u8]) -> Result<Ticket, SendFailure> {
+        let (length, max, size) = (data.len(), self.bytes_max, self.ticket.capacity());
+        if length > max {
+            return Err(SendFailure::TooLong { length, max });
+        }
+        if offset > size || length as u64 > size - offset {
+            return Err(SendFailure::Outside { offset, length, size });
+        }
+        Ok(Ticket { base: self.ticket.base + offset, ..self.ticket })
+    }
+
+    /// The connection: who is at the other end, and whether it has ended.
+    pub fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    /// Which path the writes take, and why.
+    pub fn explain(&self) -> String {
+        explain(&self.manager, &self.connection, "tagged remote write: one fast packet each")
+    }
+}
+
+impl Drop for TaggedSender {
+    fn drop(&mut self) {
+        self.manager.end(&self.connection);
+        self.credit.remove(&mut self.manager.lock());
+    }
+}
+
+/// Why a connection is gone; [`CloseReason::Closed`] until the manager has heard more.
+pub(crate) fn ended(connection: &Connection) -> SendFailure {
+    SendFailure::Ended(connection.ended().cloned().unwrap_or(CloseReason::Closed))
+}
+
+pub(crate) fn explain(manager: &Manager, connection: &Connection, protocol: &str) -> String {
+    match (manager.explain(connection.link()), connection.ended()) {
+        (Ok(path), _) => format!("{protocol}; {path}"),
+        (Err(_), Some(reason)) => format!("{protocol}; the connection has ended: {reason:?}"),
+        (Err(e), None) => format!("{protocol}; {e}"),
+    }
+}
+
+fn set_up(e: impl ToString) -> GrowError {
+    GrowError::SetUp(e.to_string())
+}

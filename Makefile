@@ -2,7 +2,7 @@
 # Each installs what is missing first, and says so.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test build prepare
+.PHONY: help run test build prepare install uninstall
 
 # The file that `make run` sends; the hamlyn binary itself unless given.
 FILE ?=
@@ -11,6 +11,7 @@ help:
 	@echo 'make run [FILE=path]   build, then the tour: a real transfer, an attack, a measurement'
 	@echo 'make test              every check that CI makes'
 	@echo 'make build             the release build alone: target/release/hamlyn'
+	@echo 'make install           the C library, below PREFIX=/usr/local (and DESTDIR); make uninstall'
 
 prepare:
 	@scripts/prepare.sh
@@ -24,3 +25,11 @@ run: build
 # STEPS='unit loom' runs only those steps; see scripts/test.sh for their names.
 test: prepare
 	@scripts/test.sh $(STEPS)
+
+# The C library: hamlyn.h, libhamlyn.so, libhamlyn.a, hamlyn.pc.
+export PREFIX DESTDIR LIBDIR INCLUDEDIR
+install: prepare
+	@. scripts/common.sh && cargo build --release -p hamlyn-capi && capi/install.sh install
+
+uninstall:
+	@capi/install.sh uninstall

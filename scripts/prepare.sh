@@ -78,4 +78,8 @@ if [ "${1-}" = test ]; then
         fi
     fi
     have git || apt_install git
+    # What the tests of the C library need; who cannot install it still runs the others.
+    have c++ || apt_install g++ || loud 'no C++ compiler: the step c will fail'
+    have pkg-config || apt_install pkg-config || loud 'no pkg-config: the step c will fail'
+    have valgrind || apt_install valgrind libc6-dbg || loud 'no valgrind: the step c will fail'
 fi

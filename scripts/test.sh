@@ -71,6 +71,14 @@ examples() {
     [ "$ran" -gt 0 ] || cannot 'there are no examples'
 }
 
+# The C library as its users have it.
+c() {
+    capi/test.sh
+    status=$?
+    [ "$status" != 99 ] || cannot 'there is no C compiler, and none can be installed'
+    return "$status"
+}
+
 # The measuring tool measures; what it measures in so short a run means nothing.
 bench() {
     cargo build --quiet --release --workspace || return 1
@@ -117,7 +125,7 @@ wanted() {
 
 only="$*"
 for step in $only; do
-    case " fmt clippy pure bare doc unit loom miri examples bench tour package " in
+    case " fmt clippy pure bare doc unit loom miri examples c bench tour package " in
         *" $step "*) ;;
         *) loud "no step is called $step"; exit 2 ;;
     esac
@@ -132,6 +140,7 @@ wanted unit && run unit 'unit, property, process and tidy tests'
 wanted loom && run loom 'loom models'
 wanted miri && run miri 'the pure unit tests under Miri'
 wanted examples && run examples 'every example runs to its end'
+wanted c && run c 'the C library, installed: as C, as C++, AddressSanitizer, valgrind'
 wanted bench && run bench 'the measuring tool runs'
 wanted tour && run tour 'hamlyn tour, quickly'
 wanted package && run package 'the library packages, and builds from its package'

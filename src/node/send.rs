@@ -581,6 +581,11 @@ impl Node {
         self.wait_sent(timeout, |node| node.is_reusable(handle))
     }
 
+    /// Messages that wait in the work queues.
+    pub fn queued(&self) -> usize {
+        self.queued
+    }
+
     /// Waits until every queued message has left, at most `timeout`; says whether they have.
     pub fn flush(&mut self, timeout: Option<Duration>) -> Result<bool, SendError> {
         self.wait_sent(timeout, |node| node.queued == 0)

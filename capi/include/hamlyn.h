@@ -1,0 +1,694 @@
+/*
+ * Hamlyn: messages between programs that do not trust one another, at the speed of memory.
+ * For C99 and later, and C++11 and later. Made from the source: do not edit.
+ *
+ * What holds for every function, unless it says otherwise:
+ *
+ * Results. Most functions return an h_status; H_OK is 0. h_error_message() is the text of this
+ * thread's last failure. Outputs, the pointers at the end of the list of arguments, are written
+ * only if the call succeeds. A call that failed has done nothing, and can be made again.
+ *
+ * Arguments. A null or misaligned pointer where one is needed is H_INVALID, with a text that names
+ * it. Data pointers may be null where their length is 0. What cannot be checked is the caller's
+ * duty: that a pointer points to as much as is said, and that a handle has not been freed. Text is
+ * UTF-8 and ends in a zero byte.
+ *
+ * Ownership. What h_.._new and the like return through a pointer to a pointer is freed with the
+ * function of that name, once. h_area_t, h_queue_t, h_slot_t, h_link_t, h_handle_t and h_ticket_t
+ * are values. Nothing that is passed in is kept: it has been copied, or used, when the call
+ * returns.
+ *
+ * Threads. Any number of threads may call with the same node or end point, except that nobody may
+ * be in a call with what is being freed, nor make one afterwards. Calls that wait let the others
+ * work, except where noted.
+ *
+ * Time limits are nanoseconds, as int64_t: 0 does not wait, a negative one (H_FOREVER) waits as
+ * long as it takes. A stopped process is not a dead one, so give limits.
+ *
+ * Mistakes of the library itself are caught and become H_PANIC. No call aborts the process because
+ * of its arguments, or of anything that another process does.
+ *
+ * After fork() nodes and what was made from them are the parent's; the child gets H_FORKED.
+ */
+
+
+#ifndef HAMLYN_H
+#define HAMLYN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/// No time limit.
+#define H_FOREVER -1
+
+/// Bytes of a counter's name, with the zero byte that ends it.
+#define H_COUNTER_NAME_BYTES 64
+
+/// Most bytes of user metadata in a message.
+#define H_METADATA_MAX 60
+
+/// Bytes of a ticket.
+#define H_TICKET_BYTES 44
+
+/// Most bytes of a greeting.
+#define H_GREETING_BYTES_MAX 4096
+
+/// Room for the text of an event, and a zero byte.
+#define H_EVENT_TEXT_BYTES 4097
+
+/// The index of a message in fast mode, which has no metadata entry.
+#define H_INDEX_FAST UINT32_MAX
+
+/// What a call came to. `H_OK` is 0. `h_error_message` says more of every other value.
+///
+/// `H_NOTHING`, `H_FULL` and `H_TIMED_OUT` mean "not now"; the others that the call cannot succeed
+/// as it was made.
+typedef enum {
+    /// Done.
+    H_OK = 0,
+    /// Not now: nothing has arrived, or no event waits. Nothing was taken.
+    H_NOTHING = 1,
+    /// Not now: the link is full and so is the work queue, or the other side has given no room.
+    /// Nothing was sent.
+    H_FULL = 2,
+    /// The time limit is over. Nothing was taken, nothing was sent.
+    H_TIMED_OUT = 3,
+    /// The time limit was over after part of a long message had left. It will never be complete.
+    H_INCOMPLETE = 4,
+    /// An argument is not allowed: null, misaligned, out of range, not UTF-8. Nothing was done.
+    H_INVALID = 5,
+    /// What the argument names is not there: it was removed, or belongs to another node.
+    H_NO_SUCH = 6,
+    /// More bytes than there is room for, or than a ticket, a packet or a greeting allows.
+    H_TOO_LONG = 7,
+    /// As many or as much as the settings, a quota or the system allow.
+    H_LIMIT = 8,
+    /// It is used: a service's name by another process, an area or a queue by slots.
+    H_IN_USE = 9,
+    /// No service has this name, or its process is gone.
+    H_NOT_FOUND = 10,
+    /// Not permitted, or the other side said no.
+    H_REFUSED = 11,
+    /// No link leads there.
+    H_UNREACHABLE = 12,
+    /// The other side closed, or its process died.
+    H_CLOSED = 13,
+    /// The other side broke the rules.
+    H_MISBEHAVED = 14,
+    /// These bytes are no seed, or not one for this.
+    H_SEED = 15,
+    /// The call is not allowed in the state that things are in.
+    H_STATE = 16,
+    /// The process is a child, by fork, of the one that made the node.
+    H_FORKED = 17,
+    /// The system refused.
+    H_SYSTEM = 18,
+    /// A mistake of the library: it panicked, which was caught. Report it, with the text. What was
+    /// called upon is as it was between two steps of the call, and is best freed.
+    H_PANIC = 99,
+} h_status;
+
+/// What an event is.
+typedef enum {
+    /// Somebody wants to connect to a service of h_serve_asking: `request`, `peer`; `text` is its
+    /// greeting.
+    H_EVENT_REQUEST = 0,
+    /// A request was withdrawn before it was answered, or did not become a link: `request`.
+    H_EVENT_REQUEST_GONE = 1,
+    /// A link from another node is there: `link`, `peer`, and `request` if it was asked for.
+    H_EVENT_CONNECTED = 2,
+    /// A link was closed by the other side, which had sent everything: `link`, `unsent`.
+    H_EVENT_CLOSED = 3,
+    /// The process at the other end died: `link`, `unsent`.
+    H_EVENT_DIED = 4,
+    /// The other side closed without a goodbye, with messages that had not left: `link`, `unsent`.
+    H_EVENT_HUNG_UP = 5,
+    /// The other side broke the rules, and this node closed the link: `link`, `unsent`; `text`
+    /// says how.
+    H_EVENT_MISBEHAVED = 6,
+    /// The other side says that this node broke the rules, and closed the link: `link`, `unsent`.
+    H_EVENT_EXPELLED = 7,
+} h_event_kind;
+
+/// What a slot checks of each packet.
+typedef enum {
+    /// The slot's key and bounds.
+    H_MODE_NORMAL = 0,
+    /// Key and limits of the metadata entry as well: senders that do not trust one another.
+    H_MODE_PARANOID = 1,
+    /// As paranoid, and an entry accepts one message until it is armed again: what has arrived can
+    /// no longer change.
+    H_MODE_PARANOID_ONE_SHOT = 2,
+} h_mode;
+
+/// Who may connect to a service.
+typedef enum {
+    /// The same user. The name lies in this user's own directory.
+    H_ACCESS_SAME_USER = 0,
+    /// Members of a group, and the same user. The name lies in the shared directory.
+    H_ACCESS_GROUP = 1,
+    /// Everybody. The name lies in the shared directory.
+    H_ACCESS_ANYONE = 2,
+} h_access;
+
+/// What one process has of Hamlyn: its interface, links, names and waiting. Any number of threads
+/// may use it. A process needs one, and may have several.
+///
+/// After fork() the node is the parent's: the child's calls return H_FORKED and touch nothing, and
+/// h_node_free there does nothing at all. The child can make a node of its own.
+typedef struct h_node_t h_node_t;
+
+/// A setting of a node: its name ("ring_bytes") or variable ("HAMLYN_RING_BYTES"), and its value
+/// as text ("64K"). docs/settings.md has them all.
+typedef struct {
+    /// Which setting.
+    const char *name;
+    /// Its value.
+    const char *value;
+} h_setting_t;
+
+/// A counter.
+typedef struct {
+    /// Its name, ending in a zero byte. SECURITY.md says what those of refusals mean.
+    char name[H_COUNTER_NAME_BYTES];
+    /// Its value.
+    uint64_t value;
+} h_counter_t;
+
+/// A message area of a node: contiguous memory that messages land in. A value, to be copied as one
+/// likes; what was removed is refused where it is used.
+typedef struct {
+    /// For the library.
+    uint64_t bits;
+} h_area_t;
+
+/// A notification queue of a node. A value.
+typedef struct {
+    /// For the library.
+    uint64_t bits;
+} h_queue_t;
+
+/// What a slot is made of. Zero everywhere but in `area` and `queue` is: the whole area, normal
+/// mode, one metadata entry.
+typedef struct {
+    /// The area that messages land in.
+    h_area_t area;
+    /// The queue that they are announced in.
+    h_queue_t queue;
+    /// First byte, from the start of the area.
+    uint64_t base;
+    /// One past the last byte; 0: the end of the area.
+    uint64_t bound;
+    /// Entries of the metadata area, the most messages on their way at once; 0: one.
+    uint32_t metadata_entries;
+    /// An h_mode.
+    uint32_t mode;
+    /// Notifications that may wait in the queue; 0: one for each metadata entry.
+    uint32_t credit;
+} h_slot_config_t;
+
+/// A slot of a node: base and bound of (part of) an area, a key, metadata entries, a queue. A
+/// value.
+typedef struct {
+    /// For the library.
+    uint64_t bits;
+} h_slot_t;
+
+/// The right to send one message: where to, with which key, into which bytes. It is these bytes
+/// and nothing else: they may be copied, sent in a message, written to a file, and used from any
+/// process. Whoever has them has the right; the receiver revokes it by changing the key.
+typedef struct {
+    /// As they travel: little-endian, the same on every machine.
+    uint8_t bytes[H_TICKET_BYTES];
+} h_ticket_t;
+
+/// A link of a node. A value; the name of one that has ended is not used again for long.
+typedef struct {
+    /// For the library.
+    uint64_t bits;
+} h_link_t;
+
+/// Who is at the other end of a link, as the kernel says; -1 for what it does not say, because
+/// the other process is of another namespace.
+typedef struct {
+    /// The user.
+    int64_t uid;
+    /// The group.
+    int64_t gid;
+    /// The process.
+    int64_t pid;
+    /// Its node, as it says itself.
+    uint32_t node;
+} h_peer_t;
+
+/// Something that a program may want to know or decide.
+typedef struct {
+    /// What it is.
+    h_event_kind kind;
+    /// Which link, where the kind says so.
+    h_link_t link;
+    /// Which request, where the kind says so; 0 otherwise.
+    uint64_t request;
+    /// Queued messages that did not leave.
+    uint64_t unsent;
+    /// Who, where the kind says so.
+    h_peer_t peer;
+    /// Bytes of `text`.
+    uint64_t text_length;
+    /// A greeting, or words; a zero byte is behind it.
+    uint8_t text[H_EVENT_TEXT_BYTES];
+} h_event_t;
+
+/// Names a message that was sent, so that h_is_reusable can be asked about its buffer. A value.
+typedef struct {
+    /// For the library.
+    uint64_t bits[3];
+} h_handle_t;
+
+/// Part of a message that is gathered: `length` bytes from `offset` of a send buffer area.
+typedef struct {
+    /// The send buffer area.
+    uint8_t tag;
+    /// First byte.
+    uint64_t offset;
+    /// Number of bytes.
+    uint64_t length;
+} h_piece_t;
+
+/// A message has arrived.
+typedef struct {
+    /// The slot, as h_slot_index names it.
+    uint32_t slot;
+    /// Its metadata entry, or H_INDEX_FAST.
+    uint32_t index;
+    /// In fast mode the word that came with it; else 0.
+    uint32_t word;
+    /// The link over which its last packet came.
+    h_link_t link;
+} h_notification_t;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/// Why this thread's last call that did not return `H_OK` failed: a sentence in English, UTF-8,
+/// that names the value and what is allowed. Never null; empty if no call has failed. A call that
+/// succeeds leaves it as it is.
+///
+/// The text is the library's, and stays until this thread's next call that fails.
+const char *h_error_message(void);
+
+/// The name of a status as it is written in C, such as "H_TIMED_OUT"; for a number that is none,
+/// "(no h_status)". The text is static.
+const char *h_status_name(int32_t status);
+
+/// The version of the library, such as "0.1.0". The text is static.
+const char *h_version(void);
+
+/// Makes a node. Its settings are those of the environment (HAMLYN_*), and in their place the
+/// `count` ones of `settings`, which may be null if `count` is 0. To be freed with h_node_free or
+/// h_close.
+///
+/// In a process that has threads already, the first node takes some 20 ms.
+///
+/// Errors: H_INVALID, a setting that does not exist or is not allowed; H_SYSTEM. Nothing is left
+/// behind.
+h_status h_node_new(const h_setting_t *settings, size_t count, h_node_t **node);
+
+/// Frees a node without waiting: messages that are still queued do not leave, and their number is
+/// lost; see h_close. Every peer is told goodbye, except those for which messages waited. End
+/// points made from the node go on working until they are freed. Null is allowed.
+///
+/// No other thread may be in a call with this node, nor make one afterwards. Pointers into its
+/// areas are no longer valid.
+void h_node_free(h_node_t *node);
+
+/// Closes a node: queued messages leave first, for at most `timeout_ns`; then the node is freed as
+/// by h_node_free, whatever is returned. `unsent`, which may be null, gets how many messages did
+/// not leave.
+///
+/// Errors: H_TIMED_OUT, some did not leave; H_FORKED. `unsent` is written in both cases.
+h_status h_close(h_node_t *node, int64_t timeout_ns, size_t *unsent);
+
+/// Waits until every queued message has left, at most `timeout_ns`, taking in what arrives.
+///
+/// Errors: H_TIMED_OUT, the messages stay queued; H_FORKED.
+h_status h_flush(h_node_t *node, int64_t timeout_ns);
+
+/// The name that tickets for this node carry.
+h_status h_node_id(h_node_t *node, uint32_t *id);
+
+/// Starts the progress thread, unless it runs: it makes the node's calls, so that bytes land and
+/// queued messages leave while the program does something else.
+///
+/// Errors: H_SYSTEM, no thread can be had.
+h_status h_start_progress(h_node_t *node);
+
+/// Stops the progress thread and waits for it.
+h_status h_stop_progress(h_node_t *node);
+
+/// Tells the node that the program lives: packets are not discarded for another `watchdog_ms`.
+/// Only where the setting is not 0 and a progress thread runs.
+h_status h_reset_watchdog(h_node_t *node);
+
+/// Accepts packets: the state of a new node.
+h_status h_enable(h_node_t *node);
+
+/// Takes packets and discards them, counted, until h_enable.
+h_status h_disable(h_node_t *node);
+
+/// Every counter of the node. `count` gets how many there are; if that is more than `capacity`,
+/// only so many are written and H_TOO_LONG is returned. `counters` may be null if `capacity` is 0.
+h_status h_counters(h_node_t *node, h_counter_t *counters, size_t capacity, size_t *count);
+
+/// The value of one counter, by its name.
+///
+/// Errors: H_NO_SUCH, no counter has this name.
+h_status h_counter(h_node_t *node, const char *name, uint64_t *value);
+
+/// What was done or is missing because of this system or its limits: sentences, one to a line,
+/// often none. Copied to `buffer` with a zero byte behind it; `length`, which may be null, gets
+/// the bytes before that.
+///
+/// Errors: H_TOO_LONG, `length` is written.
+h_status h_notes(h_node_t *node, char *buffer, size_t capacity, size_t *length);
+
+/// Makes a message area of `bytes` zero bytes, beginning on a page. It lives until h_area_free,
+/// or as long as the node.
+///
+/// Errors: H_INVALID, 0 bytes or more than an address space; H_LIMIT; H_SYSTEM.
+h_status h_area_new(h_node_t *node, size_t bytes, h_area_t *area);
+
+/// Gives an area's memory back. Pointers into it are no longer valid.
+///
+/// Errors: H_IN_USE, slots name it; H_NO_SUCH. Then nothing was done.
+h_status h_area_free(h_node_t *node, h_area_t area);
+
+/// Where an area's bytes are, and how many; `bytes` may be null. The address stays until the area
+/// is freed or the node goes.
+///
+/// The bytes change when a message is deposited: in calls of h_recv, h_recv_block, h_send_msg,
+/// h_poll and the like, whichever thread makes them, the progress thread included. Bytes for which
+/// no message can be on its way stand still: those of a one-shot entry after its notification, or
+/// those that no ticket names, or all while no thread calls. Reading others meanwhile is a data
+/// race; h_area_read and h_area_write copy while no message lands.
+h_status h_area_data(h_node_t *node, h_area_t area, void **data, size_t *bytes);
+
+/// Copies `length` bytes from `offset` of an area to `to`, while no message lands.
+///
+/// Errors: H_INVALID, outside the area; H_NO_SUCH.
+h_status h_area_read(h_node_t *node, h_area_t area, size_t offset, void *to, size_t length);
+
+/// Copies `length` bytes from `from` to `offset` of an area, while no message lands.
+///
+/// Errors: H_INVALID, outside the area; H_NO_SUCH.
+h_status h_area_write(h_node_t *node,
+                      h_area_t area,
+                      size_t offset,
+                      const void *from,
+                      size_t length);
+
+/// Makes a notification queue of `entries` entries.
+///
+/// Errors: H_INVALID, none or too many entries.
+h_status h_queue_new(h_node_t *node, uint32_t entries, h_queue_t *queue);
+
+/// Removes a queue; notifications that wait in it are lost.
+///
+/// Errors: H_IN_USE, slots notify through it; H_NO_SUCH. Then nothing was done.
+h_status h_queue_free(h_node_t *node, h_queue_t queue);
+
+/// Makes a slot with a fresh random key.
+///
+/// Errors: H_NO_SUCH, the area or queue; H_INVALID, range, entries or mode; H_LIMIT, too many
+/// slots, or too few entries left in the queue.
+h_status h_slot_new(h_node_t *node, const h_slot_config_t *config, h_slot_t *slot);
+
+/// Removes a slot: packets for it are refused from now on.
+h_status h_slot_free(h_node_t *node, h_slot_t slot);
+
+/// The index that a notification names the slot with.
+uint32_t h_slot_index(h_slot_t slot);
+
+/// Gives a slot a new key: every ticket made before is worthless at once, also for packets on
+/// their way. The keys of paranoid entries are changed by h_arm_limits and h_close_entry.
+h_status h_revoke(h_node_t *node, h_slot_t slot);
+
+/// Arms a metadata entry of a normal slot for the next message: what it has counted becomes zero.
+/// If the sender of an unfinished message may still be sending, h_revoke the key first.
+///
+/// Errors: H_STATE, the slot is paranoid; H_NO_SUCH.
+h_status h_arm(h_node_t *node, h_slot_t slot, uint32_t index);
+
+/// Arms a metadata entry of a paranoid slot: a new key, and the bytes from `low` up to but not
+/// including `high`, from the slot's base. Tickets made before are worthless.
+///
+/// Errors: H_INVALID, limits outside the slot; H_STATE, the slot is normal; H_NO_SUCH.
+h_status h_arm_limits(h_node_t *node, h_slot_t slot, uint32_t index, uint64_t low, uint64_t high);
+
+/// Revokes one sender's right: the paranoid entry accepts nothing until it is armed again.
+h_status h_close_entry(h_node_t *node, h_slot_t slot, uint32_t index);
+
+/// The user metadata of the message that an entry received last: up to H_METADATA_MAX bytes,
+/// copied to `buffer`; `length`, which may be null, gets how many.
+///
+/// Errors: H_TOO_LONG, `length` is written; H_NO_SUCH.
+h_status h_metadata(h_node_t *node,
+                    h_slot_t slot,
+                    uint32_t index,
+                    void *buffer,
+                    size_t capacity,
+                    size_t *length);
+
+/// Makes a send buffer area of `bytes` zero bytes, to gather messages from with h_post_send; up
+/// to 8 of them. `tag` gets its name.
+///
+/// Errors: H_LIMIT; H_INVALID, 0 bytes or no tag left; H_SYSTEM.
+h_status h_send_buffer_new(h_node_t *node, size_t bytes, uint8_t *tag);
+
+/// Gives a send buffer area back.
+///
+/// Errors: H_INVALID, a queued message needs it, or there is none; then nothing was done.
+h_status h_send_buffer_free(h_node_t *node, uint8_t tag);
+
+/// Copies `length` bytes from `from` to `offset` of a send buffer area. What a queued message
+/// still needs is sent as it is when its packet leaves; see h_is_reusable.
+///
+/// Errors: H_INVALID, outside the area, or no such area.
+h_status h_send_buffer_write(h_node_t *node,
+                             uint8_t tag,
+                             size_t offset,
+                             const void *from,
+                             size_t length);
+
+/// The ticket that sends one message to entry `index` of a slot.
+///
+/// Errors: H_NO_SUCH; H_STATE, the entry of a paranoid slot is not armed.
+h_status h_ticket(h_node_t *node, h_slot_t slot, uint32_t index, h_ticket_t *ticket);
+
+/// The ticket that sends single packets to a slot in fast mode, with h_send_fast.
+///
+/// Errors: H_NO_SUCH; H_STATE, the slot is paranoid.
+h_status h_fast_ticket(h_node_t *node, h_slot_t slot, h_ticket_t *ticket);
+
+/// Checks that bytes are a ticket's, and says how many data bytes it allows. Whether it is valid
+/// only the receiver knows, when a packet arrives. `capacity` may be null.
+///
+/// Errors: H_INVALID, no ticket.
+h_status h_ticket_capacity(const h_ticket_t *ticket, uint64_t *capacity);
+
+/// The node that a ticket leads to, as h_node_id says it there.
+h_status h_ticket_destination(const h_ticket_t *ticket, uint32_t *id);
+
+/// The same right for the bytes from `offset` on, counted from the ticket's first; `at` may be
+/// `ticket`.
+///
+/// Errors: H_INVALID, no ticket, or outside it.
+h_status h_ticket_at(const h_ticket_t *ticket, uint64_t offset, h_ticket_t *at);
+
+/// The same right without a notification: the data moves and nobody is told. `silent` may be
+/// `ticket`.
+///
+/// Errors: H_INVALID, no ticket.
+h_status h_ticket_silent(const h_ticket_t *ticket, h_ticket_t *silent);
+
+/// Divides a ticket's bytes and its share of the packet counter evenly among `count` parts, up
+/// to 2^20, for helpers that together send one message: it is announced when all have sent theirs,
+/// each once. The ticket itself must no longer be used.
+///
+/// Errors: H_INVALID, no ticket, or one that cannot be divided so.
+h_status h_ticket_split(const h_ticket_t *ticket, h_ticket_t *parts, size_t count);
+
+/// Offers a service: whoever may connect is accepted, also while the program makes no calls, and
+/// gets `greeting`, often a ticket. `access` is an h_access; `group` is used for H_ACCESS_GROUP
+/// only. A node may offer several.
+///
+/// Errors: H_INVALID, no name of a service; H_IN_USE; H_REFUSED; H_TOO_LONG; H_SYSTEM. No name was
+/// taken.
+h_status h_serve(h_node_t *node,
+                 const char *name,
+                 uint32_t access,
+                 uint32_t group,
+                 const void *greeting,
+                 size_t greeting_length);
+
+/// Offers a service for which the program decides who may connect: each one who wants to is an
+/// event, to be answered with h_accept or h_refuse. Otherwise as h_serve.
+h_status h_serve_asking(h_node_t *node, const char *name, uint32_t access, uint32_t group);
+
+/// No longer offers a service; links made through it stay.
+///
+/// Errors: H_NO_SUCH, it was not offered.
+h_status h_stop_serving(h_node_t *node, const char *name);
+
+/// Accepts a request to connect; the other side gets `greeting`. The link appears as an event of
+/// kind H_EVENT_CONNECTED.
+///
+/// Errors: H_NO_SUCH, the request was answered or withdrawn; H_TOO_LONG; H_LIMIT, the request was
+/// refused because there is no room.
+h_status h_accept(h_node_t *node, uint64_t request, const void *greeting, size_t greeting_length);
+
+/// Refuses a request to connect; the other side is told `reason`.
+///
+/// Errors: H_NO_SUCH, the request was answered or withdrawn.
+h_status h_refuse(h_node_t *node, uint64_t request, const char *reason);
+
+/// Connects to the service "[user@]name", waiting at most `timeout_ns`. `greeting` reaches the
+/// server before it decides; what it answers is had with h_greeting. Other threads that use the
+/// node wait meanwhile.
+///
+/// Errors: H_INVALID, no name of a service; H_NOT_FOUND; H_REFUSED; H_LIMIT; H_TIMED_OUT; H_CLOSED;
+/// H_MISBEHAVED; H_TOO_LONG; H_SYSTEM. Nothing is left of the attempt.
+h_status h_connect(h_node_t *node,
+                   const char *name,
+                   const void *greeting,
+                   size_t greeting_length,
+                   int64_t timeout_ns,
+                   h_link_t *link);
+
+/// What the other side sent along when the link was made, often a ticket; also of the links that
+/// ended last. Up to H_GREETING_BYTES_MAX bytes are copied to `buffer`; `length`, which may be
+/// null, gets how many.
+///
+/// Errors: H_TOO_LONG, `length` is written; H_NO_SUCH.
+h_status h_greeting(h_node_t *node, h_link_t link, void *buffer, size_t capacity, size_t *length);
+
+/// Who is at the other end of a link; also of the links that ended last.
+///
+/// Errors: H_NO_SUCH.
+h_status h_peer(h_node_t *node, h_link_t link, h_peer_t *peer);
+
+/// Which path a link takes, and why: a text, copied to `buffer` with a zero byte behind it;
+/// `length`, which may be null, gets the bytes before that.
+///
+/// Errors: H_TOO_LONG, `length` is written; H_NO_SUCH.
+h_status h_explain(h_node_t *node, h_link_t link, char *buffer, size_t capacity, size_t *length);
+
+/// Ends one link. `unsent`, which may be null, gets how many queued messages have not left and
+/// are lost.
+///
+/// Errors: H_NO_SUCH.
+h_status h_disconnect(h_node_t *node, h_link_t link, size_t *unsent);
+
+/// The next event of the node, waiting for it at most `timeout_ns`; 0: not at all.
+///
+/// Errors: H_NOTHING, none waits and the time limit was 0; H_TIMED_OUT.
+h_status h_next_event(h_node_t *node, int64_t timeout_ns, h_event_t *event);
+
+/// A descriptor for epoll, poll and event loops, readable when something may have come after
+/// h_prepare_to_wait said that the program may wait. It stays the node's: do not close it, nor
+/// read from it.
+h_status h_fd(h_node_t *node, int32_t *fd);
+
+/// To be called before waiting on h_fd, when every queue and h_next_event have been emptied.
+/// `may_wait` becomes true: nothing waits, and whatever comes makes the descriptor readable; or
+/// false: something has come, call h_poll.
+h_status h_prepare_to_wait(h_node_t *node, bool *may_wait);
+
+/// Sends one message: `length` bytes of `data` land at the ticket's first byte, and
+/// `metadata_length` bytes of `metadata`, up to H_METADATA_MAX, in the metadata entry. Both have
+/// been copied when the call returns. Waits for room at most `timeout_ns`, taking in what arrives
+/// meanwhile, so that two that send to each other never deadlock. `handle` may be null.
+///
+/// Messages leave in order; packets are counted, not sequenced, so that a metadata entry has one
+/// message on its way at a time, unless each is a single packet.
+///
+/// Errors: H_UNREACHABLE, no link leads to the ticket's node; H_TOO_LONG, for the ticket;
+/// H_CLOSED, the other side went while this was sent; H_TIMED_OUT, nothing has left; H_INCOMPLETE,
+/// part of a long message has left, and the receiver arms the entry again; H_INVALID; H_FORKED.
+/// Whether the ticket is still valid is not told: refusals reveal nothing.
+h_status h_send_msg(h_node_t *node,
+                    const h_ticket_t *ticket,
+                    const void *data,
+                    size_t length,
+                    const void *metadata,
+                    size_t metadata_length,
+                    int64_t timeout_ns,
+                    h_handle_t *handle);
+
+/// h_send_msg without waiting: a message that a link cannot take now is H_FULL, and one that it
+/// could never take at once H_TOO_LONG. A message of up to 256 bytes is queued while the work
+/// queue has room.
+h_status h_try_send_msg(h_node_t *node,
+                        const h_ticket_t *ticket,
+                        const void *data,
+                        size_t length,
+                        const void *metadata,
+                        size_t metadata_length,
+                        h_handle_t *handle);
+
+/// Sends one packet in fast mode: `word` arrives in the notification itself. `ticket` is from
+/// h_fast_ticket of the receiver. Waits for room at most `timeout_ns`; 0: not at all, and H_FULL
+/// says that there is none. `handle` may be null.
+///
+/// Errors: as h_send_msg; H_INVALID, too long for one packet, or no ticket of fast mode.
+h_status h_send_fast(h_node_t *node,
+                     const h_ticket_t *ticket,
+                     const void *data,
+                     size_t length,
+                     uint32_t word,
+                     int64_t timeout_ns,
+                     h_handle_t *handle);
+
+/// Queues a message that is gathered from up to 16 pieces of send buffer areas. It leaves in this
+/// and later calls, or in h_flush; the pieces are needed until h_is_reusable. `handle` may be null.
+///
+/// Errors: H_FULL, the work queue; H_INVALID, a piece outside its area; otherwise as h_send_msg.
+h_status h_post_send(h_node_t *node,
+                     const h_ticket_t *ticket,
+                     const h_piece_t *pieces,
+                     size_t count,
+                     const void *metadata,
+                     size_t metadata_length,
+                     h_handle_t *handle);
+
+/// Whether all bytes of a message have been copied out, so that its buffer may be used again; not
+/// whether it has arrived.
+h_status h_is_reusable(h_node_t *node, const h_handle_t *handle, bool *reusable);
+
+/// The next notification of a queue, if a message has arrived; takes in what waits in the links
+/// if there is none.
+///
+/// Errors: H_NOTHING; H_NO_SUCH; H_FORKED.
+h_status h_recv(h_node_t *node, h_queue_t queue, h_notification_t *notification);
+
+/// Waits for the next notification of a queue, at most `timeout_ns`: spins, yields and sleeps as
+/// the settings say. Any number of threads may wait, for the same or for different queues.
+///
+/// Errors: H_TIMED_OUT; H_NO_SUCH; H_FORKED; H_SYSTEM.
+h_status h_recv_block(h_node_t *node,
+                      h_queue_t queue,
+                      int64_t timeout_ns,
+                      h_notification_t *notification);
+
+/// One turn: takes in what has arrived, a bounded number of packets from each link, and gives
+/// queued packets to links that have room. `taken`, which may be null, gets how many packets were
+/// taken, refused ones included.
+h_status h_poll(h_node_t *node, size_t *taken);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* HAMLYN_H */

@@ -1,0 +1,428 @@
+//! The line between C and Rust: what comes in is checked, what goes out is a status and a text.
+//!
+//! ```text
+//!   C calls h_x(..) --> guard(|| ..) --> get / bytes / text / out: null, alignment, length, UTF-8
+//!                                    --> the library
+//!   h_status  <------------------------  Ok, Failure, or a panic caught
+//!   h_error_message()  <---------------  the failure's text, one for each thread
+//! ```
+//! Never: a panic that unwinds into C; an output that is written although the call failed, except
+//! where the function's documentation says so.
+
+use core::ffi::{CStr, c_char, c_void};
+use core::mem::MaybeUninit;
+use core::time::Duration;
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// What a call came to. `H_OK` is 0. `h_error_message` says more of every other value.
+///
+/// `H_NOTHING`, `H_FULL` and `H_TIMED_OUT` mean "not now"; the others that the call cannot succeed
+/// as it was made.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum h_status {
+    /// Done.
+    H_OK = 0,
+    /// Not now: nothing has arrived, or no event waits. Nothing was taken.
+    H_NOTHING = 1,
+    /// Not now: the link is full and so is the work queue, or the other side has given no room.
+    /// Nothing was sent.
+    H_FULL = 2,
+    /// The time limit is over. Nothing was taken, nothing was sent.
+    H_TIMED_OUT = 3,
+    /// The time limit was over after part of a long message had left. It will never be complete.
+    H_INCOMPLETE = 4,
+    /// An argument is not allowed: null, misaligned, out of range, not UTF-8. Nothing was done.
+    H_INVALID = 5,
+    /// What the argument names is not there: it was removed, or belongs to another node.
+    H_NO_SUCH = 6,
+    /// More bytes than there is room for, or than a ticket, a packet or a greeting allows.
+    H_TOO_LONG = 7,
+    /// As many or as much as the settings, a quota or the system allow.
+    H_LIMIT = 8,
+    /// It is used: a service's name by another process, an area or a queue by slots.
+    H_IN_USE = 9,
+    /// No service has this name, or its process is gone.
+    H_NOT_FOUND = 10,
+    /// Not permitted, or the other side said no.
+    H_REFUSED = 11,
+    /// No link leads there.
+    H_UNREACHABLE = 12,
+    /// The other side closed, or its process died.
+    H_CLOSED = 13,
+    /// The other side broke the rules.
+    H_MISBEHAVED = 14,
+    /// These bytes are no seed, or not one for this.
+    H_SEED = 15,
+    /// The call is not allowed in the state that things are in.
+    H_STATE = 16,
+    /// The process is a child, by fork, of the one that made the node.
+    H_FORKED = 17,
+    /// The system refused.
+    H_SYSTEM = 18,
+    /// A mistake of the library: it panicked, which was caught. Report it, with the text. What was
+    /// called upon is as it was between two steps of the call, and is best freed.
+    H_PANIC = 99,
+}
+
+use h_status::*;
+
+/// A call that did not succeed.
+#[derive(Debug)]
+pub struct Failure {
+    pub status: h_status,
+    text: Cow<'static, str>,
+}
+
+/// What the body of an exported function comes to.
+pub type Done<T = ()> = Result<T, Failure>;
+
+impl Failure {
+    pub fn new(status: h_status, text: impl Into<Cow<'static, str>>) -> Self {
+        Self { status, text: text.into() }
+    }
+
+    pub fn invalid(text: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(H_INVALID, text)
+    }
+}
+
+thread_local! {
+    /// The text of this thread's last failure, ending in a zero byte. Used again, so that a
+    /// failure in a loop allocates nothing.
+    static MESSAGE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+fn tell(text: &str) {
+    // A thread that is ending has no message any more.
+    let _ = MESSAGE.try_with(|message| {
+        let mut message = message.borrow_mut();
+        message.clear();
+        message.extend(text.bytes().map(|b| if b == 0 { b'?' } else { b }));
+        message.push(0);
+    });
+}
+
+/// Why this thread's last call that did not return `H_OK` failed: a sentence in English, UTF-8,
+/// that names the value and what is allowed. Never null; empty if no call has failed. A call that
+/// succeeds leaves it as it is.
+///
+/// The text is the library's, and stays until this thread's next call that fails.
+#[unsafe(no_mangle)]
+pub extern "C" fn h_error_message() -> *const c_char {
+    let text = MESSAGE.try_with(|message| {
+        let message = message.borrow();
+        if message.is_empty() { c"".as_ptr() } else { message.as_ptr().cast() }
+    });
+    text.unwrap_or(c"".as_ptr())
+}
+
+/// The name of a status as it is written in C, such as "H_TIMED_OUT"; for a number that is none,
+/// "(no h_status)". The text is static.
+#[unsafe(no_mangle)]
+pub extern "C" fn h_status_name(status: i32) -> *const c_char {
+    let name = match status {
+        0 => c"H_OK",
+        1 => c"H_NOTHING",
+        2 => c"H_FULL",
+        3 => c"H_TIMED_OUT",
+        4 => c"H_INCOMPLETE",
+        5 => c"H_INVALID",
+        6 => c"H_NO_SUCH",
+        7 => c"H_TOO_LONG",
+        8 => c"H_LIMIT",
+        9 => c"H_IN_USE",
+        10 => c"H_NOT_FOUND",
+        11 => c"H_REFUSED",
+        12 => c"H_UNREACHABLE",
+        13 => c"H_CLOSED",
+        14 => c"H_MISBEHAVED",
+        15 => c"H_SEED",
+        16 => c"H_STATE",
+        17 => c"H_FORKED",
+        18 => c"H_SYSTEM",
+        99 => c"H_PANIC",
+        _ => c"(no h_status)",
+    };
+    name.as_ptr()
+}
+
+/// Runs the body of an exported function. What it panics with becomes `H_PANIC`.
+pub fn guard(body: impl FnOnce() -> Done) -> h_status {
+    // Unwind safety: what the body borrows is a node or an end point, whose locks treat a panic as
+    // a valid state between two steps.
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => H_OK,
+        Ok(Err(failure)) => {
+            tell(&failure.text);
+            failure.status
+        }
+        Err(payload) => {
+            let text = match (payload.downcast_ref::<&str>(), payload.downcast_ref::<String>()) {
+                (Some(text), _) => text,
+                (_, Some(text)) => text.as_str(),
+                _ => "(no text)",
+            };
+            tell(&format!("a mistake of the library: {text}"));
+            // Its destructor might panic again.
+            core::mem::forget(payload);
+            H_PANIC
+        }
+    }
+}
+
+fn check<T>(pointer: *const T, name: &str) -> Done {
+    if pointer.is_null() {
+        return Err(Failure::invalid(format!("{name} is null")));
+    }
+    if !pointer.is_aligned() {
+        let align = align_of::<T>();
+        return Err(Failure::invalid(format!(
+            "{name} is {pointer:p}, and must be a multiple of {align}"
+        )));
+    }
+    Ok(())
+}
+
+/// An argument that points to something to be read.
+///
+/// # Safety
+/// If it is neither null nor misaligned, it points to a valid `T` that nobody changes during `'a`.
+pub unsafe fn get<'a, T>(pointer: *const T, name: &str) -> Done<&'a T> {
+    check(pointer, name)?;
+    // SAFETY: not null and aligned, as just checked; the rest is the caller's.
+    Ok(unsafe { &*pointer })
+}
+
+/// An argument that points to something that becomes the call's output.
+///
+/// # Safety
+/// If it is neither null nor misaligned, it points to memory for a `T` that nobody else uses
+/// during `'a`.
+pub unsafe fn out<'a, T>(pointer: *mut T, name: &str) -> Done<&'a mut MaybeUninit<T>> {
+    check(pointer, name)?;
+    // SAFETY: not null and aligned, as just checked; the rest is the caller's.
+    Ok(unsafe { &mut *pointer.cast() })
+}
+
+/// An output that is not wanted when null.
+///
+/// # Safety
+/// As [`out`].
+pub unsafe fn out_or_null<'a, T>(
+    pointer: *mut T,
+    name: &str,
+) -> Done<Option<&'a mut MaybeUninit<T>>> {
+    if pointer.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: the caller's.
+    unsafe { out(pointer, name) }.map(Some)
+}
+
+/// Writes an output that may not be wanted.
+pub fn put<T>(place: Option<&mut MaybeUninit<T>>, value: T) {
+    if let Some(place) = place {
+        place.write(value);
+    }
+}
+
+fn check_length<T>(pointer: *const T, length: usize, name: &str) -> Done {
+    check(pointer, name)?;
+    // An object has at most so many bytes; without this the slice would be a lie.
+    let fits = length.checked_mul(size_of::<T>()).is_some_and(|bytes| bytes <= isize::MAX as usize);
+    if fits {
+        Ok(())
+    } else {
+        Err(Failure::invalid(format!("{name} cannot have {length} elements: too many for memory")))
+    }
+}
+
+/// `length` elements to be read; null is allowed when there are none.
+///
+/// # Safety
+/// If it is neither null nor misaligned, `length` valid elements are there, and nobody changes
+/// them during `'a`.
+pub unsafe fn elements<'a, T>(pointer: *const T, length: usize, name: &str) -> Done<&'a [T]> {
+    if length == 0 {
+        return Ok(&[]);
+    }
+    check_length(pointer, length, name)?;
+    // SAFETY: not null, aligned, no longer than an object can be; the rest is the caller's.
+    Ok(unsafe { core::slice::from_raw_parts(pointer, length) })
+}
+
+/// `length` elements to be written; null is allowed when there are none.
+///
+/// # Safety
+/// If it is neither null nor misaligned, there is memory for `length` elements that nobody else
+/// uses during `'a`.
+pub unsafe fn elements_out<'a, T>(
+    pointer: *mut T,
+    length: usize,
+    name: &str,
+) -> Done<&'a mut [MaybeUninit<T>]> {
+    if length == 0 {
+        return Ok(&mut []);
+    }
+    check_length(pointer.cast_const(), length, name)?;
+    // SAFETY: not null, aligned, no longer than an object can be; the rest is the caller's.
+    Ok(unsafe { core::slice::from_raw_parts_mut(pointer.cast(), length) })
+}
+
+/// Bytes to be read.
+///
+/// # Safety
+/// As [`elements`].
+pub unsafe fn bytes<'a>(pointer: *const c_void, length: usize, name: &str) -> Done<&'a [u8]> {
+    // SAFETY: the caller's.
+    unsafe { elements(pointer.cast(), length, name) }
+}
+
+/// Text that ends in a zero byte.
+///
+/// # Safety
+/// If it is not null, it points to bytes that end in a zero byte, and nobody changes them during
+/// `'a`.
+pub unsafe fn text<'a>(pointer: *const c_char, name: &str) -> Done<&'a str> {
+    check(pointer, name)?;
+    // SAFETY: not null, as just checked; the rest is the caller's.
+    let text = unsafe { CStr::from_ptr(pointer) };
+    text.to_str().map_err(|e| Failure::invalid(format!("{name} is not UTF-8: {e}")))
+}
+
+/// Bytes that the caller gets a copy of: as many as there are, or an error that says how many.
+pub struct Copied<'a> {
+    buffer: &'a mut [MaybeUninit<u8>],
+    length: Option<&'a mut MaybeUninit<usize>>,
+}
+
+impl<'a> Copied<'a> {
+    /// # Safety
+    /// As [`elements_out`] for `buffer` and [`out`] for `length`.
+    pub unsafe fn new(buffer: *mut c_void, capacity: usize, length: *mut usize) -> Done<Self> {
+        // SAFETY: the caller's.
+        unsafe {
+            Ok(Self {
+                buffer: elements_out(buffer.cast(), capacity, "buffer")?,
+                length: out_or_null(length, "length")?,
+            })
+        }
+    }
+
+    /// The length is written also when the buffer is too small, so that the caller can make a
+    /// larger one.
+    pub fn put(self, bytes: &[u8]) -> Done {
+        put(self.length, bytes.len());
+        let Some(place) = self.buffer.get_mut(..bytes.len()) else {
+            let (have, needed) = (self.buffer.len(), bytes.len());
+            return Err(Failure::new(
+                H_TOO_LONG,
+                format!("the buffer has {have} bytes, and {needed} are needed"),
+            ));
+        };
+        for (to, from) in place.iter_mut().zip(bytes) {
+            to.write(*from);
+        }
+        Ok(())
+    }
+
+    /// Text, and the zero byte that ends it, which the length does not count.
+    pub fn put_text(self, text: &str) -> Done {
+        put(self.length, text.len());
+        let (have, needed) = (self.buffer.len(), text.len() + 1);
+        if have < needed {
+            return Err(Failure::new(
+                H_TOO_LONG,
+                format!("the buffer has {have} bytes, and {needed} are needed"),
+            ));
+        }
+        let bytes = text.bytes().map(|b| if b == 0 { b'?' } else { b });
+        for (to, from) in self.buffer.iter_mut().zip(bytes.chain([0])) {
+            to.write(from);
+        }
+        Ok(())
+    }
+}
+
+/// No time limit.
+pub const H_FOREVER: i64 = -1;
+
+/// A time limit in nanoseconds; negative: none.
+pub fn limit(timeout_ns: i64) -> Option<Duration> {
+    u64::try_from(timeout_ns).ok().map(Duration::from_nanos)
+}
+
+/// A time limit where the library needs one: without, it is so long that nobody sees its end.
+pub fn limit_or_long(timeout_ns: i64) -> Duration {
+    limit(timeout_ns).unwrap_or(Duration::from_secs(100 * 365 * 86_400))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_becomes_a_status_with_its_text() {
+        let hook = std::panic::take_hook();
+        std::panic::set_hook(Box::new(|_| {}));
+        let status = guard(|| panic!("number {}", 7));
+        std::panic::set_hook(hook);
+        assert_eq!(status, H_PANIC);
+        // SAFETY: the text is this thread's, which makes no call meanwhile.
+        let text = unsafe { CStr::from_ptr(h_error_message()) };
+        assert_eq!(text.to_str().unwrap(), "a mistake of the library: number 7");
+    }
+
+    #[test]
+    fn null_misaligned_and_impossible_arguments_are_named() {
+        let word = [0u64; 2];
+        let odd = word.as_ptr().cast::<u8>().wrapping_add(1).cast::<u64>();
+        // SAFETY: neither is followed: one is null, the other misaligned, the third too long.
+        let refused = unsafe {
+            [
+                get::<u64>(core::ptr::null(), "first").unwrap_err(),
+                get(odd, "second").unwrap_err(),
+                elements(word.as_ptr(), usize::MAX, "third").unwrap_err(),
+            ]
+        };
+        for (failure, name) in refused.iter().zip(["first is null", "second is 0x", "third cannot"])
+        {
+            assert_eq!(failure.status, H_INVALID);
+            assert!(failure.text.starts_with(name), "{}", failure.text);
+        }
+    }
+
+    #[test]
+    fn every_status_has_its_name() {
+        // SAFETY: the texts are static.
+        let name = |n| unsafe { CStr::from_ptr(h_status_name(n)) }.to_str().unwrap();
+        for status in [
+            H_OK,
+            H_NOTHING,
+            H_FULL,
+            H_TIMED_OUT,
+            H_INCOMPLETE,
+            H_INVALID,
+            H_NO_SUCH,
+            H_TOO_LONG,
+            H_LIMIT,
+            H_IN_USE,
+            H_NOT_FOUND,
+            H_REFUSED,
+            H_UNREACHABLE,
+            H_CLOSED,
+            H_MISBEHAVED,
+            H_SEED,
+            H_STATE,
+            H_FORKED,
+            H_SYSTEM,
+            H_PANIC,
+        ] {
+            assert_eq!(name(status as i32), format!("{status:?}"));
+        }
+        assert_eq!(name(77), "(no h_status)");
+    }
+}

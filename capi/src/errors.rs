@@ -1,0 +1,160 @@
+//! Which status each error of the library becomes. The text is the error's own.
+
+use crate::boundary::{Failure, h_status, h_status::*};
+use hamlyn::config::ConfigError;
+use hamlyn::control::{self, AcceptError, FindError, NameError, Reason, ServeError, StartError};
+use hamlyn::interface::terminus::PostError;
+use hamlyn::interface::{AreaError, QueueError, SlotError};
+use hamlyn::node::{
+    BuildError, ConnectError, Forked, LinkError, MemoryError, NoSuchTerminus, OfferError,
+    RecvError, SendError,
+};
+use hamlyn::os::memory;
+use hamlyn::wire::{ShareError, TicketError};
+
+trait Status {
+    fn status(&self) -> h_status;
+}
+
+macro_rules! statuses {
+    ($($error:ty: $value:ident => $status:expr;)+) => {$(
+        impl Status for $error {
+            fn status(&self) -> h_status {
+                let $value = self;
+                $status
+            }
+        }
+        impl From<$error> for Failure {
+            fn from(e: $error) -> Self {
+                Failure::new(e.status(), e.to_string())
+            }
+        }
+    )+};
+}
+
+statuses! {
+    std::io::Error: _e => H_SYSTEM;
+    Forked: _e => H_FORKED;
+    ConfigError: _e => H_INVALID;
+    StartError: e => match e {
+        StartError::Config(e) => e.status(),
+        StartError::Os { .. } => H_SYSTEM,
+    };
+    BuildError: e => match e {
+        BuildError::Config(e) => e.status(),
+        BuildError::Start(e) => e.status(),
+        BuildError::Os { .. } => H_SYSTEM,
+    };
+    NameError: _e => H_INVALID;
+    ServeError: e => match e {
+        ServeError::InUse(_) | ServeError::NotASocket(_) => H_IN_USE,
+        ServeError::NotPermitted { .. } => H_REFUSED,
+        ServeError::PathTooLong { .. } | ServeError::GreetingTooLong(_) => H_TOO_LONG,
+        ServeError::Busy(_) => H_IN_USE,
+        ServeError::Forked => H_FORKED,
+        ServeError::Directory(_) | ServeError::Os { .. } => H_SYSTEM,
+    };
+    OfferError: e => match e {
+        OfferError::Name(e) => e.status(),
+        OfferError::Serve(e) => e.status(),
+    };
+    memory::AreaError: e => match e {
+        memory::AreaError::Empty | memory::AreaError::TooLarge(_) => H_INVALID,
+        memory::AreaError::Os { .. } => H_SYSTEM,
+    };
+    AreaError: e => match e {
+        AreaError::NoSuchArea(_) => H_NO_SUCH,
+        AreaError::InUse { .. } => H_IN_USE,
+        AreaError::TooMany(_) => H_LIMIT,
+    };
+    MemoryError: e => match e {
+        MemoryError::Memory(e) => e.status(),
+        MemoryError::Area(e) => e.status(),
+        MemoryError::TooManyBytes { .. } => H_LIMIT,
+        MemoryError::Post(e) => e.status(),
+        MemoryError::Terminus(e) => e.status(),
+    };
+    NoSuchTerminus: _e => H_NO_SUCH;
+    QueueError: e => match e {
+        QueueError::NoSuchQueue(_) => H_NO_SUCH,
+        QueueError::Size(_) => H_INVALID,
+        QueueError::NotEnoughEntries { .. } => H_LIMIT,
+        QueueError::InUse(_) => H_IN_USE,
+        QueueError::ConsumerTaken(_) => H_STATE,
+    };
+    SlotError: e => match e {
+        SlotError::NoSuchSlot(_) | SlotError::NoSuchEntry { .. } => H_NO_SUCH,
+        SlotError::Area(e) => e.status(),
+        SlotError::Queue(e) => e.status(),
+        SlotError::RangeOutsideArea { .. }
+        | SlotError::LimitsOutsideSlot { .. }
+        | SlotError::EntryCount(_) => H_INVALID,
+        SlotError::WrongMode { .. } | SlotError::NotArmed(_) => H_STATE,
+        SlotError::TooMany(_) => H_LIMIT,
+    };
+    ShareError: _e => H_INVALID;
+    TicketError: _e => H_INVALID;
+    PostError: e => match e {
+        PostError::QueueFull(_) => H_FULL,
+        PostError::TooLong { .. } => H_TOO_LONG,
+        _ => H_INVALID,
+    };
+    SendError: e => match e {
+        SendError::Full => H_FULL,
+        SendError::Unreachable(_) => H_UNREACHABLE,
+        SendError::TooLongToTry { .. } => H_TOO_LONG,
+        SendError::LinkEnded(_) => H_CLOSED,
+        SendError::TimedOut { unfinished: None } => H_TIMED_OUT,
+        SendError::TimedOut { unfinished: Some(_) } => H_INCOMPLETE,
+        SendError::Post(e) => e.status(),
+        SendError::Terminus(e) => e.status(),
+        SendError::Forked(e) => e.status(),
+        SendError::Wait(_) => H_SYSTEM,
+    };
+    RecvError: e => match e {
+        RecvError::TimedOut => H_TIMED_OUT,
+        RecvError::Queue(e) => e.status(),
+        RecvError::Forked(e) => e.status(),
+        RecvError::Wait(_) => H_SYSTEM,
+    };
+    LinkError: _e => H_NO_SUCH;
+    Reason: e => match e {
+        Reason::Connections | Reason::Bytes | Reason::Links => H_LIMIT,
+        _ => H_REFUSED,
+    };
+    AcceptError: e => match e {
+        AcceptError::NoSuchRequest(_) => H_NO_SUCH,
+        AcceptError::GreetingTooLong(_) => H_TOO_LONG,
+        AcceptError::Refused(reason) => reason.status(),
+        AcceptError::Forked => H_FORKED,
+    };
+    FindError: e => match e {
+        FindError::NotFound { .. } => H_NOT_FOUND,
+        FindError::Directory(_) => H_SYSTEM,
+        FindError::PathTooLong { .. } => H_TOO_LONG,
+    };
+    control::ConnectError: e => match e {
+        control::ConnectError::Find(e) => e.status(),
+        control::ConnectError::Stale(_) => H_NOT_FOUND,
+        control::ConnectError::NotPermitted(_)
+        | control::ConnectError::WrongUser { .. }
+        | control::ConnectError::Version { .. } => H_REFUSED,
+        control::ConnectError::TimedOut(_) => H_TIMED_OUT,
+        control::ConnectError::Refused { reason, .. } => reason.status(),
+        control::ConnectError::Gone(_) => H_CLOSED,
+        control::ConnectError::Misbehaved(_) | control::ConnectError::Memory(_) => H_MISBEHAVED,
+        control::ConnectError::Links(_) => H_LIMIT,
+        control::ConnectError::GreetingTooLong(_) => H_TOO_LONG,
+        control::ConnectError::Forked => H_FORKED,
+        control::ConnectError::Os { .. } => H_SYSTEM,
+    };
+    ConnectError: e => match e {
+        ConnectError::Name(e) => e.status(),
+        ConnectError::Control(e) => e.status(),
+        ConnectError::TooManyLinks(_) => H_LIMIT,
+        ConnectError::Identity(_) => H_MISBEHAVED,
+        ConnectError::Vanished => H_CLOSED,
+        ConnectError::Watch(_) => H_SYSTEM,
+        ConnectError::Forked(e) => e.status(),
+    };
+}

@@ -1,0 +1,32 @@
+//! **libhamlyn**: Hamlyn for C and C++. `include/hamlyn.h` is made from this package by cbindgen
+//! (`tests/header.rs`), and installed with the libraries by `make install`.
+//!
+//! - `boundary`: statuses, messages, checks of arguments, panics caught.
+//! - `errors`: which status each error of the library becomes.
+//! - `node`, `memory`, `tickets`, `links`, `messages`: the paper's calls.
+//!
+//! The contract of every exported function is at the head of `hamlyn.h`; it is C's to keep. A
+//! pointer is null or points to what the declaration says; handles to nodes and end points come
+//! from this library and have not been freed. What can be checked of an argument is checked, and
+//! nothing is read or written through it before.
+
+#![allow(non_camel_case_types)]
+// Each exported function is unsafe to call for the same reason, the contract above, and its body
+// relies on nothing else: it hands its arguments to the checks of `boundary` at once. Saying so in
+// each would drown what matters.
+#![allow(unsafe_op_in_unsafe_fn)]
+
+mod boundary;
+mod errors;
+mod links;
+mod memory;
+mod messages;
+mod node;
+mod tickets;
+
+pub use boundary::{H_FOREVER, h_error_message, h_status, h_status_name};
+pub use links::*;
+pub use memory::*;
+pub use messages::*;
+pub use node::*;
+pub use tickets::*;

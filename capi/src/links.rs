@@ -1,0 +1,439 @@
+//! Names and links: serving, connecting, who is there, events.
+
+use crate::boundary::{
+    Copied, Done, Failure, bytes, get, guard, h_status, h_status::*, limit, limit_or_long, out,
+    out_or_null, put, text,
+};
+use crate::node::h_node_t;
+use core::ffi::{c_char, c_void};
+use core::time::Duration;
+use hamlyn::control::RequestId;
+use hamlyn::node::{CloseReason, Event};
+use hamlyn::{Accept, Access, LinkId, Peer};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::os::fd::AsRawFd;
+use std::time::Instant;
+
+/// A link of a node. A value; the name of one that has ended is not used again for long.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct h_link_t {
+    /// For the library.
+    pub bits: u64,
+}
+
+impl From<LinkId> for h_link_t {
+    fn from(id: LinkId) -> Self {
+        Self { bits: (id.index as u64) << 16 | id.generation as u64 }
+    }
+}
+
+impl h_link_t {
+    pub(crate) fn id(self) -> LinkId {
+        LinkId { index: (self.bits >> 16) as u32, generation: self.bits as u16 }
+    }
+}
+
+/// Who may connect to a service.
+#[repr(C)]
+pub enum h_access {
+    /// The same user. The name lies in this user's own directory.
+    H_ACCESS_SAME_USER = 0,
+    /// Members of a group, and the same user. The name lies in the shared directory.
+    H_ACCESS_GROUP = 1,
+    /// Everybody. The name lies in the shared directory.
+    H_ACCESS_ANYONE = 2,
+}
+
+pub(crate) fn access_of(access: u32, group: u32) -> Done<Access> {
+    match access {
+        0 => Ok(Access::SameUser),
+        1 => Ok(Access::Group(group)),
+        2 => Ok(Access::Anyone),
+        n => Err(Failure::invalid(format!("access is {n}, and must be one of h_access, 0 to 2"))),
+    }
+}
+
+/// Most bytes of a greeting.
+pub const H_GREETING_BYTES_MAX: usize = 4096;
+const _: () = assert!(H_GREETING_BYTES_MAX == hamlyn::control::GREETING_BYTES_MAX);
+
+/// Offers a service: whoever may connect is accepted, also while the program makes no calls, and
+/// gets `greeting`, often a ticket. `access` is an h_access; `group` is used for H_ACCESS_GROUP
+/// only. A node may offer several.
+///
+/// Errors: H_INVALID, no name of a service; H_IN_USE; H_REFUSED; H_TOO_LONG; H_SYSTEM. No name was
+/// taken.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_serve(
+    node: *mut h_node_t,
+    name: *const c_char,
+    access: u32,
+    group: u32,
+    greeting: *const c_void,
+    greeting_length: usize,
+) -> h_status {
+    guard(|| {
+        let (node, name) = (get(node, "node")?, text(name, "name")?);
+        let access = access_of(access, group)?;
+        let greeting = bytes(greeting, greeting_length, "greeting")?.to_vec();
+        Ok(node.lock()?.serve(name, access, Accept::Automatic(greeting))?)
+    })
+}
+
+/// Offers a service for which the program decides who may connect: each one who wants to is an
+/// event, to be answered with h_accept or h_refuse. Otherwise as h_serve.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_serve_asking(
+    node: *mut h_node_t,
+    name: *const c_char,
+    access: u32,
+    group: u32,
+) -> h_status {
+    guard(|| {
+        let (node, name) = (get(node, "node")?, text(name, "name")?);
+        let access = access_of(access, group)?;
+        Ok(node.lock()?.serve(name, access, Accept::Ask)?)
+    })
+}
+
+/// No longer offers a service; links made through it stay.
+///
+/// Errors: H_NO_SUCH, it was not offered.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_stop_serving(node: *mut h_node_t, name: *const c_char) -> h_status {
+    guard(|| {
+        let (node, name) = (get(node, "node")?, text(name, "name")?);
+        if node.lock()?.stop_serving(name) {
+            return Ok(());
+        }
+        Err(Failure::new(H_NO_SUCH, format!("this node offers no service called {name:?}")))
+    })
+}
+
+/// Accepts a request to connect; the other side gets `greeting`. The link appears as an event of
+/// kind H_EVENT_CONNECTED.
+///
+/// Errors: H_NO_SUCH, the request was answered or withdrawn; H_TOO_LONG; H_LIMIT, the request was
+/// refused because there is no room.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_accept(
+    node: *mut h_node_t,
+    request: u64,
+    greeting: *const c_void,
+    greeting_length: usize,
+) -> h_status {
+    guard(|| {
+        let node = get(node, "node")?;
+        let greeting = bytes(greeting, greeting_length, "greeting")?;
+        Ok(node.lock()?.accept(RequestId(request), greeting)?)
+    })
+}
+
+/// Refuses a request to connect; the other side is told `reason`.
+///
+/// Errors: H_NO_SUCH, the request was answered or withdrawn.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_refuse(
+    node: *mut h_node_t,
+    request: u64,
+    reason: *const c_char,
+) -> h_status {
+    guard(|| {
+        let (node, reason) = (get(node, "node")?, text(reason, "reason")?);
+        Ok(node.lock()?.refuse(RequestId(request), reason)?)
+    })
+}
+
+/// Connects to the service "[user@]name", waiting at most `timeout_ns`. `greeting` reaches the
+/// server before it decides; what it answers is had with h_greeting. Other threads that use the
+/// node wait meanwhile.
+///
+/// Errors: H_INVALID, no name of a service; H_NOT_FOUND; H_REFUSED; H_LIMIT; H_TIMED_OUT; H_CLOSED;
+/// H_MISBEHAVED; H_TOO_LONG; H_SYSTEM. Nothing is left of the attempt.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_connect(
+    node: *mut h_node_t,
+    name: *const c_char,
+    greeting: *const c_void,
+    greeting_length: usize,
+    timeout_ns: i64,
+    link: *mut h_link_t,
+) -> h_status {
+    guard(|| {
+        let (node, name) = (get(node, "node")?, text(name, "name")?);
+        let greeting = bytes(greeting, greeting_length, "greeting")?;
+        let link = out(link, "link")?;
+        link.write(node.lock()?.connect(name, greeting, limit_or_long(timeout_ns))?.into());
+        Ok(())
+    })
+}
+
+/// What the other side sent along when the link was made, often a ticket; also of the links that
+/// ended last. Up to H_GREETING_BYTES_MAX bytes are copied to `buffer`; `length`, which may be
+/// null, gets how many.
+///
+/// Errors: H_TOO_LONG, `length` is written; H_NO_SUCH.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_greeting(
+    node: *mut h_node_t,
+    link: h_link_t,
+    buffer: *mut c_void,
+    capacity: usize,
+    length: *mut usize,
+) -> h_status {
+    guard(|| {
+        let node = get(node, "node")?;
+        let copied = Copied::new(buffer, capacity, length)?;
+        copied.put(node.lock()?.greeting(link.id())?)
+    })
+}
+
+/// Who is at the other end of a link, as the kernel says; -1 for what it does not say, because
+/// the other process is of another namespace.
+#[repr(C)]
+pub struct h_peer_t {
+    /// The user.
+    pub uid: i64,
+    /// The group.
+    pub gid: i64,
+    /// The process.
+    pub pid: i64,
+    /// Its node, as it says itself.
+    pub node: u32,
+}
+
+impl From<&Peer> for h_peer_t {
+    fn from(peer: &Peer) -> Self {
+        let known = |id: Option<u32>| id.map_or(-1, i64::from);
+        Self { uid: known(peer.uid), gid: known(peer.gid), pid: known(peer.pid), node: peer.node.0 }
+    }
+}
+
+/// Who is at the other end of a link; also of the links that ended last.
+///
+/// Errors: H_NO_SUCH.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_peer(
+    node: *mut h_node_t,
+    link: h_link_t,
+    peer: *mut h_peer_t,
+) -> h_status {
+    guard(|| {
+        let (node, peer) = (get(node, "node")?, out(peer, "peer")?);
+        peer.write(node.lock()?.peer(link.id())?.into());
+        Ok(())
+    })
+}
+
+/// Which path a link takes, and why: a text, copied to `buffer` with a zero byte behind it;
+/// `length`, which may be null, gets the bytes before that.
+///
+/// Errors: H_TOO_LONG, `length` is written; H_NO_SUCH.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_explain(
+    node: *mut h_node_t,
+    link: h_link_t,
+    buffer: *mut c_char,
+    capacity: usize,
+    length: *mut usize,
+) -> h_status {
+    guard(|| {
+        let node = get(node, "node")?;
+        let copied = Copied::new(buffer.cast(), capacity, length)?;
+        let text = node.lock()?.explain(link.id())?;
+        copied.put_text(&text)
+    })
+}
+
+/// Ends one link. `unsent`, which may be null, gets how many queued messages have not left and
+/// are lost.
+///
+/// Errors: H_NO_SUCH.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_disconnect(
+    node: *mut h_node_t,
+    link: h_link_t,
+    unsent: *mut usize,
+) -> h_status {
+    guard(|| {
+        let node = get(node, "node")?;
+        let unsent = out_or_null(unsent, "unsent")?;
+        let lost = node.lock()?.disconnect(link.id())?;
+        put(unsent, lost);
+        Ok(())
+    })
+}
+
+/// What an event is.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum h_event_kind {
+    /// Somebody wants to connect to a service of h_serve_asking: `request`, `peer`; `text` is its
+    /// greeting.
+    H_EVENT_REQUEST = 0,
+    /// A request was withdrawn before it was answered, or did not become a link: `request`.
+    H_EVENT_REQUEST_GONE = 1,
+    /// A link from another node is there: `link`, `peer`, and `request` if it was asked for.
+    H_EVENT_CONNECTED = 2,
+    /// A link was closed by the other side, which had sent everything: `link`, `unsent`.
+    H_EVENT_CLOSED = 3,
+    /// The process at the other end died: `link`, `unsent`.
+    H_EVENT_DIED = 4,
+    /// The other side closed without a goodbye, with messages that had not left: `link`, `unsent`.
+    H_EVENT_HUNG_UP = 5,
+    /// The other side broke the rules, and this node closed the link: `link`, `unsent`; `text`
+    /// says how.
+    H_EVENT_MISBEHAVED = 6,
+    /// The other side says that this node broke the rules, and closed the link: `link`, `unsent`.
+    H_EVENT_EXPELLED = 7,
+}
+
+use h_event_kind::*;
+
+/// Room for the text of an event, and a zero byte.
+pub const H_EVENT_TEXT_BYTES: usize = 4097;
+const _: () = assert!(H_EVENT_TEXT_BYTES == H_GREETING_BYTES_MAX + 1);
+
+/// Something that a program may want to know or decide.
+#[repr(C)]
+pub struct h_event_t {
+    /// What it is.
+    pub kind: h_event_kind,
+    /// Which link, where the kind says so.
+    pub link: h_link_t,
+    /// Which request, where the kind says so; 0 otherwise.
+    pub request: u64,
+    /// Queued messages that did not leave.
+    pub unsent: u64,
+    /// Who, where the kind says so.
+    pub peer: h_peer_t,
+    /// Bytes of `text`.
+    pub text_length: u64,
+    /// A greeting, or words; a zero byte is behind it.
+    pub text: [u8; H_EVENT_TEXT_BYTES],
+}
+
+impl h_event_t {
+    fn new(kind: h_event_kind, link: Option<LinkId>, said: &[u8]) -> Self {
+        let length = said.len().min(H_GREETING_BYTES_MAX);
+        let mut text = [0; H_EVENT_TEXT_BYTES];
+        text[..length].copy_from_slice(&said[..length]);
+        Self {
+            kind,
+            link: link.unwrap_or(LinkId { index: u32::MAX, generation: u16::MAX }).into(),
+            request: 0,
+            unsent: 0,
+            peer: h_peer_t { uid: -1, gid: -1, pid: -1, node: 0 },
+            text_length: length as u64,
+            text,
+        }
+    }
+}
+
+fn event_of(event: Event, node: &hamlyn::Node) -> h_event_t {
+    match event {
+        Event::Request { id, peer, greeting } => h_event_t {
+            request: id.0,
+            peer: (&peer).into(),
+            ..h_event_t::new(H_EVENT_REQUEST, None, &greeting)
+        },
+        Event::RequestGone { id } => {
+            h_event_t { request: id.0, ..h_event_t::new(H_EVENT_REQUEST_GONE, None, b"") }
+        }
+        Event::Connected { link, request } => {
+            let mut event = h_event_t::new(H_EVENT_CONNECTED, Some(link), b"");
+            event.request = request.map_or(0, |id| id.0);
+            if let Ok(peer) = node.peer(link) {
+                event.peer = peer.into();
+            }
+            event
+        }
+        Event::Closed { link, reason, unsent } => {
+            let (kind, text) = match &reason {
+                CloseReason::Closed => (H_EVENT_CLOSED, ""),
+                CloseReason::Died => (H_EVENT_DIED, ""),
+                CloseReason::HungUp => (H_EVENT_HUNG_UP, ""),
+                CloseReason::Misbehaved(how) => (H_EVENT_MISBEHAVED, how.as_str()),
+                CloseReason::Expelled => (H_EVENT_EXPELLED, ""),
+            };
+            let mut event = h_event_t::new(kind, Some(link), text.as_bytes());
+            event.unsent = unsent as u64;
+            if let Ok(peer) = node.peer(link) {
+                event.peer = peer.into();
+            }
+            event
+        }
+    }
+}
+
+/// The next event of the node, waiting for it at most `timeout_ns`; 0: not at all.
+///
+/// Errors: H_NOTHING, none waits and the time limit was 0; H_TIMED_OUT.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_next_event(
+    node: *mut h_node_t,
+    timeout_ns: i64,
+    event: *mut h_event_t,
+) -> h_status {
+    guard(|| {
+        let (node, place) = (get(node, "node")?, out(event, "event")?);
+        let began = Instant::now();
+        loop {
+            let mut locked = node.lock()?;
+            locked.poll()?;
+            if let Some(event) = locked.next_event() {
+                place.write(event_of(event, &locked));
+                return Ok(());
+            }
+            if timeout_ns == 0 {
+                return Err(Failure::new(H_NOTHING, "no event waits"));
+            }
+            let left = match limit(timeout_ns).map(|limit| limit.checked_sub(began.elapsed())) {
+                Some(None) => {
+                    return Err(Failure::new(H_TIMED_OUT, "no event within the time limit"));
+                }
+                Some(Some(left)) => left.min(SLEEP_MAX),
+                None => SLEEP_MAX,
+            };
+            if !locked.prepare_to_wait()? {
+                continue;
+            }
+            let fd = locked.as_fd().try_clone_to_owned()?;
+            drop(locked);
+            let left = Timespec { tv_sec: 0, tv_nsec: left.as_nanos() as i64 };
+            match poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&left)) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(e) => return Err(std::io::Error::from(e).into()),
+            }
+        }
+    })
+}
+
+/// A thread that receives may take the signal of one that waits for events; which then looks again
+/// after this time.
+const SLEEP_MAX: Duration = Duration::from_millis(20);
+
+/// A descriptor for epoll, poll and event loops, readable when something may have come after
+/// h_prepare_to_wait said that the program may wait. It stays the node's: do not close it, nor
+/// read from it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_fd(node: *mut h_node_t, fd: *mut i32) -> h_status {
+    guard(|| {
+        let (node, fd) = (get(node, "node")?, out(fd, "fd")?);
+        fd.write(node.lock()?.as_fd().as_raw_fd());
+        Ok(())
+    })
+}
+
+/// To be called before waiting on h_fd, when every queue and h_next_event have been emptied.
+/// `may_wait` becomes true: nothing waits, and whatever comes makes the descriptor readable; or
+/// false: something has come, call h_poll.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_prepare_to_wait(node: *mut h_node_t, may_wait: *mut bool) -> h_status {
+    guard(|| {
+        let (node, may_wait) = (get(node, "node")?, out(may_wait, "may_wait")?);
+        may_wait.write(node.lock()?.prepare_to_wait()?);
+        Ok(())
+    })
+}

@@ -1,0 +1,391 @@
+//! Message areas, notification queues, slots, metadata entries, send buffer areas.
+
+use crate::boundary::{
+    Copied, Done, Failure, bytes, elements_out, get, guard, h_status, out, out_or_null, put,
+};
+use crate::node::h_node_t;
+use core::ffi::c_void;
+use hamlyn::node::MemoryError;
+use hamlyn::{AreaId, MetadataIndex, Mode, QueueId, SlotConfig, SlotId, Tag};
+
+/// A message area of a node: contiguous memory that messages land in. A value, to be copied as one
+/// likes; what was removed is refused where it is used.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct h_area_t {
+    /// For the library.
+    pub bits: u64,
+}
+
+/// A notification queue of a node. A value.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct h_queue_t {
+    /// For the library.
+    pub bits: u64,
+}
+
+/// A slot of a node: base and bound of (part of) an area, a key, metadata entries, a queue. A
+/// value.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct h_slot_t {
+    /// For the library.
+    pub bits: u64,
+}
+
+impl h_area_t {
+    pub(crate) fn id(self) -> AreaId {
+        AreaId::from_bits(self.bits)
+    }
+}
+
+impl h_queue_t {
+    pub(crate) fn id(self) -> QueueId {
+        QueueId::from_bits(self.bits)
+    }
+}
+
+impl h_slot_t {
+    pub(crate) fn id(self) -> SlotId {
+        SlotId::from_bits(self.bits)
+    }
+}
+
+/// Makes a message area of `bytes` zero bytes, beginning on a page. It lives until h_area_free,
+/// or as long as the node.
+///
+/// Errors: H_INVALID, 0 bytes or more than an address space; H_LIMIT; H_SYSTEM.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_area_new(
+    node: *mut h_node_t,
+    bytes: usize,
+    area: *mut h_area_t,
+) -> h_status {
+    guard(|| {
+        let (node, area) = (get(node, "node")?, out(area, "area")?);
+        area.write(h_area_t { bits: node.lock()?.message_area(bytes)?.to_bits() });
+        Ok(())
+    })
+}
+
+/// Gives an area's memory back. Pointers into it are no longer valid.
+///
+/// Errors: H_IN_USE, slots name it; H_NO_SUCH. Then nothing was done.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_area_free(node: *mut h_node_t, area: h_area_t) -> h_status {
+    guard(|| Ok(get(node, "node")?.lock()?.remove_area(area.id())?))
+}
+
+/// Where an area's bytes are, and how many; `bytes` may be null. The address stays until the area
+/// is freed or the node goes.
+///
+/// The bytes change when a message is deposited: in calls of h_recv, h_recv_block, h_send_msg,
+/// h_poll and the like, whichever thread makes them, the progress thread included. Bytes for which
+/// no message can be on its way stand still: those of a one-shot entry after its notification, or
+/// those that no ticket names, or all while no thread calls. Reading others meanwhile is a data
+/// race; h_area_read and h_area_write copy while no message lands.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_area_data(
+    node: *mut h_node_t,
+    area: h_area_t,
+    data: *mut *mut c_void,
+    bytes: *mut usize,
+) -> h_status {
+    guard(|| {
+        let (node, data) = (get(node, "node")?, out(data, "data")?);
+        let bytes = out_or_null(bytes, "bytes")?;
+        let (address, length) = node.lock()?.area_address(area.id())?;
+        data.write(address.cast());
+        put(bytes, length);
+        Ok(())
+    })
+}
+
+fn inside(length: usize, offset: usize, of: usize) -> Done<core::ops::Range<usize>> {
+    match offset.checked_add(length) {
+        Some(end) if end <= of => Ok(offset..end),
+        _ => Err(Failure::invalid(format!(
+            "{length} bytes from offset {offset} are not inside the {of} that there are"
+        ))),
+    }
+}
+
+/// Copies `length` bytes from `offset` of an area to `to`, while no message lands.
+///
+/// Errors: H_INVALID, outside the area; H_NO_SUCH.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_area_read(
+    node: *mut h_node_t,
+    area: h_area_t,
+    offset: usize,
+    to: *mut c_void,
+    length: usize,
+) -> h_status {
+    guard(|| {
+        let node = get(node, "node")?;
+        let to = elements_out(to.cast::<u8>(), length, "to")?;
+        let node = node.lock()?;
+        let from = node.area(area.id())?;
+        let range = inside(length, offset, from.len())?;
+        // SAFETY: both are `length` bytes, as just checked; they do not overlap, because what the
+        // caller gives as an output is not what the library holds.
+        core::ptr::copy(from[range].as_ptr(), to.as_mut_ptr().cast(), length);
+        Ok(())
+    })
+}
+
+/// Copies `length` bytes from `from` to `offset` of an area, while no message lands.
+///
+/// Errors: H_INVALID, outside the area; H_NO_SUCH.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_area_write(
+    node: *mut h_node_t,
+    area: h_area_t,
+    offset: usize,
+    from: *const c_void,
+    length: usize,
+) -> h_status {
+    guard(|| {
+        let node = get(node, "node")?;
+        let from = bytes(from, length, "from")?;
+        let mut node = node.lock()?;
+        let to = node.area_mut(area.id())?;
+        let range = inside(length, offset, to.len())?;
+        to[range].copy_from_slice(from);
+        Ok(())
+    })
+}
+
+/// Makes a notification queue of `entries` entries.
+///
+/// Errors: H_INVALID, none or too many entries.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_queue_new(
+    node: *mut h_node_t,
+    entries: u32,
+    queue: *mut h_queue_t,
+) -> h_status {
+    guard(|| {
+        let (node, queue) = (get(node, "node")?, out(queue, "queue")?);
+        queue.write(h_queue_t { bits: node.lock()?.notification_queue(entries)?.to_bits() });
+        Ok(())
+    })
+}
+
+/// Removes a queue; notifications that wait in it are lost.
+///
+/// Errors: H_IN_USE, slots notify through it; H_NO_SUCH. Then nothing was done.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_queue_free(node: *mut h_node_t, queue: h_queue_t) -> h_status {
+    guard(|| Ok(get(node, "node")?.lock()?.remove_queue(queue.id())?))
+}
+
+/// What a slot checks of each packet.
+#[repr(C)]
+pub enum h_mode {
+    /// The slot's key and bounds.
+    H_MODE_NORMAL = 0,
+    /// Key and limits of the metadata entry as well: senders that do not trust one another.
+    H_MODE_PARANOID = 1,
+    /// As paranoid, and an entry accepts one message until it is armed again: what has arrived can
+    /// no longer change.
+    H_MODE_PARANOID_ONE_SHOT = 2,
+}
+
+/// What a slot is made of. Zero everywhere but in `area` and `queue` is: the whole area, normal
+/// mode, one metadata entry.
+#[repr(C)]
+pub struct h_slot_config_t {
+    /// The area that messages land in.
+    pub area: h_area_t,
+    /// The queue that they are announced in.
+    pub queue: h_queue_t,
+    /// First byte, from the start of the area.
+    pub base: u64,
+    /// One past the last byte; 0: the end of the area.
+    pub bound: u64,
+    /// Entries of the metadata area, the most messages on their way at once; 0: one.
+    pub metadata_entries: u32,
+    /// An h_mode.
+    pub mode: u32,
+    /// Notifications that may wait in the queue; 0: one for each metadata entry.
+    pub credit: u32,
+}
+
+/// Makes a slot with a fresh random key.
+///
+/// Errors: H_NO_SUCH, the area or queue; H_INVALID, range, entries or mode; H_LIMIT, too many
+/// slots, or too few entries left in the queue.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_slot_new(
+    node: *mut h_node_t,
+    config: *const h_slot_config_t,
+    slot: *mut h_slot_t,
+) -> h_status {
+    guard(|| {
+        let (node, config) = (get(node, "node")?, get(config, "config")?);
+        let slot = out(slot, "slot")?;
+        let mode = match config.mode {
+            0 => Mode::Normal,
+            1 => Mode::Paranoid,
+            2 => Mode::ParanoidOneShot,
+            n => {
+                return Err(Failure::invalid(format!(
+                    "config->mode is {n}, and must be one of h_mode, 0 to 2"
+                )));
+            }
+        };
+        let mut node = node.lock()?;
+        let area = config.area.id();
+        let mut wanted = SlotConfig::new(area, config.queue.id()).mode(mode);
+        if config.base != 0 || config.bound != 0 {
+            let bound =
+                if config.bound == 0 { node.area(area)?.len() as u64 } else { config.bound };
+            wanted = wanted.range(config.base..bound);
+        }
+        if config.metadata_entries != 0 {
+            wanted = wanted.metadata(config.metadata_entries);
+        }
+        if config.credit != 0 {
+            wanted = wanted.credit(config.credit);
+        }
+        slot.write(h_slot_t { bits: node.slot(wanted)?.to_bits() });
+        Ok(())
+    })
+}
+
+/// Removes a slot: packets for it are refused from now on.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_slot_free(node: *mut h_node_t, slot: h_slot_t) -> h_status {
+    guard(|| Ok(get(node, "node")?.lock()?.remove_slot(slot.id())?))
+}
+
+/// The index that a notification names the slot with.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_slot_index(slot: h_slot_t) -> u32 {
+    slot.id().index().0
+}
+
+/// Gives a slot a new key: every ticket made before is worthless at once, also for packets on
+/// their way. The keys of paranoid entries are changed by h_arm_limits and h_close_entry.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_revoke(node: *mut h_node_t, slot: h_slot_t) -> h_status {
+    guard(|| Ok(get(node, "node")?.lock()?.revoke(slot.id())?))
+}
+
+/// Arms a metadata entry of a normal slot for the next message: what it has counted becomes zero.
+/// If the sender of an unfinished message may still be sending, h_revoke the key first.
+///
+/// Errors: H_STATE, the slot is paranoid; H_NO_SUCH.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_arm(node: *mut h_node_t, slot: h_slot_t, index: u32) -> h_status {
+    guard(|| Ok(get(node, "node")?.lock()?.arm(slot.id(), MetadataIndex(index), None)?))
+}
+
+/// Arms a metadata entry of a paranoid slot: a new key, and the bytes from `low` up to but not
+/// including `high`, from the slot's base. Tickets made before are worthless.
+///
+/// Errors: H_INVALID, limits outside the slot; H_STATE, the slot is normal; H_NO_SUCH.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_arm_limits(
+    node: *mut h_node_t,
+    slot: h_slot_t,
+    index: u32,
+    low: u64,
+    high: u64,
+) -> h_status {
+    guard(|| {
+        let index = MetadataIndex(index);
+        Ok(get(node, "node")?.lock()?.arm(slot.id(), index, Some(low..high))?)
+    })
+}
+
+/// Revokes one sender's right: the paranoid entry accepts nothing until it is armed again.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_close_entry(
+    node: *mut h_node_t,
+    slot: h_slot_t,
+    index: u32,
+) -> h_status {
+    guard(|| Ok(get(node, "node")?.lock()?.close_entry(slot.id(), MetadataIndex(index))?))
+}
+
+/// Most bytes of user metadata in a message.
+pub const H_METADATA_MAX: usize = 60;
+
+/// The user metadata of the message that an entry received last: up to H_METADATA_MAX bytes,
+/// copied to `buffer`; `length`, which may be null, gets how many.
+///
+/// Errors: H_TOO_LONG, `length` is written; H_NO_SUCH.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_metadata(
+    node: *mut h_node_t,
+    slot: h_slot_t,
+    index: u32,
+    buffer: *mut c_void,
+    capacity: usize,
+    length: *mut usize,
+) -> h_status {
+    guard(|| {
+        let node = get(node, "node")?;
+        let copied = Copied::new(buffer, capacity, length)?;
+        copied.put(node.lock()?.metadata(slot.id(), MetadataIndex(index))?.user())
+    })
+}
+
+/// Makes a send buffer area of `bytes` zero bytes, to gather messages from with h_post_send; up
+/// to 8 of them. `tag` gets its name.
+///
+/// Errors: H_LIMIT; H_INVALID, 0 bytes or no tag left; H_SYSTEM.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_send_buffer_new(
+    node: *mut h_node_t,
+    bytes: usize,
+    tag: *mut u8,
+) -> h_status {
+    guard(|| {
+        let (node, tag) = (get(node, "node")?, out(tag, "tag")?);
+        let mut node = node.lock()?;
+        let primary = node.primary();
+        tag.write(node.send_buffer(primary, bytes)?.0);
+        Ok(())
+    })
+}
+
+/// Gives a send buffer area back.
+///
+/// Errors: H_INVALID, a queued message needs it, or there is none; then nothing was done.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_send_buffer_free(node: *mut h_node_t, tag: u8) -> h_status {
+    guard(|| {
+        let mut node = get(node, "node")?.lock()?;
+        let primary = node.primary();
+        Ok(node.remove_send_buffer(primary, Tag(tag))?)
+    })
+}
+
+/// Copies `length` bytes from `from` to `offset` of a send buffer area. What a queued message
+/// still needs is sent as it is when its packet leaves; see h_is_reusable.
+///
+/// Errors: H_INVALID, outside the area, or no such area.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_send_buffer_write(
+    node: *mut h_node_t,
+    tag: u8,
+    offset: usize,
+    from: *const c_void,
+    length: usize,
+) -> h_status {
+    guard(|| {
+        let node = get(node, "node")?;
+        let from = bytes(from, length, "from")?;
+        let mut node = node.lock()?;
+        let primary = node.primary();
+        let to: Result<&mut [u8], MemoryError> = node.send_buffer_mut(primary, Tag(tag));
+        let to = to?;
+        let range = inside(length, offset, to.len())?;
+        to[range].copy_from_slice(from);
+        Ok(())
+    })
+}

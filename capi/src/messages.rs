@@ -1,0 +1,264 @@
+//! Messages: h_send_msg, h_recv and h_recv_block of Hamlyn 3.2, and their like.
+
+use crate::boundary::{
+    Done, Failure, bytes, elements, get, guard, h_status, h_status::*, limit, out, out_or_null, put,
+};
+use crate::links::h_link_t;
+use crate::memory::h_queue_t;
+use crate::node::h_node_t;
+use crate::tickets::h_ticket_t;
+use core::ffi::c_void;
+use hamlyn::interface::terminus::PIECES_MAX;
+use hamlyn::{MetadataIndex, Notification, Piece, SendError, SendHandle, Tag};
+
+/// Names a message that was sent, so that h_is_reusable can be asked about its buffer. A value.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct h_handle_t {
+    /// For the library.
+    pub bits: [u64; 3],
+}
+
+impl From<SendHandle> for h_handle_t {
+    fn from(handle: SendHandle) -> Self {
+        Self { bits: handle.to_bits() }
+    }
+}
+
+/// Sends one message: `length` bytes of `data` land at the ticket's first byte, and
+/// `metadata_length` bytes of `metadata`, up to H_METADATA_MAX, in the metadata entry. Both have
+/// been copied when the call returns. Waits for room at most `timeout_ns`, taking in what arrives
+/// meanwhile, so that two that send to each other never deadlock. `handle` may be null.
+///
+/// Messages leave in order; packets are counted, not sequenced, so that a metadata entry has one
+/// message on its way at a time, unless each is a single packet.
+///
+/// Errors: H_UNREACHABLE, no link leads to the ticket's node; H_TOO_LONG, for the ticket;
+/// H_CLOSED, the other side went while this was sent; H_TIMED_OUT, nothing has left; H_INCOMPLETE,
+/// part of a long message has left, and the receiver arms the entry again; H_INVALID; H_FORKED.
+/// Whether the ticket is still valid is not told: refusals reveal nothing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_send_msg(
+    node: *mut h_node_t,
+    ticket: *const h_ticket_t,
+    data: *const c_void,
+    length: usize,
+    metadata: *const c_void,
+    metadata_length: usize,
+    timeout_ns: i64,
+    handle: *mut h_handle_t,
+) -> h_status {
+    guard(|| {
+        let (node, ticket) = (get(node, "node")?, get(ticket, "ticket")?.read()?);
+        let data = bytes(data, length, "data")?;
+        let metadata = bytes(metadata, metadata_length, "metadata")?;
+        let place = out_or_null(handle, "handle")?;
+        let handle = node.shared()?.send(&ticket, data, metadata, limit(timeout_ns))?;
+        put(place, handle.into());
+        Ok(())
+    })
+}
+
+/// h_send_msg without waiting: a message that a link cannot take now is H_FULL, and one that it
+/// could never take at once H_TOO_LONG. A message of up to 256 bytes is queued while the work
+/// queue has room.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_try_send_msg(
+    node: *mut h_node_t,
+    ticket: *const h_ticket_t,
+    data: *const c_void,
+    length: usize,
+    metadata: *const c_void,
+    metadata_length: usize,
+    handle: *mut h_handle_t,
+) -> h_status {
+    guard(|| {
+        let (node, ticket) = (get(node, "node")?, get(ticket, "ticket")?.read()?);
+        let data = bytes(data, length, "data")?;
+        let metadata = bytes(metadata, metadata_length, "metadata")?;
+        let place = out_or_null(handle, "handle")?;
+        let handle = node.lock()?.try_send(&ticket, data, metadata)?;
+        put(place, handle.into());
+        Ok(())
+    })
+}
+
+/// Sends one packet in fast mode: `word` arrives in the notification itself. `ticket` is from
+/// h_fast_ticket of the receiver. Waits for room at most `timeout_ns`; 0: not at all, and H_FULL
+/// says that there is none. `handle` may be null.
+///
+/// Errors: as h_send_msg; H_INVALID, too long for one packet, or no ticket of fast mode.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_send_fast(
+    node: *mut h_node_t,
+    ticket: *const h_ticket_t,
+    data: *const c_void,
+    length: usize,
+    word: u32,
+    timeout_ns: i64,
+    handle: *mut h_handle_t,
+) -> h_status {
+    guard(|| {
+        let (node, ticket) = (get(node, "node")?, get(ticket, "ticket")?.read()?);
+        let data = bytes(data, length, "data")?;
+        let place = out_or_null(handle, "handle")?;
+        if ticket.metadata_index != MetadataIndex::FAST {
+            return Err(Failure::invalid("the ticket is not one of fast mode: use h_fast_ticket"));
+        }
+        let handle = node.repeat(timeout_ns, |node| -> Done<Option<SendHandle>> {
+            match node.try_send_fast(&ticket, data, word) {
+                Ok(handle) => Ok(Some(handle)),
+                Err(SendError::Full) => {
+                    node.poll()?;
+                    Ok(None)
+                }
+                Err(e) => Err(e.into()),
+            }
+        })?;
+        match handle {
+            Some(handle) => put(place, handle.into()),
+            None if timeout_ns == 0 => return Err(Failure::new(H_FULL, "the link is full")),
+            None => {
+                let text = "the link stayed full for the whole time limit";
+                return Err(Failure::new(H_TIMED_OUT, text));
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Part of a message that is gathered: `length` bytes from `offset` of a send buffer area.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct h_piece_t {
+    /// The send buffer area.
+    pub tag: u8,
+    /// First byte.
+    pub offset: u64,
+    /// Number of bytes.
+    pub length: u64,
+}
+
+/// Queues a message that is gathered from up to 16 pieces of send buffer areas. It leaves in this
+/// and later calls, or in h_flush; the pieces are needed until h_is_reusable. `handle` may be null.
+///
+/// Errors: H_FULL, the work queue; H_INVALID, a piece outside its area; otherwise as h_send_msg.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_post_send(
+    node: *mut h_node_t,
+    ticket: *const h_ticket_t,
+    pieces: *const h_piece_t,
+    count: usize,
+    metadata: *const c_void,
+    metadata_length: usize,
+    handle: *mut h_handle_t,
+) -> h_status {
+    guard(|| {
+        let (node, ticket) = (get(node, "node")?, get(ticket, "ticket")?.read()?);
+        let pieces = elements(pieces, count, "pieces")?;
+        let metadata = bytes(metadata, metadata_length, "metadata")?;
+        let place = out_or_null(handle, "handle")?;
+        if count > PIECES_MAX {
+            let text = format!("count is {count}, and at most {PIECES_MAX} are allowed");
+            return Err(Failure::invalid(text));
+        }
+        let piece = |p: &h_piece_t| Piece { tag: Tag(p.tag), offset: p.offset, length: p.length };
+        let pieces: Vec<Piece> = pieces.iter().map(piece).collect();
+        let mut node = node.lock()?;
+        let primary = node.primary();
+        put(place, node.post_send(primary, &ticket, &pieces, metadata)?.into());
+        Ok(())
+    })
+}
+
+/// Whether all bytes of a message have been copied out, so that its buffer may be used again; not
+/// whether it has arrived.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_is_reusable(
+    node: *mut h_node_t,
+    handle: *const h_handle_t,
+    reusable: *mut bool,
+) -> h_status {
+    guard(|| {
+        let (node, handle) = (get(node, "node")?, get(handle, "handle")?);
+        let place = out(reusable, "reusable")?;
+        place.write(node.lock()?.is_reusable(&SendHandle::from_bits(handle.bits)));
+        Ok(())
+    })
+}
+
+/// The index of a message in fast mode, which has no metadata entry.
+pub const H_INDEX_FAST: u32 = u32::MAX;
+const _: () = assert!(H_INDEX_FAST == MetadataIndex::FAST.0);
+
+/// A message has arrived.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct h_notification_t {
+    /// The slot, as h_slot_index names it.
+    pub slot: u32,
+    /// Its metadata entry, or H_INDEX_FAST.
+    pub index: u32,
+    /// In fast mode the word that came with it; else 0.
+    pub word: u32,
+    /// The link over which its last packet came.
+    pub link: h_link_t,
+}
+
+impl From<Notification> for h_notification_t {
+    fn from(n: Notification) -> Self {
+        Self { slot: n.slot.0, index: n.index.0, word: n.word, link: n.link.into() }
+    }
+}
+
+/// The next notification of a queue, if a message has arrived; takes in what waits in the links
+/// if there is none.
+///
+/// Errors: H_NOTHING; H_NO_SUCH; H_FORKED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_recv(
+    node: *mut h_node_t,
+    queue: h_queue_t,
+    notification: *mut h_notification_t,
+) -> h_status {
+    guard(|| {
+        let (node, place) = (get(node, "node")?, out(notification, "notification")?);
+        match node.lock()?.try_recv(queue.id())? {
+            Some(notification) => place.write(notification.into()),
+            None => return Err(Failure::new(H_NOTHING, "no message has arrived")),
+        };
+        Ok(())
+    })
+}
+
+/// Waits for the next notification of a queue, at most `timeout_ns`: spins, yields and sleeps as
+/// the settings say. Any number of threads may wait, for the same or for different queues.
+///
+/// Errors: H_TIMED_OUT; H_NO_SUCH; H_FORKED; H_SYSTEM.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_recv_block(
+    node: *mut h_node_t,
+    queue: h_queue_t,
+    timeout_ns: i64,
+    notification: *mut h_notification_t,
+) -> h_status {
+    guard(|| {
+        let (node, place) = (get(node, "node")?, out(notification, "notification")?);
+        place.write(node.shared()?.recv(queue.id(), limit(timeout_ns))?.into());
+        Ok(())
+    })
+}
+
+/// One turn: takes in what has arrived, a bounded number of packets from each link, and gives
+/// queued packets to links that have room. `taken`, which may be null, gets how many packets were
+/// taken, refused ones included.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_poll(node: *mut h_node_t, taken: *mut usize) -> h_status {
+    guard(|| {
+        let node = get(node, "node")?;
+        let taken = out_or_null(taken, "taken")?;
+        let count = node.lock()?.poll()?;
+        put(taken, count);
+        Ok(())
+    })
+}

@@ -1,0 +1,70 @@
+#!/bin/sh
+# The C library as its users have it: installed somewhere, found by pkg-config, and used by every
+# example and test program, compiled as C and as C++, under AddressSanitizer and under valgrind.
+#
+# Exit status 0: passed; 99: there is no C compiler, and none can be had.
+set -u
+cd "$(dirname "$0")/.."
+. scripts/common.sh
+
+have cc || { loud 'no C compiler'; exit 99; }
+for tool in c++ pkg-config valgrind; do
+    have "$tool" || { loud "$tool is missing, and scripts/prepare.sh could not install it"; exit 1; }
+done
+
+cargo build --quiet --release -p hamlyn-capi || exit 1
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+failed=0
+fail() { loud "$*"; failed=1; }
+
+# A staging root, as for a package, so that nothing of the system's own is found by mistake.
+export DESTDIR="$work/root" PREFIX=/usr/local
+capi/install.sh install >/dev/null || exit 1
+export PKG_CONFIG_LIBDIR="$DESTDIR$PREFIX/lib/pkgconfig" PKG_CONFIG_SYSROOT_DIR="$DESTDIR"
+export LD_LIBRARY_PATH="$DESTDIR$PREFIX/lib"
+cflags=$(pkg-config --cflags hamlyn) || exit 1
+libs=$(pkg-config --libs hamlyn) || exit 1
+private=$(sed -n 's/^Libs.private: //p' "$PKG_CONFIG_LIBDIR/hamlyn.pc")
+C='cc -std=c99 -Wall -Wextra -Wpedantic -Werror -pthread -g -O1'
+CXX='c++ -x c++ -std=c++11 -Wall -Wextra -Werror -pthread -g -O1'
+STATIC="-Wl,-Bstatic -lhamlyn -Wl,-Bdynamic $private"
+
+# One program, compiled one way and run: try NAME SOURCE WAY COMPILER LIBRARIES [COMMAND ..]
+try() {
+    name=$1 source=$2 way=$3 compiler=$4 libraries=$5
+    shift 5
+    program="$work/$name-$way"
+    # shellcheck disable=SC2086
+    $compiler $cflags "$source" -x none -o "$program" ${libs%-lhamlyn*} $libraries ||
+        { fail "$name does not compile ($way)"; return; }
+    timeout 120 "$@" "$program" >"$work/out" 2>&1 </dev/null || {
+        fail "$name failed ($way)"
+        cat "$work/out"
+        return
+    }
+    echo "   $name ($way)"
+}
+
+# Still reachable at the end is what threads that run until the end have.
+memcheck="valgrind --quiet --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite
+    --show-leak-kinds=definite --trace-children=yes --fair-sched=yes"
+
+for source in capi/examples/*.c capi/tests/errors.c; do
+    [ -e "$source" ] || continue
+    name=$(basename "$source" .c)
+    try "$name" "$source" c "$C" -lhamlyn
+    try "$name" "$source" c++ "$CXX" -lhamlyn
+    try "$name" "$source" asan "$C -fsanitize=address,undefined -fno-omit-frame-pointer" -lhamlyn
+    # shellcheck disable=SC2086
+    try "$name" "$source" valgrind "$C" -lhamlyn $memcheck
+done
+try hello capi/examples/hello.c static "$C" "$STATIC"
+if ldd "$work/hello-static" | grep -q libhamlyn; then
+    fail 'the program that should hold libhamlyn.a asks for libhamlyn.so'
+fi
+
+capi/install.sh uninstall || fail 'uninstall failed'
+left=$(find "$DESTDIR" ! -type d)
+[ -z "$left" ] || fail "uninstall left $left"
+exit $failed

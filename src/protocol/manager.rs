@@ -14,13 +14,14 @@
 use super::seed::{Kind, Seed, SeedError, Token};
 use crate::config::Config;
 use crate::control::{self, Accept, Access, Peer, RequestId};
-use crate::interface::LinkId;
+use crate::interface::terminus::SendHandle;
+use crate::interface::{LinkId, Notification, QueueId};
 use crate::node::{
     self, Attached, BuildError, CloseReason, Event, Forked, LinkError, Look, Node, OfferError,
-    SendError, SharedNode, Waited,
+    RecvError, SendError, SharedNode, Waited,
 };
 use crate::os::sys;
-use crate::wire::NodeId;
+use crate::wire::{NodeId, Ticket};
 use core::ops::DerefMut;
 use core::task::Waker;
 use core::time::Duration;
@@ -440,6 +441,26 @@ impl Manager {
         self.shared.try_poll()
     }
 
+    /// [`Node::send`] (`h_send_msg`), without holding the lock while waiting.
+    pub fn send(
+        &self,
+        ticket: &Ticket,
+        data: &[u8],
+        metadata: &[u8],
+        timeout: Option<Duration>,
+    ) -> Result<SendHandle, SendError> {
+        self.shared.send(ticket, data, metadata, timeout)
+    }
+
+    /// [`Node::recv`] (`h_recv_block`), without holding the lock while waiting.
+    pub fn recv(
+        &self,
+        queue: QueueId,
+        timeout: Option<Duration>,
+    ) -> Result<Notification, RecvError> {
+        self.shared.recv(queue, timeout)
+    }
+
     /// An event that is none of an end point's: of services that were offered on the node itself.
     pub fn next_event(&self) -> Option<Event> {
         let mut guard = self.shared.lock();
@@ -644,9 +665,9 @@ impl Manager {
         Ok((connection, answer[ANSWER_HEAD..].to_vec()))
     }
 
-    /// Connects, and polls meanwhile: the receiver may be an end point of this very process, or
-    /// its process may be growing a sender here.
-    fn connect(
+    /// Connects to a service, and polls meanwhile: it may be one of this very process, or its
+    /// process may be growing a sender here. The link is the application's.
+    pub fn connect(
         &self,
         service: &str,
         greeting: &[u8],

@@ -82,4 +82,6 @@ if [ "${1-}" = test ]; then
     have c++ || apt_install g++ || loud 'no C++ compiler: the step c will fail'
     have pkg-config || apt_install pkg-config || loud 'no pkg-config: the step c will fail'
     have valgrind || apt_install valgrind libc6-dbg || loud 'no valgrind: the step c will fail'
+    # Without it the step `python` is skipped, loudly; nothing else needs it.
+    python3 -c 'import ensurepip, venv' 2>/dev/null || apt_install python3-venv || true
 fi

@@ -94,6 +94,28 @@ tour() {
     timeout 300 "$TARGET/release/hamlyn" tour --quick --report "$TARGET/tour.html" </dev/null
 }
 
+# The Python package as its users install it, in an environment of its own.
+python() {
+    have python3 || { cannot 'there is no python3'; return; }
+    python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+        { cannot "$(python3 --version) is older than 3.11"; return; }
+    venv="$TARGET/python"
+    python3 -m venv "$venv" ||
+        { cannot 'python3 cannot make a virtual environment (python3-venv)'; return; }
+    "$venv/bin/pip" install --quiet --disable-pip-version-check '.[test]' || return 1
+    echo '   mypy'
+    "$venv/bin/mypy" --no-error-summary python/hamlyn python/tests python/examples python/bench &&
+        "$venv/bin/stubtest" hamlyn --allowlist python/tests/stubtest.txt \
+            --ignore-unused-allowlist >/dev/null || return 1
+    echo '   pytest'
+    timeout 900 "$venv/bin/pytest" python/tests || return 1
+    for file in python/examples/*.py; do
+        echo "   example $(basename "$file" .py)"
+        MPLBACKEND=agg HAMLYN_EXAMPLE_OUT="$TARGET" timeout 120 "$venv/bin/python" "$file" \
+            </dev/null || return 1
+    done
+}
+
 package() {
     set --
     if [ -n "$(git status --porcelain 2>/dev/null | head -n 1)" ]; then
@@ -125,7 +147,7 @@ wanted() {
 
 only="$*"
 for step in $only; do
-    case " fmt clippy pure bare doc unit loom miri examples c bench tour package " in
+    case " fmt clippy pure bare doc unit loom miri examples c bench tour python package " in
         *" $step "*) ;;
         *) loud "no step is called $step"; exit 2 ;;
     esac
@@ -143,6 +165,7 @@ wanted examples && run examples 'every example runs to its end'
 wanted c && run c 'the C library, installed: as C, as C++, AddressSanitizer, valgrind'
 wanted bench && run bench 'the measuring tool runs'
 wanted tour && run tour 'hamlyn tour, quickly'
+wanted python && run python 'the Python package: types, tests, examples'
 wanted package && run package 'the library packages, and builds from its package'
 
 count() { echo $#; }

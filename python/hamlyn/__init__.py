@@ -1,0 +1,89 @@
+"""Hamlyn: messages between programs that do not trust one another, at the speed of memory.
+
+The sender names the memory that a message lands in, and holds a key for it; the receiver's own
+library checks every packet and makes every deposit. No system call, no lock and no third process
+stands on the path, and no peer can write a byte that it was not given.
+
+A receiver makes memory, a slot over it, and a ticket that it gives to whoever connects::
+
+    import hamlyn
+
+    with hamlyn.Manager() as manager:
+        area, queue = manager.area(4096), manager.queue(16)
+        slot = manager.slot(area, queue)
+        manager.serve("greeter", bytes(slot.ticket()))
+        queue.receive()
+        print(bytes(memoryview(area)[:5]))
+
+A sender, usually another process, connects and writes with the ticket::
+
+    with hamlyn.Manager() as manager:
+        link = manager.connect("greeter")
+        manager.send(hamlyn.Ticket.from_bytes(link.greeting), b"hello")
+
+- Time limits are seconds; `None` is as long as it takes. Waiting never holds the interpreter's
+  lock, and Ctrl-C is seen.
+- Whatever is sent may be any object with the buffer protocol whose bytes are in one piece: bytes,
+  a memoryview, a numpy array. It is not copied first.
+- `numpy.frombuffer(area, dtype=..)` shows a message area without a copy.
+- `hamlyn.aio` has the same for asyncio.
+
+A manager is for one process: a forked child gets `Forked`, and makes one of its own.
+"""
+
+from ._errors import (
+    Closed,
+    Forked,
+    HamlynError,
+    Misuse,
+    Refused,
+    SeedError,
+    SystemRefused,
+    TimedOut,
+    Unreachable,
+)
+from ._hamlyn import (
+    Area,
+    Connected,
+    Link,
+    LinkClosed,
+    Manager,
+    Notification,
+    Peer,
+    Queue,
+    Request,
+    RequestGone,
+    Slot,
+    Ticket,
+    settings,
+)
+from ._types import Access, Buffer, Event, Setting
+
+__all__ = [
+    "Access",
+    "Area",
+    "Buffer",
+    "Closed",
+    "Connected",
+    "Event",
+    "Forked",
+    "HamlynError",
+    "Link",
+    "LinkClosed",
+    "Manager",
+    "Misuse",
+    "Notification",
+    "Peer",
+    "Queue",
+    "Refused",
+    "Request",
+    "RequestGone",
+    "SeedError",
+    "Setting",
+    "Slot",
+    "SystemRefused",
+    "Ticket",
+    "TimedOut",
+    "Unreachable",
+    "settings",
+]

@@ -1,0 +1,41 @@
+"""The exceptions. Each is a `HamlynError`, and what Python already has a word for besides.
+
+The extension looks the classes up by name.
+"""
+
+
+class HamlynError(Exception):
+    """What every exception of this package is."""
+
+
+class TimedOut(HamlynError, TimeoutError):
+    """The time limit was reached. Nothing was taken; what was being sent says what has left."""
+
+
+class Closed(HamlynError, ConnectionError):
+    """The object is closed, or its peer has closed or died."""
+
+
+class Refused(HamlynError, ConnectionRefusedError):
+    """The other end, or the system's permissions, said no."""
+
+
+class Unreachable(HamlynError, ConnectionError):
+    """Nobody is there: no such service, nobody listens, no link leads to the destination."""
+
+
+class Misuse(HamlynError, ValueError):
+    """What was asked for is not allowed: the program is to be changed. Nothing was done."""
+
+
+class SeedError(Misuse):
+    """The bytes or the text are no seed, or none of this kind."""
+
+
+class Forked(HamlynError, RuntimeError):
+    """This process was forked from the one that made the object. Nothing was touched; a child
+    makes objects of its own."""
+
+
+class SystemRefused(HamlynError, OSError):
+    """The operating system refused something that is needed."""

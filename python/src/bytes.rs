@@ -1,0 +1,91 @@
+//! Bytes between Python and the library, without copies: the buffer protocol, both ways.
+//!
+//! - [`with_bytes`]: borrows the bytes of any object that has them in one piece.
+//! - [`export`]: hands out memory of this library as a buffer.
+//!
+//! Python's rule for buffers holds, as for sockets and files: whoever changes bytes while another
+//! thread reads them gets a mixture of old and new, and nothing worse. The memory itself stays
+//! where it is as long as anybody holds a buffer of it.
+
+use core::ffi::c_int;
+use core::mem::MaybeUninit;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+/// A view of another object's bytes; given back when dropped.
+struct View {
+    raw: MaybeUninit<ffi::Py_buffer>,
+    is_filled: bool,
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        if self.is_filled {
+            // SAFETY: filled by `PyObject_GetBuffer` where it is: it lives on the stack of
+            // `with_bytes`, and is dropped there, attached to the interpreter.
+            unsafe { ffi::PyBuffer_Release(self.raw.as_mut_ptr()) }
+        }
+    }
+}
+
+/// Calls `use_them` with the bytes of `object`, which stay where they are meanwhile, also while
+/// `use_them` lets other threads run. Raises `TypeError` where there are no bytes, `BufferError` or
+/// `ValueError` where they are not in one piece.
+#[inline]
+pub fn with_bytes<R>(
+    object: &Bound<'_, PyAny>,
+    use_them: impl FnOnce(&[u8]) -> PyResult<R>,
+) -> PyResult<R> {
+    if let Ok(bytes) = object.cast_exact::<PyBytes>() {
+        return use_them(bytes.as_bytes());
+    }
+    let mut view = View { raw: MaybeUninit::zeroed(), is_filled: false };
+    // SAFETY: attached to the interpreter; there is room for a `Py_buffer`. The call either fills
+    // it or raises.
+    let result = unsafe {
+        ffi::PyObject_GetBuffer(object.as_ptr(), view.raw.as_mut_ptr(), ffi::PyBUF_SIMPLE)
+    };
+    if result != 0 {
+        return Err(PyErr::fetch(object.py()));
+    }
+    view.is_filled = true;
+    // SAFETY: filled by the call above.
+    let buffer = unsafe { view.raw.assume_init_ref() };
+    let bytes = if buffer.len == 0 {
+        &[]
+    } else {
+        // SAFETY: the exporter keeps `len` bytes at `buf` until the buffer is released, which is
+        // after `use_them`. Another thread of Python may write them meanwhile; they are only copied
+        // from, into a ring, and what a mixture means is the receiver's to check anyway.
+        unsafe { core::slice::from_raw_parts(buffer.buf.cast::<u8>(), buffer.len as usize) }
+    };
+    use_them(bytes)
+}
+
+/// Fills `view` with `length` bytes at `start`, which `owner` keeps.
+///
+/// # Safety
+/// `view` is what Python gave to `__getbuffer__`. The bytes stay mapped, and readable (writable,
+/// unless `readonly`), until Python has given the view back.
+pub unsafe fn export(
+    owner: &Bound<'_, PyAny>,
+    view: *mut ffi::Py_buffer,
+    flags: c_int,
+    start: *mut u8,
+    length: usize,
+    readonly: bool,
+) -> PyResult<()> {
+    // SAFETY: the caller's; the call fills `view` and takes a reference to `owner`, or raises.
+    let result = unsafe {
+        ffi::PyBuffer_FillInfo(
+            view,
+            owner.as_ptr(),
+            start.cast(),
+            length as ffi::Py_ssize_t,
+            readonly as c_int,
+            flags,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(PyErr::fetch(owner.py())) }
+}

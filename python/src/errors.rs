@@ -1,0 +1,188 @@
+//! Errors of the library as exceptions of `hamlyn._errors`.
+//!
+//! The classes are written in Python, since some have two bases (`TimedOut` is a `TimeoutError` as
+//! well). Each is looked up once. The text is the library's own.
+
+use hamlyn::interface::terminus::PostError;
+use hamlyn::interface::{AreaError, QueueError, SlotError};
+use hamlyn::node::{
+    BuildError, ConnectError, Forked, LinkError, MemoryError, OfferError, RecvError, SendError,
+};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyType;
+
+/// Which exception.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The time limit was reached.
+    TimedOut,
+    /// The object is closed, or its peer is gone.
+    Closed,
+    /// The other end, or the system's permissions, said no.
+    Refused,
+    /// Nobody is there.
+    Unreachable,
+    /// What was asked for is not allowed: the program is to be changed.
+    Misuse,
+    /// The calling process is a forked child.
+    Forked,
+    /// The operating system refused.
+    Os,
+}
+
+impl Kind {
+    const ALL: [(Self, &'static str); 7] = [
+        (Self::TimedOut, "TimedOut"),
+        (Self::Closed, "Closed"),
+        (Self::Refused, "Refused"),
+        (Self::Unreachable, "Unreachable"),
+        (Self::Misuse, "Misuse"),
+        (Self::Forked, "Forked"),
+        (Self::Os, "SystemRefused"),
+    ];
+}
+
+static CLASSES: PyOnceLock<Vec<Py<PyType>>> = PyOnceLock::new();
+
+/// An exception of a class with this text.
+#[cold]
+pub fn error(kind: Kind, text: impl core::fmt::Display) -> PyErr {
+    let text = text.to_string();
+    Python::attach(|py| {
+        let classes = CLASSES.get_or_try_init(py, || {
+            let module = py.import("hamlyn._errors")?;
+            let class = |(_, name)| Ok(module.getattr(name)?.cast_into::<PyType>()?.unbind());
+            Kind::ALL.into_iter().map(class).collect::<PyResult<_>>()
+        });
+        match classes {
+            Ok(classes) => PyErr::from_type(classes[kind as usize].bind(py).clone(), (text,)),
+            Err(e) => e,
+        }
+    })
+}
+
+/// An error of the library that Python can be told of.
+pub trait ToPy {
+    /// The exception.
+    fn to_py(self) -> PyErr;
+}
+
+/// The same for results.
+pub trait OrRaise<T> {
+    /// Raises the error.
+    fn or_raise(self) -> PyResult<T>;
+}
+
+impl<T, E: ToPy> OrRaise<T> for Result<T, E> {
+    fn or_raise(self) -> PyResult<T> {
+        self.map_err(ToPy::to_py)
+    }
+}
+
+macro_rules! always {
+    ($($error:ty => $kind:ident),+ $(,)?) => {
+        $(impl ToPy for $error {
+            fn to_py(self) -> PyErr {
+                error(Kind::$kind, self)
+            }
+        })+
+    };
+}
+always! {
+    Forked => Forked,
+    LinkError => Closed,
+    AreaError => Misuse,
+    QueueError => Misuse,
+    SlotError => Misuse,
+    PostError => Misuse,
+    hamlyn::config::ConfigError => Misuse,
+    hamlyn::control::AcceptError => Closed,
+    hamlyn::wire::TicketError => Misuse,
+    hamlyn::wire::ShareError => Misuse,
+    std::io::Error => Os,
+}
+
+impl ToPy for BuildError {
+    fn to_py(self) -> PyErr {
+        let kind = match &self {
+            Self::Config(_) => Kind::Misuse,
+            _ => Kind::Os,
+        };
+        error(kind, self)
+    }
+}
+
+impl ToPy for OfferError {
+    fn to_py(self) -> PyErr {
+        use hamlyn::control::ServeError;
+        let kind = match &self {
+            Self::Name(_) => Kind::Misuse,
+            Self::Serve(ServeError::PathTooLong { .. }) => Kind::Misuse,
+            Self::Serve(
+                ServeError::InUse(_) | ServeError::NotASocket(_) | ServeError::NotPermitted { .. },
+            ) => Kind::Refused,
+            Self::Serve(_) => Kind::Os,
+        };
+        error(kind, self)
+    }
+}
+
+impl ToPy for MemoryError {
+    fn to_py(self) -> PyErr {
+        use hamlyn::os::memory::AreaError;
+        let kind = match &self {
+            Self::Memory(AreaError::Os { .. }) => Kind::Os,
+            _ => Kind::Misuse,
+        };
+        error(kind, self)
+    }
+}
+
+impl ToPy for ConnectError {
+    fn to_py(self) -> PyErr {
+        use hamlyn::control::ConnectError as Control;
+        let kind = match &self {
+            Self::Name(_) | Self::TooManyLinks(_) => Kind::Misuse,
+            Self::Vanished => Kind::Closed,
+            Self::Identity(_) => Kind::Refused,
+            Self::Watch(_) => Kind::Os,
+            Self::Forked(_) => Kind::Forked,
+            Self::Control(control) => match control {
+                Control::Find(_) | Control::Stale(_) | Control::Gone(_) => Kind::Unreachable,
+                Control::TimedOut(_) => Kind::TimedOut,
+                Control::Links(_) | Control::GreetingTooLong(_) => Kind::Misuse,
+                Control::Forked => Kind::Forked,
+                Control::Os { .. } => Kind::Os,
+                _ => Kind::Refused,
+            },
+        };
+        error(kind, self)
+    }
+}
+
+impl ToPy for RecvError {
+    fn to_py(self) -> PyErr {
+        let kind = match &self {
+            Self::TimedOut => Kind::TimedOut,
+            Self::Queue(_) => Kind::Misuse,
+            Self::Forked(_) => Kind::Forked,
+            Self::Wait(_) => Kind::Os,
+        };
+        error(kind, self)
+    }
+}
+
+impl ToPy for SendError {
+    fn to_py(self) -> PyErr {
+        let kind = match &self {
+            Self::Full | Self::TimedOut { .. } => Kind::TimedOut,
+            Self::Unreachable(_) => Kind::Unreachable,
+            Self::LinkEnded(_) => Kind::Closed,
+            Self::Forked(_) => Kind::Forked,
+            Self::Wait(_) => Kind::Os,
+            _ => Kind::Misuse,
+        };
+        error(kind, self)
+    }
+}

@@ -1,0 +1,29 @@
+//! The extension module `hamlyn._hamlyn`: the library's objects for Python.
+//!
+//! - `manager.rs`: `Manager`, what all objects share, closing
+//! - `parts.rs`: areas, queues, slots, tickets, links, events
+//! - `bytes.rs`: the buffer protocol, both ways; the only `unsafe` code besides an area's address
+//! - `wait.rs`: waiting without the interpreter's lock
+//! - `errors.rs`: exceptions
+//!
+//! What Python programs see of it is documented in `hamlyn/__init__.py` and `hamlyn/_hamlyn.pyi`.
+
+mod bytes;
+mod errors;
+mod manager;
+mod parts;
+mod wait;
+
+use pyo3::prelude::*;
+
+/// Hamlyn's objects; see the package `hamlyn`.
+#[pymodule]
+mod _hamlyn {
+    #[pymodule_export]
+    use crate::manager::{Manager, settings};
+    #[pymodule_export]
+    use crate::parts::{
+        Area, Connected, Link, LinkClosed, Notified, Peer, Queue, Request, RequestGone, Slot,
+        Ticket,
+    };
+}

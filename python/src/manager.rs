@@ -1,0 +1,764 @@
+//! `Manager`: a node that Python's threads and event loops share.
+//!
+//! ```text
+//!   Manager, Area, Queue, Slot, Link ..  ---> Inner ---> SharedNode
+//!   memoryview, numpy array  ---> Area        `- how many buffers are out: while there are any,
+//!                                                the memory stays, whatever else is closed
+//! ```
+//! Two locks: Python's, and the node's. Never: the node's lock is held while Python's is asked for;
+//! Python's lock is held while the node's may be kept for long (`slow`).
+
+use crate::bytes::with_bytes;
+use crate::errors::{Kind, OrRaise, ToPy, error};
+use crate::parts::{Area, Link, Notified, Queue, Slot, Ticket, event_to_py};
+use crate::wait::{LOOKS, Limit, duration, sliced};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::time::Duration;
+use hamlyn::node::{NodeGuard, SendError, SharedNode};
+use hamlyn::os::memory::ForkGuard;
+use hamlyn::os::sys::{Bell, Poller};
+use hamlyn::{Accept, Access, Config, LinkId, Mode, Node, NodeId, QueueId, SlotConfig};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyDict};
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+
+/// Messages up to this size are sent with the interpreter's lock held, since copying them takes
+/// less than giving the lock up.
+const HELD_BYTES_MAX: usize = 16 << 10;
+
+/// What all objects of one manager share.
+pub struct Inner {
+    /// `None` once it is closed and no buffer is out.
+    node: Mutex<Option<SharedNode>>,
+    id: NodeId,
+    fork_guard: ForkGuard,
+    is_closed: AtomicBool,
+    /// Calls in progress that may keep the node's lock for long.
+    slow: AtomicUsize,
+    /// Buffers of message areas that Python has.
+    buffers: AtomicUsize,
+    /// Event loops that wait.
+    waiters: AtomicUsize,
+    /// Wakes them when a message that they wait for has been taken from its link by another call.
+    bell: Bell,
+    /// The node's descriptor and the bell.
+    poller: Poller,
+    /// Events that a waiting event loop has taken out of the way.
+    events: Mutex<VecDeque<hamlyn::Event>>,
+    served: Mutex<Vec<String>>,
+}
+
+/// A call that may keep the node's lock for long.
+pub struct Slow<'a>(&'a Inner);
+
+impl Drop for Slow<'_> {
+    fn drop(&mut self) {
+        self.0.slow.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Inner {
+    /// The node. Raises `Forked` in a forked child, before any lock is touched: one of them may
+    /// have been held by a thread that the child does not have; and `Closed`.
+    #[inline]
+    pub fn node(&self) -> PyResult<SharedNode> {
+        self.check_open()?;
+        locked(&self.node).clone().ok_or_else(closed)
+    }
+
+    /// Raises if the manager is closed or belongs to a parent process.
+    #[inline]
+    pub fn check_open(&self) -> PyResult<()> {
+        if !self.fork_guard.is_parent() {
+            return Err(hamlyn::node::Forked.to_py());
+        }
+        if self.is_closed.load(Ordering::Acquire) { Err(closed()) } else { Ok(()) }
+    }
+
+    /// Whether event loops wait.
+    pub fn has_waiters(&self) -> bool {
+        self.waiters.load(Ordering::Relaxed) > 0
+    }
+
+    /// Makes those event loops look again.
+    pub fn wake_waiters(&self) {
+        if self.has_waiters() {
+            self.bell.ring();
+        }
+    }
+
+    /// To be held, from before the interpreter's lock is given up, by a call that may keep the
+    /// node's lock for long.
+    pub fn slow(&self) -> Slow<'_> {
+        self.slow.fetch_add(1, Ordering::Relaxed);
+        Slow(self)
+    }
+
+    /// Calls `use_it` with the node's lock held, and the interpreter's unless the node's may be
+    /// taken for long: `slow` changes under the interpreter's lock only, so what it says holds
+    /// until that is given up.
+    #[inline]
+    pub fn with<R: Send>(
+        &self,
+        py: Python<'_>,
+        use_it: impl FnOnce(&mut NodeGuard<'_>) -> R + Send,
+    ) -> PyResult<R> {
+        let node = self.node()?;
+        let call = || {
+            let mut guard = node.lock();
+            let before = self.notifications(&guard);
+            let result = use_it(&mut guard);
+            if before != self.notifications(&guard) {
+                self.bell.ring();
+            }
+            result
+        };
+        if self.slow.load(Ordering::Relaxed) == 0 { Ok(call()) } else { Ok(py.detach(call)) }
+    }
+
+    /// How many notifications there have been, while anybody waits for some.
+    #[inline]
+    fn notifications(&self, node: &Node) -> Option<u64> {
+        if self.waiters.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        node.counters().iter().find(|(name, _)| *name == "notifications").map(|(_, count)| *count)
+    }
+
+    /// A buffer goes out.
+    pub fn lend(&self) {
+        self.buffers.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A buffer has come back.
+    pub fn take_back(&self) {
+        if self.buffers.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.drop_if_done();
+        }
+    }
+
+    /// Lets the node go when it is closed and no buffer of its memory is out.
+    fn drop_if_done(&self) {
+        if self.fork_guard.is_parent()
+            && self.is_closed.load(Ordering::Acquire)
+            && self.buffers.load(Ordering::Acquire) == 0
+        {
+            let node = locked(&self.node).take();
+            drop(node);
+        }
+    }
+
+    /// Waits for a notification.
+    pub fn receive(
+        self: &Arc<Self>,
+        py: Python<'_>,
+        queue: QueueId,
+        timeout: Option<f64>,
+    ) -> PyResult<Notified> {
+        let looks = if timeout == Some(0.0) { 1 } else { LOOKS };
+        let found = self.with(py, |node| {
+            for _ in 0..looks {
+                match node.try_recv(queue) {
+                    Ok(None) => {}
+                    done => return done,
+                }
+            }
+            Ok(None)
+        })?;
+        if let Some(notification) = found.or_raise()? {
+            return Ok(Notified::new(self, notification));
+        }
+        let limit = Limit::new(timeout)?;
+        let node = self.node()?;
+        let attempt = |slice| match node.recv(queue, Some(slice)) {
+            Ok(notification) => Ok(Some(notification)),
+            Err(hamlyn::RecvError::TimedOut) => Ok(None),
+            Err(e) => Err(e),
+        };
+        match sliced(py, self, limit, attempt)?.or_raise()? {
+            Some(notification) => Ok(Notified::new(self, notification)),
+            None => Err(hamlyn::RecvError::TimedOut.to_py()),
+        }
+    }
+
+    /// Sends one message, over `link` if that is given.
+    pub fn send(
+        &self,
+        py: Python<'_>,
+        link: Option<LinkId>,
+        ticket: &hamlyn::Ticket,
+        data: &[u8],
+        metadata: &[u8],
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        if data.len() <= HELD_BYTES_MAX && link.is_none() {
+            match self.with(py, |node| node.try_send(ticket, data, metadata))? {
+                Err(SendError::Full | SendError::TooLongToTry { .. }) => {}
+                sent => return sent.map(|_| ()).or_raise(),
+            }
+        }
+        let limit = Limit::new(timeout)?;
+        let node = self.node()?;
+        let mut unfinished = None;
+        let attempt = |slice| {
+            let sent = match (unfinished.take(), link) {
+                (Some(rest), _) => node.lock().send_rest(rest, data, Some(slice)),
+                (None, Some(link)) => {
+                    node.lock().send_over(link, ticket, data, metadata, Some(slice))
+                }
+                (None, None) => node.send(ticket, data, metadata, Some(slice)),
+            };
+            match sent {
+                Ok(_) => Ok(Some(())),
+                Err(SendError::TimedOut { unfinished: rest }) => {
+                    unfinished = rest.map(|rest| *rest);
+                    Ok(None)
+                }
+                Err(e) => Err(e),
+            }
+        };
+        match sliced(py, self, limit, attempt)?.or_raise()? {
+            Some(()) => Ok(()),
+            None => {
+                let left = unfinished.as_ref().map_or(0, |rest| rest.bytes_sent());
+                let text = format!(
+                    "the link stayed full for the whole time limit; {left} of {} bytes have left{}",
+                    data.len(),
+                    if left == 0 { "" } else { ", and the message will never be complete" }
+                );
+                Err(error(Kind::TimedOut, text))
+            }
+        }
+    }
+
+    /// Ends every link and name. Messages that wait leave first, for at most `timeout`.
+    fn close(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        if !self.fork_guard.is_parent() || self.is_closed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let limit = Limit::new(timeout)?;
+        let node = self.node()?;
+        let flushed = sliced(py, self, limit, |slice| match node.lock().flush(Some(slice)) {
+            Ok(true) => Ok(Some(())),
+            Ok(false) => Ok(None),
+            Err(e) => Err(e),
+        });
+        // Also after Ctrl-C: what could not leave is then told to the other ends as a hang-up.
+        if self.is_closed.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let names = core::mem::take(&mut *locked(&self.served));
+        py.detach(move || {
+            let mut guard = node.lock();
+            for name in names {
+                guard.stop_serving(&name);
+            }
+            let links: Vec<LinkId> = guard.links().collect();
+            for link in links {
+                let _ = guard.disconnect(link);
+            }
+            drop(guard);
+            drop(node);
+            self.drop_if_done();
+        });
+        self.bell.ring();
+        match flushed?.or_raise()? {
+            Some(()) => Ok(()),
+            None => Err(error(
+                Kind::TimedOut,
+                "the manager is closed, and messages were left that could not leave in time",
+            )),
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if !self.fork_guard.is_parent() {
+            // The parent's node; its locks may be held by threads that are not in this process.
+            let node = self.node.get_mut().unwrap_or_else(PoisonError::into_inner);
+            core::mem::forget(node.take());
+        }
+    }
+}
+
+#[cold]
+fn closed() -> PyErr {
+    error(Kind::Closed, "the manager is closed")
+}
+
+fn setting_text(value: &Bound<'_, PyAny>) -> PyResult<String> {
+    if let Ok(flag) = value.cast::<PyBool>() {
+        return Ok(if flag.is_true() { "yes" } else { "no" }.into());
+    }
+    if let Ok(number) = value.extract::<i128>() {
+        return Ok(number.to_string());
+    }
+    Ok(value.extract::<std::path::PathBuf>()?.to_string_lossy().into_owned())
+}
+
+fn config_of(settings: Option<&Bound<'_, PyDict>>) -> PyResult<Config> {
+    let rows = Config::default().settings();
+    let mut given = std::collections::HashMap::new();
+    for (name, value) in settings.into_iter().flatten() {
+        let name: String = name.extract()?;
+        let row = rows.iter().find(|row| row.name == name).ok_or_else(|| {
+            let names: Vec<_> = rows.iter().map(|row| row.name).collect();
+            let text = format!("there is no setting {name:?}; there are: {}", names.join(", "));
+            PyTypeError::new_err(text)
+        })?;
+        if !value.is_none() {
+            given.insert(row.variable, setting_text(&value)?);
+        }
+    }
+    Config::from_lookup(|variable| {
+        given
+            .remove(variable)
+            .or_else(|| Some(std::env::var_os(variable)?.to_string_lossy().into_owned()))
+    })
+    .or_raise()
+}
+
+/// Who may connect: `"same_user"`, `"anyone"` or a group's number.
+pub fn access_of(access: &Bound<'_, PyAny>) -> PyResult<Access> {
+    if let Ok(group) = access.extract::<u32>() {
+        return Ok(Access::Group(group));
+    }
+    match access.extract::<String>().as_deref() {
+        Ok("same_user") => Ok(Access::SameUser),
+        Ok("anyone") => Ok(Access::Anyone),
+        _ => Err(PyValueError::new_err(format!(
+            "access is {}; it is 'same_user', 'anyone' or the number of a group",
+            access.repr()?
+        ))),
+    }
+}
+
+/// What one process has of Hamlyn: its links, names, message areas and waiting.
+///
+/// Any number of threads may use it. Settings are those of docs/settings.md, by name; what is not
+/// given comes from the variables `HAMLYN_*`. A context manager: leaving it closes it.
+#[pyclass(module = "hamlyn", frozen, weakref)]
+pub struct Manager {
+    pub inner: Arc<Inner>,
+}
+
+#[pymethods]
+impl Manager {
+    #[new]
+    #[pyo3(signature = (**settings))]
+    fn new(py: Python<'_>, settings: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
+        let config = config_of(settings)?;
+        let node = py.detach(|| Node::with_config(config)).or_raise()?;
+        let id = node.id();
+        let (bell, poller) = (Bell::new().or_raise()?, Poller::new().or_raise()?);
+        poller.add(node.as_fd(), 0).or_raise()?;
+        poller.add(&bell, 1).or_raise()?;
+        let inner = Inner {
+            id,
+            fork_guard: ForkGuard::new().or_raise()?,
+            is_closed: AtomicBool::new(false),
+            slow: AtomicUsize::new(0),
+            buffers: AtomicUsize::new(0),
+            waiters: AtomicUsize::new(0),
+            bell,
+            poller,
+            events: Mutex::default(),
+            served: Mutex::default(),
+            node: Mutex::new(Some(node.share().or_raise()?)),
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// The name that tickets for this manager carry.
+    #[getter]
+    fn id(&self) -> u32 {
+        self.inner.id.0
+    }
+
+    /// Whether it is closed.
+    #[getter]
+    fn closed(&self) -> bool {
+        self.inner.is_closed.load(Ordering::Acquire)
+    }
+
+    /// A message area of `nbytes` zero bytes, beginning on a page. It stays until it is removed or
+    /// the manager is closed.
+    fn area(&self, py: Python<'_>, nbytes: usize) -> PyResult<Area> {
+        Area::new(py, &self.inner, nbytes)
+    }
+
+    /// A notification queue of `entries` entries.
+    fn queue(&self, py: Python<'_>, entries: u32) -> PyResult<Queue> {
+        let id = self.inner.with(py, |node| node.notification_queue(entries))?.or_raise()?;
+        Ok(Queue { inner: self.inner.clone(), id })
+    }
+
+    /// A slot over bytes `start` to `stop` of `area`, which notifies through `queue`.
+    ///
+    /// `entries`: messages that may be on their way at once. `mode`: `"normal"`, `"paranoid"` or
+    /// `"one_shot"` (paranoid, and what has arrived can no longer change). `credit`: entries of the
+    /// queue that it reserves, one for each metadata entry unless given.
+    #[pyo3(signature = (area, queue, *, start=0, stop=None, entries=1, mode="normal", credit=None))]
+    #[allow(clippy::too_many_arguments)]
+    fn slot(
+        &self,
+        py: Python<'_>,
+        area: &Area,
+        queue: &Queue,
+        start: u64,
+        stop: Option<u64>,
+        entries: u32,
+        mode: &str,
+        credit: Option<u32>,
+    ) -> PyResult<Slot> {
+        self.must_own(&area.inner, "area")?;
+        self.must_own(&queue.inner, "queue")?;
+        let mode = match mode {
+            "normal" => Mode::Normal,
+            "paranoid" => Mode::Paranoid,
+            "one_shot" => Mode::ParanoidOneShot,
+            _ => {
+                let text =
+                    format!("the mode is {mode:?}; it is 'normal', 'paranoid' or 'one_shot'");
+                return Err(PyValueError::new_err(text));
+            }
+        };
+        let range = start..stop.unwrap_or(area.length as u64);
+        let mut config = SlotConfig::new(area.id, queue.id).range(range);
+        config = config.metadata(entries).mode(mode);
+        if let Some(credit) = credit {
+            config = config.credit(credit);
+        }
+        let id = self.inner.with(py, |node| node.slot(config))?.or_raise()?;
+        Ok(Slot { inner: self.inner.clone(), id })
+    }
+
+    /// Offers a service. Whoever connects is accepted with `greeting` (often a ticket's bytes), or,
+    /// where that is `None`, becomes a `Request` among the events.
+    ///
+    /// `access`: `"same_user"`, `"anyone"` or the number of a group.
+    #[pyo3(signature = (name, greeting=None, *, access=None))]
+    fn serve(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        greeting: Option<&Bound<'_, PyAny>>,
+        access: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let access = access.map_or(Ok(Access::SameUser), access_of)?;
+        let accept = match greeting {
+            None => Accept::Ask,
+            Some(greeting) => with_bytes(greeting, |b| Ok(Accept::Automatic(b.to_vec())))?,
+        };
+        let _slow = self.inner.slow();
+        self.inner.with(py, |node| node.serve(name, access, accept))?.or_raise()?;
+        locked(&self.inner.served).push(name.into());
+        Ok(())
+    }
+
+    /// No longer offers a service; links made through it stay. `False`: it was not offered.
+    fn stop_serving(&self, py: Python<'_>, name: &str) -> PyResult<bool> {
+        locked(&self.inner.served).retain(|served| served != name);
+        self.inner.with(py, |node| node.stop_serving(name))
+    }
+
+    /// Connects to the service `[user@]name`, waiting at most `timeout` seconds for its answer.
+    /// `greeting`, up to 4 KiB, reaches the server before it decides.
+    #[pyo3(signature = (name, greeting=None, timeout=10.0))]
+    fn connect(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        greeting: Option<&Bound<'_, PyAny>>,
+        timeout: Option<f64>,
+    ) -> PyResult<Link> {
+        // Longer than any program runs.
+        let timeout = duration(timeout)?.unwrap_or(Duration::from_secs(1 << 30));
+        let greeting =
+            greeting.map_or(Ok(Vec::new()), |greeting| with_bytes(greeting, |b| Ok(b.to_vec())))?;
+        let (node, name) = (self.inner.node()?, name.to_owned());
+        // On a thread of its own: the call cannot be cut into slices, and Ctrl-C must be seen.
+        let (tell, answer) = mpsc::sync_channel(0);
+        let connect = move || {
+            let linked = node.lock().connect(&name, &greeting, timeout);
+            if let Err(mpsc::SendError(Ok(link))) = tell.send(linked) {
+                // Nobody waits any more.
+                let _ = node.lock().disconnect(link);
+            }
+        };
+        let builder = std::thread::Builder::new().name("hamlyn-connect".into());
+        builder.spawn(connect).or_raise()?;
+        let linked = sliced(py, &self.inner, Limit::new(None)?, move |slice| {
+            match answer.recv_timeout(slice) {
+                Ok(linked) => linked.map(Some),
+                Err(mpsc::RecvTimeoutError::Timeout) => Ok(None),
+                Err(mpsc::RecvTimeoutError::Disconnected) => {
+                    Err(hamlyn::node::ConnectError::Vanished)
+                }
+            }
+        })?;
+        let id = linked.or_raise()?.ok_or_else(closed)?;
+        Ok(Link { inner: self.inner.clone(), id })
+    }
+
+    /// The links that there are.
+    fn links(&self, py: Python<'_>) -> PyResult<Vec<Link>> {
+        let ids = self.inner.with(py, |node| node.links().collect::<Vec<_>>())?;
+        Ok(ids.into_iter().map(|id| Link { inner: self.inner.clone(), id }).collect())
+    }
+
+    /// Sends one message: `data`, any object with the buffer protocol, lands where the ticket says.
+    ///
+    /// `metadata`, up to 60 bytes, goes to the message's metadata entry. Waits for room at most
+    /// `timeout` seconds (`None`: as long as it takes), and accepts whatever arrives meanwhile.
+    /// When it returns, `data` may be changed again. `data` must not be changed by another thread
+    /// before: the receiver would get a mixture.
+    #[pyo3(signature = (ticket, data, metadata=None, timeout=None))]
+    fn send(
+        &self,
+        py: Python<'_>,
+        ticket: &Ticket,
+        data: &Bound<'_, PyAny>,
+        metadata: Option<&Bound<'_, PyAny>>,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        let ticket = &ticket.ticket;
+        with_bytes(data, |data| match metadata {
+            None => self.inner.send(py, None, ticket, data, &[], timeout),
+            Some(metadata) => with_bytes(metadata, |metadata| {
+                self.inner.send(py, None, ticket, data, metadata, timeout)
+            }),
+        })
+    }
+
+    /// Sends one message if it can be taken now; `False`: not now.
+    #[pyo3(signature = (ticket, data, metadata=None))]
+    fn try_send(
+        &self,
+        py: Python<'_>,
+        ticket: &Ticket,
+        data: &Bound<'_, PyAny>,
+        metadata: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<bool> {
+        let ticket = &ticket.ticket;
+        let send = |data: &[u8], metadata: &[u8]| match self
+            .inner
+            .with(py, |node| node.try_send(ticket, data, metadata))?
+        {
+            Ok(_) => Ok(true),
+            Err(SendError::Full) => Ok(false),
+            Err(e) => Err(e.to_py()),
+        };
+        with_bytes(data, |data| match metadata {
+            None => send(data, &[]),
+            Some(metadata) => with_bytes(metadata, |metadata| send(data, metadata)),
+        })
+    }
+
+    /// Sends one packet in fast mode, with a word of 32 bits beside it.
+    #[pyo3(signature = (ticket, data, word=0, timeout=None))]
+    fn send_fast(
+        &self,
+        py: Python<'_>,
+        ticket: &Ticket,
+        data: &Bound<'_, PyAny>,
+        word: u32,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        let ticket = &ticket.ticket;
+        with_bytes(data, |data| {
+            match self.inner.with(py, |node| node.try_send_fast(ticket, data, word))? {
+                Err(SendError::Full) => {}
+                sent => return sent.map(|_| ()).or_raise(),
+            }
+            let (limit, node) = (Limit::new(timeout)?, self.inner.node()?);
+            let attempt = |slice| match node.lock().send_fast(ticket, data, word, Some(slice)) {
+                Ok(_) => Ok(Some(())),
+                Err(SendError::TimedOut { .. }) => Ok(None),
+                Err(e) => Err(e),
+            };
+            let sent = sliced(py, &self.inner, limit, attempt)?.or_raise()?;
+            sent.ok_or_else(|| SendError::TimedOut { unfinished: None }.to_py())
+        })
+    }
+
+    /// One turn: takes what has arrived from the links and lets queued packets leave. Returns how
+    /// many packets were taken, refused ones included.
+    fn poll(&self, py: Python<'_>) -> PyResult<usize> {
+        self.inner.with(py, |node| node.poll())?.or_raise()
+    }
+
+    /// Waits until a packet or an event has arrived, at most `timeout` seconds; says whether one
+    /// has.
+    #[pyo3(signature = (timeout=None))]
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
+        if !locked(&self.inner.events).is_empty() {
+            return Ok(true);
+        }
+        let (limit, node) = (Limit::new(timeout)?, self.inner.node()?);
+        let attempt = |slice| node.lock().wait(Some(slice)).map(|came| came.then_some(()));
+        Ok(sliced(py, &self.inner, limit, attempt)?.or_raise()?.is_some())
+    }
+
+    /// Waits until every queued message has left, at most `timeout` seconds; says whether they
+    /// have.
+    #[pyo3(signature = (timeout=None))]
+    fn flush(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
+        let (limit, node) = (Limit::new(timeout)?, self.inner.node()?);
+        let attempt = |slice| node.lock().flush(Some(slice)).map(|left| left.then_some(()));
+        Ok(sliced(py, &self.inner, limit, attempt)?.or_raise()?.is_some())
+    }
+
+    /// The next event, or `None`: a `Request`, `RequestGone`, `Connected` or `LinkClosed`.
+    fn next_event<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        self.inner.check_open()?;
+        let kept = locked(&self.inner.events).pop_front();
+        let event = match kept {
+            Some(event) => Some(event),
+            None => self.inner.with(py, |node| {
+                let _ = node.poll();
+                node.next_event()
+            })?,
+        };
+        event.map(|event| event_to_py(py, &self.inner, event)).transpose()
+    }
+
+    /// A descriptor for an event loop: readable when something may have arrived after
+    /// `prepare_to_wait()` has said `True`. `hamlyn.aio` uses it for asyncio.
+    fn fileno(&self) -> PyResult<i32> {
+        self.inner.check_open()?;
+        Ok(self.inner.poller.as_fd_raw())
+    }
+
+    /// To be called before waiting for `fileno()`, after every queue has been emptied. `True`:
+    /// nothing waits, and whatever comes makes the descriptor readable. `False`: look again.
+    fn prepare_to_wait(&self, py: Python<'_>) -> PyResult<bool> {
+        self.inner
+            .with(py, |node| {
+                // Events would keep the descriptor readable; `next_event` finds them here. Whoever
+                // waits for one looks again.
+                let mut events = locked(&self.inner.events);
+                let mut has_come = false;
+                while let Some(event) = node.next_event() {
+                    if events.len() == EVENTS_MAX {
+                        events.pop_front();
+                    }
+                    events.push_back(event);
+                    has_come = true;
+                }
+                drop(events);
+                Ok::<_, hamlyn::node::Forked>(node.prepare_to_wait()? && !has_come)
+            })?
+            .or_raise()
+    }
+
+    /// One more event loop waits, or one fewer: while there is one, messages that other calls take
+    /// from the links make `fileno()` readable too.
+    fn _count_waiters(&self, change: isize) {
+        let update = |n: usize| Some(n.saturating_add_signed(change));
+        let _ = self.inner.waiters.fetch_update(Ordering::Relaxed, Ordering::Relaxed, update);
+    }
+
+    /// The bell has been heard.
+    fn _silence(&self) {
+        self.inner.bell.silence();
+    }
+
+    /// What all objects of this manager have in common.
+    #[getter]
+    fn _key(&self) -> usize {
+        Arc::as_ptr(&self.inner).addr()
+    }
+
+    /// Whether events wait.
+    #[getter]
+    fn _has_events(&self) -> bool {
+        !locked(&self.inner.events).is_empty()
+    }
+
+    /// A thread of the library takes what arrives while the program makes no calls.
+    fn start_progress(&self) -> PyResult<()> {
+        self.inner.node()?.start_progress().or_raise()
+    }
+
+    /// Stops that thread.
+    fn stop_progress(&self, py: Python<'_>) -> PyResult<()> {
+        let node = self.inner.node()?;
+        py.detach(|| node.stop_progress());
+        Ok(())
+    }
+
+    /// Name and value of each counter of the interface and the control plane. SECURITY.md says
+    /// what each refusal protects.
+    fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let counters = self.inner.with(py, |node| node.counters())?;
+        let found = PyDict::new(py);
+        for (name, value) in counters {
+            found.set_item(name, value)?;
+        }
+        Ok(found)
+    }
+
+    /// What was done or is missing because of this system or its limits, in words.
+    fn notes(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        self.inner.with(py, |node| node.notes().to_vec())
+    }
+
+    /// Ends every link and name. Messages that wait leave first, for at most `timeout` seconds.
+    /// Memory that arrays still show stays until they are gone. Closing twice is closing once.
+    #[pyo3(signature = (timeout=10.0))]
+    fn close(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        self.inner.close(py, timeout)
+    }
+
+    fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.inner.close(py, Some(10.0))
+    }
+
+    fn __repr__(&self) -> String {
+        let state = if self.closed() { " closed" } else { "" };
+        format!("<hamlyn.Manager {}{state}>", self.inner.id)
+    }
+}
+
+/// Events kept for the program while an event loop waits; beyond, the oldest are dropped.
+const EVENTS_MAX: usize = 4096;
+
+impl Manager {
+    fn must_own(&self, inner: &Arc<Inner>, what: &str) -> PyResult<()> {
+        if Arc::ptr_eq(&self.inner, inner) {
+            return Ok(());
+        }
+        Err(error(Kind::Misuse, format!("the {what} belongs to another manager")))
+    }
+}
+
+trait RawFd {
+    fn as_fd_raw(&self) -> i32;
+}
+
+impl RawFd for Poller {
+    fn as_fd_raw(&self) -> i32 {
+        self.as_fd().as_raw_fd()
+    }
+}
+
+/// The settings: a list of name, variable, default, what is allowed, and what it does.
+#[pyfunction]
+pub fn settings() -> Vec<(&'static str, &'static str, String, String, &'static str)> {
+    let rows = Config::default().settings();
+    rows.into_iter().map(|r| (r.name, r.variable, r.value, r.allowed, r.meaning)).collect()
+}

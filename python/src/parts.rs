@@ -1,0 +1,662 @@
+//! The parts of a manager: areas, queues, slots, tickets, links, notifications and events.
+
+use crate::bytes::{export, with_bytes};
+use crate::errors::{Kind, OrRaise, error};
+use crate::manager::Inner;
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use hamlyn::node::{CloseReason, MemoryError};
+use hamlyn::wire::TICKET_BYTES;
+use hamlyn::{AreaId, LinkId, MetadataIndex, Notification, QueueId, Share, SlotId};
+use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyTuple};
+use std::sync::Arc;
+
+/// A message area: the memory that messages land in. It has the buffer protocol, so
+/// `numpy.frombuffer(area, dtype=..)` and `memoryview(area)` show it without copying.
+///
+/// Bytes change only while the manager takes what has arrived: in calls that receive, send, wait or
+/// poll, on any thread, or at any time with a progress thread; and only those that a ticket was
+/// given for. A one-shot slot's bytes stand still from the notification until the entry is armed.
+#[pyclass(module = "hamlyn", frozen, weakref)]
+pub struct Area {
+    pub inner: Arc<Inner>,
+    pub id: AreaId,
+    pub length: usize,
+    start: Start,
+    buffers: AtomicUsize,
+    is_removed: AtomicBool,
+}
+
+/// Where an area begins.
+struct Start(*mut u8);
+
+// SAFETY: an address; what is done with it is up to those who read it. The memory does not move,
+// and no thread owns it.
+unsafe impl Send for Start {}
+// SAFETY: as above.
+unsafe impl Sync for Start {}
+
+impl Area {
+    pub fn new(py: Python<'_>, inner: &Arc<Inner>, length: usize) -> PyResult<Self> {
+        let (id, start) = inner
+            .with(py, |node| {
+                let id = node.message_area(length)?;
+                Ok::<_, MemoryError>((id, Start(node.area_mut(id)?.as_mut_ptr())))
+            })?
+            .or_raise()?;
+        let (buffers, is_removed) = (AtomicUsize::new(0), AtomicBool::new(false));
+        Ok(Self { inner: inner.clone(), id, length, start, buffers, is_removed })
+    }
+}
+
+#[pymethods]
+impl Area {
+    fn __len__(&self) -> usize {
+        self.length
+    }
+
+    /// Bytes.
+    #[getter]
+    fn nbytes(&self) -> usize {
+        self.length
+    }
+
+    /// Whether huge pages and wiring were granted: two texts, `"not asked"`, `"granted"`, or what
+    /// was given instead.
+    fn report(&self, py: Python<'_>) -> PyResult<(String, String)> {
+        use hamlyn::os::memory::Grant;
+        let report = self.inner.with(py, |node| node.area_report(self.id).cloned())?.or_raise()?;
+        let text = |grant| match grant {
+            Grant::NotAsked => "not asked".into(),
+            Grant::Granted => "granted".into(),
+            Grant::Refused(why) => why,
+        };
+        Ok((text(report.huge_pages), text(report.locked)))
+    }
+
+    /// Gives the memory back. Raises `Misuse` while slots name it, and `BufferError` while an array
+    /// or a view shows it.
+    fn remove(&self, py: Python<'_>) -> PyResult<()> {
+        if self.is_removed.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let buffers = self.buffers.load(Ordering::Relaxed);
+        if buffers > 0 {
+            let text = format!("{buffers} views or arrays still show the area; release them first");
+            return Err(PyBufferError::new_err(text));
+        }
+        self.is_removed.store(true, Ordering::Relaxed);
+        let removed = self.inner.with(py, |node| node.remove_area(self.id)).map(OrRaise::or_raise);
+        if !matches!(removed, Ok(Ok(()))) {
+            self.is_removed.store(false, Ordering::Relaxed);
+        }
+        removed?
+    }
+
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        let area = slf.get();
+        area.inner.check_open()?;
+        if area.is_removed.load(Ordering::Relaxed) {
+            return Err(error(Kind::Closed, "the area was removed"));
+        }
+        // SAFETY: the area lies in memory of the node, which stays while `Inner` has lent a buffer
+        // of it, also after it was closed, and which `remove` does not give back while this area
+        // has lent one. All this happens under the interpreter's lock, so that neither can come
+        // in between.
+        unsafe {
+            export(slf.as_any(), view, flags, area.start.0, area.length, false)?;
+        }
+        area.buffers.fetch_add(1, Ordering::Relaxed);
+        area.inner.lend();
+        Ok(())
+    }
+
+    unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
+        self.buffers.fetch_sub(1, Ordering::Relaxed);
+        self.inner.take_back();
+    }
+
+    fn __repr__(&self) -> String {
+        let removed = if self.is_removed.load(Ordering::Relaxed) { " removed" } else { "" };
+        format!("<hamlyn.Area of {} bytes{removed}>", self.length)
+    }
+}
+
+/// A notification queue.
+#[pyclass(module = "hamlyn", frozen, weakref)]
+pub struct Queue {
+    pub inner: Arc<Inner>,
+    pub id: QueueId,
+}
+
+#[pymethods]
+impl Queue {
+    /// Waits for the next notification, at most `timeout` seconds (`None`: as long as it takes).
+    /// Raises `TimedOut`.
+    #[pyo3(signature = (timeout=None))]
+    fn receive(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Notified> {
+        self.inner.receive(py, self.id, timeout)
+    }
+
+    /// The next notification if a message has arrived, else `None`. Takes a turn over the links.
+    fn try_receive(&self, py: Python<'_>) -> PyResult<Option<Notified>> {
+        let found = self.inner.with(py, |node| node.try_recv(self.id))?.or_raise()?;
+        Ok(found.map(|notification| Notified::new(&self.inner, notification)))
+    }
+
+    /// Removes the queue. Raises `Misuse` while slots use it.
+    fn remove(&self, py: Python<'_>) -> PyResult<()> {
+        self.inner.with(py, |node| node.remove_queue(self.id))?.or_raise()
+    }
+
+    #[getter]
+    fn _manager(&self) -> crate::manager::Manager {
+        crate::manager::Manager { inner: self.inner.clone() }
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<hamlyn.Queue {:?}>", self.id)
+    }
+}
+
+/// A slot: what packets are checked against, and where they land.
+#[pyclass(module = "hamlyn", frozen, weakref)]
+pub struct Slot {
+    pub inner: Arc<Inner>,
+    pub id: SlotId,
+}
+
+#[pymethods]
+impl Slot {
+    /// The index that notifications name.
+    #[getter]
+    fn index(&self) -> u32 {
+        self.id.index().0
+    }
+
+    /// The right to send one message to a metadata entry.
+    #[pyo3(signature = (index=0))]
+    fn ticket(&self, py: Python<'_>, index: u32) -> PyResult<Ticket> {
+        let made = self.inner.with(py, |node| node.ticket(self.id, MetadataIndex(index)))?;
+        Ok(Ticket { ticket: made.or_raise()? })
+    }
+
+    /// The right to send single packets in fast mode.
+    fn fast_ticket(&self, py: Python<'_>) -> PyResult<Ticket> {
+        Ok(Ticket { ticket: self.inner.with(py, |node| node.fast_ticket(self.id))?.or_raise()? })
+    }
+
+    /// The metadata, up to 60 bytes, of the message that arrived last in an entry.
+    #[pyo3(signature = (index=0))]
+    fn metadata<'py>(&self, py: Python<'py>, index: u32) -> PyResult<Bound<'py, PyBytes>> {
+        let mut user = [0; 60];
+        let length = self
+            .inner
+            .with(py, |node| {
+                let entry = node.metadata(self.id, MetadataIndex(index))?;
+                user[..entry.user().len()].copy_from_slice(entry.user());
+                Ok::<_, hamlyn::interface::SlotError>(entry.user().len())
+            })?
+            .or_raise()?;
+        Ok(PyBytes::new(py, &user[..length]))
+    }
+
+    /// Arms an entry for the next message. In a paranoid slot it gets a new key, and accepts bytes
+    /// `start` to `stop` of the slot only (the whole slot unless given).
+    #[pyo3(signature = (index=0, start=None, stop=None))]
+    fn arm(
+        &self,
+        py: Python<'_>,
+        index: u32,
+        start: Option<u64>,
+        stop: Option<u64>,
+    ) -> PyResult<()> {
+        let armed = self.inner.with(py, |node| {
+            let index = MetadataIndex(index);
+            if start.is_some() || stop.is_some() {
+                let (_, range) = node.slot_range(self.id)?;
+                let stop = stop.unwrap_or(range.end - range.start);
+                return node.arm(self.id, index, Some(start.unwrap_or(0)..stop));
+            }
+            match node.arm(self.id, index, None) {
+                // A paranoid slot: all of it.
+                Err(hamlyn::interface::SlotError::WrongMode { .. }) => {
+                    let (_, range) = node.slot_range(self.id)?;
+                    node.arm(self.id, index, Some(0..range.end - range.start))
+                }
+                other => other,
+            }
+        })?;
+        armed.or_raise()
+    }
+
+    /// A paranoid entry accepts nothing until it is armed again.
+    fn close_entry(&self, py: Python<'_>, index: u32) -> PyResult<()> {
+        self.inner.with(py, |node| node.close_entry(self.id, MetadataIndex(index)))?.or_raise()
+    }
+
+    /// Changes the slot's key: every ticket made before is worthless at once.
+    fn revoke(&self, py: Python<'_>) -> PyResult<()> {
+        self.inner.with(py, |node| node.revoke(self.id))?.or_raise()
+    }
+
+    /// Removes the slot. Packets for it are refused from now on.
+    fn remove(&self, py: Python<'_>) -> PyResult<()> {
+        self.inner.with(py, |node| node.remove_slot(self.id))?.or_raise()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<hamlyn.Slot {}>", self.id.index().0)
+    }
+}
+
+/// The right to send one message: bytes that may travel anywhere. Whoever has them has the right.
+#[pyclass(module = "hamlyn", frozen, eq)]
+#[derive(PartialEq)]
+pub struct Ticket {
+    pub ticket: hamlyn::Ticket,
+}
+
+#[pymethods]
+impl Ticket {
+    /// Reads a ticket. Raises `Misuse` (a `ValueError`) where the bytes are no ticket.
+    #[staticmethod]
+    fn from_bytes(data: &Bound<'_, PyAny>) -> PyResult<Self> {
+        with_bytes(data, |bytes| Ok(Self { ticket: hamlyn::Ticket::from_bytes(bytes).or_raise()? }))
+    }
+
+    fn __bytes__<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.ticket.to_bytes())
+    }
+
+    /// How many bytes it may write.
+    #[getter]
+    fn capacity(&self) -> u64 {
+        self.ticket.capacity()
+    }
+
+    /// The id of the manager that receives.
+    #[getter]
+    fn destination(&self) -> u32 {
+        self.ticket.destination.0
+    }
+
+    /// The same right for the bytes from `offset` on.
+    fn at(&self, offset: u64) -> PyResult<Self> {
+        Ok(Self { ticket: self.ticket.at(offset).or_raise()? })
+    }
+
+    /// The same right without a notification: the data moves and nobody is told.
+    fn silent(&self) -> Self {
+        Self { ticket: self.ticket.silent() }
+    }
+
+    /// Splits it among helpers: for each part `(start, stop, share)`, with shares that add to
+    /// 2**32.
+    fn split(&self, parts: Vec<(u64, u64, u64)>) -> PyResult<Vec<Self>> {
+        let share = |(start, stop, share)| Ok((start, stop, Share::new(share).or_raise()?));
+        let parts = parts.into_iter().map(share).collect::<PyResult<Vec<_>>>()?;
+        let tickets = self.ticket.split(&parts).or_raise()?;
+        Ok(tickets.into_iter().map(|ticket| Self { ticket }).collect())
+    }
+
+    /// Splits it into `n` parts of equal size and share.
+    fn split_evenly(&self, n: u64) -> PyResult<Vec<Self>> {
+        let tickets = self.ticket.split_evenly(n).or_raise()?;
+        Ok(tickets.into_iter().map(|ticket| Self { ticket }).collect())
+    }
+
+    fn __hash__(&self) -> u64 {
+        let bytes = self.ticket.to_bytes();
+        bytes.chunks(8).fold(0, |hash: u64, chunk| {
+            let word = chunk.iter().fold(0u64, |word, byte| word << 8 | u64::from(*byte));
+            (hash.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95)
+        })
+    }
+
+    fn __reduce__<'py>(
+        &self,
+        py: Python<'py>,
+    ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
+        let from_bytes = py.get_type::<Self>().getattr("from_bytes")?;
+        Ok((from_bytes, PyTuple::new(py, [self.__bytes__(py)])?))
+    }
+
+    fn __repr__(&self) -> String {
+        let ticket = &self.ticket;
+        // Not the key: whoever reads a log must not get the right.
+        format!(
+            "<hamlyn.Ticket to {} slot {} bytes {}..{}>",
+            ticket.destination, ticket.slot.0, ticket.base, ticket.bound
+        )
+    }
+}
+
+const _: () = assert!(TICKET_BYTES == 44);
+
+/// A link to another manager.
+#[pyclass(module = "hamlyn", frozen)]
+pub struct Link {
+    pub inner: Arc<Inner>,
+    pub id: LinkId,
+}
+
+#[pymethods]
+impl Link {
+    /// Who is at the other end, as the kernel says.
+    #[getter]
+    fn peer(&self, py: Python<'_>) -> PyResult<Peer> {
+        Ok(Peer { peer: self.inner.with(py, |node| node.peer(self.id).cloned())?.or_raise()? })
+    }
+
+    /// What the other end sent along when the link was made: often a ticket's bytes.
+    #[getter]
+    fn greeting<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let found = self.inner.with(py, |node| node.greeting(self.id).map(<[u8]>::to_vec))?;
+        Ok(PyBytes::new(py, &found.or_raise()?))
+    }
+
+    /// Which path the link takes, and why.
+    fn explain(&self, py: Python<'_>) -> PyResult<String> {
+        self.inner.with(py, |node| node.explain(self.id))?.or_raise()
+    }
+
+    /// Sends one message over this link and no other, so that a ticket that came from this peer is
+    /// used towards this peer and nobody else. See `Manager.send`.
+    #[pyo3(signature = (ticket, data, metadata=None, timeout=None))]
+    fn send(
+        &self,
+        py: Python<'_>,
+        ticket: &Ticket,
+        data: &Bound<'_, PyAny>,
+        metadata: Option<&Bound<'_, PyAny>>,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        let (link, ticket) = (Some(self.id), &ticket.ticket);
+        with_bytes(data, |data| match metadata {
+            None => self.inner.send(py, link, ticket, data, &[], timeout),
+            Some(metadata) => with_bytes(metadata, |metadata| {
+                self.inner.send(py, link, ticket, data, metadata, timeout)
+            }),
+        })
+    }
+
+    /// Ends the link. Returns how many queued messages did not leave.
+    fn close(&self, py: Python<'_>) -> PyResult<usize> {
+        self.inner.with(py, |node| node.disconnect(self.id))?.or_raise()
+    }
+
+    fn __eq__(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner) && self.id == other.id
+    }
+
+    fn __hash__(&self) -> u64 {
+        u64::from(self.id.index) << 16 | u64::from(self.id.generation)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<hamlyn.Link {}.{}>", self.id.index, self.id.generation)
+    }
+}
+
+/// Who is at the other end of a link.
+#[pyclass(module = "hamlyn", frozen, eq)]
+#[derive(PartialEq)]
+pub struct Peer {
+    peer: hamlyn::Peer,
+}
+
+#[pymethods]
+impl Peer {
+    /// The id of its manager, as it says itself.
+    #[getter]
+    fn id(&self) -> u32 {
+        self.peer.node.0
+    }
+
+    /// Its user, as the kernel says; `None`: of another user namespace.
+    #[getter]
+    fn uid(&self) -> Option<u32> {
+        self.peer.uid
+    }
+
+    /// Its group, likewise.
+    #[getter]
+    fn gid(&self) -> Option<u32> {
+        self.peer.gid
+    }
+
+    /// Its process; `None` if it cannot be seen from here.
+    #[getter]
+    fn pid(&self) -> Option<u32> {
+        self.peer.pid
+    }
+
+    /// The service through which the link was made.
+    #[getter]
+    fn service(&self) -> &str {
+        &self.peer.service
+    }
+
+    fn __repr__(&self) -> String {
+        let number = |n: Option<u32>| n.map_or("unknown".into(), |n| n.to_string());
+        format!(
+            "<hamlyn.Peer process {} of user {} by {:?}>",
+            number(self.peer.pid),
+            number(self.peer.uid),
+            self.peer.service
+        )
+    }
+}
+
+/// A message has arrived.
+#[pyclass(module = "hamlyn", name = "Notification", frozen)]
+pub struct Notified {
+    inner: Arc<Inner>,
+    notification: Notification,
+}
+
+impl Notified {
+    pub fn new(inner: &Arc<Inner>, notification: Notification) -> Self {
+        Self { inner: inner.clone(), notification }
+    }
+}
+
+#[pymethods]
+impl Notified {
+    /// The index of the slot that it arrived in (`Slot.index`).
+    #[getter]
+    fn slot(&self) -> u32 {
+        self.notification.slot.0
+    }
+
+    /// Its metadata entry; `None` for a packet in fast mode.
+    #[getter]
+    fn index(&self) -> Option<u32> {
+        let index = self.notification.index;
+        (index != MetadataIndex::FAST).then_some(index.0)
+    }
+
+    /// In fast mode the word that the packet carried, else 0.
+    #[getter]
+    fn word(&self) -> u32 {
+        self.notification.word
+    }
+
+    /// The link over which it came.
+    #[getter]
+    fn link(&self) -> Link {
+        Link { inner: self.inner.clone(), id: self.notification.link }
+    }
+
+    fn __repr__(&self) -> String {
+        match self.index() {
+            Some(index) => format!("<hamlyn.Notification slot {} entry {index}>", self.slot()),
+            None => format!(
+                "<hamlyn.Notification slot {} fast, word {:#x}>",
+                self.slot(),
+                self.notification.word
+            ),
+        }
+    }
+}
+
+/// Somebody wants to connect to a service that asks. Without an answer the connection times out.
+#[pyclass(module = "hamlyn", frozen)]
+pub struct Request {
+    inner: Arc<Inner>,
+    id: hamlyn::control::RequestId,
+    peer: hamlyn::Peer,
+    greeting: Vec<u8>,
+}
+
+#[pymethods]
+impl Request {
+    /// A number that `Connected` and `RequestGone` name.
+    #[getter]
+    fn id(&self) -> u64 {
+        self.id.0
+    }
+
+    /// Who, as the kernel says.
+    #[getter]
+    fn peer(&self) -> Peer {
+        Peer { peer: self.peer.clone() }
+    }
+
+    /// What it sent along.
+    #[getter]
+    fn greeting<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.greeting)
+    }
+
+    /// Lets it in; `greeting`, up to 4 KiB, reaches it. The link appears as `Connected`.
+    #[pyo3(signature = (greeting=None))]
+    fn accept(&self, py: Python<'_>, greeting: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        let greeting =
+            greeting.map_or(Ok(Vec::new()), |greeting| with_bytes(greeting, |b| Ok(b.to_vec())))?;
+        self.inner.with(py, |node| node.accept(self.id, &greeting))?.or_raise()
+    }
+
+    /// Turns it away, and says why.
+    #[pyo3(signature = (reason=""))]
+    fn refuse(&self, py: Python<'_>, reason: &str) -> PyResult<()> {
+        self.inner.with(py, |node| node.refuse(self.id, reason))?.or_raise()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<hamlyn.Request {} by {}>", self.id.0, self.peer().__repr__())
+    }
+}
+
+/// A request was withdrawn before it was answered, or did not become a link.
+#[pyclass(module = "hamlyn", frozen, get_all)]
+pub struct RequestGone {
+    /// Its number.
+    id: u64,
+}
+
+#[pymethods]
+impl RequestGone {
+    fn __repr__(&self) -> String {
+        format!("<hamlyn.RequestGone {}>", self.id)
+    }
+}
+
+/// A link from another manager is there.
+#[pyclass(module = "hamlyn", frozen)]
+pub struct Connected {
+    inner: Arc<Inner>,
+    link: LinkId,
+    request: Option<u64>,
+}
+
+#[pymethods]
+impl Connected {
+    /// The link.
+    #[getter]
+    fn link(&self) -> Link {
+        Link { inner: self.inner.clone(), id: self.link }
+    }
+
+    /// The number of the request that it comes from, if it was asked for.
+    #[getter]
+    fn request(&self) -> Option<u64> {
+        self.request
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<hamlyn.Connected {}>", self.link().__repr__())
+    }
+}
+
+/// A link is gone. What its peer had sent before has been taken.
+#[pyclass(module = "hamlyn", frozen)]
+pub struct LinkClosed {
+    inner: Arc<Inner>,
+    link: LinkId,
+    reason: String,
+    unsent: usize,
+}
+
+#[pymethods]
+impl LinkClosed {
+    /// The link that was.
+    #[getter]
+    fn link(&self) -> Link {
+        Link { inner: self.inner.clone(), id: self.link }
+    }
+
+    /// `"closed"`, `"died"`, `"hung up"`, `"expelled"`, or `"misbehaved: "` and how.
+    #[getter]
+    fn reason(&self) -> &str {
+        &self.reason
+    }
+
+    /// Queued messages that did not leave.
+    #[getter]
+    fn unsent(&self) -> usize {
+        self.unsent
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<hamlyn.LinkClosed {} {:?}>", self.link().__repr__(), self.reason)
+    }
+}
+
+/// An event as an object of its class.
+pub fn event_to_py<'py>(
+    py: Python<'py>,
+    inner: &Arc<Inner>,
+    event: hamlyn::Event,
+) -> PyResult<Bound<'py, PyAny>> {
+    use hamlyn::Event;
+    let inner = inner.clone();
+    Ok(match event {
+        Event::Request { id, peer, greeting } => {
+            Bound::new(py, Request { inner, id, peer, greeting })?.into_any()
+        }
+        Event::RequestGone { id } => Bound::new(py, RequestGone { id: id.0 })?.into_any(),
+        Event::Connected { link, request } => {
+            let request = request.map(|request| request.0);
+            Bound::new(py, Connected { inner, link, request })?.into_any()
+        }
+        Event::Closed { link, reason, unsent } => {
+            let reason = match reason {
+                CloseReason::Closed => "closed".into(),
+                CloseReason::Died => "died".into(),
+                CloseReason::HungUp => "hung up".into(),
+                CloseReason::Expelled => "expelled".into(),
+                CloseReason::Misbehaved(how) => format!("misbehaved: {how}"),
+            };
+            Bound::new(py, LinkClosed { inner, link, reason, unsent })?.into_any()
+        }
+    })
+}

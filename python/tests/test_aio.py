@@ -1,0 +1,241 @@
+"""asyncio: many tasks, one manager; cancelling; more than one loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import Any
+
+import hamlyn
+import pytest
+from conftest import LIMIT, Children
+from hamlyn import aio
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    async def limited() -> None:
+        await asyncio.wait_for(main, LIMIT)
+
+    asyncio.run(limited())
+
+
+def slots(
+    manager: hamlyn.Manager, count: int, entries: int = 256
+) -> tuple[list[aio.Queue], list[hamlyn.Slot]]:
+    area = manager.area(4096)
+    queues = [manager.queue(entries) for _ in range(count)]
+    made = [
+        manager.slot(area, queue, start=i * 8, stop=i * 8 + 8, entries=1, credit=entries)
+        for i, queue in enumerate(queues)
+    ]
+    manager.serve("service", b"".join(bytes(slot.ticket()) for slot in made))
+    return [aio.Queue(queue) for queue in queues], made
+
+
+def tickets(link: hamlyn.Link) -> list[hamlyn.Ticket]:
+    raw = link.greeting
+    return [hamlyn.Ticket.from_bytes(raw[i : i + 44]) for i in range(0, len(raw), 44)]
+
+
+def send_slowly(rounds: int) -> None:
+    import time
+
+    with hamlyn.Manager() as manager:
+        to = tickets(manager.connect("service"))
+        for n in range(rounds):
+            for ticket in to:
+                manager.send(ticket, n.to_bytes(8, "little"))
+            if n % 10 == 0:
+                time.sleep(0.005)
+
+
+def test_many_tasks_wait_on_one_manager(manager: hamlyn.Manager, children: Children) -> None:
+    queues, _ = slots(manager, 8)
+    children.start(send_slowly, 100)
+
+    async def take(queue: aio.Queue) -> None:
+        for _ in range(100):
+            await queue.receive()
+
+    async def main() -> None:
+        ticks = 0
+
+        async def tick() -> None:
+            nonlocal ticks
+            while True:
+                ticks += 1
+                await asyncio.sleep(0.001)
+
+        ticking = asyncio.create_task(tick())
+        await asyncio.gather(*map(take, queues))
+        ticking.cancel()
+        assert ticks > 5, "the loop stood still"
+
+    run(main())
+    assert manager.counters()["notifications"] == 800
+
+
+def test_a_message_that_another_call_took_wakes_its_task(
+    manager: hamlyn.Manager, other: hamlyn.Manager
+) -> None:
+    queues, _ = slots(manager, 2)
+    to = tickets(other.connect("service"))
+
+    async def main() -> None:
+        waiting = asyncio.create_task(queues[0].receive())
+        for _ in range(3):
+            await asyncio.sleep(0.01)
+        other.send(to[0], b"for task")
+        # A call for the other queue takes the message from the link before the loop can see it.
+        assert queues[1].sync.try_receive() is None
+        await waiting
+
+    run(main())
+
+
+def test_a_thread_and_a_loop_wait_on_one_manager(
+    manager: hamlyn.Manager, other: hamlyn.Manager
+) -> None:
+    queues, _ = slots(manager, 2)
+    to = tickets(other.connect("service"))
+    taken = 0
+
+    def take() -> None:
+        nonlocal taken
+        for _ in range(50):
+            queues[1].sync.receive(LIMIT)
+            taken += 1
+
+    async def main() -> None:
+        thread = threading.Thread(target=take)
+        thread.start()
+        for _ in range(50):
+            receiving = asyncio.create_task(queues[0].receive())
+            await asyncio.sleep(0.002)
+            other.send(to[0], b"for loop")
+            other.send(to[1], b"for both")
+            await receiving
+        await asyncio.to_thread(thread.join, LIMIT)
+
+    run(main())
+    assert taken == 50
+
+
+def test_two_loops_wait_on_one_manager(manager: hamlyn.Manager, other: hamlyn.Manager) -> None:
+    queues, _ = slots(manager, 2)
+    to = tickets(other.connect("service"))
+    failed: list[BaseException] = []
+
+    async def take(queue: aio.Queue) -> None:
+        for _ in range(50):
+            await queue.receive()
+
+    def loop(queue: aio.Queue) -> None:
+        try:
+            run(take(queue))
+        except BaseException as e:
+            failed.append(e)
+
+    threads = [threading.Thread(target=loop, args=(queue,)) for queue in queues]
+    for thread in threads:
+        thread.start()
+    for _ in range(50):
+        for ticket in to:
+            other.send(ticket, b"for both")
+        threading.Event().wait(0.001)
+    for thread in threads:
+        thread.join(LIMIT)
+    assert not failed
+
+
+def test_a_cancelled_task_has_taken_nothing(manager: hamlyn.Manager, other: hamlyn.Manager) -> None:
+    queues, _ = slots(manager, 1)
+    to = tickets(other.connect("service"))
+
+    async def main() -> None:
+        for _ in range(100):
+            receiving = asyncio.create_task(queues[0].receive())
+            await asyncio.sleep(0)
+            other.send(to[0], b"to stay ")
+            receiving.cancel()
+            try:
+                await receiving
+            except asyncio.CancelledError:
+                await queues[0].receive()
+        assert queues[0].sync.try_receive() is None
+
+    run(main())
+    assert manager.counters()["notifications"] == 100
+
+
+def test_a_time_limit(manager: hamlyn.Manager) -> None:
+    queue = aio.Queue(manager.queue(1))
+
+    async def main() -> None:
+        for timeout in [0, 0.02]:
+            with pytest.raises(hamlyn.TimedOut):
+                await queue.receive(timeout)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.02):
+                await queue.receive()
+        assert await aio.Manager(manager).wait(0.01) is False
+
+    run(main())
+
+
+def test_events_are_awaited(manager: hamlyn.Manager, other: hamlyn.Manager) -> None:
+    slots(manager, 1)
+
+    async def main() -> None:
+        async with aio.Manager(other) as connecting:
+            awaited = asyncio.create_task(aio.Manager(manager).next_event())
+            link = await connecting.connect("service")
+            assert isinstance(await awaited, hamlyn.Connected)
+            await connecting.send(tickets(link)[0], b"to wake.")
+            assert await aio.Manager(manager).wait()
+        closed = await aio.Manager(manager).next_event()
+        assert isinstance(closed, hamlyn.LinkClosed)
+
+    run(main())
+
+
+def test_an_event_that_nobody_takes_does_not_keep_the_loop_busy(
+    manager: hamlyn.Manager, other: hamlyn.Manager
+) -> None:
+    queues, _ = slots(manager, 1)
+    other.connect("service")
+
+    async def main() -> None:
+        with pytest.raises(hamlyn.TimedOut):
+            await queues[0].receive(0.2)
+
+    before = manager.counters()
+    run(main())
+    assert isinstance(manager.next_event(), hamlyn.Connected)
+    assert before["notifications"] == 0
+
+
+def test_closing_ends_what_is_awaited(manager: hamlyn.Manager) -> None:
+    queue = aio.Queue(manager.queue(1))
+
+    async def main() -> None:
+        receiving = asyncio.create_task(queue.receive())
+        await asyncio.sleep(0.01)
+        manager.close()
+        with pytest.raises(hamlyn.Closed):
+            await receiving
+
+    run(main())
+
+
+def test_it_is_a_closed_object_from_the_start(manager: hamlyn.Manager) -> None:
+    queue = aio.Queue(manager.queue(1))
+    manager.close()
+
+    async def main() -> None:
+        with pytest.raises(hamlyn.Closed):
+            await queue.receive()
+
+    run(main())
+    assert repr(queue).startswith("<hamlyn.aio of <hamlyn.Queue")

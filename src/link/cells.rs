@@ -140,6 +140,41 @@ pub fn copy_out(lines: &[Line], line: usize, to: &mut [u8]) {
     }
 }
 
+/// Copies `from` into memory that does not wrap, such as an aperture, `at` bytes after its start.
+/// The caller has checked that it fits.
+#[inline]
+pub fn write_at(lines: &[Line], at: usize, from: &[u8]) {
+    let size = lines.len() * LINE_BYTES;
+    assert!(at <= size && from.len() <= size - at, "{} bytes at {at} of {size}", from.len());
+    if !from.is_empty() {
+        put(lines, at, from);
+    }
+}
+
+/// Copies `to.len()` bytes out, from `at` bytes after the start. The caller has checked that they
+/// are there.
+#[inline]
+pub fn read_at(lines: &[Line], at: usize, to: &mut [u8]) {
+    let size = lines.len() * LINE_BYTES;
+    assert!(at <= size && to.len() <= size - at, "{} bytes at {at} of {size}", to.len());
+    if !to.is_empty() {
+        get(lines, at, to);
+    }
+}
+
+/// The word at `at` bytes after the start, a multiple of 8; what its writer wrote before it is
+/// seen after it.
+#[inline]
+pub fn load_at(lines: &[Line], at: usize) -> u64 {
+    lines[at / LINE_BYTES].0[at % LINE_BYTES / 8].load(Ordering::Acquire)
+}
+
+/// Stores a word, whole, after everything that this thread has written before.
+#[inline]
+pub fn store_at(lines: &[Line], at: usize, value: u64) {
+    lines[at / LINE_BYTES].0[at % LINE_BYTES / 8].store(value, Ordering::Release);
+}
+
 /// Whether bodies are copied by the assembly path: on x86-64, outside loom and Miri.
 #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
 mod opaque {
@@ -300,5 +335,29 @@ mod tests {
         let mut out = [0; 71];
         copy_out(&lines, 3, &mut out);
         assert!(out[..61] == [1; 61] && out[61..] == [2; 10]);
+    }
+
+    #[test]
+    fn ranges_that_do_not_wrap_are_read_as_they_were_written() {
+        let lines: Arc<[Line]> = (0..32).map(|_| Line::default()).collect();
+        let body: Vec<u8> = (0..1500).map(|i| i as u8).collect();
+        for at in [0, 1, 7, 63, 548] {
+            write_at(&lines, at, &body);
+            let mut out = vec![0; body.len()];
+            read_at(&lines, at, &mut out);
+            assert_eq!(out, body);
+        }
+        store_at(&lines, 2040, 0x0102_0304_0506_0708);
+        let mut word = [0; 8];
+        read_at(&lines, 2040, &mut word);
+        assert_eq!(u64::from_ne_bytes(word), load_at(&lines, 2040));
+        write_at(&lines, 2048, &[]);
+    }
+
+    #[test]
+    #[should_panic(expected = "bytes at")]
+    fn a_range_behind_the_end_is_never_written() {
+        let lines: Arc<[Line]> = (0..4).map(|_| Line::default()).collect();
+        write_at(&lines, 250, &[1; 7]);
     }
 }

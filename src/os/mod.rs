@@ -1,5 +1,6 @@
 //! The operating system: with [`crate::link::cells`], the only place that needs `unsafe`.
 //!
+//! - [`aperture`]: memory that two processes map, and how its owner takes it back.
 //! - [`memory`]: memory files, their seals, their mappings, and what is checked before a received
 //!   descriptor is mapped.
 //! - [`socket`]: Unix sockets that keep frames apart and carry descriptors, and who is at the
@@ -8,6 +9,7 @@
 
 #![allow(unsafe_code)]
 
+pub mod aperture;
 pub mod memory;
 pub mod socket;
 pub mod sys;

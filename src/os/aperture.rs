@@ -1,0 +1,595 @@
+//! The memory of an aperture: pages that their owner and one holder in another process map.
+//!
+//! ```text
+//!   owner                                        holder
+//!   Owned: maps, fills (pays), seals
+//!          ------------- descriptor ---------->  check(..), then Pages: maps
+//!   reads and writes  <---- the pages ---->      reads, writes if it may
+//!   revoke: copies out, lets go, punches         its pages are an orphan: harmless, of no use
+//! ```
+//! SHRIMP's import and export, CLAN's aperture. Data moves by the holder's own stores and loads;
+//! what announces it is a packet, over the link, checked like any other.
+//!
+//! Everything here goes through copies that the compiler cannot reason about ([`cells`]); no
+//! reference to a shared byte is ever given out, because the other process may change it at any
+//! time. The lock guards the *mapping*, not the bytes: whoever revokes waits for copies of this
+//! process that are under way, each of at most [`COPY_BYTES_MAX`].
+//!
+//! Never: pages whose size somebody can lower are mapped (no access can fault); a page of an
+//! orphan is read again by its former owner.
+
+use super::memory::{self, DescriptorError, RegionLines, SEALS_READ_ONLY, SEALS_SIZE, Wanted};
+use crate::link::cells::{self, Lines};
+use rustix::fs::{FallocateFlags, Mode, OFlags, SealFlags};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::vec::Vec;
+
+/// An aperture is whole pages of this many bytes.
+pub const PAGE_BYTES: u64 = 4096;
+/// Bytes that are copied before a revocation that waits gets its turn.
+pub const COPY_BYTES_MAX: usize = 1 << 20;
+
+/// What the holder of an aperture may do. Decided when it is exported, for good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ApertureAccess {
+    /// Write and read, at any time until it is revoked; also give pages back, which makes their
+    /// bytes zero.
+    ReadWrite,
+    /// Read. The kernel refuses everything else, through any descriptor.
+    ReadOnly,
+}
+
+impl ApertureAccess {
+    /// The seals of the memory file when it reaches the holder.
+    fn seals(self) -> SealFlags {
+        match self {
+            Self::ReadWrite => SEALS_SIZE.union(SealFlags::SEAL),
+            Self::ReadOnly => SEALS_READ_ONLY,
+        }
+    }
+}
+
+impl core::fmt::Display for ApertureAccess {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::ReadWrite => "read-write",
+            Self::ReadOnly => "read-only",
+        })
+    }
+}
+
+/// Bytes of an aperture that cannot be read or written so. A range that was refused was not
+/// touched; one during which the aperture was revoked may have been copied in part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AccessError {
+    /// The range reaches outside.
+    #[error("{length} bytes at offset {offset} reach outside the aperture of {bytes} bytes")]
+    OutOfBounds {
+        /// Offset asked for.
+        offset: u64,
+        /// Bytes asked for.
+        length: u64,
+        /// Bytes of the aperture.
+        bytes: u64,
+    },
+    /// Words are aligned.
+    #[error("a word lies at a multiple of 8 bytes, and not at offset {0}")]
+    Unaligned(u64),
+    /// The holder may not write.
+    #[error("the aperture is read-only for its holder")]
+    ReadOnly,
+    /// It was revoked, or its link has ended.
+    #[error("the aperture was revoked")]
+    Revoked,
+}
+
+/// Mapped pages of an aperture, until they are let go.
+#[derive(Debug)]
+pub struct Pages {
+    bytes: u64,
+    may_write: bool,
+    /// `None`: let go.
+    lines: RwLock<Option<RegionLines>>,
+}
+
+impl Pages {
+    fn new(lines: RegionLines, bytes: u64, may_write: bool) -> Self {
+        Self { bytes, may_write, lines: RwLock::new(Some(lines)) }
+    }
+
+    /// The holder's side: checks what came from the owner, or what the owner has filled, and maps
+    /// it. The bytes must have been paid for.
+    pub fn hold(
+        file: impl AsFd,
+        bytes: u64,
+        access: ApertureAccess,
+    ) -> Result<Self, DescriptorError> {
+        let may_write = access == ApertureAccess::ReadWrite;
+        memory::check(&file, &wanted(bytes, access.seals(), may_write, true))?;
+        let map = if may_write { RegionLines::map_writable } else { RegionLines::map_read_only };
+        let lines = map(file, bytes as usize).map_err(DescriptorError::Map)?;
+        Ok(Self::new(lines, bytes, may_write))
+    }
+
+    /// Bytes, let go or not.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Whether this process may write them.
+    pub fn may_write(&self) -> bool {
+        self.may_write
+    }
+
+    /// Whether they have been let go.
+    pub fn is_gone(&self) -> bool {
+        self.lines.read().unwrap_or_else(PoisonError::into_inner).is_none()
+    }
+
+    /// Lets them go: every later access is [`AccessError::Revoked`]. Waits for copies under way.
+    /// `false`: they had been let go before.
+    pub fn let_go(&self) -> bool {
+        self.lines.write().unwrap_or_else(PoisonError::into_inner).take().is_some()
+    }
+
+    fn with<R>(&self, body: impl FnOnce(&RegionLines) -> R) -> Result<R, AccessError> {
+        let lines = self.lines.read().unwrap_or_else(PoisonError::into_inner);
+        lines.as_ref().map(body).ok_or(AccessError::Revoked)
+    }
+
+    fn check(&self, offset: u64, length: u64) -> Result<(), AccessError> {
+        if offset > self.bytes || length > self.bytes - offset {
+            return Err(AccessError::OutOfBounds { offset, length, bytes: self.bytes });
+        }
+        Ok(())
+    }
+
+    /// Copies `from` to `offset`.
+    #[inline]
+    pub fn write(&self, offset: u64, from: &[u8]) -> Result<(), AccessError> {
+        self.check(offset, from.len() as u64)?;
+        if !self.may_write {
+            return Err(AccessError::ReadOnly);
+        }
+        let mut at = offset as usize;
+        for piece in pieces(from.len()) {
+            let piece = &from[piece];
+            self.with(|lines| cells::write_at(lines.lines(), at, piece))?;
+            at += piece.len();
+        }
+        Ok(())
+    }
+
+    /// Copies from `offset` into `to`.
+    #[inline]
+    pub fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), AccessError> {
+        self.check(offset, to.len() as u64)?;
+        let mut at = offset as usize;
+        for piece in pieces(to.len()) {
+            let piece = &mut to[piece];
+            self.with(|lines| cells::read_at(lines.lines(), at, piece))?;
+            at += piece.len();
+        }
+        Ok(())
+    }
+
+    /// The word at `offset`, whole; what its writer wrote before it is seen after it.
+    #[inline]
+    pub fn read_u64(&self, offset: u64) -> Result<u64, AccessError> {
+        self.check_word(offset)?;
+        self.with(|lines| cells::load_at(lines.lines(), offset as usize))
+    }
+
+    /// Stores a word, whole, after everything that this thread has written before.
+    #[inline]
+    pub fn write_u64(&self, offset: u64, value: u64) -> Result<(), AccessError> {
+        self.check_word(offset)?;
+        if !self.may_write {
+            return Err(AccessError::ReadOnly);
+        }
+        self.with(|lines| cells::store_at(lines.lines(), offset as usize, value))
+    }
+
+    fn check_word(&self, offset: u64) -> Result<(), AccessError> {
+        self.check(offset, 8)?;
+        if offset.is_multiple_of(8) { Ok(()) } else { Err(AccessError::Unaligned(offset)) }
+    }
+}
+
+/// Ranges of at most [`COPY_BYTES_MAX`]; one that is empty for nothing, so that it is checked, too.
+fn pieces(length: usize) -> impl Iterator<Item = core::ops::Range<usize>> {
+    let count = length.div_ceil(COPY_BYTES_MAX).max(1);
+    (0..count).map(move |i| i * COPY_BYTES_MAX..((i + 1) * COPY_BYTES_MAX).min(length))
+}
+
+fn wanted(bytes: u64, seals: SealFlags, may_write: bool, filled: bool) -> Wanted {
+    let refused =
+        if may_write { SealFlags::WRITE | SealFlags::FUTURE_WRITE } else { SealFlags::WRITE };
+    Wanted { seals, seals_refused: refused, bytes: bytes as usize, filled, huge: false }
+}
+
+/// The same file through a description of its own, so that it can be told whether somebody else
+/// still has one ([`Ledger::settle`]). `None` where there is no /proc.
+fn reopen(file: impl AsFd, flags: OFlags) -> Option<OwnedFd> {
+    let path = std::format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
+    rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty()).ok()
+}
+
+/// Makes the memory of an aperture whose owner is at the other end: it maps, fills and pays.
+/// Read-write it is sealed for good at once, read-only when it was filled ([`seal_filled`]).
+pub fn make_for_owner(bytes: u64, access: ApertureAccess) -> io::Result<OwnedFd> {
+    let file = memory::create(bytes as usize)?;
+    let seals = match access {
+        ApertureAccess::ReadWrite => access.seals(),
+        ApertureAccess::ReadOnly => SEALS_SIZE,
+    };
+    memory::seal(&file, seals)?;
+    // One that the kernel counts, so that the owner can tell when this process has let go.
+    Ok(reopen(&file, OFlags::RDWR).unwrap_or(file))
+}
+
+/// The owner says that it has filled what [`make_for_owner`] made: only its mapping may write from
+/// now on, if the aperture is read-only.
+pub fn seal_filled(file: &OwnedFd, access: ApertureAccess) -> Result<(), DescriptorError> {
+    match access {
+        ApertureAccess::ReadWrite => Ok(()),
+        ApertureAccess::ReadOnly => {
+            memory::seal(file, access.seals()).map_err(DescriptorError::Map)
+        }
+    }
+}
+
+/// The owner's side of an aperture. Dropping the last of it revokes.
+#[derive(Debug)]
+pub struct Owned {
+    pages: Pages,
+    access: ApertureAccess,
+    rest: Mutex<Option<Rest>>,
+    process: u32,
+}
+
+/// What the owner needs for taking its memory back.
+#[derive(Debug)]
+struct Rest {
+    file: OwnedFd,
+    reservation: Reservation,
+}
+
+impl Owned {
+    /// Makes the memory, and the descriptor for the holder. Every page is charged to this process.
+    pub fn make(access: ApertureAccess, reservation: Reservation) -> io::Result<(Self, OwnedFd)> {
+        let file = memory::create(reservation.bytes as usize)?;
+        let flags = match access {
+            ApertureAccess::ReadWrite => OFlags::RDWR,
+            ApertureAccess::ReadOnly => OFlags::RDONLY,
+        };
+        let own = reopen(&file, OFlags::RDWR);
+        let theirs = own.as_ref().and_then(|own| reopen(own, flags));
+        let (file, theirs, counted) = match (own, theirs) {
+            // The first description, which the kernel does not count, is closed here.
+            (Some(own), Some(theirs)) => (own, theirs, true),
+            _ => {
+                let theirs = file.try_clone()?;
+                (file, theirs, false)
+            }
+        };
+        let lines = RegionLines::map_writable(&file, reservation.bytes as usize)?;
+        lines.fill_by_writing()?;
+        memory::seal(&file, access.seals())?;
+        Ok((
+            Self::new(lines, access, Rest { file, reservation: reservation.counted(counted) }),
+            theirs,
+        ))
+    }
+
+    /// The owner's side of what the other end made ([`make_for_owner`]). Checked before it is
+    /// mapped; every page is charged to this process.
+    pub fn adopt(
+        file: OwnedFd,
+        access: ApertureAccess,
+        reservation: Reservation,
+    ) -> Result<Self, DescriptorError> {
+        let seals = match access {
+            ApertureAccess::ReadWrite => access.seals(),
+            ApertureAccess::ReadOnly => SEALS_SIZE,
+        };
+        memory::check(&file, &wanted(reservation.bytes, seals, true, false))?;
+        let (file, counted) = match reopen(&file, OFlags::RDWR) {
+            Some(own) => (own, true),
+            None => (file, false),
+        };
+        let lines = RegionLines::map_writable(&file, reservation.bytes as usize)
+            .map_err(DescriptorError::Map)?;
+        lines.fill_by_writing().map_err(DescriptorError::Map)?;
+        Ok(Self::new(lines, access, Rest { file, reservation: reservation.counted(counted) }))
+    }
+
+    fn new(lines: RegionLines, access: ApertureAccess, rest: Rest) -> Self {
+        let pages = Pages::new(lines, rest.reservation.bytes, true);
+        let process = std::process::id();
+        Self { pages, access, rest: Mutex::new(Some(rest)), process }
+    }
+
+    /// The pages, for reading and writing.
+    pub fn pages(&self) -> &Pages {
+        &self.pages
+    }
+
+    /// What the holder may do.
+    pub fn access(&self) -> ApertureAccess {
+        self.access
+    }
+
+    /// Takes the memory back, at once: what the holder writes from now on is seen by nobody. The
+    /// bytes go to `keep`, which is as long as the aperture, if they are needed; other accesses of
+    /// this process wait meanwhile. `false`: it was revoked before, and nothing happened.
+    pub fn revoke(&self, keep: Option<&mut [u8]>) -> bool {
+        let mut lines = self.pages.lines.write().unwrap_or_else(PoisonError::into_inner);
+        let Some(mapped) = lines.take() else { return false };
+        if let Some(keep) = keep {
+            cells::read_at(mapped.lines(), 0, keep);
+        }
+        drop((mapped, lines));
+        let rest = self.rest.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(Rest { file, reservation }) = rest else { return true };
+        let whole = reservation.bytes;
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        // Read-write: the pages go now, and whoever touches them again pays for them. Read-only:
+        // the seal that keeps the holder from writing keeps everybody from punching.
+        if rustix::fs::fallocate(&file, punch, 0, whole).is_err() {
+            reservation.orphan(file);
+        }
+        true
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        // In a forked child the file is the parent's, and so are its pages.
+        if self.process == std::process::id() {
+            self.revoke(None);
+        } else {
+            // Its account may be locked for ever, by a thread that the child does not have.
+            core::mem::forget(self.rest.get_mut().unwrap_or_else(PoisonError::into_inner).take());
+        }
+    }
+}
+
+/// What a process has exported, and what it has revoked and still pays for.
+#[derive(Debug, Default)]
+pub struct Ledger(Mutex<Rows>);
+
+#[derive(Debug, Default)]
+struct Rows {
+    /// Bytes of apertures and of orphans.
+    bytes: u64,
+    orphans: Vec<Orphan>,
+}
+
+/// Read-only memory that was revoked and that its holder may still have.
+#[derive(Debug)]
+struct Orphan {
+    file: OwnedFd,
+    bytes: u64,
+    counted: bool,
+}
+
+impl Ledger {
+    fn lock(&self) -> MutexGuard<'_, Rows> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets `bytes` aside, if no more than `limit` are then in use; else says how many are.
+    pub fn reserve(self: &Arc<Self>, bytes: u64, limit: u64) -> Result<Reservation, u64> {
+        self.settle();
+        let mut rows = self.lock();
+        if bytes > limit.saturating_sub(rows.bytes) {
+            return Err(rows.bytes);
+        }
+        rows.bytes += bytes;
+        Ok(Reservation { ledger: Arc::clone(self), bytes, counted: false })
+    }
+
+    /// Bytes exported, orphans included.
+    pub fn bytes(&self) -> u64 {
+        self.lock().bytes
+    }
+
+    /// Bytes of orphans.
+    pub fn orphan_bytes(&self) -> u64 {
+        self.lock().orphans.iter().map(|orphan| orphan.bytes).sum()
+    }
+
+    /// Closes the orphans that nobody else has any more, which frees their memory.
+    pub fn settle(&self) {
+        let mut rows = self.lock();
+        let before: u64 = rows.orphans.iter().map(|orphan| orphan.bytes).sum();
+        rows.orphans.retain(|orphan| !orphan.counted || is_held_elsewhere(&orphan.file));
+        let after: u64 = rows.orphans.iter().map(|orphan| orphan.bytes).sum();
+        rows.bytes -= before - after;
+    }
+}
+
+/// Whether any process has the file open or mapped through another description than `file`. The
+/// kernel grants a write lease only where nobody has.
+fn is_held_elsewhere(file: &OwnedFd) -> bool {
+    let lease = |kind: libc::c_int| {
+        // SAFETY: a call with integers on a descriptor that is open.
+        unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, kind) == 0 }
+    };
+    // Not granted for other reasons (the file is another user's): then it cannot be told.
+    let is_alone = lease(libc::F_WRLCK);
+    if is_alone {
+        lease(libc::F_UNLCK);
+    }
+    !is_alone
+}
+
+/// Bytes set aside in a [`Ledger`], given back when dropped.
+#[derive(Debug)]
+pub struct Reservation {
+    ledger: Arc<Ledger>,
+    bytes: u64,
+    /// The owner's description of the file is one that the kernel counts.
+    counted: bool,
+}
+
+impl Reservation {
+    /// How many.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn counted(mut self, counted: bool) -> Self {
+        self.counted = counted;
+        self
+    }
+
+    /// Stays in the account until nobody else has the file.
+    fn orphan(mut self, file: OwnedFd) {
+        let bytes = core::mem::take(&mut self.bytes);
+        self.ledger.lock().orphans.push(Orphan { file, bytes, counted: self.counted });
+        self.ledger.settle();
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.ledger.lock().bytes -= self.bytes;
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::vec;
+
+    const BYTES: u64 = 3 * PAGE_BYTES;
+
+    fn made(access: ApertureAccess) -> (Arc<Ledger>, Owned, OwnedFd) {
+        let ledger = Arc::new(Ledger::default());
+        let (owned, file) = Owned::make(access, ledger.reserve(BYTES, BYTES).unwrap()).unwrap();
+        (ledger, owned, file)
+    }
+
+    #[test]
+    fn what_one_end_writes_the_other_reads() {
+        let (_, owned, file) = made(ApertureAccess::ReadWrite);
+        let held = Pages::hold(&file, BYTES, ApertureAccess::ReadWrite).unwrap();
+        held.write(4000, &[7; 200]).unwrap();
+        held.write_u64(BYTES - 8, 9).unwrap();
+        let mut out = [0; 202];
+        owned.pages().read(3999, &mut out).unwrap();
+        assert!(out[0] == 0 && out[1..201] == [7; 200] && out[201] == 0);
+        assert_eq!(owned.pages().read_u64(BYTES - 8), Ok(9));
+        owned.pages().write(0, b"back").unwrap();
+        let mut out = [0; 4];
+        held.read(0, &mut out).unwrap();
+        assert_eq!(&out, b"back");
+    }
+
+    #[test]
+    fn nothing_outside_is_touched() {
+        let (_, owned, _file) = made(ApertureAccess::ReadWrite);
+        let pages = owned.pages();
+        for (offset, length) in [(BYTES, 1), (BYTES - 1, 2), (u64::MAX, 1), (BYTES + 1, 0)] {
+            let error = AccessError::OutOfBounds { offset, length, bytes: BYTES };
+            assert_eq!(pages.write(offset, &vec![1; length as usize]), Err(error));
+            assert_eq!(pages.read(offset, &mut vec![1; length as usize]), Err(error));
+        }
+        assert_eq!(pages.write(BYTES, &[]), Ok(()));
+        assert_eq!(pages.read_u64(4), Err(AccessError::Unaligned(4)));
+        assert!(matches!(pages.read_u64(BYTES - 4), Err(AccessError::OutOfBounds { .. })));
+    }
+
+    #[test]
+    fn a_revoked_one_is_gone_for_both_and_its_pages_are_given_back() {
+        let (ledger, owned, file) = made(ApertureAccess::ReadWrite);
+        let held = Pages::hold(&file, BYTES, ApertureAccess::ReadWrite).unwrap();
+        held.write(0, b"kept").unwrap();
+        let mut keep = vec![0; BYTES as usize];
+        assert!(owned.revoke(Some(&mut keep)));
+        assert!(!owned.revoke(None), "twice");
+        assert_eq!(&keep[..4], b"kept");
+        assert_eq!(owned.pages().read(0, &mut [0]), Err(AccessError::Revoked));
+        assert_eq!(ledger.bytes(), 0);
+        assert_eq!(rustix::fs::fstat(&file).unwrap().st_blocks, 0);
+        // The holder's own pages now: written by it, charged to it, seen by nobody.
+        held.write(0, b"late").unwrap();
+        assert!(held.let_go() && !held.let_go());
+        assert_eq!(held.write(0, b"late"), Err(AccessError::Revoked));
+    }
+
+    #[test]
+    fn a_read_only_orphan_counts_until_its_holder_lets_go() {
+        let (ledger, owned, file) = made(ApertureAccess::ReadOnly);
+        let held = Pages::hold(&file, BYTES, ApertureAccess::ReadOnly).unwrap();
+        owned.pages().write(0, b"seen").unwrap();
+        let mut out = [0; 4];
+        held.read(0, &mut out).unwrap();
+        assert_eq!(&out, b"seen");
+        assert_eq!(held.write(0, b"no"), Err(AccessError::ReadOnly));
+        assert_eq!(held.write_u64(0, 1), Err(AccessError::ReadOnly));
+        assert!(RegionLines::map_writable(&file, BYTES as usize).is_err());
+        assert!(RegionLines::map_writable(reopen(&file, OFlags::RDWR).unwrap(), 4096).is_err());
+        drop(owned);
+        assert_eq!((ledger.bytes(), ledger.orphan_bytes()), (BYTES, BYTES));
+        assert!(ledger.reserve(PAGE_BYTES, BYTES).is_err());
+        // Neither the descriptor alone nor the mapping alone may be forgotten.
+        drop(file);
+        ledger.settle();
+        assert_eq!(ledger.orphan_bytes(), BYTES);
+        held.let_go();
+        ledger.settle();
+        assert_eq!((ledger.bytes(), ledger.orphan_bytes()), (0, 0));
+    }
+
+    #[test]
+    fn an_owner_adopts_only_what_was_agreed() {
+        let ledger = Arc::new(Ledger::default());
+        let reserve = || ledger.reserve(BYTES, BYTES).unwrap();
+        for access in [ApertureAccess::ReadWrite, ApertureAccess::ReadOnly] {
+            let file = make_for_owner(BYTES, access).unwrap();
+            let theirs = file.try_clone().unwrap();
+            // Nobody has paid yet.
+            if access == ApertureAccess::ReadWrite {
+                let error = Pages::hold(&file, BYTES, access).unwrap_err();
+                assert!(matches!(error, DescriptorError::NotFilled { .. }), "{error}");
+            }
+            let owned = Owned::adopt(theirs, access, reserve()).unwrap();
+            owned.pages().write(0, b"owner").unwrap();
+            seal_filled(&file, access).unwrap();
+            let held = Pages::hold(&file, BYTES, access).unwrap();
+            let mut out = [0; 5];
+            held.read(0, &mut out).unwrap();
+            assert_eq!(&out, b"owner");
+            drop((file, owned));
+            ledger.settle();
+            let orphans = if access == ApertureAccess::ReadOnly { BYTES } else { 0 };
+            assert_eq!(ledger.bytes(), orphans, "{access}");
+            drop(held);
+            ledger.settle();
+            assert_eq!(ledger.bytes(), 0);
+        }
+        let access = ApertureAccess::ReadWrite;
+        for bad in [
+            memory::create(BYTES as usize).unwrap(),
+            make_for_owner(BYTES + 4096, access).unwrap(),
+            make_for_owner(BYTES, ApertureAccess::ReadOnly).unwrap(),
+            OwnedFd::from(std::fs::File::open("/dev/null").unwrap()),
+        ] {
+            assert!(Owned::adopt(bad, access, reserve()).is_err());
+            assert_eq!(ledger.bytes(), 0, "what was set aside is given back");
+        }
+    }
+
+    #[test]
+    fn a_long_copy_is_made_of_pieces() {
+        let of = |n| pieces(n).collect::<Vec<_>>();
+        assert_eq!((of(0).len(), of(COPY_BYTES_MAX).len()), (1, 1));
+        let long = COPY_BYTES_MAX + 1;
+        assert_eq!(of(long), [0..COPY_BYTES_MAX, COPY_BYTES_MAX..long]);
+    }
+}

@@ -358,6 +358,14 @@ settings! {
         "Most message areas of this process.";
     area_bytes_max: u64 = 1 << 40, "HAMLYN_AREA_BYTES_MAX", from(1, 1 << 46),
         "Most bytes of all message areas of this process together.";
+    aperture_bytes_max: u64 = 1 << 34, "HAMLYN_APERTURE_BYTES_MAX", off_or(4096, 1 << 46),
+        "Most bytes that this process exports as apertures, revoked read-only ones that their holder still has included; 0: none.";
+    aperture_link_bytes_max: u64 = 1 << 30, "HAMLYN_APERTURE_LINK_BYTES_MAX", off_or(4096, 1 << 46),
+        "Most bytes that this process exports as apertures to the holder at the other end of one link; 0: none.";
+    aperture_map_max: u64 = 1 << 30, "HAMLYN_APERTURE_MAP_MAX", off_or(4096, 1 << 46),
+        "Most bytes of apertures that this process holds for the owner at the other end of one link; 0: none.";
+    apertures_per_link_max: u32 = 64, "HAMLYN_APERTURES_PER_LINK_MAX", from(1, 256),
+        "Most apertures of one link that this process exports, and most that it holds.";
     slots_max: u32 = 65_536, "HAMLYN_SLOTS_MAX", from(1, 1 << 24),
         "Most slots of this process.";
     connections_per_user_max: u32 = 2048, "HAMLYN_CONNECTIONS_PER_USER_MAX", from(1, 1 << 20),

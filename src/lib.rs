@@ -22,6 +22,7 @@
 //!   that carry descriptors, barriers.
 //! - [`control`]: names, who may connect, the handshake, death, quotas; one thread, asleep.
 //! - [`node`]: [`Node`] ties them together and waits: the lower level, with every mechanism in reach.
+//!   [`Aperture`] and [`ApertureView`] are memory that two processes map.
 //! - [`protocol`]: end points for any number of threads: datagrams, streams, tagged remote write,
 //!   groups, requests and replies, grown from seeds or found by name. **Begin here.**
 //!
@@ -63,7 +64,7 @@
 //! # What holds
 //!
 //! A byte of a receiver's message area changes only through a packet whose key, bounds and mode
-//! were checked in the receiver's own process. Hostile bytes become an error value and a counter.
+//! were checked in the receiver's own process (an aperture is no message area). Hostile bytes become an error value and a counter.
 //! Absent failures nothing is lost, and no pattern of sends deadlocks between programs that keep
 //! calling, or have a [progress thread](node::SharedNode::start_progress). What is *not* protected
 //! stands in `SECURITY.md`.
@@ -98,7 +99,12 @@ pub use interface::{
     AreaId, LinkId, MetadataEntry, Mode, Notification, QueueId, SlotConfig, SlotId,
 };
 #[cfg(feature = "os")]
-pub use node::{DetachedTerminus, Event, Node, RecvError, SendError, SharedNode, TerminusId};
+pub use node::{
+    Aperture, ApertureEvent, ApertureId, ApertureView, DetachedTerminus, Event, Node, RecvError,
+    SendError, SharedNode, TerminusId,
+};
+#[cfg(feature = "os")]
+pub use os::aperture::{AccessError, ApertureAccess};
 pub use wire::{Flags, Key, MetadataIndex, NodeId, Share, SlotIndex, Ticket};
 
 // The README's examples compile.

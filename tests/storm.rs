@@ -155,6 +155,7 @@ impl Process {
                     }
                 }
                 Event::RequestGone { .. } => panic!("a request is gone"),
+                Event::Aperture { .. } => panic!("nobody exports"),
             }
         }
     }

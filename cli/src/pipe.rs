@@ -154,7 +154,7 @@ impl Receiver {
                         accepted = None;
                     }
                 }
-                Some(Event::Closed { .. }) => {}
+                Some(Event::Closed { .. } | Event::Aperture { .. }) => {}
                 None => {
                     let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
                     ensure!(node.wait(left)?, "none came within the time limit");

@@ -10,7 +10,21 @@
 //!   FILLED            ------------->    seals, checks, maps
 //!                     <-------------    READY
 //!   BULK_.., BYE      <------------>
+//!
+//!   owner of an aperture                holder
+//!   REQUEST (client)  ------------->    makes the memory file
+//!                     <-------------    OFFER, one memory file;  or REFUSED
+//!   maps, touches every page
+//!   FILLED            ------------->    seals, checks, maps
+//!                     <-------------    READY
+//!   OFFER (server), a memory file -->   checks, maps
+//!                     <-------------    READY;  or REFUSED
+//!   REVOKED           ------------->    each end says its word once, in either order;
+//!                     <-------------    RELEASED (or REFUSED)     with both the aperture is over
 //! ```
+//! The number of an aperture says who owns it: odd, the client; even, the server. It is not used
+//! again on its link.
+//!
 //! A frame is one packet of the socket: a [`Head`], then a fixed part. The head and the first
 //! words of a HELLO and of a REFUSED never change, so that any two versions can tell one another
 //! what they are. A *major* version that differs is refused, by both numbers; a *minor* one that
@@ -21,6 +35,7 @@
 //! before it has been compared with the frame.
 
 use super::GREETING_BYTES_MAX;
+use crate::os::aperture::ApertureAccess;
 use std::string::String;
 use std::vec::Vec;
 use zerocopy::little_endian::{U16, U32, U64};
@@ -46,6 +61,8 @@ bitflags::bitflags! {
         const BARRIER = 1;
         /// Bulk rings may be added.
         const BULK = 2;
+        /// Apertures may be exported.
+        const APERTURE = 4;
     }
 }
 
@@ -82,6 +99,20 @@ pub mod kind {
         BULK_REFUSED = 11;
         /// Statistics, a piece of text.
         STAT_TEXT = 12;
+        /// The client wants to export an aperture.
+        APERTURE_REQUEST = 13;
+        /// The server's memory file: of its own aperture, or for the client's.
+        APERTURE_OFFER = 14;
+        /// The client has touched every page of its own.
+        APERTURE_FILLED = 15;
+        /// The holder has mapped it.
+        APERTURE_READY = 16;
+        /// The holder will not hold it.
+        APERTURE_REFUSED = 17;
+        /// The owner has taken its memory back.
+        APERTURE_REVOKED = 18;
+        /// The holder has let go of it.
+        APERTURE_RELEASED = 19;
     }
 }
 
@@ -164,11 +195,23 @@ pub struct BulkFrame {
     bytes: U32,
 }
 
+/// APERTURE_..: all of them.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct ApertureFrame {
+    head: Head,
+    number: U32,
+    access: U16,
+    reason: U16,
+    bytes: U64,
+}
+
 const _: () = {
     // The frames have no padding (they are `Unaligned`), and these sizes are those of version 1.
     assert!(size_of::<Head>() == 8);
     assert!(size_of::<HelloFrame>() == 96 && size_of::<RefusedFrame>() == 16);
     assert!(size_of::<OfferFrame>() == 56 && size_of::<BulkFrame>() == 16);
+    assert!(size_of::<ApertureFrame>() == 24);
     assert!(size_of::<HelloFrame>() + GREETING_BYTES_MAX <= FRAME_BYTES_MAX);
 };
 
@@ -206,12 +249,14 @@ pub enum Reason {
     Memory,
     /// The process is ending, or could not get what it needed.
     Unavailable,
+    /// More bytes of apertures, or more of them, than it holds for this link.
+    Apertures,
     /// Something that a newer version has a word for.
     Other(u16),
 }
 
 impl Reason {
-    const ALL: [(Self, u16, &'static str); 11] = [
+    const ALL: [(Self, u16, &'static str); 12] = [
         (Self::Version, 1, "the versions cannot talk"),
         (Self::Feature, 2, "a required feature is missing"),
         (Self::User, 3, "this user may not connect"),
@@ -223,6 +268,7 @@ impl Reason {
         (Self::TooSlow, 9, "it took too long"),
         (Self::Memory, 10, "the memory was not as agreed"),
         (Self::Unavailable, 11, "the process cannot take links now"),
+        (Self::Apertures, 12, "the process holds no more apertures, or none so large"),
     ];
 
     fn to_wire(self) -> u16 {
@@ -346,6 +392,13 @@ pub enum Frame {
         /// Why not.
         reason: Reason,
     },
+    /// One of [`kind`]'s APERTURE_.. frames.
+    Aperture {
+        /// Which, on this link.
+        number: u32,
+        /// What is said.
+        word: ApertureWord,
+    },
     /// See [`kind::STAT_TEXT`].
     StatText {
         /// A piece of it.
@@ -353,6 +406,40 @@ pub enum Frame {
         /// Whether it is the last.
         is_last: bool,
     },
+}
+
+/// What is said of an aperture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ApertureWord {
+    /// See [`kind::APERTURE_REQUEST`].
+    Request {
+        /// What the server may do with it.
+        access: ApertureAccess,
+        /// Bytes wanted.
+        bytes: u64,
+    },
+    /// See [`kind::APERTURE_OFFER`].
+    Offer {
+        /// What the holder may do with it.
+        access: ApertureAccess,
+        /// Bytes of the file.
+        bytes: u64,
+    },
+    /// See [`kind::APERTURE_FILLED`].
+    Filled,
+    /// See [`kind::APERTURE_READY`].
+    Ready,
+    /// See [`kind::APERTURE_REFUSED`].
+    Refused(Reason),
+    /// See [`kind::APERTURE_REVOKED`].
+    Revoked,
+    /// See [`kind::APERTURE_RELEASED`].
+    Released,
+}
+
+/// Who owns the aperture with a number.
+pub fn owner_of(number: u32) -> Writer {
+    if number % 2 == 1 { Writer::Client } else { Writer::Server }
 }
 
 /// Bytes that are no frame of any version that this one can talk to.
@@ -467,6 +554,29 @@ impl Frame {
             Self::BulkRefused { writer, reason } => {
                 bulk(kind::BULK_REFUSED, *writer, 0, reason.to_wire())
             }
+            Self::Aperture { number, word } => {
+                let (kind, access, bytes, reason) = match word {
+                    ApertureWord::Request { access, bytes } => {
+                        (kind::APERTURE_REQUEST, Some(*access), *bytes, 0)
+                    }
+                    ApertureWord::Offer { access, bytes } => {
+                        (kind::APERTURE_OFFER, Some(*access), *bytes, 0)
+                    }
+                    ApertureWord::Filled => (kind::APERTURE_FILLED, None, 0, 0),
+                    ApertureWord::Ready => (kind::APERTURE_READY, None, 0, 0),
+                    ApertureWord::Refused(why) => (kind::APERTURE_REFUSED, None, 0, why.to_wire()),
+                    ApertureWord::Revoked => (kind::APERTURE_REVOKED, None, 0, 0),
+                    ApertureWord::Released => (kind::APERTURE_RELEASED, None, 0, 0),
+                };
+                let frame = ApertureFrame {
+                    head: head(kind, size_of::<ApertureFrame>()),
+                    number: (*number).into(),
+                    access: u16::from(access == Some(ApertureAccess::ReadOnly)).into(),
+                    reason: reason.into(),
+                    bytes: bytes.into(),
+                };
+                frame.as_bytes().to_vec()
+            }
             Self::StatText { text, is_last } => {
                 let frame = BulkFrame {
                     head: head(kind::STAT_TEXT, size_of::<BulkFrame>()),
@@ -577,6 +687,27 @@ impl Frame {
                     _ => Self::BulkRefused { writer, reason: Reason::from_wire(bulk.reason.get()) },
                 })
             }
+            kind @ kind::APERTURE_REQUEST..=kind::APERTURE_RELEASED => {
+                let (frame, _) = ApertureFrame::read_from_prefix(fixed).map_err(|_| too_short())?;
+                let bytes = frame.bytes.get();
+                let access = match frame.access.get() {
+                    0 => ApertureAccess::ReadWrite,
+                    1 => ApertureAccess::ReadOnly,
+                    _ => return Err(FrameError::WrongValue("access")),
+                };
+                let word = match kind {
+                    kind::APERTURE_REQUEST => ApertureWord::Request { access, bytes },
+                    kind::APERTURE_OFFER => ApertureWord::Offer { access, bytes },
+                    kind::APERTURE_FILLED => ApertureWord::Filled,
+                    kind::APERTURE_READY => ApertureWord::Ready,
+                    kind::APERTURE_REFUSED => {
+                        ApertureWord::Refused(Reason::from_wire(frame.reason.get()))
+                    }
+                    kind::APERTURE_REVOKED => ApertureWord::Revoked,
+                    _ => ApertureWord::Released,
+                };
+                Ok(Self::Aperture { number: frame.number.get(), word })
+            }
             kind::STAT_TEXT => {
                 let (stat, _) = BulkFrame::read_from_prefix(fixed).map_err(|_| too_short())?;
                 let text = whole_tail(stat.bytes.get() as usize, FRAME_BYTES_MAX)?;
@@ -608,6 +739,10 @@ mod tests {
         }
     }
 
+    fn aperture(word: ApertureWord) -> Frame {
+        Frame::Aperture { number: u32::MAX, word }
+    }
+
     fn frames() -> Vec<Frame> {
         std::vec![
             Frame::Hello(hello()),
@@ -632,6 +767,13 @@ mod tests {
             Frame::BulkReady { writer: Writer::Client },
             Frame::BulkRefused { writer: Writer::Server, reason: Reason::Memory },
             Frame::StatText { text: b"links 3".to_vec(), is_last: true },
+            aperture(ApertureWord::Request { access: ApertureAccess::ReadOnly, bytes: 1 << 40 }),
+            aperture(ApertureWord::Offer { access: ApertureAccess::ReadWrite, bytes: 4096 }),
+            aperture(ApertureWord::Filled),
+            aperture(ApertureWord::Ready),
+            aperture(ApertureWord::Refused(Reason::Apertures)),
+            aperture(ApertureWord::Revoked),
+            aperture(ApertureWord::Released),
         ]
     }
 
@@ -676,7 +818,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_a_frame_or_an_error(
-            kind in 0u16..16,
+            kind in 0u16..24,
             fixed in 0u16..120,
             bytes in proptest::collection::vec(any::<u8>(), 0..200),
             from in any::<bool>(),
@@ -692,7 +834,7 @@ mod tests {
 
         #[test]
         fn a_damaged_frame_is_a_frame_or_an_error(
-            which in 0usize..13, at in any::<prop::sample::Index>(), value in any::<u8>(), cut in 0usize..9,
+            which in 0usize..20, at in any::<prop::sample::Index>(), value in any::<u8>(), cut in 0usize..9,
         ) {
             let mut bytes = frames()[which].to_bytes();
             let at = at.index(bytes.len());

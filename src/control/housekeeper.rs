@@ -20,6 +20,10 @@
 //! Never: a lock is held while the application's code runs, or while waiting; a connection is in
 //! no account (`State::users`); a descriptor of a stranger's is closed where somebody waits.
 
+mod aperture;
+
+pub use aperture::ApertureError;
+
 use super::handshake::{self, Attempt, ConnectError, Guarded, Ours, ServerFiles};
 use super::hello::{self, COOKIE_BYTES, Frame, FrameError, Hello, LinkFeatures, Purpose, Reason};
 use super::hello::{Offer, Writer};
@@ -27,6 +31,7 @@ use super::names::{self, Access, Listener, ServeError, ServiceName};
 use super::{FORKED, GREETING_BYTES_MAX};
 use crate::config::{AdmitUnknown, Config, ConfigError, Housekeeping};
 use crate::link::ring::packet_bytes_max;
+use crate::os::aperture::{Owned, Pages};
 use crate::os::memory::{self, ForkGuard, Region, RegionLines, SEALS_READ_ONLY, SEALS_SIZE};
 use crate::os::socket::{self, Identity};
 use crate::os::sys::{self, Bell, Poller, Ready, monotonic_ns};
@@ -155,6 +160,56 @@ pub enum ControlEvent {
         /// Why.
         why: Reason,
     },
+    /// The memory of an aperture that this process owns is there; nobody holds it yet. Only for
+    /// the end that connected; the other makes its memory itself.
+    ApertureMapped {
+        /// Whose.
+        token: LinkToken,
+        /// Which.
+        number: u32,
+        /// The memory.
+        owned: Owned,
+    },
+    /// The holder of an aperture has mapped it.
+    ApertureReady {
+        /// Whose.
+        token: LinkToken,
+        /// Which.
+        number: u32,
+    },
+    /// Nobody will hold the aperture.
+    ApertureRefused {
+        /// Whose.
+        token: LinkToken,
+        /// Which.
+        number: u32,
+        /// Why.
+        why: Reason,
+    },
+    /// The holder has let go of an aperture.
+    ApertureReleased {
+        /// Whose.
+        token: LinkToken,
+        /// Which.
+        number: u32,
+    },
+    /// This process holds an aperture of the other end.
+    ApertureHeld {
+        /// Whose.
+        token: LinkToken,
+        /// Which.
+        number: u32,
+        /// The memory.
+        pages: Pages,
+    },
+    /// The other end has taken an aperture back; let go with
+    /// [`release_aperture`](Control::release_aperture).
+    ApertureRevoked {
+        /// Whose.
+        token: LinkToken,
+        /// Which.
+        number: u32,
+    },
     /// A link ended. What the other end had written can still be read: the regions stay mapped
     /// as long as somebody holds them.
     Closed {
@@ -248,6 +303,8 @@ counters! {
     wake_connections,
     /// Questions for statistics answered.
     statistics,
+    /// Apertures that were mapped by their holder, of either side.
+    apertures,
     /// Links that ended with a goodbye.
     closed_graceful,
     /// Links whose process died.
@@ -296,6 +353,8 @@ counters! {
     refused_statistics,
     /// Bulk rings refused.
     refused_bulk,
+    /// Apertures that this process would not hold.
+    refused_aperture,
     /// No descriptors or no memory for a new connection.
     refused_exhausted,
     /// Times that a listener rested, there being no room for a new connection or its events.
@@ -410,6 +469,9 @@ struct Connection {
     stage: Stage,
     outbox: VecDeque<Vec<u8>>,
     is_writing: bool,
+    apertures: aperture::Apertures,
+    /// When a bulk ring that was offered must have been filled.
+    bulk_until: Option<u64>,
     /// Key in `State::deadlines`.
     deadline: Option<u64>,
     bytes: u64,
@@ -508,7 +570,7 @@ impl Control {
         if config.undumpable {
             sys::make_undumpable().map_err(doing("making the process undumpable"))?;
         }
-        let mut features = LinkFeatures::empty();
+        let mut features = LinkFeatures::APERTURE;
         if sys::register_barrier() {
             features |= LinkFeatures::BARRIER;
         } else {
@@ -656,6 +718,8 @@ impl Control {
             stage: Stage::Linked(Box::new([Bulk::None, Bulk::None])),
             outbox: VecDeque::new(),
             is_writing: false,
+            apertures: aperture::Apertures::default(),
+            bulk_until: None,
             deadline: None,
             bytes: 0,
         };
@@ -1024,7 +1088,11 @@ impl Shared {
                     self.refuse(state, id, Reason::TooSlow, "the memory was not filled in time");
                 }
                 Stage::Parting => self.ended(state, id, CloseReason::HungUp),
-                Stage::Linked(_) => self.expire_bulk(state, id),
+                Stage::Linked(_) => {
+                    self.expire_bulk(state, id, now);
+                    self.expire_apertures(state, id);
+                    self.link_deadline(state, id);
+                }
                 Stage::Asking(_) => {
                     self.inbox.put(ControlEvent::RequestGone { id: RequestId(id) });
                     let why = "the application did not answer in time";
@@ -1097,6 +1165,8 @@ impl Shared {
             stage: Stage::Silent,
             outbox: VecDeque::new(),
             is_writing: false,
+            apertures: aperture::Apertures::default(),
+            bulk_until: None,
             deadline: None,
             bytes: 0,
         };
@@ -1366,6 +1436,9 @@ impl Shared {
             (Stage::Linked(_), Frame::Bye) => self.ended(state, id, CloseReason::Graceful),
             (Stage::Linked(_), Frame::Refused { .. }) => {
                 self.ended(state, id, CloseReason::Expelled);
+            }
+            (Stage::Linked(_), Frame::Aperture { number, word }) => {
+                self.handle_aperture(state, id, number, word, fds);
             }
             (Stage::Linked(_), frame) => self.handle_bulk(state, id, frame, fds),
             // A client that changes its mind on the way.
@@ -1708,17 +1781,28 @@ impl Shared {
 
     /// A bulk ring that is offered must be filled in time; a link without one waits for nothing.
     fn bulk_deadline(&self, state: &mut State, id: u64) {
-        let waits = match state.connections.get(&id) {
-            Some(Connection { stage: Stage::Linked(bulk), .. }) => {
-                bulk.iter().any(|b| matches!(b, Bulk::Offered { .. } | Bulk::Awaited { .. }))
-            }
-            _ => return,
-        };
-        let at = waits.then(|| monotonic_ns() + self.timeout_ns());
-        state.set_deadline(id, at);
+        let Some(c) = state.connections.get_mut(&id) else { return };
+        let Stage::Linked(bulk) = &c.stage else { return };
+        let waits = bulk.iter().any(|b| matches!(b, Bulk::Offered { .. } | Bulk::Awaited { .. }));
+        c.bulk_until = waits.then(|| monotonic_ns() + self.timeout_ns());
+        self.link_deadline(state, id);
     }
 
-    fn expire_bulk(&self, state: &mut State, id: u64) {
+    /// Sets the deadline of a link to the first of those of its parts.
+    fn link_deadline(&self, state: &mut State, id: u64) {
+        if let Some(c) = state.connections.get(&id)
+            && matches!(c.stage, Stage::Linked(_))
+        {
+            let at = c.link_deadline();
+            state.set_deadline(id, at);
+        }
+    }
+
+    fn expire_bulk(&self, state: &mut State, id: u64, now: u64) {
+        match state.connections.get_mut(&id) {
+            Some(c) if c.bulk_until.is_some_and(|until| until <= now) => c.bulk_until = None,
+            _ => return,
+        }
         for writer in [Writer::Client, Writer::Server] {
             let Some(Connection { stage: Stage::Linked(bulk), .. }) =
                 state.connections.get_mut(&id)

@@ -7,7 +7,8 @@
 //! - [`names`]: what services are called, where their sockets lie, who may take a name.
 //! - [`hello`]: the frames of the control socket, versions and features.
 //! - [`handshake`]: a shared-memory link's pages: who makes, pays for, seals and maps them.
-//! - [`housekeeper`]: [`Control`]: accepting, quotas, deadlines, deaths, bulk rings, statistics.
+//! - [`housekeeper`]: [`Control`]: accepting, quotas, deadlines, deaths, bulk rings, apertures,
+//!   statistics.
 //!
 //! The application (through [`crate::node`]) sees [`Control`], its [`Inbox`] and [`NewLink`]s.
 
@@ -19,8 +20,8 @@ pub mod names;
 pub use handshake::ConnectError;
 pub use hello::{LinkFeatures, Reason};
 pub use housekeeper::{
-    Accept, AcceptError, CloseReason, Control, ControlEvent, Inbox, LinkToken, NewLink, Peer,
-    RequestId, StartError, stat_of,
+    Accept, AcceptError, ApertureError, CloseReason, Control, ControlEvent, Inbox, LinkToken,
+    NewLink, Peer, RequestId, StartError, stat_of,
 };
 pub use names::{
     Access, DirectoryError, FindError, NameError, ServeError, ServiceEntry, ServiceName,

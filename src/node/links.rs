@@ -1,5 +1,6 @@
 //! Links come and go: connecting, accepting, death, closing, bulk rings, who is who.
 
+use super::aperture::{ApertureEvent, ApertureId};
 use super::link::{Link, ReceiveHalf, SendHalf};
 use super::receive::Misbehaviour;
 use super::{Forked, Node};
@@ -53,6 +54,13 @@ pub enum Event {
         reason: CloseReason,
         /// Queued messages that did not leave.
         unsent: usize,
+    },
+    /// Something became of an aperture, exported or held.
+    Aperture {
+        /// Which.
+        aperture: ApertureId,
+        /// What.
+        what: ApertureEvent,
     },
 }
 
@@ -216,6 +224,7 @@ impl Node {
         if link.tx.as_ref().is_some_and(|tx| tx.barrier == Barrier::Fence) {
             text.push_str("; a fence on each send, because one end's kernel refuses membarrier");
         }
+        text.push_str(&self.apertures.explain(id));
         Ok(text)
     }
 
@@ -303,6 +312,45 @@ impl Node {
                 ControlEvent::BulkOutgoing { token, lines } => self.add_bulk_outgoing(token, lines),
                 ControlEvent::BulkIncoming { token, lines } => self.add_bulk_incoming(token, lines),
                 ControlEvent::BulkRefused { .. } => {}
+                ControlEvent::ApertureMapped { token, number, owned } => {
+                    if let Some(id) = self.aperture_id(token, number) {
+                        self.aperture_mapped(id, owned);
+                    }
+                }
+                ControlEvent::ApertureHeld { token, number, pages } => {
+                    if let Some(id) = self.aperture_id(token, number) {
+                        self.aperture_held(id, pages);
+                        self.tell_aperture(id, ApertureEvent::Held);
+                    }
+                }
+                ControlEvent::ApertureReady { token, number } => {
+                    if let Some(id) = self.aperture_id(token, number)
+                        && self.aperture_is_exported(id)
+                    {
+                        self.tell_aperture(id, ApertureEvent::Ready);
+                    }
+                }
+                ControlEvent::ApertureRefused { token, number, why } => {
+                    if let Some(id) = self.aperture_id(token, number)
+                        && self.aperture_refused(id, why)
+                    {
+                        self.tell_aperture(id, ApertureEvent::Refused(why));
+                    }
+                }
+                ControlEvent::ApertureReleased { token, number } => {
+                    if let Some(id) = self.aperture_id(token, number)
+                        && self.aperture_released(id)
+                    {
+                        self.tell_aperture(id, ApertureEvent::Released);
+                    }
+                }
+                ControlEvent::ApertureRevoked { token, number } => {
+                    if let Some(id) = self.aperture_id(token, number)
+                        && self.aperture_revoked(id)
+                    {
+                        self.tell_aperture(id, ApertureEvent::Revoked);
+                    }
+                }
                 ControlEvent::Closed { token, reason } => {
                     let reason = match reason {
                         control::CloseReason::Graceful => CloseReason::Closed,
@@ -319,6 +367,16 @@ impl Node {
                 }
             }
         }
+    }
+
+    fn aperture_id(&self, token: LinkToken, number: u32) -> Option<ApertureId> {
+        let index = self.index_of(token)?;
+        let link = self.links.get(index as usize)?.as_ref()?.id;
+        Some(ApertureId { link, number })
+    }
+
+    fn tell_aperture(&mut self, aperture: ApertureId, what: ApertureEvent) {
+        self.push_event(Event::Aperture { aperture, what });
     }
 
     /// Keeps an event for the application. One that takes none must not be made to pay for them.
@@ -406,6 +464,7 @@ impl Node {
         self.queued -= link.queued;
         let id = link.id;
         link.ended.store(true, Ordering::Release);
+        self.apertures.link_ended(id);
         self.counters.links_closed.add(1);
         if let Some(wake) = link.rx.wake() {
             self.poller.remove(wake);

@@ -9,6 +9,7 @@
 //! - `mod.rs`: making a node and the parts of its interface
 //! - `send.rs`: messages out; `receive.rs`: messages in, the turn over the links
 //! - `links.rs`: links come and go; `link.rs`: one link
+//! - `aperture.rs`: memory mapped into one holder: exported, held, revoked
 //! - `wait.rs`: spin, yield, sleep
 //! - `shared.rs`: a node used by several threads; `detached.rs`: a terminus of its own thread
 //!
@@ -16,6 +17,7 @@
 //! fast path has no lock, and a slice of a message area stands still while it is borrowed.
 //! After a fork, the child's calls return [`Forked`] and touch nothing.
 
+mod aperture;
 mod detached;
 mod link;
 mod links;
@@ -24,6 +26,9 @@ mod send;
 mod shared;
 mod wait;
 
+pub use aperture::{
+    Aperture, ApertureEvent, ApertureId, ApertureView, ExportError, NoSuchAperture, ReclaimError,
+};
 pub use detached::DetachedTerminus;
 pub use links::{CloseReason, ConnectError, Event, LinkError};
 pub use receive::RecvError;
@@ -145,6 +150,7 @@ pub struct Node {
     last_route: Option<(NodeId, u32)>,
     /// Messages in all work queues.
     queued: usize,
+    apertures: aperture::Apertures,
     events: VecDeque<Event>,
     /// Who was at the other end of the links that ended last.
     departed: VecDeque<links::Departed>,
@@ -237,6 +243,7 @@ impl Node {
             routes: HashMap::new(),
             last_route: None,
             queued: 0,
+            apertures: aperture::Apertures::default(),
             events: VecDeque::new(),
             departed: VecDeque::new(),
             poller,

@@ -1,0 +1,481 @@
+//! Apertures: the path without a copy through a ring.
+//!
+//! ```text
+//!   owner                                       holder
+//!   export(link, ..) -> ApertureId
+//!   Event::Aperture { Ready }                   Event::Aperture { Held }
+//!   aperture_view(id) -> ApertureView           aperture(id) -> Aperture
+//!     read()  <------- the same pages --------    write()
+//!   recv()    <------- a packet: "it is there" -  send()
+//!   revoke_aperture(id) or reclaim_aperture(id)
+//!                                               Event::Aperture { Revoked }
+//! ```
+//! An aperture (CLAN; SHRIMP's import and export) is memory of its owner whose whole pages are
+//! mapped into one holder, at the other end of one link. Data moves by the holder's own stores and
+//! loads; what announces it is a message, through a slot elsewhere, whose packets are checked like
+//! any other. So an aperture has no slot, takes no deposits, and is no message area: its bytes may
+//! change at any time, and nothing here lends them out. Copy what must stand still, or
+//! [`Node::reclaim_aperture`], which makes a message area of it.
+//!
+//! [`Aperture`] and [`ApertureView`] are used by any thread, without the node.
+//!
+//! Never: an aperture outlives its link; what a holder does to its pages is seen anywhere else.
+
+use super::{Forked, LinkError, MemoryError, Node};
+use crate::control::{self, Reason};
+use crate::interface::{AreaId, LinkId};
+use crate::os::aperture::{AccessError, ApertureAccess, Ledger, Owned, PAGE_BYTES, Pages};
+use std::collections::HashMap;
+use std::format;
+use std::io;
+use std::string::String;
+use std::sync::Arc;
+
+/// An aperture of one link, by the same name at both ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ApertureId {
+    /// The link between owner and holder. Each end has its own name for it.
+    pub link: LinkId,
+    /// Its number on that link, the same at both ends, and never used again there: what a message
+    /// says to name it.
+    pub number: u32,
+}
+
+/// What became of an aperture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ApertureEvent {
+    /// Owner: the holder has it.
+    Ready,
+    /// Owner: nobody will hold it, and its memory was given back.
+    Refused(Reason),
+    /// Owner: the holder has let go of it. Its memory stays until it is revoked or reclaimed.
+    Released,
+    /// Holder: it can be used.
+    Held,
+    /// Holder: its owner took it back; [`Aperture`]s of it answer [`AccessError::Revoked`].
+    Revoked,
+}
+
+/// An aperture that could not be exported. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum ExportError {
+    /// The size is none.
+    #[error("an aperture is at least one whole page of {PAGE_BYTES} bytes, and {0} bytes are none")]
+    Unaligned(u64),
+    /// More than one holder may have.
+    #[error(
+        "{bytes} bytes beside the {used} exported over this link exceed the limit of {limit} \
+             (HAMLYN_APERTURE_LINK_BYTES_MAX)"
+    )]
+    LinkBytes {
+        /// Bytes asked for.
+        bytes: u64,
+        /// Bytes exported over the link.
+        used: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// More than this process may export.
+    #[error(
+        "{bytes} bytes beside the {used} exported, {orphans} of them revoked and still in the \
+             hands of their holders, exceed the limit of {limit} (HAMLYN_APERTURE_BYTES_MAX)"
+    )]
+    Bytes {
+        /// Bytes asked for.
+        bytes: u64,
+        /// Bytes exported.
+        used: u64,
+        /// Of these, in revoked read-only apertures whose holder has not let go.
+        orphans: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// A node needs none to itself.
+    #[error(
+        "the link of a node to itself has no apertures: there is nobody to map its memory into"
+    )]
+    ToSelf,
+    /// Not over this link, or not now.
+    #[error(transparent)]
+    Control(#[from] control::ApertureError),
+    /// The link is gone.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// The system refused.
+    #[error("an aperture of {bytes} bytes could not be made: {source}")]
+    Os {
+        /// Bytes asked for.
+        bytes: u64,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The calling process is a forked child.
+    #[error(transparent)]
+    Forked(#[from] Forked),
+}
+
+/// No aperture of this node has this name, or it is not there yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoSuchAperture {
+    /// Never exported or held here, or revoked, or its link has ended.
+    #[error("{0:?} is not an aperture of this node: it was revoked, or its link has ended")]
+    Gone(ApertureId),
+    /// Its memory is still being made at the other end; [`ApertureEvent::Ready`] or
+    /// [`ApertureEvent::Refused`] follows.
+    #[error("{0:?} has no memory yet")]
+    NotYet(ApertureId),
+}
+
+/// An aperture whose bytes could not be kept. It is as it was.
+#[derive(Debug, thiserror::Error)]
+pub enum ReclaimError {
+    /// There is none.
+    #[error(transparent)]
+    NoSuchAperture(#[from] NoSuchAperture),
+    /// There is no room for the message area.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// The calling process is a forked child.
+    #[error(transparent)]
+    Forked(#[from] Forked),
+}
+
+/// The holder's side of an aperture: the memory of a process at the other end of a link. Any
+/// thread may use it, without the node.
+///
+/// Its owner may change the bytes at any time, and may take it back at any time: then every call
+/// answers [`AccessError::Revoked`], and what was written since reached nobody.
+#[derive(Clone, Debug)]
+pub struct Aperture {
+    id: ApertureId,
+    pages: Arc<Pages>,
+}
+
+/// The owner's view of an aperture that it has exported. Any thread may use it, without the node.
+///
+/// *Volatile*: the holder of a read-write aperture may change the bytes, or make pages of them
+/// zero, between any two calls and during each. So bytes are only ever copied, and what was copied
+/// is checked, then used. When the link ends the aperture is over, but its bytes can be read here
+/// until the last view is dropped, so that nothing that was announced is lost.
+#[derive(Clone, Debug)]
+pub struct ApertureView {
+    id: ApertureId,
+    owned: Arc<Owned>,
+}
+
+macro_rules! pages {
+    ($type:ty, $self:ident => $pages:expr) => {
+        impl $type {
+            /// Its name.
+            pub fn id(&self) -> ApertureId {
+                self.id
+            }
+
+            /// Bytes.
+            pub fn bytes(&$self) -> u64 {
+                $pages.bytes()
+            }
+
+            /// Copies `from` to `offset`. A message that is sent afterwards, by this thread, finds
+            /// the bytes there.
+            #[inline]
+            pub fn write(&$self, offset: u64, from: &[u8]) -> Result<(), AccessError> {
+                $pages.write(offset, from)
+            }
+
+            /// Copies from `offset` into `to`.
+            #[inline]
+            pub fn read(&$self, offset: u64, to: &mut [u8]) -> Result<(), AccessError> {
+                $pages.read(offset, to)
+            }
+
+            /// Stores the word at `offset`, a multiple of 8, whole, after everything that this
+            /// thread wrote before.
+            #[inline]
+            pub fn write_u64(&$self, offset: u64, value: u64) -> Result<(), AccessError> {
+                $pages.write_u64(offset, value)
+            }
+
+            /// The word at `offset`, a multiple of 8, whole; what its writer wrote before it can
+            /// be read after it.
+            #[inline]
+            pub fn read_u64(&$self, offset: u64) -> Result<u64, AccessError> {
+                $pages.read_u64(offset)
+            }
+
+            /// Whether it was revoked, or, at its holder, its link has ended.
+            pub fn is_revoked(&$self) -> bool {
+                $pages.is_gone()
+            }
+        }
+    };
+}
+pages!(Aperture, self => self.pages);
+pages!(ApertureView, self => self.owned.pages());
+
+impl Aperture {
+    /// What this process may do with it.
+    pub fn access(&self) -> ApertureAccess {
+        if self.pages.may_write() { ApertureAccess::ReadWrite } else { ApertureAccess::ReadOnly }
+    }
+}
+
+impl ApertureView {
+    /// What the holder may do with it. The owner may always write.
+    pub fn access(&self) -> ApertureAccess {
+        self.owned.access()
+    }
+}
+
+#[derive(Debug)]
+struct Exported {
+    bytes: u64,
+    /// `None`: the other end has not yet made the memory.
+    owned: Option<Arc<Owned>>,
+}
+
+/// All of a node.
+#[derive(Debug, Default)]
+pub(super) struct Apertures {
+    ledger: Arc<Ledger>,
+    exported: HashMap<ApertureId, Exported>,
+    held: HashMap<ApertureId, Aperture>,
+    /// Why an aperture was refused last.
+    refused: HashMap<LinkId, String>,
+}
+
+impl Apertures {
+    fn link_bytes(&self, link: LinkId) -> (usize, u64) {
+        let of = self.exported.iter().filter(|row| row.0.link == link);
+        of.fold((0, 0), |(count, bytes), row| (count + 1, bytes + row.1.bytes))
+    }
+
+    /// With a link its apertures end. The owner's memory goes with its last view.
+    pub(super) fn link_ended(&mut self, link: LinkId) {
+        self.exported.retain(|id, _| id.link != link);
+        self.held.retain(|id, aperture| {
+            if id.link == link {
+                aperture.pages.let_go();
+            }
+            id.link != link
+        });
+        self.refused.remove(&link);
+        self.ledger.settle();
+    }
+
+    /// For `explain`.
+    pub(super) fn explain(&self, link: LinkId) -> String {
+        let mut text = String::new();
+        let (count, bytes) = self.link_bytes(link);
+        if count > 0 {
+            text.push_str(&format!("; apertures exported: {count}, of {bytes} bytes"));
+        }
+        let held = self.held.values().filter(|aperture| aperture.id.link == link);
+        let (count, bytes) = held.fold((0, 0), |(n, sum), a| (n + 1, sum + a.bytes()));
+        if count > 0 {
+            text.push_str(&format!("; apertures held: {count}, of {bytes} bytes"));
+        }
+        if let Some(why) = self.refused.get(&link) {
+            text.push_str(&format!("; an aperture was refused: {why}"));
+        }
+        text
+    }
+}
+
+impl Node {
+    /// Exports `bytes` of new memory, zero, as an aperture to the other end of `link`: whole pages,
+    /// one holder, and what it may do decided for good. All of it is charged to this process now.
+    /// [`Event::Aperture`](super::Event::Aperture) says when the holder has it, or why not.
+    ///
+    /// The holder gets [`ApertureEvent::Held`] and asks for its [`aperture`](Self::aperture); this
+    /// node has an [`aperture_view`](Self::aperture_view). Data is announced by messages, through
+    /// a slot elsewhere, that name the aperture by its number. It ends with
+    /// [`revoke_aperture`](Self::revoke_aperture), [`reclaim_aperture`](Self::reclaim_aperture), or
+    /// its link.
+    pub fn export(
+        &mut self,
+        link: LinkId,
+        bytes: u64,
+        access: ApertureAccess,
+    ) -> Result<ApertureId, ExportError> {
+        self.check_fork()?;
+        self.link(link)?;
+        let result = self.try_export(link, bytes, access);
+        if let Err(e) = &result {
+            let why = format!("{bytes} bytes {access}: {e}");
+            self.apertures.refused.insert(link, why);
+        }
+        result
+    }
+
+    fn try_export(
+        &mut self,
+        link: LinkId,
+        bytes: u64,
+        access: ApertureAccess,
+    ) -> Result<ApertureId, ExportError> {
+        let (token, is_client) = {
+            let found = self.link(link)?;
+            (found.token.ok_or(ExportError::ToSelf)?, found.initiated_by_us)
+        };
+        if bytes == 0 || !bytes.is_multiple_of(PAGE_BYTES) {
+            return Err(ExportError::Unaligned(bytes));
+        }
+        let limit = self.config.aperture_link_bytes_max;
+        let (_, used) = self.apertures.link_bytes(link);
+        if bytes > limit.saturating_sub(used) {
+            return Err(ExportError::LinkBytes { bytes, used, limit });
+        }
+        let ledger = &self.apertures.ledger;
+        let limit = self.config.aperture_bytes_max;
+        let reservation = ledger.reserve(bytes, limit).map_err(|used| ExportError::Bytes {
+            bytes,
+            used,
+            orphans: ledger.orphan_bytes(),
+            limit,
+        })?;
+        let control = self.control();
+        let (number, owned) = if is_client {
+            // Descriptors flow one way: the server makes this memory, too, and we fill it.
+            (control.request_aperture(token, access, reservation)?, None)
+        } else {
+            let made = Owned::make(access, reservation);
+            let (owned, file) = made.map_err(|source| ExportError::Os { bytes, source })?;
+            (control.offer_aperture(token, access, bytes, &file)?, Some(Arc::new(owned)))
+        };
+        let id = ApertureId { link, number };
+        self.apertures.exported.insert(id, Exported { bytes, owned });
+        Ok(id)
+    }
+
+    /// The owner's view of an aperture that it has exported. It is there before the holder's
+    /// first message about it can be.
+    pub fn aperture_view(&mut self, id: ApertureId) -> Result<ApertureView, NoSuchAperture> {
+        self.take_news();
+        let exported = self.apertures.exported.get(&id).ok_or(NoSuchAperture::Gone(id))?;
+        let owned = exported.owned.clone().ok_or(NoSuchAperture::NotYet(id))?;
+        Ok(ApertureView { id, owned })
+    }
+
+    /// An aperture that this node holds. It is there before the owner's first message about it
+    /// can be, if the owner waited for [`ApertureEvent::Ready`].
+    pub fn aperture(&mut self, id: ApertureId) -> Result<Aperture, NoSuchAperture> {
+        self.take_news();
+        self.apertures.held.get(&id).cloned().ok_or(NoSuchAperture::Gone(id))
+    }
+
+    /// The apertures that this node holds.
+    pub fn apertures_held(&self) -> impl Iterator<Item = ApertureId> + '_ {
+        self.apertures.held.keys().copied()
+    }
+
+    /// The apertures that this node has exported.
+    pub fn apertures_exported(&self) -> impl Iterator<Item = ApertureId> + '_ {
+        self.apertures.exported.keys().copied()
+    }
+
+    /// Bytes that this node has exported, and how many of them are in revoked read-only apertures
+    /// whose holders have not yet let go: those cannot be given back before.
+    pub fn aperture_bytes(&self) -> (u64, u64) {
+        self.apertures.ledger.settle();
+        (self.apertures.ledger.bytes(), self.apertures.ledger.orphan_bytes())
+    }
+
+    /// Takes an aperture back, at once: the pages are given back, and what the holder still writes
+    /// is seen by nobody. Views of it answer [`AccessError::Revoked`].
+    pub fn revoke_aperture(&mut self, id: ApertureId) -> Result<(), NoSuchAperture> {
+        self.check_fork().map_err(|Forked| NoSuchAperture::Gone(id))?;
+        self.take_news();
+        let exported = self.apertures.exported.remove(&id).ok_or(NoSuchAperture::Gone(id))?;
+        if let Some(owned) = exported.owned {
+            owned.revoke(None);
+        }
+        self.tell_revoked(id);
+        Ok(())
+    }
+
+    /// Takes an aperture back, at once, and makes a message area of its bytes as they are: from
+    /// then on they stand still, and slots may name them. They are copied once, into fresh pages,
+    /// which takes about 0.35 ms a MiB (8 MiB at once; `cargo run --example aperture` says what it
+    /// takes here); views in other threads wait for that long. Refused, the aperture is as it was.
+    pub fn reclaim_aperture(&mut self, id: ApertureId) -> Result<AreaId, ReclaimError> {
+        self.check_fork()?;
+        let view = self.aperture_view(id)?;
+        let bytes = usize::try_from(view.bytes()).unwrap_or(usize::MAX);
+        // A new area is of this node alone; nothing else can have named it yet.
+        let area = self.message_area(bytes)?;
+        let memory = self.area_mut(area).map_err(MemoryError::from)?;
+        view.owned.revoke(Some(memory));
+        self.apertures.exported.remove(&id);
+        self.tell_revoked(id);
+        Ok(area)
+    }
+
+    fn tell_revoked(&self, id: ApertureId) {
+        if let Ok(link) = self.link(id.link)
+            && let Some(token) = link.token
+        {
+            self.control().revoke_aperture(token, id.number);
+        }
+    }
+
+    /// Lets go of an aperture that this node holds; its owner is told.
+    pub fn release_aperture(&mut self, id: ApertureId) -> Result<(), NoSuchAperture> {
+        self.check_fork().map_err(|Forked| NoSuchAperture::Gone(id))?;
+        self.take_news();
+        if self.let_go(id) { Ok(()) } else { Err(NoSuchAperture::Gone(id)) }
+    }
+
+    fn let_go(&mut self, id: ApertureId) -> bool {
+        let Some(aperture) = self.apertures.held.remove(&id) else { return false };
+        aperture.pages.let_go();
+        if let Ok(link) = self.link(id.link)
+            && let Some(token) = link.token
+        {
+            self.control().release_aperture(token, id.number);
+        }
+        true
+    }
+
+    fn take_news(&mut self) {
+        if self.fork_guard.is_parent() && self.inbox.is_pending() {
+            self.take_control_events();
+        }
+    }
+
+    // ---- what the control plane says
+
+    /// The memory of a client's own aperture was made.
+    pub(super) fn aperture_mapped(&mut self, id: ApertureId, owned: Owned) {
+        // If it was revoked meanwhile, the memory is given back here.
+        if let Some(exported) = self.apertures.exported.get_mut(&id) {
+            exported.owned = Some(Arc::new(owned));
+        }
+    }
+
+    pub(super) fn aperture_held(&mut self, id: ApertureId, pages: Pages) {
+        self.apertures.held.insert(id, Aperture { id, pages: Arc::new(pages) });
+    }
+
+    /// Says what is to be told the application, if anything is.
+    pub(super) fn aperture_refused(&mut self, id: ApertureId, why: Reason) -> bool {
+        let Some(exported) = self.apertures.exported.remove(&id) else { return false };
+        let why = format!("{} bytes: {}", exported.bytes, why);
+        self.apertures.refused.insert(id.link, why);
+        true
+    }
+
+    pub(super) fn aperture_released(&mut self, id: ApertureId) -> bool {
+        self.apertures.ledger.settle();
+        self.apertures.exported.contains_key(&id)
+    }
+
+    pub(super) fn aperture_is_exported(&self, id: ApertureId) -> bool {
+        self.apertures.exported.contains_key(&id)
+    }
+
+    /// The owner took it back; this process lets go before it says so.
+    pub(super) fn aperture_revoked(&mut self, id: ApertureId) -> bool {
+        self.let_go(id)
+    }
+}

@@ -1,0 +1,455 @@
+//! Apertures between processes: exported by either end, written, read, announced, revoked; limits,
+//! and what is left when an owner or a holder dies.
+#![cfg(feature = "os")]
+
+mod support;
+
+use hamlyn::node::{ApertureEvent, CloseReason, ExportError, NoSuchAperture, ReclaimError};
+use hamlyn::{
+    AccessError, Aperture, ApertureAccess, ApertureId, Event, LinkId, MetadataIndex, Node,
+};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use support::*;
+
+const BYTES: u64 = 1 << 20;
+const RW: ApertureAccess = ApertureAccess::ReadWrite;
+const RO: ApertureAccess = ApertureAccess::ReadOnly;
+
+fn access_of(text: &str) -> ApertureAccess {
+    if text == "ro" { RO } else { RW }
+}
+
+/// The next event about an aperture.
+#[track_caller]
+fn event(node: &mut Node) -> (ApertureId, ApertureEvent) {
+    let mut found = None;
+    until_node(node, "something became of an aperture", |node| {
+        while let Some(event) = node.next_event() {
+            if let Event::Aperture { aperture, what } = event {
+                found = Some((aperture, what));
+                return true;
+            }
+        }
+        false
+    });
+    found.unwrap()
+}
+
+#[track_caller]
+fn expect(node: &mut Node, id: ApertureId, what: ApertureEvent) {
+    assert_eq!(event(node), (id, what));
+}
+
+/// The next aperture that this node is to hold.
+#[track_caller]
+fn held(node: &mut Node) -> Aperture {
+    let (id, what) = event(node);
+    assert_eq!(what, ApertureEvent::Held);
+    node.aperture(id).unwrap()
+}
+
+/// Exports, and waits for the holder.
+#[track_caller]
+fn export(node: &mut Node, link: LinkId, bytes: u64, access: ApertureAccess) -> ApertureId {
+    let id = node.export(link, bytes, access).unwrap();
+    expect(node, id, ApertureEvent::Ready);
+    id
+}
+
+/// A message that says which aperture, and where in it.
+fn announce(me: &mut Station, ticket: &hamlyn::Ticket, number: u32, offset: u64, length: u64) {
+    let mut metadata = [0; 20];
+    metadata[..4].copy_from_slice(&number.to_le_bytes());
+    metadata[4..12].copy_from_slice(&offset.to_le_bytes());
+    metadata[12..].copy_from_slice(&length.to_le_bytes());
+    let _ = me.node.send(ticket, b"", &metadata, LIMIT).unwrap();
+}
+
+/// What the next message says.
+fn announced(me: &mut Station) -> (u32, u64, u64) {
+    me.recv();
+    let entry = me.node.metadata(me.slot, MetadataIndex(0)).unwrap();
+    let at = |i| u64::from_le_bytes(entry.user()[i..i + 8].try_into().unwrap());
+    (u32::from_le_bytes(entry.user()[..4].try_into().unwrap()), at(4), at(12))
+}
+
+/// Not a test: the other process.
+#[test]
+fn role() {
+    let Some(role) = Role::of_this_process() else { return };
+    let mut me = Station::new(role.config(), 64, 1);
+    let (link, ticket) = me.connect("service");
+    match role.name.as_str() {
+        // Holds what the server exports: writes or reads it, until it is revoked.
+        "holder" => {
+            let aperture = held(&mut me.node);
+            assert_eq!(aperture.access(), access_of(&role.args[0]));
+            let number = aperture.id().number;
+            assert!(me.node.explain(link).unwrap().contains("apertures held: 1, of 1048576 bytes"));
+            if aperture.access() == RW {
+                aperture.write(5, &pattern(100_000, 3)).unwrap();
+                announce(&mut me, &ticket, number, 5, 100_000);
+            } else {
+                let mut bytes = vec![0; 100_000];
+                assert_eq!(announced(&mut me), (number, 7, 100_000));
+                aperture.read(7, &mut bytes).unwrap();
+                assert!(bytes == pattern(100_000, 4));
+                assert_eq!(aperture.write(7, &bytes), Err(AccessError::ReadOnly));
+                announce(&mut me, &ticket, number, 0, 0);
+            }
+            expect(&mut me.node, aperture.id(), ApertureEvent::Revoked);
+            assert!(aperture.is_revoked());
+            assert_eq!(aperture.read(0, &mut [0]), Err(AccessError::Revoked));
+            assert_eq!(me.node.apertures_held().count(), 0);
+            say("let go");
+        }
+        // Exports to the server.
+        "owner" => {
+            let access = access_of(&role.args[0]);
+            let id = export(&mut me.node, link, BYTES, access);
+            let view = me.node.aperture_view(id).unwrap();
+            if access == RW {
+                let (number, offset, length) = announced(&mut me);
+                assert_eq!(number, id.number);
+                let mut bytes = vec![0; length as usize];
+                view.read(offset, &mut bytes).unwrap();
+                assert!(bytes == pattern(length as usize, 5));
+            } else {
+                view.write(9, &pattern(5000, 6)).unwrap();
+                announce(&mut me, &ticket, id.number, 9, 5000);
+                announced(&mut me);
+            }
+            let area = me.node.reclaim_aperture(id).unwrap();
+            assert_eq!(me.node.area(area).unwrap().len() as u64, BYTES);
+            say("reclaimed");
+            role.wait_for("end");
+            until("nothing is exported", || me.node.aperture_bytes() == (0, 0));
+        }
+        // Writes without end, from a thread of its own, until it is revoked.
+        "scribbler" => {
+            let aperture = held(&mut me.node);
+            let (id, begun) = (aperture.id(), AtomicBool::new(false));
+            std::thread::scope(|scope| {
+                let writer = scope.spawn(|| {
+                    let mut n = 0u8;
+                    loop {
+                        n = n.wrapping_add(1);
+                        if let Err(e) = aperture.write(0, &[n; BYTES as usize]) {
+                            return e;
+                        }
+                        begun.store(true, Ordering::Release);
+                    }
+                });
+                until("it writes", || begun.load(Ordering::Acquire));
+                announce(&mut me, &ticket, id.number, 0, BYTES);
+                expect(&mut me.node, id, ApertureEvent::Revoked);
+                assert_eq!(writer.join().unwrap(), AccessError::Revoked);
+            });
+            say("let go");
+            role.wait_for("end");
+        }
+        // Writes, announces, and dies.
+        "victim" => {
+            for _ in 0..2 {
+                let aperture = held(&mut me.node);
+                if aperture.access() == RW {
+                    aperture.write(1000, &pattern(5000, 8)).unwrap();
+                    announce(&mut me, &ticket, aperture.id().number, 1000, 5000);
+                }
+            }
+            die();
+        }
+        // Holds, and does what it is told.
+        "obedient" => {
+            let mut apertures = Vec::new();
+            while let Some(line) = role.hear() {
+                match line.as_str() {
+                    "hold" => {
+                        apertures.push(held(&mut me.node));
+                        say("held");
+                    }
+                    "revoked" => {
+                        let (_, what) = event(&mut me.node);
+                        assert_eq!(what, ApertureEvent::Revoked);
+                        say("revoked");
+                    }
+                    "release" => {
+                        let aperture = apertures.pop().unwrap();
+                        aperture.write(0, b"done").unwrap();
+                        me.node.release_aperture(aperture.id()).unwrap();
+                        assert!(aperture.is_revoked());
+                        assert!(me.node.release_aperture(aperture.id()).is_err());
+                    }
+                    "poll" => {
+                        me.node.poll().unwrap();
+                        say("polled");
+                    }
+                    other => panic!("{other}"),
+                }
+            }
+        }
+        other => panic!("{other}"),
+    }
+    let _ = me.node.close(LIMIT).unwrap();
+}
+
+fn served(name: &str, settings: &[(&str, &str)]) -> (Dir, Station) {
+    let dir = Dir::new(name, settings);
+    let station = Station::new(dir.config(), 64, 1).serve("service");
+    (dir, station)
+}
+
+#[test]
+fn a_holder_writes_into_the_servers_memory_and_announces_it() {
+    let (dir, mut me) = served("aprw", &[]);
+    let mut peer = Peer::start("holder", &dir, "rw");
+    let link = connected(&mut me.node);
+    let id = export(&mut me.node, link, BYTES, RW);
+    let view = me.node.aperture_view(id).unwrap();
+    assert!(me.node.explain(link).unwrap().contains("apertures exported: 1, of 1048576 bytes"));
+    assert_eq!(announced(&mut me), (id.number, 5, 100_000));
+    let mut bytes = vec![0; 100_000];
+    view.read(5, &mut bytes).unwrap();
+    assert!(bytes == pattern(100_000, 3));
+    me.node.revoke_aperture(id).unwrap();
+    assert_eq!(me.node.aperture_bytes(), (0, 0));
+    assert_eq!(view.read(5, &mut bytes), Err(AccessError::Revoked));
+    assert_eq!(me.node.revoke_aperture(id), Err(NoSuchAperture::Gone(id)), "twice");
+    peer.expect("let go");
+    peer.end();
+}
+
+#[test]
+fn a_holder_reads_the_servers_memory_and_cannot_write_it() {
+    let (dir, mut me) = served("apro", &[]);
+    let mut peer = Peer::start("holder", &dir, "ro");
+    let link = connected(&mut me.node);
+    let ticket = ticket_of(&me.node, link);
+    let id = export(&mut me.node, link, BYTES, RO);
+    let view = me.node.aperture_view(id).unwrap();
+    view.write(7, &pattern(100_000, 4)).unwrap();
+    announce(&mut me, &ticket, id.number, 7, 100_000);
+    announced(&mut me);
+    me.node.revoke_aperture(id).unwrap();
+    peer.expect("let go");
+    // What cannot be punched is given back when its holder has let go.
+    until("it is given back", || me.node.aperture_bytes() == (0, 0));
+    peer.end();
+}
+
+#[test]
+fn a_client_exports_to_the_server_and_takes_it_back() {
+    for (access, text) in [(RW, "rw"), (RO, "ro")] {
+        let (dir, mut me) = served(&format!("apclient{text}"), &[]);
+        let mut peer = Peer::start("owner", &dir, text);
+        let link = connected(&mut me.node);
+        let ticket = ticket_of(&me.node, link);
+        let aperture = held(&mut me.node);
+        assert_eq!((aperture.access(), aperture.bytes()), (access, BYTES));
+        if access == RW {
+            aperture.write(77, &pattern(300_000, 5)).unwrap();
+            announce(&mut me, &ticket, aperture.id().number, 77, 300_000);
+        } else {
+            assert_eq!(announced(&mut me), (aperture.id().number, 9, 5000));
+            let mut bytes = vec![0; 5000];
+            aperture.read(9, &mut bytes).unwrap();
+            assert!(bytes == pattern(5000, 6));
+            assert_eq!(aperture.write_u64(0, 1), Err(AccessError::ReadOnly));
+            announce(&mut me, &ticket, 0, 0, 0);
+        }
+        peer.expect("reclaimed");
+        expect(&mut me.node, aperture.id(), ApertureEvent::Revoked);
+        assert_eq!(aperture.read(0, &mut [0]), Err(AccessError::Revoked));
+        peer.tell("end");
+        peer.end();
+    }
+}
+
+#[test]
+fn bytes_that_were_reclaimed_stand_still_though_the_holder_goes_on_writing() {
+    let (dir, mut me) = served("apreclaim", &[]);
+    let mut peer = Peer::start("scribbler", &dir, "");
+    let link = connected(&mut me.node);
+    let id = export(&mut me.node, link, BYTES, RW);
+    announced(&mut me);
+    let view = me.node.aperture_view(id).unwrap();
+    let area = me.node.reclaim_aperture(id).unwrap();
+    let before = me.node.area(area).unwrap().to_vec();
+    assert!(before[0] != 0);
+    assert!(view.is_revoked());
+    assert!(matches!(me.node.reclaim_aperture(id), Err(ReclaimError::NoSuchAperture(_))));
+    peer.expect("let go");
+    assert!(me.node.area(area).unwrap() == before);
+    assert_eq!(me.node.aperture_bytes(), (0, 0));
+    peer.tell("end");
+    peer.end();
+    me.node.remove_area(area).unwrap();
+}
+
+#[test]
+fn a_holder_that_dies_leaves_what_it_announced_and_costs_nothing() {
+    let (dir, mut me) = served("apdeath", &[]);
+    let peer = Peer::start("victim", &dir, "");
+    let link = connected(&mut me.node);
+    let rw = me.node.export(link, BYTES, RW).unwrap();
+    let view = me.node.aperture_view(rw).unwrap();
+    let _ro = me.node.export(link, BYTES, RO).unwrap();
+    assert_eq!(closed(&mut me.node, link), CloseReason::Died);
+    assert_eq!(announced(&mut me), (rw.number, 1000, 5000));
+    let mut bytes = vec![0; 5000];
+    view.read(1000, &mut bytes).unwrap();
+    assert!(bytes == pattern(5000, 8));
+    assert_eq!(me.node.apertures_exported().count(), 0);
+    assert_eq!(me.node.revoke_aperture(rw), Err(NoSuchAperture::Gone(rw)));
+    until("the read-only one is given back", || me.node.aperture_bytes() == (BYTES, 0));
+    drop(view);
+    assert_eq!(me.node.aperture_bytes(), (0, 0));
+    peer.ends_killed();
+}
+
+#[test]
+fn an_owner_that_dies_leaves_its_holder_working() {
+    let (dir, mut me) = served("apowner", &[]);
+    let peer = Peer::start("owner", &dir, "rw");
+    let link = connected(&mut me.node);
+    let aperture = held(&mut me.node);
+    aperture.write(0, b"before").unwrap();
+    peer.kill();
+    assert_eq!(closed(&mut me.node, link), CloseReason::Died);
+    assert!(aperture.is_revoked());
+    assert_eq!(aperture.write(0, b"after"), Err(AccessError::Revoked));
+    assert_eq!(me.node.apertures_held().count(), 0);
+}
+
+#[test]
+fn a_holder_lets_go_and_the_owner_keeps_the_bytes() {
+    let (dir, mut me) = served("aprelease", &[]);
+    let mut peer = Peer::start("obedient", &dir, "");
+    let link = connected(&mut me.node);
+    let id = me.node.export(link, BYTES, RW).unwrap();
+    peer.tell("hold");
+    peer.expect("held");
+    expect(&mut me.node, id, ApertureEvent::Ready);
+    peer.tell("release");
+    expect(&mut me.node, id, ApertureEvent::Released);
+    let area = me.node.reclaim_aperture(id).unwrap();
+    assert_eq!(&me.node.area(area).unwrap()[..4], b"done");
+    peer.end();
+}
+
+#[test]
+fn a_holder_that_does_not_let_go_of_a_read_only_one_costs_what_the_limit_says() {
+    let limit = (2 * BYTES).to_string();
+    let (dir, mut me) = served("aporphan", &[("APERTURE_BYTES_MAX", &limit)]);
+    let mut peer = Peer::start("obedient", &dir, "");
+    let link = connected(&mut me.node);
+    let mut ids = Vec::new();
+    for _ in 0..2 {
+        let id = me.node.export(link, BYTES, RO).unwrap();
+        peer.tell("hold");
+        peer.expect("held");
+        expect(&mut me.node, id, ApertureEvent::Ready);
+        ids.push(id);
+    }
+    // The holder makes no calls meanwhile, so it does not let go.
+    for id in ids {
+        me.node.revoke_aperture(id).unwrap();
+    }
+    assert_eq!(me.node.aperture_bytes(), (2 * BYTES, 2 * BYTES));
+    let error = me.node.export(link, BYTES, RW).unwrap_err();
+    assert!(matches!(error, ExportError::Bytes { .. }));
+    assert_eq!(
+        error.to_string(),
+        "1048576 bytes beside the 2097152 exported, 2097152 of them revoked and still in the hands \
+         of their holders, exceed the limit of 2097152 (HAMLYN_APERTURE_BYTES_MAX)"
+    );
+    for _ in 0..2 {
+        peer.tell("revoked");
+        peer.expect("revoked");
+    }
+    assert_eq!(me.node.aperture_bytes(), (0, 0));
+    me.node.export(link, BYTES, RW).unwrap();
+    peer.end();
+}
+
+#[test]
+fn what_is_no_aperture_is_refused_with_the_reason() {
+    let settings = [("APERTURE_LINK_BYTES_MAX", "16384"), ("APERTURE_MAP_MAX", "8192")];
+    let (dir, mut me) = served("aprefuse", &settings);
+    let mut peer = Peer::start("obedient", &dir, "");
+    let link = connected(&mut me.node);
+    for bytes in [0, 1, 4095, 4097, u64::MAX] {
+        let error = me.node.export(link, bytes, RW).unwrap_err();
+        assert!(matches!(error, ExportError::Unaligned(n) if n == bytes), "{error}");
+    }
+    let error = me.node.export(link, 20480, RW).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "20480 bytes beside the 0 exported over this link exceed the limit of 16384 \
+         (HAMLYN_APERTURE_LINK_BYTES_MAX)"
+    );
+    let text = me.node.explain(link).unwrap();
+    assert!(
+        text.contains("an aperture was refused: 20480 bytes read-write: 20480 bytes"),
+        "{text}"
+    );
+    // More than the holder maps.
+    let id = me.node.export(link, 12288, RW).unwrap();
+    let (refused, what) = event(&mut me.node);
+    assert!(refused == id && matches!(what, ApertureEvent::Refused(_)), "{what:?}");
+    let text = me.node.explain(link).unwrap();
+    let why = "the process holds no more apertures, or none so large";
+    assert!(text.contains(why), "{text}");
+    assert_eq!(me.node.aperture_bytes(), (0, 0));
+    assert_eq!(me.node.aperture_view(id).unwrap_err(), NoSuchAperture::Gone(id));
+    // A node's link to itself.
+    let own = me.ticket;
+    let _ = me.node.send(&own, b"", b"", LIMIT).unwrap();
+    let own_link = me.node.links().find(|other| *other != link).unwrap();
+    assert!(matches!(me.node.export(own_link, 4096, RW), Err(ExportError::ToSelf)));
+    peer.tell("poll");
+    peer.expect("polled");
+    peer.end();
+    assert!(closed(&mut me.node, link) != CloseReason::Died);
+    assert!(matches!(me.node.export(link, 4096, RW), Err(ExportError::Link(_))));
+}
+
+#[test]
+fn threads_of_the_holder_and_the_owner_need_no_node() {
+    let dir = Dir::new("apthreads", &[]);
+    let mut me = Station::new(dir.config(), 64, 1).serve("service");
+    let mut other = Node::with_config(dir.config()).unwrap();
+    other.connect("service", b"", Duration::from_secs(20)).unwrap();
+    let link = connected(&mut me.node);
+    let id = me.node.export(link, BYTES, RW).unwrap();
+    let aperture = held(&mut other);
+    let view = me.node.aperture_view(id).unwrap();
+    const WORDS: u64 = 2000;
+    std::thread::scope(|scope| {
+        for part in 0..2u64 {
+            let (aperture, view) = (aperture.clone(), view.clone());
+            let base = part * BYTES / 2;
+            scope.spawn(move || {
+                for n in 1..=WORDS {
+                    aperture.write(base + 64, &[n as u8; 512]).unwrap();
+                    aperture.write_u64(base, n).unwrap();
+                    while aperture.read_u64(base + 8).unwrap() != n {
+                        std::thread::yield_now();
+                    }
+                }
+            });
+            scope.spawn(move || {
+                for n in 1..=WORDS {
+                    while view.read_u64(base).unwrap() != n {
+                        std::thread::yield_now();
+                    }
+                    let mut bytes = [0; 512];
+                    view.read(base + 64, &mut bytes).unwrap();
+                    assert_eq!(bytes, [n as u8; 512]);
+                    view.write_u64(base + 8, n).unwrap();
+                }
+            });
+        }
+    });
+}

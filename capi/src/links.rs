@@ -331,8 +331,9 @@ impl h_event_t {
     }
 }
 
-fn event_of(event: Event, node: &hamlyn::Node) -> h_event_t {
-    match event {
+/// `None`: about something that this interface has no calls for.
+fn event_of(event: Event, node: &hamlyn::Node) -> Option<h_event_t> {
+    let event = match event {
         Event::Request { id, peer, greeting } => h_event_t {
             request: id.0,
             peer: (&peer).into(),
@@ -364,7 +365,9 @@ fn event_of(event: Event, node: &hamlyn::Node) -> h_event_t {
             }
             event
         }
-    }
+        Event::Aperture { .. } => return None,
+    };
+    Some(event)
 }
 
 /// The next event of the node, waiting for it at most `timeout_ns`; 0: not at all.
@@ -382,9 +385,11 @@ pub unsafe extern "C" fn h_next_event(
         loop {
             let mut locked = node.lock()?;
             locked.poll()?;
-            if let Some(event) = locked.next_event() {
-                place.write(event_of(event, &locked));
-                return Ok(());
+            while let Some(event) = locked.next_event() {
+                if let Some(event) = event_of(event, &locked) {
+                    place.write(event);
+                    return Ok(());
+                }
             }
             if timeout_ns == 0 {
                 return Err(Failure::new(H_NOTHING, "no event waits"));

@@ -620,15 +620,20 @@ impl Manager {
     /// The next event, or `None`: a `Request`, `RequestGone`, `Connected` or `LinkClosed`.
     fn next_event<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         self.inner.check_open()?;
-        let kept = locked(&self.inner.events).pop_front();
-        let event = match kept {
-            Some(event) => Some(event),
-            None => self.inner.with(py, |node| {
-                let _ = node.poll();
-                node.next_event()
-            })?,
-        };
-        event.map(|event| event_to_py(py, &self.inner, event)).transpose()
+        loop {
+            let kept = locked(&self.inner.events).pop_front();
+            let event = match kept {
+                Some(event) => Some(event),
+                None => self.inner.with(py, |node| {
+                    let _ = node.poll();
+                    node.next_event()
+                })?,
+            };
+            let Some(event) = event else { return Ok(None) };
+            if let Some(event) = event_to_py(py, &self.inner, event)? {
+                return Ok(Some(event));
+            }
+        }
     }
 
     /// A descriptor for an event loop: readable when something may have arrived after

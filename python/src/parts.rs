@@ -631,15 +631,15 @@ impl LinkClosed {
     }
 }
 
-/// An event as an object of its class.
+/// An event as an object of its class; `None`: about something that Python has no calls for.
 pub fn event_to_py<'py>(
     py: Python<'py>,
     inner: &Arc<Inner>,
     event: hamlyn::Event,
-) -> PyResult<Bound<'py, PyAny>> {
+) -> PyResult<Option<Bound<'py, PyAny>>> {
     use hamlyn::Event;
     let inner = inner.clone();
-    Ok(match event {
+    Ok(Some(match event {
         Event::Request { id, peer, greeting } => {
             Bound::new(py, Request { inner, id, peer, greeting })?.into_any()
         }
@@ -658,5 +658,6 @@ pub fn event_to_py<'py>(
             };
             Bound::new(py, LinkClosed { inner, link, reason, unsent })?.into_any()
         }
-    })
+        Event::Aperture { .. } => return Ok(None),
+    }))
 }

@@ -10,6 +10,9 @@ pub enum EntryState {
     Open,
     /// Nothing is accepted until the application arms the entry.
     Closed,
+    /// Open again with the same key, but packets of messages that began while it was closed are
+    /// still on their way: until they have passed, only messages of one packet are accepted.
+    Draining,
 }
 
 /// One expected message: where its metadata goes, what has arrived of it, and, in paranoid slots,
@@ -20,6 +23,9 @@ pub struct MetadataEntry {
     pub(crate) user: [u8; METADATA_MAX],
     /// Sum of the deltas that have arrived, modulo 2^32; zero when the message is complete (2.5).
     pub(crate) accumulator: u32,
+    /// Sum of the deltas that were refused because the entry was closed, modulo 2^32; zero when no
+    /// message is half refused. Of use only to an entry that is opened again with the same key.
+    pub(crate) missed: u32,
     /// Paranoid-mode protection key; supersedes the slot's (2.7).
     pub(crate) key: Key,
     /// Paranoid-mode low limit: first byte that may be written, from the slot's base.
@@ -40,6 +46,7 @@ impl MetadataEntry {
         Self {
             user: [0; METADATA_MAX],
             accumulator: 0,
+            missed: 0,
             key,
             low: 0,
             high: 0,

@@ -416,7 +416,35 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
             }
         }
         entry.accumulator = 0;
+        entry.missed = 0;
         entry.user_len = 0;
+        Ok(())
+    }
+
+    /// Opens a one-shot entry whose message is complete for the next one, with the same key and
+    /// limits, so that the tickets that are out are good again. A message of several packets that
+    /// was sent meanwhile may be half refused and half on its way; its packets go on being refused
+    /// until their deltas have come out at zero (2.5), or it would spoil the count of the next. An
+    /// entry that is open stays as it is.
+    pub fn reopen_entry(&mut self, id: SlotId, index: MetadataIndex) -> Result<(), SlotError> {
+        let slot = self.slot_mut(id)?;
+        let (mode, entries) = (slot.mode, slot.entries.len() as u32);
+        if mode != Mode::ParanoidOneShot {
+            return Err(SlotError::WrongMode { mode, why: "its entries do not close by themselves" });
+        }
+        let entry = slot
+            .entries
+            .get_mut(index.0 as usize)
+            .ok_or(SlotError::NoSuchEntry { index, entries })?;
+        if entry.state == EntryState::Closed {
+            // What had arrived of a long message when one of a single packet closed the entry is
+            // lost; the rest of it is still to come.
+            entry.missed = entry.missed.wrapping_add(entry.accumulator);
+            entry.accumulator = 0;
+            entry.user_len = 0;
+            entry.state =
+                if entry.missed == 0 { EntryState::Open } else { EntryState::Draining };
+        }
         Ok(())
     }
 
@@ -580,7 +608,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
                 return Err(Refusal::BadFormat);
             }
         }
-        let entry = slot.entries.get_mut(header.metadata_index.0 as usize);
+        let mut entry = slot.entries.get_mut(header.metadata_index.0 as usize);
         if entry.is_none() && !is_fast {
             return Err(Refusal::NoSuchEntry);
         }
@@ -599,12 +627,12 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
         if !fits(0, slot.size) {
             return Err(Refusal::OutOfBounds);
         }
-        if let (Mode::Paranoid | Mode::ParanoidOneShot, Some(entry)) = (slot.mode, &entry) {
+        if let (Mode::Paranoid | Mode::ParanoidOneShot, Some(entry)) = (slot.mode, &mut entry) {
             if !fits(entry.low, entry.high) {
                 return Err(Refusal::OutsideLimits);
             }
-            if entry.state == EntryState::Closed {
-                return Err(Refusal::EntryClosed);
+            if entry.state != EntryState::Open {
+                is_let_through(entry, header.delta)?;
             }
         }
         // Hamlyn 2.5: a zero delta announces a single-packet message; the accumulator is not
@@ -678,6 +706,20 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
         );
         Ok(Arrival::Notified)
     }
+}
+
+/// Whether an entry that is not open takes a packet all the same; counts those that it does not.
+#[cold]
+#[inline(never)]
+fn is_let_through(entry: &mut MetadataEntry, delta: u32) -> Result<(), Refusal> {
+    if entry.state == EntryState::Draining && delta == 0 {
+        return Ok(());
+    }
+    entry.missed = entry.missed.wrapping_add(delta);
+    if entry.state == EntryState::Draining && entry.missed == 0 {
+        entry.state = EntryState::Open;
+    }
+    Err(Refusal::EntryClosed)
 }
 
 /// Puts `value` into the first free place that may be used.

@@ -483,6 +483,16 @@ impl Node {
         self.interface.close_entry(slot, index, key)
     }
 
+    /// Opens a one-shot entry again for the holders of its tickets, when its message is complete:
+    /// same key, same limits.
+    pub(crate) fn reopen_entry(
+        &mut self,
+        slot: SlotId,
+        index: MetadataIndex,
+    ) -> Result<(), SlotError> {
+        self.interface.reopen_entry(slot, index)
+    }
+
     /// A metadata entry: its user metadata, accumulator, state and limits.
     #[inline]
     pub fn metadata(

@@ -430,7 +430,10 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
         let slot = self.slot_mut(id)?;
         let (mode, entries) = (slot.mode, slot.entries.len() as u32);
         if mode != Mode::ParanoidOneShot {
-            return Err(SlotError::WrongMode { mode, why: "its entries do not close by themselves" });
+            return Err(SlotError::WrongMode {
+                mode,
+                why: "its entries do not close by themselves",
+            });
         }
         let entry = slot
             .entries
@@ -442,8 +445,23 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
             entry.missed = entry.missed.wrapping_add(entry.accumulator);
             entry.accumulator = 0;
             entry.user_len = 0;
-            entry.state =
-                if entry.missed == 0 { EntryState::Open } else { EntryState::Draining };
+            entry.state = if entry.missed == 0 { EntryState::Open } else { EntryState::Draining };
+        }
+        Ok(())
+    }
+
+    /// Forgets what has half arrived at an entry, or was half refused: nobody is left who could
+    /// send the rest.
+    pub fn forget_unfinished(&mut self, id: SlotId, index: MetadataIndex) -> Result<(), SlotError> {
+        let slot = self.slot_mut(id)?;
+        let entries = slot.entries.len() as u32;
+        let entry = slot
+            .entries
+            .get_mut(index.0 as usize)
+            .ok_or(SlotError::NoSuchEntry { index, entries })?;
+        (entry.accumulator, entry.missed) = (0, 0);
+        if entry.state == EntryState::Draining {
+            entry.state = EntryState::Open;
         }
         Ok(())
     }

@@ -493,6 +493,15 @@ impl Node {
         self.interface.reopen_entry(slot, index)
     }
 
+    /// Forgets what has half arrived at an entry, when nobody is left who could send the rest.
+    pub(crate) fn forget_unfinished(
+        &mut self,
+        slot: SlotId,
+        index: MetadataIndex,
+    ) -> Result<(), SlotError> {
+        self.interface.forget_unfinished(slot, index)
+    }
+
     /// A metadata entry: its user metadata, accumulator, state and limits.
     #[inline]
     pub fn metadata(

@@ -74,6 +74,11 @@ impl Unfinished {
     pub fn bytes_sent(&self) -> u64 {
         self.segmenter.bytes()
     }
+
+    /// Whether a packet has left.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.segmenter.packets() > 0
+    }
 }
 
 /// What became of a message that was to be sent.

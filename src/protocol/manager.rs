@@ -172,6 +172,16 @@ pub enum SendFailure {
         /// Bytes that may be written.
         size: u64,
     },
+    /// The time was over when part of the message had left. The rest was copied, and leaves first
+    /// in the next call; the message must not be sent again.
+    #[error("the time limit cut the message off; the rest of it leaves in the next call")]
+    CutOff,
+    /// A reply ticket of another node than the sender's own.
+    #[error("a reply ticket must be one of this manager's own; nothing was sent")]
+    ForeignTicket,
+    /// The datagram came without a ticket for an answer.
+    #[error("the datagram came without a ticket for an answer; nothing was sent")]
+    NoReplyWanted,
     /// The receiver is gone.
     #[error("the receiver is gone ({0:?}); nothing more can be sent")]
     Ended(CloseReason),
@@ -699,6 +709,12 @@ impl Manager {
             Ok(Err(e)) => Err(GrowError::Connect(e.into())),
             Err(panic) => std::panic::resume_unwind(panic),
         }
+    }
+
+    /// The end points' connection over a link.
+    pub(crate) fn connection(&self, link: LinkId) -> Option<Arc<Connection>> {
+        let mut guard = self.shared.lock();
+        guard.parts().1.connections.get(&link).map(|(connection, _)| connection.clone())
     }
 
     /// Sends a peer away that broke a protocol's rules.

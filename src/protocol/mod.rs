@@ -35,10 +35,16 @@ mod seed;
 #[cfg(feature = "os")]
 mod credit;
 #[cfg(feature = "os")]
+mod datagram;
+#[cfg(feature = "os")]
 mod manager;
+#[cfg(feature = "os")]
+mod outgoing;
 #[cfg(feature = "os")]
 mod tagged;
 
+#[cfg(feature = "os")]
+pub use datagram::{Datagram, DatagramReceiver, DatagramSender};
 #[cfg(feature = "os")]
 pub use manager::{Connection, EndPoint, GrowError, Manager, ReceiveError, SendFailure};
 pub use seed::{Kind, SEED_BYTES_MAX, Seed, SeedError};

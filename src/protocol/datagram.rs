@@ -1,0 +1,515 @@
+//! Simple datagrams (Hamlyn 3.3): one message at a time into memory that the receiver lends.
+//!
+//! ```text
+//!   send(data, offset, reply)   ---- data, and metadata: offset, length, reply ticket ---->  receive
+//!                                                   ready: the entry takes one message
+//!                                                   not ready: what comes is dropped, counted
+//! ```
+//! Raw semantics, and no more. A receiver has one metadata entry, in one-shot mode: it is *ready*
+//! or it is not. A datagram that arrives closes it, and its bytes stand still until
+//! [`ready`](DatagramReceiver::ready) opens it again. What is sent meanwhile is refused, packet by
+//! packet, and counted (`refused_entry_closed`); nobody is told. So whoever sends again must know
+//! that the receiver is ready: by a reply, usually.
+//!
+//! All senders of a receiver have the same ticket, which stays good, so a ticket may be given away
+//! as a *reply ticket*. They share the entry, and so they can disturb one another: two long
+//! datagrams at the same time overlay each other, and one that is cut off by its sender's death
+//! spoils the count for long ones (those of several packets) until [`ready_anew`]. Senders that do
+//! not trust one another get a receiver each, or use another protocol.
+//!
+//! [`ready_anew`]: DatagramReceiver::ready_anew
+
+use super::manager::{Admission, Offer, OfferId, Target};
+use super::outgoing::{Message, Outgoing};
+use super::tagged::explain;
+use super::{Connection, EndPoint, GrowError, Kind, Manager, ReceiveError, Seed, SendFailure};
+use crate::control::{Access, Peer, RequestId};
+use crate::interface::notification::Consumer;
+use crate::interface::{AreaId, EntryState, LinkId, Mode, QueueId, SlotConfig, SlotId};
+use crate::node::{Look, Node, OfferError};
+use crate::wire::{METADATA_MAX, MetadataIndex, TICKET_BYTES, Ticket};
+use core::time::Duration;
+use std::boxed::Box;
+use std::collections::HashMap;
+use std::format;
+use std::string::{String, ToString};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::vec::Vec;
+
+const ENTRY: MetadataIndex = MetadataIndex(0);
+/// Offset and length.
+const PLACE_BYTES: usize = 16;
+const _: () = assert!(PLACE_BYTES + TICKET_BYTES == METADATA_MAX);
+
+/// A message has arrived. Offset and length are what its sender says, and lie inside the area.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Datagram {
+    /// Where its bytes begin in the receiver's area.
+    pub offset: usize,
+    /// How many they are.
+    pub length: usize,
+    /// Where an answer is expected, if one is: see [`DatagramReceiver::reply`].
+    pub reply: Option<Ticket>,
+    /// The link over which it came, or, if it came in pieces from several, the last of them.
+    pub link: LinkId,
+    serial: u64,
+}
+
+/// What the manager's side of the receiver and the end point share.
+#[derive(Debug, Default)]
+struct Shared {
+    ticket: Option<Ticket>,
+    senders: HashMap<LinkId, Arc<Connection>>,
+}
+
+type Senders = Arc<Mutex<Shared>>;
+
+// Always inside the node's lock, where both are held.
+fn lock(shared: &Senders) -> MutexGuard<'_, Shared> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+struct DatagramOffer {
+    shared: Senders,
+    slot: SlotId,
+}
+
+impl Offer for DatagramOffer {
+    fn admit(
+        &mut self,
+        _: &mut Node,
+        _: RequestId,
+        _: &Peer,
+        body: &[u8],
+    ) -> Result<Vec<u8>, String> {
+        if !body.is_empty() {
+            return Err(format!(
+                "a sender of datagrams says nothing, and this says {} bytes",
+                body.len()
+            ));
+        }
+        let ticket = lock(&self.shared).ticket.ok_or("the receiver has no ticket to give")?;
+        Ok(ticket.to_bytes().to_vec())
+    }
+
+    fn withdrawn(&mut self, _: &mut Node, _: RequestId) {}
+
+    fn joined(&mut self, _: &mut Node, _: RequestId, connection: &Arc<Connection>) {
+        lock(&self.shared).senders.insert(connection.link(), connection.clone());
+    }
+
+    fn left(&mut self, node: &mut Node, connection: &Connection) {
+        let mut shared = lock(&self.shared);
+        shared.senders.remove(&connection.link());
+        // With nobody left to finish it, half a datagram is none.
+        if shared.senders.is_empty() {
+            let _ = node.forget_unfinished(self.slot, ENTRY);
+        }
+    }
+}
+
+/// Receives datagrams, one at a time. `Send`.
+pub struct DatagramReceiver {
+    manager: Manager,
+    offer: OfferId,
+    consumer: Consumer,
+    area: AreaId,
+    queue: QueueId,
+    slot: SlotId,
+    shared: Senders,
+    /// Whether the entry was left open.
+    is_open: bool,
+    serial: u64,
+    replies: HashMap<LinkId, Outgoing>,
+}
+
+impl DatagramReceiver {
+    /// A receiver with an area of `bytes` zero bytes, which is ready.
+    pub fn new(manager: &Manager, bytes: usize) -> Result<Self, GrowError> {
+        let (area, queue, slot, consumer, ticket) = {
+            let mut node = manager.lock();
+            let area = node.message_area(bytes).map_err(set_up)?;
+            let queue = node.notification_queue(1).map_err(|e| {
+                let _ = node.remove_area(area);
+                set_up(e)
+            })?;
+            let made = (|| {
+                let consumer = node.take_consumer(queue).map_err(set_up)?;
+                let config = SlotConfig::new(area, queue).mode(Mode::ParanoidOneShot);
+                let slot = node.slot(config).map_err(set_up)?;
+                node.arm(slot, ENTRY, Some(0..bytes as u64)).map_err(set_up)?;
+                Ok((slot, consumer, node.ticket(slot, ENTRY).map_err(set_up)?))
+            })();
+            match made {
+                Ok((slot, consumer, ticket)) => (area, queue, slot, consumer, ticket),
+                Err(e) => {
+                    let _ = node.remove_queue(queue);
+                    let _ = node.remove_area(area);
+                    return Err(e);
+                }
+            }
+        };
+        let shared = Arc::new(Mutex::new(Shared { ticket: Some(ticket), ..Shared::default() }));
+        let offer = DatagramOffer { shared: shared.clone(), slot };
+        let offer = manager.offer(Kind::Datagram, Box::new(offer));
+        Ok(Self {
+            manager: manager.clone(),
+            offer,
+            consumer,
+            area,
+            queue,
+            slot,
+            shared,
+            is_open: true,
+            serial: 0,
+            replies: HashMap::new(),
+        })
+    }
+
+    /// Bytes from which a [`DatagramSender`] can be grown, by anybody who may connect.
+    pub fn seed(&self) -> Result<Seed, OfferError> {
+        self.manager.seed(self.offer, Kind::Datagram)
+    }
+
+    /// Lets senders find this receiver by name.
+    pub fn serve(&self, name: &str, access: Access) -> Result<(), OfferError> {
+        self.manager.serve(self.offer, name, access)
+    }
+
+    /// Asks `admission` about each peer that wants to grow a sender; its error is what the peer is
+    /// told. It runs in whichever thread polls, and must not wait.
+    pub fn set_admission(
+        &self,
+        admission: impl FnMut(&Peer) -> Result<(), String> + Send + 'static,
+    ) {
+        let admission: Admission = Box::new(admission);
+        self.manager.set_admission(self.offer, admission);
+    }
+
+    /// The right to send one datagram to this receiver whenever it is ready; to be given as the
+    /// reply ticket of a datagram.
+    pub fn reply_ticket(&self) -> Ticket {
+        lock(&self.shared).ticket.expect("a receiver has a ticket from the start")
+    }
+
+    /// Whether the entry takes a datagram now: nothing has arrived since [`ready`](Self::ready).
+    pub fn is_ready_for_one(&self) -> bool {
+        let node = self.manager.lock();
+        node.metadata(self.slot, ENTRY).is_ok_and(|entry| entry.state() != EntryState::Closed)
+    }
+
+    /// Takes datagrams again: the bytes of the one before may change from now on. The tickets that
+    /// are out are good again. A datagram that has arrived and has not been received stays, and
+    /// so does a receiver that is ready already.
+    ///
+    /// A long datagram that was sent too early may be half refused by now. The rest of it is
+    /// refused as well; until it has passed, datagrams of several packets are dropped.
+    pub fn ready(&mut self) -> Result<(), ReceiveError> {
+        let mut node = self.manager.lock();
+        if self.consumer.is_ready() {
+            return Ok(());
+        }
+        node.reopen_entry(self.slot, ENTRY).map_err(misuse)?;
+        self.is_open = true;
+        self.serial += 1;
+        Ok(())
+    }
+
+    /// [`ready`](Self::ready) with a new key: every ticket that is out is worthless from now on,
+    /// whatever has half arrived is forgotten, and what is still on its way of it is refused. Who
+    /// shall send from now on needs the new [`reply_ticket`](Self::reply_ticket), or grows another
+    /// sender. A datagram that was not received is lost.
+    pub fn ready_anew(&mut self) -> Result<(), ReceiveError> {
+        let mut node = self.manager.lock();
+        let bytes = node.area(self.area).map_err(misuse)?.len() as u64;
+        node.arm(self.slot, ENTRY, Some(0..bytes)).map_err(misuse)?;
+        lock(&self.shared).ticket = Some(node.ticket(self.slot, ENTRY).map_err(misuse)?);
+        while self.consumer.pop().is_some() {}
+        self.is_open = true;
+        self.serial += 1;
+        Ok(())
+    }
+
+    /// The datagram, if one is there or comes in one turn.
+    pub fn try_receive(&mut self) -> Result<Option<Datagram>, ReceiveError> {
+        match self.receive(Some(Duration::ZERO)) {
+            Ok(datagram) => Ok(Some(datagram)),
+            Err(ReceiveError::TimedOut) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// The datagram; waits at most `timeout`. After it the receiver is not ready. On
+    /// [`ReceiveError::Misbehaved`] nothing was received, and the receiver is ready.
+    pub fn receive(&mut self, timeout: Option<Duration>) -> Result<Datagram, ReceiveError> {
+        let Self { manager, consumer, slot, area, serial, is_open, .. } = self;
+        let (slot, area) = (*slot, *area);
+        let found = manager.shared.wait_until(timeout, |node, _| {
+            if let Some(notification) = consumer.pop() {
+                *is_open = false;
+                return Look::Found(read(node, slot, area, notification.link, *serial));
+            }
+            // A message without the flag that notifies is none: an honest sender sets it.
+            if *is_open && node.metadata(slot, ENTRY).is_ok_and(|e| e.state() == EntryState::Closed)
+            {
+                let _ = node.reopen_entry(slot, ENTRY);
+            }
+            Look::Nothing
+        })?;
+        found.map_err(|(link, why)| {
+            self.manager.expel(link, &why);
+            match self.ready() {
+                Ok(()) => ReceiveError::Misbehaved(why),
+                Err(e) => e,
+            }
+        })
+    }
+
+    /// Copies the bytes of the datagram that was received last, as many as `to` holds; says how
+    /// many they were.
+    pub fn read(&self, datagram: &Datagram, to: &mut [u8]) -> Result<usize, ReceiveError> {
+        self.with_bytes(datagram, |bytes| {
+            let n = bytes.len().min(to.len());
+            to[..n].copy_from_slice(&bytes[..n]);
+            n
+        })
+    }
+
+    /// Shows the bytes of the datagram that was received last to `look`. Nothing arrives
+    /// meanwhile, in any thread; so it should be quick.
+    pub fn with_bytes<R>(
+        &self,
+        datagram: &Datagram,
+        look: impl FnOnce(&[u8]) -> R,
+    ) -> Result<R, ReceiveError> {
+        if datagram.serial != self.serial || self.is_open {
+            let text = "the receiver was made ready since, and the datagram's bytes may be others";
+            return Err(ReceiveError::Misuse(text.into()));
+        }
+        let node = self.manager.lock();
+        let area = node.area(self.area).map_err(misuse)?;
+        let bytes = area.get(datagram.offset..datagram.offset.saturating_add(datagram.length));
+        Ok(look(bytes.ok_or_else(|| misuse("the datagram is another receiver's"))?))
+    }
+
+    /// Answers a datagram with the ticket that came with it, over the link over which it came and
+    /// no other; waits at most `timeout` for room. Whether the other end was ready is not known.
+    pub fn reply(
+        &mut self,
+        datagram: &Datagram,
+        data: &[u8],
+        timeout: Option<Duration>,
+    ) -> Result<(), SendFailure> {
+        let link = datagram.link;
+        let Some(connection) = self.manager.connection(link) else {
+            return Err(SendFailure::Ended(crate::node::CloseReason::Closed));
+        };
+        let Some(ticket) = datagram.reply else {
+            return Err(SendFailure::NoReplyWanted);
+        };
+        let outgoing = self.replies.entry(link).or_default();
+        let sent = send(&self.manager, &connection, outgoing, ticket, data, 0, None, timeout);
+        if outgoing.is_idle() || connection.ended().is_some() {
+            self.replies.remove(&link);
+        }
+        sent
+    }
+
+    /// Senders that have a connection now.
+    pub fn senders(&self) -> usize {
+        lock(&self.shared).senders.len()
+    }
+}
+
+/// Reads what stands in the entry; else who sent it, and what is wrong with it.
+fn read(
+    node: &Node,
+    slot: SlotId,
+    area: AreaId,
+    link: LinkId,
+    serial: u64,
+) -> Result<Datagram, (LinkId, String)> {
+    let says = |why: String| (link, why);
+    let entry = node.metadata(slot, ENTRY).map_err(|e| says(e.to_string()))?;
+    let size = node.area(area).map_err(|e| says(e.to_string()))?.len() as u64;
+    let user = entry.user();
+    let (place, ticket) = user
+        .split_first_chunk::<PLACE_BYTES>()
+        .ok_or_else(|| says(format!("a datagram with {} bytes of metadata", user.len())))?;
+    let word = |i: usize| {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(&place[i..i + 8]);
+        u64::from_le_bytes(bytes)
+    };
+    let (offset, length) = (word(0), word(8));
+    if offset > size || length > size - offset {
+        let text = format!("a datagram of {length} bytes at {offset} in an area of {size}");
+        return Err(says(text));
+    }
+    let reply = match ticket {
+        [] => None,
+        bytes => {
+            let ticket = Ticket::from_bytes(bytes).map_err(|e| says(e.to_string()))?;
+            if node.peer(link).is_ok_and(|peer| peer.node != ticket.destination) {
+                let text = "a reply ticket that leads to somebody else than its sender";
+                return Err(says(text.into()));
+            }
+            Some(ticket)
+        }
+    };
+    // Both are at most the size of an area in memory.
+    let (offset, length) = (offset as usize, length as usize);
+    Ok(Datagram { offset, length, reply, link, serial })
+}
+
+#[allow(clippy::too_many_arguments)]
+fn send(
+    manager: &Manager,
+    connection: &Connection,
+    outgoing: &mut Outgoing,
+    ticket: Ticket,
+    data: &[u8],
+    offset: u64,
+    reply: Option<&Ticket>,
+    timeout: Option<Duration>,
+) -> Result<(), SendFailure> {
+    let (size, length) = (ticket.capacity(), data.len());
+    if offset > size || length as u64 > size - offset {
+        return Err(SendFailure::Outside { offset, length, size });
+    }
+    let at = Ticket { base: ticket.base + offset, ..ticket };
+    let mut metadata = [0; METADATA_MAX];
+    metadata[..8].copy_from_slice(&at.base.to_le_bytes());
+    metadata[8..16].copy_from_slice(&(length as u64).to_le_bytes());
+    let metadata = match reply {
+        None => &metadata[..PLACE_BYTES],
+        Some(reply) => {
+            metadata[PLACE_BYTES..].copy_from_slice(&reply.to_bytes());
+            &metadata[..]
+        }
+    };
+    outgoing.send(manager, connection, Message::new(at, data, metadata), timeout)
+}
+
+impl EndPoint for DatagramReceiver {
+    fn is_ready(&self) -> bool {
+        self.consumer.is_ready()
+    }
+
+    fn manager(&self) -> &Manager {
+        &self.manager
+    }
+}
+
+impl Drop for DatagramReceiver {
+    fn drop(&mut self) {
+        self.manager.withdraw(self.offer);
+        let mut node = self.manager.lock();
+        let _ = node.remove_slot(self.slot);
+        let _ = node.remove_queue(self.queue);
+        let _ = node.remove_area(self.area);
+    }
+}
+
+/// Sends datagrams. `Send`.
+pub struct DatagramSender {
+    manager: Manager,
+    connection: Arc<Connection>,
+    ticket: Ticket,
+    outgoing: Outgoing,
+}
+
+impl DatagramSender {
+    /// Grows a sender from a receiver's seed, waiting at most `timeout` for its manager's answer.
+    pub fn grow(
+        manager: &Manager,
+        seed: &Seed,
+        timeout: Option<Duration>,
+    ) -> Result<Self, GrowError> {
+        Self::to(manager, Target::Seed(seed), timeout)
+    }
+
+    /// Grows a sender of the receiver that is served as `[user@]name`.
+    pub fn connect(
+        manager: &Manager,
+        name: &str,
+        timeout: Option<Duration>,
+    ) -> Result<Self, GrowError> {
+        Self::to(manager, Target::Service(name), timeout)
+    }
+
+    fn to(
+        manager: &Manager,
+        target: Target<'_>,
+        timeout: Option<Duration>,
+    ) -> Result<Self, GrowError> {
+        let (connection, answer) = manager.grow(target, Kind::Datagram, &[], timeout)?;
+        match message_ticket_from(&answer, connection.peer()) {
+            Ok(ticket) => {
+                let outgoing = Outgoing::default();
+                Ok(Self { manager: manager.clone(), connection, ticket, outgoing })
+            }
+            Err(_) => {
+                manager.end(&connection);
+                Err(GrowError::Answer("no ticket for a message"))
+            }
+        }
+    }
+
+    /// Bytes of the receiver's area.
+    pub fn capacity(&self) -> u64 {
+        self.ticket.capacity()
+    }
+
+    /// Sends `data` to the receiver's area at `offset`, and with it a ticket for the answer: from
+    /// [`DatagramReceiver::reply_ticket`] of a receiver of the same manager. Of any length; waits
+    /// at most `timeout` for room. Whether the receiver was ready is not known.
+    ///
+    /// On an error nothing was sent, but for [`SendFailure::CutOff`].
+    pub fn send(
+        &mut self,
+        data: &[u8],
+        offset: u64,
+        reply: Option<&Ticket>,
+        timeout: Option<Duration>,
+    ) -> Result<(), SendFailure> {
+        let Self { manager, connection, ticket, outgoing } = self;
+        if reply.is_some_and(|reply| reply.destination != manager.id()) {
+            return Err(SendFailure::ForeignTicket);
+        }
+        send(manager, connection, outgoing, *ticket, data, offset, reply, timeout)
+    }
+
+    /// The connection: who is at the other end, and whether it has ended.
+    pub fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    /// Which path the datagrams take, and why.
+    pub fn explain(&self) -> String {
+        explain(&self.manager, &self.connection, "datagrams: one message each")
+    }
+}
+
+impl Drop for DatagramSender {
+    fn drop(&mut self) {
+        self.manager.end(&self.connection);
+    }
+}
+
+/// A ticket for a counted message that a peer sent; it leads to that peer.
+pub(crate) fn message_ticket_from(bytes: &[u8], peer: &Peer) -> Result<Ticket, String> {
+    let ticket = Ticket::from_bytes(bytes).map_err(|e| e.to_string())?;
+    if ticket.destination != peer.node || ticket.metadata_index == MetadataIndex::FAST {
+        return Err("the ticket is not one for messages to whoever sent it".into());
+    }
+    Ok(ticket)
+}
+
+fn set_up(e: impl ToString) -> GrowError {
+    GrowError::SetUp(e.to_string())
+}
+
+fn misuse(e: impl ToString) -> ReceiveError {
+    ReceiveError::Misuse(e.to_string())
+}

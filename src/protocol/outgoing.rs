@@ -1,0 +1,114 @@
+//! Messages of any length over one link: one at a time, in order, and none left half sent.
+//!
+//! A time limit may cut a long message off when part of it has left. The receiver counts packets,
+//! so the rest must follow, or its entry never comes out at zero (Hamlyn 2.5); the caller's slice
+//! is gone by then. So the message is copied at that moment, and goes on first in the next call.
+
+use super::tagged::ended;
+use super::{Connection, Manager, SendFailure};
+use crate::node::{Look, Node, SendError, Unfinished, Waited};
+use crate::wire::Ticket;
+use core::time::Duration;
+use std::vec::Vec;
+
+/// What a time limit has cut off.
+#[derive(Debug, Default)]
+pub(crate) struct Outgoing {
+    rest: Option<(Unfinished, Vec<u8>)>,
+}
+
+/// A message that is on its way out; lives as long as one call.
+pub(crate) struct Message<'a> {
+    pub ticket: Ticket,
+    pub data: &'a [u8],
+    pub metadata: &'a [u8],
+    begun: Option<Unfinished>,
+}
+
+impl<'a> Message<'a> {
+    pub fn new(ticket: Ticket, data: &'a [u8], metadata: &'a [u8]) -> Self {
+        Self { ticket, data, metadata, begun: None }
+    }
+}
+
+impl Outgoing {
+    /// A look of [`SharedNode::wait_until`](crate::SharedNode): what was cut off before, then the
+    /// message.
+    pub fn look(
+        &mut self,
+        node: &mut Node,
+        connection: &Connection,
+        message: &mut Message<'_>,
+    ) -> Look<Result<(), SendFailure>> {
+        if let Some(ended_by) = connection.ended() {
+            return Look::Found(Err(SendFailure::Ended(ended_by.clone())));
+        }
+        if let Some((unfinished, data)) = &mut self.rest {
+            match node.look_to_send(unfinished, data, &[]) {
+                Look::Found(Ok(_)) => self.rest = None,
+                Look::Found(Err(e)) => return Look::Found(Err(failed(e, connection))),
+                Look::Again => return Look::Again,
+                Look::Nothing => return Look::Nothing,
+                Look::Room(link) => return Look::Room(link),
+            }
+        }
+        let Message { ticket, data, metadata, begun } = message;
+        let unfinished = match begun {
+            Some(unfinished) => unfinished,
+            None => {
+                let (link, lengths) = (connection.link(), (data.len(), metadata.len()));
+                match node.prepare_send(link, ticket, lengths.0, lengths.1, 0) {
+                    Ok(unfinished) => begun.insert(unfinished),
+                    Err(e) => return Look::Found(Err(failed(e, connection))),
+                }
+            }
+        };
+        match node.look_to_send(unfinished, data, metadata) {
+            Look::Found(sent) => Look::Found(sent.map(|_| ()).map_err(|e| failed(e, connection))),
+            Look::Again => Look::Again,
+            Look::Nothing => Look::Nothing,
+            Look::Room(link) => Look::Room(link),
+        }
+    }
+
+    /// Sends a message, waiting at most `timeout` for room.
+    pub fn send(
+        &mut self,
+        manager: &Manager,
+        connection: &Connection,
+        mut message: Message<'_>,
+        timeout: Option<Duration>,
+    ) -> Result<(), SendFailure> {
+        let sent =
+            manager.shared.wait_until(timeout, |node, _| self.look(node, connection, &mut message));
+        match sent {
+            Err(Waited::TimedOut) if self.keep(message) => Err(SendFailure::CutOff),
+            Err(waited) => Err(waited.into()),
+            Ok(result) => result,
+        }
+    }
+
+    /// Whether nothing was cut off.
+    pub fn is_idle(&self) -> bool {
+        self.rest.is_none()
+    }
+
+    /// To be called when the time was over: keeps what has left in part. `true`: the message need
+    /// not be sent again.
+    pub fn keep(&mut self, message: Message<'_>) -> bool {
+        match message.begun {
+            Some(unfinished) if unfinished.has_begun() => {
+                self.rest = Some((unfinished, message.data.to_vec()));
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+fn failed(e: SendError, connection: &Connection) -> SendFailure {
+    match e {
+        SendError::LinkEnded(_) | SendError::Unreachable(_) => ended(connection),
+        e => e.into(),
+    }
+}

@@ -1,0 +1,330 @@
+//! Datagrams: ready or not ready, and what becomes of those that come too early.
+#![cfg(all(feature = "os", not(miri)))]
+
+use hamlyn::protocol::{
+    DatagramReceiver, DatagramSender, EndPoint, GrowError, Manager, ReceiveError, SendFailure,
+    TaggedSender,
+};
+use hamlyn::wire::Flags;
+use hamlyn::{Access, Config, MetadataIndex, Share, Ticket};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+const LIMIT: Option<Duration> = Some(Duration::from_secs(20));
+const SHORT: Option<Duration> = Some(Duration::from_millis(30));
+const LONG_BYTES: usize = 300_000;
+
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new(name: &str) -> Self {
+        let dir = std::env::temp_dir().join(format!("hamlyn-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        Self(dir)
+    }
+
+    fn manager(&self) -> Manager {
+        Manager::with_config(Config::from_env().unwrap().dir(&self.0)).unwrap()
+    }
+
+    fn answering(&self) -> Manager {
+        let manager = self.manager();
+        manager.start_progress().unwrap();
+        manager
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).ok();
+    }
+}
+
+fn counter(manager: &Manager, name: &str) -> u64 {
+    manager.lock().counters().iter().find(|row| row.0 == name).unwrap().1
+}
+
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !is_so() {
+        assert!(Instant::now() < end, "it never came to be that {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn text(receiver: &DatagramReceiver, datagram: &hamlyn::protocol::Datagram) -> String {
+    receiver.with_bytes(datagram, |bytes| String::from_utf8(bytes.to_vec()).unwrap()).unwrap()
+}
+
+#[test]
+fn a_datagram_arrives_whole_where_its_sender_put_it_and_is_answered() {
+    let dir = Dir::new("datagram");
+    let (there, here) = (dir.answering(), dir.manager());
+    let mut receiver = DatagramReceiver::new(&there, LONG_BYTES).unwrap();
+    let mut sender = DatagramSender::grow(&here, &receiver.seed().unwrap(), LIMIT).unwrap();
+    let mut answers = DatagramReceiver::new(&here, 64).unwrap();
+    let reply = answers.reply_ticket();
+    assert!(receiver.is_ready_for_one());
+
+    sender.send(b"question", 100, Some(&reply), LIMIT).unwrap();
+    let datagram = receiver.receive(LIMIT).unwrap();
+    assert_eq!((datagram.offset, datagram.length), (100, 8));
+    assert_eq!(text(&receiver, &datagram), "question");
+    assert!(!receiver.is_ready_for_one());
+    receiver.reply(&datagram, b"answer", LIMIT).unwrap();
+    let answer = answers.receive(LIMIT).unwrap();
+    assert_eq!(text(&answers, &answer), "answer");
+    assert!(matches!(answers.reply(&answer, b"?", LIMIT), Err(SendFailure::NoReplyWanted)));
+    // The same reply ticket is good again.
+    answers.ready().unwrap();
+    receiver.reply(&datagram, b"another", LIMIT).unwrap();
+    let answer = answers.receive(LIMIT).unwrap();
+    assert_eq!(text(&answers, &answer), "another");
+
+    // A long one, of many packets.
+    receiver.ready().unwrap();
+    assert!(matches!(receiver.with_bytes(&datagram, |_| ()), Err(ReceiveError::Misuse(_))));
+    let long: Vec<u8> = (0..LONG_BYTES).map(|i| (i * 7 + i / 255) as u8).collect();
+    std::thread::scope(|scope| {
+        scope.spawn(|| sender.send(&long, 0, None, LIMIT).unwrap());
+        let datagram = receiver.receive(LIMIT).unwrap();
+        assert_eq!(datagram.reply, None);
+        assert!(receiver.with_bytes(&datagram, |bytes| bytes == long).unwrap());
+        let mut some = [0; 4];
+        assert_eq!(receiver.read(&datagram, &mut some).unwrap(), 4);
+        assert_eq!(some, long[..4]);
+    });
+}
+
+#[test]
+fn what_comes_while_the_receiver_is_not_ready_is_dropped_and_counted() {
+    let dir = Dir::new("notready");
+    let (there, here) = (dir.answering(), dir.manager());
+    let mut receiver = DatagramReceiver::new(&there, 64).unwrap();
+    receiver.serve("one", Access::SameUser).unwrap();
+    let mut first = DatagramSender::connect(&here, "one", LIMIT).unwrap();
+    let mut second = DatagramSender::connect(&here, "one", LIMIT).unwrap();
+    until("both have joined", || receiver.senders() == 2);
+    first.send(b"first", 0, None, LIMIT).unwrap();
+    until("it has arrived", || receiver.is_ready());
+    // `ready` does not throw away what nobody has received.
+    receiver.ready().unwrap();
+    second.send(b"second", 0, None, LIMIT).unwrap();
+    until("it was refused", || counter(&there, "refused_entry_closed") == 1);
+    let datagram = receiver.receive(LIMIT).unwrap();
+    assert_eq!(text(&receiver, &datagram), "first");
+    assert!(matches!(receiver.receive(SHORT), Err(ReceiveError::TimedOut)));
+    receiver.ready().unwrap();
+    assert!(receiver.try_receive().unwrap().is_none());
+    second.send(b"third", 0, None, LIMIT).unwrap();
+    let datagram = receiver.receive(LIMIT).unwrap();
+    assert_eq!(text(&receiver, &datagram), "third");
+}
+
+#[test]
+fn a_long_datagram_that_met_a_receiver_half_ready_does_not_spoil_the_next() {
+    let dir = Dir::new("halfready");
+    // Nobody polls there but the test, so that it decides how much of a datagram is refused.
+    // Rings that hold little of it, so that it waits for them.
+    let manager = || {
+        let mut config = Config::from_env().unwrap().dir(&dir.0);
+        config.bulk_ring_bytes = 0;
+        Manager::with_config(config).unwrap()
+    };
+    let (there, here) = (manager(), manager());
+    here.start_progress().unwrap();
+    let mut receiver = DatagramReceiver::new(&there, LONG_BYTES).unwrap();
+    let seed = receiver.seed().unwrap();
+    let (mut sender, mut other) = std::thread::scope(|scope| {
+        let growing = scope.spawn(|| {
+            let one = DatagramSender::grow(&here, &seed, LIMIT).unwrap();
+            (one, DatagramSender::grow(&here, &seed, LIMIT).unwrap())
+        });
+        while !growing.is_finished() {
+            there.poll().unwrap();
+        }
+        growing.join().unwrap()
+    });
+    sender.send(b"x", 0, None, LIMIT).unwrap();
+    receiver.receive(LIMIT).unwrap();
+    let long = vec![1; LONG_BYTES];
+    std::thread::scope(|scope| {
+        let sending = scope.spawn(|| sender.send(&long, 0, None, LIMIT).unwrap());
+        // Some of it is refused, then the receiver is ready, then comes the rest.
+        until("some was refused", || {
+            there.poll().unwrap();
+            counter(&there, "refused_entry_closed") > 0
+        });
+        assert!(!sending.is_finished(), "too short to be cut in two");
+        receiver.ready().unwrap();
+        assert!(matches!(receiver.receive(SHORT), Err(ReceiveError::TimedOut)));
+        while !sending.is_finished() {
+            there.poll().unwrap();
+        }
+    });
+    assert!(matches!(receiver.receive(SHORT), Err(ReceiveError::TimedOut)));
+    // Half of one has arrived, and a short one of somebody else is taken for the datagram.
+    std::thread::scope(|scope| {
+        let received = counter(&there, "packets_received");
+        let sending = scope.spawn(|| sender.send(&long, 0, None, LIMIT).unwrap());
+        until("some has arrived", || {
+            there.poll().unwrap();
+            counter(&there, "packets_received") > received
+        });
+        assert!(!sending.is_finished(), "too short to be cut in two");
+        other.send(b"short", 0, None, LIMIT).unwrap();
+        let datagram = receiver.receive(LIMIT).unwrap();
+        assert_eq!(datagram.length, 5);
+        receiver.ready().unwrap();
+        while !sending.is_finished() {
+            there.poll().unwrap();
+        }
+    });
+    assert!(matches!(receiver.receive(SHORT), Err(ReceiveError::TimedOut)));
+    for round in 2..5 {
+        let long = vec![round; LONG_BYTES];
+        std::thread::scope(|scope| {
+            scope.spawn(|| sender.send(&long, 0, None, LIMIT).unwrap());
+            let datagram = receiver.receive(LIMIT).unwrap();
+            assert!(receiver.with_bytes(&datagram, |bytes| bytes == long).unwrap());
+        });
+        receiver.ready().unwrap();
+    }
+}
+
+#[test]
+fn a_time_limit_that_cuts_a_datagram_off_leaves_the_rest_for_the_next_call() {
+    let dir = Dir::new("cutoff");
+    let (there, here) = (dir.manager(), dir.answering());
+    let mut receiver = DatagramReceiver::new(&there, LONG_BYTES).unwrap();
+    let seed = receiver.seed().unwrap();
+    let mut sender = std::thread::scope(|scope| {
+        let growing = scope.spawn(|| DatagramSender::grow(&here, &seed, LIMIT).unwrap());
+        while !growing.is_finished() {
+            there.poll().unwrap();
+        }
+        growing.join().unwrap()
+    });
+    let error = sender.send(&vec![1; LONG_BYTES], 0, None, SHORT).unwrap_err();
+    assert!(matches!(error, SendFailure::CutOff), "{error}");
+    let error = sender.send(b"second", 0, None, SHORT).unwrap_err();
+    assert!(matches!(error, SendFailure::TimedOut), "{error}");
+    std::thread::scope(|scope| {
+        // The rest of the first goes before it; it itself meets a receiver that is not ready.
+        scope.spawn(|| sender.send(b"second", 0, None, LIMIT).unwrap());
+        let datagram = receiver.receive(LIMIT).unwrap();
+        assert_eq!(datagram.length, LONG_BYTES);
+        assert!(receiver.with_bytes(&datagram, |b| b.iter().all(|byte| *byte == 1)).unwrap());
+    });
+}
+
+#[test]
+fn a_new_key_makes_tickets_worthless_and_the_sender_is_not_told() {
+    let dir = Dir::new("anew");
+    let (there, here) = (dir.answering(), dir.manager());
+    let mut receiver = DatagramReceiver::new(&there, 64).unwrap();
+    let seed = receiver.seed().unwrap();
+    let mut old = DatagramSender::grow(&here, &seed, LIMIT).unwrap();
+    receiver.ready_anew().unwrap();
+    old.send(b"old", 0, None, LIMIT).unwrap();
+    until("it was refused", || counter(&there, "refused_wrong_key") == 1);
+    let mut new = DatagramSender::grow(&here, &seed, LIMIT).unwrap();
+    new.send(b"new", 0, None, LIMIT).unwrap();
+    let datagram = receiver.receive(LIMIT).unwrap();
+    assert_eq!(text(&receiver, &datagram), "new");
+    drop(new);
+    until("it has left", || receiver.senders() == 1);
+}
+
+#[test]
+fn what_is_too_long_or_not_ones_own_is_refused_before_it_is_sent() {
+    let dir = Dir::new("outside");
+    let (there, here) = (dir.answering(), dir.manager());
+    let receiver = DatagramReceiver::new(&there, 64).unwrap();
+    let seed = receiver.seed().unwrap();
+    let mut sender = DatagramSender::grow(&here, &seed, LIMIT).unwrap();
+    assert_eq!(sender.capacity(), 64);
+    let outside = |sent| matches!(sent, Err(SendFailure::Outside { size: 64, .. }));
+    assert!(outside(sender.send(&[0; 65], 0, None, LIMIT)));
+    assert!(outside(sender.send(&[0; 4], 61, None, LIMIT)));
+    assert!(outside(sender.send(&[0; 4], u64::MAX, None, LIMIT)));
+    let foreign = receiver.reply_ticket();
+    let error = sender.send(b"x", 0, Some(&foreign), LIMIT).unwrap_err();
+    assert!(matches!(error, SendFailure::ForeignTicket), "{error}");
+    let wrong = TaggedSender::grow(&here, &seed, LIMIT).err().unwrap();
+    assert!(matches!(wrong, GrowError::Kind { .. }), "{wrong}");
+    assert!(sender.explain().contains("ring"), "{}", sender.explain());
+    drop(receiver);
+    until("the sender is told", || sender.send(b"x", 0, None, LIMIT).is_err());
+    assert!(sender.connection().ended().is_some());
+}
+
+/// A peer that has a connection and a ticket, and writes what it likes.
+struct Hostile {
+    manager: Manager,
+    sender: DatagramSender,
+    ticket: Ticket,
+}
+
+impl Hostile {
+    fn new(dir: &Dir, receiver: &DatagramReceiver) -> Self {
+        let manager = dir.manager();
+        let sender = DatagramSender::grow(&manager, &receiver.seed().unwrap(), LIMIT).unwrap();
+        Self { manager, sender, ticket: receiver.reply_ticket() }
+    }
+
+    fn says(&self, ticket: &Ticket, metadata: &[u8]) {
+        let _ = self.manager.lock().send(ticket, b"bytes", metadata, LIMIT).unwrap();
+    }
+}
+
+#[test]
+fn a_sender_whose_metadata_cannot_be_is_sent_away_and_the_receiver_stays_ready() {
+    let dir = Dir::new("hostile");
+    let there = dir.answering();
+    let mut receiver = DatagramReceiver::new(&there, 64).unwrap();
+    let place = |offset: u64, length: u64| [offset.to_le_bytes(), length.to_le_bytes()].concat();
+    let elsewhere = {
+        let mut ticket = receiver.reply_ticket();
+        ticket.destination.0 ^= 1;
+        [place(0, 5), ticket.to_bytes().to_vec()].concat()
+    };
+    let wrong = [
+        Vec::new(),
+        vec![1; 15],
+        place(0, 65),
+        place(u64::MAX, 2),
+        place(2, u64::MAX),
+        [place(0, 5), vec![0xff; 44]].concat(),
+        [place(0, 5), vec![0; 20]].concat(),
+        elsewhere,
+    ];
+    for metadata in wrong {
+        let hostile = Hostile::new(&dir, &receiver);
+        hostile.says(&hostile.ticket, &metadata);
+        let error = receiver.receive(LIMIT).unwrap_err();
+        assert!(matches!(error, ReceiveError::Misbehaved(_)), "{metadata:?}: {error}");
+        until("it is gone", || receiver.senders() == 0);
+        until("it knows", || {
+            hostile.manager.poll().unwrap();
+            hostile.sender.connection().ended().is_some()
+        });
+    }
+    // A message that notifies nobody, and half a message: neither keeps others from sending.
+    let hostile = Hostile::new(&dir, &receiver);
+    hostile.says(&hostile.ticket.with_flags(Flags::empty()), &place(0, 5));
+    until("it closed the entry", || !receiver.is_ready_for_one());
+    assert!(matches!(receiver.receive(SHORT), Err(ReceiveError::TimedOut)));
+    let half = Ticket { share: Share::new(5).unwrap(), ..hostile.ticket };
+    hostile.says(&half, &place(0, 5));
+    assert!(matches!(receiver.receive(SHORT), Err(ReceiveError::TimedOut)));
+    drop(hostile);
+    until("it is gone", || receiver.senders() == 0);
+    let here = dir.manager();
+    let mut honest = DatagramSender::grow(&here, &receiver.seed().unwrap(), LIMIT).unwrap();
+    honest.send(b"good", 1, None, LIMIT).unwrap();
+    let datagram = receiver.receive(LIMIT).unwrap();
+    assert_eq!(text(&receiver, &datagram), "good");
+    assert_eq!(honest.capacity(), 64);
+    assert_ne!(receiver.reply_ticket().metadata_index, MetadataIndex::FAST);
+}

@@ -371,7 +371,7 @@ settings! {
     connections_per_user_max: u32 = 2048, "HAMLYN_CONNECTIONS_PER_USER_MAX", from(1, 1 << 20),
         "Most connections that this process accepts from one user, those not yet agreed included.";
     bytes_per_user_max: u64 = 1 << 30, "HAMLYN_BYTES_PER_USER_MAX", from(8 << 10, 1 << 46),
-        "Most bytes of rings that this process maps for links which one user asked for.";
+        "Most bytes of rings and apertures that this process maps for links which one user asked for.";
     handshake_timeout_ms: u32 = 5000, "HAMLYN_HANDSHAKE_TIMEOUT_MS", from(1, 3_600_000),
         "Milliseconds for each step of a peer that connects; then it is dropped.";
     half_open_max: u32 = 256, "HAMLYN_HALF_OPEN_MAX", from(1, 1 << 20),

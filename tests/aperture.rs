@@ -425,6 +425,7 @@ fn threads_of_the_holder_and_the_owner_need_no_node() {
     let id = me.node.export(link, BYTES, RW).unwrap();
     let aperture = held(&mut other);
     let view = me.node.aperture_view(id).unwrap();
+    aperture.populate().unwrap();
     const WORDS: u64 = 2000;
     std::thread::scope(|scope| {
         for part in 0..2u64 {
@@ -451,5 +452,47 @@ fn threads_of_the_holder_and_the_owner_need_no_node() {
                 }
             });
         }
+    });
+}
+
+#[test]
+fn a_forked_child_neither_reaches_an_aperture_nor_ends_it() {
+    alone("a_forked_child_neither_reaches_an_aperture_nor_ends_it", || {
+        let dir = Dir::new("apfork", &[]);
+        let mut me = Station::new(dir.config(), 64, 1).serve("service");
+        let mut other = Node::with_config(dir.config()).unwrap();
+        other.connect("service", b"", LONG).unwrap();
+        let link = connected(&mut me.node);
+        let id = me.node.export(link, BYTES, RW).unwrap();
+        let aperture = held(&mut other);
+        let view = me.node.aperture_view(id).unwrap();
+        aperture.write(0, b"before").unwrap();
+        // SAFETY: the child has this thread alone, and ends with `_exit`.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let body = std::panic::AssertUnwindSafe(|| {
+                assert_eq!(aperture.write(0, b"child"), Err(AccessError::Forked));
+                assert_eq!(view.read(0, &mut [0]), Err(AccessError::Forked));
+                assert!(view.is_revoked());
+                assert!(matches!(me.node.export(link, 4096, RW), Err(ExportError::Forked(_))));
+                assert_eq!(me.node.revoke_aperture(id), Err(NoSuchAperture::Gone(id)));
+                assert!(matches!(me.node.reclaim_aperture(id), Err(ReclaimError::Forked(_))));
+                assert_eq!(me.node.aperture_bytes(), (0, 0));
+                drop((aperture, view, other, me));
+            });
+            let result = std::panic::catch_unwind(body);
+            // SAFETY: ends the process.
+            unsafe { libc::_exit(i32::from(result.is_err())) }
+        }
+        let mut status = -1;
+        // SAFETY: waits for the child just made, into a live integer.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!(status, 0);
+        let mut bytes = [0; 6];
+        view.read(0, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"before");
+        aperture.write(0, b"after!").unwrap();
+        let area = me.node.reclaim_aperture(id).unwrap();
+        assert_eq!(&me.node.area(area).unwrap()[..6], b"after!");
     });
 }

@@ -331,6 +331,98 @@ fn exports_that_the_holder_never_maps_are_bounded() {
     assert_eq!(offer(), Err(ApertureError::TooMany(20)));
 }
 
+#[test]
+fn random_words_are_refused_or_harmless() {
+    let dir = Dir::new("aprandom");
+    let config = dir.config().aperture_map_max(64 * PAGE);
+    let server = served(&config);
+    let mut seed = 0x2545_f491_4f6c_dd1d_u64;
+    let mut random = move |n: u64| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed % n
+    };
+    let before = descriptors();
+    let (mut links, mut ended) = (0, 0);
+    while links < 40 {
+        let (fd, _wake) = link_by_hand(&dir);
+        links += 1;
+        let mut token = None;
+        let mut held = Vec::new();
+        let mut number = 1;
+        for _ in 0..60 {
+            for event in std::iter::from_fn(|| next_now(&server)) {
+                match event {
+                    ControlEvent::Connected(new) => token = Some(new.token),
+                    ControlEvent::ApertureHeld { number, pages, .. } => held.push((number, pages)),
+                    ControlEvent::Closed { .. } => ended += 1,
+                    _ => {}
+                }
+            }
+            if let Some(token) = token {
+                if random(4) == 0 {
+                    let access = if random(2) == 0 { RW } else { RO };
+                    let (_owned, file) = Owned::make(access, reserve(PAGE)).unwrap();
+                    let _ = server.offer_aperture(token, access, PAGE, &file);
+                }
+                if random(4) == 0 {
+                    server.revoke_aperture(token, 2 * random(8) as u32);
+                }
+                if let Some((number, pages)) = held.pop() {
+                    // What is held can be used, whatever its owner says meanwhile.
+                    let mut bytes = [0; 64];
+                    pages.read(pages.bytes() - 64, &mut bytes).unwrap();
+                    server.release_aperture(token, number);
+                }
+            }
+            // Mostly what an honest owner would say, so that most states are reached.
+            let word = match random(12) {
+                0..=4 => {
+                    number += 2;
+                    request(if random(2) == 0 { RW } else { RO }, (1 + random(3)) * PAGE)
+                }
+                5..=7 => ApertureWord::Filled,
+                8 => ApertureWord::Revoked,
+                9 => ApertureWord::Ready,
+                10 => ApertureWord::Released,
+                _ => ApertureWord::Refused(Reason::Bytes),
+            };
+            let own = matches!(word, ApertureWord::Request { .. } | ApertureWord::Filled);
+            let number = if own { number } else { random(40) as u32 };
+            if socket::send(&fd, &Frame::Aperture { number, word }.to_bytes(), &[]).is_err() {
+                break;
+            }
+            if matches!(word, ApertureWord::Request { .. })
+                && let Some((Frame::Aperture { .. }, files)) = receive(&fd)
+                && let Some(file) = files.first()
+                && random(8) != 0
+                && let Ok(size) = rustix::fs::fstat(file)
+                && let Ok(lines) = RegionLines::map_writable(file, size.st_size as usize)
+            {
+                lines.fill_by_writing().unwrap();
+            }
+        }
+    }
+    until("everything was given back", || {
+        while let Some(event) = next_now(&server) {
+            ended += usize::from(matches!(event, ControlEvent::Closed { .. }));
+        }
+        ended == links && descriptors() <= before
+    });
+    assert!(counter(&server, "apertures") > 0 && counter(&server, "refused_frame") > 0);
+    start(&dir.config(), 77).connect(&name("x"), b"", LONG).unwrap();
+}
+
+/// The next event, if there is one.
+fn next_now(control: &Control) -> Option<ControlEvent> {
+    thread_local!(static LEFT: std::cell::RefCell<std::collections::VecDeque<ControlEvent>> = const { std::cell::RefCell::new(std::collections::VecDeque::new()) });
+    LEFT.with_borrow_mut(|left| {
+        left.extend(control.inbox().take());
+        left.pop_front()
+    })
+}
+
 // ---- a server, against a client
 
 /// A server played by hand that makes one link with a control plane.

@@ -18,7 +18,9 @@
 //! Never: pages whose size somebody can lower are mapped (no access can fault); a page of an
 //! orphan is read again by its former owner.
 
-use super::memory::{self, DescriptorError, RegionLines, SEALS_READ_ONLY, SEALS_SIZE, Wanted};
+use super::memory::{
+    self, DescriptorError, ForkGuard, RegionLines, SEALS_READ_ONLY, SEALS_SIZE, Wanted,
+};
 use crate::link::cells::{self, Lines};
 use rustix::fs::{FallocateFlags, Mode, OFlags, SealFlags};
 use std::io;
@@ -83,6 +85,9 @@ pub enum AccessError {
     /// It was revoked, or its link has ended.
     #[error("the aperture was revoked")]
     Revoked,
+    /// This process was forked from the one that mapped it, and has not got the pages.
+    #[error("this process was forked from the one that has the aperture")]
+    Forked,
 }
 
 /// Mapped pages of an aperture, until they are let go.
@@ -92,11 +97,12 @@ pub struct Pages {
     may_write: bool,
     /// `None`: let go.
     lines: RwLock<Option<RegionLines>>,
+    guard: ForkGuard,
 }
 
 impl Pages {
-    fn new(lines: RegionLines, bytes: u64, may_write: bool) -> Self {
-        Self { bytes, may_write, lines: RwLock::new(Some(lines)) }
+    fn new(lines: RegionLines, bytes: u64, may_write: bool) -> io::Result<Self> {
+        Ok(Self { bytes, may_write, lines: RwLock::new(Some(lines)), guard: ForkGuard::new()? })
     }
 
     /// The holder's side: checks what came from the owner, or what the owner has filled, and maps
@@ -110,7 +116,7 @@ impl Pages {
         memory::check(&file, &wanted(bytes, access.seals(), may_write, true))?;
         let map = if may_write { RegionLines::map_writable } else { RegionLines::map_read_only };
         let lines = map(file, bytes as usize).map_err(DescriptorError::Map)?;
-        Ok(Self::new(lines, bytes, may_write))
+        Self::new(lines, bytes, may_write).map_err(DescriptorError::Map)
     }
 
     /// Bytes, let go or not.
@@ -123,18 +129,25 @@ impl Pages {
         self.may_write
     }
 
-    /// Whether they have been let go.
+    /// Whether they have been let go, or are those of another process.
     pub fn is_gone(&self) -> bool {
-        self.lines.read().unwrap_or_else(PoisonError::into_inner).is_none()
+        // In a child another thread of its parent's may have the lock, for ever.
+        !self.guard.is_parent()
+            || self.lines.read().unwrap_or_else(PoisonError::into_inner).is_none()
     }
 
     /// Lets them go: every later access is [`AccessError::Revoked`]. Waits for copies under way.
     /// `false`: they had been let go before.
     pub fn let_go(&self) -> bool {
-        self.lines.write().unwrap_or_else(PoisonError::into_inner).take().is_some()
+        self.guard.is_parent()
+            && self.lines.write().unwrap_or_else(PoisonError::into_inner).take().is_some()
     }
 
+    #[inline(always)]
     fn with<R>(&self, body: impl FnOnce(&RegionLines) -> R) -> Result<R, AccessError> {
+        if !self.guard.is_parent() {
+            return Err(AccessError::Forked);
+        }
         let lines = self.lines.read().unwrap_or_else(PoisonError::into_inner);
         lines.as_ref().map(body).ok_or(AccessError::Revoked)
     }
@@ -173,6 +186,15 @@ impl Pages {
             at += piece.len();
         }
         Ok(())
+    }
+
+    /// Enters every page into this process's page table now, if the system can, so that no access
+    /// has to wait for that later. A revocation meanwhile waits until it is done.
+    pub fn populate(&self) -> Result<(), AccessError> {
+        // Where it cannot, pages are entered when they are touched, as without this.
+        self.with(|lines| {
+            let _ = if self.may_write { lines.fill_by_writing() } else { lines.fill_by_reading() };
+        })
     }
 
     /// The word at `offset`, whole; what its writer wrote before it is seen after it.
@@ -247,7 +269,6 @@ pub struct Owned {
     pages: Pages,
     access: ApertureAccess,
     rest: Mutex<Option<Rest>>,
-    process: u32,
 }
 
 /// What the owner needs for taking its memory back.
@@ -278,10 +299,8 @@ impl Owned {
         let lines = RegionLines::map_writable(&file, reservation.bytes as usize)?;
         lines.fill_by_writing()?;
         memory::seal(&file, access.seals())?;
-        Ok((
-            Self::new(lines, access, Rest { file, reservation: reservation.counted(counted) }),
-            theirs,
-        ))
+        let rest = Rest { file, reservation: reservation.counted(counted) };
+        Ok((Self::new(lines, access, rest)?, theirs))
     }
 
     /// The owner's side of what the other end made ([`make_for_owner`]). Checked before it is
@@ -303,13 +322,13 @@ impl Owned {
         let lines = RegionLines::map_writable(&file, reservation.bytes as usize)
             .map_err(DescriptorError::Map)?;
         lines.fill_by_writing().map_err(DescriptorError::Map)?;
-        Ok(Self::new(lines, access, Rest { file, reservation: reservation.counted(counted) }))
+        let rest = Rest { file, reservation: reservation.counted(counted) };
+        Self::new(lines, access, rest).map_err(DescriptorError::Map)
     }
 
-    fn new(lines: RegionLines, access: ApertureAccess, rest: Rest) -> Self {
-        let pages = Pages::new(lines, rest.reservation.bytes, true);
-        let process = std::process::id();
-        Self { pages, access, rest: Mutex::new(Some(rest)), process }
+    fn new(lines: RegionLines, access: ApertureAccess, rest: Rest) -> io::Result<Self> {
+        let pages = Pages::new(lines, rest.reservation.bytes, true)?;
+        Ok(Self { pages, access, rest: Mutex::new(Some(rest)) })
     }
 
     /// The pages, for reading and writing.
@@ -326,6 +345,9 @@ impl Owned {
     /// bytes go to `keep`, which is as long as the aperture, if they are needed; other accesses of
     /// this process wait meanwhile. `false`: it was revoked before, and nothing happened.
     pub fn revoke(&self, keep: Option<&mut [u8]>) -> bool {
+        if !self.pages.guard.is_parent() {
+            return false;
+        }
         let mut lines = self.pages.lines.write().unwrap_or_else(PoisonError::into_inner);
         let Some(mapped) = lines.take() else { return false };
         if let Some(keep) = keep {
@@ -348,7 +370,7 @@ impl Owned {
 impl Drop for Owned {
     fn drop(&mut self) {
         // In a forked child the file is the parent's, and so are its pages.
-        if self.process == std::process::id() {
+        if self.pages.guard.is_parent() {
             self.revoke(None);
         } else {
             // Its account may be locked for ever, by a thread that the child does not have.
@@ -425,6 +447,17 @@ fn is_held_elsewhere(file: &OwnedFd) -> bool {
         lease(libc::F_UNLCK);
     }
     !is_alone
+}
+
+/// Whether the kernel can say that nobody else has a file any more.
+pub(super) fn can_tell() -> bool {
+    let Some(own) = memory::create(1).ok().and_then(|file| reopen(file, OFlags::RDWR)) else {
+        return false;
+    };
+    let other = reopen(&own, OFlags::RDONLY);
+    let is_seen = other.is_some() && is_held_elsewhere(&own);
+    drop(other);
+    is_seen && !is_held_elsewhere(&own)
 }
 
 /// Bytes set aside in a [`Ledger`], given back when dropped.
@@ -582,6 +615,18 @@ mod tests {
         ] {
             assert!(Owned::adopt(bad, access, reserve()).is_err());
             assert_eq!(ledger.bytes(), 0, "what was set aside is given back");
+        }
+    }
+
+    #[test]
+    fn pages_can_be_entered_before_they_are_used() {
+        for access in [ApertureAccess::ReadWrite, ApertureAccess::ReadOnly] {
+            let (_, _owned, file) = made(access);
+            let held = Pages::hold(&file, BYTES, access).unwrap();
+            held.populate().unwrap();
+            assert_eq!(held.read_u64(0), Ok(0));
+            held.let_go();
+            assert_eq!(held.populate(), Err(AccessError::Revoked));
         }
     }
 

@@ -393,6 +393,13 @@ impl KernelFeatures {
                 otherwise: "each page is touched",
                 present: super::memory::has_populate(),
             },
+            KernelFeature {
+                name: "write leases on memory files",
+                since: "5.3",
+                used_for: "seeing that nobody has a revoked read-only aperture any more",
+                otherwise: "it counts against the limit until the process ends",
+                present: super::aperture::can_tell(),
+            },
         ];
         let release = std::fs::read_to_string("/proc/sys/kernel/osrelease");
         let release = release.map_or("(unknown)".into(), |text| text.trim().into());

@@ -50,9 +50,11 @@ try() {
 memcheck="valgrind --quiet --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite
     --show-leak-kinds=definite --trace-children=yes --fair-sched=yes"
 
+# Names of programs, to try only those: capi/test.sh hello errors
 for source in capi/examples/*.c capi/tests/errors.c; do
     [ -e "$source" ] || continue
     name=$(basename "$source" .c)
+    case " ${*:-$name} " in *" $name "*) ;; *) continue ;; esac
     try "$name" "$source" c "$C" -lhamlyn
     try "$name" "$source" c++ "$CXX" -lhamlyn
     try "$name" "$source" asan "$C -fsanitize=address,undefined -fno-omit-frame-pointer" -lhamlyn

@@ -60,6 +60,12 @@
 /// The index of a message in fast mode, which has no metadata entry.
 #define H_INDEX_FAST UINT32_MAX
 
+/// Most bytes of a seed.
+#define H_SEED_BYTES_MAX 129
+
+/// Room for a seed as text, and the zero byte that ends it.
+#define H_SEED_TEXT_BYTES 259
+
 /// What a call came to. `H_OK` is 0. `h_error_message` says more of every other value.
 ///
 /// `H_NOTHING`, `H_FULL` and `H_TIMED_OUT` mean "not now"; the others that the call cannot succeed
@@ -92,18 +98,20 @@ typedef enum {
     H_REFUSED = 11,
     /// No link leads there.
     H_UNREACHABLE = 12,
-    /// The other side closed, or its process died.
+    /// The other side closed, or is gone.
     H_CLOSED = 13,
-    /// The other side broke the rules.
-    H_MISBEHAVED = 14,
+    /// The process at the other end died.
+    H_DIED = 14,
+    /// The other side broke the rules, and was sent away.
+    H_MISBEHAVED = 15,
     /// These bytes are no seed, or not one for this.
-    H_SEED = 15,
+    H_SEED = 16,
     /// The call is not allowed in the state that things are in.
-    H_STATE = 16,
+    H_STATE = 17,
     /// The process is a child, by fork, of the one that made the node.
-    H_FORKED = 17,
+    H_FORKED = 18,
     /// The system refused.
-    H_SYSTEM = 18,
+    H_SYSTEM = 19,
     /// A mistake of the library: it panicked, which was caught. Report it, with the text. What was
     /// called upon is as it was between two steps of the call, and is best freed.
     H_PANIC = 99,
@@ -152,12 +160,32 @@ typedef enum {
     H_ACCESS_ANYONE = 2,
 } h_access;
 
+/// What an end point speaks.
+typedef enum {
+    /// Simple datagrams.
+    H_KIND_DATAGRAM = 1,
+    /// Tagged remote write.
+    H_KIND_TAGGED = 2,
+    /// A stream of records.
+    H_KIND_STREAM = 3,
+    /// Requests and replies.
+    H_KIND_CALL = 4,
+    /// Group receive.
+    H_KIND_GROUP = 5,
+} h_kind;
+
 /// What one process has of Hamlyn: its interface, links, names and waiting. Any number of threads
 /// may use it. A process needs one, and may have several.
 ///
 /// After fork() the node is the parent's: the child's calls return H_FORKED and touch nothing, and
 /// h_node_free there does nothing at all. The child can make a node of its own.
 typedef struct h_node_t h_node_t;
+
+/// Memory that a number of senders write into, each write announced by a tag.
+typedef struct h_tagged_receiver_t h_tagged_receiver_t;
+
+/// The sender's end of a tagged remote write.
+typedef struct h_tagged_sender_t h_tagged_sender_t;
 
 /// A setting of a node: its name ("ring_bytes") or variable ("HAMLYN_RING_BYTES"), and its value
 /// as text ("64K"). docs/settings.md has them all.
@@ -287,6 +315,24 @@ typedef struct {
     /// The link over which its last packet came.
     h_link_t link;
 } h_notification_t;
+
+/// What a receiver hands out so that a sender can be grown from it, in any process that may
+/// connect. A secret: who has it can send. A value; `bytes` may travel in a message or a file, and
+/// h_seed_to_text makes it fit for a command line.
+typedef struct {
+    /// Bytes that are used.
+    uint32_t length;
+    /// As they travel.
+    uint8_t bytes[H_SEED_BYTES_MAX];
+} h_seed_t;
+
+/// A write has arrived.
+typedef struct {
+    /// What its sender gave.
+    uint32_t tag;
+    /// The link that it came over.
+    h_link_t link;
+} h_tag_t;
 
 #ifdef __cplusplus
 extern "C" {
@@ -555,8 +601,7 @@ h_status h_accept(h_node_t *node, uint64_t request, const void *greeting, size_t
 h_status h_refuse(h_node_t *node, uint64_t request, const char *reason);
 
 /// Connects to the service "[user@]name", waiting at most `timeout_ns`. `greeting` reaches the
-/// server before it decides; what it answers is had with h_greeting. Other threads that use the
-/// node wait meanwhile.
+/// server before it decides; what it answers is had with h_greeting.
 ///
 /// Errors: H_INVALID, no name of a service; H_NOT_FOUND; H_REFUSED; H_LIMIT; H_TIMED_OUT; H_CLOSED;
 /// H_MISBEHAVED; H_TOO_LONG; H_SYSTEM. Nothing is left of the attempt.
@@ -684,8 +729,150 @@ h_status h_recv_block(h_node_t *node,
 
 /// One turn: takes in what has arrived, a bounded number of packets from each link, and gives
 /// queued packets to links that have room. `taken`, which may be null, gets how many packets were
-/// taken, refused ones included.
+/// taken, refused ones included; 0 if another thread is taking a turn.
 h_status h_poll(h_node_t *node, size_t *taken);
+
+/// Reads a seed that anybody may have written. Whether it is genuine is decided by its receiver,
+/// when a sender is grown.
+///
+/// Errors: H_SEED, cut off, changed on the way, of another version, or none at all.
+h_status h_seed_from_bytes(const void *data, size_t length, h_seed_t *seed);
+
+/// Reads a seed from text, as h_seed_to_text makes it.
+///
+/// Errors: H_SEED.
+h_status h_seed_from_text(const char *data, h_seed_t *seed);
+
+/// A seed as text of hexadecimal digits, with a zero byte behind it; H_SEED_TEXT_BYTES are always
+/// enough. `length`, which may be null, gets the bytes before that.
+///
+/// Errors: H_SEED, it is none; H_TOO_LONG, `length` is written.
+h_status h_seed_to_text(const h_seed_t *seed, char *buffer, size_t capacity, size_t *length);
+
+/// What the receiver of a seed speaks: an h_kind.
+///
+/// Errors: H_SEED, it is none.
+h_status h_seed_kind(const h_seed_t *seed, uint32_t *kind);
+
+/// Makes a receiver with an area of `bytes` zero bytes, into which up to `senders_max` senders (0:
+/// 16) write, each of which may have `tags` tags (0: 256) in the queue. To be freed with
+/// h_tagged_receiver_close or h_tagged_receiver_free.
+///
+/// Errors: H_INVALID, a number is not allowed; H_LIMIT, no memory or queue of that size.
+h_status h_tagged_receiver_new(h_node_t *node,
+                               size_t bytes,
+                               uint32_t tags,
+                               uint32_t senders_max,
+                               h_tagged_receiver_t **receiver);
+
+/// A seed from which a sender can be grown, by any process that may connect; each call makes
+/// another.
+///
+/// Errors: H_SYSTEM, the service for seeds cannot be offered.
+h_status h_tagged_receiver_seed(h_tagged_receiver_t *receiver, h_seed_t *seed);
+
+/// Lets senders find this receiver by name. `access` is an h_access; `group` is used for
+/// H_ACCESS_GROUP only.
+///
+/// Errors: H_INVALID, no name of a service; H_IN_USE; H_REFUSED; H_SYSTEM. No name was taken.
+h_status h_tagged_receiver_serve(h_tagged_receiver_t *receiver,
+                                 const char *name,
+                                 uint32_t access,
+                                 uint32_t group);
+
+/// The next tag, in the order of arrival, waiting at most `timeout_ns`. The data that belongs to it
+/// lies in the area by then.
+///
+/// Errors: H_NOTHING, none is there and the time limit was 0; H_TIMED_OUT; H_FORKED; H_SYSTEM.
+h_status h_tagged_get_tag(h_tagged_receiver_t *receiver, int64_t timeout_ns, h_tag_t *tag);
+
+/// The next write with this tag; others that come meanwhile are kept for later calls, in their
+/// order. Otherwise as h_tagged_get_tag.
+///
+/// Errors: also H_MISBEHAVED, a sender sent more tags than its credit and was sent away.
+h_status h_tagged_get_specific_tag(h_tagged_receiver_t *receiver,
+                                   uint32_t wanted,
+                                   int64_t timeout_ns,
+                                   h_tag_t *tag);
+
+/// Copies `length` bytes from `offset` of the area to `to`, while nothing arrives.
+///
+/// Errors: H_INVALID, outside the area.
+h_status h_tagged_read(h_tagged_receiver_t *receiver, size_t offset, void *to, size_t length);
+
+/// Where the area's bytes are, and how many; `bytes` may be null. The address stays until the
+/// receiver is freed. The bytes change when a write arrives: in calls with the node or its end
+/// points, whichever thread makes them. Those that the senders will not write again until they are
+/// told stand still.
+h_status h_tagged_data(h_tagged_receiver_t *receiver, const void **data, size_t *bytes);
+
+/// How many senders have a connection now.
+h_status h_tagged_receiver_senders(h_tagged_receiver_t *receiver, size_t *count);
+
+/// Closes a receiver: what the node has queued leaves first, for at most `timeout_ns`.
+/// Then it is freed, whatever is returned.
+///
+/// Errors: H_TIMED_OUT, messages did not leave; H_FORKED.
+h_status h_tagged_receiver_close(h_tagged_receiver_t *receiver, int64_t timeout_ns);
+
+/// Frees a receiver without waiting. Null is allowed.
+/// Its senders are told goodbye; its seeds and names are worthless; the area's memory goes.
+void h_tagged_receiver_free(h_tagged_receiver_t *receiver);
+
+/// Grows a sender from a seed, waiting at most `timeout_ns` for the receiver's answer. To be freed
+/// with h_tagged_sender_close or h_tagged_sender_free.
+///
+/// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or forged, or
+/// the receiver takes no more; H_NOT_FOUND, its process is gone; H_TIMED_OUT; H_LIMIT. Nothing is left
+/// of the attempt.
+h_status h_tagged_sender_grow(h_node_t *node,
+                              const h_seed_t *seed,
+                              int64_t timeout_ns,
+                              h_tagged_sender_t **sender);
+
+/// Grows a sender of what is served as "[user@]name"; otherwise as h_tagged_sender_grow.
+h_status h_tagged_sender_connect(h_node_t *node,
+                                 const char *name,
+                                 int64_t timeout_ns,
+                                 h_tagged_sender_t **sender);
+
+/// Writes `length` bytes of `data` to the receiver's area at `offset`, and `tag` to its queue.
+/// Waits at most `timeout_ns` for room, and for the receiver to take earlier tags.
+///
+/// Errors, nothing was sent: H_TOO_LONG, for one packet, see h_tagged_bytes_max; H_INVALID, outside
+/// the area; H_FULL, the time limit was 0; H_TIMED_OUT; H_CLOSED, H_DIED, the receiver is gone;
+/// H_MISBEHAVED.
+h_status h_tagged_send(h_tagged_sender_t *sender,
+                       uint64_t offset,
+                       const void *data,
+                       size_t length,
+                       uint32_t tag,
+                       int64_t timeout_ns);
+
+/// Most bytes of one write, and the bytes of the receiver's area; either pointer may be null.
+h_status h_tagged_bytes_max(h_tagged_sender_t *sender, size_t *bytes_max, uint64_t *area_bytes);
+
+/// Who is at the other end, as the kernel says.
+h_status h_tagged_sender_peer(h_tagged_sender_t *sender, h_peer_t *peer);
+
+/// Which path is taken, and why: a text, copied to `buffer` with a zero byte behind it; `length`,
+/// which may be null, gets the bytes before that.
+///
+/// Errors: H_TOO_LONG, `length` is written.
+h_status h_tagged_sender_explain(h_tagged_sender_t *sender,
+                                 char *buffer,
+                                 size_t capacity,
+                                 size_t *length);
+
+/// Closes a sender: what was sent leaves first, for at most `timeout_ns`.
+/// Then it is freed, whatever is returned.
+///
+/// Errors: H_TIMED_OUT, messages did not leave; H_FORKED.
+h_status h_tagged_sender_close(h_tagged_sender_t *sender, int64_t timeout_ns);
+
+/// Frees a sender without waiting. Null is allowed. What is still
+/// queued may be lost.
+void h_tagged_sender_free(h_tagged_sender_t *sender);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -50,18 +50,20 @@ pub enum h_status {
     H_REFUSED = 11,
     /// No link leads there.
     H_UNREACHABLE = 12,
-    /// The other side closed, or its process died.
+    /// The other side closed, or is gone.
     H_CLOSED = 13,
-    /// The other side broke the rules.
-    H_MISBEHAVED = 14,
+    /// The process at the other end died.
+    H_DIED = 14,
+    /// The other side broke the rules, and was sent away.
+    H_MISBEHAVED = 15,
     /// These bytes are no seed, or not one for this.
-    H_SEED = 15,
+    H_SEED = 16,
     /// The call is not allowed in the state that things are in.
-    H_STATE = 16,
+    H_STATE = 17,
     /// The process is a child, by fork, of the one that made the node.
-    H_FORKED = 17,
+    H_FORKED = 18,
     /// The system refused.
-    H_SYSTEM = 18,
+    H_SYSTEM = 19,
     /// A mistake of the library: it panicked, which was caught. Report it, with the text. What was
     /// called upon is as it was between two steps of the call, and is best freed.
     H_PANIC = 99,
@@ -138,11 +140,12 @@ pub extern "C" fn h_status_name(status: i32) -> *const c_char {
         11 => c"H_REFUSED",
         12 => c"H_UNREACHABLE",
         13 => c"H_CLOSED",
-        14 => c"H_MISBEHAVED",
-        15 => c"H_SEED",
-        16 => c"H_STATE",
-        17 => c"H_FORKED",
-        18 => c"H_SYSTEM",
+        14 => c"H_DIED",
+        15 => c"H_MISBEHAVED",
+        16 => c"H_SEED",
+        17 => c"H_STATE",
+        18 => c"H_FORKED",
+        19 => c"H_SYSTEM",
         99 => c"H_PANIC",
         _ => c"(no h_status)",
     };
@@ -272,6 +275,22 @@ pub unsafe fn elements_out<'a, T>(
     Ok(unsafe { core::slice::from_raw_parts_mut(pointer.cast(), length) })
 }
 
+/// Copies `to.len()` bytes from `offset` of what there is.
+pub fn copy_from(all: &[u8], offset: usize, to: &mut [MaybeUninit<u8>]) -> Done {
+    let length = to.len();
+    let Some(from) = offset.checked_add(length).and_then(|end| all.get(offset..end)) else {
+        let size = all.len();
+        return Err(Failure::invalid(format!(
+            "{length} bytes from offset {offset} on are not inside the {size} that there are"
+        )));
+    };
+    // SAFETY: `MaybeUninit<u8>` has the layout of `u8`, and whatever is in a slice of `u8` may be
+    // seen as such.
+    let from = unsafe { &*(core::ptr::from_ref(from) as *const [MaybeUninit<u8>]) };
+    to.copy_from_slice(from);
+    Ok(())
+}
+
 /// Bytes to be read.
 ///
 /// # Safety
@@ -355,11 +374,6 @@ pub fn limit(timeout_ns: i64) -> Option<Duration> {
     u64::try_from(timeout_ns).ok().map(Duration::from_nanos)
 }
 
-/// A time limit where the library needs one: without, it is so long that nobody sees its end.
-pub fn limit_or_long(timeout_ns: i64) -> Duration {
-    limit(timeout_ns).unwrap_or(Duration::from_secs(100 * 365 * 86_400))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -414,6 +428,7 @@ mod tests {
             H_REFUSED,
             H_UNREACHABLE,
             H_CLOSED,
+            H_DIED,
             H_MISBEHAVED,
             H_SEED,
             H_STATE,

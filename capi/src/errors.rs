@@ -6,10 +6,11 @@ use hamlyn::control::{self, AcceptError, FindError, NameError, Reason, ServeErro
 use hamlyn::interface::terminus::PostError;
 use hamlyn::interface::{AreaError, QueueError, SlotError};
 use hamlyn::node::{
-    BuildError, ConnectError, Forked, LinkError, MemoryError, NoSuchTerminus, OfferError,
-    RecvError, SendError,
+    BuildError, CloseReason, ConnectError, Forked, LinkError, MemoryError, NoSuchTerminus,
+    OfferError, RecvError, SendError,
 };
 use hamlyn::os::memory;
+use hamlyn::protocol::{GrowError, ReceiveError, SeedError, SendFailure};
 use hamlyn::wire::{ShareError, TicketError};
 
 trait Status {
@@ -30,6 +31,16 @@ macro_rules! statuses {
             }
         }
     )+};
+}
+
+impl Status for CloseReason {
+    fn status(&self) -> h_status {
+        match self {
+            CloseReason::Died => H_DIED,
+            CloseReason::Misbehaved(_) => H_MISBEHAVED,
+            CloseReason::Closed | CloseReason::HungUp | CloseReason::Expelled => H_CLOSED,
+        }
+    }
 }
 
 statuses! {
@@ -156,5 +167,33 @@ statuses! {
         ConnectError::Vanished => H_CLOSED,
         ConnectError::Watch(_) => H_SYSTEM,
         ConnectError::Forked(e) => e.status(),
+    };
+    SeedError: _e => H_SEED;
+    GrowError: e => match e {
+        GrowError::Seed(_) | GrowError::Kind { .. } => H_SEED,
+        GrowError::Connect(e) => e.status(),
+        GrowError::Refused(_) => H_REFUSED,
+        GrowError::NotAnEndPoint => H_REFUSED,
+        GrowError::Answer(_) => H_MISBEHAVED,
+        GrowError::SetUp(_) => H_LIMIT,
+        GrowError::Forked(e) => e.status(),
+    };
+    ReceiveError: e => match e {
+        ReceiveError::TimedOut => H_TIMED_OUT,
+        ReceiveError::Ended(reason) => reason.status(),
+        ReceiveError::Misbehaved(_) => H_MISBEHAVED,
+        ReceiveError::Misuse(_) => H_INVALID,
+        ReceiveError::Forked(e) => e.status(),
+        ReceiveError::Wait(_) => H_SYSTEM,
+    };
+    SendFailure: e => match e {
+        SendFailure::TimedOut => H_TIMED_OUT,
+        SendFailure::TooLong { .. } => H_TOO_LONG,
+        SendFailure::Outside { .. } => H_INVALID,
+        SendFailure::Ended(reason) => reason.status(),
+        SendFailure::Misbehaved(_) => H_MISBEHAVED,
+        SendFailure::Send(e) => e.status(),
+        SendFailure::Forked(e) => e.status(),
+        SendFailure::Wait(_) => H_SYSTEM,
     };
 }

@@ -4,6 +4,7 @@
 //! - `boundary`: statuses, messages, checks of arguments, panics caught.
 //! - `errors`: which status each error of the library becomes.
 //! - `node`, `memory`, `tickets`, `links`, `messages`: the paper's calls.
+//! - `endpoint`: what all end points have in common; `seeds`, `tagged` and so on: one protocol each.
 //!
 //! The contract of every exported function is at the head of `hamlyn.h`; it is C's to keep. A
 //! pointer is null or points to what the declaration says; handles to nodes and end points come
@@ -17,11 +18,14 @@
 #![allow(unsafe_op_in_unsafe_fn)]
 
 mod boundary;
+mod endpoint;
 mod errors;
 mod links;
 mod memory;
 mod messages;
 mod node;
+mod seeds;
+mod tagged;
 mod tickets;
 
 pub use boundary::{H_FOREVER, h_error_message, h_status, h_status_name};
@@ -29,4 +33,6 @@ pub use links::*;
 pub use memory::*;
 pub use messages::*;
 pub use node::*;
+pub use seeds::*;
+pub use tagged::*;
 pub use tickets::*;

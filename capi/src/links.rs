@@ -1,15 +1,16 @@
 //! Names and links: serving, connecting, who is there, events.
 
 use crate::boundary::{
-    Copied, Done, Failure, bytes, get, guard, h_status, h_status::*, limit, limit_or_long, out,
-    out_or_null, put, text,
+    Copied, Done, Failure, bytes, get, guard, h_status, h_status::*, limit, out, out_or_null, put,
+    text,
 };
 use crate::node::h_node_t;
 use core::ffi::{c_char, c_void};
 use core::time::Duration;
 use hamlyn::control::RequestId;
 use hamlyn::node::{CloseReason, Event};
-use hamlyn::{Accept, Access, LinkId, Peer};
+use hamlyn::protocol::Manager;
+use hamlyn::{Accept, Access, ApertureEvent, LinkId, Peer};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::AsRawFd;
 use std::time::Instant;
@@ -146,8 +147,7 @@ pub unsafe extern "C" fn h_refuse(
 }
 
 /// Connects to the service "[user@]name", waiting at most `timeout_ns`. `greeting` reaches the
-/// server before it decides; what it answers is had with h_greeting. Other threads that use the
-/// node wait meanwhile.
+/// server before it decides; what it answers is had with h_greeting.
 ///
 /// Errors: H_INVALID, no name of a service; H_NOT_FOUND; H_REFUSED; H_LIMIT; H_TIMED_OUT; H_CLOSED;
 /// H_MISBEHAVED; H_TOO_LONG; H_SYSTEM. Nothing is left of the attempt.
@@ -164,7 +164,7 @@ pub unsafe extern "C" fn h_connect(
         let (node, name) = (get(node, "node")?, text(name, "name")?);
         let greeting = bytes(greeting, greeting_length, "greeting")?;
         let link = out(link, "link")?;
-        link.write(node.lock()?.connect(name, greeting, limit_or_long(timeout_ns))?.into());
+        link.write(node.manager()?.connect(name, greeting, limit(timeout_ns))?.into());
         Ok(())
     })
 }
@@ -287,6 +287,17 @@ pub enum h_event_kind {
     H_EVENT_MISBEHAVED = 6,
     /// The other side says that this node broke the rules, and closed the link: `link`, `unsent`.
     H_EVENT_EXPELLED = 7,
+    /// The other side holds an aperture that this node exported: `link`, `aperture`.
+    H_EVENT_APERTURE_READY = 8,
+    /// Nobody will hold an aperture that this node exported, and its memory was given back: `link`,
+    /// `aperture`; `text` says why.
+    H_EVENT_APERTURE_REFUSED = 9,
+    /// The other side has let go of an aperture that this node exported: `link`, `aperture`.
+    H_EVENT_APERTURE_RELEASED = 10,
+    /// This node holds an aperture that the other side exported: `link`, `aperture`.
+    H_EVENT_APERTURE_HELD = 11,
+    /// The other side took back an aperture that this node held: `link`, `aperture`.
+    H_EVENT_APERTURE_REVOKED = 12,
 }
 
 use h_event_kind::*;
@@ -306,6 +317,8 @@ pub struct h_event_t {
     pub request: u64,
     /// Queued messages that did not leave.
     pub unsent: u64,
+    /// Which aperture of the link, where the kind says so.
+    pub aperture: u32,
     /// Who, where the kind says so.
     pub peer: h_peer_t,
     /// Bytes of `text`.
@@ -324,6 +337,7 @@ impl h_event_t {
             link: link.unwrap_or(LinkId { index: u32::MAX, generation: u16::MAX }).into(),
             request: 0,
             unsent: 0,
+            aperture: 0,
             peer: h_peer_t { uid: -1, gid: -1, pid: -1, node: 0 },
             text_length: length as u64,
             text,
@@ -331,9 +345,8 @@ impl h_event_t {
     }
 }
 
-/// `None`: about something that this interface has no calls for.
-fn event_of(event: Event, node: &hamlyn::Node) -> Option<h_event_t> {
-    let event = match event {
+fn event_of(event: Event, manager: &Manager) -> h_event_t {
+    match event {
         Event::Request { id, peer, greeting } => h_event_t {
             request: id.0,
             peer: (&peer).into(),
@@ -345,7 +358,7 @@ fn event_of(event: Event, node: &hamlyn::Node) -> Option<h_event_t> {
         Event::Connected { link, request } => {
             let mut event = h_event_t::new(H_EVENT_CONNECTED, Some(link), b"");
             event.request = request.map_or(0, |id| id.0);
-            if let Ok(peer) = node.peer(link) {
+            if let Ok(peer) = manager.lock().peer(link) {
                 event.peer = peer.into();
             }
             event
@@ -360,14 +373,23 @@ fn event_of(event: Event, node: &hamlyn::Node) -> Option<h_event_t> {
             };
             let mut event = h_event_t::new(kind, Some(link), text.as_bytes());
             event.unsent = unsent as u64;
-            if let Ok(peer) = node.peer(link) {
+            if let Ok(peer) = manager.lock().peer(link) {
                 event.peer = peer.into();
             }
             event
         }
-        Event::Aperture { .. } => return None,
-    };
-    Some(event)
+        Event::Aperture { aperture, what } => {
+            let (kind, why) = match what {
+                ApertureEvent::Ready => (H_EVENT_APERTURE_READY, String::new()),
+                ApertureEvent::Refused(why) => (H_EVENT_APERTURE_REFUSED, why.to_string()),
+                ApertureEvent::Released => (H_EVENT_APERTURE_RELEASED, String::new()),
+                ApertureEvent::Held => (H_EVENT_APERTURE_HELD, String::new()),
+                ApertureEvent::Revoked => (H_EVENT_APERTURE_REVOKED, String::new()),
+            };
+            let event = h_event_t::new(kind, Some(aperture.link), why.as_bytes());
+            h_event_t { aperture: aperture.number, ..event }
+        }
+    }
 }
 
 /// The next event of the node, waiting for it at most `timeout_ns`; 0: not at all.
@@ -381,15 +403,13 @@ pub unsafe extern "C" fn h_next_event(
 ) -> h_status {
     guard(|| {
         let (node, place) = (get(node, "node")?, out(event, "event")?);
+        let manager = node.manager()?;
         let began = Instant::now();
         loop {
-            let mut locked = node.lock()?;
-            locked.poll()?;
-            while let Some(event) = locked.next_event() {
-                if let Some(event) = event_of(event, &locked) {
-                    place.write(event);
-                    return Ok(());
-                }
+            manager.poll()?;
+            if let Some(event) = manager.next_event() {
+                place.write(event_of(event, manager));
+                return Ok(());
             }
             if timeout_ns == 0 {
                 return Err(Failure::new(H_NOTHING, "no event waits"));
@@ -401,11 +421,10 @@ pub unsafe extern "C" fn h_next_event(
                 Some(Some(left)) => left.min(SLEEP_MAX),
                 None => SLEEP_MAX,
             };
-            if !locked.prepare_to_wait()? {
+            if !manager.prepare_to_wait(None)? {
                 continue;
             }
-            let fd = locked.as_fd().try_clone_to_owned()?;
-            drop(locked);
+            let fd = manager.try_clone_fd()?;
             let left = Timespec { tv_sec: 0, tv_nsec: left.as_nanos() as i64 };
             match poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&left)) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -438,7 +457,7 @@ pub unsafe extern "C" fn h_fd(node: *mut h_node_t, fd: *mut i32) -> h_status {
 pub unsafe extern "C" fn h_prepare_to_wait(node: *mut h_node_t, may_wait: *mut bool) -> h_status {
     guard(|| {
         let (node, may_wait) = (get(node, "node")?, out(may_wait, "may_wait")?);
-        may_wait.write(node.lock()?.prepare_to_wait()?);
+        may_wait.write(node.manager()?.prepare_to_wait(None)?);
         Ok(())
     })
 }

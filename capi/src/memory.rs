@@ -1,7 +1,8 @@
 //! Message areas, notification queues, slots, metadata entries, send buffer areas.
 
 use crate::boundary::{
-    Copied, Done, Failure, bytes, elements_out, get, guard, h_status, out, out_or_null, put,
+    Copied, Done, Failure, bytes, copy_from, elements_out, get, guard, h_status, out, out_or_null,
+    put,
 };
 use crate::node::h_node_t;
 use core::ffi::c_void;
@@ -126,12 +127,7 @@ pub unsafe extern "C" fn h_area_read(
         let node = get(node, "node")?;
         let to = elements_out(to.cast::<u8>(), length, "to")?;
         let node = node.lock()?;
-        let from = node.area(area.id())?;
-        let range = inside(length, offset, from.len())?;
-        // SAFETY: both are `length` bytes, as just checked; they do not overlap, because what the
-        // caller gives as an output is not what the library holds.
-        core::ptr::copy(from[range].as_ptr(), to.as_mut_ptr().cast(), length);
-        Ok(())
+        copy_from(node.area(area.id())?, offset, to)
     })
 }
 

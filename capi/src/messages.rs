@@ -3,6 +3,7 @@
 use crate::boundary::{
     Done, Failure, bytes, elements, get, guard, h_status, h_status::*, limit, out, out_or_null, put,
 };
+use crate::endpoint::repeat;
 use crate::links::h_link_t;
 use crate::memory::h_queue_t;
 use crate::node::h_node_t;
@@ -53,7 +54,7 @@ pub unsafe extern "C" fn h_send_msg(
         let data = bytes(data, length, "data")?;
         let metadata = bytes(metadata, metadata_length, "metadata")?;
         let place = out_or_null(handle, "handle")?;
-        let handle = node.shared()?.send(&ticket, data, metadata, limit(timeout_ns))?;
+        let handle = node.manager()?.send(&ticket, data, metadata, limit(timeout_ns))?;
         put(place, handle.into());
         Ok(())
     })
@@ -105,7 +106,7 @@ pub unsafe extern "C" fn h_send_fast(
         if ticket.metadata_index != MetadataIndex::FAST {
             return Err(Failure::invalid("the ticket is not one of fast mode: use h_fast_ticket"));
         }
-        let handle = node.repeat(timeout_ns, |node| -> Done<Option<SendHandle>> {
+        let handle = repeat(node.manager()?, timeout_ns, |node| -> Done<Option<SendHandle>> {
             match node.try_send_fast(&ticket, data, word) {
                 Ok(handle) => Ok(Some(handle)),
                 Err(SendError::Full) => {
@@ -223,7 +224,12 @@ pub unsafe extern "C" fn h_recv(
 ) -> h_status {
     guard(|| {
         let (node, place) = (get(node, "node")?, out(notification, "notification")?);
-        match node.lock()?.try_recv(queue.id())? {
+        let mut found = node.lock()?.pop(queue.id())?;
+        if found.is_none() {
+            node.manager()?.poll()?;
+            found = node.lock()?.pop(queue.id())?;
+        }
+        match found {
             Some(notification) => place.write(notification.into()),
             None => return Err(Failure::new(H_NOTHING, "no message has arrived")),
         };
@@ -244,20 +250,20 @@ pub unsafe extern "C" fn h_recv_block(
 ) -> h_status {
     guard(|| {
         let (node, place) = (get(node, "node")?, out(notification, "notification")?);
-        place.write(node.shared()?.recv(queue.id(), limit(timeout_ns))?.into());
+        place.write(node.manager()?.recv(queue.id(), limit(timeout_ns))?.into());
         Ok(())
     })
 }
 
 /// One turn: takes in what has arrived, a bounded number of packets from each link, and gives
 /// queued packets to links that have room. `taken`, which may be null, gets how many packets were
-/// taken, refused ones included.
+/// taken, refused ones included; 0 if another thread is taking a turn.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_poll(node: *mut h_node_t, taken: *mut usize) -> h_status {
     guard(|| {
         let node = get(node, "node")?;
         let taken = out_or_null(taken, "taken")?;
-        let count = node.lock()?.poll()?;
+        let count = node.manager()?.poll()?;
         put(taken, count);
         Ok(())
     })

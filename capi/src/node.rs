@@ -1,15 +1,16 @@
 //! Nodes: made, closed, freed; progress; counters.
 
 use crate::boundary::{
-    Copied, Done, Failure, elements, elements_out, get, guard, limit, out, out_or_null, put, text,
+    Copied, Done, Failure, elements, elements_out, get, guard, out, out_or_null, put, text,
 };
 use crate::boundary::{h_status, h_status::*};
+use crate::endpoint::flush;
 use core::ffi::{c_char, c_void};
-use core::time::Duration;
-use hamlyn::node::NodeGuard;
+use core::ops::DerefMut;
 use hamlyn::os::memory::ForkGuard;
-use hamlyn::{Config, Node, SharedNode};
-use std::time::Instant;
+use hamlyn::protocol::Manager;
+use hamlyn::{Config, Node};
+use std::sync::Arc;
 
 /// What one process has of Hamlyn: its interface, links, names and waiting. Any number of threads
 /// may use it. A process needs one, and may have several.
@@ -17,44 +18,24 @@ use std::time::Instant;
 /// After fork() the node is the parent's: the child's calls return H_FORKED and touch nothing, and
 /// h_node_free there does nothing at all. The child can make a node of its own.
 pub struct h_node_t {
-    shared: SharedNode,
-    fork: ForkGuard,
+    manager: Manager,
+    fork: Arc<ForkGuard>,
 }
 
 impl h_node_t {
-    /// The node behind its lock; an error in a forked child, which must not even wait for the
-    /// lock: who held it may not exist there.
-    pub(crate) fn shared(&self) -> Done<&SharedNode> {
-        if self.fork.is_parent() { Ok(&self.shared) } else { Err(hamlyn::node::Forked.into()) }
+    /// The manager; an error in a forked child, which must not even wait for its lock: who held it
+    /// may not exist there.
+    pub(crate) fn manager(&self) -> Done<&Manager> {
+        if self.fork.is_parent() { Ok(&self.manager) } else { Err(hamlyn::node::Forked.into()) }
     }
 
-    pub(crate) fn lock(&self) -> Done<NodeGuard<'_>> {
-        Ok(self.shared()?.lock())
+    pub(crate) fn lock(&self) -> Done<impl DerefMut<Target = Node> + '_> {
+        Ok(self.manager()?.lock())
     }
 
-    /// For waits that must let other threads work: calls `turn` until it says something other
-    /// than "not now", or until the time is over.
-    pub(crate) fn repeat<T>(
-        &self,
-        timeout_ns: i64,
-        mut turn: impl FnMut(&mut Node) -> Done<Option<T>>,
-    ) -> Done<Option<T>> {
-        let began = Instant::now();
-        let limit = limit(timeout_ns);
-        for round in 0u32.. {
-            if let Some(value) = turn(&mut *self.lock()?)? {
-                return Ok(Some(value));
-            }
-            if limit.is_some_and(|limit| began.elapsed() >= limit) {
-                break;
-            }
-            match round {
-                0..1000 => std::hint::spin_loop(),
-                1000..1100 => std::thread::yield_now(),
-                _ => std::thread::sleep(Duration::from_micros(100)),
-            }
-        }
-        Ok(None)
+    /// Tells whether this process made the node, for what is made with it.
+    pub(crate) fn fork(&self) -> &Arc<ForkGuard> {
+        &self.fork
     }
 }
 
@@ -113,8 +94,9 @@ pub unsafe extern "C" fn h_node_new(
                 None => Some(std::env::var_os(variable)?.to_string_lossy().into_owned()),
             }
         })?;
-        let shared = Node::with_config(config)?.share()?;
-        place.write(Box::into_raw(Box::new(h_node_t { shared, fork: ForkGuard::new()? })));
+        let manager = Manager::with_config(config)?;
+        let fork = Arc::new(ForkGuard::new()?);
+        place.write(Box::into_raw(Box::new(h_node_t { manager, fork })));
         Ok(())
     })
 }
@@ -162,7 +144,7 @@ pub unsafe extern "C" fn h_close(
     guard(|| {
         let this = get(node, "node")?;
         let unsent = out_or_null(unsent, "unsent")?;
-        let flushed = flush(this, timeout_ns);
+        let flushed = this.manager().and_then(|manager| flush(manager, timeout_ns));
         let left = match &flushed {
             Ok(true) | Err(_) => 0,
             Ok(false) => this.lock()?.queued(),
@@ -179,18 +161,12 @@ pub unsafe extern "C" fn h_close(
     })
 }
 
-fn flush(node: &h_node_t, timeout_ns: i64) -> Done<bool> {
-    let done =
-        node.repeat(timeout_ns, |node| Ok(node.flush(Some(Duration::ZERO))?.then_some(())))?;
-    Ok(done.is_some())
-}
-
 /// Waits until every queued message has left, at most `timeout_ns`, taking in what arrives.
 ///
 /// Errors: H_TIMED_OUT, the messages stay queued; H_FORKED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_flush(node: *mut h_node_t, timeout_ns: i64) -> h_status {
-    guard(|| match flush(get(node, "node")?, timeout_ns)? {
+    guard(|| match flush(get(node, "node")?.manager()?, timeout_ns)? {
         true => Ok(()),
         false => Err(Failure::new(H_TIMED_OUT, "messages stayed queued for the whole time limit")),
     })
@@ -211,14 +187,14 @@ pub unsafe extern "C" fn h_node_id(node: *mut h_node_t, id: *mut u32) -> h_statu
 /// Errors: H_SYSTEM, no thread can be had.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_start_progress(node: *mut h_node_t) -> h_status {
-    guard(|| Ok(get(node, "node")?.shared()?.start_progress()?))
+    guard(|| Ok(get(node, "node")?.manager()?.start_progress()?))
 }
 
 /// Stops the progress thread and waits for it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_stop_progress(node: *mut h_node_t) -> h_status {
     guard(|| {
-        get(node, "node")?.shared()?.stop_progress();
+        get(node, "node")?.manager()?.stop_progress();
         Ok(())
     })
 }

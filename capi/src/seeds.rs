@@ -1,0 +1,120 @@
+//! Seeds: bytes from which a sender end point is grown elsewhere.
+
+use crate::boundary::{Copied, Done, Failure, bytes, get, guard, h_status, out, text};
+use core::ffi::{c_char, c_void};
+use hamlyn::protocol::{SEED_BYTES_MAX, Seed};
+
+/// Most bytes of a seed.
+pub const H_SEED_BYTES_MAX: usize = 129;
+const _: () = assert!(H_SEED_BYTES_MAX == SEED_BYTES_MAX);
+
+/// Room for a seed as text, and the zero byte that ends it.
+pub const H_SEED_TEXT_BYTES: usize = 259;
+const _: () = assert!(H_SEED_TEXT_BYTES == 2 * SEED_BYTES_MAX + 1);
+
+/// What a receiver hands out so that a sender can be grown from it, in any process that may
+/// connect. A secret: who has it can send. A value; `bytes` may travel in a message or a file, and
+/// h_seed_to_text makes it fit for a command line.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct h_seed_t {
+    /// Bytes that are used.
+    pub length: u32,
+    /// As they travel.
+    pub bytes: [u8; H_SEED_BYTES_MAX],
+}
+
+impl h_seed_t {
+    pub(crate) fn read(&self) -> Done<Seed> {
+        let length = self.length as usize;
+        let Some(bytes) = self.bytes.get(..length) else {
+            return Err(Failure::invalid(format!(
+                "seed->length is {length}, and at most {H_SEED_BYTES_MAX} are allowed"
+            )));
+        };
+        Ok(Seed::from_bytes(bytes)?)
+    }
+}
+
+impl From<Seed> for h_seed_t {
+    fn from(seed: Seed) -> Self {
+        let made = seed.to_bytes();
+        let mut bytes = [0; H_SEED_BYTES_MAX];
+        bytes[..made.len()].copy_from_slice(&made);
+        Self { length: made.len() as u32, bytes }
+    }
+}
+
+/// What an end point speaks.
+#[repr(C)]
+pub enum h_kind {
+    /// Simple datagrams.
+    H_KIND_DATAGRAM = 1,
+    /// Tagged remote write.
+    H_KIND_TAGGED = 2,
+    /// A stream of records.
+    H_KIND_STREAM = 3,
+    /// Requests and replies.
+    H_KIND_CALL = 4,
+    /// Group receive.
+    H_KIND_GROUP = 5,
+}
+
+/// Reads a seed that anybody may have written. Whether it is genuine is decided by its receiver,
+/// when a sender is grown.
+///
+/// Errors: H_SEED, cut off, changed on the way, of another version, or none at all.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_seed_from_bytes(
+    data: *const c_void,
+    length: usize,
+    seed: *mut h_seed_t,
+) -> h_status {
+    guard(|| {
+        let data = bytes(data, length, "data")?;
+        out(seed, "seed")?.write(Seed::from_bytes(data)?.into());
+        Ok(())
+    })
+}
+
+/// Reads a seed from text, as h_seed_to_text makes it.
+///
+/// Errors: H_SEED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_seed_from_text(data: *const c_char, seed: *mut h_seed_t) -> h_status {
+    guard(|| {
+        let data = text(data, "data")?;
+        let read: Seed = data.parse()?;
+        out(seed, "seed")?.write(read.into());
+        Ok(())
+    })
+}
+
+/// A seed as text of hexadecimal digits, with a zero byte behind it; H_SEED_TEXT_BYTES are always
+/// enough. `length`, which may be null, gets the bytes before that.
+///
+/// Errors: H_SEED, it is none; H_TOO_LONG, `length` is written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_seed_to_text(
+    seed: *const h_seed_t,
+    buffer: *mut c_char,
+    capacity: usize,
+    length: *mut usize,
+) -> h_status {
+    guard(|| {
+        let seed = get(seed, "seed")?.read()?;
+        Copied::new(buffer.cast(), capacity, length)?.put_text(&seed.to_string())
+    })
+}
+
+/// What the receiver of a seed speaks: an h_kind.
+///
+/// Errors: H_SEED, it is none.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_seed_kind(seed: *const h_seed_t, kind: *mut u32) -> h_status {
+    guard(|| {
+        let seed = get(seed, "seed")?.read()?;
+        out(kind, "kind")?.write(seed.kind() as u32);
+        Ok(())
+    })
+}

@@ -1,0 +1,428 @@
+/*
+ * What happens when things go wrong: each wrong argument and each failing situation has its status
+ * and a text that says what was wrong, nothing is written to the outputs, and nothing breaks.
+ */
+#include "../examples/common.h"
+
+#include <pthread.h>
+
+static int failures;
+
+/* The call fails with this status, and its text holds these words. */
+#define EXPECT(status, words, call) expect((status), (words), (call), #call, __LINE__)
+
+static void expect(h_status wanted, const char *words, h_status found, const char *call, int line) {
+    if (found == wanted && (wanted == H_OK || strstr(h_error_message(), words))) {
+        return;
+    }
+    fprintf(stderr, "line %d: %s is %s (\"%s\"), and should be %s (\"..%s..\")\n", line, call,
+            h_status_name(found), h_error_message(), h_status_name(wanted), words);
+    failures++;
+}
+
+#define THAT(condition)                                                                            \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            fprintf(stderr, "line %d: not so: %s\n", __LINE__, #condition);                        \
+            failures++;                                                                            \
+        }                                                                                          \
+    } while (0)
+
+static h_node_t *node;
+static h_area_t area;
+static h_queue_t queue;
+static h_slot_t slot;
+static h_ticket_t ticket;
+
+static h_slot_config_t config_of(h_area_t of_area, h_queue_t of_queue) {
+    h_slot_config_t config;
+    memset(&config, 0, sizeof config);
+    config.area = of_area;
+    config.queue = of_queue;
+    return config;
+}
+
+static void a_node_without_its_arguments(void) {
+    h_node_t *made = NULL;
+    h_setting_t setting;
+    EXPECT(H_INVALID, "node is null", h_node_new(NULL, 0, NULL));
+    EXPECT(H_INVALID, "settings is null", h_node_new(NULL, 1, &made));
+    setting.name = "ring_bites";
+    setting.value = "64K";
+    EXPECT(H_INVALID, "ring_bites", h_node_new(&setting, 1, &made));
+    setting.name = "ring_bytes";
+    setting.value = "1000";
+    EXPECT(H_INVALID, "power of two", h_node_new(&setting, 1, &made));
+    setting.value = NULL;
+    EXPECT(H_INVALID, "ring_bytes is null", h_node_new(&setting, 1, &made));
+    setting.name = NULL;
+    EXPECT(H_INVALID, "name is null", h_node_new(&setting, 1, &made));
+    THAT(made == NULL);
+    setting.name = "HAMLYN_RING_BYTES";
+    setting.value = "64K";
+    EXPECT(H_OK, "", h_node_new(&setting, 1, &made));
+    EXPECT(H_OK, "", h_close(made, 0, NULL));
+    h_node_free(NULL);
+    EXPECT(H_INVALID, "node is null", h_close(NULL, 0, NULL));
+}
+
+static void null_arguments_are_named(void) {
+    size_t length = 77;
+    char text[8];
+    uint64_t word;
+    h_event_t *event = (h_event_t *)malloc(sizeof *event);
+    EXPECT(H_INVALID, "node is null", h_area_new(NULL, 1, &area));
+    EXPECT(H_INVALID, "area is null", h_area_new(node, 1, NULL));
+    EXPECT(H_INVALID, "queue is null", h_queue_new(node, 1, NULL));
+    EXPECT(H_INVALID, "config is null", h_slot_new(node, NULL, &slot));
+    EXPECT(H_INVALID, "ticket is null", h_ticket(node, slot, 0, NULL));
+    EXPECT(H_INVALID, "ticket is null", h_send_msg(node, NULL, "x", 1, NULL, 0, 0, NULL));
+    EXPECT(H_INVALID, "data is null", h_send_msg(node, &ticket, NULL, 1, NULL, 0, 0, NULL));
+    EXPECT(H_INVALID, "metadata is null", h_send_msg(node, &ticket, "x", 1, NULL, 1, 0, NULL));
+    EXPECT(H_INVALID, "notification is null", h_recv(node, queue, NULL));
+    EXPECT(H_INVALID, "notification is null", h_recv_block(node, queue, 0, NULL));
+    EXPECT(H_INVALID, "node is null", h_recv_block(NULL, queue, 0, NULL));
+    EXPECT(H_INVALID, "name is null", h_serve(node, NULL, H_ACCESS_SAME_USER, 0, NULL, 0));
+    EXPECT(H_INVALID, "event is null", h_next_event(node, 0, NULL));
+    EXPECT(H_INVALID, "link is null", h_connect(node, "x", NULL, 0, 0, NULL));
+    EXPECT(H_INVALID, "greeting is null", h_serve(node, "x", H_ACCESS_SAME_USER, 0, NULL, 9));
+    EXPECT(H_INVALID, "seed is null", h_seed_to_text(NULL, text, sizeof text, &length));
+    EXPECT(H_INVALID, "receiver is null", h_tagged_receiver_new(node, 1, 0, 0, NULL));
+    EXPECT(H_INVALID, "sender is null", h_tagged_send(NULL, 0, "x", 1, 0, 0));
+    EXPECT(H_INVALID, "buffer is null", h_notes(node, NULL, 9, &length));
+    h_tagged_receiver_free(NULL);
+    h_tagged_sender_free(NULL);
+    THAT(length == 77);
+    /* Misaligned. */
+    EXPECT(H_INVALID, "multiple of 8", h_counter(node, "sleeps", (uint64_t *)((char *)&word + 1)));
+    /* Longer than memory can be. */
+    EXPECT(H_INVALID, "too many", h_send_msg(node, &ticket, "x", SIZE_MAX, NULL, 0, 0, NULL));
+    /* Not UTF-8. */
+    EXPECT(H_INVALID, "UTF-8", h_serve(node, "\xff\xfe", H_ACCESS_SAME_USER, 0, NULL, 0));
+    EXPECT(H_NOTHING, "no event", h_next_event(node, 0, event));
+    EXPECT(H_TIMED_OUT, "time limit", h_next_event(node, 1000000, event));
+    free(event);
+}
+
+static void what_is_not_there(void) {
+    h_area_t no_area;
+    h_queue_t no_queue;
+    h_slot_t no_slot;
+    h_link_t no_link;
+    h_notification_t notification;
+    h_slot_config_t config = config_of(area, queue);
+    uint64_t value;
+    h_peer_t peer;
+    no_area.bits = no_queue.bits = no_slot.bits = no_link.bits = UINT64_MAX;
+    EXPECT(H_NO_SUCH, "does not exist", h_area_free(node, no_area));
+    EXPECT(H_NO_SUCH, "does not exist", h_queue_free(node, no_queue));
+    EXPECT(H_NO_SUCH, "does not exist", h_slot_free(node, no_slot));
+    EXPECT(H_NO_SUCH, "does not exist", h_recv(node, no_queue, &notification));
+    EXPECT(H_NO_SUCH, "does not exist", h_recv_block(node, no_queue, LIMIT, &notification));
+    EXPECT(H_NO_SUCH, "gone", h_peer(node, no_link, &peer));
+    EXPECT(H_NO_SUCH, "gone", h_greeting(node, no_link, &value, sizeof value, NULL));
+    EXPECT(H_NO_SUCH, "no counter", h_counter(node, "nonsense", &value));
+    EXPECT(H_NO_SUCH, "offers no service", h_stop_serving(node, "nonsense"));
+    EXPECT(H_NO_SUCH, "request", h_accept(node, 12345, NULL, 0));
+    EXPECT(H_NO_SUCH, "does not exist", h_ticket(node, slot, 99, &ticket));
+    EXPECT(H_IN_USE, "slots", h_area_free(node, area));
+    EXPECT(H_IN_USE, "slots", h_queue_free(node, queue));
+    EXPECT(H_INVALID, "at least 1", h_area_new(node, 0, &no_area));
+    EXPECT(H_INVALID, "from 1 to", h_queue_new(node, 0, &no_queue));
+    config.bound = 1 << 20;
+    EXPECT(H_INVALID, "not inside", h_slot_new(node, &config, &no_slot));
+    config = config_of(area, queue);
+    config.mode = 17;
+    EXPECT(H_INVALID, "mode is 17", h_slot_new(node, &config, &no_slot));
+    config.mode = H_MODE_PARANOID;
+    EXPECT(H_OK, "", h_slot_new(node, &config, &no_slot));
+    EXPECT(H_STATE, "arm", h_ticket(node, no_slot, 0, &ticket));
+    EXPECT(H_STATE, "mode", h_arm(node, no_slot, 0));
+    EXPECT(H_INVALID, "not inside", h_arm_limits(node, no_slot, 0, 0, 1 << 20));
+    EXPECT(H_OK, "", h_slot_free(node, no_slot));
+    EXPECT(H_INVALID, "access is 9", h_serve(node, "x", 9, 0, NULL, 0));
+    EXPECT(H_INVALID, "", h_serve(node, "no/name", H_ACCESS_SAME_USER, 0, NULL, 0));
+    EXPECT(H_NOT_FOUND, "nothing is called", h_connect(node, "nobody", NULL, 0, LIMIT, &no_link));
+    EXPECT(H_INVALID, "", h_connect(node, "no/name", NULL, 0, LIMIT, &no_link));
+}
+
+static void bytes_outside(void) {
+    char buffer[16];
+    size_t length = 0;
+    void *data;
+    EXPECT(H_INVALID, "not inside the 4096", h_area_read(node, area, 4090, buffer, 16));
+    EXPECT(H_INVALID, "not inside", h_area_read(node, area, SIZE_MAX, buffer, 16));
+    EXPECT(H_INVALID, "not inside", h_area_write(node, area, 4096, "x", 1));
+    EXPECT(H_OK, "", h_area_write(node, area, 4095, "x", 1));
+    EXPECT(H_OK, "", h_area_read(node, area, 4095, buffer, 1));
+    EXPECT(H_OK, "", h_area_data(node, area, &data, &length));
+    THAT(buffer[0] == 'x' && ((char *)data)[4095] == 'x' && length == 4096);
+}
+
+static void tickets_that_are_none(void) {
+    h_ticket_t bad = ticket;
+    h_ticket_t parts[2];
+    uint64_t capacity = 0;
+    bad.bytes[37] = 0xff;
+    EXPECT(H_INVALID, "flags", h_send_msg(node, &bad, "x", 1, NULL, 0, 0, NULL));
+    EXPECT(H_INVALID, "not one", h_ticket_capacity(&bad, &capacity));
+    EXPECT(H_OK, "", h_ticket_capacity(&ticket, &capacity));
+    THAT(capacity == 4096);
+    EXPECT(H_INVALID, "not inside", h_ticket_at(&ticket, 4097, &bad));
+    EXPECT(H_INVALID, "count is 0", h_ticket_split(&ticket, parts, 0));
+    EXPECT(H_OK, "", h_ticket_split(&ticket, parts, 2));
+    EXPECT(H_OK, "", h_ticket_capacity(&parts[1], &capacity));
+    THAT(capacity == 2048);
+    EXPECT(H_INVALID, "fast", h_send_fast(node, &ticket, "x", 1, 7, 0, NULL));
+    /* A node that nobody is connected to. */
+    bad = ticket;
+    bad.bytes[0] ^= 1;
+    EXPECT(H_UNREACHABLE, "no link", h_send_msg(node, &bad, "x", 1, NULL, 0, 0, NULL));
+    EXPECT(H_TOO_LONG, "4096", h_send_msg(node, &ticket, bad.bytes, 4097, NULL, 0, 0, NULL));
+}
+
+static void messages_to_oneself(void) {
+    h_handle_t handle;
+    h_notification_t n;
+    h_ticket_t fast;
+    bool reusable = false;
+    char metadata[4];
+    char data[8];
+    size_t length = 0;
+    uint8_t tag;
+    h_piece_t piece;
+    size_t taken;
+    EXPECT(H_NOTHING, "no message", h_recv(node, queue, &n));
+    EXPECT(H_TIMED_OUT, "time limit", h_recv_block(node, queue, 1000000, &n));
+    EXPECT(H_OK, "", h_send_msg(node, &ticket, "data", 4, "metadata", 8, LIMIT, &handle));
+    EXPECT(H_OK, "", h_recv_block(node, queue, LIMIT, &n));
+    THAT(n.slot == h_slot_index(slot) && n.index == 0 && n.word == 0);
+    EXPECT(H_OK, "", h_is_reusable(node, &handle, &reusable));
+    THAT(reusable);
+    EXPECT(H_TOO_LONG, "8 are needed", h_metadata(node, slot, 0, metadata, 4, &length));
+    THAT(length == 8);
+    EXPECT(H_OK, "", h_area_read(node, area, 0, data, 4));
+    THAT(memcmp(data, "data", 4) == 0);
+    EXPECT(H_OK, "", h_fast_ticket(node, slot, &fast));
+    EXPECT(H_OK, "", h_send_fast(node, &fast, "fast", 4, 77, LIMIT, NULL));
+    EXPECT(H_OK, "", h_recv_block(node, queue, LIMIT, &n));
+    THAT(n.index == H_INDEX_FAST && n.word == 77);
+    EXPECT(H_OK, "", h_send_buffer_new(node, 64, &tag));
+    EXPECT(H_INVALID, "not inside", h_send_buffer_write(node, tag, 60, "12345", 5));
+    EXPECT(H_OK, "", h_send_buffer_write(node, tag, 59, "12345", 5));
+    memset(&piece, 0, sizeof piece);
+    piece.tag = tag;
+    piece.offset = 59;
+    piece.length = 6;
+    EXPECT(H_INVALID, "", h_post_send(node, &ticket, &piece, 1, NULL, 0, NULL));
+    EXPECT(H_INVALID, "at most 16", h_post_send(node, &ticket, &piece, 17, NULL, 0, NULL));
+    piece.length = 5;
+    EXPECT(H_OK, "", h_post_send(node, &ticket, &piece, 1, NULL, 0, &handle));
+    EXPECT(H_OK, "", h_flush(node, LIMIT));
+    EXPECT(H_OK, "", h_poll(node, &taken));
+    EXPECT(H_OK, "", h_recv_block(node, queue, LIMIT, &n));
+    EXPECT(H_OK, "", h_area_read(node, area, 0, data, 5));
+    THAT(memcmp(data, "12345", 5) == 0);
+    EXPECT(H_OK, "", h_send_buffer_free(node, tag));
+    /* A ticket whose key was changed: refused, counted, and the sender is not told. */
+    uint64_t before = 0, after = 0;
+    EXPECT(H_OK, "", h_counter(node, "refused_wrong_key", &before));
+    EXPECT(H_OK, "", h_revoke(node, slot));
+    EXPECT(H_OK, "", h_send_msg(node, &ticket, "late", 4, NULL, 0, LIMIT, NULL));
+    EXPECT(H_TIMED_OUT, "", h_recv_block(node, queue, 1000000, &n));
+    EXPECT(H_OK, "", h_counter(node, "refused_wrong_key", &after));
+    THAT(after == before + 1);
+    EXPECT(H_OK, "", h_ticket(node, slot, 0, &ticket));
+}
+
+static void seeds_that_are_none(void) {
+    h_seed_t seed;
+    h_tagged_receiver_t *receiver;
+    h_tagged_sender_t *sender = NULL;
+    char text[H_SEED_TEXT_BYTES];
+    uint32_t kind = 0;
+    EXPECT(H_SEED, "", h_seed_from_bytes("nonsense", 8, &seed));
+    EXPECT(H_SEED, "", h_seed_from_text("xyz", &seed));
+    EXPECT(H_OK, "", h_tagged_receiver_new(node, 64, 4, 1, &receiver));
+    EXPECT(H_OK, "", h_tagged_receiver_seed(receiver, &seed));
+    EXPECT(H_OK, "", h_seed_kind(&seed, &kind));
+    THAT(kind == H_KIND_TAGGED);
+    EXPECT(H_TOO_LONG, "needed", h_seed_to_text(&seed, text, 9, NULL));
+    EXPECT(H_OK, "", h_seed_to_text(&seed, text, sizeof text, NULL));
+    EXPECT(H_OK, "", h_seed_from_text(text, &seed));
+    seed.bytes[9] ^= 1;
+    EXPECT(H_SEED, "checksum", h_tagged_sender_grow(node, &seed, LIMIT, &sender));
+    seed.length = 4000;
+    EXPECT(H_INVALID, "length is 4000", h_tagged_sender_grow(node, &seed, LIMIT, &sender));
+    EXPECT(H_OK, "", h_seed_from_text(text, &seed));
+    h_tagged_receiver_free(receiver);
+    EXPECT(H_REFUSED, "seed", h_tagged_sender_grow(node, &seed, LIMIT, &sender));
+    THAT(sender == NULL);
+}
+
+/* A sender and a receiver of one process, each with a node, and a receiver that goes. */
+static void a_receiver_that_goes(void) {
+    h_node_t *other;
+    h_tagged_receiver_t *receiver;
+    h_tagged_sender_t *sender;
+    h_seed_t seed;
+    h_tag_t tag;
+    char data[9000];
+    size_t bytes_max = 0, count = 0;
+    uint64_t area_bytes = 0;
+    memset(data, 1, sizeof data);
+    EXPECT(H_OK, "", h_node_new(NULL, 0, &other));
+    EXPECT(H_OK, "", h_start_progress(other));
+    EXPECT(H_OK, "", h_tagged_receiver_new(other, 100, 2, 1, &receiver));
+    EXPECT(H_OK, "", h_tagged_receiver_seed(receiver, &seed));
+    EXPECT(H_OK, "", h_tagged_sender_grow(node, &seed, LIMIT, &sender));
+    EXPECT(H_OK, "", h_tagged_bytes_max(sender, &bytes_max, &area_bytes));
+    THAT(area_bytes == 100 && bytes_max > 100 && bytes_max < sizeof data);
+    EXPECT(H_TOO_LONG, "at most", h_tagged_send(sender, 0, data, bytes_max + 1, 0, LIMIT));
+    EXPECT(H_INVALID, "not inside", h_tagged_send(sender, 99, data, 2, 0, LIMIT));
+    EXPECT(H_OK, "", h_tagged_send(sender, 99, data, 1, 5, LIMIT));
+    EXPECT(H_OK, "", h_tagged_send(sender, 0, NULL, 0, 6, 0));
+    EXPECT(H_FULL, "no room", h_tagged_send(sender, 0, NULL, 0, 7, 0));
+    EXPECT(H_TIMED_OUT, "time limit", h_tagged_send(sender, 0, NULL, 0, 7, 1000000));
+    EXPECT(H_OK, "", h_tagged_get_specific_tag(receiver, 6, LIMIT, &tag));
+    EXPECT(H_NOTHING, "", h_tagged_get_specific_tag(receiver, 9, 0, &tag));
+    EXPECT(H_OK, "", h_tagged_get_tag(receiver, LIMIT, &tag));
+    THAT(tag.tag == 5);
+    EXPECT(H_OK, "", h_tagged_receiver_senders(receiver, &count));
+    THAT(count == 1);
+    EXPECT(H_NOTHING, "nothing", h_tagged_get_tag(receiver, 0, &tag));
+    EXPECT(H_TIMED_OUT, "time limit", h_tagged_get_tag(receiver, 1000000, &tag));
+    EXPECT(H_INVALID, "not inside", h_tagged_read(receiver, 99, data, 2));
+    h_tagged_receiver_free(receiver);
+    h_node_free(other);
+    h_status status = H_OK;
+    for (int i = 0; i < 1000 && status == H_OK; i++) {
+        status = h_tagged_send(sender, 0, NULL, 0, 8, LIMIT);
+    }
+    EXPECT(H_CLOSED, "gone", status);
+    h_tagged_sender_free(sender);
+}
+
+struct waiter {
+    h_tagged_receiver_t *receiver;
+    h_status status;
+};
+
+static void *wait_for_a_tag(void *argument) {
+    struct waiter *waiter = (struct waiter *)argument;
+    h_tag_t tag;
+    waiter->status = h_tagged_get_tag(waiter->receiver, 300000000, &tag);
+    return NULL;
+}
+
+/* While one thread waits in an end point, another's call is over when its own time is. */
+static void two_threads_with_one_end_point(void) {
+    struct waiter waiter;
+    pthread_t thread;
+    h_tag_t tag;
+    EXPECT(H_OK, "", h_tagged_receiver_new(node, 64, 4, 1, &waiter.receiver));
+    THAT(pthread_create(&thread, NULL, wait_for_a_tag, &waiter) == 0);
+    for (int i = 0; i < 20; i++) {
+        h_status status = h_tagged_get_tag(waiter.receiver, 2000000, &tag);
+        THAT(status == H_TIMED_OUT);
+    }
+    THAT(pthread_join(thread, NULL) == 0);
+    THAT(waiter.status == H_TIMED_OUT);
+    h_tagged_receiver_free(waiter.receiver);
+}
+
+static void *the_text_of_a_thread(void *other) {
+    THAT(strcmp(h_error_message(), "") == 0);
+    EXPECT(H_INVALID, "node is null", h_poll(NULL, NULL));
+    THAT(strcmp((const char *)other, h_error_message()) != 0);
+    return NULL;
+}
+
+static void each_thread_has_its_own_text(void) {
+    pthread_t thread;
+    EXPECT(H_INVALID, "seed is null", h_seed_kind(NULL, NULL));
+    THAT(pthread_create(&thread, NULL, the_text_of_a_thread, (void *)h_error_message()) == 0);
+    THAT(pthread_join(thread, NULL) == 0);
+    THAT(strstr(h_error_message(), "seed is null") != NULL);
+}
+
+static void a_forked_child(void) {
+    h_tagged_receiver_t *receiver;
+    EXPECT(H_OK, "", h_tagged_receiver_new(node, 64, 4, 1, &receiver));
+    EXPECT(H_OK, "", h_start_progress(node));
+    fflush(stderr);
+    pid_t pid = fork();
+    if (pid == 0) {
+        h_notification_t n;
+        h_tag_t tag;
+        h_node_t *own;
+        failures = 0;
+        EXPECT(H_FORKED, "forked", h_recv(node, queue, &n));
+        EXPECT(H_FORKED, "forked", h_recv_block(node, queue, LIMIT, &n));
+        EXPECT(H_FORKED, "forked", h_send_msg(node, &ticket, "x", 1, NULL, 0, LIMIT, NULL));
+        EXPECT(H_FORKED, "forked", h_tagged_get_tag(receiver, LIMIT, &tag));
+        h_tagged_receiver_free(receiver);
+        h_node_free(node);
+        EXPECT(H_OK, "", h_node_new(NULL, 0, &own));
+        EXPECT(H_OK, "", h_close(own, LIMIT, NULL));
+        /* What the parent's threads held is nobody's here; a leak checker need not look. */
+        execl(failures ? "/bin/false" : "/bin/true", "end", (char *)NULL);
+        _exit(2);
+    }
+    int status = -1;
+    THAT(pid > 0 && waitpid(pid, &status, 0) == pid && status == 0);
+    EXPECT(H_OK, "", h_stop_progress(node));
+    h_tagged_receiver_free(receiver);
+}
+
+static void counters_and_texts(void) {
+    h_counter_t counters[200];
+    size_t count = 0;
+    EXPECT(H_TOO_LONG, "room for 1", h_counters(node, counters, 1, &count));
+    THAT(count > 20 && count < 200);
+    EXPECT(H_OK, "", h_counters(node, counters, 200, &count));
+    THAT(strcmp(h_version(), "") != 0);
+    THAT(strcmp(h_status_name(H_TIMED_OUT), "H_TIMED_OUT") == 0);
+    THAT(strcmp(h_status_name(12345), "(no h_status)") == 0);
+    bool may_wait = false;
+    int fd = -1;
+    while (h_prepare_to_wait(node, &may_wait) == H_OK && !may_wait) {
+        h_poll(node, NULL);
+    }
+    EXPECT(H_OK, "", h_fd(node, &fd));
+    THAT(fd >= 0);
+}
+
+static void everything(void) {
+    h_slot_config_t config;
+    a_node_without_its_arguments();
+    EXPECT(H_OK, "", h_node_new(NULL, 0, &node));
+    EXPECT(H_OK, "", h_area_new(node, 4096, &area));
+    EXPECT(H_OK, "", h_queue_new(node, 64, &queue));
+    config = config_of(area, queue);
+    config.credit = 16;
+    EXPECT(H_OK, "", h_slot_new(node, &config, &slot));
+    EXPECT(H_OK, "", h_ticket(node, slot, 0, &ticket));
+    null_arguments_are_named();
+    what_is_not_there();
+    bytes_outside();
+    tickets_that_are_none();
+    messages_to_oneself();
+    seeds_that_are_none();
+    a_receiver_that_goes();
+    two_threads_with_one_end_point();
+    each_thread_has_its_own_text();
+    a_forked_child();
+    counters_and_texts();
+    EXPECT(H_OK, "", h_slot_free(node, slot));
+    EXPECT(H_OK, "", h_queue_free(node, queue));
+    EXPECT(H_OK, "", h_area_free(node, area));
+    EXPECT(H_OK, "", h_close(node, LIMIT, NULL));
+}
+
+static void nobody(const char *role, const char *text) { (void)role, (void)text; }
+
+int main(int argc, char **argv) {
+    int failed = run(argc, argv, everything, nobody);
+    return failed || failures != 0;
+}

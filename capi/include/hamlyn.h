@@ -137,6 +137,17 @@ typedef enum {
     H_EVENT_MISBEHAVED = 6,
     /// The other side says that this node broke the rules, and closed the link: `link`, `unsent`.
     H_EVENT_EXPELLED = 7,
+    /// The other side holds an aperture that this node exported: `link`, `aperture`.
+    H_EVENT_APERTURE_READY = 8,
+    /// Nobody will hold an aperture that this node exported, and its memory was given back: `link`,
+    /// `aperture`; `text` says why.
+    H_EVENT_APERTURE_REFUSED = 9,
+    /// The other side has let go of an aperture that this node exported: `link`, `aperture`.
+    H_EVENT_APERTURE_RELEASED = 10,
+    /// This node holds an aperture that the other side exported: `link`, `aperture`.
+    H_EVENT_APERTURE_HELD = 11,
+    /// The other side took back an aperture that this node held: `link`, `aperture`.
+    H_EVENT_APERTURE_REVOKED = 12,
 } h_event_kind;
 
 /// What a slot checks of each packet.
@@ -280,6 +291,8 @@ typedef struct {
     uint64_t request;
     /// Queued messages that did not leave.
     uint64_t unsent;
+    /// Which aperture of the link, where the kind says so.
+    uint32_t aperture;
     /// Who, where the kind says so.
     h_peer_t peer;
     /// Bytes of `text`.

@@ -112,6 +112,9 @@ typedef enum {
     H_FORKED = 18,
     /// The system refused.
     H_SYSTEM = 19,
+    /// The time limit was over when part of the message had left. The rest was copied, and leaves
+    /// first in the next call; the message must not be sent again.
+    H_CUT_OFF = 20,
     /// A mistake of the library: it panicked, which was caught. Report it, with the text. What was
     /// called upon is as it was between two steps of the call, and is best freed.
     H_PANIC = 99,

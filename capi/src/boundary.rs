@@ -64,6 +64,9 @@ pub enum h_status {
     H_FORKED = 18,
     /// The system refused.
     H_SYSTEM = 19,
+    /// The time limit was over when part of the message had left. The rest was copied, and leaves
+    /// first in the next call; the message must not be sent again.
+    H_CUT_OFF = 20,
     /// A mistake of the library: it panicked, which was caught. Report it, with the text. What was
     /// called upon is as it was between two steps of the call, and is best freed.
     H_PANIC = 99,
@@ -146,6 +149,7 @@ pub extern "C" fn h_status_name(status: i32) -> *const c_char {
         17 => c"H_STATE",
         18 => c"H_FORKED",
         19 => c"H_SYSTEM",
+        20 => c"H_CUT_OFF",
         99 => c"H_PANIC",
         _ => c"(no h_status)",
     };
@@ -434,6 +438,7 @@ mod tests {
             H_STATE,
             H_FORKED,
             H_SYSTEM,
+            H_CUT_OFF,
             H_PANIC,
         ] {
             assert_eq!(name(status as i32), format!("{status:?}"));

@@ -20,6 +20,7 @@ trait Status {
 macro_rules! statuses {
     ($($error:ty: $value:ident => $status:expr;)+) => {$(
         impl Status for $error {
+            #[allow(unreachable_patterns)]
             fn status(&self) -> h_status {
                 let $value = self;
                 $status
@@ -177,6 +178,8 @@ statuses! {
         GrowError::Answer(_) => H_MISBEHAVED,
         GrowError::SetUp(_) => H_LIMIT,
         GrowError::Forked(e) => e.status(),
+        // What the library has learnt to say since.
+        _ => H_STATE,
     };
     ReceiveError: e => match e {
         ReceiveError::TimedOut => H_TIMED_OUT,
@@ -185,15 +188,22 @@ statuses! {
         ReceiveError::Misuse(_) => H_INVALID,
         ReceiveError::Forked(e) => e.status(),
         ReceiveError::Wait(_) => H_SYSTEM,
+        // What the library has learnt to say since.
+        _ => H_STATE,
     };
     SendFailure: e => match e {
         SendFailure::TimedOut => H_TIMED_OUT,
         SendFailure::TooLong { .. } => H_TOO_LONG,
         SendFailure::Outside { .. } => H_INVALID,
+        SendFailure::CutOff => H_CUT_OFF,
+        SendFailure::ForeignTicket => H_INVALID,
+        SendFailure::NoReplyWanted => H_STATE,
         SendFailure::Ended(reason) => reason.status(),
         SendFailure::Misbehaved(_) => H_MISBEHAVED,
         SendFailure::Send(e) => e.status(),
         SendFailure::Forked(e) => e.status(),
         SendFailure::Wait(_) => H_SYSTEM,
+        // What the library has learnt to say since.
+        _ => H_STATE,
     };
 }

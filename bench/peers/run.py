@@ -1,0 +1,517 @@
+#!/usr/bin/env python3
+"""Measures Hamlyn and its peers in turn, on the same two processors, and prints rows of JSON.
+
+    bench/peers/install.sh && bench/peers/run.py >bench/results/peers-NAME.jsonl
+
+What is counted, and how each peer is set up and why, is told in README.md beside this file.
+
+Rounds go over all cells (a peer, a metric, a size) one after another, so that whatever disturbs
+the machine disturbs all alike. Before and after each run the raw cache line is measured, as
+`hamlyn perf` does it; a run during which it changed by more than a quarter is thrown away and made
+again, a few times. With `--placement near` a run waits, within limits, until the host has put the
+two processors where they are wanted. Waiting takes time from later rounds, not from the total:
+after `--minutes` the round that has begun is the last.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import glob
+import itertools
+import json
+import os
+import pathlib
+import platform
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+BUILD = HERE / "build"
+BIN = BUILD / "bin"
+TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+HAMLYN = TARGET / "release" / "hamlyn"
+
+# Longer than any run on a quiet machine: a run that takes more is thrown away.
+RUN_SECONDS_MAX = 15
+ATTEMPTS_MAX = 3
+
+LATENCY = ("latency", 16)
+RATE = ("rate", 16)
+BANDWIDTH = [("bandwidth", 4096), ("bandwidth", 65536), ("bandwidth", 1 << 20)]
+CELLS = [LATENCY, RATE, *BANDWIDTH]
+UNITS = {"latency": "ns", "rate": "messages/s", "bandwidth": "bytes/s"}
+
+Cell = tuple[str, int]
+
+
+class Failed(Exception):
+    """A run that gave no figure; the text says why."""
+
+
+@dataclasses.dataclass
+class Peer:
+    name: str
+    version: str
+    settings: str
+    # What a receiver is handed: "copy" or "view". A view is looked at, line by line.
+    receives: str
+    # From a cell, the number of messages and the processors, to nanoseconds, messages or bytes.
+    run: Callable[[Cell, int, list[int]], float]
+    # Messages of a run, so that it takes about a second on near processors.
+    counts: dict[Cell, int]
+
+
+# ---- processes
+
+
+def on_core(core: int, command: list) -> list[str]:
+    return ["taskset", "-c", str(core), *map(str, command)]
+
+
+def start(command: list, env: dict[str, str], fds: tuple[int, ...] = ()) -> subprocess.Popen:
+    """In a group of its own, so that nothing it starts outlives `finish`."""
+    return subprocess.Popen(
+        [str(word) for word in command],
+        env=os.environ | env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        pass_fds=fds,
+        start_new_session=True,
+    )
+
+
+def finish(processes: list[subprocess.Popen]) -> str:
+    """What the last of them printed, when all have ended well."""
+    deadline = time.monotonic() + RUN_SECONDS_MAX
+    try:
+        outputs = []
+        for process in reversed(processes):
+            out, err = process.communicate(timeout=max(0.1, deadline - time.monotonic()))
+            if process.returncode:
+                raise Failed(f"{process.args}: {process.returncode}: {(err or out).strip()[-300:]}")
+            outputs.append(out)
+        return outputs[0]
+    except subprocess.TimeoutExpired:
+        raise Failed(f"{processes[-1].args}: took more than {RUN_SECONDS_MAX} s") from None
+    finally:
+        for process in processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+
+
+def figure(output: str, cell: Cell) -> float:
+    """Of the line that peer.h tells of."""
+    result = json.loads(output.strip().splitlines()[-1])
+    metric, size = cell
+    if metric == "latency":
+        return quantile(result["round_trips_ns"], 0.5) / 2
+    rate = result["count"] / result["seconds"]
+    return rate if metric == "rate" else rate * size
+
+
+def quantile(histogram: list[list[int]], part: float) -> float:
+    """As `hamlyn perf` has it: time stamp counters advance in steps, so each value stands for the
+    range up to the middle between it and its neighbours, and is interpolated in its range."""
+    rank = part * sum(count for _, count in histogram)
+    below = 0
+    for i, (value, count) in enumerate(histogram):
+        if below + count >= rank:
+            before = (histogram[i - 1][0] + value) / 2 if i else None
+            after = (histogram[i + 1][0] + value) / 2 if i + 1 < len(histogram) else None
+            low = before if before is not None else value if after is None else 2 * value - after
+            high = after if after is not None else value if before is None else 2 * value - before
+            return low + (high - low) * (rank - below) / count
+        below += count
+    raise Failed("no round trip was timed")
+
+
+def plan(cell: Cell, count: int, window: int = 1) -> list[str]:
+    metric, size = cell
+    test = "latency" if metric == "latency" else "stream"
+    return [test, str(size), str(count), str(window)]
+
+
+def pair(command: list, cell: Cell, count: int, cores: list[int], env: dict, window: int) -> float:
+    """The two roles of a program that keeps to peer.h."""
+    ours, theirs = socket.socketpair()
+    processes = []
+    with ours, theirs, tempfile.TemporaryDirectory(prefix="peers-") as directory:
+        name = os.path.basename(directory)
+        for role, core, end in (("respond", cores[1], theirs), ("initiate", cores[0], ours)):
+            settings = env | {
+                "PEER_ADDRESS": env.get("PEER_ADDRESS", "").format(directory=directory, name=name),
+                "PEER_SOCKET": str(end.fileno()),
+            }
+            words = on_core(core, [*command, role, *plan(cell, count, window)])
+            processes.append(start(words, settings, (end.fileno(),)))
+        # An end that loses the other one must see it.
+        ours.close()
+        theirs.close()
+        return figure(finish(processes), cell)
+
+
+# ---- Hamlyn: commands that print a row of `hamlyn perf`; further interfaces are further rows
+
+
+def hamlyn(command: list[str]) -> Callable[[Cell, int, list[int]], float]:
+    def run(cell: Cell, count: int, cores: list[int]) -> float:
+        metric, size = cell
+        words = [HAMLYN, "perf", *(w.format(metric=metric) for w in command)]
+        words += ["--size", size, "--count", count, "--runs", 1, "--json"]
+        # It pins its two ends itself, to the two processors that it may use.
+        both = ",".join(map(str, cores))
+        row = json.loads(finish([start(["taskset", "-c", both, *words], {})]))
+        if metric == "latency":
+            return row["one_way_ns"]["p50"]
+        return row["messages_per_s" if metric == "rate" else "bytes_per_s"]
+
+    return run
+
+
+def hamlyns() -> list[Peer]:
+    version = output_of([HAMLYN, "--version"]).split()[-1]
+    counts = cell_counts(300_000, 20_000_000, 2_000_000, 400_000, 30_000)
+    # Name, settings, what the receiver is handed, the words behind `hamlyn perf`.
+    commands = [
+        ("Hamlyn", "raw interface, polled", "copy", ["{metric}"]),
+    ]
+    return [
+        Peer(name, version, settings, receives, hamlyn(words), counts)
+        for name, settings, receives, words in commands
+    ]
+
+
+# ---- the peers
+
+
+def cell_counts(latency: int, rate: int, *bandwidth: int) -> dict[Cell, int]:
+    return dict(zip(CELLS, (latency, rate, *bandwidth), strict=False))
+
+
+def ucx_tag(name: str, transports: str) -> Peer:
+    env = {"LD_LIBRARY_PATH": str(ucx() / "lib"), "UCX_TLS": transports}
+    windows = cell_counts(1, 1, 1, 16, 16)
+
+    def run(cell: Cell, count: int, cores: list[int]) -> float:
+        return pair([BIN / "ucx_tag"], cell, count, cores, env, windows[cell])
+
+    counts = cell_counts(300_000, 15_000_000, 2_000_000, 200_000, 15_000)
+    return Peer(name, ucx_version(), f"UCX_TLS={transports}, tagged messages", "copy", run, counts)
+
+
+def uct() -> Peer:
+    options = {
+        LATENCY: ["-t", "am_lat", "-D", "short"],
+        RATE: ["-t", "am_bw", "-D", "short"],
+        BANDWIDTH[0]: ["-t", "am_bw", "-D", "bcopy"],
+    }
+
+    def run(cell: Cell, count: int, cores: list[int]) -> float:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        env = {"LD_LIBRARY_PATH": str(ucx() / "lib")}
+        tool = [BIN / "ucx_perftest", "-p", port, "-x", "posix", "-d", "memory"]
+        server = start(on_core(cores[1], tool), env)
+        wait_for_listener(port, server)
+        size = ["-s", cell[1], "-n", count, "-w", count // 10, "-f", "-v"]
+        client = start(on_core(cores[0], [*tool, "127.0.0.1", *options[cell], *size]), env)
+        names, values = finish([server, client]).strip().splitlines()[-2:]
+        row = dict(zip(names.split(","), values.split(","), strict=True))
+        if cell[0] == "latency":
+            return float(row["50.0_percentile_lat"]) * 1e3
+        rate = float(row["overall_mr"])
+        return rate if cell[0] == "rate" else rate * cell[1]
+
+    counts = cell_counts(300_000, 15_000_000, 2_000_000)
+    settings = "ucx_perftest -x posix -d memory, active messages"
+    return Peer("UCX, lower layer (UCT)", ucx_version(), settings, "view", run, counts)
+
+
+def wait_for_listener(port: int, process: subprocess.Popen) -> None:
+    """Without connecting, which the server would take for its client."""
+    wanted = f":{port:04X} "
+    for _ in range(500):
+        with open("/proc/net/tcp") as file, open("/proc/net/tcp6") as file6:
+            lines = file.readlines() + file6.readlines()
+        if any(wanted in line.split("rem_")[0][:50] and " 0A " in line for line in lines):
+            return
+        if process.poll() is not None:
+            break
+        time.sleep(0.01)
+    raise Failed("the server of ucx_perftest does not listen")
+
+
+def mpi(name: str, program: str, env: dict, options: list, windows: dict, counts: dict) -> Peer:
+    version = output_of([BUILD / program / "bin" / "pip", "show", program])
+    version = re.search(r"^Version: (.*)$", version, re.M)[1]
+
+    def run(cell: Cell, count: int, cores: list[int]) -> float:
+        words = [BUILD / program / "bin" / "mpiexec", *options]
+        for role, core in (("initiate", cores[0]), ("respond", cores[1])):
+            words += ["-n", 1, *on_core(core, [BIN / program, role])]
+            words += [*plan(cell, count, windows[cell]), ":"]
+        return figure(finish([start(words[:-1], env)]), cell)
+
+    settings = " ".join(f"{k}={v}" for k, v in env.items() if "ROOT" not in k)
+    return Peer(name, version, settings, "copy", run, counts)
+
+
+def mpich(name: str, env: dict) -> Peer:
+    # The default yields after some polls, which costs a system call in every wait.
+    env = {"MPIR_CVAR_POLLS_BEFORE_YIELD": "0"} | env
+    counts = cell_counts(200_000, 5_000_000, 1_500_000, 250_000, 20_000)
+    return mpi(name, "mpich", env, [], cell_counts(1, 64, 1, 64, 64), counts)
+
+
+def open_mpi(name: str, env: dict) -> Peer:
+    # It refuses to run as root unless told; its own binding would undo taskset's.
+    env = env | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    env |= {"OMPI_MCA_mpi_yield_when_idle": "0"}
+    options = ["--bind-to", "none", "--map-by", ":OVERSUBSCRIBE"]
+    counts = cell_counts(300_000, 10_000_000, 1_500_000, 250_000, 20_000)
+    return mpi(name, "openmpi", env, options, cell_counts(1, 64, 1, 64, 64), counts)
+
+
+def iceoryx2() -> Peer:
+    env = {"PEER_ADDRESS": "{name}"}
+    windows = cell_counts(8, 512, 64, 16, 8)
+    lock = (HERE / "iceoryx2" / "Cargo.lock").read_text()
+    version = re.search(r'name = "iceoryx2"\nversion = "(.*)"', lock)[1]
+
+    def run(cell: Cell, count: int, cores: list[int]) -> float:
+        return pair([BIN / "iceoryx2"], cell, count, cores, env, windows[cell])
+
+    counts = cell_counts(200_000, 5_000_000, 2_000_000, 400_000, 30_000)
+    return Peer("iceoryx2", version, "publish and subscribe, busy polling", "view", run, counts)
+
+
+def zeromq() -> Peer:
+    windows = cell_counts(1000, 1000, 1000, 64, 16)
+
+    def run(cell: Cell, count: int, cores: list[int]) -> float:
+        env = {"PEER_ADDRESS": "ipc://{directory}/socket", "PEER_WAIT": "sleep"}
+        return pair([BIN / "zeromq"], cell, count, cores, env, windows[cell])
+
+    version = output_of(["dpkg-query", "-W", "-f", "${Version}", "libzmq3-dev"])
+    counts = cell_counts(20_000, 5_000_000, 500_000, 60_000, 4_000)
+    return Peer("ZeroMQ", version, "pair over ipc, blocking calls", "copy", run, counts)
+
+
+def aeron() -> Peer:
+    jar = glob.glob(str(BUILD / "aeron" / "aeron-all-*.jar"))[0]
+    version = re.search(r"aeron-all-(.*)\.jar", jar)[1]
+    options = [
+        "-XX:+UseParallelGC",
+        "-Xms512m",
+        "-Xmx512m",
+        "--add-opens=java.base/jdk.internal.misc=ALL-UNNAMED",
+        "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+        "-Dagrona.disable.bounds.checks=true",
+        "-Daeron.pre.touch.mapped.memory=true",
+    ]
+    # A message is at most an eighth of the log's term; a fragment holds a message where it may.
+    channels = {
+        LATENCY: "aeron:ipc?term-length=64k|mtu=8k",
+        RATE: "aeron:ipc?term-length=1m|mtu=8k",
+        BANDWIDTH[0]: "aeron:ipc?term-length=1m|mtu=8k",
+        BANDWIDTH[1]: "aeron:ipc?term-length=1m|mtu=65504",
+        BANDWIDTH[2]: "aeron:ipc?term-length=8m|mtu=65504",
+    }
+
+    def run(cell: Cell, count: int, cores: list[int]) -> float:
+        with tempfile.TemporaryDirectory(prefix="peers-", dir="/dev/shm") as directory:
+            options_here = [f"-Daeron.dir={directory}/aeron", f"-Dpeer.channel={channels[cell]}"]
+            words = ["java", *options, *options_here, "-cp", f"{BUILD / 'aeron'}:{jar}", "Peer"]
+            processes = []
+            # Each pins its own thread that measures.
+            for role, core in (("respond", cores[1]), ("initiate", cores[0])):
+                both = ",".join(map(str, cores))
+                role_words = ["taskset", "-c", both, *words, role, *plan(cell, count, 64)]
+                processes.append(start(role_words, {"PEER_CORE": str(core)}))
+            return figure(finish(processes), cell)
+
+    counts = cell_counts(500_000, 15_000_000, 1_000_000, 100_000, 6_000)
+    settings = "ipc, exclusive publication, driver invoked by the initiator"
+    return Peer("Aeron", version, settings, "view", run, counts)
+
+
+def ucx() -> pathlib.Path:
+    return pathlib.Path(glob.glob(str(BUILD / "ucx/lib/python*/site-packages/libucx"))[0])
+
+
+def ucx_version() -> str:
+    tool = [ucx() / "bin" / "ucx_info", "-v"]
+    text = output_of(tool, {"LD_LIBRARY_PATH": str(ucx() / "lib")})
+    return re.search(r"Library version: (\S+)", text)[1]
+
+
+def peers() -> list[Peer]:
+    over_ucx = {"UCX_TLS": "posix,cma,self"}
+    return [
+        *hamlyns(),
+        ucx_tag("UCX", "posix,self"),
+        ucx_tag("UCX with cma", "posix,cma,self"),
+        uct(),
+        mpich("MPICH", {}),
+        mpich(
+            "MPICH over UCX",
+            {"MPIR_CVAR_CH4_NETMOD": "ucx", "MPIR_CVAR_NOLOCAL": "1"} | over_ucx,
+        ),
+        open_mpi("Open MPI", {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "sm,self"}),
+        open_mpi(
+            "Open MPI over UCX",
+            {
+                "OMPI_MCA_pml": "ucx",
+                "OMPI_MCA_pml_ucx_tls": "any",
+                "OMPI_MCA_pml_ucx_devices": "any",
+            }
+            | over_ucx,
+        ),
+        iceoryx2(),
+        zeromq(),
+        aeron(),
+    ]
+
+
+# ---- the machine
+
+
+def output_of(command: list, env: dict[str, str] | None = None) -> str:
+    words = [str(word) for word in command]
+    env = os.environ | (env or {})
+    return subprocess.run(words, env=env, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def placement_of(ns: float) -> str:
+    """As `hamlyn perf` tells it from the raw line: cli/src/perf/placement.rs."""
+    if ns < 46:
+        return "shared"
+    return "near" if ns <= 66 else "far" if ns > 200 else "other"
+
+
+def raw_line(cores: list[int]) -> tuple[float, str]:
+    """The raw cache line's time one way in nanoseconds, and the placement that it tells of."""
+    words = ["taskset", "-c", ",".join(map(str, cores)), HAMLYN, "perf", "latency"]
+    row = json.loads(output_of([*words, "--size", 16, "--count", 500, "--runs", 1, "--json"]))
+    return row["raw_line_one_way_ns"], row["placement"]
+
+
+def machine() -> dict[str, str]:
+    text = pathlib.Path("/proc/cpuinfo").read_text()
+
+    def field(name: str) -> str:
+        found = re.search(rf"^{name}\s*: (.*)$", text, re.M)
+        return found[1] if found else "unknown"
+
+    git = ["git", "-C", ROOT, "describe", "--always", "--dirty", "--abbrev=12"]
+    return {
+        "machine": f"{field('model name')}, family {field('cpu family')}, {os.cpu_count()} cores",
+        "kernel": platform.release(),
+        "compiler": f"{output_of(['rustc', '--version'])}; {output_of(['gcc', '--version']).splitlines()[0]}",
+        "commit": output_of(git),
+        "date": time.strftime("%F", time.gmtime()),
+    }
+
+
+# ---- the rounds
+
+
+def wait_for_placement(arguments: argparse.Namespace, until: float) -> tuple[float, str]:
+    while True:
+        ns, placement = raw_line(arguments.cores)
+        if arguments.placement in ("any", placement) or time.monotonic() > until:
+            return ns, placement
+        time.sleep(0.2)
+
+
+def measure(peer: Peer, cell: Cell, arguments: argparse.Namespace, until: float) -> dict | None:
+    """A row, or None with a word on standard error."""
+    count = max(100, peer.counts[cell] // arguments.fraction)
+    where = f"{peer.name}, {cell[0]} of {cell[1]} bytes"
+    for _ in range(ATTEMPTS_MAX):
+        before, placement = wait_for_placement(arguments, until)
+        try:
+            value = peer.run(cell, count, arguments.cores)
+        except (Failed, ValueError, KeyError, IndexError) as error:
+            print(f"peers: {where}: {type(error).__name__}: {error}", file=sys.stderr)
+            continue
+        after, _ = raw_line(arguments.cores)
+        if abs(after - before) <= before / 4:
+            return {
+                "peer": peer.name,
+                "version": peer.version,
+                "settings": peer.settings,
+                "receives": peer.receives,
+                "metric": cell[0],
+                "size": cell[1],
+                "value": value,
+                "unit": UNITS[cell[0]],
+                "count": count,
+                "raw_before_ns": before,
+                "raw_after_ns": after,
+                "placement": placement_of((before + after) / 2),
+            }
+        moved = f"the raw line went from {before:.0f} to {after:.0f} ns"
+        print(f"peers: {where}: {moved}, and the run is thrown away", file=sys.stderr)
+    return None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--minutes", type=float, default=8, help="no round begins after these")
+    parser.add_argument(
+        "--placement",
+        default="near",
+        choices=["near", "shared", "far", "any"],
+        help="wait until the raw line tells of it",
+    )
+    parser.add_argument(
+        "--patience", type=float, default=120, help="seconds in all that are spent waiting for it"
+    )
+    parser.add_argument("--cores", default="0,1", help="of the initiator and of the responder")
+    parser.add_argument("--peer", action="append", help="only those whose name contains this")
+    parser.add_argument("--metric", action="append", choices=list(UNITS))
+    parser.add_argument(
+        "--fraction", type=int, default=1, help="the messages of each run are divided by this"
+    )
+    arguments = parser.parse_args()
+    arguments.cores = [int(core) for core in arguments.cores.split(",")]
+
+    chosen = [
+        peer
+        for peer in peers()
+        if not arguments.peer or any(part in peer.name for part in arguments.peer)
+    ]
+    here = machine()
+    begin = time.monotonic()
+    patience = arguments.patience
+    for round_number in itertools.count(1):
+        cells = [(peer, cell) for cell in CELLS for peer in chosen if cell in peer.counts]
+        for peer, cell in cells:
+            if arguments.metric and cell[0] not in arguments.metric:
+                continue
+            waited_from = time.monotonic()
+            row = measure(peer, cell, arguments, waited_from + patience)
+            if row:
+                print(json.dumps(row | {"round": round_number} | here), flush=True)
+                waited = time.monotonic() - waited_from - 5
+                patience -= max(0, waited)
+        minutes = (time.monotonic() - begin) / 60
+        print(f"peers: round {round_number} done after {minutes:.1f} minutes", file=sys.stderr)
+        if round_number >= arguments.rounds or minutes > arguments.minutes:
+            break
+
+
+if __name__ == "__main__":
+    main()

@@ -5,7 +5,8 @@
 mod support;
 
 use hamlyn::control::{Accept, Access, setup_shared_dir};
-use hamlyn::{LinkId, Node};
+use hamlyn::node::ApertureEvent;
+use hamlyn::{AccessError, Aperture, ApertureAccess, Event, LinkId, Node};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -71,6 +72,37 @@ fn serve(station: &mut Station, name: &str, access: Access) {
     station.node.serve(name, access, Accept::Automatic(greeting)).unwrap();
 }
 
+fn next_of(node: &mut Node) -> Option<(hamlyn::ApertureId, ApertureEvent)> {
+    std::iter::from_fn(|| node.next_event()).find_map(|event| match event {
+        Event::Aperture { aperture, what } => Some((aperture, what)),
+        _ => None,
+    })
+}
+
+/// The next aperture of the other side's.
+fn held(node: &mut Node) -> Aperture {
+    let mut found = None;
+    until_node(node, "an aperture is held", |node| {
+        if let Some((id, ApertureEvent::Held)) = next_of(node) {
+            found = Some(node.aperture(id).unwrap());
+        }
+        found.is_some()
+    });
+    found.unwrap()
+}
+
+fn use_aperture(aperture: &Aperture, access: ApertureAccess) {
+    let wanted = match access {
+        ApertureAccess::ReadWrite => Ok(()),
+        ApertureAccess::ReadOnly => Err(AccessError::ReadOnly),
+    };
+    assert_eq!(aperture.access(), access);
+    assert_eq!(aperture.write(0, b"used"), wanted);
+    let mut bytes = [1; 8];
+    aperture.read(8184, &mut bytes).unwrap();
+    assert_eq!(bytes, [0; 8]);
+}
+
 /// Not a test: what the other processes do.
 #[test]
 fn role() {
@@ -83,6 +115,27 @@ fn role() {
             let errors: Vec<_> = links.iter().filter_map(|l| l.as_ref().err()).collect();
             say(&if errors.is_empty() { "three".into() } else { format!("{errors:?}") });
             role.wait_for("end");
+        }
+        "apertures" => {
+            let mut node = Node::with_config(role.config()).unwrap();
+            let link = node.connect(&role.args[0], b"", LONG).unwrap();
+            for access in [ApertureAccess::ReadWrite, ApertureAccess::ReadOnly] {
+                let theirs = held(&mut node);
+                use_aperture(&theirs, access);
+                node.release_aperture(theirs.id()).unwrap();
+                let own = node.export(link, 8192, access).unwrap();
+                until_node(&mut node, "it is let go of", |node| {
+                    next_of(node).is_some_and(|event| event.1 == ApertureEvent::Released)
+                });
+                let mut word = [0; 4];
+                node.aperture_view(own).unwrap().read(0, &mut word).unwrap();
+                let wrote = access == ApertureAccess::ReadWrite;
+                assert_eq!(&word, if wrote { b"used" } else { &[0; 4] });
+                node.revoke_aperture(own).unwrap();
+            }
+            // The memory of the read-only one was made by a process of another user, of which this
+            // one may not ask who has it: it counts until this process ends.
+            say(&format!("{:?}", node.aperture_bytes()));
         }
         "serve" => {
             let mut station = Station::new(role.config(), BYTES, 1);
@@ -171,6 +224,25 @@ fn another_user_sends_and_receives_where_everybody_may_and_each_sees_who_the_oth
     }
     user.expect("Some(0) Some(0)");
     closed(&mut station.node, link);
+    user.end();
+}
+
+#[test]
+fn users_export_apertures_to_one_another() {
+    let Some((dir, exe)) = for_two_users("apertures") else { return };
+    let mut node = Node::with_config(dir.config()).unwrap();
+    node.serve("service", Access::Anyone, Accept::Automatic(vec![])).unwrap();
+    let mut user = other_user("apertures", &dir, &exe, "root@service", &[]);
+    let link = connected(&mut node);
+    for access in [ApertureAccess::ReadWrite, ApertureAccess::ReadOnly] {
+        let own = node.export(link, 8192, access).unwrap();
+        let theirs = held(&mut node);
+        use_aperture(&theirs, access);
+        node.release_aperture(theirs.id()).unwrap();
+        node.revoke_aperture(own).unwrap();
+    }
+    until("nothing is left of this one's", || node.aperture_bytes() == (0, 0));
+    user.expect("(8192, 8192)");
     user.end();
 }
 

@@ -204,8 +204,8 @@ macro_rules! pages {
             }
 
             /// Enters every page into this process's page table now, if the system can, so that
-            /// no first access to a page has to wait for that later (about half a microsecond
-            /// each). A revocation meanwhile waits until it is done.
+            /// no first access to a page has to wait for that later: a first copy of 64 KiB at a
+            /// time took 0.7 ms a MiB, every later one 0.025. A revocation meanwhile waits until it is done.
             pub fn populate(&$self) -> Result<(), AccessError> {
                 $pages.populate()
             }
@@ -393,7 +393,8 @@ impl Node {
     }
 
     /// Takes an aperture back, at once: the pages are given back, and what the holder still writes
-    /// is seen by nobody. Views of it answer [`AccessError::Revoked`].
+    /// is seen by nobody. Views of it answer [`AccessError::Revoked`]. Takes 0.05 ms a MiB, and
+    /// 0.3 above the caches (as measured for [`reclaim_aperture`](Self::reclaim_aperture)).
     pub fn revoke_aperture(&mut self, id: ApertureId) -> Result<(), NoSuchAperture> {
         self.check_fork().map_err(|Forked| NoSuchAperture::Gone(id))?;
         self.take_news();
@@ -406,9 +407,9 @@ impl Node {
     }
 
     /// Takes an aperture back, at once, and makes a message area of its bytes as they are: from
-    /// then on they stand still, and slots may name them. They are copied once, into fresh pages,
-    /// which takes about 0.35 ms a MiB (8 MiB at once; `cargo run --example aperture` says what it
-    /// takes here); views in other threads wait for that long. Refused, the aperture is as it was.
+    /// then on they stand still, and slots may name them. They are copied once, into fresh pages:
+    /// 0.3 ms for 1 MiB, and 0.9 to 1.3 ms a MiB for 8 and 64 MiB (medians of 7; two virtual cores,
+    /// both busy). Views in other threads wait for that long. Refused, the aperture is as it was.
     pub fn reclaim_aperture(&mut self, id: ApertureId) -> Result<AreaId, ReclaimError> {
         self.check_fork()?;
         let view = self.aperture_view(id)?;

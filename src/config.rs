@@ -360,6 +360,8 @@ settings! {
         "Most bytes of all message areas of this process together.";
     aperture_bytes_max: u64 = 1 << 34, "HAMLYN_APERTURE_BYTES_MAX", off_or(4096, 1 << 46),
         "Most bytes that this process exports as apertures, revoked read-only ones that their holder still has included; 0: none.";
+    aperture_user_bytes_max: u64 = 1 << 32, "HAMLYN_APERTURE_USER_BYTES_MAX", off_or(4096, 1 << 46),
+        "Most bytes that this process exports as apertures to holders of one user, revoked read-only ones that a holder still has included; 0: none.";
     aperture_link_bytes_max: u64 = 1 << 30, "HAMLYN_APERTURE_LINK_BYTES_MAX", off_or(4096, 1 << 46),
         "Most bytes that this process exports as apertures to the holder at the other end of one link; 0: none.";
     aperture_map_max: u64 = 1 << 30, "HAMLYN_APERTURE_MAP_MAX", off_or(4096, 1 << 46),

@@ -361,8 +361,9 @@ fn a_holder_that_does_not_let_go_of_a_read_only_one_costs_what_the_limit_says() 
     assert!(matches!(error, ExportError::Bytes { .. }));
     assert_eq!(
         error.to_string(),
-        "1048576 bytes beside the 2097152 exported, 2097152 of them revoked and still in the hands \
-         of their holders, exceed the limit of 2097152 (HAMLYN_APERTURE_BYTES_MAX)"
+        "1048576 bytes beside the 2097152 exported exceed the limit of 2097152 \
+         (HAMLYN_APERTURE_BYTES_MAX); 2097152 bytes are of revoked apertures that their holders \
+         still have"
     );
     for _ in 0..2 {
         peer.tell("revoked");

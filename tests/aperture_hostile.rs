@@ -8,7 +8,7 @@ mod control_help;
 use control_help::*;
 use hamlyn::control::hello::{ApertureWord, Frame, Hello, Offer, Purpose};
 use hamlyn::control::*;
-use hamlyn::os::aperture::{Ledger, Owned, Reservation, make_for_owner};
+use hamlyn::os::aperture::{Ledger, Limits, Owned, Reservation, make_for_owner};
 use hamlyn::os::memory::{self, Region, RegionLines, SEALS_READ_ONLY, SEALS_SIZE, region_bytes};
 use hamlyn::os::{socket, sys};
 use hamlyn::{AccessError, ApertureAccess, Config, Node};
@@ -19,6 +19,7 @@ use std::sync::Arc;
 const PAGE: u64 = 4096;
 const RW: ApertureAccess = ApertureAccess::ReadWrite;
 const RO: ApertureAccess = ApertureAccess::ReadOnly;
+const LIMITS: Limits = Limits { all: u64::MAX, user: u64::MAX };
 
 fn served(config: &Config) -> Control {
     let server = start(config, 1);
@@ -87,7 +88,7 @@ fn offer_of(access: ApertureAccess, bytes: u64) -> ApertureWord {
 }
 
 fn reserve(bytes: u64) -> Reservation {
-    Arc::new(Ledger::default()).reserve(bytes, u64::MAX).unwrap()
+    Arc::new(Ledger::default()).reserve(bytes, None, LIMITS).unwrap()
 }
 
 fn punch(file: &OwnedFd, from: u64, bytes: u64) -> rustix::io::Result<()> {
@@ -580,8 +581,9 @@ fn a_client_that_exports_maps_only_what_it_asked_for() {
         let dir = Dir::new("apowner");
         let (client, token, fd, _wake) = against_client(&dir, &dir.config());
         let ledger = Arc::new(Ledger::default());
-        let number =
-            client.request_aperture(token, RW, ledger.reserve(PAGE, PAGE).unwrap()).unwrap();
+        let number = client
+            .request_aperture(token, RW, ledger.reserve(PAGE, None, LIMITS).unwrap())
+            .unwrap();
         expect(&fd, number, request(RW, PAGE));
         say_with(&fd, number, offer_of(access, bytes), &files.iter().collect::<Vec<_>>());
         expect_violation(&client, &fd);

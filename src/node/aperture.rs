@@ -24,7 +24,9 @@
 use super::{Forked, LinkError, MemoryError, Node};
 use crate::control::{self, Reason};
 use crate::interface::{AreaId, LinkId};
-use crate::os::aperture::{AccessError, ApertureAccess, Ledger, Owned, PAGE_BYTES, Pages};
+use crate::os::aperture::{
+    AccessError, ApertureAccess, Exceeded, Ledger, Limits, Owned, PAGE_BYTES, Pages,
+};
 use std::collections::HashMap;
 use std::format;
 use std::io;
@@ -75,21 +77,29 @@ pub enum ExportError {
         /// The limit.
         limit: u64,
     },
-    /// More than this process may export.
+    /// More than this process may export, to all holders or to those of one user.
     #[error(
-        "{bytes} bytes beside the {used} exported, {orphans} of them revoked and still in the \
-             hands of their holders, exceed the limit of {limit} (HAMLYN_APERTURE_BYTES_MAX)"
+        "{bytes} bytes beside the {used} exported exceed the limit of {limit} ({variable}); \
+         {orphans} bytes are of revoked apertures that their holders still have"
     )]
     Bytes {
         /// Bytes asked for.
         bytes: u64,
-        /// Bytes exported.
+        /// Bytes exported, of those that the limit is about.
         used: u64,
-        /// Of these, in revoked read-only apertures whose holder has not let go.
+        /// Bytes in revoked read-only apertures, of all users, that their holders still have.
         orphans: u64,
         /// The limit.
         limit: u64,
+        /// Whose limit.
+        variable: &'static str,
     },
+    /// The holders of this user keep too many that were revoked.
+    #[error(
+        "{0} revoked apertures are still in the hands of this user's processes; no more are \
+             exported to them until they have let go"
+    )]
+    Orphans(usize),
     /// A node needs none to itself.
     #[error(
         "the link of a node to itself has no apertures: there is nobody to map its memory into"
@@ -321,9 +331,10 @@ impl Node {
         bytes: u64,
         access: ApertureAccess,
     ) -> Result<ApertureId, ExportError> {
-        let (token, is_client) = {
+        let (token, is_client, uid) = {
             let found = self.link(link)?;
-            (found.token.ok_or(ExportError::ToSelf)?, found.initiated_by_us)
+            let token = found.token.ok_or(ExportError::ToSelf)?;
+            (token, found.initiated_by_us, found.peer.uid)
         };
         if bytes == 0 || !bytes.is_multiple_of(PAGE_BYTES) {
             return Err(ExportError::Unaligned(bytes));
@@ -334,12 +345,16 @@ impl Node {
             return Err(ExportError::LinkBytes { bytes, used, limit });
         }
         let ledger = &self.apertures.ledger;
-        let limit = self.config.aperture_bytes_max;
-        let reservation = ledger.reserve(bytes, limit).map_err(|used| ExportError::Bytes {
-            bytes,
-            used,
-            orphans: ledger.orphan_bytes(),
-            limit,
+        let (all, user) = (self.config.aperture_bytes_max, self.config.aperture_user_bytes_max);
+        let reserved = ledger.reserve(bytes, uid, Limits { all, user });
+        let reservation = reserved.map_err(|exceeded| {
+            let (used, limit, variable) = match exceeded {
+                Exceeded::Orphans(count) => return ExportError::Orphans(count),
+                Exceeded::All(used) => (used, all, "HAMLYN_APERTURE_BYTES_MAX"),
+                Exceeded::User(used) => (used, user, "HAMLYN_APERTURE_USER_BYTES_MAX"),
+            };
+            let orphans = ledger.orphan_bytes();
+            ExportError::Bytes { bytes, used, orphans, limit, variable }
         })?;
         let control = self.control();
         let (number, owned) = if is_client {

@@ -23,6 +23,7 @@ use super::memory::{
 };
 use crate::link::cells::{self, Lines};
 use rustix::fs::{FallocateFlags, Mode, OFlags, SealFlags};
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -32,6 +33,10 @@ use std::vec::Vec;
 pub const PAGE_BYTES: u64 = 4096;
 /// Bytes that are copied before a revocation that waits gets its turn.
 pub const COPY_BYTES_MAX: usize = 1 << 20;
+
+/// Most revoked read-only apertures that the holders of one user may keep; beyond, nothing more is
+/// exported to them.
+pub const ORPHANS_PER_USER_MAX: usize = 256;
 
 /// What the holder of an aperture may do. Decided when it is exported, for good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -387,7 +392,46 @@ pub struct Ledger(Mutex<Rows>);
 struct Rows {
     /// Bytes of apertures and of orphans.
     bytes: u64,
+    /// The same, by the user of the holder; no row is 0.
+    users: HashMap<Option<u32>, u64>,
     orphans: Vec<Orphan>,
+}
+
+impl Rows {
+    fn of(&self, user: Option<u32>) -> u64 {
+        self.users.get(&user).copied().unwrap_or(0)
+    }
+
+    fn give_back(&mut self, user: Option<u32>, bytes: u64) {
+        self.bytes -= bytes;
+        if let Some(row) = self.users.get_mut(&user) {
+            *row -= bytes;
+            if *row == 0 {
+                self.users.remove(&user);
+            }
+        }
+    }
+}
+
+/// Bytes that may be exported.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// To all holders together.
+    pub all: u64,
+    /// To holders of one user.
+    pub user: u64,
+}
+
+/// A limit would be exceeded: how many bytes are in use already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exceeded {
+    /// By all holders together.
+    All(u64),
+    /// By holders of this user.
+    User(u64),
+    /// So many revoked apertures are still in the hands of this user's holders; each keeps a
+    /// descriptor here.
+    Orphans(usize),
 }
 
 /// Read-only memory that was revoked and that its holder may still have.
@@ -395,6 +439,7 @@ struct Rows {
 struct Orphan {
     file: OwnedFd,
     bytes: u64,
+    user: Option<u32>,
     counted: bool,
 }
 
@@ -403,15 +448,30 @@ impl Ledger {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets `bytes` aside, if no more than `limit` are then in use; else says how many are.
-    pub fn reserve(self: &Arc<Self>, bytes: u64, limit: u64) -> Result<Reservation, u64> {
+    /// Sets `bytes` aside for a holder of `user`, if the limits allow it.
+    pub fn reserve(
+        self: &Arc<Self>,
+        bytes: u64,
+        user: Option<u32>,
+        limits: Limits,
+    ) -> Result<Reservation, Exceeded> {
         self.settle();
         let mut rows = self.lock();
-        if bytes > limit.saturating_sub(rows.bytes) {
-            return Err(rows.bytes);
+        if bytes > limits.all.saturating_sub(rows.bytes) {
+            return Err(Exceeded::All(rows.bytes));
+        }
+        let used = rows.of(user);
+        if bytes > limits.user.saturating_sub(used) {
+            return Err(Exceeded::User(used));
+        }
+        let orphans = rows.orphans.iter().filter(|orphan| orphan.user == user).count();
+        if orphans >= ORPHANS_PER_USER_MAX {
+            return Err(Exceeded::Orphans(orphans));
         }
         rows.bytes += bytes;
-        Ok(Reservation { ledger: Arc::clone(self), bytes, counted: false })
+        *rows.users.entry(user).or_default() += bytes;
+        drop(rows);
+        Ok(Reservation { ledger: Arc::clone(self), bytes, user, counted: false })
     }
 
     /// Bytes exported, orphans included.
@@ -427,10 +487,14 @@ impl Ledger {
     /// Closes the orphans that nobody else has any more, which frees their memory.
     pub fn settle(&self) {
         let mut rows = self.lock();
-        let before: u64 = rows.orphans.iter().map(|orphan| orphan.bytes).sum();
-        rows.orphans.retain(|orphan| !orphan.counted || is_held_elsewhere(&orphan.file));
-        let after: u64 = rows.orphans.iter().map(|orphan| orphan.bytes).sum();
-        rows.bytes -= before - after;
+        let orphans = core::mem::take(&mut rows.orphans);
+        for orphan in orphans {
+            if orphan.counted && !is_held_elsewhere(&orphan.file) {
+                rows.give_back(orphan.user, orphan.bytes);
+            } else {
+                rows.orphans.push(orphan);
+            }
+        }
     }
 }
 
@@ -465,6 +529,8 @@ pub(super) fn can_tell() -> bool {
 pub struct Reservation {
     ledger: Arc<Ledger>,
     bytes: u64,
+    /// The holder's.
+    user: Option<u32>,
     /// The owner's description of the file is one that the kernel counts.
     counted: bool,
 }
@@ -482,15 +548,15 @@ impl Reservation {
 
     /// Stays in the account until nobody else has the file.
     fn orphan(mut self, file: OwnedFd) {
-        let bytes = core::mem::take(&mut self.bytes);
-        self.ledger.lock().orphans.push(Orphan { file, bytes, counted: self.counted });
+        let (bytes, user) = (core::mem::take(&mut self.bytes), self.user);
+        self.ledger.lock().orphans.push(Orphan { file, bytes, user, counted: self.counted });
         self.ledger.settle();
     }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.ledger.lock().bytes -= self.bytes;
+        self.ledger.lock().give_back(self.user, self.bytes);
     }
 }
 
@@ -500,10 +566,12 @@ mod tests {
     use std::vec;
 
     const BYTES: u64 = 3 * PAGE_BYTES;
+    const LIMITS: Limits = Limits { all: BYTES, user: BYTES };
 
     fn made(access: ApertureAccess) -> (Arc<Ledger>, Owned, OwnedFd) {
         let ledger = Arc::new(Ledger::default());
-        let (owned, file) = Owned::make(access, ledger.reserve(BYTES, BYTES).unwrap()).unwrap();
+        let (owned, file) =
+            Owned::make(access, ledger.reserve(BYTES, None, LIMITS).unwrap()).unwrap();
         (ledger, owned, file)
     }
 
@@ -569,7 +637,7 @@ mod tests {
         assert!(RegionLines::map_writable(reopen(&file, OFlags::RDWR).unwrap(), 4096).is_err());
         drop(owned);
         assert_eq!((ledger.bytes(), ledger.orphan_bytes()), (BYTES, BYTES));
-        assert!(ledger.reserve(PAGE_BYTES, BYTES).is_err());
+        assert!(ledger.reserve(PAGE_BYTES, None, LIMITS).is_err());
         // Neither the descriptor alone nor the mapping alone may be forgotten.
         drop(file);
         ledger.settle();
@@ -582,7 +650,7 @@ mod tests {
     #[test]
     fn an_owner_adopts_only_what_was_agreed() {
         let ledger = Arc::new(Ledger::default());
-        let reserve = || ledger.reserve(BYTES, BYTES).unwrap();
+        let reserve = || ledger.reserve(BYTES, None, LIMITS).unwrap();
         for access in [ApertureAccess::ReadWrite, ApertureAccess::ReadOnly] {
             let file = make_for_owner(BYTES, access).unwrap();
             let theirs = file.try_clone().unwrap();
@@ -616,6 +684,36 @@ mod tests {
             assert!(Owned::adopt(bad, access, reserve()).is_err());
             assert_eq!(ledger.bytes(), 0, "what was set aside is given back");
         }
+    }
+
+    #[test]
+    fn a_user_who_keeps_what_was_revoked_takes_nothing_from_another() {
+        let ledger = Arc::new(Ledger::default());
+        let limits = Limits { all: 4 * PAGE_BYTES, user: 2 * PAGE_BYTES };
+        let reserve = |pages, user| ledger.reserve(pages * PAGE_BYTES, user, limits);
+        let own = reserve(2, Some(7)).unwrap();
+        let (owned, kept) = Owned::make(ApertureAccess::ReadOnly, own).unwrap();
+        drop(owned);
+        assert_eq!(reserve(1, Some(7)).unwrap_err(), Exceeded::User(2 * PAGE_BYTES));
+        let other = reserve(2, Some(8)).unwrap();
+        assert_eq!(reserve(1, None).unwrap_err(), Exceeded::All(4 * PAGE_BYTES));
+        drop(other);
+        let unknown = reserve(2, None).unwrap();
+        drop((kept, unknown));
+        reserve(2, Some(7)).unwrap();
+        // Nor do many small ones take all descriptors.
+        let limits = Limits { all: u64::MAX, user: u64::MAX };
+        let mut kept = Vec::new();
+        for _ in 0..ORPHANS_PER_USER_MAX {
+            let one = ledger.reserve(PAGE_BYTES, Some(7), limits).unwrap();
+            kept.push(Owned::make(ApertureAccess::ReadOnly, one).unwrap().1);
+        }
+        let error = ledger.reserve(PAGE_BYTES, Some(7), limits).unwrap_err();
+        assert_eq!(error, Exceeded::Orphans(ORPHANS_PER_USER_MAX));
+        drop(ledger.reserve(PAGE_BYTES, Some(8), limits).unwrap());
+        kept.clear();
+        drop(ledger.reserve(PAGE_BYTES, Some(7), limits).unwrap());
+        assert_eq!((ledger.bytes(), ledger.lock().users.len()), (0, 0));
     }
 
     #[test]

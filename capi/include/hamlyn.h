@@ -188,6 +188,13 @@ typedef enum {
     H_KIND_GROUP = 5,
 } h_kind;
 
+/// Receives datagrams, one at a time. It is ready when it is made, not ready after each datagram,
+/// and ready again after h_datagram_ready; what is sent while it is not ready is lost.
+typedef struct h_datagram_receiver_t h_datagram_receiver_t;
+
+/// Sends datagrams.
+typedef struct h_datagram_sender_t h_datagram_sender_t;
+
 /// What one process has of Hamlyn: its interface, links, names and waiting. Any number of threads
 /// may use it. A process needs one, and may have several.
 ///
@@ -342,6 +349,11 @@ typedef struct {
     uint8_t bytes[H_SEED_BYTES_MAX];
 } h_seed_t;
 
+/// Decides whether a process may grow a sender of a receiver: true lets it in. It runs in whichever
+/// thread polls, must not wait, and must not call the library. `context` is what it was set with,
+/// and must stay until the receiver is freed or another is set.
+typedef bool (*h_admission_t)(void *context, const h_peer_t *peer);
+
 /// A write has arrived.
 typedef struct {
     /// What its sender gave.
@@ -349,6 +361,18 @@ typedef struct {
     /// The link that it came over.
     h_link_t link;
 } h_tag_t;
+
+/// A datagram has arrived.
+typedef struct {
+    /// Where its bytes begin in the receiver's area.
+    size_t offset;
+    /// How many they are.
+    size_t length;
+    /// Whether its sender wants an answer: see h_datagram_reply.
+    bool wants_reply;
+    /// The link that it came over.
+    h_link_t link;
+} h_datagram_t;
 
 #ifdef __cplusplus
 extern "C" {
@@ -796,6 +820,12 @@ h_status h_tagged_receiver_serve(h_tagged_receiver_t *receiver,
                                  uint32_t access,
                                  uint32_t group);
 
+/// Asks `admit` about each process that wants to grow a sender; null: all who may connect are let
+/// in again. See h_admission_t.
+h_status h_tagged_receiver_set_admission(h_tagged_receiver_t *receiver,
+                                         h_admission_t admit,
+                                         void *context);
+
 /// The next tag, in the order of arrival, waiting at most `timeout_ns`. The data that belongs to it
 /// lies in the area by then.
 ///
@@ -889,6 +919,148 @@ h_status h_tagged_sender_close(h_tagged_sender_t *sender, int64_t timeout_ns);
 /// Frees a sender without waiting. Null is allowed. What is still
 /// queued may be lost.
 void h_tagged_sender_free(h_tagged_sender_t *sender);
+
+/// Makes a receiver with an area of `bytes` zero bytes, which is ready. To be freed with
+/// h_datagram_receiver_close or h_datagram_receiver_free.
+///
+/// Errors: H_LIMIT, no memory of that size.
+h_status h_datagram_receiver_new(h_node_t *node, size_t bytes, h_datagram_receiver_t **receiver);
+
+/// A seed from which a sender can be grown, by any process that may connect; each call makes
+/// another.
+///
+/// Errors: H_SYSTEM, the service for seeds cannot be offered.
+h_status h_datagram_receiver_seed(h_datagram_receiver_t *receiver, h_seed_t *seed);
+
+/// Lets senders find this receiver by name. `access` is an h_access; `group` is used for
+/// H_ACCESS_GROUP only.
+///
+/// Errors: H_INVALID, no name of a service; H_IN_USE; H_REFUSED; H_SYSTEM. No name was taken.
+h_status h_datagram_receiver_serve(h_datagram_receiver_t *receiver,
+                                   const char *name,
+                                   uint32_t access,
+                                   uint32_t group);
+
+/// Asks `admit` about each process that wants to grow a sender; null: all who may connect are let
+/// in again. See h_admission_t.
+h_status h_datagram_receiver_set_admission(h_datagram_receiver_t *receiver,
+                                           h_admission_t admit,
+                                           void *context);
+
+/// The next datagram, waiting at most `timeout_ns`. After it the receiver is not ready, and the
+/// datagram's bytes stand still, until h_datagram_ready.
+///
+/// Errors: H_NOTHING, none is there and the time limit was 0; H_TIMED_OUT; H_MISBEHAVED, a sender
+/// broke the rules and was sent away; nothing was received, and the receiver is ready; H_FORKED;
+/// H_SYSTEM.
+h_status h_datagram_receive(h_datagram_receiver_t *receiver,
+                            int64_t timeout_ns,
+                            h_datagram_t *datagram);
+
+/// Copies the bytes of the datagram that was received last to `buffer`; `length`, which may be
+/// null, gets how many they are.
+///
+/// Errors: H_TOO_LONG, `length` is written; H_STATE, none was received; H_INVALID, the receiver was
+/// made ready since.
+h_status h_datagram_read(h_datagram_receiver_t *receiver,
+                         void *buffer,
+                         size_t capacity,
+                         size_t *length);
+
+/// Where the bytes of the datagram that was received last are, and how many; `length` may be null.
+/// They stand still until h_datagram_ready, or until the receiver is freed.
+///
+/// Errors: as h_datagram_read.
+h_status h_datagram_data(h_datagram_receiver_t *receiver, const void **data, size_t *length);
+
+/// Answers the datagram that was received last, with the ticket that came with it, over the link
+/// over which it came. Waits at most `timeout_ns` for room. Whether the other side was ready is
+/// not known.
+///
+/// Errors: H_STATE, none was received, or it wants no answer; H_TOO_LONG; H_CLOSED, H_DIED, its
+/// sender is gone; H_FULL, H_TIMED_OUT, nothing was sent; H_CUT_OFF.
+h_status h_datagram_reply(h_datagram_receiver_t *receiver,
+                          const void *data,
+                          size_t length,
+                          int64_t timeout_ns);
+
+/// Takes datagrams again: the bytes of the one before may change from now on. The tickets that are
+/// out are good again.
+h_status h_datagram_ready(h_datagram_receiver_t *receiver);
+
+/// h_datagram_ready with a new key: every ticket that is out is worthless from now on, and whoever
+/// shall send needs a new one, or grows another sender. A datagram that was not received is lost.
+h_status h_datagram_ready_anew(h_datagram_receiver_t *receiver);
+
+/// The right to send one datagram to this receiver whenever it is ready; to be given along with a
+/// datagram, for the answer.
+h_status h_datagram_reply_ticket(h_datagram_receiver_t *receiver, h_ticket_t *ticket);
+
+/// Closes a receiver: what the node has queued leaves first, for at most `timeout_ns`.
+/// Then it is freed, whatever is returned.
+///
+/// Errors: H_TIMED_OUT, messages did not leave; H_FORKED.
+h_status h_datagram_receiver_close(h_datagram_receiver_t *receiver, int64_t timeout_ns);
+
+/// Frees a receiver without waiting. Null is allowed.
+/// Its senders are told goodbye; its seeds and names are worthless; the area's memory goes.
+void h_datagram_receiver_free(h_datagram_receiver_t *receiver);
+
+/// Grows a sender from a seed, waiting at most `timeout_ns` for the receiver's answer. To be freed
+/// with h_datagram_sender_close or h_datagram_sender_free.
+///
+/// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or forged, or
+/// the receiver takes no more; H_NOT_FOUND, its process is gone; H_TIMED_OUT; H_LIMIT. Nothing is left
+/// of the attempt.
+h_status h_datagram_sender_grow(h_node_t *node,
+                                const h_seed_t *seed,
+                                int64_t timeout_ns,
+                                h_datagram_sender_t **sender);
+
+/// Grows a sender of what is served as "[user@]name"; otherwise as h_datagram_sender_grow.
+h_status h_datagram_sender_connect(h_node_t *node,
+                                   const char *name,
+                                   int64_t timeout_ns,
+                                   h_datagram_sender_t **sender);
+
+/// Sends `length` bytes of `data` to the receiver's area at `offset`, and with them a ticket for
+/// the answer, from h_datagram_reply_ticket of a receiver of the same node, or null. Waits at most
+/// `timeout_ns` for room. Whether the receiver was ready is not known.
+///
+/// Errors, nothing was sent: H_TOO_LONG; H_INVALID, outside the area, or a ticket of another node;
+/// H_FULL, the time limit was 0; H_TIMED_OUT; H_CLOSED, H_DIED, the receiver is gone. H_CUT_OFF: part was sent, and the rest
+/// leaves first in the next call.
+h_status h_datagram_send(h_datagram_sender_t *sender,
+                         uint64_t offset,
+                         const void *data,
+                         size_t length,
+                         const h_ticket_t *reply,
+                         int64_t timeout_ns);
+
+/// The bytes of the receiver's area.
+h_status h_datagram_capacity(h_datagram_sender_t *sender, uint64_t *bytes);
+
+/// Who is at the other end, as the kernel says.
+h_status h_datagram_sender_peer(h_datagram_sender_t *sender, h_peer_t *peer);
+
+/// Which path is taken, and why: a text, copied to `buffer` with a zero byte behind it; `length`,
+/// which may be null, gets the bytes before that.
+///
+/// Errors: H_TOO_LONG, `length` is written.
+h_status h_datagram_sender_explain(h_datagram_sender_t *sender,
+                                   char *buffer,
+                                   size_t capacity,
+                                   size_t *length);
+
+/// Closes a sender: what was sent leaves first, for at most `timeout_ns`.
+/// Then it is freed, whatever is returned.
+///
+/// Errors: H_TIMED_OUT, messages did not leave; H_FORKED.
+h_status h_datagram_sender_close(h_datagram_sender_t *sender, int64_t timeout_ns);
+
+/// Frees a sender without waiting. Null is allowed. What is still
+/// queued may be lost.
+void h_datagram_sender_free(h_datagram_sender_t *sender);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -6,9 +6,12 @@
 //! another thread in a call waits for it, within its own time limit.
 
 use crate::boundary::{Done, Failure, get, h_status, h_status::*, limit};
+use crate::links::{h_admission_t, h_peer_t};
 use crate::node::h_node_t;
+use core::ffi::c_void;
+use hamlyn::Peer;
 use hamlyn::os::memory::ForkGuard;
-use hamlyn::protocol::Manager;
+use hamlyn::protocol::{Manager, ReceiveError, SendFailure};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -136,6 +139,33 @@ pub unsafe fn close<H: Handle>(handle: *mut H, name: &str, timeout_ns: i64) -> D
     }
 }
 
+/// What a C program gives along with a function.
+struct Context(*mut c_void);
+
+// SAFETY: it is handed back to the C program's own function and not looked at here; that function
+// is documented to run in whichever thread polls.
+unsafe impl Send for Context {}
+
+/// A C program's decision about who may grow a sender.
+pub fn admission(
+    admit: h_admission_t,
+    context: *mut c_void,
+) -> impl FnMut(&Peer) -> Result<(), String> + Send + 'static {
+    let context = Context(context);
+    move |peer| {
+        // All of it, and not just the pointer inside, is what the closure holds.
+        let context = &context;
+        let Some(admit) = admit else { return Ok(()) };
+        let peer = h_peer_t::from(peer);
+        // SAFETY: the C program promised that the function and its context are there until the
+        // receiver is freed.
+        match unsafe { admit(context.0, &peer) } {
+            true => Ok(()),
+            false => Err("the receiver's owner does not let this process in".into()),
+        }
+    }
+}
+
 /// Calls `turn` with the node's lock until it says something other than "not now", or until the
 /// time is over; other threads work between the turns.
 pub fn repeat<T>(
@@ -175,4 +205,20 @@ pub fn nothing() -> Failure {
 
 pub fn full() -> Failure {
     Failure::new(H_FULL, "there is no room now; nothing was sent")
+}
+
+/// What a send came to: a time limit of 0 that is over means that there was no room.
+pub fn sent<T>(result: Result<T, SendFailure>, timeout_ns: i64) -> Done<T> {
+    match result {
+        Err(SendFailure::TimedOut) if timeout_ns == 0 => Err(full()),
+        other => Ok(other?),
+    }
+}
+
+/// What a receive came to: a time limit of 0 that is over means that nothing was there.
+pub fn received<T>(result: Result<T, ReceiveError>, timeout_ns: i64) -> Done<T> {
+    match result {
+        Err(ReceiveError::TimedOut) if timeout_ns == 0 => Err(nothing()),
+        other => Ok(other?),
+    }
 }

@@ -18,6 +18,7 @@
 #![allow(unsafe_op_in_unsafe_fn)]
 
 mod boundary;
+mod datagram;
 mod endpoint;
 mod errors;
 mod links;
@@ -29,6 +30,7 @@ mod tagged;
 mod tickets;
 
 pub use boundary::{H_FOREVER, h_error_message, h_status, h_status_name};
+pub use datagram::*;
 pub use links::*;
 pub use memory::*;
 pub use messages::*;

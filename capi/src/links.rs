@@ -210,6 +210,12 @@ impl From<&Peer> for h_peer_t {
     }
 }
 
+/// Decides whether a process may grow a sender of a receiver: true lets it in. It runs in whichever
+/// thread polls, must not wait, and must not call the library. `context` is what it was set with,
+/// and must stay until the receiver is freed or another is set.
+pub type h_admission_t =
+    Option<unsafe extern "C" fn(context: *mut c_void, peer: *const h_peer_t) -> bool>;
+
 /// Who is at the other end of a link; also of the links that ended last.
 ///
 /// Errors: H_NO_SUCH.

@@ -4,12 +4,12 @@ use crate::boundary::{
     Copied, bytes, copy_from, elements_out, get, guard, h_status, h_status::*, limit, out,
     out_or_null, put, text,
 };
-use crate::endpoint::{Exclusive, close, free, full, give, handles, nothing};
-use crate::links::{access_of, h_link_t, h_peer_t};
+use crate::endpoint::{Exclusive, admission, close, free, full, give, handles, nothing, received};
+use crate::links::{access_of, h_admission_t, h_link_t, h_peer_t};
 use crate::node::h_node_t;
 use crate::seeds::h_seed_t;
 use core::ffi::{c_char, c_void};
-use hamlyn::protocol::{ReceiveError, Tag, TaggedConfig, TaggedReceiver, TaggedSender};
+use hamlyn::protocol::{Tag, TaggedConfig, TaggedReceiver, TaggedSender};
 
 /// Memory that a number of senders write into, each write announced by a tag.
 pub struct h_tagged_receiver_t(Exclusive<TaggedReceiver>);
@@ -98,6 +98,20 @@ pub unsafe extern "C" fn h_tagged_receiver_serve(
     })
 }
 
+/// Asks `admit` about each process that wants to grow a sender; null: all who may connect are let
+/// in again. See h_admission_t.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_tagged_receiver_set_admission(
+    receiver: *mut h_tagged_receiver_t,
+    admit: h_admission_t,
+    context: *mut c_void,
+) -> h_status {
+    guard(|| {
+        get(receiver, "receiver")?.0.lock()?.set_admission(admission(admit, context));
+        Ok(())
+    })
+}
+
 /// The next tag, in the order of arrival, waiting at most `timeout_ns`. The data that belongs to it
 /// lies in the area by then.
 ///
@@ -134,11 +148,8 @@ pub unsafe extern "C" fn h_tagged_get_specific_tag(
     guard(|| {
         let (receiver, place) = (get(receiver, "receiver")?, out(tag, "tag")?);
         let (mut receiver, left) = receiver.0.enter(timeout_ns, H_NOTHING)?;
-        match receiver.get_specific_tag(wanted, left) {
-            Ok(tag) => place.write(tag.into()),
-            Err(ReceiveError::TimedOut) if timeout_ns == 0 => return Err(nothing()),
-            Err(e) => return Err(e.into()),
-        };
+        let tag = received(receiver.get_specific_tag(wanted, left), timeout_ns)?;
+        place.write(tag.into());
         Ok(())
     })
 }

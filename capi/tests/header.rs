@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 /// In the order in which a reader of the header meets them.
 const SOURCES: &[&str] =
-    &["boundary", "node", "memory", "tickets", "links", "messages", "seeds", "tagged"];
+    &["boundary", "node", "memory", "tickets", "links", "messages", "seeds", "tagged", "datagram"];
 
 fn the_header_is_that_of_the_source() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

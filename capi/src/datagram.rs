@@ -1,0 +1,402 @@
+//! Datagrams: one at a time, into a receiver that is ready or not (Hamlyn 3.3).
+
+use crate::boundary::{
+    Copied, Done, Failure, bytes, get, guard, h_status, h_status::*, limit, out, out_or_null, put,
+    text,
+};
+use crate::endpoint::{Exclusive, admission, close, free, give, handles, nothing, sent};
+use crate::links::{access_of, h_admission_t, h_link_t, h_peer_t};
+use crate::node::h_node_t;
+use crate::seeds::h_seed_t;
+use crate::tickets::h_ticket_t;
+use core::ffi::{c_char, c_void};
+use hamlyn::protocol::{Datagram, DatagramReceiver, DatagramSender};
+
+/// Receives datagrams, one at a time. It is ready when it is made, not ready after each datagram,
+/// and ready again after h_datagram_ready; what is sent while it is not ready is lost.
+pub struct h_datagram_receiver_t(Exclusive<Receiver>);
+
+struct Receiver {
+    inner: DatagramReceiver,
+    last: Option<Datagram>,
+}
+
+impl Receiver {
+    fn last(&self) -> Done<&Datagram> {
+        let none = || Failure::new(H_STATE, "no datagram has been received");
+        self.last.as_ref().ok_or_else(none)
+    }
+}
+
+impl core::ops::Deref for Receiver {
+    type Target = DatagramReceiver;
+    fn deref(&self) -> &DatagramReceiver {
+        &self.inner
+    }
+}
+
+/// Sends datagrams.
+pub struct h_datagram_sender_t(Exclusive<DatagramSender>);
+
+handles!(h_datagram_receiver_t, h_datagram_sender_t);
+
+/// A datagram has arrived.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct h_datagram_t {
+    /// Where its bytes begin in the receiver's area.
+    pub offset: usize,
+    /// How many they are.
+    pub length: usize,
+    /// Whether its sender wants an answer: see h_datagram_reply.
+    pub wants_reply: bool,
+    /// The link that it came over.
+    pub link: h_link_t,
+}
+
+impl From<&Datagram> for h_datagram_t {
+    fn from(datagram: &Datagram) -> Self {
+        Self {
+            offset: datagram.offset,
+            length: datagram.length,
+            wants_reply: datagram.reply.is_some(),
+            link: datagram.link.into(),
+        }
+    }
+}
+
+/// Makes a receiver with an area of `bytes` zero bytes, which is ready. To be freed with
+/// h_datagram_receiver_close or h_datagram_receiver_free.
+///
+/// Errors: H_LIMIT, no memory of that size.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_datagram_receiver_new(
+    node: *mut h_node_t,
+    bytes: usize,
+    receiver: *mut *mut h_datagram_receiver_t,
+) -> h_status {
+    guard(|| {
+        let (node, place) = (get(node, "node")?, out(receiver, "receiver")?);
+        let inner = DatagramReceiver::new(node.manager()?, bytes)?;
+        let made = Exclusive::new(node, Receiver { inner, last: None })?;
+        place.write(give(h_datagram_receiver_t(made)));
+        Ok(())
+    })
+}
+
+/// A seed from which a sender can be grown, by any process that may connect; each call makes
+/// another.
+///
+/// Errors: H_SYSTEM, the service for seeds cannot be offered.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_datagram_receiver_seed(
+    receiver: *mut h_datagram_receiver_t,
+    seed: *mut h_seed_t,
+) -> h_status {
+    guard(|| {
+        let receiver = get(receiver, "receiver")?;
+        let seed = out(seed, "seed")?;
+        seed.write(receiver.0.lock()?.seed()?.into());
+        Ok(())
+    })
+}
+
+/// Lets senders find this receiver by name. `access` is an h_access; `group` is used for
+/// H_ACCESS_GROUP only.
+///
+/// Errors: H_INVALID, no name of a service; H_IN_USE; H_REFUSED; H_SYSTEM. No name was taken.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_datagram_receiver_serve(
+    receiver: *mut h_datagram_receiver_t,
+    name: *const c_char,
+    access: u32,
+    group: u32,
+) -> h_status {
+    guard(|| {
+        let receiver = get(receiver, "receiver")?;
+        let (name, access) = (text(name, "name")?, access_of(access, group)?);
+        Ok(receiver.0.lock()?.serve(name, access)?)
+    })
+}
+
+/// Asks `admit` about each process that wants to grow a sender; null: all who may connect are let
+/// in again. See h_admission_t.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_datagram_receiver_set_admission(
+    receiver: *mut h_datagram_receiver_t,
+    admit: h_admission_t,
+    context: *mut c_void,
+) -> h_status {
+    guard(|| {
+        get(receiver, "receiver")?.0.lock()?.set_admission(admission(admit, context));
+        Ok(())
+    })
+}
+
+/// The next datagram, waiting at most `timeout_ns`. After it the receiver is not ready, and the
+/// datagram's bytes stand still, until h_datagram_ready.
+///
+/// Errors: H_NOTHING, none is there and the time limit was 0; H_TIMED_OUT; H_MISBEHAVED, a sender
+/// broke the rules and was sent away; nothing was received, and the receiver is ready; H_FORKED;
+/// H_SYSTEM.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_datagram_receive(
+    receiver: *mut h_datagram_receiver_t,
+    timeout_ns: i64,
+    datagram: *mut h_datagram_t,
+) -> h_status {
+    guard(|| {
+        let (receiver, place) = (get(receiver, "receiver")?, out(datagram, "datagram")?);
+        let (mut receiver, left) = receiver.0.enter(timeout_ns, H_NOTHING)?;
+        let datagram = match timeout_ns {
+            0 => receiver.inner.try_receive()?.ok_or_else(nothing)?,
+            _ => receiver.inner.receive(left)?,
+        };
+        place.write((&datagram).into());
+        receiver.last = Some(datagram);
+        Ok(())
+    })
+}
+
+/// Copies the bytes of the datagram that was received last to `buffer`; `length`, which may be
+/// null, gets how many they are.
+///
+/// Errors: H_TOO_LONG, `length` is written; H_STATE, none was received; H_INVALID, the receiver was
+/// made ready since.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_datagram_read(
+    receiver: *mut h_datagram_receiver_t,
+    buffer: *mut c_void,
+    capacity: usize,
+    length: *mut usize,
+) -> h_status {
+    guard(|| {
+        let receiver = get(receiver, "receiver")?;
+        let copied = Copied::new(buffer, capacity, length)?;
+        let receiver = receiver.0.lock()?;
+        receiver.with_bytes(receiver.last()?, |bytes| copied.put(bytes))?
+    })
+}
+
+/// Where the bytes of the datagram that was received last are, and how many; `length` may be null.
+/// They stand still until h_datagram_ready, or until the receiver is freed.
+///
+/// Errors: as h_datagram_read.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_datagram_data(
+    receiver: *mut h_datagram_receiver_t,
+    data: *mut *const c_void,
+    length: *mut usize,
+) -> h_status {
+    guard(|| {
+        let (receiver, data) = (get(receiver, "receiver")?, out(data, "data")?);
+        let length = out_or_null(length, "length")?;
+        let receiver = receiver.0.lock()?;
+        let (address, bytes) =
+            receiver.with_bytes(receiver.last()?, |bytes| (bytes.as_ptr(), bytes.len()))?;
+        data.write(address.cast());
+        put(length, bytes);
+        Ok(())
+    })
+}
+
+/// Answers the datagram that was received last, with the ticket that came with it, over the link
+/// over which it came. Waits at most `timeout_ns` for room. Whether the other side was ready is
+/// not known.
+///
+/// Errors: H_STATE, none was received, or it wants no answer; H_TOO_LONG; H_CLOSED, H_DIED, its
+/// sender is gone; H_FULL, H_TIMED_OUT, nothing was sent; H_CUT_OFF.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_datagram_reply(
+    receiver: *mut h_datagram_receiver_t,
+    data: *const c_void,
+    length: usize,
+    timeout_ns: i64,
+) -> h_status {
+    guard(|| {
+        let receiver = get(receiver, "receiver")?;
+        let data = bytes(data, length, "data")?;
+        let (mut receiver, left) = receiver.0.enter(timeout_ns, H_FULL)?;
+        let last = *receiver.last()?;
+        sent(receiver.inner.reply(&last, data, left), timeout_ns)
+    })
+}
+
+/// Takes datagrams again: the bytes of the one before may change from now on. The tickets that are
+/// out are good again.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_datagram_ready(receiver: *mut h_datagram_receiver_t) -> h_status {
+    guard(|| Ok(get(receiver, "receiver")?.0.lock()?.inner.ready()?))
+}
+
+/// h_datagram_ready with a new key: every ticket that is out is worthless from now on, and whoever
+/// shall send needs a new one, or grows another sender. A datagram that was not received is lost.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_datagram_ready_anew(receiver: *mut h_datagram_receiver_t) -> h_status {
+    guard(|| Ok(get(receiver, "receiver")?.0.lock()?.inner.ready_anew()?))
+}
+
+/// The right to send one datagram to this receiver whenever it is ready; to be given along with a
+/// datagram, for the answer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_datagram_reply_ticket(
+    receiver: *mut h_datagram_receiver_t,
+    ticket: *mut h_ticket_t,
+) -> h_status {
+    guard(|| {
+        let (receiver, ticket) = (get(receiver, "receiver")?, out(ticket, "ticket")?);
+        ticket.write(receiver.0.lock()?.reply_ticket().into());
+        Ok(())
+    })
+}
+
+/// Closes a receiver: what the node has queued leaves first, for at most `timeout_ns`.
+/// Then it is freed, whatever is returned.
+///
+/// Errors: H_TIMED_OUT, messages did not leave; H_FORKED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_datagram_receiver_close(
+    receiver: *mut h_datagram_receiver_t,
+    timeout_ns: i64,
+) -> h_status {
+    guard(|| close(receiver, "receiver", timeout_ns))
+}
+
+/// Frees a receiver without waiting. Null is allowed.
+/// Its senders are told goodbye; its seeds and names are worthless; the area's memory goes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_datagram_receiver_free(receiver: *mut h_datagram_receiver_t) {
+    guard(|| free(receiver, "receiver"));
+}
+
+/// Grows a sender from a seed, waiting at most `timeout_ns` for the receiver's answer. To be freed
+/// with h_datagram_sender_close or h_datagram_sender_free.
+///
+/// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or forged, or
+/// the receiver takes no more; H_NOT_FOUND, its process is gone; H_TIMED_OUT; H_LIMIT. Nothing is left
+/// of the attempt.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_datagram_sender_grow(
+    node: *mut h_node_t,
+    seed: *const h_seed_t,
+    timeout_ns: i64,
+    sender: *mut *mut h_datagram_sender_t,
+) -> h_status {
+    guard(|| {
+        let (node, place) = (get(node, "node")?, out(sender, "sender")?);
+        let seed = get(seed, "seed")?.read()?;
+        let grown = DatagramSender::grow(node.manager()?, &seed, limit(timeout_ns))?;
+        place.write(give(h_datagram_sender_t(Exclusive::new(node, grown)?)));
+        Ok(())
+    })
+}
+
+/// Grows a sender of what is served as "[user@]name"; otherwise as h_datagram_sender_grow.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_datagram_sender_connect(
+    node: *mut h_node_t,
+    name: *const c_char,
+    timeout_ns: i64,
+    sender: *mut *mut h_datagram_sender_t,
+) -> h_status {
+    guard(|| {
+        let (node, place) = (get(node, "node")?, out(sender, "sender")?);
+        let name = text(name, "name")?;
+        let grown = DatagramSender::connect(node.manager()?, name, limit(timeout_ns))?;
+        place.write(give(h_datagram_sender_t(Exclusive::new(node, grown)?)));
+        Ok(())
+    })
+}
+
+/// Sends `length` bytes of `data` to the receiver's area at `offset`, and with them a ticket for
+/// the answer, from h_datagram_reply_ticket of a receiver of the same node, or null. Waits at most
+/// `timeout_ns` for room. Whether the receiver was ready is not known.
+///
+/// Errors, nothing was sent: H_TOO_LONG; H_INVALID, outside the area, or a ticket of another node;
+/// H_FULL, the time limit was 0; H_TIMED_OUT; H_CLOSED, H_DIED, the receiver is gone. H_CUT_OFF: part was sent, and the rest
+/// leaves first in the next call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_datagram_send(
+    sender: *mut h_datagram_sender_t,
+    offset: u64,
+    data: *const c_void,
+    length: usize,
+    reply: *const h_ticket_t,
+    timeout_ns: i64,
+) -> h_status {
+    guard(|| {
+        let sender = get(sender, "sender")?;
+        let data = bytes(data, length, "data")?;
+        let reply = match reply.is_null() {
+            true => None,
+            false => Some(get(reply, "reply")?.read()?),
+        };
+        let (mut sender, left) = sender.0.enter(timeout_ns, H_FULL)?;
+        sent(sender.send(data, offset, reply.as_ref(), left), timeout_ns)
+    })
+}
+
+/// The bytes of the receiver's area.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_datagram_capacity(
+    sender: *mut h_datagram_sender_t,
+    bytes: *mut u64,
+) -> h_status {
+    guard(|| {
+        let (sender, bytes) = (get(sender, "sender")?, out(bytes, "bytes")?);
+        bytes.write(sender.0.lock()?.capacity());
+        Ok(())
+    })
+}
+
+/// Who is at the other end, as the kernel says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_datagram_sender_peer(
+    sender: *mut h_datagram_sender_t,
+    peer: *mut h_peer_t,
+) -> h_status {
+    guard(|| {
+        let sender = get(sender, "sender")?;
+        let peer = out(peer, "peer")?;
+        peer.write(sender.0.lock()?.connection().peer().into());
+        Ok(())
+    })
+}
+
+/// Which path is taken, and why: a text, copied to `buffer` with a zero byte behind it; `length`,
+/// which may be null, gets the bytes before that.
+///
+/// Errors: H_TOO_LONG, `length` is written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_datagram_sender_explain(
+    sender: *mut h_datagram_sender_t,
+    buffer: *mut c_char,
+    capacity: usize,
+    length: *mut usize,
+) -> h_status {
+    guard(|| {
+        let sender = get(sender, "sender")?;
+        let copied = Copied::new(buffer.cast(), capacity, length)?;
+        let text = sender.0.lock()?.explain();
+        copied.put_text(&text)
+    })
+}
+
+/// Closes a sender: what was sent leaves first, for at most `timeout_ns`.
+/// Then it is freed, whatever is returned.
+///
+/// Errors: H_TIMED_OUT, messages did not leave; H_FORKED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_datagram_sender_close(
+    sender: *mut h_datagram_sender_t,
+    timeout_ns: i64,
+) -> h_status {
+    guard(|| close(sender, "sender", timeout_ns))
+}
+
+/// Frees a sender without waiting. Null is allowed. What is still
+/// queued may be lost.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_datagram_sender_free(sender: *mut h_datagram_sender_t) {
+    guard(|| free(sender, "sender"));
+}

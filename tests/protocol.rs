@@ -2,8 +2,8 @@
 #![cfg(all(feature = "os", not(miri)))]
 
 use hamlyn::protocol::{
-    EndPoint, GrowError, Manager, ReceiveError, Seed, SendFailure, TaggedConfig, TaggedReceiver,
-    TaggedSender,
+    CallError, Client, ClientConfig, EndPoint, GrowError, Manager, ReceiveError, Seed, SendFailure,
+    Server, ServerConfig, TaggedConfig, TaggedReceiver, TaggedSender,
 };
 use hamlyn::{Access, Config};
 use std::path::PathBuf;
@@ -251,4 +251,197 @@ fn a_sender_learns_that_its_receiver_is_gone() {
     };
     assert!(matches!(error, SendFailure::Ended(_)), "{error}");
     assert!(sender.connection().ended().is_some());
+}
+
+// ---- request and reply
+
+fn echo(there: &Manager, requests: usize) {
+    let server = Server::new(there, ServerConfig::default()).unwrap();
+    server.serve("echo", Access::SameUser).unwrap();
+    for _ in 0..requests {
+        let request = server.receive(LIMIT).unwrap();
+        let bytes = request.to_vec();
+        request.reply(&bytes, LIMIT).unwrap();
+    }
+}
+
+/// The server needs a moment to be there.
+fn client(here: &Manager, name: &str) -> Client {
+    loop {
+        match Client::connect(here, name, LIMIT) {
+            Err(GrowError::Connect(_)) => std::thread::sleep(Duration::from_millis(1)),
+            other => return other.unwrap(),
+        }
+    }
+}
+
+#[test]
+fn requests_of_any_length_are_replied_to() {
+    let dir = Dir::new("calls");
+    let (there, here) = (dir.manager(), dir.manager());
+    let lengths = [0, 1, 16, 17, 56, 57, 4092, 4093, 10_000, 1 << 20, 3_000_001];
+    std::thread::scope(|scope| {
+        scope.spawn(|| echo(&there, lengths.len() * 2));
+        let client = client(&here, "echo");
+        for length in lengths.iter().chain(&lengths) {
+            let bytes: Vec<u8> = (0..*length).map(|i| (i * 7 + length) as u8).collect();
+            let reply = client.call(&bytes, LIMIT).unwrap();
+            assert!(*reply == bytes[..], "length {length}");
+        }
+        assert!(client.explain().contains("4092"), "{}", client.explain());
+    });
+}
+
+#[test]
+fn many_calls_are_outstanding_and_finish_in_any_order() {
+    let dir = Dir::new("outstanding");
+    let (there, here) = (dir.manager(), dir.manager());
+    std::thread::scope(|scope| {
+        scope.spawn(|| echo(&there, 640));
+        let client = client(&here, "echo");
+        for _ in 0..10 {
+            let ids: Vec<_> =
+                (0..64u32).map(|i| client.start(&i.to_le_bytes(), LIMIT).unwrap()).collect();
+            for (i, id) in ids.iter().enumerate().rev() {
+                assert_eq!(*client.finish(*id, LIMIT).unwrap(), (i as u32).to_le_bytes());
+            }
+            assert!(matches!(client.finish(ids[0], LIMIT), Err(CallError::NoSuchCall(_))));
+        }
+    });
+}
+
+#[test]
+fn threads_serve_and_threads_call() {
+    let dir = Dir::new("serving");
+    let (there, here) = (dir.manager(), dir.manager());
+    let server = Server::new(&there, ServerConfig::default()).unwrap();
+    let seed = server.seed().unwrap();
+    let left = std::sync::atomic::AtomicI64::new(3 * 500);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while left.load(std::sync::atomic::Ordering::SeqCst) > 0 {
+                    match server.receive(Some(Duration::from_millis(20))) {
+                        Ok(request) => {
+                            let doubled: Vec<u8> =
+                                request.iter().map(|b| b.wrapping_mul(2)).collect();
+                            request.reply(&doubled, LIMIT).unwrap();
+                            left.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
+                        }
+                        Err(ReceiveError::TimedOut) => {}
+                        Err(e) => panic!("{e}"),
+                    }
+                }
+            });
+        }
+        let client = Client::grow(&here, &seed, LIMIT).unwrap();
+        std::thread::scope(|scope| {
+            for thread in 0..3u8 {
+                let client = &client;
+                scope.spawn(move || {
+                    for i in 0..500 {
+                        let reply = client.call(&[thread, i as u8], LIMIT).unwrap();
+                        assert_eq!(*reply, [thread * 2, (i as u8).wrapping_mul(2)]);
+                    }
+                });
+            }
+        });
+    });
+}
+
+#[test]
+fn a_request_that_is_dropped_is_declined_and_a_late_reply_is_dropped() {
+    let dir = Dir::new("declined");
+    let (there, here) = (dir.manager(), dir.manager());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let server = Server::new(&there, ServerConfig::default()).unwrap();
+            server.serve("echo", Access::SameUser).unwrap();
+            drop(server.receive(LIMIT).unwrap());
+            let late = server.receive(LIMIT).unwrap();
+            let next = server.receive(LIMIT).unwrap();
+            late.reply(b"late", LIMIT).unwrap();
+            next.reply(b"next", LIMIT).unwrap();
+            assert!(matches!(
+                server.receive(Some(Duration::from_millis(50))),
+                Err(ReceiveError::TimedOut)
+            ));
+        });
+        let client = client(&here, "echo");
+        assert!(matches!(client.call(b"a", LIMIT), Err(CallError::Declined)));
+        let short = Some(Duration::from_millis(30));
+        assert!(matches!(client.call(b"b", short), Err(CallError::TimedOut)));
+        assert_eq!(&*client.call(b"c", LIMIT).unwrap(), b"next");
+    });
+}
+
+#[test]
+fn messages_beyond_the_limits_are_refused_on_either_side() {
+    let dir = Dir::new("long");
+    let (there, here) = (dir.manager(), dir.manager());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let config = ServerConfig { request_bytes_max: 10_000, ..Default::default() };
+            let server = Server::new(&there, config).unwrap();
+            server.serve("echo", Access::SameUser).unwrap();
+            let request = server.receive(LIMIT).unwrap();
+            let error = request.reply(&vec![1; 30_000], LIMIT).unwrap_err();
+            assert!(matches!(error, CallError::TooLong { length: 30_000, .. }), "{error}");
+            server.receive(LIMIT).unwrap().reply(b"still here", LIMIT).unwrap();
+            server.receive(Some(Duration::from_millis(50))).err().unwrap();
+        });
+        let config = ClientConfig { reply_bytes_max: 20_000, ..Default::default() };
+        let client = loop {
+            match Client::connect_with(&here, "echo", config.clone(), LIMIT) {
+                Err(GrowError::Connect(_)) => std::thread::sleep(Duration::from_millis(1)),
+                other => break other.unwrap(),
+            }
+        };
+        let error = client.call(&vec![0; 10_001], LIMIT).unwrap_err();
+        assert!(matches!(error, CallError::TooLong { length: 10_001, max: 10_000 }), "{error}");
+        assert!(matches!(client.call(b"x", LIMIT), Err(CallError::TooLong { .. })));
+        assert_eq!(&*client.call(b"y", LIMIT).unwrap(), b"still here");
+    });
+}
+
+#[test]
+fn calls_of_a_server_that_goes_fail_at_once() {
+    let dir = Dir::new("leaving");
+    let (there, here) = (dir.manager(), dir.manager());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let server = Server::new(&there, ServerConfig::default()).unwrap();
+            server.serve("echo", Access::SameUser).unwrap();
+            let _first = server.receive(LIMIT).unwrap().detach();
+            drop(server);
+        });
+        let client = client(&here, "echo");
+        let ids: Vec<_> = (0..10).map(|_| client.start(b"?", LIMIT).unwrap()).collect();
+        for id in ids {
+            assert!(matches!(client.finish(id, LIMIT), Err(CallError::Ended(_))));
+        }
+        assert!(matches!(client.call(b"?", LIMIT), Err(CallError::Ended(_))));
+    });
+}
+
+#[test]
+fn what_a_client_sent_before_it_left_is_still_received() {
+    let dir = Dir::new("left");
+    let (there, here) = (dir.manager(), dir.manager());
+    let server = Server::new(&there, ServerConfig::default()).unwrap();
+    let seed = server.seed().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let client = Client::grow(&here, &seed, LIMIT).unwrap();
+            for i in 0..20u8 {
+                client.start(&[i], LIMIT).unwrap();
+            }
+        });
+        for i in 0..20u8 {
+            let request = server.receive(LIMIT).unwrap();
+            assert_eq!(&*request, &[i]);
+            // The client may be gone already.
+            let _ = request.reply(&[], LIMIT);
+        }
+    });
 }

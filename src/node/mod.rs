@@ -389,6 +389,13 @@ impl Node {
         Ok(())
     }
 
+    /// Takes an area's memory out of the interface. Refused while slots name it.
+    pub(crate) fn take_area(&mut self, area: AreaId) -> Result<AreaMemory, AreaError> {
+        let memory = self.interface.remove_area(area)?;
+        self.area_bytes -= memory.as_ref().len();
+        Ok(memory)
+    }
+
     /// The bytes of an area. They stand still while they are borrowed: deposits happen in calls
     /// of `poll`, `recv` and `send`, which need the node for themselves.
     #[inline]

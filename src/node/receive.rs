@@ -72,6 +72,12 @@ impl Node {
         self.interface.pop(queue)
     }
 
+    /// Whether a notification waits in `queue`.
+    #[inline]
+    pub fn is_ready(&self, queue: QueueId) -> Result<bool, QueueError> {
+        self.interface.is_ready(queue)
+    }
+
     /// `h_recv_block`: waits for the next notification of `queue`, at most `timeout` (`None`: as
     /// long as it takes); spins, yields and sleeps as the settings say.
     #[inline]

@@ -47,6 +47,9 @@ pub trait Attached: Send + 'static {
     fn after_poll(&mut self, node: &mut Node);
 }
 
+/// Turns in which nothing came, and nobody else had the lock, between two looks.
+const TURNS_PER_LOOK: u32 = 64;
+
 impl Attached for () {
     #[inline(always)]
     fn after_poll(&mut self, _: &mut Node) {}
@@ -314,6 +317,17 @@ pub(crate) enum Look<R> {
     Room(LinkId),
 }
 
+impl<R> Look<R> {
+    pub(crate) fn map<S>(self, f: impl FnOnce(R) -> S) -> Look<S> {
+        match self {
+            Self::Found(result) => Look::Found(f(result)),
+            Self::Again => Look::Again,
+            Self::Nothing => Look::Nothing,
+            Self::Room(link) => Look::Room(link),
+        }
+    }
+}
+
 /// Why waiting ended without a result.
 #[derive(Debug)]
 pub(crate) enum Waited {
@@ -357,8 +371,8 @@ impl Node {
 
 impl<T: Attached> SharedNode<T> {
     /// Polls until `look` has a result, spinning, yielding and sleeping as the settings say, at
-    /// most for `timeout`. `look` runs under the lock, before the first turn and after each; it
-    /// names the link on which it waits for room, if it does. The lock is held while spinning,
+    /// most for `timeout`. `look` runs under the lock, before the first turn and after each in which
+    /// something may have changed; it names the link on which it waits for room, if it does. The lock is held while spinning,
     /// which costs nothing in a turn, and given up between two turns when another thread wants
     /// it; never while yielding or sleeping.
     #[inline]
@@ -369,34 +383,45 @@ impl<T: Attached> SharedNode<T> {
     ) -> Result<R, Waited> {
         let mut guard = self.lock();
         let (node, attached) = guard.parts();
-        if let Look::Found(result) = look(node, attached) {
-            return Ok(result);
-        }
+        let mut room = match look(node, attached) {
+            Look::Found(result) => return Ok(result),
+            Look::Room(link) => Some(link),
+            Look::Again | Look::Nothing => None,
+        };
         let mut backoff = Backoff::new(node.config(), timeout);
+        let mut turns_to_look = 0;
         loop {
             let (node, attached) = guard.parts();
-            match node.poll() {
-                Ok(0) => {}
-                Ok(_) => backoff.restart(),
+            let taken = match node.poll() {
+                Ok(taken) => taken,
                 Err(forked) => return Err(Waited::Forked(forked)),
-            }
-            attached.after_poll(node);
-            let room = match look(node, attached) {
-                Look::Found(result) => return Ok(result),
-                Look::Again => {
-                    backoff.restart();
-                    if self.inner.is_wanted() {
-                        drop(guard);
-                        self.inner.let_others();
-                        guard = self.lock();
-                    }
-                    continue;
-                }
-                Look::Nothing => None,
-                Look::Room(link) => Some(link),
             };
+            if taken > 0 {
+                backoff.restart();
+            }
+            let changed = taken > 0 || node.has_events() || room.is_some() || turns_to_look == 0;
+            if changed {
+                attached.after_poll(node);
+                turns_to_look = TURNS_PER_LOOK;
+                room = match look(node, attached) {
+                    Look::Found(result) => return Ok(result),
+                    Look::Again => {
+                        backoff.restart();
+                        turns_to_look = 0;
+                        if self.inner.is_wanted() {
+                            drop(guard);
+                            self.inner.let_others();
+                            guard = self.lock();
+                        }
+                        continue;
+                    }
+                    Look::Nothing => None,
+                    Look::Room(link) => Some(link),
+                };
+            }
+            turns_to_look -= 1;
             match backoff.step() {
-                Step::Spin if !self.inner.is_wanted() => {}
+                Step::Spin if !self.inner.is_wanted() => continue,
                 Step::Spin => {
                     drop(guard);
                     self.inner.let_others();
@@ -417,6 +442,8 @@ impl<T: Attached> SharedNode<T> {
                 }
                 Step::TimedOut => return Err(Waited::TimedOut),
             }
+            // Somebody else may have changed anything.
+            turns_to_look = 0;
         }
     }
 

@@ -22,6 +22,7 @@ use crate::node::{
 };
 use crate::os::sys;
 use crate::wire::{NodeId, Ticket};
+use core::any::Any;
 use core::ops::DerefMut;
 use core::task::Waker;
 use core::time::Duration;
@@ -29,7 +30,7 @@ use std::boxed::Box;
 use std::collections::{HashMap, VecDeque};
 use std::format;
 use std::io;
-use std::string::String;
+use std::string::{String, ToString};
 use std::sync::{Arc, OnceLock};
 use std::vec::Vec;
 
@@ -72,8 +73,8 @@ impl Connection {
 
 /// An end point that may have something to receive, for [`Manager::wait_any`].
 pub trait EndPoint {
-    /// Whether a receive would return at once.
-    fn is_ready(&self) -> bool;
+    /// Whether a receive would return at once. `node` is its manager's.
+    fn is_ready(&self, node: &Node) -> bool;
     /// Its manager.
     fn manager(&self) -> &Manager;
 }
@@ -209,8 +210,10 @@ impl From<Waited> for SendFailure {
     }
 }
 
-/// What the manager asks a receiver end point. Called under the lock; must not wait.
-pub(crate) trait Offer: Send {
+/// What the manager asks a receiver end point. Called under the lock; must not wait. An end point
+/// may keep its state in its offer, and so under the manager's lock
+/// ([`Protocols::state`]), instead of having a lock of its own.
+pub(crate) trait Offer: Any + Send {
     /// A peer wants to grow a sender and sent `body`: the answer for it, or why not. Whatever was
     /// made for the request is undone in [`withdrawn`](Self::withdrawn).
     fn admit(
@@ -233,9 +236,49 @@ pub(crate) type Admission = Box<dyn FnMut(&Peer) -> Result<(), String> + Send>;
 
 /// Names an offer of one manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct OfferId(u64);
+pub(crate) struct OfferId {
+    index: usize,
+    number: u64,
+}
+
+/// The offers, by place.
+#[derive(Default)]
+struct Offers {
+    places: Vec<Option<Offered>>,
+    next: u64,
+}
+
+impl Offers {
+    fn insert(&mut self, kind: Kind, offer: Box<dyn Offer>) -> OfferId {
+        self.next += 1;
+        let number = self.next;
+        let offered = Some(Offered { number, kind, offer, admission: None });
+        let index = match self.places.iter().position(Option::is_none) {
+            Some(index) => {
+                self.places[index] = offered;
+                index
+            }
+            None => {
+                self.places.push(offered);
+                self.places.len() - 1
+            }
+        };
+        OfferId { index, number }
+    }
+
+    #[inline]
+    fn get_mut(&mut self, id: &OfferId) -> Option<&mut Offered> {
+        self.places.get_mut(id.index)?.as_mut().filter(|offered| offered.number == id.number)
+    }
+
+    fn remove(&mut self, id: &OfferId) -> Option<Offered> {
+        self.get_mut(id)?;
+        self.places[id.index].take()
+    }
+}
 
 struct Offered {
+    number: u64,
     kind: Kind,
     offer: Box<dyn Offer>,
     admission: Option<Admission>,
@@ -244,7 +287,7 @@ struct Offered {
 /// What the manager keeps under the node's lock.
 #[derive(Default)]
 pub(crate) struct Protocols {
-    offers: HashMap<OfferId, Offered>,
+    offers: Offers,
     by_token: HashMap<Token, OfferId>,
     by_service: HashMap<String, OfferId>,
     requests: HashMap<RequestId, OfferId>,
@@ -254,7 +297,6 @@ pub(crate) struct Protocols {
     /// The service through which seeds are grown, and who may use it.
     seed_service: Option<String>,
     seed_access: Option<Access>,
-    next_offer: u64,
     wakers: Vec<Waker>,
     moved: u64,
 }
@@ -275,6 +317,25 @@ impl Attached for Protocols {
 }
 
 impl Protocols {
+    /// The state of an end point, which is its offer.
+    #[inline]
+    pub(crate) fn state<T: Offer>(&mut self, id: OfferId) -> Option<&mut T> {
+        let offer: &mut dyn Any = &mut *self.offers.get_mut(&id)?.offer;
+        offer.downcast_mut()
+    }
+
+    /// Sends a peer away that broke a protocol's rules.
+    #[cold]
+    pub(crate) fn expel(&mut self, node: &mut Node, link: LinkId, why: &str) {
+        let _ = node.disconnect(link);
+        if let Some((connection, offer)) = self.connections.remove(&link) {
+            let _ = connection.ended.set(CloseReason::Misbehaved(why.into()));
+            if let Some(offered) = offer.and_then(|offer| self.offers.get_mut(&offer)) {
+                offered.offer.left(node, &connection);
+            }
+        }
+    }
+
     #[cold]
     fn take_events(&mut self, node: &mut Node) {
         while let Some(event) = node.next_event() {
@@ -518,13 +579,11 @@ impl Manager {
             let what = format!("end point {i} belongs to another manager");
             return Err(ReceiveError::Misuse(what));
         }
-        let ready = || end_points.iter().position(|end_point| end_point.is_ready());
-        if let Some(i) = ready() {
-            return Ok(i);
-        }
-        Ok(self.shared.wait_until(timeout, |_, _| match ready() {
-            Some(i) => Look::Found(i),
-            None => Look::Nothing,
+        Ok(self.shared.wait_until(timeout, |node, _| {
+            match end_points.iter().position(|end_point| end_point.is_ready(node)) {
+                Some(i) => Look::Found(i),
+                None => Look::Nothing,
+            }
         })?)
     }
 
@@ -564,10 +623,7 @@ impl Manager {
     pub(crate) fn offer(&self, kind: Kind, offer: Box<dyn Offer>) -> OfferId {
         let mut guard = self.shared.lock();
         let (_, protocols) = guard.parts();
-        let id = OfferId(protocols.next_offer);
-        protocols.next_offer += 1;
-        protocols.offers.insert(id, Offered { kind, offer, admission: None });
-        id
+        protocols.offers.insert(kind, offer)
     }
 
     /// Decides for each peer whether it may grow a sender of this receiver.
@@ -579,7 +635,8 @@ impl Manager {
     }
 
     /// A receiver goes: its seeds and names are worthless from now on, its connections are closed.
-    pub(crate) fn withdraw(&self, offer: OfferId) {
+    /// Gives back the offer, for whoever keeps its state there.
+    pub(crate) fn withdraw(&self, offer: OfferId) -> Option<Box<dyn Offer>> {
         let mut guard = self.shared.lock();
         let (node, protocols) = guard.parts();
         protocols.by_token.retain(|_, of| *of != offer);
@@ -589,7 +646,7 @@ impl Manager {
             }
             *of != offer
         });
-        protocols.offers.remove(&offer);
+        let withdrawn = protocols.offers.remove(&offer);
         let links: Vec<LinkId> = protocols
             .connections
             .iter()
@@ -600,6 +657,7 @@ impl Manager {
             protocols.connections.remove(&link);
             let _ = node.disconnect(link);
         }
+        withdrawn.map(|offered| offered.offer)
     }
 
     /// A seed of a receiver; each call makes another.
@@ -721,11 +779,20 @@ impl Manager {
     pub(crate) fn expel(&self, link: LinkId, why: &str) {
         let mut guard = self.shared.lock();
         let (node, protocols) = guard.parts();
-        let _ = node.disconnect(link);
-        if let Some((connection, offer)) = protocols.connections.remove(&link) {
-            let _ = connection.ended.set(CloseReason::Misbehaved(why.into()));
-            if let Some(offered) = offer.and_then(|offer| protocols.offers.get_mut(&offer)) {
-                offered.offer.left(node, &connection);
+        protocols.expel(node, link, why);
+    }
+
+    /// The end of a connection is told to this offer from now on.
+    pub(crate) fn tell_end(&self, connection: &Connection, offer: OfferId) {
+        let mut guard = self.shared.lock();
+        let (node, protocols) = guard.parts();
+        match protocols.connections.get_mut(&connection.link) {
+            Some((_, told)) => *told = Some(offer),
+            // It has ended already.
+            None => {
+                if let Some(offered) = protocols.offers.get_mut(&offer) {
+                    offered.offer.left(node, connection);
+                }
             }
         }
     }
@@ -750,4 +817,8 @@ pub(crate) enum Target<'a> {
 /// The name without its user.
 fn service_name(name: &str) -> &str {
     name.rsplit_once('@').map_or(name, |(_, name)| name)
+}
+
+pub(crate) fn set_up(e: impl ToString) -> GrowError {
+    GrowError::SetUp(e.to_string())
 }

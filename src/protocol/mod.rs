@@ -33,6 +33,8 @@
 mod seed;
 
 #[cfg(feature = "os")]
+mod call;
+#[cfg(feature = "os")]
 mod credit;
 #[cfg(feature = "os")]
 mod datagram;
@@ -43,6 +45,11 @@ mod outgoing;
 #[cfg(feature = "os")]
 mod tagged;
 
+#[cfg(feature = "os")]
+pub use call::{
+    Arrived, Bytes, CallError, CallId, Client, ClientConfig, LENGTH_MAX, OUTSTANDING_MAX, Request,
+    Server, ServerConfig,
+};
 #[cfg(feature = "os")]
 pub use datagram::{Datagram, DatagramReceiver, DatagramSender};
 #[cfg(feature = "os")]

@@ -12,7 +12,7 @@
 //! The area's bytes change whenever a sender writes, so they are copied out, never lent.
 
 use super::credit::{CreditReturn, CreditWord, fast_ticket_from};
-use super::manager::{Admission, Offer, OfferId, Target};
+use super::manager::{Admission, Offer, OfferId, Target, set_up};
 use super::{Connection, EndPoint, GrowError, Kind, Manager, ReceiveError, Seed, SendFailure};
 use crate::control::{Access, Peer, RequestId};
 use crate::interface::notification::Consumer;
@@ -349,7 +349,7 @@ impl TaggedReceiver {
 }
 
 impl EndPoint for TaggedReceiver {
-    fn is_ready(&self) -> bool {
+    fn is_ready(&self, _: &Node) -> bool {
         !self.set_aside.is_empty() || self.consumer.is_ready()
     }
 
@@ -541,8 +541,4 @@ pub(crate) fn explain(manager: &Manager, connection: &Connection, protocol: &str
         (Err(_), Some(reason)) => format!("{protocol}; the connection has ended: {reason:?}"),
         (Err(e), None) => format!("{protocol}; {e}"),
     }
-}
-
-fn set_up(e: impl ToString) -> GrowError {
-    GrowError::SetUp(e.to_string())
 }

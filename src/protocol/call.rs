@@ -882,7 +882,7 @@ impl Server {
 }
 
 impl EndPoint for Server {
-    fn is_ready(&self, node: &Node) -> bool {
+    fn is_ready_in(&self, node: &Node) -> bool {
         self.ready.count.load(Ordering::Acquire) > 0 || node.is_ready(self.queue) == Ok(true)
     }
 

@@ -392,7 +392,7 @@ fn send(
 }
 
 impl EndPoint for DatagramReceiver {
-    fn is_ready(&self, _: &crate::node::Node) -> bool {
+    fn is_ready_in(&self, _: &crate::node::Node) -> bool {
         self.consumer.is_ready()
     }
 

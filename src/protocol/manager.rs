@@ -74,9 +74,13 @@ impl Connection {
 /// An end point that may have something to receive, for [`Manager::wait_any`].
 pub trait EndPoint {
     /// Whether a receive would return at once. `node` is its manager's.
-    fn is_ready(&self, node: &Node) -> bool;
+    fn is_ready_in(&self, node: &Node) -> bool;
     /// Its manager.
     fn manager(&self) -> &Manager;
+    /// Whether a receive would return at once.
+    fn is_ready(&self) -> bool {
+        self.is_ready_in(&self.manager().lock())
+    }
 }
 
 /// A sender that could not be grown. Nothing is left of the attempt.
@@ -580,7 +584,7 @@ impl Manager {
             return Err(ReceiveError::Misuse(what));
         }
         Ok(self.shared.wait_until(timeout, |node, _| {
-            match end_points.iter().position(|end_point| end_point.is_ready(node)) {
+            match end_points.iter().position(|end_point| end_point.is_ready_in(node)) {
                 Some(i) => Look::Found(i),
                 None => Look::Nothing,
             }

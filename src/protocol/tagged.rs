@@ -349,7 +349,7 @@ impl TaggedReceiver {
 }
 
 impl EndPoint for TaggedReceiver {
-    fn is_ready(&self, _: &Node) -> bool {
+    fn is_ready_in(&self, _: &Node) -> bool {
         !self.set_aside.is_empty() || self.consumer.is_ready()
     }
 

@@ -32,6 +32,14 @@ class SeedError(Misuse):
     """The bytes or the text are no seed, or none of this kind."""
 
 
+class Misbehaved(Closed):
+    """The peer broke the protocol's rules, and was sent away."""
+
+
+class Declined(HamlynError):
+    """The server took the request and will not reply."""
+
+
 class Forked(HamlynError, RuntimeError):
     """This process was forked from the one that made the object. Nothing was touched; a child
     makes objects of its own."""

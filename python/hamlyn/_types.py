@@ -21,6 +21,10 @@ Setting: TypeAlias = Union[int, str, bool, "os.PathLike[str]", None]
 """A setting's value."""
 
 Event: TypeAlias = Union[
-    _hamlyn.Request, _hamlyn.RequestGone, _hamlyn.Connected, _hamlyn.LinkClosed
+    _hamlyn.LinkRequest,
+    _hamlyn.LinkRequestGone,
+    _hamlyn.Connected,
+    _hamlyn.LinkClosed,
+    _hamlyn.ApertureChanged,
 ]
 """What `Manager.next_event` returns."""

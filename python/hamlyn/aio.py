@@ -45,14 +45,18 @@ class _Loop:
         self.descriptor = -1
         self.sleepers: set[asyncio.Future[None]] = set()
 
-    async def sleep(self) -> None:
-        """Until something may have come."""
+    async def sleep(self, look: Callable[[], T | None]) -> T | None:
+        """Until something may have come, or the last look has found it."""
         sleeper: asyncio.Future[None] = self.loop.create_future()
         self.begin(sleeper)
         try:
             # Said before the last look, so that whatever comes after that look wakes this task.
             if self.manager.prepare_to_wait():
+                found = look()
+                if found is not None:
+                    return found
                 await sleeper
+            return None
         finally:
             self.end(sleeper)
 
@@ -60,14 +64,12 @@ class _Loop:
         if not self.sleepers:
             self.descriptor = self.manager.fileno()
             self.loop.add_reader(self.descriptor, self.readable)
-            self.manager._count_waiters(1)
         self.sleepers.add(sleeper)
 
     def end(self, sleeper: asyncio.Future[None]) -> None:
         self.sleepers.discard(sleeper)
         if not self.sleepers:
             self.loop.remove_reader(self.descriptor)
-            self.manager._count_waiters(-1)
             with _lock:
                 # Else the table would keep every manager that was ever waited on.
                 if _loops.get(self.key) is self:
@@ -131,7 +133,9 @@ async def until(
             raise TimedOut("nothing came within the time limit")
         try:
             async with asyncio.timeout(left):
-                await _loop_of(manager).sleep()
+                found = await _loop_of(manager).sleep(attempt)
+            if found is not None:
+                return found
         except TimeoutError:
             if end is None or loop.time() < end:
                 raise
@@ -167,12 +171,9 @@ class Manager(_Wrapped[_hamlyn.Manager]):
     async def wait(self, timeout: float | None = None) -> bool:
         """Waits until a packet or an event has arrived; says whether one has."""
         try:
-            return await until(self.sync, self._came, timeout)
+            return await until(self.sync, lambda: self.sync.wait(0) or None, timeout)
         except TimedOut:
             return False
-
-    def _came(self) -> bool | None:
-        return self.sync.poll() > 0 or self.sync._has_events or None
 
     async def connect(
         self, name: str, greeting: Buffer | None = None, timeout: float | None = 10.0

@@ -8,6 +8,7 @@ use hamlyn::interface::{AreaError, QueueError, SlotError};
 use hamlyn::node::{
     BuildError, ConnectError, Forked, LinkError, MemoryError, OfferError, RecvError, SendError,
 };
+use hamlyn::protocol::{GrowError, ReceiveError, SendFailure};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
@@ -29,10 +30,16 @@ pub enum Kind {
     Forked,
     /// The operating system refused.
     Os,
+    /// Bytes or text that are no seed.
+    Seed,
+    /// The peer broke the rules.
+    Misbehaved,
+    /// The server will not reply.
+    Declined,
 }
 
 impl Kind {
-    const ALL: [(Self, &'static str); 7] = [
+    const ALL: [(Self, &'static str); 10] = [
         (Self::TimedOut, "TimedOut"),
         (Self::Closed, "Closed"),
         (Self::Refused, "Refused"),
@@ -40,6 +47,9 @@ impl Kind {
         (Self::Misuse, "Misuse"),
         (Self::Forked, "Forked"),
         (Self::Os, "SystemRefused"),
+        (Self::Seed, "SeedError"),
+        (Self::Misbehaved, "Misbehaved"),
+        (Self::Declined, "Declined"),
     ];
 }
 
@@ -100,6 +110,7 @@ always! {
     hamlyn::control::AcceptError => Closed,
     hamlyn::wire::TicketError => Misuse,
     hamlyn::wire::ShareError => Misuse,
+    hamlyn::protocol::SeedError => Seed,
     std::io::Error => Os,
 }
 
@@ -139,25 +150,23 @@ impl ToPy for MemoryError {
     }
 }
 
-impl ToPy for ConnectError {
-    fn to_py(self) -> PyErr {
-        use hamlyn::control::ConnectError as Control;
-        let kind = match &self {
-            Self::Name(_) | Self::TooManyLinks(_) => Kind::Misuse,
-            Self::Vanished => Kind::Closed,
-            Self::Identity(_) => Kind::Refused,
-            Self::Watch(_) => Kind::Os,
-            Self::Forked(_) => Kind::Forked,
-            Self::Control(control) => match control {
-                Control::Find(_) | Control::Stale(_) | Control::Gone(_) => Kind::Unreachable,
-                Control::TimedOut(_) => Kind::TimedOut,
-                Control::Links(_) | Control::GreetingTooLong(_) => Kind::Misuse,
-                Control::Forked => Kind::Forked,
-                Control::Os { .. } => Kind::Os,
-                _ => Kind::Refused,
-            },
-        };
-        error(kind, self)
+/// What a failed connection is.
+fn of_connect(failed: &ConnectError) -> Kind {
+    use hamlyn::control::ConnectError as Control;
+    match failed {
+        ConnectError::Name(_) | ConnectError::TooManyLinks(_) => Kind::Misuse,
+        ConnectError::Vanished => Kind::Closed,
+        ConnectError::Identity(_) => Kind::Refused,
+        ConnectError::Watch(_) => Kind::Os,
+        ConnectError::Forked(_) => Kind::Forked,
+        ConnectError::Control(control) => match control {
+            Control::Find(_) | Control::Stale(_) | Control::Gone(_) => Kind::Unreachable,
+            Control::TimedOut(_) => Kind::TimedOut,
+            Control::Links(_) | Control::GreetingTooLong(_) => Kind::Misuse,
+            Control::Forked => Kind::Forked,
+            Control::Os { .. } => Kind::Os,
+            _ => Kind::Refused,
+        },
     }
 }
 
@@ -182,6 +191,50 @@ impl ToPy for SendError {
             Self::Forked(_) => Kind::Forked,
             Self::Wait(_) => Kind::Os,
             _ => Kind::Misuse,
+        };
+        error(kind, self)
+    }
+}
+
+impl ToPy for GrowError {
+    fn to_py(self) -> PyErr {
+        let kind = match &self {
+            Self::Seed(_) | Self::Kind { .. } => Kind::Seed,
+            Self::Connect(e) => of_connect(e),
+            Self::Refused(_) => Kind::Refused,
+            Self::NotAnEndPoint => Kind::Refused,
+            Self::Answer(_) => Kind::Misbehaved,
+            Self::SetUp(_) => Kind::Misuse,
+            Self::Forked(_) => Kind::Forked,
+        };
+        error(kind, self)
+    }
+}
+
+impl ToPy for ReceiveError {
+    fn to_py(self) -> PyErr {
+        let kind = match &self {
+            Self::TimedOut => Kind::TimedOut,
+            Self::Ended(_) => Kind::Closed,
+            Self::Misbehaved(_) => Kind::Misbehaved,
+            Self::Misuse(_) => Kind::Misuse,
+            Self::Forked(_) => Kind::Forked,
+            Self::Wait(_) => Kind::Os,
+        };
+        error(kind, self)
+    }
+}
+
+impl ToPy for SendFailure {
+    fn to_py(self) -> PyErr {
+        let kind = match self {
+            Self::Send(e) => return e.to_py(),
+            Self::TimedOut => Kind::TimedOut,
+            Self::TooLong { .. } | Self::Outside { .. } => Kind::Misuse,
+            Self::Ended(_) => Kind::Closed,
+            Self::Misbehaved(_) => Kind::Misbehaved,
+            Self::Forked(_) => Kind::Forked,
+            Self::Wait(_) => Kind::Os,
         };
         error(kind, self)
     }

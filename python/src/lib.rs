@@ -2,6 +2,8 @@
 //!
 //! - `manager.rs`: `Manager`, what all objects share, closing
 //! - `parts.rs`: areas, queues, slots, tickets, links, events
+//! - `end.rs`: what all end points have in common; `seed.rs`: seeds; `tagged.rs` and so on: one
+//!   protocol each
 //! - `bytes.rs`: the buffer protocol, both ways; the only `unsafe` code besides an area's address
 //! - `wait.rs`: waiting without the interpreter's lock
 //! - `errors.rs`: exceptions
@@ -9,9 +11,12 @@
 //! What Python programs see of it is documented in `hamlyn/__init__.py` and `hamlyn/_hamlyn.pyi`.
 
 mod bytes;
+mod end;
 mod errors;
 mod manager;
 mod parts;
+mod seed;
+mod tagged;
 mod wait;
 
 use pyo3::prelude::*;
@@ -23,7 +28,11 @@ mod _hamlyn {
     use crate::manager::{Manager, settings};
     #[pymodule_export]
     use crate::parts::{
-        Area, Connected, Link, LinkClosed, Notified, Peer, Queue, Request, RequestGone, Slot,
-        Ticket,
+        ApertureChanged, Area, Connected, Link, LinkClosed, LinkRequest, LinkRequestGone, Notified,
+        Peer, Queue, Slot, Ticket,
     };
+    #[pymodule_export]
+    use crate::seed::Seed;
+    #[pymodule_export]
+    use crate::tagged::{Tagged, TaggedReceiver, TaggedSender};
 }

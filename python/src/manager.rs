@@ -1,7 +1,8 @@
 //! `Manager`: a node that Python's threads and event loops share.
 //!
 //! ```text
-//!   Manager, Area, Queue, Slot, Link ..  ---> Inner ---> SharedNode
+//!   Manager, Area, Queue, Slot, Link ..  ---> Inner ---> protocol::Manager
+//!   end points (end.rs)                  ---> Inner
 //!   memoryview, numpy array  ---> Area        `- how many buffers are out: while there are any,
 //!                                                the memory stays, whatever else is closed
 //! ```
@@ -11,28 +12,32 @@
 use crate::bytes::with_bytes;
 use crate::errors::{Kind, OrRaise, ToPy, error};
 use crate::parts::{Area, Link, Notified, Queue, Slot, Ticket, event_to_py};
-use crate::wait::{LOOKS, Limit, duration, sliced};
+use crate::wait::{LOOKS, Limit, duration, on_thread, sliced};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::time::Duration;
-use hamlyn::node::{NodeGuard, SendError, SharedNode};
+use hamlyn::node::SendError;
 use hamlyn::os::memory::ForkGuard;
-use hamlyn::os::sys::{Bell, Poller};
+use hamlyn::os::sys::{Bell, Poller, wait_for};
+use hamlyn::protocol;
 use hamlyn::{Accept, Access, Config, LinkId, Mode, Node, NodeId, QueueId, SlotConfig};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict};
-use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Wake, Waker};
 
 /// Messages up to this size are sent with the interpreter's lock held, since copying them takes
 /// less than giving the lock up.
 const HELD_BYTES_MAX: usize = 16 << 10;
 
+/// How long a call may keep the node while it waits.
+const HOLDING_SLICE: Duration = Duration::from_millis(1);
+
 /// What all objects of one manager share.
 pub struct Inner {
     /// `None` once it is closed and no buffer is out.
-    node: Mutex<Option<SharedNode>>,
+    node: Mutex<Option<protocol::Manager>>,
     id: NodeId,
     fork_guard: ForkGuard,
     is_closed: AtomicBool,
@@ -40,15 +45,16 @@ pub struct Inner {
     slow: AtomicUsize,
     /// Buffers of message areas that Python has.
     buffers: AtomicUsize,
-    /// Event loops that wait.
-    waiters: AtomicUsize,
-    /// Wakes them when a message that they wait for has been taken from its link by another call.
-    bell: Bell,
+    /// Makes `poller` readable when another call has taken from a link what an event loop waits
+    /// for.
+    bell: Arc<Ringer>,
     /// The node's descriptor and the bell.
     poller: Poller,
-    /// Events that a waiting event loop has taken out of the way.
-    events: Mutex<VecDeque<hamlyn::Event>>,
     served: Mutex<Vec<String>>,
+    /// The next event, once somebody has looked whether there is one.
+    event: Mutex<Option<hamlyn::Event>>,
+    /// End points, to be closed with the manager.
+    ends: Mutex<Vec<Weak<dyn Close>>>,
 }
 
 /// A call that may keep the node's lock for long.
@@ -60,7 +66,22 @@ impl Drop for Slow<'_> {
     }
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+/// An end point that is closed with its manager.
+pub trait Close: Send + Sync {
+    /// Closes it; called without the interpreter's lock.
+    fn close(&self);
+}
+
+/// Rings a bell where a task of Rust would be woken.
+struct Ringer(Bell);
+
+impl Wake for Ringer {
+    fn wake(self: Arc<Self>) {
+        self.0.ring();
+    }
+}
+
+pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -68,30 +89,22 @@ impl Inner {
     /// The node. Raises `Forked` in a forked child, before any lock is touched: one of them may
     /// have been held by a thread that the child does not have; and `Closed`.
     #[inline]
-    pub fn node(&self) -> PyResult<SharedNode> {
+    pub fn node(&self) -> PyResult<protocol::Manager> {
         self.check_open()?;
         locked(&self.node).clone().ok_or_else(closed)
+    }
+
+    /// Raises in a forked child.
+    #[inline]
+    pub fn check_fork(&self) -> PyResult<()> {
+        if self.fork_guard.is_parent() { Ok(()) } else { Err(hamlyn::node::Forked.to_py()) }
     }
 
     /// Raises if the manager is closed or belongs to a parent process.
     #[inline]
     pub fn check_open(&self) -> PyResult<()> {
-        if !self.fork_guard.is_parent() {
-            return Err(hamlyn::node::Forked.to_py());
-        }
+        self.check_fork()?;
         if self.is_closed.load(Ordering::Acquire) { Err(closed()) } else { Ok(()) }
-    }
-
-    /// Whether event loops wait.
-    pub fn has_waiters(&self) -> bool {
-        self.waiters.load(Ordering::Relaxed) > 0
-    }
-
-    /// Makes those event loops look again.
-    pub fn wake_waiters(&self) {
-        if self.has_waiters() {
-            self.bell.ring();
-        }
     }
 
     /// To be held, from before the interpreter's lock is given up, by a call that may keep the
@@ -103,33 +116,31 @@ impl Inner {
 
     /// Calls `use_it` with the node's lock held, and the interpreter's unless the node's may be
     /// taken for long: `slow` changes under the interpreter's lock only, so what it says holds
-    /// until that is given up.
+    /// until that is given up. What polls is not for here, but for the manager: others wait.
     #[inline]
     pub fn with<R: Send>(
         &self,
         py: Python<'_>,
-        use_it: impl FnOnce(&mut NodeGuard<'_>) -> R + Send,
+        use_it: impl FnOnce(&mut Node) -> R + Send,
     ) -> PyResult<R> {
         let node = self.node()?;
-        let call = || {
-            let mut guard = node.lock();
-            let before = self.notifications(&guard);
-            let result = use_it(&mut guard);
-            if before != self.notifications(&guard) {
-                self.bell.ring();
-            }
-            result
-        };
-        if self.slow.load(Ordering::Relaxed) == 0 { Ok(call()) } else { Ok(py.detach(call)) }
+        let call = || use_it(&mut node.lock());
+        if self.is_slow() { Ok(py.detach(call)) } else { Ok(call()) }
     }
 
-    /// How many notifications there have been, while anybody waits for some.
+    /// Whether the node's lock may be taken for long.
     #[inline]
-    fn notifications(&self, node: &Node) -> Option<u64> {
-        if self.waiters.load(Ordering::Relaxed) == 0 {
-            return None;
+    pub fn is_slow(&self) -> bool {
+        self.slow.load(Ordering::Relaxed) > 0
+    }
+
+    /// Says that an end point is to be closed with the manager.
+    pub fn register(&self, end: Weak<dyn Close>) {
+        let mut ends = locked(&self.ends);
+        if ends.len() == ends.capacity() {
+            ends.retain(|end| end.strong_count() > 0);
         }
-        node.counters().iter().find(|(name, _)| *name == "notifications").map(|(_, count)| *count)
+        ends.push(end);
     }
 
     /// A buffer goes out.
@@ -162,20 +173,12 @@ impl Inner {
         queue: QueueId,
         timeout: Option<f64>,
     ) -> PyResult<Notified> {
-        let looks = if timeout == Some(0.0) { 1 } else { LOOKS };
-        let found = self.with(py, |node| {
-            for _ in 0..looks {
-                match node.try_recv(queue) {
-                    Ok(None) => {}
-                    done => return done,
-                }
-            }
-            Ok(None)
-        })?;
-        if let Some(notification) = found.or_raise()? {
-            return Ok(Notified::new(self, notification));
-        }
         let limit = Limit::new(timeout)?;
+        for _ in 0..if timeout == Some(0.0) { 1 } else { LOOKS } {
+            if let Some(found) = self.try_receive(py, queue)? {
+                return Ok(found);
+            }
+        }
         let node = self.node()?;
         let attempt = |slice| match node.recv(queue, Some(slice)) {
             Ok(notification) => Ok(Some(notification)),
@@ -186,6 +189,55 @@ impl Inner {
             Some(notification) => Ok(Notified::new(self, notification)),
             None => Err(hamlyn::RecvError::TimedOut.to_py()),
         }
+    }
+
+    /// The next notification that is there, or comes in one turn.
+    #[inline]
+    pub fn try_receive(
+        self: &Arc<Self>,
+        py: Python<'_>,
+        queue: QueueId,
+    ) -> PyResult<Option<Notified>> {
+        let node = self.node()?;
+        let look = || {
+            if let Some(notification) = node.lock().pop(queue)? {
+                return Ok(Some(notification));
+            }
+            node.poll()?;
+            Ok::<_, hamlyn::RecvError>(node.lock().pop(queue)?)
+        };
+        let found = if self.is_slow() { py.detach(look) } else { look() };
+        Ok(found.or_raise()?.map(|notification| Notified::new(self, notification)))
+    }
+
+    /// Whether an event waits.
+    fn look_for_event(&self, node: &protocol::Manager) -> bool {
+        let mut kept = locked(&self.event);
+        if kept.is_none() {
+            *kept = node.next_event();
+        }
+        kept.is_some()
+    }
+
+    /// Waits until something has arrived, at most until `limit`.
+    fn wait(&self, py: Python<'_>, limit: Limit) -> PyResult<bool> {
+        let node = self.node()?;
+        let waker = Waker::from(self.bell.clone());
+        let attempt = |slice: Duration| {
+            if node.poll()? > 0 || self.look_for_event(&node) {
+                return Ok(Some(()));
+            }
+            let deadline = hamlyn::os::sys::monotonic_ns() + slice.as_nanos() as u64;
+            if !node.prepare_to_wait(Some(&waker))? {
+                return Ok(Some(()));
+            }
+            let woken = wait_for(&[(self.poller.as_fd(), false)], deadline);
+            match woken.map_err(|e| hamlyn::RecvError::Wait(Arc::new(e)))? {
+                true => Ok(Some(())),
+                false => Ok::<_, hamlyn::RecvError>(None),
+            }
+        };
+        Ok(sliced(py, self, limit, attempt)?.or_raise()?.is_some())
     }
 
     /// Sends one message, over `link` if that is given.
@@ -207,14 +259,17 @@ impl Inner {
         let limit = Limit::new(timeout)?;
         let node = self.node()?;
         let mut unfinished = None;
-        let attempt = |slice| {
+        let _slow = self.slow();
+        let attempt = |slice: Duration| {
+            // These keep the node while they wait.
+            let short = Some(slice.min(HOLDING_SLICE));
             let sent = match (unfinished.take(), link) {
-                (Some(rest), _) => node.lock().send_rest(rest, data, Some(slice)),
-                (None, Some(link)) => {
-                    node.lock().send_over(link, ticket, data, metadata, Some(slice))
-                }
+                (Some(rest), _) => node.lock().send_rest(rest, data, short),
+                (None, Some(link)) => node.lock().send_over(link, ticket, data, metadata, short),
                 (None, None) => node.send(ticket, data, metadata, Some(slice)),
             };
+            // They poll, too: whoever waits for what they have taken is told.
+            let _ = node.poll();
             match sent {
                 Ok(_) => Ok(Some(())),
                 Err(SendError::TimedOut { unfinished: rest }) => {
@@ -238,6 +293,17 @@ impl Inner {
         }
     }
 
+    /// Waits until nothing is queued; says whether that is so.
+    fn flush(&self, py: Python<'_>, limit: Limit) -> PyResult<bool> {
+        let (node, _slow) = (self.node()?, self.slow());
+        let attempt = |slice: Duration| {
+            let left = node.lock().flush(Some(slice.min(HOLDING_SLICE)));
+            let _ = node.poll();
+            left.map(|left| left.then_some(()))
+        };
+        Ok(sliced(py, self, limit, attempt)?.or_raise()?.is_some())
+    }
+
     /// Ends every link and name. Messages that wait leave first, for at most `timeout`.
     fn close(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         if !self.fork_guard.is_parent() || self.is_closed.load(Ordering::Acquire) {
@@ -245,17 +311,17 @@ impl Inner {
         }
         let limit = Limit::new(timeout)?;
         let node = self.node()?;
-        let flushed = sliced(py, self, limit, |slice| match node.lock().flush(Some(slice)) {
-            Ok(true) => Ok(Some(())),
-            Ok(false) => Ok(None),
-            Err(e) => Err(e),
-        });
+        let flushed = self.flush(py, limit);
         // Also after Ctrl-C: what could not leave is then told to the other ends as a hang-up.
         if self.is_closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
         let names = core::mem::take(&mut *locked(&self.served));
+        let ends = core::mem::take(&mut *locked(&self.ends));
         py.detach(move || {
+            for end in ends.iter().filter_map(Weak::upgrade) {
+                end.close();
+            }
             let mut guard = node.lock();
             for name in names {
                 guard.stop_serving(&name);
@@ -268,13 +334,29 @@ impl Inner {
             drop(node);
             self.drop_if_done();
         });
-        self.bell.ring();
-        match flushed?.or_raise()? {
-            Some(()) => Ok(()),
-            None => Err(error(
-                Kind::TimedOut,
-                "the manager is closed, and messages were left that could not leave in time",
-            )),
+        self.bell.0.ring();
+        if flushed? {
+            return Ok(());
+        }
+        let text = "the manager is closed, and messages were left that could not leave in time";
+        Err(error(Kind::TimedOut, text))
+    }
+}
+
+/// A link that is ended where nobody waits for it any more.
+struct Linked(Option<(protocol::Manager, LinkId)>);
+
+impl Linked {
+    fn keep(mut self) -> LinkId {
+        let (_, link) = self.0.take().expect("present until it is kept");
+        link
+    }
+}
+
+impl Drop for Linked {
+    fn drop(&mut self) {
+        if let Some((node, link)) = self.0.take() {
+            let _ = node.lock().disconnect(link);
         }
     }
 }
@@ -356,10 +438,10 @@ impl Manager {
     #[pyo3(signature = (**settings))]
     fn new(py: Python<'_>, settings: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
         let config = config_of(settings)?;
-        let node = py.detach(|| Node::with_config(config)).or_raise()?;
+        let node = py.detach(|| protocol::Manager::with_config(config)).or_raise()?;
         let id = node.id();
         let (bell, poller) = (Bell::new().or_raise()?, Poller::new().or_raise()?);
-        poller.add(node.as_fd(), 0).or_raise()?;
+        poller.add(node.lock().as_fd(), 0).or_raise()?;
         poller.add(&bell, 1).or_raise()?;
         let inner = Inner {
             id,
@@ -367,12 +449,12 @@ impl Manager {
             is_closed: AtomicBool::new(false),
             slow: AtomicUsize::new(0),
             buffers: AtomicUsize::new(0),
-            waiters: AtomicUsize::new(0),
-            bell,
+            bell: Arc::new(Ringer(bell)),
             poller,
-            events: Mutex::default(),
             served: Mutex::default(),
-            node: Mutex::new(Some(node.share().or_raise()?)),
+            event: Mutex::new(None),
+            ends: Mutex::default(),
+            node: Mutex::new(Some(node)),
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -442,7 +524,7 @@ impl Manager {
     }
 
     /// Offers a service. Whoever connects is accepted with `greeting` (often a ticket's bytes), or,
-    /// where that is `None`, becomes a `Request` among the events.
+    /// where that is `None`, becomes a `LinkRequest` among the events.
     ///
     /// `access`: `"same_user"`, `"anyone"` or the number of a group.
     #[pyo3(signature = (name, greeting=None, *, access=None))]
@@ -480,32 +562,15 @@ impl Manager {
         greeting: Option<&Bound<'_, PyAny>>,
         timeout: Option<f64>,
     ) -> PyResult<Link> {
-        // Longer than any program runs.
-        let timeout = duration(timeout)?.unwrap_or(Duration::from_secs(1 << 30));
+        let timeout = duration(timeout)?;
         let greeting =
             greeting.map_or(Ok(Vec::new()), |greeting| with_bytes(greeting, |b| Ok(b.to_vec())))?;
         let (node, name) = (self.inner.node()?, name.to_owned());
-        // On a thread of its own: the call cannot be cut into slices, and Ctrl-C must be seen.
-        let (tell, answer) = mpsc::sync_channel(0);
         let connect = move || {
-            let linked = node.lock().connect(&name, &greeting, timeout);
-            if let Err(mpsc::SendError(Ok(link))) = tell.send(linked) {
-                // Nobody waits any more.
-                let _ = node.lock().disconnect(link);
-            }
+            let link = node.connect(&name, &greeting, timeout)?;
+            Ok::<_, protocol::GrowError>(Linked(Some((node, link))))
         };
-        let builder = std::thread::Builder::new().name("hamlyn-connect".into());
-        builder.spawn(connect).or_raise()?;
-        let linked = sliced(py, &self.inner, Limit::new(None)?, move |slice| {
-            match answer.recv_timeout(slice) {
-                Ok(linked) => linked.map(Some),
-                Err(mpsc::RecvTimeoutError::Timeout) => Ok(None),
-                Err(mpsc::RecvTimeoutError::Disconnected) => {
-                    Err(hamlyn::node::ConnectError::Vanished)
-                }
-            }
-        })?;
-        let id = linked.or_raise()?.ok_or_else(closed)?;
+        let id = on_thread(py, &self.inner, connect)?.or_raise()?.keep();
         Ok(Link { inner: self.inner.clone(), id })
     }
 
@@ -580,10 +645,16 @@ impl Manager {
                 sent => return sent.map(|_| ()).or_raise(),
             }
             let (limit, node) = (Limit::new(timeout)?, self.inner.node()?);
-            let attempt = |slice| match node.lock().send_fast(ticket, data, word, Some(slice)) {
-                Ok(_) => Ok(Some(())),
-                Err(SendError::TimedOut { .. }) => Ok(None),
-                Err(e) => Err(e),
+            let _slow = self.inner.slow();
+            let attempt = |slice: Duration| {
+                let short = Some(slice.min(HOLDING_SLICE));
+                let sent = node.lock().send_fast(ticket, data, word, short);
+                let _ = node.poll();
+                match sent {
+                    Ok(_) => Ok(Some(())),
+                    Err(SendError::TimedOut { .. }) => Ok(None),
+                    Err(e) => Err(e),
+                }
             };
             let sent = sliced(py, &self.inner, limit, attempt)?.or_raise()?;
             sent.ok_or_else(|| SendError::TimedOut { unfinished: None }.to_py())
@@ -593,47 +664,33 @@ impl Manager {
     /// One turn: takes what has arrived from the links and lets queued packets leave. Returns how
     /// many packets were taken, refused ones included.
     fn poll(&self, py: Python<'_>) -> PyResult<usize> {
-        self.inner.with(py, |node| node.poll())?.or_raise()
+        let node = self.inner.node()?;
+        py.detach(|| node.poll()).or_raise()
     }
 
     /// Waits until a packet or an event has arrived, at most `timeout` seconds; says whether one
     /// has.
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
-        if !locked(&self.inner.events).is_empty() {
-            return Ok(true);
-        }
-        let (limit, node) = (Limit::new(timeout)?, self.inner.node()?);
-        let attempt = |slice| node.lock().wait(Some(slice)).map(|came| came.then_some(()));
-        Ok(sliced(py, &self.inner, limit, attempt)?.or_raise()?.is_some())
+        self.inner.wait(py, Limit::new(timeout)?)
     }
 
     /// Waits until every queued message has left, at most `timeout` seconds; says whether they
     /// have.
     #[pyo3(signature = (timeout=None))]
     fn flush(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
-        let (limit, node) = (Limit::new(timeout)?, self.inner.node()?);
-        let attempt = |slice| node.lock().flush(Some(slice)).map(|left| left.then_some(()));
-        Ok(sliced(py, &self.inner, limit, attempt)?.or_raise()?.is_some())
+        self.inner.flush(py, Limit::new(timeout)?)
     }
 
-    /// The next event, or `None`: a `Request`, `RequestGone`, `Connected` or `LinkClosed`.
+    /// The next event, or `None`: a `LinkRequest`, `LinkRequestGone`, `Connected`, `LinkClosed` or `ApertureChanged`.
     fn next_event<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        self.inner.check_open()?;
-        loop {
-            let kept = locked(&self.inner.events).pop_front();
-            let event = match kept {
-                Some(event) => Some(event),
-                None => self.inner.with(py, |node| {
-                    let _ = node.poll();
-                    node.next_event()
-                })?,
-            };
-            let Some(event) = event else { return Ok(None) };
-            if let Some(event) = event_to_py(py, &self.inner, event)? {
-                return Ok(Some(event));
-            }
-        }
+        let node = self.inner.node()?;
+        let event = py.detach(|| {
+            let _ = node.poll();
+            self.inner.look_for_event(&node);
+            locked(&self.inner.event).take()
+        });
+        event.map(|event| event_to_py(py, &self.inner, event)).transpose()
     }
 
     /// A descriptor for an event loop: readable when something may have arrived after
@@ -646,47 +703,20 @@ impl Manager {
     /// To be called before waiting for `fileno()`, after every queue has been emptied. `True`:
     /// nothing waits, and whatever comes makes the descriptor readable. `False`: look again.
     fn prepare_to_wait(&self, py: Python<'_>) -> PyResult<bool> {
-        self.inner
-            .with(py, |node| {
-                // Events would keep the descriptor readable; `next_event` finds them here. Whoever
-                // waits for one looks again.
-                let mut events = locked(&self.inner.events);
-                let mut has_come = false;
-                while let Some(event) = node.next_event() {
-                    if events.len() == EVENTS_MAX {
-                        events.pop_front();
-                    }
-                    events.push_back(event);
-                    has_come = true;
-                }
-                drop(events);
-                Ok::<_, hamlyn::node::Forked>(node.prepare_to_wait()? && !has_come)
-            })?
-            .or_raise()
-    }
-
-    /// One more event loop waits, or one fewer: while there is one, messages that other calls take
-    /// from the links make `fileno()` readable too.
-    fn _count_waiters(&self, change: isize) {
-        let update = |n: usize| Some(n.saturating_add_signed(change));
-        let _ = self.inner.waiters.fetch_update(Ordering::Relaxed, Ordering::Relaxed, update);
+        let node = self.inner.node()?;
+        let waker = Waker::from(self.inner.bell.clone());
+        py.detach(|| node.prepare_to_wait(Some(&waker))).or_raise()
     }
 
     /// The bell has been heard.
     fn _silence(&self) {
-        self.inner.bell.silence();
+        self.inner.bell.0.silence();
     }
 
     /// What all objects of this manager have in common.
     #[getter]
     fn _key(&self) -> usize {
         Arc::as_ptr(&self.inner).addr()
-    }
-
-    /// Whether events wait.
-    #[getter]
-    fn _has_events(&self) -> bool {
-        !locked(&self.inner.events).is_empty()
     }
 
     /// A thread of the library takes what arrives while the program makes no calls.
@@ -738,9 +768,6 @@ impl Manager {
         format!("<hamlyn.Manager {}{state}>", self.inner.id)
     }
 }
-
-/// Events kept for the program while an event loop waits; beyond, the oldest are dropped.
-const EVENTS_MAX: usize = 4096;
 
 impl Manager {
     fn must_own(&self, inner: &Arc<Inner>, what: &str) -> PyResult<()> {

@@ -147,8 +147,7 @@ impl Queue {
 
     /// The next notification if a message has arrived, else `None`. Takes a turn over the links.
     fn try_receive(&self, py: Python<'_>) -> PyResult<Option<Notified>> {
-        let found = self.inner.with(py, |node| node.try_recv(self.id))?.or_raise()?;
-        Ok(found.map(|notification| Notified::new(&self.inner, notification)))
+        self.inner.try_receive(py, self.id)
     }
 
     /// Removes the queue. Raises `Misuse` while slots use it.
@@ -410,7 +409,7 @@ impl Link {
 #[pyclass(module = "hamlyn", frozen, eq)]
 #[derive(PartialEq)]
 pub struct Peer {
-    peer: hamlyn::Peer,
+    pub peer: hamlyn::Peer,
 }
 
 #[pymethods]
@@ -510,7 +509,7 @@ impl Notified {
 
 /// Somebody wants to connect to a service that asks. Without an answer the connection times out.
 #[pyclass(module = "hamlyn", frozen)]
-pub struct Request {
+pub struct LinkRequest {
     inner: Arc<Inner>,
     id: hamlyn::control::RequestId,
     peer: hamlyn::Peer,
@@ -518,8 +517,8 @@ pub struct Request {
 }
 
 #[pymethods]
-impl Request {
-    /// A number that `Connected` and `RequestGone` name.
+impl LinkRequest {
+    /// A number that `Connected` and `LinkRequestGone` name.
     #[getter]
     fn id(&self) -> u64 {
         self.id.0
@@ -552,21 +551,21 @@ impl Request {
     }
 
     fn __repr__(&self) -> String {
-        format!("<hamlyn.Request {} by {}>", self.id.0, self.peer().__repr__())
+        format!("<hamlyn.LinkRequest {} by {}>", self.id.0, self.peer().__repr__())
     }
 }
 
 /// A request was withdrawn before it was answered, or did not become a link.
 #[pyclass(module = "hamlyn", frozen, get_all)]
-pub struct RequestGone {
+pub struct LinkRequestGone {
     /// Its number.
     id: u64,
 }
 
 #[pymethods]
-impl RequestGone {
+impl LinkRequestGone {
     fn __repr__(&self) -> String {
-        format!("<hamlyn.RequestGone {}>", self.id)
+        format!("<hamlyn.LinkRequestGone {}>", self.id)
     }
 }
 
@@ -631,33 +630,81 @@ impl LinkClosed {
     }
 }
 
-/// An event as an object of its class; `None`: about something that Python has no calls for.
+/// Something became of an aperture.
+#[pyclass(module = "hamlyn", frozen)]
+pub struct ApertureChanged {
+    inner: Arc<Inner>,
+    id: hamlyn::ApertureId,
+    what: String,
+}
+
+#[pymethods]
+impl ApertureChanged {
+    /// The link between its owner and its holder.
+    #[getter]
+    fn link(&self) -> Link {
+        Link { inner: self.inner.clone(), id: self.id.link }
+    }
+
+    /// Its number on that link.
+    #[getter]
+    fn number(&self) -> u32 {
+        self.id.number
+    }
+
+    /// At its owner `"ready"`, `"refused: "` and why, or `"released"`; at its holder `"held"` or
+    /// `"revoked"`.
+    #[getter]
+    fn what(&self) -> &str {
+        &self.what
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<hamlyn.ApertureChanged {} {:?}>", self.id.number, self.what)
+    }
+}
+
+/// Why a link ended, in a word or two.
+pub fn reason_text(reason: &CloseReason) -> String {
+    match reason {
+        CloseReason::Closed => "closed".into(),
+        CloseReason::Died => "died".into(),
+        CloseReason::HungUp => "hung up".into(),
+        CloseReason::Expelled => "expelled".into(),
+        CloseReason::Misbehaved(how) => format!("misbehaved: {how}"),
+    }
+}
+
+/// An event as an object of its class.
 pub fn event_to_py<'py>(
     py: Python<'py>,
     inner: &Arc<Inner>,
     event: hamlyn::Event,
-) -> PyResult<Option<Bound<'py, PyAny>>> {
-    use hamlyn::Event;
+) -> PyResult<Bound<'py, PyAny>> {
+    use hamlyn::{ApertureEvent, Event};
     let inner = inner.clone();
-    Ok(Some(match event {
+    Ok(match event {
         Event::Request { id, peer, greeting } => {
-            Bound::new(py, Request { inner, id, peer, greeting })?.into_any()
+            Bound::new(py, LinkRequest { inner, id, peer, greeting })?.into_any()
         }
-        Event::RequestGone { id } => Bound::new(py, RequestGone { id: id.0 })?.into_any(),
+        Event::RequestGone { id } => Bound::new(py, LinkRequestGone { id: id.0 })?.into_any(),
         Event::Connected { link, request } => {
             let request = request.map(|request| request.0);
             Bound::new(py, Connected { inner, link, request })?.into_any()
         }
         Event::Closed { link, reason, unsent } => {
-            let reason = match reason {
-                CloseReason::Closed => "closed".into(),
-                CloseReason::Died => "died".into(),
-                CloseReason::HungUp => "hung up".into(),
-                CloseReason::Expelled => "expelled".into(),
-                CloseReason::Misbehaved(how) => format!("misbehaved: {how}"),
-            };
+            let reason = reason_text(&reason);
             Bound::new(py, LinkClosed { inner, link, reason, unsent })?.into_any()
         }
-        Event::Aperture { .. } => return Ok(None),
-    }))
+        Event::Aperture { aperture, what } => {
+            let what = match what {
+                ApertureEvent::Ready => "ready".into(),
+                ApertureEvent::Refused(reason) => format!("refused: {reason}"),
+                ApertureEvent::Released => "released".into(),
+                ApertureEvent::Held => "held".into(),
+                ApertureEvent::Revoked => "revoked".into(),
+            };
+            Bound::new(py, ApertureChanged { inner, id: aperture, what })?.into_any()
+        }
+    })
 }

@@ -4,17 +4,16 @@
 //! costs as much as a message, and with other threads at work a wait for their switch interval.
 //! So each call first looks, then looks again for about a microsecond, and only then lets go.
 
+use crate::errors::{Kind, OrRaise, ToPy, error};
 use crate::manager::Inner;
 use core::time::Duration;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use std::sync::mpsc;
 use std::time::Instant;
 
 /// How long a signal handler, or the end of the manager, may have to wait for a waiting thread.
 const SLICE: Duration = Duration::from_millis(50);
-/// The same while an event loop waits beside the thread, which may take the loop's messages from
-/// their link and tells it after each slice.
-const SHARED_SLICE: Duration = Duration::from_millis(1);
 
 /// Looks with the interpreter's lock held before it is given up: about a microsecond.
 pub const LOOKS: usize = 40;
@@ -58,14 +57,10 @@ pub fn sliced<T: Send, E: Send>(
     limit: Limit,
     mut attempt: impl FnMut(Duration) -> Result<Option<T>, E> + Send,
 ) -> PyResult<Result<Option<T>, E>> {
-    let _slow = inner.slow();
     loop {
         let left = limit.left();
-        let longest = if inner.has_waiters() { SHARED_SLICE } else { SLICE };
-        let slice = left.map_or(longest, |left| left.min(longest));
-        let attempted = py.detach(|| attempt(slice));
-        inner.wake_waiters();
-        match attempted {
+        let slice = left.map_or(SLICE, |left| left.min(SLICE));
+        match py.detach(|| attempt(slice)) {
             Ok(None) => {}
             done => return Ok(done),
         }
@@ -75,4 +70,23 @@ pub fn sliced<T: Send, E: Send>(
             return Ok(Ok(None));
         }
     }
+}
+
+/// Calls `work` on a thread of its own, because it can neither be cut into slices nor see Ctrl-C.
+/// Where that ends the wait, the work goes on until its own time limit, and its result is dropped.
+pub fn on_thread<T: Send + 'static, E: ToPy + Send + 'static>(
+    py: Python<'_>,
+    inner: &Inner,
+    work: impl FnOnce() -> Result<T, E> + Send + 'static,
+) -> PyResult<Result<T, E>> {
+    let (tell, answer) = mpsc::sync_channel(1);
+    let builder = std::thread::Builder::new().name("hamlyn-connect".into());
+    builder.spawn(move || tell.send(work())).or_raise()?;
+    let gone = || error(Kind::Closed, "the thread that connects is gone");
+    let attempt = move |slice| match answer.recv_timeout(slice) {
+        Ok(result) => Ok(Some(result)),
+        Err(mpsc::RecvTimeoutError::Timeout) => Ok(None),
+        Err(mpsc::RecvTimeoutError::Disconnected) => Err(()),
+    };
+    sliced(py, inner, Limit(None), attempt)?.map_err(|()| gone())?.ok_or_else(gone)
 }

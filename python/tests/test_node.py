@@ -295,7 +295,7 @@ def test_a_service_that_asks_decides(manager: hamlyn.Manager, other: hamlyn.Mana
         thread = threading.Thread(target=connect)
         thread.start()
         request = wait_for_event(manager)
-        assert isinstance(request, hamlyn.Request)
+        assert isinstance(request, hamlyn.LinkRequest)
         assert request.greeting == b"it is me" and request.peer.pid == os.getpid()
         if answer is None:
             request.refuse("not today")

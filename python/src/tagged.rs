@@ -1,0 +1,333 @@
+//! Tagged remote write.
+
+use crate::bytes::with_bytes;
+use crate::end::End;
+use crate::errors::{Kind, OrRaise, error};
+use crate::manager::Manager;
+use crate::parts::{Link, Peer};
+use crate::seed::{Seed, seed_of};
+use crate::wait::{duration, on_thread};
+use core::time::Duration;
+use hamlyn::protocol::{self, EndPoint, ReceiveError, SendFailure, TaggedConfig};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use std::sync::Arc;
+
+/// Receives tagged writes: data at an offset of its area, and a tag in its queue.
+#[pyclass(module = "hamlyn", frozen, weakref)]
+pub struct TaggedReceiver {
+    end: Arc<End<protocol::TaggedReceiver>>,
+}
+
+/// A tagged write has arrived.
+#[pyclass(module = "hamlyn", name = "Tag", frozen)]
+pub struct Tagged {
+    manager: Arc<crate::manager::Inner>,
+    tag: protocol::Tag,
+}
+
+#[pymethods]
+impl Tagged {
+    /// What the sender gave.
+    #[getter]
+    fn tag(&self) -> u32 {
+        self.tag.tag
+    }
+
+    /// The link of the sender.
+    #[getter]
+    fn link(&self) -> Link {
+        Link { inner: self.manager.clone(), id: self.tag.link }
+    }
+
+    fn __int__(&self) -> u32 {
+        self.tag.tag
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<hamlyn.Tag {}>", self.tag.tag)
+    }
+}
+
+fn timed_out<T>(result: Result<T, ReceiveError>) -> Result<Option<T>, ReceiveError> {
+    match result {
+        Ok(found) => Ok(Some(found)),
+        Err(ReceiveError::TimedOut) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+#[pymethods]
+impl TaggedReceiver {
+    /// A receiver with an area of `nbytes` zero bytes. `tags`: how many each sender may have in the
+    /// queue; `senders`: how many there may be at one time.
+    #[new]
+    #[pyo3(signature = (manager, nbytes, *, tags=256, senders=16))]
+    fn new(
+        py: Python<'_>,
+        manager: &Manager,
+        nbytes: usize,
+        tags: u32,
+        senders: u32,
+    ) -> PyResult<Self> {
+        let node = manager.inner.node()?;
+        let mut config = TaggedConfig::new(nbytes);
+        (config.tags, config.senders_max) = (tags, senders);
+        let end = py.detach(|| protocol::TaggedReceiver::new(&node, config)).or_raise()?;
+        Ok(Self { end: End::new(&manager.inner, end) })
+    }
+
+    /// A seed from which senders can be grown, by anybody who may connect.
+    fn seed(&self, py: Python<'_>) -> PyResult<Seed> {
+        self.end.seed(py)
+    }
+
+    /// Lets senders find this receiver by name.
+    #[pyo3(signature = (name, *, access=None))]
+    fn serve(&self, py: Python<'_>, name: &str, access: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        self.end.serve(py, name, access)
+    }
+
+    /// The next tag if one is there or comes in one turn, else `None`.
+    fn try_get_tag(&self, py: Python<'_>) -> PyResult<Option<Tagged>> {
+        let found = self.end.with(py, |end| end.try_get_tag())?.or_raise()?;
+        Ok(found.map(|tag| self.tagged(tag)))
+    }
+
+    /// The next tag, in the order of arrival; waits at most `timeout` seconds. The data that
+    /// belongs to it lies in the area by then. Raises `TimedOut`.
+    #[pyo3(signature = (timeout=None))]
+    fn get_tag(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Tagged> {
+        let found = self.end.wait(
+            py,
+            timeout,
+            |end| end.try_get_tag(),
+            |end, slice| timed_out(end.get_tag(Some(slice))),
+        )?;
+        found.map(|tag| self.tagged(tag)).ok_or_else(nothing)
+    }
+
+    /// The next message with this tag; others that come meanwhile are kept for later, in their
+    /// order. Raises `TimedOut`.
+    #[pyo3(signature = (tag, timeout=None))]
+    fn get_specific_tag(&self, py: Python<'_>, tag: u32, timeout: Option<f64>) -> PyResult<Tagged> {
+        let found = self.end.wait(
+            py,
+            timeout,
+            |end| timed_out(end.get_specific_tag(tag, Some(Duration::ZERO))),
+            |end, slice| timed_out(end.get_specific_tag(tag, Some(slice))),
+        )?;
+        found.map(|tag| self.tagged(tag)).ok_or_else(nothing)
+    }
+
+    /// Copies `length` bytes out of the area, from `offset` on.
+    fn read<'py>(
+        &self,
+        py: Python<'py>,
+        offset: usize,
+        length: usize,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let outside = offset.checked_add(length).is_none();
+        // An area is at most as long as memory is; so is what is asked for, before it is made.
+        let size = self.end.with(py, |end| end.with_bytes(<[u8]>::len))?.or_raise()?;
+        if outside || offset + length > size {
+            let text =
+                format!("{length} bytes from {offset} on are not inside the area's 0..{size}");
+            return Err(error(Kind::Misuse, text));
+        }
+        let mut result = Ok(());
+        let bytes = PyBytes::new_with(py, length, |to| {
+            let node_is_free = self.end.with(py, |end| end.read(offset, to));
+            result = node_is_free.and_then(OrRaise::or_raise);
+            Ok(())
+        })?;
+        result.map(|()| bytes)
+    }
+
+    /// Senders that have a connection now.
+    #[getter]
+    fn senders(&self, py: Python<'_>) -> PyResult<usize> {
+        self.end.with(py, |end| end.senders())
+    }
+
+    /// Whether a receive would return at once.
+    #[getter]
+    fn ready(&self, py: Python<'_>) -> PyResult<bool> {
+        self.end.with(py, |end| end.is_ready())
+    }
+
+    /// Ends it and its senders' connections. Closing twice is closing once.
+    fn close(&self, py: Python<'_>) {
+        self.end.close_now(py);
+    }
+
+    #[getter]
+    fn closed(&self) -> bool {
+        self.end.is_closed()
+    }
+
+    #[getter]
+    fn _manager(&self) -> Manager {
+        Manager { inner: self.end.inner.clone() }
+    }
+
+    fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyAny>) {
+        self.end.close_now(py);
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<hamlyn.TaggedReceiver{}>", if self.end.is_closed() { " closed" } else { "" })
+    }
+}
+
+impl TaggedReceiver {
+    fn tagged(&self, tag: protocol::Tag) -> Tagged {
+        Tagged { manager: self.end.inner.clone(), tag }
+    }
+}
+
+#[cold]
+pub fn nothing() -> PyErr {
+    error(Kind::TimedOut, "nothing arrived within the time limit")
+}
+
+/// Sends tagged writes.
+#[pyclass(module = "hamlyn", frozen, weakref)]
+pub struct TaggedSender {
+    end: Arc<End<protocol::TaggedSender>>,
+}
+
+#[pymethods]
+impl TaggedSender {
+    /// Grows a sender from a receiver's seed (a `Seed`, or the bytes or text of one), waiting at
+    /// most `timeout` seconds for its manager's answer.
+    #[staticmethod]
+    #[pyo3(signature = (manager, seed, timeout=10.0))]
+    fn grow(
+        py: Python<'_>,
+        manager: &Manager,
+        seed: &Bound<'_, PyAny>,
+        timeout: Option<f64>,
+    ) -> PyResult<Self> {
+        let (node, seed, timeout) = (manager.inner.node()?, seed_of(seed)?, duration(timeout)?);
+        let grow = move || protocol::TaggedSender::grow(&node, &seed, timeout);
+        let end = on_thread(py, &manager.inner, grow)?.or_raise()?;
+        Ok(Self { end: End::new(&manager.inner, end) })
+    }
+
+    /// Grows a sender of the receiver that is served as `[user@]name`.
+    #[staticmethod]
+    #[pyo3(signature = (manager, name, timeout=10.0))]
+    fn connect(
+        py: Python<'_>,
+        manager: &Manager,
+        name: String,
+        timeout: Option<f64>,
+    ) -> PyResult<Self> {
+        let (node, timeout) = (manager.inner.node()?, duration(timeout)?);
+        let connect = move || protocol::TaggedSender::connect(&node, &name, timeout);
+        let end = on_thread(py, &manager.inner, connect)?.or_raise()?;
+        Ok(Self { end: End::new(&manager.inner, end) })
+    }
+
+    /// Writes `data` to the receiver's area at `offset` and `tag` to its queue, waiting at most
+    /// `timeout` seconds for room and for the receiver to take earlier tags.
+    #[pyo3(signature = (offset, data, tag, timeout=None))]
+    fn send(
+        &self,
+        py: Python<'_>,
+        offset: u64,
+        data: &Bound<'_, PyAny>,
+        tag: u32,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        let sent = with_bytes(data, |data| {
+            self.end.wait(
+                py,
+                timeout,
+                |end| end.try_send(offset, data, tag).map(|sent| sent.then_some(())),
+                |end, slice| match end.send(offset, data, tag, Some(slice)) {
+                    Ok(()) => Ok(Some(())),
+                    Err(SendFailure::TimedOut) => Ok(None),
+                    Err(e) => Err(e),
+                },
+            )
+        })?;
+        sent.ok_or_else(|| error(Kind::TimedOut, SendFailure::TimedOut))
+    }
+
+    /// `send` without waiting: `False`, and nothing was sent, if that would be needed.
+    fn try_send(
+        &self,
+        py: Python<'_>,
+        offset: u64,
+        data: &Bound<'_, PyAny>,
+        tag: u32,
+    ) -> PyResult<bool> {
+        with_bytes(data, |data| {
+            self.end.with(py, |end| end.try_send(offset, data, tag))?.or_raise()
+        })
+    }
+
+    /// Most bytes of one write: those of a packet.
+    #[getter]
+    fn nbytes_max(&self, py: Python<'_>) -> PyResult<usize> {
+        self.end.with(py, |end| end.bytes_max())
+    }
+
+    /// Bytes of the receiver's area.
+    #[getter]
+    fn capacity(&self, py: Python<'_>) -> PyResult<u64> {
+        self.end.with(py, |end| end.capacity())
+    }
+
+    /// Who is at the other end, as the kernel says.
+    #[getter]
+    fn peer(&self, py: Python<'_>) -> PyResult<Peer> {
+        self.end.peer(py)
+    }
+
+    /// Why the connection ended; `None` while it has not.
+    #[getter]
+    fn ended(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        self.end.ended(py)
+    }
+
+    /// Which path the data takes, and why.
+    fn explain(&self, py: Python<'_>) -> PyResult<String> {
+        self.end.explain(py)
+    }
+
+    /// Ends it and its connection. Closing twice is closing once.
+    fn close(&self, py: Python<'_>) {
+        self.end.close_now(py);
+    }
+
+    #[getter]
+    fn closed(&self) -> bool {
+        self.end.is_closed()
+    }
+
+    #[getter]
+    fn _manager(&self) -> Manager {
+        Manager { inner: self.end.inner.clone() }
+    }
+
+    fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyAny>) {
+        self.end.close_now(py);
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<hamlyn.TaggedSender{}>", if self.end.is_closed() { " closed" } else { "" })
+    }
+}

@@ -207,6 +207,7 @@ fn a_time_limit_that_cuts_a_datagram_off_leaves_the_rest_for_the_next_call() {
     });
     let error = sender.send(&vec![1; LONG_BYTES], 0, None, SHORT).unwrap_err();
     assert!(matches!(error, SendFailure::CutOff), "{error}");
+    assert!(matches!(sender.flush(SHORT), Err(SendFailure::CutOff)));
     let error = sender.send(b"second", 0, None, SHORT).unwrap_err();
     assert!(matches!(error, SendFailure::TimedOut), "{error}");
     std::thread::scope(|scope| {
@@ -216,6 +217,7 @@ fn a_time_limit_that_cuts_a_datagram_off_leaves_the_rest_for_the_next_call() {
         assert_eq!(datagram.length, LONG_BYTES);
         assert!(receiver.with_bytes(&datagram, |b| b.iter().all(|byte| *byte == 1)).unwrap());
     });
+    sender.flush(Some(Duration::ZERO)).unwrap();
 }
 
 #[test]

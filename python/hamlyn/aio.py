@@ -161,6 +161,22 @@ class Queue(_Wrapped[_hamlyn.Queue]):
         return await until(self.sync._manager, self.sync.try_receive, timeout)
 
 
+class TaggedReceiver(_Wrapped[_hamlyn.TaggedReceiver]):
+    """A receiver of tagged writes whose `get_tag` is awaited."""
+
+    async def get_tag(self, timeout: float | None = None) -> _hamlyn.Tag:
+        """The next tag. Raises `TimedOut`."""
+        return await until(self.sync._manager, self.sync.try_get_tag, timeout)
+
+
+class DatagramReceiver(_Wrapped[_hamlyn.DatagramReceiver]):
+    """A receiver of datagrams whose `receive` is awaited."""
+
+    async def receive(self, timeout: float | None = None) -> _hamlyn.Datagram:
+        """The next datagram. Raises `TimedOut`."""
+        return await until(self.sync._manager, self.sync.try_receive, timeout)
+
+
 class Manager(_Wrapped[_hamlyn.Manager]):
     """A manager whose events are awaited; an asynchronous context manager."""
 
@@ -205,4 +221,4 @@ class Manager(_Wrapped[_hamlyn.Manager]):
         await asyncio.to_thread(self.sync.close)
 
 
-__all__ = ["Manager", "Queue", "until"]
+__all__ = ["DatagramReceiver", "Manager", "Queue", "TaggedReceiver", "until"]

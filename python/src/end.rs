@@ -137,15 +137,18 @@ impl<T: Send + 'static> End<T> {
         }
     }
 
+    /// Buffers of its memory that Python has.
+    pub fn buffers(&self) -> usize {
+        self.buffers.load(Ordering::Relaxed)
+    }
+
     /// A buffer goes out.
-    #[allow(dead_code)]
     pub fn lend(&self) {
         self.buffers.fetch_add(1, Ordering::Relaxed);
         self.inner.lend();
     }
 
     /// A buffer has come back.
-    #[allow(dead_code)]
     pub fn take_back(&self) {
         if self.inner.check_fork().is_ok() && self.buffers.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.drop_if_done();
@@ -200,7 +203,7 @@ macro_rules! offered {
         })+
     };
 }
-offered!(protocol::TaggedReceiver);
+offered!(protocol::TaggedReceiver, protocol::DatagramReceiver);
 
 macro_rules! connected {
     ($($type:ty),+) => {
@@ -214,7 +217,7 @@ macro_rules! connected {
         })+
     };
 }
-connected!(protocol::TaggedSender);
+connected!(protocol::TaggedSender, protocol::DatagramSender);
 
 impl<T: Offered + Send> End<T> {
     pub fn seed(&self, py: Python<'_>) -> PyResult<Seed> {
@@ -247,3 +250,145 @@ impl<T: Connected + Send> End<T> {
         self.with(py, |end| end.its_path())
     }
 }
+
+/// What every end point has.
+macro_rules! common {
+    ($class:ident) => {
+        #[pymethods]
+        impl $class {
+            /// Ends it, and with it its connections. Closing twice is closing once.
+            fn close(&self, py: Python<'_>) {
+                self.end.close_now(py);
+            }
+
+            /// Whether it is closed.
+            #[getter]
+            fn closed(&self) -> bool {
+                self.end.is_closed()
+            }
+
+            #[getter]
+            fn _manager(&self) -> crate::manager::Manager {
+                crate::manager::Manager { inner: self.end.inner.clone() }
+            }
+
+            fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+                slf
+            }
+
+            #[pyo3(signature = (*_exception))]
+            fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyAny>) {
+                self.end.close_now(py);
+            }
+
+            fn __repr__(&self) -> &'static str {
+                match self.end.is_closed() {
+                    true => concat!("<hamlyn.", stringify!($class), " closed>"),
+                    false => concat!("<hamlyn.", stringify!($class), ">"),
+                }
+            }
+        }
+    };
+}
+
+/// What every receiver has.
+macro_rules! receiver {
+    ($class:ident) => {
+        $crate::end::common!($class);
+
+        #[pymethods]
+        impl $class {
+            /// A seed from which a sender can be grown, by anybody who may connect.
+            fn seed(&self, py: Python<'_>) -> PyResult<crate::seed::Seed> {
+                self.end.seed(py)
+            }
+
+            /// Lets senders find this receiver by name. `access`: `"same_user"` (unless given),
+            /// `"anyone"` or the number of a group.
+            #[pyo3(signature = (name, *, access=None))]
+            fn serve(
+                &self,
+                py: Python<'_>,
+                name: &str,
+                access: Option<&Bound<'_, PyAny>>,
+            ) -> PyResult<()> {
+                self.end.serve(py, name, access)
+            }
+
+            /// Whether a receive would return at once.
+            #[getter]
+            fn ready(&self, py: Python<'_>) -> PyResult<bool> {
+                self.end.with(py, |end| hamlyn::protocol::EndPoint::is_ready(end))
+            }
+        }
+    };
+}
+
+/// What every sender has.
+macro_rules! sender {
+    ($class:ident) => {
+        $crate::end::common!($class);
+
+        #[pymethods]
+        impl $class {
+            /// Who is at the other end, as the kernel says.
+            #[getter]
+            fn peer(&self, py: Python<'_>) -> PyResult<crate::parts::Peer> {
+                self.end.peer(py)
+            }
+
+            /// Why the connection ended; `None` while it has not.
+            #[getter]
+            fn ended(&self, py: Python<'_>) -> PyResult<Option<String>> {
+                self.end.ended(py)
+            }
+
+            /// Which path the data takes, and why.
+            fn explain(&self, py: Python<'_>) -> PyResult<String> {
+                self.end.explain(py)
+            }
+        }
+    };
+}
+
+/// How senders without settings come to be.
+macro_rules! grown {
+    ($class:ident) => {
+        #[pymethods]
+        impl $class {
+            /// Grows it from a receiver's seed (a `Seed`, or the bytes or text of one), waiting at
+            /// most `timeout` seconds for the receiver's answer.
+            #[staticmethod]
+            #[pyo3(signature = (manager, seed, timeout=10.0))]
+            fn grow(
+                py: Python<'_>,
+                manager: &crate::manager::Manager,
+                seed: &Bound<'_, PyAny>,
+                timeout: Option<f64>,
+            ) -> PyResult<Self> {
+                let (node, seed) = (manager.inner.node()?, crate::seed::seed_of(seed)?);
+                let timeout = crate::wait::duration(timeout)?;
+                let grow = move || hamlyn::protocol::$class::grow(&node, &seed, timeout);
+                let end = crate::wait::on_thread(py, &manager.inner, grow)?.or_raise()?;
+                Ok(Self { end: End::new(&manager.inner, end) })
+            }
+
+            /// Grows it for the receiver that is served as `[user@]name`.
+            #[staticmethod]
+            #[pyo3(signature = (manager, name, timeout=10.0))]
+            fn connect(
+                py: Python<'_>,
+                manager: &crate::manager::Manager,
+                name: String,
+                timeout: Option<f64>,
+            ) -> PyResult<Self> {
+                let (node, timeout) = (manager.inner.node()?, crate::wait::duration(timeout)?);
+                let connect = move || hamlyn::protocol::$class::connect(&node, &name, timeout);
+                let end = crate::wait::on_thread(py, &manager.inner, connect)?.or_raise()?;
+                Ok(Self { end: End::new(&manager.inner, end) })
+            }
+        }
+    };
+}
+
+pub(crate) use {common, grown, receiver, sender};

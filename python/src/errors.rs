@@ -230,11 +230,12 @@ impl ToPy for SendFailure {
         let kind = match self {
             Self::Send(e) => return e.to_py(),
             Self::TimedOut => Kind::TimedOut,
-            Self::TooLong { .. } | Self::Outside { .. } => Kind::Misuse,
+            Self::CutOff => Kind::TimedOut,
             Self::Ended(_) => Kind::Closed,
             Self::Misbehaved(_) => Kind::Misbehaved,
             Self::Forked(_) => Kind::Forked,
             Self::Wait(_) => Kind::Os,
+            _ => Kind::Misuse,
         };
         error(kind, self)
     }

@@ -11,6 +11,7 @@
 //! What Python programs see of it is documented in `hamlyn/__init__.py` and `hamlyn/_hamlyn.pyi`.
 
 mod bytes;
+mod datagram;
 mod end;
 mod errors;
 mod manager;
@@ -24,6 +25,8 @@ use pyo3::prelude::*;
 /// Hamlyn's objects; see the package `hamlyn`.
 #[pymodule]
 mod _hamlyn {
+    #[pymodule_export]
+    use crate::datagram::{Datagram, DatagramReceiver, DatagramSender};
     #[pymodule_export]
     use crate::manager::{Manager, settings};
     #[pymodule_export]

@@ -1,14 +1,12 @@
 //! Tagged remote write.
 
 use crate::bytes::with_bytes;
-use crate::end::End;
+use crate::end::{End, grown, receiver, sender};
 use crate::errors::{Kind, OrRaise, error};
 use crate::manager::Manager;
-use crate::parts::{Link, Peer};
-use crate::seed::{Seed, seed_of};
-use crate::wait::{duration, on_thread};
+use crate::parts::Link;
 use core::time::Duration;
-use hamlyn::protocol::{self, EndPoint, ReceiveError, SendFailure, TaggedConfig};
+use hamlyn::protocol::{self, ReceiveError, SendFailure, TaggedConfig};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::sync::Arc;
@@ -49,7 +47,7 @@ impl Tagged {
     }
 }
 
-fn timed_out<T>(result: Result<T, ReceiveError>) -> Result<Option<T>, ReceiveError> {
+pub fn timed_out<T>(result: Result<T, ReceiveError>) -> Result<Option<T>, ReceiveError> {
     match result {
         Ok(found) => Ok(Some(found)),
         Err(ReceiveError::TimedOut) => Ok(None),
@@ -75,17 +73,6 @@ impl TaggedReceiver {
         (config.tags, config.senders_max) = (tags, senders);
         let end = py.detach(|| protocol::TaggedReceiver::new(&node, config)).or_raise()?;
         Ok(Self { end: End::new(&manager.inner, end) })
-    }
-
-    /// A seed from which senders can be grown, by anybody who may connect.
-    fn seed(&self, py: Python<'_>) -> PyResult<Seed> {
-        self.end.seed(py)
-    }
-
-    /// Lets senders find this receiver by name.
-    #[pyo3(signature = (name, *, access=None))]
-    fn serve(&self, py: Python<'_>, name: &str, access: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
-        self.end.serve(py, name, access)
     }
 
     /// The next tag if one is there or comes in one turn, else `None`.
@@ -149,41 +136,9 @@ impl TaggedReceiver {
     fn senders(&self, py: Python<'_>) -> PyResult<usize> {
         self.end.with(py, |end| end.senders())
     }
-
-    /// Whether a receive would return at once.
-    #[getter]
-    fn ready(&self, py: Python<'_>) -> PyResult<bool> {
-        self.end.with(py, |end| end.is_ready())
-    }
-
-    /// Ends it and its senders' connections. Closing twice is closing once.
-    fn close(&self, py: Python<'_>) {
-        self.end.close_now(py);
-    }
-
-    #[getter]
-    fn closed(&self) -> bool {
-        self.end.is_closed()
-    }
-
-    #[getter]
-    fn _manager(&self) -> Manager {
-        Manager { inner: self.end.inner.clone() }
-    }
-
-    fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
-        slf
-    }
-
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyAny>) {
-        self.end.close_now(py);
-    }
-
-    fn __repr__(&self) -> String {
-        format!("<hamlyn.TaggedReceiver{}>", if self.end.is_closed() { " closed" } else { "" })
-    }
 }
+
+receiver!(TaggedReceiver);
 
 impl TaggedReceiver {
     fn tagged(&self, tag: protocol::Tag) -> Tagged {
@@ -204,37 +159,6 @@ pub struct TaggedSender {
 
 #[pymethods]
 impl TaggedSender {
-    /// Grows a sender from a receiver's seed (a `Seed`, or the bytes or text of one), waiting at
-    /// most `timeout` seconds for its manager's answer.
-    #[staticmethod]
-    #[pyo3(signature = (manager, seed, timeout=10.0))]
-    fn grow(
-        py: Python<'_>,
-        manager: &Manager,
-        seed: &Bound<'_, PyAny>,
-        timeout: Option<f64>,
-    ) -> PyResult<Self> {
-        let (node, seed, timeout) = (manager.inner.node()?, seed_of(seed)?, duration(timeout)?);
-        let grow = move || protocol::TaggedSender::grow(&node, &seed, timeout);
-        let end = on_thread(py, &manager.inner, grow)?.or_raise()?;
-        Ok(Self { end: End::new(&manager.inner, end) })
-    }
-
-    /// Grows a sender of the receiver that is served as `[user@]name`.
-    #[staticmethod]
-    #[pyo3(signature = (manager, name, timeout=10.0))]
-    fn connect(
-        py: Python<'_>,
-        manager: &Manager,
-        name: String,
-        timeout: Option<f64>,
-    ) -> PyResult<Self> {
-        let (node, timeout) = (manager.inner.node()?, duration(timeout)?);
-        let connect = move || protocol::TaggedSender::connect(&node, &name, timeout);
-        let end = on_thread(py, &manager.inner, connect)?.or_raise()?;
-        Ok(Self { end: End::new(&manager.inner, end) })
-    }
-
     /// Writes `data` to the receiver's area at `offset` and `tag` to its queue, waiting at most
     /// `timeout` seconds for room and for the receiver to take earlier tags.
     #[pyo3(signature = (offset, data, tag, timeout=None))]
@@ -285,49 +209,7 @@ impl TaggedSender {
     fn capacity(&self, py: Python<'_>) -> PyResult<u64> {
         self.end.with(py, |end| end.capacity())
     }
-
-    /// Who is at the other end, as the kernel says.
-    #[getter]
-    fn peer(&self, py: Python<'_>) -> PyResult<Peer> {
-        self.end.peer(py)
-    }
-
-    /// Why the connection ended; `None` while it has not.
-    #[getter]
-    fn ended(&self, py: Python<'_>) -> PyResult<Option<String>> {
-        self.end.ended(py)
-    }
-
-    /// Which path the data takes, and why.
-    fn explain(&self, py: Python<'_>) -> PyResult<String> {
-        self.end.explain(py)
-    }
-
-    /// Ends it and its connection. Closing twice is closing once.
-    fn close(&self, py: Python<'_>) {
-        self.end.close_now(py);
-    }
-
-    #[getter]
-    fn closed(&self) -> bool {
-        self.end.is_closed()
-    }
-
-    #[getter]
-    fn _manager(&self) -> Manager {
-        Manager { inner: self.end.inner.clone() }
-    }
-
-    fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
-        slf
-    }
-
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyAny>) {
-        self.end.close_now(py);
-    }
-
-    fn __repr__(&self) -> String {
-        format!("<hamlyn.TaggedSender{}>", if self.end.is_closed() { " closed" } else { "" })
-    }
 }
+
+sender!(TaggedSender);
+grown!(TaggedSender);

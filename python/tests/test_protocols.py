@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import threading
 import time
 
 import hamlyn
+import numpy as np
 import pytest
 from conftest import LIMIT, Children
 
@@ -132,6 +134,110 @@ def test_a_sender_waits_for_credit(manager: hamlyn.Manager, other: hamlyn.Manage
     for _ in range(4):
         receiver.get_tag(LIMIT)
     sender.send(0, b"x", 2, timeout=LIMIT)
+
+
+# ---- datagrams
+
+
+def datagrams(
+    manager: hamlyn.Manager, other: hamlyn.Manager, nbytes: int
+) -> tuple[hamlyn.DatagramReceiver, hamlyn.DatagramSender]:
+    receiver = hamlyn.DatagramReceiver(manager, nbytes)
+    receiver.serve("datagrams")
+    manager.start_progress()
+    return receiver, hamlyn.DatagramSender.connect(other, "datagrams")
+
+
+def send_arrays(seed: str) -> None:
+    with hamlyn.Manager() as manager:
+        answers = hamlyn.DatagramReceiver(manager, 64)
+        sender = hamlyn.DatagramSender.grow(manager, seed)
+        for i in range(10):
+            array = np.arange(i * 10_000, dtype=np.int64)
+            sender.send(array, reply=answers.reply_ticket(), timeout=LIMIT)
+            answer = answers.receive(LIMIT)
+            assert int.from_bytes(answer, "little") == int(array.sum())
+            del answer
+            answers.make_ready()
+
+
+def test_arrays_come_as_datagrams_and_are_answered(
+    manager: hamlyn.Manager, children: Children
+) -> None:
+    receiver = hamlyn.DatagramReceiver(manager, 1 << 20)
+    child = children.start(send_arrays, str(receiver.seed()))
+    for i in range(10):
+        datagram = receiver.receive(LIMIT)
+        assert datagram.offset == 0 and datagram.wants_reply
+        assert datagram.link.peer.pid == child.pid
+        array = np.frombuffer(datagram, dtype=np.int64)
+        assert len(datagram) == array.nbytes and np.array_equal(array, np.arange(i * 10_000))
+        assert not array.flags.writeable
+        datagram.reply(int(array.sum()).to_bytes(8, "little"), LIMIT)
+        assert not receiver.takes_one
+        del array
+        receiver.make_ready()
+        assert receiver.takes_one
+
+
+def test_a_datagram_stands_still_while_it_is_shown(
+    manager: hamlyn.Manager, other: hamlyn.Manager
+) -> None:
+    receiver, sender = datagrams(manager, other, 4096)
+    sender.send(b"first", 100)
+    datagram = receiver.receive(LIMIT)
+    assert datagram.offset == 100 and bytes(datagram) == b"first"
+    view = memoryview(datagram)
+    with pytest.raises(BufferError, match="1 view"):
+        receiver.make_ready()
+    sender.send(b"second", 100, timeout=LIMIT)
+    end = time.monotonic() + LIMIT
+    while manager.counters()["refused_entry_closed"] == 0 and time.monotonic() < end:
+        time.sleep(0.001)
+    assert bytes(view) == b"first"
+    view.release()
+    receiver.make_ready()
+    with pytest.raises(hamlyn.Misuse, match="ready since"):
+        memoryview(datagram)
+    with pytest.raises(hamlyn.Misuse, match="without a ticket"):
+        datagram.reply(b"no")
+
+
+def test_a_view_of_a_datagram_outlives_everything(other: hamlyn.Manager) -> None:
+    manager = hamlyn.Manager()
+    receiver, sender = datagrams(manager, other, 1 << 16)
+    sender.send(b"x" * 65536)
+    array = np.frombuffer(receiver.receive(LIMIT), dtype=np.uint8)
+    receiver.close()
+    assert array.sum() == 65536 * ord("x")
+    manager.close()
+    del manager, receiver
+    gc.collect()
+    assert array.sum() == 65536 * ord("x")
+
+
+def test_a_long_datagram_that_is_cut_off_leaves_later(
+    manager: hamlyn.Manager, other: hamlyn.Manager
+) -> None:
+    nbytes = 8 << 20
+    receiver, sender = datagrams(manager, other, nbytes)
+    manager.stop_progress()
+    with pytest.raises(hamlyn.TimedOut, match="cut"):
+        sender.send(bytes(nbytes), timeout=0.15)
+    assert sender.flush(0.01) is False
+    manager.start_progress()
+    assert sender.flush(LIMIT) is True
+    assert len(receiver.receive(LIMIT)) == nbytes
+
+
+def test_datagrams_outside_are_refused(manager: hamlyn.Manager, other: hamlyn.Manager) -> None:
+    _, sender = datagrams(manager, other, 64)
+    assert sender.capacity == 64
+    for data, offset in [(bytes(65), 0), (b"1", 64), (b"", 65), (b"1", (1 << 64) - 1)]:
+        with pytest.raises(hamlyn.Misuse):
+            sender.send(data, offset)
+    with pytest.raises(hamlyn.Misuse, match="reply ticket"):
+        sender.send(b"", reply=hamlyn.DatagramReceiver(manager, 64).reply_ticket())
 
 
 # ---- what all end points have in common

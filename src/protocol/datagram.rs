@@ -480,6 +480,12 @@ impl DatagramSender {
         send(manager, connection, outgoing, *ticket, data, offset, reply, timeout)
     }
 
+    /// After [`SendFailure::CutOff`]: waits at most `timeout` until the rest of that datagram has
+    /// left, which is [`SendFailure::CutOff`] again if it has not. Otherwise returns at once.
+    pub fn flush(&mut self, timeout: Option<Duration>) -> Result<(), SendFailure> {
+        self.outgoing.flush(&self.manager, &self.connection, timeout)
+    }
+
     /// The connection: who is at the other end, and whether it has ended.
     pub fn connection(&self) -> &Connection {
         &self.connection

@@ -40,17 +40,9 @@ impl Outgoing {
         connection: &Connection,
         message: &mut Message<'_>,
     ) -> Look<Result<(), SendFailure>> {
-        if let Some(ended_by) = connection.ended() {
-            return Look::Found(Err(SendFailure::Ended(ended_by.clone())));
-        }
-        if let Some((unfinished, data)) = &mut self.rest {
-            match node.look_to_send(unfinished, data, &[]) {
-                Look::Found(Ok(_)) => self.rest = None,
-                Look::Found(Err(e)) => return Look::Found(Err(failed(e, connection))),
-                Look::Again => return Look::Again,
-                Look::Nothing => return Look::Nothing,
-                Look::Room(link) => return Look::Room(link),
-            }
+        match self.look_at_rest(node, connection) {
+            Look::Found(Ok(())) => {}
+            other => return other,
         }
         let Message { ticket, data, metadata, begun } = message;
         let unfinished = match begun {
@@ -68,6 +60,46 @@ impl Outgoing {
             Look::Again => Look::Again,
             Look::Nothing => Look::Nothing,
             Look::Room(link) => Look::Room(link),
+        }
+    }
+
+    /// A look that sends what was cut off before.
+    fn look_at_rest(
+        &mut self,
+        node: &mut Node,
+        connection: &Connection,
+    ) -> Look<Result<(), SendFailure>> {
+        if let Some(ended_by) = connection.ended() {
+            return Look::Found(Err(SendFailure::Ended(ended_by.clone())));
+        }
+        let Some((unfinished, data)) = &mut self.rest else { return Look::Found(Ok(())) };
+        match node.look_to_send(unfinished, data, &[]) {
+            Look::Found(Ok(_)) => {
+                self.rest = None;
+                Look::Found(Ok(()))
+            }
+            Look::Found(Err(e)) => Look::Found(Err(failed(e, connection))),
+            Look::Again => Look::Again,
+            Look::Nothing => Look::Nothing,
+            Look::Room(link) => Look::Room(link),
+        }
+    }
+
+    /// Waits at most `timeout` until what was cut off before has left.
+    pub fn flush(
+        &mut self,
+        manager: &Manager,
+        connection: &Connection,
+        timeout: Option<Duration>,
+    ) -> Result<(), SendFailure> {
+        if self.is_idle() {
+            return Ok(());
+        }
+        let look = |node: &mut Node, _: &mut _| self.look_at_rest(node, connection);
+        match manager.shared.wait_until(timeout, look) {
+            Err(Waited::TimedOut) => Err(SendFailure::CutOff),
+            Err(waited) => Err(waited.into()),
+            Ok(result) => result,
         }
     }
 

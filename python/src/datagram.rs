@@ -1,0 +1,241 @@
+//! Datagrams.
+
+use crate::bytes::{export, with_bytes};
+use crate::end::{End, grown, receiver, sender};
+use crate::errors::{Kind, OrRaise, error};
+use crate::manager::Manager;
+use crate::parts::{Link, Ticket};
+use crate::tagged::{nothing, timed_out};
+use crate::wait::{Limit, duration};
+use core::ffi::c_int;
+use core::time::Duration;
+use hamlyn::protocol::{self, SendFailure};
+use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use std::sync::Arc;
+
+/// Receives datagrams, one at a time: a message lands in the area, and stays until `ready()`.
+#[pyclass(module = "hamlyn", frozen, weakref)]
+pub struct DatagramReceiver {
+    end: Arc<End<protocol::DatagramReceiver>>,
+}
+
+/// A datagram. It has the buffer protocol, read-only, without a copy: its bytes stand still until
+/// its receiver is made ready for the next one, which is refused while anything shows them.
+#[pyclass(module = "hamlyn", frozen, weakref)]
+pub struct Datagram {
+    end: Arc<End<protocol::DatagramReceiver>>,
+    datagram: protocol::Datagram,
+}
+
+#[pymethods]
+impl Datagram {
+    /// Where its bytes begin in the receiver's area.
+    #[getter]
+    fn offset(&self) -> usize {
+        self.datagram.offset
+    }
+
+    /// Whether its sender wants an answer.
+    #[getter]
+    fn wants_reply(&self) -> bool {
+        self.datagram.reply.is_some()
+    }
+
+    /// The link over which it came.
+    #[getter]
+    fn link(&self) -> Link {
+        Link { inner: self.end.inner.clone(), id: self.datagram.link }
+    }
+
+    /// Answers it with the ticket that came with it; waits at most `timeout` seconds for room.
+    /// Whether the other end was ready is not known.
+    #[pyo3(signature = (data, timeout=None))]
+    fn reply(&self, py: Python<'_>, data: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<()> {
+        let (timeout, _slow) = (duration(timeout)?, self.end.inner.slow());
+        with_bytes(data, |data| {
+            self.end.with(py, |end| end.reply(&self.datagram, data, timeout))?.or_raise()
+        })
+    }
+
+    fn __len__(&self) -> usize {
+        self.datagram.length
+    }
+
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        let this = slf.get();
+        let place = |end: &mut protocol::DatagramReceiver| {
+            end.with_bytes(&this.datagram, |bytes| (bytes.as_ptr().addr(), bytes.len()))
+        };
+        let (start, length) = this.end.with(slf.py(), place)?.or_raise()?;
+        // SAFETY: the bytes lie in the receiver's area, which stays while `End` has lent a buffer
+        // of it. Both are under the interpreter's lock from the look to `lend`.
+        unsafe { export(slf.as_any(), view, flags, start as *mut u8, length, true)? };
+        this.end.lend();
+        Ok(())
+    }
+
+    unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
+        self.end.take_back();
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<hamlyn.Datagram of {} bytes>", self.datagram.length)
+    }
+}
+
+#[pymethods]
+impl DatagramReceiver {
+    /// A receiver with an area of `nbytes` zero bytes, which is ready for one datagram.
+    #[new]
+    fn new(py: Python<'_>, manager: &Manager, nbytes: usize) -> PyResult<Self> {
+        let node = manager.inner.node()?;
+        let end = py.detach(|| protocol::DatagramReceiver::new(&node, nbytes)).or_raise()?;
+        Ok(Self { end: End::new(&manager.inner, end) })
+    }
+
+    /// The datagram if one is there or comes in one turn, else `None`.
+    fn try_receive(&self, py: Python<'_>) -> PyResult<Option<Datagram>> {
+        let found = self.end.with(py, |end| end.try_receive())?.or_raise()?;
+        Ok(found.map(|datagram| self.hand_out(datagram)))
+    }
+
+    /// The datagram; waits at most `timeout` seconds. After it the receiver is not ready for
+    /// another: what is sent meanwhile is dropped. Raises `TimedOut`.
+    #[pyo3(signature = (timeout=None))]
+    fn receive(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Datagram> {
+        let found = self.end.wait(
+            py,
+            timeout,
+            |end| end.try_receive(),
+            |end, slice| timed_out(end.receive(Some(slice))),
+        )?;
+        found.map(|datagram| self.hand_out(datagram)).ok_or_else(nothing)
+    }
+
+    /// Takes datagrams again: the bytes of the one before may change from now on. Raises
+    /// `BufferError` while an array or a view shows them. `anew`: with a new key, so that every
+    /// ticket that is out is worthless.
+    #[pyo3(signature = (*, anew=false))]
+    fn make_ready(&self, py: Python<'_>, anew: bool) -> PyResult<()> {
+        let buffers = self.end.buffers();
+        if buffers > 0 {
+            let text = format!("{buffers} views or arrays still show the datagram");
+            return Err(PyBufferError::new_err(text));
+        }
+        self.end.with(py, |end| if anew { end.ready_anew() } else { end.ready() })?.or_raise()
+    }
+
+    /// The right to send one datagram to this receiver whenever it is ready; to be given as the
+    /// `reply` of a datagram.
+    fn reply_ticket(&self, py: Python<'_>) -> PyResult<Ticket> {
+        Ok(Ticket { ticket: self.end.with(py, |end| end.reply_ticket())? })
+    }
+
+    /// Whether it takes a datagram now.
+    #[getter]
+    fn takes_one(&self, py: Python<'_>) -> PyResult<bool> {
+        self.end.with(py, |end| end.is_ready_for_one())
+    }
+
+    /// Senders that have a connection now.
+    #[getter]
+    fn senders(&self, py: Python<'_>) -> PyResult<usize> {
+        self.end.with(py, |end| end.senders())
+    }
+}
+
+receiver!(DatagramReceiver);
+
+impl DatagramReceiver {
+    fn hand_out(&self, datagram: protocol::Datagram) -> Datagram {
+        Datagram { end: self.end.clone(), datagram }
+    }
+}
+
+/// Sends datagrams.
+#[pyclass(module = "hamlyn", frozen, weakref)]
+pub struct DatagramSender {
+    end: Arc<End<protocol::DatagramSender>>,
+}
+
+#[pymethods]
+impl DatagramSender {
+    /// Sends `data`, of any length, to the receiver's area at `offset`, and with it, as `reply`, a
+    /// ticket for the answer (`DatagramReceiver.reply_ticket` of this manager). Waits at most
+    /// `timeout` seconds for room. Whether the receiver was ready is not known.
+    #[pyo3(signature = (data, offset=0, *, reply=None, timeout=None))]
+    fn send(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        offset: u64,
+        reply: Option<&Ticket>,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        let (limit, reply) = (Limit::new(timeout)?, reply.map(|reply| &reply.ticket));
+        with_bytes(data, |data| {
+            let mut is_cut_off = false;
+            let mut send = |end: &mut protocol::DatagramSender, slice: Duration| {
+                let sent = match is_cut_off {
+                    false => end.send(data, offset, reply, Some(slice)),
+                    true => end.flush(Some(slice)),
+                };
+                match sent {
+                    Ok(()) => Ok(Some(())),
+                    Err(SendFailure::TimedOut) => Ok(None),
+                    Err(SendFailure::CutOff) => {
+                        is_cut_off = true;
+                        Ok(None)
+                    }
+                    Err(e) => Err(e),
+                }
+            };
+            // A short one is in the ring sooner than the interpreter's lock is given up.
+            if data.len() <= HELD_BYTES_MAX
+                && self.end.with(py, |end| send(end, Duration::ZERO))?.or_raise()?.is_some()
+            {
+                return Ok(());
+            }
+            let sent = self.end.wait_more(py, limit, &mut send)?;
+            sent.ok_or_else(|| {
+                let text = match is_cut_off {
+                    true => "the time limit cut the datagram off; the rest leaves with the next",
+                    false => "there was no room within the time limit; nothing was sent",
+                };
+                error(Kind::TimedOut, text)
+            })
+        })
+    }
+
+    /// After a time limit has cut a datagram off: waits at most `timeout` seconds until the rest
+    /// has left; says whether it has.
+    #[pyo3(signature = (timeout=None))]
+    fn flush(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
+        let flushed = self.end.wait_more(py, Limit::new(timeout)?, |end, slice| {
+            match end.flush(Some(slice)) {
+                Ok(()) => Ok(Some(())),
+                Err(SendFailure::CutOff) => Ok(None),
+                Err(e) => Err(e),
+            }
+        })?;
+        Ok(flushed.is_some())
+    }
+
+    /// Bytes of the receiver's area.
+    #[getter]
+    fn capacity(&self, py: Python<'_>) -> PyResult<u64> {
+        self.end.with(py, |end| end.capacity())
+    }
+}
+
+sender!(DatagramSender);
+grown!(DatagramSender);
+
+/// Datagrams up to this size are sent with the interpreter's lock held.
+const HELD_BYTES_MAX: usize = 16 << 10;

@@ -188,6 +188,18 @@ typedef enum {
     H_KIND_GROUP = 5,
 } h_kind;
 
+/// What the holder of an aperture may do.
+typedef enum {
+    /// Read.
+    H_APERTURE_READ_ONLY = 0,
+    /// Read and write.
+    H_APERTURE_READ_WRITE = 1,
+} h_aperture_access;
+
+/// An aperture as its holder or its owner sees it. Any number of threads may use it, without the
+/// node. Its bytes may be changed by the other side at any time, so they are only ever copied.
+typedef struct h_aperture_t h_aperture_t;
+
 /// Receives datagrams, one at a time. It is ready when it is made, not ready after each datagram,
 /// and ready again after h_datagram_ready; what is sent while it is not ready is lost.
 typedef struct h_datagram_receiver_t h_datagram_receiver_t;
@@ -1061,6 +1073,78 @@ h_status h_datagram_sender_close(h_datagram_sender_t *sender, int64_t timeout_ns
 /// Frees a sender without waiting. Null is allowed. What is still
 /// queued may be lost.
 void h_datagram_sender_free(h_datagram_sender_t *sender);
+
+/// Exports `bytes` of new memory, zero, to the other side of `link`: whole pages of 4096 bytes, one
+/// holder, and what it may do (`access`, an h_aperture_access) decided for good. All of it is
+/// charged to this process now. `number` gets its name, which is the same at both ends of the link:
+/// what a message says to name it. An event of kind H_EVENT_APERTURE_READY says when the holder has
+/// it, or H_EVENT_APERTURE_REFUSED why not.
+///
+/// Errors: H_INVALID, no whole pages, or access is none; H_LIMIT; H_FULL, not now: the other side
+/// has yet to map others; H_NO_SUCH, no such link; H_STATE, not over this link; H_SYSTEM. Nothing
+/// was done.
+h_status h_export(h_node_t *node, h_link_t link, uint64_t bytes, uint32_t access, uint32_t *number);
+
+/// Gives access to an aperture that this node has exported or holds. It may be taken as soon as
+/// its event has come, and is to be freed with h_aperture_free. `access`, which may be null, gets
+/// what the holder may do: an h_aperture_access.
+///
+/// Errors: H_NO_SUCH, it is not one of this node, was revoked, its link has ended, or it has no
+/// memory yet.
+h_status h_aperture_open(h_node_t *node,
+                         h_link_t link,
+                         uint32_t number,
+                         uint32_t *access,
+                         h_aperture_t **aperture);
+
+/// Frees what h_aperture_open gave. The aperture stays as it is; see h_aperture_release and
+/// h_aperture_revoke. Null is allowed.
+void h_aperture_free(h_aperture_t *aperture);
+
+/// The bytes of an aperture.
+h_status h_aperture_bytes(h_aperture_t *aperture, uint64_t *bytes);
+
+/// Copies `length` bytes of `from` to `offset` of an aperture. A message that is sent afterwards,
+/// by this thread, finds them there.
+///
+/// Errors: H_INVALID, outside the aperture; H_REFUSED, the holder may not write; H_CLOSED, it was
+/// revoked, or its link has ended.
+h_status h_aperture_write(h_aperture_t *aperture, uint64_t offset, const void *from, size_t length);
+
+/// Copies `length` bytes from `offset` of an aperture to `to`. The other side may be changing them
+/// meanwhile: what is needed is copied, then checked, then used.
+///
+/// Errors: H_INVALID, outside the aperture; H_CLOSED, it was revoked, or its link has ended.
+h_status h_aperture_read(h_aperture_t *aperture, uint64_t offset, void *to, size_t length);
+
+/// Stores the word at `offset`, a multiple of 8, whole, after everything that this thread wrote
+/// before.
+///
+/// Errors: as h_aperture_write.
+h_status h_aperture_write_u64(h_aperture_t *aperture, uint64_t offset, uint64_t value);
+
+/// Reads the word at `offset`, a multiple of 8, whole; what its writer wrote before it can be read
+/// after it.
+///
+/// Errors: as h_aperture_read.
+h_status h_aperture_read_u64(h_aperture_t *aperture, uint64_t offset, uint64_t *value);
+
+/// Takes an aperture back that this node has exported, at once: its pages are given back, and what
+/// the holder still writes is seen by nobody.
+///
+/// Errors: H_NO_SUCH.
+h_status h_aperture_revoke(h_node_t *node, h_link_t link, uint32_t number);
+
+/// Takes an aperture back that this node has exported, at once, and makes a message area of its
+/// bytes as they are: from then on they stand still. They are copied once.
+///
+/// Errors: H_NO_SUCH; H_LIMIT; H_SYSTEM. The aperture is as it was.
+h_status h_aperture_reclaim(h_node_t *node, h_link_t link, uint32_t number, h_area_t *area);
+
+/// Lets go of an aperture that this node holds; its owner is told.
+///
+/// Errors: H_NO_SUCH.
+h_status h_aperture_release(h_node_t *node, h_link_t link, uint32_t number);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -279,6 +279,20 @@ pub unsafe fn elements_out<'a, T>(
     Ok(unsafe { core::slice::from_raw_parts_mut(pointer.cast(), length) })
 }
 
+/// Bytes to be written by a callee that wants them as such.
+///
+/// # Safety
+/// As [`elements_out`], and the callee writes before it reads.
+pub unsafe fn bytes_out<'a>(pointer: *mut c_void, length: usize, name: &str) -> Done<&'a mut [u8]> {
+    if length == 0 {
+        return Ok(&mut []);
+    }
+    check_length(pointer.cast_const().cast::<u8>(), length, name)?;
+    // SAFETY: not null and no longer than an object can be; the memory is the C program's, of
+    // whose bytes this compiler knows nothing, so it takes none of them for never written.
+    Ok(unsafe { core::slice::from_raw_parts_mut(pointer.cast(), length) })
+}
+
 /// Copies `to.len()` bytes from `offset` of what there is.
 pub fn copy_from(all: &[u8], offset: usize, to: &mut [MaybeUninit<u8>]) -> Done {
     let length = to.len();

@@ -2,13 +2,16 @@
 
 use crate::boundary::{Failure, h_status, h_status::*};
 use hamlyn::config::ConfigError;
-use hamlyn::control::{self, AcceptError, FindError, NameError, Reason, ServeError, StartError};
+use hamlyn::control::{
+    self, AcceptError, ApertureError, FindError, NameError, Reason, ServeError, StartError,
+};
 use hamlyn::interface::terminus::PostError;
 use hamlyn::interface::{AreaError, QueueError, SlotError};
 use hamlyn::node::{
-    BuildError, CloseReason, ConnectError, Forked, LinkError, MemoryError, NoSuchTerminus,
-    OfferError, RecvError, SendError,
+    BuildError, CloseReason, ConnectError, ExportError, Forked, LinkError, MemoryError,
+    NoSuchAperture, NoSuchTerminus, OfferError, ReclaimError, RecvError, SendError,
 };
+use hamlyn::os::aperture::AccessError;
 use hamlyn::os::memory;
 use hamlyn::protocol::{GrowError, ReceiveError, SeedError, SendFailure};
 use hamlyn::wire::{ShareError, TicketError};
@@ -204,6 +207,36 @@ statuses! {
         SendFailure::Forked(e) => e.status(),
         SendFailure::Wait(_) => H_SYSTEM,
         // What the library has learnt to say since.
+        _ => H_STATE,
+    };
+    ApertureError: e => match e {
+        ApertureError::NoLink => H_NO_SUCH,
+        ApertureError::Feature => H_STATE,
+        ApertureError::TooMany(_) => H_LIMIT,
+        ApertureError::Waiting(_) | ApertureError::NotNow => H_FULL,
+        _ => H_STATE,
+    };
+    ExportError: e => match e {
+        ExportError::Unaligned(_) => H_INVALID,
+        ExportError::LinkBytes { .. } | ExportError::Bytes { .. } => H_LIMIT,
+        ExportError::ToSelf => H_STATE,
+        ExportError::Control(e) => e.status(),
+        ExportError::Link(e) => e.status(),
+        ExportError::Os { .. } => H_SYSTEM,
+        ExportError::Forked(e) => e.status(),
+        _ => H_STATE,
+    };
+    NoSuchAperture: _e => H_NO_SUCH;
+    ReclaimError: e => match e {
+        ReclaimError::NoSuchAperture(e) => e.status(),
+        ReclaimError::Memory(e) => e.status(),
+        ReclaimError::Forked(e) => e.status(),
+        _ => H_STATE,
+    };
+    AccessError: e => match e {
+        AccessError::OutOfBounds { .. } | AccessError::Unaligned(_) => H_INVALID,
+        AccessError::ReadOnly => H_REFUSED,
+        AccessError::Revoked => H_CLOSED,
         _ => H_STATE,
     };
 }

@@ -17,6 +17,7 @@
 // each would drown what matters.
 #![allow(unsafe_op_in_unsafe_fn)]
 
+mod aperture;
 mod boundary;
 mod datagram;
 mod endpoint;
@@ -29,6 +30,7 @@ mod seeds;
 mod tagged;
 mod tickets;
 
+pub use aperture::*;
 pub use boundary::{H_FOREVER, h_error_message, h_status, h_status_name};
 pub use datagram::*;
 pub use links::*;

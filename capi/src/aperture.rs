@@ -1,0 +1,268 @@
+//! Apertures: pages of one process mapped into another, the way without copies.
+
+use crate::boundary::{
+    Done, Failure, bytes, bytes_out, get, guard, h_status, out, out_or_null, put,
+};
+use crate::endpoint::{Handle, free, give};
+use crate::links::h_link_t;
+use crate::memory::h_area_t;
+use crate::node::h_node_t;
+use core::ffi::c_void;
+use hamlyn::node::{Forked, NoSuchAperture};
+use hamlyn::os::memory::ForkGuard;
+use hamlyn::protocol::Manager;
+use hamlyn::{Aperture, ApertureAccess, ApertureId, ApertureView};
+use std::sync::Arc;
+
+/// An aperture as its holder or its owner sees it. Any number of threads may use it, without the
+/// node. Its bytes may be changed by the other side at any time, so they are only ever copied.
+pub struct h_aperture_t {
+    pages: Pages,
+    manager: Manager,
+    fork: Arc<ForkGuard>,
+}
+
+enum Pages {
+    Held(Aperture),
+    Owned(ApertureView),
+}
+
+macro_rules! pages {
+    ($aperture:expr, $pages:ident => $call:expr) => {
+        match &$aperture.pages {
+            Pages::Held($pages) => $call,
+            Pages::Owned($pages) => $call,
+        }
+    };
+}
+
+impl Handle for h_aperture_t {
+    fn fork(&self) -> &ForkGuard {
+        &self.fork
+    }
+
+    fn manager(&self) -> Done<&Manager> {
+        if self.fork.is_parent() { Ok(&self.manager) } else { Err(Forked.into()) }
+    }
+}
+
+/// The aperture, unless this is a forked child, in which its pages are not mapped.
+///
+/// # Safety
+/// As [`get`].
+unsafe fn entered<'a>(aperture: *const h_aperture_t) -> Done<&'a h_aperture_t> {
+    let aperture = get(aperture, "aperture")?;
+    aperture.manager()?;
+    Ok(aperture)
+}
+
+/// What the holder of an aperture may do.
+#[repr(C)]
+pub enum h_aperture_access {
+    /// Read.
+    H_APERTURE_READ_ONLY = 0,
+    /// Read and write.
+    H_APERTURE_READ_WRITE = 1,
+}
+
+/// Exports `bytes` of new memory, zero, to the other side of `link`: whole pages of 4096 bytes, one
+/// holder, and what it may do (`access`, an h_aperture_access) decided for good. All of it is
+/// charged to this process now. `number` gets its name, which is the same at both ends of the link:
+/// what a message says to name it. An event of kind H_EVENT_APERTURE_READY says when the holder has
+/// it, or H_EVENT_APERTURE_REFUSED why not.
+///
+/// Errors: H_INVALID, no whole pages, or access is none; H_LIMIT; H_FULL, not now: the other side
+/// has yet to map others; H_NO_SUCH, no such link; H_STATE, not over this link; H_SYSTEM. Nothing
+/// was done.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_export(
+    node: *mut h_node_t,
+    link: h_link_t,
+    bytes: u64,
+    access: u32,
+    number: *mut u32,
+) -> h_status {
+    guard(|| {
+        let (node, place) = (get(node, "node")?, out(number, "number")?);
+        let access = match access {
+            0 => ApertureAccess::ReadOnly,
+            1 => ApertureAccess::ReadWrite,
+            n => {
+                let text = format!("access is {n}, and must be one of h_aperture_access, 0 or 1");
+                return Err(Failure::invalid(text));
+            }
+        };
+        place.write(node.lock()?.export(link.id(), bytes, access)?.number);
+        Ok(())
+    })
+}
+
+/// Gives access to an aperture that this node has exported or holds. It may be taken as soon as
+/// its event has come, and is to be freed with h_aperture_free. `access`, which may be null, gets
+/// what the holder may do: an h_aperture_access.
+///
+/// Errors: H_NO_SUCH, it is not one of this node, was revoked, its link has ended, or it has no
+/// memory yet.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_aperture_open(
+    node: *mut h_node_t,
+    link: h_link_t,
+    number: u32,
+    access: *mut u32,
+    aperture: *mut *mut h_aperture_t,
+) -> h_status {
+    guard(|| {
+        let (node, place) = (get(node, "node")?, out(aperture, "aperture")?);
+        let access = out_or_null(access, "access")?;
+        let id = ApertureId { link: link.id(), number };
+        let mut locked = node.lock()?;
+        let pages = match locked.aperture_view(id) {
+            Ok(view) => Pages::Owned(view),
+            Err(NoSuchAperture::Gone(_)) => Pages::Held(locked.aperture(id)?),
+            Err(e) => return Err(e.into()),
+        };
+        drop(locked);
+        let (manager, fork) = (node.manager()?.clone(), node.fork().clone());
+        let made = h_aperture_t { pages, manager, fork };
+        put(access, pages!(made, pages => (pages.access() == ApertureAccess::ReadWrite).into()));
+        place.write(give(made));
+        Ok(())
+    })
+}
+
+/// Frees what h_aperture_open gave. The aperture stays as it is; see h_aperture_release and
+/// h_aperture_revoke. Null is allowed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_aperture_free(aperture: *mut h_aperture_t) {
+    guard(|| free(aperture, "aperture"));
+}
+
+/// The bytes of an aperture.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_aperture_bytes(
+    aperture: *mut h_aperture_t,
+    bytes: *mut u64,
+) -> h_status {
+    guard(|| {
+        let (aperture, place) = (entered(aperture)?, out(bytes, "bytes")?);
+        place.write(pages!(aperture, pages => pages.bytes()));
+        Ok(())
+    })
+}
+
+/// Copies `length` bytes of `from` to `offset` of an aperture. A message that is sent afterwards,
+/// by this thread, finds them there.
+///
+/// Errors: H_INVALID, outside the aperture; H_REFUSED, the holder may not write; H_CLOSED, it was
+/// revoked, or its link has ended.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_aperture_write(
+    aperture: *mut h_aperture_t,
+    offset: u64,
+    from: *const c_void,
+    length: usize,
+) -> h_status {
+    guard(|| {
+        let aperture = entered(aperture)?;
+        let from = bytes(from, length, "from")?;
+        Ok(pages!(aperture, pages => pages.write(offset, from))?)
+    })
+}
+
+/// Copies `length` bytes from `offset` of an aperture to `to`. The other side may be changing them
+/// meanwhile: what is needed is copied, then checked, then used.
+///
+/// Errors: H_INVALID, outside the aperture; H_CLOSED, it was revoked, or its link has ended.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_aperture_read(
+    aperture: *mut h_aperture_t,
+    offset: u64,
+    to: *mut c_void,
+    length: usize,
+) -> h_status {
+    guard(|| {
+        let aperture = entered(aperture)?;
+        let to = bytes_out(to, length, "to")?;
+        Ok(pages!(aperture, pages => pages.read(offset, to))?)
+    })
+}
+
+/// Stores the word at `offset`, a multiple of 8, whole, after everything that this thread wrote
+/// before.
+///
+/// Errors: as h_aperture_write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_aperture_write_u64(
+    aperture: *mut h_aperture_t,
+    offset: u64,
+    value: u64,
+) -> h_status {
+    guard(|| Ok(pages!(entered(aperture)?, pages => pages.write_u64(offset, value))?))
+}
+
+/// Reads the word at `offset`, a multiple of 8, whole; what its writer wrote before it can be read
+/// after it.
+///
+/// Errors: as h_aperture_read.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_aperture_read_u64(
+    aperture: *mut h_aperture_t,
+    offset: u64,
+    value: *mut u64,
+) -> h_status {
+    guard(|| {
+        let (aperture, place) = (entered(aperture)?, out(value, "value")?);
+        place.write(pages!(aperture, pages => pages.read_u64(offset))?);
+        Ok(())
+    })
+}
+
+/// Takes an aperture back that this node has exported, at once: its pages are given back, and what
+/// the holder still writes is seen by nobody.
+///
+/// Errors: H_NO_SUCH.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_aperture_revoke(
+    node: *mut h_node_t,
+    link: h_link_t,
+    number: u32,
+) -> h_status {
+    guard(|| {
+        let id = ApertureId { link: link.id(), number };
+        Ok(get(node, "node")?.lock()?.revoke_aperture(id)?)
+    })
+}
+
+/// Takes an aperture back that this node has exported, at once, and makes a message area of its
+/// bytes as they are: from then on they stand still. They are copied once.
+///
+/// Errors: H_NO_SUCH; H_LIMIT; H_SYSTEM. The aperture is as it was.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_aperture_reclaim(
+    node: *mut h_node_t,
+    link: h_link_t,
+    number: u32,
+    area: *mut h_area_t,
+) -> h_status {
+    guard(|| {
+        let (node, area) = (get(node, "node")?, out(area, "area")?);
+        let id = ApertureId { link: link.id(), number };
+        area.write(h_area_t { bits: node.lock()?.reclaim_aperture(id)?.to_bits() });
+        Ok(())
+    })
+}
+
+/// Lets go of an aperture that this node holds; its owner is told.
+///
+/// Errors: H_NO_SUCH.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_aperture_release(
+    node: *mut h_node_t,
+    link: h_link_t,
+    number: u32,
+) -> h_status {
+    guard(|| {
+        let id = ApertureId { link: link.id(), number };
+        Ok(get(node, "node")?.lock()?.release_aperture(id)?)
+    })
+}

@@ -197,6 +197,27 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
         self.area_state(id).map(|area| &area.memory)
     }
 
+    /// Puts other memory in the place of that of a slot which alone uses the whole of its area, and
+    /// makes the slot as long; what has arrived belongs to the caller then, and stands still. Moves
+    /// no byte. Packets of an unfinished message would go on into the new memory: an entry is to
+    /// be closed before, and armed after.
+    pub fn replace_memory(&mut self, id: SlotId, memory: M) -> Result<M, SlotError> {
+        let slot = match self.slots.get_mut(id.index as usize) {
+            Some(Some(slot)) if slot.generation == id.generation => slot,
+            _ => return Err(SlotError::NoSuchSlot(id)),
+        };
+        let Some(Some(area)) = self.areas.get_mut(slot.area as usize) else {
+            return Err(SlotError::NoSuchSlot(id));
+        };
+        let size = area.memory.as_ref().len() as u64;
+        if area.slots != 1 || slot.base != 0 || slot.size != size {
+            let (start, end) = (slot.base, slot.base + slot.size);
+            return Err(SlotError::RangeOutsideArea { start, end, size });
+        }
+        slot.size = memory.as_ref().len() as u64;
+        Ok(core::mem::replace(&mut area.memory, memory))
+    }
+
     /// How many areas there are.
     pub fn area_count(&self) -> usize {
         self.areas.iter().flatten().count()

@@ -360,7 +360,7 @@ impl Node {
 
     // ---- message areas
 
-    fn new_memory(&mut self, bytes: usize) -> Result<AreaMemory, MemoryError> {
+    pub(crate) fn new_memory(&mut self, bytes: usize) -> Result<AreaMemory, MemoryError> {
         let limit = usize::try_from(self.config.area_bytes_max).unwrap_or(usize::MAX);
         let used = self.area_bytes;
         if bytes > limit.saturating_sub(used) {
@@ -394,6 +394,21 @@ impl Node {
         let memory = self.interface.remove_area(area)?;
         self.area_bytes -= memory.as_ref().len();
         Ok(memory)
+    }
+
+    /// Memory of [`new_memory`](Self::new_memory) that is in no area is no longer needed.
+    pub(crate) fn drop_memory(&mut self, memory: AreaMemory) {
+        self.area_bytes -= memory.as_ref().len();
+    }
+
+    /// Puts other memory in the place of that of a slot which alone uses the whole of its area, and
+    /// returns what was there; see [`Interface::replace_memory`].
+    pub(crate) fn replace_memory(
+        &mut self,
+        slot: SlotId,
+        memory: AreaMemory,
+    ) -> Result<AreaMemory, SlotError> {
+        self.interface.replace_memory(slot, memory)
     }
 
     /// The bytes of an area. They stand still while they are borrowed: deposits happen in calls

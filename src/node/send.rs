@@ -225,6 +225,42 @@ impl Node {
         self.try_send_general(TerminusId(0), index, ticket, data, &[], word)
     }
 
+    /// Sends a message that is one line, over one link, if it can be taken now; `false`: it is
+    /// longer, or must wait, or cannot be sent, as [`prepare_send`](Self::prepare_send) and
+    /// [`advance_send`](Self::advance_send) will say.
+    #[inline]
+    pub(crate) fn try_send_line_over(
+        &mut self,
+        link: LinkId,
+        ticket: &Ticket,
+        data: &[u8],
+        metadata: &[u8],
+    ) -> bool {
+        let destination = ticket.destination;
+        if data.len() + metadata.len() <= INLINE_BYTES
+            && data.len() as u64 <= ticket.capacity()
+            && ticket.metadata_index != MetadataIndex::FAST
+            && self.check_fork().is_ok()
+            && let Some(Some(found)) = self.links.get_mut(link.index as usize)
+            && found.id == link
+            && found.peer.node == destination
+            && found.queued == 0
+            && let Some(tx) = &mut found.tx
+            && let Some(direct) = self.termini[0].direct(link)
+        {
+            let header = header_of(ticket, data.len() as u32, metadata.len() as u8, 0);
+            if tx.ring.push_line(&header, body_of(data, metadata)).is_ok() {
+                let _ = direct.sent();
+                tx.signal_if_asleep(header.flags);
+                self.counters.packets_sent.add(1);
+                self.counters.messages_sent.add(1);
+                self.counters.bytes_sent.add(data.len() as u64);
+                return true;
+            }
+        }
+        false
+    }
+
     /// Most bytes of one packet in fast mode over a link.
     pub fn fast_bytes_max(&self, link: LinkId) -> Option<usize> {
         self.link(link).ok()?.tx.as_ref().map(|tx| tx.packet_bytes_min() as usize)

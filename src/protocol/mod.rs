@@ -26,10 +26,14 @@
 //! without a notification (Hamlyn 1: data movement and notification are separate). So an honest
 //! sender is never refused, and waits instead.
 //!
-//! - `seed.rs`: seeds; `credit.rs`: counters that only grow. Pure: no operating system.
+//! - `seed.rs`: seeds; `records.rs`: what a stream's messages hold. Pure: no operating system.
+//! - `credit.rs`: counters that only grow.
 //! - `manager.rs`: the manager, growing and closing; `tagged.rs`, `call.rs` and so on: one
 //!   protocol each.
 
+// Its only user speaks through the operating system.
+#[cfg_attr(not(feature = "os"), allow(dead_code))]
+mod records;
 mod seed;
 
 #[cfg(feature = "os")]
@@ -43,6 +47,8 @@ mod manager;
 #[cfg(feature = "os")]
 mod outgoing;
 #[cfg(feature = "os")]
+mod stream;
+#[cfg(feature = "os")]
 mod tagged;
 
 #[cfg(feature = "os")]
@@ -55,5 +61,7 @@ pub use datagram::{Datagram, DatagramReceiver, DatagramSender};
 #[cfg(feature = "os")]
 pub use manager::{Connection, EndPoint, GrowError, Manager, ReceiveError, SendFailure};
 pub use seed::{Kind, SEED_BYTES_MAX, Seed, SeedError};
+#[cfg(feature = "os")]
+pub use stream::{Record, StreamConfig, StreamReceiver, StreamSender};
 #[cfg(feature = "os")]
 pub use tagged::{Tag, TaggedConfig, TaggedReceiver, TaggedSender};

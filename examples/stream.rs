@@ -1,0 +1,56 @@
+//! A stream: records in order, small ones together, long ones as they are. The receiver reads them
+//! where they arrived, and releases them.
+
+mod common;
+
+use common::Result;
+use hamlyn::Access;
+use hamlyn::protocol::{Manager, ReceiveError, StreamConfig, StreamReceiver, StreamSender};
+use std::time::Duration;
+
+const LIMIT: Option<Duration> = Some(Duration::from_secs(10));
+
+fn receiver(ready: &dyn Fn() -> Result) -> Result {
+    let manager = Manager::new()?;
+    let mut receiver = StreamReceiver::new(&manager, StreamConfig::default())?;
+    receiver.serve("readings", Access::SameUser)?;
+    ready()?;
+    let (mut sum, mut longest) = (0, 0);
+    loop {
+        match receiver.receive(LIMIT) {
+            Ok(record) => {
+                let bytes = receiver.bytes(&record)?;
+                match bytes.try_into() {
+                    Ok(reading) => sum += u64::from_le_bytes(reading),
+                    Err(_) => longest = bytes.len(),
+                }
+                receiver.release(&record)?;
+            }
+            Err(ReceiveError::Ended(reason)) => {
+                println!("the end: {reason:?}");
+                break;
+            }
+            Err(e) => return Err(e.into()),
+        }
+    }
+    println!("readings add to {sum}; the picture has {longest} bytes");
+    if (sum, longest) == (499_500, 3_000_000) { Ok(()) } else { Err("not what was sent".into()) }
+}
+
+fn sender() -> Result {
+    let manager = Manager::new()?;
+    let mut sender = StreamSender::connect(&manager, "readings", LIMIT)?;
+    for reading in 0..1000u64 {
+        sender.send(&reading.to_le_bytes(), LIMIT)?;
+    }
+    // Whoever waits for an answer flushes first.
+    sender.flush(LIMIT)?;
+    sender.send(&vec![7; 3_000_000], LIMIT)?;
+    println!("{}", sender.explain());
+    sender.close(LIMIT)?;
+    Ok(())
+}
+
+fn main() -> Result {
+    common::run(receiver, &[sender])
+}

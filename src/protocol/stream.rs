@@ -1,0 +1,1428 @@
+//! A stream (Hamlyn 3.3): records one way, in order, from one sender to one receiver.
+//!
+//! ```text
+//!   send: copied into a buffer                              receive: a record's place, no copying
+//!   flush ---- one message, into the ticket's lane ------>  the lane's memory is taken out of the
+//!                                                           interface; the record lies in it
+//!   tickets  <---- a grant: one line, nobody is told ------ release: the memory goes back to the
+//!                                                           pool, and into a lane with a new key
+//! ```
+//! A *lane* is a one-shot slot over a buffer of its own. When its message is complete the receiver
+//! puts other memory into the lane, and the buffer belongs to the end point: nothing can write it
+//! any more, whichever thread polls, so its bytes are lent as a slice, without a lock, until they
+//! are released. Lanes without memory have no ticket; so a sender whose receiver does not release
+//! waits.
+//!
+//! Small records are coalesced: they leave together when the buffer is full, when a long record
+//! comes, and on [`flush`](StreamSender::flush). **Nothing else sends them**: who waits for an
+//! answer to a record flushes first. Records of more than a quarter of a buffer leave at once, as
+//! they are. For one that is longer than a buffer the sender asks for a larger one, which the
+//! receiver grants for the same ticket; larger buffers are used again, so that only the first few
+//! long records pay for asking.
+//!
+//! Links may reorder (a link's bulk ring overtakes its base ring): a message's number is that of
+//! its ticket, and messages are taken in that order; see `records.rs`.
+
+use super::credit::fast_ticket_from;
+use super::manager::{Admission, Offer, OfferId, Target};
+use super::records::{self, GRANT_BYTES, Grant, Mark, Window};
+use super::tagged::{ended, explain};
+use super::{Connection, EndPoint, GrowError, Kind, Manager, ReceiveError, Seed, SendFailure};
+use crate::control::{Access, Peer, RequestId};
+use crate::interface::notification::Consumer;
+use crate::interface::{AreaId, LinkId, Mode, Notification, QueueId, SlotConfig, SlotId};
+use crate::node::{CloseReason, Look, Node, OfferError, SendError, Unfinished, Waited};
+use crate::os::memory::AreaMemory;
+use crate::wire::{Flags, Key, MetadataIndex, NodeId, Share, SlotIndex, TICKET_BYTES, Ticket};
+use core::sync::atomic::{AtomicU32, Ordering};
+use core::time::Duration;
+use std::boxed::Box;
+use std::collections::VecDeque;
+use std::format;
+use std::string::{String, ToString};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
+use std::vec;
+use std::vec::Vec;
+
+/// What a [`StreamReceiver`] is made of.
+#[derive(Clone, Debug)]
+pub struct StreamConfig {
+    /// Bytes of a buffer: the longest message of coalesced records. 64 KiB unless set.
+    pub buffer_bytes: usize,
+    /// Buffers that wait for messages, and so the most messages on their way: from 1 to 256. 8
+    /// unless set: a sender that flushes each record then rarely waits for a grant.
+    pub buffers: u32,
+    /// Buffers altogether, with those that hold records which are not yet released. 64 unless set.
+    pub buffers_max: u32,
+    /// Longest record. 64 MiB unless set, 1 GiB less a page at most. Buffers that are larger than
+    /// `buffer_bytes` hold up to twice as many bytes together.
+    pub record_bytes_max: usize,
+}
+
+impl Default for StreamConfig {
+    fn default() -> Self {
+        Self { buffer_bytes: 64 << 10, buffers: 8, buffers_max: 64, record_bytes_max: 64 << 20 }
+    }
+}
+
+impl StreamConfig {
+    fn check(&self) -> Result<(), GrowError> {
+        let limit = records::MESSAGE_BYTES_MAX;
+        let tickets = records::TICKETS_MAX;
+        let wrong = if !(64..=limit).contains(&self.buffer_bytes) {
+            format!("buffer_bytes is {}, and 64 to {limit} are allowed", self.buffer_bytes)
+        } else if !(1..=tickets).contains(&self.buffers) {
+            format!("buffers is {}, and 1 to {tickets} are allowed", self.buffers)
+        } else if self.buffers_max < self.buffers {
+            format!("buffers_max is {}, less than buffers, {}", self.buffers_max, self.buffers)
+        } else if !(1..=limit).contains(&self.record_bytes_max) {
+            format!("record_bytes_max is {}, and 1 to {limit} are allowed", self.record_bytes_max)
+        } else {
+            return Ok(());
+        };
+        Err(GrowError::SetUp(wrong))
+    }
+}
+
+/// A record that has arrived: where its bytes are, until it is released.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    number: u64,
+    message: u64,
+    start: u32,
+    length: u32,
+    stream: u32,
+}
+
+impl Record {
+    /// How many records came before it.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// First byte, from the start of the buffer that it lies in.
+    pub fn start(&self) -> usize {
+        self.start as usize
+    }
+
+    /// Bytes.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.length as usize
+    }
+}
+
+/// What the manager's side of the receiver and the end point share.
+#[derive(Debug)]
+struct Shared {
+    lanes: Box<[SlotId]>,
+    /// What every sender is told: numbers, and the ticket for asking.
+    answer: Vec<u8>,
+    /// The one request that was admitted, and where its sender takes grants.
+    admitted: Mutex<Option<(RequestId, Ticket)>>,
+    joined: OnceLock<(Arc<Connection>, Ticket)>,
+}
+
+impl Shared {
+    fn admitted(&self) -> MutexGuard<'_, Option<(RequestId, Ticket)>> {
+        self.admitted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+struct StreamOffer(Arc<Shared>);
+
+/// How a sender's messages travel; the only one yet.
+const THROUGH_THE_LINK: u8 = 0;
+
+impl Offer for StreamOffer {
+    fn admit(
+        &mut self,
+        node: &mut Node,
+        request: RequestId,
+        peer: &Peer,
+        body: &[u8],
+    ) -> Result<Vec<u8>, String> {
+        let shared = &*self.0;
+        let grants = fast_ticket_from(body, peer)?;
+        if body.get(TICKET_BYTES..) != Some(&[THROUGH_THE_LINK]) {
+            return Err("the sender wants a path that this receiver does not have".into());
+        }
+        if grants.capacity() < (GRANT_BYTES * shared.lanes.len()) as u64 {
+            return Err("the sender's memory is too small for its tickets".into());
+        }
+        let mut admitted = shared.admitted();
+        if admitted.is_some() {
+            return Err("the stream has its sender already".into());
+        }
+        let mut answer = shared.answer.clone();
+        for lane in &shared.lanes {
+            let ticket = node.ticket(*lane, MetadataIndex(0)).map_err(|e| e.to_string())?;
+            answer.extend_from_slice(&ticket.slot.0.to_le_bytes());
+            answer.extend_from_slice(&ticket.key.0.to_le_bytes());
+        }
+        *admitted = Some((request, grants));
+        Ok(answer)
+    }
+
+    fn withdrawn(&mut self, node: &mut Node, request: RequestId) {
+        let mut admitted = self.0.admitted();
+        if admitted.is_some_and(|(id, _)| id == request) {
+            *admitted = None;
+            // It knows the keys, and the next sender gets others.
+            for lane in &self.0.lanes {
+                if let Ok(entry) = node.metadata(*lane, MetadataIndex(0)) {
+                    let limits = entry.limits();
+                    let _ = node.arm(*lane, MetadataIndex(0), Some(limits));
+                }
+            }
+        }
+    }
+
+    fn joined(&mut self, _: &mut Node, request: RequestId, connection: &Arc<Connection>) {
+        if let Some((id, grants)) = *self.0.admitted()
+            && id == request
+        {
+            let _ = self.0.joined.set((connection.clone(), grants));
+        }
+    }
+
+    // Its messages that have arrived wait in their lanes; nothing more comes.
+    fn left(&mut self, _: &mut Node, _: &Connection) {}
+}
+
+/// One message that was taken, and its memory.
+#[derive(Debug)]
+struct Held {
+    memory: AreaMemory,
+    mark: Mark,
+    /// The next record.
+    at: usize,
+    /// Number of the first record behind it, once all of its own were handed out.
+    end: Option<u64>,
+}
+
+/// A slot, its area, and what lies in the area while the lane has no buffer.
+#[derive(Debug)]
+struct Lane {
+    slot: SlotId,
+    area: AreaId,
+    empty: Option<AreaMemory>,
+    size: usize,
+}
+
+/// What takes messages out of the node.
+#[derive(Debug)]
+struct Intake {
+    shared: Arc<Shared>,
+    config: StreamConfig,
+    stream: u32,
+    consumer: Consumer,
+    lanes: Box<[Lane]>,
+    ask_slot: SlotId,
+    ask_area: AreaId,
+    queue: QueueId,
+    window: Window,
+    /// A larger buffer is wanted for a ticket.
+    asked: Option<(u64, usize)>,
+    /// Tickets of which the sender was not told.
+    ungranted: VecDeque<(usize, Grant)>,
+    /// Buffers of the usual size: free ones, and how many there are in all.
+    free: Vec<AreaMemory>,
+    buffers: u32,
+    /// Larger ones: free ones, bytes of all, bytes of those in lanes.
+    free_large: Vec<AreaMemory>,
+    large_bytes: usize,
+    large_in_lanes: usize,
+    /// Messages whose records are not all released, from number `first` on; those before `reading`
+    /// were handed out.
+    held: VecDeque<Held>,
+    first: u64,
+    reading: usize,
+    /// Records handed out, released.
+    given: u64,
+    released: u64,
+    /// The sender's last message was taken.
+    has_last: bool,
+    ended: Option<CloseReason>,
+    /// What the sender did wrong, and over which link; whether it was sent away.
+    fault: Option<String>,
+    link: Option<LinkId>,
+    is_expelled: bool,
+}
+
+impl Intake {
+    fn connection(&self) -> Option<&Connection> {
+        self.shared.joined.get().map(|(connection, _)| &**connection)
+    }
+
+    /// The next record of the messages that were taken.
+    #[inline]
+    fn next_record(&mut self) -> Option<Record> {
+        let message = self.first + self.reading as u64;
+        let held = self.held.get_mut(self.reading)?;
+        let length = held.mark.length as usize;
+        let range = if !held.mark.framed {
+            (held.at, held.end) = (length, Some(self.given + 1));
+            self.reading += 1;
+            0..length
+        } else {
+            let bytes = held.memory.as_ref().get(..length).unwrap_or(&[]);
+            match records::next(bytes, held.at) {
+                Ok(Some((range, after))) => {
+                    held.at = after;
+                    if after == length {
+                        held.end = Some(self.given + 1);
+                        self.reading += 1;
+                    }
+                    range
+                }
+                Ok(None) => return self.skip_empty(),
+                Err(e) => return self.misbehaves(e.to_string()),
+            }
+        };
+        let number = self.given;
+        self.given += 1;
+        Some(Record {
+            number,
+            message,
+            start: range.start as u32,
+            length: range.len() as u32,
+            stream: self.stream,
+        })
+    }
+
+    /// A message without records is allowed where it says that it is the last.
+    #[cold]
+    fn skip_empty(&mut self) -> Option<Record> {
+        match self.held.get_mut(self.reading) {
+            Some(held) if held.mark.last => {
+                held.end = Some(self.given);
+                self.reading += 1;
+                self.drop_released();
+                None
+            }
+            _ => self.misbehaves("a message without records".into()),
+        }
+    }
+
+    /// What comes after a fault is worth nothing.
+    #[cold]
+    fn misbehaves(&mut self, why: String) -> Option<Record> {
+        self.fault.get_or_insert(why);
+        while self.held.len() > self.reading {
+            let unread = self.held.pop_back();
+            unread.into_iter().for_each(|held| self.put_back(held.memory));
+        }
+        None
+    }
+
+    fn put_back(&mut self, memory: AreaMemory) {
+        if memory.as_ref().len() > self.config.buffer_bytes {
+            self.free_large.push(memory);
+        } else {
+            self.free.push(memory);
+        }
+    }
+
+    /// Buffers of which every record is released are free.
+    fn drop_released(&mut self) {
+        while let Some(held) = self.held.front()
+            && held.end.is_some_and(|end| end <= self.released)
+        {
+            let held = self.held.pop_front();
+            held.into_iter().for_each(|held| self.put_back(held.memory));
+            self.first += 1;
+            self.reading -= 1;
+        }
+    }
+
+    /// One look under the lock: takes what has come, gives out what is free.
+    #[inline]
+    fn look(&mut self, node: &mut Node) -> Look<()> {
+        while self.fault.is_none()
+            && let Some(notification) = self.consumer.pop()
+        {
+            self.note(&notification);
+        }
+        // What came before a fault is taken.
+        let mut took = false;
+        while !self.has_last && self.window.is_ready() && self.take(node) {
+            took = true;
+        }
+        if self.fault.is_some() {
+            return Look::Found(());
+        }
+        // A message that waits is handed out first, unless the sender is running short.
+        if !took || self.is_due() {
+            self.replenish(node);
+        }
+        if took {
+            return Look::Found(());
+        }
+        let Some((connection, _)) = self.shared.joined.get() else { return Look::Nothing };
+        if let Some(reason) = connection.ended() {
+            // The sender says when it has sent everything; else it had more.
+            let cut_off = *reason == CloseReason::Closed && !self.has_last;
+            self.ended = Some(if cut_off { CloseReason::HungUp } else { reason.clone() });
+            return Look::Found(());
+        }
+        if self.ungranted.is_empty() { Look::Nothing } else { Look::Room(connection.link()) }
+    }
+
+    #[inline]
+    fn note(&mut self, notification: &Notification) {
+        let of_connection = self.connection().map(Connection::link);
+        if of_connection.is_some_and(|link| link != notification.link) {
+            self.fault.get_or_insert("its tickets were used over another link".into());
+            return;
+        }
+        self.link = Some(notification.link);
+        if notification.index == MetadataIndex::FAST {
+            return self.note_ask(notification.word);
+        }
+        let expected = self.window.lane(self.window.expected());
+        let lane = if notification.is_for(self.lanes[expected].slot) {
+            Some(expected)
+        } else {
+            self.lanes.iter().position(|lane| notification.is_for(lane.slot))
+        };
+        if !lane.is_some_and(|lane| self.window.arrive(lane)) {
+            self.fault.get_or_insert("a message with no ticket".into());
+        }
+    }
+
+    #[cold]
+    fn note_ask(&mut self, word: u32) {
+        match self.window.asked(word) {
+            Some(asked) if self.asked.is_none() => self.asked = Some(asked),
+            _ => {
+                self.fault.get_or_insert("it asked for a buffer out of turn".into());
+            }
+        }
+    }
+
+    /// Takes the next message, memory and all; says whether it could be taken.
+    fn take(&mut self, node: &mut Node) -> bool {
+        let Some(number) = self.window.take() else { return false };
+        let lane = &mut self.lanes[self.window.lane(number)];
+        let longest = self.config.record_bytes_max;
+        let fits = |mark: &Mark| {
+            let length = mark.length as usize;
+            length <= lane.size && (mark.framed || length <= longest)
+        };
+        let mark = match node.metadata(lane.slot, MetadataIndex(0)) {
+            Ok(entry) => Mark::from_bytes(entry.user()).filter(fits),
+            Err(_) => None,
+        };
+        let taken = match (mark, lane.empty.take()) {
+            (Some(mark), Some(empty)) => {
+                node.replace_memory(lane.slot, empty).map(|memory| (mark, memory)).ok()
+            }
+            (_, empty) => {
+                lane.empty = empty;
+                None
+            }
+        };
+        let Some((mark, memory)) = taken else {
+            let why = "a message that is longer than its buffer, or has no mark";
+            self.fault.get_or_insert(why.into());
+            return false;
+        };
+        if lane.size > self.config.buffer_bytes {
+            self.large_in_lanes -= lane.size;
+        }
+        self.has_last |= mark.last;
+        self.held.push_back(Held { memory, mark, at: 0, end: None });
+        true
+    }
+
+    /// Whether the sender is to be given tickets at once.
+    #[inline]
+    fn is_due(&self) -> bool {
+        self.window.unarmed() * 2 >= self.lanes.len() as u64
+    }
+
+    /// Puts buffers into lanes that have none, and tells the sender.
+    #[inline]
+    fn replenish(&mut self, node: &mut Node) {
+        if self.asked.is_some() {
+            self.answer_ask(node);
+        }
+        if self.window.unarmed() > 0 {
+            self.arm(node);
+        }
+        if !self.ungranted.is_empty() {
+            self.grant(node);
+        }
+    }
+
+    fn arm(&mut self, node: &mut Node) {
+        while self.window.unarmed() > 0 {
+            let Some(memory) = self.buffer(node) else { return };
+            let Some(number) = self.window.arm() else { return };
+            self.put_into_lane(node, number, memory);
+        }
+    }
+
+    /// A buffer for the next ticket, made if need be and allowed.
+    fn buffer(&mut self, node: &mut Node) -> Option<AreaMemory> {
+        // Where records are long the next will be, too. What lies in lanes leaves room for one of
+        // the longest: else a sender that asks for that would wait for itself.
+        let fits = |memory: &AreaMemory| {
+            self.large_in_lanes + memory.as_ref().len() <= self.config.record_bytes_max
+        };
+        if let Some(i) = self.free_large.iter().position(fits) {
+            return Some(self.free_large.swap_remove(i));
+        }
+        if let Some(memory) = self.free.pop() {
+            return Some(memory);
+        }
+        if self.buffers >= self.config.buffers_max {
+            return None;
+        }
+        match node.new_memory(self.config.buffer_bytes) {
+            Ok(memory) => {
+                self.buffers += 1;
+                Some(memory)
+            }
+            Err(_) => {
+                // There is no more to be had; asking each time would cost a system call.
+                self.config.buffers_max = self.buffers;
+                None
+            }
+        }
+    }
+
+    /// The lane of a ticket gets a buffer and a key, and the sender a grant. What lay there comes
+    /// back.
+    fn put_into_lane(&mut self, node: &mut Node, number: u64, memory: AreaMemory) {
+        let size = memory.as_ref().len();
+        let index = self.window.lane(number);
+        let lane = &mut self.lanes[index];
+        let armed = node
+            .replace_memory(lane.slot, memory)
+            .and_then(|before| {
+                lane.size = size;
+                if size > self.config.buffer_bytes {
+                    self.large_in_lanes += size;
+                }
+                node.arm(lane.slot, MetadataIndex(0), Some(0..size as u64)).map(|()| before)
+            })
+            .and_then(|before| {
+                node.ticket(lane.slot, MetadataIndex(0)).map(|ticket| (before, ticket))
+            });
+        match armed {
+            Ok((before, ticket)) => {
+                let grant = Grant {
+                    key: ticket.key.0,
+                    number: number as u32,
+                    size: size as u32,
+                    refused: false,
+                };
+                if lane.empty.is_none() {
+                    lane.empty = Some(before);
+                } else {
+                    self.put_back(before);
+                }
+                self.ungranted.push_back((index, grant));
+            }
+            // Its own slots do not go while the end point lives.
+            Err(e) => self.fault = Some(e.to_string()),
+        }
+    }
+
+    /// The sender needs a larger buffer for a ticket that it has.
+    #[cold]
+    fn answer_ask(&mut self, node: &mut Node) {
+        let Some((number, bytes)) = self.asked else { return };
+        let page = records::PAGE;
+        let longest = self.config.record_bytes_max.next_multiple_of(page);
+        let index = self.window.lane(number);
+        let (slot, size) = (self.lanes[index].slot, self.lanes[index].size);
+        let mut refused = bytes > longest;
+        if size < bytes && !refused {
+            let fits = |memory: &AreaMemory| memory.as_ref().len() >= bytes;
+            let found = self.free_large.iter().position(fits);
+            let memory = match found {
+                Some(i) => Some(self.free_large.swap_remove(i)),
+                None => {
+                    // Powers of two, so that records of about a length share buffers.
+                    let wanted = bytes.next_power_of_two().min(longest);
+                    // What lies in the lane goes.
+                    let own = if size > self.config.buffer_bytes { size } else { 0 };
+                    let limit = 2 * longest + own;
+                    while self.large_bytes + wanted > limit {
+                        let Some(memory) = self.free_large.pop() else { break };
+                        self.large_bytes -= memory.as_ref().len();
+                        node.drop_memory(memory);
+                    }
+                    if self.large_bytes + wanted > limit {
+                        // Later, when records have been released.
+                        return;
+                    }
+                    let made = node.new_memory(wanted).ok();
+                    self.large_bytes += made.as_ref().map_or(0, |_| wanted);
+                    refused = made.is_none();
+                    made
+                }
+            };
+            if let Some(memory) = memory {
+                self.asked = None;
+                if size > self.config.buffer_bytes {
+                    self.large_in_lanes -= size;
+                }
+                return self.put_into_lane(node, number, memory);
+            }
+        }
+        self.asked = None;
+        if let Ok(ticket) = node.ticket(slot, MetadataIndex(0)) {
+            let (key, number, size) = (ticket.key.0, number as u32, size as u32);
+            self.ungranted.push_back((index, Grant { key, number, size, refused }));
+        }
+    }
+
+    /// Tells the sender of tickets, as far as the link has room now; the others later.
+    fn grant(&mut self, node: &mut Node) {
+        let Some((connection, grants)) = self.shared.joined.get() else { return };
+        while let Some((lane, grant)) = self.ungranted.front() {
+            let ticket = Ticket { base: grants.base + (GRANT_BYTES * lane) as u64, ..*grants };
+            match node.try_send_fast_over(connection.link(), &ticket, &grant.to_bytes(), 0) {
+                Ok(_) => drop(self.ungranted.pop_front()),
+                Err(SendError::Full) => return,
+                // It is gone, or gave a ticket that cannot be used: nobody to tell.
+                Err(_) => self.ungranted.clear(),
+            }
+        }
+    }
+
+    /// Why nothing more is received, once that is so.
+    fn over(&self) -> Option<ReceiveError> {
+        if let Some(why) = &self.fault {
+            return Some(ReceiveError::Misbehaved(why.clone()));
+        }
+        if self.has_last {
+            return Some(ReceiveError::Ended(CloseReason::Closed));
+        }
+        self.ended.clone().map(ReceiveError::Ended)
+    }
+
+    /// Slots, areas and memory go back to the node.
+    fn remove(&mut self, node: &mut Node) {
+        let _ = node.remove_slot(self.ask_slot);
+        let _ = node.remove_area(self.ask_area);
+        self.lanes.iter_mut().for_each(|lane| lane.remove(node));
+        let _ = node.remove_queue(self.queue);
+        let held = self.held.drain(..).map(|held| held.memory);
+        held.chain(self.free.drain(..))
+            .chain(self.free_large.drain(..))
+            .for_each(|memory| node.drop_memory(memory));
+    }
+}
+
+impl Lane {
+    /// A lane with a buffer and a ticket.
+    fn new(node: &mut Node, queue: QueueId, bytes: usize) -> Result<Self, String> {
+        let empty = node.new_memory(1).map_err(|e| e.to_string())?;
+        let area = match node.message_area(bytes) {
+            Ok(area) => area,
+            Err(e) => {
+                node.drop_memory(empty);
+                return Err(e.to_string());
+            }
+        };
+        let config = SlotConfig::new(area, queue).mode(Mode::ParanoidOneShot);
+        let slot = match node.slot(config) {
+            Ok(slot) => slot,
+            Err(e) => {
+                let _ = node.remove_area(area);
+                node.drop_memory(empty);
+                return Err(e.to_string());
+            }
+        };
+        let mut lane = Self { slot, area, empty: Some(empty), size: bytes };
+        match node.arm(slot, MetadataIndex(0), Some(0..bytes as u64)) {
+            Ok(()) => Ok(lane),
+            Err(e) => {
+                lane.remove(node);
+                Err(e.to_string())
+            }
+        }
+    }
+
+    fn remove(&mut self, node: &mut Node) {
+        let _ = node.remove_slot(self.slot);
+        let _ = node.remove_area(self.area);
+        self.empty.take().into_iter().for_each(|memory| node.drop_memory(memory));
+    }
+}
+
+/// Receives a stream of records from the one sender that is grown. `Send`.
+pub struct StreamReceiver {
+    manager: Manager,
+    offer: OfferId,
+    intake: Intake,
+}
+
+static NEXT_STREAM: AtomicU32 = AtomicU32::new(0);
+
+impl StreamReceiver {
+    /// A receiver with its first buffers.
+    pub fn new(manager: &Manager, config: StreamConfig) -> Result<Self, GrowError> {
+        config.check()?;
+        // Coalesced records are padded to four bytes, and so is their buffer.
+        let config = StreamConfig { buffer_bytes: config.buffer_bytes & !3, ..config };
+        let intake = Intake::new(&mut manager.lock(), config).map_err(GrowError::SetUp)?;
+        let offer = manager.offer(Kind::Stream, Box::new(StreamOffer(intake.shared.clone())));
+        Ok(Self { manager: manager.clone(), offer, intake })
+    }
+
+    /// Bytes from which the [`StreamSender`] can be grown, by anybody who may connect.
+    pub fn seed(&self) -> Result<Seed, OfferError> {
+        self.manager.seed(self.offer, Kind::Stream)
+    }
+
+    /// Lets the sender find this receiver by name.
+    pub fn serve(&self, name: &str, access: Access) -> Result<(), OfferError> {
+        self.manager.serve(self.offer, name, access)
+    }
+
+    /// Asks `admission` about a peer that wants to grow the sender; its error is what the peer is
+    /// told. It runs in whichever thread polls, and must not wait.
+    pub fn set_admission(
+        &self,
+        admission: impl FnMut(&Peer) -> Result<(), String> + Send + 'static,
+    ) {
+        let admission: Admission = Box::new(admission);
+        self.manager.set_admission(self.offer, admission);
+    }
+
+    /// The next record, if it is there or comes in one turn.
+    #[inline]
+    pub fn try_receive(&mut self) -> Result<Option<Record>, ReceiveError> {
+        match self.receive(Some(Duration::ZERO)) {
+            Ok(record) => Ok(Some(record)),
+            Err(ReceiveError::TimedOut) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// The next record, in the order of sending; waits at most `timeout`. Its bytes stand still
+    /// until it is [released](Self::release). After the sender's end, everything that it had
+    /// committed comes first; then [`ReceiveError::Ended`], with [`CloseReason::Closed`] only if
+    /// the sender had sent everything.
+    #[inline]
+    pub fn receive(&mut self, timeout: Option<Duration>) -> Result<Record, ReceiveError> {
+        match self.intake.next_record() {
+            Some(record) => Ok(record),
+            None => self.receive_message(timeout),
+        }
+    }
+
+    fn receive_message(&mut self, timeout: Option<Duration>) -> Result<Record, ReceiveError> {
+        loop {
+            if let Some(record) = self.intake.next_record() {
+                return Ok(record);
+            }
+            if let Some(error) = self.intake.over() {
+                self.expel();
+                return Err(error);
+            }
+            let intake = &mut self.intake;
+            self.manager.shared.wait_until(timeout, |node, _| intake.look(node))?;
+            if self.intake.fault.is_some() {
+                self.expel();
+            }
+        }
+    }
+
+    #[cold]
+    fn expel(&mut self) {
+        let intake = &mut self.intake;
+        let link = intake.connection().map(Connection::link).or(intake.link);
+        if let (Some(why), Some(link), false) = (&intake.fault, link, intake.is_expelled) {
+            self.manager.expel(link, why);
+            intake.is_expelled = true;
+        }
+    }
+
+    /// The bytes of a record, where they arrived. No lock, no copy.
+    #[inline]
+    pub fn bytes(&self, record: &Record) -> Result<&[u8], ReceiveError> {
+        let intake = &self.intake;
+        let start = record.start as usize;
+        let held = record.message.checked_sub(intake.first).and_then(|i| {
+            let is_own = record.stream == intake.stream && record.number >= intake.released;
+            intake.held.get(i as usize).filter(|_| is_own)
+        });
+        match held.and_then(|h| h.memory.as_ref().get(start..start + record.length as usize)) {
+            Some(bytes) => Ok(bytes),
+            None => Err(ReceiveError::Misuse(format!(
+                "record {} was released, or is another stream's",
+                record.number
+            ))),
+        }
+    }
+
+    /// Frees all records up to and including this one; their buffers are used again, and a sender
+    /// that waits for one goes on.
+    #[inline]
+    pub fn release(&mut self, record: &Record) -> Result<(), ReceiveError> {
+        let intake = &mut self.intake;
+        if record.stream != intake.stream {
+            let what = format!("record {} is another stream's", record.number);
+            return Err(ReceiveError::Misuse(what));
+        }
+        if record.number >= intake.released {
+            intake.released = record.number + 1;
+            let is_free = |held: &Held| held.end.is_some_and(|end| end <= intake.released);
+            if intake.held.front().is_some_and(is_free) {
+                self.give_back();
+            }
+        }
+        Ok(())
+    }
+
+    fn give_back(&mut self) {
+        self.intake.drop_released();
+        if (self.intake.is_due() || self.intake.asked.is_some()) && self.intake.over().is_none() {
+            self.intake.replenish(&mut self.manager.shared.lock());
+        }
+    }
+
+    /// The sender, once it has one: who that is, and whether it has ended.
+    pub fn connection(&self) -> Option<&Connection> {
+        self.intake.connection()
+    }
+
+    /// Buffers of the usual size that exist now.
+    pub fn buffers(&self) -> u32 {
+        self.intake.buffers
+    }
+
+    /// Which path the records take, and why.
+    pub fn explain(&self) -> String {
+        match self.connection() {
+            Some(connection) => explain(&self.manager, connection, PROTOCOL),
+            None => format!("{PROTOCOL}; no sender yet"),
+        }
+    }
+}
+
+const PROTOCOL: &str = "stream: each message into a buffer of its own, through the link's ring";
+
+impl Intake {
+    fn new(node: &mut Node, config: StreamConfig) -> Result<Self, String> {
+        let text = |e: &dyn ToString| e.to_string();
+        let queue = node.notification_queue(config.buffers + 1).map_err(|e| text(&e))?;
+        let mut lanes = Vec::new();
+        let made = (0..config.buffers)
+            .try_for_each(|_| {
+                lanes.push(Lane::new(node, queue, config.buffer_bytes)?);
+                Ok(())
+            })
+            .and_then(|()| {
+                // Asking writes nothing: the word is all of it.
+                let area = node.message_area(1).map_err(|e| text(&e))?;
+                let config = SlotConfig::new(area, queue).range(0..0);
+                node.slot(config).map(|slot| (area, slot)).map_err(|e| {
+                    let _ = node.remove_area(area);
+                    text(&e)
+                })
+            })
+            .and_then(|(area, slot)| {
+                let ticket = node.fast_ticket(slot).map_err(|e| text(&e))?;
+                let consumer = node.take_consumer(queue).map_err(|e| text(&e))?;
+                Ok((area, slot, ticket, consumer))
+            });
+        let (ask_area, ask_slot, ticket, consumer) = match made {
+            Ok(made) => made,
+            Err(e) => {
+                lanes.iter_mut().for_each(|lane| lane.remove(node));
+                let _ = node.remove_queue(queue);
+                return Err(e);
+            }
+        };
+        let mut answer = Vec::new();
+        for number in [config.buffers, config.buffer_bytes as u32, config.record_bytes_max as u32] {
+            answer.extend_from_slice(&number.to_le_bytes());
+        }
+        answer.extend_from_slice(&ticket.to_bytes());
+        Ok(Self {
+            shared: Arc::new(Shared {
+                lanes: lanes.iter().map(|lane| lane.slot).collect(),
+                answer,
+                admitted: Mutex::new(None),
+                joined: OnceLock::new(),
+            }),
+            window: Window::new(config.buffers),
+            buffers: config.buffers,
+            config,
+            stream: NEXT_STREAM.fetch_add(1, Ordering::Relaxed),
+            consumer,
+            lanes: lanes.into(),
+            ask_slot,
+            ask_area,
+            queue,
+            asked: None,
+            ungranted: VecDeque::new(),
+            free: Vec::new(),
+            free_large: Vec::new(),
+            large_bytes: 0,
+            large_in_lanes: 0,
+            held: VecDeque::new(),
+            first: 0,
+            reading: 0,
+            given: 0,
+            released: 0,
+            has_last: false,
+            ended: None,
+            fault: None,
+            link: None,
+            is_expelled: false,
+        })
+    }
+}
+
+impl EndPoint for StreamReceiver {
+    fn is_ready_in(&self, _: &Node) -> bool {
+        self.is_ready()
+    }
+
+    fn is_ready(&self) -> bool {
+        let intake = &self.intake;
+        intake.held.len() > intake.reading
+            || intake.consumer.is_ready()
+            || intake.window.is_ready()
+            || intake.over().is_some()
+            || intake.connection().is_some_and(|connection| connection.ended().is_some())
+    }
+
+    fn manager(&self) -> &Manager {
+        &self.manager
+    }
+}
+
+impl Drop for StreamReceiver {
+    fn drop(&mut self) {
+        self.manager.withdraw(self.offer);
+        self.intake.remove(&mut self.manager.lock());
+    }
+}
+
+/// Where a sender takes its tickets, and how it puts messages into them.
+#[derive(Debug)]
+struct Post {
+    link: LinkId,
+    destination: NodeId,
+    /// A ring of grants, one for each lane.
+    area: AreaId,
+    queue: QueueId,
+    slot: SlotId,
+    lanes: Box<[SlotIndex]>,
+    ask: Ticket,
+    record_bytes_max: usize,
+    /// Number of the next message, and so of its ticket.
+    next: u64,
+    /// The last ticket for which a larger buffer was asked, and of how many bytes.
+    asked: Option<(u64, usize)>,
+}
+
+/// A message of which a part has left.
+#[derive(Debug)]
+struct Outgoing {
+    unfinished: Unfinished,
+    mark: Mark,
+    /// A long record; else the coalesced ones, which stay where they are meanwhile.
+    own: Option<Vec<u8>>,
+}
+
+/// What is to leave.
+#[derive(Clone, Copy)]
+enum What<'a> {
+    Coalesced,
+    Record(&'a [u8]),
+    End,
+}
+
+impl Post {
+    /// The ticket for the next message.
+    #[inline]
+    fn grant(&self, node: &Node) -> Option<Grant> {
+        let at = self.next % self.lanes.len() as u64 * GRANT_BYTES as u64;
+        let bytes = node.area(self.area).ok()?.get(at as usize..)?;
+        let grant = Grant::from_bytes(*bytes.first_chunk()?);
+        (grant.number == self.next as u32).then_some(grant)
+    }
+
+    /// A ticket for a message of `length` bytes, once there is one.
+    #[inline]
+    fn ticket(
+        &mut self,
+        node: &mut Node,
+        connection: &Connection,
+        length: usize,
+    ) -> Result<Ticket, Look<Result<(), SendFailure>>> {
+        let Some(grant) = self.grant(node) else { return Err(self.none(connection)) };
+        let size = grant.size as usize;
+        // While a larger buffer is on its way into the ticket's lane, the old key may be worthless.
+        let asked = self.asked.filter(|(number, _)| *number == self.next).map(|(_, bytes)| bytes);
+        let is_answered = asked.is_none_or(|bytes| size >= bytes || grant.refused);
+        if !is_answered {
+            return Err(self.none(connection));
+        }
+        if size < length {
+            return Err(self.ask(node, connection, length, grant));
+        }
+        Ok(Ticket {
+            destination: self.destination,
+            slot: self.lanes[(self.next % self.lanes.len() as u64) as usize],
+            metadata_index: MetadataIndex(0),
+            key: Key(grant.key),
+            base: 0,
+            bound: size as u64,
+            flags: Flags::NOTIFY | Flags::WAKE,
+            share: Share::WHOLE,
+        })
+    }
+
+    fn none(&self, connection: &Connection) -> Look<Result<(), SendFailure>> {
+        match connection.ended() {
+            Some(_) => Look::Found(Err(ended(connection))),
+            None => Look::Nothing,
+        }
+    }
+
+    #[cold]
+    fn ask(
+        &mut self,
+        node: &mut Node,
+        connection: &Connection,
+        length: usize,
+        grant: Grant,
+    ) -> Look<Result<(), SendFailure>> {
+        if grant.refused {
+            let max = grant.size as usize;
+            return Look::Found(Err(SendFailure::TooLong { length, max }));
+        }
+        let word = records::ask(self.next, length);
+        match node.try_send_fast_over(self.link, &self.ask, &[], word) {
+            Ok(_) => {
+                self.asked = Some((self.next, length));
+                Look::Nothing
+            }
+            Err(SendError::Full) => Look::Room(self.link),
+            Err(SendError::LinkEnded(_)) => Look::Found(Err(ended(connection))),
+            Err(e) => Look::Found(Err(e.into())),
+        }
+    }
+
+    /// One look under the lock: puts as much of a message into the link as it takes.
+    #[inline]
+    fn look(
+        &mut self,
+        node: &mut Node,
+        connection: &Connection,
+        data: &[u8],
+        mark: Mark,
+        outgoing: &mut Option<Unfinished>,
+    ) -> Look<Result<(), SendFailure>> {
+        let metadata = mark.to_bytes();
+        let unfinished = match outgoing {
+            Some(unfinished) => unfinished,
+            None => {
+                let ticket = match self.ticket(node, connection, data.len()) {
+                    Ok(ticket) => ticket,
+                    Err(look) => return look,
+                };
+                if node.try_send_line_over(self.link, &ticket, data, &metadata) {
+                    return Look::Found(Ok(()));
+                }
+                let begun = node.prepare_send(self.link, &ticket, data.len(), metadata.len(), 0);
+                match begun {
+                    Ok(unfinished) => outgoing.insert(unfinished),
+                    Err(SendError::LinkEnded(_)) => return Look::Found(Err(ended(connection))),
+                    Err(e) => return Look::Found(Err(e.into())),
+                }
+            }
+        };
+        match node.look_to_send(unfinished, data, &metadata) {
+            Look::Found(Ok(_)) => Look::Found(Ok(())),
+            Look::Found(Err(SendError::LinkEnded(_))) => Look::Found(Err(ended(connection))),
+            Look::Found(Err(e)) => Look::Found(Err(e.into())),
+            Look::Again => Look::Again,
+            Look::Nothing => Look::Nothing,
+            Look::Room(link) => Look::Room(link),
+        }
+    }
+}
+
+/// Sends a stream of records. `Send`. Dropping it sends what it can without waiting, and closes;
+/// the receiver then sees [`CloseReason::HungUp`] if something was left. Who must know
+/// [closes](Self::close).
+pub struct StreamSender {
+    manager: Manager,
+    connection: Arc<Connection>,
+    post: Post,
+    /// Coalesced records.
+    buffer: Box<[u8]>,
+    fill: usize,
+    records: u64,
+    /// Bytes of `buffer` that may be used: all; none while its message is leaving, and at the end.
+    limit: usize,
+    /// Longest record that is coalesced.
+    coalesced_max: usize,
+    outgoing: Option<Outgoing>,
+    is_closed: bool,
+}
+
+/// A time limit for several steps.
+#[derive(Clone, Copy)]
+struct Deadline(Option<Instant>);
+
+impl Deadline {
+    fn new(timeout: Option<Duration>) -> Self {
+        Self(timeout.and_then(|timeout| Instant::now().checked_add(timeout)))
+    }
+
+    fn left(self) -> Option<Duration> {
+        self.0.map(|deadline| deadline.saturating_duration_since(Instant::now()))
+    }
+}
+
+impl StreamSender {
+    /// Grows the sender from a receiver's seed, waiting at most `timeout` for its manager's answer.
+    pub fn grow(
+        manager: &Manager,
+        seed: &Seed,
+        timeout: Option<Duration>,
+    ) -> Result<Self, GrowError> {
+        Self::to(manager, Target::Seed(seed), timeout)
+    }
+
+    /// Grows the sender of the receiver that is served as `[user@]name`.
+    pub fn connect(
+        manager: &Manager,
+        name: &str,
+        timeout: Option<Duration>,
+    ) -> Result<Self, GrowError> {
+        Self::to(manager, Target::Service(name), timeout)
+    }
+
+    fn to(
+        manager: &Manager,
+        target: Target<'_>,
+        timeout: Option<Duration>,
+    ) -> Result<Self, GrowError> {
+        let (area, queue, slot, ticket) =
+            grants_of(&mut manager.lock()).map_err(GrowError::SetUp)?;
+        let mut body = ticket.to_bytes().to_vec();
+        body.push(THROUGH_THE_LINK);
+        let grown = manager.grow(target, Kind::Stream, &body, timeout);
+        let made = grown.and_then(|(connection, answer)| {
+            let made = Self::read(manager, &connection, &answer, (area, queue, slot));
+            made.ok_or_else(|| {
+                manager.end(&connection);
+                GrowError::Answer("no tickets and sizes that fit together")
+            })
+        });
+        if made.is_err() {
+            remove_grants(&mut manager.lock(), area, queue, slot);
+        }
+        made
+    }
+
+    /// Reads the receiver's answer; `None`: it makes no sense.
+    fn read(
+        manager: &Manager,
+        connection: &Arc<Connection>,
+        answer: &[u8],
+        (area, queue, slot): (AreaId, QueueId, SlotId),
+    ) -> Option<Self> {
+        let word = |i: usize| {
+            let bytes = answer.get(4 * i..)?.first_chunk()?;
+            Some(u32::from_le_bytes(*bytes) as usize)
+        };
+        let (count, buffer_bytes, record_bytes_max) = (word(0)?, word(1)?, word(2)?);
+        let sizes = 64 - 3..=records::MESSAGE_BYTES_MAX;
+        let fits = (1..=records::TICKETS_MAX as usize).contains(&count)
+            && sizes.contains(&buffer_bytes)
+            && (1..=records::MESSAGE_BYTES_MAX).contains(&record_bytes_max);
+        let (ask, tickets) = answer.get(12..)?.split_at_checked(TICKET_BYTES)?;
+        let ask = fast_ticket_from(ask, connection.peer()).ok()?;
+        if !fits || tickets.len() != 12 * count {
+            return None;
+        }
+        let mut lanes = Vec::with_capacity(count);
+        let mut node = manager.lock();
+        for (number, ticket) in tickets.chunks_exact(12).enumerate() {
+            let (slot, key) = ticket.split_first_chunk::<4>()?;
+            lanes.push(SlotIndex(u32::from_le_bytes(*slot)));
+            let key = u64::from_le_bytes(key.try_into().ok()?);
+            let (number, size) = (number as u32, buffer_bytes as u32);
+            let grant = Grant { key, number, size, refused: false };
+            let at = GRANT_BYTES * number as usize;
+            let to = node.area_mut(area).ok()?.get_mut(at..at + GRANT_BYTES)?;
+            to.copy_from_slice(&grant.to_bytes());
+        }
+        drop(node);
+        let post = Post {
+            link: connection.link(),
+            destination: connection.peer().node,
+            area,
+            queue,
+            slot,
+            lanes: lanes.into(),
+            ask,
+            record_bytes_max,
+            next: 0,
+            asked: None,
+        };
+        Some(Self {
+            manager: manager.clone(),
+            connection: connection.clone(),
+            post,
+            buffer: vec![0; buffer_bytes].into(),
+            fill: 0,
+            records: 0,
+            limit: buffer_bytes,
+            coalesced_max: (buffer_bytes / 4).min(record_bytes_max),
+            outgoing: None,
+            is_closed: false,
+        })
+    }
+
+    /// Longest record.
+    pub fn bytes_max(&self) -> usize {
+        self.post.record_bytes_max
+    }
+
+    /// Sends one record, waiting at most `timeout` for room. A small one leaves with others, at the
+    /// latest with the next [`flush`](Self::flush). On an error nothing of *this* record was
+    /// taken; that the receiver is gone is found when a message leaves.
+    #[inline]
+    pub fn send(&mut self, record: &[u8], timeout: Option<Duration>) -> Result<(), SendFailure> {
+        if record.len() <= self.coalesced_max
+            && let Some(fill) = records::put(&mut self.buffer[..self.limit], self.fill, record)
+        {
+            self.fill = fill;
+            self.records += 1;
+            return Ok(());
+        }
+        self.send_slowly(record, Deadline::new(timeout))
+    }
+
+    #[inline(never)]
+    fn send_slowly(&mut self, record: &[u8], deadline: Deadline) -> Result<(), SendFailure> {
+        let (length, max) = (record.len(), self.post.record_bytes_max);
+        if length > max {
+            return Err(SendFailure::TooLong { length, max });
+        }
+        self.empty(deadline)?;
+        if length > self.coalesced_max {
+            return self.ship(What::Record(record), false, deadline.left());
+        }
+        match records::put(&mut self.buffer[..self.limit], self.fill, record) {
+            Some(fill) => {
+                (self.fill, self.records) = (fill, self.records + 1);
+                Ok(())
+            }
+            // An empty buffer holds any record that is coalesced, unless the receiver is gone.
+            None => Err(ended(&self.connection)),
+        }
+    }
+
+    /// Sends what was coalesced, waiting at most `timeout` for room: when it returns `Ok`, every
+    /// record is on its way, and arrives also if this process ends. On an error what is left
+    /// stays, for a later call.
+    #[inline]
+    pub fn flush(&mut self, timeout: Option<Duration>) -> Result<(), SendFailure> {
+        if self.outgoing.is_none() && !self.is_closed {
+            return match self.fill {
+                0 => Ok(()),
+                _ => self.ship(What::Coalesced, false, timeout),
+            };
+        }
+        self.empty(Deadline::new(timeout))
+    }
+
+    /// Everything leaves, the rest of an unfinished message first.
+    fn empty(&mut self, deadline: Deadline) -> Result<(), SendFailure> {
+        self.finish(deadline)?;
+        if self.is_closed {
+            return Err(ended(&self.connection));
+        }
+        if self.fill > 0 {
+            self.ship(What::Coalesced, false, deadline.left())?;
+        }
+        Ok(())
+    }
+
+    /// Sends what is left and tells the receiver that this was all, waiting at most `timeout`; then
+    /// the connection is closed. On [`SendFailure::TimedOut`] it is not, and may be closed again.
+    pub fn close(&mut self, timeout: Option<Duration>) -> Result<(), SendFailure> {
+        let deadline = Deadline::new(timeout);
+        if self.is_closed {
+            return Ok(());
+        }
+        self.finish(deadline)?;
+        if !self.is_closed {
+            let what = if self.fill > 0 { What::Coalesced } else { What::End };
+            self.ship(what, true, deadline.left())?;
+        }
+        self.manager.end(&self.connection);
+        Ok(())
+    }
+
+    /// The coalesced records as a message.
+    fn coalesced(buffer: &[u8], fill: usize, records: u64) -> (&[u8], bool) {
+        // A record that is alone goes as it is: one of up to 12 bytes is a line.
+        match records::next(&buffer[..fill], 0) {
+            Ok(Some((range, _))) if records == 1 => (&buffer[range], false),
+            _ => (&buffer[..fill], true),
+        }
+    }
+
+    /// Sends one message.
+    #[inline]
+    fn ship(
+        &mut self,
+        what: What<'_>,
+        last: bool,
+        timeout: Option<Duration>,
+    ) -> Result<(), SendFailure> {
+        let Self { manager, connection, post, buffer, fill, records, .. } = self;
+        let (data, framed) = match what {
+            What::Coalesced => Self::coalesced(buffer, *fill, *records),
+            What::Record(record) => (record, false),
+            What::End => (&[][..], true),
+        };
+        let mark = Mark { framed, last, length: data.len() as u32 };
+        let mut unfinished = None;
+        let sent = manager.shared.wait_until(timeout, |node, _| {
+            post.look(node, connection, data, mark, &mut unfinished)
+        });
+        let is_record = matches!(what, What::Record(_));
+        match sent {
+            Ok(Ok(())) => {
+                self.has_left(last, !is_record);
+                Ok(())
+            }
+            Err(waited) => match unfinished.filter(|unfinished| unfinished.bytes_sent() > 0) {
+                Some(unfinished) => {
+                    // The record is taken, as coalesced ones are: the rest leaves in later calls.
+                    let own = is_record.then(|| data.to_vec());
+                    self.outgoing = Some(Outgoing { unfinished, mark, own });
+                    self.limit = 0;
+                    match waited {
+                        Waited::TimedOut if is_record => Ok(()),
+                        waited => Err(waited.into()),
+                    }
+                }
+                None => Err(waited.into()),
+            },
+            Ok(Err(e)) => Err(self.failed(e)),
+        }
+    }
+
+    /// Sends the rest of a message of which a part has left.
+    fn finish(&mut self, deadline: Deadline) -> Result<(), SendFailure> {
+        let Some(Outgoing { unfinished, mark, own }) = &mut self.outgoing else { return Ok(()) };
+        let Self { manager, buffer, fill, records, .. } = self;
+        let data = match own {
+            Some(own) => own,
+            None => Self::coalesced(buffer, *fill, *records).0,
+        };
+        let metadata = mark.to_bytes();
+        let sent = manager
+            .shared
+            .wait_until(deadline.left(), |node, _| node.look_to_send(unfinished, data, &metadata));
+        let (last, of_buffer) = (mark.last, own.is_none());
+        match sent? {
+            Ok(_) => {
+                self.outgoing = None;
+                self.limit = self.buffer.len();
+                self.has_left(last, of_buffer);
+                Ok(())
+            }
+            Err(SendError::LinkEnded(_)) => {
+                let e = ended(&self.connection);
+                Err(self.failed(e))
+            }
+            Err(e) => Err(self.failed(e.into())),
+        }
+    }
+
+    #[inline]
+    fn has_left(&mut self, last: bool, of_buffer: bool) {
+        self.post.next += 1;
+        if of_buffer {
+            (self.fill, self.records) = (0, 0);
+        }
+        if last {
+            (self.is_closed, self.limit) = (true, 0);
+        }
+    }
+
+    /// Nothing more is taken once the receiver is gone, so that the next send says so.
+    #[cold]
+    fn failed(&mut self, e: SendFailure) -> SendFailure {
+        if matches!(e, SendFailure::Ended(_)) {
+            self.limit = 0;
+        }
+        e
+    }
+
+    /// The connection: who is at the other end, and whether it has ended.
+    pub fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    /// Which path the records take, and why.
+    pub fn explain(&self) -> String {
+        let (coalesced, buffer) = (self.coalesced_max, self.buffer.len());
+        let protocol = format!(
+            "{PROTOCOL}; records of up to {coalesced} bytes are coalesced, others leave at once, \
+             those of more than {buffer} into a buffer that is asked for"
+        );
+        explain(&self.manager, &self.connection, &protocol)
+    }
+}
+
+impl Drop for StreamSender {
+    fn drop(&mut self) {
+        if self.close(Some(Duration::ZERO)).is_err() {
+            self.manager.end(&self.connection);
+        }
+        let Post { area, queue, slot, .. } = self.post;
+        remove_grants(&mut self.manager.lock(), area, queue, slot);
+    }
+}
+
+/// A ring of grants for as many lanes as a receiver may have, and the ticket for it: it moves data,
+/// wakes, and notifies nobody.
+fn grants_of(node: &mut Node) -> Result<(AreaId, QueueId, SlotId, Ticket), String> {
+    let bytes = GRANT_BYTES * records::TICKETS_MAX as usize;
+    let area = node.message_area(bytes).map_err(|e| e.to_string())?;
+    let queue = match node.notification_queue(1) {
+        Ok(queue) => queue,
+        Err(e) => {
+            let _ = node.remove_area(area);
+            return Err(e.to_string());
+        }
+    };
+    let made = node.slot(SlotConfig::new(area, queue).credit(0)).and_then(|slot| {
+        node.fast_ticket(slot).map(|ticket| (area, queue, slot, ticket.with_flags(Flags::WAKE)))
+    });
+    made.map_err(|e| {
+        let _ = node.remove_queue(queue);
+        let _ = node.remove_area(area);
+        e.to_string()
+    })
+}
+
+fn remove_grants(node: &mut Node, area: AreaId, queue: QueueId, slot: SlotId) {
+    let _ = node.remove_slot(slot);
+    let _ = node.remove_queue(queue);
+    let _ = node.remove_area(area);
+}

@@ -1,0 +1,699 @@
+//! Streams between managers of one process, and one between processes; a sender that lies.
+#![cfg(all(feature = "os", not(miri)))]
+
+use hamlyn::node::CloseReason;
+use hamlyn::protocol::{
+    EndPoint, GrowError, Manager, ReceiveError, Record, SendFailure, StreamConfig, StreamReceiver,
+    StreamSender,
+};
+use hamlyn::wire::TICKET_BYTES;
+use hamlyn::{
+    Access, Config, Event, Flags, Key, MetadataIndex, Node, NodeId, Share, SlotConfig, SlotIndex,
+    Ticket,
+};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const LIMIT: Option<Duration> = Some(Duration::from_secs(20));
+const SHORT: Option<Duration> = Some(Duration::from_millis(30));
+
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new(name: &str) -> Self {
+        let dir = std::env::temp_dir().join(format!("hamlyn-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        Self(dir)
+    }
+
+    fn config(&self) -> Config {
+        Config::from_env().unwrap().dir(&self.0)
+    }
+
+    fn manager(&self) -> Manager {
+        Manager::with_config(self.config()).unwrap()
+    }
+
+    fn answering(&self) -> Manager {
+        let manager = self.manager();
+        manager.start_progress().unwrap();
+        manager
+    }
+
+    /// Both ends; the managers answer.
+    fn pair(&self, config: StreamConfig) -> (StreamReceiver, StreamSender) {
+        let (there, here) = (self.answering(), self.answering());
+        let receiver = StreamReceiver::new(&there, config).unwrap();
+        let sender = StreamSender::grow(&here, &receiver.seed().unwrap(), LIMIT).unwrap();
+        (receiver, sender)
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).ok();
+    }
+}
+
+fn small() -> StreamConfig {
+    StreamConfig { buffer_bytes: 1024, buffers: 2, buffers_max: 4, record_bytes_max: 1 << 20 }
+}
+
+/// The next record's bytes; it is released.
+fn next(receiver: &mut StreamReceiver) -> Vec<u8> {
+    let record = receiver.receive(LIMIT).unwrap();
+    let bytes = receiver.bytes(&record).unwrap().to_vec();
+    receiver.release(&record).unwrap();
+    bytes
+}
+
+/// A generator that needs no crate: splitmix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    /// A record of a length that is small, or up to `max`.
+    fn record(&mut self, max: usize) -> Vec<u8> {
+        let bits = self.next() % (max.ilog2() as u64 + 1);
+        let length = (self.next() % (2 << bits)) as usize % (max + 1);
+        let first = self.next();
+        (0..length).map(|i| (first as usize + i * 7) as u8).collect()
+    }
+}
+
+#[test]
+fn records_arrive_in_order_and_small_ones_leave_together() {
+    let dir = Dir::new("stream-order");
+    let (mut receiver, mut sender) = dir.pair(StreamConfig::default());
+    for i in 0..1000u32 {
+        sender.send(&i.to_le_bytes(), LIMIT).unwrap();
+    }
+    assert!(receiver.try_receive().unwrap().is_none(), "nothing leaves before the flush");
+    sender.flush(LIMIT).unwrap();
+    let mut records: Vec<Record> = Vec::new();
+    for i in 0..1000u32 {
+        let record = receiver.receive(LIMIT).unwrap();
+        assert_eq!(receiver.bytes(&record).unwrap(), i.to_le_bytes());
+        assert_eq!((record.number(), record.len()), (i as u64, 4));
+        records.push(record);
+    }
+    // All of them stand until released, in one buffer: the message was one.
+    assert_eq!(receiver.bytes(&records[0]).unwrap(), [0; 4]);
+    assert!(records[999].start() > records[0].start());
+    receiver.release(&records[499]).unwrap();
+    assert!(matches!(receiver.bytes(&records[499]), Err(ReceiveError::Misuse(_))));
+    assert!(receiver.bytes(&records[500]).is_ok());
+    receiver.release(&records[999]).unwrap();
+    assert!(receiver.bytes(&records[999]).is_err());
+    assert!(sender.explain().contains("coalesced"), "{}", sender.explain());
+}
+
+#[test]
+fn a_token_of_another_stream_is_refused() {
+    let dir = Dir::new("stream-token");
+    let (mut a, mut to_a) = dir.pair(small());
+    let (mut b, mut to_b) = dir.pair(small());
+    for sender in [&mut to_a, &mut to_b] {
+        sender.send(b"x", LIMIT).unwrap();
+        sender.flush(LIMIT).unwrap();
+    }
+    let (of_a, of_b) = (a.receive(LIMIT).unwrap(), b.receive(LIMIT).unwrap());
+    assert!(a.bytes(&of_a).is_ok());
+    assert!(matches!(a.bytes(&of_b), Err(ReceiveError::Misuse(_))));
+    assert!(matches!(a.release(&of_b), Err(ReceiveError::Misuse(_))));
+}
+
+#[test]
+fn every_length_arrives_as_it_was_sent() {
+    let dir = Dir::new("stream-lengths");
+    let (mut receiver, mut sender) = dir.pair(small());
+    let lengths: Vec<usize> = (0..70)
+        .chain([250, 255, 256, 257, 1000, 1020, 1023, 1024, 1025, 4096, 5000, 1 << 20])
+        .collect();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for (i, length) in lengths.iter().enumerate() {
+                sender.send(&vec![i as u8; *length], LIMIT).unwrap();
+                if i % 3 == 0 {
+                    sender.flush(LIMIT).unwrap();
+                }
+            }
+            sender.close(LIMIT).unwrap();
+        });
+        for (i, length) in lengths.iter().enumerate() {
+            assert_eq!(next(&mut receiver), vec![i as u8; *length], "length {length}");
+        }
+        let end = receiver.receive(LIMIT).unwrap_err();
+        assert!(matches!(end, ReceiveError::Ended(CloseReason::Closed)), "{end}");
+    });
+    let error = sender.send(&[0; 2000], LIMIT).unwrap_err();
+    assert!(matches!(error, SendFailure::Ended(CloseReason::Closed)), "{error}");
+}
+
+#[test]
+fn a_record_that_is_too_long_is_refused_with_the_limit() {
+    let dir = Dir::new("stream-long");
+    let (mut receiver, mut sender) = dir.pair(small());
+    let error = sender.send(&vec![0; (1 << 20) + 1], LIMIT).unwrap_err();
+    assert!(matches!(error, SendFailure::TooLong { max: 0x10_0000, .. }), "{error}");
+    assert_eq!(sender.bytes_max(), 1 << 20);
+    sender.send(b"still there", LIMIT).unwrap();
+    sender.flush(LIMIT).unwrap();
+    assert_eq!(next(&mut receiver), b"still there");
+}
+
+#[test]
+fn buffers_grow_to_the_limit_and_then_the_sender_waits_until_one_is_released() {
+    let dir = Dir::new("stream-limit");
+    let (mut receiver, mut sender) = dir.pair(small());
+    let mut sent = 0u64;
+    let mut records = Vec::new();
+    // Two lanes at first; what is held makes more, up to four buffers.
+    loop {
+        let left = sender.send(&[sent as u8; 600], SHORT);
+        sent += left.is_ok() as u64;
+        while let Some(record) = receiver.try_receive().unwrap() {
+            records.push(record);
+        }
+        if let Err(e) = left {
+            assert!(matches!(e, SendFailure::TimedOut), "{e}");
+            if records.len() as u64 == sent {
+                break;
+            }
+        }
+    }
+    assert_eq!((sent, receiver.buffers()), (4, 4));
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| sender.send(&[4; 600], LIMIT));
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(!waits.is_finished());
+        for (i, record) in records.iter().enumerate() {
+            assert_eq!(receiver.bytes(record).unwrap(), [i as u8; 600]);
+        }
+        receiver.release(&records[0]).unwrap();
+        waits.join().unwrap().unwrap();
+    });
+    assert_eq!(receiver.bytes(&records[1]).unwrap(), [1; 600]);
+    assert_eq!(next(&mut receiver), [4; 600]);
+    assert_eq!(receiver.buffers(), 4);
+}
+
+#[test]
+fn larger_buffers_are_used_again_and_hold_at_most_twice_the_longest_record() {
+    let dir = Dir::new("stream-large");
+    let (mut receiver, mut sender) = dir.pair(small());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for i in 0..40u8 {
+                sender.send(&vec![i; 100_000 + i as usize], LIMIT).unwrap();
+            }
+            // Two of the longest may be there; the third waits for a release.
+            for i in 40..43u8 {
+                sender.send(&vec![i; 1 << 20], LIMIT).unwrap();
+            }
+            sender.close(LIMIT).unwrap();
+        });
+        for i in 0..40u8 {
+            assert_eq!(next(&mut receiver), vec![i; 100_000 + i as usize]);
+        }
+        let first = receiver.receive(LIMIT).unwrap();
+        let second = receiver.receive(LIMIT).unwrap();
+        assert!(matches!(receiver.receive(SHORT), Err(ReceiveError::TimedOut)));
+        for (i, record) in [(40, first), (41, second)] {
+            assert_eq!(receiver.bytes(&record).unwrap(), vec![i; 1 << 20]);
+            receiver.release(&record).unwrap();
+        }
+        assert_eq!(next(&mut receiver), vec![42; 1 << 20]);
+        assert!(matches!(receiver.receive(LIMIT), Err(ReceiveError::Ended(CloseReason::Closed))));
+    });
+    let memory = receiver.manager().clone();
+    drop(receiver);
+    let area = memory.lock().message_area(1).unwrap();
+    memory.lock().remove_area(area).unwrap();
+}
+
+#[test]
+fn a_larger_buffer_that_cannot_be_had_is_refused() {
+    let dir = Dir::new("stream-nomem");
+    let config = dir.config().area_bytes_max(100_000u64);
+    let (there, here) = (Manager::with_config(config).unwrap(), dir.answering());
+    there.start_progress().unwrap();
+    let mut receiver = StreamReceiver::new(&there, small()).unwrap();
+    let mut sender = StreamSender::grow(&here, &receiver.seed().unwrap(), LIMIT).unwrap();
+    std::thread::scope(|scope| {
+        let sending = scope.spawn(|| {
+            let error = sender.send(&vec![1; 500_000], LIMIT).unwrap_err();
+            assert!(matches!(error, SendFailure::TooLong { max: 1024, .. }), "{error}");
+            sender.send(b"small", LIMIT).unwrap();
+            sender.close(LIMIT).unwrap();
+        });
+        assert_eq!(next(&mut receiver), b"small");
+        sending.join().unwrap();
+    });
+}
+
+#[test]
+fn records_of_random_lengths_are_those_that_were_sent_over_any_ring() {
+    for (ring, bulk) in [(512u32, 0u32), (512, 4096), (32 << 10, 1 << 20)] {
+        let dir = Dir::new(&format!("stream-random-{ring}-{bulk}"));
+        let config = dir.config().ring_bytes(ring).bulk_ring_bytes(bulk);
+        let make = || Manager::with_config(config.clone()).unwrap();
+        let (there, here) = (make(), make());
+        let stream = StreamConfig { buffer_bytes: 4096, buffers: 3, buffers_max: 6, ..small() };
+        let mut receiver = StreamReceiver::new(&there, stream).unwrap();
+        let seed = receiver.seed().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let mut sender = StreamSender::grow(&here, &seed, LIMIT).unwrap();
+                let mut random = Random(ring as u64);
+                for _ in 0..600 {
+                    sender.send(&random.record(1 << 20), LIMIT).unwrap();
+                    if random.next().is_multiple_of(4) {
+                        sender.flush(LIMIT).unwrap();
+                    }
+                }
+                sender.close(LIMIT).unwrap();
+            });
+            let mut random = Random(ring as u64);
+            for i in 0..600 {
+                let wanted = random.record(1 << 20);
+                assert!(next(&mut receiver) == wanted, "record {i} over {ring} and {bulk}");
+                random.next();
+            }
+            let end = receiver.receive(LIMIT);
+            assert!(matches!(end, Err(ReceiveError::Ended(CloseReason::Closed))));
+        });
+        let refused: u64 = there
+            .lock()
+            .counters()
+            .iter()
+            .filter(|(name, _)| name.starts_with("refused"))
+            .map(|(_, value)| value)
+            .sum();
+        assert_eq!(refused, 0);
+    }
+}
+
+#[test]
+fn a_message_that_timed_out_goes_on_and_nothing_is_lost_or_doubled() {
+    let dir = Dir::new("stream-timeout");
+    let config = dir.config().ring_bytes(512u32).bulk_ring_bytes(0u32);
+    let (there, here) = (Manager::with_config(config.clone()).unwrap(), dir.manager());
+    let mut receiver = StreamReceiver::new(&there, small()).unwrap();
+    let seed = receiver.seed().unwrap();
+    let mut sender = std::thread::scope(|scope| {
+        let growing = scope.spawn(|| StreamSender::grow(&here, &seed, LIMIT).unwrap());
+        while !growing.is_finished() {
+            there.poll().unwrap();
+        }
+        growing.join().unwrap()
+    });
+    let mut random = Random(3);
+    let mut wanted = Vec::new();
+    // Nobody polls at the other end for now and again.
+    for i in 0..400u32 {
+        let length = (random.next() % 1000) as usize;
+        let record = vec![i as u8; length];
+        match sender.send(&record, Some(Duration::from_micros(50))) {
+            Ok(()) => wanted.push(record),
+            Err(e) => assert!(matches!(e, SendFailure::TimedOut), "{e}"),
+        }
+        if random.next().is_multiple_of(3) {
+            while let Some(record) = receiver.try_receive().unwrap() {
+                let bytes = receiver.bytes(&record).unwrap().to_vec();
+                assert!(bytes == wanted[record.number() as usize], "{}", record.number());
+                receiver.release(&record).unwrap();
+            }
+        }
+    }
+    assert!(wanted.len() > 40, "{}", wanted.len());
+    std::thread::scope(|scope| {
+        scope.spawn(|| sender.close(LIMIT).unwrap());
+        loop {
+            match receiver.receive(LIMIT) {
+                Ok(record) => {
+                    let number = record.number() as usize;
+                    assert!(receiver.bytes(&record).unwrap() == wanted[number]);
+                    receiver.release(&record).unwrap();
+                    if number + 1 == wanted.len() {
+                        break;
+                    }
+                }
+                Err(e) => panic!("{e}"),
+            }
+        }
+    });
+    assert!(matches!(receiver.receive(LIMIT), Err(ReceiveError::Ended(CloseReason::Closed))));
+}
+
+#[test]
+fn one_to_one_and_a_callback_decides_with_whom() {
+    let dir = Dir::new("stream-one");
+    let (there, here) = (dir.answering(), dir.manager());
+    let receiver = StreamReceiver::new(&there, small()).unwrap();
+    receiver.serve("stream", Access::SameUser).unwrap();
+    let mut asked = 0;
+    receiver.set_admission(move |_| {
+        asked += 1;
+        if asked == 1 { Err("come again".into()) } else { Ok(()) }
+    });
+    let refused = StreamSender::connect(&here, "stream", LIMIT).err().unwrap();
+    assert!(matches!(&refused, GrowError::Refused(text) if text == "come again"), "{refused}");
+    let sender = StreamSender::connect(&here, "stream", LIMIT).unwrap();
+    let refused = StreamSender::connect(&here, "stream", LIMIT).err().unwrap();
+    assert!(matches!(&refused, GrowError::Refused(text) if text.contains("already")), "{refused}");
+    drop(sender);
+    for wrong in [
+        StreamConfig { buffers: 0, ..small() },
+        StreamConfig { buffers: 257, buffers_max: 300, ..small() },
+        StreamConfig { buffers_max: 1, ..small() },
+        StreamConfig { buffer_bytes: 8, ..small() },
+        StreamConfig { record_bytes_max: 1 << 30, ..small() },
+    ] {
+        assert!(matches!(StreamReceiver::new(&there, wrong), Err(GrowError::SetUp(_))));
+    }
+}
+
+#[test]
+fn a_sender_that_waits_learns_that_its_receiver_is_gone() {
+    let dir = Dir::new("stream-gone");
+    let (receiver, mut sender) = dir.pair(small());
+    std::thread::scope(|scope| {
+        let sending = scope.spawn(|| {
+            loop {
+                if let Err(e) = sender.send(&[0; 900], LIMIT) {
+                    return e;
+                }
+            }
+        });
+        std::thread::sleep(Duration::from_millis(30));
+        drop(receiver);
+        let error = sending.join().unwrap();
+        assert!(matches!(error, SendFailure::Ended(CloseReason::Closed)), "{error}");
+    });
+    assert!(matches!(sender.send(b"x", LIMIT), Err(SendFailure::Ended(_))));
+    assert!(matches!(sender.flush(LIMIT), Ok(()) | Err(SendFailure::Ended(_))));
+}
+
+#[test]
+fn a_dropped_sender_flushes_what_it_can_and_else_it_shows() {
+    let dir = Dir::new("stream-drop");
+    let (mut receiver, mut sender) = dir.pair(small());
+    sender.send(b"flushed by drop", LIMIT).unwrap();
+    drop(sender);
+    assert_eq!(next(&mut receiver), b"flushed by drop");
+    assert!(matches!(receiver.receive(LIMIT), Err(ReceiveError::Ended(CloseReason::Closed))));
+
+    // Both tickets are used, so that the last record cannot leave.
+    let (mut receiver, mut sender) = dir.pair(StreamConfig { buffers_max: 2, ..small() });
+    sender.send(&[1; 900], LIMIT).unwrap();
+    sender.send(&[2; 900], LIMIT).unwrap();
+    sender.send(b"left behind", LIMIT).unwrap();
+    drop(sender);
+    assert_eq!(next(&mut receiver), [1; 900]);
+    assert_eq!(next(&mut receiver), [2; 900]);
+    let end = receiver.receive(LIMIT).unwrap_err();
+    assert!(matches!(end, ReceiveError::Ended(CloseReason::HungUp)), "{end}");
+}
+
+#[test]
+fn streams_of_threads_of_one_manager_do_not_mix() {
+    let dir = Dir::new("stream-threads");
+    let (there, here) = (dir.manager(), dir.manager());
+    const THREADS: u64 = 4;
+    let mut receivers: Vec<_> =
+        (0..THREADS).map(|_| StreamReceiver::new(&there, small()).unwrap()).collect();
+    let seeds: Vec<_> = receivers.iter().map(|r| r.seed().unwrap()).collect();
+    std::thread::scope(|scope| {
+        for (i, receiver) in receivers.iter_mut().enumerate() {
+            scope.spawn(move || {
+                let mut random = Random(i as u64);
+                for _ in 0..500 {
+                    assert!(next(receiver) == random.record(3000));
+                }
+            });
+        }
+        for (i, seed) in seeds.iter().enumerate() {
+            let here = &here;
+            scope.spawn(move || {
+                let mut sender = StreamSender::grow(here, seed, LIMIT).unwrap();
+                let mut random = Random(i as u64);
+                for _ in 0..500 {
+                    sender.send(&random.record(3000), LIMIT).unwrap();
+                }
+                sender.close(LIMIT).unwrap();
+            });
+        }
+    });
+}
+
+#[test]
+fn several_streams_are_waited_for_and_the_end_is_something_to_receive() {
+    let dir = Dir::new("stream-any");
+    let (mut a, mut to_a) = dir.pair(small());
+    let manager = a.manager().clone();
+    let ends: [&dyn EndPoint; 1] = [&a];
+    assert!(matches!(manager.wait_any(&ends, SHORT), Err(ReceiveError::TimedOut)));
+    to_a.send(b"one", LIMIT).unwrap();
+    to_a.send(b"two", LIMIT).unwrap();
+    to_a.flush(LIMIT).unwrap();
+    for wanted in [b"one", b"two"] {
+        assert_eq!(manager.wait_any(&[&a], LIMIT).unwrap(), 0);
+        assert_eq!(next(&mut a), wanted);
+    }
+    to_a.close(LIMIT).unwrap();
+    assert_eq!(manager.wait_any(&[&a], LIMIT).unwrap(), 0);
+    assert!(matches!(a.try_receive(), Err(ReceiveError::Ended(CloseReason::Closed))));
+}
+
+// ---- a process that dies
+
+#[test]
+fn what_was_committed_by_a_sender_that_died_is_received() {
+    const ROLE: &str = "HAMLYN_TEST_STREAM_DIES";
+    let name = "what_was_committed_by_a_sender_that_died_is_received";
+    if let Some(dir) = std::env::var_os(ROLE) {
+        let manager = Manager::with_config(Config::from_env().unwrap().dir(dir)).unwrap();
+        let mut sender = StreamSender::connect(&manager, "mortal", LIMIT).unwrap();
+        for i in 0..300u32 {
+            sender.send(&i.to_le_bytes(), LIMIT).unwrap();
+            if i % 100 == 99 {
+                sender.flush(LIMIT).unwrap();
+            }
+        }
+        sender.send(b"never flushed", LIMIT).unwrap();
+        // No destructor runs.
+        rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL)
+            .unwrap();
+        unreachable!();
+    }
+    let dir = Dir::new("stream-death");
+    let manager = dir.answering();
+    let mut receiver = StreamReceiver::new(&manager, StreamConfig::default()).unwrap();
+    receiver.serve("mortal", Access::SameUser).unwrap();
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", name])
+        .env(ROLE, &dir.0)
+        .spawn()
+        .unwrap();
+    assert!(!child.wait().unwrap().success());
+    for i in 0..300u32 {
+        assert_eq!(next(&mut receiver), i.to_le_bytes());
+    }
+    let end = receiver.receive(LIMIT).unwrap_err();
+    assert!(matches!(end, ReceiveError::Ended(CloseReason::Died)), "{end}");
+}
+
+// ---- a sender that lies
+
+/// A node that greets like a sender, and what it was told.
+struct Liar {
+    node: Node,
+    link: hamlyn::LinkId,
+    ask: Ticket,
+    lanes: Vec<(u32, u64)>,
+    area: hamlyn::AreaId,
+}
+
+impl Liar {
+    fn greeting(node: &mut Node, area: hamlyn::AreaId) -> Vec<u8> {
+        let queue = node.notification_queue(1).unwrap();
+        let slot = node.slot(SlotConfig::new(area, queue).credit(0)).unwrap();
+        let grants = node.fast_ticket(slot).unwrap().with_flags(Flags::WAKE);
+        let mut greeting = b"HGr1\x03".to_vec();
+        greeting.extend([0; 16]);
+        greeting.extend(grants.to_bytes());
+        greeting.push(0);
+        greeting
+    }
+
+    fn new(dir: &Dir, name: &str) -> Self {
+        let mut node = Node::with_config(dir.config()).unwrap();
+        let area = node.message_area(4096).unwrap();
+        let greeting = Self::greeting(&mut node, area);
+        let link = node.connect(name, &greeting, Duration::from_secs(10)).unwrap();
+        let answer = node.greeting(link).unwrap().to_vec();
+        assert_eq!(&answer[..5], b"HAn1\x03");
+        let ask = Ticket::from_bytes(&answer[17..17 + TICKET_BYTES]).unwrap();
+        let lanes = answer[17 + TICKET_BYTES..]
+            .chunks(12)
+            .map(|ticket| {
+                let (slot, key) = ticket.split_at(4);
+                let slot = u32::from_le_bytes(slot.try_into().unwrap());
+                (slot, u64::from_le_bytes(key.try_into().unwrap()))
+            })
+            .collect();
+        Self { node, link, ask, lanes, area }
+    }
+
+    fn there(&self) -> NodeId {
+        self.node.peer(self.link).unwrap().node
+    }
+
+    fn send(&mut self, lane: usize, data: &[u8], metadata: &[u8]) {
+        let ticket = Ticket {
+            destination: self.there(),
+            slot: SlotIndex(self.lanes[lane].0),
+            metadata_index: MetadataIndex(0),
+            key: Key(self.lanes[lane].1),
+            base: 0,
+            bound: 1 << 40,
+            flags: Flags::NOTIFY | Flags::WAKE,
+            share: Share::WHOLE,
+        };
+        let _ = self.node.send(&ticket, data, metadata, LIMIT).unwrap();
+    }
+
+    fn ask(&mut self, word: u32) {
+        let ticket = self.ask;
+        let _ = self.node.send_fast(&ticket, &[], word, LIMIT).unwrap();
+    }
+}
+
+fn mark(framed: bool, last: bool, length: u32) -> [u8; 4] {
+    ((framed as u32) << 31 | (last as u32) << 30 | length).to_le_bytes()
+}
+
+fn lied_to(name: &str, lie: impl FnOnce(&mut Liar)) -> (StreamReceiver, Liar, Dir) {
+    let dir = Dir::new(&format!("stream-{name}"));
+    let manager = dir.answering();
+    let receiver = StreamReceiver::new(&manager, small()).unwrap();
+    receiver.serve(name, Access::SameUser).unwrap();
+    let mut liar = Liar::new(&dir, name);
+    lie(&mut liar);
+    (receiver, liar, dir)
+}
+
+/// The good record comes, then the fault, as often as one asks; the liar is sent away.
+fn assert_misbehaves(name: &str, lie: impl FnOnce(&mut Liar)) {
+    let (mut receiver, mut liar, _dir) = lied_to(name, |liar| {
+        liar.send(0, b"good", &mark(false, false, 4));
+        lie(liar);
+    });
+    assert_eq!(next(&mut receiver), b"good", "{name}");
+    for _ in 0..2 {
+        let error = loop {
+            match receiver.receive(LIMIT) {
+                Ok(record) => assert_eq!(receiver.bytes(&record).unwrap(), b"fine"),
+                Err(e) => break e,
+            }
+        };
+        assert!(matches!(error, ReceiveError::Misbehaved(_)), "{name}: {error}");
+    }
+    let since = Instant::now();
+    let told = loop {
+        liar.node.poll().unwrap();
+        match liar.node.next_event() {
+            Some(Event::Closed { link, reason, .. }) if link == liar.link => break Some(reason),
+            _ if since.elapsed() > LIMIT.unwrap() => break None,
+            _ => {}
+        }
+    };
+    assert_eq!(told, Some(CloseReason::Closed), "{name}");
+}
+
+#[test]
+fn a_sender_that_lies_is_sent_away_and_never_believed() {
+    assert_misbehaves("long", |liar| liar.send(1, b"x", &mark(false, false, 1025)));
+    assert_misbehaves("longest", |liar| liar.send(1, b"x", &mark(true, false, (1 << 30) - 1)));
+    assert_misbehaves("unmarked", |liar| liar.send(1, b"x", b""));
+    assert_misbehaves("misfit", |liar| liar.send(1, b"x", b"12345"));
+    assert_misbehaves("beyond", |liar| liar.send(1, &[9, 0, 0, 0, 1, 2], &mark(true, false, 6)));
+    assert_misbehaves("rest", |liar| liar.send(1, &[0, 0, 0], &mark(true, false, 3)));
+    assert_misbehaves("huge", |liar| liar.send(1, &[0xff; 64], &mark(true, false, 64)));
+    assert_misbehaves("nothing", |liar| liar.send(1, b"", &mark(true, false, 0)));
+    assert_misbehaves("out-of-turn", |liar| liar.ask(1 << 14 | 77));
+    assert_misbehaves("unused", |liar| {
+        liar.send(1, b"fine", &mark(false, false, 4));
+        // Ticket 1 has been used.
+        liar.ask(1 << 14 | 1);
+    });
+}
+
+#[test]
+fn the_good_records_before_a_bad_one_of_the_same_message_are_received() {
+    let (mut receiver, _liar, _dir) = lied_to("half", |liar| {
+        let message = [&[2, 0, 0, 0, b'o', b'k', 0, 0][..], &[200, 0, 0, 0, 0, 0, 0, 0]].concat();
+        liar.send(0, &message, &mark(true, false, 16));
+    });
+    assert_eq!(next(&mut receiver), b"ok");
+    assert!(matches!(receiver.receive(LIMIT), Err(ReceiveError::Misbehaved(_))));
+}
+
+#[test]
+fn messages_out_of_order_wait_for_their_turn_and_a_ticket_is_used_once() {
+    let (mut receiver, mut liar, _dir) = lied_to("turn", |liar| {
+        liar.send(1, b"second", &mark(false, false, 6));
+    });
+    assert!(matches!(receiver.receive(SHORT), Err(ReceiveError::TimedOut)));
+    // One shot: what is sent again is refused, and changes nothing.
+    liar.send(1, b"forged", &mark(false, false, 6));
+    liar.send(0, b"first", &mark(false, true, 5));
+    assert_eq!(next(&mut receiver), b"first");
+    assert!(matches!(receiver.receive(LIMIT), Err(ReceiveError::Ended(CloseReason::Closed))));
+}
+
+#[test]
+fn an_ask_beyond_the_limit_is_refused_and_the_ticket_stays_good() {
+    let (mut receiver, mut liar, _dir) = lied_to("greedy", |liar| liar.ask(0x3ffff << 14));
+    assert!(receiver.receive(SHORT).is_err());
+    let since = Instant::now();
+    let answered = loop {
+        liar.node.poll().unwrap();
+        let size =
+            u32::from_le_bytes(liar.node.area(liar.area).unwrap()[12..16].try_into().unwrap());
+        if size != 0 || since.elapsed() > LIMIT.unwrap() {
+            break size;
+        }
+    };
+    assert_eq!(answered, 1 << 31 | 1024);
+    liar.send(0, b"as it was", &mark(false, false, 9));
+    assert_eq!(next(&mut receiver), b"as it was");
+}
+
+#[test]
+fn a_greeting_without_a_ticket_or_with_another_path_is_refused() {
+    let dir = Dir::new("stream-greeting");
+    let manager = dir.answering();
+    let receiver = StreamReceiver::new(&manager, small()).unwrap();
+    receiver.serve("greeted", Access::SameUser).unwrap();
+    let mut node = Node::with_config(dir.config()).unwrap();
+    let area = node.message_area(16).unwrap();
+    let small = Liar::greeting(&mut node, area);
+    let area = node.message_area(4096).unwrap();
+    let good = Liar::greeting(&mut node, area);
+    let other_path = [&good[..good.len() - 1], &[9]].concat();
+    for greeting in [&good[..good.len() - 1], &good[..30], &small, &other_path] {
+        assert!(node.connect("greeted", greeting, Duration::from_secs(10)).is_err());
+    }
+    assert!(node.connect("greeted", &good, Duration::from_secs(10)).is_ok());
+    drop(receiver);
+}

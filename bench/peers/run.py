@@ -9,11 +9,12 @@ Rounds go over all cells (a peer, a metric, a size) one after another, so that w
 the machine disturbs all alike. Before and after each run the raw cache line is measured, as
 `hamlyn perf` does it; a run during which it changed by more than a quarter is thrown away and made
 again, a few times. With `--placement near` a run waits, within limits, until the host has put the
-two processors where they are wanted. Waiting takes time from later rounds, not from the total:
-after `--minutes` the round that has begun is the last.
+two processors where they are wanted; `--patience` limits that waiting in all. No round begins after
+`--minutes`.
 """
 
 import argparse
+import atexit
 import contextlib
 import dataclasses
 import glob
@@ -70,6 +71,18 @@ class Peer:
 
 # ---- processes
 
+# Started and not yet finished; whatever ends this program, they end too.
+live: list[subprocess.Popen] = []
+
+
+@atexit.register
+def end_what_lives() -> None:
+    while live:
+        process = live.pop()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
 
 def on_core(core: int, command: list) -> list[str]:
     return ["taskset", "-c", str(core), *map(str, command)]
@@ -77,7 +90,7 @@ def on_core(core: int, command: list) -> list[str]:
 
 def start(command: list, env: dict[str, str], fds: tuple[int, ...] = ()) -> subprocess.Popen:
     """In a group of its own, so that nothing it starts outlives `finish`."""
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [str(word) for word in command],
         env=os.environ | env,
         stdout=subprocess.PIPE,
@@ -86,6 +99,8 @@ def start(command: list, env: dict[str, str], fds: tuple[int, ...] = ()) -> subp
         pass_fds=fds,
         start_new_session=True,
     )
+    live.append(process)
+    return process
 
 
 def finish(processes: list[subprocess.Popen]) -> str:
@@ -102,10 +117,7 @@ def finish(processes: list[subprocess.Popen]) -> str:
     except subprocess.TimeoutExpired:
         raise Failed(f"{processes[-1].args}: took more than {RUN_SECONDS_MAX} s") from None
     finally:
-        for process in processes:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
+        end_what_lives()
 
 
 def figure(output: str, cell: Cell) -> float:
@@ -319,13 +331,13 @@ def aeron() -> Peer:
         "-Dagrona.disable.bounds.checks=true",
         "-Daeron.pre.touch.mapped.memory=true",
     ]
-    # A message is at most an eighth of the log's term; a fragment holds a message where it may.
+    # A message is at most an eighth of the log's term. A fragment of 4 KiB is a whole message.
     channels = {
         LATENCY: "aeron:ipc?term-length=64k|mtu=8k",
-        RATE: "aeron:ipc?term-length=1m|mtu=8k",
-        BANDWIDTH[0]: "aeron:ipc?term-length=1m|mtu=8k",
-        BANDWIDTH[1]: "aeron:ipc?term-length=1m|mtu=65504",
-        BANDWIDTH[2]: "aeron:ipc?term-length=8m|mtu=65504",
+        RATE: "aeron:ipc?term-length=256k|mtu=8k",
+        BANDWIDTH[0]: "aeron:ipc?term-length=256k|mtu=8k",
+        BANDWIDTH[1]: "aeron:ipc?term-length=1m|mtu=32k",
+        BANDWIDTH[2]: "aeron:ipc?term-length=8m|mtu=32k",
     }
 
     def run(cell: Cell, count: int, cores: list[int]) -> float:
@@ -340,7 +352,7 @@ def aeron() -> Peer:
                 processes.append(start(role_words, {"PEER_CORE": str(core)}))
             return figure(finish(processes), cell)
 
-    counts = cell_counts(500_000, 15_000_000, 1_000_000, 100_000, 6_000)
+    counts = cell_counts(500_000, 30_000_000, 1_000_000, 100_000, 6_000)
     settings = "ipc, exclusive publication, driver invoked by the initiator"
     return Peer("Aeron", version, settings, "view", run, counts)
 
@@ -413,11 +425,12 @@ def machine() -> dict[str, str]:
         found = re.search(rf"^{name}\s*: (.*)$", text, re.M)
         return found[1] if found else "unknown"
 
+    gcc = output_of(["gcc", "--version"]).splitlines()[0]
     git = ["git", "-C", ROOT, "describe", "--always", "--dirty", "--abbrev=12"]
     return {
         "machine": f"{field('model name')}, family {field('cpu family')}, {os.cpu_count()} cores",
         "kernel": platform.release(),
-        "compiler": f"{output_of(['rustc', '--version'])}; {output_of(['gcc', '--version']).splitlines()[0]}",
+        "compiler": f"{output_of(['rustc', '--version'])}; {gcc}",
         "commit": output_of(git),
         "date": time.strftime("%F", time.gmtime()),
     }
@@ -426,23 +439,41 @@ def machine() -> dict[str, str]:
 # ---- the rounds
 
 
-def wait_for_placement(arguments: argparse.Namespace, until: float) -> tuple[float, str]:
-    while True:
-        ns, placement = raw_line(arguments.cores)
-        if arguments.placement in ("any", placement) or time.monotonic() > until:
-            return ns, placement
-        time.sleep(0.2)
+@dataclasses.dataclass
+class Patience:
+    """What is left of the seconds that may be spent waiting for a placement."""
+
+    seconds: float
+
+    def wait(self, arguments: argparse.Namespace) -> float:
+        """The raw line's time, when the placement is the wanted one or patience has ended."""
+        begin = time.monotonic()
+        is_first = True
+        while True:
+            ns, placement = raw_line(arguments.cores)
+            if arguments.placement in ("any", placement):
+                break
+            if time.monotonic() - begin > self.seconds:
+                break
+            is_first = False
+            time.sleep(0.2)
+        if not is_first:
+            self.seconds -= time.monotonic() - begin
+        return ns
 
 
-def measure(peer: Peer, cell: Cell, arguments: argparse.Namespace, until: float) -> dict | None:
+def measure(
+    peer: Peer, cell: Cell, arguments: argparse.Namespace, patience: Patience
+) -> dict | None:
     """A row, or None with a word on standard error."""
     count = max(100, peer.counts[cell] // arguments.fraction)
     where = f"{peer.name}, {cell[0]} of {cell[1]} bytes"
     for _ in range(ATTEMPTS_MAX):
-        before, placement = wait_for_placement(arguments, until)
+        before = patience.wait(arguments)
         try:
             value = peer.run(cell, count, arguments.cores)
         except (Failed, ValueError, KeyError, IndexError) as error:
+            end_what_lives()
             print(f"peers: {where}: {type(error).__name__}: {error}", file=sys.stderr)
             continue
         after, _ = raw_line(arguments.cores)
@@ -486,6 +517,8 @@ def main() -> None:
         "--fraction", type=int, default=1, help="the messages of each run are divided by this"
     )
     arguments = parser.parse_args()
+    # Ended like an interruption, so that nothing is left running.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("peers: terminated"))
     arguments.cores = [int(core) for core in arguments.cores.split(",")]
 
     chosen = [
@@ -495,18 +528,15 @@ def main() -> None:
     ]
     here = machine()
     begin = time.monotonic()
-    patience = arguments.patience
+    patience = Patience(arguments.patience)
     for round_number in itertools.count(1):
         cells = [(peer, cell) for cell in CELLS for peer in chosen if cell in peer.counts]
         for peer, cell in cells:
             if arguments.metric and cell[0] not in arguments.metric:
                 continue
-            waited_from = time.monotonic()
-            row = measure(peer, cell, arguments, waited_from + patience)
+            row = measure(peer, cell, arguments, patience)
             if row:
                 print(json.dumps(row | {"round": round_number} | here), flush=True)
-                waited = time.monotonic() - waited_from - 5
-                patience -= max(0, waited)
         minutes = (time.monotonic() - begin) / 60
         print(f"peers: round {round_number} done after {minutes:.1f} minutes", file=sys.stderr)
         if round_number >= arguments.rounds or minutes > arguments.minutes:

@@ -144,7 +144,7 @@ public final class Peer {
                 times.merge(ends[i] - ends[i - 1], 1L, Long::sum);
             }
             final StringBuilder text = new StringBuilder("{\"round_trips_ns\":[");
-            times.forEach((ns, n) -> text.append('[').append(ns).append(',').append(n).append("],"));
+            times.forEach((ns, n) -> text.append("[" + ns + "," + n + "],"));
             text.setLength(text.length() - 1);
             System.out.println(text.append("]}"));
         } else if (isLatency) {

@@ -27,7 +27,7 @@
 //! sender is never refused, and waits instead.
 //!
 //! - `seed.rs`: seeds; `records.rs`: what a stream's messages hold. Pure: no operating system.
-//! - `credit.rs`: counters that only grow.
+//! - `credit.rs`: counters that only grow; `outgoing.rs`: long messages that a time limit cuts off.
 //! - `manager.rs`: the manager, growing and closing; `tagged.rs`, `call.rs` and so on: one
 //!   protocol each.
 
@@ -42,6 +42,8 @@ mod call;
 mod credit;
 #[cfg(feature = "os")]
 mod datagram;
+#[cfg(feature = "os")]
+mod group;
 #[cfg(feature = "os")]
 mod manager;
 #[cfg(feature = "os")]
@@ -58,6 +60,10 @@ pub use call::{
 };
 #[cfg(feature = "os")]
 pub use datagram::{Datagram, DatagramReceiver, DatagramSender};
+#[cfg(feature = "os")]
+pub use group::{
+    Group, GroupConfig, GroupError, GroupHelper, GroupMember, PART_BYTES, Part, Parts,
+};
 #[cfg(feature = "os")]
 pub use manager::{Connection, EndPoint, GrowError, Manager, ReceiveError, SendFailure};
 pub use seed::{Kind, SEED_BYTES_MAX, Seed, SeedError};

@@ -6,6 +6,7 @@
 
 use super::tagged::ended;
 use super::{Connection, Manager, SendFailure};
+use crate::interface::LinkId;
 use crate::node::{Look, Node, SendError, Unfinished, Waited};
 use crate::wire::Ticket;
 use core::time::Duration;
@@ -118,6 +119,20 @@ impl Outgoing {
             Err(waited) => Err(waited.into()),
             Ok(result) => result,
         }
+    }
+
+    /// Goes on with what was cut off, as far as the link has room; names the link if it has none.
+    pub fn go_on(&mut self, node: &mut Node, connection: &Connection) -> Option<LinkId> {
+        let (unfinished, data) = self.rest.as_mut()?;
+        loop {
+            match node.look_to_send(unfinished, data, &[]) {
+                Look::Again => {}
+                Look::Room(_) | Look::Nothing => return Some(connection.link()),
+                Look::Found(_) => break,
+            }
+        }
+        self.rest = None;
+        None
     }
 
     /// Whether nothing was cut off.

@@ -200,6 +200,9 @@ typedef enum {
 /// node. Its bytes may be changed by the other side at any time, so they are only ever copied.
 typedef struct h_aperture_t h_aperture_t;
 
+/// Calls a server. Any number of threads may call at once.
+typedef struct h_client_t h_client_t;
+
 /// Receives datagrams, one at a time. It is ready when it is made, not ready after each datagram,
 /// and ready again after h_datagram_ready; what is sent while it is not ready is lost.
 typedef struct h_datagram_receiver_t h_datagram_receiver_t;
@@ -213,6 +216,16 @@ typedef struct h_datagram_sender_t h_datagram_sender_t;
 /// After fork() the node is the parent's: the child's calls return H_FORKED and touch nothing, and
 /// h_node_free there does nothing at all. The child can make a node of its own.
 typedef struct h_node_t h_node_t;
+
+/// A reply, to be freed with h_reply_free.
+typedef struct h_reply_t h_reply_t;
+
+/// A request that is to be replied to, once: with h_request_reply, or with h_request_free, which
+/// tells the client that no reply will come. It keeps its server.
+typedef struct h_request_t h_request_t;
+
+/// Receives requests. Any number of threads may receive and reply at once.
+typedef struct h_server_t h_server_t;
 
 /// Memory that a number of senders write into, each write announced by a tag.
 typedef struct h_tagged_receiver_t h_tagged_receiver_t;
@@ -385,6 +398,35 @@ typedef struct {
     /// The link that it came over.
     h_link_t link;
 } h_datagram_t;
+
+/// What a server is made of; 0 for what is in brackets.
+typedef struct {
+    /// Calls that each client may have outstanding (64).
+    uint32_t outstanding;
+    /// Bytes of a request that are sent at once; longer ones cost a round trip more (4,092, the
+    /// most).
+    uint32_t request_bytes;
+    /// Longest request, in bytes (16 MiB).
+    uint64_t request_bytes_max;
+    /// Clients at one time (64).
+    uint32_t clients_max;
+} h_server_config_t;
+
+/// What a client is made of; 0 for what is in brackets.
+typedef struct {
+    /// Calls that may be outstanding, if the server allows as many (64).
+    uint32_t outstanding;
+    /// Bytes of a reply that are sent at once (4,092, the most).
+    uint32_t reply_bytes;
+    /// Longest reply, in bytes (16 MiB).
+    uint64_t reply_bytes_max;
+} h_client_config_t;
+
+/// Names a call of one client. A value.
+typedef struct {
+    /// For the library.
+    uint64_t bits;
+} h_call_t;
 
 #ifdef __cplusplus
 extern "C" {
@@ -1073,6 +1115,151 @@ h_status h_datagram_sender_close(h_datagram_sender_t *sender, int64_t timeout_ns
 /// Frees a sender without waiting. Null is allowed. What is still
 /// queued may be lost.
 void h_datagram_sender_free(h_datagram_sender_t *sender);
+
+/// Makes a server; `config` may be null. To be freed with h_server_close or h_server_free.
+///
+/// Errors: H_LIMIT, a number is not allowed, or there is no memory for it.
+h_status h_server_new(h_node_t *node, const h_server_config_t *config, h_server_t **server);
+
+/// A seed from which a client can be grown, by any process that may connect; each call makes
+/// another.
+///
+/// Errors: H_SYSTEM, the service for seeds cannot be offered.
+h_status h_server_seed(h_server_t *server, h_seed_t *seed);
+
+/// Lets clients find this server by name. `access` is an h_access; `group` is used for
+/// H_ACCESS_GROUP only.
+///
+/// Errors: H_INVALID, no name of a service; H_IN_USE; H_REFUSED; H_SYSTEM. No name was taken.
+h_status h_server_serve(h_server_t *server, const char *name, uint32_t access, uint32_t group);
+
+/// Asks `admit` about each process that wants to grow a client; null: all who may connect are let
+/// in again. See h_admission_t.
+h_status h_server_set_admission(h_server_t *server, h_admission_t admit, void *context);
+
+/// The next request, waiting at most `timeout_ns`. Any number of threads may wait.
+///
+/// Errors: H_NOTHING, none is there and the time limit was 0; H_TIMED_OUT; H_FORKED; H_SYSTEM.
+h_status h_server_receive(h_server_t *server, int64_t timeout_ns, h_request_t **request);
+
+/// The bytes of a request, and how many; `length` may be null. They stand still until the request
+/// is replied to or freed.
+h_status h_request_data(const h_request_t *request, const void **data, size_t *length);
+
+/// Who calls, as the kernel says.
+///
+/// Errors: H_NO_SUCH, it is long gone.
+h_status h_request_peer(const h_request_t *request, h_peer_t *peer);
+
+/// Replies to a request, waiting at most `timeout_ns` for room, and, where the reply is long, for
+/// the client to make room for it and for the bytes to leave. The request is freed, whatever is
+/// returned.
+///
+/// Errors, the client is told that no reply will come: H_TIMED_OUT; H_TOO_LONG, for the client;
+/// H_CLOSED, H_DIED, the client is gone. H_INVALID, null; then the request is not freed.
+h_status h_request_reply(h_request_t *request, const void *data, size_t length, int64_t timeout_ns);
+
+/// Frees a request without a reply: the client is told that none will come. Null is allowed.
+void h_request_free(h_request_t *request);
+
+/// How many clients are connected, and how many were sent away because they broke the rules;
+/// either pointer may be null.
+h_status h_server_clients(h_server_t *server, size_t *connected, uint64_t *misbehaved);
+
+/// Closes a server: what the node has queued leaves first, for at most `timeout_ns`.
+/// Then it is freed, whatever is returned.
+///
+/// Errors: H_TIMED_OUT, messages did not leave; H_FORKED.
+h_status h_server_close(h_server_t *server, int64_t timeout_ns);
+
+/// Frees a server without waiting. Null is allowed.
+/// Its clients are told goodbye once the requests that were received are freed, too.
+void h_server_free(h_server_t *server);
+
+/// Grows a client from a seed, waiting at most `timeout_ns` for the server's answer.
+/// `config` may be null. To be freed
+/// with h_client_close or h_client_free.
+///
+/// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or forged, or
+/// the server takes no more; H_NOT_FOUND, its process is gone; H_TIMED_OUT; H_LIMIT. Nothing is left
+/// of the attempt.
+h_status h_client_grow(h_node_t *node,
+                       const h_seed_t *seed,
+                       const h_client_config_t *config,
+                       int64_t timeout_ns,
+                       h_client_t **client);
+
+/// Grows a client of what is served as "[user@]name"; otherwise as h_client_grow.
+h_status h_client_connect(h_node_t *node,
+                          const char *name,
+                          const h_client_config_t *config,
+                          int64_t timeout_ns,
+                          h_client_t **client);
+
+/// Sends a request and waits for the reply, at most `timeout_ns` in all. The reply is copied to
+/// `reply`; `reply_length`, which may be null, gets how many bytes it has. Where the reply's
+/// length is not known, use h_client_start and h_client_finish.
+///
+/// Errors: H_TIMED_OUT, the server may still be at work, and its reply will be dropped; H_REFUSED,
+/// the server will not reply; H_CLOSED, H_DIED, the server is gone; H_MISBEHAVED; H_TOO_LONG, the
+/// request, for the server, or the reply, for `capacity`: then `reply_length` is written, and the
+/// reply is dropped; H_LIMIT, no memory for a long reply.
+h_status h_client_call(h_client_t *client,
+                       const void *request,
+                       size_t length,
+                       int64_t timeout_ns,
+                       void *reply,
+                       size_t capacity,
+                       size_t *reply_length);
+
+/// Sends a request, waiting at most `timeout_ns` for a free call and, if it is long, for the server
+/// to make room for it. The reply is had with h_client_finish.
+///
+/// Errors: as h_client_call; H_TIMED_OUT, there is no call.
+h_status h_client_start(h_client_t *client,
+                        const void *request,
+                        size_t length,
+                        int64_t timeout_ns,
+                        h_call_t *call);
+
+/// Waits for the reply of a call, at most `timeout_ns`; to be freed with h_reply_free. Unless the
+/// status is H_NOTHING or H_TIMED_OUT, the call does not exist afterwards; then it may be finished
+/// later, or forgotten.
+///
+/// Errors: H_NOTHING, it is not there and the time limit was 0; H_TIMED_OUT; H_NO_SUCH; otherwise
+/// as h_client_call.
+h_status h_client_finish(h_client_t *client, h_call_t call, int64_t timeout_ns, h_reply_t **reply);
+
+/// The reply of a call is not wanted any more; it will be dropped when it comes.
+h_status h_client_forget(h_client_t *client, h_call_t call);
+
+/// The bytes of a reply, and how many; `length` may be null. They stand still until it is freed.
+h_status h_reply_data(const h_reply_t *reply, const void **data, size_t *length);
+
+/// Frees a reply. Null is allowed.
+void h_reply_free(h_reply_t *reply);
+
+/// How many calls may be outstanding.
+h_status h_client_outstanding_max(h_client_t *client, size_t *count);
+
+/// Who is at the other end, as the kernel says.
+h_status h_client_peer(h_client_t *client, h_peer_t *peer);
+
+/// Which path is taken, and why: a text, copied to `buffer` with a zero byte behind it; `length`,
+/// which may be null, gets the bytes before that.
+///
+/// Errors: H_TOO_LONG, `length` is written.
+h_status h_client_explain(h_client_t *client, char *buffer, size_t capacity, size_t *length);
+
+/// Closes a client: what was sent leaves first, for at most `timeout_ns`.
+/// Then it is freed, whatever is returned.
+///
+/// Errors: H_TIMED_OUT, messages did not leave; H_FORKED.
+h_status h_client_close(h_client_t *client, int64_t timeout_ns);
+
+/// Frees a client without waiting. Null is allowed.
+/// Calls that are outstanding are over.
+void h_client_free(h_client_t *client);
 
 /// Exports `bytes` of new memory, zero, to the other side of `link`: whole pages of 4096 bytes, one
 /// holder, and what it may do (`access`, an h_aperture_access) decided for good. All of it is

@@ -78,6 +78,33 @@ impl<T> Exclusive<T> {
     }
 }
 
+/// An end point that any number of threads may use at once.
+pub struct Shared<T> {
+    inner: T,
+    manager: Manager,
+    pub(crate) fork: Arc<ForkGuard>,
+}
+
+impl<T> Shared<T> {
+    pub fn new(node: &h_node_t, inner: T) -> Done<Self> {
+        let (manager, fork) = (node.manager()?.clone(), node.fork().clone());
+        Ok(Self { inner, manager, fork })
+    }
+
+    pub fn manager(&self) -> Done<&Manager> {
+        if self.fork.is_parent() { Ok(&self.manager) } else { Err(hamlyn::node::Forked.into()) }
+    }
+
+    pub fn lock(&self) -> Done<&T> {
+        self.manager()?;
+        Ok(&self.inner)
+    }
+
+    pub fn fork(&self) -> &Arc<ForkGuard> {
+        &self.fork
+    }
+}
+
 /// What a C program holds: an opaque type around an [`Exclusive`].
 pub trait Handle {
     fn fork(&self) -> &ForkGuard;

@@ -13,7 +13,7 @@ use hamlyn::node::{
 };
 use hamlyn::os::aperture::AccessError;
 use hamlyn::os::memory;
-use hamlyn::protocol::{GrowError, ReceiveError, SeedError, SendFailure};
+use hamlyn::protocol::{CallError, GrowError, ReceiveError, SeedError, SendFailure};
 use hamlyn::wire::{ShareError, TicketError};
 
 trait Status {
@@ -237,6 +237,19 @@ statuses! {
         AccessError::OutOfBounds { .. } | AccessError::Unaligned(_) => H_INVALID,
         AccessError::ReadOnly => H_REFUSED,
         AccessError::Revoked => H_CLOSED,
+        _ => H_STATE,
+    };
+    CallError: e => match e {
+        CallError::TimedOut => H_TIMED_OUT,
+        CallError::Declined => H_REFUSED,
+        CallError::TooLong { .. } => H_TOO_LONG,
+        CallError::Ended(reason) => reason.status(),
+        CallError::Misbehaved(_) => H_MISBEHAVED,
+        CallError::NoSuchCall(_) => H_NO_SUCH,
+        CallError::Memory(_) => H_LIMIT,
+        CallError::Send(e) => e.status(),
+        CallError::Forked(e) => e.status(),
+        CallError::Wait(_) => H_SYSTEM,
         _ => H_STATE,
     };
 }

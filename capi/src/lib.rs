@@ -19,6 +19,7 @@
 
 mod aperture;
 mod boundary;
+mod call;
 mod datagram;
 mod endpoint;
 mod errors;
@@ -32,6 +33,7 @@ mod tickets;
 
 pub use aperture::*;
 pub use boundary::{H_FOREVER, h_error_message, h_status, h_status_name};
+pub use call::*;
 pub use datagram::*;
 pub use links::*;
 pub use memory::*;

@@ -1082,6 +1082,18 @@ pub struct CallId {
     generation: u32,
 }
 
+impl CallId {
+    /// As a number, for languages that cannot hold this type.
+    pub fn to_bits(self) -> u64 {
+        (self.call as u64) << 32 | self.generation as u64
+    }
+
+    /// From [`to_bits`](Self::to_bits). A number that names no call is refused where it is used.
+    pub fn from_bits(bits: u64) -> Self {
+        Self { call: (bits >> 32) as u32, generation: bits as u32 }
+    }
+}
+
 /// Where one call stands, at the client.
 #[derive(Clone, Copy)]
 enum AtClient {

@@ -227,6 +227,12 @@ typedef struct h_request_t h_request_t;
 /// Receives requests. Any number of threads may receive and reply at once.
 typedef struct h_server_t h_server_t;
 
+/// Receives the records of one sender, in the order of sending.
+typedef struct h_stream_receiver_t h_stream_receiver_t;
+
+/// Sends records.
+typedef struct h_stream_sender_t h_stream_sender_t;
+
 /// Memory that a number of senders write into, each write announced by a tag.
 typedef struct h_tagged_receiver_t h_tagged_receiver_t;
 
@@ -398,6 +404,28 @@ typedef struct {
     /// The link that it came over.
     h_link_t link;
 } h_datagram_t;
+
+/// What a receiver of a stream is made of; 0 for what is in brackets.
+typedef struct {
+    /// Bytes of a buffer: the longest message of small records together (64 KiB).
+    size_t buffer_bytes;
+    /// Buffers that wait for messages, 1 to 256 (8).
+    uint32_t buffers;
+    /// Buffers altogether, with those that hold records which are not yet released (64).
+    uint32_t buffers_max;
+    /// Longest record, in bytes (64 MiB).
+    size_t record_bytes_max;
+} h_stream_config_t;
+
+/// A record that has arrived.
+typedef struct {
+    /// How many records came before it.
+    uint64_t number;
+    /// Its bytes, where they arrived. They stand still until it is released.
+    const void *data;
+    /// How many they are.
+    size_t length;
+} h_record_t;
 
 /// What a server is made of; 0 for what is in brackets.
 typedef struct {
@@ -1115,6 +1143,133 @@ h_status h_datagram_sender_close(h_datagram_sender_t *sender, int64_t timeout_ns
 /// Frees a sender without waiting. Null is allowed. What is still
 /// queued may be lost.
 void h_datagram_sender_free(h_datagram_sender_t *sender);
+
+/// Makes a receiver; `config` may be null. To be freed with h_stream_receiver_close or
+/// h_stream_receiver_free.
+///
+/// Errors: H_LIMIT, a number is not allowed, or there is no memory for it.
+h_status h_stream_receiver_new(h_node_t *node,
+                               const h_stream_config_t *config,
+                               h_stream_receiver_t **receiver);
+
+/// A seed from which the sender can be grown, by any process that may connect; each call makes
+/// another.
+///
+/// Errors: H_SYSTEM, the service for seeds cannot be offered.
+h_status h_stream_receiver_seed(h_stream_receiver_t *receiver, h_seed_t *seed);
+
+/// Lets the sender find this receiver by name. `access` is an h_access; `group` is used for
+/// H_ACCESS_GROUP only.
+///
+/// Errors: H_INVALID, no name of a service; H_IN_USE; H_REFUSED; H_SYSTEM. No name was taken.
+h_status h_stream_receiver_serve(h_stream_receiver_t *receiver,
+                                 const char *name,
+                                 uint32_t access,
+                                 uint32_t group);
+
+/// Asks `admit` about a process that wants to grow the sender; null: all who may connect are let
+/// in again. See h_admission_t.
+h_status h_stream_receiver_set_admission(h_stream_receiver_t *receiver,
+                                         h_admission_t admit,
+                                         void *context);
+
+/// The next record, in the order of sending, waiting at most `timeout_ns`. Its bytes are where they
+/// arrived, and stand still until it is released.
+///
+/// Errors: H_NOTHING, none is there and the time limit was 0; H_TIMED_OUT; H_CLOSED, H_DIED, the
+/// sender is gone, and everything that it had sent has been received; the text says "Closed" only
+/// if it had sent everything; H_MISBEHAVED; H_FORKED; H_SYSTEM.
+h_status h_stream_receive(h_stream_receiver_t *receiver, int64_t timeout_ns, h_record_t *record);
+
+/// Frees all records up to and including the one with this number; their buffers are used again,
+/// and a sender that waits for one goes on.
+///
+/// Errors: H_NO_SUCH, it was released, or has not been received.
+h_status h_stream_release(h_stream_receiver_t *receiver, uint64_t number);
+
+/// Who sends, as the kernel says.
+///
+/// Errors: H_NOTHING, there is no sender yet.
+h_status h_stream_receiver_peer(h_stream_receiver_t *receiver, h_peer_t *peer);
+
+/// Which path is taken, and why: a text, copied to `buffer` with a zero byte behind it; `length`,
+/// which may be null, gets the bytes before that.
+///
+/// Errors: H_TOO_LONG, `length` is written.
+h_status h_stream_receiver_explain(h_stream_receiver_t *receiver,
+                                   char *buffer,
+                                   size_t capacity,
+                                   size_t *length);
+
+/// Closes a receiver: what the node has queued leaves first, for at most `timeout_ns`.
+/// Then it is freed, whatever is returned.
+///
+/// Errors: H_TIMED_OUT, messages did not leave; H_FORKED.
+h_status h_stream_receiver_close(h_stream_receiver_t *receiver, int64_t timeout_ns);
+
+/// Frees a receiver without waiting. Null is allowed.
+/// Records that were not released are gone, and pointers to them no longer valid; the sender is
+/// told.
+void h_stream_receiver_free(h_stream_receiver_t *receiver);
+
+/// Grows the sender from a seed, waiting at most `timeout_ns` for the receiver's answer. To be freed
+/// with h_stream_sender_close or h_stream_sender_free.
+///
+/// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or forged, or
+/// the receiver takes no more; H_NOT_FOUND, its process is gone; H_TIMED_OUT; H_LIMIT. Nothing is left
+/// of the attempt.
+h_status h_stream_sender_grow(h_node_t *node,
+                              const h_seed_t *seed,
+                              int64_t timeout_ns,
+                              h_stream_sender_t **sender);
+
+/// Grows the sender of what is served as "[user@]name"; otherwise as h_stream_sender_grow.
+h_status h_stream_sender_connect(h_node_t *node,
+                                 const char *name,
+                                 int64_t timeout_ns,
+                                 h_stream_sender_t **sender);
+
+/// Sends a record of `length` bytes, waiting at most `timeout_ns` for room. A small one leaves with
+/// others, at the latest with h_stream_flush.
+///
+/// Errors, nothing of this record was taken: H_TOO_LONG, see h_stream_bytes_max; H_FULL, the time
+/// limit was 0; H_TIMED_OUT; H_CLOSED, H_DIED, the receiver is gone, which is found when a message
+/// leaves; H_MISBEHAVED. H_CUT_OFF: it was taken, and the rest of it leaves in the next call.
+h_status h_stream_send(h_stream_sender_t *sender,
+                       const void *data,
+                       size_t length,
+                       int64_t timeout_ns);
+
+/// Sends the small records that wait for others, waiting at most `timeout_ns` for room: when it
+/// returns H_OK every record is on its way, and arrives also if this process ends.
+///
+/// Errors: as h_stream_send; what is left stays for a later call.
+h_status h_stream_flush(h_stream_sender_t *sender, int64_t timeout_ns);
+
+/// The longest record, in bytes.
+h_status h_stream_bytes_max(h_stream_sender_t *sender, size_t *bytes_max);
+
+/// Who is at the other end, as the kernel says.
+h_status h_stream_sender_peer(h_stream_sender_t *sender, h_peer_t *peer);
+
+/// Which path is taken, and why: a text, copied to `buffer` with a zero byte behind it; `length`,
+/// which may be null, gets the bytes before that.
+///
+/// Errors: H_TOO_LONG, `length` is written.
+h_status h_stream_sender_explain(h_stream_sender_t *sender,
+                                 char *buffer,
+                                 size_t capacity,
+                                 size_t *length);
+
+/// Sends what is left and tells the receiver that this was all, waiting at most `timeout_ns`. Then
+/// the sender is freed, whatever is returned; who wants to try longer calls h_stream_flush first.
+///
+/// Errors: H_TIMED_OUT, some was left, and the receiver knows that something is missing; H_CLOSED,
+/// H_DIED, the receiver is gone; H_FORKED.
+h_status h_stream_sender_close(h_stream_sender_t *sender, int64_t timeout_ns);
+
+/// Frees a sender: what can be sent without waiting is sent. Null is allowed.
+void h_stream_sender_free(h_stream_sender_t *sender);
 
 /// Makes a server; `config` may be null. To be freed with h_server_close or h_server_free.
 ///

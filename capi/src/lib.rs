@@ -28,6 +28,7 @@ mod memory;
 mod messages;
 mod node;
 mod seeds;
+mod stream;
 mod tagged;
 mod tickets;
 
@@ -40,5 +41,6 @@ pub use memory::*;
 pub use messages::*;
 pub use node::*;
 pub use seeds::*;
+pub use stream::*;
 pub use tagged::*;
 pub use tickets::*;

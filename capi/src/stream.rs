@@ -1,0 +1,401 @@
+//! Streams: records in order, one way, from one sender (Hamlyn 3.3).
+
+use crate::boundary::{
+    Copied, Done, Failure, bytes, get, guard, h_status, h_status::*, limit, out, text,
+};
+use crate::endpoint::{Exclusive, admission, close, free, give, handles, received, sent};
+use crate::links::{access_of, h_admission_t, h_peer_t};
+use crate::node::h_node_t;
+use crate::seeds::h_seed_t;
+use core::ffi::{c_char, c_void};
+use hamlyn::Node;
+use hamlyn::protocol::{EndPoint, Manager, Record, StreamConfig, StreamReceiver, StreamSender};
+use std::collections::VecDeque;
+
+/// Receives the records of one sender, in the order of sending.
+pub struct h_stream_receiver_t(pub(crate) Exclusive<Intake>);
+
+/// Sends records.
+pub struct h_stream_sender_t(Exclusive<StreamSender>);
+
+handles!(h_stream_receiver_t, h_stream_sender_t);
+
+pub(crate) struct Intake {
+    inner: StreamReceiver,
+    /// Records that were received and not released, by number.
+    lent: VecDeque<Record>,
+}
+
+impl EndPoint for Intake {
+    fn is_ready_in(&self, node: &Node) -> bool {
+        self.inner.is_ready_in(node)
+    }
+
+    fn manager(&self) -> &Manager {
+        self.inner.manager()
+    }
+}
+
+/// What a receiver of a stream is made of; 0 for what is in brackets.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct h_stream_config_t {
+    /// Bytes of a buffer: the longest message of small records together (64 KiB).
+    pub buffer_bytes: usize,
+    /// Buffers that wait for messages, 1 to 256 (8).
+    pub buffers: u32,
+    /// Buffers altogether, with those that hold records which are not yet released (64).
+    pub buffers_max: u32,
+    /// Longest record, in bytes (64 MiB).
+    pub record_bytes_max: usize,
+}
+
+/// A record that has arrived.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct h_record_t {
+    /// How many records came before it.
+    pub number: u64,
+    /// Its bytes, where they arrived. They stand still until it is released.
+    pub data: *const c_void,
+    /// How many they are.
+    pub length: usize,
+}
+
+/// Makes a receiver; `config` may be null. To be freed with h_stream_receiver_close or
+/// h_stream_receiver_free.
+///
+/// Errors: H_LIMIT, a number is not allowed, or there is no memory for it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_stream_receiver_new(
+    node: *mut h_node_t,
+    config: *const h_stream_config_t,
+    receiver: *mut *mut h_stream_receiver_t,
+) -> h_status {
+    guard(|| {
+        let (node, place) = (get(node, "node")?, out(receiver, "receiver")?);
+        let mut wanted = StreamConfig::default();
+        if !config.is_null() {
+            let config = get(config, "config")?;
+            if config.buffer_bytes != 0 {
+                wanted.buffer_bytes = config.buffer_bytes;
+            }
+            if config.buffers != 0 {
+                wanted.buffers = config.buffers;
+            }
+            if config.buffers_max != 0 {
+                wanted.buffers_max = config.buffers_max;
+            }
+            if config.record_bytes_max != 0 {
+                wanted.record_bytes_max = config.record_bytes_max;
+            }
+        }
+        let inner = StreamReceiver::new(node.manager()?, wanted)?;
+        let made = Exclusive::new(node, Intake { inner, lent: VecDeque::new() })?;
+        place.write(give(h_stream_receiver_t(made)));
+        Ok(())
+    })
+}
+
+/// A seed from which the sender can be grown, by any process that may connect; each call makes
+/// another.
+///
+/// Errors: H_SYSTEM, the service for seeds cannot be offered.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_stream_receiver_seed(
+    receiver: *mut h_stream_receiver_t,
+    seed: *mut h_seed_t,
+) -> h_status {
+    guard(|| {
+        let receiver = get(receiver, "receiver")?;
+        let seed = out(seed, "seed")?;
+        seed.write(receiver.0.lock()?.inner.seed()?.into());
+        Ok(())
+    })
+}
+
+/// Lets the sender find this receiver by name. `access` is an h_access; `group` is used for
+/// H_ACCESS_GROUP only.
+///
+/// Errors: H_INVALID, no name of a service; H_IN_USE; H_REFUSED; H_SYSTEM. No name was taken.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_stream_receiver_serve(
+    receiver: *mut h_stream_receiver_t,
+    name: *const c_char,
+    access: u32,
+    group: u32,
+) -> h_status {
+    guard(|| {
+        let receiver = get(receiver, "receiver")?;
+        let (name, access) = (text(name, "name")?, access_of(access, group)?);
+        Ok(receiver.0.lock()?.inner.serve(name, access)?)
+    })
+}
+
+/// Asks `admit` about a process that wants to grow the sender; null: all who may connect are let
+/// in again. See h_admission_t.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_stream_receiver_set_admission(
+    receiver: *mut h_stream_receiver_t,
+    admit: h_admission_t,
+    context: *mut c_void,
+) -> h_status {
+    guard(|| {
+        get(receiver, "receiver")?.0.lock()?.inner.set_admission(admission(admit, context));
+        Ok(())
+    })
+}
+
+/// The next record, in the order of sending, waiting at most `timeout_ns`. Its bytes are where they
+/// arrived, and stand still until it is released.
+///
+/// Errors: H_NOTHING, none is there and the time limit was 0; H_TIMED_OUT; H_CLOSED, H_DIED, the
+/// sender is gone, and everything that it had sent has been received; the text says "Closed" only
+/// if it had sent everything; H_MISBEHAVED; H_FORKED; H_SYSTEM.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_stream_receive(
+    receiver: *mut h_stream_receiver_t,
+    timeout_ns: i64,
+    record: *mut h_record_t,
+) -> h_status {
+    guard(|| {
+        let (receiver, place) = (get(receiver, "receiver")?, out(record, "record")?);
+        let (mut intake, left) = receiver.0.enter(timeout_ns, H_NOTHING)?;
+        let record = received(intake.inner.receive(left), timeout_ns)?;
+        let bytes = intake.inner.bytes(&record)?;
+        let (data, length) = (bytes.as_ptr().cast(), bytes.len());
+        place.write(h_record_t { number: record.number(), data, length });
+        intake.lent.push_back(record);
+        Ok(())
+    })
+}
+
+/// Frees all records up to and including the one with this number; their buffers are used again,
+/// and a sender that waits for one goes on.
+///
+/// Errors: H_NO_SUCH, it was released, or has not been received.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_stream_release(
+    receiver: *mut h_stream_receiver_t,
+    number: u64,
+) -> h_status {
+    guard(|| {
+        let mut intake = get(receiver, "receiver")?.0.lock()?;
+        let first = intake.lent.front().map_or(0, Record::number);
+        let place = number.checked_sub(first).and_then(|n| usize::try_from(n).ok());
+        let found = place.and_then(|place| Some((place, *intake.lent.get(place)?)));
+        let Some((place, record)) = found.filter(|(_, record)| record.number() == number) else {
+            let text = format!("record {number} was released, or has not been received");
+            return Err(Failure::new(H_NO_SUCH, text));
+        };
+        intake.inner.release(&record)?;
+        intake.lent.drain(..=place);
+        Ok(())
+    })
+}
+
+/// Who sends, as the kernel says.
+///
+/// Errors: H_NOTHING, there is no sender yet.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_stream_receiver_peer(
+    receiver: *mut h_stream_receiver_t,
+    peer: *mut h_peer_t,
+) -> h_status {
+    guard(|| {
+        let (receiver, place) = (get(receiver, "receiver")?, out(peer, "peer")?);
+        let intake = receiver.0.lock()?;
+        let none = || Failure::new(H_NOTHING, "the stream has no sender yet");
+        place.write(intake.inner.connection().ok_or_else(none)?.peer().into());
+        Ok(())
+    })
+}
+
+/// Which path is taken, and why: a text, copied to `buffer` with a zero byte behind it; `length`,
+/// which may be null, gets the bytes before that.
+///
+/// Errors: H_TOO_LONG, `length` is written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_stream_receiver_explain(
+    receiver: *mut h_stream_receiver_t,
+    buffer: *mut c_char,
+    capacity: usize,
+    length: *mut usize,
+) -> h_status {
+    guard(|| {
+        let receiver = get(receiver, "receiver")?;
+        let copied = Copied::new(buffer.cast(), capacity, length)?;
+        let text = receiver.0.lock()?.inner.explain();
+        copied.put_text(&text)
+    })
+}
+
+/// Closes a receiver: what the node has queued leaves first, for at most `timeout_ns`.
+/// Then it is freed, whatever is returned.
+///
+/// Errors: H_TIMED_OUT, messages did not leave; H_FORKED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_stream_receiver_close(
+    receiver: *mut h_stream_receiver_t,
+    timeout_ns: i64,
+) -> h_status {
+    guard(|| close(receiver, "receiver", timeout_ns))
+}
+
+/// Frees a receiver without waiting. Null is allowed.
+/// Records that were not released are gone, and pointers to them no longer valid; the sender is
+/// told.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_stream_receiver_free(receiver: *mut h_stream_receiver_t) {
+    guard(|| free(receiver, "receiver"));
+}
+
+/// Grows the sender from a seed, waiting at most `timeout_ns` for the receiver's answer. To be freed
+/// with h_stream_sender_close or h_stream_sender_free.
+///
+/// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or forged, or
+/// the receiver takes no more; H_NOT_FOUND, its process is gone; H_TIMED_OUT; H_LIMIT. Nothing is left
+/// of the attempt.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_stream_sender_grow(
+    node: *mut h_node_t,
+    seed: *const h_seed_t,
+    timeout_ns: i64,
+    sender: *mut *mut h_stream_sender_t,
+) -> h_status {
+    guard(|| {
+        let (node, place) = (get(node, "node")?, out(sender, "sender")?);
+        let seed = get(seed, "seed")?.read()?;
+        let grown = StreamSender::grow(node.manager()?, &seed, limit(timeout_ns))?;
+        place.write(give(h_stream_sender_t(Exclusive::new(node, grown)?)));
+        Ok(())
+    })
+}
+
+/// Grows the sender of what is served as "[user@]name"; otherwise as h_stream_sender_grow.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_stream_sender_connect(
+    node: *mut h_node_t,
+    name: *const c_char,
+    timeout_ns: i64,
+    sender: *mut *mut h_stream_sender_t,
+) -> h_status {
+    guard(|| {
+        let (node, place) = (get(node, "node")?, out(sender, "sender")?);
+        let name = text(name, "name")?;
+        let grown = StreamSender::connect(node.manager()?, name, limit(timeout_ns))?;
+        place.write(give(h_stream_sender_t(Exclusive::new(node, grown)?)));
+        Ok(())
+    })
+}
+
+/// Sends a record of `length` bytes, waiting at most `timeout_ns` for room. A small one leaves with
+/// others, at the latest with h_stream_flush.
+///
+/// Errors, nothing of this record was taken: H_TOO_LONG, see h_stream_bytes_max; H_FULL, the time
+/// limit was 0; H_TIMED_OUT; H_CLOSED, H_DIED, the receiver is gone, which is found when a message
+/// leaves; H_MISBEHAVED. H_CUT_OFF: it was taken, and the rest of it leaves in the next call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_stream_send(
+    sender: *mut h_stream_sender_t,
+    data: *const c_void,
+    length: usize,
+    timeout_ns: i64,
+) -> h_status {
+    guard(|| {
+        let sender = get(sender, "sender")?;
+        let data = bytes(data, length, "data")?;
+        let (mut sender, left) = sender.0.enter(timeout_ns, H_FULL)?;
+        sent(sender.send(data, left), timeout_ns)
+    })
+}
+
+/// Sends the small records that wait for others, waiting at most `timeout_ns` for room: when it
+/// returns H_OK every record is on its way, and arrives also if this process ends.
+///
+/// Errors: as h_stream_send; what is left stays for a later call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_stream_flush(
+    sender: *mut h_stream_sender_t,
+    timeout_ns: i64,
+) -> h_status {
+    guard(|| {
+        let (mut sender, left) = get(sender, "sender")?.0.enter(timeout_ns, H_FULL)?;
+        sent(sender.flush(left), timeout_ns)
+    })
+}
+
+/// The longest record, in bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_stream_bytes_max(
+    sender: *mut h_stream_sender_t,
+    bytes_max: *mut usize,
+) -> h_status {
+    guard(|| {
+        let (sender, place) = (get(sender, "sender")?, out(bytes_max, "bytes_max")?);
+        place.write(sender.0.lock()?.bytes_max());
+        Ok(())
+    })
+}
+
+/// Who is at the other end, as the kernel says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_stream_sender_peer(
+    sender: *mut h_stream_sender_t,
+    peer: *mut h_peer_t,
+) -> h_status {
+    guard(|| {
+        let sender = get(sender, "sender")?;
+        let peer = out(peer, "peer")?;
+        peer.write(sender.0.lock()?.connection().peer().into());
+        Ok(())
+    })
+}
+
+/// Which path is taken, and why: a text, copied to `buffer` with a zero byte behind it; `length`,
+/// which may be null, gets the bytes before that.
+///
+/// Errors: H_TOO_LONG, `length` is written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_stream_sender_explain(
+    sender: *mut h_stream_sender_t,
+    buffer: *mut c_char,
+    capacity: usize,
+    length: *mut usize,
+) -> h_status {
+    guard(|| {
+        let sender = get(sender, "sender")?;
+        let copied = Copied::new(buffer.cast(), capacity, length)?;
+        let text = sender.0.lock()?.explain();
+        copied.put_text(&text)
+    })
+}
+
+/// Sends what is left and tells the receiver that this was all, waiting at most `timeout_ns`. Then
+/// the sender is freed, whatever is returned; who wants to try longer calls h_stream_flush first.
+///
+/// Errors: H_TIMED_OUT, some was left, and the receiver knows that something is missing; H_CLOSED,
+/// H_DIED, the receiver is gone; H_FORKED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_stream_sender_close(
+    sender: *mut h_stream_sender_t,
+    timeout_ns: i64,
+) -> h_status {
+    guard(|| {
+        let this = get(sender, "sender")?;
+        let closed = end(this, timeout_ns);
+        free(sender, "sender")?;
+        closed
+    })
+}
+
+fn end(sender: &h_stream_sender_t, timeout_ns: i64) -> Done {
+    let (mut sender, left) = sender.0.enter(timeout_ns, H_TIMED_OUT)?;
+    Ok(sender.close(left)?)
+}
+
+/// Frees a sender: what can be sent without waiting is sent. Null is allowed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_stream_sender_free(sender: *mut h_stream_sender_t) {
+    guard(|| free(sender, "sender"));
+}

@@ -3,8 +3,8 @@
 
 use hamlyn::node::CloseReason;
 use hamlyn::protocol::{
-    EndPoint, GrowError, Manager, ReceiveError, Record, SendFailure, StreamConfig, StreamReceiver,
-    StreamSender,
+    ApertureRecord, ApertureStreamReceiver, ApertureStreamSender, EndPoint, GrowError, Manager,
+    ReceiveError, Record, RecordBytes, SendFailure, StreamConfig, StreamReceiver, StreamSender,
 };
 use hamlyn::wire::TICKET_BYTES;
 use hamlyn::{
@@ -274,7 +274,7 @@ fn records_of_random_lengths_are_those_that_were_sent_over_any_ring() {
             scope.spawn(move || {
                 let mut sender = StreamSender::grow(&here, &seed, LIMIT).unwrap();
                 let mut random = Random(ring as u64);
-                for _ in 0..600 {
+                for _ in 0..200 {
                     sender.send(&random.record(1 << 20), LIMIT).unwrap();
                     if random.next().is_multiple_of(4) {
                         sender.flush(LIMIT).unwrap();
@@ -283,7 +283,7 @@ fn records_of_random_lengths_are_those_that_were_sent_over_any_ring() {
                 sender.close(LIMIT).unwrap();
             });
             let mut random = Random(ring as u64);
-            for i in 0..600 {
+            for i in 0..200 {
                 let wanted = random.record(1 << 20);
                 assert!(next(&mut receiver) == wanted, "record {i} over {ring} and {bulk}");
                 random.next();
@@ -474,6 +474,153 @@ fn several_streams_are_waited_for_and_the_end_is_something_to_receive() {
     assert!(matches!(a.try_receive(), Err(ReceiveError::Ended(CloseReason::Closed))));
 }
 
+// ---- through an aperture
+
+/// A copy of the next record, and whether it came through the aperture; it is released.
+fn next_far(receiver: &mut ApertureStreamReceiver) -> (Vec<u8>, bool) {
+    let record = receiver.receive(LIMIT).unwrap();
+    let bytes = receiver.bytes(&record).unwrap();
+    assert_eq!(matches!(bytes, RecordBytes::Volatile(_)), record.is_volatile());
+    let copy = bytes.to_vec().unwrap();
+    assert_eq!(copy.len(), record.len());
+    receiver.release(&record).unwrap();
+    (copy, record.is_volatile())
+}
+
+fn far_pair(dir: &Dir, bytes: u64) -> (ApertureStreamReceiver, ApertureStreamSender) {
+    let (there, here) = (dir.answering(), dir.answering());
+    let receiver = ApertureStreamReceiver::new(&there, small(), bytes).unwrap();
+    let mut sender = ApertureStreamSender::grow(&here, &receiver.seed().unwrap(), LIMIT).unwrap();
+    let since = Instant::now();
+    while !sender.explain().starts_with("records of") {
+        assert!(since.elapsed() < LIMIT.unwrap(), "{} {}", sender.explain(), receiver.explain());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    (receiver, sender)
+}
+
+#[test]
+fn long_records_come_through_the_aperture_in_order_with_short_ones() {
+    let dir = Dir::new("stream-far");
+    let (mut receiver, mut sender) = far_pair(&dir, 300_000);
+    assert!(receiver.explain().contains("through an aperture of 303104"));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut random = Random(5);
+            for _ in 0..120 {
+                sender.send(&random.record(400_000), LIMIT).unwrap();
+            }
+            sender.close(LIMIT).unwrap();
+        });
+        let mut random = Random(5);
+        for i in 0..120 {
+            let wanted = random.record(400_000);
+            let (bytes, is_far) = next_far(&mut receiver);
+            assert!(bytes == wanted, "record {i}");
+            assert_eq!(is_far, (64 << 10..=303_104).contains(&bytes.len()), "{}", bytes.len());
+        }
+        assert!(matches!(receiver.receive(LIMIT), Err(ReceiveError::Ended(CloseReason::Closed))));
+    });
+    // What a manager knows of its end points' apertures is not the application's.
+    assert!(receiver.manager().next_event().is_none());
+}
+
+#[test]
+fn a_sender_waits_for_room_in_the_aperture_until_a_record_is_released() {
+    let dir = Dir::new("stream-far-room");
+    let (mut receiver, mut sender) = far_pair(&dir, 256 << 10);
+    for i in 0..2u8 {
+        sender.send(&[i; 100_000], LIMIT).unwrap();
+    }
+    let error = sender.send(&[2; 100_000], SHORT).unwrap_err();
+    assert!(matches!(error, SendFailure::TimedOut), "{error}");
+    let records: Vec<ApertureRecord> = (0..2).map(|_| receiver.receive(LIMIT).unwrap()).collect();
+    assert!(sender.send(&[2; 100_000], SHORT).is_err(), "received is not released");
+    receiver.release(&records[0]).unwrap();
+    sender.send(&[2; 100_000], LIMIT).unwrap();
+    match receiver.bytes(&records[1]).unwrap() {
+        RecordBytes::Volatile(bytes) => {
+            let mut part = [0; 10];
+            bytes.read(99_990, &mut part).unwrap();
+            assert_eq!(part, [1; 10]);
+            assert!(
+                bytes.read(99_991, &mut part).is_err() && bytes.read(100_001, &mut []).is_err()
+            );
+        }
+        RecordBytes::Still(_) => panic!("it is in the aperture"),
+    }
+    receiver.release(&records[1]).unwrap();
+    assert!(next_far(&mut receiver) == (vec![2; 100_000], true));
+    drop(receiver);
+    let error = loop {
+        if let Err(e) = sender.send(&[3; 100_000], LIMIT) {
+            break e;
+        }
+    };
+    assert!(matches!(error, SendFailure::Ended(_)), "{error}");
+}
+
+#[test]
+fn a_plain_sender_may_send_to_a_receiver_with_an_aperture_and_not_the_other_way_round() {
+    let dir = Dir::new("stream-far-plain");
+    let (there, here) = (dir.answering(), dir.answering());
+    let mut receiver = ApertureStreamReceiver::new(&there, small(), 1 << 20).unwrap();
+    let mut sender = StreamSender::grow(&here, &receiver.seed().unwrap(), LIMIT).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| sender.send(&vec![1; 100_000], LIMIT).unwrap());
+        assert!(next_far(&mut receiver) == (vec![1; 100_000], false));
+    });
+    let plain = StreamReceiver::new(&there, small()).unwrap();
+    let refused = ApertureStreamSender::grow(&here, &plain.seed().unwrap(), LIMIT).err().unwrap();
+    assert!(matches!(&refused, GrowError::Refused(text) if text.contains("path")), "{refused}");
+}
+
+#[test]
+fn without_an_aperture_long_records_go_through_the_link_and_explain_says_why() {
+    let dir = Dir::new("stream-far-none");
+    let there = Manager::with_config(dir.config().aperture_bytes_max(0u64)).unwrap();
+    there.start_progress().unwrap();
+    let here = dir.answering();
+    let mut receiver = ApertureStreamReceiver::new(&there, small(), 1 << 20).unwrap();
+    let mut sender = ApertureStreamSender::grow(&here, &receiver.seed().unwrap(), LIMIT).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            sender.send(&vec![2; 100_000], LIMIT).unwrap();
+            assert!(sender.explain().contains("no aperture"), "{}", sender.explain());
+        });
+        assert!(next_far(&mut receiver) == (vec![2; 100_000], false));
+    });
+    assert!(receiver.explain().contains("HAMLYN_APERTURE_BYTES_MAX"), "{}", receiver.explain());
+}
+
+#[test]
+fn a_manager_streams_to_itself_through_an_aperture_too() {
+    let dir = Dir::new("stream-far-own");
+    let manager = dir.answering();
+    let mut own = ApertureStreamReceiver::new(&manager, small(), 1 << 20).unwrap();
+    let mut sender = ApertureStreamSender::grow(&manager, &own.seed().unwrap(), LIMIT).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| sender.send(&vec![2; 100_000], LIMIT).unwrap());
+        assert!(next_far(&mut own).0 == vec![2; 100_000]);
+    });
+}
+
+#[test]
+fn what_stands_in_the_aperture_of_a_sender_that_is_gone_is_received() {
+    let dir = Dir::new("stream-far-gone");
+    let (mut receiver, mut sender) = far_pair(&dir, 1 << 20);
+    sender.send(&vec![7; 200_000], LIMIT).unwrap();
+    sender.send(b"bye", LIMIT).unwrap();
+    drop(sender);
+    let since = Instant::now();
+    while receiver.connection().is_none_or(|c| c.ended().is_none()) {
+        assert!(since.elapsed() < LIMIT.unwrap());
+    }
+    assert!(next_far(&mut receiver) == (vec![7; 200_000], true));
+    assert_eq!(next_far(&mut receiver), (b"bye".to_vec(), false));
+    assert!(matches!(receiver.receive(LIMIT), Err(ReceiveError::Ended(CloseReason::Closed))));
+}
+
 // ---- a process that dies
 
 #[test]
@@ -535,10 +682,23 @@ impl Liar {
         greeting
     }
 
+    /// A sender that takes an aperture; its credit goes where the grants go.
+    fn far_greeting(node: &mut Node, area: hamlyn::AreaId) -> Vec<u8> {
+        let mut greeting = Self::greeting(node, area);
+        let grants = greeting[21..21 + TICKET_BYTES].to_vec();
+        *greeting.last_mut().unwrap() = 1;
+        greeting.extend(grants);
+        greeting
+    }
+
     fn new(dir: &Dir, name: &str) -> Self {
+        Self::with(dir, name, Self::greeting)
+    }
+
+    fn with(dir: &Dir, name: &str, greet: fn(&mut Node, hamlyn::AreaId) -> Vec<u8>) -> Self {
         let mut node = Node::with_config(dir.config()).unwrap();
         let area = node.message_area(4096).unwrap();
-        let greeting = Self::greeting(&mut node, area);
+        let greeting = greet(&mut node, area);
         let link = node.connect(name, &greeting, Duration::from_secs(10)).unwrap();
         let answer = node.greeting(link).unwrap().to_vec();
         assert_eq!(&answer[..5], b"HAn1\x03");
@@ -636,6 +796,27 @@ fn a_sender_that_lies_is_sent_away_and_never_believed() {
         // Ticket 1 has been used.
         liar.ask(1 << 14 | 1);
     });
+}
+
+#[test]
+fn a_place_outside_of_the_aperture_is_not_read() {
+    for (name, offset, length) in
+        [("far", 1u64 << 40, 1u32), ("further", u64::MAX, u32::MAX), ("end", 8191, 2)]
+    {
+        let dir = Dir::new(&format!("stream-lie-{name}"));
+        let manager = dir.answering();
+        let mut receiver = ApertureStreamReceiver::new(&manager, small(), 8192).unwrap();
+        receiver.serve(name, Access::SameUser).unwrap();
+        let mut liar = Liar::with(&dir, name, Liar::far_greeting);
+        let mut message = (1u32 << 31 | 12).to_le_bytes().to_vec();
+        message.extend(offset.to_le_bytes());
+        message.extend(length.to_le_bytes());
+        liar.send(0, &message, &mark(true, false, 16));
+        let error = receiver.receive(LIMIT).unwrap_err();
+        assert!(matches!(error, ReceiveError::Misbehaved(_)), "{name}: {error}");
+        let again = receiver.receive(LIMIT).unwrap_err();
+        assert!(matches!(again, ReceiveError::Misbehaved(_)), "{name}: {again}");
+    }
 }
 
 #[test]

@@ -373,7 +373,9 @@ impl Protocols {
                     }
                     None => self.keep(Event::Closed { link, reason, unsent }),
                 },
-                #[allow(unreachable_patterns)]
+                // An end point's, which looks for itself.
+                Event::Aperture { aperture, .. }
+                    if self.connections.contains_key(&aperture.link) => {}
                 other => self.keep(other),
             }
         }

@@ -37,6 +37,8 @@ mod records;
 mod seed;
 
 #[cfg(feature = "os")]
+mod aperture_stream;
+#[cfg(feature = "os")]
 mod call;
 #[cfg(feature = "os")]
 mod credit;
@@ -53,6 +55,10 @@ mod stream;
 #[cfg(feature = "os")]
 mod tagged;
 
+#[cfg(feature = "os")]
+pub use aperture_stream::{
+    ApertureRecord, ApertureStreamReceiver, ApertureStreamSender, RecordBytes, VolatileBytes,
+};
 #[cfg(feature = "os")]
 pub use call::{
     Arrived, Bytes, CallError, CallId, Client, ClientConfig, LENGTH_MAX, OUTSTANDING_MAX, Request,

@@ -6,13 +6,14 @@
 //!                                     u32     ..     to 4      u32     ..     to 4
 //!   its mark (the metadata)           framed, last: 1 bit each; length of the message: 30 bits
 //!   a grant (a ticket on its way)     key: 8   number: 4   size, refused: 4      one cache line
+//!   a record in an aperture           length: 12, with its highest bit   offset: 8   length: 4
 //!   an ask for a larger buffer        number: 14 bits   pages: 18 bits           a fast packet's word
 //! ```
 //! All little-endian. A message's number is that of the ticket it used: so numbers cannot be
 //! forged, repeated or skipped, and a link may reorder as it likes. Never: a panic, or a range
 //! outside the message, whatever the bytes are.
 
-use alloc::{boxed::Box, vec};
+use alloc::{boxed::Box, collections::VecDeque, vec};
 use core::ops::Range;
 
 /// Bytes before each coalesced record.
@@ -65,6 +66,96 @@ pub(crate) fn next(message: &[u8], at: usize) -> Result<Option<(Range<usize>, us
             Ok(Some((start..start + length, start + padded)))
         }
         _ => Err(FrameError::Record { at, length, message: message.len() }),
+    }
+}
+
+/// A length with this bit says that the record's bytes lie in an aperture, where its frame says.
+const FAR: u32 = 1 << 31;
+const FAR_BYTES: usize = 12;
+
+/// Where the bytes of a record in an aperture are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Far {
+    pub offset: u64,
+    pub length: u32,
+}
+
+/// [`put`] for a record in an aperture.
+pub(crate) fn put_far(buffer: &mut [u8], fill: usize, far: Far) -> Option<usize> {
+    let mut bytes = [0; FAR_BYTES];
+    bytes[..8].copy_from_slice(&far.offset.to_le_bytes());
+    bytes[8..].copy_from_slice(&far.length.to_le_bytes());
+    let end = put(buffer, fill, &bytes)?;
+    let head = FAR | FAR_BYTES as u32;
+    buffer[fill..fill + HEAD_BYTES].copy_from_slice(&head.to_le_bytes());
+    Some(end)
+}
+
+/// [`next`] where that found an error: the frame of a record in an aperture, if it is one.
+pub(crate) fn next_far(message: &[u8], at: usize) -> Option<(Range<usize>, usize)> {
+    let (head, rest) = message.get(at..)?.split_first_chunk::<HEAD_BYTES>()?;
+    let is_far = u32::from_le_bytes(*head) == FAR | FAR_BYTES as u32;
+    let start = at + HEAD_BYTES;
+    (is_far && rest.len() >= FAR_BYTES).then_some((start..start + FAR_BYTES, start + FAR_BYTES))
+}
+
+impl Far {
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (offset, length) = bytes.split_first_chunk::<8>()?;
+        let offset = u64::from_le_bytes(*offset);
+        Some(Self { offset, length: u32::from_le_bytes(length.try_into().ok()?) })
+    }
+}
+
+/// The sender's plan of an aperture: records one behind the other, each in one piece, round and
+/// round. The receiver tells how many it has released.
+#[derive(Debug)]
+pub(crate) struct Space {
+    bytes: u64,
+    /// Positions count on; where they lie is modulo `bytes`.
+    head: u64,
+    tail: u64,
+    /// Where each record that is not released ends.
+    ends: VecDeque<u64>,
+    released: u64,
+}
+
+impl Space {
+    pub fn new(bytes: u64) -> Self {
+        Self { bytes, head: 0, tail: 0, ends: VecDeque::new(), released: 0 }
+    }
+
+    /// Where a record of `length` bytes would begin, if there is room.
+    pub fn place(&self, length: u64) -> Option<u64> {
+        let at = self.head % self.bytes;
+        let skipped = if length > self.bytes - at { self.bytes - at } else { 0 };
+        let start = self.head + skipped;
+        (length <= self.bytes && start + length - self.tail <= self.bytes).then_some(start)
+    }
+
+    /// A record lies there. The next begins on a cache line of its own.
+    pub fn take(&mut self, start: u64, length: u64) {
+        self.head = (start + length).next_multiple_of(64);
+        self.ends.push_back(self.head);
+    }
+
+    /// `count` records have been released, from the first on.
+    pub fn release(&mut self, count: u64) {
+        while self.released < count
+            && let Some(end) = self.ends.pop_front()
+        {
+            self.tail = end;
+            self.released += 1;
+        }
+        // Whatever fits into the whole fits into an empty one.
+        if self.ends.is_empty() {
+            (self.head, self.tail) = (0, 0);
+        }
+    }
+
+    /// The offset of a position.
+    pub fn offset(&self, position: u64) -> u64 {
+        position % self.bytes
     }
 }
 
@@ -264,7 +355,47 @@ mod tests {
         assert_eq!(window.arm(), None);
     }
 
+    #[test]
+    fn a_record_in_an_aperture_is_none_of_a_plain_stream() {
+        let mut message = [0; 16];
+        let far = Far { offset: 1 << 33, length: 7 };
+        assert_eq!(put_far(&mut message, 0, far), Some(16));
+        assert!(next(&message, 0).is_err());
+        assert_eq!(next_far(&message, 0), Some((4..16, 16)));
+        assert_eq!(Far::from_bytes(&message[4..16]), Some(far));
+        assert_eq!(next_far(&message[..15], 0), None);
+        assert_eq!(put_far(&mut message, 1, far), None);
+    }
+
     proptest! {
+        // Against a map of who lies where.
+        #[test]
+        fn records_in_an_aperture_never_overlap(steps in proptest::collection::vec((any::<bool>(), 0u64..9000), 200)) {
+            let mut space = Space::new(8192);
+            let mut there: VecDeque<(u64, u64)> = VecDeque::new();
+            let mut released = 0;
+            for (puts, length) in steps {
+                if !puts {
+                    if there.pop_front().is_some() {
+                        released += 1;
+                        space.release(released);
+                    }
+                    continue;
+                }
+                let Some(start) = space.place(length) else {
+                    prop_assert!(length > 8192 || !there.is_empty(), "an empty one has room");
+                    continue;
+                };
+                let at = space.offset(start);
+                prop_assert!(at + length <= 8192);
+                for (other, bytes) in &there {
+                    prop_assert!(at + length <= *other || other + bytes <= at);
+                }
+                space.take(start, length);
+                there.push_back((at, length));
+            }
+        }
+
         #[test]
         fn records_come_out_as_they_went_in(
             records in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..40), 0..20)

@@ -20,12 +20,15 @@
 //! receiver grants for the same ticket; larger buffers are used again, so that only the first few
 //! long records pay for asking.
 //!
+//! Where long records are to go straight into the receiver's memory, see `aperture_stream.rs`.
+//!
 //! Links may reorder (a link's bulk ring overtakes its base ring): a message's number is that of
 //! its ticket, and messages are taken in that order; see `records.rs`.
 
+use super::aperture_stream::FarOffer;
 use super::credit::fast_ticket_from;
 use super::manager::{Admission, Offer, OfferId, Target};
-use super::records::{self, GRANT_BYTES, Grant, Mark, Window};
+use super::records::{self, Far, GRANT_BYTES, Grant, Mark, Window};
 use super::tagged::{ended, explain};
 use super::{Connection, EndPoint, GrowError, Kind, Manager, ReceiveError, Seed, SendFailure};
 use crate::control::{Access, Peer, RequestId};
@@ -93,6 +96,8 @@ pub struct Record {
     start: u32,
     length: u32,
     stream: u32,
+    /// What arrived says where in an aperture the record lies.
+    pub(super) is_far: bool,
 }
 
 impl Record {
@@ -115,13 +120,15 @@ impl Record {
 
 /// What the manager's side of the receiver and the end point share.
 #[derive(Debug)]
-struct Shared {
+pub(super) struct Shared {
     lanes: Box<[SlotId]>,
     /// What every sender is told: numbers, and the ticket for asking.
     answer: Vec<u8>,
     /// The one request that was admitted, and where its sender takes grants.
     admitted: Mutex<Option<(RequestId, Ticket)>>,
     joined: OnceLock<(Arc<Connection>, Ticket)>,
+    /// Memory for long records, where the receiver lends some.
+    pub(super) far: Option<FarOffer>,
 }
 
 impl Shared {
@@ -132,8 +139,9 @@ impl Shared {
 
 struct StreamOffer(Arc<Shared>);
 
-/// How a sender's messages travel; the only one yet.
+/// How a sender's messages travel: all of them through the link, or long ones through an aperture.
 const THROUGH_THE_LINK: u8 = 0;
+pub(super) const THROUGH_AN_APERTURE: u8 = 1;
 
 impl Offer for StreamOffer {
     fn admit(
@@ -145,9 +153,11 @@ impl Offer for StreamOffer {
     ) -> Result<Vec<u8>, String> {
         let shared = &*self.0;
         let grants = fast_ticket_from(body, peer)?;
-        if body.get(TICKET_BYTES..) != Some(&[THROUGH_THE_LINK]) {
-            return Err("the sender wants a path that this receiver does not have".into());
-        }
+        let path = match (body.get(TICKET_BYTES..), &shared.far) {
+            (Some([THROUGH_THE_LINK]), _) => None,
+            (Some([THROUGH_AN_APERTURE, credit @ ..]), Some(far)) => Some((far, credit)),
+            _ => return Err("the sender wants a path that this receiver does not have".into()),
+        };
         if grants.capacity() < (GRANT_BYTES * shared.lanes.len()) as u64 {
             return Err("the sender's memory is too small for its tickets".into());
         }
@@ -160,6 +170,9 @@ impl Offer for StreamOffer {
             let ticket = node.ticket(*lane, MetadataIndex(0)).map_err(|e| e.to_string())?;
             answer.extend_from_slice(&ticket.slot.0.to_le_bytes());
             answer.extend_from_slice(&ticket.key.0.to_le_bytes());
+        }
+        if let Some((far, credit)) = path {
+            far.admit(credit, peer)?;
         }
         *admitted = Some((request, grants));
         Ok(answer)
@@ -179,10 +192,13 @@ impl Offer for StreamOffer {
         }
     }
 
-    fn joined(&mut self, _: &mut Node, request: RequestId, connection: &Arc<Connection>) {
+    fn joined(&mut self, node: &mut Node, request: RequestId, connection: &Arc<Connection>) {
         if let Some((id, grants)) = *self.0.admitted()
             && id == request
         {
+            if let Some(far) = &self.0.far {
+                far.joined(node, connection.link());
+            }
             let _ = self.0.joined.set((connection.clone(), grants));
         }
     }
@@ -262,13 +278,21 @@ impl Intake {
         let message = self.first + self.reading as u64;
         let held = self.held.get_mut(self.reading)?;
         let length = held.mark.length as usize;
+        let mut is_far = false;
         let range = if !held.mark.framed {
             (held.at, held.end) = (length, Some(self.given + 1));
             self.reading += 1;
             0..length
         } else {
             let bytes = held.memory.as_ref().get(..length).unwrap_or(&[]);
-            match records::next(bytes, held.at) {
+            let mut found = records::next(bytes, held.at);
+            if found.is_err()
+                && self.shared.far.is_some()
+                && let Some(far) = records::next_far(bytes, held.at)
+            {
+                (found, is_far) = (Ok(Some(far)), true);
+            }
+            match found {
                 Ok(Some((range, after))) => {
                     held.at = after;
                     if after == length {
@@ -289,6 +313,7 @@ impl Intake {
             start: range.start as u32,
             length: range.len() as u32,
             stream: self.stream,
+            is_far,
         })
     }
 
@@ -669,10 +694,18 @@ static NEXT_STREAM: AtomicU32 = AtomicU32::new(0);
 impl StreamReceiver {
     /// A receiver with its first buffers.
     pub fn new(manager: &Manager, config: StreamConfig) -> Result<Self, GrowError> {
+        Self::with_far(manager, config, None)
+    }
+
+    pub(super) fn with_far(
+        manager: &Manager,
+        config: StreamConfig,
+        far: Option<FarOffer>,
+    ) -> Result<Self, GrowError> {
         config.check()?;
         // Coalesced records are padded to four bytes, and so is their buffer.
         let config = StreamConfig { buffer_bytes: config.buffer_bytes & !3, ..config };
-        let intake = Intake::new(&mut manager.lock(), config).map_err(GrowError::SetUp)?;
+        let intake = Intake::new(&mut manager.lock(), config, far).map_err(GrowError::SetUp)?;
         let offer = manager.offer(Kind::Stream, Box::new(StreamOffer(intake.shared.clone())));
         Ok(Self { manager: manager.clone(), offer, intake })
     }
@@ -790,6 +823,18 @@ impl StreamReceiver {
         }
     }
 
+    /// The sender said something about the aperture that cannot be.
+    #[cold]
+    pub(super) fn misbehaves(&mut self, why: &str) -> ReceiveError {
+        let _ = self.intake.misbehaves(why.into());
+        self.expel();
+        ReceiveError::Misbehaved(why.into())
+    }
+
+    pub(super) fn far(&self) -> Option<&FarOffer> {
+        self.intake.shared.far.as_ref()
+    }
+
     /// The sender, once it has one: who that is, and whether it has ended.
     pub fn connection(&self) -> Option<&Connection> {
         self.intake.connection()
@@ -812,7 +857,7 @@ impl StreamReceiver {
 const PROTOCOL: &str = "stream: each message into a buffer of its own, through the link's ring";
 
 impl Intake {
-    fn new(node: &mut Node, config: StreamConfig) -> Result<Self, String> {
+    fn new(node: &mut Node, config: StreamConfig, far: Option<FarOffer>) -> Result<Self, String> {
         let text = |e: &dyn ToString| e.to_string();
         let queue = node.notification_queue(config.buffers + 1).map_err(|e| text(&e))?;
         let mut lanes = Vec::new();
@@ -854,6 +899,7 @@ impl Intake {
                 answer,
                 admitted: Mutex::new(None),
                 joined: OnceLock::new(),
+                far,
             }),
             window: Window::new(config.buffers),
             buffers: config.buffers,
@@ -1078,14 +1124,14 @@ pub struct StreamSender {
 
 /// A time limit for several steps.
 #[derive(Clone, Copy)]
-struct Deadline(Option<Instant>);
+pub(super) struct Deadline(Option<Instant>);
 
 impl Deadline {
-    fn new(timeout: Option<Duration>) -> Self {
+    pub fn new(timeout: Option<Duration>) -> Self {
         Self(timeout.and_then(|timeout| Instant::now().checked_add(timeout)))
     }
 
-    fn left(self) -> Option<Duration> {
+    pub fn left(self) -> Option<Duration> {
         self.0.map(|deadline| deadline.saturating_duration_since(Instant::now()))
     }
 }
@@ -1097,7 +1143,7 @@ impl StreamSender {
         seed: &Seed,
         timeout: Option<Duration>,
     ) -> Result<Self, GrowError> {
-        Self::to(manager, Target::Seed(seed), timeout)
+        Self::to(manager, Target::Seed(seed), &[THROUGH_THE_LINK], timeout)
     }
 
     /// Grows the sender of the receiver that is served as `[user@]name`.
@@ -1106,18 +1152,20 @@ impl StreamSender {
         name: &str,
         timeout: Option<Duration>,
     ) -> Result<Self, GrowError> {
-        Self::to(manager, Target::Service(name), timeout)
+        Self::to(manager, Target::Service(name), &[THROUGH_THE_LINK], timeout)
     }
 
-    fn to(
+    /// `path` is what the greeting says of it.
+    pub(super) fn to(
         manager: &Manager,
         target: Target<'_>,
+        path: &[u8],
         timeout: Option<Duration>,
     ) -> Result<Self, GrowError> {
         let (area, queue, slot, ticket) =
             grants_of(&mut manager.lock()).map_err(GrowError::SetUp)?;
         let mut body = ticket.to_bytes().to_vec();
-        body.push(THROUGH_THE_LINK);
+        body.extend_from_slice(path);
         let grown = manager.grow(target, Kind::Stream, &body, timeout);
         let made = grown.and_then(|(connection, answer)| {
             let made = Self::read(manager, &connection, &answer, (area, queue, slot));
@@ -1229,6 +1277,23 @@ impl StreamSender {
             }
             // An empty buffer holds any record that is coalesced, unless the receiver is gone.
             None => Err(ended(&self.connection)),
+        }
+    }
+
+    /// Tells the receiver of a record that lies in its aperture, after everything that was sent
+    /// before. On an error it was not told.
+    pub(super) fn announce(&mut self, far: Far, deadline: Deadline) -> Result<(), SendFailure> {
+        let mut fill = records::put_far(&mut self.buffer[..self.limit], self.fill, far);
+        if fill.is_none() {
+            self.empty(deadline)?;
+            fill = records::put_far(&mut self.buffer[..self.limit], self.fill, far);
+        }
+        let Some(fill) = fill else { return Err(ended(&self.connection)) };
+        (self.fill, self.records) = (fill, self.records + 1);
+        match self.flush(deadline.left()) {
+            // It is taken, as coalesced records are.
+            Err(SendFailure::TimedOut) => Ok(()),
+            sent => sent,
         }
     }
 

@@ -1,0 +1,462 @@
+//! A stream whose long records go straight into the receiver's memory, without a ring in between.
+//!
+//! ```text
+//!   send: copied into the aperture,        receive: where it lies
+//!   at a place that the sender chose       bytes: a slice of a short one, a volatile view of a
+//!         ---- a frame of the stream --->         long one
+//!   a count    <------ credit word ------  release: that many long ones are free
+//! ```
+//! The receiver exports an aperture to its sender over the stream's own link, read-write, and the
+//! sender manages it: round and round, each record in one piece. What announces a record is a
+//! frame among the stream's others, so order, end and flow are the stream's. A long record costs
+//! one copy at the sender; the receiver reads it where it lies.
+//!
+//! The price stands in the types: the sender can change these bytes at any time, after they were
+//! announced, too. So a long record is a [`VolatileBytes`], which only copies, and a short one is
+//! a slice. Who must have long records that stand still uses a plain stream.
+//!
+//! Where the aperture cannot be, because of a limit of either side, or while it is not there yet,
+//! long records go through the link as in a plain stream;
+//! [`explain`](ApertureStreamSender::explain) says which.
+
+use super::credit::{CreditReturn, CreditWord, fast_ticket_from};
+use super::manager::Target;
+use super::records::{Far, Space};
+use super::stream::{Deadline, THROUGH_AN_APERTURE};
+use super::tagged::ended;
+use super::{
+    Connection, EndPoint, GrowError, Manager, ReceiveError, Record, Seed, SendFailure,
+    StreamConfig, StreamReceiver, StreamSender,
+};
+use crate::control::{Access, Peer};
+use crate::interface::LinkId;
+use crate::node::{Aperture, ApertureView, Look, Node, OfferError};
+use crate::os::aperture::{AccessError, ApertureAccess, PAGE_BYTES};
+use crate::wire::{TICKET_BYTES, Ticket};
+use core::time::Duration;
+use std::collections::VecDeque;
+use std::format;
+use std::string::{String, ToString};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::vec;
+use std::vec::Vec;
+
+/// Records of at least so many bytes go through the aperture.
+const FAR_BYTES_MIN: usize = 64 << 10;
+
+/// The receiver's offer of an aperture, and what became of it.
+#[derive(Debug)]
+pub(super) struct FarOffer {
+    bytes: u64,
+    /// Where the sender that was admitted last takes its credit.
+    credit: Mutex<Option<Ticket>>,
+    /// The sender has joined: its credit, and the aperture, or why there is none.
+    joined: OnceLock<(Ticket, LinkId, Result<ApertureView, String>)>,
+}
+
+impl FarOffer {
+    pub fn admit(&self, credit: &[u8], peer: &Peer) -> Result<(), String> {
+        let ticket = fast_ticket_from(credit, peer)?;
+        if credit.len() != TICKET_BYTES {
+            return Err("the sender's greeting has something behind its end".into());
+        }
+        *self.credit.lock().unwrap_or_else(PoisonError::into_inner) = Some(ticket);
+        Ok(())
+    }
+
+    /// Exports the aperture: its pages are charged to this process now, once a stream.
+    pub fn joined(&self, node: &mut Node, link: LinkId) {
+        let credit = *self.credit.lock().unwrap_or_else(PoisonError::into_inner);
+        // A plain sender has none, and needs no aperture.
+        let Some(credit) = credit else { return };
+        let exported = node.export(link, self.bytes, ApertureAccess::ReadWrite);
+        let view = exported
+            .map_err(|e| e.to_string())
+            .and_then(|id| node.aperture_view(id).map_err(|e| e.to_string()));
+        let _ = self.joined.set((credit, link, view));
+    }
+
+    fn view(&self) -> Option<&ApertureView> {
+        self.joined.get()?.2.as_ref().ok()
+    }
+}
+
+/// A record that has arrived, in a buffer or in the aperture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ApertureRecord {
+    record: Record,
+    far: Option<Far>,
+}
+
+impl ApertureRecord {
+    /// How many records came before it.
+    pub fn number(&self) -> u64 {
+        self.record.number()
+    }
+
+    /// Bytes.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.far.map_or(self.record.len(), |far| far.length as usize)
+    }
+
+    /// Whether it lies in the aperture, where its sender can still change it.
+    pub fn is_volatile(&self) -> bool {
+        self.far.is_some()
+    }
+}
+
+/// The bytes of a record.
+#[derive(Debug)]
+pub enum RecordBytes<'a> {
+    /// Nobody can change them any more.
+    Still(&'a [u8]),
+    /// The sender can.
+    Volatile(VolatileBytes<'a>),
+}
+
+impl RecordBytes<'_> {
+    /// A copy, which stands still whatever the sender does.
+    pub fn to_vec(&self) -> Result<Vec<u8>, AccessError> {
+        match self {
+            Self::Still(bytes) => Ok(bytes.to_vec()),
+            Self::Volatile(bytes) => {
+                let mut copy = vec![0; bytes.len()];
+                bytes.read(0, &mut copy)?;
+                Ok(copy)
+            }
+        }
+    }
+}
+
+/// Bytes in an aperture that their sender may change between any two calls and during each. What
+/// is needed is copied, then checked, then used.
+#[derive(Clone, Copy, Debug)]
+pub struct VolatileBytes<'a> {
+    view: &'a ApertureView,
+    offset: u64,
+    length: usize,
+}
+
+impl VolatileBytes<'_> {
+    /// Bytes.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Copies from byte `at` of the record on.
+    #[inline]
+    pub fn read(&self, at: usize, to: &mut [u8]) -> Result<(), AccessError> {
+        if at > self.length || to.len() > self.length - at {
+            let (offset, length) = (at as u64, to.len() as u64);
+            return Err(AccessError::OutOfBounds { offset, length, bytes: self.length as u64 });
+        }
+        self.view.read(self.offset + at as u64, to)
+    }
+}
+
+/// Receives a stream of records from the one sender that is grown, long ones in an aperture.
+/// `Send`.
+pub struct ApertureStreamReceiver {
+    inner: StreamReceiver,
+    /// Numbers of the records in the aperture that are not released.
+    unreleased: VecDeque<u64>,
+    credit: Option<CreditReturn>,
+}
+
+impl ApertureStreamReceiver {
+    /// A receiver that will export an aperture of `aperture_bytes` to its sender, rounded up to
+    /// whole pages: a few times the longest record, so that one is written while another is read.
+    /// A record that is longer than the aperture goes through the link.
+    pub fn new(
+        manager: &Manager,
+        config: StreamConfig,
+        aperture_bytes: u64,
+    ) -> Result<Self, GrowError> {
+        let bytes = aperture_bytes.max(1).checked_next_multiple_of(PAGE_BYTES);
+        let bytes = bytes.ok_or_else(|| {
+            GrowError::SetUp(format!("an aperture of {aperture_bytes} bytes is too large"))
+        })?;
+        let far = FarOffer { bytes, credit: Mutex::new(None), joined: OnceLock::new() };
+        let inner = StreamReceiver::with_far(manager, config, Some(far))?;
+        Ok(Self { inner, unreleased: VecDeque::new(), credit: None })
+    }
+
+    /// See [`StreamReceiver::seed`]. A plain [`StreamSender`] can be grown from it, too.
+    pub fn seed(&self) -> Result<Seed, OfferError> {
+        self.inner.seed()
+    }
+
+    /// See [`StreamReceiver::serve`].
+    pub fn serve(&self, name: &str, access: Access) -> Result<(), OfferError> {
+        self.inner.serve(name, access)
+    }
+
+    /// See [`StreamReceiver::set_admission`].
+    pub fn set_admission(
+        &self,
+        admission: impl FnMut(&Peer) -> Result<(), String> + Send + 'static,
+    ) {
+        self.inner.set_admission(admission);
+    }
+
+    /// See [`StreamReceiver::try_receive`].
+    pub fn try_receive(&mut self) -> Result<Option<ApertureRecord>, ReceiveError> {
+        match self.receive(Some(Duration::ZERO)) {
+            Ok(record) => Ok(Some(record)),
+            Err(ReceiveError::TimedOut) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// See [`StreamReceiver::receive`].
+    #[inline]
+    pub fn receive(&mut self, timeout: Option<Duration>) -> Result<ApertureRecord, ReceiveError> {
+        // Where the link was full before.
+        self.tell();
+        let record = self.inner.receive(timeout)?;
+        if !record.is_far {
+            return Ok(ApertureRecord { record, far: None });
+        }
+        self.receive_far(record)
+    }
+
+    fn receive_far(&mut self, record: Record) -> Result<ApertureRecord, ReceiveError> {
+        let far = Far::from_bytes(self.inner.bytes(&record)?);
+        let bytes = self.view().map_or(0, ApertureView::bytes);
+        let fits = |far: &Far| far.offset <= bytes && far.length as u64 <= bytes - far.offset;
+        match far.filter(fits) {
+            Some(far) => {
+                self.unreleased.push_back(record.number());
+                Ok(ApertureRecord { record, far: Some(far) })
+            }
+            None => Err(self.inner.misbehaves("a record outside of the aperture")),
+        }
+    }
+
+    fn view(&self) -> Option<&ApertureView> {
+        self.inner.far()?.view()
+    }
+
+    /// The bytes of a record, where they arrived.
+    #[inline]
+    pub fn bytes(&self, record: &ApertureRecord) -> Result<RecordBytes<'_>, ReceiveError> {
+        let still = self.inner.bytes(&record.record)?;
+        match (record.far, self.view()) {
+            (None, _) => Ok(RecordBytes::Still(still)),
+            (Some(Far { offset, length }), Some(view)) => {
+                let length = length as usize;
+                Ok(RecordBytes::Volatile(VolatileBytes { view, offset, length }))
+            }
+            (Some(_), None) => Err(ReceiveError::Misuse("the stream has no aperture".into())),
+        }
+    }
+
+    /// Frees all records up to and including this one, and tells a sender that waits for room.
+    #[inline]
+    pub fn release(&mut self, record: &ApertureRecord) -> Result<(), ReceiveError> {
+        self.inner.release(&record.record)?;
+        let mut count = 0;
+        while self.unreleased.front().is_some_and(|number| *number <= record.number()) {
+            self.unreleased.pop_front();
+            count += 1;
+        }
+        if count > 0 {
+            if self.credit.is_none()
+                && let Some((ticket, link, _)) = self.inner.far().and_then(|far| far.joined.get())
+            {
+                self.credit = Some(CreditReturn::new(*ticket, *link, 1));
+            }
+            if let Some(credit) = &mut self.credit {
+                credit.consumed += count;
+            }
+            self.tell();
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn tell(&mut self) {
+        if let Some(credit) = &mut self.credit
+            && credit.is_due()
+        {
+            credit.tell(&mut self.inner.manager().lock());
+        }
+    }
+
+    /// The sender, once it has one.
+    pub fn connection(&self) -> Option<&Connection> {
+        self.inner.connection()
+    }
+
+    /// Which path the records take, and why.
+    pub fn explain(&self) -> String {
+        let far = match self.inner.far().and_then(|far| far.joined.get()) {
+            None => "no aperture: no sender that wants one yet".into(),
+            Some((_, _, Err(why))) => format!("no aperture: {why}"),
+            Some((_, _, Ok(view))) => through(view.bytes()),
+        };
+        format!("{far}; {}", self.inner.explain())
+    }
+}
+
+fn through(bytes: u64) -> String {
+    format!("records of {FAR_BYTES_MIN} bytes and more through an aperture of {bytes}")
+}
+
+impl EndPoint for ApertureStreamReceiver {
+    fn is_ready_in(&self, node: &Node) -> bool {
+        self.inner.is_ready_in(node)
+    }
+
+    fn manager(&self) -> &Manager {
+        self.inner.manager()
+    }
+}
+
+/// Sends a stream of records, long ones straight into the receiver's memory. `Send`.
+pub struct ApertureStreamSender {
+    inner: StreamSender,
+    manager: Manager,
+    credit: CreditWord,
+    /// Long records announced.
+    sent: u64,
+    aperture: Option<(Aperture, Space)>,
+}
+
+impl ApertureStreamSender {
+    /// Grows the sender from a receiver's seed, waiting at most `timeout` for its manager's answer.
+    pub fn grow(
+        manager: &Manager,
+        seed: &Seed,
+        timeout: Option<Duration>,
+    ) -> Result<Self, GrowError> {
+        Self::to(manager, Target::Seed(seed), timeout)
+    }
+
+    /// Grows the sender of the receiver that is served as `[user@]name`.
+    pub fn connect(
+        manager: &Manager,
+        name: &str,
+        timeout: Option<Duration>,
+    ) -> Result<Self, GrowError> {
+        Self::to(manager, Target::Service(name), timeout)
+    }
+
+    fn to(
+        manager: &Manager,
+        target: Target<'_>,
+        timeout: Option<Duration>,
+    ) -> Result<Self, GrowError> {
+        let (credit, path) = {
+            let mut node = manager.lock();
+            let credit = CreditWord::new(&mut node).map_err(GrowError::SetUp)?;
+            let ticket = credit.ticket(&node).map_err(GrowError::SetUp)?;
+            (credit, [&[THROUGH_AN_APERTURE][..], &ticket.to_bytes()].concat())
+        };
+        match StreamSender::to(manager, target, &path, timeout) {
+            Ok(inner) => {
+                let manager = manager.clone();
+                Ok(Self { inner, manager, credit, sent: 0, aperture: None })
+            }
+            Err(e) => {
+                credit.remove(&mut manager.lock());
+                Err(e)
+            }
+        }
+    }
+
+    /// The aperture, once it is there: the receiver exports it when it hears of the connection.
+    fn find(&mut self) -> bool {
+        if self.aperture.is_none() {
+            let link = self.inner.connection().link();
+            let mut node = self.manager.lock();
+            let held = node.apertures_held().find(|id| id.link == link);
+            let found = held.and_then(|id| node.aperture(id).ok());
+            self.aperture = found.map(|aperture| {
+                let space = Space::new(aperture.bytes());
+                (aperture, space)
+            });
+        }
+        self.aperture.is_some()
+    }
+
+    /// Longest record.
+    pub fn bytes_max(&self) -> usize {
+        self.inner.bytes_max()
+    }
+
+    /// See [`StreamSender::send`]. A long record waits for room in the aperture, and leaves at
+    /// once.
+    #[inline]
+    pub fn send(&mut self, record: &[u8], timeout: Option<Duration>) -> Result<(), SendFailure> {
+        if record.len() < FAR_BYTES_MIN || record.len() > self.inner.bytes_max() {
+            return self.inner.send(record, timeout);
+        }
+        self.send_long(record, timeout)
+    }
+
+    fn send_long(&mut self, record: &[u8], timeout: Option<Duration>) -> Result<(), SendFailure> {
+        self.find();
+        let length = record.len() as u64;
+        let Self { inner, manager, credit, sent, aperture } = self;
+        let Some((pages, space)) = aperture.as_mut().filter(|(pages, _)| length <= pages.bytes())
+        else {
+            return inner.send(record, timeout);
+        };
+        let deadline = Deadline::new(timeout);
+        let connection = inner.connection();
+        let place = manager.shared.wait_until(timeout, |node, _| {
+            space.release(credit.read(node, *sent));
+            match space.place(length) {
+                Some(place) => Look::Found(Ok(place)),
+                None if connection.ended().is_some() => Look::Found(Err(ended(connection))),
+                None => Look::Nothing,
+            }
+        })??;
+        let offset = space.offset(place);
+        // No lock is held while the bytes are copied.
+        if pages.write(offset, record).is_err() {
+            // It was taken back, or the link has ended, as the link will say.
+            *aperture = None;
+            return inner.send(record, deadline.left());
+        }
+        inner.announce(Far { offset, length: record.len() as u32 }, deadline)?;
+        space.take(place, length);
+        *sent += 1;
+        Ok(())
+    }
+
+    /// See [`StreamSender::flush`].
+    #[inline]
+    pub fn flush(&mut self, timeout: Option<Duration>) -> Result<(), SendFailure> {
+        self.inner.flush(timeout)
+    }
+
+    /// See [`StreamSender::close`].
+    pub fn close(&mut self, timeout: Option<Duration>) -> Result<(), SendFailure> {
+        self.inner.close(timeout)
+    }
+
+    /// The connection.
+    pub fn connection(&self) -> &Connection {
+        self.inner.connection()
+    }
+
+    /// Which path the records take, and why.
+    pub fn explain(&mut self) -> String {
+        self.find();
+        let far = match &self.aperture {
+            Some((aperture, _)) => through(aperture.bytes()),
+            None => "no aperture: the receiver has not exported one".into(),
+        };
+        format!("{far}; {}", self.inner.explain())
+    }
+}
+
+impl Drop for ApertureStreamSender {
+    fn drop(&mut self) {
+        self.credit.remove(&mut self.manager.lock());
+    }
+}

@@ -442,6 +442,48 @@ fn a_member_that_dies_is_named_and_what_it_sent_before_counts() {
 }
 
 #[test]
+fn half_a_part_of_a_dead_member_is_none_and_its_successor_sends_a_whole_one() {
+    // The ring holds little of a part, and nobody reads it before the member is dead.
+    let dir = Dir::new("halfdead", &[("RING_BYTES", "4096"), ("BULK_RING_BYTES", "0")]);
+    let there = answering(&dir);
+    let mut root = Group::new(&there, GroupConfig::new(1, 100_000)).unwrap();
+    let seed = root.seed().unwrap();
+    for successor in [false, true] {
+        let mut half = start("sends when told", &dir, &seed);
+        until("it has joined", || root.joined() == 1);
+        there.stop_progress();
+        half.tell("send");
+        half.expect("cut off");
+        half.kill();
+        there.start_progress().unwrap();
+        let error = root.gather(LIMIT).err().unwrap();
+        let died = CloseReason::Died;
+        assert!(
+            matches!(&error, GroupError::MemberLost { member: 0, reason, arrived: 0, .. } if *reason == died),
+            "{error}"
+        );
+        assert_eq!(root.parts().part(0), None);
+        if successor {
+            let lives = start("sends", &dir, &seed);
+            assert!(root.gather(LIMIT).unwrap().part(0) == Some(&pattern(100_000, 0)));
+            root.next_round();
+            drop(root.gather(LIMIT).unwrap());
+            root.broadcast(b"end", LIMIT).unwrap();
+            lives.end();
+        }
+    }
+}
+
+#[test]
+fn each_side_may_be_used_by_another_thread() {
+    fn is_send<T: Send>() {}
+    is_send::<Group>();
+    is_send::<GroupMember>();
+    is_send::<GroupHelper>();
+    is_send::<GroupError>();
+}
+
+#[test]
 fn members_learn_at_once_that_the_root_is_dead() {
     let dir = Dir::new("rootless", &[]);
     let mut root = Peer::start("root", &dir, "");
@@ -505,6 +547,13 @@ fn role() {
     let part = pattern(100_000, member.number() as u64);
     match role.name.as_str() {
         "silent" => role.wait_for("never"),
+        "sends when told" => {
+            role.wait_for("send");
+            let error = member.send(&part, SHORT).unwrap_err();
+            assert!(matches!(error, GroupError::CutOff), "{error}");
+            say("cut off");
+            role.wait_for("never");
+        }
         "sends and dies" => {
             member.send(&part, LIMIT).unwrap();
             die();

@@ -16,8 +16,8 @@
 //! one-shot slot: a key, limits, and a count of its own. What one member does cannot spoil
 //! another's part, a part that has arrived stands still, and a member that dies is named. The user
 //! still waits once, for all of them. *Within* a member's part the paper's mechanism is at work:
-//! [`GroupMember::delegate`] divides it among helpers, space and count alike, and the root need not
-//! know. The helpers of one part trust one another.
+//! [`GroupMember::delegate`](super::GroupMember::delegate) divides it among helpers, space and count
+//! alike, and the root need not know. The helpers of one part trust one another.
 //!
 //! # Rounds
 //!
@@ -35,17 +35,16 @@
 //! before counts. Its place is free for another. A member that sends nonsense is sent away, which
 //! is the same to the root. Members learn of the root's end at once: [`GroupError::RootLost`].
 
-use super::credit::{CreditReturn, fast_ticket_from};
+use super::credit::fast_ticket_from;
 use super::datagram::message_ticket_from;
-use super::manager::{Admission, Offer, OfferId, Protocols, Target};
+use super::manager::{Admission, Offer, OfferId, Protocols};
 use super::outgoing::{Message, Outgoing};
-use super::tagged::explain;
 use super::{Connection, EndPoint, GrowError, Kind, Manager, Seed, SendFailure};
 use crate::control::{Access, Peer, RequestId};
 use crate::interface::notification::Consumer;
 use crate::interface::{AreaId, LinkId, Mode, Notification, QueueId, SlotConfig, SlotId};
 use crate::node::{CloseReason, Forked, Look, Node, NodeGuard, OfferError, SendError, Waited};
-use crate::wire::{Flags, MetadataIndex, Share, TICKET_BYTES, Ticket, TicketError};
+use crate::wire::{Flags, MetadataIndex, Share, TICKET_BYTES, Ticket};
 use core::time::Duration;
 use std::boxed::Box;
 use std::collections::HashMap;
@@ -57,22 +56,21 @@ use std::time::Instant;
 use std::vec::Vec;
 
 /// Role, ticket of the ticket cell, ticket for what the root sends.
-const MEMBER_BODY: usize = 1 + 2 * TICKET_BYTES;
-const MEMBER: u8 = 0;
-const HELPER: u8 = 1;
+pub(super) const MEMBER_BODY: usize = 1 + 2 * TICKET_BYTES;
+pub(super) const MEMBER: u8 = 0;
+pub(super) const HELPER: u8 = 1;
 /// Number, members, bytes of a part, round, ticket for the first part, ticket of the word.
-const ANSWER_BYTES: usize = 4 + 4 + 8 + 8 + 2 * TICKET_BYTES;
+pub(super) const ANSWER_BYTES: usize = 4 + 4 + 8 + 8 + 2 * TICKET_BYTES;
 /// Round and ticket.
-const CELL_BYTES: usize = 8 + TICKET_BYTES;
+pub(super) const CELL_BYTES: usize = 8 + TICKET_BYTES;
 /// What the root sends: kind and length.
 const DOWN_BYTES: usize = 16;
-const DATA: u64 = 1;
-const RELEASE: u64 = 2;
+pub(super) const DATA: u64 = 1;
+pub(super) const RELEASE: u64 = 2;
 /// Parts begin at multiples of this, so that they can be read as numbers of any kind.
 const PART_ALIGN: usize = 64;
-const ENTRY: MetadataIndex = MetadataIndex(0);
 /// A place with no ticket out yet.
-const NO_ROUND: u64 = 0;
+pub(super) const NO_ROUND: u64 = 0;
 
 /// What a [`Group`] is made of.
 #[derive(Clone, Debug)]
@@ -150,7 +148,7 @@ pub enum GroupError {
     Wait(Arc<io::Error>),
 }
 
-fn misuse(e: impl ToString) -> GroupError {
+pub(super) fn misuse(e: impl ToString) -> GroupError {
     GroupError::Misuse(e.to_string())
 }
 
@@ -159,7 +157,7 @@ fn set_up(e: impl ToString) -> GrowError {
 }
 
 impl GroupError {
-    fn from_waited(waited: Waited) -> Self {
+    pub(super) fn from_waited(waited: Waited) -> Self {
         match waited {
             Waited::TimedOut => Self::NotInTime,
             Waited::Forked(e) => Self::Forked(e),
@@ -167,7 +165,7 @@ impl GroupError {
         }
     }
 
-    fn from_send(e: SendFailure) -> Self {
+    pub(super) fn from_send(e: SendFailure) -> Self {
         match e {
             SendFailure::Ended(reason) => Self::RootLost(reason),
             SendFailure::CutOff => Self::CutOff,
@@ -617,11 +615,11 @@ enum Stop {
     Expel(LinkId, String),
 }
 
-fn time_left(deadline: Option<Instant>) -> Option<Duration> {
+pub(super) fn time_left(deadline: Option<Instant>) -> Option<Duration> {
     deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
 }
 
-fn deadline_of(timeout: Option<Duration>) -> Option<Instant> {
+pub(super) fn deadline_of(timeout: Option<Duration>) -> Option<Instant> {
     timeout.and_then(|timeout| Instant::now().checked_add(timeout))
 }
 
@@ -1062,540 +1060,5 @@ impl Drop for Group {
         for area in [shared.area, shared.words] {
             let _ = node.remove_area(area);
         }
-    }
-}
-
-/// A share of a member's part, for a helper to send: bytes, in a message or a file. Good for once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
-    ticket: Ticket,
-    /// Bytes of the member's whole part.
-    whole: u64,
-}
-
-/// Bytes of an encoded [`Part`].
-pub const PART_BYTES: usize = TICKET_BYTES + 8;
-
-impl Part {
-    /// Bytes that the helper has to send: neither more nor less.
-    pub fn length(&self) -> usize {
-        usize::try_from(self.ticket.capacity()).unwrap_or(usize::MAX)
-    }
-
-    /// To be sent to the helper.
-    pub fn to_bytes(&self) -> [u8; PART_BYTES] {
-        let mut bytes = [0; PART_BYTES];
-        bytes[..TICKET_BYTES].copy_from_slice(&self.ticket.to_bytes());
-        bytes[TICKET_BYTES..].copy_from_slice(&self.whole.to_le_bytes());
-        bytes
-    }
-
-    /// Reads what anybody may have written. Whether it is good is decided by the root.
-    pub fn from_bytes(bytes: &[u8]) -> Result<Self, TicketError> {
-        let (ticket, whole) =
-            bytes.split_last_chunk::<8>().ok_or(TicketError::WrongLength(bytes.len()))?;
-        Ok(Self { ticket: Ticket::from_bytes(ticket)?, whole: u64::from_le_bytes(*whole) })
-    }
-
-    /// Sends it over a connection to the root that its ticket leads to.
-    fn send(
-        &self,
-        manager: &Manager,
-        connection: &Connection,
-        outgoing: &mut Outgoing,
-        data: &[u8],
-        timeout: Option<Duration>,
-    ) -> Result<(), GroupError> {
-        if connection.peer().node != self.ticket.destination {
-            return Err(misuse("the part is for the root of another group than this connection's"));
-        }
-        if data.len() != self.length() {
-            return Err(GroupError::Length { length: data.len(), allowed: self.length() });
-        }
-        let whole = self.whole.to_le_bytes();
-        let message = Message::new(self.ticket, data, &whole);
-        outgoing.send(manager, connection, message, timeout).map_err(GroupError::from_send)
-    }
-}
-
-/// A member's memory: the cell for its tickets, and the area for what the root sends.
-#[derive(Debug, Default)]
-struct Memory {
-    areas: Vec<AreaId>,
-    queues: Vec<QueueId>,
-    slots: Vec<SlotId>,
-}
-
-impl Memory {
-    fn remove(&self, node: &mut Node) {
-        for slot in &self.slots {
-            let _ = node.remove_slot(*slot);
-        }
-        for queue in &self.queues {
-            let _ = node.remove_queue(*queue);
-        }
-        for area in &self.areas {
-            let _ = node.remove_area(*area);
-        }
-    }
-
-    /// Cell and area; the consumer of what the root sends; the greeting.
-    fn make(
-        &mut self,
-        node: &mut Node,
-        receive_bytes: usize,
-    ) -> Result<(Consumer, Vec<u8>), String> {
-        let text = |e: &dyn core::fmt::Display| e.to_string();
-        for (bytes, config) in [
-            (CELL_BYTES, (|config| config.credit(0)) as fn(SlotConfig) -> SlotConfig),
-            (receive_bytes.max(1), |config| config.mode(Mode::ParanoidOneShot)),
-        ] {
-            self.areas.push(node.message_area(bytes).map_err(|e| text(&e))?);
-            self.queues.push(node.notification_queue(1).map_err(|e| text(&e))?);
-            let last = self.areas.len() - 1;
-            let config = config(SlotConfig::new(self.areas[last], self.queues[last]));
-            self.slots.push(node.slot(config).map_err(|e| text(&e))?);
-        }
-        node.arm(self.slots[1], ENTRY, Some(0..receive_bytes as u64)).map_err(|e| text(&e))?;
-        let consumer = node.take_consumer(self.queues[1]).map_err(|e| text(&e))?;
-        let mut body = std::vec![MEMBER];
-        let cell = node.fast_ticket(self.slots[0]).map_err(|e| text(&e))?;
-        body.extend_from_slice(&cell.to_bytes());
-        let down = node.ticket(self.slots[1], ENTRY).map_err(|e| text(&e))?;
-        body.extend_from_slice(&down.to_bytes());
-        Ok((consumer, body))
-    }
-}
-
-/// A member of a group. `Send`.
-pub struct GroupMember {
-    manager: Manager,
-    connection: Arc<Connection>,
-    memory: Memory,
-    consumer: Consumer,
-    number: u32,
-    members: u32,
-    part_bytes: usize,
-    /// The ticket for the next part, with its round.
-    ticket: Option<(u64, Ticket)>,
-    /// The round of the ticket that was used last.
-    round: u64,
-    received: CreditReturn,
-    /// What the root sent, not yet taken: kind, length.
-    arrived: Option<(u64, usize)>,
-    outgoing: Outgoing,
-    at_barrier: bool,
-}
-
-impl GroupMember {
-    /// Grows a member from a group's seed, waiting at most `timeout` for the root's answer. The
-    /// root may send it up to `receive_bytes` bytes at once.
-    pub fn grow(
-        manager: &Manager,
-        seed: &Seed,
-        receive_bytes: usize,
-        timeout: Option<Duration>,
-    ) -> Result<Self, GrowError> {
-        Self::to(manager, Target::Seed(seed), receive_bytes, timeout)
-    }
-
-    /// Grows a member of the group that is served as `[user@]name`.
-    pub fn connect(
-        manager: &Manager,
-        name: &str,
-        receive_bytes: usize,
-        timeout: Option<Duration>,
-    ) -> Result<Self, GrowError> {
-        Self::to(manager, Target::Service(name), receive_bytes, timeout)
-    }
-
-    fn to(
-        manager: &Manager,
-        target: Target<'_>,
-        receive_bytes: usize,
-        timeout: Option<Duration>,
-    ) -> Result<Self, GrowError> {
-        let mut memory = Memory::default();
-        let made = memory.make(&mut manager.lock(), receive_bytes).map_err(GrowError::SetUp);
-        let grown = made.and_then(|(consumer, body)| {
-            let (connection, answer) = manager.grow(target, Kind::Group, &body, timeout)?;
-            match Answer::read(&answer, connection.peer()) {
-                Some(answer) => Ok((consumer, connection, answer)),
-                None => {
-                    manager.end(&connection);
-                    Err(GrowError::Answer("it is not that of a group"))
-                }
-            }
-        });
-        let (consumer, connection, answer) = match grown {
-            Ok(grown) => grown,
-            Err(e) => {
-                memory.remove(&mut manager.lock());
-                return Err(e);
-            }
-        };
-        let received = CreditReturn::new(answer.word, connection.link(), 1);
-        Ok(Self {
-            manager: manager.clone(),
-            connection,
-            memory,
-            consumer,
-            number: answer.number,
-            members: answer.members,
-            part_bytes: answer.part_bytes,
-            round: answer.ticket.map_or(0, |(round, _)| round - 1),
-            ticket: answer.ticket,
-            received,
-            arrived: None,
-            outgoing: Outgoing::default(),
-            at_barrier: false,
-        })
-    }
-
-    /// Its place in the group, from 0 on.
-    pub fn number(&self) -> u32 {
-        self.number
-    }
-
-    /// Places of the group.
-    pub fn members(&self) -> u32 {
-        self.members
-    }
-
-    /// Most bytes of a part.
-    pub fn part_bytes(&self) -> usize {
-        self.part_bytes
-    }
-
-    /// The round that the part counts to which was sent last; before the first, the one before
-    /// that of the ticket. Where it grows by more than one, parts came too late.
-    pub fn round(&self) -> u64 {
-        self.round
-    }
-
-    /// Sends this member's part of the round, waiting at most `timeout` for the round to begin and
-    /// for room. On an error nothing was sent, but for [`GroupError::CutOff`].
-    pub fn send(&mut self, part: &[u8], timeout: Option<Duration>) -> Result<(), GroupError> {
-        let (length, allowed) = (part.len(), self.part_bytes);
-        if length > allowed {
-            return Err(GroupError::Length { length, allowed });
-        }
-        let deadline = deadline_of(timeout);
-        let ticket = self.wait_for_ticket(timeout)?;
-        let whole = (length as u64).to_le_bytes();
-        let message = Message::new(ticket, part, &whole);
-        let Self { manager, connection, outgoing, .. } = self;
-        let sent = outgoing.send(manager, connection, message, time_left(deadline));
-        // On another error the ticket is good still.
-        if let Ok(()) | Err(SendFailure::CutOff) = sent {
-            self.use_ticket();
-        }
-        sent.map_err(GroupError::from_send)
-    }
-
-    /// Gives this member's part of the round, `length` bytes, away to `n` helpers, in nearly equal
-    /// pieces; each sends its own with [`GroupHelper::send`] or
-    /// [`send_part`](Self::send_part). The part has arrived when all of them have. Waits at most
-    /// `timeout` for the round to begin.
-    ///
-    /// The helpers trust one another, and this member answers for them: if one does not send, the
-    /// root waits for this member until it ends.
-    pub fn delegate(
-        &mut self,
-        length: usize,
-        n: u32,
-        timeout: Option<Duration>,
-    ) -> Result<Vec<Part>, GroupError> {
-        let allowed = self.part_bytes;
-        if length > allowed {
-            return Err(GroupError::Length { length, allowed });
-        }
-        let ticket = self.wait_for_ticket(timeout)?;
-        let whole = length as u64;
-        let ticket = Ticket { bound: ticket.base.saturating_add(whole), ..ticket };
-        let parts = ticket.split_evenly(n as u64).map_err(misuse)?;
-        self.use_ticket();
-        Ok(parts.into_iter().map(|ticket| Part { ticket, whole }).collect())
-    }
-
-    /// Sends a part that another member of the group, or this one, has delegated.
-    pub fn send_part(
-        &mut self,
-        part: &Part,
-        data: &[u8],
-        timeout: Option<Duration>,
-    ) -> Result<(), GroupError> {
-        part.send(&self.manager, &self.connection, &mut self.outgoing, data, timeout)
-    }
-
-    fn use_ticket(&mut self) {
-        if let Some((round, _)) = self.ticket.take() {
-            self.round = round;
-        }
-    }
-
-    /// The ticket for the next part, which comes when its round begins.
-    fn wait_for_ticket(&mut self, timeout: Option<Duration>) -> Result<Ticket, GroupError> {
-        if let Some((_, ticket)) = self.ticket {
-            return Ok(ticket);
-        }
-        let Self { manager, connection, memory, received, round, part_bytes, outgoing, .. } = self;
-        let found = manager.shared.wait_until(timeout, |node, _| {
-            tell(received, node);
-            let cell = node.area(memory.areas[0]).ok();
-            match cell.and_then(|cell| read_cell(cell, connection.peer())) {
-                Some(found) if found.0 > *round => {
-                    return Look::Found(
-                        Some(found).filter(|f| f.1.capacity() >= *part_bytes as u64),
-                    );
-                }
-                _ => {}
-            }
-            nothing_yet(outgoing, node, connection)
-        });
-        match found.map_err(GroupError::from_waited)? {
-            Some(found) => {
-                self.ticket = Some(found);
-                Ok(found.1)
-            }
-            None => {
-                if self.connection.ended().is_none() {
-                    self.manager.expel(self.connection.link(), "its ticket is too small");
-                }
-                Err(self.root_lost())
-            }
-        }
-    }
-
-    fn root_lost(&self) -> GroupError {
-        GroupError::RootLost(self.connection.ended().cloned().unwrap_or(CloseReason::Closed))
-    }
-
-    /// What the root scatters or broadcasts next; waits at most `timeout`.
-    pub fn receive(&mut self, timeout: Option<Duration>) -> Result<Vec<u8>, GroupError> {
-        self.receive_with(timeout, <[u8]>::to_vec)
-    }
-
-    /// [`receive`](Self::receive) without a copy: shows the bytes to `look`. Nothing arrives
-    /// meanwhile, in any thread; so it should be quick.
-    pub fn receive_with<R>(
-        &mut self,
-        timeout: Option<Duration>,
-        look: impl FnOnce(&[u8]) -> R,
-    ) -> Result<R, GroupError> {
-        let length = self.wait_down(DATA, timeout)?;
-        let shown = {
-            let node = self.manager.lock();
-            let area = node.area(self.memory.areas[1]).map_err(misuse)?;
-            look(area.get(..length).unwrap_or_default())
-        };
-        self.take_down();
-        Ok(shown)
-    }
-
-    /// Comes to the barrier: waits at most `timeout` until every member has, and the root lets all
-    /// go on. After a time limit the call is to be repeated.
-    pub fn barrier(&mut self, timeout: Option<Duration>) -> Result<(), GroupError> {
-        let deadline = deadline_of(timeout);
-        if !self.at_barrier {
-            self.send(&[], timeout)?;
-            self.at_barrier = true;
-        }
-        self.wait_down(RELEASE, time_left(deadline))?;
-        self.at_barrier = false;
-        self.take_down();
-        Ok(())
-    }
-
-    /// Waits for a message of the root, and says how long it is; it stays.
-    fn wait_down(&mut self, wanted: u64, timeout: Option<Duration>) -> Result<usize, GroupError> {
-        if self.arrived.is_none() {
-            let Self { manager, connection, memory, consumer, received, outgoing, .. } = self;
-            let found = manager.shared.wait_until(timeout, |node, _| {
-                tell(received, node);
-                if consumer.pop().is_some() {
-                    return Look::Found(Some(read_down(node, memory)));
-                }
-                nothing_yet(outgoing, node, connection)
-            });
-            match found.map_err(GroupError::from_waited)? {
-                Some(Some(found)) => self.arrived = Some(found),
-                Some(None) => {
-                    let why = "it sent a message whose kind or length cannot be";
-                    self.manager.expel(self.connection.link(), why);
-                    return Err(self.root_lost());
-                }
-                None => return Err(self.root_lost()),
-            }
-        }
-        match self.arrived {
-            Some((kind, length)) if kind == wanted => Ok(length),
-            Some((DATA, _)) => Err(GroupError::OutOfStep(
-                "the root has sent data, and this member waits at a barrier",
-            )),
-            _ => Err(GroupError::OutOfStep(
-                "the root lets the members go on from a barrier, and this one waits for data",
-            )),
-        }
-    }
-
-    /// The message was taken: the root may send the next.
-    fn take_down(&mut self) {
-        self.arrived = None;
-        self.received.consumed += 1;
-        let mut node = self.manager.lock();
-        let _ = node.reopen_entry(self.memory.slots[1], ENTRY);
-        tell(&mut self.received, &mut node);
-    }
-
-    /// Waits at most `timeout` until what a time limit cut off ([`GroupError::CutOff`]) has left.
-    pub fn flush(&mut self, timeout: Option<Duration>) -> Result<(), GroupError> {
-        let sent = self.outgoing.flush(&self.manager, &self.connection, timeout);
-        sent.map_err(GroupError::from_send)
-    }
-
-    /// The connection to the root: who it is, and whether it has ended.
-    pub fn connection(&self) -> &Connection {
-        &self.connection
-    }
-
-    /// Which path the parts take, and why.
-    pub fn explain(&self) -> String {
-        explain(&self.manager, &self.connection, "group: one message a round")
-    }
-}
-
-/// A member's look when nothing has come: the root may be gone, or wait for what was cut off.
-fn nothing_yet<R>(
-    outgoing: &mut Outgoing,
-    node: &mut Node,
-    connection: &Connection,
-) -> Look<Option<R>> {
-    if connection.ended().is_some() {
-        return Look::Found(None);
-    }
-    outgoing.go_on(node, connection).map_or(Look::Nothing, Look::Room)
-}
-
-/// Tells the root how many messages were received, if it does not know. Where the link is full,
-/// the next call does.
-fn tell(received: &mut CreditReturn, node: &mut Node) {
-    if received.is_due() {
-        received.tell(node);
-    }
-}
-
-/// Round and ticket, as the root deposited them.
-fn read_cell(cell: &[u8], peer: &Peer) -> Option<(u64, Ticket)> {
-    let (round, ticket) = cell.get(..CELL_BYTES)?.split_first_chunk::<8>()?;
-    Some((u64::from_le_bytes(*round), message_ticket_from(ticket, peer).ok()?))
-}
-
-fn read_down(node: &Node, memory: &Memory) -> Option<(u64, usize)> {
-    let user = node.metadata(memory.slots[1], ENTRY).ok()?.user();
-    let (kind, length) = user.split_first_chunk::<8>()?;
-    let kind = u64::from_le_bytes(*kind);
-    let length = usize::try_from(u64::from_le_bytes(length.try_into().ok()?)).ok()?;
-    let size = node.area(memory.areas[1]).ok()?.len();
-    (length <= size && (kind == DATA || kind == RELEASE)).then_some((kind, length))
-}
-
-/// What the root answers to a member.
-struct Answer {
-    number: u32,
-    members: u32,
-    part_bytes: usize,
-    ticket: Option<(u64, Ticket)>,
-    word: Ticket,
-}
-
-impl Answer {
-    fn read(bytes: &[u8], peer: &Peer) -> Option<Self> {
-        let bytes: &[u8; ANSWER_BYTES] = bytes.try_into().ok()?;
-        let u32_at =
-            |i: usize| u32::from_le_bytes([bytes[i], bytes[i + 1], bytes[i + 2], bytes[i + 3]]);
-        let u64_at = |i: usize| u32_at(i) as u64 | (u32_at(i + 4) as u64) << 32;
-        let (number, members, part_bytes, round) = (u32_at(0), u32_at(4), u64_at(8), u64_at(16));
-        let (ticket, word) = bytes[24..].split_at(TICKET_BYTES);
-        let ticket = match round {
-            NO_ROUND => None,
-            round => Some((round, message_ticket_from(ticket, peer).ok()?)),
-        };
-        let fits = ticket.is_none_or(|(_, ticket)| ticket.capacity() >= part_bytes);
-        (number < members && fits).then_some(())?;
-        let (part_bytes, word) =
-            (usize::try_from(part_bytes).ok()?, fast_ticket_from(word, peer).ok()?);
-        Some(Self { number, members, part_bytes, ticket, word })
-    }
-}
-
-impl Drop for GroupMember {
-    fn drop(&mut self) {
-        self.manager.end(&self.connection);
-        self.memory.remove(&mut self.manager.lock());
-    }
-}
-
-/// Sends parts that members of a group have delegated. `Send`.
-pub struct GroupHelper {
-    manager: Manager,
-    connection: Arc<Connection>,
-    outgoing: Outgoing,
-}
-
-impl GroupHelper {
-    /// Grows a helper from a group's seed, waiting at most `timeout` for the root's answer.
-    pub fn grow(
-        manager: &Manager,
-        seed: &Seed,
-        timeout: Option<Duration>,
-    ) -> Result<Self, GrowError> {
-        Self::to(manager, Target::Seed(seed), timeout)
-    }
-
-    /// Grows a helper of the group that is served as `[user@]name`.
-    pub fn connect(
-        manager: &Manager,
-        name: &str,
-        timeout: Option<Duration>,
-    ) -> Result<Self, GrowError> {
-        Self::to(manager, Target::Service(name), timeout)
-    }
-
-    fn to(
-        manager: &Manager,
-        target: Target<'_>,
-        timeout: Option<Duration>,
-    ) -> Result<Self, GrowError> {
-        let (connection, _) = manager.grow(target, Kind::Group, &[HELPER], timeout)?;
-        Ok(Self { manager: manager.clone(), connection, outgoing: Outgoing::default() })
-    }
-
-    /// Sends the bytes of a part, all of them, waiting at most `timeout` for room. On an error
-    /// nothing was sent, but for [`GroupError::CutOff`].
-    pub fn send(
-        &mut self,
-        part: &Part,
-        data: &[u8],
-        timeout: Option<Duration>,
-    ) -> Result<(), GroupError> {
-        part.send(&self.manager, &self.connection, &mut self.outgoing, data, timeout)
-    }
-
-    /// Waits at most `timeout` until what a time limit cut off ([`GroupError::CutOff`]) has left.
-    pub fn flush(&mut self, timeout: Option<Duration>) -> Result<(), GroupError> {
-        let sent = self.outgoing.flush(&self.manager, &self.connection, timeout);
-        sent.map_err(GroupError::from_send)
-    }
-
-    /// The connection to the root.
-    pub fn connection(&self) -> &Connection {
-        &self.connection
-    }
-}
-
-impl Drop for GroupHelper {
-    fn drop(&mut self) {
-        self.manager.end(&self.connection);
     }
 }

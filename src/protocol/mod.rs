@@ -47,6 +47,8 @@ mod datagram;
 #[cfg(feature = "os")]
 mod group;
 #[cfg(feature = "os")]
+mod group_member;
+#[cfg(feature = "os")]
 mod manager;
 #[cfg(feature = "os")]
 mod outgoing;
@@ -67,9 +69,9 @@ pub use call::{
 #[cfg(feature = "os")]
 pub use datagram::{Datagram, DatagramReceiver, DatagramSender};
 #[cfg(feature = "os")]
-pub use group::{
-    Group, GroupConfig, GroupError, GroupHelper, GroupMember, PART_BYTES, Part, Parts,
-};
+pub use group::{Group, GroupConfig, GroupError, Parts};
+#[cfg(feature = "os")]
+pub use group_member::{GroupHelper, GroupMember, PART_BYTES, Part};
 #[cfg(feature = "os")]
 pub use manager::{Connection, EndPoint, GrowError, Manager, ReceiveError, SendFailure};
 pub use seed::{Kind, SEED_BYTES_MAX, Seed, SeedError};

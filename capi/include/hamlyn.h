@@ -66,6 +66,9 @@
 /// Room for a seed as text, and the zero byte that ends it.
 #define H_SEED_TEXT_BYTES 259
 
+/// Bytes of a delegated part.
+#define H_PART_BYTES 52
+
 /// What a call came to. `H_OK` is 0. `h_error_message` says more of every other value.
 ///
 /// `H_NOTHING`, `H_FULL` and `H_TIMED_OUT` mean "not now"; the others that the call cannot succeed
@@ -209,6 +212,15 @@ typedef struct h_datagram_receiver_t h_datagram_receiver_t;
 
 /// Sends datagrams.
 typedef struct h_datagram_sender_t h_datagram_sender_t;
+
+/// Sends parts that members of a group have delegated to it.
+typedef struct h_group_helper_t h_group_helper_t;
+
+/// A member of a group.
+typedef struct h_group_member_t h_group_member_t;
+
+/// The root of a group: it receives a part from each member in each round.
+typedef struct h_group_t h_group_t;
 
 /// What one process has of Hamlyn: its interface, links, names and waiting. Any number of threads
 /// may use it. A process needs one, and may have several.
@@ -456,6 +468,30 @@ typedef struct {
     uint64_t bits;
 } h_call_t;
 
+/// Bytes of the caller's.
+typedef struct {
+    /// Where they are.
+    const void *data;
+    /// How many.
+    size_t length;
+} h_bytes_t;
+
+/// A share of a member's part, for a helper to send, once. A value; its bytes may travel in a
+/// message or a file.
+typedef struct {
+    /// As they travel.
+    uint8_t bytes[H_PART_BYTES];
+} h_part_t;
+
+/// An end point that may have something to receive, for h_wait_any.
+typedef struct {
+    /// What it speaks: an h_kind.
+    uint32_t kind;
+    /// An h_datagram_receiver_t, h_tagged_receiver_t, h_stream_receiver_t, h_server_t or h_group_t,
+    /// as the kind says.
+    void *end_point;
+} h_end_point_t;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -689,7 +725,7 @@ h_status h_ticket_silent(const h_ticket_t *ticket, h_ticket_t *silent);
 h_status h_ticket_split(const h_ticket_t *ticket, h_ticket_t *parts, size_t count);
 
 /// Offers a service: whoever may connect is accepted, also while the program makes no calls, and
-/// gets `greeting`, often a ticket. `access` is an h_access; `group` is used for H_ACCESS_GROUP
+/// gets `greeting`, often a ticket. `access` is an h_access; `gid` is used for H_ACCESS_GROUP
 /// only. A node may offer several.
 ///
 /// Errors: H_INVALID, no name of a service; H_IN_USE; H_REFUSED; H_TOO_LONG; H_SYSTEM. No name was
@@ -697,13 +733,13 @@ h_status h_ticket_split(const h_ticket_t *ticket, h_ticket_t *parts, size_t coun
 h_status h_serve(h_node_t *node,
                  const char *name,
                  uint32_t access,
-                 uint32_t group,
+                 uint32_t gid,
                  const void *greeting,
                  size_t greeting_length);
 
 /// Offers a service for which the program decides who may connect: each one who wants to is an
 /// event, to be answered with h_accept or h_refuse. Otherwise as h_serve.
-h_status h_serve_asking(h_node_t *node, const char *name, uint32_t access, uint32_t group);
+h_status h_serve_asking(h_node_t *node, const char *name, uint32_t access, uint32_t gid);
 
 /// No longer offers a service; links made through it stay.
 ///
@@ -893,14 +929,14 @@ h_status h_tagged_receiver_new(h_node_t *node,
 /// Errors: H_SYSTEM, the service for seeds cannot be offered.
 h_status h_tagged_receiver_seed(h_tagged_receiver_t *receiver, h_seed_t *seed);
 
-/// Lets senders find this receiver by name. `access` is an h_access; `group` is used for
+/// Lets senders find this receiver by name. `access` is an h_access; `gid` is used for
 /// H_ACCESS_GROUP only.
 ///
 /// Errors: H_INVALID, no name of a service; H_IN_USE; H_REFUSED; H_SYSTEM. No name was taken.
 h_status h_tagged_receiver_serve(h_tagged_receiver_t *receiver,
                                  const char *name,
                                  uint32_t access,
-                                 uint32_t group);
+                                 uint32_t gid);
 
 /// Asks `admit` about each process that wants to grow a sender; null: all who may connect are let
 /// in again. See h_admission_t.
@@ -1014,14 +1050,14 @@ h_status h_datagram_receiver_new(h_node_t *node, size_t bytes, h_datagram_receiv
 /// Errors: H_SYSTEM, the service for seeds cannot be offered.
 h_status h_datagram_receiver_seed(h_datagram_receiver_t *receiver, h_seed_t *seed);
 
-/// Lets senders find this receiver by name. `access` is an h_access; `group` is used for
+/// Lets senders find this receiver by name. `access` is an h_access; `gid` is used for
 /// H_ACCESS_GROUP only.
 ///
 /// Errors: H_INVALID, no name of a service; H_IN_USE; H_REFUSED; H_SYSTEM. No name was taken.
 h_status h_datagram_receiver_serve(h_datagram_receiver_t *receiver,
                                    const char *name,
                                    uint32_t access,
-                                   uint32_t group);
+                                   uint32_t gid);
 
 /// Asks `admit` about each process that wants to grow a sender; null: all who may connect are let
 /// in again. See h_admission_t.
@@ -1158,14 +1194,14 @@ h_status h_stream_receiver_new(h_node_t *node,
 /// Errors: H_SYSTEM, the service for seeds cannot be offered.
 h_status h_stream_receiver_seed(h_stream_receiver_t *receiver, h_seed_t *seed);
 
-/// Lets the sender find this receiver by name. `access` is an h_access; `group` is used for
+/// Lets the sender find this receiver by name. `access` is an h_access; `gid` is used for
 /// H_ACCESS_GROUP only.
 ///
 /// Errors: H_INVALID, no name of a service; H_IN_USE; H_REFUSED; H_SYSTEM. No name was taken.
 h_status h_stream_receiver_serve(h_stream_receiver_t *receiver,
                                  const char *name,
                                  uint32_t access,
-                                 uint32_t group);
+                                 uint32_t gid);
 
 /// Asks `admit` about a process that wants to grow the sender; null: all who may connect are let
 /// in again. See h_admission_t.
@@ -1282,11 +1318,11 @@ h_status h_server_new(h_node_t *node, const h_server_config_t *config, h_server_
 /// Errors: H_SYSTEM, the service for seeds cannot be offered.
 h_status h_server_seed(h_server_t *server, h_seed_t *seed);
 
-/// Lets clients find this server by name. `access` is an h_access; `group` is used for
+/// Lets clients find this server by name. `access` is an h_access; `gid` is used for
 /// H_ACCESS_GROUP only.
 ///
 /// Errors: H_INVALID, no name of a service; H_IN_USE; H_REFUSED; H_SYSTEM. No name was taken.
-h_status h_server_serve(h_server_t *server, const char *name, uint32_t access, uint32_t group);
+h_status h_server_serve(h_server_t *server, const char *name, uint32_t access, uint32_t gid);
 
 /// Asks `admit` about each process that wants to grow a client; null: all who may connect are let
 /// in again. See h_admission_t.
@@ -1415,6 +1451,266 @@ h_status h_client_close(h_client_t *client, int64_t timeout_ns);
 /// Frees a client without waiting. Null is allowed.
 /// Calls that are outstanding are over.
 void h_client_free(h_client_t *client);
+
+/// Makes a group with places for `members` members, each of which sends a part of up to
+/// `part_bytes` bytes in each round, and is sent up to `scatter_bytes` (0: as many as part_bytes),
+/// for which it has to have room.
+/// To be freed with h_group_close or h_group_free.
+///
+/// Errors: H_LIMIT, a number is not allowed, or there is no memory for it.
+h_status h_group_new(h_node_t *node,
+                     uint32_t members,
+                     size_t part_bytes,
+                     size_t scatter_bytes,
+                     h_group_t **group);
+
+/// A seed from which members can be grown, in any free place, and helpers; each call makes another.
+///
+/// Errors: H_SYSTEM, the service for seeds cannot be offered.
+h_status h_group_seed(h_group_t *group, h_seed_t *seed);
+
+/// Lets members and helpers find this group by name. `access` is an h_access; `gid` is used for
+/// H_ACCESS_GROUP only.
+///
+/// Errors: H_INVALID, no name of a service; H_IN_USE; H_REFUSED; H_SYSTEM. No name was taken.
+h_status h_group_serve(h_group_t *group, const char *name, uint32_t access, uint32_t gid);
+
+/// Asks `admit` about each process that wants to be a member or helper; null: all who may connect are let
+/// in again. See h_admission_t.
+h_status h_group_set_admission(h_group_t *group,
+                               h_admission_t admit,
+                               void *context);
+
+/// A seed from which the member in one place can be grown; and another there, when that one is
+/// lost.
+///
+/// Errors: H_INVALID, there is no such place.
+h_status h_group_seed_of(h_group_t *group, uint32_t member, h_seed_t *seed);
+
+/// Waits at most `timeout_ns` until the part of every member has arrived. They stand still until
+/// h_group_next_round.
+///
+/// Errors, what has arrived stays, and the call may be repeated: H_TIMED_OUT; H_DIED, H_CLOSED, a
+/// member ended before its part had arrived: the text says who, and h_group_lost; H_STATE, members
+/// are at a barrier, or the like; H_FORKED; H_SYSTEM.
+h_status h_group_gather(h_group_t *group, int64_t timeout_ns);
+
+/// h_group_gather for the parts of `wanted` members, whichever. A member that is lost is no error
+/// while so many can still be reached.
+h_status h_group_wait_for(h_group_t *group, uint32_t wanted, int64_t timeout_ns);
+
+/// Which member the last call with this group failed because of.
+///
+/// Errors: H_NOTHING, it did not fail because of a member.
+h_status h_group_lost(h_group_t *group, uint32_t *member);
+
+/// Where the part of one member is, and how many bytes; `length` may be null. It begins at a
+/// multiple of 64 bytes, and stands still until h_group_next_round.
+///
+/// Errors: H_NOTHING, it has not arrived.
+h_status h_group_part(h_group_t *group, uint32_t member, const void **data, size_t *length);
+
+/// The round is over: the bytes of its parts may change from now on, and the members may send
+/// those of the next. A part that comes later is dropped.
+h_status h_group_next_round(h_group_t *group);
+
+/// Sends each member its own bytes: `count` of `parts`, one for each place. Waits at most
+/// `timeout_ns` for each to have received what it was sent before, and for members that have yet
+/// to join.
+///
+/// Errors: as h_group_gather, a lost member when all others have been served; H_INVALID, `count`
+/// is another; H_TOO_LONG; nothing was sent then.
+h_status h_group_scatter(h_group_t *group,
+                         const h_bytes_t *parts,
+                         size_t count,
+                         int64_t timeout_ns);
+
+/// Sends the same bytes to each member; otherwise as h_group_scatter.
+h_status h_group_broadcast(h_group_t *group, const void *data, size_t length, int64_t timeout_ns);
+
+/// Waits at most `timeout_ns` until every member has come to its barrier, and lets all of them go
+/// on; the round is over.
+///
+/// Errors: as h_group_gather; then h_group_release lets those go that are there.
+h_status h_group_barrier(h_group_t *group, int64_t timeout_ns);
+
+/// Lets the members go on that have come to their barrier; the round is over. Those that come later
+/// go on at once.
+h_status h_group_release(h_group_t *group, int64_t timeout_ns);
+
+/// How many places the group has, how many members and helpers have a connection now, and the
+/// number of the round, from 1 on; each pointer may be null.
+h_status h_group_members(h_group_t *group,
+                         uint32_t *places,
+                         uint32_t *joined,
+                         size_t *helpers,
+                         uint64_t *round);
+
+/// How many parts this group has to have to be ready, for h_wait_any; all of them unless set.
+h_status h_group_set_wanted(h_group_t *group, uint32_t wanted);
+
+/// Closes a group: what the node has queued leaves first, for at most `timeout_ns`.
+/// Then it is freed, whatever is returned.
+///
+/// Errors: H_TIMED_OUT, messages did not leave; H_FORKED.
+h_status h_group_close(h_group_t *group, int64_t timeout_ns);
+
+/// Frees a group without waiting. Null is allowed.
+/// Its members and helpers are told; pointers to parts are no longer valid.
+void h_group_free(h_group_t *group);
+
+/// Grows a member from a seed, waiting at most `timeout_ns` for the root's answer. The root may
+/// send it up to `receive_bytes` bytes at once. To be freed
+/// with h_group_member_close or h_group_member_free.
+///
+/// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or forged, or
+/// the root takes no more; H_NOT_FOUND, its process is gone; H_TIMED_OUT; H_LIMIT. Nothing is left
+/// of the attempt.
+h_status h_group_member_grow(h_node_t *node,
+                             const h_seed_t *seed,
+                             size_t receive_bytes,
+                             int64_t timeout_ns,
+                             h_group_member_t **member);
+
+/// Grows a member of what is served as "[user@]name"; otherwise as h_group_member_grow.
+h_status h_group_member_connect(h_node_t *node,
+                                const char *name,
+                                size_t receive_bytes,
+                                int64_t timeout_ns,
+                                h_group_member_t **member);
+
+/// A member's place in the group, from 0 on, how many places there are, and the most bytes of a
+/// part; each pointer may be null.
+h_status h_group_member_place(h_group_member_t *member,
+                              uint32_t *number,
+                              uint32_t *places,
+                              size_t *part_bytes);
+
+/// Sends this member's part of the round, waiting at most `timeout_ns` for the round to begin and
+/// for room.
+///
+/// Errors, nothing was sent: H_TIMED_OUT; H_TOO_LONG; H_CLOSED, H_DIED, the root is gone; H_STATE,
+/// the root does something else. H_CUT_OFF: the rest leaves first in the next call.
+h_status h_group_member_send(h_group_member_t *member,
+                             const void *data,
+                             size_t length,
+                             int64_t timeout_ns);
+
+/// What the root scatters or broadcasts next, waiting at most `timeout_ns`; copied to `buffer`,
+/// which should hold as many bytes as the member was grown to receive. `length`, which may be
+/// null, gets how many came.
+///
+/// Errors: H_TIMED_OUT; H_CLOSED, H_DIED, the root is gone; H_STATE, the root does something else;
+/// H_TOO_LONG, `buffer` is too small: `length` is written, and what came is lost.
+h_status h_group_member_receive(h_group_member_t *member,
+                                int64_t timeout_ns,
+                                void *buffer,
+                                size_t capacity,
+                                size_t *length);
+
+/// Comes to the barrier: waits at most `timeout_ns` until every member has, and the root lets all
+/// go on.
+///
+/// Errors: H_TIMED_OUT, then the call is to be repeated; H_CLOSED, H_DIED, the root is gone;
+/// H_STATE, the root does something else.
+h_status h_group_member_barrier(h_group_member_t *member, int64_t timeout_ns);
+
+/// Gives this member's part of the round, `length` bytes, away to `count` helpers, up to 65,536, in
+/// nearly equal pieces, in their order; each sends its own with h_group_helper_send or
+/// h_group_member_send_part, and the part has arrived when all of them have. Waits at most
+/// `timeout_ns` for the round to begin. The helpers trust one another, and this member answers for
+/// them.
+///
+/// Errors: as h_group_member_send; H_INVALID, `count` is not allowed.
+h_status h_group_member_delegate(h_group_member_t *member,
+                                 size_t length,
+                                 int64_t timeout_ns,
+                                 h_part_t *parts,
+                                 size_t count);
+
+/// How many bytes a helper has to send for a part: neither more nor less.
+///
+/// Errors: H_INVALID, it is none.
+h_status h_part_length(const h_part_t *part, size_t *length);
+
+/// Sends a part that another member of the group, or this one, has delegated.
+///
+/// Errors: as h_group_member_send; H_INVALID, it is no part.
+h_status h_group_member_send_part(h_group_member_t *member,
+                                  const h_part_t *part,
+                                  const void *data,
+                                  size_t length,
+                                  int64_t timeout_ns);
+
+/// Who is at the other end, as the kernel says.
+h_status h_group_member_peer(h_group_member_t *member, h_peer_t *peer);
+
+/// Which path is taken, and why: a text, copied to `buffer` with a zero byte behind it; `length`,
+/// which may be null, gets the bytes before that.
+///
+/// Errors: H_TOO_LONG, `length` is written.
+h_status h_group_member_explain(h_group_member_t *member,
+                                char *buffer,
+                                size_t capacity,
+                                size_t *length);
+
+/// Closes a member: what was sent leaves first, for at most `timeout_ns`.
+/// Then it is freed, whatever is returned.
+///
+/// Errors: H_TIMED_OUT, messages did not leave; H_FORKED.
+h_status h_group_member_close(h_group_member_t *member, int64_t timeout_ns);
+
+/// Frees a member without waiting. Null is allowed. What is still
+/// queued may be lost.
+void h_group_member_free(h_group_member_t *member);
+
+/// Grows a helper from a seed, waiting at most `timeout_ns` for the root's answer. To be freed
+/// with h_group_helper_close or h_group_helper_free.
+///
+/// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or forged, or
+/// the root takes no more; H_NOT_FOUND, its process is gone; H_TIMED_OUT; H_LIMIT. Nothing is left
+/// of the attempt.
+h_status h_group_helper_grow(h_node_t *node,
+                             const h_seed_t *seed,
+                             int64_t timeout_ns,
+                             h_group_helper_t **helper);
+
+/// Grows a helper of what is served as "[user@]name"; otherwise as h_group_helper_grow.
+h_status h_group_helper_connect(h_node_t *node,
+                                const char *name,
+                                int64_t timeout_ns,
+                                h_group_helper_t **helper);
+
+/// Sends a part that a member has delegated to this helper, waiting at most `timeout_ns` for room.
+///
+/// Errors: as h_group_member_send; H_INVALID, it is no part.
+h_status h_group_helper_send(h_group_helper_t *helper,
+                             const h_part_t *part,
+                             const void *data,
+                             size_t length,
+                             int64_t timeout_ns);
+
+/// Closes a helper: what was sent leaves first, for at most `timeout_ns`.
+/// Then it is freed, whatever is returned.
+///
+/// Errors: H_TIMED_OUT, messages did not leave; H_FORKED.
+h_status h_group_helper_close(h_group_helper_t *helper, int64_t timeout_ns);
+
+/// Frees a helper without waiting. Null is allowed. What is still
+/// queued may be lost.
+void h_group_helper_free(h_group_helper_t *helper);
+
+/// Waits at most `timeout_ns` until one of several end points has something to receive: a receive
+/// would return at once. `index` gets the first of them that has. All must be of this node. A call
+/// of another thread with one of them, except a server, waits meanwhile.
+///
+/// Errors: H_NOTHING, none has and the time limit was 0; H_TIMED_OUT; H_INVALID, a kind that is
+/// none, an end point of another node, or one that is there twice; H_FORKED; H_SYSTEM.
+h_status h_wait_any(h_node_t *node,
+                    const h_end_point_t *end_points,
+                    size_t count,
+                    int64_t timeout_ns,
+                    size_t *index);
 
 /// Exports `bytes` of new memory, zero, to the other side of `link`: whole pages of 4096 bytes, one
 /// holder, and what it may do (`access`, an h_aperture_access) decided for good. All of it is

@@ -128,7 +128,7 @@ pub unsafe extern "C" fn h_server_seed(server: *mut h_server_t, seed: *mut h_see
     })
 }
 
-/// Lets clients find this server by name. `access` is an h_access; `group` is used for
+/// Lets clients find this server by name. `access` is an h_access; `gid` is used for
 /// H_ACCESS_GROUP only.
 ///
 /// Errors: H_INVALID, no name of a service; H_IN_USE; H_REFUSED; H_SYSTEM. No name was taken.
@@ -137,11 +137,11 @@ pub unsafe extern "C" fn h_server_serve(
     server: *mut h_server_t,
     name: *const c_char,
     access: u32,
-    group: u32,
+    gid: u32,
 ) -> h_status {
     guard(|| {
         let server = get(server, "server")?;
-        let (name, access) = (text(name, "name")?, access_of(access, group)?);
+        let (name, access) = (text(name, "name")?, access_of(access, gid)?);
         Ok(server.0.lock()?.serve(name, access)?)
     })
 }

@@ -10,13 +10,14 @@ use crate::node::h_node_t;
 use crate::seeds::h_seed_t;
 use crate::tickets::h_ticket_t;
 use core::ffi::{c_char, c_void};
-use hamlyn::protocol::{Datagram, DatagramReceiver, DatagramSender};
+use hamlyn::Node;
+use hamlyn::protocol::{Datagram, DatagramReceiver, DatagramSender, EndPoint, Manager};
 
 /// Receives datagrams, one at a time. It is ready when it is made, not ready after each datagram,
 /// and ready again after h_datagram_ready; what is sent while it is not ready is lost.
-pub struct h_datagram_receiver_t(Exclusive<Receiver>);
+pub struct h_datagram_receiver_t(pub(crate) Exclusive<Receiver>);
 
-struct Receiver {
+pub(crate) struct Receiver {
     inner: DatagramReceiver,
     last: Option<Datagram>,
 }
@@ -25,6 +26,16 @@ impl Receiver {
     fn last(&self) -> Done<&Datagram> {
         let none = || Failure::new(H_STATE, "no datagram has been received");
         self.last.as_ref().ok_or_else(none)
+    }
+}
+
+impl EndPoint for Receiver {
+    fn is_ready_in(&self, node: &Node) -> bool {
+        self.inner.is_ready_in(node)
+    }
+
+    fn manager(&self) -> &Manager {
+        self.inner.manager()
     }
 }
 
@@ -101,7 +112,7 @@ pub unsafe extern "C" fn h_datagram_receiver_seed(
     })
 }
 
-/// Lets senders find this receiver by name. `access` is an h_access; `group` is used for
+/// Lets senders find this receiver by name. `access` is an h_access; `gid` is used for
 /// H_ACCESS_GROUP only.
 ///
 /// Errors: H_INVALID, no name of a service; H_IN_USE; H_REFUSED; H_SYSTEM. No name was taken.
@@ -110,11 +121,11 @@ pub unsafe extern "C" fn h_datagram_receiver_serve(
     receiver: *mut h_datagram_receiver_t,
     name: *const c_char,
     access: u32,
-    group: u32,
+    gid: u32,
 ) -> h_status {
     guard(|| {
         let receiver = get(receiver, "receiver")?;
-        let (name, access) = (text(name, "name")?, access_of(access, group)?);
+        let (name, access) = (text(name, "name")?, access_of(access, gid)?);
         Ok(receiver.0.lock()?.serve(name, access)?)
     })
 }

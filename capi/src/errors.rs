@@ -13,7 +13,7 @@ use hamlyn::node::{
 };
 use hamlyn::os::aperture::AccessError;
 use hamlyn::os::memory;
-use hamlyn::protocol::{CallError, GrowError, ReceiveError, SeedError, SendFailure};
+use hamlyn::protocol::{CallError, GroupError, GrowError, ReceiveError, SeedError, SendFailure};
 use hamlyn::wire::{ShareError, TicketError};
 
 trait Status {
@@ -250,6 +250,17 @@ statuses! {
         CallError::Send(e) => e.status(),
         CallError::Forked(e) => e.status(),
         CallError::Wait(_) => H_SYSTEM,
+        _ => H_STATE,
+    };
+    GroupError: e => match e {
+        GroupError::TimedOut { .. } | GroupError::NotInTime => H_TIMED_OUT,
+        GroupError::MemberLost { reason, .. } | GroupError::RootLost(reason) => reason.status(),
+        GroupError::OutOfStep(_) => H_STATE,
+        GroupError::CutOff => H_CUT_OFF,
+        GroupError::Length { .. } => H_TOO_LONG,
+        GroupError::Misuse(_) => H_INVALID,
+        GroupError::Forked(e) => e.status(),
+        GroupError::Wait(_) => H_SYSTEM,
         _ => H_STATE,
     };
 }

@@ -17,12 +17,14 @@
 // each would drown what matters.
 #![allow(unsafe_op_in_unsafe_fn)]
 
+mod any;
 mod aperture;
 mod boundary;
 mod call;
 mod datagram;
 mod endpoint;
 mod errors;
+mod group;
 mod links;
 mod memory;
 mod messages;
@@ -32,10 +34,12 @@ mod stream;
 mod tagged;
 mod tickets;
 
+pub use any::*;
 pub use aperture::*;
 pub use boundary::{H_FOREVER, h_error_message, h_status, h_status_name};
 pub use call::*;
 pub use datagram::*;
+pub use group::*;
 pub use links::*;
 pub use memory::*;
 pub use messages::*;

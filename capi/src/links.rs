@@ -46,10 +46,10 @@ pub enum h_access {
     H_ACCESS_ANYONE = 2,
 }
 
-pub(crate) fn access_of(access: u32, group: u32) -> Done<Access> {
+pub(crate) fn access_of(access: u32, gid: u32) -> Done<Access> {
     match access {
         0 => Ok(Access::SameUser),
-        1 => Ok(Access::Group(group)),
+        1 => Ok(Access::Group(gid)),
         2 => Ok(Access::Anyone),
         n => Err(Failure::invalid(format!("access is {n}, and must be one of h_access, 0 to 2"))),
     }
@@ -60,7 +60,7 @@ pub const H_GREETING_BYTES_MAX: usize = 4096;
 const _: () = assert!(H_GREETING_BYTES_MAX == hamlyn::control::GREETING_BYTES_MAX);
 
 /// Offers a service: whoever may connect is accepted, also while the program makes no calls, and
-/// gets `greeting`, often a ticket. `access` is an h_access; `group` is used for H_ACCESS_GROUP
+/// gets `greeting`, often a ticket. `access` is an h_access; `gid` is used for H_ACCESS_GROUP
 /// only. A node may offer several.
 ///
 /// Errors: H_INVALID, no name of a service; H_IN_USE; H_REFUSED; H_TOO_LONG; H_SYSTEM. No name was
@@ -70,13 +70,13 @@ pub unsafe extern "C" fn h_serve(
     node: *mut h_node_t,
     name: *const c_char,
     access: u32,
-    group: u32,
+    gid: u32,
     greeting: *const c_void,
     greeting_length: usize,
 ) -> h_status {
     guard(|| {
         let (node, name) = (get(node, "node")?, text(name, "name")?);
-        let access = access_of(access, group)?;
+        let access = access_of(access, gid)?;
         let greeting = bytes(greeting, greeting_length, "greeting")?.to_vec();
         Ok(node.lock()?.serve(name, access, Accept::Automatic(greeting))?)
     })
@@ -89,11 +89,11 @@ pub unsafe extern "C" fn h_serve_asking(
     node: *mut h_node_t,
     name: *const c_char,
     access: u32,
-    group: u32,
+    gid: u32,
 ) -> h_status {
     guard(|| {
         let (node, name) = (get(node, "node")?, text(name, "name")?);
-        let access = access_of(access, group)?;
+        let access = access_of(access, gid)?;
         Ok(node.lock()?.serve(name, access, Accept::Ask)?)
     })
 }

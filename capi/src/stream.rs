@@ -114,7 +114,7 @@ pub unsafe extern "C" fn h_stream_receiver_seed(
     })
 }
 
-/// Lets the sender find this receiver by name. `access` is an h_access; `group` is used for
+/// Lets the sender find this receiver by name. `access` is an h_access; `gid` is used for
 /// H_ACCESS_GROUP only.
 ///
 /// Errors: H_INVALID, no name of a service; H_IN_USE; H_REFUSED; H_SYSTEM. No name was taken.
@@ -123,11 +123,11 @@ pub unsafe extern "C" fn h_stream_receiver_serve(
     receiver: *mut h_stream_receiver_t,
     name: *const c_char,
     access: u32,
-    group: u32,
+    gid: u32,
 ) -> h_status {
     guard(|| {
         let receiver = get(receiver, "receiver")?;
-        let (name, access) = (text(name, "name")?, access_of(access, group)?);
+        let (name, access) = (text(name, "name")?, access_of(access, gid)?);
         Ok(receiver.0.lock()?.inner.serve(name, access)?)
     })
 }

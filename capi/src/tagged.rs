@@ -12,7 +12,7 @@ use core::ffi::{c_char, c_void};
 use hamlyn::protocol::{Tag, TaggedConfig, TaggedReceiver, TaggedSender};
 
 /// Memory that a number of senders write into, each write announced by a tag.
-pub struct h_tagged_receiver_t(Exclusive<TaggedReceiver>);
+pub struct h_tagged_receiver_t(pub(crate) Exclusive<TaggedReceiver>);
 
 /// The sender's end of a tagged remote write.
 pub struct h_tagged_sender_t(Exclusive<TaggedSender>);
@@ -80,7 +80,7 @@ pub unsafe extern "C" fn h_tagged_receiver_seed(
     })
 }
 
-/// Lets senders find this receiver by name. `access` is an h_access; `group` is used for
+/// Lets senders find this receiver by name. `access` is an h_access; `gid` is used for
 /// H_ACCESS_GROUP only.
 ///
 /// Errors: H_INVALID, no name of a service; H_IN_USE; H_REFUSED; H_SYSTEM. No name was taken.
@@ -89,11 +89,11 @@ pub unsafe extern "C" fn h_tagged_receiver_serve(
     receiver: *mut h_tagged_receiver_t,
     name: *const c_char,
     access: u32,
-    group: u32,
+    gid: u32,
 ) -> h_status {
     guard(|| {
         let receiver = get(receiver, "receiver")?;
-        let (name, access) = (text(name, "name")?, access_of(access, group)?);
+        let (name, access) = (text(name, "name")?, access_of(access, gid)?);
         Ok(receiver.0.lock()?.serve(name, access)?)
     })
 }

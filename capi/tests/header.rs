@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 /// In the order in which a reader of the header meets them.
 const SOURCES: &[&str] = &[
     "boundary", "node", "memory", "tickets", "links", "messages", "seeds", "tagged", "datagram",
-    "stream", "call", "aperture",
+    "stream", "call", "group", "any", "aperture",
 ];
 
 fn the_header_is_that_of_the_source() {

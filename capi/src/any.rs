@@ -1,0 +1,106 @@
+//! Waiting for any of several end points.
+
+use crate::boundary::{Done, Failure, elements, get, guard, h_status, h_status::*, limit, out};
+use crate::call::h_server_t;
+use crate::datagram::h_datagram_receiver_t;
+use crate::endpoint::Exclusive;
+use crate::group::h_group_t;
+use crate::node::h_node_t;
+use crate::stream::h_stream_receiver_t;
+use crate::tagged::h_tagged_receiver_t;
+use core::ffi::c_void;
+use hamlyn::Node;
+use hamlyn::protocol::{EndPoint, Manager, ReceiveError};
+use std::sync::MutexGuard;
+
+/// An end point that may have something to receive, for h_wait_any.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct h_end_point_t {
+    /// What it speaks: an h_kind.
+    pub kind: u32,
+    /// An h_datagram_receiver_t, h_tagged_receiver_t, h_stream_receiver_t, h_server_t or h_group_t,
+    /// as the kind says.
+    pub end_point: *mut c_void,
+}
+
+/// An end point that no other thread uses meanwhile.
+struct Held<'a, T>(MutexGuard<'a, T>);
+
+impl<T: EndPoint> EndPoint for Held<'_, T> {
+    fn is_ready_in(&self, node: &Node) -> bool {
+        self.0.is_ready_in(node)
+    }
+
+    fn manager(&self) -> &Manager {
+        self.0.manager()
+    }
+}
+
+/// Waits at most `timeout_ns` until one of several end points has something to receive: a receive
+/// would return at once. `index` gets the first of them that has. All must be of this node. A call
+/// of another thread with one of them, except a server, waits meanwhile.
+///
+/// Errors: H_NOTHING, none has and the time limit was 0; H_TIMED_OUT; H_INVALID, a kind that is
+/// none, an end point of another node, or one that is there twice; H_FORKED; H_SYSTEM.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_wait_any(
+    node: *mut h_node_t,
+    end_points: *const h_end_point_t,
+    count: usize,
+    timeout_ns: i64,
+    index: *mut usize,
+) -> h_status {
+    guard(|| {
+        let (node, place) = (get(node, "node")?, out(index, "index")?);
+        let end_points = elements(end_points, count, "end_points")?;
+        if count == 0 {
+            return Err(Failure::invalid("count is 0, and must be at least 1"));
+        }
+        let mut held: Vec<Box<dyn EndPoint + '_>> = Vec::with_capacity(count);
+        for (i, end_point) in end_points.iter().enumerate() {
+            if end_points[..i].iter().any(|other| other.end_point == end_point.end_point) {
+                return Err(Failure::invalid(format!("end point {i} is there twice")));
+            }
+            let pointer = end_point.end_point;
+            held.push(match end_point.kind {
+                1 => {
+                    hold(&get(pointer.cast::<h_datagram_receiver_t>(), "end_point")?.0, timeout_ns)?
+                }
+                2 => hold(&get(pointer.cast::<h_tagged_receiver_t>(), "end_point")?.0, timeout_ns)?,
+                3 => hold(&get(pointer.cast::<h_stream_receiver_t>(), "end_point")?.0, timeout_ns)?,
+                4 => Box::new(Called(get(pointer.cast::<h_server_t>(), "end_point")?.0.lock()?)),
+                5 => hold(&get(pointer.cast::<h_group_t>(), "end_point")?.0, timeout_ns)?,
+                n => {
+                    let text = format!("end point {i} is of kind {n}, and must be of an h_kind");
+                    return Err(Failure::invalid(text));
+                }
+            });
+        }
+        let list: Vec<&dyn EndPoint> = held.iter().map(|held| &**held).collect();
+        match node.manager()?.wait_any(&list, limit(timeout_ns)) {
+            Ok(index) => place.write(index),
+            Err(ReceiveError::TimedOut) if timeout_ns == 0 => {
+                return Err(Failure::new(H_NOTHING, "no end point has anything to receive"));
+            }
+            Err(e) => return Err(e.into()),
+        };
+        Ok(())
+    })
+}
+
+struct Called<'a>(&'a std::sync::Arc<hamlyn::protocol::Server>);
+
+impl EndPoint for Called<'_> {
+    fn is_ready_in(&self, node: &Node) -> bool {
+        self.0.is_ready_in(node)
+    }
+
+    fn manager(&self) -> &Manager {
+        EndPoint::manager(&**self.0)
+    }
+}
+
+fn hold<T: EndPoint>(exclusive: &Exclusive<T>, timeout_ns: i64) -> Done<Box<dyn EndPoint + '_>> {
+    Ok(Box::new(Held(exclusive.enter(timeout_ns, H_NOTHING)?.0)))
+}

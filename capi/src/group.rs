@@ -1,0 +1,673 @@
+//! Groups: parts of many members that arrive together, scatters, barriers (Hamlyn 2.5, 3.3).
+
+use crate::boundary::{
+    Copied, Done, Failure, bytes, elements, elements_out, get, guard, h_status, h_status::*, limit,
+    out, out_or_null, put, text,
+};
+use crate::endpoint::{Exclusive, admission, close, free, give, handles};
+use crate::links::{access_of, h_admission_t, h_peer_t};
+use crate::node::h_node_t;
+use crate::seeds::h_seed_t;
+use core::ffi::{c_char, c_void};
+use hamlyn::Node;
+use hamlyn::protocol::{
+    EndPoint, Group, GroupConfig, GroupError, GroupHelper, GroupMember, Manager, PART_BYTES, Part,
+};
+
+/// The root of a group: it receives a part from each member in each round.
+pub struct h_group_t(pub(crate) Exclusive<Root>);
+
+/// A member of a group.
+pub struct h_group_member_t(Exclusive<GroupMember>);
+
+/// Sends parts that members of a group have delegated to it.
+pub struct h_group_helper_t(Exclusive<GroupHelper>);
+
+handles!(h_group_t, h_group_member_t, h_group_helper_t);
+
+pub(crate) struct Root {
+    inner: Group,
+    /// The member that the last call failed because of.
+    lost: Option<u32>,
+}
+
+impl EndPoint for Root {
+    fn is_ready_in(&self, node: &Node) -> bool {
+        self.inner.is_ready_in(node)
+    }
+
+    fn manager(&self) -> &Manager {
+        EndPoint::manager(&self.inner)
+    }
+}
+
+impl Root {
+    fn keep<T>(&mut self, result: Result<T, GroupError>) -> Done<T> {
+        self.lost = match &result {
+            Err(GroupError::MemberLost { member, .. }) => Some(*member),
+            _ => None,
+        };
+        Ok(result?)
+    }
+}
+
+/// Bytes of a delegated part.
+pub const H_PART_BYTES: usize = 52;
+const _: () = assert!(H_PART_BYTES == PART_BYTES);
+
+/// A share of a member's part, for a helper to send, once. A value; its bytes may travel in a
+/// message or a file.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct h_part_t {
+    /// As they travel.
+    pub bytes: [u8; H_PART_BYTES],
+}
+
+/// Bytes of the caller's.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct h_bytes_t {
+    /// Where they are.
+    pub data: *const c_void,
+    /// How many.
+    pub length: usize,
+}
+
+/// Makes a group with places for `members` members, each of which sends a part of up to
+/// `part_bytes` bytes in each round, and is sent up to `scatter_bytes` (0: as many as part_bytes),
+/// for which it has to have room.
+/// To be freed with h_group_close or h_group_free.
+///
+/// Errors: H_LIMIT, a number is not allowed, or there is no memory for it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_group_new(
+    node: *mut h_node_t,
+    members: u32,
+    part_bytes: usize,
+    scatter_bytes: usize,
+    group: *mut *mut h_group_t,
+) -> h_status {
+    guard(|| {
+        let (node, place) = (get(node, "node")?, out(group, "group")?);
+        let mut config = GroupConfig::new(members, part_bytes);
+        if scatter_bytes != 0 {
+            config.scatter_bytes = scatter_bytes;
+        }
+        let inner = Group::new(node.manager()?, config)?;
+        place.write(give(h_group_t(Exclusive::new(node, Root { inner, lost: None })?)));
+        Ok(())
+    })
+}
+
+/// A seed from which members can be grown, in any free place, and helpers; each call makes another.
+///
+/// Errors: H_SYSTEM, the service for seeds cannot be offered.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_group_seed(group: *mut h_group_t, seed: *mut h_seed_t) -> h_status {
+    guard(|| {
+        let group = get(group, "group")?;
+        let seed = out(seed, "seed")?;
+        seed.write(group.0.lock()?.inner.seed()?.into());
+        Ok(())
+    })
+}
+
+/// Lets members and helpers find this group by name. `access` is an h_access; `gid` is used for
+/// H_ACCESS_GROUP only.
+///
+/// Errors: H_INVALID, no name of a service; H_IN_USE; H_REFUSED; H_SYSTEM. No name was taken.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_group_serve(
+    group: *mut h_group_t,
+    name: *const c_char,
+    access: u32,
+    gid: u32,
+) -> h_status {
+    guard(|| {
+        let group = get(group, "group")?;
+        let (name, access) = (text(name, "name")?, access_of(access, gid)?);
+        Ok(group.0.lock()?.inner.serve(name, access)?)
+    })
+}
+
+/// Asks `admit` about each process that wants to be a member or helper; null: all who may connect are let
+/// in again. See h_admission_t.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_group_set_admission(
+    group: *mut h_group_t,
+    admit: h_admission_t,
+    context: *mut c_void,
+) -> h_status {
+    guard(|| {
+        get(group, "group")?.0.lock()?.inner.set_admission(admission(admit, context));
+        Ok(())
+    })
+}
+
+/// A seed from which the member in one place can be grown; and another there, when that one is
+/// lost.
+///
+/// Errors: H_INVALID, there is no such place.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_group_seed_of(
+    group: *mut h_group_t,
+    member: u32,
+    seed: *mut h_seed_t,
+) -> h_status {
+    guard(|| {
+        let (group, place) = (get(group, "group")?, out(seed, "seed")?);
+        place.write(group.0.lock()?.inner.seed_of(member)?.into());
+        Ok(())
+    })
+}
+
+/// Waits at most `timeout_ns` until the part of every member has arrived. They stand still until
+/// h_group_next_round.
+///
+/// Errors, what has arrived stays, and the call may be repeated: H_TIMED_OUT; H_DIED, H_CLOSED, a
+/// member ended before its part had arrived: the text says who, and h_group_lost; H_STATE, members
+/// are at a barrier, or the like; H_FORKED; H_SYSTEM.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_group_gather(group: *mut h_group_t, timeout_ns: i64) -> h_status {
+    guard(|| {
+        let (mut root, left) = get(group, "group")?.0.enter(timeout_ns, H_TIMED_OUT)?;
+        let result = root.inner.gather(left).map(drop);
+        root.keep(result)
+    })
+}
+
+/// h_group_gather for the parts of `wanted` members, whichever. A member that is lost is no error
+/// while so many can still be reached.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_group_wait_for(
+    group: *mut h_group_t,
+    wanted: u32,
+    timeout_ns: i64,
+) -> h_status {
+    guard(|| {
+        let (mut root, left) = get(group, "group")?.0.enter(timeout_ns, H_TIMED_OUT)?;
+        let result = root.inner.wait_for(wanted, left).map(drop);
+        root.keep(result)
+    })
+}
+
+/// Which member the last call with this group failed because of.
+///
+/// Errors: H_NOTHING, it did not fail because of a member.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_group_lost(group: *mut h_group_t, member: *mut u32) -> h_status {
+    guard(|| {
+        let (group, place) = (get(group, "group")?, out(member, "member")?);
+        let none = || Failure::new(H_NOTHING, "the last call did not fail because of a member");
+        place.write(group.0.lock()?.lost.ok_or_else(none)?);
+        Ok(())
+    })
+}
+
+/// Where the part of one member is, and how many bytes; `length` may be null. It begins at a
+/// multiple of 64 bytes, and stands still until h_group_next_round.
+///
+/// Errors: H_NOTHING, it has not arrived.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_group_part(
+    group: *mut h_group_t,
+    member: u32,
+    data: *mut *const c_void,
+    length: *mut usize,
+) -> h_status {
+    guard(|| {
+        let (group, data) = (get(group, "group")?, out(data, "data")?);
+        let length = out_or_null(length, "length")?;
+        let root = group.0.lock()?;
+        let parts = root.inner.parts();
+        let Some(part) = parts.part(member) else {
+            return Err(Failure::new(H_NOTHING, format!("no part of member {member} is there")));
+        };
+        data.write(part.as_ptr().cast());
+        put(length, part.len());
+        Ok(())
+    })
+}
+
+/// The round is over: the bytes of its parts may change from now on, and the members may send
+/// those of the next. A part that comes later is dropped.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_group_next_round(group: *mut h_group_t) -> h_status {
+    guard(|| {
+        get(group, "group")?.0.lock()?.inner.next_round();
+        Ok(())
+    })
+}
+
+/// Sends each member its own bytes: `count` of `parts`, one for each place. Waits at most
+/// `timeout_ns` for each to have received what it was sent before, and for members that have yet
+/// to join.
+///
+/// Errors: as h_group_gather, a lost member when all others have been served; H_INVALID, `count`
+/// is another; H_TOO_LONG; nothing was sent then.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_group_scatter(
+    group: *mut h_group_t,
+    parts: *const h_bytes_t,
+    count: usize,
+    timeout_ns: i64,
+) -> h_status {
+    guard(|| {
+        let group = get(group, "group")?;
+        let mut slices = Vec::new();
+        for part in elements(parts, count, "parts")? {
+            slices.push(bytes(part.data, part.length, "a part's data")?);
+        }
+        let (mut root, left) = group.0.enter(timeout_ns, H_TIMED_OUT)?;
+        let members = root.inner.members() as usize;
+        if count != members {
+            let text = format!("count is {count}, and the group has {members} places");
+            return Err(Failure::invalid(text));
+        }
+        let result = root.inner.scatter(left, |member| slices[member as usize]);
+        root.keep(result)
+    })
+}
+
+/// Sends the same bytes to each member; otherwise as h_group_scatter.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_group_broadcast(
+    group: *mut h_group_t,
+    data: *const c_void,
+    length: usize,
+    timeout_ns: i64,
+) -> h_status {
+    guard(|| {
+        let group = get(group, "group")?;
+        let data = bytes(data, length, "data")?;
+        let (mut root, left) = group.0.enter(timeout_ns, H_TIMED_OUT)?;
+        let result = root.inner.broadcast(data, left);
+        root.keep(result)
+    })
+}
+
+/// Waits at most `timeout_ns` until every member has come to its barrier, and lets all of them go
+/// on; the round is over.
+///
+/// Errors: as h_group_gather; then h_group_release lets those go that are there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_group_barrier(group: *mut h_group_t, timeout_ns: i64) -> h_status {
+    guard(|| {
+        let (mut root, left) = get(group, "group")?.0.enter(timeout_ns, H_TIMED_OUT)?;
+        let result = root.inner.barrier(left);
+        root.keep(result)
+    })
+}
+
+/// Lets the members go on that have come to their barrier; the round is over. Those that come later
+/// go on at once.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_group_release(group: *mut h_group_t, timeout_ns: i64) -> h_status {
+    guard(|| {
+        let (mut root, left) = get(group, "group")?.0.enter(timeout_ns, H_TIMED_OUT)?;
+        let result = root.inner.release(left);
+        root.keep(result)
+    })
+}
+
+/// How many places the group has, how many members and helpers have a connection now, and the
+/// number of the round, from 1 on; each pointer may be null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_group_members(
+    group: *mut h_group_t,
+    places: *mut u32,
+    joined: *mut u32,
+    helpers: *mut usize,
+    round: *mut u64,
+) -> h_status {
+    guard(|| {
+        let root = get(group, "group")?.0.lock()?;
+        put(out_or_null(places, "places")?, root.inner.members());
+        put(out_or_null(joined, "joined")?, root.inner.joined());
+        put(out_or_null(helpers, "helpers")?, root.inner.helpers());
+        put(out_or_null(round, "round")?, root.inner.round());
+        Ok(())
+    })
+}
+
+/// How many parts this group has to have to be ready, for h_wait_any; all of them unless set.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_group_set_wanted(group: *mut h_group_t, wanted: u32) -> h_status {
+    guard(|| {
+        get(group, "group")?.0.lock()?.inner.set_wanted(wanted);
+        Ok(())
+    })
+}
+
+/// Closes a group: what the node has queued leaves first, for at most `timeout_ns`.
+/// Then it is freed, whatever is returned.
+///
+/// Errors: H_TIMED_OUT, messages did not leave; H_FORKED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_group_close(group: *mut h_group_t, timeout_ns: i64) -> h_status {
+    guard(|| close(group, "group", timeout_ns))
+}
+
+/// Frees a group without waiting. Null is allowed.
+/// Its members and helpers are told; pointers to parts are no longer valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_group_free(group: *mut h_group_t) {
+    guard(|| free(group, "group"));
+}
+
+/// Grows a member from a seed, waiting at most `timeout_ns` for the root's answer. The root may
+/// send it up to `receive_bytes` bytes at once. To be freed
+/// with h_group_member_close or h_group_member_free.
+///
+/// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or forged, or
+/// the root takes no more; H_NOT_FOUND, its process is gone; H_TIMED_OUT; H_LIMIT. Nothing is left
+/// of the attempt.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_group_member_grow(
+    node: *mut h_node_t,
+    seed: *const h_seed_t,
+    receive_bytes: usize,
+    timeout_ns: i64,
+    member: *mut *mut h_group_member_t,
+) -> h_status {
+    guard(|| {
+        let (node, place) = (get(node, "node")?, out(member, "member")?);
+        let seed = get(seed, "seed")?.read()?;
+        let grown = GroupMember::grow(node.manager()?, &seed, receive_bytes, limit(timeout_ns))?;
+        place.write(give(h_group_member_t(Exclusive::new(node, grown)?)));
+        Ok(())
+    })
+}
+
+/// Grows a member of what is served as "[user@]name"; otherwise as h_group_member_grow.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_group_member_connect(
+    node: *mut h_node_t,
+    name: *const c_char,
+    receive_bytes: usize,
+    timeout_ns: i64,
+    member: *mut *mut h_group_member_t,
+) -> h_status {
+    guard(|| {
+        let (node, place) = (get(node, "node")?, out(member, "member")?);
+        let name = text(name, "name")?;
+        let grown = GroupMember::connect(node.manager()?, name, receive_bytes, limit(timeout_ns))?;
+        place.write(give(h_group_member_t(Exclusive::new(node, grown)?)));
+        Ok(())
+    })
+}
+
+/// A member's place in the group, from 0 on, how many places there are, and the most bytes of a
+/// part; each pointer may be null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_group_member_place(
+    member: *mut h_group_member_t,
+    number: *mut u32,
+    places: *mut u32,
+    part_bytes: *mut usize,
+) -> h_status {
+    guard(|| {
+        let member = get(member, "member")?.0.lock()?;
+        put(out_or_null(number, "number")?, member.number());
+        put(out_or_null(places, "places")?, member.members());
+        put(out_or_null(part_bytes, "part_bytes")?, member.part_bytes());
+        Ok(())
+    })
+}
+
+/// Sends this member's part of the round, waiting at most `timeout_ns` for the round to begin and
+/// for room.
+///
+/// Errors, nothing was sent: H_TIMED_OUT; H_TOO_LONG; H_CLOSED, H_DIED, the root is gone; H_STATE,
+/// the root does something else. H_CUT_OFF: the rest leaves first in the next call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_group_member_send(
+    member: *mut h_group_member_t,
+    data: *const c_void,
+    length: usize,
+    timeout_ns: i64,
+) -> h_status {
+    guard(|| {
+        let member = get(member, "member")?;
+        let data = bytes(data, length, "data")?;
+        let (mut member, left) = member.0.enter(timeout_ns, H_TIMED_OUT)?;
+        Ok(member.send(data, left)?)
+    })
+}
+
+/// What the root scatters or broadcasts next, waiting at most `timeout_ns`; copied to `buffer`,
+/// which should hold as many bytes as the member was grown to receive. `length`, which may be
+/// null, gets how many came.
+///
+/// Errors: H_TIMED_OUT; H_CLOSED, H_DIED, the root is gone; H_STATE, the root does something else;
+/// H_TOO_LONG, `buffer` is too small: `length` is written, and what came is lost.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_group_member_receive(
+    member: *mut h_group_member_t,
+    timeout_ns: i64,
+    buffer: *mut c_void,
+    capacity: usize,
+    length: *mut usize,
+) -> h_status {
+    guard(|| {
+        let member = get(member, "member")?;
+        let copied = Copied::new(buffer, capacity, length)?;
+        let (mut member, left) = member.0.enter(timeout_ns, H_TIMED_OUT)?;
+        member.receive_with(left, |bytes| copied.put(bytes))?
+    })
+}
+
+/// Comes to the barrier: waits at most `timeout_ns` until every member has, and the root lets all
+/// go on.
+///
+/// Errors: H_TIMED_OUT, then the call is to be repeated; H_CLOSED, H_DIED, the root is gone;
+/// H_STATE, the root does something else.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_group_member_barrier(
+    member: *mut h_group_member_t,
+    timeout_ns: i64,
+) -> h_status {
+    guard(|| {
+        let (mut member, left) = get(member, "member")?.0.enter(timeout_ns, H_TIMED_OUT)?;
+        Ok(member.barrier(left)?)
+    })
+}
+
+const HELPERS_MAX: usize = 1 << 16;
+
+/// Gives this member's part of the round, `length` bytes, away to `count` helpers, up to 65,536, in
+/// nearly equal pieces, in their order; each sends its own with h_group_helper_send or
+/// h_group_member_send_part, and the part has arrived when all of them have. Waits at most
+/// `timeout_ns` for the round to begin. The helpers trust one another, and this member answers for
+/// them.
+///
+/// Errors: as h_group_member_send; H_INVALID, `count` is not allowed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_group_member_delegate(
+    member: *mut h_group_member_t,
+    length: usize,
+    timeout_ns: i64,
+    parts: *mut h_part_t,
+    count: usize,
+) -> h_status {
+    guard(|| {
+        let member = get(member, "member")?;
+        let places = elements_out(parts, count, "parts")?;
+        if !(1..=HELPERS_MAX).contains(&count) {
+            let text = format!("count is {count}, and must be 1 to {HELPERS_MAX}");
+            return Err(Failure::invalid(text));
+        }
+        let (mut member, left) = member.0.enter(timeout_ns, H_TIMED_OUT)?;
+        for (place, part) in places.iter_mut().zip(member.delegate(length, count as u32, left)?) {
+            place.write(h_part_t { bytes: part.to_bytes() });
+        }
+        Ok(())
+    })
+}
+
+/// # Safety
+/// As [`get`].
+unsafe fn part_of(part: *const h_part_t) -> Done<Part> {
+    Ok(Part::from_bytes(&get(part, "part")?.bytes)?)
+}
+
+/// How many bytes a helper has to send for a part: neither more nor less.
+///
+/// Errors: H_INVALID, it is none.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_part_length(part: *const h_part_t, length: *mut usize) -> h_status {
+    guard(|| {
+        let part = part_of(part)?;
+        out(length, "length")?.write(part.length());
+        Ok(())
+    })
+}
+
+/// Sends a part that another member of the group, or this one, has delegated.
+///
+/// Errors: as h_group_member_send; H_INVALID, it is no part.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_group_member_send_part(
+    member: *mut h_group_member_t,
+    part: *const h_part_t,
+    data: *const c_void,
+    length: usize,
+    timeout_ns: i64,
+) -> h_status {
+    guard(|| {
+        let (member, part) = (get(member, "member")?, part_of(part)?);
+        let data = bytes(data, length, "data")?;
+        let (mut member, left) = member.0.enter(timeout_ns, H_TIMED_OUT)?;
+        Ok(member.send_part(&part, data, left)?)
+    })
+}
+
+/// Who is at the other end, as the kernel says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_group_member_peer(
+    member: *mut h_group_member_t,
+    peer: *mut h_peer_t,
+) -> h_status {
+    guard(|| {
+        let member = get(member, "member")?;
+        let peer = out(peer, "peer")?;
+        peer.write(member.0.lock()?.connection().peer().into());
+        Ok(())
+    })
+}
+
+/// Which path is taken, and why: a text, copied to `buffer` with a zero byte behind it; `length`,
+/// which may be null, gets the bytes before that.
+///
+/// Errors: H_TOO_LONG, `length` is written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_group_member_explain(
+    member: *mut h_group_member_t,
+    buffer: *mut c_char,
+    capacity: usize,
+    length: *mut usize,
+) -> h_status {
+    guard(|| {
+        let member = get(member, "member")?;
+        let copied = Copied::new(buffer.cast(), capacity, length)?;
+        let text = member.0.lock()?.explain();
+        copied.put_text(&text)
+    })
+}
+
+/// Closes a member: what was sent leaves first, for at most `timeout_ns`.
+/// Then it is freed, whatever is returned.
+///
+/// Errors: H_TIMED_OUT, messages did not leave; H_FORKED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_group_member_close(
+    member: *mut h_group_member_t,
+    timeout_ns: i64,
+) -> h_status {
+    guard(|| close(member, "member", timeout_ns))
+}
+
+/// Frees a member without waiting. Null is allowed. What is still
+/// queued may be lost.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_group_member_free(member: *mut h_group_member_t) {
+    guard(|| free(member, "member"));
+}
+
+/// Grows a helper from a seed, waiting at most `timeout_ns` for the root's answer. To be freed
+/// with h_group_helper_close or h_group_helper_free.
+///
+/// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or forged, or
+/// the root takes no more; H_NOT_FOUND, its process is gone; H_TIMED_OUT; H_LIMIT. Nothing is left
+/// of the attempt.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_group_helper_grow(
+    node: *mut h_node_t,
+    seed: *const h_seed_t,
+    timeout_ns: i64,
+    helper: *mut *mut h_group_helper_t,
+) -> h_status {
+    guard(|| {
+        let (node, place) = (get(node, "node")?, out(helper, "helper")?);
+        let seed = get(seed, "seed")?.read()?;
+        let grown = GroupHelper::grow(node.manager()?, &seed, limit(timeout_ns))?;
+        place.write(give(h_group_helper_t(Exclusive::new(node, grown)?)));
+        Ok(())
+    })
+}
+
+/// Grows a helper of what is served as "[user@]name"; otherwise as h_group_helper_grow.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_group_helper_connect(
+    node: *mut h_node_t,
+    name: *const c_char,
+    timeout_ns: i64,
+    helper: *mut *mut h_group_helper_t,
+) -> h_status {
+    guard(|| {
+        let (node, place) = (get(node, "node")?, out(helper, "helper")?);
+        let name = text(name, "name")?;
+        let grown = GroupHelper::connect(node.manager()?, name, limit(timeout_ns))?;
+        place.write(give(h_group_helper_t(Exclusive::new(node, grown)?)));
+        Ok(())
+    })
+}
+
+/// Sends a part that a member has delegated to this helper, waiting at most `timeout_ns` for room.
+///
+/// Errors: as h_group_member_send; H_INVALID, it is no part.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_group_helper_send(
+    helper: *mut h_group_helper_t,
+    part: *const h_part_t,
+    data: *const c_void,
+    length: usize,
+    timeout_ns: i64,
+) -> h_status {
+    guard(|| {
+        let (helper, part) = (get(helper, "helper")?, part_of(part)?);
+        let data = bytes(data, length, "data")?;
+        let (mut helper, left) = helper.0.enter(timeout_ns, H_TIMED_OUT)?;
+        Ok(helper.send(&part, data, left)?)
+    })
+}
+
+/// Closes a helper: what was sent leaves first, for at most `timeout_ns`.
+/// Then it is freed, whatever is returned.
+///
+/// Errors: H_TIMED_OUT, messages did not leave; H_FORKED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_group_helper_close(
+    helper: *mut h_group_helper_t,
+    timeout_ns: i64,
+) -> h_status {
+    guard(|| close(helper, "helper", timeout_ns))
+}
+
+/// Frees a helper without waiting. Null is allowed. What is still
+/// queued may be lost.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_group_helper_free(helper: *mut h_group_helper_t) {
+    guard(|| free(helper, "helper"));
+}

@@ -9,7 +9,8 @@
 //! or it is not. A datagram that arrives closes it, and its bytes stand still until
 //! [`ready`](DatagramReceiver::ready) opens it again. What is sent meanwhile is refused, packet by
 //! packet, and counted (`refused_entry_closed`); nobody is told. So whoever sends again must know
-//! that the receiver is ready: by a reply, usually.
+//! that the receiver is ready: by a reply, usually. Of two datagrams on their way at once, a short
+//! one may overtake a long one, and is then the one that is taken.
 //!
 //! All senders of a receiver have the same ticket, which stays good, so a ticket may be given away
 //! as a *reply ticket*. They share the entry, and so they can disturb one another: two long

@@ -1,6 +1,10 @@
-//! The tour, in short: the file arrives, every attempt is refused, the report is whole.
+//! The tour, in short: the file arrives, each protocol is at work, every attempt is refused, the
+//! report is whole.
 
 use std::process::Command;
+
+const PROTOCOLS: [&str; 7] =
+    ["seed", "datagram", "tagged remote write", "request and reply", "stream", "group", "aperture"];
 
 #[test]
 fn the_tour_refuses_every_attempt_and_leaves_a_report() {
@@ -20,8 +24,21 @@ fn the_tour_refuses_every_attempt_and_leaves_a_report() {
     for counter in ["refused_wrong_key", "refused_no_credit", "control.closed_died"] {
         assert!(text.contains(counter), "{counter}: {text}");
     }
+    // A line of each protocol, and the path that its data took.
+    for protocol in PROTOCOLS {
+        assert!(text.contains(&format!("\n {protocol} ")), "{protocol}: {text}");
+    }
     let page = std::fs::read_to_string(report).unwrap();
     assert!(page.contains("<svg") && page.contains("</html>") && page.contains("REFUSED"));
+    for protocol in PROTOCOLS {
+        let cell = format!("<td>{protocol}</td>");
+        let row = page.split("<tr>").find(|row| row.starts_with(&cell)).unwrap_or_default();
+        assert!(row.contains("shared-memory ring to process"), "{protocol}: {row}");
+    }
+    // A seed is a secret: its first digits are shown, those of its token are not.
+    let seed = text.split("48536431").nth(1).expect("a seed is shown");
+    let digits = seed.chars().take_while(char::is_ascii_hexdigit).count();
+    assert!(seed[digits..].starts_with("..") && 8 + digits <= 24, "{seed}");
 }
 
 #[test]

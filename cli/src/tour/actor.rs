@@ -27,6 +27,10 @@ pub enum Role {
     Visitor,
     /// Sleeps. What another process of its user can do to it is what is shown.
     Sleeper,
+    /// Has the end points that receive.
+    Host,
+    /// Has those that send.
+    Peer,
 }
 
 impl fmt::Display for Role {
@@ -37,6 +41,8 @@ impl fmt::Display for Role {
             Self::Stranger => "stranger",
             Self::Visitor => "visitor",
             Self::Sleeper => "sleeper",
+            Self::Host => "host",
+            Self::Peer => "peer",
         })
     }
 }
@@ -81,6 +87,8 @@ impl Stage {
             Role::Sender => FIRST_UID + 1,
             Role::Visitor => FIRST_UID + 2,
             Role::Stranger | Role::Sleeper => FIRST_UID + 3,
+            Role::Host => FIRST_UID + 4,
+            Role::Peer => FIRST_UID + 5,
         }
     }
 

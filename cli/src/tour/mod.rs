@@ -5,6 +5,7 @@
 //!   receiver       takes the file; its counters and the file's bytes decide what was refused
 //!   sender         sends the file, then small messages all through the attack
 //!   stranger       makes each attempt, for real
+//!   host, peer     speak each protocol of the upper layer: see `protocols.rs`
 //! ```
 //! Each is a process, and a user, of its own where this one has the right to make them so. An
 //! attempt counts as refused only if the receiver's counter for it went up and the file's bytes
@@ -12,7 +13,10 @@
 
 pub mod actor;
 mod attack;
+mod host;
 mod hostile;
+mod peer;
+mod protocols;
 mod receiver;
 mod sender;
 mod stranger;
@@ -31,6 +35,7 @@ use attack::Attack;
 use bytesize::ByteSize;
 use comfy_table::{ContentArrangement, Table, TableComponent};
 use hamlyn::node::Node;
+use protocols::Protocol;
 use sender::{Beats, Sent};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -47,6 +52,8 @@ pub fn play(role: Role) -> Result<()> {
         Role::Stranger => stranger::run(orders),
         Role::Visitor => visitor(orders),
         Role::Sleeper => sleeper(orders),
+        Role::Host => host::run(orders),
+        Role::Peer => peer::run(orders),
     }
 }
 
@@ -113,6 +120,7 @@ fn transfer_and_attack(
         rows: lines.iter().map(|(name, value)| vec![name.clone(), value.clone()]).collect(),
         ..Section::default()
     });
+    show_protocols(&stage, sections)?;
 
     heading("A stranger tries to do harm")?;
     sender.tell(&sender::Order::Beat)?;
@@ -158,6 +166,24 @@ fn transfer_and_attack(
         ..Section::default()
     });
     Ok(attack::all_refused(&rows))
+}
+
+fn show_protocols(stage: &Stage, sections: &mut Vec<Section>) -> Result<()> {
+    heading(protocols::TITLE)?;
+    let bar = progress::steps(Protocol::ALL.len() as u64, "");
+    let rows = protocols::show(stage, |protocol| {
+        bar.inc(1);
+        bar.set_message(protocol.to_string());
+    });
+    bar.finish_and_clear();
+    let rows = rows?;
+    let mut table = wrapped(row::table(protocols::HEADER));
+    for row in &rows {
+        table.add_row(row);
+    }
+    output::line(table)?;
+    sections.push(protocols::section(&rows));
+    Ok(())
 }
 
 fn file_lines(stage: &Stage, path: &str, sent: &Sent) -> Vec<(String, String)> {

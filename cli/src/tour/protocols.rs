@@ -1,0 +1,211 @@
+//! The protocols at work: of each, one small real thing between processes, every value checked.
+//!
+//! ```text
+//!   this process   orders, and a line of the table for each protocol
+//!   host           the end points that receive; hands out a seed as text, or a name
+//!   peer           grows senders from that, and uses them
+//! ```
+//! A value that is not what it must be is an error of the actor that finds it, and so of the tour.
+
+use super::actor::{Actor, Role, Stage};
+use super::{host, peer};
+use crate::perf::row;
+use crate::report::Section;
+use anyhow::{Result, bail, ensure};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::process::Stdio;
+use std::time::Duration;
+
+/// What is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Protocol {
+    Seed,
+    Datagram,
+    Tagged,
+    Call,
+    Stream,
+    Group,
+    Aperture,
+}
+
+impl Protocol {
+    pub const ALL: [Self; 7] = [
+        Self::Seed,
+        Self::Datagram,
+        Self::Tagged,
+        Self::Call,
+        Self::Stream,
+        Self::Group,
+        Self::Aperture,
+    ];
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Seed => "seed",
+            Self::Datagram => "datagram",
+            Self::Tagged => "tagged remote write",
+            Self::Call => "request and reply",
+            Self::Stream => "stream",
+            Self::Group => "group",
+            Self::Aperture => "aperture",
+        })
+    }
+}
+
+/// For whoever sends: where the receiver is to be found, a seed as text or a name.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Place(pub String);
+
+/// What one side has seen of it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Told {
+    pub what: String,
+    /// That it took; 0 of the side that did not look at its clock.
+    pub seconds: f64,
+    /// As `explain` says; empty on the other side.
+    pub path: String,
+    /// Of a group: whose end was told.
+    pub lost: Option<peer::Lost>,
+}
+
+/// How long one side waits for the other.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const LIMIT: Option<Duration> = Some(PATIENCE);
+
+// How much of each is done.
+pub const DATAGRAMS: u64 = 1000;
+pub const WRITES: u32 = 100_000;
+/// Bytes of a write, and places for them: more than there are tags, so that none is used again
+/// before it was looked at.
+pub const WRITE_BYTES: usize = 16;
+pub const PLACES: u32 = 512;
+pub const CALLS: u64 = 10_000;
+pub const THREADS: u64 = 2;
+pub const RECORDS: u64 = 100_000;
+/// Every so many records there is one of so many bytes.
+pub const LONG_EVERY: u64 = 10_000;
+pub const LONG_BYTES: usize = 1 << 20;
+pub const MEMBERS: u32 = 3;
+pub const BARRIERS: u32 = 100;
+pub const PART_BYTES: usize = 64 << 10;
+pub const APERTURE_BYTES: u64 = 16 << 20;
+
+/// The bytes that both sides know number `number` to have.
+pub fn pattern(number: u64, length: usize) -> Vec<u8> {
+    let words = (0..length.div_ceil(8) as u64).flat_map(|i| {
+        let word = (number << 20 | i).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (word ^ word >> 29).to_le_bytes()
+    });
+    words.take(length).collect()
+}
+
+/// What is answered to `bytes`.
+pub fn inverted(bytes: &[u8]) -> Vec<u8> {
+    bytes.iter().map(|byte| !byte).collect()
+}
+
+/// Bytes of record `number` of the stream.
+pub fn record_bytes(number: u64) -> usize {
+    if number % LONG_EVERY == LONG_EVERY - 1 { LONG_BYTES } else { number as usize % 61 }
+}
+
+/// Every protocol, one after another; `step` is told of each.
+pub fn show(stage: &Stage, mut step: impl FnMut(Protocol)) -> Result<Vec<[String; 4]>> {
+    let mut host = Actor::start(stage, Role::Host, Stdio::null(), &[])?;
+    let mut peer = Actor::start(stage, Role::Peer, Stdio::null(), &[])?;
+    let mut rows = Vec::new();
+    for protocol in Protocol::ALL {
+        step(protocol);
+        let Place(place) = host.ask(&host::Order::Show(protocol))?;
+        let place = match protocol {
+            Protocol::Aperture => Place(stage.service(Role::Host, &place)),
+            _ => Place(place),
+        };
+        let sent = match protocol {
+            Protocol::Group => group(stage, &mut peer, &place),
+            _ => peer.ask(&peer::Order::Show(protocol, place)),
+        };
+        let received: Result<Told> = host.answer();
+        // Where both failed, the first words are the cause, and the other's silence follows.
+        let (sent, received) = match (sent, received) {
+            (Ok(sent), Ok(received)) => (sent, received),
+            (Err(error), Ok(_)) | (Ok(_), Err(error)) => return Err(error),
+            (Err(error), Err(other)) => return Err(error.context(format!("{protocol}: {other:#}"))),
+        };
+        rows.push(line(protocol, &sent, &received));
+    }
+    Ok(rows)
+}
+
+/// A group has more members than one, and the last of them dies.
+fn group(stage: &Stage, peer: &mut Actor, place: &Place) -> Result<Told> {
+    let mut others = Vec::new();
+    for _ in 1..MEMBERS {
+        others.push(Actor::start(stage, Role::Peer, Stdio::null(), &[])?);
+    }
+    peer.tell(&peer::Order::Show(Protocol::Group, place.clone()))?;
+    for (i, other) in others.iter_mut().enumerate() {
+        let is_last = i as u32 == MEMBERS - 2;
+        other.tell(&match is_last {
+            true => peer::Order::JoinAndStay(place.clone()),
+            false => peer::Order::Show(Protocol::Group, place.clone()),
+        })?;
+    }
+    let Some(mut last) = others.pop() else { bail!("a group of one") };
+    let number: u32 = last.answer()?;
+    last.kill()?;
+    // They are told who was lost.
+    let lost = peer::Lost { member: number, pid: last.pid() };
+    let told: Told = peer.answer()?;
+    for said in [Ok(told.clone())].into_iter().chain(others.iter_mut().map(Actor::answer::<Told>)) {
+        ensure!(said?.lost == Some(lost), "{lost:?} died, and somebody was told otherwise");
+    }
+    Ok(told)
+}
+
+fn line(protocol: Protocol, sent: &Told, received: &Told) -> [String; 4] {
+    let joined = |a: &str, b: &str| {
+        [a, b].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join("; ")
+    };
+    let seconds = sent.seconds.max(received.seconds);
+    [
+        protocol.to_string(),
+        joined(&sent.what, &received.what),
+        row::ns(seconds * 1e9),
+        joined(&sent.path, &received.path),
+    ]
+}
+
+pub const HEADER: [&str; 4] = ["protocol", "what happened", "took", "path"];
+pub const TITLE: &str = "Protocols, each at work between processes";
+
+/// For the report.
+pub fn section(rows: &[[String; 4]]) -> Section {
+    Section {
+        title: TITLE.into(),
+        text: vec![
+            "Every value that arrived was compared with what was sent; one that differed would \
+             have ended the tour. Seeds travelled as text."
+                .into(),
+        ],
+        header: HEADER.map(String::from).into(),
+        rows: rows.iter().map(|row| row.clone().into()).collect(),
+        ..Section::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_differ_and_have_their_length() {
+        assert_eq!(pattern(7, 13).len(), 13);
+        assert_eq!(pattern(7, 13), pattern(7, 13));
+        assert_ne!(pattern(7, 13), pattern(8, 13));
+        assert!(pattern(0, 0).is_empty());
+    }
+}

@@ -19,9 +19,9 @@ cannot() { reason=$1; return 99; }
 
 fmt() { cargo fmt --all --check; }
 
-clippy() { cargo clippy --workspace --all-targets -- -D warnings; }
+clippy() { cargo clippy --workspace --all-targets --features hamlyn/tokio -- -D warnings; }
 
-doc() { RUSTDOCFLAGS='-D warnings' cargo doc -p hamlyn --no-deps; }
+doc() { RUSTDOCFLAGS='-D warnings' cargo doc -p hamlyn --all-features --no-deps; }
 
 # The pure part builds without the operating system: as a library without `std` here ..
 pure() { RUSTFLAGS='-D warnings' CARGO_TARGET_DIR="$TARGET/pure" cargo build --no-default-features --lib; }
@@ -36,7 +36,7 @@ bare() {
         cargo build --no-default-features --lib --target x86_64-unknown-none
 }
 
-unit() { cargo test --workspace; }
+unit() { cargo test --workspace --features hamlyn/tokio; }
 
 # Every interleaving of the lock-free parts, as far as loom's bound on preemptions goes. It has a
 # target directory of its own, because `--cfg loom` changes every crate.
@@ -65,7 +65,7 @@ examples() {
         [ -e "$file" ] || continue
         name=$(basename "$file" .rs)
         echo "   example $name"
-        timeout 120 cargo run --quiet --release --example "$name" </dev/null || return 1
+        timeout 120 cargo run --quiet --release --features tokio --example "$name" </dev/null || return 1
         ran=$((ran + 1))
     done
     [ "$ran" -gt 0 ] || cannot 'there are no examples'

@@ -336,7 +336,15 @@ fn a_message_that_timed_out_goes_on_and_nothing_is_lost_or_doubled() {
     }
     assert!(wanted.len() > 40, "{}", wanted.len());
     std::thread::scope(|scope| {
-        scope.spawn(|| sender.close(LIMIT).unwrap());
+        scope.spawn(|| {
+            let since = Instant::now();
+            while let Err(e) = sender.close(Some(Duration::from_micros(50))) {
+                assert!(matches!(e, SendFailure::TimedOut), "{e}");
+                assert!(since.elapsed() < LIMIT.unwrap());
+            }
+            sender.flush(LIMIT).unwrap();
+            sender.close(LIMIT).unwrap();
+        });
         loop {
             match receiver.receive(LIMIT) {
                 Ok(record) => {
@@ -489,8 +497,11 @@ fn next_far(receiver: &mut ApertureStreamReceiver) -> (Vec<u8>, bool) {
 
 fn far_pair(dir: &Dir, bytes: u64) -> (ApertureStreamReceiver, ApertureStreamSender) {
     let (there, here) = (dir.answering(), dir.answering());
-    let receiver = ApertureStreamReceiver::new(&there, small(), bytes).unwrap();
+    let mut receiver = ApertureStreamReceiver::new(&there, small(), bytes).unwrap();
     let mut sender = ApertureStreamSender::grow(&here, &receiver.seed().unwrap(), LIMIT).unwrap();
+    sender.send(b"hello", LIMIT).unwrap();
+    sender.flush(LIMIT).unwrap();
+    assert_eq!(next_far(&mut receiver), (b"hello".to_vec(), false));
     let since = Instant::now();
     while !sender.explain().starts_with("records of") {
         assert!(since.elapsed() < LIMIT.unwrap(), "{} {}", sender.explain(), receiver.explain());
@@ -743,7 +754,7 @@ fn mark(framed: bool, last: bool, length: u32) -> [u8; 4] {
 }
 
 fn lied_to(name: &str, lie: impl FnOnce(&mut Liar)) -> (StreamReceiver, Liar, Dir) {
-    let dir = Dir::new(&format!("stream-{name}"));
+    let dir = Dir::new(&format!("stream-lied-{name}"));
     let manager = dir.answering();
     let receiver = StreamReceiver::new(&manager, small()).unwrap();
     receiver.serve(name, Access::SameUser).unwrap();
@@ -808,10 +819,12 @@ fn a_place_outside_of_the_aperture_is_not_read() {
         let mut receiver = ApertureStreamReceiver::new(&manager, small(), 8192).unwrap();
         receiver.serve(name, Access::SameUser).unwrap();
         let mut liar = Liar::with(&dir, name, Liar::far_greeting);
+        liar.send(0, b"hello", &mark(false, false, 5));
+        assert_eq!(next_far(&mut receiver), (b"hello".to_vec(), false));
         let mut message = (1u32 << 31 | 12).to_le_bytes().to_vec();
         message.extend(offset.to_le_bytes());
         message.extend(length.to_le_bytes());
-        liar.send(0, &message, &mark(true, false, 16));
+        liar.send(1, &message, &mark(true, false, 16));
         let error = receiver.receive(LIMIT).unwrap_err();
         assert!(matches!(error, ReceiveError::Misbehaved(_)), "{name}: {error}");
         let again = receiver.receive(LIMIT).unwrap_err();

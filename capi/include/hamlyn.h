@@ -427,16 +427,24 @@ typedef struct {
     uint32_t buffers_max;
     /// Longest record, in bytes (64 MiB).
     size_t record_bytes_max;
+    /// Bytes of an aperture for long records (none): a few times the longest. A sender that is
+    /// grown for it writes them straight into this process's memory, and can change them as long
+    /// as they are there: such a record is *volatile*, and only ever copied, by h_stream_read.
+    uint64_t aperture_bytes;
 } h_stream_config_t;
 
 /// A record that has arrived.
 typedef struct {
     /// How many records came before it.
     uint64_t number;
-    /// Its bytes, where they arrived. They stand still until it is released.
+    /// Its bytes, where they arrived. They stand still until it is released. Null if the record is
+    /// volatile.
     const void *data;
     /// How many they are.
     size_t length;
+    /// Whether its sender can still change it; then h_stream_read copies what is needed, to be
+    /// checked, and then used. Only where an aperture was asked for.
+    bool is_volatile;
 } h_record_t;
 
 /// What a server is made of; 0 for what is in brackets.
@@ -1217,6 +1225,16 @@ h_status h_stream_receiver_set_admission(h_stream_receiver_t *receiver,
 /// if it had sent everything; H_MISBEHAVED; H_FORKED; H_SYSTEM.
 h_status h_stream_receive(h_stream_receiver_t *receiver, int64_t timeout_ns, h_record_t *record);
 
+/// Copies `length` bytes from `offset` of the record with this number to `to`.
+///
+/// Errors: H_NO_SUCH, it was released, or has not been received; H_INVALID, outside the record;
+/// H_CLOSED, it is volatile, and its memory is no longer there.
+h_status h_stream_read(h_stream_receiver_t *receiver,
+                       uint64_t number,
+                       size_t offset,
+                       void *to,
+                       size_t length);
+
 /// Frees all records up to and including the one with this number; their buffers are used again,
 /// and a sender that waits for one goes on.
 ///
@@ -1264,6 +1282,25 @@ h_status h_stream_sender_connect(h_node_t *node,
                                  const char *name,
                                  int64_t timeout_ns,
                                  h_stream_sender_t **sender);
+
+/// Grows a sender that writes long records straight into the receiver's memory, if the receiver
+/// has an aperture; where that cannot be had, they go through the link, and h_stream_sender_explain
+/// says so. From a seed, waiting at most `timeout_ns` for the receiver's answer. To be freed
+/// with h_stream_sender_close or h_stream_sender_free.
+///
+/// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or forged, or
+/// the receiver takes no more; H_NOT_FOUND, its process is gone; H_TIMED_OUT; H_LIMIT. Nothing is left
+/// of the attempt.
+h_status h_stream_sender_grow_with_aperture(h_node_t *node,
+                                            const h_seed_t *seed,
+                                            int64_t timeout_ns,
+                                            h_stream_sender_t **sender);
+
+/// h_stream_sender_grow_with_aperture for what is served as "[user@]name".
+h_status h_stream_sender_connect_with_aperture(h_node_t *node,
+                                               const char *name,
+                                               int64_t timeout_ns,
+                                               h_stream_sender_t **sender);
 
 /// Sends a record of `length` bytes, waiting at most `timeout_ns` for room. A small one leaves with
 /// others, at the latest with h_stream_flush.

@@ -1,39 +1,116 @@
 //! Streams: records in order, one way, from one sender (Hamlyn 3.3).
 
 use crate::boundary::{
-    Copied, Done, Failure, bytes, get, guard, h_status, h_status::*, limit, out, text,
+    Copied, Done, Failure, bytes, bytes_out, get, guard, h_status, h_status::*, limit, out, text,
 };
 use crate::endpoint::{Exclusive, admission, close, free, give, handles, received, sent};
 use crate::links::{access_of, h_admission_t, h_peer_t};
 use crate::node::h_node_t;
 use crate::seeds::h_seed_t;
 use core::ffi::{c_char, c_void};
+use core::time::Duration;
 use hamlyn::Node;
-use hamlyn::protocol::{EndPoint, Manager, Record, StreamConfig, StreamReceiver, StreamSender};
+use hamlyn::protocol::{
+    ApertureRecord, ApertureStreamReceiver, ApertureStreamSender, EndPoint, Manager, ReceiveError,
+    Record, RecordBytes, StreamConfig, StreamReceiver, StreamSender,
+};
 use std::collections::VecDeque;
 
 /// Receives the records of one sender, in the order of sending.
 pub struct h_stream_receiver_t(pub(crate) Exclusive<Intake>);
 
 /// Sends records.
-pub struct h_stream_sender_t(Exclusive<StreamSender>);
+pub struct h_stream_sender_t(Exclusive<Outflow>);
 
 handles!(h_stream_receiver_t, h_stream_sender_t);
 
 pub(crate) struct Intake {
-    inner: StreamReceiver,
+    inner: Inflow,
     /// Records that were received and not released, by number.
-    lent: VecDeque<Record>,
+    lent: VecDeque<Lent>,
+}
+
+/// The receiver, as it was made.
+enum Inflow {
+    Still(StreamReceiver),
+    Volatile(ApertureStreamReceiver),
+}
+
+#[derive(Clone, Copy)]
+enum Lent {
+    Still(Record),
+    Volatile(ApertureRecord),
+}
+
+impl Lent {
+    fn number(&self) -> u64 {
+        match self {
+            Self::Still(record) => record.number(),
+            Self::Volatile(record) => record.number(),
+        }
+    }
+}
+
+macro_rules! either {
+    ($type:ident, $value:expr, $inner:ident => $call:expr) => {
+        match $value {
+            $type::Still($inner) => $call,
+            $type::Volatile($inner) => $call,
+        }
+    };
+}
+
+impl Intake {
+    fn receive(&mut self, timeout: Option<Duration>) -> Result<Lent, ReceiveError> {
+        Ok(match &mut self.inner {
+            Inflow::Still(inner) => Lent::Still(inner.receive(timeout)?),
+            Inflow::Volatile(inner) => Lent::Volatile(inner.receive(timeout)?),
+        })
+    }
+
+    fn bytes(&self, lent: &Lent) -> Result<RecordBytes<'_>, ReceiveError> {
+        match (&self.inner, lent) {
+            (Inflow::Still(inner), Lent::Still(record)) => {
+                Ok(RecordBytes::Still(inner.bytes(record)?))
+            }
+            (Inflow::Volatile(inner), Lent::Volatile(record)) => inner.bytes(record),
+            _ => unreachable!("a stream lends records of its own kind"),
+        }
+    }
+
+    fn release(&mut self, lent: &Lent) -> Result<(), ReceiveError> {
+        match (&mut self.inner, lent) {
+            (Inflow::Still(inner), Lent::Still(record)) => inner.release(record),
+            (Inflow::Volatile(inner), Lent::Volatile(record)) => inner.release(record),
+            _ => unreachable!("a stream lends records of its own kind"),
+        }
+    }
+
+    /// A record that is lent, and its place among those.
+    fn find(&self, number: u64) -> Done<(usize, Lent)> {
+        let first = self.lent.front().map_or(0, Lent::number);
+        let place = number.checked_sub(first).and_then(|n| usize::try_from(n).ok());
+        let found = place.and_then(|place| Some((place, *self.lent.get(place)?)));
+        found.filter(|(_, lent)| lent.number() == number).ok_or_else(|| {
+            let text = format!("record {number} was released, or has not been received");
+            Failure::new(H_NO_SUCH, text)
+        })
+    }
 }
 
 impl EndPoint for Intake {
     fn is_ready_in(&self, node: &Node) -> bool {
-        self.inner.is_ready_in(node)
+        either!(Inflow, &self.inner, inner => inner.is_ready_in(node))
     }
 
     fn manager(&self) -> &Manager {
-        self.inner.manager()
+        either!(Inflow, &self.inner, inner => inner.manager())
     }
+}
+
+pub(crate) enum Outflow {
+    Still(StreamSender),
+    Volatile(ApertureStreamSender),
 }
 
 /// What a receiver of a stream is made of; 0 for what is in brackets.
@@ -48,6 +125,10 @@ pub struct h_stream_config_t {
     pub buffers_max: u32,
     /// Longest record, in bytes (64 MiB).
     pub record_bytes_max: usize,
+    /// Bytes of an aperture for long records (none): a few times the longest. A sender that is
+    /// grown for it writes them straight into this process's memory, and can change them as long
+    /// as they are there: such a record is *volatile*, and only ever copied, by h_stream_read.
+    pub aperture_bytes: u64,
 }
 
 /// A record that has arrived.
@@ -56,10 +137,14 @@ pub struct h_stream_config_t {
 pub struct h_record_t {
     /// How many records came before it.
     pub number: u64,
-    /// Its bytes, where they arrived. They stand still until it is released.
+    /// Its bytes, where they arrived. They stand still until it is released. Null if the record is
+    /// volatile.
     pub data: *const c_void,
     /// How many they are.
     pub length: usize,
+    /// Whether its sender can still change it; then h_stream_read copies what is needed, to be
+    /// checked, and then used. Only where an aperture was asked for.
+    pub is_volatile: bool,
 }
 
 /// Makes a receiver; `config` may be null. To be freed with h_stream_receiver_close or
@@ -75,6 +160,7 @@ pub unsafe extern "C" fn h_stream_receiver_new(
     guard(|| {
         let (node, place) = (get(node, "node")?, out(receiver, "receiver")?);
         let mut wanted = StreamConfig::default();
+        let mut aperture_bytes = 0;
         if !config.is_null() {
             let config = get(config, "config")?;
             if config.buffer_bytes != 0 {
@@ -89,8 +175,13 @@ pub unsafe extern "C" fn h_stream_receiver_new(
             if config.record_bytes_max != 0 {
                 wanted.record_bytes_max = config.record_bytes_max;
             }
+            aperture_bytes = config.aperture_bytes;
         }
-        let inner = StreamReceiver::new(node.manager()?, wanted)?;
+        let manager = node.manager()?;
+        let inner = match aperture_bytes {
+            0 => Inflow::Still(StreamReceiver::new(manager, wanted)?),
+            bytes => Inflow::Volatile(ApertureStreamReceiver::new(manager, wanted, bytes)?),
+        };
         let made = Exclusive::new(node, Intake { inner, lent: VecDeque::new() })?;
         place.write(give(h_stream_receiver_t(made)));
         Ok(())
@@ -109,7 +200,8 @@ pub unsafe extern "C" fn h_stream_receiver_seed(
     guard(|| {
         let receiver = get(receiver, "receiver")?;
         let seed = out(seed, "seed")?;
-        seed.write(receiver.0.lock()?.inner.seed()?.into());
+        let intake = receiver.0.lock()?;
+        seed.write(either!(Inflow, &intake.inner, inner => inner.seed())?.into());
         Ok(())
     })
 }
@@ -128,7 +220,8 @@ pub unsafe extern "C" fn h_stream_receiver_serve(
     guard(|| {
         let receiver = get(receiver, "receiver")?;
         let (name, access) = (text(name, "name")?, access_of(access, gid)?);
-        Ok(receiver.0.lock()?.inner.serve(name, access)?)
+        let intake = receiver.0.lock()?;
+        Ok(either!(Inflow, &intake.inner, inner => inner.serve(name, access))?)
     })
 }
 
@@ -141,7 +234,9 @@ pub unsafe extern "C" fn h_stream_receiver_set_admission(
     context: *mut c_void,
 ) -> h_status {
     guard(|| {
-        get(receiver, "receiver")?.0.lock()?.inner.set_admission(admission(admit, context));
+        let intake = get(receiver, "receiver")?.0.lock()?;
+        let admit = admission(admit, context);
+        either!(Inflow, &intake.inner, inner => inner.set_admission(admit));
         Ok(())
     })
 }
@@ -161,11 +256,46 @@ pub unsafe extern "C" fn h_stream_receive(
     guard(|| {
         let (receiver, place) = (get(receiver, "receiver")?, out(record, "record")?);
         let (mut intake, left) = receiver.0.enter(timeout_ns, H_NOTHING)?;
-        let record = received(intake.inner.receive(left), timeout_ns)?;
-        let bytes = intake.inner.bytes(&record)?;
-        let (data, length) = (bytes.as_ptr().cast(), bytes.len());
-        place.write(h_record_t { number: record.number(), data, length });
-        intake.lent.push_back(record);
+        let lent = received(intake.receive(left), timeout_ns)?;
+        let (data, length, is_volatile) = match intake.bytes(&lent)? {
+            RecordBytes::Still(bytes) => (bytes.as_ptr().cast(), bytes.len(), false),
+            RecordBytes::Volatile(bytes) => (core::ptr::null(), bytes.len(), true),
+        };
+        place.write(h_record_t { number: lent.number(), data, length, is_volatile });
+        intake.lent.push_back(lent);
+        Ok(())
+    })
+}
+
+/// Copies `length` bytes from `offset` of the record with this number to `to`.
+///
+/// Errors: H_NO_SUCH, it was released, or has not been received; H_INVALID, outside the record;
+/// H_CLOSED, it is volatile, and its memory is no longer there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_stream_read(
+    receiver: *mut h_stream_receiver_t,
+    number: u64,
+    offset: usize,
+    to: *mut c_void,
+    length: usize,
+) -> h_status {
+    guard(|| {
+        let receiver = get(receiver, "receiver")?;
+        let to = bytes_out(to, length, "to")?;
+        let intake = receiver.0.lock()?;
+        match intake.bytes(&intake.find(number)?.1)? {
+            RecordBytes::Still(bytes) => {
+                let Some(from) = bytes.get(offset..).and_then(|rest| rest.get(..length)) else {
+                    let text = format!(
+                        "{length} bytes from offset {offset} are not inside the record's {}",
+                        bytes.len()
+                    );
+                    return Err(Failure::invalid(text));
+                };
+                to.copy_from_slice(from);
+            }
+            RecordBytes::Volatile(bytes) => bytes.read(offset, to)?,
+        }
         Ok(())
     })
 }
@@ -181,14 +311,8 @@ pub unsafe extern "C" fn h_stream_release(
 ) -> h_status {
     guard(|| {
         let mut intake = get(receiver, "receiver")?.0.lock()?;
-        let first = intake.lent.front().map_or(0, Record::number);
-        let place = number.checked_sub(first).and_then(|n| usize::try_from(n).ok());
-        let found = place.and_then(|place| Some((place, *intake.lent.get(place)?)));
-        let Some((place, record)) = found.filter(|(_, record)| record.number() == number) else {
-            let text = format!("record {number} was released, or has not been received");
-            return Err(Failure::new(H_NO_SUCH, text));
-        };
-        intake.inner.release(&record)?;
+        let (place, lent) = intake.find(number)?;
+        intake.release(&lent)?;
         intake.lent.drain(..=place);
         Ok(())
     })
@@ -206,7 +330,8 @@ pub unsafe extern "C" fn h_stream_receiver_peer(
         let (receiver, place) = (get(receiver, "receiver")?, out(peer, "peer")?);
         let intake = receiver.0.lock()?;
         let none = || Failure::new(H_NOTHING, "the stream has no sender yet");
-        place.write(intake.inner.connection().ok_or_else(none)?.peer().into());
+        let connection = either!(Inflow, &intake.inner, inner => inner.connection());
+        place.write(connection.ok_or_else(none)?.peer().into());
         Ok(())
     })
 }
@@ -225,7 +350,8 @@ pub unsafe extern "C" fn h_stream_receiver_explain(
     guard(|| {
         let receiver = get(receiver, "receiver")?;
         let copied = Copied::new(buffer.cast(), capacity, length)?;
-        let text = receiver.0.lock()?.inner.explain();
+        let intake = receiver.0.lock()?;
+        let text = either!(Inflow, &intake.inner, inner => inner.explain());
         copied.put_text(&text)
     })
 }
@@ -267,7 +393,7 @@ pub unsafe extern "C" fn h_stream_sender_grow(
         let (node, place) = (get(node, "node")?, out(sender, "sender")?);
         let seed = get(seed, "seed")?.read()?;
         let grown = StreamSender::grow(node.manager()?, &seed, limit(timeout_ns))?;
-        place.write(give(h_stream_sender_t(Exclusive::new(node, grown)?)));
+        place.write(give(h_stream_sender_t(Exclusive::new(node, Outflow::Still(grown))?)));
         Ok(())
     })
 }
@@ -284,7 +410,48 @@ pub unsafe extern "C" fn h_stream_sender_connect(
         let (node, place) = (get(node, "node")?, out(sender, "sender")?);
         let name = text(name, "name")?;
         let grown = StreamSender::connect(node.manager()?, name, limit(timeout_ns))?;
-        place.write(give(h_stream_sender_t(Exclusive::new(node, grown)?)));
+        place.write(give(h_stream_sender_t(Exclusive::new(node, Outflow::Still(grown))?)));
+        Ok(())
+    })
+}
+
+/// Grows a sender that writes long records straight into the receiver's memory, if the receiver
+/// has an aperture; where that cannot be had, they go through the link, and h_stream_sender_explain
+/// says so. From a seed, waiting at most `timeout_ns` for the receiver's answer. To be freed
+/// with h_stream_sender_close or h_stream_sender_free.
+///
+/// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or forged, or
+/// the receiver takes no more; H_NOT_FOUND, its process is gone; H_TIMED_OUT; H_LIMIT. Nothing is left
+/// of the attempt.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_stream_sender_grow_with_aperture(
+    node: *mut h_node_t,
+    seed: *const h_seed_t,
+    timeout_ns: i64,
+    sender: *mut *mut h_stream_sender_t,
+) -> h_status {
+    guard(|| {
+        let (node, place) = (get(node, "node")?, out(sender, "sender")?);
+        let seed = get(seed, "seed")?.read()?;
+        let grown = ApertureStreamSender::grow(node.manager()?, &seed, limit(timeout_ns))?;
+        place.write(give(h_stream_sender_t(Exclusive::new(node, Outflow::Volatile(grown))?)));
+        Ok(())
+    })
+}
+
+/// h_stream_sender_grow_with_aperture for what is served as "[user@]name".
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_stream_sender_connect_with_aperture(
+    node: *mut h_node_t,
+    name: *const c_char,
+    timeout_ns: i64,
+    sender: *mut *mut h_stream_sender_t,
+) -> h_status {
+    guard(|| {
+        let (node, place) = (get(node, "node")?, out(sender, "sender")?);
+        let name = text(name, "name")?;
+        let grown = ApertureStreamSender::connect(node.manager()?, name, limit(timeout_ns))?;
+        place.write(give(h_stream_sender_t(Exclusive::new(node, Outflow::Volatile(grown))?)));
         Ok(())
     })
 }
@@ -306,7 +473,7 @@ pub unsafe extern "C" fn h_stream_send(
         let sender = get(sender, "sender")?;
         let data = bytes(data, length, "data")?;
         let (mut sender, left) = sender.0.enter(timeout_ns, H_FULL)?;
-        sent(sender.send(data, left), timeout_ns)
+        sent(either!(Outflow, &mut *sender, inner => inner.send(data, left)), timeout_ns)
     })
 }
 
@@ -321,7 +488,7 @@ pub unsafe extern "C" fn h_stream_flush(
 ) -> h_status {
     guard(|| {
         let (mut sender, left) = get(sender, "sender")?.0.enter(timeout_ns, H_FULL)?;
-        sent(sender.flush(left), timeout_ns)
+        sent(either!(Outflow, &mut *sender, inner => inner.flush(left)), timeout_ns)
     })
 }
 
@@ -333,7 +500,8 @@ pub unsafe extern "C" fn h_stream_bytes_max(
 ) -> h_status {
     guard(|| {
         let (sender, place) = (get(sender, "sender")?, out(bytes_max, "bytes_max")?);
-        place.write(sender.0.lock()?.bytes_max());
+        let sender = sender.0.lock()?;
+        place.write(either!(Outflow, &*sender, inner => inner.bytes_max()));
         Ok(())
     })
 }
@@ -347,7 +515,8 @@ pub unsafe extern "C" fn h_stream_sender_peer(
     guard(|| {
         let sender = get(sender, "sender")?;
         let peer = out(peer, "peer")?;
-        peer.write(sender.0.lock()?.connection().peer().into());
+        let sender = sender.0.lock()?;
+        peer.write(either!(Outflow, &*sender, inner => inner.connection().peer().into()));
         Ok(())
     })
 }
@@ -366,7 +535,8 @@ pub unsafe extern "C" fn h_stream_sender_explain(
     guard(|| {
         let sender = get(sender, "sender")?;
         let copied = Copied::new(buffer.cast(), capacity, length)?;
-        let text = sender.0.lock()?.explain();
+        let mut sender = sender.0.lock()?;
+        let text = either!(Outflow, &mut *sender, inner => inner.explain());
         copied.put_text(&text)
     })
 }
@@ -391,7 +561,7 @@ pub unsafe extern "C" fn h_stream_sender_close(
 
 fn end(sender: &h_stream_sender_t, timeout_ns: i64) -> Done {
     let (mut sender, left) = sender.0.enter(timeout_ns, H_TIMED_OUT)?;
-    Ok(sender.close(left)?)
+    Ok(either!(Outflow, &mut *sender, inner => inner.close(left))?)
 }
 
 /// Frees a sender: what can be sent without waiting is sent. Null is allowed.

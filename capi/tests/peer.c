@@ -15,6 +15,13 @@
  *   datagram  Both sides have a receiver of 2048 bytes, the sender's for answers. The sender sends
  *             message i with a ticket for the answer, and waits for that before the next one. The
  *             receiver reads it, is ready again, and answers with the first 8 bytes.
+ *   stream    The receiver reads record i, releases it, and after the last one expects the end. The
+ *             sender sends message i as record i, and closes.
+ *   call      The receiver serves, and replies to request i with message i + 1. The sender calls
+ *             with message i, one call after another.
+ *   group     The receiver is the root of a group of one member, with parts of 2048 bytes. In round
+ *             i the member sends message i, the root gathers it, goes on to the next round, and
+ *             broadcasts message i + 1, which the member receives. At last both are at a barrier.
  *
  * Exit status 0: everything was as it should be. Everything has a time limit.
  */
@@ -177,6 +184,108 @@ static void datagram_send(const char *name, uint64_t count) {
     CHECK(h_datagram_receiver_close(answers, LIMIT));
 }
 
+static void stream_recv(const char *name, uint64_t count) {
+    h_stream_receiver_t *receiver;
+    h_record_t record;
+    CHECK(h_stream_receiver_new(node, NULL, &receiver));
+    CHECK(h_stream_receiver_serve(receiver, name, H_ACCESS_SAME_USER, 0));
+    ready();
+    for (uint64_t i = 0; i < count; i++) {
+        CHECK(h_stream_receive(receiver, LIMIT, &record));
+        if (record.number != i) {
+            fprintf(stderr, "record %llu came, and not %llu\n", (unsigned long long)record.number,
+                    (unsigned long long)i);
+            exit(1);
+        }
+        must_be(i, record.data, record.length);
+        CHECK(h_stream_release(receiver, record.number));
+    }
+    h_status status = h_stream_receive(receiver, LIMIT, &record);
+    if (status != H_CLOSED) {
+        fprintf(stderr, "after the last record came %s\n", h_status_name(status));
+        exit(1);
+    }
+    CHECK(h_stream_receiver_close(receiver, LIMIT));
+}
+
+static void stream_send(const char *name, uint64_t count) {
+    h_stream_sender_t *sender;
+    unsigned char data[BLOCK];
+    CHECK(h_stream_sender_connect(node, name, LIMIT, &sender));
+    for (uint64_t i = 0; i < count; i++) {
+        size_t length = make(i, data);
+        CHECK(h_stream_send(sender, data, length, LIMIT));
+    }
+    CHECK(h_stream_sender_close(sender, LIMIT));
+}
+
+static void call_recv(const char *name, uint64_t count) {
+    h_server_t *server;
+    h_request_t *request;
+    const void *data;
+    unsigned char reply[BLOCK];
+    size_t length;
+    CHECK(h_server_new(node, NULL, &server));
+    CHECK(h_server_serve(server, name, H_ACCESS_SAME_USER, 0));
+    ready();
+    for (uint64_t i = 0; i < count; i++) {
+        CHECK(h_server_receive(server, LIMIT, &request));
+        CHECK(h_request_data(request, &data, &length));
+        must_be(i, data, length);
+        length = make(i + 1, reply);
+        CHECK(h_request_reply(request, reply, length, LIMIT));
+    }
+    CHECK(h_server_close(server, LIMIT));
+}
+
+static void call_send(const char *name, uint64_t count) {
+    h_client_t *client;
+    unsigned char data[BLOCK], reply[BLOCK];
+    size_t length;
+    CHECK(h_client_connect(node, name, NULL, LIMIT, &client));
+    for (uint64_t i = 0; i < count; i++) {
+        length = make(i, data);
+        CHECK(h_client_call(client, data, length, LIMIT, reply, sizeof reply, &length));
+        must_be(i + 1, reply, length);
+    }
+    CHECK(h_client_close(client, LIMIT));
+}
+
+static void group_recv(const char *name, uint64_t count) {
+    h_group_t *group;
+    const void *part;
+    unsigned char data[BLOCK];
+    size_t length;
+    CHECK(h_group_new(node, 1, BLOCK, 0, &group));
+    CHECK(h_group_serve(group, name, H_ACCESS_SAME_USER, 0));
+    ready();
+    for (uint64_t i = 0; i < count; i++) {
+        CHECK(h_group_gather(group, LIMIT));
+        CHECK(h_group_part(group, 0, &part, &length));
+        must_be(i, part, length);
+        CHECK(h_group_next_round(group));
+        length = make(i + 1, data);
+        CHECK(h_group_broadcast(group, data, length, LIMIT));
+    }
+    CHECK(h_group_barrier(group, LIMIT));
+    CHECK(h_group_close(group, LIMIT));
+}
+
+static void group_send(const char *name, uint64_t count) {
+    h_group_member_t *member;
+    unsigned char data[BLOCK];
+    size_t length;
+    CHECK(h_group_member_connect(node, name, BLOCK, LIMIT, &member));
+    for (uint64_t i = 0; i < count; i++) {
+        length = make(i, data);
+        CHECK(h_group_member_send(member, data, length, LIMIT));
+        CHECK(h_group_member_receive(member, LIMIT, data, sizeof data, &length));
+        must_be(i + 1, data, length);
+    }
+    CHECK(h_group_member_barrier(member, LIMIT));
+    CHECK(h_group_member_close(member, LIMIT));
+}
+
 static const struct {
     const char *name;
     void (*recv)(const char *name, uint64_t count);
@@ -185,6 +294,9 @@ static const struct {
     {"raw", raw_recv, raw_send},
     {"tagged", tagged_recv, tagged_send},
     {"datagram", datagram_recv, datagram_send},
+    {"stream", stream_recv, stream_send},
+    {"call", call_recv, call_send},
+    {"group", group_recv, group_send},
 };
 
 int main(int argc, char **argv) {

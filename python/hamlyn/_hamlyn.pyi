@@ -8,6 +8,8 @@ from ._types import Access, Buffer, Event, Setting
 __all__ = [
     "ApertureChanged",
     "Area",
+    "Call",
+    "Client",
     "Connected",
     "Datagram",
     "DatagramReceiver",
@@ -20,8 +22,13 @@ __all__ = [
     "Notification",
     "Peer",
     "Queue",
+    "Record",
+    "Request",
     "Seed",
+    "Server",
     "Slot",
+    "StreamReceiver",
+    "StreamSender",
     "Tag",
     "TaggedReceiver",
     "TaggedSender",
@@ -346,3 +353,115 @@ class DatagramSender(_Sender):
     def flush(self, timeout: float | None = None) -> bool: ...
     @property
     def capacity(self) -> int: ...
+
+@final
+class Record:
+    def __len__(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    def __release_buffer__(self, buffer: memoryview, /) -> None: ...
+    @property
+    def number(self) -> int: ...
+    def release(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+@final
+class StreamReceiver(_Receiver):
+    def __new__(
+        cls,
+        manager: Manager,
+        *,
+        buffer_nbytes: int = 65536,
+        buffers: int = 8,
+        buffers_max: int = 64,
+        record_nbytes_max: int = 67108864,
+    ) -> Self: ...
+    def try_receive(self) -> Record | None: ...
+    def receive(self, timeout: float | None = None) -> Record: ...
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> Record: ...
+    @property
+    def buffers(self) -> int: ...
+    @property
+    def peer(self) -> Peer | None: ...
+    def explain(self) -> str: ...
+
+@final
+class StreamSender(_Sender):
+    @staticmethod
+    def grow(
+        manager: Manager, seed: Seed | Buffer | str, timeout: float | None = 10.0
+    ) -> StreamSender: ...
+    @staticmethod
+    def connect(manager: Manager, name: str, timeout: float | None = 10.0) -> StreamSender: ...
+    def send(self, record: Buffer, timeout: float | None = None) -> None: ...
+    def flush(self, timeout: float | None = None) -> None: ...
+    def close(self, timeout: float | None = 10.0) -> None: ...
+    @property
+    def nbytes_max(self) -> int: ...
+
+@final
+class Request:
+    @property
+    def data(self) -> bytes: ...
+    @property
+    def peer(self) -> Peer: ...
+    @property
+    def link(self) -> Link: ...
+    def reply(self, data: Buffer, timeout: float | None = 10.0) -> None: ...
+    def decline(self) -> None: ...
+
+@final
+class Server(_Receiver):
+    def __new__(
+        cls,
+        manager: Manager,
+        *,
+        outstanding: int = 64,
+        request_nbytes: int = 4092,
+        request_nbytes_max: int = 16777216,
+        clients: int = 64,
+    ) -> Self: ...
+    def try_receive(self) -> Request | None: ...
+    def receive(self, timeout: float | None = None) -> Request: ...
+    @property
+    def clients(self) -> int: ...
+
+@final
+class Call:
+    def finish(self, timeout: float | None = None) -> bytes: ...
+    def try_finish(self) -> bytes | None: ...
+    @property
+    def _manager(self) -> Manager: ...
+
+@final
+class Client(_Sender):
+    @staticmethod
+    def connect(
+        manager: Manager,
+        name: str,
+        timeout: float | None = 10.0,
+        *,
+        outstanding: int = 64,
+        reply_nbytes: int = 4092,
+        reply_nbytes_max: int = 16777216,
+    ) -> Client: ...
+    @staticmethod
+    def grow(
+        manager: Manager,
+        seed: Seed | Buffer | str,
+        timeout: float | None = 10.0,
+        *,
+        outstanding: int = 64,
+        reply_nbytes: int = 4092,
+        reply_nbytes_max: int = 16777216,
+    ) -> Client: ...
+    def call(self, request: Buffer, timeout: float | None = None) -> bytes: ...
+    def start(self, request: Buffer, timeout: float | None = None) -> Call: ...
+    @property
+    def outstanding_max(self) -> int: ...

@@ -26,7 +26,7 @@ from types import TracebackType
 from typing import Generic, TypeVar
 
 from . import _hamlyn
-from ._errors import TimedOut
+from ._errors import Closed, TimedOut
 from ._types import Buffer, Event
 
 T = TypeVar("T")
@@ -177,6 +177,54 @@ class DatagramReceiver(_Wrapped[_hamlyn.DatagramReceiver]):
         return await until(self.sync._manager, self.sync.try_receive, timeout)
 
 
+class StreamReceiver(_Wrapped[_hamlyn.StreamReceiver]):
+    """A receiver of a stream: `receive` is awaited, and `async for` takes its records."""
+
+    async def receive(self, timeout: float | None = None) -> _hamlyn.Record:
+        """The next record. Raises `TimedOut`, and `Closed` after the stream's end."""
+        return await until(self.sync._manager, self.sync.try_receive, timeout)
+
+    def __aiter__(self) -> StreamReceiver:
+        return self
+
+    async def __anext__(self) -> _hamlyn.Record:
+        # `next` ends the iteration where the sender has closed, and raises where it ended
+        # otherwise; there it does not wait.
+        try:
+            return await self.receive()
+        except Closed:
+            for record in self.sync:
+                return record
+            raise StopAsyncIteration from None
+
+
+class Server(_Wrapped[_hamlyn.Server]):
+    """A server whose `receive` is awaited."""
+
+    async def receive(self, timeout: float | None = None) -> _hamlyn.Request:
+        """The next request. Raises `TimedOut`."""
+        return await until(self.sync._manager, self.sync.try_receive, timeout)
+
+
+class Client(_Wrapped[_hamlyn.Client]):
+    """A client whose calls are awaited; any number of tasks may call."""
+
+    async def call(self, request: Buffer, timeout: float | None = None) -> bytes:
+        """Sends a request, and awaits the reply. A task that is cancelled leaves nothing behind:
+        the reply will be dropped."""
+        call = await self.start(request, timeout)
+        return await until(self.sync._manager, call.try_finish, timeout)
+
+    async def start(self, request: Buffer, timeout: float | None = None) -> _hamlyn.Call:
+        """Sends a request: at once where a call is free, else on a thread."""
+        if len(memoryview(request).cast("B")) <= 4092:
+            try:
+                return self.sync.start(request, 0)
+            except TimedOut:
+                pass
+        return await asyncio.to_thread(self.sync.start, request, timeout)
+
+
 class Manager(_Wrapped[_hamlyn.Manager]):
     """A manager whose events are awaited; an asynchronous context manager."""
 
@@ -186,6 +234,8 @@ class Manager(_Wrapped[_hamlyn.Manager]):
 
     async def wait(self, timeout: float | None = None) -> bool:
         """Waits until a packet or an event has arrived; says whether one has."""
+        # Whoever calls this in a loop lets other tasks run.
+        await asyncio.sleep(0)
         try:
             return await until(self.sync, lambda: self.sync.wait(0) or None, timeout)
         except TimedOut:
@@ -221,4 +271,13 @@ class Manager(_Wrapped[_hamlyn.Manager]):
         await asyncio.to_thread(self.sync.close)
 
 
-__all__ = ["DatagramReceiver", "Manager", "Queue", "TaggedReceiver", "until"]
+__all__ = [
+    "Client",
+    "DatagramReceiver",
+    "Manager",
+    "Queue",
+    "Server",
+    "StreamReceiver",
+    "TaggedReceiver",
+    "until",
+]

@@ -72,12 +72,17 @@ impl Datagram {
         let place = |end: &mut protocol::DatagramReceiver| {
             end.with_bytes(&this.datagram, |bytes| (bytes.as_ptr().addr(), bytes.len()))
         };
-        let (start, length) = this.end.with(slf.py(), place)?.or_raise()?;
-        // SAFETY: the bytes lie in the receiver's area, which stays while `End` has lent a buffer
-        // of it. Both are under the interpreter's lock from the look to `lend`.
-        unsafe { export(slf.as_any(), view, flags, start as *mut u8, length, true)? };
-        this.end.lend();
-        Ok(())
+        this.end.lend()?;
+        let shown = this.end.with(slf.py(), place).and_then(OrRaise::or_raise);
+        let shown = shown.and_then(|(start, length)| {
+            // SAFETY: the bytes lie in the receiver's area, which stays while `End` has lent a
+            // buffer of it.
+            unsafe { export(slf.as_any(), view, flags, start as *mut u8, length, true) }
+        });
+        if shown.is_err() {
+            this.end.take_back();
+        }
+        shown
     }
 
     unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {

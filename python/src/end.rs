@@ -9,11 +9,11 @@ use crate::manager::{Close, Inner, access_of, locked};
 use crate::parts::Peer;
 use crate::seed::Seed;
 use crate::wait::{LOOKS, Limit, sliced};
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use hamlyn::Access;
 use hamlyn::node::OfferError;
-use hamlyn::protocol::{self, Connection};
+use hamlyn::protocol::{self, Connection, EndPoint};
 use pyo3::prelude::*;
 use std::sync::{Arc, Mutex, TryLockError, Weak};
 
@@ -23,8 +23,16 @@ pub struct End<T: Send + 'static> {
     /// `None` once it is closed and no buffer is out.
     state: Mutex<Option<T>>,
     is_closed: AtomicBool,
+    life: Mutex<Life>,
+}
+
+/// How long the end point's memory stays; behind a lock that nobody keeps.
+#[derive(Default)]
+struct Life {
     /// Buffers of its memory that Python has.
-    buffers: AtomicUsize,
+    buffers: usize,
+    /// It is closed, and nothing is lent any more.
+    is_over: bool,
 }
 
 impl<T: Send + 'static> End<T> {
@@ -33,7 +41,7 @@ impl<T: Send + 'static> End<T> {
             inner: inner.clone(),
             state: Mutex::new(Some(end)),
             is_closed: AtomicBool::new(false),
-            buffers: AtomicUsize::new(0),
+            life: Mutex::default(),
         });
         let weak: Weak<Self> = Arc::downgrade(&end);
         inner.register(weak);
@@ -131,7 +139,10 @@ impl<T: Send + 'static> End<T> {
     }
 
     fn drop_if_done(&self) {
-        if self.is_closed() && self.buffers.load(Ordering::Acquire) == 0 {
+        let mut life = locked(&self.life);
+        if self.is_closed() && life.buffers == 0 && !life.is_over {
+            life.is_over = true;
+            drop(life);
             let end = locked(&self.state).take();
             drop(end);
         }
@@ -139,21 +150,83 @@ impl<T: Send + 'static> End<T> {
 
     /// Buffers of its memory that Python has.
     pub fn buffers(&self) -> usize {
-        self.buffers.load(Ordering::Relaxed)
+        locked(&self.life).buffers
     }
 
-    /// A buffer goes out.
-    pub fn lend(&self) {
-        self.buffers.fetch_add(1, Ordering::Relaxed);
-        self.inner.lend();
+    /// A buffer goes out: the memory stays until it has come back. Raises if it is gone already.
+    pub fn lend(&self) -> PyResult<()> {
+        self.inner.check_fork()?;
+        self.inner.lend()?;
+        let mut life = locked(&self.life);
+        if life.is_over {
+            drop(life);
+            self.inner.take_back();
+            return Err(closed());
+        }
+        life.buffers += 1;
+        Ok(())
     }
 
     /// A buffer has come back.
     pub fn take_back(&self) {
-        if self.inner.check_fork().is_ok() && self.buffers.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.drop_if_done();
+        if self.inner.check_fork().is_err() {
+            return;
         }
+        let mut life = locked(&self.life);
+        life.buffers -= 1;
+        drop(life);
+        self.drop_if_done();
         self.inner.take_back();
+    }
+
+    /// Calls `use_it` if that can be done without waiting.
+    pub fn try_with<R>(&self, use_it: impl FnOnce(&mut T) -> R) -> Option<R> {
+        self.check_open().ok()?;
+        self.state.try_lock().ok()?.as_mut().map(use_it)
+    }
+}
+
+impl<T: Clone + Send + Sync + 'static> End<T> {
+    /// [`wait`](Self::wait) for an end point that several threads use at once.
+    pub fn wait_shared<R: Send, E: ToPy + Send>(
+        &self,
+        py: Python<'_>,
+        timeout: Option<f64>,
+        mut try_it: impl FnMut(&T) -> Result<Option<R>, E> + Send,
+        mut wait: impl FnMut(&T, Duration) -> Result<Option<R>, E> + Send,
+    ) -> PyResult<Option<R>> {
+        enum Found<R> {
+            It(R),
+            Closed,
+        }
+        let limit = Limit::new(timeout)?;
+        let looks = if timeout == Some(0.0) { 1 } else { LOOKS };
+        let found = self.with(py, |end| {
+            for _ in 0..looks {
+                match try_it(end) {
+                    Ok(None) => {}
+                    found => return found,
+                }
+            }
+            Ok(None)
+        })?;
+        match found.or_raise()? {
+            None if timeout == Some(0.0) => return Ok(None),
+            None => {}
+            found => return Ok(found),
+        }
+        let end = self.with(py, |end| end.clone())?;
+        let attempt = |slice| {
+            if self.is_closed() {
+                return Ok(Some(Found::Closed));
+            }
+            Ok::<_, E>(wait(&end, slice)?.map(Found::It))
+        };
+        match sliced(py, &self.inner, limit, attempt)?.or_raise()? {
+            Some(Found::It(found)) => Ok(Some(found)),
+            Some(Found::Closed) => Err(closed()),
+            None => Ok(None),
+        }
     }
 }
 
@@ -181,6 +254,7 @@ pub fn closed() -> PyErr {
 
 /// An end point that receives: it can be found.
 pub trait Offered {
+    fn has_arrived(&self) -> bool;
     fn make_seed(&self) -> Result<protocol::Seed, OfferError>;
     fn offer(&self, name: &str, access: Access) -> Result<(), OfferError>;
 }
@@ -194,6 +268,9 @@ pub trait Connected {
 macro_rules! offered {
     ($($type:ty),+) => {
         $(impl Offered for $type {
+            fn has_arrived(&self) -> bool {
+                self.is_ready()
+            }
             fn make_seed(&self) -> Result<protocol::Seed, OfferError> {
                 self.seed()
             }
@@ -203,7 +280,7 @@ macro_rules! offered {
         })+
     };
 }
-offered!(protocol::TaggedReceiver, protocol::DatagramReceiver);
+offered!(protocol::TaggedReceiver, protocol::DatagramReceiver, Arc<protocol::Server>);
 
 macro_rules! connected {
     ($($type:ty),+) => {
@@ -217,7 +294,7 @@ macro_rules! connected {
         })+
     };
 }
-connected!(protocol::TaggedSender, protocol::DatagramSender);
+connected!(protocol::TaggedSender, protocol::DatagramSender, Arc<protocol::Client>);
 
 impl<T: Offered + Send> End<T> {
     pub fn seed(&self, py: Python<'_>) -> PyResult<Seed> {
@@ -254,6 +331,8 @@ impl<T: Connected + Send> End<T> {
 /// What every end point has.
 macro_rules! common {
     ($class:ident) => {
+        $crate::end::named!($class);
+
         #[pymethods]
         impl $class {
             /// Ends it, and with it its connections. Closing twice is closing once.
@@ -261,6 +340,19 @@ macro_rules! common {
                 self.end.close_now(py);
             }
 
+            #[pyo3(signature = (*_exception))]
+            fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyAny>) {
+                self.end.close_now(py);
+            }
+        }
+    };
+}
+
+/// What every end point has, however it is closed.
+macro_rules! named {
+    ($class:ident) => {
+        #[pymethods]
+        impl $class {
             /// Whether it is closed.
             #[getter]
             fn closed(&self) -> bool {
@@ -274,11 +366,6 @@ macro_rules! common {
 
             fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
                 slf
-            }
-
-            #[pyo3(signature = (*_exception))]
-            fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyAny>) {
-                self.end.close_now(py);
             }
 
             fn __repr__(&self) -> &'static str {
@@ -318,7 +405,7 @@ macro_rules! receiver {
             /// Whether a receive would return at once.
             #[getter]
             fn ready(&self, py: Python<'_>) -> PyResult<bool> {
-                self.end.with(py, |end| hamlyn::protocol::EndPoint::is_ready(end))
+                self.end.with(py, |end| crate::end::Offered::has_arrived(end))
             }
         }
     };
@@ -328,7 +415,13 @@ macro_rules! receiver {
 macro_rules! sender {
     ($class:ident) => {
         $crate::end::common!($class);
+        $crate::end::paired!($class);
+    };
+}
 
+/// What every end point with one peer has.
+macro_rules! paired {
+    ($class:ident) => {
         #[pymethods]
         impl $class {
             /// Who is at the other end, as the kernel says.
@@ -391,4 +484,4 @@ macro_rules! grown {
     };
 }
 
-pub(crate) use {common, grown, receiver, sender};
+pub(crate) use {common, grown, named, paired, receiver, sender};

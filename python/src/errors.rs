@@ -8,7 +8,7 @@ use hamlyn::interface::{AreaError, QueueError, SlotError};
 use hamlyn::node::{
     BuildError, ConnectError, Forked, LinkError, MemoryError, OfferError, RecvError, SendError,
 };
-use hamlyn::protocol::{GrowError, ReceiveError, SendFailure};
+use hamlyn::protocol::{CallError, GrowError, ReceiveError, SendFailure};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
@@ -235,6 +235,22 @@ impl ToPy for SendFailure {
             Self::Misbehaved(_) => Kind::Misbehaved,
             Self::Forked(_) => Kind::Forked,
             Self::Wait(_) => Kind::Os,
+            _ => Kind::Misuse,
+        };
+        error(kind, self)
+    }
+}
+
+impl ToPy for CallError {
+    fn to_py(self) -> PyErr {
+        let kind = match self {
+            Self::Send(e) => return e.to_py(),
+            Self::TimedOut => Kind::TimedOut,
+            Self::Declined => Kind::Declined,
+            Self::Ended(_) => Kind::Closed,
+            Self::Misbehaved(_) => Kind::Misbehaved,
+            Self::Memory(_) | Self::Wait(_) => Kind::Os,
+            Self::Forked(_) => Kind::Forked,
             _ => Kind::Misuse,
         };
         error(kind, self)

@@ -11,12 +11,14 @@
 //! What Python programs see of it is documented in `hamlyn/__init__.py` and `hamlyn/_hamlyn.pyi`.
 
 mod bytes;
+mod call;
 mod datagram;
 mod end;
 mod errors;
 mod manager;
 mod parts;
 mod seed;
+mod stream;
 mod tagged;
 mod wait;
 
@@ -25,6 +27,8 @@ use pyo3::prelude::*;
 /// Hamlyn's objects; see the package `hamlyn`.
 #[pymodule]
 mod _hamlyn {
+    #[pymodule_export]
+    use crate::call::{Call, Client, Request, Server};
     #[pymodule_export]
     use crate::datagram::{Datagram, DatagramReceiver, DatagramSender};
     #[pymodule_export]
@@ -36,6 +40,8 @@ mod _hamlyn {
     };
     #[pymodule_export]
     use crate::seed::Seed;
+    #[pymodule_export]
+    use crate::stream::{Record, StreamReceiver, StreamSender};
     #[pymodule_export]
     use crate::tagged::{Tagged, TaggedReceiver, TaggedSender};
 }

@@ -23,7 +23,8 @@ use hamlyn::{Accept, Access, Config, LinkId, Mode, Node, NodeId, QueueId, SlotCo
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict};
-use std::os::fd::{AsFd, AsRawFd};
+use std::cell::RefCell;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Wake, Waker};
 
@@ -48,6 +49,8 @@ pub struct Inner {
     /// Makes `poller` readable when another call has taken from a link what an event loop waits
     /// for.
     bell: Arc<Ringer>,
+    /// The node's descriptor.
+    node_fd: OwnedFd,
     /// The node's descriptor and the bell.
     poller: Poller,
     served: Mutex<Vec<String>>,
@@ -79,6 +82,23 @@ impl Wake for Ringer {
     fn wake(self: Arc<Self>) {
         self.0.ring();
     }
+}
+
+/// The bell of this thread's waits. One for each thread, since a manager remembers wakers until
+/// something moves; a forked child has one of its own.
+fn bell_of_thread() -> PyResult<Arc<Ringer>> {
+    thread_local! {
+        static BELL: RefCell<Option<(u32, Arc<Ringer>)>> = const { RefCell::new(None) };
+    }
+    let process = std::process::id();
+    BELL.with_borrow_mut(|kept| match kept {
+        Some((of, bell)) if *of == process => Ok(bell.clone()),
+        _ => {
+            let bell = Arc::new(Ringer(Bell::new().or_raise()?));
+            *kept = Some((process, bell.clone()));
+            Ok(bell)
+        }
+    })
 }
 
 pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -143,26 +163,32 @@ impl Inner {
         ends.push(end);
     }
 
-    /// A buffer goes out.
-    pub fn lend(&self) {
+    /// A buffer goes out: the node stays until it has come back. Raises if it is gone already.
+    pub fn lend(&self) -> PyResult<()> {
+        // Under the lock, as the last look in `drop_if_done` is.
+        let node = locked(&self.node);
+        if node.is_none() {
+            return Err(closed());
+        }
         self.buffers.fetch_add(1, Ordering::Relaxed);
+        Ok(())
     }
 
     /// A buffer has come back.
     pub fn take_back(&self) {
-        if self.buffers.fetch_sub(1, Ordering::AcqRel) == 1 {
+        // In a forked child the memory is a copy, and everything else is the parent's.
+        if self.check_fork().is_ok() && self.buffers.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.drop_if_done();
         }
     }
 
     /// Lets the node go when it is closed and no buffer of its memory is out.
     fn drop_if_done(&self) {
-        if self.fork_guard.is_parent()
-            && self.is_closed.load(Ordering::Acquire)
-            && self.buffers.load(Ordering::Acquire) == 0
-        {
-            let node = locked(&self.node).take();
+        let mut node = locked(&self.node);
+        if self.is_closed.load(Ordering::Acquire) && self.buffers.load(Ordering::Acquire) == 0 {
+            let node_alone = node.take();
             drop(node);
+            drop(node_alone);
         }
     }
 
@@ -222,8 +248,11 @@ impl Inner {
     /// Waits until something has arrived, at most until `limit`.
     fn wait(&self, py: Python<'_>, limit: Limit) -> PyResult<bool> {
         let node = self.node()?;
-        let waker = Waker::from(self.bell.clone());
+        // Not the bell of the event loops: it is theirs to silence.
+        let bell = bell_of_thread()?;
+        let waker = Waker::from(bell.clone());
         let attempt = |slice: Duration| {
+            bell.0.silence();
             if node.poll()? > 0 || self.look_for_event(&node) {
                 return Ok(Some(()));
             }
@@ -231,7 +260,8 @@ impl Inner {
             if !node.prepare_to_wait(Some(&waker))? {
                 return Ok(Some(()));
             }
-            let woken = wait_for(&[(self.poller.as_fd(), false)], deadline);
+            let fds = [(self.node_fd.as_fd(), false), (bell.0.as_fd(), false)];
+            let woken = wait_for(&fds, deadline);
             match woken.map_err(|e| hamlyn::RecvError::Wait(Arc::new(e)))? {
                 true => Ok(Some(())),
                 false => Ok::<_, hamlyn::RecvError>(None),
@@ -441,7 +471,8 @@ impl Manager {
         let node = py.detach(|| protocol::Manager::with_config(config)).or_raise()?;
         let id = node.id();
         let (bell, poller) = (Bell::new().or_raise()?, Poller::new().or_raise()?);
-        poller.add(node.lock().as_fd(), 0).or_raise()?;
+        let node_fd = node.try_clone_fd().or_raise()?;
+        poller.add(&node_fd, 0).or_raise()?;
         poller.add(&bell, 1).or_raise()?;
         let inner = Inner {
             id,
@@ -450,6 +481,7 @@ impl Manager {
             slow: AtomicUsize::new(0),
             buffers: AtomicUsize::new(0),
             bell: Arc::new(Ringer(bell)),
+            node_fd,
             poller,
             served: Mutex::default(),
             event: Mutex::new(None),

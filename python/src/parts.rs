@@ -106,16 +106,17 @@ impl Area {
         if area.is_removed.load(Ordering::Relaxed) {
             return Err(error(Kind::Closed, "the area was removed"));
         }
+        area.inner.lend()?;
         // SAFETY: the area lies in memory of the node, which stays while `Inner` has lent a buffer
         // of it, also after it was closed, and which `remove` does not give back while this area
-        // has lent one. All this happens under the interpreter's lock, so that neither can come
-        // in between.
-        unsafe {
-            export(slf.as_any(), view, flags, area.start.0, area.length, false)?;
+        // has lent one: that is looked at and changed under the interpreter's lock.
+        let exported =
+            unsafe { export(slf.as_any(), view, flags, area.start.0, area.length, false) };
+        match exported {
+            Ok(()) => drop(area.buffers.fetch_add(1, Ordering::Relaxed)),
+            Err(_) => area.inner.take_back(),
         }
-        area.buffers.fetch_add(1, Ordering::Relaxed);
-        area.inner.lend();
-        Ok(())
+        exported
     }
 
     unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {

@@ -239,3 +239,102 @@ def test_it_is_a_closed_object_from_the_start(manager: hamlyn.Manager) -> None:
 
     run(main())
     assert repr(queue).startswith("<hamlyn.aio of <hamlyn.Queue")
+
+
+def echo(calls: int) -> None:
+    async def main() -> None:
+        async with aio.Manager(hamlyn.Manager()) as manager:
+            server = aio.Server(hamlyn.Server(manager.sync))
+            server.sync.serve("echo")
+            for _ in range(calls):
+                request = await server.receive()
+                request.reply(request.data[::-1])
+
+    run(main())
+
+
+def test_calls_of_many_tasks(manager: hamlyn.Manager, children: Children) -> None:
+    children.start(echo, 302)
+
+    async def main() -> None:
+        while True:
+            try:
+                client = aio.Client(hamlyn.Client.connect(manager, "echo", outstanding=16))
+                break
+            except hamlyn.Unreachable:
+                await asyncio.sleep(0.01)
+
+        async def call(n: int) -> None:
+            data = n.to_bytes(8, "little")
+            assert await client.call(data, LIMIT) == data[::-1]
+
+        await asyncio.gather(*map(call, range(300)))
+        # A task that is cancelled gives its call back.
+        cancelled = asyncio.create_task(client.call(b"nobody waits"))
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        try:
+            assert await cancelled == b"stiaw ydobon"
+        except asyncio.CancelledError:
+            pass
+        assert await client.call(b"and on", LIMIT) == b"no dna"
+
+    run(main())
+
+
+def test_a_stream_is_awaited_to_its_end(manager: hamlyn.Manager, other: hamlyn.Manager) -> None:
+    receiver = aio.StreamReceiver(hamlyn.StreamReceiver(manager))
+    receiver.sync.serve("stream")
+
+    async def main() -> None:
+        growing = asyncio.to_thread(hamlyn.StreamSender.connect, other, "stream")
+        task = asyncio.create_task(growing)
+        while not task.done():
+            await aio.Manager(manager).wait(0.1)
+        sender = await task
+        counted = 0
+
+        async def count() -> None:
+            nonlocal counted
+            async for record in receiver:
+                assert bytes(record) == counted.to_bytes(4, "little")
+                counted += 1
+
+        counting = asyncio.create_task(count())
+        for i in range(100):
+            sender.send(i.to_bytes(4, "little"))
+            if i % 10 == 0:
+                sender.flush(LIMIT)
+                await asyncio.sleep(0.001)
+        sender.close(LIMIT)
+        await counting
+        assert counted == 100
+
+    run(main())
+
+
+def test_datagrams_and_tags_are_awaited_together(
+    manager: hamlyn.Manager, other: hamlyn.Manager
+) -> None:
+    datagrams = aio.DatagramReceiver(hamlyn.DatagramReceiver(manager, 64))
+    tags = aio.TaggedReceiver(hamlyn.TaggedReceiver(manager, 64))
+    datagrams.sync.serve("datagrams")
+    tags.sync.serve("tags")
+    manager.start_progress()
+    first = hamlyn.DatagramSender.connect(other, "datagrams")
+    second = hamlyn.TaggedSender.connect(other, "tags")
+
+    async def main() -> None:
+        for i in range(50):
+            waiting = [
+                asyncio.create_task(datagrams.receive()),
+                asyncio.create_task(tags.get_tag()),
+            ]
+            await asyncio.sleep(0.001)
+            first.send(b"datagram")
+            second.send(0, b"", i)
+            datagram, tag = await asyncio.gather(*waiting)
+            assert bytes(datagram) == b"datagram" and tag.tag == i  # type: ignore
+            datagrams.sync.make_ready()
+
+    run(main())

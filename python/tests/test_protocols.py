@@ -90,10 +90,10 @@ def test_a_tag_is_waited_for_out_of_turn(manager: hamlyn.Manager, other: hamlyn.
     receiver.serve("tags")
     manager.start_progress()
     sender = hamlyn.TaggedSender.connect(other, "tags")
-    assert receiver.senders == 1
     for tag in [5, 6, 7]:
         sender.send(0, b"", tag)
     assert receiver.get_specific_tag(6, LIMIT).tag == 6
+    assert receiver.senders == 1
     with pytest.raises(hamlyn.TimedOut):
         receiver.get_specific_tag(99, 0.02)
     assert receiver.ready
@@ -238,6 +238,256 @@ def test_datagrams_outside_are_refused(manager: hamlyn.Manager, other: hamlyn.Ma
             sender.send(data, offset)
     with pytest.raises(hamlyn.Misuse, match="reply ticket"):
         sender.send(b"", reply=hamlyn.DatagramReceiver(manager, 64).reply_ticket())
+
+
+# ---- streams
+
+
+def stream(
+    manager: hamlyn.Manager, other: hamlyn.Manager, **settings: int
+) -> tuple[hamlyn.StreamReceiver, hamlyn.StreamSender]:
+    receiver = hamlyn.StreamReceiver(manager, **settings)
+    receiver.serve("stream")
+    manager.start_progress()
+    return receiver, hamlyn.StreamSender.connect(other, "stream")
+
+
+def record_of(i: int) -> bytes:
+    return bytes((i + j) % 251 for j in range((i * 37) % 1500))
+
+
+def send_records(seed: bytes, count: int) -> None:
+    with hamlyn.Manager() as manager, hamlyn.StreamSender.grow(manager, seed) as sender:
+        for i in range(count):
+            sender.send(record_of(i), LIMIT)
+
+
+def test_a_stream_is_whole_and_in_order(manager: hamlyn.Manager, children: Children) -> None:
+    receiver = hamlyn.StreamReceiver(manager)
+    assert receiver.peer is None and "no sender" in receiver.explain()
+    child = children.start(send_records, bytes(receiver.seed()), 2000)
+    count = 0
+    for record in receiver:
+        assert record.number == count and bytes(record) == record_of(count)
+        count += 1
+    assert count == 2000
+    assert receiver.peer and receiver.peer.pid == child.pid
+    with pytest.raises(hamlyn.Closed):
+        receiver.receive(0)
+
+
+def test_large_arrays_in_a_stream(manager: hamlyn.Manager, other: hamlyn.Manager) -> None:
+    receiver, sender = stream(manager, other)
+    sent = [np.random.default_rng(i).random(200_000) for i in range(4)]
+
+    def send() -> None:
+        for array in sent:
+            sender.send(array, LIMIT)
+        sender.close(LIMIT)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    for array in sent:
+        with receiver.receive(LIMIT) as record:
+            assert np.array_equal(np.frombuffer(record), array)
+    thread.join(LIMIT)
+    assert list(receiver) == []
+
+
+def test_a_record_stays_while_anything_shows_it(
+    manager: hamlyn.Manager, other: hamlyn.Manager
+) -> None:
+    receiver, sender = stream(manager, other, buffer_nbytes=4096, buffers=2, buffers_max=4)
+    sender.send(b"to be kept")
+    sender.flush(LIMIT)
+    kept = receiver.receive(LIMIT)
+    view = memoryview(kept)
+    assert view.readonly and bytes(view) == b"to be kept"
+    with pytest.raises(BufferError, match="1 view"):
+        kept.release()
+
+    # Its buffer is never used again, though everything behind it has gone.
+    def send() -> None:
+        for _ in range(2000):
+            try:
+                sender.send(b"\xff" * 1000, 0.5)
+            except hamlyn.TimedOut:
+                return
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    while thread.is_alive():
+        try:
+            receiver.receive(0.2).release()
+        except hamlyn.TimedOut:
+            pass
+    thread.join()
+    assert bytes(view) == b"to be kept"
+    view.release()
+    kept.release()
+    kept.release()
+    with pytest.raises(hamlyn.Closed):
+        memoryview(kept)
+    # Now there is room again.
+    sender.send(b"after", LIMIT)
+    sender.flush(LIMIT)
+    while bytes(receiver.receive(LIMIT)) != b"after":
+        pass
+
+
+def test_a_view_of_a_record_outlives_everything(
+    manager: hamlyn.Manager, other: hamlyn.Manager
+) -> None:
+    receiver, sender = stream(manager, other)
+    sender.send(b"x" * 10_000)
+    sender.flush(LIMIT)
+    array = np.frombuffer(receiver.receive(LIMIT), dtype=np.uint8)
+    receiver.close()
+    manager.close()
+    del receiver
+    gc.collect()
+    assert array.sum() == 10_000 * ord("x")
+
+
+def test_a_record_that_is_too_long_is_refused(
+    manager: hamlyn.Manager, other: hamlyn.Manager
+) -> None:
+    _, sender = stream(manager, other, record_nbytes_max=1000)
+    assert sender.nbytes_max == 1000
+    with pytest.raises(hamlyn.Misuse, match="1001"):
+        sender.send(bytes(1001))
+    with pytest.raises(hamlyn.Misuse):
+        hamlyn.StreamReceiver(manager, buffers=0)
+
+
+def die_in_a_stream(seed: bytes) -> None:
+    manager = hamlyn.Manager()
+    sender = hamlyn.StreamSender.grow(manager, seed)
+    sender.send(b"the last word")
+    sender.flush(LIMIT)
+    os._exit(0)
+
+
+def test_a_stream_whose_sender_died_is_not_taken_for_whole(
+    manager: hamlyn.Manager, children: Children
+) -> None:
+    receiver = hamlyn.StreamReceiver(manager)
+    children.start(die_in_a_stream, bytes(receiver.seed()))
+    records = iter(receiver)
+    assert bytes(next(records)) == b"the last word"
+    with pytest.raises(hamlyn.Closed, match="Died"):
+        next(records)
+
+
+# ---- request and reply
+
+
+def serve_calls(threads: int, calls: int) -> None:
+    with hamlyn.Manager() as manager, hamlyn.Server(manager) as server:
+        server.serve("calls")
+        done = threading.Event()
+
+        def answer() -> None:
+            while not done.is_set():
+                try:
+                    request = server.receive(0.1)
+                except hamlyn.TimedOut:
+                    continue
+                if request.data == b"stop":
+                    done.set()
+                if request.data == b"decline":
+                    request.decline()
+                elif request.data != b"forget":
+                    request.reply(request.data[::-1])
+                del request
+
+        workers = [threading.Thread(target=answer) for _ in range(threads)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+
+
+def client_of(manager: hamlyn.Manager, name: str, **settings: int) -> hamlyn.Client:
+    end = time.monotonic() + LIMIT
+    while True:
+        try:
+            return hamlyn.Client.connect(manager, name, **settings)
+        except hamlyn.Unreachable:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+
+
+def test_calls_are_answered_by_several_threads(
+    manager: hamlyn.Manager, children: Children
+) -> None:
+    children.start(serve_calls, 3, 0)
+    client = client_of(manager, "calls")
+    for i in range(200):
+        assert client.call(i.to_bytes(8, "little"), LIMIT) == i.to_bytes(8, "big")
+    calls = [client.start(i.to_bytes(8, "little")) for i in range(client.outstanding_max)]
+    with pytest.raises(hamlyn.TimedOut):
+        client.start(b"one too many", 0.05)
+    for i, call in reversed(list(enumerate(calls))):
+        assert call.finish(LIMIT) == i.to_bytes(8, "big")
+        with pytest.raises(hamlyn.Misuse):
+            call.finish(0)
+    long = np.random.default_rng(3).integers(0, 256, 3 << 20, dtype=np.uint8)
+    assert client.call(long, LIMIT) == long.tobytes()[::-1]
+    with pytest.raises(hamlyn.Declined):
+        client.call(b"decline", LIMIT)
+    with pytest.raises(hamlyn.Declined):
+        client.call(b"forget", LIMIT)
+    assert "request and reply" in client.explain()
+    client.call(b"stop", LIMIT)
+
+
+def test_calls_that_nobody_waits_for_are_free_again(
+    manager: hamlyn.Manager, other: hamlyn.Manager
+) -> None:
+    server = hamlyn.Server(manager, outstanding=2)
+    server.serve("calls")
+    manager.start_progress()
+    client = hamlyn.Client.connect(other, "calls", outstanding=8)
+    assert client.outstanding_max == 2 and server.clients == 1
+    for _ in range(10):
+        with pytest.raises(hamlyn.TimedOut):
+            client.call(b"no answer", 0.01)
+        server.receive(LIMIT).reply(b"too late")
+    call = client.start(b"in time")
+    assert call.try_finish() is None
+    server.receive(LIMIT).reply(b"here")
+    assert call.finish(LIMIT) == b"here" and "finished" in repr(call)
+
+
+def test_a_request_is_replied_to_once(manager: hamlyn.Manager, other: hamlyn.Manager) -> None:
+    server = hamlyn.Server(manager)
+    server.serve("calls")
+    manager.start_progress()
+    client = hamlyn.Client.connect(other, "calls")
+    call = client.start(b"once")
+    request = server.receive(LIMIT)
+    assert request.peer.pid == os.getpid()
+    request.reply(b"first")
+    with pytest.raises(hamlyn.Misuse, match="already"):
+        request.reply(b"second")
+    assert call.finish(LIMIT) == b"first"
+    with pytest.raises(hamlyn.Misuse):
+        client.call(bytes((16 << 20) + 1), LIMIT)
+
+
+def test_calls_of_a_server_that_goes_fail_at_once(
+    manager: hamlyn.Manager, other: hamlyn.Manager
+) -> None:
+    server = hamlyn.Server(manager)
+    server.serve("calls")
+    manager.start_progress()
+    client = hamlyn.Client.connect(other, "calls")
+    calls = [client.start(b"never answered") for _ in range(5)]
+    manager.close()
+    for call in calls:
+        with pytest.raises(hamlyn.Closed):
+            call.finish(LIMIT)
 
 
 # ---- what all end points have in common

@@ -249,11 +249,14 @@ impl Inbox {
                 return;
             }
         }
-        if events.is_empty() {
-            self.bell.ring();
-        }
+        let is_first = events.is_empty();
         events.push_back(event);
         self.pending.store(true, Ordering::Release);
+        // Last: whoever is woken looks at `pending` without the lock, and, where its wake-ups are
+        // edges, sleeps for good if it sees nothing.
+        if is_first {
+            self.bell.ring();
+        }
     }
 
     /// Whether events wait. One load.

@@ -267,7 +267,7 @@ impl Node {
     }
 
     /// [`prepare_to_wait`](Self::prepare_to_wait), also for room on a link.
-    pub(super) fn prepare_to_wait_for(
+    pub(crate) fn prepare_to_wait_for(
         &mut self,
         room: Option<LinkId>,
     ) -> Result<bool, super::Forked> {

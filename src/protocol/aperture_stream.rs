@@ -6,8 +6,8 @@
 //!         ---- a frame of the stream --->         long one
 //!   a count    <------ credit word ------  release: that many long ones are free
 //! ```
-//! The receiver exports an aperture to its sender over the stream's own link, read-write, and the
-//! sender manages it: round and round, each record in one piece. What announces a record is a
+//! With the sender's first message the receiver exports an aperture to it over the stream's own
+//! link, read-write, and the sender manages it: round and round, each record in one piece. What announces a record is a
 //! frame among the stream's others, so order, end and flow are the stream's. A long record costs
 //! one copy at the sender; the receiver reads it where it lies.
 //!
@@ -62,6 +62,11 @@ impl FarOffer {
         }
         *self.credit.lock().unwrap_or_else(PoisonError::into_inner) = Some(ticket);
         Ok(())
+    }
+
+    /// A sender that takes no aperture was admitted.
+    pub fn admit_plain(&self) {
+        *self.credit.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     /// Exports the aperture: its pages are charged to this process now, once a stream.
@@ -367,7 +372,7 @@ impl ApertureStreamSender {
         }
     }
 
-    /// The aperture, once it is there: the receiver exports it when it hears of the connection.
+    /// The aperture, once it is there: the receiver exports it with the first message.
     fn find(&mut self) -> bool {
         if self.aperture.is_none() {
             let link = self.inner.connection().link();
@@ -457,6 +462,8 @@ impl ApertureStreamSender {
 
 impl Drop for ApertureStreamSender {
     fn drop(&mut self) {
+        // The connection goes first, so that no credit comes for a slot that is gone.
+        self.inner.end();
         self.credit.remove(&mut self.manager.lock());
     }
 }

@@ -605,8 +605,18 @@ impl Manager {
 
     /// To be called before waiting on the descriptor, after every end point was found empty.
     /// `true`: nothing waits, and whatever comes makes the descriptor readable, or wakes `waker`
-    /// where another thread takes it. `false`: something has come; look again.
+    /// where another thread takes it; the waker left, each end point must be looked at once more.
+    /// `false`: something has come; look again.
     pub fn prepare_to_wait(&self, waker: Option<&Waker>) -> Result<bool, Forked> {
+        self.prepare_to_wait_for(waker, None)
+    }
+
+    /// [`prepare_to_wait`](Self::prepare_to_wait), also for room on a link.
+    pub(crate) fn prepare_to_wait_for(
+        &self,
+        waker: Option<&Waker>,
+        room: Option<LinkId>,
+    ) -> Result<bool, Forked> {
         let mut guard = self.shared.lock();
         let (node, protocols) = guard.parts();
         node.poll()?;
@@ -620,7 +630,7 @@ impl Manager {
                 protocols.wakers.push(waker.clone());
             }
         }
-        node.prepare_to_wait()
+        node.prepare_to_wait_for(room)
     }
 
     // ---- for the end points

@@ -38,6 +38,8 @@ mod seed;
 
 #[cfg(feature = "os")]
 mod aperture_stream;
+#[cfg(feature = "tokio")]
+mod asynchronous;
 #[cfg(feature = "os")]
 mod call;
 #[cfg(feature = "os")]
@@ -61,6 +63,8 @@ mod tagged;
 pub use aperture_stream::{
     ApertureRecord, ApertureStreamReceiver, ApertureStreamSender, RecordBytes, VolatileBytes,
 };
+#[cfg(feature = "tokio")]
+pub use asynchronous::{AsyncManager, TryReceive};
 #[cfg(feature = "os")]
 pub use call::{
     Arrived, Bytes, CallError, CallId, Client, ClientConfig, LENGTH_MAX, OUTSTANDING_MAX, Request,

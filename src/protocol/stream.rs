@@ -59,7 +59,8 @@ pub struct StreamConfig {
     /// Buffers altogether, with those that hold records which are not yet released. 64 unless set.
     pub buffers_max: u32,
     /// Longest record. 64 MiB unless set, 1 GiB less a page at most. Buffers that are larger than
-    /// `buffer_bytes` hold up to twice as many bytes together.
+    /// `buffer_bytes` hold up to three times as many bytes together, one third of it for messages
+    /// that have not come.
     pub record_bytes_max: usize,
 }
 
@@ -171,8 +172,10 @@ impl Offer for StreamOffer {
             answer.extend_from_slice(&ticket.slot.0.to_le_bytes());
             answer.extend_from_slice(&ticket.key.0.to_le_bytes());
         }
-        if let Some((far, credit)) = path {
-            far.admit(credit, peer)?;
+        match (path, &shared.far) {
+            (Some((far, credit)), _) => far.admit(credit, peer)?,
+            (None, Some(far)) => far.admit_plain(),
+            (None, None) => {}
         }
         *admitted = Some((request, grants));
         Ok(answer)
@@ -192,13 +195,10 @@ impl Offer for StreamOffer {
         }
     }
 
-    fn joined(&mut self, node: &mut Node, request: RequestId, connection: &Arc<Connection>) {
+    fn joined(&mut self, _: &mut Node, request: RequestId, connection: &Arc<Connection>) {
         if let Some((id, grants)) = *self.0.admitted()
             && id == request
         {
-            if let Some(far) = &self.0.far {
-                far.joined(node, connection.link());
-            }
             let _ = self.0.joined.set((connection.clone(), grants));
         }
     }
@@ -457,9 +457,20 @@ impl Intake {
         if lane.size > self.config.buffer_bytes {
             self.large_in_lanes -= lane.size;
         }
+        if number == 0 {
+            self.lend(node);
+        }
         self.has_last |= mark.last;
         self.held.push_back(Held { memory, mark, at: 0, end: None });
         true
+    }
+
+    /// With its first message a sender has its end of the link, and can be given an aperture.
+    #[cold]
+    fn lend(&self, node: &mut Node) {
+        if let (Some(far), Some(connection)) = (&self.shared.far, self.connection()) {
+            far.joined(node, connection.link());
+        }
     }
 
     /// Whether the sender is to be given tickets at once.
@@ -574,9 +585,9 @@ impl Intake {
                 None => {
                     // Powers of two, so that records of about a length share buffers.
                     let wanted = bytes.next_power_of_two().min(longest);
-                    // What lies in the lane goes.
-                    let own = if size > self.config.buffer_bytes { size } else { 0 };
-                    let limit = 2 * longest + own;
+                    // What lies in lanes is not counted: those have a limit of their own, and
+                    // the sender must not wait for its own tickets.
+                    let limit = 2 * longest + self.large_in_lanes;
                     while self.large_bytes + wanted > limit {
                         let Some(memory) = self.free_large.pop() else { break };
                         self.large_bytes -= memory.as_ref().len();
@@ -1308,7 +1319,9 @@ impl StreamSender {
                 _ => self.ship(What::Coalesced, false, timeout),
             };
         }
-        self.empty(Deadline::new(timeout))
+        let deadline = Deadline::new(timeout);
+        self.finish(deadline)?;
+        if self.is_closed { Ok(()) } else { self.empty(deadline) }
     }
 
     /// Everything leaves, the rest of an unfinished message first.
@@ -1327,9 +1340,6 @@ impl StreamSender {
     /// the connection is closed. On [`SendFailure::TimedOut`] it is not, and may be closed again.
     pub fn close(&mut self, timeout: Option<Duration>) -> Result<(), SendFailure> {
         let deadline = Deadline::new(timeout);
-        if self.is_closed {
-            return Ok(());
-        }
         self.finish(deadline)?;
         if !self.is_closed {
             let what = if self.fill > 0 { What::Coalesced } else { What::End };
@@ -1337,6 +1347,13 @@ impl StreamSender {
         }
         self.manager.end(&self.connection);
         Ok(())
+    }
+
+    /// Sends what it can without waiting, and closes.
+    pub(super) fn end(&mut self) {
+        if self.close(Some(Duration::ZERO)).is_err() {
+            self.manager.end(&self.connection);
+        }
     }
 
     /// The coalesced records as a message.
@@ -1456,9 +1473,7 @@ impl StreamSender {
 
 impl Drop for StreamSender {
     fn drop(&mut self) {
-        if self.close(Some(Duration::ZERO)).is_err() {
-            self.manager.end(&self.connection);
-        }
+        self.end();
         let Post { area, queue, slot, .. } = self.post;
         remove_grants(&mut self.manager.lock(), area, queue, slot);
     }

@@ -7,7 +7,7 @@ use std::os::unix::fs::{DirBuilderExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-const PROTOCOLS: &[&str] = &["raw", "tagged", "datagram"];
+const PROTOCOLS: &[&str] = &["raw", "tagged", "datagram", "stream", "call", "group"];
 
 /// Where cargo has put what it built: `target/debug`, from `target/debug/deps/languages-..`.
 fn built() -> PathBuf {
@@ -18,9 +18,9 @@ fn built() -> PathBuf {
 /// Compiles the C peer against the header and the library as they are.
 fn c_peer(work: &Path) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    // Cargo builds no shared library for a test.
+    // Cargo builds neither a shared library for a test, nor an example when asked for one test.
     let mut build = Command::new(env!("CARGO"));
-    build.current_dir(root).args(["build", "--quiet", "--lib"]);
+    build.current_dir(root).args(["build", "--quiet", "--lib", "--example", "rust_peer"]);
     if built().ends_with("release") {
         build.arg("--release");
     }

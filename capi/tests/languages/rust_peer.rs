@@ -1,7 +1,10 @@
 //! One side of a conversation, in Rust: see `tests/peer.c`, which says what each side does.
 
+use hamlyn::node::CloseReason;
 use hamlyn::protocol::{
-    DatagramReceiver, DatagramSender, Manager, TaggedConfig, TaggedReceiver, TaggedSender,
+    Client, DatagramReceiver, DatagramSender, Group, GroupConfig, GroupMember, Manager,
+    ReceiveError, Server, ServerConfig, StreamConfig, StreamReceiver, StreamSender, TaggedConfig,
+    TaggedReceiver, TaggedSender,
 };
 use hamlyn::{Accept, Access, MetadataIndex, SlotConfig, Ticket};
 use std::io::Write;
@@ -117,6 +120,74 @@ fn datagram_send(m: &Manager, name: &str, count: u64) -> Result {
     Ok(())
 }
 
+fn stream_recv(m: &Manager, name: &str, count: u64) -> Result {
+    let mut receiver = StreamReceiver::new(m, StreamConfig::default())?;
+    receiver.serve(name, Access::SameUser)?;
+    ready()?;
+    for i in 0..count {
+        let record = receiver.receive(LIMIT)?;
+        assert_eq!(record.number(), i);
+        must_be(i, receiver.bytes(&record)?);
+        receiver.release(&record)?;
+    }
+    match receiver.receive(LIMIT) {
+        Err(ReceiveError::Ended(CloseReason::Closed)) => Ok(()),
+        other => Err(format!("after the last record came {other:?}").into()),
+    }
+}
+
+fn stream_send(m: &Manager, name: &str, count: u64) -> Result {
+    let mut sender = StreamSender::connect(m, name, LIMIT)?;
+    for i in 0..count {
+        sender.send(&make(i), LIMIT)?;
+    }
+    Ok(sender.close(LIMIT)?)
+}
+
+fn call_recv(m: &Manager, name: &str, count: u64) -> Result {
+    let server = Server::new(m, ServerConfig::default())?;
+    server.serve(name, Access::SameUser)?;
+    ready()?;
+    for i in 0..count {
+        let request = server.receive(LIMIT)?;
+        must_be(i, &request);
+        request.reply(&make(i + 1), LIMIT)?;
+    }
+    m.lock().flush(LIMIT)?;
+    Ok(())
+}
+
+fn call_send(m: &Manager, name: &str, count: u64) -> Result {
+    let client = Client::connect(m, name, LIMIT)?;
+    for i in 0..count {
+        must_be(i + 1, &client.call(&make(i), LIMIT)?);
+    }
+    Ok(())
+}
+
+fn group_recv(m: &Manager, name: &str, count: u64) -> Result {
+    let mut group = Group::new(m, GroupConfig::new(1, BLOCK as usize))?;
+    group.serve(name, Access::SameUser)?;
+    ready()?;
+    for i in 0..count {
+        must_be(i, group.gather(LIMIT)?.part(0).expect("gathered"));
+        group.next_round();
+        group.broadcast(&make(i + 1), LIMIT)?;
+    }
+    group.barrier(LIMIT)?;
+    m.lock().flush(LIMIT)?;
+    Ok(())
+}
+
+fn group_send(m: &Manager, name: &str, count: u64) -> Result {
+    let mut member = GroupMember::connect(m, name, BLOCK as usize, LIMIT)?;
+    for i in 0..count {
+        member.send(&make(i), LIMIT)?;
+        must_be(i + 1, &member.receive(LIMIT)?);
+    }
+    Ok(member.barrier(LIMIT)?)
+}
+
 fn main() -> Result {
     let arguments: Vec<String> = std::env::args().collect();
     let [_, role, protocol, name, rest @ ..] = &arguments[..] else {
@@ -131,6 +202,12 @@ fn main() -> Result {
         ("tagged", "send") => tagged_send,
         ("datagram", "recv") => datagram_recv,
         ("datagram", "send") => datagram_send,
+        ("stream", "recv") => stream_recv,
+        ("stream", "send") => stream_send,
+        ("call", "recv") => call_recv,
+        ("call", "send") => call_send,
+        ("group", "recv") => group_recv,
+        ("group", "send") => group_send,
         _ => return Err(format!("no side is called {role} {protocol}").into()),
     };
     side(&manager, name, count)?;

@@ -1,0 +1,370 @@
+//! Request and reply.
+
+use crate::bytes::with_bytes;
+use crate::end::{End, receiver, sender};
+use crate::errors::{Kind, OrRaise, error};
+use crate::manager::{Manager, locked};
+use crate::parts::{Link, Peer};
+use crate::seed::seed_of;
+use crate::tagged::{nothing, timed_out};
+use crate::wait::{LOOKS, duration, on_thread};
+use core::time::Duration;
+use hamlyn::LinkId;
+use hamlyn::protocol::{self, Arrived, CallError, CallId, ClientConfig, LENGTH_MAX, ServerConfig};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use std::sync::{Arc, Mutex};
+
+/// Receives calls. Any number of threads may receive and reply.
+#[pyclass(module = "hamlyn", frozen, weakref)]
+pub struct Server {
+    end: Arc<End<Arc<protocol::Server>>>,
+}
+
+/// A call to be replied to. Where it goes away without a reply, the client is told that none will
+/// come.
+#[pyclass(module = "hamlyn", frozen, weakref)]
+pub struct Request {
+    end: Arc<End<Arc<protocol::Server>>>,
+    data: Py<PyBytes>,
+    link: LinkId,
+    /// `None` once it has been replied to.
+    arrived: Mutex<Option<Arrived>>,
+}
+
+#[pymethods]
+impl Request {
+    /// What the client sent.
+    #[getter]
+    fn data(&self, py: Python<'_>) -> Py<PyBytes> {
+        self.data.clone_ref(py)
+    }
+
+    /// Who calls, as the kernel says.
+    #[getter]
+    fn peer(&self, py: Python<'_>) -> PyResult<Peer> {
+        let peer = self.end.inner.with(py, |node| node.peer(self.link).cloned())?;
+        Ok(Peer { peer: peer.or_raise()? })
+    }
+
+    /// The client's link.
+    #[getter]
+    fn link(&self) -> Link {
+        Link { inner: self.end.inner.clone(), id: self.link }
+    }
+
+    /// Replies, waiting at most `timeout` seconds for room, and, where the reply is long, for the
+    /// client to take it; Ctrl-C is seen after that. On an error the client is told that no reply
+    /// will come. A second reply raises `Misuse`.
+    #[pyo3(signature = (data, timeout=10.0))]
+    fn reply(&self, py: Python<'_>, data: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<()> {
+        let timeout = duration(timeout)?;
+        let server = self.end.with(py, |server| server.clone())?;
+        with_bytes(data, |data| {
+            let arrived = self.take()?;
+            py.detach(|| server.attach(arrived).reply(data, timeout)).or_raise()
+        })
+    }
+
+    /// Tells the client that no reply will come.
+    fn decline(&self, py: Python<'_>) -> PyResult<()> {
+        let server = self.end.with(py, |server| server.clone())?;
+        let arrived = self.take()?;
+        py.detach(|| drop(server.attach(arrived)));
+        Ok(())
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> String {
+        format!("<hamlyn.Request of {} bytes>", self.data.bind(py).as_bytes().len())
+    }
+}
+
+impl Request {
+    fn take(&self) -> PyResult<Arrived> {
+        let arrived = locked(&self.arrived).take();
+        arrived.ok_or_else(|| error(Kind::Misuse, "the request was replied to already"))
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        let Some(arrived) = locked(&self.arrived).take() else { return };
+        let _ = self.end.try_with(|server| drop(server.attach(arrived)));
+    }
+}
+
+#[pymethods]
+impl Server {
+    /// A server; clients find it by name or grow from its seed. `outstanding`: calls that each
+    /// client may have outstanding. `request_nbytes`: bytes of a request that are sent at once, at
+    /// most 4,092; longer ones, up to `request_nbytes_max`, cost a round trip more. `clients`: how
+    /// many there may be at one time.
+    #[new]
+    #[pyo3(signature = (
+        manager, *, outstanding=64, request_nbytes=4092, request_nbytes_max=16_777_216, clients=64
+    ))]
+    fn new(
+        py: Python<'_>,
+        manager: &Manager,
+        outstanding: u32,
+        request_nbytes: u32,
+        request_nbytes_max: u64,
+        clients: u32,
+    ) -> PyResult<Self> {
+        let node = manager.inner.node()?;
+        let mut config = ServerConfig::default();
+        (config.outstanding, config.clients_max) = (outstanding, clients);
+        (config.request_bytes, config.request_bytes_max) = (request_nbytes, request_nbytes_max);
+        let end = py.detach(|| protocol::Server::new(&node, config)).or_raise()?;
+        Ok(Self { end: End::new(&manager.inner, Arc::new(end)) })
+    }
+
+    /// The next request if one is there or comes in one turn, else `None`.
+    fn try_receive(&self, py: Python<'_>) -> PyResult<Option<Request>> {
+        let found = self.end.with(py, |end| try_receive(end))?.or_raise()?;
+        Ok(found.map(|found| self.hand_out(py, found)))
+    }
+
+    /// The next request; waits at most `timeout` seconds. Raises `TimedOut`.
+    #[pyo3(signature = (timeout=None))]
+    fn receive(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Request> {
+        let found = self.end.wait_shared(py, timeout, try_receive, |end, slice| {
+            timed_out(end.receive(Some(slice)).map(of_request))
+        })?;
+        found.map(|found| self.hand_out(py, found)).ok_or_else(nothing)
+    }
+
+    /// Clients that are connected.
+    #[getter]
+    fn clients(&self, py: Python<'_>) -> PyResult<usize> {
+        self.end.with(py, |end| end.clients())
+    }
+}
+
+receiver!(Server);
+
+type Found = (LinkId, Arrived);
+
+fn of_request(request: protocol::Request<'_>) -> Found {
+    (request.link(), request.detach())
+}
+
+fn try_receive(server: &Arc<protocol::Server>) -> Result<Option<Found>, protocol::ReceiveError> {
+    Ok(server.try_receive()?.map(of_request))
+}
+
+impl Server {
+    fn hand_out(&self, py: Python<'_>, (link, arrived): Found) -> Request {
+        let data = PyBytes::new(py, &arrived).unbind();
+        Request { end: self.end.clone(), data, link, arrived: Mutex::new(Some(arrived)) }
+    }
+}
+
+/// Calls a server. Any number of threads may call.
+#[pyclass(module = "hamlyn", frozen, weakref)]
+pub struct Client {
+    end: Arc<End<Arc<protocol::Client>>>,
+}
+
+/// A call that was started. Where it goes away, its reply will be dropped.
+#[pyclass(module = "hamlyn", frozen, weakref)]
+pub struct Call {
+    end: Arc<End<Arc<protocol::Client>>>,
+    /// `None` once it is finished.
+    id: Mutex<Option<CallId>>,
+}
+
+impl Call {
+    fn id(&self) -> PyResult<CallId> {
+        (*locked(&self.id)).ok_or_else(|| error(Kind::Misuse, "the call was finished already"))
+    }
+
+    fn is_over(&self) {
+        *locked(&self.id) = None;
+    }
+
+    /// Waits for the reply. Unless the time is over the call does not exist afterwards.
+    fn take_reply<'py>(
+        &self,
+        py: Python<'py>,
+        timeout: Option<f64>,
+    ) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let id = self.id()?;
+        let found = self.end.wait_shared(
+            py,
+            timeout,
+            |client| client.try_finish(id),
+            |client, slice| call_timed_out(client.finish(id, Some(slice))),
+        );
+        match found {
+            Ok(Some(reply)) => {
+                self.is_over();
+                Ok(Some(PyBytes::new(py, &reply)))
+            }
+            Ok(None) => Ok(None),
+            // After Ctrl-C the call is still there, and is forgotten with this object; after
+            // anything else there is nothing to forget, which does no harm.
+            Err(e) => Err(e),
+        }
+    }
+}
+
+fn call_timed_out<T>(result: Result<T, CallError>) -> Result<Option<T>, CallError> {
+    match result {
+        Ok(found) => Ok(Some(found)),
+        Err(CallError::TimedOut) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        let Some(id) = locked(&self.id).take() else { return };
+        let _ = self.end.try_with(|client| client.forget(id));
+    }
+}
+
+#[pymethods]
+impl Call {
+    /// The reply; waits at most `timeout` seconds. After `TimedOut` it may be finished later.
+    #[pyo3(signature = (timeout=None))]
+    fn finish<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyBytes>> {
+        self.take_reply(py, timeout)?.ok_or_else(|| error(Kind::TimedOut, CallError::TimedOut))
+    }
+
+    /// The reply if it is there or comes in one turn, else `None`.
+    fn try_finish<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        self.take_reply(py, Some(0.0))
+    }
+
+    #[getter]
+    fn _manager(&self) -> Manager {
+        Manager { inner: self.end.inner.clone() }
+    }
+
+    fn __repr__(&self) -> &'static str {
+        match *locked(&self.id) {
+            Some(_) => "<hamlyn.Call>",
+            None => "<hamlyn.Call finished>",
+        }
+    }
+}
+
+#[pymethods]
+impl Client {
+    /// Connects to the server that is served as `[user@]name`. `outstanding`: calls that may be
+    /// outstanding, if the server allows as many. `reply_nbytes`: bytes of a reply that are sent at
+    /// once, at most 4,092; longer ones, up to `reply_nbytes_max`, cost a round trip more.
+    #[staticmethod]
+    #[pyo3(signature = (
+        manager, name, timeout=10.0, *,
+        outstanding=64, reply_nbytes=4092, reply_nbytes_max=16_777_216
+    ))]
+    fn connect(
+        py: Python<'_>,
+        manager: &Manager,
+        name: String,
+        timeout: Option<f64>,
+        outstanding: u32,
+        reply_nbytes: u32,
+        reply_nbytes_max: u64,
+    ) -> PyResult<Self> {
+        let config = client_config(outstanding, reply_nbytes, reply_nbytes_max);
+        let (node, timeout) = (manager.inner.node()?, duration(timeout)?);
+        let connect = move || protocol::Client::connect_with(&node, &name, config, timeout);
+        let end = on_thread(py, &manager.inner, connect)?.or_raise()?;
+        Ok(Self { end: End::new(&manager.inner, Arc::new(end)) })
+    }
+
+    /// Grows a client from a server's seed (a `Seed`, or the bytes or text of one). See `connect`.
+    #[staticmethod]
+    #[pyo3(signature = (
+        manager, seed, timeout=10.0, *,
+        outstanding=64, reply_nbytes=4092, reply_nbytes_max=16_777_216
+    ))]
+    fn grow(
+        py: Python<'_>,
+        manager: &Manager,
+        seed: &Bound<'_, PyAny>,
+        timeout: Option<f64>,
+        outstanding: u32,
+        reply_nbytes: u32,
+        reply_nbytes_max: u64,
+    ) -> PyResult<Self> {
+        let config = client_config(outstanding, reply_nbytes, reply_nbytes_max);
+        let (node, seed, timeout) = (manager.inner.node()?, seed_of(seed)?, duration(timeout)?);
+        let grow = move || protocol::Client::grow_with(&node, &seed, config, timeout);
+        let end = on_thread(py, &manager.inner, grow)?.or_raise()?;
+        Ok(Self { end: End::new(&manager.inner, Arc::new(end)) })
+    }
+
+    /// Sends a request and waits for the reply, at most `timeout` seconds in all.
+    #[pyo3(signature = (request, timeout=None))]
+    fn call<'py>(
+        &self,
+        py: Python<'py>,
+        request: &Bound<'py, PyAny>,
+        timeout: Option<f64>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let began = std::time::Instant::now();
+        let call = self.start(py, request, timeout)?;
+        let left = timeout.map(|all| (all - began.elapsed().as_secs_f64()).max(0.0));
+        call.finish(py, left)
+    }
+
+    /// Sends a request, waiting at most `timeout` seconds for a free call and, if it is long, for
+    /// the server to make room for it. The reply is had from the `Call`.
+    #[pyo3(signature = (request, timeout=None))]
+    fn start(
+        &self,
+        py: Python<'_>,
+        request: &Bound<'_, PyAny>,
+        timeout: Option<f64>,
+    ) -> PyResult<Call> {
+        with_bytes(request, |request| {
+            // A long request is asked for first, and each attempt asks anew.
+            let is_long = request.len() > LENGTH_MAX as usize;
+            let least = if is_long { LONG_SLICE } else { Duration::ZERO };
+            let left = duration(timeout)?.unwrap_or(Duration::MAX);
+            let mut looks = 0;
+            let begun = self.end.wait_shared(
+                py,
+                timeout,
+                |client| {
+                    looks += 1;
+                    if is_long && looks > 1 {
+                        return Ok(None);
+                    }
+                    call_timed_out(client.start(request, Some(Duration::ZERO)))
+                },
+                |client, slice| {
+                    call_timed_out(client.start(request, Some(slice.max(least).min(left))))
+                },
+            )?;
+            match begun {
+                Some(id) => Ok(Call { end: self.end.clone(), id: Mutex::new(Some(id)) }),
+                None => {
+                    let text = "no call was free within the time limit, or the server made no \
+                                room for a long request; nothing was asked";
+                    Err(error(Kind::TimedOut, text))
+                }
+            }
+        })
+    }
+
+    /// Calls that may be outstanding.
+    #[getter]
+    fn outstanding_max(&self, py: Python<'_>) -> PyResult<usize> {
+        self.end.with(py, |end| end.outstanding_max())
+    }
+}
+
+sender!(Client);
+
+/// How long one attempt to send a long request takes at most; Ctrl-C is seen after that.
+const LONG_SLICE: Duration = Duration::from_secs(1);
+const _: () = assert!(LOOKS > 1);
+
+fn client_config(outstanding: u32, reply_bytes: u32, reply_bytes_max: u64) -> ClientConfig {
+    ClientConfig { outstanding, reply_bytes, reply_bytes_max }
+}

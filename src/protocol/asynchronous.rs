@@ -1,0 +1,206 @@
+//! End points in tokio tasks.
+//!
+//! ```text
+//!   task: try; nothing there -> arm, leave a waker with the manager, sleep on the descriptor
+//!   a packet comes     -> the sender saw the arming: the descriptor is readable: all tasks look
+//!   a thread polls     -> the manager wakes the tasks: what it took may be theirs
+//! ```
+//! Never: a task sleeps between another's poll and its own look; it leaves its waker first and
+//! looks once more after that. Every future here may be dropped at any time: what had arrived
+//! waits for the next receive, and a call that was dropped is forgotten.
+
+use super::call::{Bytes, CallError, Client, Request, Server};
+use super::datagram::{Datagram, DatagramReceiver};
+use super::manager::{Connection, Manager, ReceiveError, SendFailure};
+use super::stream::{Record, StreamReceiver};
+use super::tagged::{Tag, TaggedReceiver};
+use crate::interface::LinkId;
+use crate::node::Forked;
+use core::future::poll_fn;
+use core::pin::pin;
+use core::task::Poll;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+/// A receiver whose messages can be had without waiting.
+pub trait TryReceive {
+    /// What is received.
+    type Item;
+    /// The next message, if it is there or comes in one turn.
+    fn try_next(&mut self) -> Result<Option<Self::Item>, ReceiveError>;
+}
+
+impl TryReceive for TaggedReceiver {
+    type Item = Tag;
+    fn try_next(&mut self) -> Result<Option<Tag>, ReceiveError> {
+        self.try_get_tag()
+    }
+}
+
+impl TryReceive for DatagramReceiver {
+    type Item = Datagram;
+    fn try_next(&mut self) -> Result<Option<Datagram>, ReceiveError> {
+        self.try_receive()
+    }
+}
+
+impl TryReceive for StreamReceiver {
+    type Item = Record;
+    fn try_next(&mut self) -> Result<Option<Record>, ReceiveError> {
+        self.try_receive()
+    }
+}
+
+impl<'a> TryReceive for &'a Server {
+    type Item = Request<'a>;
+    fn try_next(&mut self) -> Result<Option<Request<'a>>, ReceiveError> {
+        self.try_receive()
+    }
+}
+
+/// A manager in a tokio runtime. Cloning shares it; any number of tasks may use it at once.
+#[derive(Clone)]
+pub struct AsyncManager {
+    manager: Manager,
+    fd: Arc<AsyncFd<OwnedFd>>,
+}
+
+/// What ended a wait before its time.
+enum Failed {
+    Forked(Forked),
+    Io(io::Error),
+}
+
+impl From<Failed> for ReceiveError {
+    fn from(failed: Failed) -> Self {
+        match failed {
+            Failed::Forked(e) => e.into(),
+            Failed::Io(e) => Self::Wait(Arc::new(e)),
+        }
+    }
+}
+
+impl From<Failed> for SendFailure {
+    fn from(failed: Failed) -> Self {
+        match failed {
+            Failed::Forked(e) => e.into(),
+            Failed::Io(e) => Self::Wait(Arc::new(e)),
+        }
+    }
+}
+
+impl From<Failed> for CallError {
+    fn from(failed: Failed) -> Self {
+        match failed {
+            Failed::Forked(e) => e.into(),
+            Failed::Io(e) => Self::Wait(Arc::new(e)),
+        }
+    }
+}
+
+impl AsyncManager {
+    /// Registers the manager's descriptor with the runtime that this is called in.
+    pub fn new(manager: &Manager) -> io::Result<Self> {
+        // What is deprecated is a type whose descriptor may change; an `OwnedFd`'s does not.
+        #[allow(deprecated)]
+        let fd = AsyncFd::with_interest(manager.try_clone_fd()?, Interest::READABLE)?;
+        Ok(Self { manager: manager.clone(), fd: Arc::new(fd) })
+    }
+
+    /// The manager itself.
+    pub fn manager(&self) -> &Manager {
+        &self.manager
+    }
+
+    /// Growing and connecting wait in the calling thread; this runs them in one of the runtime's
+    /// threads for such work.
+    pub async fn set_up<R: Send + 'static>(
+        &self,
+        make: impl FnOnce(&Manager) -> R + Send + 'static,
+    ) -> R {
+        let manager = self.manager.clone();
+        match tokio::task::spawn_blocking(move || make(&manager)).await {
+            Ok(made) => made,
+            Err(e) => match e.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(e) => panic!("the runtime is shutting down: {e}"),
+            },
+        }
+    }
+
+    /// The next message of an end point: a tag, a datagram, a record, or (of `&mut &server`) a
+    /// request. Dropped before it is ready, it has taken nothing.
+    pub async fn receive<E: TryReceive>(&self, end_point: &mut E) -> Result<E::Item, ReceiveError> {
+        self.until(None, || end_point.try_next()).await
+    }
+
+    /// Repeats `send` until it says `true`, waiting for room or credit in between; for the
+    /// `try_send` of a sender over `connection`.
+    ///
+    /// ```no_run
+    /// # async fn f(manager: hamlyn::protocol::AsyncManager, mut sender: hamlyn::protocol::TaggedSender,
+    /// #     link: hamlyn::LinkId) -> Result<(), hamlyn::protocol::SendFailure> {
+    /// manager.send(link, || sender.try_send(0, b"data", 7)).await
+    /// # }
+    /// ```
+    pub async fn send(
+        &self,
+        link: LinkId,
+        mut send: impl FnMut() -> Result<bool, SendFailure>,
+    ) -> Result<(), SendFailure> {
+        self.until(Some(link), || Ok(send()?.then_some(()))).await
+    }
+
+    /// Sends a request and waits for the reply. Dropped before it is ready, it forgets the call.
+    pub async fn call(&self, client: &Client, request: &[u8]) -> Result<Bytes, CallError> {
+        let mut call = client.prepare(request);
+        self.until(Some(client.connection().link()), || call.advance()).await
+    }
+
+    /// Waits until a connection has ended.
+    pub async fn ended(&self, connection: &Connection) -> Result<(), ReceiveError> {
+        self.until(None, || Ok(connection.ended().map(|_| ()))).await
+    }
+
+    /// Repeats `look` until it finds something.
+    async fn until<R, E: From<Failed>>(
+        &self,
+        room: Option<LinkId>,
+        mut look: impl FnMut() -> Result<Option<R>, E>,
+    ) -> Result<R, E> {
+        loop {
+            if let Some(found) = look()? {
+                return Ok(found);
+            }
+            let mut readable = pin!(self.fd.readable());
+            let found = poll_fn(|context| {
+                match self.manager.prepare_to_wait_for(Some(context.waker()), room) {
+                    Ok(true) => {}
+                    Ok(false) => return Poll::Ready(Ok(None)),
+                    Err(e) => return Poll::Ready(Err(Failed::Forked(e).into())),
+                }
+                // Another thread may have taken what this task waits for, before the waker was left.
+                match look() {
+                    Ok(None) => {}
+                    found => return Poll::Ready(found),
+                }
+                match readable.as_mut().poll(context) {
+                    Poll::Pending => Poll::Pending,
+                    Poll::Ready(Ok(mut guard)) => {
+                        guard.clear_ready();
+                        Poll::Ready(Ok(None))
+                    }
+                    Poll::Ready(Err(e)) => Poll::Ready(Err(Failed::Io(e).into())),
+                }
+            });
+            if let Some(found) = found.await? {
+                return Ok(found);
+            }
+            // Ready as it may always be, a task lets others run.
+            tokio::task::consume_budget().await;
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! Request and reply: calls of a named service, many outstanding, for any number of threads.
+//!
+//! ```text
+//!   Client                                                          Server
+//!   call  ---- one fast packet: word = call and length ---->  request block of the call   receive
+//!         <--- one fast packet: word = call and length -----  reply block of the call     reply
+//!
+//!   longer than a block:
+//!         ---- ASK, 8 bytes: the length -------------------->
+//!         <--- ASK, 44 bytes: a ticket for one message ------
+//!         ==== a message of many packets ===================>      (and a long reply, mirrored)
+//! ```
+//! When a client is grown each side lends the other one block for each outstanding call, so that
+//! a call of up to 16 bytes is one cache line each way, and an outstanding one costs a block and
+//! two entries of a queue. The reply's ticket of Hamlyn 3.3 is lent once, for all calls.
+//!
+//! A word is the number of the call (20 bits) and a code (12 bits): a length of up to
+//! [`LENGTH_MAX`], or `ASK`, `DECLINED`, `TOO_LONG`. A call is in one state at a time on each
+//! side, so a code and the state say what a message is:
+//! ```text
+//!   client: Free -> Waiting -> Done -> Free          long request: Asked -> Granted -> Waiting
+//!                      \-> Receiving -> Done         (a long reply arrives)
+//!   server: Idle -> Busy -> Idle                     Idle -> Receiving -> Busy (a long request)
+//!                     \-> Asked -> Granted -> Idle   (a long reply)
+//! ```
+//! A message that fits no state is a violation: its sender is sent away. Bytes are copied out of
+//! the blocks under the manager's lock, before anybody else's turn, so they stand still for whoever
+//! reads them.
+
+mod client;
+mod server;
+
+pub use client::{CallId, Client, ClientConfig};
+pub use server::{Arrived, Request, Server, ServerConfig};
+
+use super::Connection;
+use super::credit::fast_ticket_from;
+use crate::control::Peer;
+use crate::interface::{AreaId, LinkId, Mode, QueueId, SlotConfig, SlotId};
+use crate::node::{CloseReason, Forked, Look, Node, SendError, Unfinished, Waited};
+use crate::os::memory::AreaMemory;
+use crate::wire::{MetadataIndex, TICKET_BYTES, Ticket};
+use core::ops::Deref;
+use std::boxed::Box;
+use std::format;
+use std::io;
+use std::string::{String, ToString};
+use std::sync::Arc;
+use std::vec::Vec;
+
+pub(super) const CALL_BITS: u32 = 20;
+/// Most calls of one client that may be outstanding.
+pub const OUTSTANDING_MAX: u32 = 1 << CALL_BITS;
+pub(super) const ASK: u32 = 4095;
+pub(super) const DECLINED: u32 = 4094;
+pub(super) const TOO_LONG: u32 = 4093;
+/// Most bytes that are sent at once; longer ones are asked for first.
+pub const LENGTH_MAX: u32 = 4092;
+
+pub(super) fn word_of(call: u32, code: u32) -> u32 {
+    call | code << CALL_BITS
+}
+
+/// A call that failed.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    /// The time is over. The server may still be at work; its reply will be dropped.
+    #[error("no reply came within the time limit")]
+    TimedOut,
+    /// The server took the request and will not reply: its handler dropped it.
+    #[error("the server will not reply to this request")]
+    Declined,
+    /// More than the other side takes.
+    #[error("a message of {length} bytes is longer than the {max} that the other side takes")]
+    TooLong {
+        /// Bytes of the message; of a reply, 0: only the server knows.
+        length: u64,
+        /// Most bytes.
+        max: u64,
+    },
+    /// The peer is gone; all its calls fail at once.
+    #[error("the peer is gone ({0:?})")]
+    Ended(CloseReason),
+    /// The peer broke the protocol's rules; its link has been closed.
+    #[error("the peer broke the rules and was sent away: {0}")]
+    Misbehaved(String),
+    /// No such call: it was finished, or is another client's.
+    #[error("{0:?} does not exist: it was finished, or is another client's")]
+    NoSuchCall(CallId),
+    /// This process has no memory or slots left for a long message.
+    #[error("a long message cannot be received here: {0}")]
+    Memory(String),
+    /// The lower level says why.
+    #[error(transparent)]
+    Send(#[from] SendError),
+    /// The calling process is a forked child.
+    #[error(transparent)]
+    Forked(#[from] Forked),
+    /// Waiting failed.
+    #[error("waiting failed: {0}")]
+    Wait(Arc<io::Error>),
+}
+
+impl From<Waited> for CallError {
+    fn from(waited: Waited) -> Self {
+        match waited {
+            Waited::TimedOut => Self::TimedOut,
+            Waited::Forked(e) => Self::Forked(e),
+            Waited::Os(e) => Self::Wait(Arc::new(e)),
+        }
+    }
+}
+
+/// Bytes of a request or reply; they stand still.
+pub struct Bytes(Held);
+
+enum Held {
+    Inline([u8; INLINE], u8),
+    Heap(Box<[u8]>),
+    Area(AreaMemory),
+}
+
+/// Bytes that are kept in place: a longer `Bytes` would be moved about longer.
+pub(super) const INLINE: usize = 24;
+
+impl Bytes {
+    #[inline(always)]
+    pub(super) fn copied(bytes: &[u8]) -> Self {
+        let mut inline = [0; INLINE];
+        // A copy of a length that the compiler knows is no call.
+        match bytes.len() {
+            8 => inline[..8].copy_from_slice(bytes),
+            16 => inline[..16].copy_from_slice(bytes),
+            length if length <= INLINE => inline[..length].copy_from_slice(bytes),
+            _ => return Self(Held::Heap(bytes.into())),
+        }
+        Self(Held::Inline(inline, bytes.len() as u8))
+    }
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        match &self.0 {
+            Held::Inline(bytes, length) => &bytes[..*length as usize],
+            Held::Heap(bytes) => bytes,
+            Held::Area(memory) => memory.as_ref(),
+        }
+    }
+}
+
+impl core::fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Bytes({} bytes)", self.len())
+    }
+}
+
+// ---- what both sides do
+
+/// The blocks that one side lends the other: an area, a slot, one block for each call.
+pub(super) struct Blocks {
+    pub(super) area: AreaId,
+    pub(super) slot: SlotId,
+    pub(super) block: u32,
+}
+
+impl Blocks {
+    pub(super) fn new(
+        node: &mut Node,
+        queue: QueueId,
+        calls: u32,
+        block: u32,
+    ) -> Result<Self, String> {
+        // A ticket for a long message must fit, too.
+        let block = block.clamp(TICKET_BYTES as u32, LENGTH_MAX).next_multiple_of(8);
+        let bytes = (calls as usize).saturating_mul(block as usize);
+        let area = node.message_area(bytes).map_err(|e| e.to_string())?;
+        match node.slot(SlotConfig::new(area, queue).credit(calls)) {
+            Ok(slot) => Ok(Self { area, slot, block }),
+            Err(e) => {
+                let _ = node.remove_area(area);
+                Err(e.to_string())
+            }
+        }
+    }
+
+    pub(super) fn bytes<'a>(&self, node: &'a Node, call: u32, length: usize) -> &'a [u8] {
+        let from = call as usize * self.block as usize;
+        node.area(self.area).ok().and_then(|a| a.get(from..from + length)).unwrap_or(&[])
+    }
+
+    pub(super) fn remove(&self, node: &mut Node) {
+        let _ = node.remove_slot(self.slot);
+        let _ = node.remove_area(self.area);
+    }
+}
+
+/// The blocks that the other side lends.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lent {
+    pub(super) ticket: Ticket,
+    pub(super) block: u32,
+}
+
+impl Lent {
+    pub(super) const BYTES: usize = TICKET_BYTES + 8;
+
+    pub(super) fn to_bytes(node: &Node, blocks: &Blocks, calls: u32) -> Result<Vec<u8>, String> {
+        let mut bytes =
+            node.fast_ticket(blocks.slot).map_err(|e| e.to_string())?.to_bytes().to_vec();
+        bytes.extend_from_slice(&blocks.block.to_le_bytes());
+        bytes.extend_from_slice(&calls.to_le_bytes());
+        Ok(bytes)
+    }
+
+    /// The blocks, and for how many calls.
+    fn from_bytes(bytes: &[u8], peer: &Peer) -> Result<(Self, u32), String> {
+        let number = |i: usize| -> Option<u32> {
+            Some(u32::from_le_bytes(bytes.get(i..i + 4)?.try_into().ok()?))
+        };
+        let ticket = fast_ticket_from(bytes, peer)?;
+        let block = number(TICKET_BYTES).ok_or("the size of its blocks is missing")?;
+        let calls = number(TICKET_BYTES + 4).ok_or("the number of its calls is missing")?;
+        let fits = calls as u64 * block as u64 <= ticket.capacity();
+        if !(TICKET_BYTES as u32..=LENGTH_MAX + 8).contains(&block)
+            || !(1..=OUTSTANDING_MAX).contains(&calls)
+            || !fits
+        {
+            return Err(format!("{calls} blocks of {block} bytes cannot be"));
+        }
+        Ok((Self { ticket, block }, calls))
+    }
+
+    /// Bytes that are sent at once over a link with these packets.
+    pub(super) fn at_once(&self, packet_bytes: usize) -> usize {
+        (self.block.min(LENGTH_MAX) as usize).min(packet_bytes)
+    }
+
+    #[inline(always)]
+    pub(super) fn send(
+        &self,
+        node: &mut Node,
+        link: LinkId,
+        call: u32,
+        code: u32,
+        data: &[u8],
+    ) -> Result<(), SendError> {
+        let base = self.ticket.base + call as u64 * self.block as u64;
+        let ticket = Ticket { base, ..self.ticket };
+        node.try_send_fast_over(link, &ticket, data, word_of(call, code)).map(|_| ())
+    }
+}
+
+/// A place for one long message: an area and a one-shot slot of its own.
+#[derive(Clone, Copy)]
+pub(super) struct Long {
+    pub(super) area: AreaId,
+    pub(super) slot: SlotId,
+}
+
+impl Long {
+    pub(super) fn open(
+        node: &mut Node,
+        queue: QueueId,
+        length: u64,
+    ) -> Result<(Self, Ticket), String> {
+        let bytes = usize::try_from(length).map_err(|e| e.to_string())?;
+        let area = node.message_area(bytes.max(1)).map_err(|e| e.to_string())?;
+        let config = SlotConfig::new(area, queue).mode(Mode::ParanoidOneShot).range(0..length);
+        let made = node.slot(config).and_then(|slot| {
+            let index = MetadataIndex(0);
+            let ticket =
+                node.arm(slot, index, Some(0..length)).and_then(|()| node.ticket(slot, index));
+            if ticket.is_err() {
+                let _ = node.remove_slot(slot);
+            }
+            ticket.map(|ticket| (Self { area, slot }, ticket))
+        });
+        if made.is_err() {
+            let _ = node.remove_area(area);
+        }
+        made.map_err(|e| e.to_string())
+    }
+
+    /// The message has arrived: its memory, without copying.
+    pub(super) fn take(self, node: &mut Node) -> Option<Bytes> {
+        let _ = node.remove_slot(self.slot);
+        node.take_area(self.area).ok().map(|memory| Bytes(Held::Area(memory)))
+    }
+
+    pub(super) fn remove(self, node: &mut Node) {
+        let _ = node.remove_slot(self.slot);
+        let _ = node.remove_area(self.area);
+    }
+}
+
+/// Whether a message for a call has left.
+pub(super) enum Sending {
+    Asked,
+    Going(Box<Unfinished>),
+}
+
+/// One look of whoever sends a long message for which a ticket was given.
+pub(super) fn go_on(
+    node: &mut Node,
+    link: LinkId,
+    sending: &mut Sending,
+    ticket: &Ticket,
+    data: &[u8],
+) -> Look<Result<(), SendError>> {
+    if let Sending::Asked = sending {
+        match node.prepare_send(link, ticket, data.len(), 0, 0) {
+            Ok(unfinished) => *sending = Sending::Going(Box::new(unfinished)),
+            Err(e) => return Look::Found(Err(e)),
+        }
+    }
+    let Sending::Going(unfinished) = sending else { return Look::Nothing };
+    match node.look_to_send(unfinished, data, &[]) {
+        Look::Found(result) => Look::Found(result.map(|_| ())),
+        Look::Again => Look::Again,
+        Look::Room(link) => Look::Room(link),
+        Look::Nothing => Look::Nothing,
+    }
+}
+
+/// A ticket that a peer gave for one long message of `length` bytes.
+pub(super) fn long_ticket_from(bytes: &[u8], peer: &Peer, length: u64) -> Result<Ticket, String> {
+    let ticket = Ticket::from_bytes(bytes).map_err(|e| e.to_string())?;
+    if ticket.destination != peer.node || ticket.capacity() < length {
+        return Err("its ticket for a long message leads elsewhere, or is too small".into());
+    }
+    Ok(ticket)
+}
+
+pub(super) fn number_from(bytes: &[u8]) -> u64 {
+    bytes.first_chunk::<8>().map_or(0, |bytes| u64::from_le_bytes(*bytes))
+}
+
+/// The peer broke the rules, in these words.
+pub(super) struct Broken(pub String);
+
+pub(super) fn ended(connection: &Connection) -> CallError {
+    CallError::Ended(connection.ended().cloned().unwrap_or(CloseReason::Closed))
+}

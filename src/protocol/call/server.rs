@@ -1,0 +1,742 @@
+//! The server's side of request and reply.
+
+use super::{
+    ASK, Blocks, Broken, Bytes, CALL_BITS, CallError, DECLINED, LENGTH_MAX, Lent, Long,
+    OUTSTANDING_MAX, Sending, TOO_LONG, go_on, long_ticket_from, number_from,
+};
+use crate::control::{Access, Peer, RequestId};
+use crate::interface::{LinkId, Notification, QueueId};
+use crate::node::{CloseReason, Look, Node, OfferError, SendError};
+use crate::protocol::manager::{Admission, Offer, OfferId, set_up};
+use crate::protocol::{Connection, EndPoint, GrowError, Kind, Manager, ReceiveError, Seed};
+use crate::wire::{MetadataIndex, SlotIndex, TICKET_BYTES, Ticket};
+use core::ops::Deref;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use core::time::Duration;
+use std::boxed::Box;
+use std::collections::{HashMap, VecDeque};
+use std::format;
+use std::string::String;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::vec::Vec;
+
+/// What a [`Server`] is made of.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// Calls that each client may have outstanding. 64 unless set.
+    pub outstanding: u32,
+    /// Bytes of a request that are sent at once; longer ones cost a round trip more. Memory is used
+    /// when it is written. 4,092 unless set, which is the most.
+    pub request_bytes: u32,
+    /// Longest request, in bytes. 16 MiB unless set.
+    pub request_bytes_max: u64,
+    /// Clients at one time. 64 unless set.
+    pub clients_max: u32,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        Self {
+            outstanding: 64,
+            request_bytes: LENGTH_MAX,
+            request_bytes_max: 16 << 20,
+            clients_max: 64,
+        }
+    }
+}
+
+/// Long messages of one client that may be on their way to the server at a time.
+const LONG_MAX: usize = 4;
+
+/// What a server found.
+enum Pumped {
+    Nothing,
+    Request(Arrived),
+    Broken(LinkId, String),
+}
+
+/// Where a call with a long message stands, at the server.
+enum AtServer {
+    /// A long request was announced, and waits for its turn or for its bytes.
+    Receiving,
+    /// A long reply was announced; `length` bytes.
+    Asked(u64),
+    Granted(Ticket),
+    Refused,
+    /// The reply was given up before the client answered.
+    GivenUp,
+}
+
+struct ClientOf {
+    connection: Option<Arc<Connection>>,
+    blocks: Blocks,
+    lent: Lent,
+    at_once: usize,
+    /// Calls that were begun, by number; those that are not here are idle. A vector of 100,000
+    /// bytes would be needed for idle ones.
+    calls: Vec<u8>,
+    others: HashMap<u32, AtServer>,
+    longs: HashMap<u32, Long>,
+    long_waiting: VecDeque<(u32, u64)>,
+    /// What could not be sent at once.
+    outbox: VecDeque<(u32, u32, Vec<u8>)>,
+    waits: bool,
+    peer: Peer,
+    /// Distinguishes clients that have had the same slot.
+    number: u64,
+}
+
+const IDLE: u8 = 0;
+const BUSY: u8 = 1;
+const OTHER: u8 = 2;
+
+/// The server's state, under the manager's lock.
+struct ServerState {
+    queue: QueueId,
+    config: ServerConfig,
+    clients: Vec<Option<Box<ClientOf>>>,
+    client_count: u32,
+    /// Slots of long messages: the client's slot and the call.
+    long_slots: HashMap<SlotIndex, (SlotIndex, u32)>,
+    requests: HashMap<RequestId, SlotIndex>,
+    ready: Arc<Ready>,
+    next_client: u64,
+    misbehaved: u64,
+    /// Clients to which something could not be sent.
+    outboxes: usize,
+}
+
+/// What arrived beside the request that a thread was waiting for: any thread takes it, without the
+/// manager's lock.
+#[derive(Default)]
+struct Ready {
+    count: AtomicUsize,
+    requests: Mutex<VecDeque<Arrived>>,
+}
+
+impl Ready {
+    fn push(&self, arrived: Arrived) {
+        let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        requests.push_back(arrived);
+        self.count.store(requests.len(), Ordering::Release);
+    }
+
+    #[inline]
+    fn pop(&self) -> Option<Arrived> {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        let arrived = requests.pop_front();
+        self.count.store(requests.len(), Ordering::Release);
+        arrived
+    }
+}
+
+/// A request apart from its server, for threads and tasks that outlive a borrow: see
+/// [`Server::attach`]. If it is dropped, the client waits until its time is over.
+#[derive(Debug)]
+pub struct Arrived {
+    bytes: Bytes,
+    call: u32,
+    slot: SlotIndex,
+    client: u64,
+    link: LinkId,
+}
+
+/// Receives calls. `Send` and `Sync`: several threads may receive and reply.
+pub struct Server {
+    manager: Manager,
+    offer: OfferId,
+    queue: QueueId,
+    ready: Arc<Ready>,
+}
+
+/// A call to be replied to. Dropped without a reply, it tells the client that none will come.
+pub struct Request<'a> {
+    server: &'a Server,
+    arrived: Option<Arrived>,
+}
+
+impl Offer for ServerState {
+    fn admit(
+        &mut self,
+        node: &mut Node,
+        request: RequestId,
+        peer: &Peer,
+        body: &[u8],
+    ) -> Result<Vec<u8>, String> {
+        let (lent, wanted) = Lent::from_bytes(body, peer)?;
+        let state = self;
+        let max = state.config.clients_max;
+        if state.client_count >= max {
+            return Err(format!("it has {max} clients, as many as it may"));
+        }
+        let calls = wanted.min(state.config.outstanding);
+        let blocks = Blocks::new(node, state.queue, calls, state.config.request_bytes)?;
+        let mut answer = Lent::to_bytes(node, &blocks, calls)?;
+        answer.extend_from_slice(&state.config.request_bytes_max.to_le_bytes());
+        let slot = blocks.slot.index();
+        state.requests.insert(request, slot);
+        state.next_client += 1;
+        let client = ClientOf {
+            connection: None,
+            blocks,
+            lent,
+            at_once: 0,
+            calls: std::vec![IDLE; calls as usize],
+            others: HashMap::new(),
+            longs: HashMap::new(),
+            long_waiting: VecDeque::new(),
+            outbox: VecDeque::new(),
+            waits: false,
+            peer: peer.clone(),
+            number: state.next_client,
+        };
+        let place = slot.0 as usize;
+        if state.clients.len() <= place {
+            state.clients.resize_with(place + 1, || None);
+        }
+        state.clients[place] = Some(Box::new(client));
+        state.client_count += 1;
+        Ok(answer)
+    }
+
+    fn withdrawn(&mut self, node: &mut Node, request: RequestId) {
+        let state = self;
+        if let Some(slot) = state.requests.remove(&request) {
+            state.remove_client(node, slot);
+        }
+    }
+
+    fn joined(&mut self, node: &mut Node, request: RequestId, connection: &Arc<Connection>) {
+        let state = self;
+        let Some(slot) = state.requests.remove(&request) else { return };
+        if let Some(Some(client)) = state.clients.get_mut(slot.0 as usize) {
+            let packet_bytes = node.fast_bytes_max(connection.link()).unwrap_or(0);
+            client.at_once = client.lent.at_once(packet_bytes);
+            client.connection = Some(connection.clone());
+        }
+    }
+
+    fn left(&mut self, node: &mut Node, connection: &Connection) {
+        let state = self;
+        // What it had sent, and is whole, is still handed out: send-then-exit loses nothing.
+        while let Pumped::Request(arrived) = state.pump(node) {
+            state.ready.push(arrived);
+        }
+        let leaves = |client: &ClientOf| {
+            client.connection.as_ref().is_some_and(|c| c.link() == connection.link())
+        };
+        let slots: Vec<SlotIndex> = state
+            .clients
+            .iter()
+            .flatten()
+            .filter(|client| leaves(client))
+            .map(|client| client.blocks.slot.index())
+            .collect();
+        for slot in slots {
+            state.remove_client(node, slot);
+        }
+    }
+}
+
+impl ServerState {
+    fn remove_client(&mut self, node: &mut Node, slot: SlotIndex) {
+        let Some(client) = self.clients.get_mut(slot.0 as usize).and_then(Option::take) else {
+            return;
+        };
+        self.client_count -= 1;
+        self.outboxes -= client.waits as usize;
+        client.blocks.remove(node);
+        for long in client.longs.values() {
+            self.long_slots.remove(&long.slot.index());
+            long.remove(node);
+        }
+    }
+
+    /// Handles what has arrived, up to the first request or the first client that broke the rules.
+    #[inline(always)]
+    fn pump(&mut self, node: &mut Node) -> Pumped {
+        while let Ok(Some(notification)) = node.pop(self.queue) {
+            let handled = if notification.index == MetadataIndex::FAST {
+                self.handle(node, &notification)
+            } else {
+                self.handle_long(node, &notification)
+            };
+            match handled {
+                Ok(Some(arrived)) => return Pumped::Request(arrived),
+                Ok(None) => {}
+                Err(Broken(why)) => {
+                    self.misbehaved += 1;
+                    return Pumped::Broken(notification.link, why);
+                }
+            }
+        }
+        if self.outboxes > 0 {
+            self.advance_all(node);
+        }
+        Pumped::Nothing
+    }
+
+    #[inline(always)]
+    fn handle(
+        &mut self,
+        node: &mut Node,
+        notification: &Notification,
+    ) -> Result<Option<Arrived>, Broken> {
+        let (slot, link) = (notification.slot, notification.link);
+        let (call, code) = (notification.word % OUTSTANDING_MAX, notification.word >> CALL_BITS);
+        let Some(Some(client)) = self.clients.get_mut(slot.0 as usize) else { return Ok(None) };
+        let Some(state) = client.calls.get_mut(call as usize) else {
+            return Err(Broken(format!("call {call} of {}", client.calls.len())));
+        };
+        if *state == IDLE && code <= LENGTH_MAX.min(client.blocks.block) {
+            *state = BUSY;
+            let bytes = Bytes::copied(client.blocks.bytes(node, call, code as usize));
+            return Ok(Some(Arrived { bytes, call, slot, client: client.number, link }));
+        }
+        self.handle_other(node, slot, call, code).map(|()| None)
+    }
+
+    /// A message that belongs to a long one, or to nothing.
+    #[cold]
+    fn handle_other(
+        &mut self,
+        node: &mut Node,
+        slot: SlotIndex,
+        call: u32,
+        code: u32,
+    ) -> Result<(), Broken> {
+        let Some(Some(client)) = self.clients.get_mut(slot.0 as usize) else { return Ok(()) };
+        let state = client.calls[call as usize];
+        let other = client.others.get_mut(&call);
+        match (code, state, other) {
+            (ASK, IDLE, _) => {
+                let length = number_from(client.blocks.bytes(node, call, 8));
+                if length > self.config.request_bytes_max {
+                    let max = self.config.request_bytes_max.to_le_bytes();
+                    client.outbox.push_back((call, TOO_LONG, max.to_vec()));
+                } else {
+                    client.calls[call as usize] = OTHER;
+                    client.others.insert(call, AtServer::Receiving);
+                    client.long_waiting.push_back((call, length));
+                }
+            }
+            // The client gives up a long request.
+            (DECLINED, OTHER, Some(AtServer::Receiving)) => {
+                client.calls[call as usize] = IDLE;
+                client.others.remove(&call);
+                client.long_waiting.retain(|(waiting, _)| *waiting != call);
+                if let Some(long) = client.longs.remove(&call) {
+                    self.long_slots.remove(&long.slot.index());
+                    long.remove(node);
+                }
+                // So that the client knows that the call's number is free again.
+                client.outbox.push_back((call, DECLINED, Vec::new()));
+            }
+            (ASK, OTHER, Some(other @ AtServer::Asked(_))) => {
+                let AtServer::Asked(length) = *other else { return Ok(()) };
+                let bytes = client.blocks.bytes(node, call, TICKET_BYTES);
+                *other = AtServer::Granted(
+                    long_ticket_from(bytes, &client.peer, length).map_err(Broken)?,
+                );
+            }
+            (TOO_LONG, OTHER, Some(other @ AtServer::Asked(_))) => *other = AtServer::Refused,
+            (ASK | TOO_LONG, OTHER, Some(AtServer::GivenUp)) => {
+                client.calls[call as usize] = IDLE;
+                client.others.remove(&call);
+                client.outbox.push_back((call, DECLINED, Vec::new()));
+            }
+            // A long request was given up while its refusal was on its way.
+            (DECLINED, IDLE | BUSY, _) => {}
+            _ => return Err(Broken(format!("code {code} for call {call}, which is not so far"))),
+        }
+        self.advance(node, slot);
+        Ok(())
+    }
+
+    /// Opens places for long requests, and sends what waits.
+    fn advance(&mut self, node: &mut Node, slot: SlotIndex) {
+        let Some(Some(client)) = self.clients.get_mut(slot.0 as usize) else { return };
+        while client.longs.len() < LONG_MAX
+            && let Some((call, length)) = client.long_waiting.pop_front()
+        {
+            match Long::open(node, self.queue, length) {
+                Ok((long, ticket)) => {
+                    client.longs.insert(call, long);
+                    self.long_slots.insert(long.slot.index(), (slot, call));
+                    client.outbox.push_back((call, ASK, ticket.to_bytes().to_vec()));
+                }
+                Err(_) => {
+                    client.calls[call as usize] = IDLE;
+                    client.others.remove(&call);
+                    client.outbox.push_back((call, DECLINED, Vec::new()));
+                }
+            }
+        }
+        let Some(connection) = &client.connection else { return };
+        let waited = core::mem::take(&mut client.waits);
+        while let Some((call, code, data)) = client.outbox.front() {
+            match client.lent.send(node, connection.link(), *call, *code, data) {
+                Err(SendError::Full) => {
+                    client.waits = true;
+                    break;
+                }
+                _ => client.outbox.pop_front(),
+            };
+        }
+        self.outboxes = self.outboxes + client.waits as usize - waited as usize;
+    }
+
+    #[cold]
+    fn handle_long(
+        &mut self,
+        node: &mut Node,
+        notification: &Notification,
+    ) -> Result<Option<Arrived>, Broken> {
+        let long = self.long_slots.remove(&notification.slot);
+        let Some((slot, call)) = long else { return Ok(None) };
+        let Some(Some(client)) = self.clients.get_mut(slot.0 as usize) else { return Ok(None) };
+        let bytes = client.longs.remove(&call).and_then(|long| long.take(node));
+        client.others.remove(&call);
+        client.calls[call as usize] = BUSY;
+        let (number, link) = (client.number, notification.link);
+        self.advance(node, slot);
+        Ok(bytes.map(|bytes| Arrived { bytes, call, slot, client: number, link }))
+    }
+
+    /// Sends what could not be sent before.
+    #[cold]
+    fn advance_all(&mut self, node: &mut Node) {
+        let slots: Vec<SlotIndex> = self
+            .clients
+            .iter()
+            .flatten()
+            .filter(|client| client.waits)
+            .map(|client| client.blocks.slot.index())
+            .collect();
+        for slot in slots {
+            self.advance(node, slot);
+        }
+    }
+
+    /// What else has arrived is for other threads.
+    fn share_rest(&mut self, node: &mut Node) -> Option<(LinkId, String)> {
+        loop {
+            match self.pump(node) {
+                Pumped::Request(arrived) => self.ready.push(arrived),
+                Pumped::Broken(link, why) => return Some((link, why)),
+                Pumped::Nothing => return None,
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn client_of(&mut self, arrived: &Arrived) -> Option<&mut ClientOf> {
+        let client = self.clients.get_mut(arrived.slot.0 as usize)?.as_mut()?;
+        (client.number == arrived.client).then_some(client)
+    }
+}
+
+impl Server {
+    /// A server end point; clients find it by name ([`serve`](Self::serve)) or grow from its seed.
+    pub fn new(manager: &Manager, config: ServerConfig) -> Result<Self, GrowError> {
+        let calls = config.outstanding;
+        if !(1..=OUTSTANDING_MAX).contains(&calls) {
+            let text =
+                format!("{calls} outstanding calls; from 1 to {OUTSTANDING_MAX} are allowed");
+            return Err(GrowError::SetUp(text));
+        }
+        let each = calls.saturating_add(LONG_MAX as u32);
+        let entries = each.saturating_mul(config.clients_max);
+        let queue = manager.lock().notification_queue(entries).map_err(set_up)?;
+        let ready = Arc::<Ready>::default();
+        let state = ServerState {
+            queue,
+            config,
+            clients: Vec::new(),
+            client_count: 0,
+            long_slots: HashMap::new(),
+            requests: HashMap::new(),
+            ready: ready.clone(),
+            next_client: 0,
+            misbehaved: 0,
+            outboxes: 0,
+        };
+        let offer = manager.offer(Kind::Call, Box::new(state));
+        Ok(Self { manager: manager.clone(), offer, queue, ready })
+    }
+
+    /// A seed from which clients can be grown.
+    pub fn seed(&self) -> Result<Seed, OfferError> {
+        self.manager.seed(self.offer, Kind::Call)
+    }
+
+    /// Lets clients find this server by name.
+    pub fn serve(&self, name: &str, access: Access) -> Result<(), OfferError> {
+        self.manager.serve(self.offer, name, access)
+    }
+
+    /// Asks `admission` about each peer that wants to connect; its error is what the peer is told.
+    pub fn set_admission(
+        &self,
+        admission: impl FnMut(&Peer) -> Result<(), String> + Send + 'static,
+    ) {
+        let admission: Admission = Box::new(admission);
+        self.manager.set_admission(self.offer, admission);
+    }
+
+    /// The next request that is there already, or comes in one turn.
+    pub fn try_receive(&self) -> Result<Option<Request<'_>>, ReceiveError> {
+        match self.receive(Some(Duration::ZERO)) {
+            Ok(request) => Ok(Some(request)),
+            Err(ReceiveError::TimedOut) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// The next request; waits at most `timeout`. Any number of threads may receive. A thread that
+    /// polls takes all that has arrived; the others then take theirs without the manager's lock.
+    #[inline]
+    pub fn receive(&self, timeout: Option<Duration>) -> Result<Request<'_>, ReceiveError> {
+        if let Some(arrived) = self.ready.pop() {
+            return Ok(self.attach(arrived));
+        }
+        let found = self.manager.shared.wait_until(timeout, |node, protocols| {
+            let Some(state) = protocols.state::<ServerState>(self.offer) else {
+                return Look::Nothing;
+            };
+            match state.pump(node) {
+                Pumped::Request(arrived) => {
+                    if node.is_ready(self.queue) == Ok(true)
+                        && let Some((link, why)) = state.share_rest(node)
+                    {
+                        protocols.expel(node, link, &why);
+                    }
+                    Look::Found(arrived)
+                }
+                // One bad client is no failure of the server.
+                Pumped::Broken(link, why) => {
+                    protocols.expel(node, link, &why);
+                    Look::Again
+                }
+                // Another thread may have taken it.
+                Pumped::Nothing => match self.ready.pop() {
+                    Some(arrived) => Look::Found(arrived),
+                    None => Look::Nothing,
+                },
+            }
+        })?;
+        Ok(self.attach(found))
+    }
+
+    /// A request that was [detached](Request::detach) from this server, to be replied to.
+    #[inline(always)]
+    pub fn attach(&self, arrived: Arrived) -> Request<'_> {
+        Request { server: self, arrived: Some(arrived) }
+    }
+
+    /// Clients that are connected.
+    pub fn clients(&self) -> usize {
+        self.with_state(|state| state.client_count as usize)
+    }
+
+    /// Clients that were sent away because they broke the rules.
+    pub fn misbehaved(&self) -> u64 {
+        self.with_state(|state| state.misbehaved)
+    }
+
+    fn with_state<R: Default>(&self, look: impl FnOnce(&mut ServerState) -> R) -> R {
+        let mut guard = self.manager.shared.lock();
+        guard.parts().1.state(self.offer).map(look).unwrap_or_default()
+    }
+}
+
+impl EndPoint for Server {
+    fn is_ready_in(&self, node: &Node) -> bool {
+        self.ready.count.load(Ordering::Acquire) > 0 || node.is_ready(self.queue) == Ok(true)
+    }
+
+    fn manager(&self) -> &Manager {
+        &self.manager
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let Some(offer) = self.manager.withdraw(self.offer) else { return };
+        let mut node = self.manager.lock();
+        let offer: Box<dyn core::any::Any> = offer;
+        if let Ok(mut state) = offer.downcast::<ServerState>() {
+            let slots: Vec<SlotIndex> =
+                state.clients.iter().flatten().map(|client| client.blocks.slot.index()).collect();
+            for slot in slots {
+                state.remove_client(&mut node, slot);
+            }
+        }
+        let _ = node.remove_queue(self.queue);
+    }
+}
+
+impl Request<'_> {
+    fn arrived(&self) -> &Arrived {
+        self.arrived.as_ref().expect("present until replied to")
+    }
+
+    /// Who calls, as the kernel says; `None` if it is long gone.
+    pub fn peer(&self) -> Option<Peer> {
+        self.server.manager.lock().peer(self.arrived().link).ok().cloned()
+    }
+
+    /// The client's link.
+    pub fn link(&self) -> LinkId {
+        self.arrived().link
+    }
+
+    /// The request apart from its server, to be [attached](Server::attach) again in another thread
+    /// or task.
+    pub fn detach(mut self) -> Arrived {
+        self.arrived.take().expect("present until replied to")
+    }
+
+    /// Replies, waiting at most `timeout` for room, and, where the reply is longer than the client's
+    /// block, for the client to make room for it and for the bytes to leave. On an error the client
+    /// is told that no reply will come.
+    #[inline]
+    pub fn reply(mut self, data: &[u8], timeout: Option<Duration>) -> Result<(), CallError> {
+        let Some(arrived) = &self.arrived else { return Ok(()) };
+        let Server { manager, offer, .. } = self.server;
+        let (link, call) = (arrived.link, arrived.call);
+        let sent = manager.shared.wait_until(timeout, |node, protocols| {
+            let state = protocols.state::<ServerState>(*offer);
+            let Some(client) = state.and_then(|state| state.client_of(arrived)) else {
+                return Look::Found(Err(CallError::Ended(CloseReason::Closed)));
+            };
+            if data.len() > client.at_once {
+                return Look::Found(Ok(false));
+            }
+            match client.lent.send(node, link, call, data.len() as u32, data) {
+                Ok(()) => {
+                    client.calls[call as usize] = IDLE;
+                    Look::Found(Ok(true))
+                }
+                Err(SendError::Full) => Look::Room(link),
+                Err(SendError::LinkEnded(_)) => {
+                    Look::Found(Err(CallError::Ended(CloseReason::Closed)))
+                }
+                Err(e) => Look::Found(Err(e.into())),
+            }
+        });
+        match sent {
+            Ok(Ok(true)) => {
+                self.arrived = None;
+                Ok(())
+            }
+            Ok(Ok(false)) => self.reply_long(data, timeout),
+            Ok(Err(e)) => Err(e),
+            Err(waited) => Err(waited.into()),
+        }
+    }
+
+    #[cold]
+    fn reply_long(mut self, data: &[u8], timeout: Option<Duration>) -> Result<(), CallError> {
+        let Some(arrived) = &self.arrived else { return Ok(()) };
+        let Server { manager, offer, ready, .. } = self.server;
+        let (link, call, length) = (arrived.link, arrived.call, data.len() as u64);
+        let mut sending = Sending::Asked;
+        let mut asked = false;
+        let sent = manager.shared.wait_until(timeout, |node, protocols| {
+            let gone = || Look::Found(Err(CallError::Ended(CloseReason::Closed)));
+            let Some(state) = protocols.state::<ServerState>(*offer) else { return gone() };
+            let Some(client) = state.client_of(arrived) else { return gone() };
+            if !asked {
+                match client.lent.send(node, link, call, ASK, &length.to_le_bytes()) {
+                    Ok(()) => {}
+                    Err(SendError::Full) => return Look::Room(link),
+                    Err(e) => return Look::Found(Err(e.into())),
+                }
+                asked = true;
+                client.calls[call as usize] = OTHER;
+                client.others.insert(call, AtServer::Asked(length));
+            }
+            // Whatever else arrives meanwhile is for other threads, or for later.
+            match state.pump(node) {
+                Pumped::Request(arrived) => {
+                    ready.push(arrived);
+                    return Look::Again;
+                }
+                Pumped::Broken(guilty, why) => {
+                    protocols.expel(node, guilty, &why);
+                    return Look::Again;
+                }
+                Pumped::Nothing => {}
+            }
+            let Some(client) = state.client_of(arrived) else { return gone() };
+            match client.others.get(&call) {
+                Some(AtServer::Granted(ticket)) => {
+                    let ticket = *ticket;
+                    let look = go_on(node, link, &mut sending, &ticket, data);
+                    if let Look::Found(Ok(())) = look {
+                        client.others.remove(&call);
+                        client.calls[call as usize] = IDLE;
+                    }
+                    look.map(|result| result.map_err(CallError::from))
+                }
+                // As the request is dropped, the client is told that this has been heard.
+                Some(AtServer::Refused) => Look::Found(Err(CallError::TooLong { length, max: 0 })),
+                _ => Look::Nothing,
+            }
+        });
+        match sent {
+            Ok(Ok(())) => {
+                self.arrived = None;
+                Ok(())
+            }
+            Ok(Err(e)) => Err(e),
+            Err(waited) => Err(waited.into()),
+        }
+    }
+}
+
+impl Deref for Arrived {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Deref for Request<'_> {
+    type Target = [u8];
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        &self.arrived().bytes
+    }
+}
+
+impl Drop for Request<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(arrived) = self.arrived.take() {
+            self.server.decline(&arrived);
+        }
+    }
+}
+
+impl Server {
+    #[cold]
+    fn decline(&self, arrived: &Arrived) {
+        let mut guard = self.manager.shared.lock();
+        let (node, protocols) = guard.parts();
+        let Some(state) = protocols.state::<ServerState>(self.offer) else { return };
+        let Some(client) = state.client_of(arrived) else { return };
+        if let Some(other @ AtServer::Asked(_)) = client.others.get_mut(&arrived.call) {
+            *other = AtServer::GivenUp;
+            return;
+        }
+        client.calls[arrived.call as usize] = IDLE;
+        client.others.remove(&arrived.call);
+        client.outbox.push_back((arrived.call, DECLINED, Vec::new()));
+        state.advance(node, arrived.slot);
+    }
+}

@@ -5,6 +5,7 @@
 #include "../examples/common.h"
 
 #include <pthread.h>
+#include <signal.h>
 
 static int failures;
 
@@ -303,6 +304,276 @@ static void a_receiver_that_goes(void) {
     h_tagged_sender_free(sender);
 }
 
+/* Two nodes of one process; the other one's thread makes its calls. */
+static h_node_t *other_node(void) {
+    h_node_t *other;
+    EXPECT(H_OK, "", h_node_new(NULL, 0, &other));
+    EXPECT(H_OK, "", h_start_progress(other));
+    return other;
+}
+
+static void datagrams(void) {
+    h_node_t *other = other_node();
+    h_datagram_receiver_t *receiver;
+    h_datagram_sender_t *sender;
+    h_datagram_t datagram;
+    h_seed_t seed;
+    h_ticket_t reply;
+    char data[200];
+    size_t length = 0;
+    uint64_t bytes = 0;
+    memset(data, 3, sizeof data);
+    EXPECT(H_INVALID, "receiver is null", h_datagram_receive(NULL, 0, &datagram));
+    EXPECT(H_OK, "", h_datagram_receiver_new(other, 100, &receiver));
+    EXPECT(H_STATE, "no datagram", h_datagram_read(receiver, data, sizeof data, &length));
+    EXPECT(H_STATE, "no datagram", h_datagram_reply(receiver, "x", 1, 0));
+    EXPECT(H_NOTHING, "nothing", h_datagram_receive(receiver, 0, &datagram));
+    EXPECT(H_TIMED_OUT, "time limit", h_datagram_receive(receiver, 1000000, &datagram));
+    EXPECT(H_OK, "", h_datagram_receiver_seed(receiver, &seed));
+    EXPECT(H_OK, "", h_datagram_reply_ticket(receiver, &reply));
+    EXPECT(H_OK, "", h_datagram_sender_grow(node, &seed, LIMIT, &sender));
+    EXPECT(H_OK, "", h_datagram_capacity(sender, &bytes));
+    THAT(bytes == 100);
+    EXPECT(H_INVALID, "not inside", h_datagram_send(sender, 99, data, 2, NULL, LIMIT));
+    EXPECT(H_INVALID, "this manager's own", h_datagram_send(sender, 0, data, 2, &reply, LIMIT));
+    EXPECT(H_OK, "", h_datagram_send(sender, 1, data, 99, NULL, LIMIT));
+    EXPECT(H_OK, "", h_datagram_receive(receiver, LIMIT, &datagram));
+    THAT(datagram.offset == 1 && datagram.length == 99 && !datagram.wants_reply);
+    EXPECT(H_TOO_LONG, "99 are needed", h_datagram_read(receiver, data, 9, &length));
+    THAT(length == 99);
+    EXPECT(H_STATE, "without a ticket", h_datagram_reply(receiver, "x", 1, LIMIT));
+    EXPECT(H_OK, "", h_datagram_ready(receiver));
+    EXPECT(H_INVALID, "ready since", h_datagram_read(receiver, data, sizeof data, &length));
+    h_datagram_receiver_free(receiver);
+    h_node_free(other);
+    h_status status = H_OK;
+    for (int i = 0; i < 1000 && status == H_OK; i++) {
+        status = h_datagram_send(sender, 0, data, 1, NULL, LIMIT);
+    }
+    EXPECT(H_CLOSED, "gone", status);
+    h_datagram_sender_free(sender);
+    h_datagram_sender_free(NULL);
+}
+
+static void streams(void) {
+    h_node_t *other = other_node();
+    h_stream_receiver_t *receiver;
+    h_stream_sender_t *sender, *second = NULL;
+    h_stream_config_t config;
+    h_record_t record;
+    h_seed_t seed;
+    h_peer_t peer;
+    char data[2000];
+    size_t bytes_max = 0;
+    memset(&config, 0, sizeof config);
+    memset(data, 3, sizeof data);
+    config.buffers = 100000;
+    EXPECT(H_LIMIT, "buffers is 100000", h_stream_receiver_new(other, &config, &receiver));
+    config.buffers = 0;
+    config.record_bytes_max = 1000;
+    EXPECT(H_OK, "", h_stream_receiver_new(other, &config, &receiver));
+    EXPECT(H_NOTHING, "no sender", h_stream_receiver_peer(receiver, &peer));
+    EXPECT(H_NOTHING, "nothing", h_stream_receive(receiver, 0, &record));
+    EXPECT(H_NO_SUCH, "record 0", h_stream_release(receiver, 0));
+    EXPECT(H_OK, "", h_stream_receiver_seed(receiver, &seed));
+    EXPECT(H_REFUSED, "path", h_stream_sender_grow_with_aperture(node, &seed, LIMIT, &second));
+    EXPECT(H_OK, "", h_stream_sender_grow(node, &seed, LIMIT, &sender));
+    EXPECT(H_REFUSED, "", h_stream_sender_grow(node, &seed, LIMIT, &second));
+    EXPECT(H_OK, "", h_stream_bytes_max(sender, &bytes_max));
+    THAT(bytes_max == 1000 && second == NULL);
+    EXPECT(H_TOO_LONG, "1000", h_stream_send(sender, data, 1001, LIMIT));
+    EXPECT(H_INVALID, "data is null", h_stream_send(sender, NULL, 1, LIMIT));
+    EXPECT(H_OK, "", h_stream_send(sender, data, 1000, LIMIT));
+    EXPECT(H_OK, "", h_stream_send(sender, NULL, 0, LIMIT));
+    EXPECT(H_OK, "", h_stream_sender_close(sender, LIMIT));
+    EXPECT(H_OK, "", h_stream_receive(receiver, LIMIT, &record));
+    THAT(record.number == 0 && record.length == 1000 && memcmp(record.data, data, 1000) == 0);
+    EXPECT(H_INVALID, "not inside", h_stream_read(receiver, 0, 999, data, 2));
+    EXPECT(H_OK, "", h_stream_read(receiver, 0, 999, data, 1));
+    EXPECT(H_OK, "", h_stream_receive(receiver, LIMIT, &record));
+    THAT(record.number == 1 && record.length == 0);
+    EXPECT(H_NO_SUCH, "record 2", h_stream_release(receiver, 2));
+    EXPECT(H_OK, "", h_stream_release(receiver, 1));
+    EXPECT(H_NO_SUCH, "record 0", h_stream_release(receiver, 0));
+    EXPECT(H_CLOSED, "Closed", h_stream_receive(receiver, LIMIT, &record));
+    h_stream_receiver_free(receiver);
+    h_node_free(other);
+}
+
+static bool nobody_comes_in(void *context, const h_peer_t *peer) {
+    ++*(int *)context;
+    return peer->pid != (int64_t)getpid();
+}
+
+static void calls(void) {
+    h_node_t *other = other_node();
+    h_server_t *server;
+    h_client_t *client = NULL;
+    h_request_t *request;
+    h_reply_t *reply;
+    h_call_t call, none;
+    h_seed_t seed;
+    char data[16];
+    const void *found;
+    size_t length = 0;
+    int asked = 0;
+    none.bits = UINT64_MAX;
+    EXPECT(H_OK, "", h_server_new(other, NULL, &server));
+    EXPECT(H_NOTHING, "nothing", h_server_receive(server, 0, &request));
+    EXPECT(H_TIMED_OUT, "time limit", h_server_receive(server, 1000000, &request));
+    EXPECT(H_OK, "", h_server_seed(server, &seed));
+    EXPECT(H_OK, "", h_server_set_admission(server, nobody_comes_in, &asked));
+    EXPECT(H_REFUSED, "does not let", h_client_grow(node, &seed, NULL, LIMIT, &client));
+    THAT(asked == 1 && client == NULL);
+    EXPECT(H_OK, "", h_server_set_admission(server, NULL, NULL));
+    EXPECT(H_OK, "", h_client_grow(node, &seed, NULL, LIMIT, &client));
+    EXPECT(H_TIMED_OUT, "", h_client_call(client, "x", 1, 1000000, data, sizeof data, &length));
+    EXPECT(H_OK, "", h_server_receive(server, LIMIT, &request));
+    h_request_free(request);
+    EXPECT(H_OK, "", h_client_start(client, "question", 8, LIMIT, &call));
+    EXPECT(H_NOTHING, "nothing", h_client_finish(client, call, 0, &reply));
+    EXPECT(H_NO_SUCH, "does not exist", h_client_finish(client, none, LIMIT, &reply));
+    EXPECT(H_OK, "", h_server_receive(server, LIMIT, &request));
+    EXPECT(H_OK, "", h_request_data(request, &found, &length));
+    THAT(length == 8 && memcmp(found, "question", 8) == 0);
+    EXPECT(H_INVALID, "data is null", h_request_reply(request, NULL, 1, LIMIT));
+    EXPECT(H_OK, "", h_request_reply(request, "answer", 6, LIMIT));
+    EXPECT(H_OK, "", h_client_finish(client, call, LIMIT, &reply));
+    EXPECT(H_OK, "", h_reply_data(reply, &found, &length));
+    THAT(length == 6 && memcmp(found, "answer", 6) == 0);
+    h_reply_free(reply);
+    EXPECT(H_NO_SUCH, "does not exist", h_client_finish(client, call, LIMIT, &reply));
+    EXPECT(H_OK, "", h_client_start(client, "question", 8, LIMIT, &call));
+    EXPECT(H_OK, "", h_server_receive(server, LIMIT, &request));
+    h_request_free(request);
+    EXPECT(H_REFUSED, "will not reply", h_client_finish(client, call, LIMIT, &reply));
+    EXPECT(H_OK, "", h_client_start(client, "question", 8, LIMIT, &call));
+    EXPECT(H_OK, "", h_client_forget(client, call));
+    EXPECT(H_OK, "", h_client_start(client, "question", 8, LIMIT, &call));
+    h_server_free(server);
+    h_node_free(other);
+    EXPECT(H_CLOSED, "gone", h_client_finish(client, call, LIMIT, &reply));
+    EXPECT(H_CLOSED, "gone", h_client_call(client, "x", 1, LIMIT, data, sizeof data, &length));
+    h_client_free(client);
+    h_request_free(NULL);
+    h_reply_free(NULL);
+}
+
+static void groups(void) {
+    h_node_t *other = other_node();
+    h_group_t *group;
+    h_group_member_t *member, *second = NULL;
+    h_bytes_t parts[2];
+    h_part_t part;
+    h_seed_t seed;
+    char data[64];
+    const void *found;
+    size_t length = 0;
+    uint32_t number = 9, places = 0, lost = 9;
+    memset(&part, 0xff, sizeof part);
+    memset(data, 1, sizeof data);
+    parts[0].data = parts[1].data = data;
+    parts[0].length = parts[1].length = 8;
+    EXPECT(H_OK, "", h_group_new(node, 2, 16, 8, &group));
+    EXPECT(H_INVALID, "", h_group_seed_of(group, 2, &seed));
+    EXPECT(H_OK, "", h_group_seed_of(group, 1, &seed));
+    EXPECT(H_OK, "", h_start_progress(node));
+    EXPECT(H_OK, "", h_group_member_grow(other, &seed, 8, LIMIT, &member));
+    EXPECT(H_REFUSED, "taken", h_group_member_grow(other, &seed, 8, LIMIT, &second));
+    EXPECT(H_OK, "", h_group_member_place(member, &number, &places, &length));
+    THAT(number == 1 && places == 2 && length == 16 && second == NULL);
+    EXPECT(H_TOO_LONG, "16", h_group_member_send(member, data, 17, LIMIT));
+    EXPECT(H_OK, "", h_group_member_send(member, data, 16, LIMIT));
+    EXPECT(H_TIMED_OUT, "missing: [0]", h_group_gather(group, 100000000));
+    EXPECT(H_NOTHING, "", h_group_lost(group, &lost));
+    EXPECT(H_OK, "", h_group_wait_for(group, 1, LIMIT));
+    EXPECT(H_OK, "", h_group_part(group, 1, &found, &length));
+    THAT(length == 16 && memcmp(found, data, 16) == 0);
+    EXPECT(H_NOTHING, "member 0", h_group_part(group, 0, &found, &length));
+    EXPECT(H_NOTHING, "member 7", h_group_part(group, 7, &found, &length));
+    EXPECT(H_INVALID, "count is 1", h_group_scatter(group, parts, 1, LIMIT));
+    parts[1].length = 9;
+    EXPECT(H_TOO_LONG, "8", h_group_scatter(group, parts, 2, LIMIT));
+    parts[1].data = NULL;
+    EXPECT(H_INVALID, "a part's data", h_group_scatter(group, parts, 2, LIMIT));
+    EXPECT(H_INVALID, "", h_part_length(&part, &length));
+    EXPECT(H_INVALID, "count is 0", h_group_member_delegate(member, 8, LIMIT, &part, 0));
+    EXPECT(H_OK, "", h_group_next_round(group));
+    h_group_member_free(member);
+    EXPECT(H_CLOSED, "member 1 is lost", h_group_gather(group, LIMIT));
+    EXPECT(H_OK, "", h_group_lost(group, &lost));
+    THAT(lost == 1);
+    EXPECT(H_OK, "", h_stop_progress(node));
+    h_group_free(group);
+    h_node_free(other);
+}
+
+static void any_of_several(void) {
+    h_node_t *other = other_node();
+    h_tagged_receiver_t *tagged;
+    h_tagged_sender_t *sender;
+    h_server_t *server;
+    h_end_point_t list[2];
+    h_seed_t seed;
+    size_t index = 9;
+    EXPECT(H_OK, "", h_tagged_receiver_new(node, 8, 0, 0, &tagged));
+    EXPECT(H_OK, "", h_server_new(node, NULL, &server));
+    list[0].kind = H_KIND_CALL;
+    list[0].end_point = server;
+    list[1].kind = 77;
+    list[1].end_point = tagged;
+    EXPECT(H_INVALID, "count is 0", h_wait_any(node, list, 0, 0, &index));
+    EXPECT(H_INVALID, "of kind 77", h_wait_any(node, list, 2, 0, &index));
+    list[1].kind = H_KIND_TAGGED;
+    EXPECT(H_NOTHING, "no end point", h_wait_any(node, list, 2, 0, &index));
+    EXPECT(H_TIMED_OUT, "", h_wait_any(node, list, 2, 1000000, &index));
+    EXPECT(H_INVALID, "another manager", h_wait_any(other, list, 2, LIMIT, &index));
+    EXPECT(H_OK, "", h_start_progress(node));
+    EXPECT(H_OK, "", h_tagged_receiver_seed(tagged, &seed));
+    EXPECT(H_OK, "", h_tagged_sender_grow(other, &seed, LIMIT, &sender));
+    EXPECT(H_OK, "", h_tagged_send(sender, 0, "x", 1, 1, LIMIT));
+    EXPECT(H_OK, "", h_wait_any(node, list, 2, LIMIT, &index));
+    THAT(index == 1);
+    EXPECT(H_OK, "", h_stop_progress(node));
+    list[0] = list[1];
+    EXPECT(H_INVALID, "twice", h_wait_any(node, list, 2, LIMIT, &index));
+    EXPECT(H_OK, "", h_tagged_sender_close(sender, LIMIT));
+    h_tagged_receiver_free(tagged);
+    h_server_free(server);
+    h_node_free(other);
+}
+
+/* What a process has sent before it dies arrives; then its death is told. */
+static void a_process_that_dies(void) {
+    h_stream_receiver_t *receiver;
+    h_record_t record;
+    h_seed_t seed;
+    char text[H_SEED_TEXT_BYTES];
+    int status = 0;
+    EXPECT(H_OK, "", h_stream_receiver_new(node, NULL, &receiver));
+    EXPECT(H_OK, "", h_stream_receiver_seed(receiver, &seed));
+    EXPECT(H_OK, "", h_seed_to_text(&seed, text, sizeof text, NULL));
+    start_other("dies", text);
+    EXPECT(H_OK, "", h_stream_receive(receiver, LIMIT, &record));
+    THAT(record.length == 4 && memcmp(record.data, "last", 4) == 0);
+    EXPECT(H_DIED, "Died", h_stream_receive(receiver, LIMIT, &record));
+    THAT(waitpid(example_others[--example_other_count], &status, 0) > 0 && WIFSIGNALED(status));
+    h_stream_receiver_free(receiver);
+}
+
+static void dies(const char *role, const char *text) {
+    h_node_t *own;
+    h_stream_sender_t *sender;
+    h_seed_t seed;
+    (void)role;
+    CHECK(h_node_new(NULL, 0, &own));
+    CHECK(h_seed_from_text(text, &seed));
+    CHECK(h_stream_sender_grow(own, &seed, LIMIT, &sender));
+    CHECK(h_stream_send(sender, "last", 4, LIMIT));
+    CHECK(h_stream_flush(sender, LIMIT));
+    raise(SIGKILL);
+}
+
 struct waiter {
     h_tagged_receiver_t *receiver;
     h_status status;
@@ -410,6 +681,12 @@ static void everything(void) {
     messages_to_oneself();
     seeds_that_are_none();
     a_receiver_that_goes();
+    datagrams();
+    streams();
+    calls();
+    groups();
+    any_of_several();
+    a_process_that_dies();
     two_threads_with_one_end_point();
     each_thread_has_its_own_text();
     a_forked_child();
@@ -420,9 +697,7 @@ static void everything(void) {
     EXPECT(H_OK, "", h_close(node, LIMIT, NULL));
 }
 
-static void nobody(const char *role, const char *text) { (void)role, (void)text; }
-
 int main(int argc, char **argv) {
-    int failed = run(argc, argv, everything, nobody);
+    int failed = run(argc, argv, everything, dies);
     return failed || failures != 0;
 }

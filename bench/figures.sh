@@ -1,6 +1,7 @@
 #!/bin/sh
 # Takes every figure of the README, one after another on an otherwise idle machine, and prints rows
-# of JSON: first what machine this is, then one row for each figure. Takes about three minutes.
+# of JSON: first what machine this is, then one row for each figure, those of the protocols all from
+# one command. Takes about five minutes.
 #
 #   make build && bench/figures.sh >bench/results/NAME.jsonl
 set -eu
@@ -19,7 +20,8 @@ for row in \
     'latency --size 16 --links 1000' \
     'latency --size 16 --mode adaptive' \
     'latency --size 16 --mode blocking' \
-    'idle --links 1000'
+    'idle --links 1000' \
+    'protocols --runs 9'
 do
     # The words of a row are the arguments of one command.
     # shellcheck disable=SC2086

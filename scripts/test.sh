@@ -86,6 +86,8 @@ bench() {
         echo "   hamlyn perf $test"
         timeout 120 "$TARGET/release/hamlyn" perf "$test" --count 2000 --runs 1 --json || return 1
     done
+    echo '   hamlyn perf protocols'
+    timeout 300 "$TARGET/release/hamlyn" perf protocols --count 2000 --runs 1 --json
 }
 
 # What a newcomer runs first, with measurements of a moment.

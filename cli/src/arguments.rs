@@ -2,6 +2,8 @@
 
 use crate::perf::baseline::PeerArguments;
 use crate::perf::ends::EndArguments;
+use crate::perf::pin::Cores;
+use crate::perf::protocols;
 use crate::tour::actor::Role;
 use bytesize::ByteSize;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -69,6 +71,9 @@ pub enum Command {
     /// The far end of a measurement, until standard input ends
     #[command(hide = true)]
     PerfEnd(EndArguments),
+    /// One of the two ends of `perf protocols`
+    #[command(hide = true)]
+    PerfProtocolEnd(protocols::ends::EndArguments),
 }
 
 #[derive(Args, Debug)]
@@ -123,6 +128,12 @@ pub enum PerfCommand {
     /// Bytes a second, into the message area of the receiver
     #[command(allow_negative_numbers = true)]
     Bandwidth(PerfArguments),
+    /// The protocols beside the raw interface, in one run: the time, the rate, the memory
+    ///
+    /// Each row is measured between two new processes; rows take turns, so that what disturbs the
+    /// machine disturbs all alike. A run during which the raw cache line changed is made again.
+    #[command(allow_negative_numbers = true)]
+    Protocols(ProtocolsArguments),
     /// What idle links cost: memory, processor time, the time to be noticed; and the start
     Idle(IdleArguments),
     /// The far end for `--to NAME`, until it is interrupted
@@ -154,6 +165,26 @@ pub struct PerfArguments {
     /// Measure to a `hamlyn perf serve` that runs already, as [USER@]NAME
     #[arg(long, value_name = "NAME")]
     pub to: Option<String>,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct ProtocolsArguments {
+    /// Messages (latency: round trips) of each run [default: by row, some tenths of a second]
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+    /// Runs of each row, of which the median is taken
+    #[arg(long, value_name = "NUMBER", default_value_t = 5)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub runs: u32,
+    /// The processors of the two ends [default: two that this process may use]
+    #[arg(long, value_name = "NEAR,FAR", value_parser = cores)]
+    pub cores: Option<Cores>,
+    /// Only rows of this name, or whose name begins so, such as tagged or call-memory [default: all]
+    #[arg(long, value_name = "NAME")]
+    pub only: Vec<String>,
+    /// Print one JSON object for each row instead of a table
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Args, Clone, Debug)]
@@ -213,6 +244,13 @@ fn size(text: &str) -> Result<ByteSize, String> {
     text.parse().map_err(|_| "a size is a number of bytes, such as 16, 64KiB or 1MiB".to_owned())
 }
 
+fn cores(text: &str) -> Result<Cores, String> {
+    text.split_once(',')
+        .and_then(|(near, far)| Some(Cores { near: near.parse().ok()?, far: far.parse().ok()? }))
+        .filter(|cores| cores.near != cores.far)
+        .ok_or_else(|| "two processors are two different numbers, such as 0,1".to_owned())
+}
+
 fn seconds(text: &str) -> Result<Duration, String> {
     text.parse()
         .ok()
@@ -251,6 +289,8 @@ mod tests {
         assert!(text.contains("quickly") && text.contains("adaptive"), "{text}");
         let text = error("hamlyn recv --allow group:x there");
         assert!(text.contains("group:x") && text.contains("group:GID"), "{text}");
+        let text = error("hamlyn perf protocols --cores 1,1");
+        assert!(text.contains("1,1") && text.contains("0,1"), "{text}");
         let text = error("hamlyn send --wait -1 there");
         assert!(text.contains("-1") && text.contains("0 or more"), "{text}");
     }

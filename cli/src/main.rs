@@ -40,6 +40,7 @@ fn run(command: Command) -> Result<()> {
         Command::Perf(PerfCommand::Serve(arguments)) => {
             perf::ends::serve(&arguments.name, arguments.allow, arguments.mode)
         }
+        Command::Perf(PerfCommand::Protocols(arguments)) => perf::protocols::run(&arguments),
         Command::Perf(PerfCommand::Idle(arguments)) => perf::idle::run(&arguments),
         Command::Stat(arguments) => stat::run(&arguments),
         Command::Setup => stat::setup(),
@@ -57,5 +58,6 @@ fn run(command: Command) -> Result<()> {
         Command::PerfPeer(arguments) => perf::baseline::run_peer(arguments),
         Command::PerfIdleEnd { name, core, links } => perf::idle::run_end(&name, core, links),
         Command::PerfEnd(arguments) => perf::ends::run_end(arguments),
+        Command::PerfProtocolEnd(arguments) => perf::protocols::ends::run_end(&arguments),
     }
 }

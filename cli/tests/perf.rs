@@ -97,6 +97,53 @@ fn the_ends_may_run_apart() {
 }
 
 #[test]
+fn protocols_stand_beside_the_raw_interface_of_the_same_run() {
+    let Some(_processors) = processors() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let output = perf(directory.path(), "protocols --count 100 --runs 1 --json");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{text}");
+    let output = String::from_utf8(output.stdout).unwrap();
+    let rows: Vec<Value> = output.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let row = |protocol: &str, test: &str, size: u64| {
+        let is_it = |row: &&Value| {
+            row["protocol"] == protocol && row["test"] == test && row["size"] == size
+        };
+        rows.iter().find(is_it).unwrap_or_else(|| panic!("no {protocol} {test} {size}: {output}"))
+    };
+    let value = |value: &Value| value.as_f64().is_some_and(|value| value > 0.0);
+    for protocol in ["raw", "tagged", "threads", "progress", "stream"] {
+        let row = row(protocol, "latency", 16);
+        assert!(value(&row["one_way_ns"]["p50"]) && value(&row["raw_line_one_way_ns"]), "{row}");
+    }
+    assert!(value(&row("call", "round-trip", 16)["round_trip_ns"]["p50"]));
+    let memory = row("call", "memory", 16);
+    // One that outlives its call would show here; each side keeps a block and an entry for one.
+    for side in ["client_bytes_per_call", "server_bytes_per_call"] {
+        assert!((1.0..=256.0).contains(&memory[side].as_f64().unwrap()), "{memory}");
+    }
+    assert!(value(&row("stream", "rate", 64)["messages_per_s"]));
+    for size in [64 << 10, 1 << 20] {
+        for protocol in ["memcpy", "aperture", "pieces", "stream", "stream-aperture"] {
+            assert!(value(&row(protocol, "bandwidth", size)["bytes_per_s"]), "{output}");
+        }
+    }
+    // Where the host did not move the cores between the two.
+    if row("raw", "latency", 16)["placement"] == row("call", "round-trip", 16)["placement"] {
+        assert!(value(&row("call", "round-trip", 16)["of_raw_one_way"]), "{output}");
+    }
+}
+
+#[test]
+fn a_row_of_protocols_that_there_is_none_is_an_error_that_names_those_that_there_are() {
+    let directory = tempfile::tempdir().unwrap();
+    let output = perf(directory.path(), "protocols --only stream --only pigeon");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text.contains("pigeon") && text.contains("call-memory-16"), "{text}");
+}
+
+#[test]
 fn a_message_that_is_too_long_is_an_error_that_says_what_is_allowed() {
     let directory = tempfile::tempdir().unwrap();
     let output = perf(directory.path(), "bandwidth --size 2GiB");

@@ -24,9 +24,20 @@ pub struct Limits {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Baselines {
     pub raw_line_one_way_ns: f64,
+    /// `NaN`, and left out of a row, where only the placement matters.
+    #[serde(default = "not_measured", skip_serializing_if = "is_not_measured")]
     pub memcpy_bytes_per_s: f64,
+    #[serde(default = "not_measured", skip_serializing_if = "is_not_measured")]
     pub copy_ring_bytes_per_s: f64,
     pub placement: Placement,
+}
+
+fn not_measured() -> f64 {
+    f64::NAN
+}
+
+fn is_not_measured(value: &f64) -> bool {
+    value.is_nan()
 }
 
 impl Limits {

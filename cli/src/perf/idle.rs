@@ -250,7 +250,7 @@ fn measure(end: &FarEnd, start: Instant, links: u32) -> Result<Row> {
 }
 
 /// Resident bytes of a process, shared pages included.
-fn resident_bytes(pid: u32) -> Result<u64> {
+pub fn resident_bytes(pid: u32) -> Result<u64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
     let line = text.lines().find_map(|line| line.strip_prefix("Rss:")).context("no Rss")?;
     let kib: u64 = line.trim().trim_end_matches(" kB").parse()?;

@@ -6,6 +6,7 @@
 //! - [`placement`]: what the raw line tells of where the cores are.
 //! - [`bracket`]: measures the limits before and after, and repeats what was disturbed.
 //! - [`ends`]: the two ends of a measurement on the public library.
+//! - [`protocols`]: the protocols beside the raw interface.
 //! - [`idle`]: what links cost that nobody uses.
 //! - [`baseline`]: Unix socket, TCP and pipe, in processes pinned alike.
 //! - [`compare`]: those beside Hamlyn.
@@ -20,6 +21,7 @@ pub mod ends;
 pub mod idle;
 pub mod pin;
 pub mod placement;
+pub mod protocols;
 pub mod raw;
 pub mod row;
 pub mod stats;
@@ -161,29 +163,20 @@ fn unix_socket(cores: Cores, plan: Plan) -> Result<f64> {
 }
 
 fn to_row(test: Test, plan: Plan, runs: Vec<Bracketed<(Figure, Option<f64>)>>) -> Row {
-    let count = |placement: Placement| {
-        runs.iter().filter(|run| run.is_steady && run.baselines.placement == placement).count()
-    };
-    let commonest = [Placement::Near, Placement::Far, Placement::Shared, Placement::Other]
-        .into_iter()
-        .rev()
-        .max_by_key(|placement| count(*placement))
-        .unwrap_or(Placement::Other);
-    let any_is_steady = count(commonest) > 0;
+    let commonest = commonest_placement(&runs);
     let repeats = runs.iter().map(|run| run.repeats).sum();
-    let mut kept: Vec<_> = runs
-        .into_iter()
-        .filter(|run| !any_is_steady || run.is_steady && run.baselines.placement == commonest)
-        .collect();
+    let mut kept = of_placement(runs, commonest);
     kept.sort_by(|a, b| a.figure.0.value().total_cmp(&b.figure.0.value()));
     let median = kept[kept.len() / 2];
     let value = |run: &Bracketed<(Figure, Option<f64>)>| run.figure.0.value();
     Row {
         test: test.to_string(),
+        protocol: "raw".to_owned(),
         size: plan.size as u64,
         mode: plan.mode.to_string(),
         links: plan.links,
         figure: median.figure.0,
+        relation: None,
         baselines: median.baselines,
         unix_socket_one_way_ns: median.figure.1,
         runs: kept.len() as u32,
@@ -191,6 +184,27 @@ fn to_row(test: Test, plan: Plan, runs: Vec<Bracketed<(Figure, Option<f64>)>>) -
         repeats,
         steady: median.is_steady,
     }
+}
+
+/// Where most runs were that stayed where they were; `None` if none did.
+fn commonest_placement<'a, T: 'a>(
+    runs: impl IntoIterator<Item = &'a Bracketed<T>>,
+) -> Option<Placement> {
+    let steady = runs.into_iter().filter(|run| run.is_steady);
+    let placements: Vec<_> = steady.map(|run| run.baselines.placement).collect();
+    let count = |placement: &Placement| placements.iter().filter(|p| *p == placement).count();
+    [Placement::Near, Placement::Far, Placement::Shared, Placement::Other]
+        .into_iter()
+        .rev()
+        .filter(|placement| count(placement) > 0)
+        .max_by_key(count)
+}
+
+/// The runs that stayed in a placement; all, where none did or none is asked for.
+fn of_placement<T>(runs: Vec<Bracketed<T>>, placement: Option<Placement>) -> Vec<Bracketed<T>> {
+    let is_kept = |run: &Bracketed<T>| run.is_steady && Some(run.baselines.placement) == placement;
+    let any_is_kept = runs.iter().any(is_kept);
+    runs.into_iter().filter(|run| !any_is_kept || is_kept(run)).collect()
 }
 
 /// The far end on this machine: a process of its own, pinned to the other core.

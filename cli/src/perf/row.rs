@@ -4,14 +4,30 @@ use super::bracket::Baselines;
 use super::stats::Percentiles;
 use comfy_table::{CellAlignment, Table, TableComponent, presets};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// What was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Figure {
-    Latency { one_way_ns: Percentiles },
-    Rate { messages_per_s: f64 },
-    Bandwidth { bytes_per_s: f64 },
+    Latency {
+        one_way_ns: Percentiles,
+    },
+    Rate {
+        messages_per_s: f64,
+    },
+    Bandwidth {
+        bytes_per_s: f64,
+    },
+    /// There and back, where that is what a program waits for.
+    RoundTrip {
+        round_trip_ns: Percentiles,
+    },
+    /// Resident bytes of one outstanding call, beside its payload, in each process.
+    Memory {
+        client_bytes_per_call: f64,
+        server_bytes_per_call: f64,
+    },
 }
 
 impl Figure {
@@ -21,15 +37,59 @@ impl Figure {
             Self::Latency { one_way_ns } => one_way_ns.p50,
             Self::Rate { messages_per_s } => *messages_per_s,
             Self::Bandwidth { bytes_per_s } => *bytes_per_s,
+            Self::RoundTrip { round_trip_ns } => round_trip_ns.p50,
+            Self::Memory { client_bytes_per_call, server_bytes_per_call } => {
+                client_bytes_per_call.max(*server_bytes_per_call)
+            }
         }
     }
+
+    /// [`value`](Self::value) and the like, for people.
+    pub fn show(&self, value: f64) -> String {
+        match self {
+            Self::Latency { .. } | Self::RoundTrip { .. } => ns(value),
+            Self::Rate { .. } => per_second(value, " messages"),
+            Self::Bandwidth { .. } => per_second(value, "B"),
+            Self::Memory { .. } => format!("{value:.0} B"),
+        }
+    }
+}
+
+/// How a figure stands to that of another row of the same run.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Relation {
+    /// Above the raw interface's latency.
+    AboveRaw { above_raw_ns: f64 },
+    /// As a multiple of the raw interface's latency.
+    OfRaw { of_raw_one_way: f64 },
+    /// As a part of memcpy into the other process's memory.
+    OfMemcpy { of_memcpy: f64 },
+}
+
+impl fmt::Display for Relation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AboveRaw { above_raw_ns } => write!(f, "{above_raw_ns:+.1} ns to raw"),
+            Self::OfRaw { of_raw_one_way } => write!(f, "{of_raw_one_way:.2} of raw one way"),
+            Self::OfMemcpy { of_memcpy } => write!(f, "{of_memcpy:.2} of memcpy"),
+        }
+    }
+}
+
+/// What a row without a protocol measured.
+fn raw() -> String {
+    "raw".to_owned()
 }
 
 /// The median of several runs, with the limits of that run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// latency, rate or bandwidth.
+    /// latency, rate or bandwidth; of a protocol also round-trip or memory.
     pub test: String,
+    /// Through which interface: "raw", or what `hamlyn perf protocols` names.
+    #[serde(default = "raw")]
+    pub protocol: String,
     /// Bytes of a message.
     pub size: u64,
     /// polled, adaptive or blocking.
@@ -38,6 +98,8 @@ pub struct Row {
     pub links: u32,
     #[serde(flatten)]
     pub figure: Figure,
+    #[serde(flatten)]
+    pub relation: Option<Relation>,
     #[serde(flatten)]
     pub baselines: Baselines,
     /// Of a Unix stream socket in the same run, where the mode sleeps; half a round trip.
@@ -99,27 +161,26 @@ impl Row {
         let mut line = |name: &str, value: String| {
             table.add_row([name.to_owned(), value]);
         };
-        let show: fn(f64) -> String = match self.figure {
+        match self.figure {
             Figure::Latency { one_way_ns } => {
                 line("one way, median", ns(one_way_ns.p50));
                 line("one way, 99 of 100 below", ns(one_way_ns.p99));
                 line("one way, 999 of 1000 below", ns(one_way_ns.p999));
                 let above = one_way_ns.p50 - self.baselines.raw_line_one_way_ns;
                 line("above the raw line", ns(above));
-                ns
             }
             Figure::Rate { messages_per_s } => {
                 line("messages", per_second(messages_per_s, " messages"));
-                |value| per_second(value, " messages")
             }
             Figure::Bandwidth { bytes_per_s } => {
                 line("bandwidth", per_second(bytes_per_s, "B"));
                 let ratio = |limit: f64| format!("{:.2}", bytes_per_s / limit);
                 line("of the bare two-copy ring", ratio(self.baselines.copy_ring_bytes_per_s));
                 line("of memcpy", ratio(self.baselines.memcpy_bytes_per_s));
-                |value| per_second(value, "B")
             }
-        };
+            figure => line("median", figure.show(figure.value())),
+        }
+        let show = |value| self.figure.show(value);
         let [low, high] = self.spread;
         line("spread", format!("{} to {} in {} runs", show(low), show(high), self.runs));
         line("mode", format!("{}, {} idle links", self.mode, self.links));
@@ -147,12 +208,14 @@ mod tests {
     fn a_row_has_the_fields_that_programs_read() {
         let row = Row {
             test: "latency".into(),
+            protocol: raw(),
             size: 16,
             mode: "polled".into(),
             links: 0,
             figure: Figure::Latency {
                 one_way_ns: Percentiles { p50: 80.0, p99: 100.0, p999: 200.0 },
             },
+            relation: Some(Relation::AboveRaw { above_raw_ns: 5.0 }),
             baselines: Baselines {
                 raw_line_one_way_ns: 54.0,
                 memcpy_bytes_per_s: 1e10,
@@ -168,6 +231,7 @@ mod tests {
         let json = serde_json::to_value(&row).unwrap();
         assert_eq!(json["one_way_ns"]["p999"], 200.0);
         assert_eq!(json["placement"], "near");
+        assert_eq!((&json["protocol"], &json["above_raw_ns"]), (&"raw".into(), &5.0.into()));
         for field in ["test", "size", "mode", "links", "raw_line_one_way_ns"] {
             assert!(!json[field].is_null(), "{field}");
         }

@@ -1,0 +1,223 @@
+//! What `hamlyn perf protocols` measures: one cell for each row.
+
+use anyhow::{Result, bail};
+use bytesize::ByteSize;
+use std::fmt;
+
+/// Through which interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// The raw interface in fast mode: what the others are compared with.
+    Raw,
+    /// Tagged remote write, one thread.
+    Tagged,
+    /// The same, while a second thread of each process looks at an end point of its own in the
+    /// same manager each millisecond.
+    Threads,
+    /// The same, with a progress thread in each process. Both ends are adaptive, because a thread
+    /// that only polls would share its processor with one that only polls.
+    Progress,
+    /// Request and reply.
+    Call,
+    /// A stream.
+    Stream,
+    /// A stream whose long records go through an aperture; read as [`Pieces`](Self::Pieces) are.
+    StreamAperture,
+    /// Writes into an aperture, nobody reads: one memcpy into the other process's memory.
+    Memcpy,
+    /// Writes into an aperture and announces; the other end copies the bytes out.
+    Aperture,
+    /// The same; the other end copies 4 KiB at a time, to look at, into a buffer that stays in its
+    /// fastest cache.
+    Pieces,
+}
+
+impl Protocol {
+    /// As rows and the command line name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Raw => "raw",
+            Self::Tagged => "tagged",
+            Self::Threads => "threads",
+            Self::Progress => "progress",
+            Self::Call => "call",
+            Self::Stream => "stream",
+            Self::StreamAperture => "stream-aperture",
+            Self::Memcpy => "memcpy",
+            Self::Aperture => "aperture",
+            Self::Pieces => "pieces",
+        }
+    }
+}
+
+/// What is measured of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Measure {
+    /// Half of a round trip.
+    Latency,
+    /// A whole round trip.
+    RoundTrip,
+    /// Messages a second that the receiver took.
+    Rate,
+    /// Bytes a second that the receiver took.
+    Bandwidth,
+    /// Resident bytes of each outstanding call, beside its payload.
+    Memory,
+}
+
+impl fmt::Display for Measure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Latency => "latency",
+            Self::RoundTrip => "round-trip",
+            Self::Rate => "rate",
+            Self::Bandwidth => "bandwidth",
+            Self::Memory => "memory",
+        })
+    }
+}
+
+/// One row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cell {
+    pub protocol: Protocol,
+    pub measure: Measure,
+    /// Bytes of a message.
+    pub size: usize,
+    /// Messages or round trips of a run unless the user says otherwise: some tenths of a second on
+    /// near cores.
+    pub count: u64,
+}
+
+/// Calls outstanding while memory is measured. Always as many: of fewer, what is there once would
+/// count.
+pub const OUTSTANDING: u32 = 100_000;
+
+/// Bytes that a receiver copies at a time which looks at a record in pieces.
+pub const PIECE: usize = 4096;
+
+const fn cell(protocol: Protocol, measure: Measure, size: usize, count: u64) -> Cell {
+    Cell { protocol, measure, size, count }
+}
+
+/// In the order in which they take turns.
+pub const CELLS: &[Cell] = {
+    use Measure::{Bandwidth, Latency, Memory, Rate, RoundTrip};
+    use Protocol::{
+        Aperture, Call, Memcpy, Pieces, Progress, Raw, Stream, StreamAperture, Tagged, Threads,
+    };
+    &[
+        cell(Raw, Latency, 16, 500_000),
+        cell(Tagged, Latency, 16, 500_000),
+        cell(Threads, Latency, 16, 500_000),
+        cell(Progress, Latency, 16, 20_000),
+        cell(Call, RoundTrip, 16, 500_000),
+        cell(Call, Memory, 16, OUTSTANDING as u64),
+        cell(Tagged, Rate, 16, 10_000_000),
+        cell(Tagged, Bandwidth, 4096, 1_000_000),
+        cell(Stream, Latency, 16, 200_000),
+        cell(Stream, Rate, 16, 20_000_000),
+        cell(Stream, Rate, 64, 20_000_000),
+        cell(Stream, Bandwidth, 4096, 1_000_000),
+        cell(Stream, Bandwidth, 64 << 10, 50_000),
+        cell(StreamAperture, Bandwidth, 64 << 10, 100_000),
+        cell(Memcpy, Bandwidth, 64 << 10, 200_000),
+        cell(Aperture, Bandwidth, 64 << 10, 100_000),
+        cell(Pieces, Bandwidth, 64 << 10, 100_000),
+        cell(Stream, Bandwidth, 1 << 20, 5_000),
+        cell(StreamAperture, Bandwidth, 1 << 20, 5_000),
+        cell(Memcpy, Bandwidth, 1 << 20, 10_000),
+        cell(Aperture, Bandwidth, 1 << 20, 5_000),
+        cell(Pieces, Bandwidth, 1 << 20, 5_000),
+    ]
+};
+
+impl Cell {
+    /// `tagged-latency-16`.
+    pub fn name(&self) -> String {
+        let size = match self.size {
+            bytes if bytes < 1024 => bytes.to_string(),
+            bytes => ByteSize::b(bytes as u64).display().iec().to_string().replace(".0 ", ""),
+        };
+        format!("{}-{}-{size}", self.protocol.name(), self.measure)
+    }
+
+    /// The cell with exactly this name.
+    pub fn named(name: &str) -> Result<Self> {
+        match CELLS.iter().find(|cell| cell.name() == name) {
+            Some(cell) => Ok(*cell),
+            None => bail!("{name:?} is no row"),
+        }
+    }
+
+    /// Messages before the clock starts.
+    pub fn warm_up(count: u64) -> u64 {
+        (count / 10).max(1)
+    }
+
+    /// The cell whose figure this one's is compared with.
+    pub fn base(&self) -> Option<Self> {
+        let of = |protocol, measure| {
+            let is_base = |cell: &&Self| cell.protocol == protocol && cell.measure == measure;
+            CELLS.iter().filter(is_base).find(|base| base.size == self.size).copied()
+        };
+        match (self.protocol, self.measure) {
+            (Protocol::Raw | Protocol::Memcpy, _) => None,
+            (_, Measure::Latency | Measure::RoundTrip) => of(Protocol::Raw, Measure::Latency),
+            (_, Measure::Bandwidth) => of(Protocol::Memcpy, Measure::Bandwidth),
+            _ => None,
+        }
+    }
+}
+
+/// Cells of which a name, or its beginning up to a hyphen, is in `only`; all of none.
+pub fn chosen(only: &[String]) -> Result<Vec<Cell>> {
+    let is_meant = |cell: &Cell, name: &str| {
+        cell.name().strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+    };
+    for name in only {
+        if !CELLS.iter().any(|cell| is_meant(cell, name)) {
+            let names: Vec<_> = CELLS.iter().map(Cell::name).collect();
+            bail!("no row is called {name:?}; there are {}", names.join(", "));
+        }
+    }
+    let is_chosen = |cell: &&Cell| only.is_empty() || only.iter().any(|name| is_meant(cell, name));
+    Ok(CELLS.iter().filter(is_chosen).copied().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_cell_has_a_name_of_its_own_by_which_it_is_found() {
+        for cell in CELLS {
+            assert_eq!(Cell::named(&cell.name()).unwrap(), *cell, "{}", cell.name());
+        }
+        assert_eq!(CELLS[0].name(), "raw-latency-16");
+        assert!(CELLS.iter().any(|cell| cell.name() == "aperture-bandwidth-64KiB"));
+        assert!(CELLS.iter().any(|cell| cell.name() == "pieces-bandwidth-1MiB"));
+    }
+
+    #[test]
+    fn rows_are_chosen_by_name_or_its_beginning() {
+        let names = |only: &[&str]| -> Result<Vec<String>> {
+            let only: Vec<String> = only.iter().map(ToString::to_string).collect();
+            Ok(chosen(&only)?.iter().map(Cell::name).collect())
+        };
+        assert_eq!(names(&["raw"]).unwrap(), ["raw-latency-16"]);
+        assert_eq!(names(&["call-memory", "raw-latency-16"]).unwrap().len(), 2);
+        assert_eq!(names(&[]).unwrap().len(), CELLS.len());
+        let error = names(&["tag"]).unwrap_err().to_string();
+        assert!(error.contains("\"tag\"") && error.contains("tagged-rate-16"), "{error}");
+    }
+
+    #[test]
+    fn latencies_are_compared_with_the_raw_interface_and_bandwidths_with_memcpy() {
+        let base = |name: &str| Cell::named(name).unwrap().base().map(|base| base.name());
+        assert_eq!(base("tagged-latency-16").unwrap(), "raw-latency-16");
+        assert_eq!(base("call-round-trip-16").unwrap(), "raw-latency-16");
+        assert_eq!(base("pieces-bandwidth-1MiB").unwrap(), "memcpy-bandwidth-1MiB");
+        assert_eq!(base("raw-latency-16"), None);
+    }
+}

@@ -1,0 +1,121 @@
+//! The two processes of a cell: each has a processor of its own and lives for one run, so that no
+//! run has the memory, and so the cache lines, of another.
+
+use super::cells::{Cell, Measure, Protocol};
+use super::{lower, stream, upper};
+use crate::arguments::Mode;
+use crate::perf::ends;
+use crate::perf::pin::{Cores, pin};
+use crate::perf::row::Figure;
+use anyhow::{Context, Result, ensure};
+use hamlyn::config::Config;
+use std::io::{Read, Write};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// Whoever says nothing for so long has hung.
+pub const LIMIT: Option<Duration> = Some(Duration::from_secs(30));
+
+/// Of the hidden subcommand that is one end.
+#[derive(clap::Args, Clone, Debug)]
+pub struct EndArguments {
+    /// What is measured
+    #[arg(long)]
+    cell: String,
+    /// The name that the far end serves
+    #[arg(long)]
+    name: String,
+    #[arg(long)]
+    core: usize,
+    #[arg(long)]
+    count: u64,
+    /// The end that measures, and prints the figure; else the one that serves
+    #[arg(long)]
+    near: bool,
+}
+
+/// One end, pinned. The far one says on standard output that it is ready; the near one prints its
+/// figure. Both end with their standard input, that is, with the process that started them.
+pub fn run_end(arguments: &EndArguments) -> Result<()> {
+    let EndArguments { cell, name, core, count, near } = arguments;
+    use Protocol::{Aperture, Memcpy, Pieces, Raw, Stream, StreamAperture};
+    let cell = Cell::named(cell)?;
+    pin(*core)?;
+    std::thread::spawn(|| {
+        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+        std::process::exit(0);
+    });
+    if *near {
+        let figure = match cell.protocol {
+            Raw | Memcpy | Aperture | Pieces => lower::near(cell, name, *count),
+            Stream | StreamAperture => stream::near(cell, name, *count),
+            _ => upper::near(cell, name, *count),
+        }?;
+        return crate::output::line(serde_json::to_string(&figure)?);
+    }
+    let ready = || {
+        let mut output = std::io::stdout();
+        let _ = output.write_all(b"\n").and_then(|()| output.flush());
+    };
+    match cell.protocol {
+        Raw | Memcpy | Aperture | Pieces => lower::far(cell, name, *count, ready),
+        Stream | StreamAperture => stream::far(cell, name, *count, ready),
+        _ => upper::far(cell, name, *count, ready),
+    }
+}
+
+/// Both ends poll, but where two threads of one process share its processor.
+pub fn config(cell: Cell) -> Result<Config> {
+    let mode = match cell.protocol {
+        Protocol::Progress => Mode::Adaptive,
+        _ => Mode::Polled,
+    };
+    ends::config(mode, 0)
+}
+
+/// Of `count` messages in `seconds` seconds.
+pub fn of_stream(cell: Cell, count: u64, seconds: f64) -> Figure {
+    let messages_per_s = count as f64 / seconds;
+    match cell.measure {
+        Measure::Bandwidth => Figure::Bandwidth { bytes_per_s: messages_per_s * cell.size as f64 },
+        _ => Figure::Rate { messages_per_s },
+    }
+}
+
+/// A process that is told to end, and waited for, when this is dropped.
+struct End(Child);
+
+impl End {
+    fn start(cell: Cell, name: &str, core: usize, count: u64, near: bool) -> Result<Self> {
+        let child = Command::new(std::env::current_exe()?)
+            .args(["perf-protocol-end", "--cell", &cell.name(), "--name", name])
+            .args(["--core", &core.to_string(), "--count", &count.to_string()])
+            .args(near.then_some("--near"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("cannot start one of the two ends")?;
+        Ok(Self(child))
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
+    }
+}
+
+/// One run of a cell, in two new processes.
+pub fn measure(cell: Cell, cores: Cores, count: u64) -> Result<Figure> {
+    let name = format!("perf-protocols-{}", std::process::id());
+    let mut far = End::start(cell, &name, cores.far, count, false)?;
+    let ready = far.0.stdout.take().context("no output")?.read_exact(&mut [0]);
+    ready.context("the far end failed")?;
+    let mut near = End::start(cell, &name, cores.near, count, true)?;
+    let mut text = String::new();
+    near.0.stdout.take().context("no output")?.read_to_string(&mut text)?;
+    let status = near.0.wait()?;
+    ensure!(status.success(), "the end that measures failed: {status}");
+    serde_json::from_str(&text).with_context(|| format!("no figure: {text:?}"))
+}

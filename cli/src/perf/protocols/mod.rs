@@ -1,0 +1,198 @@
+//! `hamlyn perf protocols`: the protocols beside the raw interface, in one run.
+//!
+//! - [`cells`]: what there is to measure.
+//! - [`ends`]: the two processes of a cell.
+//! - `lower`, `upper`, `stream`: what they do, on the node itself and on end points.
+//!
+//! Cells take turns, and each run stands between two measurements of the raw line. A row is the
+//! median of its runs in the placement in which most runs of all cells were, so that rows compare.
+
+pub mod cells;
+pub mod ends;
+mod lower;
+mod stream;
+mod upper;
+
+use super::bracket::{Baselines, Bracketed, bracketed};
+use super::pin::Cores;
+use super::placement::Placement;
+use super::row::{Figure, Relation, Row};
+use super::{commonest_placement, of_placement, pin, raw, row};
+use crate::arguments::ProtocolsArguments;
+use crate::{output, progress};
+use anyhow::{Context, Result};
+use cells::{Cell, Measure, Protocol};
+use comfy_table::Table;
+
+/// Of the raw line, before and after each run.
+const RAW_ROUND_TRIPS: u64 = 6_400;
+
+/// Measures and prints.
+pub fn run(arguments: &ProtocolsArguments) -> Result<()> {
+    let cores = match arguments.cores {
+        Some(cores) => cores,
+        None => pin::two_cores()?,
+    };
+    let cells = cells::chosen(&arguments.only)?;
+    let bar = progress::steps(cells.len() as u64 * arguments.runs as u64, "");
+    let rows = measure(
+        &cells,
+        cores,
+        arguments,
+        |name| {
+            bar.set_message(name);
+            bar.inc(1);
+        },
+        |text| bar.suspend(|| eprintln!("hamlyn: {text}")),
+    );
+    bar.finish_and_clear();
+    let rows = rows?;
+    if !arguments.json {
+        return output::line(table(&rows));
+    }
+    rows.iter().try_for_each(|row| output::line(serde_json::to_string(row)?))
+}
+
+/// A row for each cell. `step` is told of each run that is done, `say` what the user should know.
+fn measure(
+    cells: &[Cell],
+    cores: Cores,
+    arguments: &ProtocolsArguments,
+    mut step: impl FnMut(String),
+    mut say: impl FnMut(String),
+) -> Result<Vec<Row>> {
+    let mut runs: Vec<Vec<Bracketed<Figure>>> = cells.iter().map(|_| Vec::new()).collect();
+    for _ in 0..arguments.runs.max(1) {
+        for (cell, runs) in cells.iter().zip(&mut runs) {
+            let count = arguments.count.unwrap_or(cell.count);
+            let run = bracketed(
+                || Ok(Baselines::of_raw_line(raw::line_one_way_ns(cores, RAW_ROUND_TRIPS)?)),
+                || ends::measure(*cell, cores, count).with_context(|| cell.name()),
+                |text| say(format!("{}: {text}", cell.name())),
+            );
+            runs.push(run?);
+            step(cell.name());
+        }
+    }
+    let placement = commonest_placement(runs.iter().flatten());
+    let rows = cells.iter().zip(runs).map(|(cell, runs)| to_row(*cell, runs, placement)).collect();
+    Ok(relate(cells, rows))
+}
+
+fn to_row(cell: Cell, runs: Vec<Bracketed<Figure>>, placement: Option<Placement>) -> Row {
+    let repeats = runs.iter().map(|run| run.repeats).sum();
+    let mut kept = of_placement(runs, placement);
+    kept.sort_by(|a, b| a.figure.value().total_cmp(&b.figure.value()));
+    let median = kept[kept.len() / 2];
+    let mode = match cell.protocol {
+        Protocol::Progress => "adaptive",
+        _ => "polled",
+    };
+    Row {
+        test: cell.measure.to_string(),
+        protocol: cell.protocol.name().to_owned(),
+        size: cell.size as u64,
+        mode: mode.to_owned(),
+        links: 0,
+        figure: median.figure,
+        relation: None,
+        baselines: median.baselines,
+        unix_socket_one_way_ns: None,
+        runs: kept.len() as u32,
+        spread: [kept[0].figure.value(), kept[kept.len() - 1].figure.value()],
+        repeats,
+        steady: median.is_steady,
+    }
+}
+
+/// Each row beside the one that it is compared with, if both are of one placement.
+fn relate(cells: &[Cell], mut rows: Vec<Row>) -> Vec<Row> {
+    let relations: Vec<_> = cells
+        .iter()
+        .zip(&rows)
+        .map(|(cell, row)| {
+            let base = cell.base()?;
+            let base = &rows[cells.iter().position(|other| *other == base)?];
+            if base.baselines.placement != row.baselines.placement {
+                return None;
+            }
+            let (value, base) = (row.figure.value(), base.figure.value());
+            Some(match cell.measure {
+                Measure::Latency => Relation::AboveRaw { above_raw_ns: value - base },
+                Measure::RoundTrip => Relation::OfRaw { of_raw_one_way: value / base },
+                _ => Relation::OfMemcpy { of_memcpy: value / base },
+            })
+        })
+        .collect();
+    for (row, relation) in rows.iter_mut().zip(relations) {
+        row.relation = relation;
+    }
+    rows
+}
+
+/// For people.
+fn table(rows: &[Row]) -> Table {
+    let header = ["", "bytes", "median", "lowest to highest", "compared", "raw line", "placement"];
+    let mut table = row::table(header);
+    for row in rows {
+        let median = match row.figure {
+            Figure::Memory { client_bytes_per_call, server_bytes_per_call } => format!(
+                "{client_bytes_per_call:.0} B a call at the client, {server_bytes_per_call:.0} at \
+                 the server"
+            ),
+            figure => figure.show(figure.value()),
+        };
+        let [low, high] = row.spread.map(|value| row.figure.show(value));
+        let steady = if row.steady { "" } else { " (not steady)" };
+        table.add_row([
+            format!("{} {}", row.protocol, row.test),
+            row.size.to_string(),
+            median,
+            format!("{low} to {high} in {}", row.runs),
+            row.relation.map_or(String::new(), |relation| relation.to_string()),
+            row::ns(row.baselines.raw_line_one_way_ns),
+            format!("{}{steady}", row.baselines.placement),
+        ]);
+    }
+    row::align_right(&mut table, 1..6);
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::perf::stats::Percentiles;
+
+    fn run(value: f64, raw_line_ns: f64, is_steady: bool) -> Bracketed<Figure> {
+        let one_way_ns = Percentiles { p50: value, p99: value, p999: value };
+        let baselines = Baselines::of_raw_line(raw_line_ns);
+        Bracketed { figure: Figure::Latency { one_way_ns }, baselines, repeats: 0, is_steady }
+    }
+
+    #[test]
+    fn a_row_is_the_median_of_the_runs_in_the_placement_of_most() {
+        let cell = cells::CELLS[0];
+        let runs = [(80.0, 54.0), (82.0, 55.0), (300.0, 240.0), (84.0, 54.0)];
+        let mut runs: Vec<_> = runs.into_iter().map(|(ns, raw)| run(ns, raw, true)).collect();
+        runs.push(run(10.0, 54.0, false));
+        let placement = commonest_placement(&runs);
+        assert_eq!(placement, Some(Placement::Near));
+        let row = to_row(cell, runs, placement);
+        assert_eq!((row.figure.value(), row.runs, row.spread), (82.0, 3, [80.0, 84.0]));
+        // None was there: all of them, and the row says where they were.
+        let row = to_row(cell, vec![run(300.0, 240.0, true)], placement);
+        assert_eq!((row.runs, row.baselines.placement), (1, Placement::Far));
+    }
+
+    #[test]
+    fn rows_of_one_placement_are_related_and_others_are_not() {
+        let cells = ["raw-latency-16", "tagged-latency-16"].map(|name| Cell::named(name).unwrap());
+        let rows = |raw_line_ns| {
+            let row = |i: usize, ns, line| to_row(cells[i], vec![run(ns, line, true)], None);
+            relate(&cells, vec![row(0, 80.0, 54.0), row(1, 89.0, raw_line_ns)])
+        };
+        assert_eq!(rows(55.0)[1].relation, Some(Relation::AboveRaw { above_raw_ns: 9.0 }));
+        assert_eq!((rows(55.0)[0].relation, rows(240.0)[1].relation), (None, None));
+        assert!(table(&rows(55.0)).to_string().contains("+9.0 ns"));
+    }
+}

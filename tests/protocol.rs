@@ -445,3 +445,29 @@ fn what_a_client_sent_before_it_left_is_still_received() {
         }
     });
 }
+
+#[test]
+fn a_connection_that_ends_before_it_is_used_is_known_to_have_ended() {
+    let dir = Dir::new("early");
+    let there = dir.answering();
+    // A progress thread takes the news of the end while the connection is being made.
+    let here = dir.answering();
+    for _ in 0..200 {
+        let receiver = TaggedReceiver::new(&there, TaggedConfig::new(64)).unwrap();
+        let seed = receiver.seed().unwrap();
+        std::thread::scope(|scope| {
+            let growing = scope.spawn(|| TaggedSender::grow(&here, &seed, LIMIT));
+            while receiver.senders() == 0 {
+                std::hint::spin_loop();
+            }
+            drop(receiver);
+            if let Ok(mut sender) = growing.join().unwrap() {
+                let started = std::time::Instant::now();
+                while sender.connection().ended().is_none() {
+                    let _ = sender.try_send(0, &[], 0);
+                    assert!(started.elapsed() < LIMIT.unwrap(), "nobody told of the end");
+                }
+            }
+        });
+    }
+}

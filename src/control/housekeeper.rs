@@ -220,6 +220,26 @@ pub enum ControlEvent {
     },
 }
 
+impl ControlEvent {
+    /// The link that it is about, if it is about one.
+    pub fn token(&self) -> Option<LinkToken> {
+        match self {
+            Self::Request { .. } | Self::RequestGone { .. } => None,
+            Self::Connected(link) => Some(link.token),
+            Self::BulkOutgoing { token, .. }
+            | Self::BulkIncoming { token, .. }
+            | Self::BulkRefused { token, .. }
+            | Self::ApertureMapped { token, .. }
+            | Self::ApertureReady { token, .. }
+            | Self::ApertureRefused { token, .. }
+            | Self::ApertureReleased { token, .. }
+            | Self::ApertureHeld { token, .. }
+            | Self::ApertureRevoked { token, .. }
+            | Self::Closed { token, .. } => Some(*token),
+        }
+    }
+}
+
 /// Where events wait for the application.
 #[derive(Debug)]
 pub struct Inbox {

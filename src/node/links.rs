@@ -106,6 +106,9 @@ pub enum ConnectError {
     Forked(#[from] Forked),
 }
 
+/// Most events that wait for links which are being connected.
+const EARLY_EVENTS_MAX: usize = 1024;
+
 /// Most events that wait for the application; beyond, the oldest are dropped and counted.
 const EVENTS_MAX: usize = 4096;
 
@@ -287,83 +290,102 @@ impl Node {
     #[inline(never)]
     pub(super) fn take_control_events(&mut self) {
         for event in self.inbox.take() {
-            match event {
-                ControlEvent::Request { id, peer, greeting } => {
-                    self.push_event(Event::Request { id, peer, greeting });
-                }
-                ControlEvent::RequestGone { id } => {
-                    self.push_event(Event::RequestGone { id });
-                }
-                ControlEvent::Connected(link) => {
-                    let (token, request) = (link.token, link.request);
-                    let installed = match self.check_link_count() {
-                        Ok(()) => self.install(link, false),
-                        Err(e) => {
-                            self.control().close(token);
-                            Err(e)
-                        }
-                    };
-                    match (installed, request) {
-                        (Ok(link), request) => self.push_event(Event::Connected { link, request }),
-                        (Err(_), Some(id)) => self.push_event(Event::RequestGone { id }),
-                        (Err(_), None) => {}
+            self.take_control_event(event);
+        }
+    }
+
+    /// Whether an event is about a link that another thread has connected and not yet installed.
+    fn is_early(&self, event: &ControlEvent) -> bool {
+        self.connecting > 0
+            && event.token().is_some_and(|token| self.index_of(token).is_none())
+            && !matches!(event, ControlEvent::Connected(_))
+    }
+
+    fn take_control_event(&mut self, event: ControlEvent) {
+        if self.is_early(&event) {
+            // An honest peer's are a few; what else a link does before it is installed is lost, as
+            // it would be had it done it before it was connected.
+            if self.early_events.len() < EARLY_EVENTS_MAX {
+                self.early_events.push(event);
+            }
+            return;
+        }
+        match event {
+            ControlEvent::Request { id, peer, greeting } => {
+                self.push_event(Event::Request { id, peer, greeting });
+            }
+            ControlEvent::RequestGone { id } => {
+                self.push_event(Event::RequestGone { id });
+            }
+            ControlEvent::Connected(link) => {
+                let (token, request) = (link.token, link.request);
+                let installed = match self.check_link_count() {
+                    Ok(()) => self.install(link, false),
+                    Err(e) => {
+                        self.control().close(token);
+                        Err(e)
                     }
+                };
+                match (installed, request) {
+                    (Ok(link), request) => self.push_event(Event::Connected { link, request }),
+                    (Err(_), Some(id)) => self.push_event(Event::RequestGone { id }),
+                    (Err(_), None) => {}
                 }
-                ControlEvent::BulkOutgoing { token, lines } => self.add_bulk_outgoing(token, lines),
-                ControlEvent::BulkIncoming { token, lines } => self.add_bulk_incoming(token, lines),
-                ControlEvent::BulkRefused { .. } => {}
-                ControlEvent::ApertureMapped { token, number, owned } => {
-                    if let Some(id) = self.aperture_id(token, number) {
-                        self.aperture_mapped(id, owned);
-                    }
+            }
+            ControlEvent::BulkOutgoing { token, lines } => self.add_bulk_outgoing(token, lines),
+            ControlEvent::BulkIncoming { token, lines } => self.add_bulk_incoming(token, lines),
+            ControlEvent::BulkRefused { .. } => {}
+            ControlEvent::ApertureMapped { token, number, owned } => {
+                if let Some(id) = self.aperture_id(token, number) {
+                    self.aperture_mapped(id, owned);
                 }
-                ControlEvent::ApertureHeld { token, number, pages } => {
-                    if let Some(id) = self.aperture_id(token, number) {
-                        self.aperture_held(id, pages);
-                        self.tell_aperture(id, ApertureEvent::Held);
-                    }
+            }
+            ControlEvent::ApertureHeld { token, number, pages } => {
+                if let Some(id) = self.aperture_id(token, number) {
+                    self.aperture_held(id, pages);
+                    self.tell_aperture(id, ApertureEvent::Held);
                 }
-                ControlEvent::ApertureReady { token, number } => {
-                    if let Some(id) = self.aperture_id(token, number)
-                        && self.aperture_is_exported(id)
-                    {
-                        self.tell_aperture(id, ApertureEvent::Ready);
-                    }
+            }
+            ControlEvent::ApertureReady { token, number } => {
+                if let Some(id) = self.aperture_id(token, number)
+                    && self.aperture_is_exported(id)
+                {
+                    self.tell_aperture(id, ApertureEvent::Ready);
                 }
-                ControlEvent::ApertureRefused { token, number, why } => {
-                    if let Some(id) = self.aperture_id(token, number)
-                        && self.aperture_refused(id, why)
-                    {
-                        self.tell_aperture(id, ApertureEvent::Refused(why));
-                    }
+            }
+            ControlEvent::ApertureRefused { token, number, why } => {
+                if let Some(id) = self.aperture_id(token, number)
+                    && self.aperture_refused(id, why)
+                {
+                    self.tell_aperture(id, ApertureEvent::Refused(why));
                 }
-                ControlEvent::ApertureReleased { token, number } => {
-                    if let Some(id) = self.aperture_id(token, number)
-                        && self.aperture_released(id)
-                    {
-                        self.tell_aperture(id, ApertureEvent::Released);
-                    }
+            }
+            ControlEvent::ApertureReleased { token, number } => {
+                if let Some(id) = self.aperture_id(token, number)
+                    && self.aperture_released(id)
+                {
+                    self.tell_aperture(id, ApertureEvent::Released);
                 }
-                ControlEvent::ApertureRevoked { token, number } => {
-                    if let Some(id) = self.aperture_id(token, number)
-                        && self.aperture_revoked(id)
-                    {
-                        self.tell_aperture(id, ApertureEvent::Revoked);
-                    }
+            }
+            ControlEvent::ApertureRevoked { token, number } => {
+                if let Some(id) = self.aperture_id(token, number)
+                    && self.aperture_revoked(id)
+                {
+                    self.tell_aperture(id, ApertureEvent::Revoked);
                 }
-                ControlEvent::Closed { token, reason } => {
-                    let reason = match reason {
-                        control::CloseReason::Graceful => CloseReason::Closed,
-                        control::CloseReason::Died => CloseReason::Died,
-                        control::CloseReason::HungUp => CloseReason::HungUp,
-                        control::CloseReason::Violation => {
-                            CloseReason::Misbehaved("it sent nonsense on its control socket".into())
-                        }
-                        control::CloseReason::Expelled => CloseReason::Expelled,
-                    };
-                    if let Some(index) = self.index_of(token) {
-                        self.drain_and_remove(index, reason);
+            }
+            ControlEvent::Closed { token, reason } => {
+                let reason = match reason {
+                    control::CloseReason::Graceful => CloseReason::Closed,
+                    control::CloseReason::Died => CloseReason::Died,
+                    control::CloseReason::HungUp => CloseReason::HungUp,
+                    control::CloseReason::Violation => {
+                        CloseReason::Misbehaved("it sent nonsense on its control socket".into())
                     }
+                    control::CloseReason::Expelled => CloseReason::Expelled,
+                };
+                if let Some(index) = self.index_of(token) {
+                    self.drain_and_remove(index, reason);
                 }
             }
         }
@@ -377,6 +399,29 @@ impl Node {
 
     fn tell_aperture(&mut self, aperture: ApertureId, what: ApertureEvent) {
         self.push_event(Event::Aperture { aperture, what });
+    }
+
+    /// Another thread connects, without the node; [`end_connect`](Self::end_connect) follows. What
+    /// the control plane says of the new link in between is kept.
+    pub(crate) fn begin_connect(&mut self) -> Result<Arc<control::Control>, ConnectError> {
+        self.check_fork()?;
+        self.check_link_count()?;
+        self.connecting += 1;
+        Ok(self.control.as_ref().expect("present until the node is dropped").clone())
+    }
+
+    /// What became of the attempt.
+    pub(crate) fn end_connect(
+        &mut self,
+        made: Result<NewLink, control::ConnectError>,
+    ) -> Result<LinkId, ConnectError> {
+        let installed = made.map_err(ConnectError::from).and_then(|link| self.install(link, true));
+        self.connecting -= 1;
+        // Those of links that are still to come are kept again.
+        for event in core::mem::take(&mut self.early_events) {
+            self.take_control_event(event);
+        }
+        installed
     }
 
     /// Keeps an event for the application. One that takes none must not be made to pay for them.

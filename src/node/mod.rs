@@ -38,7 +38,7 @@ pub(crate) use shared::{Look, Waited};
 
 use crate::config::{Config, ConfigError, Housekeeping};
 use crate::control::{
-    Accept, Access, Control, Inbox, NameError, ServeError, ServiceName, StartError,
+    Accept, Access, Control, ControlEvent, Inbox, NameError, ServeError, ServiceName, StartError,
 };
 use crate::interface::notification::Consumer;
 use crate::interface::terminus::{PostError, Tag, Terminus};
@@ -152,6 +152,10 @@ pub struct Node {
     queued: usize,
     apertures: aperture::Apertures,
     events: VecDeque<Event>,
+    /// Threads that connect without the node.
+    connecting: usize,
+    /// What the control plane said of links that such a thread has not yet installed.
+    early_events: Vec<ControlEvent>,
     /// Who was at the other end of the links that ended last.
     departed: VecDeque<links::Departed>,
     poller: Poller,
@@ -245,6 +249,8 @@ impl Node {
             queued: 0,
             apertures: aperture::Apertures::default(),
             events: VecDeque::new(),
+            connecting: 0,
+            early_events: Vec::new(),
             departed: VecDeque::new(),
             poller,
             fork_guard: ForkGuard::new().map_err(os("a page for telling forked children"))?,
@@ -265,12 +271,6 @@ impl Node {
     #[inline(always)]
     fn check_fork(&self) -> Result<(), Forked> {
         if self.fork_guard.is_parent() { Ok(()) } else { Err(Forked) }
-    }
-
-    /// The control plane, for connecting without the node.
-    pub(crate) fn control_handle(&self) -> Result<Arc<Control>, Forked> {
-        self.check_fork()?;
-        Ok(self.control.as_ref().expect("present until the node is dropped").clone())
     }
 
     /// A number that changes whenever a packet is deposited or a link comes or goes.

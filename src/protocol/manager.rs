@@ -733,20 +733,23 @@ impl Manager {
         greeting.push(kind as u8);
         greeting.extend_from_slice(&token.0);
         greeting.extend_from_slice(body);
-        let link = self.connect(service, &greeting, timeout)?;
-        let mut guard = self.shared.lock();
-        let (node, protocols) = guard.parts();
-        let vanished = || GrowError::Connect(node::ConnectError::Vanished);
-        let answer = node.greeting(link).map_err(|_| vanished())?.to_vec();
-        let peer = node.peer(link).map_err(|_| vanished())?.clone();
-        let fits = answer.len() >= ANSWER_HEAD && answer[..4] == ANSWER && answer[4] == kind as u8;
-        if !fits {
-            let _ = node.disconnect(link);
-            return Err(GrowError::NotAnEndPoint);
-        }
-        let connection = Arc::new(Connection { link, peer, ended: OnceLock::new() });
-        protocols.connections.insert(link, (connection.clone(), None));
-        Ok((connection, answer[ANSWER_HEAD..].to_vec()))
+        self.connect_then(service, &greeting, timeout, |node, protocols, link| {
+            let vanished = || GrowError::Connect(node::ConnectError::Vanished);
+            let answer = node.greeting(link).map_err(|_| vanished())?.to_vec();
+            let peer = node.peer(link).map_err(|_| vanished())?.clone();
+            let head = answer.split_at_checked(ANSWER_HEAD);
+            match head {
+                Some((head, body)) if head[..4] == ANSWER && head[4] == kind as u8 => {
+                    let connection = Arc::new(Connection { link, peer, ended: OnceLock::new() });
+                    protocols.connections.insert(link, (connection.clone(), None));
+                    Ok((connection, body.to_vec()))
+                }
+                _ => {
+                    let _ = node.disconnect(link);
+                    Err(GrowError::NotAnEndPoint)
+                }
+            }
+        })?
     }
 
     /// Connects to a service, and polls meanwhile: it may be one of this very process, or its
@@ -757,9 +760,21 @@ impl Manager {
         greeting: &[u8],
         timeout: Option<Duration>,
     ) -> Result<LinkId, GrowError> {
+        self.connect_then(service, greeting, timeout, |_, _, link| link)
+    }
+
+    /// [`connect`](Self::connect), and something at once: before any other thread takes what comes
+    /// over the link, or the news of its end.
+    fn connect_then<R>(
+        &self,
+        service: &str,
+        greeting: &[u8],
+        timeout: Option<Duration>,
+        then: impl FnOnce(&mut Node, &mut Protocols, LinkId) -> R,
+    ) -> Result<R, GrowError> {
         let name: control::ServiceName =
             service.parse().map_err(|e| GrowError::Connect(node::ConnectError::Name(e)))?;
-        let handle = self.shared.lock().control_handle()?;
+        let handle = self.shared.lock().begin_connect()?;
         let limit = timeout.unwrap_or(Duration::MAX);
         let made = std::thread::scope(|scope| {
             let connecting = scope.spawn(|| handle.connect(&name, greeting, limit));
@@ -775,13 +790,23 @@ impl Manager {
             connecting.join()
         });
         drop(handle);
-        match made {
-            Ok(Ok(link)) => Ok(self.shared.lock().install(link, true)?),
-            Ok(Err(control::ConnectError::Refused { text, .. })) if !text.is_empty() => {
+        let (made, panic) = match made {
+            Ok(made) => (made, None),
+            Err(panic) => (Err(control::ConnectError::Gone("connecting")), Some(panic)),
+        };
+        let mut guard = self.shared.lock();
+        let (node, protocols) = guard.parts();
+        let installed = node.end_connect(made);
+        if let Some(panic) = panic {
+            std::panic::resume_unwind(panic);
+        }
+        match installed {
+            Err(node::ConnectError::Control(control::ConnectError::Refused { text, .. }))
+                if !text.is_empty() =>
+            {
                 Err(GrowError::Refused(text))
             }
-            Ok(Err(e)) => Err(GrowError::Connect(e.into())),
-            Err(panic) => std::panic::resume_unwind(panic),
+            installed => Ok(then(node, protocols, installed?)),
         }
     }
 

@@ -2,7 +2,7 @@
 # Each installs what is missing first, and says so.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test build prepare install uninstall peers
+.PHONY: help run test build prepare c-library install uninstall peers
 
 # The file that `make run` sends; the hamlyn binary itself unless given.
 FILE ?=
@@ -29,8 +29,15 @@ test: prepare
 
 # The C library: hamlyn.h, libhamlyn.so, libhamlyn.a, hamlyn.pc.
 export PREFIX DESTDIR LIBDIR INCLUDEDIR
-install: prepare
-	@. scripts/common.sh && cargo build --release -p hamlyn-capi && capi/install.sh install
+c-library: prepare
+	@. scripts/common.sh && say 'cargo build --release -p hamlyn-capi' && \
+		cargo build --release -p hamlyn-capi
+
+# By `sudo` only what was built before is installed: root's cargo, if any, is another.
+install:
+	@if [ -z "$$SUDO_USER" ] || [ ! -e "$${CARGO_TARGET_DIR:-target}/release/libhamlyn_c.so" ]; then \
+		$(MAKE) --no-print-directory c-library; fi
+	@capi/install.sh install
 
 uninstall:
 	@capi/install.sh uninstall

@@ -61,6 +61,31 @@ for source in capi/examples/*.c capi/tests/errors.c; do
     # shellcheck disable=SC2086
     try "$name" "$source" valgrind "$C" -lhamlyn $memcheck
 done
+# The programs of the README, as they stand there.
+if [ $# = 0 ]; then
+    for name in receive send; do
+        sed -n "/<!-- program: $name.c -->/,/^\`\`\`\$/p" capi/README.md | sed '/^<!--/d; /^```/d' \
+            >"$work/$name.c"
+        # shellcheck disable=SC2086
+        $C $cflags "$work/$name.c" -o "$work/$name" $libs || fail "the README's $name.c"
+    done
+    mkdir -m 700 "$work/names"
+    HAMLYN_DIR="$work/names" timeout 60 "$work/receive" >"$work/received" 2>"$work/end" &
+    receiving=$!
+    tries=0
+    until HAMLYN_DIR="$work/names" timeout 60 "$work/send" 2>"$work/out"; do
+        tries=$((tries + 1))
+        [ $tries -lt 100 ] || { fail "the README's send.c"; cat "$work/out"; break; }
+        sleep 0.1
+    done
+    wait "$receiving" || fail "the README's receive.c"
+    grep -qx 'hello, without a system call' "$work/received" || {
+        fail 'what the programs of the README exchanged'
+        cat "$work/received" "$work/end"
+    }
+    echo '   the programs of the README'
+fi
+
 try hello capi/examples/hello.c static "$C" "$STATIC"
 if ldd "$work/hello-static" | grep -q libhamlyn; then
     fail 'the program that should hold libhamlyn.a asks for libhamlyn.so'

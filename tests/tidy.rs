@@ -106,7 +106,8 @@ fn table(document: &str, name: &str) -> Vec<Vec<String>> {
 
 #[test]
 fn every_source_file_says_at_its_head_what_it_is() {
-    for file in ["src", "cli/src", "tests", "examples"].iter().flat_map(|dir| files(dir, ".rs")) {
+    let folders = ["src", "cli/src", "tests", "examples", "capi"];
+    for file in folders.iter().flat_map(|dir| files(dir, ".rs")) {
         assert!(read(&file).starts_with("//! "), "{file} does not begin with `//! `");
     }
 }
@@ -209,8 +210,20 @@ fn forbidden() -> Vec<String> {
 
 #[test]
 fn no_file_holds_a_forbidden_word() {
-    let folders =
-        [("src", ".rs"), ("cli", ".rs"), ("tests", ".rs"), ("examples", ".rs"), ("fuzz", ".rs")];
+    let folders = [
+        ("src", ".rs"),
+        ("cli", ".rs"),
+        ("tests", ".rs"),
+        ("examples", ".rs"),
+        ("fuzz", ".rs"),
+        ("capi", ".rs"),
+        ("capi", ".c"),
+        ("capi", ".h"),
+        ("capi", ".in"),
+        ("capi", ".md"),
+        ("capi", ".sh"),
+        ("capi", ".toml"),
+    ];
     let mut all: Vec<String> = folders.iter().flat_map(|(dir, end)| files(dir, end)).collect();
     all.extend(files("docs", ".md"));
     all.extend(files("scripts", ".sh"));

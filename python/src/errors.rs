@@ -8,7 +8,7 @@ use hamlyn::interface::{AreaError, QueueError, SlotError};
 use hamlyn::node::{
     BuildError, ConnectError, Forked, LinkError, MemoryError, OfferError, RecvError, SendError,
 };
-use hamlyn::protocol::{CallError, GrowError, ReceiveError, SendFailure};
+use hamlyn::protocol::{CallError, GroupError, GrowError, ReceiveError, SendFailure};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
@@ -251,6 +251,19 @@ impl ToPy for CallError {
             Self::Misbehaved(_) => Kind::Misbehaved,
             Self::Memory(_) | Self::Wait(_) => Kind::Os,
             Self::Forked(_) => Kind::Forked,
+            _ => Kind::Misuse,
+        };
+        error(kind, self)
+    }
+}
+
+impl ToPy for GroupError {
+    fn to_py(self) -> PyErr {
+        let kind = match &self {
+            Self::TimedOut { .. } | Self::NotInTime | Self::CutOff => Kind::TimedOut,
+            Self::MemberLost { .. } | Self::RootLost(_) => Kind::Closed,
+            Self::Forked(_) => Kind::Forked,
+            Self::Wait(_) => Kind::Os,
             _ => Kind::Misuse,
         };
         error(kind, self)

@@ -15,6 +15,7 @@ mod call;
 mod datagram;
 mod end;
 mod errors;
+mod group;
 mod manager;
 mod parts;
 mod seed;
@@ -31,6 +32,8 @@ mod _hamlyn {
     use crate::call::{Call, Client, Request, Server};
     #[pymodule_export]
     use crate::datagram::{Datagram, DatagramReceiver, DatagramSender};
+    #[pymodule_export]
+    use crate::group::{Group, GroupMember, GroupPart};
     #[pymodule_export]
     use crate::manager::{Manager, settings};
     #[pymodule_export]

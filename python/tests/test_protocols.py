@@ -490,6 +490,74 @@ def test_calls_of_a_server_that_goes_fail_at_once(
             call.finish(LIMIT)
 
 
+# ---- groups
+
+
+def be_a_member(seed: bytes, rounds: int) -> None:
+    with hamlyn.Manager() as manager, hamlyn.GroupMember.grow(manager, seed, 1024) as member:
+        assert member.members == 3 and member.part_nbytes == 80_000
+        for i in range(rounds):
+            member.send(np.full(10_000, member.number * 100 + i, dtype=np.int64), LIMIT)
+            assert member.receive(LIMIT) == b"to %d in %d" % (member.number, i)
+        member.barrier(LIMIT)
+
+
+def test_a_group_gathers_and_scatters_arrays(manager: hamlyn.Manager, children: Children) -> None:
+    group = hamlyn.Group(manager, 3, 80_000, scatter_nbytes=64)
+    for i in range(3):
+        children.start(be_a_member, bytes(group.seed_of(i)), 4)
+    for i in range(4):
+        parts = group.gather(LIMIT)
+        assert [part.member for part in parts] == [0, 1, 2] and group.joined == 3
+        for part in parts:
+            array = np.frombuffer(part, dtype=np.int64)
+            assert len(array) == 10_000 and (array == part.member * 100 + i).all()
+        with pytest.raises(BufferError, match="1 views"):
+            group.next_round()
+        del array
+        group.next_round()
+        with pytest.raises(hamlyn.Closed, match="round"):
+            memoryview(parts[0])
+        group.scatter([b"to %d in %d" % (member, i) for member in range(3)], LIMIT)
+    group.barrier(LIMIT)
+    with pytest.raises(hamlyn.Misuse, match="2 parts"):
+        group.scatter([b"", b""])
+    with pytest.raises(hamlyn.Misuse):
+        group.broadcast(bytes(65))
+
+
+def die_as_a_member(seed: bytes) -> None:
+    manager = hamlyn.Manager()
+    hamlyn.GroupMember.grow(manager, seed, 64)
+    os._exit(0)
+
+
+def test_a_member_that_dies_is_named(manager: hamlyn.Manager, children: Children) -> None:
+    group = hamlyn.Group(manager, 2, 64)
+    child = children.start(die_as_a_member, bytes(group.seed_of(1)))
+    with pytest.raises(hamlyn.Closed, match=f"member 1 is lost.*{child.pid}"):
+        group.gather(LIMIT)
+
+
+def test_some_of_a_group_are_enough(manager: hamlyn.Manager, other: hamlyn.Manager) -> None:
+    group = hamlyn.Group(manager, 3, 64)
+    group.serve("group")
+    manager.start_progress()
+    members = [hamlyn.GroupMember.connect(other, "group", 64) for _ in range(2)]
+    with pytest.raises(hamlyn.TimedOut, match="arrived"):
+        group.gather(0.05)
+    for member in members:
+        member.send(b"part of %d" % member.number)
+    assert [bytes(part) for part in group.wait_for(2, LIMIT)] == [b"part of 0", b"part of 1"]
+    with pytest.raises(hamlyn.Misuse):
+        members[0].send(bytes(65))
+    with pytest.raises(hamlyn.TimedOut):
+        members[0].receive(0.05)
+    group.close()
+    with pytest.raises(hamlyn.Closed):
+        members[0].receive(LIMIT)
+
+
 # ---- what all end points have in common
 
 

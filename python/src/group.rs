@@ -1,0 +1,413 @@
+//! Groups.
+
+use crate::bytes::{export, with_bytes};
+use crate::end::{Connected, End, Offered, receiver, sender};
+use crate::errors::{Kind, OrRaise, error};
+use crate::manager::Manager;
+use crate::parts::Peer;
+use crate::seed::{Seed, seed_of};
+use crate::wait::{Limit, duration, on_thread};
+use core::ffi::c_int;
+use core::time::Duration;
+use hamlyn::protocol::{self, Connection, EndPoint, GroupConfig, GroupError};
+use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use std::sync::Arc;
+
+/// The root of a group: many members send a part each, and it is told once when all are there; and
+/// it sends to all.
+#[pyclass(module = "hamlyn", frozen, weakref)]
+pub struct Group {
+    end: Arc<End<protocol::Group>>,
+}
+
+/// A member's part of a round. It has the buffer protocol, read-only, without a copy: its bytes
+/// stand still until the next round, which is refused while anything shows them. They begin at a
+/// multiple of 64 bytes.
+#[pyclass(module = "hamlyn", frozen, weakref)]
+pub struct GroupPart {
+    end: Arc<End<protocol::Group>>,
+    member: u32,
+    round: u64,
+    length: usize,
+}
+
+#[pymethods]
+impl GroupPart {
+    /// The number of the member.
+    #[getter]
+    fn member(&self) -> u32 {
+        self.member
+    }
+
+    /// The round that it belongs to.
+    #[getter]
+    fn round(&self) -> u64 {
+        self.round
+    }
+
+    fn __len__(&self) -> usize {
+        self.length
+    }
+
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        let this = slf.get();
+        this.end.lend()?;
+        let place = |group: &mut protocol::Group| {
+            let parts = (group.round() == this.round).then(|| group.parts())?;
+            parts.part(this.member).map(|bytes| (bytes.as_ptr().addr(), bytes.len()))
+        };
+        let shown = this.end.with(slf.py(), place).and_then(|place| {
+            let (start, length) =
+                place.ok_or_else(|| error(Kind::Closed, "the part's round is over"))?;
+            // SAFETY: the bytes lie in the group's area, which stays while `End` has lent a buffer
+            // of it.
+            unsafe { export(slf.as_any(), view, flags, start as *mut u8, length, true) }
+        });
+        if shown.is_err() {
+            this.end.take_back();
+        }
+        shown
+    }
+
+    unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
+        self.end.take_back();
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<hamlyn.GroupPart of member {}, {} bytes>", self.member, self.length)
+    }
+}
+
+fn late<T>(result: Result<T, GroupError>) -> Result<Option<T>, GroupError> {
+    match result {
+        Ok(done) => Ok(Some(done)),
+        Err(GroupError::TimedOut { .. } | GroupError::NotInTime) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+type Lengths = Vec<(u32, usize)>;
+
+fn lengths_of(parts: protocol::Parts<'_>) -> Lengths {
+    parts.iter().map(|(member, bytes)| (member, bytes.len())).collect()
+}
+
+#[pymethods]
+impl Group {
+    /// A group of `members` places, with parts of up to `part_nbytes` bytes; `scatter_nbytes`: most
+    /// bytes that it sends to a member, as many unless given.
+    #[new]
+    #[pyo3(signature = (manager, members, part_nbytes, *, scatter_nbytes=None))]
+    fn new(
+        py: Python<'_>,
+        manager: &Manager,
+        members: u32,
+        part_nbytes: usize,
+        scatter_nbytes: Option<usize>,
+    ) -> PyResult<Self> {
+        let node = manager.inner.node()?;
+        let mut config = GroupConfig::new(members, part_nbytes);
+        config.scatter_bytes = scatter_nbytes.unwrap_or(part_nbytes);
+        let end = py.detach(|| protocol::Group::new(&node, config)).or_raise()?;
+        Ok(Self { end: End::new(&manager.inner, end) })
+    }
+
+    /// A seed from which the member in one place can be grown, and another there when that one is
+    /// lost.
+    fn seed_of(&self, py: Python<'_>, member: u32) -> PyResult<Seed> {
+        let _slow = self.end.inner.slow();
+        Ok(Seed { seed: self.end.with(py, |end| end.seed_of(member))?.or_raise()? })
+    }
+
+    /// Waits at most `timeout` seconds until the part of every member has arrived. They stand still
+    /// until `next_round()`. A member that dies before its part has arrived raises `Closed`, which
+    /// names it; what has arrived stays.
+    #[pyo3(signature = (timeout=None))]
+    fn gather(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Vec<GroupPart>> {
+        let members = self.end.with(py, |end| end.members())?;
+        self.wait_for(py, members, timeout)
+    }
+
+    /// Waits at most `timeout` seconds until the parts of `k` members have arrived, whichever. A
+    /// member that is lost is no error while `k` can still be reached.
+    #[pyo3(signature = (k, timeout=None))]
+    fn wait_for(&self, py: Python<'_>, k: u32, timeout: Option<f64>) -> PyResult<Vec<GroupPart>> {
+        let found = self.end.wait(
+            py,
+            timeout,
+            |end| late(end.wait_for(k, Some(Duration::ZERO)).map(lengths_of)),
+            |end, slice| late(end.wait_for(k, Some(slice)).map(lengths_of)),
+        )?;
+        match found {
+            Some(lengths) => self.hand_out(py, lengths),
+            None => {
+                let text = self.end.with(py, |end| {
+                    let arrived: Vec<u32> = end.arrived().collect();
+                    format!("parts of {k} members were waited for; arrived: {arrived:?}")
+                })?;
+                Err(error(Kind::TimedOut, text))
+            }
+        }
+    }
+
+    /// The parts that have arrived, without waiting.
+    fn parts(&self, py: Python<'_>) -> PyResult<Vec<GroupPart>> {
+        let lengths = self.end.with(py, |end| lengths_of(end.parts()))?;
+        self.hand_out(py, lengths)
+    }
+
+    /// The round is over: the bytes of its parts may change from now on. Raises `BufferError` while
+    /// an array or a view shows them.
+    fn next_round(&self, py: Python<'_>) -> PyResult<()> {
+        self.must_be_free()?;
+        self.end.with(py, |end| end.next_round())
+    }
+
+    /// Sends each member its item of `parts`; waits at most `timeout` seconds, and sees Ctrl-C
+    /// after that.
+    #[pyo3(signature = (parts, timeout=10.0))]
+    fn scatter(
+        &self,
+        py: Python<'_>,
+        parts: Vec<Bound<'_, PyAny>>,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        let members = self.end.with(py, |end| end.members())?;
+        if parts.len() != members as usize {
+            let text = format!("{} parts for {members} members; nothing was sent", parts.len());
+            return Err(error(Kind::Misuse, text));
+        }
+        let _slow = self.end.inner.slow();
+        with_all(&parts, &mut Vec::new(), &mut |parts| {
+            let timeout = duration(timeout)?;
+            let scatter =
+                |end: &mut protocol::Group| end.scatter(timeout, |member| parts[member as usize]);
+            self.end.with(py, scatter)?.or_raise()
+        })
+    }
+
+    /// Sends the same bytes to each member, as `scatter` does.
+    #[pyo3(signature = (data, timeout=10.0))]
+    fn broadcast(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        let _slow = self.end.inner.slow();
+        with_bytes(data, |data| {
+            let timeout = duration(timeout)?;
+            self.end.with(py, |end| end.broadcast(data, timeout))?.or_raise()
+        })
+    }
+
+    /// Waits at most `timeout` seconds until every member has come to its barrier, and lets all of
+    /// them go on; the round is over. After `TimedOut` the call may be repeated.
+    #[pyo3(signature = (timeout=None))]
+    fn barrier(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        self.must_be_free()?;
+        let done = self
+            .end
+            .wait_more(py, Limit::new(timeout)?, |end, slice| late(end.barrier(Some(slice))))?;
+        done.ok_or_else(|| error(Kind::TimedOut, "not every member has come to the barrier"))
+    }
+
+    /// Places of the group.
+    #[getter]
+    fn members(&self, py: Python<'_>) -> PyResult<u32> {
+        self.end.with(py, |end| end.members())
+    }
+
+    /// Members that have a connection now.
+    #[getter]
+    fn joined(&self, py: Python<'_>) -> PyResult<u32> {
+        self.end.with(py, |end| end.joined())
+    }
+
+    /// The number of the round, from 1 on.
+    #[getter]
+    fn round(&self, py: Python<'_>) -> PyResult<u64> {
+        self.end.with(py, |end| end.round())
+    }
+
+    /// Who a member is, as the kernel says; `None` while the place is free.
+    fn peer(&self, py: Python<'_>, member: u32) -> PyResult<Option<Peer>> {
+        self.end.with(py, |end| {
+            end.connection(member).map(|connection| Peer { peer: connection.peer().clone() })
+        })
+    }
+}
+
+receiver!(Group);
+
+impl Group {
+    fn must_be_free(&self) -> PyResult<()> {
+        match self.end.buffers() {
+            0 => Ok(()),
+            n => Err(PyBufferError::new_err(format!("{n} views or arrays still show parts"))),
+        }
+    }
+
+    fn hand_out(&self, py: Python<'_>, lengths: Lengths) -> PyResult<Vec<GroupPart>> {
+        let round = self.end.with(py, |end| end.round())?;
+        let part = |(member, length)| GroupPart { end: self.end.clone(), member, round, length };
+        Ok(lengths.into_iter().map(part).collect())
+    }
+}
+
+/// Calls `use_them` with the bytes of all objects.
+fn with_all<'a>(
+    objects: &[Bound<'_, PyAny>],
+    held: &mut Vec<&'a [u8]>,
+    use_them: &mut dyn FnMut(&[&[u8]]) -> PyResult<()>,
+) -> PyResult<()> {
+    match objects.split_first() {
+        None => use_them(held),
+        Some((first, rest)) => with_bytes(first, |bytes| {
+            let mut longer: Vec<&[u8]> = held.clone();
+            longer.push(bytes);
+            with_all(rest, &mut longer, use_them)
+        }),
+    }
+}
+
+impl Offered for protocol::Group {
+    fn has_arrived(&self) -> bool {
+        self.is_ready()
+    }
+    fn make_seed(&self) -> Result<protocol::Seed, hamlyn::node::OfferError> {
+        self.seed()
+    }
+    fn offer(&self, name: &str, access: hamlyn::Access) -> Result<(), hamlyn::node::OfferError> {
+        self.serve(name, access)
+    }
+}
+
+/// A member of a group.
+#[pyclass(module = "hamlyn", frozen, weakref)]
+pub struct GroupMember {
+    end: Arc<End<protocol::GroupMember>>,
+}
+
+#[pymethods]
+impl GroupMember {
+    /// Grows a member from a group's seed, waiting at most `timeout` seconds for the root's answer.
+    /// The root may send it up to `receive_nbytes` bytes at once.
+    #[staticmethod]
+    #[pyo3(signature = (manager, seed, receive_nbytes, timeout=10.0))]
+    fn grow(
+        py: Python<'_>,
+        manager: &Manager,
+        seed: &Bound<'_, PyAny>,
+        receive_nbytes: usize,
+        timeout: Option<f64>,
+    ) -> PyResult<Self> {
+        let (node, seed, timeout) = (manager.inner.node()?, seed_of(seed)?, duration(timeout)?);
+        let grow = move || protocol::GroupMember::grow(&node, &seed, receive_nbytes, timeout);
+        let end = on_thread(py, &manager.inner, grow)?.or_raise()?;
+        Ok(Self { end: End::new(&manager.inner, end) })
+    }
+
+    /// Grows a member of the group that is served as `[user@]name`.
+    #[staticmethod]
+    #[pyo3(signature = (manager, name, receive_nbytes, timeout=10.0))]
+    fn connect(
+        py: Python<'_>,
+        manager: &Manager,
+        name: String,
+        receive_nbytes: usize,
+        timeout: Option<f64>,
+    ) -> PyResult<Self> {
+        let (node, timeout) = (manager.inner.node()?, duration(timeout)?);
+        let connect = move || protocol::GroupMember::connect(&node, &name, receive_nbytes, timeout);
+        let end = on_thread(py, &manager.inner, connect)?.or_raise()?;
+        Ok(Self { end: End::new(&manager.inner, end) })
+    }
+
+    /// Its place in the group, from 0 on.
+    #[getter]
+    fn number(&self, py: Python<'_>) -> PyResult<u32> {
+        self.end.with(py, |end| end.number())
+    }
+
+    /// Places of the group.
+    #[getter]
+    fn members(&self, py: Python<'_>) -> PyResult<u32> {
+        self.end.with(py, |end| end.members())
+    }
+
+    /// Most bytes of a part.
+    #[getter]
+    fn part_nbytes(&self, py: Python<'_>) -> PyResult<usize> {
+        self.end.with(py, |end| end.part_bytes())
+    }
+
+    /// Sends this member's part of the round, waiting at most `timeout` seconds for the round to
+    /// begin and for room.
+    #[pyo3(signature = (part, timeout=None))]
+    fn send(&self, py: Python<'_>, part: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<()> {
+        let limit = Limit::new(timeout)?;
+        with_bytes(part, |part| {
+            let mut is_cut_off = false;
+            let send = |end: &mut protocol::GroupMember, slice: Duration| {
+                let sent = match is_cut_off {
+                    false => end.send(part, Some(slice)),
+                    true => end.flush(Some(slice)),
+                };
+                match sent {
+                    Err(GroupError::CutOff) => {
+                        is_cut_off = true;
+                        Ok(None)
+                    }
+                    sent => late(sent),
+                }
+            };
+            let sent = self.end.wait_more(py, limit, send)?;
+            sent.ok_or_else(|| match is_cut_off {
+                true => error(Kind::TimedOut, GroupError::CutOff),
+                false => error(Kind::TimedOut, GroupError::NotInTime),
+            })
+        })
+    }
+
+    /// What the root scatters or broadcasts next; waits at most `timeout` seconds.
+    #[pyo3(signature = (timeout=None))]
+    fn receive<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyBytes>> {
+        let found = self.end.wait(
+            py,
+            timeout,
+            |end| late(end.receive(Some(Duration::ZERO))),
+            |end, slice| late(end.receive(Some(slice))),
+        )?;
+        let found = found.ok_or_else(|| error(Kind::TimedOut, GroupError::NotInTime))?;
+        Ok(PyBytes::new(py, &found))
+    }
+
+    /// Comes to the barrier: waits at most `timeout` seconds until every member has, and the root
+    /// lets all go on. After `TimedOut` the call is to be repeated.
+    #[pyo3(signature = (timeout=None))]
+    fn barrier(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        let done = self
+            .end
+            .wait_more(py, Limit::new(timeout)?, |end, slice| late(end.barrier(Some(slice))))?;
+        done.ok_or_else(|| error(Kind::TimedOut, GroupError::NotInTime))
+    }
+}
+
+sender!(GroupMember);
+
+impl Connected for protocol::GroupMember {
+    fn its_connection(&self) -> &Connection {
+        self.connection()
+    }
+    fn its_path(&self) -> String {
+        self.explain()
+    }
+}

@@ -1,0 +1,169 @@
+"""One side of a conversation that is the same in every language.
+
+    peer.py recv PROTOCOL NAME [COUNT]     serves NAME, prints "ready", receives, checks, ends
+    peer.py send PROTOCOL NAME [COUNT]     connects to NAME, sends, ends
+
+What each side does, and what message i is, stands in capi/tests/peer.c. Exit status 0: everything
+was as it should be. Everything has a time limit.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable
+
+import hamlyn
+from hamlyn import Manager
+
+LIMIT = 10.0
+BLOCK = 2048
+
+
+def message(i: int) -> bytes:
+    length = i * 37 % 1500 + 8
+    return i.to_bytes(8, "little") + bytes((i + j) % 251 for j in range(8, length))
+
+
+def must_be(i: int, found: bytes) -> None:
+    if found != message(i):
+        raise SystemExit(f"message {i} is not as it should be: {len(found)} bytes")
+
+
+def ready() -> None:
+    print("ready", flush=True)
+
+
+def raw_recv(manager: Manager, name: str, count: int) -> None:
+    area, queue = manager.area(count * BLOCK), manager.queue(count)
+    slot = manager.slot(area, queue, credit=count)
+    manager.serve(name, bytes(slot.ticket()))
+    ready()
+    for _ in range(count):
+        queue.receive(LIMIT)
+    view = memoryview(area)
+    for i in range(count):
+        must_be(i, bytes(view[i * BLOCK :][: len(message(i))]))
+    assert int.from_bytes(slot.metadata(), "little") == len(message(count - 1))
+
+
+def raw_send(manager: Manager, name: str, count: int) -> None:
+    ticket = hamlyn.Ticket.from_bytes(manager.connect(name).greeting)
+    for i in range(count):
+        data = message(i)
+        manager.send(ticket.at(i * BLOCK), data, len(data).to_bytes(8, "little"), LIMIT)
+
+
+def tagged_recv(manager: Manager, name: str, count: int) -> None:
+    receiver = hamlyn.TaggedReceiver(manager, 32 * BLOCK, tags=16)
+    receiver.serve(name)
+    ready()
+    for i in range(count):
+        assert receiver.get_tag(LIMIT).tag == i
+        must_be(i, receiver.read(i % 32 * BLOCK, len(message(i))))
+
+
+def tagged_send(manager: Manager, name: str, count: int) -> None:
+    sender = hamlyn.TaggedSender.connect(manager, name)
+    for i in range(count):
+        sender.send(i % 32 * BLOCK, message(i), i, LIMIT)
+
+
+def datagram_recv(manager: Manager, name: str, count: int) -> None:
+    receiver = hamlyn.DatagramReceiver(manager, BLOCK)
+    receiver.serve(name)
+    ready()
+    for i in range(count):
+        datagram = receiver.receive(LIMIT)
+        must_be(i, bytes(datagram))
+        receiver.make_ready()
+        datagram.reply(i.to_bytes(8, "little"), LIMIT)
+
+
+def datagram_send(manager: Manager, name: str, count: int) -> None:
+    answers = hamlyn.DatagramReceiver(manager, BLOCK)
+    sender = hamlyn.DatagramSender.connect(manager, name)
+    for i in range(count):
+        sender.send(message(i), reply=answers.reply_ticket(), timeout=LIMIT)
+        assert bytes(answers.receive(LIMIT)) == i.to_bytes(8, "little")
+        answers.make_ready()
+
+
+def stream_recv(manager: Manager, name: str, count: int) -> None:
+    receiver = hamlyn.StreamReceiver(manager)
+    receiver.serve(name)
+    ready()
+    for i in range(count):
+        with receiver.receive(LIMIT) as record:
+            must_be(i, bytes(record))
+    assert list(receiver) == []
+
+
+def stream_send(manager: Manager, name: str, count: int) -> None:
+    with hamlyn.StreamSender.connect(manager, name) as sender:
+        for i in range(count):
+            sender.send(message(i), LIMIT)
+
+
+def call_recv(manager: Manager, name: str, count: int) -> None:
+    server = hamlyn.Server(manager)
+    server.serve(name)
+    ready()
+    for i in range(count):
+        request = server.receive(LIMIT)
+        must_be(i, request.data)
+        request.reply(message(i + 1), LIMIT)
+
+
+def call_send(manager: Manager, name: str, count: int) -> None:
+    client = hamlyn.Client.connect(manager, name)
+    for i in range(count):
+        must_be(i + 1, client.call(message(i), LIMIT))
+
+
+def group_recv(manager: Manager, name: str, count: int) -> None:
+    group = hamlyn.Group(manager, 1, BLOCK)
+    group.serve(name)
+    ready()
+    for i in range(count):
+        (part,) = group.gather(LIMIT)
+        must_be(i, bytes(part))
+        group.next_round()
+        group.broadcast(message(i + 1), LIMIT)
+    group.barrier(LIMIT)
+
+
+def group_send(manager: Manager, name: str, count: int) -> None:
+    member = hamlyn.GroupMember.connect(manager, name, BLOCK)
+    for i in range(count):
+        member.send(message(i), LIMIT)
+        must_be(i + 1, member.receive(LIMIT))
+    member.barrier(LIMIT)
+
+
+SIDES: dict[str, dict[str, Callable[[Manager, str, int], None]]] = {
+    "raw": {"recv": raw_recv, "send": raw_send},
+    "tagged": {"recv": tagged_recv, "send": tagged_send},
+    "datagram": {"recv": datagram_recv, "send": datagram_send},
+    "stream": {"recv": stream_recv, "send": stream_send},
+    "call": {"recv": call_recv, "send": call_send},
+    "group": {"recv": group_recv, "send": group_send},
+}
+
+
+def main() -> None:
+    signal.alarm(60)
+    if len(sys.argv) not in (4, 5):
+        raise SystemExit("usage: peer.py recv|send PROTOCOL NAME [COUNT]")
+    role, protocol, name = sys.argv[1:4]
+    try:
+        side = SIDES[protocol][role]
+    except KeyError:
+        raise SystemExit(f"no side is called {role} {protocol}") from None
+    with Manager() as manager:
+        side(manager, name, int(sys.argv[4]) if len(sys.argv) > 4 else 200)
+        manager.flush(LIMIT)
+
+
+if __name__ == "__main__":
+    main()

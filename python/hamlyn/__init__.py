@@ -45,6 +45,7 @@ from ._errors import (
     Unreachable,
 )
 from ._hamlyn import (
+    Aperture,
     ApertureChanged,
     Area,
     Call,
@@ -81,6 +82,7 @@ from ._types import Access, Buffer, Event, Setting
 
 __all__ = [
     "Access",
+    "Aperture",
     "ApertureChanged",
     "Area",
     "Buffer",

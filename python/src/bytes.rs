@@ -29,6 +29,20 @@ impl Drop for View {
     }
 }
 
+/// Gets a view of the bytes of `object`, with these flags, into `view`.
+fn get(object: &Bound<'_, PyAny>, view: &mut View, flags: c_int) -> PyResult<(*mut u8, usize)> {
+    // SAFETY: attached to the interpreter; there is room for a `Py_buffer`. The call either fills
+    // it or raises.
+    let result = unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), view.raw.as_mut_ptr(), flags) };
+    if result != 0 {
+        return Err(PyErr::fetch(object.py()));
+    }
+    view.is_filled = true;
+    // SAFETY: filled by the call above.
+    let buffer = unsafe { view.raw.assume_init_ref() };
+    Ok((buffer.buf.cast(), buffer.len as usize))
+}
+
 /// Calls `use_them` with the bytes of `object`, which stay where they are meanwhile, also while
 /// `use_them` lets other threads run. Raises `TypeError` where there are no bytes, `BufferError` or
 /// `ValueError` where they are not in one piece.
@@ -41,26 +55,28 @@ pub fn with_bytes<R>(
         return use_them(bytes.as_bytes());
     }
     let mut view = View { raw: MaybeUninit::zeroed(), is_filled: false };
-    // SAFETY: attached to the interpreter; there is room for a `Py_buffer`. The call either fills
-    // it or raises.
-    let result = unsafe {
-        ffi::PyObject_GetBuffer(object.as_ptr(), view.raw.as_mut_ptr(), ffi::PyBUF_SIMPLE)
-    };
-    if result != 0 {
-        return Err(PyErr::fetch(object.py()));
+    let (start, length) = get(object, &mut view, ffi::PyBUF_SIMPLE)?;
+    if length == 0 {
+        return use_them(&[]);
     }
-    view.is_filled = true;
-    // SAFETY: filled by the call above.
-    let buffer = unsafe { view.raw.assume_init_ref() };
-    let bytes = if buffer.len == 0 {
-        &[]
-    } else {
-        // SAFETY: the exporter keeps `len` bytes at `buf` until the buffer is released, which is
-        // after `use_them`. Another thread of Python may write them meanwhile; they are only copied
-        // from, into a ring, and what a mixture means is the receiver's to check anyway.
-        unsafe { core::slice::from_raw_parts(buffer.buf.cast::<u8>(), buffer.len as usize) }
-    };
-    use_them(bytes)
+    // SAFETY: the exporter keeps `length` bytes at `start` until the buffer is released, which is
+    // after `use_them`. Another thread of Python may write them meanwhile; they are only copied
+    // from, into a ring, and what a mixture means is the receiver's to check anyway.
+    use_them(unsafe { core::slice::from_raw_parts(start, length) })
+}
+
+/// [`with_bytes`], to be written. Raises `BufferError` where they may not be.
+pub fn with_bytes_mut<R>(
+    object: &Bound<'_, PyAny>,
+    use_them: impl FnOnce(&mut [u8]) -> PyResult<R>,
+) -> PyResult<R> {
+    let mut view = View { raw: MaybeUninit::zeroed(), is_filled: false };
+    let (start, length) = get(object, &mut view, ffi::PyBUF_WRITABLE)?;
+    if length == 0 {
+        return use_them(&mut []);
+    }
+    // SAFETY: as above; the exporter has said that they may be written. They are only copied to.
+    use_them(unsafe { core::slice::from_raw_parts_mut(start, length) })
 }
 
 /// Fills `view` with `length` bytes at `start`, which `owner` keeps.

@@ -10,6 +10,7 @@
 //!
 //! What Python programs see of it is documented in `hamlyn/__init__.py` and `hamlyn/_hamlyn.pyi`.
 
+mod aperture;
 mod bytes;
 mod call;
 mod datagram;
@@ -28,6 +29,8 @@ use pyo3::prelude::*;
 /// Hamlyn's objects; see the package `hamlyn`.
 #[pymodule]
 mod _hamlyn {
+    #[pymodule_export]
+    use crate::aperture::Aperture;
     #[pymodule_export]
     use crate::call::{Call, Client, Request, Server};
     #[pymodule_export]

@@ -1,11 +1,12 @@
 //! The parts of a manager: areas, queues, slots, tickets, links, notifications and events.
 
+use crate::aperture::Aperture;
 use crate::bytes::{export, with_bytes};
 use crate::errors::{Kind, OrRaise, error};
 use crate::manager::Inner;
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use hamlyn::node::{CloseReason, MemoryError};
+use hamlyn::node::CloseReason;
 use hamlyn::wire::TICKET_BYTES;
 use hamlyn::{AreaId, LinkId, MetadataIndex, Notification, QueueId, Share, SlotId};
 use pyo3::exceptions::PyBufferError;
@@ -41,12 +42,16 @@ unsafe impl Sync for Start {}
 
 impl Area {
     pub fn new(py: Python<'_>, inner: &Arc<Inner>, length: usize) -> PyResult<Self> {
-        let (id, start) = inner
-            .with(py, |node| {
-                let id = node.message_area(length)?;
-                Ok::<_, MemoryError>((id, Start(node.area_mut(id)?.as_mut_ptr())))
-            })?
-            .or_raise()?;
+        let id = inner.with(py, |node| node.message_area(length))?.or_raise()?;
+        Self::of(py, inner, id)
+    }
+
+    /// One that exists.
+    pub fn of(py: Python<'_>, inner: &Arc<Inner>, id: AreaId) -> PyResult<Self> {
+        let place = inner.with(py, |node| {
+            node.area_mut(id).map(|bytes| (Start(bytes.as_mut_ptr()), bytes.len()))
+        })?;
+        let (start, length) = place.or_raise()?;
         let (buffers, is_removed) = (AtomicUsize::new(0), AtomicBool::new(false));
         Ok(Self { inner: inner.clone(), id, length, start, buffers, is_removed })
     }
@@ -386,6 +391,19 @@ impl Link {
                 self.inner.send(py, link, ticket, data, metadata, timeout)
             }),
         })
+    }
+
+    /// Exports `nbytes` (whole pages of 4,096) of new memory, zero, as an aperture to the other end,
+    /// which may read it and, if `writable`, write it. `ApertureChanged` among the events says when
+    /// the holder has it, or why not.
+    #[pyo3(signature = (nbytes, *, writable=true))]
+    fn export(&self, py: Python<'_>, nbytes: u64, writable: bool) -> PyResult<Aperture> {
+        Aperture::export(py, self, nbytes, writable)
+    }
+
+    /// The aperture of this number that this side holds.
+    fn aperture(&self, py: Python<'_>, number: u32) -> PyResult<Aperture> {
+        Aperture::held(py, self, number)
     }
 
     /// Ends the link. Returns how many queued messages did not leave.

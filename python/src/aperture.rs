@@ -1,0 +1,240 @@
+//! Apertures: memory that two processes map. Bytes are only ever copied in and out, because the
+//! other process may change them, or take them back, at any time.
+
+use crate::bytes::{with_bytes, with_bytes_mut};
+use crate::errors::{Kind, OrRaise, error};
+use crate::manager::{Inner, locked};
+use crate::parts::{Area, Link};
+use hamlyn::node::{ExportError, NoSuchAperture, ReclaimError};
+use hamlyn::{AccessError, ApertureAccess, ApertureId, ApertureView};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use std::sync::{Arc, Mutex};
+
+/// Copies from this size on are made without the interpreter's lock.
+const HELD_BYTES_MAX: usize = 16 << 10;
+
+/// An aperture: memory of its owner, mapped into one holder at the other end of a link. Announce
+/// what was written by a message; copy out what has to stand still.
+#[pyclass(module = "hamlyn", frozen, weakref)]
+pub struct Aperture {
+    inner: Arc<Inner>,
+    id: ApertureId,
+    is_owner: bool,
+    pages: Mutex<Option<Pages>>,
+}
+
+/// The pages of either side.
+#[derive(Clone)]
+enum Pages {
+    Owned(ApertureView),
+    Held(hamlyn::Aperture),
+}
+
+macro_rules! of_either {
+    ($pages:expr, $side:ident => $call:expr) => {
+        match $pages {
+            Pages::Owned($side) => $call,
+            Pages::Held($side) => $call,
+        }
+    };
+}
+
+impl Aperture {
+    /// Exports new memory over a link.
+    pub fn export(py: Python<'_>, link: &Link, nbytes: u64, writable: bool) -> PyResult<Self> {
+        let access = if writable { ApertureAccess::ReadWrite } else { ApertureAccess::ReadOnly };
+        let _slow = link.inner.slow();
+        let id = link.inner.with(py, |node| node.export(link.id, nbytes, access))?.or_raise()?;
+        Ok(Self { inner: link.inner.clone(), id, is_owner: true, pages: Mutex::new(None) })
+    }
+
+    /// One that this side holds.
+    pub fn held(py: Python<'_>, link: &Link, number: u32) -> PyResult<Self> {
+        let id = ApertureId { link: link.id, number };
+        let held = link.inner.with(py, |node| node.aperture(id))?.or_raise()?;
+        let pages = Mutex::new(Some(Pages::Held(held)));
+        Ok(Self { inner: link.inner.clone(), id, is_owner: false, pages })
+    }
+
+    fn pages(&self, py: Python<'_>) -> PyResult<Pages> {
+        self.inner.check_open()?;
+        if let Some(pages) = &*locked(&self.pages) {
+            return Ok(pages.clone());
+        }
+        let view = self.inner.with(py, |node| node.aperture_view(self.id))?.or_raise()?;
+        let pages = Pages::Owned(view);
+        *locked(&self.pages) = Some(pages.clone());
+        Ok(pages)
+    }
+
+    fn must_be(&self, owner: bool, what: &str) -> PyResult<()> {
+        if self.is_owner == owner {
+            return Ok(());
+        }
+        let who = if owner { "owner" } else { "holder" };
+        Err(error(Kind::Misuse, format!("only the {who} of an aperture can {what} it")))
+    }
+}
+
+#[pymethods]
+impl Aperture {
+    /// Its number on its link, the same at both ends: what a message says to name it.
+    #[getter]
+    fn number(&self) -> u32 {
+        self.id.number
+    }
+
+    /// The link between owner and holder.
+    #[getter]
+    fn link(&self) -> Link {
+        Link { inner: self.inner.clone(), id: self.id.link }
+    }
+
+    /// Whether this side owns it.
+    #[getter]
+    fn owned(&self) -> bool {
+        self.is_owner
+    }
+
+    /// Bytes. At its owner raises `Unreachable` before the event that says `"ready"`.
+    #[getter]
+    fn nbytes(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(of_either!(&self.pages(py)?, pages => pages.bytes()))
+    }
+
+    /// Whether the holder may write.
+    #[getter]
+    fn writable(&self, py: Python<'_>) -> PyResult<bool> {
+        Ok(of_either!(&self.pages(py)?, pages => pages.access() == ApertureAccess::ReadWrite))
+    }
+
+    /// Whether it was revoked, or, at its holder, its link has ended.
+    #[getter]
+    fn revoked(&self, py: Python<'_>) -> PyResult<bool> {
+        match self.pages(py) {
+            Ok(pages) => Ok(of_either!(&pages, pages => pages.is_revoked())),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Copies `data` to `offset`. A message that is sent afterwards finds the bytes there.
+    fn write(&self, py: Python<'_>, offset: u64, data: &Bound<'_, PyAny>) -> PyResult<()> {
+        let pages = self.pages(py)?;
+        with_bytes(data, |data| {
+            let write = || of_either!(&pages, pages => pages.write(offset, data));
+            let written = if data.len() > HELD_BYTES_MAX { py.detach(write) } else { write() };
+            written.or_raise()
+        })
+    }
+
+    /// Copies `nbytes` bytes out, from `offset` on.
+    fn read<'py>(
+        &self,
+        py: Python<'py>,
+        offset: u64,
+        nbytes: usize,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let pages = self.pages(py)?;
+        // Before memory is made for it.
+        let bytes = of_either!(&pages, pages => pages.bytes());
+        if offset > bytes || nbytes as u64 > bytes - offset {
+            let length = nbytes as u64;
+            return Err(AccessError::OutOfBounds { offset, length, bytes }).or_raise();
+        }
+        PyBytes::new_with(py, nbytes, |to| {
+            of_either!(&pages, pages => pages.read(offset, to)).or_raise()
+        })
+    }
+
+    /// Copies from `offset` into `target`, a numpy array or another writable buffer, all of it.
+    fn read_into(&self, py: Python<'_>, offset: u64, target: &Bound<'_, PyAny>) -> PyResult<()> {
+        let pages = self.pages(py)?;
+        with_bytes_mut(target, |to| {
+            let is_long = to.len() > HELD_BYTES_MAX;
+            let mut read = || of_either!(&pages, pages => pages.read(offset, to));
+            let read = if is_long { py.detach(read) } else { read() };
+            read.or_raise()
+        })
+    }
+
+    /// The word of 8 bytes at `offset`, a multiple of 8, whole; what its writer wrote before it can
+    /// be read after it.
+    fn read_word(&self, py: Python<'_>, offset: u64) -> PyResult<u64> {
+        of_either!(&self.pages(py)?, pages => pages.read_u64(offset)).or_raise()
+    }
+
+    /// Stores the word at `offset`, whole, after everything that was written before.
+    fn write_word(&self, py: Python<'_>, offset: u64, value: u64) -> PyResult<()> {
+        of_either!(&self.pages(py)?, pages => pages.write_u64(offset, value)).or_raise()
+    }
+
+    /// Owner: takes it back, at once; what the holder still writes is seen by nobody.
+    fn revoke(&self, py: Python<'_>) -> PyResult<()> {
+        self.must_be(true, "revoke")?;
+        let _slow = self.inner.slow();
+        self.inner.with(py, |node| node.revoke_aperture(self.id))?.or_raise()
+    }
+
+    /// Owner: takes it back, at once, and makes a message area of its bytes as they are.
+    fn reclaim(&self, py: Python<'_>) -> PyResult<Area> {
+        self.must_be(true, "reclaim")?;
+        let _slow = self.inner.slow();
+        let id = self.inner.with(py, |node| node.reclaim_aperture(self.id))?.or_raise()?;
+        Area::of(py, &self.inner, id)
+    }
+
+    /// Holder: lets go of it; its owner is told.
+    fn release(&self, py: Python<'_>) -> PyResult<()> {
+        self.must_be(false, "release")?;
+        self.inner.with(py, |node| node.release_aperture(self.id))?.or_raise()
+    }
+
+    fn __repr__(&self) -> String {
+        let side = if self.is_owner { "owned" } else { "held" };
+        format!("<hamlyn.Aperture {} {side}>", self.id.number)
+    }
+}
+
+impl crate::errors::ToPy for NoSuchAperture {
+    fn to_py(self) -> PyErr {
+        let kind = match &self {
+            Self::NotYet(_) => Kind::Unreachable,
+            _ => Kind::Closed,
+        };
+        error(kind, self)
+    }
+}
+
+impl crate::errors::ToPy for AccessError {
+    fn to_py(self) -> PyErr {
+        let kind = match &self {
+            Self::Revoked => Kind::Closed,
+            Self::Forked => Kind::Forked,
+            _ => Kind::Misuse,
+        };
+        error(kind, self)
+    }
+}
+
+impl crate::errors::ToPy for ExportError {
+    fn to_py(self) -> PyErr {
+        let kind = match &self {
+            Self::Link(_) => Kind::Closed,
+            Self::Os { .. } => Kind::Os,
+            Self::Forked(_) => Kind::Forked,
+            _ => Kind::Misuse,
+        };
+        error(kind, self)
+    }
+}
+
+impl crate::errors::ToPy for ReclaimError {
+    fn to_py(self) -> PyErr {
+        match self {
+            Self::NoSuchAperture(e) => e.to_py(),
+            Self::Memory(e) => e.to_py(),
+            e => error(Kind::Forked, e),
+        }
+    }
+}

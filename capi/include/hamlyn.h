@@ -19,8 +19,11 @@
  * returns.
  *
  * Threads. Any number of threads may call with the same node or end point, except that nobody may
- * be in a call with what is being freed, nor make one afterwards. Calls that wait let the others
- * work, except where noted.
+ * be in a call with what is being freed, nor make one afterwards. Servers and clients work for
+ * several threads at once. The other end points serve one call at a time: a second one waits for
+ * the first within its own time limit, and, where it has none, for ten seconds (H_STATE). A receive
+ * lets others in while it waits, except h_tagged_get_specific_tag; sends and calls of groups do
+ * not.
  *
  * Time limits are nanoseconds, as int64_t: 0 does not wait, a negative one (H_FOREVER) waits as
  * long as it takes. A stopped process is not a dead one, so give limits.
@@ -1738,11 +1741,11 @@ h_status h_group_helper_close(h_group_helper_t *helper, int64_t timeout_ns);
 void h_group_helper_free(h_group_helper_t *helper);
 
 /// Waits at most `timeout_ns` until one of several end points has something to receive: a receive
-/// would return at once. `index` gets the first of them that has. All must be of this node. A call
-/// of another thread with one of them, except a server, waits meanwhile.
+/// would return at once, unless another thread takes it. `index` gets the first of them that has. All
+/// must be of this node.
 ///
 /// Errors: H_NOTHING, none has and the time limit was 0; H_TIMED_OUT; H_INVALID, a kind that is
-/// none, an end point of another node, or one that is there twice; H_FORKED; H_SYSTEM.
+/// none, or an end point of another node; H_FORKED; H_SYSTEM.
 h_status h_wait_any(h_node_t *node,
                     const h_end_point_t *end_points,
                     size_t count,

@@ -1,9 +1,9 @@
 //! Waiting for any of several end points.
 
-use crate::boundary::{Done, Failure, elements, get, guard, h_status, h_status::*, limit, out};
+use crate::boundary::{Failure, elements, get, guard, h_status, h_status::*, limit, out};
 use crate::call::h_server_t;
 use crate::datagram::h_datagram_receiver_t;
-use crate::endpoint::Exclusive;
+use crate::endpoint::{Exclusive, Probe};
 use crate::group::h_group_t;
 use crate::node::h_node_t;
 use crate::stream::h_stream_receiver_t;
@@ -11,7 +11,6 @@ use crate::tagged::h_tagged_receiver_t;
 use core::ffi::c_void;
 use hamlyn::Node;
 use hamlyn::protocol::{EndPoint, Manager, ReceiveError};
-use std::sync::MutexGuard;
 
 /// An end point that may have something to receive, for h_wait_any.
 #[repr(C)]
@@ -24,25 +23,12 @@ pub struct h_end_point_t {
     pub end_point: *mut c_void,
 }
 
-/// An end point that no other thread uses meanwhile.
-struct Held<'a, T>(MutexGuard<'a, T>);
-
-impl<T: EndPoint> EndPoint for Held<'_, T> {
-    fn is_ready_in(&self, node: &Node) -> bool {
-        self.0.is_ready_in(node)
-    }
-
-    fn manager(&self) -> &Manager {
-        self.0.manager()
-    }
-}
-
 /// Waits at most `timeout_ns` until one of several end points has something to receive: a receive
-/// would return at once. `index` gets the first of them that has. All must be of this node. A call
-/// of another thread with one of them, except a server, waits meanwhile.
+/// would return at once, unless another thread takes it. `index` gets the first of them that has. All
+/// must be of this node.
 ///
 /// Errors: H_NOTHING, none has and the time limit was 0; H_TIMED_OUT; H_INVALID, a kind that is
-/// none, an end point of another node, or one that is there twice; H_FORKED; H_SYSTEM.
+/// none, or an end point of another node; H_FORKED; H_SYSTEM.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_wait_any(
     node: *mut h_node_t,
@@ -57,27 +43,22 @@ pub unsafe extern "C" fn h_wait_any(
         if count == 0 {
             return Err(Failure::invalid("count is 0, and must be at least 1"));
         }
-        let mut held: Vec<Box<dyn EndPoint + '_>> = Vec::with_capacity(count);
+        let mut probes: Vec<Box<dyn EndPoint + '_>> = Vec::with_capacity(count);
         for (i, end_point) in end_points.iter().enumerate() {
-            if end_points[..i].iter().any(|other| other.end_point == end_point.end_point) {
-                return Err(Failure::invalid(format!("end point {i} is there twice")));
-            }
-            let pointer = end_point.end_point;
-            held.push(match end_point.kind {
-                1 => {
-                    hold(&get(pointer.cast::<h_datagram_receiver_t>(), "end_point")?.0, timeout_ns)?
-                }
-                2 => hold(&get(pointer.cast::<h_tagged_receiver_t>(), "end_point")?.0, timeout_ns)?,
-                3 => hold(&get(pointer.cast::<h_stream_receiver_t>(), "end_point")?.0, timeout_ns)?,
-                4 => Box::new(Called(get(pointer.cast::<h_server_t>(), "end_point")?.0.lock()?)),
-                5 => hold(&get(pointer.cast::<h_group_t>(), "end_point")?.0, timeout_ns)?,
+            let at = end_point.end_point;
+            probes.push(match end_point.kind {
+                1 => probe(&get(at.cast::<h_datagram_receiver_t>(), "end_point")?.0),
+                2 => probe(&get(at.cast::<h_tagged_receiver_t>(), "end_point")?.0),
+                3 => probe(&get(at.cast::<h_stream_receiver_t>(), "end_point")?.0),
+                4 => Box::new(Called(get(at.cast::<h_server_t>(), "end_point")?.0.lock()?)),
+                5 => probe(&get(at.cast::<h_group_t>(), "end_point")?.0),
                 n => {
                     let text = format!("end point {i} is of kind {n}, and must be of an h_kind");
                     return Err(Failure::invalid(text));
                 }
             });
         }
-        let list: Vec<&dyn EndPoint> = held.iter().map(|held| &**held).collect();
+        let list: Vec<&dyn EndPoint> = probes.iter().map(|probe| &**probe).collect();
         match node.manager()?.wait_any(&list, limit(timeout_ns)) {
             Ok(index) => place.write(index),
             Err(ReceiveError::TimedOut) if timeout_ns == 0 => {
@@ -101,6 +82,6 @@ impl EndPoint for Called<'_> {
     }
 }
 
-fn hold<T: EndPoint>(exclusive: &Exclusive<T>, timeout_ns: i64) -> Done<Box<dyn EndPoint + '_>> {
-    Ok(Box::new(Held(exclusive.enter(timeout_ns, H_NOTHING)?.0)))
+fn probe<T: EndPoint>(end_point: &Exclusive<T>) -> Box<dyn EndPoint + '_> {
+    Box::new(Probe(end_point))
 }

@@ -4,7 +4,7 @@ use crate::boundary::{
     Copied, Done, Failure, bytes, get, guard, h_status, h_status::*, limit, out, out_or_null, put,
     text,
 };
-use crate::endpoint::{Exclusive, admission, close, free, give, handles, nothing, sent};
+use crate::endpoint::{Exclusive, admission, close, free, give, handles, sent};
 use crate::links::{access_of, h_admission_t, h_link_t, h_peer_t};
 use crate::node::h_node_t;
 use crate::seeds::h_seed_t;
@@ -158,13 +158,12 @@ pub unsafe extern "C" fn h_datagram_receive(
 ) -> h_status {
     guard(|| {
         let (receiver, place) = (get(receiver, "receiver")?, out(datagram, "datagram")?);
-        let (mut receiver, left) = receiver.0.enter(timeout_ns, H_NOTHING)?;
-        let datagram = match timeout_ns {
-            0 => receiver.inner.try_receive()?.ok_or_else(nothing)?,
-            _ => receiver.inner.receive(left)?,
-        };
+        let datagram = receiver.0.receive(timeout_ns, |receiver, limit| {
+            let datagram = receiver.inner.receive(limit)?;
+            receiver.last = Some(datagram);
+            Ok(datagram)
+        })?;
         place.write((&datagram).into());
-        receiver.last = Some(datagram);
         Ok(())
     })
 }

@@ -9,9 +9,9 @@ use crate::boundary::{Done, Failure, get, h_status, h_status::*, limit};
 use crate::links::{h_admission_t, h_peer_t};
 use crate::node::h_node_t;
 use core::ffi::c_void;
-use hamlyn::Peer;
 use hamlyn::os::memory::ForkGuard;
-use hamlyn::protocol::{Manager, ReceiveError, SendFailure};
+use hamlyn::protocol::{EndPoint, Manager, ReceiveError, SendFailure};
+use hamlyn::{Node, Peer};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -32,9 +32,17 @@ impl<T> Exclusive<T> {
         if self.fork.is_parent() { Ok(&self.manager) } else { Err(hamlyn::node::Forked.into()) }
     }
 
-    /// The end point, for a call that does not wait.
+    /// The end point, for a call that does not wait. Another thread may be waiting in one for room
+    /// or for a group; so there is a limit here, too.
     pub fn lock(&self) -> Done<MutexGuard<'_, T>> {
-        Ok(self.enter(-1, H_TIMED_OUT)?.0)
+        match self.enter(BUSY_MAX_NS, H_STATE) {
+            Ok((guard, _)) => Ok(guard),
+            Err(Failure { status: H_TIMED_OUT, .. }) => Err(Failure::new(
+                H_STATE,
+                "another thread has been in a call with this end point for ten seconds",
+            )),
+            Err(e) => Err(e),
+        }
     }
 
     /// The end point, for a call that waits at most `timeout_ns`, and what is left of that. When
@@ -75,6 +83,69 @@ impl<T> Exclusive<T> {
             Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
             Err(TryLockError::WouldBlock) => None,
         }
+    }
+}
+
+/// How long a call that does not wait itself waits for one that does.
+const BUSY_MAX_NS: i64 = 10_000_000_000;
+
+/// How long a receive keeps the end point from other threads while nothing is there: as long as
+/// the library spins at most, unless configured.
+const KEEP: Duration = Duration::from_micros(50);
+
+impl<T: EndPoint> Exclusive<T> {
+    /// A receive that waits at most `timeout_ns`. While it waits for long, other threads can use
+    /// the end point: one that releases what was received before may be what the sender waits for.
+    pub fn receive<R>(
+        &self,
+        timeout_ns: i64,
+        mut turn: impl FnMut(&mut T, Option<Duration>) -> Result<R, ReceiveError>,
+    ) -> Done<R> {
+        let (mut guard, left) = self.enter(timeout_ns, H_NOTHING)?;
+        let deadline = left.and_then(|left| Instant::now().checked_add(left));
+        let mut keep = left.map_or(KEEP, |left| left.min(KEEP));
+        loop {
+            match turn(&mut guard, Some(keep)) {
+                Err(ReceiveError::TimedOut) => drop(guard),
+                other => return received(other, timeout_ns),
+            }
+            let left = match deadline {
+                None => None,
+                Some(deadline) => match deadline.checked_duration_since(Instant::now()) {
+                    Some(left) => Some(left),
+                    None => return received(Err(ReceiveError::TimedOut), timeout_ns),
+                },
+            };
+            match self.manager()?.wait_any(&[&Probe(self)], left) {
+                Ok(_) => {}
+                Err(e) => return received(Err(e), timeout_ns),
+            }
+            let left = match deadline {
+                None => -1,
+                Some(deadline) => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    i64::try_from(left.as_nanos()).unwrap_or(i64::MAX)
+                }
+            };
+            let (entered, left) = self.enter(left, H_TIMED_OUT)?;
+            keep = left.map_or(KEEP, |left| left.min(KEEP));
+            guard = entered;
+        }
+    }
+}
+
+/// An end point that is being waited for, and that other threads may be using.
+pub struct Probe<'a, T>(pub &'a Exclusive<T>);
+
+impl<T: EndPoint> EndPoint for Probe<'_, T> {
+    fn is_ready_in(&self, node: &Node) -> bool {
+        // Another thread is in a call: what it leaves has to be looked at. Not to wait for it is
+        // a must, since it may be waiting for the node, which is locked here.
+        self.0.try_lock().is_none_or(|end_point| end_point.is_ready_in(node))
+    }
+
+    fn manager(&self) -> &Manager {
+        &self.0.manager
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::boundary::{
     Copied, Done, Failure, bytes, bytes_out, get, guard, h_status, h_status::*, limit, out, text,
 };
-use crate::endpoint::{Exclusive, admission, close, free, give, handles, received, sent};
+use crate::endpoint::{Exclusive, admission, close, free, give, handles, sent};
 use crate::links::{access_of, h_admission_t, h_peer_t};
 use crate::node::h_node_t;
 use crate::seeds::h_seed_t;
@@ -255,14 +255,16 @@ pub unsafe extern "C" fn h_stream_receive(
 ) -> h_status {
     guard(|| {
         let (receiver, place) = (get(receiver, "receiver")?, out(record, "record")?);
-        let (mut intake, left) = receiver.0.enter(timeout_ns, H_NOTHING)?;
-        let lent = received(intake.receive(left), timeout_ns)?;
-        let (data, length, is_volatile) = match intake.bytes(&lent)? {
-            RecordBytes::Still(bytes) => (bytes.as_ptr().cast(), bytes.len(), false),
-            RecordBytes::Volatile(bytes) => (core::ptr::null(), bytes.len(), true),
-        };
-        place.write(h_record_t { number: lent.number(), data, length, is_volatile });
-        intake.lent.push_back(lent);
+        let record = receiver.0.receive(timeout_ns, |intake, limit| {
+            let lent = intake.receive(limit)?;
+            let (data, length, is_volatile) = match intake.bytes(&lent)? {
+                RecordBytes::Still(bytes) => (bytes.as_ptr().cast(), bytes.len(), false),
+                RecordBytes::Volatile(bytes) => (core::ptr::null(), bytes.len(), true),
+            };
+            intake.lent.push_back(lent);
+            Ok(h_record_t { number: lent.number(), data, length, is_volatile })
+        })?;
+        place.write(record);
         Ok(())
     })
 }

@@ -124,10 +124,9 @@ pub unsafe extern "C" fn h_tagged_get_tag(
 ) -> h_status {
     guard(|| {
         let (receiver, place) = (get(receiver, "receiver")?, out(tag, "tag")?);
-        let (mut receiver, left) = receiver.0.enter(timeout_ns, H_NOTHING)?;
         let tag = match timeout_ns {
-            0 => receiver.try_get_tag()?.ok_or_else(nothing)?,
-            _ => receiver.get_tag(left)?,
+            0 => receiver.0.enter(0, H_NOTHING)?.0.try_get_tag()?.ok_or_else(nothing)?,
+            _ => receiver.0.receive(timeout_ns, |receiver, limit| receiver.get_tag(limit))?,
         };
         place.write(tag.into());
         Ok(())

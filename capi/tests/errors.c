@@ -6,6 +6,7 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <time.h>
 
 static int failures;
 
@@ -535,8 +536,6 @@ static void any_of_several(void) {
     EXPECT(H_OK, "", h_wait_any(node, list, 2, LIMIT, &index));
     THAT(index == 1);
     EXPECT(H_OK, "", h_stop_progress(node));
-    list[0] = list[1];
-    EXPECT(H_INVALID, "twice", h_wait_any(node, list, 2, LIMIT, &index));
     EXPECT(H_OK, "", h_tagged_sender_close(sender, LIMIT));
     h_tagged_receiver_free(tagged);
     h_server_free(server);
@@ -600,6 +599,49 @@ static void two_threads_with_one_end_point(void) {
     THAT(pthread_join(thread, NULL) == 0);
     THAT(waiter.status == H_TIMED_OUT);
     h_tagged_receiver_free(waiter.receiver);
+}
+
+static void *wait_for_a_record(void *argument) {
+    h_record_t record;
+    EXPECT(H_OK, "", h_stream_receive((h_stream_receiver_t *)argument, H_FOREVER, &record));
+    THAT(record.number == 1);
+    return NULL;
+}
+
+/* While one thread waits without a limit, another releases what the sender waits for. */
+static void a_release_beside_a_receive(void) {
+    h_node_t *other = other_node();
+    h_stream_receiver_t *receiver;
+    h_stream_sender_t *sender;
+    h_stream_config_t config;
+    h_record_t record;
+    h_seed_t seed;
+    pthread_t thread;
+    char data[64];
+    memset(data, 5, sizeof data);
+    memset(&config, 0, sizeof config);
+    config.buffer_bytes = 64;
+    config.record_bytes_max = 64;
+    config.buffers = 1;
+    config.buffers_max = 1;
+    EXPECT(H_OK, "", h_stream_receiver_new(other, &config, &receiver));
+    EXPECT(H_OK, "", h_stream_receiver_seed(receiver, &seed));
+    EXPECT(H_OK, "", h_stream_sender_grow(node, &seed, LIMIT, &sender));
+    EXPECT(H_OK, "", h_stream_send(sender, data, 48, LIMIT));
+    EXPECT(H_OK, "", h_stream_flush(sender, LIMIT));
+    EXPECT(H_OK, "", h_stream_receive(receiver, LIMIT, &record));
+    EXPECT(H_TIMED_OUT, "", h_stream_send(sender, data, 48, 10000000));
+    THAT(pthread_create(&thread, NULL, wait_for_a_record, receiver) == 0);
+    /* Long enough for it to fall asleep; if it has not, the test is easier, and no less right. */
+    const struct timespec a_while = {0, 50000000};
+    nanosleep(&a_while, NULL);
+    EXPECT(H_OK, "", h_stream_release(receiver, 0));
+    EXPECT(H_OK, "", h_stream_send(sender, data, 48, LIMIT));
+    EXPECT(H_OK, "", h_stream_flush(sender, LIMIT));
+    THAT(pthread_join(thread, NULL) == 0);
+    h_stream_sender_free(sender);
+    h_stream_receiver_free(receiver);
+    h_node_free(other);
 }
 
 static void *the_text_of_a_thread(void *other) {
@@ -688,6 +730,7 @@ static void everything(void) {
     any_of_several();
     a_process_that_dies();
     two_threads_with_one_end_point();
+    a_release_beside_a_receive();
     each_thread_has_its_own_text();
     a_forked_child();
     counters_and_texts();

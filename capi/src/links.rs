@@ -442,7 +442,7 @@ pub unsafe extern "C" fn h_next_event(
 
 /// A thread that receives may take the signal of one that waits for events; which then looks again
 /// after this time.
-const SLEEP_MAX: Duration = Duration::from_millis(20);
+const SLEEP_MAX: Duration = Duration::from_millis(100);
 
 /// A descriptor for epoll, poll and event loops, readable when something may have come after
 /// h_prepare_to_wait said that the program may wait. It stays the node's: do not close it, nor

@@ -177,8 +177,11 @@ def pair(command: list, cell: Cell, count: int, cores: list[int], env: dict, win
 def hamlyn(command: list[str]) -> Callable[[Cell, int, list[int]], float]:
     def run(cell: Cell, count: int, cores: list[int]) -> float:
         metric, size = cell
-        words = [HAMLYN, "perf", *(w.format(metric=metric) for w in command)]
-        words += ["--size", size, "--count", count, "--runs", 1, "--json"]
+        short = {1 << 10: "KiB", 1 << 20: "MiB"}
+        unit = max((unit for unit in short if unit <= size), default=1)
+        name = f"{metric}-{size // unit}{short.get(unit, '')}"
+        words = [HAMLYN, "perf", *(w.format(metric=metric, size=size, name=name) for w in command)]
+        words += ["--count", count, "--runs", 1, "--json"]
         # It pins its two ends itself, to the two processors that it may use.
         both = ",".join(map(str, cores))
         row = json.loads(finish([start(["taskset", "-c", both, *words], {})]))
@@ -191,14 +194,31 @@ def hamlyn(command: list[str]) -> Callable[[Cell, int, list[int]], float]:
 
 def hamlyns() -> list[Peer]:
     version = output_of([HAMLYN, "--version"]).split()[-1]
-    counts = cell_counts(300_000, 20_000_000, 2_000_000, 400_000, 30_000)
-    # Name, settings, what the receiver is handed, the words behind `hamlyn perf`.
+    raw = cell_counts(300_000, 20_000_000, 2_000_000, 400_000, 30_000)
+    # A tagged write is at most a packet; a stream's records take an aperture from 64 KiB up.
+    tagged = cell_counts(300_000, 20_000_000, 2_000_000)
+    stream = cell_counts(300_000, 20_000_000, 2_000_000, 200_000, 15_000)
+    aperture = {BANDWIDTH[1]: 200_000, BANDWIDTH[2]: 15_000}
+
+    def protocol(name: str) -> list[str]:
+        return ["protocols", "--only", name + "-{name}"]
+
+    # Name, settings, what the receiver is handed, the words behind `hamlyn perf`, the cells.
     commands = [
-        ("Hamlyn", "raw interface, polled", "copy", ["{metric}"]),
+        ("Hamlyn", "raw interface, polled", "copy", ["{metric}", "--size", "{size}"], raw),
+        ("Hamlyn, tagged", "tagged remote write, polled", "copy", protocol("tagged"), tagged),
+        ("Hamlyn, stream", "stream, polled; flushed", "copy", protocol("stream"), stream),
+        (
+            "Hamlyn, stream through an aperture",
+            "aperture of 1 MiB, or of four records; read 4 KiB at a time",
+            "view",
+            protocol("stream-aperture"),
+            aperture,
+        ),
     ]
     return [
         Peer(name, version, settings, receives, hamlyn(words), counts)
-        for name, settings, receives, words in commands
+        for name, settings, receives, words, counts in commands
     ]
 
 

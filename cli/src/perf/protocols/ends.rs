@@ -7,10 +7,10 @@ use crate::arguments::Mode;
 use crate::perf::ends;
 use crate::perf::pin::{Cores, pin};
 use crate::perf::row::Figure;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail};
 use hamlyn::config::Config;
 use std::io::{Read, Write};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 /// Whoever says nothing for so long has hung.
@@ -97,12 +97,17 @@ impl End {
             .context("cannot start one of the two ends")?;
         Ok(Self(child))
     }
+
+    /// Tells it to end, if it has not, and waits until it has.
+    fn end(&mut self) -> Result<ExitStatus> {
+        drop(self.0.stdin.take());
+        Ok(self.0.wait()?)
+    }
 }
 
 impl Drop for End {
     fn drop(&mut self) {
-        drop(self.0.stdin.take());
-        let _ = self.0.wait();
+        let _ = self.end();
     }
 }
 
@@ -115,7 +120,10 @@ pub fn measure(cell: Cell, cores: Cores, count: u64) -> Result<Figure> {
     let mut near = End::start(cell, &name, cores.near, count, true)?;
     let mut text = String::new();
     near.0.stdout.take().context("no output")?.read_to_string(&mut text)?;
-    let status = near.0.wait()?;
-    ensure!(status.success(), "the end that measures failed: {status}");
+    let status = near.end()?;
+    if !status.success() {
+        let other = far.end()?;
+        bail!("the end that measures failed ({status}; the other end: {other})");
+    }
     serde_json::from_str(&text).with_context(|| format!("no figure: {text:?}"))
 }

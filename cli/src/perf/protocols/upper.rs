@@ -260,8 +260,9 @@ fn memory_near(cell: Cell, name: &str) -> Result<Figure> {
     // What is still in the ring.
     while manager.poll()? > 0 {}
     let replied = resident()?;
-    for call in calls {
-        let reply = client.finish(call, LIMIT).context("after all replies arrived")?;
+    for (number, call) in calls.into_iter().enumerate() {
+        let reply = client.finish(call, LIMIT);
+        let reply = reply.with_context(|| format!("call {number}, of which the reply was sent"))?;
         ensure!(reply.len() == cell.size, "a reply of {} bytes", reply.len());
     }
     let [far_before, far_after] = parse_two(&far).context("the other end's resident bytes")?;

@@ -542,6 +542,46 @@ static void any_of_several(void) {
     h_node_free(other);
 }
 
+/* The largest numbers that the arguments hold: a clear refusal, and no end of the process. */
+static void numbers_that_cannot_be(void) {
+    h_slot_config_t slots = config_of(area, queue);
+    h_stream_config_t streams;
+    h_server_config_t servers;
+    h_area_t no_area;
+    h_queue_t no_queue;
+    h_slot_t no_slot;
+    h_tagged_receiver_t *tagged;
+    h_datagram_receiver_t *datagram;
+    h_stream_receiver_t *stream;
+    h_server_t *server;
+    h_group_t *group;
+    uint8_t tag;
+    EXPECT(H_LIMIT, "AREA_BYTES_MAX", h_area_new(node, SIZE_MAX, &no_area));
+    EXPECT(H_LIMIT, "AREA_BYTES_MAX", h_send_buffer_new(node, SIZE_MAX, &tag));
+    EXPECT(H_INVALID, "4294967295", h_queue_new(node, UINT32_MAX, &no_queue));
+    slots.metadata_entries = UINT32_MAX;
+    EXPECT(H_INVALID, "4294967295", h_slot_new(node, &slots, &no_slot));
+    slots = config_of(area, queue);
+    slots.credit = UINT32_MAX;
+    EXPECT(H_LIMIT, "4294967295", h_slot_new(node, &slots, &no_slot));
+    slots = config_of(area, queue);
+    slots.base = UINT64_MAX;
+    EXPECT(H_INVALID, "not inside", h_slot_new(node, &slots, &no_slot));
+    EXPECT(H_LIMIT, "", h_tagged_receiver_new(node, SIZE_MAX, 0, 0, &tagged));
+    EXPECT(H_LIMIT, "", h_tagged_receiver_new(node, 64, UINT32_MAX, UINT32_MAX, &tagged));
+    EXPECT(H_LIMIT, "", h_datagram_receiver_new(node, SIZE_MAX, &datagram));
+    memset(&streams, 0, sizeof streams);
+    streams.buffer_bytes = SIZE_MAX;
+    EXPECT(H_LIMIT, "buffer_bytes", h_stream_receiver_new(node, &streams, &stream));
+    memset(&streams, 0, sizeof streams);
+    streams.aperture_bytes = UINT64_MAX;
+    EXPECT(H_LIMIT, "aperture", h_stream_receiver_new(node, &streams, &stream));
+    memset(&servers, 0xff, sizeof servers);
+    EXPECT(H_LIMIT, "outstanding", h_server_new(node, &servers, &server));
+    EXPECT(H_LIMIT, "", h_group_new(node, UINT32_MAX, SIZE_MAX, SIZE_MAX, &group));
+    EXPECT(H_LIMIT, "", h_group_new(node, 0, 1, 1, &group));
+}
+
 /* What a process has sent before it dies arrives; then its death is told. */
 static void a_process_that_dies(void) {
     h_stream_receiver_t *receiver;
@@ -728,6 +768,7 @@ static void everything(void) {
     calls();
     groups();
     any_of_several();
+    numbers_that_cannot_be();
     a_process_that_dies();
     two_threads_with_one_end_point();
     a_release_beside_a_receive();

@@ -79,6 +79,7 @@ from ._hamlyn import (
     settings,
 )
 from ._types import Access, Buffer, Event, Setting
+from ._wait import Receiver, wait_any
 
 __all__ = [
     "Access",
@@ -110,6 +111,7 @@ __all__ = [
     "Notification",
     "Peer",
     "Queue",
+    "Receiver",
     "Record",
     "Refused",
     "Request",
@@ -128,4 +130,5 @@ __all__ = [
     "TimedOut",
     "Unreachable",
     "settings",
+    "wait_any",
 ]

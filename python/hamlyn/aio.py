@@ -198,6 +198,40 @@ class StreamReceiver(_Wrapped[_hamlyn.StreamReceiver]):
             raise StopAsyncIteration from None
 
 
+class Group(_Wrapped[_hamlyn.Group]):
+    """The root of a group, whose members' parts are awaited."""
+
+    async def gather(self, timeout: float | None = None) -> list[_hamlyn.GroupPart]:
+        """The parts of all members. Raises `TimedOut`."""
+        return await self.wait_for(self.sync.members, timeout)
+
+    async def wait_for(self, k: int, timeout: float | None = None) -> list[_hamlyn.GroupPart]:
+        """The parts of `k` members, whichever. Raises `TimedOut`."""
+
+        def attempt() -> list[_hamlyn.GroupPart] | None:
+            try:
+                return self.sync.wait_for(k, 0)
+            except TimedOut:
+                return None
+
+        return await until(self.sync._manager, attempt, timeout)
+
+
+class GroupMember(_Wrapped[_hamlyn.GroupMember]):
+    """A member of a group whose `receive` is awaited."""
+
+    async def receive(self, timeout: float | None = None) -> bytes:
+        """What the root scatters or broadcasts next. Raises `TimedOut`."""
+
+        def attempt() -> bytes | None:
+            try:
+                return self.sync.receive(0)
+            except TimedOut:
+                return None
+
+        return await until(self.sync._manager, attempt, timeout)
+
+
 class Server(_Wrapped[_hamlyn.Server]):
     """A server whose `receive` is awaited."""
 
@@ -274,6 +308,8 @@ class Manager(_Wrapped[_hamlyn.Manager]):
 __all__ = [
     "Client",
     "DatagramReceiver",
+    "Group",
+    "GroupMember",
     "Manager",
     "Queue",
     "Server",

@@ -338,3 +338,26 @@ def test_datagrams_and_tags_are_awaited_together(
             datagrams.sync.make_ready()
 
     run(main())
+
+
+def test_a_group_is_awaited(manager: hamlyn.Manager, other: hamlyn.Manager) -> None:
+    group = aio.Group(hamlyn.Group(manager, 2, 64))
+    group.sync.serve("group")
+    manager.start_progress()
+    members = [hamlyn.GroupMember.connect(other, "group", 64) for _ in range(2)]
+
+    async def main() -> None:
+        with pytest.raises(hamlyn.TimedOut):
+            await group.gather(0.02)
+        for i in range(10):
+            gathering = asyncio.create_task(group.gather())
+            receiving = [asyncio.create_task(aio.GroupMember(m).receive()) for m in members]
+            await asyncio.sleep(0.001)
+            for member in members:
+                member.send(b"part %d" % i)
+            assert [bytes(part) for part in await gathering] == [b"part %d" % i] * 2
+            group.sync.next_round()
+            group.sync.broadcast(b"all %d" % i)
+            assert await asyncio.gather(*receiving) == [b"all %d" % i] * 2
+
+    run(main())

@@ -7,6 +7,7 @@ import os
 import pickle
 import threading
 import time
+from collections.abc import Callable
 
 import hamlyn
 import numpy as np
@@ -664,3 +665,47 @@ def test_two_threads_share_a_sender_and_a_receiver(
     for thread in threads:
         thread.join(LIMIT)
     assert sorted(got) == list(range(200))
+
+
+def test_any_of_several_receivers_is_waited_for(
+    manager: hamlyn.Manager, other: hamlyn.Manager
+) -> None:
+    tags = hamlyn.TaggedReceiver(manager, 64)
+    stream = hamlyn.StreamReceiver(manager)
+    server = hamlyn.Server(manager)
+    ends: list[hamlyn.Receiver] = [tags, stream, server]
+    for name, end in zip(["tags", "stream", "calls"], ends, strict=True):
+        end.serve(name)
+    manager.start_progress()
+    tagged = hamlyn.TaggedSender.connect(other, "tags")
+    records = hamlyn.StreamSender.connect(other, "stream")
+    client = hamlyn.Client.connect(other, "calls")
+    manager.stop_progress()
+    with pytest.raises(hamlyn.TimedOut):
+        hamlyn.wait_any(ends, 0.02)
+
+    def send_record() -> None:
+        records.send(b"record")
+        records.flush()
+
+    timers = []
+    for i in range(10):
+        acts: list[Callable[[], object]] = [
+            lambda tag=i: tagged.send(0, b"", tag),  # type: ignore[misc]
+            send_record,
+            lambda: client.start(b"call"),
+        ]
+        for wanted, act in enumerate(acts):
+            timers.append(threading.Timer(0.002, act))
+            timers[-1].start()
+            assert hamlyn.wait_any(ends, LIMIT) == wanted
+            if wanted == 0:
+                assert tags.get_tag(0).tag == i
+            elif wanted == 1:
+                assert bytes(stream.receive(LIMIT)) == b"record"
+            else:
+                server.receive(LIMIT).reply(b"")
+    with pytest.raises(hamlyn.Misuse, match="another manager"):
+        hamlyn.wait_any([tags, hamlyn.Server(other)], 0)
+    with pytest.raises(hamlyn.Misuse):
+        hamlyn.wait_any([], 0)

@@ -31,6 +31,9 @@ pub enum Role {
     Host,
     /// Has those that send.
     Peer,
+    /// Host and peer again, while the stranger attacks them.
+    GuardedHost,
+    GuardedPeer,
 }
 
 impl fmt::Display for Role {
@@ -43,6 +46,8 @@ impl fmt::Display for Role {
             Self::Sleeper => "sleeper",
             Self::Host => "host",
             Self::Peer => "peer",
+            Self::GuardedHost => "guarded-host",
+            Self::GuardedPeer => "guarded-peer",
         })
     }
 }
@@ -87,8 +92,8 @@ impl Stage {
             Role::Sender => FIRST_UID + 1,
             Role::Visitor => FIRST_UID + 2,
             Role::Stranger | Role::Sleeper => FIRST_UID + 3,
-            Role::Host => FIRST_UID + 4,
-            Role::Peer => FIRST_UID + 5,
+            Role::Host | Role::GuardedHost => FIRST_UID + 4,
+            Role::Peer | Role::GuardedPeer => FIRST_UID + 5,
         }
     }
 

@@ -13,12 +13,15 @@
 
 pub mod actor;
 mod attack;
+mod guarded;
 mod host;
 mod hostile;
 mod peer;
 mod protocols;
 mod receiver;
+mod rogue;
 mod sender;
+mod siege;
 mod stranger;
 
 use crate::arguments::{Mode, PerfArguments, TourArguments};
@@ -38,6 +41,7 @@ use hamlyn::node::Node;
 use protocols::Protocol;
 use sender::{Beats, Sent};
 use serde::{Deserialize, Serialize};
+use siege::Siege;
 use std::fs::File;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -54,6 +58,8 @@ pub fn play(role: Role) -> Result<()> {
         Role::Sleeper => sleeper(orders),
         Role::Host => host::run(orders),
         Role::Peer => peer::run(orders),
+        Role::GuardedHost => guarded::host(orders),
+        Role::GuardedPeer => guarded::peer(orders),
     }
 }
 
@@ -124,11 +130,15 @@ fn transfer_and_attack(
 
     heading("A stranger tries to do harm")?;
     sender.tell(&sender::Order::Beat)?;
-    let bar = progress::steps(Attack::steps(), "");
+    let bar = progress::steps(Attack::steps() + Siege::steps(), "");
     let mut attack = Attack { stage: &stage, receiver: &mut receiver, digest: digest.clone() };
-    let rows = attack.run(|what| {
+    let step = |what: &str| {
         bar.inc(1);
         bar.set_message(what.to_owned());
+    };
+    let rows = attack.run(step).and_then(|mut rows| {
+        rows.extend(Siege::new(&stage)?.run(step)?);
+        Ok(rows)
     });
     bar.finish_and_clear();
     let rows = rows?;

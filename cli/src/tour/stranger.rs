@@ -5,6 +5,7 @@
 use super::actor::{Orders, Role, Stage};
 use super::hostile::{self, HostileRing};
 use super::receiver::{GUEST_BYTES, GUEST_CREDIT, Hello, Rights};
+use super::rogue::{self, Rogue};
 use anyhow::{Context, Result, bail, ensure};
 use hamlyn::control::hello::{self, Frame, Purpose};
 use hamlyn::interface::LinkId;
@@ -48,6 +49,8 @@ pub enum Attempt {
     BeginPacketsUntilKilled,
     /// Serves wrong descriptors to whoever connects.
     WrongDescriptors(WrongDescriptor),
+    /// Speaks a protocol as no library would; the order's service is a seed.
+    Rogue(Rogue),
     /// Writes into the memory of a process of the same user.
     OtherMemory {
         pid: u32,
@@ -92,6 +95,14 @@ pub fn run(mut orders: Orders) -> Result<()> {
                 let listener = hostile::listen_at(&order.socket)?;
                 orders.answer(Ok("serving"))?;
                 orders.answer(serve_wrong_descriptors(&listener, wrong))?;
+            }
+            Attempt::Rogue(Rogue::Serve(trap)) => {
+                let served = rogue::serve(trap, &order.service, &mut orders);
+                orders.answer(served)?;
+            }
+            Attempt::Rogue(rogue) => {
+                let saw = rogue::attempt(rogue, &order);
+                orders.answer(saw)?;
             }
             _ => orders.answer(attempt(&order))?,
         }
@@ -184,7 +195,8 @@ fn attempt(order: &Order) -> Result<String> {
         }
         Attempt::SendUntilKilled
         | Attempt::BeginPacketsUntilKilled
-        | Attempt::WrongDescriptors(_) => bail!("this attempt is made elsewhere"),
+        | Attempt::WrongDescriptors(_)
+        | Attempt::Rogue(_) => bail!("this attempt is made elsewhere"),
     }
 }
 

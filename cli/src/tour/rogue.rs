@@ -1,0 +1,423 @@
+//! What a stranger does to the protocols: it has a seed, as anybody may, and from there on speaks
+//! them as no library would.
+
+use super::actor::Orders;
+use super::host::{access, next_event};
+use super::hostile;
+use super::protocols::{LIMIT, PATIENCE};
+use super::stranger::Order;
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use hamlyn::control::hello::{self, ApertureWord, Frame, LinkFeatures, Purpose};
+use hamlyn::control::{Accept, RequestId};
+use hamlyn::node::{Event, Node};
+use hamlyn::os::memory::{Region, region_bytes};
+use hamlyn::os::socket;
+use hamlyn::protocol::{Kind, Seed};
+use hamlyn::wire::{Flags, Key, MetadataIndex, NodeId, Share, SlotIndex, TICKET_BYTES, Ticket};
+use hamlyn::{LinkId, QueueId, SlotConfig};
+use rustix::fd::{AsFd, OwnedFd};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// What is tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Rogue {
+    /// A seed of its own making.
+    ForgedSeed,
+    /// The greeting of a sender of another protocol.
+    OtherKind,
+    /// Every way to say the greeting wrongly.
+    BadGreetings,
+    /// A code that fits no state of a call.
+    CallOutOfState,
+    /// A call's number beyond those agreed.
+    CallOutOfRange,
+    /// A length beyond the block of its call.
+    CallBeyondBlock,
+    /// More tags than its credit.
+    NoCredit,
+    /// Metadata that lies about the datagram.
+    Datagram,
+    /// A record that reaches beyond its message.
+    StreamFraming,
+    /// A message that says that it is longer than its buffer.
+    StreamMark,
+    /// Two parts for one round.
+    GroupTwice,
+    /// A part that says that it is longer than its place.
+    GroupLength,
+    /// Keeps the pages of an aperture, and writes on when it was revoked.
+    Aperture,
+    /// Serves what looks like a server.
+    Serve(Trap),
+}
+
+/// How a server lies to its client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Trap {
+    /// The answer to the greeting is noise.
+    Answer,
+    /// A reply to a call whose number does not exist.
+    NoSuchCall,
+    /// A reply to a call that was not made.
+    NotCalled,
+    /// A reply longer than the client's block.
+    BeyondBlock,
+}
+
+const KIND: usize = 5;
+const TOKEN: std::ops::Range<usize> = 12..28;
+const ANSWER_HEAD: usize = 5;
+const CALL_BITS: u32 = 20;
+const TOO_LONG: u32 = 4093;
+const LENGTH_MAX: u32 = 4092;
+/// Tags of the stranger's begin here.
+pub const FIRST_TAG: u32 = 1 << 31;
+
+/// A seed's parts, as everybody can read them.
+struct Parts {
+    kind: u8,
+    token: [u8; 16],
+    service: String,
+}
+
+impl Parts {
+    fn of(text: &str) -> Result<Self> {
+        let bytes = text.parse::<Seed>()?.to_bytes();
+        let service = &bytes[TOKEN.end..bytes.len() - 4];
+        Ok(Self {
+            kind: bytes[KIND],
+            token: bytes[TOKEN].try_into()?,
+            service: String::from_utf8(service.to_vec())?,
+        })
+    }
+
+    fn greeting(&self, body: &[u8]) -> Vec<u8> {
+        [b"HGr1", &[self.kind][..], &self.token, body].concat()
+    }
+
+    /// What the receiver says to a greeting that it must refuse.
+    fn refusal(&self, greeting: &[u8]) -> Result<String> {
+        let mut node = Node::new()?;
+        match node.connect(&self.service, greeting, PATIENCE) {
+            Err(error) => Ok(error.to_string()),
+            Ok(_) => bail!("a sender was let in with the greeting {greeting:02x?}"),
+        }
+    }
+}
+
+/// A raw node that was let in.
+struct Intruder {
+    node: Node,
+    link: LinkId,
+    answer: Vec<u8>,
+}
+
+impl Intruder {
+    fn enter(seed: &str, body: impl FnOnce(&mut Node, QueueId) -> Result<Vec<u8>>) -> Result<Self> {
+        let parts = Parts::of(seed)?;
+        let mut node = Node::new()?;
+        let queue = node.notification_queue(64)?;
+        let body = body(&mut node, queue)?;
+        let link = node.connect(&parts.service, &parts.greeting(&body), PATIENCE)?;
+        let answer = node.greeting(link)?.get(ANSWER_HEAD..).context("no answer")?.to_vec();
+        Ok(Self { node, link, answer })
+    }
+
+    fn ticket(&self, at: usize) -> Result<Ticket> {
+        let bytes = self.answer.get(at..at + TICKET_BYTES).context("no ticket")?;
+        Ok(Ticket::from_bytes(bytes)?)
+    }
+
+    fn number(&self, at: usize) -> Result<u32> {
+        number(&self.answer, at)
+    }
+
+    /// Until the other end has closed the link.
+    fn is_sent_away(&mut self) -> Result<String> {
+        loop {
+            if let Event::Closed { link, reason, .. } = next_event(&mut self.node)?
+                && link == self.link
+            {
+                return Ok(format!("sent away ({reason:?})"));
+            }
+        }
+    }
+}
+
+fn number(bytes: &[u8], at: usize) -> Result<u32> {
+    let bytes = bytes.get(at..).and_then(<[u8]>::first_chunk).context("no number")?;
+    Ok(u32::from_le_bytes(*bytes))
+}
+
+/// A ticket for fast packets into fresh memory of this node.
+fn lend_fast(node: &mut Node, queue: QueueId, bytes: usize) -> Result<Ticket> {
+    let area = node.message_area(bytes)?;
+    let slot = node.slot(SlotConfig::new(area, queue).credit(16))?;
+    Ok(node.fast_ticket(slot)?)
+}
+
+/// One for messages.
+fn lend(node: &mut Node, queue: QueueId, bytes: usize) -> Result<Ticket> {
+    let area = node.message_area(bytes)?;
+    let slot = node.slot(SlotConfig::new(area, queue).credit(16))?;
+    Ok(node.ticket(slot, MetadataIndex(0))?)
+}
+
+/// `calls` blocks of `block` bytes, as either side of a request and reply says it.
+fn lend_blocks(node: &mut Node, queue: QueueId, block: u32, calls: u32) -> Result<Vec<u8>> {
+    let ticket = lend_fast(node, queue, (block * calls) as usize)?;
+    Ok([&ticket.to_bytes()[..], &block.to_le_bytes(), &calls.to_le_bytes()].concat())
+}
+
+pub fn attempt(rogue: Rogue, order: &Order) -> Result<String> {
+    let seed = &order.service;
+    match rogue {
+        Rogue::ForgedSeed => {
+            let mut parts = Parts::of(seed)?;
+            parts.token.iter_mut().for_each(|byte| *byte ^= 0x5a);
+            parts.refusal(&parts.greeting(&[]))
+        }
+        Rogue::OtherKind => {
+            let mut parts = Parts::of(seed)?;
+            parts.kind = if parts.kind == Kind::Stream as u8 { 1 } else { Kind::Stream as u8 };
+            parts.refusal(&parts.greeting(&[]))
+        }
+        Rogue::BadGreetings => bad_greetings(seed),
+        Rogue::CallOutOfState => call(seed, 0, TOO_LONG),
+        Rogue::CallOutOfRange => call(seed, 100_000, 8),
+        Rogue::CallBeyondBlock => call(seed, 0, LENGTH_MAX),
+        Rogue::NoCredit => no_credit(seed),
+        Rogue::Datagram => datagram(seed),
+        Rogue::StreamFraming => {
+            // One record of 1000 bytes in a message of 12.
+            let message = [&1000u32.to_le_bytes()[..], &[7; 8]].concat();
+            stream(seed, &message, &(1 << 31 | 12u32).to_le_bytes())
+        }
+        Rogue::StreamMark => stream(seed, &[7; 12], &((1u32 << 30) - 1).to_le_bytes()),
+        Rogue::GroupTwice => group(seed, &[(7, 64), (8, 64)]).map(|_| "sent twice".into()),
+        Rogue::GroupLength => {
+            let mut member = group(seed, &[(7, u64::MAX)])?;
+            member.is_sent_away()
+        }
+        Rogue::Aperture => aperture(&order.socket),
+        Rogue::Serve(_) => bail!("this attempt is made elsewhere"),
+    }
+}
+
+fn bad_greetings(seed: &str) -> Result<String> {
+    let parts = Parts::of(seed)?;
+    let good = parts.greeting(&[]);
+    let mut greetings: Vec<Vec<u8>> = Vec::new();
+    // Cut off anywhere, the ticket behind it included.
+    greetings.extend((0..good.len() + TICKET_BYTES).step_by(3).map(|length| {
+        let mut greeting = good.clone();
+        greeting.resize(length, 0);
+        greeting
+    }));
+    // Of kinds that do not exist, or another's; with a body of noise, and one that is too long.
+    for kind in [0, 1, 2, 3, 5, 6, 255] {
+        greetings.push(Parts { kind, ..Parts::of(seed)? }.greeting(&[0xa5; 60]));
+    }
+    greetings.push([&good[..], &[0xff; 400]].concat());
+    // A ticket that leads to somebody else, with blocks; and blocks of impossible sizes.
+    let foreign = Ticket {
+        destination: NodeId(1),
+        slot: SlotIndex(0),
+        metadata_index: MetadataIndex::FAST,
+        key: Key(1),
+        base: 0,
+        bound: 1 << 20,
+        flags: Flags::NOTIFY,
+        share: Share::WHOLE,
+    };
+    for (block, calls) in [(64u32, 16u32), (0, 16), (u32::MAX, u32::MAX), (64, 0)] {
+        let sizes = [block.to_le_bytes(), calls.to_le_bytes()].concat();
+        greetings.push([&good[..], &foreign.to_bytes(), &sizes].concat());
+    }
+    for greeting in &greetings {
+        parts.refusal(greeting)?;
+    }
+    Ok(format!("{} greetings, each refused", greetings.len()))
+}
+
+fn call(seed: &str, call: u32, code: u32) -> Result<String> {
+    let mut intruder = Intruder::enter(seed, |node, queue| lend_blocks(node, queue, 64, 16))?;
+    let ticket = intruder.ticket(0)?;
+    let _ = intruder.node.send_fast(&ticket, &[7; 8], call | code << CALL_BITS, LIMIT)?;
+    intruder.is_sent_away()
+}
+
+fn no_credit(seed: &str) -> Result<String> {
+    let body = |node: &mut Node, queue| Ok(lend_fast(node, queue, 8)?.to_bytes().to_vec());
+    let mut intruder = Intruder::enter(seed, body)?;
+    let (ticket, tags) = (intruder.ticket(0)?, intruder.number(TICKET_BYTES)?);
+    // Its own place in the area: the last.
+    let at = Ticket { base: ticket.bound - 16, ..ticket };
+    for i in 0..8 * tags {
+        let _ = intruder.node.send_fast(&at, &[7; 16], FIRST_TAG | i, LIMIT)?;
+    }
+    intruder.node.close(LIMIT)?;
+    Ok(format!("{} tags at once, with a credit of {tags}", 8 * tags))
+}
+
+fn datagram(seed: &str) -> Result<String> {
+    let place = |offset: u64, length: u64| [offset.to_le_bytes(), length.to_le_bytes()].concat();
+    let foreign = |node: &mut Node, queue| -> Result<Vec<u8>> {
+        let ticket = lend(node, queue, 64)?;
+        let elsewhere = Ticket { destination: NodeId(!ticket.destination.0), ..ticket };
+        Ok([&place(0, 16)[..], &elsewhere.to_bytes()].concat())
+    };
+    let lies = [Some(place(0, u64::MAX)), Some(place(u64::MAX, 2)), Some(Vec::new()), None];
+    let count = lies.len();
+    for lie in lies {
+        let mut intruder = Intruder::enter(seed, |_, _| Ok(Vec::new()))?;
+        let ticket = intruder.ticket(0)?;
+        let queue = intruder.node.notification_queue(64)?;
+        let metadata = lie.map_or_else(|| foreign(&mut intruder.node, queue), Ok)?;
+        let _ = intruder.node.send(&ticket, &[7; 16], &metadata, LIMIT)?;
+        intruder.is_sent_away()?;
+    }
+    Ok(format!("{count} lies, and sent away for each"))
+}
+
+fn stream(seed: &str, message: &[u8], mark: &[u8]) -> Result<String> {
+    let body = |node: &mut Node, queue| {
+        let ticket = lend_fast(node, queue, 16 * 256)?;
+        Ok([&ticket.to_bytes()[..], &[0]].concat())
+    };
+    let mut intruder = Intruder::enter(seed, body)?;
+    // The numbers, the ticket for asking, and then slot and key of each lane.
+    let lane = 12 + TICKET_BYTES;
+    let key = intruder.answer.get(lane + 4..).and_then(<[u8]>::first_chunk).context("no lane")?;
+    let ticket = Ticket {
+        slot: SlotIndex(intruder.number(lane)?),
+        metadata_index: MetadataIndex(0),
+        key: Key(u64::from_le_bytes(*key)),
+        base: 0,
+        bound: u64::from(intruder.number(4)?),
+        flags: Flags::NOTIFY | Flags::WAKE,
+        share: Share::WHOLE,
+        ..intruder.ticket(12)?
+    };
+    let _ = intruder.node.send(&ticket, message, mark, LIMIT)?;
+    intruder.is_sent_away()
+}
+
+/// A member that sends a part of 64 such bytes for each, and says that it has so many.
+fn group(seed: &str, parts: &[(u8, u64)]) -> Result<Intruder> {
+    let body = |node: &mut Node, queue| {
+        let (cell, down) = (lend_fast(node, queue, 64)?, lend(node, queue, 1 << 16)?);
+        Ok([&[0][..], &cell.to_bytes(), &down.to_bytes()].concat())
+    };
+    let mut intruder = Intruder::enter(seed, body)?;
+    let ticket = intruder.ticket(24)?;
+    for (byte, length) in parts {
+        let _ = intruder.node.send(&ticket, &[*byte; 64], &length.to_le_bytes(), LIMIT)?;
+    }
+    Ok(intruder)
+}
+
+/// A link that is made frame by frame, so that the descriptor of the pages is in these hands.
+fn aperture(path: &Path) -> Result<String> {
+    let connect = || hostile::connect_to(path);
+    let say = |socket: &OwnedFd, frame: Frame| socket::send(socket, &frame.to_bytes(), &[]);
+    let hear = |socket: &OwnedFd| -> Result<(Frame, Vec<OwnedFd>)> {
+        ensure!(hostile::wait_readable(socket, PATIENCE)?, "nothing came");
+        let mut frame = vec![0; hello::FRAME_BYTES_MAX];
+        let received = socket::receive(socket.as_fd(), &mut frame)?;
+        let frame = Frame::from_bytes(&frame[..received.bytes]);
+        Ok((frame.map_err(|error| anyhow!("{error:?}"))?, received.descriptors))
+    };
+    let hello = |purpose, cookie| {
+        Frame::Hello(hello::Hello {
+            version: (hello::VERSION_MAJOR, hello::VERSION_MINOR),
+            purpose,
+            features: LinkFeatures::all().bits(),
+            features_required: 0,
+            node: 0x0bad_0bad,
+            ring_bytes: 4096,
+            incoming_ring_bytes_max: 64 << 10,
+            packet_bytes: 1024,
+            cookie,
+            token: [0; 32],
+            greeting: Vec::new(),
+        })
+    };
+    let link = connect()?;
+    say(&link, hello(Purpose::Link, [0; hello::COOKIE_BYTES]))?;
+    let (Frame::Offer(offer), files) = hear(&link)? else { bail!("no offer") };
+    let wake = connect()?;
+    say(&wake, hello(Purpose::Wake, offer.cookie))?;
+    let [own, other] = &files[..] else { bail!("no memory") };
+    let bytes = [offer.client_ring_bytes, offer.server_ring_bytes];
+    let bytes = bytes.map(|bytes| region_bytes(bytes as usize));
+    Region::map_writable(own, bytes[0])?.fill_by_writing()?;
+    Region::map_read_only(other, bytes[1])?.fill_by_reading()?;
+    say(&link, Frame::Filled)?;
+    let (Frame::Ready, _) = hear(&link)? else { bail!("no link") };
+    let (Frame::Aperture { number, word: ApertureWord::Offer { bytes, .. } }, files) = hear(&link)?
+    else {
+        bail!("no aperture")
+    };
+    let pages = std::fs::File::from(files.into_iter().next().context("no pages")?);
+    say(&link, Frame::Aperture { number, word: ApertureWord::Ready })?;
+    loop {
+        if let (Frame::Aperture { word: ApertureWord::Revoked, .. }, _) = hear(&link)? {
+            break;
+        }
+    }
+    std::os::unix::fs::FileExt::write_all_at(&pages, &vec![7; bytes as usize], 0)?;
+    drop(wake);
+    Ok(format!("{bytes} bytes written to pages that are the owner's no more"))
+}
+
+// ---- a server
+
+/// Serves as `trap` says, to one client; says first that it is ready.
+pub fn serve(trap: Trap, name: &str, orders: &mut Orders) -> Result<String> {
+    let mut node = Node::new()?;
+    let queue = node.notification_queue(64)?;
+    node.serve(name, access(), Accept::Ask)?;
+    orders.answer(Ok("serving"))?;
+    let (request, greeting) = request(&mut node)?;
+    let client = greeting.get(TOKEN_END..).context("no greeting")?;
+    let ticket = Ticket::from_bytes(client.get(..TICKET_BYTES).context("no ticket")?)?;
+    let mut answer = [b"HAn1", &[Kind::Call as u8][..]].concat();
+    match trap {
+        Trap::Answer => answer.extend([0xa5; 60]),
+        _ => {
+            answer.extend(lend_blocks(&mut node, queue, 64, 16)?);
+            answer.extend(4096u64.to_le_bytes());
+        }
+    }
+    node.accept(request, &answer)?;
+    let word = match trap {
+        Trap::Answer | Trap::NoSuchCall => 100_000 | 8 << CALL_BITS,
+        Trap::NotCalled => 5 | 8 << CALL_BITS,
+        Trap::BeyondBlock => LENGTH_MAX << CALL_BITS,
+    };
+    loop {
+        match next_event(&mut node)? {
+            Event::Connected { .. } if trap == Trap::Answer => {}
+            Event::Connected { .. } => {
+                if trap == Trap::BeyondBlock {
+                    node.recv(queue, LIMIT)?;
+                }
+                let _ = node.send_fast(&ticket, &[7; 8], word, LIMIT)?;
+            }
+            Event::Closed { .. } | Event::RequestGone { .. } => return Ok("it went away".into()),
+            _ => {}
+        }
+    }
+}
+
+const TOKEN_END: usize = 4 + 1 + 16;
+
+fn request(node: &mut Node) -> Result<(RequestId, Vec<u8>)> {
+    loop {
+        if let Event::Request { id, greeting, .. } = next_event(node)? {
+            return Ok((id, greeting));
+        }
+    }
+}

@@ -1,13 +1,16 @@
 //! End points of two managers in one process, each with a progress thread or a thread of its own.
 #![cfg(all(feature = "os", not(miri)))]
 
+use hamlyn::node::SendError;
 use hamlyn::protocol::{
     CallError, Client, ClientConfig, EndPoint, GrowError, Manager, ReceiveError, Seed, SendFailure,
     Server, ServerConfig, TaggedConfig, TaggedReceiver, TaggedSender,
 };
-use hamlyn::{Access, Config};
+use hamlyn::{Access, Config, Node, SlotConfig, Ticket};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 const LIMIT: Option<Duration> = Some(Duration::from_secs(10));
 
@@ -469,5 +472,72 @@ fn a_connection_that_ends_before_it_is_used_is_known_to_have_ended() {
                 }
             }
         });
+    }
+}
+
+/// A client that takes nothing of what it is sent, and goes on sending `word` for its call 0, the
+/// next whenever the server is done with as many as were sent.
+fn greedy_client(dir: &Dir, name: &str, server: &Server, word: u32, done: &dyn Fn() -> u64) {
+    let mut node = Node::with_config(Config::from_env().unwrap().dir(&dir.0)).unwrap();
+    let (area, queue) = (node.message_area(64).unwrap(), node.notification_queue(1).unwrap());
+    let slot = node.slot(SlotConfig::new(area, queue)).unwrap();
+    let own = node.fast_ticket(slot).unwrap();
+    // Kind 4, no token, one block of 64 bytes.
+    let sizes = [64u32.to_le_bytes(), 1u32.to_le_bytes()].concat();
+    let greeting = [b"HGr1\x04", &[0; 16][..], &own.to_bytes(), &sizes].concat();
+    let link = node.connect(name, &greeting, LIMIT.unwrap()).unwrap();
+    let ticket = Ticket::from_bytes(&node.greeting(link).unwrap()[5..49]).unwrap();
+    let end = Instant::now() + LIMIT.unwrap();
+    let mut sent = 0;
+    while server.misbehaved() == 0 {
+        assert!(Instant::now() < end, "{name}: the client was not sent away after {sent}");
+        if done() < sent {
+            std::thread::yield_now();
+            continue;
+        }
+        // It never takes a turn, so what it is sent stays in its ring.
+        match node.try_send_fast_over(link, &ticket, &u64::MAX.to_le_bytes(), word) {
+            Ok(_) => sent += 1,
+            Err(SendError::LinkEnded(_)) => {}
+            Err(e) => panic!("{e}"),
+        }
+    }
+    // Not before its ring was full.
+    assert!(sent > 100, "sent away after {sent}");
+}
+
+#[test]
+fn a_client_that_takes_no_answers_cannot_fill_the_servers_memory() {
+    // Asks for a request that is too long; requests that the server drops.
+    for (name, word) in [("asks", 4095 << 20), ("dropped", 8 << 20)] {
+        let dir = Dir::new(name);
+        let there = dir.answering();
+        let server = Server::new(&there, ServerConfig::default()).unwrap();
+        server.serve(name, Access::SameUser).unwrap();
+        let (is_over, dropped) = (AtomicBool::new(false), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    if let Ok(request) = server.receive(Some(Duration::from_millis(10))) {
+                        drop(request);
+                        dropped.fetch_add(1, Ordering::Release);
+                    }
+                }
+            });
+            let counter = |name| {
+                let counters = there.lock().counters();
+                counters.iter().find(|row| row.0 == name).map_or(0, |row| row.1)
+            };
+            let done = || match name {
+                "asks" => counter("packets_received") + counter("refused_no_credit"),
+                _ => dropped.load(Ordering::Acquire),
+            };
+            let result = catch_unwind(AssertUnwindSafe(|| {
+                greedy_client(&dir, name, &server, word, &done);
+            }));
+            is_over.store(true, Ordering::Relaxed);
+            result.unwrap();
+        });
+        assert_eq!((server.misbehaved(), server.clients()), (1, 0));
     }
 }

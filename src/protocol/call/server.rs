@@ -86,6 +86,19 @@ struct ClientOf {
     number: u64,
 }
 
+impl ClientOf {
+    /// At most two words are owed for a call at a time, a grant and that it was given up after all,
+    /// to a client that takes what it is sent. One that does not, and goes on asking, must not fill
+    /// this process's memory.
+    fn check_owed(&self) -> Result<(), String> {
+        let (owed, calls) = (self.outbox.len(), self.calls.len());
+        if owed <= 2 * calls {
+            return Ok(());
+        }
+        Err(format!("it does not take what it is sent: {owed} words are owed for {calls} calls"))
+    }
+}
+
 const IDLE: u8 = 0;
 const BUSY: u8 = 1;
 const OTHER: u8 = 2;
@@ -309,6 +322,7 @@ impl ServerState {
         code: u32,
     ) -> Result<(), Broken> {
         let Some(Some(client)) = self.clients.get_mut(slot.0 as usize) else { return Ok(()) };
+        client.check_owed().map_err(Broken)?;
         let state = client.calls[call as usize];
         let other = client.others.get_mut(&call);
         match (code, state, other) {
@@ -737,6 +751,11 @@ impl Server {
         client.calls[arrived.call as usize] = IDLE;
         client.others.remove(&arrived.call);
         client.outbox.push_back((arrived.call, DECLINED, Vec::new()));
+        let owed = client.check_owed();
         state.advance(node, arrived.slot);
+        if let Err(why) = owed {
+            state.misbehaved += 1;
+            protocols.expel(node, arrived.link, &why);
+        }
     }
 }

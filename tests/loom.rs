@@ -11,6 +11,7 @@
 
 use hamlyn::interface::LinkId;
 use hamlyn::interface::notification::{self, Consumer, Notification, Producer};
+use hamlyn::link::bias::Bias;
 use hamlyn::link::cells::Line;
 use hamlyn::link::ring::{RingReader, RingWriter};
 use hamlyn::link::sleep::{Barrier, Signaller, Sleeper};
@@ -337,5 +338,56 @@ fn an_entry_is_written_again_only_when_it_was_taken_whichever_slot_had_it() {
         }
         assert_eq!(consumer.pop(), None);
         interface.join().unwrap();
+    });
+}
+
+/// A lock as `os::lock` makes it: the bias, and a mutex behind it.
+struct Biased {
+    bias: Bias,
+    mutex: Mutex<()>,
+    value: loom::cell::UnsafeCell<u32>,
+}
+
+// SAFETY: the model checks that no two threads touch the value at once; that is its claim.
+unsafe impl Sync for Biased {}
+
+impl Biased {
+    fn add(&self, thread: u64) {
+        if self.bias.enter(thread, Barrier::Fence) {
+            // SAFETY: as above.
+            self.value.with_mut(|value| unsafe { *value += 1 });
+            self.bias.leave();
+            return;
+        }
+        let _held = self.mutex.lock().unwrap();
+        if self.bias.revoke() {
+            fence(Ordering::SeqCst);
+        }
+        while self.bias.is_inside() {
+            thread::yield_now();
+        }
+        // SAFETY: as above.
+        self.value.with_mut(|value| unsafe { *value += 1 });
+    }
+}
+
+#[test]
+fn a_biased_lock_excludes_its_owner_and_the_others() {
+    loom::model(|| {
+        let lock = Arc::new(Biased {
+            bias: Bias::default(),
+            mutex: Mutex::new(()),
+            value: loom::cell::UnsafeCell::new(0),
+        });
+        lock.bias.set(1);
+        let other = lock.clone();
+        let owner = thread::spawn(move || {
+            other.add(1);
+            other.add(1);
+        });
+        lock.add(2);
+        owner.join().unwrap();
+        // SAFETY: the other thread has ended.
+        lock.value.with(|value| assert_eq!(unsafe { *value }, 3));
     });
 }

@@ -4,10 +4,12 @@
 //! - [`ring`]: one direction of a shared-memory link, over borrowed cells, so that the same
 //!   algorithm runs on mapped memory and under loom.
 //! - [`sleep`]: the sleep generation, by which a reader that waits is woken.
+//! - [`bias`]: how one thread takes a lock without a locked instruction.
 //! - [`sim`]: a fabric that delays, reorders, drops and corrupts, from a seed.
 //!
 //! The interface assumes nothing about order; it does assume that a link makes no duplicates.
 
+pub mod bias;
 #[allow(unsafe_code)]
 pub mod cells;
 pub mod ring;

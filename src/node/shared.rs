@@ -17,6 +17,7 @@ use super::wait::{Backoff, Step};
 use super::{Node, RecvError, SendError, Unfinished};
 use crate::interface::terminus::SendHandle;
 use crate::interface::{LinkId, Notification, QueueId};
+use crate::os::lock::{Lock, LockGuard};
 use crate::os::sys;
 use crate::wire::Ticket;
 use core::ops::{Deref, DerefMut};
@@ -24,7 +25,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::time::Duration;
 use std::io;
 use std::os::fd::AsFd;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 /// A node that several threads use. Cloning shares it; with the last clone the progress thread
@@ -65,7 +66,7 @@ impl<T: Attached> Drop for Users<T> {
 }
 
 struct Inner<T> {
-    state: Mutex<State<T>>,
+    state: Lock<State<T>>,
     /// Threads that wait for the lock: whoever polls with the lock held lets them have it between
     /// two turns.
     wanted: AtomicU32,
@@ -90,7 +91,7 @@ struct Progress {
 
 /// The node, for one thread alone until this is dropped.
 pub struct NodeGuard<'a, T = ()> {
-    state: Option<MutexGuard<'a, State<T>>>,
+    state: Option<LockGuard<'a, State<T>>>,
     inner: &'a Inner<T>,
     /// What [`State::moved`] said before.
     before: (u64, usize),
@@ -183,7 +184,7 @@ impl Node {
     pub(crate) fn share_with<T: Attached>(self, attached: T) -> io::Result<SharedNode<T>> {
         let state = State { node: self, attached, has_leader: false, followers: 0 };
         let inner = Arc::new(Inner {
-            state: Mutex::new(state),
+            state: Lock::new(state),
             wanted: AtomicU32::new(0),
             look_again: Condvar::new(),
             bell: sys::Bell::new()?,
@@ -199,28 +200,23 @@ impl<T: Attached> Inner<T> {
     #[inline]
     fn lock(&self) -> NodeGuard<'_, T> {
         let state = match self.state.try_lock() {
-            Ok(state) => state,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => self.lock_contended(),
+            Some(state) => state,
+            None => self.lock_contended(),
         };
         let before = state.moved();
         NodeGuard { state: Some(state), inner: self, before }
     }
 
     fn try_lock(&self) -> Option<NodeGuard<'_, T>> {
-        let state = match self.state.try_lock() {
-            Ok(state) => state,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return None,
-        };
+        let state = self.state.try_lock()?;
         let before = state.moved();
         Some(NodeGuard { state: Some(state), inner: self, before })
     }
 
     #[cold]
-    fn lock_contended(&self) -> MutexGuard<'_, State<T>> {
+    fn lock_contended(&self) -> LockGuard<'_, State<T>> {
         self.wanted.fetch_add(1, Ordering::Relaxed);
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state.lock();
         self.wanted.fetch_sub(1, Ordering::Relaxed);
         state
     }
@@ -254,8 +250,7 @@ impl<T: Attached> Inner<T> {
             let Some(mut state) = guard.state.take() else { return Ok(()) };
             state.followers += 1;
             let left = deadline_ns.saturating_sub(sys::monotonic_ns());
-            let woken = self.look_again.wait_timeout(state, Duration::from_nanos(left));
-            let (mut state, _) = woken.unwrap_or_else(PoisonError::into_inner);
+            let mut state = state.wait(&self.look_again, Duration::from_nanos(left));
             state.followers -= 1;
             guard.state = Some(state);
             return Ok(());
@@ -588,7 +583,7 @@ impl<T: Attached> SharedNode<T> {
             Err(users) => return Err(Self { inner, users }),
         }
         match Arc::try_unwrap(inner) {
-            Ok(inner) => Ok(inner.state.into_inner().unwrap_or_else(PoisonError::into_inner).node),
+            Ok(inner) => Ok(inner.state.into_inner().node),
             Err(inner) => Err(Self { users: Arc::new(Users(inner.clone())), inner }),
         }
     }

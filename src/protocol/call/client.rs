@@ -60,8 +60,8 @@ impl CallId {
 enum AtClient {
     Free,
     Waiting,
-    /// A reply of so many bytes lies in the block.
-    Done(u16),
+    /// A reply lies in the block.
+    Done,
     Declined,
     /// The reply is too long for this side, and the server does not know that yet.
     TooLong,
@@ -82,6 +82,8 @@ enum LongAtClient {
 
 struct Call {
     state: AtClient,
+    /// Bytes of the reply in the block.
+    length: u32,
     /// Nobody waits for it any more: its number is free when the server has answered.
     abandoned: bool,
     generation: u32,
@@ -163,7 +165,9 @@ impl ClientState {
         };
         match (call.state, code) {
             (AtClient::Waiting, 0..=LENGTH_MAX) if code <= self.blocks.block => {
-                call.state = AtClient::Done(code as u16);
+                // Apart from the state: a word that is read after its halves were written stalls.
+                call.length = code;
+                call.state = AtClient::Done;
             }
             (AtClient::Waiting | AtClient::Asked, DECLINED) => call.state = AtClient::Declined,
             (AtClient::Asked, ASK) => {
@@ -213,8 +217,7 @@ impl ClientState {
             _ => return Err(Broken(format!("code {code} for call {number}, which is not so far"))),
         }
         let call = &self.calls[number as usize];
-        let is_over =
-            matches!(call.state, AtClient::Done(_) | AtClient::Declined | AtClient::TooLong);
+        let is_over = matches!(call.state, AtClient::Done | AtClient::Declined | AtClient::Refused);
         if call.abandoned && is_over {
             self.free(number);
         }
@@ -245,16 +248,17 @@ impl ClientState {
 
     /// Takes a reply, if it is there.
     #[inline(always)]
-    fn take(&mut self, node: &Node, id: CallId) -> Result<Option<Bytes>, CallError> {
-        let state = match self.calls.get(id.call as usize) {
-            Some(call) if call.generation == id.generation => call.state,
+    fn take(&mut self, node: &Node, id: CallId, reply: &mut Bytes) -> Result<bool, CallError> {
+        let (state, length) = match self.calls.get(id.call as usize) {
+            Some(call) if call.generation == id.generation => (call.state, call.length),
             _ => return Err(CallError::NoSuchCall(id)),
         };
         let result = match state {
-            AtClient::Done(length) => {
-                Ok(Some(Bytes::copied(self.blocks.bytes(node, id.call, length as usize))))
+            AtClient::Done => {
+                reply.copy(self.blocks.bytes(node, id.call, length as usize));
+                Ok(true)
             }
-            AtClient::Waiting | AtClient::Asked => return Ok(None),
+            AtClient::Waiting | AtClient::Asked => return Ok(false),
             AtClient::Free => return Err(CallError::NoSuchCall(id)),
             AtClient::Declined => Err(CallError::Declined),
             AtClient::TooLong => {
@@ -266,12 +270,15 @@ impl ClientState {
             }
             AtClient::Refused => Err(CallError::TooLong { length: 0, max: self.reply_bytes_max }),
             AtClient::Long => match self.longs.remove(&id.call) {
-                Some(LongAtClient::Done(bytes)) => Ok(Some(bytes)),
+                Some(LongAtClient::Done(bytes)) => {
+                    *reply = bytes;
+                    Ok(true)
+                }
                 Some(other) => {
                     self.longs.insert(id.call, other);
-                    return Ok(None);
+                    return Ok(false);
                 }
-                None => return Ok(None),
+                None => return Ok(false),
             },
         };
         self.free(id.call);
@@ -386,11 +393,16 @@ impl ClientState {
     }
 
     #[inline(always)]
-    fn look_for(&mut self, node: &mut Node, id: CallId) -> Look<Result<Bytes, CallError>> {
+    fn look_for(
+        &mut self,
+        node: &mut Node,
+        id: CallId,
+        reply: &mut Bytes,
+    ) -> Look<Result<(), CallError>> {
         let pumped = self.pump(node);
-        match self.take(node, id) {
-            Ok(Some(bytes)) => return Look::Found(Ok(bytes)),
-            Ok(None) => {}
+        match self.take(node, id, reply) {
+            Ok(true) => return Look::Found(Ok(())),
+            Ok(false) => {}
             Err(e) => return Look::Found(Err(e)),
         }
         if let Err(Broken(why)) = pumped {
@@ -508,7 +520,7 @@ impl Client {
             undo();
             return Err(GrowError::Answer("no blocks for requests"));
         };
-        let call = || Call { state: AtClient::Free, abandoned: false, generation: 0 };
+        let call = || Call { state: AtClient::Free, length: 0, abandoned: false, generation: 0 };
         let state = ClientState {
             connection: connection.clone(),
             queue,
@@ -533,13 +545,14 @@ impl Client {
     /// Sends a request and waits for the reply, at most `timeout` in all.
     #[inline]
     pub fn call(&self, request: &[u8], timeout: Option<Duration>) -> Result<Bytes, CallError> {
+        let mut reply = Bytes::default();
         let mut begun = Begun::Nothing;
         let result = self.manager.shared.wait_until(timeout, |node, protocols| {
             let Some(state) = protocols.state::<ClientState>(self.state) else {
                 return Look::Nothing;
             };
             if let Begun::Sent(id) = begun {
-                return state.look_for(node, id);
+                return state.look_for(node, id, &mut reply);
             }
             match state.begin(node, request, &mut begun) {
                 Look::Found(Ok(_)) => Look::Nothing,
@@ -549,7 +562,8 @@ impl Client {
                 Look::Room(link) => Look::Room(link),
             }
         });
-        self.settle(result, begun.id())
+        self.settle(result, begun.id())?;
+        Ok(reply)
     }
 
     /// A call to be advanced one turn at a time.
@@ -574,14 +588,15 @@ impl Client {
     /// Waits for the reply of a call, at most `timeout`. Unless the time is over the call does not
     /// exist afterwards; then it may be finished later, or [forgotten](Self::forget).
     pub fn finish(&self, call: CallId, timeout: Option<Duration>) -> Result<Bytes, CallError> {
+        let mut reply = Bytes::default();
         let result = self.manager.shared.wait_until(timeout, |node, protocols| {
             match protocols.state::<ClientState>(self.state) {
-                Some(state) => state.look_for(node, call),
+                Some(state) => state.look_for(node, call, &mut reply),
                 None => Look::Nothing,
             }
         });
         match result {
-            Ok(result) => self.settle(Ok(result), None),
+            Ok(result) => self.settle(Ok(result), None).map(|()| reply),
             Err(waited) => Err(waited.into()),
         }
     }
@@ -600,7 +615,7 @@ impl Client {
         let mut guard = self.manager.shared.lock();
         let (node, protocols) = guard.parts();
         if let Some(state) = protocols.state::<ClientState>(self.state)
-            && let Ok(None) = state.take(node, call)
+            && let Ok(false) = state.take(node, call, &mut Bytes::default())
         {
             state.abandon(node, call);
         }
@@ -662,6 +677,7 @@ impl Prepared<'_> {
     /// One turn: the reply, if it is there.
     pub fn advance(&mut self) -> Result<Option<Bytes>, CallError> {
         let Self { client, request, begun } = self;
+        let mut reply = Bytes::default();
         let look = {
             let mut guard = client.manager.shared.lock();
             let (node, protocols) = guard.parts();
@@ -669,7 +685,7 @@ impl Prepared<'_> {
             crate::node::Attached::after_poll(protocols, node);
             match protocols.state::<ClientState>(client.state) {
                 Some(state) => match begun {
-                    Begun::Sent(id) => state.look_for(node, *id),
+                    Begun::Sent(id) => state.look_for(node, *id, &mut reply),
                     _ => match state.begin(node, request, begun) {
                         Look::Found(Err(e)) => Look::Found(Err(e)),
                         _ => Look::Nothing,
@@ -680,7 +696,7 @@ impl Prepared<'_> {
         };
         let Look::Found(result) = look else { return Ok(None) };
         *begun = Begun::Nothing;
-        client.settle(Ok(result), None).map(Some)
+        client.settle(Ok(result), None).map(|()| Some(reply))
     }
 }
 

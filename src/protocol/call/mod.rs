@@ -123,18 +123,32 @@ enum Held {
 /// Bytes that are kept in place: a longer `Bytes` would be moved about longer.
 pub(super) const INLINE: usize = 24;
 
+impl Default for Bytes {
+    fn default() -> Self {
+        Self(Held::Inline([0; INLINE], 0))
+    }
+}
+
 impl Bytes {
+    /// Becomes a copy of `bytes`. Filled where it lies: moving what was just written piece by piece
+    /// stalls the processor at each move.
     #[inline(always)]
-    pub(super) fn copied(bytes: &[u8]) -> Self {
-        let mut inline = [0; INLINE];
+    pub(super) fn copy(&mut self, bytes: &[u8]) {
+        let Held::Inline(inline, length) = &mut self.0 else {
+            self.0 = Held::Heap(bytes.into());
+            return;
+        };
         // A copy of a length that the compiler knows is no call.
         match bytes.len() {
             8 => inline[..8].copy_from_slice(bytes),
             16 => inline[..16].copy_from_slice(bytes),
             length if length <= INLINE => inline[..length].copy_from_slice(bytes),
-            _ => return Self(Held::Heap(bytes.into())),
+            _ => {
+                self.0 = Held::Heap(bytes.into());
+                return;
+            }
         }
-        Self(Held::Inline(inline, bytes.len() as u8))
+        *length = bytes.len() as u8;
     }
 }
 

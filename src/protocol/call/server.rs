@@ -51,7 +51,8 @@ const LONG_MAX: usize = 4;
 /// What a server found.
 enum Pumped {
     Nothing,
-    Request(Arrived),
+    /// Put where the caller wanted it.
+    Request,
     Broken(LinkId, String),
 }
 
@@ -235,8 +236,9 @@ impl Offer for ServerState {
     fn left(&mut self, node: &mut Node, connection: &Connection) {
         let state = self;
         // What it had sent, and is whole, is still handed out: send-then-exit loses nothing.
-        while let Pumped::Request(arrived) = state.pump(node) {
-            state.ready.push(arrived);
+        let mut arrived = Arrived::default();
+        while let Pumped::Request = state.pump(node, &mut arrived) {
+            state.ready.push(core::mem::take(&mut arrived));
         }
         let leaves = |client: &ClientOf| {
             client.connection.as_ref().is_some_and(|c| c.link() == connection.link())
@@ -270,16 +272,16 @@ impl ServerState {
 
     /// Handles what has arrived, up to the first request or the first client that broke the rules.
     #[inline(always)]
-    fn pump(&mut self, node: &mut Node) -> Pumped {
+    fn pump(&mut self, node: &mut Node, into: &mut Arrived) -> Pumped {
         while let Ok(Some(notification)) = node.pop(self.queue) {
             let handled = if notification.index == MetadataIndex::FAST {
-                self.handle(node, &notification)
+                self.handle(node, &notification, into)
             } else {
-                self.handle_long(node, &notification)
+                self.handle_long(node, &notification, into)
             };
             match handled {
-                Ok(Some(arrived)) => return Pumped::Request(arrived),
-                Ok(None) => {}
+                Ok(true) => return Pumped::Request,
+                Ok(false) => {}
                 Err(Broken(why)) => {
                     self.misbehaved += 1;
                     return Pumped::Broken(notification.link, why);
@@ -297,19 +299,22 @@ impl ServerState {
         &mut self,
         node: &mut Node,
         notification: &Notification,
-    ) -> Result<Option<Arrived>, Broken> {
+        into: &mut Arrived,
+    ) -> Result<bool, Broken> {
         let (slot, link) = (notification.slot, notification.link);
         let (call, code) = (notification.word % OUTSTANDING_MAX, notification.word >> CALL_BITS);
-        let Some(Some(client)) = self.clients.get_mut(slot.0 as usize) else { return Ok(None) };
+        let Some(Some(client)) = self.clients.get_mut(slot.0 as usize) else { return Ok(false) };
         let Some(state) = client.calls.get_mut(call as usize) else {
             return Err(Broken(format!("call {call} of {}", client.calls.len())));
         };
         if *state == IDLE && code <= LENGTH_MAX.min(client.blocks.block) {
             *state = BUSY;
-            let bytes = Bytes::copied(client.blocks.bytes(node, call, code as usize));
-            return Ok(Some(Arrived { bytes, call, slot, client: client.number, link }));
+            into.bytes.copy(client.blocks.bytes(node, call, code as usize));
+            (into.call, into.slot, into.link) = (call, slot, link);
+            into.client = client.number;
+            return Ok(true);
         }
-        self.handle_other(node, slot, call, code).map(|()| None)
+        self.handle_other(node, slot, call, code).map(|()| false)
     }
 
     /// A message that belongs to a long one, or to nothing.
@@ -408,16 +413,19 @@ impl ServerState {
         &mut self,
         node: &mut Node,
         notification: &Notification,
-    ) -> Result<Option<Arrived>, Broken> {
+        into: &mut Arrived,
+    ) -> Result<bool, Broken> {
         let long = self.long_slots.remove(&notification.slot);
-        let Some((slot, call)) = long else { return Ok(None) };
-        let Some(Some(client)) = self.clients.get_mut(slot.0 as usize) else { return Ok(None) };
+        let Some((slot, call)) = long else { return Ok(false) };
+        let Some(Some(client)) = self.clients.get_mut(slot.0 as usize) else { return Ok(false) };
         let bytes = client.longs.remove(&call).and_then(|long| long.take(node));
         client.others.remove(&call);
         client.calls[call as usize] = BUSY;
         let (number, link) = (client.number, notification.link);
         self.advance(node, slot);
-        Ok(bytes.map(|bytes| Arrived { bytes, call, slot, client: number, link }))
+        let Some(bytes) = bytes else { return Ok(false) };
+        *into = Arrived { bytes, call, slot, client: number, link };
+        Ok(true)
     }
 
     /// Sends what could not be sent before.
@@ -437,9 +445,10 @@ impl ServerState {
 
     /// What else has arrived is for other threads.
     fn share_rest(&mut self, node: &mut Node) -> Option<(LinkId, String)> {
+        let mut arrived = Arrived::default();
         loop {
-            match self.pump(node) {
-                Pumped::Request(arrived) => self.ready.push(arrived),
+            match self.pump(node, &mut arrived) {
+                Pumped::Request => self.ready.push(core::mem::take(&mut arrived)),
                 Pumped::Broken(link, why) => return Some((link, why)),
                 Pumped::Nothing => return None,
             }
@@ -517,18 +526,20 @@ impl Server {
         if let Some(arrived) = self.ready.pop() {
             return Ok(self.attach(arrived));
         }
-        let found = self.manager.shared.wait_until(timeout, |node, protocols| {
+        let mut request = self.attach(Arrived::default());
+        let Some(arrived) = &mut request.arrived else { return Ok(request) };
+        let waited = self.manager.shared.wait_until(timeout, |node, protocols| {
             let Some(state) = protocols.state::<ServerState>(self.offer) else {
                 return Look::Nothing;
             };
-            match state.pump(node) {
-                Pumped::Request(arrived) => {
+            match state.pump(node, arrived) {
+                Pumped::Request => {
                     if node.is_ready(self.queue) == Ok(true)
                         && let Some((link, why)) = state.share_rest(node)
                     {
                         protocols.expel(node, link, &why);
                     }
-                    Look::Found(arrived)
+                    Look::Found(())
                 }
                 // One bad client is no failure of the server.
                 Pumped::Broken(link, why) => {
@@ -537,12 +548,21 @@ impl Server {
                 }
                 // Another thread may have taken it.
                 Pumped::Nothing => match self.ready.pop() {
-                    Some(arrived) => Look::Found(arrived),
+                    Some(other) => {
+                        *arrived = other;
+                        Look::Found(())
+                    }
                     None => Look::Nothing,
                 },
             }
-        })?;
-        Ok(self.attach(found))
+        });
+        match waited {
+            Ok(()) => Ok(request),
+            Err(waited) => {
+                request.arrived = None;
+                Err(waited.into())
+            }
+        }
     }
 
     /// A request that was [detached](Request::detach) from this server, to be replied to.
@@ -675,9 +695,10 @@ impl Request<'_> {
                 client.others.insert(call, AtServer::Asked(length));
             }
             // Whatever else arrives meanwhile is for other threads, or for later.
-            match state.pump(node) {
-                Pumped::Request(arrived) => {
-                    ready.push(arrived);
+            let mut other = Arrived::default();
+            match state.pump(node, &mut other) {
+                Pumped::Request => {
+                    ready.push(other);
                     return Look::Again;
                 }
                 Pumped::Broken(guilty, why) => {
@@ -710,6 +731,13 @@ impl Request<'_> {
             Ok(Err(e)) => Err(e),
             Err(waited) => Err(waited.into()),
         }
+    }
+}
+
+impl Default for Arrived {
+    fn default() -> Self {
+        let (slot, link) = (SlotIndex(u32::MAX), LinkId::SELF);
+        Self { bytes: Bytes::default(), call: 0, slot, client: 0, link }
     }
 }
 

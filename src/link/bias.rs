@@ -1,0 +1,105 @@
+//! A lock's bias towards one thread, which then takes it without a locked instruction.
+//!
+//! ```text
+//!   owner                                  another thread, which holds the lock behind the bias
+//!   INSIDE = 1                             OWNER = 0
+//!   barrier (the compiler's)               barrier (every core's)
+//!   look at OWNER: still this thread? in   wait until INSIDE = 0, then in
+//!   ..
+//!   INSIDE = 0
+//! ```
+//! A locked instruction waits until every store before it has reached the other core, and the store
+//! before a lock is released is usually that of a packet: it would cost a sender most of its rate.
+//! So the thread that alone uses a lock pays for it with two ordinary stores, and whoever comes
+//! second pays once, with a barrier that the kernel runs on every core.
+//!
+//! INSIDE: Release/Acquire: what the owner wrote under the lock is seen by the next.
+//! Never: OWNER becomes a thread again once it was 0; so an owner that was stopped between two of
+//! its steps cannot take itself for a later one.
+
+use super::cells::{AtomicU64, Ordering, fence};
+use super::sleep::Barrier;
+
+/// Which thread a lock is biased towards. Threads have numbers other than 0.
+#[derive(Debug)]
+pub struct Bias {
+    owner: AtomicU64,
+    inside: AtomicU64,
+}
+
+impl Default for Bias {
+    fn default() -> Self {
+        Self { owner: AtomicU64::new(0), inside: AtomicU64::new(0) }
+    }
+}
+
+impl Bias {
+    /// Biases the lock towards `thread`: at most once in its life, by whoever holds the lock
+    /// behind the bias.
+    pub fn set(&self, thread: u64) {
+        self.owner.store(thread, Ordering::Release);
+    }
+
+    /// Takes the lock, if it is biased towards `thread`, which is the caller, and not taken.
+    #[inline(always)]
+    pub fn enter(&self, thread: u64, barrier: Barrier) -> bool {
+        if self.owner.load(Ordering::Relaxed) != thread || self.inside.load(Ordering::Relaxed) != 0
+        {
+            return false;
+        }
+        self.inside.store(1, Ordering::Relaxed);
+        match barrier {
+            #[cfg(not(loom))]
+            Barrier::Asymmetric => core::sync::atomic::compiler_fence(Ordering::SeqCst),
+            // To the model, the other's barrier is one that this thread runs here.
+            _ => fence(Ordering::SeqCst),
+        }
+        if self.owner.load(Ordering::Relaxed) == thread {
+            return true;
+        }
+        self.leave();
+        false
+    }
+
+    /// Gives back what [`enter`](Self::enter) took.
+    #[inline(always)]
+    pub fn leave(&self) {
+        self.inside.store(0, Ordering::Release);
+    }
+
+    /// Ends the bias, by whoever holds the lock behind it. `true`: the caller must run the barrier
+    /// before it asks [`is_inside`](Self::is_inside).
+    pub fn revoke(&self) -> bool {
+        let was_biased = self.owner.load(Ordering::Relaxed) != 0;
+        if was_biased {
+            self.owner.store(0, Ordering::Release);
+        }
+        was_biased
+    }
+
+    /// Whether the owner of the bias has the lock.
+    #[inline(always)]
+    pub fn is_inside(&self) -> bool {
+        self.inside.load(Ordering::Acquire) != 0
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_owner_enters_and_only_once() {
+        let bias = Bias::default();
+        assert!(!bias.enter(1, Barrier::Fence));
+        bias.set(1);
+        assert!(!bias.enter(2, Barrier::Fence));
+        assert!(bias.enter(1, Barrier::Fence) && bias.is_inside());
+        assert!(!bias.enter(1, Barrier::Fence), "it is inside already");
+        bias.leave();
+        assert!(bias.enter(1, Barrier::Asymmetric));
+        bias.leave();
+        assert!(bias.revoke() && !bias.revoke());
+        assert!(!bias.enter(1, Barrier::Fence) && !bias.is_inside());
+    }
+}

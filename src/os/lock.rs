@@ -1,0 +1,253 @@
+//! A lock that costs its only user two ordinary stores (see [`crate::link::bias`]), and any number
+//! of users what a mutex costs.
+//!
+//! It begins as a mutex. A thread that takes it often, with nobody in between, becomes the owner of
+//! the bias; the first other thread ends that for good. Where the kernel has no barrier for every
+//! core it stays a mutex.
+
+use super::sys;
+use crate::link::bias::Bias;
+use crate::link::sleep::Barrier;
+use core::cell::UnsafeCell;
+use core::ops::{Deref, DerefMut};
+use core::time::Duration;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+
+/// How often a thread takes the lock, with nobody in between, until it is biased towards it.
+const TURNS_TO_BIAS: u32 = 64;
+/// Looks at an owner that is inside, until the waiting thread naps.
+const SPINS: u32 = 1000;
+const NAP: Duration = Duration::from_micros(50);
+
+/// A value that one thread at a time has. A thread that panicked while it held the lock left the
+/// value as it was then.
+#[derive(Debug, Default)]
+pub struct Lock<T> {
+    bias: Bias,
+    mutex: Mutex<Candidate>,
+    value: UnsafeCell<T>,
+}
+
+/// Who has taken the mutex lately.
+#[derive(Debug, Default)]
+struct Candidate {
+    thread: u64,
+    turns: u32,
+    was_biased: bool,
+}
+
+/// The value, until this is dropped.
+#[derive(Debug)]
+pub struct LockGuard<'a, T> {
+    lock: &'a Lock<T>,
+    /// `None`: held through the bias.
+    held: Option<MutexGuard<'a, Candidate>>,
+}
+
+// SAFETY: a guard is the only way to the value, and one thread at a time has a guard: the holder
+// of the mutex, once the bias is revoked and its owner not inside, or the owner of the bias while
+// nobody has revoked it (`link::bias`, and its model). So sharing the lock sends the value.
+unsafe impl<T: Send> Sync for Lock<T> {}
+// SAFETY: the value is owned.
+unsafe impl<T: Send> Send for Lock<T> {}
+
+/// A number that no other living thread has, and that is not 0.
+#[inline(always)]
+fn this_thread() -> u64 {
+    std::thread_local! {
+        static MARK: u8 = const { 0 };
+    }
+    // During a thread's last moments it may be gone: then there is no bias.
+    MARK.try_with(|mark| core::ptr::from_ref(mark) as u64).unwrap_or(u64::MAX)
+}
+
+impl<T> Lock<T> {
+    /// A lock around a value.
+    pub fn new(value: T) -> Self {
+        let mutex = Mutex::new(Candidate::default());
+        Self { bias: Bias::default(), mutex, value: UnsafeCell::new(value) }
+    }
+
+    /// The value, if nobody has it.
+    #[inline(always)]
+    pub fn try_lock(&self) -> Option<LockGuard<'_, T>> {
+        if self.bias.enter(this_thread(), Barrier::Asymmetric) {
+            return Some(LockGuard { lock: self, held: None });
+        }
+        self.try_lock_mutex()
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn try_lock_mutex(&self) -> Option<LockGuard<'_, T>> {
+        let mut held = match self.mutex.try_lock() {
+            Ok(held) => held,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        self.end_bias();
+        if self.bias.is_inside() {
+            return None;
+        }
+        self.consider(&mut held);
+        Some(LockGuard { lock: self, held: Some(held) })
+    }
+
+    /// The value, as soon as nobody has it. A thread that has it already waits for ever.
+    #[cold]
+    pub fn lock(&self) -> LockGuard<'_, T> {
+        if let Some(guard) = self.try_lock() {
+            return guard;
+        }
+        let mut held = self.mutex.lock().unwrap_or_else(PoisonError::into_inner);
+        self.end_bias();
+        self.wait_for_owner();
+        self.consider(&mut held);
+        LockGuard { lock: self, held: Some(held) }
+    }
+
+    /// The caller has the mutex.
+    fn end_bias(&self) {
+        // The kernel did this before there was a bias; if it refuses now, the owner's store is
+        // seen after a while none the less, for a core does not keep stores to itself for long.
+        if self.bias.revoke() && !sys::barrier() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn wait_for_owner(&self) {
+        let mut looks = 0;
+        while self.bias.is_inside() {
+            looks += 1;
+            if looks < SPINS {
+                core::hint::spin_loop();
+            } else {
+                std::thread::sleep(NAP);
+            }
+        }
+    }
+
+    /// Biases the lock towards a thread that has it to itself.
+    fn consider(&self, held: &mut Candidate) {
+        let thread = this_thread();
+        if held.was_biased {
+            return;
+        }
+        if held.thread != thread {
+            (held.thread, held.turns) = (thread, 0);
+        }
+        held.turns += 1;
+        if held.turns >= TURNS_TO_BIAS && thread != u64::MAX {
+            held.was_biased = true;
+            if sys::barrier() {
+                self.bias.set(thread);
+            }
+        }
+    }
+
+    /// The value itself.
+    pub fn into_inner(self) -> T {
+        self.value.into_inner()
+    }
+}
+
+impl<'a, T> LockGuard<'a, T> {
+    /// Waits on a condition variable without the lock, at most `timeout`. May return early; and
+    /// returns at once while the lock is biased, for then nobody else can be about to notify.
+    pub fn wait(mut self, condition: &Condvar, timeout: Duration) -> Self {
+        let Some(held) = self.held.take() else { return self };
+        let lock = self.lock;
+        // What is left is no guard any more: the mutex goes on with `held`.
+        core::mem::forget(self);
+        let waited = condition.wait_timeout(held, timeout);
+        let (held, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        // Another thread may have become the owner of the bias meanwhile.
+        lock.end_bias();
+        lock.wait_for_owner();
+        Self { lock, held: Some(held) }
+    }
+}
+
+impl<T> Deref for LockGuard<'_, T> {
+    type Target = T;
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        // SAFETY: this guard is the only one, as said at `Sync`, and is borrowed.
+        unsafe { &*self.lock.value.get() }
+    }
+}
+
+impl<T> DerefMut for LockGuard<'_, T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: this guard is the only one, as said at `Sync`, and is borrowed exclusively.
+        unsafe { &mut *self.lock.value.get() }
+    }
+}
+
+impl<T> Drop for LockGuard<'_, T> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.held.is_none() {
+            self.lock.bias.leave();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn many_threads_count_without_losing_one() {
+        for threads in [1, 2, 4] {
+            let lock = Arc::new(Lock::new(0u64));
+            let handles: std::vec::Vec<_> = (0..threads)
+                .map(|i| {
+                    let lock = lock.clone();
+                    std::thread::spawn(move || {
+                        // The first has the lock to itself for a while, and its bias.
+                        std::thread::sleep(Duration::from_millis(5 * i));
+                        for _ in 0..20_000 {
+                            *lock.lock() += 1;
+                        }
+                    })
+                })
+                .collect();
+            handles.into_iter().for_each(|handle| handle.join().unwrap());
+            assert_eq!(*lock.lock(), threads * 20_000);
+        }
+    }
+
+    #[test]
+    fn a_lock_is_biased_towards_its_only_thread_until_another_comes() {
+        let lock = Arc::new(Lock::new(()));
+        for _ in 0..TURNS_TO_BIAS {
+            drop(lock.lock());
+        }
+        let is_biased = lock.lock().held.is_none();
+        assert_eq!(is_biased, sys::barrier());
+        let held = lock.lock();
+        let other = lock.clone();
+        let waiting = std::thread::spawn(move || drop(other.lock()));
+        std::thread::sleep(Duration::from_millis(5));
+        assert!(!waiting.is_finished());
+        drop(held);
+        waiting.join().unwrap();
+        assert!(lock.lock().held.is_some());
+        assert!(lock.try_lock().is_some());
+    }
+
+    #[test]
+    fn a_thread_that_holds_the_lock_is_not_given_it_again() {
+        let lock = Lock::new(());
+        for _ in 0..2 {
+            for _ in 0..TURNS_TO_BIAS {
+                drop(lock.lock());
+            }
+            let _held = lock.lock();
+            assert!(lock.try_lock().is_none());
+        }
+    }
+}

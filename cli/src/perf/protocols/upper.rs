@@ -304,6 +304,10 @@ fn memory_far(cell: Cell, name: &str, ready: impl FnOnce()) -> Result<()> {
         server.attach(request).reply(&reply, LIMIT)?;
     }
     let figures = [before.to_le_bytes(), after.to_le_bytes()].concat();
-    // What has been sent arrives also if this process ends.
-    Ok(control.receive(LIMIT)?.reply(&figures, LIMIT)?)
+    control.receive(LIMIT)?.reply(&figures, LIMIT)?;
+    // Until the client has all replies and leaves, or dies.
+    while server.clients() > 0 {
+        manager.poll()?;
+    }
+    Ok(())
 }

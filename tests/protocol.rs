@@ -541,3 +541,38 @@ fn a_client_that_takes_no_answers_cannot_fill_the_servers_memory() {
         assert_eq!((server.misbehaved(), server.clients()), (1, 0));
     }
 }
+
+#[test]
+fn waiting_for_a_specific_tag_has_one_time_limit() {
+    let dir = Dir::new("one-limit");
+    let (there, here) = (dir.answering(), dir.manager());
+    let mut receiver = TaggedReceiver::new(&there, TaggedConfig::new(64)).unwrap();
+    let mut sender = TaggedSender::grow(&here, &receiver.seed().unwrap(), LIMIT).unwrap();
+    let over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Others keep coming, as long as anybody waits.
+            for i in 0..200 {
+                if over.load(std::sync::atomic::Ordering::SeqCst) {
+                    return;
+                }
+                sender.send(0, &[], i, LIMIT).unwrap();
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            panic!("it waits for ever");
+        });
+        let limit = Some(Duration::from_millis(100));
+        assert!(matches!(receiver.get_specific_tag(999, limit), Err(ReceiveError::TimedOut)));
+        over.store(true, std::sync::atomic::Ordering::SeqCst);
+    });
+    assert_eq!(receiver.get_tag(LIMIT).unwrap().tag, 0);
+}
+
+#[test]
+fn blocks_beyond_the_limit_are_refused_when_an_end_point_is_made() {
+    let dir = Dir::new("blocks");
+    let here = dir.manager();
+    let config = ServerConfig { request_bytes: 4093, ..Default::default() };
+    let error = Server::new(&here, config).err().unwrap();
+    assert!(error.to_string().contains("4092"), "{error}");
+}

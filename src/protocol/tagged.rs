@@ -241,32 +241,25 @@ impl TaggedReceiver {
         {
             return Ok(self.hand_out(notification));
         }
-        loop {
-            let consumer = &mut self.consumer;
-            let notification =
-                self.manager.shared.wait_until(timeout, |_, _| match consumer.pop() {
-                    Some(notification) => Look::Found(notification),
-                    None => Look::Nothing,
-                })?;
-            if notification.word == tag {
-                return Ok(self.hand_out(notification));
-            }
-            self.keep(notification)?;
-        }
-    }
-
-    /// Keeps a tag for later. An honest sender never has more than its credit of them.
-    fn keep(&mut self, notification: Notification) -> Result<(), ReceiveError> {
-        let slot = notification.slot;
-        let kept = self.set_aside.iter().filter(|kept| kept.slot == slot).count();
         let tags = lock(&self.shared).tags as usize;
-        if kept >= tags {
-            let why = format!("it sent more than {tags} tags, which is its credit");
-            self.manager.expel(notification.link, &why);
-            return Err(ReceiveError::Misbehaved(why));
-        }
-        self.set_aside.push_back(notification);
-        Ok(())
+        let Self { consumer, set_aside, .. } = self;
+        let found = self.manager.shared.wait_until(timeout, |node, protocols| {
+            while let Some(notification) = consumer.pop() {
+                if notification.word == tag {
+                    return Look::Found(Ok(notification));
+                }
+                // Kept for later. An honest sender never has more than its credit of them.
+                let slot = notification.slot;
+                if set_aside.iter().filter(|kept| kept.slot == slot).count() >= tags {
+                    let why = format!("it sent more than {tags} tags, which is its credit");
+                    protocols.expel(node, notification.link, &why);
+                    return Look::Found(Err(ReceiveError::Misbehaved(why)));
+                }
+                set_aside.push_back(notification);
+            }
+            Look::Nothing
+        })?;
+        Ok(self.hand_out(found?))
     }
 
     #[inline(always)]

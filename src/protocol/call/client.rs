@@ -486,6 +486,7 @@ impl Client {
                 format!("{calls} outstanding calls; from 1 to {OUTSTANDING_MAX} are allowed");
             return Err(GrowError::SetUp(text));
         }
+        super::check_block(config.reply_bytes)?;
         let (queue, blocks, body) = {
             let mut node = manager.lock();
             // Long replies notify here, too: at most one for each call.

@@ -172,6 +172,15 @@ impl core::fmt::Debug for Bytes {
 
 // ---- what both sides do
 
+pub(super) fn check_block(bytes: u32) -> Result<(), crate::protocol::GrowError> {
+    if bytes <= LENGTH_MAX {
+        return Ok(());
+    }
+    Err(crate::protocol::GrowError::SetUp(format!(
+        "{bytes} bytes are to be sent at once, and at most {LENGTH_MAX} are allowed"
+    )))
+}
+
 /// The blocks that one side lends the other: an area, a slot, one block for each call.
 pub(super) struct Blocks {
     pub(super) area: AreaId,

@@ -471,6 +471,7 @@ impl Server {
                 format!("{calls} outstanding calls; from 1 to {OUTSTANDING_MAX} are allowed");
             return Err(GrowError::SetUp(text));
         }
+        super::check_block(config.request_bytes)?;
         let each = calls.saturating_add(LONG_MAX as u32);
         let entries = each.saturating_mul(config.clients_max);
         let queue = manager.lock().notification_queue(entries).map_err(set_up)?;

@@ -84,6 +84,12 @@ impl Wake for Ringer {
     }
 }
 
+/// Packets that have arrived so far.
+fn packets_received(node: &protocol::Manager) -> Option<u64> {
+    let counters = node.lock().counters();
+    counters.iter().find(|(name, _)| *name == "packets_received").map(|(_, count)| *count)
+}
+
 /// The bell of this thread's waits. One for each thread, since a manager remembers wakers until
 /// something moves; a forked child has one of its own.
 fn bell_of_thread() -> PyResult<Arc<Ringer>> {
@@ -257,7 +263,12 @@ impl Inner {
                 return Ok(Some(()));
             }
             let deadline = hamlyn::os::sys::monotonic_ns() + slice.as_nanos() as u64;
-            if !node.prepare_to_wait(Some(&waker))? {
+            // It takes a turn of its own, whose packets are seen by nobody else.
+            let before = packets_received(&node);
+            if !node.prepare_to_wait(Some(&waker))?
+                || packets_received(&node) != before
+                || self.look_for_event(&node)
+            {
                 return Ok(Some(()));
             }
             let fds = [(self.node_fd.as_fd(), false), (bell.0.as_fd(), false)];

@@ -546,19 +546,39 @@ try:
             manager.wait()
     elif what == "connect":
         hamlyn.Manager().connect("silent", timeout=None)
+    elif what == "stream":
+        hamlyn.StreamReceiver(manager).receive()
+    elif what == "gather":
+        hamlyn.Group(manager, 1, 64).gather()
+    elif what == "any":
+        hamlyn.wait_any([hamlyn.Server(manager), hamlyn.TaggedReceiver(manager, 64)])
+    elif what == "call":
+        server = hamlyn.Server(manager)
+        server.serve("never-answers")
+        manager.start_progress()
+        hamlyn.Client.connect(hamlyn.Manager(), "never-answers").call(b"")
+    elif what == "send":
+        # Nobody takes what is sent, so there is no room in the end.
+        area, queue = manager.area(64 << 20), manager.queue(1)
+        manager.serve("full", bytes(manager.slot(area, queue).ticket()))
+        other = hamlyn.Manager()
+        link = other.connect("full")
+        ticket = hamlyn.Ticket.from_bytes(link.greeting)
+        (link if len(sys.argv) > 2 else other).send(ticket, bytes(64 << 20))
 except KeyboardInterrupt:
     print("interrupted", flush=True)
     import os; os._exit(0)
 """
-    for what in ["receive", "wait", "connect"]:
+    waits = ["receive", "wait", "connect", "stream", "gather", "any", "call", "send", "send over"]
+    for what in waits:
         process = subprocess.Popen(
-            [sys.executable, "-c", program, what], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", program, *what.split()], stdout=subprocess.PIPE, text=True
         )
         assert process.stdout and process.stdout.readline() == "waiting\n"
-        time.sleep(0.1)
+        time.sleep(0.3)
         process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=LIMIT)
-        assert output == "interrupted\n" and process.returncode == 0
+        assert output == "interrupted\n" and process.returncode == 0, what
 
 
 def test_a_forked_child_is_told(manager: hamlyn.Manager, other: hamlyn.Manager) -> None:

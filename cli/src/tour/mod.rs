@@ -5,7 +5,8 @@
 //!   receiver       takes the file; its counters and the file's bytes decide what was refused
 //!   sender         sends the file, then small messages all through the attack
 //!   stranger       makes each attempt, for real
-//!   host, peer     speak each protocol of the upper layer: see `protocols.rs`
+//!   host, peer     speak each protocol of the upper layer: see `protocols.rs`; and again while
+//!                  the stranger attacks those: see `siege.rs`, `guarded.rs` and `rogue.rs`
 //! ```
 //! Each is a process, and a user, of its own where this one has the right to make them so. An
 //! attempt counts as refused only if the receiver's counter for it went up and the file's bytes

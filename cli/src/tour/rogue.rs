@@ -18,6 +18,7 @@ use hamlyn::{LinkId, QueueId, SlotConfig};
 use rustix::fd::{AsFd, OwnedFd};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
+use std::time::Duration;
 
 /// What is tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,6 +35,8 @@ pub enum Rogue {
     CallOutOfRange,
     /// A length beyond the block of its call.
     CallBeyondBlock,
+    /// Asks on and on, and takes no answer out of its ring.
+    CallGreedy,
     /// More tags than its credit.
     NoCredit,
     /// Metadata that lies about the datagram.
@@ -69,6 +72,7 @@ const KIND: usize = 5;
 const TOKEN: std::ops::Range<usize> = 12..28;
 const ANSWER_HEAD: usize = 5;
 const CALL_BITS: u32 = 20;
+const ASK: u32 = 4095;
 const TOO_LONG: u32 = 4093;
 const LENGTH_MAX: u32 = 4092;
 /// Tags of the stranger's begin here.
@@ -187,6 +191,7 @@ pub fn attempt(rogue: Rogue, order: &Order) -> Result<String> {
         Rogue::CallOutOfState => call(seed, 0, TOO_LONG),
         Rogue::CallOutOfRange => call(seed, 100_000, 8),
         Rogue::CallBeyondBlock => call(seed, 0, LENGTH_MAX),
+        Rogue::CallGreedy => greedy(seed),
         Rogue::NoCredit => no_credit(seed),
         Rogue::Datagram => datagram(seed),
         Rogue::StreamFraming => {
@@ -245,6 +250,19 @@ fn call(seed: &str, call: u32, code: u32) -> Result<String> {
     let mut intruder = Intruder::enter(seed, |node, queue| lend_blocks(node, queue, 64, 16))?;
     let ticket = intruder.ticket(0)?;
     let _ = intruder.node.send_fast(&ticket, &[7; 8], call | code << CALL_BITS, LIMIT)?;
+    intruder.is_sent_away()
+}
+
+fn greedy(seed: &str) -> Result<String> {
+    let mut intruder = Intruder::enter(seed, |node, queue| lend_blocks(node, queue, 64, 4))?;
+    let ticket = intruder.ticket(0)?;
+    // Of a request that is too long, so that each is answered; more of them than its ring holds
+    // answers, and not faster than they are taken: it takes no turn, in which it would read.
+    for _ in 0..2000 {
+        let (link, length) = (intruder.link, u64::MAX.to_le_bytes());
+        let _ = intruder.node.try_send_fast_over(link, &ticket, &length, ASK << CALL_BITS);
+        std::thread::sleep(Duration::from_micros(50));
+    }
     intruder.is_sent_away()
 }
 

@@ -69,6 +69,13 @@ const ATTEMPTS: &[(Rogue, Target, &str, &str, &[&str])] = &[
         &["Server::misbehaved"],
     ),
     (
+        Rogue::CallGreedy,
+        Target::Call,
+        "a client that asks on and on, and takes no answer",
+        "sent away before what it is owed fills the server's memory",
+        &["Server::misbehaved"],
+    ),
+    (
         Rogue::NoCredit,
         Target::Tagged,
         "a tagged sender that ignores its credit",

@@ -128,12 +128,18 @@ impl DatagramReceiver {
     /// ticket that is out is worthless.
     #[pyo3(signature = (*, anew=false))]
     fn make_ready(&self, py: Python<'_>, anew: bool) -> PyResult<()> {
-        let buffers = self.end.buffers();
-        if buffers > 0 {
-            let text = format!("{buffers} views or arrays still show the datagram");
-            return Err(PyBufferError::new_err(text));
+        // Looked at with the receiver in hand: whoever lends the datagram then finds it gone.
+        let made = self.end.with(py, |end| match self.end.buffers() {
+            0 => Ok(if anew { end.ready_anew() } else { end.ready() }),
+            n => Err(n),
+        })?;
+        match made {
+            Ok(made) => made.or_raise(),
+            Err(n) => {
+                let text = format!("{n} views or arrays still show the datagram");
+                Err(PyBufferError::new_err(text))
+            }
         }
-        self.end.with(py, |end| if anew { end.ready_anew() } else { end.ready() })?.or_raise()
     }
 
     /// The right to send one datagram to this receiver whenever it is ready; to be given as the

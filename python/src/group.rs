@@ -93,6 +93,11 @@ fn late<T>(result: Result<T, GroupError>) -> Result<Option<T>, GroupError> {
     }
 }
 
+#[cold]
+fn shown(buffers: usize) -> PyErr {
+    PyBufferError::new_err(format!("{buffers} views or arrays still show parts"))
+}
+
 type Lengths = Vec<(u32, usize)>;
 
 fn lengths_of(parts: protocol::Parts<'_>) -> Lengths {
@@ -166,8 +171,16 @@ impl Group {
     /// The round is over: the bytes of its parts may change from now on. Raises `BufferError` while
     /// an array or a view shows them.
     fn next_round(&self, py: Python<'_>) -> PyResult<()> {
-        self.must_be_free()?;
-        self.end.with(py, |end| end.next_round())
+        // Looked at with the group in hand: whoever lends a part then finds the round over.
+        self.end
+            .with(py, |end| match self.end.buffers() {
+                0 => {
+                    end.next_round();
+                    Ok(())
+                }
+                n => Err(n),
+            })?
+            .map_err(shown)
     }
 
     /// Sends each member its item of `parts`; waits at most `timeout` seconds, and sees Ctrl-C
@@ -212,11 +225,14 @@ impl Group {
     /// them go on; the round is over. After `TimedOut` the call may be repeated.
     #[pyo3(signature = (timeout=None))]
     fn barrier(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
-        self.must_be_free()?;
-        let done = self
-            .end
-            .wait_more(py, Limit::new(timeout)?, |end, slice| late(end.barrier(Some(slice))))?;
-        done.ok_or_else(|| error(Kind::TimedOut, "not every member has come to the barrier"))
+        let done = self.end.wait_more(py, Limit::new(timeout)?, |end, slice| {
+            match self.end.buffers() {
+                0 => late(end.barrier(Some(slice))).map(|done| done.map(Ok)),
+                n => Ok(Some(Err(n))),
+            }
+        })?;
+        done.ok_or_else(|| error(Kind::TimedOut, "not every member has come to the barrier"))?
+            .map_err(shown)
     }
 
     /// Places of the group.
@@ -248,13 +264,6 @@ impl Group {
 receiver!(Group);
 
 impl Group {
-    fn must_be_free(&self) -> PyResult<()> {
-        match self.end.buffers() {
-            0 => Ok(()),
-            n => Err(PyBufferError::new_err(format!("{n} views or arrays still show parts"))),
-        }
-    }
-
     fn hand_out(&self, py: Python<'_>, lengths: Lengths) -> PyResult<Vec<GroupPart>> {
         let round = self.end.with(py, |end| end.round())?;
         let part = |(member, length)| GroupPart { end: self.end.clone(), member, round, length };

@@ -576,3 +576,33 @@ fn blocks_beyond_the_limit_are_refused_when_an_end_point_is_made() {
     let error = Server::new(&here, config).err().unwrap();
     assert!(error.to_string().contains("4092"), "{error}");
 }
+
+#[test]
+fn what_a_reply_said_was_sent_arrives_though_the_server_goes_at_once() {
+    let dir = Dir::new("gone-after");
+    let (there, here) = (dir.manager(), dir.manager());
+    const CALLS: u32 = 3000;
+    let config = ServerConfig { outstanding: CALLS, request_bytes: 64, ..Default::default() };
+    let server = Server::new(&there, config).unwrap();
+    let seed = server.seed().unwrap();
+    std::thread::scope(|scope| {
+        let client = scope.spawn(|| {
+            let config = ClientConfig { outstanding: CALLS, reply_bytes: 64, ..Default::default() };
+            let client = Client::grow_with(&here, &seed, config, LIMIT).unwrap();
+            let ids: Vec<_> =
+                (0..CALLS).map(|i| client.start(&i.to_le_bytes(), LIMIT).unwrap()).collect();
+            for (i, id) in ids.into_iter().enumerate() {
+                assert_eq!(*client.finish(id, LIMIT).unwrap(), (i as u32).to_le_bytes());
+            }
+        });
+        let requests: Vec<_> =
+            (0..CALLS).map(|_| server.receive(LIMIT).unwrap().detach()).collect();
+        for request in requests {
+            let bytes = request.to_vec();
+            server.attach(request).reply(&bytes, LIMIT).unwrap();
+        }
+        drop(server);
+        drop(there);
+        client.join().unwrap();
+    });
+}

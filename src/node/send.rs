@@ -157,7 +157,7 @@ impl Node {
                 return Ok(handle);
             }
         }
-        self.try_send_general(TerminusId(0), index, ticket, data, metadata, 0)
+        self.try_send_general(TerminusId(0), index, ticket, data, metadata, 0, true)
     }
 
     /// [`try_send`](Self::try_send) of another terminus.
@@ -171,7 +171,7 @@ impl Node {
         self.check_fork()?;
         self.terminus_mut(terminus)?;
         let index = self.route(ticket.destination)?;
-        self.try_send_general(terminus, index, ticket, data, metadata, 0)
+        self.try_send_general(terminus, index, ticket, data, metadata, 0, true)
     }
 
     /// Sends one packet in fast mode (Hamlyn 2.7): `word` arrives in the notification itself.
@@ -185,11 +185,12 @@ impl Node {
     ) -> Result<SendHandle, SendError> {
         self.check_fork()?;
         let index = self.route(ticket.destination)?;
-        self.try_send_general(TerminusId(0), index, ticket, data, &[], word)
+        self.try_send_general(TerminusId(0), index, ticket, data, &[], word, true)
     }
 
     /// [`try_send_fast`](Self::try_send_fast) over one link, and only if that link leads to the
-    /// ticket's destination. Up to 16 bytes are one line, written here.
+    /// ticket's destination. Never queued: once it is sent, the peer gets it whatever becomes of
+    /// this process. Up to 16 bytes are one line, written here.
     #[inline]
     pub fn try_send_fast_over(
         &mut self,
@@ -222,7 +223,7 @@ impl Node {
                 return Ok(handle);
             }
         }
-        self.try_send_general(TerminusId(0), index, ticket, data, &[], word)
+        self.try_send_general(TerminusId(0), index, ticket, data, &[], word, false)
     }
 
     /// Sends a message that is one line, over one link, if it can be taken now; `false`: it is
@@ -274,6 +275,7 @@ impl Node {
         data: &[u8],
         metadata: &[u8],
         word: u32,
+        may_queue: bool,
     ) -> Result<SendHandle, SendError> {
         let destination = ticket.destination;
         let Some(Some(link)) = self.links.get_mut(index) else {
@@ -309,7 +311,7 @@ impl Node {
             }
             debug_assert!(segmenter.packets() == 0, "room was there and then was not");
         }
-        if data.len() > IMMEDIATE_MAX {
+        if !may_queue || data.len() > IMMEDIATE_MAX {
             return Err(SendError::Full);
         }
         match t.post_immediate(link.id, segmenter, data, metadata) {
@@ -364,7 +366,7 @@ impl Node {
             _ => return Err(SendError::Unreachable(destination)),
         }
         let (terminus, index) = (self.primary(), link.index as usize);
-        match self.try_send_general(terminus, index, ticket, data, metadata, 0) {
+        match self.try_send_general(terminus, index, ticket, data, metadata, 0, true) {
             Err(SendError::Full | SendError::TooLongToTry { .. }) => {}
             other => return other,
         }

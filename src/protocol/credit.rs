@@ -89,14 +89,16 @@ impl CreditReturn {
         self.consumed - self.told >= self.every
     }
 
-    /// Tells the sender, if the link has room now; else later.
-    pub fn tell(&mut self, node: &mut Node) {
+    /// Tells the sender. `false`: the link has no room now, and the caller must try again.
+    pub fn tell(&mut self, node: &mut Node) -> bool {
         let count = self.consumed.to_le_bytes();
         match node.try_send_fast_over(self.link, &self.ticket, &count, 0) {
-            Ok(_) => self.told = self.consumed,
-            Err(SendError::Full) => {}
-            // The sender is gone, or gave a ticket that cannot be used: nobody to tell.
-            Err(_) => self.told = self.consumed,
+            Err(SendError::Full) => false,
+            // Otherwise the sender is gone, or gave a ticket that cannot be used: nobody to tell.
+            Ok(_) | Err(_) => {
+                self.told = self.consumed;
+                true
+            }
         }
     }
 }

@@ -145,6 +145,20 @@ pub struct TaggedReceiver {
     returns: HashMap<SlotIndex, CreditReturn>,
     /// The sender whose tag came last.
     last: Option<(SlotIndex, CreditReturn)>,
+    /// A sender could not be told of its credit, because the link to it was full.
+    untold: bool,
+}
+
+/// Tells each sender whose time it is; says whether all have been told.
+#[cold]
+fn tell_all(
+    last: &mut Option<(SlotIndex, CreditReturn)>,
+    returns: &mut HashMap<SlotIndex, CreditReturn>,
+    node: &mut Node,
+) -> bool {
+    let last = last.iter_mut().map(|(_, credit)| credit);
+    let due = last.chain(returns.values_mut()).filter(|credit| credit.is_due());
+    due.fold(true, |all, credit| credit.tell(node) && all)
 }
 
 impl TaggedReceiver {
@@ -182,6 +196,7 @@ impl TaggedReceiver {
             set_aside: VecDeque::new(),
             returns: HashMap::new(),
             last: None,
+            untold: false,
         })
     }
 
@@ -211,6 +226,10 @@ impl TaggedReceiver {
             return Ok(Some(self.hand_out(notification)));
         }
         self.manager.poll()?;
+        if self.untold {
+            let Self { last, returns, .. } = self;
+            self.untold = !tell_all(last, returns, &mut self.manager.shared.lock());
+        }
         Ok(self.next().map(|notification| self.hand_out(notification)))
     }
 
@@ -221,9 +240,13 @@ impl TaggedReceiver {
         if let Some(notification) = self.next() {
             return Ok(self.hand_out(notification));
         }
-        let consumer = &mut self.consumer;
-        let found = self.manager.shared.wait_until(timeout, |_, _| match consumer.pop() {
+        let Self { consumer, last, returns, untold, .. } = self;
+        let found = self.manager.shared.wait_until(timeout, |node, _| match consumer.pop() {
             Some(notification) => Look::Found(notification),
+            None if *untold => {
+                *untold = !tell_all(last, returns, node);
+                Look::Nothing
+            }
             None => Look::Nothing,
         })?;
         Ok(self.hand_out(found))
@@ -242,8 +265,11 @@ impl TaggedReceiver {
             return Ok(self.hand_out(notification));
         }
         let tags = lock(&self.shared).tags as usize;
-        let Self { consumer, set_aside, .. } = self;
+        let Self { consumer, set_aside, last, returns, untold, .. } = self;
         let found = self.manager.shared.wait_until(timeout, |node, protocols| {
+            if *untold {
+                *untold = !tell_all(last, returns, node);
+            }
             while let Some(notification) = consumer.pop() {
                 if notification.word == tag {
                     return Look::Found(Ok(notification));
@@ -277,7 +303,7 @@ impl TaggedReceiver {
             Some((slot, credit)) if *slot == notification.slot => {
                 credit.consumed += 1;
                 if credit.is_due() {
-                    credit.tell(&mut self.manager.shared.lock());
+                    self.untold |= !credit.tell(&mut self.manager.shared.lock());
                 }
             }
             _ => self.hand_out_of_another(notification),
@@ -302,7 +328,7 @@ impl TaggedReceiver {
         let Some(mut credit) = credit else { return };
         credit.consumed += 1;
         if credit.is_due() {
-            credit.tell(&mut self.manager.shared.lock());
+            self.untold |= !credit.tell(&mut self.manager.shared.lock());
         }
         self.last = Some((notification.slot, credit));
     }

@@ -150,6 +150,8 @@ pub struct Node {
     last_route: Option<(NodeId, u32)>,
     /// Messages in all work queues.
     queued: usize,
+    /// See `stir`.
+    stirred: u64,
     apertures: aperture::Apertures,
     events: VecDeque<Event>,
     /// Threads that connect without the node.
@@ -247,6 +249,7 @@ impl Node {
             routes: HashMap::new(),
             last_route: None,
             queued: 0,
+            stirred: 0,
             apertures: aperture::Apertures::default(),
             events: VecDeque::new(),
             connecting: 0,
@@ -277,7 +280,12 @@ impl Node {
     #[inline]
     pub(crate) fn moved(&self) -> u64 {
         let links = self.counters.links_opened.get() + self.counters.links_closed.get();
-        self.counters.packets_received.get() + links
+        self.counters.packets_received.get() + links + self.stirred
+    }
+
+    /// What a layer above keeps has changed, for which others may wait.
+    pub(crate) fn stir(&mut self) {
+        self.stirred += 1;
     }
 
     fn control(&self) -> &Control {

@@ -46,6 +46,10 @@ impl<T: Attached> Clone for SharedNode<T> {
 pub trait Attached: Send + 'static {
     /// A turn was taken, by whichever thread; to be quick about.
     fn after_poll(&mut self, node: &mut Node);
+
+    /// A thread has found what it waited for, and may have changed what others wait for.
+    #[inline(always)]
+    fn after_look(&mut self, _: &mut Node) {}
 }
 
 /// Turns in which nothing came, and nobody else had the lock, between two looks.
@@ -248,6 +252,12 @@ impl<T: Attached> Inner<T> {
     ) -> io::Result<()> {
         if guard.state().has_leader && room.is_none() {
             let Some(mut state) = guard.state.take() else { return Ok(()) };
+            // What this thread has moved since it took the lock, the others have yet to hear of.
+            if state.moved().0 != guard.before.0 {
+                self.look_again.notify_all();
+                self.bell.ring();
+                guard.before = state.moved();
+            }
             state.followers += 1;
             let left = deadline_ns.saturating_sub(sys::monotonic_ns());
             let mut state = state.wait(&self.look_again, Duration::from_nanos(left));
@@ -379,7 +389,10 @@ impl<T: Attached> SharedNode<T> {
         let mut guard = self.lock();
         let (node, attached) = guard.parts();
         let mut room = match look(node, attached) {
-            Look::Found(result) => return Ok(result),
+            Look::Found(result) => {
+                attached.after_look(node);
+                return Ok(result);
+            }
             Look::Room(link) => Some(link),
             Look::Again | Look::Nothing => None,
         };
@@ -399,7 +412,10 @@ impl<T: Attached> SharedNode<T> {
                 attached.after_poll(node);
                 turns_to_look = TURNS_PER_LOOK;
                 room = match look(node, attached) {
-                    Look::Found(result) => return Ok(result),
+                    Look::Found(result) => {
+                        attached.after_look(node);
+                        return Ok(result);
+                    }
                     Look::Again => {
                         backoff.restart();
                         turns_to_look = 0;
@@ -586,5 +602,38 @@ impl<T: Attached> SharedNode<T> {
             Ok(inner) => Ok(inner.state.into_inner().node),
             Err(inner) => Err(Self { users: Arc::new(Users(inner.clone())), inner }),
         }
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+    use std::format;
+
+    #[test]
+    fn a_thread_that_follows_tells_first_what_it_has_moved() {
+        let dir = std::env::temp_dir().join(format!("hamlyn-follow-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let config = crate::config::Config::from_env().unwrap().dir(&dir);
+        let shared = Node::with_config(config).unwrap().share().unwrap();
+        let inner = &shared.inner;
+        let second = 1_000_000_000;
+        std::thread::scope(|scope| {
+            let leading = scope.spawn(|| {
+                inner.sleep(inner.lock(), None, sys::monotonic_ns() + 20 * second).unwrap();
+                sys::monotonic_ns()
+            });
+            while !inner.lock().state().has_leader {
+                std::thread::yield_now();
+            }
+            let mut guard = inner.lock();
+            // Stands for a packet that this thread took, and another waits for.
+            guard.stir();
+            let moved = sys::monotonic_ns();
+            inner.sleep(guard, None, moved + 15 * second).unwrap();
+            assert!(leading.join().unwrap() - moved < 10 * second, "the leader slept on");
+        });
+        drop(shared);
+        let _ = std::fs::remove_dir_all(&dir);
     }
 }

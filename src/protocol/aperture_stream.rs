@@ -230,13 +230,20 @@ impl ApertureStreamReceiver {
     fn receive_far(&mut self, record: Record) -> Result<ApertureRecord, ReceiveError> {
         let far = Far::from_bytes(self.inner.bytes(&record)?);
         let bytes = self.view().map_or(0, ApertureView::bytes);
-        let fits = |far: &Far| far.offset <= bytes && far.length as u64 <= bytes - far.offset;
+        let longest = self.inner.record_bytes_max();
+        let fits = |far: &Far| {
+            far.offset < bytes
+                && far.length as u64 <= bytes - far.offset
+                && far.length as usize <= longest
+        };
         match far.filter(fits) {
             Some(far) => {
                 self.unreleased.push_back(record.number());
                 Ok(ApertureRecord { record, far: Some(far) })
             }
-            None => Err(self.inner.misbehaves("a record outside of the aperture")),
+            None => {
+                Err(self.inner.misbehaves("a record that is outside of the aperture, or too long"))
+            }
         }
     }
 

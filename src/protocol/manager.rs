@@ -314,6 +314,11 @@ impl Attached for Protocols {
         if node.has_events() {
             self.take_events(node);
         }
+        self.after_look(node);
+    }
+
+    #[inline]
+    fn after_look(&mut self, node: &mut Node) {
         if !self.wakers.is_empty() {
             self.wake(node);
         }
@@ -458,7 +463,13 @@ impl Protocols {
     fn join(&mut self, node: &mut Node, link: LinkId, id: RequestId, offer: OfferId) {
         let connection = match node.peer(link) {
             Ok(peer) => Arc::new(Connection { link, peer: peer.clone(), ended: OnceLock::new() }),
-            Err(_) => return,
+            // It has come and gone, with so many others that it is forgotten.
+            Err(_) => {
+                if let Some(offered) = self.offers.get_mut(&offer) {
+                    offered.offer.withdrawn(node, id);
+                }
+                return;
+            }
         };
         self.connections.insert(link, (connection.clone(), Some(offer)));
         match self.offers.get_mut(&offer) {
@@ -645,9 +656,13 @@ impl Manager {
     /// Decides for each peer whether it may grow a sender of this receiver.
     pub(crate) fn set_admission(&self, offer: OfferId, admission: Admission) {
         let mut guard = self.shared.lock();
-        if let Some(offered) = guard.parts().1.offers.get_mut(&offer) {
-            offered.admission = Some(admission);
-        }
+        let before = match guard.parts().1.offers.get_mut(&offer) {
+            Some(offered) => offered.admission.replace(admission),
+            None => Some(admission),
+        };
+        // What it has captured may need the lock to go.
+        drop(guard);
+        drop(before);
     }
 
     /// A receiver goes: its seeds and names are worthless from now on, its connections are closed.
@@ -673,6 +688,8 @@ impl Manager {
             protocols.connections.remove(&link);
             let _ = node.disconnect(link);
         }
+        // What the admission has captured may need the lock to go.
+        drop(guard);
         withdrawn.map(|offered| offered.offer)
     }
 

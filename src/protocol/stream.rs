@@ -305,6 +305,11 @@ impl Intake {
                 Err(e) => return self.misbehaves(e.to_string()),
             }
         };
+        let longest = self.config.record_bytes_max;
+        if range.len() > longest && !is_far {
+            let length = range.len();
+            return self.misbehaves(format!("a record of {length} bytes, where {longest} fit"));
+        }
         let number = self.given;
         self.given += 1;
         Some(Record {
@@ -842,6 +847,10 @@ impl StreamReceiver {
         ReceiveError::Misbehaved(why.into())
     }
 
+    pub(super) fn record_bytes_max(&self) -> usize {
+        self.intake.config.record_bytes_max
+    }
+
     pub(super) fn far(&self) -> Option<&FarOffer> {
         self.intake.shared.far.as_ref()
     }
@@ -993,6 +1002,9 @@ struct Outgoing {
     /// A long record; else the coalesced ones, which stay where they are meanwhile.
     own: Option<Vec<u8>>,
 }
+
+/// Most bytes that a sender coalesces, however large the receiver's buffers are.
+const COALESCED_BYTES_MAX: usize = 1 << 20;
 
 /// What is to leave.
 #[derive(Clone, Copy)]
@@ -1225,6 +1237,8 @@ impl StreamSender {
             to.copy_from_slice(&grant.to_bytes());
         }
         drop(node);
+        // How much is coalesced is for this side to say: the other must not choose what it costs.
+        let buffer_bytes = buffer_bytes.min(COALESCED_BYTES_MAX);
         let post = Post {
             link: connection.link(),
             destination: connection.peer().node,

@@ -71,6 +71,8 @@ struct Shared {
     senders_max: u32,
     senders: HashMap<SlotIndex, Sender>,
     requests: HashMap<RequestId, SlotIndex>,
+    /// Tags that the receiver has passed over and keeps.
+    set_aside: usize,
 }
 
 type Senders = Arc<Mutex<Shared>>;
@@ -93,6 +95,11 @@ impl Offer for TaggedOffer {
         let mut shared = lock(&self.0);
         if shared.senders.len() >= shared.senders_max as usize {
             return Err(format!("it has {} senders, as many as it may", shared.senders_max));
+        }
+        // Whoever connects again and again must not fill the receiver with tags nobody takes.
+        let most = shared.tags as usize * shared.senders_max as usize;
+        if shared.set_aside >= most {
+            return Err(format!("{most} tags wait that it has passed over, as many as may"));
         }
         let config = SlotConfig::new(shared.area, shared.queue).credit(shared.tags);
         let slot = node.slot(config).map_err(|e| e.to_string())?;
@@ -186,6 +193,7 @@ impl TaggedReceiver {
             senders_max: config.senders_max,
             senders: HashMap::new(),
             requests: HashMap::new(),
+            set_aside: 0,
         }));
         let offer = manager.offer(Kind::Tagged, Box::new(TaggedOffer(shared.clone())));
         Ok(Self {
@@ -262,10 +270,11 @@ impl TaggedReceiver {
         if let Some(i) = self.set_aside.iter().position(|kept| kept.word == tag)
             && let Some(notification) = self.set_aside.remove(i)
         {
+            self.count_set_aside();
             return Ok(self.hand_out(notification));
         }
         let tags = lock(&self.shared).tags as usize;
-        let Self { consumer, set_aside, last, returns, untold, .. } = self;
+        let Self { consumer, set_aside, last, returns, untold, shared, .. } = self;
         let found = self.manager.shared.wait_until(timeout, |node, protocols| {
             if *untold {
                 *untold = !tell_all(last, returns, node);
@@ -275,23 +284,33 @@ impl TaggedReceiver {
                     return Look::Found(Ok(notification));
                 }
                 // Kept for later. An honest sender never has more than its credit of them.
-                let slot = notification.slot;
-                if set_aside.iter().filter(|kept| kept.slot == slot).count() >= tags {
+                let of_it = |kept: &&Notification| {
+                    kept.slot == notification.slot && kept.link == notification.link
+                };
+                if set_aside.iter().filter(of_it).count() >= tags {
                     let why = format!("it sent more than {tags} tags, which is its credit");
                     protocols.expel(node, notification.link, &why);
                     return Look::Found(Err(ReceiveError::Misbehaved(why)));
                 }
                 set_aside.push_back(notification);
+                lock(shared).set_aside = set_aside.len();
             }
             Look::Nothing
         })?;
         Ok(self.hand_out(found?))
     }
 
+    #[cold]
+    fn count_set_aside(&self) {
+        lock(&self.shared).set_aside = self.set_aside.len();
+    }
+
     #[inline(always)]
     fn next(&mut self) -> Option<Notification> {
         if !self.set_aside.is_empty() {
-            return self.set_aside.pop_front();
+            let next = self.set_aside.pop_front();
+            self.count_set_aside();
+            return next;
         }
         self.consumer.pop()
     }
@@ -300,7 +319,10 @@ impl TaggedReceiver {
     #[inline]
     fn hand_out(&mut self, notification: Notification) -> Tag {
         match &mut self.last {
-            Some((slot, credit)) if *slot == notification.slot => {
+            // A slot's index is used again for another sender, over another link.
+            Some((slot, credit))
+                if *slot == notification.slot && credit.link == notification.link =>
+            {
                 credit.consumed += 1;
                 if credit.is_due() {
                     self.untold |= !credit.tell(&mut self.manager.shared.lock());
@@ -318,9 +340,12 @@ impl TaggedReceiver {
         }
         let shared = lock(&self.shared);
         let known = self.returns.remove(&notification.slot);
-        // A slot's index is used again for another sender, over another link.
         let credit = known.filter(|known| known.link == notification.link).or_else(|| {
+            // Of one that has gone nobody is told.
             let sender = shared.senders.get(&notification.slot)?;
+            if sender.link.is_some_and(|link| link != notification.link) {
+                return None;
+            }
             let every = shared.tags as u64 / 2;
             Some(CreditReturn::new(sender.credit, notification.link, every))
         });

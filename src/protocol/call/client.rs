@@ -11,6 +11,7 @@ use crate::protocol::manager::{Offer, OfferId, Target, set_up};
 use crate::protocol::tagged::explain;
 use crate::protocol::{Connection, GrowError, Kind, Manager, Seed};
 use crate::wire::{MetadataIndex, SlotIndex, TICKET_BYTES, Ticket};
+use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 use std::boxed::Box;
 use std::collections::{HashMap, VecDeque};
@@ -104,6 +105,8 @@ struct ClientState {
     long_slots: HashMap<SlotIndex, u32>,
     outbox: VecDeque<(u32, u32, Vec<u8>)>,
 }
+
+static NEXT_CLIENT: AtomicU32 = AtomicU32::new(0);
 
 /// Calls a server. `Send` and `Sync`: several threads may call.
 pub struct Client {
@@ -219,7 +222,7 @@ impl ClientState {
         let call = &self.calls[number as usize];
         let is_over = matches!(call.state, AtClient::Done | AtClient::Declined | AtClient::Refused);
         if call.abandoned && is_over {
-            self.free(number);
+            self.free(node, number);
         }
         Ok(())
     }
@@ -234,11 +237,15 @@ impl ClientState {
         }
         if self.calls[number as usize].abandoned {
             self.longs.remove(&number);
-            self.free(number);
+            self.free(node, number);
         }
     }
 
-    fn free(&mut self, number: u32) {
+    fn free(&mut self, node: &mut Node, number: u32) {
+        // Somebody may wait for a number, and nothing that arrives would say that there is one.
+        if self.free.is_empty() {
+            node.stir();
+        }
         let call = &mut self.calls[number as usize];
         call.state = AtClient::Free;
         call.abandoned = false;
@@ -248,7 +255,7 @@ impl ClientState {
 
     /// Takes a reply, if it is there.
     #[inline(always)]
-    fn take(&mut self, node: &Node, id: CallId, reply: &mut Bytes) -> Result<bool, CallError> {
+    fn take(&mut self, node: &mut Node, id: CallId, reply: &mut Bytes) -> Result<bool, CallError> {
         let (state, length) = match self.calls.get(id.call as usize) {
             Some(call) if call.generation == id.generation => (call.state, call.length),
             _ => return Err(CallError::NoSuchCall(id)),
@@ -281,7 +288,7 @@ impl ClientState {
                 None => return Ok(false),
             },
         };
-        self.free(id.call);
+        self.free(node, id.call);
         result
     }
 
@@ -358,7 +365,14 @@ impl ClientState {
         }
         match self.longs.get(&id.call) {
             Some(LongAtClient::Granted(ticket)) => {
-                let ticket = *ticket;
+                let (ticket, length) = (*ticket, request.len() as u64);
+                if ticket.capacity() < length {
+                    let why = format!(
+                        "a ticket for {} bytes, where {length} were asked for",
+                        ticket.capacity()
+                    );
+                    return Look::Found(Err(CallError::Misbehaved(why)));
+                }
                 match go_on(node, self.connection.link(), sending, &ticket, request) {
                     Look::Found(Ok(())) => {
                         self.longs.remove(&id.call);
@@ -378,12 +392,12 @@ impl ClientState {
             Some(LongAtClient::Refused(max)) => {
                 let (length, max) = (request.len() as u64, *max);
                 self.longs.remove(&id.call);
-                self.free(id.call);
+                self.free(node, id.call);
                 *begun = Begun::Nothing;
                 Look::Found(Err(CallError::TooLong { length, max }))
             }
             _ if matches!(self.calls[id.call as usize].state, AtClient::Declined) => {
-                self.free(id.call);
+                self.free(node, id.call);
                 *begun = Begun::Nothing;
                 Look::Found(Err(CallError::Declined))
             }
@@ -410,7 +424,7 @@ impl ClientState {
         }
         match self.connection.ended() {
             Some(_) => {
-                self.free(id.call);
+                self.free(node, id.call);
                 Look::Found(Err(ended(&self.connection)))
             }
             None => Look::Nothing,
@@ -521,7 +535,9 @@ impl Client {
             undo();
             return Err(GrowError::Answer("no blocks for requests"));
         };
-        let call = || Call { state: AtClient::Free, length: 0, abandoned: false, generation: 0 };
+        // Far apart for each client, so that one's calls are not taken for another's.
+        let generation = NEXT_CLIENT.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9);
+        let call = || Call { state: AtClient::Free, length: 0, abandoned: false, generation };
         let state = ClientState {
             connection: connection.clone(),
             queue,
@@ -651,13 +667,12 @@ impl Client {
         let e = match result {
             Ok(Ok(result)) => return Ok(result),
             Ok(Err(e)) => e,
-            Err(waited) => {
-                if let Some(id) = id {
-                    self.forget(id);
-                }
-                waited.into()
-            }
+            Err(waited) => waited.into(),
         };
+        // If it still exists.
+        if let Some(id) = id {
+            self.forget(id);
+        }
         if let CallError::Misbehaved(why) = &e {
             self.manager.expel(self.connection.link(), why);
         }
@@ -680,11 +695,12 @@ impl Prepared<'_> {
         let Self { client, request, begun } = self;
         let mut reply = Bytes::default();
         let look = {
+            use crate::node::Attached;
             let mut guard = client.manager.shared.lock();
             let (node, protocols) = guard.parts();
             node.poll()?;
-            crate::node::Attached::after_poll(protocols, node);
-            match protocols.state::<ClientState>(client.state) {
+            protocols.after_poll(node);
+            let look = match protocols.state::<ClientState>(client.state) {
                 Some(state) => match begun {
                     Begun::Sent(id) => state.look_for(node, *id, &mut reply),
                     _ => match state.begin(node, request, begun) {
@@ -693,11 +709,13 @@ impl Prepared<'_> {
                     },
                 },
                 None => Look::Nothing,
-            }
+            };
+            protocols.after_look(node);
+            look
         };
         let Look::Found(result) = look else { return Ok(None) };
-        *begun = Begun::Nothing;
-        client.settle(Ok(result), None).map(|()| Some(reply))
+        let id = core::mem::replace(begun, Begun::Nothing).id();
+        client.settle(Ok(result), id).map(|()| Some(reply))
     }
 }
 

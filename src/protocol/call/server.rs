@@ -11,7 +11,7 @@ use crate::protocol::manager::{Admission, Offer, OfferId, set_up};
 use crate::protocol::{Connection, EndPoint, GrowError, Kind, Manager, ReceiveError, Seed};
 use crate::wire::{MetadataIndex, SlotIndex, TICKET_BYTES, Ticket};
 use core::ops::Deref;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
 use std::boxed::Box;
 use std::collections::{HashMap, VecDeque};
@@ -83,9 +83,11 @@ struct ClientOf {
     outbox: VecDeque<(u32, u32, Vec<u8>)>,
     waits: bool,
     peer: Peer,
-    /// Distinguishes clients that have had the same slot.
+    /// Distinguishes clients that have had the same slot, also of other servers.
     number: u64,
 }
+
+static NEXT_CLIENT: AtomicU64 = AtomicU64::new(0);
 
 impl ClientOf {
     /// At most two words are owed for a call at a time, a grant and that it was given up after all,
@@ -114,10 +116,11 @@ struct ServerState {
     long_slots: HashMap<SlotIndex, (SlotIndex, u32)>,
     requests: HashMap<RequestId, SlotIndex>,
     ready: Arc<Ready>,
-    next_client: u64,
     misbehaved: u64,
     /// Clients to which something could not be sent.
     outboxes: usize,
+    /// Links that are to be closed, and why.
+    guilty: Vec<(LinkId, String)>,
 }
 
 /// What arrived beside the request that a thread was waiting for: any thread takes it, without the
@@ -144,6 +147,16 @@ impl Ready {
         let arrived = requests.pop_front();
         self.count.store(requests.len(), Ordering::Release);
         arrived
+    }
+
+    /// How many clients have requests here, other than those that `but` knows.
+    fn clients_but(&self, but: impl Fn(u64) -> bool) -> usize {
+        let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut clients: Vec<u64> = requests.iter().map(|arrived| arrived.client).collect();
+        clients.sort_unstable();
+        clients.dedup();
+        clients.retain(|number| !but(*number));
+        clients.len()
     }
 }
 
@@ -183,8 +196,15 @@ impl Offer for ServerState {
         let (lent, wanted) = Lent::from_bytes(body, peer)?;
         let state = self;
         let max = state.config.clients_max;
-        if state.client_count >= max {
-            return Err(format!("it has {max} clients, as many as it may"));
+        // Who connects again and again must not fill this process with what it leaves behind.
+        let gone = state.ready.clients_but(|number| {
+            state.clients.iter().flatten().any(|client| client.number == number)
+        });
+        if state.client_count as usize + gone >= max as usize {
+            return Err(format!(
+                "it has {max} clients, as many as it may, {gone} of them gone with requests that \
+                 nobody has received yet"
+            ));
         }
         let calls = wanted.min(state.config.outstanding);
         let blocks = Blocks::new(node, state.queue, calls, state.config.request_bytes)?;
@@ -192,7 +212,6 @@ impl Offer for ServerState {
         answer.extend_from_slice(&state.config.request_bytes_max.to_le_bytes());
         let slot = blocks.slot.index();
         state.requests.insert(request, slot);
-        state.next_client += 1;
         let client = ClientOf {
             connection: None,
             blocks,
@@ -205,7 +224,7 @@ impl Offer for ServerState {
             outbox: VecDeque::new(),
             waits: false,
             peer: peer.clone(),
-            number: state.next_client,
+            number: NEXT_CLIENT.fetch_add(1, Ordering::Relaxed),
         };
         let place = slot.0 as usize;
         if state.clients.len() <= place {
@@ -230,15 +249,23 @@ impl Offer for ServerState {
             let packet_bytes = node.fast_bytes_max(connection.link()).unwrap_or(0);
             client.at_once = client.lent.at_once(packet_bytes);
             client.connection = Some(connection.clone());
+            // What it sent may have been heard before the manager heard of its connection.
+            state.advance(node, slot);
         }
     }
 
     fn left(&mut self, node: &mut Node, connection: &Connection) {
         let state = self;
         // What it had sent, and is whole, is still handed out: send-then-exit loses nothing.
+        // Nobody else's nonsense hides it.
         let mut arrived = Arrived::default();
-        while let Pumped::Request = state.pump(node, &mut arrived) {
-            state.ready.push(core::mem::take(&mut arrived));
+        loop {
+            match state.pump_queue(node, &mut arrived) {
+                Pumped::Request => state.ready.push(core::mem::take(&mut arrived)),
+                Pumped::Broken(link, _) if link == connection.link() => {}
+                Pumped::Broken(link, why) => state.guilty.push((link, why)),
+                Pumped::Nothing => break,
+            }
         }
         let leaves = |client: &ClientOf| {
             client.connection.as_ref().is_some_and(|c| c.link() == connection.link())
@@ -273,6 +300,17 @@ impl ServerState {
     /// Handles what has arrived, up to the first request or the first client that broke the rules.
     #[inline(always)]
     fn pump(&mut self, node: &mut Node, into: &mut Arrived) -> Pumped {
+        match self.pump_queue(node, into) {
+            Pumped::Nothing => match self.guilty.pop() {
+                Some((link, why)) => Pumped::Broken(link, why),
+                None => Pumped::Nothing,
+            },
+            found => found,
+        }
+    }
+
+    #[inline(always)]
+    fn pump_queue(&mut self, node: &mut Node, into: &mut Arrived) -> Pumped {
         while let Ok(Some(notification)) = node.pop(self.queue) {
             let handled = if notification.index == MetadataIndex::FAST {
                 self.handle(node, &notification, into)
@@ -484,7 +522,7 @@ impl Server {
             long_slots: HashMap::new(),
             requests: HashMap::new(),
             ready: ready.clone(),
-            next_client: 0,
+            guilty: Vec::new(),
             misbehaved: 0,
             outboxes: 0,
         };

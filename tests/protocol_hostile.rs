@@ -6,10 +6,14 @@
 #![cfg(all(feature = "os", not(miri)))]
 
 use hamlyn::protocol::{
-    CallError, Client, ClientConfig, EndPoint, Manager, ReceiveError, Server, ServerConfig,
-    TaggedConfig, TaggedReceiver, TaggedSender,
+    CallError, Client, ClientConfig, DatagramReceiver, DatagramSender, EndPoint, Group,
+    GroupConfig, GroupMember, GrowError, Manager, ReceiveError, Server, ServerConfig, StreamConfig,
+    StreamReceiver, StreamSender, TaggedConfig, TaggedReceiver, TaggedSender,
 };
-use hamlyn::{Access, Config, LinkId, Node, SlotConfig, Ticket};
+use hamlyn::{
+    Accept, Access, Config, Event, Flags, Key, LinkId, MetadataIndex, Node, NodeId, Share,
+    SlotConfig, SlotIndex, Ticket,
+};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -404,4 +408,381 @@ fn the_nonsense_of_one_client_hides_no_request_of_one_that_leaves() {
         assert!(server.misbehaved() > 0);
         until(|| liar.is_gone());
     });
+}
+
+// ---- storms: whatever a liar sends
+
+const DATAGRAM: u8 = 1;
+const TAGGED: u8 = 2;
+const STREAM: u8 = 3;
+const GROUP: u8 = 5;
+
+/// Numbers that are the same in each run.
+struct Numbers(u64);
+
+impl Numbers {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+
+    /// Values at which things change, and others.
+    fn word(&mut self) -> u32 {
+        let code = [0, 1, 8, 44, 64, 4092, 4093, 4094, 4095][self.below(9) as usize];
+        match self.below(4) {
+            0 => self.next() as u32,
+            _ => self.below(6) as u32 | code << 20,
+        }
+    }
+
+    fn bytes(&mut self, max: u64) -> Vec<u8> {
+        let length = self.below(max + 1);
+        let small = self.below(2) == 0;
+        (0..length).map(|_| if small { self.below(3) as u8 } else { self.next() as u8 }).collect()
+    }
+}
+
+impl Liar {
+    /// The tickets in the answer of a receiver of a kind.
+    fn tickets(&self, kind: u8) -> Vec<Ticket> {
+        match kind {
+            STREAM => {
+                let ask = self.ticket_at(12);
+                let lanes = self.answer[56..].chunks_exact(12).map(|lane| Ticket {
+                    slot: SlotIndex(u32::from_le_bytes(lane[..4].try_into().unwrap())),
+                    key: Key(u64::from_le_bytes(lane[4..].try_into().unwrap())),
+                    metadata_index: MetadataIndex(0),
+                    base: 0,
+                    bound: u32::from_le_bytes(self.answer[4..8].try_into().unwrap()) as u64,
+                    flags: Flags::NOTIFY | Flags::WAKE,
+                    share: Share::WHOLE,
+                    ..ask
+                });
+                std::iter::once(ask).chain(lanes).collect()
+            }
+            GROUP => vec![self.ticket_at(24), self.ticket_at(68)],
+            _ => vec![self.ticket_at(0)],
+        }
+    }
+
+    /// Says one thing or another; `false`: it was sent away.
+    fn rave(&mut self, numbers: &mut Numbers, tickets: &[Ticket]) -> bool {
+        let mut ticket = tickets[numbers.below(tickets.len() as u64) as usize];
+        if numbers.below(8) == 0 {
+            ticket.base += numbers.below(ticket.capacity().max(1));
+        }
+        let data = numbers.bytes(ticket.capacity().min(100));
+        if ticket.metadata_index == MetadataIndex::FAST {
+            return self.say(&ticket, &data, numbers.word()) && !self.is_gone();
+        }
+        let metadata = match numbers.below(4) {
+            0 => numbers.bytes(60),
+            1 => (numbers.next() as u32).to_le_bytes().to_vec(),
+            2 => (data.len() as u32 | (numbers.next() as u32 & 3) << 30).to_le_bytes().to_vec(),
+            _ => (data.len() as u64).to_le_bytes().to_vec(),
+        };
+        match self.node.send_over(self.link, &ticket, &data, &metadata, LIMIT) {
+            Ok(_) => !self.is_gone(),
+            Err(_) => false,
+        }
+    }
+}
+
+/// Lets liars rave against a receiver of a kind, one after the other.
+fn storm(dir: &Dir, name: &str, kind: u8, seed: u64, body: impl FnOnce(&mut Node) -> Vec<u8>) {
+    let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15 ^ seed << 8 ^ kind as u64);
+    let mut liar = Liar::grow(dir, name, kind, body);
+    let tickets = liar.tickets(kind);
+    for _ in 0..200 {
+        if !liar.rave(&mut numbers, &tickets) {
+            return;
+        }
+        if numbers.below(16) == 0 {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+}
+
+const STORMS: u64 = 40;
+
+fn tags_body(node: &mut Node) -> Vec<u8> {
+    lent(node, 8, 0).to_bytes().to_vec()
+}
+
+fn member_body(node: &mut Node) -> Vec<u8> {
+    let cell = lent(node, 52, 0);
+    let area = node.message_area(64).unwrap();
+    let queue = node.notification_queue(1).unwrap();
+    let slot = node.slot(SlotConfig::new(area, queue)).unwrap();
+    let down = node.ticket(slot, MetadataIndex(0)).unwrap();
+    [&[0][..], &cell.to_bytes(), &down.to_bytes()].concat()
+}
+
+fn grants_body(node: &mut Node) -> Vec<u8> {
+    [&lent(node, 16 * 256, 0).to_bytes()[..], &[0]].concat()
+}
+
+#[test]
+fn tags_survive_whatever_a_sender_sends() {
+    let dir = Dir::new("storm-tagged");
+    let (there, here) = (dir.answering(), dir.manager());
+    let mut receiver = TaggedReceiver::new(&there, TaggedConfig::new(64)).unwrap();
+    receiver.serve("tags", Access::SameUser).unwrap();
+    let mut honest = TaggedSender::connect(&here, "tags", LIMIT).unwrap();
+    for seed in 0..STORMS {
+        std::thread::scope(|scope| {
+            let raving = scope.spawn(|| storm(&dir, "tags", TAGGED, seed, tags_body));
+            until(|| receiver.try_get_tag().is_ok() && raving.is_finished());
+        });
+        honest.send(8, b"honest", 0xdead_beef, LIMIT).unwrap();
+        while receiver.get_tag(LIMIT).unwrap().tag != 0xdead_beef {}
+        until(|| receiver.senders() == 1);
+    }
+}
+
+#[test]
+fn a_server_survives_whatever_a_client_sends() {
+    let dir = Dir::new("storm-call");
+    let (there, here) = (dir.answering(), dir.manager());
+    let server = serve(&there, ServerConfig { request_bytes_max: 10_000, ..Default::default() });
+    let honest = Client::connect(&here, "calls", LIMIT).unwrap();
+    for seed in 0..STORMS {
+        std::thread::scope(|scope| {
+            let raving = scope.spawn(|| storm(&dir, "calls", CALL, seed, client_body(6)));
+            let mut replies = 0;
+            until(|| {
+                if let Some(request) = server.try_receive().unwrap() {
+                    replies += 1;
+                    match replies % 3 {
+                        0 => drop(request),
+                        1 => drop(request.reply(&[7; 16], Some(Duration::from_millis(1)))),
+                        _ => drop(request.reply(&[7; 5000], Some(Duration::from_millis(1)))),
+                    }
+                }
+                raving.is_finished()
+            });
+        });
+        until(|| server.try_receive().is_ok() && server.clients() == 1);
+        let call = honest.start(b"honest", LIMIT).unwrap();
+        loop {
+            let request = server.receive(LIMIT).unwrap();
+            if *request == *b"honest" {
+                request.reply(b"yes", LIMIT).unwrap();
+                break;
+            }
+        }
+        assert_eq!(&*honest.finish(call, LIMIT).unwrap(), b"yes");
+    }
+}
+
+#[test]
+fn a_stream_survives_whatever_a_sender_sends() {
+    let dir = Dir::new("storm-stream");
+    let (there, here) = (dir.answering(), dir.manager());
+    let config = StreamConfig { record_bytes_max: 5000, ..StreamConfig::default() };
+    let mut other = StreamReceiver::new(&there, config.clone()).unwrap();
+    let mut honest = StreamSender::grow(&here, &other.seed().unwrap(), LIMIT).unwrap();
+    for seed in 0..STORMS {
+        let mut receiver = StreamReceiver::new(&there, config.clone()).unwrap();
+        receiver.serve("stream", Access::SameUser).unwrap();
+        std::thread::scope(|scope| {
+            let raving = scope.spawn(|| storm(&dir, "stream", STREAM, seed, grants_body));
+            until(|| {
+                if let Ok(Some(record)) = receiver.try_receive() {
+                    assert!(record.len() <= 5000);
+                    receiver.bytes(&record).unwrap();
+                    receiver.release(&record).unwrap();
+                }
+                raving.is_finished()
+            });
+        });
+        let over = loop {
+            match receiver.receive(LIMIT) {
+                Ok(_) => {}
+                Err(e) => break e,
+            }
+        };
+        assert!(matches!(over, ReceiveError::Misbehaved(_) | ReceiveError::Ended(_)), "{over}");
+        honest.send(b"honest", LIMIT).unwrap();
+        honest.flush(LIMIT).unwrap();
+        let record = other.receive(LIMIT).unwrap();
+        assert_eq!(other.bytes(&record).unwrap(), b"honest");
+        other.release(&record).unwrap();
+    }
+}
+
+#[test]
+fn a_group_survives_whatever_a_member_sends() {
+    let dir = Dir::new("storm-group");
+    let (there, here) = (dir.answering(), dir.answering());
+    let mut group = Group::new(&there, GroupConfig::new(2, 64)).unwrap();
+    group.serve("group", Access::SameUser).unwrap();
+    let mut honest = GroupMember::connect(&here, "group", 64, LIMIT).unwrap();
+    let number = honest.number();
+    for seed in 0..STORMS {
+        std::thread::scope(|scope| {
+            let raving = scope.spawn(|| storm(&dir, "group", GROUP, seed, member_body));
+            until(|| {
+                let _ = group.wait_for(2, Some(Duration::ZERO));
+                raving.is_finished()
+            });
+        });
+        until(|| {
+            let _ = group.wait_for(2, Some(Duration::ZERO));
+            group.joined() == 1
+        });
+        honest.send(b"honest", LIMIT).unwrap();
+        until(|| {
+            let _ = group.wait_for(2, Some(Duration::ZERO));
+            group.parts().part(number) == Some(b"honest")
+        });
+        group.next_round();
+    }
+}
+
+#[test]
+fn a_datagram_receiver_survives_whatever_a_sender_sends() {
+    let dir = Dir::new("storm-datagram");
+    let (there, here) = (dir.answering(), dir.manager());
+    let mut receiver = DatagramReceiver::new(&there, 64).unwrap();
+    receiver.serve("datagrams", Access::SameUser).unwrap();
+    for seed in 0..STORMS {
+        std::thread::scope(|scope| {
+            let raving = scope.spawn(|| storm(&dir, "datagrams", DATAGRAM, seed, |_| Vec::new()));
+            until(|| {
+                if let Ok(Some(datagram)) = receiver.try_receive() {
+                    receiver.with_bytes(&datagram, |bytes| bytes.len()).unwrap();
+                    let _ = receiver.reply(&datagram, b"?", Some(Duration::ZERO));
+                    receiver.ready().unwrap();
+                }
+                raving.is_finished()
+            });
+        });
+        until(|| receiver.senders() == 0);
+        receiver.ready_anew().unwrap();
+        let mut honest = DatagramSender::connect(&here, "datagrams", LIMIT).unwrap();
+        honest.send(b"honest", 3, None, LIMIT).unwrap();
+        let datagram = receiver.receive(LIMIT).unwrap();
+        assert_eq!(receiver.with_bytes(&datagram, <[u8]>::to_vec).unwrap(), b"honest");
+        drop(honest);
+        receiver.ready().unwrap();
+        until(|| receiver.senders() == 0);
+    }
+}
+
+// ---- receivers that lie
+
+/// A raw node that answers whoever connects to `name` with the same bytes.
+fn false_receiver(mut node: Node, name: &str, kind: u8, answer: &[u8]) -> Node {
+    let answer = [b"HAn1", &[kind][..], answer].concat();
+    node.serve(name, Access::SameUser, Accept::Automatic(answer)).unwrap();
+    node
+}
+
+/// The link of whoever has connected, and the first ticket of its greeting.
+fn grown(node: &mut Node) -> (LinkId, Ticket) {
+    let start = Instant::now();
+    loop {
+        node.poll().unwrap();
+        if let Some(Event::Connected { link, .. }) = node.next_event() {
+            let greeting = node.greeting(link).unwrap();
+            return (link, Ticket::from_bytes(&greeting[21..65]).unwrap());
+        }
+        assert!(start.elapsed() < LONG, "nobody has connected");
+    }
+}
+
+#[test]
+fn an_answer_that_makes_no_sense_is_an_error() {
+    let dir = Dir::new("answers");
+    let here = dir.manager();
+    let mut numbers = Numbers(7);
+    for round in 0..12 {
+        let mut node = dir.node();
+        // A ticket that leads to a third node, now and then; noise otherwise.
+        let ticket = lent(&mut node, 64, 1);
+        let ticket = Ticket { destination: NodeId(ticket.destination.0 ^ 1), ..ticket };
+        let mut answer = numbers.bytes(200);
+        if round % 2 == 0 {
+            answer = [&ticket.to_bytes()[..], &4u32.to_le_bytes()].concat();
+        }
+        let kinds = [DATAGRAM, TAGGED, STREAM, CALL, GROUP];
+        let kind = kinds[round % kinds.len()];
+        let _node = false_receiver(node, "false", kind, &answer);
+        let grown = match kind {
+            DATAGRAM => DatagramSender::connect(&here, "false", LIMIT).err(),
+            TAGGED => TaggedSender::connect(&here, "false", LIMIT).err(),
+            STREAM => StreamSender::connect(&here, "false", LIMIT).err(),
+            CALL => Client::connect(&here, "false", LIMIT).err(),
+            _ => GroupMember::connect(&here, "false", 64, LIMIT).err(),
+        };
+        assert!(matches!(grown, Some(GrowError::Answer(_))), "{kind}: {grown:?}");
+        assert_eq!(here.lock().links().count(), 0, "{kind}");
+    }
+}
+
+#[test]
+fn credit_that_goes_back_or_too_far_is_not_believed() {
+    let dir = Dir::new("false-credit");
+    let here = dir.manager();
+    let mut node = dir.node();
+    let ticket = lent(&mut node, 64, 1000);
+    let answer = [&ticket.to_bytes()[..], &4u32.to_le_bytes()].concat();
+    let mut node = false_receiver(node, "false", TAGGED, &answer);
+    let mut sender = TaggedSender::connect(&here, "false", LIMIT).unwrap();
+    let (link, credit) = grown(&mut node);
+    let mut tell = |count: u64| {
+        let _ = node.try_send_fast_over(link, &credit, &count.to_le_bytes(), 0).unwrap();
+        node.poll().unwrap();
+    };
+    for tag in 0..4 {
+        assert!(sender.try_send(0, &[], tag).unwrap());
+    }
+    for lie in [5, u64::MAX, 1 << 63, 0] {
+        tell(lie);
+        assert!(!sender.try_send(0, &[], 9).unwrap(), "{lie} of 4 was believed");
+    }
+    tell(4);
+    assert!(sender.try_send(0, &[], 9).unwrap());
+    tell(1);
+    for _ in 0..3 {
+        assert!(sender.try_send(0, &[], 9).unwrap());
+    }
+    assert!(!sender.try_send(0, &[], 9).unwrap());
+}
+
+#[test]
+fn a_ticket_that_is_too_small_sends_the_server_away() {
+    let dir = Dir::new("false-ticket");
+    let here = dir.answering();
+    let mut node = dir.node();
+    let area = node.message_area(64 * 2).unwrap();
+    let queue = node.notification_queue(2).unwrap();
+    let slot = node.slot(SlotConfig::new(area, queue).credit(2)).unwrap();
+    let blocks = node.fast_ticket(slot).unwrap();
+    let small = lent(&mut node, 16, 1);
+    let sizes = [64u32.to_le_bytes(), 2u32.to_le_bytes()].concat();
+    let answer = [&blocks.to_bytes()[..], &sizes, &(1u64 << 20).to_le_bytes()].concat();
+    let mut node = false_receiver(node, "false", CALL, &answer);
+    let client = Client::connect(&here, "false", LIMIT).unwrap();
+    let (link, ticket) = grown(&mut node);
+    std::thread::scope(|scope| {
+        let calling = scope.spawn(|| client.call(&[1; 10_000], LIMIT));
+        let asked = node.recv(queue, LIMIT).unwrap();
+        let number = asked.word & 0xf_ffff;
+        assert_eq!(asked.word >> 20, 4095);
+        // Its blocks are of 4,096 bytes.
+        let at = Ticket { base: ticket.base + number as u64 * 4096, ..ticket };
+        let _ = node.try_send_fast_over(link, &at, &small.to_bytes(), ASK | number).unwrap();
+        let failed = calling.join().unwrap();
+        assert!(matches!(failed, Err(CallError::Misbehaved(_))), "{failed:?}");
+    });
+    assert!(client.connection().ended().is_some());
+    assert!(matches!(client.call(b"x", LIMIT), Err(CallError::Ended(_))));
 }

@@ -5,6 +5,7 @@
 //! what is kept for it is bounded.
 #![cfg(all(feature = "os", not(miri)))]
 
+use hamlyn::config::WaitMode;
 use hamlyn::protocol::{
     CallError, Client, ClientConfig, DatagramReceiver, DatagramSender, EndPoint, Group,
     GroupConfig, GroupMember, GrowError, Manager, ReceiveError, Server, ServerConfig, StreamConfig,
@@ -15,6 +16,7 @@ use hamlyn::{
     SlotConfig, SlotIndex, Ticket,
 };
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 const LONG: Duration = Duration::from_secs(20);
@@ -785,4 +787,56 @@ fn a_ticket_that_is_too_small_sends_the_server_away() {
     });
     assert!(client.connection().ended().is_some());
     assert!(matches!(client.call(b"x", LIMIT), Err(CallError::Ended(_))));
+}
+
+// ---- many threads
+
+/// Eight threads serve, eight threads call, with fewer calls than threads; some messages are long.
+fn many_threads(dir: &Dir, wait_mode: WaitMode) {
+    let manager = || Manager::with_config(dir.config().wait_mode(wait_mode)).unwrap();
+    let (there, here) = (manager(), manager());
+    let server = serve(&there, ServerConfig::default());
+    there.start_progress().unwrap();
+    let config = ClientConfig { outstanding: 3, ..ClientConfig::default() };
+    let client = Client::connect_with(&here, "calls", config, LIMIT).unwrap();
+    let left = AtomicUsize::new(8);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                while left.load(Ordering::Relaxed) > 0 {
+                    match server.receive(SHORT) {
+                        Ok(request) => {
+                            let reply = request.to_vec();
+                            request.reply(&reply, LIMIT).unwrap();
+                        }
+                        Err(ReceiveError::TimedOut) => {}
+                        Err(e) => panic!("{e}"),
+                    }
+                }
+            });
+        }
+        for thread in 0..8u8 {
+            let (client, left) = (&client, &left);
+            scope.spawn(move || {
+                for i in 0..100u8 {
+                    let length = if i % 16 == 7 { 9000 } else { 2 + i as usize };
+                    let mut request = vec![i; length];
+                    request[0] = thread;
+                    assert_eq!(*client.call(&request, LIMIT).unwrap(), request[..]);
+                }
+                left.fetch_sub(1, Ordering::Relaxed);
+            });
+        }
+    });
+    assert_eq!(server.misbehaved(), 0);
+}
+
+#[test]
+fn eight_threads_serve_eight_threads_that_call() {
+    many_threads(&Dir::new("many"), WaitMode::Adaptive);
+}
+
+#[test]
+fn eight_threads_serve_eight_threads_that_call_and_only_sleep() {
+    many_threads(&Dir::new("many-asleep"), WaitMode::Blocking);
 }

@@ -840,3 +840,30 @@ fn eight_threads_serve_eight_threads_that_call() {
 fn eight_threads_serve_eight_threads_that_call_and_only_sleep() {
     many_threads(&Dir::new("many-asleep"), WaitMode::Blocking);
 }
+
+// ---- a forked child
+
+#[test]
+fn a_forked_child_is_told_so_while_a_thread_of_its_parent_polls() {
+    let dir = Dir::new("forked");
+    let there = Manager::with_config(dir.config().wait_mode(WaitMode::Polled)).unwrap();
+    let mut receiver = Some(TaggedReceiver::new(&there, TaggedConfig::new(64)).unwrap());
+    there.start_progress().unwrap();
+    for _ in 0..20 {
+        // SAFETY: the child has this thread alone, and ends with `_exit`, or by its alarm.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: a timer of the child, whose signal ends it.
+            unsafe { libc::alarm(5) };
+            let mut receiver = receiver.take().unwrap();
+            let told = matches!(receiver.get_tag(SHORT), Err(ReceiveError::Forked(_)));
+            drop((receiver, there));
+            // SAFETY: ends the process.
+            unsafe { libc::_exit(!told as i32) };
+        }
+        let mut status = -1;
+        // SAFETY: waits for the child just made, into a live integer.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!(status, 0, "the child was not told, or hung");
+    }
+}

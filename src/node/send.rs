@@ -267,6 +267,7 @@ impl Node {
         self.link(link).ok()?.tx.as_ref().map(|tx| tx.packet_bytes_min() as usize)
     }
 
+    #[allow(clippy::too_many_arguments)]
     fn try_send_general(
         &mut self,
         terminus: TerminusId,

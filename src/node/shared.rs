@@ -14,10 +14,11 @@
 
 use super::send::{Advanced, Begun};
 use super::wait::{Backoff, Step};
-use super::{Node, RecvError, SendError, Unfinished};
+use super::{Forked, Node, RecvError, SendError, Unfinished};
 use crate::interface::terminus::SendHandle;
 use crate::interface::{LinkId, Notification, QueueId};
 use crate::os::lock::{Lock, LockGuard};
+use crate::os::memory::ForkGuard;
 use crate::os::sys;
 use crate::wire::Ticket;
 use core::ops::{Deref, DerefMut};
@@ -65,6 +66,10 @@ struct Users<T: Attached>(Arc<Inner<T>>);
 
 impl<T: Attached> Drop for Users<T> {
     fn drop(&mut self) {
+        // The thread is the parent's.
+        if !self.0.fork_guard.is_parent() {
+            return;
+        }
         self.0.stop_progress();
     }
 }
@@ -79,6 +84,8 @@ struct Inner<T> {
     /// Wakes the leader.
     bell: sys::Bell,
     progress: Mutex<Option<Progress>>,
+    /// Can be asked without the lock, which in a child belongs to a thread that is not there.
+    fork_guard: ForkGuard,
 }
 
 struct State<T> {
@@ -193,6 +200,7 @@ impl Node {
             look_again: Condvar::new(),
             bell: sys::Bell::new()?,
             progress: Mutex::new(None),
+            fork_guard: ForkGuard::new()?,
         });
         Ok(SharedNode { users: Arc::new(Users(inner.clone())), inner })
     }
@@ -217,8 +225,20 @@ impl<T: Attached> Inner<T> {
         Some(NodeGuard { state: Some(state), inner: self, before })
     }
 
+    /// The lock, or at once an error in a forked child where another thread had it.
+    #[inline]
+    fn lock_unless_forked(&self) -> Result<NodeGuard<'_, T>, Forked> {
+        match self.try_lock() {
+            Some(guard) => Ok(guard),
+            None if !self.fork_guard.is_parent() => Err(Forked),
+            None => Ok(self.lock()),
+        }
+    }
+
     #[cold]
     fn lock_contended(&self) -> LockGuard<'_, State<T>> {
+        // It would wait for a thread that is not in this process.
+        assert!(self.fork_guard.is_parent(), "{Forked}");
         self.wanted.fetch_add(1, Ordering::Relaxed);
         let state = self.state.lock();
         self.wanted.fetch_sub(1, Ordering::Relaxed);
@@ -339,7 +359,7 @@ pub(crate) enum Waited {
     /// The time is over.
     TimedOut,
     /// This process was forked from the one that made the node.
-    Forked(super::Forked),
+    Forked(Forked),
     /// The system refused to wait.
     Os(io::Error),
 }
@@ -386,7 +406,7 @@ impl<T: Attached> SharedNode<T> {
         timeout: Option<Duration>,
         mut look: impl FnMut(&mut Node, &mut T) -> Look<R>,
     ) -> Result<R, Waited> {
-        let mut guard = self.lock();
+        let mut guard = self.inner.lock_unless_forked().map_err(Waited::Forked)?;
         let (node, attached) = guard.parts();
         let mut room = match look(node, attached) {
             Look::Found(result) => {
@@ -464,15 +484,23 @@ impl<T: Attached> SharedNode<T> {
     }
 
     /// One turn, if no other thread is taking one; says how many packets it took.
-    pub(crate) fn try_poll(&self) -> Result<usize, super::Forked> {
-        let Some(mut guard) = self.inner.try_lock() else { return Ok(0) };
+    pub(crate) fn try_poll(&self) -> Result<usize, Forked> {
+        let Some(mut guard) = self.inner.try_lock() else {
+            return if self.is_forked() { Err(Forked) } else { Ok(0) };
+        };
         let (node, attached) = guard.parts();
         let taken = node.poll()?;
         attached.after_poll(node);
         Ok(taken)
     }
 
-    /// The node, for this thread alone until the guard is dropped.
+    /// Whether this is a child of the process that shared the node, where nothing can be done.
+    pub(crate) fn is_forked(&self) -> bool {
+        !self.inner.fork_guard.is_parent()
+    }
+
+    /// The node, for this thread alone until the guard is dropped. Panics in a forked child if
+    /// another thread of the parent had it: it would wait for ever.
     #[inline]
     pub fn lock(&self) -> NodeGuard<'_, T> {
         self.inner.lock()

@@ -469,6 +469,9 @@ impl ApertureStreamSender {
 
 impl Drop for ApertureStreamSender {
     fn drop(&mut self) {
+        if self.manager.is_forked() {
+            return;
+        }
         // The connection goes first, so that no credit comes for a slot that is gone.
         self.inner.end();
         self.credit.remove(&mut self.manager.lock());

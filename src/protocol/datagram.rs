@@ -404,6 +404,9 @@ impl EndPoint for DatagramReceiver {
 
 impl Drop for DatagramReceiver {
     fn drop(&mut self) {
+        if self.manager.is_forked() {
+            return;
+        }
         self.manager.withdraw(self.offer);
         let mut node = self.manager.lock();
         let _ = node.remove_slot(self.slot);
@@ -500,6 +503,9 @@ impl DatagramSender {
 
 impl Drop for DatagramSender {
     fn drop(&mut self) {
+        if self.manager.is_forked() {
+            return;
+        }
         self.manager.end(&self.connection);
     }
 }

@@ -1042,6 +1042,9 @@ impl EndPoint for Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
+        if self.manager.is_forked() {
+            return;
+        }
         self.manager.withdraw(self.offer);
         for offer in self.offers.values() {
             self.manager.withdraw(*offer);

@@ -495,6 +495,9 @@ impl Answer {
 
 impl Drop for GroupMember {
     fn drop(&mut self) {
+        if self.manager.is_forked() {
+            return;
+        }
         self.manager.end(&self.connection);
         self.memory.remove(&mut self.manager.lock());
     }
@@ -560,6 +563,9 @@ impl GroupHelper {
 
 impl Drop for GroupHelper {
     fn drop(&mut self) {
+        if self.manager.is_forked() {
+            return;
+        }
         self.manager.end(&self.connection);
     }
 }

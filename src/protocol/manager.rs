@@ -513,7 +513,8 @@ impl Manager {
         Ok(Self { shared })
     }
 
-    /// The node, for this thread alone until the guard is dropped: the lower level.
+    /// The node, for this thread alone until the guard is dropped: the lower level. Panics in a
+    /// forked child if another thread of the parent had it.
     pub fn lock(&self) -> impl DerefMut<Target = Node> + '_ {
         self.shared.lock()
     }
@@ -602,6 +603,12 @@ impl Manager {
                 None => Look::Nothing,
             }
         })?)
+    }
+
+    /// Whether this is a child of the process that made the manager: end points do nothing there as
+    /// they are dropped.
+    pub(crate) fn is_forked(&self) -> bool {
+        self.shared.is_forked()
     }
 
     fn is_same(&self, other: &Self) -> bool {

@@ -971,6 +971,9 @@ impl EndPoint for StreamReceiver {
 
 impl Drop for StreamReceiver {
     fn drop(&mut self) {
+        if self.manager.is_forked() {
+            return;
+        }
         self.manager.withdraw(self.offer);
         self.intake.remove(&mut self.manager.lock());
     }
@@ -1487,6 +1490,9 @@ impl StreamSender {
 
 impl Drop for StreamSender {
     fn drop(&mut self) {
+        if self.manager.is_forked() {
+            return;
+        }
         self.end();
         let Post { area, queue, slot, .. } = self.post;
         remove_grants(&mut self.manager.lock(), area, queue, slot);

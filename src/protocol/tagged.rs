@@ -165,7 +165,8 @@ fn tell_all(
 ) -> bool {
     let last = last.iter_mut().map(|(_, credit)| credit);
     let due = last.chain(returns.values_mut()).filter(|credit| credit.is_due());
-    due.fold(true, |all, credit| credit.tell(node) && all)
+    // Each is told, whether the one before could be or not.
+    due.map(|credit| credit.tell(node)).filter(|told| !told).count() == 0
 }
 
 impl TaggedReceiver {
@@ -404,6 +405,9 @@ impl EndPoint for TaggedReceiver {
 
 impl Drop for TaggedReceiver {
     fn drop(&mut self) {
+        if self.manager.is_forked() {
+            return;
+        }
         self.manager.withdraw(self.offer);
         let shared = lock(&self.shared);
         let mut node = self.manager.lock();
@@ -569,6 +573,9 @@ impl TaggedSender {
 
 impl Drop for TaggedSender {
     fn drop(&mut self) {
+        if self.manager.is_forked() {
+            return;
+        }
         self.manager.end(&self.connection);
         self.credit.remove(&mut self.manager.lock());
     }

@@ -722,6 +722,9 @@ impl Prepared<'_> {
 #[cfg(feature = "tokio")]
 impl Drop for Prepared<'_> {
     fn drop(&mut self) {
+        if self.client.manager.is_forked() {
+            return;
+        }
         if let Some(id) = self.begun.id() {
             self.client.forget(id);
         }
@@ -746,6 +749,9 @@ impl Begun {
 
 impl Drop for Client {
     fn drop(&mut self) {
+        if self.manager.is_forked() {
+            return;
+        }
         self.manager.end(&self.connection);
         let Some(offer) = self.manager.withdraw(self.state) else { return };
         let mut node = self.manager.lock();

@@ -638,6 +638,9 @@ impl EndPoint for Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        if self.manager.is_forked() {
+            return;
+        }
         let Some(offer) = self.manager.withdraw(self.offer) else { return };
         let mut node = self.manager.lock();
         let offer: Box<dyn core::any::Any> = offer;
@@ -807,6 +810,9 @@ impl Drop for Request<'_> {
 impl Server {
     #[cold]
     fn decline(&self, arrived: &Arrived) {
+        if self.manager.is_forked() {
+            return;
+        }
         let mut guard = self.manager.shared.lock();
         let (node, protocols) = guard.parts();
         let Some(state) = protocols.state::<ServerState>(self.offer) else { return };

@@ -581,28 +581,45 @@ fn blocks_beyond_the_limit_are_refused_when_an_end_point_is_made() {
 fn what_a_reply_said_was_sent_arrives_though_the_server_goes_at_once() {
     let dir = Dir::new("gone-after");
     let (there, here) = (dir.manager(), dir.manager());
-    const CALLS: u32 = 3000;
+    // More than the ring holds.
+    const CALLS: u32 = 2000;
     let config = ServerConfig { outstanding: CALLS, request_bytes: 64, ..Default::default() };
     let server = Server::new(&there, config).unwrap();
     let seed = server.seed().unwrap();
+    let (begun, gone) = (std::sync::Barrier::new(2), std::sync::Barrier::new(2));
+    let sent = std::sync::atomic::AtomicUsize::new(0);
     std::thread::scope(|scope| {
         let client = scope.spawn(|| {
             let config = ClientConfig { outstanding: CALLS, reply_bytes: 64, ..Default::default() };
             let client = Client::grow_with(&here, &seed, config, LIMIT).unwrap();
             let ids: Vec<_> =
                 (0..CALLS).map(|i| client.start(&i.to_le_bytes(), LIMIT).unwrap()).collect();
+            begun.wait();
+            // Nothing is read until the server has gone.
+            gone.wait();
+            let sent = sent.load(std::sync::atomic::Ordering::SeqCst);
             for (i, id) in ids.into_iter().enumerate() {
-                assert_eq!(*client.finish(id, LIMIT).unwrap(), (i as u32).to_le_bytes());
+                match client.finish(id, LIMIT) {
+                    Ok(reply) => assert_eq!(*reply, (i as u32).to_le_bytes()),
+                    Err(e) => assert!(i >= sent, "reply {i} of {sent} that were sent: {e}"),
+                }
             }
         });
         let requests: Vec<_> =
             (0..CALLS).map(|_| server.receive(LIMIT).unwrap().detach()).collect();
+        begun.wait();
         for request in requests {
             let bytes = request.to_vec();
-            server.attach(request).reply(&bytes, LIMIT).unwrap();
+            match server.attach(request).reply(&bytes, Some(Duration::ZERO)) {
+                Ok(()) => sent.fetch_add(1, std::sync::atomic::Ordering::SeqCst),
+                Err(CallError::TimedOut) => break,
+                Err(e) => panic!("{e}"),
+            };
         }
         drop(server);
         drop(there);
+        gone.wait();
         client.join().unwrap();
     });
+    assert!(sent.into_inner() > 100);
 }

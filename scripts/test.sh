@@ -59,6 +59,20 @@ miri() {
         cargo +nightly miri test --no-default-features --lib -- wire:: link:: interface::
 }
 
+# ThreadSanitizer watches the end points while many threads use them: what is too large for a model.
+tsan() {
+    have rustup || { cannot 'no rustup to add a nightly toolchain with'; return; }
+    rustup component list --toolchain nightly 2>/dev/null | grep -q '^rust-src.*(installed)' ||
+        rustup toolchain install nightly --profile minimal --component rust-src ||
+        { cannot 'no nightly toolchain with the standard library can be added'; return; }
+    host=$(rustc +nightly -vV | sed -n 's/^host: //p')
+    # Through libc, where the sanitizer sees memory come and go.
+    RUSTFLAGS='-Zsanitizer=thread --cfg=rustix_use_libc' CARGO_TARGET_DIR="$TARGET/tsan" \
+        cargo +nightly test -Zbuild-std --target "$host" --features tokio \
+        --lib --test protocol --test stream --test tokio -- --skip interface:: --skip link:: \
+        --skip wire::
+}
+
 examples() {
     ran=0
     for file in examples/*.rs; do
@@ -152,7 +166,7 @@ wanted() {
 
 only="$*"
 for step in $only; do
-    case " fmt clippy pure bare doc unit loom miri examples c bench tour python package " in
+    case " fmt clippy pure bare doc unit loom miri tsan examples c bench tour python package " in
         *" $step "*) ;;
         *) loud "no step is called $step"; exit 2 ;;
     esac
@@ -166,6 +180,7 @@ wanted doc && run doc 'the documentation builds without a warning'
 wanted unit && run unit 'unit, property, process and tidy tests'
 wanted loom && run loom 'loom models'
 wanted miri && run miri 'the pure unit tests under Miri'
+wanted tsan && run tsan 'end points with many threads under ThreadSanitizer'
 wanted examples && run examples 'every example runs to its end'
 wanted c && run c 'the C library, installed: as C, as C++, AddressSanitizer, valgrind'
 wanted bench && run bench 'the measuring tool runs'

@@ -637,7 +637,7 @@ impl Manager {
     ) -> Result<bool, Forked> {
         let mut guard = self.shared.lock();
         let (node, protocols) = guard.parts();
-        node.poll()?;
+        let taken = node.poll()?;
         protocols.after_poll(node);
         let moved = node.moved();
         if let Some(waker) = waker {
@@ -648,7 +648,8 @@ impl Manager {
                 protocols.wakers.push(waker.clone());
             }
         }
-        node.prepare_to_wait_for(room)
+        // What this turn took may be what the caller waits for.
+        Ok(taken == 0 && node.prepare_to_wait_for(room)?)
     }
 
     // ---- for the end points

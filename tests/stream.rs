@@ -207,7 +207,37 @@ fn buffers_grow_to_the_limit_and_then_the_sender_waits_until_one_is_released() {
 }
 
 #[test]
-fn larger_buffers_are_used_again_and_hold_at_most_twice_the_longest_record() {
+fn small_records_that_are_flushed_take_places_then_tickets_and_then_wait_for_a_release() {
+    let dir = Dir::new("stream-places");
+    let (mut receiver, mut sender) = dir.pair(small());
+    let mut records = Vec::new();
+    for sent in 0u32.. {
+        if let Err(e) = sender.send(&sent.to_le_bytes(), SHORT).and_then(|()| sender.flush(SHORT)) {
+            assert!(matches!(e, SendFailure::TimedOut), "{e}");
+            break;
+        }
+        while let Some(record) = receiver.try_receive().unwrap() {
+            records.push(record);
+        }
+    }
+    // 64 places, and four buffers.
+    assert_eq!((records.len(), receiver.buffers()), (68, 4));
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| sender.flush(LIMIT));
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(!waits.is_finished());
+        receiver.release(&records[0]).unwrap();
+        waits.join().unwrap().unwrap();
+    });
+    for (i, record) in records.iter().enumerate().skip(1) {
+        assert_eq!(receiver.bytes(record).unwrap(), (i as u32).to_le_bytes());
+    }
+    assert!(receiver.bytes(&records[0]).is_err());
+    assert_eq!(next(&mut receiver), 68u32.to_le_bytes());
+}
+
+#[test]
+fn larger_buffers_are_used_again_and_hold_at_most_three_times_the_longest_record() {
     let dir = Dir::new("stream-large");
     let (mut receiver, mut sender) = dir.pair(small());
     std::thread::scope(|scope| {
@@ -215,8 +245,9 @@ fn larger_buffers_are_used_again_and_hold_at_most_twice_the_longest_record() {
             for i in 0..40u8 {
                 sender.send(&vec![i; 100_000 + i as usize], LIMIT).unwrap();
             }
-            // Two of the longest may be there; the third waits for a release.
-            for i in 40..43u8 {
+            // Two of the longest may be held, and one had come while another was asked for; the
+            // next waits for a release.
+            for i in 40..45u8 {
                 sender.send(&vec![i; 1 << 20], LIMIT).unwrap();
             }
             sender.close(LIMIT).unwrap();
@@ -224,14 +255,18 @@ fn larger_buffers_are_used_again_and_hold_at_most_twice_the_longest_record() {
         for i in 0..40u8 {
             assert_eq!(next(&mut receiver), vec![i; 100_000 + i as usize]);
         }
-        let first = receiver.receive(LIMIT).unwrap();
-        let second = receiver.receive(LIMIT).unwrap();
-        assert!(matches!(receiver.receive(SHORT), Err(ReceiveError::TimedOut)));
-        for (i, record) in [(40, first), (41, second)] {
-            assert_eq!(receiver.bytes(&record).unwrap(), vec![i; 1 << 20]);
-            receiver.release(&record).unwrap();
+        let mut held = vec![receiver.receive(LIMIT).unwrap(), receiver.receive(LIMIT).unwrap()];
+        while let Ok(record) = receiver.receive(SHORT) {
+            held.push(record);
         }
-        assert_eq!(next(&mut receiver), vec![42; 1 << 20]);
+        assert!(held.len() <= 3, "{}", held.len());
+        for (i, record) in (40..).zip(&held) {
+            assert_eq!(receiver.bytes(record).unwrap(), vec![i; 1 << 20]);
+            receiver.release(record).unwrap();
+        }
+        for i in 40 + held.len() as u8..45 {
+            assert_eq!(next(&mut receiver), vec![i; 1 << 20]);
+        }
         assert!(matches!(receiver.receive(LIMIT), Err(ReceiveError::Ended(CloseReason::Closed))));
     });
     let memory = receiver.manager().clone();
@@ -677,6 +712,7 @@ struct Liar {
     node: Node,
     link: hamlyn::LinkId,
     ask: Ticket,
+    places: Ticket,
     lanes: Vec<(u32, u64)>,
     area: hamlyn::AreaId,
 }
@@ -714,7 +750,8 @@ impl Liar {
         let answer = node.greeting(link).unwrap().to_vec();
         assert_eq!(&answer[..5], b"HAn1\x03");
         let ask = Ticket::from_bytes(&answer[17..17 + TICKET_BYTES]).unwrap();
-        let lanes = answer[17 + TICKET_BYTES..]
+        let places = Ticket::from_bytes(&answer[17 + TICKET_BYTES..17 + 2 * TICKET_BYTES]).unwrap();
+        let lanes = answer[17 + 2 * TICKET_BYTES..]
             .chunks(12)
             .map(|ticket| {
                 let (slot, key) = ticket.split_at(4);
@@ -722,7 +759,7 @@ impl Liar {
                 (slot, u64::from_le_bytes(key.try_into().unwrap()))
             })
             .collect();
-        Self { node, link, ask, lanes, area }
+        Self { node, link, ask, places, lanes, area }
     }
 
     fn there(&self) -> NodeId {
@@ -743,10 +780,21 @@ impl Liar {
         let _ = self.node.send(&ticket, data, metadata, LIMIT).unwrap();
     }
 
+    /// To place 0, whatever the word says.
+    fn send_small(&mut self, data: &[u8], word: u32) {
+        let ticket = self.places;
+        let _ = self.node.send_fast(&ticket, data, word, LIMIT).unwrap();
+    }
+
     fn ask(&mut self, word: u32) {
         let ticket = self.ask;
         let _ = self.node.send_fast(&ticket, &[], word, LIMIT).unwrap();
     }
+}
+
+/// The word of a small message: place, and how many messages with tickets are said to come before.
+fn small_word(length: u32, framed: bool, place: u32, tickets_before: u32) -> u32 {
+    length | (framed as u32) << 8 | place << 9 | tickets_before << 15
 }
 
 fn mark(framed: bool, last: bool, length: u32) -> [u8; 4] {
@@ -802,6 +850,28 @@ fn a_sender_that_lies_is_sent_away_and_never_believed() {
     assert_misbehaves("huge", |liar| liar.send(1, &[0xff; 64], &mark(true, false, 64)));
     assert_misbehaves("nothing", |liar| liar.send(1, b"", &mark(true, false, 0)));
     assert_misbehaves("out-of-turn", |liar| liar.ask(1 << 14 | 77));
+    assert_misbehaves("long-small", |liar| liar.send_small(b"x", small_word(129, false, 0, 1)));
+    assert_misbehaves("place", |liar| {
+        liar.send_small(b"fine", small_word(4, false, 0, 1));
+        // Place 0 is in use until its record is released.
+        liar.send_small(b"fine", small_word(4, false, 0, 1));
+    });
+    assert_misbehaves("tickets", |liar| liar.send_small(b"x", small_word(1, false, 0, 7)));
+    assert_misbehaves("framed", |liar| {
+        liar.send_small(&[9, 0, 0, 0, 1, 2], small_word(6, true, 0, 1));
+    });
+    assert_misbehaves("entry", |liar| {
+        let ticket = Ticket { metadata_index: MetadataIndex(0), ..liar.places };
+        let _ = liar.node.send(&ticket, b"x", b"", LIMIT).unwrap();
+    });
+    // Each says that the other was sent before.
+    assert_misbehaves("before", |liar| {
+        liar.send_small(b"x", small_word(1, false, 0, 2));
+        liar.send(1, b"x", &[&mark(false, false, 1)[..], &1u32.to_le_bytes()].concat());
+    });
+    assert_misbehaves("many-before", |liar| {
+        liar.send(1, b"x", &[&mark(false, false, 1)[..], &65u32.to_le_bytes()].concat());
+    });
     assert_misbehaves("unused", |liar| {
         liar.send(1, b"fine", &mark(false, false, 4));
         // Ticket 1 has been used.
@@ -853,6 +923,37 @@ fn messages_out_of_order_wait_for_their_turn_and_a_ticket_is_used_once() {
     liar.send(0, b"first", &mark(false, true, 5));
     assert_eq!(next(&mut receiver), b"first");
     assert!(matches!(receiver.receive(LIMIT), Err(ReceiveError::Ended(CloseReason::Closed))));
+}
+
+#[test]
+fn a_small_message_stands_still_while_its_sender_writes_into_its_place() {
+    let (mut receiver, mut liar, _dir) = lied_to("still", |liar| {
+        liar.send_small(b"before", small_word(6, false, 0, 0));
+    });
+    let record = receiver.receive(LIMIT).unwrap();
+    assert_eq!(receiver.bytes(&record).unwrap(), b"before");
+    let ticket = liar.places.with_flags(Flags::WAKE);
+    let _ = liar.node.send_fast(&ticket, b"after!", 0, LIMIT).unwrap();
+    liar.send(0, b"next", &[&mark(false, false, 4)[..], &1u32.to_le_bytes()].concat());
+    let next = receiver.receive(LIMIT).unwrap();
+    assert_eq!(receiver.bytes(&next).unwrap(), b"next");
+    assert_eq!(receiver.bytes(&record).unwrap(), b"before");
+}
+
+#[test]
+fn a_message_with_a_ticket_waits_for_the_small_ones_before_it_and_they_for_it() {
+    let before = |count: u32| [&mark(false, false, 6)[..], &count.to_le_bytes()].concat();
+    let (mut receiver, mut liar, _dir) = lied_to("mixed", |liar| {
+        liar.send(0, b"second", &before(1));
+        liar.send_small(b"third", small_word(5, false, 1, 1));
+    });
+    assert!(matches!(receiver.receive(SHORT), Err(ReceiveError::TimedOut)));
+    assert!(!receiver.is_ready());
+    liar.send_small(b"first", small_word(5, false, 0, 0));
+    // All three lie in place 0 of the sender's making: what it wrote last is there.
+    assert_eq!(next(&mut receiver), b"first");
+    assert_eq!(next(&mut receiver), b"second");
+    assert_eq!(receiver.receive(LIMIT).unwrap().len(), 5);
 }
 
 #[test]

@@ -228,7 +228,7 @@ impl Node {
 
     /// Sends a message that is one line, over one link, if it can be taken now; `false`: it is
     /// longer, or must wait, or cannot be sent, as [`prepare_send`](Self::prepare_send) and
-    /// [`advance_send`](Self::advance_send) will say.
+    /// [`advance_send`](Self::advance_send) will say. `word` is that of a fast packet.
     #[inline]
     pub(crate) fn try_send_line_over(
         &mut self,
@@ -236,11 +236,12 @@ impl Node {
         ticket: &Ticket,
         data: &[u8],
         metadata: &[u8],
+        word: u32,
     ) -> bool {
         let destination = ticket.destination;
         if data.len() + metadata.len() <= INLINE_BYTES
             && data.len() as u64 <= ticket.capacity()
-            && ticket.metadata_index != MetadataIndex::FAST
+            && (ticket.metadata_index != MetadataIndex::FAST || metadata.is_empty())
             && self.check_fork().is_ok()
             && let Some(Some(found)) = self.links.get_mut(link.index as usize)
             && found.id == link
@@ -249,7 +250,7 @@ impl Node {
             && let Some(tx) = &mut found.tx
             && let Some(direct) = self.termini[0].direct(link)
         {
-            let header = header_of(ticket, data.len() as u32, metadata.len() as u8, 0);
+            let header = header_of(ticket, data.len() as u32, metadata.len() as u8, word);
             if tx.ring.push_line(&header, body_of(data, metadata)).is_ok() {
                 let _ = direct.sent();
                 tx.signal_if_asleep(header.flags);

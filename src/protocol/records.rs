@@ -4,14 +4,18 @@
 //! ```text
 //!   a message of coalesced records    length  bytes  padding   length  bytes  padding  ..
 //!                                     u32     ..     to 4      u32     ..     to 4
-//!   its mark (the metadata)           framed, last: 1 bit each; length of the message: 30 bits
+//!   its mark (the metadata)           length of the message: 30 bits; last, framed: 1 bit each
+//!                                     small messages before it: 4 bytes, none if there were none
+//!   a small message (a fast packet)   its word is length: 8 bits, framed: 1, place: 6,
+//!                                     messages with tickets before it: 17
 //!   a grant (a ticket on its way)     key: 8   number: 4   size, refused: 4      one cache line
 //!   a record in an aperture           length: 12, with its highest bit   offset: 8   length: 4
 //!   an ask for a larger buffer        number: 14 bits   pages: 18 bits           a fast packet's word
 //! ```
-//! All little-endian. A message's number is that of the ticket it used: so numbers cannot be
-//! forged, repeated or skipped, and a link may reorder as it likes. Never: a panic, or a range
-//! outside the message, whatever the bytes are.
+//! All little-endian. A message's number is that of the ticket it used, or of the place: so numbers
+//! cannot be forged, repeated or skipped, and a link may reorder as it likes. Each of the two kinds
+//! says how many of the other were sent before it, and so both are taken in one order. Never: a
+//! panic, or a range outside the message, whatever the bytes are.
 
 use alloc::{boxed::Box, collections::VecDeque, vec};
 use core::ops::Range;
@@ -162,8 +166,7 @@ impl Space {
 /// The bits of a mark that are the length.
 const LENGTH_MASK: u32 = (1 << 30) - 1;
 
-/// What a message says of itself: four bytes of metadata, so that a record of up to 12 bytes is
-/// one cache line with it.
+/// What a message with a ticket says of itself, in its metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mark {
     /// Coalesced records; else one record as it is.
@@ -172,22 +175,160 @@ pub(crate) struct Mark {
     pub last: bool,
     /// Bytes.
     pub length: u32,
+    /// Small messages that were sent before it, modulo 2^32.
+    pub small_before: u32,
 }
 
 impl Mark {
-    pub fn to_bytes(self) -> [u8; 4] {
+    pub fn to_bytes(self) -> [u8; 8] {
         let flags = (self.framed as u32) << 31 | (self.last as u32) << 30;
-        (flags | self.length & LENGTH_MASK).to_le_bytes()
+        let word = (flags | self.length & LENGTH_MASK) as u64;
+        (word | (self.small_before as u64) << 32).to_le_bytes()
+    }
+
+    /// How many of these bytes are sent.
+    pub fn len(self) -> usize {
+        if self.small_before == 0 { 4 } else { 8 }
     }
 
     /// `None`: not the length of a mark.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let word = u32::from_le_bytes(bytes.try_into().ok()?);
+        let (word, rest) = bytes.split_first_chunk()?;
+        let word = u32::from_le_bytes(*word);
+        let small_before = match rest {
+            [] => 0,
+            before => u32::from_le_bytes(before.try_into().ok()?),
+        };
         Some(Self {
             framed: word >> 31 & 1 == 1,
             last: word >> 30 & 1 == 1,
             length: word & LENGTH_MASK,
+            small_before,
         })
+    }
+}
+
+/// Places for small messages, and bytes of each.
+pub(crate) const PLACES: u64 = 64;
+pub(crate) const PLACE_BYTES: usize = 128;
+/// What the receiver tells its sender of them: how many have been freed.
+pub(crate) const FREED_BYTES: usize = 8;
+
+const BEFORE_MASK: u32 = (1 << 17) - 1;
+
+/// What a small message says of itself, in the word of its packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Small {
+    /// Bytes. Those of the packet may be more.
+    pub length: u32,
+    pub framed: bool,
+    /// Its number, modulo the places.
+    pub place: u32,
+    /// Messages with tickets that were sent before it, modulo 2^17.
+    pub tickets_before: u32,
+}
+
+impl Small {
+    #[inline(always)]
+    pub fn to_word(self) -> u32 {
+        self.length | (self.framed as u32) << 8 | self.place << 9 | self.tickets_before << 15
+    }
+
+    #[inline(always)]
+    pub fn from_word(word: u32) -> Self {
+        Self {
+            length: word & 0xff,
+            framed: word >> 8 & 1 == 1,
+            place: word >> 9 & 63,
+            tickets_before: word >> 15,
+        }
+    }
+}
+
+/// The small messages that have come, and the places that are still in use. Of messages
+/// `freed..freed + PLACES` each has a place of its own, its number modulo the places.
+#[derive(Debug)]
+pub(crate) struct Places {
+    freed: u64,
+    taken: u64,
+    /// One bit for each place.
+    arrived: u64,
+    words: [u32; PLACES as usize],
+    /// What the sender was told of `freed`.
+    told: u64,
+}
+
+impl Places {
+    pub fn new() -> Self {
+        Self { freed: 0, taken: 0, arrived: 0, words: [0; PLACES as usize], told: 0 }
+    }
+
+    /// How many have been taken.
+    pub fn taken(&self) -> u64 {
+        self.taken
+    }
+
+    /// A small message is there, after `tickets` messages with tickets were taken, when at most
+    /// `out` more can have been sent. `false`: its place is in use, or its word makes no sense.
+    #[inline]
+    pub fn arrive(&mut self, word: u32, tickets: u64, out: u64) -> bool {
+        let small = Small::from_word(word);
+        let after = (small.place as u64).wrapping_sub(self.taken) % PLACES;
+        let bit = 1 << small.place;
+        let ahead = small.tickets_before.wrapping_sub(tickets as u32) & BEFORE_MASK;
+        let is_good = self.taken + after < self.freed + PLACES
+            && self.arrived & bit == 0
+            && small.length as usize <= PLACE_BYTES
+            && ahead as u64 <= out;
+        if is_good {
+            self.arrived |= bit;
+            self.words[small.place as usize] = word;
+        }
+        is_good
+    }
+
+    /// Whether the next one has come.
+    #[inline]
+    pub fn has_next(&self) -> bool {
+        self.arrived >> (self.taken % PLACES) & 1 == 1
+    }
+
+    /// Takes the next one, if it has come and just `tickets` messages with tickets were before it.
+    #[inline]
+    pub fn take(&mut self, tickets: u64) -> Option<Small> {
+        if !self.has_next() {
+            return None;
+        }
+        let place = self.taken % PLACES;
+        let small = Small::from_word(self.words[place as usize]);
+        if small.tickets_before != tickets as u32 & BEFORE_MASK {
+            return None;
+        }
+        self.arrived &= !(1 << place);
+        self.taken += 1;
+        Some(small)
+    }
+
+    /// The first place in use, whose message was taken, is free.
+    pub fn free(&mut self) {
+        debug_assert!(self.freed < self.taken);
+        self.freed += 1;
+    }
+
+    /// Whether the sender is to be told: half the places are free again, or it may have none left.
+    #[inline]
+    pub fn is_due(&self) -> bool {
+        let untold = self.freed - self.told;
+        untold >= PLACES / 2 || untold > 0 && self.taken - self.told >= PLACES
+    }
+
+    pub fn freed(&self) -> u64 {
+        self.freed
+    }
+
+    /// The sender was told.
+    pub fn tell(&mut self) {
+        self.told = self.freed;
     }
 }
 
@@ -239,12 +380,15 @@ pub(crate) struct Window {
     taken: u64,
     armed: u64,
     arrived: Box<[bool]>,
+    /// How many have come and wait: most often none, and then nothing is to be looked for.
+    waiting: u32,
 }
 
 impl Window {
     /// `lanes` tickets, from number 0 on, are out.
     pub fn new(lanes: u32) -> Self {
-        Self { taken: 0, armed: lanes as u64, arrived: vec![false; lanes as usize].into() }
+        let arrived = vec![false; lanes as usize].into();
+        Self { taken: 0, armed: lanes as u64, arrived, waiting: 0 }
     }
 
     fn lanes(&self) -> u64 {
@@ -266,6 +410,7 @@ impl Window {
         let is_open = self.is_open(lane);
         if is_open {
             self.arrived[lane] = true;
+            self.waiting += 1;
         }
         is_open
     }
@@ -288,7 +433,7 @@ impl Window {
     /// Whether the next message in order has arrived.
     #[inline]
     pub fn is_ready(&self) -> bool {
-        self.taken < self.armed && self.arrived[self.lane(self.taken)]
+        self.waiting > 0 && self.taken < self.armed && self.arrived[self.lane(self.taken)]
     }
 
     /// Takes the next message in order, if it has arrived.
@@ -299,8 +444,15 @@ impl Window {
         let number = self.taken;
         let lane = self.lane(number);
         self.arrived[lane] = false;
+        self.waiting -= 1;
         self.taken += 1;
         Some(number)
+    }
+
+    /// Tickets that are out.
+    #[inline]
+    pub fn out(&self) -> u64 {
+        self.armed - self.taken
     }
 
     /// Lanes without a ticket.
@@ -353,6 +505,53 @@ mod tests {
         assert_eq!(window.asked(ask(3, PAGE + 1)), Some((3, 2 * PAGE)));
         assert_eq!(window.asked(ask(4, 1)), None);
         assert_eq!(window.arm(), None);
+    }
+
+    #[test]
+    fn a_small_message_is_not_taken_into_a_place_in_use_nor_beyond_the_tickets() {
+        let mut places = Places::new();
+        let small = |place, tickets_before| {
+            Small { length: 1, framed: false, place, tickets_before }.to_word()
+        };
+        assert!(places.arrive(small(1, 0), 0, 2) && !places.arrive(small(1, 0), 0, 2), "used");
+        assert_eq!(places.take(0), None, "the first has not come");
+        assert!(places.arrive(small(0, 0), 0, 2));
+        assert!(places.take(0).is_some() && places.take(0).is_some() && !places.has_next());
+        assert!(!places.arrive(small(0, 0), 0, 2), "it was taken and is not free");
+        places.free();
+        assert!(places.arrive(small(0, 0), 0, 2));
+        let long = Small { length: PLACE_BYTES as u32 + 1, ..Small::from_word(small(2, 0)) };
+        assert!(!places.arrive(long.to_word(), 0, 2));
+        // With two tickets out, it comes after none, one, or both of their messages.
+        assert!(!places.arrive(small(2, 3), 0, 2) && !places.arrive(small(2, 0), 1, 2));
+        assert!(places.arrive(small(2, 1), 0, 2));
+        assert_eq!(places.take(0), None);
+        assert!(places.take(1).is_some());
+    }
+
+    #[test]
+    fn the_sender_is_told_of_free_places_by_halves_and_when_it_has_none() {
+        let mut places = Places::new();
+        let take = |places: &mut Places| {
+            let place = (places.taken() % PLACES) as u32;
+            let small = Small { length: 0, framed: false, place, tickets_before: 0 };
+            assert!(places.arrive(small.to_word(), 0, 1) && places.take(0).is_some());
+        };
+        for i in 1..=PLACES / 2 {
+            assert!(!places.is_due());
+            take(&mut places);
+            places.free();
+            assert_eq!(places.freed(), i);
+        }
+        assert!(places.is_due());
+        places.tell();
+        assert!(!places.is_due());
+        for _ in 0..PLACES {
+            take(&mut places);
+        }
+        assert!(!places.is_due(), "there is nothing to tell");
+        places.free();
+        assert!(places.is_due(), "one is much to who has none");
     }
 
     #[test]
@@ -427,8 +626,80 @@ mod tests {
 
         #[test]
         fn marks_and_grants_survive(word in any::<u32>(), bytes in any::<[u8; 16]>()) {
-            prop_assert_eq!(Mark::from_bytes(&word.to_le_bytes()).unwrap().to_bytes(), word.to_le_bytes());
+            let mark = Mark::from_bytes(&word.to_le_bytes()).unwrap();
+            prop_assert_eq!(&mark.to_bytes()[..mark.len()], &word.to_le_bytes());
+            let mark = Mark { small_before: word | 1, ..mark };
+            prop_assert_eq!((Mark::from_bytes(&mark.to_bytes()), mark.len()), (Some(mark), 8));
+            prop_assert_eq!(Small::from_word(word).to_word(), word);
             prop_assert_eq!(Grant::from_bytes(bytes).to_bytes(), bytes);
+        }
+
+        // However a link reorders: small messages and those with tickets are taken in the order in
+        // which they were sent, each once.
+        #[test]
+        fn both_kinds_are_taken_in_one_order(lanes in 1u32..5, choices in proptest::collection::vec(any::<u16>(), 600)) {
+            let (mut window, mut places) = (Window::new(lanes), Places::new());
+            // What the sender has: tickets, and how many messages of each kind it sent.
+            let (mut armed, mut next, mut small) = (lanes as u64, 0, 0);
+            // Its messages in order, and those on the way: their place in that, and a word or not.
+            let (mut sent, mut expected, mut on_the_way) = (0u64, 0u64, Vec::new());
+            let mut befores = VecDeque::new();
+            let (mut held, mut freed) = (0, 0);
+            let mut of_ticket = VecDeque::new();
+            let mut of_small = VecDeque::new();
+            for choice in choices {
+                match choice % 5 {
+                    0 if small - freed < PLACES => {
+                        let place = (small % PLACES) as u32;
+                        let length = choice as u32 % 129;
+                        let word = Small { length, framed: false, place, tickets_before: next as u32 };
+                        on_the_way.push((u64::MAX, word.to_word()));
+                        of_small.push_back(sent);
+                        (small, sent) = (small + 1, sent + 1);
+                    }
+                    1 if next < armed => {
+                        on_the_way.push((next, 0));
+                        befores.push_back(small);
+                        of_ticket.push_back(sent);
+                        (next, sent) = (next + 1, sent + 1);
+                    }
+                    2 if !on_the_way.is_empty() => {
+                        let (ticket, word) = on_the_way.swap_remove(choice as usize / 5 % on_the_way.len());
+                        if ticket == u64::MAX {
+                            prop_assert!(places.arrive(word, window.expected(), window.out()));
+                            prop_assert!(!places.arrive(word, window.expected(), window.out()));
+                        } else {
+                            prop_assert!(window.arrive(window.lane(ticket)));
+                        }
+                    }
+                    3 => loop {
+                        if places.take(window.expected()).is_some() {
+                            prop_assert_eq!(of_small.pop_front(), Some(expected));
+                            held += 1;
+                        } else if window.is_ready() && befores[0] == places.taken() {
+                            window.take();
+                            befores.pop_front();
+                            prop_assert_eq!(of_ticket.pop_front(), Some(expected));
+                        } else {
+                            let both = window.is_ready() && places.has_next();
+                            prop_assert!(!both, "one of them is the next");
+                            break;
+                        }
+                        expected += 1;
+                    },
+                    _ => {
+                        if held > 0 {
+                            held -= 1;
+                            places.free();
+                        }
+                        if places.is_due() {
+                            freed = places.freed();
+                            places.tell();
+                        }
+                        armed += window.arm().is_some() as u64;
+                    }
+                }
+            }
         }
 
         // However a link reorders: messages are taken in the order of their numbers, and no more

@@ -6,12 +6,19 @@
 //!                                                           interface; the record lies in it
 //!   tickets  <---- a grant: one line, nobody is told ------ release: the memory goes back to the
 //!                                                           pool, and into a lane with a new key
+//!   flush ---- few bytes: one fast packet to a place ----->  copied out of it: the record
+//!   places   <---- a count, now and then ----------------- release: the place is free
 //! ```
 //! A *lane* is a one-shot slot over a buffer of its own. When its message is complete the receiver
 //! puts other memory into the lane, and the buffer belongs to the end point: nothing can write it
 //! any more, whichever thread polls, so its bytes are lent as a slice, without a lock, until they
 //! are released. Lanes without memory have no ticket; so a sender whose receiver does not release
 //! waits.
+//!
+//! What is flushed and is at most 128 bytes, most often one record that somebody waits for, needs
+//! none of that: a line or two go to one of 64 *places*, and their bytes are copied out of it, since
+//! the sender may write there at any time. No memory changes hands and no key changes. When every
+//! place is in use, such messages take tickets.
 //!
 //! Small records are coalesced: they leave together when the buffer is full, when a long record
 //! comes, and on [`flush`](StreamSender::flush). **Nothing else sends them**: who waits for an
@@ -23,12 +30,14 @@
 //! Where long records are to go straight into the receiver's memory, see `aperture_stream.rs`.
 //!
 //! Links may reorder (a link's bulk ring overtakes its base ring): a message's number is that of
-//! its ticket, and messages are taken in that order; see `records.rs`.
+//! its ticket or place, and messages are taken in one order; see `records.rs`.
 
 use super::aperture_stream::FarOffer;
 use super::credit::fast_ticket_from;
 use super::manager::{Admission, Offer, OfferId, Target};
-use super::records::{self, Far, GRANT_BYTES, Grant, Mark, Window};
+use super::records::{
+    self, FREED_BYTES, Far, GRANT_BYTES, Grant, Mark, PLACE_BYTES, PLACES, Places, Small, Window,
+};
 use super::tagged::{ended, explain};
 use super::{Connection, EndPoint, GrowError, Kind, Manager, ReceiveError, Seed, SendFailure};
 use crate::control::{Access, Peer, RequestId};
@@ -54,7 +63,7 @@ pub struct StreamConfig {
     /// Bytes of a buffer: the longest message of coalesced records. 64 KiB unless set.
     pub buffer_bytes: usize,
     /// Buffers that wait for messages, and so the most messages on their way: from 1 to 256. 8
-    /// unless set: a sender that flushes each record then rarely waits for a grant.
+    /// unless set. Small messages have places of their own besides.
     pub buffers: u32,
     /// Buffers altogether, with those that hold records which are not yet released. 64 unless set.
     pub buffers_max: u32,
@@ -123,7 +132,10 @@ impl Record {
 #[derive(Debug)]
 pub(super) struct Shared {
     lanes: Box<[SlotId]>,
-    /// What every sender is told: numbers, and the ticket for asking.
+    /// Where a sender asks, and where its small messages go.
+    ask: SlotId,
+    places: SlotId,
+    /// What every sender is told: numbers.
     answer: Vec<u8>,
     /// The one request that was admitted, and where its sender takes grants.
     admitted: Mutex<Option<(RequestId, Ticket)>>,
@@ -159,7 +171,7 @@ impl Offer for StreamOffer {
             (Some([THROUGH_AN_APERTURE, credit @ ..]), Some(far)) => Some((far, credit)),
             _ => return Err("the sender wants a path that this receiver does not have".into()),
         };
-        if grants.capacity() < (GRANT_BYTES * shared.lanes.len()) as u64 {
+        if grants.capacity() < (GRANT_BYTES * shared.lanes.len() + FREED_BYTES) as u64 {
             return Err("the sender's memory is too small for its tickets".into());
         }
         let mut admitted = shared.admitted();
@@ -167,6 +179,10 @@ impl Offer for StreamOffer {
             return Err("the stream has its sender already".into());
         }
         let mut answer = shared.answer.clone();
+        for slot in [shared.ask, shared.places] {
+            let ticket = node.fast_ticket(slot).map_err(|e| e.to_string())?;
+            answer.extend_from_slice(&ticket.to_bytes());
+        }
         for lane in &shared.lanes {
             let ticket = node.ticket(*lane, MetadataIndex(0)).map_err(|e| e.to_string())?;
             answer.extend_from_slice(&ticket.slot.0.to_le_bytes());
@@ -186,6 +202,8 @@ impl Offer for StreamOffer {
         if admitted.is_some_and(|(id, _)| id == request) {
             *admitted = None;
             // It knows the keys, and the next sender gets others.
+            let _ = node.revoke(self.0.ask);
+            let _ = node.revoke(self.0.places);
             for lane in &self.0.lanes {
                 if let Ok(entry) = node.metadata(*lane, MetadataIndex(0)) {
                     let limits = entry.limits();
@@ -207,15 +225,52 @@ impl Offer for StreamOffer {
     fn left(&mut self, _: &mut Node, _: &Connection) {}
 }
 
-/// One message that was taken, and its memory.
+/// One message that was taken.
 #[derive(Debug)]
 struct Held {
-    memory: AreaMemory,
-    mark: Mark,
+    lies: Lies,
+    length: u32,
+    framed: bool,
+    last: bool,
     /// The next record.
-    at: usize,
+    at: u32,
     /// Number of the first record behind it, once all of its own were handed out.
-    end: Option<u64>,
+    end: u64,
+}
+
+/// [`Held::end`] while records are left.
+const NOT_YET: u64 = u64::MAX;
+
+/// Where the bytes of a message lie.
+#[derive(Clone, Copy, Debug)]
+enum Lies {
+    /// In the still copy of a place.
+    Place(u32),
+    /// In the buffer with this number, counted from the first message on.
+    Buffer(u64),
+}
+
+/// The memory of the messages that were taken.
+#[derive(Debug)]
+struct Taken {
+    /// The buffers of those that are not released, the first of which has number `first`.
+    buffers: VecDeque<AreaMemory>,
+    first: u64,
+    /// A copy of each place, made when its message was taken.
+    places: Box<[u8]>,
+}
+
+impl Taken {
+    #[inline]
+    fn bytes(&self, lies: Lies) -> &[u8] {
+        match lies {
+            Lies::Place(place) => &self.places[place as usize * PLACE_BYTES..][..PLACE_BYTES],
+            Lies::Buffer(number) => {
+                let buffer = self.buffers.get(number.wrapping_sub(self.first) as usize);
+                buffer.map_or(&[], |memory| memory.as_ref())
+            }
+        }
+    }
 }
 
 /// A slot, its area, and what lies in the area while the lane has no buffer.
@@ -237,8 +292,11 @@ struct Intake {
     lanes: Box<[Lane]>,
     ask_slot: SlotId,
     ask_area: AreaId,
+    places_slot: SlotId,
+    places_area: AreaId,
     queue: QueueId,
     window: Window,
+    places: Places,
     /// A larger buffer is wanted for a ticket.
     asked: Option<(u64, usize)>,
     /// Tickets of which the sender was not told.
@@ -253,6 +311,7 @@ struct Intake {
     /// Messages whose records are not all released, from number `first` on; those before `reading`
     /// were handed out.
     held: VecDeque<Held>,
+    taken: Taken,
     first: u64,
     reading: usize,
     /// Records handed out, released.
@@ -277,26 +336,27 @@ impl Intake {
     fn next_record(&mut self) -> Option<Record> {
         let message = self.first + self.reading as u64;
         let held = self.held.get_mut(self.reading)?;
-        let length = held.mark.length as usize;
+        let length = held.length as usize;
         let mut is_far = false;
-        let range = if !held.mark.framed {
-            (held.at, held.end) = (length, Some(self.given + 1));
+        let range = if !held.framed {
+            (held.at, held.end) = (held.length, self.given + 1);
             self.reading += 1;
             0..length
         } else {
-            let bytes = held.memory.as_ref().get(..length).unwrap_or(&[]);
-            let mut found = records::next(bytes, held.at);
+            let bytes = self.taken.bytes(held.lies).get(..length).unwrap_or(&[]);
+            let at = held.at as usize;
+            let mut found = records::next(bytes, at);
             if found.is_err()
                 && self.shared.far.is_some()
-                && let Some(far) = records::next_far(bytes, held.at)
+                && let Some(far) = records::next_far(bytes, at)
             {
                 (found, is_far) = (Ok(Some(far)), true);
             }
             match found {
                 Ok(Some((range, after))) => {
-                    held.at = after;
+                    held.at = after as u32;
                     if after == length {
-                        held.end = Some(self.given + 1);
+                        held.end = self.given + 1;
                         self.reading += 1;
                     }
                     range
@@ -326,8 +386,8 @@ impl Intake {
     #[cold]
     fn skip_empty(&mut self) -> Option<Record> {
         match self.held.get_mut(self.reading) {
-            Some(held) if held.mark.last => {
-                held.end = Some(self.given);
+            Some(held) if held.last => {
+                held.end = self.given;
                 self.reading += 1;
                 self.drop_released();
                 None
@@ -341,8 +401,11 @@ impl Intake {
     fn misbehaves(&mut self, why: String) -> Option<Record> {
         self.fault.get_or_insert(why);
         while self.held.len() > self.reading {
-            let unread = self.held.pop_back();
-            unread.into_iter().for_each(|held| self.put_back(held.memory));
+            if let Some(Held { lies: Lies::Buffer(_), .. }) = self.held.pop_back()
+                && let Some(memory) = self.taken.buffers.pop_back()
+            {
+                self.put_back(memory);
+            }
         }
         None
     }
@@ -355,15 +418,26 @@ impl Intake {
         }
     }
 
-    /// Buffers of which every record is released are free.
+    /// Buffers and places of which every record is released are free.
+    #[inline]
     fn drop_released(&mut self) {
         while let Some(held) = self.held.front()
-            && held.end.is_some_and(|end| end <= self.released)
+            && held.end <= self.released
         {
-            let held = self.held.pop_front();
-            held.into_iter().for_each(|held| self.put_back(held.memory));
+            match held.lies {
+                Lies::Place(_) => self.places.free(),
+                Lies::Buffer(_) => self.drop_buffer(),
+            }
+            self.held.pop_front();
             self.first += 1;
             self.reading -= 1;
+        }
+    }
+
+    fn drop_buffer(&mut self) {
+        self.taken.first += 1;
+        if let Some(memory) = self.taken.buffers.pop_front() {
+            self.put_back(memory);
         }
     }
 
@@ -377,7 +451,8 @@ impl Intake {
         }
         // What came before a fault is taken.
         let mut took = false;
-        while !self.has_last && self.window.is_ready() && self.take(node) {
+        while !self.has_last && (self.take_small(node) || self.window.is_ready() && self.take(node))
+        {
             took = true;
         }
         if self.fault.is_some() {
@@ -397,7 +472,8 @@ impl Intake {
             self.ended = Some(if cut_off { CloseReason::HungUp } else { reason.clone() });
             return Look::Found(());
         }
-        if self.ungranted.is_empty() { Look::Nothing } else { Look::Room(connection.link()) }
+        let is_told = self.ungranted.is_empty() && !self.places.is_due();
+        if is_told { Look::Nothing } else { Look::Room(connection.link()) }
     }
 
     #[inline]
@@ -408,6 +484,15 @@ impl Intake {
             return;
         }
         self.link = Some(notification.link);
+        if notification.is_for(self.places_slot) {
+            let (tickets, out) = (self.window.expected(), self.window.out());
+            // The slot has a metadata entry, too, which an honest sender does not use.
+            let is_fast = notification.index == MetadataIndex::FAST;
+            if !is_fast || !self.places.arrive(notification.word, tickets, out) {
+                self.fault.get_or_insert("a small message with no place".into());
+            }
+            return;
+        }
         if notification.index == MetadataIndex::FAST {
             return self.note_ask(notification.word);
         }
@@ -432,10 +517,43 @@ impl Intake {
         }
     }
 
-    /// Takes the next message, memory and all; says whether it could be taken.
+    /// Takes the next message, if it is a small one: copies it, since the sender may write to its
+    /// place at any time.
+    #[inline]
+    fn take_small(&mut self, node: &mut Node) -> bool {
+        let Some(small) = self.places.take(self.window.expected()) else { return false };
+        let at = small.place as usize * PLACE_BYTES;
+        let to = &mut self.taken.places[at..at + PLACE_BYTES];
+        let Ok(Some(from)) = node.area(self.places_area).map(|area| area.get(at..at + PLACE_BYTES))
+        else {
+            return false;
+        };
+        // Words, as they were deposited: what was just written is read again at once.
+        for i in 0..2 {
+            to[8 * i..8 * i + 8].copy_from_slice(&from[8 * i..8 * i + 8]);
+        }
+        let length = small.length as usize;
+        if length > 16 {
+            to[16..length].copy_from_slice(&from[16..length]);
+        }
+        self.hold(node, Lies::Place(small.place), small.length, small.framed, false);
+        true
+    }
+
+    #[inline]
+    fn hold(&mut self, node: &mut Node, lies: Lies, length: u32, framed: bool, last: bool) {
+        if self.first == 0 && self.held.is_empty() {
+            self.lend(node);
+        }
+        self.has_last |= last;
+        self.held.push_back(Held { lies, length, framed, last, at: 0, end: NOT_YET });
+    }
+
+    /// Takes the next message that came with a ticket, memory and all; says whether it could be
+    /// taken.
     fn take(&mut self, node: &mut Node) -> bool {
-        let Some(number) = self.window.take() else { return false };
-        let lane = &mut self.lanes[self.window.lane(number)];
+        let index = self.window.lane(self.window.expected());
+        let lane = &mut self.lanes[index];
         let longest = self.config.record_bytes_max;
         let fits = |mark: &Mark| {
             let length = mark.length as usize;
@@ -445,6 +563,20 @@ impl Intake {
             Ok(entry) => Mark::from_bytes(entry.user()).filter(fits),
             Err(_) => None,
         };
+        if let Some(mark) = mark {
+            let before = mark.small_before.wrapping_sub(self.places.taken() as u32);
+            if before as u64 > PLACES || before > 0 && self.places.has_next() {
+                self.fault.get_or_insert("numbers of messages that contradict one another".into());
+                return false;
+            }
+            if before > 0 {
+                // A small message that was sent before is still on its way.
+                return false;
+            }
+        }
+        if self.window.take().is_none() {
+            return false;
+        }
         let taken = match (mark, lane.empty.take()) {
             (Some(mark), Some(empty)) => {
                 node.replace_memory(lane.slot, empty).map(|memory| (mark, memory)).ok()
@@ -462,11 +594,9 @@ impl Intake {
         if lane.size > self.config.buffer_bytes {
             self.large_in_lanes -= lane.size;
         }
-        if number == 0 {
-            self.lend(node);
-        }
-        self.has_last |= mark.last;
-        self.held.push_back(Held { memory, mark, at: 0, end: None });
+        let number = self.taken.first + self.taken.buffers.len() as u64;
+        self.taken.buffers.push_back(memory);
+        self.hold(node, Lies::Buffer(number), mark.length, mark.framed, mark.last);
         true
     }
 
@@ -481,7 +611,7 @@ impl Intake {
     /// Whether the sender is to be given tickets at once.
     #[inline]
     fn is_due(&self) -> bool {
-        self.window.unarmed() * 2 >= self.lanes.len() as u64
+        self.window.unarmed() * 2 >= self.lanes.len() as u64 || self.places.is_due()
     }
 
     /// Puts buffers into lanes that have none, and tells the sender.
@@ -495,6 +625,21 @@ impl Intake {
         }
         if !self.ungranted.is_empty() {
             self.grant(node);
+        }
+        if self.places.is_due() {
+            self.tell_freed(node);
+        }
+    }
+
+    /// Tells the sender how many places were freed, if the link has room now.
+    fn tell_freed(&mut self, node: &mut Node) {
+        let Some((connection, grants)) = self.shared.joined.get() else { return };
+        let base = grants.base + (GRANT_BYTES * self.lanes.len()) as u64;
+        let freed = self.places.freed().to_le_bytes();
+        match node.try_send_fast_over(connection.link(), &Ticket { base, ..*grants }, &freed, 0) {
+            Err(SendError::Full) => {}
+            // Or it is gone, or gave a ticket that cannot be used: nobody to tell.
+            _ => self.places.tell(),
         }
     }
 
@@ -652,9 +797,11 @@ impl Intake {
     fn remove(&mut self, node: &mut Node) {
         let _ = node.remove_slot(self.ask_slot);
         let _ = node.remove_area(self.ask_area);
+        let _ = node.remove_slot(self.places_slot);
+        let _ = node.remove_area(self.places_area);
         self.lanes.iter_mut().for_each(|lane| lane.remove(node));
         let _ = node.remove_queue(self.queue);
-        let held = self.held.drain(..).map(|held| held.memory);
+        let held = self.taken.buffers.drain(..);
         held.chain(self.free.drain(..))
             .chain(self.free_large.drain(..))
             .for_each(|memory| node.drop_memory(memory));
@@ -804,7 +951,8 @@ impl StreamReceiver {
             let is_own = record.stream == intake.stream && record.number >= intake.released;
             intake.held.get(i as usize).filter(|_| is_own)
         });
-        match held.and_then(|h| h.memory.as_ref().get(start..start + record.length as usize)) {
+        let bytes = held.map_or(&[][..], |held| intake.taken.bytes(held.lies));
+        match bytes.get(start..start + record.length as usize).filter(|_| held.is_some()) {
             Some(bytes) => Ok(bytes),
             None => Err(ReceiveError::Misuse(format!(
                 "record {} was released, or is another stream's",
@@ -824,7 +972,7 @@ impl StreamReceiver {
         }
         if record.number >= intake.released {
             intake.released = record.number + 1;
-            let is_free = |held: &Held| held.end.is_some_and(|end| end <= intake.released);
+            let is_free = |held: &Held| held.end <= intake.released;
             if intake.held.front().is_some_and(is_free) {
                 self.give_back();
             }
@@ -832,6 +980,7 @@ impl StreamReceiver {
         Ok(())
     }
 
+    #[inline]
     fn give_back(&mut self) {
         self.intake.drop_released();
         if (self.intake.is_due() || self.intake.asked.is_some()) && self.intake.over().is_none() {
@@ -879,8 +1028,9 @@ const PROTOCOL: &str = "stream: each message into a buffer of its own, through t
 impl Intake {
     fn new(node: &mut Node, config: StreamConfig, far: Option<FarOffer>) -> Result<Self, String> {
         let text = |e: &dyn ToString| e.to_string();
-        let queue = node.notification_queue(config.buffers + 1).map_err(|e| text(&e))?;
-        let mut lanes = Vec::new();
+        let entries = config.buffers + 1 + PLACES as u32;
+        let queue = node.notification_queue(entries).map_err(|e| text(&e))?;
+        let (mut lanes, mut made_slots) = (Vec::new(), Vec::new());
         let made = (0..config.buffers)
             .try_for_each(|_| {
                 lanes.push(Lane::new(node, queue, config.buffer_bytes)?);
@@ -888,22 +1038,23 @@ impl Intake {
             })
             .and_then(|()| {
                 // Asking writes nothing: the word is all of it.
-                let area = node.message_area(1).map_err(|e| text(&e))?;
-                let config = SlotConfig::new(area, queue).range(0..0);
-                node.slot(config).map(|slot| (area, slot)).map_err(|e| {
-                    let _ = node.remove_area(area);
-                    text(&e)
-                })
-            })
-            .and_then(|(area, slot)| {
-                let ticket = node.fast_ticket(slot).map_err(|e| text(&e))?;
+                let ask = fast_slot(node, 1, |area| SlotConfig::new(area, queue).range(0..0))?;
+                made_slots.push(ask);
+                let bytes = PLACE_BYTES * PLACES as usize;
+                let config = |area| SlotConfig::new(area, queue).credit(PLACES as u32);
+                let places = fast_slot(node, bytes, config)?;
+                made_slots.push(places);
                 let consumer = node.take_consumer(queue).map_err(|e| text(&e))?;
-                Ok((area, slot, ticket, consumer))
+                Ok((ask, places, consumer))
             });
-        let (ask_area, ask_slot, ticket, consumer) = match made {
+        let ((ask_area, ask_slot), (places_area, places_slot), consumer) = match made {
             Ok(made) => made,
             Err(e) => {
-                lanes.iter_mut().for_each(|lane| lane.remove(node));
+                lanes.iter_mut().for_each(|lane: &mut Lane| lane.remove(node));
+                for (area, slot) in made_slots {
+                    let _ = node.remove_slot(slot);
+                    let _ = node.remove_area(area);
+                }
                 let _ = node.remove_queue(queue);
                 return Err(e);
             }
@@ -912,10 +1063,11 @@ impl Intake {
         for number in [config.buffers, config.buffer_bytes as u32, config.record_bytes_max as u32] {
             answer.extend_from_slice(&number.to_le_bytes());
         }
-        answer.extend_from_slice(&ticket.to_bytes());
         Ok(Self {
             shared: Arc::new(Shared {
                 lanes: lanes.iter().map(|lane| lane.slot).collect(),
+                ask: ask_slot,
+                places: places_slot,
                 answer,
                 admitted: Mutex::new(None),
                 joined: OnceLock::new(),
@@ -929,6 +1081,9 @@ impl Intake {
             lanes: lanes.into(),
             ask_slot,
             ask_area,
+            places_slot,
+            places_area,
+            places: Places::new(),
             queue,
             asked: None,
             ungranted: VecDeque::new(),
@@ -937,6 +1092,11 @@ impl Intake {
             large_bytes: 0,
             large_in_lanes: 0,
             held: VecDeque::new(),
+            taken: Taken {
+                buffers: VecDeque::new(),
+                first: 0,
+                places: vec![0; PLACE_BYTES * PLACES as usize].into(),
+            },
             first: 0,
             reading: 0,
             given: 0,
@@ -950,6 +1110,19 @@ impl Intake {
     }
 }
 
+/// A slot over an area of its own. Nothing is left behind if that fails.
+fn fast_slot(
+    node: &mut Node,
+    bytes: usize,
+    config: impl FnOnce(AreaId) -> SlotConfig,
+) -> Result<(AreaId, SlotId), String> {
+    let area = node.message_area(bytes).map_err(|e| e.to_string())?;
+    node.slot(config(area)).map(|slot| (area, slot)).map_err(|e| {
+        let _ = node.remove_area(area);
+        e.to_string()
+    })
+}
+
 impl EndPoint for StreamReceiver {
     fn is_ready_in(&self, _: &Node) -> bool {
         self.is_ready()
@@ -959,7 +1132,6 @@ impl EndPoint for StreamReceiver {
         let intake = &self.intake;
         intake.held.len() > intake.reading
             || intake.consumer.is_ready()
-            || intake.window.is_ready()
             || intake.over().is_some()
             || intake.connection().is_some_and(|connection| connection.ended().is_some())
     }
@@ -991,7 +1163,13 @@ struct Post {
     lanes: Box<[SlotIndex]>,
     ask: Ticket,
     record_bytes_max: usize,
-    /// Number of the next message, and so of its ticket.
+    /// The places for small messages, and the longest of these.
+    places: Ticket,
+    small_max: usize,
+    /// How many of these have left, and of how many the place is free again.
+    small: u64,
+    freed: u64,
+    /// Number of the next message with a ticket.
     next: u64,
     /// The last ticket for which a larger buffer was asked, and of how many bytes.
     asked: Option<(u64, usize)>,
@@ -1089,6 +1267,36 @@ impl Post {
         }
     }
 
+    /// Whether a place is free.
+    #[inline]
+    fn has_place(&mut self, node: &Node) -> bool {
+        self.small - self.freed < PLACES || self.finds_place(node)
+    }
+
+    #[cold]
+    fn finds_place(&mut self, node: &Node) -> bool {
+        let at = GRANT_BYTES * self.lanes.len();
+        let told = node.area(self.area).ok().and_then(|bytes| bytes.get(at..)?.first_chunk());
+        if let Some(told) = told {
+            let told = u64::from_le_bytes(*told);
+            // Links may reorder, and more than were sent is a lie.
+            if told > self.freed && told <= self.small {
+                self.freed = told;
+            }
+        }
+        self.small - self.freed < PLACES
+    }
+
+    /// The place of the next small message, and the word that it carries.
+    #[inline]
+    fn place(&self, mark: Mark) -> (Ticket, u32) {
+        let place = (self.small % PLACES) as u32;
+        let base = self.places.base + place as u64 * PLACE_BYTES as u64;
+        let tickets_before = self.next as u32;
+        let small = Small { length: mark.length, framed: mark.framed, place, tickets_before };
+        (Ticket { base, ..self.places }, small.to_word())
+    }
+
     /// One look under the lock: puts as much of a message into the link as it takes.
     #[inline]
     fn look(
@@ -1097,29 +1305,48 @@ impl Post {
         connection: &Connection,
         data: &[u8],
         mark: Mark,
-        outgoing: &mut Option<Unfinished>,
+        outgoing: &mut Begun,
     ) -> Look<Result<(), SendFailure>> {
-        let metadata = mark.to_bytes();
-        let unfinished = match outgoing {
-            Some(unfinished) => unfinished,
-            None => {
-                let ticket = match self.ticket(node, connection, data.len()) {
-                    Ok(ticket) => ticket,
-                    Err(look) => return look,
-                };
-                if node.try_send_line_over(self.link, &ticket, data, &metadata) {
-                    return Look::Found(Ok(()));
-                }
-                let begun = node.prepare_send(self.link, &ticket, data.len(), metadata.len(), 0);
-                match begun {
-                    Ok(unfinished) => outgoing.insert(unfinished),
-                    Err(SendError::LinkEnded(_)) => return Look::Found(Err(ended(connection))),
-                    Err(e) => return Look::Found(Err(e.into())),
-                }
+        let bytes = mark.to_bytes();
+        let mut metadata = &bytes[..mark.len()];
+        if outgoing.unfinished.is_none() {
+            let is_small = data.len() <= self.small_max && !mark.last;
+            let has_place = is_small && self.has_place(node);
+            if is_small && !has_place && !outgoing.looked {
+                // That places were freed may be known after the next turn.
+                outgoing.looked = true;
+                return Look::Again;
             }
-        };
-        match node.look_to_send(unfinished, data, &metadata) {
-            Look::Found(Ok(_)) => Look::Found(Ok(())),
+            outgoing.is_small = has_place;
+            let (ticket, word) = if has_place {
+                metadata = &[];
+                self.place(mark)
+            } else {
+                match self.ticket(node, connection, data.len()) {
+                    Ok(ticket) => (ticket, 0),
+                    Err(look) => return look,
+                }
+            };
+            if node.try_send_line_over(self.link, &ticket, data, metadata, word) {
+                self.has_left(has_place);
+                return Look::Found(Ok(()));
+            }
+            let begun = node.prepare_send(self.link, &ticket, data.len(), metadata.len(), word);
+            match begun {
+                Ok(unfinished) => outgoing.unfinished = Some(unfinished),
+                Err(SendError::LinkEnded(_)) => return Look::Found(Err(ended(connection))),
+                Err(e) => return Look::Found(Err(e.into())),
+            }
+        }
+        if outgoing.is_small {
+            metadata = &[];
+        }
+        let Some(unfinished) = &mut outgoing.unfinished else { return Look::Nothing };
+        match node.look_to_send(unfinished, data, metadata) {
+            Look::Found(Ok(_)) => {
+                self.has_left(outgoing.is_small);
+                Look::Found(Ok(()))
+            }
             Look::Found(Err(SendError::LinkEnded(_))) => Look::Found(Err(ended(connection))),
             Look::Found(Err(e)) => Look::Found(Err(e.into())),
             Look::Again => Look::Again,
@@ -1127,6 +1354,25 @@ impl Post {
             Look::Room(link) => Look::Room(link),
         }
     }
+
+    #[inline]
+    fn has_left(&mut self, is_small: bool) {
+        if is_small {
+            self.small += 1;
+        } else {
+            self.next += 1;
+        }
+    }
+}
+
+/// A message that is to leave in one call.
+#[derive(Default)]
+struct Begun {
+    unfinished: Option<Unfinished>,
+    /// It goes to a place.
+    is_small: bool,
+    /// A turn was taken to find a place.
+    looked: bool,
 }
 
 /// Sends a stream of records. `Send`. Dropping it sends what it can without waiting, and closes;
@@ -1222,8 +1468,13 @@ impl StreamSender {
         let fits = (1..=records::TICKETS_MAX as usize).contains(&count)
             && sizes.contains(&buffer_bytes)
             && (1..=records::MESSAGE_BYTES_MAX).contains(&record_bytes_max);
-        let (ask, tickets) = answer.get(12..)?.split_at_checked(TICKET_BYTES)?;
+        let (ask, rest) = answer.get(12..)?.split_at_checked(TICKET_BYTES)?;
+        let (places, tickets) = rest.split_at_checked(TICKET_BYTES)?;
         let ask = fast_ticket_from(ask, connection.peer()).ok()?;
+        let places = fast_ticket_from(places, connection.peer()).ok()?;
+        if places.capacity() < PLACES * PLACE_BYTES as u64 {
+            return None;
+        }
         if !fits || tickets.len() != 12 * count {
             return None;
         }
@@ -1239,6 +1490,7 @@ impl StreamSender {
             let to = node.area_mut(area).ok()?.get_mut(at..at + GRANT_BYTES)?;
             to.copy_from_slice(&grant.to_bytes());
         }
+        let packet_bytes = node.fast_bytes_max(connection.link()).unwrap_or(0);
         drop(node);
         // How much is coalesced is for this side to say: the other must not choose what it costs.
         let buffer_bytes = buffer_bytes.min(COALESCED_BYTES_MAX);
@@ -1251,6 +1503,10 @@ impl StreamSender {
             lanes: lanes.into(),
             ask,
             record_bytes_max,
+            places,
+            small_max: PLACE_BYTES.min(packet_bytes),
+            small: 0,
+            freed: 0,
             next: 0,
             asked: None,
         };
@@ -1396,30 +1652,33 @@ impl StreamSender {
             What::Record(record) => (record, false),
             What::End => (&[][..], true),
         };
-        let mark = Mark { framed, last, length: data.len() as u32 };
-        let mut unfinished = None;
-        let sent = manager.shared.wait_until(timeout, |node, _| {
-            post.look(node, connection, data, mark, &mut unfinished)
-        });
+        let (length, small_before) = (data.len() as u32, post.small as u32);
+        let mark = Mark { framed, last, length, small_before };
+        let mut begun = Begun::default();
+        let sent = manager
+            .shared
+            .wait_until(timeout, |node, _| post.look(node, connection, data, mark, &mut begun));
         let is_record = matches!(what, What::Record(_));
         match sent {
             Ok(Ok(())) => {
                 self.has_left(last, !is_record);
                 Ok(())
             }
-            Err(waited) => match unfinished.filter(|unfinished| unfinished.bytes_sent() > 0) {
-                Some(unfinished) => {
-                    // The record is taken, as coalesced ones are: the rest leaves in later calls.
-                    let own = is_record.then(|| data.to_vec());
-                    self.outgoing = Some(Outgoing { unfinished, mark, own });
-                    self.limit = 0;
-                    match waited {
-                        Waited::TimedOut if is_record => Ok(()),
-                        waited => Err(waited.into()),
+            Err(waited) => {
+                match begun.unfinished.filter(|unfinished| unfinished.bytes_sent() > 0) {
+                    Some(unfinished) => {
+                        // The record is taken, as coalesced ones are: the rest leaves in later calls.
+                        let own = is_record.then(|| data.to_vec());
+                        self.outgoing = Some(Outgoing { unfinished, mark, own });
+                        self.limit = 0;
+                        match waited {
+                            Waited::TimedOut if is_record => Ok(()),
+                            waited => Err(waited.into()),
+                        }
                     }
+                    None => Err(waited.into()),
                 }
-                None => Err(waited.into()),
-            },
+            }
             Ok(Err(e)) => Err(self.failed(e)),
         }
     }
@@ -1432,15 +1691,16 @@ impl StreamSender {
             Some(own) => own,
             None => Self::coalesced(buffer, *fill, *records).0,
         };
-        let metadata = mark.to_bytes();
+        let metadata = &mark.to_bytes()[..mark.len()];
         let sent = manager
             .shared
-            .wait_until(deadline.left(), |node, _| node.look_to_send(unfinished, data, &metadata));
+            .wait_until(deadline.left(), |node, _| node.look_to_send(unfinished, data, metadata));
         let (last, of_buffer) = (mark.last, own.is_none());
         match sent? {
             Ok(_) => {
                 self.outgoing = None;
                 self.limit = self.buffer.len();
+                self.post.has_left(false);
                 self.has_left(last, of_buffer);
                 Ok(())
             }
@@ -1454,7 +1714,6 @@ impl StreamSender {
 
     #[inline]
     fn has_left(&mut self, last: bool, of_buffer: bool) {
-        self.post.next += 1;
         if of_buffer {
             (self.fill, self.records) = (0, 0);
         }
@@ -1502,7 +1761,7 @@ impl Drop for StreamSender {
 /// A ring of grants for as many lanes as a receiver may have, and the ticket for it: it moves data,
 /// wakes, and notifies nobody.
 fn grants_of(node: &mut Node) -> Result<(AreaId, QueueId, SlotId, Ticket), String> {
-    let bytes = GRANT_BYTES * records::TICKETS_MAX as usize;
+    let bytes = GRANT_BYTES * records::TICKETS_MAX as usize + FREED_BYTES;
     let area = node.message_area(bytes).map_err(|e| e.to_string())?;
     let queue = match node.notification_queue(1) {
         Ok(queue) => queue,

@@ -623,3 +623,39 @@ fn what_a_reply_said_was_sent_arrives_though_the_server_goes_at_once() {
     });
     assert!(sent.into_inner() > 100);
 }
+
+#[test]
+fn long_requests_of_one_client_wait_until_earlier_ones_are_replied_to() {
+    let dir = Dir::new("long-quota");
+    let (there, here) = (dir.manager(), dir.manager());
+    let config = ServerConfig { long_bytes_max: 25_000, ..Default::default() };
+    let server = Server::new(&there, config).unwrap();
+    let seed = server.seed().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let client = Client::grow(&here, &seed, LIMIT).unwrap();
+            std::thread::scope(|scope| {
+                for i in 0..8u8 {
+                    let client = &client;
+                    scope.spawn(move || {
+                        let reply = client.call(&[i; 10_000], LIMIT).unwrap();
+                        assert_eq!(*reply, [i]);
+                    });
+                }
+            });
+        });
+        let mut replied = 0;
+        while replied < 8 {
+            let mut held = Vec::new();
+            while let Ok(request) = server.receive(Some(Duration::from_millis(100))) {
+                held.push(request.detach());
+                assert!(held.len() <= 2, "two of 10,000 bytes, and no third");
+            }
+            for request in held {
+                let first = [request[0]];
+                server.attach(request).reply(&first, LIMIT).unwrap();
+                replied += 1;
+            }
+        }
+    });
+}

@@ -802,7 +802,15 @@ impl Manager {
         let handle = self.shared.lock().begin_connect()?;
         let limit = timeout.unwrap_or(Duration::MAX);
         let made = std::thread::scope(|scope| {
-            let connecting = scope.spawn(|| handle.connect(&name, greeting, limit));
+            let connect = || handle.connect(&name, greeting, limit);
+            let thread = std::thread::Builder::new().name("hamlyn-connect".into());
+            let connecting = match thread.spawn_scoped(scope, connect) {
+                Ok(connecting) => connecting,
+                Err(source) => {
+                    let doing = "making a thread to connect in";
+                    return Ok(Err(control::ConnectError::Os { doing, source }));
+                }
+            };
             const SLICE: Duration = Duration::from_micros(200);
             while !connecting.is_finished() {
                 let waited = self.shared.wait_until(Some(SLICE), |_, _| {

@@ -30,6 +30,9 @@ pub struct ServerConfig {
     pub request_bytes: u32,
     /// Longest request, in bytes. 16 MiB unless set.
     pub request_bytes_max: u64,
+    /// Bytes of long requests that each client may have here at a time, until they are replied to;
+    /// further ones wait at the client, but one is always taken. 64 MiB unless set.
+    pub long_bytes_max: u64,
     /// Clients at one time. 64 unless set.
     pub clients_max: u32,
 }
@@ -40,6 +43,7 @@ impl Default for ServerConfig {
             outstanding: 64,
             request_bytes: LENGTH_MAX,
             request_bytes_max: 16 << 20,
+            long_bytes_max: 64 << 20,
             clients_max: 64,
         }
     }
@@ -79,6 +83,9 @@ struct ClientOf {
     others: HashMap<u32, AtServer>,
     longs: HashMap<u32, Long>,
     long_waiting: VecDeque<(u32, u64)>,
+    /// Bytes of each long request that has memory here and is not replied to, and of all.
+    alive: HashMap<u32, u64>,
+    alive_bytes: u64,
     /// What could not be sent at once.
     outbox: VecDeque<(u32, u32, Vec<u8>)>,
     waits: bool,
@@ -221,6 +228,8 @@ impl Offer for ServerState {
             others: HashMap::new(),
             longs: HashMap::new(),
             long_waiting: VecDeque::new(),
+            alive: HashMap::new(),
+            alive_bytes: 0,
             outbox: VecDeque::new(),
             waits: false,
             peer: peer.clone(),
@@ -280,6 +289,25 @@ impl Offer for ServerState {
         for slot in slots {
             state.remove_client(node, slot);
         }
+    }
+}
+
+impl ClientOf {
+    /// A call is over; its number is free.
+    #[inline]
+    fn end(&mut self, call: u32) {
+        self.calls[call as usize] = IDLE;
+        if !self.alive.is_empty()
+            && let Some(bytes) = self.alive.remove(&call)
+        {
+            self.alive_bytes -= bytes;
+        }
+    }
+
+    /// Whether a long request waits for others to be replied to.
+    #[inline]
+    fn has_waiting(&self) -> bool {
+        !self.long_waiting.is_empty()
     }
 }
 
@@ -382,7 +410,7 @@ impl ServerState {
             }
             // The client gives up a long request.
             (DECLINED, OTHER, Some(AtServer::Receiving)) => {
-                client.calls[call as usize] = IDLE;
+                client.end(call);
                 client.others.remove(&call);
                 client.long_waiting.retain(|(waiting, _)| *waiting != call);
                 if let Some(long) = client.longs.remove(&call) {
@@ -401,7 +429,7 @@ impl ServerState {
             }
             (TOO_LONG, OTHER, Some(other @ AtServer::Asked(_))) => *other = AtServer::Refused,
             (ASK | TOO_LONG, OTHER, Some(AtServer::GivenUp)) => {
-                client.calls[call as usize] = IDLE;
+                client.end(call);
                 client.others.remove(&call);
                 client.outbox.push_back((call, DECLINED, Vec::new()));
             }
@@ -416,17 +444,22 @@ impl ServerState {
     /// Opens places for long requests, and sends what waits.
     fn advance(&mut self, node: &mut Node, slot: SlotIndex) {
         let Some(Some(client)) = self.clients.get_mut(slot.0 as usize) else { return };
+        let max = self.config.long_bytes_max;
         while client.longs.len() < LONG_MAX
-            && let Some((call, length)) = client.long_waiting.pop_front()
+            && let Some(&(call, length)) = client.long_waiting.front()
+            && (client.alive.is_empty() || client.alive_bytes.saturating_add(length) <= max)
         {
+            client.long_waiting.pop_front();
             match Long::open(node, self.queue, length) {
                 Ok((long, ticket)) => {
+                    client.alive.insert(call, length);
+                    client.alive_bytes += length;
                     client.longs.insert(call, long);
                     self.long_slots.insert(long.slot.index(), (slot, call));
                     client.outbox.push_back((call, ASK, ticket.to_bytes().to_vec()));
                 }
                 Err(_) => {
-                    client.calls[call as usize] = IDLE;
+                    client.end(call);
                     client.others.remove(&call);
                     client.outbox.push_back((call, DECLINED, Vec::new()));
                 }
@@ -694,7 +727,12 @@ impl Request<'_> {
             }
             match client.lent.send(node, link, call, data.len() as u32, data) {
                 Ok(()) => {
-                    client.calls[call as usize] = IDLE;
+                    client.end(call);
+                    if client.has_waiting()
+                        && let Some(state) = protocols.state::<ServerState>(*offer)
+                    {
+                        state.advance(node, arrived.slot);
+                    }
                     Look::Found(Ok(true))
                 }
                 Err(SendError::Full) => Look::Room(link),
@@ -756,7 +794,8 @@ impl Request<'_> {
                     let look = go_on(node, link, &mut sending, &ticket, data);
                     if let Look::Found(Ok(())) = look {
                         client.others.remove(&call);
-                        client.calls[call as usize] = IDLE;
+                        client.end(call);
+                        state.advance(node, arrived.slot);
                     }
                     look.map(|result| result.map_err(CallError::from))
                 }
@@ -821,7 +860,7 @@ impl Server {
             *other = AtServer::GivenUp;
             return;
         }
-        client.calls[arrived.call as usize] = IDLE;
+        client.end(arrived.call);
         client.others.remove(&arrived.call);
         client.outbox.push_back((arrived.call, DECLINED, Vec::new()));
         let owed = client.check_owed();

@@ -30,7 +30,7 @@ type Writer = RingWriter<RegionLines, RegionWord>;
 type Reader = RingReader<RegionLines, RegionWord>;
 
 /// From this many data bytes on, a packet goes into the bulk ring where there is one.
-const BULK_PACKET_MIN: u32 = 2048;
+pub(super) const BULK_PACKET_MIN: u32 = 2048;
 
 /// Whether a message can be taken at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +60,7 @@ pub(crate) struct SendHalf {
     /// This process's room generation, which the receiver reads.
     room: Sleeper<RegionWord>,
     pub wake: Option<Arc<OwnedFd>>,
-    /// Bytes sent in messages of several packets, until a bulk ring is asked for.
+    /// Bytes sent in long messages, until a bulk ring is asked for.
     pub long_bytes: u64,
     pub bulk_asked: bool,
     pub barrier: Barrier,

@@ -4,7 +4,7 @@
 //! cut into packets while the call lasts, the node accepting whatever arrives whenever the ring is
 //! full; or it is gathered from send buffer areas and leaves in later calls.
 
-use super::link::{Room, SendHalf};
+use super::link::{BULK_PACKET_MIN, Room, SendHalf};
 use super::wait::Backoff;
 use super::{Forked, NoSuchTerminus, Node, TerminusId};
 use crate::interface::LinkId;
@@ -302,7 +302,7 @@ impl Node {
                 self.counters.packets_sent.add(segmenter.packets());
                 self.counters.messages_sent.add(1);
                 self.counters.bytes_sent.add(data.len() as u64);
-                if segmenter.packets() > 1 && count_long(tx, data.len() as u64) {
+                if is_long(&segmenter) && count_long(tx, data.len() as u64) {
                     self.ask_for_bulk(index as u32);
                 }
                 return Ok(handle);
@@ -553,7 +553,7 @@ impl Node {
             tx.signal_if_asleep(if done { segmenter.flags() } else { Flags::empty() });
             self.counters.packets_sent.add(segmenter.packets() - packets);
             self.counters.bytes_sent.add(segmenter.bytes() - bytes);
-            asks = segmenter.packets() > 1 && count_long(tx, segmenter.bytes() - bytes);
+            asks = is_long(segmenter) && count_long(tx, segmenter.bytes() - bytes);
         }
         let advanced = if done {
             self.counters.messages_sent.add(1);
@@ -716,6 +716,12 @@ impl Node {
 fn outranked(termini: &mut [Terminus<AreaMemory>], terminus: TerminusId, link: LinkId) -> bool {
     let own = termini[terminus.0 as usize].priority();
     termini.iter_mut().any(|other| other.priority() > own && other.waiting(link) > 0)
+}
+
+/// Whether packets of a message go into the bulk ring where there is one.
+#[inline]
+fn is_long(segmenter: &Segmenter) -> bool {
+    segmenter.packets() > 1 || segmenter.length() >= BULK_PACKET_MIN as u64
 }
 
 /// Counts bytes of long messages; says whether to consider asking for a bulk ring.

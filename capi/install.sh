@@ -48,6 +48,11 @@ case ${1-} in
         ln -sf "libhamlyn.so.$VERSION" "$DESTDIR$LIBDIR/$SONAME"
         ln -sf "$SONAME" "$DESTDIR$LIBDIR/libhamlyn.so"
         install -m 644 "$BUILT/libhamlyn_c.a" "$DESTDIR$LIBDIR/libhamlyn.a"
+        # Names and lines for a debugger are ten times the library.
+        if command -v strip >/dev/null 2>&1; then
+            strip --strip-debug "$DESTDIR$LIBDIR/libhamlyn.so.$VERSION" \
+                "$DESTDIR$LIBDIR/libhamlyn.a"
+        fi
         sed -e "s|@PREFIX@|$PREFIX|" -e "s|@INCLUDEDIR@|$INCLUDEDIR|" -e "s|@LIBDIR@|$LIBDIR|" \
             -e "s|@VERSION@|$VERSION|" -e "s|@LIBS_PRIVATE@|$LIBS_PRIVATE|" capi/hamlyn.pc.in \
             >"$DESTDIR$LIBDIR/pkgconfig/hamlyn.pc"

@@ -60,6 +60,7 @@ miri() {
 }
 
 # ThreadSanitizer watches the end points while many threads use them: what is too large for a model.
+# Not tokio's tasks: the runtime hands pointers to itself through epoll, which it cannot follow.
 tsan() {
     have rustup || { cannot 'no rustup to add a nightly toolchain with'; return; }
     rustup component list --toolchain nightly 2>/dev/null | grep -q '^rust-src.*(installed)' ||
@@ -69,7 +70,7 @@ tsan() {
     # Through libc, where the sanitizer sees memory come and go.
     RUSTFLAGS='-Zsanitizer=thread --cfg=rustix_use_libc' CARGO_TARGET_DIR="$TARGET/tsan" \
         cargo +nightly test -Zbuild-std --target "$host" --features tokio \
-        --lib --test protocol --test stream --test tokio -- --skip interface:: --skip link:: \
+        --lib --test protocol --test stream -- --skip interface:: --skip link:: \
         --skip wire::
 }
 

@@ -657,26 +657,27 @@ static void a_release_beside_a_receive(void) {
     h_record_t record;
     h_seed_t seed;
     pthread_t thread;
-    char data[64];
+    /* Too long for the places of small messages: each takes a buffer. */
+    char data[200];
     memset(data, 5, sizeof data);
     memset(&config, 0, sizeof config);
-    config.buffer_bytes = 64;
-    config.record_bytes_max = 64;
+    config.buffer_bytes = 256;
+    config.record_bytes_max = 256;
     config.buffers = 1;
     config.buffers_max = 1;
     EXPECT(H_OK, "", h_stream_receiver_new(other, &config, &receiver));
     EXPECT(H_OK, "", h_stream_receiver_seed(receiver, &seed));
     EXPECT(H_OK, "", h_stream_sender_grow(node, &seed, LIMIT, &sender));
-    EXPECT(H_OK, "", h_stream_send(sender, data, 48, LIMIT));
+    EXPECT(H_OK, "", h_stream_send(sender, data, sizeof data, LIMIT));
     EXPECT(H_OK, "", h_stream_flush(sender, LIMIT));
     EXPECT(H_OK, "", h_stream_receive(receiver, LIMIT, &record));
-    EXPECT(H_TIMED_OUT, "", h_stream_send(sender, data, 48, 10000000));
+    EXPECT(H_TIMED_OUT, "", h_stream_send(sender, data, sizeof data, 10000000));
     THAT(pthread_create(&thread, NULL, wait_for_a_record, receiver) == 0);
     /* Long enough for it to fall asleep; if it has not, the test is easier, and no less right. */
     const struct timespec a_while = {0, 50000000};
     nanosleep(&a_while, NULL);
     EXPECT(H_OK, "", h_stream_release(receiver, 0));
-    EXPECT(H_OK, "", h_stream_send(sender, data, 48, LIMIT));
+    EXPECT(H_OK, "", h_stream_send(sender, data, sizeof data, LIMIT));
     EXPECT(H_OK, "", h_stream_flush(sender, LIMIT));
     THAT(pthread_join(thread, NULL) == 0);
     h_stream_sender_free(sender);

@@ -305,8 +305,8 @@ fn stream(seed: &str, message: &[u8], mark: &[u8]) -> Result<String> {
         Ok([&ticket.to_bytes()[..], &[0]].concat())
     };
     let mut intruder = Intruder::enter(seed, body)?;
-    // The numbers, the ticket for asking, and then slot and key of each lane.
-    let lane = 12 + TICKET_BYTES;
+    // The numbers, the tickets for asking and for small messages, then slot and key of each lane.
+    let lane = 12 + 2 * TICKET_BYTES;
     let key = intruder.answer.get(lane + 4..).and_then(<[u8]>::first_chunk).context("no lane")?;
     let ticket = Ticket {
         slot: SlotIndex(intruder.number(lane)?),

@@ -169,7 +169,7 @@ fn a_callback_decides_who_may_grow_a_sender() {
 #[test]
 fn a_manager_sends_to_itself_and_two_grow_towards_each_other() {
     let dir = Dir::new("self");
-    let (a, b) = (dir.manager(), dir.manager());
+    let (a, b) = (dir.answering(), dir.answering());
     let mut own = TaggedReceiver::new(&a, TaggedConfig::new(64)).unwrap();
     let mut sender = TaggedSender::grow(&a, &own.seed().unwrap(), LIMIT).unwrap();
     sender.send(0, b"x", 5, LIMIT).unwrap();

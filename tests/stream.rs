@@ -790,6 +790,40 @@ impl Liar {
         let ticket = self.ask;
         let _ = self.node.send_fast(&ticket, &[], word, LIMIT).unwrap();
     }
+
+    /// Key, number and size of the grant that stands in a lane's cell.
+    fn grant(&self, lane: usize) -> (u64, u32, usize) {
+        let cell = &self.node.area(self.area).unwrap()[16 * lane..][..16];
+        let word = |at: usize| u32::from_le_bytes(cell[at..at + 4].try_into().unwrap());
+        (u64::from_le_bytes(cell[..8].try_into().unwrap()), word(8), word(12) as usize)
+    }
+
+    /// Lets the receiver look, and waits for a ticket of `bytes` bytes; from then on it is used.
+    fn is_granted(
+        &mut self,
+        receiver: &mut StreamReceiver,
+        number: u32,
+        bytes: usize,
+        limit: Option<Duration>,
+    ) -> bool {
+        let lane = number as usize % self.lanes.len();
+        let since = Instant::now();
+        while since.elapsed() < limit.unwrap() {
+            assert!(receiver.try_receive().unwrap().is_none());
+            self.node.poll().unwrap();
+            let (key, of, size) = self.grant(lane);
+            if of == number && size >= bytes {
+                self.lanes[lane].1 = key;
+                return true;
+            }
+        }
+        false
+    }
+}
+
+/// The word that asks for a buffer of `bytes` bytes, in whole pages, for a ticket.
+fn ask_word(number: u32, bytes: usize) -> u32 {
+    (bytes.div_ceil(4096) as u32) << 14 | number
 }
 
 /// The word of a small message: place, and how many messages with tickets are said to come before.
@@ -802,9 +836,17 @@ fn mark(framed: bool, last: bool, length: u32) -> [u8; 4] {
 }
 
 fn lied_to(name: &str, lie: impl FnOnce(&mut Liar)) -> (StreamReceiver, Liar, Dir) {
+    lied_to_with(name, small(), lie)
+}
+
+fn lied_to_with(
+    name: &str,
+    config: StreamConfig,
+    lie: impl FnOnce(&mut Liar),
+) -> (StreamReceiver, Liar, Dir) {
     let dir = Dir::new(&format!("stream-lied-{name}"));
     let manager = dir.answering();
-    let receiver = StreamReceiver::new(&manager, small()).unwrap();
+    let receiver = StreamReceiver::new(&manager, config).unwrap();
     receiver.serve(name, Access::SameUser).unwrap();
     let mut liar = Liar::new(&dir, name);
     lie(&mut liar);
@@ -972,6 +1014,26 @@ fn an_ask_beyond_the_limit_is_refused_and_the_ticket_stays_good() {
     assert_eq!(answered, 1 << 31 | 1024);
     liar.send(0, b"as it was", &mark(false, false, 9));
     assert_eq!(next(&mut receiver), b"as it was");
+}
+
+#[test]
+fn asks_for_every_ticket_make_no_more_memory_than_is_promised() {
+    let config = StreamConfig { buffers: 8, buffers_max: 16, ..small() };
+    let longest = config.record_bytes_max;
+    let (mut receiver, mut liar, _dir) = lied_to_with("all-large", config, |_| {});
+    let mut granted = 0;
+    while granted < 8 {
+        liar.ask(ask_word(granted, longest));
+        if !liar.is_granted(&mut receiver, granted, longest, Some(Duration::from_millis(500))) {
+            break;
+        }
+        granted += 1;
+    }
+    assert_eq!(granted, 3, "buffers of {longest} bytes for messages that have not come");
+    // The ask is answered when a buffer is free again.
+    liar.send(0, b"x", &mark(false, false, 1));
+    assert_eq!(next(&mut receiver), b"x");
+    assert!(liar.is_granted(&mut receiver, 3, longest, LIMIT));
 }
 
 #[test]

@@ -68,8 +68,9 @@ pub struct StreamConfig {
     /// Buffers altogether, with those that hold records which are not yet released. 64 unless set.
     pub buffers_max: u32,
     /// Longest record. 64 MiB unless set, 1 GiB less a page at most. Buffers that are larger than
-    /// `buffer_bytes` hold up to three times as many bytes together, one third of it for messages
-    /// that have not come.
+    /// `buffer_bytes` have up to three times as many bytes together, in whole pages, whatever the
+    /// sender asks for: those for messages that have not come, those of records that are not yet
+    /// released, and free ones. With an honest sender at most two thirds are of the first kind.
     pub record_bytes_max: usize,
 }
 
@@ -735,9 +736,9 @@ impl Intake {
                 None => {
                     // Powers of two, so that records of about a length share buffers.
                     let wanted = bytes.next_power_of_two().min(longest);
-                    // What lies in lanes is not counted: those have a limit of their own, and
-                    // the sender must not wait for its own tickets.
-                    let limit = 2 * longest + self.large_in_lanes;
+                    // What lies in lanes counts. Arming keeps it to one of the longest, so that an
+                    // honest sender, which asks for its next ticket, does not wait for itself.
+                    let limit = 3 * longest;
                     while self.large_bytes + wanted > limit {
                         let Some(memory) = self.free_large.pop() else { break };
                         self.large_bytes -= memory.as_ref().len();

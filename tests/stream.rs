@@ -1037,6 +1037,37 @@ fn asks_for_every_ticket_make_no_more_memory_than_is_promised() {
 }
 
 #[test]
+fn an_ask_for_a_ticket_whose_message_came_with_it_is_dropped() {
+    let (mut receiver, mut liar, _dir) = lied_to("late-ask", |_| {});
+    liar.ask(ask_word(0, 128 << 10));
+    assert!(liar.is_granted(&mut receiver, 0, 128 << 10, LIMIT));
+    // Both are there when the receiver looks next.
+    let received = |receiver: &StreamReceiver| {
+        let counters = receiver.manager().lock().counters();
+        counters.iter().find(|row| row.0 == "packets_received").unwrap().1
+    };
+    let before = received(&receiver);
+    liar.ask(ask_word(0, 256 << 10));
+    liar.send(0, b"first", &mark(false, false, 5));
+    let since = Instant::now();
+    while received(&receiver) < before + 2 {
+        assert!(since.elapsed() < LIMIT.unwrap());
+    }
+    assert_eq!(next(&mut receiver), b"first");
+    // The stream goes on, with as many large buffers as before.
+    for number in 1..6u32 {
+        let lane = number as usize % 2;
+        if number > 1 {
+            assert!(liar.is_granted(&mut receiver, number, 1, LIMIT));
+        }
+        liar.send(lane, &[number as u8], &mark(false, false, 1));
+        assert_eq!(next(&mut receiver), [number as u8]);
+    }
+    liar.ask(ask_word(6, 1 << 20));
+    assert!(liar.is_granted(&mut receiver, 6, 1 << 20, LIMIT));
+}
+
+#[test]
 fn a_greeting_without_a_ticket_or_with_another_path_is_refused() {
     let dir = Dir::new("stream-greeting");
     let manager = dir.answering();

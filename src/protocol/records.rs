@@ -427,7 +427,12 @@ impl Window {
         let number =
             (self.taken..self.armed).find(|number| *number as u32 & mask == word & mask)?;
         let bytes = (word >> NUMBER_BITS) as usize * PAGE;
-        self.is_open(self.lane(number)).then_some((number, bytes))
+        self.is_unused(number).then_some((number, bytes))
+    }
+
+    /// Whether a ticket is out, and its message has not come.
+    pub fn is_unused(&self, number: u64) -> bool {
+        (self.taken..self.armed).contains(&number) && self.is_open(self.lane(number))
     }
 
     /// Whether the next message in order has arrived.

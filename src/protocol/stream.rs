@@ -723,6 +723,11 @@ impl Intake {
     #[cold]
     fn answer_ask(&mut self, node: &mut Node) {
         let Some((number, bytes)) = self.asked else { return };
+        if !self.window.is_unused(number) {
+            // Its message has come meanwhile: no honest sender asks and does not wait.
+            self.asked = None;
+            return;
+        }
         let page = records::PAGE;
         let longest = self.config.record_bytes_max.next_multiple_of(page);
         let index = self.window.lane(number);

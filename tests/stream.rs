@@ -1037,6 +1037,39 @@ fn asks_for_every_ticket_make_no_more_memory_than_is_promised() {
 }
 
 #[test]
+fn a_sender_that_takes_no_grants_is_owed_one_for_each_lane() {
+    let dir = Dir::new("stream-lied-unread");
+    let config = dir.config().ring_bytes(4096u32);
+    let manager = Manager::with_config(config).unwrap();
+    manager.start_progress().unwrap();
+    let mut receiver = StreamReceiver::new(&manager, small()).unwrap();
+    receiver.serve("unread", Access::SameUser).unwrap();
+    let mut liar = Liar::new(&dir, "unread");
+    let ask = liar.ask;
+    for i in 0..1000 {
+        // Nothing is wrong with the buffer that the ticket has: the answer is the same ticket.
+        let _ = liar.node.try_send_fast(&ask, &[], ask_word(i % 2, 0));
+        assert!(receiver.try_receive().unwrap().is_none());
+    }
+    let received = |liar: &Liar| {
+        let counters = liar.node.counters();
+        counters.iter().find(|row| row.0 == "packets_received").unwrap().1
+    };
+    assert_eq!(received(&liar), 0, "it took none");
+    let mut since = Instant::now();
+    let mut before = 0;
+    while since.elapsed() < Duration::from_millis(300) {
+        liar.node.poll().unwrap();
+        assert!(receiver.try_receive().unwrap().is_none());
+        if received(&liar) > before {
+            (before, since) = (received(&liar), Instant::now());
+        }
+    }
+    // As many as the ring of 64 lines holds, and one a lane.
+    assert!((1..=66).contains(&before), "{before} grants were kept for it");
+}
+
+#[test]
 fn an_ask_for_a_ticket_whose_message_came_with_it_is_dropped() {
     let (mut receiver, mut liar, _dir) = lied_to("late-ask", |_| {});
     liar.ask(ask_word(0, 128 << 10));

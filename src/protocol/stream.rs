@@ -281,6 +281,8 @@ struct Lane {
     area: AreaId,
     empty: Option<AreaMemory>,
     size: usize,
+    /// Its ticket, of which the sender was not told.
+    owed: Option<Grant>,
 }
 
 /// What takes messages out of the node.
@@ -300,8 +302,8 @@ struct Intake {
     places: Places,
     /// A larger buffer is wanted for a ticket.
     asked: Option<(u64, usize)>,
-    /// Tickets of which the sender was not told.
-    ungranted: VecDeque<(usize, Grant)>,
+    /// The lanes that owe their sender a grant.
+    ungranted: VecDeque<usize>,
     /// Buffers of the usual size: free ones, and how many there are in all.
     free: Vec<AreaMemory>,
     buffers: u32,
@@ -712,7 +714,7 @@ impl Intake {
                 } else {
                     self.put_back(before);
                 }
-                self.ungranted.push_back((index, grant));
+                self.owe(index, grant);
             }
             // Its own slots do not go while the end point lives.
             Err(e) => self.fault = Some(e.to_string()),
@@ -770,21 +772,30 @@ impl Intake {
         self.asked = None;
         if let Ok(ticket) = node.ticket(slot, MetadataIndex(0)) {
             let (key, number, size) = (ticket.key.0, number as u32, size as u32);
-            self.ungranted.push_back((index, Grant { key, number, size, refused }));
+            self.owe(index, Grant { key, number, size, refused });
+        }
+    }
+
+    /// The sender is to be told of a lane's ticket; of the last one, if it took none before.
+    fn owe(&mut self, lane: usize, grant: Grant) {
+        if self.lanes[lane].owed.replace(grant).is_none() {
+            self.ungranted.push_back(lane);
         }
     }
 
     /// Tells the sender of tickets, as far as the link has room now; the others later.
     fn grant(&mut self, node: &mut Node) {
         let Some((connection, grants)) = self.shared.joined.get() else { return };
-        while let Some((lane, grant)) = self.ungranted.front() {
-            let ticket = Ticket { base: grants.base + (GRANT_BYTES * lane) as u64, ..*grants };
-            match node.try_send_fast_over(connection.link(), &ticket, &grant.to_bytes(), 0) {
-                Ok(_) => drop(self.ungranted.pop_front()),
-                Err(SendError::Full) => return,
-                // It is gone, or gave a ticket that cannot be used: nobody to tell.
-                Err(_) => self.ungranted.clear(),
+        while let Some(&lane) = self.ungranted.front() {
+            if let Some(grant) = self.lanes[lane].owed {
+                let ticket = Ticket { base: grants.base + (GRANT_BYTES * lane) as u64, ..*grants };
+                match node.try_send_fast_over(connection.link(), &ticket, &grant.to_bytes(), 0) {
+                    Err(SendError::Full) => return,
+                    // Or it is gone, or gave a ticket that cannot be used: nobody to tell.
+                    _ => self.lanes[lane].owed = None,
+                }
             }
+            self.ungranted.pop_front();
         }
     }
 
@@ -834,7 +845,7 @@ impl Lane {
                 return Err(e.to_string());
             }
         };
-        let mut lane = Self { slot, area, empty: Some(empty), size: bytes };
+        let mut lane = Self { slot, area, empty: Some(empty), size: bytes, owed: None };
         match node.arm(slot, MetadataIndex(0), Some(0..bytes as u64)) {
             Ok(()) => Ok(lane),
             Err(e) => {

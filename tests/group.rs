@@ -8,8 +8,11 @@ use hamlyn::protocol::{
     EndPoint, Group, GroupConfig, GroupError, GroupHelper, GroupMember, GrowError, Manager, Part,
     Seed,
 };
-use hamlyn::wire::Flags;
-use hamlyn::{Access, Share, Ticket};
+use hamlyn::control::hello::{self, Frame, Hello, Purpose};
+use hamlyn::os::{socket, sys};
+use hamlyn::wire::{Flags, TICKET_BYTES};
+use hamlyn::{Access, Key, MetadataIndex, NodeId, Share, SlotIndex, Ticket};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 use support::*;
 
@@ -403,6 +406,89 @@ fn a_member_that_sends_nonsense_is_sent_away_and_named() {
     new.send(b"new", LIMIT).unwrap();
     assert_eq!(root.gather(LIMIT).unwrap().part(0), Some(&b"new"[..]));
 }
+
+/// Grows half a member of the group that is served as `name`: it is offered a place and shown its
+/// ticket, and never says that it has come to join. Returns the connection and the ticket.
+fn half_a_member(dir: &Dir, name: &str) -> (OwnedFd, Ticket) {
+    let deadline = sys::monotonic_ns() + LONG.as_nanos() as u64;
+    let socket = socket::connect(&dir.path.join(name), true, deadline).unwrap();
+    let own = Ticket {
+        destination: NodeId(9),
+        slot: SlotIndex(0),
+        metadata_index: MetadataIndex::FAST,
+        key: Key(1),
+        base: 0,
+        bound: 1 << 20,
+        flags: Flags::NOTIFY,
+        share: Share::WHOLE,
+    };
+    let down = Ticket { metadata_index: MetadataIndex(0), ..own };
+    let mut greeting = b"HGr1\x05".to_vec();
+    greeting.extend([0; 16 + 1]);
+    greeting.extend(own.to_bytes());
+    greeting.extend(down.to_bytes());
+    let hello = Frame::Hello(Hello {
+        version: (hello::VERSION_MAJOR, hello::VERSION_MINOR),
+        purpose: Purpose::Link,
+        features: 3,
+        features_required: 0,
+        node: 9,
+        ring_bytes: 4096,
+        incoming_ring_bytes_max: 65536,
+        packet_bytes: 1024,
+        cookie: [0; 16],
+        token: [0; 32],
+        greeting,
+    });
+    socket::send(&socket, &hello.to_bytes(), &[]).unwrap();
+    assert!(sys::wait_for(&[(socket.as_fd(), false)], deadline).unwrap(), "nothing came");
+    let mut buffer = vec![0; hello::FRAME_BYTES_MAX];
+    let received = socket::receive(&socket, &mut buffer).unwrap();
+    let Frame::Offer(offer) = Frame::from_bytes(&buffer[..received.bytes]).unwrap() else {
+        panic!("no offer");
+    };
+    let ticket = Ticket::from_bytes(&offer.greeting[5 + 24..][..TICKET_BYTES]).unwrap();
+    (socket, ticket)
+}
+
+#[test]
+fn what_a_member_that_never_joined_has_sent_is_not_taken_for_its_successors() {
+    for (i, metadata) in [&b""[..], &6u64.to_le_bytes()].into_iter().enumerate() {
+        let dir = Dir::new(&format!("withdrawn{i}"), &[]);
+        let there = answering(&dir);
+        let mut root = Group::new(&there, GroupConfig::new(1, 64)).unwrap();
+        root.serve("group", Access::SameUser).unwrap();
+        // Its part comes over the link of an accomplice, and nobody looks at it yet.
+        let accomplice = manager(&dir);
+        let helper = GroupHelper::connect(&accomplice, "group", LIMIT).unwrap();
+        let (half, ticket) = half_a_member(&dir, "group");
+        let received = || {
+            let counters = there.lock().counters();
+            counters.iter().find(|row| row.0 == "packets_received").unwrap().1
+        };
+        let before = received();
+        let _ = accomplice.lock().send(&ticket, b"forged", metadata, LIMIT).unwrap();
+        until("the part is there", || received() > before);
+        drop(half);
+        let here = manager(&dir);
+        let mut member = None;
+        until("the place is free again", || {
+            member = GroupMember::connect(&here, "group", 64, LIMIT).ok();
+            member.is_some()
+        });
+        let mut member = member.unwrap();
+        let nothing = root.gather(SHORT).map(|parts| parts.part(0).map(<[u8]>::to_vec));
+        assert!(
+            matches!(nothing, Err(GroupError::TimedOut { done: 0, .. })),
+            "{metadata:?}: {nothing:?}"
+        );
+        member.send(b"honest", LIMIT).unwrap();
+        assert_eq!(root.gather(LIMIT).unwrap().part(0), Some(&b"honest"[..]));
+        drop(helper);
+    }
+}
+
+// ---- members that are replaced
 
 // ---- members that die
 

@@ -536,6 +536,9 @@ impl Offer for GroupOffer {
     fn withdrawn(&mut self, node: &mut Node, request: RequestId) {
         let mut shared = lock(&self.root);
         if let Some(Some(member)) = shared.requests.remove(&request) {
+            // It knew its ticket, and may have used it over another link. Nobody's part came so.
+            shared.hear();
+            shared.heard.retain(|notification| notification.index.0 != member);
             let lost = shared.places[member as usize].lost.take();
             shared.vacate(node, member);
             shared.places[member as usize].lost = lost;

@@ -3,13 +3,13 @@
 
 mod support;
 
+use hamlyn::control::hello::{self, Frame, Hello, Purpose};
 use hamlyn::node::CloseReason;
+use hamlyn::os::{socket, sys};
 use hamlyn::protocol::{
     EndPoint, Group, GroupConfig, GroupError, GroupHelper, GroupMember, GrowError, Manager, Part,
     Seed,
 };
-use hamlyn::control::hello::{self, Frame, Hello, Purpose};
-use hamlyn::os::{socket, sys};
 use hamlyn::wire::{Flags, TICKET_BYTES};
 use hamlyn::{Access, Key, MetadataIndex, NodeId, Share, SlotIndex, Ticket};
 use std::os::fd::{AsFd, OwnedFd};
@@ -489,6 +489,71 @@ fn what_a_member_that_never_joined_has_sent_is_not_taken_for_its_successors() {
 }
 
 // ---- members that are replaced
+
+#[test]
+fn a_member_that_takes_the_place_of_another_during_a_broadcast_is_served() {
+    // The ring holds little of a message.
+    let dir = Dir::new("replaced", &[("RING_BYTES", "4096"), ("BULK_RING_BYTES", "0")]);
+    let there = answering(&dir);
+    let mut root = Group::new(&there, GroupConfig::new(1, 100_000)).unwrap();
+    let seed = root.seed().unwrap();
+    let data = pattern(100_000, 5);
+    let here = manager(&dir);
+    let first = GroupMember::grow(&here, &seed, 100_000, LIMIT).unwrap();
+    until("it has joined", || root.joined() == 1);
+    std::thread::scope(|scope| {
+        let (root, data) = (&mut root, &data);
+        let serving = scope.spawn(move || {
+            root.broadcast(data, LIMIT).unwrap();
+            root.broadcast(b"next", LIMIT).unwrap();
+        });
+        let sent = || {
+            let counters = there.lock().counters();
+            counters.iter().find(|row| row.0 == "packets_sent").unwrap().1
+        };
+        let before = sent();
+        until("some of it has left", || sent() > before + 3);
+        // That the one has gone and that the other wants its place is seen in one look.
+        let look = there.lock();
+        drop(first);
+        let second =
+            scope.spawn(|| GroupMember::grow(&manager(&dir), &seed, 100_000, LIMIT).unwrap());
+        std::thread::sleep(Duration::from_millis(500));
+        drop(look);
+        let mut second = second.join().unwrap();
+        assert!(second.receive(LIMIT).unwrap() == *data);
+        assert_eq!(second.receive(LIMIT).unwrap(), b"next");
+        serving.join().unwrap();
+    });
+}
+
+#[test]
+fn a_member_that_takes_the_place_of_one_at_a_barrier_is_let_go_from_its_own() {
+    let dir = Dir::new("replaced-barrier", &[]);
+    let (mut root, mut members) = group(&dir, 2, 64);
+    let mut leaves = members.remove(0);
+    assert_eq!(leaves.number(), 0);
+    assert!(matches!(leaves.barrier(SHORT), Err(GroupError::NotInTime)));
+    drop(root.wait_for(1, LIMIT).unwrap());
+    drop(leaves);
+    until("it has left", || root.joined() == 1);
+    let mut new = GroupMember::grow(&manager(&dir), &root.seed().unwrap(), 64, LIMIT).unwrap();
+    until("the other has joined", || root.joined() == 2);
+    std::thread::scope(|scope| {
+        let at_barrier = scope.spawn(|| members[0].barrier(LIMIT).unwrap());
+        root.barrier(LIMIT).unwrap();
+        at_barrier.join().unwrap();
+    });
+    // The barrier was its predecessor's: its own is that of the round which has begun.
+    assert!(matches!(new.barrier(SHORT), Err(GroupError::NotInTime)));
+    std::thread::scope(|scope| {
+        let at_barrier = scope.spawn(|| members[0].barrier(LIMIT).unwrap());
+        let new = scope.spawn(|| new.barrier(LIMIT).unwrap());
+        root.barrier(LIMIT).unwrap();
+        at_barrier.join().unwrap();
+        new.join().unwrap();
+    });
+}
 
 // ---- members that die
 

@@ -187,6 +187,8 @@ struct Place {
     ticket_round: u64,
     /// The part of this round has arrived, and has so many bytes.
     arrived: Option<usize>,
+    /// The link of the member whose part that was, while it has the place.
+    arrived_from: Option<LinkId>,
     /// Where its tickets go, and how it is sent something.
     cell: Option<Ticket>,
     down: Option<Ticket>,
@@ -297,6 +299,7 @@ impl Shared {
         match length {
             Some(length) if length <= most => {
                 place.arrived = Some(length as usize);
+                place.arrived_from = place.connection.as_ref().map(|c| c.link());
                 self.arrived += 1;
                 Ok(())
             }
@@ -580,8 +583,12 @@ pub struct Group {
     offers: HashMap<u32, OfferId>,
     root: Root,
     /// Members that have arrived at a barrier and have not been let go.
-    releasing: Option<Vec<u32>>,
+    releasing: Option<Vec<Addressee>>,
 }
+
+/// A member that is sent something: whoever has the place, or only who had it when it came to a
+/// barrier.
+type Addressee = (u32, Option<LinkId>);
 
 /// The parts of a round that have arrived. The manager's node is locked while this lives, and
 /// nothing arrives; the bytes would stand still without that, until [`Group::next_round`].
@@ -869,9 +876,9 @@ impl Group {
         timeout: Option<Duration>,
         part: impl Fn(u32) -> &'a [u8],
     ) -> Result<(), GroupError> {
-        let all: Vec<u32> = (0..self.members()).collect();
+        let all: Vec<Addressee> = (0..self.members()).map(|member| (member, None)).collect();
         let allowed = lock(&self.root).config.scatter_bytes;
-        let lengths = all.iter().map(|member| part(*member).len());
+        let lengths = all.iter().map(|(member, _)| part(*member).len());
         if let Some(length) = lengths.max().filter(|length| *length > allowed) {
             return Err(GroupError::Length { length, allowed });
         }
@@ -909,8 +916,8 @@ impl Group {
                 shared.settle_all(&mut node);
                 let places = shared.places.iter().zip(0..);
                 let waiting = places
-                    .filter(|(place, _)| place.arrived.is_some() && place.taken)
-                    .map(|(_, member)| member)
+                    .filter(|(place, _)| place.arrived.is_some() && place.arrived_from.is_some())
+                    .map(|(place, member)| (member, place.arrived_from))
                     .collect();
                 shared.next_round(&mut node, true);
                 waiting
@@ -930,17 +937,18 @@ impl Group {
     fn send_down<'a>(
         &mut self,
         kind: u64,
-        mut members: Vec<u32>,
+        mut members: Vec<Addressee>,
         part: impl Fn(u32) -> &'a [u8],
         timeout: Option<Duration>,
-    ) -> Result<(), (GroupError, Vec<u32>)> {
+    ) -> Result<(), (GroupError, Vec<Addressee>)> {
         let count = self.members() as usize;
         let wanted = members.len() as u32;
         let metadata: Vec<[u8; DOWN_BYTES]> =
-            members.iter().map(|member| down_metadata(kind, part(*member).len())).collect();
-        let mut messages: Vec<Option<Message<'_>>> = (0..count).map(|_| None).collect();
+            members.iter().map(|(member, _)| down_metadata(kind, part(*member).len())).collect();
+        // Each with the link that it is for: another peer may take the place meanwhile.
+        let mut messages: Vec<Option<(LinkId, Message<'_>)>> = (0..count).map(|_| None).collect();
         let place_of: HashMap<u32, usize> =
-            members.iter().enumerate().map(|(i, member)| (*member, i)).collect();
+            members.iter().enumerate().map(|(i, (member, _))| (*member, i)).collect();
         let mut lost = None;
         let deadline = deadline_of(timeout);
         let served = loop {
@@ -951,7 +959,7 @@ impl Group {
                 }
                 let mut room = shared.drive(node);
                 let (mut again, mut bad) = (false, None);
-                members.retain(|member| {
+                members.retain(|(member, only)| {
                     let received = shared.received(node, *member);
                     let gone = shared.lost_error(*member);
                     let place = &mut shared.places[*member as usize];
@@ -963,12 +971,19 @@ impl Group {
                         }
                         return gone.is_none() || place.taken;
                     };
+                    if only.is_some_and(|only| only != connection.link()) {
+                        return false;
+                    }
                     if place.owes_release || received != place.down_sent {
                         return true;
                     }
                     let message = &mut messages[*member as usize];
-                    let message = message.get_or_insert_with(|| {
-                        Message::new(down, part(*member), &metadata[place_of[member]])
+                    if message.as_ref().is_some_and(|(link, _)| *link != connection.link()) {
+                        *message = None;
+                    }
+                    let (_, message) = message.get_or_insert_with(|| {
+                        let metadata = &metadata[place_of[member]];
+                        (connection.link(), Message::new(down, part(*member), metadata))
                     });
                     match place.outgoing.look(node, &connection, message) {
                         Look::Found(Ok(())) => {
@@ -1000,22 +1015,24 @@ impl Group {
                 Err(Waited::TimedOut) => {
                     // What has left in part leaves in the next call, and counts as sent.
                     let mut shared = lock(&self.root);
-                    members.retain(|member| match messages[*member as usize].take() {
-                        Some(message) => {
-                            let place = &mut shared.places[*member as usize];
-                            let kept = place.outgoing.keep(message);
-                            place.down_sent += kept as u64;
-                            if kept {
-                                shared.owing.push(*member);
-                            }
-                            !kept
+                    members.retain(|(member, _)| {
+                        let Some((link, message)) = messages[*member as usize].take() else {
+                            return true;
+                        };
+                        let place = &mut shared.places[*member as usize];
+                        let is_its = place.connection.as_ref().is_some_and(|c| c.link() == link);
+                        let kept = is_its && place.outgoing.keep(message);
+                        place.down_sent += kept as u64;
+                        if kept {
+                            shared.owing.push(*member);
                         }
-                        None => true,
+                        !kept
                     });
                     if members.is_empty() {
                         break Ok(());
                     }
-                    let (done, missing) = (wanted - members.len() as u32, members.clone());
+                    let missing: Vec<u32> = members.iter().map(|(member, _)| *member).collect();
+                    let done = wanted - missing.len() as u32;
                     break Err(GroupError::TimedOut { done, wanted, missing });
                 }
                 Err(waited) => break Err(GroupError::from_waited(waited)),

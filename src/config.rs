@@ -368,6 +368,8 @@ settings! {
         "Most bytes of apertures that this process holds for the owner at the other end of one link; 0: none.";
     apertures_per_link_max: u32 = 64, "HAMLYN_APERTURES_PER_LINK_MAX", from(1, 256),
         "Most apertures of one link that this process exports, and most that it holds.";
+    apertures_per_user_max: u32 = 2048, "HAMLYN_APERTURES_PER_USER_MAX", from(1, 1 << 20),
+        "Most apertures that this process holds for the owners of one user, over all links.";
     slots_max: u32 = 65_536, "HAMLYN_SLOTS_MAX", from(1, 1 << 24),
         "Most slots of this process.";
     connections_per_user_max: u32 = 2048, "HAMLYN_CONNECTIONS_PER_USER_MAX", from(1, 1 << 20),

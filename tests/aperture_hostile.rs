@@ -235,6 +235,53 @@ fn a_users_bytes_are_counted_until_they_are_given_back() {
 }
 
 #[test]
+fn a_users_apertures_are_counted_over_all_links_until_they_are_given_back() {
+    let dir = Dir::new("apusers");
+    let server = served(&dir.config().apertures_per_user_max(3u32));
+    let ((first, _w1), (second, _w2)) = (link_by_hand(&dir), link_by_hand(&dir));
+    let no = ApertureWord::Refused(Reason::Apertures);
+    for number in [1, 3] {
+        say(&first, number, request(RW, PAGE));
+        expect(&first, number, offer_of(RW, PAGE));
+    }
+    say(&second, 1, request(RW, PAGE));
+    let files = expect(&second, 1, offer_of(RW, PAGE));
+    for (fd, number) in [(&first, 5), (&second, 3)] {
+        say(fd, number, request(RW, PAGE));
+        expect(fd, number, no);
+    }
+    assert_eq!(counter(&server, "refused_aperture"), 2);
+    // One that was held, and given back.
+    RegionLines::map_writable(&files[0], 4096).unwrap().fill_by_writing().unwrap();
+    say(&second, 1, ApertureWord::Filled);
+    expect(&second, 1, ApertureWord::Ready);
+    say(&first, 7, request(RW, PAGE));
+    expect(&first, 7, no);
+    let (token, held) = loop {
+        if let ControlEvent::ApertureHeld { token, pages, .. } = next(&server) {
+            break (token, pages);
+        }
+    };
+    drop(held);
+    server.release_aperture(token, 1);
+    expect(&second, 1, ApertureWord::Released);
+    say(&first, 9, request(RW, PAGE));
+    expect(&first, 9, offer_of(RW, PAGE));
+    // Those of a link that has ended; one that was not filled and is revoked.
+    drop(first);
+    while !matches!(next(&server), ControlEvent::Closed { .. }) {}
+    for number in [5, 7, 9, 11] {
+        say(&second, number, request(RW, PAGE));
+        let answer = if number < 11 { offer_of(RW, PAGE) } else { no };
+        expect(&second, number, answer);
+    }
+    say(&second, 9, ApertureWord::Revoked);
+    expect(&second, 9, ApertureWord::Released);
+    say(&second, 13, request(RW, PAGE));
+    expect(&second, 13, offer_of(RW, PAGE));
+}
+
+#[test]
 fn files_that_wait_are_bounded() {
     let dir = Dir::new("apflood");
     let (server, _, fd, _wake) = against_server(&dir, &dir.config());
@@ -565,6 +612,27 @@ fn offers_beyond_what_a_client_holds_are_refused_and_the_link_lives() {
     say_with(&fd, 8, offer_of(RW, PAGE), &[&good(PAGE)]);
     expect(&fd, 8, ApertureWord::Ready);
     assert_eq!(counter(&client, "refused_aperture"), 2);
+}
+
+#[test]
+fn a_client_counts_the_apertures_of_a_user_too() {
+    let dir = Dir::new("apmapuser");
+    let config = dir.config().apertures_per_user_max(2u32);
+    let (client, token, fd, _wake) = against_client(&dir, &config);
+    let offer = |number| {
+        let file = file(PAGE, SEALS_SIZE | SealFlags::SEAL, true);
+        say_with(&fd, number, offer_of(RW, PAGE), &[&file]);
+    };
+    for number in [2, 4] {
+        offer(number);
+        expect(&fd, number, ApertureWord::Ready);
+    }
+    offer(6);
+    expect(&fd, 6, ApertureWord::Refused(Reason::Apertures));
+    client.release_aperture(token, 2);
+    expect(&fd, 2, ApertureWord::Released);
+    offer(8);
+    expect(&fd, 8, ApertureWord::Ready);
 }
 
 #[test]

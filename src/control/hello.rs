@@ -268,7 +268,11 @@ impl Reason {
         (Self::TooSlow, 9, "it took too long"),
         (Self::Memory, 10, "the memory was not as agreed"),
         (Self::Unavailable, 11, "the process cannot take links now"),
-        (Self::Apertures, 12, "the process holds no more apertures, or none so large"),
+        (
+            Self::Apertures,
+            12,
+            "the process holds no more apertures over this link, or of this user, or none so large",
+        ),
     ];
 
     fn to_wire(self) -> u16 {

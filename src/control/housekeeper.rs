@@ -433,6 +433,8 @@ struct Usage {
     connections: u32,
     silent: u32,
     bytes: u64,
+    /// Apertures that this process holds for its links, whoever asked for these.
+    apertures: u32,
 }
 
 enum Bulk {
@@ -1244,13 +1246,14 @@ impl Shared {
         if matches!(c.stage, Stage::Linked(_) | Stage::Parting | Stage::Offered(_)) {
             state.links = state.links.saturating_sub(1);
         }
+        let usage = state.user(c.identity.uid);
+        usage.apertures = usage.apertures.saturating_sub(c.apertures.held());
         if c.role == Writer::Server {
-            let usage = state.user(c.identity.uid);
             usage.connections = usage.connections.saturating_sub(1);
             usage.bytes = usage.bytes.saturating_sub(c.bytes);
-            if usage.connections == 0 {
-                state.users.remove(&c.identity.uid);
-            }
+        }
+        if usage.connections == 0 && usage.apertures == 0 {
+            state.users.remove(&c.identity.uid);
         }
         Some(c)
     }

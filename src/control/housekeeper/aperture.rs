@@ -13,8 +13,9 @@
 //! the server makes the file all the same: descriptors flow one way.
 //!
 //! What a peer can make this process keep is bounded: rows by [`ROWS_MAX`], files that wait by
-//! [`WAITING_MAX`], bytes by `aperture_map_max` and, for the server, by its user's quota; all of
-//! them stay counted until the *application* here has let go.
+//! [`WAITING_MAX`], apertures by `apertures_per_link_max` and, over all links with its user, by
+//! `apertures_per_user_max`, bytes by `aperture_map_max` and, for the server, by its user's quota;
+//! all of them stay counted until the *application* here has let go.
 
 use super::{Connection, Control, ControlEvent, LinkToken, Shared, Stage, State, count};
 use crate::control::hello::{ApertureWord, Frame, LinkFeatures, Reason, Writer, owner_of};
@@ -76,6 +77,13 @@ enum Row {
     Released,
 }
 
+impl Row {
+    /// Whether this process has it, or has made the file for it.
+    fn is_held(&self) -> bool {
+        matches!(self, Self::Awaited { .. } | Self::Held { .. } | Self::Recalled { .. })
+    }
+}
+
 /// All of one link.
 #[derive(Default)]
 pub(super) struct Apertures {
@@ -87,6 +95,11 @@ pub(super) struct Apertures {
 impl Apertures {
     fn of(&self, owner: Writer) -> impl Iterator<Item = &Row> {
         self.rows.iter().filter(move |row| owner_of(*row.0) == owner).map(|row| row.1)
+    }
+
+    /// How many this process holds of the other end's.
+    pub(super) fn held(&self) -> u32 {
+        self.rows.values().filter(|row| row.is_held()).count() as u32
     }
 
     /// Bytes that this process holds of the other end's.
@@ -210,9 +223,17 @@ fn linked_row(state: &mut State, id: u64, number: u32) -> Option<&mut Row> {
 /// `None`: the aperture is over.
 fn set_row(state: &mut State, id: u64, number: u32, row: Option<Row>) {
     let Some(c) = state.connections.get_mut(&id) else { return };
-    match row {
-        Some(row) => drop(c.apertures.rows.insert(number, row)),
-        None => drop(c.apertures.rows.remove(&number)),
+    let is_held = row.as_ref().is_some_and(Row::is_held);
+    let before = match row {
+        Some(row) => c.apertures.rows.insert(number, row),
+        None => c.apertures.rows.remove(&number),
+    };
+    let was_held = before.is_some_and(|row| row.is_held());
+    let uid = c.identity.uid;
+    if is_held != was_held {
+        let usage = state.user(uid);
+        let less = usage.apertures.saturating_sub(1);
+        usage.apertures = if is_held { usage.apertures + 1 } else { less };
     }
 }
 
@@ -394,12 +415,17 @@ impl Shared {
                 self.offered(state, id, number, access, bytes, Some(file));
             }
             ApertureWord::Filled if role == Writer::Server => {
-                match c.apertures.rows.remove(&number) {
-                    Some(Row::Awaited { file, access, bytes, .. }) => {
+                match c.apertures.rows.get_mut(&number) {
+                    Some(row @ &mut Row::Awaited { bytes, .. }) => {
+                        let Row::Awaited { file, access, .. } =
+                            core::mem::replace(row, Row::Held { bytes })
+                        else {
+                            return;
+                        };
                         self.filled(state, id, number, file, access, bytes);
                     }
                     // It crossed with our refusal.
-                    Some(Row::Released) => set_row(state, id, number, Some(Row::Released)),
+                    Some(Row::Released) => {}
                     _ => self.out_of_turn(state, id),
                 }
                 self.link_deadline(state, id);
@@ -446,10 +472,13 @@ impl Shared {
             return self.out_of_turn(state, id);
         }
         c.apertures.last_theirs = number;
-        let held = |row: &&Row| !matches!(row, Row::Released);
-        let count_held = c.apertures.of(theirs).filter(held).count();
+        let held = c.apertures.held();
         let room = self.config.aperture_map_max.saturating_sub(c.apertures.bytes_held());
-        if bytes > room || count_held >= self.config.apertures_per_link_max as usize {
+        let uid = c.identity.uid;
+        if bytes > room
+            || held >= self.config.apertures_per_link_max
+            || state.user(uid).apertures >= self.config.apertures_per_user_max
+        {
             return self.no_aperture(state, id, number, Reason::Apertures);
         }
         if let Some(file) = file {

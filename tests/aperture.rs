@@ -5,6 +5,10 @@
 mod support;
 
 use hamlyn::node::{ApertureEvent, CloseReason, ExportError, NoSuchAperture, ReclaimError};
+use hamlyn::protocol::{
+    ApertureStreamReceiver, ApertureStreamSender, Manager, StreamConfig, StreamReceiver,
+    StreamSender,
+};
 use hamlyn::{
     AccessError, Aperture, ApertureAccess, ApertureId, Event, LinkId, MetadataIndex, Node,
 };
@@ -401,7 +405,8 @@ fn what_is_no_aperture_is_refused_with_the_reason() {
     let (refused, what) = event(&mut me.node);
     assert!(refused == id && matches!(what, ApertureEvent::Refused(_)), "{what:?}");
     let text = me.node.explain(link).unwrap();
-    let why = "the process holds no more apertures, or none so large";
+    let why =
+        "the process holds no more apertures over this link, or of this user, or none so large";
     assert!(text.contains(why), "{text}");
     assert_eq!(me.node.aperture_bytes(), (0, 0));
     assert_eq!(me.node.aperture_view(id).unwrap_err(), NoSuchAperture::Gone(id));
@@ -497,4 +502,49 @@ fn a_forked_child_neither_reaches_an_aperture_nor_ends_it() {
         let area = me.node.reclaim_aperture(id).unwrap();
         assert_eq!(&me.node.area(area).unwrap()[..6], b"after!");
     });
+}
+
+#[test]
+fn an_end_point_that_uses_no_aperture_holds_none() {
+    let dir = Dir::new("apendpoint", &[]);
+    let manager = || {
+        let manager = Manager::with_config(dir.config()).unwrap();
+        manager.start_progress().unwrap();
+        manager
+    };
+    let counter = |manager: &Manager, name: &str| {
+        let counters = manager.lock().counters();
+        counters.iter().find(|row| row.0 == name).unwrap().1
+    };
+    let held = |manager: &Manager| manager.lock().apertures_held().count();
+    let (there, here) = (manager(), manager());
+    let receiver = StreamReceiver::new(&there, StreamConfig::default()).unwrap();
+    let sender = StreamSender::grow(&here, &receiver.seed().unwrap(), LIMIT).unwrap();
+    until("it has its sender", || receiver.connection().is_some());
+    let links = [sender.connection().link(), receiver.connection().unwrap().link()];
+    for (owner, holder, link) in [(&here, &there, links[0]), (&there, &here, links[1])] {
+        let before = counter(holder, "control.apertures");
+        owner.lock().export(link, 4096, RW).unwrap();
+        until("it was held", || counter(holder, "control.apertures") > before);
+        std::thread::sleep(Duration::from_millis(100));
+        until("it is let go of", || held(holder) == 0);
+    }
+    // One that uses an aperture has one.
+    let mut receiver =
+        ApertureStreamReceiver::new(&there, StreamConfig::default(), 1 << 20).unwrap();
+    let mut sender = ApertureStreamSender::grow(&here, &receiver.seed().unwrap(), LIMIT).unwrap();
+    sender.send(b"first", LIMIT).unwrap();
+    sender.flush(LIMIT).unwrap();
+    let first = receiver.receive(LIMIT).unwrap();
+    receiver.release(&first).unwrap();
+    until("it is held", || held(&here) == 1);
+    let before = counter(&here, "control.apertures");
+    let link = receiver.connection().unwrap().link();
+    there.lock().export(link, 4096, RW).unwrap();
+    until("a second was held", || counter(&here, "control.apertures") > before);
+    std::thread::sleep(Duration::from_millis(100));
+    until("and let go of", || held(&here) == 1);
+    assert!(sender.explain().starts_with("records"), "{}", sender.explain());
+    sender.send(&vec![1; 100_000], LIMIT).unwrap();
+    assert!(receiver.receive(LIMIT).unwrap().is_volatile());
 }

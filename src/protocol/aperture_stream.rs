@@ -369,6 +369,8 @@ impl ApertureStreamSender {
         };
         match StreamSender::to(manager, target, &path, timeout) {
             Ok(inner) => {
+                // The receiver exports it with the first message, which is yet to leave.
+                inner.connection().take_aperture();
                 let manager = manager.clone();
                 Ok(Self { inner, manager, credit, sent: 0, aperture: None })
             }

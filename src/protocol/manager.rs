@@ -17,13 +17,14 @@ use crate::control::{self, Accept, Access, Peer, RequestId};
 use crate::interface::terminus::SendHandle;
 use crate::interface::{LinkId, Notification, QueueId};
 use crate::node::{
-    self, Attached, BuildError, CloseReason, Event, Forked, LinkError, Look, Node, OfferError,
-    RecvError, SendError, SharedNode, Waited,
+    self, ApertureEvent, Attached, BuildError, CloseReason, Event, Forked, LinkError, Look, Node,
+    OfferError, RecvError, SendError, SharedNode, Waited,
 };
 use crate::os::sys;
 use crate::wire::{NodeId, Ticket};
 use core::any::Any;
 use core::ops::DerefMut;
+use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::Waker;
 use core::time::Duration;
 use std::boxed::Box;
@@ -52,9 +53,15 @@ pub struct Connection {
     link: LinkId,
     peer: Peer,
     ended: OnceLock<CloseReason>,
+    /// The end point here uses an aperture that the peer exports.
+    takes_aperture: AtomicBool,
 }
 
 impl Connection {
+    fn new(link: LinkId, peer: Peer) -> Self {
+        Self { link, peer, ended: OnceLock::new(), takes_aperture: AtomicBool::new(false) }
+    }
+
     /// The link.
     pub fn link(&self) -> LinkId {
         self.link
@@ -63,6 +70,11 @@ impl Connection {
     /// Who is at the other end, as the kernel says.
     pub fn peer(&self) -> &Peer {
         &self.peer
+    }
+
+    /// The end point here uses one aperture that the peer exports.
+    pub(super) fn take_aperture(&self) {
+        self.takes_aperture.store(true, Ordering::Relaxed);
     }
 
     /// Why it ended, once it has. What the peer sent before has arrived by then.
@@ -378,12 +390,24 @@ impl Protocols {
                     }
                     None => self.keep(Event::Closed { link, reason, unsent }),
                 },
-                // An end point's, which looks for itself.
-                Event::Aperture { aperture, .. }
-                    if self.connections.contains_key(&aperture.link) => {}
+                Event::Aperture { aperture, what }
+                    if self.connections.contains_key(&aperture.link) =>
+                {
+                    // An end point's, which looks for itself; there the peer may export anything.
+                    if what == ApertureEvent::Held && !self.wants_aperture(node, aperture.link) {
+                        let _ = node.release_aperture(aperture);
+                    }
+                }
                 other => self.keep(other),
             }
         }
+    }
+
+    /// Whether the end point of a link has a use for what it holds.
+    fn wants_aperture(&self, node: &Node, link: LinkId) -> bool {
+        let held = node.apertures_held().filter(|aperture| aperture.link == link).count();
+        let takes = |of: &(Arc<Connection>, _)| of.0.takes_aperture.load(Ordering::Relaxed);
+        held <= 1 && self.connections.get(&link).is_some_and(takes)
     }
 
     fn keep(&mut self, event: Event) {
@@ -462,7 +486,7 @@ impl Protocols {
 
     fn join(&mut self, node: &mut Node, link: LinkId, id: RequestId, offer: OfferId) {
         let connection = match node.peer(link) {
-            Ok(peer) => Arc::new(Connection { link, peer: peer.clone(), ended: OnceLock::new() }),
+            Ok(peer) => Arc::new(Connection::new(link, peer.clone())),
             // It has come and gone, with so many others that it is forgotten.
             Err(_) => {
                 if let Some(offered) = self.offers.get_mut(&offer) {
@@ -765,7 +789,7 @@ impl Manager {
             let head = answer.split_at_checked(ANSWER_HEAD);
             match head {
                 Some((head, body)) if head[..4] == ANSWER && head[4] == kind as u8 => {
-                    let connection = Arc::new(Connection { link, peer, ended: OnceLock::new() });
+                    let connection = Arc::new(Connection::new(link, peer));
                     protocols.connections.insert(link, (connection.clone(), None));
                     Ok((connection, body.to_vec()))
                 }

@@ -1100,6 +1100,211 @@ fn an_ask_for_a_ticket_whose_message_came_with_it_is_dropped() {
     assert!(liar.is_granted(&mut receiver, 6, 1 << 20, LIMIT));
 }
 
+// ---- links that reorder
+
+/// A packet of an honest sender, or a message in one piece.
+struct Sent {
+    ticket: Ticket,
+    data: Vec<u8>,
+    metadata: Vec<u8>,
+    /// That of a small message.
+    word: Option<u32>,
+}
+
+/// An honest sender, whose messages and parts of messages come in any order.
+struct Reordering {
+    liar: Liar,
+    random: Random,
+    next: u32,
+    small: u64,
+    asked: Option<usize>,
+    on_the_way: Vec<Sent>,
+    /// Small messages, asks, messages in parts, and what has overtaken something.
+    seen: [u32; 4],
+}
+
+impl Reordering {
+    fn new(mut liar: Liar, seed: u64, buffer_bytes: usize) -> Self {
+        for (number, (_, key)) in liar.lanes.clone().into_iter().enumerate() {
+            let grant = key as u128 | (number as u128) << 64 | (buffer_bytes as u128) << 96;
+            let at = 16 * number;
+            liar.node.area_mut(liar.area).unwrap()[at..at + 16]
+                .copy_from_slice(&grant.to_le_bytes());
+        }
+        let (random, on_the_way) = (Random(seed), Vec::new());
+        Self { liar, random, next: 0, small: 0, asked: None, on_the_way, seen: [0; 4] }
+    }
+
+    fn freed(&self) -> u64 {
+        let at = 16 * self.liar.lanes.len();
+        let bytes = &self.liar.node.area(self.liar.area).unwrap()[at..at + 8];
+        u64::from_le_bytes(bytes.try_into().unwrap())
+    }
+
+    /// Puts a message on the way, if there is a place or a ticket for it.
+    fn send(&mut self, data: &[u8], framed: bool, last: bool) -> bool {
+        let wants_place = data.len() <= 128 && !last && self.random.next() % 4 > 0;
+        if wants_place && self.small - self.freed() < 64 {
+            let place = self.small % 64;
+            let ticket = self.liar.places;
+            self.on_the_way.push(Sent {
+                ticket: Ticket { base: ticket.base + 128 * place, ..ticket },
+                data: data.to_vec(),
+                metadata: Vec::new(),
+                word: Some(small_word(data.len() as u32, framed, place as u32, self.next)),
+            });
+            self.small += 1;
+            self.seen[0] += 1;
+            return true;
+        }
+        let lane = self.next as usize % self.liar.lanes.len();
+        let (key, number, size) = self.liar.grant(lane);
+        assert_eq!(size >> 31, 0, "nothing that is asked for is refused");
+        if number != self.next || self.asked.is_some_and(|bytes| size < bytes) {
+            return false;
+        }
+        if size < data.len() {
+            // It overtakes what is on the way.
+            self.liar.ask(ask_word(self.next, data.len()));
+            self.asked = Some(data.len());
+            self.seen[1] += 1;
+            return false;
+        }
+        let mut metadata = mark(framed, last, data.len() as u32).to_vec();
+        if self.small > 0 {
+            metadata.extend((self.small as u32).to_le_bytes());
+        }
+        let ticket = Ticket {
+            destination: self.liar.there(),
+            slot: SlotIndex(self.liar.lanes[lane].0),
+            metadata_index: MetadataIndex(0),
+            key: Key(key),
+            base: 0,
+            bound: data.len() as u64,
+            flags: Flags::NOTIFY | Flags::WAKE,
+            share: Share::WHOLE,
+        };
+        let parts = (1 + self.random.next() % 3).min(data.len().max(1) as u64);
+        let mut rest = data;
+        for ticket in ticket.split_evenly(parts).unwrap() {
+            let (data, after) = rest.split_at(ticket.capacity() as usize);
+            let (data, metadata) = (data.to_vec(), metadata.clone());
+            self.on_the_way.push(Sent { ticket, data, metadata, word: None });
+            rest = after;
+        }
+        self.seen[2] += (parts > 1) as u32;
+        self.asked = None;
+        self.next += 1;
+        true
+    }
+
+    /// Something arrives, whichever.
+    fn deliver(&mut self) {
+        if self.on_the_way.is_empty() {
+            return;
+        }
+        let i = self.random.next() as usize % self.on_the_way.len();
+        self.seen[3] += (i > 0) as u32;
+        let Sent { ticket, data, metadata, word } = self.on_the_way.remove(i);
+        let sent = match word {
+            Some(word) => self.liar.node.send_fast(&ticket, &data, word, LIMIT),
+            None => self.liar.node.send(&ticket, &data, &metadata, LIMIT),
+        };
+        let _ = sent.unwrap();
+    }
+}
+
+/// The next message: a long record as it is, or some together; with how many there are.
+fn message_of(
+    records: &[Vec<u8>],
+    random: &mut Random,
+    bytes_max: usize,
+) -> (Vec<u8>, bool, usize) {
+    if random.next() % 3 == 0 || records[0].len() + 8 > bytes_max {
+        return (records[0].clone(), false, 1);
+    }
+    let mut message = Vec::new();
+    let most = 1 + random.next() as usize % 8;
+    let mut count = 0;
+    for record in records.iter().take(most) {
+        let padded = record.len().next_multiple_of(4);
+        if message.len() + 4 + padded > bytes_max {
+            break;
+        }
+        message.extend((record.len() as u32).to_le_bytes());
+        message.extend(record);
+        message.resize(message.len() + padded - record.len(), 0);
+        count += 1;
+    }
+    (message, true, count)
+}
+
+#[test]
+fn records_come_out_whole_and_in_order_however_the_link_reorders() {
+    let mut seen = [0; 4];
+    for seed in 0..100u64 {
+        let mut random = Random(seed);
+        let buffers = 1 + random.next() as u32 % 6;
+        let config = StreamConfig {
+            buffer_bytes: [64, 256, 1024, 4096][random.next() as usize % 4],
+            buffers,
+            buffers_max: buffers + random.next() as u32 % 4,
+            record_bytes_max: 1 << 16,
+        };
+        let bytes_max = config.buffer_bytes;
+        let longest = [40, 2000, 1 << 16][random.next() as usize % 3];
+        let records: Vec<Vec<u8>> = (0..300).map(|_| random.record(longest)).collect();
+        let (mut receiver, liar, _dir) = lied_to_with("reorders", config, |_| {});
+        let mut sender = Reordering::new(liar, seed, bytes_max);
+        // How many were sent, and those received that are not released.
+        let (mut sent, mut received, mut has_last) = (0, 0, false);
+        let mut held: std::collections::VecDeque<Record> = Default::default();
+        let mut message = None;
+        let since = Instant::now();
+        loop {
+            assert!(since.elapsed() < LIMIT.unwrap(), "seed {seed}: {received} of 300");
+            sender.liar.node.poll().unwrap();
+            match random.next() % 8 {
+                0..=3 if sent < records.len() => {
+                    let (bytes, framed, count) = message.get_or_insert_with(|| {
+                        message_of(&records[sent..], &mut random, bytes_max)
+                    });
+                    if sender.send(bytes, *framed, false) {
+                        sent += *count;
+                        message = None;
+                    } else {
+                        sender.deliver();
+                    }
+                }
+                0..=3 if !has_last => has_last = sender.send(&[], true, true),
+                4 | 5 => sender.deliver(),
+                _ => match receiver.try_receive() {
+                    Ok(Some(record)) => {
+                        let bytes = receiver.bytes(&record).unwrap();
+                        assert!(bytes == records[received], "seed {seed}, record {received}");
+                        received += 1;
+                        held.push_back(record);
+                    }
+                    Ok(None) => {}
+                    Err(ReceiveError::Ended(CloseReason::Closed)) => break,
+                    Err(e) => panic!("seed {seed}, record {received}: {e}"),
+                },
+            }
+            // A sender may have to wait for what is held.
+            if random.next() % 8 == 0
+                && let Some(record) = held.pop_front()
+            {
+                let number = record.number() as usize;
+                assert!(receiver.bytes(&record).unwrap() == records[number], "it stood still");
+                receiver.release(&record).unwrap();
+            }
+        }
+        assert_eq!((received, sender.on_the_way.len()), (300, 0), "seed {seed}");
+        (0..4).for_each(|i| seen[i] += sender.seen[i]);
+    }
+    assert!(seen.iter().all(|count| *count > 100), "{seen:?}");
+}
+
 #[test]
 fn a_greeting_without_a_ticket_or_with_another_path_is_refused() {
     let dir = Dir::new("stream-greeting");

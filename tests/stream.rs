@@ -8,8 +8,8 @@ use hamlyn::protocol::{
 };
 use hamlyn::wire::TICKET_BYTES;
 use hamlyn::{
-    Access, Config, Event, Flags, Key, MetadataIndex, Node, NodeId, Share, SlotConfig, SlotIndex,
-    Ticket,
+    Access, Config, Event, Flags, Key, MetadataIndex, Mode, Node, NodeId, Share, SlotConfig,
+    SlotId, SlotIndex, Ticket,
 };
 use std::path::PathBuf;
 use std::process::Command;
@@ -1301,6 +1301,183 @@ fn records_come_out_whole_and_in_order_however_the_link_reorders() {
         }
         assert_eq!((received, sender.on_the_way.len()), (300, 0), "seed {seed}");
         (0..4).for_each(|i| seen[i] += sender.seen[i]);
+    }
+    assert!(seen.iter().all(|count| *count > 100), "{seen:?}");
+}
+
+/// A receiver played by hand, whose grants and counts of free places come late and in any order.
+struct SlowGrants {
+    node: Node,
+    random: Random,
+    queue: hamlyn::QueueId,
+    lanes: Vec<(SlotId, hamlyn::AreaId)>,
+    ask: SlotId,
+    places: (SlotId, hamlyn::AreaId),
+    /// Where the sender takes grants.
+    grants: Option<Ticket>,
+    /// Messages with tickets, and small ones, that have come.
+    next: u32,
+    small: u64,
+    /// Offset in the sender's memory, and what is written there.
+    on_the_way: Vec<(u64, Vec<u8>)>,
+    /// Asks, and what has overtaken something.
+    seen: [u32; 2],
+    records: Vec<Vec<u8>>,
+    has_last: bool,
+}
+
+impl SlowGrants {
+    const BUFFER: u32 = 256;
+    const LONGEST: u32 = 1 << 14;
+
+    fn new(dir: &Dir, name: &str, lanes: u32, seed: u64) -> (Self, Vec<u8>) {
+        let mut node = Node::with_config(dir.config().bulk_ring_bytes(0u32)).unwrap();
+        node.serve(name, Access::SameUser, hamlyn::Accept::Ask).unwrap();
+        let queue = node.notification_queue(lanes + 1 + 64).unwrap();
+        let mut answer = b"HAn1\x03".to_vec();
+        for number in [lanes, Self::BUFFER, Self::LONGEST] {
+            answer.extend(number.to_le_bytes());
+        }
+        let area = node.message_area(1).unwrap();
+        let ask = node.slot(SlotConfig::new(area, queue).range(0..0)).unwrap();
+        let area = node.message_area(64 * 128).unwrap();
+        let places = (node.slot(SlotConfig::new(area, queue).credit(64)).unwrap(), area);
+        for slot in [ask, places.0] {
+            answer.extend(node.fast_ticket(slot).unwrap().to_bytes());
+        }
+        let mut made = Vec::new();
+        for _ in 0..lanes {
+            let area = node.message_area(Self::LONGEST as usize).unwrap();
+            let config = SlotConfig::new(area, queue).mode(Mode::ParanoidOneShot);
+            let slot = node.slot(config).unwrap();
+            node.arm(slot, MetadataIndex(0), Some(0..Self::BUFFER as u64)).unwrap();
+            let ticket = node.ticket(slot, MetadataIndex(0)).unwrap();
+            answer.extend(ticket.slot.0.to_le_bytes());
+            answer.extend(ticket.key.0.to_le_bytes());
+            made.push((slot, area));
+        }
+        let own = Self {
+            node,
+            random: Random(seed),
+            queue,
+            lanes: made,
+            ask,
+            places,
+            grants: None,
+            next: 0,
+            small: 0,
+            on_the_way: Vec::new(),
+            seen: [0; 2],
+            records: Vec::new(),
+            has_last: false,
+        };
+        (own, answer)
+    }
+
+    /// A ticket with `size` bytes, which the sender will be told of.
+    fn grant(&mut self, number: u32, size: u32) {
+        let lane = number as usize % self.lanes.len();
+        let slot = self.lanes[lane].0;
+        self.node.arm(slot, MetadataIndex(0), Some(0..size as u64)).unwrap();
+        let key = self.node.ticket(slot, MetadataIndex(0)).unwrap().key.0;
+        let grant = key as u128 | (number as u128) << 64 | (size as u128) << 96;
+        let at = 16 * lane as u64;
+        // Who has not seen the one cannot have used or asked for it.
+        assert!(self.on_the_way.iter().all(|(other, _)| *other != at));
+        self.on_the_way.push((at, grant.to_le_bytes().to_vec()));
+    }
+
+    fn take(&mut self, bytes: &[u8], framed: bool) {
+        let mut rest = bytes;
+        if !framed {
+            return self.records.push(bytes.to_vec());
+        }
+        while let Some((head, after)) = rest.split_first_chunk::<4>() {
+            let length = u32::from_le_bytes(*head) as usize;
+            self.records.push(after[..length].to_vec());
+            rest = &after[length.next_multiple_of(4)..];
+        }
+    }
+
+    /// What has come, and something that is told.
+    fn step(&mut self, answer: &[u8]) {
+        self.node.poll().unwrap();
+        if let Some(Event::Request { id, greeting, .. }) = self.node.next_event() {
+            self.grants = Some(Ticket::from_bytes(&greeting[21..21 + TICKET_BYTES]).unwrap());
+            self.node.accept(id, answer).unwrap();
+        }
+        if let Some(came) = self.node.try_recv(self.queue).unwrap() {
+            if came.is_for(self.places.0) {
+                let (length, place) = (came.word as usize & 0xff, came.word as usize >> 9 & 63);
+                assert_eq!((place as u64, came.word >> 15), (self.small % 64, self.next));
+                let bytes =
+                    self.node.area(self.places.1).unwrap()[128 * place..][..length].to_vec();
+                self.take(&bytes, came.word >> 8 & 1 == 1);
+                self.small += 1;
+                // Told one by one: an old count may come after a newer one.
+                let at = 16 * self.lanes.len() as u64;
+                self.on_the_way.push((at, self.small.to_le_bytes().to_vec()));
+            } else if came.is_for(self.ask) {
+                assert_eq!(came.word & 0x3fff, self.next & 0x3fff, "it asks for its next");
+                self.seen[0] += 1;
+                self.grant(self.next, (came.word >> 14) * 4096);
+            } else {
+                let lane = self.next as usize % self.lanes.len();
+                let (slot, area) = self.lanes[lane];
+                assert!(came.is_for(slot), "tickets are used in order");
+                let user = self.node.metadata(slot, MetadataIndex(0)).unwrap().user().to_vec();
+                let word = u32::from_le_bytes(user[..4].try_into().unwrap());
+                let length = word as usize & ((1 << 30) - 1);
+                let bytes = self.node.area(area).unwrap()[..length].to_vec();
+                self.take(&bytes, word >> 31 == 1);
+                self.has_last |= word >> 30 & 1 == 1;
+                self.next += 1;
+                self.grant(self.next - 1 + self.lanes.len() as u32, Self::BUFFER);
+            }
+        }
+        if self.random.next() % 4 == 0 && !self.on_the_way.is_empty() {
+            let i = self.random.next() as usize % self.on_the_way.len();
+            self.seen[1] += (i > 0) as u32;
+            let (at, bytes) = self.on_the_way.remove(i);
+            let grants = self.grants.unwrap();
+            let ticket = Ticket { base: grants.base + at, ..grants };
+            let _ = self.node.send_fast(&ticket, &bytes, 0, LIMIT);
+        }
+    }
+}
+
+#[test]
+fn a_sender_goes_on_however_late_and_in_which_order_its_grants_come() {
+    let mut seen = [0; 2];
+    for seed in 0..12u64 {
+        let mut random = Random(seed);
+        let lanes = 1 + random.next() as u32 % 6;
+        let longest = [40, 2000, 1 << 14][random.next() as usize % 3];
+        let records: Vec<Vec<u8>> = (0..300).map(|_| random.record(longest)).collect();
+        let dir = Dir::new("stream-late-grants");
+        let (mut receiver, answer) = SlowGrants::new(&dir, "late", lanes, seed);
+        std::thread::scope(|scope| {
+            let sending = scope.spawn(|| {
+                let config = dir.config().bulk_ring_bytes(0u32);
+                let manager = Manager::with_config(config).unwrap();
+                let mut sender = StreamSender::connect(&manager, "late", LIMIT).unwrap();
+                for record in &records {
+                    sender.send(record, LIMIT).unwrap();
+                    if random.next() % 3 > 0 {
+                        sender.flush(LIMIT).unwrap();
+                    }
+                }
+                sender.close(LIMIT).unwrap();
+            });
+            let since = Instant::now();
+            while !receiver.has_last && !(sending.is_finished() && since.elapsed() > LIMIT.unwrap())
+            {
+                receiver.step(&answer);
+            }
+            sending.join().unwrap();
+        });
+        assert!(receiver.has_last && receiver.records == records, "seed {seed}");
+        (0..2).for_each(|i| seen[i] += receiver.seen[i]);
     }
     assert!(seen.iter().all(|count| *count > 100), "{seen:?}");
 }

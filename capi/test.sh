@@ -4,7 +4,7 @@
 #
 # Exit status 0: passed; 99: there is no C compiler, and none can be had.
 set -u
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit 1
 . scripts/common.sh
 
 have cc || { loud 'no C compiler'; exit 99; }

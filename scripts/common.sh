@@ -1,3 +1,4 @@
+# shellcheck shell=sh
 # What the scripts share; to be sourced by sh from the repository's root.
 
 # An installation by rustup is not always on the PATH of the shell that made it.

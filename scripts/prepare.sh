@@ -16,56 +16,79 @@ as_root() {
 }
 
 apt_updated=
-apt_install() {
-    have apt-get || { loud "install $* by this system's own means, then try again"; return 1; }
-    if [ -z "$apt_updated" ]; then
-        say 'apt-get update'
-        as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq update
-        apt_updated=1
-    fi
-    say "apt-get install $*"
-    as_root env DEBIAN_FRONTEND=noninteractive \
-        apt-get -qq -y --no-install-recommends install "$@" >/dev/null
+apt_update() {
+    [ -z "$apt_updated" ] || return 0
+    say 'apt-get update'
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq update ||
+        loud 'it failed; going on with the lists of packages that are here'
+    apt_updated=1
 }
 
-apt_offers() {
-    have apt-cache && apt-cache policy "$1" 2>/dev/null | grep -q 'Candidate: [0-9]'
+# What is installed already stays: a package that conflicts with it is refused.
+apt_install() {
+    have apt-get || { loud "install $* by this system's own means, then try again"; return 1; }
+    apt_update
+    say "apt-get install $*"
+    as_root env DEBIAN_FRONTEND=noninteractive \
+        apt-get -qq -y --no-install-recommends --no-remove install "$@" >/dev/null
+}
+
+# The version of a package that would be installed; nothing where there is none.
+apt_version() {
+    have apt-cache || return 0
+    LC_ALL=C apt-cache policy "$1" 2>/dev/null |
+        sed -n 's/^ *Candidate: \([0-9]*:\)\{0,1\}\([0-9].*\)/\2/p'
 }
 
 rust_is_new_enough() {
+    hash -r
     have cargo && have rustc || return 1
     minor=$(rustc --version 2>/dev/null | sed -n 's/^rustc 1\.\([0-9]*\)\..*/\1/p')
     [ -n "$minor" ] && [ "$minor" -ge "$RUST_MINOR_MIN" ]
+}
+
+# The distribution's own. In a stable Debian the plain packages are old, and those that its browsers
+# are built with are not.
+rust_by_apt() {
+    have apt-get || return 1
+    apt_update
+    for suffix in '' -web; do
+        minor=$(apt_version "rustc$suffix" | sed -n 's/^1\.\([0-9]*\)\..*/\1/p')
+        if [ -n "$minor" ] && [ "$minor" -ge "$RUST_MINOR_MIN" ] &&
+            [ -n "$(apt_version "cargo$suffix")" ]; then
+            apt_install "rustc$suffix" "cargo$suffix" && return 0
+        fi
+    done
+    return 1
+}
+
+rustup_by_itself() {
+    have curl || apt_install curl ca-certificates || return 1
+    say "the Rust project's own installer, into ~/.cargo and ~/.rustup"
+    installer=$(mktemp)
+    trap 'rm -f "$installer"' EXIT
+    for address in https://sh.rustup.rs https://static.rust-lang.org/rustup/rustup-init.sh; do
+        if curl --proto '=https' --tlsv1.2 -sSfL --connect-timeout 20 "$address" -o "$installer"
+        then
+            sh "$installer" -y --profile minimal --default-toolchain stable --no-modify-path
+            return
+        fi
+    done
+    loud "cannot fetch it: install Rust 1.$RUST_MINOR_MIN or later by hand, then try again"
+    return 1
 }
 
 have cc || apt_install gcc libc6-dev
 
 if ! rust_is_new_enough; then
     say "no Rust of 1.$RUST_MINOR_MIN or later here"
-    if ! have rustup && [ -n "$(apt_offers rustup && echo yes)" ]; then
-        apt_install rustup
+    if ! have rustup && ! rust_by_apt; then
+        if [ -z "$(apt_version rustup)" ] || ! apt_install rustup; then rustup_by_itself; fi
     fi
-    if ! have rustup && have apt-get && [ -z "$apt_updated" ]; then
-        # A fresh image may know no packages at all yet.
-        as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq update && apt_updated=1
-        if apt_offers rustup; then apt_install rustup; fi
-    fi
-    if ! have rustup; then
-        # Older Debian releases have neither rustup nor a Rust that is new enough.
-        have curl || apt_install curl ca-certificates
-        say "the Rust project's own installer, into ~/.cargo and ~/.rustup"
-        installer=$(mktemp)
-        trap 'rm -f "$installer"' EXIT
-        curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs -o "$installer" || {
-            loud "cannot fetch it: install Rust 1.$RUST_MINOR_MIN or later by hand, then try again"
-            exit 1
-        }
-        sh "$installer" -y --profile minimal --no-modify-path
-    fi
-    if ! rust_is_new_enough; then
+    if ! rust_is_new_enough && have rustup; then
         say 'rustup toolchain install stable'
         rustup toolchain install stable --profile minimal
-        rustup default stable
+        rust_is_new_enough || rustup default stable
     fi
     rust_is_new_enough || { loud "still no Rust of 1.$RUST_MINOR_MIN or later"; exit 1; }
 fi
@@ -74,6 +97,7 @@ if [ "${1-}" = test ]; then
     if ! cargo fmt --version >/dev/null 2>&1 || ! cargo clippy --version >/dev/null 2>&1; then
         say 'rustfmt and clippy'
         if have rustup; then rustup component add rustfmt clippy
+        elif dpkg-query -W rustc-web >/dev/null 2>&1; then apt_install rustfmt-web rust-web-clippy
         else apt_install rustfmt rust-clippy
         fi
     fi

@@ -16,8 +16,8 @@ BUILT=${CARGO_TARGET_DIR:-target}/release
 VERSION=$(sed -n '/^\[workspace.package\]/,/^$/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 # The first number of the shared library's name; capi/build.rs has it too.
 SONAME=libhamlyn.so.0
-# What `rustc --print native-static-libs` says.
-LIBS_PRIVATE='-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc'
+# What `rustc --print native-static-libs` says, but for -lgcc_s, which there is no static one of.
+LIBS_PRIVATE='-lgcc_eh -lutil -lrt -lpthread -lm -ldl -lc'
 
 case $PREFIX in
     /*) ;;

@@ -51,7 +51,7 @@ memcheck="valgrind --quiet --error-exitcode=9 --leak-check=full --errors-for-lea
     --show-leak-kinds=definite --trace-children=yes --fair-sched=yes"
 
 # Names of programs, to try only those: capi/test.sh hello errors
-for source in capi/examples/*.c capi/tests/errors.c; do
+for source in capi/examples/*.c capi/tests/errors.c capi/tests/waiting.c; do
     [ -e "$source" ] || continue
     name=$(basename "$source" .c)
     case " ${*:-$name} " in *" $name "*) ;; *) continue ;; esac
@@ -61,35 +61,48 @@ for source in capi/examples/*.c capi/tests/errors.c; do
     # shellcheck disable=SC2086
     try "$name" "$source" valgrind "$C" -lhamlyn $memcheck
 done
-# The programs of the README, as they stand there.
-if [ $# = 0 ]; then
+# The programs of the README, as they stand there: readme WAY COMPILER [COMMAND ..]
+readme() {
+    way=$1 compiler=$2
+    shift 2
     for name in receive send; do
         sed -n "/<!-- program: $name.c -->/,/^\`\`\`\$/p" capi/README.md | sed '/^<!--/d; /^```/d' \
             >"$work/$name.c"
         # shellcheck disable=SC2086
-        $C $cflags "$work/$name.c" -o "$work/$name" $libs || fail "the README's $name.c"
+        $compiler $cflags "$work/$name.c" -x none -o "$work/$name" $libs ||
+            { fail "the README's $name.c does not compile ($way)"; return; }
     done
+    rm -rf "$work/names"
     mkdir -m 700 "$work/names"
-    HAMLYN_DIR="$work/names" timeout 60 "$work/receive" >"$work/received" 2>"$work/end" &
+    HAMLYN_DIR="$work/names" timeout 60 "$@" "$work/receive" >"$work/received" 2>"$work/end" &
     receiving=$!
     tries=0
-    until HAMLYN_DIR="$work/names" timeout 60 "$work/send" 2>"$work/out"; do
+    until HAMLYN_DIR="$work/names" timeout 60 "$@" "$work/send" 2>"$work/out"; do
         tries=$((tries + 1))
-        [ $tries -lt 100 ] || { fail "the README's send.c"; cat "$work/out"; break; }
+        [ $tries -lt 100 ] || { fail "the README's send.c ($way)"; cat "$work/out"; break; }
         sleep 0.1
     done
-    wait "$receiving" || fail "the README's receive.c"
+    wait "$receiving" || { fail "the README's receive.c ($way)"; cat "$work/end"; }
     grep -qx 'hello, without a system call' "$work/received" || {
-        fail 'what the programs of the README exchanged'
+        fail "what the programs of the README exchanged ($way)"
         cat "$work/received" "$work/end"
     }
-    echo '   the programs of the README'
+    echo "   the programs of the README ($way)"
+}
+if [ $# = 0 ]; then
+    readme c "$C"
+    readme c++ "$CXX"
+    readme asan "$C -fsanitize=address,undefined -fno-omit-frame-pointer"
+    # shellcheck disable=SC2086
+    readme valgrind "$C" $memcheck
 fi
 
 try hello capi/examples/hello.c static "$C" "$STATIC"
 if ldd "$work/hello-static" | grep -q libhamlyn; then
     fail 'the program that should hold libhamlyn.a asks for libhamlyn.so'
 fi
+
+try hello capi/examples/hello.c all-static "$C -static" "-lhamlyn $private"
 
 capi/install.sh uninstall || fail 'uninstall failed'
 left=$(find "$DESTDIR" ! -type d)

@@ -37,10 +37,14 @@ static void receiver(void) {
 
     h_notification_t message;
     uint32_t announced;
+    size_t metadata_bytes;
     CHECK(h_recv_block(node, config.queue, LIMIT, &message));
-    CHECK(h_metadata(node, slot, message.index, &announced, sizeof announced, NULL));
-    printf("the message announces aperture %u, which is %u\n", (unsigned)announced,
-           (unsigned)number);
+    CHECK(h_metadata(node, slot, message.index, &announced, sizeof announced, &metadata_bytes));
+    if (metadata_bytes != sizeof announced || announced != number) {
+        fprintf(stderr, "the message announces something else\n");
+        exit(1);
+    }
+    printf("the message announces aperture %u\n", (unsigned)announced);
 
     /* The sender can still change these bytes: what is needed is copied, checked, then used. */
     h_aperture_t *aperture;

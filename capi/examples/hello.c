@@ -28,11 +28,19 @@ static void receiver(void) {
     CHECK(h_recv_block(node, queue, LIMIT, &message));
     CHECK(h_peer(node, message.link, &peer));
 
-    /* The metadata, up to 60 bytes, is the sender's to use: here it says how long the data is. */
+    /*
+     * The metadata, up to 60 bytes, is the sender's to use: here it says how long the data is. It
+     * is a stranger's word: that the data lies in the area was checked, this was not.
+     */
     uint32_t length;
-    CHECK(h_metadata(node, slot, message.index, &length, sizeof length, NULL));
+    size_t metadata_bytes, area_bytes;
     void *data;
-    CHECK(h_area_data(node, area, &data, NULL));
+    CHECK(h_metadata(node, slot, message.index, &length, sizeof length, &metadata_bytes));
+    CHECK(h_area_data(node, area, &data, &area_bytes));
+    if (metadata_bytes != sizeof length || length > area_bytes) {
+        fprintf(stderr, "the sender does not say how long its data is\n");
+        exit(1);
+    }
     printf("process %lld of user %lld says: %.*s\n", (long long)peer.pid, (long long)peer.uid,
            (int)length, (const char *)data);
     h_node_free(node);

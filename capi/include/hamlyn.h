@@ -810,14 +810,19 @@ h_status h_disconnect(h_node_t *node, h_link_t link, size_t *unsent);
 /// Errors: H_NOTHING, none waits and the time limit was 0; H_TIMED_OUT.
 h_status h_next_event(h_node_t *node, int64_t timeout_ns, h_event_t *event);
 
-/// A descriptor for epoll, poll and event loops, readable when something may have come after
-/// h_prepare_to_wait said that the program may wait. It stays the node's: do not close it, nor
-/// read from it.
+/// A descriptor for epoll, poll and an event loop, readable when something may have come after
+/// h_prepare_to_wait said that the program may wait, also if another thread took it from its link.
+/// It stays the node's: do not close it, nor read from it. For one event loop.
+///
+/// Errors: H_SYSTEM, no descriptor can be had; H_FORKED.
 h_status h_fd(h_node_t *node, int32_t *fd);
 
-/// To be called before waiting on h_fd, when every queue and h_next_event have been emptied.
-/// `may_wait` becomes true: nothing waits, and whatever comes makes the descriptor readable; or
-/// false: something has come, call h_poll.
+/// To be called before waiting on h_fd, when every queue, end point and h_next_event have been
+/// found empty. `may_wait` becomes true: nothing has come since, and whatever comes makes the
+/// descriptor readable; or false: something may have come since the last call, in whichever thread:
+/// look at all of them again. So it is false the first time.
+///
+/// Errors: as h_fd.
 h_status h_prepare_to_wait(h_node_t *node, bool *may_wait);
 
 /// Sends one message: `length` bytes of `data` land at the ticket's first byte, and
@@ -1045,8 +1050,7 @@ h_status h_tagged_sender_explain(h_tagged_sender_t *sender,
 /// Errors: H_TIMED_OUT, messages did not leave; H_FORKED.
 h_status h_tagged_sender_close(h_tagged_sender_t *sender, int64_t timeout_ns);
 
-/// Frees a sender without waiting. Null is allowed. What is still
-/// queued may be lost.
+/// Frees a sender without waiting; what it sent is with the receiver already. Null is allowed.
 void h_tagged_sender_free(h_tagged_sender_t *sender);
 
 /// Makes a receiver with an area of `bytes` zero bytes, which is ready. To be freed with

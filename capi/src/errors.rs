@@ -218,7 +218,9 @@ statuses! {
     };
     ExportError: e => match e {
         ExportError::Unaligned(_) => H_INVALID,
-        ExportError::LinkBytes { .. } | ExportError::Bytes { .. } => H_LIMIT,
+        ExportError::LinkBytes { .. } | ExportError::Bytes { .. } | ExportError::Orphans(_) => {
+            H_LIMIT
+        }
         ExportError::ToSelf => H_STATE,
         ExportError::Control(e) => e.status(),
         ExportError::Link(e) => e.status(),

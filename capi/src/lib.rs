@@ -33,6 +33,7 @@ mod seeds;
 mod stream;
 mod tagged;
 mod tickets;
+mod watch;
 
 pub use any::*;
 pub use aperture::*;

@@ -12,7 +12,7 @@ use hamlyn::node::{CloseReason, Event};
 use hamlyn::protocol::Manager;
 use hamlyn::{Accept, Access, ApertureEvent, LinkId, Peer};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::time::Instant;
 
 /// A link of a node. A value; the name of one that has ended is not used again for long.
@@ -444,26 +444,31 @@ pub unsafe extern "C" fn h_next_event(
 /// after this time.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
 
-/// A descriptor for epoll, poll and event loops, readable when something may have come after
-/// h_prepare_to_wait said that the program may wait. It stays the node's: do not close it, nor
-/// read from it.
+/// A descriptor for epoll, poll and an event loop, readable when something may have come after
+/// h_prepare_to_wait said that the program may wait, also if another thread took it from its link.
+/// It stays the node's: do not close it, nor read from it. For one event loop.
+///
+/// Errors: H_SYSTEM, no descriptor can be had; H_FORKED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_fd(node: *mut h_node_t, fd: *mut i32) -> h_status {
     guard(|| {
         let (node, fd) = (get(node, "node")?, out(fd, "fd")?);
-        fd.write(node.lock()?.as_fd().as_raw_fd());
+        fd.write(node.watch()?.as_fd().as_raw_fd());
         Ok(())
     })
 }
 
-/// To be called before waiting on h_fd, when every queue and h_next_event have been emptied.
-/// `may_wait` becomes true: nothing waits, and whatever comes makes the descriptor readable; or
-/// false: something has come, call h_poll.
+/// To be called before waiting on h_fd, when every queue, end point and h_next_event have been
+/// found empty. `may_wait` becomes true: nothing has come since, and whatever comes makes the
+/// descriptor readable; or false: something may have come since the last call, in whichever thread:
+/// look at all of them again. So it is false the first time.
+///
+/// Errors: as h_fd.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_prepare_to_wait(node: *mut h_node_t, may_wait: *mut bool) -> h_status {
     guard(|| {
         let (node, may_wait) = (get(node, "node")?, out(may_wait, "may_wait")?);
-        may_wait.write(node.manager()?.prepare_to_wait(None)?);
+        may_wait.write(node.watch()?.prepare(node.manager()?)?);
         Ok(())
     })
 }

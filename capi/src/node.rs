@@ -5,12 +5,13 @@ use crate::boundary::{
 };
 use crate::boundary::{h_status, h_status::*};
 use crate::endpoint::flush;
+use crate::watch::Watch;
 use core::ffi::{c_char, c_void};
 use core::ops::DerefMut;
 use hamlyn::os::memory::ForkGuard;
 use hamlyn::protocol::Manager;
 use hamlyn::{Config, Node};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// What one process has of Hamlyn: its interface, links, names and waiting. Any number of threads
 /// may use it. A process needs one, and may have several.
@@ -20,9 +21,20 @@ use std::sync::Arc;
 pub struct h_node_t {
     manager: Manager,
     fork: Arc<ForkGuard>,
+    watch: OnceLock<Watch>,
 }
 
 impl h_node_t {
+    /// What an event loop watches; made when the first asks.
+    pub(crate) fn watch(&self) -> Done<&Watch> {
+        if self.watch.get().is_none() {
+            // Of two threads that make one at once, one keeps its own.
+            let _ = self.watch.set(Watch::new(self.manager()?)?);
+        }
+        self.manager()?;
+        self.watch.get().ok_or_else(|| Failure::new(H_STATE, "the node has no descriptor"))
+    }
+
     /// The manager; an error in a forked child, which must not even wait for its lock: who held it
     /// may not exist there.
     pub(crate) fn manager(&self) -> Done<&Manager> {
@@ -96,7 +108,7 @@ pub unsafe extern "C" fn h_node_new(
         })?;
         let manager = Manager::with_config(config)?;
         let fork = Arc::new(ForkGuard::new()?);
-        place.write(Box::into_raw(Box::new(h_node_t { manager, fork })));
+        place.write(Box::into_raw(Box::new(h_node_t { manager, fork, watch: OnceLock::new() })));
         Ok(())
     })
 }

@@ -351,8 +351,7 @@ pub unsafe extern "C" fn h_tagged_sender_close(
     guard(|| close(sender, "sender", timeout_ns))
 }
 
-/// Frees a sender without waiting. Null is allowed. What is still
-/// queued may be lost.
+/// Frees a sender without waiting; what it sent is with the receiver already. Null is allowed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_tagged_sender_free(sender: *mut h_tagged_sender_t) {
     guard(|| free(sender, "sender"));

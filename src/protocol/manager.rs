@@ -363,7 +363,7 @@ impl Protocols {
             match event {
                 Event::Request { id, peer, greeting } => {
                     if let Some(event) = self.answer(node, id, peer, greeting) {
-                        self.keep(event);
+                        self.keep(node, event);
                     }
                 }
                 Event::RequestGone { id } => match self.requests.remove(&id) {
@@ -372,12 +372,12 @@ impl Protocols {
                             offered.offer.withdrawn(node, id);
                         }
                     }
-                    None => self.keep(Event::RequestGone { id }),
+                    None => self.keep(node, Event::RequestGone { id }),
                 },
                 Event::Connected { link, request } => {
                     match request.and_then(|id| Some((id, self.requests.remove(&id)?))) {
                         Some((id, offer)) => self.join(node, link, id, offer),
-                        None => self.keep(Event::Connected { link, request }),
+                        None => self.keep(node, Event::Connected { link, request }),
                     }
                 }
                 Event::Closed { link, reason, unsent } => match self.connections.remove(&link) {
@@ -388,7 +388,7 @@ impl Protocols {
                             offered.offer.left(node, &connection);
                         }
                     }
-                    None => self.keep(Event::Closed { link, reason, unsent }),
+                    None => self.keep(node, Event::Closed { link, reason, unsent }),
                 },
                 Event::Aperture { aperture, what }
                     if self.connections.contains_key(&aperture.link) =>
@@ -398,7 +398,7 @@ impl Protocols {
                         let _ = node.release_aperture(aperture);
                     }
                 }
-                other => self.keep(other),
+                other => self.keep(node, other),
             }
         }
     }
@@ -410,7 +410,9 @@ impl Protocols {
         held <= 1 && self.connections.get(&link).is_some_and(takes)
     }
 
-    fn keep(&mut self, event: Event) {
+    fn keep(&mut self, node: &mut Node, event: Event) {
+        // Whoever waits for events may not be who took it from the node.
+        node.stir();
         if self.events.len() >= EVENTS_MAX {
             self.events.pop_front();
         }
@@ -661,6 +663,7 @@ impl Manager {
     ) -> Result<bool, Forked> {
         let mut guard = self.shared.lock();
         let (node, protocols) = guard.parts();
+        let before = node.moved();
         let taken = node.poll()?;
         protocols.after_poll(node);
         let moved = node.moved();
@@ -673,7 +676,7 @@ impl Manager {
             }
         }
         // What this turn took may be what the caller waits for.
-        Ok(taken == 0 && node.prepare_to_wait_for(room)?)
+        Ok(taken == 0 && moved == before && node.prepare_to_wait_for(room)?)
     }
 
     // ---- for the end points

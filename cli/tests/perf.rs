@@ -123,6 +123,11 @@ fn protocols_stand_beside_the_raw_interface_of_the_same_run() {
         assert!((1.0..=256.0).contains(&memory[side].as_f64().unwrap()), "{memory}");
     }
     assert!(value(&row("stream", "rate", 64)["messages_per_s"]));
+    for size in [4 << 10, 1 << 20, 64 << 20] {
+        let revoke = row("aperture", "revoke", size);
+        let [taken, known] = ["revoke_ns", "holder_knows_ns"].map(|name| &revoke[name]);
+        assert!(value(taken) && taken.as_f64() < known.as_f64(), "{revoke}");
+    }
     for size in [64 << 10, 1 << 20] {
         for protocol in ["memcpy", "aperture", "pieces", "stream", "stream-aperture"] {
             assert!(value(&row(protocol, "bandwidth", size)["bytes_per_s"]), "{output}");

@@ -28,6 +28,11 @@ pub enum Figure {
         client_bytes_per_call: f64,
         server_bytes_per_call: f64,
     },
+    /// Until an aperture was taken back, and until its holder knew.
+    Revoke {
+        revoke_ns: f64,
+        holder_knows_ns: f64,
+    },
 }
 
 impl Figure {
@@ -41,13 +46,14 @@ impl Figure {
             Self::Memory { client_bytes_per_call, server_bytes_per_call } => {
                 client_bytes_per_call.max(*server_bytes_per_call)
             }
+            Self::Revoke { revoke_ns, .. } => *revoke_ns,
         }
     }
 
     /// [`value`](Self::value) and the like, for people.
     pub fn show(&self, value: f64) -> String {
         match self {
-            Self::Latency { .. } | Self::RoundTrip { .. } => ns(value),
+            Self::Latency { .. } | Self::RoundTrip { .. } | Self::Revoke { .. } => ns(value),
             Self::Rate { .. } => per_second(value, " messages"),
             Self::Bandwidth { .. } => per_second(value, "B"),
             Self::Memory { .. } => format!("{value:.0} B"),
@@ -85,7 +91,7 @@ fn raw() -> String {
 /// The median of several runs, with the limits of that run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// latency, rate or bandwidth; of a protocol also round-trip or memory.
+    /// latency, rate or bandwidth; of a protocol also round-trip, memory or revoke.
     pub test: String,
     /// Through which interface: "raw", or what `hamlyn perf protocols` names.
     #[serde(default = "raw")]

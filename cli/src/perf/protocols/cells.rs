@@ -63,6 +63,8 @@ pub enum Measure {
     Bandwidth,
     /// Resident bytes of each outstanding call, beside its payload.
     Memory,
+    /// Until an aperture is taken back. Never more of them than by default.
+    Revoke,
 }
 
 impl fmt::Display for Measure {
@@ -73,6 +75,7 @@ impl fmt::Display for Measure {
             Self::Rate => "rate",
             Self::Bandwidth => "bandwidth",
             Self::Memory => "memory",
+            Self::Revoke => "revoke",
         })
     }
 }
@@ -102,7 +105,7 @@ const fn cell(protocol: Protocol, measure: Measure, size: usize, count: u64) -> 
 
 /// In the order in which they take turns.
 pub const CELLS: &[Cell] = {
-    use Measure::{Bandwidth, Latency, Memory, Rate, RoundTrip};
+    use Measure::{Bandwidth, Latency, Memory, Rate, Revoke, RoundTrip};
     use Protocol::{
         Aperture, Call, Memcpy, Pieces, Progress, Raw, Stream, StreamAperture, Tagged, Threads,
     };
@@ -129,6 +132,9 @@ pub const CELLS: &[Cell] = {
         cell(Memcpy, Bandwidth, 1 << 20, 10_000),
         cell(Aperture, Bandwidth, 1 << 20, 5_000),
         cell(Pieces, Bandwidth, 1 << 20, 5_000),
+        cell(Aperture, Revoke, 4 << 10, 1_000),
+        cell(Aperture, Revoke, 1 << 20, 200),
+        cell(Aperture, Revoke, 64 << 20, 10),
     ]
 };
 

@@ -2,7 +2,7 @@
 //! run has the memory, and so the cache lines, of another.
 
 use super::cells::{Cell, Measure, Protocol};
-use super::{lower, stream, upper};
+use super::{lower, revoke, stream, upper};
 use crate::arguments::Mode;
 use crate::perf::ends;
 use crate::perf::pin::{Cores, pin};
@@ -47,6 +47,7 @@ pub fn run_end(arguments: &EndArguments) -> Result<()> {
     });
     if *near {
         let figure = match cell.protocol {
+            Aperture if cell.measure == Measure::Revoke => revoke::near(cell, name, *count),
             Raw | Memcpy | Aperture | Pieces => lower::near(cell, name, *count),
             Stream | StreamAperture => stream::near(cell, name, *count),
             _ => upper::near(cell, name, *count),
@@ -58,6 +59,7 @@ pub fn run_end(arguments: &EndArguments) -> Result<()> {
         let _ = output.write_all(b"\n").and_then(|()| output.flush());
     };
     match cell.protocol {
+        Aperture if cell.measure == Measure::Revoke => revoke::far(cell, name, *count, ready),
         Raw | Memcpy | Aperture | Pieces => lower::far(cell, name, *count, ready),
         Stream | StreamAperture => stream::far(cell, name, *count, ready),
         _ => upper::far(cell, name, *count, ready),

@@ -39,15 +39,15 @@ fn lot(size: usize) -> u64 {
 }
 
 /// Each side's own.
-struct Own {
-    node: Node,
+pub struct Own {
+    pub node: Node,
     queue: QueueId,
     /// For whoever sends here.
-    ticket: Ticket,
+    pub ticket: Ticket,
 }
 
 impl Own {
-    fn new() -> Result<Self> {
+    pub fn new() -> Result<Self> {
         let mut node = Node::with_config(ends::config(Mode::Polled, 0)?)?;
         let area = node.message_area(4096)?;
         let queue = node.notification_queue(CREDIT)?;
@@ -57,7 +57,7 @@ impl Own {
     }
 
     /// The next event for which `look` has a result.
-    fn event<R>(&mut self, mut look: impl FnMut(Event) -> Option<R>) -> Result<R> {
+    pub fn event<R>(&mut self, mut look: impl FnMut(Event) -> Option<R>) -> Result<R> {
         loop {
             match self.node.next_event() {
                 Some(event) => {
@@ -71,13 +71,13 @@ impl Own {
     }
 
     #[inline(always)]
-    fn recv(&mut self) -> Result<u32> {
+    pub fn recv(&mut self) -> Result<u32> {
         Ok(self.node.recv(self.queue, LIMIT)?.word)
     }
 }
 
 #[inline(always)]
-fn send(node: &mut Node, ticket: &Ticket, message: &[u8], word: u32) -> Result<()> {
+pub fn send(node: &mut Node, ticket: &Ticket, message: &[u8], word: u32) -> Result<()> {
     let _ = node.send_fast(ticket, message, word, LIMIT)?;
     Ok(())
 }
@@ -172,8 +172,8 @@ fn write_and_announce(
     Ok(seconds)
 }
 
-/// The other end.
-pub fn far(cell: Cell, name: &str, count: u64, ready: impl FnOnce()) -> Result<()> {
+/// The other end, when the first has connected: itself, its link, and the ticket for answers.
+pub fn linked(name: &str, ready: impl FnOnce()) -> Result<(Own, LinkId, Ticket)> {
     let mut own = Own::new()?;
     own.node.serve(name, Access::SameUser, Accept::Ask)?;
     ready();
@@ -187,6 +187,12 @@ pub fn far(cell: Cell, name: &str, count: u64, ready: impl FnOnce()) -> Result<(
         Event::Connected { link, .. } => Some(link),
         _ => None,
     })?;
+    Ok((own, link, to))
+}
+
+/// The other end.
+pub fn far(cell: Cell, name: &str, count: u64, ready: impl FnOnce()) -> Result<()> {
+    let (mut own, link, to) = linked(name, ready)?;
     let warm_up = Cell::warm_up(count);
     let total = warm_up + count;
     if cell.protocol == Protocol::Raw {

@@ -2,7 +2,7 @@
 //!
 //! - [`cells`]: what there is to measure.
 //! - [`ends`]: the two processes of a cell.
-//! - `lower`, `upper`, `stream`: what they do, on the node itself and on end points.
+//! - `lower`, `upper`, `stream`, `revoke`: what they do, on the node itself and on end points.
 //!
 //! Cells take turns, and each run stands between two measurements of the raw line. A row is the
 //! median of its runs in the placement in which most runs of all cells were, so that rows compare.
@@ -10,6 +10,7 @@
 pub mod cells;
 pub mod ends;
 mod lower;
+mod revoke;
 mod stream;
 mod upper;
 
@@ -139,6 +140,11 @@ fn table(rows: &[Row]) -> Table {
             Figure::Memory { client_bytes_per_call, server_bytes_per_call } => format!(
                 "{client_bytes_per_call:.0} B a call at the client, {server_bytes_per_call:.0} at \
                  the server"
+            ),
+            Figure::Revoke { revoke_ns, holder_knows_ns } => format!(
+                "{}, and the holder knows after {}",
+                row::ns(revoke_ns),
+                row::ns(holder_knows_ns)
             ),
             figure => figure.show(figure.value()),
         };

@@ -11,15 +11,18 @@
 //! - [`wire`]: what a packet and a ticket hold. Values only.
 //! - [`link`]: what carries packets. [`link::ring`] is one direction of shared memory between two
 //!   processes that believe nothing they read from each other; [`link::cells`] is that memory;
-//!   [`link::sim`] is a fabric that reorders, loses and corrupts, for tests.
+//!   [`link::sleep`] wakes a receiver that waits, and costs a sender no fence; [`link::bias`] makes
+//!   a lock cost its only thread two stores; [`link::sim`] is a fabric that reorders, loses and
+//!   corrupts, for tests.
 //! - [`interface`]: the network interface card as a state machine: slots, keys, metadata entries,
 //!   packet counting, notification queues, send termini. It has no I/O, no threads, no clock.
 //!
-//! These three are the pure part: `no_std` with `alloc`, built without the feature `os`.
+//! These three, and of [`protocol`] what seeds and records are made of, are the pure part: `no_std`
+//! with `alloc`, built without the feature `os`.
 //!
 //! - [`config`]: every setting, with its variable, default and limits.
 //! - [`os`]: the only module, beside `link::cells`, with `unsafe` code: mappings, seals, sockets
-//!   that carry descriptors, barriers.
+//!   that carry descriptors, barriers, the lock of shared nodes.
 //! - [`control`]: names, who may connect, the handshake, death, quotas; one thread, asleep.
 //! - [`node`]: [`Node`] ties them together and waits: the lower level, with every mechanism in reach.
 //!   [`Aperture`] and [`ApertureView`] are memory that two processes map.

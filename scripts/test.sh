@@ -56,7 +56,7 @@ miri() {
         { cannot 'no nightly toolchain with miri can be added'; return; }
     cargo +nightly miri setup || { cannot "miri cannot build its standard library"; return; }
     CARGO_TARGET_DIR="$TARGET/miri" MIRIFLAGS='-Zmiri-disable-isolation' PROPTEST_CASES=4 \
-        cargo +nightly miri test --no-default-features --lib -- wire:: link:: interface::
+        cargo +nightly miri test --no-default-features --lib -- wire:: link:: interface:: protocol::
 }
 
 # ThreadSanitizer watches the end points while many threads use them: what is too large for a model.

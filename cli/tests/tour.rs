@@ -3,8 +3,18 @@
 
 use std::process::Command;
 
-const PROTOCOLS: [&str; 7] =
-    ["seed", "datagram", "tagged remote write", "request and reply", "stream", "group", "aperture"];
+const PROTOCOLS: [&str; 10] = [
+    "seed",
+    "datagram",
+    "tagged remote write",
+    "request and reply",
+    "stream",
+    "stream through an aperture",
+    "group",
+    "helpers of a group",
+    "aperture",
+    "read-only aperture",
+];
 
 #[test]
 fn the_tour_refuses_every_attempt_and_leaves_a_report() {

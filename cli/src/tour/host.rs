@@ -3,16 +3,18 @@
 use super::actor::Orders;
 use super::peer::{Lost, member_value};
 use super::protocols::{
-    APERTURE_BYTES, BARRIERS, CALLS, DATAGRAMS, LIMIT, MEMBERS, PART_BYTES, PATIENCE, PLACES,
-    Place, Protocol, RECORDS, THREADS, Told, WRITE_BYTES, WRITES, inverted, pattern, record_bytes,
+    APERTURE_BYTES, BARRIERS, CALLS, DATAGRAMS, LIMIT, LONG_BYTES, LONG_RECORDS, MEMBERS,
+    PART_BYTES, PATIENCE, PLACES, Place, Protocol, RECORDS, THREADS, Told, WORDS, WORDS_AT,
+    WRITE_BYTES, WRITES, inverted, pattern, record_bytes, word,
 };
 use crate::perf::{clock, row};
 use anyhow::{Context, Result, bail, ensure};
 use hamlyn::control::{Accept, Access};
 use hamlyn::node::{CloseReason, Event, Node};
 use hamlyn::protocol::{
-    DatagramReceiver, Group, GroupConfig, GroupError, Manager, ReceiveError, Server, ServerConfig,
-    StreamConfig, StreamReceiver, TaggedConfig, TaggedReceiver,
+    ApertureStreamReceiver, DatagramReceiver, Group, GroupConfig, GroupError, Manager,
+    ReceiveError, RecordBytes, Server, ServerConfig, StreamConfig, StreamReceiver, TaggedConfig,
+    TaggedReceiver,
 };
 use hamlyn::{ApertureAccess, MetadataIndex, SlotConfig};
 use serde::{Deserialize, Serialize};
@@ -49,8 +51,11 @@ pub fn run(mut orders: Orders) -> Result<()> {
             Protocol::Tagged => writes(&manager, &mut orders),
             Protocol::Call => calls(&manager, &mut orders),
             Protocol::Stream => records(&manager, &mut orders),
+            Protocol::ApertureStream => long_records(&manager, &mut orders),
             Protocol::Group => group(&manager, &mut orders),
+            Protocol::Delegation => delegation(&manager, &mut orders),
             Protocol::Aperture => aperture(&mut orders),
+            Protocol::ReadOnly => read_only(&mut orders),
         };
         orders.answer(told)?;
     }
@@ -158,6 +163,48 @@ fn records(manager: &Manager, orders: &mut Orders) -> Result<Told> {
     Ok(Told { what, seconds, ..Told::default() })
 }
 
+fn long_records(manager: &Manager, orders: &mut Orders) -> Result<Told> {
+    let config = StreamConfig::default();
+    let mut receiver = ApertureStreamReceiver::new(manager, config, APERTURE_BYTES)?;
+    say_where(orders, receiver.seed()?)?;
+    let (mut number, mut in_place) = (0, 0);
+    let mut bytes = vec![0; LONG_BYTES];
+    let reason = loop {
+        let record = match receiver.receive(LIMIT) {
+            Ok(record) => record,
+            Err(ReceiveError::Ended(reason)) => break reason,
+            Err(error) => return Err(error.into()),
+        };
+        match receiver.bytes(&record)? {
+            RecordBytes::Still(still) => {
+                ensure!(still.len() == LONG_BYTES, "record {number} has {} bytes", still.len());
+                bytes.copy_from_slice(still);
+            }
+            // Its sender can still change them: what is looked at is a copy.
+            RecordBytes::Volatile(volatile) => {
+                ensure!(volatile.len() == LONG_BYTES, "record {number} is not as long");
+                volatile.read(0, &mut bytes)?;
+                in_place += 1;
+            }
+        }
+        receiver.release(&record)?;
+        ensure!(bytes == pattern(number, LONG_BYTES), "record {number} is not what was sent");
+        number += 1;
+    };
+    ensure!(reason == CloseReason::Closed && number == LONG_RECORDS, "{number}, then {reason:?}");
+    ensure!(in_place > 0, "no record went through the aperture");
+    Ok(Told { what: format!("{in_place} of them read in the aperture"), ..Told::default() })
+}
+
+fn delegation(manager: &Manager, orders: &mut Orders) -> Result<Told> {
+    let mut group = Group::new(manager, GroupConfig::new(1, LONG_BYTES))?;
+    say_where(orders, group.seed()?)?;
+    let is_right = group.gather(LIMIT)?.part(0) == Some(&pattern(0, LONG_BYTES)[..]);
+    ensure!(is_right, "the pieces of the helpers do not make the part");
+    group.broadcast(b"whole", LIMIT)?;
+    Ok(Told { what: "which the root was told once, as one part".into(), ..Told::default() })
+}
+
 fn group(manager: &Manager, orders: &mut Orders) -> Result<Told> {
     let mut group = Group::new(manager, GroupConfig::new(MEMBERS, PART_BYTES))?;
     say_where(orders, group.seed()?)?;
@@ -219,6 +266,26 @@ pub fn next_event(node: &mut Node) -> Result<Event> {
         }
         ensure!(node.wait(LIMIT)?, "no event came");
     }
+}
+
+/// Remote reads: the owner writes once, and only waits then.
+fn read_only(orders: &mut Orders) -> Result<Told> {
+    let mut node = Node::new()?;
+    node.serve(APERTURE, access(), Accept::Automatic(Vec::new()))?;
+    say_where(orders, APERTURE)?;
+    let Event::Connected { link, .. } = next_event(&mut node)? else { bail!("no link was made") };
+    let aperture = node.export(link, APERTURE_BYTES, ApertureAccess::ReadOnly)?;
+    let view = node.aperture_view(aperture)?;
+    for number in 0..WORDS {
+        view.write_u64(WORDS_AT + 8 * number, word(number))?;
+    }
+    view.write_u64(0, 1)?;
+    let path = node.explain(link)?;
+    while !matches!(next_event(&mut node)?, Event::Closed { .. }) {}
+    for number in 0..WORDS {
+        ensure!(view.read_u64(WORDS_AT + 8 * number)? == word(number), "a word was changed");
+    }
+    Ok(Told { what: "its owner only waited meanwhile".into(), path, ..Told::default() })
 }
 
 /// The service of the aperture's owner.

@@ -3,18 +3,18 @@
 use super::actor::Orders;
 use super::host::next_event;
 use super::protocols::{
-    APERTURE_BYTES, BARRIERS, CALLS, DATAGRAMS, LIMIT, LONG_BYTES, LONG_EVERY, PART_BYTES,
-    PATIENCE, PLACES, Place, Protocol, RECORDS, THREADS, Told, WRITE_BYTES, WRITES, inverted,
-    pattern, record_bytes,
+    APERTURE_BYTES, BARRIERS, CALLS, DATAGRAMS, HELPERS, LIMIT, LONG_BYTES, LONG_EVERY,
+    LONG_RECORDS, PART_BYTES, PATIENCE, PLACES, Place, Protocol, RECORDS, THREADS, Told, WORDS,
+    WORDS_AT, WRITE_BYTES, WRITES, inverted, pattern, record_bytes, word,
 };
 use crate::perf::{clock, row};
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use hamlyn::Ticket;
 use hamlyn::node::{ApertureEvent, Event, Node};
 use hamlyn::protocol::{
-    CallError, Client, DatagramReceiver, DatagramSender, GroupMember, Manager, Seed, SeedError,
-    StreamSender, TaggedSender,
+    ApertureStreamSender, CallError, Client, DatagramReceiver, DatagramSender, GroupHelper,
+    GroupMember, Manager, Part, Seed, SeedError, StreamSender, TaggedSender,
 };
+use hamlyn::{Aperture, Ticket};
 use serde::{Deserialize, Serialize};
 use std::thread;
 use std::time::Instant;
@@ -62,7 +62,10 @@ pub fn run(mut orders: Orders) -> Result<()> {
             Protocol::Call => seed().and_then(|seed| calls(&manager, &seed)),
             Protocol::Stream => seed().and_then(|seed| records(&manager, &seed)),
             Protocol::Group => seed().and_then(|seed| group(&manager, &seed)),
+            Protocol::ApertureStream => seed().and_then(|seed| long_records(&manager, &seed)),
+            Protocol::Delegation => seed().and_then(|seed| delegation(&manager, &seed)),
             Protocol::Aperture => aperture(&place),
+            Protocol::ReadOnly => read_only(&place),
         };
         orders.answer(told)?;
     }
@@ -178,6 +181,75 @@ fn records(manager: &Manager, seed: &Seed) -> Result<Told> {
     Ok(Told { what, path, ..Told::default() })
 }
 
+fn long_records(manager: &Manager, seed: &Seed) -> Result<Told> {
+    let mut sender = ApertureStreamSender::grow(manager, seed, LIMIT)?;
+    let began = Instant::now();
+    for number in 0..LONG_RECORDS {
+        sender.send(&pattern(number, LONG_BYTES), LIMIT)?;
+    }
+    sender.flush(LIMIT)?;
+    let seconds = began.elapsed().as_secs_f64();
+    let path = sender.explain();
+    sender.close(LIMIT)?;
+    let what = format!("{LONG_RECORDS} records of 1 MiB, each checked");
+    Ok(Told { what, seconds, path, lost: None })
+}
+
+fn delegation(manager: &Manager, seed: &Seed) -> Result<Told> {
+    let mut member = GroupMember::grow(manager, seed, LONG_BYTES, LIMIT)?;
+    let whole = pattern(0, LONG_BYTES);
+    let began = Instant::now();
+    let pieces = member.delegate(LONG_BYTES, HELPERS, LIMIT)?;
+    // Before the root is told, after which it may go.
+    let path = member.explain();
+    let mut rest = &whole[..];
+    let help = |piece: Part, bytes: &[u8]| -> Result<()> {
+        let mut helper = GroupHelper::grow(&super::host::manager()?, seed, LIMIT)?;
+        helper.send(&piece, bytes, LIMIT)?;
+        Ok(())
+    };
+    thread::scope(|scope| {
+        let mut helpers = Vec::new();
+        for piece in pieces {
+            let (bytes, after) = rest.split_at(piece.length());
+            rest = after;
+            helpers.push(scope.spawn(move || help(piece, bytes)));
+        }
+        let ended = |_| Err(anyhow!("a helper's thread ended"));
+        helpers.into_iter().try_for_each(|helper| helper.join().unwrap_or_else(ended))
+    })?;
+    ensure!(member.receive(LIMIT)? == b"whole", "the root says something else");
+    let seconds = began.elapsed().as_secs_f64();
+    let what = format!(
+        "a member's part of 1 MiB, divided among {HELPERS} helpers with a node of their own each"
+    );
+    Ok(Told { what, seconds, path, lost: None })
+}
+
+fn read_only(service: &str) -> Result<Told> {
+    let mut node = Node::new()?;
+    let _ = node.connect(service, b"", PATIENCE)?;
+    let aperture = held(&mut node)?;
+    let deadline = Instant::now() + PATIENCE;
+    while aperture.read_u64(0)? == 0 {
+        ensure!(Instant::now() < deadline, "the owner does not write");
+        thread::yield_now();
+    }
+    let began = Instant::now();
+    for number in 0..WORDS {
+        // Here and there, as whoever looks something up.
+        let number = number * 7919 % WORDS;
+        let value = aperture.read_u64(WORDS_AT + 8 * number)?;
+        ensure!(value == word(number), "word {number} is not what its owner wrote");
+    }
+    let seconds = began.elapsed().as_secs_f64();
+    let refused = aperture.write_u64(WORDS_AT, 0).err().context("it could be written")?;
+    node.close(LIMIT)?;
+    let each = row::ns(1e9 * seconds / WORDS as f64);
+    let what = format!("{WORDS} remote reads of a word, {each} each; a write: {refused}");
+    Ok(Told { what, seconds, ..Told::default() })
+}
+
 /// Everything that all members do.
 fn join(manager: &Manager, seed: &Seed) -> Result<GroupMember> {
     let mut member = GroupMember::grow(manager, seed, PART_BYTES, LIMIT)?;
@@ -201,18 +273,24 @@ fn group(manager: &Manager, seed: &Seed) -> Result<Told> {
     Ok(Told { path, lost: Some(lost), ..Told::default() })
 }
 
+/// The aperture that the other end exports.
+fn held(node: &mut Node) -> Result<Aperture> {
+    loop {
+        match next_event(node)? {
+            Event::Aperture { aperture, what: ApertureEvent::Held } => {
+                return Ok(node.aperture(aperture)?);
+            }
+            Event::Closed { reason, .. } => bail!("the owner is gone: {reason:?}"),
+            _ => {}
+        }
+    }
+}
+
 fn aperture(service: &str) -> Result<Told> {
     let mut node = Node::new()?;
     let link = node.connect(service, b"", PATIENCE)?;
     let ticket = Ticket::from_bytes(node.greeting(link)?)?;
-    let id = loop {
-        match next_event(&mut node)? {
-            Event::Aperture { aperture, what: ApertureEvent::Held } => break aperture,
-            Event::Closed { reason, .. } => bail!("the owner is gone: {reason:?}"),
-            _ => {}
-        }
-    };
-    let aperture = node.aperture(id)?;
+    let aperture = held(&mut node)?;
     let data = pattern(1, APERTURE_BYTES as usize);
     let digest = blake3::hash(&data);
     let mut written = Ok(());

@@ -25,19 +25,25 @@ pub enum Protocol {
     Tagged,
     Call,
     Stream,
+    ApertureStream,
     Group,
+    Delegation,
     Aperture,
+    ReadOnly,
 }
 
 impl Protocol {
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 10] = [
         Self::Seed,
         Self::Datagram,
         Self::Tagged,
         Self::Call,
         Self::Stream,
+        Self::ApertureStream,
         Self::Group,
+        Self::Delegation,
         Self::Aperture,
+        Self::ReadOnly,
     ];
 }
 
@@ -49,8 +55,11 @@ impl fmt::Display for Protocol {
             Self::Tagged => "tagged remote write",
             Self::Call => "request and reply",
             Self::Stream => "stream",
+            Self::ApertureStream => "stream through an aperture",
             Self::Group => "group",
+            Self::Delegation => "helpers of a group",
             Self::Aperture => "aperture",
+            Self::ReadOnly => "read-only aperture",
         })
     }
 }
@@ -92,6 +101,17 @@ pub const MEMBERS: u32 = 3;
 pub const BARRIERS: u32 = 100;
 pub const PART_BYTES: usize = 64 << 10;
 pub const APERTURE_BYTES: u64 = 16 << 20;
+/// Long records of the stream through an aperture, and helpers of one part.
+pub const LONG_RECORDS: u64 = 100;
+pub const HELPERS: u32 = 3;
+/// Where the words of the read-only aperture begin, behind the one that says that they are there.
+pub const WORDS_AT: u64 = 64;
+pub const WORDS: u64 = 10_000;
+
+/// Word `number` of the read-only aperture.
+pub fn word(number: u64) -> u64 {
+    (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
 
 /// The bytes that both sides know number `number` to have.
 pub fn pattern(number: u64, length: usize) -> Vec<u8> {
@@ -121,7 +141,7 @@ pub fn show(stage: &Stage, mut step: impl FnMut(Protocol)) -> Result<Vec<[String
         step(protocol);
         let Place(place) = host.ask(&host::Order::Show(protocol))?;
         let place = match protocol {
-            Protocol::Aperture => Place(stage.service(Role::Host, &place)),
+            Protocol::Aperture | Protocol::ReadOnly => Place(stage.service(Role::Host, &place)),
             _ => Place(place),
         };
         let sent = match protocol {

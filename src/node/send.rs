@@ -120,6 +120,38 @@ impl Node {
         Ok(index as usize)
     }
 
+    /// One line: header and body by ordinary stores (direct I/O, Hamlyn 2.3), with the conditions
+    /// of `Segmenter::new` for a message of one packet. `None`: it is longer, or must wait, or
+    /// cannot be sent.
+    #[inline(always)]
+    fn push_line(
+        &mut self,
+        index: usize,
+        ticket: &Ticket,
+        data: &[u8],
+        metadata: &[u8],
+        word: u32,
+    ) -> Option<SendHandle> {
+        if data.len() + metadata.len() > INLINE_BYTES || data.len() as u64 > ticket.capacity() {
+            return None;
+        }
+        let link = self.links.get_mut(index)?.as_mut()?;
+        let tx = link.tx.as_mut()?;
+        // Where messages of other termini wait, it is decided whose turn it is.
+        if link.queued > 0 {
+            return None;
+        }
+        let direct = self.termini[0].direct(link.id)?;
+        let header = header_of(ticket, data.len() as u32, metadata.len() as u8, word);
+        tx.ring.push_line(&header, body_of(data, metadata)).ok()?;
+        let handle = direct.sent();
+        tx.signal_if_asleep(header.flags);
+        self.counters.packets_sent.add(1);
+        self.counters.messages_sent.add(1);
+        self.counters.bytes_sent.add(data.len() as u64);
+        Some(handle)
+    }
+
     /// Sends one message if it can be taken now: `h_send_msg` (Hamlyn 3.2) of the primary
     /// terminus. The data lands at the ticket's base. `Full` means try again after a `poll`.
     ///
@@ -134,28 +166,10 @@ impl Node {
     ) -> Result<SendHandle, SendError> {
         self.check_fork()?;
         let index = self.route(ticket.destination)?;
-        // One line: header and body by ordinary stores (direct I/O, Hamlyn 2.3). The conditions
-        // are those of `Segmenter::new` for a message of one packet.
-        if data.len() + metadata.len() <= INLINE_BYTES
-            && data.len() as u64 <= ticket.capacity()
-            && ticket.metadata_index != MetadataIndex::FAST
-            && let Some(Some(link)) = self.links.get_mut(index)
-            && let Some(tx) = &mut link.tx
+        if ticket.metadata_index != MetadataIndex::FAST
+            && let Some(handle) = self.push_line(index, ticket, data, metadata, 0)
         {
-            let header = header_of(ticket, data.len() as u32, metadata.len() as u8, 0);
-            let body = body_of(data, metadata);
-            // Where messages of other termini wait, it is decided whose turn it is.
-            if link.queued == 0
-                && let Some(direct) = self.termini[0].direct(link.id)
-                && tx.ring.push_line(&header, body).is_ok()
-            {
-                let handle = direct.sent();
-                tx.signal_if_asleep(header.flags);
-                self.counters.packets_sent.add(1);
-                self.counters.messages_sent.add(1);
-                self.counters.bytes_sent.add(data.len() as u64);
-                return Ok(handle);
-            }
+            return Ok(handle);
         }
         self.try_send_general(TerminusId(0), index, ticket, data, metadata, 0, true)
     }
@@ -185,6 +199,11 @@ impl Node {
     ) -> Result<SendHandle, SendError> {
         self.check_fork()?;
         let index = self.route(ticket.destination)?;
+        if ticket.metadata_index == MetadataIndex::FAST
+            && let Some(handle) = self.push_line(index, ticket, data, &[], word)
+        {
+            return Ok(handle);
+        }
         self.try_send_general(TerminusId(0), index, ticket, data, &[], word, true)
     }
 
@@ -201,27 +220,13 @@ impl Node {
     ) -> Result<SendHandle, SendError> {
         self.check_fork()?;
         let index = link.index as usize;
-        let destination = ticket.destination;
-        let found = match self.links.get_mut(index) {
-            Some(Some(found)) if found.id == link && found.peer.node == destination => found,
-            _ => return Err(SendError::LinkEnded(destination)),
-        };
-        if data.len() <= INLINE_BYTES
-            && data.len() as u64 <= ticket.capacity()
-            && ticket.metadata_index == MetadataIndex::FAST
-            && found.queued == 0
-            && let Some(tx) = &mut found.tx
-            && let Some(direct) = self.termini[0].direct(link)
+        if !self.leads_to(link, ticket.destination) {
+            return Err(SendError::LinkEnded(ticket.destination));
+        }
+        if ticket.metadata_index == MetadataIndex::FAST
+            && let Some(handle) = self.push_line(index, ticket, data, &[], word)
         {
-            let header = header_of(ticket, data.len() as u32, 0, word);
-            if tx.ring.push_line(&header, body_of(data, &[])).is_ok() {
-                let handle = direct.sent();
-                tx.signal_if_asleep(header.flags);
-                self.counters.packets_sent.add(1);
-                self.counters.messages_sent.add(1);
-                self.counters.bytes_sent.add(data.len() as u64);
-                return Ok(handle);
-            }
+            return Ok(handle);
         }
         self.try_send_general(TerminusId(0), index, ticket, data, &[], word, false)
     }
@@ -238,29 +243,16 @@ impl Node {
         metadata: &[u8],
         word: u32,
     ) -> bool {
-        let destination = ticket.destination;
-        if data.len() + metadata.len() <= INLINE_BYTES
-            && data.len() as u64 <= ticket.capacity()
-            && (ticket.metadata_index != MetadataIndex::FAST || metadata.is_empty())
+        (ticket.metadata_index != MetadataIndex::FAST || metadata.is_empty())
             && self.check_fork().is_ok()
-            && let Some(Some(found)) = self.links.get_mut(link.index as usize)
-            && found.id == link
-            && found.peer.node == destination
-            && found.queued == 0
-            && let Some(tx) = &mut found.tx
-            && let Some(direct) = self.termini[0].direct(link)
-        {
-            let header = header_of(ticket, data.len() as u32, metadata.len() as u8, word);
-            if tx.ring.push_line(&header, body_of(data, metadata)).is_ok() {
-                let _ = direct.sent();
-                tx.signal_if_asleep(header.flags);
-                self.counters.packets_sent.add(1);
-                self.counters.messages_sent.add(1);
-                self.counters.bytes_sent.add(data.len() as u64);
-                return true;
-            }
-        }
-        false
+            && self.leads_to(link, ticket.destination)
+            && self.push_line(link.index as usize, ticket, data, metadata, word).is_some()
+    }
+
+    #[inline(always)]
+    fn leads_to(&self, link: LinkId, destination: NodeId) -> bool {
+        matches!(self.links.get(link.index as usize),
+            Some(Some(found)) if found.id == link && found.peer.node == destination)
     }
 
     /// Most bytes of one packet in fast mode over a link.

@@ -31,6 +31,9 @@ pub(super) struct Backoff {
     mode: WaitMode,
     spin_ns: u64,
     yields: u32,
+    timeout_ns: u64,
+    /// By the monotonic clock, from the first look at it on; 0 before: most messages come sooner,
+    /// and a look costs as much as a turn or two.
     deadline_ns: u64,
     started_ns: u64,
     /// Never starts again: however much arrives, the deadline is looked at.
@@ -56,18 +59,13 @@ pub(super) enum Step {
 
 impl Backoff {
     pub fn new(config: &Config, timeout: Option<Duration>) -> Self {
-        let deadline_ns = match timeout {
-            None => u64::MAX,
-            Some(timeout) => {
-                let ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
-                sys::monotonic_ns().saturating_add(ns)
-            }
-        };
+        let whole_ns = |timeout: Duration| u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
         Self {
             mode: config.wait_mode,
             spin_ns: config.spin_ns,
             yields: config.yield_count,
-            deadline_ns,
+            timeout_ns: timeout.map_or(u64::MAX, whole_ns),
+            deadline_ns: 0,
             started_ns: 0,
             turns: 0,
             yielded: 0,
@@ -93,6 +91,9 @@ impl Backoff {
     #[cold]
     fn slow_step(&mut self) -> Step {
         let now = sys::monotonic_ns();
+        if self.deadline_ns == 0 {
+            self.deadline_ns = now.saturating_add(self.timeout_ns);
+        }
         if now >= self.deadline_ns {
             return Step::TimedOut;
         }

@@ -1,6 +1,10 @@
 #!/bin/sh
 # Installs what a build needs and the machine lacks: a C linker and Rust. Says each thing that it
 # does, and does nothing where nothing is missing.
+#
+#   scripts/prepare.sh           for a build
+#   scripts/prepare.sh python    .. of the Python package, too
+#   scripts/prepare.sh test      for every test
 set -eu
 cd "$(dirname "$0")/.."
 . scripts/common.sh
@@ -91,6 +95,10 @@ if ! rust_is_new_enough; then
         rust_is_new_enough || rustup default stable
     fi
     rust_is_new_enough || { loud "still no Rust of 1.$RUST_MINOR_MIN or later"; exit 1; }
+fi
+
+if [ "${1-}" = python ]; then
+    python3 -c 'import ensurepip, venv' 2>/dev/null || apt_install python3 python3-venv
 fi
 
 if [ "${1-}" = test ]; then

@@ -111,15 +111,29 @@ tour() {
     timeout 300 "$TARGET/release/hamlyn" tour --quick --report "$TARGET/tour.html" </dev/null
 }
 
-# The Python package as its users install it, in an environment of its own.
+# The Python package as its users have it: a wheel, installed in an environment of its own, and the
+# README's own install lines in another, with a home of its own. Both build in the same target
+# directory, so nothing is compiled twice.
 python() {
     have python3 || { cannot 'there is no python3'; return; }
     python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
         { cannot "$(python3 --version) is older than 3.11"; return; }
-    venv="$TARGET/python"
+    venv="$TARGET/python" wheels="$TARGET/wheels" home="$TARGET/python-home"
+    rm -rf "$wheels" "$home" && mkdir -p "$home" || return 1
     python3 -m venv "$venv" ||
         { cannot 'python3 cannot make a virtual environment (python3-venv)'; return; }
-    "$venv/bin/pip" install --quiet --disable-pip-version-check '.[test]' || return 1
+    echo '   pip wheel'
+    "$venv/bin/pip" wheel --quiet --disable-pip-version-check . --no-deps -w "$wheels" || return 1
+    "$venv/bin/python" python/tests/wheel.py "$wheels"/* || return 1
+    "$venv/bin/pip" install --quiet --disable-pip-version-check "$(echo "$wheels"/*)[test]" &&
+        "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps --force-reinstall \
+            "$wheels"/* || return 1
+    echo '   the install lines of python/README.md'
+    install_lines="$(sed -n '/^## Install/,/^## /p' python/README.md |
+        sed -n '/^```sh$/,/^```$/p' | sed '/^```/d')"
+    [ -n "$install_lines" ] || { loud 'python/README.md has no install lines'; return 1; }
+    HOME="$home" CARGO_HOME="${CARGO_HOME:-$HOME/.cargo}" \
+        RUSTUP_HOME="${RUSTUP_HOME:-$HOME/.rustup}" sh -euxc "$install_lines" || return 1
     echo '   mypy'
     "$venv/bin/mypy" --no-error-summary python/hamlyn python/tests python/examples python/bench &&
         "$venv/bin/stubtest" hamlyn --allowlist python/tests/stubtest.txt \
@@ -127,13 +141,17 @@ python() {
     # The peers of other languages, for tests/test_languages.py.
     cargo build --quiet -p hamlyn-capi --lib --examples || return 1
     echo '   pytest'
-    timeout 900 "$venv/bin/pytest" python/tests || return 1
+    HAMLYN_TEST_ALL=1 timeout 900 "$venv/bin/pytest" python/tests || return 1
     for file in python/examples/*.py; do
         [ "$(basename "$file")" != common.py ] || continue
         echo "   example $(basename "$file" .py)"
         MPLBACKEND=agg HAMLYN_EXAMPLE_OUT="$TARGET" timeout 120 "$venv/bin/python" "$file" \
             </dev/null || return 1
     done
+    # What it measures in so short a run means nothing.
+    echo '   bench'
+    cargo build --quiet --release --workspace || return 1
+    CARGO_TARGET_DIR="$TARGET" timeout 120 "$venv/bin/python" python/bench/bench.py --json --runs 1 --rounds 500 --mib 1
 }
 
 package() {

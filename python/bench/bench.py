@@ -1,11 +1,13 @@
-"""Figures of one run, as rows of JSON: the round trip of 16 bytes between two processes, both
-polling, and the bandwidth of a 64 MiB array between them, through the ring and through an aperture,
-beside that of `numpy.copyto`.
+"""Figures of Hamlyn for Python: the round trip of 16 bytes between two processes, both polling, and
+the bandwidth of a 64 MiB array between them, through the ring and through an aperture, beside that
+of `numpy.copyto`.
 
-    python python/bench/bench.py [--runs N] [--rounds N] [--mib N]
+    python python/bench/bench.py [--json] [--runs N] [--rounds N] [--mib N]
 
-A figure means nothing without the other things that run and where the cores are; so each row holds
-the spread, and the copy is measured right before and after each transfer.
+With `--json` it prints rows like those of `bench/results`, first one that says on which machine: the
+median of the runs, their spread, and the raw cache line's time, as the command `hamlyn` measures it
+(`make build`) before and after each run. A run during which the line moved by more than a quarter
+is thrown away and made again, up to three times for each that is kept.
 """
 
 from __future__ import annotations
@@ -15,16 +17,25 @@ import json
 import multiprocessing
 import os
 import platform
+import re
+import shutil
 import statistics
+import subprocess
 import tempfile
 import time
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
 
 import hamlyn
 import numpy as np
 
 LIMIT = 60.0
 SPAWN = multiprocessing.get_context("spawn")
+ROOT = Path(__file__).parents[2]
+REPEATS_MAX = 3
+
+T = TypeVar("T")
 
 
 CORES = sorted(os.sched_getaffinity(0))
@@ -137,21 +148,126 @@ def transfers(nbytes: int, count: int) -> tuple[list[float], list[float], list[f
         return rings, apertures, copies
 
 
-def row(what: str, unit: str, values: list[float], **more: Any) -> None:
-    values = sorted(values)
+def command() -> str:
+    """The command `hamlyn`, which measures the raw line."""
+    built = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release" / "hamlyn"
+    found = str(built) if built.exists() else shutil.which("hamlyn")
+    if found is None:
+        raise SystemExit(f"there is no {built}: `make build` makes it; it measures the raw line")
+    return found
 
-    def at(share: float) -> float:
-        return values[min(len(values) - 1, int(len(values) * share))]
 
-    found = {"what": what, "unit": unit, "median": round(statistics.median(values), 3)}
-    found |= {"least": round(values[0], 3), "most": round(values[-1], 3)}
-    found |= {"p10": round(at(0.1), 3), "p90": round(at(0.9), 3), "count": len(values)}
-    found |= more | {"kernel": platform.release(), "python": platform.python_version()}
-    print(json.dumps(found), flush=True)
+def raw_line(hamlyn_command: str) -> float:
+    """The raw cache line's time one way, in nanoseconds, between the cores that are measured."""
+    cores = {CORES[0], second_core()}
+    words = "perf latency --size 16 --count 500 --runs 1 --json"
+    said = subprocess.run(
+        [hamlyn_command, *words.split()],
+        preexec_fn=lambda: os.sched_setaffinity(0, cores),
+        stdout=subprocess.PIPE,
+        check=True,
+        timeout=LIMIT,
+    )
+    return float(json.loads(said.stdout.splitlines()[-1])["raw_line_one_way_ns"])
+
+
+def placement(ns: float) -> str:
+    """As cli/src/perf/placement.rs tells it from the raw line."""
+    if ns < 46:
+        return "shared"
+    return "near" if ns <= 66 else "far" if ns > 200 else "other"
+
+
+def runs_of(measure: Callable[[], T], wanted: int) -> tuple[list[T], dict[str, Any]]:
+    """What each run found, and what a row says about all of them."""
+    hamlyn_command = command()
+    kept: list[T] = []
+    lines: list[float] = []
+    repeats = 0
+    steady = True
+    while len(kept) < wanted:
+        before = raw_line(hamlyn_command)
+        found = measure()
+        after = raw_line(hamlyn_command)
+        moved = abs(after - before) > before / 4
+        if moved and repeats < REPEATS_MAX * wanted:
+            repeats += 1
+            continue
+        steady = steady and not moved
+        kept.append(found)
+        lines.append((before + after) / 2)
+    # Runs of different placements do not compare: those of the most frequent one count.
+    places = [placement(line) for line in lines]
+    place = statistics.mode(places)
+    kept = [found for found, its in zip(kept, places) if its == place]
+    line = statistics.median(line for line, its in zip(lines, places) if its == place)
+    about = {"raw_line_one_way_ns": line, "placement": place, "runs": len(kept)}
+    return kept, about | {"repeats": repeats, "steady": steady}
+
+
+def output_of(*words: str) -> str:
+    try:
+        return subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, text=True).stdout.strip()
+    except OSError:
+        return ""
+
+
+def machine() -> dict[str, Any]:
+    """As the first row of each file in bench/results, and Python's and numpy's versions."""
+    text = Path("/proc/cpuinfo").read_text()
+
+    def field(name: str) -> str:
+        found = re.search(rf"^{name}\s*: (.*)$", text, re.MULTILINE)
+        return found[1] if found else "unknown"
+
+    cores = f"{len(CORES)} cores"
+    return {
+        "machine": f"{field('model name')}, family {field('cpu family')}, {cores}",
+        "kernel": platform.release(),
+        "compiler": output_of("rustc", "--version"),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "commit": output_of("git", "describe", "--always", "--dirty", "--abbrev=12"),
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+    }
+
+
+def measured(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """The rows."""
+
+    def round_trip() -> dict[str, float]:
+        times = round_trips(options.rounds)
+        # The first ones find cold caches.
+        times = sorted(times[len(times) // 10 :])
+        return {
+            name: times[min(len(times) - 1, int(len(times) * share))]
+            for name, share in (("p50", 0.5), ("p99", 0.99), ("p999", 0.999))
+        }
+
+    def bandwidths() -> list[float]:
+        return [statistics.median(rates[1:]) * 1e9 for rates in transfers(nbytes, 10)]
+
+    polled = {"mode": "polled", "links": 0}
+    found, about = runs_of(round_trip, options.runs)
+    middle = {name: statistics.median(run[name] for run in found) for name in found[0]}
+    spread = [min(run["p50"] for run in found), max(run["p50"] for run in found)]
+    head: dict[str, Any] = {"test": "round-trip", "protocol": "python", "size": 16} | polled
+    rows = [head | {"round_trip_ns": middle} | about | {"spread": spread}]
+    nbytes = options.mib << 20
+    rates, about = runs_of(bandwidths, options.runs)
+    for i, protocol in enumerate(("python-ring", "python-aperture", "numpy-copyto")):
+        these = [run[i] for run in rates]
+        # Each beside the copies that were made between its transfers.
+        shares = [run[i] / run[2] for run in rates]
+        head = {"test": "bandwidth", "protocol": protocol, "size": nbytes} | polled
+        figures = {"bytes_per_s": statistics.median(these), "of_memcpy": statistics.median(shares)}
+        rows.append(head | figures | about | {"spread": [min(these), max(these)]})
+    return rows
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Measures Hamlyn for Python.")
+    parser.add_argument("--json", action="store_true", help="rows like those of bench/results")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=20_000)
     parser.add_argument("--mib", type=int, default=64)
@@ -160,18 +276,19 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="hamlyn-") as directory:
         os.chmod(directory, 0o700)
         os.environ["HAMLYN_DIR"] = directory
-        for run in range(options.runs):
-            times = round_trips(options.rounds)
-            # The first ones find cold caches.
-            row("round trip, 16 bytes", "ns", [float(t) for t in times[len(times) // 10 :]], run=run)
-            ring, aperture, copy = transfers(options.mib << 20, 10)
-            row(f"{options.mib} MiB array, numpy.copyto", "GB/s", copy[1:], run=run)
-            for name, rates in [("ring", ring), ("aperture", aperture)]:
-                row(f"{options.mib} MiB array, {name}", "GB/s", rates[1:], run=run)
-                # Of the medians, and of the best of each: where other things run, these differ.
-                share = statistics.median(rates[1:]) / statistics.median(copy[1:])
-                best = max(rates[1:]) / max(copy[1:])
-                row(f"{name}, share of numpy.copyto", "", [share], best=round(best, 3), run=run)
+        rows = measured(options)
+    if options.json:
+        for row in [machine(), *rows]:
+            print(json.dumps(row), flush=True)
+        return
+    for row in rows:
+        if "round_trip_ns" in row:
+            figure = f"{row['round_trip_ns']['p50']:.0f} ns, p99 {row['round_trip_ns']['p99']:.0f}"
+        else:
+            share = f"{row['of_memcpy']:.2f} of numpy.copyto"
+            figure = f"{row['bytes_per_s'] / 1e9:.1f} GB/s, {share}"
+        where = f"raw line {row['raw_line_one_way_ns']:.0f} ns, {row['placement']}"
+        print(f"{row['protocol']:16} {row['test']:11} {row['size']:9} bytes: {figure}; {where}")
 
 
 if __name__ == "__main__":

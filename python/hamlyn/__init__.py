@@ -47,6 +47,8 @@ from ._errors import (
 from ._hamlyn import (
     Aperture,
     ApertureChanged,
+    ApertureStreamReceiver,
+    ApertureStreamSender,
     Area,
     Call,
     Client,
@@ -76,6 +78,7 @@ from ._hamlyn import (
     TaggedReceiver,
     TaggedSender,
     Ticket,
+    VolatileRecord,
     settings,
 )
 from ._types import Access, Buffer, Event, Setting
@@ -85,6 +88,8 @@ __all__ = [
     "Access",
     "Aperture",
     "ApertureChanged",
+    "ApertureStreamReceiver",
+    "ApertureStreamSender",
     "Area",
     "Buffer",
     "Call",
@@ -129,6 +134,7 @@ __all__ = [
     "Ticket",
     "TimedOut",
     "Unreachable",
+    "VolatileRecord",
     "settings",
     "wait_any",
 ]

@@ -13,6 +13,7 @@ Receiver: TypeAlias = Union[
     _hamlyn.TaggedReceiver,
     _hamlyn.DatagramReceiver,
     _hamlyn.StreamReceiver,
+    _hamlyn.ApertureStreamReceiver,
     _hamlyn.Server,
     _hamlyn.Group,
 ]

@@ -198,6 +198,27 @@ class StreamReceiver(_Wrapped[_hamlyn.StreamReceiver]):
             raise StopAsyncIteration from None
 
 
+class ApertureStreamReceiver(_Wrapped[_hamlyn.ApertureStreamReceiver]):
+    """A receiver of a stream through an aperture, as a `StreamReceiver`."""
+
+    async def receive(
+        self, timeout: float | None = None
+    ) -> _hamlyn.Record | _hamlyn.VolatileRecord:
+        """The next record. Raises `TimedOut`, and `Closed` after the stream's end."""
+        return await until(self.sync._manager, self.sync.try_receive, timeout)
+
+    def __aiter__(self) -> ApertureStreamReceiver:
+        return self
+
+    async def __anext__(self) -> _hamlyn.Record | _hamlyn.VolatileRecord:
+        try:
+            return await self.receive()
+        except Closed:
+            for record in self.sync:
+                return record
+            raise StopAsyncIteration from None
+
+
 class Group(_Wrapped[_hamlyn.Group]):
     """The root of a group, whose members' parts are awaited."""
 
@@ -306,6 +327,7 @@ class Manager(_Wrapped[_hamlyn.Manager]):
 
 
 __all__ = [
+    "ApertureStreamReceiver",
     "Client",
     "DatagramReceiver",
     "Group",

@@ -1,5 +1,6 @@
 //! Request and reply.
 
+use crate::admission::outside;
 use crate::bytes::with_bytes;
 use crate::end::{End, receiver, sender};
 use crate::errors::{Kind, OrRaise, error};
@@ -89,7 +90,10 @@ impl Request {
 impl Drop for Request {
     fn drop(&mut self) {
         let Some(arrived) = locked(&self.arrived).take() else { return };
-        let _ = self.end.try_with(|server| drop(server.attach(arrived)));
+        let end = self.end.clone();
+        outside(&self.end.inner, move || {
+            let _ = end.try_with(|server| drop(server.attach(arrived)));
+        });
     }
 }
 
@@ -220,7 +224,10 @@ fn call_timed_out<T>(result: Result<T, CallError>) -> Result<Option<T>, CallErro
 impl Drop for Call {
     fn drop(&mut self) {
         let Some(id) = locked(&self.id).take() else { return };
-        let _ = self.end.try_with(|client| client.forget(id));
+        let end = self.end.clone();
+        outside(&self.end.inner, move || {
+            let _ = end.try_with(|client| client.forget(id));
+        });
     }
 }
 

@@ -4,6 +4,7 @@
 //! An end point of one thread at a time stands behind a lock of its own. Who waits for that lock
 //! does not hold the interpreter's, and who holds it never asks for the interpreter's.
 
+use crate::admission::{self, Admission};
 use crate::errors::{Kind, OrRaise, ToPy, error};
 use crate::manager::{Close, Inner, access_of, locked};
 use crate::parts::Peer;
@@ -79,6 +80,16 @@ impl<T: Send + 'static> End<T> {
         py.detach(|| locked(&self.state).as_mut().map(use_it)).ok_or_else(closed)
     }
 
+    /// [`with`](Self::with), always without the interpreter's lock.
+    pub fn with_detached<R: Send>(
+        &self,
+        py: Python<'_>,
+        use_it: impl FnOnce(&mut T) -> R + Send,
+    ) -> PyResult<R> {
+        self.check_open()?;
+        py.detach(|| locked(&self.state).as_mut().map(use_it)).ok_or_else(closed)
+    }
+
     /// Looks with `try_it`; where there is nothing, waits with `wait` in slices until `timeout`
     /// seconds are over (`None`).
     #[inline]
@@ -131,20 +142,31 @@ impl<T: Send + 'static> End<T> {
     }
 
     /// Closes it: nothing more can be asked of it. Its memory goes with the last buffer.
-    pub fn close_now(&self, py: Python<'_>) {
-        if self.inner.check_fork().is_err() {
-            return;
+    pub fn close_now(&self, py: Python<'_>) -> PyResult<()> {
+        admission::check()?;
+        if self.inner.check_fork().is_ok() {
+            py.detach(|| self.close());
         }
-        py.detach(|| self.close());
+        Ok(())
     }
 
     fn drop_if_done(&self) {
+        // In a callback it stays for a later call, or until this object goes away.
+        if admission::is_inside() {
+            return;
+        }
         let mut life = locked(&self.life);
         if self.is_closed() && life.buffers == 0 && !life.is_over {
             life.is_over = true;
             drop(life);
-            let end = locked(&self.state).take();
-            drop(end);
+            let take = || {
+                let end = locked(&self.state).take();
+                drop(end);
+            };
+            match self.inner.is_slow() {
+                true => Python::try_attach(|py| py.detach(take)).unwrap_or_else(take),
+                false => take(),
+            }
         }
     }
 
@@ -239,10 +261,12 @@ impl<T: Send + 'static> Close for End<T> {
 
 impl<T: Send + 'static> Drop for End<T> {
     fn drop(&mut self) {
-        if self.inner.check_fork().is_err() {
+        let state = self.state.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+        match self.inner.check_fork() {
+            Ok(()) if state.is_some() => admission::outside(&self.inner, move || drop(state)),
+            Ok(()) => {}
             // The parent's: it would ask for locks that nobody in this process may hold.
-            let state = self.state.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
-            core::mem::forget(state.take());
+            Err(_) => core::mem::forget(state),
         }
     }
 }
@@ -257,12 +281,13 @@ pub trait Offered {
     fn has_arrived(&self) -> bool;
     fn make_seed(&self) -> Result<protocol::Seed, OfferError>;
     fn offer(&self, name: &str, access: Access) -> Result<(), OfferError>;
+    fn admit_by(&self, admission: Admission);
 }
 
 /// An end point with one peer.
 pub trait Connected {
     fn its_connection(&self) -> &Connection;
-    fn its_path(&self) -> String;
+    fn its_path(&mut self) -> String;
 }
 
 macro_rules! offered {
@@ -277,6 +302,9 @@ macro_rules! offered {
             fn offer(&self, name: &str, access: Access) -> Result<(), OfferError> {
                 self.serve(name, access)
             }
+            fn admit_by(&self, admission: Admission) {
+                self.set_admission(admission);
+            }
         })+
     };
 }
@@ -288,7 +316,7 @@ macro_rules! connected {
             fn its_connection(&self) -> &Connection {
                 self.connection()
             }
-            fn its_path(&self) -> String {
+            fn its_path(&mut self) -> String {
                 self.explain()
             }
         })+
@@ -311,6 +339,13 @@ impl<T: Offered + Send> End<T> {
         let access = access.map_or(Ok(Access::SameUser), access_of)?;
         let _slow = self.inner.slow();
         self.with(py, |end| end.offer(name, access))?.or_raise()
+    }
+
+    pub fn set_admission(&self, py: Python<'_>, callback: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.check_open()?;
+        // From here on, or from before, the manager counts as slow.
+        let admission = admission::admission(&self.inner, callback)?;
+        self.with(py, |end| end.admit_by(admission))
     }
 }
 
@@ -336,13 +371,13 @@ macro_rules! common {
         #[pymethods]
         impl $class {
             /// Ends it, and with it its connections. Closing twice is closing once.
-            fn close(&self, py: Python<'_>) {
-                self.end.close_now(py);
+            fn close(&self, py: Python<'_>) -> PyResult<()> {
+                self.end.close_now(py)
             }
 
             #[pyo3(signature = (*_exception))]
-            fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyAny>) {
-                self.end.close_now(py);
+            fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyAny>) -> PyResult<()> {
+                self.end.close_now(py)
             }
         }
     };
@@ -400,6 +435,17 @@ macro_rules! receiver {
                 access: Option<&Bound<'_, PyAny>>,
             ) -> PyResult<()> {
                 self.end.serve(py, name, access)
+            }
+
+            /// Asks `callback` about each peer that wants to grow a sender, once `access` has let it
+            /// near: `True` lets it in; `False`, or a text that the peer is told, does not, and
+            /// neither does an exception. `None`: whoever may connect is let in. It is called in
+            /// whichever thread receives, waits or polls, with the manager's lock held: it must not
+            /// wait, least of all for a thread that uses the manager, and calling the manager
+            /// raises `Misuse`. It is kept until another is set or the receiver is closed.
+            #[pyo3(signature = (callback, /))]
+            fn set_admission(&self, py: Python<'_>, callback: &Bound<'_, PyAny>) -> PyResult<()> {
+                self.end.set_admission(py, callback)
             }
 
             /// Whether a receive would return at once.

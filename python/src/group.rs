@@ -297,6 +297,9 @@ impl Offered for protocol::Group {
     fn offer(&self, name: &str, access: hamlyn::Access) -> Result<(), hamlyn::node::OfferError> {
         self.serve(name, access)
     }
+    fn admit_by(&self, admission: crate::admission::Admission) {
+        self.set_admission(admission);
+    }
 }
 
 /// A member of a group.
@@ -416,7 +419,7 @@ impl Connected for protocol::GroupMember {
     fn its_connection(&self) -> &Connection {
         self.connection()
     }
-    fn its_path(&self) -> String {
+    fn its_path(&mut self) -> String {
         self.explain()
     }
 }

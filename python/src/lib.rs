@@ -5,11 +5,13 @@
 //! - `end.rs`: what all end points have in common; `seed.rs`: seeds; `tagged.rs` and so on: one
 //!   protocol each
 //! - `bytes.rs`: the buffer protocol, both ways; the only `unsafe` code besides an area's address
+//! - `admission.rs`: callbacks that decide who may grow a sender
 //! - `wait.rs`: waiting without the interpreter's lock
 //! - `errors.rs`: exceptions
 //!
 //! What Python programs see of it is documented in `hamlyn/__init__.py` and `hamlyn/_hamlyn.pyi`.
 
+mod admission;
 mod aperture;
 mod bytes;
 mod call;
@@ -47,7 +49,15 @@ mod _hamlyn {
     #[pymodule_export]
     use crate::seed::Seed;
     #[pymodule_export]
-    use crate::stream::{Record, StreamReceiver, StreamSender};
+    use crate::stream::{
+        ApertureStreamReceiver, ApertureStreamSender, Record, StreamReceiver, StreamSender,
+        VolatileRecord,
+    };
     #[pymodule_export]
     use crate::tagged::{Tagged, TaggedReceiver, TaggedSender};
+
+    #[pymodule_init]
+    fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
+        crate::admission::register(module)
+    }
 }

@@ -6,9 +6,11 @@
 //!   memoryview, numpy array  ---> Area        `- how many buffers are out: while there are any,
 //!                                                the memory stays, whatever else is closed
 //! ```
-//! Two locks: Python's, and the node's. Never: the node's lock is held while Python's is asked for;
-//! Python's lock is held while the node's may be kept for long (`slow`).
+//! Two locks: Python's, and the node's. Never: the node's lock is held while Python's is asked for
+//! (but by admission callbacks, see `admission.rs`); Python's lock is held while the node's may be
+//! kept for long (`slow`).
 
+use crate::admission;
 use crate::bytes::with_bytes;
 use crate::errors::{Kind, OrRaise, ToPy, error};
 use crate::parts::{Area, Link, Notified, Queue, Slot, Ticket, event_to_py};
@@ -42,8 +44,8 @@ pub struct Inner {
     id: NodeId,
     fork_guard: ForkGuard,
     is_closed: AtomicBool,
-    /// Calls in progress that may keep the node's lock for long.
-    slow: AtomicUsize,
+    /// Calls in progress that may keep the node's lock for long, and admission callbacks.
+    pub slow: Arc<AtomicUsize>,
     /// Buffers of message areas that Python has.
     buffers: AtomicUsize,
     /// Makes `poller` readable when another call has taken from a link what an event loop waits
@@ -126,10 +128,11 @@ impl Inner {
         if self.fork_guard.is_parent() { Ok(()) } else { Err(hamlyn::node::Forked.to_py()) }
     }
 
-    /// Raises if the manager is closed or belongs to a parent process.
+    /// Raises if the manager is closed or belongs to a parent process, and in a callback.
     #[inline]
     pub fn check_open(&self) -> PyResult<()> {
         self.check_fork()?;
+        admission::check()?;
         if self.is_closed.load(Ordering::Acquire) { Err(closed()) } else { Ok(()) }
     }
 
@@ -158,6 +161,14 @@ impl Inner {
     #[inline]
     pub fn is_slow(&self) -> bool {
         self.slow.load(Ordering::Relaxed) > 0
+    }
+
+    /// Returns when nobody has the node's lock.
+    pub fn wait_for_lock(&self) {
+        if self.check_fork().is_ok() {
+            let node = locked(&self.node).clone();
+            node.iter().for_each(|node| drop(node.lock()));
+        }
     }
 
     /// Says that an end point is to be closed with the manager.
@@ -194,7 +205,7 @@ impl Inner {
         if self.is_closed.load(Ordering::Acquire) && self.buffers.load(Ordering::Acquire) == 0 {
             let node_alone = node.take();
             drop(node);
-            drop(node_alone);
+            admission::outside(self, move || drop(node_alone));
         }
     }
 
@@ -350,6 +361,7 @@ impl Inner {
         if !self.fork_guard.is_parent() || self.is_closed.load(Ordering::Acquire) {
             return Ok(());
         }
+        admission::check()?;
         let limit = Limit::new(timeout)?;
         let node = self.node()?;
         let flushed = self.flush(py, limit);
@@ -404,10 +416,11 @@ impl Drop for Linked {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if !self.fork_guard.is_parent() {
+        let node = self.node.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        match self.fork_guard.is_parent() {
+            true => admission::outside(self, move || drop(node)),
             // The parent's node; its locks may be held by threads that are not in this process.
-            let node = self.node.get_mut().unwrap_or_else(PoisonError::into_inner);
-            core::mem::forget(node.take());
+            false => core::mem::forget(node),
         }
     }
 }
@@ -489,7 +502,7 @@ impl Manager {
             id,
             fork_guard: ForkGuard::new().or_raise()?,
             is_closed: AtomicBool::new(false),
-            slow: AtomicUsize::new(0),
+            slow: Arc::default(),
             buffers: AtomicUsize::new(0),
             bell: Arc::new(Ringer(bell)),
             node_fd,
@@ -587,6 +600,13 @@ impl Manager {
         self.inner.with(py, |node| node.serve(name, access, accept))?.or_raise()?;
         locked(&self.inner.served).push(name.into());
         Ok(())
+    }
+
+    /// Who may grow senders from this manager's seeds: `"same_user"` (unless set), `"anyone"` or the
+    /// number of a group. To be set before the first seed is made.
+    fn set_seed_access(&self, py: Python<'_>, access: &Bound<'_, PyAny>) -> PyResult<()> {
+        let (access, node) = (access_of(access)?, self.inner.node()?);
+        py.detach(|| node.set_seed_access(access)).or_raise()
     }
 
     /// No longer offers a service; links made through it stay. `False`: it was not offered.
@@ -763,8 +783,9 @@ impl Manager {
     }
 
     /// A thread of the library takes what arrives while the program makes no calls.
-    fn start_progress(&self) -> PyResult<()> {
-        self.inner.node()?.start_progress().or_raise()
+    fn start_progress(&self, py: Python<'_>) -> PyResult<()> {
+        let node = self.inner.node()?;
+        py.detach(|| node.start_progress()).or_raise()
     }
 
     /// Stops that thread.

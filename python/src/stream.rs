@@ -1,68 +1,351 @@
-//! Streams.
+//! Streams, and streams through an aperture.
 //!
 //! A record lies where it arrived until it is released. Python hands it out as an object with the
 //! buffer protocol; when that has gone, or was released, and all before it, the library releases
 //! it. So nothing that Python can see is ever used again for something else.
+//!
+//! A long record of a stream through an aperture lies where its sender can still change it. It is
+//! an object of another type, without the buffer protocol: its bytes are only ever copied out.
 
-use crate::bytes::{export, with_bytes};
+use crate::admission::{Admission, outside};
+use crate::bytes::{export, with_bytes, with_bytes_mut};
 use crate::end::{Connected, End, grown, named, paired, receiver};
-use crate::errors::{Kind, OrRaise, error};
+use crate::errors::{Kind, OrRaise, ToPy, error};
 use crate::manager::Manager;
 use crate::tagged::{nothing, timed_out};
 use crate::wait::Limit;
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::time::Duration;
-use hamlyn::protocol::{self, Connection, EndPoint, ReceiveError, SendFailure, StreamConfig};
+use hamlyn::AccessError;
+use hamlyn::protocol::{
+    self, Connection, EndPoint, ReceiveError, RecordBytes, SendFailure, StreamConfig,
+};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+/// Either receiver.
+enum Inlet {
+    Plain(protocol::StreamReceiver),
+    Aperture(protocol::ApertureStreamReceiver),
+}
+
+/// Either one's record.
+enum Piece {
+    Plain(protocol::Record),
+    Aperture(protocol::ApertureRecord),
+}
+
+macro_rules! of_either {
+    ($either:expr, $inner:ident => $call:expr) => {
+        match $either {
+            Inlet::Plain($inner) => $call,
+            Inlet::Aperture($inner) => $call,
+        }
+    };
+}
+
 /// A receiver and the records that are out, in their order.
 pub struct Intake {
-    receiver: protocol::StreamReceiver,
-    out: VecDeque<(protocol::Record, Arc<Lent>)>,
+    receiver: Inlet,
+    out: VecDeque<(Piece, Arc<Lent>)>,
 }
 
 /// What Python has of a record.
 #[derive(Default)]
 struct Lent {
     is_released: AtomicBool,
+    /// Buffers, and copies that are being made.
     buffers: AtomicUsize,
 }
 
+/// Why bytes that may change could not be copied.
+enum CopyError {
+    Stream(ReceiveError),
+    Access(AccessError),
+}
+
+impl ToPy for CopyError {
+    fn to_py(self) -> PyErr {
+        match self {
+            Self::Stream(e) => e.to_py(),
+            Self::Access(e) => e.to_py(),
+        }
+    }
+}
+
+impl Piece {
+    fn number(&self) -> u64 {
+        match self {
+            Self::Plain(record) => record.number(),
+            Self::Aperture(record) => record.number(),
+        }
+    }
+}
+
 impl Intake {
+    fn new(receiver: Inlet) -> Self {
+        Self { receiver, out: VecDeque::new() }
+    }
+
     /// Releases the records at the beginning that nobody has any more.
     fn release(&mut self) {
         let mut last = None;
         while self.out.front().is_some_and(|(_, lent)| lent.is_released.load(Ordering::Acquire)) {
             last = self.out.pop_front();
         }
-        if let Some((record, _)) = last {
-            // Refused only for another stream's record.
-            let _ = self.receiver.release(&record);
-        }
+        // Refused only for another stream's record.
+        let _ = match (&mut self.receiver, last) {
+            (Inlet::Plain(receiver), Some((Piece::Plain(record), _))) => receiver.release(&record),
+            (Inlet::Aperture(receiver), Some((Piece::Aperture(record), _))) => {
+                receiver.release(&record)
+            }
+            _ => Ok(()),
+        };
     }
 
     /// The next record that is there, as what Python gets.
     fn take(&mut self, timeout: Option<Duration>) -> Result<Option<Taken>, ReceiveError> {
         self.release();
-        let Some(record) = timed_out(self.receiver.receive(timeout))? else { return Ok(None) };
-        let bytes = self.receiver.bytes(&record)?;
-        let (start, length) = (bytes.as_ptr().addr(), bytes.len());
-        let lent = Arc::new(Lent::default());
-        self.out.push_back((record, lent.clone()));
-        Ok(Some(Taken { number: record.number(), start, length, lent }))
+        let (piece, start, length) = match &mut self.receiver {
+            Inlet::Plain(receiver) => {
+                let Some(record) = timed_out(receiver.receive(timeout))? else { return Ok(None) };
+                let bytes = receiver.bytes(&record)?;
+                (Piece::Plain(record), Some(bytes.as_ptr().addr()), bytes.len())
+            }
+            Inlet::Aperture(receiver) => {
+                let Some(record) = timed_out(receiver.receive(timeout))? else { return Ok(None) };
+                let start = match receiver.bytes(&record)? {
+                    RecordBytes::Still(bytes) => Some(bytes.as_ptr().addr()),
+                    RecordBytes::Volatile(_) => None,
+                };
+                (Piece::Aperture(record), start, record.len())
+            }
+        };
+        let (number, lent) = (piece.number(), Arc::new(Lent::default()));
+        self.out.push_back((piece, lent.clone()));
+        Ok(Some(Taken { number, start, length, lent }))
+    }
+
+    /// Copies from byte `at` of a record that is out and may change.
+    fn copy(&self, number: u64, at: usize, to: &mut [u8]) -> Result<(), CopyError> {
+        let gone = || CopyError::Stream(ReceiveError::Misuse(format!("record {number} is gone")));
+        // They are out in their order, without a gap.
+        let first = self.out.front().map_or(0, |(piece, _)| piece.number());
+        let place = number.checked_sub(first).ok_or_else(gone)? as usize;
+        match (&self.receiver, self.out.get(place)) {
+            (Inlet::Aperture(receiver), Some((Piece::Aperture(record), _))) => {
+                match receiver.bytes(record).map_err(CopyError::Stream)? {
+                    RecordBytes::Volatile(bytes) => bytes.read(at, to).map_err(CopyError::Access),
+                    RecordBytes::Still(_) => Err(gone()),
+                }
+            }
+            _ => Err(gone()),
+        }
     }
 }
 
+/// A record as Python has it.
 struct Taken {
     number: u64,
-    start: usize,
+    /// Where its bytes lie that stand still; `None`: they may change.
+    start: Option<usize>,
     length: usize,
     lent: Arc<Lent>,
+}
+
+/// A record that is to be released.
+struct Held {
+    end: Arc<End<Intake>>,
+    taken: Taken,
+}
+
+/// A record cannot be released meanwhile, nor its receiver dropped.
+struct Loan<'a>(&'a Held);
+
+impl<'a> Loan<'a> {
+    fn new(held: &'a Held) -> PyResult<Self> {
+        // Looked at and changed under the interpreter's lock, as in `Held::release`.
+        if held.taken.lent.is_released.load(Ordering::Relaxed) {
+            return Err(error(Kind::Closed, "the record was released"));
+        }
+        held.end.lend()?;
+        held.taken.lent.buffers.fetch_add(1, Ordering::Relaxed);
+        Ok(Self(held))
+    }
+}
+
+impl Drop for Loan<'_> {
+    fn drop(&mut self) {
+        self.0.taken.lent.buffers.fetch_sub(1, Ordering::Relaxed);
+        self.0.end.take_back();
+    }
+}
+
+impl Held {
+    fn release(&self) -> PyResult<()> {
+        let buffers = self.taken.lent.buffers.load(Ordering::Relaxed);
+        if buffers > 0 {
+            let text = format!("{buffers} views, arrays or copies still use the record");
+            return Err(PyBufferError::new_err(text));
+        }
+        self.let_go();
+        Ok(())
+    }
+
+    fn let_go(&self) {
+        if !self.taken.lent.is_released.swap(true, Ordering::AcqRel) {
+            // Whoever waits for the next record has the receiver, and releases this one.
+            if !self.end.inner.is_slow() {
+                let _ = self.end.try_with(Intake::release);
+                return;
+            }
+            let end = self.end.clone();
+            outside(&self.end.inner, move || {
+                let _ = end.try_with(Intake::release);
+            });
+        }
+    }
+
+    /// Copies from byte `at` on, all of `to`.
+    fn copy(&self, py: Python<'_>, at: usize, to: &mut [u8]) -> PyResult<()> {
+        let _loan = Loan::new(self)?;
+        let Taken { number, start, length, .. } = self.taken;
+        if at > length || to.len() > length - at {
+            let text = format!(
+                "{} bytes from {at} on are not inside the record's 0..{length}; nothing was copied",
+                to.len()
+            );
+            return Err(error(Kind::Misuse, text));
+        }
+        let is_long = to.len() > HELD_BYTES_MAX;
+        match start {
+            Some(start) => {
+                // SAFETY: a record's bytes stay where they are, and nobody writes them, until the
+                // receiver releases it or is dropped, which the loan prevents.
+                let from =
+                    unsafe { core::slice::from_raw_parts((start as *const u8).add(at), to.len()) };
+                if is_long {
+                    py.detach(|| to.copy_from_slice(from));
+                } else {
+                    to.copy_from_slice(from);
+                }
+                Ok(())
+            }
+            None if is_long => {
+                self.end.with_detached(py, |intake| intake.copy(number, at, to))?.or_raise()
+            }
+            None => self.end.with(py, |intake| intake.copy(number, at, to))?.or_raise(),
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // Every buffer holds a reference to its record's object, so there is none.
+        self.let_go();
+    }
+}
+
+/// A record of a stream whose bytes stand still. It has the buffer protocol, read-only, without a
+/// copy: it stays where it arrived until it is released: by `release()`, at the end of a `with`
+/// block, or when it goes away. Its memory is used again when all records before it have been
+/// released, too.
+#[pyclass(module = "hamlyn", frozen, weakref)]
+pub struct Record {
+    held: Held,
+}
+
+/// A record in an aperture: its sender can change its bytes at any time, also while they are read.
+/// So they are only copied out, by `copy_into` or `bytes(record)`; copy first, then check what was
+/// copied. It is released as a `Record` is.
+#[pyclass(module = "hamlyn", frozen, weakref)]
+pub struct VolatileRecord {
+    held: Held,
+}
+
+macro_rules! record {
+    ($class:ident) => {
+        #[pymethods]
+        impl $class {
+            /// How many records came before it.
+            #[getter]
+            fn number(&self) -> u64 {
+                self.held.taken.number
+            }
+
+            /// Copies bytes, from `start` on, into `target`, a numpy array or another writable
+            /// buffer: as many as it has. Raises `Misuse` where the record has fewer.
+            #[pyo3(signature = (target, start=0))]
+            fn copy_into(
+                &self,
+                py: Python<'_>,
+                target: &Bound<'_, PyAny>,
+                start: usize,
+            ) -> PyResult<()> {
+                with_bytes_mut(target, |to| self.held.copy(py, start, to))
+            }
+
+            /// Lets its memory be used again. Raises `BufferError` while something uses it.
+            fn release(&self) -> PyResult<()> {
+                self.held.release()
+            }
+
+            fn __len__(&self) -> usize {
+                self.held.taken.length
+            }
+
+            fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+                slf
+            }
+
+            #[pyo3(signature = (*_exception))]
+            fn __exit__(&self, _exception: &Bound<'_, PyAny>) -> PyResult<()> {
+                self.held.release()
+            }
+
+            fn __repr__(&self) -> String {
+                let Taken { number, length, .. } = self.held.taken;
+                format!(concat!("<hamlyn.", stringify!($class), " {} of {} bytes>"), number, length)
+            }
+        }
+    };
+}
+record!(Record);
+record!(VolatileRecord);
+
+#[pymethods]
+impl Record {
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        let held = &slf.get().held;
+        let loan = Loan::new(held)?;
+        let start = held.taken.start.unwrap_or_default() as *mut u8;
+        // SAFETY: a record's bytes stay where they are until the receiver releases it or is
+        // dropped, which the loan prevents until the view is given back. Only records whose bytes
+        // stand still are of this type.
+        unsafe { export(slf.as_any(), view, flags, start, held.taken.length, true) }?;
+        core::mem::forget(loan);
+        Ok(())
+    }
+
+    unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
+        drop(Loan(&self.held));
+    }
+}
+
+#[pymethods]
+impl VolatileRecord {
+    fn __bytes__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        PyBytes::new_with(py, self.held.taken.length, |to| self.held.copy(py, 0, to))
+    }
 }
 
 /// Receives a stream of records, in order, from the one sender that is grown.
@@ -71,94 +354,31 @@ pub struct StreamReceiver {
     end: Arc<End<Intake>>,
 }
 
-/// A record of a stream. It has the buffer protocol, read-only, without a copy: it stays where it
-/// arrived until it is released: by `release()`, at the end of a `with` block, or when it goes away.
-/// Its memory is used again when all records before it have been released, too.
+/// Receives a stream whose long records, of 64 KiB and more, go straight into memory of this
+/// process that its sender has mapped too: `VolatileRecord`. Short ones, and all of a sender that
+/// has no aperture, are `Record`s, as a `StreamReceiver`'s.
 #[pyclass(module = "hamlyn", frozen, weakref)]
-pub struct Record {
+pub struct ApertureStreamReceiver {
     end: Arc<End<Intake>>,
-    taken: Taken,
 }
 
-#[pymethods]
-impl Record {
-    /// How many records came before it.
-    #[getter]
-    fn number(&self) -> u64 {
-        self.taken.number
-    }
-
-    /// Lets its memory be used again. Raises `BufferError` while an array or a view shows it.
-    fn release(&self) -> PyResult<()> {
-        let buffers = self.taken.lent.buffers.load(Ordering::Relaxed);
-        if buffers > 0 {
-            let text = format!("{buffers} views or arrays still show the record");
-            return Err(PyBufferError::new_err(text));
-        }
-        self.let_go();
-        Ok(())
-    }
-
-    fn __len__(&self) -> usize {
-        self.taken.length
-    }
-
-    fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
-        slf
-    }
-
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, _exception: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.release()
-    }
-
-    unsafe fn __getbuffer__(
-        slf: Bound<'_, Self>,
-        view: *mut ffi::Py_buffer,
-        flags: c_int,
-    ) -> PyResult<()> {
-        let this = slf.get();
-        let Taken { start, length, lent, .. } = &this.taken;
-        if lent.is_released.load(Ordering::Relaxed) {
-            return Err(error(Kind::Closed, "the record was released"));
-        }
-        this.end.lend()?;
-        // SAFETY: a record's bytes stay where they are until the receiver releases it or is
-        // dropped. It is not dropped while `End` has lent a buffer, and not released before
-        // `is_released` is set, which `release` refuses while this record has lent one: that is
-        // looked at and changed under the interpreter's lock.
-        let shown = unsafe { export(slf.as_any(), view, flags, *start as *mut u8, *length, true) };
-        match shown {
-            Ok(()) => drop(lent.buffers.fetch_add(1, Ordering::Relaxed)),
-            Err(_) => this.end.take_back(),
-        }
-        shown
-    }
-
-    unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
-        self.taken.lent.buffers.fetch_sub(1, Ordering::Relaxed);
-        self.end.take_back();
-    }
-
-    fn __repr__(&self) -> String {
-        format!("<hamlyn.Record {} of {} bytes>", self.taken.number, self.taken.length)
-    }
+/// What the receiver of a stream through an aperture hands out.
+#[derive(IntoPyObject)]
+enum AnyRecord {
+    Still(Record),
+    Volatile(VolatileRecord),
 }
 
-impl Record {
-    fn let_go(&self) {
-        if !self.taken.lent.is_released.swap(true, Ordering::AcqRel) {
-            // Whoever waits for the next record has the receiver, and releases this one.
-            let _ = self.end.try_with(Intake::release);
-        }
-    }
-}
-
-impl Drop for Record {
-    fn drop(&mut self) {
-        // Every buffer holds a reference to this object, so there is none.
-        self.let_go();
-    }
+fn config(
+    buffer_nbytes: usize,
+    buffers: u32,
+    buffers_max: u32,
+    record_nbytes_max: usize,
+) -> StreamConfig {
+    let mut config = StreamConfig::default();
+    (config.buffer_bytes, config.buffers) = (buffer_nbytes, buffers);
+    (config.buffers_max, config.record_bytes_max) = (buffers_max, record_nbytes_max);
+    config
 }
 
 #[pymethods]
@@ -179,93 +399,147 @@ impl StreamReceiver {
         record_nbytes_max: usize,
     ) -> PyResult<Self> {
         let node = manager.inner.node()?;
-        let mut config = StreamConfig::default();
-        (config.buffer_bytes, config.buffers) = (buffer_nbytes, buffers);
-        (config.buffers_max, config.record_bytes_max) = (buffers_max, record_nbytes_max);
+        let config = config(buffer_nbytes, buffers, buffers_max, record_nbytes_max);
         let receiver = py.detach(|| protocol::StreamReceiver::new(&node, config)).or_raise()?;
-        Ok(Self { end: End::new(&manager.inner, Intake { receiver, out: VecDeque::new() }) })
-    }
-
-    /// The next record if one is there or comes in one turn, else `None`.
-    fn try_receive(&self, py: Python<'_>) -> PyResult<Option<Record>> {
-        let found = self.end.with(py, |end| end.take(Some(Duration::ZERO)))?.or_raise()?;
-        Ok(found.map(|taken| self.hand_out(taken)))
-    }
-
-    /// The next record, in the order of sending; waits at most `timeout` seconds. After the
-    /// sender's end everything that it had committed comes first; then `Closed` is raised. Raises
-    /// `TimedOut`.
-    #[pyo3(signature = (timeout=None))]
-    fn receive(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Record> {
-        let found = self.end.wait(
-            py,
-            timeout,
-            |end| end.take(Some(Duration::ZERO)),
-            |end, slice| end.take(Some(slice)),
-        )?;
-        found.map(|taken| self.hand_out(taken)).ok_or_else(nothing)
-    }
-
-    /// The records, until the sender has closed the stream. Raises `Closed` where it ended in any
-    /// other way.
-    fn __iter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
-        slf
-    }
-
-    fn __next__(&self, py: Python<'_>) -> PyResult<Option<Record>> {
-        // The end that the sender has told is no error here.
-        let next = |taken: Result<Option<Taken>, ReceiveError>| match taken {
-            Ok(taken) => Ok(taken.map(Some)),
-            Err(ReceiveError::Ended(hamlyn::node::CloseReason::Closed)) => Ok(Some(None)),
-            Err(e) => Err(e),
-        };
-        let found = self.end.wait(
-            py,
-            None,
-            |end| next(end.take(Some(Duration::ZERO))),
-            |end, slice| next(end.take(Some(slice))),
-        )?;
-        Ok(found.flatten().map(|taken| self.hand_out(taken)))
+        Ok(Self { end: End::new(&manager.inner, Intake::new(Inlet::Plain(receiver))) })
     }
 
     /// Buffers of the usual size that exist now.
     #[getter]
     fn buffers(&self, py: Python<'_>) -> PyResult<u32> {
-        self.end.with(py, |end| end.receiver.buffers())
-    }
-
-    /// Who sends, as the kernel says; `None` before there is a sender.
-    #[getter]
-    fn peer(&self, py: Python<'_>) -> PyResult<Option<crate::parts::Peer>> {
-        self.end.with(py, |end| {
-            let peer = end.receiver.connection().map(|connection| connection.peer().clone());
-            peer.map(|peer| crate::parts::Peer { peer })
+        self.end.with(py, |end| match &end.receiver {
+            Inlet::Plain(receiver) => receiver.buffers(),
+            Inlet::Aperture(_) => 0,
         })
-    }
-
-    /// Which path the records take, and why.
-    fn explain(&self, py: Python<'_>) -> PyResult<String> {
-        self.end.with(py, |end| end.receiver.explain())
-    }
-}
-
-receiver!(StreamReceiver);
-
-impl crate::end::Offered for Intake {
-    fn has_arrived(&self) -> bool {
-        self.receiver.is_ready()
-    }
-    fn make_seed(&self) -> Result<protocol::Seed, hamlyn::node::OfferError> {
-        self.receiver.seed()
-    }
-    fn offer(&self, name: &str, access: hamlyn::Access) -> Result<(), hamlyn::node::OfferError> {
-        self.receiver.serve(name, access)
     }
 }
 
 impl StreamReceiver {
     fn hand_out(&self, taken: Taken) -> Record {
-        Record { end: self.end.clone(), taken }
+        Record { held: Held { end: self.end.clone(), taken } }
+    }
+}
+
+#[pymethods]
+impl ApertureStreamReceiver {
+    /// A receiver that will export an aperture of `aperture_nbytes`, rounded up to whole pages, to
+    /// its sender: a few times the longest record, so that one is written while another is read. A
+    /// record that is longer than the aperture goes through the link. The others: see
+    /// `StreamReceiver`.
+    #[new]
+    #[pyo3(signature = (
+        manager, aperture_nbytes, *, buffer_nbytes=65_536, buffers=8, buffers_max=64,
+        record_nbytes_max=67_108_864
+    ))]
+    #[allow(clippy::too_many_arguments)]
+    fn new(
+        py: Python<'_>,
+        manager: &Manager,
+        aperture_nbytes: u64,
+        buffer_nbytes: usize,
+        buffers: u32,
+        buffers_max: u32,
+        record_nbytes_max: usize,
+    ) -> PyResult<Self> {
+        let node = manager.inner.node()?;
+        let config = config(buffer_nbytes, buffers, buffers_max, record_nbytes_max);
+        let make = || protocol::ApertureStreamReceiver::new(&node, config, aperture_nbytes);
+        let receiver = py.detach(make).or_raise()?;
+        Ok(Self { end: End::new(&manager.inner, Intake::new(Inlet::Aperture(receiver))) })
+    }
+}
+
+impl ApertureStreamReceiver {
+    fn hand_out(&self, taken: Taken) -> AnyRecord {
+        let held = Held { end: self.end.clone(), taken };
+        match held.taken.start {
+            Some(_) => AnyRecord::Still(Record { held }),
+            None => AnyRecord::Volatile(VolatileRecord { held }),
+        }
+    }
+}
+
+macro_rules! stream_receiver {
+    ($class:ident, $record:ty) => {
+        #[pymethods]
+        impl $class {
+            /// The next record if one is there or comes in one turn, else `None`.
+            fn try_receive(&self, py: Python<'_>) -> PyResult<Option<$record>> {
+                let found = self.end.with(py, |end| end.take(Some(Duration::ZERO)))?.or_raise()?;
+                Ok(found.map(|taken| self.hand_out(taken)))
+            }
+
+            /// The next record, in the order of sending; waits at most `timeout` seconds. After the
+            /// sender's end everything that it had committed comes first; then `Closed` is raised.
+            /// Raises `TimedOut`.
+            #[pyo3(signature = (timeout=None))]
+            fn receive(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<$record> {
+                let found = self.end.wait(
+                    py,
+                    timeout,
+                    |end| end.take(Some(Duration::ZERO)),
+                    |end, slice| end.take(Some(slice)),
+                )?;
+                found.map(|taken| self.hand_out(taken)).ok_or_else(nothing)
+            }
+
+            /// The records, until the sender has closed the stream. Raises `Closed` where it ended
+            /// in any other way.
+            fn __iter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+                slf
+            }
+
+            fn __next__(&self, py: Python<'_>) -> PyResult<Option<$record>> {
+                // The end that the sender has told is no error here.
+                let next = |taken: Result<Option<Taken>, ReceiveError>| match taken {
+                    Ok(taken) => Ok(taken.map(Some)),
+                    Err(ReceiveError::Ended(hamlyn::node::CloseReason::Closed)) => Ok(Some(None)),
+                    Err(e) => Err(e),
+                };
+                let found = self.end.wait(
+                    py,
+                    None,
+                    |end| next(end.take(Some(Duration::ZERO))),
+                    |end, slice| next(end.take(Some(slice))),
+                )?;
+                Ok(found.flatten().map(|taken| self.hand_out(taken)))
+            }
+
+            /// Who sends, as the kernel says; `None` before there is a sender.
+            #[getter]
+            fn peer(&self, py: Python<'_>) -> PyResult<Option<crate::parts::Peer>> {
+                self.end.with(py, |end| {
+                    let connection = of_either!(&end.receiver, receiver => receiver.connection());
+                    connection.map(|connection| crate::parts::Peer {
+                        peer: connection.peer().clone(),
+                    })
+                })
+            }
+
+            /// Which path the records take, and why.
+            fn explain(&self, py: Python<'_>) -> PyResult<String> {
+                self.end.with(py, |end| of_either!(&end.receiver, receiver => receiver.explain()))
+            }
+        }
+
+        receiver!($class);
+    };
+}
+stream_receiver!(StreamReceiver, Record);
+stream_receiver!(ApertureStreamReceiver, AnyRecord);
+
+impl crate::end::Offered for Intake {
+    fn has_arrived(&self) -> bool {
+        of_either!(&self.receiver, receiver => receiver.is_ready())
+    }
+    fn make_seed(&self) -> Result<protocol::Seed, hamlyn::node::OfferError> {
+        of_either!(&self.receiver, receiver => receiver.seed())
+    }
+    fn offer(&self, name: &str, access: hamlyn::Access) -> Result<(), hamlyn::node::OfferError> {
+        of_either!(&self.receiver, receiver => receiver.serve(name, access))
+    }
+    fn admit_by(&self, admission: Admission) {
+        of_either!(&self.receiver, receiver => receiver.set_admission(admission))
     }
 }
 
@@ -276,100 +550,110 @@ pub struct StreamSender {
     end: Arc<End<protocol::StreamSender>>,
 }
 
-#[pymethods]
-impl StreamSender {
-    /// Sends one record, waiting at most `timeout` seconds for room. A small one leaves with
-    /// others, at the latest with the next `flush()`.
-    #[pyo3(signature = (record, timeout=None))]
-    fn send(
-        &self,
-        py: Python<'_>,
-        record: &Bound<'_, PyAny>,
-        timeout: Option<f64>,
-    ) -> PyResult<()> {
-        with_bytes(record, |record| {
-            let send = |end: &mut protocol::StreamSender, slice| {
-                sent_or_late(end.send(record, Some(slice)))
-            };
-            if record.len() <= HELD_BYTES_MAX {
-                let sent = self.end.with(py, |end| send(end, Duration::ZERO))?.or_raise()?;
-                if sent.is_some() {
+/// Sends a stream whose records of 64 KiB and more go straight into the receiver's memory, where
+/// that exports an aperture; they leave at once. Otherwise as a `StreamSender`.
+#[pyclass(module = "hamlyn", frozen, weakref)]
+pub struct ApertureStreamSender {
+    end: Arc<End<protocol::ApertureStreamSender>>,
+}
+
+macro_rules! stream_sender {
+    ($class:ident) => {
+        #[pymethods]
+        impl $class {
+            /// Sends one record, waiting at most `timeout` seconds for room. A small one leaves with
+            /// others, at the latest with the next `flush()`.
+            #[pyo3(signature = (record, timeout=None))]
+            fn send(
+                &self,
+                py: Python<'_>,
+                record: &Bound<'_, PyAny>,
+                timeout: Option<f64>,
+            ) -> PyResult<()> {
+                with_bytes(record, |record| {
+                    let send = |end: &mut protocol::$class, slice| {
+                        sent_or_late(end.send(record, Some(slice)))
+                    };
+                    if record.len() <= HELD_BYTES_MAX {
+                        let sent =
+                            self.end.with(py, |end| send(end, Duration::ZERO))?.or_raise()?;
+                        if sent.is_some() {
+                            return Ok(());
+                        }
+                    }
+                    self.end.wait_more(py, Limit::new(timeout)?, send)?.ok_or_else(late)
+                })
+            }
+
+            /// Sends what was coalesced, waiting at most `timeout` seconds for room: when it returns, every
+            /// record is on its way, and arrives also if this process ends. Raises `TimedOut`.
+            #[pyo3(signature = (timeout=None))]
+            fn flush(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+                let limit = Limit::new(timeout)?;
+                let flush =
+                    |end: &mut protocol::$class, slice| sent_or_late(end.flush(Some(slice)));
+                if self.end.with(py, |end| flush(end, Duration::ZERO))?.or_raise()?.is_some() {
                     return Ok(());
                 }
+                self.end.wait_more(py, limit, flush)?.ok_or_else(late)
             }
-            self.end.wait_more(py, Limit::new(timeout)?, send)?.ok_or_else(late)
-        })
-    }
 
-    /// Sends what was coalesced, waiting at most `timeout` seconds for room: when it returns, every
-    /// record is on its way, and arrives also if this process ends. Raises `TimedOut`.
-    #[pyo3(signature = (timeout=None))]
-    fn flush(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
-        let limit = Limit::new(timeout)?;
-        let flush = |end: &mut protocol::StreamSender, slice| sent_or_late(end.flush(Some(slice)));
-        if self.end.with(py, |end| flush(end, Duration::ZERO))?.or_raise()?.is_some() {
-            return Ok(());
-        }
-        self.end.wait_more(py, limit, flush)?.ok_or_else(late)
-    }
+            /// Sends what is left and tells the receiver that this was all, waiting at most `timeout`
+            /// seconds; then it is closed. After `TimedOut` it is not, and may be closed again.
+            #[pyo3(signature = (timeout=10.0))]
+            fn close(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+                let limit = Limit::new(timeout)?;
+                if self.end.is_closed() || self.end.inner.check_open().is_err() {
+                    return self.end.close_now(py);
+                }
+                let close =
+                    |end: &mut protocol::$class, slice| sent_or_late(end.close(Some(slice)));
+                match self.end.wait_more(py, limit, close) {
+                    Ok(Some(())) => self.end.close_now(py),
+                    Ok(None) => Err(late()),
+                    Err(e) => self.end.close_now(py).and(Err(e)),
+                }
+            }
 
-    /// Sends what is left and tells the receiver that this was all, waiting at most `timeout`
-    /// seconds; then it is closed. After `TimedOut` it is not, and may be closed again.
-    #[pyo3(signature = (timeout=10.0))]
-    fn close(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
-        let limit = Limit::new(timeout)?;
-        if self.end.is_closed() || self.end.inner.check_open().is_err() {
-            self.end.close_now(py);
-            return Ok(());
-        }
-        let close = |end: &mut protocol::StreamSender, slice| sent_or_late(end.close(Some(slice)));
-        match self.end.wait_more(py, limit, close) {
-            Ok(Some(())) => self.end.close_now(py),
-            Ok(None) => return Err(late()),
-            Err(e) => {
-                self.end.close_now(py);
-                return Err(e);
+            #[pyo3(signature = (kind, _error, _trace))]
+            fn __exit__(
+                &self,
+                py: Python<'_>,
+                kind: Option<&Bound<'_, PyAny>>,
+                _error: Option<&Bound<'_, PyAny>>,
+                _trace: Option<&Bound<'_, PyAny>>,
+            ) -> PyResult<()> {
+                if kind.is_some() {
+                    return self.end.close_now(py);
+                }
+                self.close(py, Some(10.0))
+            }
+
+            /// Longest record.
+            #[getter]
+            fn nbytes_max(&self, py: Python<'_>) -> PyResult<usize> {
+                self.end.with(py, |end| end.bytes_max())
             }
         }
-        Ok(())
-    }
 
-    #[pyo3(signature = (kind, _error, _trace))]
-    fn __exit__(
-        &self,
-        py: Python<'_>,
-        kind: Option<&Bound<'_, PyAny>>,
-        _error: Option<&Bound<'_, PyAny>>,
-        _trace: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<()> {
-        if kind.is_some() {
-            self.end.close_now(py);
-            return Ok(());
+        named!($class);
+        paired!($class);
+        grown!($class);
+
+        impl Connected for protocol::$class {
+            fn its_connection(&self) -> &Connection {
+                self.connection()
+            }
+            fn its_path(&mut self) -> String {
+                self.explain()
+            }
         }
-        self.close(py, Some(10.0))
-    }
-
-    /// Longest record.
-    #[getter]
-    fn nbytes_max(&self, py: Python<'_>) -> PyResult<usize> {
-        self.end.with(py, |end| end.bytes_max())
-    }
+    };
 }
+stream_sender!(StreamSender);
+stream_sender!(ApertureStreamSender);
 
-named!(StreamSender);
-paired!(StreamSender);
-grown!(StreamSender);
-
-impl Connected for protocol::StreamSender {
-    fn its_connection(&self) -> &Connection {
-        self.connection()
-    }
-    fn its_path(&self) -> String {
-        self.explain()
-    }
-}
-
-/// Records up to this size are sent with the interpreter's lock held.
+/// Records up to this size are sent, and copied out, with the interpreter's lock held.
 const HELD_BYTES_MAX: usize = 16 << 10;
 
 fn sent_or_late(sent: Result<(), SendFailure>) -> Result<Option<()>, SendFailure> {

@@ -1,0 +1,184 @@
+//! Admission: Python decides who may grow a sender.
+//!
+//! The library asks while it holds the manager's lock, in whichever thread polls; and the answer
+//! takes the interpreter's lock. So, while a manager has such a callback:
+//!
+//! - No thread asks for the manager's lock with the interpreter's in hand: `Inner::is_slow` is true
+//!   from before the callback is set until it is gone, and `outside` does the same for what is
+//!   done where objects go away.
+//! - The callback cannot use a manager: `check` raises, and what goes away meanwhile goes away on
+//!   a thread of its own.
+//! - When the interpreter ends, no thread waits for it any more: `leave` runs before that, closes
+//!   the door, and waits for the callback that is running.
+
+use crate::errors::{Kind, error};
+use crate::manager::Inner;
+use crate::parts::Peer;
+use core::cell::Cell;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use pyo3::exceptions::{PyKeyboardInterrupt, PyTypeError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyString};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+type Answer = Result<(), String>;
+
+/// What the library asks.
+pub type Admission = Box<dyn FnMut(&hamlyn::Peer) -> Answer + Send>;
+
+/// Callbacks that run now, in all threads: what `check` looks at first.
+static RUNNING: AtomicUsize = AtomicUsize::new(0);
+/// The interpreter is about to end.
+static LEAVING: AtomicBool = AtomicBool::new(false);
+/// Managers that have, or had, a callback.
+static ASKING: Mutex<Vec<Weak<Inner>>> = Mutex::new(Vec::new());
+
+thread_local! {
+    static IS_INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread runs a callback.
+#[inline]
+pub fn is_inside() -> bool {
+    RUNNING.load(Ordering::Relaxed) > 0 && IS_INSIDE.get()
+}
+
+/// Raises in a callback.
+#[inline]
+pub fn check() -> PyResult<()> {
+    if !is_inside() {
+        return Ok(());
+    }
+    let text = "an admission callback cannot use a manager or what belongs to one: it runs while \
+                the manager's lock is held";
+    Err(error(Kind::Misuse, text))
+}
+
+/// Does what may take the manager's lock, from where an object goes away: now, without the
+/// interpreter's lock if somebody may keep the manager's, or on another thread.
+pub fn outside(inner: &Inner, work: impl FnOnce() + Send + 'static) {
+    if !inner.is_slow() {
+        return work();
+    }
+    let mut work = Some(work);
+    if !is_inside() {
+        let without_lock = |py: Python<'_>| py.detach(|| work.take().into_iter().for_each(|w| w()));
+        // No interpreter any more: nobody's lock to give up.
+        let _ = Python::try_attach(without_lock);
+        work.into_iter().for_each(|w| w());
+        return;
+    }
+    // Kept apart from the thread, so that it goes away nowhere else where there can be none.
+    let work = Arc::new(Mutex::new(work));
+    let its = work.clone();
+    let take = move || its.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let thread = std::thread::Builder::new().name("hamlyn-outside".into());
+    let spawned = thread.spawn(move || take().into_iter().for_each(|w| w()));
+    if spawned.is_err() {
+        core::mem::forget(work);
+    }
+}
+
+/// A Python callback. The manager counts as slow as long as this is there.
+struct Callback {
+    function: Py<PyAny>,
+    slow: Arc<AtomicUsize>,
+}
+
+impl Drop for Callback {
+    fn drop(&mut self) {
+        // Nobody can ask it any more.
+        self.slow.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// While a callback runs.
+struct Inside;
+
+impl Inside {
+    fn new() -> Self {
+        RUNNING.fetch_add(1, Ordering::Relaxed);
+        IS_INSIDE.set(true);
+        Self
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        IS_INSIDE.set(false);
+        RUNNING.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// What the library asks for this callback; `None`: everybody is let in. To be called with the
+/// interpreter's lock.
+pub fn admission(inner: &Arc<Inner>, callback: &Bound<'_, PyAny>) -> PyResult<Admission> {
+    if callback.is_none() {
+        return Ok(Box::new(|_| Ok(())));
+    }
+    if !callback.is_callable() {
+        let text = format!("the admission is {}; it is a function or None", callback.repr()?);
+        return Err(PyTypeError::new_err(text));
+    }
+    let mut asking = ASKING.lock().unwrap_or_else(PoisonError::into_inner);
+    asking.retain(|known| known.strong_count() > 0 && !known.ptr_eq(&Arc::downgrade(inner)));
+    asking.push(Arc::downgrade(inner));
+    drop(asking);
+    let slow = inner.slow.clone();
+    slow.fetch_add(1, Ordering::Relaxed);
+    let callback = Callback { function: callback.clone().unbind(), slow };
+    Ok(Box::new(move |peer| ask(&callback, peer)))
+}
+
+fn ask(callback: &Callback, peer: &hamlyn::Peer) -> Answer {
+    if LEAVING.load(Ordering::Acquire) {
+        return Err("the receiver's process ends".into());
+    }
+    let answer = Python::try_attach(|py| {
+        // In this order: what the callback leaves goes away while it still counts as running.
+        let _inside = Inside::new();
+        let function = callback.function.bind(py);
+        let answer = function.call1((Peer { peer: peer.clone() },)).and_then(|answer| {
+            if let Ok(flag) = answer.cast::<PyBool>() {
+                return Ok(if flag.is_true() { Ok(()) } else { Err(refused()) });
+            }
+            if let Ok(reason) = answer.cast::<PyString>() {
+                return Ok(Err(reason.to_string_lossy().into_owned()));
+            }
+            let found = answer.get_type().name()?;
+            let text = format!("an admission callback returned {found}; it returns a bool or str");
+            Err(PyTypeError::new_err(text))
+        });
+        answer.unwrap_or_else(|e| {
+            if e.is_instance_of::<PyKeyboardInterrupt>(py) {
+                // It was for the call that polls, not for the callback.
+                // SAFETY: attached to the interpreter.
+                unsafe { ffi::PyErr_SetInterrupt() };
+            } else {
+                e.write_unraisable(py, Some(function));
+            }
+            Err("the receiver's owner could not decide".into())
+        })
+    });
+    answer.unwrap_or_else(|| Err("the receiver's process ends".into()))
+}
+
+fn refused() -> String {
+    "the receiver's owner does not let this process in".into()
+}
+
+/// Before the interpreter ends: no callback is called any more, and none runs.
+#[pyfunction]
+fn leave(py: Python<'_>) {
+    LEAVING.store(true, Ordering::Release);
+    let asking = core::mem::take(&mut *ASKING.lock().unwrap_or_else(PoisonError::into_inner));
+    py.detach(|| asking.iter().filter_map(Weak::upgrade).for_each(|inner| inner.wait_for_lock()));
+}
+
+/// Has `leave` called in time.
+pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let leave = wrap_pyfunction!(leave, module)?;
+    module.py().import("atexit")?.call_method1("register", (leave,))?;
+    Ok(())
+}

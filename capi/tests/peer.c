@@ -22,12 +22,22 @@
  *   group     The receiver is the root of a group of one member, with parts of 2048 bytes. In round
  *             i the member sends message i, the root gathers it, goes on to the next round, and
  *             broadcasts message i + 1, which the member receives. At last both are at a barrier.
+ *   aperture  The greeting of each side is the ticket of a slot over 64 bytes, with one metadata
+ *             entry and a credit of 4. The receiver exports COUNT pages of 4096 bytes, read-write,
+ *             when it has the sender's link, writes message i to page i when the sender holds them,
+ *             and sends 8 bytes: the aperture's number, little-endian. The sender reads message i
+ *             and writes message i + 1 in its place, for each, and sends a message of 8 bytes. The
+ *             receiver reads them, and revokes the aperture. The sender waits for that, sees that a
+ *             write is refused, and sends a message of 8 bytes more, which the receiver awaits.
+ *   close     The receiver serves a stream as NAME, and NAME-after, whose greeting is empty. The
+ *             sender sends message i as record i, closes the stream, and connects to NAME-after.
+ *             Only then does the receiver take a record; it takes all of them, then sees the end.
  *
  * Exit status 0: everything was as it should be. Everything has a time limit.
  */
 #include "../examples/common.h"
 
-enum { BLOCK = 2048 };
+enum { BLOCK = 2048, PAGE = 4096 };
 
 static size_t make(uint64_t i, unsigned char *bytes) {
     size_t length = (size_t)(i * 37 % 1500 + 8);
@@ -286,6 +296,128 @@ static void group_send(const char *name, uint64_t count) {
     CHECK(h_group_member_close(member, LIMIT));
 }
 
+/* A slot for what announces, and its ticket. */
+static h_queue_t announced(h_area_t *area, h_ticket_t *ticket) {
+    h_slot_t slot;
+    h_slot_config_t config;
+    memset(&config, 0, sizeof config);
+    CHECK(h_area_new(node, 64, area));
+    config.area = *area;
+    config.queue = queue_of(4);
+    config.credit = 4;
+    CHECK(h_slot_new(node, &config, &slot));
+    CHECK(h_ticket(node, slot, 0, ticket));
+    return config.queue;
+}
+
+static void announce(const h_ticket_t *to, uint64_t word) {
+    CHECK(h_send_msg(node, to, &word, sizeof word, NULL, 0, LIMIT, NULL));
+}
+
+/* The next event of this kind; others are passed over. */
+static void wait_for(h_event_kind kind, h_event_t *event) {
+    do {
+        CHECK(h_next_event(node, LIMIT, event));
+    } while (event->kind != kind);
+}
+
+static void aperture_recv(const char *name, uint64_t count) {
+    static h_event_t event;
+    h_area_t area;
+    h_ticket_t ticket, to;
+    h_notification_t n;
+    h_aperture_t *aperture;
+    uint32_t number;
+    unsigned char data[BLOCK];
+    h_queue_t queue = announced(&area, &ticket);
+    CHECK(h_serve(node, name, H_ACCESS_SAME_USER, 0, &ticket, sizeof ticket));
+    ready();
+    wait_for(H_EVENT_CONNECTED, &event);
+    h_link_t link = event.link;
+    CHECK(h_greeting(node, link, &to, sizeof to, NULL));
+    CHECK(h_export(node, link, count * PAGE, H_APERTURE_READ_WRITE, &number));
+    wait_for(H_EVENT_APERTURE_READY, &event);
+    CHECK(h_aperture_open(node, link, number, NULL, &aperture));
+    for (uint64_t i = 0; i < count; i++) {
+        size_t length = make(i, data);
+        CHECK(h_aperture_write(aperture, i * PAGE, data, length));
+    }
+    announce(&to, number);
+    CHECK(h_recv_block(node, queue, LIMIT, &n));
+    for (uint64_t i = 0; i < count; i++) {
+        CHECK(h_aperture_read(aperture, i * PAGE, data, sizeof data));
+        must_lie_at(i + 1, data);
+    }
+    h_aperture_free(aperture);
+    CHECK(h_aperture_revoke(node, link, number));
+    CHECK(h_recv_block(node, queue, LIMIT, &n));
+}
+
+static void aperture_send(const char *name, uint64_t count) {
+    static h_event_t event;
+    h_area_t area;
+    h_ticket_t ticket, to;
+    h_link_t link;
+    h_notification_t n;
+    h_aperture_t *aperture;
+    void *number;
+    unsigned char data[BLOCK];
+    h_queue_t queue = announced(&area, &ticket);
+    CHECK(h_connect(node, name, &ticket, sizeof ticket, LIMIT, &link));
+    CHECK(h_greeting(node, link, &to, sizeof to, NULL));
+    CHECK(h_recv_block(node, queue, LIMIT, &n));
+    CHECK(h_area_data(node, area, &number, NULL));
+    CHECK(h_aperture_open(node, link, *(uint32_t *)number, NULL, &aperture));
+    for (uint64_t i = 0; i < count; i++) {
+        CHECK(h_aperture_read(aperture, i * PAGE, data, sizeof data));
+        must_lie_at(i, data);
+        size_t length = make(i + 1, data);
+        CHECK(h_aperture_write(aperture, i * PAGE, data, length));
+    }
+    announce(&to, 0);
+    wait_for(H_EVENT_APERTURE_REVOKED, &event);
+    h_status status = h_aperture_write(aperture, 0, data, 1);
+    if (status != H_CLOSED) {
+        fprintf(stderr, "a write after it was revoked is %s\n", h_status_name(status));
+        exit(1);
+    }
+    h_aperture_free(aperture);
+    announce(&to, 0);
+}
+
+static void close_recv(const char *name, uint64_t count) {
+    static h_event_t event;
+    h_stream_receiver_t *receiver;
+    h_record_t record;
+    char after[256];
+    snprintf(after, sizeof after, "%s-after", name);
+    CHECK(h_stream_receiver_new(node, NULL, &receiver));
+    CHECK(h_stream_receiver_serve(receiver, name, H_ACCESS_SAME_USER, 0));
+    CHECK(h_serve(node, after, H_ACCESS_SAME_USER, 0, "", 0));
+    ready();
+    wait_for(H_EVENT_CONNECTED, &event);
+    uint64_t taken = 0;
+    h_status status;
+    while ((status = h_stream_receive(receiver, LIMIT, &record)) == H_OK) {
+        must_be(taken++, record.data, record.length);
+        CHECK(h_stream_release(receiver, record.number));
+    }
+    if (status != H_CLOSED || taken != count) {
+        fprintf(stderr, "after %llu records came %s\n", (unsigned long long)taken,
+                h_status_name(status));
+        exit(1);
+    }
+    CHECK(h_stream_receiver_close(receiver, LIMIT));
+}
+
+static void close_send(const char *name, uint64_t count) {
+    h_link_t link;
+    char after[256];
+    snprintf(after, sizeof after, "%s-after", name);
+    stream_send(name, count);
+    CHECK(h_connect(node, after, NULL, 0, LIMIT, &link));
+}
+
 static const struct {
     const char *name;
     void (*recv)(const char *name, uint64_t count);
@@ -297,6 +429,8 @@ static const struct {
     {"stream", stream_recv, stream_send},
     {"call", call_recv, call_send},
     {"group", group_recv, group_send},
+    {"aperture", aperture_recv, aperture_send},
+    {"close", close_recv, close_send},
 };
 
 int main(int argc, char **argv) {

@@ -12,12 +12,16 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Callable
+from typing import TypeVar
 
 import hamlyn
 from hamlyn import Manager
 
 LIMIT = 10.0
 BLOCK = 2048
+PAGE = 4096
+
+T = TypeVar("T")
 
 
 def message(i: int) -> bytes:
@@ -141,6 +145,73 @@ def group_send(manager: Manager, name: str, count: int) -> None:
     member.barrier(LIMIT)
 
 
+def wait_for(manager: Manager, kind: type[T]) -> T:
+    """The next event of this kind; others are passed over."""
+    while not isinstance(event := manager.next_event(), kind):
+        if event is None and not manager.wait(LIMIT):
+            raise SystemExit(f"no {kind.__name__} came")
+    return event
+
+
+def wait_for_aperture(manager: Manager, what: str) -> None:
+    while (event := wait_for(manager, hamlyn.ApertureChanged)).what != what:
+        assert event.what == "held", event.what
+
+
+def aperture_recv(manager: Manager, name: str, count: int) -> None:
+    area, queue = manager.area(64), manager.queue(4)
+    manager.serve(name, bytes(manager.slot(area, queue, credit=4).ticket()))
+    ready()
+    link = wait_for(manager, hamlyn.Connected).link
+    to = hamlyn.Ticket.from_bytes(link.greeting)
+    aperture = link.export(count * PAGE)
+    wait_for_aperture(manager, "ready")
+    for i in range(count):
+        aperture.write(i * PAGE, message(i))
+    manager.send(to, aperture.number.to_bytes(8, "little"), timeout=LIMIT)
+    queue.receive(LIMIT)
+    for i in range(count):
+        must_be(i + 1, aperture.read(i * PAGE, len(message(i + 1))))
+    aperture.revoke()
+    queue.receive(LIMIT)
+
+
+def aperture_send(manager: Manager, name: str, count: int) -> None:
+    area, queue = manager.area(64), manager.queue(4)
+    link = manager.connect(name, bytes(manager.slot(area, queue, credit=4).ticket()))
+    to = hamlyn.Ticket.from_bytes(link.greeting)
+    queue.receive(LIMIT)
+    aperture = link.aperture(int.from_bytes(memoryview(area)[:8], "little"))
+    for i in range(count):
+        must_be(i, aperture.read(i * PAGE, len(message(i))))
+        aperture.write(i * PAGE, message(i + 1))
+    manager.send(to, bytes(8), timeout=LIMIT)
+    wait_for_aperture(manager, "revoked")
+    try:
+        aperture.write(0, b"x")
+    except hamlyn.Closed:
+        manager.send(to, bytes(8), timeout=LIMIT)
+    else:
+        raise SystemExit("an aperture that was revoked was written")
+
+
+def close_recv(manager: Manager, name: str, count: int) -> None:
+    receiver = hamlyn.StreamReceiver(manager)
+    receiver.serve(name)
+    manager.serve(f"{name}-after", b"")
+    ready()
+    wait_for(manager, hamlyn.Connected)
+    taken = 0
+    for taken, record in enumerate(receiver, 1):
+        must_be(taken - 1, bytes(record))
+    assert taken == count, f"{taken} records came before the end"
+
+
+def close_send(manager: Manager, name: str, count: int) -> None:
+    stream_send(manager, name, count)
+    manager.connect(f"{name}-after", timeout=LIMIT)
+
+
 SIDES: dict[str, dict[str, Callable[[Manager, str, int], None]]] = {
     "raw": {"recv": raw_recv, "send": raw_send},
     "tagged": {"recv": tagged_recv, "send": tagged_send},
@@ -148,6 +219,8 @@ SIDES: dict[str, dict[str, Callable[[Manager, str, int], None]]] = {
     "stream": {"recv": stream_recv, "send": stream_send},
     "call": {"recv": call_recv, "send": call_send},
     "group": {"recv": group_recv, "send": group_send},
+    "aperture": {"recv": aperture_recv, "send": aperture_send},
+    "close": {"recv": close_recv, "send": close_send},
 }
 
 

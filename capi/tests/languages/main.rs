@@ -7,7 +7,8 @@ use std::os::unix::fs::{DirBuilderExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-const PROTOCOLS: &[&str] = &["raw", "tagged", "datagram", "stream", "call", "group"];
+const PROTOCOLS: &[&str] =
+    &["raw", "tagged", "datagram", "stream", "call", "group", "aperture", "close"];
 
 /// Where cargo has put what it built: `target/debug`, from `target/debug/deps/languages-..`.
 fn built() -> PathBuf {

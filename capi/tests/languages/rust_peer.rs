@@ -6,14 +6,18 @@ use hamlyn::protocol::{
     ReceiveError, Server, ServerConfig, StreamConfig, StreamReceiver, StreamSender, TaggedConfig,
     TaggedReceiver, TaggedSender,
 };
-use hamlyn::{Accept, Access, MetadataIndex, SlotConfig, Ticket};
+use hamlyn::{
+    Accept, Access, AccessError, ApertureAccess, ApertureEvent, ApertureId, AreaId, Event, LinkId,
+    MetadataIndex, QueueId, SlotConfig, Ticket,
+};
 use std::io::Write;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 const LIMIT: Option<Duration> = Some(Duration::from_secs(10));
 const BLOCK: u64 = 2048;
+const PAGE: u64 = 4096;
 
 fn make(i: u64) -> Vec<u8> {
     let length = i * 37 % 1500 + 8;
@@ -188,6 +192,108 @@ fn group_send(m: &Manager, name: &str, count: u64) -> Result {
     Ok(member.barrier(LIMIT)?)
 }
 
+/// A slot for what announces, and its ticket.
+fn announced(m: &Manager) -> Result<(AreaId, QueueId, Vec<u8>)> {
+    let mut node = m.lock();
+    let (area, queue) = (node.message_area(64)?, node.notification_queue(4)?);
+    let slot = node.slot(SlotConfig::new(area, queue).credit(4))?;
+    let ticket = node.ticket(slot, MetadataIndex(0))?;
+    Ok((area, queue, ticket.to_bytes().to_vec()))
+}
+
+fn announce(m: &Manager, link: LinkId, word: u64) -> Result {
+    let to = Ticket::from_bytes(m.lock().greeting(link)?)?;
+    let _ = m.send(&to, &word.to_le_bytes(), b"", LIMIT)?;
+    Ok(())
+}
+
+/// The first of the next events that is looked for.
+fn wait_for<T>(m: &Manager, mut is_it: impl FnMut(Event) -> Option<T>) -> Result<T> {
+    let end = Instant::now() + Duration::from_secs(10);
+    while Instant::now() < end {
+        m.poll()?;
+        match m.next_event().map(&mut is_it) {
+            Some(Some(found)) => return Ok(found),
+            Some(None) => {}
+            None => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+    Err("the event did not come".into())
+}
+
+fn aperture_recv(m: &Manager, name: &str, count: u64) -> Result {
+    let (_, queue, ticket) = announced(m)?;
+    m.lock().serve(name, Access::SameUser, Accept::Automatic(ticket))?;
+    ready()?;
+    let link = wait_for(m, |event| match event {
+        Event::Connected { link, .. } => Some(link),
+        _ => None,
+    })?;
+    let id = m.lock().export(link, count * PAGE, ApertureAccess::ReadWrite)?;
+    wait_for(m, |event| match event {
+        Event::Aperture { aperture, what: ApertureEvent::Ready } => (aperture == id).then_some(()),
+        _ => None,
+    })?;
+    let view = m.lock().aperture_view(id)?;
+    for i in 0..count {
+        view.write(i * PAGE, &make(i))?;
+    }
+    announce(m, link, id.number.into())?;
+    m.recv(queue, LIMIT)?;
+    let mut data = [0; BLOCK as usize];
+    for i in 0..count {
+        view.read(i * PAGE, &mut data)?;
+        must_lie_at(i + 1, &data);
+    }
+    m.lock().revoke_aperture(id)?;
+    m.recv(queue, LIMIT)?;
+    Ok(())
+}
+
+fn aperture_send(m: &Manager, name: &str, count: u64) -> Result {
+    let (area, queue, ticket) = announced(m)?;
+    let link = m.connect(name, &ticket, LIMIT)?;
+    m.recv(queue, LIMIT)?;
+    let number = u32::from_le_bytes(m.lock().area(area)?[..4].try_into()?);
+    let aperture = m.lock().aperture(ApertureId { link, number })?;
+    let mut data = [0; BLOCK as usize];
+    for i in 0..count {
+        aperture.read(i * PAGE, &mut data)?;
+        must_lie_at(i, &data);
+        aperture.write(i * PAGE, &make(i + 1))?;
+    }
+    announce(m, link, 0)?;
+    wait_for(m, |event| match event {
+        Event::Aperture { what: ApertureEvent::Revoked, .. } => Some(()),
+        _ => None,
+    })?;
+    assert_eq!(aperture.write(0, &[0]), Err(AccessError::Revoked));
+    announce(m, link, 0)
+}
+
+fn close_recv(m: &Manager, name: &str, count: u64) -> Result {
+    let mut receiver = StreamReceiver::new(m, StreamConfig::default())?;
+    receiver.serve(name, Access::SameUser)?;
+    m.lock().serve(&format!("{name}-after"), Access::SameUser, Accept::Automatic(Vec::new()))?;
+    ready()?;
+    wait_for(m, |event| matches!(event, Event::Connected { .. }).then_some(()))?;
+    for i in 0..count {
+        let record = receiver.receive(LIMIT)?;
+        must_be(i, receiver.bytes(&record)?);
+        receiver.release(&record)?;
+    }
+    match receiver.receive(LIMIT) {
+        Err(ReceiveError::Ended(CloseReason::Closed)) => Ok(()),
+        other => Err(format!("after the last record came {other:?}").into()),
+    }
+}
+
+fn close_send(m: &Manager, name: &str, count: u64) -> Result {
+    stream_send(m, name, count)?;
+    m.connect(&format!("{name}-after"), b"", LIMIT)?;
+    Ok(())
+}
+
 fn main() -> Result {
     let arguments: Vec<String> = std::env::args().collect();
     let [_, role, protocol, name, rest @ ..] = &arguments[..] else {
@@ -208,6 +314,10 @@ fn main() -> Result {
         ("call", "send") => call_send,
         ("group", "recv") => group_recv,
         ("group", "send") => group_send,
+        ("aperture", "recv") => aperture_recv,
+        ("aperture", "send") => aperture_send,
+        ("close", "recv") => close_recv,
+        ("close", "send") => close_send,
         _ => return Err(format!("no side is called {role} {protocol}").into()),
     };
     side(&manager, name, count)?;

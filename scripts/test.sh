@@ -132,8 +132,10 @@ python() {
     install_lines="$(sed -n '/^## Install/,/^## /p' python/README.md |
         sed -n '/^```sh$/,/^```$/p' | sed '/^```/d')"
     [ -n "$install_lines" ] || { loud 'python/README.md has no install lines'; return 1; }
-    HOME="$home" CARGO_HOME="${CARGO_HOME:-$HOME/.cargo}" \
-        RUSTUP_HOME="${RUSTUP_HOME:-$HOME/.rustup}" sh -euxc "$install_lines" || return 1
+    # A home of its own for what they make there; Rust stays where it is.
+    cargo_home="${CARGO_HOME:-$HOME/.cargo}" rustup_home="${RUSTUP_HOME:-$HOME/.rustup}"
+    HOME="$home" CARGO_HOME="$cargo_home" RUSTUP_HOME="$rustup_home" \
+        sh -euxc "$install_lines" || return 1
     echo '   mypy'
     "$venv/bin/mypy" --no-error-summary python/hamlyn python/tests python/examples python/bench &&
         "$venv/bin/stubtest" hamlyn --allowlist python/tests/stubtest.txt \

@@ -18,7 +18,9 @@ __all__ = [
     "Datagram",
     "DatagramReceiver",
     "DatagramSender",
+    "DelegatedPart",
     "Group",
+    "GroupHelper",
     "GroupMember",
     "GroupPart",
     "Link",
@@ -561,6 +563,29 @@ class Group(_Receiver):
     def peer(self, member: int) -> Peer | None: ...
 
 @final
+class DelegatedPart:
+    @staticmethod
+    def from_bytes(data: Buffer) -> DelegatedPart: ...
+    def __bytes__(self) -> bytes: ...
+    def __len__(self) -> int: ...
+
+@final
+class GroupHelper(_End):
+    @staticmethod
+    def grow(
+        manager: Manager, seed: Seed | Buffer | str, timeout: float | None = 10.0
+    ) -> GroupHelper: ...
+    @staticmethod
+    def connect(manager: Manager, name: str, timeout: float | None = 10.0) -> GroupHelper: ...
+    def send(
+        self, part: DelegatedPart, data: Buffer, timeout: float | None = None
+    ) -> None: ...
+    @property
+    def peer(self) -> Peer: ...
+    @property
+    def ended(self) -> str | None: ...
+
+@final
 class GroupMember(_Sender):
     @staticmethod
     def grow(
@@ -580,6 +605,12 @@ class GroupMember(_Sender):
     @property
     def part_nbytes(self) -> int: ...
     def send(self, part: Buffer, timeout: float | None = None) -> None: ...
+    def delegate(
+        self, nbytes: int, n: int, timeout: float | None = None
+    ) -> list[DelegatedPart]: ...
+    def send_part(
+        self, part: DelegatedPart, data: Buffer, timeout: float | None = None
+    ) -> None: ...
     def receive(self, timeout: float | None = None) -> bytes: ...
     def barrier(self, timeout: float | None = None) -> None: ...
 

@@ -1,7 +1,7 @@
 //! Groups.
 
 use crate::bytes::{export, with_bytes};
-use crate::end::{Connected, End, Offered, receiver, sender};
+use crate::end::{Connected, End, Offered, common, grown, receiver, sender};
 use crate::errors::{Kind, OrRaise, error};
 use crate::manager::Manager;
 use crate::parts::Peer;
@@ -302,6 +302,100 @@ impl Offered for protocol::Group {
     }
 }
 
+/// Sends with `send`; what a time limit has cut off goes on with `flush`, until `timeout`.
+fn send_whole<T: Send>(
+    py: Python<'_>,
+    end: &End<T>,
+    timeout: Option<f64>,
+    mut send: impl FnMut(&mut T, Duration) -> Result<(), GroupError> + Send,
+    mut flush: impl FnMut(&mut T, Duration) -> Result<(), GroupError> + Send,
+) -> PyResult<()> {
+    let limit = Limit::new(timeout)?;
+    let mut is_cut_off = false;
+    let sent = end.wait_more(py, limit, |end, slice| {
+        let sent = if is_cut_off { flush(end, slice) } else { send(end, slice) };
+        match sent {
+            Err(GroupError::CutOff) => {
+                is_cut_off = true;
+                Ok(None)
+            }
+            sent => late(sent),
+        }
+    })?;
+    sent.ok_or_else(|| match is_cut_off {
+        true => error(Kind::TimedOut, GroupError::CutOff),
+        false => error(Kind::TimedOut, GroupError::NotInTime),
+    })
+}
+
+/// A piece of a member's part that was given away: a right to send so many bytes to the root, once.
+/// It travels as bytes.
+#[pyclass(module = "hamlyn", frozen)]
+pub struct DelegatedPart {
+    part: protocol::Part,
+}
+
+#[pymethods]
+impl DelegatedPart {
+    /// Reads what `bytes(part)` made. Whether it is good is decided by the root.
+    #[staticmethod]
+    fn from_bytes(data: &Bound<'_, PyAny>) -> PyResult<Self> {
+        with_bytes(data, |data| Ok(Self { part: protocol::Part::from_bytes(data).or_raise()? }))
+    }
+
+    fn __bytes__<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.part.to_bytes())
+    }
+
+    fn __len__(&self) -> usize {
+        self.part.length()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<hamlyn.DelegatedPart of {} bytes>", self.part.length())
+    }
+}
+
+/// Sends pieces that members of a group have delegated. It takes no place in the group.
+#[pyclass(module = "hamlyn", frozen, weakref)]
+pub struct GroupHelper {
+    end: Arc<End<protocol::GroupHelper>>,
+}
+
+#[pymethods]
+impl GroupHelper {
+    /// Sends `data`, all bytes of a piece, waiting at most `timeout` seconds for room.
+    #[pyo3(signature = (part, data, timeout=None))]
+    fn send(
+        &self,
+        py: Python<'_>,
+        part: &DelegatedPart,
+        data: &Bound<'_, PyAny>,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        with_bytes(data, |data| {
+            let send =
+                |end: &mut protocol::GroupHelper, slice| end.send(&part.part, data, Some(slice));
+            send_whole(py, &self.end, timeout, send, |end, slice| end.flush(Some(slice)))
+        })
+    }
+
+    /// The root, as the kernel says.
+    #[getter]
+    fn peer(&self, py: Python<'_>) -> PyResult<Peer> {
+        self.end.with(py, |end| Peer { peer: end.connection().peer().clone() })
+    }
+
+    /// Why the connection ended; `None` while it has not.
+    #[getter]
+    fn ended(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        self.end.with(py, |end| end.connection().ended().map(crate::parts::reason_text))
+    }
+}
+
+common!(GroupHelper);
+grown!(GroupHelper);
+
 /// A member of a group.
 #[pyclass(module = "hamlyn", frozen, weakref)]
 pub struct GroupMember {
@@ -365,27 +459,49 @@ impl GroupMember {
     /// begin and for room.
     #[pyo3(signature = (part, timeout=None))]
     fn send(&self, py: Python<'_>, part: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<()> {
-        let limit = Limit::new(timeout)?;
         with_bytes(part, |part| {
-            let mut is_cut_off = false;
-            let send = |end: &mut protocol::GroupMember, slice: Duration| {
-                let sent = match is_cut_off {
-                    false => end.send(part, Some(slice)),
-                    true => end.flush(Some(slice)),
-                };
-                match sent {
-                    Err(GroupError::CutOff) => {
-                        is_cut_off = true;
-                        Ok(None)
-                    }
-                    sent => late(sent),
-                }
+            let send = |end: &mut protocol::GroupMember, slice| end.send(part, Some(slice));
+            send_whole(py, &self.end, timeout, send, |end, slice| end.flush(Some(slice)))
+        })
+    }
+
+    /// Gives this member's part of the round, `nbytes` bytes, away in `n` nearly equal pieces; each
+    /// is sent by a `GroupHelper`, or another member, and the part has arrived when all have. Waits
+    /// at most `timeout` seconds for the round to begin. This member answers for its helpers: if
+    /// one does not send, the root waits until this member ends.
+    #[pyo3(signature = (nbytes, n, timeout=None))]
+    fn delegate(
+        &self,
+        py: Python<'_>,
+        nbytes: usize,
+        n: u32,
+        timeout: Option<f64>,
+    ) -> PyResult<Vec<DelegatedPart>> {
+        let parts = self.end.wait(
+            py,
+            timeout,
+            |end| late(end.delegate(nbytes, n, Some(Duration::ZERO))),
+            |end, slice| late(end.delegate(nbytes, n, Some(slice))),
+        )?;
+        let parts = parts.ok_or_else(|| error(Kind::TimedOut, GroupError::NotInTime))?;
+        Ok(parts.into_iter().map(|part| DelegatedPart { part }).collect())
+    }
+
+    /// Sends a piece that another member, or this one, has delegated; all of it. Waits at most
+    /// `timeout` seconds for room.
+    #[pyo3(signature = (part, data, timeout=None))]
+    fn send_part(
+        &self,
+        py: Python<'_>,
+        part: &DelegatedPart,
+        data: &Bound<'_, PyAny>,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        with_bytes(data, |data| {
+            let send = |end: &mut protocol::GroupMember, slice| {
+                end.send_part(&part.part, data, Some(slice))
             };
-            let sent = self.end.wait_more(py, limit, send)?;
-            sent.ok_or_else(|| match is_cut_off {
-                true => error(Kind::TimedOut, GroupError::CutOff),
-                false => error(Kind::TimedOut, GroupError::NotInTime),
-            })
+            send_whole(py, &self.end, timeout, send, |end, slice| end.flush(Some(slice)))
         })
     }
 

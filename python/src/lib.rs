@@ -38,7 +38,7 @@ mod _hamlyn {
     #[pymodule_export]
     use crate::datagram::{Datagram, DatagramReceiver, DatagramSender};
     #[pymodule_export]
-    use crate::group::{Group, GroupMember, GroupPart};
+    use crate::group::{DelegatedPart, Group, GroupHelper, GroupMember, GroupPart};
     #[pymodule_export]
     use crate::manager::{Manager, settings};
     #[pymodule_export]

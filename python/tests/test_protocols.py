@@ -527,6 +527,58 @@ def test_a_group_gathers_and_scatters_arrays(manager: hamlyn.Manager, children: 
         group.broadcast(bytes(65))
 
 
+def be_a_helper(seed: bytes, part: bytes, data: bytes) -> None:
+    with hamlyn.Manager() as manager, hamlyn.GroupHelper.grow(manager, seed, LIMIT) as helper:
+        assert helper.peer.pid == os.getppid() and helper.ended is None
+        piece = hamlyn.DelegatedPart.from_bytes(part)
+        with pytest.raises(hamlyn.Misuse, match="bytes"):
+            helper.send(piece, data[1:], LIMIT)
+        helper.send(piece, data, LIMIT)
+        manager.flush(LIMIT)
+
+
+def test_a_part_that_was_delegated_arrives_when_every_helper_has_sent(
+    manager: hamlyn.Manager, other: hamlyn.Manager, children: Children
+) -> None:
+    group = hamlyn.Group(manager, 2, 8192, scatter_nbytes=64)
+    group.serve("group")
+    manager.start_progress()
+    first = hamlyn.GroupMember.connect(other, "group", 64, LIMIT)
+    second = hamlyn.GroupMember.connect(other, "group", 64, LIMIT)
+    second.send(b"whole", LIMIT)
+    whole = np.arange(1000, dtype=np.float64)
+    with pytest.raises(hamlyn.Misuse, match="8193"):
+        first.delegate(8193, 2, LIMIT)
+    pieces = first.delegate(whole.nbytes, 3, LIMIT)
+    assert sum(map(len, pieces)) == whole.nbytes
+    # The round's right to send is given away.
+    with pytest.raises(hamlyn.TimedOut):
+        first.delegate(8, 2, 0)
+    data, sent = whole.tobytes(), 0
+    for i, piece in enumerate(pieces):
+        # In a helper's process, by another member, by a helper here.
+        mine = data[sent : sent + len(piece)]
+        sent += len(piece)
+        if i == 0:
+            children.start(be_a_helper, bytes(group.seed()), bytes(piece), mine)
+        elif i == 1:
+            second.send_part(piece, mine, LIMIT)
+        else:
+            with pytest.raises(hamlyn.TimedOut):
+                group.gather(0.05)
+            helper = hamlyn.GroupHelper.connect(other, "group", LIMIT)
+            helper.send(piece, mine, LIMIT)
+    parts = {part.member: bytes(part) for part in group.gather(LIMIT)}
+    assert parts == {first.number: data, second.number: b"whole"}
+    # A piece is good once: what comes again is refused by the root, and changes nothing.
+    helper.send(pieces[2], bytes(len(pieces[2])), LIMIT)
+    other.flush(LIMIT)
+    children.join()
+    assert {part.member: bytes(part) for part in group.parts()} == parts
+    with pytest.raises(hamlyn.Misuse):
+        hamlyn.DelegatedPart.from_bytes(b"no piece")
+
+
 def die_as_a_member(seed: bytes) -> None:
     manager = hamlyn.Manager()
     hamlyn.GroupMember.grow(manager, seed, 64)

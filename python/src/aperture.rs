@@ -143,7 +143,10 @@ impl Aperture {
             return Err(AccessError::OutOfBounds { offset, length, bytes }).or_raise();
         }
         PyBytes::new_with(py, nbytes, |to| {
-            of_either!(&pages, pages => pages.read(offset, to)).or_raise()
+            let is_long = nbytes > HELD_BYTES_MAX;
+            let mut read = || of_either!(&pages, pages => pages.read(offset, to));
+            let read = if is_long { py.detach(read) } else { read() };
+            read.or_raise()
         })
     }
 

@@ -8,13 +8,13 @@ use crate::manager::{Manager, locked};
 use crate::parts::{Link, Peer};
 use crate::seed::seed_of;
 use crate::tagged::{nothing, timed_out};
-use crate::wait::{LOOKS, duration, on_thread};
+use crate::wait::{duration, on_thread};
 use core::time::Duration;
 use hamlyn::LinkId;
 use hamlyn::protocol::{self, Arrived, CallError, CallId, ClientConfig, LENGTH_MAX, ServerConfig};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 /// Receives calls. Any number of threads may receive and reply.
 #[pyclass(module = "hamlyn", frozen, weakref)]
@@ -29,6 +29,8 @@ pub struct Request {
     end: Arc<End<Arc<protocol::Server>>>,
     data: Py<PyBytes>,
     link: LinkId,
+    /// Not what keeps it: it goes when it is closed.
+    server: Weak<protocol::Server>,
     /// `None` once it has been replied to.
     arrived: Mutex<Option<Arrived>>,
 }
@@ -90,10 +92,13 @@ impl Request {
 impl Drop for Request {
     fn drop(&mut self) {
         let Some(arrived) = locked(&self.arrived).take() else { return };
-        let end = self.end.clone();
-        outside(&self.end.inner, move || {
-            let _ = end.try_with(|server| drop(server.attach(arrived)));
-        });
+        // Where the server is closed, its clients have been told by that.
+        // In a forked child it is the parent's.
+        if self.end.inner.check_fork().is_err() {
+            return;
+        }
+        let Some(server) = self.server.upgrade() else { return };
+        outside(&self.end.inner, move || drop(server.attach(arrived)));
     }
 }
 
@@ -133,7 +138,7 @@ impl Server {
     #[pyo3(signature = (timeout=None))]
     fn receive(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Request> {
         let found = self.end.wait_shared(py, timeout, try_receive, |end, slice| {
-            timed_out(end.receive(Some(slice)).map(of_request))
+            timed_out(end.receive(Some(slice)).map(|request| of_request(end, request)))
         })?;
         found.map(|found| self.hand_out(py, found)).ok_or_else(nothing)
     }
@@ -147,20 +152,20 @@ impl Server {
 
 receiver!(Server);
 
-type Found = (LinkId, Arrived);
+type Found = (Weak<protocol::Server>, LinkId, Arrived);
 
-fn of_request(request: protocol::Request<'_>) -> Found {
-    (request.link(), request.detach())
+fn of_request(server: &Arc<protocol::Server>, request: protocol::Request<'_>) -> Found {
+    (Arc::downgrade(server), request.link(), request.detach())
 }
 
 fn try_receive(server: &Arc<protocol::Server>) -> Result<Option<Found>, protocol::ReceiveError> {
-    Ok(server.try_receive()?.map(of_request))
+    Ok(server.try_receive()?.map(|request| of_request(server, request)))
 }
 
 impl Server {
-    fn hand_out(&self, py: Python<'_>, (link, arrived): Found) -> Request {
+    fn hand_out(&self, py: Python<'_>, (server, link, arrived): Found) -> Request {
         let data = PyBytes::new(py, &arrived).unbind();
-        Request { end: self.end.clone(), data, link, arrived: Mutex::new(Some(arrived)) }
+        Request { end: self.end.clone(), data, link, server, arrived: Mutex::new(Some(arrived)) }
     }
 }
 
@@ -174,6 +179,7 @@ pub struct Client {
 #[pyclass(module = "hamlyn", frozen, weakref)]
 pub struct Call {
     end: Arc<End<Arc<protocol::Client>>>,
+    client: Weak<protocol::Client>,
     /// `None` once it is finished.
     id: Mutex<Option<CallId>>,
 }
@@ -224,9 +230,12 @@ fn call_timed_out<T>(result: Result<T, CallError>) -> Result<Option<T>, CallErro
 impl Drop for Call {
     fn drop(&mut self) {
         let Some(id) = locked(&self.id).take() else { return };
-        let end = self.end.clone();
+        if self.end.inner.check_fork().is_err() {
+            return;
+        }
+        let Some(client) = self.client.upgrade() else { return };
         outside(&self.end.inner, move || {
-            let _ = end.try_with(|client| client.forget(id));
+            let _ = client.forget(id);
         });
     }
 }
@@ -328,35 +337,37 @@ impl Client {
         request: &Bound<'_, PyAny>,
         timeout: Option<f64>,
     ) -> PyResult<Call> {
-        with_bytes(request, |request| {
-            // A long request is asked for first, and each attempt asks anew.
-            let is_long = request.len() > LENGTH_MAX as usize;
-            let least = if is_long { LONG_SLICE } else { Duration::ZERO };
-            let left = duration(timeout)?.unwrap_or(Duration::MAX);
-            let mut looks = 0;
-            let begun = self.end.wait_shared(
-                py,
-                timeout,
-                |client| {
-                    looks += 1;
-                    if is_long && looks > 1 {
-                        return Ok(None);
-                    }
-                    call_timed_out(client.start(request, Some(Duration::ZERO)))
-                },
-                |client, slice| {
-                    call_timed_out(client.start(request, Some(slice.max(least).min(left))))
-                },
-            )?;
-            match begun {
-                Some(id) => Ok(Call { end: self.end.clone(), id: Mutex::new(Some(id)) }),
-                None => {
-                    let text = "no call was free within the time limit, or the server made no \
-                                room for a long request; nothing was asked";
-                    Err(error(Kind::TimedOut, text))
+        let client = self.end.with(py, |client| client.clone())?;
+        let weak = Arc::downgrade(&client);
+        let begun = with_bytes(request, |request| {
+            if request.len() > LENGTH_MAX as usize {
+                // It is asked for first, in an attempt that cannot be cut into slices.
+                let (timeout, request) = (duration(timeout)?, request.to_vec());
+                let start = move || {
+                    let id = client.start(&request, timeout)?;
+                    Ok::<_, CallError>(Started(Some((client, id))))
+                };
+                match on_thread(py, &self.end.inner, start)? {
+                    Err(CallError::TimedOut) => Ok(None),
+                    started => started.or_raise().map(|started| Some(started.keep())),
                 }
+            } else {
+                self.end.wait_shared(
+                    py,
+                    timeout,
+                    |client| call_timed_out(client.start(request, Some(Duration::ZERO))),
+                    |client, slice| call_timed_out(client.start(request, Some(slice))),
+                )
             }
-        })
+        })?;
+        match begun {
+            Some(id) => Ok(Call { end: self.end.clone(), client: weak, id: Mutex::new(Some(id)) }),
+            None => {
+                let text = "no call was free within the time limit, or the server made no room for \
+                            a long request; nothing was asked";
+                Err(error(Kind::TimedOut, text))
+            }
+        }
     }
 
     /// Calls that may be outstanding.
@@ -368,9 +379,23 @@ impl Client {
 
 sender!(Client);
 
-/// How long one attempt to send a long request takes at most; Ctrl-C is seen after that.
-const LONG_SLICE: Duration = Duration::from_secs(1);
-const _: () = assert!(LOOKS > 1);
+/// A call that is forgotten where nobody waits for it any more.
+struct Started(Option<(Arc<protocol::Client>, CallId)>);
+
+impl Started {
+    fn keep(mut self) -> CallId {
+        let (_, id) = self.0.take().expect("present until it is kept");
+        id
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        if let Some((client, id)) = self.0.take() {
+            let _ = client.forget(id);
+        }
+    }
+}
 
 fn client_config(outstanding: u32, reply_bytes: u32, reply_bytes_max: u64) -> ClientConfig {
     ClientConfig { outstanding, reply_bytes, reply_bytes_max }

@@ -131,6 +131,8 @@ impl<T: Send + 'static> End<T> {
             Closed,
         }
         let attempt = |slice| match locked(&self.state).as_mut() {
+            // While a buffer is out its memory stays.
+            _ if self.is_closed() => Ok(Some(Found::Closed)),
             Some(end) => Ok::<_, E>(wait(end, slice)?.map(Found::It)),
             None => Ok(Some(Found::Closed)),
         };
@@ -146,6 +148,8 @@ impl<T: Send + 'static> End<T> {
         admission::check()?;
         if self.inner.check_fork().is_ok() {
             py.detach(|| self.close());
+            // Tasks that wait for it look again, and find it closed.
+            self.inner.ring();
         }
         Ok(())
     }

@@ -163,6 +163,11 @@ impl Inner {
         self.slow.load(Ordering::Relaxed) > 0
     }
 
+    /// Wakes the event loops.
+    pub fn ring(&self) {
+        self.bell.0.ring();
+    }
+
     /// Returns when nobody has the node's lock.
     pub fn wait_for_lock(&self) {
         if self.check_fork().is_ok() {
@@ -387,7 +392,7 @@ impl Inner {
             drop(node);
             self.drop_if_done();
         });
-        self.bell.0.ring();
+        self.ring();
         if flushed? {
             return Ok(());
         }

@@ -562,7 +562,8 @@ macro_rules! stream_sender {
         #[pymethods]
         impl $class {
             /// Sends one record, waiting at most `timeout` seconds for room. A small one leaves with
-            /// others, at the latest with the next `flush()`.
+            /// others, at the latest with the next `flush()`; one above 16 KiB has left when the
+            /// call returns. `TimedOut` says whether it was taken.
             #[pyo3(signature = (record, timeout=None))]
             fn send(
                 &self,
@@ -581,7 +582,15 @@ macro_rules! stream_sender {
                             return Ok(());
                         }
                     }
-                    self.end.wait_more(py, Limit::new(timeout)?, send)?.ok_or_else(late)
+                    let limit = Limit::new(timeout)?;
+                    self.end.wait_more(py, limit, send)?.ok_or_else(late)?;
+                    if record.len() <= HELD_BYTES_MAX {
+                        return Ok(());
+                    }
+                    // Taken, but at the end of a slice perhaps not sent as a whole.
+                    let flush =
+                        |end: &mut protocol::$class, slice| sent_or_late(end.flush(Some(slice)));
+                    self.end.wait_more(py, limit, flush)?.ok_or_else(cut_off)
                 })
             }
 
@@ -662,6 +671,13 @@ fn sent_or_late(sent: Result<(), SendFailure>) -> Result<Option<()>, SendFailure
         Err(SendFailure::TimedOut | SendFailure::CutOff) => Ok(None),
         Err(e) => Err(e),
     }
+}
+
+#[cold]
+fn cut_off() -> PyErr {
+    let text = "the time limit cut the record off: it is taken, and not to be sent again; the rest \
+                leaves with the next call";
+    error(Kind::TimedOut, text)
 }
 
 #[cold]

@@ -361,3 +361,16 @@ def test_a_group_is_awaited(manager: hamlyn.Manager, other: hamlyn.Manager) -> N
             assert await asyncio.gather(*receiving) == [b"all %d" % i] * 2
 
     run(main())
+
+
+def test_closing_wakes_the_task_that_waits(manager: hamlyn.Manager) -> None:
+    receiver = hamlyn.StreamReceiver(manager)
+
+    async def main() -> None:
+        task = asyncio.create_task(aio.StreamReceiver(receiver).receive())
+        await asyncio.sleep(0.05)
+        receiver.close()
+        with pytest.raises(hamlyn.Closed):
+            await asyncio.wait_for(task, LIMIT)
+
+    asyncio.run(main())

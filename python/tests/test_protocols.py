@@ -761,3 +761,83 @@ def test_any_of_several_receivers_is_waited_for(
         hamlyn.wait_any([tags, hamlyn.Server(other)], 0)
     with pytest.raises(hamlyn.Misuse):
         hamlyn.wait_any([], 0)
+
+
+# ---- several threads
+
+
+def test_a_long_record_has_left_when_send_returns(
+    manager: hamlyn.Manager, other: hamlyn.Manager
+) -> None:
+    receiver = hamlyn.StreamReceiver(manager)
+    receiver.serve("stream")
+    manager.start_progress()
+    sender = hamlyn.StreamSender.connect(other, "stream", LIMIT)
+    manager.stop_progress()
+    data = bytes(range(256)) * (16 << 10)
+    thread = threading.Thread(target=sender.send, args=(data, LIMIT))
+    thread.start()
+    # Longer than one look at the clock, and at Ctrl-C, takes.
+    time.sleep(0.3)
+    # The sender makes no other call.
+    with receiver.receive(LIMIT) as record:
+        assert bytes(record) == data
+    thread.join(LIMIT)
+    assert not thread.is_alive()
+
+
+def test_closing_ends_a_wait_also_while_a_view_is_out(
+    manager: hamlyn.Manager, other: hamlyn.Manager
+) -> None:
+    receiver = hamlyn.StreamReceiver(manager)
+    receiver.serve("stream")
+    manager.start_progress()
+    sender = hamlyn.StreamSender.connect(other, "stream", LIMIT)
+    sender.send(b"shown", LIMIT)
+    sender.flush(LIMIT)
+    ended: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            receiver.receive()
+        except BaseException as e:
+            ended.append(e)
+
+    with memoryview(receiver.receive(LIMIT)) as view:
+        thread = threading.Thread(target=wait)
+        thread.start()
+        time.sleep(0.1)
+        receiver.close()
+        thread.join(LIMIT)
+        assert not thread.is_alive() and isinstance(ended[0], hamlyn.Closed)
+        assert bytes(view) == b"shown"
+
+
+def test_a_request_that_goes_away_is_declined_whatever_other_threads_do(
+    manager: hamlyn.Manager, other: hamlyn.Manager
+) -> None:
+    server = hamlyn.Server(manager)
+    server.serve("calls")
+    manager.start_progress()
+    client = hamlyn.Client.connect(other, "calls", LIMIT)
+    ends = threading.Event()
+
+    def use() -> None:
+        while not ends.is_set():
+            try:
+                # In hand for as long as nothing comes, and dropped at once.
+                server.receive(0.001)
+            except hamlyn.TimedOut:
+                pass
+
+    threads = [threading.Thread(target=use) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(300):
+            with pytest.raises(hamlyn.Declined):
+                client.call(b"?", LIMIT)
+    finally:
+        ends.set()
+        for thread in threads:
+            thread.join(LIMIT)

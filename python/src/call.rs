@@ -235,7 +235,7 @@ impl Drop for Call {
         }
         let Some(client) = self.client.upgrade() else { return };
         outside(&self.end.inner, move || {
-            let _ = client.forget(id);
+            client.forget(id);
         });
     }
 }
@@ -392,7 +392,7 @@ impl Started {
 impl Drop for Started {
     fn drop(&mut self) {
         if let Some((client, id)) = self.0.take() {
-            let _ = client.forget(id);
+            client.forget(id);
         }
     }
 }

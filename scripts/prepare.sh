@@ -91,7 +91,7 @@ if ! rust_is_new_enough; then
     fi
     if ! rust_is_new_enough && have rustup; then
         say 'rustup toolchain install stable'
-        rustup toolchain install stable --profile minimal
+        rustup toolchain install stable --profile minimal --no-self-update
         rust_is_new_enough || rustup default stable
     fi
     rust_is_new_enough || { loud "still no Rust of 1.$RUST_MINOR_MIN or later"; exit 1; }

@@ -104,14 +104,91 @@ fn tags_that_a_sender_left_behind_are_not_held_against_the_next() {
         second.send(0, &[], tag, LIMIT).unwrap();
     }
     assert_eq!(receiver.get_specific_tag(1, LIMIT).unwrap().tag, 1);
-    // What was passed over is bounded: three, two, and there are four places.
-    drop(second);
+    // What was passed over is bounded: three, two, and there are four places. Those of the first
+    // sender have gone, and so has it.
+    assert_eq!(receiver.dropped(), 3);
+    for _ in 0..2 {
+        assert_eq!(receiver.get_tag(LIMIT).unwrap().link, only_link(&there));
+    }
+    assert!(receiver.try_get_tag().unwrap().is_none());
+}
+
+/// The only link of a manager, as it names it.
+fn only_link(manager: &Manager) -> LinkId {
+    let node = manager.lock();
+    let mut links = node.links().filter(|link| *link != LinkId::SELF);
+    let link = links.next().unwrap();
+    assert!(links.next().is_none());
+    link
+}
+
+#[test]
+fn senders_that_come_and_go_keep_no_other_from_coming() {
+    let dir = Dir::new("tagged-come-and-go");
+    let (there, here) = (dir.answering(), dir.manager());
+    let config = TaggedConfig { tags: 4, senders_max: 2, ..TaggedConfig::new(64) };
+    let mut receiver = TaggedReceiver::new(&there, config).unwrap();
+    let mut honest = TaggedSender::grow(&here, &receiver.seed().unwrap(), LIMIT).unwrap();
+    honest.send(0, &[], 7, LIMIT).unwrap();
+    for round in 0..10 {
+        let mut sender = TaggedSender::grow(&here, &receiver.seed().unwrap(), LIMIT).unwrap();
+        for _ in 0..4 {
+            sender.send(0, &[], round, LIMIT).unwrap();
+        }
+        drop(sender);
+        until(|| receiver.senders() == 1);
+        assert!(matches!(receiver.get_specific_tag(1000, SHORT), Err(ReceiveError::TimedOut)));
+    }
+    // There are eight places: one for the tag of the sender that is here, and four for those of
+    // the last that has gone. The others were dropped sender by sender.
+    assert_eq!(receiver.dropped(), 36);
+    let kept: Vec<u32> = (0..5).map(|_| receiver.get_tag(LIMIT).unwrap().tag).collect();
+    assert_eq!(kept, [7, 9, 9, 9, 9]);
+    assert!(receiver.try_get_tag().unwrap().is_none());
+}
+
+#[test]
+fn a_tag_that_one_sender_left_behind_does_not_cost_the_next_its_credit() {
+    let dir = Dir::new("tagged-credit");
+    let (there, here) = (dir.answering(), dir.manager());
+    let config = TaggedConfig { tags: 4, senders_max: 1, ..TaggedConfig::new(64) };
+    let mut receiver = TaggedReceiver::new(&there, config).unwrap();
+    let mut first = TaggedSender::grow(&here, &receiver.seed().unwrap(), LIMIT).unwrap();
+    first.send(0, &[], 7, LIMIT).unwrap();
+    assert!(matches!(receiver.get_specific_tag(1, SHORT), Err(ReceiveError::TimedOut)));
+    drop(first);
     until(|| receiver.senders() == 0);
-    let refused = TaggedSender::grow(&here, &receiver.seed().unwrap(), LIMIT).err().unwrap();
-    assert!(refused.to_string().contains("4 tags wait"), "{refused}");
+    // It has the slot that the first had.
+    let mut second = TaggedSender::grow(&here, &receiver.seed().unwrap(), LIMIT).unwrap();
+    for i in 0..40 {
+        second.send(0, &[], 1, LIMIT).unwrap_or_else(|e| panic!("{i}: {e}"));
+        assert_eq!(receiver.get_specific_tag(1, LIMIT).unwrap().tag, 1);
+        if i == 20 {
+            assert_eq!(receiver.get_tag(LIMIT).unwrap().tag, 7);
+        }
+    }
+}
+
+#[test]
+fn a_ticket_that_is_used_over_other_links_keeps_no_more_tags() {
+    let dir = Dir::new("tagged-lent");
+    let there = dir.answering();
+    let config = TaggedConfig { tags: 4, senders_max: 2, ..TaggedConfig::new(64) };
+    let mut receiver = TaggedReceiver::new(&there, config).unwrap();
+    receiver.serve("tags", Access::SameUser).unwrap();
+    let mut owner = Liar::grow(&dir, "tags", TAGGED, tags_body);
+    let ticket = owner.ticket_at(0);
+    assert!(owner.say(&ticket, &[], 7));
+    assert!(matches!(receiver.get_specific_tag(1, SHORT), Err(ReceiveError::TimedOut)));
+    let mut helper = Liar::grow(&dir, "tags", TAGGED, tags_body);
+    assert!(helper.say(&ticket, &[], 7));
+    let error = receiver.get_specific_tag(1, LIMIT).unwrap_err();
+    assert!(matches!(error, ReceiveError::Misbehaved(_)), "{error}");
+    until(|| helper.is_gone());
+    assert!(!owner.is_gone());
+    // Only the owner's tag was kept.
     assert_eq!(receiver.get_tag(LIMIT).unwrap().tag, 7);
-    assert_eq!(receiver.get_tag(LIMIT).unwrap().tag, 7);
-    TaggedSender::grow(&here, &receiver.seed().unwrap(), LIMIT).unwrap();
+    assert!(receiver.try_get_tag().unwrap().is_none());
 }
 
 #[test]

@@ -358,7 +358,7 @@ impl Protocols {
     }
 
     #[cold]
-    fn take_events(&mut self, node: &mut Node) {
+    pub(super) fn take_events(&mut self, node: &mut Node) {
         while let Some(event) = node.next_event() {
             match event {
                 Event::Request { id, peer, greeting } => {
@@ -720,7 +720,9 @@ impl Manager {
             .map(|(link, _)| *link)
             .collect();
         for link in links {
-            protocols.connections.remove(&link);
+            if let Some((connection, _)) = protocols.connections.remove(&link) {
+                let _ = connection.ended.set(CloseReason::Closed);
+            }
             let _ = node.disconnect(link);
         }
         // What the admission has captured may need the lock to go.

@@ -21,7 +21,7 @@ use crate::node::{CloseReason, Look, Node, OfferError, SendError};
 use crate::wire::{SlotIndex, TICKET_BYTES, Ticket};
 use core::time::Duration;
 use std::boxed::Box;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::format;
 use std::string::{String, ToString};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -71,8 +71,6 @@ struct Shared {
     senders_max: u32,
     senders: HashMap<SlotIndex, Sender>,
     requests: HashMap<RequestId, SlotIndex>,
-    /// Tags that the receiver has passed over and keeps.
-    set_aside: usize,
 }
 
 type Senders = Arc<Mutex<Shared>>;
@@ -95,11 +93,6 @@ impl Offer for TaggedOffer {
         let mut shared = lock(&self.0);
         if shared.senders.len() >= shared.senders_max as usize {
             return Err(format!("it has {} senders, as many as it may", shared.senders_max));
-        }
-        // Whoever connects again and again must not fill the receiver with tags nobody takes.
-        let most = shared.tags as usize * shared.senders_max as usize;
-        if shared.set_aside >= most {
-            return Err(format!("{most} tags wait that it has passed over, as many as may"));
         }
         let config = SlotConfig::new(shared.area, shared.queue).credit(shared.tags);
         let slot = node.slot(config).map_err(|e| e.to_string())?;
@@ -141,14 +134,73 @@ impl Offer for TaggedOffer {
     }
 }
 
+/// Tags that `get_specific_tag` has passed over: at most as many as all senders at one time may
+/// have in the queue. Whoever connects again and again must neither fill the receiver with tags
+/// nobody takes, nor keep others from connecting.
+#[derive(Default)]
+struct Kept {
+    tags: VecDeque<Notification>,
+    /// How many came over each link, which is that of one sender alone.
+    of_link: HashMap<LinkId, u32>,
+    dropped: u64,
+}
+
+impl Kept {
+    /// Keeps a tag for later; else what its sender did wrong.
+    fn keep(&mut self, shared: &Shared, notification: Notification) -> Result<(), String> {
+        let Notification { slot, link, .. } = notification;
+        // The link of one that has gone is not known any more.
+        if shared.senders.get(&slot).is_some_and(|sender| sender.link != Some(link)) {
+            return Err("it sent a tag with a ticket of another sender".into());
+        }
+        let tags = shared.tags;
+        // An honest sender never has more than its credit of them.
+        if self.of_link.get(&link).is_some_and(|count| *count >= tags) {
+            return Err(format!("it sent more than {tags} tags, which is its credit"));
+        }
+        let most = tags as usize * shared.senders_max as usize;
+        if self.tags.len() >= most && !self.drop_gone(shared) {
+            // Those that wait are of senders that are here; so it is this one's that has gone.
+            self.dropped += 1;
+            return Ok(());
+        }
+        *self.of_link.entry(link).or_default() += 1;
+        self.tags.push_back(notification);
+        Ok(())
+    }
+
+    /// Of those senders that have gone, drops all tags of the one whose tag is the oldest.
+    fn drop_gone(&mut self, shared: &Shared) -> bool {
+        let here: HashSet<LinkId> = shared.senders.values().filter_map(|s| s.link).collect();
+        let Some(gone) = self.tags.iter().map(|kept| kept.link).find(|link| !here.contains(link))
+        else {
+            return false;
+        };
+        self.tags.retain(|kept| kept.link != gone);
+        self.dropped += self.of_link.remove(&gone).unwrap_or(0) as u64;
+        true
+    }
+
+    #[cold]
+    fn take(&mut self, i: usize) -> Option<Notification> {
+        let taken = self.tags.remove(i)?;
+        if let Some(count) = self.of_link.get_mut(&taken.link) {
+            *count -= 1;
+            if *count == 0 {
+                self.of_link.remove(&taken.link);
+            }
+        }
+        Some(taken)
+    }
+}
+
 /// Receives tagged writes. `Send`: one thread at a time takes tags, without a lock when one waits.
 pub struct TaggedReceiver {
     manager: Manager,
     offer: OfferId,
     consumer: Consumer,
     shared: Senders,
-    /// Tags that `get_specific_tag` passed over.
-    set_aside: VecDeque<Notification>,
+    kept: Kept,
     returns: HashMap<SlotIndex, CreditReturn>,
     /// The sender whose tag came last.
     last: Option<(SlotIndex, CreditReturn)>,
@@ -194,7 +246,6 @@ impl TaggedReceiver {
             senders_max: config.senders_max,
             senders: HashMap::new(),
             requests: HashMap::new(),
-            set_aside: 0,
         }));
         let offer = manager.offer(Kind::Tagged, Box::new(TaggedOffer(shared.clone())));
         Ok(Self {
@@ -202,7 +253,7 @@ impl TaggedReceiver {
             offer,
             consumer,
             shared,
-            set_aside: VecDeque::new(),
+            kept: Kept::default(),
             returns: HashMap::new(),
             last: None,
             untold: false,
@@ -262,56 +313,50 @@ impl TaggedReceiver {
     }
 
     /// The next message with this tag; others that come meanwhile are kept for later calls, in
-    /// their order.
+    /// their order. At most `tags` times `senders_max` are kept: beyond, those of senders that have
+    /// gone are dropped, and [counted](Self::dropped).
     pub fn get_specific_tag(
         &mut self,
         tag: u32,
         timeout: Option<Duration>,
     ) -> Result<Tag, ReceiveError> {
-        if let Some(i) = self.set_aside.iter().position(|kept| kept.word == tag)
-            && let Some(notification) = self.set_aside.remove(i)
+        if let Some(i) = self.kept.tags.iter().position(|kept| kept.word == tag)
+            && let Some(notification) = self.kept.take(i)
         {
-            self.count_set_aside();
             return Ok(self.hand_out(notification));
         }
-        let tags = lock(&self.shared).tags as usize;
-        let Self { consumer, set_aside, last, returns, untold, shared, .. } = self;
+        let Self { consumer, kept, last, returns, untold, shared, .. } = self;
         let found = self.manager.shared.wait_until(timeout, |node, protocols| {
             if *untold {
                 *untold = !tell_all(last, returns, node);
             }
+            // So that the link of each sender whose tags are here is known.
+            protocols.take_events(node);
             while let Some(notification) = consumer.pop() {
                 if notification.word == tag {
                     return Look::Found(Ok(notification));
                 }
-                // Kept for later. An honest sender never has more than its credit of them.
-                let of_it = |kept: &&Notification| {
-                    kept.slot == notification.slot && kept.link == notification.link
-                };
-                if set_aside.iter().filter(of_it).count() >= tags {
-                    let why = format!("it sent more than {tags} tags, which is its credit");
+                let keeping = kept.keep(&lock(shared), notification);
+                if let Err(why) = keeping {
                     protocols.expel(node, notification.link, &why);
                     return Look::Found(Err(ReceiveError::Misbehaved(why)));
                 }
-                set_aside.push_back(notification);
-                lock(shared).set_aside = set_aside.len();
             }
             Look::Nothing
         })?;
         Ok(self.hand_out(found?))
     }
 
-    #[cold]
-    fn count_set_aside(&self) {
-        lock(&self.shared).set_aside = self.set_aside.len();
+    /// Tags that [`get_specific_tag`](Self::get_specific_tag) had passed over and that were dropped:
+    /// their senders had gone, and there was no room for those of others.
+    pub fn dropped(&self) -> u64 {
+        self.kept.dropped
     }
 
     #[inline(always)]
     fn next(&mut self) -> Option<Notification> {
-        if !self.set_aside.is_empty() {
-            let next = self.set_aside.pop_front();
-            self.count_set_aside();
-            return next;
+        if !self.kept.tags.is_empty() {
+            return self.kept.take(0);
         }
         self.consumer.pop()
     }
@@ -335,28 +380,29 @@ impl TaggedReceiver {
     }
 
     #[cold]
-    fn hand_out_of_another(&mut self, notification: Notification) {
+    fn hand_out_of_another(&mut self, Notification { slot, link, .. }: Notification) {
+        let known = self.returns.get(&slot).is_some_and(|known| known.link == link);
+        let credit = if known { self.returns.remove(&slot) } else { self.credit_of(slot, link) };
+        // Of one that has gone nobody is told; its slot's index may be that of another by now, whose
+        // count must stay.
+        let Some(mut credit) = credit else { return };
         if let Some((slot, credit)) = self.last.take() {
             self.returns.insert(slot, credit);
         }
-        let shared = lock(&self.shared);
-        let known = self.returns.remove(&notification.slot);
-        let credit = known.filter(|known| known.link == notification.link).or_else(|| {
-            // Of one that has gone nobody is told.
-            let sender = shared.senders.get(&notification.slot)?;
-            if sender.link.is_some_and(|link| link != notification.link) {
-                return None;
-            }
-            let every = shared.tags as u64 / 2;
-            Some(CreditReturn::new(sender.credit, notification.link, every))
-        });
-        drop(shared);
-        let Some(mut credit) = credit else { return };
         credit.consumed += 1;
         if credit.is_due() {
             self.untold |= !credit.tell(&mut self.manager.shared.lock());
         }
-        self.last = Some((notification.slot, credit));
+        self.last = Some((slot, credit));
+    }
+
+    /// The count of a sender of which nothing has been taken yet, unless `link` is another's.
+    fn credit_of(&self, slot: SlotIndex, link: LinkId) -> Option<CreditReturn> {
+        let shared = lock(&self.shared);
+        let sender = shared.senders.get(&slot)?;
+        // Its tag may be here before the manager has heard of its link.
+        let is_its_own = sender.link.is_none_or(|of_sender| of_sender == link);
+        is_its_own.then(|| CreditReturn::new(sender.credit, link, shared.tags as u64 / 2))
     }
 
     /// Copies bytes out of the area, from `offset` on.
@@ -395,7 +441,7 @@ impl TaggedReceiver {
 
 impl EndPoint for TaggedReceiver {
     fn is_ready_in(&self, _: &Node) -> bool {
-        !self.set_aside.is_empty() || self.consumer.is_ready()
+        !self.kept.tags.is_empty() || self.consumer.is_ready()
     }
 
     fn manager(&self) -> &Manager {
@@ -458,7 +504,10 @@ impl TaggedSender {
         let (credit, body) = {
             let mut node = manager.lock();
             let credit = CreditWord::new(&mut node).map_err(GrowError::SetUp)?;
-            let ticket = credit.ticket(&node).map_err(GrowError::SetUp)?;
+            let ticket = credit.ticket(&node).map_err(|e| {
+                credit.remove(&mut node);
+                GrowError::SetUp(e)
+            })?;
             (credit, ticket.to_bytes())
         };
         let grown =

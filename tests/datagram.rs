@@ -6,7 +6,7 @@ use hamlyn::protocol::{
     TaggedSender,
 };
 use hamlyn::wire::Flags;
-use hamlyn::{Access, Config, MetadataIndex, Share, Ticket};
+use hamlyn::{Access, Config, LinkId, MetadataIndex, Share, Ticket};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -267,20 +267,80 @@ fn what_is_too_long_or_not_ones_own_is_refused_before_it_is_sent() {
 /// A peer that has a connection and a ticket, and writes what it likes.
 struct Hostile {
     manager: Manager,
-    sender: DatagramSender,
+    link: LinkId,
     ticket: Ticket,
 }
 
 impl Hostile {
-    fn new(dir: &Dir, receiver: &DatagramReceiver) -> Self {
+    /// Grown by hand from what is served as `lied-to`.
+    fn new(dir: &Dir) -> Self {
         let manager = dir.manager();
-        let sender = DatagramSender::grow(&manager, &receiver.seed().unwrap(), LIMIT).unwrap();
-        Self { manager, sender, ticket: receiver.reply_ticket() }
+        let greeting = [&b"HGr1\x01"[..], &[0; 16]].concat();
+        let link = manager.connect("lied-to", &greeting, LIMIT).unwrap();
+        let answer = manager.lock().greeting(link).unwrap().to_vec();
+        let ticket = Ticket::from_bytes(answer.strip_prefix(b"HAn1\x01").unwrap()).unwrap();
+        Self { manager, link, ticket }
     }
 
     fn says(&self, ticket: &Ticket, metadata: &[u8]) {
-        let _ = self.manager.lock().send(ticket, b"bytes", metadata, LIMIT).unwrap();
+        let _ = self.manager.lock().send_over(self.link, ticket, b"bytes", metadata, LIMIT).unwrap();
     }
+
+    fn is_gone(&self) -> bool {
+        self.manager.poll().unwrap();
+        !self.manager.lock().links().any(|link| link == self.link)
+    }
+}
+
+fn place(offset: u64, length: u64) -> Vec<u8> {
+    [offset.to_le_bytes(), length.to_le_bytes()].concat()
+}
+
+#[test]
+fn no_sender_is_sent_away_for_what_another_may_have_written() {
+    let dir = Dir::new("innocent");
+    let there = dir.answering();
+    let mut receiver = DatagramReceiver::new(&there, 64).unwrap();
+    receiver.serve("lied-to", Access::SameUser).unwrap();
+    let (liar, honest) = (Hostile::new(&dir), Hostile::new(&dir));
+    until("both have joined", || receiver.senders() == 2);
+    let of = |hostile: &Hostile, share| Ticket {
+        share: Share::new(share).unwrap(),
+        ..hostile.ticket
+    };
+    let counted = |packets| {
+        until("it has arrived", || counter(&there, "packets_received") == packets);
+    };
+    // A datagram of two packets, and meanwhile two that come out at zero, with nonsense.
+    honest.says(&of(&honest, 1 << 31), &place(0, 5));
+    counted(1);
+    liar.says(&of(&liar, 1), b"nonsense");
+    liar.says(&of(&liar, (1 << 32) - 1), b"nonsense");
+    counted(3);
+    honest.says(&of(&honest, 1 << 31), &[]);
+    assert!(matches!(receiver.receive(SHORT), Err(ReceiveError::TimedOut)));
+    assert_eq!(receiver.spoiled(), 1);
+    assert!(!honest.is_gone() && !liar.is_gone());
+    assert_eq!(receiver.senders(), 2);
+    // It was dropped, and the receiver is ready.
+    honest.says(&honest.ticket, &place(0, 5));
+    let datagram = receiver.receive(LIMIT).unwrap();
+    assert_eq!(text(&receiver, &datagram), "bytes");
+    // Nor is the next that has the ticket alone, as long as an old one may be used.
+    drop(liar);
+    until("it has left", || receiver.senders() == 1);
+    receiver.ready().unwrap();
+    honest.says(&honest.ticket, b"nonsense");
+    assert!(matches!(receiver.receive(SHORT), Err(ReceiveError::TimedOut)));
+    assert_eq!(receiver.spoiled(), 2);
+    // A ticket that nobody else has had names its sender.
+    receiver.ready_anew().unwrap();
+    let alone = Hostile::new(&dir);
+    alone.says(&alone.ticket, b"nonsense");
+    let error = receiver.receive(LIMIT).unwrap_err();
+    assert!(matches!(error, ReceiveError::Misbehaved(_)), "{error}");
+    until("it is gone", || alone.is_gone());
+    assert!(!honest.is_gone());
 }
 
 #[test]
@@ -288,7 +348,7 @@ fn a_sender_whose_metadata_cannot_be_is_sent_away_and_the_receiver_stays_ready()
     let dir = Dir::new("hostile");
     let there = dir.answering();
     let mut receiver = DatagramReceiver::new(&there, 64).unwrap();
-    let place = |offset: u64, length: u64| [offset.to_le_bytes(), length.to_le_bytes()].concat();
+    receiver.serve("lied-to", Access::SameUser).unwrap();
     let elsewhere = {
         let mut ticket = receiver.reply_ticket();
         ticket.destination.0 ^= 1;
@@ -305,18 +365,17 @@ fn a_sender_whose_metadata_cannot_be_is_sent_away_and_the_receiver_stays_ready()
         elsewhere,
     ];
     for metadata in wrong {
-        let hostile = Hostile::new(&dir, &receiver);
+        // So that nobody else has had the ticket.
+        receiver.ready_anew().unwrap();
+        let hostile = Hostile::new(&dir);
         hostile.says(&hostile.ticket, &metadata);
         let error = receiver.receive(LIMIT).unwrap_err();
         assert!(matches!(error, ReceiveError::Misbehaved(_)), "{metadata:?}: {error}");
         until("it is gone", || receiver.senders() == 0);
-        until("it knows", || {
-            hostile.manager.poll().unwrap();
-            hostile.sender.connection().ended().is_some()
-        });
+        until("it knows", || hostile.is_gone());
     }
     // A message that notifies nobody, and half a message: neither keeps others from sending.
-    let hostile = Hostile::new(&dir, &receiver);
+    let hostile = Hostile::new(&dir);
     hostile.says(&hostile.ticket.with_flags(Flags::empty()), &place(0, 5));
     until("it closed the entry", || !receiver.is_ready_for_one());
     assert!(matches!(receiver.receive(SHORT), Err(ReceiveError::TimedOut)));

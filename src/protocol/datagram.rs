@@ -15,8 +15,10 @@
 //! All senders of a receiver have the same ticket, which stays good, so a ticket may be given away
 //! as a *reply ticket*. They share the entry, and so they can disturb one another: two long
 //! datagrams at the same time overlay each other, and one that is cut off by its sender's death
-//! spoils the count for long ones (those of several packets) until [`ready_anew`]. Senders that do
-//! not trust one another get a receiver each, or use another protocol.
+//! spoils the count for long ones (those of several packets) until [`ready_anew`]. Who spoiled a
+//! datagram cannot be told then: it is dropped and [counted](DatagramReceiver::spoiled), and nobody
+//! is sent away for it. Senders that do not trust one another get a receiver each, or use another
+//! protocol.
 //!
 //! [`ready_anew`]: DatagramReceiver::ready_anew
 
@@ -60,7 +62,21 @@ pub struct Datagram {
 #[derive(Debug, Default)]
 struct Shared {
     ticket: Option<Ticket>,
+    /// How often the ticket has been given away since the entry got its key.
+    given: u64,
     senders: HashMap<LinkId, Arc<Connection>>,
+}
+
+impl Shared {
+    fn give(&mut self) -> Option<Ticket> {
+        self.given += 1;
+        self.ticket
+    }
+
+    /// Whether what stands in the entry can only be of whoever is at the other end of `link`.
+    fn is_of(&self, link: LinkId) -> bool {
+        self.given == 1 && self.senders.contains_key(&link)
+    }
 }
 
 type Senders = Arc<Mutex<Shared>>;
@@ -89,7 +105,7 @@ impl Offer for DatagramOffer {
                 body.len()
             ));
         }
-        let ticket = lock(&self.shared).ticket.ok_or("the receiver has no ticket to give")?;
+        let ticket = lock(&self.shared).give().ok_or("the receiver has no ticket to give")?;
         Ok(ticket.to_bytes().to_vec())
     }
 
@@ -121,7 +137,9 @@ pub struct DatagramReceiver {
     /// Whether the entry was left open.
     is_open: bool,
     serial: u64,
-    replies: HashMap<LinkId, Outgoing>,
+    /// Replies that a time limit cut off.
+    replies: HashMap<LinkId, (Arc<Connection>, Outgoing)>,
+    spoiled: u64,
 }
 
 impl DatagramReceiver {
@@ -138,8 +156,12 @@ impl DatagramReceiver {
                 let consumer = node.take_consumer(queue).map_err(set_up)?;
                 let config = SlotConfig::new(area, queue).mode(Mode::ParanoidOneShot);
                 let slot = node.slot(config).map_err(set_up)?;
-                node.arm(slot, ENTRY, Some(0..bytes as u64)).map_err(set_up)?;
-                Ok((slot, consumer, node.ticket(slot, ENTRY).map_err(set_up)?))
+                let armed = node.arm(slot, ENTRY, Some(0..bytes as u64));
+                let ticket = armed.and_then(|()| node.ticket(slot, ENTRY)).map_err(|e| {
+                    let _ = node.remove_slot(slot);
+                    set_up(e)
+                });
+                Ok((slot, consumer, ticket?))
             })();
             match made {
                 Ok((slot, consumer, ticket)) => (area, queue, slot, consumer, ticket),
@@ -164,6 +186,7 @@ impl DatagramReceiver {
             is_open: true,
             serial: 0,
             replies: HashMap::new(),
+            spoiled: 0,
         })
     }
 
@@ -190,7 +213,7 @@ impl DatagramReceiver {
     /// The right to send one datagram to this receiver whenever it is ready; to be given as the
     /// reply ticket of a datagram.
     pub fn reply_ticket(&self) -> Ticket {
-        lock(&self.shared).ticket.expect("a receiver has a ticket from the start")
+        lock(&self.shared).give().expect("a receiver has a ticket from the start")
     }
 
     /// Whether the entry takes a datagram now: nothing has arrived since [`ready`](Self::ready).
@@ -206,6 +229,7 @@ impl DatagramReceiver {
     /// A long datagram that was sent too early may be half refused by now. The rest of it is
     /// refused as well; until it has passed, datagrams of several packets are dropped.
     pub fn ready(&mut self) -> Result<(), ReceiveError> {
+        self.forget_replies();
         let mut node = self.manager.lock();
         if self.consumer.is_ready() {
             return Ok(());
@@ -224,7 +248,11 @@ impl DatagramReceiver {
         let mut node = self.manager.lock();
         let bytes = node.area(self.area).map_err(misuse)?.len() as u64;
         node.arm(self.slot, ENTRY, Some(0..bytes)).map_err(misuse)?;
-        lock(&self.shared).ticket = Some(node.ticket(self.slot, ENTRY).map_err(misuse)?);
+        {
+            let mut shared = lock(&self.shared);
+            shared.ticket = Some(node.ticket(self.slot, ENTRY).map_err(misuse)?);
+            shared.given = 0;
+        }
         while self.consumer.pop().is_some() {}
         self.is_open = true;
         self.serial += 1;
@@ -241,14 +269,22 @@ impl DatagramReceiver {
     }
 
     /// The datagram; waits at most `timeout`. After it the receiver is not ready. On
-    /// [`ReceiveError::Misbehaved`] nothing was received, and the receiver is ready.
+    /// [`ReceiveError::Misbehaved`] nothing was received, and the receiver is ready: the only
+    /// sender that ever had the ticket sent a datagram that makes no sense. Where others may have
+    /// written to the entry, such a datagram is dropped and [counted](Self::spoiled).
     pub fn receive(&mut self, timeout: Option<Duration>) -> Result<Datagram, ReceiveError> {
-        let Self { manager, consumer, slot, area, serial, is_open, .. } = self;
+        let Self { manager, consumer, slot, area, serial, is_open, shared, spoiled, .. } = self;
         let (slot, area) = (*slot, *area);
         let found = manager.shared.wait_until(timeout, |node, _| {
             if let Some(notification) = consumer.pop() {
                 *is_open = false;
-                return Look::Found(read(node, slot, area, notification.link, *serial));
+                let datagram = read(node, slot, area, notification.link, *serial);
+                if datagram.is_ok() || lock(shared).is_of(notification.link) {
+                    return Look::Found(datagram);
+                }
+                *spoiled += 1;
+                let _ = node.reopen_entry(slot, ENTRY);
+                *is_open = true;
             }
             // A message without the flag that notifies is none: an honest sender sets it.
             if *is_open && node.metadata(slot, ENTRY).is_ok_and(|e| e.state() == EntryState::Closed)
@@ -308,12 +344,24 @@ impl DatagramReceiver {
         let Some(ticket) = datagram.reply else {
             return Err(SendFailure::NoReplyWanted);
         };
-        let outgoing = self.replies.entry(link).or_default();
+        self.forget_replies();
+        let (_, outgoing) = self.replies.entry(link).or_insert((connection.clone(), <_>::default()));
         let sent = send(&self.manager, &connection, outgoing, ticket, data, 0, None, timeout);
-        if outgoing.is_idle() || connection.ended().is_some() {
-            self.replies.remove(&link);
-        }
+        self.forget_replies();
         sent
+    }
+
+    /// Drops what can be sent no more of replies that were cut off.
+    fn forget_replies(&mut self) {
+        self.replies.retain(|_, (connection, outgoing)| {
+            !outgoing.is_idle() && connection.ended().is_none()
+        });
+    }
+
+    /// Datagrams that made no sense and were dropped, where several have had the ticket, so that
+    /// any of them may have spoiled it.
+    pub fn spoiled(&self) -> u64 {
+        self.spoiled
     }
 
     /// Senders that have a connection now.
@@ -525,4 +573,47 @@ fn set_up(e: impl ToString) -> GrowError {
 
 fn misuse(e: impl ToString) -> ReceiveError {
     ReceiveError::Misuse(e.to_string())
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    #[test]
+    fn a_reply_that_was_cut_off_is_forgotten_when_its_receiver_has_gone() {
+        let dir = std::env::temp_dir().join(format!("hamlyn-cutoff-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let manager = || {
+            let mut config = crate::config::Config::from_env().unwrap().dir(&dir);
+            config.bulk_ring_bytes = 0;
+            Manager::with_config(config).unwrap()
+        };
+        let (there, here) = (manager(), manager());
+        there.start_progress().unwrap();
+        let limit = Some(Duration::from_secs(20));
+        let mut receiver = DatagramReceiver::new(&there, 64).unwrap();
+        let seed = receiver.seed().unwrap();
+        let answers = DatagramReceiver::new(&here, 1 << 20).unwrap();
+        for _ in 0..3 {
+            let mut sender = DatagramSender::grow(&here, &seed, limit).unwrap();
+            sender.send(b"question", 0, Some(&answers.reply_ticket()), limit).unwrap();
+            let datagram = receiver.receive(limit).unwrap();
+            // Nobody polls here.
+            let short = Some(Duration::from_millis(20));
+            let cut_off = receiver.reply(&datagram, &[1; 1 << 20], short);
+            assert!(matches!(cut_off, Err(SendFailure::CutOff)), "{cut_off:?}");
+            assert_eq!(receiver.replies.len(), 1);
+            drop(sender);
+            let start = Instant::now();
+            while receiver.senders() > 0 {
+                assert!(start.elapsed() < Duration::from_secs(20), "it never left");
+                std::thread::yield_now();
+            }
+            receiver.ready().unwrap();
+            assert!(receiver.replies.is_empty());
+        }
+        drop((receiver, answers, there, here));
+        std::fs::remove_dir_all(&dir).ok();
+    }
 }

@@ -283,7 +283,8 @@ impl Hostile {
     }
 
     fn says(&self, ticket: &Ticket, metadata: &[u8]) {
-        let _ = self.manager.lock().send_over(self.link, ticket, b"bytes", metadata, LIMIT).unwrap();
+        let _ =
+            self.manager.lock().send_over(self.link, ticket, b"bytes", metadata, LIMIT).unwrap();
     }
 
     fn is_gone(&self) -> bool {
@@ -304,10 +305,8 @@ fn no_sender_is_sent_away_for_what_another_may_have_written() {
     receiver.serve("lied-to", Access::SameUser).unwrap();
     let (liar, honest) = (Hostile::new(&dir), Hostile::new(&dir));
     until("both have joined", || receiver.senders() == 2);
-    let of = |hostile: &Hostile, share| Ticket {
-        share: Share::new(share).unwrap(),
-        ..hostile.ticket
-    };
+    let of =
+        |hostile: &Hostile, share| Ticket { share: Share::new(share).unwrap(), ..hostile.ticket };
     let counted = |packets| {
         until("it has arrived", || counter(&there, "packets_received") == packets);
     };

@@ -439,6 +439,9 @@ impl<T: Attached> SharedNode<T> {
                     Look::Again => {
                         backoff.restart();
                         turns_to_look = 0;
+                        if backoff.is_over() {
+                            return Err(Waited::TimedOut);
+                        }
                         if self.inner.is_wanted() {
                             drop(guard);
                             self.inner.let_others();
@@ -636,7 +639,26 @@ impl<T: Attached> SharedNode<T> {
 #[cfg(all(test, not(miri)))]
 mod tests {
     use super::*;
+    use crate::config::WaitMode;
     use std::format;
+
+    #[test]
+    fn what_moves_all_the_time_makes_no_time_limit_longer() {
+        let dir = std::env::temp_dir().join(format!("hamlyn-again-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        for mode in [WaitMode::Adaptive, WaitMode::Polled, WaitMode::Blocking] {
+            let config = crate::config::Config::from_env().unwrap().dir(&dir).wait_mode(mode);
+            let shared = Node::with_config(config).unwrap().share().unwrap();
+            let mut looks = 0u64;
+            let waited = shared.wait_until(Some(Duration::from_millis(5)), |_, _| {
+                looks += 1;
+                assert!(looks < 20_000_000, "the clock is not looked at");
+                Look::<()>::Again
+            });
+            assert!(matches!(waited, Err(Waited::TimedOut)), "{waited:?}");
+        }
+        let _ = std::fs::remove_dir_all(&dir);
+    }
 
     #[test]
     fn a_thread_that_follows_tells_first_what_it_has_moved() {

@@ -78,6 +78,13 @@ impl Backoff {
         self.yielded = 0;
     }
 
+    /// Whether the time is over, where something moves in each turn; looks at the clock now and
+    /// then.
+    pub fn is_over(&mut self) -> bool {
+        self.turns = self.turns.wrapping_add(1);
+        self.turns.is_multiple_of(TURNS_PER_LOOK) && sys::monotonic_ns() >= self.deadline_ns
+    }
+
     #[inline]
     pub fn step(&mut self) -> Step {
         self.turns = self.turns.wrapping_add(1);

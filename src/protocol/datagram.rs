@@ -345,7 +345,8 @@ impl DatagramReceiver {
             return Err(SendFailure::NoReplyWanted);
         };
         self.forget_replies();
-        let (_, outgoing) = self.replies.entry(link).or_insert((connection.clone(), <_>::default()));
+        let (_, outgoing) =
+            self.replies.entry(link).or_insert((connection.clone(), <_>::default()));
         let sent = send(&self.manager, &connection, outgoing, ticket, data, 0, None, timeout);
         self.forget_replies();
         sent

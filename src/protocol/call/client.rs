@@ -505,12 +505,7 @@ impl Client {
             let mut node = manager.lock();
             // Long replies notify here, too: at most one for each call.
             let queue = node.notification_queue(calls.saturating_mul(2)).map_err(set_up)?;
-            let made = Blocks::new(&mut node, queue, calls, config.reply_bytes);
-            let made = made.and_then(|blocks| {
-                let body = Lent::to_bytes(&node, &blocks, calls)?;
-                Ok((blocks, body))
-            });
-            match made {
+            match Blocks::lend(&mut node, queue, calls, config.reply_bytes) {
                 Ok((blocks, body)) => (queue, blocks, body),
                 Err(e) => {
                     let _ = node.remove_queue(queue);

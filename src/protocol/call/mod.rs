@@ -189,12 +189,7 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
-    pub(super) fn new(
-        node: &mut Node,
-        queue: QueueId,
-        calls: u32,
-        block: u32,
-    ) -> Result<Self, String> {
+    fn new(node: &mut Node, queue: QueueId, calls: u32, block: u32) -> Result<Self, String> {
         // A ticket for a long message must fit, too.
         let block = block.clamp(TICKET_BYTES as u32, LENGTH_MAX).next_multiple_of(8);
         let bytes = (calls as usize).saturating_mul(block as usize);
@@ -206,6 +201,24 @@ impl Blocks {
                 Err(e.to_string())
             }
         }
+    }
+
+    /// Blocks, and what the other side is told of them. Nothing is left behind if that fails.
+    pub(super) fn lend(
+        node: &mut Node,
+        queue: QueueId,
+        calls: u32,
+        block: u32,
+    ) -> Result<(Self, Vec<u8>), String> {
+        let blocks = Self::new(node, queue, calls, block)?;
+        let ticket = node.fast_ticket(blocks.slot).map_err(|e| {
+            blocks.remove(node);
+            e.to_string()
+        })?;
+        let mut told = ticket.to_bytes().to_vec();
+        told.extend_from_slice(&blocks.block.to_le_bytes());
+        told.extend_from_slice(&calls.to_le_bytes());
+        Ok((blocks, told))
     }
 
     pub(super) fn bytes<'a>(&self, node: &'a Node, call: u32, length: usize) -> &'a [u8] {
@@ -228,14 +241,6 @@ pub(super) struct Lent {
 
 impl Lent {
     pub(super) const BYTES: usize = TICKET_BYTES + 8;
-
-    pub(super) fn to_bytes(node: &Node, blocks: &Blocks, calls: u32) -> Result<Vec<u8>, String> {
-        let mut bytes =
-            node.fast_ticket(blocks.slot).map_err(|e| e.to_string())?.to_bytes().to_vec();
-        bytes.extend_from_slice(&blocks.block.to_le_bytes());
-        bytes.extend_from_slice(&calls.to_le_bytes());
-        Ok(bytes)
-    }
 
     /// The blocks, and for how many calls.
     fn from_bytes(bytes: &[u8], peer: &Peer) -> Result<(Self, u32), String> {

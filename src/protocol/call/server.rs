@@ -14,7 +14,7 @@ use core::ops::Deref;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
 use std::boxed::Box;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::format;
 use std::string::String;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -77,8 +77,7 @@ struct ClientOf {
     blocks: Blocks,
     lent: Lent,
     at_once: usize,
-    /// Calls that were begun, by number; those that are not here are idle. A vector of 100,000
-    /// bytes would be needed for idle ones.
+    /// By number: `IDLE`, `BUSY`, or `OTHER`, of which `others` says more.
     calls: Vec<u8>,
     others: HashMap<u32, AtServer>,
     longs: HashMap<u32, Long>,
@@ -126,8 +125,11 @@ struct ServerState {
     misbehaved: u64,
     /// Clients to which something could not be sent.
     outboxes: usize,
-    /// Links that are to be closed, and why.
+    /// Links that are to be closed, each once, and why.
     guilty: Vec<(LinkId, String)>,
+    /// Who they were that left requests behind that were received and not replied to; as many of
+    /// the last as there may be clients.
+    departed: VecDeque<(u64, Peer)>,
 }
 
 /// What arrived beside the request that a thread was waiting for: any thread takes it, without the
@@ -214,8 +216,8 @@ impl Offer for ServerState {
             ));
         }
         let calls = wanted.min(state.config.outstanding);
-        let blocks = Blocks::new(node, state.queue, calls, state.config.request_bytes)?;
-        let mut answer = Lent::to_bytes(node, &blocks, calls)?;
+        let (blocks, mut answer) =
+            Blocks::lend(node, state.queue, calls, state.config.request_bytes)?;
         answer.extend_from_slice(&state.config.request_bytes_max.to_le_bytes());
         let slot = blocks.slot.index();
         state.requests.insert(request, slot);
@@ -272,10 +274,11 @@ impl Offer for ServerState {
             match state.pump_queue(node, &mut arrived) {
                 Pumped::Request => state.ready.push(core::mem::take(&mut arrived)),
                 Pumped::Broken(link, _) if link == connection.link() => {}
-                Pumped::Broken(link, why) => state.guilty.push((link, why)),
+                Pumped::Broken(link, why) => state.accuse(node, link, why),
                 Pumped::Nothing => break,
             }
         }
+        state.guilty.retain(|(link, _)| *link != connection.link());
         let leaves = |client: &ClientOf| {
             client.connection.as_ref().is_some_and(|c| c.link() == connection.link())
         };
@@ -318,11 +321,33 @@ impl ServerState {
         };
         self.client_count -= 1;
         self.outboxes -= client.waits as usize;
+        if client.calls.iter().any(|state| *state != IDLE) {
+            self.departed.push_back((client.number, client.peer.clone()));
+            if self.departed.len() > self.config.clients_max as usize {
+                self.departed.pop_front();
+            }
+        }
         client.blocks.remove(node);
         for long in client.longs.values() {
             self.long_slots.remove(&long.slot.index());
             long.remove(node);
         }
+    }
+
+    /// Remembers, while nobody receives, whom to send away.
+    fn accuse(&mut self, node: &Node, link: LinkId, why: String) {
+        let here: HashSet<LinkId> = node.links().collect();
+        self.guilty.retain(|(known, _)| *known != link && here.contains(known));
+        self.guilty.push((link, why));
+    }
+
+    /// Who sent a request.
+    fn peer_of(&mut self, arrived: &Arrived) -> Option<Peer> {
+        if let Some(client) = self.client_of(arrived) {
+            return Some(client.peer.clone());
+        }
+        let mut departed = self.departed.iter();
+        departed.find(|(number, _)| *number == arrived.client).map(|(_, peer)| peer.clone())
     }
 
     /// Handles what has arrived, up to the first request or the first client that broke the rules.
@@ -556,6 +581,7 @@ impl Server {
             requests: HashMap::new(),
             ready: ready.clone(),
             guilty: Vec::new(),
+            departed: VecDeque::new(),
             misbehaved: 0,
             outboxes: 0,
         };
@@ -693,12 +719,14 @@ impl Request<'_> {
         self.arrived.as_ref().expect("present until replied to")
     }
 
-    /// Who calls, as the kernel says; `None` if it is long gone.
+    /// Who calls, as the kernel says: whoever grew the client. `None` if it is long gone, and as
+    /// many others as the server may have clients have gone after it.
     pub fn peer(&self) -> Option<Peer> {
-        self.server.manager.lock().peer(self.arrived().link).ok().cloned()
+        self.server.with_state(|state| state.peer_of(self.arrived()))
     }
 
-    /// The client's link.
+    /// The client's link. When the client has gone, another link may have this name one day;
+    /// [`peer`](Self::peer) never names another.
     pub fn link(&self) -> LinkId {
         self.arrived().link
     }
@@ -756,7 +784,7 @@ impl Request<'_> {
     #[cold]
     fn reply_long(mut self, data: &[u8], timeout: Option<Duration>) -> Result<(), CallError> {
         let Some(arrived) = &self.arrived else { return Ok(()) };
-        let Server { manager, offer, ready, .. } = self.server;
+        let Server { manager, offer, .. } = self.server;
         let (link, call, length) = (arrived.link, arrived.call, data.len() as u64);
         let mut sending = Sending::Asked;
         let mut asked = false;
@@ -774,18 +802,11 @@ impl Request<'_> {
                 client.calls[call as usize] = OTHER;
                 client.others.insert(call, AtServer::Asked(length));
             }
-            // Whatever else arrives meanwhile is for other threads, or for later.
-            let mut other = Arrived::default();
-            match state.pump(node, &mut other) {
-                Pumped::Request => {
-                    ready.push(other);
-                    return Look::Again;
-                }
-                Pumped::Broken(guilty, why) => {
-                    protocols.expel(node, guilty, &why);
-                    return Look::Again;
-                }
-                Pumped::Nothing => {}
+            // Whatever else arrives meanwhile is for other threads, or for later. All of it in one
+            // look: requests that keep coming must not keep this reply from going on.
+            if let Some((guilty, why)) = state.share_rest(node) {
+                protocols.expel(node, guilty, &why);
+                return Look::Again;
             }
             let Some(client) = state.client_of(arrived) else { return gone() };
             match client.others.get(&call) {
@@ -869,5 +890,108 @@ impl Server {
             state.misbehaved += 1;
             protocols.expel(node, arrived.link, &why);
         }
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+    use crate::interface::SlotConfig;
+    use crate::protocol::Client;
+    use std::time::Instant;
+
+    const LIMIT: Option<Duration> = Some(Duration::from_secs(20));
+
+    /// Managers in a directory of their own, and a server called `calls` in the first, which
+    /// answers.
+    fn with_server(name: &str, clients_max: u32, test: impl FnOnce(&[Manager; 3], &Server)) {
+        let dir = std::env::temp_dir().join(format!("hamlyn-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let config = crate::config::Config::from_env().unwrap().dir(&dir);
+        let managers = [(); 3].map(|()| Manager::with_config(config.clone()).unwrap());
+        managers[0].start_progress().unwrap();
+        let config = ServerConfig { clients_max, ..ServerConfig::default() };
+        let server = Server::new(&managers[0], config).unwrap();
+        server.serve("calls", Access::SameUser).unwrap();
+        test(&managers, &server);
+        drop((server, managers));
+        std::fs::remove_dir_all(&dir).ok();
+    }
+
+    #[track_caller]
+    fn until(mut is_so: impl FnMut() -> bool) {
+        let start = Instant::now();
+        while !is_so() {
+            assert!(start.elapsed() < Duration::from_secs(20), "what was waited for has not come");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_request_of_one_that_has_gone_never_names_whoever_has_its_link_now() {
+        with_server("departed", 2, |[_, here, other], server| {
+            let _stranger = Client::connect(other, "calls", LIMIT).unwrap();
+            until(|| server.clients() == 1);
+            let links = |state: &mut ServerState| -> Vec<LinkId> {
+                let connections = state.clients.iter().flatten().map(|c| c.connection.as_ref());
+                connections.flatten().map(|connection| connection.link()).collect()
+            };
+            let link = server.with_state(links)[0];
+            let mut left_behind = Vec::new();
+            for _ in 0..3 {
+                let client = Client::connect(here, "calls", LIMIT).unwrap();
+                client.start(b"last words", LIMIT).unwrap();
+                left_behind.push(server.receive(LIMIT).unwrap().detach());
+                drop(client);
+                until(|| server.clients() == 1);
+            }
+            let mut peers = Vec::new();
+            for mut arrived in left_behind {
+                // As after 65,536 connections in the same place.
+                arrived.link = link;
+                peers.push(server.attach(arrived).peer().map(|peer| peer.node));
+            }
+            // Of the last two it is known, of the first no more.
+            assert_eq!(peers, [None, Some(here.id()), Some(here.id())]);
+        });
+    }
+
+    #[test]
+    fn whoever_breaks_the_rules_while_nobody_receives_is_noted_once_and_forgotten_when_it_goes() {
+        with_server("guilty", 8, |[_, here, other], server| {
+            let body = {
+                let mut node = other.lock();
+                let area = node.message_area(128).unwrap();
+                let queue = node.notification_queue(2).unwrap();
+                let slot = node.slot(SlotConfig::new(area, queue).credit(2)).unwrap();
+                let ticket = node.fast_ticket(slot).unwrap().to_bytes();
+                [&ticket[..], &64u32.to_le_bytes(), &2u32.to_le_bytes()].concat()
+            };
+            let greeting = [b"HGr1\x04", &[0; 16][..], &body].concat();
+            let mut links = Vec::new();
+            for round in 0..6 {
+                if round % 3 == 0 {
+                    let link = other.connect("calls", &greeting, LIMIT).unwrap();
+                    let answer = other.lock().greeting(link).unwrap().to_vec();
+                    links.push((link, Ticket::from_bytes(&answer[5..5 + TICKET_BYTES]).unwrap()));
+                }
+                let (link, blocks) = links.last().unwrap();
+                let client = Client::connect(here, "calls", LIMIT).unwrap();
+                until(|| server.clients() == links.len() + 1);
+                // There are two calls, and no ninth.
+                let said = other.lock().try_send_fast_over(*link, blocks, &[], 9);
+                assert!(said.is_ok());
+                until(|| server.is_ready());
+                // As one leaves, what has arrived is looked at.
+                drop(client);
+                until(|| server.clients() == links.len());
+                assert_eq!(server.with_state(|state| state.guilty.len()), links.len());
+            }
+            for (left, (link, _)) in links.iter().enumerate() {
+                other.lock().disconnect(*link).unwrap();
+                until(|| server.clients() == links.len() - left - 1);
+                assert_eq!(server.with_state(|state| state.guilty.len()), links.len() - left - 1);
+            }
+        });
     }
 }

@@ -1,14 +1,20 @@
 //! End points in tokio tasks.
 #![cfg(not(miri))]
 
-use hamlyn::Config;
+mod support;
+
+use hamlyn::node::CloseReason;
 use hamlyn::protocol::{
     AsyncManager, CallError, Client, Manager, Server, ServerConfig, TaggedConfig, TaggedReceiver,
     TaggedSender,
 };
+use hamlyn::{Access, Config};
+use std::future::poll_fn;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
+use support::{Peer, Role, say};
 use tokio::time::timeout;
 
 const LIMIT: Duration = Duration::from_secs(10);
@@ -52,9 +58,8 @@ async fn tasks_wait_at_several_end_points_of_one_manager() {
         tasks.spawn(async move {
             let grow = move |m: &Manager| TaggedSender::grow(m, &seed, Some(LIMIT)).unwrap();
             let mut sender = here.set_up(grow).await;
-            let link = sender.connection().link();
             for i in 0..300 {
-                let send = here.send(link, || sender.try_send(0, &[], end_point * 1000 + i));
+                let send = here.send(|| sender.try_send(0, &[], end_point * 1000 + i));
                 timeout(LIMIT, send).await.unwrap().unwrap();
                 if i % 50 == 0 {
                     // Long enough for the receiving task to sleep.
@@ -114,7 +119,10 @@ async fn a_receive_or_call_that_is_dropped_loses_nothing_and_frees_its_call() {
             for _ in 0..10 {
                 let request = there.receive(&mut &*server).await.unwrap().detach();
                 let bytes = request.to_vec();
-                server.attach(request).reply(&bytes, Some(LIMIT)).unwrap();
+                // A long reply waits, and the client's task needs the runtime meanwhile.
+                tokio::task::block_in_place(|| {
+                    server.attach(request).reply(&bytes, Some(LIMIT)).unwrap();
+                });
             }
         })
     };
@@ -134,4 +142,132 @@ async fn a_receive_or_call_that_is_dropped_loses_nothing_and_frees_its_call() {
     let error = timeout(LIMIT, here.call(&client, b"?")).await.unwrap().unwrap_err();
     assert!(matches!(error, CallError::Ended(_)), "{error}");
     timeout(LIMIT, here.ended(client.connection())).await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_that_waits_is_not_run() {
+    let dir = Dir::new("asleep");
+    let (there, here) = (dir.manager(), dir.manager());
+    there.manager().start_progress().unwrap();
+    let server = Server::new(there.manager(), ServerConfig::default()).unwrap();
+    let config = TaggedConfig { tags: 1, ..TaggedConfig::new(64) };
+    let receiver = TaggedReceiver::new(there.manager(), config).unwrap();
+    let (calls, tags) = (server.seed().unwrap(), receiver.seed().unwrap());
+    let client = here.set_up(move |m| Client::grow(m, &calls, Some(LIMIT)).unwrap()).await;
+    let mut sender = here.set_up(move |m| TaggedSender::grow(m, &tags, Some(LIMIT)).unwrap()).await;
+    assert!(sender.try_send(0, &[], 1).unwrap());
+    // For a reply, and for credit; there is room for either.
+    let mut waits = pin!(async {
+        tokio::join!(here.call(&client, b"unanswered"), here.send(|| sender.try_send(0, &[], 2)))
+    });
+    let mut polls = 0;
+    let counted = poll_fn(|context| {
+        polls += 1;
+        waits.as_mut().poll(context)
+    });
+    assert!(timeout(Duration::from_millis(300), counted).await.is_err());
+    assert!(polls < 50, "it was run {polls} times");
+}
+
+// ---- a server that is killed
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_outstanding_call_fails_as_soon_as_its_server_is_killed() {
+    for mode in ["adaptive", "blocking"] {
+        let dir = support::Dir::new(&format!("killed-{mode}"), &[("WAIT_MODE", mode)]);
+        let mut server = Peer::start("server", &dir, "");
+        server.expect("serves");
+        let here = AsyncManager::new(&Manager::with_config(dir.config()).unwrap()).unwrap();
+        // The server takes four calls of one client at a time, and replies to none.
+        let connect = |m: &Manager| Client::connect(m, "calls", support::LIMIT).unwrap();
+        let threads: Arc<[Client; 2]> =
+            Arc::new([connect(here.manager()), connect(here.manager())]);
+        let task_client = Arc::new(here.set_up(connect).await);
+        // Another connection of the same manager, which must notice nothing.
+        let other = Arc::new(Server::new(here.manager(), ServerConfig::default()).unwrap());
+        let seed = other.seed().unwrap();
+        let friends = AsyncManager::new(&Manager::with_config(dir.config()).unwrap()).unwrap();
+        let grow = move |m: &Manager| Client::grow(m, &seed, support::LIMIT).unwrap();
+        let friend = {
+            let growing = friends.set_up(grow);
+            tokio::pin!(growing);
+            // Whoever receives answers, too.
+            let request = timeout(support::LONG, async {
+                tokio::select! {
+                    friend = &mut growing => friend,
+                    _ = async { here.receive(&mut &*other).await.map(drop) } => unreachable!(),
+                }
+            });
+            request.await.unwrap()
+        };
+
+        // Without a time limit, or with one that is far away: short requests and long ones, two
+        // more of the first client's than may be outstanding, and one that is begun and finished
+        // apart.
+        let mut waiting = Vec::new();
+        for i in 0..10 {
+            let clients = threads.clone();
+            waiting.push(std::thread::spawn(move || {
+                let limit = (i % 2 == 0).then_some(support::LONG);
+                match i {
+                    0..6 => clients[0].call(b"short", limit).map(drop),
+                    6 => {
+                        let call = clients[1].start(b"apart", limit).unwrap();
+                        clients[1].finish(call, limit).map(drop)
+                    }
+                    _ => clients[1].call(&[1; 100_000], limit).map(drop),
+                }
+            }));
+        }
+        let mut tasks = tokio::task::JoinSet::new();
+        for i in 0..4 {
+            let (here, client) = (here.clone(), task_client.clone());
+            let request = if i % 2 == 0 { vec![2; 10] } else { vec![2; 100_000] };
+            tasks.spawn(async move { here.call(&client, &request).await.map(drop) });
+        }
+        server.expect("holds 12 requests");
+        server.kill();
+        let died = move |failed: Result<(), CallError>| {
+            let error = failed.unwrap_err();
+            assert!(matches!(error, CallError::Ended(CloseReason::Died)), "{mode}: {error}");
+            assert!(error.to_string().contains("Died"), "{error}");
+        };
+        while let Some(failed) = tasks.join_next().await {
+            died(failed.unwrap());
+        }
+        tokio::task::spawn_blocking(move || {
+            for thread in waiting {
+                died(thread.join().unwrap());
+            }
+            // And so does every later one, of whatever length.
+            for client in threads.iter() {
+                died(client.call(b"later", None).map(drop));
+                died(client.call(&[3; 100_000], None).map(drop));
+                died(client.start(b"later", None).map(drop));
+            }
+        })
+        .await
+        .unwrap();
+        died(here.call(&task_client, b"later").await.map(drop));
+        // The other connection goes on.
+        let serving = async {
+            here.receive(&mut &*other).await.unwrap().reply(b"lives", support::LIMIT).unwrap();
+        };
+        let (reply, ()) = tokio::join!(friends.call(&friend, b"?"), serving);
+        assert_eq!(&*reply.unwrap(), b"lives");
+    }
+}
+
+#[test]
+fn role() {
+    let Some(role) = Role::of_this_process() else { return };
+    assert_eq!(role.name, "server");
+    let manager = Manager::with_config(role.config()).unwrap();
+    let config = ServerConfig { outstanding: 4, ..ServerConfig::default() };
+    let server = Server::new(&manager, config).unwrap();
+    server.serve("calls", Access::SameUser).unwrap();
+    say("serves");
+    let held: Vec<_> = (0..12).map(|_| server.receive(None).unwrap().detach()).collect();
+    say(&format!("holds {} requests", held.len()));
+    role.wait_for("never");
 }

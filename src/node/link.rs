@@ -336,6 +336,9 @@ pub(crate) struct Link {
     pub next_terminus: usize,
     /// Messages in work queues for this link.
     pub queued: usize,
+    /// Somebody gave up waiting for room, and may wait for it where the node cannot see that: in a
+    /// task.
+    pub awaits_room: bool,
     /// Tells a terminus that has the sending half that the link has ended.
     pub ended: Arc<AtomicBool>,
 }
@@ -359,7 +362,13 @@ impl Link {
             refusals_since_ns: 0,
             next_terminus: 0,
             queued: 0,
+            awaits_room: false,
             ended: Arc::default(),
         }
+    }
+
+    /// Whether room is waited for by somebody else than whoever is about to sleep.
+    pub fn waits_for_room(&self) -> bool {
+        self.queued > 0 || self.awaits_room
     }
 }

@@ -440,6 +440,10 @@ impl<T: Attached> SharedNode<T> {
                         backoff.restart();
                         turns_to_look = 0;
                         if backoff.is_over() {
+                            let (node, attached) = guard.parts();
+                            // Whoever goes on in a task need not wait for anything.
+                            node.stir();
+                            attached.after_look(node);
                             return Err(Waited::TimedOut);
                         }
                         if self.inner.is_wanted() {
@@ -474,7 +478,12 @@ impl<T: Attached> SharedNode<T> {
                     self.inner.sleep(guard, room, deadline_ns).map_err(Waited::Os)?;
                     guard = self.lock();
                 }
-                Step::TimedOut => return Err(Waited::TimedOut),
+                Step::TimedOut => {
+                    if let Some(link) = room {
+                        guard.await_room(link);
+                    }
+                    return Err(Waited::TimedOut);
+                }
             }
             // Somebody else may have changed anything.
             turns_to_look = 0;

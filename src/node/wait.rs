@@ -163,11 +163,7 @@ impl Node {
                 link.rx.arm();
                 armed = true;
             }
-            let full = match room {
-                None => link.queued > 0,
-                Some(None) => link.queued > 0,
-                Some(Some(id)) => link.id == id || link.queued > 0,
-            };
+            let full = room == Some(Some(link.id)) || link.waits_for_room();
             if full && let Some(tx) = &mut link.tx {
                 tx.arm_room();
                 armed = true;
@@ -186,17 +182,19 @@ impl Node {
         {
             return false;
         }
-        let waits_for = |id: LinkId, queued: usize| match room {
-            Some(Some(wanted)) => id == wanted || queued > 0,
-            _ => queued > 0,
-        };
         let mut ready = None;
         for link in self.links.iter_mut().flatten() {
             if link.rx.is_ready() {
                 ready = Some(link.id.index);
                 break;
             }
-            if waits_for(link.id, link.queued) && link.tx.as_mut().is_some_and(|tx| tx.has_room()) {
+            if (room == Some(Some(link.id)) || link.waits_for_room())
+                && link.tx.as_mut().is_some_and(|tx| tx.has_room())
+            {
+                // Whoever wakes the tasks sees that something has changed.
+                if core::mem::take(&mut link.awaits_room) {
+                    self.stirred += 1;
+                }
                 return false;
             }
         }
@@ -204,6 +202,17 @@ impl Node {
             self.promote(index);
         }
         ready.is_none()
+    }
+
+    /// From now on whoever prepares to sleep waits for room on this link, too, and tells the others
+    /// when there is; until there has been.
+    #[cold]
+    pub(crate) fn await_room(&mut self, id: LinkId) {
+        if let Some(Some(link)) = self.links.get_mut(id.index as usize)
+            && link.id == id
+        {
+            link.awaits_room = true;
+        }
     }
 
     fn sleep(&mut self, deadline_ns: u64, room: Option<Option<LinkId>>) -> io::Result<()> {

@@ -1,12 +1,12 @@
 //! End points in tokio tasks.
 //!
 //! ```text
-//!   task: try; nothing there -> arm, leave a waker with the manager, sleep on the descriptor
+//!   task: try; nothing there -> leave a waker with the manager, try, arm, sleep on the descriptor
 //!   a packet comes     -> the sender saw the arming: the descriptor is readable: all tasks look
 //!   a thread polls     -> the manager wakes the tasks: what it took may be theirs
 //! ```
-//! Never: a task sleeps between another's poll and its own look; it leaves its waker first and
-//! looks once more after that. Every future here may be dropped at any time: what had arrived
+//! Never: a task sleeps between another's poll and its own look; it leaves its waker first, looks
+//! once more, and arms after that: also for room, where that look found none. Every future here may be dropped at any time: what had arrived
 //! waits for the next receive, and a call that was dropped is forgotten.
 
 use super::call::{Bytes, CallError, Client, Request, Server};
@@ -14,7 +14,6 @@ use super::datagram::{Datagram, DatagramReceiver};
 use super::manager::{Connection, Manager, ReceiveError, SendFailure};
 use super::stream::{Record, StreamReceiver};
 use super::tagged::{Tag, TaggedReceiver};
-use crate::interface::LinkId;
 use crate::node::Forked;
 use core::future::poll_fn;
 use core::pin::pin;
@@ -133,59 +132,59 @@ impl AsyncManager {
 
     /// The next message of an end point: a tag, a datagram, a record, or (of `&mut &server`) a
     /// request. Dropped before it is ready, it has taken nothing.
+    ///
+    /// [`Request::reply`] waits in the calling thread where it must wait: for room, and for a reply
+    /// that is longer than the client's block. The runtime needs its threads meanwhile; so that is
+    /// to be done in `tokio::task::block_in_place` or `spawn_blocking`.
     pub async fn receive<E: TryReceive>(&self, end_point: &mut E) -> Result<E::Item, ReceiveError> {
-        self.until(None, || end_point.try_next()).await
+        self.until(|| end_point.try_next()).await
     }
 
     /// Repeats `send` until it says `true`, waiting for room or credit in between; for the
-    /// `try_send` of a sender over `connection`.
+    /// `try_send` of a sender.
     ///
     /// ```no_run
-    /// # async fn f(manager: hamlyn::protocol::AsyncManager, mut sender: hamlyn::protocol::TaggedSender,
-    /// #     link: hamlyn::LinkId) -> Result<(), hamlyn::protocol::SendFailure> {
-    /// manager.send(link, || sender.try_send(0, b"data", 7)).await
+    /// # use hamlyn::protocol::{AsyncManager, SendFailure, TaggedSender};
+    /// # async fn f(manager: AsyncManager, mut sender: TaggedSender) -> Result<(), SendFailure> {
+    /// manager.send(|| sender.try_send(0, b"data", 7)).await
     /// # }
     /// ```
     pub async fn send(
         &self,
-        link: LinkId,
         mut send: impl FnMut() -> Result<bool, SendFailure>,
     ) -> Result<(), SendFailure> {
-        self.until(Some(link), || Ok(send()?.then_some(()))).await
+        self.until(|| Ok(send()?.then_some(()))).await
     }
 
     /// Sends a request and waits for the reply. Dropped before it is ready, it forgets the call.
     pub async fn call(&self, client: &Client, request: &[u8]) -> Result<Bytes, CallError> {
         let mut call = client.prepare(request);
-        self.until(Some(client.connection().link()), || call.advance()).await
+        self.until(|| call.advance()).await
     }
 
     /// Waits until a connection has ended.
     pub async fn ended(&self, connection: &Connection) -> Result<(), ReceiveError> {
-        self.until(None, || Ok(connection.ended().map(|_| ()))).await
+        self.until(|| Ok(connection.ended().map(|_| ()))).await
     }
 
     /// Repeats `look` until it finds something.
     async fn until<R, E: From<Failed>>(
         &self,
-        room: Option<LinkId>,
         mut look: impl FnMut() -> Result<Option<R>, E>,
     ) -> Result<R, E> {
         loop {
-            if let Some(found) = look()? {
-                return Ok(found);
-            }
             let mut readable = pin!(self.fd.readable());
             let found = poll_fn(|context| {
-                match self.manager.prepare_to_wait_for(Some(context.waker()), room) {
-                    Ok(true) => {}
-                    Ok(false) => return Poll::Ready(Ok(None)),
-                    Err(e) => return Poll::Ready(Err(Failed::Forked(e).into())),
-                }
-                // Another thread may have taken what this task waits for, before the waker was left.
+                // Another thread may take what this task waits for before its next look.
+                self.manager.leave_waker(context.waker());
                 match look() {
                     Ok(None) => {}
                     found => return Poll::Ready(found),
+                }
+                match self.manager.prepare_to_wait(None) {
+                    Ok(true) => {}
+                    Ok(false) => return Poll::Ready(Ok(None)),
+                    Err(e) => return Poll::Ready(Err(Failed::Forked(e).into())),
                 }
                 match readable.as_mut().poll(context) {
                     Poll::Pending => Poll::Pending,

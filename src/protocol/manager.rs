@@ -650,33 +650,31 @@ impl Manager {
     /// To be called before waiting on the descriptor, after every end point was found empty.
     /// `true`: nothing waits, and whatever comes makes the descriptor readable, or wakes `waker`
     /// where another thread takes it; the waker left, each end point must be looked at once more.
-    /// `false`: something has come; look again.
+    /// `false`: something has come; look again. Where a `try_send` found no room, room is
+    /// something that comes.
     pub fn prepare_to_wait(&self, waker: Option<&Waker>) -> Result<bool, Forked> {
-        self.prepare_to_wait_for(waker, None)
-    }
-
-    /// [`prepare_to_wait`](Self::prepare_to_wait), also for room on a link.
-    pub(crate) fn prepare_to_wait_for(
-        &self,
-        waker: Option<&Waker>,
-        room: Option<LinkId>,
-    ) -> Result<bool, Forked> {
+        if let Some(waker) = waker {
+            self.leave_waker(waker);
+        }
         let mut guard = self.shared.lock();
         let (node, protocols) = guard.parts();
         let before = node.moved();
         let taken = node.poll()?;
         protocols.after_poll(node);
-        let moved = node.moved();
-        if let Some(waker) = waker {
-            if protocols.wakers.is_empty() {
-                protocols.moved = moved;
-            }
-            if !protocols.wakers.iter().any(|known| known.will_wake(waker)) {
-                protocols.wakers.push(waker.clone());
-            }
-        }
         // What this turn took may be what the caller waits for.
-        Ok(taken == 0 && moved == before && node.prepare_to_wait_for(room)?)
+        Ok(taken == 0 && node.moved() == before && node.prepare_to_wait()?)
+    }
+
+    /// Wakes `waker` when anything has come since, whichever thread takes it.
+    pub(crate) fn leave_waker(&self, waker: &Waker) {
+        let mut guard = self.shared.lock();
+        let (node, protocols) = guard.parts();
+        if protocols.wakers.is_empty() {
+            protocols.moved = node.moved();
+        }
+        if !protocols.wakers.iter().any(|known| known.will_wake(waker)) {
+            protocols.wakers.push(waker.clone());
+        }
     }
 
     // ---- for the end points

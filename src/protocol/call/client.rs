@@ -431,6 +431,27 @@ impl ClientState {
         }
     }
 
+    /// One look of a whole call, of which as much is done as can be without waiting, within reason.
+    #[cfg(feature = "tokio")]
+    fn look_at_all(
+        &mut self,
+        node: &mut Node,
+        request: &[u8],
+        begun: &mut Begun,
+        reply: &mut Bytes,
+    ) -> Look<Result<(), CallError>> {
+        for _ in 0..16 {
+            if let Begun::Sent(id) = begun {
+                return self.look_for(node, *id, reply);
+            }
+            match self.begin(node, request, begun) {
+                Look::Found(Ok(_)) | Look::Again => {}
+                other => return other.map(|begun| begun.map(|_| ())),
+            }
+        }
+        Look::Again
+    }
+
     /// Nobody waits for a call any more.
     fn abandon(&mut self, node: &mut Node, id: CallId) {
         let Some(call) = self.calls.get_mut(id.call as usize) else { return };
@@ -696,15 +717,15 @@ impl Prepared<'_> {
             node.poll()?;
             protocols.after_poll(node);
             let look = match protocols.state::<ClientState>(client.state) {
-                Some(state) => match begun {
-                    Begun::Sent(id) => state.look_for(node, *id, &mut reply),
-                    _ => match state.begin(node, request, begun) {
-                        Look::Found(Err(e)) => Look::Found(Err(e)),
-                        _ => Look::Nothing,
-                    },
-                },
+                Some(state) => state.look_at_all(node, request, begun, &mut reply),
                 None => Look::Nothing,
             };
+            match look {
+                Look::Room(link) => node.await_room(link),
+                // The task is woken by this.
+                Look::Again => node.stir(),
+                _ => {}
+            }
             protocols.after_look(node);
             look
         };

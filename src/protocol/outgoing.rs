@@ -56,12 +56,8 @@ impl Outgoing {
                 }
             }
         };
-        match node.look_to_send(unfinished, data, metadata) {
-            Look::Found(sent) => Look::Found(sent.map(|_| ()).map_err(|e| failed(e, connection))),
-            Look::Again => Look::Again,
-            Look::Nothing => Look::Nothing,
-            Look::Room(link) => Look::Room(link),
-        }
+        let sent = node.look_to_send(unfinished, data, metadata);
+        sent.map(|sent| sent.map(|_| ()).map_err(|e| failed(e, connection)))
     }
 
     /// A look that sends what was cut off before.
@@ -74,16 +70,11 @@ impl Outgoing {
             return Look::Found(Err(SendFailure::Ended(ended_by.clone())));
         }
         let Some((unfinished, data)) = &mut self.rest else { return Look::Found(Ok(())) };
-        match node.look_to_send(unfinished, data, &[]) {
-            Look::Found(Ok(_)) => {
-                self.rest = None;
-                Look::Found(Ok(()))
-            }
-            Look::Found(Err(e)) => Look::Found(Err(failed(e, connection))),
-            Look::Again => Look::Again,
-            Look::Nothing => Look::Nothing,
-            Look::Room(link) => Look::Room(link),
+        let sent = node.look_to_send(unfinished, data, &[]);
+        if let Look::Found(Ok(_)) = sent {
+            self.rest = None;
         }
+        sent.map(|sent| sent.map(|_| ()).map_err(|e| failed(e, connection)))
     }
 
     /// Waits at most `timeout` until what was cut off before has left.

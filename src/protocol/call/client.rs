@@ -2,7 +2,7 @@
 
 use super::{
     ASK, Blocks, Broken, Bytes, CALL_BITS, CallError, DECLINED, LENGTH_MAX, Lent, Long,
-    OUTSTANDING_MAX, Sending, TOO_LONG, ended, go_on, long_ticket_from, number_from,
+    OUTSTANDING_MAX, Sending, TOO_LONG, ended, failed, go_on, long_ticket_from, number_from,
 };
 use crate::control::{Peer, RequestId};
 use crate::interface::QueueId;
@@ -335,8 +335,7 @@ impl ClientState {
             match sent {
                 Ok(()) => {}
                 Err(SendError::Full) => return Look::Room(link),
-                Err(SendError::LinkEnded(_)) => return Look::Found(Err(ended(&self.connection))),
-                Err(e) => return Look::Found(Err(e.into())),
+                Err(e) => return Look::Found(Err(failed(e, &self.connection))),
             }
             self.free.pop();
             let call = &mut self.calls[id.call as usize];
@@ -373,21 +372,13 @@ impl ClientState {
                     );
                     return Look::Found(Err(CallError::Misbehaved(why)));
                 }
-                match go_on(node, self.connection.link(), sending, &ticket, request) {
-                    Look::Found(Ok(())) => {
-                        self.longs.remove(&id.call);
-                        self.calls[id.call as usize].state = AtClient::Waiting;
-                        *begun = Begun::Sent(id);
-                        Look::Found(Ok(id))
-                    }
-                    Look::Found(Err(SendError::LinkEnded(_))) => {
-                        Look::Found(Err(ended(&self.connection)))
-                    }
-                    Look::Found(Err(e)) => Look::Found(Err(e.into())),
-                    Look::Again => Look::Again,
-                    Look::Room(link) => Look::Room(link),
-                    Look::Nothing => Look::Nothing,
+                let look = go_on(node, self.connection.link(), sending, &ticket, request);
+                if let Look::Found(Ok(())) = look {
+                    self.longs.remove(&id.call);
+                    self.calls[id.call as usize].state = AtClient::Waiting;
+                    *begun = Begun::Sent(id);
                 }
+                look.map(|sent| sent.map(|()| id).map_err(|e| failed(e, &self.connection)))
             }
             Some(LongAtClient::Refused(max)) => {
                 let (length, max) = (request.len() as u64, *max);

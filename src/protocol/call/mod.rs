@@ -344,12 +344,7 @@ pub(super) fn go_on(
         }
     }
     let Sending::Going(unfinished) = sending else { return Look::Nothing };
-    match node.look_to_send(unfinished, data, &[]) {
-        Look::Found(result) => Look::Found(result.map(|_| ())),
-        Look::Again => Look::Again,
-        Look::Room(link) => Look::Room(link),
-        Look::Nothing => Look::Nothing,
-    }
+    node.look_to_send(unfinished, data, &[]).map(|sent| sent.map(|_| ()))
 }
 
 /// A ticket that a peer gave for one long message of `length` bytes.
@@ -367,6 +362,14 @@ pub(super) fn number_from(bytes: &[u8]) -> u64 {
 
 /// The peer broke the rules, in these words.
 pub(super) struct Broken(pub String);
+
+#[cold]
+pub(super) fn failed(e: SendError, connection: &Connection) -> CallError {
+    match e {
+        SendError::LinkEnded(_) => ended(connection),
+        e => e.into(),
+    }
+}
 
 pub(super) fn ended(connection: &Connection) -> CallError {
     CallError::Ended(connection.ended().cloned().unwrap_or(CloseReason::Closed))

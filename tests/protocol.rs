@@ -1,10 +1,12 @@
 //! End points of two managers in one process, each with a progress thread or a thread of its own.
 #![cfg(all(feature = "os", not(miri)))]
 
-use hamlyn::node::SendError;
+use hamlyn::node::{OfferError, SendError};
 use hamlyn::protocol::{
-    CallError, Client, ClientConfig, EndPoint, GrowError, Manager, ReceiveError, Seed, SendFailure,
-    Server, ServerConfig, TaggedConfig, TaggedReceiver, TaggedSender,
+    ApertureStreamReceiver, ApertureStreamSender, CallError, Client, ClientConfig, Connection,
+    DatagramReceiver, DatagramSender, EndPoint, Group, GroupConfig, GroupHelper, GroupMember,
+    GrowError, Manager, ReceiveError, Seed, SendFailure, Server, ServerConfig, StreamConfig,
+    StreamReceiver, StreamSender, TaggedConfig, TaggedReceiver, TaggedSender,
 };
 use hamlyn::{Access, Config, Node, SlotConfig, Ticket};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -658,4 +660,70 @@ fn long_requests_of_one_client_wait_until_earlier_ones_are_replied_to() {
             }
         }
     });
+}
+
+// ---- explaining
+
+#[track_caller]
+fn until(mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < LIMIT.unwrap(), "what was waited for has not come");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn every_connection_names_its_path_and_the_reason() {
+    let dir = Dir::new("explain");
+    let (there, here) = (dir.answering(), dir.manager());
+    let tags = TaggedReceiver::new(&there, TaggedConfig::new(64)).unwrap();
+    let datagrams = DatagramReceiver::new(&there, 64).unwrap();
+    let server = Server::new(&there, ServerConfig::default()).unwrap();
+    let group = Group::new(&there, GroupConfig::new(2, 64)).unwrap();
+    let records = StreamReceiver::new(&there, StreamConfig::default()).unwrap();
+    let far = ApertureStreamReceiver::new(&there, StreamConfig::default(), 1 << 20).unwrap();
+    let seed = |seed: Result<Seed, OfferError>| seed.unwrap();
+    let to_tags = TaggedSender::grow(&here, &seed(tags.seed()), LIMIT).unwrap();
+    let to_datagrams = DatagramSender::grow(&here, &seed(datagrams.seed()), LIMIT).unwrap();
+    let client = Client::grow(&here, &seed(server.seed()), LIMIT).unwrap();
+    let member = GroupMember::grow(&here, &seed(group.seed()), 64, LIMIT).unwrap();
+    let helper = GroupHelper::grow(&here, &seed(group.seed()), LIMIT).unwrap();
+    let to_records = StreamSender::grow(&here, &seed(records.seed()), LIMIT).unwrap();
+    let to_far = ApertureStreamSender::grow(&here, &seed(far.seed()), LIMIT).unwrap();
+
+    let named = |connection: &Connection, manager: &Manager| {
+        let text = connection.explain(manager);
+        assert_eq!(text, manager.explain(connection.link()).unwrap());
+        assert!(
+            text.contains("shared-memory ring to process") && text.contains("bulk ring"),
+            "{text}"
+        );
+    };
+    let connections = [
+        to_tags.connection(),
+        to_datagrams.connection(),
+        client.connection(),
+        member.connection(),
+        helper.connection(),
+        to_records.connection(),
+        to_far.connection(),
+    ];
+    connections.into_iter().for_each(|connection| named(connection, &here));
+    let all =
+        || [tags.connections(), datagrams.connections(), server.connections(), group.connections()];
+    until(|| all().map(|its| its.len()) == [1, 1, 1, 2]);
+    all().iter().flatten().for_each(|connection| named(connection, &there));
+    assert!(all().iter().flatten().all(|connection| connection.peer().node == here.id()));
+    for connection in [records.connection(), far.connection()] {
+        named(connection.unwrap(), &there);
+    }
+
+    // Not one link for another of the same name.
+    let wrong = to_tags.connection().explain(&there);
+    assert!(wrong.contains("not of node"), "{wrong}");
+    let ended = tags.connections();
+    drop(to_tags);
+    until(|| tags.connections().is_empty());
+    assert_eq!(ended[0].explain(&there), "the connection has ended: Closed");
 }

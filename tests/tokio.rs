@@ -5,7 +5,9 @@ mod support;
 
 use hamlyn::node::CloseReason;
 use hamlyn::protocol::{
-    AsyncManager, CallError, Client, Manager, Server, ServerConfig, TaggedConfig, TaggedReceiver,
+    ApertureStreamReceiver, ApertureStreamSender, AsyncManager, CallError, Client,
+    DatagramReceiver, DatagramSender, Group, GroupConfig, GroupMember, Manager, SendFailure,
+    Server, ServerConfig, StreamConfig, StreamReceiver, StreamSender, TaggedConfig, TaggedReceiver,
     TaggedSender,
 };
 use hamlyn::{Access, Config};
@@ -167,6 +169,113 @@ async fn a_task_that_waits_is_not_run() {
     });
     assert!(timeout(Duration::from_millis(300), counted).await.is_err());
     assert!(polls < 50, "it was run {polls} times");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_and_datagrams_of_tasks_wait_for_room_and_lose_nothing() {
+    // Rings that hold little, so that there is room only now and then.
+    let dir = support::Dir::new("tasks", &[("RING_BYTES", "8192"), ("BULK_RING_BYTES", "0")]);
+    let manager = || AsyncManager::new(&Manager::with_config(dir.config()).unwrap()).unwrap();
+    let (there, here) = (manager(), manager());
+    let stream = StreamConfig::default();
+    let mut records = StreamReceiver::new(there.manager(), stream.clone()).unwrap();
+    let mut far = ApertureStreamReceiver::new(there.manager(), stream, 1 << 20).unwrap();
+    let mut datagrams = DatagramReceiver::new(there.manager(), 200_000).unwrap();
+    let seeds = [records.seed(), far.seed(), datagrams.seed()].map(Result::unwrap);
+    let answering = {
+        let there = there.clone();
+        tokio::spawn(async move {
+            for i in 0..60usize {
+                let record = there.receive(&mut records).await.unwrap();
+                let bytes = records.bytes(&record).unwrap();
+                assert!(bytes.len() == i * 1000 && bytes.iter().all(|byte| *byte == i as u8));
+                records.release(&record).unwrap();
+            }
+            for i in 0..20u8 {
+                let record = there.receive(&mut far).await.unwrap();
+                assert_eq!(far.bytes(&record).unwrap().to_vec().unwrap(), vec![i; 100_000]);
+                far.release(&record).unwrap();
+            }
+            for i in 0..5u8 {
+                let datagram = there.receive(&mut datagrams).await.unwrap();
+                let is_whole = |bytes: &[u8]| bytes.iter().all(|byte| *byte == i);
+                assert!(datagrams.with_bytes(&datagram, is_whole).unwrap());
+                assert_eq!(datagram.length, 200_000);
+                // The sender knows by the reply that the receiver is ready.
+                datagrams.ready().unwrap();
+                let reply = || match datagrams.reply(&datagram, b"ready", Some(Duration::ZERO)) {
+                    Err(SendFailure::TimedOut) => Ok(false),
+                    replied => replied.map(|()| true),
+                };
+                there.send(reply).await.unwrap();
+            }
+        })
+    };
+    let grow = move |m: &Manager| {
+        let [records, far, datagrams] = &seeds;
+        (
+            StreamSender::grow(m, records, Some(LIMIT)).unwrap(),
+            ApertureStreamSender::grow(m, far, Some(LIMIT)).unwrap(),
+            DatagramSender::grow(m, datagrams, Some(LIMIT)).unwrap(),
+        )
+    };
+    let (mut to_records, mut to_far, mut to_datagrams) = here.set_up(grow).await;
+    let sending = async {
+        for i in 0..60usize {
+            let record = vec![i as u8; i * 1000];
+            here.send(|| to_records.try_send(&record)).await.unwrap();
+        }
+        here.send(|| to_records.try_flush()).await.unwrap();
+        for i in 0..20u8 {
+            here.send(|| to_far.try_send(&[i; 100_000])).await.unwrap();
+        }
+        here.send(|| to_far.try_flush()).await.unwrap();
+        let mut answers = DatagramReceiver::new(here.manager(), 64).unwrap();
+        for i in 0..5u8 {
+            let reply = answers.reply_ticket();
+            here.send(|| to_datagrams.try_send(&[i; 200_000], 0, Some(&reply))).await.unwrap();
+            here.send(|| to_datagrams.try_flush()).await.unwrap();
+            here.receive(&mut answers).await.unwrap();
+            answers.ready().unwrap();
+        }
+    };
+    timeout(support::LONG, sending).await.unwrap();
+    timeout(support::LONG, answering).await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_of_tasks_gathers_and_is_answered() {
+    let dir = Dir::new("group");
+    let (there, here) = (dir.manager(), dir.manager());
+    let mut root = Group::new(there.manager(), GroupConfig::new(3, 100_000)).unwrap();
+    let seed = root.seed().unwrap();
+    // So that the members can be grown.
+    there.manager().start_progress().unwrap();
+    let mut members = tokio::task::JoinSet::new();
+    for _ in 0..3 {
+        let (here, seed) = (here.clone(), seed.clone());
+        members.spawn(async move {
+            let grow =
+                move |m: &Manager| GroupMember::grow(m, &seed, 100_000, Some(LIMIT)).unwrap();
+            let mut member = here.set_up(grow).await;
+            for round in 0..10u8 {
+                let part = vec![round; 100_000 * (member.number() as usize % 2)];
+                here.send(|| member.try_send(&part)).await.unwrap();
+                let answer = here.receive(&mut member).await.unwrap();
+                assert_eq!(answer, [round; 8]);
+            }
+        });
+    }
+    for round in 0..10u8 {
+        timeout(support::LONG, there.receive(&mut root)).await.unwrap().unwrap();
+        assert_eq!(root.parts().iter().map(|(_, part)| part.len()).sum::<usize>(), 100_000);
+        assert!(root.parts().part(1).unwrap().iter().all(|byte| *byte == round));
+        root.next_round();
+        tokio::task::block_in_place(|| root.broadcast(&[round; 8], support::LIMIT).unwrap());
+    }
+    while let Some(member) = members.join_next().await {
+        member.unwrap();
+    }
 }
 
 // ---- a server that is killed

@@ -208,11 +208,7 @@ impl ApertureStreamReceiver {
 
     /// See [`StreamReceiver::try_receive`].
     pub fn try_receive(&mut self) -> Result<Option<ApertureRecord>, ReceiveError> {
-        match self.receive(Some(Duration::ZERO)) {
-            Ok(record) => Ok(Some(record)),
-            Err(ReceiveError::TimedOut) => Ok(None),
-            Err(e) => Err(e),
-        }
+        ReceiveError::unless_timed_out(self.receive(Some(Duration::ZERO)))
     }
 
     /// See [`StreamReceiver::receive`].
@@ -446,6 +442,17 @@ impl ApertureStreamSender {
     #[inline]
     pub fn flush(&mut self, timeout: Option<Duration>) -> Result<(), SendFailure> {
         self.inner.flush(timeout)
+    }
+
+    /// [`send`](Self::send) without waiting: `false`, and nothing of this record was taken, if that
+    /// would be needed.
+    pub fn try_send(&mut self, record: &[u8]) -> Result<bool, SendFailure> {
+        SendFailure::unless_timed_out(self.send(record, Some(Duration::ZERO)))
+    }
+
+    /// [`flush`](Self::flush) without waiting: whether everything is on its way.
+    pub fn try_flush(&mut self) -> Result<bool, SendFailure> {
+        SendFailure::unless_timed_out(self.flush(Some(Duration::ZERO)))
     }
 
     /// See [`StreamSender::close`].

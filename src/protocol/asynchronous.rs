@@ -9,8 +9,11 @@
 //! once more, and arms after that: also for room, where that look found none. Every future here may be dropped at any time: what had arrived
 //! waits for the next receive, and a call that was dropped is forgotten.
 
+use super::aperture_stream::{ApertureRecord, ApertureStreamReceiver};
 use super::call::{Bytes, CallError, Client, Request, Server};
 use super::datagram::{Datagram, DatagramReceiver};
+use super::group::{Group, GroupError};
+use super::group_member::GroupMember;
 use super::manager::{Connection, Manager, ReceiveError, SendFailure};
 use super::stream::{Record, StreamReceiver};
 use super::tagged::{Tag, TaggedReceiver};
@@ -21,42 +24,54 @@ use core::task::Poll;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::vec::Vec;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// A receiver whose messages can be had without waiting.
+/// An end point whose messages can be had without waiting.
 pub trait TryReceive {
     /// What is received.
     type Item;
+    /// Why nothing is.
+    type Error: From<Failed>;
     /// The next message, if it is there or comes in one turn.
-    fn try_next(&mut self) -> Result<Option<Self::Item>, ReceiveError>;
+    fn try_next(&mut self) -> Result<Option<Self::Item>, Self::Error>;
 }
 
-impl TryReceive for TaggedReceiver {
-    type Item = Tag;
-    fn try_next(&mut self) -> Result<Option<Tag>, ReceiveError> {
-        self.try_get_tag()
-    }
+macro_rules! try_receive {
+    ($($end_point:ty: $item:ty, $error:ty, $with:ident;)*) => {$(
+        impl TryReceive for $end_point {
+            type Item = $item;
+            type Error = $error;
+            fn try_next(&mut self) -> Result<Option<$item>, $error> {
+                self.$with()
+            }
+        }
+    )*};
 }
 
-impl TryReceive for DatagramReceiver {
-    type Item = Datagram;
-    fn try_next(&mut self) -> Result<Option<Datagram>, ReceiveError> {
-        self.try_receive()
-    }
-}
-
-impl TryReceive for StreamReceiver {
-    type Item = Record;
-    fn try_next(&mut self) -> Result<Option<Record>, ReceiveError> {
-        self.try_receive()
-    }
+try_receive! {
+    TaggedReceiver: Tag, ReceiveError, try_get_tag;
+    DatagramReceiver: Datagram, ReceiveError, try_receive;
+    StreamReceiver: Record, ReceiveError, try_receive;
+    ApertureStreamReceiver: ApertureRecord, ReceiveError, try_receive;
+    GroupMember: Vec<u8>, GroupError, try_receive;
 }
 
 impl<'a> TryReceive for &'a Server {
     type Item = Request<'a>;
+    type Error = ReceiveError;
     fn try_next(&mut self) -> Result<Option<Request<'a>>, ReceiveError> {
         self.try_receive()
+    }
+}
+
+/// As many parts as are [wanted](Group::set_wanted) have arrived; then [`Group::parts`] has them.
+impl TryReceive for Group {
+    type Item = ();
+    type Error = GroupError;
+    fn try_next(&mut self) -> Result<Option<()>, GroupError> {
+        Ok(self.try_gather()?.then_some(()))
     }
 }
 
@@ -68,37 +83,28 @@ pub struct AsyncManager {
 }
 
 /// What ended a wait before its time.
-enum Failed {
+#[derive(Debug)]
+pub enum Failed {
+    /// The calling process is a forked child.
     Forked(Forked),
+    /// The runtime could not wait.
     Io(io::Error),
 }
 
-impl From<Failed> for ReceiveError {
-    fn from(failed: Failed) -> Self {
-        match failed {
-            Failed::Forked(e) => e.into(),
-            Failed::Io(e) => Self::Wait(Arc::new(e)),
+macro_rules! from_failed {
+    ($($error:ty),*) => {$(
+        impl From<Failed> for $error {
+            fn from(failed: Failed) -> Self {
+                match failed {
+                    Failed::Forked(e) => e.into(),
+                    Failed::Io(e) => Self::Wait(Arc::new(e)),
+                }
+            }
         }
-    }
+    )*};
 }
 
-impl From<Failed> for SendFailure {
-    fn from(failed: Failed) -> Self {
-        match failed {
-            Failed::Forked(e) => e.into(),
-            Failed::Io(e) => Self::Wait(Arc::new(e)),
-        }
-    }
-}
-
-impl From<Failed> for CallError {
-    fn from(failed: Failed) -> Self {
-        match failed {
-            Failed::Forked(e) => e.into(),
-            Failed::Io(e) => Self::Wait(Arc::new(e)),
-        }
-    }
-}
+from_failed!(ReceiveError, SendFailure, CallError, GroupError);
 
 impl AsyncManager {
     /// Registers the manager's descriptor with the runtime that this is called in.
@@ -130,18 +136,18 @@ impl AsyncManager {
         }
     }
 
-    /// The next message of an end point: a tag, a datagram, a record, or (of `&mut &server`) a
-    /// request. Dropped before it is ready, it has taken nothing.
+    /// The next message of an end point: a tag, a datagram, a record, what a group's root sends, or
+    /// (of `&mut &server`) a request; of a group's root, that its parts have arrived. Dropped before it is ready, it has taken nothing.
     ///
     /// [`Request::reply`] waits in the calling thread where it must wait: for room, and for a reply
     /// that is longer than the client's block. The runtime needs its threads meanwhile; so that is
     /// to be done in `tokio::task::block_in_place` or `spawn_blocking`.
-    pub async fn receive<E: TryReceive>(&self, end_point: &mut E) -> Result<E::Item, ReceiveError> {
+    pub async fn receive<E: TryReceive>(&self, end_point: &mut E) -> Result<E::Item, E::Error> {
         self.until(|| end_point.try_next()).await
     }
 
     /// Repeats `send` until it says `true`, waiting for room or credit in between; for the
-    /// `try_send` of a sender.
+    /// `try_send` or `try_flush` of a sender or a group's member.
     ///
     /// ```no_run
     /// # use hamlyn::protocol::{AsyncManager, SendFailure, TaggedSender};
@@ -149,10 +155,10 @@ impl AsyncManager {
     /// manager.send(|| sender.try_send(0, b"data", 7)).await
     /// # }
     /// ```
-    pub async fn send(
+    pub async fn send<E: From<Failed>>(
         &self,
-        mut send: impl FnMut() -> Result<bool, SendFailure>,
-    ) -> Result<(), SendFailure> {
+        mut send: impl FnMut() -> Result<bool, E>,
+    ) -> Result<(), E> {
         self.until(|| Ok(send()?.then_some(()))).await
     }
 

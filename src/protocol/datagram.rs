@@ -22,7 +22,7 @@
 //!
 //! [`ready_anew`]: DatagramReceiver::ready_anew
 
-use super::manager::{Admission, Offer, OfferId, Target};
+use super::manager::{Admission, Offer, OfferId, Target, set_up};
 use super::outgoing::{Message, Outgoing};
 use super::tagged::explain;
 use super::{Connection, EndPoint, GrowError, Kind, Manager, ReceiveError, Seed, SendFailure};
@@ -261,11 +261,7 @@ impl DatagramReceiver {
 
     /// The datagram, if one is there or comes in one turn.
     pub fn try_receive(&mut self) -> Result<Option<Datagram>, ReceiveError> {
-        match self.receive(Some(Duration::ZERO)) {
-            Ok(datagram) => Ok(Some(datagram)),
-            Err(ReceiveError::TimedOut) => Ok(None),
-            Err(e) => Err(e),
-        }
+        ReceiveError::unless_timed_out(self.receive(Some(Duration::ZERO)))
     }
 
     /// The datagram; waits at most `timeout`. After it the receiver is not ready. On
@@ -368,6 +364,12 @@ impl DatagramReceiver {
     /// Senders that have a connection now.
     pub fn senders(&self) -> usize {
         lock(&self.shared).senders.len()
+    }
+
+    /// The connections of its senders: who is at the other end of each, and which path the
+    /// messages take ([`Connection::explain`]).
+    pub fn connections(&self) -> Vec<Arc<Connection>> {
+        self.manager.connections_of(self.offer)
     }
 }
 
@@ -533,6 +535,29 @@ impl DatagramSender {
         send(manager, connection, outgoing, *ticket, data, offset, reply, timeout)
     }
 
+    /// [`send`](Self::send) without waiting: `false`, and nothing was sent, if that would be needed
+    /// to begin. What the link had no room for of a long one was copied, and leaves in later calls:
+    /// to be followed by [`try_flush`](Self::try_flush) until that says `true`.
+    pub fn try_send(
+        &mut self,
+        data: &[u8],
+        offset: u64,
+        reply: Option<&Ticket>,
+    ) -> Result<bool, SendFailure> {
+        match self.send(data, offset, reply, Some(Duration::ZERO)) {
+            Err(SendFailure::CutOff) => Ok(true),
+            sent => SendFailure::unless_timed_out(sent),
+        }
+    }
+
+    /// [`flush`](Self::flush) without waiting: whether everything has left.
+    pub fn try_flush(&mut self) -> Result<bool, SendFailure> {
+        match self.flush(Some(Duration::ZERO)) {
+            Err(SendFailure::CutOff) => Ok(false),
+            flushed => flushed.map(|()| true),
+        }
+    }
+
     /// After [`SendFailure::CutOff`]: waits at most `timeout` until the rest of that datagram has
     /// left, which is [`SendFailure::CutOff`] again if it has not. Otherwise returns at once.
     pub fn flush(&mut self, timeout: Option<Duration>) -> Result<(), SendFailure> {
@@ -566,10 +591,6 @@ pub(crate) fn message_ticket_from(bytes: &[u8], peer: &Peer) -> Result<Ticket, S
         return Err("the ticket is not one for messages to whoever sent it".into());
     }
     Ok(ticket)
-}
-
-fn set_up(e: impl ToString) -> GrowError {
-    GrowError::SetUp(e.to_string())
 }
 
 fn misuse(e: impl ToString) -> ReceiveError {

@@ -756,6 +756,12 @@ impl Group {
         lock(&self.root).places.get(member as usize)?.connection.clone()
     }
 
+    /// The connections of members and helpers: who is at the other end of each, and which path the
+    /// messages take ([`Connection::explain`]).
+    pub fn connections(&self) -> Vec<Arc<Connection>> {
+        self.manager.connections_of(self.offer)
+    }
+
     /// The number of the round, from 1 on.
     pub fn round(&self) -> u64 {
         lock(&self.root).round
@@ -787,6 +793,15 @@ impl Group {
     pub fn wait_for(&mut self, k: u32, timeout: Option<Duration>) -> Result<Parts<'_>, GroupError> {
         self.wait(k, timeout)?;
         Ok(self.parts())
+    }
+
+    /// Whether as many parts as are [wanted](Self::set_wanted) have arrived, by now or in one turn.
+    pub fn try_gather(&mut self) -> Result<bool, GroupError> {
+        let wanted = lock(&self.root).wanted;
+        match self.wait(wanted, Some(Duration::ZERO)) {
+            Err(GroupError::TimedOut { .. }) => Ok(false),
+            waited => waited.map(|()| true),
+        }
     }
 
     /// The parts that have arrived, without waiting.

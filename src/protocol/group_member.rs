@@ -257,6 +257,16 @@ impl GroupMember {
         sent.map_err(GroupError::from_send)
     }
 
+    /// [`send`](Self::send) without waiting: `false`, and nothing was sent, if that would be needed
+    /// to begin. What the link had no room for of a long part was copied, and leaves in later calls.
+    pub fn try_send(&mut self, part: &[u8]) -> Result<bool, GroupError> {
+        match self.send(part, Some(Duration::ZERO)) {
+            Ok(()) | Err(GroupError::CutOff) => Ok(true),
+            Err(GroupError::NotInTime) => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
     /// Gives this member's part of the round, `length` bytes, away to `n` helpers, in nearly equal
     /// pieces; each sends its own with [`GroupHelper::send`] or
     /// [`send_part`](Self::send_part). The part has arrived when all of them have. Waits at most
@@ -338,6 +348,14 @@ impl GroupMember {
     /// What the root scatters or broadcasts next; waits at most `timeout`.
     pub fn receive(&mut self, timeout: Option<Duration>) -> Result<Vec<u8>, GroupError> {
         self.receive_with(timeout, <[u8]>::to_vec)
+    }
+
+    /// What the root has scattered or broadcast, if it is there or comes in one turn.
+    pub fn try_receive(&mut self) -> Result<Option<Vec<u8>>, GroupError> {
+        match self.receive(Some(Duration::ZERO)) {
+            Err(GroupError::NotInTime) => Ok(None),
+            received => received.map(Some),
+        }
     }
 
     /// [`receive`](Self::receive) without a copy: shows the bytes to `look`. Nothing arrives

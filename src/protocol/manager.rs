@@ -50,6 +50,7 @@ pub struct Manager {
 /// The connection of one sender end point and one receiver end point: a link of their own.
 #[derive(Debug)]
 pub struct Connection {
+    node: NodeId,
     link: LinkId,
     peer: Peer,
     ended: OnceLock<CloseReason>,
@@ -58,8 +59,25 @@ pub struct Connection {
 }
 
 impl Connection {
-    fn new(link: LinkId, peer: Peer) -> Self {
-        Self { link, peer, ended: OnceLock::new(), takes_aperture: AtomicBool::new(false) }
+    fn new(node: &Node, link: LinkId, peer: Peer) -> Arc<Self> {
+        let (ended, takes_aperture) = (OnceLock::new(), AtomicBool::new(false));
+        Arc::new(Self { node: node.id(), link, peer, ended, takes_aperture })
+    }
+
+    /// Which path its messages take, and why; or why it has ended. `manager` is its end point's.
+    pub fn explain(&self, manager: &Manager) -> String {
+        if let Some(reason) = self.ended() {
+            return format!("the connection has ended: {reason:?}");
+        }
+        let node = manager.lock();
+        if node.id() != self.node {
+            return format!(
+                "the connection is one of node {}, not of node {}",
+                self.node,
+                node.id()
+            );
+        }
+        node.explain(self.link).unwrap_or_else(|e| e.to_string())
     }
 
     /// The link.
@@ -153,6 +171,18 @@ pub enum ReceiveError {
     Wait(Arc<io::Error>),
 }
 
+impl ReceiveError {
+    /// What was received within no time at all, if anything was.
+    #[inline]
+    pub(crate) fn unless_timed_out<R>(received: Result<R, Self>) -> Result<Option<R>, Self> {
+        match received {
+            Ok(received) => Ok(Some(received)),
+            Err(Self::TimedOut) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+}
+
 impl From<Waited> for ReceiveError {
     fn from(waited: Waited) -> Self {
         match waited {
@@ -214,6 +244,18 @@ pub enum SendFailure {
     /// Waiting failed.
     #[error("waiting failed: {0}")]
     Wait(Arc<io::Error>),
+}
+
+impl SendFailure {
+    /// Whether something was sent within no time at all.
+    #[inline]
+    pub(crate) fn unless_timed_out(sent: Result<(), Self>) -> Result<bool, Self> {
+        match sent {
+            Ok(()) => Ok(true),
+            Err(Self::TimedOut) => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
 }
 
 impl From<Waited> for SendFailure {
@@ -488,7 +530,7 @@ impl Protocols {
 
     fn join(&mut self, node: &mut Node, link: LinkId, id: RequestId, offer: OfferId) {
         let connection = match node.peer(link) {
-            Ok(peer) => Arc::new(Connection::new(link, peer.clone())),
+            Ok(peer) => Connection::new(node, link, peer.clone()),
             // It has come and gone, with so many others that it is forgotten.
             Err(_) => {
                 if let Some(offered) = self.offers.get_mut(&offer) {
@@ -792,7 +834,7 @@ impl Manager {
             let head = answer.split_at_checked(ANSWER_HEAD);
             match head {
                 Some((head, body)) if head[..4] == ANSWER && head[4] == kind as u8 => {
-                    let connection = Arc::new(Connection::new(link, peer));
+                    let connection = Connection::new(node, link, peer);
                     protocols.connections.insert(link, (connection.clone(), None));
                     Ok((connection, body.to_vec()))
                 }
@@ -874,6 +916,16 @@ impl Manager {
     pub(crate) fn connection(&self, link: LinkId) -> Option<Arc<Connection>> {
         let mut guard = self.shared.lock();
         guard.parts().1.connections.get(&link).map(|(connection, _)| connection.clone())
+    }
+
+    /// The connections that a receiver has now, by their links.
+    pub(crate) fn connections_of(&self, offer: OfferId) -> Vec<Arc<Connection>> {
+        let mut guard = self.shared.lock();
+        let all = guard.parts().1.connections.values();
+        let its = all.filter(|(_, of)| *of == Some(offer));
+        let mut its: Vec<_> = its.map(|(connection, _)| connection.clone()).collect();
+        its.sort_unstable_by_key(|connection| connection.link.index);
+        its
     }
 
     /// Sends a peer away that broke a protocol's rules.

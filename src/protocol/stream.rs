@@ -913,11 +913,7 @@ impl StreamReceiver {
     /// The next record, if it is there or comes in one turn.
     #[inline]
     pub fn try_receive(&mut self) -> Result<Option<Record>, ReceiveError> {
-        match self.receive(Some(Duration::ZERO)) {
-            Ok(record) => Ok(Some(record)),
-            Err(ReceiveError::TimedOut) => Ok(None),
-            Err(e) => Err(e),
-        }
+        ReceiveError::unless_timed_out(self.receive(Some(Duration::ZERO)))
     }
 
     /// The next record, in the order of sending; waits at most `timeout`. Its bytes stand still
@@ -1559,6 +1555,17 @@ impl StreamSender {
             return Ok(());
         }
         self.send_slowly(record, Deadline::new(timeout))
+    }
+
+    /// [`send`](Self::send) without waiting: `false`, and nothing of this record was taken, if that
+    /// would be needed.
+    pub fn try_send(&mut self, record: &[u8]) -> Result<bool, SendFailure> {
+        SendFailure::unless_timed_out(self.send(record, Some(Duration::ZERO)))
+    }
+
+    /// [`flush`](Self::flush) without waiting: whether everything is on its way.
+    pub fn try_flush(&mut self) -> Result<bool, SendFailure> {
+        SendFailure::unless_timed_out(self.flush(Some(Duration::ZERO)))
     }
 
     #[inline(never)]

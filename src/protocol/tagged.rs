@@ -437,6 +437,12 @@ impl TaggedReceiver {
     pub fn senders(&self) -> usize {
         lock(&self.shared).senders.values().filter(|sender| sender.link.is_some()).count()
     }
+
+    /// The connections of its senders: who is at the other end of each, and which path the
+    /// messages take ([`Connection::explain`]).
+    pub fn connections(&self) -> Vec<Arc<Connection>> {
+        self.manager.connections_of(self.offer)
+    }
 }
 
 impl EndPoint for TaggedReceiver {
@@ -590,11 +596,7 @@ impl TaggedSender {
 
     /// [`send`](Self::send) without waiting: `false`, and nothing was sent, if that would be needed.
     pub fn try_send(&mut self, offset: u64, data: &[u8], tag: u32) -> Result<bool, SendFailure> {
-        match self.send(offset, data, tag, Some(Duration::ZERO)) {
-            Ok(()) => Ok(true),
-            Err(SendFailure::TimedOut) => Ok(false),
-            Err(e) => Err(e),
-        }
+        SendFailure::unless_timed_out(self.send(offset, data, tag, Some(Duration::ZERO)))
     }
 
     #[inline(always)]
@@ -636,9 +638,5 @@ pub(crate) fn ended(connection: &Connection) -> SendFailure {
 }
 
 pub(crate) fn explain(manager: &Manager, connection: &Connection, protocol: &str) -> String {
-    match (manager.explain(connection.link()), connection.ended()) {
-        (Ok(path), _) => format!("{protocol}; {path}"),
-        (Err(_), Some(reason)) => format!("{protocol}; the connection has ended: {reason:?}"),
-        (Err(e), None) => format!("{protocol}; {e}"),
-    }
+    format!("{protocol}; {}", connection.explain(manager))
 }

@@ -610,11 +610,7 @@ impl Server {
 
     /// The next request that is there already, or comes in one turn.
     pub fn try_receive(&self) -> Result<Option<Request<'_>>, ReceiveError> {
-        match self.receive(Some(Duration::ZERO)) {
-            Ok(request) => Ok(Some(request)),
-            Err(ReceiveError::TimedOut) => Ok(None),
-            Err(e) => Err(e),
-        }
+        ReceiveError::unless_timed_out(self.receive(Some(Duration::ZERO)))
     }
 
     /// The next request; waits at most `timeout`. Any number of threads may receive. A thread that
@@ -677,6 +673,12 @@ impl Server {
     /// Clients that were sent away because they broke the rules.
     pub fn misbehaved(&self) -> u64 {
         self.with_state(|state| state.misbehaved)
+    }
+
+    /// The connections of its clients: who is at the other end of each, and which path the messages
+    /// take ([`Connection::explain`]).
+    pub fn connections(&self) -> Vec<Arc<Connection>> {
+        self.manager.connections_of(self.offer)
     }
 
     fn with_state<R: Default>(&self, look: impl FnOnce(&mut ServerState) -> R) -> R {

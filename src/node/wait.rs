@@ -82,7 +82,14 @@ impl Backoff {
     /// then.
     pub fn is_over(&mut self) -> bool {
         self.turns = self.turns.wrapping_add(1);
-        self.turns.is_multiple_of(TURNS_PER_LOOK) && sys::monotonic_ns() >= self.deadline_ns
+        self.turns.is_multiple_of(TURNS_PER_LOOK) && self.is_past(sys::monotonic_ns())
+    }
+
+    fn is_past(&mut self, now: u64) -> bool {
+        if self.deadline_ns == 0 {
+            self.deadline_ns = now.saturating_add(self.timeout_ns);
+        }
+        now >= self.deadline_ns
     }
 
     #[inline]
@@ -98,10 +105,7 @@ impl Backoff {
     #[cold]
     fn slow_step(&mut self) -> Step {
         let now = sys::monotonic_ns();
-        if self.deadline_ns == 0 {
-            self.deadline_ns = now.saturating_add(self.timeout_ns);
-        }
-        if now >= self.deadline_ns {
+        if self.is_past(now) {
             return Step::TimedOut;
         }
         if self.started_ns == 0 {

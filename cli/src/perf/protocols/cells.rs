@@ -9,6 +9,9 @@ use std::fmt;
 pub enum Protocol {
     /// The raw interface in fast mode: what the others are compared with.
     Raw,
+    /// The same messages over a node that any number of threads may use and one uses: what thread
+    /// safety costs.
+    Shared,
     /// Tagged remote write, one thread.
     Tagged,
     /// The same, while a second thread of each process looks at an end point of its own in the
@@ -37,6 +40,7 @@ impl Protocol {
     pub fn name(self) -> &'static str {
         match self {
             Self::Raw => "raw",
+            Self::Shared => "shared",
             Self::Tagged => "tagged",
             Self::Threads => "threads",
             Self::Progress => "progress",
@@ -107,10 +111,12 @@ const fn cell(protocol: Protocol, measure: Measure, size: usize, count: u64) -> 
 pub const CELLS: &[Cell] = {
     use Measure::{Bandwidth, Latency, Memory, Rate, Revoke, RoundTrip};
     use Protocol::{
-        Aperture, Call, Memcpy, Pieces, Progress, Raw, Stream, StreamAperture, Tagged, Threads,
+        Aperture, Call, Memcpy, Pieces, Progress, Raw, Shared, Stream, StreamAperture, Tagged,
+        Threads,
     };
     &[
         cell(Raw, Latency, 16, 500_000),
+        cell(Shared, Latency, 16, 500_000),
         cell(Tagged, Latency, 16, 500_000),
         cell(Threads, Latency, 16, 500_000),
         cell(Progress, Latency, 16, 20_000),

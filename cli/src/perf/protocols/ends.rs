@@ -38,7 +38,7 @@ pub struct EndArguments {
 /// figure. Both end with their standard input, that is, with the process that started them.
 pub fn run_end(arguments: &EndArguments) -> Result<()> {
     let EndArguments { cell, name, core, count, near } = arguments;
-    use Protocol::{Aperture, Memcpy, Pieces, Raw, Stream, StreamAperture};
+    use Protocol::{Aperture, Memcpy, Pieces, Raw, Shared, Stream, StreamAperture};
     let cell = Cell::named(cell)?;
     pin(*core)?;
     std::thread::spawn(|| {
@@ -48,7 +48,7 @@ pub fn run_end(arguments: &EndArguments) -> Result<()> {
     if *near {
         let figure = match cell.protocol {
             Aperture if cell.measure == Measure::Revoke => revoke::near(cell, name, *count),
-            Raw | Memcpy | Aperture | Pieces => lower::near(cell, name, *count),
+            Raw | Shared | Memcpy | Aperture | Pieces => lower::near(cell, name, *count),
             Stream | StreamAperture => stream::near(cell, name, *count),
             _ => upper::near(cell, name, *count),
         }?;
@@ -60,7 +60,7 @@ pub fn run_end(arguments: &EndArguments) -> Result<()> {
     };
     match cell.protocol {
         Aperture if cell.measure == Measure::Revoke => revoke::far(cell, name, *count, ready),
-        Raw | Memcpy | Aperture | Pieces => lower::far(cell, name, *count, ready),
+        Raw | Shared | Memcpy | Aperture | Pieces => lower::far(cell, name, *count, ready),
         Stream | StreamAperture => stream::far(cell, name, *count, ready),
         _ => upper::far(cell, name, *count, ready),
     }

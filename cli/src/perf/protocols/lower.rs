@@ -99,6 +99,16 @@ pub fn near(cell: Cell, name: &str, count: u64) -> Result<Figure> {
             }
             Figure::Latency { one_way_ns: trips.one_way_ns(warm_up) }
         }
+        Protocol::Shared => {
+            let (node, message) = (own.node.share()?, vec![7; cell.size]);
+            let mut trips = RoundTrips::begin(warm_up + count);
+            for _ in 0..warm_up + count {
+                send(&mut node.lock(), &to, &message, 7)?;
+                node.recv(own.queue, LIMIT)?;
+                trips.end_one();
+            }
+            return Ok(Figure::Latency { one_way_ns: trips.one_way_ns(warm_up) });
+        }
         _ => {
             let aperture = held(&mut own, link)?;
             let seconds = match cell.protocol {
@@ -195,6 +205,14 @@ pub fn far(cell: Cell, name: &str, count: u64, ready: impl FnOnce()) -> Result<(
     let (mut own, link, to) = linked(name, ready)?;
     let warm_up = Cell::warm_up(count);
     let total = warm_up + count;
+    if cell.protocol == Protocol::Shared {
+        let (node, message) = (own.node.share()?, vec![7; cell.size]);
+        for _ in 0..total {
+            node.recv(own.queue, LIMIT)?;
+            send(&mut node.lock(), &to, &message, 7)?;
+        }
+        return Ok(());
+    }
     if cell.protocol == Protocol::Raw {
         let message = vec![7; cell.size];
         for _ in 0..total {

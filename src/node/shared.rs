@@ -471,6 +471,9 @@ impl<T: Attached> SharedNode<T> {
                     guard = self.lock();
                 }
                 Step::Sleep { deadline_ns } => {
+                    // What the look took from the control plane may be what a task waits for.
+                    let (node, attached) = guard.parts();
+                    attached.after_look(node);
                     let deadline_ns = match room {
                         None => deadline_ns,
                         Some(_) => deadline_ns.min(sys::monotonic_ns() + ROOM_SLEEP_MAX_NS),
@@ -482,6 +485,8 @@ impl<T: Attached> SharedNode<T> {
                     if let Some(link) = room {
                         guard.await_room(link);
                     }
+                    let (node, attached) = guard.parts();
+                    attached.after_look(node);
                     return Err(Waited::TimedOut);
                 }
             }

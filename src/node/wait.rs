@@ -177,6 +177,19 @@ impl Node {
             // Pairs with the senders' stores and loads; they make no fence (see `link.rs`).
             sys::barrier_or_fence();
         }
+        // First of all: the signal that told of it is taken, and nobody else looks at it.
+        let mut room_came = false;
+        for link in self.links.iter_mut().flatten().filter(|link| link.awaits_room) {
+            if link.tx.as_mut().is_some_and(|tx| tx.has_room()) {
+                link.awaits_room = false;
+                room_came = true;
+            }
+        }
+        if room_came {
+            // Whoever wakes the tasks sees that something has changed.
+            self.stirred += 1;
+            return false;
+        }
         if self.inbox.is_pending() {
             return false;
         }
@@ -195,10 +208,6 @@ impl Node {
             if (room == Some(Some(link.id)) || link.waits_for_room())
                 && link.tx.as_mut().is_some_and(|tx| tx.has_room())
             {
-                // Whoever wakes the tasks sees that something has changed.
-                if core::mem::take(&mut link.awaits_room) {
-                    self.stirred += 1;
-                }
                 return false;
             }
         }

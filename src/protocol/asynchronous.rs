@@ -181,6 +181,11 @@ impl AsyncManager {
         loop {
             let mut readable = pin!(self.fd.readable());
             let found = poll_fn(|context| {
+                // What is there already needs no waker.
+                match look() {
+                    Ok(None) => {}
+                    found => return Poll::Ready(found),
+                }
                 // Another thread may take what this task waits for before its next look.
                 self.manager.leave_waker(context.waker());
                 match look() {

@@ -339,8 +339,13 @@ impl Shared {
             // Its peer is about to join, or has gone.
             return place.taken && (place.owes_ticket || place.owes_release);
         };
-        if let Some(link) = place.outgoing.go_on(node, &connection) {
-            *room = Some(link);
+        // Whoever waits for room waits for one link; the others must not be forgotten.
+        let mut blocked = |node: &mut Node| {
+            node.await_room(connection.link());
+            *room = Some(connection.link());
+        };
+        if place.outgoing.go_on(node, &connection).is_some() {
+            blocked(node);
             return true;
         }
         if place.owes_ticket
@@ -366,13 +371,13 @@ impl Shared {
                     place.owes_release = false;
                 }
                 _ => {
-                    *room = Some(connection.link());
+                    blocked(node);
                     return true;
                 }
             }
         }
         if place.owes_ticket {
-            *room = Some(connection.link());
+            blocked(node);
         }
         place.owes_ticket || place.owes_release
     }

@@ -397,6 +397,7 @@ impl Protocols {
                 offered.offer.left(node, &connection);
             }
         }
+        self.after_look(node);
     }
 
     #[cold]
@@ -765,6 +766,7 @@ impl Manager {
             }
             let _ = node.disconnect(link);
         }
+        protocols.after_look(node);
         // What the admission has captured may need the lock to go.
         drop(guard);
         withdrawn.map(|offered| offered.offer)
@@ -956,7 +958,9 @@ impl Manager {
         let (node, protocols) = guard.parts();
         protocols.connections.remove(&connection.link);
         let _ = connection.ended.set(CloseReason::Closed);
-        node.disconnect(connection.link).unwrap_or(0)
+        let unsent = node.disconnect(connection.link).unwrap_or(0);
+        protocols.after_look(node);
+        unsent
     }
 }
 

@@ -496,6 +496,8 @@ impl ServerState {
             match client.lent.send(node, connection.link(), *call, *code, data) {
                 Err(SendError::Full) => {
                     client.waits = true;
+                    // Also where nobody waits for anything of this server.
+                    node.await_room(connection.link());
                     break;
                 }
                 _ => client.outbox.pop_front(),
@@ -933,11 +935,12 @@ mod tests {
     fn a_request_of_one_that_has_gone_never_names_whoever_has_its_link_now() {
         with_server("departed", 2, |[_, here, other], server| {
             let _stranger = Client::connect(other, "calls", LIMIT).unwrap();
-            until(|| server.clients() == 1);
             let links = |state: &mut ServerState| -> Vec<LinkId> {
                 let connections = state.clients.iter().flatten().map(|c| c.connection.as_ref());
                 connections.flatten().map(|connection| connection.link()).collect()
             };
+            // It is admitted before it has joined.
+            until(|| server.with_state(links).len() == 1);
             let link = server.with_state(links)[0];
             let mut left_behind = Vec::new();
             for _ in 0..3 {

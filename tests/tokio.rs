@@ -278,6 +278,46 @@ async fn a_group_of_tasks_gathers_and_is_answered() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_of_tasks_serves_whoever_reads_though_another_never_does() {
+    let dir = support::Dir::new("blocked", &[("RING_BYTES", "8192"), ("BULK_RING_BYTES", "0")]);
+    let manager = || AsyncManager::new(&Manager::with_config(dir.config()).unwrap()).unwrap();
+    let there = manager();
+    let others = [manager(), manager()];
+    let mut root = Group::new(there.manager(), GroupConfig::new(2, 100_000)).unwrap();
+    let seed = root.seed().unwrap();
+    there.manager().start_progress().unwrap();
+    let mut members = Vec::new();
+    for other in &others {
+        let seed = seed.clone();
+        let grow = move |m: &Manager| GroupMember::grow(m, &seed, 100_000, Some(LIMIT)).unwrap();
+        members.push(other.set_up(grow).await);
+    }
+    while root.joined() < 2 {
+        tokio::task::yield_now().await;
+    }
+    // From now on the root's task alone looks at the links.
+    there.manager().stop_progress();
+    // Both links are full; the rest, which the group keeps, leaves when there is room.
+    tokio::task::block_in_place(|| {
+        root.broadcast(&[5; 100_000], Some(Duration::from_millis(50))).unwrap();
+    });
+    root.set_wanted(1);
+    // The last one never reads. The first waits until the root's task is asleep.
+    let _silent = members.pop().unwrap();
+    let mut reader = members.pop().unwrap();
+    let reading = tokio::task::spawn_blocking(move || {
+        std::thread::sleep(Duration::from_millis(100));
+        let received = reader.receive(support::LIMIT).unwrap();
+        assert!(received.len() == 100_000 && received.iter().all(|byte| *byte == 5));
+        reader.send(b"part", support::LIMIT).unwrap();
+        reader
+    });
+    timeout(support::LONG, there.receive(&mut root)).await.unwrap().unwrap();
+    assert_eq!(root.parts().part(0), Some(&b"part"[..]));
+    reading.await.unwrap();
+}
+
 // ---- a server that is killed
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

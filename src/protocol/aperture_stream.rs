@@ -20,6 +20,7 @@
 //! [`explain`](ApertureStreamSender::explain) says which.
 
 use super::credit::{CreditReturn, CreditWord, fast_ticket_from};
+use super::ends::offered;
 use super::manager::Target;
 use super::records::{Far, Space};
 use super::stream::{Deadline, THROUGH_AN_APERTURE};
@@ -28,9 +29,9 @@ use super::{
     Connection, EndPoint, GrowError, Manager, ReceiveError, Record, Seed, SendFailure,
     StreamConfig, StreamReceiver, StreamSender,
 };
-use crate::control::{Access, Peer};
+use crate::control::Peer;
 use crate::interface::LinkId;
-use crate::node::{Aperture, ApertureView, Look, Node, OfferError};
+use crate::node::{Aperture, ApertureView, Look, Node};
 use crate::os::aperture::{AccessError, ApertureAccess, PAGE_BYTES};
 use crate::wire::{TICKET_BYTES, Ticket};
 use core::time::Duration;
@@ -188,23 +189,7 @@ impl ApertureStreamReceiver {
         Ok(Self { inner, unreleased: VecDeque::new(), credit: None })
     }
 
-    /// See [`StreamReceiver::seed`]. A plain [`StreamSender`] can be grown from it, too.
-    pub fn seed(&self) -> Result<Seed, OfferError> {
-        self.inner.seed()
-    }
-
-    /// See [`StreamReceiver::serve`].
-    pub fn serve(&self, name: &str, access: Access) -> Result<(), OfferError> {
-        self.inner.serve(name, access)
-    }
-
-    /// See [`StreamReceiver::set_admission`].
-    pub fn set_admission(
-        &self,
-        admission: impl FnMut(&Peer) -> Result<(), String> + Send + 'static,
-    ) {
-        self.inner.set_admission(admission);
-    }
+    offered!("the [`ApertureStreamSender`], or a plain [`StreamSender`],", inner);
 
     /// See [`StreamReceiver::try_receive`].
     pub fn try_receive(&mut self) -> Result<Option<ApertureRecord>, ReceiveError> {

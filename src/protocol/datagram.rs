@@ -22,14 +22,15 @@
 //!
 //! [`ready_anew`]: DatagramReceiver::ready_anew
 
-use super::manager::{Admission, Offer, OfferId, Target, set_up};
+use super::ends::offered;
+use super::manager::{Offer, OfferId, Target, set_up};
 use super::outgoing::{Message, Outgoing};
 use super::tagged::explain;
 use super::{Connection, EndPoint, GrowError, Kind, Manager, ReceiveError, Seed, SendFailure};
-use crate::control::{Access, Peer, RequestId};
+use crate::control::{Peer, RequestId};
 use crate::interface::notification::Consumer;
 use crate::interface::{AreaId, EntryState, LinkId, Mode, QueueId, SlotConfig, SlotId};
-use crate::node::{Look, Node, OfferError};
+use crate::node::{Look, Node};
 use crate::wire::{METADATA_MAX, MetadataIndex, TICKET_BYTES, Ticket};
 use core::time::Duration;
 use std::boxed::Box;
@@ -190,25 +191,7 @@ impl DatagramReceiver {
         })
     }
 
-    /// Bytes from which a [`DatagramSender`] can be grown, by anybody who may connect.
-    pub fn seed(&self) -> Result<Seed, OfferError> {
-        self.manager.seed(self.offer, Kind::Datagram)
-    }
-
-    /// Lets senders find this receiver by name.
-    pub fn serve(&self, name: &str, access: Access) -> Result<(), OfferError> {
-        self.manager.serve(self.offer, name, access)
-    }
-
-    /// Asks `admission` about each peer that wants to grow a sender; its error is what the peer is
-    /// told. It runs in whichever thread polls, and must not wait.
-    pub fn set_admission(
-        &self,
-        admission: impl FnMut(&Peer) -> Result<(), String> + Send + 'static,
-    ) {
-        let admission: Admission = Box::new(admission);
-        self.manager.set_admission(self.offer, admission);
-    }
+    offered!(many "a [`DatagramSender`]");
 
     /// The right to send one datagram to this receiver whenever it is ready; to be given as the
     /// reply ticket of a datagram.
@@ -365,12 +348,6 @@ impl DatagramReceiver {
     pub fn senders(&self) -> usize {
         lock(&self.shared).senders.len()
     }
-
-    /// The connections of its senders: who is at the other end of each, and which path the
-    /// messages take ([`Connection::explain`]).
-    pub fn connections(&self) -> Vec<Arc<Connection>> {
-        self.manager.connections_of(self.offer)
-    }
 }
 
 /// Reads what stands in the entry; else who sent it, and what is wrong with it.
@@ -455,10 +432,7 @@ impl EndPoint for DatagramReceiver {
 
 impl Drop for DatagramReceiver {
     fn drop(&mut self) {
-        if self.manager.is_forked() {
-            return;
-        }
-        self.manager.withdraw(self.offer);
+        let Some(_) = self.manager.withdraw(self.offer) else { return };
         let mut node = self.manager.lock();
         let _ = node.remove_slot(self.slot);
         let _ = node.remove_queue(self.queue);

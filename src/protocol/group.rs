@@ -37,13 +37,14 @@
 
 use super::credit::fast_ticket_from;
 use super::datagram::message_ticket_from;
-use super::manager::{Admission, Offer, OfferId, Protocols};
+use super::ends::offered;
+use super::manager::{Offer, OfferId, Protocols};
 use super::outgoing::{Message, Outgoing};
 use super::{Connection, EndPoint, GrowError, Kind, Manager, Seed, SendFailure};
-use crate::control::{Access, Peer, RequestId};
+use crate::control::{Peer, RequestId};
 use crate::interface::notification::Consumer;
 use crate::interface::{AreaId, LinkId, Mode, Notification, QueueId, SlotConfig, SlotId};
-use crate::node::{CloseReason, Forked, Look, Node, NodeGuard, OfferError, SendError, Waited};
+use crate::node::{CloseReason, Forked, Look, Node, NodeGuard, SendError, Waited};
 use crate::wire::{Flags, MetadataIndex, Share, TICKET_BYTES, Ticket};
 use core::time::Duration;
 use std::boxed::Box;
@@ -705,10 +706,10 @@ impl Group {
         Ok(Self { manager, offer, offers: HashMap::new(), root, releasing: None })
     }
 
-    /// Bytes from which members can be grown, in any free place, and helpers.
-    pub fn seed(&self) -> Result<Seed, OfferError> {
-        self.manager.seed(self.offer, Kind::Group)
-    }
+    offered!(
+        many "a [`GroupMember`](super::GroupMember) in any free place, or a \
+        [`GroupHelper`](super::GroupHelper),"
+    );
 
     /// Bytes from which the member in one place can be grown; and another there, when that one is
     /// lost.
@@ -722,23 +723,7 @@ impl Group {
             let offer = GroupOffer { root: root.clone(), number: Some(member) };
             manager.offer(Kind::Group, Box::new(offer))
         });
-        manager.seed(offer, Kind::Group).map_err(misuse)
-    }
-
-    /// Lets members and helpers find this group by name.
-    pub fn serve(&self, name: &str, access: Access) -> Result<(), OfferError> {
-        self.manager.serve(self.offer, name, access)
-    }
-
-    /// Asks `admission` about each peer that wants to be a member or helper, by name or from
-    /// [`seed`](Self::seed); its error is what the peer is told. It runs in whichever thread
-    /// polls, and must not wait.
-    pub fn set_admission(
-        &self,
-        admission: impl FnMut(&Peer) -> Result<(), String> + Send + 'static,
-    ) {
-        let admission: Admission = Box::new(admission);
-        self.manager.set_admission(self.offer, admission);
+        manager.seed(offer).map_err(misuse)
     }
 
     /// Places of the group.
@@ -759,12 +744,6 @@ impl Group {
     /// The connection of a member, while it has one.
     pub fn connection(&self, member: u32) -> Option<Arc<Connection>> {
         lock(&self.root).places.get(member as usize)?.connection.clone()
-    }
-
-    /// The connections of members and helpers: who is at the other end of each, and which path the
-    /// messages take ([`Connection::explain`]).
-    pub fn connections(&self) -> Vec<Arc<Connection>> {
-        self.manager.connections_of(self.offer)
     }
 
     /// The number of the round, from 1 on.
@@ -1082,10 +1061,7 @@ impl EndPoint for Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        if self.manager.is_forked() {
-            return;
-        }
-        self.manager.withdraw(self.offer);
+        let Some(_) = self.manager.withdraw(self.offer) else { return };
         for offer in self.offers.values() {
             self.manager.withdraw(*offer);
         }

@@ -741,9 +741,13 @@ impl Manager {
         drop(before);
     }
 
-    /// A receiver goes: its seeds and names are worthless from now on, its connections are closed.
-    /// Gives back the offer, for whoever keeps its state there.
-    pub(crate) fn withdraw(&self, offer: OfferId) -> Option<Box<dyn Offer>> {
+    /// A receiver is dropped: its seeds and names are worthless from now on, its connections are
+    /// closed. Gives back the offer, for whoever keeps its state there; `None` in a forked child,
+    /// which leaves all as it is.
+    pub(crate) fn withdraw(&self, offer: OfferId) -> Option<Box<dyn Any>> {
+        if self.is_forked() {
+            return None;
+        }
         let mut guard = self.shared.lock();
         let (node, protocols) = guard.parts();
         protocols.by_token.retain(|_, of| *of != offer);
@@ -769,13 +773,14 @@ impl Manager {
         protocols.after_look(node);
         // What the admission has captured may need the lock to go.
         drop(guard);
-        withdrawn.map(|offered| offered.offer)
+        withdrawn.map(|offered| offered.offer as Box<dyn Any>)
     }
 
     /// A seed of a receiver; each call makes another.
-    pub(crate) fn seed(&self, offer: OfferId, kind: Kind) -> Result<Seed, OfferError> {
+    pub(crate) fn seed(&self, offer: OfferId) -> Result<Seed, OfferError> {
         let mut guard = self.shared.lock();
         let (node, protocols) = guard.parts();
+        let kind = protocols.offers.get_mut(&offer).expect("as long as its end point").kind;
         let service = match &protocols.seed_service {
             Some(service) => service.clone(),
             None => {

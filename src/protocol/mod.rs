@@ -47,6 +47,8 @@ mod credit;
 #[cfg(feature = "os")]
 mod datagram;
 #[cfg(feature = "os")]
+mod ends;
+#[cfg(feature = "os")]
 mod group;
 #[cfg(feature = "os")]
 mod group_member;

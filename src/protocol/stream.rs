@@ -34,16 +34,17 @@
 
 use super::aperture_stream::FarOffer;
 use super::credit::fast_ticket_from;
-use super::manager::{Admission, Offer, OfferId, Target};
+use super::ends::offered;
+use super::manager::{Offer, OfferId, Target};
 use super::records::{
     self, FREED_BYTES, Far, GRANT_BYTES, Grant, Mark, PLACE_BYTES, PLACES, Places, Small, Window,
 };
 use super::tagged::{ended, explain};
 use super::{Connection, EndPoint, GrowError, Kind, Manager, ReceiveError, Seed, SendFailure};
-use crate::control::{Access, Peer, RequestId};
+use crate::control::{Peer, RequestId};
 use crate::interface::notification::Consumer;
 use crate::interface::{AreaId, LinkId, Mode, Notification, QueueId, SlotConfig, SlotId};
-use crate::node::{CloseReason, Look, Node, OfferError, SendError, Unfinished, Waited};
+use crate::node::{CloseReason, Look, Node, SendError, Unfinished, Waited};
 use crate::os::memory::AreaMemory;
 use crate::wire::{Flags, Key, MetadataIndex, NodeId, Share, SlotIndex, TICKET_BYTES, Ticket};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -864,8 +865,8 @@ impl Lane {
 
 /// Receives a stream of records from the one sender that is grown. `Send`.
 pub struct StreamReceiver {
-    manager: Manager,
-    offer: OfferId,
+    pub(super) manager: Manager,
+    pub(super) offer: OfferId,
     intake: Intake,
 }
 
@@ -890,25 +891,7 @@ impl StreamReceiver {
         Ok(Self { manager: manager.clone(), offer, intake })
     }
 
-    /// Bytes from which the [`StreamSender`] can be grown, by anybody who may connect.
-    pub fn seed(&self) -> Result<Seed, OfferError> {
-        self.manager.seed(self.offer, Kind::Stream)
-    }
-
-    /// Lets the sender find this receiver by name.
-    pub fn serve(&self, name: &str, access: Access) -> Result<(), OfferError> {
-        self.manager.serve(self.offer, name, access)
-    }
-
-    /// Asks `admission` about a peer that wants to grow the sender; its error is what the peer is
-    /// told. It runs in whichever thread polls, and must not wait.
-    pub fn set_admission(
-        &self,
-        admission: impl FnMut(&Peer) -> Result<(), String> + Send + 'static,
-    ) {
-        let admission: Admission = Box::new(admission);
-        self.manager.set_admission(self.offer, admission);
-    }
+    offered!("the [`StreamSender`]");
 
     /// The next record, if it is there or comes in one turn.
     #[inline]
@@ -1156,10 +1139,7 @@ impl EndPoint for StreamReceiver {
 
 impl Drop for StreamReceiver {
     fn drop(&mut self) {
-        if self.manager.is_forked() {
-            return;
-        }
-        self.manager.withdraw(self.offer);
+        let Some(_) = self.manager.withdraw(self.offer) else { return };
         self.intake.remove(&mut self.manager.lock());
     }
 }

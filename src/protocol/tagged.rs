@@ -12,12 +12,13 @@
 //! The area's bytes change whenever a sender writes, so they are copied out, never lent.
 
 use super::credit::{CreditReturn, CreditWord, fast_ticket_from};
-use super::manager::{Admission, Offer, OfferId, Target, set_up};
+use super::ends::offered;
+use super::manager::{Offer, OfferId, Target, set_up};
 use super::{Connection, EndPoint, GrowError, Kind, Manager, ReceiveError, Seed, SendFailure};
-use crate::control::{Access, Peer, RequestId};
+use crate::control::{Peer, RequestId};
 use crate::interface::notification::Consumer;
 use crate::interface::{AreaId, LinkId, Notification, QueueId, SlotConfig, SlotId};
-use crate::node::{CloseReason, Look, Node, OfferError, SendError};
+use crate::node::{CloseReason, Look, Node, SendError};
 use crate::wire::{SlotIndex, TICKET_BYTES, Ticket};
 use core::time::Duration;
 use std::boxed::Box;
@@ -260,25 +261,7 @@ impl TaggedReceiver {
         })
     }
 
-    /// Bytes from which a [`TaggedSender`] can be grown, by anybody who may connect.
-    pub fn seed(&self) -> Result<Seed, OfferError> {
-        self.manager.seed(self.offer, Kind::Tagged)
-    }
-
-    /// Lets senders find this receiver by name.
-    pub fn serve(&self, name: &str, access: Access) -> Result<(), OfferError> {
-        self.manager.serve(self.offer, name, access)
-    }
-
-    /// Asks `admission` about each peer that wants to grow a sender; its error is what the peer is
-    /// told. It runs in whichever thread polls, and must not wait.
-    pub fn set_admission(
-        &self,
-        admission: impl FnMut(&Peer) -> Result<(), String> + Send + 'static,
-    ) {
-        let admission: Admission = Box::new(admission);
-        self.manager.set_admission(self.offer, admission);
-    }
+    offered!(many "a [`TaggedSender`]");
 
     /// The next tag, if one is there or comes in one turn.
     pub fn try_get_tag(&mut self) -> Result<Option<Tag>, ReceiveError> {
@@ -437,12 +420,6 @@ impl TaggedReceiver {
     pub fn senders(&self) -> usize {
         lock(&self.shared).senders.values().filter(|sender| sender.link.is_some()).count()
     }
-
-    /// The connections of its senders: who is at the other end of each, and which path the
-    /// messages take ([`Connection::explain`]).
-    pub fn connections(&self) -> Vec<Arc<Connection>> {
-        self.manager.connections_of(self.offer)
-    }
 }
 
 impl EndPoint for TaggedReceiver {
@@ -457,10 +434,7 @@ impl EndPoint for TaggedReceiver {
 
 impl Drop for TaggedReceiver {
     fn drop(&mut self) {
-        if self.manager.is_forked() {
-            return;
-        }
-        self.manager.withdraw(self.offer);
+        let Some(_) = self.manager.withdraw(self.offer) else { return };
         let shared = lock(&self.shared);
         let mut node = self.manager.lock();
         for sender in shared.senders.values() {

@@ -762,7 +762,6 @@ impl Drop for Client {
         self.manager.end(&self.connection);
         let Some(offer) = self.manager.withdraw(self.state) else { return };
         let mut node = self.manager.lock();
-        let offer: Box<dyn core::any::Any> = offer;
         let Ok(state) = offer.downcast::<ClientState>() else { return };
         state.blocks.remove(&mut node);
         for long in state.longs.values() {

@@ -4,11 +4,12 @@ use super::{
     ASK, Blocks, Broken, Bytes, CALL_BITS, CallError, DECLINED, LENGTH_MAX, Lent, Long,
     OUTSTANDING_MAX, Sending, TOO_LONG, go_on, long_ticket_from, number_from,
 };
-use crate::control::{Access, Peer, RequestId};
+use crate::control::{Peer, RequestId};
 use crate::interface::{LinkId, Notification, QueueId};
-use crate::node::{CloseReason, Look, Node, OfferError, SendError};
-use crate::protocol::manager::{Admission, Offer, OfferId, set_up};
-use crate::protocol::{Connection, EndPoint, GrowError, Kind, Manager, ReceiveError, Seed};
+use crate::node::{CloseReason, Look, Node, SendError};
+use crate::protocol::ends::offered;
+use crate::protocol::manager::{Offer, OfferId, set_up};
+use crate::protocol::{Connection, EndPoint, GrowError, Kind, Manager, ReceiveError};
 use crate::wire::{MetadataIndex, SlotIndex, TICKET_BYTES, Ticket};
 use core::ops::Deref;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -591,24 +592,7 @@ impl Server {
         Ok(Self { manager: manager.clone(), offer, queue, ready })
     }
 
-    /// A seed from which clients can be grown.
-    pub fn seed(&self) -> Result<Seed, OfferError> {
-        self.manager.seed(self.offer, Kind::Call)
-    }
-
-    /// Lets clients find this server by name.
-    pub fn serve(&self, name: &str, access: Access) -> Result<(), OfferError> {
-        self.manager.serve(self.offer, name, access)
-    }
-
-    /// Asks `admission` about each peer that wants to connect; its error is what the peer is told.
-    pub fn set_admission(
-        &self,
-        admission: impl FnMut(&Peer) -> Result<(), String> + Send + 'static,
-    ) {
-        let admission: Admission = Box::new(admission);
-        self.manager.set_admission(self.offer, admission);
-    }
+    offered!(many "a [`Client`](super::Client)");
 
     /// The next request that is there already, or comes in one turn.
     pub fn try_receive(&self) -> Result<Option<Request<'_>>, ReceiveError> {
@@ -677,12 +661,6 @@ impl Server {
         self.with_state(|state| state.misbehaved)
     }
 
-    /// The connections of its clients: who is at the other end of each, and which path the messages
-    /// take ([`Connection::explain`]).
-    pub fn connections(&self) -> Vec<Arc<Connection>> {
-        self.manager.connections_of(self.offer)
-    }
-
     fn with_state<R: Default>(&self, look: impl FnOnce(&mut ServerState) -> R) -> R {
         let mut guard = self.manager.shared.lock();
         guard.parts().1.state(self.offer).map(look).unwrap_or_default()
@@ -701,12 +679,8 @@ impl EndPoint for Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        if self.manager.is_forked() {
-            return;
-        }
         let Some(offer) = self.manager.withdraw(self.offer) else { return };
         let mut node = self.manager.lock();
-        let offer: Box<dyn core::any::Any> = offer;
         if let Ok(mut state) = offer.downcast::<ServerState>() {
             let slots: Vec<SlotIndex> =
                 state.clients.iter().flatten().map(|client| client.blocks.slot.index()).collect();
@@ -900,6 +874,7 @@ impl Server {
 #[cfg(all(test, not(miri)))]
 mod tests {
     use super::*;
+    use crate::control::Access;
     use crate::interface::SlotConfig;
     use crate::protocol::Client;
     use std::time::Instant;

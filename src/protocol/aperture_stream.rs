@@ -20,14 +20,13 @@
 //! [`explain`](ApertureStreamSender::explain) says which.
 
 use super::credit::{CreditReturn, CreditWord, fast_ticket_from};
-use super::ends::offered;
+use super::ends::{ended, grown, offered};
 use super::manager::Target;
 use super::records::{Far, Space};
 use super::stream::{Deadline, THROUGH_AN_APERTURE};
-use super::tagged::ended;
 use super::{
-    Connection, EndPoint, GrowError, Manager, ReceiveError, Record, Seed, SendFailure,
-    StreamConfig, StreamReceiver, StreamSender,
+    Connection, EndPoint, GrowError, Manager, ReceiveError, Record, SendFailure, StreamConfig,
+    StreamReceiver, StreamSender,
 };
 use crate::control::Peer;
 use crate::interface::LinkId;
@@ -319,36 +318,16 @@ pub struct ApertureStreamSender {
 }
 
 impl ApertureStreamSender {
-    /// Grows the sender from a receiver's seed, waiting at most `timeout` for its manager's answer.
-    pub fn grow(
-        manager: &Manager,
-        seed: &Seed,
-        timeout: Option<Duration>,
-    ) -> Result<Self, GrowError> {
-        Self::to(manager, Target::Seed(seed), timeout)
-    }
-
-    /// Grows the sender of the receiver that is served as `[user@]name`.
-    pub fn connect(
-        manager: &Manager,
-        name: &str,
-        timeout: Option<Duration>,
-    ) -> Result<Self, GrowError> {
-        Self::to(manager, Target::Service(name), timeout)
-    }
+    grown!("the sender", "a receiver");
 
     fn to(
         manager: &Manager,
         target: Target<'_>,
         timeout: Option<Duration>,
     ) -> Result<Self, GrowError> {
-        let (credit, path) = {
-            let mut node = manager.lock();
-            let credit = CreditWord::new(&mut node).map_err(GrowError::SetUp)?;
-            let ticket = credit.ticket(&node).map_err(GrowError::SetUp)?;
-            (credit, [&[THROUGH_AN_APERTURE][..], &ticket.to_bytes()].concat())
-        };
-        match StreamSender::to(manager, target, &path, timeout) {
+        let (credit, ticket) = CreditWord::new(&mut manager.lock()).map_err(GrowError::SetUp)?;
+        let path = [&[THROUGH_AN_APERTURE][..], &ticket.to_bytes()].concat();
+        match StreamSender::over(manager, target, &path, timeout) {
             Ok(inner) => {
                 // The receiver exports it with the first message, which is yet to leave.
                 inner.connection().take_aperture();

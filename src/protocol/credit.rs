@@ -10,46 +10,66 @@ use crate::wire::{Flags, MetadataIndex, TICKET_BYTES, Ticket};
 use std::format;
 use std::string::{String, ToString};
 
+/// Memory into which one peer deposits without notifying.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cell {
+    pub area: AreaId,
+    queue: QueueId,
+    slot: SlotId,
+}
+
+impl Cell {
+    /// A cell, and the ticket for it: it moves data, wakes, and notifies nobody. Nothing is left
+    /// behind if that fails.
+    pub fn new(node: &mut Node, bytes: usize) -> Result<(Self, Ticket), String> {
+        let area = node.message_area(bytes).map_err(|e| e.to_string())?;
+        let queue = node.notification_queue(1).map_err(|e| {
+            let _ = node.remove_area(area);
+            e.to_string()
+        })?;
+        let slot = node.slot(SlotConfig::new(area, queue).credit(0)).map_err(|e| {
+            let _ = node.remove_queue(queue);
+            let _ = node.remove_area(area);
+            e.to_string()
+        })?;
+        let cell = Self { area, queue, slot };
+        match node.fast_ticket(slot) {
+            Ok(ticket) => Ok((cell, ticket.with_flags(Flags::WAKE))),
+            Err(e) => {
+                cell.remove(node);
+                Err(e.to_string())
+            }
+        }
+    }
+
+    /// Gives slot, queue and area back.
+    pub fn remove(&self, node: &mut Node) {
+        let _ = node.remove_slot(self.slot);
+        let _ = node.remove_queue(self.queue);
+        let _ = node.remove_area(self.area);
+    }
+}
+
 /// The sender's side: a slot of one word.
 #[derive(Debug)]
 pub(crate) struct CreditWord {
-    area: AreaId,
-    queue: QueueId,
-    slot: SlotId,
+    cell: Cell,
     /// The count as it was last believed.
     known: u64,
 }
 
 impl CreditWord {
-    /// Makes the slot. Nothing is left behind if that fails.
-    pub fn new(node: &mut Node) -> Result<Self, String> {
-        let area = node.message_area(8).map_err(|e| e.to_string())?;
-        let made = node.notification_queue(1).map_err(|e| e.to_string()).and_then(|queue| {
-            let config = SlotConfig::new(area, queue).credit(0);
-            node.slot(config).map(|slot| (queue, slot)).map_err(|e| {
-                let _ = node.remove_queue(queue);
-                e.to_string()
-            })
-        });
-        match made {
-            Ok((queue, slot)) => Ok(Self { area, queue, slot, known: 0 }),
-            Err(e) => {
-                let _ = node.remove_area(area);
-                Err(e)
-            }
-        }
-    }
-
-    /// The ticket for the receiver: it moves data, wakes, and notifies nobody.
-    pub fn ticket(&self, node: &Node) -> Result<Ticket, String> {
-        let ticket = node.fast_ticket(self.slot).map_err(|e| e.to_string())?;
-        Ok(ticket.with_flags(Flags::WAKE))
+    /// Makes the slot, and the ticket for the receiver: it moves data, wakes, and notifies nobody.
+    /// Nothing is left behind if that fails.
+    pub fn new(node: &mut Node) -> Result<(Self, Ticket), String> {
+        let (cell, ticket) = Cell::new(node, 8)?;
+        Ok((Self { cell, known: 0 }, ticket))
     }
 
     /// The count, at most `sent`.
     #[inline]
     pub fn read(&mut self, node: &Node, sent: u64) -> u64 {
-        if let Ok([a, b, c, d, e, f, g, h]) = node.area(self.area) {
+        if let Ok([a, b, c, d, e, f, g, h]) = node.area(self.cell.area) {
             let told = u64::from_le_bytes([*a, *b, *c, *d, *e, *f, *g, *h]);
             if told > self.known && told <= sent {
                 self.known = told;
@@ -60,9 +80,7 @@ impl CreditWord {
 
     /// Gives slot, queue and area back.
     pub fn remove(&self, node: &mut Node) {
-        let _ = node.remove_slot(self.slot);
-        let _ = node.remove_queue(self.queue);
-        let _ = node.remove_area(self.area);
+        self.cell.remove(node);
     }
 }
 

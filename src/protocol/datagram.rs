@@ -22,11 +22,10 @@
 //!
 //! [`ready_anew`]: DatagramReceiver::ready_anew
 
-use super::ends::offered;
+use super::ends::{connected, grown, offered};
 use super::manager::{Offer, OfferId, Target, set_up};
 use super::outgoing::{Message, Outgoing};
-use super::tagged::explain;
-use super::{Connection, EndPoint, GrowError, Kind, Manager, ReceiveError, Seed, SendFailure};
+use super::{Connection, EndPoint, GrowError, Kind, Manager, ReceiveError, SendFailure};
 use crate::control::{Peer, RequestId};
 use crate::interface::notification::Consumer;
 use crate::interface::{AreaId, EntryState, LinkId, Mode, QueueId, SlotConfig, SlotId};
@@ -449,40 +448,22 @@ pub struct DatagramSender {
 }
 
 impl DatagramSender {
-    /// Grows a sender from a receiver's seed, waiting at most `timeout` for its manager's answer.
-    pub fn grow(
-        manager: &Manager,
-        seed: &Seed,
-        timeout: Option<Duration>,
-    ) -> Result<Self, GrowError> {
-        Self::to(manager, Target::Seed(seed), timeout)
-    }
-
-    /// Grows a sender of the receiver that is served as `[user@]name`.
-    pub fn connect(
-        manager: &Manager,
-        name: &str,
-        timeout: Option<Duration>,
-    ) -> Result<Self, GrowError> {
-        Self::to(manager, Target::Service(name), timeout)
-    }
+    grown!("a sender", "a receiver");
 
     fn to(
         manager: &Manager,
         target: Target<'_>,
         timeout: Option<Duration>,
     ) -> Result<Self, GrowError> {
-        let (connection, answer) = manager.grow(target, Kind::Datagram, &[], timeout)?;
-        match message_ticket_from(&answer, connection.peer()) {
-            Ok(ticket) => {
-                let outgoing = Outgoing::default();
-                Ok(Self { manager: manager.clone(), connection, ticket, outgoing })
-            }
-            Err(_) => {
-                manager.end(&connection);
-                Err(GrowError::Answer("no ticket for a message"))
-            }
-        }
+        let (connection, ticket) = manager.grow(
+            target,
+            Kind::Datagram,
+            &[],
+            timeout,
+            "no ticket for a message",
+            |connection, answer| message_ticket_from(answer, connection.peer()).ok(),
+        )?;
+        Ok(Self { manager: manager.clone(), connection, ticket, outgoing: Outgoing::default() })
     }
 
     /// Bytes of the receiver's area.
@@ -538,23 +519,12 @@ impl DatagramSender {
         self.outgoing.flush(&self.manager, &self.connection, timeout)
     }
 
-    /// The connection: who is at the other end, and whether it has ended.
-    pub fn connection(&self) -> &Connection {
-        &self.connection
-    }
-
-    /// Which path the datagrams take, and why.
-    pub fn explain(&self) -> String {
-        explain(&self.manager, &self.connection, "datagrams: one message each")
-    }
+    connected!("datagrams", |_| "datagrams: one message each");
 }
 
 impl Drop for DatagramSender {
     fn drop(&mut self) {
-        if self.manager.is_forked() {
-            return;
-        }
-        self.manager.end(&self.connection);
+        self.manager.leave(&self.connection, |_| {});
     }
 }
 

@@ -1,5 +1,24 @@
 //! What end points have in common: methods that each has, written once.
 
+use super::{Connection, Manager, SendFailure};
+use crate::node::CloseReason;
+use core::fmt::Display;
+use std::format;
+use std::string::String;
+
+/// Why a connection is gone; [`CloseReason::Closed`] until the manager has heard more.
+pub(crate) fn ended(connection: &Connection) -> SendFailure {
+    SendFailure::Ended(connection.ended().cloned().unwrap_or(CloseReason::Closed))
+}
+
+pub(crate) fn explain(
+    manager: &Manager,
+    connection: &Connection,
+    protocol: impl Display,
+) -> String {
+    format!("{protocol}; {}", connection.explain(manager))
+}
+
 /// The methods by which a receiver lets itself be found, over its fields `manager` and `offer`, or
 /// those of its field `inner`; of one that has many senders, also their connections. `$grown` is
 /// what is grown from it.
@@ -47,4 +66,62 @@ macro_rules! offered {
     };
 }
 
-pub(super) use offered;
+/// The constructors of an end point that is grown, over its `to(manager, target, .., timeout)`:
+/// `$what` is grown, of `$of`, and `$more` says what else is given.
+macro_rules! grown {
+    ($what:literal, $of:literal $(, $arg:ident: $type:ty, $more:literal)?) => {
+        grown!(grow, connect => to, $what, $of $(, $arg: $type, $more)?);
+    };
+    (
+        $grow:ident, $connect:ident => $to:ident,
+        $what:literal, $of:literal $(, $arg:ident: $type:ty, $more:literal)?
+    ) => {
+        #[doc = concat!("Grows ", $what, " from the seed of ", $of, ", waiting at most `timeout`")]
+        /// for its manager's answer (Hamlyn 3.3). On an error nothing is left of the attempt.
+        $(#[doc = $more])?
+        pub fn $grow(
+            manager: &crate::protocol::Manager,
+            seed: &crate::protocol::Seed,
+            $($arg: $type,)?
+            timeout: Option<core::time::Duration>,
+        ) -> Result<Self, crate::protocol::GrowError> {
+            let target = crate::protocol::manager::Target::Seed(seed);
+            Self::$to(manager, target, $($arg,)? timeout)
+        }
+
+        #[doc = concat!("Grows ", $what, " of ", $of, " that is served as `[user@]name`, waiting at")]
+        /// most `timeout` for its manager's answer. On an error nothing is left of the attempt.
+        $(#[doc = $more])?
+        pub fn $connect(
+            manager: &crate::protocol::Manager,
+            name: &str,
+            $($arg: $type,)?
+            timeout: Option<core::time::Duration>,
+        ) -> Result<Self, crate::protocol::GrowError> {
+            let target = crate::protocol::manager::Target::Service(name);
+            Self::$to(manager, target, $($arg,)? timeout)
+        }
+    };
+}
+
+/// What an end point that was grown says of its connection, over its fields `manager` and
+/// `connection`: `$what` it sends, by which protocol.
+macro_rules! connected {
+    () => {
+        /// The connection: who is at the other end, and whether it has ended.
+        pub fn connection(&self) -> &crate::protocol::Connection {
+            &self.connection
+        }
+    };
+    ($what:literal, |$this:pat_param| $protocol:expr) => {
+        connected!();
+
+        #[doc = concat!("Which path the ", $what, " take, and why; or why the connection has ended.")]
+        pub fn explain(&self) -> std::string::String {
+            let $this = self;
+            crate::protocol::ends::explain(&self.manager, &self.connection, $protocol)
+        }
+    };
+}
+
+pub(super) use {connected, grown, offered};

@@ -9,14 +9,14 @@
 
 use super::credit::{CreditReturn, fast_ticket_from};
 use super::datagram::message_ticket_from;
+use super::ends::{connected, grown};
 use super::group::{
     ANSWER_BYTES, CELL_BYTES, DATA, GroupError, HELPER, MEMBER, NO_ROUND, RELEASE, deadline_of,
     misuse, time_left,
 };
 use super::manager::Target;
 use super::outgoing::{Message, Outgoing};
-use super::tagged::explain;
-use super::{Connection, GrowError, Kind, Manager, Seed, SendFailure};
+use super::{Connection, GrowError, Kind, Manager, SendFailure};
 use crate::control::Peer;
 use crate::interface::notification::Consumer;
 use crate::interface::{AreaId, Mode, QueueId, SlotConfig, SlotId};
@@ -28,6 +28,7 @@ use std::sync::Arc;
 use std::vec::Vec;
 
 const ENTRY: MetadataIndex = MetadataIndex(0);
+const NO_GROUP: &str = "it is not that of a group";
 
 /// A share of a member's part, for a helper to send: bytes, in a message or a file. Good for once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,26 +153,12 @@ pub struct GroupMember {
 }
 
 impl GroupMember {
-    /// Grows a member from a group's seed, waiting at most `timeout` for the root's answer. The
-    /// root may send it up to `receive_bytes` bytes at once.
-    pub fn grow(
-        manager: &Manager,
-        seed: &Seed,
+    grown!(
+        "a member",
+        "a group",
         receive_bytes: usize,
-        timeout: Option<Duration>,
-    ) -> Result<Self, GrowError> {
-        Self::to(manager, Target::Seed(seed), receive_bytes, timeout)
-    }
-
-    /// Grows a member of the group that is served as `[user@]name`.
-    pub fn connect(
-        manager: &Manager,
-        name: &str,
-        receive_bytes: usize,
-        timeout: Option<Duration>,
-    ) -> Result<Self, GrowError> {
-        Self::to(manager, Target::Service(name), receive_bytes, timeout)
-    }
+        "The root may send it up to `receive_bytes` bytes at once."
+    );
 
     fn to(
         manager: &Manager,
@@ -182,16 +169,12 @@ impl GroupMember {
         let mut memory = Memory::default();
         let made = memory.make(&mut manager.lock(), receive_bytes).map_err(GrowError::SetUp);
         let grown = made.and_then(|(consumer, body)| {
-            let (connection, answer) = manager.grow(target, Kind::Group, &body, timeout)?;
-            match Answer::read(&answer, connection.peer()) {
-                Some(answer) => Ok((consumer, connection, answer)),
-                None => {
-                    manager.end(&connection);
-                    Err(GrowError::Answer("it is not that of a group"))
-                }
-            }
+            let read =
+                |connection: &Arc<Connection>, answer: &_| Answer::read(answer, connection.peer());
+            let grown = manager.grow(target, Kind::Group, &body, timeout, NO_GROUP, read)?;
+            Ok((consumer, grown))
         });
-        let (consumer, connection, answer) = match grown {
+        let (consumer, (connection, answer)) = match grown {
             Ok(grown) => grown,
             Err(e) => {
                 memory.remove(&mut manager.lock());
@@ -436,15 +419,7 @@ impl GroupMember {
         sent.map_err(GroupError::from_send)
     }
 
-    /// The connection to the root: who it is, and whether it has ended.
-    pub fn connection(&self) -> &Connection {
-        &self.connection
-    }
-
-    /// Which path the parts take, and why.
-    pub fn explain(&self) -> String {
-        explain(&self.manager, &self.connection, "group: one message a round")
-    }
+    connected!("parts", |_| "group: one message a round");
 }
 
 /// A member's look when nothing has come: the root may be gone, or wait for what was cut off.
@@ -513,11 +488,7 @@ impl Answer {
 
 impl Drop for GroupMember {
     fn drop(&mut self) {
-        if self.manager.is_forked() {
-            return;
-        }
-        self.manager.end(&self.connection);
-        self.memory.remove(&mut self.manager.lock());
+        self.manager.leave(&self.connection, |node| self.memory.remove(node));
     }
 }
 
@@ -529,30 +500,15 @@ pub struct GroupHelper {
 }
 
 impl GroupHelper {
-    /// Grows a helper from a group's seed, waiting at most `timeout` for the root's answer.
-    pub fn grow(
-        manager: &Manager,
-        seed: &Seed,
-        timeout: Option<Duration>,
-    ) -> Result<Self, GrowError> {
-        Self::to(manager, Target::Seed(seed), timeout)
-    }
-
-    /// Grows a helper of the group that is served as `[user@]name`.
-    pub fn connect(
-        manager: &Manager,
-        name: &str,
-        timeout: Option<Duration>,
-    ) -> Result<Self, GrowError> {
-        Self::to(manager, Target::Service(name), timeout)
-    }
+    grown!("a helper", "a group");
 
     fn to(
         manager: &Manager,
         target: Target<'_>,
         timeout: Option<Duration>,
     ) -> Result<Self, GrowError> {
-        let (connection, _) = manager.grow(target, Kind::Group, &[HELPER], timeout)?;
+        let (connection, _) =
+            manager.grow(target, Kind::Group, &[HELPER], timeout, NO_GROUP, |_, _| Some(()))?;
         Ok(Self { manager: manager.clone(), connection, outgoing: Outgoing::default() })
     }
 
@@ -573,17 +529,11 @@ impl GroupHelper {
         sent.map_err(GroupError::from_send)
     }
 
-    /// The connection to the root.
-    pub fn connection(&self) -> &Connection {
-        &self.connection
-    }
+    connected!();
 }
 
 impl Drop for GroupHelper {
     fn drop(&mut self) {
-        if self.manager.is_forked() {
-            return;
-        }
-        self.manager.end(&self.connection);
+        self.manager.leave(&self.connection, |_| {});
     }
 }

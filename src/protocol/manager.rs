@@ -815,14 +815,17 @@ impl Manager {
         Ok(())
     }
 
-    /// Grows a sender: connects to its receiver, and returns the answer.
-    pub(crate) fn grow(
+    /// Grows a sender: connects to its receiver, and reads the answer. Where that makes no sense
+    /// the connection ends, and the error says what was `expected`.
+    pub(crate) fn grow<R>(
         &self,
         target: Target<'_>,
         kind: Kind,
         body: &[u8],
         timeout: Option<Duration>,
-    ) -> Result<(Arc<Connection>, Vec<u8>), GrowError> {
+        expected: &'static str,
+        read: impl FnOnce(&Arc<Connection>, &[u8]) -> Option<R>,
+    ) -> Result<(Arc<Connection>, R), GrowError> {
         let (service, token) = match target {
             Target::Seed(seed) if seed.kind != kind => {
                 return Err(GrowError::Kind { wanted: kind, found: seed.kind });
@@ -834,7 +837,7 @@ impl Manager {
         greeting.push(kind as u8);
         greeting.extend_from_slice(&token.0);
         greeting.extend_from_slice(body);
-        self.connect_then(service, &greeting, timeout, |node, protocols, link| {
+        let grown = self.connect_then(service, &greeting, timeout, |node, protocols, link| {
             let vanished = || GrowError::Connect(node::ConnectError::Vanished);
             let answer = node.greeting(link).map_err(|_| vanished())?.to_vec();
             let peer = node.peer(link).map_err(|_| vanished())?.clone();
@@ -850,7 +853,15 @@ impl Manager {
                     Err(GrowError::NotAnEndPoint)
                 }
             }
-        })?
+        })?;
+        let (connection, answer) = grown?;
+        match read(&connection, &answer) {
+            Some(made) => Ok((connection, made)),
+            None => {
+                self.end(&connection);
+                Err(GrowError::Answer(expected))
+            }
+        }
     }
 
     /// Connects to a service, and polls meanwhile: it may be one of this very process, or its
@@ -966,6 +977,15 @@ impl Manager {
         let unsent = node.disconnect(connection.link).unwrap_or(0);
         protocols.after_look(node);
         unsent
+    }
+
+    /// A sender is dropped: its connection ends first, so that nothing comes for what `remove`
+    /// takes away then. A forked child leaves all as it is.
+    pub(crate) fn leave(&self, connection: &Connection, remove: impl FnOnce(&mut Node)) {
+        if !self.is_forked() {
+            self.end(connection);
+            remove(&mut self.lock());
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 //! so the rest must follow, or its entry never comes out at zero (Hamlyn 2.5); the caller's slice
 //! is gone by then. So the message is copied at that moment, and goes on first in the next call.
 
-use super::tagged::ended;
+use super::ends::ended;
 use super::{Connection, Manager, SendFailure};
 use crate::interface::LinkId;
 use crate::node::{Look, Node, SendError, Unfinished, Waited};

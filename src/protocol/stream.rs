@@ -33,14 +33,13 @@
 //! its ticket or place, and messages are taken in one order; see `records.rs`.
 
 use super::aperture_stream::FarOffer;
-use super::credit::fast_ticket_from;
-use super::ends::offered;
+use super::credit::{Cell, fast_ticket_from};
+use super::ends::{connected, ended, explain, grown, offered};
 use super::manager::{Offer, OfferId, Target};
 use super::records::{
     self, FREED_BYTES, Far, GRANT_BYTES, Grant, Mark, PLACE_BYTES, PLACES, Places, Small, Window,
 };
-use super::tagged::{ended, explain};
-use super::{Connection, EndPoint, GrowError, Kind, Manager, ReceiveError, Seed, SendFailure};
+use super::{Connection, EndPoint, GrowError, Kind, Manager, ReceiveError, SendFailure};
 use crate::control::{Peer, RequestId};
 use crate::interface::notification::Consumer;
 use crate::interface::{AreaId, LinkId, Mode, Notification, QueueId, SlotConfig, SlotId};
@@ -1149,10 +1148,8 @@ impl Drop for StreamReceiver {
 struct Post {
     link: LinkId,
     destination: NodeId,
-    /// A ring of grants, one for each lane.
-    area: AreaId,
-    queue: QueueId,
-    slot: SlotId,
+    /// A ring of grants, one for each of as many lanes as a receiver may have; and a count.
+    grants: Cell,
     lanes: Box<[SlotIndex]>,
     ask: Ticket,
     record_bytes_max: usize,
@@ -1193,7 +1190,7 @@ impl Post {
     #[inline]
     fn grant(&self, node: &Node) -> Option<Grant> {
         let at = self.next % self.lanes.len() as u64 * GRANT_BYTES as u64;
-        let bytes = node.area(self.area).ok()?.get(at as usize..)?;
+        let bytes = node.area(self.grants.area).ok()?.get(at as usize..)?;
         let grant = Grant::from_bytes(*bytes.first_chunk()?);
         (grant.number == self.next as u32).then_some(grant)
     }
@@ -1269,7 +1266,8 @@ impl Post {
     #[cold]
     fn finds_place(&mut self, node: &Node) -> bool {
         let at = GRANT_BYTES * self.lanes.len();
-        let told = node.area(self.area).ok().and_then(|bytes| bytes.get(at..)?.first_chunk());
+        let told =
+            node.area(self.grants.area).ok().and_then(|bytes| bytes.get(at..)?.first_chunk());
         if let Some(told) = told {
             let told = u64::from_le_bytes(*told);
             // Links may reorder, and more than were sent is a lie.
@@ -1402,47 +1400,34 @@ impl Deadline {
 }
 
 impl StreamSender {
-    /// Grows the sender from a receiver's seed, waiting at most `timeout` for its manager's answer.
-    pub fn grow(
-        manager: &Manager,
-        seed: &Seed,
-        timeout: Option<Duration>,
-    ) -> Result<Self, GrowError> {
-        Self::to(manager, Target::Seed(seed), &[THROUGH_THE_LINK], timeout)
-    }
+    grown!("the sender", "a receiver");
 
-    /// Grows the sender of the receiver that is served as `[user@]name`.
-    pub fn connect(
+    fn to(
         manager: &Manager,
-        name: &str,
+        target: Target<'_>,
         timeout: Option<Duration>,
     ) -> Result<Self, GrowError> {
-        Self::to(manager, Target::Service(name), &[THROUGH_THE_LINK], timeout)
+        Self::over(manager, target, &[THROUGH_THE_LINK], timeout)
     }
 
     /// `path` is what the greeting says of it.
-    pub(super) fn to(
+    pub(super) fn over(
         manager: &Manager,
         target: Target<'_>,
         path: &[u8],
         timeout: Option<Duration>,
     ) -> Result<Self, GrowError> {
-        let (area, queue, slot, ticket) =
-            grants_of(&mut manager.lock()).map_err(GrowError::SetUp)?;
+        let bytes = GRANT_BYTES * records::TICKETS_MAX as usize + FREED_BYTES;
+        let (grants, ticket) = Cell::new(&mut manager.lock(), bytes).map_err(GrowError::SetUp)?;
         let mut body = ticket.to_bytes().to_vec();
         body.extend_from_slice(path);
-        let grown = manager.grow(target, Kind::Stream, &body, timeout);
-        let made = grown.and_then(|(connection, answer)| {
-            let made = Self::read(manager, &connection, &answer, (area, queue, slot));
-            made.ok_or_else(|| {
-                manager.end(&connection);
-                GrowError::Answer("no tickets and sizes that fit together")
-            })
-        });
-        if made.is_err() {
-            remove_grants(&mut manager.lock(), area, queue, slot);
+        let read = |connection: &_, answer: &_| Self::read(manager, connection, answer, grants);
+        let expected = "no tickets and sizes that fit together";
+        let grown = manager.grow(target, Kind::Stream, &body, timeout, expected, read);
+        if grown.is_err() {
+            grants.remove(&mut manager.lock());
         }
-        made
+        grown.map(|(_, sender)| sender)
     }
 
     /// Reads the receiver's answer; `None`: it makes no sense.
@@ -1450,7 +1435,7 @@ impl StreamSender {
         manager: &Manager,
         connection: &Arc<Connection>,
         answer: &[u8],
-        (area, queue, slot): (AreaId, QueueId, SlotId),
+        grants: Cell,
     ) -> Option<Self> {
         let word = |i: usize| {
             let bytes = answer.get(4 * i..)?.first_chunk()?;
@@ -1480,7 +1465,7 @@ impl StreamSender {
             let (number, size) = (number as u32, buffer_bytes as u32);
             let grant = Grant { key, number, size, refused: false };
             let at = GRANT_BYTES * number as usize;
-            let to = node.area_mut(area).ok()?.get_mut(at..at + GRANT_BYTES)?;
+            let to = node.area_mut(grants.area).ok()?.get_mut(at..at + GRANT_BYTES)?;
             to.copy_from_slice(&grant.to_bytes());
         }
         let packet_bytes = node.fast_bytes_max(connection.link()).unwrap_or(0);
@@ -1490,9 +1475,7 @@ impl StreamSender {
         let post = Post {
             link: connection.link(),
             destination: connection.peer().node,
-            area,
-            queue,
-            slot,
+            grants,
             lanes: lanes.into(),
             ask,
             record_bytes_max,
@@ -1735,20 +1718,13 @@ impl StreamSender {
         e
     }
 
-    /// The connection: who is at the other end, and whether it has ended.
-    pub fn connection(&self) -> &Connection {
-        &self.connection
-    }
-
-    /// Which path the records take, and why.
-    pub fn explain(&self) -> String {
-        let (coalesced, buffer) = (self.coalesced_max, self.buffer.len());
-        let protocol = format!(
+    connected!("records", |this| {
+        let (coalesced, buffer) = (this.coalesced_max, this.buffer.len());
+        format!(
             "{PROTOCOL}; records of up to {coalesced} bytes are coalesced, others leave at once, \
              those of more than {buffer} into a buffer that is asked for"
-        );
-        explain(&self.manager, &self.connection, &protocol)
-    }
+        )
+    });
 }
 
 impl Drop for StreamSender {
@@ -1757,35 +1733,6 @@ impl Drop for StreamSender {
             return;
         }
         self.end();
-        let Post { area, queue, slot, .. } = self.post;
-        remove_grants(&mut self.manager.lock(), area, queue, slot);
+        self.post.grants.remove(&mut self.manager.lock());
     }
-}
-
-/// A ring of grants for as many lanes as a receiver may have, and the ticket for it: it moves data,
-/// wakes, and notifies nobody.
-fn grants_of(node: &mut Node) -> Result<(AreaId, QueueId, SlotId, Ticket), String> {
-    let bytes = GRANT_BYTES * records::TICKETS_MAX as usize + FREED_BYTES;
-    let area = node.message_area(bytes).map_err(|e| e.to_string())?;
-    let queue = match node.notification_queue(1) {
-        Ok(queue) => queue,
-        Err(e) => {
-            let _ = node.remove_area(area);
-            return Err(e.to_string());
-        }
-    };
-    let made = node.slot(SlotConfig::new(area, queue).credit(0)).and_then(|slot| {
-        node.fast_ticket(slot).map(|ticket| (area, queue, slot, ticket.with_flags(Flags::WAKE)))
-    });
-    made.map_err(|e| {
-        let _ = node.remove_queue(queue);
-        let _ = node.remove_area(area);
-        e.to_string()
-    })
-}
-
-fn remove_grants(node: &mut Node, area: AreaId, queue: QueueId, slot: SlotId) {
-    let _ = node.remove_slot(slot);
-    let _ = node.remove_queue(queue);
-    let _ = node.remove_area(area);
 }

@@ -12,13 +12,13 @@
 //! The area's bytes change whenever a sender writes, so they are copied out, never lent.
 
 use super::credit::{CreditReturn, CreditWord, fast_ticket_from};
-use super::ends::offered;
+use super::ends::{connected, ended, grown, offered};
 use super::manager::{Offer, OfferId, Target, set_up};
-use super::{Connection, EndPoint, GrowError, Kind, Manager, ReceiveError, Seed, SendFailure};
+use super::{Connection, EndPoint, GrowError, Kind, Manager, ReceiveError, SendFailure};
 use crate::control::{Peer, RequestId};
 use crate::interface::notification::Consumer;
 use crate::interface::{AreaId, LinkId, Notification, QueueId, SlotConfig, SlotId};
-use crate::node::{CloseReason, Look, Node, SendError};
+use crate::node::{Look, Node, SendError};
 use crate::wire::{SlotIndex, TICKET_BYTES, Ticket};
 use core::time::Duration;
 use std::boxed::Box;
@@ -458,56 +458,26 @@ pub struct TaggedSender {
 }
 
 impl TaggedSender {
-    /// Grows a sender from a receiver's seed, waiting at most `timeout` for its manager's answer.
-    pub fn grow(
-        manager: &Manager,
-        seed: &Seed,
-        timeout: Option<Duration>,
-    ) -> Result<Self, GrowError> {
-        Self::to(manager, Target::Seed(seed), timeout)
-    }
-
-    /// Grows a sender of the receiver that is served as `[user@]name`.
-    pub fn connect(
-        manager: &Manager,
-        name: &str,
-        timeout: Option<Duration>,
-    ) -> Result<Self, GrowError> {
-        Self::to(manager, Target::Service(name), timeout)
-    }
+    grown!("a sender", "a receiver");
 
     fn to(
         manager: &Manager,
         target: Target<'_>,
         timeout: Option<Duration>,
     ) -> Result<Self, GrowError> {
-        let (credit, body) = {
-            let mut node = manager.lock();
-            let credit = CreditWord::new(&mut node).map_err(GrowError::SetUp)?;
-            let ticket = credit.ticket(&node).map_err(|e| {
-                credit.remove(&mut node);
-                GrowError::SetUp(e)
-            })?;
-            (credit, ticket.to_bytes())
-        };
+        let (credit, ticket) = CreditWord::new(&mut manager.lock()).map_err(GrowError::SetUp)?;
+        let body = ticket.to_bytes();
+        let expected = "no ticket and number of tags";
         let grown =
-            manager.grow(target, Kind::Tagged, &body, timeout).and_then(|(connection, answer)| {
-                let made = (|| {
-                    let (ticket, tags) = answer.split_at_checked(TICKET_BYTES)?;
-                    let ticket = fast_ticket_from(ticket, connection.peer()).ok()?;
-                    Some((ticket, u32::from_le_bytes(tags.try_into().ok()?)))
-                })();
-                let bytes_max = manager.lock().fast_bytes_max(connection.link()).unwrap_or(0);
-                match made {
-                    Some((ticket, tags)) if tags > 0 => Ok((connection, ticket, tags, bytes_max)),
-                    _ => {
-                        manager.end(&connection);
-                        Err(GrowError::Answer("no ticket and number of tags"))
-                    }
-                }
+            manager.grow(target, Kind::Tagged, &body, timeout, expected, |connection, answer| {
+                let (ticket, tags) = answer.split_at_checked(TICKET_BYTES)?;
+                let ticket = fast_ticket_from(ticket, connection.peer()).ok()?;
+                let tags = u32::from_le_bytes(tags.try_into().ok()?);
+                (tags > 0).then_some((ticket, tags))
             });
         match grown {
-            Ok((connection, ticket, tags, bytes_max)) => Ok(Self {
+            Ok((connection, (ticket, tags))) => Ok(Self {
+                bytes_max: manager.lock().fast_bytes_max(connection.link()).unwrap_or(0),
                 manager: manager.clone(),
                 connection,
                 credit,
@@ -515,7 +485,6 @@ impl TaggedSender {
                 tags: tags as u64,
                 sent: 0,
                 acknowledged: 0,
-                bytes_max,
             }),
             Err(e) => {
                 credit.remove(&mut manager.lock());
@@ -585,32 +554,11 @@ impl TaggedSender {
         Ok(Ticket { base: self.ticket.base + offset, ..self.ticket })
     }
 
-    /// The connection: who is at the other end, and whether it has ended.
-    pub fn connection(&self) -> &Connection {
-        &self.connection
-    }
-
-    /// Which path the writes take, and why.
-    pub fn explain(&self) -> String {
-        explain(&self.manager, &self.connection, "tagged remote write: one fast packet each")
-    }
+    connected!("writes", |_| "tagged remote write: one fast packet each");
 }
 
 impl Drop for TaggedSender {
     fn drop(&mut self) {
-        if self.manager.is_forked() {
-            return;
-        }
-        self.manager.end(&self.connection);
-        self.credit.remove(&mut self.manager.lock());
+        self.manager.leave(&self.connection, |node| self.credit.remove(node));
     }
-}
-
-/// Why a connection is gone; [`CloseReason::Closed`] until the manager has heard more.
-pub(crate) fn ended(connection: &Connection) -> SendFailure {
-    SendFailure::Ended(connection.ended().cloned().unwrap_or(CloseReason::Closed))
-}
-
-pub(crate) fn explain(manager: &Manager, connection: &Connection, protocol: &str) -> String {
-    format!("{protocol}; {}", connection.explain(manager))
 }

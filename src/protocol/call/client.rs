@@ -7,9 +7,9 @@ use super::{
 use crate::control::{Peer, RequestId};
 use crate::interface::QueueId;
 use crate::node::{Look, Node, SendError, Waited};
+use crate::protocol::ends::{connected, grown};
 use crate::protocol::manager::{Offer, OfferId, Target, set_up};
-use crate::protocol::tagged::explain;
-use crate::protocol::{Connection, GrowError, Kind, Manager, Seed};
+use crate::protocol::{Connection, GrowError, Kind, Manager};
 use crate::wire::{MetadataIndex, SlotIndex, TICKET_BYTES, Ticket};
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
@@ -462,42 +462,21 @@ impl ClientState {
 }
 
 impl Client {
-    /// Connects to the server that is served as `[user@]name`.
-    pub fn connect(
-        manager: &Manager,
-        name: &str,
-        timeout: Option<Duration>,
-    ) -> Result<Self, GrowError> {
-        Self::with_config(manager, Target::Service(name), ClientConfig::default(), timeout)
-    }
-
-    /// [`connect`](Self::connect) with settings.
-    pub fn connect_with(
-        manager: &Manager,
-        name: &str,
+    grown!("a client", "a server");
+    grown!(
+        grow_with, connect_with => with_config,
+        "a client",
+        "a server",
         config: ClientConfig,
-        timeout: Option<Duration>,
-    ) -> Result<Self, GrowError> {
-        Self::with_config(manager, Target::Service(name), config, timeout)
-    }
+        "With these settings; an error, if they cannot be."
+    );
 
-    /// Grows a client from a server's seed.
-    pub fn grow(
+    fn to(
         manager: &Manager,
-        seed: &Seed,
+        target: Target<'_>,
         timeout: Option<Duration>,
     ) -> Result<Self, GrowError> {
-        Self::with_config(manager, Target::Seed(seed), ClientConfig::default(), timeout)
-    }
-
-    /// [`grow`](Self::grow) with settings.
-    pub fn grow_with(
-        manager: &Manager,
-        seed: &Seed,
-        config: ClientConfig,
-        timeout: Option<Duration>,
-    ) -> Result<Self, GrowError> {
-        Self::with_config(manager, Target::Seed(seed), config, timeout)
+        Self::with_config(manager, target, ClientConfig::default(), timeout)
     }
 
     fn with_config(
@@ -530,18 +509,16 @@ impl Client {
             blocks.remove(&mut node);
             let _ = node.remove_queue(queue);
         };
-        let (connection, answer) =
-            manager.grow(target, Kind::Call, &body, timeout).inspect_err(|_| undo())?;
-        let made = Lent::from_bytes(&answer, connection.peer()).and_then(|(lent, granted)| {
-            let max = answer.get(Lent::BYTES..).ok_or("its limit is missing")?;
+        let read = |connection: &Arc<Connection>, answer: &[u8]| {
+            let (lent, granted) = Lent::from_bytes(answer, connection.peer()).ok()?;
+            let max = answer.get(Lent::BYTES..)?;
             let packet_bytes = manager.lock().fast_bytes_max(connection.link()).unwrap_or(0);
-            Ok((lent, granted.min(calls), number_from(max), lent.at_once(packet_bytes)))
-        });
-        let Ok((lent, granted, request_bytes_max, at_once)) = made else {
-            manager.end(&connection);
-            undo();
-            return Err(GrowError::Answer("no blocks for requests"));
+            Some((lent, granted.min(calls), number_from(max), lent.at_once(packet_bytes)))
         };
+        let expected = "no blocks for requests";
+        let (connection, (lent, granted, request_bytes_max, at_once)) = manager
+            .grow(target, Kind::Call, &body, timeout, expected, read)
+            .inspect_err(|_| undo())?;
         // Far apart for each client, so that one's calls are not taken for another's.
         let generation = NEXT_CLIENT.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9);
         let call = || Call { state: AtClient::Free, length: 0, abandoned: false, generation };
@@ -650,19 +627,11 @@ impl Client {
         self.outstanding
     }
 
-    /// The connection: who is at the other end, and whether it has ended.
-    pub fn connection(&self) -> &Connection {
-        &self.connection
-    }
-
-    /// Which path the calls take, and why.
-    pub fn explain(&self) -> String {
-        let at_once = self.at_once;
-        let protocol = format!(
-            "request and reply: one fast packet each way up to {at_once} bytes, longer ones are asked for first"
-        );
-        explain(&self.manager, &self.connection, &protocol)
-    }
+    connected!("calls", |this| format!(
+        "request and reply: one fast packet each way up to {} bytes, longer ones are asked for \
+         first",
+        this.at_once
+    ));
 
     /// After waiting: a call whose time is over is abandoned, a peer that broke the rules leaves.
     #[inline(always)]
@@ -756,10 +725,7 @@ impl Begun {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        if self.manager.is_forked() {
-            return;
-        }
-        self.manager.end(&self.connection);
+        self.manager.leave(&self.connection, |_| {});
         let Some(offer) = self.manager.withdraw(self.state) else { return };
         let mut node = self.manager.lock();
         let Ok(state) = offer.downcast::<ClientState>() else { return };

@@ -19,11 +19,12 @@
 //! long records go through the link as in a plain stream;
 //! [`explain`](ApertureStreamSender::explain) says which.
 
-use super::credit::{CreditReturn, CreditWord, fast_ticket_from};
-use super::ends::{ended, grown, offered};
+use super::credit::{CreditReturn, CreditWord};
+use super::ends::{Deadline, ended, grown, offered};
 use super::manager::Target;
 use super::records::{Far, Space};
-use super::stream::{Deadline, THROUGH_AN_APERTURE};
+use super::stream::THROUGH_AN_APERTURE;
+use super::tickets::fast_ticket_from;
 use super::{
     Connection, EndPoint, GrowError, Manager, ReceiveError, Record, SendFailure, StreamConfig,
     StreamReceiver, StreamSender,

@@ -6,8 +6,7 @@
 
 use crate::interface::{AreaId, LinkId, QueueId, SlotConfig, SlotId};
 use crate::node::{Node, SendError};
-use crate::wire::{Flags, MetadataIndex, TICKET_BYTES, Ticket};
-use std::format;
+use crate::wire::{Flags, Ticket};
 use std::string::{String, ToString};
 
 /// Memory into which one peer deposits without notifying.
@@ -119,20 +118,4 @@ impl CreditReturn {
             }
         }
     }
-}
-
-/// A ticket that a peer sent for this purpose; it leads to that peer, or to nobody.
-pub(crate) fn fast_ticket_from(
-    bytes: &[u8],
-    peer: &crate::control::Peer,
-) -> Result<Ticket, String> {
-    let bytes = bytes.get(..TICKET_BYTES).ok_or("the sender's ticket is cut off")?;
-    let ticket = Ticket::from_bytes(bytes).map_err(|e| e.to_string())?;
-    if ticket.destination != peer.node {
-        return Err(format!("the sender's ticket leads to node {}, not to it", ticket.destination));
-    }
-    if ticket.metadata_index != MetadataIndex::FAST {
-        return Err("the sender's ticket is not one of fast mode".into());
-    }
-    Ok(ticket)
 }

@@ -25,6 +25,7 @@
 use super::ends::{connected, grown, offered};
 use super::manager::{Offer, OfferId, Target, set_up};
 use super::outgoing::{Message, Outgoing};
+use super::tickets::message_ticket_from;
 use super::{Connection, EndPoint, GrowError, Kind, Manager, ReceiveError, SendFailure};
 use crate::control::{Peer, RequestId};
 use crate::interface::notification::Consumer;
@@ -461,7 +462,7 @@ impl DatagramSender {
             &[],
             timeout,
             "no ticket for a message",
-            |connection, answer| message_ticket_from(answer, connection.peer()).ok(),
+            |connection, answer| message_ticket_from(answer, connection.peer(), 0).ok(),
         )?;
         Ok(Self { manager: manager.clone(), connection, ticket, outgoing: Outgoing::default() })
     }
@@ -526,15 +527,6 @@ impl Drop for DatagramSender {
     fn drop(&mut self) {
         self.manager.leave(&self.connection, |_| {});
     }
-}
-
-/// A ticket for a counted message that a peer sent; it leads to that peer.
-pub(crate) fn message_ticket_from(bytes: &[u8], peer: &Peer) -> Result<Ticket, String> {
-    let ticket = Ticket::from_bytes(bytes).map_err(|e| e.to_string())?;
-    if ticket.destination != peer.node || ticket.metadata_index == MetadataIndex::FAST {
-        return Err("the ticket is not one for messages to whoever sent it".into());
-    }
-    Ok(ticket)
 }
 
 fn misuse(e: impl ToString) -> ReceiveError {

@@ -1,10 +1,26 @@
-//! What end points have in common: methods that each has, written once.
+//! What end points have in common: methods that each has, written once; time limits.
 
 use super::{Connection, Manager, SendFailure};
 use crate::node::CloseReason;
 use core::fmt::Display;
+use core::time::Duration;
 use std::format;
 use std::string::String;
+use std::time::Instant;
+
+/// A time limit for several steps.
+#[derive(Clone, Copy)]
+pub(super) struct Deadline(Option<Instant>);
+
+impl Deadline {
+    pub fn new(timeout: Option<Duration>) -> Self {
+        Self(timeout.and_then(|timeout| Instant::now().checked_add(timeout)))
+    }
+
+    pub fn left(self) -> Option<Duration> {
+        self.0.map(|deadline| deadline.saturating_duration_since(Instant::now()))
+    }
+}
 
 /// Why a connection is gone; [`CloseReason::Closed`] until the manager has heard more.
 pub(crate) fn ended(connection: &Connection) -> SendFailure {

@@ -35,11 +35,10 @@
 //! before counts. Its place is free for another. A member that sends nonsense is sent away, which
 //! is the same to the root. Members learn of the root's end at once: [`GroupError::RootLost`].
 
-use super::credit::fast_ticket_from;
-use super::datagram::message_ticket_from;
-use super::ends::offered;
-use super::manager::{Offer, OfferId, Protocols};
+use super::ends::{Deadline, offered};
+use super::manager::{Offer, OfferId, Protocols, set_up};
 use super::outgoing::{Message, Outgoing};
+use super::tickets::{fast_ticket_from, message_ticket_from};
 use super::{Connection, EndPoint, GrowError, Kind, Manager, Seed, SendFailure};
 use crate::control::{Peer, RequestId};
 use crate::interface::notification::Consumer;
@@ -53,7 +52,6 @@ use std::format;
 use std::io;
 use std::string::{String, ToString};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
 use std::vec::Vec;
 
 /// Role, ticket of the ticket cell, ticket for what the root sends.
@@ -151,10 +149,6 @@ pub enum GroupError {
 
 pub(super) fn misuse(e: impl ToString) -> GroupError {
     GroupError::Misuse(e.to_string())
-}
-
-fn set_up(e: impl ToString) -> GrowError {
-    GrowError::SetUp(e.to_string())
 }
 
 impl GroupError {
@@ -490,7 +484,7 @@ impl Offer for GroupOffer {
             return Err("this is neither a member nor a helper of a group".into());
         }
         let cell = fast_ticket_from(&body[1..], peer)?.with_flags(Flags::WAKE);
-        let down = message_ticket_from(&body[1 + TICKET_BYTES..], peer)?;
+        let down = message_ticket_from(&body[1 + TICKET_BYTES..], peer, 0)?;
         // Its count is its own: the whole of one entry.
         let down = Ticket { share: Share::WHOLE, ..down };
         let (takes, wanted) = (down.capacity(), shared.config.scatter_bytes as u64);
@@ -629,14 +623,6 @@ enum Stop {
     Done,
     Lost(GroupError),
     Expel(LinkId, String),
-}
-
-pub(super) fn time_left(deadline: Option<Instant>) -> Option<Duration> {
-    deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
-}
-
-pub(super) fn deadline_of(timeout: Option<Duration>) -> Option<Instant> {
-    timeout.and_then(|timeout| Instant::now().checked_add(timeout))
 }
 
 impl Group {
@@ -816,9 +802,9 @@ impl Group {
         if k > members {
             return Err(misuse(format!("{k} parts of a group of {members} were to be waited for")));
         }
-        let deadline = deadline_of(timeout);
+        let deadline = Deadline::new(timeout);
         loop {
-            let stop = self.manager.shared.wait_until(time_left(deadline), |node, _| {
+            let stop = self.manager.shared.wait_until(deadline.left(), |node, _| {
                 let mut shared = lock(&self.root);
                 if let Some((link, why)) = shared.settle(node) {
                     return Look::Found(Stop::Expel(link, why));
@@ -896,12 +882,12 @@ impl Group {
     /// on; the round is over. On an error the call may be repeated, or
     /// [`release`](Self::release) lets those go that are there.
     pub fn barrier(&mut self, timeout: Option<Duration>) -> Result<(), GroupError> {
-        let deadline = deadline_of(timeout);
+        let deadline = Deadline::new(timeout);
         if self.releasing.is_none() {
             let members = self.members();
             self.wait(members, timeout)?;
         }
-        self.release(time_left(deadline))
+        self.release(deadline.left())
     }
 
     /// Lets the members go on that have come to their barrier; the round is over. Those that come
@@ -949,9 +935,9 @@ impl Group {
         let place_of: HashMap<u32, usize> =
             members.iter().enumerate().map(|(i, (member, _))| (*member, i)).collect();
         let mut lost = None;
-        let deadline = deadline_of(timeout);
+        let deadline = Deadline::new(timeout);
         let served = loop {
-            let stop = self.manager.shared.wait_until(time_left(deadline), |node, _| {
+            let stop = self.manager.shared.wait_until(deadline.left(), |node, _| {
                 let mut shared = lock(&self.root);
                 if let Some((link, why)) = shared.settle(node) {
                     return Look::Found(Stop::Expel(link, why));

@@ -7,15 +7,14 @@
 //! What the root says is checked like anything else: a ticket must lead to it, hold a part, and be
 //! of a later round than the one before.
 
-use super::credit::{CreditReturn, fast_ticket_from};
-use super::datagram::message_ticket_from;
-use super::ends::{connected, grown};
+use super::credit::CreditReturn;
+use super::ends::{Deadline, connected, grown};
 use super::group::{
-    ANSWER_BYTES, CELL_BYTES, DATA, GroupError, HELPER, MEMBER, NO_ROUND, RELEASE, deadline_of,
-    misuse, time_left,
+    ANSWER_BYTES, CELL_BYTES, DATA, GroupError, HELPER, MEMBER, NO_ROUND, RELEASE, misuse,
 };
 use super::manager::Target;
 use super::outgoing::{Message, Outgoing};
+use super::tickets::{fast_ticket_from, message_ticket_from};
 use super::{Connection, GrowError, Kind, Manager, SendFailure};
 use crate::control::Peer;
 use crate::interface::notification::Consumer;
@@ -227,12 +226,12 @@ impl GroupMember {
         if length > allowed {
             return Err(GroupError::Length { length, allowed });
         }
-        let deadline = deadline_of(timeout);
+        let deadline = Deadline::new(timeout);
         let ticket = self.wait_for_ticket(timeout)?;
         let whole = (length as u64).to_le_bytes();
         let message = Message::new(ticket, part, &whole);
         let Self { manager, connection, outgoing, .. } = self;
-        let sent = outgoing.send(manager, connection, message, time_left(deadline));
+        let sent = outgoing.send(manager, connection, message, deadline.left());
         // On another error the ticket is good still.
         if let Ok(()) | Err(SendFailure::CutOff) = sent {
             self.use_ticket();
@@ -361,12 +360,12 @@ impl GroupMember {
     /// Comes to the barrier: waits at most `timeout` until every member has, and the root lets all
     /// go on. After a time limit the call is to be repeated.
     pub fn barrier(&mut self, timeout: Option<Duration>) -> Result<(), GroupError> {
-        let deadline = deadline_of(timeout);
+        let deadline = Deadline::new(timeout);
         if !self.at_barrier {
             self.send(&[], timeout)?;
             self.at_barrier = true;
         }
-        self.wait_down(RELEASE, time_left(deadline))?;
+        self.wait_down(RELEASE, deadline.left())?;
         self.at_barrier = false;
         self.take_down();
         Ok(())
@@ -445,7 +444,7 @@ fn tell(received: &mut CreditReturn, node: &mut Node) {
 /// Round and ticket, as the root deposited them.
 fn read_cell(cell: &[u8], peer: &Peer) -> Option<(u64, Ticket)> {
     let (round, ticket) = cell.get(..CELL_BYTES)?.split_first_chunk::<8>()?;
-    Some((u64::from_le_bytes(*round), message_ticket_from(ticket, peer).ok()?))
+    Some((u64::from_le_bytes(*round), message_ticket_from(ticket, peer, 0).ok()?))
 }
 
 fn read_down(node: &Node, memory: &Memory) -> Option<(u64, usize)> {
@@ -476,10 +475,9 @@ impl Answer {
         let (ticket, word) = bytes[24..].split_at(TICKET_BYTES);
         let ticket = match round {
             NO_ROUND => None,
-            round => Some((round, message_ticket_from(ticket, peer).ok()?)),
+            round => Some((round, message_ticket_from(ticket, peer, part_bytes).ok()?)),
         };
-        let fits = ticket.is_none_or(|(_, ticket)| ticket.capacity() >= part_bytes);
-        (number < members && fits).then_some(())?;
+        (number < members).then_some(())?;
         let (part_bytes, word) =
             (usize::try_from(part_bytes).ok()?, fast_ticket_from(word, peer).ok()?);
         Some(Self { number, members, part_bytes, ticket, word })

@@ -60,6 +60,8 @@ mod outgoing;
 mod stream;
 #[cfg(feature = "os")]
 mod tagged;
+#[cfg(feature = "os")]
+mod tickets;
 
 #[cfg(feature = "os")]
 pub use aperture_stream::{

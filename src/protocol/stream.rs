@@ -33,12 +33,13 @@
 //! its ticket or place, and messages are taken in one order; see `records.rs`.
 
 use super::aperture_stream::FarOffer;
-use super::credit::{Cell, fast_ticket_from};
-use super::ends::{connected, ended, explain, grown, offered};
+use super::credit::Cell;
+use super::ends::{Deadline, connected, ended, explain, grown, offered};
 use super::manager::{Offer, OfferId, Target};
 use super::records::{
     self, FREED_BYTES, Far, GRANT_BYTES, Grant, Mark, PLACE_BYTES, PLACES, Places, Small, Window,
 };
+use super::tickets::fast_ticket_from;
 use super::{Connection, EndPoint, GrowError, Kind, Manager, ReceiveError, SendFailure};
 use crate::control::{Peer, RequestId};
 use crate::interface::notification::Consumer;
@@ -53,7 +54,6 @@ use std::collections::VecDeque;
 use std::format;
 use std::string::{String, ToString};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Instant;
 use std::vec;
 use std::vec::Vec;
 
@@ -1383,20 +1383,6 @@ pub struct StreamSender {
     coalesced_max: usize,
     outgoing: Option<Outgoing>,
     is_closed: bool,
-}
-
-/// A time limit for several steps.
-#[derive(Clone, Copy)]
-pub(super) struct Deadline(Option<Instant>);
-
-impl Deadline {
-    pub fn new(timeout: Option<Duration>) -> Self {
-        Self(timeout.and_then(|timeout| Instant::now().checked_add(timeout)))
-    }
-
-    pub fn left(self) -> Option<Duration> {
-        self.0.map(|deadline| deadline.saturating_duration_since(Instant::now()))
-    }
 }
 
 impl StreamSender {

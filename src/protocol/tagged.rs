@@ -11,9 +11,10 @@
 //!
 //! The area's bytes change whenever a sender writes, so they are copied out, never lent.
 
-use super::credit::{CreditReturn, CreditWord, fast_ticket_from};
+use super::credit::{CreditReturn, CreditWord};
 use super::ends::{connected, ended, grown, offered};
 use super::manager::{Offer, OfferId, Target, set_up};
+use super::tickets::fast_ticket_from;
 use super::{Connection, EndPoint, GrowError, Kind, Manager, ReceiveError, SendFailure};
 use crate::control::{Peer, RequestId};
 use crate::interface::notification::Consumer;

@@ -2,13 +2,14 @@
 
 use super::{
     ASK, Blocks, Broken, Bytes, CALL_BITS, CallError, DECLINED, LENGTH_MAX, Lent, Long,
-    OUTSTANDING_MAX, Sending, TOO_LONG, ended, failed, go_on, long_ticket_from, number_from,
+    OUTSTANDING_MAX, Sending, TOO_LONG, ended, failed, go_on, number_from,
 };
 use crate::control::{Peer, RequestId};
 use crate::interface::QueueId;
 use crate::node::{Look, Node, SendError, Waited};
 use crate::protocol::ends::{connected, grown};
 use crate::protocol::manager::{Offer, OfferId, Target, set_up};
+use crate::protocol::tickets::message_ticket_from;
 use crate::protocol::{Connection, GrowError, Kind, Manager};
 use crate::wire::{MetadataIndex, SlotIndex, TICKET_BYTES, Ticket};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -175,7 +176,8 @@ impl ClientState {
             (AtClient::Waiting | AtClient::Asked, DECLINED) => call.state = AtClient::Declined,
             (AtClient::Asked, ASK) => {
                 let bytes = self.blocks.bytes(node, number, TICKET_BYTES);
-                let ticket = long_ticket_from(bytes, self.connection.peer(), 0).map_err(Broken)?;
+                let ticket =
+                    message_ticket_from(bytes, self.connection.peer(), 0).map_err(Broken)?;
                 call.state = AtClient::Long;
                 self.longs.insert(number, LongAtClient::Granted(ticket));
             }

@@ -34,7 +34,7 @@ pub use client::{CallId, Client, ClientConfig};
 pub use server::{Arrived, Request, Server, ServerConfig};
 
 use super::Connection;
-use super::credit::fast_ticket_from;
+use super::tickets::fast_ticket_from;
 use crate::control::Peer;
 use crate::interface::{AreaId, LinkId, Mode, QueueId, SlotConfig, SlotId};
 use crate::node::{CloseReason, Forked, Look, Node, SendError, Unfinished, Waited};
@@ -345,15 +345,6 @@ pub(super) fn go_on(
     }
     let Sending::Going(unfinished) = sending else { return Look::Nothing };
     node.look_to_send(unfinished, data, &[]).map(|sent| sent.map(|_| ()))
-}
-
-/// A ticket that a peer gave for one long message of `length` bytes.
-pub(super) fn long_ticket_from(bytes: &[u8], peer: &Peer, length: u64) -> Result<Ticket, String> {
-    let ticket = Ticket::from_bytes(bytes).map_err(|e| e.to_string())?;
-    if ticket.destination != peer.node || ticket.capacity() < length {
-        return Err("its ticket for a long message leads elsewhere, or is too small".into());
-    }
-    Ok(ticket)
 }
 
 pub(super) fn number_from(bytes: &[u8]) -> u64 {

@@ -2,13 +2,14 @@
 
 use super::{
     ASK, Blocks, Broken, Bytes, CALL_BITS, CallError, DECLINED, LENGTH_MAX, Lent, Long,
-    OUTSTANDING_MAX, Sending, TOO_LONG, go_on, long_ticket_from, number_from,
+    OUTSTANDING_MAX, Sending, TOO_LONG, go_on, number_from,
 };
 use crate::control::{Peer, RequestId};
 use crate::interface::{LinkId, Notification, QueueId};
 use crate::node::{CloseReason, Look, Node, SendError};
 use crate::protocol::ends::offered;
 use crate::protocol::manager::{Offer, OfferId, set_up};
+use crate::protocol::tickets::message_ticket_from;
 use crate::protocol::{Connection, EndPoint, GrowError, Kind, Manager, ReceiveError};
 use crate::wire::{MetadataIndex, SlotIndex, TICKET_BYTES, Ticket};
 use core::ops::Deref;
@@ -450,7 +451,7 @@ impl ServerState {
                 let AtServer::Asked(length) = *other else { return Ok(()) };
                 let bytes = client.blocks.bytes(node, call, TICKET_BYTES);
                 *other = AtServer::Granted(
-                    long_ticket_from(bytes, &client.peer, length).map_err(Broken)?,
+                    message_ticket_from(bytes, &client.peer, length).map_err(Broken)?,
                 );
             }
             (TOO_LONG, OTHER, Some(other @ AtServer::Asked(_))) => *other = AtServer::Refused,

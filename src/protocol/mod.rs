@@ -1,10 +1,16 @@
 //! The upper layer (Hamlyn 3.3): end points that speak a protocol, for any number of threads.
 //!
 //! ```text
-//!   end points   TaggedReceiver  StreamReceiver  DatagramReceiver  Server  Group     (the owner's)
-//!                TaggedSender    StreamSender    DatagramSender    Client  GroupMember
+//!   the owner's              the peers'
+//!   DatagramReceiver         DatagramSender            one message at a time, of any length
+//!   TaggedReceiver           TaggedSender              bytes to an offset, a tag to a queue
+//!   StreamReceiver           StreamSender              records in order
+//!   ApertureStreamReceiver   ApertureStreamSender      the same; long ones in shared memory
+//!   Server                   Client                    requests and replies
+//!   Group                    GroupMember, GroupHelper  a part from each, and to each
+//!   --------------------------------------------------------------------------------------
 //!   Manager      one node, its lock, who polls, who sleeps, who may grow a sender
-//!   Node         slots, termini, links                                              (the lower level)
+//!   Node         slots, termini, links                                 (the lower level)
 //! ```
 //! An end point that receives is made with a [`Manager`], and lets itself be found in one of two
 //! ways: `seed()` gives bytes that may travel in a message, a file or on a command line, from which
@@ -15,10 +21,19 @@
 //! # Who receives
 //!
 //! Each end point has a notification queue of its own, so an arrival stands where its owner looks,
-//! whichever thread polled: a thread that finds its queue filled takes from it without the
-//! manager's lock. A thread that finds nothing takes the lock and polls for everybody; it lets
-//! others have the lock between two turns. Of those that sleep, one leads (see
-//! [`SharedNode`](crate::SharedNode)).
+//! whichever thread polled. A thread that finds nothing takes the manager's lock and polls for
+//! everybody; it lets others have the lock between two turns. Of those that sleep, one leads (see
+//! [`SharedNode`](crate::SharedNode)). Without the manager's lock are received:
+//!
+//! - of a [`TaggedReceiver`], each tag that has arrived; the lock is taken to tell a sender of its
+//!   credit, once in half as many tags as it may have in the queue;
+//! - of a [`StreamReceiver`] and an [`ApertureStreamReceiver`], the rest of the records that one look
+//!   took: all that had arrived by then, coalesced or not; the lock is taken for each look, and to
+//!   give memory back;
+//! - of a [`Server`], a request that another thread took in its turn and left for others.
+//!
+//! Each other receive takes the manager's lock: of a [`DatagramReceiver`], a [`Client`] (its
+//! replies), a [`Group`] and a [`GroupMember`].
 //!
 //! # Credit
 //!
@@ -27,9 +42,12 @@
 //! sender is never refused, and waits instead.
 //!
 //! - `seed.rs`: seeds; `records.rs`: what a stream's messages hold. Pure: no operating system.
-//! - `credit.rs`: counters that only grow; `outgoing.rs`: long messages that a time limit cuts off.
-//! - `manager.rs`: the manager, growing and closing; `tagged.rs`, `call.rs` and so on: one
-//!   protocol each.
+//! - `manager.rs`: the manager, growing and closing; `ends.rs`: what end points have in common;
+//!   `asynchronous.rs`: all of them in tokio tasks.
+//! - `tickets.rs`: reads what peers send as tickets; `credit.rs`: counters that only grow;
+//!   `outgoing.rs`: long messages that a time limit cuts off.
+//! - `datagram.rs`, `tagged.rs`, `stream.rs`, `call/`: one protocol each; `aperture_stream.rs`: long
+//!   records through shared memory; `group.rs`: the root, `group_member.rs`: members and helpers.
 
 // Its only user speaks through the operating system.
 #[cfg_attr(not(feature = "os"), allow(dead_code))]

@@ -45,7 +45,7 @@ macro_rules! offered {
         /// The connections that it has now: who is at the other end of each, and which path the
         /// messages take ([`Connection::explain`](crate::protocol::Connection::explain)).
         pub fn connections(&self) -> std::vec::Vec<std::sync::Arc<crate::protocol::Connection>> {
-            self.manager.connections_of(self.offer)
+            self.manager.connections_of(|of| of == self.offer)
         }
     };
     ($grown:literal $(, $inner:ident)?) => {

@@ -693,9 +693,16 @@ impl Group {
     }
 
     offered!(
-        many "a [`GroupMember`](super::GroupMember) in any free place, or a \
+        "a [`GroupMember`](super::GroupMember) in any free place, or a \
         [`GroupHelper`](super::GroupHelper),"
     );
+
+    /// The connections of members and helpers: who is at the other end of each, and which path the
+    /// messages take ([`Connection::explain`]).
+    pub fn connections(&self) -> Vec<Arc<Connection>> {
+        let is_place = |of| self.offers.values().any(|place| *place == of);
+        self.manager.connections_of(|of| of == self.offer || is_place(of))
+    }
 
     /// Bytes from which the member in one place can be grown; and another there, when that one is
     /// lost.
@@ -1065,5 +1072,34 @@ impl Drop for Group {
         for area in [shared.area, shared.words] {
             let _ = node.remove_area(area);
         }
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+    use crate::protocol::{GroupHelper, GroupMember};
+
+    #[test]
+    fn connections_are_those_of_members_in_any_place_in_a_given_place_and_of_helpers() {
+        let dir = std::env::temp_dir().join(format!("hamlyn-places-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let config = crate::config::Config::from_env().unwrap().dir(&dir);
+        let [there, here] = [(); 2].map(|()| Manager::with_config(config.clone()).unwrap());
+        there.start_progress().unwrap();
+        let limit = Some(Duration::from_secs(20));
+        let mut group = Group::new(&there, GroupConfig::new(2, 8)).unwrap();
+        let (any, of_one) = (group.seed().unwrap(), group.seed_of(1).unwrap());
+        let one = GroupMember::grow(&here, &of_one, 8, limit).unwrap();
+        let zero = GroupMember::grow(&here, &any, 8, limit).unwrap();
+        let helper = GroupHelper::grow(&here, &any, limit).unwrap();
+        let start = std::time::Instant::now();
+        while group.joined() < 2 || group.helpers() < 1 {
+            assert!(start.elapsed() < Duration::from_secs(20), "they never joined");
+            std::thread::yield_now();
+        }
+        assert_eq!(group.connections().len(), 3);
+        drop((one, zero, helper, group, there, here));
+        std::fs::remove_dir_all(&dir).ok();
     }
 }

@@ -936,11 +936,11 @@ impl Manager {
         guard.parts().1.connections.get(&link).map(|(connection, _)| connection.clone())
     }
 
-    /// The connections that a receiver has now, by their links.
-    pub(crate) fn connections_of(&self, offer: OfferId) -> Vec<Arc<Connection>> {
+    /// The connections that a receiver has now, by their links; `is_its` says which offers are its.
+    pub(crate) fn connections_of(&self, is_its: impl Fn(OfferId) -> bool) -> Vec<Arc<Connection>> {
         let mut guard = self.shared.lock();
         let all = guard.parts().1.connections.values();
-        let its = all.filter(|(_, of)| *of == Some(offer));
+        let its = all.filter(|(_, of)| of.is_some_and(&is_its));
         let mut its: Vec<_> = its.map(|(connection, _)| connection.clone()).collect();
         its.sort_unstable_by_key(|connection| connection.link.index);
         its

@@ -124,14 +124,21 @@ fn what_comes_while_the_receiver_is_not_ready_is_dropped_and_counted() {
 #[test]
 fn a_long_datagram_that_met_a_receiver_half_ready_does_not_spoil_the_next() {
     let dir = Dir::new("halfready");
-    // Nobody polls there but the test, so that it decides how much of a datagram is refused.
-    // Rings that hold little of it, so that it waits for them.
+    // Nobody polls there but the test, one packet of each link in a turn, so that it decides how
+    // much of a datagram is refused, and which of two comes first. Rings that hold little of it, so
+    // that it waits for them.
     let manager = || {
         let mut config = Config::from_env().unwrap().dir(&dir.0);
-        config.bulk_ring_bytes = 0;
+        (config.bulk_ring_bytes, config.packets_per_turn) = (0, 1);
         Manager::with_config(config).unwrap()
     };
     let (there, here) = (manager(), manager());
+    let take_all = |sending: &std::thread::ScopedJoinHandle<'_, ()>| {
+        while !sending.is_finished() {
+            there.poll().unwrap();
+        }
+        while there.poll().unwrap() > 0 {}
+    };
     here.start_progress().unwrap();
     let mut receiver = DatagramReceiver::new(&there, LONG_BYTES).unwrap();
     let seed = receiver.seed().unwrap();
@@ -158,9 +165,7 @@ fn a_long_datagram_that_met_a_receiver_half_ready_does_not_spoil_the_next() {
         assert!(!sending.is_finished(), "too short to be cut in two");
         receiver.ready().unwrap();
         assert!(matches!(receiver.receive(SHORT), Err(ReceiveError::TimedOut)));
-        while !sending.is_finished() {
-            there.poll().unwrap();
-        }
+        take_all(&sending);
     });
     assert!(matches!(receiver.receive(SHORT), Err(ReceiveError::TimedOut)));
     // Half of one has arrived, and a short one of somebody else is taken for the datagram.
@@ -176,9 +181,7 @@ fn a_long_datagram_that_met_a_receiver_half_ready_does_not_spoil_the_next() {
         let datagram = receiver.receive(LIMIT).unwrap();
         assert_eq!(datagram.length, 5);
         receiver.ready().unwrap();
-        while !sending.is_finished() {
-            there.poll().unwrap();
-        }
+        take_all(&sending);
     });
     assert!(matches!(receiver.receive(SHORT), Err(ReceiveError::TimedOut)));
     for round in 2..5 {

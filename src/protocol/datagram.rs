@@ -331,6 +331,24 @@ impl DatagramReceiver {
         sent
     }
 
+    /// After [`SendFailure::CutOff`] of a reply: waits at most `timeout` until the rest of what was
+    /// cut off on this datagram's link has left, which is [`SendFailure::CutOff`] again if it has
+    /// not. Otherwise returns at once. What is not flushed leaves first in the next reply over the
+    /// link, or never if the link ends.
+    pub fn flush_reply(
+        &mut self,
+        datagram: &Datagram,
+        timeout: Option<Duration>,
+    ) -> Result<(), SendFailure> {
+        let Some(connection) = self.manager.connection(datagram.link) else {
+            return Err(SendFailure::Ended(crate::node::CloseReason::Closed));
+        };
+        let Some((_, outgoing)) = self.replies.get_mut(&datagram.link) else { return Ok(()) };
+        let flushed = outgoing.flush(&self.manager, &connection, timeout);
+        self.forget_replies();
+        flushed
+    }
+
     /// Drops what can be sent no more of replies that were cut off.
     fn forget_replies(&mut self) {
         self.replies.retain(|_, (connection, outgoing)| {

@@ -41,4 +41,5 @@ def wait_any(receivers: Sequence[Receiver], timeout: float | None = None) -> int
         left = _SLICE if end is None else min(_SLICE, end - time.monotonic())
         if left <= 0:
             raise TimedOut("nothing arrived within the time limit")
-        manager.wait(left)
+        # Not `wait`: it would not wait while an event is unread.
+        manager._wait_for_packet(left)

@@ -6,7 +6,7 @@ use crate::errors::{Kind, OrRaise, error};
 use crate::manager::Manager;
 use crate::parts::{Link, Ticket};
 use crate::tagged::{nothing, timed_out};
-use crate::wait::{Limit, duration};
+use crate::wait::Limit;
 use core::ffi::c_int;
 use core::time::Duration;
 use hamlyn::protocol::{self, SendFailure};
@@ -50,13 +50,21 @@ impl Datagram {
     }
 
     /// Answers it with the ticket that came with it; waits at most `timeout` seconds for room.
-    /// Whether the other end was ready is not known.
+    /// Whether the other end was ready is not known. Of a long answer part may have left when the
+    /// time is over (`TimedOut` says so) or Ctrl-C ends the call: the rest is kept then, and leaves
+    /// first in the next answer over this link; if the receiver or the link is closed before, the
+    /// answer is never complete. Otherwise nothing of it was sent.
     #[pyo3(signature = (data, timeout=None))]
     fn reply(&self, py: Python<'_>, data: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<()> {
-        let (timeout, _slow) = (duration(timeout)?, self.end.inner.slow());
-        with_bytes(data, |data| {
-            self.end.with(py, |end| end.reply(&self.datagram, data, timeout))?.or_raise()
-        })
+        let datagram = &self.datagram;
+        send_all(
+            py,
+            &self.end,
+            data,
+            timeout,
+            |end, data, slice| end.reply(datagram, data, Some(slice)),
+            |end, slice| end.flush_reply(datagram, Some(slice)),
+        )
     }
 
     fn __len__(&self) -> usize {
@@ -114,12 +122,7 @@ impl DatagramReceiver {
     /// another: what is sent meanwhile is dropped. Raises `TimedOut`.
     #[pyo3(signature = (timeout=None))]
     fn receive(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Datagram> {
-        let found = self.end.wait(
-            py,
-            timeout,
-            |end| end.try_receive(),
-            |end, slice| timed_out(end.receive(Some(slice))),
-        )?;
+        let found = self.end.receive(py, timeout, |end, s| timed_out(end.receive(Some(s))))?;
         found.map(|datagram| self.hand_out(datagram)).ok_or_else(nothing)
     }
 
@@ -189,39 +192,15 @@ impl DatagramSender {
         reply: Option<&Ticket>,
         timeout: Option<f64>,
     ) -> PyResult<()> {
-        let (limit, reply) = (Limit::new(timeout)?, reply.map(|reply| &reply.ticket));
-        with_bytes(data, |data| {
-            let mut is_cut_off = false;
-            let mut send = |end: &mut protocol::DatagramSender, slice: Duration| {
-                let sent = match is_cut_off {
-                    false => end.send(data, offset, reply, Some(slice)),
-                    true => end.flush(Some(slice)),
-                };
-                match sent {
-                    Ok(()) => Ok(Some(())),
-                    Err(SendFailure::TimedOut) => Ok(None),
-                    Err(SendFailure::CutOff) => {
-                        is_cut_off = true;
-                        Ok(None)
-                    }
-                    Err(e) => Err(e),
-                }
-            };
-            // A short one is in the ring sooner than the interpreter's lock is given up.
-            if data.len() <= HELD_BYTES_MAX
-                && self.end.with(py, |end| send(end, Duration::ZERO))?.or_raise()?.is_some()
-            {
-                return Ok(());
-            }
-            let sent = self.end.wait_more(py, limit, &mut send)?;
-            sent.ok_or_else(|| {
-                let text = match is_cut_off {
-                    true => "the time limit cut the datagram off; the rest leaves with the next",
-                    false => "there was no room within the time limit; nothing was sent",
-                };
-                error(Kind::TimedOut, text)
-            })
-        })
+        let reply = reply.map(|reply| &reply.ticket);
+        send_all(
+            py,
+            &self.end,
+            data,
+            timeout,
+            |end, data, slice| end.send(data, offset, reply, Some(slice)),
+            |end, slice| end.flush(Some(slice)),
+        )
     }
 
     /// After a time limit has cut a datagram off: waits at most `timeout` seconds until the rest
@@ -250,3 +229,44 @@ grown!(DatagramSender);
 
 /// Datagrams up to this size are sent with the interpreter's lock held.
 const HELD_BYTES_MAX: usize = 16 << 10;
+
+/// Sends `data` with `send`; what a slice has cut off goes on with `flush`, until `timeout`.
+fn send_all<T: Send>(
+    py: Python<'_>,
+    end: &End<T>,
+    data: &Bound<'_, PyAny>,
+    timeout: Option<f64>,
+    send: impl Fn(&mut T, &[u8], Duration) -> Result<(), SendFailure> + Sync,
+    flush: impl Fn(&mut T, Duration) -> Result<(), SendFailure> + Sync,
+) -> PyResult<()> {
+    let limit = Limit::new(timeout)?;
+    with_bytes(data, |data| {
+        let mut is_cut_off = false;
+        let mut attempt = |end: &mut T, slice: Duration| {
+            let sent = if is_cut_off { flush(end, slice) } else { send(end, data, slice) };
+            match sent {
+                Ok(()) => Ok(Some(())),
+                Err(SendFailure::TimedOut) => Ok(None),
+                Err(SendFailure::CutOff) => {
+                    is_cut_off = true;
+                    Ok(None)
+                }
+                Err(e) => Err(e),
+            }
+        };
+        // A short one is in the ring sooner than the interpreter's lock is given up.
+        if data.len() <= HELD_BYTES_MAX
+            && end.with(py, |end| attempt(end, Duration::ZERO))?.or_raise()?.is_some()
+        {
+            return Ok(());
+        }
+        let sent = end.wait_more(py, limit, &mut attempt)?;
+        sent.ok_or_else(|| {
+            let text = match is_cut_off {
+                true => "the time limit cut the datagram off; the rest leaves with the next",
+                false => "there was no room within the time limit; nothing was sent",
+            };
+            error(Kind::TimedOut, text)
+        })
+    })
+}

@@ -2,7 +2,10 @@
 //! and not before the last buffer of their memory has come back.
 //!
 //! An end point of one thread at a time stands behind a lock of its own. Who waits for that lock
-//! does not hold the interpreter's, and who holds it never asks for the interpreter's.
+//! does not hold the interpreter's, and who holds it never asks for the interpreter's. Who waits
+//! for an arrival has it for short turns only (`receive`), since what another thread releases
+//! meanwhile may be what the sender waits for. Nothing may wait for the lock where an object goes
+//! away: what is to be done then is owed, and done by whoever has the lock, or had it (`owe`).
 
 use crate::admission::{self, Admission};
 use crate::errors::{Kind, OrRaise, ToPy, error};
@@ -10,13 +13,19 @@ use crate::manager::{Close, Inner, access_of, locked};
 use crate::parts::Peer;
 use crate::seed::Seed;
 use crate::wait::{LOOKS, Limit, sliced};
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::{AtomicBool, Ordering, fence};
 use core::time::Duration;
-use hamlyn::Access;
 use hamlyn::node::OfferError;
-use hamlyn::protocol::{self, Connection, EndPoint};
+use hamlyn::protocol::{self, Connection, EndPoint, ReceiveError};
+use hamlyn::{Access, Node};
 use pyo3::prelude::*;
-use std::sync::{Arc, Mutex, TryLockError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError, Weak};
+use std::time::Instant;
+
+/// How long a receive keeps the end point from other threads while nothing is there: as long as
+/// the library spins at most, unless configured.
+const KEEP: Duration = Duration::from_micros(50);
 
 /// An end point of a manager.
 pub struct End<T: Send + 'static> {
@@ -25,6 +34,60 @@ pub struct End<T: Send + 'static> {
     state: Mutex<Option<T>>,
     is_closed: AtomicBool,
     life: Mutex<Life>,
+    /// Of the threads that wait for an arrival, one does at a time: each would wake the others.
+    turn: Mutex<()>,
+    /// Does what is owed.
+    settle: Option<fn(&mut T)>,
+    is_owed: AtomicBool,
+}
+
+/// The end point, for this thread alone.
+struct Hold<'a, T: Send + 'static> {
+    end: &'a End<T>,
+    state: Option<MutexGuard<'a, Option<T>>>,
+}
+
+impl<T: Send + 'static> Deref for Hold<'_, T> {
+    type Target = Option<T>;
+    fn deref(&self) -> &Option<T> {
+        self.state.as_ref().expect("taken only while dropping")
+    }
+}
+
+impl<T: Send + 'static> DerefMut for Hold<'_, T> {
+    fn deref_mut(&mut self) -> &mut Option<T> {
+        self.state.as_mut().expect("taken only while dropping")
+    }
+}
+
+impl<T: Send + 'static> Drop for Hold<'_, T> {
+    fn drop(&mut self) {
+        drop(self.state.take());
+        self.end.settle();
+    }
+}
+
+/// An end point that is being waited for, and that other threads may be using.
+struct Probe<'a, T: Send + 'static> {
+    end: &'a End<T>,
+    manager: &'a protocol::Manager,
+}
+
+impl<T: EndPoint + Send + 'static> EndPoint for Probe<'_, T> {
+    fn is_ready_in(&self, node: &Node) -> bool {
+        // Who has it may be waiting for the node, which is locked here. What it leaves has to be
+        // looked at, and so has an end point that is closed.
+        match self.end.try_state() {
+            Some(state) if !self.end.is_closed() => {
+                state.as_ref().is_none_or(|end_point| end_point.is_ready_in(node))
+            }
+            _ => true,
+        }
+    }
+
+    fn manager(&self) -> &protocol::Manager {
+        self.manager
+    }
 }
 
 /// How long the end point's memory stays; behind a lock that nobody keeps.
@@ -38,11 +101,19 @@ struct Life {
 
 impl<T: Send + 'static> End<T> {
     pub fn new(inner: &Arc<Inner>, end: T) -> Arc<Self> {
+        Self::settled_by(inner, end, None)
+    }
+
+    /// One to which something may be owed, which `settle` does.
+    pub fn settled_by(inner: &Arc<Inner>, end: T, settle: Option<fn(&mut T)>) -> Arc<Self> {
         let end = Arc::new(Self {
             inner: inner.clone(),
             state: Mutex::new(Some(end)),
             is_closed: AtomicBool::new(false),
             life: Mutex::default(),
+            turn: Mutex::default(),
+            settle,
+            is_owed: AtomicBool::new(false),
         });
         let weak: Weak<Self> = Arc::downgrade(&end);
         inner.register(weak);
@@ -68,16 +139,52 @@ impl<T: Send + 'static> End<T> {
     ) -> PyResult<R> {
         self.check_open()?;
         if !self.inner.is_slow() {
-            let state = match self.state.try_lock() {
-                Ok(state) => Some(state),
-                Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-                Err(TryLockError::WouldBlock) => None,
-            };
+            let state = self.try_state().map(|state| self.hold(state));
             if let Some(mut state) = state {
                 return Ok(use_it(state.as_mut().ok_or_else(closed)?));
             }
         }
-        py.detach(|| locked(&self.state).as_mut().map(use_it)).ok_or_else(closed)
+        py.detach(|| self.lock().as_mut().map(use_it)).ok_or_else(closed)
+    }
+
+    fn hold<'a>(&'a self, state: MutexGuard<'a, Option<T>>) -> Hold<'a, T> {
+        Hold { end: self, state: Some(state) }
+    }
+
+    fn lock(&self) -> Hold<'_, T> {
+        self.hold(locked(&self.state))
+    }
+
+    fn try_state(&self) -> Option<MutexGuard<'_, Option<T>>> {
+        match self.state.try_lock() {
+            Ok(state) => Some(state),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Something is to be done as soon as nobody has the end point: now, or by whoever has it.
+    pub fn owe(&self) {
+        self.is_owed.store(true, Ordering::Release);
+        if self.check_open().is_ok() {
+            self.settle();
+        }
+    }
+
+    /// Does what is owed, unless somebody has the end point, who comes here afterwards.
+    #[inline]
+    fn settle(&self) {
+        let Some(settle) = self.settle else { return };
+        // Either who owes finds the lock free, or who gives it back finds what is owed: `is_owed`
+        // is written before the lock is tried, and read after it is given back.
+        fence(Ordering::SeqCst);
+        while self.is_owed.load(Ordering::Acquire) {
+            let Some(mut state) = self.try_state() else { return };
+            self.is_owed.swap(false, Ordering::AcqRel);
+            state.as_mut().map(settle);
+            drop(state);
+            fence(Ordering::SeqCst);
+        }
     }
 
     /// [`with`](Self::with), always without the interpreter's lock.
@@ -87,7 +194,7 @@ impl<T: Send + 'static> End<T> {
         use_it: impl FnOnce(&mut T) -> R + Send,
     ) -> PyResult<R> {
         self.check_open()?;
-        py.detach(|| locked(&self.state).as_mut().map(use_it)).ok_or_else(closed)
+        py.detach(|| self.lock().as_mut().map(use_it)).ok_or_else(closed)
     }
 
     /// Looks with `try_it`; where there is nothing, waits with `wait` in slices until `timeout`
@@ -97,10 +204,25 @@ impl<T: Send + 'static> End<T> {
         &self,
         py: Python<'_>,
         timeout: Option<f64>,
-        mut try_it: impl FnMut(&mut T) -> Result<Option<R>, E> + Send,
-        mut wait: impl FnMut(&mut T, Duration) -> Result<Option<R>, E> + Send,
+        try_it: impl FnMut(&mut T) -> Result<Option<R>, E> + Send,
+        wait: impl FnMut(&mut T, Duration) -> Result<Option<R>, E> + Send,
     ) -> PyResult<Option<R>> {
         let limit = Limit::new(timeout)?;
+        match self.look(py, timeout, try_it)? {
+            None if timeout == Some(0.0) => Ok(None),
+            None => self.wait_more(py, limit, wait),
+            found => Ok(found),
+        }
+    }
+
+    /// Looks with `try_it`: once where the time limit is zero, else for about a microsecond.
+    #[inline]
+    fn look<R: Send, E: ToPy + Send>(
+        &self,
+        py: Python<'_>,
+        timeout: Option<f64>,
+        mut try_it: impl FnMut(&mut T) -> Result<Option<R>, E> + Send,
+    ) -> PyResult<Option<R>> {
         let looks = if timeout == Some(0.0) { 1 } else { LOOKS };
         let found = self.with(py, |end| {
             for _ in 0..looks {
@@ -111,11 +233,7 @@ impl<T: Send + 'static> End<T> {
             }
             Ok(None)
         })?;
-        match found.or_raise()? {
-            None if timeout == Some(0.0) => Ok(None),
-            None => self.wait_more(py, limit, |end, slice| wait(end, slice)),
-            found => Ok(found),
-        }
+        found.or_raise()
     }
 
     /// Waits with `wait` in slices until the limit.
@@ -126,20 +244,20 @@ impl<T: Send + 'static> End<T> {
         limit: Limit,
         mut wait: impl FnMut(&mut T, Duration) -> Result<Option<R>, E> + Send,
     ) -> PyResult<Option<R>> {
-        enum Found<R> {
-            It(R),
-            Closed,
-        }
-        let attempt = |slice| match locked(&self.state).as_mut() {
+        let attempt = |slice| self.attempt(slice, &mut wait);
+        Found::result(sliced(py, &self.inner, limit, attempt)?.or_raise()?)
+    }
+
+    fn attempt<R, E>(
+        &self,
+        slice: Duration,
+        wait: &mut impl FnMut(&mut T, Duration) -> Result<Option<R>, E>,
+    ) -> Result<Option<Found<R>>, E> {
+        match self.lock().as_mut() {
             // While a buffer is out its memory stays.
             _ if self.is_closed() => Ok(Some(Found::Closed)),
-            Some(end) => Ok::<_, E>(wait(end, slice)?.map(Found::It)),
+            Some(end) => Ok(wait(end, slice)?.map(Found::It)),
             None => Ok(Some(Found::Closed)),
-        };
-        match sliced(py, &self.inner, limit, attempt)?.or_raise()? {
-            Some(Found::It(found)) => Ok(Some(found)),
-            Some(Found::Closed) => Err(closed()),
-            None => Ok(None),
         }
     }
 
@@ -164,7 +282,7 @@ impl<T: Send + 'static> End<T> {
             life.is_over = true;
             drop(life);
             let take = || {
-                let end = locked(&self.state).take();
+                let end = self.lock().take();
                 drop(end);
             };
             match self.inner.is_slow() {
@@ -204,11 +322,67 @@ impl<T: Send + 'static> End<T> {
         self.drop_if_done();
         self.inner.take_back();
     }
+}
 
-    /// Calls `use_it` if that can be done without waiting.
-    pub fn try_with<R>(&self, use_it: impl FnOnce(&mut T) -> R) -> Option<R> {
-        self.check_open().ok()?;
-        self.state.try_lock().ok()?.as_mut().map(use_it)
+/// What a wait has found.
+enum Found<R> {
+    It(R),
+    Closed,
+}
+
+impl<R> Found<R> {
+    fn result(found: Option<Self>) -> PyResult<Option<R>> {
+        match found {
+            Some(Found::It(found)) => Ok(Some(found)),
+            Some(Found::Closed) => Err(closed()),
+            None => Ok(None),
+        }
+    }
+}
+
+impl<T: EndPoint + Send + 'static> End<T> {
+    /// [`wait`](Self::wait) for an arrival, which `take` takes. While it waits for long, other
+    /// threads can use the end point.
+    #[inline]
+    pub fn receive<R: Send>(
+        &self,
+        py: Python<'_>,
+        timeout: Option<f64>,
+        mut take: impl FnMut(&mut T, Duration) -> Result<Option<R>, ReceiveError> + Send,
+    ) -> PyResult<Option<R>> {
+        let limit = Limit::new(timeout)?;
+        match self.look(py, timeout, |end| take(end, Duration::ZERO))? {
+            None if timeout == Some(0.0) => Ok(None),
+            None => self.receive_more(py, limit, take),
+            found => Ok(found),
+        }
+    }
+
+    #[cold]
+    fn receive_more<R: Send>(
+        &self,
+        py: Python<'_>,
+        limit: Limit,
+        mut take: impl FnMut(&mut T, Duration) -> Result<Option<R>, ReceiveError> + Send,
+    ) -> PyResult<Option<R>> {
+        let node = self.inner.node()?;
+        let attempt = |slice| {
+            let deadline = Instant::now() + slice;
+            let left = || deadline.saturating_duration_since(Instant::now());
+            let _turn = locked(&self.turn);
+            loop {
+                let found = self.attempt(left().min(KEEP), &mut take)?;
+                if found.is_some() || left().is_zero() {
+                    return Ok(found);
+                }
+                match node.wait_any(&[&Probe { end: self, manager: &node }], Some(left())) {
+                    Ok(_) => {}
+                    Err(ReceiveError::TimedOut) => return Ok(None),
+                    Err(e) => return Err(e),
+                }
+            }
+        };
+        Found::result(sliced(py, &self.inner, limit, attempt)?.or_raise()?)
     }
 }
 
@@ -221,22 +395,8 @@ impl<T: Clone + Send + Sync + 'static> End<T> {
         mut try_it: impl FnMut(&T) -> Result<Option<R>, E> + Send,
         mut wait: impl FnMut(&T, Duration) -> Result<Option<R>, E> + Send,
     ) -> PyResult<Option<R>> {
-        enum Found<R> {
-            It(R),
-            Closed,
-        }
         let limit = Limit::new(timeout)?;
-        let looks = if timeout == Some(0.0) { 1 } else { LOOKS };
-        let found = self.with(py, |end| {
-            for _ in 0..looks {
-                match try_it(end) {
-                    Ok(None) => {}
-                    found => return found,
-                }
-            }
-            Ok(None)
-        })?;
-        match found.or_raise()? {
+        match self.look(py, timeout, |end| try_it(end))? {
             None if timeout == Some(0.0) => return Ok(None),
             None => {}
             found => return Ok(found),
@@ -248,11 +408,7 @@ impl<T: Clone + Send + Sync + 'static> End<T> {
             }
             Ok::<_, E>(wait(&end, slice)?.map(Found::It))
         };
-        match sliced(py, &self.inner, limit, attempt)?.or_raise()? {
-            Some(Found::It(found)) => Ok(Some(found)),
-            Some(Found::Closed) => Err(closed()),
-            None => Ok(None),
-        }
+        Found::result(sliced(py, &self.inner, limit, attempt)?.or_raise()?)
     }
 }
 

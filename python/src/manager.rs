@@ -267,15 +267,17 @@ impl Inner {
         kept.is_some()
     }
 
-    /// Waits until something has arrived, at most until `limit`.
-    fn wait(&self, py: Python<'_>, limit: Limit) -> PyResult<bool> {
+    /// Waits until something has arrived, at most until `limit`; an event that waits to be read
+    /// counts if `takes_events`.
+    fn wait(&self, py: Python<'_>, limit: Limit, takes_events: bool) -> PyResult<bool> {
         let node = self.node()?;
         // Not the bell of the event loops: it is theirs to silence.
         let bell = bell_of_thread()?;
         let waker = Waker::from(bell.clone());
+        let has_event = || takes_events && self.look_for_event(&node);
         let attempt = |slice: Duration| {
             bell.0.silence();
-            if node.poll()? > 0 || self.look_for_event(&node) {
+            if node.poll()? > 0 || has_event() {
                 return Ok(Some(()));
             }
             let deadline = hamlyn::os::sys::monotonic_ns() + slice.as_nanos() as u64;
@@ -283,7 +285,7 @@ impl Inner {
             let before = packets_received(&node);
             if !node.prepare_to_wait(Some(&waker))?
                 || packets_received(&node) != before
-                || self.look_for_event(&node)
+                || has_event()
             {
                 return Ok(Some(()));
             }
@@ -736,11 +738,17 @@ impl Manager {
         py.detach(|| node.poll()).or_raise()
     }
 
-    /// Waits until a packet or an event has arrived, at most `timeout` seconds; says whether one
-    /// has.
+    /// Waits until a packet has arrived or an event is there, at most `timeout` seconds; says
+    /// whether that is so. It returns at once as long as `next_event` has an event to give: whoever
+    /// waits in a loop takes the events in it, too.
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
-        self.inner.wait(py, Limit::new(timeout)?)
+        self.inner.wait(py, Limit::new(timeout)?, true)
+    }
+
+    /// `wait` for those who are not interested in events that nobody has read.
+    fn _wait_for_packet(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
+        self.inner.wait(py, Limit::new(timeout)?, false)
     }
 
     /// Waits until every queued message has left, at most `timeout` seconds; says whether they

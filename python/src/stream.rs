@@ -88,8 +88,9 @@ impl Piece {
 }
 
 impl Intake {
-    fn new(receiver: Inlet) -> Self {
-        Self { receiver, out: VecDeque::new() }
+    fn end(manager: &Manager, receiver: Inlet) -> Arc<End<Self>> {
+        let intake = Self { receiver, out: VecDeque::new() };
+        End::settled_by(&manager.inner, intake, Some(Self::release))
     }
 
     /// Releases the records at the beginning that nobody has any more.
@@ -199,15 +200,11 @@ impl Held {
 
     fn let_go(&self) {
         if !self.taken.lent.is_released.swap(true, Ordering::AcqRel) {
-            // Whoever waits for the next record has the receiver, and releases this one.
             if !self.end.inner.is_slow() {
-                let _ = self.end.try_with(Intake::release);
-                return;
+                return self.end.owe();
             }
             let end = self.end.clone();
-            outside(&self.end.inner, move || {
-                let _ = end.try_with(Intake::release);
-            });
+            outside(&self.end.inner, move || end.owe());
         }
     }
 
@@ -401,7 +398,7 @@ impl StreamReceiver {
         let node = manager.inner.node()?;
         let config = config(buffer_nbytes, buffers, buffers_max, record_nbytes_max);
         let receiver = py.detach(|| protocol::StreamReceiver::new(&node, config)).or_raise()?;
-        Ok(Self { end: End::new(&manager.inner, Intake::new(Inlet::Plain(receiver))) })
+        Ok(Self { end: Intake::end(manager, Inlet::Plain(receiver)) })
     }
 
     /// Buffers of the usual size that exist now.
@@ -445,7 +442,7 @@ impl ApertureStreamReceiver {
         let config = config(buffer_nbytes, buffers, buffers_max, record_nbytes_max);
         let make = || protocol::ApertureStreamReceiver::new(&node, config, aperture_nbytes);
         let receiver = py.detach(make).or_raise()?;
-        Ok(Self { end: End::new(&manager.inner, Intake::new(Inlet::Aperture(receiver))) })
+        Ok(Self { end: Intake::end(manager, Inlet::Aperture(receiver)) })
     }
 }
 
@@ -474,12 +471,7 @@ macro_rules! stream_receiver {
             /// Raises `TimedOut`.
             #[pyo3(signature = (timeout=None))]
             fn receive(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<$record> {
-                let found = self.end.wait(
-                    py,
-                    timeout,
-                    |end| end.take(Some(Duration::ZERO)),
-                    |end, slice| end.take(Some(slice)),
-                )?;
+                let found = self.end.receive(py, timeout, |end, slice| end.take(Some(slice)))?;
                 found.map(|taken| self.hand_out(taken)).ok_or_else(nothing)
             }
 
@@ -496,12 +488,7 @@ macro_rules! stream_receiver {
                     Err(ReceiveError::Ended(hamlyn::node::CloseReason::Closed)) => Ok(Some(None)),
                     Err(e) => Err(e),
                 };
-                let found = self.end.wait(
-                    py,
-                    None,
-                    |end| next(end.take(Some(Duration::ZERO))),
-                    |end, slice| next(end.take(Some(slice))),
-                )?;
+                let found = self.end.receive(py, None, |end, slice| next(end.take(Some(slice))))?;
                 Ok(found.flatten().map(|taken| self.hand_out(taken)))
             }
 
@@ -528,9 +515,21 @@ macro_rules! stream_receiver {
 stream_receiver!(StreamReceiver, Record);
 stream_receiver!(ApertureStreamReceiver, AnyRecord);
 
+impl EndPoint for Intake {
+    fn is_ready_in(&self, node: &hamlyn::Node) -> bool {
+        of_either!(&self.receiver, receiver => receiver.is_ready_in(node))
+    }
+    fn is_ready(&self) -> bool {
+        of_either!(&self.receiver, receiver => receiver.is_ready())
+    }
+    fn manager(&self) -> &protocol::Manager {
+        of_either!(&self.receiver, receiver => receiver.manager())
+    }
+}
+
 impl crate::end::Offered for Intake {
     fn has_arrived(&self) -> bool {
-        of_either!(&self.receiver, receiver => receiver.is_ready())
+        self.is_ready()
     }
     fn make_seed(&self) -> Result<protocol::Seed, hamlyn::node::OfferError> {
         of_either!(&self.receiver, receiver => receiver.seed())

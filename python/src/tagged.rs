@@ -85,12 +85,7 @@ impl TaggedReceiver {
     /// belongs to it lies in the area by then. Raises `TimedOut`.
     #[pyo3(signature = (timeout=None))]
     fn get_tag(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Tagged> {
-        let found = self.end.wait(
-            py,
-            timeout,
-            |end| end.try_get_tag(),
-            |end, slice| timed_out(end.get_tag(Some(slice))),
-        )?;
+        let found = self.end.receive(py, timeout, |end, s| timed_out(end.get_tag(Some(s))))?;
         found.map(|tag| self.tagged(tag)).ok_or_else(nothing)
     }
 

@@ -557,6 +557,16 @@ try:
         server.serve("never-answers")
         manager.start_progress()
         hamlyn.Client.connect(hamlyn.Manager(), "never-answers").call(b"")
+    elif what == "reply":
+        # Nobody takes the answer: there is room for a part of it at most.
+        other = hamlyn.Manager()
+        receiver = hamlyn.DatagramReceiver(manager, 8)
+        receiver.serve("asked")
+        manager.start_progress()
+        answers = hamlyn.DatagramReceiver(other, 64 << 20)
+        asking = hamlyn.DatagramSender.connect(other, "asked")
+        asking.send(b"?", reply=answers.reply_ticket())
+        receiver.receive().reply(bytes(64 << 20))
     elif what == "send":
         # Nobody takes what is sent, so there is no room in the end.
         area, queue = manager.area(64 << 20), manager.queue(1)
@@ -569,7 +579,8 @@ except KeyboardInterrupt:
     print("interrupted", flush=True)
     import os; os._exit(0)
 """
-    waits = ["receive", "wait", "connect", "stream", "gather", "any", "call", "send", "send over"]
+    waits = ["receive", "wait", "connect", "stream", "gather", "any", "call", "reply"]
+    waits += ["send", "send over"]
     for what in waits:
         process = subprocess.Popen(
             [sys.executable, "-c", program, *what.split()], stdout=subprocess.PIPE, text=True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import queue
 import threading
 import time
 from collections.abc import Callable
@@ -229,6 +230,58 @@ def test_a_long_datagram_that_is_cut_off_leaves_later(
     manager.start_progress()
     assert sender.flush(LIMIT) is True
     assert len(receiver.receive(LIMIT)) == nbytes
+
+
+def test_an_answer_that_waits_lets_others_use_the_receiver(
+    manager: hamlyn.Manager, other: hamlyn.Manager
+) -> None:
+    nbytes = 8 << 20
+    receiver, sender = datagrams(manager, other, 64)
+    answers = hamlyn.DatagramReceiver(other, nbytes)
+    sender.send(b"?", reply=answers.reply_ticket())
+    datagram = receiver.receive(LIMIT)
+    # Nobody polls for `other`, so that part of it leaves at most.
+    with pytest.raises(hamlyn.TimedOut, match="cut"):
+        datagram.reply(bytes(nbytes), 0.15)
+    # It was kept, so nothing of the next one leaves; what has no limit does not keep the receiver.
+    failed: list[BaseException] = []
+
+    def reply() -> None:
+        try:
+            datagram.reply(b"never")
+        except BaseException as e:
+            failed.append(e)
+
+    replying = threading.Thread(target=reply)
+    replying.start()
+    time.sleep(0.1)
+    assert replying.is_alive()
+    receiver.make_ready()
+    assert receiver.takes_one
+    receiver.close()
+    replying.join(LIMIT)
+    assert not replying.is_alive()
+    assert isinstance(failed[0], hamlyn.Closed)
+
+
+def test_a_long_answer_is_finished_however_long_that_takes(
+    manager: hamlyn.Manager, other: hamlyn.Manager
+) -> None:
+    nbytes = 8 << 20
+    receiver, sender = datagrams(manager, other, 64)
+    answers = hamlyn.DatagramReceiver(other, nbytes)
+    sender.send(b"?", reply=answers.reply_ticket())
+    datagram = receiver.receive(LIMIT)
+    array = np.arange(nbytes // 8, dtype=np.int64)
+    replying = threading.Thread(target=datagram.reply, args=(array,))
+    replying.start()
+    # For longer than one slice of its wait nobody takes anything.
+    time.sleep(0.2)
+    assert replying.is_alive()
+    found = answers.receive(LIMIT)
+    assert np.array_equal(np.frombuffer(found, dtype=np.int64), array)
+    replying.join(LIMIT)
+    assert not replying.is_alive()
 
 
 def test_datagrams_outside_are_refused(manager: hamlyn.Manager, other: hamlyn.Manager) -> None:
@@ -811,6 +864,71 @@ def test_closing_ends_a_wait_also_while_a_view_is_out(
         thread.join(LIMIT)
         assert not thread.is_alive() and isinstance(ended[0], hamlyn.Closed)
         assert bytes(view) == b"shown"
+
+
+def test_a_record_that_another_thread_releases_makes_room_while_one_waits(
+    manager: hamlyn.Manager, other: hamlyn.Manager
+) -> None:
+    # One buffer, so that each record has to be released before the next can be sent.
+    receiver = hamlyn.StreamReceiver(manager, buffer_nbytes=4096, buffers=1, buffers_max=1)
+    receiver.serve("stream")
+    manager.start_progress()
+    sender = hamlyn.StreamSender.connect(other, "stream", LIMIT)
+    rounds = 100
+    records: queue.SimpleQueue[hamlyn.Record | None] = queue.SimpleQueue()
+
+    def release() -> None:
+        while (record := records.get()) is not None:
+            # Meanwhile the other thread is back in its wait.
+            time.sleep(0.001)
+            record.release()
+
+    def send() -> None:
+        for i in range(rounds):
+            sender.send(record_of(i) + bytes(3000), LIMIT)
+            sender.flush(LIMIT)
+
+    threads = [threading.Thread(target=release), threading.Thread(target=send)]
+    for thread in threads:
+        thread.start()
+    slices = []
+    for i in range(rounds):
+        began = time.monotonic()
+        record = receiver.receive(LIMIT)
+        slices.append(time.monotonic() - began)
+        assert bytes(record) == record_of(i) + bytes(3000)
+        records.put(record)
+        del record
+    records.put(None)
+    for thread in threads:
+        thread.join(LIMIT)
+        assert not thread.is_alive()
+    # Not one for which the waiting thread had to come to the end of a slice, of 50 ms.
+    assert sorted(slices)[rounds // 2] < 0.04
+
+
+def test_an_event_that_nobody_reads_does_not_keep_wait_any_busy(
+    manager: hamlyn.Manager, other: hamlyn.Manager
+) -> None:
+    manager.serve("service", b"")
+    other.connect("service", timeout=LIMIT)
+    assert manager.wait(LIMIT)
+
+    class Counting:
+        _manager = manager
+        looks = 0
+
+        @property
+        def ready(self) -> bool:
+            self.looks += 1
+            return False
+
+    counting = Counting()
+    with pytest.raises(hamlyn.TimedOut):
+        hamlyn.wait_any([counting], 0.5)  # type: ignore[list-item]
+    # One for each slice, not one after the other.
+    assert counting.looks < 100
+    assert isinstance(manager.next_event(), hamlyn.Connected)
 
 
 def test_a_request_that_goes_away_is_declined_whatever_other_threads_do(

@@ -77,7 +77,7 @@ class _Loop:
 
     def readable(self) -> None:
         # The signal may have been for tasks of other loops as well, and is there only once.
-        self.manager._silence()
+        self.manager.silence()
         key = self.manager._key
         with _lock:
             others = [other for other in _loops.values() if other.manager._key == key]

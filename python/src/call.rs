@@ -288,7 +288,7 @@ impl Client {
         let config = client_config(outstanding, reply_nbytes, reply_nbytes_max);
         let (node, timeout) = (manager.inner.node()?, duration(timeout)?);
         let connect = move || protocol::Client::connect_with(&node, &name, config, timeout);
-        let end = on_thread(py, &manager.inner, connect)?.or_raise()?;
+        let end = on_thread(py, &manager.inner, || false, connect)?.or_raise()?;
         Ok(Self { end: End::new(&manager.inner, Arc::new(end)) })
     }
 
@@ -310,7 +310,7 @@ impl Client {
         let config = client_config(outstanding, reply_nbytes, reply_nbytes_max);
         let (node, seed, timeout) = (manager.inner.node()?, seed_of(seed)?, duration(timeout)?);
         let grow = move || protocol::Client::grow_with(&node, &seed, config, timeout);
-        let end = on_thread(py, &manager.inner, grow)?.or_raise()?;
+        let end = on_thread(py, &manager.inner, || false, grow)?.or_raise()?;
         Ok(Self { end: End::new(&manager.inner, Arc::new(end)) })
     }
 
@@ -337,19 +337,20 @@ impl Client {
         request: &Bound<'_, PyAny>,
         timeout: Option<f64>,
     ) -> PyResult<Call> {
-        let client = self.end.with(py, |client| client.clone())?;
-        let weak = Arc::downgrade(&client);
+        let weak = self.end.with(py, |client| Arc::downgrade(client))?;
         let begun = with_bytes(request, |request| {
             if request.len() > LENGTH_MAX as usize {
                 // It is asked for first, in an attempt that cannot be cut into slices.
                 let (timeout, request) = (duration(timeout)?, request.to_vec());
+                let client = self.end.with(py, |client| client.clone())?;
                 let start = move || {
                     let id = client.start(&request, timeout)?;
                     Ok::<_, CallError>(Started(Some((client, id))))
                 };
-                match on_thread(py, &self.end.inner, start)? {
+                match on_thread(py, &self.end.inner, || self.end.is_closed(), start)? {
                     Err(CallError::TimedOut) => Ok(None),
-                    started => started.or_raise().map(|started| Some(started.keep())),
+                    Err(e) => Err(e).or_raise(),
+                    Ok(started) => Ok(Some(py.detach(|| started.keep()))),
                 }
             } else {
                 self.end.wait_shared(
@@ -364,7 +365,7 @@ impl Client {
             Some(id) => Ok(Call { end: self.end.clone(), client: weak, id: Mutex::new(Some(id)) }),
             None => {
                 let text = "no call was free within the time limit, or the server made no room for \
-                            a long request; nothing was asked";
+                            a long request; the call was forgotten";
                 Err(error(Kind::TimedOut, text))
             }
         }

@@ -408,7 +408,11 @@ impl<T: Clone + Send + Sync + 'static> End<T> {
             }
             Ok::<_, E>(wait(&end, slice)?.map(Found::It))
         };
-        Found::result(sliced(py, &self.inner, limit, attempt)?.or_raise()?)
+        let found = sliced(py, &self.inner, limit, attempt);
+        // Where the end was closed meanwhile this is the last of it; going, it asks for the node's
+        // lock, which an admission function may have that waits for the interpreter's.
+        py.detach(move || drop(end));
+        Found::result(found?.or_raise()?)
     }
 }
 
@@ -668,7 +672,7 @@ macro_rules! grown {
                 let (node, seed) = (manager.inner.node()?, crate::seed::seed_of(seed)?);
                 let timeout = crate::wait::duration(timeout)?;
                 let grow = move || hamlyn::protocol::$class::grow(&node, &seed, timeout);
-                let end = crate::wait::on_thread(py, &manager.inner, grow)?.or_raise()?;
+                let end = crate::wait::on_thread(py, &manager.inner, || false, grow)?.or_raise()?;
                 Ok(Self { end: End::new(&manager.inner, end) })
             }
 
@@ -683,7 +687,8 @@ macro_rules! grown {
             ) -> PyResult<Self> {
                 let (node, timeout) = (manager.inner.node()?, crate::wait::duration(timeout)?);
                 let connect = move || hamlyn::protocol::$class::connect(&node, &name, timeout);
-                let end = crate::wait::on_thread(py, &manager.inner, connect)?.or_raise()?;
+                let end =
+                    crate::wait::on_thread(py, &manager.inner, || false, connect)?.or_raise()?;
                 Ok(Self { end: End::new(&manager.inner, end) })
             }
         }

@@ -417,7 +417,7 @@ impl GroupMember {
     ) -> PyResult<Self> {
         let (node, seed, timeout) = (manager.inner.node()?, seed_of(seed)?, duration(timeout)?);
         let grow = move || protocol::GroupMember::grow(&node, &seed, receive_nbytes, timeout);
-        let end = on_thread(py, &manager.inner, grow)?.or_raise()?;
+        let end = on_thread(py, &manager.inner, || false, grow)?.or_raise()?;
         Ok(Self { end: End::new(&manager.inner, end) })
     }
 
@@ -433,7 +433,7 @@ impl GroupMember {
     ) -> PyResult<Self> {
         let (node, timeout) = (manager.inner.node()?, duration(timeout)?);
         let connect = move || protocol::GroupMember::connect(&node, &name, receive_nbytes, timeout);
-        let end = on_thread(py, &manager.inner, connect)?.or_raise()?;
+        let end = on_thread(py, &manager.inner, || false, connect)?.or_raise()?;
         Ok(Self { end: End::new(&manager.inner, end) })
     }
 

@@ -640,7 +640,7 @@ impl Manager {
             let link = node.connect(&name, &greeting, timeout)?;
             Ok::<_, protocol::GrowError>(Linked(Some((node, link))))
         };
-        let id = on_thread(py, &self.inner, connect)?.or_raise()?.keep();
+        let id = on_thread(py, &self.inner, || false, connect)?.or_raise()?.keep();
         Ok(Link { inner: self.inner.clone(), id })
     }
 
@@ -776,16 +776,19 @@ impl Manager {
         Ok(self.inner.poller.as_fd_raw())
     }
 
-    /// To be called before waiting for `fileno()`, after every queue has been emptied. `True`:
-    /// nothing waits, and whatever comes makes the descriptor readable. `False`: look again.
+    /// To be called before waiting for `fileno()`, after every end point was found empty. `False`:
+    /// something has come; look again. `True`: whatever comes from now on makes the descriptor
+    /// readable; look at every end point once more, because another thread (a progress thread, too)
+    /// may have taken something since the look before, then wait. When the descriptor is readable,
+    /// call `silence()` first, or it stays so.
     fn prepare_to_wait(&self, py: Python<'_>) -> PyResult<bool> {
         let node = self.inner.node()?;
         let waker = Waker::from(self.inner.bell.clone());
         py.detach(|| node.prepare_to_wait(Some(&waker))).or_raise()
     }
 
-    /// The bell has been heard.
-    fn _silence(&self) {
+    /// To be called when `fileno()` was found readable, before the end points are looked at.
+    fn silence(&self) {
         self.inner.bell.0.silence();
     }
 

@@ -5,11 +5,11 @@
 //! So each call first looks, then looks again for about a microsecond, and only then lets go.
 
 use crate::errors::{Kind, OrRaise, ToPy, error};
-use crate::manager::Inner;
+use crate::manager::{Inner, locked};
 use core::time::Duration;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use std::sync::mpsc;
+use std::sync::{Mutex, mpsc};
 use std::time::Instant;
 
 /// How long a signal handler, or the end of the manager, may have to wait for a waiting thread.
@@ -73,20 +73,37 @@ pub fn sliced<T: Send, E: Send>(
 }
 
 /// Calls `work` on a thread of its own, because it can neither be cut into slices nor see Ctrl-C.
-/// Where that ends the wait, the work goes on until its own time limit, and its result is dropped.
+/// Where that ends the wait, or `is_closed` does, the work goes on until its own time limit or the
+/// end of its connection, and its result is dropped.
 pub fn on_thread<T: Send + 'static, E: ToPy + Send + 'static>(
     py: Python<'_>,
     inner: &Inner,
+    is_closed: impl Fn() -> bool + Send + Sync,
     work: impl FnOnce() -> Result<T, E> + Send + 'static,
 ) -> PyResult<Result<T, E>> {
     let (tell, answer) = mpsc::sync_channel(1);
     let builder = std::thread::Builder::new().name("hamlyn-connect".into());
     builder.spawn(move || tell.send(work())).or_raise()?;
-    let gone = || error(Kind::Closed, "the thread that connects is gone");
-    let attempt = move |slice| match answer.recv_timeout(slice) {
+    let gone = || error(Kind::Closed, "the thread that did this work is gone");
+    let answer = Mutex::new(answer);
+    let attempt = |slice| match locked(&answer).recv_timeout(slice) {
         Ok(result) => Ok(Some(result)),
+        Err(mpsc::RecvTimeoutError::Timeout) if is_closed() => Err(Lost::Closed),
         Err(mpsc::RecvTimeoutError::Timeout) => Ok(None),
-        Err(mpsc::RecvTimeoutError::Disconnected) => Err(()),
+        Err(mpsc::RecvTimeoutError::Disconnected) => Err(Lost::Gone),
     };
-    sliced(py, inner, Limit(None), attempt)?.map_err(|()| gone())?.ok_or_else(gone)
+    let result = sliced(py, inner, Limit(None), attempt);
+    // A result that came too late is dropped here, and may ask for the node's lock.
+    py.detach(move || drop(answer));
+    match result? {
+        Ok(result) => result.ok_or_else(gone),
+        Err(Lost::Gone) => Err(gone()),
+        Err(Lost::Closed) => Err(error(Kind::Closed, "the end point was closed meanwhile")),
+    }
+}
+
+/// Why the result of a thread's work does not come.
+enum Lost {
+    Closed,
+    Gone,
 }

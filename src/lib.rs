@@ -1,7 +1,7 @@
 //! **Hamlyn**: messages between programs that do not trust one another, at the speed of memory.
 //!
 //! The sender names the memory that a message lands in, and holds a key for it; the receiver's own
-//! library checks every packet and makes every deposit. No system call, no lock and no third
+//! library checks every packet and makes every deposit. No system call and no third
 //! process stands on the path, and no peer can write a byte that it was not given. The
 //! architecture is that of *An implementation of the Hamlyn sender-managed interface architecture*
 //! (Buzzard, Jacobson, Mackey, Marovich, Wilkes; OSDI 1996); its words are used here.

@@ -36,7 +36,7 @@ bare() {
         cargo build --no-default-features --lib --target x86_64-unknown-none
 }
 
-unit() { cargo test --workspace --features hamlyn/tokio; }
+unit() { cargo test --workspace --features hamlyn/tokio --no-fail-fast; }
 
 # Every interleaving of the lock-free parts, as far as loom's bound on preemptions goes. It has a
 # target directory of its own, because `--cfg loom` changes every crate.

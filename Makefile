@@ -1,15 +1,16 @@
-# Two commands matter: `make run` shows Hamlyn at work, `make test` checks everything.
+# Two commands matter: `make run` shows Hamlyn at work, `make test` checks it.
 # Each installs what is missing first, and says so.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test build prepare c-library install uninstall peers
+.PHONY: help run test deep build prepare c-library install uninstall peers
 
 # The file that `make run` sends; the hamlyn binary itself unless given.
 FILE ?=
 
 help:
 	@echo 'make run [FILE=path]   build, then the tour: a real transfer, an attack, a measurement'
-	@echo 'make test              every check that CI makes'
+	@echo 'make test              every check that takes no more than some minutes'
+	@echo 'make deep              the others: release build, model checkers, sanitizers, fuzzing'
 	@echo 'make build             the release build alone: target/release/hamlyn'
 	@echo 'make install           the C library, below PREFIX=/usr/local (and DESTDIR); make uninstall'
 	@echo 'make peers             installs UCX, MPICH and others, and measures them beside Hamlyn'
@@ -23,9 +24,12 @@ build: prepare
 run: build
 	@. scripts/common.sh && exec "$${CARGO_TARGET_DIR:-target}/release/hamlyn" tour $(FILE)
 
-# STEPS='unit loom' runs only those steps; see scripts/test.sh for their names.
+# STEPS='unit loom' runs only those steps, of either; see scripts/test.sh for their names.
 test: prepare
-	@scripts/test.sh $(STEPS)
+	@scripts/test.sh $(or $(STEPS),test)
+
+deep: prepare
+	@scripts/test.sh $(or $(STEPS),deep)
 
 # The C library: hamlyn.h, libhamlyn.so, libhamlyn.a, hamlyn.pc.
 export PREFIX DESTDIR LIBDIR INCLUDEDIR

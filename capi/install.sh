@@ -12,7 +12,11 @@ PREFIX=${PREFIX:-/usr/local}
 DESTDIR=${DESTDIR-}
 INCLUDEDIR=${INCLUDEDIR:-$PREFIX/include}
 LIBDIR=${LIBDIR:-$PREFIX/lib}
-BUILT=${CARGO_TARGET_DIR:-target}/release
+DATADIR=${DATADIR:-$PREFIX/share}
+# HAMLYN_PROFILE=dev installs a build of the tests.
+PROFILE=${HAMLYN_PROFILE:-release}
+[ "$PROFILE" != dev ] || PROFILE=debug
+BUILT=${CARGO_TARGET_DIR:-target}/$PROFILE
 VERSION=$(sed -n '/^\[workspace.package\]/,/^$/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 # The first number of the shared library's name; capi/build.rs has it too.
 SONAME=libhamlyn.so.0
@@ -29,7 +33,8 @@ $LIBDIR/libhamlyn.so.$VERSION
 $LIBDIR/$SONAME
 $LIBDIR/libhamlyn.so
 $LIBDIR/libhamlyn.a
-$LIBDIR/pkgconfig/hamlyn.pc"
+$LIBDIR/pkgconfig/hamlyn.pc
+$DATADIR/hamlyn/valgrind.supp"
 
 # Where no package is made, the system's table of libraries learns of the change.
 refresh() {
@@ -43,6 +48,8 @@ case ${1-} in
             [ -e "$BUILT/$built" ] || { echo "$BUILT/$built is not built" >&2; exit 1; }
         done
         install -d "$DESTDIR$INCLUDEDIR" "$DESTDIR$LIBDIR/pkgconfig"
+        install -d "$DESTDIR$DATADIR/hamlyn"
+        install -m 644 capi/valgrind.supp "$DESTDIR$DATADIR/hamlyn/valgrind.supp"
         install -m 644 capi/include/hamlyn.h "$DESTDIR$INCLUDEDIR/hamlyn.h"
         install -m 755 "$BUILT/libhamlyn_c.so" "$DESTDIR$LIBDIR/libhamlyn.so.$VERSION"
         ln -sf "libhamlyn.so.$VERSION" "$DESTDIR$LIBDIR/$SONAME"

@@ -76,7 +76,7 @@ fn sender() -> Result {
     aperture.write(0, &data)?;
     let mut about = id.number.to_le_bytes().to_vec();
     about.extend((data.len() as u64).to_le_bytes());
-    let _ = node.send(&ticket, b"", &about, LIMIT)?;
+    node.send(&ticket, b"", &about, LIMIT)?;
     // Until it has been taken back; to write now would be an error, and no harm.
     while !aperture.is_revoked() {
         next_event(&mut node)?;

@@ -40,7 +40,7 @@ fn server(ready: &dyn Fn() -> Result) -> Result {
             let (limits, reply) = (entry.limits(), Ticket::from_bytes(&entry.user()[..44])?);
             let request = &node.area(area)?[limits.start as usize..limits.end as usize];
             let answer: Vec<u8> = request[..16].iter().rev().copied().collect();
-            let _ = node.send(&reply, &answer, b"", LIMIT)?;
+            node.send(&reply, &answer, b"", LIMIT)?;
             served += 1;
         } else {
             node.wait(Some(Duration::from_millis(100)))?;
@@ -58,7 +58,7 @@ fn client() -> Result {
     let reply = node.ticket(slot, MetadataIndex(0))?;
     let link = node.connect("clients", b"", Duration::from_secs(10))?;
     let ticket = Ticket::from_bytes(node.greeting(link)?)?;
-    let _ = node.send(&ticket, b"0123456789abcdef", &reply.to_bytes(), LIMIT)?;
+    node.send(&ticket, b"0123456789abcdef", &reply.to_bytes(), LIMIT)?;
     node.recv(queue, LIMIT)?;
     assert_eq!(&node.area(area)?[..16], b"fedcba9876543210");
     println!("process {} has its answer", std::process::id());

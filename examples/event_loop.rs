@@ -41,7 +41,7 @@ fn sender() -> Result {
     let ticket = Ticket::from_bytes(node.greeting(link)?)?;
     for _ in 0..3 {
         std::thread::sleep(Duration::from_millis(20));
-        let _ = node.send(&ticket, b"wake up", b"", LIMIT)?;
+        node.send(&ticket, b"wake up", b"", LIMIT)?;
     }
     node.close(LIMIT)?;
     Ok(())

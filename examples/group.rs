@@ -37,7 +37,7 @@ fn helper(part: usize) -> Result {
         mine.bound,
         mine.share.get()
     );
-    let _ = node.send(&mine, &vec![part as u8 + 1; BYTES / 3], b"", LIMIT)?;
+    node.send(&mine, &vec![part as u8 + 1; BYTES / 3], b"", LIMIT)?;
     node.close(LIMIT)?;
     Ok(())
 }

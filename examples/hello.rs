@@ -30,7 +30,7 @@ fn sender() -> Result {
     let ticket = Ticket::from_bytes(node.greeting(link)?)?;
     let text = b"hello, without a system call";
     // The metadata, up to 60 bytes, is the sender's to use: here it says how long the data is.
-    let _ = node.send(&ticket, text, &(text.len() as u32).to_le_bytes(), None)?;
+    node.send(&ticket, text, &(text.len() as u32).to_le_bytes(), None)?;
     node.close(None)?;
     Ok(())
 }

@@ -51,10 +51,10 @@ fn sender() -> Result {
     let right = Ticket::from_bytes(&tickets[44..])?;
     // What an honest library would not send: a ticket with a guessed key, and one stretched over
     // its bounds. Nothing tells the sender that they were refused.
-    let _ = node.send(&Ticket { key: Key(1), ..left }, b"guess", b"", LIMIT)?;
-    let _ = node.send(&Ticket { bound: 8192, ..left }, &[b'x'; 4097], b"", LIMIT)?;
-    let _ = node.send(&left, &[b'l'; 4096], b"", LIMIT)?;
-    let _ = node.send(&right, &[b'r'; 4096], b"", LIMIT)?;
+    node.send(&Ticket { key: Key(1), ..left }, b"guess", b"", LIMIT)?;
+    node.send(&Ticket { bound: 8192, ..left }, &[b'x'; 4097], b"", LIMIT)?;
+    node.send(&left, &[b'l'; 4096], b"", LIMIT)?;
+    node.send(&right, &[b'r'; 4096], b"", LIMIT)?;
     node.close(LIMIT)?;
     Ok(())
 }

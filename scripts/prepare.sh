@@ -4,7 +4,7 @@
 #
 #   scripts/prepare.sh           for a build
 #   scripts/prepare.sh python    .. of the Python package, too
-#   scripts/prepare.sh test      for every test
+#   scripts/prepare.sh test      for every test, but for what single steps of `make deep` install
 set -eu
 cd "$(dirname "$0")/.."
 . scripts/common.sh
@@ -111,9 +111,10 @@ if [ "${1-}" = test ]; then
     fi
     have git || apt_install git
     # What the tests of the C library need; who cannot install it still runs the others.
-    have c++ || apt_install g++ || loud 'no C++ compiler: the step c will fail'
-    have pkg-config || apt_install pkg-config || loud 'no pkg-config: the step c will fail'
-    have valgrind || apt_install valgrind libc6-dbg || loud 'no valgrind: the step c will fail'
-    # Without it the step `python` is skipped, loudly; nothing else needs it.
+    have c++ || apt_install g++ || loud 'no C++ compiler: the steps c and sanitizers will fail'
+    have pkg-config || apt_install pkg-config || loud 'no pkg-config: the steps c and sanitizers will fail'
+    have valgrind || apt_install valgrind libc6-dbg ||
+        loud 'no valgrind: budgets will be skipped, and sanitizers will fail'
+    # Without it the steps `python` and `wheel` are skipped, loudly; nothing else needs it.
     python3 -c 'import ensurepip, venv' 2>/dev/null || apt_install python3-venv || true
 fi

@@ -1,18 +1,39 @@
 #!/bin/sh
-# Every check, in the order in which a mistake is found soonest. A step that fails does not stop
-# the others; a step that this machine cannot run is skipped loudly. The last line sums up.
+# Every check, as named steps in two lists, each in the order in which a mistake is found soonest:
 #
-#   scripts/test.sh               all of them
-#   scripts/test.sh unit loom     only those
+#   scripts/test.sh test          for everybody, on any machine: compiled once, in the dev profile
+#   scripts/test.sh deep          what takes long: the release build, model checkers, sanitizers, fuzzing
+#   scripts/test.sh unit loom     only these steps
+#
+# A step that fails does not stop the others; a step that this machine cannot run is skipped loudly.
+# The last line sums up.
+TEST='fmt clippy pure doc unit examples c budgets python'
+DEEP='release tour bench bare loom miri tsan sanitizers fuzz long wheel package'
 set -u
 cd "$(dirname "$0")/.." || exit 1
 . scripts/common.sh
+
+case "${1-}" in
+    test | '') title='make test' steps=$TEST ;;
+    deep) title='make deep' steps=$DEEP ;;
+    *) title="steps '$*'" steps=$* ;;
+esac
+for step in $steps; do
+    # shellcheck disable=SC2194
+    case " $TEST $DEEP " in
+        *" $step "*) ;;
+        *) loud "no step is called $step; there are: $TEST $DEEP"; exit 2 ;;
+    esac
+done
 scripts/prepare.sh test || exit 1
 
 export CARGO_TERM_COLOR="${CARGO_TERM_COLOR:-auto}"
 TARGET="${CARGO_TARGET_DIR:-$PWD/target}"
 passed='' failed='' skipped='' reason=''
 began=$(date +%s)
+
+# What a step is at, and when: part WHAT
+part() { printf '   %s (%s s)\n' "$*" "$(($(date +%s) - start))"; }
 
 # A step returns 0 for passed and 99 for skipped, having set `reason`.
 cannot() { reason=$1; return 99; }
@@ -24,7 +45,7 @@ clippy() { cargo clippy --workspace --all-targets --features hamlyn/tokio -- -D 
 doc() { RUSTDOCFLAGS='-D warnings' cargo doc -p hamlyn --all-features --no-deps; }
 
 # The pure part builds without the operating system: as a library without `std` here ..
-pure() { RUSTFLAGS='-D warnings' CARGO_TARGET_DIR="$TARGET/pure" cargo build --no-default-features --lib; }
+pure() { cargo rustc --no-default-features --lib -- -D warnings; }
 
 # .. and for a target that has no operating system to begin with.
 bare() {
@@ -32,8 +53,7 @@ bare() {
     rustup target list --installed 2>/dev/null | grep -qx x86_64-unknown-none ||
         rustup target add x86_64-unknown-none ||
         { cannot 'the target x86_64-unknown-none cannot be added'; return; }
-    CARGO_TARGET_DIR="$TARGET/pure" \
-        cargo build --no-default-features --lib --target x86_64-unknown-none
+    cargo build --no-default-features --lib --target x86_64-unknown-none
 }
 
 unit() { cargo test --workspace --features hamlyn/tokio --no-fail-fast; }
@@ -74,21 +94,27 @@ tsan() {
         --test protocol_hostile -- --skip interface:: --skip link:: --skip wire::
 }
 
+# Built by `unit`, if that was run before.
 examples() {
-    ran=0
+    cargo build --quiet --workspace --features hamlyn/tokio --examples || return 1
     for file in examples/*.rs; do
-        [ -e "$file" ] || continue
         name=$(basename "$file" .rs)
-        echo "   example $name"
-        timeout 120 cargo run --quiet --release --features tokio --example "$name" </dev/null || return 1
-        ran=$((ran + 1))
+        part "example $name"
+        timeout 120 "$TARGET/debug/examples/$name" </dev/null || return 1
     done
-    [ "$ran" -gt 0 ] || cannot 'there are no examples'
 }
 
-# The C library as its users have it.
-c() {
-    capi/test.sh
+# What users get: the command and the libraries, optimised, each linked as one.
+release() { cargo build --release --workspace --features hamlyn/tokio --bins --lib "$@"; }
+
+# The C library, installed: each program compiled as C and as C++, against the dev build ..
+c() { c_library dev c c++ static; }
+
+# .. and what users install, as C and C++ under AddressSanitizer and valgrind.
+sanitizers() { c_library release c c++ asan valgrind static; }
+
+c_library() {
+    capi/test.sh "$@"
     status=$?
     [ "$status" != 99 ] || cannot 'there is no C compiler, and none can be installed'
     return "$status"
@@ -96,39 +122,77 @@ c() {
 
 # The measuring tool measures; what it measures in so short a run means nothing.
 bench() {
-    cargo build --quiet --release --workspace || return 1
+    release --quiet || return 1
     for test in latency rate bandwidth; do
-        echo "   hamlyn perf $test"
+        part "hamlyn perf $test"
         timeout 120 "$TARGET/release/hamlyn" perf "$test" --count 2000 --runs 1 --json || return 1
     done
-    echo '   hamlyn perf protocols'
+    part 'hamlyn perf protocols'
     timeout 300 "$TARGET/release/hamlyn" perf protocols --count 2000 --runs 1 --json
+}
+
+# Instructions that a message costs, against bench/budgets.txt.
+budgets() {
+    have valgrind || { cannot 'there is no valgrind to count instructions with'; return; }
+    cargo bench --quiet --bench budgets
 }
 
 # What a newcomer runs first, with measurements of a moment.
 tour() {
-    cargo build --quiet --release --workspace || return 1
+    release --quiet || return 1
     timeout 300 "$TARGET/release/hamlyn" tour --quick --report "$TARGET/tour.html" </dev/null
 }
 
-# The Python package as its users have it: a wheel, installed in an environment of its own, and the
-# README's own install lines in another, with a home of its own. Both build in the same target
-# directory, so nothing is compiled twice.
-python() {
+# An environment of its own, or a reason why there is none.
+python_environment() {
     have python3 || { cannot 'there is no python3'; return; }
     python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
         { cannot "$(python3 --version) is older than 3.11"; return; }
-    venv="$TARGET/python" wheels="$TARGET/wheels" home="$TARGET/python-home"
-    rm -rf "$wheels" "$home" && mkdir -p "$home" || return 1
-    python3 -m venv "$venv" ||
+    python3 -m venv "$1" ||
         { cannot 'python3 cannot make a virtual environment (python3-venv)'; return; }
-    echo '   pip wheel'
-    "$venv/bin/pip" wheel --quiet --disable-pip-version-check . --no-deps -w "$wheels" || return 1
-    "$venv/bin/python" python/tests/wheel.py "$wheels"/* || return 1
-    "$venv/bin/pip" install --quiet --disable-pip-version-check "$(echo "$wheels"/*)[test]" &&
-        "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps --force-reinstall \
-            "$wheels"/* || return 1
-    echo '   the install lines of python/README.md'
+}
+
+# The Python package beside a library of the dev build, as a wheel would hold them: types, tests,
+# examples.
+python() {
+    venv="$TARGET/python" package="$TARGET/python-package"
+    python_environment "$venv" || return
+    part 'cargo build'
+    cargo build --quiet --workspace --features hamlyn/tokio --lib --examples || return 1
+    rm -rf "$package" && mkdir -p "$package" && cp -r python/hamlyn "$package/" &&
+        cp "$TARGET/debug/lib_hamlyn.so" "$package/hamlyn/_hamlyn.abi3.so" || return 1
+    part 'pip install'
+    needed=$(python3 -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))
+print(*p['project']['optional-dependencies']['test'])") || return 1
+    # shellcheck disable=SC2086
+    "$venv/bin/pip" install --quiet --disable-pip-version-check $needed || return 1
+    part 'mypy'
+    PYTHONPATH="$package" MYPYPATH="$package" "$venv/bin/mypy" --no-error-summary \
+        "$package/hamlyn" python/tests python/examples python/bench &&
+        PYTHONPATH="$package" MYPYPATH="$package" "$venv/bin/stubtest" hamlyn \
+            --allowlist python/tests/stubtest.txt --ignore-unused-allowlist >/dev/null || return 1
+    part 'pytest'
+    # With the peers of other languages, for tests/test_languages.py.
+    PYTHONPATH="$package" HAMLYN_TEST_ALL=1 CARGO_TARGET_DIR="$TARGET" \
+        timeout 900 "$venv/bin/pytest" python/tests || return 1
+    for file in python/examples/*.py; do
+        [ "$(basename "$file")" != common.py ] || continue
+        part "example $(basename "$file" .py)"
+        PYTHONPATH="$package" MPLBACKEND=agg HAMLYN_EXAMPLE_OUT="$TARGET" \
+            timeout 120 "$venv/bin/python" "$file" </dev/null || return 1
+    done
+}
+
+# What users install: a wheel, looked at; then the README's own install lines, with a home of their
+# own, and what they installed measures.
+wheel() {
+    wheels="$TARGET/wheels" home="$TARGET/python-home"
+    python_environment "$TARGET/python" || return
+    rm -rf "$wheels" "$home" && mkdir -p "$home" || return 1
+    part 'pip wheel'
+    "$TARGET/python/bin/pip" wheel --quiet --disable-pip-version-check . --no-deps -w "$wheels" &&
+        "$TARGET/python/bin/python" python/tests/wheel.py "$wheels"/* || return 1
+    part 'the install lines of python/README.md'
     install_lines="$(sed -n '/^## Install/,/^## /p' python/README.md |
         sed -n '/^```sh$/,/^```$/p' | sed '/^```/d')"
     [ -n "$install_lines" ] || { loud 'python/README.md has no install lines'; return 1; }
@@ -136,24 +200,40 @@ python() {
     cargo_home="${CARGO_HOME:-$HOME/.cargo}" rustup_home="${RUSTUP_HOME:-$HOME/.rustup}"
     HOME="$home" CARGO_HOME="$cargo_home" RUSTUP_HOME="$rustup_home" \
         sh -euxc "$install_lines" || return 1
-    echo '   mypy'
-    "$venv/bin/mypy" --no-error-summary python/hamlyn python/tests python/examples python/bench &&
-        "$venv/bin/stubtest" hamlyn --allowlist python/tests/stubtest.txt \
-            --ignore-unused-allowlist >/dev/null || return 1
-    # The peers of other languages, for tests/test_languages.py.
-    cargo build --quiet -p hamlyn-capi --lib --examples || return 1
-    echo '   pytest'
-    HAMLYN_TEST_ALL=1 timeout 900 "$venv/bin/pytest" python/tests || return 1
-    for file in python/examples/*.py; do
-        [ "$(basename "$file")" != common.py ] || continue
-        echo "   example $(basename "$file" .py)"
-        MPLBACKEND=agg HAMLYN_EXAMPLE_OUT="$TARGET" timeout 120 "$venv/bin/python" "$file" \
-            </dev/null || return 1
-    done
     # What it measures in so short a run means nothing.
-    echo '   bench'
-    cargo build --quiet --release --workspace || return 1
-    CARGO_TARGET_DIR="$TARGET" timeout 120 "$venv/bin/python" python/bench/bench.py --json --runs 1 --rounds 500 --mib 1
+    part 'bench'
+    release --quiet || return 1
+    CARGO_TARGET_DIR="$TARGET" timeout 120 "$home/hamlyn-python/bin/python" python/bench/bench.py \
+        --json --runs 1 --rounds 500 --mib 1
+}
+
+# Coverage-guided search with each target, a moment each; longer by FUZZ_SECONDS.
+fuzz() {
+    have rustup || { cannot 'no rustup to add a nightly toolchain with'; return; }
+    have c++ || { cannot 'no C++ compiler'; return; }
+    rustup toolchain list | grep -q '^nightly' ||
+        rustup toolchain install nightly --profile minimal ||
+        { cannot 'no nightly toolchain can be added'; return; }
+    have cargo-fuzz || cargo install --quiet --locked cargo-fuzz ||
+        { cannot 'cargo-fuzz cannot be installed'; return; }
+    for target in fuzz/fuzz_targets/*.rs; do
+        name=$(basename "$target" .rs)
+        part "fuzz $name"
+        cargo +nightly fuzz run --target-dir "$TARGET/fuzz" "$name" -- \
+            -max_total_time="${FUZZ_SECONDS:-30}" -print_final_stats=1 2>&1 | tail -n 40 \
+            >"$TARGET/fuzz-$name.txt"
+        grep -q '^stat::number_of_executed_units' "$TARGET/fuzz-$name.txt" &&
+            ! grep -q 'SUMMARY:' "$TARGET/fuzz-$name.txt" ||
+            { cat "$TARGET/fuzz-$name.txt"; return 1; }
+        grep '^stat::number_of_executed_units' "$TARGET/fuzz-$name.txt"
+    done
+}
+
+# The tests that take a number of rounds, seconds or cases, with more of them.
+long() {
+    HAMLYN_TEST_SECONDS=30 HAMLYN_TEST_ROUNDS=5000 PROPTEST_CASES=2048 \
+        cargo test --workspace --features hamlyn/tokio --no-fail-fast \
+        --test process_random --test process_wake --test sequences --test sim
 }
 
 package() {
@@ -180,40 +260,40 @@ run() {
     esac
 }
 
-wanted() {
-    [ -z "$only" ] && return 0
-    case " $only " in *" $1 "*) return 0 ;; *) return 1 ;; esac
+describe() {
+    case $1 in
+        fmt) echo 'the code is formatted' ;;
+        clippy) echo 'clippy has nothing to say, on any target' ;;
+        pure) echo 'the pure part builds without the feature os' ;;
+        doc) echo 'the documentation builds without a warning' ;;
+        unit) echo 'unit, property, process and tidy tests' ;;
+        examples) echo 'every example runs to its end' ;;
+        budgets) echo 'a message costs no more instructions than the table says' ;;
+        c) echo 'the C library, installed: as C, as C++, as a static library' ;;
+        python) echo 'the Python package: types, tests, examples' ;;
+        release) echo 'the release build' ;;
+        tour) echo 'hamlyn tour, quickly' ;;
+        bench) echo 'the measuring tool runs' ;;
+        bare) echo 'the pure part builds for a machine without an operating system' ;;
+        loom) echo 'loom models' ;;
+        miri) echo 'the pure unit tests under Miri' ;;
+        tsan) echo 'end points with many threads under ThreadSanitizer' ;;
+        sanitizers) echo 'the C library as released: AddressSanitizer, valgrind' ;;
+        fuzz) echo 'a moment of fuzzing with each target' ;;
+        long) echo 'tests that search, for longer' ;;
+        wheel) echo 'the Python wheel and the install lines of python/README.md' ;;
+        package) echo 'the library packages, and builds from its package' ;;
+    esac
 }
 
-only="$*"
-for step in $only; do
-    # shellcheck disable=SC2194
-    case " fmt clippy pure bare doc unit loom miri tsan examples c bench tour python package " in
-        *" $step "*) ;;
-        *) loud "no step is called $step"; exit 2 ;;
-    esac
+for step in $steps; do
+    run "$step" "$(describe "$step")"
 done
-
-wanted fmt && run fmt 'the code is formatted'
-wanted clippy && run clippy 'clippy has nothing to say, on any target'
-wanted pure && run pure 'the pure part builds without the feature os'
-wanted bare && run bare 'the pure part builds for a machine without an operating system'
-wanted doc && run doc 'the documentation builds without a warning'
-wanted unit && run unit 'unit, property, process and tidy tests'
-wanted loom && run loom 'loom models'
-wanted miri && run miri 'the pure unit tests under Miri'
-wanted tsan && run tsan 'end points with many threads under ThreadSanitizer'
-wanted examples && run examples 'every example runs to its end'
-wanted c && run c 'the C library, installed: as C, as C++, AddressSanitizer, valgrind'
-wanted bench && run bench 'the measuring tool runs'
-wanted tour && run tour 'hamlyn tour, quickly'
-wanted python && run python 'the Python package: types, tests, examples'
-wanted package && run package 'the library packages, and builds from its package'
 
 count() { echo $#; }
 echo
 [ -z "$skipped" ] || loud "skipped:$skipped"
 [ -z "$failed" ] || loud "failed:$failed"
 # shellcheck disable=SC2086
-say "make test: $(count $passed) passed, $(count $failed) failed, $(count $skipped) skipped, $(($(date +%s) - began)) s"
+say "$title: $(count $passed) passed, $(count $failed) failed, $(count $skipped) skipped, $(($(date +%s) - began)) s"
 [ -z "$failed" ]

@@ -79,8 +79,7 @@ impl core::fmt::Debug for AdmitUnknown {
     }
 }
 
-/// Longest token in bytes.
-pub const TOKEN_BYTES_MAX: usize = 32;
+pub use crate::wire::TOKEN_BYTES_MAX;
 
 /// A type of setting: how it is read, what is allowed, how it is shown.
 trait Value: Sized {
@@ -336,6 +335,8 @@ settings! {
         "Bytes of the ring of a new link that this process writes; small, so that a link is cheap and stays in cache.";
     bulk_ring_bytes: u32 = 1 << 20, "HAMLYN_BULK_RING_BYTES", off_or_power(4096, 1 << 30),
         "Bytes of the ring that is added to a link, one direction, when large copies begin; 0: never.";
+    peer_ring_bytes_max: u32 = 1 << 20, "HAMLYN_PEER_RING_BYTES_MAX", power(4096, 1 << 30),
+        "Most bytes of a ring, bulk rings included, that a peer writes; `ring_bytes` and `bulk_ring_bytes`, where they are more.";
     bulk_after_bytes: u64 = 256 << 10, "HAMLYN_BULK_AFTER_BYTES", from(0, u64::MAX),
         "Bytes sent in packets of more than one line before a bulk ring is asked for.";
     packet_bytes: u32 = 16 << 10, "HAMLYN_PACKET_BYTES", from(64, 1 << 28),
@@ -359,9 +360,9 @@ settings! {
     area_bytes_max: u64 = 1 << 40, "HAMLYN_AREA_BYTES_MAX", from(1, 1 << 46),
         "Most bytes of all message areas of this process together.";
     aperture_bytes_max: u64 = 1 << 34, "HAMLYN_APERTURE_BYTES_MAX", off_or(4096, 1 << 46),
-        "Most bytes that this process exports as apertures, revoked read-only ones that their holder still has included; 0: none.";
+        "Most bytes that this process exports as apertures, revoked ones that their holder still has included; 0: none.";
     aperture_user_bytes_max: u64 = 1 << 32, "HAMLYN_APERTURE_USER_BYTES_MAX", off_or(4096, 1 << 46),
-        "Most bytes that this process exports as apertures to holders of one user, revoked read-only ones that a holder still has included; 0: none.";
+        "Most bytes that this process exports as apertures to holders of one user, revoked ones that a holder still has included; 0: none.";
     aperture_link_bytes_max: u64 = 1 << 30, "HAMLYN_APERTURE_LINK_BYTES_MAX", off_or(4096, 1 << 46),
         "Most bytes that this process exports as apertures to the holder at the other end of one link; 0: none.";
     aperture_map_max: u64 = 1 << 30, "HAMLYN_APERTURE_MAP_MAX", off_or(4096, 1 << 46),
@@ -381,7 +382,7 @@ settings! {
     half_open_max: u32 = 256, "HAMLYN_HALF_OPEN_MAX", from(1, 1 << 20),
         "Most connections that have not yet said what they want; beyond, the oldest of the user who has most is dropped.";
     wrong_keys_max: u32 = 4096, "HAMLYN_WRONG_KEYS_MAX", from(1, u32::MAX as u64),
-        "Wrong keys after which a link is closed.";
+        "Wrong keys after which a link is closed; one is forgiven for each 64 KiB accepted.";
     refusals_per_second_max: u32 = 1_000_000, "HAMLYN_REFUSALS_PER_SECOND_MAX", off_or(1, u32::MAX as u64),
         "Refused packets a second above which a link is closed; 0: no limit.";
     watchdog_ms: u32 = 0, "HAMLYN_WATCHDOG_MS", off_or(1, 86_400_000),

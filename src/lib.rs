@@ -17,7 +17,9 @@
 //! - [`interface`]: the network interface card as a state machine: slots, keys, metadata entries,
 //!   packet counting, notification queues, send termini. It has no I/O, no threads, no clock.
 //!
-//! These three, and of [`protocol`] what seeds and records are made of, are the pure part: `no_std`
+//! - `engine`: what a node decides, as a state machine likewise: which links are looked at, and when.
+//!
+//! These four, and of [`protocol`] what seeds and records are made of, are the pure part: `no_std`
 //! with `alloc`, built without the feature `os`.
 //!
 //! - [`config`]: every setting, with its variable, default and limits.
@@ -52,7 +54,7 @@
 //! let mut sender = Node::with_config(config)?;
 //! let link = sender.connect("greeter", b"", Duration::from_secs(5))?;
 //! let ticket = Ticket::from_bytes(sender.greeting(link)?)?;
-//! let _ = sender.send(&ticket, b"hello", b"", None)?;
+//! sender.send(&ticket, b"hello", b"", None)?;
 //! sender.close(None)?;
 //! # Ok(()) });
 //!
@@ -82,8 +84,9 @@ extern crate std;
 
 #[cfg(feature = "os")]
 pub mod config;
-#[cfg(feature = "os")]
 pub mod control;
+#[cfg_attr(not(feature = "os"), allow(dead_code))]
+mod engine;
 pub mod interface;
 pub mod link;
 #[cfg(feature = "os")]
@@ -103,8 +106,8 @@ pub use interface::{
 };
 #[cfg(feature = "os")]
 pub use node::{
-    Aperture, ApertureEvent, ApertureId, ApertureView, DetachedTerminus, Event, Node, RecvError,
-    SendError, SharedNode, TerminusId,
+    Aperture, ApertureEvent, ApertureId, ApertureView, DetachedTerminus, Event, Node,
+    PreparedTicket, RecvError, SendError, SharedNode, TerminusId,
 };
 #[cfg(feature = "os")]
 pub use os::aperture::{AccessError, ApertureAccess};

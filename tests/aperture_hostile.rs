@@ -6,10 +6,11 @@
 mod control_help;
 
 use control_help::*;
-use hamlyn::control::hello::{ApertureWord, Frame, Hello, Offer, Purpose};
+use hamlyn::control::frame::{Frame, Hello, Memory, MemoryWord, Purpose, Welcome};
 use hamlyn::control::*;
-use hamlyn::os::aperture::{Ledger, Limits, Owned, Reservation, make_for_owner};
-use hamlyn::os::memory::{self, Region, RegionLines, SEALS_READ_ONLY, SEALS_SIZE, region_bytes};
+use hamlyn::node::Event;
+use hamlyn::os::aperture::{Ledger, Limits, Owned, Reservation};
+use hamlyn::os::memory::{self, RegionLines, SEALS_READ_ONLY, SEALS_SIZE, region_bytes};
 use hamlyn::os::{socket, sys};
 use hamlyn::{AccessError, ApertureAccess, Config, Node};
 use rustix::fs::{FallocateFlags, SealFlags};
@@ -20,56 +21,52 @@ const PAGE: u64 = 4096;
 const RW: ApertureAccess = ApertureAccess::ReadWrite;
 const RO: ApertureAccess = ApertureAccess::ReadOnly;
 const LIMITS: Limits = Limits { all: u64::MAX, user: u64::MAX };
+const NO: MemoryWord = MemoryWord::Refused(Reason::Apertures);
 
 fn served(config: &Config) -> Control {
-    let server = start(config, 1);
+    let server = start(config);
     server.serve(&name("x"), Access::SameUser, Accept::Automatic(vec![])).unwrap();
     server
 }
 
-/// A client's link, made by hand: its control socket, and its wake-up connection.
-fn link_by_hand(dir: &Dir) -> (OwnedFd, OwnedFd) {
-    let features = LinkFeatures::all().bits();
-    let fd = stranger(dir);
-    send(&fd, &Frame::Hello(Hello { features, ..hello_of(Purpose::Link) }));
-    let Some((Frame::Offer(offer), files)) = receive(&fd) else { panic!() };
-    let wake = stranger(dir);
-    send(&wake, &Frame::Hello(Hello { cookie: offer.cookie, ..hello_of(Purpose::Wake) }));
-    let own = region_bytes(offer.client_ring_bytes as usize);
-    let other = region_bytes(offer.server_ring_bytes as usize);
-    Region::map_writable(&files[0], own).unwrap().fill_by_writing().unwrap();
-    Region::map_read_only(&files[1], other).unwrap().fill_by_reading().unwrap();
-    send(&fd, &Frame::Filled);
-    assert!(matches!(receive(&fd), Some((Frame::Ready, _))));
-    (fd, wake)
-}
-
 /// A control plane that serves, and a client's link to it.
-fn against_server(dir: &Dir, config: &Config) -> (Control, LinkToken, OwnedFd, OwnedFd) {
+fn against_server(dir: &Dir, config: &Config) -> (Control, LinkToken, ByHand) {
     let server = served(config);
-    let (fd, wake) = link_by_hand(dir);
+    let link = link_by_hand(dir);
     let ControlEvent::Connected(new) = next(&server) else { panic!() };
-    (server, new.token, fd, wake)
+    (server, new.token, link)
 }
 
-fn word(number: u32, word: ApertureWord) -> Frame {
-    Frame::Aperture { number, word }
+fn of(number: u32, w: MemoryWord) -> Frame {
+    word(Memory::Aperture(number), w)
 }
 
-fn say(fd: &OwnedFd, number: u32, w: ApertureWord) {
-    send(fd, &word(number, w));
+fn tell(fd: &OwnedFd, number: u32, w: MemoryWord) {
+    send(fd, &of(number, w));
 }
 
-fn say_with(fd: &OwnedFd, number: u32, w: ApertureWord, files: &[&OwnedFd]) {
-    let fds: Vec<_> = files.iter().map(|file| file.as_fd()).collect();
-    socket::send(fd, &word(number, w).to_bytes(), &fds).unwrap();
+fn pass(fd: &OwnedFd, number: u32, files: &[&OwnedFd]) {
+    pass_with(fd, Memory::Aperture(number), files).unwrap();
+}
+
+fn revoked(fd: &OwnedFd, number: u32) {
+    send(fd, &Frame::ApertureRevoked { number });
 }
 
 #[track_caller]
-fn expect(fd: &OwnedFd, number: u32, w: ApertureWord) -> Vec<OwnedFd> {
+fn expect(fd: &OwnedFd, number: u32, w: MemoryWord) -> Vec<OwnedFd> {
+    expect_word(fd, Memory::Aperture(number), w)
+}
+
+#[track_caller]
+fn expect_frame(fd: &OwnedFd, wanted: Frame) {
     let (frame, files) = receive(fd).expect("the link has ended");
-    assert_eq!(frame, word(number, w));
-    files
+    assert_eq!((frame, files.len()), (wanted, 0));
+}
+
+#[track_caller]
+fn expect_released(fd: &OwnedFd, number: u32) {
+    expect_frame(fd, Frame::ApertureReleased { number });
 }
 
 #[track_caller]
@@ -79,12 +76,12 @@ fn expect_violation(control: &Control, fd: &OwnedFd) {
     assert_eq!(reason, CloseReason::Violation);
 }
 
-fn request(access: ApertureAccess, bytes: u64) -> ApertureWord {
-    ApertureWord::Request { access, bytes }
+fn offer_of(access: ApertureAccess, bytes: u64) -> MemoryWord {
+    MemoryWord::Offer { access, bytes }
 }
 
-fn offer_of(access: ApertureAccess, bytes: u64) -> ApertureWord {
-    ApertureWord::Offer { access, bytes }
+fn taken(bytes: u64) -> MemoryWord {
+    MemoryWord::Take { bytes }
 }
 
 fn reserve(bytes: u64) -> Reservation {
@@ -95,6 +92,55 @@ fn punch(file: &OwnedFd, from: u64, bytes: u64) -> rustix::io::Result<()> {
     rustix::fs::fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, from, bytes)
 }
 
+fn seals(access: ApertureAccess) -> SealFlags {
+    if access == RW { SEALS_SIZE | SealFlags::SEAL } else { SEALS_READ_ONLY }
+}
+
+/// A memory file of which the first `filled` bytes have been paid for.
+fn file(bytes: u64, seals: SealFlags, filled: u64) -> OwnedFd {
+    let file = memory::create(bytes as usize).unwrap();
+    if filled > 0 {
+        let lines = RegionLines::map_writable(&file, filled as usize).unwrap();
+        lines.fill_by_writing().unwrap();
+    }
+    memory::seal(&file, seals).unwrap();
+    file
+}
+
+fn good(access: ApertureAccess, bytes: u64) -> OwnedFd {
+    file(bytes, seals(access), bytes)
+}
+
+/// What is passed in the place of an aperture of two pages and is not as agreed.
+fn not_as_agreed() -> Vec<(&'static str, ApertureAccess, OwnedFd)> {
+    const BYTES: u64 = 2 * PAGE;
+    let punched = |access| {
+        let file = file(BYTES, SealFlags::empty(), BYTES);
+        punch(&file, PAGE, PAGE).unwrap();
+        memory::seal(&file, seals(access)).unwrap();
+        file
+    };
+    let null = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+    let (rw, ro) = (seals(RW), seals(RO));
+    vec![
+        ("no memory file", RW, null()),
+        ("a socket", RO, socket::pair().unwrap().0),
+        ("no seals", RO, file(BYTES, SealFlags::empty(), BYTES)),
+        ("can shrink", RW, file(BYTES, SealFlags::GROW | SealFlags::SEAL, BYTES)),
+        ("seals can be added", RW, file(BYTES, SEALS_SIZE, BYTES)),
+        ("not writable", RW, file(BYTES, ro, BYTES)),
+        ("writable by others", RO, file(BYTES, rw, BYTES)),
+        ("too small", RW, file(PAGE, rw, PAGE)),
+        ("too large", RW, file(3 * PAGE, rw, 3 * PAGE)),
+        ("not paid for", RW, file(BYTES, rw, 0)),
+        ("not paid for", RO, file(BYTES, ro, 0)),
+        ("half of it paid for", RW, file(BYTES, rw, PAGE)),
+        ("half of it paid for", RO, file(BYTES, ro, PAGE)),
+        ("paid for and given back", RW, punched(RW)),
+        ("paid for and given back", RO, punched(RO)),
+    ]
+}
+
 // ---- a client, against a server
 
 #[test]
@@ -102,116 +148,140 @@ fn words_out_of_turn_end_the_link_and_only_it() {
     let dir = Dir::new("apturn");
     let server = served(&dir.config());
     let bad = [
-        (1, ApertureWord::Filled),
-        (1, ApertureWord::Revoked),
-        (1, ApertureWord::Ready),
-        (1, offer_of(RW, PAGE)),
+        // Of the client's own, which the server has not been offered.
+        of(1, taken(PAGE)),
+        of(1, MemoryWord::Pass),
+        of(1, MemoryWord::Held),
+        of(1, NO),
+        Frame::ApertureRevoked { number: 1 },
+        Frame::ApertureReleased { number: 1 },
         // Of the server's own, none of which it has exported.
-        (2, ApertureWord::Ready),
-        (2, ApertureWord::Released),
-        (2, ApertureWord::Refused(Reason::Bytes)),
-        (2, request(RW, PAGE)),
-        (0, ApertureWord::Released),
+        of(2, offer_of(RW, PAGE)),
+        of(2, taken(PAGE)),
+        of(2, MemoryWord::Held),
+        of(2, MemoryWord::Refused(Reason::Bytes)),
+        Frame::ApertureRevoked { number: 2 },
+        Frame::ApertureReleased { number: 2 },
+        of(0, offer_of(RW, PAGE)),
+        Frame::ApertureReleased { number: 0 },
         // Impossible sizes.
-        (1, request(RW, 0)),
-        (1, request(RO, PAGE - 1)),
-        (1, request(RW, u64::MAX - PAGE + 1)),
+        of(1, offer_of(RW, 0)),
+        of(1, offer_of(RO, PAGE - 1)),
+        of(1, offer_of(RW, u64::MAX - PAGE + 1)),
     ];
-    for (i, (number, w)) in bad.into_iter().enumerate() {
-        let (fd, _wake) = link_by_hand(&dir);
+    for (i, frame) in bad.into_iter().enumerate() {
+        let link = link_by_hand(&dir);
         let ControlEvent::Connected(_) = next(&server) else { panic!() };
-        say(&fd, number, w);
-        expect_violation(&server, &fd);
+        send(&link.fd, &frame);
+        expect_violation(&server, &link.fd);
         assert_eq!(counter(&server, "refused_frame"), i as u64 + 1);
     }
-    start(&dir.config(), 77).connect(&name("x"), b"", LONG).unwrap();
+    start(&dir.config()).connect(&name("x"), b"", LONG).unwrap();
 }
 
 #[test]
 fn a_number_is_never_used_again() {
     let dir = Dir::new("apnumber");
-    let (server, token, fd, _wake) = against_server(&dir, &dir.config());
-    say(&fd, 5, request(RW, PAGE));
-    let files = expect(&fd, 5, offer_of(RW, PAGE));
-    RegionLines::map_writable(&files[0], 4096).unwrap().fill_by_writing().unwrap();
-    say(&fd, 5, ApertureWord::Filled);
-    expect(&fd, 5, ApertureWord::Ready);
-    say(&fd, 5, ApertureWord::Revoked);
-    assert!(matches!(next(&server), ControlEvent::ApertureHeld { number: 5, .. }));
-    assert!(matches!(next(&server), ControlEvent::ApertureRevoked { number: 5, .. }));
-    // Not over before the holder has let go, and not again afterwards, nor one before it.
-    server.release_aperture(token, 5);
-    expect(&fd, 5, ApertureWord::Released);
-    say(&fd, 3, request(RW, PAGE));
-    expect_violation(&server, &fd);
+    for again in [3, 5] {
+        let (server, token, link) = against_server(&dir, &dir.config());
+        let fd = &link.fd;
+        hold(fd, 5, RW, PAGE);
+        revoked(fd, 5);
+        assert!(matches!(next(&server), ControlEvent::ApertureHeld { number: 5, .. }));
+        assert!(matches!(next(&server), ControlEvent::ApertureRevoked { number: 5, .. }));
+        // Not over before the holder has let go, and not again afterwards, nor one before it.
+        server.release_aperture(token, 5);
+        expect_released(fd, 5);
+        tell(fd, again, offer_of(RW, PAGE));
+        expect_violation(&server, fd);
+    }
+}
+
+/// Offers one as an honest owner does, until it is held.
+#[track_caller]
+fn hold(fd: &OwnedFd, number: u32, access: ApertureAccess, bytes: u64) {
+    tell(fd, number, offer_of(access, bytes));
+    expect(fd, number, taken(bytes));
+    pass(fd, number, &[&good(access, bytes)]);
+    expect(fd, number, MemoryWord::Held);
 }
 
 #[test]
-fn memory_that_nobody_paid_for_is_not_held() {
+fn a_server_holds_nothing_that_is_not_as_agreed_or_not_paid_for() {
     let dir = Dir::new("apunpaid");
     let server = served(&dir.config());
-    let mut violations = 0;
-    for access in [RW, RO] {
-        for case in 0..4 {
-            let (fd, _wake) = link_by_hand(&dir);
-            let ControlEvent::Connected(_) = next(&server) else { panic!() };
-            say(&fd, 1, request(access, 2 * PAGE));
-            let files = expect(&fd, 1, offer_of(access, 2 * PAGE));
-            let lines = RegionLines::map_writable(&files[0], 8192).unwrap();
-            // Nothing; given back before it said so; sealed so that the server cannot; half of it.
-            match case {
-                0 => {}
-                1 => {
-                    lines.fill_by_writing().unwrap();
-                    punch(&files[0], PAGE, PAGE).unwrap();
-                }
-                2 => {
-                    lines.fill_by_writing().unwrap();
-                    let seals = SealFlags::FUTURE_WRITE | SealFlags::SEAL;
-                    if memory::seal(&files[0], seals).is_err() {
-                        // A read-write one is sealed for good before it is offered.
-                        assert_eq!(access, RW);
-                        punch(&files[0], 0, PAGE).unwrap();
-                    }
-                }
-                _ => drop(RegionLines::map_writable(&files[0], 4096).unwrap().fill_by_writing()),
-            }
-            say(&fd, 1, ApertureWord::Filled);
-            expect_violation(&server, &fd);
-            violations += 1;
-            assert_eq!(counter(&server, "refused_memory"), violations);
-        }
+    for (i, (what, access, file)) in not_as_agreed().into_iter().enumerate() {
+        let link = link_by_hand(&dir);
+        let ControlEvent::Connected(_) = next(&server) else { panic!() };
+        tell(&link.fd, 1, offer_of(access, 2 * PAGE));
+        expect(&link.fd, 1, taken(2 * PAGE));
+        pass(&link.fd, 1, &[&file]);
+        expect_violation(&server, &link.fd);
+        assert_eq!(counter(&server, "refused_memory"), i as u64 + 1, "{what}");
     }
     assert_eq!(counter(&server, "apertures"), 0);
+    for access in [RW, RO] {
+        hold(&link_by_hand(&dir).fd, 1, access, 2 * PAGE);
+    }
+    assert_eq!(counter(&server, "apertures"), 2);
+}
+
+#[test]
+fn what_an_owner_passes_out_of_turn_is_not_taken() {
+    let dir = Dir::new("appass");
+    let server = served(&dir.config());
+    let own = good(RW, PAGE);
+    // None; two; that of another; with another frame.
+    let cases = [(MemoryWord::Pass, 1, 0), (MemoryWord::Pass, 1, 2), (MemoryWord::Pass, 3, 1)];
+    for (i, (w, number, count)) in cases.into_iter().enumerate() {
+        let link = link_by_hand(&dir);
+        let ControlEvent::Connected(_) = next(&server) else { panic!() };
+        tell(&link.fd, 1, offer_of(RW, PAGE));
+        expect(&link.fd, 1, taken(PAGE));
+        assert_eq!(w, MemoryWord::Pass);
+        pass(&link.fd, number, &vec![&own; count]);
+        expect_violation(&server, &link.fd);
+        assert_eq!(counter(&server, "refused_memory"), i as u64 + 1);
+    }
+    // When nobody waits for it.
+    let link = link_by_hand(&dir);
+    let ControlEvent::Connected(_) = next(&server) else { panic!() };
+    let passed = pass_with(&link.fd, Memory::Aperture(1), &[&own]);
+    assert_eq!(passed.is_err(), socket::has_pass_rights(), "{passed:?}");
 }
 
 #[test]
 fn beyond_the_limits_the_answer_is_no_and_the_link_lives() {
     let dir = Dir::new("aplimits");
     let config = dir.config().aperture_map_max(4 * PAGE).apertures_per_link_max(3u32);
-    let (server, token, fd, _wake) = against_server(&dir, &config);
-    say(&fd, 1, request(RW, 5 * PAGE));
-    expect(&fd, 1, ApertureWord::Refused(Reason::Apertures));
+    let (server, token, link) = against_server(&dir, &config);
+    let fd = &link.fd;
+    tell(fd, 1, offer_of(RW, 5 * PAGE));
+    expect(fd, 1, NO);
+    // One descriptor is waited for at a time.
     for number in [5, 7, 9] {
-        say(&fd, number, request(RW, PAGE));
-        expect(&fd, number, offer_of(RW, PAGE));
+        tell(fd, number, offer_of(RW, PAGE));
     }
-    say(&fd, 11, request(RW, PAGE));
-    expect(&fd, 11, ApertureWord::Refused(Reason::Apertures));
+    expect(fd, 5, taken(PAGE));
+    tell(fd, 11, offer_of(RW, PAGE));
+    expect(fd, 11, NO);
     assert_eq!(counter(&server, "refused_aperture"), 2);
-    for number in [1, 5, 7, 9, 11] {
-        say(&fd, number, ApertureWord::Revoked);
-        if (5..11).contains(&number) {
-            expect(&fd, number, ApertureWord::Released);
-        }
-    }
-    say(&fd, 13, request(RW, 2 * PAGE));
-    expect(&fd, 13, offer_of(RW, 2 * PAGE));
+    revoked(fd, 1);
+    revoked(fd, 11);
+    // Taken back before it is taken, and while it is waited for.
+    revoked(fd, 9);
+    expect_released(fd, 9);
+    revoked(fd, 5);
+    expect_released(fd, 5);
+    expect(fd, 7, taken(PAGE));
+    revoked(fd, 7);
+    expect_released(fd, 7);
+    tell(fd, 13, offer_of(RW, 2 * PAGE));
+    expect(fd, 13, taken(2 * PAGE));
     // What the other end exports does not count against what this one does.
-    let file = memory::create(4096).unwrap();
-    assert!(server.offer_aperture(token, RW, PAGE, &file).is_ok());
-    let other = LinkToken(u64::MAX);
-    assert_eq!(server.offer_aperture(other, RW, PAGE, &file), Err(ApertureError::NoLink));
+    let export = |token| server.export_aperture(token, RW, PAGE, good(RW, PAGE));
+    assert!(export(token).is_ok());
+    assert_eq!(export(ConnectionId(u64::MAX)), Err(ApertureError::NoLink));
 }
 
 #[test]
@@ -219,17 +289,18 @@ fn a_users_bytes_are_counted_until_they_are_given_back() {
     let dir = Dir::new("apquota");
     let rings = (region_bytes(4096) + region_bytes(32 << 10)) as u64;
     let config = dir.config().bytes_per_user_max(rings + 2 * PAGE);
-    let (server, _, fd, _wake) = against_server(&dir, &config);
+    let (server, _, link) = against_server(&dir, &config);
+    let fd = &link.fd;
     for number in [1, 3, 5] {
-        say(&fd, number, request(RW, 3 * PAGE));
-        expect(&fd, number, ApertureWord::Refused(Reason::Bytes));
-        say(&fd, number, ApertureWord::Revoked);
+        tell(fd, number, offer_of(RW, 3 * PAGE));
+        expect(fd, number, MemoryWord::Refused(Reason::Bytes));
+        revoked(fd, number);
     }
     for number in [7, 9, 11] {
-        say(&fd, number, request(RW, 2 * PAGE));
-        expect(&fd, number, offer_of(RW, 2 * PAGE));
-        say(&fd, number, ApertureWord::Revoked);
-        expect(&fd, number, ApertureWord::Released);
+        tell(fd, number, offer_of(RW, 2 * PAGE));
+        expect(fd, number, taken(2 * PAGE));
+        revoked(fd, number);
+        expect_released(fd, number);
     }
     assert_eq!(counter(&server, "refused_aperture"), 3);
 }
@@ -238,134 +309,180 @@ fn a_users_bytes_are_counted_until_they_are_given_back() {
 fn a_users_apertures_are_counted_over_all_links_until_they_are_given_back() {
     let dir = Dir::new("apusers");
     let server = served(&dir.config().apertures_per_user_max(3u32));
-    let ((first, _w1), (second, _w2)) = (link_by_hand(&dir), link_by_hand(&dir));
-    let no = ApertureWord::Refused(Reason::Apertures);
+    let mut tokens = Vec::new();
+    let mut link = || {
+        let link = link_by_hand(&dir);
+        let ControlEvent::Connected(new) = next(&server) else { panic!() };
+        tokens.push(new.token);
+        link
+    };
+    let (first, second) = (link(), link());
     for number in [1, 3] {
-        say(&first, number, request(RW, PAGE));
-        expect(&first, number, offer_of(RW, PAGE));
+        hold(&first.fd, number, RW, PAGE);
     }
-    say(&second, 1, request(RW, PAGE));
-    let files = expect(&second, 1, offer_of(RW, PAGE));
-    for (fd, number) in [(&first, 5), (&second, 3)] {
-        say(fd, number, request(RW, PAGE));
-        expect(fd, number, no);
+    hold(&second.fd, 1, RO, PAGE);
+    for (fd, number) in [(&first.fd, 5), (&second.fd, 3)] {
+        tell(fd, number, offer_of(RW, PAGE));
+        expect(fd, number, NO);
     }
     assert_eq!(counter(&server, "refused_aperture"), 2);
     // One that was held, and given back.
-    RegionLines::map_writable(&files[0], 4096).unwrap().fill_by_writing().unwrap();
-    say(&second, 1, ApertureWord::Filled);
-    expect(&second, 1, ApertureWord::Ready);
-    say(&first, 7, request(RW, PAGE));
-    expect(&first, 7, no);
-    let (token, held) = loop {
-        if let ControlEvent::ApertureHeld { token, pages, .. } = next(&server) {
-            break (token, pages);
-        }
-    };
-    drop(held);
-    server.release_aperture(token, 1);
-    expect(&second, 1, ApertureWord::Released);
-    say(&first, 9, request(RW, PAGE));
-    expect(&first, 9, offer_of(RW, PAGE));
-    // Those of a link that has ended; one that was not filled and is revoked.
+    server.release_aperture(tokens[1], 1);
+    expect_released(&second.fd, 1);
+    hold(&first.fd, 7, RW, PAGE);
+    // Those of a link that has ended; one that was not passed and is taken back.
     drop(first);
     while !matches!(next(&server), ControlEvent::Closed { .. }) {}
-    for number in [5, 7, 9, 11] {
-        say(&second, number, request(RW, PAGE));
-        let answer = if number < 11 { offer_of(RW, PAGE) } else { no };
-        expect(&second, number, answer);
+    for number in [5, 7] {
+        hold(&second.fd, number, RW, PAGE);
     }
-    say(&second, 9, ApertureWord::Revoked);
-    expect(&second, 9, ApertureWord::Released);
-    say(&second, 13, request(RW, PAGE));
-    expect(&second, 13, offer_of(RW, PAGE));
+    tell(&second.fd, 9, offer_of(RW, PAGE));
+    expect(&second.fd, 9, taken(PAGE));
+    tell(&second.fd, 11, offer_of(RW, PAGE));
+    expect(&second.fd, 11, NO);
+    revoked(&second.fd, 9);
+    expect_released(&second.fd, 9);
+    hold(&second.fd, 13, RW, PAGE);
 }
 
 #[test]
-fn files_that_wait_are_bounded() {
+fn apertures_that_wait_are_bounded_and_the_end_of_a_link_waits_for_no_receiver() {
     let dir = Dir::new("apflood");
-    let (server, _, fd, _wake) = against_server(&dir, &dir.config());
-    for i in 0..16 {
-        say(&fd, 2 * i + 1, request(RW, PAGE));
-        drop(expect(&fd, 2 * i + 1, offer_of(RW, PAGE)));
+    // Far longer than the test waits.
+    let config = dir.config().handshake_timeout_ms(600_000u32);
+    let (server, _, link) = against_server(&dir, &config);
+    for i in 0..17 {
+        tell(&link.fd, 2 * i + 1, offer_of(RW, PAGE));
+        if i == 0 {
+            expect(&link.fd, 1, taken(PAGE));
+        }
     }
-    say(&fd, 33, request(RW, PAGE));
-    expect_violation(&server, &fd);
+    expect_violation(&server, &link.fd);
+    until("no receiver waits for it any more", || counter(&server, "receivers") == 0);
     // Refusals that are never acknowledged are bounded, too.
     let dir = Dir::new("apflood2");
-    let (server, _, fd, _wake) = against_server(&dir, &dir.config().aperture_map_max(0u64));
+    let (server, _, link) = against_server(&dir, &dir.config().aperture_map_max(0u64));
     for i in 0..256 {
-        say(&fd, 2 * i + 1, request(RW, PAGE));
-        expect(&fd, 2 * i + 1, ApertureWord::Refused(Reason::Apertures));
+        tell(&link.fd, 2 * i + 1, offer_of(RW, PAGE));
+        expect(&link.fd, 2 * i + 1, NO);
     }
-    say(&fd, 513, request(RW, PAGE));
-    expect_violation(&server, &fd);
+    tell(&link.fd, 513, offer_of(RW, PAGE));
+    expect_violation(&server, &link.fd);
 }
 
 #[test]
-fn whoever_does_not_fill_in_time_is_told_and_keeps_the_link() {
+fn whoever_does_not_pass_in_time_is_told_and_keeps_the_link() {
     let dir = Dir::new("apslow");
-    let (server, _, fd, _wake) = against_server(&dir, &dir.config().handshake_timeout_ms(100u32));
-    say(&fd, 1, request(RW, PAGE));
-    let files = expect(&fd, 1, offer_of(RW, PAGE));
-    expect(&fd, 1, ApertureWord::Refused(Reason::TooSlow));
-    // What it says now crossed with that.
-    RegionLines::map_writable(&files[0], 4096).unwrap().fill_by_writing().unwrap();
-    say(&fd, 1, ApertureWord::Filled);
-    say(&fd, 1, ApertureWord::Revoked);
-    say(&fd, 3, request(RW, PAGE));
-    expect(&fd, 3, offer_of(RW, PAGE));
+    let (server, _, link) = against_server(&dir, &dir.config().handshake_timeout_ms(500u32));
+    let fd = &link.fd;
+    tell(fd, 1, offer_of(RW, PAGE));
+    expect(fd, 1, taken(PAGE));
+    expect(fd, 1, MemoryWord::Refused(Reason::TooSlow));
     assert_eq!(counter(&server, "refused_slow"), 1);
-    // And once is enough.
-    say(&fd, 1, ApertureWord::Filled);
-    expect_violation(&server, &fd);
+    revoked(fd, 1);
+    hold(fd, 3, RW, PAGE);
+    assert!(matches!(next(&server), ControlEvent::ApertureHeld { number: 3, .. }));
+    // And what is over is over.
+    tell(fd, 1, MemoryWord::Held);
+    expect_violation(&server, fd);
+}
+
+/// What the holder says of apertures of `control`'s own, by hand over `fd`.
+fn what_the_holder_says_is_checked(control: &Control, token: LinkToken, fd: &OwnedFd) {
+    let offer = |access| {
+        let (owned, file) = Owned::make(access, reserve(PAGE)).unwrap();
+        let number = control.export_aperture(token, access, PAGE, file).unwrap();
+        expect(fd, number, offer_of(access, PAGE));
+        (owned, number)
+    };
+    let expect_revoked = |number| expect_frame(fd, Frame::ApertureRevoked { number });
+    let release = |number| send(fd, &Frame::ApertureReleased { number });
+    // Refused: nobody holds it; both have said their last word.
+    let (_owned, number) = offer(RO);
+    tell(fd, number, NO);
+    expect_revoked(number);
+    let ControlEvent::ApertureRefused { why, .. } = next(control) else { panic!() };
+    assert_eq!(why, Reason::Apertures);
+    // Refused when its descriptor had come.
+    let (_owned, number) = offer(RO);
+    tell(fd, number, taken(PAGE));
+    assert_eq!(expect(fd, number, MemoryWord::Pass).len(), 1);
+    tell(fd, number, MemoryWord::Refused(Reason::Unavailable));
+    expect_revoked(number);
+    assert!(matches!(next(control), ControlEvent::ApertureRefused { .. }));
+    // Taken back before it was taken, and before it was mapped; the words crossed.
+    let (_owned, number) = offer(RW);
+    control.revoke_aperture(token, number);
+    tell(fd, number, taken(PAGE));
+    expect_revoked(number);
+    release(number);
+    assert!(matches!(next(control), ControlEvent::ApertureReleased { .. }));
+    let (_owned, number) = offer(RW);
+    tell(fd, number, taken(PAGE));
+    expect(fd, number, MemoryWord::Pass);
+    control.revoke_aperture(token, number);
+    tell(fd, number, MemoryWord::Held);
+    expect_revoked(number);
+    release(number);
+    assert!(matches!(next(control), ControlEvent::ApertureReleased { .. }));
+    // Let go of by the holder.
+    let (_owned, number) = offer(RW);
+    tell(fd, number, taken(PAGE));
+    expect(fd, number, MemoryWord::Pass);
+    tell(fd, number, MemoryWord::Held);
+    assert!(matches!(next(control), ControlEvent::ApertureReady { .. }));
+    release(number);
+    expect_revoked(number);
+    assert!(matches!(next(control), ControlEvent::ApertureReleased { .. }));
+    // Twice.
+    release(number);
+    expect_violation(control, fd);
 }
 
 #[test]
 fn what_the_holder_says_of_the_servers_own_is_checked() {
     let dir = Dir::new("apanswers");
-    let (server, token, fd, _wake) = against_server(&dir, &dir.config());
-    let offer = |access| {
-        let (owned, file) = Owned::make(access, reserve(PAGE)).unwrap();
-        (owned, server.offer_aperture(token, access, PAGE, &file).unwrap())
-    };
-    // Refused: nobody holds it; both have said their last word.
-    let (_owned, number) = offer(RO);
-    expect(&fd, number, offer_of(RO, PAGE));
-    say(&fd, number, ApertureWord::Refused(Reason::Apertures));
-    expect(&fd, number, ApertureWord::Revoked);
-    let ControlEvent::ApertureRefused { why, .. } = next(&server) else { panic!() };
-    assert_eq!(why, Reason::Apertures);
-    // Revoked before it was mapped, and the words crossed.
-    let (_owned, number) = offer(RW);
-    expect(&fd, number, offer_of(RW, PAGE));
-    server.revoke_aperture(token, number);
-    say(&fd, number, ApertureWord::Ready);
-    expect(&fd, number, ApertureWord::Revoked);
-    say(&fd, number, ApertureWord::Released);
-    assert!(matches!(next(&server), ControlEvent::ApertureReleased { .. }));
-    // Let go of by the holder.
-    let (_owned, number) = offer(RW);
-    expect(&fd, number, offer_of(RW, PAGE));
-    say(&fd, number, ApertureWord::Ready);
-    assert!(matches!(next(&server), ControlEvent::ApertureReady { .. }));
-    say(&fd, number, ApertureWord::Released);
-    expect(&fd, number, ApertureWord::Revoked);
-    assert!(matches!(next(&server), ControlEvent::ApertureReleased { .. }));
-    // Twice.
-    say(&fd, number, ApertureWord::Released);
-    expect_violation(&server, &fd);
+    let (server, token, link) = against_server(&dir, &dir.config());
+    what_the_holder_says_is_checked(&server, token, &link.fd);
+}
+
+#[test]
+fn what_the_holder_says_of_the_clients_own_is_checked() {
+    let dir = Dir::new("apowner");
+    let (client, token, fd, _wake) = against_client(&dir, &dir.config());
+    what_the_holder_says_is_checked(&client, token, &fd);
+}
+
+#[test]
+fn a_holder_takes_what_was_offered_once_and_holds_what_was_passed() {
+    let dir = Dir::new("aptake");
+    let bad: [&[MemoryWord]; 5] = [
+        &[taken(2 * PAGE)],
+        &[taken(0)],
+        &[MemoryWord::Held],
+        &[taken(PAGE), taken(PAGE)],
+        &[taken(PAGE), MemoryWord::Held, MemoryWord::Held],
+    ];
+    for words in bad {
+        let (server, token, link) = against_server(&dir, &dir.config());
+        let number = server.export_aperture(token, RW, PAGE, good(RW, PAGE)).unwrap();
+        expect(&link.fd, number, offer_of(RW, PAGE));
+        for w in words {
+            tell(&link.fd, number, *w);
+        }
+        if words[0] == taken(PAGE) {
+            expect(&link.fd, number, MemoryWord::Pass);
+        }
+        expect_refusal(&link.fd, Reason::Malformed);
+        assert_eq!(counter(&server, "refused_frame"), 1, "{words:?}");
+    }
 }
 
 #[test]
 fn exports_that_the_holder_never_maps_are_bounded() {
     let dir = Dir::new("apdeaf");
-    let (server, token, _fd, _wake) =
-        against_server(&dir, &dir.config().apertures_per_link_max(20u32));
-    let offer = || {
-        let (_owned, file) = Owned::make(RW, reserve(PAGE)).unwrap();
-        server.offer_aperture(token, RW, PAGE, &file)
-    };
+    let (server, token, _link) = against_server(&dir, &dir.config().apertures_per_link_max(20u32));
+    let offer = || server.export_aperture(token, RW, PAGE, good(RW, PAGE));
     let mut numbers: Vec<u32> = (0..16).map(|_| offer().unwrap()).collect();
     assert_eq!(offer(), Err(ApertureError::Waiting(16)));
     // Revoked ones count until the holder has said that it let go: it never does.
@@ -390,7 +507,7 @@ fn random_words_are_refused_or_harmless() {
     };
     let (mut links, mut ended) = (0, 0);
     while links < 40 {
-        let (fd, _wake) = link_by_hand(&dir);
+        let link = link_by_hand(&dir);
         links += 1;
         let mut token = None;
         let mut held = Vec::new();
@@ -407,8 +524,7 @@ fn random_words_are_refused_or_harmless() {
             if let Some(token) = token {
                 if random(4) == 0 {
                     let access = if random(2) == 0 { RW } else { RO };
-                    let (_owned, file) = Owned::make(access, reserve(PAGE)).unwrap();
-                    let _ = server.offer_aperture(token, access, PAGE, &file);
+                    let _ = server.export_aperture(token, access, PAGE, good(access, PAGE));
                 }
                 if random(4) == 0 {
                     server.revoke_aperture(token, 2 * random(8) as u32);
@@ -421,30 +537,29 @@ fn random_words_are_refused_or_harmless() {
                 }
             }
             // Mostly what an honest owner would say, so that most states are reached.
-            let word = match random(12) {
-                0..=4 => {
+            let access = if random(2) == 0 { RW } else { RO };
+            let frame = match random(12) {
+                0..=6 => {
                     number += 2;
-                    request(if random(2) == 0 { RW } else { RO }, (1 + random(3)) * PAGE)
+                    of(number, offer_of(access, (1 + random(3)) * PAGE))
                 }
-                5..=7 => ApertureWord::Filled,
-                8 => ApertureWord::Revoked,
-                9 => ApertureWord::Ready,
-                10 => ApertureWord::Released,
-                _ => ApertureWord::Refused(Reason::Bytes),
+                7..=8 => Frame::ApertureRevoked { number: random(40) as u32 },
+                9 => of(random(40) as u32, MemoryWord::Held),
+                10 => Frame::ApertureReleased { number: random(40) as u32 },
+                _ => of(random(40) as u32, MemoryWord::Refused(Reason::Bytes)),
             };
-            let own = matches!(word, ApertureWord::Request { .. } | ApertureWord::Filled);
-            let number = if own { number } else { random(40) as u32 };
-            if socket::send(&fd, &Frame::Aperture { number, word }.to_bytes(), &[]).is_err() {
+            if socket::send(&link.fd, &frame.to_bytes(), &[]).is_err() {
                 break;
             }
-            if matches!(word, ApertureWord::Request { .. })
-                && let Some((Frame::Aperture { .. }, files)) = receive(&fd)
-                && let Some(file) = files.first()
-                && random(8) != 0
-                && let Ok(size) = rustix::fs::fstat(file)
-                && let Ok(lines) = RegionLines::map_writable(file, size.st_size as usize)
+            if !matches!(frame, Frame::Memory { word: MemoryWord::Offer { .. }, .. }) {
+                continue;
+            }
+            // Whatever is asked for is passed, and is mostly as agreed.
+            if let Some((Frame::Memory { memory, word: MemoryWord::Take { bytes } }, _)) =
+                receive(&link.fd)
             {
-                lines.fill_by_writing().unwrap();
+                let size = if random(8) == 0 { PAGE } else { bytes };
+                let _ = pass_with(&link.fd, memory, &[&good(access, size)]);
             }
         }
     }
@@ -455,7 +570,7 @@ fn random_words_are_refused_or_harmless() {
         ended == links
     });
     assert!(counter(&server, "apertures") > 0 && counter(&server, "refused_frame") > 0);
-    start(&dir.config(), 77).connect(&name("x"), b"", LONG).unwrap();
+    start(&dir.config()).connect(&name("x"), b"", LONG).unwrap();
 }
 
 /// The next event, if there is one.
@@ -471,124 +586,96 @@ fn next_now(control: &Control) -> Option<ControlEvent> {
 
 /// A server played by hand that makes one link with a control plane.
 fn against_client(dir: &Dir, config: &Config) -> (Control, LinkToken, OwnedFd, OwnedFd) {
+    let _ = std::fs::remove_file(dir.0.join("x"));
     let listener = socket::bind(&dir.0.join("x")).unwrap();
     socket::listen(&listener).unwrap();
     let accept = || {
         let deadline = sys::monotonic_ns() + LONG.as_nanos() as u64;
         assert!(sys::wait_for(&[(listener.as_fd(), false)], deadline).unwrap());
-        socket::accept(&listener).unwrap().unwrap()
+        let fd = socket::accept(&listener).unwrap().unwrap();
+        socket::accept_descriptors(&fd, true);
+        fd
     };
-    let client = start(config, 2);
-    std::thread::scope(|scope| {
+    let client = start(config);
+    let (token, fd, wake) = std::thread::scope(|scope| {
         let made = scope.spawn(|| client.connect(&name("x"), b"", LONG).unwrap());
         let fd = accept();
         assert!(matches!(receive(&fd), Some((Frame::Hello(_), _))));
-        let bytes = region_bytes(4096);
-        let own = memory::create(bytes).unwrap();
-        memory::seal(&own, SEALS_READ_ONLY).unwrap();
-        let theirs = memory::create(bytes).unwrap();
-        memory::seal(&theirs, SEALS_SIZE).unwrap();
-        let offer = Frame::Offer(Offer {
-            minor: 0,
-            node: 1,
-            features: LinkFeatures::APERTURE.bits(),
-            client_ring_bytes: 4096,
-            server_ring_bytes: 4096,
-            packet_bytes: 64,
-            cookie: [0; 16],
-            greeting: vec![],
-        });
-        socket::send(&fd, &offer.to_bytes(), &[theirs.as_fd(), own.as_fd()]).unwrap();
+        send(
+            &fd,
+            &Frame::Welcome(Welcome {
+                minor: 0,
+                credential: Identity::new().unwrap().credential(),
+                features: LinkFeatures::APERTURE.bits(),
+                client_ring_bytes: 4096,
+                server_ring_bytes: 4096,
+                packet_bytes: 64,
+                cookie: [0; 16],
+                greeting: vec![],
+            }),
+        );
+        expect_word(&fd, RING, ring_offer(4096));
+        say(&fd, RING, take(4096));
+        expect_word(&fd, RING, MemoryWord::Pass);
+        say(&fd, RING, MemoryWord::Held);
+        say(&fd, THEIR_RING, ring_offer(4096));
+        expect_word(&fd, THEIR_RING, take(4096));
+        pass_with(&fd, THEIR_RING, &[&ring_file(4096).1]).unwrap();
+        expect_word(&fd, THEIR_RING, MemoryWord::Held);
         let wake = accept();
-        assert!(matches!(receive(&wake), Some((Frame::Hello(_), _))));
-        assert!(matches!(receive(&fd), Some((Frame::Filled, _))));
+        let Some((Frame::Hello(Hello { purpose: Purpose::Wake, .. }), _)) = receive(&wake) else {
+            panic!()
+        };
         send(&fd, &Frame::Ready);
-        (client_token(made.join().unwrap()), fd, wake)
-    })
-    .pipe(|(token, fd, wake)| (client, token, fd, wake))
-}
-
-fn client_token(new: NewLink) -> LinkToken {
-    new.token
-}
-
-/// So that what borrows can end before what is borrowed is handed on.
-trait Pipe: Sized {
-    fn pipe<R>(self, body: impl FnOnce(Self) -> R) -> R {
-        body(self)
-    }
-}
-impl<T> Pipe for T {}
-
-fn file(bytes: u64, seals: SealFlags, filled: bool) -> OwnedFd {
-    let file = memory::create(bytes as usize).unwrap();
-    if filled {
-        RegionLines::map_writable(&file, bytes as usize).unwrap().fill_by_writing().unwrap();
-    }
-    memory::seal(&file, seals).unwrap();
-    file
+        (made.join().unwrap().token, fd, wake)
+    });
+    (client, token, fd, wake)
 }
 
 #[test]
-fn a_client_holds_nothing_that_is_not_as_agreed() {
-    let good_rw = SEALS_SIZE | SealFlags::SEAL;
-    let null = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
-    let cases: Vec<(&str, ApertureAccess, OwnedFd)> = vec![
-        ("no memory file", RW, null()),
-        ("can shrink", RW, file(PAGE, SealFlags::GROW | SealFlags::SEAL, true)),
-        ("seals can be added", RW, file(PAGE, SEALS_SIZE, true)),
-        ("not writable", RW, file(PAGE, SEALS_READ_ONLY, true)),
-        ("writable by others", RO, file(PAGE, good_rw, true)),
-        ("too small", RW, file(0, good_rw, false)),
-        ("too large", RW, file(2 * PAGE, good_rw, true)),
-        ("not paid for", RW, file(PAGE, good_rw, false)),
-        ("not paid for", RO, file(PAGE, SEALS_READ_ONLY, false)),
-    ];
-    for (what, access, file) in cases {
-        let dir = Dir::new("apbadfile");
+fn a_client_holds_nothing_that_is_not_as_agreed_or_not_paid_for() {
+    let dir = Dir::new("apbadfile");
+    for (what, access, file) in not_as_agreed() {
         let (client, _, fd, _wake) = against_client(&dir, &dir.config());
-        say_with(&fd, 2, offer_of(access, PAGE), &[&file]);
+        tell(&fd, 2, offer_of(access, 2 * PAGE));
+        expect(&fd, 2, taken(2 * PAGE));
+        pass(&fd, 2, &[&file]);
         expect_violation(&client, &fd);
         assert_eq!(counter(&client, "refused_memory"), 1, "{what}");
     }
-    let dir = Dir::new("apgoodfile");
     let (client, _, fd, _wake) = against_client(&dir, &dir.config());
-    for (number, access, seals) in [(2, RW, good_rw), (4, RO, SEALS_READ_ONLY)] {
-        say_with(&fd, number, offer_of(access, PAGE), &[&file(PAGE, seals, true)]);
-        expect(&fd, number, ApertureWord::Ready);
+    for (number, access) in [(2, RW), (4, RO)] {
+        hold(&fd, number, access, PAGE);
         assert!(matches!(next(&client), ControlEvent::ApertureHeld { .. }));
     }
 }
 
 #[test]
 fn a_client_takes_no_offer_out_of_turn() {
-    let good = || file(PAGE, SEALS_SIZE | SealFlags::SEAL, true);
-    let cases: Vec<(u32, ApertureWord, Vec<OwnedFd>)> = vec![
-        // For an aperture of its own that it never asked about.
-        (1, offer_of(RW, PAGE), vec![good()]),
-        // Without its descriptor, or with too many.
-        (2, offer_of(RW, PAGE), vec![]),
-        (2, offer_of(RW, PAGE), vec![good(), good()]),
-        (0, offer_of(RW, PAGE), vec![good()]),
-        (2, offer_of(RW, PAGE + 1), vec![good()]),
-        (2, request(RW, PAGE), vec![]),
-        (2, ApertureWord::Filled, vec![]),
-        (2, ApertureWord::Revoked, vec![]),
+    let dir = Dir::new("apbadoffer");
+    let bad = [
+        // For an aperture of its own that it never offered.
+        of(1, offer_of(RW, PAGE)),
+        of(0, offer_of(RW, PAGE)),
+        of(2, offer_of(RW, PAGE + 1)),
+        of(2, taken(PAGE)),
+        of(2, MemoryWord::Pass),
+        of(2, MemoryWord::Held),
+        of(2, NO),
+        Frame::ApertureRevoked { number: 2 },
+        Frame::ApertureReleased { number: 2 },
     ];
-    for (number, w, files) in cases {
-        let dir = Dir::new("apbadoffer");
+    for frame in bad {
         let (client, _, fd, _wake) = against_client(&dir, &dir.config());
-        say_with(&fd, number, w, &files.iter().collect::<Vec<_>>());
+        send(&fd, &frame);
         expect_violation(&client, &fd);
-        assert_eq!(counter(&client, "refused_frame"), 1);
+        assert_eq!(counter(&client, "refused_frame"), 1, "{frame:?}");
     }
     // One that is there already: an aperture has one holder, once.
-    let dir = Dir::new("aptwice");
     let (client, _, fd, _wake) = against_client(&dir, &dir.config());
-    say_with(&fd, 2, offer_of(RW, PAGE), &[&good()]);
-    expect(&fd, 2, ApertureWord::Ready);
+    hold(&fd, 2, RW, PAGE);
     assert!(matches!(next(&client), ControlEvent::ApertureHeld { .. }));
-    say_with(&fd, 2, offer_of(RW, PAGE), &[&good()]);
+    tell(&fd, 2, offer_of(RW, PAGE));
     expect_violation(&client, &fd);
 }
 
@@ -596,21 +683,18 @@ fn a_client_takes_no_offer_out_of_turn() {
 fn offers_beyond_what_a_client_holds_are_refused_and_the_link_lives() {
     let dir = Dir::new("apmap");
     let (client, token, fd, _wake) = against_client(&dir, &dir.config().aperture_map_max(2 * PAGE));
-    let good = |bytes| file(bytes, SEALS_SIZE | SealFlags::SEAL, true);
-    say_with(&fd, 2, offer_of(RW, 3 * PAGE), &[&good(3 * PAGE)]);
-    expect(&fd, 2, ApertureWord::Refused(Reason::Apertures));
-    say(&fd, 2, ApertureWord::Revoked);
-    say_with(&fd, 4, offer_of(RW, 2 * PAGE), &[&good(2 * PAGE)]);
-    expect(&fd, 4, ApertureWord::Ready);
+    tell(&fd, 2, offer_of(RW, 3 * PAGE));
+    expect(&fd, 2, NO);
+    revoked(&fd, 2);
+    hold(&fd, 4, RW, 2 * PAGE);
     // Revoked is not let go: it is still mapped here, so it counts.
-    say(&fd, 4, ApertureWord::Revoked);
-    say_with(&fd, 6, offer_of(RW, PAGE), &[&good(PAGE)]);
-    expect(&fd, 6, ApertureWord::Refused(Reason::Apertures));
-    say(&fd, 6, ApertureWord::Revoked);
+    revoked(&fd, 4);
+    tell(&fd, 6, offer_of(RW, PAGE));
+    expect(&fd, 6, NO);
+    revoked(&fd, 6);
     client.release_aperture(token, 4);
-    expect(&fd, 4, ApertureWord::Released);
-    say_with(&fd, 8, offer_of(RW, PAGE), &[&good(PAGE)]);
-    expect(&fd, 8, ApertureWord::Ready);
+    expect_released(&fd, 4);
+    hold(&fd, 8, RW, PAGE);
     assert_eq!(counter(&client, "refused_aperture"), 2);
 }
 
@@ -619,60 +703,14 @@ fn a_client_counts_the_apertures_of_a_user_too() {
     let dir = Dir::new("apmapuser");
     let config = dir.config().apertures_per_user_max(2u32);
     let (client, token, fd, _wake) = against_client(&dir, &config);
-    let offer = |number| {
-        let file = file(PAGE, SEALS_SIZE | SealFlags::SEAL, true);
-        say_with(&fd, number, offer_of(RW, PAGE), &[&file]);
-    };
     for number in [2, 4] {
-        offer(number);
-        expect(&fd, number, ApertureWord::Ready);
+        hold(&fd, number, RW, PAGE);
     }
-    offer(6);
-    expect(&fd, 6, ApertureWord::Refused(Reason::Apertures));
+    tell(&fd, 6, offer_of(RW, PAGE));
+    expect(&fd, 6, NO);
     client.release_aperture(token, 2);
-    expect(&fd, 2, ApertureWord::Released);
-    offer(8);
-    expect(&fd, 8, ApertureWord::Ready);
-}
-
-#[test]
-fn a_client_that_exports_maps_only_what_it_asked_for() {
-    let cases: Vec<(ApertureAccess, u64, Vec<OwnedFd>, &str)> = vec![
-        (RO, PAGE, vec![make_for_owner(PAGE, RO).unwrap()], "refused_frame"),
-        (RW, 2 * PAGE, vec![make_for_owner(2 * PAGE, RW).unwrap()], "refused_frame"),
-        (RW, PAGE, vec![], "refused_frame"),
-        (RW, PAGE, vec![file(PAGE, SEALS_SIZE, false)], "refused_memory"),
-        (RW, PAGE, vec![file(2 * PAGE, SEALS_SIZE | SealFlags::SEAL, false)], "refused_memory"),
-        (RW, PAGE, vec![file(PAGE, SEALS_READ_ONLY, false)], "refused_memory"),
-    ];
-    for (access, bytes, files, counted) in cases {
-        let dir = Dir::new("apowner");
-        let (client, token, fd, _wake) = against_client(&dir, &dir.config());
-        let ledger = Arc::new(Ledger::default());
-        let number = client
-            .request_aperture(token, RW, ledger.reserve(PAGE, None, LIMITS).unwrap())
-            .unwrap();
-        expect(&fd, number, request(RW, PAGE));
-        say_with(&fd, number, offer_of(access, bytes), &files.iter().collect::<Vec<_>>());
-        expect_violation(&client, &fd);
-        assert_eq!(counter(&client, counted), 1);
-        assert_eq!(ledger.bytes(), 0, "what was set aside is given back");
-    }
-    // A server that says no, and one that answers after the client has thought better of it.
-    let dir = Dir::new("apowner2");
-    let (client, token, fd, _wake) = against_client(&dir, &dir.config());
-    let number = client.request_aperture(token, RW, reserve(PAGE)).unwrap();
-    expect(&fd, number, request(RW, PAGE));
-    say(&fd, number, ApertureWord::Refused(Reason::Apertures));
-    expect(&fd, number, ApertureWord::Revoked);
-    assert!(matches!(next(&client), ControlEvent::ApertureRefused { .. }));
-    let number = client.request_aperture(token, RW, reserve(PAGE)).unwrap();
-    expect(&fd, number, request(RW, PAGE));
-    client.revoke_aperture(token, number);
-    expect(&fd, number, ApertureWord::Revoked);
-    say_with(&fd, number, offer_of(RW, PAGE), &[&make_for_owner(PAGE, RW).unwrap()]);
-    say(&fd, number, ApertureWord::Released);
-    assert!(matches!(next(&client), ControlEvent::ApertureReleased { .. }));
+    expect_released(&fd, 2);
+    hold(&fd, 8, RW, PAGE);
 }
 
 // ---- a holder with the descriptor in its hands
@@ -684,18 +722,23 @@ fn a_holder_that_punches_and_scribbles_harms_only_those_pages() {
     let beside = node.message_area(1 << 16).unwrap();
     node.area_mut(beside).unwrap().fill(9);
     node.serve("x", Access::SameUser, Accept::Automatic(vec![])).unwrap();
-    let (fd, _wake) = link_by_hand(&dir);
+    let by_hand = link_by_hand(&dir);
+    let fd = &by_hand.fd;
     let mut link = None;
     until("it is connected", || {
         node.poll().unwrap();
-        link = node.links().find(|link| node.peer(*link).is_ok_and(|peer| peer.node.0 == 9));
+        if let Some(Event::Connected { link: new, .. }) = node.next_event() {
+            link = Some(new);
+        }
         link.is_some()
     });
     let link = link.unwrap();
     let mut export = |access| {
         let id = node.export(link, 4 * PAGE, access).unwrap();
-        let file = expect(&fd, id.number, offer_of(access, 4 * PAGE)).remove(0);
-        say(&fd, id.number, ApertureWord::Ready);
+        expect(fd, id.number, offer_of(access, 4 * PAGE));
+        tell(fd, id.number, taken(4 * PAGE));
+        let file = expect(fd, id.number, MemoryWord::Pass).remove(0);
+        tell(fd, id.number, MemoryWord::Held);
         let view = node.aperture_view(id).unwrap();
         view.write(0, &[5; 4 * PAGE as usize]).unwrap();
         (id, view, file)
@@ -723,11 +766,14 @@ fn a_holder_that_punches_and_scribbles_harms_only_those_pages() {
     ro_view.read(0, &mut bytes).unwrap();
     assert!(bytes.iter().all(|byte| *byte == 5));
     assert!(node.area(beside).unwrap().iter().all(|byte| *byte == 9));
-    // Revoked: its pages are given back, and what it does to the orphan is its own affair.
+    // Taken back: what it does to the orphan is its own affair, and counts as its own.
     node.revoke_aperture(rw).unwrap();
-    assert_eq!(rustix::fs::fstat(&rw_file).unwrap().st_blocks, 0);
     rustix::io::pwrite(&rw_file, &[7; 100], 0).unwrap();
+    punch(&rw_file, 0, PAGE).unwrap();
     assert_eq!(rw_view.read(0, &mut bytes), Err(AccessError::Revoked));
+    assert_eq!(node.aperture_bytes(), (8 * PAGE, 4 * PAGE));
     node.revoke_aperture(ro).unwrap();
-    until("the read-only one is let go", || node.aperture_bytes() == (0, 0));
+    until("the read-only one is let go", || node.aperture_bytes() == (4 * PAGE, 4 * PAGE));
+    drop(rw_file);
+    until("the read-write one is let go", || node.aperture_bytes() == (0, 0));
 }

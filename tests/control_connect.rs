@@ -9,12 +9,12 @@ use hamlyn::control::*;
 use hamlyn::link::cells::Lines;
 use hamlyn::link::ring::{RingReader, RingWriter};
 use hamlyn::link::{Body, Transmit};
-use hamlyn::wire::{Flags, Header, Key, MetadataIndex, NodeId, SlotIndex};
+use hamlyn::wire::{Destination, Flags, Header, Key, MetadataIndex, SlotIndex};
 use std::time::Duration;
 
 fn header() -> Header {
     Header {
-        destination: NodeId(1),
+        destination: Destination(1),
         slot: SlotIndex(2),
         metadata_index: MetadataIndex(3),
         key: Key(4),
@@ -48,8 +48,9 @@ fn pass(from: (&NewLink, &NewLink)) {
 fn a_link_carries_packets_both_ways() {
     let dir = Dir::new("packets");
     let (server, theirs, client, ours) = linked(&dir.config());
-    assert_eq!((ours.peer.node, &ours.greeting[..]), (NodeId(1), &b"welcome"[..]));
-    assert_eq!((theirs.peer.node, &theirs.greeting[..]), (NodeId(2), &b"hello"[..]));
+    assert_eq!((&ours.greeting[..], &theirs.greeting[..]), (&b"welcome"[..], &b"hello"[..]));
+    assert_eq!((ours.peer.node, theirs.peer.node), (server.node(), client.node()));
+    assert!(ours.peer.is_proved && theirs.peer.is_proved);
     assert_eq!(theirs.peer.pid, Some(std::process::id()));
     assert!(ours.initiated_by_us && !theirs.initiated_by_us);
     assert_eq!(ours.features, theirs.features);
@@ -69,15 +70,18 @@ fn a_link_carries_packets_both_ways() {
 fn a_request_waits_for_the_application() {
     let dir = Dir::new("ask");
     let config = dir.config();
-    let (server, client) = (start(&config, 1), start(&config, 2));
+    let (server, client) = (start(&config), start(&config));
     server.serve(&name("x"), Access::SameUser, Accept::Ask).unwrap();
     std::thread::scope(|scope| {
         let yes = scope.spawn(|| client.connect(&name("x"), b"please", LONG).unwrap());
         let ControlEvent::Request { id, peer, greeting } = next(&server) else { panic!() };
-        assert_eq!((peer.node, &greeting[..]), (NodeId(2), &b"please"[..]));
+        assert_eq!((peer.node, &greeting[..]), (client.node(), &b"please"[..]));
         assert!(matches!(server.accept(id, &[0; 4097]), Err(AcceptError::GreetingTooLong(4097))));
         server.accept(id, b"yes").unwrap();
-        assert!(matches!(server.accept(id, b"yes"), Err(AcceptError::NoSuchRequest(_))));
+        assert!(matches!(
+            server.accept(id, b"yes"),
+            Err(AcceptError::Answer(AnswerError::NoSuchRequest(_)))
+        ));
         let ControlEvent::Connected(link) = next(&server) else { panic!() };
         assert_eq!(link.request, Some(id));
         assert_eq!(yes.join().unwrap().greeting, b"yes");
@@ -96,7 +100,7 @@ fn a_request_waits_for_the_application() {
 fn a_request_whose_time_is_up_is_withdrawn() {
     let dir = Dir::new("withdrawn");
     let config = dir.config();
-    let (server, client) = (start(&config, 1), start(&config, 2));
+    let (server, client) = (start(&config), start(&config));
     server.serve(&name("x"), Access::SameUser, Accept::Ask).unwrap();
     let error = client.connect(&name("x"), b"", Duration::from_millis(20)).unwrap_err();
     assert!(matches!(error, ConnectError::TimedOut(_)), "{error}");
@@ -108,7 +112,10 @@ fn a_request_whose_time_is_up_is_withdrawn() {
         let ControlEvent::Request { id, .. } = next(&server) else { panic!() };
         let ControlEvent::RequestGone { id: gone } = next(&server) else { panic!() };
         assert_eq!(id, gone);
-        assert!(matches!(server.accept(id, b""), Err(AcceptError::NoSuchRequest(_))));
+        assert!(matches!(
+            server.accept(id, b""),
+            Err(AcceptError::Answer(AnswerError::NoSuchRequest(_)))
+        ));
     });
 }
 
@@ -144,7 +151,7 @@ fn either_side_gets_a_bulk_ring() {
 #[test]
 fn a_side_that_wants_no_bulk_rings_gets_none() {
     let dir = Dir::new("nobulk");
-    let (server, client) = (start(&dir.config().bulk_ring_bytes(0u32), 1), start(&dir.config(), 2));
+    let (server, client) = (start(&dir.config().bulk_ring_bytes(0u32)), start(&dir.config()));
     server.serve(&name("x"), Access::SameUser, Accept::Automatic(vec![])).unwrap();
     let link = client.connect(&name("x"), b"", LONG).unwrap();
     assert!(!link.features.contains(LinkFeatures::BULK));
@@ -156,8 +163,8 @@ fn a_side_that_wants_no_bulk_rings_gets_none() {
 #[test]
 fn bytes_beyond_the_quota_are_refused() {
     let dir = Dir::new("bytes");
-    let server = start(&dir.config().bytes_per_user_max(200u64 << 10), 1);
-    let client = start(&dir.config(), 2);
+    let server = start(&dir.config().bytes_per_user_max(200u64 << 10));
+    let client = start(&dir.config());
     server.serve(&name("x"), Access::SameUser, Accept::Automatic(vec![])).unwrap();
     let first = client.connect(&name("x"), b"", LONG).unwrap();
     client.request_bulk(first.token);
@@ -174,13 +181,13 @@ fn bytes_beyond_the_quota_are_refused() {
 #[test]
 fn links_beyond_the_limit_are_refused_on_either_side() {
     let dir = Dir::new("links");
-    let server = start(&dir.config().links_max(2u32), 1);
-    let client = start(&dir.config().links_max(3u32), 2);
+    let server = start(&dir.config().links_max(2u32));
+    let client = start(&dir.config().links_max(3u32));
     server.serve(&name("x"), Access::SameUser, Accept::Automatic(vec![])).unwrap();
     let _links = [(); 2].map(|()| client.connect(&name("x"), b"", LONG).unwrap());
     let error = client.connect(&name("x"), b"", LONG).unwrap_err();
     assert!(matches!(error, ConnectError::Refused { reason: Reason::Links, .. }), "{error}");
-    let other = start(&dir.config(), 3);
+    let other = start(&dir.config());
     other.serve(&name("y"), Access::SameUser, Accept::Automatic(vec![])).unwrap();
     let _third = client.connect(&name("y"), b"", LONG).unwrap();
     let error = client.connect(&name("y"), b"", LONG).unwrap_err();
@@ -214,10 +221,17 @@ fn statistics_are_text_from_the_owner() {
     let config = dir.config();
     let long = "counter 1\n".repeat(20_000);
     let text = long.clone();
-    let server = Control::start(&config, NodeId(1), std::sync::Arc::new(move || text.clone()));
+    let server = Control::start(
+        &config,
+        &Identity::new().unwrap(),
+        std::sync::Arc::new(move || text.clone()),
+    );
     let server = server.unwrap();
     server.serve(&name("x"), Access::SameUser, Accept::Ask).unwrap();
-    assert!(stat_of(&config, &name("x"), LONG).unwrap() == long);
+    // Whole, and then the control plane's own counters.
+    let told = stat_of(&config, &name("x"), LONG).unwrap();
+    let own = told.strip_prefix(&long).expect("the application's text comes first, whole");
+    assert!(own.contains("control.connections 1\n"), "{own}");
     let services = list_services(&config);
     assert_eq!(services.len(), 1);
     assert_eq!((&services[0].name[..], services[0].is_alive), ("x", Some(true)));
@@ -227,7 +241,7 @@ fn statistics_are_text_from_the_owner() {
 fn an_application_that_keeps_house_itself_connects_to_itself() {
     let dir = Dir::new("self");
     let config = dir.config().housekeeping(Housekeeping::Application);
-    let control = start(&config, 1);
+    let control = start(&config);
     control.serve(&name("x"), Access::SameUser, Accept::Automatic(vec![])).unwrap();
     let ours = control.connect(&name("x"), b"", LONG).unwrap();
     let ControlEvent::Connected(theirs) = next(&control) else { panic!() };
@@ -240,7 +254,7 @@ fn the_smallest_rings_and_unequal_ones_make_links() {
     let dir = Dir::new("small");
     for (a, b) in [(512u32, 512u32), (512, 1 << 20), (1 << 20, 512)] {
         let (server, client) =
-            (start(&dir.config().ring_bytes(a), 1), start(&dir.config().ring_bytes(b), 2));
+            (start(&dir.config().ring_bytes(a)), start(&dir.config().ring_bytes(b)));
         server.serve(&name("x"), Access::SameUser, Accept::Automatic(vec![])).unwrap();
         let ours = client.connect(&name("x"), b"", LONG).unwrap();
         let ControlEvent::Connected(theirs) = next(&server) else { panic!() };
@@ -256,7 +270,7 @@ fn the_smallest_rings_and_unequal_ones_make_links() {
 fn a_greeting_that_is_too_long_is_refused_before_anything_happens() {
     let dir = Dir::new("greeting");
     let config = dir.config();
-    let control = start(&config, 1);
+    let control = start(&config);
     let long = vec![0; GREETING_BYTES_MAX + 1];
     let error = control.connect(&name("x"), &long, LONG).unwrap_err();
     assert!(matches!(error, ConnectError::GreetingTooLong(4097)));
@@ -268,7 +282,9 @@ fn a_greeting_that_is_too_long_is_refused_before_anything_happens() {
 #[test]
 fn a_setting_that_is_not_allowed_starts_nothing() {
     let config = Config::default().links_max(0u32);
-    let error = Control::start(&config, NodeId(1), std::sync::Arc::new(String::new)).unwrap_err();
+    let error =
+        Control::start(&config, &Identity::new().unwrap(), std::sync::Arc::new(String::new))
+            .unwrap_err();
     assert!(error.to_string().contains("HAMLYN_LINKS_MAX"), "{error}");
 }
 
@@ -276,7 +292,7 @@ fn a_setting_that_is_not_allowed_starts_nothing() {
 fn a_program_that_takes_no_events_is_not_filled_with_them() {
     let dir = Dir::new("events");
     let (server, client) =
-        (start(&dir.config().ring_bytes(512u32), 1), start(&dir.config().ring_bytes(512u32), 2));
+        (start(&dir.config().ring_bytes(512u32)), start(&dir.config().ring_bytes(512u32)));
     server.serve(&name("x"), Access::SameUser, Accept::Automatic(vec![])).unwrap();
     // Each link that comes and goes leaves two events.
     let mut made = 0;

@@ -4,7 +4,7 @@
 mod control_help;
 
 use control_help::*;
-use hamlyn::control::hello::{Frame, Purpose};
+use hamlyn::control::frame::{Frame, Purpose};
 use hamlyn::control::*;
 
 fn mappings() -> usize {
@@ -46,7 +46,7 @@ fn links_that_come_and_go_leave_nothing_behind() {
                 drop(receive(&fd));
             }
             if round % 4 > 2 {
-                send(&fd, &Frame::Filled);
+                say(&fd, RING, ring_offer(4096));
             }
         }
         until("the strangers are gone", || descriptors() == before && mappings() == 4);

@@ -29,7 +29,7 @@ fn connect(control: &Control, text: &str) -> ConnectError {
 #[test]
 fn a_name_in_use_is_refused_and_goes_on_being_served() {
     let dir = Dir::new("inuse");
-    let (a, b) = (start(&dir.config(), 1), start(&dir.config(), 2));
+    let (a, b) = (start(&dir.config()), start(&dir.config()));
     a.serve(&name("x"), Access::SameUser, Accept::Automatic(vec![])).unwrap();
     assert!(matches!(serve(&b, "x"), Err(ServeError::InUse(_))));
     assert!(matches!(serve(&a, "x"), Err(ServeError::InUse(_))));
@@ -44,7 +44,7 @@ fn a_name_in_use_is_refused_and_goes_on_being_served() {
 fn a_name_that_a_dead_process_left_is_taken_over() {
     let dir = Dir::new("stale");
     drop(UnixListener::bind(dir.0.join("x")).unwrap());
-    let control = start(&dir.config(), 1);
+    let control = start(&dir.config());
     assert!(matches!(connect(&control, "x"), ConnectError::Stale(_)));
     assert_eq!(list_services(&dir.config())[0].is_alive, Some(false));
     serve(&control, "x").unwrap();
@@ -54,11 +54,37 @@ fn a_name_that_a_dead_process_left_is_taken_over() {
 }
 
 #[test]
+fn only_what_nobody_serves_is_removed_as_stale() {
+    let dir = Dir::new("remove-stale");
+    let config = dir.config();
+    drop(UnixListener::bind(dir.0.join("x")).unwrap());
+    let entry = |n: usize| list_services(&config).swap_remove(n);
+    let stale = entry(0);
+    // Somebody serves it by the time that it is to be removed.
+    let control = start(&config);
+    serve(&control, "x").unwrap();
+    assert_eq!(entry(0).pid, Some(std::process::id()));
+    assert!(!remove_stale(&config, &stale).unwrap());
+    drop(control);
+    assert!(!remove_stale(&config, &stale).unwrap(), "it is gone");
+    drop(UnixListener::bind(dir.0.join("x")).unwrap());
+    assert!(remove_stale(&config, &stale).unwrap());
+    assert_eq!(std::fs::read_dir(&dir.0).unwrap().count(), 0);
+    // Neither what is no socket, nor what lies elsewhere.
+    std::fs::write(dir.0.join("x"), "").unwrap();
+    assert!(!remove_stale(&config, &stale).unwrap());
+    let other = Dir::new("remove-stale-elsewhere");
+    drop(UnixListener::bind(other.0.join("x")).unwrap());
+    let elsewhere = hamlyn::control::ServiceEntry { path: other.0.join("x"), ..stale };
+    assert!(!remove_stale(&config, &elsewhere).unwrap() && other.0.join("x").exists());
+}
+
+#[test]
 fn of_many_that_race_for_a_stale_name_one_wins() {
     let dir = Dir::new("race");
     for _ in 0..20 {
         drop(UnixListener::bind(dir.0.join("x")).unwrap());
-        let controls: Vec<_> = (0..4).map(|node| start(&dir.config(), node)).collect();
+        let controls: Vec<_> = (0..4).map(|_| start(&dir.config())).collect();
         let winners = std::thread::scope(|scope| {
             let all: Vec<_> = controls.iter().map(|c| scope.spawn(move || serve(c, "x"))).collect();
             let results: Vec<_> = all.into_iter().map(|t| t.join().unwrap()).collect();
@@ -77,7 +103,7 @@ fn of_many_that_race_for_a_stale_name_one_wins() {
 fn what_is_no_socket_is_left_alone() {
     let dir = Dir::new("nosocket");
     std::fs::write(dir.0.join("x"), "precious").unwrap();
-    let control = start(&dir.config(), 1);
+    let control = start(&dir.config());
     assert!(matches!(serve(&control, "x"), Err(ServeError::NotASocket(_))));
     assert_eq!(std::fs::read_to_string(dir.0.join("x")).unwrap(), "precious");
 }
@@ -85,10 +111,10 @@ fn what_is_no_socket_is_left_alone() {
 #[test]
 fn a_name_taken_over_meanwhile_is_not_removed_by_the_one_before() {
     let dir = Dir::new("meanwhile");
-    let a = start(&dir.config(), 1);
+    let a = start(&dir.config());
     serve(&a, "x").unwrap();
     std::fs::remove_file(dir.0.join("x")).unwrap();
-    let b = start(&dir.config(), 2);
+    let b = start(&dir.config());
     serve(&b, "x").unwrap();
     drop(a);
     assert!(dir.0.join("x").exists());
@@ -97,7 +123,7 @@ fn a_name_taken_over_meanwhile_is_not_removed_by_the_one_before() {
 #[test]
 fn a_name_that_is_not_there_says_where_it_was_looked_for() {
     let dir = Dir::new("nothere");
-    let control = start(&dir.config(), 1);
+    let control = start(&dir.config());
     let ConnectError::Find(FindError::NotFound { looked, .. }) = connect(&control, "x") else {
         panic!()
     };
@@ -116,7 +142,7 @@ fn a_long_directory_does_not_make_a_path_too_long() {
     std::fs::create_dir(&long).unwrap();
     set_mode(&long, 0o700);
     let config = dir.config().dir(&long);
-    let (a, b) = (start(&config, 1), start(&config, 2));
+    let (a, b) = (start(&config), start(&config));
     a.serve(&name("x"), Access::SameUser, Accept::Automatic(vec![])).unwrap();
     b.connect(&name("x"), b"", LONG).unwrap();
 }
@@ -124,7 +150,7 @@ fn a_long_directory_does_not_make_a_path_too_long() {
 #[test]
 fn a_directory_that_others_can_change_is_not_used() {
     let dir = Dir::new("open");
-    let control = start(&dir.config(), 1);
+    let control = start(&dir.config());
     set_mode(&dir.0, 0o770);
     let error = serve(&control, "x").unwrap_err();
     assert!(matches!(error, ServeError::Directory(DirectoryError::Mode { .. })), "{error}");
@@ -142,15 +168,15 @@ fn a_directory_that_is_a_link_is_not_used() {
     let dir = Dir::new("link");
     std::fs::create_dir(dir.0.join("real")).unwrap();
     symlink("real", dir.0.join("link")).unwrap();
-    let control = start(&dir.config().dir(dir.0.join("link")), 1);
+    let control = start(&dir.config().dir(dir.0.join("link")));
     let error = serve(&control, "x").unwrap_err();
-    assert!(matches!(error, ServeError::Directory(DirectoryError::Link(_))), "{error}");
+    assert!(matches!(error, ServeError::Directory(DirectoryError::Link { .. })), "{error}");
 }
 
 #[test]
 fn serving_as_another_user_is_not_permitted() {
     let dir = Dir::new("other");
-    let control = start(&dir.config(), 1);
+    let control = start(&dir.config());
     let other = rustix::process::geteuid().as_raw() + 1;
     let error = serve(&control, &format!("{other}@x")).unwrap_err();
     assert!(matches!(error, ServeError::NotPermitted { .. }), "{error}");
@@ -160,7 +186,7 @@ fn serving_as_another_user_is_not_permitted() {
 fn the_shared_directory_is_made_once_and_checked() {
     let dir = Dir::new("shared");
     let config = dir.config();
-    let control = start(&config, 1);
+    let control = start(&config);
     let serve = || control.serve(&name("x"), Access::Anyone, Accept::Automatic(vec![]));
     let error = serve().unwrap_err();
     assert!(error.to_string().contains("hamlyn setup"), "{error}");
@@ -173,7 +199,7 @@ fn the_shared_directory_is_made_once_and_checked() {
     setup_shared_dir(&config).unwrap();
     serve().unwrap();
     // By the user's number, by name, and without.
-    let client = start(&config, 2);
+    let client = start(&config);
     for text in ["0@x", "root@x", "x"] {
         client.connect(&name(text), b"", LONG).unwrap();
     }
@@ -209,7 +235,7 @@ fn a_directory_of_a_user_that_belongs_to_another_is_not_used() {
     let squatted = shared.join("0");
     std::fs::create_dir(&squatted).unwrap();
     std::os::unix::fs::chown(&squatted, Some(4321), None).unwrap();
-    let control = start(&config, 1);
+    let control = start(&config);
     let error = control.serve(&name("x"), Access::Anyone, Accept::Ask).unwrap_err();
     assert!(matches!(error, ServeError::Directory(DirectoryError::Owner { .. })), "{error}");
     let error = connect(&control, "0@x");

@@ -1,18 +1,18 @@
 //! Groups: gather, thresholds, scatter, barriers, delegation; members that die, are late, or lie.
 #![cfg(all(feature = "os", not(miri)))]
 
+mod control_help;
 mod support;
 
-use hamlyn::control::hello::{self, Frame, Hello, Purpose};
+use hamlyn::control::frame::{Frame, Hello, Purpose};
 use hamlyn::node::CloseReason;
-use hamlyn::os::{socket, sys};
 use hamlyn::protocol::{
     EndPoint, Group, GroupConfig, GroupError, GroupHelper, GroupMember, GrowError, Manager, Part,
     Seed,
 };
 use hamlyn::wire::{Flags, TICKET_BYTES};
-use hamlyn::{Access, Key, MetadataIndex, NodeId, Share, SlotIndex, Ticket};
-use std::os::fd::{AsFd, OwnedFd};
+use hamlyn::{Access, Key, MetadataIndex, Share, SlotIndex, Ticket};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 use support::*;
 
@@ -289,6 +289,8 @@ fn whichever_of_several_groups_is_complete_first_is_found() {
     assert_eq!(find(&groups, LIMIT).unwrap(), 1);
     let error = groups[1].gather(LIMIT).err().unwrap();
     assert!(matches!(error, GroupError::MemberLost { member: 0, .. }), "{error}");
+    let process = format!("member 0 (process {} of user ", std::process::id());
+    assert!(error.to_string().starts_with(&process), "{error}");
 }
 
 #[test]
@@ -351,7 +353,7 @@ impl Hostile {
     }
 
     fn says(&self, ticket: &Ticket, data: &[u8], metadata: &[u8]) {
-        let _ = self.manager.lock().send(ticket, data, metadata, LIMIT).unwrap();
+        self.manager.lock().send(ticket, data, metadata, LIMIT).unwrap();
     }
 }
 
@@ -410,10 +412,10 @@ fn a_member_that_sends_nonsense_is_sent_away_and_named() {
 /// Grows half a member of the group that is served as `name`: it is offered a place and shown its
 /// ticket, and never says that it has come to join. Returns the connection and the ticket.
 fn half_a_member(dir: &Dir, name: &str) -> (OwnedFd, Ticket) {
-    let deadline = sys::monotonic_ns() + LONG.as_nanos() as u64;
-    let socket = socket::connect(&dir.path.join(name), true, deadline).unwrap();
+    let socket = control_help::stranger(&dir.path.join(name));
+    let hello = control_help::hello_of(Purpose::Link);
     let own = Ticket {
-        destination: NodeId(9),
+        destination: hello.credential.node,
         slot: SlotIndex(0),
         metadata_index: MetadataIndex::FAST,
         key: Key(1),
@@ -427,27 +429,11 @@ fn half_a_member(dir: &Dir, name: &str) -> (OwnedFd, Ticket) {
     greeting.extend([0; 16 + 1]);
     greeting.extend(own.to_bytes());
     greeting.extend(down.to_bytes());
-    let hello = Frame::Hello(Hello {
-        version: (hello::VERSION_MAJOR, hello::VERSION_MINOR),
-        purpose: Purpose::Link,
-        features: 3,
-        features_required: 0,
-        node: 9,
-        ring_bytes: 4096,
-        incoming_ring_bytes_max: 65536,
-        packet_bytes: 1024,
-        cookie: [0; 16],
-        token: [0; 32],
-        greeting,
-    });
-    socket::send(&socket, &hello.to_bytes(), &[]).unwrap();
-    assert!(sys::wait_for(&[(socket.as_fd(), false)], deadline).unwrap(), "nothing came");
-    let mut buffer = vec![0; hello::FRAME_BYTES_MAX];
-    let received = socket::receive(&socket, &mut buffer).unwrap();
-    let Frame::Offer(offer) = Frame::from_bytes(&buffer[..received.bytes]).unwrap() else {
-        panic!("no offer");
+    control_help::send(&socket, &Frame::Hello(Hello { greeting, ..hello }));
+    let Some((Frame::Welcome(welcome), _)) = control_help::receive(&socket) else {
+        panic!("no welcome");
     };
-    let ticket = Ticket::from_bytes(&offer.greeting[5 + 24..][..TICKET_BYTES]).unwrap();
+    let ticket = Ticket::from_bytes(&welcome.greeting[5 + 24..][..TICKET_BYTES]).unwrap();
     (socket, ticket)
 }
 
@@ -467,7 +453,7 @@ fn what_a_member_that_never_joined_has_sent_is_not_taken_for_its_successors() {
             counters.iter().find(|row| row.0 == "packets_received").unwrap().1
         };
         let before = received();
-        let _ = accomplice.lock().send(&ticket, b"forged", metadata, LIMIT).unwrap();
+        accomplice.lock().send(&ticket, b"forged", metadata, LIMIT).unwrap();
         until("the part is there", || received() > before);
         drop(half);
         let here = manager(&dir);

@@ -14,9 +14,9 @@ use hamlyn::interface::notification::{self, Consumer, Notification, Producer};
 use hamlyn::link::bias::Bias;
 use hamlyn::link::cells::Line;
 use hamlyn::link::ring::{RingReader, RingWriter};
-use hamlyn::link::sleep::{Barrier, Signaller, Sleeper};
+use hamlyn::link::sleep::{self, Barrier, Ear, Signaller, Sleeper, WakeBy};
 use hamlyn::link::{Body, Transmit};
-use hamlyn::wire::{Flags, Header, Key, MetadataIndex, NodeId, SlotIndex};
+use hamlyn::wire::{Destination, Flags, Header, Key, MetadataIndex, SlotIndex};
 use loom::sync::atomic::{AtomicU64, Ordering, fence};
 use loom::sync::{Condvar, Mutex};
 use loom::thread;
@@ -33,7 +33,7 @@ fn ring() -> (Writer, Reader) {
 
 fn header(length: usize) -> Header {
     Header {
-        destination: NodeId(1),
+        destination: Destination(1),
         slot: SlotIndex(2),
         metadata_index: MetadataIndex(3),
         key: Key(4),
@@ -142,27 +142,27 @@ fn a_line_is_written_again_only_when_it_has_been_read() {
 }
 
 /// The byte on the link's socket: what is sent stays until it is taken.
-struct Bell {
-    rung: Mutex<bool>,
+struct Socket {
+    is_full: Mutex<bool>,
     condition: Condvar,
 }
 
-impl Bell {
+impl Socket {
     fn new() -> Arc<Self> {
-        Arc::new(Self { rung: Mutex::new(false), condition: Condvar::new() })
+        Arc::new(Self { is_full: Mutex::new(false), condition: Condvar::new() })
     }
 
-    fn ring(&self) {
-        *self.rung.lock().unwrap() = true;
+    fn put(&self) {
+        *self.is_full.lock().unwrap() = true;
         self.condition.notify_one();
     }
 
     fn wait(&self) {
-        let mut rung = self.rung.lock().unwrap();
-        while !*rung {
-            rung = self.condition.wait(rung).unwrap();
+        let mut is_full = self.is_full.lock().unwrap();
+        while !*is_full {
+            is_full = self.condition.wait(is_full).unwrap();
         }
-        *rung = false;
+        *is_full = false;
     }
 }
 
@@ -172,34 +172,34 @@ fn a_receiver_that_sleeps_is_always_woken() {
     loom::model(|| {
         let (mut writer, mut reader) = ring();
         let sleep = Arc::new(AtomicU64::new(0));
-        let bell = Bell::new();
+        let socket = Socket::new();
         let sender = thread::spawn({
-            let (sleep, bell) = (sleep.clone(), bell.clone());
+            let (sleep, socket) = (sleep.clone(), socket.clone());
             move || {
-                let mut signaller = Signaller::new(sleep, Barrier::Asymmetric);
+                let mut signaller = Signaller::new(sleep, Barrier::Asymmetric, true);
                 let mut signals = 0;
                 for i in 0..2 {
                     assert!(try_send(&mut writer, &[i; 8]));
-                    if signaller.must_signal() {
-                        bell.ring();
+                    if signaller.must_signal().is_some() {
+                        socket.put();
                         signals += 1;
                     }
                 }
                 signals
             }
         });
-        let mut sleeper = Sleeper::new(sleep.clone());
+        let mut sleeper = Sleeper::new(sleep.clone(), Barrier::Asymmetric, true);
         for i in 0..2 {
             let data = loop {
                 if let Some(data) = try_receive(&mut reader) {
                     break data;
                 }
-                sleeper.arm();
+                sleeper.arm(WakeBy::Byte);
                 fence(Ordering::SeqCst);
                 if let Some(data) = try_receive(&mut reader) {
                     break data;
                 }
-                bell.wait();
+                socket.wait();
             };
             assert_eq!(data, [i; 8]);
         }
@@ -214,30 +214,30 @@ fn a_generation_that_a_quiet_message_left_wakes_for_the_next() {
     loom::model(|| {
         let (mut writer, mut reader) = ring();
         let sleep = Arc::new(AtomicU64::new(0));
-        let bell = Bell::new();
+        let socket = Socket::new();
         let sender = thread::spawn({
-            let (sleep, bell) = (sleep.clone(), bell.clone());
+            let (sleep, socket) = (sleep.clone(), socket.clone());
             move || {
-                let mut signaller = Signaller::new(sleep, Barrier::Fence);
+                let mut signaller = Signaller::new(sleep, Barrier::Fence, true);
                 for i in 0..2 {
                     assert!(try_send(&mut writer, &[i; 8]));
-                    if let Some(generation) = signaller.pending()
+                    if let Some(word) = signaller.pending()
                         && i == 1
                     {
-                        signaller.signalled(generation);
-                        bell.ring();
+                        signaller.signalled(word);
+                        socket.put();
                     }
                 }
             }
         });
-        let mut sleeper = Sleeper::new(sleep);
+        let mut sleeper = Sleeper::new(sleep, Barrier::Asymmetric, true);
         let mut got = 0;
         while got < 2 {
-            sleeper.arm();
+            sleeper.arm(WakeBy::Byte);
             fence(Ordering::SeqCst);
             match try_receive(&mut reader) {
                 Some(_) => got += 1,
-                None => bell.wait(),
+                None => socket.wait(),
             }
         }
         sender.join().unwrap();
@@ -253,30 +253,161 @@ fn a_sender_that_sleeps_for_room_is_always_woken() {
             assert!(try_send(&mut writer, &[i; 8]));
         }
         let sleep = Arc::new(AtomicU64::new(0));
-        let bell = Bell::new();
+        let socket = Socket::new();
         let receiver = thread::spawn({
-            let (sleep, bell) = (sleep.clone(), bell.clone());
+            let (sleep, socket) = (sleep.clone(), socket.clone());
             move || {
-                let mut signaller = Signaller::new(sleep, Barrier::Asymmetric);
+                let mut signaller = Signaller::new(sleep, Barrier::Asymmetric, true);
                 for i in 0..2 {
                     assert_eq!(receive(&mut reader), [i; 8]);
                     reader.publish();
-                    if signaller.must_signal() {
-                        bell.ring();
+                    if signaller.must_signal().is_some() {
+                        socket.put();
                     }
                 }
             }
         });
-        let mut sleeper = Sleeper::new(sleep);
+        let mut sleeper = Sleeper::new(sleep, Barrier::Asymmetric, true);
         loop {
-            sleeper.arm();
+            sleeper.arm(WakeBy::Byte);
             fence(Ordering::SeqCst);
             if try_send(&mut writer, &[9; 24]) {
                 break;
             }
-            bell.wait();
+            socket.wait();
         }
         receiver.join().unwrap();
+    });
+}
+
+/// What the kernel does for a word: it compares and falls asleep at once, seen from those who wake.
+struct Futex {
+    sleepers: Mutex<()>,
+    condition: Condvar,
+}
+
+impl Futex {
+    fn new() -> Arc<Self> {
+        Arc::new(Self { sleepers: Mutex::new(()), condition: Condvar::new() })
+    }
+
+    fn wait(&self, (word, expected): (&Arc<AtomicU64>, u32)) {
+        let sleepers = self.sleepers.lock().unwrap();
+        if word.load(Ordering::Relaxed) as u32 == expected {
+            drop(self.condition.wait(sleepers).unwrap());
+        }
+    }
+
+    fn wake(&self) {
+        let _sleepers = self.sleepers.lock().unwrap();
+        self.condition.notify_all();
+    }
+}
+
+/// Two messages to a receiver that sleeps on the sender's bell. `before` is what it did earlier.
+fn wake_by_the_bell(barrier: Barrier, before: fn(&mut Sleeper<Arc<AtomicU64>>)) {
+    let (mut writer, mut reader) = ring();
+    let (sleep, bell) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let futex = Futex::new();
+    let mut sleeper = Sleeper::new(sleep.clone(), barrier, true);
+    before(&mut sleeper);
+    let sender = thread::spawn({
+        let (bell, futex) = (bell.clone(), futex.clone());
+        move || {
+            let mut signaller = Signaller::new(sleep, barrier, true);
+            for i in 0..2 {
+                assert!(try_send(&mut writer, &[i; 8]));
+                if let Some(by) = signaller.must_signal() {
+                    assert_eq!(by, WakeBy::Bell);
+                    sleep::ring(&bell);
+                    futex.wake();
+                }
+            }
+        }
+    });
+    let mut ear = Ear::new(bell);
+    for i in 0..2 {
+        let data = loop {
+            if let Some(data) = try_receive(&mut reader) {
+                break data;
+            }
+            ear.has_rung();
+            sleeper.arm(WakeBy::Bell);
+            fence(Ordering::SeqCst);
+            sleeper.barrier_made();
+            if let Some(data) = try_receive(&mut reader) {
+                break data;
+            }
+            futex.wait(ear.expected());
+        };
+        assert_eq!(data, [i; 8]);
+    }
+    sender.join().unwrap();
+}
+
+#[test]
+fn a_receiver_that_sleeps_on_the_bell_is_always_woken() {
+    for barrier in [Barrier::Asymmetric, Barrier::Fence] {
+        loom::model(move || wake_by_the_bell(barrier, |_| {}));
+    }
+}
+
+// The kernel's barrier was made for an earlier sleep: from then on the sender fences by itself, and
+// the receiver makes an ordinary fence.
+#[test]
+fn fences_that_a_receiver_asked_for_take_the_place_of_the_barrier() {
+    loom::model(|| {
+        wake_by_the_bell(Barrier::Asymmetric, |sleeper| {
+            sleeper.arm(WakeBy::Bell);
+            sleeper.barrier_made();
+            assert!(!sleeper.needs_barrier());
+        });
+    });
+}
+
+// The bell has rung for an earlier generation, and was not heard: the receiver is awake for another
+// reason. What it then sleeps on is what it has heard before it arms.
+#[test]
+fn a_bell_that_was_not_heard_does_not_hide_the_next() {
+    loom::model(|| {
+        let (sleep, bell) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let futex = Futex::new();
+        let (first, second) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let mut sleeper = Sleeper::new(sleep.clone(), Barrier::Fence, true);
+        sleeper.arm(WakeBy::Bell);
+        let sender = thread::spawn({
+            let (bell, futex) = (bell.clone(), futex.clone());
+            let (first, second) = (first.clone(), second.clone());
+            move || {
+                let mut signaller = Signaller::new(sleep, Barrier::Fence, true);
+                for data in [first, second] {
+                    data.store(1, Ordering::Release);
+                    if signaller.must_signal().is_some() {
+                        sleep::ring(&bell);
+                        futex.wake();
+                    }
+                }
+            }
+        });
+        let mut ear = Ear::new(bell);
+        // Only a sleeper that has heard the bell arms again.
+        let mut needs_arming = false;
+        for data in [first, second] {
+            while data.load(Ordering::Acquire) == 0 {
+                needs_arming |= ear.has_rung();
+                if needs_arming {
+                    sleeper.arm(WakeBy::Bell);
+                    needs_arming = false;
+                }
+                fence(Ordering::SeqCst);
+                if data.load(Ordering::Acquire) == 0 {
+                    futex.wait(ear.expected());
+                }
+            }
+            // As after any arrival.
+            needs_arming = true;
+        }
+        sender.join().unwrap();
     });
 }
 

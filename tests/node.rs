@@ -98,12 +98,40 @@ fn a_message_lands_where_its_ticket_says() {
         (&[5; 1000], &[9; 33]),
         (&[5; 17], b""),
     ] {
-        let _ = s.send(&r.ticket, data, metadata, LONG).unwrap();
+        s.send(&r.ticket, data, metadata, LONG).unwrap();
         let n = r.node.recv(r.queue, LONG).unwrap();
         assert!(n.is_for(r.slot));
         assert_eq!(&r.node.area(r.area).unwrap()[..data.len()], data);
         assert_eq!(r.node.metadata(r.slot, n.index).unwrap().user(), metadata);
     }
+}
+
+#[test]
+fn a_prepared_ticket_sends_what_its_ticket_would_also_when_its_link_has_been_replaced() {
+    let dir = Dir::new("prepared");
+    let mut r = receiver(dir.config(), 4096, 8);
+    let (mut s, first, ticket) = sender(dir.config());
+    let inner = Ticket { base: 8, bound: 2000, ..ticket };
+    let prepared = s.prepare(&inner).unwrap();
+    assert_eq!((prepared.ticket(), prepared.link()), (&inner, first));
+    let mut arrives = |s: &mut Node, data: &[u8], metadata: &[u8]| {
+        s.send_prepared(&prepared, data, metadata, LONG).unwrap();
+        let n = r.node.recv(r.queue, LONG).unwrap();
+        assert_eq!(&r.node.area(r.area).unwrap()[8..8 + data.len()], data);
+        assert_eq!(r.node.metadata(r.slot, n.index).unwrap().user(), metadata);
+    };
+    for length in [0, 1, 8, 15, 16, 17, 1992] {
+        arrives(&mut s, &pattern(length), b"");
+        arrives(&mut s, &pattern(length), b"meta");
+    }
+    let long = s.send_prepared(&prepared, &[0; 1993], b"", LONG);
+    assert!(matches!(long, Err(SendError::Post(_))), "{long:?}");
+    s.disconnect(first).unwrap();
+    let gone = s.send_prepared(&prepared, b"nobody", b"", LONG);
+    assert!(matches!(gone, Err(SendError::Unreachable(_))), "{gone:?}");
+    let second = s.connect("test", b"", Duration::from_secs(10)).unwrap();
+    assert_eq!((second.index, second == first), (first.index, false));
+    arrives(&mut s, b"by the other link", b"");
 }
 
 // What bindings for other languages hold instead of the types.
@@ -116,7 +144,11 @@ fn what_is_named_by_numbers_is_the_same_and_an_area_stays_where_it_is() {
     assert_eq!(SlotId::from_bits(r.slot.to_bits()), r.slot);
     assert!(r.node.area(hamlyn::AreaId::from_bits(u64::MAX)).is_err());
     let (mut sender, link, ticket) = sender(dir.config());
-    let handle = sender.try_send(&ticket, b"there", b"").unwrap();
+    let buffer = sender.send_buffer(sender.primary(), 8).unwrap();
+    sender.send_buffer_mut(sender.primary(), buffer).unwrap()[..5].copy_from_slice(b"there");
+    let piece = Piece { tag: buffer, offset: 0, length: 5 };
+    let handle = sender.post_send(sender.primary(), &ticket, &[piece], b"").unwrap();
+    assert!(sender.wait_reusable(&handle, LONG).unwrap());
     assert_eq!(hamlyn::SendHandle::from_bits(handle.to_bits()), handle);
     let nonsense = hamlyn::SendHandle::from_bits([u64::MAX; 3]);
     assert!(sender.is_reusable(&handle) && sender.is_reusable(&nonsense));
@@ -143,7 +175,7 @@ fn a_long_message_arrives_whole_through_every_size_of_ring() {
                 // Packets of two messages may overtake one another: an entry each.
                 for i in 0..3 {
                     let ticket = Ticket { metadata_index: MetadataIndex(i), ..ticket };
-                    let _ = s.send(&ticket, &sent, b"about it", LONG).unwrap();
+                    s.send(&ticket, &sent, b"about it", LONG).unwrap();
                 }
                 let why = s.explain(link).unwrap();
                 s.close(LONG).unwrap();
@@ -176,7 +208,7 @@ fn two_nodes_that_send_to_each_other_without_receiving_first_do_not_deadlock() {
         let mine = node.ticket(slot, MetadataIndex(0)).unwrap();
         let link = node.connect("test", &mine.to_bytes(), Duration::from_secs(10)).unwrap();
         let theirs = Ticket::from_bytes(node.greeting(link).unwrap()).unwrap();
-        let _ = node.send(&theirs, &pattern(1 << 20), b"", LONG).unwrap();
+        node.send(&theirs, &pattern(1 << 20), b"", LONG).unwrap();
         node.recv(queue, LONG).unwrap();
         assert!(node.area(area).unwrap() == &pattern(1 << 20)[..]);
     });
@@ -188,7 +220,7 @@ fn two_nodes_that_send_to_each_other_without_receiving_first_do_not_deadlock() {
         link.is_some()
     });
     let theirs = Ticket::from_bytes(a.node.greeting(link.unwrap()).unwrap()).unwrap();
-    let _ = a.node.send(&theirs, &pattern(1 << 20), b"", LONG).unwrap();
+    a.node.send(&theirs, &pattern(1 << 20), b"", LONG).unwrap();
     a.node.recv(a.queue, LONG).unwrap();
     assert!(a.node.area(a.area).unwrap() == &pattern(1 << 20)[..]);
     thread.join().unwrap();
@@ -201,7 +233,7 @@ fn a_node_sends_to_itself() {
     let data = pattern(1 << 20);
     let ticket = r.ticket;
     for _ in 0..3 {
-        let _ = r.node.send(&ticket, &data, b"x", LONG).unwrap();
+        r.node.send(&ticket, &data, b"x", LONG).unwrap();
         r.node.recv(r.queue, LONG).unwrap();
         assert!(r.node.area(r.area).unwrap() == &data[..]);
     }
@@ -265,9 +297,9 @@ fn a_one_shot_entry_takes_one_message_until_it_is_armed() {
     r.node.arm(slot, index, Some(100..200)).unwrap();
     let first = r.node.ticket(slot, index).unwrap();
     let (mut s, ..) = sender(dir.config());
-    let _ = s.send(&first, &[1; 100], b"", LONG).unwrap();
-    let _ = s.send(&first, &[2; 100], b"", LONG).unwrap();
-    let _ = s.send(&r.ticket, b"done", b"", LONG).unwrap();
+    s.send(&first, &[1; 100], b"", LONG).unwrap();
+    s.send(&first, &[2; 100], b"", LONG).unwrap();
+    s.send(&r.ticket, b"done", b"", LONG).unwrap();
     r.node.recv(queue, LONG).unwrap();
     assert!(r.node.area(r.area).unwrap()[100..200] == [1; 100]);
     let counters = r.node.counters();
@@ -275,12 +307,12 @@ fn a_one_shot_entry_takes_one_message_until_it_is_armed() {
     r.node.arm(slot, index, Some(100..200)).unwrap();
     let second = r.node.ticket(slot, index).unwrap();
     assert_ne!(first.key, second.key);
-    let _ = s.send(&first, &[3; 100], b"", LONG).unwrap();
-    let _ = s.send(&second, &[4; 100], b"", LONG).unwrap();
-    let _ = s.send(&r.ticket, b"done", b"", LONG).unwrap();
+    s.send(&first, &[3; 100], b"", LONG).unwrap();
+    s.send(&second, &[4; 100], b"", LONG).unwrap();
+    s.send(&r.ticket, b"done", b"", LONG).unwrap();
     r.node.recv(queue, LONG).unwrap();
     assert!(r.node.area(r.area).unwrap()[100..200] == [4; 100]);
-    assert!(r.node.counters().contains(&("refused_wrong_key", 1)));
+    assert!(r.node.counters().contains(&("refused_stale_key", 1)));
 }
 
 #[test]
@@ -288,9 +320,9 @@ fn a_revoked_key_is_worthless_at_once_also_for_packets_on_their_way() {
     let dir = Dir::new("revoke");
     let mut r = receiver(dir.config(), 4096, 8);
     let (mut s, ..) = sender(dir.config());
-    let _ = s.send(&r.ticket, b"in the ring", b"", LONG).unwrap();
+    s.send(&r.ticket, b"in the ring", b"", LONG).unwrap();
     r.node.revoke(r.slot).unwrap();
-    wait_until(&mut r.node, |node| node.counters().contains(&("refused_wrong_key", 1)));
+    wait_until(&mut r.node, |node| node.counters().contains(&("refused_stale_key", 1)));
     assert_eq!(r.node.try_recv(r.queue).unwrap(), None);
     assert!(r.node.area(r.area).unwrap().iter().all(|b| *b == 0));
 }
@@ -301,7 +333,7 @@ fn what_was_sent_before_the_sender_left_arrives() {
     let mut r = receiver(dir.config(), 4096, 100);
     let (mut s, ..) = sender(dir.config());
     for i in 0..100u8 {
-        let _ = s.send(&r.ticket, &[i; 16], b"", LONG).unwrap();
+        s.send(&r.ticket, &[i; 16], b"", LONG).unwrap();
     }
     s.close(LONG).unwrap();
     assert_eq!(closed(&mut r.node), CloseReason::Closed);
@@ -333,7 +365,7 @@ fn a_send_that_times_out_can_be_finished() {
     let SendError::TimedOut { unfinished: Some(unfinished) } = error else { panic!("{error}") };
     assert!(unfinished.bytes_sent() > 0 && unfinished.bytes_sent() < 512);
     let thread = std::thread::spawn(move || {
-        let _ = s.send_rest(*unfinished, &data, LONG).unwrap();
+        s.send_rest(*unfinished, &data, LONG).unwrap();
         s
     });
     r.node.recv(r.queue, LONG).unwrap();
@@ -355,6 +387,147 @@ fn guessing_keys_ends_the_link() {
     closed(&mut s);
 }
 
+fn counter(node: &Node, name: &str) -> u64 {
+    node.counters().iter().find(|(n, _)| *n == name).unwrap_or_else(|| panic!("{name}")).1
+}
+
+/// Waits, without a call of the node that takes anything, for what its control plane counts.
+fn until_counted(node: &Node, name: &str, value: u64) {
+    let start = Instant::now();
+    while counter(node, name) < value {
+        assert!(start.elapsed() < Duration::from_secs(20), "{name} stays below {value}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn wrong_keys_are_forgiven_as_packets_are_accepted() {
+    let dir = Dir::new("forgiven");
+    let mut r = receiver(dir.config().wrong_keys_max(3u32), 4096, 1);
+    let (mut s, _, ticket) = sender(dir.config());
+    let wrong = Ticket { key: hamlyn::Key(1), ..ticket };
+    let silent = ticket.silent();
+    let mut wrong_keys = 0;
+    let mut guess = |s: &mut Node, r: &mut Receiver| {
+        s.try_send(&wrong, b"guess", b"").unwrap();
+        wrong_keys += 1;
+        wait_until(&mut r.node, |node| counter(node, "refused_wrong_key") == wrong_keys);
+    };
+    for _ in 0..5 {
+        guess(&mut s, &mut r);
+        guess(&mut s, &mut r);
+        for _ in 0..2048 {
+            s.try_send(&silent, b"right", b"").unwrap();
+            r.node.poll().unwrap();
+        }
+        let received = counter(&s, "packets_sent") - counter(&r.node, "refused_wrong_key");
+        wait_until(&mut r.node, |node| counter(node, "packets_received") == received);
+    }
+    assert_eq!(r.node.links().count(), 1);
+    // Not in advance: what was accepted before the first wrong key pays for none.
+    guess(&mut s, &mut r);
+    guess(&mut s, &mut r);
+    s.try_send(&wrong, b"guess", b"").unwrap();
+    assert!(matches!(closed(&mut r.node), CloseReason::Misbehaved(_)));
+    closed(&mut s);
+}
+
+#[test]
+fn a_sender_whose_entry_is_armed_again_under_a_long_message_is_not_taken_for_a_guesser() {
+    let dir = Dir::new("stale");
+    let config = dir.config().packet_bytes(64u32).bulk_ring_bytes(0u32).wrong_keys_max(100u32);
+    let mut r = receiver(config.clone(), 64, 1);
+    let length = 5000 * 64;
+    let area = r.node.message_area(length).unwrap();
+    let queue = r.node.notification_queue(1).unwrap();
+    let slot = r.node.slot(SlotConfig::new(area, queue).mode(Mode::Paranoid)).unwrap();
+    let entry = MetadataIndex(0);
+    r.node.arm(slot, entry, Some(0..length as u64)).unwrap();
+    let old = r.node.ticket(slot, entry).unwrap();
+    let (mut s, ..) = sender(config);
+    let thread = std::thread::spawn(move || {
+        s.send(&old, &vec![1; length], b"", LONG).unwrap();
+        s
+    });
+    wait_until(&mut r.node, |node| counter(node, "packets_received") > 0);
+    r.node.arm(slot, entry, Some(0..length as u64)).unwrap();
+    let all = |node: &mut Node| {
+        counter(node, "packets_received") + counter(node, "refused_stale_key") == 5000
+    };
+    wait_until(&mut r.node, all);
+    assert!(counter(&r.node, "refused_stale_key") > 1000);
+    assert_eq!(counter(&r.node, "refused_wrong_key"), 0);
+    let mut s = thread.join().unwrap();
+    let new = r.node.ticket(slot, entry).unwrap();
+    s.send(&new, b"goes on", b"", LONG).unwrap();
+    r.node.recv(queue, LONG).unwrap();
+    assert_eq!(&r.node.area(area).unwrap()[..7], b"goes on");
+}
+
+#[test]
+fn what_a_peer_left_behind_is_taken_in_turns_as_bounded_as_any_other() {
+    let dir = Dir::new("drain");
+    let config = dir.config().packets_per_turn(10u32);
+    let mut r = receiver(config.clone(), 4096, 1000);
+    let (mut s, ..) = sender(config.clone());
+    let (mut other, ..) = sender(config);
+    for i in 0..500u32 {
+        s.try_send(&r.ticket, &i.to_le_bytes(), b"").unwrap();
+    }
+    s.close(LONG).unwrap();
+    until_counted(&r.node, "control.closed_graceful", 1);
+    let mut turns = 0;
+    let reason = loop {
+        let before = counter(&r.node, "packets_received");
+        let event = r.node.next_event();
+        let taken = counter(&r.node, "packets_received") - before;
+        if let Some(Event::Closed { reason, .. }) = event {
+            break reason;
+        }
+        assert!(taken <= 10 && r.node.poll().unwrap() <= 20, "{taken} packets in one turn");
+        turns += 1;
+        if turns == 5 {
+            // The others' turn comes meanwhile.
+            other.try_send(&r.ticket.at(64).unwrap(), b"other", b"").unwrap();
+        }
+        if turns == 10 {
+            assert_eq!(&r.node.area(r.area).unwrap()[64..69], b"other");
+        }
+    };
+    assert_eq!((reason, turns > 20), (CloseReason::Closed, true), "after {turns} turns");
+    assert_eq!(counter(&r.node, "messages_received"), 501);
+}
+
+#[test]
+fn nothing_is_sent_to_a_peer_that_has_left_while_what_it_left_is_taken() {
+    let dir = Dir::new("leaving");
+    let mut r = receiver(dir.config().packets_per_turn(1u32), 4096, 100);
+    let (mut s, ..) = sender(dir.config());
+    let area = s.message_area(64).unwrap();
+    let queue = s.notification_queue(1).unwrap();
+    let slot = s.slot(SlotConfig::new(area, queue)).unwrap();
+    let back = s.ticket(slot, MetadataIndex(0)).unwrap();
+    for _ in 0..50 {
+        s.try_send(&r.ticket, b"bye", b"").unwrap();
+    }
+    s.close(LONG).unwrap();
+    until_counted(&r.node, "control.closed_graceful", 1);
+    wait_until(&mut r.node, |node| counter(node, "packets_received") > 0);
+    let link = r.node.links().next().unwrap();
+    assert!(matches!(r.node.try_send(&back, b"x", b""), Err(SendError::Unreachable(_))));
+    let over = r.node.try_send_fast_over(link, &back, b"x", 0);
+    assert!(matches!(over, Err(SendError::LinkEnded(_))), "{over:?}");
+    // A link that the application ends meanwhile is not reported.
+    r.node.disconnect(link).unwrap();
+    for _ in 0..100 {
+        r.node.poll().unwrap();
+    }
+    assert_eq!(counter(&r.node, "links_closed"), 1);
+    while let Some(event) = r.node.next_event() {
+        assert!(!matches!(event, Event::Closed { .. }), "{event:?}");
+    }
+}
+
 #[test]
 fn blocking_and_adaptive_receivers_lose_no_wake_up() {
     for mode in [hamlyn::config::WaitMode::Blocking, hamlyn::config::WaitMode::Adaptive] {
@@ -370,7 +543,7 @@ fn blocking_and_adaptive_receivers_lose_no_wake_up() {
             let link = node.connect("test", &mine.to_bytes(), Duration::from_secs(10)).unwrap();
             let theirs = Ticket::from_bytes(node.greeting(link).unwrap()).unwrap();
             for i in 0..2000u64 {
-                let _ = node.send(&theirs, &i.to_le_bytes(), b"", LONG).unwrap();
+                node.send(&theirs, &i.to_le_bytes(), b"", LONG).unwrap();
                 node.recv(queue, LONG).unwrap();
             }
         });
@@ -385,7 +558,7 @@ fn blocking_and_adaptive_receivers_lose_no_wake_up() {
         for i in 0..2000u64 {
             a.node.recv(a.queue, LONG).unwrap();
             assert_eq!(a.node.area(a.area).unwrap()[..8], i.to_le_bytes());
-            let _ = a.node.send(&theirs, &i.to_le_bytes(), b"", LONG).unwrap();
+            a.node.send(&theirs, &i.to_le_bytes(), b"", LONG).unwrap();
         }
         thread.join().unwrap();
     }
@@ -402,7 +575,7 @@ fn a_sleeping_sender_is_told_of_room() {
     let mut r = receiver(config.clone(), 1 << 20, 1);
     let thread = std::thread::spawn(move || {
         let (mut s, _, ticket) = sender(config);
-        let _ = s.send(&ticket, &pattern(100_000), b"", LONG).unwrap();
+        s.send(&ticket, &pattern(100_000), b"", LONG).unwrap();
         s
     });
     r.node.recv(r.queue, LONG).unwrap();
@@ -416,7 +589,7 @@ fn a_fast_message_brings_its_word() {
     let mut r = receiver(dir.config(), 4096, 8);
     let fast = r.node.fast_ticket(r.slot).unwrap();
     let (mut s, ..) = sender(dir.config());
-    let _ = s.send_fast(&fast, b"payload", 0xdead_beef, LONG).unwrap();
+    s.send_fast(&fast, b"payload", 0xdead_beef, LONG).unwrap();
     let n = r.node.recv(r.queue, LONG).unwrap();
     assert_eq!((n.index, n.word), (MetadataIndex::FAST, 0xdead_beef));
     assert_eq!(&r.node.area(r.area).unwrap()[..7], b"payload");
@@ -429,7 +602,7 @@ fn data_moves_without_a_notification() {
     let dir = Dir::new("silent");
     let mut r = receiver(dir.config(), 4096, 8);
     let (mut s, ..) = sender(dir.config());
-    let _ = s.send(&r.ticket.silent(), b"quiet", b"", LONG).unwrap();
+    s.send(&r.ticket.silent(), b"quiet", b"", LONG).unwrap();
     wait_until(&mut r.node, |node| node.area(hamlyn_area(&r.area)).unwrap()[..5] == *b"quiet");
     assert_eq!(r.node.try_recv(r.queue).unwrap(), None);
     fn hamlyn_area(area: &hamlyn::AreaId) -> hamlyn::AreaId {
@@ -449,7 +622,7 @@ fn a_group_is_announced_once_when_all_parts_have_come() {
             let config = dir.config();
             std::thread::spawn(move || {
                 let (mut s, ..) = sender(config);
-                let _ = s.send(&part, &vec![i as u8 + 1; 30_000], b"", LONG).unwrap();
+                s.send(&part, &vec![i as u8 + 1; 30_000], b"", LONG).unwrap();
                 s.close(LONG).unwrap();
             })
         })
@@ -490,14 +663,14 @@ fn a_shared_node_serves_several_threads_and_makes_progress_alone() {
     let shared = node.share().unwrap();
     shared.start_progress().unwrap();
     let (mut s, ..) = sender(dir.config());
-    let _ = s.send(&ticket, b"while nobody calls", b"", LONG).unwrap();
+    s.send(&ticket, b"while nobody calls", b"", LONG).unwrap();
     let start = Instant::now();
     while &shared.lock().area(area).unwrap()[..5] != b"while" {
         assert!(start.elapsed() < Duration::from_secs(20));
         std::thread::sleep(Duration::from_millis(1));
     }
     for _ in 0..40 {
-        let _ = s.send(&ticket, b"x", b"", LONG).unwrap();
+        s.send(&ticket, b"x", b"", LONG).unwrap();
     }
     let threads: Vec<_> = (0..4)
         .map(|_| {
@@ -543,10 +716,10 @@ fn an_interface_discards_until_it_is_enabled() {
     let mut r = receiver(dir.config(), 4096, 8);
     r.node.disable();
     let (mut s, ..) = sender(dir.config());
-    let _ = s.send(&r.ticket, b"lost", b"", LONG).unwrap();
+    s.send(&r.ticket, b"lost", b"", LONG).unwrap();
     wait_until(&mut r.node, |node| node.counters().contains(&("packets_discarded", 1)));
     r.node.enable();
-    let _ = s.send(&r.ticket, b"kept", b"", LONG).unwrap();
+    s.send(&r.ticket, b"kept", b"", LONG).unwrap();
     r.node.recv(r.queue, LONG).unwrap();
     assert_eq!(&r.node.area(r.area).unwrap()[..4], b"kept");
 }
@@ -558,7 +731,7 @@ fn a_message_over_both_rings_is_taken_whole_or_not_at_all() {
         dir.config().ring_bytes(4096u32).bulk_ring_bytes(65536u32).bulk_after_bytes(1u64 << 10);
     let mut r = receiver(config.clone(), 1 << 20, 200);
     let (mut s, link, ticket) = sender(config);
-    let _ = s.send(&ticket, &pattern(3000), b"", LONG).unwrap();
+    s.send(&ticket, &pattern(3000), b"", LONG).unwrap();
     r.node.recv(r.queue, LONG).unwrap();
     wait_until(&mut s, |s| s.explain(link).unwrap().contains("messages in a bulk ring"));
     r.node.poll().unwrap();
@@ -574,7 +747,7 @@ fn a_message_over_both_rings_is_taken_whole_or_not_at_all() {
         r.node.recv(r.queue, LONG).unwrap();
     }
     r.node.poll().unwrap();
-    let _ = s.try_send(&ticket, &data, b"").unwrap();
+    s.try_send(&ticket, &data, b"").unwrap();
     assert_eq!(r.node.recv(r.queue, LONG).unwrap().index, MetadataIndex(1));
     assert!(r.node.area(r.area).unwrap()[..data.len()] == data[..]);
 }
@@ -587,7 +760,7 @@ fn a_bulk_ring_that_is_smaller_than_the_base_ring_is_not_used() {
     let mut r = receiver(config.clone(), 1 << 20, 8);
     let fast = r.node.fast_ticket(r.slot).unwrap();
     let (mut s, link, ticket) = sender(config);
-    let _ = s.send(&ticket, &pattern(30000), b"", LONG).unwrap();
+    s.send(&ticket, &pattern(30000), b"", LONG).unwrap();
     r.node.recv(r.queue, LONG).unwrap();
     wait_until(&mut s, |s| s.explain(link).unwrap().contains("bulk ring was asked for"));
     r.node.poll().unwrap();
@@ -595,14 +768,17 @@ fn a_bulk_ring_that_is_smaller_than_the_base_ring_is_not_used() {
         s.wait(Some(Duration::from_millis(5))).unwrap();
     }
     // One packet, and so one notification.
-    let _ = s.send_fast(&fast, &pattern(4000), 1, LONG).unwrap();
-    let _ = s.send_fast(&fast, b"next", 2, LONG).unwrap();
+    s.send_fast(&fast, &pattern(4000), 1, LONG).unwrap();
+    s.send_fast(&fast, b"next", 2, LONG).unwrap();
     assert_eq!(r.node.recv(r.queue, LONG).unwrap().word, 1);
     assert_eq!(r.node.recv(r.queue, LONG).unwrap().word, 2);
     assert_eq!(&r.node.area(r.area).unwrap()[4..4000], &pattern(4000)[4..]);
 }
 
 // ---- what holds at the edges
+
+/// Longer than a call with a time limit takes on the busiest machine.
+const FLOOD: Duration = Duration::from_secs(20);
 
 #[test]
 fn a_time_limit_holds_while_other_messages_flood_in() {
@@ -614,19 +790,18 @@ fn a_time_limit_holds_while_other_messages_flood_in() {
     let stopped = stop.clone();
     let thread = std::thread::spawn(move || {
         let (mut s, _, ticket) = sender(config);
-        while !stopped.load(std::sync::atomic::Ordering::Relaxed) {
+        let start = Instant::now();
+        while !stopped.load(std::sync::atomic::Ordering::Relaxed) && start.elapsed() < FLOOD {
             let _ = s.try_send(&ticket.silent(), b"flood", b"");
         }
     });
     wait_until(&mut r.node, |node| node.counters().contains(&("links_opened", 1)));
-    let start = Instant::now();
     let result = r.node.recv(other, Some(Duration::from_millis(20)));
-    let took = start.elapsed();
+    // Not because the flood had ended: it would have gone on for much longer than the limit.
+    assert!(!thread.is_finished());
     stop.store(true, std::sync::atomic::Ordering::Relaxed);
     thread.join().unwrap();
     assert!(result.is_err());
-    // The flood would have gone on for as long as the call.
-    assert!(took < Duration::from_secs(5), "{took:?}");
 }
 
 #[test]
@@ -639,7 +814,7 @@ fn a_message_of_one_thread_to_the_node_itself_wakes_another() {
         let waiting = shared.clone();
         let thread = std::thread::spawn(move || waiting.recv(queue, LONG).unwrap());
         std::thread::sleep(Duration::from_millis(1));
-        let _ = shared.send(&ticket, b"to myself", b"", LONG).unwrap();
+        shared.send(&ticket, b"to myself", b"", LONG).unwrap();
         thread.join().unwrap();
     }
 }
@@ -707,7 +882,7 @@ fn a_node_that_nobody_else_drives_never_discards_for_its_watchdog() {
     let dir = Dir::new("no-watchdog");
     let mut r = receiver(dir.config().watchdog_ms(1u32), 4096, 1);
     let (mut s, ..) = sender(dir.config());
-    let _ = s.send(&r.ticket, b"kept", b"", LONG).unwrap();
+    s.send(&r.ticket, b"kept", b"", LONG).unwrap();
     std::thread::sleep(Duration::from_millis(20));
     r.node.recv(r.queue, LONG).unwrap();
 }
@@ -719,7 +894,7 @@ fn a_close_that_loses_messages_is_not_reported_as_a_clean_one() {
     let mut r = receiver(config.clone(), 4096, 100);
     let (mut s, ..) = sender(config);
     for _ in 0..40 {
-        let _ = s.try_send(&r.ticket, &[1; 100], b"").unwrap();
+        s.try_send(&r.ticket, &[1; 100], b"").unwrap();
     }
     assert!(s.close(Some(Duration::ZERO)).unwrap() > 0);
     assert_eq!(closed(&mut r.node), CloseReason::HungUp);
@@ -733,9 +908,9 @@ fn any_of_several_queues_can_be_waited_for() {
     let slot = r.node.slot(SlotConfig::new(r.area, second)).unwrap();
     let ticket = r.node.ticket(slot, MetadataIndex(0)).unwrap();
     let (mut s, link, first) = sender(dir.config());
-    let _ = s.send_over(link, &ticket, b"second", b"", LONG).unwrap();
+    s.send_over(link, &ticket, b"second", b"", LONG).unwrap();
     assert_eq!(r.node.recv_any(&[r.queue, second], LONG).unwrap().0, second);
-    let _ = s.send(&first, b"first", b"", LONG).unwrap();
+    s.send(&first, b"first", b"", LONG).unwrap();
     assert_eq!(r.node.recv_any(&[r.queue, second], LONG).unwrap().0, r.queue);
     let elsewhere = Ticket { destination: s.id(), ..ticket };
     assert!(matches!(
@@ -758,7 +933,7 @@ fn a_thread_takes_notifications_without_the_node() {
     });
     let (mut s, ..) = sender(dir.config());
     for _ in 0..100 {
-        let _ = s.send(&r.ticket, b"x", b"", LONG).unwrap();
+        s.send(&r.ticket, b"x", b"", LONG).unwrap();
     }
     wait_until(&mut r.node, |_| thread.is_finished());
     thread.join().unwrap();
@@ -772,7 +947,7 @@ fn names_of_removed_parts_name_nothing_else() {
     let queue = node.notification_queue(4).unwrap();
     let slot = node.slot(SlotConfig::new(area, queue)).unwrap();
     let ticket = node.ticket(slot, MetadataIndex(0)).unwrap();
-    let _ = node.send(&ticket, b"x", b"", LONG).unwrap();
+    node.send(&ticket, b"x", b"", LONG).unwrap();
     node.poll().unwrap();
     node.remove_slot(slot).unwrap();
     // Its notification waits, and is not another slot's.
@@ -803,7 +978,7 @@ fn what_is_queued_with_a_higher_priority_leaves_before_a_direct_send() {
     assert!(!s.is_reusable(&first));
     let thread = std::thread::spawn(move || {
         let second = Ticket { metadata_index: MetadataIndex(1), ..ticket };
-        let _ = s.send(&second, &pattern(1 << 19), b"", LONG).unwrap();
+        s.send(&second, &pattern(1 << 19), b"", LONG).unwrap();
         assert!(s.is_reusable(&first), "the urgent message was overtaken");
         assert!(s.wait_reusable(&first, LONG).unwrap());
         s.close(LONG).unwrap();

@@ -20,7 +20,7 @@ fn role() {
         "visitor" => {
             let mut me = station;
             let (_, ticket) = me.connect("parent");
-            let _ = me.node.send(&ticket, b"a visit", b"", LIMIT).unwrap();
+            me.node.send(&ticket, b"a visit", b"", LIMIT).unwrap();
             me.node.close(LIMIT).unwrap();
         }
         other => panic!("no role {other}"),
@@ -76,7 +76,7 @@ impl Parent {
     fn lives(&mut self) {
         let node = &mut self.station.node;
         for text in [b"awake !!", b"asleep !"] {
-            let _ = node.send(&self.to_friend, text, &self.reply.to_bytes(), LIMIT).unwrap();
+            node.send(&self.to_friend, text, &self.reply.to_bytes(), LIMIT).unwrap();
             node.recv(self.replies, LIMIT).unwrap();
             self.friend.fall_asleep();
         }
@@ -175,7 +175,7 @@ fn a_forked_child_makes_a_node_of_its_own() {
             assert_ne!(node.id(), p.station.node.id());
             let link = node.connect("parent", b"", LONG).unwrap();
             let ticket = ticket_of(&node, link);
-            let _ = node.send(&ticket, b"from the child", b"", LIMIT).unwrap();
+            node.send(&ticket, b"from the child", b"", LIMIT).unwrap();
             let _ = node.serve("child", Access::SameUser, Accept::Automatic(Vec::new()));
             node.close(LIMIT).unwrap();
         });

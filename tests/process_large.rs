@@ -26,7 +26,7 @@ fn role() {
         chunk.copy_from_slice(&word(i).to_le_bytes()[..chunk.len()]);
     }
     let began = Instant::now();
-    let _ = station.node.send(&ticket, &data, b"large", LIMIT.map(|limit| limit * 3)).unwrap();
+    station.node.send(&ticket, &data, b"large", LIMIT.map(|limit| limit * 3)).unwrap();
     let seconds = began.elapsed().as_secs_f64();
     say(&format!("{BYTES} bytes in {seconds:.2} s; {}", station.node.explain(link).unwrap()));
     station.node.close(LIMIT).unwrap();

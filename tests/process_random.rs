@@ -356,7 +356,7 @@ impl Actor {
 
     // ---- sending
 
-    fn sent(&mut self, result: Result<SendHandle, SendError>) {
+    fn sent(&mut self, result: Result<(), SendError>) {
         match result {
             Ok(_) => {}
             Err(e) => self.fail(&format!("sending: {e}")),

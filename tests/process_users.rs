@@ -4,17 +4,14 @@
 
 mod support;
 
-use hamlyn::control::{Accept, Access, setup_shared_dir};
+use hamlyn::control::{Accept, Access};
 use hamlyn::node::ApertureEvent;
 use hamlyn::{AccessError, Aperture, ApertureAccess, Event, LinkId, Node};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 use support::*;
 
-/// A user and a group that nothing else has.
-const USER: u32 = 54_321;
+/// A group that nothing else has.
 const GROUP: u32 = 54_777;
 const BYTES: usize = 300_000;
 
@@ -40,7 +37,7 @@ fn converse(station: &mut Station) {
     for round in 0..4 {
         station.recv();
         assert!(station.bytes() == data(round, false), "round {round}");
-        let _ = station.node.send(&ticket, &data(round, true), b"", LIMIT).unwrap();
+        station.node.send(&ticket, &data(round, true), b"", LIMIT).unwrap();
         has_bulk_ring(&mut station.node, link);
     }
     say(&format!("{:?} {:?}", peer.uid, peer.gid));
@@ -57,7 +54,7 @@ fn converse_with(config: hamlyn::Config, service: &str) {
     };
     let ticket = ticket_of(&me.node, link);
     for round in 0..4 {
-        let _ = me.node.send(&ticket, &data(round, false), b"", LIMIT).unwrap();
+        me.node.send(&ticket, &data(round, false), b"", LIMIT).unwrap();
         has_bulk_ring(&mut me.node, link);
         me.recv();
         assert!(me.bytes() == data(round, true), "round {round}");
@@ -133,8 +130,6 @@ fn role() {
                 assert_eq!(&word, if wrote { b"used" } else { &[0; 4] });
                 node.revoke_aperture(own).unwrap();
             }
-            // The memory of the read-only one was made by a process of another user, of which this
-            // one may not ask who has it: it counts until this process ends.
             say(&format!("{:?}", node.aperture_bytes()));
         }
         "serve" => {
@@ -150,69 +145,12 @@ fn role() {
 
 // ---- users
 
-/// A directory that the other user may pass through, and the test binary where it may be run.
-fn for_two_users(name: &str) -> Option<(Dir, PathBuf)> {
-    if !rustix::process::geteuid().is_root() {
-        skipped("two users need root");
-        return None;
-    }
-    let dir = Dir::new(name, SETTINGS);
-    std::fs::set_permissions(&dir.path, std::fs::Permissions::from_mode(0o711)).unwrap();
-    setup_shared_dir(&dir.config()).unwrap();
-    // A copy: the way to the original may be closed to others.
-    let exe = dir.path.join("test");
-    std::fs::copy(std::env::current_exe().unwrap(), &exe).unwrap();
-    std::fs::set_permissions(&exe, std::fs::Permissions::from_mode(0o755)).unwrap();
-    let mut runs = as_user(Command::new(&exe).arg("--list"), &[]).output();
-    // A process that another thread has just forked holds the copy open for writing until it
-    // executes its own program.
-    until("nobody writes the copy", || {
-        let is_busy = |e: &std::io::Error| e.kind() == std::io::ErrorKind::ExecutableFileBusy;
-        if runs.as_ref().is_err_and(is_busy) {
-            runs = as_user(Command::new(&exe).arg("--list"), &[]).output();
-        }
-        !runs.as_ref().is_err_and(is_busy)
-    });
-    if !runs.as_ref().is_ok_and(|output| output.status.success()) {
-        skipped(&format!("another user cannot run a program in {}: {runs:?}", dir.path.display()));
-        return None;
-    }
-    Some((dir, exe))
-}
-
-fn as_user<'a>(command: &'a mut Command, groups: &[u32]) -> &'a mut Command {
-    let groups = groups.to_vec();
-    // SAFETY: between fork and exec only system calls are made.
-    unsafe {
-        command.pre_exec(move || {
-            let steps = [
-                libc::setgroups(groups.len(), groups.as_ptr()),
-                libc::setgid(USER),
-                libc::setuid(USER),
-            ];
-            if steps.iter().all(|rc| *rc == 0) {
-                Ok(())
-            } else {
-                Err(std::io::Error::last_os_error())
-            }
-        })
-    }
-}
-
-fn other_user(role: &str, dir: &Dir, exe: &Path, args: &str, groups: &[u32]) -> Peer {
-    let mut command = Peer::command_of(exe.to_path_buf(), role, dir, args, &[]);
-    // Its own /proc entries are then root's: no ptrace right is needed for anything.
-    command.env("HAMLYN_UNDUMPABLE", "yes");
-    as_user(&mut command, groups);
-    Peer::run(role, command)
-}
-
 #[test]
 fn another_user_sends_and_receives_where_everybody_may_and_each_sees_who_the_other_is() {
-    let Some((dir, exe)) = for_two_users("anyone") else { return };
+    let Some((dir, exe)) = for_users("anyone", SETTINGS) else { return };
     let mut station = Station::new(dir.config(), BYTES, 1);
     serve(&mut station, "service", Access::Anyone);
-    let mut user = other_user("connect", &dir, &exe, "root@service", &[]);
+    let mut user = other_user(USER, "connect", &dir, &exe, "root@service", &[]);
     let link = connected(&mut station.node);
     let peer = station.node.peer(link).unwrap().clone();
     assert_eq!((peer.uid, peer.gid), (Some(USER), Some(USER)));
@@ -220,7 +158,7 @@ fn another_user_sends_and_receives_where_everybody_may_and_each_sees_who_the_oth
     for round in 0..4 {
         station.recv();
         assert!(station.bytes() == data(round, false), "round {round}");
-        let _ = station.node.send(&ticket, &data(round, true), b"", LIMIT).unwrap();
+        station.node.send(&ticket, &data(round, true), b"", LIMIT).unwrap();
     }
     user.expect("Some(0) Some(0)");
     closed(&mut station.node, link);
@@ -229,10 +167,10 @@ fn another_user_sends_and_receives_where_everybody_may_and_each_sees_who_the_oth
 
 #[test]
 fn users_export_apertures_to_one_another() {
-    let Some((dir, exe)) = for_two_users("apertures") else { return };
+    let Some((dir, exe)) = for_users("apertures", SETTINGS) else { return };
     let mut node = Node::with_config(dir.config()).unwrap();
     node.serve("service", Access::Anyone, Accept::Automatic(vec![])).unwrap();
-    let mut user = other_user("apertures", &dir, &exe, "root@service", &[]);
+    let mut user = other_user(USER, "apertures", &dir, &exe, "root@service", &[]);
     let link = connected(&mut node);
     for access in [ApertureAccess::ReadWrite, ApertureAccess::ReadOnly] {
         let own = node.export(link, 8192, access).unwrap();
@@ -242,20 +180,20 @@ fn users_export_apertures_to_one_another() {
         node.revoke_aperture(own).unwrap();
     }
     until("nothing is left of this one's", || node.aperture_bytes() == (0, 0));
-    user.expect("(8192, 8192)");
+    user.expect("(0, 0)");
     user.end();
 }
 
 #[test]
 fn a_service_of_another_user_is_reached_by_its_name() {
-    let Some((dir, exe)) = for_two_users("theirs") else { return };
-    let mut user = other_user("serve", &dir, &exe, "anyone", &[]);
+    let Some((dir, exe)) = for_users("theirs", SETTINGS) else { return };
+    let mut user = other_user(USER, "serve", &dir, &exe, "anyone", &[]);
     user.expect("serving");
     let mut me = Station::new(dir.config(), BYTES, 1);
     let (link, ticket) = me.connect(&format!("{USER}@service"));
     assert_eq!(me.node.peer(link).unwrap().uid, Some(USER));
     for round in 0..4 {
-        let _ = me.node.send(&ticket, &data(round, false), b"", LIMIT).unwrap();
+        me.node.send(&ticket, &data(round, false), b"", LIMIT).unwrap();
         me.recv();
         assert!(me.bytes() == data(round, true), "round {round}");
     }
@@ -270,20 +208,20 @@ fn a_service_of_another_user_is_reached_by_its_name() {
 
 #[test]
 fn a_group_admits_its_members_and_nobody_else() {
-    let Some((dir, exe)) = for_two_users("group") else { return };
+    let Some((dir, exe)) = for_users("group", SETTINGS) else { return };
     let mut station = Station::new(dir.config(), BYTES, 1);
     serve(&mut station, "service", Access::Group(GROUP));
-    let mut stranger = other_user("connect", &dir, &exe, "0@service", &[GROUP + 1]);
+    let mut stranger = other_user(USER, "connect", &dir, &exe, "0@service", &[GROUP + 1]);
     let said = stranger.says();
     assert!(said.starts_with("error") && said.contains("not permitted"), "{said}");
     stranger.end();
-    let mut member = other_user("connect", &dir, &exe, "0@service", &[GROUP + 1, GROUP]);
+    let mut member = other_user(USER, "connect", &dir, &exe, "0@service", &[GROUP + 1, GROUP]);
     let link = connected(&mut station.node);
     assert_eq!(station.node.peer(link).unwrap().uid, Some(USER));
     let ticket = ticket_of(&station.node, link);
     for round in 0..4 {
         station.recv();
-        let _ = station.node.send(&ticket, &data(round, true), b"", LIMIT).unwrap();
+        station.node.send(&ticket, &data(round, true), b"", LIMIT).unwrap();
     }
     member.expect("Some(0) Some(0)");
     member.end();
@@ -291,11 +229,11 @@ fn a_group_admits_its_members_and_nobody_else() {
 
 #[test]
 fn a_service_for_the_same_user_refuses_another_one() {
-    let Some((dir, exe)) = for_two_users("same") else { return };
+    let Some((dir, exe)) = for_users("same", SETTINGS) else { return };
     let mut station = Station::new(dir.config(), BYTES, 1);
     serve(&mut station, "service", Access::SameUser);
     for name in ["service", "root@service"] {
-        let mut user = other_user("connect", &dir, &exe, name, &[0]);
+        let mut user = other_user(USER, "connect", &dir, &exe, name, &[0]);
         let said = user.says();
         assert!(said.starts_with("error"), "{said}");
         user.end();
@@ -304,7 +242,7 @@ fn a_service_for_the_same_user_refuses_another_one() {
     let socket = dir.path.join("service");
     std::fs::set_permissions(&socket, std::fs::Permissions::from_mode(0o666)).unwrap();
     std::os::unix::fs::chown(&dir.path, Some(USER), None).unwrap();
-    let mut user = other_user("connect", &dir, &exe, "service", &[]);
+    let mut user = other_user(USER, "connect", &dir, &exe, "service", &[]);
     let said = user.says();
     assert!(said.starts_with("error"), "{said}");
     user.end();
@@ -373,7 +311,7 @@ fn a_process_in_namespaces_and_one_outside_send_and_receive() {
     for round in 0..4 {
         station.recv();
         assert!(station.bytes() == data(round, false), "round {round}");
-        let _ = station.node.send(&ticket, &data(round, true), b"", LIMIT).unwrap();
+        station.node.send(&ticket, &data(round, true), b"", LIMIT).unwrap();
     }
     inside.expect("None None");
     inside.end();

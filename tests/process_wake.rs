@@ -98,7 +98,7 @@ fn answer_all(
             expected[from] += 1;
             let entry = station.node.metadata(station.slot, notification.index).unwrap();
             let reply = Ticket::from_bytes(entry.user()).unwrap();
-            let _ = station.node.send(&reply, &number, b"", LIMIT).unwrap();
+            station.node.send(&reply, &number, b"", LIMIT).unwrap();
         }
         loud(&format!("{name}: slept {} times", counter(&station.node, "sleeps")));
         peers.into_iter().for_each(Peer::end);
@@ -129,6 +129,8 @@ fn a_receiver_that_waits_for_anything_is_woken() {
             if let Some(notification) = station.node.try_recv(station.queue)? {
                 return Ok(notification);
             }
+            // One that waits is a reason not to sleep.
+            while station.node.next_event().is_some() {}
             if !station.node.wait(LIMIT)? {
                 return Err(RecvError::TimedOut);
             }
@@ -144,6 +146,7 @@ fn a_receiver_in_somebody_elses_event_loop_is_woken() {
             if let Some(notification) = station.node.try_recv(station.queue)? {
                 return Ok(notification);
             }
+            while station.node.next_event().is_some() {}
             if station.node.prepare_to_wait()? {
                 let fd = station.node.as_fd();
                 let limit = Timespec { tv_sec: LONG.as_secs() as i64, tv_nsec: 0 };
@@ -188,7 +191,7 @@ fn threads_that_share_a_node_are_woken() {
                             let entry = node.metadata(slot, notification.index).unwrap();
                             (number, Ticket::from_bytes(entry.user()).unwrap())
                         };
-                        let _ = shared.send(&reply, &number, b"", LIMIT).unwrap();
+                        shared.send(&reply, &number, b"", LIMIT).unwrap();
                         answered.fetch_add(1, SeqCst);
                     }
                 });
@@ -196,5 +199,23 @@ fn threads_that_share_a_node_are_woken() {
         });
         peers.into_iter().for_each(Peer::end);
         shared.stop_progress();
+    });
+}
+
+/// Nobody but the sleeping thread can accept.
+#[test]
+fn a_node_that_does_its_own_housekeeping_does_it_while_it_sleeps() {
+    alone("a_node_that_does_its_own_housekeeping_does_it_while_it_sleeps", || {
+        let settings = [("WAIT_MODE", "blocking"), ("HOUSEKEEPING", "application")];
+        let dir = Dir::new("housekeeping", &settings);
+        let mut server = Station::new(dir.config(), 64, 1).serve("service");
+        std::thread::scope(|scope| {
+            scope.spawn(|| server.recv());
+            let config = dir.config_with(&[("HOUSEKEEPING", "thread")]);
+            let mut client = Station::new(config, 64, 1);
+            let (_, ticket) = client.connect("service");
+            client.node.send(&ticket, &[1], b"", LIMIT).unwrap();
+        });
+        assert_eq!(server.bytes()[0], 1);
     });
 }

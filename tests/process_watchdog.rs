@@ -21,7 +21,7 @@ fn role() {
     say("connected");
     while role.hear().is_some() {
         number += 1;
-        let _ = station.node.send(&ticket, &number.to_le_bytes(), b"", LIMIT).unwrap();
+        station.node.send(&ticket, &number.to_le_bytes(), b"", LIMIT).unwrap();
         say(&number.to_string());
     }
     station.node.close(LIMIT).unwrap();

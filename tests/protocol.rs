@@ -120,6 +120,7 @@ fn a_write_that_is_too_long_or_outside_is_refused_with_the_limit() {
     assert!(sender.send(0, &vec![0; max], 0, LIMIT).is_ok());
     let error = sender.send(0, &vec![0; max + 1], 0, LIMIT).unwrap_err();
     assert!(matches!(error, SendFailure::TooLong { max: m, .. } if m == max), "{error}");
+    assert!(error.to_string().contains("HAMLYN_PACKET_BYTES"), "{error}");
     let error = sender.send((1 << 20) - 3, &[0; 4], 0, LIMIT).unwrap_err();
     assert!(matches!(error, SendFailure::Outside { size: 0x10_0000, .. }), "{error}");
     assert!(matches!(sender.send(u64::MAX, &[0; 4], 0, LIMIT), Err(SendFailure::Outside { .. })));
@@ -132,7 +133,7 @@ fn a_seed_that_is_old_forged_or_of_another_kind_is_refused_with_the_reason() {
     let receiver = TaggedReceiver::new(&there, TaggedConfig::new(64)).unwrap();
     let seed = receiver.seed().unwrap();
     let mut bytes = seed.to_bytes();
-    bytes[12] ^= 1;
+    bytes[16] ^= 1;
     assert!(Seed::from_bytes(&bytes).is_err(), "the checksum finds it");
     let end = bytes.len() - 4;
     let checksum = crc32fast::hash(&bytes[..end]).to_le_bytes();
@@ -140,6 +141,14 @@ fn a_seed_that_is_old_forged_or_of_another_kind_is_refused_with_the_reason() {
     let forged = Seed::from_bytes(&bytes).unwrap();
     let refused = TaggedSender::grow(&here, &forged, LIMIT).err().unwrap();
     assert!(matches!(&refused, GrowError::Refused(text) if text.contains("seed")), "{refused}");
+    // Nor does a seed of another node lead here.
+    bytes[8] ^= 1;
+    bytes[16] ^= 1;
+    let checksum = crc32fast::hash(&bytes[..end]).to_le_bytes();
+    bytes[end..].copy_from_slice(&checksum);
+    let other = Seed::from_bytes(&bytes).unwrap();
+    let refused = TaggedSender::grow(&here, &other, LIMIT).err().unwrap();
+    assert!(matches!(&refused, GrowError::OtherNode { .. }), "{refused}");
     drop(receiver);
     let refused = TaggedSender::grow(&here, &seed, LIMIT).err().unwrap();
     assert!(
@@ -403,8 +412,13 @@ fn messages_beyond_the_limits_are_refused_on_either_side() {
             }
         };
         let error = client.call(&vec![0; 10_001], LIMIT).unwrap_err();
-        assert!(matches!(error, CallError::TooLong { length: 10_001, max: 10_000 }), "{error}");
-        assert!(matches!(client.call(b"x", LIMIT), Err(CallError::TooLong { .. })));
+        assert!(matches!(error, CallError::TooLong { length: 10_001, max: 10_000, .. }), "{error}");
+        let text = "a message of 10001 bytes is longer than the server's request_bytes_max, which is 10000";
+        assert_eq!(error.to_string(), text);
+        let error = client.call(b"x", LIMIT).unwrap_err();
+        assert!(matches!(error, CallError::TooLong { .. }), "{error}");
+        let text = "the reply is longer than the client's reply_bytes_max, which is 20000";
+        assert_eq!(error.to_string(), text);
         assert_eq!(&*client.call(b"y", LIMIT).unwrap(), b"still here");
     });
 }
@@ -725,5 +739,8 @@ fn every_connection_names_its_path_and_the_reason() {
     let ended = tags.connections();
     drop(to_tags);
     until(|| tags.connections().is_empty());
-    assert_eq!(ended[0].explain(&there), "the connection has ended: Closed");
+    assert_eq!(
+        ended[0].explain(&there),
+        "the connection to the peer has ended: it closed the connection"
+    );
 }

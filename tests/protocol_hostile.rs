@@ -5,7 +5,10 @@
 //! what is kept for it is bounded.
 #![cfg(all(feature = "os", not(miri)))]
 
+mod control_help;
+
 use hamlyn::config::WaitMode;
+use hamlyn::control::frame::{Frame, Hello, Purpose};
 use hamlyn::protocol::{
     CallError, Client, ClientConfig, DatagramReceiver, DatagramSender, EndPoint, Group,
     GroupConfig, GroupMember, GrowError, Manager, ReceiveError, Server, ServerConfig, StreamConfig,
@@ -15,6 +18,7 @@ use hamlyn::{
     Accept, Access, Config, Event, Flags, Key, LinkId, MetadataIndex, Node, NodeId, Share,
     SlotConfig, SlotIndex, Ticket,
 };
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -532,8 +536,8 @@ impl Liar {
     fn tickets(&self, kind: u8) -> Vec<Ticket> {
         match kind {
             STREAM => {
-                let ask = self.ticket_at(12);
-                let lanes = self.answer[56..].chunks_exact(12).map(|lane| Ticket {
+                let (ask, places) = (self.ticket_at(12), self.ticket_at(56));
+                let lanes = self.answer[100..].chunks_exact(12).map(|lane| Ticket {
                     slot: SlotIndex(u32::from_le_bytes(lane[..4].try_into().unwrap())),
                     key: Key(u64::from_le_bytes(lane[4..].try_into().unwrap())),
                     metadata_index: MetadataIndex(0),
@@ -543,7 +547,7 @@ impl Liar {
                     share: Share::WHOLE,
                     ..ask
                 });
-                std::iter::once(ask).chain(lanes).collect()
+                [ask, places].into_iter().chain(lanes).collect()
             }
             GROUP => vec![self.ticket_at(24), self.ticket_at(68)],
             _ => vec![self.ticket_at(0)],
@@ -696,6 +700,83 @@ fn a_stream_survives_whatever_a_sender_sends() {
     }
 }
 
+/// Asks for a sender as its first frame does, and takes no further step: the connection, and what
+/// the receiver answers. `body` is that of a node.
+fn half_a_sender(
+    dir: &Dir,
+    name: &str,
+    kind: u8,
+    body: impl FnOnce(NodeId) -> Vec<u8>,
+) -> (OwnedFd, Vec<u8>) {
+    let identity = hamlyn::control::Identity::new().unwrap();
+    let greeting = [&b"HGr1"[..], &[kind], &[0; 16], &body(identity.node())].concat();
+    let credential = identity.credential();
+    let hello = Hello { greeting, credential, ..control_help::hello_of(Purpose::Link) };
+    let socket = control_help::stranger(&dir.0.join(name));
+    control_help::send(&socket, &Frame::Hello(hello));
+    let Some((Frame::Welcome(welcome), _)) = control_help::receive(&socket) else {
+        panic!("no welcome");
+    };
+    (socket, welcome.greeting[5..].to_vec())
+}
+
+#[test]
+fn what_a_sender_that_never_joined_has_sent_is_none_of_the_stream() {
+    for looks in [false, true] {
+        let dir = Dir::new("stream-withdrawn");
+        let there = dir.answering();
+        let mut receiver = StreamReceiver::new(&there, StreamConfig::default()).unwrap();
+        receiver.serve("stream", Access::SameUser).unwrap();
+        let door = DatagramReceiver::new(&there, 64).unwrap();
+        door.serve("door", Access::SameUser).unwrap();
+        // The accomplice has a link of its own to the same process.
+        let mut accomplice = Liar::grow(&dir, "door", DATAGRAM, |_| Vec::new());
+        let mut node = dir.node();
+        let grants = lent(&mut node, 16 * 256, 0);
+        let body = |destination| [&Ticket { destination, ..grants }.to_bytes()[..], &[0]].concat();
+        let (half, answer) = half_a_sender(&dir, "stream", STREAM, body);
+        accomplice.answer = answer;
+        let tickets = accomplice.tickets(STREAM);
+        let (places, lane) = (tickets[1], tickets[2]);
+        let taken = || {
+            let counters = there.lock().counters();
+            counters.iter().find(|row| row.0 == "packets_received").unwrap().1
+        };
+        let before = taken();
+        // A record of 6 bytes as it is, and a small one before it.
+        let mark = [6u32.to_le_bytes(), 1u32.to_le_bytes()].concat();
+        let sent = accomplice.node.send_over(accomplice.link, &lane, b"forged", &mark, LIMIT);
+        assert!(sent.is_ok(), "{sent:?}");
+        assert!(accomplice.say(&places, b"forged", 6));
+        until(|| taken() == before + 2);
+        if looks {
+            assert!(receiver.try_receive().unwrap().is_none());
+            assert!(!receiver.is_ready());
+        }
+        drop(half);
+        let here = dir.manager();
+        let mut sender = None;
+        until(|| {
+            sender = StreamSender::connect(&here, "stream", LIMIT).ok();
+            sender.is_some()
+        });
+        let mut sender = sender.unwrap();
+        for (record, is_flushed) in [(&[1; 5][..], true), (&[2; 100_000], false), (&[3; 5], true)] {
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    sender.send(record, LIMIT).unwrap();
+                    if is_flushed {
+                        sender.flush(LIMIT).unwrap();
+                    }
+                });
+                let found = receiver.receive(LIMIT).unwrap();
+                assert!(receiver.bytes(&found).unwrap() == record);
+                receiver.release(&found).unwrap();
+            });
+        }
+    }
+}
+
 #[test]
 fn a_group_survives_whatever_a_member_sends() {
     let dir = Dir::new("storm-group");
@@ -817,7 +898,7 @@ fn credit_that_goes_back_or_too_far_is_not_believed() {
     let mut sender = TaggedSender::connect(&here, "false", LIMIT).unwrap();
     let (link, credit) = grown(&mut node);
     let mut tell = |count: u64| {
-        let _ = node.try_send_fast_over(link, &credit, &count.to_le_bytes(), 0).unwrap();
+        node.try_send_fast_over(link, &credit, &count.to_le_bytes(), 0).unwrap();
         node.poll().unwrap();
     };
     for tag in 0..4 {
@@ -858,7 +939,7 @@ fn a_ticket_that_is_too_small_sends_the_server_away() {
         assert_eq!(asked.word >> 20, 4095);
         // Its blocks are of 4,096 bytes.
         let at = Ticket { base: ticket.base + number as u64 * 4096, ..ticket };
-        let _ = node.try_send_fast_over(link, &at, &small.to_bytes(), ASK | number).unwrap();
+        node.try_send_fast_over(link, &at, &small.to_bytes(), ASK | number).unwrap();
         let failed = calling.join().unwrap();
         assert!(matches!(failed, Err(CallError::Misbehaved(_))), "{failed:?}");
     });

@@ -3,10 +3,12 @@
 
 mod model;
 
+use hamlyn::interface::EntryState::{Closed, Shared};
 use hamlyn::interface::{
-    AreaId, Arrival, Discard, Interface, Mode, NotDeposited, QueueId, Refusal, SlotConfig, SlotId,
+    AreaId, Arrival, Discard, Interface, LinkId, Mode, NotDeposited, QueueId, Refusal, SlotConfig,
+    SlotId,
 };
-use hamlyn::wire::{Flags, Header, Key, MetadataIndex, NodeId, SlotIndex};
+use hamlyn::wire::{Destination, Flags, Header, Key, MetadataIndex, NodeId, SlotIndex};
 use model::{Bytes, LINK, header};
 
 const ENTRY: MetadataIndex = MetadataIndex(1);
@@ -90,12 +92,15 @@ impl Receiver {
     }
 }
 
+/// Deltas of parts and of whole messages.
+const DELTAS: [u32; 6] = [0, 1, 2, 1 << 31, u32::MAX - 1, u32::MAX];
+
 fn provoke(refusal: Refusal) {
     let r = &mut receiver();
     let good = r.header(r.normal, 16);
     match refusal {
         Refusal::WrongDestination => {
-            r.refuses(refusal, &Header { destination: NodeId(6), ..good }, 0);
+            r.refuses(refusal, &Header { destination: Destination(6), ..good }, 0);
         }
         Refusal::BadFormat => {
             r.refuses(refusal, &good, 1);
@@ -129,15 +134,40 @@ fn provoke(refusal: Refusal) {
             r.refuses(refusal, &Header { key: good.key, ..paranoid }, 0);
             let other = Header { metadata_index: MetadataIndex(0), ..paranoid };
             r.refuses(refusal, &other, 0);
+            // A key that was never given to anybody: that of an entry not yet armed, and, after
+            // an entry was closed, the one that closed it.
+            r.interface.arm_entry(r.paranoid, MetadataIndex(0), Some((Key(1), 0..9))).unwrap();
+            for key in 1001..1010 {
+                r.refuses(refusal, &Header { key: Key(key), ..other }, 0);
+            }
             r.accepts(&paranoid);
-            // A key that was right a moment ago.
+            r.interface.close_entry(r.paranoid, MetadataIndex(0), Key(2)).unwrap();
+            r.interface.arm_entry(r.paranoid, MetadataIndex(0), Some((Key(3), 0..9))).unwrap();
+            r.refuses(refusal, &Header { key: Key(2), ..other }, 0);
+        }
+        Refusal::StaleKey => {
+            let paranoid = r.header(r.paranoid, 16);
+            r.accepts(&paranoid);
             r.accepts(&good);
-            r.next_key += 1;
-            r.interface.set_key(r.normal, Key(r.next_key)).unwrap();
+            let mut next = || {
+                r.next_key += 1;
+                Key(r.next_key)
+            };
+            // The key that was right a moment ago, and no older one.
+            let keys = [next(), next(), next(), next()];
+            r.interface.set_key(r.normal, keys[0]).unwrap();
+            r.interface.arm_entry(r.paranoid, ENTRY, Some((keys[1], 32..96))).unwrap();
             r.refuses(refusal, &good, 0);
-            r.next_key += 1;
-            r.interface.arm_entry(r.paranoid, ENTRY, Some((Key(r.next_key), 32..96))).unwrap();
             r.refuses(refusal, &paranoid, 0);
+            // Also when the entry is closed, and is armed again after that.
+            r.interface.close_entry(r.paranoid, ENTRY, keys[2]).unwrap();
+            let second = Header { key: keys[1], ..paranoid };
+            r.refuses(refusal, &second, 0);
+            r.refuses(Refusal::WrongKey, &paranoid, 0);
+            r.interface.arm_entry(r.paranoid, ENTRY, Some((keys[3], 32..96))).unwrap();
+            r.refuses(refusal, &second, 0);
+            r.accepts(&Header { key: keys[3], ..paranoid });
+            r.accepts(&Header { key: keys[0], ..good });
             return;
         }
         Refusal::OutOfBounds => {
@@ -178,6 +208,18 @@ fn provoke(refusal: Refusal) {
             // Not even when there is credit again: only arming opens the entry.
             r.interface.pop(r.queue).unwrap().unwrap();
             r.refuses(refusal, &one_shot, 0);
+            // Nor does what is refused count: a part of a message that comes too early is none of
+            // the next.
+            for delta in DELTAS {
+                r.refuses(refusal, &Header { delta, ..one_shot }, 0);
+            }
+            r.interface.reopen_entry(r.one_shot, ENTRY).unwrap();
+            r.accepts(&Header { delta: 7, ..one_shot });
+            r.accepts(&Header { delta: 7u32.wrapping_neg(), ..one_shot });
+            r.interface.pop(r.queue).unwrap().unwrap();
+            for delta in DELTAS {
+                r.refuses(refusal, &Header { delta, ..one_shot }, 0);
+            }
             r.interface.arm_entry(r.one_shot, ENTRY, Some((one_shot.key, 32..96))).unwrap();
             r.accepts(&one_shot);
         }
@@ -227,6 +269,127 @@ fn a_refusal_reveals_nothing_that_the_key_protects() {
     let one_shot = r.header(r.one_shot, 16);
     r.accepts(&one_shot);
     r.refuses(Refusal::WrongKey, &Header { key: Key(0), ..one_shot }, 0);
+}
+
+/// An entry that several links share: what may be refused, from whom, and what it leaves behind.
+struct SharedEntry {
+    r: Receiver,
+    good: Header,
+}
+
+const OTHERS: [LinkId; 3] = [
+    LinkId { index: 1, generation: 0 },
+    LinkId { index: 2, generation: 0 },
+    LinkId { index: 2, generation: 1 },
+];
+
+impl SharedEntry {
+    fn new() -> Self {
+        let mut r = receiver();
+        r.interface.share_entry(r.one_shot, ENTRY).unwrap();
+        let good = r.header(r.one_shot, 16);
+        Self { r, good }
+    }
+
+    fn handle(&mut self, link: LinkId, delta: u32) -> Result<Arrival, NotDeposited> {
+        let h = Header { delta, ..self.good };
+        self.r.interface.handle_packet(link, &h, 0, &Bytes::of(&h, link.index as u8))
+    }
+
+    /// Refused; and nothing that is not the link's own has changed.
+    #[track_caller]
+    fn refuses(&mut self, link: LinkId, delta: u32) {
+        let seen = |r: &Receiver| {
+            let entry = r.interface.entry(r.one_shot, ENTRY).unwrap();
+            let entry = (entry.state(), entry.accumulator(), entry.user().to_vec());
+            (entry, r.interface.area(r.area).unwrap().to_vec())
+        };
+        let before = seen(&self.r);
+        let refused = Err(NotDeposited::Refused(Refusal::EntryClosed));
+        assert_eq!(self.handle(link, delta), refused, "{link:?} {delta}");
+        assert_eq!(seen(&self.r), before);
+    }
+
+    fn take_and_reopen(&mut self, from: LinkId) {
+        let taken = self.r.interface.pop(self.r.queue).unwrap().unwrap();
+        assert_eq!(taken.link, from);
+        assert_eq!(self.r.interface.entry(self.r.one_shot, ENTRY).unwrap().state(), Closed);
+        self.r.interface.reopen_entry(self.r.one_shot, ENTRY).unwrap();
+        assert_eq!(self.r.interface.entry(self.r.one_shot, ENTRY).unwrap().state(), Shared);
+    }
+
+    /// A message of two packets is taken.
+    #[track_caller]
+    fn takes_long_from(&mut self, link: LinkId) {
+        assert_eq!(self.handle(link, 4), Ok(Arrival::Part));
+        assert_eq!(self.handle(link, negative(4)), Ok(Arrival::Notified));
+        self.take_and_reopen(link);
+    }
+}
+
+fn negative(delta: u32) -> u32 {
+    delta.wrapping_neg()
+}
+
+#[test]
+fn a_sender_that_stays_silent_in_the_middle_of_a_message_keeps_no_other_from_an_entry() {
+    let (silent, honest) = (OTHERS[0], OTHERS[1]);
+    let e = &mut SharedEntry::new();
+    assert_eq!(e.handle(silent, 5), Ok(Arrival::Part));
+    for _ in 0..3 {
+        assert_eq!(e.handle(honest, 1), Ok(Arrival::Part));
+        // The rest of what another has overtaken is not mixed with it.
+        e.refuses(silent, 1);
+        assert_eq!(e.handle(honest, 2), Ok(Arrival::Part));
+        e.refuses(silent, 1);
+        assert_eq!(e.handle(honest, negative(3)), Ok(Arrival::Notified));
+        e.refuses(silent, 1);
+        e.take_and_reopen(honest);
+        e.refuses(silent, 1);
+    }
+    // A message of one packet needs no count.
+    assert_eq!(e.handle(silent, 0), Ok(Arrival::Notified));
+    e.take_and_reopen(silent);
+    e.takes_long_from(honest);
+    // Its message is over when its deltas come out at zero; 5 and 12 were sent.
+    e.refuses(silent, negative(17));
+    e.takes_long_from(silent);
+}
+
+#[test]
+fn a_message_that_began_too_early_is_refused_to_its_end_and_the_next_is_taken() {
+    let (first, early) = (OTHERS[0], OTHERS[1]);
+    let e = &mut SharedEntry::new();
+    assert_eq!(e.handle(first, 0), Ok(Arrival::Notified));
+    e.refuses(early, 10);
+    e.take_and_reopen(first);
+    e.refuses(early, 3);
+    e.takes_long_from(first);
+    e.refuses(early, negative(13));
+    e.takes_long_from(early);
+    // Also one that was open when it began, and is cut in two by a message of one packet.
+    assert_eq!(e.handle(early, 10), Ok(Arrival::Part));
+    assert_eq!(e.handle(first, 0), Ok(Arrival::Notified));
+    e.take_and_reopen(first);
+    e.refuses(early, negative(10));
+    e.takes_long_from(early);
+}
+
+#[test]
+fn what_a_link_left_unfinished_counts_neither_for_the_next_in_its_place_nor_with_a_new_key() {
+    let (gone, next) = (OTHERS[1], OTHERS[2]);
+    let e = &mut SharedEntry::new();
+    assert_eq!(e.handle(gone, 5), Ok(Arrival::Part));
+    e.takes_long_from(next);
+    assert_eq!(e.handle(next, 5), Ok(Arrival::Part));
+    e.r.interface.arm_entry(e.r.one_shot, ENTRY, Some((Key(1 << 50), 32..96))).unwrap();
+    e.good = e.r.header(e.r.one_shot, 16);
+    e.takes_long_from(next);
+    // Where no place was set aside for a link there is no count, and accepting makes none.
+    let far = LinkId { index: 1000, generation: 0 };
+    e.refuses(far, 5);
+    e.r.interface.reserve_links(1001);
+    e.takes_long_from(far);
 }
 
 #[test]

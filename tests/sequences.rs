@@ -34,7 +34,7 @@ fn any_bytes_are_values_or_errors() {
 fn the_sequences_meet_every_refusal() {
     use hamlyn::interface::Refusal;
     let mut met = std::collections::BTreeMap::new();
-    for seed in 0..200 {
+    for seed in 0..400 {
         let bytes = model::noise(seed, 4000);
         for (name, count) in model::counters_after(&bytes) {
             *met.entry(name).or_insert(0) += count;
@@ -44,5 +44,10 @@ fn the_sequences_meet_every_refusal() {
         let count = met[refusal.counter_name()];
         assert!(count > 20, "{} only {count} times", refusal.counter_name());
     }
+    // What several senders can do to one another in an entry that they share.
+    for name in ["complete_in_shared", "overtaken", "refused_in_shared"] {
+        assert!(met[name] > 20, "{name} only {} times", met[name]);
+    }
+    assert!(met["alike"] > 500 && met["direct"] > 200, "{met:?}");
     assert!(met["messages_received"] > 1000 && met["packets_received"] > met["messages_received"]);
 }

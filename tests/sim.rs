@@ -130,7 +130,7 @@ impl World {
         let mut rng = Rng::new(seed);
         let mut fabric = Fabric::new(rng.number(), shape.nodes, shape.trouble);
         let mut node = |id: usize| {
-            let mut interface = Interface::new(NodeId(id as u32));
+            let mut interface = Interface::new(NodeId(id as u64));
             interface.enable();
             let terminus = |i: usize| {
                 let mut terminus = Terminus::new(i as u32, shape.work_queue_entries, SEND_BUFFERS);
@@ -269,7 +269,6 @@ impl World {
                     let segmenter = direct.get_or_insert_with(new);
                     let mut link = self.fabric.outgoing(self.links[from][to]);
                     match segmenter.advance(&mut link, &data, &metadata) {
-                        Ok(()) if t.is_idle(to_node(to)) => Ok(t.sent_directly(to_node(to))),
                         Ok(()) => {
                             let handle = None;
                             return Message { from, place, offset, data, metadata, handle };

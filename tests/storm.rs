@@ -156,6 +156,7 @@ impl Process {
                 }
                 Event::RequestGone { .. } => panic!("a request is gone"),
                 Event::Aperture { .. } => panic!("nobody exports"),
+                Event::TicketRevoked { .. } => panic!("nobody revokes"),
             }
         }
     }
@@ -230,7 +231,7 @@ impl Process {
                 for (i, part) in ticket.split_evenly(parts).unwrap().iter().enumerate() {
                     let to = from + part.capacity() as usize;
                     let about = if i == 0 { &metadata[..] } else { &[] };
-                    let _ = self.node.send(part, &data[from..to], about, LONG)?;
+                    self.node.send(part, &data[from..to], about, LONG)?;
                     from = to;
                 }
                 return Ok(());

@@ -164,6 +164,7 @@ fn a_record_that_is_too_long_is_refused_with_the_limit() {
     let (mut receiver, mut sender) = dir.pair(small());
     let error = sender.send(&vec![0; (1 << 20) + 1], LIMIT).unwrap_err();
     assert!(matches!(error, SendFailure::TooLong { max: 0x10_0000, .. }), "{error}");
+    assert!(error.to_string().contains("the receiver's record_bytes_max"), "{error}");
     assert_eq!(sender.bytes_max(), 1 << 20);
     sender.send(b"still there", LIMIT).unwrap();
     sender.flush(LIMIT).unwrap();
@@ -778,18 +779,18 @@ impl Liar {
             flags: Flags::NOTIFY | Flags::WAKE,
             share: Share::WHOLE,
         };
-        let _ = self.node.send(&ticket, data, metadata, LIMIT).unwrap();
+        self.node.send(&ticket, data, metadata, LIMIT).unwrap();
     }
 
     /// To place 0, whatever the word says.
     fn send_small(&mut self, data: &[u8], word: u32) {
         let ticket = self.places;
-        let _ = self.node.send_fast(&ticket, data, word, LIMIT).unwrap();
+        self.node.send_fast(&ticket, data, word, LIMIT).unwrap();
     }
 
     fn ask(&mut self, word: u32) {
         let ticket = self.ask;
-        let _ = self.node.send_fast(&ticket, &[], word, LIMIT).unwrap();
+        self.node.send_fast(&ticket, &[], word, LIMIT).unwrap();
     }
 
     /// Key, number and size of the grant that stands in a lane's cell.
@@ -905,7 +906,7 @@ fn a_sender_that_lies_is_sent_away_and_never_believed() {
     });
     assert_misbehaves("entry", |liar| {
         let ticket = Ticket { metadata_index: MetadataIndex(0), ..liar.places };
-        let _ = liar.node.send(&ticket, b"x", b"", LIMIT).unwrap();
+        liar.node.send(&ticket, b"x", b"", LIMIT).unwrap();
     });
     // Each says that the other was sent before.
     assert_misbehaves("before", |liar| {
@@ -976,7 +977,7 @@ fn a_small_message_stands_still_while_its_sender_writes_into_its_place() {
     let record = receiver.receive(LIMIT).unwrap();
     assert_eq!(receiver.bytes(&record).unwrap(), b"before");
     let ticket = liar.places.with_flags(Flags::WAKE);
-    let _ = liar.node.send_fast(&ticket, b"after!", 0, LIMIT).unwrap();
+    liar.node.send_fast(&ticket, b"after!", 0, LIMIT).unwrap();
     liar.send(0, b"next", &[&mark(false, false, 4)[..], &1u32.to_le_bytes()].concat());
     let next = receiver.receive(LIMIT).unwrap();
     assert_eq!(receiver.bytes(&next).unwrap(), b"next");
@@ -1211,7 +1212,7 @@ impl Reordering {
             Some(word) => self.liar.node.send_fast(&ticket, &data, word, LIMIT),
             None => self.liar.node.send(&ticket, &data, &metadata, LIMIT),
         };
-        let _ = sent.unwrap();
+        sent.unwrap();
     }
 }
 

@@ -121,6 +121,29 @@ fn unsafe_code_is_in_os_and_link_cells_alone() {
     }
 }
 
+// `unsafe impl Send` is a claim about a type; the compiler is told in a test what the claim is, so
+// that a change of the type that breaks it does not compile.
+#[test]
+fn every_unsafe_impl_is_held_by_an_assertion() {
+    let held = read("tests/auto_traits.rs");
+    let folders = ["src", "capi/src", "python/src"];
+    for file in folders.iter().flat_map(|dir| files(dir, ".rs")) {
+        let text = read(&file);
+        let source = code(&text);
+        for (at, _) in source.match_indices("unsafe impl") {
+            let line = source[at..].lines().next().unwrap();
+            let name = line.split(" for ").nth(1).and_then(|rest| words(rest).next());
+            let name = name.unwrap_or_else(|| panic!("{file}: {line}"));
+            let is_held = [&held, &text].iter().any(|text| {
+                [format!("assert_impl_all!({name}:"), format!("assert_impl_all!({name}<")]
+                    .iter()
+                    .any(|assertion| text.contains(assertion))
+            });
+            assert!(is_held, "{file}: {line}, and nothing asserts what {name} is");
+        }
+    }
+}
+
 /// What the code at `crate::` names: a module, or the modules of a group in braces.
 fn crate_paths(code: &str) -> Vec<String> {
     let mut found = Vec::new();
@@ -242,6 +265,51 @@ fn no_file_holds_a_forbidden_word() {
     }
 }
 
+// What a program says is read by people: `Some(607)` or `Misbehaved("..")` in a sentence is not for
+// them. Texts that a user gave are quoted, and that is what `{:?}` does.
+#[test]
+fn sentences_of_errors_quote_texts_and_hold_no_other_debug_output() {
+    let texts = ["{text:?}", "{value:?}", "{found:?}"];
+    // Where the only value is a text or a character.
+    let alone = ["src/control/names.rs", "src/protocol/seed.rs"];
+    for file in files("src", ".rs") {
+        let source = read(&file);
+        for sentence in source.split("#[error(").skip(1) {
+            let mut sentence = sentence.split(")]").next().unwrap().to_string();
+            texts.iter().for_each(|text| sentence = sentence.replace(text, ""));
+            if alone.contains(&file.as_str()) {
+                sentence = sentence.replace("{0:?}", "");
+            }
+            assert!(!sentence.contains("?}"), "{file}: {sentence}");
+        }
+    }
+}
+
+// Somebody who reads CONTRIBUTING.md learns of every step, where it is and what it does.
+#[test]
+fn contributing_md_names_every_step_of_the_tests() {
+    // The package on its own has no scripts that run.
+    if !root().join("scripts/test.sh").exists() {
+        return;
+    }
+    let script = read("scripts/test.sh");
+    let list = |name: &str| -> Vec<String> {
+        let start = format!("{name}='");
+        let line = script.lines().find_map(|line| line.strip_prefix(&start)).expect("a list");
+        words(line).map(String::from).collect()
+    };
+    let mut in_script = Vec::new();
+    for (of, steps) in [("test", list("TEST")), ("deep", list("DEEP"))] {
+        for step in steps {
+            let start = format!("        {step}) echo '");
+            let what = script.lines().find_map(|line| line.strip_prefix(&start));
+            let what = what.and_then(|line| line.split('\'').next()).expect("what the step does");
+            in_script.push(vec![step, of.to_string(), what.to_string()]);
+        }
+    }
+    assert_eq!(table("CONTRIBUTING.md", "steps"), in_script, "(left: the document)");
+}
+
 // Every refusal and every forced end that is counted is in the table of SECURITY.md, and that
 // table has no other.
 #[test]
@@ -264,9 +332,40 @@ fn security_md_names_every_counter_of_a_refusal() {
     assert_eq!(in_table, in_code, "(left: SECURITY.md; right: the code)");
 }
 
+/// Rows whose test is still to be written. Take a row out when its test is there.
+const WITHOUT_A_TEST: &[&str] = &[];
+
+// A refusal that no test has ever brought about protects nothing that anybody knows of.
+#[test]
+fn every_counter_of_a_refusal_is_looked_at_by_a_test() {
+    let mut tests = String::new();
+    for file in files("tests", ".rs").iter().filter(|file| *file != "tests/tidy.rs") {
+        tests += &read(file);
+    }
+    for file in files("src", ".rs") {
+        tests += read(&file).split_once("\nmod tests {").map_or("", |(_, tests)| tests);
+    }
+    let code: Vec<_> = tests.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
+    let named: BTreeSet<&str> = code.iter().flat_map(|line| words(line)).collect();
+    // `refusals.rs` goes through all of them by their kind, and compares the counter of that name.
+    let by_kind = read("tests/refusals.rs");
+    let provoked = hamlyn::interface::Refusal::ALL
+        .iter()
+        .filter(|refusal| by_kind.contains(&format!("Refusal::{refusal:?} => ")))
+        .map(|refusal| refusal.counter_name());
+    let looked_at: BTreeSet<&str> = named.into_iter().chain(provoked).collect();
+    let without: BTreeSet<String> = table("SECURITY.md", "refusals")
+        .into_iter()
+        .map(|row| row[0].clone())
+        .filter(|name| !looked_at.contains(name.trim_start_matches("control.")))
+        .collect();
+    let listed: BTreeSet<String> = WITHOUT_A_TEST.iter().map(|name| name.to_string()).collect();
+    assert_eq!(without, listed, "(left: rows that no test names; right: those listed as such)");
+}
+
 /// The names in the `counters!` table of the control plane.
 fn control_counters() -> Vec<String> {
-    let source = code(&read("src/control/housekeeper.rs"));
+    let source = code(&read("src/control/machine/mod.rs"));
     let from = source.find("\ncounters! {").expect("the control plane's counters") + 11;
     let to = from + source[from..].find('}').unwrap();
     words(&source[from..to]).map(|name| format!("control.{name}")).collect()

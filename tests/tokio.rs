@@ -379,7 +379,7 @@ async fn every_outstanding_call_fails_as_soon_as_its_server_is_killed() {
         let died = move |failed: Result<(), CallError>| {
             let error = failed.unwrap_err();
             assert!(matches!(error, CallError::Ended(CloseReason::Died)), "{mode}: {error}");
-            assert!(error.to_string().contains("Died"), "{error}");
+            assert!(error.to_string().contains("its process died"), "{error}");
         };
         while let Some(failed) = tasks.join_next().await {
             died(failed.unwrap());

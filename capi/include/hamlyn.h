@@ -64,10 +64,10 @@
 #define H_INDEX_FAST UINT32_MAX
 
 /// Most bytes of a seed.
-#define H_SEED_BYTES_MAX 129
+#define H_SEED_BYTES_MAX 133
 
 /// Room for a seed as text, and the zero byte that ends it.
-#define H_SEED_TEXT_BYTES 259
+#define H_SEED_TEXT_BYTES 267
 
 /// Bytes of a delegated part.
 #define H_PART_BYTES 52
@@ -157,6 +157,9 @@ typedef enum {
     H_EVENT_APERTURE_HELD = 11,
     /// The other side took back an aperture that this node held: `link`, `aperture`.
     H_EVENT_APERTURE_REVOKED = 12,
+    /// The other side refused messages because a ticket of its has been revoked: `link`; `request`
+    /// names the ticket.
+    H_EVENT_TICKET_REVOKED = 13,
 } h_event_kind;
 
 /// What a slot checks of each packet.
@@ -333,8 +336,10 @@ typedef struct {
     int64_t gid;
     /// The process.
     int64_t pid;
-    /// Its node, as it says itself.
-    uint32_t node;
+    /// Its node.
+    uint64_t node;
+    /// Whether it has proved that it is that node: the kernel says which process it is.
+    bool is_proved;
 } h_peer_t;
 
 /// Something that a program may want to know or decide.
@@ -343,7 +348,8 @@ typedef struct {
     h_event_kind kind;
     /// Which link, where the kind says so.
     h_link_t link;
-    /// Which request, where the kind says so; 0 otherwise.
+    /// Which request, where the kind says so; of H_EVENT_TICKET_REVOKED the ticket's slot, in the
+    /// upper 32 bits, and its metadata index; 0 otherwise.
     uint64_t request;
     /// Queued messages that did not leave.
     uint64_t unsent;
@@ -552,7 +558,7 @@ h_status h_close(h_node_t *node, int64_t timeout_ns, size_t *unsent);
 h_status h_flush(h_node_t *node, int64_t timeout_ns);
 
 /// The name that tickets for this node carry.
-h_status h_node_id(h_node_t *node, uint32_t *id);
+h_status h_node_id(h_node_t *node, uint64_t *id);
 
 /// Starts the progress thread, unless it runs: it makes the node's calls, so that bytes land and
 /// queued messages leave while the program does something else.
@@ -714,7 +720,7 @@ h_status h_fast_ticket(h_node_t *node, h_slot_t slot, h_ticket_t *ticket);
 h_status h_ticket_capacity(const h_ticket_t *ticket, uint64_t *capacity);
 
 /// The node that a ticket leads to, as h_node_id says it there.
-h_status h_ticket_destination(const h_ticket_t *ticket, uint32_t *id);
+h_status h_ticket_destination(const h_ticket_t *ticket, uint64_t *id);
 
 /// The same right for the bytes from `offset` on, counted from the ticket's first; `at` may be
 /// `ticket`.
@@ -1228,9 +1234,11 @@ h_status h_stream_receiver_set_admission(h_stream_receiver_t *receiver,
 /// arrived, and stand still until it is released.
 ///
 /// Errors: H_NOTHING, none is there and the time limit was 0; H_TIMED_OUT; H_CLOSED, H_DIED, the
-/// sender is gone, and everything that it had sent has been received; the text says "Closed" only
-/// if it had sent everything; H_MISBEHAVED; H_FORKED; H_SYSTEM.
-h_status h_stream_receive(h_stream_receiver_t *receiver, int64_t timeout_ns, h_record_t *record);
+/// sender is gone, and everything that it had sent has been received; the text ends in "it closed the
+/// connection" only if it had sent everything; H_MISBEHAVED; H_FORKED; H_SYSTEM.
+h_status h_stream_receive(h_stream_receiver_t *receiver,
+                          int64_t timeout_ns,
+                          h_record_t *record);
 
 /// Copies `length` bytes from `offset` of the record with this number to `to`.
 ///

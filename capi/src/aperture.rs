@@ -119,7 +119,6 @@ pub unsafe extern "C" fn h_aperture_open(
         let pages = match locked.aperture_view(id) {
             Ok(view) => Pages::Owned(view),
             Err(NoSuchAperture::Gone(_)) => Pages::Held(locked.aperture(id)?),
-            Err(e) => return Err(e.into()),
         };
         drop(locked);
         let (manager, fork) = (node.manager()?.clone(), node.fork().clone());

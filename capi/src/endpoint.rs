@@ -9,6 +9,7 @@ use crate::boundary::{Done, Failure, get, h_status, h_status::*, limit};
 use crate::links::{h_admission_t, h_peer_t};
 use crate::node::h_node_t;
 use core::ffi::c_void;
+use core::sync::atomic::AtomicPtr;
 use hamlyn::os::memory::ForkGuard;
 use hamlyn::protocol::{EndPoint, Manager, ReceiveError, SendFailure};
 use hamlyn::{Node, Peer};
@@ -237,27 +238,20 @@ pub unsafe fn close<H: Handle>(handle: *mut H, name: &str, timeout_ns: i64) -> D
     }
 }
 
-/// What a C program gives along with a function.
-struct Context(*mut c_void);
-
-// SAFETY: it is handed back to the C program's own function and not looked at here; that function
-// is documented to run in whichever thread polls.
-unsafe impl Send for Context {}
-
 /// A C program's decision about who may grow a sender.
 pub fn admission(
     admit: h_admission_t,
     context: *mut c_void,
 ) -> impl FnMut(&Peer) -> Result<(), String> + Send + 'static {
-    let context = Context(context);
+    // Handed back to the C program's own function, in whichever thread polls, and not looked at
+    // here; an atomic pointer is one that may go to another thread.
+    let mut context = AtomicPtr::new(context);
     move |peer| {
-        // All of it, and not just the pointer inside, is what the closure holds.
-        let context = &context;
         let Some(admit) = admit else { return Ok(()) };
         let peer = h_peer_t::from(peer);
         // SAFETY: the C program promised that the function and its context are there until the
         // receiver is freed.
-        match unsafe { admit(context.0, &peer) } {
+        match unsafe { admit(*context.get_mut(), &peer) } {
             true => Ok(()),
             false => Err("the receiver's owner does not let this process in".into()),
         }

@@ -3,7 +3,8 @@
 use crate::boundary::{Failure, h_status, h_status::*};
 use hamlyn::config::ConfigError;
 use hamlyn::control::{
-    self, AcceptError, ApertureError, FindError, NameError, Reason, ServeError, StartError,
+    self, AcceptError, AnswerError, ApertureError, FindError, NameError, Reason, ServeError,
+    StartError,
 };
 use hamlyn::interface::terminus::PostError;
 use hamlyn::interface::{AreaError, QueueError, SlotError};
@@ -138,9 +139,9 @@ statuses! {
         _ => H_REFUSED,
     };
     AcceptError: e => match e {
-        AcceptError::NoSuchRequest(_) => H_NO_SUCH,
+        AcceptError::Answer(AnswerError::NoSuchRequest(_)) => H_NO_SUCH,
         AcceptError::GreetingTooLong(_) => H_TOO_LONG,
-        AcceptError::Refused(reason) => reason.status(),
+        AcceptError::Answer(AnswerError::Refused(reason)) => reason.status(),
         AcceptError::Forked => H_FORKED,
     };
     FindError: e => match e {
@@ -156,18 +157,17 @@ statuses! {
         | control::ConnectError::Version { .. } => H_REFUSED,
         control::ConnectError::TimedOut(_) => H_TIMED_OUT,
         control::ConnectError::Refused { reason, .. } => reason.status(),
-        control::ConnectError::Gone(_) => H_CLOSED,
+        control::ConnectError::Gone => H_CLOSED,
         control::ConnectError::Misbehaved(_) | control::ConnectError::Memory(_) => H_MISBEHAVED,
         control::ConnectError::Links(_) => H_LIMIT,
         control::ConnectError::GreetingTooLong(_) => H_TOO_LONG,
         control::ConnectError::Forked => H_FORKED,
-        control::ConnectError::Os { .. } => H_SYSTEM,
+        control::ConnectError::Unavailable(_) | control::ConnectError::Os { .. } => H_SYSTEM,
     };
     ConnectError: e => match e {
         ConnectError::Name(e) => e.status(),
         ConnectError::Control(e) => e.status(),
         ConnectError::TooManyLinks(_) => H_LIMIT,
-        ConnectError::Identity(_) => H_MISBEHAVED,
         ConnectError::Vanished => H_CLOSED,
         ConnectError::Watch(_) => H_SYSTEM,
         ConnectError::Forked(e) => e.status(),
@@ -177,7 +177,7 @@ statuses! {
         GrowError::Seed(_) | GrowError::Kind { .. } => H_SEED,
         GrowError::Connect(e) => e.status(),
         GrowError::Refused(_) => H_REFUSED,
-        GrowError::NotAnEndPoint => H_REFUSED,
+        GrowError::NotAnEndPoint | GrowError::OtherNode { .. } => H_REFUSED,
         GrowError::Answer(_) => H_MISBEHAVED,
         GrowError::SetUp(_) => H_LIMIT,
         GrowError::Forked(e) => e.status(),
@@ -213,8 +213,7 @@ statuses! {
         ApertureError::NoLink => H_NO_SUCH,
         ApertureError::Feature => H_STATE,
         ApertureError::TooMany(_) => H_LIMIT,
-        ApertureError::Waiting(_) | ApertureError::NotNow => H_FULL,
-        _ => H_STATE,
+        ApertureError::Waiting(_) => H_FULL,
     };
     ExportError: e => match e {
         ExportError::Unaligned(_) => H_INVALID,

@@ -199,14 +199,17 @@ pub struct h_peer_t {
     pub gid: i64,
     /// The process.
     pub pid: i64,
-    /// Its node, as it says itself.
-    pub node: u32,
+    /// Its node.
+    pub node: u64,
+    /// Whether it has proved that it is that node: the kernel says which process it is.
+    pub is_proved: bool,
 }
 
 impl From<&Peer> for h_peer_t {
     fn from(peer: &Peer) -> Self {
         let known = |id: Option<u32>| id.map_or(-1, i64::from);
-        Self { uid: known(peer.uid), gid: known(peer.gid), pid: known(peer.pid), node: peer.node.0 }
+        let (uid, gid, pid) = (known(peer.uid), known(peer.gid), known(peer.pid));
+        Self { uid, gid, pid, node: peer.node.0, is_proved: peer.is_proved }
     }
 }
 
@@ -304,6 +307,9 @@ pub enum h_event_kind {
     H_EVENT_APERTURE_HELD = 11,
     /// The other side took back an aperture that this node held: `link`, `aperture`.
     H_EVENT_APERTURE_REVOKED = 12,
+    /// The other side refused messages because a ticket of its has been revoked: `link`; `request`
+    /// names the ticket.
+    H_EVENT_TICKET_REVOKED = 13,
 }
 
 use h_event_kind::*;
@@ -319,7 +325,8 @@ pub struct h_event_t {
     pub kind: h_event_kind,
     /// Which link, where the kind says so.
     pub link: h_link_t,
-    /// Which request, where the kind says so; 0 otherwise.
+    /// Which request, where the kind says so; of H_EVENT_TICKET_REVOKED the ticket's slot, in the
+    /// upper 32 bits, and its metadata index; 0 otherwise.
     pub request: u64,
     /// Queued messages that did not leave.
     pub unsent: u64,
@@ -344,7 +351,7 @@ impl h_event_t {
             request: 0,
             unsent: 0,
             aperture: 0,
-            peer: h_peer_t { uid: -1, gid: -1, pid: -1, node: 0 },
+            peer: h_peer_t { uid: -1, gid: -1, pid: -1, node: 0, is_proved: false },
             text_length: length as u64,
             text,
         }
@@ -383,6 +390,10 @@ fn event_of(event: Event, manager: &Manager) -> h_event_t {
                 event.peer = peer.into();
             }
             event
+        }
+        Event::TicketRevoked { link, slot, index } => {
+            let event = h_event_t::new(H_EVENT_TICKET_REVOKED, Some(link), b"");
+            h_event_t { request: u64::from(slot.0) << 32 | u64::from(index.0), ..event }
         }
         Event::Aperture { aperture, what } => {
             let (kind, why) = match what {

@@ -20,6 +20,11 @@ pub struct h_handle_t {
     pub bits: [u64; 3],
 }
 
+/// The handle of a message whose bytes were copied before the call returned.
+fn copied() -> h_handle_t {
+    h_handle_t { bits: [0; 3] }
+}
+
 impl From<SendHandle> for h_handle_t {
     fn from(handle: SendHandle) -> Self {
         Self { bits: handle.to_bits() }
@@ -54,8 +59,8 @@ pub unsafe extern "C" fn h_send_msg(
         let data = bytes(data, length, "data")?;
         let metadata = bytes(metadata, metadata_length, "metadata")?;
         let place = out_or_null(handle, "handle")?;
-        let handle = node.manager()?.send(&ticket, data, metadata, limit(timeout_ns))?;
-        put(place, handle.into());
+        node.manager()?.send(&ticket, data, metadata, limit(timeout_ns))?;
+        put(place, copied());
         Ok(())
     })
 }
@@ -78,8 +83,8 @@ pub unsafe extern "C" fn h_try_send_msg(
         let data = bytes(data, length, "data")?;
         let metadata = bytes(metadata, metadata_length, "metadata")?;
         let place = out_or_null(handle, "handle")?;
-        let handle = node.lock()?.try_send(&ticket, data, metadata)?;
-        put(place, handle.into());
+        node.lock()?.try_send(&ticket, data, metadata)?;
+        put(place, copied());
         Ok(())
     })
 }
@@ -106,9 +111,9 @@ pub unsafe extern "C" fn h_send_fast(
         if ticket.metadata_index != MetadataIndex::FAST {
             return Err(Failure::invalid("the ticket is not one of fast mode: use h_fast_ticket"));
         }
-        let handle = repeat(node.manager()?, timeout_ns, |node| -> Done<Option<SendHandle>> {
+        let sent = repeat(node.manager()?, timeout_ns, |node| -> Done<Option<()>> {
             match node.try_send_fast(&ticket, data, word) {
-                Ok(handle) => Ok(Some(handle)),
+                Ok(()) => Ok(Some(())),
                 Err(SendError::Full) => {
                     node.poll()?;
                     Ok(None)
@@ -116,8 +121,8 @@ pub unsafe extern "C" fn h_send_fast(
                 Err(e) => Err(e.into()),
             }
         })?;
-        match handle {
-            Some(handle) => put(place, handle.into()),
+        match sent {
+            Some(()) => put(place, copied()),
             None if timeout_ns == 0 => return Err(Failure::new(H_FULL, "the link is full")),
             None => {
                 let text = "the link stayed full for the whole time limit";

@@ -186,7 +186,7 @@ pub unsafe extern "C" fn h_flush(node: *mut h_node_t, timeout_ns: i64) -> h_stat
 
 /// The name that tickets for this node carry.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_node_id(node: *mut h_node_t, id: *mut u32) -> h_status {
+pub unsafe extern "C" fn h_node_id(node: *mut h_node_t, id: *mut u64) -> h_status {
     guard(|| {
         out(id, "id")?.write(get(node, "node")?.lock()?.id().0);
         Ok(())

@@ -5,11 +5,11 @@ use core::ffi::{c_char, c_void};
 use hamlyn::protocol::{SEED_BYTES_MAX, Seed};
 
 /// Most bytes of a seed.
-pub const H_SEED_BYTES_MAX: usize = 129;
+pub const H_SEED_BYTES_MAX: usize = 133;
 const _: () = assert!(H_SEED_BYTES_MAX == SEED_BYTES_MAX);
 
 /// Room for a seed as text, and the zero byte that ends it.
-pub const H_SEED_TEXT_BYTES: usize = 259;
+pub const H_SEED_TEXT_BYTES: usize = 267;
 const _: () = assert!(H_SEED_TEXT_BYTES == 2 * SEED_BYTES_MAX + 1);
 
 /// What a receiver hands out so that a sender can be grown from it, in any process that may

@@ -245,8 +245,8 @@ pub unsafe extern "C" fn h_stream_receiver_set_admission(
 /// arrived, and stand still until it is released.
 ///
 /// Errors: H_NOTHING, none is there and the time limit was 0; H_TIMED_OUT; H_CLOSED, H_DIED, the
-/// sender is gone, and everything that it had sent has been received; the text says "Closed" only
-/// if it had sent everything; H_MISBEHAVED; H_FORKED; H_SYSTEM.
+/// sender is gone, and everything that it had sent has been received; the text ends in "it closed the
+/// connection" only if it had sent everything; H_MISBEHAVED; H_FORKED; H_SYSTEM.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_stream_receive(
     receiver: *mut h_stream_receiver_t,

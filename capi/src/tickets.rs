@@ -84,7 +84,7 @@ pub unsafe extern "C" fn h_ticket_capacity(
 
 /// The node that a ticket leads to, as h_node_id says it there.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_ticket_destination(ticket: *const h_ticket_t, id: *mut u32) -> h_status {
+pub unsafe extern "C" fn h_ticket_destination(ticket: *const h_ticket_t, id: *mut u64) -> h_status {
     guard(|| {
         out(id, "id")?.write(get(ticket, "ticket")?.read()?.destination.0);
         Ok(())

@@ -29,10 +29,11 @@ pub enum Command {
     /// that a process can reach, and shows how each attempt was refused; measures against a Unix
     /// socket, TCP and a pipe; and writes a report.
     Tour(TourArguments),
-    /// Receive from one `hamlyn send`, to standard output
+    /// Receive from one `hamlyn send`, to standard output or a file
     ///
-    /// Whole or not at all: if the sender dies midway or the digest is wrong, this says so and
-    /// exits with a status other than zero.
+    /// If the sender dies midway or the digest is wrong, this says so and exits with a status other
+    /// than zero. Then a file (--output) is as it was before; what was written to standard output
+    /// stays there.
     #[command(allow_negative_numbers = true)]
     Recv(RecvArguments),
     /// Send standard input to `hamlyn recv`
@@ -45,8 +46,10 @@ pub enum Command {
     ///
     /// Read from outside, without slowing the process, and for its owner only.
     Stat(StatArguments),
+    /// List the services that have a name here: user, process, program, age, alive or stale
+    Names(NamesArguments),
     /// Make the directory for services that other users may reach (needs root)
-    Setup,
+    Setup(SetupArguments),
     /// Write the manual pages into DIRECTORY
     #[command(hide = true)]
     Man { directory: PathBuf },
@@ -98,6 +101,12 @@ pub struct RecvArguments {
     /// Seconds to wait for a sender [default: for ever]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub wait: Option<Duration>,
+    /// Write to FILE, which is there when it is whole, and as it was until then
+    #[arg(long, short, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// The file is on the disk, not only with the system, before this command ends
+    #[arg(long, requires = "output")]
+    pub sync: bool,
 }
 
 #[derive(Args, Debug)]
@@ -232,12 +241,33 @@ impl fmt::Display for Mode {
 }
 
 #[derive(Args, Debug)]
+pub struct NamesArguments {
+    /// Remove the names that dead processes of this user have left
+    #[arg(long, conflicts_with = "json")]
+    pub clean: bool,
+    /// One JSON object a line, one line a name
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
 pub struct StatArguments {
     /// One service only, as [USER@]NAME [default: all of this user]
     pub name: Option<String>,
     /// One JSON object a line, one line a process
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct SetupArguments {
+    /// Users who will serve: each gets a directory there, which nobody else can then take
+    #[arg(value_name = "USER")]
+    pub users: Vec<String>,
+    /// Print the lines of a tmpfiles.d(5) file that does this whenever the machine starts, and
+    /// make nothing
+    #[arg(long)]
+    pub tmpfiles: bool,
 }
 
 fn size(text: &str) -> Result<ByteSize, String> {

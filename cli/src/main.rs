@@ -2,11 +2,14 @@
 //! measures. Each subcommand is a module; this file says which there are.
 
 mod arguments;
+mod ending;
+mod names;
 mod output;
 mod perf;
 mod pipe;
 mod progress;
 mod report;
+mod standard;
 mod stat;
 mod tour;
 
@@ -43,7 +46,8 @@ fn run(command: Command) -> Result<()> {
         Command::Perf(PerfCommand::Protocols(arguments)) => perf::protocols::run(&arguments),
         Command::Perf(PerfCommand::Idle(arguments)) => perf::idle::run(&arguments),
         Command::Stat(arguments) => stat::run(&arguments),
-        Command::Setup => stat::setup(),
+        Command::Names(arguments) => names::run(&arguments),
+        Command::Setup(arguments) => names::setup(&arguments),
         Command::Man { directory } => {
             std::fs::create_dir_all(&directory)?;
             clap_mangen::generate_to(Cli::command(), directory)?;

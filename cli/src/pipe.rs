@@ -14,12 +14,13 @@
 //! is what it will still have when the digest is compared.
 //!
 //! Chunks are numbered, because a link need not keep order. Never: `recv` exits with success
-//! without having written every byte that the sender's digest covers; `send` exits with success
+//! without having written every byte that the sender's digest covers, nor leaves a file of which a
+//! part is missing; `send` exits with success
 //! before it has been told so.
 
 use crate::arguments::{RecvArguments, SendArguments};
 use crate::perf::ends::access;
-use crate::progress;
+use crate::{ending, progress, standard};
 use anyhow::{Context, Result, anyhow, ensure};
 use hamlyn::control::{self, Accept, FindError, RequestId};
 use hamlyn::interface::{AreaId, LinkId, Mode, QueueId, SlotConfig, SlotId};
@@ -27,10 +28,13 @@ use hamlyn::node::{CloseReason, ConnectError, Event, Node};
 use hamlyn::wire::{MetadataIndex, TICKET_BYTES, Ticket};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use tempfile::NamedTempFile;
 
 const PROTOCOL: &[u8] = b"hamlyn-pipe-1\n";
 /// Bytes of a chunk, and how many may be on their way.
@@ -90,18 +94,96 @@ impl Chunk {
 
 /// `hamlyn recv NAME`.
 pub fn recv(arguments: &RecvArguments) -> Result<()> {
+    let mut target = match &arguments.output {
+        Some(path) => Target::file(path)?,
+        None => Target::standard_output()?,
+    };
     let mut node = Node::new()?;
-    node.serve(&arguments.name, access(arguments.allow), Accept::Ask)?;
+    let access = access(arguments.allow);
+    node.serve(&arguments.name, access, Accept::Ask)?;
+    ending::remove_name(node.config(), &arguments.name, access);
+    ending::on_signals()?;
     let deadline = arguments.wait.map(|wait| Instant::now() + wait);
     let mut receiver = Receiver::wait_for_sender(node, deadline)
         .with_context(|| format!("no sender for {}", arguments.name))?;
     let bar = progress::bytes(None, "received");
-    // Past the buffer of Rust's standard output, which would keep what has no line end.
-    let mut output = File::from(io::stdout().as_fd().try_clone_to_owned()?);
-    let result = receiver.run(&mut output, |bytes| bar.set_position(bytes));
+    let result = receiver
+        .run(&mut target, |bytes| bar.set_position(bytes))
+        .and_then(|()| target.finish(arguments.sync));
     bar.finish_and_clear();
     receiver.tell(&result);
     result
+}
+
+/// Where the bytes go.
+enum Target {
+    /// Whoever reads has them at once.
+    Output(File),
+    /// A new file beside `path`, whose place it takes when it is whole.
+    File { part: NamedTempFile, path: PathBuf },
+}
+
+impl Target {
+    fn standard_output() -> Result<Self> {
+        standard::output_is_open()?;
+        // Past the buffer of Rust's standard output, which would keep what has no line end.
+        Ok(Self::Output(File::from(io::stdout().as_fd().try_clone_to_owned()?)))
+    }
+
+    fn file(path: &Path) -> Result<Self> {
+        let cannot = || format!("cannot write {}", path.display());
+        // Not the link, but what it names; not a device, which a file would replace.
+        let path = match path.canonicalize() {
+            Ok(target) => {
+                ensure!(target.is_file(), "{} is no file: leave out --output", path.display());
+                target
+            }
+            Err(_) => path.to_path_buf(),
+        };
+        let parent = path.parent().filter(|parent| *parent != Path::new(""));
+        // As any new file: what the process's mask leaves of it.
+        let part = tempfile::Builder::new()
+            .prefix(".hamlyn-")
+            .suffix(".part")
+            .permissions(Permissions::from_mode(0o666))
+            .tempfile_in(parent.unwrap_or(Path::new(".")))
+            .with_context(cannot)?;
+        ending::remove(part.path().to_path_buf());
+        Ok(Self::File { part, path })
+    }
+
+    /// Everything is there.
+    fn finish(&mut self, sync: bool) -> Result<()> {
+        let Self::File { part, path } = self else { return Ok(()) };
+        let mut put = || -> io::Result<()> {
+            if sync {
+                part.as_file().sync_all()?;
+            }
+            std::fs::rename(part.path(), &*path)?;
+            part.disable_cleanup(true);
+            ending::keep(part.path());
+            if sync {
+                // The name, too.
+                let parent = path.parent().filter(|parent| *parent != Path::new(""));
+                File::open(parent.unwrap_or(Path::new(".")))?.sync_all()?;
+            }
+            Ok(())
+        };
+        put().with_context(|| format!("cannot write {}", path.display()))
+    }
+}
+
+impl Write for Target {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Output(file) => file.write(bytes),
+            Self::File { part, .. } => part.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 struct Receiver {
@@ -154,7 +236,9 @@ impl Receiver {
                         accepted = None;
                     }
                 }
-                Some(Event::Closed { .. } | Event::Aperture { .. }) => {}
+                Some(
+                    Event::Closed { .. } | Event::Aperture { .. } | Event::TicketRevoked { .. },
+                ) => {}
                 None => {
                     let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
                     ensure!(node.wait(left)?, "none came within the time limit");
@@ -197,7 +281,7 @@ impl Receiver {
                         let start = limits(index).start as usize;
                         let data = &self.node.area(self.area)?[start..start + length as usize];
                         hasher.update(data);
-                        output.write_all(data).context("cannot write to standard output")?;
+                        output.write_all(data).context("cannot write what came")?;
                         bytes += length as u64;
                         progress(bytes);
                         self.give_back(index)?;
@@ -276,6 +360,7 @@ fn died(reason: &CloseReason, bytes: u64) -> anyhow::Error {
 
 /// `hamlyn send NAME`.
 pub fn send(arguments: &SendArguments) -> Result<()> {
+    standard::input_is_open()?;
     let input = io::stdin();
     let total = input_bytes(&input);
     let mut sender = Sender::connect(&arguments.name, arguments.wait)?;

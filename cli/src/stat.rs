@@ -1,4 +1,4 @@
-//! `hamlyn stat` and `hamlyn setup`.
+//! `hamlyn stat`.
 //!
 //! The counters are asked for over the process's control socket, which its housekeeping answers:
 //! its fast path knows nothing of it. Only its owner, and root, is answered.
@@ -8,7 +8,7 @@ use crate::output;
 use crate::perf::row;
 use anyhow::{Context, Result, bail};
 use hamlyn::Config;
-use hamlyn::control::{ServiceName, list_services, setup_shared_dir, stat_of};
+use hamlyn::control::{ServiceName, list_services, stat_of};
 use serde_json::{Map, Value, json};
 use std::time::Duration;
 
@@ -77,13 +77,4 @@ fn print(name: &str, text: &str, as_json: bool) -> Result<()> {
     }
     row::align_right(&mut table, [1]);
     output::line(table)
-}
-
-/// `hamlyn setup`.
-pub fn setup() -> Result<()> {
-    let path = setup_shared_dir(&Config::from_env()?)?;
-    output::line(format_args!(
-        "{} is there, for services that other users may reach.",
-        path.display()
-    ))
 }

@@ -18,7 +18,7 @@ fn error_of(line: &str) -> String {
 fn help_names_every_command_and_starts_with_the_tour() {
     let output = hamlyn("--help");
     let text = String::from_utf8(output.stdout).unwrap();
-    for command in ["tour", "recv", "send", "perf", "stat", "setup"] {
+    for command in ["tour", "recv", "send", "perf", "stat", "names", "setup"] {
         assert!(text.contains(command), "{command}");
     }
     assert!(output.status.success() && text.contains("Start with `hamlyn tour`"));
@@ -68,4 +68,17 @@ fn a_report_of_a_failure_names_the_command() {
     let output = hamlyn("man /proc/none");
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8(output.stderr).unwrap().starts_with("hamlyn: "));
+}
+
+#[test]
+fn setup_prints_what_would_make_the_directories_at_every_start() {
+    let output = hamlyn("setup --tmpfiles root 54321");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!(lines.len(), 3, "{text}");
+    assert!(lines[0].starts_with("d /") && lines[0].ends_with(" 1777 root root -"), "{text}");
+    assert!(lines[1].ends_with("/0 0711 0 - -") && lines[2].ends_with("/54321 0711 54321 - -"));
+    let output = hamlyn("setup --tmpfiles no-such-user-here");
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && text.contains("no-such-user-here"), "{text}");
 }

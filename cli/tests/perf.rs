@@ -30,6 +30,7 @@ fn json(line: &str) -> Value {
     let output = perf(directory.path(), line);
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{line}: {text}");
+    assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0, "{line}: a name was left");
     let output = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.lines().count(), 1, "one object a line: {output}");
     let row: Value = serde_json::from_str(&output).unwrap();
@@ -74,6 +75,17 @@ fn idle_links_stand_beside_the_busy_one() {
 }
 
 #[test]
+fn what_idle_links_cost_is_measured_and_no_name_is_left() {
+    let Some(_processors) = processors() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let output = perf(directory.path(), "idle --links 20 --json");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let row: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(row["links"], 20, "{row}");
+    assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0, "a name was left");
+}
+
+#[test]
 fn the_ends_may_run_apart() {
     let Some(_processors) = processors() else { return };
     let directory = tempfile::tempdir().unwrap();
@@ -103,6 +115,7 @@ fn protocols_stand_beside_the_raw_interface_of_the_same_run() {
     let output = perf(directory.path(), "protocols --count 100 --runs 1 --json");
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{text}");
+    assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0, "a name was left");
     let output = String::from_utf8(output.stdout).unwrap();
     let rows: Vec<Value> = output.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let row = |protocol: &str, test: &str, size: u64| {
@@ -118,9 +131,9 @@ fn protocols_stand_beside_the_raw_interface_of_the_same_run() {
     }
     assert!(value(&row("call", "round-trip", 16)["round_trip_ns"]["p50"]));
     let memory = row("call", "memory", 16);
-    // One that outlives its call would show here; each side keeps a block and an entry for one.
+    // How many is for `bench/results`; what is allocated is counted in tests/process_costs.rs.
     for side in ["client_bytes_per_call", "server_bytes_per_call"] {
-        assert!((1.0..=256.0).contains(&memory[side].as_f64().unwrap()), "{memory}");
+        assert!(memory[side].as_f64().is_some(), "{memory}");
     }
     assert!(value(&row("stream", "rate", 64)["messages_per_s"]));
     for size in [4 << 10, 1 << 20, 64 << 20] {

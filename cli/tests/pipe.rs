@@ -121,7 +121,7 @@ fn output_that_cannot_be_written_fails_at_both_ends() {
     let received = receiver.wait_with_output().unwrap();
     assert_eq!((sent.status.code(), received.status.code()), (Some(1), Some(1)));
     assert!(text(&sent.stderr).contains("the receiver failed"), "{}", text(&sent.stderr));
-    assert!(text(&received.stderr).contains("standard output"), "{}", text(&received.stderr));
+    assert!(text(&received.stderr).contains("No space left"), "{}", text(&received.stderr));
 }
 
 #[test]
@@ -186,12 +186,112 @@ fn the_counters_of_a_running_receiver_are_shown() {
     assert_eq!(stat["name"], "x");
     assert_eq!(stat["counters"]["bytes_received"], 4);
     assert_eq!(stat["counters"]["refused_wrong_key"], 0);
+    // Those of the control plane, too: this very question among them.
+    assert_eq!(stat["counters"]["control.refused_user"], 0);
+    assert_eq!(stat["counters"]["control.links"], 1);
 
     let output = hamlyn(directory.path(), &["stat"]).output().unwrap();
     assert!(text(&output.stdout).contains("refused_out_of_bounds"), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("control.closed_died"), "{}", text(&output.stdout));
 
     drop(input);
     assert!(sender.wait().unwrap().success() && receiver.wait().unwrap().success());
     let output = hamlyn(directory.path(), &["stat", "x"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
+}
+
+/// The command with one of its standard descriptors closed, as `>&-` in a shell does it.
+fn with_closed(directory: &Path, arguments: &str, closed: &str) -> Output {
+    let line = format!("exec \"$0\" {arguments} {closed}");
+    let mut command = Command::new("sh");
+    command.args(["-c", &line, env!("CARGO_BIN_EXE_hamlyn")]).env("HAMLYN_DIR", directory);
+    command.output().unwrap()
+}
+
+#[test]
+fn a_descriptor_that_is_closed_is_an_error_at_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let output = with_closed(directory.path(), "recv x", ">&-");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("standard output is closed"), "{output:?}");
+    let output = with_closed(directory.path(), "send x", "<&-");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("standard input is closed"), "{output:?}");
+    // Whoever says so, gets nothing; and a file needs no standard output.
+    let null = with_closed(directory.path(), "recv --wait 0 x", ">/dev/null");
+    assert!(text(&null.stderr).contains("time limit"), "{null:?}");
+    let file = directory.path().join("file");
+    let file =
+        with_closed(directory.path(), &format!("recv -o {} --wait 0 x", file.display()), ">&-");
+    assert!(text(&file.stderr).contains("time limit"), "{file:?}");
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(directory).unwrap().flatten();
+    entries.map(|entry| entry.file_name().into_string().unwrap()).collect()
+}
+
+#[test]
+fn a_file_is_there_when_it_is_whole_and_as_it_was_until_then() {
+    let directory = tempfile::tempdir().unwrap();
+    let files = tempfile::tempdir().unwrap();
+    let file = files.path().join("file");
+    let receiver = |more: &[&str]| {
+        let arguments = ["recv", "--wait", "20", "--output", file.to_str().unwrap(), "x"];
+        hamlyn(directory.path(), &[&arguments, more].concat()).spawn().unwrap()
+    };
+    std::fs::write(&file, "as it was").unwrap();
+    let receiving = receiver(&[]);
+    let mut sender = hamlyn(directory.path(), &["send", "x"]).spawn().unwrap();
+    sender.stdin.as_mut().unwrap().write_all(&[7; 300_000]).unwrap();
+    while files.path().read_dir().unwrap().flatten().all(|e| e.metadata().unwrap().len() < 1000) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    sender.kill().unwrap();
+    sender.wait().unwrap();
+    assert_eq!(receiving.wait_with_output().unwrap().status.code(), Some(1));
+    assert_eq!(std::fs::read(&file).unwrap(), b"as it was");
+    assert_eq!(names(files.path()), ["file"]);
+    for more in [&[][..], &["--sync"]] {
+        let receiving = receiver(more);
+        assert!(send(directory.path(), b"whole").status.success());
+        let received = receiving.wait_with_output().unwrap();
+        assert!(received.status.success() && received.stdout.is_empty(), "{received:?}");
+        assert_eq!(std::fs::read(&file).unwrap(), b"whole");
+        assert_eq!(names(files.path()), ["file"]);
+    }
+    // A device is not replaced by a file.
+    let output = hamlyn(directory.path(), &["recv", "-o", "/dev/full", "x"]).output().unwrap();
+    assert!(text(&output.stderr).contains("/dev/full is no file"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_signal_leaves_neither_a_name_nor_a_part_of_a_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let files = tempfile::tempdir().unwrap();
+    let file = files.path().join("file");
+    for signal in [rustix::process::Signal::INT, rustix::process::Signal::TERM] {
+        let arguments = ["recv", "--output", file.to_str().unwrap(), "x"];
+        let mut receiver = hamlyn(directory.path(), &arguments).spawn().unwrap();
+        // It has begun: whoever sends is served.
+        let mut sender = hamlyn(directory.path(), &["send", "x"]).spawn().unwrap();
+        sender.stdin.as_mut().unwrap().write_all(&[7; 1000]).unwrap();
+        while names(files.path()).is_empty()
+            || files
+                .path()
+                .read_dir()
+                .unwrap()
+                .flatten()
+                .all(|e| e.metadata().unwrap().len() < 1000)
+        {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        rustix::process::kill_process(rustix::process::Pid::from_child(&receiver), signal).unwrap();
+        let status = receiver.wait().unwrap();
+        use std::os::unix::process::ExitStatusExt;
+        assert_eq!(status.signal(), Some(signal.as_raw()), "{status}");
+        assert_eq!(names(directory.path()), [""; 0]);
+        assert_eq!(names(files.path()), [""; 0]);
+        assert!(!sender.wait().unwrap().success());
+    }
 }

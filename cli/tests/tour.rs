@@ -30,10 +30,11 @@ fn the_tour_refuses_every_attempt_and_leaves_a_report() {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{text}\n{error}");
-    assert!(!text.contains("NOT REFUSED") && text.matches("REFUSED").count() > 42, "{text}");
+    assert!(!text.contains("NOT REFUSED") && text.matches("REFUSED").count() > 48, "{text}");
     let of_protocols = ["Server::misbehaved", "control.refused_application", "Misbehaved:"];
     let counters = ["refused_wrong_key", "refused_no_credit", "control.closed_died"];
-    for counter in counters.iter().chain(&of_protocols) {
+    let of_control = ["refused_identity", "refused_memory", "refused_cookie", "closed_violation"];
+    for counter in counters.iter().chain(&of_protocols).chain(&of_control) {
         assert!(text.contains(counter), "{counter}: {text}");
     }
     // A line of each protocol, and the path that its data took.

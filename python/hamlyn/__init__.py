@@ -80,6 +80,7 @@ from ._hamlyn import (
     TaggedReceiver,
     TaggedSender,
     Ticket,
+    TicketRevoked,
     VolatileRecord,
     settings,
 )
@@ -136,6 +137,7 @@ __all__ = [
     "TaggedReceiver",
     "TaggedSender",
     "Ticket",
+    "TicketRevoked",
     "TimedOut",
     "Unreachable",
     "VolatileRecord",

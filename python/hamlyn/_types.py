@@ -26,5 +26,6 @@ Event: TypeAlias = Union[
     _hamlyn.Connected,
     _hamlyn.LinkClosed,
     _hamlyn.ApertureChanged,
+    _hamlyn.TicketRevoked,
 ]
 """What `Manager.next_event` returns."""

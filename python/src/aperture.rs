@@ -201,11 +201,7 @@ impl Aperture {
 
 impl crate::errors::ToPy for NoSuchAperture {
     fn to_py(self) -> PyErr {
-        let kind = match &self {
-            Self::NotYet(_) => Kind::Unreachable,
-            _ => Kind::Closed,
-        };
-        error(kind, self)
+        error(Kind::Closed, self)
     }
 }
 

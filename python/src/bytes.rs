@@ -3,12 +3,16 @@
 //! - [`with_bytes`]: borrows the bytes of any object that has them in one piece.
 //! - [`export`]: hands out memory of this library as a buffer.
 //!
+//! Objects that are no bytes are refused, though they have a buffer: what lies in an array of Python
+//! objects, or of pointers, are addresses of this process.
+//!
 //! Python's rule for buffers holds, as for sockets and files: whoever changes bytes while another
 //! thread reads them gets a mixture of old and new, and nothing worse. The memory itself stays
 //! where it is as long as anybody holds a buffer of it.
 
-use core::ffi::c_int;
+use core::ffi::{CStr, c_int};
 use core::mem::MaybeUninit;
+use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -29,23 +33,77 @@ impl Drop for View {
     }
 }
 
+/// The element of a buffer, in the words of its format, that means nothing to another process.
+/// Formats are those of `struct`, and what numpy and ctypes add: `T{<i:name:O:other:}`.
+fn address_in(format: &str) -> Option<&'static str> {
+    // Every second part stands between colons, and is a name.
+    for part in format.split(':').step_by(2) {
+        let mut letters = part.chars().peekable();
+        while let Some(letter) = letters.next() {
+            match letter {
+                'O' => return Some("Python objects"),
+                'P' | '&' | 'z' => return Some("pointers"),
+                'X' => return Some("functions"),
+                // Before one of these it is a complex number.
+                'Z' if !letters.peek().is_some_and(|next| "fdg".contains(*next)) => {
+                    return Some("pointers");
+                }
+                _ => {}
+            }
+        }
+    }
+    None
+}
+
+fn refuse(object: &Bound<'_, PyAny>, why: &str) -> PyErr {
+    let name = object.get_type().name().map_or("object".into(), |name| name.to_string());
+    PyBufferError::new_err(format!("this {name} {why}"))
+}
+
 /// Gets a view of the bytes of `object`, with these flags, into `view`.
 fn get(object: &Bound<'_, PyAny>, view: &mut View, flags: c_int) -> PyResult<(*mut u8, usize)> {
-    // SAFETY: attached to the interpreter; there is room for a `Py_buffer`. The call either fills
-    // it or raises.
-    let result = unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), view.raw.as_mut_ptr(), flags) };
-    if result != 0 {
-        return Err(PyErr::fetch(object.py()));
-    }
+    let mut ask = |flags| {
+        // SAFETY: attached to the interpreter; there is room for a `Py_buffer`. The call either fills
+        // it or raises.
+        let result =
+            unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), view.raw.as_mut_ptr(), flags) };
+        if result == 0 { Ok(()) } else { Err(PyErr::fetch(object.py())) }
+    };
+    ask(flags | ffi::PyBUF_FORMAT).or_else(|error| {
+        // numpy has elements that no format can say, such as points in time; it knows of objects.
+        match object.getattr("dtype").and_then(|dtype| dtype.getattr("hasobject")) {
+            Ok(has) if !has.is_truthy()? => ask(flags),
+            _ => Err(error),
+        }
+    })?;
     view.is_filled = true;
     // SAFETY: filled by the call above.
     let buffer = unsafe { view.raw.assume_init_ref() };
+    // SAFETY: filled by the call above; 'C' is one of the orders that it knows.
+    if unsafe { ffi::PyBuffer_IsContiguous(buffer, b'C' as _) } == 0 {
+        return Err(refuse(
+            object,
+            "is not in one piece, in C order; numpy.ascontiguousarray and bytes copy it into one",
+        ));
+    }
+    // No format means bytes.
+    if !buffer.format.is_null() {
+        // SAFETY: a string of the exporter's, ended by a zero, that stays until the view is released.
+        let format = unsafe { CStr::from_ptr(buffer.format) }.to_string_lossy();
+        if let Some(what) = address_in(&format) {
+            let why = format!(
+                "holds {what} (format {format:?}), which are addresses of this process; pickle, or \
+                 an array of numbers, has bytes that mean something elsewhere"
+            );
+            return Err(refuse(object, &why));
+        }
+    }
     Ok((buffer.buf.cast(), buffer.len as usize))
 }
 
 /// Calls `use_them` with the bytes of `object`, which stay where they are meanwhile, also while
-/// `use_them` lets other threads run. Raises `TypeError` where there are no bytes, `BufferError` or
-/// `ValueError` where they are not in one piece.
+/// `use_them` lets other threads run. Raises `TypeError` where there are no bytes, `BufferError` where
+/// they are not in one piece, or are addresses.
 #[inline]
 pub fn with_bytes<R>(
     object: &Bound<'_, PyAny>,
@@ -55,7 +113,7 @@ pub fn with_bytes<R>(
         return use_them(bytes.as_bytes());
     }
     let mut view = View { raw: MaybeUninit::zeroed(), is_filled: false };
-    let (start, length) = get(object, &mut view, ffi::PyBUF_SIMPLE)?;
+    let (start, length) = get(object, &mut view, ffi::PyBUF_STRIDES)?;
     if length == 0 {
         return use_them(&[]);
     }
@@ -71,7 +129,7 @@ pub fn with_bytes_mut<R>(
     use_them: impl FnOnce(&mut [u8]) -> PyResult<R>,
 ) -> PyResult<R> {
     let mut view = View { raw: MaybeUninit::zeroed(), is_filled: false };
-    let (start, length) = get(object, &mut view, ffi::PyBUF_WRITABLE)?;
+    let (start, length) = get(object, &mut view, ffi::PyBUF_STRIDED)?;
     if length == 0 {
         return use_them(&mut []);
     }

@@ -78,7 +78,9 @@ impl Datagram {
     ) -> PyResult<()> {
         let this = slf.get();
         let place = |end: &mut protocol::DatagramReceiver| {
-            end.with_bytes(&this.datagram, |bytes| (bytes.as_ptr().addr(), bytes.len()))
+            end.with_bytes(&this.datagram, |bytes| {
+                (bytes.as_ptr().expose_provenance(), bytes.len())
+            })
         };
         this.end.lend()?;
         let shown = this.end.with(slf.py(), place).and_then(OrRaise::or_raise);

@@ -156,15 +156,14 @@ fn of_connect(failed: &ConnectError) -> Kind {
     match failed {
         ConnectError::Name(_) | ConnectError::TooManyLinks(_) => Kind::Misuse,
         ConnectError::Vanished => Kind::Closed,
-        ConnectError::Identity(_) => Kind::Refused,
         ConnectError::Watch(_) => Kind::Os,
         ConnectError::Forked(_) => Kind::Forked,
         ConnectError::Control(control) => match control {
-            Control::Find(_) | Control::Stale(_) | Control::Gone(_) => Kind::Unreachable,
+            Control::Find(_) | Control::Stale(_) | Control::Gone => Kind::Unreachable,
             Control::TimedOut(_) => Kind::TimedOut,
             Control::Links(_) | Control::GreetingTooLong(_) => Kind::Misuse,
             Control::Forked => Kind::Forked,
-            Control::Os { .. } => Kind::Os,
+            Control::Unavailable(_) | Control::Os { .. } => Kind::Os,
             _ => Kind::Refused,
         },
     }
@@ -202,7 +201,7 @@ impl ToPy for GrowError {
             Self::Seed(_) | Self::Kind { .. } => Kind::Seed,
             Self::Connect(e) => of_connect(e),
             Self::Refused(_) => Kind::Refused,
-            Self::NotAnEndPoint => Kind::Refused,
+            Self::NotAnEndPoint | Self::OtherNode { .. } => Kind::Refused,
             Self::Answer(_) => Kind::Misbehaved,
             Self::SetUp(_) => Kind::Misuse,
             Self::Forked(_) => Kind::Forked,

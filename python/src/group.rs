@@ -61,7 +61,7 @@ impl GroupPart {
         this.end.lend()?;
         let place = |group: &mut protocol::Group| {
             let parts = (group.round() == this.round).then(|| group.parts())?;
-            parts.part(this.member).map(|bytes| (bytes.as_ptr().addr(), bytes.len()))
+            parts.part(this.member).map(|bytes| (bytes.as_ptr().expose_provenance(), bytes.len()))
         };
         let shown = this.end.with(slf.py(), place).and_then(|place| {
             let (start, length) =

@@ -44,7 +44,7 @@ mod _hamlyn {
     #[pymodule_export]
     use crate::parts::{
         ApertureChanged, Area, Connected, Link, LinkClosed, LinkRequest, LinkRequestGone, Notified,
-        Peer, Queue, Slot, Ticket,
+        Peer, Queue, Slot, Ticket, TicketRevoked,
     };
     #[pymodule_export]
     use crate::seed::Seed;
@@ -55,6 +55,9 @@ mod _hamlyn {
     };
     #[pymodule_export]
     use crate::tagged::{Tagged, TaggedReceiver, TaggedSender};
+
+    #[pymodule_export]
+    use crate::wait::_set_slice;
 
     #[pymodule_init]
     fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {

@@ -524,7 +524,7 @@ impl Manager {
 
     /// The name that tickets for this manager carry.
     #[getter]
-    fn id(&self) -> u32 {
+    fn id(&self) -> u64 {
         self.inner.id.0
     }
 
@@ -758,7 +758,8 @@ impl Manager {
         self.inner.flush(py, Limit::new(timeout)?)
     }
 
-    /// The next event, or `None`: a `LinkRequest`, `LinkRequestGone`, `Connected`, `LinkClosed` or `ApertureChanged`.
+    /// The next event, or `None`: a `LinkRequest`, `LinkRequestGone`, `Connected`, `LinkClosed`, `TicketRevoked` or
+    /// `ApertureChanged`.
     fn next_event<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let node = self.inner.node()?;
         let event = py.detach(|| {

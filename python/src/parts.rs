@@ -5,7 +5,7 @@ use crate::bytes::{export, with_bytes};
 use crate::errors::{Kind, OrRaise, error};
 use crate::manager::Inner;
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use hamlyn::node::CloseReason;
 use hamlyn::wire::TICKET_BYTES;
 use hamlyn::{AreaId, LinkId, MetadataIndex, Notification, QueueId, Share, SlotId};
@@ -26,19 +26,12 @@ pub struct Area {
     pub inner: Arc<Inner>,
     pub id: AreaId,
     pub length: usize,
-    start: Start,
+    /// Where its bytes begin, which does not change; what is done with them is up to those who read
+    /// it. An atomic because any thread may.
+    start: AtomicPtr<u8>,
     buffers: AtomicUsize,
     is_removed: AtomicBool,
 }
-
-/// Where an area begins.
-struct Start(*mut u8);
-
-// SAFETY: an address; what is done with it is up to those who read it. The memory does not move,
-// and no thread owns it.
-unsafe impl Send for Start {}
-// SAFETY: as above.
-unsafe impl Sync for Start {}
 
 impl Area {
     pub fn new(py: Python<'_>, inner: &Arc<Inner>, length: usize) -> PyResult<Self> {
@@ -49,7 +42,7 @@ impl Area {
     /// One that exists.
     pub fn of(py: Python<'_>, inner: &Arc<Inner>, id: AreaId) -> PyResult<Self> {
         let place = inner.with(py, |node| {
-            node.area_mut(id).map(|bytes| (Start(bytes.as_mut_ptr()), bytes.len()))
+            node.area_address(id).map(|(start, length)| (AtomicPtr::new(start), length))
         })?;
         let (start, length) = place.or_raise()?;
         let (buffers, is_removed) = (AtomicUsize::new(0), AtomicBool::new(false));
@@ -115,8 +108,10 @@ impl Area {
         // SAFETY: the area lies in memory of the node, which stays while `Inner` has lent a buffer
         // of it, also after it was closed, and which `remove` does not give back while this area
         // has lent one: that is looked at and changed under the interpreter's lock.
-        let exported =
-            unsafe { export(slf.as_any(), view, flags, area.start.0, area.length, false) };
+        let exported = unsafe {
+            let start = area.start.load(Ordering::Relaxed);
+            export(slf.as_any(), view, flags, start, area.length, false)
+        };
         match exported {
             Ok(()) => drop(area.buffers.fetch_add(1, Ordering::Relaxed)),
             Err(_) => area.inner.take_back(),
@@ -289,7 +284,7 @@ impl Ticket {
 
     /// The id of the manager that receives.
     #[getter]
-    fn destination(&self) -> u32 {
+    fn destination(&self) -> u64 {
         self.ticket.destination.0
     }
 
@@ -435,7 +430,7 @@ pub struct Peer {
 impl Peer {
     /// The id of its manager, as it says itself.
     #[getter]
-    fn id(&self) -> u32 {
+    fn id(&self) -> u64 {
         self.peer.node.0
     }
 
@@ -649,6 +644,40 @@ impl LinkClosed {
     }
 }
 
+/// The peer refused messages because a ticket of its has been revoked.
+#[pyclass(module = "hamlyn", frozen)]
+pub struct TicketRevoked {
+    inner: Arc<Inner>,
+    link: LinkId,
+    slot: u32,
+    index: u32,
+}
+
+#[pymethods]
+impl TicketRevoked {
+    /// The link over which they were sent.
+    #[getter]
+    fn link(&self) -> Link {
+        Link { inner: self.inner.clone(), id: self.link }
+    }
+
+    /// The ticket's slot, at the peer.
+    #[getter]
+    fn slot(&self) -> u32 {
+        self.slot
+    }
+
+    /// The ticket's metadata index.
+    #[getter]
+    fn index(&self) -> u32 {
+        self.index
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<hamlyn.TicketRevoked slot {} entry {}>", self.slot, self.index)
+    }
+}
+
 /// Something became of an aperture.
 #[pyclass(module = "hamlyn", frozen)]
 pub struct ApertureChanged {
@@ -714,6 +743,10 @@ pub fn event_to_py<'py>(
         Event::Closed { link, reason, unsent } => {
             let reason = reason_text(&reason);
             Bound::new(py, LinkClosed { inner, link, reason, unsent })?.into_any()
+        }
+        Event::TicketRevoked { link, slot, index } => {
+            let (slot, index) = (slot.0, index.0);
+            Bound::new(py, TicketRevoked { inner, link, slot, index })?.into_any()
         }
         Event::Aperture { aperture, what } => {
             let what = match what {

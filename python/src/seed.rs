@@ -38,7 +38,7 @@ impl Seed {
 
     /// The id of the manager that the receiver belongs to.
     #[getter]
-    fn manager_id(&self) -> u32 {
+    fn manager_id(&self) -> u64 {
         self.seed.node().0
     }
 

@@ -116,12 +116,12 @@ impl Intake {
             Inlet::Plain(receiver) => {
                 let Some(record) = timed_out(receiver.receive(timeout))? else { return Ok(None) };
                 let bytes = receiver.bytes(&record)?;
-                (Piece::Plain(record), Some(bytes.as_ptr().addr()), bytes.len())
+                (Piece::Plain(record), Some(bytes.as_ptr().expose_provenance()), bytes.len())
             }
             Inlet::Aperture(receiver) => {
                 let Some(record) = timed_out(receiver.receive(timeout))? else { return Ok(None) };
                 let start = match receiver.bytes(&record)? {
-                    RecordBytes::Still(bytes) => Some(bytes.as_ptr().addr()),
+                    RecordBytes::Still(bytes) => Some(bytes.as_ptr().expose_provenance()),
                     RecordBytes::Volatile(_) => None,
                 };
                 (Piece::Aperture(record), start, record.len())

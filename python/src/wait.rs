@@ -9,11 +9,18 @@ use crate::manager::{Inner, locked};
 use core::time::Duration;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, mpsc};
 use std::time::Instant;
 
 /// How long a signal handler, or the end of the manager, may have to wait for a waiting thread.
-const SLICE: Duration = Duration::from_millis(50);
+static SLICE_MS: AtomicU64 = AtomicU64::new(50);
+
+/// For tests: so long that whatever only goes on at the end of a slice does not go on at all.
+#[pyfunction]
+pub fn _set_slice(milliseconds: u64) {
+    SLICE_MS.store(milliseconds, Ordering::Relaxed);
+}
 
 /// Looks with the interpreter's lock held before it is given up: about a microsecond.
 pub const LOOKS: usize = 40;
@@ -59,7 +66,8 @@ pub fn sliced<T: Send, E: Send>(
 ) -> PyResult<Result<Option<T>, E>> {
     loop {
         let left = limit.left();
-        let slice = left.map_or(SLICE, |left| left.min(SLICE));
+        let longest = Duration::from_millis(SLICE_MS.load(Ordering::Relaxed));
+        let slice = left.map_or(longest, |left| left.min(longest));
         match py.detach(|| attempt(slice)) {
             Ok(None) => {}
             done => return Ok(done),

@@ -429,7 +429,7 @@ def test_a_stream_whose_sender_died_is_not_taken_for_whole(
     children.start(die_in_a_stream, bytes(receiver.seed()))
     records = iter(receiver)
     assert bytes(next(records)) == b"the last word"
-    with pytest.raises(hamlyn.Closed, match="Died"):
+    with pytest.raises(hamlyn.Closed, match="its process died"):
         next(records)
 
 
@@ -641,7 +641,7 @@ def die_as_a_member(seed: bytes) -> None:
 def test_a_member_that_dies_is_named(manager: hamlyn.Manager, children: Children) -> None:
     group = hamlyn.Group(manager, 2, 64)
     child = children.start(die_as_a_member, bytes(group.seed_of(1)))
-    with pytest.raises(hamlyn.Closed, match=f"member 1 is lost.*{child.pid}"):
+    with pytest.raises(hamlyn.Closed, match=rf"member 1 \(process {child.pid} .*is lost"):
         group.gather(LIMIT)
 
 
@@ -891,20 +891,21 @@ def test_a_record_that_another_thread_releases_makes_room_while_one_waits(
     threads = [threading.Thread(target=release), threading.Thread(target=send)]
     for thread in threads:
         thread.start()
-    slices = []
-    for i in range(rounds):
-        began = time.monotonic()
-        record = receiver.receive(LIMIT)
-        slices.append(time.monotonic() - began)
-        assert bytes(record) == record_of(i) + bytes(3000)
-        records.put(record)
-        del record
+    # A wait is cut into slices, so that Ctrl-C is seen. These do not end before the time limit: what
+    # is not sent before the end of one comes too late.
+    hamlyn._hamlyn._set_slice(int(2000 * LIMIT))
+    try:
+        for i in range(rounds):
+            record = receiver.receive(LIMIT)
+            assert bytes(record) == record_of(i) + bytes(3000)
+            records.put(record)
+            del record
+    finally:
+        hamlyn._hamlyn._set_slice(50)
     records.put(None)
     for thread in threads:
         thread.join(LIMIT)
         assert not thread.is_alive()
-    # Not one for which the waiting thread had to come to the end of a slice, of 50 ms.
-    assert sorted(slices)[rounds // 2] < 0.04
 
 
 def test_an_event_that_nobody_reads_does_not_keep_wait_any_busy(

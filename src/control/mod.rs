@@ -1,35 +1,61 @@
 //! The control plane: how two processes find one another, agree, and learn of each other's end.
 //!
 //! There is no daemon. Each process that serves has a Unix socket with a name; whoever connects
-//! gets two pieces of shared memory and a socket for wake-ups, and from then on packets flow
-//! without the system. What remains is asleep until something happens:
+//! exchanges two pieces of shared memory and a socket for wake-ups with it, and from then on
+//! packets flow without the system. What remains is asleep until something happens.
 //!
+//! What is decided is pure, and runs in the simulator as it runs here:
+//! - [`frame`]: the frames of the control socket, versions and features.
+//! - [`machine`]: accepting, agreeing, quotas, deadlines, deaths, memory that travels, apertures.
+//!
+//! What performs it for a host's own processes:
 //! - [`names`]: what services are called, where their sockets lie, who may take a name.
-//! - [`hello`]: the frames of the control socket, versions and features.
-//! - [`handshake`]: a shared-memory link's pages: who makes, pays for, seals and maps them.
-//! - [`housekeeper`]: [`Control`]: accepting, quotas, deadlines, deaths, bulk rings, apertures,
-//!   statistics.
+//! - [`identity`]: a node's key, and whether a credential is that of the process at a socket.
+//! - `receiver`: threads that receive a stranger's descriptors; nothing waits for them.
+//! - [`shell`]: [`Control`]: sockets, epoll, one thread, and the machine.
 //!
 //! The application (through [`crate::node`]) sees [`Control`], its [`Inbox`] and [`NewLink`]s.
 
-pub mod handshake;
-pub mod hello;
-pub mod housekeeper;
-pub mod names;
+pub mod frame;
+pub mod machine;
 
-pub use handshake::ConnectError;
-pub use hello::{LinkFeatures, Reason};
-pub use housekeeper::{
-    Accept, AcceptError, ApertureError, CloseReason, Control, ControlEvent, Inbox, LinkToken,
-    NewLink, Peer, RequestId, StartError, stat_of,
+#[cfg(feature = "os")]
+pub mod identity;
+#[cfg(feature = "os")]
+mod memory;
+#[cfg(feature = "os")]
+pub mod names;
+#[cfg(feature = "os")]
+mod receiver;
+#[cfg(feature = "os")]
+pub mod shell;
+
+pub use frame::{LinkFeatures, Reason};
+pub use machine::{
+    Accept, AnswerError, ApertureError, CloseReason, ConnectionId, Event, Failure, Peer, RequestId,
 };
+
+#[cfg(feature = "os")]
+pub use identity::Identity;
+#[cfg(feature = "os")]
 pub use names::{
     Access, DirectoryError, FindError, NameError, ServeError, ServiceEntry, ServiceName,
-    list_services, setup_shared_dir,
+    list_services, private_dir, remove_stale, setup_shared_dir, setup_user_dir, uid_of,
+};
+#[cfg(feature = "os")]
+pub use shell::{
+    AcceptError, ConnectError, Control, ControlEvent, Inbox, LinkToken, NewLink, StartError,
+    stat_of,
 };
 
 /// Most bytes of the application's own first words, each way.
 pub const GREETING_BYTES_MAX: usize = 4096;
 
+pub use crate::wire::TOKEN_BYTES_MAX;
+
+/// Most bytes of statistics in one frame.
+const FRAME_TEXT_MAX: usize = frame::FRAME_BYTES_MAX / 2;
+
+#[cfg(feature = "os")]
 const FORKED: &str = "this process is a forked child; the links belong to its parent, and a child \
                       starts its own";

@@ -8,10 +8,10 @@
 //! Directories are opened component by component without following links, and each is checked by
 //! its descriptor, so that what was checked is what is used.
 //!
-//! Taking over a name that a dead process left behind is done under a lock on the directory
-//! itself: the kernel releases it with its holder, and no lock file stays. Two that race cannot
-//! both find the name stale. Never: a name is removed that something still listens on, or that
-//! is not a socket.
+//! Taking over a name that a dead process left behind is done under the lock of a file that only
+//! this user can open: the kernel releases it with its holder, and whoever held it removes it. (The
+//! directory itself could be locked by whoever may read it.) Two that race cannot both find the
+//! name stale. Never: a name is removed that something still listens on, or that is not a socket.
 
 use crate::config::Config;
 use crate::os::{socket, sys};
@@ -30,6 +30,8 @@ pub const NAME_BYTES_MAX: usize = 64;
 pub const USER_BYTES_MAX: usize = 32;
 /// Longest path of a socket that the kernel takes, in bytes.
 const SOCKET_PATH_MAX: usize = 107;
+/// The file that is locked while names are taken and given up; no service can be called so.
+const LOCK_FILE: &str = ".lock";
 /// How long another process may be busy in the directory.
 const LOCK_NS: u64 = 2_000_000_000;
 
@@ -130,10 +132,15 @@ pub enum DirectoryError {
         advice: &'static str,
     },
     /// A part of the path is a link, or no directory.
-    #[error("{} is a link or no directory", .0.display())]
-    Link(PathBuf),
-    /// It belongs to somebody else.
-    #[error("{} belongs to user {owner}, and must belong to {wanted}", .path.display())]
+    #[error("{} is a link or no directory{}", .path.display(), .advice)]
+    Link {
+        /// Which.
+        path: PathBuf,
+        /// What to do.
+        advice: &'static str,
+    },
+    /// It belongs to somebody else, who may have made it so that it cannot be used.
+    #[error("{} belongs to user {owner}, and must belong to {wanted}{}", .path.display(), .advice)]
     Owner {
         /// Which.
         path: PathBuf,
@@ -141,6 +148,8 @@ pub enum DirectoryError {
         owner: u32,
         /// Whose it must be.
         wanted: String,
+        /// What to do.
+        advice: &'static str,
     },
     /// Others may change it.
     #[error("{} has mode {mode:o}, and must {wanted}", .path.display())]
@@ -176,9 +185,24 @@ pub(super) struct Directory {
 enum Final {
     /// This user's own; others may not write, and where the library chose the place, not look.
     Private { chosen: bool },
-    /// Root's, sticky.
+    /// Root's; and sticky, unless root alone can make something there.
     Shared,
 }
+
+impl Final {
+    /// What to do where somebody else has taken the place.
+    fn advice(self) -> &'static str {
+        match self {
+            Self::Private { chosen: true } => {
+                "; set HAMLYN_DIR, or XDG_RUNTIME_DIR, to a directory of your own"
+            }
+            Self::Private { chosen: false } | Self::Shared => "",
+        }
+    }
+}
+
+/// What to do where somebody else has taken a user's place in the shared directory.
+const TAKEN_SHARED: &str = "; `hamlyn setup USER`, run by root, gives the user a directory there";
 
 fn euid() -> u32 {
     rustix::process::geteuid().as_raw()
@@ -191,10 +215,6 @@ fn is_root_or_unknown(uid: u32) -> bool {
 
 /// Opens a directory step by step.
 fn open(path: &Path, last: Final) -> Result<Directory, DirectoryError> {
-    let os = |path: &Path, e: rustix::io::Errno| DirectoryError::Os {
-        path: path.into(),
-        source: e.into(),
-    };
     // The way to a user's own directory may have links (/var/run); it is resolved first, and what
     // is then walked must have none. The way to the shared one has none at all.
     let path = match (last, path.parent(), path.file_name()) {
@@ -209,39 +229,52 @@ fn open(path: &Path, last: Final) -> Result<Directory, DirectoryError> {
         }
         _ => path.to_path_buf(),
     };
+    Ok(Directory { fd: walk(&path, Some(last))?, path })
+}
+
+/// Opens each directory on the way, without following links; the last must be as `last` says, or
+/// may be on the way itself.
+fn walk(path: &Path, last: Option<Final>) -> Result<OwnedFd, DirectoryError> {
+    let os = |path: &Path, e: rustix::io::Errno| DirectoryError::Os {
+        path: path.into(),
+        source: e.into(),
+    };
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let mut at = PathBuf::from("/");
     let mut fd = rustix::fs::open("/", flags, Mode::empty()).map_err(|e| os(&at, e))?;
     let parts: Vec<_> = path.components().filter(|c| *c != Component::RootDir).collect();
     for (i, part) in parts.iter().enumerate() {
         at.push(part);
-        let Component::Normal(name) = part else {
-            return Err(DirectoryError::Link(at));
-        };
         let is_last = i + 1 == parts.len();
+        let advice = last.filter(|_| is_last).map_or("", Final::advice);
+        let Component::Normal(name) = part else {
+            return Err(DirectoryError::Link { path: at, advice });
+        };
         fd = match rustix::fs::openat(&fd, *name, flags, Mode::empty()) {
             Ok(next) => next,
             Err(rustix::io::Errno::LOOP | rustix::io::Errno::NOTDIR) => {
-                return Err(DirectoryError::Link(at));
+                return Err(DirectoryError::Link { path: at, advice });
             }
             Err(rustix::io::Errno::NOENT) => {
                 let advice = match last {
-                    Final::Shared => "; `hamlyn setup`, run by root, makes it",
-                    Final::Private { .. } => "",
+                    Some(Final::Shared) => "; `hamlyn setup`, run by root, makes it",
+                    Some(Final::Private { .. }) | None => "",
                 };
                 return Err(DirectoryError::Missing { path: at, advice });
             }
             Err(e) => return Err(os(&at, e)),
         };
         let stat = rustix::fs::fstat(&fd).map_err(|e| os(&at, e))?;
-        check(&at, stat.st_uid, stat.st_mode & 0o7777, is_last.then_some(last))?;
+        check(&at, stat.st_uid, stat.st_mode & 0o7777, last.filter(|_| is_last))?;
     }
-    Ok(Directory { fd, path })
+    Ok(fd)
 }
 
 fn check(path: &Path, owner: u32, mode: u32, last: Option<Final>) -> Result<(), DirectoryError> {
-    let wrong_owner =
-        |wanted: String| Err(DirectoryError::Owner { path: path.into(), owner, wanted });
+    let wrong_owner = |wanted: String| {
+        let advice = last.map_or("", Final::advice);
+        Err(DirectoryError::Owner { path: path.into(), owner, wanted, advice })
+    };
     let wrong_mode =
         |wanted: &'static str| Err(DirectoryError::Mode { path: path.into(), mode, wanted });
     match last {
@@ -268,8 +301,8 @@ fn check(path: &Path, owner: u32, mode: u32, last: Option<Final>) -> Result<(), 
             if !is_root_or_unknown(owner) {
                 return wrong_owner("root".into());
             }
-            if mode & 0o1000 == 0 {
-                return wrong_mode("be sticky (01777)");
+            if mode & 0o1000 == 0 && mode & 0o022 != 0 {
+                return wrong_mode("be sticky (01777), or closed to the writing of others");
             }
         }
     }
@@ -312,7 +345,7 @@ fn open_shared(config: &Config, uid: u32, create: bool) -> Result<Directory, Dir
     let path = shared.path.join(&name);
     let os = |e: rustix::io::Errno| DirectoryError::Os { path: path.clone(), source: e.into() };
     if create {
-        // Others pass, and do not look: nor can they then lock it.
+        // Others pass, and do not look.
         match rustix::fs::mkdirat(&shared.fd, &*name, Mode::from_raw_mode(0o711)) {
             // The mask of the process may have taken the way from others.
             Ok(()) => rustix::fs::chmodat(
@@ -323,6 +356,10 @@ fn open_shared(config: &Config, uid: u32, create: bool) -> Result<Directory, Dir
             )
             .map_err(os)?,
             Err(rustix::io::Errno::EXIST) => {}
+            // Root lets nobody make one.
+            Err(rustix::io::Errno::ACCESS) => {
+                return Err(DirectoryError::Missing { path, advice: TAKEN_SHARED });
+            }
             Err(e) => return Err(os(e)),
         }
     }
@@ -330,7 +367,7 @@ fn open_shared(config: &Config, uid: u32, create: bool) -> Result<Directory, Dir
     let fd = match rustix::fs::openat(&shared.fd, &*name, flags, Mode::empty()) {
         Ok(fd) => fd,
         Err(rustix::io::Errno::LOOP | rustix::io::Errno::NOTDIR) => {
-            return Err(DirectoryError::Link(path));
+            return Err(DirectoryError::Link { path, advice: TAKEN_SHARED });
         }
         Err(rustix::io::Errno::NOENT) => {
             return Err(DirectoryError::Missing { path, advice: "; that user serves nothing" });
@@ -340,7 +377,8 @@ fn open_shared(config: &Config, uid: u32, create: bool) -> Result<Directory, Dir
     let stat = rustix::fs::fstat(&fd).map_err(os)?;
     if stat.st_uid != uid && (uid == euid() || socket::known_uid(stat.st_uid).is_some()) {
         let wanted = std::format!("user {uid}");
-        return Err(DirectoryError::Owner { path, owner: stat.st_uid, wanted });
+        let (owner, advice) = (stat.st_uid, TAKEN_SHARED);
+        return Err(DirectoryError::Owner { path, owner, wanted, advice });
     }
     if stat.st_mode & 0o022 != 0 {
         let wanted = "be closed to the writing of others";
@@ -354,15 +392,20 @@ fn open_shared(config: &Config, uid: u32, create: bool) -> Result<Directory, Dir
 pub fn setup_shared_dir(config: &Config) -> Result<PathBuf, DirectoryError> {
     let path = config.shared_dir.clone();
     let os = |e: rustix::io::Errno| DirectoryError::Os { path: path.clone(), source: e.into() };
-    match rustix::fs::mkdir(&path, Mode::RWXU) {
+    // Nobody else may put something in its place between making and opening it.
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(DirectoryError::Link { path, advice: "" });
+    };
+    let parent = walk(parent, None)?;
+    match rustix::fs::mkdirat(&parent, name, Mode::RWXU) {
         Ok(()) => {
             if euid() != 0 {
-                let _ = rustix::fs::rmdir(&path);
+                let _ = rustix::fs::unlinkat(&parent, name, AtFlags::REMOVEDIR);
                 let wanted = "root".into();
-                return Err(DirectoryError::Owner { path, owner: euid(), wanted });
+                return Err(DirectoryError::Owner { path, owner: euid(), wanted, advice: "" });
             }
             let open = Mode::from_raw_mode(0o1777);
-            rustix::fs::chmod(&path, open).map_err(os)?;
+            rustix::fs::chmodat(&parent, name, open, AtFlags::empty()).map_err(os)?;
         }
         Err(rustix::io::Errno::EXIST) => {}
         Err(e) => return Err(os(e)),
@@ -371,11 +414,65 @@ pub fn setup_shared_dir(config: &Config) -> Result<PathBuf, DirectoryError> {
     Ok(path)
 }
 
+/// Gives a user, by name or number, a directory in the shared one, as root, so that nobody else can
+/// take its place before that user first serves (`hamlyn setup USER`). What somebody else has put
+/// there is moved aside.
+pub fn setup_user_dir(config: &Config, user: &str) -> Result<PathBuf, DirectoryError> {
+    let uid = uid_of(user)?;
+    let shared = open(&config.shared_dir, Final::Shared)?;
+    let name = uid.to_string();
+    let path = shared.path.join(&name);
+    let os = |e: rustix::io::Errno| DirectoryError::Os { path: path.clone(), source: e.into() };
+    let at = &shared.fd;
+    let nofollow = AtFlags::SYMLINK_NOFOLLOW;
+    for _ in 0..MOVES_MAX {
+        match rustix::fs::mkdirat(at, &*name, Mode::RWXU) {
+            Ok(()) => {
+                // Root's, and the directory is sticky: nobody puts it aside meanwhile.
+                let owner = Some(rustix::fs::Uid::from_raw(uid));
+                let open = Mode::from_raw_mode(0o711);
+                rustix::fs::chmodat(at, &*name, open, AtFlags::empty()).map_err(os)?;
+                rustix::fs::chownat(at, &*name, owner, None, nofollow).map_err(os)?;
+                return Ok(path);
+            }
+            Err(rustix::io::Errno::EXIST) => {}
+            Err(e) => return Err(os(e)),
+        }
+        match rustix::fs::statat(at, &*name, nofollow) {
+            Ok(stat)
+                if stat.st_uid == uid
+                    && rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir() =>
+            {
+                return Ok(path);
+            }
+            Ok(stat) => {
+                // No number, so it is nobody's place.
+                let number = u64::from_ne_bytes(
+                    sys::random()
+                        .map_err(|source| DirectoryError::Os { path: path.clone(), source })?,
+                );
+                let aside = std::format!("{name}.taken-by-{}-{number:016x}", stat.st_uid);
+                match rustix::fs::renameat(at, &*name, at, &*aside) {
+                    Ok(()) | Err(rustix::io::Errno::NOENT) => {}
+                    Err(e) => return Err(os(e)),
+                }
+            }
+            Err(rustix::io::Errno::NOENT) => {}
+            Err(e) => return Err(os(e)),
+        }
+    }
+    Err(os(rustix::io::Errno::EXIST))
+}
+
+/// How often somebody may be faster than root in taking a place.
+const MOVES_MAX: u32 = 16;
+
 fn open_checked_shared(path: &Path) -> Result<(), DirectoryError> {
     open(path, Final::Shared).map(|_| ())
 }
 
-fn uid_of(user: &str) -> Result<u32, DirectoryError> {
+/// The number of a user, by name or number.
+pub fn uid_of(user: &str) -> Result<u32, DirectoryError> {
     user.parse()
         .ok()
         .or_else(|| sys::uid_of_user(user))
@@ -392,22 +489,49 @@ impl Directory {
         if bytes > SOCKET_PATH_MAX { Err(PathTooLong { address, bytes }) } else { Ok(address) }
     }
 
-    /// Nobody else takes over a name here meanwhile.
-    fn lock(&self) -> Result<Option<OwnedFd>, rustix::io::Errno> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let fd = rustix::fs::openat(&self.fd, ".", flags, Mode::empty())?;
+    /// Nobody else takes over a name here meanwhile. `None`: another process of this user did not
+    /// let go in time.
+    fn lock(&self) -> Result<Option<Locked<'_>>, rustix::io::Errno> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mode = Mode::RUSR | Mode::WUSR;
         let deadline = sys::monotonic_ns() + LOCK_NS;
         loop {
+            let fd = rustix::fs::openat(&self.fd, LOCK_FILE, flags, mode)?;
             match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(Some(fd)),
+                Ok(()) if self.is_lock_file(&fd)? => {
+                    return Ok(Some(Locked { directory: self, _fd: fd }));
+                }
+                // The file's last holder has removed it.
+                Ok(()) | Err(rustix::io::Errno::INTR) => {}
                 Err(rustix::io::Errno::WOULDBLOCK) if sys::monotonic_ns() < deadline => {
                     std::thread::sleep(core::time::Duration::from_millis(1));
                 }
                 Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
-                Err(rustix::io::Errno::INTR) => {}
                 Err(e) => return Err(e),
             }
         }
+    }
+
+    fn is_lock_file(&self, fd: &OwnedFd) -> Result<bool, rustix::io::Errno> {
+        let locked = rustix::fs::fstat(fd)?;
+        match rustix::fs::statat(&self.fd, LOCK_FILE, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(there) => Ok((there.st_dev, there.st_ino) == (locked.st_dev, locked.st_ino)),
+            Err(rustix::io::Errno::NOENT) => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+/// The names of a directory, for this process alone.
+struct Locked<'a> {
+    directory: &'a Directory,
+    _fd: OwnedFd,
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        // Before the lock goes: whoever gets it then sees that the file is no longer there.
+        let _ = rustix::fs::unlinkat(&self.directory.fd, LOCK_FILE, AtFlags::empty());
     }
 }
 
@@ -527,8 +651,7 @@ pub(super) fn listen(
     let address = directory
         .address(&service.name)
         .map_err(|e| ServeError::PathTooLong { path: e.address, bytes: e.bytes })?;
-    let lock = directory.lock().map_err(|e| os(e.into()))?;
-    let Some(_lock) = lock else {
+    let Some(lock) = directory.lock().map_err(|e| os(e.into()))? else {
         return Err(ServeError::Busy(directory.path.clone()));
     };
     match rustix::fs::statat(&directory.fd, &*service.name, AtFlags::SYMLINK_NOFOLLOW) {
@@ -566,14 +689,11 @@ pub(super) fn listen(
         Ok((stat.st_dev, stat.st_ino))
     };
     match prepare() {
-        Ok(identity) => Ok(Listener {
-            fd,
-            access,
-            directory,
-            name: service.name.clone(),
-            identity,
-            pid: std::process::id(),
-        }),
+        Ok(identity) => {
+            drop(lock);
+            let (name, pid) = (service.name.clone(), std::process::id());
+            Ok(Listener { fd, access, directory, name, identity, pid })
+        }
         Err(e) => {
             let _ = rustix::fs::unlinkat(&directory.fd, &*service.name, AtFlags::empty());
             Err(os(e))
@@ -679,6 +799,8 @@ pub struct ServiceEntry {
     pub uid: Option<u32>,
     /// Whether somebody listens; `None` if that may not be asked.
     pub is_alive: Option<bool>,
+    /// The process that listens, where it can be seen from here.
+    pub pid: Option<u32>,
 }
 
 /// The services in this user's own directory and in the shared one, as far as they can be seen.
@@ -698,21 +820,23 @@ pub fn list_services(config: &Config) -> Vec<ServiceEntry> {
             if !rustix::fs::FileType::from_raw_mode(stat.st_mode).is_socket() {
                 continue;
             }
-            let is_alive = directory.address(&name).ok().and_then(|address| {
-                match socket::try_connect(&address) {
-                    Ok(_) => Some(true),
-                    Err(e) => match e.kind() {
-                        io::ErrorKind::WouldBlock => Some(true),
-                        io::ErrorKind::ConnectionRefused => Some(false),
-                        _ => None,
-                    },
-                }
+            let connected = directory.address(&name).ok().map(|at| socket::try_connect(&at));
+            let is_alive = connected.as_ref().and_then(|connected| match connected {
+                Ok(_) => Some(true),
+                Err(e) => match e.kind() {
+                    io::ErrorKind::WouldBlock => Some(true),
+                    io::ErrorKind::ConnectionRefused => Some(false),
+                    _ => None,
+                },
             });
+            let listener = connected.and_then(Result::ok).map(socket::identity);
+            let pid = listener.and_then(Result::ok).and_then(|listener| listener.pid);
             found.push(ServiceEntry {
                 path: directory.path.join(&name),
                 name: user.map_or(name.clone(), |user| std::format!("{user}@{name}")),
                 uid: socket::known_uid(stat.st_uid),
                 is_alive,
+                pid,
             });
         }
     };
@@ -732,6 +856,36 @@ pub fn list_services(config: &Config) -> Vec<ServiceEntry> {
     }
     found.sort_by(|a, b| a.path.cmp(&b.path));
     found
+}
+
+/// Removes a name of this user's that nobody serves any more. `false`: it is served after all, or
+/// gone already, or in no directory of this user's.
+pub fn remove_stale(config: &Config, entry: &ServiceEntry) -> io::Result<bool> {
+    let own = [open_private(config, false), open_shared(config, euid(), false)];
+    let parent = entry.path.parent();
+    let Some(directory) = own.into_iter().flatten().find(|own| Some(&*own.path) == parent) else {
+        return Ok(false);
+    };
+    let Some(name) = entry.path.file_name().and_then(|name| name.to_str()) else {
+        return Ok(false);
+    };
+    // Whoever serves it anew waits until this is done, or has done it.
+    let Some(_lock) = directory.lock()? else {
+        return Err(io::Error::new(io::ErrorKind::WouldBlock, "the directory is locked"));
+    };
+    let stat = match rustix::fs::statat(&directory.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Err(rustix::io::Errno::NOENT) => return Ok(false),
+        other => other?,
+    };
+    let address =
+        directory.address(name).map_err(|e| io::Error::other(e.address.display().to_string()))?;
+    let is_stale = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_socket()
+        && socket::try_connect(&address)
+            .is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused);
+    if is_stale {
+        rustix::fs::unlinkat(&directory.fd, name, AtFlags::empty())?;
+    }
+    Ok(is_stale)
 }
 
 #[cfg(test)]

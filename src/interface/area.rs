@@ -7,6 +7,12 @@ pub struct AreaId {
     pub(crate) generation: u32,
 }
 
+impl core::fmt::Display for AreaId {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "message area {}", self.index)
+    }
+}
+
 impl AreaId {
     /// As a number, for languages that cannot hold this type.
     pub fn to_bits(self) -> u64 {
@@ -24,10 +30,10 @@ impl AreaId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AreaError {
     /// No such area, or one that was removed.
-    #[error("{0:?} does not exist: it was removed, or belongs to another interface")]
+    #[error("{0} does not exist: it was removed, or belongs to another interface")]
     NoSuchArea(AreaId),
     /// Slots still name it.
-    #[error("{area:?} is named by {slots} slots; remove them first")]
+    #[error("{area} is named by {slots} slots; remove them first")]
     InUse {
         /// The area.
         area: AreaId,

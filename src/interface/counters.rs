@@ -8,7 +8,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 macro_rules! counters {
     ($(#[doc = $doc:expr] $field:ident,)* ; $(#[doc = $rdoc:expr] $variant:ident = $rfield:ident : $text:expr,)*) => {
         /// Why a packet was refused. The sender is told nothing (a refusal reveals nothing);
-        /// the receiver's counter of the same name goes up by one, and nothing else changes.
+        /// the receiver's counter of the same name goes up by one, and nothing else changes but,
+        /// in an entry that several links share, what is known of the packet's own link.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
         pub enum Refusal { $(#[doc = $rdoc] #[error($text)] $variant,)* }
 
@@ -80,8 +81,12 @@ counters! {
     packets_discarded,
     /// Wake-up signals sent to sleeping peers.
     wakes_sent,
+    /// Those among them that were made by the bell, a word of this process's, instead of a byte.
+    rings_sent,
     /// Times that this process slept.
     sleeps,
+    /// Sleeps that were short because the kernel refused the barrier that was agreed with a peer.
+    naps,
     /// Links that were made.
     links_opened,
     /// Links that ended, whatever the reason.
@@ -92,8 +97,6 @@ counters! {
     links_closed_noise,
     /// Links closed because the peer broke the rules of the ring.
     links_closed_violation,
-    /// Links closed, or not made, because the peer used the id of another process's node.
-    links_closed_identity,
     /// Links closed because the peer sent a descriptor over its wake-up connection.
     links_closed_descriptor,
     /// Events that the application did not take in time.
@@ -109,6 +112,8 @@ counters! {
     NoSuchEntry = refused_no_such_entry: "the slot has no such metadata entry",
     /// The key is not the slot's, or not the entry's where the slot is paranoid.
     WrongKey = refused_wrong_key: "the key does not match",
+    /// The key was the slot's, or the entry's, before it was changed last: the sender did not guess.
+    StaleKey = refused_stale_key: "the key has been changed",
     /// The packet does not fit into the slot's base and bound.
     OutOfBounds = refused_out_of_bounds: "the packet does not fit into the slot",
     /// The packet does not fit into the entry's low and high limit (2.7).

@@ -1,6 +1,8 @@
 //! Metadata entries (Hamlyn 2.4, Table 2).
 
+use super::{LinkId, Refusal};
 use crate::wire::{Key, METADATA_MAX};
+use alloc::{boxed::Box, vec::Vec};
 
 /// Whether an entry of a paranoid slot accepts packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,9 +12,9 @@ pub enum EntryState {
     Open,
     /// Nothing is accepted until the application arms the entry.
     Closed,
-    /// Open again with the same key, but packets of messages that began while it was closed are
-    /// still on their way: until they have passed, only messages of one packet are accepted.
-    Draining,
+    /// Open, and [shared](super::Interface::share_entry): packets with the entry's key are accepted
+    /// if their link began its message while the entry was open, and no other has begun one since.
+    Shared,
 }
 
 /// One expected message: where its metadata goes, what has arrived of it, and, in paranoid slots,
@@ -23,11 +25,10 @@ pub struct MetadataEntry {
     pub(crate) user: [u8; METADATA_MAX],
     /// Sum of the deltas that have arrived, modulo 2^32; zero when the message is complete (2.5).
     pub(crate) accumulator: u32,
-    /// Sum of the deltas that were refused because the entry was closed, modulo 2^32; zero when no
-    /// message is half refused. Of use only to an entry that is opened again with the same key.
-    pub(crate) missed: u32,
     /// Paranoid-mode protection key; supersedes the slot's (2.7).
     pub(crate) key: Key,
+    /// The key before it that tickets may hold. Who still sends with it does not guess.
+    pub(crate) previous: Option<Key>,
     /// Paranoid-mode low limit: first byte that may be written, from the slot's base.
     pub(crate) low: u64,
     /// Paranoid-mode high limit: one past the last byte that may be written.
@@ -36,6 +37,55 @@ pub struct MetadataEntry {
     pub(crate) receiver: u64,
     pub(crate) user_len: u8,
     pub(crate) state: EntryState,
+    /// Tickets may hold `key`: it was not made to keep everybody out.
+    pub(crate) is_given: bool,
+    /// Only of a shared entry.
+    pub(crate) senders: Option<Box<Senders>>,
+}
+
+/// What several senders of one entry, each on its own link, have sent of their messages of several
+/// packets; so that what one leaves unfinished, or sends too early, spoils nobody else's. Nothing
+/// here depends on the order in which packets arrive.
+#[derive(Clone, Debug)]
+pub(crate) struct Senders {
+    /// Whose message the accumulator counts, when it is not zero.
+    begun_by: LinkId,
+    /// By the index of the link.
+    links: Vec<Sent>,
+}
+
+/// The sum of the deltas, modulo 2^32, that a link has sent to an entry, refused ones included: zero
+/// between two messages (2.5).
+#[derive(Clone, Copy, Debug, Default)]
+struct Sent {
+    sum: u32,
+    generation: u16,
+}
+
+impl Senders {
+    pub(crate) fn new(links: usize) -> Self {
+        Self { begun_by: LinkId::SELF, links: alloc::vec![Sent::default(); links] }
+    }
+
+    /// Makes room for links with indices below `links`.
+    pub(crate) fn reserve(&mut self, links: usize) {
+        if links > self.links.len() {
+            self.links.resize(links, Sent::default());
+        }
+    }
+
+    /// The key is another from now on: nothing that was sent before counts.
+    fn clear(&mut self) {
+        self.links.fill(Sent::default());
+    }
+
+    fn of(&mut self, link: LinkId) -> Option<&mut Sent> {
+        let sent = self.links.get_mut(link.index as usize)?;
+        if sent.generation != link.generation {
+            *sent = Sent { sum: 0, generation: link.generation };
+        }
+        Some(sent)
+    }
 }
 
 // Table 2 has 128 bytes; two lines, so that entries never share one.
@@ -46,13 +96,67 @@ impl MetadataEntry {
         Self {
             user: [0; METADATA_MAX],
             accumulator: 0,
-            missed: 0,
             key,
+            previous: None,
             low: 0,
             high: 0,
             receiver: 0,
             user_len: 0,
             state,
+            is_given: false,
+            senders: None,
+        }
+    }
+
+    /// Opens the entry for the next message.
+    pub(crate) fn open(&mut self) {
+        self.state = if self.senders.is_some() { EntryState::Shared } else { EntryState::Open };
+        self.accumulator = 0;
+        self.user_len = 0;
+    }
+
+    /// A packet for an entry that is not simply open: what the accumulator is before it, if it may
+    /// be deposited. If not, it is remembered how much its link has sent, and nothing else changes.
+    #[inline(never)]
+    pub(crate) fn let_through(&mut self, link: LinkId, delta: u32) -> Result<u32, Refusal> {
+        let is_open = self.state == EntryState::Shared;
+        if delta == 0 {
+            return if is_open { Ok(self.accumulator) } else { Err(Refusal::EntryClosed) };
+        }
+        let Some(senders) = &mut self.senders else { return Err(Refusal::EntryClosed) };
+        let begun_by = senders.begun_by;
+        let sent = senders.of(link).ok_or(Refusal::EntryClosed)?;
+        if is_open && sent.sum == 0 {
+            // Whoever begins takes the entry over: one who stays silent in the middle of a message
+            // keeps nobody out.
+            return Ok(0);
+        }
+        if is_open && self.accumulator != 0 && begun_by == link {
+            return Ok(self.accumulator);
+        }
+        sent.sum = sent.sum.wrapping_add(delta);
+        Err(Refusal::EntryClosed)
+    }
+
+    /// A packet of a message of several was deposited in a shared entry.
+    #[inline(never)]
+    pub(crate) fn count_sent(&mut self, link: LinkId) {
+        if let Some(senders) = &mut self.senders {
+            senders.begun_by = link;
+            if let Some(sent) = senders.of(link) {
+                sent.sum = self.accumulator;
+            }
+        }
+    }
+
+    /// Changes the key of a paranoid entry. `is_given`: tickets will hold the new one.
+    pub(crate) fn set_key(&mut self, key: Key, is_given: bool) {
+        if self.is_given {
+            self.previous = Some(self.key);
+        }
+        (self.key, self.is_given) = (key, is_given);
+        if let Some(senders) = &mut self.senders {
+            senders.clear();
         }
     }
 

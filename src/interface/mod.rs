@@ -12,7 +12,10 @@
 //! ```
 //! Everything that decides whether a packet may write lies in this module's private memory. A
 //! packet is checked whole before its first byte is deposited, so a refusal changes nothing but a
-//! counter. Never: a panic, an allocation or an unbounded walk because of what a packet holds.
+//! counter; at an entry that several links share also the sum of what the packet's own link has
+//! sent, which decides about packets of that link alone.
+//!
+//! Never: a panic, an allocation or an unbounded walk because of what a packet holds.
 
 mod area;
 mod counters;
@@ -20,14 +23,16 @@ mod metadata;
 pub mod notification;
 mod receive;
 mod slot;
+mod tables;
 pub mod terminus;
 
 pub use area::{AreaError, AreaId};
 pub use counters::{Counters, Refusal};
 pub use metadata::{EntryState, MetadataEntry};
 pub use notification::{Notification, QueueError, QueueId};
-pub use receive::{Arrival, Discard, Interface, NotDeposited};
+pub use receive::{Arrival, Discard, Flow, NotDeposited};
 pub use slot::{Mode, SlotConfig, SlotError, SlotId};
+pub use tables::Interface;
 
 /// A link of one interface, in the order in which links were made. Indices are used again after a
 /// link has closed; `generation` tells the two apart.
@@ -37,6 +42,12 @@ pub struct LinkId {
     pub index: u32,
     /// Low half of how many links have had this position.
     pub generation: u16,
+}
+
+impl core::fmt::Display for LinkId {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "link {}", self.index)
+    }
 }
 
 impl LinkId {

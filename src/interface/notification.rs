@@ -26,6 +26,12 @@ pub struct QueueId {
     pub(crate) generation: u32,
 }
 
+impl core::fmt::Display for QueueId {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "queue {}", self.index)
+    }
+}
+
 impl QueueId {
     /// As a number, for languages that cannot hold this type.
     pub fn to_bits(self) -> u64 {
@@ -46,7 +52,7 @@ pub const QUEUE_ENTRIES_MAX: u32 = 1 << 22;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QueueError {
     /// No such queue, or one that was removed.
-    #[error("{0:?} does not exist: it was removed, or belongs to another interface")]
+    #[error("{0} does not exist: it was removed, or belongs to another interface")]
     NoSuchQueue(QueueId),
     /// Size not allowed.
     #[error("a notification queue has from 1 to {max} entries, and {0} were asked for", max = QUEUE_ENTRIES_MAX)]
@@ -64,10 +70,10 @@ pub enum QueueError {
         entries: u32,
     },
     /// Slots still use it.
-    #[error("{0:?} is used by slots; remove them first")]
+    #[error("{0} is used by slots; remove them first")]
     InUse(QueueId),
     /// Its consuming end is with another thread.
-    #[error("{0:?} has been handed to another thread, which alone may take from it")]
+    #[error("{0} has been handed to another thread, which alone may take from it")]
     ConsumerTaken(QueueId),
 }
 
@@ -196,6 +202,11 @@ impl Producer {
     /// Gives the reservation back, except for entries that are not yet consumed.
     pub fn detach(&mut self, share: u32) {
         self.shares[share as usize].attached = false;
+    }
+
+    /// Entries that `share` has reserved.
+    pub(crate) fn credit(&self, share: u32) -> u32 {
+        self.shares[share as usize].credit
     }
 
     /// Whether a notification for `share` fits into its reservation.

@@ -1,17 +1,11 @@
-//! What happens to an arriving packet (Hamlyn, Figure 2), and the calls that prepare for it.
+//! What happens to an arriving packet (Hamlyn, Figure 2).
 
-use super::notification::{self, Consumer, Producer};
-use super::slot::{ENTRIES_MAX, Slot};
-use super::{
-    AreaError, AreaId, Counters, EntryState, LinkId, MetadataEntry, Mode, Notification, QueueError,
-    QueueId, Refusal, SlotConfig, SlotError, SlotId,
-};
+use super::tables::Interface;
+use super::{EntryState, LinkId, Mode, Notification, QueueId, Refusal};
 use crate::link::Body;
 use crate::wire::{
-    Flags, Header, Key, METADATA_MAX, MetadataIndex, NodeId, Share, SlotIndex, Ticket,
+    Flags, Header, INLINE_BYTES, Key, LINE_WORDS, METADATA_MAX, MetadataIndex, SlotIndex,
 };
-use alloc::{sync::Arc, vec::Vec};
-use core::ops::Range;
 
 /// A packet was dropped because the interface accepts none (Hamlyn 2.8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +16,8 @@ pub enum Discard {
     Watchdog,
 }
 
-/// Why a packet was not deposited. Nothing but a counter was changed.
+/// Why a packet was not deposited. Nothing but a counter was changed (at a
+/// [shared](Interface::share_entry) entry also what its own link has sent).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotDeposited {
     /// The interface accepts nothing now.
@@ -49,551 +44,173 @@ pub enum Arrival {
     Notified,
 }
 
-struct Area<M> {
-    memory: M,
-    slots: usize,
-    generation: u32,
-}
-
-struct Queue {
-    producer: Producer,
-    consumer: Option<Consumer>,
-    generation: u32,
-}
-
-/// A slot that was removed while notifications of it wait. Its index is not used again until they
-/// have been taken: they must not be mistaken for another slot's.
-struct Retired {
-    index: u32,
-    queue: QueueId,
+/// What was found out about the packets of one line that a link brings again and again, so that
+/// those which differ only in where their bytes go, and in the bytes, are not looked up anew.
+///
+/// Only what has been accepted is remembered: a message of one packet without metadata, to an entry
+/// that is not one-shot and holds no metadata. It counts as long as nothing was changed that could
+/// have made a difference: the interface's epoch.
+#[derive(Clone, Debug, Default)]
+#[repr(C, align(64))]
+pub struct Flow {
+    epoch: u64,
+    /// Destination and slot, entry and delta, key, and of the last header word the half without the
+    /// fast word: as they stand in the line.
+    words: [u64; 3],
+    flags: u32,
+    /// Where it announces; [`SILENT`]: nowhere.
+    queue: u32,
+    /// First offset that may be written, and bytes from there on.
+    low: u64,
+    span: u64,
+    /// Where that first byte lies in the area.
+    at: usize,
+    area: u32,
     share: u32,
-}
-
-/// One interface. `M` is the memory of message areas.
-pub struct Interface<M> {
-    id: NodeId,
-    discard: Option<Discard>,
-    watchdog_ns: u64,
-    watchdog_reset_ns: u64,
-    slots: Vec<Option<Slot>>,
-    areas: Vec<Option<Area<M>>>,
-    queues: Vec<Option<Queue>>,
-    retired: Vec<Retired>,
-    generation: u32,
-    counters: Arc<Counters>,
+    /// The words of a packet that came once and was not remembered yet, folded together.
+    seen: u64,
 }
 
 impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
-    /// An interface that discards whatever arrives until it is [enabled](Self::enable).
-    pub fn new(id: NodeId) -> Self {
-        Self {
-            id,
-            discard: Some(Discard::NotEnabled),
-            watchdog_ns: 0,
-            watchdog_reset_ns: 0,
-            slots: Vec::new(),
-            areas: Vec::new(),
-            queues: Vec::new(),
-            retired: Vec::new(),
-            generation: 0,
-            counters: Arc::default(),
-        }
-    }
-
-    /// The name that packets for this interface carry.
-    pub fn id(&self) -> NodeId {
-        self.id
-    }
-
-    /// The counters; they may be read from anywhere at any time.
-    pub fn counters(&self) -> &Arc<Counters> {
-        &self.counters
-    }
-
-    // ---- start-up and watchdog (2.8)
-
-    /// Packets are accepted from now on.
-    pub fn enable(&mut self) {
-        self.discard = None;
-    }
-
-    /// Packets are accepted and discarded from now on.
-    pub fn disable(&mut self) {
-        self.discard = Some(Discard::NotEnabled);
-    }
-
-    /// From now on packets are discarded whenever the application has not called
-    /// [`reset_watchdog`](Self::reset_watchdog) for `watchdog_ns`; 0 turns the watchdog off. For
-    /// interfaces that something other than the application drives.
-    pub fn set_watchdog(&mut self, now_ns: u64, watchdog_ns: u64) {
-        self.watchdog_ns = watchdog_ns;
-        self.reset_watchdog(now_ns);
-    }
-
-    /// The application lives.
-    pub fn reset_watchdog(&mut self, now_ns: u64) {
-        self.watchdog_reset_ns = now_ns;
-        if self.discard == Some(Discard::Watchdog) {
-            self.discard = None;
-        }
-    }
-
-    /// The time is now; to be called before packets are handled when a watchdog is set.
-    pub fn check_watchdog(&mut self, now_ns: u64) {
-        let late = now_ns.saturating_sub(self.watchdog_reset_ns) > self.watchdog_ns;
-        if self.watchdog_ns != 0 && self.discard.is_none() && late {
-            self.discard = Some(Discard::Watchdog);
-        }
-    }
-
-    /// Why packets are being discarded, if they are.
-    pub fn discarding(&self) -> Option<Discard> {
-        self.discard
-    }
-
-    // ---- areas
-
-    /// Makes `memory` a message area.
-    pub fn create_area(&mut self, memory: M) -> AreaId {
-        let generation = self.next_generation();
-        let index = insert(&mut self.areas, Area { memory, slots: 0, generation }, |_| true);
-        AreaId { index, generation }
-    }
-
-    fn next_generation(&mut self) -> u32 {
-        self.generation = self.generation.wrapping_add(1);
-        self.generation
-    }
-
-    /// Takes the memory back. Refused while slots name it.
-    pub fn remove_area(&mut self, id: AreaId) -> Result<M, AreaError> {
-        let slots = self.area_state(id)?.slots;
-        if slots > 0 {
-            return Err(AreaError::InUse { area: id, slots });
-        }
-        self.areas[id.index as usize]
-            .take()
-            .map(|area| area.memory)
-            .ok_or(AreaError::NoSuchArea(id))
-    }
-
-    /// The bytes of an area. While they are borrowed nothing can be deposited.
-    #[inline]
-    pub fn area(&self, id: AreaId) -> Result<&[u8], AreaError> {
-        self.area_state(id).map(|area| area.memory.as_ref())
-    }
-
-    /// The bytes of an area, for the application to write.
-    #[inline]
-    pub fn area_mut(&mut self, id: AreaId) -> Result<&mut [u8], AreaError> {
-        match self.areas.get_mut(id.index as usize) {
-            Some(Some(area)) if area.generation == id.generation => Ok(area.memory.as_mut()),
-            _ => Err(AreaError::NoSuchArea(id)),
-        }
-    }
-
-    /// The memory of an area, as it was given.
-    pub fn area_memory(&self, id: AreaId) -> Result<&M, AreaError> {
-        self.area_state(id).map(|area| &area.memory)
-    }
-
-    /// Puts other memory in the place of that of a slot which alone uses the whole of its area, and
-    /// makes the slot as long; what has arrived belongs to the caller then, and stands still. Moves
-    /// no byte. Packets of an unfinished message would go on into the new memory: an entry is to
-    /// be closed before, and armed after.
-    pub fn replace_memory(&mut self, id: SlotId, memory: M) -> Result<M, SlotError> {
-        let slot = match self.slots.get_mut(id.index as usize) {
-            Some(Some(slot)) if slot.generation == id.generation => slot,
-            _ => return Err(SlotError::NoSuchSlot(id)),
-        };
-        let Some(Some(area)) = self.areas.get_mut(slot.area as usize) else {
-            return Err(SlotError::NoSuchSlot(id));
-        };
-        let size = area.memory.as_ref().len() as u64;
-        if area.slots != 1 || slot.base != 0 || slot.size != size {
-            let (start, end) = (slot.base, slot.base + slot.size);
-            return Err(SlotError::RangeOutsideArea { start, end, size });
-        }
-        slot.size = memory.as_ref().len() as u64;
-        Ok(core::mem::replace(&mut area.memory, memory))
-    }
-
-    /// How many areas there are.
-    pub fn area_count(&self) -> usize {
-        self.areas.iter().flatten().count()
-    }
-
-    #[inline]
-    fn area_state(&self, id: AreaId) -> Result<&Area<M>, AreaError> {
-        match self.areas.get(id.index as usize) {
-            Some(Some(area)) if area.generation == id.generation => Ok(area),
-            _ => Err(AreaError::NoSuchArea(id)),
-        }
-    }
-
-    // ---- notification queues
-
-    /// A queue of `entries` entries.
-    pub fn create_queue(&mut self, entries: u32) -> Result<QueueId, QueueError> {
-        let (producer, consumer) = notification::queue(entries)?;
-        let generation = self.next_generation();
-        let queue = Queue { producer, consumer: Some(consumer), generation };
-        Ok(QueueId { index: insert(&mut self.queues, queue, |_| true), generation })
-    }
-
-    /// Removes a queue that no slot uses; entries not yet taken are lost.
-    pub fn remove_queue(&mut self, id: QueueId) -> Result<(), QueueError> {
-        if self.queue_mut(id)?.producer.is_used() {
-            return Err(QueueError::InUse(id));
-        }
-        self.queues[id.index as usize] = None;
-        Ok(())
-    }
-
-    /// Takes the next notification of a queue, if there is one.
+    /// A packet of one line arrived, of which `word` gives a private copy of each word, asked for
+    /// once. Deposits it if it is of `flow`; what becomes of its notification is said by `notify`.
     #[inline(always)]
-    pub fn pop(&mut self, id: QueueId) -> Result<Option<Notification>, QueueError> {
-        match self.queues.get_mut(id.index as usize) {
-            Some(Some(queue)) if queue.generation == id.generation => match &mut queue.consumer {
-                Some(consumer) => Ok(consumer.pop()),
-                None => Err(QueueError::ConsumerTaken(id)),
-            },
-            _ => Err(QueueError::NoSuchQueue(id)),
+    fn deposit_again(
+        &mut self,
+        flow: &Flow,
+        word: impl Fn(usize) -> u64,
+        notify: impl FnOnce(&mut Self) -> bool,
+    ) -> Option<[u64; 3]> {
+        let words = [word(1), word(2), word(5)];
+        if words[0] != flow.words[0]
+            || words[1] != flow.words[1]
+            || word(3) != flow.words[2]
+            || words[2] as u32 != flow.flags
+            || self.epoch != flow.epoch
+        {
+            return None;
         }
+        let length = word(0) >> 32;
+        let offset = word(4).wrapping_sub(flow.low);
+        if length > INLINE_BYTES as u64 || offset > flow.span || length > flow.span - offset {
+            return None;
+        }
+        if !notify(self) {
+            return None;
+        }
+        let Some(Some(area)) = self.areas.get_mut(flow.area as usize) else { return None };
+        let to = area.memory.as_mut().get_mut(flow.at + offset as usize..)?;
+        if length == 16 {
+            let to = to.first_chunk_mut::<16>()?;
+            to[..8].copy_from_slice(&word(6).to_le_bytes());
+            to[8..].copy_from_slice(&word(7).to_le_bytes());
+        } else {
+            deposit([word(6), word(7)], to.get_mut(..length as usize)?);
+        }
+        let counters = &*self.counters;
+        counters.packets_received.add(1);
+        counters.bytes_received.add(length);
+        counters.messages_received.add(1);
+        counters.notifications.add((flow.queue != SILENT) as u64);
+        Some(words)
     }
 
-    /// Whether a notification waits.
+    /// A packet of one line arrived over `link`, of which `word` gives a private copy of each word,
+    /// asked for once. Deposits it if it is of `flow` and announces a message to `queue`, which is
+    /// empty and whose notification the caller then has. `None`: nothing was done.
+    #[inline(always)]
+    pub fn take_again(
+        &mut self,
+        flow: &Flow,
+        link: LinkId,
+        word: impl Fn(usize) -> u64,
+        queue: QueueId,
+    ) -> Option<Notification> {
+        if flow.queue != queue.index || !self.is_empty(queue) {
+            return None;
+        }
+        let [slot, entry, last] = self.deposit_again(flow, word, |_| true)?;
+        let index = MetadataIndex(entry as u32);
+        let word = if index == MetadataIndex::FAST { (last >> 32) as u32 } else { 0 };
+        Some(Notification { slot: SlotIndex((slot >> 32) as u32), index, word, link })
+    }
+
+    /// As [`take_again`](Self::take_again), whatever the packet asks for. False: nothing was done,
+    /// and [`handle_packet`](Self::handle_packet) decides.
+    #[inline(always)]
+    pub fn handle_again(&mut self, flow: &Flow, link: LinkId, word: impl Fn(usize) -> u64) -> bool {
+        let notifies = flow.queue != SILENT;
+        let has_credit = |interface: &mut Self| {
+            !notifies
+                || matches!(interface.queues.get(flow.queue as usize),
+                    Some(Some(queue)) if queue.producer.has_credit(flow.share))
+        };
+        let Some([slot, entry, last]) = self.deposit_again(flow, word, has_credit) else {
+            return false;
+        };
+        if notifies {
+            let index = MetadataIndex(entry as u32);
+            let (slot, word) = (SlotIndex((slot >> 32) as u32), (last >> 32) as u32);
+            let queue = flow.queue;
+            self.announce(queue, flow.share, &Notification { slot, index, word, link });
+        }
+        true
+    }
+
+    /// Appends to a queue. The share has credit.
+    #[inline(always)]
+    fn announce(&mut self, queue: u32, share: u32, notification: &Notification) {
+        let index = queue as usize;
+        let Some(Some(queue)) = self.queues.get_mut(index) else { return };
+        queue.producer.push(share, notification);
+        self.waiting[index] += queue.consumer.is_some() as u64;
+    }
+
+    /// A packet of one line was accepted; if it was like the one before, those that follow may be
+    /// [of a flow](Self::handle_again).
     #[inline]
-    pub fn is_ready(&self, id: QueueId) -> Result<bool, QueueError> {
-        match self.queues.get(id.index as usize) {
-            Some(Some(queue)) if queue.generation == id.generation => match &queue.consumer {
-                Some(consumer) => Ok(consumer.is_ready()),
-                None => Err(QueueError::ConsumerTaken(id)),
-            },
-            _ => Err(QueueError::NoSuchQueue(id)),
-        }
-    }
-
-    /// Hands the consuming end of a queue out, for a thread that takes notifications while
-    /// another drives the interface.
-    pub fn take_consumer(&mut self, id: QueueId) -> Result<Consumer, QueueError> {
-        self.queue_mut(id)?.consumer.take().ok_or(QueueError::ConsumerTaken(id))
-    }
-
-    fn queue_mut(&mut self, id: QueueId) -> Result<&mut Queue, QueueError> {
-        match self.queues.get_mut(id.index as usize) {
-            Some(Some(queue)) if queue.generation == id.generation => Ok(queue),
-            _ => Err(QueueError::NoSuchQueue(id)),
-        }
-    }
-
-    // ---- slots
-
-    /// Makes a slot with `key`, and reserves its credit in the notification queue. `new_key` is
-    /// called once for each entry of a paranoid slot; those entries are closed until
-    /// [armed](Self::arm_entry).
-    pub fn create_slot(
-        &mut self,
-        config: &SlotConfig,
-        key: Key,
-        mut new_key: impl FnMut() -> Key,
-    ) -> Result<SlotId, SlotError> {
-        let size = self.area(config.area)?.len() as u64;
-        let Range { start, end } = config.range.clone().unwrap_or(0..size);
-        if start > end || end > size {
-            return Err(SlotError::RangeOutsideArea { start, end, size });
-        }
-        if !(1..=ENTRIES_MAX).contains(&config.entries) {
-            return Err(SlotError::EntryCount(config.entries));
-        }
-        let credit = match (config.mode, config.credit) {
-            (Mode::ParanoidOneShot, Some(credit)) if credit != config.entries => {
-                return Err(SlotError::WrongMode {
-                    mode: config.mode,
-                    why: "a one-shot slot's credit is one for each metadata entry",
-                });
+    pub fn remember(&self, flow: &mut Flow, words: &[u64; LINE_WORDS]) {
+        let seen = words[1] ^ words[2].rotate_left(7) ^ words[3] ^ words[5] << 32;
+        if flow.seen == seen {
+            if let Some(found) = self.flow_of(words) {
+                *flow = found;
             }
-            (_, Some(credit)) => credit,
-            (_, None) => config.entries,
+        } else {
+            flow.seen = seen;
+        }
+    }
+
+    #[inline(never)]
+    fn flow_of(&self, words: &[u64; LINE_WORDS]) -> Option<Flow> {
+        let (header, _) = Header::from_words(words.first_chunk()?);
+        let slot = self.slots.get(header.slot.0 as usize)?.as_ref()?;
+        let entry = slot.entries.get(header.metadata_index.0 as usize);
+        let is_single = header.metadata_index == MetadataIndex::FAST || header.delta == 0;
+        let keeps = header.metadata_len == 0 && entry.is_none_or(|entry| entry.user_len == 0);
+        let (low, high) = match (slot.mode, entry) {
+            (Mode::Normal, _) => (0, slot.size),
+            (Mode::Paranoid, Some(entry)) if entry.state == EntryState::Open => {
+                (entry.low, entry.high.min(slot.size))
+            }
+            _ => return None,
         };
-        let share = self.queue_mut(config.queue)?.producer.attach(credit)?;
-        let mut entry = || match config.mode {
-            Mode::Normal => MetadataEntry::new(EntryState::Open, Key(0)),
-            Mode::Paranoid | Mode::ParanoidOneShot => {
-                MetadataEntry::new(EntryState::Closed, new_key())
-            }
-        };
-        let entries = (0..config.entries).map(|_| entry()).collect();
-        let generation = self.next_generation();
-        self.forget_retired();
-        let retired = &self.retired;
-        let index = insert(
-            &mut self.slots,
-            Slot {
-                key,
-                base: start,
-                size: end - start,
-                area: config.area.index,
-                queue: config.queue,
-                share,
-                mode: config.mode,
-                generation,
-                entries,
-            },
-            |index| retired.iter().all(|retired| retired.index != index),
-        );
-        self.area_slots(config.area.index, |slots| slots + 1);
-        Ok(SlotId { index, generation })
+        let queue = self.queues.get(slot.queue.index as usize)?.as_ref()?;
+        // Whoever waits for an empty queue need not ask whether there is credit.
+        let notifies = header.flags.contains(Flags::NOTIFY);
+        let has_credit = !notifies || queue.producer.credit(slot.share) > 0;
+        (is_single && keeps && has_credit && low <= high).then_some(Flow {
+            epoch: self.epoch,
+            words: [words[1], words[2], words[3]],
+            flags: words[5] as u32,
+            queue: if notifies { slot.queue.index } else { SILENT },
+            low,
+            span: high - low,
+            at: (slot.base + low) as usize,
+            area: slot.area,
+            share: slot.share,
+            seen: 0,
+        })
     }
-
-    fn area_slots(&mut self, area: u32, change: impl Fn(usize) -> usize) {
-        if let Some(Some(area)) = self.areas.get_mut(area as usize) {
-            area.slots = change(area.slots);
-        }
-    }
-
-    /// Removes a slot: packets for it are refused from now on. Notifications that wait stay.
-    pub fn remove_slot(&mut self, id: SlotId) -> Result<(), SlotError> {
-        let slot = self.slot_mut(id)?;
-        let (area, queue, share) = (slot.area, slot.queue, slot.share);
-        self.slots[id.index as usize] = None;
-        self.area_slots(area, |slots| slots - 1);
-        if let Ok(queue) = self.queue_mut(queue) {
-            queue.producer.detach(share);
-        }
-        self.retired.push(Retired { index: id.index, queue, share });
-        self.forget_retired();
-        Ok(())
-    }
-
-    fn forget_retired(&mut self) {
-        let queues = &self.queues;
-        self.retired.retain(|retired| match queues.get(retired.queue.index as usize) {
-            Some(Some(queue)) if queue.generation == retired.queue.generation => {
-                queue.producer.outstanding(retired.share as usize) > 0
-            }
-            _ => false,
-        });
-    }
-
-    /// How many slots there are.
-    pub fn slot_count(&self) -> usize {
-        self.slots.iter().flatten().count()
-    }
-
-    /// Changes the key of a slot. Tickets with the old key are worthless at once, also for
-    /// packets that have left their sender.
-    pub fn set_key(&mut self, id: SlotId, key: Key) -> Result<(), SlotError> {
-        self.slot_mut(id)?.key = key;
-        Ok(())
-    }
-
-    /// A metadata entry of a slot.
-    pub fn entry(&self, id: SlotId, index: MetadataIndex) -> Result<&MetadataEntry, SlotError> {
-        let slot = self.slot(id)?;
-        slot.entries
-            .get(index.0 as usize)
-            .ok_or(SlotError::NoSuchEntry { index, entries: slot.entries.len() as u32 })
-    }
-
-    /// Prepares an entry for the next message: zeroes its accumulator, and in paranoid slots sets
-    /// its key and limits (bytes from the slot's base) and opens it. Packets of an unfinished
-    /// message are refused from now on, because the key is another. In normal mode `key` and
-    /// `limits` must be `None`: there the slot's key protects, and only
-    /// [`set_key`](Self::set_key) keeps stragglers out.
-    pub fn arm_entry(
-        &mut self,
-        id: SlotId,
-        index: MetadataIndex,
-        paranoid: Option<(Key, Range<u64>)>,
-    ) -> Result<(), SlotError> {
-        let slot = self.slot_mut(id)?;
-        let (mode, size, entries) = (slot.mode, slot.size, slot.entries.len() as u32);
-        let entry = slot
-            .entries
-            .get_mut(index.0 as usize)
-            .ok_or(SlotError::NoSuchEntry { index, entries })?;
-        match (mode, paranoid) {
-            (Mode::Normal, None) => {}
-            (Mode::Normal, Some(_)) => {
-                return Err(SlotError::WrongMode {
-                    mode,
-                    why: "its entries have no key or limits",
-                });
-            }
-            (_, None) => {
-                return Err(SlotError::WrongMode {
-                    mode,
-                    why: "its entries need a key and limits",
-                });
-            }
-            (_, Some((key, Range { start, end }))) => {
-                if start > end || end > size {
-                    return Err(SlotError::LimitsOutsideSlot { start, end, size });
-                }
-                entry.key = key;
-                (entry.low, entry.high) = (start, end);
-                entry.state = EntryState::Open;
-            }
-        }
-        entry.accumulator = 0;
-        entry.missed = 0;
-        entry.user_len = 0;
-        Ok(())
-    }
-
-    /// Opens a one-shot entry whose message is complete for the next one, with the same key and
-    /// limits, so that the tickets that are out are good again. A message of several packets that
-    /// was sent meanwhile may be half refused and half on its way; its packets go on being refused
-    /// until their deltas have come out at zero (2.5), or it would spoil the count of the next. An
-    /// entry that is open stays as it is.
-    pub fn reopen_entry(&mut self, id: SlotId, index: MetadataIndex) -> Result<(), SlotError> {
-        let slot = self.slot_mut(id)?;
-        let (mode, entries) = (slot.mode, slot.entries.len() as u32);
-        if mode != Mode::ParanoidOneShot {
-            return Err(SlotError::WrongMode {
-                mode,
-                why: "its entries do not close by themselves",
-            });
-        }
-        let entry = slot
-            .entries
-            .get_mut(index.0 as usize)
-            .ok_or(SlotError::NoSuchEntry { index, entries })?;
-        if entry.state == EntryState::Closed {
-            // What had arrived of a long message when one of a single packet closed the entry is
-            // lost; the rest of it is still to come.
-            entry.missed = entry.missed.wrapping_add(entry.accumulator);
-            entry.accumulator = 0;
-            entry.user_len = 0;
-            entry.state = if entry.missed == 0 { EntryState::Open } else { EntryState::Draining };
-        }
-        Ok(())
-    }
-
-    /// Forgets what has half arrived at an entry, or was half refused: nobody is left who could
-    /// send the rest.
-    pub fn forget_unfinished(&mut self, id: SlotId, index: MetadataIndex) -> Result<(), SlotError> {
-        let slot = self.slot_mut(id)?;
-        let entries = slot.entries.len() as u32;
-        let entry = slot
-            .entries
-            .get_mut(index.0 as usize)
-            .ok_or(SlotError::NoSuchEntry { index, entries })?;
-        (entry.accumulator, entry.missed) = (0, 0);
-        if entry.state == EntryState::Draining {
-            entry.state = EntryState::Open;
-        }
-        Ok(())
-    }
-
-    /// Refuses further packets for a paranoid entry: its key becomes `key`, which nobody holds.
-    pub fn close_entry(
-        &mut self,
-        id: SlotId,
-        index: MetadataIndex,
-        key: Key,
-    ) -> Result<(), SlotError> {
-        let slot = self.slot_mut(id)?;
-        let (mode, entries) = (slot.mode, slot.entries.len() as u32);
-        if mode == Mode::Normal {
-            return Err(SlotError::WrongMode { mode, why: "its entries have no key of their own" });
-        }
-        let entry = slot
-            .entries
-            .get_mut(index.0 as usize)
-            .ok_or(SlotError::NoSuchEntry { index, entries })?;
-        entry.key = key;
-        entry.state = EntryState::Closed;
-        Ok(())
-    }
-
-    /// Stores the application's word beside an entry (Table 2: the receive class pointer).
-    pub fn set_receiver(
-        &mut self,
-        id: SlotId,
-        index: MetadataIndex,
-        receiver: u64,
-    ) -> Result<(), SlotError> {
-        let slot = self.slot_mut(id)?;
-        let entries = slot.entries.len() as u32;
-        let entry = slot
-            .entries
-            .get_mut(index.0 as usize)
-            .ok_or(SlotError::NoSuchEntry { index, entries })?;
-        entry.receiver = receiver;
-        Ok(())
-    }
-
-    /// The ticket that sends one message to an entry: the whole counter, notify and wake.
-    pub fn ticket(&self, id: SlotId, index: MetadataIndex) -> Result<Ticket, SlotError> {
-        let slot = self.slot(id)?;
-        let entry = self.entry(id, index)?;
-        if entry.state == EntryState::Closed {
-            return Err(SlotError::NotArmed(index));
-        }
-        let (key, base, bound) = match slot.mode {
-            Mode::Normal => (slot.key, 0, slot.size),
-            Mode::Paranoid | Mode::ParanoidOneShot => (entry.key, entry.low, entry.high),
-        };
-        Ok(self.make_ticket(id, index, key, base..bound))
-    }
-
-    /// The ticket that sends single packets in fast mode (2.7), any number of them.
-    pub fn fast_ticket(&self, id: SlotId) -> Result<Ticket, SlotError> {
-        let slot = self.slot(id)?;
-        if slot.mode != Mode::Normal {
-            let why = "paranoid slots take no fast packets";
-            return Err(SlotError::WrongMode { mode: slot.mode, why });
-        }
-        Ok(self.make_ticket(id, MetadataIndex::FAST, slot.key, 0..slot.size))
-    }
-
-    fn make_ticket(&self, id: SlotId, index: MetadataIndex, key: Key, range: Range<u64>) -> Ticket {
-        Ticket {
-            destination: self.id,
-            slot: SlotIndex(id.index),
-            metadata_index: index,
-            key,
-            base: range.start,
-            bound: range.end,
-            flags: Flags::NOTIFY | Flags::WAKE,
-            share: Share::WHOLE,
-        }
-    }
-
-    /// Area and range of a slot, in bytes from the start of the area.
-    pub fn slot_range(&self, id: SlotId) -> Result<(AreaId, Range<u64>), SlotError> {
-        let slot = self.slot(id)?;
-        let generation = match self.areas.get(slot.area as usize) {
-            Some(Some(area)) => area.generation,
-            _ => return Err(SlotError::NoSuchSlot(id)),
-        };
-        Ok((AreaId { index: slot.area, generation }, slot.base..slot.base + slot.size))
-    }
-
-    /// The mode of a slot.
-    pub fn slot_mode(&self, id: SlotId) -> Result<Mode, SlotError> {
-        self.slot(id).map(|slot| slot.mode)
-    }
-
-    #[inline]
-    fn slot(&self, id: SlotId) -> Result<&Slot, SlotError> {
-        match self.slots.get(id.index as usize) {
-            Some(Some(slot)) if slot.generation == id.generation => Ok(slot),
-            _ => Err(SlotError::NoSuchSlot(id)),
-        }
-    }
-
-    #[inline]
-    fn slot_mut(&mut self, id: SlotId) -> Result<&mut Slot, SlotError> {
-        match self.slots.get_mut(id.index as usize) {
-            Some(Some(slot)) if slot.generation == id.generation => Ok(slot),
-            _ => Err(SlotError::NoSuchSlot(id)),
-        }
-    }
-
-    // ---- arrival
 
     /// A packet arrived over `link`. `header` is a private copy, `reserved` what stood in its
     /// reserved bits, `body` the packet's bytes where they lie; each byte is read at most once,
@@ -629,7 +246,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
         reserved: u32,
         body: &B,
     ) -> Result<Arrival, Refusal> {
-        if header.destination != self.id {
+        if header.destination != self.id.destination() {
             return Err(Refusal::WrongDestination);
         }
         if reserved != 0 || header.metadata_len as usize > METADATA_MAX {
@@ -657,8 +274,13 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
             (Mode::Paranoid | Mode::ParanoidOneShot, Some(entry)) => entry.key,
         };
         if key != header.key {
-            return Err(Refusal::WrongKey);
+            let previous = match (slot.mode, &entry) {
+                (Mode::Normal, _) | (_, None) => slot.previous,
+                (Mode::Paranoid | Mode::ParanoidOneShot, Some(entry)) => entry.previous,
+            };
+            return Err(wrong_key(previous, header.key));
         }
+        let mut before = entry.as_ref().map_or(0, |entry| entry.accumulator);
         let length = header.length as u64;
         let fits = |low: u64, high: u64| {
             header.offset >= low && header.offset <= high && length <= high - header.offset
@@ -671,7 +293,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
                 return Err(Refusal::OutsideLimits);
             }
             if entry.state != EntryState::Open {
-                is_let_through(entry, header.delta)?;
+                before = entry.let_through(link, header.delta)?;
             }
         }
         // Hamlyn 2.5: a zero delta announces a single-packet message; the accumulator is not
@@ -679,13 +301,13 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
         let (completes, accumulator) = match &entry {
             None => (true, 0),
             Some(_) if header.delta == 0 => (true, 0),
-            Some(entry) => {
-                let sum = entry.accumulator.wrapping_add(header.delta);
+            Some(_) => {
+                let sum = before.wrapping_add(header.delta);
                 (sum == 0, sum)
             }
         };
         let notifies = completes && header.flags.contains(Flags::NOTIFY);
-        let Some(Some(queue)) = self.queues.get_mut(slot.queue.index as usize) else {
+        let Some(Some(queue)) = self.queues.get(slot.queue.index as usize) else {
             return Err(Refusal::NoCredit);
         };
         if notifies && !queue.producer.has_credit(slot.share) {
@@ -700,27 +322,27 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
         let Some(to) = area.memory.as_mut().get_mut(at..at + length as usize) else {
             return Err(Refusal::OutOfBounds);
         };
-        match header.metadata_len {
-            0 if length == 16 => {
-                let words = body.inline();
-                to[..8].copy_from_slice(&words[0].to_le_bytes());
-                to[8..].copy_from_slice(&words[1].to_le_bytes());
-            }
-            0 if length == 8 => to.copy_from_slice(&body.inline()[0].to_le_bytes()),
-            0 if length == 0 => {}
-            _ => body.copy_data(to),
+        if header.metadata_len == 0 && length <= INLINE_BYTES as u64 {
+            deposit(body.inline(), to);
+        } else {
+            body.copy_data(to);
         }
         if let Some(entry) = entry {
             // A message begins: what the one before left as metadata is no longer valid.
-            if header.delta == 0 || entry.accumulator == 0 {
+            if header.delta == 0 || before == 0 {
                 entry.user_len = 0;
             }
             if header.metadata_len != 0 {
+                // Packets of a flow leave no metadata, and take none away.
+                self.epoch += 1;
                 entry.user_len = header.metadata_len;
                 body.copy_metadata(&mut entry.user[..header.metadata_len as usize]);
             }
             if header.delta != 0 {
                 entry.accumulator = accumulator;
+                if entry.state == EntryState::Shared {
+                    entry.count_sent(link);
+                }
             }
             if completes && slot.mode == Mode::ParanoidOneShot {
                 entry.state = EntryState::Closed;
@@ -733,45 +355,36 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
         if !notifies {
             return Ok(Arrival::Complete);
         }
+        let Header { slot: to, metadata_index: index, word, .. } = *header;
+        let (queue, share) = (slot.queue.index, slot.share);
         self.counters.notifications.add(1);
-        queue.producer.push(
-            slot.share,
-            &Notification {
-                slot: header.slot,
-                index: header.metadata_index,
-                word: header.word,
-                link,
-            },
-        );
+        self.announce(queue, share, &Notification { slot: to, index, word, link });
         Ok(Arrival::Notified)
     }
 }
 
-/// Whether an entry that is not open takes a packet all the same; counts those that it does not.
-#[cold]
-#[inline(never)]
-fn is_let_through(entry: &mut MetadataEntry, delta: u32) -> Result<(), Refusal> {
-    if entry.state == EntryState::Draining && delta == 0 {
-        return Ok(());
+/// No queue: the packets of a flow announce nothing.
+const SILENT: u32 = u32::MAX;
+
+/// The body of a packet without metadata that lies behind its header, up to 16 bytes.
+#[inline(always)]
+fn deposit(body: [u64; 2], to: &mut [u8]) {
+    // Words where the length is a word's: a copy of variable length is a call.
+    if let Ok(to) = <&mut [u8; 16]>::try_from(&mut *to) {
+        to[..8].copy_from_slice(&body[0].to_le_bytes());
+        to[8..].copy_from_slice(&body[1].to_le_bytes());
+    } else if let Ok(to) = <&mut [u8; 8]>::try_from(&mut *to) {
+        *to = body[0].to_le_bytes();
+    } else if !to.is_empty() {
+        let mut bytes = [0; INLINE_BYTES];
+        bytes[..8].copy_from_slice(&body[0].to_le_bytes());
+        bytes[8..].copy_from_slice(&body[1].to_le_bytes());
+        to.copy_from_slice(&bytes[..to.len()]);
     }
-    entry.missed = entry.missed.wrapping_add(delta);
-    if entry.state == EntryState::Draining && entry.missed == 0 {
-        entry.state = EntryState::Open;
-    }
-    Err(Refusal::EntryClosed)
 }
 
-/// Puts `value` into the first free place that may be used.
-fn insert<T>(places: &mut Vec<Option<T>>, value: T, may_use: impl Fn(u32) -> bool) -> u32 {
-    let free = (0..places.len()).find(|i| places[*i].is_none() && may_use(*i as u32));
-    match free {
-        Some(i) => {
-            places[i] = Some(value);
-            i as u32
-        }
-        None => {
-            places.push(Some(value));
-            places.len() as u32 - 1
-        }
-    }
+/// Why a packet is refused whose key is not the one that counts now.
+#[cold]
+fn wrong_key(previous: Option<Key>, key: Key) -> Refusal {
+    if previous == Some(key) { Refusal::StaleKey } else { Refusal::WrongKey }
 }

@@ -18,11 +18,27 @@ pub enum Mode {
     ParanoidOneShot,
 }
 
+impl core::fmt::Display for Mode {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::Normal => "normal",
+            Self::Paranoid => "paranoid",
+            Self::ParanoidOneShot => "paranoid one-shot",
+        })
+    }
+}
+
 /// A slot of one interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SlotId {
     pub(crate) index: u32,
     pub(crate) generation: u32,
+}
+
+impl core::fmt::Display for SlotId {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "slot {}", self.index)
+    }
 }
 
 impl SlotId {
@@ -91,7 +107,7 @@ impl SlotConfig {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SlotError {
     /// No such slot, or one that was removed.
-    #[error("{0:?} does not exist: it was removed, or belongs to another interface")]
+    #[error("{0} does not exist: it was removed, or belongs to another interface")]
     NoSuchSlot(SlotId),
     /// No such area.
     #[error(transparent)]
@@ -120,7 +136,7 @@ pub enum SlotError {
         size: u64,
     },
     /// The slot has no such entry.
-    #[error("{index:?} does not exist: the slot has {entries} metadata entries")]
+    #[error("{index} does not exist: the slot has {entries} metadata entries")]
     NoSuchEntry {
         /// The index asked for.
         index: MetadataIndex,
@@ -131,7 +147,7 @@ pub enum SlotError {
     #[error("a slot has from 1 to {max} metadata entries, and {0} were asked for", max = ENTRIES_MAX)]
     EntryCount(u32),
     /// Limits and entry keys exist in paranoid modes only, slot tickets in the others.
-    #[error("the slot is in mode {mode:?}: {why}")]
+    #[error("the slot is in mode {mode}: {why}")]
     WrongMode {
         /// The slot's mode.
         mode: Mode,
@@ -139,7 +155,7 @@ pub enum SlotError {
         why: &'static str,
     },
     /// The entry accepts nothing until it is armed, so there is nothing to give a ticket for.
-    #[error("{0:?} of the slot is closed: arm it before making a ticket")]
+    #[error("{0} of the slot is closed: arm it before making a ticket")]
     NotArmed(MetadataIndex),
     /// As many slots as the configuration allows.
     #[error("there are {0} slots already, and no more are allowed")]
@@ -153,6 +169,8 @@ pub const ENTRIES_MAX: u32 = 1 << 20;
 #[derive(Debug)]
 pub(crate) struct Slot {
     pub key: Key,
+    /// The key before it. Who still sends with it does not guess.
+    pub previous: Option<Key>,
     /// Bytes from the start of the area.
     pub base: u64,
     /// Bound less base, in bytes.

@@ -219,7 +219,7 @@ impl Segmenter {
         let left = self.length - self.sent;
         let (length, is_last) = if left <= room { (left, true) } else { (room, false) };
         let header = Header {
-            destination: self.ticket.destination,
+            destination: self.ticket.destination.destination(),
             slot: self.ticket.slot,
             metadata_index: self.ticket.metadata_index,
             key: self.ticket.key,
@@ -406,21 +406,6 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Terminus<M> {
         self.queue(link).entries.len()
     }
 
-    /// The way past the work queue, if nothing waits there.
-    #[inline(always)]
-    pub fn direct(&mut self, link: LinkId) -> Option<Direct<'_>> {
-        let terminus = self.index;
-        let queue = self.queue(link);
-        queue.entries.is_empty().then_some(Direct { terminus, queue })
-    }
-
-    /// A message went to the link directly.
-    #[inline(always)]
-    pub fn sent_directly(&mut self, link: LinkId) -> SendHandle {
-        let terminus = self.index;
-        Direct { terminus, queue: self.queue(link) }.sent()
-    }
-
     fn post(&mut self, link: LinkId, work: Work) -> Result<SendHandle, PostError> {
         let (terminus, limit) = (self.index, self.work_queue_entries);
         let queue = self.queue(link);
@@ -546,24 +531,6 @@ fn pad(metadata: &[u8]) -> [u8; METADATA_MAX] {
     let mut padded = [0; METADATA_MAX];
     padded[..metadata.len()].copy_from_slice(metadata);
     padded
-}
-
-/// A message may go to the link past the work queue: nothing waits there.
-#[derive(Debug)]
-pub struct Direct<'a> {
-    terminus: u32,
-    queue: &'a mut LinkQueue,
-}
-
-impl Direct<'_> {
-    /// The link has taken it.
-    #[inline(always)]
-    pub fn sent(self) -> SendHandle {
-        debug_assert!(self.queue.entries.is_empty());
-        self.queue.posted += 1;
-        self.queue.completed = self.queue.posted;
-        SendHandle { terminus: self.terminus, link: self.queue.link, sequence: self.queue.posted }
-    }
 }
 
 /// A packet that a link took.

@@ -6,7 +6,7 @@
 //!
 //! Layout of what one process writes for one direction of a link:
 //! ```text
-//! 0      ReaderWords: how far this process has read the other's ring, and its sleep generation
+//! 0      ReaderWords: how far this process has read the other's ring, how it sleeps, its bell
 //! 4096   the lines of the ring that this process writes
 //! ```
 
@@ -41,6 +41,10 @@ pub struct ReaderWords {
     /// Room generation: incremented by this process each time before it sleeps because the ring
     /// that it writes is full.
     pub(crate) room: Alone,
+    /// Changed by this process each time it wakes the other, which sleeps on it.
+    pub(crate) bell: Alone,
+    /// One more than the processor on which this process last waited; 0: not known.
+    pub(crate) processor: Alone,
 }
 
 /// Bytes of [`ReaderWords`] and what is kept free behind them: one page, so that a ring's lines
@@ -51,7 +55,7 @@ pub const READER_WORDS_BYTES: usize = 4096;
 const _: () = {
     assert!(size_of::<Line>() == LINE_BYTES && align_of::<Line>() == LINE_BYTES);
     assert!(size_of::<Alone>() == 128);
-    assert!(size_of::<ReaderWords>() == 4 * 128 && size_of::<ReaderWords>() <= READER_WORDS_BYTES);
+    assert!(size_of::<ReaderWords>() == 6 * 128 && size_of::<ReaderWords>() <= READER_WORDS_BYTES);
 };
 
 impl Default for Line {
@@ -63,7 +67,14 @@ impl Default for Line {
 impl Default for ReaderWords {
     fn default() -> Self {
         let alone = || Alone(AtomicU64::new(0));
-        Self { freed: alone(), bulk_freed: alone(), sleep: alone(), room: alone() }
+        Self {
+            freed: alone(),
+            bulk_freed: alone(),
+            sleep: alone(),
+            room: alone(),
+            bell: alone(),
+            processor: alone(),
+        }
     }
 }
 
@@ -93,7 +104,8 @@ impl Word for alloc::sync::Arc<AtomicU64> {
 
 /// Asks for a line to be brought here for writing, while other work goes on.
 #[inline(always)]
-pub fn prefetch_for_writing(line: &Line) {
+pub fn prefetch_for_writing(lines: &[Line], index: usize) {
+    let line = lines.as_ptr().wrapping_add(index);
     #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
     // SAFETY: a hint: it reads and writes nothing, whatever the address.
     unsafe {

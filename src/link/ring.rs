@@ -23,7 +23,7 @@
 
 use super::cells::{AtomicU64, Lines, Ordering, Word, copy_in, copy_out, prefetch_for_writing};
 use super::{Body, Full, Source, Transmit};
-use crate::wire::{BodyLayout, HEADER_WORDS, Header, INLINE_BYTES, LINE_BYTES};
+use crate::wire::{BodyLayout, HEADER_WORDS, Header, INLINE_BYTES, LINE_BYTES, LINE_WORDS};
 
 /// Lines ahead of the one just written that are asked for. The reader has had each line last, so
 /// without this every store waits for it to come back: with 8, cores that lie far apart carry 44
@@ -92,6 +92,10 @@ pub struct RingWriter<L, W> {
     written: u64,
     /// The last FREED that was read and found possible.
     freed_seen: u64,
+    /// Up to this position lines may be written without another look at FREED, and their stamp is
+    /// `stamp`: it is not behind the end of the lap.
+    room_until: u64,
+    stamp: u32,
     /// Before this position, a line may hold the bytes of a body.
     body_until: u64,
     violation: Option<RingViolation>,
@@ -111,6 +115,8 @@ impl<L: Lines, W: Word> RingWriter<L, W> {
             freed,
             written: 0,
             freed_seen: 0,
+            room_until: count as u64 - 1,
+            stamp: stamp(0, 0),
             body_until: 0,
             violation: None,
         }
@@ -170,14 +176,22 @@ impl<L: Lines, W: Word> RingWriter<L, W> {
         }
     }
 
-    /// One line more than the packet is kept free, so that the line behind it may be cleared.
     #[inline(always)]
     fn has_room(&mut self, lines: u64) -> bool {
-        let room = |w: &Self| w.written - w.freed_seen + lines < w.mask + 1;
-        room(self) || {
+        self.written + lines <= self.room_until || self.makes_room(lines)
+    }
+
+    /// One line more than the packet is kept free, so that the line behind it may be cleared.
+    #[cold]
+    #[inline(never)]
+    fn makes_room(&mut self, lines: u64) -> bool {
+        if self.written + lines > self.freed_seen + self.mask {
             self.refresh();
-            room(self)
         }
+        let until = self.freed_seen + self.mask;
+        self.stamp = stamp(self.written, self.lines_log2);
+        self.room_until = until.min((self.written | self.mask) + 1);
+        self.written + lines <= until
     }
 
     #[inline(always)]
@@ -189,19 +203,35 @@ impl<L: Lines, W: Word> RingWriter<L, W> {
     #[inline(always)]
     pub fn push_line(&mut self, header: &Header, body: [u64; 2]) -> Result<(), Full> {
         debug_assert!(header.layout().lines == 1);
+        self.push_words(&header.to_words(), header.length, body)
+    }
+
+    /// [`push_line`](Self::push_line) of a header that is in words already, but for its length.
+    #[inline(always)]
+    pub fn push_words(
+        &mut self,
+        words: &[u64; HEADER_WORDS],
+        length: u32,
+        body: [u64; 2],
+    ) -> Result<(), Full> {
         if !self.has_room(1) {
             return Err(Full);
         }
-        let line = self.line(self.written);
-        let words = header.to_words();
+        // Once each: the compiler must take it that a store to the ring changes any of them.
+        let (written, mask, lines) = (self.written, self.mask, self.lines.lines());
+        let line = &lines[(written & mask) as usize].0;
         for i in 1..HEADER_WORDS {
             line[i].store(words[i], Ordering::Relaxed);
         }
         line[6].store(body[0], Ordering::Relaxed);
         line[7].store(body[1], Ordering::Relaxed);
-        self.commit(words[0], 1);
-        let ahead = (self.written + PREFETCH_LINES) & self.mask;
-        prefetch_for_writing(&self.lines.lines()[ahead as usize]);
+        let next = written + 1;
+        if next < self.body_until {
+            self.line(next)[0].store(0, Ordering::Relaxed);
+        }
+        line[0].store((length as u64) << 32 | self.stamp as u64, Ordering::Release);
+        prefetch_for_writing(lines, ((next + PREFETCH_LINES) & mask) as usize);
+        self.written = next;
         Ok(())
     }
 
@@ -211,8 +241,7 @@ impl<L: Lines, W: Word> RingWriter<L, W> {
         if next < self.body_until {
             self.line(next)[0].store(0, Ordering::Relaxed);
         }
-        let stamp = stamp(self.written, self.lines_log2) as u64;
-        self.line(self.written)[0].store(word | stamp, Ordering::Release);
+        self.line(self.written)[0].store(word | self.stamp as u64, Ordering::Release);
         self.written = next;
     }
 }
@@ -288,8 +317,11 @@ pub struct RingReader<L, W> {
     read: u64,
     /// The last FREED that was written.
     published: u64,
-    /// Read lines are given back in lots of this many.
-    lot: u64,
+    /// When this many have been read, FREED is written again: read lines are given back many at a
+    /// time. An eighth of the ring ends here, so no lap ends before.
+    publish_at: u64,
+    /// That of the next packet.
+    stamp: u32,
     /// Lines of the largest packet. Without this bound, packets of almost the whole ring could
     /// step through it a line at a time, each copied whole.
     packet_lines: u64,
@@ -306,6 +338,28 @@ pub struct Packet<'a> {
     inline: [u64; 2],
     lines: &'a [super::cells::Line],
     at: usize,
+}
+
+/// The first line of a packet, where its writer may still be changing it. Each word is to be read
+/// once; nothing is checked.
+#[derive(Clone, Copy, Debug)]
+pub struct FirstLine<'a> {
+    first: u64,
+    line: &'a [AtomicU64; LINE_WORDS],
+}
+
+impl FirstLine<'_> {
+    /// One word. In the first one the stamp still stands, and it is read already.
+    #[inline(always)]
+    pub fn word(&self, i: usize) -> u64 {
+        if i == 0 { self.first } else { self.line[i].load(Ordering::Relaxed) }
+    }
+
+    /// All of them.
+    #[inline(always)]
+    pub fn copy(&self) -> [u64; LINE_WORDS] {
+        core::array::from_fn(|i| self.word(i))
+    }
 }
 
 impl Packet<'_> {
@@ -361,12 +415,13 @@ impl<L: Lines, W: Word> RingReader<L, W> {
         Self {
             mask: count as u64 - 1,
             lines_log2: count.trailing_zeros(),
-            lot: count as u64 / 8,
             packet_lines: packet_lines_max(packet_bytes_max(count)),
             lines,
             freed,
             read: 0,
             published: 0,
+            publish_at: count as u64 / 8,
+            stamp: stamp(0, 0),
         }
     }
 
@@ -386,26 +441,31 @@ impl<L: Lines, W: Word> RingReader<L, W> {
     #[inline(always)]
     pub fn is_ready(&self) -> bool {
         let line = &self.lines.lines()[(self.read & self.mask) as usize].0;
-        line[0].load(Ordering::Acquire) as u32 == stamp(self.read, self.lines_log2)
+        line[0].load(Ordering::Acquire) as u32 == self.stamp
+    }
+
+    /// The first line of the next packet, or `None` if none has been committed.
+    #[inline(always)]
+    pub fn peek_line(&self) -> Option<FirstLine<'_>> {
+        let line = &self.lines.lines()[(self.read & self.mask) as usize].0;
+        let first = line[0].load(Ordering::Acquire);
+        (first as u32 == self.stamp).then_some(FirstLine { first, line })
     }
 
     /// The next packet, or `None` if none has been committed.
     #[inline(always)]
     pub fn peek(&self) -> Result<Option<Packet<'_>>, RingViolation> {
+        self.peek_line().map(|line| self.packet(&line.copy())).transpose()
+    }
+
+    /// The packet that begins with the line that [`peek_line`](Self::peek_line) has found.
+    #[inline(always)]
+    pub fn packet(&self, words: &[u64; LINE_WORDS]) -> Result<Packet<'_>, RingViolation> {
         let lines = self.lines.lines();
         let at = (self.read & self.mask) as usize;
-        let line = &lines[at].0;
-        let first = line[0].load(Ordering::Acquire);
-        if first as u32 != stamp(self.read, self.lines_log2) {
-            return Ok(None);
-        }
-        let mut words = [0; HEADER_WORDS];
-        words[0] = first;
-        for i in 1..HEADER_WORDS {
-            words[i] = line[i].load(Ordering::Relaxed);
-        }
-        let inline = [line[6].load(Ordering::Relaxed), line[7].load(Ordering::Relaxed)];
-        let (header, reserved) = Header::from_words(&words);
+        let [w0, w1, w2, w3, w4, w5, w6, w7] = *words;
+        let (header, reserved) = Header::from_words(&[w0, w1, w2, w3, w4, w5]);
+        let inline = [w6, w7];
         let layout = header.layout();
         if layout.lines > self.packet_lines {
             return Err(RingViolation::PacketTooLong {
@@ -414,7 +474,7 @@ impl<L: Lines, W: Word> RingReader<L, W> {
                 capacity: self.mask + 1,
             });
         }
-        Ok(Some(Packet { header, reserved, layout, inline, lines, at }))
+        Ok(Packet { header, reserved, layout, inline, lines, at })
     }
 
     /// The packet of `lines` lines that was peeked at is no longer needed. Says whether FREED
@@ -422,7 +482,16 @@ impl<L: Lines, W: Word> RingReader<L, W> {
     #[inline(always)]
     pub fn release(&mut self, lines: u64) -> bool {
         self.read += lines;
-        self.read - self.published >= self.lot && self.publish()
+        self.read >= self.publish_at && self.end_eighth()
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn end_eighth(&mut self) -> bool {
+        let eighth = self.capacity() / 8;
+        self.publish_at = (self.read / eighth + 1) * eighth;
+        self.stamp = stamp(self.read, self.lines_log2);
+        self.publish()
     }
 
     /// Gives back what has been read and not yet given back; to be called when nothing is ready.
@@ -442,7 +511,9 @@ impl<L: Lines, W: Word> RingReader<L, W> {
 mod tests {
     use super::super::cells::Line;
     use super::*;
-    use crate::wire::{Flags, Key, LINE_WORDS, METADATA_MAX, MetadataIndex, NodeId, SlotIndex};
+    use crate::wire::{
+        Destination, Flags, Key, LINE_WORDS, METADATA_MAX, MetadataIndex, SlotIndex,
+    };
     use alloc::{collections::VecDeque, sync::Arc, vec, vec::Vec};
     use proptest::prelude::*;
 
@@ -467,13 +538,15 @@ mod tests {
         let mut writer = RingWriter::new(lines.clone(), freed.clone(), u32::MAX);
         let mut reader = RingReader::new(lines.clone(), freed.clone());
         (writer.written, writer.freed_seen) = (position, position);
+        writer.room_until = position;
         (reader.read, reader.published) = (position, position);
+        reader.end_eighth();
         Ring { lines, freed, writer, reader }
     }
 
     fn header(length: usize, metadata: usize) -> Header {
         Header {
-            destination: NodeId(1),
+            destination: Destination(1),
             slot: SlotIndex(2),
             metadata_index: MetadataIndex(3),
             key: Key(4),

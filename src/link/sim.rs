@@ -295,11 +295,11 @@ impl Transmit for Outgoing<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::{Flags, Key, MetadataIndex, NodeId, SlotIndex};
+    use crate::wire::{Destination, Flags, Key, MetadataIndex, SlotIndex};
 
     fn header(word: u32, length: u32) -> Header {
         Header {
-            destination: NodeId(1),
+            destination: Destination(1),
             slot: SlotIndex(2),
             metadata_index: MetadataIndex(3),
             key: Key(4),

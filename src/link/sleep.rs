@@ -1,57 +1,120 @@
-//! Falling asleep without losing a wake-up: the sleep generation.
+//! Falling asleep without losing a wake-up: the sleep generation, and the bell.
 //!
 //! ```text
-//!   sleeper (reads packets)             signaller (writes packets)
-//!   SLEEP += 1                          commit a packet
+//!   sleeper (reads packets)             waker (writes packets)
+//!   note BELL
+//!   SLEEP += 1, and how                 commit a packet
 //!   barrier                             barrier
 //!   look at the ring once more          load SLEEP
-//!   sleep until signalled               signal, once for each generation
+//!   sleep until woken                   wake, once for each generation
 //! ```
 //! SLEEP lies in the sleeper's page and only the sleeper writes it. The two barriers see to it
-//! that one of both sees what the other wrote: the sleeper the packet, or the signaller the new
+//! that one of both sees what the other wrote: the sleeper the packet, or the waker the new
 //! generation. A fence on each send would cost three quarters of the rate, so the sleeper pays for
 //! both with a barrier that the kernel runs on every core ([`Barrier::Asymmetric`]); where that is
-//! refused, the signaller fences once a batch.
+//! refused, the waker fences once a batch. A sleeper that sleeps often asks for such fences, too,
+//! for as long as it does so (`FENCE`): the kernel's barrier is made once, and then again only
+//! after the fences were no longer asked for.
 //!
-//! The same two halves, exchanged, serve a sender that sleeps until there is room: FREED takes the
-//! place of the packet.
+//! SLEEP says how to wake: by a byte on a socket, which an event loop sees, or by the bell
+//! (`BY_BELL`). BELL lies in the waker's page, and only the waker writes it: it changes it, and
+//! then wakes whoever sleeps on it. The sleeper gives the kernel the value that it noted *before* it
+//! announced that it sleeps; so whoever has seen the announcement changes the bell to a value that
+//! the kernel no longer accepts, or finds the sleeper asleep. (The sleeper's own page would not do:
+//! the waker cannot change it, and a wake-up between the look and the sleep would be lost.)
 //!
-//! Never: the sleeper sleeps on what it saw before it armed; the signaller relies on SLEEP for
-//! anything but the choice to signal. A sleeper that makes its generation race makes its peer
-//! signal at each batch, and gains nothing else.
+//! The same halves, exchanged, serve a sender that sleeps until there is room: FREED takes the
+//! place of the packet, and ROOM that of SLEEP. Both wake by the one bell.
+//!
+//! Never: the sleeper sleeps on what it saw before it armed; the waker relies on SLEEP for anything
+//! but the choice to wake. A sleeper that makes its generation race makes its peer wake it at each
+//! batch, and a waker that makes its bell race makes its peer look; they gain nothing else.
 
 use super::cells::{Ordering, Word, fence};
+
+/// In a sleep word: wake by the bell.
+const BY_BELL: u64 = 1;
+/// In a sleep word: fence before each look at it.
+const FENCE: u64 = 2;
+/// What a generation adds to a sleep word.
+const GENERATION: u64 = 4;
 
 /// Who pays for keeping a store before a load. Agreed when connecting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Barrier {
-    /// The sleeper's barrier reaches the signaller's core (`membarrier`); the signaller fences
-    /// nothing but the compiler.
+    /// The sleeper's barrier reaches the waker's core (`membarrier`); the waker fences nothing but
+    /// the compiler, unless the sleeper asks for it.
     Asymmetric,
     /// Each side fences for itself.
     Fence,
+}
+
+/// How a sleeper is to be woken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WakeBy {
+    /// A byte on a socket.
+    Byte,
+    /// The bell.
+    Bell,
 }
 
 /// The side that sleeps.
 #[derive(Debug)]
 pub struct Sleeper<W> {
     sleep: W,
-    generation: u64,
+    value: u64,
+    barrier: Barrier,
+    /// Whether the waker understands [`BY_BELL`] and [`FENCE`].
+    understood: bool,
+    /// The waker fences, for it has seen that it is asked to.
+    peer_fences: bool,
 }
 
 impl<W: Word> Sleeper<W> {
-    /// Over this process's own word, which is zero and which nobody else writes.
-    pub fn new(sleep: W) -> Self {
-        Self { sleep, generation: 0 }
+    /// Over this process's own word, which is zero and which nobody else writes. `understood`: the
+    /// waker knows how to ring, and to fence when asked.
+    pub fn new(sleep: W, barrier: Barrier, understood: bool) -> Self {
+        Self { sleep, value: 0, barrier, understood, peer_fences: barrier == Barrier::Fence }
     }
 
-    /// Announces that this side is about to sleep. The caller then runs the barrier that was
-    /// agreed, for all that it arms together, looks once more at everything that it waits for, and
-    /// sleeps only if there is nothing.
+    /// Announces that this side is about to sleep. The caller then runs a barrier for all that it
+    /// arms together, looks once more at everything that it waits for, and sleeps only if there is
+    /// nothing. By the bell only where the other side understands it.
     #[inline]
-    pub fn arm(&mut self) {
-        self.generation += 1;
-        self.sleep.word().store(self.generation, Ordering::Release);
+    pub fn arm(&mut self, by: WakeBy) {
+        let mut value = (self.value & !(BY_BELL | FENCE)) + GENERATION;
+        if self.understood {
+            value |= if by == WakeBy::Bell { BY_BELL } else { 0 };
+            value |= if self.barrier == Barrier::Asymmetric { FENCE } else { 0 };
+        }
+        self.set(value);
+    }
+
+    fn set(&mut self, value: u64) {
+        self.value = value;
+        self.sleep.word().store(value, Ordering::Release);
+    }
+
+    /// Whether arming is to be followed by the barrier that reaches the waker's core; otherwise a
+    /// fence is enough.
+    #[inline]
+    pub fn needs_barrier(&self) -> bool {
+        !self.peer_fences
+    }
+
+    /// The barrier has been made after arming: the waker fences from now on if it was asked to.
+    #[inline]
+    pub fn barrier_made(&mut self) {
+        self.peer_fences |= self.value & FENCE != 0;
+    }
+
+    /// This side has not slept for a while: the waker need not fence any more.
+    #[cold]
+    pub fn stop_fences(&mut self) {
+        if self.value & FENCE != 0 {
+            self.peer_fences = false;
+            self.set(self.value & !FENCE);
+        }
     }
 }
 
@@ -59,21 +122,23 @@ impl<W: Word> Sleeper<W> {
 #[derive(Debug)]
 pub struct Signaller<W> {
     sleep: W,
-    /// The last generation that was signalled. Private: the peer can only announce.
+    /// The last word for which the other side was woken, without [`FENCE`]. Private: the peer can
+    /// only announce.
     signalled: u64,
     barrier: Barrier,
+    understood: bool,
 }
 
 impl<W: Word> Signaller<W> {
-    /// Over the other side's word.
-    pub fn new(sleep: W, barrier: Barrier) -> Self {
-        Self { sleep, signalled: 0, barrier }
+    /// Over the other side's word. `understood`: the other side says in it how to be woken.
+    pub fn new(sleep: W, barrier: Barrier, understood: bool) -> Self {
+        Self { sleep, signalled: 0, barrier, understood }
     }
 
-    /// After a commit, or once after a batch of them: the generation that the other side has
-    /// announced and that was not signalled yet, if there is one. A caller that signals says so
-    /// with [`signalled`](Self::signalled); one that does not, because nothing urgent was sent,
-    /// asks again after the next commit.
+    /// After a commit, or once after a batch of them: what the other side has announced and was not
+    /// woken for yet, if there is something. A caller that wakes it says so with
+    /// [`signalled`](Self::signalled); one that does not, because nothing urgent was sent, asks again
+    /// after the next commit.
     #[inline(always)]
     pub fn pending(&self) -> Option<u64> {
         match self.barrier {
@@ -81,24 +146,88 @@ impl<W: Word> Signaller<W> {
             Barrier::Asymmetric => core::sync::atomic::compiler_fence(Ordering::SeqCst),
             // A barrier that another thread runs on this thread's behalf acts, to the model, as
             // one that this thread runs between its commit and its load.
+            #[cfg(loom)]
+            Barrier::Asymmetric if self.fences() => {}
             _ => fence(Ordering::SeqCst),
         }
-        let generation = self.sleep.word().load(Ordering::Relaxed);
-        (generation != self.signalled).then_some(generation)
+        let word = self.sleep.word().load(Ordering::Relaxed);
+        if word == self.signalled { None } else { self.pending_after(word) }
     }
 
-    /// The other side has been signalled for this generation and will not be again.
+    #[cfg(loom)]
+    fn fences(&self) -> bool {
+        self.sleep.word().load(Ordering::Relaxed) & FENCE != 0
+    }
+
+    #[inline(never)]
+    fn pending_after(&self, mut word: u64) -> Option<u64> {
+        if self.understood && word & FENCE != 0 {
+            fence(Ordering::SeqCst);
+            word = self.sleep.word().load(Ordering::Relaxed) & !FENCE;
+        }
+        (word != self.signalled).then_some(word)
+    }
+
+    /// How to wake the other side, which has announced `word`.
     #[inline]
-    pub fn signalled(&mut self, generation: u64) {
-        self.signalled = generation;
+    pub fn how(&self, word: u64) -> WakeBy {
+        if self.understood && word & BY_BELL != 0 { WakeBy::Bell } else { WakeBy::Byte }
+    }
+
+    /// The other side has been woken for this word and will not be again.
+    #[inline]
+    pub fn signalled(&mut self, word: u64) {
+        self.signalled = word;
     }
 
     /// [`pending`](Self::pending) and [`signalled`](Self::signalled) together, for a caller that
-    /// always signals.
+    /// always wakes: how.
     #[inline(always)]
-    pub fn must_signal(&mut self) -> bool {
-        let pending = self.pending();
-        pending.inspect(|&generation| self.signalled(generation)).is_some()
+    pub fn must_signal(&mut self) -> Option<WakeBy> {
+        let pending = self.pending()?;
+        self.signalled(pending);
+        Some(self.how(pending))
+    }
+}
+
+/// Changes this process's own bell; whoever sleeps on it must then be woken. Several threads may.
+#[inline]
+pub fn ring(bell: &impl Word) {
+    bell.word().fetch_add(1, Ordering::Release);
+}
+
+/// What a sleeper knows of the other side's bell.
+#[derive(Debug)]
+pub struct Ear<W> {
+    bell: W,
+    heard: u64,
+}
+
+impl<W: Word> Ear<W> {
+    /// Over the other side's word.
+    pub fn new(bell: W) -> Self {
+        Self { heard: 0, bell }
+    }
+
+    /// Whether the bell has changed since it was asked last; to be asked before arming. If so, the
+    /// generation that was announced may have been used up, and the next sleep needs another.
+    #[inline]
+    pub fn has_rung(&mut self) -> bool {
+        let bell = self.bell.word().load(Ordering::Acquire);
+        core::mem::replace(&mut self.heard, bell) != bell
+    }
+
+    /// For another thread that sleeps on the same bell.
+    pub fn another(&self) -> Self
+    where
+        W: Clone,
+    {
+        Self { bell: self.bell.clone(), heard: self.heard }
+    }
+
+    /// The bell, and what the kernel must find there for a sleep to begin.
+    pub fn expected(&self) -> (&W, u32) {
+        (&self.bell, self.heard as u32)
     }
 }
 
@@ -108,42 +237,94 @@ mod tests {
     use super::*;
     use alloc::sync::Arc;
 
-    #[test]
-    fn each_generation_is_signalled_once() {
+    fn both(barrier: Barrier) -> (Sleeper<Arc<AtomicU64>>, Signaller<Arc<AtomicU64>>) {
         let word = Arc::new(AtomicU64::new(0));
-        let mut sleeper = Sleeper::new(word.clone());
+        (Sleeper::new(word.clone(), barrier, true), Signaller::new(word, barrier, true))
+    }
+
+    #[test]
+    fn each_generation_is_signalled_once_and_as_it_asks() {
         for barrier in [Barrier::Asymmetric, Barrier::Fence] {
-            let mut signaller = Signaller::new(word.clone(), barrier);
-            signaller.must_signal();
-            assert!(!signaller.must_signal());
-            sleeper.arm();
-            assert!(signaller.must_signal());
-            assert!(!signaller.must_signal());
-            sleeper.arm();
-            sleeper.arm();
-            assert!(signaller.must_signal());
-            assert!(!signaller.must_signal());
+            let (mut sleeper, mut signaller) = both(barrier);
+            assert_eq!(signaller.must_signal(), None);
+            sleeper.arm(WakeBy::Byte);
+            assert_eq!(signaller.must_signal(), Some(WakeBy::Byte));
+            assert_eq!(signaller.must_signal(), None);
+            sleeper.arm(WakeBy::Byte);
+            sleeper.arm(WakeBy::Bell);
+            assert_eq!(signaller.must_signal(), Some(WakeBy::Bell));
+            assert_eq!(signaller.must_signal(), None);
         }
     }
 
     #[test]
     fn a_generation_that_was_not_signalled_is_still_pending() {
-        let word = Arc::new(AtomicU64::new(0));
-        let mut sleeper = Sleeper::new(word.clone());
-        let mut signaller = Signaller::new(word, Barrier::Fence);
+        let (mut sleeper, mut signaller) = both(Barrier::Fence);
         assert_eq!(signaller.pending(), None);
-        sleeper.arm();
-        assert_eq!((signaller.pending(), signaller.pending()), (Some(1), Some(1)));
-        signaller.signalled(1);
+        sleeper.arm(WakeBy::Byte);
+        let word = signaller.pending().unwrap();
+        assert_eq!(signaller.pending(), Some(word));
+        signaller.signalled(word);
         assert_eq!(signaller.pending(), None);
     }
 
     #[test]
+    fn whoever_does_not_know_the_bell_is_asked_for_bytes_and_no_fences() {
+        let word = Arc::new(AtomicU64::new(0));
+        let mut sleeper = Sleeper::new(word.clone(), Barrier::Asymmetric, false);
+        let mut signaller = Signaller::new(word.clone(), Barrier::Asymmetric, false);
+        for generation in 1..9 {
+            sleeper.arm(WakeBy::Bell);
+            assert_eq!(word.load(Ordering::Relaxed) % GENERATION, 0);
+            sleeper.barrier_made();
+            assert!(sleeper.needs_barrier());
+            // As one does that counts in ones.
+            word.store(generation, Ordering::Relaxed);
+            assert_eq!(signaller.must_signal(), Some(WakeBy::Byte));
+            assert_eq!(signaller.must_signal(), None);
+        }
+    }
+
+    #[test]
+    fn the_barrier_is_made_again_only_when_the_fences_were_stopped() {
+        let (mut sleeper, mut signaller) = both(Barrier::Asymmetric);
+        sleeper.arm(WakeBy::Bell);
+        assert!(sleeper.needs_barrier());
+        sleeper.barrier_made();
+        sleeper.arm(WakeBy::Bell);
+        assert!(!sleeper.needs_barrier());
+        assert!(signaller.must_signal().is_some());
+        sleeper.stop_fences();
+        assert!(sleeper.needs_barrier());
+        // Nothing that was announced.
+        assert_eq!(signaller.must_signal(), None);
+        // A barrier that was made for another link before this one was armed says nothing.
+        sleeper.barrier_made();
+        assert!(sleeper.needs_barrier());
+        sleeper.arm(WakeBy::Byte);
+        assert_eq!(signaller.must_signal(), Some(WakeBy::Byte));
+    }
+
+    #[test]
     fn a_generation_that_goes_back_costs_a_signal_and_nothing_else() {
-        let word = Arc::new(AtomicU64::new(u64::MAX));
-        let mut signaller = Signaller::new(word.clone(), Barrier::Fence);
-        assert!(signaller.must_signal() && !signaller.must_signal());
-        word.store(3, Ordering::Relaxed);
-        assert!(signaller.must_signal() && !signaller.must_signal());
+        let word = Arc::new(AtomicU64::new(!FENCE));
+        let mut signaller = Signaller::new(word.clone(), Barrier::Fence, true);
+        assert!(signaller.must_signal().is_some() && signaller.must_signal().is_none());
+        word.store(4, Ordering::Relaxed);
+        assert!(signaller.must_signal().is_some() && signaller.must_signal().is_none());
+        word.store(u64::MAX, Ordering::Relaxed);
+        assert!(signaller.must_signal().is_some() && signaller.must_signal().is_none());
+    }
+
+    #[test]
+    fn a_bell_that_was_rung_is_heard_once_and_spoils_what_was_expected() {
+        let bell = Arc::new(AtomicU64::new(0));
+        let mut ear = Ear::new(bell.clone());
+        assert!(!ear.has_rung());
+        let before = ear.expected().1;
+        ring(&bell);
+        assert_ne!(before, bell.load(Ordering::Relaxed) as u32);
+        assert!(ear.has_rung() && !ear.has_rung());
+        assert_eq!(ear.expected().1, bell.load(Ordering::Relaxed) as u32);
     }
 }

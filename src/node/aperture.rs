@@ -43,6 +43,12 @@ pub struct ApertureId {
     pub number: u32,
 }
 
+impl core::fmt::Display for ApertureId {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "aperture {} of {}", self.number, self.link)
+    }
+}
+
 /// What became of an aperture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ApertureEvent {
@@ -87,7 +93,7 @@ pub enum ExportError {
         bytes: u64,
         /// Bytes exported, of those that the limit is about.
         used: u64,
-        /// Bytes in revoked read-only apertures, of all users, that their holders still have.
+        /// Bytes in revoked apertures, of all users, that their holders still have.
         orphans: u64,
         /// The limit.
         limit: u64,
@@ -128,12 +134,8 @@ pub enum ExportError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoSuchAperture {
     /// Never exported or held here, or revoked, or its link has ended.
-    #[error("{0:?} is not an aperture of this node: it was revoked, or its link has ended")]
+    #[error("{0} is not an aperture of this node: it was revoked, or its link has ended")]
     Gone(ApertureId),
-    /// Its memory is still being made at the other end; [`ApertureEvent::Ready`] or
-    /// [`ApertureEvent::Refused`] follows.
-    #[error("{0:?} has no memory yet")]
-    NotYet(ApertureId),
 }
 
 /// An aperture whose bytes could not be kept. It is as it was.
@@ -247,8 +249,7 @@ impl ApertureView {
 #[derive(Debug)]
 struct Exported {
     bytes: u64,
-    /// `None`: the other end has not yet made the memory.
-    owned: Option<Arc<Owned>>,
+    owned: Arc<Owned>,
 }
 
 /// All of a node.
@@ -331,11 +332,9 @@ impl Node {
         bytes: u64,
         access: ApertureAccess,
     ) -> Result<ApertureId, ExportError> {
-        let (token, is_client, uid) = {
-            let found = self.link(link)?;
-            let token = found.token.ok_or(ExportError::ToSelf)?;
-            (token, found.initiated_by_us, found.peer.uid)
-        };
+        let found = self.link(link)?;
+        let token = found.token.ok_or(ExportError::ToSelf)?;
+        let uid = found.peer.uid;
         if bytes == 0 || !bytes.is_multiple_of(PAGE_BYTES) {
             return Err(ExportError::Unaligned(bytes));
         }
@@ -356,17 +355,11 @@ impl Node {
             let orphans = ledger.orphan_bytes();
             ExportError::Bytes { bytes, used, orphans, limit, variable }
         })?;
-        let control = self.control();
-        let (number, owned) = if is_client {
-            // Descriptors flow one way: the server makes this memory, too, and we fill it.
-            (control.request_aperture(token, access, reservation)?, None)
-        } else {
-            let made = Owned::make(access, reservation);
-            let (owned, file) = made.map_err(|source| ExportError::Os { bytes, source })?;
-            (control.offer_aperture(token, access, bytes, &file)?, Some(Arc::new(owned)))
-        };
+        let made = Owned::make(access, reservation);
+        let (owned, file) = made.map_err(|source| ExportError::Os { bytes, source })?;
+        let number = self.control().export_aperture(token, access, bytes, file)?;
         let id = ApertureId { link, number };
-        self.apertures.exported.insert(id, Exported { bytes, owned });
+        self.apertures.exported.insert(id, Exported { bytes, owned: Arc::new(owned) });
         Ok(id)
     }
 
@@ -375,8 +368,7 @@ impl Node {
     pub fn aperture_view(&mut self, id: ApertureId) -> Result<ApertureView, NoSuchAperture> {
         self.take_news();
         let exported = self.apertures.exported.get(&id).ok_or(NoSuchAperture::Gone(id))?;
-        let owned = exported.owned.clone().ok_or(NoSuchAperture::NotYet(id))?;
-        Ok(ApertureView { id, owned })
+        Ok(ApertureView { id, owned: exported.owned.clone() })
     }
 
     /// An aperture that this node holds. It is there before the owner's first message about it
@@ -407,17 +399,14 @@ impl Node {
         (self.apertures.ledger.bytes(), self.apertures.ledger.orphan_bytes())
     }
 
-    /// Takes an aperture back, at once: the pages are given back, and what the holder still writes
-    /// is seen by nobody. Views of it answer [`AccessError::Revoked`]. Takes some
-    /// 0.04 ms for one page and 0.3 ms a MiB of which both ends have touched every page (two virtual
-    /// cores; `hamlyn perf protocols --only aperture-revoke`).
+    /// Takes an aperture back, at once: what the holder still writes is seen by nobody, and views
+    /// answer [`AccessError::Revoked`]. The pages are given back when the holder has let go of
+    /// them, too; until then they count against `aperture_bytes_max` and its user's share.
     pub fn revoke_aperture(&mut self, id: ApertureId) -> Result<(), NoSuchAperture> {
         self.check_fork().map_err(|Forked| NoSuchAperture::Gone(id))?;
         self.take_news();
         let exported = self.apertures.exported.remove(&id).ok_or(NoSuchAperture::Gone(id))?;
-        if let Some(owned) = exported.owned {
-            owned.revoke(None);
-        }
+        exported.owned.revoke(None);
         self.tell_revoked(id);
         Ok(())
     }
@@ -472,14 +461,6 @@ impl Node {
     }
 
     // ---- what the control plane says
-
-    /// The memory of a client's own aperture was made.
-    pub(super) fn aperture_mapped(&mut self, id: ApertureId, owned: Owned) {
-        // If it was revoked meanwhile, the memory is given back here.
-        if let Some(exported) = self.apertures.exported.get_mut(&id) {
-            exported.owned = Some(Arc::new(owned));
-        }
-    }
 
     pub(super) fn aperture_held(&mut self, id: ApertureId, pages: Pages) {
         self.apertures.held.insert(id, Aperture { id, pages: Arc::new(pages) });

@@ -1,12 +1,14 @@
 //! A send terminus for a thread of its own: it has its own link, and takes no lock.
 
 use super::link::SendHalf;
-use super::wait::{Backoff, Step};
+use super::wait::{Backoff, Learnt, Step};
 use super::{ConnectError, Forked, Node, SendError, TerminusId, Unfinished};
 use crate::config::Config;
 use crate::interface::terminus::{PostError, Segmenter};
 use crate::interface::{Counters, LinkId};
-use crate::os::memory::ForkGuard;
+use crate::link::sleep::Ear;
+use crate::os::memory::{ForkGuard, RegionWord};
+use crate::os::sys;
 use crate::wire::{NodeId, Ticket};
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
@@ -25,6 +27,10 @@ pub struct DetachedTerminus {
     /// Set by the node when the link has ended.
     ended: Arc<AtomicBool>,
     turns: u32,
+    /// The peer's bell.
+    ear: Option<Ear<RegionWord>>,
+    nap: Duration,
+    learnt: Learnt,
 }
 
 impl Node {
@@ -37,7 +43,7 @@ impl Node {
     ) -> Result<DetachedTerminus, ConnectError> {
         let fork_guard = ForkGuard::new().map_err(ConnectError::Watch)?;
         let link_id = self.connect(name, greeting, timeout)?;
-        let (mut tx, destination, ended) =
+        let (mut tx, ear, destination, ended) =
             self.take_send_half(link_id).ok_or(ConnectError::Vanished)?;
         let counters = Arc::<Counters>::default();
         tx.count_in(counters.clone());
@@ -50,6 +56,9 @@ impl Node {
             fork_guard,
             ended,
             turns: 0,
+            ear,
+            nap: NAP,
+            learnt: Learnt::default(),
         })
     }
 }
@@ -131,8 +140,8 @@ impl DetachedTerminus {
 
     /// Sends a message of any length, waiting for room at most `timeout`. This thread accepts
     /// nothing meanwhile: another thread must poll the node if the peer may be sending to it.
-    /// Where room does not come while spinning, naps of up to a millisecond follow: the descriptor
-    /// to sleep on is the node's. Long messages go through the base ring; only a node's own links
+    /// Where room does not come while spinning, this thread sleeps until the peer rings, or naps for
+    /// up to a millisecond where it does not: the descriptor of the link is the node's. Long messages go through the base ring; only a node's own links
     /// have bulk rings.
     pub fn send(
         &mut self,
@@ -166,9 +175,8 @@ impl DetachedTerminus {
         metadata: &[u8],
         timeout: Option<Duration>,
     ) -> Result<(), SendError> {
-        const NAP: Duration = Duration::from_micros(20);
         let mut backoff = Backoff::new(&self.config, timeout);
-        let mut nap = NAP;
+        self.nap = NAP;
         loop {
             let before = segmenter.packets();
             if self.advance(&mut segmenter, data, metadata)? {
@@ -176,20 +184,21 @@ impl DetachedTerminus {
             }
             if segmenter.packets() > before {
                 backoff.restart();
-                nap = NAP;
+                self.nap = NAP;
             }
             if self.is_ended() {
                 return Err(SendError::LinkEnded(self.destination));
             }
-            match backoff.step() {
+            match self.step(&mut backoff) {
                 Step::Spin => core::hint::spin_loop(),
                 Step::Yield => std::thread::yield_now(),
-                Step::Sleep { .. } => {
+                Step::Sleep { deadline_ns } => {
                     if self.peer_is_gone() {
                         return Err(SendError::LinkEnded(self.destination));
                     }
-                    std::thread::sleep(nap);
-                    nap = (nap * 2).min(Duration::from_millis(1));
+                    let began_ns = sys::monotonic_ns();
+                    self.sleep(deadline_ns);
+                    self.learnt.slept(sys::monotonic_ns() - began_ns, self.config.spin_ns);
                 }
                 Step::TimedOut => {
                     let (terminus, link) = (TerminusId(u32::MAX), self.link);
@@ -200,6 +209,32 @@ impl DetachedTerminus {
                 }
             }
         }
+    }
+
+    fn step(&mut self, backoff: &mut Backoff) -> Step {
+        if backoff.spins_on(&self.learnt) {
+            return Step::Spin;
+        }
+        backoff.decide(sys::monotonic_ns(), true, &mut self.learnt)
+    }
+
+    /// Sleeps until there may be room, or for a while: nobody wakes this thread when the link ends.
+    fn sleep(&mut self, deadline_ns: u64) {
+        if let Some(ear) = &mut self.ear {
+            ear.has_rung();
+            let can_be_woken = self.tx.arm_room();
+            if self.tx.has_room() {
+                return;
+            }
+            let most_ns = if can_be_woken { SLEEP_NS_MAX } else { NAP_NS_MAX };
+            let until_ns = deadline_ns.min(sys::monotonic_ns() + most_ns);
+            let words = [self.ear.as_ref().map(|ear| ear.expected())].into_iter().flatten();
+            if sys::wait_for_words(words, &[], until_ns).is_ok() {
+                return;
+            }
+        }
+        std::thread::sleep(self.nap);
+        self.nap = (self.nap * 2).min(Duration::from_nanos(NAP_NS_MAX));
     }
 
     /// Whether the link has ended, as far as the node has learned; now and then the socket is
@@ -213,9 +248,15 @@ impl DetachedTerminus {
 
     /// Whether the other end of the link is gone.
     pub fn peer_is_gone(&self) -> bool {
-        self.tx.wake.as_ref().is_none_or(crate::os::socket::is_gone)
+        self.tx.waker.socket.as_ref().is_none_or(crate::os::socket::is_gone)
     }
 }
+
+/// The first nap where nobody rings.
+const NAP: Duration = Duration::from_micros(20);
+const NAP_NS_MAX: u64 = 1_000_000;
+/// The longest sleep, after which the end of the link is looked for.
+const SLEEP_NS_MAX: u64 = 10_000_000;
 
 /// Sends, or turns of waiting, between two looks at the socket.
 const TURNS_PER_LOOK: u32 = 1 << 14;

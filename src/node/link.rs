@@ -1,28 +1,34 @@
 //! One link of a node: a ring each way, a bulk ring each way when large copies have begun, the
-//! words by which either side says that it sleeps, and the socket that wakes it.
+//! words by which either side says that it sleeps, and the bell and the socket that wake it.
 //!
 //! ```text
 //!   sender                                         receiver
 //!   transmit(); signal_if_asleep()                 arm(): SLEEP += 1; barrier; look again; sleep
 //!               <------------ SLEEP -------------
-//!               ----------- one byte ----------->
+//!               ----- BELL, or one byte -------->
 //!   arm_room(): ROOM += 1; barrier; look; sleep    after FREED was written: tell_of_room()
 //! ```
 //! SLEEP and ROOM are the generations of [`crate::link::sleep`]. The fence that this needs between a
 //! packet and the look at SLEEP is made by the sleeper (membarrier), so that sending has none;
-//! where the kernel refuses that, the sender fences, and `explain` says so.
+//! where the kernel refuses that, the sender fences, and `explain` says so. Whoever sleeps in a call
+//! is woken by the bell, a word of the waker's page; in an event loop, by a byte on the socket.
 
+use super::receive::Misbehaviour;
+use crate::config::Config;
 use crate::control::{LinkToken, Peer};
 use crate::interface::terminus::Segmenter;
-use crate::interface::{Counters, LinkId};
+use crate::interface::{Counters, Flow, LinkId, Refusal};
+use crate::link::cells::Word;
 use crate::link::ring::{RingReader, RingViolation, RingWriter, packet_lines_max};
-use crate::link::sleep::{Barrier, Signaller, Sleeper};
+use crate::link::sleep::{Barrier, Ear, Signaller, Sleeper, WakeBy, ring};
 use crate::link::{Full, Source, Transmit};
 use crate::os::memory::{RegionLines, RegionWord, close_elsewhere};
-use crate::os::socket;
-use crate::wire::{Flags, Header};
-use core::sync::atomic::AtomicBool;
-use std::os::fd::OwnedFd;
+use crate::os::socket::{self, Connection};
+use crate::os::sys;
+use crate::wire::{Flags, Header, Key, NodeId};
+use core::ops::Range;
+use core::sync::atomic::{AtomicBool, Ordering, fence};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::vec::Vec;
 
@@ -58,8 +64,8 @@ pub(crate) struct SendHalf {
     /// The receiver's sleep generation.
     sleep: Signaller<RegionWord>,
     /// This process's room generation, which the receiver reads.
-    room: Sleeper<RegionWord>,
-    pub wake: Option<Arc<OwnedFd>>,
+    pub room: Sleeper<RegionWord>,
+    pub waker: Waker,
     /// Bytes sent in long messages, until a bulk ring is asked for.
     pub long_bytes: u64,
     pub bulk_asked: bool,
@@ -73,18 +79,19 @@ impl SendHalf {
         bulk_freed: RegionWord,
         peer_sleep: RegionWord,
         own_room: RegionWord,
-        wake: Option<Arc<OwnedFd>>,
+        waker: Waker,
         barrier: Barrier,
         counters: Arc<Counters>,
     ) -> Self {
+        let understood = waker.bell.is_some();
         Self {
             ring,
             bulk: None,
             bulk_freed,
             full_is_bulk: false,
-            sleep: Signaller::new(peer_sleep, barrier),
-            room: Sleeper::new(own_room),
-            wake,
+            sleep: Signaller::new(peer_sleep, barrier, understood),
+            room: Sleeper::new(own_room, barrier, understood),
+            waker,
             long_bytes: 0,
             bulk_asked: false,
             barrier,
@@ -107,28 +114,39 @@ impl SendHalf {
     /// sleeps, or if it sleeps on a ring that is half full.
     #[inline(always)]
     pub fn signal_if_asleep(&mut self, flags: Flags) {
-        if let Some(generation) = self.sleep.pending() {
-            self.signal(generation, flags);
+        if let Some(announced) = self.sleep.pending() {
+            self.signal(announced, flags);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn signal(&mut self, generation: u64, flags: Flags) {
+    fn signal(&mut self, announced: u64, flags: Flags) {
         if flags.contains(Flags::WAKE)
             || self.ring.is_half_full()
             || self.bulk.as_mut().is_some_and(|bulk| bulk.is_half_full())
         {
-            self.sleep.signalled(generation);
+            self.sleep.signalled(announced);
+            let by = self.sleep.how(announced);
             self.counters.wakes_sent.add(1);
-            send_byte(&self.wake);
+            self.counters.rings_sent.add((by == WakeBy::Bell).into());
+            self.waker.wake(by);
         }
     }
 
-    /// This process is about to sleep until there is room. A barrier, and one more look, must
-    /// follow.
-    pub fn arm_room(&mut self) {
-        self.room.arm();
+    /// A thread of its own is about to sleep until the peer rings because there is room; one more
+    /// look must follow. `false`: the peer may not see it.
+    pub fn arm_room(&mut self) -> bool {
+        self.room.arm(WakeBy::Bell);
+        if !self.room.needs_barrier() {
+            fence(Ordering::SeqCst);
+            return true;
+        }
+        let done = sys::barrier_or_fence();
+        if done {
+            self.room.barrier_made();
+        }
+        done
     }
 
     /// Whether the ring that was full when a packet was last refused now has room for any packet,
@@ -207,10 +225,28 @@ impl Transmit for SendHalf {
     }
 }
 
-/// One byte, never blocking; a full socket means that the other side has been signalled already.
-fn send_byte(wake: &Option<Arc<OwnedFd>>) {
-    if let Some(wake) = wake {
-        let _ = socket::send(wake, &[1], &[]);
+/// How this process wakes the other end of a link.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Waker {
+    /// `None`: a link of a node to itself, on which nobody sleeps.
+    pub socket: Option<Arc<Connection>>,
+    /// This process's own word; `None`: the other end knows bytes only.
+    pub bell: Option<RegionWord>,
+}
+
+impl Waker {
+    fn wake(&self, by: WakeBy) {
+        match (by, &self.bell, &self.socket) {
+            (WakeBy::Bell, Some(bell), _) => {
+                ring(bell);
+                sys::wake_word(bell.word());
+            }
+            (_, _, Some(socket)) => {
+                // Never blocking; a full socket means that the other end was told already.
+                let _ = socket::send(socket, &[1], &[]);
+            }
+            (_, _, None) => {}
+        }
     }
 }
 
@@ -223,14 +259,26 @@ pub(crate) struct ReceiveHalf {
     /// This process's word for a bulk ring.
     pub bulk_freed: RegionWord,
     /// This process's sleep generation, which the sender reads.
-    sleep: Sleeper<RegionWord>,
+    pub sleep: Sleeper<RegionWord>,
     /// The sender's room generation.
     room: Signaller<RegionWord>,
     /// Something has arrived, or a signal was taken, since the link was armed last: the sender
     /// may have used its one signal.
-    pub needs_arming: bool,
-    wake: Option<Arc<OwnedFd>>,
+    needs_arming: bool,
+    /// Long turns after something arrived since then.
+    awake_turns: u32,
+    armed_by: WakeBy,
+    waker: Waker,
+    /// The sender's bell; `None`: it does not ring.
+    pub ear: Option<Ear<RegionWord>>,
+    barrier: Barrier,
+    /// The words that say on which processor either end last waited: this one's, and the other's.
+    pub processors: Option<(RegionWord, RegionWord)>,
+    processor_told: u32,
 }
+
+/// Long turns without a sleep after which a receiver no longer asks the sender for fences.
+const AWAKE_TURNS: u32 = 4;
 
 impl ReceiveHalf {
     pub fn new(
@@ -238,17 +286,25 @@ impl ReceiveHalf {
         bulk_freed: RegionWord,
         own_sleep: RegionWord,
         peer_room: RegionWord,
-        wake: Option<Arc<OwnedFd>>,
+        waker: Waker,
+        ear: Option<Ear<RegionWord>>,
         barrier: Barrier,
     ) -> Self {
+        let understood = waker.bell.is_some();
         Self {
             ring,
             bulk: None,
             bulk_freed,
-            sleep: Sleeper::new(own_sleep),
-            room: Signaller::new(peer_room, barrier),
+            sleep: Sleeper::new(own_sleep, barrier, understood),
+            room: Signaller::new(peer_room, barrier, understood),
             needs_arming: true,
-            wake,
+            awake_turns: 0,
+            armed_by: WakeBy::Byte,
+            waker,
+            ear,
+            barrier,
+            processors: None,
+            processor_told: u32::MAX,
         }
     }
 
@@ -263,29 +319,71 @@ impl ReceiveHalf {
         self.ring.position() + self.bulk.as_ref().map_or(0, |bulk| bulk.position())
     }
 
-    /// This process is about to sleep. A barrier, and one more look, must follow.
-    pub fn arm(&mut self) {
-        self.sleep.arm();
-        self.needs_arming = false;
+    /// Something has arrived: the sender may have used its one signal.
+    #[inline(always)]
+    pub fn has_taken(&mut self) {
+        self.needs_arming = true;
+    }
+
+    /// A long turn has passed: a sender need not fence any more for a receiver that has not slept
+    /// for a while, though something came.
+    pub fn count_awake_turn(&mut self) {
+        self.awake_turns += u32::from(self.needs_arming);
+        if self.awake_turns == AWAKE_TURNS {
+            self.awake_turns = 0;
+            self.sleep.stop_fences();
+        }
+    }
+
+    /// Tells the other end on which processor this process waits; says on which the other end last
+    /// did, if it has said so.
+    pub fn peer_processor(&mut self, here: u32) -> Option<u32> {
+        let (own, peer) = self.processors.as_ref()?;
+        if self.processor_told != here {
+            self.processor_told = here;
+            own.word().store(u64::from(here) + 1, Ordering::Relaxed);
+        }
+        let there = peer.word().load(Ordering::Relaxed).checked_sub(1)?;
+        u32::try_from(there).ok()
+    }
+
+    /// Whether the sender has rung since this was asked last.
+    pub fn has_rung(&mut self) -> bool {
+        let has_rung = self.ear.as_mut().is_some_and(|ear| ear.has_rung());
+        self.needs_arming |= has_rung;
+        has_rung
+    }
+
+    /// This process is about to sleep: `true` if the sender did not know it. Then a barrier, if the
+    /// sleeper needs one, or a fence, and one more look, must follow.
+    pub fn arm(&mut self, by: WakeBy) -> bool {
+        let arms = self.needs_arming || self.armed_by != by;
+        if arms {
+            self.sleep.arm(by);
+            self.armed_by = by;
+            self.needs_arming = false;
+            self.awake_turns = 0;
+        }
+        arms
     }
 
     /// After FREED was written: wakes a sender that sleeps because the ring was full.
     #[inline(always)]
     pub fn tell_of_room(&mut self) {
-        if self.room.must_signal() {
-            send_byte(&self.wake);
+        if let Some(by) = self.room.must_signal() {
+            self.waker.wake(by);
         }
     }
 
     /// The socket over which either side wakes the other.
-    pub fn wake(&self) -> Option<&Arc<OwnedFd>> {
-        self.wake.as_ref()
+    pub fn wake(&self) -> Option<&Arc<Connection>> {
+        self.waker.socket.as_ref()
     }
 
     /// Takes the bytes that signals left; a bounded number, since a peer may send any.
     pub fn take_signals(&mut self) -> Signals {
         self.needs_arming = true;
-        let Some(wake) = &self.wake else { return Signals::Taken };
+        let Some(wake) = &self.waker.socket else { return Signals::Taken };
         for _ in 0..SIGNALS_PER_TURN {
             match socket::receive(wake, &mut [0; 8]) {
                 Ok(received) if !received.descriptors.is_empty() => {
@@ -315,6 +413,69 @@ pub(crate) enum Signals {
 
 const SIGNALS_PER_TURN: usize = 16;
 
+/// What a peer has done that was refused.
+#[derive(Debug, Default)]
+pub(crate) struct Conduct {
+    wrong_keys: u32,
+    /// Of either ring: lines that were accepted when wrong keys were last forgiven, and lines
+    /// refused.
+    forgiven_at: [u64; 2],
+    refused: [u64; 2],
+    /// Refusals since `since_ns`.
+    refusals: u32,
+    since_ns: u64,
+    /// Keys that were changed while packets with them were on their way, of which the peer has been
+    /// told.
+    stale: BTreeSet<u64>,
+}
+
+/// Accepted lines for which one wrong key is forgiven. A key has 2^64 values: whoever sends as many
+/// lines as a core can, all his life, guesses none of them at this price.
+const FORGIVEN_AFTER: u64 = 1024;
+
+/// A peer is told of this many changed keys and of no more: what is remembered has a bound.
+const STALE_KEYS_MAX: usize = 1024;
+
+impl Conduct {
+    /// Counts the refusal of the packet that lies at these `lines` of a ring. A key has 2^64 values:
+    /// after a few thousand wrong ones the guesser is sent away, long before it can find one.
+    pub fn refused(
+        &mut self,
+        config: &Config,
+        refusal: Refusal,
+        is_bulk: bool,
+        lines: Range<u64>,
+        now_ns: impl FnOnce() -> u64,
+    ) -> Option<Misbehaviour> {
+        let ring = is_bulk as usize;
+        let accepted = lines.start - self.refused[ring];
+        self.refused[ring] += lines.end - lines.start;
+        if refusal == Refusal::WrongKey {
+            let forgiven = (accepted - self.forgiven_at[ring]) / FORGIVEN_AFTER;
+            self.forgiven_at[ring] += forgiven * FORGIVEN_AFTER;
+            let forgiven = u32::try_from(forgiven).unwrap_or(u32::MAX);
+            self.wrong_keys = self.wrong_keys.saturating_sub(forgiven).saturating_add(1);
+            if self.wrong_keys >= config.wrong_keys_max {
+                return Some(Misbehaviour::Guessing { wrong_keys: self.wrong_keys });
+            }
+        }
+        self.refusals = self.refusals.saturating_add(1);
+        if config.refusals_per_second_max != 0 && self.refusals >= config.refusals_per_second_max {
+            let now = now_ns();
+            if now.saturating_sub(self.since_ns) < 1_000_000_000 {
+                return Some(Misbehaviour::Noise { refusals: self.refusals });
+            }
+            (self.since_ns, self.refusals) = (now, 0);
+        }
+        None
+    }
+
+    /// Whether the peer is to be told that this key counts no more: once for each key.
+    pub fn is_new_stale_key(&mut self, key: Key) -> bool {
+        self.stale.len() < STALE_KEYS_MAX && self.stale.insert(key.0)
+    }
+}
+
 /// A link and what this node knows of its other end.
 #[derive(Debug)]
 pub(crate) struct Link {
@@ -325,13 +486,10 @@ pub(crate) struct Link {
     pub token: Option<LinkToken>,
     pub peer: Peer,
     pub greeting: Vec<u8>,
-    pub initiated_by_us: bool,
-    /// Turns in which nothing was found, one behind the other.
-    pub empty_turns: u32,
-    pub is_active: bool,
-    pub wrong_keys: u32,
-    pub refusals: u32,
-    pub refusals_since_ns: u64,
+    /// The peer is gone: what it committed is being taken, and nothing is sent any more.
+    pub has_left: bool,
+    pub conduct: Conduct,
+    pub flow: Flow,
     /// Whose turn it is among the termini.
     pub next_terminus: usize,
     /// Messages in work queues for this link.
@@ -354,17 +512,25 @@ impl Link {
             token: None,
             peer,
             greeting: Vec::new(),
-            initiated_by_us: true,
-            empty_turns: 0,
-            is_active: true,
-            wrong_keys: 0,
-            refusals: 0,
-            refusals_since_ns: 0,
+            has_left: false,
+            conduct: Conduct::default(),
+            flow: Flow::default(),
             next_terminus: 0,
             queued: 0,
             awaits_room: false,
             ended: Arc::default(),
         }
+    }
+
+    /// Whether this is link `id`, and messages for `destination` go over it.
+    #[inline(always)]
+    pub fn leads_to(&self, id: LinkId, destination: NodeId) -> bool {
+        self.id == id && self.peer.node == destination && !self.has_left
+    }
+
+    /// Whether the other end fences nothing, because this process can do it for both.
+    pub fn relies_on_barrier(&self) -> bool {
+        self.token.is_some() && self.rx.barrier == Barrier::Asymmetric
     }
 
     /// Whether room is waited for by somebody else than whoever is about to sleep.

@@ -1,8 +1,9 @@
 //! Links come and go: connecting, accepting, death, closing, bulk rings, who is who.
 
 use super::aperture::{ApertureEvent, ApertureId};
-use super::link::{Link, ReceiveHalf, SendHalf};
+use super::link::{Link, ReceiveHalf, SendHalf, Waker};
 use super::receive::Misbehaviour;
+use super::wait::Backoff;
 use super::{Forked, Node};
 use crate::control::{
     self, AcceptError, ControlEvent, LinkFeatures, LinkToken, NewLink, Peer, RequestId, ServiceName,
@@ -10,10 +11,11 @@ use crate::control::{
 use crate::interface::{Counters, LinkId};
 use crate::link::Transmit;
 use crate::link::ring::{RingReader, RingViolation, RingWriter};
-use crate::link::sleep::Barrier;
+use crate::link::sleep::{Barrier, Ear};
 use crate::os::memory::{Region, RegionLines, RegionWord};
 use crate::os::socket;
-use crate::wire::NodeId;
+use crate::wire::{MetadataIndex, NodeId, SlotIndex};
+use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::format;
@@ -55,6 +57,16 @@ pub enum Event {
         /// Queued messages that did not leave.
         unsent: usize,
     },
+    /// The peer refused packets of this node because a ticket of its has been revoked: it is of no
+    /// use any more.
+    TicketRevoked {
+        /// The link over which they were sent.
+        link: LinkId,
+        /// The ticket's slot.
+        slot: SlotIndex,
+        /// The ticket's metadata index.
+        index: MetadataIndex,
+    },
     /// Something became of an aperture, exported or held.
     Aperture {
         /// Which.
@@ -80,6 +92,19 @@ pub enum CloseReason {
     Expelled,
 }
 
+/// As the end of a sentence, behind a colon.
+impl fmt::Display for CloseReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Closed => f.write_str("it closed the connection"),
+            Self::Died => f.write_str("its process died"),
+            Self::HungUp => f.write_str("it closed the connection before all messages had left"),
+            Self::Misbehaved(why) => write!(f, "it broke the rules and was sent away: {why}"),
+            Self::Expelled => f.write_str("it says that this side broke the rules"),
+        }
+    }
+}
+
 /// A link that could not be made. Nothing is left of the attempt.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
@@ -92,9 +117,6 @@ pub enum ConnectError {
     /// As many links as the configuration allows.
     #[error("there are {0} links already, and no more are allowed (HAMLYN_LINKS_MAX)")]
     TooManyLinks(usize),
-    /// The other end uses the id of a node that this one already knows as another process.
-    #[error("the service claims to be node {0}, which this node knows as another process")]
-    Identity(NodeId),
     /// The link ended before it could be used.
     #[error("the link ended as soon as it was made")]
     Vanished,
@@ -106,7 +128,7 @@ pub enum ConnectError {
     Forked(#[from] Forked),
 }
 
-/// Most events that wait for links which are being connected.
+/// Most events that wait for a link which is being connected.
 const EARLY_EVENTS_MAX: usize = 1024;
 
 /// Most events that wait for the application; beyond, the oldest are dropped and counted.
@@ -120,35 +142,57 @@ pub(super) struct Departed {
     greeting: Vec<u8>,
 }
 
+/// A link whose peer is gone.
+#[derive(Debug)]
+pub(super) struct Leaving {
+    link: LinkId,
+    /// Nothing is taken once this many lines of its rings have been, since the link was made.
+    until: u64,
+    reason: CloseReason,
+    unsent: usize,
+}
+
 /// How many links that have ended are remembered.
 const DEPARTED_MAX: usize = 64;
 
+/// What a terminus of its own thread has of a link.
+pub(super) type Detached = (SendHalf, Option<Ear<RegionWord>>, NodeId, Arc<AtomicBool>);
+
 /// A link that cannot be named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is gone, or belongs to another node")]
+#[error("{0} is gone, or belongs to another node")]
 pub struct LinkError(pub LinkId);
 
 impl Node {
-    /// Connects to the service `[user@]name`, waiting at most `timeout`; nothing is received
-    /// meanwhile. `greeting`, up to 4 KiB,
-    /// reaches the server before it decides; what the server answered is in
-    /// [`greeting`](Self::greeting). Both ends know the other's user from the kernel.
+    /// Connects to the service `[user@]name`, waiting at most `timeout`; what arrives meanwhile is
+    /// received. `greeting`, up to 4 KiB, reaches the server before it decides; what the server
+    /// answered is in [`greeting`](Self::greeting). Both ends know the other's user from the
+    /// kernel.
     pub fn connect(
         &mut self,
         name: &str,
         greeting: &[u8],
         timeout: Duration,
     ) -> Result<LinkId, ConnectError> {
-        self.check_fork()?;
-        self.check_link_count()?;
-        let name: ServiceName = name.parse()?;
-        let link = self.control().connect(&name, greeting, timeout)?;
-        self.install(link, true)
+        let token = self.begin_connect(name, greeting, timeout)?;
+        let mut backoff = Backoff::new(&self.config, None);
+        loop {
+            if self.poll()? > 0 {
+                backoff.restart();
+            }
+            if let Some(connected) = self.end_connect(token) {
+                return connected;
+            }
+            if let Err(e) = self.wait_for_arrival(&mut backoff) {
+                self.give_up_connecting(token);
+                return Err(ConnectError::Watch(e));
+            }
+        }
     }
 
     fn check_link_count(&self) -> Result<(), ConnectError> {
         let to_self = self.links[0].is_some() as usize;
-        let count = self.active.len() + self.idle.len() - to_self;
+        let count = self.turns.len() + self.leaving.len() - to_self;
         if count < self.config.links_max as usize {
             Ok(())
         } else {
@@ -227,14 +271,30 @@ impl Node {
         if link.tx.as_ref().is_some_and(|tx| tx.barrier == Barrier::Fence) {
             text.push_str("; a fence on each send, because one end's kernel refuses membarrier");
         }
+        if link.relies_on_barrier() && self.naps.are_needed() {
+            text.push_str(
+                "; sleeps are cut into naps, because the kernel refuses this process membarrier, \
+                 which it allowed when the link was made",
+            );
+        }
+        if !link.peer.is_proved {
+            text.push_str(
+                "; tickets are not routed over it: the kernel cannot say which process is at the \
+                 other end, so its node is not proved",
+            );
+        }
         text.push_str(&self.apertures.explain(id));
         Ok(text)
     }
 
     /// The next event, if any. Events appear in `poll`, `recv`, `send` and `wait`.
     pub fn next_event(&mut self) -> Option<Event> {
-        if self.fork_guard.is_parent() && self.inbox.is_pending() {
-            self.take_control_events();
+        if self.events.is_empty() && self.fork_guard.is_parent() {
+            // Whoever asks for events and nothing else learns of an end as well.
+            self.drain_leaving();
+            if self.inbox.is_pending() {
+                self.take_control_events();
+            }
         }
         self.events.pop_front()
     }
@@ -242,7 +302,10 @@ impl Node {
     /// Whether [`next_event`](Self::next_event) may have one.
     #[inline]
     pub(crate) fn has_events(&self) -> bool {
-        !self.events.is_empty() || self.inbox.is_pending()
+        !self.events.is_empty()
+            || self.inbox.is_pending()
+            || !self.leaving.is_empty()
+            || !self.control_events.is_empty()
     }
 
     /// Accepts a request; `greeting` (up to 4 KiB) reaches the other end. The link appears as
@@ -289,24 +352,30 @@ impl Node {
     #[cold]
     #[inline(never)]
     pub(super) fn take_control_events(&mut self) {
-        for event in self.inbox.take() {
+        self.control_events.extend(self.inbox.take());
+        self.take_control_events_in_order();
+    }
+
+    /// What happened after a link's end is told after it: a peer may connect anew while what it had
+    /// left in its rings is still being taken.
+    fn take_control_events_in_order(&mut self) {
+        while self.leaving.is_empty()
+            && let Some(event) = self.control_events.pop_front()
+        {
             self.take_control_event(event);
         }
     }
 
-    /// Whether an event is about a link that another thread has connected and not yet installed.
-    fn is_early(&self, event: &ControlEvent) -> bool {
-        self.connecting > 0
-            && event.token().is_some_and(|token| self.index_of(token).is_none())
-            && !matches!(event, ControlEvent::Connected(_))
-    }
-
     fn take_control_event(&mut self, event: ControlEvent) {
-        if self.is_early(&event) {
-            // An honest peer's are a few; what else a link does before it is installed is lost, as
-            // it would be had it done it before it was connected.
-            if self.early_events.len() < EARLY_EVENTS_MAX {
-                self.early_events.push(event);
+        if let Some(token) = event.token()
+            && let Some(told) = self.connecting.get_mut(&token)
+        {
+            // Whoever connects takes the link, and then hears what became of it. Of most events a
+            // link has a few; of revoked tickets it is told as often as its peer likes.
+            let is_hint = matches!(event, ControlEvent::TicketRevoked { .. });
+            if !is_hint || told.len() < EARLY_EVENTS_MAX {
+                told.push(event);
+                self.stir();
             }
             return;
         }
@@ -317,10 +386,14 @@ impl Node {
             ControlEvent::RequestGone { id } => {
                 self.push_event(Event::RequestGone { id });
             }
+            // Nobody waits for it any more, and it was there already when that was said.
+            ControlEvent::Connected(link) if link.initiated_by_us => {
+                self.control().close(link.token);
+            }
             ControlEvent::Connected(link) => {
                 let (token, request) = (link.token, link.request);
                 let installed = match self.check_link_count() {
-                    Ok(()) => self.install(link, false),
+                    Ok(()) => self.install(link),
                     Err(e) => {
                         self.control().close(token);
                         Err(e)
@@ -335,9 +408,15 @@ impl Node {
             ControlEvent::BulkOutgoing { token, lines } => self.add_bulk_outgoing(token, lines),
             ControlEvent::BulkIncoming { token, lines } => self.add_bulk_incoming(token, lines),
             ControlEvent::BulkRefused { .. } => {}
-            ControlEvent::ApertureMapped { token, number, owned } => {
-                if let Some(id) = self.aperture_id(token, number) {
-                    self.aperture_mapped(id, owned);
+            // Nobody waits for it any more.
+            ControlEvent::ConnectFailed { .. } => {}
+            ControlEvent::TicketRevoked { token, slot, index } => {
+                if let Some(index_of_link) = self.index_of(token)
+                    && let Some(Some(link)) = self.links.get(index_of_link as usize)
+                {
+                    let (link, slot) = (link.id, SlotIndex(slot));
+                    let index = MetadataIndex(index);
+                    self.push_event(Event::TicketRevoked { link, slot, index });
                 }
             }
             ControlEvent::ApertureHeld { token, number, pages } => {
@@ -385,7 +464,7 @@ impl Node {
                     control::CloseReason::Expelled => CloseReason::Expelled,
                 };
                 if let Some(index) = self.index_of(token) {
-                    self.drain_and_remove(index, reason);
+                    self.begin_leaving(index, reason);
                 }
             }
         }
@@ -401,61 +480,116 @@ impl Node {
         self.push_event(Event::Aperture { aperture, what });
     }
 
-    /// Another thread connects, without the node; [`end_connect`](Self::end_connect) follows. What
-    /// the control plane says of the new link in between is kept.
-    pub(crate) fn begin_connect(&mut self) -> Result<Arc<control::Control>, ConnectError> {
+    /// Begins to connect; [`end_connect`](Self::end_connect) says what became of it.
+    pub(crate) fn begin_connect(
+        &mut self,
+        name: &str,
+        greeting: &[u8],
+        timeout: Duration,
+    ) -> Result<LinkToken, ConnectError> {
         self.check_fork()?;
         self.check_link_count()?;
-        self.connecting += 1;
-        Ok(self.control.as_ref().expect("present until the node is dropped").clone())
+        let name: ServiceName = name.parse()?;
+        let begun = self.control().begin_connect(&name, greeting, timeout);
+        if let Ok(token) = begun {
+            self.connecting.insert(token, Vec::new());
+        }
+        Ok(begun?)
     }
 
-    /// What became of the attempt.
-    pub(crate) fn end_connect(
-        &mut self,
-        made: Result<NewLink, control::ConnectError>,
-    ) -> Result<LinkId, ConnectError> {
-        let installed = made.map_err(ConnectError::from).and_then(|link| self.install(link, true));
-        self.connecting -= 1;
-        // Those of links that are still to come are kept again.
-        for event in core::mem::take(&mut self.early_events) {
+    /// What became of it, when that is known: within its time limit. The link is used from now on.
+    pub(crate) fn end_connect(&mut self, token: LinkToken) -> Option<Result<LinkId, ConnectError>> {
+        if self.inbox.is_pending() {
+            self.take_control_events();
+        }
+        if self.connecting.get(&token)?.is_empty() {
+            return None;
+        }
+        let mut told = self.connecting.remove(&token)?.into_iter();
+        let connected = match told.next()? {
+            ControlEvent::Connected(link) => self.install(link),
+            ControlEvent::ConnectFailed { error, .. } => Err(error.into()),
+            _ => Err(ConnectError::Vanished),
+        };
+        for event in told {
             self.take_control_event(event);
         }
-        installed
+        Some(connected)
+    }
+
+    /// Nobody waits for a link any more that was begun.
+    pub(crate) fn give_up_connecting(&mut self, token: LinkToken) {
+        self.connecting.remove(&token);
+        self.control().give_up(token);
+        // If it was there already, it is not wanted.
+        self.control().close(token);
     }
 
     /// Keeps an event for the application. One that takes none must not be made to pay for them.
     fn push_event(&mut self, event: Event) {
         if self.events.len() >= EVENTS_MAX {
-            self.events.pop_front();
+            // A peer can send as many of these as it likes: they push out nothing but each other.
+            let is_hint = |event: &Event| matches!(event, Event::TicketRevoked { .. });
+            let hint = self.events.iter().position(is_hint);
             self.counters.events_dropped.add(1);
+            match hint {
+                Some(at) => drop(self.events.remove(at)),
+                None if is_hint(&event) => return,
+                None => drop(self.events.pop_front()),
+            }
         }
         self.events.push_back(event);
     }
 
     fn index_of(&self, token: LinkToken) -> Option<u32> {
-        let has = |link: &Option<Link>| link.as_ref().is_some_and(|l| l.token == Some(token));
-        self.links.iter().position(has).map(|i| i as u32)
+        self.by_token.get(&token).copied()
     }
 
-    /// Death is not the end of data: what was committed, at most the rings, is taken first.
-    fn drain_and_remove(&mut self, index: u32, reason: CloseReason) {
-        let Some(Some(link)) = self.links.get(index as usize) else { return };
-        let id = link.id;
+    /// Death is not the end of data: what was committed, at most the rings, is taken first, by
+    /// turns as bounded as any other. Nothing is sent there any more.
+    fn begin_leaving(&mut self, index: u32, reason: CloseReason) {
+        let Some(Some(link)) = self.links.get_mut(index as usize) else { return };
+        if link.has_left {
+            return;
+        }
+        let (id, node, queued) = (link.id, link.peer.node, link.queued);
         let bound = link.rx.ring.capacity() + link.rx.bulk.as_ref().map_or(0, |b| b.capacity());
-        let start = link.rx.lines_taken();
-        while self.take_from(index) > 0 {
-            // A peer that goes on writing is not waited for.
-            match self.link(id) {
-                Ok(link) if link.rx.lines_taken() - start < bound => {}
-                _ => break,
-            }
+        let until = link.rx.lines_taken() + bound;
+        (link.has_left, link.tx, link.queued) = (true, None, 0);
+        link.ended.store(true, Ordering::Release);
+        self.queued -= queued;
+        self.repair_routes(index, node);
+        self.turns.remove(index);
+        self.with_queue.retain(|i| *i != index);
+        let unsent = self.termini.iter_mut().map(|terminus| terminus.drop_link(id)).sum();
+        // What is left in one turn's time is told of in the order in which it happened.
+        self.drain(Leaving { link: id, until, reason, unsent });
+    }
+
+    /// One turn of a link whose peer is gone; one from which everything has been taken is reported.
+    /// Returns how many packets were taken.
+    fn drain(&mut self, leaving: Leaving) -> usize {
+        let taken = self.take_packets(leaving.link.index);
+        // It may have ended for misbehaviour; then that has been said.
+        let Ok(link) = self.link(leaving.link) else { return taken };
+        // A peer that goes on writing is not waited for.
+        if link.rx.is_ready() && link.rx.lines_taken() < leaving.until {
+            self.leaving.push(leaving);
+            self.turns.call_attention();
+            return taken;
         }
-        // Taking may have ended it already, for misbehaviour; then that has been said.
-        if self.link(id).is_ok() {
-            let unsent = self.remove_link(index);
-            self.push_event(Event::Closed { link: id, reason, unsent });
-        }
+        let Leaving { link, reason, unsent, .. } = leaving;
+        self.remove_link(link.index);
+        self.push_event(Event::Closed { link, reason, unsent });
+        taken
+    }
+
+    /// [`drain`](Self::drain) of every link whose peer is gone.
+    pub(super) fn drain_leaving(&mut self) -> usize {
+        let leaving = core::mem::take(&mut self.leaving).into_iter();
+        let taken = leaving.map(|leaving| self.drain(leaving)).sum();
+        self.take_control_events_in_order();
+        taken
     }
 
     pub(super) fn end_violating(&mut self, index: usize, violation: RingViolation) {
@@ -483,10 +617,6 @@ impl Node {
                 self.counters.links_closed_descriptor.add(1);
                 String::from("it sent a descriptor over its wake-up connection")
             }
-            Misbehaviour::Identity => {
-                self.counters.links_closed_identity.add(1);
-                String::from("it used the id of another process's node")
-            }
         };
         let Some(Some(link)) = self.links.get(index as usize) else { return };
         let (id, token) = (link.id, link.token);
@@ -502,12 +632,16 @@ impl Node {
         let Some(link) = self.links.get_mut(index as usize).and_then(Option::take) else {
             return 0;
         };
-        self.active.retain(|i| *i != index);
-        self.idle.retain(|i| *i != index);
+        if let Some(token) = &link.token {
+            self.by_token.remove(token);
+        }
+        self.turns.remove(index);
+        self.with_queue.retain(|i| *i != index);
         self.repair_routes(index, link.peer.node);
         self.generations[index as usize] = self.generations[index as usize].wrapping_add(1);
         self.queued -= link.queued;
         let id = link.id;
+        self.leaving.retain(|leaving| leaving.link != id);
         link.ended.store(true, Ordering::Release);
         self.apertures.link_ended(id);
         self.counters.links_closed.add(1);
@@ -526,21 +660,20 @@ impl Node {
     fn repair_routes(&mut self, index: u32, node: NodeId) {
         self.routes.retain(|_, i| *i != index);
         self.last_route = None;
-        let leads = |link: &&Link| link.peer.node == node && link.tx.is_some();
+        let leads =
+            |link: &&Link| link.peer.node == node && link.peer.is_proved && link.tx.is_some();
         if let Some(other) = self.links.iter().flatten().find(leads) {
             self.routes.entry(node).or_insert(other.id.index);
         }
     }
 
-    /// Hands the sending half of a link out.
-    pub(super) fn take_send_half(
-        &mut self,
-        id: LinkId,
-    ) -> Option<(SendHalf, NodeId, Arc<AtomicBool>)> {
+    /// Hands the sending half of a link out, with the peer's bell.
+    pub(super) fn take_send_half(&mut self, id: LinkId) -> Option<Detached> {
         let link = self.links.get_mut(id.index as usize)?.as_mut().filter(|link| link.id == id)?;
+        let ear = link.rx.ear.as_ref().map(Ear::another);
         let (tx, node, ended) = (link.tx.take()?, link.peer.node, link.ended.clone());
         self.repair_routes(id.index, node);
-        Some((tx, node, ended))
+        Some((tx, ear, node, ended))
     }
 
     // ---- making links
@@ -551,6 +684,7 @@ impl Node {
             Some(i) => i + 1,
             None => {
                 self.links.push(None);
+                self.interface.reserve_links(self.links.len());
                 self.generations.push(0);
                 self.links.len() - 1
             }
@@ -560,74 +694,29 @@ impl Node {
     fn add_link(&mut self, mut link: Link, index: usize) -> LinkId {
         let id = LinkId { index: index as u32, generation: self.generations[index] };
         link.id = id;
-        link.is_active = true;
+        self.by_token.extend(link.token.map(|token| (token, id.index)));
         self.links[index] = Some(link);
-        self.active.push(index as u32);
+        self.turns.add(index as u32);
         self.counters.links_opened.add(1);
         id
     }
 
-    /// Makes a link of what the control plane has agreed with a peer.
-    pub(crate) fn install(&mut self, new: NewLink, by_us: bool) -> Result<LinkId, ConnectError> {
-        let node = new.peer.node;
+    /// Makes a link of what the control plane has agreed with a peer. Tickets are routed over it
+    /// only if the peer has proved which node it is.
+    pub(crate) fn install(&mut self, new: NewLink) -> Result<LinkId, ConnectError> {
+        let (node, is_proved) = (new.peer.node, new.peer.is_proved);
         let token = new.token;
-        let replaced = match self.check_identity(&new.peer, by_us) {
-            Ok(replaced) => replaced,
-            Err(e) => {
-                self.counters.links_closed_identity.add(1);
-                self.control().violated(token);
-                return Err(e);
-            }
-        };
         let index = self.free_place();
-        let (link, wake) = split(new, by_us, &self.counters);
+        let (link, wake) = split(new, &self.counters);
         if let Err(e) = self.poller.add(wake.as_ref(), index as u64) {
             self.control().close(token);
             return Err(ConnectError::Watch(e));
         }
-        if let Some(replaced) = replaced {
-            // Somebody claimed this node's id before; the name that was asked for is the proof.
-            self.end_misbehaving(replaced, Misbehaviour::Identity);
-        }
         let id = self.add_link(link, index);
-        self.routes.entry(node).or_insert(id.index);
+        if is_proved {
+            self.routes.entry(node).or_insert(id.index);
+        }
         Ok(id)
-    }
-
-    /// A peer says which node it is. The same process may have several links. Another process
-    /// may not take a known node's id, nor this node's; but a service that was connected to by
-    /// name is believed over one that connected here.
-    fn check_identity(&self, peer: &Peer, by_us: bool) -> Result<Option<u32>, ConnectError> {
-        if peer.node == self.id() {
-            return if peer.pid == Some(std::process::id()) {
-                Ok(None)
-            } else {
-                Err(ConnectError::Identity(peer.node))
-            };
-        }
-        let same = |known: &Peer| match (known.process, peer.process) {
-            (Some(known), Some(new)) => known == new,
-            // Before Linux 6.9 a process that cannot be seen from here cannot be told from another
-            // of its user.
-            _ => {
-                let can_tell = known.pid.is_some() || known.uid.is_some();
-                can_tell && known.pid == peer.pid && known.uid == peer.uid
-            }
-        };
-        let mut links = self.links.iter().flatten();
-        if let Some(known) = links.find(|link| link.peer.node == peer.node) {
-            return match same(&known.peer) {
-                true => Ok(None),
-                false if by_us && !known.initiated_by_us => Ok(Some(known.id.index)),
-                false => Err(ConnectError::Identity(peer.node)),
-            };
-        }
-        // Tickets of a node that has left must not lead to a stranger who takes its id.
-        let departed = self.departed.iter().rev().find(|departed| departed.peer.node == peer.node);
-        match departed {
-            Some(known) if !by_us && !same(&known.peer) => Err(ConnectError::Identity(peer.node)),
-            _ => Ok(None),
-        }
     }
 
     /// The link from this node to itself, made when it is first needed.
@@ -638,6 +727,7 @@ impl Node {
         let reader = RingReader::new(region.lines(), region.freed());
         let peer = Peer {
             node: self.id(),
+            is_proved: true,
             uid: Some(rustix::process::geteuid().as_raw()),
             gid: Some(rustix::process::getegid().as_raw()),
             pid: Some(std::process::id()),
@@ -649,6 +739,7 @@ impl Node {
             region.bulk_freed(),
             region.sleep(),
             region.room(),
+            Waker::default(),
             None,
             Barrier::Asymmetric,
         );
@@ -657,7 +748,7 @@ impl Node {
             region.bulk_freed(),
             region.sleep(),
             region.room(),
-            None,
+            Waker::default(),
             Barrier::Asymmetric,
             self.counters.clone(),
         );
@@ -702,13 +793,15 @@ impl Node {
         if let Some(Some(link)) = self.links.get_mut(index as usize)
             && link.rx.bulk.is_none()
         {
+            self.has_bulk_incoming = true;
+            self.turns.call_attention();
             link.rx.bulk = Some(RingReader::new(lines, link.rx.bulk_freed.clone()));
         }
     }
 }
 
 /// The two halves of a link, and the socket that wakes its other end.
-fn split(new: NewLink, by_us: bool, counters: &Arc<Counters>) -> (Link, Arc<std::os::fd::OwnedFd>) {
+fn split(new: NewLink, counters: &Arc<Counters>) -> (Link, Arc<socket::Connection>) {
     let NewLink { token, peer, greeting, outgoing, incoming, wake, packet_bytes, features, .. } =
         new;
     socket::refuse_descriptors(&wake);
@@ -717,26 +810,134 @@ fn split(new: NewLink, by_us: bool, counters: &Arc<Counters>) -> (Link, Arc<std:
         if features.contains(LinkFeatures::BARRIER) { Barrier::Asymmetric } else { Barrier::Fence };
     let writer = RingWriter::new(outgoing.lines(), incoming.freed(), packet_bytes);
     let reader = RingReader::new(incoming.lines(), outgoing.freed());
-    let words = |region: &Region| -> (RegionWord, RegionWord) { (region.sleep(), region.room()) };
-    let ((own_sleep, own_room), (peer_sleep, peer_room)) = (words(&outgoing), words(&incoming));
-    let rx = ReceiveHalf::new(
+    let rings = features.contains(LinkFeatures::BELL);
+    let bell = |region: &Region| rings.then(|| region.bell());
+    let waker = Waker { socket: Some(wake.clone()), bell: bell(&outgoing) };
+    let mut rx = ReceiveHalf::new(
         reader,
         outgoing.bulk_freed(),
-        own_sleep,
-        peer_room,
-        Some(wake.clone()),
+        outgoing.sleep(),
+        incoming.room(),
+        waker.clone(),
+        bell(&incoming).map(Ear::new),
         barrier,
     );
+    rx.processors = Some((outgoing.processor(), incoming.processor()));
     let tx = SendHalf::new(
         writer,
         incoming.bulk_freed(),
-        peer_sleep,
-        own_room,
-        Some(wake.clone()),
+        incoming.sleep(),
+        outgoing.room(),
+        waker,
         barrier,
         counters.clone(),
     );
     let token = Some(token);
-    let link = Link { token, greeting, initiated_by_us: by_us, ..Link::new(rx, tx, peer) };
+    let link = Link { token, greeting, ..Link::new(rx, tx, peer) };
     (link, wake)
+}
+
+#[cfg(all(test, not(loom), not(miri)))]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::control::{Accept, Access, Control, Identity};
+    use std::time::Instant;
+
+    #[test]
+    fn a_link_that_was_given_up_when_it_was_there_is_nobodys() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = Config::default().dir(dir.path()).shared_dir(dir.path().join("shared"));
+        let (mut server, mut client) =
+            (Node::with_config(config.clone()).unwrap(), Node::with_config(config).unwrap());
+        server.serve("x", Access::SameUser, Accept::Automatic(Vec::new())).unwrap();
+        let token = client.begin_connect("x", b"", Duration::from_secs(20)).unwrap();
+        while !client.inbox.is_pending() {
+            std::thread::yield_now();
+        }
+        client.give_up_connecting(token);
+        client.poll().unwrap();
+        assert!(client.next_event().is_none());
+        assert_eq!(client.links().filter(|link| link.index != 0).count(), 0);
+        let closed = loop {
+            server.poll().unwrap();
+            if let Some(Event::Closed { reason, .. }) = server.next_event() {
+                break reason;
+            }
+            std::thread::yield_now();
+        };
+        assert_eq!(closed, CloseReason::Closed);
+    }
+
+    /// A server that says more than anybody remembers before its client has taken the link.
+    #[test]
+    fn a_link_that_ended_before_it_was_taken_is_reported_however_much_its_server_said() {
+        let dir = std::env::temp_dir().join(format!("hamlyn-early-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir(&dir).unwrap();
+        let config = Config::default().dir(dir.clone());
+        let until = |what: &str, mut is_so: std::boxed::Box<dyn FnMut() -> bool + '_>| {
+            let end = Instant::now() + Duration::from_secs(20);
+            while !is_so() {
+                assert!(Instant::now() < end, "it never came to be that {what}");
+                std::thread::sleep(Duration::from_micros(200));
+            }
+        };
+        let stat = Arc::new(String::new);
+        let server = Control::start(&config, &Identity::new().unwrap(), stat).unwrap();
+        let name: ServiceName = "x".parse().unwrap();
+        server.serve(&name, Access::SameUser, Accept::Automatic(Vec::new())).unwrap();
+        let mut node = Node::with_config(config.clone()).unwrap();
+        let token = node.begin_connect("x", b"", Duration::from_secs(20)).unwrap();
+        let mut link = None;
+        until(
+            "the link is there",
+            std::boxed::Box::new(|| {
+                for event in server.inbox().take() {
+                    if let ControlEvent::Connected(new) = event {
+                        link = Some(new);
+                    }
+                }
+                link.is_some()
+            }),
+        );
+        let link = link.unwrap();
+        for slot in 0..2000 {
+            server.tell_stale(link.token, slot, 0);
+            if slot % 50 == 0 {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        }
+        server.close(link.token);
+        let control = node.control();
+        let closed = || {
+            let counters = control.counters();
+            counters.iter().any(|row| row.0 == "control.closed_graceful" && row.1 == 1)
+        };
+        until("it has ended", std::boxed::Box::new(closed));
+        let id = node.end_connect(token).unwrap().unwrap();
+        let mut is_told = false;
+        while let Some(event) = node.next_event() {
+            is_told |= matches!(event, Event::Closed { link, .. } if link == id);
+        }
+        assert!(is_told, "the link ended, and nobody said so");
+        drop((link, server, node));
+        let _ = std::fs::remove_dir_all(&dir);
+    }
+
+    #[test]
+    fn revoked_tickets_push_no_other_event_out() {
+        let dir = std::env::temp_dir().join(format!("hamlyn-hints-{}", std::process::id()));
+        let mut node = Node::with_config(Config::default().dir(dir)).unwrap();
+        let link = LinkId { index: 1, generation: 0 };
+        node.push_event(Event::Closed { link, reason: CloseReason::Died, unsent: 0 });
+        for slot in 0..2 * EVENTS_MAX as u32 {
+            let (slot, index) = (SlotIndex(slot), MetadataIndex(0));
+            node.push_event(Event::TicketRevoked { link, slot, index });
+        }
+        node.push_event(Event::Connected { link, request: None });
+        assert_eq!(node.events.len(), EVENTS_MAX);
+        assert!(matches!(node.events.pop_front(), Some(Event::Closed { .. })));
+        assert!(matches!(node.events.pop_back(), Some(Event::Connected { .. })));
+    }
 }

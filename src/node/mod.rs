@@ -10,7 +10,7 @@
 //! - `send.rs`: messages out; `receive.rs`: messages in, the turn over the links
 //! - `links.rs`: links come and go; `link.rs`: one link
 //! - `aperture.rs`: memory mapped into one holder: exported, held, revoked
-//! - `wait.rs`: spin, yield, sleep
+//! - `wait.rs`: whether to spin, yield or sleep; `sleep.rs`: sleeping, and being woken
 //! - `shared.rs`: a node used by several threads; `detached.rs`: a terminus of its own thread
 //!
 //! A node is owned by one thread at a time: whoever can call it is the only one who can, so the
@@ -24,6 +24,7 @@ mod links;
 mod receive;
 mod send;
 mod shared;
+mod sleep;
 mod wait;
 
 pub use aperture::{
@@ -32,23 +33,25 @@ pub use aperture::{
 pub use detached::DetachedTerminus;
 pub use links::{CloseReason, ConnectError, Event, LinkError};
 pub use receive::RecvError;
-pub use send::{SendError, Unfinished};
+pub use send::{PreparedTicket, SendError, Unfinished};
 pub use shared::{Attached, NodeGuard, SharedNode};
 pub(crate) use shared::{Look, Waited};
 
 use crate::config::{Config, ConfigError, Housekeeping};
 use crate::control::{
-    Accept, Access, Control, ControlEvent, Inbox, NameError, ServeError, ServiceName, StartError,
+    Accept, Access, Control, ControlEvent, Identity, Inbox, LinkToken, NameError, ServeError,
+    ServiceName, StartError,
 };
+use crate::engine::turns::Turns;
 use crate::interface::notification::Consumer;
 use crate::interface::terminus::{PostError, Tag, Terminus};
 use crate::interface::{
-    AreaError, AreaId, Counters, Interface, MetadataEntry, QueueError, QueueId, SlotConfig,
+    AreaError, AreaId, Counters, Interface, LinkId, MetadataEntry, QueueError, QueueId, SlotConfig,
     SlotError, SlotId,
 };
 use crate::os::memory::{self, AreaMemory, AreaReport, ForkGuard};
 use crate::os::sys::{self, Poller};
-use crate::wire::{Key, MetadataIndex, NodeId, Ticket};
+use crate::wire::{Key, MetadataIndex, NodeId, SlotIndex, Ticket};
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 use link::Link;
@@ -126,9 +129,15 @@ pub enum MemoryError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TerminusId(pub(crate) u32);
 
+impl core::fmt::Display for TerminusId {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "terminus {}", self.0)
+    }
+}
+
 /// No terminus has this name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} does not exist: it belongs to another node")]
+#[error("{0} does not exist: it belongs to another node")]
 pub struct NoSuchTerminus(pub TerminusId);
 
 /// What one process has of Hamlyn: its interface, links, names and waiting. See the
@@ -137,27 +146,34 @@ pub struct Node {
     interface: Interface<AreaMemory>,
     termini: Vec<Terminus<AreaMemory>>,
     links: Vec<Option<Link>>,
+    /// Where the links are that the control plane knows.
+    by_token: HashMap<LinkToken, u32>,
     /// Generation of the next link in each place.
     generations: Vec<u16>,
-    /// Links in which packets were found lately: looked at each turn.
-    active: Vec<u32>,
-    /// The others: looked at a few a turn.
-    idle: Vec<u32>,
-    sweep: receive::Sweep,
+    /// Which links are looked at, and when.
+    turns: Turns,
+    /// There is a bulk ring from which packets are taken, or there was.
+    has_bulk_incoming: bool,
     /// Which link leads to a node.
     routes: HashMap<NodeId, u32>,
     /// The route that was used last.
     last_route: Option<(NodeId, u32)>,
+    /// Links whose peers are gone, and from which what was committed is being taken.
+    leaving: Vec<links::Leaving>,
+    /// What the control plane has said, and is told when those have left.
+    control_events: VecDeque<ControlEvent>,
+    /// Packets with changed keys of which their senders are to be told.
+    stale: Vec<(LinkId, SlotIndex, MetadataIndex)>,
+    /// Links for which messages wait in work queues.
+    with_queue: Vec<u32>,
     /// Messages in all work queues.
     queued: usize,
     /// See `stir`.
     stirred: u64,
     apertures: aperture::Apertures,
     events: VecDeque<Event>,
-    /// Threads that connect without the node.
-    connecting: usize,
-    /// What the control plane said of links that such a thread has not yet installed.
-    early_events: Vec<ControlEvent>,
+    /// Links that somebody here is connecting, and what the control plane has said of each.
+    connecting: HashMap<LinkToken, Vec<ControlEvent>>,
     /// Who was at the other end of the links that ended last.
     departed: VecDeque<links::Departed>,
     poller: Poller,
@@ -170,6 +186,10 @@ pub struct Node {
     /// The application runs the control plane, so each blocking call does.
     runs_control: bool,
     control_turns: u32,
+    learnt: wait::Learnt,
+    naps: sleep::Naps,
+    /// The descriptor is watched by somebody else: see `sleep.rs`.
+    in_event_loop: bool,
     config: Config,
     counters: Arc<Counters>,
     inbox: Arc<Inbox>,
@@ -221,10 +241,8 @@ impl Node {
             sys::make_undumpable().map_err(os("making the process undumpable"))?;
         }
         sys::register_barrier();
-        let id = NodeId(u32::from_le_bytes(
-            sys::random().map_err(os("the system's random number generator"))?,
-        ));
-        let mut interface = Interface::new(id);
+        let identity = Identity::new().map_err(os("the system's random number generator"))?;
+        let mut interface = Interface::new(identity.node());
         interface.enable();
         let counters = interface.counters().clone();
         let told = counters.clone();
@@ -235,33 +253,43 @@ impl Node {
             }
             text
         };
-        let control = Control::start(&config, id, Arc::new(stat))?;
+        let control = Control::start(&config, &identity, Arc::new(stat))?;
         let poller = Poller::new().map_err(os("an epoll descriptor"))?;
-        poller.add(control.inbox(), wait::INBOX_TAG).map_err(os("watching the control plane"))?;
+        let runs_control = config.housekeeping == Housekeeping::Application;
+        poller.add(control.inbox(), sleep::INBOX_TAG).map_err(os("watching the control plane"))?;
+        if runs_control {
+            poller.add(&control, sleep::CONTROL_TAG).map_err(os("watching the control plane"))?;
+        }
         let mut node = Self {
             interface,
             termini: Vec::new(),
             links: std::vec![None],
+            by_token: HashMap::new(),
             generations: std::vec![0],
-            active: Vec::new(),
-            idle: Vec::new(),
-            sweep: receive::Sweep::default(),
+            turns: Turns::new(),
+            has_bulk_incoming: false,
             routes: HashMap::new(),
             last_route: None,
+            leaving: Vec::new(),
+            control_events: VecDeque::new(),
+            stale: Vec::new(),
+            with_queue: Vec::new(),
             queued: 0,
             stirred: 0,
             apertures: aperture::Apertures::default(),
             events: VecDeque::new(),
-            connecting: 0,
-            early_events: Vec::new(),
+            connecting: HashMap::new(),
             departed: VecDeque::new(),
             poller,
             fork_guard: ForkGuard::new().map_err(os("a page for telling forked children"))?,
             keys: Keys::new(),
             area_bytes: 0,
             watched: false,
-            runs_control: config.housekeeping == Housekeeping::Application,
+            runs_control,
             control_turns: 0,
+            learnt: wait::Learnt::default(),
+            naps: sleep::Naps::default(),
+            in_event_loop: false,
             config,
             counters,
             inbox: control.inbox().clone(),
@@ -363,6 +391,7 @@ impl Node {
     fn set_watched(&mut self, by_another: bool) {
         let watchdog_ms = if by_another { self.config.watchdog_ms } else { 0 };
         self.watched = watchdog_ms != 0;
+        self.turns.call_attention();
         self.interface.set_watchdog(sys::monotonic_ns(), watchdog_ms as u64 * 1_000_000);
     }
 
@@ -523,13 +552,13 @@ impl Node {
         self.interface.reopen_entry(slot, index)
     }
 
-    /// Forgets what has half arrived at an entry, when nobody is left who could send the rest.
-    pub(crate) fn forget_unfinished(
+    /// Lets several senders use the ticket of a one-shot entry whenever they like.
+    pub(crate) fn share_entry(
         &mut self,
         slot: SlotId,
         index: MetadataIndex,
     ) -> Result<(), SlotError> {
-        self.interface.forget_unfinished(slot, index)
+        self.interface.share_entry(slot, index)
     }
 
     /// A metadata entry: its user metadata, accumulator, state and limits.

@@ -5,12 +5,20 @@
 //! was found for a while becomes idle; the number of idle links looked at in a turn is chosen so
 //! that all of them are seen within a bounded time, however long the application's turns are.
 
+use super::link::Link;
 use super::wait::Backoff;
 use super::{Forked, Node};
-use crate::interface::{NotDeposited, Notification, QueueError, QueueId, Refusal};
+use crate::config::Config;
+use crate::engine::turns::{TakesTurns, Turns};
+use crate::interface::{
+    Interface, LinkId, NotDeposited, Notification, QueueError, QueueId, Refusal,
+};
+use crate::os::memory::AreaMemory;
 use crate::os::sys;
+use crate::wire::{LINE_WORDS, MetadataIndex, SlotIndex};
 use core::time::Duration;
 use std::sync::Arc;
+use std::vec::Vec;
 
 /// A notification that could not be had. Nothing was taken.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -29,36 +37,22 @@ pub enum RecvError {
     Wait(Arc<std::io::Error>),
 }
 
-/// Up to this many links, all are active: a look at each costs less than choosing.
-const ALWAYS_ACTIVE: usize = 8;
-/// Turns without a packet after which a link is idle.
-const EMPTY_TURNS_MAX: u32 = 4096;
-/// Every idle link is looked at within about this time.
-const SWEEP_NS: u64 = 20_000;
-/// Turns between two measurements of how long a turn takes.
-const TURNS_PER_MEASUREMENT: u32 = 64;
-
 /// Lines taken from one ring in a turn, about: 256 KiB. Counting packets alone would let one link
 /// copy a whole bulk ring while the others wait.
 const LINES_PER_TURN: u64 = 4096;
-/// A turn with this many packets may be much longer than those before.
-const BUSY_TURN: usize = 16;
-
-/// How the idle links are swept.
-#[derive(Debug, Default)]
-pub(super) struct Sweep {
-    next: usize,
-    stride: usize,
-    turns: u32,
-    turns_measured: u32,
-    measured_ns: u64,
-}
-
 impl Node {
     /// `h_recv`: the next notification of `queue`, if a message has arrived. Takes a
     /// [turn](Self::poll) if none waits.
     #[inline]
     pub fn try_recv(&mut self, queue: QueueId) -> Result<Option<Notification>, RecvError> {
+        match self.take_direct(queue) {
+            None => self.try_recv_fully(queue),
+            message => Ok(message),
+        }
+    }
+
+    #[inline(never)]
+    fn try_recv_fully(&mut self, queue: QueueId) -> Result<Option<Notification>, RecvError> {
         if let Some(notification) = self.interface.pop(queue)? {
             return Ok(Some(notification));
         }
@@ -86,11 +80,26 @@ impl Node {
         queue: QueueId,
         timeout: Option<Duration>,
     ) -> Result<Notification, RecvError> {
-        if let Some(notification) = self.try_recv(queue)? {
+        match self.take_direct(queue) {
+            Some(notification) => Ok(notification),
+            None => self.wait_for_message(queue, timeout),
+        }
+    }
+
+    #[inline(never)]
+    fn wait_for_message(
+        &mut self,
+        queue: QueueId,
+        timeout: Option<Duration>,
+    ) -> Result<Notification, RecvError> {
+        if let Some(notification) = self.try_recv_fully(queue)? {
             return Ok(notification);
         }
         let mut backoff = Backoff::new(&self.config, timeout);
         loop {
+            if let Some(notification) = self.take_direct(queue) {
+                return Ok(notification);
+            }
             if self.poll()? > 0 {
                 backoff.restart();
             }
@@ -148,27 +157,51 @@ impl Node {
     #[inline]
     pub fn poll(&mut self) -> Result<usize, Forked> {
         self.check_fork()?;
+        if self.turns.begin() || self.inbox.is_pending() {
+            return Ok(self.long_turn());
+        }
+        Ok(self.look_at_active())
+    }
+
+    /// Takes the next message for `queue` out of the ring from which the last one came, past the
+    /// queue, if the queue is empty and nothing else is to be done. `None`: nothing was done.
+    #[inline(always)]
+    fn take_direct(&mut self, queue: QueueId) -> Option<Notification> {
+        if !self.fork_guard.is_parent() || !self.turns.may_hand_over() || self.inbox.is_pending() {
+            return None;
+        }
+        let link = self.links.get_mut(self.turns.latest() as usize)?.as_mut()?;
+        let line = link.rx.ring.peek_line()?;
+        let message = self.interface.take_again(&link.flow, link.id, |i| line.word(i), queue)?;
+        self.turns.handed_over();
+        link.rx.has_taken();
+        if link.rx.ring.release(1) {
+            link.rx.tell_of_room();
+        }
+        Some(message)
+    }
+
+    /// A turn with everything that not every turn does.
+    #[cold]
+    #[inline(never)]
+    fn long_turn(&mut self) -> usize {
+        let mut taken = self.drain_leaving();
         if self.inbox.is_pending() {
             self.take_control_events();
         }
         if self.watched {
             self.interface.check_watchdog(sys::monotonic_ns());
         }
-        let mut taken = 0;
+        taken += self.look_at_active();
         let mut i = 0;
-        while let Some(&index) = self.active.get(i) {
-            let found = self.take_from(index);
-            taken += found;
-            if found == 0 && self.active.len() + self.idle.len() > ALWAYS_ACTIVE {
-                self.count_empty_turn(index, i);
+        while let Some(link) = self.turns.active(i) {
+            if let Some(Some(link)) = self.links.get_mut(link as usize) {
+                link.rx.count_awake_turn();
             }
             i += 1;
         }
-        if !self.idle.is_empty() {
-            if taken >= BUSY_TURN {
-                self.sweep.turns = 0;
-            }
-            taken += self.sweep_idle();
+        if self.has_idle() {
+            taken += self.sweep(sys::monotonic_ns());
         }
         if self.runs_control {
             self.run_control_sometimes();
@@ -176,140 +209,203 @@ impl Node {
         if self.queued > 0 {
             self.transmit_all_queued();
         }
-        Ok(taken)
+        let is_busy = self.watched
+            || self.queued > 0
+            || !self.leaving.is_empty()
+            || !self.control_events.is_empty();
+        self.turns.end_long_turn(is_busy, !self.has_bulk_incoming && !self.runs_control);
+        taken
     }
 
-    /// Takes up to a turn's packets from one link.
     #[inline(always)]
-    pub(super) fn take_from(&mut self, index: u32) -> usize {
+    pub(super) fn take_packets(&mut self, index: u32) -> usize {
+        let mut taken = 0;
         let Some(Some(link)) = self.links.get_mut(index as usize) else { return 0 };
         let budget = self.config.packets_per_turn as usize;
-        let mut taken = 0;
-        let mut ended = None;
         let mut freed = false;
-        let (id, rx) = (link.id, &mut link.rx);
+        let mut ended = None;
         let mut lines_taken = 0;
-        macro_rules! take {
-            ($ring:expr) => {
-                loop {
-                    if taken >= budget || lines_taken >= LINES_PER_TURN {
-                        break;
-                    }
-                    match $ring.peek() {
-                        Ok(Some(packet)) => {
-                            let result = self.interface.handle_packet(
-                                id,
-                                &packet.header,
-                                packet.reserved,
-                                &packet,
-                            );
-                            let lines = packet.lines();
-                            taken += 1;
-                            lines_taken += lines;
-                            freed |= $ring.release(lines);
-                            if let Err(NotDeposited::Refused(refusal)) = result {
-                                ended = refused(
-                                    &self.config,
-                                    refusal,
-                                    &mut link.wrong_keys,
-                                    &mut link.refusals,
-                                    &mut link.refusals_since_ns,
-                                );
-                                if ended.is_some() {
-                                    break;
-                                }
-                            }
-                        }
-                        Ok(None) => {
-                            freed |= $ring.publish();
-                            break;
-                        }
-                        Err(violation) => {
-                            ended = Some(Misbehaviour::Violation(violation));
-                            break;
-                        }
-                    }
-                }
+        while taken < budget && lines_taken < LINES_PER_TURN {
+            let Some(line) = link.rx.ring.peek_line() else {
+                freed |= link.rx.ring.publish();
+                break;
             };
-        }
-        take!(rx.ring);
-        if rx.bulk.is_some() && ended.is_none() {
-            // A share of the budget of its own: a busy base ring does not starve the bulk ring.
-            let in_base = taken;
-            (taken, lines_taken) = (0, 0);
-            if let Some(bulk) = &mut rx.bulk {
-                take!(bulk);
+            taken += 1;
+            if self.interface.handle_again(&link.flow, link.id, |i| line.word(i)) {
+                lines_taken += 1;
+                freed |= link.rx.ring.release(1);
+                continue;
             }
-            taken += in_base;
+            let taking = Taking {
+                interface: &mut self.interface,
+                config: &self.config,
+                stale: &mut self.stale,
+            };
+            let words = line.copy();
+            let step = taking.packet(link, &words, false);
+            lines_taken += step.lines;
+            freed |= step.freed;
+            if step.ended.is_some() {
+                ended = step.ended;
+                break;
+            }
         }
-        if freed {
-            rx.tell_of_room();
+        if link.rx.bulk.is_some() && ended.is_none() {
+            let taking = Taking {
+                interface: &mut self.interface,
+                config: &self.config,
+                stale: &mut self.stale,
+            };
+            let (in_bulk, step) = taking.bulk(link);
+            taken += in_bulk;
+            freed |= step.freed;
+            ended = step.ended;
         }
         if taken > 0 {
-            link.empty_turns = 0;
-            link.rx.needs_arming = true;
+            link.rx.has_taken();
+        }
+        if freed {
+            link.rx.tell_of_room();
+        }
+        if ended.is_some() || !self.stale.is_empty() {
+            self.judge(index, ended);
+        }
+        taken
+    }
+
+    /// Tells of changed keys, and sends a peer away that broke the rules.
+    #[cold]
+    #[inline(never)]
+    fn judge(&mut self, index: u32, ended: Option<Misbehaviour>) {
+        for (link, slot, index) in core::mem::take(&mut self.stale) {
+            self.tell_stale(link, slot, index);
         }
         if let Some(misbehaviour) = ended {
             self.end_misbehaving(index, misbehaviour);
         }
-        taken
     }
 
-    #[inline]
-    fn count_empty_turn(&mut self, index: u32, position: usize) {
-        let Some(Some(link)) = self.links.get_mut(index as usize) else { return };
-        link.empty_turns += 1;
-        if link.empty_turns >= EMPTY_TURNS_MAX {
-            link.is_active = false;
-            link.empty_turns = 0;
-            self.active.swap_remove(position);
-            self.idle.push(index);
-        }
-    }
-
-    /// Makes an idle link active.
-    pub(super) fn promote(&mut self, index: u32) {
-        if let Some(Some(link)) = self.links.get_mut(index as usize)
-            && !link.is_active
-            && let Some(position) = self.idle.iter().position(|i| *i == index)
+    /// A peer sent with a key that has been changed; called once for each such key and link: the
+    /// peer is told that its ticket is worthless.
+    fn tell_stale(&mut self, link: LinkId, slot: SlotIndex, index: MetadataIndex) {
+        if let Ok(link) = self.link(link)
+            && let Some(token) = link.token
         {
-            link.is_active = true;
-            link.empty_turns = 0;
-            self.idle.swap_remove(position);
-            self.active.push(index);
+            self.control().tell_stale(token, slot.0, index.0);
         }
     }
+}
 
-    /// Looks at the next few idle links.
-    #[inline]
-    fn sweep_idle(&mut self) -> usize {
-        let sweep = &mut self.sweep;
-        if sweep.turns == 0 {
-            let now = sys::monotonic_ns();
-            let turns = sweep.turns_measured.max(1) as u64;
-            let turn_ns = now.saturating_sub(sweep.measured_ns) / turns;
-            sweep.measured_ns = now;
-            (sweep.turns, sweep.turns_measured) = (TURNS_PER_MEASUREMENT, 0);
-            let stride = (self.idle.len() as u64).saturating_mul(turn_ns).div_ceil(SWEEP_NS);
-            sweep.stride = (stride as usize).clamp(1, self.idle.len());
+impl TakesTurns for Node {
+    #[inline(always)]
+    fn turns(&self) -> &Turns {
+        &self.turns
+    }
+
+    #[inline(always)]
+    fn turns_mut(&mut self) -> &mut Turns {
+        &mut self.turns
+    }
+
+    #[inline(always)]
+    fn take_from(&mut self, link: u32) -> usize {
+        self.take_packets(link)
+    }
+
+    fn is_ready(&self, link: u32) -> bool {
+        matches!(self.links.get(link as usize), Some(Some(link)) if link.rx.is_ready())
+    }
+
+    fn lines_taken(&self, link: u32) -> u64 {
+        match self.links.get(link as usize) {
+            Some(Some(link)) => link.rx.lines_taken(),
+            _ => 0,
         }
-        sweep.turns -= 1;
-        sweep.turns_measured += 1;
+    }
+}
+
+/// What one packet came to.
+struct Step {
+    lines: u64,
+    freed: bool,
+    ended: Option<Misbehaviour>,
+}
+
+/// What a packet is taken with, beside its link.
+struct Taking<'a> {
+    interface: &'a mut Interface<AreaMemory>,
+    config: &'a Config,
+    stale: &'a mut Vec<(LinkId, SlotIndex, MetadataIndex)>,
+}
+
+impl Taking<'_> {
+    /// Takes the packet that begins with this line, whatever it is.
+    #[inline(never)]
+    fn packet(self, link: &mut Link, words: &[u64; LINE_WORDS], is_bulk: bool) -> Step {
+        let ring = match &mut link.rx.bulk {
+            Some(bulk) if is_bulk => bulk,
+            _ => &mut link.rx.ring,
+        };
+        let packet = match ring.packet(words) {
+            Ok(packet) => packet,
+            Err(violation) => {
+                let ended = Some(Misbehaviour::Violation(violation));
+                return Step { lines: 0, freed: false, ended };
+            }
+        };
+        let (header, lines) = (packet.header, packet.lines());
+        let result = self.interface.handle_packet(link.id, &header, packet.reserved, &packet);
+        let mut ended = None;
+        match result {
+            Ok(_) if lines == 1 && header.metadata_len == 0 => {
+                self.interface.remember(&mut link.flow, words);
+            }
+            Err(NotDeposited::Refused(refusal)) => {
+                let position = ring.position();
+                ended = link.conduct.refused(
+                    self.config,
+                    refusal,
+                    is_bulk,
+                    position..position + lines,
+                    sys::monotonic_ns,
+                );
+                if refusal == Refusal::StaleKey && link.conduct.is_new_stale_key(header.key) {
+                    self.stale.push((link.id, header.slot, header.metadata_index));
+                }
+            }
+            _ => {}
+        }
+        Step { lines, freed: ring.release(lines), ended }
+    }
+
+    /// Takes a turn's packets from the bulk ring: a share of its own, so that a busy base ring does
+    /// not starve it.
+    #[inline(never)]
+    fn bulk(self, link: &mut Link) -> (usize, Step) {
+        let mut sum = Step { lines: 0, freed: false, ended: None };
         let mut taken = 0;
-        for _ in 0..self.sweep.stride {
-            let sweep = &mut self.sweep;
-            if sweep.next >= self.idle.len() {
-                sweep.next = 0;
-            }
-            let Some(&index) = self.idle.get(sweep.next) else { break };
-            sweep.next += 1;
-            let Some(Some(link)) = self.links.get(index as usize) else { continue };
-            if link.rx.is_ready() {
-                self.promote(index);
-                taken += self.take_from(index);
+        while taken < self.config.packets_per_turn as usize && sum.lines < LINES_PER_TURN {
+            let Some(bulk) = &mut link.rx.bulk else { break };
+            let Some(line) = bulk.peek_line() else {
+                sum.freed |= bulk.publish();
+                break;
+            };
+            let words = line.copy();
+            taken += 1;
+            let again = Taking {
+                interface: &mut *self.interface,
+                config: self.config,
+                stale: &mut *self.stale,
+            };
+            let step = again.packet(link, &words, true);
+            sum.lines += step.lines;
+            sum.freed |= step.freed;
+            if step.ended.is_some() {
+                sum.ended = step.ended;
+                break;
             }
         }
-        taken
+        (taken, sum)
     }
 }
 
@@ -323,37 +419,6 @@ pub(super) enum Misbehaviour {
         refusals: u32,
     },
     Violation(crate::link::ring::RingViolation),
-    /// It used the id of a node that is another process.
-    Identity,
     /// It sent a descriptor where none may come.
     Descriptor,
-}
-
-/// Counts a refusal against its link. A key has 2^64 values: after a few thousand wrong ones the
-/// guesser is sent away, long before it can find one.
-#[cold]
-#[inline(never)]
-fn refused(
-    config: &crate::config::Config,
-    refusal: Refusal,
-    wrong_keys: &mut u32,
-    refusals: &mut u32,
-    since_ns: &mut u64,
-) -> Option<Misbehaviour> {
-    if refusal == Refusal::WrongKey {
-        *wrong_keys = wrong_keys.saturating_add(1);
-        if *wrong_keys >= config.wrong_keys_max {
-            return Some(Misbehaviour::Guessing { wrong_keys: *wrong_keys });
-        }
-    }
-    *refusals = refusals.saturating_add(1);
-    if config.refusals_per_second_max != 0 && *refusals >= config.refusals_per_second_max {
-        let now = sys::monotonic_ns();
-        if now.saturating_sub(*since_ns) < 1_000_000_000 {
-            return Some(Misbehaviour::Noise { refusals: *refusals });
-        }
-        *since_ns = now;
-        *refusals = 0;
-    }
-    None
 }

@@ -14,7 +14,9 @@ use crate::interface::terminus::{
 use crate::link::Transmit;
 use crate::link::ring::words_of;
 use crate::os::memory::AreaMemory;
-use crate::wire::{Flags, Header, INLINE_BYTES, MetadataIndex, NodeId, Share, Ticket};
+use crate::wire::{
+    Flags, HEADER_WORDS, Header, INLINE_BYTES, MetadataIndex, NodeId, Share, Ticket,
+};
 use core::time::Duration;
 
 /// A message that was not sent. Unless it says otherwise, nothing of it has left.
@@ -81,10 +83,32 @@ impl Unfinished {
     }
 }
 
+/// A ticket, and the link over which its messages go: [`Node::prepare`].
+#[derive(Clone, Debug)]
+pub struct PreparedTicket {
+    /// The header of a message of one packet, but for its length.
+    words: [u64; HEADER_WORDS],
+    capacity: u64,
+    link: LinkId,
+    ticket: Ticket,
+}
+
+impl PreparedTicket {
+    /// The ticket that was prepared.
+    pub fn ticket(&self) -> &Ticket {
+        &self.ticket
+    }
+
+    /// The link over which its messages go.
+    pub fn link(&self) -> LinkId {
+        self.link
+    }
+}
+
 /// What became of a message that was to be sent.
 pub(crate) enum Begun {
     /// It has left.
-    Sent(SendHandle),
+    Sent,
     /// Nothing of it has left.
     Waits(Unfinished),
 }
@@ -92,7 +116,7 @@ pub(crate) enum Begun {
 /// What became of a try to go on with a message.
 pub(crate) enum Advanced {
     /// All of it has left.
-    Sent(SendHandle),
+    Sent,
     /// Some of it has.
     Part,
     /// Nothing more has.
@@ -121,8 +145,8 @@ impl Node {
     }
 
     /// One line: header and body by ordinary stores (direct I/O, Hamlyn 2.3), with the conditions
-    /// of `Segmenter::new` for a message of one packet. `None`: it is longer, or must wait, or
-    /// cannot be sent.
+    /// of `Segmenter::new` for a message of one packet. False: it is longer, or must wait, or
+    /// cannot be sent. The link leads to the ticket's destination, and the process is the parent.
     #[inline(always)]
     fn push_line(
         &mut self,
@@ -131,25 +155,102 @@ impl Node {
         data: &[u8],
         metadata: &[u8],
         word: u32,
-    ) -> Option<SendHandle> {
-        if data.len() + metadata.len() > INLINE_BYTES || data.len() as u64 > ticket.capacity() {
-            return None;
-        }
-        let link = self.links.get_mut(index)?.as_mut()?;
-        let tx = link.tx.as_mut()?;
-        // Where messages of other termini wait, it is decided whose turn it is.
+    ) -> bool {
+        let Some(body) = body_of(ticket, data, metadata) else { return false };
+        let Some(Some(link)) = self.links.get_mut(index) else { return false };
+        // Where messages of termini wait, it is decided whose turn it is.
         if link.queued > 0 {
-            return None;
+            return false;
         }
-        let direct = self.termini[0].direct(link.id)?;
+        let Some(tx) = &mut link.tx else { return false };
         let header = header_of(ticket, data.len() as u32, metadata.len() as u8, word);
-        tx.ring.push_line(&header, body_of(data, metadata)).ok()?;
-        let handle = direct.sent();
-        tx.signal_if_asleep(header.flags);
-        self.counters.packets_sent.add(1);
-        self.counters.messages_sent.add(1);
-        self.counters.bytes_sent.add(data.len() as u64);
-        Some(handle)
+        if tx.ring.push_line(&header, body).is_err() {
+            return false;
+        }
+        tx.signal_if_asleep(ticket.flags);
+        self.count_line(data.len());
+        true
+    }
+
+    #[inline(always)]
+    fn count_line(&self, bytes: usize) {
+        let counters = &*self.counters;
+        counters.packets_sent.add(1);
+        counters.messages_sent.add(1);
+        counters.bytes_sent.add(bytes as u64);
+    }
+
+    /// Looks up what a ticket needs once, for whoever sends with it again and again: see
+    /// [`send_prepared`](Self::send_prepared).
+    pub fn prepare(&mut self, ticket: &Ticket) -> Result<PreparedTicket, SendError> {
+        self.check_fork()?;
+        let index = self.route(ticket.destination)?;
+        let Some(Some(link)) = self.links.get(index) else {
+            return Err(SendError::Unreachable(ticket.destination));
+        };
+        let words = header_of(ticket, 0, 0, 0).to_words();
+        Ok(PreparedTicket { words, capacity: ticket.capacity(), link: link.id, ticket: *ticket })
+    }
+
+    /// [`send`](Self::send) with a ticket that was prepared. Where the link that led to its
+    /// destination has ended since, over another one that does.
+    #[inline]
+    pub fn send_prepared(
+        &mut self,
+        prepared: &PreparedTicket,
+        data: &[u8],
+        metadata: &[u8],
+        timeout: Option<Duration>,
+    ) -> Result<(), SendError> {
+        if metadata.is_empty() && self.push_prepared(prepared, data) {
+            return Ok(());
+        }
+        self.send_on(self.primary(), &prepared.ticket, data, metadata, timeout)
+    }
+
+    #[inline(always)]
+    fn push_prepared(&mut self, prepared: &PreparedTicket, data: &[u8]) -> bool {
+        if !self.fork_guard.is_parent() || data.len() as u64 > prepared.capacity {
+            return false;
+        }
+        let body = match <&[u8; 16]>::try_from(data) {
+            Ok(data) => words_of(data),
+            Err(_) => match short_body_of(&prepared.ticket, data, &[]) {
+                Some(body) => body,
+                None => return false,
+            },
+        };
+        let Some(Some(link)) = self.links.get_mut(prepared.link.index as usize) else {
+            return false;
+        };
+        if link.queued > 0 || link.id != prepared.link {
+            return false;
+        }
+        let Some(tx) = &mut link.tx else { return false };
+        if tx.ring.push_words(&prepared.words, data.len() as u32, body).is_err() {
+            return false;
+        }
+        tx.signal_if_asleep(prepared.ticket.flags);
+        self.count_line(data.len());
+        true
+    }
+
+    /// [`push_line`](Self::push_line) over the link that was used last, if it leads there.
+    #[inline(always)]
+    fn push_line_again(
+        &mut self,
+        ticket: &Ticket,
+        data: &[u8],
+        metadata: &[u8],
+        word: u32,
+    ) -> bool {
+        match self.last_route {
+            Some((node, index)) if node == ticket.destination => {
+                self.fork_guard.is_parent()
+                    && self.push_line(index as usize, ticket, data, metadata, word)
+            }
+            _ => false,
+        }
     }
 
     /// Sends one message if it can be taken now: `h_send_msg` (Hamlyn 3.2) of the primary
@@ -163,14 +264,12 @@ impl Node {
         ticket: &Ticket,
         data: &[u8],
         metadata: &[u8],
-    ) -> Result<SendHandle, SendError> {
+    ) -> Result<(), SendError> {
+        if self.push_line_again(ticket, data, metadata, 0) {
+            return Ok(());
+        }
         self.check_fork()?;
         let index = self.route(ticket.destination)?;
-        if ticket.metadata_index != MetadataIndex::FAST
-            && let Some(handle) = self.push_line(index, ticket, data, metadata, 0)
-        {
-            return Ok(handle);
-        }
         self.try_send_general(TerminusId(0), index, ticket, data, metadata, 0, true)
     }
 
@@ -181,7 +280,7 @@ impl Node {
         ticket: &Ticket,
         data: &[u8],
         metadata: &[u8],
-    ) -> Result<SendHandle, SendError> {
+    ) -> Result<(), SendError> {
         self.check_fork()?;
         self.terminus_mut(terminus)?;
         let index = self.route(ticket.destination)?;
@@ -196,14 +295,12 @@ impl Node {
         ticket: &Ticket,
         data: &[u8],
         word: u32,
-    ) -> Result<SendHandle, SendError> {
+    ) -> Result<(), SendError> {
+        if self.push_line_again(ticket, data, &[], word) {
+            return Ok(());
+        }
         self.check_fork()?;
         let index = self.route(ticket.destination)?;
-        if ticket.metadata_index == MetadataIndex::FAST
-            && let Some(handle) = self.push_line(index, ticket, data, &[], word)
-        {
-            return Ok(handle);
-        }
         self.try_send_general(TerminusId(0), index, ticket, data, &[], word, true)
     }
 
@@ -217,16 +314,14 @@ impl Node {
         ticket: &Ticket,
         data: &[u8],
         word: u32,
-    ) -> Result<SendHandle, SendError> {
+    ) -> Result<(), SendError> {
         self.check_fork()?;
         let index = link.index as usize;
         if !self.leads_to(link, ticket.destination) {
             return Err(SendError::LinkEnded(ticket.destination));
         }
-        if ticket.metadata_index == MetadataIndex::FAST
-            && let Some(handle) = self.push_line(index, ticket, data, &[], word)
-        {
-            return Ok(handle);
+        if self.push_line(index, ticket, data, &[], word) {
+            return Ok(());
         }
         self.try_send_general(TerminusId(0), index, ticket, data, &[], word, false)
     }
@@ -243,16 +338,15 @@ impl Node {
         metadata: &[u8],
         word: u32,
     ) -> bool {
-        (ticket.metadata_index != MetadataIndex::FAST || metadata.is_empty())
-            && self.check_fork().is_ok()
+        self.fork_guard.is_parent()
             && self.leads_to(link, ticket.destination)
-            && self.push_line(link.index as usize, ticket, data, metadata, word).is_some()
+            && self.push_line(link.index as usize, ticket, data, metadata, word)
     }
 
     #[inline(always)]
     fn leads_to(&self, link: LinkId, destination: NodeId) -> bool {
         matches!(self.links.get(link.index as usize),
-            Some(Some(found)) if found.id == link && found.peer.node == destination)
+            Some(Some(found)) if found.leads_to(link, destination))
     }
 
     /// Most bytes of one packet in fast mode over a link.
@@ -270,7 +364,7 @@ impl Node {
         metadata: &[u8],
         word: u32,
         may_queue: bool,
-    ) -> Result<SendHandle, SendError> {
+    ) -> Result<(), SendError> {
         let destination = ticket.destination;
         let Some(Some(link)) = self.links.get_mut(index) else {
             return Err(SendError::Unreachable(destination));
@@ -290,14 +384,13 @@ impl Node {
             }
             if room == Room::Now && segmenter.advance(tx, data, metadata).is_ok() {
                 tx.signal_if_asleep(ticket.flags);
-                let handle = t.sent_directly(link.id);
                 self.counters.packets_sent.add(segmenter.packets());
                 self.counters.messages_sent.add(1);
                 self.counters.bytes_sent.add(data.len() as u64);
                 if is_long(&segmenter) && count_long(tx, data.len() as u64) {
                     self.ask_for_bulk(index as u32);
                 }
-                return Ok(handle);
+                return Ok(());
             }
             if let Some(violation) = tx.violation() {
                 self.end_violating(index, violation);
@@ -309,10 +402,14 @@ impl Node {
             return Err(SendError::Full);
         }
         match t.post_immediate(link.id, segmenter, data, metadata) {
-            Ok(handle) => {
+            Ok(_) => {
+                if link.queued == 0 {
+                    self.with_queue.push(index as u32);
+                }
                 link.queued += 1;
                 self.queued += 1;
-                Ok(handle)
+                self.turns.call_attention();
+                Ok(())
             }
             Err(PostError::QueueFull(_)) => Err(SendError::Full),
             Err(e) => Err(e.into()),
@@ -333,13 +430,11 @@ impl Node {
         data: &[u8],
         metadata: &[u8],
         timeout: Option<Duration>,
-    ) -> Result<SendHandle, SendError> {
-        match self.try_send(ticket, data, metadata) {
-            Err(SendError::Full | SendError::TooLongToTry { .. }) => {}
-            other => return other,
+    ) -> Result<(), SendError> {
+        if self.push_line_again(ticket, data, metadata, 0) {
+            return Ok(());
         }
-        let index = self.route(ticket.destination)?;
-        self.send_slowly(self.primary(), index, ticket, data, metadata, 0, timeout)
+        self.send_on(self.primary(), ticket, data, metadata, timeout)
     }
 
     /// [`send`](Self::send) over one link, whatever other links lead to the ticket's destination,
@@ -352,7 +447,7 @@ impl Node {
         data: &[u8],
         metadata: &[u8],
         timeout: Option<Duration>,
-    ) -> Result<SendHandle, SendError> {
+    ) -> Result<(), SendError> {
         self.check_fork()?;
         let destination = ticket.destination;
         match self.link(link) {
@@ -375,7 +470,7 @@ impl Node {
         data: &[u8],
         metadata: &[u8],
         timeout: Option<Duration>,
-    ) -> Result<SendHandle, SendError> {
+    ) -> Result<(), SendError> {
         match self.try_send_on(terminus, ticket, data, metadata) {
             Err(SendError::Full | SendError::TooLongToTry { .. }) => {}
             other => return other,
@@ -392,7 +487,10 @@ impl Node {
         data: &[u8],
         word: u32,
         timeout: Option<Duration>,
-    ) -> Result<SendHandle, SendError> {
+    ) -> Result<(), SendError> {
+        if self.push_line_again(ticket, data, &[], word) {
+            return Ok(());
+        }
         match self.try_send_fast(ticket, data, word) {
             Err(SendError::Full | SendError::TooLongToTry { .. }) => {}
             other => return other,
@@ -412,7 +510,7 @@ impl Node {
         metadata: &[u8],
         word: u32,
         timeout: Option<Duration>,
-    ) -> Result<SendHandle, SendError> {
+    ) -> Result<(), SendError> {
         let Some(Some(link)) = self.links.get(index) else {
             return Err(SendError::Unreachable(ticket.destination));
         };
@@ -430,7 +528,7 @@ impl Node {
         unfinished: Unfinished,
         data: &[u8],
         timeout: Option<Duration>,
-    ) -> Result<SendHandle, SendError> {
+    ) -> Result<(), SendError> {
         self.go_on(unfinished, data, &[], timeout)
     }
 
@@ -440,11 +538,11 @@ impl Node {
         data: &[u8],
         metadata: &[u8],
         timeout: Option<Duration>,
-    ) -> Result<SendHandle, SendError> {
+    ) -> Result<(), SendError> {
         let mut backoff = Backoff::new(&self.config, timeout);
         loop {
             match self.advance_send(&mut unfinished, data, metadata)? {
-                Advanced::Sent(handle) => return Ok(handle),
+                Advanced::Sent => return Ok(()),
                 Advanced::Part => backoff.restart(),
                 Advanced::Blocked => {}
             }
@@ -471,7 +569,7 @@ impl Node {
     ) -> Result<Begun, SendError> {
         match self.try_send(ticket, data, metadata) {
             Err(SendError::Full | SendError::TooLongToTry { .. }) => {}
-            sent => return sent.map(Begun::Sent),
+            sent => return sent.map(|()| Begun::Sent),
         }
         let index = self.route(ticket.destination)?;
         let link = match &self.links[index] {
@@ -493,7 +591,7 @@ impl Node {
     ) -> Result<Unfinished, SendError> {
         let destination = ticket.destination;
         let packet_bytes = match self.link(link) {
-            Ok(link) if link.peer.node == destination => match &link.tx {
+            Ok(found) if found.leads_to(link, destination) => match &found.tx {
                 Some(tx) => tx.packet_bytes_min(),
                 None => return Err(SendError::Unreachable(destination)),
             },
@@ -521,7 +619,7 @@ impl Node {
         let destination = segmenter.destination();
         let index = link_id.index as usize;
         let link = match self.links.get_mut(index) {
-            Some(Some(link)) if link.id == link_id => link,
+            Some(Some(link)) if link.id == link_id && !link.has_left => link,
             _ => return Err(SendError::LinkEnded(destination)),
         };
         let Some(tx) = &mut link.tx else { return Err(SendError::Unreachable(destination)) };
@@ -549,7 +647,7 @@ impl Node {
         }
         let advanced = if done {
             self.counters.messages_sent.add(1);
-            Advanced::Sent(t.sent_directly(link_id))
+            Advanced::Sent
         } else if let Some(violation) = tx.violation() {
             self.end_violating(index, violation);
             return Err(SendError::LinkEnded(destination));
@@ -591,8 +689,12 @@ impl Node {
         let t = &mut self.termini[terminus.0 as usize];
         match t.post_gather(link.id, ticket, pieces, metadata, packet_bytes) {
             Ok(handle) => {
+                if link.queued == 0 {
+                    self.with_queue.push(index as u32);
+                }
                 link.queued += 1;
                 self.queued += 1;
+                self.turns.call_attention();
                 self.transmit_queued(index, self.config.packets_per_turn as usize);
                 Ok(handle)
             }
@@ -657,9 +759,15 @@ impl Node {
     #[inline(never)]
     pub(super) fn transmit_all_queued(&mut self) {
         let budget = self.config.packets_per_turn as usize;
-        for index in 0..self.links.len() {
-            if self.links[index].as_ref().is_some_and(|link| link.queued > 0) {
-                self.transmit_queued(index, budget);
+        let mut i = 0;
+        while let Some(&index) = self.with_queue.get(i) {
+            self.transmit_queued(index as usize, budget);
+            let waits = matches!(&self.links[index as usize], Some(link) if link.queued > 0);
+            // The link may have ended, and have been taken off the list.
+            if waits {
+                i += 1;
+            } else if self.with_queue.get(i) == Some(&index) {
+                self.with_queue.swap_remove(i);
             }
         }
     }
@@ -723,20 +831,33 @@ fn count_long(tx: &mut SendHalf, bytes: u64) -> bool {
     !tx.bulk_asked && tx.bulk.is_none()
 }
 
-/// Metadata and data of up to 16 bytes together, in the order of the wire.
+/// Metadata and data of up to 16 bytes together, in the order of the wire; `None`: they are more, or
+/// more than the ticket allows.
 #[inline(always)]
-fn body_of(data: &[u8], metadata: &[u8]) -> [u64; 2] {
-    // Words where the length is a word's: a copy of variable length is a call.
-    if let (Ok(data), []) = (<&[u8; 16]>::try_from(data), metadata) {
-        return words_of(data);
+fn body_of(ticket: &Ticket, data: &[u8], metadata: &[u8]) -> Option<[u64; 2]> {
+    if ticket.bound < ticket.base || ticket.bound - ticket.base < data.len() as u64 {
+        return None;
     }
+    // Words where the length is a word's: a copy of variable length is a call.
+    match (<&[u8; 16]>::try_from(data), metadata) {
+        (Ok(data), []) => Some(words_of(data)),
+        _ => short_body_of(ticket, data, metadata),
+    }
+}
+
+#[inline]
+fn short_body_of(ticket: &Ticket, data: &[u8], metadata: &[u8]) -> Option<[u64; 2]> {
     if let (Ok(data), []) = (<&[u8; 8]>::try_from(data), metadata) {
-        return [u64::from_le_bytes(*data), 0];
+        return Some([u64::from_le_bytes(*data), 0]);
+    }
+    // A message in fast mode has no metadata.
+    if !metadata.is_empty() && ticket.metadata_index == MetadataIndex::FAST {
+        return None;
     }
     let mut body = [0u8; INLINE_BYTES];
-    body[..metadata.len()].copy_from_slice(metadata);
-    body[metadata.len()..metadata.len() + data.len()].copy_from_slice(data);
-    words_of(&body)
+    body.get_mut(..metadata.len())?.copy_from_slice(metadata);
+    body.get_mut(metadata.len()..metadata.len() + data.len())?.copy_from_slice(data);
+    Some(words_of(&body))
 }
 
 /// The header of a message of one packet.
@@ -744,7 +865,7 @@ fn body_of(data: &[u8], metadata: &[u8]) -> [u64; 2] {
 fn header_of(ticket: &Ticket, length: u32, metadata_len: u8, word: u32) -> Header {
     debug_assert!(ticket.share >= Share::new(1).unwrap_or(Share::WHOLE));
     Header {
-        destination: ticket.destination,
+        destination: ticket.destination.destination(),
         slot: ticket.slot,
         metadata_index: ticket.metadata_index,
         key: ticket.key,

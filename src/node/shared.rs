@@ -6,7 +6,7 @@
 //!                   somebody does                 -> follow: wait on the condition variable
 //! ```
 //! One lock around the node, and whoever sleeps does not hold it. Of the threads that wait, one
-//! leads: it sleeps on the node's descriptor and on a bell. What a thread does while it holds the
+//! leads: it sleeps on what the node sleeps on, and on a word or a bell. What a thread does while it holds the
 //! lock may be what others wait for, or may have taken the leader's signal; so when a guard goes
 //! that has moved notifications, queued messages or sent to this node itself, the followers look
 //! again and the bell is rung. Threads that only send, and must not wait for one another, have a
@@ -15,7 +15,6 @@
 use super::send::{Advanced, Begun};
 use super::wait::{Backoff, Step};
 use super::{Forked, Node, RecvError, SendError, Unfinished};
-use crate::interface::terminus::SendHandle;
 use crate::interface::{LinkId, Notification, QueueId};
 use crate::os::lock::{Lock, LockGuard};
 use crate::os::memory::ForkGuard;
@@ -25,7 +24,7 @@ use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::time::Duration;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
@@ -81,8 +80,11 @@ struct Inner<T> {
     wanted: AtomicU32,
     /// Followers wait here.
     look_again: Condvar,
-    /// Wakes the leader.
+    /// The node's.
+    descriptor: OwnedFd,
+    /// Wake the leader, who sleeps on the node's descriptor, or on words.
     bell: sys::Bell,
+    word: sys::WakeWord,
     progress: Mutex<Option<Progress>>,
     /// Can be asked without the lock, which in a child belongs to a thread that is not there.
     fork_guard: ForkGuard,
@@ -175,7 +177,7 @@ impl<T> Drop for NodeGuard<'_, T> {
             self.inner.look_again.notify_all();
         }
         if has_leader && has_moved {
-            self.inner.bell.ring();
+            self.inner.wake_leader();
         }
     }
 }
@@ -193,16 +195,29 @@ impl Node {
 
     /// [`share`](Self::share), with something of a layer above under the same lock.
     pub(crate) fn share_with<T: Attached>(self, attached: T) -> io::Result<SharedNode<T>> {
+        let descriptor = self.as_fd().try_clone_to_owned()?;
         let state = State { node: self, attached, has_leader: false, followers: 0 };
         let inner = Arc::new(Inner {
             state: Lock::new(state),
             wanted: AtomicU32::new(0),
             look_again: Condvar::new(),
+            descriptor,
             bell: sys::Bell::new()?,
+            word: sys::WakeWord::default(),
             progress: Mutex::new(None),
             fork_guard: ForkGuard::new()?,
         });
         Ok(SharedNode { users: Arc::new(Users(inner.clone())), inner })
+    }
+}
+
+impl<T> Inner<T> {
+    /// Wakes the leader.
+    fn wake_leader(&self) {
+        // Who sleeps on words, or is about to, has read the value; who does not watches the bell.
+        if !self.word.wake() {
+            self.bell.ring();
+        }
     }
 }
 
@@ -264,18 +279,18 @@ impl<T: Attached> Inner<T> {
 
     /// Waits until something may have come, for a packet or for room on link `room`, leading or
     /// following; at most until `deadline_ns`.
-    fn sleep(
-        &self,
-        mut guard: NodeGuard<'_, T>,
+    fn sleep<'a>(
+        &'a self,
+        mut guard: NodeGuard<'a, T>,
         room: Option<LinkId>,
         deadline_ns: u64,
-    ) -> io::Result<()> {
+    ) -> io::Result<NodeGuard<'a, T>> {
         if guard.state().has_leader && room.is_none() {
-            let Some(mut state) = guard.state.take() else { return Ok(()) };
+            let Some(mut state) = guard.state.take() else { return Ok(guard) };
             // What this thread has moved since it took the lock, the others have yet to hear of.
             if state.moved().0 != guard.before.0 {
                 self.look_again.notify_all();
-                self.bell.ring();
+                self.wake_leader();
                 guard.before = state.moved();
             }
             state.followers += 1;
@@ -283,26 +298,25 @@ impl<T: Attached> Inner<T> {
             let mut state = state.wait(&self.look_again, Duration::from_nanos(left));
             state.followers -= 1;
             guard.state = Some(state);
-            return Ok(());
+            return Ok(guard);
         }
         // A sender that waits for room sleeps beside a leader, and may take its signals: both look
-        // again, the leader because of the bell.
-        if !guard.prepare_to_wait_for(room).unwrap_or(false) {
-            return Ok(());
+        // again, the leader because it is told.
+        if guard.has_events() {
+            return Ok(guard);
         }
-        let fd = guard.as_fd().try_clone_to_owned()?;
+        let Some(sleep) = guard.prepare_to_sleep(room.map(Some)) else { return Ok(guard) };
         let leads = !guard.state().has_leader;
+        let others = leads.then(|| (&self.bell, &self.word, self.word.value()));
         drop(guard.lead(leads));
-        let slept = if leads {
-            sys::wait_for(&[(fd.as_fd(), false), (self.bell.as_fd(), false)], deadline_ns)
-        } else {
-            sys::wait_for(&[(fd.as_fd(), false)], deadline_ns)
-        };
+        let began_ns = sys::monotonic_ns();
+        let slept = sleep.sleep(self.descriptor.as_fd(), others, deadline_ns);
+        let mut guard = self.lock();
         if leads {
-            self.bell.silence();
-            self.lock().state_mut().has_leader = false;
+            guard.state_mut().has_leader = false;
         }
-        slept.map(|_| ())
+        guard.after_sleep(slept, began_ns)?;
+        Ok(guard)
     }
 
     fn stop_progress(&self) {
@@ -311,7 +325,7 @@ impl<T: Attached> Inner<T> {
             stop.store(true, Ordering::Release);
             // It leads, follows, or is about to: it takes the lock before either, and looks.
             drop(self.lock());
-            self.bell.ring();
+            self.wake_leader();
             self.look_again.notify_all();
             if thread.thread().id() != std::thread::current().id() {
                 let _ = thread.join();
@@ -384,9 +398,9 @@ impl Node {
         unfinished: &mut Unfinished,
         data: &[u8],
         metadata: &[u8],
-    ) -> Look<Result<SendHandle, SendError>> {
+    ) -> Look<Result<(), SendError>> {
         match self.advance_send(unfinished, data, metadata) {
-            Ok(Advanced::Sent(handle)) => Look::Found(Ok(handle)),
+            Ok(Advanced::Sent) => Look::Found(Ok(())),
             Ok(Advanced::Part) => Look::Again,
             Ok(Advanced::Blocked) => Look::Room(unfinished.link),
             Err(e) => Look::Found(Err(e)),
@@ -458,7 +472,7 @@ impl<T: Attached> SharedNode<T> {
                 };
             }
             turns_to_look -= 1;
-            match backoff.step() {
+            match guard.step(&mut backoff) {
                 Step::Spin if !self.inner.is_wanted() => continue,
                 Step::Spin => {
                     drop(guard);
@@ -478,8 +492,7 @@ impl<T: Attached> SharedNode<T> {
                         None => deadline_ns,
                         Some(_) => deadline_ns.min(sys::monotonic_ns() + ROOM_SLEEP_MAX_NS),
                     };
-                    self.inner.sleep(guard, room, deadline_ns).map_err(Waited::Os)?;
-                    guard = self.lock();
+                    guard = self.inner.sleep(guard, room, deadline_ns).map_err(Waited::Os)?;
                 }
                 Step::TimedOut => {
                     if let Some(link) = room {
@@ -530,13 +543,13 @@ impl<T: Attached> SharedNode<T> {
         data: &[u8],
         metadata: &[u8],
         timeout: Option<Duration>,
-    ) -> Result<SendHandle, SendError> {
+    ) -> Result<(), SendError> {
         let mut outgoing = None;
         let sent = self.wait_until(timeout, |node, _| {
             let unfinished = match &mut outgoing {
                 Some(unfinished) => unfinished,
                 None => match node.begin_send(ticket, data, metadata) {
-                    Ok(Begun::Sent(handle)) => return Look::Found(Ok(handle)),
+                    Ok(Begun::Sent) => return Look::Found(Ok(())),
                     Ok(Begun::Waits(unfinished)) => outgoing.insert(unfinished),
                     Err(e) => return Look::Found(Err(e)),
                 },
@@ -606,7 +619,7 @@ impl<T: Attached> SharedNode<T> {
                     }
                     Err(_) => return,
                 }
-                match backoff.step() {
+                match node.step(&mut backoff) {
                     Step::Spin => {
                         drop(node);
                         inner.let_others();
@@ -684,7 +697,7 @@ mod tests {
         let second = 1_000_000_000;
         std::thread::scope(|scope| {
             let leading = scope.spawn(|| {
-                inner.sleep(inner.lock(), None, sys::monotonic_ns() + 20 * second).unwrap();
+                drop(inner.sleep(inner.lock(), None, sys::monotonic_ns() + 20 * second).unwrap());
                 sys::monotonic_ns()
             });
             while !inner.lock().state().has_leader {
@@ -694,7 +707,7 @@ mod tests {
             // Stands for a packet that this thread took, and another waits for.
             guard.stir();
             let moved = sys::monotonic_ns();
-            inner.sleep(guard, None, moved + 15 * second).unwrap();
+            drop(inner.sleep(guard, None, moved + 15 * second).unwrap());
             assert!(leading.join().unwrap() - moved < 10 * second, "the leader slept on");
         });
         drop(shared);

@@ -1,30 +1,67 @@
 //! Waiting: poll, then yield, then sleep (adaptive); or only one of them.
 //!
-//! A wake-up costs hundreds of messages, so sleeping is the last resort, and it is decided by the
-//! side that waits. Before it sleeps it says so (`arm`), makes a barrier, and looks once more:
-//! a sender either saw that it sleeps, or its packet is seen in that last look. No wake-up is
-//! lost, and a sleeping node uses no processor time.
+//! A wake-up costs hundreds of messages, so sleeping is the last resort; spinning for a peer that
+//! cannot run, or whose messages come seldom, only takes the processor from others. What to do next
+//! is decided by [`Backoff::decide`], which looks at no clock and makes no call: it is told the time,
+//! and whether a peer may be running. What it learns from one wait to the next is in [`Learnt`]. How
+//! a thread sleeps is in `sleep.rs`.
 
 use super::Node;
-use super::link::Signals;
-use super::receive::Misbehaviour;
 use crate::config::{Config, WaitMode};
 use crate::interface::LinkId;
-use crate::os::sys::{self, Ready};
+use crate::os::sys;
 use core::time::Duration;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::vec::Vec;
-
-/// The tag of the control plane's inbox among those of the links.
-pub(super) const INBOX_TAG: u64 = u64::MAX;
-/// That of the control plane itself, where the application runs it.
-pub(super) const CONTROL_TAG: u64 = u64::MAX - 1;
-/// Turns between two runs of the control plane, where the application runs it.
-const TURNS_PER_CONTROL: u32 = 1024;
 
 /// Turns between two looks at the clock while spinning.
 const TURNS_PER_LOOK: u32 = 32;
+
+/// Between two looks at the clock lie a microsecond or two of turns. After so long a time something
+/// else has had the processor.
+const INTERRUPTED_NS: u64 = 100_000;
+
+/// Most failures that are told apart: after so many, 256 short sleeps go by without a spin.
+const FAILURES_MAX: u32 = 8;
+
+/// Links whose processors are looked at, at most.
+const PEERS_MAX: usize = 8;
+
+/// What earlier waits have shown.
+#[derive(Debug, Default)]
+pub(super) struct Learnt {
+    /// A spin has begun, and nothing has ended it yet. If the next wait still finds it so, what was
+    /// waited for came.
+    spins: bool,
+    /// Spins that ended in vain one behind the other though the sleep after them was short: the
+    /// peer could not run because this thread did.
+    failures: u32,
+    /// Short sleeps to come without a spin before them.
+    pause: u32,
+    /// The peers were last seen on this thread's processor.
+    is_alone: bool,
+}
+
+impl Learnt {
+    /// A spin has taken its whole time, or others wanted the processor meanwhile.
+    fn fail(&mut self) {
+        self.failures = (self.failures + 1).min(FAILURES_MAX);
+        self.pause = 1 << self.failures;
+        self.spins = false;
+    }
+
+    /// A thread has slept for `slept_ns`; a spin would have taken `spin_ns`.
+    pub fn slept(&mut self, slept_ns: u64, spin_ns: u64) {
+        let is_short = slept_ns < spin_ns;
+        match (self.spins, is_short) {
+            (true, true) => self.fail(),
+            // Messages are rare. One that comes soon after another says that they no longer are.
+            (true, false) => (self.failures, self.pause) = (0, 1),
+            (false, true) => self.pause = self.pause.saturating_sub(1),
+            (false, false) => {}
+        }
+        self.spins = false;
+    }
+}
 
 /// How long something has been waited for, and what to do next.
 pub(super) struct Backoff {
@@ -36,6 +73,7 @@ pub(super) struct Backoff {
     /// and a look costs as much as a turn or two.
     deadline_ns: u64,
     started_ns: u64,
+    looked_ns: u64,
     /// Never starts again: however much arrives, the deadline is looked at.
     turns: u32,
     yielded: u32,
@@ -67,6 +105,7 @@ impl Backoff {
             timeout_ns: timeout.map_or(u64::MAX, whole_ns),
             deadline_ns: 0,
             started_ns: 0,
+            looked_ns: 0,
             turns: 0,
             yielded: 0,
         }
@@ -92,34 +131,67 @@ impl Backoff {
         now >= self.deadline_ns
     }
 
+    /// Whether there is nothing to decide in this turn: spin.
     #[inline]
-    pub fn step(&mut self) -> Step {
+    pub fn spins_on(&mut self, learnt: &Learnt) -> bool {
         self.turns = self.turns.wrapping_add(1);
-        let looks = self.turns.is_multiple_of(TURNS_PER_LOOK);
-        if !looks && self.mode != WaitMode::Blocking && self.yielded == 0 {
-            return Step::Spin;
-        }
-        self.slow_step()
+        !self.turns.is_multiple_of(TURNS_PER_LOOK)
+            && self.mode != WaitMode::Blocking
+            && self.yielded == 0
+            && learnt.pause == 0
+            && !learnt.is_alone
     }
 
-    #[cold]
-    fn slow_step(&mut self) -> Step {
-        let now = sys::monotonic_ns();
-        if self.is_past(now) {
+    /// What to do next, at `now_ns` of the monotonic clock. `peer_may_run`: some peer was last seen
+    /// on another processor than this thread's.
+    pub fn decide(&mut self, now_ns: u64, peer_may_run: bool, learnt: &mut Learnt) -> Step {
+        if self.is_past(now_ns) {
             return Step::TimedOut;
         }
-        if self.started_ns == 0 {
-            self.started_ns = now;
+        let begins = self.started_ns == 0;
+        if begins {
+            (self.started_ns, self.looked_ns) = (now_ns, now_ns);
+        }
+        let since_ns = now_ns - core::mem::replace(&mut self.looked_ns, now_ns);
+        learnt.is_alone = !peer_may_run;
+        let sleep = Step::Sleep { deadline_ns: self.deadline_ns };
+        if self.mode == WaitMode::Blocking {
+            return sleep;
+        }
+        if begins && core::mem::replace(&mut learnt.spins, false) {
+            // It found what it waited for, or this wait would not be another.
+            learnt.failures = 0;
+        }
+        if since_ns > INTERRUPTED_NS && (learnt.spins || self.yielded > 0) {
+            learnt.fail();
         }
         match self.mode {
-            WaitMode::Polled => Step::Spin,
-            WaitMode::Blocking => Step::Sleep { deadline_ns: self.deadline_ns },
-            WaitMode::Adaptive if now - self.started_ns < self.spin_ns => Step::Spin,
-            WaitMode::Adaptive if self.yielded < self.yields => {
+            // One that never sleeps still lets others run where it only keeps them from it.
+            WaitMode::Polled if !peer_may_run => Step::Yield,
+            WaitMode::Polled if learnt.pause > 0 => {
+                learnt.pause -= 1;
                 self.yielded += 1;
                 Step::Yield
             }
-            WaitMode::Adaptive => Step::Sleep { deadline_ns: self.deadline_ns },
+            WaitMode::Polled if now_ns - self.started_ns < self.spin_ns => {
+                (learnt.spins, self.yielded) = (true, 0);
+                Step::Spin
+            }
+            WaitMode::Polled => {
+                (self.started_ns, self.yielded) = (now_ns, 1);
+                Step::Yield
+            }
+            // Whoever yields waits behind all others, and whoever sleeps is let in before them.
+            _ if !peer_may_run || learnt.pause > 0 => sleep,
+            _ if now_ns - self.started_ns < self.spin_ns => {
+                learnt.spins = true;
+                Step::Spin
+            }
+            _ if self.yielded < self.yields => {
+                self.yielded += 1;
+                Step::Yield
+            }
+            _ => sleep,
         }
     }
 }
@@ -128,7 +200,7 @@ impl Node {
     /// One step of waiting for something to arrive. `false`: the time is over.
     #[inline]
     pub(super) fn wait_for_arrival(&mut self, backoff: &mut Backoff) -> io::Result<bool> {
-        match backoff.step() {
+        match self.step(backoff) {
             Step::Spin => Ok(true),
             Step::Yield => {
                 std::thread::yield_now();
@@ -146,7 +218,7 @@ impl Node {
         backoff: &mut Backoff,
         link: Option<LinkId>,
     ) -> io::Result<bool> {
-        match backoff.step() {
+        match self.step(backoff) {
             Step::Spin => Ok(true),
             Step::Yield => {
                 std::thread::yield_now();
@@ -157,156 +229,163 @@ impl Node {
         }
     }
 
-    /// Arms every link whose sender may have used its signal, and the room word of full links.
-    /// `true`: nothing waits, and whatever comes from now on makes [`as_fd`](Self::as_fd)
-    /// readable. `false`: do not sleep, call `poll`.
-    fn arm_all(&mut self, room: Option<Option<LinkId>>) -> bool {
-        let mut armed = false;
-        for link in self.links.iter_mut().flatten() {
-            if link.rx.needs_arming {
-                link.rx.arm();
-                armed = true;
-            }
-            let full = room == Some(Some(link.id)) || link.waits_for_room();
-            if full && let Some(tx) = &mut link.tx {
-                tx.arm_room();
-                armed = true;
-            }
-        }
-        if armed {
-            // Pairs with the senders' stores and loads; they make no fence (see `link.rs`).
-            sys::barrier_or_fence();
-        }
-        // First of all: the signal that told of it is taken, and nobody else looks at it.
-        let mut room_came = false;
-        for link in self.links.iter_mut().flatten().filter(|link| link.awaits_room) {
-            if link.tx.as_mut().is_some_and(|tx| tx.has_room()) {
-                link.awaits_room = false;
-                room_came = true;
+    /// What to do next for whoever waits.
+    #[inline]
+    pub(super) fn step(&mut self, backoff: &mut Backoff) -> Step {
+        if backoff.spins_on(&self.learnt) { Step::Spin } else { self.decide(backoff) }
+    }
+
+    #[cold]
+    fn decide(&mut self, backoff: &mut Backoff) -> Step {
+        let peer_may_run = self.peer_may_run();
+        backoff.decide(sys::monotonic_ns(), peer_may_run, &mut self.learnt)
+    }
+
+    /// Tells the peers on which processor this thread runs, and says whether one of them may be
+    /// running elsewhere, as it says itself. A lie costs a wake-up or a spin, and only where all
+    /// peers tell it.
+    fn peer_may_run(&mut self) -> bool {
+        let here = sys::processor();
+        let (mut any, mut elsewhere) = (false, false);
+        for &index in self.turns.all_active().iter().take(PEERS_MAX) {
+            if let Some(Some(link)) = self.links.get_mut(index as usize)
+                && link.token.is_some()
+            {
+                any = true;
+                elsewhere |= link.rx.peer_processor(here) != Some(here);
             }
         }
-        if room_came {
-            // Whoever wakes the tasks sees that something has changed.
-            self.stirred += 1;
-            return false;
+        elsewhere || !any || self.turns.all_active().len() > PEERS_MAX
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec::Vec;
+
+    const SPIN_NS: u64 = 50_000;
+
+    fn backoff(mode: WaitMode) -> Backoff {
+        Backoff {
+            mode,
+            spin_ns: SPIN_NS,
+            yields: 2,
+            timeout_ns: 1_000_000_000,
+            deadline_ns: 0,
+            started_ns: 0,
+            looked_ns: 0,
+            turns: 0,
+            yielded: 0,
         }
-        if self.inbox.is_pending() {
-            return false;
-        }
-        // A link that ended meanwhile tells of nothing any more; whoever waits for it must see that.
-        if let Some(Some(id)) = room
-            && self.link(id).is_err()
-        {
-            return false;
-        }
-        let mut ready = None;
-        for link in self.links.iter_mut().flatten() {
-            if link.rx.is_ready() {
-                ready = Some(link.id.index);
+    }
+
+    /// One wait from `now`, a microsecond for each decision, until it sleeps or `found_ns` are over.
+    /// Returns the steps that were not spins.
+    fn wait(mode: WaitMode, learnt: &mut Learnt, elsewhere: bool, found_ns: u64) -> Vec<Step> {
+        let (mut backoff, mut steps) = (backoff(mode), Vec::new());
+        for now in (1_000_000..1_000_000 + found_ns).step_by(1000) {
+            match backoff.decide(now, elsewhere, learnt) {
+                Step::Spin => {}
+                step => steps.push(step),
+            }
+            if matches!(steps.last(), Some(Step::Sleep { .. } | Step::TimedOut)) {
                 break;
             }
-            if (room == Some(Some(link.id)) || link.waits_for_room())
-                && link.tx.as_mut().is_some_and(|tx| tx.has_room())
-            {
-                return false;
+        }
+        steps
+    }
+
+    fn sleeps(steps: &[Step]) -> bool {
+        matches!(steps.last(), Some(Step::Sleep { .. }))
+    }
+
+    #[test]
+    fn an_adaptive_wait_spins_then_yields_then_sleeps() {
+        let steps = wait(WaitMode::Adaptive, &mut Learnt::default(), true, 10 * SPIN_NS);
+        assert_eq!(steps.len(), 3);
+        assert_eq!(steps[..2], [Step::Yield, Step::Yield]);
+        assert!(sleeps(&steps));
+    }
+
+    #[test]
+    fn whoever_shares_the_processor_with_its_peers_sleeps_at_once_and_if_polled_yields() {
+        let mut learnt = Learnt::default();
+        assert!(matches!(
+            wait(WaitMode::Adaptive, &mut learnt, false, SPIN_NS)[..],
+            [Step::Sleep { .. }]
+        ));
+        // Nor does the next wait begin with turns that cannot help.
+        assert!(!backoff(WaitMode::Adaptive).spins_on(&learnt));
+        let steps = wait(WaitMode::Polled, &mut learnt, false, 10_000);
+        assert_eq!(steps, [Step::Yield; 10]);
+        assert!(wait(WaitMode::Adaptive, &mut learnt, true, 10_000).is_empty());
+        assert!(backoff(WaitMode::Adaptive).spins_on(&learnt));
+    }
+
+    #[test]
+    fn spins_that_keep_the_peer_from_running_become_rarer_and_come_back() {
+        let mut learnt = Learnt::default();
+        let (mut spins, waits) = (0, 10_000);
+        for _ in 0..waits {
+            let steps = wait(WaitMode::Adaptive, &mut learnt, true, 10 * SPIN_NS);
+            assert!(sleeps(&steps));
+            spins += u32::from(steps.len() > 1);
+            // The peer answers as soon as this thread no longer runs.
+            learnt.slept(5_000, SPIN_NS);
+        }
+        assert!(spins < waits / 200, "{spins} of {waits}");
+        // From now on it answers while this thread spins.
+        for _ in 0..300 {
+            match sleeps(&wait(WaitMode::Adaptive, &mut learnt, true, 2_000)) {
+                true => learnt.slept(5_000, SPIN_NS),
+                false => assert_eq!(learnt.pause, 0),
             }
         }
-        if let Some(index) = ready {
-            self.promote(index);
-        }
-        ready.is_none()
-    }
-
-    /// From now on whoever prepares to sleep waits for room on this link, too, and tells the others
-    /// when there is; until there has been.
-    #[cold]
-    pub(crate) fn await_room(&mut self, id: LinkId) {
-        if let Some(Some(link)) = self.links.get_mut(id.index as usize)
-            && link.id == id
-        {
-            link.awaits_room = true;
+        for _ in 0..100 {
+            assert!(wait(WaitMode::Adaptive, &mut learnt, true, 2_000).is_empty());
         }
     }
 
-    fn sleep(&mut self, deadline_ns: u64, room: Option<Option<LinkId>>) -> io::Result<()> {
-        if !self.arm_all(room) {
-            return Ok(());
+    #[test]
+    fn messages_that_are_rare_are_not_spun_for_until_one_comes_soon() {
+        let mut learnt = Learnt::default();
+        assert_eq!(wait(WaitMode::Adaptive, &mut learnt, true, 10 * SPIN_NS).len(), 3);
+        for _ in 0..100 {
+            learnt.slept(1_000_000, SPIN_NS);
+            assert_eq!(wait(WaitMode::Adaptive, &mut learnt, true, 10 * SPIN_NS).len(), 1);
         }
-        let control = if self.runs_control { self.control().deadline_ns() } else { None };
-        let timeout = match deadline_ns.min(control.unwrap_or(u64::MAX)) {
-            u64::MAX => None,
-            deadline => Some(deadline.saturating_sub(sys::monotonic_ns())),
-        };
-        self.counters.sleeps.add(1);
-        let mut ready = Vec::new();
-        self.poller.wait(timeout, &mut ready)?;
-        self.take_signals(&ready);
-        if self.runs_control {
-            self.control().run_once(Duration::ZERO)?;
-        }
-        Ok(())
+        learnt.slept(10_000, SPIN_NS);
+        assert!(wait(WaitMode::Adaptive, &mut learnt, true, 10_000).is_empty());
     }
 
-    /// Takes the bytes that signals left, so that the descriptor is no longer readable for them.
-    fn take_signals(&mut self, ready: &[Ready]) {
-        for ready in ready {
-            if ready.tag == CONTROL_TAG {
-                // What fails here fails again where it is waited for.
-                let _ = self.control().run_once(Duration::ZERO);
-                continue;
+    #[test]
+    fn one_that_lost_the_processor_while_it_spun_gives_it_up_for_a_while() {
+        for mode in [WaitMode::Adaptive, WaitMode::Polled] {
+            let (mut learnt, mut backoff) = (Learnt::default(), backoff(mode));
+            assert_eq!(backoff.decide(1_000, true, &mut learnt), Step::Spin);
+            let step = backoff.decide(1_000 + 4_000_000, true, &mut learnt);
+            assert_ne!(step, Step::Spin, "{mode:?}");
+            assert_ne!(backoff.decide(4_002_000, true, &mut learnt), Step::Spin, "{mode:?}");
+        }
+    }
+
+    #[test]
+    fn one_that_polls_yields_once_for_each_spin_and_never_sleeps() {
+        let steps = wait(WaitMode::Polled, &mut Learnt::default(), true, 10 * SPIN_NS);
+        assert!(steps.iter().all(|step| *step == Step::Yield));
+        assert!((8..=10).contains(&steps.len()), "{steps:?}");
+    }
+
+    #[test]
+    fn whatever_was_learnt_the_time_limit_ends_a_wait() {
+        for mode in [WaitMode::Adaptive, WaitMode::Polled, WaitMode::Blocking] {
+            for elsewhere in [false, true] {
+                let (mut learnt, mut backoff) = (Learnt::default(), backoff(mode));
+                assert_ne!(backoff.decide(5, elsewhere, &mut learnt), Step::TimedOut);
+                let over = backoff.decide(5 + 1_000_000_000, elsewhere, &mut learnt);
+                assert_eq!(over, Step::TimedOut);
             }
-            let Some(Some(link)) = self.links.get_mut(ready.tag as usize) else { continue };
-            match link.rx.take_signals() {
-                Signals::Taken => {}
-                Signals::Gone => {
-                    if let Some(wake) = link.rx.wake() {
-                        self.poller.remove(wake);
-                    }
-                }
-                Signals::Misbehaved => {
-                    self.end_misbehaving(ready.tag as u32, Misbehaviour::Descriptor);
-                    continue;
-                }
-            }
-            self.promote(ready.tag as u32);
         }
-    }
-
-    /// Where the application runs the control plane: a program that only sends and receives runs
-    /// it, too, or it would never learn of a death.
-    #[inline]
-    pub(super) fn run_control_sometimes(&mut self) {
-        self.control_turns = self.control_turns.wrapping_add(1);
-        if self.control_turns.is_multiple_of(TURNS_PER_CONTROL) {
-            let _ = self.control().run_once(Duration::ZERO);
-        }
-    }
-
-    /// A descriptor for epoll, tokio, asyncio and the like. Readable when something may have
-    /// arrived after [`prepare_to_wait`](Self::prepare_to_wait) said `true`; then call
-    /// [`poll`](Self::poll).
-    pub fn as_fd(&self) -> BorrowedFd<'_> {
-        self.poller.as_fd()
-    }
-
-    /// To be called before waiting on [`as_fd`](Self::as_fd), after every notification queue and
-    /// [`next_event`](Self::next_event) have been emptied. `true`: nothing waits, and whatever
-    /// comes makes the descriptor readable. `false`: something has come; call `poll` first.
-    pub fn prepare_to_wait(&mut self) -> Result<bool, super::Forked> {
-        self.prepare_to_wait_for(None)
-    }
-
-    /// [`prepare_to_wait`](Self::prepare_to_wait), also for room on a link.
-    pub(crate) fn prepare_to_wait_for(
-        &mut self,
-        room: Option<LinkId>,
-    ) -> Result<bool, super::Forked> {
-        self.check_fork()?;
-        // Signals of an earlier wait: without this the descriptor would stay readable.
-        let mut ready = Vec::new();
-        if self.poller.wait(Some(0), &mut ready).is_ok() {
-            self.take_signals(&ready);
-        }
-        Ok(self.arm_all(room.map(Some)) && self.events.is_empty())
     }
 }

@@ -5,7 +5,7 @@
 //!   Owned: maps, fills (pays), seals
 //!          ------------- descriptor ---------->  check(..), then Pages: maps
 //!   reads and writes  <---- the pages ---->      reads, writes if it may
-//!   revoke: copies out, lets go, punches         its pages are an orphan: harmless, of no use
+//!   revoke: copies out, lets go                  its pages are an orphan: harmless, of no use
 //! ```
 //! SHRIMP's import and export, CLAN's aperture. Data moves by the holder's own stores and loads;
 //! what announces it is a packet, over the link, checked like any other.
@@ -22,48 +22,27 @@ use super::memory::{
     self, DescriptorError, ForkGuard, RegionLines, SEALS_READ_ONLY, SEALS_SIZE, Wanted,
 };
 use crate::link::cells::{self, Lines};
-use rustix::fs::{FallocateFlags, Mode, OFlags, SealFlags};
+use rustix::fs::{Mode, OFlags, SealFlags};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::vec::Vec;
 
-/// An aperture is whole pages of this many bytes.
-pub const PAGE_BYTES: u64 = 4096;
+pub use crate::wire::{APERTURE_PAGE_BYTES as PAGE_BYTES, ApertureAccess};
+
 /// Bytes that are copied before a revocation that waits gets its turn.
 pub const COPY_BYTES_MAX: usize = 1 << 20;
 
-/// Most revoked read-only apertures that the holders of one user may keep; beyond, nothing more is
+/// Most revoked apertures that the holders of one user may keep; beyond, nothing more is
 /// exported to them.
 pub const ORPHANS_PER_USER_MAX: usize = 256;
 
-/// What the holder of an aperture may do. Decided when it is exported, for good.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ApertureAccess {
-    /// Write and read, at any time until it is revoked; also give pages back, which makes their
-    /// bytes zero.
-    ReadWrite,
-    /// Read. The kernel refuses everything else, through any descriptor.
-    ReadOnly,
-}
-
-impl ApertureAccess {
-    /// The seals of the memory file when it reaches the holder.
-    fn seals(self) -> SealFlags {
-        match self {
-            Self::ReadWrite => SEALS_SIZE.union(SealFlags::SEAL),
-            Self::ReadOnly => SEALS_READ_ONLY,
-        }
-    }
-}
-
-impl core::fmt::Display for ApertureAccess {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(match self {
-            Self::ReadWrite => "read-write",
-            Self::ReadOnly => "read-only",
-        })
+/// The seals of the memory file when it reaches the holder.
+fn seals(access: ApertureAccess) -> SealFlags {
+    match access {
+        ApertureAccess::ReadWrite => SEALS_SIZE.union(SealFlags::SEAL),
+        ApertureAccess::ReadOnly => SEALS_READ_ONLY,
     }
 }
 
@@ -118,7 +97,8 @@ impl Pages {
         access: ApertureAccess,
     ) -> Result<Self, DescriptorError> {
         let may_write = access == ApertureAccess::ReadWrite;
-        memory::check(&file, &wanted(bytes, access.seals(), may_write, true))?;
+        memory::check(&file, &wanted(bytes, seals(access), may_write, true))?;
+        memory::check_pages(&file, bytes as usize)?;
         let map = if may_write { RegionLines::map_writable } else { RegionLines::map_read_only };
         let lines = map(file, bytes as usize).map_err(DescriptorError::Map)?;
         Self::new(lines, bytes, may_write).map_err(DescriptorError::Map)
@@ -244,30 +224,6 @@ fn reopen(file: impl AsFd, flags: OFlags) -> Option<OwnedFd> {
     rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty()).ok()
 }
 
-/// Makes the memory of an aperture whose owner is at the other end: it maps, fills and pays.
-/// Read-write it is sealed for good at once, read-only when it was filled ([`seal_filled`]).
-pub fn make_for_owner(bytes: u64, access: ApertureAccess) -> io::Result<OwnedFd> {
-    let file = memory::create(bytes as usize)?;
-    let seals = match access {
-        ApertureAccess::ReadWrite => access.seals(),
-        ApertureAccess::ReadOnly => SEALS_SIZE,
-    };
-    memory::seal(&file, seals)?;
-    // One that the kernel counts, so that the owner can tell when this process has let go.
-    Ok(reopen(&file, OFlags::RDWR).unwrap_or(file))
-}
-
-/// The owner says that it has filled what [`make_for_owner`] made: only its mapping may write from
-/// now on, if the aperture is read-only.
-pub fn seal_filled(file: &OwnedFd, access: ApertureAccess) -> Result<(), DescriptorError> {
-    match access {
-        ApertureAccess::ReadWrite => Ok(()),
-        ApertureAccess::ReadOnly => {
-            memory::seal(file, access.seals()).map_err(DescriptorError::Map)
-        }
-    }
-}
-
 /// The owner's side of an aperture. Dropping the last of it revokes.
 #[derive(Debug)]
 pub struct Owned {
@@ -303,32 +259,9 @@ impl Owned {
         };
         let lines = RegionLines::map_writable(&file, reservation.bytes as usize)?;
         lines.fill_by_writing()?;
-        memory::seal(&file, access.seals())?;
+        memory::seal(&file, seals(access))?;
         let rest = Rest { file, reservation: reservation.counted(counted) };
         Ok((Self::new(lines, access, rest)?, theirs))
-    }
-
-    /// The owner's side of what the other end made ([`make_for_owner`]). Checked before it is
-    /// mapped; every page is charged to this process.
-    pub fn adopt(
-        file: OwnedFd,
-        access: ApertureAccess,
-        reservation: Reservation,
-    ) -> Result<Self, DescriptorError> {
-        let seals = match access {
-            ApertureAccess::ReadWrite => access.seals(),
-            ApertureAccess::ReadOnly => SEALS_SIZE,
-        };
-        memory::check(&file, &wanted(reservation.bytes, seals, true, false))?;
-        let (file, counted) = match reopen(&file, OFlags::RDWR) {
-            Some(own) => (own, true),
-            None => (file, false),
-        };
-        let lines = RegionLines::map_writable(&file, reservation.bytes as usize)
-            .map_err(DescriptorError::Map)?;
-        lines.fill_by_writing().map_err(DescriptorError::Map)?;
-        let rest = Rest { file, reservation: reservation.counted(counted) };
-        Self::new(lines, access, rest).map_err(DescriptorError::Map)
     }
 
     fn new(lines: RegionLines, access: ApertureAccess, rest: Rest) -> io::Result<Self> {
@@ -360,12 +293,9 @@ impl Owned {
         }
         drop((mapped, lines));
         let rest = self.rest.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(Rest { file, reservation }) = rest else { return true };
-        let whole = reservation.bytes;
-        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        // Read-write: the pages go now, and whoever touches them again pays for them. Read-only:
-        // the seal that keeps the holder from writing keeps everybody from punching.
-        if rustix::fs::fallocate(&file, punch, 0, whole).is_err() {
+        if let Some(Rest { file, reservation }) = rest {
+            // The pages are given back when nobody has the file any more. Punching them out of it
+            // would take the inode's lock, which the holder of a writable descriptor can keep.
             reservation.orphan(file);
         }
         true
@@ -434,7 +364,7 @@ pub enum Exceeded {
     Orphans(usize),
 }
 
-/// Read-only memory that was revoked and that its holder may still have.
+/// Memory that was revoked and that its holder may still have.
 #[derive(Debug)]
 struct Orphan {
     file: OwnedFd,
@@ -615,12 +545,14 @@ mod tests {
         assert!(!owned.revoke(None), "twice");
         assert_eq!(&keep[..4], b"kept");
         assert_eq!(owned.pages().read(0, &mut [0]), Err(AccessError::Revoked));
-        assert_eq!(ledger.bytes(), 0);
-        assert_eq!(rustix::fs::fstat(&file).unwrap().st_blocks, 0);
-        // The holder's own pages now: written by it, charged to it, seen by nobody.
+        // Its pages count until the holder has let go of them.
+        assert_eq!((ledger.bytes(), ledger.orphan_bytes()), (BYTES, BYTES));
         held.write(0, b"late").unwrap();
         assert!(held.let_go() && !held.let_go());
         assert_eq!(held.write(0, b"late"), Err(AccessError::Revoked));
+        drop(file);
+        ledger.settle();
+        assert_eq!((ledger.bytes(), ledger.orphan_bytes()), (0, 0));
     }
 
     #[test]
@@ -645,45 +577,6 @@ mod tests {
         held.let_go();
         ledger.settle();
         assert_eq!((ledger.bytes(), ledger.orphan_bytes()), (0, 0));
-    }
-
-    #[test]
-    fn an_owner_adopts_only_what_was_agreed() {
-        let ledger = Arc::new(Ledger::default());
-        let reserve = || ledger.reserve(BYTES, None, LIMITS).unwrap();
-        for access in [ApertureAccess::ReadWrite, ApertureAccess::ReadOnly] {
-            let file = make_for_owner(BYTES, access).unwrap();
-            let theirs = file.try_clone().unwrap();
-            // Nobody has paid yet.
-            if access == ApertureAccess::ReadWrite {
-                let error = Pages::hold(&file, BYTES, access).unwrap_err();
-                assert!(matches!(error, DescriptorError::NotFilled { .. }), "{error}");
-            }
-            let owned = Owned::adopt(theirs, access, reserve()).unwrap();
-            owned.pages().write(0, b"owner").unwrap();
-            seal_filled(&file, access).unwrap();
-            let held = Pages::hold(&file, BYTES, access).unwrap();
-            let mut out = [0; 5];
-            held.read(0, &mut out).unwrap();
-            assert_eq!(&out, b"owner");
-            drop((file, owned));
-            ledger.settle();
-            let orphans = if access == ApertureAccess::ReadOnly { BYTES } else { 0 };
-            assert_eq!(ledger.bytes(), orphans, "{access}");
-            drop(held);
-            ledger.settle();
-            assert_eq!(ledger.bytes(), 0);
-        }
-        let access = ApertureAccess::ReadWrite;
-        for bad in [
-            memory::create(BYTES as usize).unwrap(),
-            make_for_owner(BYTES + 4096, access).unwrap(),
-            make_for_owner(BYTES, ApertureAccess::ReadOnly).unwrap(),
-            OwnedFd::from(std::fs::File::open("/dev/null").unwrap()),
-        ] {
-            assert!(Owned::adopt(bad, access, reserve()).is_err());
-            assert_eq!(ledger.bytes(), 0, "what was set aside is given back");
-        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ use super::sys;
 use crate::link::bias::Bias;
 use crate::link::sleep::Barrier;
 use core::cell::UnsafeCell;
+use core::marker::PhantomData;
 use core::ops::{Deref, DerefMut};
 use core::time::Duration;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -40,8 +41,12 @@ struct Candidate {
 #[derive(Debug)]
 pub struct LockGuard<'a, T> {
     lock: &'a Lock<T>,
-    /// `None`: held through the bias.
+    /// `None`: held through the bias. A `MutexGuard` stays in its thread, and so does what holds
+    /// one: the bias belongs to a thread as well.
     held: Option<MutexGuard<'a, Candidate>>,
+    /// What a guard is: the value, borrowed exclusively. Without this two threads that share a
+    /// guard would share a `T` that is not `Sync`, because `lock` alone may be shared.
+    value: PhantomData<&'a mut T>,
 }
 
 // SAFETY: a guard is the only way to the value, and one thread at a time has a guard: the holder
@@ -72,7 +77,7 @@ impl<T> Lock<T> {
     #[inline(always)]
     pub fn try_lock(&self) -> Option<LockGuard<'_, T>> {
         if self.bias.enter(this_thread(), Barrier::Asymmetric) {
-            return Some(LockGuard { lock: self, held: None });
+            return Some(LockGuard::new(self, None));
         }
         self.try_lock_mutex()
     }
@@ -90,7 +95,7 @@ impl<T> Lock<T> {
             return None;
         }
         self.consider(&mut held);
-        Some(LockGuard { lock: self, held: Some(held) })
+        Some(LockGuard::new(self, Some(held)))
     }
 
     /// The value, as soon as nobody has it. A thread that has it already waits for ever.
@@ -103,7 +108,7 @@ impl<T> Lock<T> {
         self.end_bias();
         self.wait_for_owner();
         self.consider(&mut held);
-        LockGuard { lock: self, held: Some(held) }
+        LockGuard::new(self, Some(held))
     }
 
     /// The caller has the mutex.
@@ -152,6 +157,11 @@ impl<T> Lock<T> {
 }
 
 impl<'a, T> LockGuard<'a, T> {
+    #[inline(always)]
+    fn new(lock: &'a Lock<T>, held: Option<MutexGuard<'a, Candidate>>) -> Self {
+        Self { lock, held, value: PhantomData }
+    }
+
     /// Waits on a condition variable without the lock, at most `timeout`. May return early; and
     /// returns at once while the lock is biased, for then nobody else can be about to notify.
     pub fn wait(mut self, condition: &Condvar, timeout: Duration) -> Self {
@@ -164,7 +174,7 @@ impl<'a, T> LockGuard<'a, T> {
         // Another thread may have become the owner of the bias meanwhile.
         lock.end_bias();
         lock.wait_for_owner();
-        Self { lock, held: Some(held) }
+        Self::new(lock, Some(held))
     }
 }
 
@@ -197,7 +207,19 @@ impl<T> Drop for LockGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::cell::Cell;
+    use static_assertions::{assert_impl_all, assert_not_impl_any};
     use std::sync::Arc;
+
+    // A lock makes one thread at a time of many, so it may be shared if its value may be sent.
+    assert_impl_all!(Lock<Cell<u8>>: Send, Sync);
+    assert_not_impl_any!(Lock<std::rc::Rc<u8>>: Send, Sync);
+    // A guard shares its value with whoever shares the guard, and never leaves its thread.
+    assert_impl_all!(LockGuard<'static, u8>: Sync);
+    assert_not_impl_any!(LockGuard<'static, u8>: Send);
+    assert_not_impl_any!(LockGuard<'static, Cell<u8>>: Send, Sync);
+
+    const ROUNDS: u64 = if cfg!(miri) { 100 } else { 20_000 };
 
     #[test]
     fn many_threads_count_without_losing_one() {
@@ -209,14 +231,14 @@ mod tests {
                     std::thread::spawn(move || {
                         // The first has the lock to itself for a while, and its bias.
                         std::thread::sleep(Duration::from_millis(5 * i));
-                        for _ in 0..20_000 {
+                        for _ in 0..ROUNDS {
                             *lock.lock() += 1;
                         }
                     })
                 })
                 .collect();
             handles.into_iter().for_each(|handle| handle.join().unwrap());
-            assert_eq!(*lock.lock(), threads * 20_000);
+            assert_eq!(*lock.lock(), threads * ROUNDS);
         }
     }
 

@@ -16,6 +16,7 @@
 use crate::link::cells::{AtomicU64, Line, Lines, Ordering, READER_WORDS_BYTES, ReaderWords, Word};
 use crate::wire::LINE_BYTES;
 use core::ptr::NonNull;
+use core::sync::atomic::AtomicUsize;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::io;
@@ -67,7 +68,8 @@ pub struct Wanted {
     pub seals_refused: SealFlags,
     /// Exact size in bytes.
     pub bytes: usize,
-    /// Whether every byte must have been paid for already.
+    /// Whether every byte must have been paid for already. Of a file that a stranger made,
+    /// [`check_pages`] says so.
     pub filled: bool,
     /// Whether huge pages were agreed.
     pub huge: bool,
@@ -113,6 +115,14 @@ pub enum DescriptorError {
         /// Bytes agreed.
         wanted: u64,
     },
+    /// Pages behind its end, too many for a file of its size.
+    #[error("the descriptor's file has {found} bytes of pages for {wanted} bytes")]
+    Behind {
+        /// Bytes that have pages.
+        found: u64,
+        /// Bytes agreed.
+        wanted: u64,
+    },
     /// It passed, and the system would not map it.
     #[error("the memory could not be mapped: {0}")]
     Map(io::Error),
@@ -147,7 +157,69 @@ pub fn check(fd: impl AsFd, wanted: &Wanted) -> Result<(), DescriptorError> {
     if wanted.filled && filled < bytes {
         return Err(DescriptorError::NotFilled { found: filled, wanted: bytes });
     }
+    // Whoever unmaps a file last takes the time that it takes to free all of it.
+    if filled > bytes.saturating_mul(2).saturating_add(BEHIND_MAX) {
+        return Err(DescriptorError::Behind { found: filled, wanted: bytes });
+    }
     Ok(())
+}
+
+/// Most bytes that a file may have behind its end, beside as many as it has before it: a huge
+/// page is given whole.
+const BEHIND_MAX: u64 = 64 << 20;
+/// Pages that one look of the kernel's at a mapping covers.
+const LOOK_PAGES: usize = 4096;
+/// How often is looked again for pages that the kernel swaps in, and how long after.
+const LOOKS: u32 = 25;
+const LOOK_AGAIN: core::time::Duration = core::time::Duration::from_millis(2);
+/// Older than this, the time at which a file's mode was changed last is told from that of a change
+/// made now.
+const CHANGED_NS: i128 = 20_000_000;
+
+/// Whether every page of a stranger's file, which has passed [`check`], has been paid for.
+///
+/// Its blocks do not say: a file may have pages behind its end, which count as much and which its
+/// maker can give back at any time, size sealed or not (`ftruncate` to the same size). So the
+/// kernel is asked for the pages themselves. To whoever may not write the file it answers that all
+/// are there; so it is asked, in the same look, for a page behind the end, too, which no honest
+/// maker has made. A look covers 16 MiB; that the answer holds for the looks before it, too,
+/// follows from the mode not having been changed meanwhile.
+///
+/// Neither a lock of the file's is taken nor a page given to it.
+pub fn check_pages(fd: impl AsFd, bytes: usize) -> Result<(), DescriptorError> {
+    let fd = fd.as_fd();
+    let map = |e: io::Error| DescriptorError::Map(e);
+    let end = bytes.checked_next_multiple_of(HUGE_PAGE).and_then(|end| end.checked_add(PAGE));
+    let end = end.ok_or_else(|| map(io::ErrorKind::InvalidInput.into()))?;
+    let mapping = Mapping::shared(fd, end, ProtFlags::READ).map_err(map)?;
+    let changed = || -> io::Result<i128> {
+        let stat = rustix::fs::fstat(fd)?;
+        Ok(i128::from(stat.st_ctime) * 1_000_000_000 + stat.st_ctime_nsec as i128)
+    };
+    let (whole, behind) = (bytes.div_ceil(PAGE), end / PAGE - 1);
+    let mut found = 0;
+    for _ in 0..LOOKS {
+        let before = changed().map_err(map)?;
+        let pages = mapping.pages().map_err(map)?;
+        found = pages[..whole].iter().filter(|is_there| **is_there).count();
+        let is_certain = match end / PAGE <= LOOK_PAGES {
+            true => true,
+            false => {
+                let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+                let now = i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec);
+                before == changed().map_err(map)? && now - before > CHANGED_NS
+            }
+        };
+        if found == whole && !pages[behind] && is_certain {
+            return Ok(());
+        }
+        // What the kernel has swapped out is paid for, too, and is seen when it is back. What was
+        // never there is not made by this.
+        let _ = mapping.advise(Advice::WillNeed);
+        std::thread::sleep(LOOK_AGAIN);
+    }
+    let found = (found * PAGE).min(bytes) as u64;
+    Err(DescriptorError::NotFilled { found, wanted: bytes as u64 })
 }
 
 /// Whether memory can be given to a whole range in one call.
@@ -157,15 +229,47 @@ pub(super) fn has_populate() -> bool {
         .is_ok()
 }
 
+/// Threads that close what strangers sent; most at a time.
+const CLOSERS_MAX: usize = 16;
+static CLOSERS: AtomicUsize = AtomicUsize::new(0);
+static LEAKED: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(0);
+
 /// Closes descriptors of a stranger on a thread that nothing waits for: an attacker's lingering
-/// socket blocks whoever closes it for as long as the attacker chose.
+/// socket blocks whoever closes it for as long as the attacker chose. When as many threads as are
+/// allowed are blocked, or none can be had, the descriptors stay open for good, and are counted
+/// ([`descriptors_leaked`]): nobody waits.
 pub fn close_elsewhere(descriptors: std::vec::Vec<OwnedFd>) {
     if descriptors.is_empty() {
         return;
     }
+    let leak = |descriptors: std::vec::Vec<OwnedFd>| {
+        LEAKED.fetch_add(descriptors.len() as u64, Ordering::Relaxed);
+        core::mem::forget(descriptors);
+    };
+    if CLOSERS.fetch_add(1, Ordering::Relaxed) >= CLOSERS_MAX {
+        CLOSERS.fetch_sub(1, Ordering::Relaxed);
+        return leak(descriptors);
+    }
     let builder = std::thread::Builder::new().name("hamlyn-close".into()).stack_size(64 << 10);
-    // Where no thread can be had, the closure is dropped here: slow at worst, never a leak.
-    let _ = builder.spawn(move || drop(descriptors));
+    // A closure that is not run is dropped here: what it closes must not be closed by that.
+    let kept = Arc::new(std::sync::Mutex::new(Some(descriptors)));
+    let taken = Arc::clone(&kept);
+    let take = |kept: &std::sync::Mutex<Option<std::vec::Vec<OwnedFd>>>| {
+        kept.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take()
+    };
+    let closing = builder.spawn(move || {
+        drop(take(&taken));
+        CLOSERS.fetch_sub(1, Ordering::Relaxed);
+    });
+    if closing.is_err() {
+        CLOSERS.fetch_sub(1, Ordering::Relaxed);
+        leak(take(&kept).unwrap_or_default());
+    }
+}
+
+/// Descriptors of strangers that this process keeps open because closing them might never end.
+pub fn descriptors_leaked() -> u64 {
+    LEAKED.load(Ordering::Relaxed)
 }
 
 /// A range of mapped memory, unmapped when the last holder lets go.
@@ -232,6 +336,19 @@ impl Mapping {
         // fork, huge pages) change no byte that this process sees.
         unsafe { rustix::mm::madvise(self.start.as_ptr().cast(), self.bytes, advice)? };
         Ok(())
+    }
+
+    /// Which of its pages are in memory, whoever touched them; all, if this process may not write
+    /// the file.
+    fn pages(&self) -> io::Result<std::vec::Vec<bool>> {
+        let mut pages = std::vec![0u8; self.bytes.div_ceil(PAGE)];
+        // SAFETY: the range is this mapping, and there is a byte for each of its pages.
+        let rc =
+            unsafe { libc::mincore(self.start.as_ptr().cast(), self.bytes, pages.as_mut_ptr()) };
+        if rc != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(pages.iter().map(|page| page & 1 != 0).collect())
     }
 
     /// Gives every page its memory now, by writing. Who touches first, pays.
@@ -350,6 +467,16 @@ impl Region {
         self.word(core::mem::offset_of!(ReaderWords, room))
     }
 
+    /// One more than the processor on which it last waited.
+    pub fn processor(&self) -> RegionWord {
+        self.word(core::mem::offset_of!(ReaderWords, processor))
+    }
+
+    /// What it changes to wake the other.
+    pub fn bell(&self) -> RegionWord {
+        self.word(core::mem::offset_of!(ReaderWords, bell))
+    }
+
     fn word(&self, offset: usize) -> RegionWord {
         assert!(offset + 8 <= READER_WORDS_BYTES);
         // SAFETY: inside the mapping, whose size was asserted when it was made.
@@ -405,6 +532,13 @@ impl RegionLines {
     /// Touches every page by reading.
     pub fn fill_by_reading(&self) -> io::Result<()> {
         self.mapping.fill_by_reading()
+    }
+}
+
+impl RegionLines {
+    /// Bytes of all lines.
+    pub fn bytes(&self) -> usize {
+        self.count * LINE_BYTES
     }
 }
 
@@ -632,6 +766,75 @@ mod tests {
         ours.freed().word().store(9, Ordering::Release);
         assert_eq!(theirs.freed().word().load(Ordering::Acquire), 9);
         assert!(Region::map_writable(&fd, bytes).is_err());
+    }
+
+    /// A file of a stranger's with pages, before its end or behind it.
+    fn strangers_file(bytes: usize, pages: core::ops::Range<usize>) -> OwnedFd {
+        let file = create(bytes).unwrap();
+        let (from, length) = (pages.start as u64, pages.len() as u64);
+        let keep = rustix::fs::FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(&file, keep, from, length).unwrap();
+        seal(&file, SEALS_READ_ONLY).unwrap();
+        file
+    }
+
+    #[test]
+    fn pages_behind_its_end_pay_for_nothing_of_a_file() {
+        const BYTES: usize = 16 * PAGE;
+        let wanted = Wanted {
+            seals: SEALS_READ_ONLY,
+            seals_refused: SealFlags::WRITE,
+            bytes: BYTES,
+            filled: true,
+            huge: false,
+        };
+        let file = strangers_file(BYTES, BYTES..2 * BYTES);
+        check(&file, &wanted).expect("its blocks alone say that it is filled");
+        let error = check_pages(&file, BYTES).unwrap_err();
+        assert!(matches!(error, DescriptorError::NotFilled { found: 0, .. }), "{error}");
+        // And they can be given back: then nobody has paid for anything.
+        rustix::fs::ftruncate(&file, BYTES as u64).unwrap();
+        assert!(check(&file, &wanted).is_err());
+        // So many that whoever unmaps it last would be kept by freeing them.
+        let file = strangers_file(PAGE, PAGE..PAGE + (80 << 20));
+        let small = Wanted { bytes: PAGE, filled: false, ..wanted };
+        assert!(matches!(check(&file, &small), Err(DescriptorError::Behind { .. })));
+    }
+
+    #[test]
+    fn where_the_kernel_will_not_say_which_pages_are_there_none_are() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let file = strangers_file(4 * PAGE, 4 * PAGE..8 * PAGE);
+        rustix::fs::fchmod(&file, rustix::fs::Mode::empty()).unwrap();
+        let as_another = std::thread::spawn(move || {
+            // SAFETY: a call with a number, which changes this thread alone.
+            unsafe { libc::setfsuid(12345) };
+            let mapping = Mapping::shared(&file, 4 * PAGE, ProtFlags::READ).unwrap();
+            assert_eq!(mapping.pages().unwrap(), [true; 4], "it says that all are there");
+            assert!(check_pages(&file, 4 * PAGE).is_err());
+        });
+        as_another.join().unwrap();
+    }
+
+    #[test]
+    fn a_filled_file_is_filled_however_large_it_is() {
+        for bytes in [PAGE, 16 * PAGE, HUGE_PAGE + PAGE, 24 << 20] {
+            let file = create(bytes).unwrap();
+            let lines = RegionLines::map_writable(&file, bytes).unwrap();
+            seal(&file, SEALS_READ_ONLY).unwrap();
+            lines.mapping.advise(Advice::LinuxPopulateWrite).unwrap();
+            check_pages(&file, bytes).unwrap();
+            let other = create(bytes).unwrap();
+            let lines = RegionLines::map_writable(&other, bytes).unwrap();
+            let all_but_one = Mapping { bytes: bytes - PAGE, only_in: None, ..*lines.mapping };
+            if bytes > PAGE {
+                all_but_one.advise(Advice::LinuxPopulateWrite).unwrap();
+            }
+            core::mem::forget(all_but_one);
+            assert!(check_pages(&other, bytes).is_err());
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The operating system: with [`crate::link::cells`], the only place that needs `unsafe`.
 //!
 //! - [`aperture`]: memory that two processes map, and how its owner takes it back.
-//! - [`lock`]: a lock that costs its only user next to nothing.
+//! - `lock`: a lock that costs its only user next to nothing.
 //! - [`memory`]: memory files, their seals, their mappings, and what is checked before a received
 //!   descriptor is mapped.
 //! - [`socket`]: Unix sockets that keep frames apart and carry descriptors, and who is at the
@@ -11,7 +11,7 @@
 #![allow(unsafe_code)]
 
 pub mod aperture;
-pub mod lock;
+pub(crate) mod lock;
 pub mod memory;
 pub mod socket;
 pub mod sys;

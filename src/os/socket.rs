@@ -1,10 +1,11 @@
 //! Unix sockets that keep frames apart (`SOCK_SEQPACKET`), carry descriptors, and say who is at
 //! the other end.
 //!
-//! Descriptors flow one way, from the process that serves to the one that connects: a listening
-//! socket refuses them, because a lingering socket of an attacker's, passed, blocks its receiver
-//! for seconds in `close`, or in the very `read` that drops it. Therefore, too, [`receive`] has
-//! room for as many as the kernel passes at once: none is ever dropped inside the call.
+//! A socket refuses descriptors, because a lingering socket of an attacker's, passed, blocks its
+//! receiver for as long as the attacker likes in `close`, or in the very `read` that drops it. It
+//! accepts them only while a thread that nothing waits for reads it ([`accept_descriptors`],
+//! [`receive_one`]). Where it cannot refuse, before Linux 6.16, [`receive`] has room for as many
+//! as the kernel passes at once: none is dropped inside the call.
 //!
 //! Never: a call of this module blocks, but for [`connect`], which ends at its deadline.
 
@@ -50,12 +51,59 @@ fn set_int(fd: BorrowedFd<'_>, option: libc::c_int, value: libc::c_int) -> io::R
 /// Makes a socket refuse descriptors. `false` before Linux 6.16: then whatever holds descriptors
 /// of a stranger must be closed where nothing waits.
 pub fn refuse_descriptors(fd: impl AsFd) -> bool {
-    set_int(fd.as_fd(), SO_PASSRIGHTS, 0).is_ok()
+    accept_descriptors(fd, false)
+}
+
+/// Makes a socket accept descriptors, or refuse them again.
+pub fn accept_descriptors(fd: impl AsFd, accepts: bool) -> bool {
+    set_int(fd.as_fd(), SO_PASSRIGHTS, accepts.into()).is_ok()
+}
+
+/// Lets nothing more be sent to this end. What is in its queue can be received.
+pub fn end_incoming(fd: impl AsFd) {
+    let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Read);
 }
 
 /// Whether [`refuse_descriptors`] works here.
 pub fn has_pass_rights() -> bool {
-    socket().is_ok_and(refuse_descriptors)
+    static FOUND: OnceLock<bool> = OnceLock::new();
+    *FOUND.get_or_init(|| socket().is_ok_and(refuse_descriptors))
+}
+
+/// Returns when every message is in the socket's queue whose sender had, when this was called, been
+/// allowed to put it there: the kernel decides and puts under a lock, which this call takes, too.
+/// (Asking for room does so only where there is room, which the other end can prevent.)
+pub fn settle(fd: impl AsFd) {
+    let _ = rustix::net::getpeername(fd);
+}
+
+/// A connection on which a stranger may have sent descriptors that nobody has received: dropping it
+/// waits for nobody.
+#[derive(Debug)]
+pub struct Connection(Option<OwnedFd>);
+
+impl From<OwnedFd> for Connection {
+    fn from(fd: OwnedFd) -> Self {
+        Self(Some(fd))
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.0 {
+            Some(fd) => fd.as_fd(),
+            None => unreachable!("it is taken out when it is dropped, and only then"),
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // A socket that refuses descriptors holds none.
+        if !has_pass_rights() {
+            super::memory::close_elsewhere(self.0.take().into_iter().collect());
+        }
+    }
 }
 
 pub(super) fn has_peer_pidfd() -> bool {
@@ -140,6 +188,11 @@ pub fn is_hung_up(fd: impl AsFd) -> bool {
         && polled[0].revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL)
 }
 
+/// Ends it for both ends, whoever else has it open here: what was sent before can still be read.
+pub fn shut_down(fd: impl AsFd) {
+    let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Both);
+}
+
 /// Sends one frame, with descriptors, or nothing of it (`WouldBlock`).
 pub fn send(fd: impl AsFd, frame: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
@@ -161,7 +214,8 @@ pub fn send(fd: impl AsFd, frame: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::
 /// A frame that has arrived.
 #[derive(Debug, Default)]
 pub struct Received {
-    /// Bytes of it; 0 when the other end is gone.
+    /// Bytes of it; 0 when the other end is gone, or has sent a frame of none, behind which there
+    /// may be others.
     pub bytes: usize,
     /// Descriptors that came with it. From a stranger: see
     /// [`close_elsewhere`](super::memory::close_elsewhere).
@@ -174,9 +228,30 @@ pub struct Received {
 pub fn receive(fd: impl AsFd, buffer: &mut [u8]) -> io::Result<Received> {
     let mut space =
         [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX), ScmCredentials(1))];
+    receive_into(fd, buffer, &mut space)
+}
+
+/// The same, with room for one descriptor: what came besides is dropped by the kernel inside the
+/// call, which waits as long as the stranger who sent it likes; then the frame is truncated.
+pub fn receive_one(fd: impl AsFd, buffer: &mut [u8]) -> io::Result<Received> {
+    const PADDED: usize = rustix::cmsg_space!(ScmRights(1));
+    #[repr(align(8))]
+    struct Space([MaybeUninit<u8>; PADDED]);
+    let mut space = Space([MaybeUninit::uninit(); PADDED]);
+    // Without the padding behind the one, which has room for another.
+    // SAFETY: a calculation with a number.
+    let length = unsafe { libc::CMSG_LEN(size_of::<libc::c_int>() as u32) } as usize;
+    receive_into(fd, buffer, &mut space.0[..length])
+}
+
+fn receive_into(
+    fd: impl AsFd,
+    buffer: &mut [u8],
+    space: &mut [MaybeUninit<u8>],
+) -> io::Result<Received> {
     let mut resets = 0;
     loop {
-        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut control = RecvAncillaryBuffer::new(space);
         let mut iov = [IoSliceMut::new(buffer)];
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
         let message = match rustix::net::recvmsg(&fd, &mut iov, &mut control, flags) {
@@ -280,6 +355,10 @@ pub fn known_gid(gid: u32) -> Option<u32> {
 
 /// Whether the other end is in group `gid`, its supplementary groups included.
 pub fn is_in_group(fd: impl AsFd, gid: u32) -> bool {
+    if known_gid(gid).is_none() {
+        // Whoever has any group that has no number here would be in it.
+        return false;
+    }
     let mut groups = [0 as libc::gid_t; 1024];
     let mut size = size_of_val(&groups) as libc::socklen_t;
     // SAFETY: pointer and size are those of a live array of integers.
@@ -317,18 +396,47 @@ fn peer_pidfd_exact(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(pidfd) })
 }
 
-/// A descriptor that becomes readable when the process at the other end has died, whoever else
-/// holds its socket. `None` where the kernel has none, or the process cannot be seen from here.
-pub fn peer_pidfd(fd: impl AsFd) -> Option<OwnedFd> {
-    let fd = fd.as_fd();
-    if let Ok(pidfd) = peer_pidfd_exact(fd) {
-        return Some(pidfd);
+/// The process at the other end of a connection. A pidfd becomes readable when it has died, whoever
+/// else holds its socket.
+#[derive(Debug)]
+pub enum PeerProcess {
+    /// It, whoever has its number now.
+    Exact(OwnedFd),
+    /// Before Linux 6.5: whoever has its number. If it has died, and a child of it holds its
+    /// socket, that may be anybody.
+    ByNumber(OwnedFd),
+    /// It has died, and nobody waits for it any more: its number may be another's.
+    Gone,
+    /// It cannot be seen from here.
+    Unseen,
+}
+
+impl PeerProcess {
+    /// Its pidfd.
+    pub fn into_pidfd(self) -> Option<OwnedFd> {
+        match self {
+            Self::Exact(pidfd) | Self::ByNumber(pidfd) => Some(pidfd),
+            Self::Gone | Self::Unseen => None,
+        }
     }
-    // Before Linux 6.5. A process that died meanwhile may have left its number to another; its
-    // end of the socket is then closed, unless a child holds it, which cannot be told apart.
-    let pid = identity(fd).ok()?.pid?;
-    let pid = rustix::process::Pid::from_raw(pid as i32)?;
-    rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()
+}
+
+/// The process at the other end.
+pub fn peer_process(fd: impl AsFd) -> PeerProcess {
+    let fd = fd.as_fd();
+    match peer_pidfd_exact(fd) {
+        Ok(pidfd) => return PeerProcess::Exact(pidfd),
+        // Before Linux 6.16 there is no pidfd of a process that nobody waits for any more.
+        Err(e) if matches!(e.raw_os_error(), Some(libc::ESRCH | libc::EINVAL)) => {
+            return PeerProcess::Gone;
+        }
+        Err(e) if e.raw_os_error() == Some(libc::ENOPROTOOPT) => {}
+        Err(_) => return PeerProcess::Unseen,
+    }
+    let pid = identity(fd).ok().and_then(|identity| identity.pid);
+    pid.and_then(|pid| rustix::process::Pid::from_raw(pid as i32))
+        .and_then(|pid| rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok())
+        .map_or(PeerProcess::Unseen, PeerProcess::ByNumber)
 }
 
 /// A number that a process has for itself as long as the machine runs, whatever namespaces it is
@@ -341,6 +449,12 @@ pub fn process_number(pidfd: impl AsFd) -> Option<u64> {
     is_its_own.then_some(stat.st_ino)
 }
 
+/// That of this process.
+pub fn own_process_number() -> Option<u64> {
+    let flags = rustix::process::PidfdFlags::empty();
+    process_number(rustix::process::pidfd_open(rustix::process::getpid(), flags).ok()?)
+}
+
 /// Whether the process of a pidfd has died.
 pub fn is_dead(pidfd: impl AsFd) -> bool {
     sys::wait_for(&[(pidfd.as_fd(), false)], 0).unwrap_or(false)
@@ -351,11 +465,10 @@ pub fn is_dead(pidfd: impl AsFd) -> bool {
 pub fn is_gone(fd: impl AsFd) -> bool {
     let fd = fd.as_fd();
     is_hung_up(fd)
-        || match peer_pidfd_exact(fd) {
-            Ok(pidfd) => is_dead(pidfd),
-            // Some kernels give no pidfd of a process that nobody waits for any more.
-            Err(e) if matches!(e.raw_os_error(), Some(libc::ESRCH | libc::EINVAL)) => true,
-            Err(_) => peer_pidfd(fd).is_some_and(is_dead),
+        || match peer_process(fd) {
+            PeerProcess::Exact(pidfd) | PeerProcess::ByNumber(pidfd) => is_dead(pidfd),
+            PeerProcess::Gone => true,
+            PeerProcess::Unseen => false,
         }
 }
 
@@ -394,6 +507,6 @@ mod tests {
     fn the_other_end_is_this_process() {
         let (a, _b) = pair().unwrap();
         assert_eq!(identity(&a).unwrap().pid, Some(std::process::id()));
-        assert!(!is_dead(peer_pidfd(&a).unwrap()));
+        assert!(!is_dead(peer_process(&a).into_pidfd().unwrap()));
     }
 }

@@ -1,10 +1,12 @@
 //! What else is asked of the operating system: barriers, pinning, limits, clocks, event
 //! descriptors; and what this kernel offers of what the library would use.
 
+use crate::link::cells::{AtomicU64, Word};
 use core::fmt;
+use core::sync::atomic::{AtomicU32, Ordering};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::process::Resource;
-use rustix::thread::MembarrierCommand;
+use rustix::thread::{MembarrierCommand, futex};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::string::String;
@@ -16,6 +18,10 @@ use std::vec::Vec;
 pub fn register_barrier() -> bool {
     static REGISTERED: OnceLock<bool> = OnceLock::new();
     *REGISTERED.get_or_init(|| {
+        // Miri knows no such call.
+        if cfg!(miri) {
+            return false;
+        }
         let query = rustix::thread::membarrier_query();
         query.contains_command(MembarrierCommand::GlobalExpedited)
             && rustix::thread::membarrier(MembarrierCommand::RegisterGlobalExpedited).is_ok()
@@ -28,11 +34,12 @@ pub fn barrier() -> bool {
     register_barrier() && rustix::thread::membarrier(MembarrierCommand::GlobalExpedited).is_ok()
 }
 
-/// [`barrier`], or this thread's own fence where the kernel has none and the others fence for
-/// themselves.
-pub fn barrier_or_fence() {
-    if !barrier() {
+/// [`barrier`], or this thread's own fence where the kernel refuses; says which. The fence is
+/// enough where the others fence for themselves.
+pub fn barrier_or_fence() -> bool {
+    barrier() || {
         core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
+        false
     }
 }
 
@@ -44,6 +51,12 @@ pub fn pin_to_core(core: usize) -> io::Result<()> {
     }
     set.set(core);
     Ok(rustix::thread::sched_setaffinity(None, &set)?)
+}
+
+/// The processor on which the calling thread runs, by the kernel's number; without a system call.
+#[inline]
+pub fn processor() -> u32 {
+    rustix::thread::sched_getcpu() as u32
 }
 
 /// The cores that the calling thread may run on.
@@ -71,6 +84,11 @@ pub fn raise_descriptor_limit(needed: u64) -> Option<LimitRaised> {
     let raised = rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum };
     rustix::process::setrlimit(Resource::Nofile, raised).ok()?;
     Some(LimitRaised { from, to: limit.maximum.unwrap_or(u64::MAX) })
+}
+
+/// The soft limit on descriptors.
+pub fn descriptor_limit() -> u64 {
+    rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
 /// Denies other processes of the same user the kernel's means of writing this one's memory
@@ -145,6 +163,41 @@ pub fn random<const N: usize>() -> io::Result<[u8; N]> {
     Ok(bytes)
 }
 
+/// A descriptor that becomes readable after a while.
+#[derive(Debug)]
+pub struct Timer(OwnedFd);
+
+impl Timer {
+    /// One that is not set.
+    pub fn new() -> io::Result<Self> {
+        use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        Ok(Self(timerfd_create(TimerfdClockId::Monotonic, flags)?))
+    }
+
+    /// Readable in `ns` nanoseconds, and not before; never if 0.
+    pub fn set(&self, ns: u64) -> io::Result<()> {
+        use rustix::time::{Itimerspec, TimerfdTimerFlags, timerfd_settime};
+        let never = timespec(0);
+        let at = Itimerspec { it_interval: never, it_value: timespec(ns) };
+        timerfd_settime(&self.0, TimerfdTimerFlags::empty(), &at)?;
+        Ok(())
+    }
+}
+
+impl AsFd for Timer {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+fn timespec(ns: u64) -> rustix::time::Timespec {
+    rustix::time::Timespec {
+        tv_sec: (ns / 1_000_000_000) as i64,
+        tv_nsec: (ns % 1_000_000_000) as i64,
+    }
+}
+
 /// A descriptor that is readable while it has been rung.
 #[derive(Debug)]
 pub struct Bell(OwnedFd);
@@ -176,6 +229,102 @@ impl AsFd for Bell {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
+}
+
+/// A word on which threads of this process sleep, beside words of others (see [`wait_for_words`]).
+#[derive(Debug, Default)]
+pub struct WakeWord {
+    value: AtomicU32,
+    sleepers: AtomicU32,
+}
+
+impl WakeWord {
+    /// To be read before looking at what the word tells of, and given to [`wait_for_words`].
+    pub fn value(&self) -> u32 {
+        self.value.load(Ordering::SeqCst)
+    }
+
+    /// Wakes those who sleep on the word, and keeps those from sleeping who have read its value;
+    /// says whether there was a sleeper.
+    pub fn wake(&self) -> bool {
+        self.value.fetch_add(1, Ordering::SeqCst);
+        // A sleeper counts itself before the kernel compares the value.
+        let sleeps = self.sleepers.load(Ordering::SeqCst) > 0;
+        if sleeps {
+            let _ = futex::wake(&self.value, futex::Flags::PRIVATE, i32::MAX as u32);
+        }
+        sleeps
+    }
+}
+
+/// Most words of other processes that [`wait_for_words`] waits for: the kernel takes 128, and two
+/// are left for those of this process.
+pub const WORDS_MAX: usize = 126;
+
+/// Threads that sleep on one word of this process's, at most, that a call of [`wake_word`] wakes.
+/// Whoever maps the page can have any number sleep there, and this process would pay for them.
+const WAKE_MAX: u32 = 8;
+
+/// The half of a shared word that the kernel compares.
+fn futex_of(word: &AtomicU64) -> &AtomicU32 {
+    let low_half = usize::from(cfg!(target_endian = "big"));
+    // SAFETY: a word of 8 bytes holds two of 4, aligned, and lives as long. The half is not read or
+    // written through this reference; the kernel gets its address.
+    unsafe { &*core::ptr::from_ref(word).cast::<AtomicU32>().add(low_half) }
+}
+
+/// Wakes the process that sleeps on a shared word, which the caller has changed.
+pub fn wake_word(word: &AtomicU64) {
+    let _ = futex::wake(futex_of(word), futex::Flags::empty(), WAKE_MAX);
+}
+
+/// Sleeps until one of these words is no longer what it was, or somebody wakes whoever sleeps on
+/// it, at most until `deadline_ns` of [`monotonic_ns`] (`u64::MAX`: without a limit). `shared` are
+/// words of other processes, [`WORDS_MAX`] of them at most, with the lower halves of their values;
+/// `own` two of this process at most. May return early. An error: this kernel, or a filter of its
+/// calls, cannot do that (Linux 5.16), and there was no sleep.
+pub fn wait_for_words<'w, W: Word + 'w>(
+    shared: impl IntoIterator<Item = (&'w W, u32)>,
+    own: &[(&WakeWord, u32)],
+    deadline_ns: u64,
+) -> io::Result<()> {
+    let mut waits: Vec<futex::Wait> = Vec::with_capacity(4);
+    let mut add = |word: &AtomicU32, value: u32, flags| {
+        let mut wait = futex::Wait::new();
+        wait.val = value.into();
+        wait.uaddr = futex::WaitPtr::new(core::ptr::from_ref(word).cast_mut().cast());
+        wait.flags = futex::WaitFlags::SIZE_U32 | flags;
+        waits.push(wait);
+    };
+    for (word, value) in shared {
+        add(futex_of(word.word()), value, futex::WaitFlags::empty());
+    }
+    for (word, value) in own {
+        add(&word.value, *value, futex::WaitFlags::PRIVATE);
+        word.sleepers.fetch_add(1, Ordering::SeqCst);
+    }
+    let deadline = (deadline_ns != u64::MAX).then(|| timespec(deadline_ns));
+    let clock = rustix::thread::ClockId::Monotonic;
+    let none = futex::WaitvFlags::empty();
+    let slept = futex::waitv(&waits, none, deadline.as_ref(), clock);
+    for (word, _) in own {
+        word.sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+    use rustix::io::Errno;
+    match slept {
+        Ok(_) | Err(Errno::AGAIN | Errno::TIMEDOUT | Errno::INTR) => Ok(()),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// Whether [`wait_for_words`] works here.
+pub fn can_wait_for_words() -> bool {
+    static CAN: OnceLock<bool> = OnceLock::new();
+    *CAN.get_or_init(|| {
+        let word = WakeWord::default();
+        let none = core::iter::empty::<(&std::sync::Arc<AtomicU64>, u32)>();
+        wait_for_words(none, &[(&word, 1)], 0).is_ok()
+    })
 }
 
 /// One descriptor that waits for many.
@@ -210,6 +359,12 @@ impl Poller {
         Ok(epoll::add(&self.0, fd, data, Self::flags(false))?)
     }
 
+    /// Watches for room to write, alone.
+    pub fn add_write(&self, fd: impl AsFd, tag: u64) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(tag);
+        Ok(epoll::add(&self.0, fd, data, epoll::EventFlags::OUT)?)
+    }
+
     /// Watches for room to write as well, or no longer.
     pub fn want_write(&self, fd: impl AsFd, tag: u64, writable: bool) -> io::Result<()> {
         let data = epoll::EventData::new_u64(tag);
@@ -236,13 +391,8 @@ impl Poller {
         }; 64];
         // Milliseconds, rounded up: epoll_pwait2 is newer than the oldest kernel, and waking
         // before a deadline would spin.
-        let timeout = timeout_ns.map(|ns| {
-            let ms = ns.div_ceil(1_000_000).min(i32::MAX as u64);
-            rustix::time::Timespec {
-                tv_sec: (ms / 1000) as i64,
-                tv_nsec: ((ms % 1000) * 1_000_000) as i64,
-            }
-        });
+        let timeout =
+            timeout_ns.map(|ns| timespec(ns.div_ceil(1_000_000).min(i32::MAX as u64) * 1_000_000));
         let n = match epoll::wait(&self.0, &mut events, timeout.as_ref()) {
             Ok(n) => n,
             Err(rustix::io::Errno::INTR) => 0,
@@ -274,10 +424,7 @@ pub fn wait_for(fds: &[(BorrowedFd<'_>, bool)], deadline_ns: u64) -> io::Result<
     loop {
         let now = monotonic_ns();
         let left = deadline_ns.saturating_sub(now);
-        let timeout = rustix::time::Timespec {
-            tv_sec: (left / 1_000_000_000) as i64,
-            tv_nsec: (left % 1_000_000_000) as i64,
-        };
+        let timeout = timespec(left);
         let mut polled: Vec<PollFd<'_>> = fds
             .iter()
             .map(|(fd, write)| {
@@ -340,6 +487,13 @@ impl KernelFeatures {
                 present: register_barrier(),
             },
             KernelFeature {
+                name: "futex_waitv",
+                since: "5.16",
+                used_for: "sleeping in a call on words of the peers, without a byte for each wake-up",
+                otherwise: "a byte on a socket, as in an event loop",
+                present: can_wait_for_words(),
+            },
+            KernelFeature {
                 name: "pidfd_open",
                 since: "5.3",
                 used_for: "seeing a peer's death though a child holds its socket",
@@ -354,14 +508,14 @@ impl KernelFeatures {
                 name: "SO_PEERPIDFD",
                 since: "6.5",
                 used_for: "a pidfd of exactly the process that connected",
-                otherwise: "pidfd_open of its number, checked against reuse by the socket",
+                otherwise: "pidfd_open of its number, which may be another's by then",
                 present: super::socket::has_peer_pidfd(),
             },
             KernelFeature {
                 name: "pidfs",
                 since: "6.9",
-                used_for: "several links to a process of a PID namespace that cannot be seen",
-                otherwise: "one link to each such process",
+                used_for: "proving a node's id, whatever namespaces its process is in",
+                otherwise: "its process's number, in the same PID namespace; elsewhere tickets are not routed",
                 present: rustix::process::pidfd_open(
                     rustix::process::getpid(),
                     rustix::process::PidfdFlags::empty(),
@@ -371,8 +525,8 @@ impl KernelFeatures {
             KernelFeature {
                 name: "SO_PASSRIGHTS",
                 since: "6.16",
-                used_for: "listening sockets refuse descriptors",
-                otherwise: "connections are closed on a thread that nothing waits for",
+                used_for: "sockets refuse descriptors but while one is waited for",
+                otherwise: "what comes is closed on threads that nothing waits for, at most 16; then it stays open, counted",
                 present: super::socket::has_pass_rights(),
             },
             KernelFeature {
@@ -396,7 +550,7 @@ impl KernelFeatures {
             KernelFeature {
                 name: "write leases on memory files",
                 since: "5.3",
-                used_for: "seeing that nobody has a revoked read-only aperture any more",
+                used_for: "seeing that nobody has a revoked aperture any more",
                 otherwise: "it counts against the limit until the process ends",
                 present: super::aperture::can_tell(),
             },

@@ -13,14 +13,11 @@
 //! one may overtake a long one, and is then the one that is taken.
 //!
 //! All senders of a receiver have the same ticket, which stays good, so a ticket may be given away
-//! as a *reply ticket*. They share the entry, and so they can disturb one another: two long
-//! datagrams at the same time overlay each other, and one that is cut off by its sender's death
-//! spoils the count for long ones (those of several packets) until [`ready_anew`]. Who spoiled a
-//! datagram cannot be told then: it is dropped and [counted](DatagramReceiver::spoiled), and nobody
-//! is sent away for it. Senders that do not trust one another get a receiver each, or use another
-//! protocol.
-//!
-//! [`ready_anew`]: DatagramReceiver::ready_anew
+//! as a *reply ticket*. They share the entry, which takes one datagram at a time, from one link: of
+//! two long ones (of several packets) at once, the one that began last is taken, and of the other
+//! the rest is refused. So one that its sender never finishes keeps nobody from sending. But a
+//! sender that begins datagrams all the time, or finishes them, leaves others no room: senders that
+//! do not trust one another get a receiver each, or use another protocol.
 
 use super::ends::{connected, grown, offered};
 use super::manager::{Offer, OfferId, Target, set_up};
@@ -54,30 +51,16 @@ pub struct Datagram {
     pub length: usize,
     /// Where an answer is expected, if one is: see [`DatagramReceiver::reply`].
     pub reply: Option<Ticket>,
-    /// The link over which it came, or, if it came in pieces from several, the last of them.
+    /// The link over which it came.
     pub link: LinkId,
     serial: u64,
 }
 
 /// What the manager's side of the receiver and the end point share.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Shared {
-    ticket: Option<Ticket>,
-    /// How often the ticket has been given away since the entry got its key.
-    given: u64,
+    ticket: Ticket,
     senders: HashMap<LinkId, Arc<Connection>>,
-}
-
-impl Shared {
-    fn give(&mut self) -> Option<Ticket> {
-        self.given += 1;
-        self.ticket
-    }
-
-    /// Whether what stands in the entry can only be of whoever is at the other end of `link`.
-    fn is_of(&self, link: LinkId) -> bool {
-        self.given == 1 && self.senders.contains_key(&link)
-    }
 }
 
 type Senders = Arc<Mutex<Shared>>;
@@ -87,10 +70,7 @@ fn lock(shared: &Senders) -> MutexGuard<'_, Shared> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-struct DatagramOffer {
-    shared: Senders,
-    slot: SlotId,
-}
+struct DatagramOffer(Senders);
 
 impl Offer for DatagramOffer {
     fn admit(
@@ -106,23 +86,17 @@ impl Offer for DatagramOffer {
                 body.len()
             ));
         }
-        let ticket = lock(&self.shared).give().ok_or("the receiver has no ticket to give")?;
-        Ok(ticket.to_bytes().to_vec())
+        Ok(lock(&self.0).ticket.to_bytes().to_vec())
     }
 
     fn withdrawn(&mut self, _: &mut Node, _: RequestId) {}
 
     fn joined(&mut self, _: &mut Node, _: RequestId, connection: &Arc<Connection>) {
-        lock(&self.shared).senders.insert(connection.link(), connection.clone());
+        lock(&self.0).senders.insert(connection.link(), connection.clone());
     }
 
-    fn left(&mut self, node: &mut Node, connection: &Connection) {
-        let mut shared = lock(&self.shared);
-        shared.senders.remove(&connection.link());
-        // With nobody left to finish it, half a datagram is none.
-        if shared.senders.is_empty() {
-            let _ = node.forget_unfinished(self.slot, ENTRY);
-        }
+    fn left(&mut self, _: &mut Node, connection: &Connection) {
+        lock(&self.0).senders.remove(&connection.link());
     }
 }
 
@@ -140,7 +114,6 @@ pub struct DatagramReceiver {
     serial: u64,
     /// Replies that a time limit cut off.
     replies: HashMap<LinkId, (Arc<Connection>, Outgoing)>,
-    spoiled: u64,
 }
 
 impl DatagramReceiver {
@@ -157,7 +130,9 @@ impl DatagramReceiver {
                 let consumer = node.take_consumer(queue).map_err(set_up)?;
                 let config = SlotConfig::new(area, queue).mode(Mode::ParanoidOneShot);
                 let slot = node.slot(config).map_err(set_up)?;
-                let armed = node.arm(slot, ENTRY, Some(0..bytes as u64));
+                let armed = node
+                    .arm(slot, ENTRY, Some(0..bytes as u64))
+                    .and_then(|()| node.share_entry(slot, ENTRY));
                 let ticket = armed.and_then(|()| node.ticket(slot, ENTRY)).map_err(|e| {
                     let _ = node.remove_slot(slot);
                     set_up(e)
@@ -173,9 +148,8 @@ impl DatagramReceiver {
                 }
             }
         };
-        let shared = Arc::new(Mutex::new(Shared { ticket: Some(ticket), ..Shared::default() }));
-        let offer = DatagramOffer { shared: shared.clone(), slot };
-        let offer = manager.offer(Kind::Datagram, Box::new(offer));
+        let shared = Arc::new(Mutex::new(Shared { ticket, senders: HashMap::new() }));
+        let offer = manager.offer(Kind::Datagram, Box::new(DatagramOffer(shared.clone())));
         Ok(Self {
             manager: manager.clone(),
             offer,
@@ -187,7 +161,6 @@ impl DatagramReceiver {
             is_open: true,
             serial: 0,
             replies: HashMap::new(),
-            spoiled: 0,
         })
     }
 
@@ -196,7 +169,7 @@ impl DatagramReceiver {
     /// The right to send one datagram to this receiver whenever it is ready; to be given as the
     /// reply ticket of a datagram.
     pub fn reply_ticket(&self) -> Ticket {
-        lock(&self.shared).give().expect("a receiver has a ticket from the start")
+        lock(&self.shared).ticket
     }
 
     /// Whether the entry takes a datagram now: nothing has arrived since [`ready`](Self::ready).
@@ -210,7 +183,7 @@ impl DatagramReceiver {
     /// so does a receiver that is ready already.
     ///
     /// A long datagram that was sent too early may be half refused by now. The rest of it is
-    /// refused as well; until it has passed, datagrams of several packets are dropped.
+    /// refused as well.
     pub fn ready(&mut self) -> Result<(), ReceiveError> {
         self.forget_replies();
         let mut node = self.manager.lock();
@@ -231,11 +204,7 @@ impl DatagramReceiver {
         let mut node = self.manager.lock();
         let bytes = node.area(self.area).map_err(misuse)?.len() as u64;
         node.arm(self.slot, ENTRY, Some(0..bytes)).map_err(misuse)?;
-        {
-            let mut shared = lock(&self.shared);
-            shared.ticket = Some(node.ticket(self.slot, ENTRY).map_err(misuse)?);
-            shared.given = 0;
-        }
+        lock(&self.shared).ticket = node.ticket(self.slot, ENTRY).map_err(misuse)?;
         while self.consumer.pop().is_some() {}
         self.is_open = true;
         self.serial += 1;
@@ -248,22 +217,15 @@ impl DatagramReceiver {
     }
 
     /// The datagram; waits at most `timeout`. After it the receiver is not ready. On
-    /// [`ReceiveError::Misbehaved`] nothing was received, and the receiver is ready: the only
-    /// sender that ever had the ticket sent a datagram that makes no sense. Where others may have
-    /// written to the entry, such a datagram is dropped and [counted](Self::spoiled).
+    /// [`ReceiveError::Misbehaved`] nothing was received, and the receiver is ready: a peer sent a
+    /// datagram that makes no sense, and was sent away.
     pub fn receive(&mut self, timeout: Option<Duration>) -> Result<Datagram, ReceiveError> {
-        let Self { manager, consumer, slot, area, serial, is_open, shared, spoiled, .. } = self;
+        let Self { manager, consumer, slot, area, serial, is_open, .. } = self;
         let (slot, area) = (*slot, *area);
         let found = manager.shared.wait_until(timeout, |node, _| {
             if let Some(notification) = consumer.pop() {
                 *is_open = false;
-                let datagram = read(node, slot, area, notification.link, *serial);
-                if datagram.is_ok() || lock(shared).is_of(notification.link) {
-                    return Look::Found(datagram);
-                }
-                *spoiled += 1;
-                let _ = node.reopen_entry(slot, ENTRY);
-                *is_open = true;
+                return Look::Found(read(node, slot, area, notification.link, *serial));
             }
             // A message without the flag that notifies is none: an honest sender sets it.
             if *is_open && node.metadata(slot, ENTRY).is_ok_and(|e| e.state() == EntryState::Closed)
@@ -354,12 +316,6 @@ impl DatagramReceiver {
         self.replies.retain(|_, (connection, outgoing)| {
             !outgoing.is_idle() && connection.ended().is_none()
         });
-    }
-
-    /// Datagrams that made no sense and were dropped, where several have had the ticket, so that
-    /// any of them may have spoiled it.
-    pub fn spoiled(&self) -> u64 {
-        self.spoiled
     }
 
     /// Senders that have a connection now.

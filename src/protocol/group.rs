@@ -90,11 +90,24 @@ impl GroupConfig {
     }
 }
 
+fn numbers(numbers: &[u32]) -> String {
+    let numbers: Vec<String> = numbers.iter().map(u32::to_string).collect();
+    numbers.join(", ")
+}
+
+fn whose(peer: &Peer) -> String {
+    let number = |number: Option<u32>| number.map_or("unknown".into(), |number| number.to_string());
+    format!("process {} of user {}", number(peer.pid), number(peer.uid))
+}
+
 /// What was waited for has not come. What has arrived stays, and the call may be repeated.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum GroupError {
     /// The time is over.
-    #[error("{done} of {wanted} members were done within the time limit; missing: {missing:?}")]
+    #[error(
+        "{done} of {wanted} members were done within the time limit; missing: {}",
+        numbers(missing)
+    )]
     TimedOut {
         /// Members that were done with.
         done: u32,
@@ -107,7 +120,7 @@ pub enum GroupError {
     #[error("the root did not get to it within the time limit; nothing was sent or received")]
     NotInTime,
     /// A member ended before its part had arrived, or before it was sent something.
-    #[error("member {member} is lost ({reason:?}; process {:?} of user {:?}); {arrived} parts have arrived", .peer.pid, .peer.uid)]
+    #[error("member {member} ({}) is lost, and {arrived} parts have arrived: {reason}", whose(.peer))]
     MemberLost {
         /// Its number.
         member: u32,
@@ -119,7 +132,7 @@ pub enum GroupError {
         arrived: u32,
     },
     /// The root is gone, and everything that it sent has been received.
-    #[error("the root of the group is gone ({0:?})")]
+    #[error("the root of the group is gone: {0}")]
     RootLost(CloseReason),
     /// The other side does something else: a barrier here, a scatter there, or the like.
     #[error("out of step: {0}")]

@@ -14,7 +14,6 @@
 use super::seed::{Kind, Seed, SeedError, Token};
 use crate::config::Config;
 use crate::control::{self, Accept, Access, Peer, RequestId};
-use crate::interface::terminus::SendHandle;
 use crate::interface::{LinkId, Notification, QueueId};
 use crate::node::{
     self, ApertureEvent, Attached, BuildError, CloseReason, Event, Forked, LinkError, Look, Node,
@@ -67,7 +66,7 @@ impl Connection {
     /// Which path its messages take, and why; or why it has ended. `manager` is its end point's.
     pub fn explain(&self, manager: &Manager) -> String {
         if let Some(reason) = self.ended() {
-            return format!("the connection has ended: {reason:?}");
+            return format!("the connection to the peer has ended: {reason}");
         }
         let node = manager.lock();
         if node.id() != self.node {
@@ -128,8 +127,16 @@ pub enum GrowError {
         found: Kind,
     },
     /// The receiver's process could not be reached: it is gone, or never was.
-    #[error("the receiver cannot be reached: {0}")]
+    #[error("the receiver cannot be reached: {error}{advice}", error = .0, advice = advice(.0))]
     Connect(#[from] node::ConnectError),
+    /// Another node than the seed's has its name now.
+    #[error("the seed is of node {wanted}, and its name is served by node {found}")]
+    OtherNode {
+        /// The seed's.
+        wanted: NodeId,
+        /// Who serves the name.
+        found: NodeId,
+    },
     /// The receiver said no: the seed is old or forged, it has its sender already, or its owner
     /// does not want this peer.
     #[error("the receiver refused: {0}")]
@@ -148,6 +155,17 @@ pub enum GrowError {
     Forked(#[from] Forked),
 }
 
+/// Why nobody answers, where that can be.
+fn advice(error: &node::ConnectError) -> &'static str {
+    match error {
+        node::ConnectError::Control(control::ConnectError::TimedOut(_)) => {
+            "; its program makes no calls, or is behind: a progress thread (start_progress) answers \
+             without them"
+        }
+        _ => "",
+    }
+}
+
 /// Nothing was received. Nothing was taken.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ReceiveError {
@@ -155,7 +173,7 @@ pub enum ReceiveError {
     #[error("nothing arrived within the time limit")]
     TimedOut,
     /// The peer is gone, and everything that it sent has been received.
-    #[error("the sender is gone ({0:?}), and everything that it sent has been received")]
+    #[error("the sender is gone, and everything that it sent has been received: {0}")]
     Ended(CloseReason),
     /// The sender broke the protocol's rules; its link has been closed.
     #[error("the sender broke the rules and was sent away: {0}")]
@@ -198,16 +216,19 @@ impl From<Waited> for ReceiveError {
 pub enum SendFailure {
     /// The time is over: the receiver did not go on.
     #[error(
-        "the receiver did not take what was sent before within the time limit; nothing was sent"
+        "the receiver did not take what was sent before within the time limit; nothing was sent. \
+         It is behind, or its program makes no calls and has no progress thread (start_progress)"
     )]
     TimedOut,
     /// More than one message holds.
-    #[error("{length} bytes are too long: at most {max} are allowed here; nothing was sent")]
+    #[error("{length} bytes are too long: at most {max} are allowed, {limit}; nothing was sent")]
     TooLong {
         /// Bytes that were to be sent.
         length: usize,
         /// Most bytes.
         max: usize,
+        /// The setting that says so, and whose it is.
+        limit: &'static str,
     },
     /// Outside of the memory that the receiver lends.
     #[error("bytes {offset}..{} are not inside the receiver's 0..{size}; nothing was sent", .offset.saturating_add(*.length as u64))]
@@ -230,7 +251,7 @@ pub enum SendFailure {
     #[error("the datagram came without a ticket for an answer; nothing was sent")]
     NoReplyWanted,
     /// The receiver is gone.
-    #[error("the receiver is gone ({0:?}); nothing more can be sent")]
+    #[error("the receiver is gone, and nothing more can be sent: {0}")]
     Ended(CloseReason),
     /// The receiver broke the protocol's rules; the link has been closed.
     #[error("the receiver broke the rules and was sent away: {0}")]
@@ -606,7 +627,7 @@ impl Manager {
         data: &[u8],
         metadata: &[u8],
         timeout: Option<Duration>,
-    ) -> Result<SendHandle, SendError> {
+    ) -> Result<(), SendError> {
         self.shared.send(ticket, data, metadata, timeout)
     }
 
@@ -784,7 +805,7 @@ impl Manager {
         let service = match &protocols.seed_service {
             Some(service) => service.clone(),
             None => {
-                let service = format!("seeds-{:08x}", node.id().0);
+                let service = format!("seeds-{:016x}", node.id().0);
                 let access = protocols.seed_access.unwrap_or(Access::SameUser);
                 node.serve(&service, access, Accept::Ask)?;
                 protocols.seed_service = Some(service.clone());
@@ -826,12 +847,12 @@ impl Manager {
         expected: &'static str,
         read: impl FnOnce(&Arc<Connection>, &[u8]) -> Option<R>,
     ) -> Result<(Arc<Connection>, R), GrowError> {
-        let (service, token) = match target {
+        let (service, token, of) = match target {
             Target::Seed(seed) if seed.kind != kind => {
                 return Err(GrowError::Kind { wanted: kind, found: seed.kind });
             }
-            Target::Seed(seed) => (seed.service.as_str(), seed.token),
-            Target::Service(name) => (name, Token::NONE),
+            Target::Seed(seed) => (seed.service.as_str(), seed.token, Some(seed.node)),
+            Target::Service(name) => (name, Token::NONE, None),
         };
         let mut greeting = GREETING.to_vec();
         greeting.push(kind as u8);
@@ -841,6 +862,10 @@ impl Manager {
             let vanished = || GrowError::Connect(node::ConnectError::Vanished);
             let answer = node.greeting(link).map_err(|_| vanished())?.to_vec();
             let peer = node.peer(link).map_err(|_| vanished())?.clone();
+            if let Some(wanted) = of.filter(|node| *node != peer.node) {
+                let _ = node.disconnect(link);
+                return Err(GrowError::OtherNode { wanted, found: peer.node });
+            }
             let head = answer.split_at_checked(ANSWER_HEAD);
             match head {
                 Some((head, body)) if head[..4] == ANSWER && head[4] == kind as u8 => {
@@ -884,49 +909,34 @@ impl Manager {
         timeout: Option<Duration>,
         then: impl FnOnce(&mut Node, &mut Protocols, LinkId) -> R,
     ) -> Result<R, GrowError> {
-        let name: control::ServiceName =
-            service.parse().map_err(|e| GrowError::Connect(node::ConnectError::Name(e)))?;
-        let handle = self.shared.lock().begin_connect()?;
         let limit = timeout.unwrap_or(Duration::MAX);
-        let made = std::thread::scope(|scope| {
-            let connect = || handle.connect(&name, greeting, limit);
-            let thread = std::thread::Builder::new().name("hamlyn-connect".into());
-            let connecting = match thread.spawn_scoped(scope, connect) {
-                Ok(connecting) => connecting,
-                Err(source) => {
-                    let doing = "making a thread to connect in";
-                    return Ok(Err(control::ConnectError::Os { doing, source }));
-                }
-            };
-            const SLICE: Duration = Duration::from_micros(200);
-            while !connecting.is_finished() {
-                let waited = self.shared.wait_until(Some(SLICE), |_, _| {
-                    if connecting.is_finished() { Look::Found(()) } else { Look::Nothing }
-                });
-                if let Err(Waited::Forked(_) | Waited::Os(_)) = waited {
-                    std::thread::sleep(SLICE);
+        let token = self.shared.lock().begin_connect(service, greeting, limit)?;
+        let mut then = Some(then);
+        // The control plane ends it within the time limit.
+        let waited = self.shared.wait_until(None, |node, protocols| {
+            match (node.end_connect(token), &mut then) {
+                (None, _) => Look::Nothing,
+                (Some(Err(e)), _) => Look::Found(Err(e)),
+                (Some(Ok(link)), then) => {
+                    let then = then.take().expect("a link is found once");
+                    Look::Found(Ok(then(node, protocols, link)))
                 }
             }
-            connecting.join()
         });
-        drop(handle);
-        let (made, panic) = match made {
-            Ok(made) => (made, None),
-            Err(panic) => (Err(control::ConnectError::Gone("connecting")), Some(panic)),
-        };
-        let mut guard = self.shared.lock();
-        let (node, protocols) = guard.parts();
-        let installed = node.end_connect(made);
-        if let Some(panic) = panic {
-            std::panic::resume_unwind(panic);
-        }
-        match installed {
-            Err(node::ConnectError::Control(control::ConnectError::Refused { text, .. }))
-                if !text.is_empty() =>
-            {
-                Err(GrowError::Refused(text))
+        match waited {
+            Ok(Err(node::ConnectError::Control(control::ConnectError::Refused {
+                text, ..
+            }))) if !text.is_empty() => Err(GrowError::Refused(text)),
+            Ok(connected) => Ok(connected?),
+            Err(waited) => {
+                self.shared.lock().give_up_connecting(token);
+                Err(match waited {
+                    Waited::Forked(e) => node::ConnectError::Forked(e),
+                    Waited::Os(e) => node::ConnectError::Watch(e),
+                    Waited::TimedOut => node::ConnectError::Vanished,
+                }
+                .into())
             }
-            installed => Ok(then(node, protocols, installed?)),
         }
     }
 

@@ -2,7 +2,7 @@
 //! grown from it elsewhere.
 //!
 //! ```text
-//! 0      4        5     6      8      12       28     28 + n       32 + n
+//! 0      4        5     6      8      16       32     32 + n       36 + n
 //! magic  version  kind  n: u16 node   token    service checksum
 //! ```
 //! All little-endian. The paper's seeds hold tickets; these hold a random *token*, for which the
@@ -17,8 +17,8 @@ use core::fmt;
 use core::str::FromStr;
 
 const MAGIC: [u8; 4] = *b"HSd1";
-const VERSION: u8 = 1;
-const HEAD_BYTES: usize = 28;
+const VERSION: u8 = 2;
+const HEAD_BYTES: usize = 32;
 const CHECKSUM_BYTES: usize = 4;
 /// Longest seed, in bytes.
 pub const SEED_BYTES_MAX: usize = HEAD_BYTES + SERVICE_BYTES_MAX + CHECKSUM_BYTES;
@@ -155,10 +155,12 @@ impl Seed {
             return Err(SeedError::Checksum);
         }
         let mut token = Token::NONE;
-        token.0.copy_from_slice(&content[12..28]);
+        token.0.copy_from_slice(&content[16..32]);
+        let mut node = [0; 8];
+        node.copy_from_slice(&content[8..16]);
         Ok(Self {
             kind: Kind::from_wire(content[5]).ok_or(SeedError::Content("kind"))?,
-            node: NodeId(u32::from_le_bytes([content[8], content[9], content[10], content[11]])),
+            node: NodeId(u64::from_le_bytes(node)),
             token,
             service: core::str::from_utf8(&content[HEAD_BYTES..])
                 .map_err(|_| SeedError::Content("name"))?
@@ -225,8 +227,8 @@ mod tests {
             assert!(Seed::from_bytes(&changed).is_err(), "byte {i} changed");
         }
         let mut newer = bytes.clone();
-        newer[4] = 2;
-        assert_eq!(Seed::from_bytes(&newer), Err(SeedError::Version(2)));
+        newer[4] = VERSION + 1;
+        assert_eq!(Seed::from_bytes(&newer), Err(SeedError::Version(VERSION + 1)));
         assert_eq!(
             Seed::from_bytes(b"some other file, longer than a head"),
             Err(SeedError::NotASeed)

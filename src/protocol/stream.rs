@@ -47,7 +47,7 @@ use crate::interface::{AreaId, LinkId, Mode, Notification, QueueId, SlotConfig, 
 use crate::node::{CloseReason, Look, Node, SendError, Unfinished, Waited};
 use crate::os::memory::AreaMemory;
 use crate::wire::{Flags, Key, MetadataIndex, NodeId, Share, SlotIndex, TICKET_BYTES, Ticket};
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::time::Duration;
 use std::boxed::Box;
 use std::collections::VecDeque;
@@ -141,6 +141,9 @@ pub(super) struct Shared {
     /// The one request that was admitted, and where its sender takes grants.
     admitted: Mutex<Option<(RequestId, Ticket)>>,
     joined: OnceLock<(Arc<Connection>, Ticket)>,
+    /// A peer had keys and did not join. They are worthless since, but what it has sent with them,
+    /// over another link of its own, may be in the queue.
+    withdrawn: AtomicBool,
     /// Memory for long records, where the receiver lends some.
     pub(super) far: Option<FarOffer>,
 }
@@ -202,6 +205,7 @@ impl Offer for StreamOffer {
         let mut admitted = self.0.admitted();
         if admitted.is_some_and(|(id, _)| id == request) {
             *admitted = None;
+            self.0.withdrawn.store(true, Ordering::Relaxed);
             // It knows the keys, and the next sender gets others.
             let _ = node.revoke(self.0.ask);
             let _ = node.revoke(self.0.places);
@@ -214,11 +218,13 @@ impl Offer for StreamOffer {
         }
     }
 
-    fn joined(&mut self, _: &mut Node, request: RequestId, connection: &Arc<Connection>) {
+    fn joined(&mut self, node: &mut Node, request: RequestId, connection: &Arc<Connection>) {
         if let Some((id, grants)) = *self.0.admitted()
             && id == request
         {
             let _ = self.0.joined.set((connection.clone(), grants));
+            // What it has sent may be there already, and counts from now on.
+            node.stir();
         }
     }
 
@@ -447,6 +453,10 @@ impl Intake {
     /// One look under the lock: takes what has come, gives out what is free.
     #[inline]
     fn look(&mut self, node: &mut Node) -> Look<()> {
+        // Whatever is there before the sender is known may be another's.
+        if self.connection().is_none() {
+            return Look::Nothing;
+        }
         while self.fault.is_none()
             && let Some(notification) = self.consumer.pop()
         {
@@ -483,6 +493,9 @@ impl Intake {
     fn note(&mut self, notification: &Notification) {
         let of_connection = self.connection().map(Connection::link);
         if of_connection.is_some_and(|link| link != notification.link) {
+            if self.shared.withdrawn.load(Ordering::Relaxed) {
+                return;
+            }
             self.fault.get_or_insert("its tickets were used over another link".into());
             return;
         }
@@ -1066,6 +1079,7 @@ impl Intake {
                 answer,
                 admitted: Mutex::new(None),
                 joined: OnceLock::new(),
+                withdrawn: AtomicBool::new(false),
                 far,
             }),
             window: Window::new(config.buffers),
@@ -1126,9 +1140,10 @@ impl EndPoint for StreamReceiver {
     fn is_ready(&self) -> bool {
         let intake = &self.intake;
         intake.held.len() > intake.reading
-            || intake.consumer.is_ready()
             || intake.over().is_some()
-            || intake.connection().is_some_and(|connection| connection.ended().is_some())
+            || intake.connection().is_some_and(|connection| {
+                intake.consumer.is_ready() || connection.ended().is_some()
+            })
     }
 
     fn manager(&self) -> &Manager {
@@ -1243,7 +1258,9 @@ impl Post {
     ) -> Look<Result<(), SendFailure>> {
         if grant.refused {
             let max = grant.size as usize;
-            return Look::Found(Err(SendFailure::TooLong { length, max }));
+            let limit =
+                "by the memory that the receiver has left (its buffers_max, area_bytes_max)";
+            return Look::Found(Err(SendFailure::TooLong { length, max, limit }));
         }
         let word = records::ask(self.next, length);
         match node.try_send_fast_over(self.link, &self.ask, &[], word) {
@@ -1521,7 +1538,8 @@ impl StreamSender {
     fn send_slowly(&mut self, record: &[u8], deadline: Deadline) -> Result<(), SendFailure> {
         let (length, max) = (record.len(), self.post.record_bytes_max);
         if length > max {
-            return Err(SendFailure::TooLong { length, max });
+            let limit = "by the receiver's record_bytes_max";
+            return Err(SendFailure::TooLong { length, max, limit });
         }
         self.empty(deadline)?;
         if length > self.coalesced_max {

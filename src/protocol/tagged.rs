@@ -547,7 +547,8 @@ impl TaggedSender {
     fn check(&self, offset: u64, data: &[u8]) -> Result<Ticket, SendFailure> {
         let (length, max, size) = (data.len(), self.bytes_max, self.ticket.capacity());
         if length > max {
-            return Err(SendFailure::TooLong { length, max });
+            let limit = "what one packet of this link holds (HAMLYN_PACKET_BYTES of both sides)";
+            return Err(SendFailure::TooLong { length, max, limit });
         }
         if offset > size || length as u64 > size - offset {
             return Err(SendFailure::Outside { offset, length, size });

@@ -49,7 +49,8 @@ mod tests {
     #[test]
     fn a_ticket_of_a_peer_leads_to_it_and_is_of_the_kind_and_size_that_is_due() {
         let (uid, gid, pid, process) = (None, None, None, None);
-        let peer = Peer { node: NodeId(7), uid, gid, pid, process, service: String::new() };
+        let (is_proved, service) = (true, String::new());
+        let peer = Peer { node: NodeId(7), is_proved, uid, gid, pid, process, service };
         let fast = Ticket {
             destination: NodeId(7),
             slot: SlotIndex(1),

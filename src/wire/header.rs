@@ -11,7 +11,7 @@
 //! - longer metadata has one line of its own, and longer data lines of its own, so that bulk data
 //!   is always aligned to a line.
 
-use super::{Key, MetadataIndex, NodeId, SlotIndex};
+use super::{Destination, Key, MetadataIndex, SlotIndex};
 
 /// Bytes in a cache line, the unit of a ring.
 pub const LINE_BYTES: usize = 64;
@@ -40,7 +40,7 @@ bitflags::bitflags! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// The interface that the packet is for.
-    pub destination: NodeId,
+    pub destination: Destination,
     /// The slot there.
     pub slot: SlotIndex,
     /// The entry of the slot's metadata area, or [`MetadataIndex::FAST`].
@@ -82,7 +82,7 @@ impl Header {
         let flags = (words[5] >> 8) as u8;
         let header = Self {
             length: (words[0] >> 32) as u32,
-            destination: NodeId(words[1] as u32),
+            destination: Destination(words[1] as u32),
             slot: SlotIndex((words[1] >> 32) as u32),
             metadata_index: MetadataIndex(words[2] as u32),
             delta: (words[2] >> 32) as u32,
@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn a_header_survives_its_words() {
         let header = Header {
-            destination: NodeId(0xdead_beef),
+            destination: Destination(0xdead_beef),
             slot: SlotIndex(7),
             metadata_index: MetadataIndex::FAST,
             key: Key(0x0123_4567_89ab_cdef),

@@ -2,9 +2,23 @@
 
 use core::fmt;
 
-/// Destination host ID of Table 1: one interface, that is, one [`Node`](crate::node::Node).
+/// One interface, that is, one [`Node`](crate::node::Node): the first 64 bits of the hash of a
+/// public key that the node proves to have when it connects, so that nobody else can be it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct NodeId(pub u32);
+pub struct NodeId(pub u64);
+
+impl NodeId {
+    /// What packets for this node carry.
+    #[inline(always)]
+    pub const fn destination(self) -> Destination {
+        Destination(self.0 as u32)
+    }
+}
+
+/// Destination host ID of Table 1, in each packet: the low half of the [`NodeId`]. It finds
+/// packets that were misdirected; which link leads to a node is decided by the whole id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Destination(pub u32);
 
 /// Small integer that names a slot of the destination (Hamlyn 2.2).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -13,6 +27,12 @@ pub struct SlotIndex(pub u32);
 /// Index of a metadata entry in the slot's metadata area (Hamlyn 2.4): the message's name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MetadataIndex(pub u32);
+
+impl core::fmt::Display for MetadataIndex {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "metadata entry {}", self.0)
+    }
+}
 
 impl MetadataIndex {
     /// All ones: the packet is in fast mode and has no metadata entry (Hamlyn 2.7).
@@ -25,12 +45,12 @@ pub struct Key(pub u64);
 
 impl fmt::Debug for NodeId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "node {:08x}", self.0)
+        write!(f, "node {:016x}", self.0)
     }
 }
 impl fmt::Display for NodeId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:08x}", self.0)
+        write!(f, "{:016x}", self.0)
     }
 }
 impl fmt::Debug for SlotIndex {

@@ -3,14 +3,19 @@
 //! Everything here is a value: nothing borrows memory that another process can write, and
 //! decoding never fails. Whether a decoded value is *allowed* is for [`crate::interface`] to say.
 
+mod aperture;
 mod header;
 mod ids;
 mod share;
 mod ticket;
 
+pub use aperture::{APERTURE_PAGE_BYTES, ApertureAccess};
 pub use header::{
     BodyLayout, Flags, HEADER_WORDS, Header, INLINE_BYTES, LINE_BYTES, LINE_WORDS, METADATA_MAX,
 };
-pub use ids::{Key, MetadataIndex, NodeId, SlotIndex};
+pub use ids::{Destination, Key, MetadataIndex, NodeId, SlotIndex};
 pub use share::{Share, ShareError};
+/// Longest token in bytes, by which a process of an unknown user is admitted.
+pub const TOKEN_BYTES_MAX: usize = 32;
+
 pub use ticket::{TICKET_BYTES, Ticket, TicketError};

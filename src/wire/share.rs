@@ -1,14 +1,36 @@
 //! Packet counting (Hamlyn 2.5): counter shares and the deltas of a message's packets.
 
 use core::num::NonZeroU32;
+use core::{cmp, fmt};
 
 /// A message's share of its entry's counter: an integer from 1 to 2^32.
 ///
 /// The shares of all messages of a group add, as integers, to exactly 2^32. Each is at least the
 /// number of packets that its message can have; so no delta and no partial sum is zero early.
 /// On the wire 2^32 is written 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Share(u64);
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(transparent)]
+pub struct Share {
+    wire: u32,
+}
+
+impl fmt::Debug for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Share({})", self.get())
+    }
+}
+
+impl PartialOrd for Share {
+    fn partial_cmp(&self, other: &Self) -> Option<cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Share {
+    fn cmp(&self, other: &Self) -> cmp::Ordering {
+        self.get().cmp(&other.get())
+    }
+}
 
 /// A share that cannot be used as asked. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -38,12 +60,12 @@ pub enum ShareError {
 
 impl Share {
     /// 2^32: the share of a message that is alone in its entry.
-    pub const WHOLE: Self = Self(1 << 32);
+    pub const WHOLE: Self = Self { wire: 0 };
 
     /// `value` from 1 to 2^32.
     pub fn new(value: u64) -> Result<Self, ShareError> {
         match value {
-            1..=0x1_0000_0000 => Ok(Self(value)),
+            1..=0x1_0000_0000 => Ok(Self { wire: value as u32 }),
             _ => Err(ShareError::OutOfRange(value)),
         }
     }
@@ -51,38 +73,38 @@ impl Share {
     /// From the 32 bits that a ticket carries; 0 means 2^32, so every value is valid.
     #[inline]
     pub fn from_wire(wire: u32) -> Self {
-        Self(NonZeroU32::new(wire).map_or(1 << 32, |n| n.get() as u64))
+        Self { wire }
     }
 
     /// The 32 bits that a ticket carries.
     #[inline]
     pub fn to_wire(self) -> u32 {
-        self.0 as u32
+        self.wire
     }
 
     /// As an integer, from 1 to 2^32.
     #[inline]
     pub fn get(self) -> u64 {
-        self.0
+        NonZeroU32::new(self.wire).map_or(1 << 32, |n| n.get() as u64)
     }
 
     /// Refuses parts that do not add, as integers, to this share.
     pub fn check_split(self, parts: &[Share]) -> Result<(), ShareError> {
-        let sum: u128 = parts.iter().map(|p| p.0 as u128).sum();
-        if sum == self.0 as u128 {
+        let sum: u128 = parts.iter().map(|p| p.get() as u128).sum();
+        if sum == self.get() as u128 {
             Ok(())
         } else {
-            Err(ShareError::WrongSum { sum, whole: self.0 })
+            Err(ShareError::WrongSum { sum, whole: self.get() })
         }
     }
 
     /// `n` parts as equal as they can be. `n` from 1 to this share.
     pub fn split_evenly(self, n: u64) -> Result<alloc::vec::Vec<Share>, ShareError> {
-        if n == 0 || n > self.0 {
-            return Err(ShareError::TooSmall { packets: n, share: self.0 });
+        if n == 0 || n > self.get() {
+            return Err(ShareError::TooSmall { packets: n, share: self.get() });
         }
-        let (each, rest) = (self.0 / n, self.0 % n);
-        Ok((0..n).map(|i| Share(each + (i < rest) as u64)).collect())
+        let (each, rest) = (self.get() / n, self.get() % n);
+        Ok((0..n).map(|i| Share { wire: (each + (i < rest) as u64) as u32 }).collect())
     }
 
     /// Refuses a message of `packets` packets that this share cannot count.
@@ -91,10 +113,10 @@ impl Share {
     /// 0 would announce a message that has not arrived.
     #[inline]
     pub fn check_packets(self, packets: u64) -> Result<(), ShareError> {
-        if packets <= self.0 {
+        if packets <= self.get() {
             Ok(())
         } else {
-            Err(ShareError::TooSmall { packets, share: self.0 })
+            Err(ShareError::TooSmall { packets, share: self.get() })
         }
     }
 
@@ -102,7 +124,7 @@ impl Share {
     /// left; modulo 2^32. Zero only for a single packet that holds the whole 2^32.
     #[inline]
     pub fn delta(self, is_last: bool, packets_before: u64) -> u32 {
-        if is_last { self.0.wrapping_sub(packets_before) as u32 } else { 1 }
+        if is_last { self.wire.wrapping_sub(packets_before as u32) } else { 1 }
     }
 }
 

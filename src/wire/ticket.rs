@@ -7,6 +7,8 @@ use alloc::vec::Vec;
 /// that a message carries.
 pub const TICKET_BYTES: usize = 44;
 const _: () = assert!(TICKET_BYTES + 8 + 8 == METADATA_MAX);
+/// Largest base and bound that a ticket's bytes can say.
+const BOUND_MAX: u64 = (1 << 56) - 1;
 
 /// The right to send one message: where to, with which key, into which bytes, and which share of
 /// the entry's counter it has. Location-independent: it may travel in a message, be split among
@@ -15,6 +17,8 @@ const _: () = assert!(TICKET_BYTES + 8 + 8 == METADATA_MAX);
 /// `base` and `bound` are offsets in the slot, in bytes, half open. The receiver's own bounds
 /// decide; these tell an honest sender what it was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+// In the order of the header's words, so that they are copied and not put together.
+#[repr(C)]
 pub struct Ticket {
     /// The interface that receives.
     pub destination: NodeId,
@@ -22,6 +26,8 @@ pub struct Ticket {
     pub slot: SlotIndex,
     /// The metadata entry, or [`MetadataIndex::FAST`].
     pub metadata_index: MetadataIndex,
+    /// This message's share of the entry's packet counter.
+    pub share: Share,
     /// The slot's key, or the entry's where the slot is paranoid.
     pub key: Key,
     /// First byte that may be written.
@@ -30,8 +36,6 @@ pub struct Ticket {
     pub bound: u64,
     /// Notify, wake.
     pub flags: Flags,
-    /// This message's share of the entry's packet counter.
-    pub share: Share,
 }
 
 /// A ticket that cannot be read or split as asked. Nothing was changed.
@@ -104,18 +108,19 @@ impl Ticket {
         self
     }
 
-    /// Little-endian: destination, slot, metadata index (4 bytes each), key, base, bound (8 each),
-    /// flags, share (4 each).
+    /// Little-endian: destination (8 bytes), slot, metadata index (4 each), key (8), share (4),
+    /// base, bound (7 each: no address space has 2^56 bytes), flags, and one byte that is zero.
     pub fn to_bytes(&self) -> [u8; TICKET_BYTES] {
         let mut bytes = [0; TICKET_BYTES];
-        bytes[0..4].copy_from_slice(&self.destination.0.to_le_bytes());
-        bytes[4..8].copy_from_slice(&self.slot.0.to_le_bytes());
-        bytes[8..12].copy_from_slice(&self.metadata_index.0.to_le_bytes());
-        bytes[12..20].copy_from_slice(&self.key.0.to_le_bytes());
-        bytes[20..28].copy_from_slice(&self.base.to_le_bytes());
-        bytes[28..36].copy_from_slice(&self.bound.to_le_bytes());
-        bytes[36..40].copy_from_slice(&(self.flags.bits() as u32).to_le_bytes());
-        bytes[40..44].copy_from_slice(&self.share.to_wire().to_le_bytes());
+        let seven = |value: u64| value.min(BOUND_MAX).to_le_bytes();
+        bytes[0..8].copy_from_slice(&self.destination.0.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.slot.0.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.metadata_index.0.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.key.0.to_le_bytes());
+        bytes[24..28].copy_from_slice(&self.share.to_wire().to_le_bytes());
+        bytes[28..35].copy_from_slice(&seven(self.base)[..7]);
+        bytes[35..42].copy_from_slice(&seven(self.bound)[..7]);
+        bytes[42] = self.flags.bits();
         bytes
     }
 
@@ -127,19 +132,19 @@ impl Ticket {
         let u32_at =
             |i: usize| u32::from_le_bytes([bytes[i], bytes[i + 1], bytes[i + 2], bytes[i + 3]]);
         let u64_at = |i: usize| u32_at(i) as u64 | (u32_at(i + 4) as u64) << 32;
-        let flags = u32_at(36);
+        let flags = u32::from(bytes[42]) | u32::from(bytes[43]) << 8;
         let ticket = Self {
-            destination: NodeId(u32_at(0)),
-            slot: SlotIndex(u32_at(4)),
-            metadata_index: MetadataIndex(u32_at(8)),
-            key: Key(u64_at(12)),
-            base: u64_at(20),
-            bound: u64_at(28),
+            destination: NodeId(u64_at(0)),
+            slot: SlotIndex(u32_at(8)),
+            metadata_index: MetadataIndex(u32_at(12)),
+            key: Key(u64_at(16)),
+            base: u64_at(28) & BOUND_MAX,
+            bound: u64_at(34) >> 8,
             flags: u8::try_from(flags)
                 .ok()
                 .and_then(Flags::from_bits)
                 .ok_or(TicketError::UnknownFlags(flags))?,
-            share: Share::from_wire(u32_at(40)),
+            share: Share::from_wire(u32_at(24)),
         };
         if ticket.base > ticket.bound {
             return Err(TicketError::BaseAfterBound { base: ticket.base, bound: ticket.bound });

@@ -1,11 +1,12 @@
 //! What the tests of the control plane share.
 #![allow(dead_code)]
 
+use hamlyn::ApertureAccess;
 use hamlyn::config::Config;
-use hamlyn::control::hello::{self, Frame, Hello, Purpose};
+use hamlyn::control::frame::{self, End, Frame, Hello, Memory, MemoryWord, Purpose, Welcome};
 use hamlyn::control::*;
+use hamlyn::os::memory::{self, Region, SEALS_READ_ONLY, region_bytes};
 use hamlyn::os::{socket, sys};
-use hamlyn::wire::NodeId;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -46,8 +47,9 @@ impl Drop for Dir {
     }
 }
 
-pub fn start(config: &Config, node: u32) -> Control {
-    Control::start(config, NodeId(node), Arc::new(move || format!("node {node}\n"))).unwrap()
+pub fn start(config: &Config) -> Control {
+    let identity = Identity::new().unwrap();
+    Control::start(config, &identity, Arc::new(|| "nothing counted\n".into())).unwrap()
 }
 
 pub fn next(control: &Control) -> ControlEvent {
@@ -73,7 +75,7 @@ pub fn name(text: &str) -> ServiceName {
 
 /// Two control planes with one link between them.
 pub fn linked(config: &Config) -> (Control, NewLink, Control, NewLink) {
-    let (server, client) = (start(config, 1), start(config, 2));
+    let (server, client) = (start(config), start(config));
     server.serve(&name("x"), Access::SameUser, Accept::Automatic(b"welcome".to_vec())).unwrap();
     let ours = client.connect(&name("x"), b"hello", LONG).unwrap();
     let ControlEvent::Connected(theirs) = next(&server) else { panic!() };
@@ -102,11 +104,11 @@ pub fn descriptors() -> usize {
 /// The first words of an honest client.
 pub fn hello_of(purpose: Purpose) -> Hello {
     Hello {
-        version: (hello::VERSION_MAJOR, hello::VERSION_MINOR),
+        version: (frame::VERSION_MAJOR, frame::VERSION_MINOR),
         purpose,
         features: 3,
         features_required: 0,
-        node: 9,
+        credential: Identity::new().unwrap().credential(),
         ring_bytes: 4096,
         incoming_ring_bytes_max: 65536,
         packet_bytes: 1024,
@@ -116,10 +118,28 @@ pub fn hello_of(purpose: Purpose) -> Hello {
     }
 }
 
-/// A stranger's connection to the service `x`.
-pub fn stranger(dir: &Dir) -> OwnedFd {
+/// Where a service's socket is.
+pub trait Served {
+    fn socket(&self) -> PathBuf;
+}
+
+impl Served for Dir {
+    /// That of the service `x`.
+    fn socket(&self) -> PathBuf {
+        self.0.join("x")
+    }
+}
+
+impl Served for PathBuf {
+    fn socket(&self) -> PathBuf {
+        self.clone()
+    }
+}
+
+/// A stranger's connection to a service, which takes descriptors.
+pub fn stranger(at: &impl Served) -> OwnedFd {
     let deadline = sys::monotonic_ns() + LONG.as_nanos() as u64;
-    socket::connect(&dir.0.join("x"), true, deadline).unwrap()
+    socket::connect(&at.socket(), true, deadline).unwrap()
 }
 
 /// The next frame and the descriptors that came with it; `None` at the end.
@@ -127,7 +147,7 @@ pub fn receive(fd: &OwnedFd) -> Option<(Frame, Vec<OwnedFd>)> {
     use std::os::fd::AsFd;
     let deadline = sys::monotonic_ns() + LONG.as_nanos() as u64;
     assert!(sys::wait_for(&[(fd.as_fd(), false)], deadline).unwrap(), "nothing came");
-    let mut buffer = vec![0; hello::FRAME_BYTES_MAX];
+    let mut buffer = vec![0; frame::FRAME_BYTES_MAX];
     let received = socket::receive(fd, &mut buffer).unwrap();
     (received.bytes != 0)
         .then(|| (Frame::from_bytes(&buffer[..received.bytes]).unwrap(), received.descriptors))
@@ -143,4 +163,119 @@ pub fn expect_refusal(fd: &OwnedFd, wanted: Reason) -> String {
     assert_eq!(reason, wanted, "{text}");
     assert!(receive(fd).is_none());
     text
+}
+
+// ---- a client that speaks by hand
+
+pub const RING: Memory = Memory::Ring(End::Client);
+pub const THEIR_RING: Memory = Memory::Ring(End::Server);
+pub const BULK: Memory = Memory::Bulk(End::Client);
+
+pub fn word(memory: Memory, word: MemoryWord) -> Frame {
+    Frame::Memory { memory, word }
+}
+
+pub fn say(fd: &OwnedFd, memory: Memory, w: MemoryWord) {
+    send(fd, &word(memory, w));
+}
+
+pub fn ring_offer(bytes: u32) -> MemoryWord {
+    MemoryWord::Offer { bytes: bytes.into(), access: ApertureAccess::ReadOnly }
+}
+
+pub fn take(bytes: u32) -> MemoryWord {
+    MemoryWord::Take { bytes: bytes.into() }
+}
+
+/// MEMORY_PASS with these descriptors.
+pub fn pass_with(fd: &OwnedFd, memory: Memory, files: &[&OwnedFd]) -> std::io::Result<()> {
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+    use std::os::fd::AsFd;
+    let fds: Vec<_> = files.iter().map(|file| file.as_fd()).collect();
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(253))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    assert!(fds.is_empty() || control.push(SendAncillaryMessage::ScmRights(&fds)));
+    let frame = word(memory, MemoryWord::Pass).to_bytes();
+    let bytes = [std::io::IoSlice::new(&frame)];
+    rustix::net::sendmsg(fd, &bytes, &mut control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
+    Ok(())
+}
+
+/// The next frame is this; what came with it.
+#[track_caller]
+pub fn expect_word(fd: &OwnedFd, memory: Memory, w: MemoryWord) -> Vec<OwnedFd> {
+    let (frame, files) = receive(fd).expect("the connection has ended");
+    assert_eq!(frame, word(memory, w));
+    files
+}
+
+/// A ring of this process's: made, filled, sealed.
+pub fn ring_file(bytes: u32) -> (Region, OwnedFd) {
+    let size = region_bytes(bytes as usize);
+    let file = memory::create(size).unwrap();
+    let region = Region::map_writable(&file, size).unwrap();
+    region.fill_by_writing().unwrap();
+    memory::seal(&file, SEALS_READ_ONLY).unwrap();
+    (region, file)
+}
+
+/// Welcomed, with its second connection.
+pub fn half_way_with(dir: &impl Served, hello: Hello) -> (OwnedFd, OwnedFd, Welcome) {
+    let fd = stranger(dir);
+    send(&fd, &Frame::Hello(hello));
+    let Some((Frame::Welcome(welcome), _)) = receive(&fd) else { panic!("no welcome") };
+    let wake = stranger(dir);
+    send(&wake, &Frame::Hello(Hello { cookie: welcome.cookie, ..hello_of(Purpose::Wake) }));
+    (fd, wake, welcome)
+}
+
+pub fn half_way(dir: &impl Served) -> (OwnedFd, OwnedFd, Welcome) {
+    half_way_with(dir, hello_of(Purpose::Link))
+}
+
+/// Its ring is offered, and the server's receiver waits for it.
+pub fn until_taken(fd: &OwnedFd, welcome: &Welcome) {
+    say(fd, RING, ring_offer(welcome.client_ring_bytes));
+    expect_word(fd, RING, take(welcome.client_ring_bytes));
+}
+
+/// Its ring has been passed and is held; the server's is offered.
+pub fn until_paid(fd: &OwnedFd, welcome: &Welcome) -> Region {
+    until_taken(fd, welcome);
+    let (region, file) = ring_file(welcome.client_ring_bytes);
+    pass_with(fd, RING, &[&file]).unwrap();
+    expect_word(fd, RING, MemoryWord::Held);
+    expect_word(fd, THEIR_RING, ring_offer(welcome.server_ring_bytes));
+    region
+}
+
+/// The server's ring.
+pub fn take_their_ring(fd: &OwnedFd, welcome: &Welcome) -> OwnedFd {
+    say(fd, THEIR_RING, take(welcome.server_ring_bytes));
+    expect_word(fd, THEIR_RING, MemoryWord::Pass).pop().expect("a descriptor")
+}
+
+/// A link, made by hand: its socket, its second connection, and both rings.
+pub struct ByHand {
+    pub fd: OwnedFd,
+    pub wake: OwnedFd,
+    pub outgoing: Region,
+    pub incoming: Region,
+}
+
+pub fn link_with(dir: &impl Served, hello: Hello) -> ByHand {
+    let (fd, wake, welcome) = half_way_with(dir, hello);
+    let outgoing = until_paid(&fd, &welcome);
+    let file = take_their_ring(&fd, &welcome);
+    let size = region_bytes(welcome.server_ring_bytes as usize);
+    let incoming = Region::map_read_only(&file, size).unwrap();
+    incoming.fill_by_reading().unwrap();
+    say(&fd, THEIR_RING, MemoryWord::Held);
+    assert!(matches!(receive(&fd), Some((Frame::Ready, _))));
+    ByHand { fd, wake, outgoing, incoming }
+}
+
+pub fn link_by_hand(dir: &impl Served) -> ByHand {
+    let features = LinkFeatures::all().bits();
+    link_with(dir, Hello { features, ..hello_of(Purpose::Link) })
 }

@@ -6,17 +6,27 @@
 #![allow(dead_code)] // Each test takes what it needs.
 
 use hamlyn::interface::{
-    Arrival, EntryState, Interface, LinkId, Mode, NotDeposited, Notification, QueueId, Refusal,
-    SlotConfig, SlotId,
+    Arrival, EntryState, Flow, Interface, LinkId, Mode, NotDeposited, Notification, QueueId,
+    Refusal, SlotConfig, SlotId,
 };
 use hamlyn::link::cells::Line;
 use hamlyn::link::ring::{RingReader, RingWriter};
 use hamlyn::link::sim::Rng;
 use hamlyn::link::{Body, Transmit};
-use hamlyn::wire::{Flags, Header, Key, MetadataIndex, NodeId, SlotIndex, Ticket};
+use hamlyn::wire::{Destination, Flags, Header, Key, MetadataIndex, NodeId, SlotIndex, Ticket};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The links that packets come over. Two have the same place, one after the other; the last has
+/// no place until [`Interface::reserve_links`].
+pub const LINKS: [LinkId; 5] = [
+    LINK,
+    LinkId::SELF,
+    LinkId { index: 5, generation: 1 },
+    LinkId { index: 5, generation: 2 },
+    LinkId { index: 20, generation: 0 },
+];
 
 pub const LINK: LinkId = LinkId { index: 3, generation: 9 };
 
@@ -57,7 +67,7 @@ impl Body for Bytes {
 /// The header of a single packet that uses the whole ticket's counter.
 pub fn header(ticket: &Ticket, offset: u64, length: u32, metadata_len: u8) -> Header {
     Header {
-        destination: ticket.destination,
+        destination: ticket.destination.destination(),
         slot: ticket.slot,
         metadata_index: ticket.metadata_index,
         key: ticket.key,
@@ -76,9 +86,23 @@ struct OracleEntry {
     /// Sum of deltas: an integer, taken modulo 2^32 only when asked whether it is zero.
     sum: u128,
     key: u64,
+    /// Every key that a ticket may have held, in order.
+    given: Vec<u64>,
     low: u128,
     high: u128,
     is_open: bool,
+    /// Several senders use the entry: the message, of several packets, of each place of a link.
+    shared: Option<BTreeMap<u32, Begun>>,
+}
+
+/// A message of several packets that a link has begun to send to a shared entry.
+#[derive(Clone, Copy, Debug, Default)]
+struct Begun {
+    generation: u16,
+    /// Sum of deltas, refused ones included, as in [`OracleEntry`].
+    sum: u128,
+    /// It began while the entry was open, and the entry has neither closed nor been taken over.
+    counts: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -89,6 +113,7 @@ struct OracleSlot {
     base: usize,
     size: u128,
     key: u64,
+    given: Vec<u64>,
     credit: usize,
     entries: Vec<OracleEntry>,
 }
@@ -103,6 +128,26 @@ pub struct Pair {
     waiting: VecDeque<(SlotId, Notification)>,
     counters: BTreeMap<&'static str, u64>,
     keys: u64,
+    /// Links that shared entries have room for.
+    links: u32,
+    /// What has come about in shared entries, how often.
+    met: BTreeMap<&'static str, u64>,
+    flow: Flow,
+    /// Packets that were taken for being like another, and handed over past the queue.
+    pub alike: u64,
+    pub direct: u64,
+}
+
+/// The line of a packet that is one.
+fn line(h: &Header, reserved: u32, body: &Bytes) -> Option<[u64; 8]> {
+    if h.layout().lines != 1 || h.metadata_len != 0 {
+        return None;
+    }
+    let [w0, w1, w2, w3, w4, w5] = h.to_words();
+    let [w6, w7] = body.inline();
+    // What stands in reserved bits, as `Header::from_words` reports it.
+    let w5 = w5 | ((reserved as u64 & 0xffff) << 16) | ((reserved as u64 & 0xfc) << 8);
+    Some([w0, w1, w2, w3, w4, w5, w6, w7])
 }
 
 const ID: NodeId = NodeId(77);
@@ -133,6 +178,11 @@ impl Pair {
             waiting: VecDeque::new(),
             counters: BTreeMap::new(),
             keys: 1 << 40,
+            links: 8,
+            met: BTreeMap::new(),
+            flow: Flow::default(),
+            alike: 0,
+            direct: 0,
         };
         pair.counters = pair.interface.counters().snapshot().into_iter().collect();
         pair.add_slot(Mode::Normal, 2, 10..200, 2, 2);
@@ -182,9 +232,11 @@ impl Pair {
             user: Vec::new(),
             sum: 0,
             key: entry_keys.get(i).copied().unwrap_or(0),
+            given: Vec::new(),
             low: 0,
             high: 0,
             is_open: mode == Mode::Normal,
+            shared: None,
         };
         let slot = OracleSlot {
             id,
@@ -193,6 +245,7 @@ impl Pair {
             base: range.start as usize,
             size: (range.end - range.start) as u128,
             key: key.0,
+            given: Vec::new(),
             credit: credit as usize,
             entries: (0..entries as usize).map(entry).collect(),
         };
@@ -204,8 +257,14 @@ impl Pair {
     }
 
     /// What should happen to a packet; and if it is to be deposited, it is, in the oracle.
-    fn expect(&mut self, h: &Header, reserved: u32, body: &Bytes) -> Result<Arrival, Refusal> {
-        if h.destination != ID {
+    fn expect(
+        &mut self,
+        link: LinkId,
+        h: &Header,
+        reserved: u32,
+        body: &Bytes,
+    ) -> Result<Arrival, Refusal> {
+        if h.destination != ID.destination() {
             return Err(Refusal::WrongDestination);
         }
         if reserved != 0 || h.metadata_len > 60 {
@@ -227,7 +286,14 @@ impl Pair {
         let paranoid = slot.mode != Mode::Normal;
         let key = if paranoid { slot.entries[index].key } else { slot.key };
         if h.key.0 != key {
-            return Err(Refusal::WrongKey);
+            let given = if paranoid { &slot.entries[index].given } else { &slot.given };
+            // The last of those that a ticket may have held and that count no more.
+            let before = given.iter().rev().find(|&&given| given != key);
+            return Err(if before == Some(&h.key.0) {
+                Refusal::StaleKey
+            } else {
+                Refusal::WrongKey
+            });
         }
         let (from, to) = (h.offset as u128, h.offset as u128 + h.length as u128);
         if to > slot.size {
@@ -236,10 +302,18 @@ impl Pair {
         if paranoid && (from < slot.entries[index].low || to > slot.entries[index].high) {
             return Err(Refusal::OutsideLimits);
         }
-        if paranoid && !slot.entries[index].is_open {
+        if paranoid && !is_let_through(&mut slot.entries[index], link, h.delta, self.links) {
+            *self.met.entry("refused_in_shared").or_default() +=
+                slot.entries[index].shared.is_some() as u64;
             return Err(Refusal::EntryClosed);
         }
-        let sum = if fast { 0 } else { slot.entries[index].sum + h.delta as u128 };
+        // In a shared entry a message that begins takes the place of one that was not finished.
+        let takes_over = paranoid && h.delta != 0 && {
+            let entry = &slot.entries[index];
+            entry.shared.as_ref().is_some_and(|begun| begun[&link.index].sum % (1 << 32) == 0)
+        };
+        let before = if fast || takes_over { 0 } else { slot.entries[index].sum };
+        let sum = if fast { 0 } else { before + h.delta as u128 };
         let completes = fast || h.delta == 0 || sum % (1 << 32) == 0;
         let notifies = completes && h.flags.contains(Flags::NOTIFY);
         let used = self.waiting.iter().filter(|(id, _)| *id == slot.id).count();
@@ -250,14 +324,22 @@ impl Pair {
         self.areas[slot.area].1[at..at + h.length as usize].copy_from_slice(&body.data);
         if !fast {
             let entry = &mut slot.entries[index];
-            if h.delta == 0 || entry.sum % (1 << 32) == 0 || h.metadata_len > 0 {
+            if h.delta == 0 || before % (1 << 32) == 0 || h.metadata_len > 0 {
                 entry.user = body.metadata.clone();
+            }
+            if let (Some(begun), true) = (&mut entry.shared, h.delta != 0) {
+                let overtaken = entry.sum % (1 << 32) != 0 && takes_over;
+                *self.met.entry("overtaken").or_default() += overtaken as u64;
+                *self.met.entry("complete_in_shared").or_default() += completes as u64;
+                begun.values_mut().for_each(|begun| begun.counts = false);
+                begun.insert(link.index, Begun { generation: link.generation, sum, counts: true });
             }
             if h.delta != 0 {
                 entry.sum = sum;
             }
             if completes && slot.mode == Mode::ParanoidOneShot {
                 entry.is_open = false;
+                entry.shared.iter_mut().flatten().for_each(|(_, begun)| begun.counts = false);
             }
         }
         let mut count = |name, n| *self.counters.get_mut(name).unwrap() += n;
@@ -275,22 +357,54 @@ impl Pair {
             slot: h.slot,
             index: h.metadata_index,
             word: if fast { h.word } else { 0 },
-            link: LINK,
+            link,
         };
         self.waiting.push_back((slot.id, note));
         Ok(Arrival::Notified)
     }
 
-    /// Gives a packet to both, and compares what they say and what they are.
-    pub fn packet(&mut self, h: &Header, reserved: u32, body: &Bytes) -> Result<Arrival, Refusal> {
-        let expected = self.expect(h, reserved, body);
+    /// Gives a packet to both, and compares what they say and what they are. One of a single line
+    /// goes the way that it goes in a node: past the checks, if it is like one that passed them.
+    pub fn packet(
+        &mut self,
+        link: LinkId,
+        h: &Header,
+        reserved: u32,
+        body: &Bytes,
+    ) -> Result<Arrival, Refusal> {
+        let is_direct = h.word.is_multiple_of(2) && self.waiting.is_empty();
+        let expected = self.expect(link, h, reserved, body);
         if let Err(refusal) = expected {
             *self.counters.get_mut(refusal.counter_name()).unwrap() += 1;
         }
-        let got = self.interface.handle_packet(LINK, h, reserved, body);
-        assert_eq!(got, expected.map_err(NotDeposited::Refused), "{h:?}");
+        let words = line(h, reserved, body);
+        let again = words.is_some_and(|words| self.again(link, &words, is_direct));
+        if again {
+            assert!(expected.is_ok(), "{h:?}: {expected:?}");
+        } else {
+            let got = self.interface.handle_packet(link, h, reserved, body);
+            assert_eq!(got, expected.map_err(NotDeposited::Refused), "{h:?}");
+            if let Some(words) = words.filter(|_| got.is_ok()) {
+                self.interface.remember(&mut self.flow, &words);
+            }
+        }
         self.compare();
         expected
+    }
+
+    /// Whether a packet of one line was taken as one that is like another.
+    fn again(&mut self, link: LinkId, words: &[u64; 8], is_direct: bool) -> bool {
+        if is_direct {
+            let note = self.interface.take_again(&self.flow, link, |i| words[i], self.queue);
+            if let Some(note) = note {
+                self.direct += 1;
+                assert_eq!(self.waiting.pop_back().map(|(_, note)| note), Some(note));
+                return true;
+            }
+        }
+        let again = self.interface.handle_again(&self.flow, link, |i| words[i]);
+        self.alike += again as u64;
+        again
     }
 
     /// Takes a notification from both.
@@ -312,7 +426,11 @@ impl Pair {
                 let entry = self.interface.entry(slot.id, index).unwrap();
                 assert_eq!(entry.user(), expected.user);
                 assert_eq!(entry.accumulator() as u128, expected.sum % (1 << 32));
-                let state = if expected.is_open { EntryState::Open } else { EntryState::Closed };
+                let state = match (expected.is_open, &expected.shared) {
+                    (false, _) => EntryState::Closed,
+                    (true, None) => EntryState::Open,
+                    (true, Some(_)) => EntryState::Shared,
+                };
                 assert_eq!(entry.state(), state);
                 if slot.mode != Mode::Normal {
                     assert_eq!(entry.limits(), expected.low as u64..expected.high as u64);
@@ -336,10 +454,18 @@ impl Pair {
                 if let Some(Some(slot)) = self.slots.get(place).cloned() {
                     let key = self.key();
                     self.interface.set_key(slot.id, key).unwrap();
-                    self.slots[place].as_mut().unwrap().key = key.0;
+                    let slot = self.slots[place].as_mut().unwrap();
+                    slot.given.push(slot.key);
+                    slot.key = key.0;
                 }
             }
-            2..=5 => self.arm(place, input),
+            2..=3 => self.arm(place, input),
+            4 => self.reopen(place, input),
+            5 if input.below(4) == 0 => {
+                self.interface.reserve_links(21);
+                self.links = 21;
+            }
+            5 => self.share(place, input),
             6 => {
                 if let Some(Some(slot)) = self.slots.get(place).cloned() {
                     let index = input.below(slot.entries.len() as u64) as usize;
@@ -350,6 +476,7 @@ impl Pair {
                     if closed.is_ok() {
                         let entry = &mut self.slots[place].as_mut().unwrap().entries[index];
                         (entry.key, entry.is_open) = (key.0, false);
+                        entry.shared.iter_mut().for_each(BTreeMap::clear);
                     }
                 }
             }
@@ -370,10 +497,27 @@ impl Pair {
                     self.add_slot(mode, 1, start..end, entries, credit);
                 }
             }
+            8..=10 => self.part(input, choice),
+            11 | 12 => {
+                // Again and again the same, but for where it goes: what a link mostly brings.
+                let link = LINKS[input.below(2) as usize];
+                let (mut h, reserved) = self.any_header(place, input);
+                if input.below(8) > 0 {
+                    (h.delta, h.metadata_len, h.length) = (0, 0, h.length % 17);
+                }
+                for _ in 0..3 + input.below(4) {
+                    while input.below(4) > 0 && self.pop().is_some() {}
+                    let offset = h.offset.wrapping_add(input.below(3)).wrapping_sub(1);
+                    let h = Header { offset, word: input.below(4) as u32, ..h };
+                    let body = Bytes::of(&h, choice);
+                    let _ = self.packet(link, &h, reserved, &body);
+                }
+            }
             _ => {
+                let link = LINKS[[0, 0, 0, 0, 1, 2, 3, 4][input.below(8) as usize]];
                 let (h, reserved) = self.any_header(place, input);
                 let body = Bytes::of(&h, choice);
-                let _ = self.packet(&h, reserved, &body);
+                let _ = self.packet(link, &h, reserved, &body);
             }
         }
         self.compare();
@@ -398,10 +542,68 @@ impl Pair {
             (entry.sum, entry.user) = (0, Vec::new());
             if slot.mode != Mode::Normal {
                 entry.key = key.0;
+                entry.given.push(key.0);
+                entry.shared.iter_mut().for_each(BTreeMap::clear);
                 (entry.low, entry.high) = (start as u128, end as u128);
                 entry.is_open = true;
             }
         }
+    }
+
+    fn reopen(&mut self, place: usize, input: &mut Input) {
+        let Some(Some(slot)) = self.slots.get_mut(place) else { return };
+        let index = input.below(slot.entries.len() as u64 + 1) as usize;
+        let reopened = self.interface.reopen_entry(slot.id, MetadataIndex(index as u32));
+        let entry = slot.entries.get_mut(index).filter(|_| slot.mode == Mode::ParanoidOneShot);
+        assert_eq!(reopened.is_ok(), entry.is_some(), "{reopened:?}");
+        if let Some(entry) = entry.filter(|entry| !entry.is_open) {
+            (entry.sum, entry.user, entry.is_open) = (0, Vec::new(), true);
+        }
+    }
+
+    fn share(&mut self, place: usize, input: &mut Input) {
+        let Some(Some(slot)) = self.slots.get_mut(place) else { return };
+        let index = input.below(slot.entries.len() as u64 + 1) as usize;
+        let shared = self.interface.share_entry(slot.id, MetadataIndex(index as u32));
+        let entry = slot.entries.get_mut(index).filter(|_| slot.mode == Mode::ParanoidOneShot);
+        assert_eq!(shared.is_ok(), entry.is_some(), "{shared:?}");
+        if let Some(entry) = entry {
+            entry.shared = Some(BTreeMap::new());
+            if entry.is_open {
+                (entry.sum, entry.user) = (0, Vec::new());
+            }
+        }
+    }
+
+    /// A packet with which nothing is wrong but, perhaps, when it comes, for a shared entry if
+    /// there is one.
+    fn part(&mut self, input: &mut Input, fill: u8) {
+        let entries = || {
+            self.slots.iter().flatten().flat_map(|slot| {
+                slot.entries.iter().enumerate().map(move |(index, entry)| (slot, index, entry))
+            })
+        };
+        let shared: Vec<_> = entries().filter(|(_, _, entry)| entry.shared.is_some()).collect();
+        let Some(&(slot, index, entry)) = shared.get(input.below(shared.len() as u64) as usize)
+        else {
+            return;
+        };
+        let link = LINKS[[0, 0, 0, 0, 1, 2, 3, 4][input.below(8) as usize]];
+        let sent = entry.shared.as_ref().unwrap().get(&link.index).map_or(0, |begun| begun.sum);
+        let finishing = (sent as u32).wrapping_neg();
+        let h = Header {
+            destination: ID.destination(),
+            slot: slot.id.index(),
+            metadata_index: MetadataIndex(index as u32),
+            key: Key(entry.key),
+            offset: entry.low as u64,
+            length: 0,
+            delta: [0, 1, 1, 0x8000_0000, finishing, finishing][input.below(6) as usize],
+            metadata_len: [0, 16][input.below(2) as usize],
+            flags: Flags::NOTIFY,
+            word: 0,
+        };
+        let _ = self.packet(link, &h, 0, &Bytes::of(&h, fill));
     }
 
     /// A header that is mostly right, or hardly anything would get past the first check.
@@ -423,7 +625,7 @@ impl Pair {
         let deltas = [0, 0, 1, 1, u32::MAX, 0x8000_0000, 2, u32::MAX - 1];
         let fast = index == u32::MAX;
         let mut h = Header {
-            destination: ID,
+            destination: ID.destination(),
             slot: SlotIndex(place as u32),
             metadata_index: MetadataIndex(index),
             key: Key(key),
@@ -436,10 +638,12 @@ impl Pair {
         };
         let mut reserved = 0;
         match input.below(20) {
-            0 => h.destination = NodeId(input.number() as u32),
+            0 => h.destination = Destination(input.number() as u32),
             1 => h.slot = SlotIndex(input.number() as u32),
             2 => h.metadata_index = MetadataIndex(input.number() as u32),
             3 => h.key = Key(input.number()),
+            // Keys are consecutive here: mostly another's, sometimes the one before.
+            9 | 10 => h.key = Key(key.wrapping_sub(1 + input.below(4))),
             4 => h.offset = input.number(),
             5 => h.length = input.below(400) as u32,
             6 => h.offset = u64::MAX - input.below(20),
@@ -453,6 +657,24 @@ impl Pair {
         }
         (h, reserved)
     }
+}
+
+/// Whether an entry of a paranoid slot takes a packet; notes what its link has sent if it does not.
+fn is_let_through(entry: &mut OracleEntry, link: LinkId, delta: u32, links: u32) -> bool {
+    let Some(begun) = entry.shared.as_mut().filter(|_| delta != 0) else { return entry.is_open };
+    if link.index >= links {
+        return false;
+    }
+    let begun = begun.entry(link.index).or_default();
+    if begun.generation != link.generation {
+        *begun = Begun { generation: link.generation, ..Begun::default() };
+    }
+    let begins = begun.sum % (1 << 32) == 0;
+    let is_taken = entry.is_open && (begins || begun.counts);
+    if !is_taken {
+        begun.sum += delta as u128;
+    }
+    is_taken
 }
 
 /// Bytes that decide what is done next.
@@ -502,12 +724,16 @@ pub fn interface(data: &[u8]) {
     while pair.pop().is_some() {}
 }
 
-/// The counters of an interface after a sequence of calls.
+/// The counters of an interface after a sequence of calls, and how many packets took the short
+/// ways.
 pub fn counters_after(data: &[u8]) -> Vec<(&'static str, u64)> {
     let mut input = Input::new(data);
     let mut pair = Pair::new();
     while pair.step(&mut input) {}
-    pair.interface.counters().snapshot()
+    let mut counters = pair.interface.counters().snapshot();
+    counters.extend(pair.met);
+    counters.extend([("alike", pair.alike), ("direct", pair.direct)]);
+    counters
 }
 
 /// A ring whose other side writes anything anywhere, at any moment between two calls.

@@ -11,16 +11,20 @@
 //! by its own alarm, and its children with it.
 #![allow(dead_code)]
 
+use hamlyn::control::setup_shared_dir;
 use hamlyn::node::{CloseReason, Event};
 use hamlyn::{
     Accept, Access, AreaId, Config, LinkId, MetadataIndex, Node, Notification, QueueId, SlotConfig,
     SlotId, Ticket,
 };
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -73,12 +77,6 @@ pub fn alone_for(name: &str, seconds: u32, body: impl FnOnce()) {
 fn prepare(seconds: u32) {
     // SAFETY: sets a timer of this process; the signal's default action ends it.
     unsafe { libc::alarm(seconds) };
-    // Large blocks are given back when they are freed, so that what is resident is in use.
-    #[cfg(target_env = "gnu")]
-    // SAFETY: a setting of the allocator, before anything large was allocated.
-    unsafe {
-        libc::mallopt(libc::M_MMAP_THRESHOLD, 64 << 10)
-    };
 }
 
 fn die_with_parent(command: &mut Command) {
@@ -366,6 +364,79 @@ pub fn die() -> ! {
     unreachable!()
 }
 
+// ---- other users
+
+/// A user that nothing else has, and another.
+pub const USER: u32 = 54_321;
+pub const OTHER_USER: u32 = 54_322;
+
+/// A directory that other users may pass through, and the test binary where they may run it.
+/// `None`: said why there can be none.
+pub fn for_users(name: &str, settings: &[(&str, &str)]) -> Option<(Dir, PathBuf)> {
+    if !rustix::process::geteuid().is_root() {
+        skipped("other users need root");
+        return None;
+    }
+    let dir = Dir::new(name, settings);
+    std::fs::set_permissions(&dir.path, Permissions::from_mode(0o711)).unwrap();
+    setup_shared_dir(&dir.config()).unwrap();
+    // A copy: the way to the original may be closed to others.
+    let exe = dir.path.join("test");
+    std::fs::copy(std::env::current_exe().unwrap(), &exe).unwrap();
+    std::fs::set_permissions(&exe, Permissions::from_mode(0o755)).unwrap();
+    let mut runs = as_user(Command::new(&exe).arg("--list"), USER, &[]).output();
+    // A process that another thread has just forked holds the copy open for writing until it
+    // executes its own program.
+    until("nobody writes the copy", || {
+        let is_busy = |e: &std::io::Error| e.kind() == std::io::ErrorKind::ExecutableFileBusy;
+        if runs.as_ref().is_err_and(is_busy) {
+            runs = as_user(Command::new(&exe).arg("--list"), USER, &[]).output();
+        }
+        !runs.as_ref().is_err_and(is_busy)
+    });
+    if !runs.as_ref().is_ok_and(|output| output.status.success()) {
+        skipped(&format!("another user cannot run a program in {}: {runs:?}", dir.path.display()));
+        return None;
+    }
+    Some((dir, exe))
+}
+
+/// The command is run by another user.
+pub fn as_user<'a>(command: &'a mut Command, user: u32, groups: &[u32]) -> &'a mut Command {
+    let groups = groups.to_vec();
+    // SAFETY: between fork and exec only system calls are made.
+    unsafe {
+        command.pre_exec(move || {
+            let steps = [
+                libc::setgroups(groups.len(), groups.as_ptr()),
+                libc::setgid(user),
+                libc::setuid(user),
+            ];
+            if steps.iter().all(|rc| *rc == 0) {
+                Ok(())
+            } else {
+                Err(std::io::Error::last_os_error())
+            }
+        })
+    }
+}
+
+/// Another user's process.
+pub fn other_user(
+    user: u32,
+    role: &str,
+    dir: &Dir,
+    exe: &Path,
+    args: &str,
+    groups: &[u32],
+) -> Peer {
+    let mut command = Peer::command_of(exe.to_path_buf(), role, dir, args, &[]);
+    // Its own /proc entries are then root's: no ptrace right is needed for anything.
+    command.env("HAMLYN_UNDUMPABLE", "yes");
+    as_user(&mut command, user, groups);
+    Peer::run(role, command)
+}
+
 // ---- a node that receives
 
 /// A node with an area, a queue and a slot.
@@ -517,39 +588,78 @@ pub fn pattern(n: usize, seed: u64) -> Vec<u8> {
 
 // ---- what a process costs
 
-/// What this process has of the machine.
+/// What this process has of the machine, in things that can be counted: how much memory is resident
+/// and how long something takes depend on what else the machine does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Costs {
     pub descriptors: usize,
     /// Of memory that is shared with other processes.
     pub shared_mappings: usize,
+    pub shared_bytes: usize,
     pub mappings: usize,
-    pub resident_kib: u64,
+    /// What this process has allocated and not freed.
+    pub heap_bytes: usize,
 }
 
 impl Costs {
     pub fn now() -> Self {
-        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-        Self {
+        let mut costs = Self {
             descriptors: std::fs::read_dir("/proc/self/fd").unwrap().count(),
-            shared_mappings: maps.matches("memfd:hamlyn").count(),
-            mappings: maps.lines().count(),
-            resident_kib: resident_kib("self"),
+            shared_mappings: 0,
+            shared_bytes: 0,
+            mappings: 0,
+            heap_bytes: 0,
+        };
+        for line in std::fs::read_to_string("/proc/self/maps").unwrap().lines() {
+            costs.mappings += 1;
+            if line.contains("memfd:hamlyn") {
+                costs.shared_mappings += 1;
+                let range = line.split(' ').next().unwrap().split_once('-').unwrap();
+                let address = |text| usize::from_str_radix(text, 16).unwrap();
+                costs.shared_bytes += address(range.1) - address(range.0);
+            }
         }
+        // Last: what was read above is freed by now.
+        costs.heap_bytes = HEAP_BYTES.load(Ordering::Relaxed);
+        costs
     }
 }
 
-/// Resident memory of a process.
-pub fn resident_kib(pid: &str) -> u64 {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
-    let line = text.lines().find(|line| line.starts_with("Rss:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+/// The system's allocator, counted.
+struct Counting;
+
+static HEAP_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+// SAFETY: the system's allocator does the work, and is asked for what the caller asked for; `realloc`
+// and `alloc_zeroed` are made of these two.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        HEAP_BYTES.fetch_add(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        HEAP_BYTES.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller keeps the contract of `dealloc`, and the block is the system's.
+        unsafe { System.dealloc(block, layout) }
+    }
 }
 
-/// Processor time of this process, all threads, in nanoseconds.
-pub fn processor_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+/// How often the threads of this process have gone to sleep, for whatever reason.
+pub fn times_asleep() -> u64 {
+    let of_thread = |status: String| -> u64 {
+        let line = status.lines().find(|line| line.starts_with("voluntary_ctxt_switches")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    };
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    // A thread that ends meanwhile has no status any more.
+    tasks
+        .filter_map(|task| std::fs::read_to_string(task.path().join("status")).ok().map(of_thread))
+        .sum()
 }
 
 /// Numbers that a seed decides.

@@ -19,9 +19,11 @@ fn built() -> PathBuf {
 /// Compiles the C peer against the header and the library as they are.
 fn c_peer(work: &Path) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    // Cargo builds neither a shared library for a test, nor an example when asked for one test.
+    // Cargo builds neither a shared library for a test, nor an example when asked for one test. With
+    // the features of the whole workspace, so that nothing is compiled again for other ones.
     let mut build = Command::new(env!("CARGO"));
-    build.current_dir(root).args(["build", "--quiet", "--lib", "--example", "rust_peer"]);
+    build.current_dir(root).args(["build", "--quiet", "--workspace", "--features", "hamlyn/tokio"]);
+    build.args(["--lib", "--example", "rust_peer"]);
     if built().ends_with("release") {
         build.arg("--release");
     }

@@ -68,7 +68,7 @@ fn raw_send(m: &Manager, name: &str, count: u64) -> Result {
     for i in 0..count {
         let data = make(i);
         let length = (data.len() as u64).to_le_bytes();
-        let _ = m.send(&ticket.at(i * BLOCK)?, &data, &length, LIMIT)?;
+        m.send(&ticket.at(i * BLOCK)?, &data, &length, LIMIT)?;
     }
     Ok(())
 }
@@ -203,7 +203,7 @@ fn announced(m: &Manager) -> Result<(AreaId, QueueId, Vec<u8>)> {
 
 fn announce(m: &Manager, link: LinkId, word: u64) -> Result {
     let to = Ticket::from_bytes(m.lock().greeting(link)?)?;
-    let _ = m.send(&to, &word.to_le_bytes(), b"", LIMIT)?;
+    m.send(&to, &word.to_le_bytes(), b"", LIMIT)?;
     Ok(())
 }
 

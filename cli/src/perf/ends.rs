@@ -16,6 +16,7 @@ use super::clock;
 use super::pin::pin;
 use super::stats::RoundTrips;
 use crate::arguments::{Allow, Mode};
+use crate::ending;
 use anyhow::{Context, Result, bail, ensure};
 use hamlyn::config::{Config, WaitMode};
 use hamlyn::control::{Accept, Access};
@@ -268,7 +269,7 @@ impl Run {
 
 #[inline(always)]
 fn send(node: &mut Node, ticket: &Ticket, message: &[u8]) -> Result<()> {
-    let _ = node.send(ticket, message, &[], Some(PATIENCE))?;
+    node.send(ticket, message, &[], Some(PATIENCE))?;
     Ok(())
 }
 
@@ -286,7 +287,7 @@ pub fn run_end(arguments: EndArguments) -> Result<()> {
     pin(arguments.core)?;
     std::thread::spawn(|| {
         let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
-        std::process::exit(0);
+        ending::exit(0);
     });
     let node = Node::with_config(config(arguments.mode, arguments.links)?)?;
     Server { node, mode: arguments.mode }.serve(&arguments.name, Access::SameUser, || {
@@ -322,6 +323,8 @@ struct Parts {
 impl Server {
     fn serve(&mut self, name: &str, access: Access, ready: impl FnOnce()) -> Result<()> {
         self.node.serve(name, access, Accept::Ask)?;
+        ending::remove_name(self.node.config(), name, access);
+        ending::on_signals()?;
         ready();
         loop {
             let Some(event) = self.node.next_event() else {
@@ -391,7 +394,7 @@ impl Server {
                         next(&mut self.node, *queue, link, self.mode)?;
                         arrived += 1;
                     }
-                    let _ = self.node.send_fast(reply, &[], arrived as u32, Some(PATIENCE))?;
+                    self.node.send_fast(reply, &[], arrived as u32, Some(PATIENCE))?;
                 }
             }
         }

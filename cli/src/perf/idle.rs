@@ -12,6 +12,7 @@
 use super::stats::median;
 use super::{clock, ends, pin, raw};
 use crate::arguments::{IdleArguments, Mode};
+use crate::ending;
 use anyhow::{Context, Result, ensure};
 use hamlyn::control::{Accept, Access};
 use hamlyn::interface::SlotConfig;
@@ -58,7 +59,7 @@ pub fn run_end(name: &str, core: usize, links: u32) -> Result<()> {
     pin::pin(core)?;
     std::thread::spawn(|| {
         let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
-        std::process::exit(0);
+        ending::exit(0);
     });
     let mut node = Node::with_config(ends::config(Mode::Adaptive, links)?)?;
     let area = node.message_area(4096)?;
@@ -66,6 +67,8 @@ pub fn run_end(name: &str, core: usize, links: u32) -> Result<()> {
     let slot = node.slot(SlotConfig::new(area, queue).metadata(2).credit(64))?;
     let ticket = node.ticket(slot, MetadataIndex(0))?;
     node.serve(name, Access::SameUser, Accept::Ask)?;
+    ending::on_signals()?;
+    ending::remove_name(node.config(), name, Access::SameUser);
     std::io::stdout().write_all(b"\n")?;
     std::io::stdout().flush()?;
     let mut reply = None;
@@ -80,7 +83,7 @@ pub fn run_end(name: &str, core: usize, links: u32) -> Result<()> {
         }
         let answer = |node: &mut Node, index: MetadataIndex| -> Result<()> {
             let reply = reply.as_ref().context("a message before a reply ticket")?;
-            let _ = node.send_fast(reply, &[], index.0, Some(PATIENCE))?;
+            node.send_fast(reply, &[], index.0, Some(PATIENCE))?;
             Ok(())
         };
         // Busy: nothing but messages for a while; then events; asleep when there is nothing.
@@ -174,7 +177,7 @@ fn measure(end: &FarEnd, start: Instant, links: u32) -> Result<Row> {
     let reply = node.fast_ticket(slot)?;
     let link = node.connect(&end.name, &reply.to_bytes(), PATIENCE)?;
     let ticket = Ticket::from_bytes(node.greeting(link)?)?;
-    let _ = node.send(&ticket, &[7; 16], &[], Some(PATIENCE))?;
+    node.send(&ticket, &[7; 16], &[], Some(PATIENCE))?;
     node.recv(queue, Some(PATIENCE))?;
     let start_to_first_message_ns = start.elapsed().as_nanos() as f64;
 
@@ -207,7 +210,7 @@ fn measure(end: &FarEnd, start: Instant, links: u32) -> Result<Row> {
     let mut round_trips = Vec::new();
     let mut ping_pong = |node: &mut Node| -> Result<bool> {
         let from = clock::ticks();
-        let _ = node.send(&ticket, &[7; 16], &[], Some(PATIENCE))?;
+        node.send(&ticket, &[7; 16], &[], Some(PATIENCE))?;
         let mut idle_found = false;
         loop {
             match node.recv(queue, Some(PATIENCE))?.word {

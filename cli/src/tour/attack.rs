@@ -3,7 +3,7 @@
 use super::actor::{Actor, Role, Stage};
 use super::receiver::{self, Report};
 use super::stranger::{self, Attempt, WrongDescriptor};
-use super::{SleeperOrder, Visit};
+use super::{SleeperOrder, Visit, VisitorOrder};
 use anyhow::{Context, Result, bail};
 use std::process::Stdio;
 use std::thread;
@@ -67,7 +67,7 @@ const ATTEMPTS: &[(Attempt, &str, &str, &[&str])] = &[
         Attempt::RevokedKey,
         "a ticket that was revoked",
         "dropped: the key is another since",
-        &["refused_wrong_key"],
+        &["refused_stale_key"],
     ),
     (
         Attempt::SecondMessage,
@@ -142,6 +142,24 @@ const ATTEMPTS: &[(Attempt, &str, &str, &[&str])] = &[
         &["control.refused_statistics"],
     ),
     (
+        Attempt::StatisticsThenLink,
+        "asking for statistics and for a link on one socket",
+        "no link was made of it",
+        &["control.refused_statistics", "control.statistics"],
+    ),
+    (
+        Attempt::OtherVersion,
+        "an introduction of another major version, over a link that is up",
+        "the link was closed, its memory given back",
+        &["control.closed_violation"],
+    ),
+    (
+        Attempt::CopiedCredential,
+        "the credential of another's node, which everybody is shown",
+        "it is of no use to a process that it does not name",
+        &["control.refused_identity"],
+    ),
+    (
         Attempt::NeverSpeak,
         "a connection that never speaks",
         "closed when its time was up",
@@ -152,6 +170,25 @@ const ATTEMPTS: &[(Attempt, &str, &str, &[&str])] = &[
         "5,000 connections held open",
         "",
         &["control.refused_connections", "control.refused_half_open"],
+    ),
+];
+
+/// What is kept up while an honest process of another user connects, which must succeed.
+const HELD: &[(Attempt, &str, &[&str])] = &[
+    (
+        Attempt::BusyRing,
+        "in the place of its ring a file whose inode's lock its threads hold",
+        &["control.refused_memory"],
+    ),
+    (
+        Attempt::LingeringRing,
+        "in the place of its ring a socket that stops whoever closes it",
+        &["control.refused_memory"],
+    ),
+    (
+        Attempt::NeverPay,
+        "links that are asked for, more than there are places, and never paid for",
+        &["control.refused_slow", "control.refused_unpaid", "control.refused_connections"],
     ),
 ];
 
@@ -168,7 +205,7 @@ const DEATHS: u32 = 8;
 impl Attack<'_> {
     /// How many steps [`run`](Self::run) takes.
     pub fn steps() -> u64 {
-        ATTEMPTS.len() as u64 + 3 + 3
+        (ATTEMPTS.len() + HELD.len()) as u64 + 3 + 3
     }
 
     /// Every attempt, one after another; `step` is told of each.
@@ -182,6 +219,14 @@ impl Attack<'_> {
                 continue;
             }
             rows.push(self.attempt(&mut stranger, *attempt, what, how, counters)?);
+        }
+        for (attempt, what, counters) in HELD {
+            step(what);
+            if *attempt == Attempt::NeverPay && !self.stage.has_users {
+                // Places are counted for each user.
+                continue;
+            }
+            rows.push(self.held(*attempt, what, counters)?);
         }
         step("pages that are not its own");
         rows.push(self.foreign_pages(&mut stranger)?);
@@ -272,6 +317,29 @@ impl Attack<'_> {
         })
     }
 
+    /// The attempt goes on while an honest process connects.
+    fn held(&mut self, attempt: Attempt, what: &str, counters: &[&str]) -> Result<Row> {
+        let before = self.report()?;
+        let mut stranger = self.stranger()?;
+        let saw: String = match stranger.ask(&self.order(attempt)) {
+            Ok(saw) => saw,
+            Err(error) => return Ok(not_done(what, &error)),
+        };
+        let mut visitor = Actor::start(self.stage, Role::Visitor, Stdio::null(), &[])?;
+        let service = self.stage.service(Role::Receiver, receiver::NAME);
+        let greeting = serde_json::to_vec(&receiver::Hello::Guest)?;
+        let visit: Visit = visitor.ask(&VisitorOrder { service, greeting })?;
+        let (counter, is_unchanged) = self.what_counted(&before, counters)?;
+        stranger.kill()?;
+        let is_refused = visit.error.is_none() && !counter.is_empty() && is_unchanged;
+        let how = match visit.error {
+            None => format!("{saw}; an honest process got its link meanwhile"),
+            Some(error) => format!("{saw}; BUT an honest process was kept out: {error}"),
+        };
+        let outcome = if is_refused { Outcome::Refused } else { Outcome::NotRefused };
+        Ok(Row { what: what.into(), how, counter, outcome })
+    }
+
     fn foreign_pages(&mut self, stranger: &mut Actor) -> Result<Row> {
         let what = "writing to the pages of the link that the receiver writes";
         let saw: String = match stranger.ask(&self.order(Attempt::ForeignPages)) {
@@ -345,7 +413,7 @@ impl Attack<'_> {
             return Ok(not_done(what, &error));
         }
         let mut visitor = Actor::start(self.stage, Role::Visitor, Stdio::null(), &[])?;
-        let visit: Visit = visitor.ask(&service)?;
+        let visit: Visit = visitor.ask(&VisitorOrder { service, greeting: Vec::new() })?;
         let _: Result<String> = stranger.answer();
         let is_refused = visit.error.is_some();
         Ok(Row {

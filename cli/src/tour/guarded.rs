@@ -167,6 +167,8 @@ pub fn host(mut orders: Orders) -> Result<()> {
                 orders.answer(seed)?;
             }
             HostOrder::Aperture => {
+                // The service of the last one goes with it.
+                drop(lent.take());
                 let result = lend(&mut orders).map(|taken| lent = Some(taken));
                 orders.answer(result)?;
             }

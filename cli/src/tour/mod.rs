@@ -14,6 +14,7 @@
 
 pub mod actor;
 mod attack;
+mod by_hand;
 mod guarded;
 mod host;
 mod hostile;
@@ -390,13 +391,19 @@ pub struct Visit {
     pub counters: Vec<String>,
 }
 
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct VisitorOrder {
+    pub service: String,
+    pub greeting: Vec<u8>,
+}
+
 /// Connects to each service that it is told.
 fn visitor(mut orders: Orders) -> Result<()> {
-    while let Some(service) = orders.next::<String>()? {
+    while let Some(VisitorOrder { service, greeting }) = orders.next()? {
         let visit = || {
             let mut node = Node::new()?;
             let before = node.counters();
-            let result = node.connect(&service, b"", Duration::from_secs(5));
+            let result = node.connect(&service, &greeting, Duration::from_secs(5));
             let counters = node
                 .counters()
                 .into_iter()

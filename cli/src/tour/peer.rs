@@ -296,7 +296,7 @@ fn aperture(service: &str) -> Result<Told> {
     let mut written = Ok(());
     let seconds = clock::seconds(|| written = aperture.write(0, &data));
     written?;
-    let _ = node.send(&ticket, b"", digest.as_bytes(), LIMIT)?;
+    node.send(&ticket, b"", digest.as_bytes(), LIMIT)?;
     while !aperture.is_revoked() {
         next_event(&mut node)?;
     }

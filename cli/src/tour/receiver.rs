@@ -239,7 +239,7 @@ impl Receiver {
         for index in 0..file.messages {
             all.extend(self.node.ticket(file.slot, MetadataIndex(index))?.to_bytes());
         }
-        let _ = self.node.send(&file.tickets, &all, &[], Some(PATIENCE))?;
+        self.node.send(&file.tickets, &all, &[], Some(PATIENCE))?;
         Ok(())
     }
 
@@ -248,7 +248,7 @@ impl Receiver {
         file.arrived += 1;
         if file.arrived == file.messages {
             let to = Ticket { metadata_index: ANSWER_DIGEST, ..file.answers };
-            let _ = self.node.send(&to, &[], &[], Some(PATIENCE))?;
+            self.node.send(&to, &[], &[], Some(PATIENCE))?;
         }
         Ok(())
     }
@@ -257,7 +257,7 @@ impl Receiver {
         let Some(file) = &self.file else { return Ok(()) };
         let message = self.node.area(self.echo_area)?.to_vec();
         let to = Ticket { metadata_index: ANSWER_ECHO, ..file.answers };
-        let _ = self.node.send(&to, &message, &[], Some(PATIENCE))?;
+        self.node.send(&to, &message, &[], Some(PATIENCE))?;
         Ok(())
     }
 

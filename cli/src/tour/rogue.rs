@@ -2,21 +2,20 @@
 //! them as no library would.
 
 use super::actor::Orders;
+use super::by_hand::Guest;
 use super::host::{access, next_event};
-use super::hostile;
 use super::protocols::{LIMIT, PATIENCE};
 use super::stranger::Order;
-use anyhow::{Context, Result, anyhow, bail, ensure};
-use hamlyn::control::hello::{self, ApertureWord, Frame, LinkFeatures, Purpose};
+use anyhow::{Context, Result, bail};
+use hamlyn::control::frame::{Frame, MemoryWord};
 use hamlyn::control::{Accept, RequestId};
 use hamlyn::node::{Event, Node};
-use hamlyn::os::memory::{Region, region_bytes};
-use hamlyn::os::socket;
 use hamlyn::protocol::{Kind, Seed};
 use hamlyn::wire::{Flags, Key, MetadataIndex, NodeId, Share, SlotIndex, TICKET_BYTES, Ticket};
 use hamlyn::{LinkId, QueueId, SlotConfig};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::FallocateFlags;
 use serde::{Deserialize, Serialize};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -51,6 +50,8 @@ pub enum Rogue {
     GroupLength,
     /// Keeps the pages of an aperture, and writes on when it was revoked.
     Aperture,
+    /// Keeps the lock of an aperture's inode busy while it is taken back.
+    BusyAperture,
     /// Serves what looks like a server.
     Serve(Trap),
 }
@@ -69,7 +70,7 @@ pub enum Trap {
 }
 
 const KIND: usize = 5;
-const TOKEN: std::ops::Range<usize> = 12..28;
+const TOKEN: std::ops::Range<usize> = 16..32;
 const ANSWER_HEAD: usize = 5;
 const CALL_BITS: u32 = 20;
 const ASK: u32 = 4095;
@@ -205,7 +206,8 @@ pub fn attempt(rogue: Rogue, order: &Order) -> Result<String> {
             let mut member = group(seed, &[(7, u64::MAX)])?;
             member.is_sent_away()
         }
-        Rogue::Aperture => aperture(&order.socket),
+        Rogue::Aperture => aperture(&order.socket, 0),
+        Rogue::BusyAperture => aperture(&order.socket, 8),
         Rogue::Serve(_) => bail!("this attempt is made elsewhere"),
     }
 }
@@ -249,7 +251,7 @@ fn bad_greetings(seed: &str) -> Result<String> {
 fn call(seed: &str, call: u32, code: u32) -> Result<String> {
     let mut intruder = Intruder::enter(seed, |node, queue| lend_blocks(node, queue, 64, 16))?;
     let ticket = intruder.ticket(0)?;
-    let _ = intruder.node.send_fast(&ticket, &[7; 8], call | code << CALL_BITS, LIMIT)?;
+    intruder.node.send_fast(&ticket, &[7; 8], call | code << CALL_BITS, LIMIT)?;
     intruder.is_sent_away()
 }
 
@@ -273,7 +275,7 @@ fn no_credit(seed: &str) -> Result<String> {
     // Its own place in the area: the last.
     let at = Ticket { base: ticket.bound - 16, ..ticket };
     for i in 0..8 * tags {
-        let _ = intruder.node.send_fast(&at, &[7; 16], FIRST_TAG | i, LIMIT)?;
+        intruder.node.send_fast(&at, &[7; 16], FIRST_TAG | i, LIMIT)?;
     }
     intruder.node.close(LIMIT)?;
     Ok(format!("{} tags at once, with a credit of {tags}", 8 * tags))
@@ -295,7 +297,7 @@ fn datagram(seed: &str) -> Result<String> {
         let ticket = intruder.ticket(0)?;
         let queue = intruder.node.notification_queue(64)?;
         let metadata = lie.map_or_else(|| foreign(&mut intruder.node, queue), Ok)?;
-        let _ = intruder.node.send(&ticket, &[7; 16], &metadata, LIMIT)?;
+        intruder.node.send(&ticket, &[7; 16], &metadata, LIMIT)?;
         if number == 0 {
             intruder.is_sent_away()?;
         } else {
@@ -324,7 +326,7 @@ fn stream(seed: &str, message: &[u8], mark: &[u8]) -> Result<String> {
         share: Share::WHOLE,
         ..intruder.ticket(12)?
     };
-    let _ = intruder.node.send(&ticket, message, mark, LIMIT)?;
+    intruder.node.send(&ticket, message, mark, LIMIT)?;
     intruder.is_sent_away()
 }
 
@@ -337,63 +339,36 @@ fn group(seed: &str, parts: &[(u8, u64)]) -> Result<Intruder> {
     let mut intruder = Intruder::enter(seed, body)?;
     let ticket = intruder.ticket(24)?;
     for (byte, length) in parts {
-        let _ = intruder.node.send(&ticket, &[*byte; 64], &length.to_le_bytes(), LIMIT)?;
+        intruder.node.send(&ticket, &[*byte; 64], &length.to_le_bytes(), LIMIT)?;
     }
     Ok(intruder)
 }
 
 /// A link that is made frame by frame, so that the descriptor of the pages is in these hands.
-fn aperture(path: &Path) -> Result<String> {
-    let connect = || hostile::connect_to(path);
-    let say = |socket: &OwnedFd, frame: Frame| socket::send(socket, &frame.to_bytes(), &[]);
-    let hear = |socket: &OwnedFd| -> Result<(Frame, Vec<OwnedFd>)> {
-        ensure!(hostile::wait_readable(socket, PATIENCE)?, "nothing came");
-        let mut frame = vec![0; hello::FRAME_BYTES_MAX];
-        let received = socket::receive(socket.as_fd(), &mut frame)?;
-        let frame = Frame::from_bytes(&frame[..received.bytes]);
-        Ok((frame.map_err(|error| anyhow!("{error:?}"))?, received.descriptors))
-    };
-    let hello = |purpose, cookie| {
-        Frame::Hello(hello::Hello {
-            version: (hello::VERSION_MAJOR, hello::VERSION_MINOR),
-            purpose,
-            features: LinkFeatures::all().bits(),
-            features_required: 0,
-            node: 0x0bad_0bad,
-            ring_bytes: 4096,
-            incoming_ring_bytes_max: 64 << 10,
-            packet_bytes: 1024,
-            cookie,
-            token: [0; 32],
-            greeting: Vec::new(),
-        })
-    };
-    let link = connect()?;
-    say(&link, hello(Purpose::Link, [0; hello::COOKIE_BYTES]))?;
-    let (Frame::Offer(offer), files) = hear(&link)? else { bail!("no offer") };
-    let wake = connect()?;
-    say(&wake, hello(Purpose::Wake, offer.cookie))?;
-    let [own, other] = &files[..] else { bail!("no memory") };
-    let bytes = [offer.client_ring_bytes, offer.server_ring_bytes];
-    let bytes = bytes.map(|bytes| region_bytes(bytes as usize));
-    Region::map_writable(own, bytes[0])?.fill_by_writing()?;
-    Region::map_read_only(other, bytes[1])?.fill_by_reading()?;
-    say(&link, Frame::Filled)?;
-    let (Frame::Ready, _) = hear(&link)? else { bail!("no link") };
-    let (Frame::Aperture { number, word: ApertureWord::Offer { bytes, .. } }, files) = hear(&link)?
-    else {
+/// `lockers`: threads that from the beginning to the end make calls for which the kernel takes the
+/// lock of the pages' inode, and that leave the pages as they are.
+fn aperture(path: &Path, lockers: usize) -> Result<String> {
+    let link = Guest::connect(path, Vec::new())?.link()?.talk;
+    let (Frame::Memory { memory, word: MemoryWord::Offer { bytes, .. } }, _) = link.hear()? else {
         bail!("no aperture")
     };
+    link.say_of(memory, MemoryWord::Take { bytes })?;
+    let files = link.expect(memory, MemoryWord::Pass)?;
     let pages = std::fs::File::from(files.into_iter().next().context("no pages")?);
-    say(&link, Frame::Aperture { number, word: ApertureWord::Ready })?;
-    loop {
-        if let (Frame::Aperture { word: ApertureWord::Revoked, .. }, _) = hear(&link)? {
-            break;
-        }
+    for _ in 0..lockers {
+        let pages = pages.try_clone()?;
+        std::thread::spawn(move || {
+            while rustix::fs::fallocate(&pages, FallocateFlags::KEEP_SIZE, 0, bytes).is_ok() {}
+        });
     }
-    std::os::unix::fs::FileExt::write_all_at(&pages, &vec![7; bytes as usize], 0)?;
-    drop(wake);
-    Ok(format!("{bytes} bytes written to pages that are the owner's no more"))
+    link.say_of(memory, MemoryWord::Held)?;
+    while !matches!(link.hear()?, (Frame::ApertureRevoked { .. }, _)) {}
+    pages.write_all_at(&vec![7; bytes as usize], 0)?;
+    let locked = match lockers {
+        0 => String::new(),
+        _ => format!(" while {lockers} threads keep the lock of its inode busy"),
+    };
+    Ok(format!("taken back{locked}; {bytes} bytes written to pages that are its owner's no more"))
 }
 
 // ---- a server
@@ -428,7 +403,7 @@ pub fn serve(trap: Trap, name: &str, orders: &mut Orders) -> Result<String> {
                 if trap == Trap::BeyondBlock {
                     node.recv(queue, LIMIT)?;
                 }
-                let _ = node.send_fast(&ticket, &[7; 8], word, LIMIT)?;
+                node.send_fast(&ticket, &[7; 8], word, LIMIT)?;
             }
             Event::Closed { .. } | Event::RequestGone { .. } => return Ok("it went away".into()),
             _ => {}

@@ -112,7 +112,7 @@ fn send(service: &str) -> Result<(Sender, Sent)> {
             for ticket in &tickets {
                 let data = file.get(ticket.base as usize..ticket.bound as usize);
                 let data = data.context("a ticket reaches outside of the file")?;
-                let _ = node.send(ticket, data, &[], Some(PATIENCE))?;
+                node.send(ticket, data, &[], Some(PATIENCE))?;
             }
             let answer = node.recv(queue, Some(PATIENCE)).context("the file did not arrive")?;
             ensure!(answer.index == ANSWER_DIGEST, "another answer came");
@@ -143,7 +143,7 @@ impl Sender {
             beats.sent += 1;
             let message = [beats.sent.to_le_bytes(), (!beats.sent).to_le_bytes()].concat();
             let before = clock::ticks();
-            let _ = self.node.send(&self.echo, &message, &[], Some(PATIENCE))?;
+            self.node.send(&self.echo, &message, &[], Some(PATIENCE))?;
             let answer = self.node.recv(self.queue, Some(PATIENCE))?;
             let ns = clock::elapsed_ns(before, clock::ticks());
             ensure!(answer.link == self.link && answer.index == ANSWER_ECHO, "a strange answer");

@@ -108,7 +108,7 @@ const ATTEMPTS: &[(Rogue, Target, &str, &str, &[&str])] = &[
         Target::Group,
         "a member of a group that sends its part twice",
         "the second was dropped; the first stood still, and the next round went on",
-        &["refused_entry_closed", "refused_wrong_key"],
+        &["refused_entry_closed", "refused_stale_key"],
     ),
     (
         Rogue::GroupLength,
@@ -126,6 +126,14 @@ const TRAPS: &[(Trap, &str)] = &[
     (Trap::BeyondBlock, "a server whose reply is longer than the client's block"),
 ];
 
+const APERTURES: &[(Rogue, &str)] = &[
+    (Rogue::Aperture, "a holder that keeps an aperture's pages and scribbles when it was revoked"),
+    (
+        Rogue::BusyAperture,
+        "a holder that keeps the lock of an aperture's inode busy while it is taken back",
+    ),
+];
+
 /// Where the stranger serves as no honest process would.
 const TRAP: &str = "protocol-trap";
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -140,7 +148,7 @@ pub struct Siege<'a> {
 impl<'a> Siege<'a> {
     /// How many steps [`run`](Self::run) takes.
     pub fn steps() -> u64 {
-        (ATTEMPTS.len() + TRAPS.len()) as u64 + 3
+        (ATTEMPTS.len() + TRAPS.len() + APERTURES.len()) as u64 + 2
     }
 
     pub fn new(stage: &'a Stage) -> Result<Self> {
@@ -168,8 +176,10 @@ impl<'a> Siege<'a> {
             step(what);
             rows.push(self.trap(*trap, what)?);
         }
-        step("an aperture");
-        rows.push(self.aperture()?);
+        for (rogue, what) in APERTURES {
+            step(what);
+            rows.push(self.aperture(*rogue, what)?);
+        }
         step("");
         Ok(rows)
     }
@@ -331,12 +341,11 @@ impl<'a> Siege<'a> {
         }
     }
 
-    fn aperture(&mut self) -> Result<Row> {
-        let what = "a holder that keeps an aperture's pages and scribbles when it was revoked";
+    fn aperture(&mut self, rogue: Rogue, what: &str) -> Result<Row> {
         let name: String = self.host.ask(&HostOrder::Aperture)?;
         let mut stranger = self.stranger()?;
         let socket = self.stage.socket(Role::GuardedHost, &name);
-        let attempt = Attempt::Rogue(Rogue::Aperture);
+        let attempt = Attempt::Rogue(rogue);
         let saw: Result<String> = stranger.ask(&stranger::Order { attempt, service: name, socket });
         let taken: Result<()> = self.host.answer();
         match taken.and(saw) {

@@ -3,17 +3,24 @@
 //! of the file.
 
 use super::actor::{Orders, Role, Stage};
+use super::by_hand::{self, Talk};
 use super::hostile::{self, HostileRing};
 use super::receiver::{GUEST_BYTES, GUEST_CREDIT, Hello, Rights};
 use super::rogue::{self, Rogue};
 use anyhow::{Context, Result, bail, ensure};
-use hamlyn::control::hello::{self, Frame, Purpose};
+use hamlyn::control::Identity;
+use hamlyn::control::frame::{self, Frame, MemoryWord, Purpose};
 use hamlyn::interface::LinkId;
 use hamlyn::node::{Node, SendError};
-use hamlyn::wire::{Flags, Header, Key, MetadataIndex, NodeId, Share, SlotIndex, Ticket};
+use hamlyn::os::memory::{SEALS_READ_ONLY, region_bytes};
+use hamlyn::wire::{Flags, Header, Key, MetadataIndex, Share, SlotIndex, Ticket};
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::fs::{
+    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, ftruncate, memfd_create,
+};
+use rustix::net::sockopt::set_socket_linger;
 use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -43,6 +50,18 @@ pub enum Attempt {
     NeverSpeak,
     ManyConnections,
     Statistics,
+    /// A HELLO of another version, over a link that is up.
+    OtherVersion,
+    /// Asks for statistics and for a link on one socket.
+    StatisticsThenLink,
+    /// Shows the credential of the receiver's node.
+    CopiedCredential,
+    /// Passes a file in the place of its ring, and keeps on writing to it.
+    BusyRing,
+    /// Passes a socket in the place of its ring that stops whoever closes it.
+    LingeringRing,
+    /// Asks for links, and never pays for one.
+    NeverPay,
     /// Goes on sending; the tour kills it.
     SendUntilKilled,
     /// Goes on connecting halfway; the tour kills it.
@@ -91,6 +110,9 @@ pub fn run(mut orders: Orders) -> Result<()> {
                 orders.answer(Ok("half a packet in every line"))?;
                 std::thread::park();
             }
+            Attempt::BusyRing => hold(&mut orders, busy_ring(&order))?,
+            Attempt::LingeringRing => hold(&mut orders, lingering_ring(&order))?,
+            Attempt::NeverPay => hold(&mut orders, never_pay(&order))?,
             Attempt::WrongDescriptors(wrong) => {
                 let listener = hostile::listen_at(&order.socket)?;
                 orders.answer(Ok("serving"))?;
@@ -105,6 +127,19 @@ pub fn run(mut orders: Orders) -> Result<()> {
                 orders.answer(saw)?;
             }
             _ => orders.answer(attempt(&order))?,
+        }
+    }
+    Ok(())
+}
+
+/// Says what it saw, and keeps what it has until it is killed.
+fn hold<T>(orders: &mut Orders, made: Result<(String, T)>) -> Result<()> {
+    let (saw, kept) =
+        made.map_or_else(|error| (Err(error), None), |(saw, kept)| (Ok(saw), Some(kept)));
+    orders.answer(saw)?;
+    if kept.is_some() {
+        loop {
+            std::thread::park();
         }
     }
     Ok(())
@@ -139,7 +174,7 @@ fn attempt(order: &Order) -> Result<String> {
         }
         Attempt::WrongDestination => {
             let mut guest = guest()?;
-            guest.push(|header| header.destination = NodeId(!header.destination.0))
+            guest.push(|header| header.destination.0 = !header.destination.0)
         }
         Attempt::BadFormat => {
             let mut guest = guest()?;
@@ -170,14 +205,14 @@ fn attempt(order: &Order) -> Result<String> {
         Attempt::FastIntoParanoid => {
             let mut guest = guest()?;
             let ticket = Ticket { metadata_index: MetadataIndex::FAST, ..guest.paranoid };
-            let _ = guest.node.send_fast(&ticket, &[7; 16], 1, Some(PATIENCE))?;
+            guest.node.send_fast(&ticket, &[7; 16], 1, Some(PATIENCE))?;
             Ok("no answer".into())
         }
         Attempt::GuessKeys => guess_keys(guest()?),
         Attempt::RandomBytes => random_bytes(order),
         Attempt::ForeignPages => foreign_pages(guest()?),
-        Attempt::UnpaidMemory => half_way(order, Frame::Filled),
-        Attempt::GuessCookie => half_way(order, wake([0x5a; hello::COOKIE_BYTES])),
+        Attempt::UnpaidMemory => unpaid_memory(order),
+        Attempt::GuessCookie => guess_cookie(order),
         Attempt::PassDescriptors => pass_descriptors(order),
         Attempt::Nonsense => nonsense(order),
         Attempt::NeverSpeak => never_speak(order),
@@ -186,6 +221,40 @@ fn attempt(order: &Order) -> Result<String> {
             Ok(_) => bail!("it was told the statistics"),
             Err(error) => Ok(error.to_string()),
         },
+        Attempt::OtherVersion => {
+            let link = welcomed(order)?.link()?;
+            let version = (frame::VERSION_MAJOR + 1, 0);
+            let hello = by_hand::hello(Purpose::Link, Vec::new())?;
+            link.talk.say(&Frame::Hello(frame::Hello { version, ..hello }))?;
+            link.talk.last_words()
+        }
+        Attempt::StatisticsThenLink => {
+            let talk = Talk::connect(&order.socket)?;
+            talk.say(&Frame::Hello(by_hand::hello(Purpose::Stat, Vec::new())?))?;
+            // It may be gone by now.
+            let _ = talk.say(&introduction()?);
+            while let Some(frame) = hostile::receive_frame(&talk.0, PATIENCE)? {
+                if let Ok(Frame::Welcome(_)) = Frame::from_bytes(&frame) {
+                    bail!("a socket that had asked for statistics was welcomed as a link");
+                }
+            }
+            Ok("closed, and no link was made".into())
+        }
+        Attempt::CopiedCredential => {
+            let credential = welcomed(order)?.welcome.credential;
+            let hello = by_hand::hello(Purpose::Link, Vec::new())?;
+            let own = hello.credential;
+            let mut words = String::new();
+            // As it is, and made to name its own process.
+            for credential in
+                [credential, frame::Credential { process: own.process, pid: own.pid, ..credential }]
+            {
+                let talk = Talk::connect(&order.socket)?;
+                talk.say(&Frame::Hello(frame::Hello { credential, ..hello.clone() }))?;
+                words = talk.last_words()?;
+            }
+            Ok(words)
+        }
         Attempt::OtherMemory { pid, address } => {
             let memory = std::fs::File::options().write(true).open(format!("/proc/{pid}/mem"));
             match memory.and_then(|memory| memory.write_all_at(b"changed", address)) {
@@ -195,6 +264,9 @@ fn attempt(order: &Order) -> Result<String> {
         }
         Attempt::SendUntilKilled
         | Attempt::BeginPacketsUntilKilled
+        | Attempt::BusyRing
+        | Attempt::LingeringRing
+        | Attempt::NeverPay
         | Attempt::WrongDescriptors(_)
         | Attempt::Rogue(_) => bail!("this attempt is made elsewhere"),
     }
@@ -239,7 +311,7 @@ impl Guest {
 
     /// Through the library, which sends what it is told to.
     fn send(&mut self, ticket: Ticket) -> Result<String> {
-        let _ = self.node.send(&ticket, &[7; 16], &[], Some(PATIENCE))?;
+        self.node.send(&ticket, &[7; 16], &[], Some(PATIENCE))?;
         Ok("no answer".into())
     }
 
@@ -254,7 +326,7 @@ impl Guest {
     /// Of a packet that would be accepted.
     fn header(&self) -> Header {
         Header {
-            destination: self.normal.destination,
+            destination: self.normal.destination.destination(),
             slot: self.normal.slot,
             metadata_index: self.normal.metadata_index,
             key: self.normal.key,
@@ -270,7 +342,7 @@ impl Guest {
     fn send_for_ever(&mut self) -> Result<()> {
         let message = vec![7; GUEST_BYTES as usize];
         loop {
-            let _ = self.node.send(&self.normal.silent(), &message, &[], Some(PATIENCE))?;
+            self.node.send(&self.normal.silent(), &message, &[], Some(PATIENCE))?;
         }
     }
 
@@ -357,69 +429,128 @@ fn foreign_pages(guest: Guest) -> Result<String> {
     Ok(refusals.join(", "))
 }
 
-fn introduction(greeting: Vec<u8>) -> hello::Hello {
-    hello::Hello {
-        version: (hello::VERSION_MAJOR, hello::VERSION_MINOR),
-        purpose: Purpose::Link,
-        features: 0,
-        features_required: 0,
-        node: 0x0bad_0bad,
-        ring_bytes: 32 << 10,
-        incoming_ring_bytes_max: 64 << 10,
-        packet_bytes: 16 << 10,
-        cookie: [0; hello::COOKIE_BYTES],
-        token: [0; 32],
-        greeting,
-    }
-}
-
-fn wake(cookie: [u8; hello::COOKIE_BYTES]) -> Frame {
-    Frame::Hello(hello::Hello { purpose: Purpose::Wake, cookie, ..introduction(Vec::new()) })
-}
-
-/// What became of a connection: the server's last words, or none.
-fn last_words(socket: &OwnedFd) -> Result<String> {
-    loop {
-        match hostile::receive_frame(socket, PATIENCE)? {
-            None => return Ok("closed without a word".into()),
-            Some(frame) => {
-                if let Ok(Frame::Refused { reason, text, .. }) = Frame::from_bytes(&frame) {
-                    return Ok(format!("refused: {reason}; {text}"));
-                }
-            }
-        }
-    }
-}
-
-/// Gets an offer, and then does not do what it should.
-fn half_way(order: &Order, next: Frame) -> Result<String> {
-    let socket = hostile::connect_to(&order.socket)?;
+fn introduction() -> Result<Frame> {
     let greeting = serde_json::to_vec(&Hello::Guest)?;
-    hostile::send_frame(&socket, &Frame::Hello(introduction(greeting)).to_bytes(), &[])?;
-    let offer = hostile::receive_frame(&socket, PATIENCE)?.context("no offer")?;
-    let Ok(Frame::Offer(offer)) = Frame::from_bytes(&offer) else { bail!("no offer") };
-    if next == Frame::Filled {
-        // Everything is as agreed, but for the pages: not one was touched.
-        let second = hostile::connect_to(&order.socket)?;
-        hostile::send_frame(&second, &wake(offer.cookie).to_bytes(), &[])?;
-        hostile::send_frame(&socket, &next.to_bytes(), &[])?;
-        last_words(&socket)
-    } else {
-        let second = hostile::connect_to(&order.socket)?;
-        hostile::send_frame(&second, &next.to_bytes(), &[])?;
-        last_words(&second)
+    Ok(Frame::Hello(by_hand::hello(Purpose::Link, greeting)?))
+}
+
+/// Welcomed, and on its way to a link.
+fn welcomed(order: &Order) -> Result<by_hand::Guest> {
+    by_hand::Guest::connect(&order.socket, serde_json::to_vec(&Hello::Guest)?)
+}
+
+/// A ring as agreed, but for the pages: not one was touched.
+fn unpaid_memory(order: &Order) -> Result<String> {
+    let guest = welcomed(order)?;
+    let _wake = guest.wake()?;
+    guest.until_taken()?;
+    let bytes = region_bytes(guest.welcome.client_ring_bytes as usize);
+    let ring = memory_file(bytes as u64, SEALS_READ_ONLY)?;
+    guest.talk.pass(by_hand::RING, &[ring.as_fd()])?;
+    guest.talk.last_words()
+}
+
+/// Threads that write to a file on and on, and so have the lock of its inode between them: whoever
+/// seals, punches or resizes the file waits for them.
+fn busy_ring(order: &Order) -> Result<(String, impl Sized)> {
+    const BYTES: usize = 4 << 20;
+    const WRITERS: usize = 4;
+    let guest = welcomed(order)?;
+    guest.until_taken()?;
+    let file = std::fs::File::from(memory_file(BYTES as u64, SealFlags::empty())?);
+    for _ in 0..WRITERS {
+        let file = file.try_clone()?;
+        std::thread::spawn(move || {
+            let bytes = vec![7; BYTES];
+            // Until this process is killed, or somebody has sealed it.
+            while file.write_all_at(&bytes, 0).is_ok() {}
+        });
     }
+    guest.talk.pass(by_hand::RING, &[file.as_fd()])?;
+    let words = guest.talk.last_words()?;
+    ensure!(fcntl_get_seals(&file)?.is_empty(), "the receiver has sealed the file");
+    Ok((format!("{words}, while {WRITERS} threads write to it"), (guest, file)))
+}
+
+/// A TCP connection that stops whoever closes it last, for an hour: what is in its buffer stays
+/// there, and the other end does not read it.
+fn lingering() -> Result<(std::net::TcpStream, std::net::TcpStream)> {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+    let stream = std::net::TcpStream::connect(listener.local_addr()?)?;
+    let (other, _) = listener.accept()?;
+    stream.set_nonblocking(true)?;
+    while std::io::Write::write(&mut &stream, &[7; 1 << 16]).is_ok() {}
+    stream.set_nonblocking(false)?;
+    set_socket_linger(&stream, Some(Duration::from_secs(3600)))?;
+    Ok((stream, other))
+}
+
+/// The few receivers that a user may stop.
+fn lingering_ring(order: &Order) -> Result<(String, impl Sized)> {
+    let mut kept = Vec::new();
+    let mut words = String::new();
+    const MOST: usize = 8;
+    for _ in 0..MOST {
+        let guest = welcomed(order)?;
+        if guest.until_taken().is_err() {
+            // No receiver is left for this user.
+            break;
+        }
+        let (socket, other) = lingering()?;
+        guest.talk.pass(by_hand::RING, &[socket.as_fd()])?;
+        // Whoever of the two closes it last is stopped.
+        std::thread::spawn(move || drop(socket));
+        words = guest.talk.last_words()?;
+        kept.push((guest, other));
+    }
+    ensure!(!kept.is_empty(), "no socket was passed");
+    let rest =
+        if kept.len() < MOST { ", and then nobody took any more of this user's" } else { "" };
+    Ok((format!("{words}; {} sockets were passed{rest}", kept.len()), kept))
+}
+
+/// More links than a user has places for are asked for, again and again, and none is paid for.
+fn never_pay(order: &Order) -> Result<(String, impl Sized)> {
+    const EACH: usize = 100;
+    let (path, frame) = (order.socket.clone(), introduction()?);
+    let ask = move || -> Vec<Talk> {
+        // The listener's queue may be full for a moment.
+        let talks = (0..EACH).filter_map(|_| Talk::connect(&path).ok());
+        talks.filter(|talk| talk.say(&frame).is_ok()).collect()
+    };
+    let first = ask();
+    let (Frame::Welcome(_), _) = first.first().context("no connection was made")?.hear()? else {
+        bail!("no welcome")
+    };
+    std::thread::spawn(move || {
+        let mut kept = VecDeque::from([first]);
+        loop {
+            kept.push_back(ask());
+            // Some time after they have been given up at the other end.
+            if kept.len() > 6 {
+                kept.pop_front();
+            }
+            std::thread::sleep(Duration::from_millis(300));
+        }
+    });
+    Ok((format!("{EACH} every 0.3 s, of which some are welcomed and none pays"), ()))
+}
+
+fn guess_cookie(order: &Order) -> Result<String> {
+    let _guest = welcomed(order)?;
+    let second = Talk::connect(&order.socket)?;
+    let hello = by_hand::hello(Purpose::Wake, Vec::new())?;
+    second.say(&Frame::Hello(frame::Hello { cookie: [0x5a; frame::COOKIE_BYTES], ..hello }))?;
+    second.last_words()
 }
 
 fn pass_descriptors(order: &Order) -> Result<String> {
-    let socket = hostile::connect_to(&order.socket)?;
-    // A socket that lingers, and so blocks whoever closes it last.
-    let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
-    let lingering = std::net::TcpStream::connect(listener.local_addr()?)?;
-    let frame = Frame::Hello(introduction(serde_json::to_vec(&Hello::Guest)?)).to_bytes();
-    match hostile::send_frame(&socket, &frame, &[lingering.as_fd(), listener.as_fd()]) {
+    let talk = Talk::connect(&order.socket)?;
+    let (lingering, other) = lingering()?;
+    let frame = introduction()?.to_bytes();
+    match hostile::send_frame(&talk.0, &frame, &[lingering.as_fd(), other.as_fd()]) {
         Err(error) => Ok(format!("the kernel: {error}")),
-        Ok(()) => last_words(&socket),
+        Ok(()) => talk.last_words(),
     }
 }
 
@@ -427,25 +558,25 @@ fn nonsense(order: &Order) -> Result<String> {
     let mut random = generator();
     let mut words = String::new();
     for round in 0..200 {
-        let socket = hostile::connect_to(&order.socket)?;
+        let talk = Talk::connect(&order.socket)?;
         let length = random() as usize % 600;
-        let mut frame: Vec<u8> = (0..length).map(|_| random() as u8).collect();
+        let mut bytes: Vec<u8> = (0..length).map(|_| random() as u8).collect();
         // Half of them look like frames.
         if round % 2 == 0 && length >= 8 {
-            frame[..4].copy_from_slice(&hello::MAGIC);
-            frame[4..8].copy_from_slice(&[random() as u8 % 14, 0, 96, 0]);
+            bytes[..4].copy_from_slice(&frame::MAGIC);
+            bytes[4..8].copy_from_slice(&[random() as u8 % 16, 0, 96, 0]);
         }
-        frame.push(0);
-        hostile::send_frame(&socket, &frame, &[])?;
-        words = last_words(&socket)?;
+        bytes.push(0);
+        hostile::send_frame(&talk.0, &bytes, &[])?;
+        words = talk.last_words()?;
     }
     Ok(words)
 }
 
 fn never_speak(order: &Order) -> Result<String> {
-    let socket = hostile::connect_to(&order.socket)?;
+    let talk = Talk::connect(&order.socket)?;
     let since = Instant::now();
-    let words = last_words(&socket)?;
+    let words = talk.last_words()?;
     Ok(format!("after {:.1} s: {words}", since.elapsed().as_secs_f32()))
 }
 
@@ -474,35 +605,36 @@ fn many_connections(order: &Order) -> Result<String> {
     Ok(format!("of 5000 connections {failed} were not made and {open} were left open"))
 }
 
-/// Offers a link whose memory is not as it must be.
+/// Does all that a server does, but for its ring, which is not as it must be.
 fn serve_wrong_descriptors(listener: &OwnedFd, wrong: WrongDescriptor) -> Result<String> {
-    let socket = hostile::accept_from(listener, PATIENCE)?;
-    hostile::receive_frame(&socket, PATIENCE)?.context("no introduction")?;
-    let offer = Frame::Offer(hello::Offer {
-        minor: hello::VERSION_MINOR,
-        node: 0x0bad_0bad,
+    let talk = Talk(hostile::accept_from(listener, PATIENCE)?);
+    let (Frame::Hello(_), _) = talk.hear()? else { bail!("no introduction") };
+    let bytes = 32 << 10;
+    talk.say(&Frame::Welcome(frame::Welcome {
+        minor: frame::VERSION_MINOR,
+        credential: Identity::new()?.credential(),
         features: 0,
-        client_ring_bytes: 32 << 10,
-        server_ring_bytes: 32 << 10,
+        client_ring_bytes: bytes,
+        server_ring_bytes: bytes,
         packet_bytes: 4 << 10,
-        cookie: [1; hello::COOKIE_BYTES],
+        cookie: [1; frame::COOKIE_BYTES],
         greeting: Vec::new(),
-    });
-    let good =
-        || memory_file((32 << 10) + 4096, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL);
+    }))?;
+    talk.expect(by_hand::RING, by_hand::offer(bytes))?;
+    talk.say_of(by_hand::RING, by_hand::take(bytes))?;
+    talk.expect(by_hand::RING, MemoryWord::Pass)?;
+    talk.say_of(by_hand::RING, MemoryWord::Held)?;
+    talk.say_of(by_hand::THEIR_RING, by_hand::offer(bytes))?;
+    talk.expect(by_hand::THEIR_RING, by_hand::take(bytes))?;
+    let size = region_bytes(bytes as usize) as u64;
     let bad: OwnedFd = match wrong {
         WrongDescriptor::Kind => std::fs::File::open("/dev/zero")?.into(),
-        WrongDescriptor::Size => {
-            memory_file(4096, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?
-        }
+        WrongDescriptor::Size => memory_file(4096, SEALS_READ_ONLY)?,
         // Its maker could shrink it at any time, and the reader would die of it.
-        WrongDescriptor::Seals => memory_file((32 << 10) + 4096, SealFlags::empty())?,
+        WrongDescriptor::Seals => memory_file(size, SealFlags::empty())?,
     };
-    let other = good()?;
-    hostile::send_frame(&socket, &offer.to_bytes(), &[bad.as_fd(), other.as_fd()])?;
-    // It may say why before it goes.
-    while let Ok(Some(_)) = hostile::receive_frame(&socket, PATIENCE) {}
-    Ok("the visitor went away".into())
+    talk.pass(by_hand::THEIR_RING, &[bad.as_fd()])?;
+    talk.last_words()
 }
 
 fn memory_file(bytes: u64, seals: SealFlags) -> Result<OwnedFd> {

@@ -2,7 +2,8 @@
 
 use super::{
     ASK, Blocks, Broken, Bytes, CALL_BITS, CallError, DECLINED, LENGTH_MAX, Lent, Long,
-    OUTSTANDING_MAX, Sending, TOO_LONG, ended, failed, go_on, number_from,
+    OUTSTANDING_MAX, REPLY_LIMIT, REQUEST_LIMIT, Sending, TOO_LONG, ended, failed, go_on,
+    number_from,
 };
 use crate::control::{Peer, RequestId};
 use crate::interface::QueueId;
@@ -43,6 +44,12 @@ impl Default for ClientConfig {
 pub struct CallId {
     call: u32,
     generation: u32,
+}
+
+impl core::fmt::Display for CallId {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "call {}", self.call)
+    }
 }
 
 impl CallId {
@@ -275,9 +282,15 @@ impl ClientState {
                 let call = &mut self.calls[id.call as usize];
                 call.abandoned = true;
                 call.generation = call.generation.wrapping_add(1);
-                return Err(CallError::TooLong { length: 0, max: self.reply_bytes_max });
+                return Err(CallError::TooLong {
+                    length: 0,
+                    max: self.reply_bytes_max,
+                    limit: REPLY_LIMIT,
+                });
             }
-            AtClient::Refused => Err(CallError::TooLong { length: 0, max: self.reply_bytes_max }),
+            AtClient::Refused => {
+                Err(CallError::TooLong { length: 0, max: self.reply_bytes_max, limit: REPLY_LIMIT })
+            }
             AtClient::Long => match self.longs.remove(&id.call) {
                 Some(LongAtClient::Done(bytes)) => {
                     *reply = bytes;
@@ -330,7 +343,11 @@ impl ClientState {
                 let length = request.len() as u64;
                 if length > self.request_bytes_max {
                     let max = self.request_bytes_max;
-                    return Look::Found(Err(CallError::TooLong { length, max }));
+                    return Look::Found(Err(CallError::TooLong {
+                        length,
+                        max,
+                        limit: REQUEST_LIMIT,
+                    }));
                 }
                 self.lent.send(node, link, id.call, ASK, &length.to_le_bytes())
             };
@@ -387,7 +404,7 @@ impl ClientState {
                 self.longs.remove(&id.call);
                 self.free(node, id.call);
                 *begun = Begun::Nothing;
-                Look::Found(Err(CallError::TooLong { length, max }))
+                Look::Found(Err(CallError::TooLong { length, max, limit: REQUEST_LIMIT }))
             }
             _ if matches!(self.calls[id.call as usize].state, AtClient::Declined) => {
                 self.free(node, id.call);

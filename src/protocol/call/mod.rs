@@ -65,27 +65,31 @@ pub(super) fn word_of(call: u32, code: u32) -> u32 {
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
     /// The time is over. The server may still be at work; its reply will be dropped.
-    #[error("no reply came within the time limit")]
+    #[error(
+        "no reply came within the time limit: the server is at work, or its program makes no calls"
+    )]
     TimedOut,
     /// The server took the request and will not reply: its handler dropped it.
     #[error("the server will not reply to this request")]
     Declined,
     /// More than the other side takes.
-    #[error("a message of {length} bytes is longer than the {max} that the other side takes")]
+    #[error("{}", too_long(*length, *max, limit))]
     TooLong {
         /// Bytes of the message; of a reply, 0: only the server knows.
         length: u64,
-        /// Most bytes.
+        /// Most bytes; 0: only the other side knows.
         max: u64,
+        /// The setting that says so, and whose it is.
+        limit: &'static str,
     },
     /// The peer is gone; all its calls fail at once.
-    #[error("the peer is gone ({0:?})")]
+    #[error("the peer is gone: {0}")]
     Ended(CloseReason),
     /// The peer broke the protocol's rules; its link has been closed.
     #[error("the peer broke the rules and was sent away: {0}")]
     Misbehaved(String),
     /// No such call: it was finished, or is another client's.
-    #[error("{0:?} does not exist: it was finished, or is another client's")]
+    #[error("{0} does not exist: it was finished, or is another client's")]
     NoSuchCall(CallId),
     /// This process has no memory or slots left for a long message.
     #[error("a long message cannot be received here: {0}")]
@@ -99,6 +103,18 @@ pub enum CallError {
     /// Waiting failed.
     #[error("waiting failed: {0}")]
     Wait(Arc<io::Error>),
+}
+
+const REQUEST_LIMIT: &str = "the server's request_bytes_max";
+const REPLY_LIMIT: &str = "the client's reply_bytes_max";
+
+fn too_long(length: u64, max: u64, limit: &str) -> String {
+    let what = match length {
+        0 => "the reply".into(),
+        length => format!("a message of {length} bytes"),
+    };
+    let most = if max == 0 { String::new() } else { format!(", which is {max}") };
+    format!("{what} is longer than {limit}{most}")
 }
 
 impl From<Waited> for CallError {

@@ -2,7 +2,7 @@
 
 use super::{
     ASK, Blocks, Broken, Bytes, CALL_BITS, CallError, DECLINED, LENGTH_MAX, Lent, Long,
-    OUTSTANDING_MAX, Sending, TOO_LONG, go_on, number_from,
+    OUTSTANDING_MAX, REPLY_LIMIT, Sending, TOO_LONG, go_on, number_from,
 };
 use crate::control::{Peer, RequestId};
 use crate::interface::{LinkId, Notification, QueueId};
@@ -800,7 +800,9 @@ impl Request<'_> {
                     look.map(|result| result.map_err(CallError::from))
                 }
                 // As the request is dropped, the client is told that this has been heard.
-                Some(AtServer::Refused) => Look::Found(Err(CallError::TooLong { length, max: 0 })),
+                Some(AtServer::Refused) => {
+                    Look::Found(Err(CallError::TooLong { length, max: 0, limit: REPLY_LIMIT }))
+                }
                 _ => Look::Nothing,
             }
         });

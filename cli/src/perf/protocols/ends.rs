@@ -4,11 +4,13 @@
 use super::cells::{Cell, Measure, Protocol};
 use super::{lower, revoke, stream, upper};
 use crate::arguments::Mode;
+use crate::ending;
 use crate::perf::ends;
 use crate::perf::pin::{Cores, pin};
 use crate::perf::row::Figure;
 use anyhow::{Context, Result, bail};
 use hamlyn::config::Config;
+use hamlyn::control::Access;
 use std::io::{Read, Write};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
@@ -43,7 +45,7 @@ pub fn run_end(arguments: &EndArguments) -> Result<()> {
     pin(*core)?;
     std::thread::spawn(|| {
         let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
-        std::process::exit(0);
+        ending::exit(0);
     });
     if *near {
         let figure = match cell.protocol {
@@ -54,7 +56,10 @@ pub fn run_end(arguments: &EndArguments) -> Result<()> {
         }?;
         return crate::output::line(serde_json::to_string(&figure)?);
     }
+    let settings = config(cell)?;
+    ending::on_signals()?;
     let ready = || {
+        ending::remove_name(&settings, name, Access::SameUser);
         let mut output = std::io::stdout();
         let _ = output.write_all(b"\n").and_then(|()| output.flush());
     };

@@ -78,7 +78,7 @@ impl Own {
 
 #[inline(always)]
 pub fn send(node: &mut Node, ticket: &Ticket, message: &[u8], word: u32) -> Result<()> {
-    let _ = node.send_fast(ticket, message, word, LIMIT)?;
+    node.send_fast(ticket, message, word, LIMIT)?;
     Ok(())
 }
 

@@ -3,24 +3,25 @@
 //! ```text
 //!   client                              server
 //!   HELLO (link)      ------------->    who is it? is there room?  (may ask the application)
-//!                     <-------------    OFFER, two memory files;  or REFUSED
-//!   maps, touches every page
+//!                     <-------------    WELCOME, or REFUSED
 //!   second connection:
 //!   HELLO (wake, cookie) ---------->
-//!   FILLED            ------------->    seals, checks, maps
+//!   the client's ring, as below
+//!                     <-------------    the server's ring, as below
 //!                     <-------------    READY
-//!   BULK_.., BYE      <------------>
+//!   bulk rings, apertures, BYE <--->
+//!
+//!   who writes the memory (for an aperture: its owner)       who reads it (its holder)
+//!   MEMORY_OFFER      ------------->    is there room?
+//!                     <-------------    MEMORY_TAKE: now it accepts one descriptor
+//!   makes, fills, seals
+//!   MEMORY_PASS, the descriptor --->    checks, maps
+//!                     <-------------    MEMORY_HELD;  or, in the place of either answer,
+//!                                       MEMORY_REFUSED
 //!
 //!   owner of an aperture                holder
-//!   REQUEST (client)  ------------->    makes the memory file
-//!                     <-------------    OFFER, one memory file;  or REFUSED
-//!   maps, touches every page
-//!   FILLED            ------------->    seals, checks, maps
-//!                     <-------------    READY
-//!   OFFER (server), a memory file -->   checks, maps
-//!                     <-------------    READY;  or REFUSED
-//!   REVOKED           ------------->    each end says its word once, in either order;
-//!                     <-------------    RELEASED (or REFUSED)     with both the aperture is over
+//!   APERTURE_REVOKED  ------------->    each end says its word once, in either order;
+//!                     <-------------    APERTURE_RELEASED (or MEMORY_REFUSED)
 //! ```
 //! The number of an aperture says who owns it: odd, the client; even, the server. It is not used
 //! again on its link.
@@ -34,23 +35,27 @@
 //! Everything that is read here was written by a stranger. Never: a length out of a frame is used
 //! before it has been compared with the frame.
 
-use super::GREETING_BYTES_MAX;
-use crate::os::aperture::ApertureAccess;
-use std::string::String;
-use std::vec::Vec;
+use super::{GREETING_BYTES_MAX, TOKEN_BYTES_MAX};
+use crate::wire::{ApertureAccess, NodeId};
+use alloc::string::String;
+use alloc::vec::Vec;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// First bytes of each frame.
 pub const MAGIC: [u8; 4] = *b"HMLN";
 /// Changes when two versions cannot talk.
-pub const VERSION_MAJOR: u16 = 1;
+pub const VERSION_MAJOR: u16 = 2;
 /// Changes when something is added that an older one can do without.
 pub const VERSION_MINOR: u16 = 0;
 /// Largest frame in bytes.
 pub const FRAME_BYTES_MAX: usize = 16 << 10;
 /// Bytes of the cookie that pairs the two connections of a link.
 pub const COOKIE_BYTES: usize = 16;
+/// Bytes of an Ed25519 public key.
+pub const PUBLIC_KEY_BYTES: usize = 32;
+/// Bytes of an Ed25519 signature.
+pub const SIGNATURE_BYTES: usize = 64;
 
 bitflags::bitflags! {
     /// What a link can do beyond carrying packets; what both ends can is agreed.
@@ -63,6 +68,9 @@ bitflags::bitflags! {
         const BULK = 2;
         /// Apertures may be exported.
         const APERTURE = 4;
+        /// The process wakes its peer by a word of its own page where the peer's sleep or room
+        /// word asks for that, instead of by a byte on the wake socket.
+        const BELL = 8;
     }
 }
 
@@ -79,40 +87,30 @@ pub mod kind {
         HELLO = 1;
         /// No, and why. The sender closes.
         REFUSED = 2;
-        /// The server's answer with its two memory files.
-        OFFER = 3;
-        /// The client has touched every page.
-        FILLED = 4;
+        /// The server's answer to a HELLO that it agrees to.
+        WELCOME = 3;
         /// The link is there.
-        READY = 5;
+        READY = 4;
         /// No more packets will be written; what was written is to be read.
-        BYE = 6;
-        /// The client wants to write a bulk ring.
-        BULK_REQUEST = 7;
-        /// The server's memory file for a bulk ring.
-        BULK_OFFER = 8;
-        /// The client has touched every page of it.
-        BULK_FILLED = 9;
-        /// The client may write it.
-        BULK_READY = 10;
-        /// No bulk ring.
-        BULK_REFUSED = 11;
+        BYE = 5;
         /// Statistics, a piece of text.
-        STAT_TEXT = 12;
-        /// The client wants to export an aperture.
-        APERTURE_REQUEST = 13;
-        /// The server's memory file: of its own aperture, or for the client's.
-        APERTURE_OFFER = 14;
-        /// The client has touched every page of its own.
-        APERTURE_FILLED = 15;
-        /// The holder has mapped it.
-        APERTURE_READY = 16;
-        /// The holder will not hold it.
-        APERTURE_REFUSED = 17;
-        /// The owner has taken its memory back.
-        APERTURE_REVOKED = 18;
+        STAT_TEXT = 6;
+        /// There is, or will be, a memory file for the other end.
+        MEMORY_OFFER = 7;
+        /// The other end may pass its descriptor now.
+        MEMORY_TAKE = 8;
+        /// Here it is.
+        MEMORY_PASS = 9;
+        /// It has been checked and mapped.
+        MEMORY_HELD = 10;
+        /// It will not be mapped, or will not be passed.
+        MEMORY_REFUSED = 11;
+        /// The owner of an aperture has taken its memory back.
+        APERTURE_REVOKED = 12;
         /// The holder has let go of it.
-        APERTURE_RELEASED = 19;
+        APERTURE_RELEASED = 13;
+        /// Packets came with a key that is no longer valid: a ticket has been revoked.
+        TICKET_REVOKED = 14;
     }
 }
 
@@ -139,10 +137,24 @@ pub struct Head {
     pub fixed_bytes: U16,
 }
 
+/// What a process says, and proves, of its node: see [`Credential`].
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct CredentialWords {
+    node: U64,
+    process: U64,
+    pid_namespace: U64,
+    pid: U32,
+    reserved: U32,
+    boot: [u8; 16],
+    public_key: [u8; PUBLIC_KEY_BYTES],
+    signature: [u8; SIGNATURE_BYTES],
+}
+
 /// HELLO.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub struct HelloFrame {
+struct HelloFrame {
     head: Head,
     major: U16,
     minor: U16,
@@ -150,18 +162,19 @@ pub struct HelloFrame {
     greeting_bytes: U16,
     features: U64,
     features_required: U64,
-    node: U32,
     ring_bytes: U32,
     incoming_ring_bytes_max: U32,
     packet_bytes: U32,
+    reserved: U32,
     cookie: [u8; COOKIE_BYTES],
-    token: [u8; crate::config::TOKEN_BYTES_MAX],
+    token: [u8; TOKEN_BYTES_MAX],
+    credential: CredentialWords,
 }
 
 /// REFUSED.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub struct RefusedFrame {
+struct RefusedFrame {
     head: Head,
     major: U16,
     minor: U16,
@@ -169,59 +182,96 @@ pub struct RefusedFrame {
     text_bytes: U16,
 }
 
-/// OFFER.
+/// WELCOME.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub struct OfferFrame {
+struct WelcomeFrame {
     head: Head,
     minor: U16,
     greeting_bytes: U16,
-    node: U32,
+    packet_bytes: U32,
     features: U64,
     client_ring_bytes: U32,
     server_ring_bytes: U32,
-    packet_bytes: U32,
-    reserved: U32,
     cookie: [u8; COOKIE_BYTES],
+    credential: CredentialWords,
 }
 
-/// BULK_REQUEST, BULK_OFFER, BULK_FILLED, BULK_READY, BULK_REFUSED.
+/// MEMORY_..: all of them, APERTURE_..: both, and TICKET_REVOKED.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub struct BulkFrame {
+struct MemoryFrame {
     head: Head,
+    /// 0: a ring, 1: a bulk ring, 2: an aperture.
+    memory: U16,
+    /// Of a ring: which end writes it.
     writer: U16,
-    reason: U16,
-    bytes: U32,
-}
-
-/// APERTURE_..: all of them.
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub struct ApertureFrame {
-    head: Head,
+    /// Of an aperture, or the slot of a ticket.
     number: U32,
     access: U16,
     reason: U16,
+    /// The metadata index of a ticket.
+    index: U32,
     bytes: U64,
 }
 
+/// STAT_TEXT.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct StatFrame {
+    head: Head,
+    is_last: U16,
+    reserved: U16,
+    text_bytes: U32,
+}
+
 const _: () = {
-    // The frames have no padding (they are `Unaligned`), and these sizes are those of version 1.
-    assert!(size_of::<Head>() == 8);
-    assert!(size_of::<HelloFrame>() == 96 && size_of::<RefusedFrame>() == 16);
-    assert!(size_of::<OfferFrame>() == 56 && size_of::<BulkFrame>() == 16);
-    assert!(size_of::<ApertureFrame>() == 24);
+    // The frames have no padding (they are `Unaligned`), and these sizes are those of version 2.
+    assert!(size_of::<Head>() == 8 && size_of::<CredentialWords>() == 144);
+    assert!(size_of::<HelloFrame>() == 240 && size_of::<RefusedFrame>() == 16);
+    assert!(size_of::<WelcomeFrame>() == 192 && size_of::<StatFrame>() == 16);
+    assert!(size_of::<MemoryFrame>() == 32);
     assert!(size_of::<HelloFrame>() + GREETING_BYTES_MAX <= FRAME_BYTES_MAX);
 };
 
-/// Which end writes a bulk ring.
+/// One end of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Writer {
+pub enum End {
     /// The end that connected.
     Client,
     /// The end that accepted.
     Server,
+}
+
+impl End {
+    /// The one at the other end.
+    pub fn other(self) -> Self {
+        match self {
+            Self::Client => Self::Server,
+            Self::Server => Self::Client,
+        }
+    }
+}
+
+/// Memory that one end of a link makes and writes, and the other maps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Memory {
+    /// The ring that a link begins with, by who writes it.
+    Ring(End),
+    /// The ring that is added when large copies begin, by who writes it.
+    Bulk(End),
+    /// An aperture, by its number.
+    Aperture(u32),
+}
+
+impl Memory {
+    /// Who makes it and passes it on: who writes a ring, who owns an aperture.
+    pub fn maker(self) -> End {
+        match self {
+            Self::Ring(end) | Self::Bulk(end) => end,
+            Self::Aperture(number) => owner_of(number),
+        }
+    }
 }
 
 /// Why a peer says no.
@@ -251,12 +301,14 @@ pub enum Reason {
     Unavailable,
     /// More bytes of apertures, or more of them, than it holds for this link.
     Apertures,
+    /// It claimed to be a node, and could not prove it.
+    Identity,
     /// Something that a newer version has a word for.
     Other(u16),
 }
 
 impl Reason {
-    const ALL: [(Self, u16, &'static str); 12] = [
+    const ALL: [(Self, u16, &'static str); 13] = [
         (Self::Version, 1, "the versions cannot talk"),
         (Self::Feature, 2, "a required feature is missing"),
         (Self::User, 3, "this user may not connect"),
@@ -273,6 +325,7 @@ impl Reason {
             12,
             "the process holds no more apertures over this link, or of this user, or none so large",
         ),
+        (Self::Identity, 13, "it is not the node that it says it is"),
     ];
 
     fn to_wire(self) -> u16 {
@@ -307,8 +360,8 @@ pub struct Hello {
     pub features: u64,
     /// What it cannot do without.
     pub features_required: u64,
-    /// Its interface.
-    pub node: u32,
+    /// Which node it is.
+    pub credential: Credential,
     /// Bytes of the ring that it will write.
     pub ring_bytes: u32,
     /// Most bytes of the ring that it will read; it pays for both.
@@ -318,18 +371,18 @@ pub struct Hello {
     /// Second connection only: which link it belongs to.
     pub cookie: [u8; COOKIE_BYTES],
     /// For a server that admits unknown users by token.
-    pub token: [u8; crate::config::TOKEN_BYTES_MAX],
+    pub token: [u8; TOKEN_BYTES_MAX],
     /// The application's own first words.
     pub greeting: Vec<u8>,
 }
 
-/// What a server offers.
+/// What a server agrees to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Offer {
+pub struct Welcome {
     /// Its minor version.
     pub minor: u16,
-    /// Its interface.
-    pub node: u32,
+    /// Which node it is.
+    pub credential: Credential,
     /// What was agreed.
     pub features: u64,
     /// Bytes of the ring that the client writes.
@@ -342,6 +395,71 @@ pub struct Offer {
     pub cookie: [u8; COOKIE_BYTES],
     /// The application's own first words.
     pub greeting: Vec<u8>,
+}
+
+/// What a process says of its node: that the node whose id is the hash of this public key is run
+/// by this process, signed with the key. The kernel tells the other end which process is at the
+/// socket, so nobody else can use the statement, though everybody may see it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Credential {
+    /// The node.
+    pub node: NodeId,
+    /// The number that only its process has while the machine runs; 0 where the kernel has none.
+    pub process: u64,
+    /// The namespace in which `pid` is meant.
+    pub pid_namespace: u64,
+    /// Its process, in that namespace.
+    pub pid: u32,
+    /// Since when the machine has run: numbers of processes begin anew with each start.
+    pub boot: [u8; 16],
+    /// The node's public key.
+    pub public_key: [u8; PUBLIC_KEY_BYTES],
+    /// Of all of the above, by that key.
+    pub signature: [u8; SIGNATURE_BYTES],
+}
+
+impl Credential {
+    /// Of nobody: for a second connection, and for statistics.
+    pub const NONE: Self = Self {
+        node: NodeId(0),
+        process: 0,
+        pid_namespace: 0,
+        pid: 0,
+        boot: [0; 16],
+        public_key: [0; PUBLIC_KEY_BYTES],
+        signature: [0; SIGNATURE_BYTES],
+    };
+
+    fn to_words(self) -> CredentialWords {
+        CredentialWords {
+            node: self.node.0.into(),
+            process: self.process.into(),
+            pid_namespace: self.pid_namespace.into(),
+            pid: self.pid.into(),
+            reserved: 0.into(),
+            boot: self.boot,
+            public_key: self.public_key,
+            signature: self.signature,
+        }
+    }
+
+    fn from_words(words: &CredentialWords) -> Self {
+        Self {
+            node: NodeId(words.node.get()),
+            process: words.process.get(),
+            pid_namespace: words.pid_namespace.get(),
+            pid: words.pid.get(),
+            boot: words.boot,
+            public_key: words.public_key,
+            signature: words.signature,
+        }
+    }
+}
+
+impl core::fmt::Debug for Credential {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Credential({:?}, process {})", self.node, self.pid)
+    }
 }
 
 /// A frame that has been read and makes sense by itself. Whether it was its turn is for the
@@ -359,50 +477,12 @@ pub enum Frame {
         /// In words; at most 1 KiB, control characters removed.
         text: String,
     },
-    /// See [`kind::OFFER`].
-    Offer(Offer),
-    /// See [`kind::FILLED`].
-    Filled,
+    /// See [`kind::WELCOME`].
+    Welcome(Welcome),
     /// See [`kind::READY`].
     Ready,
     /// See [`kind::BYE`].
     Bye,
-    /// See [`kind::BULK_REQUEST`].
-    BulkRequest {
-        /// Bytes wanted.
-        bytes: u32,
-    },
-    /// See [`kind::BULK_OFFER`].
-    BulkOffer {
-        /// Who will write.
-        writer: Writer,
-        /// Bytes of the file.
-        bytes: u32,
-    },
-    /// See [`kind::BULK_FILLED`].
-    BulkFilled {
-        /// Who will write.
-        writer: Writer,
-    },
-    /// See [`kind::BULK_READY`].
-    BulkReady {
-        /// Who may write.
-        writer: Writer,
-    },
-    /// See [`kind::BULK_REFUSED`].
-    BulkRefused {
-        /// Who would have written.
-        writer: Writer,
-        /// Why not.
-        reason: Reason,
-    },
-    /// One of [`kind`]'s APERTURE_.. frames.
-    Aperture {
-        /// Which, on this link.
-        number: u32,
-        /// What is said.
-        word: ApertureWord,
-    },
     /// See [`kind::STAT_TEXT`].
     StatText {
         /// A piece of it.
@@ -410,40 +490,59 @@ pub enum Frame {
         /// Whether it is the last.
         is_last: bool,
     },
+    /// One of [`kind`]'s MEMORY_.. frames.
+    Memory {
+        /// Which memory.
+        memory: Memory,
+        /// What is said of it.
+        word: MemoryWord,
+    },
+    /// See [`kind::APERTURE_REVOKED`].
+    ApertureRevoked {
+        /// Which, on this link.
+        number: u32,
+    },
+    /// See [`kind::APERTURE_RELEASED`].
+    ApertureReleased {
+        /// Which, on this link.
+        number: u32,
+    },
+    /// See [`kind::TICKET_REVOKED`].
+    TicketRevoked {
+        /// The slot of the ticket, at the end that says so.
+        slot: u32,
+        /// Its metadata index.
+        index: u32,
+    },
 }
 
-/// What is said of an aperture.
+/// What is said of memory that is to be passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ApertureWord {
-    /// See [`kind::APERTURE_REQUEST`].
-    Request {
-        /// What the server may do with it.
-        access: ApertureAccess,
-        /// Bytes wanted.
-        bytes: u64,
-    },
-    /// See [`kind::APERTURE_OFFER`].
+pub enum MemoryWord {
+    /// See [`kind::MEMORY_OFFER`].
     Offer {
-        /// What the holder may do with it.
+        /// Bytes of the file, of a ring those of the ring alone.
+        bytes: u64,
+        /// What the other end may do with it.
         access: ApertureAccess,
-        /// Bytes of the file.
+    },
+    /// See [`kind::MEMORY_TAKE`].
+    Take {
+        /// Bytes of the file, of a ring those of the ring alone; for a bulk ring, fewer than were
+        /// offered if less is allowed.
         bytes: u64,
     },
-    /// See [`kind::APERTURE_FILLED`].
-    Filled,
-    /// See [`kind::APERTURE_READY`].
-    Ready,
-    /// See [`kind::APERTURE_REFUSED`].
+    /// See [`kind::MEMORY_PASS`].
+    Pass,
+    /// See [`kind::MEMORY_HELD`].
+    Held,
+    /// See [`kind::MEMORY_REFUSED`].
     Refused(Reason),
-    /// See [`kind::APERTURE_REVOKED`].
-    Revoked,
-    /// See [`kind::APERTURE_RELEASED`].
-    Released,
 }
 
 /// Who owns the aperture with a number.
-pub fn owner_of(number: u32) -> Writer {
-    if number % 2 == 1 { Writer::Client } else { Writer::Server }
+pub fn owner_of(number: u32) -> End {
+    if number % 2 == 1 { End::Client } else { End::Server }
 }
 
 /// Bytes that are no frame of any version that this one can talk to.
@@ -491,18 +590,48 @@ fn with_tail(fixed: &[u8], tail: &[u8]) -> Vec<u8> {
     bytes
 }
 
+fn numbered(kind: u16, number: u32, index: u32) -> MemoryFrame {
+    MemoryFrame {
+        head: head(kind, size_of::<MemoryFrame>()),
+        memory: 2.into(),
+        writer: 0.into(),
+        number: number.into(),
+        access: 0.into(),
+        reason: 0.into(),
+        index: index.into(),
+        bytes: 0.into(),
+    }
+}
+
+fn memory_frame(memory: Memory, word: MemoryWord) -> Vec<u8> {
+    let kind = match word {
+        MemoryWord::Offer { .. } => kind::MEMORY_OFFER,
+        MemoryWord::Take { .. } => kind::MEMORY_TAKE,
+        MemoryWord::Pass => kind::MEMORY_PASS,
+        MemoryWord::Held => kind::MEMORY_HELD,
+        MemoryWord::Refused(_) => kind::MEMORY_REFUSED,
+    };
+    let mut frame = numbered(kind, 0, 0);
+    match memory {
+        Memory::Ring(end) => (frame.memory, frame.writer) = (0.into(), (end as u16).into()),
+        Memory::Bulk(end) => (frame.memory, frame.writer) = (1.into(), (end as u16).into()),
+        Memory::Aperture(number) => frame.number = number.into(),
+    }
+    match word {
+        MemoryWord::Offer { bytes, access } => {
+            frame.bytes = bytes.into();
+            frame.access = u16::from(access == ApertureAccess::ReadOnly).into();
+        }
+        MemoryWord::Take { bytes } => frame.bytes = bytes.into(),
+        MemoryWord::Refused(why) => frame.reason = why.to_wire().into(),
+        MemoryWord::Pass | MemoryWord::Held => {}
+    }
+    frame.as_bytes().to_vec()
+}
+
 impl Frame {
     /// The frame as it is sent.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let bulk = |kind: u16, writer: Writer, bytes: u32, reason: u16| {
-            let frame = BulkFrame {
-                head: head(kind, size_of::<BulkFrame>()),
-                writer: (writer as u16).into(),
-                reason: reason.into(),
-                bytes: bytes.into(),
-            };
-            frame.as_bytes().to_vec()
-        };
         match self {
             Self::Hello(hello) => {
                 let frame = HelloFrame {
@@ -513,12 +642,13 @@ impl Frame {
                     greeting_bytes: (hello.greeting.len() as u16).into(),
                     features: hello.features.into(),
                     features_required: hello.features_required.into(),
-                    node: hello.node.into(),
                     ring_bytes: hello.ring_bytes.into(),
                     incoming_ring_bytes_max: hello.incoming_ring_bytes_max.into(),
                     packet_bytes: hello.packet_bytes.into(),
+                    reserved: 0.into(),
                     cookie: hello.cookie,
                     token: hello.token,
+                    credential: hello.credential.to_words(),
                 };
                 with_tail(frame.as_bytes(), &hello.greeting)
             }
@@ -533,62 +663,40 @@ impl Frame {
                 };
                 with_tail(frame.as_bytes(), text)
             }
-            Self::Offer(offer) => {
-                let frame = OfferFrame {
-                    head: head(kind::OFFER, size_of::<OfferFrame>()),
-                    minor: offer.minor.into(),
-                    greeting_bytes: (offer.greeting.len() as u16).into(),
-                    node: offer.node.into(),
-                    features: offer.features.into(),
-                    client_ring_bytes: offer.client_ring_bytes.into(),
-                    server_ring_bytes: offer.server_ring_bytes.into(),
-                    packet_bytes: offer.packet_bytes.into(),
-                    reserved: 0.into(),
-                    cookie: offer.cookie,
+            Self::Welcome(welcome) => {
+                let frame = WelcomeFrame {
+                    head: head(kind::WELCOME, size_of::<WelcomeFrame>()),
+                    minor: welcome.minor.into(),
+                    greeting_bytes: (welcome.greeting.len() as u16).into(),
+                    packet_bytes: welcome.packet_bytes.into(),
+                    features: welcome.features.into(),
+                    client_ring_bytes: welcome.client_ring_bytes.into(),
+                    server_ring_bytes: welcome.server_ring_bytes.into(),
+                    cookie: welcome.cookie,
+                    credential: welcome.credential.to_words(),
                 };
-                with_tail(frame.as_bytes(), &offer.greeting)
+                with_tail(frame.as_bytes(), &welcome.greeting)
             }
-            Self::Filled => simple(kind::FILLED),
             Self::Ready => simple(kind::READY),
             Self::Bye => simple(kind::BYE),
-            Self::BulkRequest { bytes } => bulk(kind::BULK_REQUEST, Writer::Client, *bytes, 0),
-            Self::BulkOffer { writer, bytes } => bulk(kind::BULK_OFFER, *writer, *bytes, 0),
-            Self::BulkFilled { writer } => bulk(kind::BULK_FILLED, *writer, 0, 0),
-            Self::BulkReady { writer } => bulk(kind::BULK_READY, *writer, 0, 0),
-            Self::BulkRefused { writer, reason } => {
-                bulk(kind::BULK_REFUSED, *writer, 0, reason.to_wire())
-            }
-            Self::Aperture { number, word } => {
-                let (kind, access, bytes, reason) = match word {
-                    ApertureWord::Request { access, bytes } => {
-                        (kind::APERTURE_REQUEST, Some(*access), *bytes, 0)
-                    }
-                    ApertureWord::Offer { access, bytes } => {
-                        (kind::APERTURE_OFFER, Some(*access), *bytes, 0)
-                    }
-                    ApertureWord::Filled => (kind::APERTURE_FILLED, None, 0, 0),
-                    ApertureWord::Ready => (kind::APERTURE_READY, None, 0, 0),
-                    ApertureWord::Refused(why) => (kind::APERTURE_REFUSED, None, 0, why.to_wire()),
-                    ApertureWord::Revoked => (kind::APERTURE_REVOKED, None, 0, 0),
-                    ApertureWord::Released => (kind::APERTURE_RELEASED, None, 0, 0),
-                };
-                let frame = ApertureFrame {
-                    head: head(kind, size_of::<ApertureFrame>()),
-                    number: (*number).into(),
-                    access: u16::from(access == Some(ApertureAccess::ReadOnly)).into(),
-                    reason: reason.into(),
-                    bytes: bytes.into(),
-                };
-                frame.as_bytes().to_vec()
-            }
             Self::StatText { text, is_last } => {
-                let frame = BulkFrame {
-                    head: head(kind::STAT_TEXT, size_of::<BulkFrame>()),
-                    writer: (*is_last as u16).into(),
-                    reason: 0.into(),
-                    bytes: (text.len() as u32).into(),
+                let frame = StatFrame {
+                    head: head(kind::STAT_TEXT, size_of::<StatFrame>()),
+                    is_last: (*is_last as u16).into(),
+                    reserved: 0.into(),
+                    text_bytes: (text.len() as u32).into(),
                 };
                 with_tail(frame.as_bytes(), text)
+            }
+            Self::Memory { memory, word } => memory_frame(*memory, *word),
+            Self::ApertureRevoked { number } => {
+                numbered(kind::APERTURE_REVOKED, *number, 0).as_bytes().to_vec()
+            }
+            Self::ApertureReleased { number } => {
+                numbered(kind::APERTURE_RELEASED, *number, 0).as_bytes().to_vec()
+            }
+            Self::TicketRevoked { slot, index } => {
+                numbered(kind::TICKET_REVOKED, *slot, *index).as_bytes().to_vec()
             }
         }
     }
@@ -634,7 +742,7 @@ impl Frame {
                     },
                     features: hello.features.get(),
                     features_required: hello.features_required.get(),
-                    node: hello.node.get(),
+                    credential: Credential::from_words(&hello.credential),
                     ring_bytes: hello.ring_bytes.get(),
                     incoming_ring_bytes_max: hello.incoming_ring_bytes_max.get(),
                     packet_bytes: hello.packet_bytes.get(),
@@ -655,67 +763,63 @@ impl Frame {
                     text: text.chars().filter(|c| !c.is_control()).collect(),
                 })
             }
-            kind::OFFER => {
-                let (offer, _) = OfferFrame::read_from_prefix(fixed).map_err(|_| too_short())?;
-                Ok(Self::Offer(Offer {
-                    minor: offer.minor.get(),
-                    node: offer.node.get(),
-                    features: offer.features.get(),
-                    client_ring_bytes: offer.client_ring_bytes.get(),
-                    server_ring_bytes: offer.server_ring_bytes.get(),
-                    packet_bytes: offer.packet_bytes.get(),
-                    cookie: offer.cookie,
-                    greeting: whole_tail(offer.greeting_bytes.get() as usize, GREETING_BYTES_MAX)?,
+            kind::WELCOME => {
+                let (welcome, _) =
+                    WelcomeFrame::read_from_prefix(fixed).map_err(|_| too_short())?;
+                let greeting_bytes = welcome.greeting_bytes.get() as usize;
+                Ok(Self::Welcome(Welcome {
+                    minor: welcome.minor.get(),
+                    credential: Credential::from_words(&welcome.credential),
+                    features: welcome.features.get(),
+                    client_ring_bytes: welcome.client_ring_bytes.get(),
+                    server_ring_bytes: welcome.server_ring_bytes.get(),
+                    packet_bytes: welcome.packet_bytes.get(),
+                    cookie: welcome.cookie,
+                    greeting: whole_tail(greeting_bytes, GREETING_BYTES_MAX)?,
                 }))
             }
-            kind::FILLED => Ok(Self::Filled),
             kind::READY => Ok(Self::Ready),
             kind::BYE => Ok(Self::Bye),
-            kind @ (kind::BULK_REQUEST
-            | kind::BULK_OFFER
-            | kind::BULK_FILLED
-            | kind::BULK_READY
-            | kind::BULK_REFUSED) => {
-                let (bulk, _) = BulkFrame::read_from_prefix(fixed).map_err(|_| too_short())?;
-                let writer = match bulk.writer.get() {
-                    0 => Writer::Client,
-                    1 => Writer::Server,
+            kind::STAT_TEXT => {
+                let (stat, _) = StatFrame::read_from_prefix(fixed).map_err(|_| too_short())?;
+                let text = whole_tail(stat.text_bytes.get() as usize, FRAME_BYTES_MAX)?;
+                Ok(Self::StatText { text, is_last: stat.is_last.get() != 0 })
+            }
+            kind @ kind::MEMORY_OFFER..=kind::TICKET_REVOKED => {
+                let (frame, _) = MemoryFrame::read_from_prefix(fixed).map_err(|_| too_short())?;
+                let number = frame.number.get();
+                match kind {
+                    kind::APERTURE_REVOKED => return Ok(Self::ApertureRevoked { number }),
+                    kind::APERTURE_RELEASED => return Ok(Self::ApertureReleased { number }),
+                    kind::TICKET_REVOKED => {
+                        return Ok(Self::TicketRevoked { slot: number, index: frame.index.get() });
+                    }
+                    _ => {}
+                }
+                let writer = match frame.writer.get() {
+                    0 => End::Client,
+                    1 => End::Server,
                     _ => return Err(FrameError::WrongValue("writer")),
                 };
-                let bytes = bulk.bytes.get();
-                Ok(match kind {
-                    kind::BULK_REQUEST => Self::BulkRequest { bytes },
-                    kind::BULK_OFFER => Self::BulkOffer { writer, bytes },
-                    kind::BULK_FILLED => Self::BulkFilled { writer },
-                    kind::BULK_READY => Self::BulkReady { writer },
-                    _ => Self::BulkRefused { writer, reason: Reason::from_wire(bulk.reason.get()) },
-                })
-            }
-            kind @ kind::APERTURE_REQUEST..=kind::APERTURE_RELEASED => {
-                let (frame, _) = ApertureFrame::read_from_prefix(fixed).map_err(|_| too_short())?;
-                let bytes = frame.bytes.get();
+                let memory = match frame.memory.get() {
+                    0 => Memory::Ring(writer),
+                    1 => Memory::Bulk(writer),
+                    2 => Memory::Aperture(number),
+                    _ => return Err(FrameError::WrongValue("memory")),
+                };
                 let access = match frame.access.get() {
                     0 => ApertureAccess::ReadWrite,
                     1 => ApertureAccess::ReadOnly,
                     _ => return Err(FrameError::WrongValue("access")),
                 };
                 let word = match kind {
-                    kind::APERTURE_REQUEST => ApertureWord::Request { access, bytes },
-                    kind::APERTURE_OFFER => ApertureWord::Offer { access, bytes },
-                    kind::APERTURE_FILLED => ApertureWord::Filled,
-                    kind::APERTURE_READY => ApertureWord::Ready,
-                    kind::APERTURE_REFUSED => {
-                        ApertureWord::Refused(Reason::from_wire(frame.reason.get()))
-                    }
-                    kind::APERTURE_REVOKED => ApertureWord::Revoked,
-                    _ => ApertureWord::Released,
+                    kind::MEMORY_OFFER => MemoryWord::Offer { bytes: frame.bytes.get(), access },
+                    kind::MEMORY_TAKE => MemoryWord::Take { bytes: frame.bytes.get() },
+                    kind::MEMORY_PASS => MemoryWord::Pass,
+                    kind::MEMORY_HELD => MemoryWord::Held,
+                    _ => MemoryWord::Refused(Reason::from_wire(frame.reason.get())),
                 };
-                Ok(Self::Aperture { number: frame.number.get(), word })
-            }
-            kind::STAT_TEXT => {
-                let (stat, _) = BulkFrame::read_from_prefix(fixed).map_err(|_| too_short())?;
-                let text = whole_tail(stat.bytes.get() as usize, FRAME_BYTES_MAX)?;
-                Ok(Self::StatText { text, is_last: stat.writer.get() != 0 })
+                Ok(Self::Memory { memory, word })
             }
             other => Err(FrameError::UnknownKind(other)),
         }
@@ -727,57 +831,62 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn credential() -> Credential {
+        Credential {
+            node: NodeId(u64::MAX - 7),
+            process: 1 << 40,
+            pid_namespace: 3,
+            pid: 77,
+            boot: [1; 16],
+            public_key: [2; 32],
+            signature: [3; 64],
+        }
+    }
+
     fn hello() -> Hello {
         Hello {
             version: (VERSION_MAJOR, 3),
             purpose: Purpose::Wake,
             features: 1 << 60 | 3,
             features_required: 2,
-            node: 77,
+            credential: credential(),
             ring_bytes: 32768,
             incoming_ring_bytes_max: 65536,
             packet_bytes: 16384,
             cookie: [9; 16],
             token: [7; 32],
-            greeting: std::vec![1, 2, 3],
+            greeting: alloc::vec![1, 2, 3],
         }
     }
 
-    fn aperture(word: ApertureWord) -> Frame {
-        Frame::Aperture { number: u32::MAX, word }
-    }
-
     fn frames() -> Vec<Frame> {
-        std::vec![
+        let memory = |memory, word| Frame::Memory { memory, word };
+        let (bytes, access) = (1 << 40, ApertureAccess::ReadOnly);
+        alloc::vec![
             Frame::Hello(hello()),
             Frame::Refused { reason: Reason::Bytes, version: (1, 2), text: "no".into() },
             Frame::Refused { reason: Reason::Other(999), version: (1, 2), text: String::new() },
-            Frame::Offer(Offer {
+            Frame::Welcome(Welcome {
                 minor: 1,
-                node: 5,
+                credential: credential(),
                 features: 3,
                 client_ring_bytes: 512,
                 server_ring_bytes: 1024,
                 packet_bytes: 64,
                 cookie: [3; 16],
-                greeting: std::vec![0; GREETING_BYTES_MAX],
+                greeting: alloc::vec![0; GREETING_BYTES_MAX],
             }),
-            Frame::Filled,
             Frame::Ready,
             Frame::Bye,
-            Frame::BulkRequest { bytes: 1 << 20 },
-            Frame::BulkOffer { writer: Writer::Server, bytes: 4096 },
-            Frame::BulkFilled { writer: Writer::Client },
-            Frame::BulkReady { writer: Writer::Client },
-            Frame::BulkRefused { writer: Writer::Server, reason: Reason::Memory },
             Frame::StatText { text: b"links 3".to_vec(), is_last: true },
-            aperture(ApertureWord::Request { access: ApertureAccess::ReadOnly, bytes: 1 << 40 }),
-            aperture(ApertureWord::Offer { access: ApertureAccess::ReadWrite, bytes: 4096 }),
-            aperture(ApertureWord::Filled),
-            aperture(ApertureWord::Ready),
-            aperture(ApertureWord::Refused(Reason::Apertures)),
-            aperture(ApertureWord::Revoked),
-            aperture(ApertureWord::Released),
+            memory(Memory::Ring(End::Client), MemoryWord::Offer { bytes, access }),
+            memory(Memory::Ring(End::Server), MemoryWord::Take { bytes: 4096 }),
+            memory(Memory::Bulk(End::Client), MemoryWord::Pass),
+            memory(Memory::Bulk(End::Server), MemoryWord::Held),
+            memory(Memory::Aperture(u32::MAX), MemoryWord::Refused(Reason::Apertures)),
+            Frame::ApertureRevoked { number: 1 },
+            Frame::ApertureReleased { number: 2 },
+            Frame::TicketRevoked { slot: 3, index: u32::MAX },
         ]
     }
 
@@ -822,9 +931,9 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_a_frame_or_an_error(
-            kind in 0u16..24,
-            fixed in 0u16..120,
-            bytes in proptest::collection::vec(any::<u8>(), 0..200),
+            kind in 0u16..20,
+            fixed in 0u16..260,
+            bytes in proptest::collection::vec(any::<u8>(), 0..300),
             from in any::<bool>(),
         ) {
             let mut bytes = bytes;
@@ -838,7 +947,7 @@ mod tests {
 
         #[test]
         fn a_damaged_frame_is_a_frame_or_an_error(
-            which in 0usize..20, at in any::<prop::sample::Index>(), value in any::<u8>(), cut in 0usize..9,
+            which in 0usize..15, at in any::<prop::sample::Index>(), value in any::<u8>(), cut in 0usize..9,
         ) {
             let mut bytes = frames()[which].to_bytes();
             let at = at.index(bytes.len());

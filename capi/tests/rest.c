@@ -1,0 +1,252 @@
+/*
+ * What no example needs: who is at the other end, which path is taken, who is let in, groups with
+ * helpers, discarding. Both ends are nodes of this process, each with a progress thread.
+ */
+#define _POSIX_C_SOURCE 200809L
+#include "../examples/common.h"
+#include <time.h>
+
+#define THAT(condition)                                                                            \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            fprintf(stderr, "line %d: not so: %s\n", __LINE__, #condition);                        \
+            exit(1);                                                                               \
+        }                                                                                          \
+    } while (0)
+
+static h_node_t *there, *here;
+
+static bool is_this_process(const h_peer_t *peer) {
+    return peer->uid == (int64_t)geteuid() && peer->pid == (int64_t)getpid();
+}
+
+/* Lets in whoever is this process, and counts. */
+static bool admit(void *context, const h_peer_t *peer) {
+    ++*(int *)context;
+    return is_this_process(peer);
+}
+
+static bool admit_nobody(void *context, const h_peer_t *peer) {
+    (void)peer;
+    ++*(int *)context;
+    return false;
+}
+
+static void nodes(void) {
+    CHECK(h_node_new(NULL, 0, &there));
+    CHECK(h_node_new(NULL, 0, &here));
+    CHECK(h_start_progress(there));
+    CHECK(h_start_progress(here));
+}
+
+/* What a function that explains says is a sentence about a link. */
+#define EXPLAINS(call, word)                                                                       \
+    do {                                                                                           \
+        char text[4096];                                                                           \
+        size_t length = 0;                                                                         \
+        CHECK(call);                                                                               \
+        THAT(length == strlen(text) && strstr(text, word) != NULL);                                \
+    } while (0)
+
+static uint64_t counter(h_node_t *node, const char *name) {
+    uint64_t value;
+    CHECK(h_counter(node, name, &value));
+    return value;
+}
+
+static void a_node_discards_and_a_link_is_ended(void) {
+    h_area_t area;
+    h_queue_t queue;
+    h_slot_t slot;
+    h_slot_config_t config;
+    h_ticket_t ticket, to, quiet;
+    h_link_t link;
+    h_handle_t handle;
+    h_notification_t message;
+    size_t unsent = 77;
+    memset(&config, 0, sizeof config);
+    CHECK(h_area_new(there, 64, &area));
+    CHECK(h_queue_new(there, 4, &queue));
+    config.area = area;
+    config.queue = queue;
+    CHECK(h_slot_new(there, &config, &slot));
+    CHECK(h_ticket(there, slot, 0, &ticket));
+    CHECK(h_serve(there, "rest", H_ACCESS_SAME_USER, 0, &ticket, sizeof ticket));
+    CHECK(h_connect(here, "rest", NULL, 0, LIMIT, &link));
+    CHECK(h_greeting(here, link, &to, sizeof to, NULL));
+    {
+        uint64_t id, destination;
+        CHECK(h_node_id(there, &id));
+        CHECK(h_ticket_destination(&to, &destination));
+        THAT(id == destination);
+    }
+    EXPLAINS(h_explain(here, link, text, sizeof text, &length), "ring");
+    CHECK(h_try_send_msg(here, &to, "one", 3, NULL, 0, &handle));
+    CHECK(h_recv_block(there, queue, LIMIT, &message));
+    CHECK(h_ticket_silent(&to, &quiet));
+    CHECK(h_send_msg(here, &quiet, "two", 3, NULL, 0, LIMIT, NULL));
+    while (counter(there, "messages_received") < 1 || counter(there, "packets_received") < 2) {
+        CHECK(h_reset_watchdog(there));
+    }
+    THAT(h_recv(there, queue, &message) == H_NOTHING);
+    CHECK(h_disable(there));
+    CHECK(h_send_msg(here, &to, "lost", 4, NULL, 0, LIMIT, NULL));
+    while (counter(there, "packets_discarded") == 0) {
+    }
+    CHECK(h_enable(there));
+    CHECK(h_send_msg(here, &to, "three", 5, NULL, 0, LIMIT, NULL));
+    CHECK(h_recv_block(there, queue, LIMIT, &message));
+    THAT(h_close_entry(there, slot, 0) == H_STATE);
+    config.mode = H_MODE_PARANOID_ONE_SHOT;
+    CHECK(h_slot_new(there, &config, &slot));
+    CHECK(h_close_entry(there, slot, 0));
+    CHECK(h_disconnect(here, link, &unsent));
+    THAT(unsent == 0);
+}
+
+static void tagged_writes(void) {
+    h_tagged_receiver_t *receiver;
+    h_tagged_sender_t *sender;
+    h_peer_t peer;
+    h_tag_t tag;
+    const void *data;
+    size_t bytes;
+    int asked = 0;
+    CHECK(h_tagged_receiver_new(there, 64, 4, 1, &receiver));
+    CHECK(h_tagged_receiver_set_admission(receiver, admit_nobody, &asked));
+    CHECK(h_tagged_receiver_serve(receiver, "tagged", H_ACCESS_SAME_USER, 0));
+    THAT(h_tagged_sender_connect(here, "tagged", LIMIT, &sender) == H_REFUSED && asked == 1);
+    CHECK(h_tagged_receiver_set_admission(receiver, admit, &asked));
+    CHECK(h_tagged_sender_connect(here, "tagged", LIMIT, &sender));
+    THAT(asked == 2);
+    CHECK(h_tagged_sender_peer(sender, &peer));
+    THAT(is_this_process(&peer));
+    CHECK(h_tagged_send(sender, 8, "data", 4, 7, LIMIT));
+    CHECK(h_tagged_get_tag(receiver, LIMIT, &tag));
+    CHECK(h_tagged_data(receiver, &data, &bytes));
+    THAT(tag.tag == 7 && bytes >= 64 && memcmp((const char *)data + 8, "data", 4) == 0);
+    h_tagged_sender_free(sender);
+    h_tagged_receiver_free(receiver);
+}
+
+static void datagrams_and_streams(void) {
+    h_datagram_receiver_t *datagrams;
+    h_datagram_sender_t *sender;
+    h_stream_receiver_t *stream;
+    h_stream_sender_t *records;
+    h_peer_t peer;
+    int asked = 0;
+    CHECK(h_datagram_receiver_new(there, 64, &datagrams));
+    CHECK(h_datagram_receiver_set_admission(datagrams, admit, &asked));
+    CHECK(h_datagram_receiver_serve(datagrams, "datagrams", H_ACCESS_SAME_USER, 0));
+    CHECK(h_datagram_sender_connect(here, "datagrams", LIMIT, &sender));
+    CHECK(h_datagram_sender_peer(sender, &peer));
+    THAT(asked == 1 && is_this_process(&peer));
+    EXPLAINS(h_datagram_sender_explain(sender, text, sizeof text, &length), "ring");
+    CHECK(h_datagram_ready_anew(datagrams));
+    h_datagram_sender_free(sender);
+    h_datagram_receiver_free(datagrams);
+
+    CHECK(h_stream_receiver_new(there, NULL, &stream));
+    CHECK(h_stream_receiver_set_admission(stream, admit, &asked));
+    CHECK(h_stream_receiver_serve(stream, "stream", H_ACCESS_SAME_USER, 0));
+    CHECK(h_stream_sender_connect(here, "stream", LIMIT, &records));
+    CHECK(h_stream_sender_peer(records, &peer));
+    THAT(asked == 2 && is_this_process(&peer));
+    EXPLAINS(h_stream_receiver_explain(stream, text, sizeof text, &length), "ring");
+    h_stream_sender_free(records);
+    h_stream_receiver_free(stream);
+}
+
+static void calls(void) {
+    h_server_t *server;
+    h_client_t *client;
+    h_request_t *request;
+    h_call_t call;
+    h_peer_t peer;
+    size_t connected, most;
+    uint64_t misbehaved;
+    CHECK(h_server_new(there, NULL, &server));
+    CHECK(h_server_serve(server, "calls", H_ACCESS_SAME_USER, 0));
+    CHECK(h_client_connect(here, "calls", NULL, LIMIT, &client));
+    CHECK(h_client_peer(client, &peer));
+    THAT(is_this_process(&peer));
+    CHECK(h_client_outstanding_max(client, &most));
+    THAT(most > 0);
+    EXPLAINS(h_client_explain(client, text, sizeof text, &length), "ring");
+    CHECK(h_client_start(client, "who", 3, LIMIT, &call));
+    CHECK(h_server_receive(server, LIMIT, &request));
+    CHECK(h_request_peer(request, &peer));
+    THAT(is_this_process(&peer));
+    CHECK(h_server_clients(server, &connected, &misbehaved));
+    THAT(connected == 1 && misbehaved == 0);
+    CHECK(h_request_reply(request, "you", 3, LIMIT));
+    CHECK(h_client_close(client, LIMIT));
+    CHECK(h_server_close(server, LIMIT));
+}
+
+static void a_group_with_a_helper(void) {
+    h_group_t *group;
+    h_group_member_t *member;
+    h_group_helper_t *helper, *grown;
+    h_seed_t seed;
+    h_part_t parts[2];
+    h_peer_t peer;
+    uint32_t places, joined;
+    size_t helpers, length, half;
+    uint64_t round;
+    const void *data;
+    int asked = 0;
+    CHECK(h_group_new(there, 2, 64, 64, &group));
+    CHECK(h_group_set_admission(group, admit, &asked));
+    CHECK(h_group_serve(group, "group", H_ACCESS_SAME_USER, 0));
+    CHECK(h_group_seed(group, &seed));
+    CHECK(h_group_member_connect(here, "group", 64, LIMIT, &member));
+    CHECK(h_group_helper_connect(here, "group", LIMIT, &helper));
+    CHECK(h_group_helper_grow(here, &seed, LIMIT, &grown));
+    CHECK(h_group_member_peer(member, &peer));
+    THAT(is_this_process(&peer) && asked >= 1);
+    EXPLAINS(h_group_member_explain(member, text, sizeof text, &length), "ring");
+    /* The last of them is known here when this side has heard of its link, too. */
+    for (int tries = 0; tries < 10000; tries++) {
+        struct timespec pause;
+        pause.tv_sec = 0;
+        pause.tv_nsec = 1000 * 1000;
+        CHECK(h_group_members(group, &places, &joined, &helpers, &round));
+        if (joined == 1 && helpers == 2) {
+            break;
+        }
+        nanosleep(&pause, NULL);
+    }
+    THAT(places == 2 && joined == 1 && helpers == 2 && round == 1);
+    /* One of the two places is enough. */
+    CHECK(h_group_set_wanted(group, 1));
+    CHECK(h_group_member_delegate(member, 8, LIMIT, parts, 2));
+    CHECK(h_part_length(&parts[0], &half));
+    THAT(half == 4);
+    CHECK(h_group_member_send_part(member, &parts[0], "half", 4, LIMIT));
+    CHECK(h_group_helper_send(helper, &parts[1], "half", 4, LIMIT));
+    CHECK(h_group_wait_for(group, 1, LIMIT));
+    CHECK(h_group_part(group, 0, &data, &length));
+    THAT(length == 8 && memcmp(data, "halfhalf", 8) == 0);
+    CHECK(h_group_helper_close(helper, LIMIT));
+    h_group_helper_free(grown);
+    h_group_helper_free(NULL);
+    CHECK(h_group_member_close(member, LIMIT));
+    CHECK(h_group_close(group, LIMIT));
+}
+
+static void first(void) {
+    nodes();
+    a_node_discards_and_a_link_is_ended();
+    tagged_writes();
+    datagrams_and_streams();
+    calls();
+    a_group_with_a_helper();
+    CHECK(h_close(here, LIMIT, NULL));
+    CHECK(h_close(there, LIMIT, NULL));
+}
+
+static void other(const char *role, const char *text) { (void)role, (void)text; }
+
+int main(int argc, char **argv) { return run(argc, argv, first, other); }

@@ -1,0 +1,74 @@
+//! What a process must not leave behind when it is ended by a signal, or ends itself from a thread
+//! that does not own its node: the names that it serves, and a file that is not whole.
+
+use anyhow::Result;
+use hamlyn::config::Config;
+use hamlyn::control::{Access, private_dir};
+use rustix::fs::{AtFlags, CWD, Stat, statat, unlinkat};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+struct Left {
+    path: PathBuf,
+    /// Device and number of what was there, so that nothing else is removed in its place.
+    identity: (u64, u64),
+}
+
+static LEFT: Mutex<Vec<Left>> = Mutex::new(Vec::new());
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    let Stat { st_dev, st_ino, .. } = statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+    Some((st_dev, st_ino))
+}
+
+/// What is at `path` goes with this process. What is not there leaves nothing.
+pub fn remove(path: PathBuf) {
+    if let Some(identity) = identity(&path) {
+        LEFT.lock().unwrap_or_else(PoisonError::into_inner).push(Left { path, identity });
+    }
+}
+
+/// It is there to stay, or gone already.
+pub fn keep(path: &Path) {
+    LEFT.lock().unwrap_or_else(PoisonError::into_inner).retain(|left| left.path != path);
+}
+
+/// The name that has just been served goes with this process. While it is served nobody else can
+/// take it over, so that it can be removed without the directory's lock.
+pub fn remove_name(config: &Config, name: &str, access: Access) {
+    let user = rustix::process::geteuid().as_raw().to_string();
+    let directory = match access {
+        Access::SameUser => private_dir(config),
+        Access::Group(_) | Access::Anyone => config.shared_dir.join(user),
+    };
+    remove(directory.join(name));
+}
+
+fn remove_all() {
+    for left in LEFT.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+        if identity(&left.path) == Some(left.identity) {
+            let _ = unlinkat(CWD, &left.path, AtFlags::empty());
+        }
+    }
+}
+
+/// Ends this process, from whichever thread.
+pub fn exit(status: i32) -> ! {
+    remove_all();
+    std::process::exit(status)
+}
+
+/// From now on a signal that ends this process removes first what must not stay.
+pub fn on_signals() -> Result<()> {
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
+    std::thread::Builder::new().name("signals".into()).stack_size(64 << 10).spawn(move || {
+        if let Some(signal) = signals.forever().next() {
+            remove_all();
+            // Ends it as the signal itself would have, for whoever waits for it to see.
+            let _ = signal_hook::low_level::emulate_default_handler(signal);
+        }
+    })?;
+    Ok(())
+}

@@ -1,0 +1,130 @@
+//! `hamlyn names` and `hamlyn setup`: the directories of services.
+
+use crate::arguments::{NamesArguments, SetupArguments};
+use crate::output;
+use crate::perf::row;
+use anyhow::{Context, Result, ensure};
+use hamlyn::Config;
+use hamlyn::control::{
+    ServiceEntry, list_services, remove_stale, setup_shared_dir, setup_user_dir, uid_of,
+};
+use serde_json::json;
+use std::time::{Duration, SystemTime};
+
+/// `hamlyn names`.
+pub fn run(arguments: &NamesArguments) -> Result<()> {
+    let config = Config::from_env()?;
+    let services = list_services(&config);
+    if arguments.clean {
+        return clean(&config, &services);
+    }
+    if arguments.json {
+        for service in &services {
+            output::line(json!({
+                "name": service.name,
+                "path": service.path,
+                "uid": service.uid,
+                "pid": service.pid,
+                "program": program(service),
+                "age_s": age(service).map(|age| age.as_secs()),
+                "is_alive": service.is_alive,
+            }))?;
+        }
+        return Ok(());
+    }
+    if services.is_empty() {
+        return output::line("No service has a name here.");
+    }
+    let mut table = row::table(["name", "user", "process", "program", "age", ""]);
+    for service in &services {
+        let number = |number: Option<u32>| number.map_or("?".into(), |number| number.to_string());
+        table.add_row([
+            service.name.clone(),
+            number(service.uid),
+            service.pid.map_or(String::new(), |pid| pid.to_string()),
+            program(service).unwrap_or_default(),
+            age(service).map_or(String::new(), in_words),
+            state(service).into(),
+        ]);
+    }
+    output::line(table)?;
+    let stale = services.iter().filter(|service| service.is_alive == Some(false)).count();
+    if stale > 0 {
+        output::line(format_args!("{stale} stale: `hamlyn names --clean` removes yours."))?;
+    }
+    Ok(())
+}
+
+/// Removes what dead processes of this user have left.
+fn clean(config: &Config, services: &[ServiceEntry]) -> Result<()> {
+    let user = rustix::process::geteuid().as_raw();
+    let (mut removed, mut failed) = (0, 0);
+    for service in services {
+        if service.uid != Some(user) || service.is_alive != Some(false) {
+            continue;
+        }
+        match remove_stale(config, service) {
+            Ok(was_stale) => removed += u32::from(was_stale),
+            Err(error) => {
+                failed += 1;
+                eprintln!("hamlyn: {} stays: {error}", service.path.display());
+            }
+        }
+    }
+    output::line(format_args!("{removed} stale names removed."))?;
+    ensure!(failed == 0, "{failed} could not be removed");
+    Ok(())
+}
+
+fn state(service: &ServiceEntry) -> &'static str {
+    match service.is_alive {
+        Some(true) => "alive",
+        Some(false) => "stale",
+        None => "may not be asked",
+    }
+}
+
+/// What the process that serves it calls itself.
+fn program(service: &ServiceEntry) -> Option<String> {
+    let text = std::fs::read_to_string(format!("/proc/{}/comm", service.pid?)).ok()?;
+    Some(text.trim_end().chars().filter(|c| !c.is_control()).collect())
+}
+
+/// Since the name was taken.
+fn age(service: &ServiceEntry) -> Option<Duration> {
+    let taken = service.path.symlink_metadata().ok()?.modified().ok()?;
+    SystemTime::now().duration_since(taken).ok()
+}
+
+fn in_words(age: Duration) -> String {
+    match age.as_secs() {
+        seconds @ 0..120 => format!("{seconds} s"),
+        seconds @ 120..7200 => format!("{} min", seconds / 60),
+        seconds @ 7200..172_800 => format!("{} h", seconds / 3600),
+        seconds => format!("{} days", seconds / 86_400),
+    }
+}
+
+/// `hamlyn setup`.
+pub fn setup(arguments: &SetupArguments) -> Result<()> {
+    let config = Config::from_env()?;
+    if arguments.tmpfiles {
+        let shared = config.shared_dir.display();
+        output::line(format_args!("d {shared} 1777 root root -"))?;
+        for user in &arguments.users {
+            let uid = uid_of(user)?;
+            output::line(format_args!("d {shared}/{uid} 0711 {uid} - -"))?;
+        }
+        return Ok(());
+    }
+    let path = setup_shared_dir(&config).context("no directory for other users")?;
+    output::line(format_args!(
+        "{} is there, for services that other users may reach.",
+        path.display()
+    ))?;
+    for user in &arguments.users {
+        let path = setup_user_dir(&config, user).with_context(|| format!("no place for {user}"))?;
+        output::line(format_args!("{} is there, for those of {user}.", path.display()))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,368 @@
+//! Apertures of a link: exported, offered, held, revoked.
+//!
+//! ```text
+//!   what this end owns                     what the other end owns
+//!   Offered --TAKE--> Passed --HELD--> Live        Wanted --> Taking --mapped--> Held
+//!      |                 |              |            |          |                  | REVOKED
+//!      +---- revoke -----+--------------+            +-- no ----+                Recalled
+//!      v                                             v                             | released
+//!   Revoked --RELEASED or REFUSED--> (gone)       Released --REVOKED--> (gone) <---+
+//! ```
+//! Both ends say one last word about each aperture, the owner REVOKED and the holder RELEASED or
+//! REFUSED, in either order; words that crossed on the way are no offence.
+//!
+//! What a peer can make this process keep is bounded: rows by [`ROWS_MAX`], those on their way by
+//! [`WAITING_MAX`], apertures by `apertures_per_link_max` and, over all links with its user, by
+//! `apertures_per_user_max`, bytes by `aperture_map_max` and, for the server, by its user's quota;
+//! all of them stay counted until the *application* here has let go.
+
+use super::super::frame::{End, Frame, LinkFeatures, Memory, MemoryWord, Reason, owner_of};
+use super::{Action, ConnectionId, Event, Machine, Taken};
+use crate::wire::{APERTURE_PAGE_BYTES, ApertureAccess};
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+/// Most apertures of one owner on a link, whatever the settings say.
+const ROWS_MAX: usize = 256;
+/// Most of them that the holder has not yet mapped.
+const WAITING_MAX: usize = 16;
+
+/// An aperture that could not be exported. Nothing was said to the other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ApertureError {
+    /// There is no link for it.
+    #[error("the link has ended")]
+    NoLink,
+    /// The other end does not know apertures.
+    #[error("the other end does not know apertures")]
+    Feature,
+    /// As many as the link may have, revoked ones that the holder has not yet let go of included.
+    #[error(
+        "{0} apertures are exported over this link, which is apertures_per_link_max \
+             (HAMLYN_APERTURES_PER_LINK_MAX)"
+    )]
+    TooMany(usize),
+    /// The holder has yet to map others. Later it can be done.
+    #[error("not now: the holder has not yet mapped {0} others")]
+    Waiting(usize),
+}
+
+/// One aperture of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Row {
+    /// Ours; the holder has been told.
+    Offered { bytes: u64 },
+    /// Ours; it was passed, and is not yet mapped.
+    Passed,
+    /// Ours; held.
+    Live,
+    /// Ours; the holder has been told, and has yet to say that it let go.
+    Revoked,
+    /// Theirs; waits for a receiver.
+    Wanted { bytes: u64, access: ApertureAccess, until_ns: u64 },
+    /// Theirs; a receiver waits for it.
+    Taking { bytes: u64 },
+    /// Theirs; mapped here.
+    Held { bytes: u64 },
+    /// Theirs; revoked, and the application has yet to let go.
+    Recalled { bytes: u64 },
+    /// Theirs; we have refused it or let go of it.
+    Released,
+}
+
+impl Row {
+    /// Bytes of the other end's that this process has, or is about to.
+    fn bytes_held(&self) -> Option<u64> {
+        match self {
+            Self::Wanted { bytes, .. }
+            | Self::Taking { bytes }
+            | Self::Held { bytes }
+            | Self::Recalled { bytes } => Some(*bytes),
+            _ => None,
+        }
+    }
+}
+
+/// All of one link.
+#[derive(Debug, Default)]
+pub(super) struct Apertures {
+    made: u32,
+    last_theirs: u32,
+    rows: BTreeMap<u32, Row>,
+}
+
+impl Apertures {
+    fn of(&self, owner: End) -> impl Iterator<Item = &Row> {
+        self.rows.iter().filter(move |row| owner_of(*row.0) == owner).map(|row| row.1)
+    }
+
+    /// How many this process holds of the other end's.
+    pub fn held(&self) -> u32 {
+        self.rows.values().filter(|row| row.bytes_held().is_some()).count() as u32
+    }
+
+    fn bytes_held(&self) -> u64 {
+        self.rows.values().filter_map(Row::bytes_held).sum()
+    }
+
+    /// When the first that waits for a receiver has waited long enough.
+    pub fn until_ns(&self) -> Option<u64> {
+        let until = |row: &Row| match row {
+            Row::Wanted { until_ns, .. } => Some(*until_ns),
+            _ => None,
+        };
+        self.rows.values().filter_map(until).min()
+    }
+
+    /// Those that have waited long enough.
+    pub fn late(&self, now_ns: u64) -> Vec<u32> {
+        let is_late =
+            |row: &Row| matches!(row, Row::Wanted { until_ns, .. } if *until_ns <= now_ns);
+        self.rows.iter().filter(|row| is_late(row.1)).map(|row| *row.0).collect()
+    }
+
+    /// A receiver waits for it from now on.
+    pub fn take(&mut self, number: u32) -> Option<(u64, ApertureAccess)> {
+        let row = self.rows.get_mut(&number)?;
+        let Row::Wanted { bytes, access, .. } = *row else { return None };
+        *row = Row::Taking { bytes };
+        Some((bytes, access))
+    }
+}
+
+impl Machine {
+    /// Offers an aperture of this process's, whose memory has been made, to the other end; says its
+    /// number. The answer is an event.
+    pub fn export_aperture(
+        &mut self,
+        link: ConnectionId,
+        access: ApertureAccess,
+        bytes: u64,
+    ) -> Result<u32, ApertureError> {
+        let apertures_max = self.limits.apertures_per_link_max as usize;
+        let c = self.table.get_mut(link).ok_or(ApertureError::NoLink)?;
+        let (role, features) = (c.role, c.features());
+        let linked = c.linked().ok_or(ApertureError::NoLink)?;
+        if !features.contains(LinkFeatures::APERTURE) {
+            return Err(ApertureError::Feature);
+        }
+        let apertures = &mut linked.apertures;
+        let count = apertures.of(role).count();
+        if count >= apertures_max.min(ROWS_MAX) {
+            return Err(ApertureError::TooMany(count));
+        }
+        let waits = |row: &&Row| matches!(row, Row::Offered { .. } | Row::Passed);
+        let waiting = apertures.of(role).filter(waits).count();
+        if waiting >= WAITING_MAX {
+            return Err(ApertureError::Waiting(waiting));
+        }
+        // The first is 1 of the client's and 2 of the server's.
+        let number = match apertures.made {
+            0 => 1 + role as u32,
+            made => made.checked_add(2).ok_or(ApertureError::TooMany(count))?,
+        };
+        apertures.made = number;
+        apertures.rows.insert(number, Row::Offered { bytes });
+        let (memory, word) = (Memory::Aperture(number), MemoryWord::Offer { bytes, access });
+        self.send(link, Frame::Memory { memory, word });
+        Ok(number)
+    }
+
+    /// Tells the holder that the owner, this process, has taken its memory back.
+    pub fn revoke_aperture(&mut self, link: ConnectionId, number: u32) {
+        if self.owns(link, number)
+            && let Some(row) = self.row(link, number)
+            && matches!(row, Row::Offered { .. } | Row::Passed | Row::Live)
+        {
+            *row = Row::Revoked;
+            self.act(Action::Drop { of: link, memory: Memory::Aperture(number) });
+            self.send(link, Frame::ApertureRevoked { number });
+        }
+    }
+
+    /// Tells the owner that the holder, this process, has let go.
+    pub fn release_aperture(&mut self, link: ConnectionId, number: u32) {
+        let next = match self.row(link, number) {
+            Some(Row::Held { .. }) => Some(Row::Released),
+            Some(Row::Recalled { .. }) => None,
+            _ => return,
+        };
+        self.set_row(link, number, next);
+        self.send(link, Frame::ApertureReleased { number });
+    }
+
+    fn row(&mut self, link: ConnectionId, number: u32) -> Option<&mut Row> {
+        self.table.get_mut(link)?.linked()?.apertures.rows.get_mut(&number)
+    }
+
+    /// `None`: the aperture is over. What was charged for one that is no longer held is given back.
+    fn set_row(&mut self, link: ConnectionId, number: u32, row: Option<Row>) {
+        let Some(linked) = self.table.get_mut(link).and_then(|c| c.linked()) else { return };
+        let rows = &mut linked.apertures.rows;
+        let before = match row {
+            Some(row) => rows.insert(number, row),
+            None => rows.remove(&number),
+        };
+        let bytes = before.and_then(|row| row.bytes_held());
+        let is_held = row.is_some_and(|row| row.bytes_held().is_some());
+        match (bytes, is_held) {
+            (None, true) => self.table.count_aperture(link, true),
+            (Some(bytes), false) => {
+                self.table.count_aperture(link, false);
+                self.table.give_back(link, bytes);
+            }
+            _ => {}
+        }
+    }
+
+    /// The holder, this process, says no.
+    pub(super) fn no_aperture(&mut self, link: ConnectionId, number: u32, why: Reason) {
+        self.counters.refused_aperture += 1;
+        self.set_row(link, number, Some(Row::Released));
+        let (memory, word) = (Memory::Aperture(number), MemoryWord::Refused(why));
+        self.send(link, Frame::Memory { memory, word });
+        self.count_refusal(link);
+    }
+
+    /// What the holder says of an aperture of ours.
+    pub(super) fn handle_own_aperture(
+        &mut self,
+        link: ConnectionId,
+        number: u32,
+        word: MemoryWord,
+    ) {
+        let Some(row) = self.row(link, number) else { return self.out_of_turn(link) };
+        match (word, *row) {
+            (MemoryWord::Take { bytes }, Row::Offered { bytes: offered }) if bytes == offered => {
+                *row = Row::Passed;
+                self.act(Action::Pass { to: link, memory: Memory::Aperture(number) });
+            }
+            (MemoryWord::Held, Row::Passed) => {
+                *row = Row::Live;
+                self.counters.apertures += 1;
+                self.act(Action::Drop { of: link, memory: Memory::Aperture(number) });
+                self.tell(Event::ApertureReady { link, number });
+            }
+            (MemoryWord::Refused(why), Row::Offered { .. } | Row::Passed) => {
+                self.set_row(link, number, None);
+                self.act(Action::Drop { of: link, memory: Memory::Aperture(number) });
+                self.tell(Event::ApertureRefused { link, number, why });
+                self.send(link, Frame::ApertureRevoked { number });
+            }
+            (MemoryWord::Refused(_), Row::Revoked) => {
+                self.set_row(link, number, None);
+                self.tell(Event::ApertureReleased { link, number });
+            }
+            // They crossed with our REVOKED.
+            (MemoryWord::Take { .. } | MemoryWord::Held, Row::Revoked) => {}
+            _ => self.out_of_turn(link),
+        }
+    }
+
+    /// The holder of an aperture of ours has let go of it.
+    pub(super) fn handle_aperture_released(&mut self, link: ConnectionId, number: u32) {
+        if !self.owns(link, number) {
+            return self.out_of_turn(link);
+        }
+        let Some(row) = self.row(link, number) else { return self.out_of_turn(link) };
+        let was_live = match row {
+            Row::Live => true,
+            Row::Revoked => false,
+            _ => return self.out_of_turn(link),
+        };
+        self.set_row(link, number, None);
+        self.tell(Event::ApertureReleased { link, number });
+        if was_live {
+            self.send(link, Frame::ApertureRevoked { number });
+        }
+    }
+
+    /// What the owner says of an aperture that we hold, or may.
+    pub(super) fn handle_their_aperture(
+        &mut self,
+        now_ns: u64,
+        link: ConnectionId,
+        number: u32,
+        word: MemoryWord,
+    ) {
+        let MemoryWord::Offer { bytes, access } = word else { return self.out_of_turn(link) };
+        let Some(c) = self.table.get_mut(link) else { return };
+        let (theirs, uid) = (c.role.other(), c.who.uid);
+        let Some(linked) = c.linked() else { return };
+        let apertures = &mut linked.apertures;
+        let waits = |row: &&Row| matches!(row, Row::Wanted { .. } | Row::Taking { .. });
+        let is_sound =
+            bytes > 0 && bytes.is_multiple_of(APERTURE_PAGE_BYTES) && bytes <= i64::MAX as u64;
+        if number <= apertures.last_theirs
+            || !is_sound
+            || apertures.of(theirs).count() >= ROWS_MAX
+            || apertures.of(theirs).filter(waits).count() >= WAITING_MAX
+        {
+            return self.out_of_turn(link);
+        }
+        apertures.last_theirs = number;
+        let room = self.limits.aperture_map_max.saturating_sub(apertures.bytes_held());
+        if bytes > room
+            || apertures.held() >= self.limits.apertures_per_link_max
+            || self.table.accounts.get(uid).apertures >= self.limits.apertures_per_user_max
+        {
+            return self.no_aperture(link, number, Reason::Apertures);
+        }
+        if !self.table.charge(link, bytes, self.limits.bytes_per_user_max) {
+            return self.no_aperture(link, number, Reason::Bytes);
+        }
+        let until_ns = now_ns.saturating_add(self.limits.step_timeout_ns);
+        self.set_row(link, number, Some(Row::Wanted { bytes, access, until_ns }));
+        self.want(now_ns, link, Memory::Aperture(number));
+    }
+
+    /// The owner has taken its memory back.
+    pub(super) fn handle_aperture_revoked(&mut self, link: ConnectionId, number: u32) {
+        if self.owns(link, number) {
+            return self.out_of_turn(link);
+        }
+        let Some(row) = self.row(link, number) else { return self.out_of_turn(link) };
+        match *row {
+            Row::Wanted { .. } => {
+                self.no_longer_wanted(link, Memory::Aperture(number));
+                self.set_row(link, number, None);
+                self.send(link, Frame::ApertureReleased { number });
+                self.set_memory_deadline(link);
+            }
+            Row::Held { bytes } => {
+                *row = Row::Recalled { bytes };
+                self.tell(Event::ApertureRevoked { link, number });
+            }
+            Row::Released => self.set_row(link, number, None),
+            _ => self.out_of_turn(link),
+        }
+    }
+
+    pub(super) fn aperture_taken(&mut self, link: ConnectionId, number: u32, result: Taken) {
+        let Some(&mut Row::Taking { bytes }) = self.row(link, number) else { return };
+        match result {
+            Taken::Mapped => {
+                self.set_row(link, number, Some(Row::Held { bytes }));
+                self.counters.apertures += 1;
+                if let Some(c) = self.table.get_mut(link) {
+                    c.refused = 0;
+                }
+                // The application hears of it before the first packet about it can come.
+                self.tell(Event::ApertureHeld { link, number });
+                let (memory, word) = (Memory::Aperture(number), MemoryWord::Held);
+                self.send(link, Frame::Memory { memory, word });
+            }
+            // REVOKED, which says so, is read next.
+            Taken::Withdrawn => {
+                self.set_row(link, number, Some(Row::Released));
+                self.send(link, Frame::ApertureReleased { number });
+            }
+            Taken::Unavailable => self.no_aperture(link, number, Reason::Unavailable),
+            Taken::TooSlow => {
+                self.counters.refused_slow += 1;
+                self.no_aperture(link, number, Reason::TooSlow);
+            }
+            Taken::Wrong => self.bad_memory(link),
+        }
+    }
+}

@@ -1,0 +1,541 @@
+//! From the first word to a link, at both ends.
+//!
+//! ```text
+//!   client                                     server
+//!   connect, HELLO  ------------------------>  admitted? its node its own? (asks the application)
+//!                                              waits while others of its user have not paid
+//!                   <------------------------  WELCOME
+//!   its ring, filled ----------------------->  takes it: from here on the place is paid for
+//!                   <------------------------  its own ring, which the client fills
+//!   HELLO (wake)    ------------------------>
+//!                   <------------------------  READY
+//! ```
+//! Who asks pays, and pays first: the server makes nothing before the client's ring has come,
+//! filled. Who has not paid has a socket here, and a place of which its user has a few.
+
+use super::super::frame::{
+    COOKIE_BYTES, Credential, End, Frame, Hello, LinkFeatures, Memory, Purpose, Reason,
+    VERSION_MAJOR, VERSION_MINOR, Welcome,
+};
+use super::account::Accounts;
+use super::memory::{Transfer, is_ring_size};
+use super::table::{Connection, Leave, Linked, Meeting, Queued, Stage};
+use super::{
+    Accept, Action, Admission, Agreed, AnswerError, ConnectionId, Event, Failure, Machine,
+    RequestId, UnknownUsers, Who,
+};
+use crate::link::cells::READER_WORDS_BYTES;
+use crate::link::ring::packet_bytes_max;
+use crate::wire::LINE_BYTES;
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+/// What the kernel says of a credential: see [`Action::Verify`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is the credential of the process at the other end.
+    Proved,
+    /// The kernel cannot say which process is at the other end.
+    Unproved,
+    /// It is not.
+    False(&'static str),
+}
+
+/// Bytes of the files of two rings: before the ring lie its reader's words.
+fn mapped_bytes(ring_bytes: &[u32; 2]) -> u64 {
+    ring_bytes.iter().map(|bytes| READER_WORDS_BYTES as u64 + u64::from(*bytes)).sum()
+}
+
+impl Machine {
+    // ---- the server's side
+
+    pub(super) fn greeted(&mut self, now_ns: u64, id: ConnectionId, hello: Hello) {
+        let Some(c) = self.table.get(id) else { return };
+        match hello.purpose {
+            Purpose::Wake => return self.join_wake(now_ns, id, &hello.cookie),
+            Purpose::Stat => {
+                if c.who.uid == Some(self.limits.uid) || c.who.uid == Some(0) {
+                    self.table.advance(id, Stage::Telling);
+                    self.table.set_deadline(id, self.step_deadline(now_ns));
+                    return self.act(Action::Statistics(id));
+                }
+                self.counters.refused_statistics += 1;
+                return self.refuse(id, Reason::User, "statistics are for the owner");
+            }
+            Purpose::Link => {}
+        }
+        let Some(service) = self.services.get(&super::ServiceId(c.listener)) else {
+            return self.refuse(id, Reason::Unavailable, "the name is no longer served");
+        };
+        if !self.admits(c, &service.admission, &hello) {
+            self.counters.refused_user += 1;
+            let user = c.who.uid.map_or("an unknown user".into(), |uid| format!("user {uid}"));
+            return self.refuse(id, Reason::User, &format!("for {user}"));
+        }
+        let own = self.limits.features.bits();
+        if hello.features_required & !own != 0 {
+            self.counters.refused_feature += 1;
+            let required = hello.features_required;
+            let text =
+                format!("feature bits {required:#x} are required, and this process has {own:#x}");
+            return self.refuse(id, Reason::Feature, &text);
+        }
+        if !is_ring_size(hello.ring_bytes.into())
+            || hello.incoming_ring_bytes_max < 512
+            || hello.packet_bytes == 0
+        {
+            self.counters.refused_frame += 1;
+            let text = "a ring or packet size is impossible";
+            return self.refuse(id, Reason::Malformed, text);
+        }
+        let credential = Box::new(hello.credential);
+        let queued = Queued { hello, greeting: None, request: None };
+        self.table.advance(id, Stage::Queued(Box::new(queued)));
+        self.table.set_deadline(id, self.step_deadline(now_ns));
+        self.act(Action::Verify { of: id, credential });
+    }
+
+    fn admits(&self, c: &Connection, admission: &Admission, hello: &Hello) -> bool {
+        match c.who.uid {
+            Some(uid) if uid == self.limits.uid => true,
+            Some(_) => match admission {
+                Admission::SameUser => false,
+                Admission::Group => c.who.is_in_group,
+                Admission::Anyone => true,
+            },
+            None => match &self.limits.unknown {
+                UnknownUsers::Refused => false,
+                // The kernel let it through the socket's permissions, which say who may.
+                UnknownUsers::Admitted => true,
+                // All bytes are compared, so that the time taken says nothing.
+                UnknownUsers::Token(token) => {
+                    token.iter().zip(&hello.token).fold(0, |all, (a, b)| all | (a ^ b)) == 0
+                }
+            },
+        }
+    }
+
+    /// Whether the credential of the other end is its own, and which process that is.
+    pub fn verified(
+        &mut self,
+        now_ns: u64,
+        id: ConnectionId,
+        verdict: Verdict,
+        process: Option<u64>,
+    ) {
+        self.now_ns = now_ns;
+        let Some(c) = self.table.get_mut(id) else { return };
+        c.process = process;
+        if let Verdict::False(why) = verdict {
+            self.counters.refused_identity += 1;
+            let role = self.table.get(id).map(|c| c.role);
+            let last = Some(super::refusal(Reason::Identity, why));
+            let failure = Failure::Misbehaved(format!("it is not the node that it says: {why}"));
+            return match role {
+                Some(End::Client) => self.leave(id, Leave::Failed(failure), last),
+                _ => self.leave(id, Leave::Refused(Reason::Identity, why.into()), last),
+            };
+        }
+        c.is_proved = verdict == Verdict::Proved;
+        match c.stage() {
+            Stage::Queued(queued) => {
+                c.peer_node = queued.hello.credential.node;
+                let service = super::ServiceId(c.listener);
+                self.ask_or_welcome(now_ns, id, service);
+            }
+            Stage::Meeting(meeting) if c.role == End::Client => {
+                let bytes = u64::from(meeting.ring_bytes[End::Client as usize]);
+                let hello = Hello {
+                    purpose: Purpose::Wake,
+                    cookie: meeting.cookie,
+                    credential: Credential::NONE,
+                    greeting: Vec::new(),
+                    ..self.hello()
+                };
+                self.act(Action::OpenWake { of: id, hello: Box::new(hello) });
+                self.offer_ring(id, Memory::Ring(End::Client), bytes);
+            }
+            _ => {}
+        }
+    }
+
+    fn ask_or_welcome(&mut self, now_ns: u64, id: ConnectionId, service: super::ServiceId) {
+        let Some(service) = self.services.get(&service) else {
+            return self.refuse(id, Reason::Unavailable, "the name is no longer served");
+        };
+        let accept = service.accept.clone();
+        let Some(c) = self.table.get_mut(id) else { return };
+        let peer = c.peer();
+        let Some(queued) = c.queued() else { return };
+        match accept {
+            Accept::Automatic(greeting) => {
+                queued.greeting = Some(greeting);
+                self.welcome_some(now_ns);
+            }
+            Accept::Ask => {
+                let hello = queued.hello.clone();
+                let greeting = hello.greeting.clone();
+                self.table.advance(id, Stage::Asking(Box::new(hello)));
+                self.table.set_deadline(id, self.step_deadline(now_ns));
+                self.tell(Event::Request { id: RequestId(id.0), peer, greeting });
+            }
+        }
+    }
+
+    /// Says yes to a request; [`Event::Connected`] follows when the peer has done its part.
+    pub fn accept(
+        &mut self,
+        now_ns: u64,
+        request: RequestId,
+        greeting: Vec<u8>,
+    ) -> Result<(), AnswerError> {
+        self.now_ns = now_ns;
+        let id = ConnectionId(request.0);
+        let Some(Stage::Asking(hello)) = self.table.get(id).map(Connection::stage) else {
+            return Err(AnswerError::NoSuchRequest(request));
+        };
+        let (hello, greeting, request) = ((**hello).clone(), Some(greeting), Some(request));
+        self.table.advance(id, Stage::Queued(Box::new(Queued { hello, greeting, request })));
+        self.table.set_deadline(id, self.step_deadline(now_ns));
+        if let Err((reason, text)) = self.check_room(id) {
+            // The application hears of it here, and not by an event, too.
+            self.leave(id, Leave::Ours, Some(super::refusal(reason, &text)));
+            return Err(AnswerError::Refused(reason));
+        }
+        self.welcome_some(now_ns);
+        Ok(())
+    }
+
+    /// Says no to a request, with a reason in words, of which at most 1 KiB is sent.
+    pub fn refuse_request(&mut self, request: RequestId, text: &str) -> Result<(), AnswerError> {
+        let id = ConnectionId(request.0);
+        let Some(Stage::Asking(_)) = self.table.get(id).map(Connection::stage) else {
+            return Err(AnswerError::NoSuchRequest(request));
+        };
+        self.counters.refused_application += 1;
+        let last = super::refusal(Reason::Application, text);
+        self.leave(id, Leave::Ours, Some(last));
+        Ok(())
+    }
+
+    /// Whether there is a place for a connection, whoever pays; counts it if not.
+    fn check_room(&mut self, id: ConnectionId) -> Result<(), (Reason, String)> {
+        let Some(user) = self.table.user_of(id) else {
+            return Err((Reason::Unavailable, String::new()));
+        };
+        let (taken, own) = (self.table.accounts.links, self.table.accounts.get(user).links);
+        if !Accounts::has_place(taken, own, self.limits.links_max) {
+            self.counters.refused_links += 1;
+            let max = self.limits.links_max;
+            let text = match taken >= max {
+                true => format!("{taken} links, which is links_max"),
+                false => {
+                    format!("{taken} links of {max}, and the last are kept for users who have none")
+                }
+            };
+            return Err((Reason::Links, text));
+        }
+        let bytes = mapped_bytes(&self.ring_sizes(id));
+        let max = self.limits.bytes_per_user_max;
+        if self.table.accounts.get(user).bytes.saturating_add(bytes) > max {
+            self.counters.refused_bytes += 1;
+            let text = format!("{bytes} more bytes, and bytes_per_user_max is {max}");
+            return Err((Reason::Bytes, text));
+        }
+        Ok(())
+    }
+
+    /// Bytes of the rings that the client and the server would write.
+    fn ring_sizes(&self, id: ConnectionId) -> [u32; 2] {
+        let Some(Stage::Queued(queued)) = self.table.get(id).map(Connection::stage) else {
+            return [0; 2];
+        };
+        // The largest power of two that both want.
+        let wanted = 1 << queued.hello.incoming_ring_bytes_max.ilog2();
+        let client = queued.hello.ring_bytes.min(self.limits.peer_ring_bytes_max);
+        [client, self.limits.ring_bytes.min(wanted)]
+    }
+
+    /// Welcomes those that wait, as far as their users have paid for what they had before.
+    pub(super) fn welcome_some(&mut self, now_ns: u64) {
+        let waiting: Vec<ConnectionId> = self.table.queued().iter().copied().collect();
+        for id in waiting {
+            let Some(c) = self.table.get(id) else { continue };
+            let user = c.who.uid;
+            let Stage::Queued(queued) = c.stage() else { continue };
+            if queued.greeting.is_none()
+                || self.table.accounts.get(user).unpaid >= self.limits.unpaid_per_user_max
+            {
+                continue;
+            }
+            if self.table.unpaid().len() >= self.limits.half_open_max as usize
+                && !self.drop_unpaid(user)
+            {
+                continue;
+            }
+            self.welcome(now_ns, id);
+        }
+    }
+
+    /// Drops the oldest unpaid connection of the user who has most of them, if `user` has fewer
+    /// also with one more.
+    fn drop_unpaid(&mut self, user: super::User) -> bool {
+        let Some(most) = self.table.accounts.most(|account| account.unpaid) else { return false };
+        let accounts = &self.table.accounts;
+        if accounts.get(user).unpaid + 1 >= accounts.get(most).unpaid {
+            return false;
+        }
+        let mut unpaid = self.table.unpaid().iter().copied();
+        let is_its = |id: &ConnectionId| self.table.user_of(*id) == Some(most);
+        let Some(id) = unpaid.find(is_its) else { return false };
+        self.counters.refused_unpaid += 1;
+        self.refuse(id, Reason::TooSlow, "too many have not paid for their memory");
+        true
+    }
+
+    fn welcome(&mut self, now_ns: u64, id: ConnectionId) {
+        if let Err((reason, text)) = self.check_room(id) {
+            return self.refuse(id, reason, &text);
+        }
+        let ring_bytes = self.ring_sizes(id);
+        let bytes = mapped_bytes(&ring_bytes);
+        self.table.charge(id, bytes, self.limits.bytes_per_user_max);
+        let Some(c) = self.table.get_mut(id) else { return };
+        let cookie = c.cookie;
+        let Some(queued) = c.queued() else { return };
+        let hello = &queued.hello;
+        let features = LinkFeatures::from_bits_truncate(hello.features) & self.limits.features;
+        let fits = |ring: u32| packet_bytes_max(ring as usize / LINE_BYTES);
+        let largest = fits(ring_bytes[0]).max(fits(ring_bytes[1]));
+        let packet_bytes = hello
+            .packet_bytes
+            .min(self.limits.packet_bytes)
+            .min(largest.max(self.limits.bulk_ring_bytes / 4));
+        let meeting = Meeting {
+            features,
+            packet_bytes,
+            ring_bytes,
+            cookie,
+            greeting: core::mem::take(&mut queued.hello.greeting),
+            has_wake: false,
+            rings: [Transfer::None; 2],
+            request: queued.request,
+        };
+        let welcome = Welcome {
+            minor: VERSION_MINOR,
+            credential: self.limits.credential,
+            features: features.bits(),
+            client_ring_bytes: ring_bytes[0],
+            server_ring_bytes: ring_bytes[1],
+            packet_bytes,
+            cookie,
+            greeting: queued.greeting.take().unwrap_or_default(),
+        };
+        self.table.advance(id, Stage::Meeting(Box::new(meeting)));
+        self.table.set_deadline(id, self.step_deadline(now_ns));
+        self.send(id, Frame::Welcome(welcome));
+    }
+
+    /// The second connection of a link: same process, right cookie.
+    fn join_wake(&mut self, now_ns: u64, wake: ConnectionId, cookie: &[u8; COOKIE_BYTES]) {
+        let who = self.table.get(wake).map(|c| c.who);
+        let fits = |c: &Connection| {
+            // The group was asked for each on its own, and may have changed.
+            let same = |who: Who| Who { is_in_group: false, ..who };
+            who.map(same) == Some(same(c.who))
+                && matches!(c.stage(), Stage::Meeting(meeting) if !meeting.has_wake)
+        };
+        let link = self.table.with_cookie(cookie);
+        let Some(link) = link.filter(|link| self.table.get(*link).is_some_and(fits)) else {
+            self.counters.refused_cookie += 1;
+            return self.refuse(wake, Reason::Malformed, "no link waits for this connection");
+        };
+        self.counters.wake_connections += 1;
+        // Its socket is the link's before the connection is forgotten.
+        self.act(Action::JoinWake { link, wake });
+        self.leave(wake, Leave::Joined, None);
+        if let Some(meeting) = self.table.get_mut(link).and_then(Connection::meeting) {
+            meeting.has_wake = true;
+        }
+        self.try_link(now_ns, link);
+    }
+
+    // ---- the client's side
+
+    /// This process wants a link: whoever runs the machine connects, and calls
+    /// [`connected`](Self::connected).
+    pub fn connect(
+        &mut self,
+        service: String,
+        greeting: Vec<u8>,
+        until_ns: u64,
+    ) -> Result<ConnectionId, u32> {
+        if self.table.accounts.links >= self.limits.links_max {
+            return Err(self.table.accounts.links);
+        }
+        let id = self.table.next_id();
+        let stage = Stage::Dialing(greeting);
+        self.table.enter(id, Connection::new(End::Client, Who::default(), service, 0, stage));
+        self.table.set_deadline(id, Some(until_ns));
+        Ok(id)
+    }
+
+    fn hello(&self) -> Hello {
+        Hello {
+            version: (VERSION_MAJOR, VERSION_MINOR),
+            purpose: Purpose::Link,
+            features: self.limits.features.bits(),
+            features_required: 0,
+            credential: self.limits.credential,
+            ring_bytes: self.limits.ring_bytes,
+            incoming_ring_bytes_max: self.limits.ring_bytes.max(64 << 10),
+            packet_bytes: self.limits.packet_bytes,
+            cookie: [0; COOKIE_BYTES],
+            token: self.limits.token,
+            greeting: Vec::new(),
+        }
+    }
+
+    /// What asks a service of this user for its statistics.
+    pub fn hello_for_statistics(limits: &super::Limits) -> Hello {
+        let machine = Self::new(limits.clone());
+        Hello { purpose: Purpose::Stat, credential: Credential::NONE, ..machine.hello() }
+    }
+
+    /// The socket is connected, to `who`.
+    pub fn connected(&mut self, id: ConnectionId, who: Who) {
+        let Some(c) = self.table.get_mut(id) else { return };
+        c.who = who;
+        let Stage::Dialing(greeting) = c.stage() else { return };
+        let greeting = greeting.clone();
+        let hello = Hello { greeting, ..self.hello() };
+        self.table.advance(id, Stage::Greeting);
+        self.send(id, Frame::Hello(hello));
+    }
+
+    /// Connecting, or opening the second connection, is not possible.
+    pub fn connect_failed(&mut self, id: ConnectionId, why: Failure) {
+        if self.table.get(id).is_some_and(|c| c.role == End::Client && !c.is_linked()) {
+            self.failed(id, why);
+        }
+    }
+
+    pub(super) fn welcomed(&mut self, _now_ns: u64, id: ConnectionId, welcome: Welcome) {
+        let own = self.limits.features;
+        let misbehaved = |machine: &mut Self, text: &str| {
+            machine.counters.refused_frame += 1;
+            machine.misbehaved(id, text);
+        };
+        if welcome.features & !own.bits() != 0 {
+            return misbehaved(self, "it chose features that were not offered");
+        }
+        let hello = self.hello();
+        if !is_ring_size(welcome.client_ring_bytes.into())
+            || !is_ring_size(welcome.server_ring_bytes.into())
+            || welcome.client_ring_bytes > hello.ring_bytes
+            || welcome.server_ring_bytes > hello.incoming_ring_bytes_max
+            || welcome.packet_bytes > hello.packet_bytes
+            || welcome.packet_bytes == 0
+        {
+            return misbehaved(self, "its sizes are outside of what was asked for");
+        }
+        let meeting = Meeting {
+            features: LinkFeatures::from_bits_truncate(welcome.features),
+            packet_bytes: welcome.packet_bytes,
+            ring_bytes: [welcome.client_ring_bytes, welcome.server_ring_bytes],
+            cookie: welcome.cookie,
+            greeting: welcome.greeting,
+            has_wake: false,
+            rings: [Transfer::None; 2],
+            request: None,
+        };
+        self.table.advance(id, Stage::Meeting(Box::new(meeting)));
+        if let Some(c) = self.table.get_mut(id) {
+            c.peer_node = welcome.credential.node;
+        }
+        self.act(Action::Verify { of: id, credential: Box::new(welcome.credential) });
+    }
+
+    /// The second connection is there, and has said its HELLO.
+    pub fn wake_opened(&mut self, id: ConnectionId) {
+        if let Some(meeting) = self.table.get_mut(id).and_then(Connection::meeting) {
+            meeting.has_wake = true;
+        }
+    }
+
+    pub(super) fn told_no(
+        &mut self,
+        id: ConnectionId,
+        reason: Reason,
+        version: (u16, u16),
+        text: String,
+    ) {
+        match self.table.get(id).map(Connection::is_linked) {
+            Some(true) => self.gone(id, super::CloseReason::Expelled),
+            Some(false) if version.0 != VERSION_MAJOR => {
+                self.failed(id, Failure::Version(version));
+            }
+            _ => self.failed(id, Failure::Refused { reason, text }),
+        }
+    }
+
+    /// The server says that the link is there.
+    pub(super) fn ready(&mut self, _now_ns: u64, id: ConnectionId) {
+        let Some(c) = self.table.get_mut(id) else { return };
+        let role = c.role;
+        let is_whole = c.meeting().is_some_and(|meeting| meeting.is_whole());
+        if role != End::Client || !is_whole {
+            return self.out_of_turn(id);
+        }
+        self.link_up(id);
+    }
+
+    // ---- both
+
+    /// A ring has reached its reader, and is paid for.
+    pub(super) fn ring_is_there(&mut self, now_ns: u64, id: ConnectionId, writer: End) {
+        let Some(c) = self.table.get_mut(id) else { return };
+        if c.role == End::Client {
+            return;
+        }
+        let Some(meeting) = c.meeting() else { return };
+        let bytes = u64::from(meeting.ring_bytes[End::Server as usize]);
+        self.table.set_deadline(id, self.step_deadline(now_ns));
+        match writer {
+            End::Client => self.offer_ring(id, Memory::Ring(End::Server), bytes),
+            End::Server => self.try_link(now_ns, id),
+        }
+    }
+
+    /// Makes it a link when both the memory and the second connection are there.
+    fn try_link(&mut self, now_ns: u64, id: ConnectionId) {
+        let Some(c) = self.table.get_mut(id) else { return };
+        if c.meeting().is_some_and(|meeting| meeting.is_whole()) {
+            // The application hears of it before the other end can use it.
+            self.link_up(id);
+            self.send(id, Frame::Ready);
+            self.welcome_some(now_ns);
+        }
+    }
+
+    fn link_up(&mut self, id: ConnectionId) {
+        let linked = Linked { bulk: [Transfer::None; 2], apertures: Default::default() };
+        let Some(meeting) = self.table.link(id, linked) else { return };
+        // None, but for that of a receiver.
+        self.set_memory_deadline(id);
+        self.counters.links += 1;
+        let Some(c) = self.table.get(id) else { return };
+        let agreed = Agreed {
+            link: id,
+            peer: c.peer(),
+            greeting: meeting.greeting,
+            packet_bytes: meeting.packet_bytes,
+            features: meeting.features,
+            initiated_by_us: c.role == End::Client,
+            request: meeting.request,
+        };
+        self.tell(Event::Connected(agreed));
+    }
+}

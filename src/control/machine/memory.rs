@@ -1,0 +1,523 @@
+//! Memory that travels from the end that writes it to the end that maps it.
+//!
+//! ```text
+//!   maker:  None --OFFER--> Offered --TAKE--> Passed --HELD, paid--> Held
+//!   taker:  None --OFFER--> Wanted --a receiver is free--> Taking --mapped--> Held
+//! ```
+//! Whoever makes memory seals it before anybody else has a descriptor of it, and never again does
+//! anything to the file for which the kernel takes the inode's lock: a peer can hold that lock for
+//! as long as it likes. Whoever takes it only asks for its seals, size and blocks, and maps it.
+//!
+//! A descriptor of a stranger's is received by a thread that nothing waits for: dropping it may
+//! take as long as the stranger likes. Of such threads, *receivers*, each user has a few; one that
+//! a descriptor has stopped counts until it goes on.
+//!
+//! Never: a file of a stranger's is sealed, punched or resized; a receiver is waited for.
+
+use super::super::frame::{End, Frame, LinkFeatures, Memory, MemoryWord, Reason, owner_of};
+use super::account::{Accounts, User};
+use super::table::Stage;
+use super::{Action, CloseReason, ConnectionId, Event, Expected, Failure, Machine, Taken};
+use crate::wire::ApertureAccess;
+use alloc::vec::Vec;
+
+/// How long after its time a receiver may come back before it is taken for stopped.
+const GRACE_NS: u64 = 1_000_000_000;
+
+/// A ring on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Transfer {
+    /// Not begun, or refused.
+    None,
+    /// Ours: waits for TAKE.
+    Offered { bytes: u64 },
+    /// Ours: waits for HELD.
+    Passed { bytes: u64, until_ns: u64 },
+    /// Theirs: waits for a receiver.
+    Wanted { bytes: u64, until_ns: u64 },
+    /// Theirs: a receiver waits for it.
+    Taking { bytes: u64 },
+    /// There.
+    Held,
+    /// Ours: it was not mapped in time; an answer that comes later means nothing.
+    Lapsed,
+}
+
+impl Transfer {
+    /// When it is too late.
+    fn until_ns(&self) -> Option<u64> {
+        match self {
+            Self::Passed { until_ns, .. } | Self::Wanted { until_ns, .. } => Some(*until_ns),
+            _ => None,
+        }
+    }
+}
+
+/// Whether a ring may have this size.
+pub(super) fn is_ring_size(bytes: u64) -> bool {
+    bytes.is_power_of_two() && (512..=1 << 30).contains(&bytes)
+}
+
+fn is_bulk_size(bytes: u64) -> bool {
+    bytes.is_power_of_two() && (4096..=1 << 30).contains(&bytes)
+}
+
+impl Machine {
+    /// What is said of memory that travels.
+    pub(super) fn handle_memory(
+        &mut self,
+        now_ns: u64,
+        id: ConnectionId,
+        memory: Memory,
+        word: MemoryWord,
+    ) {
+        let Some(c) = self.table.get(id) else { return };
+        let is_ours = memory.maker() == c.role;
+        let is_meeting = matches!(c.stage(), Stage::Meeting(_));
+        match memory {
+            Memory::Ring(_) if is_meeting => {}
+            Memory::Bulk(_) if c.is_linked() && c.features().contains(LinkFeatures::BULK) => {}
+            Memory::Aperture(number)
+                if c.is_linked() && c.features().contains(LinkFeatures::APERTURE) =>
+            {
+                return match is_ours {
+                    true => self.handle_own_aperture(id, number, word),
+                    false => self.handle_their_aperture(now_ns, id, number, word),
+                };
+            }
+            _ => return self.out_of_turn(id),
+        }
+        let until_ns = now_ns.saturating_add(self.limits.step_timeout_ns);
+        let Some(transfer) = self.transfer(id, memory) else { return };
+        match (word, *transfer) {
+            (MemoryWord::Offer { bytes, access }, Transfer::None) if !is_ours => {
+                if access != ApertureAccess::ReadOnly {
+                    return self.out_of_turn(id);
+                }
+                self.ring_offered(now_ns, id, memory, bytes);
+            }
+            (MemoryWord::Take { bytes }, Transfer::Offered { bytes: offered }) if is_ours => {
+                let is_sound = match memory {
+                    Memory::Bulk(_) => is_bulk_size(bytes) && bytes <= offered,
+                    _ => bytes == offered,
+                };
+                if !is_sound {
+                    return self.out_of_turn(id);
+                }
+                *transfer = Transfer::Passed { bytes, until_ns };
+                // A bulk ring that is smaller than was offered costs as much less.
+                self.table.give_back(id, offered - bytes);
+                self.act(Action::Make { of: id, memory, bytes: bytes as u32 });
+                self.set_memory_deadline(id);
+            }
+            (MemoryWord::Held, Transfer::Passed { .. }) if is_ours => {
+                self.act(Action::CheckPaid { of: id, memory });
+            }
+            (MemoryWord::Refused(why), Transfer::Offered { bytes })
+            | (MemoryWord::Refused(why), Transfer::Passed { bytes, .. })
+                if is_ours =>
+            {
+                if is_meeting {
+                    return self.ring_refused(id, why);
+                }
+                *transfer = Transfer::None;
+                self.table.give_back(id, bytes);
+                self.act(Action::Drop { of: id, memory });
+                self.tell(Event::BulkRefused { link: id, why });
+                self.set_memory_deadline(id);
+            }
+            (MemoryWord::Held | MemoryWord::Refused(_), Transfer::Lapsed) if is_ours => {}
+            // The maker will not pass it after all.
+            (MemoryWord::Refused(why), Transfer::Wanted { .. }) if !is_ours => {
+                if is_meeting {
+                    return self.ring_refused(id, why);
+                }
+                self.no_longer_wanted(id, memory);
+                self.forget_ring(id, memory);
+            }
+            // It crossed with our own refusal.
+            (MemoryWord::Refused(_), Transfer::None) if !is_ours => {}
+            _ => self.out_of_turn(id),
+        }
+    }
+
+    fn transfer(&mut self, id: ConnectionId, memory: Memory) -> Option<&mut Transfer> {
+        let c = self.table.get_mut(id)?;
+        match memory {
+            Memory::Ring(end) => c.meeting().map(|meeting| &mut meeting.rings[end as usize]),
+            Memory::Bulk(end) => c.linked().map(|linked| &mut linked.bulk[end as usize]),
+            Memory::Aperture(_) => None,
+        }
+    }
+
+    /// Says that there is a ring for the other end.
+    pub(super) fn offer_ring(&mut self, id: ConnectionId, memory: Memory, bytes: u64) {
+        if let Some(transfer) = self.transfer(id, memory) {
+            *transfer = Transfer::Offered { bytes };
+            let access = ApertureAccess::ReadOnly;
+            let word = MemoryWord::Offer { bytes, access };
+            self.send(id, Frame::Memory { memory, word });
+        }
+    }
+
+    fn ring_refused(&mut self, id: ConnectionId, why: Reason) {
+        let Some(c) = self.table.get(id) else { return };
+        match c.role {
+            End::Client => {
+                self.failed(id, Failure::Refused { reason: why, text: "its ring".into() })
+            }
+            End::Server => {
+                self.counters.refused_memory += 1;
+                self.refuse(id, Reason::Memory, "a ring was refused");
+            }
+        }
+    }
+
+    /// The other end has a ring for this one.
+    fn ring_offered(&mut self, now_ns: u64, id: ConnectionId, memory: Memory, bytes: u64) {
+        let Some(c) = self.table.get_mut(id) else { return };
+        let role = c.role;
+        let mut wanted = bytes;
+        match memory {
+            Memory::Ring(end) => {
+                let agreed = c.meeting().map(|meeting| meeting.ring_bytes[end as usize]);
+                // The client pays first.
+                let is_turn = match role {
+                    End::Server => true,
+                    End::Client => c.meeting().is_some_and(|meeting| {
+                        matches!(meeting.rings[End::Client as usize], Transfer::Held)
+                    }),
+                };
+                if agreed.map(u64::from) != Some(bytes) || !is_turn {
+                    return self.out_of_turn(id);
+                }
+            }
+            Memory::Bulk(_) => {
+                if !is_bulk_size(bytes) {
+                    return self.out_of_turn(id);
+                }
+                wanted = bytes.min(u64::from(self.limits.peer_ring_bytes_max));
+                if wanted < 4096 || !self.table.charge(id, wanted, self.limits.bytes_per_user_max) {
+                    return self.no_ring(id, memory, Reason::Bytes);
+                }
+            }
+            Memory::Aperture(_) => return,
+        }
+        let until_ns = now_ns.saturating_add(self.limits.step_timeout_ns);
+        if let Some(transfer) = self.transfer(id, memory) {
+            *transfer = Transfer::Wanted { bytes: wanted, until_ns };
+        }
+        self.want(now_ns, id, memory);
+    }
+
+    /// The taker, this process, will not have it: the ring of a link that exists.
+    fn no_ring(&mut self, id: ConnectionId, memory: Memory, why: Reason) {
+        self.counters.refused_bulk += 1;
+        let word = MemoryWord::Refused(why);
+        self.send(id, Frame::Memory { memory, word });
+        self.count_refusal(id);
+    }
+
+    /// More was refused to this link than was granted.
+    pub(super) fn count_refusal(&mut self, id: ConnectionId) {
+        let Some(c) = self.table.get_mut(id) else { return };
+        c.refused += 1;
+        if c.refused > super::REFUSED_MAX {
+            self.misbehaved(id, "it goes on asking for what was refused");
+        }
+    }
+
+    fn forget_ring(&mut self, id: ConnectionId, memory: Memory) {
+        let Some(transfer) = self.transfer(id, memory) else { return };
+        let bytes = match *transfer {
+            Transfer::Wanted { bytes, .. } | Transfer::Taking { bytes } => bytes,
+            _ => 0,
+        };
+        *transfer = Transfer::None;
+        self.table.give_back(id, bytes);
+        self.set_memory_deadline(id);
+    }
+
+    // ---- receivers
+
+    /// Memory waits for a receiver.
+    pub(super) fn want(&mut self, now_ns: u64, id: ConnectionId, memory: Memory) {
+        self.windows.push_back((id, memory));
+        self.set_memory_deadline(id);
+        self.start_receivers(now_ns);
+    }
+
+    pub(super) fn no_longer_wanted(&mut self, id: ConnectionId, memory: Memory) {
+        self.windows.retain(|row| *row != (id, memory));
+    }
+
+    /// Gives free receivers to those that have waited longest, as far as their users may.
+    fn start_receivers(&mut self, now_ns: u64) {
+        let mut at = 0;
+        while let Some(&(id, memory)) = self.windows.get(at) {
+            let Some(c) = self.table.get(id) else {
+                self.windows.remove(at);
+                continue;
+            };
+            let (user, is_busy) = (c.who.uid, c.receiving_until_ns.is_some());
+            let own = self.table.accounts.get(user).receivers;
+            let taken = self.table.accounts.receivers;
+            if is_busy
+                || own >= self.limits.receivers_per_user_max
+                || !Accounts::has_place(taken, own, self.limits.receivers_max)
+            {
+                at += 1;
+                continue;
+            }
+            self.windows.remove(at);
+            self.start_receiver(now_ns, id, memory);
+        }
+    }
+
+    fn start_receiver(&mut self, now_ns: u64, id: ConnectionId, memory: Memory) {
+        let Some(c) = self.table.get_mut(id) else { return };
+        let (user, role) = (c.who.uid, c.role);
+        let expected = match memory {
+            Memory::Aperture(number) => {
+                let Some(linked) = c.linked() else { return };
+                let Some((bytes, access)) = linked.apertures.take(number) else { return };
+                Expected { memory, bytes, access, is_paid_here: false }
+            }
+            Memory::Ring(_) | Memory::Bulk(_) => {
+                let Some(transfer) = self.transfer(id, memory) else { return };
+                let Transfer::Wanted { bytes, .. } = *transfer else { return };
+                *transfer = Transfer::Taking { bytes };
+                let access = ApertureAccess::ReadOnly;
+                // Who asked for the link pays for its rings, whoever writes them.
+                Expected { memory, bytes, access, is_paid_here: role == End::Client }
+            }
+        };
+        let until_ns = now_ns.saturating_add(self.limits.step_timeout_ns);
+        if let Some(c) = self.table.get_mut(id) {
+            c.window = Some(memory);
+            c.receiving_until_ns = Some(until_ns);
+        }
+        self.table.accounts.receivers += 1;
+        self.table.accounts.of(user).receivers += 1;
+        self.act(Action::Take { from: id, expected, until_ns });
+        self.set_memory_deadline(id);
+    }
+
+    /// A receiver of this user's has ended, and its connection, if it is still there, is read by
+    /// others again.
+    pub fn receiver_ended(&mut self, now_ns: u64, id: ConnectionId, user: User) {
+        self.now_ns = now_ns;
+        let accounts = &mut self.table.accounts;
+        accounts.receivers = accounts.receivers.saturating_sub(1);
+        let account = accounts.of(user);
+        account.receivers = account.receivers.saturating_sub(1);
+        accounts.forget_if_empty(user);
+        if let Some(c) = self.table.get_mut(id) {
+            c.receiving_until_ns = None;
+            if c.is_dead {
+                self.handle_death(id);
+            }
+            self.set_memory_deadline(id);
+        }
+        self.start_receivers(now_ns);
+    }
+
+    /// Receivers that run, those that a descriptor has stopped included.
+    pub fn receivers(&self) -> u32 {
+        self.table.accounts.receivers
+    }
+
+    /// What became of memory that was expected.
+    pub fn taken(&mut self, now_ns: u64, id: ConnectionId, memory: Memory, result: Taken) {
+        self.now_ns = now_ns;
+        let Some(c) = self.table.get_mut(id) else { return };
+        match c.window {
+            Some(expected) if expected == memory => c.window = None,
+            _ => return,
+        }
+        let is_meeting = matches!(c.stage(), Stage::Meeting(_));
+        match (memory, result) {
+            (Memory::Aperture(number), _) => self.aperture_taken(id, number, result),
+            (_, Taken::Wrong) => self.bad_memory(id),
+            (_, Taken::Mapped) => self.ring_taken(now_ns, id, memory),
+            (_, Taken::TooSlow) if is_meeting => {
+                self.counters.refused_slow += 1;
+                match self.table.get(id).map(|c| c.role) {
+                    Some(End::Client) => {
+                        self.failed(id, Failure::TimedOut("waiting for the server's ring"));
+                    }
+                    _ => self.refuse(id, Reason::TooSlow, "the memory was not filled in time"),
+                }
+            }
+            (_, Taken::Unavailable | Taken::Withdrawn) if is_meeting => {
+                let text = "no descriptors, threads or memory for a ring";
+                match self.table.get(id).map(|c| c.role) {
+                    Some(End::Client) => self.failed(id, Failure::Unavailable(text.into())),
+                    _ => {
+                        self.counters.refused_exhausted += 1;
+                        self.refuse(id, Reason::Unavailable, text);
+                    }
+                }
+            }
+            (_, Taken::Withdrawn) => self.forget_ring(id, memory),
+            (_, Taken::TooSlow | Taken::Unavailable) => {
+                self.forget_ring(id, memory);
+                let why = match result {
+                    Taken::TooSlow => {
+                        self.counters.refused_slow += 1;
+                        Reason::TooSlow
+                    }
+                    _ => Reason::Unavailable,
+                };
+                self.no_ring(id, memory, why);
+            }
+        }
+        self.set_memory_deadline(id);
+    }
+
+    fn ring_taken(&mut self, now_ns: u64, id: ConnectionId, memory: Memory) {
+        let Some(transfer) = self.transfer(id, memory) else { return };
+        *transfer = Transfer::Held;
+        if let Some(c) = self.table.get_mut(id) {
+            c.refused = 0;
+        }
+        if let Memory::Bulk(_) = memory {
+            // The application hears of it before the first packet can be in it.
+            self.tell(Event::BulkIncoming { link: id });
+        }
+        self.send(id, Frame::Memory { memory, word: MemoryWord::Held });
+        if let Memory::Ring(end) = memory {
+            self.ring_is_there(now_ns, id, end);
+        }
+    }
+
+    /// What was to be made has been made, and is passed; or could not be.
+    pub fn made(&mut self, id: ConnectionId, memory: Memory, is_made: bool) {
+        let Some(transfer) = self.transfer(id, memory) else { return };
+        let Transfer::Passed { bytes, .. } = *transfer else { return };
+        if is_made {
+            return self.act(Action::Pass { to: id, memory });
+        }
+        let text = "no descriptors or no memory";
+        match memory {
+            Memory::Ring(End::Client) => self.failed(id, Failure::Unavailable(text.into())),
+            Memory::Ring(End::Server) => {
+                self.counters.refused_exhausted += 1;
+                self.refuse(id, Reason::Unavailable, text);
+            }
+            _ => {
+                *transfer = Transfer::None;
+                self.table.give_back(id, bytes);
+                let why = Reason::Unavailable;
+                self.send(id, Frame::Memory { memory, word: MemoryWord::Refused(why) });
+                self.tell(Event::BulkRefused { link: id, why });
+                self.set_memory_deadline(id);
+            }
+        }
+    }
+
+    /// Whether the other end, which says that it has mapped memory of ours, has paid for it.
+    pub fn paid(&mut self, now_ns: u64, id: ConnectionId, memory: Memory, is_paid: bool) {
+        self.now_ns = now_ns;
+        let Some(transfer) = self.transfer(id, memory) else { return };
+        if !matches!(transfer, Transfer::Passed { .. }) {
+            return;
+        }
+        if !is_paid {
+            return self.bad_memory(id);
+        }
+        *transfer = Transfer::Held;
+        match memory {
+            Memory::Ring(end) => self.ring_is_there(now_ns, id, end),
+            _ => self.tell(Event::BulkOutgoing { link: id }),
+        }
+        self.set_memory_deadline(id);
+    }
+
+    // ---- time
+
+    /// Sets the deadline of a link to the first of those of its memory. On the way to a link the
+    /// step has one.
+    pub(super) fn set_memory_deadline(&mut self, id: ConnectionId) {
+        let Some(c) = self.table.get_mut(id) else { return };
+        let receiver = c.receiving_until_ns.map(|until_ns| until_ns.saturating_add(GRACE_NS));
+        let Some(linked) = c.linked() else { return };
+        let rings = linked.bulk.iter().filter_map(Transfer::until_ns);
+        let first = rings.chain(linked.apertures.until_ns()).chain(receiver).min();
+        self.table.set_deadline(id, first);
+    }
+
+    /// Something of a link's memory is late.
+    pub(super) fn memory_is_late(&mut self, now_ns: u64, id: ConnectionId) {
+        let Some(c) = self.table.get_mut(id) else { return };
+        let ends = c.receiving_until_ns.map(|until_ns| until_ns.saturating_add(GRACE_NS));
+        if ends.is_some_and(|ends| ends <= now_ns) {
+            if c.is_dead {
+                return self.gone(id, CloseReason::Died);
+            }
+            // Its receiver is stopped: it was sent something that is no memory.
+            self.counters.refused_descriptor += 1;
+            return self.misbehaved(id, "its descriptor stopped the thread that received it");
+        }
+        let role = c.role;
+        let Some(linked) = c.linked() else { return };
+        let late: Vec<usize> = (0..2)
+            .filter(|at| linked.bulk[*at].until_ns().is_some_and(|until| until <= now_ns))
+            .collect();
+        let apertures = linked.apertures.late(now_ns);
+        for at in late {
+            let memory = Memory::Bulk(if at == 0 { End::Client } else { End::Server });
+            self.counters.refused_slow += 1;
+            if memory.maker() != role {
+                self.no_longer_wanted(id, memory);
+                self.forget_ring(id, memory);
+                self.no_ring(id, memory, Reason::TooSlow);
+                continue;
+            }
+            let Some(transfer) = self.transfer(id, memory) else { return };
+            if let Transfer::Passed { bytes, .. } = core::mem::replace(transfer, Transfer::Lapsed) {
+                self.table.give_back(id, bytes);
+            }
+            self.act(Action::Drop { of: id, memory });
+            self.tell(Event::BulkRefused { link: id, why: Reason::TooSlow });
+        }
+        for number in apertures {
+            self.counters.refused_slow += 1;
+            self.no_longer_wanted(id, Memory::Aperture(number));
+            self.no_aperture(id, number, Reason::TooSlow);
+        }
+        self.set_memory_deadline(id);
+    }
+
+    // ---- bulk rings
+
+    /// Asks for a bulk ring that this process writes. The answer is an event.
+    pub fn request_bulk(&mut self, id: ConnectionId) {
+        if let Err(why) = self.try_request_bulk(id) {
+            self.tell(Event::BulkRefused { link: id, why });
+        }
+    }
+
+    fn try_request_bulk(&mut self, id: ConnectionId) -> Result<(), Reason> {
+        let bytes = u64::from(self.limits.bulk_ring_bytes);
+        let c = self.table.get(id).ok_or(Reason::Unavailable)?;
+        let memory = Memory::Bulk(c.role);
+        if !c.features().contains(LinkFeatures::BULK) || bytes == 0 {
+            return Err(Reason::Feature);
+        }
+        match self.transfer(id, memory) {
+            Some(Transfer::None) => {}
+            _ => return Err(Reason::Unavailable),
+        }
+        if !self.table.charge(id, bytes, self.limits.bytes_per_user_max) {
+            return Err(Reason::Bytes);
+        }
+        self.offer_ring(id, memory, bytes);
+        Ok(())
+    }
+
+    /// Who owns an aperture of this link with this number is this process.
+    pub(super) fn owns(&self, id: ConnectionId, number: u32) -> bool {
+        self.table.get(id).is_some_and(|c| c.role == owner_of(number))
+    }
+}

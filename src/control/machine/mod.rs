@@ -1,0 +1,1094 @@
+//! The control plane as a state machine: who may connect, what both ends agree on, which memory
+//! travels, what ends a link. It has no I/O, no thread and no clock: whoever runs it hands it what
+//! happened and when, and performs the [`Action`]s that it asks for, in their order.
+//!
+//! ```text
+//!   what happened                                          what is to be done
+//!   accepted, connected, handle_frame, handle_hang_up  ->  Send, Close, Watch
+//!   made, taken, paid, verified                        ->  Make, Pass, Take, CheckPaid, Verify
+//!   calls of the application, handle_timeout           ->  Tell
+//! ```
+//! - `table.rs`: the connections and their states; the one way out of them
+//! - `account.rs`: what each user has taken
+//! - `meeting.rs`: from the first word to a link, at both ends
+//! - `memory.rs`: memory that travels: rings, bulk rings, apertures
+//! - `aperture.rs`: apertures of a link
+//!
+//! A hang-up is not death: a forked child keeps the socket open when its parent has died, and a
+//! living process may close its socket. So the process itself is watched, too, and what its socket
+//! still holds is read before its death is reported.
+//!
+//! Everything in a frame was written by a stranger. Never: a frame makes this panic, loop, or keep
+//! more than the quotas of [`Limits`] allow its user.
+
+mod account;
+mod aperture;
+mod meeting;
+mod memory;
+mod table;
+
+pub use aperture::ApertureError;
+pub use meeting::Verdict;
+
+use super::frame::{
+    COOKIE_BYTES, Credential, End, Frame, FrameError, Hello, LinkFeatures, Memory, Reason,
+    VERSION_MAJOR, VERSION_MINOR,
+};
+use super::{FRAME_TEXT_MAX, TOKEN_BYTES_MAX};
+use crate::wire::{ApertureAccess, NodeId};
+use account::{Account, User};
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use table::{Connection, Leave, Report, Stage, Table};
+
+/// Names a connection of this process, and the link that it becomes. Never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConnectionId(pub u64);
+
+/// Names a request to be linked that waits for the application's answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RequestId(pub u64);
+
+/// Names a listener. Never used twice, nor for a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ServiceId(pub u64);
+
+/// Who is at the other end of a socket, as the kernel says. `None`: it cannot say it here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Who {
+    /// Effective user.
+    pub uid: Option<u32>,
+    /// Effective group.
+    pub gid: Option<u32>,
+    /// Process.
+    pub pid: Option<u32>,
+    /// Of a connection to a service for a group: whether it is in it.
+    pub is_in_group: bool,
+}
+
+/// Who is at the other end of a link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its node.
+    pub node: NodeId,
+    /// Whether it has proved that it is that node: nothing is sent to the node over a link whose
+    /// other end has not, unless the link is named.
+    pub is_proved: bool,
+    /// Its user, as the kernel says; `None`: of another user namespace.
+    pub uid: Option<u32>,
+    /// Its group, likewise.
+    pub gid: Option<u32>,
+    /// Its process; `None` if it cannot be seen from here.
+    pub pid: Option<u32>,
+    /// A number that only its process has, also where it cannot be seen; `None` before Linux 6.9.
+    pub process: Option<u64>,
+    /// The service through which the link was made.
+    pub service: String,
+}
+
+/// Why a link ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CloseReason {
+    /// The other end said that it was done; what it wrote is complete.
+    Graceful,
+    /// Its process died.
+    Died,
+    /// Its process lives and closed the connection without a word.
+    HungUp,
+    /// It sent what no honest process sends.
+    Violation,
+    /// It says that this process did.
+    Expelled,
+}
+
+/// Why this process could not connect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// The time was up.
+    TimedOut(&'static str),
+    /// The server said no.
+    Refused {
+        /// Why.
+        reason: Reason,
+        /// In its own words.
+        text: String,
+    },
+    /// The server's major and minor version.
+    Version((u16, u16)),
+    /// It ended the connection without a word.
+    Gone,
+    /// It sent what no honest server sends.
+    Misbehaved(String),
+    /// Its memory was not as agreed.
+    Memory(String),
+    /// What was missing here.
+    Unavailable(String),
+}
+
+/// Who may connect to a service, as the machine needs to know it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// This process's user.
+    SameUser,
+    /// Members of a group, and this process's user.
+    Group,
+    /// Everybody.
+    Anyone,
+}
+
+/// What becomes of a peer whose user cannot be known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum UnknownUsers {
+    /// Refused.
+    Refused,
+    /// Admitted where the permissions of the socket let it through.
+    Admitted,
+    /// Admitted if it shows this token.
+    Token([u8; TOKEN_BYTES_MAX]),
+}
+
+/// How a service answers who may connect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Accept {
+    /// Yes, with this greeting.
+    Automatic(Vec<u8>),
+    /// The application is asked ([`Event::Request`]).
+    Ask,
+}
+
+#[derive(Debug)]
+struct Service {
+    name: String,
+    admission: Admission,
+    accept: Accept,
+    /// Until when it accepts nobody.
+    rests_until_ns: Option<u64>,
+}
+
+/// What this process is and allows.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// This process's user.
+    pub uid: u32,
+    /// What this process can.
+    pub features: LinkFeatures,
+    /// Unknown users.
+    pub unknown: UnknownUsers,
+    /// Its own token, for servers that want one.
+    pub token: [u8; TOKEN_BYTES_MAX],
+    /// Its node.
+    pub credential: Credential,
+    /// Bytes of the ring that this process writes.
+    pub ring_bytes: u32,
+    /// Most bytes of a ring, bulk rings included, that a peer writes.
+    pub peer_ring_bytes_max: u32,
+    /// Bytes of the bulk ring that this process writes; 0: none.
+    pub bulk_ring_bytes: u32,
+    /// Most data bytes of a packet.
+    pub packet_bytes: u32,
+    /// Most links.
+    pub links_max: u32,
+    /// Most connections of one user.
+    pub connections_per_user_max: u32,
+    /// Most bytes mapped for links that one user asked for.
+    pub bytes_per_user_max: u64,
+    /// Most connections that have said nothing; and, besides, most that have yet to pay.
+    pub half_open_max: u32,
+    /// Most of one user that have yet to pay.
+    pub unpaid_per_user_max: u32,
+    /// Threads that receive descriptors.
+    pub receivers_max: u32,
+    /// Of one user.
+    pub receivers_per_user_max: u32,
+    /// Most connections that have no place for a link yet: as many as there are descriptors for.
+    pub waiting_max: u32,
+    /// For each step of a peer.
+    pub step_timeout_ns: u64,
+    /// Most bytes of apertures held over one link.
+    pub aperture_map_max: u64,
+    /// Most apertures of one link and owner.
+    pub apertures_per_link_max: u32,
+    /// Most apertures held for one user.
+    pub apertures_per_user_max: u32,
+}
+
+/// How long the kernel may take from closing a dying process's socket to saying that it died.
+const PARTING_NS: u64 = 500_000_000;
+/// How long a listener rests when there are no descriptors left.
+const REST_NS: u64 = 50_000_000;
+/// More refused requests of one link than were granted, before it is a nuisance.
+const REFUSED_MAX: u32 = 1024;
+
+/// What whoever runs the machine is to do, in this order.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Send a frame, now or when there is room.
+    Send {
+        /// To.
+        to: ConnectionId,
+        /// What.
+        frame: Frame,
+    },
+    /// Send a frame if there is room: the connection is closed next.
+    SendLast {
+        /// To.
+        to: ConnectionId,
+        /// What.
+        frame: Frame,
+    },
+    /// Close its socket, and forget what was made for it.
+    Close(ConnectionId),
+    /// Find out which process is at the other end, watch it, and call
+    /// [`Machine::verified`]: is this credential its own?
+    Verify {
+        /// Whose.
+        of: ConnectionId,
+        /// What it says.
+        credential: Box<Credential>,
+    },
+    /// Connect to the service once more, as the second connection, and say this.
+    OpenWake {
+        /// Of which.
+        of: ConnectionId,
+        /// What.
+        hello: Box<Hello>,
+    },
+    /// The second socket belongs to a link.
+    JoinWake {
+        /// The link.
+        link: ConnectionId,
+        /// The connection whose socket it is; forgotten.
+        wake: ConnectionId,
+    },
+    /// Make memory that this process writes, filled if it is to be paid for here, sealed; call
+    /// [`Machine::made`].
+    Make {
+        /// For.
+        of: ConnectionId,
+        /// Which.
+        memory: Memory,
+        /// Bytes of the ring.
+        bytes: u32,
+    },
+    /// Send MEMORY_PASS with the descriptor of what was made.
+    Pass {
+        /// To.
+        to: ConnectionId,
+        /// Which.
+        memory: Memory,
+    },
+    /// Receive one descriptor where nothing else waits for it, check and map it; call
+    /// [`Machine::taken`]. Frames of the connection come from there until then.
+    Take {
+        /// From.
+        from: ConnectionId,
+        /// What is expected.
+        expected: Expected,
+        /// When it must have come.
+        until_ns: u64,
+    },
+    /// Has the other end paid for every page? Call [`Machine::paid`].
+    CheckPaid {
+        /// Whose.
+        of: ConnectionId,
+        /// Which.
+        memory: Memory,
+    },
+    /// Forget memory that was made or mapped, if it was not handed to the application.
+    Drop {
+        /// Whose.
+        of: ConnectionId,
+        /// Which.
+        memory: Memory,
+    },
+    /// Accept nobody at this listener, or again.
+    Rest {
+        /// Which.
+        service: ServiceId,
+        /// Or again.
+        is_resting: bool,
+    },
+    /// Ask for the statistics; call [`Machine::tell_statistics`].
+    Statistics(ConnectionId),
+    /// Tell the application.
+    Tell(Event),
+}
+
+/// Memory that is expected from the other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Expected {
+    /// Which.
+    pub memory: Memory,
+    /// Bytes, of a ring those of the ring alone.
+    pub bytes: u64,
+    /// What this process may do with it.
+    pub access: ApertureAccess,
+    /// Whether this process pays, by touching it; else the other end has.
+    pub is_paid_here: bool,
+}
+
+/// What became of memory that was expected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// Checked and mapped.
+    Mapped,
+    /// The other end withdrew it.
+    Withdrawn,
+    /// The system could not receive or map it.
+    Unavailable,
+    /// It did not come in time.
+    TooSlow,
+    /// Something else came, or it was not as agreed.
+    Wrong,
+}
+
+/// What the application is told. Each is told once.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// Somebody wants a link to a service that asks.
+    Request {
+        /// For the answer.
+        id: RequestId,
+        /// Who.
+        peer: Peer,
+        /// Its first words.
+        greeting: Vec<u8>,
+    },
+    /// A request was withdrawn before it was answered, or did not become a link afterwards.
+    RequestGone {
+        /// Which.
+        id: RequestId,
+    },
+    /// A link is there: its rings and its second socket are with whoever runs the machine.
+    Connected(Agreed),
+    /// A link that this process asked for did not come to be.
+    ConnectFailed {
+        /// Which.
+        id: ConnectionId,
+        /// Why.
+        why: Failure,
+    },
+    /// A bulk ring that this process writes is there.
+    BulkOutgoing {
+        /// Whose.
+        link: ConnectionId,
+    },
+    /// A bulk ring that the other process writes is there.
+    BulkIncoming {
+        /// Whose.
+        link: ConnectionId,
+    },
+    /// There will be no bulk ring that this process writes.
+    BulkRefused {
+        /// Whose.
+        link: ConnectionId,
+        /// Why.
+        why: Reason,
+    },
+    /// The holder of an aperture has mapped it.
+    ApertureReady {
+        /// Whose.
+        link: ConnectionId,
+        /// Which.
+        number: u32,
+    },
+    /// Nobody will hold the aperture.
+    ApertureRefused {
+        /// Whose.
+        link: ConnectionId,
+        /// Which.
+        number: u32,
+        /// Why.
+        why: Reason,
+    },
+    /// The holder has let go of an aperture.
+    ApertureReleased {
+        /// Whose.
+        link: ConnectionId,
+        /// Which.
+        number: u32,
+    },
+    /// This process holds an aperture of the other end.
+    ApertureHeld {
+        /// Whose.
+        link: ConnectionId,
+        /// Which.
+        number: u32,
+    },
+    /// The other end has taken an aperture back.
+    ApertureRevoked {
+        /// Whose.
+        link: ConnectionId,
+        /// Which.
+        number: u32,
+    },
+    /// The other end refused packets because a ticket of its was revoked.
+    TicketRevoked {
+        /// Whose.
+        link: ConnectionId,
+        /// The slot there.
+        slot: u32,
+        /// The metadata index there.
+        index: u32,
+    },
+    /// A link ended.
+    Closed {
+        /// Which.
+        link: ConnectionId,
+        /// Why.
+        reason: CloseReason,
+    },
+}
+
+/// A link that has been agreed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Agreed {
+    /// Its name.
+    pub link: ConnectionId,
+    /// Who is at the other end.
+    pub peer: Peer,
+    /// The other end's first words.
+    pub greeting: Vec<u8>,
+    /// Most data bytes of a packet.
+    pub packet_bytes: u32,
+    /// What both can.
+    pub features: LinkFeatures,
+    /// Whether this process connected.
+    pub initiated_by_us: bool,
+    /// The request that this process accepted, if it was asked.
+    pub request: Option<RequestId>,
+}
+
+/// An answer that could not be given. The request is as it was, unless it says otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AnswerError {
+    /// It is not there: never was, was answered, or its process went away.
+    #[error("request {} is not waiting for an answer", .0.0)]
+    NoSuchRequest(RequestId),
+    /// There is no room; the request was refused for that reason.
+    #[error("the request was refused: {0}")]
+    Refused(Reason),
+}
+
+macro_rules! counters {
+    ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
+        /// What the control plane has counted.
+        #[derive(Clone, Debug, Default)]
+        pub struct Counters { $($(#[doc = $doc])+ pub $name: u64,)+ }
+
+        impl Counters {
+            /// Name and value of each.
+            pub fn list(&self) -> Vec<(&'static str, u64)> {
+                alloc::vec![$((concat!("control.", stringify!($name)), self.$name),)+]
+            }
+        }
+    };
+}
+
+counters! {
+    /// Connections accepted by the socket.
+    connections,
+    /// Links agreed, of either side.
+    links,
+    /// Second connections that found their link.
+    wake_connections,
+    /// Questions for statistics answered.
+    statistics,
+    /// Apertures that were mapped by their holder, of either side.
+    apertures,
+    /// Links that ended with a goodbye.
+    closed_graceful,
+    /// Links whose process died.
+    closed_died,
+    /// Links closed by a process that lives, without a word.
+    closed_hung_up,
+    /// Links closed because of what the other end sent on its control socket.
+    closed_violation,
+    /// Links that this process closed because of what the other end wrote in its ring.
+    closed_by_us_violation,
+    /// Links that the other end closed for that reason.
+    closed_expelled,
+    /// Connections that ended before they said anything.
+    left_silent,
+    /// Connections that ended on the way to a link.
+    left_half_way,
+    /// Another major version.
+    refused_version,
+    /// A required feature that this process lacks.
+    refused_feature,
+    /// A user who may not connect.
+    refused_user,
+    /// A user with too many connections.
+    refused_connections,
+    /// A user with too many bytes.
+    refused_bytes,
+    /// More links than this process may have, or than one user may have of the last.
+    refused_links,
+    /// The application said no.
+    refused_application,
+    /// Nothing was said in time.
+    refused_silent,
+    /// The next step was not made in time.
+    refused_slow,
+    /// Dropped to make room for others that have not yet spoken.
+    refused_half_open,
+    /// Dropped, before its memory had come, to make room for others.
+    refused_unpaid,
+    /// Frames that made no sense, or came out of turn.
+    refused_frame,
+    /// Descriptors that came where none may.
+    refused_descriptor,
+    /// Memory that was not filled, sealed or sized as agreed.
+    refused_memory,
+    /// Nodes that a peer claimed to be and could not prove.
+    refused_identity,
+    /// Second connections of another process, or with a cookie that nobody has.
+    refused_cookie,
+    /// Statistics asked for by another user.
+    refused_statistics,
+    /// Bulk rings refused.
+    refused_bulk,
+    /// Apertures that this process would not hold.
+    refused_aperture,
+    /// No descriptors, threads or memory for a new connection.
+    refused_exhausted,
+    /// Times that a listener rested, there being no room for a new connection or its events.
+    rests,
+}
+
+/// What connections and their users have taken. All zero when nobody is there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Places {
+    /// Connections, links included.
+    pub connections: usize,
+    /// Links, and places for them.
+    pub links: u32,
+    /// Users who have taken anything.
+    pub users: usize,
+    /// Threads that receive descriptors.
+    pub receivers: u32,
+    /// Memory that waits for one of those.
+    pub windows: usize,
+}
+
+/// The control plane of one process. See the [module](self).
+#[derive(Debug)]
+pub struct Machine {
+    limits: Limits,
+    services: BTreeMap<ServiceId, Service>,
+    table: Table,
+    /// Memory that waits for a receiver, first come first; see `memory.rs`.
+    windows: VecDeque<(ConnectionId, Memory)>,
+    actions: VecDeque<Action>,
+    counters: Counters,
+    /// When it was told something last.
+    now_ns: u64,
+    /// Somebody who had not paid has left: others may be welcomed.
+    has_room: bool,
+}
+
+impl Machine {
+    /// With nothing yet.
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            services: BTreeMap::new(),
+            table: Table::default(),
+            windows: VecDeque::new(),
+            actions: VecDeque::new(),
+            counters: Counters::default(),
+            now_ns: 0,
+            has_room: false,
+        }
+    }
+
+    /// The next thing to do. To be asked after each call, until there is none.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        loop {
+            if let Some(action) = self.actions.pop_front() {
+                return Some(action);
+            }
+            if !core::mem::take(&mut self.has_room) {
+                return None;
+            }
+            self.welcome_some(self.now_ns);
+        }
+    }
+
+    /// What has been counted.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// What is taken now.
+    pub fn places(&self) -> Places {
+        let (users, accounts) = (self.table.accounts.users(), &self.table.accounts);
+        Places {
+            connections: self.table.ids().count(),
+            links: accounts.links,
+            users,
+            receivers: accounts.receivers,
+            windows: self.windows.len(),
+        }
+    }
+
+    /// What this process is and allows.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) is to be called.
+    pub fn deadline_ns(&self) -> Option<u64> {
+        let rests = self.services.values().filter_map(|service| service.rests_until_ns).min();
+        let first = self.table.first_deadline().map(|first| first.0);
+        [rests, first].into_iter().flatten().min()
+    }
+
+    fn act(&mut self, action: Action) {
+        self.actions.push_back(action);
+    }
+
+    fn tell(&mut self, event: Event) {
+        self.actions.push_back(Action::Tell(event));
+    }
+
+    fn send(&mut self, to: ConnectionId, frame: Frame) {
+        self.actions.push_back(Action::Send { to, frame });
+    }
+
+    fn step_deadline(&self, now_ns: u64) -> Option<u64> {
+        Some(now_ns.saturating_add(self.limits.step_timeout_ns))
+    }
+
+    // ---- calls of the application
+
+    /// Serves a name, by a listener whose connections go to [`accepted`](Self::accepted).
+    pub fn serve(&mut self, name: String, admission: Admission, accept: Accept) -> ServiceId {
+        let id = ServiceId(self.table.next_id().0);
+        let service = Service { name, admission, accept, rests_until_ns: None };
+        self.services.insert(id, service);
+        id
+    }
+
+    /// No longer serves a name; its links stay.
+    pub fn stop_serving(&mut self, name: &str) -> Vec<ServiceId> {
+        let is_it = |row: (&ServiceId, &Service)| (row.1.name == name).then_some(*row.0);
+        let found: Vec<ServiceId> = self.services.iter().filter_map(is_it).collect();
+        for id in &found {
+            self.services.remove(id);
+        }
+        found
+    }
+
+    /// Ends a link with a goodbye; what was written can still be read at the other end.
+    pub fn close(&mut self, link: ConnectionId) {
+        self.end(link, Some(Frame::Bye));
+    }
+
+    /// Ends a link without a goodbye, because not everything has been written; what was can still
+    /// be read at the other end.
+    pub fn hang_up(&mut self, link: ConnectionId) {
+        self.end(link, None);
+    }
+
+    /// Ends a link whose other end wrote what no honest process writes.
+    pub fn violated(&mut self, link: ConnectionId) {
+        self.counters.closed_by_us_violation += 1;
+        let text = "the ring held what no honest process writes";
+        self.end(link, Some(refusal(Reason::Malformed, text)));
+    }
+
+    fn end(&mut self, link: ConnectionId, last: Option<Frame>) {
+        if let Some(c) = self.table.get(link)
+            && matches!(c.stage(), Stage::Linked(_) | Stage::Parting(_))
+        {
+            self.leave(link, Leave::Ours, last);
+        }
+    }
+
+    /// Gives up a connection that this process is making.
+    pub fn give_up(&mut self, id: ConnectionId) {
+        if let Some(c) = self.table.get(id)
+            && c.role == End::Client
+            && !matches!(c.stage(), Stage::Linked(_) | Stage::Parting(_))
+        {
+            self.leave(id, Leave::Ours, Some(Frame::Bye));
+        }
+    }
+
+    /// Ends everything: a goodbye to each link, a refusal to each other.
+    pub fn end_all(&mut self) {
+        let ids: Vec<ConnectionId> = self.table.ids().collect();
+        for id in ids {
+            let is_linked = self.table.get(id).is_some_and(Connection::is_linked);
+            let no = || refusal(Reason::Unavailable, "the process is ending");
+            let last = if is_linked { Frame::Bye } else { no() };
+            self.leave(id, Leave::Ours, Some(last));
+        }
+        self.services.clear();
+    }
+
+    /// Tells the other end that packets of its were refused because a ticket has been revoked.
+    pub fn tell_stale(&mut self, link: ConnectionId, slot: u32, index: u32) {
+        if self.table.get(link).is_some_and(Connection::is_linked) {
+            self.send(link, Frame::TicketRevoked { slot, index });
+        }
+    }
+
+    /// The statistics that somebody asked for, as text.
+    pub fn tell_statistics(&mut self, id: ConnectionId, text: &str, outbox_max: usize) {
+        let Some(c) = self.table.get(id) else { return };
+        if !matches!(c.stage(), Stage::Telling) {
+            return;
+        }
+        self.counters.statistics += 1;
+        // What does not fit into the outbox at its limit is cut; a megabyte of counters is not.
+        let bytes = text.as_bytes();
+        let bytes = &bytes[..bytes.len().min(FRAME_TEXT_MAX * (outbox_max - 1))];
+        let mut chunks = bytes.chunks(FRAME_TEXT_MAX).peekable();
+        loop {
+            let text = chunks.next().unwrap_or_default().to_vec();
+            let is_last = chunks.peek().is_none();
+            self.send(id, Frame::StatText { text, is_last });
+            if is_last {
+                break;
+            }
+        }
+    }
+
+    /// Everything that was to be sent to a connection has been sent.
+    pub fn sent_all(&mut self, id: ConnectionId) {
+        // Before the answer is there, nothing has been sent; then the connection has a deadline
+        // and stays.
+        if self.table.get(id).is_some_and(|c| matches!(c.stage(), Stage::Telling)) {
+            self.leave(id, Leave::Ours, None);
+        }
+    }
+
+    // ---- what happened outside
+
+    /// A listener has a new connection, by `who`; `cookie` is random. An error is the last word to
+    /// it: there is no place for it.
+    pub fn accepted(
+        &mut self,
+        now_ns: u64,
+        service: ServiceId,
+        who: Who,
+        cookie: [u8; COOKIE_BYTES],
+    ) -> Result<ConnectionId, Box<Frame>> {
+        self.now_ns = now_ns;
+        self.counters.connections += 1;
+        let Some(name) = self.services.get(&service).map(|service| service.name.clone()) else {
+            let text = "the name is no longer served";
+            return Err(Box::new(refusal(Reason::Unavailable, text)));
+        };
+        let max = self.limits.connections_per_user_max;
+        if self.table.accounts.get(who.uid).connections >= max {
+            self.counters.refused_connections += 1;
+            let text = format!("{max} connections, which is connections_per_user_max");
+            return Err(Box::new(refusal(Reason::Connections, &text)));
+        }
+        if self.table.silent().len() >= self.limits.half_open_max as usize {
+            self.drop_silent();
+        }
+        if self.table.accounts.waiting() >= self.limits.waiting_max {
+            self.drop_waiting();
+        }
+        let id = self.table.next_id();
+        let mut c = Connection::new(End::Server, who, name, service.0, Stage::Silent);
+        c.cookie = cookie;
+        self.table.enter(id, c);
+        self.table.set_deadline(id, self.step_deadline(now_ns));
+        Ok(id)
+    }
+
+    /// A listener could accept nobody: no descriptors, no memory, or an application that takes no
+    /// events. It rests, or it would be ready all the time.
+    pub fn exhausted(&mut self, now_ns: u64, service: ServiceId) {
+        if let Some(row) = self.services.get_mut(&service) {
+            self.counters.rests += 1;
+            row.rests_until_ns = Some(now_ns.saturating_add(REST_NS));
+            self.act(Action::Rest { service, is_resting: true });
+        }
+    }
+
+    /// A connection was accepted and could not be watched.
+    pub fn dropped(&mut self, id: ConnectionId) {
+        self.counters.refused_exhausted += 1;
+        let why = Leave::Failed(Failure::Unavailable("the socket could not be watched".into()));
+        self.leave(id, why, None);
+    }
+
+    /// Drops the oldest silent connection of the user who has most of them: whoever floods, drops
+    /// only his own.
+    fn drop_silent(&mut self) {
+        let most = self.table.accounts.most(|account| account.silent);
+        let mut silent = self.table.silent().iter().copied();
+        if let Some(id) = silent.find(|id| self.table.user_of(*id) == most) {
+            self.counters.refused_half_open += 1;
+            self.refuse(id, Reason::Connections, "too many connections said nothing yet");
+        }
+    }
+
+    /// The same of those that have no place for a link: each costs descriptors.
+    fn drop_waiting(&mut self) {
+        let most = self.table.accounts.most(Account::waiting);
+        let Some(id) = most.and_then(|user| self.table.first_waiting(user)) else { return };
+        self.counters.refused_half_open += 1;
+        self.refuse(id, Reason::Connections, "too many connections have no place yet");
+    }
+
+    /// A frame has come. `descriptors`: something came with it that may not.
+    pub fn handle_frame(
+        &mut self,
+        now_ns: u64,
+        id: ConnectionId,
+        frame: Result<Frame, FrameError>,
+        has_descriptors: bool,
+    ) {
+        self.now_ns = now_ns;
+        let Some(c) = self.table.get(id) else { return };
+        if has_descriptors {
+            self.counters.refused_descriptor += 1;
+            return self.misbehaved(id, "descriptors are not accepted here");
+        }
+        if matches!(c.stage(), Stage::Telling | Stage::Parting(_)) {
+            return;
+        }
+        match (frame, c.role) {
+            (Ok(frame), _) => self.handle_known_frame(now_ns, id, frame),
+            // Only who has not been told a version yet may have another one.
+            (Err(FrameError::Version { major, minor }), End::Server)
+                if matches!(c.stage(), Stage::Silent) =>
+            {
+                self.counters.refused_version += 1;
+                let text = format!(
+                    "this process speaks version {VERSION_MAJOR}.{VERSION_MINOR}, and not \
+                     {major}.{minor}"
+                );
+                self.refuse(id, Reason::Version, &text);
+            }
+            (Err(e), _) => {
+                self.counters.refused_frame += 1;
+                self.misbehaved(id, &format!("a frame made no sense: {e}"));
+            }
+        }
+    }
+
+    fn handle_known_frame(&mut self, now_ns: u64, id: ConnectionId, frame: Frame) {
+        let Some(c) = self.table.get(id) else { return };
+        match (c.stage(), frame) {
+            (Stage::Silent, Frame::Hello(hello)) => self.greeted(now_ns, id, hello),
+            (Stage::Greeting, Frame::Welcome(welcome)) => self.welcomed(now_ns, id, welcome),
+            (Stage::Meeting(_), Frame::Ready) => self.ready(now_ns, id),
+            (_, Frame::Refused { reason, version, text }) if c.role == End::Client => {
+                self.told_no(id, reason, version, text);
+            }
+            (Stage::Linked(_) | Stage::Meeting(_), Frame::Refused { .. }) => {
+                self.gone(id, CloseReason::Expelled);
+            }
+            // A client that changes its mind on the way, too.
+            (
+                Stage::Linked(_) | Stage::Queued(_) | Stage::Asking(_) | Stage::Meeting(_),
+                Frame::Bye,
+            ) => self.gone(id, CloseReason::Graceful),
+            (Stage::Meeting(_) | Stage::Linked(_), Frame::Memory { memory, word }) => {
+                self.handle_memory(now_ns, id, memory, word);
+            }
+            (Stage::Linked(_), Frame::ApertureRevoked { number }) => {
+                self.handle_aperture_revoked(id, number);
+            }
+            (Stage::Linked(_), Frame::ApertureReleased { number }) => {
+                self.handle_aperture_released(id, number);
+            }
+            (Stage::Linked(_), Frame::TicketRevoked { slot, index }) => {
+                self.tell(Event::TicketRevoked { link: id, slot, index });
+            }
+            _ => self.out_of_turn(id),
+        }
+    }
+
+    /// Its socket has ended. `is_dead`: whether its process has; `None`: nobody can say.
+    pub fn handle_hang_up(&mut self, now_ns: u64, id: ConnectionId, is_dead: Option<bool>) {
+        self.now_ns = now_ns;
+        let Some(c) = self.table.get_mut(id) else { return };
+        // What its receiver waited for will not come.
+        c.window = None;
+        match (c.stage(), if c.is_dead { Some(true) } else { is_dead }) {
+            (Stage::Linked(_), Some(false)) => {
+                self.table.part(id);
+                self.table.set_deadline(id, Some(now_ns.saturating_add(PARTING_NS)));
+            }
+            (Stage::Linked(_), Some(_)) => self.gone(id, CloseReason::Died),
+            (Stage::Parting(_), _) => {}
+            _ => self.gone(id, CloseReason::HungUp),
+        }
+    }
+
+    /// Its process has died, and what it had sent has been handed in.
+    pub fn handle_death(&mut self, id: ConnectionId) {
+        let Some(c) = self.table.get_mut(id) else { return };
+        c.is_dead = true;
+        // If a receiver runs, its last words come through it, and it ends soon.
+        if c.receiving_until_ns.is_none() {
+            self.gone(id, CloseReason::Died);
+        }
+    }
+
+    /// It asks, and does not read the answers.
+    pub fn handle_overflow(&mut self, id: ConnectionId) {
+        self.counters.refused_slow += 1;
+        self.misbehaved(id, "it does not read what it is sent");
+    }
+
+    /// The time is now.
+    pub fn handle_timeout(&mut self, now_ns: u64) {
+        self.now_ns = now_ns;
+        let mut rested = Vec::new();
+        for (id, service) in &mut self.services {
+            if service.rests_until_ns.is_some_and(|until| until <= now_ns) {
+                service.rests_until_ns = None;
+                rested.push(*id);
+            }
+        }
+        for service in rested {
+            self.act(Action::Rest { service, is_resting: false });
+        }
+        while let Some((at, id)) = self.table.first_deadline() {
+            if at > now_ns {
+                break;
+            }
+            self.table.set_deadline(id, None);
+            self.late(now_ns, id);
+        }
+    }
+
+    fn late(&mut self, now_ns: u64, id: ConnectionId) {
+        let Some(c) = self.table.get(id) else { return };
+        match c.stage() {
+            Stage::Silent => {
+                self.counters.refused_silent += 1;
+                self.refuse(id, Reason::TooSlow, "nothing was said in time");
+            }
+            Stage::Queued(_) => {
+                self.counters.refused_slow += 1;
+                let text = "others of this user have not paid for their memory";
+                self.refuse(id, Reason::TooSlow, text);
+            }
+            Stage::Asking(_) => {
+                self.refuse(id, Reason::TooSlow, "the application did not answer in time");
+            }
+            Stage::Meeting(_) if c.role == End::Server => {
+                self.counters.refused_slow += 1;
+                self.refuse(id, Reason::TooSlow, "the memory was not filled in time");
+            }
+            Stage::Dialing(_) => self.failed(id, Failure::TimedOut("connecting")),
+            Stage::Greeting => {
+                self.failed(id, Failure::TimedOut("waiting for the server's offer"));
+            }
+            Stage::Meeting(_) => {
+                self.failed(id, Failure::TimedOut("waiting for the server to map"));
+            }
+            Stage::Parting(_) if c.is_dead => self.gone(id, CloseReason::Died),
+            Stage::Parting(_) => self.gone(id, CloseReason::HungUp),
+            Stage::Linked(_) => self.memory_is_late(now_ns, id),
+            Stage::Telling => self.leave(id, Leave::Ours, None),
+        }
+    }
+
+    // ---- leaving
+
+    /// The one way in which a connection ends: what it had is given back, and whoever waits for it
+    /// is told.
+    fn leave(&mut self, id: ConnectionId, why: Leave, last: Option<Frame>) {
+        let reason = match &why {
+            Leave::Theirs(reason) => Some(*reason),
+            _ => None,
+        };
+        let Some(left) = self.table.leave(id, why) else { return };
+        self.windows.retain(|row| row.0 != id);
+        if let Some(frame) = last {
+            self.act(Action::SendLast { to: id, frame });
+        }
+        self.has_room |= left.was_unpaid;
+        let counters = &mut self.counters;
+        counters.left_silent += u64::from(left.was_silent);
+        counters.left_half_way += u64::from(left.was_half_way && reason.is_some());
+        match left.report {
+            Report::Nothing => {}
+            Report::Closed(reason) => {
+                *match reason {
+                    CloseReason::Graceful => &mut counters.closed_graceful,
+                    CloseReason::Died => &mut counters.closed_died,
+                    CloseReason::HungUp => &mut counters.closed_hung_up,
+                    CloseReason::Violation => &mut counters.closed_violation,
+                    CloseReason::Expelled => &mut counters.closed_expelled,
+                } += 1;
+                self.tell(Event::Closed { link: id, reason });
+            }
+            Report::RequestGone(id) => self.tell(Event::RequestGone { id }),
+            Report::ConnectFailed(why) => self.tell(Event::ConnectFailed { id, why }),
+        }
+        self.act(Action::Close(id));
+    }
+
+    /// The other end is gone, or is to be taken for gone.
+    fn gone(&mut self, id: ConnectionId, reason: CloseReason) {
+        self.leave(id, Leave::Theirs(reason), None);
+    }
+
+    /// Says no, and ends.
+    fn refuse(&mut self, id: ConnectionId, reason: Reason, text: &str) {
+        self.leave(id, Leave::Refused(reason, text.into()), Some(refusal(reason, text)));
+    }
+
+    /// This process gives up connecting.
+    fn failed(&mut self, id: ConnectionId, why: Failure) {
+        self.leave(id, Leave::Failed(why), None);
+    }
+
+    fn out_of_turn(&mut self, id: ConnectionId) {
+        self.counters.refused_frame += 1;
+        self.misbehaved(id, "a frame came out of turn");
+    }
+
+    /// The other end sent what no honest process sends.
+    fn misbehaved(&mut self, id: ConnectionId, text: &str) {
+        let Some(c) = self.table.get(id) else { return };
+        let last = Some(refusal(Reason::Malformed, text));
+        let why = match (c.role, c.stage()) {
+            (_, Stage::Linked(_) | Stage::Parting(_)) => Leave::Theirs(CloseReason::Violation),
+            (End::Client, _) => Leave::Failed(Failure::Misbehaved(text.into())),
+            (End::Server, _) => Leave::Refused(Reason::Malformed, text.into()),
+        };
+        self.leave(id, why, last);
+    }
+
+    /// The other end's memory was not as agreed.
+    fn bad_memory(&mut self, id: ConnectionId) {
+        self.counters.refused_memory += 1;
+        const TEXT: &str = "the memory was not as agreed";
+        let Some(c) = self.table.get(id) else { return };
+        match (c.role, c.stage()) {
+            (_, Stage::Linked(_)) => self.misbehaved(id, TEXT),
+            (End::Client, _) => {
+                let last = Some(refusal(Reason::Memory, TEXT));
+                self.leave(id, Leave::Failed(Failure::Memory(TEXT.into())), last);
+            }
+            (End::Server, _) => self.refuse(id, Reason::Memory, TEXT),
+        }
+    }
+}
+
+/// A refusal, whose text is cut to what a frame takes.
+pub(crate) fn refusal(reason: Reason, text: &str) -> Frame {
+    let mut end = text.len().min(1024);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    let version = (VERSION_MAJOR, VERSION_MINOR);
+    Frame::Refused { reason, version, text: text[..end].into() }
+}

@@ -1,0 +1,327 @@
+//! Connecting: a request, which the machine answers with an event.
+//!
+//! A Unix socket never says "in progress": a listener whose queue is full refuses at once, and is
+//! tried again until the time is up.
+
+use super::super::frame::{FRAME_BYTES_MAX, Frame, FrameError, Hello, LinkFeatures};
+use super::super::identity::Identity;
+use super::super::machine::{ConnectionId, Failure, Machine, Who};
+use super::super::names::{self, Place, ServiceName};
+use super::super::{GREETING_BYTES_MAX, Reason};
+use super::inbox::{LinkToken, NewLink, Waiter};
+use super::{ConnectError, Control, Row, SOCKET, Shared, State, WAKE, deadline_of, limits_of, tag};
+use crate::config::{AdmitUnknown, Config, Housekeeping};
+use crate::os::socket;
+use crate::os::sys::{self, monotonic_ns};
+use core::time::Duration;
+use std::boxed::Box;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::string::{String, ToString};
+use std::sync::Arc;
+use std::vec::Vec;
+
+/// The first pause before a listener whose queue was full is tried again; each is twice as long,
+/// up to [`PAUSE_MAX_NS`].
+const PAUSE_NS: u64 = 50_000;
+const PAUSE_MAX_NS: u64 = 5_000_000;
+
+/// Where a connection leads.
+pub(super) struct Dial {
+    place: Place,
+    address: PathBuf,
+    pause_ns: u64,
+    /// What the second connection is to say; `None`: the first one is being made.
+    wake: Option<Box<Hello>>,
+    /// What went wrong, where the machine does not know.
+    error: Option<ConnectError>,
+}
+
+impl Dial {
+    fn to(config: &Config, service: &ServiceName) -> Result<Self, ConnectError> {
+        let place = names::find(config, service)?;
+        let address = place.address()?;
+        Ok(Self { place, address, pause_ns: PAUSE_NS, wake: None, error: None })
+    }
+
+    pub(super) fn take_error(&mut self) -> Option<ConnectError> {
+        self.error.take()
+    }
+
+    /// One try. `None`: not now.
+    fn open(&self) -> Result<Option<OwnedFd>, ConnectError> {
+        match socket::try_connect(&self.address) {
+            Ok(socket) => Ok(Some(socket)),
+            Err(e) => match e.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(None),
+                io::ErrorKind::ConnectionRefused => Err(ConnectError::Stale(self.place.path())),
+                io::ErrorKind::PermissionDenied => {
+                    Err(ConnectError::NotPermitted(self.place.path()))
+                }
+                _ => Err(ConnectError::Os { doing: "connecting", source: e }),
+            },
+        }
+    }
+
+    /// Who is there, if it is who should be.
+    fn check(&self, config: &Config, socket: &OwnedFd) -> Result<Who, ConnectError> {
+        let identity = socket::identity(socket)
+            .map_err(|source| ConnectError::Os { doing: "connecting", source })?;
+        let wrong = |found: String| {
+            let (path, wanted) = (self.place.path(), self.place.uid);
+            Err(ConnectError::WrongUser { path, found, wanted })
+        };
+        match identity.uid {
+            Some(uid) if uid != self.place.uid => wrong(std::format!("user {uid}")),
+            None if config.admit_unknown == AdmitUnknown::Never => {
+                wrong("a user of another user namespace".into())
+            }
+            _ => Ok(Who {
+                uid: identity.uid,
+                gid: identity.gid,
+                pid: identity.pid,
+                is_in_group: false,
+            }),
+        }
+    }
+}
+
+impl Control {
+    /// Begins to connect to a service. [`ControlEvent::Connected`](super::ControlEvent::Connected)
+    /// or [`ControlEvent::ConnectFailed`](super::ControlEvent::ConnectFailed) of this name follows,
+    /// within the time limit.
+    pub fn begin_connect(
+        &self,
+        service: &ServiceName,
+        greeting: &[u8],
+        timeout: Duration,
+    ) -> Result<LinkToken, ConnectError> {
+        self.begin(service, greeting, timeout, None)
+    }
+
+    /// Connects to a service, in the caller, within a time limit.
+    pub fn connect(
+        &self,
+        service: &ServiceName,
+        greeting: &[u8],
+        timeout: Duration,
+    ) -> Result<NewLink, ConnectError> {
+        let waiter = Arc::new(Waiter::default());
+        let token = self.begin(service, greeting, timeout, Some(waiter.clone()))?;
+        if self.shared.config.housekeeping == Housekeeping::Thread {
+            return waiter.wait();
+        }
+        loop {
+            if let Some(result) = waiter.take() {
+                return result;
+            }
+            if let Err(source) = self.shared.turn(Some(u64::MAX)) {
+                self.give_up(token);
+                self.close(token);
+                return Err(ConnectError::Os { doing: "connecting", source });
+            }
+        }
+    }
+
+    /// Gives up a connection that was begun; no event follows, unless it is there already.
+    pub fn give_up(&self, token: LinkToken) {
+        self.call_if_parent(|machine, _| machine.give_up(token));
+    }
+
+    fn begin(
+        &self,
+        service: &ServiceName,
+        greeting: &[u8],
+        timeout: Duration,
+        waiter: Option<Arc<Waiter>>,
+    ) -> Result<LinkToken, ConnectError> {
+        let shared = &*self.shared;
+        if !shared.guard.is_parent() {
+            return Err(ConnectError::Forked);
+        }
+        if greeting.len() > GREETING_BYTES_MAX {
+            return Err(ConnectError::GreetingTooLong(greeting.len()));
+        }
+        let dial = Dial::to(&shared.config, service)?;
+        let until_ns = deadline_of(timeout);
+        let mut state = shared.lock();
+        let begun = state.machine.connect(service.to_string(), greeting.to_vec(), until_ns);
+        let id = begun.map_err(ConnectError::Links)?;
+        let row = Row { dial: Some(Box::new(dial)), waiter, ..Row::new(None, Who::default()) };
+        state.rows.insert(id, row);
+        // What can be known at once is said at once.
+        let error = shared.dial(&mut state, id, monotonic_ns());
+        if error.is_some() {
+            state.machine.give_up(id);
+        }
+        shared.finish(state);
+        match error {
+            Some(error) => Err(error),
+            None => {
+                // Its deadline may be the earliest.
+                shared.bell.ring();
+                Ok(id)
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// One try to make the first connection, or the second. What is wrong with the first is for
+    /// the caller to say.
+    fn dial(&self, state: &mut State, id: ConnectionId, now_ns: u64) -> Option<ConnectError> {
+        let row = state.rows.get_mut(&id)?;
+        let dial = row.dial.as_mut()?;
+        let opened = dial.open().and_then(|socket| match socket {
+            None => Ok(None),
+            Some(socket) => dial.check(&self.config, &socket).map(|who| Some((socket, who))),
+        });
+        let (socket, who) = match opened {
+            Ok(Some(found)) => found,
+            Ok(None) => {
+                state.dialing.insert(id, now_ns.saturating_add(dial.pause_ns));
+                dial.pause_ns = (dial.pause_ns * 2).min(PAUSE_MAX_NS);
+                return None;
+            }
+            Err(e) => return Some(e),
+        };
+        dial.pause_ns = PAUSE_NS;
+        if let Some(hello) = dial.wake.take() {
+            self.second(state, id, socket, who, *hello);
+            return None;
+        }
+        (row.uid, row.pid) = (who.uid, who.pid);
+        if let Err(source) = self.poller.add(&socket, tag(id.0, SOCKET)) {
+            return Some(ConnectError::Os { doing: "watching the connection", source });
+        }
+        row.socket = Some(Arc::new(socket));
+        state.machine.connected(id, who);
+        None
+    }
+
+    /// The second connection is there: of the same process, or of nobody's.
+    fn second(&self, state: &mut State, id: ConnectionId, wake: OwnedFd, who: Who, hello: Hello) {
+        let Some(row) = state.rows.get_mut(&id) else { return };
+        if (row.uid, row.pid) != (who.uid, who.pid) {
+            let why = "its name passed to another process meanwhile";
+            return state.machine.connect_failed(id, Failure::Misbehaved(why.into()));
+        }
+        let said = socket::send(&wake, &Frame::Hello(hello).to_bytes(), &[])
+            .and_then(|()| self.poller.add(&wake, tag(id.0, WAKE)));
+        if let Err(e) = said {
+            let why = std::format!("opening the wake-up connection: {e}");
+            return state.machine.connect_failed(id, Failure::Unavailable(why));
+        }
+        row.wake = Some(wake.into());
+        state.machine.wake_opened(id);
+    }
+
+    pub(super) fn open_wake(&self, state: &mut State, id: ConnectionId, hello: Hello) {
+        if let Some(dial) = state.rows.get_mut(&id).and_then(|row| row.dial.as_mut()) {
+            dial.wake = Some(Box::new(hello));
+            self.dial_or_fail(state, id, monotonic_ns());
+        }
+    }
+
+    fn dial_or_fail(&self, state: &mut State, id: ConnectionId, now_ns: u64) {
+        if let Some(error) = self.dial(state, id, now_ns) {
+            let why = Failure::Unavailable(error.to_string());
+            if let Some(dial) = state.rows.get_mut(&id).and_then(|row| row.dial.as_mut()) {
+                dial.error = Some(error);
+            }
+            state.machine.connect_failed(id, why);
+        }
+    }
+
+    /// Tries those again whose listeners were busy.
+    pub(super) fn dial_again(&self, state: &mut State, now_ns: u64) {
+        let due = state.dialing.iter().filter(|row| *row.1 <= now_ns).map(|row| *row.0);
+        let due: Vec<ConnectionId> = due.collect();
+        for id in due {
+            state.dialing.remove(&id);
+            self.dial_or_fail(state, id, now_ns);
+            self.perform_all(state);
+        }
+    }
+
+    /// The server has something to say about the second connection, before the link is there: no.
+    pub(super) fn read_wake(&self, state: &mut State, id: ConnectionId) {
+        let Some(wake) = state.rows.get(&id).and_then(|row| row.wake.as_ref()) else { return };
+        let mut buffer = std::vec![0; FRAME_BYTES_MAX];
+        let received = match socket::receive(wake, &mut buffer) {
+            Ok(received) => received,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+            Err(_) => socket::Received::default(),
+        };
+        state.discarded.extend(received.descriptors);
+        let failure = match Frame::from_bytes(&buffer[..received.bytes]) {
+            Ok(Frame::Refused { reason, text, .. }) => Failure::Refused { reason, text },
+            _ if received.bytes == 0 => {
+                // What it says on the first connection tells why; or its deadline does.
+                self.poller.remove(wake);
+                return;
+            }
+            // A link's first signal, which comes before this process has read READY.
+            Err(FrameError::NotOurs) => return,
+            _ => Failure::Misbehaved("a frame came on its wake-up connection".into()),
+        };
+        state.machine.connect_failed(id, failure);
+    }
+}
+
+/// The statistics of a service, for its owner and root: one question, in the caller.
+pub(super) fn stat(
+    config: &Config,
+    service: &ServiceName,
+    timeout: Duration,
+) -> Result<String, ConnectError> {
+    const BYTES_MAX: usize = 4 << 20;
+    const DOING: &str = "waiting for the statistics";
+    let deadline_ns = deadline_of(timeout);
+    let dial = Dial::to(config, service)?;
+    let os = |source| ConnectError::Os { doing: DOING, source };
+    let socket = loop {
+        if let Some(socket) = dial.open()? {
+            break socket;
+        }
+        if monotonic_ns() >= deadline_ns {
+            return Err(ConnectError::TimedOut("connecting"));
+        }
+        std::thread::sleep(Duration::from_nanos(PAUSE_MAX_NS));
+    };
+    dial.check(config, &socket)?;
+    let identity = Identity::new().map_err(os)?;
+    let limits = limits_of(config, &identity, LinkFeatures::empty());
+    let hello = Machine::hello_for_statistics(&limits);
+    socket::send(&socket, &Frame::Hello(hello).to_bytes(), &[]).map_err(os)?;
+    let mut all = Vec::new();
+    let mut buffer = std::vec![0; FRAME_BYTES_MAX];
+    loop {
+        if !sys::wait_for(&[(socket.as_fd(), false)], deadline_ns).map_err(os)? {
+            return Err(ConnectError::TimedOut(DOING));
+        }
+        let received = match socket::receive(&socket, &mut buffer) {
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => continue,
+            other => other.map_err(os)?,
+        };
+        if received.bytes == 0 {
+            return Err(ConnectError::Gone);
+        }
+        match Frame::from_bytes(&buffer[..received.bytes]) {
+            Ok(Frame::StatText { text, is_last }) if all.len() < BYTES_MAX => {
+                all.extend(text);
+                if is_last {
+                    return Ok(String::from_utf8_lossy(&all).into_owned());
+                }
+            }
+            Ok(Frame::Refused { reason: Reason::Version, version, .. }) => {
+                return Err(Failure::Version(version).into());
+            }
+            Ok(Frame::Refused { reason, text, .. }) => {
+                return Err(ConnectError::Refused { reason, text });
+            }
+            _ => return Err(ConnectError::Misbehaved("no statistics came".into())),
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! What can fail, sorted by verb.
+
+use super::super::frame::{VERSION_MAJOR, VERSION_MINOR};
+use super::super::machine::{AnswerError, Failure};
+use super::super::names::FindError;
+use super::super::{FORKED, GREETING_BYTES_MAX, Reason};
+use crate::config::ConfigError;
+use std::io;
+use std::path::PathBuf;
+use std::string::String;
+
+/// The control plane could not be started. Nothing is left of it.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A setting is not allowed.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The system refused.
+    #[error("while {doing}: {source}")]
+    Os {
+        /// What was being done.
+        doing: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// An answer that could not be given. The request is as it was, unless it says otherwise.
+#[derive(Debug, thiserror::Error)]
+pub enum AcceptError {
+    /// The request is not there, or there is no room for its link.
+    #[error(transparent)]
+    Answer(#[from] AnswerError),
+    /// The greeting is longer than a frame takes.
+    #[error("a greeting of {0} bytes; at most {GREETING_BYTES_MAX} are allowed")]
+    GreetingTooLong(usize),
+    /// This process is a child of the one that started the control plane.
+    #[error("{FORKED}")]
+    Forked,
+}
+
+/// A server that could not be connected to. Nothing is left of the attempt.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// There is no such name.
+    #[error(transparent)]
+    Find(#[from] FindError),
+    /// The name is there, and its process is gone.
+    #[error("nobody listens at {}: the process that did is gone", .0.display())]
+    Stale(PathBuf),
+    /// The permissions of the socket or its directory forbid it.
+    #[error("connecting to {} is not permitted", .0.display())]
+    NotPermitted(PathBuf),
+    /// Somebody else serves it than should.
+    #[error("{} is served by {found}, and should be by user {wanted}", .path.display())]
+    WrongUser {
+        /// The socket.
+        path: PathBuf,
+        /// Who serves it.
+        found: String,
+        /// Who should.
+        wanted: u32,
+    },
+    /// The time was up.
+    #[error("the time was up while {0}")]
+    TimedOut(&'static str),
+    /// The server said no.
+    #[error("the server refused: {reason}{}{text}", if .text.is_empty() { "" } else { ": " })]
+    Refused {
+        /// Why.
+        reason: Reason,
+        /// In its own words.
+        text: String,
+    },
+    /// The versions cannot talk.
+    #[error("the server speaks version {}.{}, and this library {}.{}", .theirs.0, .theirs.1, .ours.0, .ours.1)]
+    Version {
+        /// This library's.
+        ours: (u16, u16),
+        /// The server's.
+        theirs: (u16, u16),
+    },
+    /// It ended the connection without a word.
+    #[error("the server went away before the link was made")]
+    Gone,
+    /// It sent what no honest server sends.
+    #[error("the server misbehaved: {0}")]
+    Misbehaved(String),
+    /// It offered memory that is not as agreed.
+    #[error("the server's memory is not as agreed: {0}")]
+    Memory(String),
+    /// Something was missing here.
+    #[error("this process cannot make the link: {0}")]
+    Unavailable(String),
+    /// This process has as many links as it may.
+    #[error("this process has {0} links, which is links_max (HAMLYN_LINKS_MAX)")]
+    Links(u32),
+    /// The greeting is longer than a frame takes.
+    #[error("a greeting of {0} bytes; at most {GREETING_BYTES_MAX} are allowed")]
+    GreetingTooLong(usize),
+    /// This process is a child of the one that started the control plane.
+    #[error("{FORKED}")]
+    Forked,
+    /// The system refused.
+    #[error("while {doing}: {source}")]
+    Os {
+        /// What was being done.
+        doing: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl From<Failure> for ConnectError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::TimedOut(doing) => Self::TimedOut(doing),
+            Failure::Refused { reason, text } => Self::Refused { reason, text },
+            Failure::Version(theirs) => {
+                Self::Version { ours: (VERSION_MAJOR, VERSION_MINOR), theirs }
+            }
+            Failure::Gone => Self::Gone,
+            Failure::Misbehaved(what) => Self::Misbehaved(what),
+            Failure::Memory(what) => Self::Memory(what),
+            Failure::Unavailable(what) => Self::Unavailable(what),
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! What the application is told: events that wait for it, with what belongs to them.
+
+use super::super::machine::{CloseReason, ConnectionId, Peer, RequestId};
+use super::super::{LinkFeatures, Reason};
+use super::error::ConnectError;
+use crate::os::aperture::Pages;
+use crate::os::memory::{Region, RegionLines};
+use crate::os::socket::Connection;
+use crate::os::sys::{Bell, WakeWord};
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::vec::Vec;
+
+/// Names a link of this process, from the first step of making it. Never used twice.
+pub type LinkToken = ConnectionId;
+
+/// A link that has been agreed.
+#[derive(Debug)]
+pub struct NewLink {
+    /// Its name for [`Control`](super::Control).
+    pub token: LinkToken,
+    /// Who is at the other end.
+    pub peer: Peer,
+    /// The other end's first words.
+    pub greeting: Vec<u8>,
+    /// What this process writes.
+    pub outgoing: Region,
+    /// What the other process writes.
+    pub incoming: Region,
+    /// Carries single bytes, which say "wake up"; not blocking. Full: it has been said already.
+    pub wake: Connection,
+    /// Most data bytes of a packet, as agreed; a ring may lower it.
+    pub packet_bytes: u32,
+    /// What both can.
+    pub features: LinkFeatures,
+    /// Whether this process connected.
+    pub initiated_by_us: bool,
+    /// The request that this process accepted, if it was asked.
+    pub request: Option<RequestId>,
+}
+
+/// What happened: an [`Event`](super::super::machine::Event) with the memory and sockets that
+/// belong to it. Each is told once.
+#[derive(Debug)]
+pub enum ControlEvent {
+    /// Somebody wants a link to a service that asks.
+    Request {
+        /// For the answer.
+        id: RequestId,
+        /// Who.
+        peer: Peer,
+        /// Its first words.
+        greeting: Vec<u8>,
+    },
+    /// A request was withdrawn before it was answered, or did not become a link afterwards.
+    RequestGone {
+        /// Which.
+        id: RequestId,
+    },
+    /// A link is there, which this process or another asked for.
+    Connected(NewLink),
+    /// A link that this process asked for did not come to be. Nothing is left of it.
+    ConnectFailed {
+        /// Which.
+        token: LinkToken,
+        /// Why.
+        error: ConnectError,
+    },
+    /// A bulk ring that this process writes is there.
+    BulkOutgoing {
+        /// Whose.
+        token: LinkToken,
+        /// The ring.
+        lines: RegionLines,
+    },
+    /// A bulk ring that the other process writes is there.
+    BulkIncoming {
+        /// Whose.
+        token: LinkToken,
+        /// The ring.
+        lines: RegionLines,
+    },
+    /// There will be no bulk ring that this process writes.
+    BulkRefused {
+        /// Whose.
+        token: LinkToken,
+        /// Why.
+        why: Reason,
+    },
+    /// The holder of an aperture has mapped it.
+    ApertureReady {
+        /// Whose.
+        token: LinkToken,
+        /// Which.
+        number: u32,
+    },
+    /// Nobody will hold the aperture.
+    ApertureRefused {
+        /// Whose.
+        token: LinkToken,
+        /// Which.
+        number: u32,
+        /// Why.
+        why: Reason,
+    },
+    /// The holder has let go of an aperture.
+    ApertureReleased {
+        /// Whose.
+        token: LinkToken,
+        /// Which.
+        number: u32,
+    },
+    /// This process holds an aperture of the other end.
+    ApertureHeld {
+        /// Whose.
+        token: LinkToken,
+        /// Which.
+        number: u32,
+        /// The memory.
+        pages: Pages,
+    },
+    /// The other end has taken an aperture back; let go with
+    /// [`release_aperture`](super::Control::release_aperture).
+    ApertureRevoked {
+        /// Whose.
+        token: LinkToken,
+        /// Which.
+        number: u32,
+    },
+    /// The other end refused packets because a ticket of its was revoked.
+    TicketRevoked {
+        /// Whose.
+        token: LinkToken,
+        /// The slot there.
+        slot: u32,
+        /// The metadata index there.
+        index: u32,
+    },
+    /// A link ended. What the other end had written can still be read: the regions stay mapped
+    /// as long as somebody holds them.
+    Closed {
+        /// Which.
+        token: LinkToken,
+        /// Why.
+        reason: CloseReason,
+    },
+}
+
+impl ControlEvent {
+    /// The link that it is about, if it is about one.
+    pub fn token(&self) -> Option<LinkToken> {
+        match self {
+            Self::Request { .. } | Self::RequestGone { .. } => None,
+            Self::Connected(link) => Some(link.token),
+            Self::ConnectFailed { token, .. }
+            | Self::BulkOutgoing { token, .. }
+            | Self::BulkIncoming { token, .. }
+            | Self::BulkRefused { token, .. }
+            | Self::ApertureReady { token, .. }
+            | Self::ApertureRefused { token, .. }
+            | Self::ApertureReleased { token, .. }
+            | Self::ApertureHeld { token, .. }
+            | Self::ApertureRevoked { token, .. }
+            | Self::TicketRevoked { token, .. }
+            | Self::Closed { token, .. } => Some(*token),
+        }
+    }
+}
+
+/// Where events wait for the application.
+#[derive(Debug)]
+pub struct Inbox {
+    pending: AtomicBool,
+    events: Mutex<VecDeque<ControlEvent>>,
+    bell: Bell,
+    word: WakeWord,
+}
+
+impl Inbox {
+    pub(super) fn new() -> io::Result<Self> {
+        let events = Mutex::default();
+        let word = WakeWord::default();
+        Ok(Self { pending: AtomicBool::new(false), events, bell: Bell::new()?, word })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<ControlEvent>> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.lock().len()
+    }
+
+    pub(super) fn put(&self, event: ControlEvent) {
+        let mut events = self.lock();
+        // A request that nobody has seen yet is withdrawn in silence.
+        if let ControlEvent::RequestGone { id: gone } = event {
+            let is_it =
+                |e: &ControlEvent| matches!(e, ControlEvent::Request { id, .. } if *id == gone);
+            if let Some(at) = events.iter().position(is_it) {
+                events.remove(at);
+                return;
+            }
+        }
+        let is_first = events.is_empty();
+        events.push_back(event);
+        self.pending.store(true, Ordering::Release);
+        // Last: whoever is woken looks at `pending` without the lock, and, where its wake-ups are
+        // edges, sleeps for good if it sees nothing.
+        if is_first {
+            self.bell.ring();
+            self.word.wake();
+        }
+    }
+
+    /// Changes when an event is put, for a thread that sleeps on words.
+    pub fn word(&self) -> &WakeWord {
+        &self.word
+    }
+
+    /// Whether events wait. One load.
+    #[inline(always)]
+    pub fn is_pending(&self) -> bool {
+        self.pending.load(Ordering::Relaxed)
+    }
+
+    /// Takes all events, in the order in which they happened.
+    pub fn take(&self) -> Vec<ControlEvent> {
+        let mut events = self.lock();
+        self.pending.store(false, Ordering::Relaxed);
+        if !events.is_empty() {
+            self.bell.silence();
+        }
+        events.drain(..).collect()
+    }
+}
+
+impl AsFd for Inbox {
+    /// Readable while events wait.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}
+
+/// Somebody waits for the end of connecting, in the call.
+#[derive(Debug, Default)]
+pub(super) struct Waiter {
+    result: Mutex<Option<Result<NewLink, ConnectError>>>,
+    is_there: Condvar,
+}
+
+impl Waiter {
+    pub fn tell(&self, result: Result<NewLink, ConnectError>) {
+        *self.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+        self.is_there.notify_all();
+    }
+
+    pub fn take(&self) -> Option<Result<NewLink, ConnectError>> {
+        self.result.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Waits until the result is there.
+    pub fn wait(&self) -> Result<NewLink, ConnectError> {
+        let mut result = self.result.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Some(result) = result.take() {
+                return result;
+            }
+            // The machine has a deadline for it; the second is for a clock that was changed.
+            let second = Duration::from_secs(1);
+            let waited = self.is_there.wait_timeout(result, second);
+            result = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}

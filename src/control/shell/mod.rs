@@ -1,0 +1,818 @@
+//! [`Control`]: performs what the [`Machine`] decides, with sockets, epoll and one thread.
+//!
+//! ```text
+//!   application --calls-->  lock, machine, perform  --events-->  Inbox
+//!   sockets  ---epoll--->   lock, machine, perform  --frames-->  sockets
+//!   receivers --post---->   lock, machine, perform
+//! ```
+//! One thread asleep in epoll, or the application's own loop ([`Control::as_fd`],
+//! [`Control::run_once`]), goes through `Shared::turn`. Nothing is decided here: each thing that
+//! happens is handed to the machine, and each action that it answers with is a few system calls
+//! that wait for nobody, so no peer holds up another. Calls of the application take the same lock
+//! for as long.
+//!
+//! - `mod.rs`: the calls, the turn
+//! - `perform.rs`: the actions
+//! - `dial.rs`: connecting
+//! - `inbox.rs`: what the application is told
+//! - `error.rs`: what can fail
+//!
+//! Never: the lock is held while the application's code runs, or while waiting; a descriptor of a
+//! stranger's is closed, a file of one sealed or punched, where somebody waits.
+
+mod dial;
+mod error;
+mod inbox;
+mod perform;
+
+pub use error::{AcceptError, ConnectError, StartError};
+pub use inbox::{ControlEvent, Inbox, LinkToken, NewLink};
+
+use super::frame::{Frame, LinkFeatures, Memory};
+use super::identity::Identity;
+use super::machine::{
+    Accept, Admission, ApertureError, ConnectionId, Expected, Limits, Machine, RequestId,
+    ServiceId, UnknownUsers, Who,
+};
+use super::memory::{Made, Mapped};
+use super::names::{self, Access, Listener, ServeError, ServiceName};
+use super::receiver::Message;
+use super::{FORKED, GREETING_BYTES_MAX, TOKEN_BYTES_MAX};
+use crate::config::{AdmitUnknown, Config, Housekeeping};
+use crate::os::memory::{self, ForkGuard};
+use crate::os::socket;
+use crate::os::sys::{self, Bell, Poller, Ready, monotonic_ns};
+use crate::wire::{ApertureAccess, NodeId};
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
+use dial::Dial;
+use inbox::Waiter;
+use std::boxed::Box;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::string::{String, ToString};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::vec::Vec;
+
+/// Frames that wait for a peer to read what was sent before.
+const OUTBOX_MAX: usize = 300;
+/// Frames taken from one connection before the next one's turn.
+const FRAMES_PER_TURN: usize = 8;
+/// Frames that are still read of a process that has died. An honest one has a handful there.
+const FRAMES_OF_THE_DEAD: usize = 32;
+/// Events that may wait for the application. Beyond, nobody new is accepted: a peer that comes
+/// and goes must not fill the memory of a program that makes no calls.
+const EVENTS_MAX: usize = 1024;
+/// Connections taken from one listener before anything else.
+const ACCEPTS_PER_TURN: usize = 16;
+/// What receivers have handed on, taken in one turn.
+const MESSAGES_PER_TURN: usize = 256;
+/// Descriptors that a link takes, and those that it takes besides while it is made.
+const DESCRIPTORS_PER_LINK: u64 = 4;
+/// Descriptors of a connection that has no place for a link yet. A quarter of all are for them.
+const DESCRIPTORS_PER_WAITING: u64 = 2;
+/// Descriptors that are left to the application, and to the library itself.
+const DESCRIPTORS_KEPT: u64 = 128;
+/// Threads that receive descriptors, in all and of one user.
+const RECEIVERS_MAX: u32 = 64;
+const RECEIVERS_PER_USER_MAX: u32 = 4;
+/// Connections of one user that have been welcomed and have yet to pay.
+const UNPAID_PER_USER_MAX: u32 = 16;
+
+const SOCKET: u64 = 0;
+const PIDFD: u64 = 1;
+const LISTENER: u64 = 2;
+const WAKE: u64 = 3;
+const BELL: u64 = u64::MAX;
+
+fn tag(id: u64, what: u64) -> u64 {
+    id << 2 | what
+}
+
+/// What there is of a connection besides its state.
+struct Row {
+    /// A receiver has it, too, while it runs.
+    socket: Option<Arc<OwnedFd>>,
+    pidfd: Option<OwnedFd>,
+    wake: Option<socket::Connection>,
+    /// A receiver reads the socket, or will when what waits to be sent has been.
+    is_lent: bool,
+    is_writing: bool,
+    outbox: VecDeque<(Vec<u8>, Option<Arc<OwnedFd>>)>,
+    /// Starts when everything before it has been sent.
+    take: Option<(Expected, u64)>,
+    made: BTreeMap<Memory, Made>,
+    mapped: BTreeMap<Memory, Mapped>,
+    dial: Option<Box<Dial>>,
+    waiter: Option<Arc<Waiter>>,
+    /// Whose receivers it uses.
+    uid: Option<u32>,
+    pid: Option<u32>,
+}
+
+impl Row {
+    fn new(socket: Option<OwnedFd>, who: Who) -> Self {
+        Self {
+            socket: socket.map(Arc::new),
+            pidfd: None,
+            wake: None,
+            is_lent: false,
+            is_writing: false,
+            outbox: VecDeque::new(),
+            take: None,
+            made: BTreeMap::new(),
+            mapped: BTreeMap::new(),
+            dial: None,
+            waiter: None,
+            uid: who.uid,
+            pid: who.pid,
+        }
+    }
+}
+
+struct State {
+    machine: Machine,
+    rows: HashMap<ConnectionId, Row>,
+    listeners: HashMap<ServiceId, Listener>,
+    /// Connections that this process tries to make, by when to try again.
+    dialing: BTreeMap<ConnectionId, u64>,
+    /// Statistics that have been asked for.
+    asked: Vec<ConnectionId>,
+    /// To be closed elsewhere.
+    discarded: Vec<OwnedFd>,
+    /// Started receivers, by connection: whose they are.
+    receivers: HashMap<ConnectionId, Vec<Option<u32>>>,
+}
+
+struct Shared {
+    /// Itself, for receivers, which do not keep it alive.
+    this: OnceLock<Weak<Shared>>,
+    config: Config,
+    stat: Arc<dyn Fn() -> String + Send + Sync>,
+    poller: Poller,
+    bell: Bell,
+    inbox: Arc<Inbox>,
+    state: Mutex<State>,
+    /// What receivers have handed on.
+    posted: Mutex<VecDeque<(ConnectionId, Message)>>,
+    is_ending: AtomicBool,
+    guard: ForkGuard,
+    /// Whether sockets can refuse descriptors.
+    has_pass_rights: bool,
+}
+
+/// The control plane of a process. Ends with a goodbye to every link when dropped.
+pub struct Control {
+    shared: Arc<Shared>,
+    thread: Option<std::thread::JoinHandle<()>>,
+    notes: Vec<String>,
+    node: NodeId,
+}
+
+impl core::fmt::Debug for Control {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Control").field("node", &self.node).finish_non_exhaustive()
+    }
+}
+
+/// What the machine needs to know of the settings.
+fn limits_of(config: &Config, identity: &Identity, features: LinkFeatures) -> Limits {
+    let mut token = [0; TOKEN_BYTES_MAX];
+    if let AdmitUnknown::Token(text) = &config.admit_unknown {
+        let n = text.len().min(TOKEN_BYTES_MAX);
+        token[..n].copy_from_slice(&text.as_bytes()[..n]);
+    }
+    Limits {
+        uid: rustix::process::geteuid().as_raw(),
+        features,
+        unknown: match &config.admit_unknown {
+            AdmitUnknown::Never => UnknownUsers::Refused,
+            AdmitUnknown::Permissions => UnknownUsers::Admitted,
+            AdmitUnknown::Token(_) => UnknownUsers::Token(token),
+        },
+        token,
+        credential: identity.credential(),
+        ring_bytes: config.ring_bytes,
+        peer_ring_bytes_max: config
+            .peer_ring_bytes_max
+            .max(config.ring_bytes)
+            .max(config.bulk_ring_bytes),
+        bulk_ring_bytes: config.bulk_ring_bytes,
+        packet_bytes: config.packet_bytes,
+        links_max: config.links_max,
+        connections_per_user_max: config.connections_per_user_max,
+        bytes_per_user_max: config.bytes_per_user_max,
+        half_open_max: config.half_open_max,
+        unpaid_per_user_max: UNPAID_PER_USER_MAX,
+        receivers_max: RECEIVERS_MAX,
+        receivers_per_user_max: RECEIVERS_PER_USER_MAX,
+        waiting_max: u32::MAX,
+        step_timeout_ns: u64::from(config.handshake_timeout_ms) * 1_000_000,
+        aperture_map_max: config.aperture_map_max,
+        apertures_per_link_max: config.apertures_per_link_max,
+        apertures_per_user_max: config.apertures_per_user_max,
+    }
+}
+
+impl Control {
+    /// Starts it. `stat` makes the text that [`stat_of`] gets, before the counters of the control
+    /// plane; it is called from the housekeeping thread, or from [`run_once`](Self::run_once).
+    pub fn start(
+        config: &Config,
+        identity: &Identity,
+        stat: Arc<dyn Fn() -> String + Send + Sync>,
+    ) -> Result<Self, StartError> {
+        config.validate()?;
+        let doing = |doing| move |source| StartError::Os { doing, source };
+        let mut notes = Vec::new();
+        if config.undumpable {
+            sys::make_undumpable().map_err(doing("making the process undumpable"))?;
+        }
+        let mut features = LinkFeatures::APERTURE | LinkFeatures::BELL;
+        if sys::register_barrier() {
+            features |= LinkFeatures::BARRIER;
+        } else {
+            notes.push("membarrier is not available: senders fence once a batch".into());
+        }
+        if config.bulk_ring_bytes != 0 {
+            features |= LinkFeatures::BULK;
+        }
+        let has_pass_rights = socket::has_pass_rights();
+        if !has_pass_rights {
+            notes.push("SO_PASSRIGHTS is not available: connections are closed on threads".into());
+        }
+        let mut limits = limits_of(config, identity, features);
+        (limits.links_max, limits.waiting_max) = fit_descriptors(config.links_max, &mut notes);
+        let state = State {
+            machine: Machine::new(limits),
+            rows: HashMap::new(),
+            listeners: HashMap::new(),
+            dialing: BTreeMap::new(),
+            asked: Vec::new(),
+            discarded: Vec::new(),
+            receivers: HashMap::new(),
+        };
+        let shared = Arc::new(Shared {
+            this: OnceLock::new(),
+            config: config.clone(),
+            stat,
+            poller: Poller::new().map_err(doing("making an epoll descriptor"))?,
+            bell: Bell::new().map_err(doing("making an event descriptor"))?,
+            inbox: Arc::new(Inbox::new().map_err(doing("making an event descriptor"))?),
+            state: Mutex::new(state),
+            posted: Mutex::default(),
+            is_ending: AtomicBool::new(false),
+            guard: ForkGuard::new().map_err(doing("mapping a page"))?,
+            has_pass_rights,
+        });
+        let _ = shared.this.set(Arc::downgrade(&shared));
+        shared.poller.add(&shared.bell, BELL).map_err(doing("watching an event descriptor"))?;
+        let thread = match config.housekeeping {
+            Housekeeping::Application => None,
+            Housekeeping::Thread => {
+                let shared = Arc::clone(&shared);
+                let builder =
+                    std::thread::Builder::new().name("hamlyn-control".into()).stack_size(256 << 10);
+                let run = move || {
+                    while !shared.is_ending.load(Ordering::Acquire) {
+                        if shared.turn(None).is_err() {
+                            // Only a descriptor closed behind our back ends here.
+                            break;
+                        }
+                    }
+                };
+                Some(builder.spawn(run).map_err(doing("starting the housekeeping thread"))?)
+            }
+        };
+        Ok(Self { shared, thread, notes, node: identity.node() })
+    }
+
+    /// The node that it speaks for.
+    pub fn node(&self) -> NodeId {
+        self.node
+    }
+
+    /// What was done or is missing, in words: nothing is silently different.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Calls the machine, and performs what it answers.
+    fn call<R>(&self, call: impl FnOnce(&mut Machine, u64) -> R) -> R {
+        let shared = &*self.shared;
+        let mut state = shared.lock();
+        let result = call(&mut state.machine, monotonic_ns());
+        shared.finish(state);
+        result
+    }
+
+    /// The same for what a forked child has no part in.
+    fn call_if_parent(&self, call: impl FnOnce(&mut Machine, u64)) {
+        if self.shared.guard.is_parent() {
+            self.call(call);
+        }
+    }
+
+    /// Serves a name. Several may be served.
+    pub fn serve(
+        &self,
+        service: &ServiceName,
+        access: Access,
+        accept: Accept,
+    ) -> Result<(), ServeError> {
+        let shared = &*self.shared;
+        if !shared.guard.is_parent() {
+            return Err(ServeError::Forked);
+        }
+        if let Accept::Automatic(greeting) = &accept
+            && greeting.len() > GREETING_BYTES_MAX
+        {
+            return Err(ServeError::GreetingTooLong(greeting.len()));
+        }
+        let listener = names::listen(&shared.config, service, access)?;
+        let admission = match access {
+            Access::SameUser => Admission::SameUser,
+            Access::Group(_) => Admission::Group,
+            Access::Anyone => Admission::Anyone,
+        };
+        let mut state = shared.lock();
+        let id = state.machine.serve(service.to_string(), admission, accept);
+        if let Err(source) = shared.poller.add(&listener.fd, tag(id.0, LISTENER)) {
+            state.machine.stop_serving(&service.to_string());
+            return Err(ServeError::Os { path: service.name().into(), source });
+        }
+        state.listeners.insert(id, listener);
+        Ok(())
+    }
+
+    /// No longer serves a name; its links stay. `false`: it was not served.
+    pub fn stop_serving(&self, service: &ServiceName) -> bool {
+        let shared = &*self.shared;
+        if !shared.guard.is_parent() {
+            return false;
+        }
+        let mut state = shared.lock();
+        let found = state.machine.stop_serving(&service.to_string());
+        let removed: Vec<Listener> =
+            found.iter().filter_map(|id| state.listeners.remove(id)).collect();
+        for listener in &removed {
+            shared.poller.remove(&listener.fd);
+        }
+        shared.finish(state);
+        !removed.is_empty()
+    }
+
+    /// Where events wait.
+    pub fn inbox(&self) -> &Arc<Inbox> {
+        &self.shared.inbox
+    }
+
+    /// Says yes to a request; [`ControlEvent::Connected`] follows when the peer has done its part.
+    pub fn accept(&self, request: RequestId, greeting: &[u8]) -> Result<(), AcceptError> {
+        if !self.shared.guard.is_parent() {
+            return Err(AcceptError::Forked);
+        }
+        if greeting.len() > GREETING_BYTES_MAX {
+            return Err(AcceptError::GreetingTooLong(greeting.len()));
+        }
+        let answer = self.call(|machine, now| machine.accept(now, request, greeting.to_vec()));
+        // The new deadline may be the earliest.
+        self.shared.bell.ring();
+        Ok(answer?)
+    }
+
+    /// Says no to a request, with a reason in words, of which at most 1 KiB is sent.
+    pub fn refuse(&self, request: RequestId, text: &str) -> Result<(), AcceptError> {
+        if !self.shared.guard.is_parent() {
+            return Err(AcceptError::Forked);
+        }
+        Ok(self.call(|machine, _| machine.refuse_request(request, text))?)
+    }
+
+    /// Ends a link with a goodbye; what was written can still be read at the other end.
+    pub fn close(&self, token: LinkToken) {
+        self.call_if_parent(|machine, _| machine.close(token));
+    }
+
+    /// Ends a link without a goodbye, because not everything has been written; what was can still
+    /// be read at the other end.
+    pub fn hang_up(&self, token: LinkToken) {
+        self.call_if_parent(|machine, _| machine.hang_up(token));
+    }
+
+    /// Ends a link whose other end wrote what no honest process writes.
+    pub fn violated(&self, token: LinkToken) {
+        self.call_if_parent(|machine, _| machine.violated(token));
+    }
+
+    /// Asks for a bulk ring that this process writes. The answer is an event.
+    pub fn request_bulk(&self, token: LinkToken) {
+        self.call_if_parent(|machine, _| machine.request_bulk(token));
+    }
+
+    /// Tells the other end that packets of its were refused because a ticket has been revoked.
+    pub fn tell_stale(&self, token: LinkToken, slot: u32, index: u32) {
+        self.call_if_parent(|machine, _| machine.tell_stale(token, slot, index));
+    }
+
+    /// Offers an aperture of this process's, whose memory is `file`, to the other end; says its
+    /// number. The answer is an event.
+    pub fn export_aperture(
+        &self,
+        token: LinkToken,
+        access: ApertureAccess,
+        bytes: u64,
+        file: OwnedFd,
+    ) -> Result<u32, ApertureError> {
+        let shared = &*self.shared;
+        if !shared.guard.is_parent() {
+            return Err(ApertureError::NoLink);
+        }
+        let mut state = shared.lock();
+        let number = state.machine.export_aperture(token, access, bytes);
+        if let Ok(number) = number
+            && let Some(row) = state.rows.get_mut(&token)
+        {
+            row.made.insert(Memory::Aperture(number), Made::Aperture(Arc::new(file)));
+        }
+        shared.finish(state);
+        number
+    }
+
+    /// Tells the holder that the owner, this process, has taken its memory back.
+    pub fn revoke_aperture(&self, token: LinkToken, number: u32) {
+        self.call_if_parent(|machine, _| machine.revoke_aperture(token, number));
+    }
+
+    /// Tells the owner that the holder, this process, has let go.
+    pub fn release_aperture(&self, token: LinkToken, number: u32) {
+        self.call_if_parent(|machine, _| machine.release_aperture(token, number));
+    }
+
+    /// What has been counted, by name. In a forked child, nothing: the lock may be held for ever.
+    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+        match self.shared.guard.is_parent() {
+            true => self.shared.lock().counters(),
+            false => Vec::new(),
+        }
+    }
+
+    /// Where the application runs it: handles what has happened, after waiting for at most
+    /// `timeout`. Harmless beside the thread.
+    pub fn run_once(&self, timeout: Duration) -> io::Result<()> {
+        if !self.shared.guard.is_parent() {
+            return Err(io::Error::other(FORKED));
+        }
+        self.shared.turn(Some(timeout.as_nanos().min(u64::MAX.into()) as u64))
+    }
+
+    /// When [`run_once`](Self::run_once) must be called though the descriptor is not readable, in
+    /// nanoseconds of [`monotonic_ns`].
+    pub fn deadline_ns(&self) -> Option<u64> {
+        if self.shared.guard.is_parent() { self.shared.lock().deadline_ns() } else { None }
+    }
+}
+
+impl AsFd for Control {
+    /// Readable when [`run_once`](Self::run_once) has something to do.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.shared.poller.as_fd()
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        if !self.shared.guard.is_parent() {
+            // The sockets are the parent's, and so is the thread. The lock may be held for ever.
+            core::mem::forget(Arc::clone(&self.shared));
+            core::mem::forget(self.thread.take());
+            return;
+        }
+        self.shared.is_ending.store(true, Ordering::Release);
+        self.shared.bell.ring();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        let mut state = self.shared.lock();
+        state.machine.end_all();
+        let listeners = core::mem::take(&mut state.listeners);
+        self.shared.finish(state);
+        drop(listeners);
+    }
+}
+
+/// As many links as there can be descriptors for, after the soft limit has been raised as far as
+/// it may, and says so; and as many connections that wait to become one.
+fn fit_descriptors(links_max: u32, notes: &mut Vec<String>) -> (u32, u32) {
+    let of_links = u64::from(links_max) * DESCRIPTORS_PER_LINK;
+    let needed = (of_links.div_ceil(3) * 4 + DESCRIPTORS_KEPT).max(1024);
+    if let Some(raised) = sys::raise_descriptor_limit(needed) {
+        notes.push(std::format!(
+            "the soft limit on descriptors was raised from {} to {}",
+            raised.from,
+            raised.to
+        ));
+    }
+    let limit = sys::descriptor_limit();
+    let quarter = limit.saturating_sub(DESCRIPTORS_KEPT) / 4;
+    let waiting = u32::try_from(quarter / DESCRIPTORS_PER_WAITING).unwrap_or(u32::MAX).max(1);
+    if limit >= needed {
+        return (links_max, waiting);
+    }
+    let fitting = quarter * 3 / DESCRIPTORS_PER_LINK;
+    let fitting = u32::try_from(fitting).unwrap_or(u32::MAX).clamp(1, links_max);
+    if fitting < links_max {
+        notes.push(std::format!(
+            "the limit of {limit} descriptors allows {fitting} links, and links_max is {links_max}"
+        ));
+    }
+    (fitting, waiting)
+}
+
+impl State {
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        let mut counters = self.machine.counters().list();
+        counters.push(("control.receivers", u64::from(self.machine.receivers())));
+        counters.push(("control.descriptors_leaked", memory::descriptors_leaked()));
+        counters
+    }
+
+    fn deadline_ns(&self) -> Option<u64> {
+        let dial = self.dialing.values().min().copied();
+        [self.machine.deadline_ns(), dial].into_iter().flatten().min()
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Performs what the machine has decided, lets the lock go, and then closes what is to be
+    /// closed elsewhere.
+    fn finish(&self, mut state: MutexGuard<'_, State>) {
+        self.perform_all(&mut state);
+        let discarded = core::mem::take(&mut state.discarded);
+        drop(state);
+        memory::close_elsewhere(discarded);
+    }
+
+    fn posted(&self) -> MutexGuard<'_, VecDeque<(ConnectionId, Message)>> {
+        self.posted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for something to happen, until the next deadline, for at most `limit_ns`; handles it.
+    fn turn(&self, limit_ns: Option<u64>) -> io::Result<()> {
+        let next = self.lock().deadline_ns();
+        let until = next.map(|at| at.saturating_sub(monotonic_ns()));
+        let timeout = match (until, limit_ns) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        let mut ready = Vec::with_capacity(64);
+        self.poller.wait(timeout, &mut ready)?;
+        let mut state = self.lock();
+        for ready in ready {
+            self.handle(&mut state, ready);
+            self.perform_all(&mut state);
+        }
+        let now = monotonic_ns();
+        self.dial_again(&mut state, now);
+        state.machine.handle_timeout(now);
+        self.perform_all(&mut state);
+        let asked = core::mem::take(&mut state.asked);
+        self.finish(state);
+        if !asked.is_empty() {
+            // The application's code runs without the lock.
+            let mut text = (self.stat)();
+            let mut state = self.lock();
+            for (name, value) in state.counters() {
+                text.push_str(&std::format!("{name} {value}\n"));
+            }
+            for id in asked {
+                state.machine.tell_statistics(id, &text, OUTBOX_MAX);
+                self.perform_all(&mut state);
+                if state.rows.get(&id).is_some_and(|row| row.outbox.is_empty()) {
+                    state.machine.sent_all(id);
+                }
+            }
+            self.finish(state);
+        }
+        Ok(())
+    }
+
+    fn handle(&self, state: &mut State, ready: Ready) {
+        if ready.tag == BELL {
+            self.bell.silence();
+            return self.take_messages(state);
+        }
+        let id = ready.tag >> 2;
+        match ready.tag & 3 {
+            LISTENER => self.accept_some(state, ServiceId(id)),
+            PIDFD => self.process_died(state, ConnectionId(id)),
+            WAKE => self.read_wake(state, ConnectionId(id)),
+            _ => {
+                let id = ConnectionId(id);
+                if ready.writable {
+                    self.flush(state, id);
+                }
+                if ready.readable && !self.is_shut_while_lent(state, id) {
+                    self.read_some(state, id, FRAMES_PER_TURN);
+                }
+            }
+        }
+    }
+
+    /// A socket that a receiver reads is watched here for room alone, and also says that its other
+    /// end has shut it: then there will be no room, and nobody to read what waits for it.
+    fn is_shut_while_lent(&self, state: &mut State, id: ConnectionId) -> bool {
+        if let Some(row) = state.rows.get_mut(&id)
+            && row.is_lent
+            && row.is_writing
+            && let Some(socket) = &row.socket
+            && socket::is_hung_up(&**socket)
+        {
+            self.poller.remove(&**socket);
+            row.is_writing = false;
+            row.outbox.clear();
+            // One that waited for room to ask finds what was said before, and the end.
+            self.start_receiver(state, id);
+            return true;
+        }
+        false
+    }
+
+    /// What receivers have handed on.
+    fn take_messages(&self, state: &mut State) {
+        for _ in 0..MESSAGES_PER_TURN {
+            let Some((id, message)) = self.posted().pop_front() else { return };
+            let now = monotonic_ns();
+            match message {
+                Message::Frame(frame, has_descriptor) => {
+                    state.machine.handle_frame(now, id, frame, has_descriptor);
+                }
+                Message::HungUp => self.hung_up(state, id),
+                Message::Taken(memory, taken, mapped) => {
+                    if let (Some(mapped), Some(row)) = (mapped, state.rows.get_mut(&id)) {
+                        row.mapped.insert(memory, mapped);
+                    }
+                    state.machine.taken(now, id, memory, taken);
+                }
+                Message::Ended => self.receiver_ended(state, id),
+            }
+            self.perform_all(state);
+        }
+        // There may be more.
+        self.bell.ring();
+    }
+
+    fn receiver_ended(&self, state: &mut State, id: ConnectionId) {
+        if let Some(users) = state.receivers.get_mut(&id) {
+            let user = users.pop();
+            if users.is_empty() {
+                state.receivers.remove(&id);
+            }
+            if let Some(user) = user {
+                state.machine.receiver_ended(monotonic_ns(), id, user);
+            }
+        }
+        // What it read is read here again; the machine may have lent it anew meanwhile.
+        if let Some(row) = state.rows.get_mut(&id)
+            && !state.receivers.contains_key(&id)
+            && row.is_lent
+            && let Some(socket) = &row.socket
+        {
+            row.is_lent = false;
+            row.is_writing = false;
+            self.poller.remove(&**socket);
+            if self.poller.add(&**socket, tag(id.0, SOCKET)).is_err() {
+                self.hung_up(state, id);
+            } else if !row.outbox.is_empty() {
+                self.want_write(row, id);
+            }
+        }
+    }
+
+    /// What a process said before it died comes first: it may be a goodbye. Bounded, because a
+    /// child of it may hold the socket and go on talking.
+    fn process_died(&self, state: &mut State, id: ConnectionId) {
+        if let Some(pidfd) = state.rows.get(&id).and_then(|row| row.pidfd.as_ref()) {
+            // It stays readable, and is asked again when the end of the socket is read.
+            self.poller.remove(pidfd);
+        }
+        if state.rows.get(&id).is_some_and(|row| !row.is_lent) {
+            self.read_some(state, id, FRAMES_OF_THE_DEAD);
+        }
+        state.machine.handle_death(id);
+    }
+
+    fn hung_up(&self, state: &mut State, id: ConnectionId) {
+        let Some(row) = state.rows.get(&id) else { return };
+        if let Some(socket) = &row.socket {
+            self.poller.remove(&**socket);
+        }
+        let is_dead = row.pidfd.as_ref().map(socket::is_dead);
+        state.machine.handle_hang_up(monotonic_ns(), id, is_dead);
+    }
+
+    /// Reads at most so many frames.
+    fn read_some(&self, state: &mut State, id: ConnectionId, most: usize) {
+        for _ in 0..most {
+            if !self.read_one(state, id) {
+                return;
+            }
+            self.perform_all(state);
+        }
+    }
+
+    /// Reads one frame. `false`: there is none, or somebody else reads.
+    fn read_one(&self, state: &mut State, id: ConnectionId) -> bool {
+        let mut buffer = [0; super::frame::FRAME_BYTES_MAX];
+        let Some(row) = state.rows.get(&id).filter(|row| !row.is_lent) else { return false };
+        let Some(socket) = &row.socket else { return false };
+        let received = match socket::receive(&**socket, &mut buffer) {
+            Ok(received) => received,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return false,
+            Err(_) => socket::Received::default(),
+        };
+        let has_descriptors = !received.descriptors.is_empty();
+        state.discarded.extend(received.descriptors);
+        if received.bytes == 0 {
+            self.hung_up(state, id);
+            return false;
+        }
+        let frame = match received.is_truncated {
+            true => Err(super::frame::FrameError::WrongLength),
+            false => Frame::from_bytes(&buffer[..received.bytes]),
+        };
+        state.machine.handle_frame(monotonic_ns(), id, frame, has_descriptors);
+        true
+    }
+
+    fn accept_some(&self, state: &mut State, id: ServiceId) {
+        for _ in 0..ACCEPTS_PER_TURN {
+            let Some(listener) = state.listeners.get(&id) else { return };
+            let access = listener.access;
+            let accepted = match self.inbox.len() < EVENTS_MAX {
+                true => socket::accept(&listener.fd),
+                false => Err(io::ErrorKind::ResourceBusy.into()),
+            };
+            match accepted {
+                Ok(Some(socket)) => self.accepted(state, id, access, socket),
+                Ok(None) => return,
+                // Who waits in the listener's queue is served when there is room again.
+                Err(_) => return state.machine.exhausted(monotonic_ns(), id),
+            }
+            self.perform_all(state);
+        }
+    }
+
+    fn accepted(&self, state: &mut State, service: ServiceId, access: Access, socket: OwnedFd) {
+        let (Ok(identity), Ok(cookie)) = (socket::identity(&socket), sys::random()) else {
+            return self.discard(state, socket);
+        };
+        let who = Who {
+            uid: identity.uid,
+            gid: identity.gid,
+            pid: identity.pid,
+            is_in_group: match access {
+                Access::Group(gid) => socket::is_in_group(&socket, gid),
+                _ => false,
+            },
+        };
+        match state.machine.accepted(monotonic_ns(), service, who, cookie) {
+            Err(last) => {
+                let _ = socket::send(&socket, &last.to_bytes(), &[]);
+                self.discard(state, socket);
+            }
+            Ok(id) => {
+                let is_watched = self.poller.add(&socket, tag(id.0, SOCKET)).is_ok();
+                state.rows.insert(id, Row::new(Some(socket), who));
+                if !is_watched {
+                    state.machine.dropped(id);
+                }
+            }
+        }
+    }
+
+    /// A socket that refuses descriptors holds none; any other may.
+    fn discard(&self, state: &mut State, socket: OwnedFd) {
+        if !self.has_pass_rights {
+            state.discarded.push(socket);
+        }
+    }
+}
+
+/// The statistics of a running service, for its owner and root. Nothing needs to be started.
+pub fn stat_of(
+    config: &Config,
+    service: &ServiceName,
+    timeout: Duration,
+) -> Result<String, ConnectError> {
+    dial::stat(config, service, timeout)
+}
+
+fn deadline_of(timeout: Duration) -> u64 {
+    monotonic_ns().saturating_add(timeout.as_nanos().min(u64::MAX.into()) as u64)
+}

@@ -1,0 +1,372 @@
+//! What the machine asks for, done.
+
+use super::super::frame::{End, Frame, Memory, MemoryWord};
+use super::super::identity;
+use super::super::machine::{Action, Agreed, ConnectionId, Event, Expected, Failure, Taken};
+use super::super::memory::{Made, Mapped};
+use super::super::receiver;
+use super::inbox::{ControlEvent, NewLink};
+use super::{EVENTS_MAX, OUTBOX_MAX, PIDFD, Row, SOCKET, Shared, State, tag};
+use crate::os::socket::{self, PeerProcess};
+use crate::os::sys::monotonic_ns;
+use std::boxed::Box;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::vec::Vec;
+
+impl Shared {
+    /// Everything that the machine has asked for, what it answers to that included.
+    pub(super) fn perform_all(&self, state: &mut State) {
+        while let Some(action) = state.machine.poll_action() {
+            self.perform(state, action);
+        }
+    }
+
+    fn perform(&self, state: &mut State, action: Action) {
+        match action {
+            Action::Send { to, frame } => self.send(state, to, frame.to_bytes(), None),
+            Action::SendLast { to, frame } => {
+                if let Some(row) = state.rows.get(&to)
+                    && row.outbox.is_empty()
+                    && let Some(socket) = &row.socket
+                {
+                    let _ = socket::send(&**socket, &frame.to_bytes(), &[]);
+                }
+            }
+            Action::Close(id) => self.close(state, id),
+            Action::Verify { of, credential } => {
+                let Some(row) = state.rows.get_mut(&of) else { return };
+                let Some(socket) = &row.socket else { return };
+                let found = socket::peer_process(&**socket);
+                let (process, pid) = match &found {
+                    // While it lives, nobody else has its number.
+                    PeerProcess::Exact(pidfd) => {
+                        (socket::process_number(pidfd), row.pid.filter(|_| !socket::is_dead(pidfd)))
+                    }
+                    PeerProcess::ByNumber(_) => (None, row.pid),
+                    PeerProcess::Unseen => (None, None),
+                    PeerProcess::Gone => return state.machine.handle_death(of),
+                };
+                row.pidfd = found.into_pidfd();
+                if let Some(pidfd) = &row.pidfd {
+                    // From here on the process matters, not only its socket.
+                    let _ = self.poller.add(pidfd, tag(of.0, PIDFD));
+                }
+                let verdict = identity::verify(&credential, process, pid);
+                state.machine.verified(monotonic_ns(), of, verdict, process);
+            }
+            Action::OpenWake { of, hello } => self.open_wake(state, of, *hello),
+            Action::JoinWake { link, wake } => {
+                let Some(second) = state.rows.remove(&wake) else { return };
+                let Some(socket) = second.socket else { return };
+                self.poller.remove(&*socket);
+                if let (Some(row), Ok(socket)) =
+                    (state.rows.get_mut(&link), Arc::try_unwrap(socket))
+                {
+                    row.wake = Some(socket.into());
+                }
+            }
+            Action::Make { of, memory, bytes } => {
+                // Who connects pays for both rings: it fills its own.
+                let fills = memory.maker() == End::Client;
+                let made = Made::make(memory, bytes, fills);
+                let is_made = made.is_ok();
+                if let (Ok(made), Some(row)) = (made, state.rows.get_mut(&of)) {
+                    row.made.insert(memory, made);
+                }
+                state.machine.made(of, memory, is_made);
+            }
+            Action::Pass { to, memory } => {
+                let Some(made) = state.rows.get(&to).and_then(|row| row.made.get(&memory)) else {
+                    return;
+                };
+                let file = made.file().clone();
+                let frame = Frame::Memory { memory, word: MemoryWord::Pass };
+                self.send(state, to, frame.to_bytes(), Some(file));
+            }
+            Action::Take { from, expected, until_ns } => {
+                let Some(row) = state.rows.get_mut(&from) else { return };
+                row.take = Some((expected, until_ns));
+                state.receivers.entry(from).or_default().push(row.uid);
+                if row.outbox.is_empty() {
+                    return self.start_receiver(state, from);
+                }
+                // What comes from now on is for the receiver, also before it has been started: it
+                // may be that the memory is withdrawn.
+                if let Some(socket) = &row.socket {
+                    self.poller.remove(&**socket);
+                }
+                (row.is_lent, row.is_writing) = (true, false);
+                self.want_write(row, from);
+            }
+            Action::CheckPaid { of, memory } => {
+                let made = state.rows.get(&of).and_then(|row| row.made.get(&memory));
+                let is_paid = made.is_some_and(|made| made.is_paid(made.bytes()));
+                state.machine.paid(monotonic_ns(), of, memory, is_paid);
+            }
+            Action::Drop { of, memory } => {
+                if let Some(row) = state.rows.get_mut(&of) {
+                    row.made.remove(&memory);
+                    row.mapped.remove(&memory);
+                }
+            }
+            Action::Rest { service, is_resting } => {
+                if let Some(listener) = state.listeners.get(&service) {
+                    let tag = tag(service.0, super::LISTENER);
+                    let _ = match is_resting {
+                        true => self.poller.pause(&listener.fd, tag),
+                        false => self.poller.want_write(&listener.fd, tag, false),
+                    };
+                }
+            }
+            Action::Statistics(id) => state.asked.push(id),
+            Action::Tell(event) => self.tell(state, event),
+        }
+    }
+
+    /// Sends bytes, or keeps them until there is room.
+    fn send(
+        &self,
+        state: &mut State,
+        id: ConnectionId,
+        bytes: Vec<u8>,
+        file: Option<Arc<OwnedFd>>,
+    ) {
+        let Some(row) = state.rows.get_mut(&id) else { return };
+        let Some(socket) = &row.socket else { return };
+        if row.outbox.is_empty() {
+            match send_now(socket, &bytes, &file) {
+                Ok(()) => return,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                // The end of the socket will be read, with what came before it; or the other end
+                // takes no descriptor any more, and says so.
+                Err(_) => return,
+            }
+        }
+        if row.outbox.len() >= OUTBOX_MAX {
+            return state.machine.handle_overflow(id);
+        }
+        row.outbox.push_back((bytes, file));
+        self.want_write(row, id);
+    }
+
+    pub(super) fn want_write(&self, row: &mut Row, id: ConnectionId) {
+        let Some(socket) = &row.socket else { return };
+        if !row.is_writing {
+            let tag = tag(id.0, SOCKET);
+            row.is_writing = match row.is_lent {
+                // A receiver reads it, and this thread watches it for room alone.
+                true => self.poller.add_write(&**socket, tag).is_ok(),
+                false => self.poller.want_write(&**socket, tag, true).is_ok(),
+            };
+        }
+    }
+
+    /// There is room for what waits to be sent.
+    pub(super) fn flush(&self, state: &mut State, id: ConnectionId) {
+        let Some(row) = state.rows.get_mut(&id) else { return };
+        let Some(socket) = row.socket.clone() else { return };
+        while let Some((bytes, file)) = row.outbox.front() {
+            match send_now(&socket, bytes, file) {
+                Ok(()) => drop(row.outbox.pop_front()),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+                Err(_) => row.outbox.clear(),
+            }
+        }
+        if row.is_writing {
+            row.is_writing = false;
+            match row.is_lent {
+                true => self.poller.remove(&*socket),
+                false => {
+                    let _ = self.poller.want_write(&*socket, tag(id.0, SOCKET), false);
+                }
+            }
+        }
+        let takes = row.take.is_some();
+        state.machine.sent_all(id);
+        if takes {
+            self.start_receiver(state, id);
+        }
+    }
+
+    /// Everything before it has been sent: a receiver asks for a descriptor, and reads the socket.
+    pub(super) fn start_receiver(&self, state: &mut State, id: ConnectionId) {
+        let Some(row) = state.rows.get_mut(&id) else { return };
+        let (Some((expected, until_ns)), Some(socket)) = (row.take.take(), row.socket.clone())
+        else {
+            return;
+        };
+        self.poller.remove(&*socket);
+        row.is_lent = true;
+        row.is_writing = false;
+        let started = self.spawn_receiver(id, socket, expected, until_ns);
+        if started.is_err() {
+            state.machine.taken(monotonic_ns(), id, expected.memory, Taken::Unavailable);
+            self.receiver_ended(state, id);
+        }
+    }
+
+    fn spawn_receiver(
+        &self,
+        id: ConnectionId,
+        socket: Arc<OwnedFd>,
+        expected: Expected,
+        until_ns: u64,
+    ) -> io::Result<()> {
+        let shared = self.this.get().cloned().ok_or(io::ErrorKind::NotFound)?;
+        let post = move |id, message| {
+            // Nobody is left to hear of it: what it holds goes with this.
+            let Some(shared) = shared.upgrade() else { return };
+            shared.posted().push_back((id, message));
+            shared.bell.ring();
+        };
+        receiver::start(id, socket, expected, until_ns, Box::new(post))
+    }
+
+    fn close(&self, state: &mut State, id: ConnectionId) {
+        state.dialing.remove(&id);
+        let Some(mut row) = state.rows.remove(&id) else { return };
+        if let Some(pidfd) = &row.pidfd {
+            self.poller.remove(pidfd);
+        }
+        if let Some(wake) = row.wake.take() {
+            self.poller.remove(&wake);
+        }
+        if row.take.is_some() {
+            // Its receiver had not yet been started.
+            self.receiver_ended(state, id);
+        }
+        if let Some(socket) = row.socket.take() {
+            self.poller.remove(&*socket);
+            if row.is_lent {
+                // Its receiver stops waiting now, and so does the other end.
+                socket::shut_down(&*socket);
+            }
+            // A receiver that has it, too, closes it when it has emptied its queue. One of the two
+            // gets it, whoever is last.
+            if let Some(socket) = Arc::into_inner(socket) {
+                self.discard(state, socket);
+            }
+        }
+    }
+
+    fn tell(&self, state: &mut State, event: Event) {
+        let event = match event {
+            Event::Connected(agreed) => return self.tell_connected(state, agreed),
+            Event::ConnectFailed { id, why } => {
+                return self.tell_failed(state, id, why);
+            }
+            Event::Request { id, peer, greeting } => ControlEvent::Request { id, peer, greeting },
+            Event::RequestGone { id } => ControlEvent::RequestGone { id },
+            Event::BulkOutgoing { link } => match self.take_made(state, link) {
+                Some(lines) => ControlEvent::BulkOutgoing { token: link, lines },
+                None => return,
+            },
+            Event::BulkIncoming { link } => {
+                let Some(row) = state.rows.get_mut(&link) else { return };
+                let bulk = [Memory::Bulk(End::Client), Memory::Bulk(End::Server)];
+                match bulk.into_iter().find_map(|memory| row.mapped.remove(&memory)) {
+                    Some(Mapped::Bulk(lines)) => ControlEvent::BulkIncoming { token: link, lines },
+                    _ => return,
+                }
+            }
+            Event::BulkRefused { link, why } => ControlEvent::BulkRefused { token: link, why },
+            Event::ApertureReady { link, number } => {
+                ControlEvent::ApertureReady { token: link, number }
+            }
+            Event::ApertureRefused { link, number, why } => {
+                ControlEvent::ApertureRefused { token: link, number, why }
+            }
+            Event::ApertureReleased { link, number } => {
+                ControlEvent::ApertureReleased { token: link, number }
+            }
+            Event::ApertureHeld { link, number } => {
+                let Some(row) = state.rows.get_mut(&link) else { return };
+                match row.mapped.remove(&Memory::Aperture(number)) {
+                    Some(Mapped::Aperture(pages)) => {
+                        ControlEvent::ApertureHeld { token: link, number, pages }
+                    }
+                    _ => return,
+                }
+            }
+            Event::ApertureRevoked { link, number } => {
+                ControlEvent::ApertureRevoked { token: link, number }
+            }
+            Event::TicketRevoked { link, slot, index } => {
+                // Said for nobody's sake but the application's: one that takes no events is not
+                // made to keep them.
+                // Nor are others kept from connecting, by a peer that says it on and on.
+                if self.inbox.len() >= EVENTS_MAX / 4 {
+                    return;
+                }
+                ControlEvent::TicketRevoked { token: link, slot, index }
+            }
+            Event::Closed { link, reason } => ControlEvent::Closed { token: link, reason },
+        };
+        self.inbox.put(event);
+    }
+
+    fn take_made(
+        &self,
+        state: &mut State,
+        link: ConnectionId,
+    ) -> Option<crate::os::memory::RegionLines> {
+        let row = state.rows.get_mut(&link)?;
+        let bulk = [Memory::Bulk(End::Client), Memory::Bulk(End::Server)];
+        match bulk.into_iter().find_map(|memory| row.made.remove(&memory)) {
+            Some(Made::Bulk(lines, _)) => Some(lines),
+            _ => None,
+        }
+    }
+
+    fn tell_connected(&self, state: &mut State, agreed: Agreed) {
+        let Some(row) = state.rows.get_mut(&agreed.link) else { return };
+        let own = if agreed.initiated_by_us { End::Client } else { End::Server };
+        let made = row.made.remove(&Memory::Ring(own));
+        let mapped = row.mapped.remove(&Memory::Ring(own.other()));
+        let (Some(Made::Ring(outgoing, _)), Some(Mapped::Ring(incoming)), Some(wake)) =
+            (made, mapped, row.wake.take())
+        else {
+            return;
+        };
+        if agreed.initiated_by_us {
+            self.poller.remove(&wake);
+        }
+        let waiter = row.waiter.take();
+        row.dial = None;
+        let link = NewLink {
+            token: agreed.link,
+            peer: agreed.peer,
+            greeting: agreed.greeting,
+            outgoing,
+            incoming,
+            wake,
+            packet_bytes: agreed.packet_bytes,
+            features: agreed.features,
+            initiated_by_us: agreed.initiated_by_us,
+            request: agreed.request,
+        };
+        match waiter {
+            Some(waiter) => waiter.tell(Ok(link)),
+            None => self.inbox.put(ControlEvent::Connected(link)),
+        }
+    }
+
+    fn tell_failed(&self, state: &mut State, id: ConnectionId, why: Failure) {
+        let Some(row) = state.rows.get_mut(&id) else { return };
+        let error = row.dial.as_mut().and_then(|dial| dial.take_error());
+        let error = error.unwrap_or_else(|| why.into());
+        match row.waiter.take() {
+            Some(waiter) => waiter.tell(Err(error)),
+            None => self.inbox.put(ControlEvent::ConnectFailed { token: id, error }),
+        }
+    }
+}
+
+fn send_now(socket: &OwnedFd, bytes: &[u8], file: &Option<Arc<OwnedFd>>) -> io::Result<()> {
+    match file {
+        Some(file) => socket::send(socket, bytes, &[file.as_fd()]),
+        None => socket::send(socket, bytes, &[]),
+    }
+}

@@ -1,0 +1,625 @@
+//! What an interface holds, and the calls that prepare it for messages: areas, notification queues,
+//! slots and their metadata entries. What happens when one arrives is in `receive.rs`.
+
+use super::metadata::Senders;
+use super::notification::{self, Consumer, Producer};
+use super::slot::{ENTRIES_MAX, Slot};
+use super::{
+    AreaError, AreaId, Counters, Discard, EntryState, MetadataEntry, Mode, Notification,
+    QueueError, QueueId, SlotConfig, SlotError, SlotId,
+};
+use crate::wire::{Flags, Key, MetadataIndex, NodeId, Share, SlotIndex, Ticket};
+use alloc::{boxed::Box, sync::Arc, vec::Vec};
+use core::ops::Range;
+
+pub(super) struct Area<M> {
+    pub memory: M,
+    slots: usize,
+    generation: u32,
+}
+
+pub(super) struct Queue {
+    pub producer: Producer,
+    pub consumer: Option<Consumer>,
+    generation: u32,
+}
+
+/// See `Interface::waiting`.
+const ELSEWHERE: u64 = u32::MAX as u64;
+
+/// A slot that was removed while notifications of it wait. Its index is not used again until they
+/// have been taken: they must not be mistaken for another slot's.
+struct Retired {
+    index: u32,
+    queue: QueueId,
+    share: u32,
+}
+
+/// Links that a shared entry has room for from the start.
+const LINKS_MIN: usize = 8;
+
+/// One interface. `M` is the memory of message areas.
+pub struct Interface<M> {
+    pub(super) id: NodeId,
+    pub(super) discard: Option<Discard>,
+    watchdog_ns: u64,
+    watchdog_reset_ns: u64,
+    pub(super) slots: Vec<Option<Slot>>,
+    pub(super) areas: Vec<Option<Area<M>>>,
+    pub(super) queues: Vec<Option<Queue>>,
+    /// Of each queue: its generation and, in the lower half, how many notifications wait; all ones
+    /// there: nobody can tell, for they are taken elsewhere.
+    pub(super) waiting: Vec<u64>,
+    retired: Vec<Retired>,
+    generation: u32,
+    /// Links have indices below this.
+    links: usize,
+    /// Changes whenever a packet like one that was accepted might not be: see `Flow`.
+    pub(super) epoch: u64,
+    pub(super) counters: Arc<Counters>,
+}
+
+impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
+    /// An interface that discards whatever arrives until it is [enabled](Self::enable).
+    pub fn new(id: NodeId) -> Self {
+        Self {
+            id,
+            discard: Some(Discard::NotEnabled),
+            watchdog_ns: 0,
+            watchdog_reset_ns: 0,
+            slots: Vec::new(),
+            areas: Vec::new(),
+            queues: Vec::new(),
+            waiting: Vec::new(),
+            retired: Vec::new(),
+            generation: 0,
+            links: LINKS_MIN,
+            epoch: 1,
+            counters: Arc::default(),
+        }
+    }
+
+    /// The name that packets for this interface carry.
+    pub fn id(&self) -> NodeId {
+        self.id
+    }
+
+    /// The counters; they may be read from anywhere at any time.
+    pub fn counters(&self) -> &Arc<Counters> {
+        &self.counters
+    }
+
+    // ---- start-up and watchdog (2.8)
+
+    /// Packets are accepted from now on.
+    pub fn enable(&mut self) {
+        self.discard = None;
+    }
+
+    /// Packets are accepted and discarded from now on.
+    pub fn disable(&mut self) {
+        self.epoch += 1;
+        self.discard = Some(Discard::NotEnabled);
+    }
+
+    /// From now on packets are discarded whenever the application has not called
+    /// [`reset_watchdog`](Self::reset_watchdog) for `watchdog_ns`; 0 turns the watchdog off. For
+    /// interfaces that something other than the application drives.
+    pub fn set_watchdog(&mut self, now_ns: u64, watchdog_ns: u64) {
+        self.watchdog_ns = watchdog_ns;
+        self.reset_watchdog(now_ns);
+    }
+
+    /// The application lives.
+    pub fn reset_watchdog(&mut self, now_ns: u64) {
+        self.watchdog_reset_ns = now_ns;
+        if self.discard == Some(Discard::Watchdog) {
+            self.discard = None;
+        }
+    }
+
+    /// The time is now; to be called before packets are handled when a watchdog is set.
+    pub fn check_watchdog(&mut self, now_ns: u64) {
+        let late = now_ns.saturating_sub(self.watchdog_reset_ns) > self.watchdog_ns;
+        if self.watchdog_ns != 0 && self.discard.is_none() && late {
+            self.epoch += 1;
+            self.discard = Some(Discard::Watchdog);
+        }
+    }
+
+    /// Why packets are being discarded, if they are.
+    pub fn discarding(&self) -> Option<Discard> {
+        self.discard
+    }
+
+    // ---- areas
+
+    /// Makes `memory` a message area.
+    pub fn create_area(&mut self, memory: M) -> AreaId {
+        let generation = self.next_generation();
+        let index = insert(&mut self.areas, Area { memory, slots: 0, generation }, |_| true);
+        AreaId { index, generation }
+    }
+
+    fn next_generation(&mut self) -> u32 {
+        self.generation = self.generation.wrapping_add(1);
+        self.generation
+    }
+
+    /// Takes the memory back. Refused while slots name it.
+    pub fn remove_area(&mut self, id: AreaId) -> Result<M, AreaError> {
+        let slots = self.area_state(id)?.slots;
+        if slots > 0 {
+            return Err(AreaError::InUse { area: id, slots });
+        }
+        self.areas[id.index as usize]
+            .take()
+            .map(|area| area.memory)
+            .ok_or(AreaError::NoSuchArea(id))
+    }
+
+    /// The bytes of an area. While they are borrowed nothing can be deposited.
+    #[inline]
+    pub fn area(&self, id: AreaId) -> Result<&[u8], AreaError> {
+        self.area_state(id).map(|area| area.memory.as_ref())
+    }
+
+    /// The bytes of an area, for the application to write.
+    #[inline]
+    pub fn area_mut(&mut self, id: AreaId) -> Result<&mut [u8], AreaError> {
+        match self.areas.get_mut(id.index as usize) {
+            Some(Some(area)) if area.generation == id.generation => Ok(area.memory.as_mut()),
+            _ => Err(AreaError::NoSuchArea(id)),
+        }
+    }
+
+    /// The memory of an area, as it was given.
+    pub fn area_memory(&self, id: AreaId) -> Result<&M, AreaError> {
+        self.area_state(id).map(|area| &area.memory)
+    }
+
+    /// Puts other memory in the place of that of a slot which alone uses the whole of its area, and
+    /// makes the slot as long; what has arrived belongs to the caller then, and stands still. Moves
+    /// no byte. Packets of an unfinished message would go on into the new memory: an entry is to
+    /// be closed before, and armed after.
+    pub fn replace_memory(&mut self, id: SlotId, memory: M) -> Result<M, SlotError> {
+        self.epoch += 1;
+        let slot = match self.slots.get_mut(id.index as usize) {
+            Some(Some(slot)) if slot.generation == id.generation => slot,
+            _ => return Err(SlotError::NoSuchSlot(id)),
+        };
+        let Some(Some(area)) = self.areas.get_mut(slot.area as usize) else {
+            return Err(SlotError::NoSuchSlot(id));
+        };
+        let size = area.memory.as_ref().len() as u64;
+        if area.slots != 1 || slot.base != 0 || slot.size != size {
+            let (start, end) = (slot.base, slot.base + slot.size);
+            return Err(SlotError::RangeOutsideArea { start, end, size });
+        }
+        slot.size = memory.as_ref().len() as u64;
+        Ok(core::mem::replace(&mut area.memory, memory))
+    }
+
+    /// How many areas there are.
+    pub fn area_count(&self) -> usize {
+        self.areas.iter().flatten().count()
+    }
+
+    #[inline]
+    fn area_state(&self, id: AreaId) -> Result<&Area<M>, AreaError> {
+        match self.areas.get(id.index as usize) {
+            Some(Some(area)) if area.generation == id.generation => Ok(area),
+            _ => Err(AreaError::NoSuchArea(id)),
+        }
+    }
+
+    // ---- notification queues
+
+    /// A queue of `entries` entries.
+    pub fn create_queue(&mut self, entries: u32) -> Result<QueueId, QueueError> {
+        let (producer, consumer) = notification::queue(entries)?;
+        let generation = self.next_generation();
+        let queue = Queue { producer, consumer: Some(consumer), generation };
+        let index = insert(&mut self.queues, queue, |_| true);
+        self.waiting.resize(self.queues.len(), ELSEWHERE);
+        self.waiting[index as usize] = (generation as u64) << 32;
+        Ok(QueueId { index, generation })
+    }
+
+    /// Removes a queue that no slot uses; entries not yet taken are lost.
+    pub fn remove_queue(&mut self, id: QueueId) -> Result<(), QueueError> {
+        if self.queue_mut(id)?.producer.is_used() {
+            return Err(QueueError::InUse(id));
+        }
+        self.queues[id.index as usize] = None;
+        self.waiting[id.index as usize] = ELSEWHERE;
+        Ok(())
+    }
+
+    /// Takes the next notification of a queue, if there is one.
+    #[inline(always)]
+    pub fn pop(&mut self, id: QueueId) -> Result<Option<Notification>, QueueError> {
+        match self.queues.get_mut(id.index as usize) {
+            Some(Some(queue)) if queue.generation == id.generation => match &mut queue.consumer {
+                Some(consumer) => {
+                    let notification = consumer.pop();
+                    self.waiting[id.index as usize] -= notification.is_some() as u64;
+                    Ok(notification)
+                }
+                None => Err(QueueError::ConsumerTaken(id)),
+            },
+            _ => Err(QueueError::NoSuchQueue(id)),
+        }
+    }
+
+    /// Whether a notification waits.
+    #[inline]
+    pub fn is_ready(&self, id: QueueId) -> Result<bool, QueueError> {
+        match self.queues.get(id.index as usize) {
+            Some(Some(queue)) if queue.generation == id.generation => match &queue.consumer {
+                Some(consumer) => Ok(consumer.is_ready()),
+                None => Err(QueueError::ConsumerTaken(id)),
+            },
+            _ => Err(QueueError::NoSuchQueue(id)),
+        }
+    }
+
+    /// Hands the consuming end of a queue out, for a thread that takes notifications while
+    /// another drives the interface.
+    pub fn take_consumer(&mut self, id: QueueId) -> Result<Consumer, QueueError> {
+        let consumer = self.queue_mut(id)?.consumer.take().ok_or(QueueError::ConsumerTaken(id))?;
+        self.waiting[id.index as usize] |= ELSEWHERE;
+        Ok(consumer)
+    }
+
+    /// Whether a queue is taken from here, and empty.
+    #[inline(always)]
+    pub(super) fn is_empty(&self, id: QueueId) -> bool {
+        self.waiting.get(id.index as usize) == Some(&((id.generation as u64) << 32))
+    }
+
+    fn queue_mut(&mut self, id: QueueId) -> Result<&mut Queue, QueueError> {
+        match self.queues.get_mut(id.index as usize) {
+            Some(Some(queue)) if queue.generation == id.generation => Ok(queue),
+            _ => Err(QueueError::NoSuchQueue(id)),
+        }
+    }
+
+    // ---- slots
+
+    /// Makes a slot with `key`, and reserves its credit in the notification queue. `new_key` is
+    /// called once for each entry of a paranoid slot; those entries are closed until
+    /// [armed](Self::arm_entry).
+    pub fn create_slot(
+        &mut self,
+        config: &SlotConfig,
+        key: Key,
+        mut new_key: impl FnMut() -> Key,
+    ) -> Result<SlotId, SlotError> {
+        let size = self.area(config.area)?.len() as u64;
+        let Range { start, end } = config.range.clone().unwrap_or(0..size);
+        if start > end || end > size {
+            return Err(SlotError::RangeOutsideArea { start, end, size });
+        }
+        if !(1..=ENTRIES_MAX).contains(&config.entries) {
+            return Err(SlotError::EntryCount(config.entries));
+        }
+        let credit = match (config.mode, config.credit) {
+            (Mode::ParanoidOneShot, Some(credit)) if credit != config.entries => {
+                return Err(SlotError::WrongMode {
+                    mode: config.mode,
+                    why: "a one-shot slot's credit is one for each metadata entry",
+                });
+            }
+            (_, Some(credit)) => credit,
+            (_, None) => config.entries,
+        };
+        let share = self.queue_mut(config.queue)?.producer.attach(credit)?;
+        let mut entry = || match config.mode {
+            Mode::Normal => MetadataEntry::new(EntryState::Open, Key(0)),
+            Mode::Paranoid | Mode::ParanoidOneShot => {
+                MetadataEntry::new(EntryState::Closed, new_key())
+            }
+        };
+        let entries = (0..config.entries).map(|_| entry()).collect();
+        let generation = self.next_generation();
+        self.forget_retired();
+        let retired = &self.retired;
+        let index = insert(
+            &mut self.slots,
+            Slot {
+                key,
+                previous: None,
+                base: start,
+                size: end - start,
+                area: config.area.index,
+                queue: config.queue,
+                share,
+                mode: config.mode,
+                generation,
+                entries,
+            },
+            |index| retired.iter().all(|retired| retired.index != index),
+        );
+        self.area_slots(config.area.index, |slots| slots + 1);
+        Ok(SlotId { index, generation })
+    }
+
+    fn area_slots(&mut self, area: u32, change: impl Fn(usize) -> usize) {
+        if let Some(Some(area)) = self.areas.get_mut(area as usize) {
+            area.slots = change(area.slots);
+        }
+    }
+
+    /// Removes a slot: packets for it are refused from now on. Notifications that wait stay.
+    pub fn remove_slot(&mut self, id: SlotId) -> Result<(), SlotError> {
+        let slot = self.slot_mut(id)?;
+        let (area, queue, share) = (slot.area, slot.queue, slot.share);
+        self.slots[id.index as usize] = None;
+        self.area_slots(area, |slots| slots - 1);
+        if let Ok(queue) = self.queue_mut(queue) {
+            queue.producer.detach(share);
+        }
+        self.retired.push(Retired { index: id.index, queue, share });
+        self.forget_retired();
+        Ok(())
+    }
+
+    fn forget_retired(&mut self) {
+        let queues = &self.queues;
+        self.retired.retain(|retired| match queues.get(retired.queue.index as usize) {
+            Some(Some(queue)) if queue.generation == retired.queue.generation => {
+                queue.producer.outstanding(retired.share as usize) > 0
+            }
+            _ => false,
+        });
+    }
+
+    /// How many slots there are.
+    pub fn slot_count(&self) -> usize {
+        self.slots.iter().flatten().count()
+    }
+
+    /// Changes the key of a slot. Tickets with the old key are worthless at once, also for
+    /// packets that have left their sender.
+    pub fn set_key(&mut self, id: SlotId, key: Key) -> Result<(), SlotError> {
+        let slot = self.slot_mut(id)?;
+        slot.previous = Some(core::mem::replace(&mut slot.key, key));
+        Ok(())
+    }
+
+    /// A metadata entry of a slot.
+    pub fn entry(&self, id: SlotId, index: MetadataIndex) -> Result<&MetadataEntry, SlotError> {
+        let slot = self.slot(id)?;
+        slot.entries
+            .get(index.0 as usize)
+            .ok_or(SlotError::NoSuchEntry { index, entries: slot.entries.len() as u32 })
+    }
+
+    /// Prepares an entry for the next message: zeroes its accumulator, and in paranoid slots sets
+    /// its key and limits (bytes from the slot's base) and opens it. Packets of an unfinished
+    /// message are refused from now on, because the key is another. In normal mode `key` and
+    /// `limits` must be `None`: there the slot's key protects, and only
+    /// [`set_key`](Self::set_key) keeps stragglers out.
+    pub fn arm_entry(
+        &mut self,
+        id: SlotId,
+        index: MetadataIndex,
+        paranoid: Option<(Key, Range<u64>)>,
+    ) -> Result<(), SlotError> {
+        let slot = self.slot_mut(id)?;
+        let (mode, size, entries) = (slot.mode, slot.size, slot.entries.len() as u32);
+        let entry = slot
+            .entries
+            .get_mut(index.0 as usize)
+            .ok_or(SlotError::NoSuchEntry { index, entries })?;
+        match (mode, paranoid) {
+            (Mode::Normal, None) => {}
+            (Mode::Normal, Some(_)) => {
+                return Err(SlotError::WrongMode {
+                    mode,
+                    why: "its entries have no key or limits",
+                });
+            }
+            (_, None) => {
+                return Err(SlotError::WrongMode {
+                    mode,
+                    why: "its entries need a key and limits",
+                });
+            }
+            (_, Some((key, Range { start, end }))) => {
+                if start > end || end > size {
+                    return Err(SlotError::LimitsOutsideSlot { start, end, size });
+                }
+                entry.set_key(key, true);
+                (entry.low, entry.high) = (start, end);
+            }
+        }
+        entry.open();
+        Ok(())
+    }
+
+    /// Opens a one-shot entry whose message is complete for the next one, with the same key and
+    /// limits, so that the tickets that are out are good again. A message of several packets that
+    /// was sent meanwhile may be half refused and half on its way, and would spoil the count of the
+    /// next: senders that do not wait until they are told need a [shared](Self::share_entry) entry.
+    /// One that is open stays as it is.
+    pub fn reopen_entry(&mut self, id: SlotId, index: MetadataIndex) -> Result<(), SlotError> {
+        let slot = self.slot_mut(id)?;
+        let (mode, entries) = (slot.mode, slot.entries.len() as u32);
+        if mode != Mode::ParanoidOneShot {
+            return Err(SlotError::WrongMode {
+                mode,
+                why: "its entries do not close by themselves",
+            });
+        }
+        let entry = slot
+            .entries
+            .get_mut(index.0 as usize)
+            .ok_or(SlotError::NoSuchEntry { index, entries })?;
+        if entry.state == EntryState::Closed {
+            entry.open();
+        }
+        Ok(())
+    }
+
+    /// Lets several senders, each on its own link, use the ticket of a one-shot entry whenever they
+    /// like: what is complete in the entry is one link's message. Of messages of several packets
+    /// the one that began last counts; the packets of one that another overtook, or that began
+    /// while the entry was closed, are refused until its deltas have come out at zero (2.5). What
+    /// has half arrived is forgotten. The entry stays shared.
+    pub fn share_entry(&mut self, id: SlotId, index: MetadataIndex) -> Result<(), SlotError> {
+        let links = self.links;
+        let slot = self.slot_mut(id)?;
+        let (mode, entries) = (slot.mode, slot.entries.len() as u32);
+        if mode != Mode::ParanoidOneShot {
+            return Err(SlotError::WrongMode { mode, why: "its entries take any message" });
+        }
+        let entry = slot
+            .entries
+            .get_mut(index.0 as usize)
+            .ok_or(SlotError::NoSuchEntry { index, entries })?;
+        entry.senders = Some(Box::new(Senders::new(links)));
+        if entry.state != EntryState::Closed {
+            entry.open();
+        }
+        Ok(())
+    }
+
+    /// There will be links with indices below `links`: of others a shared entry takes messages of
+    /// one packet only, because accepting allocates nothing.
+    pub fn reserve_links(&mut self, links: usize) {
+        if links <= self.links {
+            return;
+        }
+        // Doubled, because whatever is shared becomes longer.
+        self.links = links.next_power_of_two();
+        let entries = self.slots.iter_mut().flatten().flat_map(|slot| slot.entries.iter_mut());
+        for senders in entries.filter_map(|entry| entry.senders.as_mut()) {
+            senders.reserve(self.links);
+        }
+    }
+
+    /// Refuses further packets for a paranoid entry: its key becomes `key`, which nobody holds.
+    pub fn close_entry(
+        &mut self,
+        id: SlotId,
+        index: MetadataIndex,
+        key: Key,
+    ) -> Result<(), SlotError> {
+        let slot = self.slot_mut(id)?;
+        let (mode, entries) = (slot.mode, slot.entries.len() as u32);
+        if mode == Mode::Normal {
+            return Err(SlotError::WrongMode { mode, why: "its entries have no key of their own" });
+        }
+        let entry = slot
+            .entries
+            .get_mut(index.0 as usize)
+            .ok_or(SlotError::NoSuchEntry { index, entries })?;
+        entry.set_key(key, false);
+        entry.state = EntryState::Closed;
+        Ok(())
+    }
+
+    /// Stores the application's word beside an entry (Table 2: the receive class pointer).
+    pub fn set_receiver(
+        &mut self,
+        id: SlotId,
+        index: MetadataIndex,
+        receiver: u64,
+    ) -> Result<(), SlotError> {
+        let slot = self.slot_mut(id)?;
+        let entries = slot.entries.len() as u32;
+        let entry = slot
+            .entries
+            .get_mut(index.0 as usize)
+            .ok_or(SlotError::NoSuchEntry { index, entries })?;
+        entry.receiver = receiver;
+        Ok(())
+    }
+
+    /// The ticket that sends one message to an entry: the whole counter, notify and wake.
+    pub fn ticket(&self, id: SlotId, index: MetadataIndex) -> Result<Ticket, SlotError> {
+        let slot = self.slot(id)?;
+        let entry = self.entry(id, index)?;
+        if entry.state == EntryState::Closed {
+            return Err(SlotError::NotArmed(index));
+        }
+        let (key, base, bound) = match slot.mode {
+            Mode::Normal => (slot.key, 0, slot.size),
+            Mode::Paranoid | Mode::ParanoidOneShot => (entry.key, entry.low, entry.high),
+        };
+        Ok(self.make_ticket(id, index, key, base..bound))
+    }
+
+    /// The ticket that sends single packets in fast mode (2.7), any number of them.
+    pub fn fast_ticket(&self, id: SlotId) -> Result<Ticket, SlotError> {
+        let slot = self.slot(id)?;
+        if slot.mode != Mode::Normal {
+            let why = "paranoid slots take no fast packets";
+            return Err(SlotError::WrongMode { mode: slot.mode, why });
+        }
+        Ok(self.make_ticket(id, MetadataIndex::FAST, slot.key, 0..slot.size))
+    }
+
+    fn make_ticket(&self, id: SlotId, index: MetadataIndex, key: Key, range: Range<u64>) -> Ticket {
+        Ticket {
+            destination: self.id,
+            slot: SlotIndex(id.index),
+            metadata_index: index,
+            key,
+            base: range.start,
+            bound: range.end,
+            flags: Flags::NOTIFY | Flags::WAKE,
+            share: Share::WHOLE,
+        }
+    }
+
+    /// Area and range of a slot, in bytes from the start of the area.
+    pub fn slot_range(&self, id: SlotId) -> Result<(AreaId, Range<u64>), SlotError> {
+        let slot = self.slot(id)?;
+        let generation = match self.areas.get(slot.area as usize) {
+            Some(Some(area)) => area.generation,
+            _ => return Err(SlotError::NoSuchSlot(id)),
+        };
+        Ok((AreaId { index: slot.area, generation }, slot.base..slot.base + slot.size))
+    }
+
+    /// The mode of a slot.
+    pub fn slot_mode(&self, id: SlotId) -> Result<Mode, SlotError> {
+        self.slot(id).map(|slot| slot.mode)
+    }
+
+    #[inline]
+    fn slot(&self, id: SlotId) -> Result<&Slot, SlotError> {
+        match self.slots.get(id.index as usize) {
+            Some(Some(slot)) if slot.generation == id.generation => Ok(slot),
+            _ => Err(SlotError::NoSuchSlot(id)),
+        }
+    }
+
+    #[inline]
+    fn slot_mut(&mut self, id: SlotId) -> Result<&mut Slot, SlotError> {
+        // Whatever is changed there, packets are checked whole again.
+        self.epoch += 1;
+        match self.slots.get_mut(id.index as usize) {
+            Some(Some(slot)) if slot.generation == id.generation => Ok(slot),
+            _ => Err(SlotError::NoSuchSlot(id)),
+        }
+    }
+}
+
+/// Puts `value` into the first free place that may be used.
+fn insert<T>(places: &mut Vec<Option<T>>, value: T, may_use: impl Fn(u32) -> bool) -> u32 {
+    let free = (0..places.len()).find(|i| places[*i].is_none() && may_use(*i as u32));
+    match free {
+        Some(i) => {
+            places[i] = Some(value);
+            i as u32
+        }
+        None => {
+            places.push(Some(value));
+            places.len() as u32 - 1
+        }
+    }
+}

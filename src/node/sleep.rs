@@ -1,0 +1,581 @@
+//! Sleeping: what a thread sleeps on, and how it makes sure that it is woken.
+//!
+//! ```text
+//!   in a call          on words: the bell of each link's peer, and the inbox's   (futex_waitv)
+//!   in an event loop   on one descriptor: each link's socket, and the inbox's    (epoll)
+//! ```
+//! Words are quicker, and there is nothing to take afterwards. The descriptor serves a program that
+//! watches it ([`Node::prepare_to_wait`]; from then on its other threads use it, too, so that one
+//! signal reaches all), a node with more links than the kernel takes words, a peer that does not
+//! ring, and a kernel that cannot wait for several words.
+//!
+//! Before a thread sleeps, it says so in every link (`arm_all`), makes a barrier, and looks once
+//! more: a sender either saw that it sleeps, or its packet is seen in that last look. No wake-up is
+//! lost, and a sleeping node uses no processor time. See [`crate::link::sleep`].
+
+use super::Node;
+use super::link::Signals;
+use super::receive::Misbehaviour;
+use crate::control::Inbox;
+use crate::interface::LinkId;
+use crate::link::sleep::WakeBy;
+use crate::os::memory::RegionWord;
+use crate::os::sys::{self, Ready, WakeWord};
+use core::sync::atomic::{Ordering, fence};
+use core::time::Duration;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::vec::Vec;
+
+/// The tag of the control plane's inbox among those of the links.
+pub(super) const INBOX_TAG: u64 = u64::MAX;
+/// That of the control plane itself, where the application runs it.
+pub(super) const CONTROL_TAG: u64 = u64::MAX - 1;
+/// That of the timer that ends a nap.
+const NAP_TAG: u64 = u64::MAX - 2;
+/// Long turns between two runs of the control plane, where the application runs it.
+const TURNS_PER_CONTROL: u32 = 16;
+/// The first nap after arming, and the longest of those that follow.
+const NAP_NS: u64 = 1_000_000;
+const NAP_MAX_NS: u64 = 100_000_000;
+
+/// Sleeping where the kernel refuses the barrier that was agreed when connecting: a seccomp filter
+/// that came later. A sender that looked at the sleep word just before it was written wakes nobody,
+/// so what it sent is looked for after a nap. Its store is then long visible, and a packet that was
+/// not found is one whose sender sees that this node sleeps; so naps become longer until something
+/// arrives. They never end, for they cost nothing any more.
+#[derive(Debug, Default)]
+pub(super) struct Naps {
+    /// 0: the barrier works.
+    next_ns: u64,
+    /// Ends a nap in somebody else's event loop.
+    timer: Option<sys::Timer>,
+}
+
+impl Naps {
+    /// Whether sleeping is cut into naps.
+    pub fn are_needed(&self) -> bool {
+        self.next_ns != 0
+    }
+
+    fn take(&mut self) -> Option<u64> {
+        let nap = self.next_ns;
+        self.next_ns = (nap * 2).min(NAP_MAX_NS);
+        (nap != 0).then_some(nap)
+    }
+}
+
+/// What a thread sleeps on. Made with the node at hand, and used without it.
+pub(super) struct Sleep {
+    on: On,
+    /// `u64::MAX`: no nap.
+    nap_until_ns: u64,
+}
+
+enum On {
+    Words { bells: Vec<(RegionWord, u32)>, inbox: Arc<Inbox>, news: u32 },
+    Descriptor,
+}
+
+impl Sleep {
+    /// Sleeps until something may have come, or what `others` are, a bell or a word with its value,
+    /// tells of other threads; at most until `deadline_ns`. `descriptor` is the node's.
+    pub fn sleep(
+        self,
+        descriptor: BorrowedFd<'_>,
+        others: Option<(&sys::Bell, &WakeWord, u32)>,
+        deadline_ns: u64,
+    ) -> Result<(), SleepError> {
+        let deadline_ns = deadline_ns.min(self.nap_until_ns);
+        match self.on {
+            On::Words { bells, inbox, news } => {
+                let inbox = (inbox.word(), news);
+                let bells = bells.iter().map(|(bell, at)| (bell, *at));
+                let slept = match others {
+                    None => sys::wait_for_words(bells, &[inbox], deadline_ns),
+                    Some((_, word, value)) => {
+                        sys::wait_for_words(bells, &[inbox, (word, value)], deadline_ns)
+                    }
+                };
+                slept.map_err(|_| SleepError::Words)
+            }
+            On::Descriptor => {
+                let slept = match others {
+                    None => sys::wait_for(&[(descriptor, false)], deadline_ns),
+                    Some((bell, ..)) => {
+                        let fds = [(descriptor, false), (bell.as_fd(), false)];
+                        let slept = sys::wait_for(&fds, deadline_ns);
+                        bell.silence();
+                        slept
+                    }
+                };
+                slept.map(|_| ()).map_err(SleepError::Os)
+            }
+        }
+    }
+}
+
+/// There was no sleep.
+#[derive(Debug)]
+pub(super) enum SleepError {
+    /// The kernel no longer waits for words: a filter of its calls came after the node was made.
+    Words,
+    /// Something else.
+    Os(io::Error),
+}
+
+impl Node {
+    /// How whoever sleeps in a call is to be woken.
+    fn sleeps_by(&self) -> WakeBy {
+        let rings = |link: &super::link::Link| link.token.is_none() || link.rx.ear.is_some();
+        let by_words = !self.in_event_loop
+            && !self.runs_control
+            && self.turns.len() <= sys::WORDS_MAX
+            && sys::can_wait_for_words()
+            && self.links.iter().flatten().all(rings);
+        if by_words { WakeBy::Bell } else { WakeBy::Byte }
+    }
+
+    /// Arms every link whose sender may have used its signal, and the room word of full links.
+    /// `true`: nothing waits, and whatever comes from now on wakes as agreed. `false`: do not sleep,
+    /// call `poll`.
+    fn arm_all(&mut self, room: Option<Option<LinkId>>, by: WakeBy) -> bool {
+        let (mut armed, mut needs_barrier) = (false, false);
+        // Nobody sleeps on a link of the node to itself.
+        for link in self.links.iter_mut().flatten().filter(|link| link.token.is_some()) {
+            if link.rx.arm(by) {
+                armed = true;
+                needs_barrier |= link.rx.sleep.needs_barrier();
+            }
+            let full = room == Some(Some(link.id)) || link.waits_for_room();
+            if full && let Some(tx) = &mut link.tx {
+                tx.room.arm(by);
+                armed = true;
+                needs_barrier |= tx.room.needs_barrier();
+            }
+        }
+        // Pairs with the senders' stores and loads.
+        if needs_barrier && sys::barrier() {
+            for link in self.links.iter_mut().flatten() {
+                link.rx.sleep.barrier_made();
+                if let Some(tx) = &mut link.tx {
+                    tx.room.barrier_made();
+                }
+            }
+            self.naps.next_ns = 0;
+        } else if armed {
+            // Enough where the senders fence, too.
+            fence(Ordering::SeqCst);
+            if needs_barrier {
+                self.naps.next_ns = NAP_NS;
+            }
+        }
+        // First of all: the signal that told of it is taken, and nobody else looks at it.
+        let mut room_came = false;
+        for link in self.links.iter_mut().flatten().filter(|link| link.awaits_room) {
+            if link.tx.as_mut().is_some_and(|tx| tx.has_room()) {
+                link.awaits_room = false;
+                room_came = true;
+            }
+        }
+        if room_came {
+            // Whoever wakes the tasks sees that something has changed.
+            self.stirred += 1;
+            return false;
+        }
+        if self.inbox.is_pending() || !self.leaving.is_empty() || !self.control_events.is_empty() {
+            return false;
+        }
+        // A link that ended meanwhile tells of nothing any more; whoever waits for it must see that.
+        if let Some(Some(id)) = room
+            && self.link(id).is_err()
+        {
+            return false;
+        }
+        let mut ready = None;
+        for link in self.links.iter_mut().flatten() {
+            if link.rx.is_ready() {
+                ready = Some(link.id.index);
+                break;
+            }
+            if (room == Some(Some(link.id)) || link.waits_for_room())
+                && link.tx.as_mut().is_some_and(|tx| tx.has_room())
+            {
+                return false;
+            }
+        }
+        if let Some(index) = ready {
+            self.turns.promote(index);
+        }
+        ready.is_none()
+    }
+
+    /// From now on whoever prepares to sleep waits for room on this link, too, and tells the others
+    /// when there is; until there has been.
+    #[cold]
+    pub(crate) fn await_room(&mut self, id: LinkId) {
+        if let Some(Some(link)) = self.links.get_mut(id.index as usize)
+            && link.id == id
+        {
+            link.awaits_room = true;
+        }
+    }
+
+    /// Prepares a thread for sleeping in a call, for a packet or for room. `None`: something has
+    /// come; do not sleep.
+    pub(super) fn prepare_to_sleep(&mut self, room: Option<Option<LinkId>>) -> Option<Sleep> {
+        let by = self.sleeps_by();
+        let news = self.inbox.word().value();
+        if !self.arm_all(room, by) {
+            return None;
+        }
+        let nap_until_ns = match self.naps.take() {
+            None => u64::MAX,
+            Some(nap_ns) => {
+                self.counters.naps.add(1);
+                sys::monotonic_ns() + nap_ns
+            }
+        };
+        self.counters.sleeps.add(1);
+        let on = match by {
+            WakeBy::Byte => On::Descriptor,
+            WakeBy::Bell => {
+                let ears = self.links.iter().flatten().filter_map(|link| link.rx.ear.as_ref());
+                let bells = ears.map(|ear| ear.expected()).map(|(bell, at)| (bell.clone(), at));
+                On::Words { bells: bells.collect(), inbox: self.inbox.clone(), news }
+            }
+        };
+        Some(Sleep { on, nap_until_ns })
+    }
+
+    /// After a sleep: links whose peers have woken this node are looked at in the next turn.
+    pub(super) fn after_sleep(
+        &mut self,
+        slept: Result<(), SleepError>,
+        began_ns: u64,
+    ) -> io::Result<()> {
+        self.learnt.slept(sys::monotonic_ns() - began_ns, self.config.spin_ns);
+        match slept {
+            Ok(()) => {}
+            Err(SleepError::Words) => self.in_event_loop = true,
+            Err(SleepError::Os(e)) => return Err(e),
+        }
+        if self.sleeps_by() == WakeBy::Byte {
+            self.take_all_signals();
+            return Ok(());
+        }
+        for index in 0..self.links.len() {
+            if let Some(Some(link)) = self.links.get_mut(index)
+                && link.rx.has_rung()
+            {
+                self.turns.promote(index as u32);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn sleep(
+        &mut self,
+        deadline_ns: u64,
+        room: Option<Option<LinkId>>,
+    ) -> io::Result<()> {
+        let Some(sleep) = self.prepare_to_sleep(room) else { return Ok(()) };
+        let control = if self.runs_control { self.control().deadline_ns() } else { None };
+        let deadline_ns = deadline_ns.min(control.unwrap_or(u64::MAX));
+        let began_ns = sys::monotonic_ns();
+        let slept = sleep.sleep(self.as_fd(), None, deadline_ns);
+        self.after_sleep(slept, began_ns)?;
+        if self.runs_control {
+            self.control().run_once(Duration::ZERO)?;
+        }
+        Ok(())
+    }
+
+    fn take_all_signals(&mut self) {
+        let mut ready = Vec::new();
+        if self.poller.wait(Some(0), &mut ready).is_ok() {
+            self.take_signals(&ready);
+        }
+    }
+
+    /// Takes the bytes that signals left, so that the descriptor is no longer readable for them.
+    fn take_signals(&mut self, ready: &[Ready]) {
+        for ready in ready {
+            if ready.tag == CONTROL_TAG {
+                // What fails here fails again where it is waited for.
+                let _ = self.control().run_once(Duration::ZERO);
+                continue;
+            }
+            if ready.tag == NAP_TAG
+                && let Some(timer) = &self.naps.timer
+            {
+                let _ = timer.set(0);
+                continue;
+            }
+            let Some(Some(link)) = self.links.get_mut(ready.tag as usize) else { continue };
+            match link.rx.take_signals() {
+                Signals::Taken => {}
+                Signals::Gone => {
+                    if let Some(wake) = link.rx.wake() {
+                        self.poller.remove(wake);
+                    }
+                }
+                Signals::Misbehaved => {
+                    self.end_misbehaving(ready.tag as u32, Misbehaviour::Descriptor);
+                    continue;
+                }
+            }
+            self.turns.promote(ready.tag as u32);
+        }
+    }
+
+    /// Where the application runs the control plane: a program that only sends and receives runs
+    /// it, too, or it would never learn of a death.
+    #[inline]
+    pub(super) fn run_control_sometimes(&mut self) {
+        self.control_turns = self.control_turns.wrapping_add(1);
+        if self.control_turns.is_multiple_of(TURNS_PER_CONTROL) || !self.connecting.is_empty() {
+            let _ = self.control().run_once(Duration::ZERO);
+        }
+    }
+
+    /// A descriptor for epoll, tokio, asyncio and the like. Readable when something may have
+    /// arrived after [`prepare_to_wait`](Self::prepare_to_wait) said `true`; then call
+    /// [`poll`](Self::poll).
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.poller.as_fd()
+    }
+
+    /// To be called before waiting on [`as_fd`](Self::as_fd), after every notification queue and
+    /// [`next_event`](Self::next_event) have been emptied. `true`: nothing waits, and whatever
+    /// comes makes the descriptor readable. `false`: something has come; call `poll` first.
+    pub fn prepare_to_wait(&mut self) -> Result<bool, super::Forked> {
+        self.check_fork()?;
+        if !self.in_event_loop {
+            self.in_event_loop = true;
+            // A thread that sleeps on words is woken, and sleeps on the descriptor from now on.
+            self.stir();
+        }
+        // Signals of an earlier wait: without this the descriptor would stay readable.
+        self.take_all_signals();
+        Ok(self.arm_all(None, WakeBy::Byte) && self.events.is_empty() && self.may_nap())
+    }
+
+    /// Before whoever watches the descriptor sleeps: a nap, where one is needed, makes it readable
+    /// when it is over. `false`: it would not, so there must be no sleep.
+    fn may_nap(&mut self) -> bool {
+        let Some(nap) = self.naps.take() else { return true };
+        self.counters.naps.add(1);
+        if self.naps.timer.is_none() {
+            let timer = sys::Timer::new();
+            self.naps.timer = timer.ok().filter(|timer| self.poller.add(timer, NAP_TAG).is_ok());
+        }
+        self.naps.timer.as_ref().is_some_and(|timer| timer.set(nap).is_ok())
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+    use crate::config::{Config, WaitMode};
+    use crate::control::{ConnectionId, LinkFeatures, NewLink, Peer};
+    use crate::interface::{QueueId, SlotConfig};
+    use crate::link::cells::{AtomicU64, Word};
+    use crate::link::sleep::ring;
+    use crate::node::{Node, RecvError};
+    use crate::os::memory::{self, Region, region_bytes};
+    use crate::os::socket;
+    use crate::wire::{MetadataIndex, NodeId, Ticket};
+    use core::sync::atomic::AtomicBool;
+    use std::string::String;
+
+    const RING_BYTES: usize = 4096;
+    const LONG: Option<Duration> = Some(Duration::from_secs(40));
+
+    /// A node that sleeps at once, with a queue and a ticket for one message after the other.
+    fn node(name: &str) -> (Node, QueueId, Ticket) {
+        let dir = std::env::temp_dir().join(std::format!("hamlyn-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let config = Config::from_env().unwrap().dir(&dir).wait_mode(WaitMode::Blocking);
+        let mut node = Node::with_config(config).unwrap();
+        let area = node.message_area(64).unwrap();
+        let queue = node.notification_queue(64).unwrap();
+        let slot = node.slot(SlotConfig::new(area, queue).metadata(64)).unwrap();
+        let ticket = node.ticket(slot, MetadataIndex(0)).unwrap();
+        let _ = std::fs::remove_dir_all(&dir);
+        (node, queue, ticket)
+    }
+
+    /// Memory that one end writes, and the other end's view of it.
+    fn pages() -> (Region, Region) {
+        let bytes = region_bytes(RING_BYTES);
+        let file = memory::create(bytes).unwrap();
+        (Region::map_writable(&file, bytes).unwrap(), Region::map_read_only(&file, bytes).unwrap())
+    }
+
+    /// A link as the control plane would have made it: what either end has of it.
+    fn link(features: LinkFeatures, ends: [(u64, NodeId); 2]) -> [NewLink; 2] {
+        let ((a, a_read), (b, b_read)) = (pages(), pages());
+        let (a_wake, b_wake) = socket::pair().unwrap();
+        let parts = [(ends[0], a, b_read, a_wake), (ends[1], b, a_read, b_wake)];
+        parts.map(|((token, node), outgoing, incoming, wake)| NewLink {
+            token: ConnectionId(token),
+            peer: Peer {
+                node,
+                uid: None,
+                gid: None,
+                pid: None,
+                process: None,
+                is_proved: true,
+                service: String::new(),
+            },
+            greeting: Vec::new(),
+            outgoing,
+            incoming,
+            wake: wake.into(),
+            packet_bytes: 1024,
+            features,
+            initiated_by_us: false,
+            request: None,
+        })
+    }
+
+    fn send(node: &mut Node, ticket: &Ticket) {
+        node.send(ticket, &[1], &[], LONG).unwrap();
+    }
+
+    /// Two nodes with such a link.
+    fn pair(name: &str, features: LinkFeatures) -> ((Node, QueueId, Ticket), Node) {
+        let (mut to, queue, ticket) = node(&std::format!("{name}-to"));
+        let (mut from, ..) = node(&std::format!("{name}-from"));
+        let [at_to, at_from] = link(features, [(1, from.id()), (2, to.id())]);
+        to.install(at_to).unwrap();
+        from.install(at_from).unwrap();
+        ((to, queue, ticket), from)
+    }
+
+    /// Until the process whose thread sleeps there has counted so many sleeps.
+    fn until_asleep(counters: &crate::interface::Counters, sleeps: u64) {
+        while counters.sleeps.get() < sleeps {
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn whoever_sleeps_in_a_call_is_woken_by_the_bell_and_by_bytes_where_it_was_not_agreed() {
+        let both = LinkFeatures::BARRIER | LinkFeatures::BELL;
+        for (features, by) in [
+            (both, WakeBy::Bell),
+            (LinkFeatures::BELL, WakeBy::Bell),
+            (LinkFeatures::BARRIER, WakeBy::Byte),
+            (LinkFeatures::empty(), WakeBy::Byte),
+        ] {
+            let ((mut to, queue, ticket), mut from) = pair("bell-or-byte", features);
+            let by = if sys::can_wait_for_words() { by } else { WakeBy::Byte };
+            assert_eq!(to.sleeps_by(), by, "{features:?}");
+            let counters = to.counters.clone();
+            std::thread::scope(|scope| {
+                scope.spawn(|| (0..100).for_each(|_| _ = to.recv(queue, LONG).unwrap()));
+                for i in 0..100 {
+                    until_asleep(&counters, i + 1);
+                    send(&mut from, &ticket);
+                    while counters.messages_received.get() <= i {
+                        std::thread::yield_now();
+                    }
+                }
+            });
+            let (wakes, rings) = (from.counters.wakes_sent.get(), from.counters.rings_sent.get());
+            assert!(wakes > 0, "nobody slept");
+            assert_eq!(rings, if by == WakeBy::Bell { wakes } else { 0 }, "{features:?}");
+        }
+    }
+
+    #[test]
+    fn with_more_links_than_the_kernel_takes_words_bytes_wake() {
+        let features = LinkFeatures::all();
+        let ((mut to, queue, ticket), mut from) = pair("many-links", features);
+        // The other ends stay, and say nothing.
+        let mut silent = Vec::new();
+        for i in 0..sys::WORDS_MAX as u64 {
+            let [here, there] = link(features, [(100 + i, NodeId(i)), (1, to.id())]);
+            to.install(here).unwrap();
+            silent.push(there);
+        }
+        assert_eq!(to.sleeps_by(), WakeBy::Byte);
+        let counters = to.counters.clone();
+        std::thread::scope(|scope| {
+            scope.spawn(|| to.recv(queue, LONG).unwrap());
+            until_asleep(&counters, 1);
+            send(&mut from, &ticket);
+        });
+        assert_eq!(from.counters.rings_sent.get(), 0);
+    }
+
+    #[test]
+    fn a_peer_that_rings_all_the_time_delays_no_limit_and_hides_nobody() {
+        let ((mut to, queue, ticket), mut from) = pair("rings", LinkFeatures::all());
+        let [here, hostile] = link(LinkFeatures::all(), [(7, NodeId(7)), (1, to.id())]);
+        to.install(here).unwrap();
+        let stop = AtomicBool::new(false);
+        let random = AtomicU64::new(1);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let bell = hostile.outgoing.bell();
+                while !stop.load(Ordering::Relaxed) {
+                    ring(&bell);
+                    if random.fetch_add(1, Ordering::Relaxed).is_multiple_of(5) {
+                        bell.word().store(u64::MAX, Ordering::Relaxed);
+                    }
+                    sys::wake_word(bell.word());
+                }
+            });
+            for _ in 0..20 {
+                let short = Some(Duration::from_millis(5));
+                assert!(matches!(to.recv(queue, short), Err(RecvError::TimedOut)));
+                send(&mut from, &ticket);
+                to.recv(queue, LONG).unwrap();
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+    }
+
+    #[test]
+    fn a_thread_asleep_on_words_is_told_when_an_event_loop_takes_over() {
+        let ((to, queue, ticket), mut from) = pair("event-loop", LinkFeatures::all());
+        let counters = to.counters.clone();
+        let shared = to.share().unwrap();
+        std::thread::scope(|scope| {
+            let receives = scope.spawn(|| shared.recv(queue, LONG).unwrap());
+            until_asleep(&counters, 1);
+            let mut node = shared.lock();
+            while !node.prepare_to_wait().unwrap() {
+                node.poll().unwrap();
+            }
+            drop(node);
+            send(&mut from, &ticket);
+            receives.join().unwrap();
+        });
+        assert_eq!(from.counters.rings_sent.get(), 0);
+        assert_eq!(shared.lock().sleeps_by(), WakeBy::Byte);
+    }
+
+    // The link comes while its receiver sleeps on the words of the links that there were.
+    #[test]
+    fn a_link_that_comes_later_wakes_a_thread_that_sleeps_already() {
+        let ((to, queue, ticket), _first) = pair("later", LinkFeatures::all());
+        let (mut from, ..) = node("later-from-2");
+        let counters = to.counters.clone();
+        let shared = to.share().unwrap();
+        std::thread::scope(|scope| {
+            let receives = scope.spawn(|| shared.recv(queue, LONG).unwrap());
+            until_asleep(&counters, 1);
+            let [here, there] =
+                link(LinkFeatures::all(), [(9, from.id()), (1, ticket.destination)]);
+            shared.lock().install(here).unwrap();
+            from.install(there).unwrap();
+            send(&mut from, &ticket);
+            receives.join().unwrap();
+        });
+    }
+}

@@ -1,0 +1,54 @@
+//! Which types may go to another thread, and which may be shared by threads: decided here, not by
+//! what their fields happen to be. Checked by the compiler.
+#![cfg(not(miri))]
+
+use hamlyn::link::ring::{RingReader, RingWriter};
+use hamlyn::node::{NodeGuard, SharedNode, Unfinished};
+use hamlyn::os::memory::{AreaMemory, ForkGuard, Mapping, Region, RegionLines, RegionWord};
+use hamlyn::os::{aperture, sys};
+use hamlyn::protocol::{self, Manager};
+use hamlyn::{Aperture, ApertureView, DetachedTerminus, Node};
+use static_assertions::{assert_impl_all, assert_not_impl_any};
+use std::cell::Cell;
+
+// Mapped memory: atomics, or bytes that are borrowed with their owner.
+assert_impl_all!(Mapping: Send, Sync);
+assert_impl_all!(Region: Send, Sync);
+assert_impl_all!(RegionLines: Send, Sync);
+assert_impl_all!(RegionWord: Send, Sync);
+assert_impl_all!(AreaMemory: Send, Sync);
+assert_impl_all!(ForkGuard: Send, Sync);
+assert_impl_all!(aperture::Pages: Send, Sync);
+assert_impl_all!(aperture::Owned: Send, Sync);
+assert_impl_all!(sys::Bell: Send, Sync);
+
+// One end of a ring belongs to one thread at a time.
+assert_impl_all!(RingWriter<RegionLines, RegionWord>: Send);
+assert_impl_all!(RingReader<RegionLines, RegionWord>: Send);
+
+// A node is one thread's at a time; what shares it is `SharedNode`.
+assert_impl_all!(Node: Send);
+assert_impl_all!(DetachedTerminus: Send);
+assert_impl_all!(Unfinished: Send);
+assert_impl_all!(SharedNode: Send, Sync);
+assert_impl_all!(Manager: Send, Sync);
+
+// A guard stays in its thread; who shares it shares what it guards.
+assert_not_impl_any!(NodeGuard<'static>: Send);
+assert_not_impl_any!(NodeGuard<'static, Cell<u8>>: Send, Sync);
+
+assert_impl_all!(Aperture: Send, Sync);
+assert_impl_all!(ApertureView: Send, Sync);
+
+// End points move between threads.
+assert_impl_all!(protocol::DatagramReceiver: Send);
+assert_impl_all!(protocol::DatagramSender: Send);
+assert_impl_all!(protocol::StreamReceiver: Send);
+assert_impl_all!(protocol::StreamSender: Send);
+assert_impl_all!(protocol::TaggedReceiver: Send);
+assert_impl_all!(protocol::TaggedSender: Send);
+assert_impl_all!(protocol::Group: Send);
+assert_impl_all!(protocol::GroupMember: Send);
+assert_impl_all!(protocol::GroupHelper: Send);
+assert_impl_all!(protocol::Client: Send, Sync);
+assert_impl_all!(protocol::Server: Send);

@@ -1,0 +1,410 @@
+//! The control machine, called by hand: each refusal raises its counter, and each way out of a
+//! link tells the application.
+
+use hamlyn::ApertureAccess;
+use hamlyn::control::LinkFeatures;
+use hamlyn::control::frame::{
+    Credential, End, Frame, FrameError, Hello, Memory, MemoryWord, Purpose, Reason,
+};
+use hamlyn::control::machine::{
+    Accept, Action, Admission, CloseReason, ConnectionId, Event, Limits, Machine, ServiceId, Taken,
+    UnknownUsers, Verdict, Who,
+};
+
+const SECOND: u64 = 1_000_000_000;
+const OWN: u32 = 1000;
+const OTHER: u32 = 2000;
+
+fn limits() -> Limits {
+    Limits {
+        uid: OWN,
+        features: LinkFeatures::all(),
+        unknown: UnknownUsers::Token([7; 32]),
+        token: [0; 32],
+        credential: Credential::NONE,
+        ring_bytes: 4096,
+        peer_ring_bytes_max: 65536,
+        bulk_ring_bytes: 65536,
+        packet_bytes: 1024,
+        links_max: 4,
+        connections_per_user_max: 4,
+        bytes_per_user_max: 100_000,
+        half_open_max: 2,
+        unpaid_per_user_max: 2,
+        receivers_max: 4,
+        receivers_per_user_max: 2,
+        waiting_max: 1 << 10,
+        step_timeout_ns: SECOND,
+        aperture_map_max: 65536,
+        apertures_per_link_max: 2,
+        apertures_per_user_max: 4,
+    }
+}
+
+fn who(uid: u32) -> Who {
+    Who { uid: Some(uid), gid: Some(uid), pid: Some(1), is_in_group: false }
+}
+
+fn hello() -> Hello {
+    Hello {
+        version: (2, 0),
+        purpose: Purpose::Link,
+        features: LinkFeatures::all().bits(),
+        features_required: 0,
+        credential: Credential::NONE,
+        ring_bytes: 4096,
+        incoming_ring_bytes_max: 4096,
+        packet_bytes: 1024,
+        cookie: [0; 16],
+        token: [0; 32],
+        greeting: vec![],
+    }
+}
+
+struct Server {
+    machine: Machine,
+    service: ServiceId,
+    now: u64,
+}
+
+impl Server {
+    fn new(change: impl FnOnce(&mut Limits)) -> Self {
+        let mut limits = limits();
+        change(&mut limits);
+        let mut machine = Machine::new(limits);
+        let service = machine.serve("x".into(), Admission::Anyone, Accept::Automatic(vec![]));
+        Self { machine, service, now: 1 }
+    }
+
+    /// What it asks for, up to now.
+    fn actions(&mut self) -> Vec<Action> {
+        std::iter::from_fn(|| self.machine.poll_action()).collect()
+    }
+
+    fn accept(&mut self, uid: u32) -> ConnectionId {
+        let cookie = [self.now as u8 + uid as u8; 16];
+        self.now += 1;
+        self.machine.accepted(self.now, self.service, who(uid), cookie).unwrap()
+    }
+
+    fn frame(&mut self, id: ConnectionId, frame: Frame) {
+        self.machine.handle_frame(self.now, id, Ok(frame), false);
+    }
+
+    fn memory(&mut self, id: ConnectionId, memory: Memory, word: MemoryWord) {
+        self.frame(id, Frame::Memory { memory, word });
+    }
+
+    /// Welcomed, by HELLO.
+    fn greeted(&mut self, uid: u32, hello: Hello) -> ConnectionId {
+        let id = self.accept(uid);
+        self.frame(id, Frame::Hello(hello));
+        self.machine.verified(self.now, id, Verdict::Proved, Some(9));
+        id
+    }
+
+    /// Its ring is taken.
+    fn paid(&mut self, uid: u32) -> ConnectionId {
+        let id = self.greeted(uid, hello());
+        let ring = Memory::Ring(End::Client);
+        let access = ApertureAccess::ReadOnly;
+        self.memory(id, ring, MemoryWord::Offer { bytes: 4096, access });
+        self.machine.taken(self.now, id, ring, Taken::Mapped);
+        self.machine.receiver_ended(self.now, id, Some(uid));
+        id
+    }
+
+    /// A link.
+    fn linked(&mut self, uid: u32) -> ConnectionId {
+        let id = self.paid(uid);
+        let ring = Memory::Ring(End::Server);
+        let cookie = self.actions().into_iter().find_map(|action| match action {
+            Action::Send { frame: Frame::Welcome(welcome), to } if to == id => Some(welcome.cookie),
+            _ => None,
+        });
+        let wake = self.accept(uid);
+        let purpose = Purpose::Wake;
+        self.frame(wake, Frame::Hello(Hello { purpose, cookie: cookie.unwrap(), ..hello() }));
+        self.memory(id, ring, MemoryWord::Take { bytes: 4096 });
+        self.machine.made(id, ring, true);
+        self.memory(id, ring, MemoryWord::Held);
+        self.machine.paid(self.now, id, ring, true);
+        assert!(self.actions().iter().any(|action| {
+            matches!(action, Action::Tell(Event::Connected(agreed)) if agreed.link == id)
+        }));
+        id
+    }
+
+    #[track_caller]
+    fn counted(&self, name: &str) -> u64 {
+        let name = format!("control.{name}");
+        let found = self.machine.counters().list().into_iter().find(|row| row.0 == name);
+        found.unwrap_or_else(|| panic!("no counter is called {name}")).1
+    }
+
+    /// The refusal that was sent last.
+    fn refused(&mut self) -> Option<Reason> {
+        self.actions().into_iter().rev().find_map(|action| match action {
+            Action::SendLast { frame: Frame::Refused { reason, .. }, .. } => Some(reason),
+            _ => None,
+        })
+    }
+
+    fn closed(&mut self) -> Vec<CloseReason> {
+        let all = self.actions().into_iter();
+        all.filter_map(|action| match action {
+            Action::Tell(Event::Closed { reason, .. }) => Some(reason),
+            _ => None,
+        })
+        .collect()
+    }
+}
+
+fn plain() -> Server {
+    Server::new(|_| {})
+}
+
+#[test]
+fn each_refusal_of_a_connection_raises_its_counter_and_says_why() {
+    // A name, the reason that is said, and what brings it about.
+    type Case = (&'static str, Reason, fn(&mut Server));
+    let cases: [Case; 16] = [
+        ("refused_version", Reason::Version, |s| {
+            let id = s.accept(OTHER);
+            let error = Err(FrameError::Version { major: 9, minor: 0 });
+            s.machine.handle_frame(s.now, id, error, false);
+        }),
+        ("refused_feature", Reason::Feature, |s| {
+            s.greeted(OTHER, Hello { features_required: 1 << 40, ..hello() });
+        }),
+        ("refused_user", Reason::User, |s| {
+            s.machine.stop_serving("x");
+            s.service = s.machine.serve("x".into(), Admission::SameUser, Accept::Ask);
+            s.greeted(OTHER, hello());
+        }),
+        ("refused_bytes", Reason::Bytes, |s| {
+            s.greeted(OTHER, Hello { ring_bytes: 65536, incoming_ring_bytes_max: 4096, ..hello() });
+            s.greeted(OTHER, Hello { ring_bytes: 65536, incoming_ring_bytes_max: 4096, ..hello() });
+        }),
+        ("refused_links", Reason::Links, |s| {
+            for uid in 0..4 {
+                s.linked(3000 + uid);
+            }
+            s.greeted(OTHER, hello());
+        }),
+        ("refused_silent", Reason::TooSlow, |s| {
+            s.accept(OTHER);
+            s.now += SECOND;
+            s.machine.handle_timeout(s.now);
+        }),
+        ("refused_slow", Reason::TooSlow, |s| {
+            s.greeted(OTHER, hello());
+            s.now += SECOND;
+            s.machine.handle_timeout(s.now);
+        }),
+        ("refused_half_open", Reason::Connections, |s| {
+            for _ in 0..3 {
+                s.accept(OTHER);
+            }
+        }),
+        ("refused_unpaid", Reason::TooSlow, |s| {
+            s.greeted(OTHER, hello());
+            s.greeted(OTHER, hello());
+            s.greeted(OWN, hello());
+        }),
+        ("refused_frame", Reason::Malformed, |s| {
+            let id = s.accept(OTHER);
+            s.frame(id, Frame::Ready);
+        }),
+        ("refused_descriptor", Reason::Malformed, |s| {
+            let id = s.accept(OTHER);
+            s.machine.handle_frame(s.now, id, Ok(Frame::Hello(hello())), true);
+        }),
+        ("refused_memory", Reason::Memory, |s| {
+            let id = s.greeted(OTHER, hello());
+            let (ring, access) = (Memory::Ring(End::Client), ApertureAccess::ReadOnly);
+            s.memory(id, ring, MemoryWord::Offer { bytes: 4096, access });
+            s.machine.taken(s.now, id, ring, Taken::Wrong);
+        }),
+        ("refused_identity", Reason::Identity, |s| {
+            let id = s.accept(OTHER);
+            s.frame(id, Frame::Hello(hello()));
+            s.machine.verified(s.now, id, Verdict::False("a lie"), None);
+        }),
+        ("refused_cookie", Reason::Malformed, |s| {
+            let id = s.accept(OTHER);
+            let purpose = Purpose::Wake;
+            s.frame(id, Frame::Hello(Hello { purpose, cookie: [9; 16], ..hello() }));
+        }),
+        ("refused_statistics", Reason::User, |s| {
+            let id = s.accept(OTHER);
+            s.frame(id, Frame::Hello(Hello { purpose: Purpose::Stat, ..hello() }));
+        }),
+        ("refused_exhausted", Reason::Unavailable, |s| {
+            let id = s.paid(OTHER);
+            s.memory(id, Memory::Ring(End::Server), MemoryWord::Take { bytes: 4096 });
+            s.machine.made(id, Memory::Ring(End::Server), false);
+        }),
+    ];
+    for (name, reason, act) in cases {
+        let mut server = plain();
+        act(&mut server);
+        assert_eq!(server.refused(), Some(reason), "{name}");
+        assert_eq!(server.counted(name), 1, "{name}");
+    }
+    let mut server = plain();
+    for _ in 0..4 {
+        server.greeted(OTHER, hello());
+    }
+    let last = server.machine.accepted(9, server.service, who(OTHER), [0; 16]);
+    let last = last.map_err(|frame| *frame);
+    assert!(matches!(last, Err(Frame::Refused { reason: Reason::Connections, .. })), "{last:?}");
+    assert_eq!(server.counted("refused_connections"), 1);
+}
+
+#[test]
+fn what_a_link_asks_for_in_vain_is_counted_and_the_link_lives() {
+    let mut server = plain();
+    let id = server.linked(OTHER);
+    let access = ApertureAccess::ReadOnly;
+    // A bulk ring for which there is no quota.
+    let bulk = Memory::Bulk(End::Client);
+    server.machine.request_bulk(id);
+    server.memory(id, bulk, MemoryWord::Offer { bytes: 65536, access });
+    assert_eq!(server.counted("refused_bulk"), 1);
+    let aperture = Memory::Aperture(1);
+    server.memory(id, aperture, MemoryWord::Offer { bytes: 1 << 20, access });
+    assert_eq!(server.counted("refused_aperture"), 1);
+    assert_eq!(server.closed(), []);
+}
+
+#[test]
+fn each_way_out_of_a_link_is_told_once_and_counted() {
+    type Case = (&'static str, CloseReason, fn(&mut Server, ConnectionId));
+    let cases: [Case; 11] = [
+        ("closed_graceful", CloseReason::Graceful, |s, id| s.frame(id, Frame::Bye)),
+        ("closed_died", CloseReason::Died, |s, id| s.machine.handle_death(id)),
+        ("closed_died", CloseReason::Died, |s, id| {
+            s.machine.handle_hang_up(s.now, id, Some(true));
+        }),
+        ("closed_hung_up", CloseReason::HungUp, |s, id| {
+            s.machine.handle_hang_up(s.now, id, None);
+        }),
+        // Its process lives; a little later it is taken for gone.
+        ("closed_hung_up", CloseReason::HungUp, |s, id| {
+            s.machine.handle_hang_up(s.now, id, Some(false));
+            s.now += SECOND;
+            s.machine.handle_timeout(s.now);
+        }),
+        ("closed_died", CloseReason::Died, |s, id| {
+            s.machine.handle_hang_up(s.now, id, Some(false));
+            s.machine.handle_death(id);
+        }),
+        ("closed_expelled", CloseReason::Expelled, |s, id| {
+            let text = String::new();
+            s.frame(id, Frame::Refused { reason: Reason::User, version: (2, 0), text });
+        }),
+        ("closed_violation", CloseReason::Violation, |s, id| s.frame(id, Frame::Ready)),
+        // The first of them was once answered, and the link forgotten.
+        ("closed_violation", CloseReason::Violation, |s, id| {
+            let error = Err(FrameError::Version { major: 9, minor: 0 });
+            s.machine.handle_frame(s.now, id, error, false);
+        }),
+        ("closed_violation", CloseReason::Violation, |s, id| s.machine.handle_overflow(id)),
+        // A descriptor stopped the thread that received it.
+        ("refused_descriptor", CloseReason::Violation, |s, id| {
+            let access = ApertureAccess::ReadOnly;
+            s.memory(id, Memory::Aperture(1), MemoryWord::Offer { bytes: 4096, access });
+            s.now += 3 * SECOND;
+            s.machine.handle_timeout(s.now);
+        }),
+    ];
+    for (i, (name, reason, act)) in cases.into_iter().enumerate() {
+        let mut server = plain();
+        let id = server.linked(OTHER);
+        act(&mut server, id);
+        assert_eq!(server.closed(), [reason], "{i}");
+        assert_eq!(server.counted(name), 1, "{i}");
+        let places = server.machine.places();
+        assert_eq!((places.connections, places.links), (0, 0), "{i}");
+    }
+    // What its own application ends, it knows.
+    for end in [Machine::close, Machine::hang_up, Machine::violated] {
+        let mut server = plain();
+        let id = server.linked(OTHER);
+        end(&mut server.machine, id);
+        assert_eq!(server.closed(), []);
+        assert_eq!(server.machine.places(), Default::default());
+    }
+    let mut server = plain();
+    let id = server.linked(OTHER);
+    server.machine.violated(id);
+    assert_eq!(server.counted("closed_by_us_violation"), 1);
+    // The application says no.
+    let mut server = plain();
+    server.machine.stop_serving("x");
+    server.service = server.machine.serve("x".into(), Admission::Anyone, Accept::Ask);
+    server.greeted(OTHER, hello());
+    let asked = server.actions().into_iter().find_map(|action| match action {
+        Action::Tell(Event::Request { id, .. }) => Some(id),
+        _ => None,
+    });
+    server.machine.refuse_request(asked.unwrap(), "not today").unwrap();
+    assert_eq!(server.refused(), Some(Reason::Application));
+    assert_eq!(server.counted("refused_application"), 1);
+}
+
+#[test]
+fn unknown_users_share_one_account_and_show_a_token() {
+    let mut server = plain();
+    let unknown = Who { uid: None, ..who(0) };
+    for (token, is_welcome) in [([7; 32], true), ([8; 32], false)] {
+        let id = server.machine.accepted(1, server.service, unknown, [1; 16]).unwrap();
+        server.frame(id, Frame::Hello(Hello { token, ..hello() }));
+        server.machine.verified(1, id, Verdict::Unproved, None);
+        let welcomed = server
+            .actions()
+            .iter()
+            .any(|action| matches!(action, Action::Send { frame: Frame::Welcome(_), .. }));
+        assert_eq!(welcomed, is_welcome);
+    }
+    assert_eq!(server.counted("refused_user"), 1);
+    assert_eq!(server.machine.places().users, 1);
+}
+
+#[test]
+fn a_receiver_that_never_ends_is_no_reason_to_hear_nothing_of_a_death() {
+    for mapped in [Taken::Mapped, Taken::Withdrawn] {
+        let mut s = plain();
+        let id = s.linked(OTHER);
+        let bulk = Memory::Bulk(End::Client);
+        let access = ApertureAccess::ReadOnly;
+        s.memory(id, bulk, MemoryWord::Offer { bytes: 4096, access });
+        // It says what it got, and is stopped by what came behind it.
+        s.machine.taken(s.now, id, bulk, mapped);
+        s.machine.handle_death(id);
+        assert_eq!(s.closed(), []);
+        s.now = s.machine.deadline_ns().expect("somebody looks after it");
+        s.machine.handle_timeout(s.now);
+        assert_eq!(s.closed(), [CloseReason::Died]);
+        assert_eq!(s.machine.deadline_ns(), None);
+    }
+}
+
+#[test]
+fn whoever_is_welcomed_has_the_whole_time_to_pay() {
+    let mut s = Server::new(|limits| limits.unpaid_per_user_max = 1);
+    let first = s.greeted(OTHER, hello());
+    let ring = Memory::Ring(End::Client);
+    let access = ApertureAccess::ReadOnly;
+    s.memory(first, ring, MemoryWord::Offer { bytes: 4096, access });
+    s.now += SECOND / 2;
+    let second = s.greeted(OTHER, hello());
+    s.actions();
+    // The first makes room late in the time of the second.
+    s.now += SECOND / 4;
+    s.machine.taken(s.now, first, ring, Taken::Wrong);
+    let welcomed = |action: &Action| matches!(action, Action::Send { to, frame: Frame::Welcome(_) } if *to == second);
+    assert!(s.actions().iter().any(welcomed));
+    assert_eq!(s.machine.deadline_ns(), Some(s.now + SECOND));
+}

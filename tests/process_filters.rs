@@ -1,0 +1,136 @@
+//! A process that may no longer make some system call, because of a filter that it installed after
+//! its links were made. Without `membarrier` it must not rely on being woken, for its peers make no
+//! fence; without `futex_waitv` it waits for bytes.
+#![cfg(feature = "os")]
+
+mod support;
+
+use hamlyn::wire::Flags;
+use hamlyn::{MetadataIndex, Ticket};
+use support::*;
+
+/// Asleep at once whenever it waits.
+const SLEEPY: &[(&str, &str)] = &[("WAIT_MODE", "blocking")];
+
+fn round_trips() -> u64 {
+    std::env::var("HAMLYN_TEST_ROUNDS").map_or(30_000, |n| n.parse().unwrap())
+}
+
+/// From now on a system call fails in every thread of this process, as sandboxes make it fail.
+fn refuse(call: libc::c_long) {
+    let op = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+    let mut filter = [
+        // The number of the system call is the first word of what a filter sees.
+        op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, call as u32),
+        op(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        op(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: the program and what it points to live as long as the calls, which copy them.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        let (mode, flags) = (libc::SECCOMP_SET_MODE_FILTER, libc::SECCOMP_FILTER_FLAG_TSYNC);
+        assert_eq!(libc::syscall(libc::SYS_seccomp, mode, flags, &raw const program), 0);
+    }
+}
+
+/// Not a test: connects, and then installs the filter.
+#[test]
+fn role() {
+    let Some(role) = Role::of_this_process() else { return };
+    let mut station = Station::new(role.config(), 64, 1);
+    let (link, ticket) = station.connect("service");
+    if role.name == "without_waitv" {
+        refuse(libc::SYS_futex_waitv);
+    } else {
+        refuse(libc::SYS_membarrier);
+        assert!(!hamlyn::os::sys::barrier());
+    }
+    let reply = station.ticket.to_bytes();
+    match role.name.as_str() {
+        "round_trips" | "without_waitv" => {
+            for round in 0..role.number(0) {
+                station.node.send(&ticket, &round.to_le_bytes(), &reply, LIMIT).unwrap();
+                station.recv();
+                assert_eq!(station.bytes()[..8], round.to_le_bytes());
+            }
+        }
+        "sleeper" | "watcher" => {
+            for round in 0..role.number(0) {
+                station.node.send(&ticket, &round.to_le_bytes(), &reply, LIMIT).unwrap();
+                if role.name == "sleeper" {
+                    station.recv();
+                } else {
+                    watch(&mut station);
+                }
+                assert_eq!(station.bytes()[..8], round.to_le_bytes());
+            }
+        }
+        other => panic!("{other}"),
+    }
+    if role.name == "without_waitv" {
+        return;
+    }
+    let why = station.node.explain(link).unwrap();
+    assert!(why.contains("membarrier"), "{why}");
+    assert!(counter(&station.node, "naps") > 0, "{}", state(&station.node));
+    station.node.close(LIMIT).unwrap();
+}
+
+/// Waits in an event loop until a message has come.
+fn watch(station: &mut Station) {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    while station.node.try_recv(station.queue).unwrap().is_none() {
+        if station.node.prepare_to_wait().unwrap() {
+            let fd = station.node.as_fd();
+            let limit = Timespec { tv_sec: LONG.as_secs() as i64, tv_nsec: 0 };
+            let ready = poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&limit)).unwrap();
+            assert!(ready > 0, "slept too long\n{}", state(&station.node));
+        }
+    }
+}
+
+/// Answers `rounds` messages of a peer that runs `role`.
+fn answer(name: &str, role: &str, rounds: u64, wakes: bool) {
+    alone(name, || {
+        let dir = Dir::new(name, SLEEPY);
+        let mut station = Station::new(dir.config(), 64, 1).serve("service");
+        let peer = Peer::start(role, &dir, &rounds.to_string());
+        for round in 0..rounds {
+            station.recv();
+            assert_eq!(station.bytes()[..8], round.to_le_bytes());
+            let entry = station.node.metadata(station.slot, MetadataIndex(0)).unwrap();
+            let mut reply = Ticket::from_bytes(entry.user()).unwrap();
+            if !wakes {
+                reply.flags.remove(Flags::WAKE);
+                peer.fall_asleep();
+            }
+            station.node.send(&reply, &round.to_le_bytes(), b"", LIMIT).unwrap();
+        }
+        peer.end();
+    });
+}
+
+#[test]
+fn no_message_is_lost_to_a_process_whose_barrier_is_refused() {
+    let name = "no_message_is_lost_to_a_process_whose_barrier_is_refused";
+    answer(name, "round_trips", round_trips(), true);
+}
+
+#[test]
+fn a_process_that_may_no_longer_wait_for_words_waits_for_bytes() {
+    let name = "a_process_that_may_no_longer_wait_for_words_waits_for_bytes";
+    answer(name, "without_waitv", 100, true);
+}
+
+// A message without `WAKE` stands for one whose sender looked at the sleep word too early.
+#[test]
+fn a_message_that_woke_nobody_is_found_at_the_end_of_a_nap() {
+    answer("a_message_that_woke_nobody_is_found_at_the_end_of_a_nap", "sleeper", 10, false);
+}
+
+#[test]
+fn also_in_somebody_elses_event_loop() {
+    answer("also_in_somebody_elses_event_loop", "watcher", 10, false);
+}

@@ -572,7 +572,7 @@ fn attacker_with(role: &str, dir: &Dir, user: u32, rest: &str) -> Peer {
 fn the_end_of_a_link_is_told_though_its_receiver_was_stopped_after_it_had_mapped() {
     let Some(dir) = shared("more-stop") else { return };
     let (_listener, other_end) = other_end();
-    let server = serves(&dir.config_with(&[("HANDSHAKE_TIMEOUT_MS", "300")]));
+    let server = serves(&dir.config_with(&[("HANDSHAKE_TIMEOUT_MS", "2000")]));
     let mut peer = attacker_with("stops-after-mapping", &dir, ATTACKER, &format!("{other_end}"));
     let links: usize = peer.says().parse().unwrap();
     peer.kill();
@@ -626,7 +626,7 @@ fn a_queue_longer_than_expected_holds_nothing_that_stops_the_application() {
 fn frames_of_no_bytes_hide_nothing_that_stops_the_control_plane() {
     let Some(dir) = shared("more-empty") else { return };
     let (_listener, other_end) = other_end();
-    let server = serves(&dir.config_with(&[("HANDSHAKE_TIMEOUT_MS", "400")]));
+    let server = serves(&dir.config_with(&[("HANDSHAKE_TIMEOUT_MS", "2000")]));
     let mut peers = Vec::new();
     for empties in 1..4 {
         let mut peer = attacker_with(
@@ -755,7 +755,7 @@ fn users_who_flood_a_service_with_connections_keep_nobody_out() {
 fn processes_that_die_at_any_step_leave_nothing() {
     alone("processes_that_die_at_any_step_leave_nothing", || {
         let Some(dir) = shared("more-die") else { return };
-        let server = serves(&dir.config_with(&[("HANDSHAKE_TIMEOUT_MS", "500")]));
+        let server = serves(&dir.config_with(&[("HANDSHAKE_TIMEOUT_MS", "2000")]));
         still_serves(&dir.config());
         let is_quiet = || {
             server.inbox().take();
@@ -816,7 +816,7 @@ fn descriptors_of_every_kind_are_refused() {
 fn words_in_any_order_end_no_link_in_silence_and_leave_nothing() {
     alone("words_in_any_order_end_no_link_in_silence_and_leave_nothing", || {
         let Some(dir) = shared("more-orders") else { return };
-        let server = serves(&dir.config_with(&[("HANDSHAKE_TIMEOUT_MS", "500")]));
+        let server = serves(&dir.config_with(&[("HANDSHAKE_TIMEOUT_MS", "2000")]));
         let mut peers: Vec<_> = (0..2)
             .map(|i| {
                 attacker_with(
@@ -869,7 +869,7 @@ fn words_in_any_order_end_no_link_in_silence_and_leave_nothing() {
 fn users_who_stop_their_receivers_leave_some_for_others() {
     let Some(dir) = shared("more-receivers") else { return };
     let (_listener, other_end) = other_end();
-    let server = serves(&dir.config_with(&[("HANDSHAKE_TIMEOUT_MS", "400")]));
+    let server = serves(&dir.config_with(&[("HANDSHAKE_TIMEOUT_MS", "2000")]));
     let mut peers: Vec<_> = (0..16)
         .map(|i| attacker_with("stops-four", &dir, ATTACKER + i, &format!("{other_end}")))
         .collect();

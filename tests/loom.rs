@@ -483,6 +483,16 @@ struct Biased {
 unsafe impl Sync for Biased {}
 
 impl Biased {
+    /// Becomes the owner under the mutex, and has the lock through the bias then.
+    fn own(&self, thread: u64) {
+        let held = self.mutex.lock().unwrap();
+        self.bias.set(thread);
+        drop(held);
+        // SAFETY: as above.
+        self.value.with_mut(|value| unsafe { *value += 1 });
+        self.bias.leave();
+    }
+
     fn add(&self, thread: u64) {
         if self.bias.enter(thread, Barrier::Fence) {
             // SAFETY: as above.
@@ -510,10 +520,9 @@ fn a_biased_lock_excludes_its_owner_and_the_others() {
             mutex: Mutex::new(()),
             value: loom::cell::UnsafeCell::new(0),
         });
-        lock.bias.set(1);
         let other = lock.clone();
         let owner = thread::spawn(move || {
-            other.add(1);
+            other.own(1);
             other.add(1);
         });
         lock.add(2);

@@ -2,6 +2,8 @@
 //! sockets that protection stands on. If a kernel behaves otherwise, it is known here first.
 #![cfg(feature = "os")]
 
+mod support;
+
 use hamlyn::os::memory::{self, DescriptorError, Region, SEALS_READ_ONLY, Wanted, region_bytes};
 use hamlyn::os::socket;
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
@@ -160,29 +162,36 @@ fn lingering(seconds: u16) -> (OwnedFd, TcpListener, TcpStream) {
 
 #[test]
 fn a_lingering_socket_blocks_whoever_closes_it_so_strangers_are_closed_elsewhere() {
-    let (fd, _listener, _other) = lingering(1);
-    let (a, b) = socket::pair().unwrap();
-    socket::send(&a, b"a gift", &[fd.as_fd()]).unwrap();
-    drop(fd);
-    let received = socket::receive(&b, &mut [0; 64]).unwrap();
-    let begin = Instant::now();
-    drop(received.descriptors);
-    assert!(begin.elapsed() >= Duration::from_millis(900), "the kernel no longer lingers");
+    // Alone: what another test forks has a copy of each descriptor for a moment, and the last to close
+    // one is who waits.
+    support::alone(
+        "a_lingering_socket_blocks_whoever_closes_it_so_strangers_are_closed_elsewhere",
+        || {
+            let (fd, _listener, _other) = lingering(1);
+            let (a, b) = socket::pair().unwrap();
+            socket::send(&a, b"a gift", &[fd.as_fd()]).unwrap();
+            drop(fd);
+            let received = socket::receive(&b, &mut [0; 64]).unwrap();
+            let begin = Instant::now();
+            drop(received.descriptors);
+            assert!(begin.elapsed() >= Duration::from_millis(900), "the kernel no longer lingers");
 
-    // It would linger for minutes: that this test goes on says that it did not wait.
-    let (fd, _listener, _other) = lingering(300);
-    memory::close_elsewhere(vec![fd]);
-    let is_closing = || {
-        std::fs::read_dir("/proc/self/task").unwrap().flatten().any(|task| {
-            std::fs::read_to_string(task.path().join("comm"))
-                .is_ok_and(|comm| comm.trim() == "hamlyn-close")
-        })
-    };
-    // The thread gives itself its name when it first runs.
-    while !is_closing() {
-        assert!(begin.elapsed() < Duration::from_secs(60));
-        std::thread::yield_now();
-    }
+            // It would linger for minutes: that this test goes on says that it did not wait.
+            let (fd, _listener, _other) = lingering(300);
+            memory::close_elsewhere(vec![fd]);
+            let is_closing = || {
+                std::fs::read_dir("/proc/self/task").unwrap().flatten().any(|task| {
+                    std::fs::read_to_string(task.path().join("comm"))
+                        .is_ok_and(|comm| comm.trim() == "hamlyn-close")
+                })
+            };
+            // The thread gives itself its name when it first runs.
+            while !is_closing() {
+                assert!(begin.elapsed() < Duration::from_secs(60));
+                std::thread::yield_now();
+            }
+        },
+    );
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! What happens to an arriving packet (Hamlyn, Figure 2).
 
+use super::notification::Consumer;
 use super::tables::Interface;
 use super::{EntryState, LinkId, Mode, Notification, QueueId, Refusal};
 use crate::link::Body;
@@ -117,7 +118,8 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
 
     /// A packet of one line arrived over `link`, of which `word` gives a private copy of each word,
     /// asked for once. Deposits it if it is of `flow` and announces a message to `queue`, which is
-    /// empty and whose notification the caller then has. `None`: nothing was done.
+    /// empty and whose notification the caller then has; `consumer` is the queue's consuming end, if
+    /// that was handed out. `None`: nothing was done.
     #[inline(always)]
     pub fn take_again(
         &mut self,
@@ -125,8 +127,9 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
         link: LinkId,
         word: impl Fn(usize) -> u64,
         queue: QueueId,
+        consumer: Option<&Consumer>,
     ) -> Option<Notification> {
-        if flow.queue != queue.index || !self.is_empty(queue) {
+        if flow.queue != queue.index || !self.is_empty(queue, consumer) {
             return None;
         }
         let [slot, entry, last] = self.deposit_again(flow, word, |_| true)?;

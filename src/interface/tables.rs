@@ -48,7 +48,7 @@ pub struct Interface<M> {
     pub(super) areas: Vec<Option<Area<M>>>,
     pub(super) queues: Vec<Option<Queue>>,
     /// Of each queue: its generation and, in the lower half, how many notifications wait; all ones
-    /// there: nobody can tell, for they are taken elsewhere.
+    /// there: they are taken elsewhere, and only whoever does can tell.
     pub(super) waiting: Vec<u64>,
     retired: Vec<Retired>,
     generation: u32,
@@ -272,10 +272,13 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
         Ok(consumer)
     }
 
-    /// Whether a queue is taken from here, and empty.
+    /// Whether a queue is empty: one that is taken from here, or the one of which the caller has the
+    /// consuming end.
     #[inline(always)]
-    pub(super) fn is_empty(&self, id: QueueId) -> bool {
-        self.waiting.get(id.index as usize) == Some(&((id.generation as u64) << 32))
+    pub(super) fn is_empty(&self, id: QueueId, consumer: Option<&Consumer>) -> bool {
+        let taken_from = if consumer.is_some() { ELSEWHERE } else { 0 };
+        self.waiting.get(id.index as usize) == Some(&((id.generation as u64) << 32 | taken_from))
+            && consumer.is_none_or(|consumer| !consumer.is_ready())
     }
 
     fn queue_mut(&mut self, id: QueueId) -> Result<&mut Queue, QueueError> {

@@ -34,9 +34,10 @@ impl Default for Bias {
 }
 
 impl Bias {
-    /// Biases the lock towards `thread`: at most once in its life, by whoever holds the lock
-    /// behind the bias.
+    /// Biases the lock towards `thread`, which is the caller and holds the lock behind the bias: at
+    /// most once in its life. It is inside from now on, and gives the lock behind the bias back.
     pub fn set(&self, thread: u64) {
+        self.inside.store(1, Ordering::Relaxed);
         self.owner.store(thread, Ordering::Release);
     }
 
@@ -93,6 +94,8 @@ mod tests {
         let bias = Bias::default();
         assert!(!bias.enter(1, Barrier::Fence));
         bias.set(1);
+        assert!(!bias.enter(1, Barrier::Fence) && bias.is_inside(), "it is inside already");
+        bias.leave();
         assert!(!bias.enter(2, Barrier::Fence));
         assert!(bias.enter(1, Barrier::Fence) && bias.is_inside());
         assert!(!bias.enter(1, Barrier::Fence), "it is inside already");

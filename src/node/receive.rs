@@ -10,6 +10,7 @@ use super::wait::Backoff;
 use super::{Forked, Node};
 use crate::config::Config;
 use crate::engine::turns::{TakesTurns, Turns};
+use crate::interface::notification::Consumer;
 use crate::interface::{
     Interface, LinkId, NotDeposited, Notification, QueueError, QueueId, Refusal,
 };
@@ -45,7 +46,7 @@ impl Node {
     /// [turn](Self::poll) if none waits.
     #[inline]
     pub fn try_recv(&mut self, queue: QueueId) -> Result<Option<Notification>, RecvError> {
-        match self.take_direct(queue) {
+        match self.take_direct(queue, None) {
             None => self.try_recv_fully(queue),
             message => Ok(message),
         }
@@ -80,7 +81,7 @@ impl Node {
         queue: QueueId,
         timeout: Option<Duration>,
     ) -> Result<Notification, RecvError> {
-        match self.take_direct(queue) {
+        match self.take_direct(queue, None) {
             Some(notification) => Ok(notification),
             None => self.wait_for_message(queue, timeout),
         }
@@ -97,7 +98,7 @@ impl Node {
         }
         let mut backoff = Backoff::new(&self.config, timeout);
         loop {
-            if let Some(notification) = self.take_direct(queue) {
+            if let Some(notification) = self.take_direct(queue, None) {
                 return Ok(notification);
             }
             if self.poll()? > 0 {
@@ -163,16 +164,52 @@ impl Node {
         Ok(self.look_at_active())
     }
 
+    /// The next message for `queue`: from there, or [straight from a ring](Self::take_direct).
+    #[inline(always)]
+    pub(crate) fn take_next(&mut self, queue: QueueId) -> Result<Option<Notification>, QueueError> {
+        match self.take_direct(queue, None) {
+            None => self.interface.pop(queue),
+            notification => Ok(notification),
+        }
+    }
+
+    /// The next message for `queue`, of which the caller has the consuming end: from there, or
+    /// [straight from a ring](Self::take_direct).
+    #[inline(always)]
+    pub(crate) fn take_past(
+        &mut self,
+        queue: QueueId,
+        consumer: &mut Consumer,
+    ) -> Option<Notification> {
+        match consumer.pop() {
+            None => self.take_direct(queue, Some(consumer)),
+            notification => notification,
+        }
+    }
+
+    /// Whether [`take_direct`](Self::take_direct) may find something.
+    #[inline(always)]
+    pub(crate) fn has_direct(&self) -> bool {
+        let latest = self.links.get(self.turns.latest() as usize);
+        matches!(latest, Some(Some(link)) if link.rx.is_ready()) && self.turns.may_hand_over()
+    }
+
     /// Takes the next message for `queue` out of the ring from which the last one came, past the
     /// queue, if the queue is empty and nothing else is to be done. `None`: nothing was done.
+    /// `consumer`: the queue's consuming end, if that was handed out.
     #[inline(always)]
-    fn take_direct(&mut self, queue: QueueId) -> Option<Notification> {
+    pub(crate) fn take_direct(
+        &mut self,
+        queue: QueueId,
+        consumer: Option<&Consumer>,
+    ) -> Option<Notification> {
         if !self.fork_guard.is_parent() || !self.turns.may_hand_over() || self.inbox.is_pending() {
             return None;
         }
         let link = self.links.get_mut(self.turns.latest() as usize)?.as_mut()?;
         let line = link.rx.ring.peek_line()?;
-        let message = self.interface.take_again(&link.flow, link.id, |i| line.word(i), queue)?;
+        let message =
+            self.interface.take_again(&link.flow, link.id, |i| line.word(i), queue, consumer)?;
         self.turns.handed_over();
         link.rx.has_taken();
         if link.rx.ring.release(1) {

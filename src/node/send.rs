@@ -15,7 +15,8 @@ use crate::link::Transmit;
 use crate::link::ring::words_of;
 use crate::os::memory::AreaMemory;
 use crate::wire::{
-    Flags, HEADER_WORDS, Header, INLINE_BYTES, MetadataIndex, NodeId, Share, Ticket,
+    FAST_WORD, Flags, HEADER_WORDS, Header, INLINE_BYTES, MetadataIndex, NodeId, OFFSET_WORD,
+    Share, Ticket,
 };
 use core::time::Duration;
 
@@ -94,6 +95,12 @@ pub struct PreparedTicket {
 }
 
 impl PreparedTicket {
+    /// `link` leads to the ticket's destination.
+    pub(crate) fn new(ticket: &Ticket, link: LinkId) -> Self {
+        let words = header_of(ticket, 0, 0, 0).to_words();
+        Self { words, capacity: ticket.capacity(), link, ticket: *ticket }
+    }
+
     /// The ticket that was prepared.
     pub fn ticket(&self) -> &Ticket {
         &self.ticket
@@ -188,8 +195,7 @@ impl Node {
         let Some(Some(link)) = self.links.get(index) else {
             return Err(SendError::Unreachable(ticket.destination));
         };
-        let words = header_of(ticket, 0, 0, 0).to_words();
-        Ok(PreparedTicket { words, capacity: ticket.capacity(), link: link.id, ticket: *ticket })
+        Ok(PreparedTicket::new(ticket, link.id))
     }
 
     /// [`send`](Self::send) with a ticket that was prepared. Where the link that led to its
@@ -202,15 +208,24 @@ impl Node {
         metadata: &[u8],
         timeout: Option<Duration>,
     ) -> Result<(), SendError> {
-        if metadata.is_empty() && self.push_prepared(prepared, data) {
+        if metadata.is_empty() && self.push_prepared(prepared, 0, data, 0) {
             return Ok(());
         }
         self.send_on(self.primary(), &prepared.ticket, data, metadata, timeout)
     }
 
+    /// One line over the link of a prepared ticket, `offset` bytes behind its base; `word` is that of
+    /// a fast packet. False: nothing was done, for it is longer, or must wait, or cannot be sent.
     #[inline(always)]
-    fn push_prepared(&mut self, prepared: &PreparedTicket, data: &[u8]) -> bool {
-        if !self.fork_guard.is_parent() || data.len() as u64 > prepared.capacity {
+    pub(crate) fn push_prepared(
+        &mut self,
+        prepared: &PreparedTicket,
+        offset: u64,
+        data: &[u8],
+        word: u32,
+    ) -> bool {
+        let fits = offset <= prepared.capacity && data.len() as u64 <= prepared.capacity - offset;
+        if !fits || !self.fork_guard.is_parent() {
             return false;
         }
         let body = match <&[u8; 16]>::try_from(data) {
@@ -227,7 +242,10 @@ impl Node {
             return false;
         }
         let Some(tx) = &mut link.tx else { return false };
-        if tx.ring.push_words(&prepared.words, data.len() as u32, body).is_err() {
+        let mut words = prepared.words;
+        words[OFFSET_WORD] += offset;
+        words[FAST_WORD] |= (word as u64) << 32;
+        if tx.ring.push_words(&words, data.len() as u32, body).is_err() {
             return false;
         }
         tx.signal_if_asleep(prepared.ticket.flags);

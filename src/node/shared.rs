@@ -50,6 +50,13 @@ pub trait Attached: Send + 'static {
     /// A thread has found what it waited for, and may have changed what others wait for.
     #[inline(always)]
     fn after_look(&mut self, _: &mut Node) {}
+
+    /// Nobody who is not a thread waits for anything, so that [`after_look`](Self::after_look) would
+    /// do nothing.
+    #[inline(always)]
+    fn is_quiet(&self) -> bool {
+        true
+    }
 }
 
 /// Turns in which nothing came, and nobody else had the lock, between two looks.
@@ -106,7 +113,7 @@ struct Progress {
 pub struct NodeGuard<'a, T = ()> {
     state: Option<LockGuard<'a, State<T>>>,
     inner: &'a Inner<T>,
-    /// What [`State::moved`] said before.
+    /// What [`State::moved`] said before, where somebody waited for it then.
     before: (u64, usize),
 }
 
@@ -157,6 +164,12 @@ impl<T> NodeGuard<'_, T> {
 }
 
 impl<T> State<T> {
+    /// Nobody else waits, so that nobody need be told of anything. Stays so while the lock is held.
+    #[inline(always)]
+    fn is_alone(&self) -> bool {
+        !self.has_leader && self.followers == 0
+    }
+
     /// What others may wait for: packets deposited, links that came or went; and messages that
     /// wait for room.
     #[inline]
@@ -166,18 +179,12 @@ impl<T> State<T> {
 }
 
 impl<T> Drop for NodeGuard<'_, T> {
+    #[inline(always)]
     fn drop(&mut self) {
-        let Some(state) = self.state.take() else { return };
-        let (notified, queued) = state.moved();
-        let has_moved =
-            notified != self.before.0 || queued > self.before.1 || state.node.sends_to_itself();
-        let (followers, has_leader) = (state.followers > 0, state.has_leader);
-        drop(state);
-        if followers && (has_moved || !has_leader) {
-            self.inner.look_again.notify_all();
-        }
-        if has_leader && has_moved {
-            self.inner.wake_leader();
+        if let Some(state) = self.state.take()
+            && !state.is_alone()
+        {
+            self.inner.tell_others(state, self.before);
         }
     }
 }
@@ -212,6 +219,22 @@ impl Node {
 }
 
 impl<T> Inner<T> {
+    /// Gives the lock back; those who wait are told what was moved since `before`.
+    #[cold]
+    #[inline(never)]
+    fn tell_others(&self, state: LockGuard<'_, State<T>>, before: (u64, usize)) {
+        let (notified, queued) = state.moved();
+        let has_moved = notified != before.0 || queued > before.1 || state.node.sends_to_itself();
+        let (followers, has_leader) = (state.followers > 0, state.has_leader);
+        drop(state);
+        if followers && (has_moved || !has_leader) {
+            self.look_again.notify_all();
+        }
+        if has_leader && has_moved {
+            self.wake_leader();
+        }
+    }
+
     /// Wakes the leader.
     fn wake_leader(&self) {
         // Who sleeps on words, or is about to, has read the value; who does not watches the bell.
@@ -230,14 +253,18 @@ impl<T: Attached> Inner<T> {
             Some(state) => state,
             None => self.lock_contended(),
         };
-        let before = state.moved();
+        self.guard(state)
+    }
+
+    #[inline(always)]
+    fn guard<'a>(&'a self, state: LockGuard<'a, State<T>>) -> NodeGuard<'a, T> {
+        let before = if state.is_alone() { (0, 0) } else { state.moved() };
         NodeGuard { state: Some(state), inner: self, before }
     }
 
+    #[inline(always)]
     fn try_lock(&self) -> Option<NodeGuard<'_, T>> {
-        let state = self.state.try_lock()?;
-        let before = state.moved();
-        Some(NodeGuard { state: Some(state), inner: self, before })
+        Some(self.guard(self.state.try_lock()?))
     }
 
     /// The lock, or at once an error in a forked child where another thread had it.
@@ -422,7 +449,7 @@ impl<T: Attached> SharedNode<T> {
     ) -> Result<R, Waited> {
         let mut guard = self.inner.lock_unless_forked().map_err(Waited::Forked)?;
         let (node, attached) = guard.parts();
-        let mut room = match look(node, attached) {
+        let room = match look(node, attached) {
             Look::Found(result) => {
                 attached.after_look(node);
                 return Ok(result);
@@ -430,10 +457,31 @@ impl<T: Attached> SharedNode<T> {
             Look::Room(link) => Some(link),
             Look::Again | Look::Nothing => None,
         };
-        let mut backoff = Backoff::new(node.config(), timeout);
+        self.wait_on(guard, timeout, room, look)
+    }
+
+    /// The first look found nothing.
+    #[inline(never)]
+    fn wait_on<'a, R>(
+        &'a self,
+        mut guard: NodeGuard<'a, T>,
+        timeout: Option<Duration>,
+        mut room: Option<LinkId>,
+        mut look: impl FnMut(&mut Node, &mut T) -> Look<R>,
+    ) -> Result<R, Waited> {
+        let mut backoff = Backoff::new(guard.config(), timeout);
         let mut turns_to_look = 0;
         loop {
             let (node, attached) = guard.parts();
+            // Where a look has found nothing, and may now.
+            if turns_to_look > 0
+                && room.is_none()
+                && node.has_direct()
+                && let Look::Found(result) = look(node, attached)
+            {
+                attached.after_look(node);
+                return Ok(result);
+            }
             let taken = match node.poll() {
                 Ok(taken) => taken,
                 Err(forked) => return Err(Waited::Forked(forked)),
@@ -506,6 +554,19 @@ impl<T: Attached> SharedNode<T> {
             // Somebody else may have changed anything.
             turns_to_look = 0;
         }
+    }
+
+    /// What can be done at once, without all that waiting needs: with the lock, if that is free, and
+    /// where nobody waits for what is done. `None`: `act` was not called, or said so, and
+    /// [`wait_until`](Self::wait_until) goes on.
+    #[inline(always)]
+    pub(crate) fn at_once<R>(&self, act: impl FnOnce(&mut Node, &mut T) -> Option<R>) -> Option<R> {
+        let mut state = self.inner.state.try_lock()?;
+        if !state.is_alone() {
+            return None;
+        }
+        let State { node, attached, .. } = &mut *state;
+        if attached.is_quiet() { act(node, attached) } else { None }
     }
 
     /// Whether both are the same node.

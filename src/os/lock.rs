@@ -2,7 +2,8 @@
 //! of users what a mutex costs.
 //!
 //! It begins as a mutex. A thread that takes it often, with nobody in between, becomes the owner of
-//! the bias; the first other thread ends that for good. Where the kernel has no barrier for every
+//! a bias; the first other thread ends that. A lock has a few biases, each for one owner in its life:
+//! a program may set up in one thread what another uses. Where the kernel has no barrier for every
 //! core it stays a mutex.
 
 use super::sys;
@@ -16,6 +17,8 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// How often a thread takes the lock, with nobody in between, until it is biased towards it.
 const TURNS_TO_BIAS: u32 = 64;
+/// Owners that a lock may have in its life, one after the other.
+const OWNERS_MAX: usize = 4;
 /// Looks at an owner that is inside, until the waiting thread naps.
 const SPINS: u32 = 1000;
 const NAP: Duration = Duration::from_micros(50);
@@ -24,7 +27,8 @@ const NAP: Duration = Duration::from_micros(50);
 /// value as it was then.
 #[derive(Debug, Default)]
 pub struct Lock<T> {
-    bias: Bias,
+    /// At most one of them has an owner, and those before it have none any more.
+    biases: [Bias; OWNERS_MAX],
     mutex: Mutex<Candidate>,
     value: UnsafeCell<T>,
 }
@@ -34,19 +38,28 @@ pub struct Lock<T> {
 struct Candidate {
     thread: u64,
     turns: u32,
-    was_biased: bool,
+    /// How many biases have had an owner.
+    owners: usize,
 }
 
 /// The value, until this is dropped.
 #[derive(Debug)]
 pub struct LockGuard<'a, T> {
     lock: &'a Lock<T>,
-    /// `None`: held through the bias. A `MutexGuard` stays in its thread, and so does what holds
-    /// one: the bias belongs to a thread as well.
-    held: Option<MutexGuard<'a, Candidate>>,
+    held: Held<'a>,
     /// What a guard is: the value, borrowed exclusively. Without this two threads that share a
     /// guard would share a `T` that is not `Sync`, because `lock` alone may be shared.
     value: PhantomData<&'a mut T>,
+}
+
+/// How a guard has its lock. A `MutexGuard` stays in its thread, and so does what holds one: a bias
+/// belongs to a thread as well.
+#[derive(Debug)]
+enum Held<'a> {
+    Bias(&'a Bias),
+    Mutex(MutexGuard<'a, Candidate>),
+    /// The guard has gone on as another.
+    No,
 }
 
 // SAFETY: a guard is the only way to the value, and one thread at a time has a guard: the holder
@@ -70,32 +83,35 @@ impl<T> Lock<T> {
     /// A lock around a value.
     pub fn new(value: T) -> Self {
         let mutex = Mutex::new(Candidate::default());
-        Self { bias: Bias::default(), mutex, value: UnsafeCell::new(value) }
+        Self { biases: Default::default(), mutex, value: UnsafeCell::new(value) }
     }
 
     /// The value, if nobody has it.
     #[inline(always)]
     pub fn try_lock(&self) -> Option<LockGuard<'_, T>> {
-        if self.bias.enter(this_thread(), Barrier::Asymmetric) {
-            return Some(LockGuard::new(self, None));
+        let (first, thread) = (&self.biases[0], this_thread());
+        if first.enter(thread, Barrier::Asymmetric) {
+            return Some(LockGuard::new(self, Held::Bias(first)));
         }
-        self.try_lock_mutex()
+        self.try_lock_otherwise(thread)
     }
 
-    #[cold]
     #[inline(never)]
-    fn try_lock_mutex(&self) -> Option<LockGuard<'_, T>> {
-        let mut held = match self.mutex.try_lock() {
+    fn try_lock_otherwise(&self, thread: u64) -> Option<LockGuard<'_, T>> {
+        for bias in &self.biases[1..] {
+            if bias.enter(thread, Barrier::Asymmetric) {
+                return Some(LockGuard::new(self, Held::Bias(bias)));
+            }
+        }
+        let held = match self.mutex.try_lock() {
             Ok(held) => held,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return None,
         };
-        self.end_bias();
-        if self.bias.is_inside() {
+        if self.end_bias(&held).is_inside() {
             return None;
         }
-        self.consider(&mut held);
-        Some(LockGuard::new(self, Some(held)))
+        Some(self.taken(held))
     }
 
     /// The value, as soon as nobody has it. A thread that has it already waits for ever.
@@ -104,25 +120,27 @@ impl<T> Lock<T> {
         if let Some(guard) = self.try_lock() {
             return guard;
         }
-        let mut held = self.mutex.lock().unwrap_or_else(PoisonError::into_inner);
-        self.end_bias();
-        self.wait_for_owner();
-        self.consider(&mut held);
-        LockGuard::new(self, Some(held))
+        let held = self.mutex.lock().unwrap_or_else(PoisonError::into_inner);
+        self.wait_for_owner(&held);
+        self.taken(held)
     }
 
-    /// The caller has the mutex.
-    fn end_bias(&self) {
+    /// The caller has the mutex. Returns the bias that had an owner last, who may still be inside.
+    fn end_bias(&self, held: &Candidate) -> &Bias {
+        let bias = &self.biases[held.owners.saturating_sub(1)];
         // The kernel did this before there was a bias; if it refuses now, the owner's store is
         // seen after a while none the less, for a core does not keep stores to itself for long.
-        if self.bias.revoke() && !sys::barrier() {
+        if bias.revoke() && !sys::barrier() {
             std::thread::sleep(Duration::from_millis(10));
         }
+        bias
     }
 
-    fn wait_for_owner(&self) {
+    /// The caller has the mutex, and the lock afterwards.
+    fn wait_for_owner(&self, held: &Candidate) {
+        let bias = self.end_bias(held);
         let mut looks = 0;
-        while self.bias.is_inside() {
+        while bias.is_inside() {
             looks += 1;
             if looks < SPINS {
                 core::hint::spin_loop();
@@ -132,22 +150,26 @@ impl<T> Lock<T> {
         }
     }
 
-    /// Biases the lock towards a thread that has it to itself.
-    fn consider(&self, held: &mut Candidate) {
+    /// The caller has the lock; a thread that has it to itself becomes the owner of a bias, and has
+    /// it through that.
+    fn taken<'a>(&'a self, mut held: MutexGuard<'a, Candidate>) -> LockGuard<'a, T> {
         let thread = this_thread();
-        if held.was_biased {
-            return;
-        }
         if held.thread != thread {
             (held.thread, held.turns) = (thread, 0);
         }
         held.turns += 1;
-        if held.turns >= TURNS_TO_BIAS && thread != u64::MAX {
-            held.was_biased = true;
-            if sys::barrier() {
-                self.bias.set(thread);
-            }
+        if held.turns < TURNS_TO_BIAS || held.owners == OWNERS_MAX || thread == u64::MAX {
+            return LockGuard::new(self, Held::Mutex(held));
         }
+        held.turns = 0;
+        if !sys::barrier() {
+            held.owners = OWNERS_MAX;
+            return LockGuard::new(self, Held::Mutex(held));
+        }
+        let bias = &self.biases[held.owners];
+        held.owners += 1;
+        bias.set(thread);
+        LockGuard::new(self, Held::Bias(bias))
     }
 
     /// The value itself.
@@ -158,23 +180,28 @@ impl<T> Lock<T> {
 
 impl<'a, T> LockGuard<'a, T> {
     #[inline(always)]
-    fn new(lock: &'a Lock<T>, held: Option<MutexGuard<'a, Candidate>>) -> Self {
+    fn new(lock: &'a Lock<T>, held: Held<'a>) -> Self {
         Self { lock, held, value: PhantomData }
     }
 
     /// Waits on a condition variable without the lock, at most `timeout`. May return early; and
     /// returns at once while the lock is biased, for then nobody else can be about to notify.
     pub fn wait(mut self, condition: &Condvar, timeout: Duration) -> Self {
-        let Some(held) = self.held.take() else { return self };
+        let held = match core::mem::replace(&mut self.held, Held::No) {
+            Held::Mutex(held) => held,
+            held => {
+                self.held = held;
+                return self;
+            }
+        };
         let lock = self.lock;
         // What is left is no guard any more: the mutex goes on with `held`.
-        core::mem::forget(self);
+        drop(self);
         let waited = condition.wait_timeout(held, timeout);
         let (held, _) = waited.unwrap_or_else(PoisonError::into_inner);
         // Another thread may have become the owner of the bias meanwhile.
-        lock.end_bias();
-        lock.wait_for_owner();
-        Self::new(lock, Some(held))
+        lock.wait_for_owner(&held);
+        Self::new(lock, Held::Mutex(held))
     }
 }
 
@@ -198,8 +225,8 @@ impl<T> DerefMut for LockGuard<'_, T> {
 impl<T> Drop for LockGuard<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
-        if self.held.is_none() {
-            self.lock.bias.leave();
+        if let Held::Bias(bias) = self.held {
+            bias.leave();
         }
     }
 }
@@ -248,8 +275,8 @@ mod tests {
         for _ in 0..TURNS_TO_BIAS {
             drop(lock.lock());
         }
-        let is_biased = lock.lock().held.is_none();
-        assert_eq!(is_biased, sys::barrier());
+        let is_biased = |lock: &Lock<()>| matches!(lock.lock().held, Held::Bias(_));
+        assert_eq!(is_biased(&lock), sys::barrier());
         let held = lock.lock();
         let other = lock.clone();
         let waiting = std::thread::spawn(move || drop(other.lock()));
@@ -257,17 +284,26 @@ mod tests {
         assert!(!waiting.is_finished());
         drop(held);
         waiting.join().unwrap();
-        assert!(lock.lock().held.is_some());
+        assert!(!is_biased(&lock));
         assert!(lock.try_lock().is_some());
+        // Others become owners after it, as long as it has biases left.
+        for owner in 1..2 * OWNERS_MAX {
+            let lock = lock.clone();
+            let owns = move || {
+                for _ in 0..TURNS_TO_BIAS {
+                    drop(lock.lock());
+                }
+                is_biased(&lock)
+            };
+            let owned = std::thread::spawn(owns).join().unwrap();
+            assert_eq!(owned, owner < OWNERS_MAX && sys::barrier(), "owner {owner}");
+        }
     }
 
     #[test]
     fn a_thread_that_holds_the_lock_is_not_given_it_again() {
         let lock = Lock::new(());
-        for _ in 0..2 {
-            for _ in 0..TURNS_TO_BIAS {
-                drop(lock.lock());
-            }
+        for _ in 0..3 * TURNS_TO_BIAS {
             let _held = lock.lock();
             assert!(lock.try_lock().is_none());
         }

@@ -220,10 +220,10 @@ impl DatagramReceiver {
     /// [`ReceiveError::Misbehaved`] nothing was received, and the receiver is ready: a peer sent a
     /// datagram that makes no sense, and was sent away.
     pub fn receive(&mut self, timeout: Option<Duration>) -> Result<Datagram, ReceiveError> {
-        let Self { manager, consumer, slot, area, serial, is_open, .. } = self;
+        let Self { manager, queue, consumer, slot, area, serial, is_open, .. } = self;
         let (slot, area) = (*slot, *area);
         let found = manager.shared.wait_until(timeout, |node, _| {
-            if let Some(notification) = consumer.pop() {
+            if let Some(notification) = node.take_past(*queue, consumer) {
                 *is_open = false;
                 return Look::Found(read(node, slot, area, notification.link, *serial));
             }

@@ -377,7 +377,7 @@ impl GroupMember {
             let Self { manager, connection, memory, consumer, received, outgoing, .. } = self;
             let found = manager.shared.wait_until(timeout, |node, _| {
                 tell(received, node);
-                if consumer.pop().is_some() {
+                if node.take_past(memory.queues[1], consumer).is_some() {
                     return Look::Found(Some(read_down(node, memory)));
                 }
                 nothing_yet(outgoing, node, connection)

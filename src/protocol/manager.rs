@@ -398,6 +398,11 @@ impl Attached for Protocols {
             self.wake(node);
         }
     }
+
+    #[inline(always)]
+    fn is_quiet(&self) -> bool {
+        self.wakers.is_empty()
+    }
 }
 
 impl Protocols {

@@ -44,7 +44,7 @@ use super::{Connection, EndPoint, GrowError, Kind, Manager, ReceiveError, SendFa
 use crate::control::{Peer, RequestId};
 use crate::interface::notification::Consumer;
 use crate::interface::{AreaId, LinkId, Mode, Notification, QueueId, SlotConfig, SlotId};
-use crate::node::{CloseReason, Look, Node, SendError, Unfinished, Waited};
+use crate::node::{CloseReason, Look, Node, PreparedTicket, SendError, Unfinished, Waited};
 use crate::os::memory::AreaMemory;
 use crate::wire::{Flags, Key, MetadataIndex, NodeId, Share, SlotIndex, TICKET_BYTES, Ticket};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -458,7 +458,7 @@ impl Intake {
             return Look::Nothing;
         }
         while self.fault.is_none()
-            && let Some(notification) = self.consumer.pop()
+            && let Some(notification) = node.take_past(self.queue, &mut self.consumer)
         {
             self.note(&notification);
         }
@@ -487,6 +487,17 @@ impl Intake {
         }
         let is_told = self.ungranted.is_empty() && !self.places.is_due();
         if is_told { Look::Nothing } else { Look::Room(connection.link()) }
+    }
+
+    /// Takes the next small message, where it is the one that comes and nothing else is to be done.
+    #[inline(always)]
+    fn take_one(&mut self, node: &mut Node) -> Option<()> {
+        if self.fault.is_some() || self.has_last || self.is_due() || self.connection().is_none() {
+            return None;
+        }
+        let notification = node.take_past(self.queue, &mut self.consumer)?;
+        self.note(&notification);
+        (self.fault.is_none() && self.take_small(node)).then_some(())
     }
 
     #[inline]
@@ -917,12 +928,18 @@ impl StreamReceiver {
     /// the sender had sent everything.
     #[inline]
     pub fn receive(&mut self, timeout: Option<Duration>) -> Result<Record, ReceiveError> {
-        match self.intake.next_record() {
+        if let Some(record) = self.intake.next_record() {
+            return Ok(record);
+        }
+        let Self { manager, intake, .. } = self;
+        let taken = manager.shared.at_once(|node, _| intake.take_one(node));
+        match taken.and_then(|()| self.intake.next_record()) {
             Some(record) => Ok(record),
             None => self.receive_message(timeout),
         }
     }
 
+    #[inline(never)]
     fn receive_message(&mut self, timeout: Option<Duration>) -> Result<Record, ReceiveError> {
         loop {
             if let Some(record) = self.intake.next_record() {
@@ -1169,7 +1186,7 @@ struct Post {
     ask: Ticket,
     record_bytes_max: usize,
     /// The places for small messages, and the longest of these.
-    places: Ticket,
+    places: PreparedTicket,
     small_max: usize,
     /// How many of these have left, and of how many the place is free again.
     small: u64,
@@ -1298,11 +1315,28 @@ impl Post {
     /// The place of the next small message, and the word that it carries.
     #[inline]
     fn place(&self, mark: Mark) -> (Ticket, u32) {
+        let (offset, word) = self.place_of(mark.length, mark.framed);
+        let places = self.places.ticket();
+        (Ticket { base: places.base + offset, ..*places }, word)
+    }
+
+    #[inline(always)]
+    fn place_of(&self, length: u32, framed: bool) -> (u64, u32) {
         let place = (self.small % PLACES) as u32;
-        let base = self.places.base + place as u64 * PLACE_BYTES as u64;
-        let tickets_before = self.next as u32;
-        let small = Small { length: mark.length, framed: mark.framed, place, tickets_before };
-        (Ticket { base, ..self.places }, small.to_word())
+        let small = Small { length, framed, place, tickets_before: self.next as u32 };
+        (place as u64 * PLACE_BYTES as u64, small.to_word())
+    }
+
+    /// Sends a message of one line, if a place is known to be free. False: nothing was done.
+    #[inline(always)]
+    fn send_line(&mut self, node: &mut Node, data: &[u8], framed: bool) -> bool {
+        if self.small - self.freed >= PLACES {
+            return false;
+        }
+        let (offset, word) = self.place_of(data.len() as u32, framed);
+        let sent = node.push_prepared(&self.places, offset, data, word);
+        self.small += sent as u64;
+        sent
     }
 
     /// One look under the lock: puts as much of a message into the link as it takes.
@@ -1482,7 +1516,7 @@ impl StreamSender {
             lanes: lanes.into(),
             ask,
             record_bytes_max,
-            places,
+            places: PreparedTicket::new(&places, connection.link()),
             small_max: PLACE_BYTES.min(packet_bytes),
             small: 0,
             freed: 0,
@@ -1577,12 +1611,25 @@ impl StreamSender {
     /// stays, for a later call.
     #[inline]
     pub fn flush(&mut self, timeout: Option<Duration>) -> Result<(), SendFailure> {
-        if self.outgoing.is_none() && !self.is_closed {
-            return match self.fill {
-                0 => Ok(()),
-                _ => self.ship(What::Coalesced, false, timeout),
-            };
+        // While a message is leaving, and at the end, nothing is coalesced.
+        if self.limit > 0 {
+            if self.fill == 0 {
+                return Ok(());
+            }
+            let Self { manager, post, buffer, fill, records, .. } = self;
+            let (data, framed) = Self::coalesced(buffer, *fill, *records);
+            let sent =
+                manager.shared.at_once(|node, _| post.send_line(node, data, framed).then_some(()));
+            if sent.is_some() {
+                (self.fill, self.records) = (0, 0);
+                return Ok(());
+            }
         }
+        self.flush_slowly(timeout)
+    }
+
+    #[inline(never)]
+    fn flush_slowly(&mut self, timeout: Option<Duration>) -> Result<(), SendFailure> {
         let deadline = Deadline::new(timeout);
         self.finish(deadline)?;
         if self.is_closed { Ok(()) } else { self.empty(deadline) }

@@ -19,7 +19,7 @@ use super::{Connection, EndPoint, GrowError, Kind, Manager, ReceiveError, SendFa
 use crate::control::{Peer, RequestId};
 use crate::interface::notification::Consumer;
 use crate::interface::{AreaId, LinkId, Notification, QueueId, SlotConfig, SlotId};
-use crate::node::{Look, Node, SendError};
+use crate::node::{Look, Node, PreparedTicket, SendError};
 use crate::wire::{SlotIndex, TICKET_BYTES, Ticket};
 use core::time::Duration;
 use std::boxed::Box;
@@ -200,6 +200,7 @@ impl Kept {
 pub struct TaggedReceiver {
     manager: Manager,
     offer: OfferId,
+    queue: QueueId,
     consumer: Consumer,
     shared: Senders,
     kept: Kept,
@@ -253,6 +254,7 @@ impl TaggedReceiver {
         Ok(Self {
             manager: manager.clone(),
             offer,
+            queue,
             consumer,
             shared,
             kept: Kept::default(),
@@ -266,7 +268,7 @@ impl TaggedReceiver {
 
     /// The next tag, if one is there or comes in one turn.
     pub fn try_get_tag(&mut self) -> Result<Option<Tag>, ReceiveError> {
-        if let Some(notification) = self.next() {
+        if let Some(notification) = self.take_at_once() {
             return Ok(Some(self.hand_out(notification)));
         }
         self.manager.poll()?;
@@ -281,17 +283,34 @@ impl TaggedReceiver {
     /// lies in the area by then.
     #[inline]
     pub fn get_tag(&mut self, timeout: Option<Duration>) -> Result<Tag, ReceiveError> {
-        if let Some(notification) = self.next() {
-            return Ok(self.hand_out(notification));
+        match self.take_at_once() {
+            Some(notification) => Ok(self.hand_out(notification)),
+            None => self.wait_for_tag(timeout),
         }
-        let Self { consumer, last, returns, untold, .. } = self;
-        let found = self.manager.shared.wait_until(timeout, |node, _| match consumer.pop() {
-            Some(notification) => Look::Found(notification),
-            None if *untold => {
-                *untold = !tell_all(last, returns, node);
-                Look::Nothing
+    }
+
+    /// What is there already, or comes straight from a ring.
+    #[inline(always)]
+    fn take_at_once(&mut self) -> Option<Notification> {
+        if let Some(notification) = self.next() {
+            return Some(notification);
+        }
+        let Self { manager, queue, consumer, .. } = self;
+        manager.shared.at_once(|node, _| node.take_direct(*queue, Some(consumer)))
+    }
+
+    #[inline(never)]
+    fn wait_for_tag(&mut self, timeout: Option<Duration>) -> Result<Tag, ReceiveError> {
+        let Self { queue, consumer, last, returns, untold, .. } = self;
+        let found = self.manager.shared.wait_until(timeout, |node, _| {
+            match node.take_past(*queue, consumer) {
+                Some(notification) => Look::Found(notification),
+                None if *untold => {
+                    *untold = !tell_all(last, returns, node);
+                    Look::Nothing
+                }
+                None => Look::Nothing,
             }
-            None => Look::Nothing,
         })?;
         Ok(self.hand_out(found))
     }
@@ -451,7 +470,7 @@ pub struct TaggedSender {
     manager: Manager,
     connection: Arc<Connection>,
     credit: CreditWord,
-    ticket: Ticket,
+    ticket: PreparedTicket,
     tags: u64,
     sent: u64,
     acknowledged: u64,
@@ -480,9 +499,9 @@ impl TaggedSender {
             Ok((connection, (ticket, tags))) => Ok(Self {
                 bytes_max: manager.lock().fast_bytes_max(connection.link()).unwrap_or(0),
                 manager: manager.clone(),
+                ticket: PreparedTicket::new(&ticket, connection.link()),
                 connection,
                 credit,
-                ticket,
                 tags: tags as u64,
                 sent: 0,
                 acknowledged: 0,
@@ -501,13 +520,34 @@ impl TaggedSender {
 
     /// Bytes of the receiver's area.
     pub fn capacity(&self) -> u64 {
-        self.ticket.capacity()
+        self.ticket.ticket().capacity()
     }
 
     /// Writes `data` to the receiver's area at `offset` and `tag` to its queue, waiting at most
     /// `timeout` for room and for the receiver to take earlier tags. On an error nothing was sent.
     #[inline]
     pub fn send(
+        &mut self,
+        offset: u64,
+        data: &[u8],
+        tag: u32,
+        timeout: Option<Duration>,
+    ) -> Result<(), SendFailure> {
+        if self.sent - self.acknowledged < self.tags {
+            let Self { manager, ticket, .. } = &*self;
+            let sent = manager
+                .shared
+                .at_once(|node, _| node.push_prepared(ticket, offset, data, tag).then_some(()));
+            if sent.is_some() {
+                self.sent += 1;
+                return Ok(());
+            }
+        }
+        self.send_slowly(offset, data, tag, timeout)
+    }
+
+    #[inline(never)]
+    fn send_slowly(
         &mut self,
         offset: u64,
         data: &[u8],
@@ -545,7 +585,7 @@ impl TaggedSender {
 
     #[inline(always)]
     fn check(&self, offset: u64, data: &[u8]) -> Result<Ticket, SendFailure> {
-        let (length, max, size) = (data.len(), self.bytes_max, self.ticket.capacity());
+        let (length, max, size) = (data.len(), self.bytes_max, self.capacity());
         if length > max {
             let limit = "what one packet of this link holds (HAMLYN_PACKET_BYTES of both sides)";
             return Err(SendFailure::TooLong { length, max, limit });
@@ -553,7 +593,8 @@ impl TaggedSender {
         if offset > size || length as u64 > size - offset {
             return Err(SendFailure::Outside { offset, length, size });
         }
-        Ok(Ticket { base: self.ticket.base + offset, ..self.ticket })
+        let whole = self.ticket.ticket();
+        Ok(Ticket { base: whole.base + offset, ..*whole })
     }
 
     connected!("writes", |_| "tagged remote write: one fast packet each");

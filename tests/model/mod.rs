@@ -395,7 +395,7 @@ impl Pair {
     /// Whether a packet of one line was taken as one that is like another.
     fn again(&mut self, link: LinkId, words: &[u64; 8], is_direct: bool) -> bool {
         if is_direct {
-            let note = self.interface.take_again(&self.flow, link, |i| words[i], self.queue);
+            let note = self.interface.take_again(&self.flow, link, |i| words[i], self.queue, None);
             if let Some(note) = note {
                 self.direct += 1;
                 assert_eq!(self.waiting.pop_back().map(|(_, note)| note), Some(note));

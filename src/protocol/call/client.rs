@@ -144,7 +144,7 @@ impl Offer for ClientState {
 impl ClientState {
     #[inline(always)]
     fn pump(&mut self, node: &mut Node) -> Result<(), Broken> {
-        while let Ok(Some(notification)) = node.pop(self.queue) {
+        while let Ok(Some(notification)) = node.take_next(self.queue) {
             if notification.index == MetadataIndex::FAST {
                 self.handle(node, notification.word)?;
             } else {
@@ -416,6 +416,46 @@ impl ClientState {
         }
     }
 
+    /// A call's beginning where nothing need be waited for; `None`: nothing was done.
+    #[inline(always)]
+    fn begin_at_once(&mut self, node: &mut Node, request: &[u8]) -> Option<CallId> {
+        let number = *self.free.last()?;
+        let call = self.calls.get_mut(number as usize)?;
+        if !self.lent.send_line(node, number, request.len() as u32, request) {
+            return None;
+        }
+        self.free.pop();
+        call.state = AtClient::Waiting;
+        Some(CallId { call: number, generation: call.generation })
+    }
+
+    /// Takes one reply, if it is the one that is waited for; anything else goes the general way.
+    #[inline(always)]
+    fn take_at_once(
+        &mut self,
+        node: &mut Node,
+        id: CallId,
+        reply: &mut Bytes,
+    ) -> Option<Result<(), CallError>> {
+        let call = self.calls.get(id.call as usize)?;
+        let waits = matches!(call.state, AtClient::Waiting) && !call.abandoned;
+        if !waits || call.generation != id.generation {
+            return None;
+        }
+        let notification = node.take_next(self.queue).ok()??;
+        let (number, code) = (notification.word % OUTSTANDING_MAX, notification.word >> CALL_BITS);
+        if notification.index != MetadataIndex::FAST {
+            self.handle_long(node, notification.slot);
+        } else if number == id.call && code <= LENGTH_MAX.min(self.blocks.block) {
+            reply.copy(self.blocks.bytes(node, number, code as usize));
+            self.free(node, number);
+            return Some(Ok(()));
+        } else if let Err(Broken(why)) = self.handle(node, notification.word) {
+            return Some(Err(CallError::Misbehaved(why)));
+        }
+        None
+    }
+
     #[inline(always)]
     fn look_for(
         &mut self,
@@ -423,6 +463,9 @@ impl ClientState {
         id: CallId,
         reply: &mut Bytes,
     ) -> Look<Result<(), CallError>> {
+        if let Some(taken) = self.take_at_once(node, id, reply) {
+            return Look::Found(taken);
+        }
         let pumped = self.pump(node);
         match self.take(node, id, reply) {
             Ok(true) => return Look::Found(Ok(())),
@@ -529,10 +572,12 @@ impl Client {
             let _ = node.remove_queue(queue);
         };
         let read = |connection: &Arc<Connection>, answer: &[u8]| {
-            let (lent, granted) = Lent::from_bytes(answer, connection.peer()).ok()?;
+            let (mut lent, granted) = Lent::from_bytes(answer, connection.peer()).ok()?;
             let max = answer.get(Lent::BYTES..)?;
             let packet_bytes = manager.lock().fast_bytes_max(connection.link()).unwrap_or(0);
-            Some((lent, granted.min(calls), number_from(max), lent.at_once(packet_bytes)))
+            let at_once = lent.at_once(packet_bytes);
+            lent.go_over(connection.link());
+            Some((lent, granted.min(calls), number_from(max), at_once))
         };
         let expected = "no blocks for requests";
         let (connection, (lent, granted, request_bytes_max, at_once)) = manager
@@ -566,7 +611,7 @@ impl Client {
     #[inline]
     pub fn call(&self, request: &[u8], timeout: Option<Duration>) -> Result<Bytes, CallError> {
         let mut reply = Bytes::default();
-        let mut begun = Begun::Nothing;
+        let mut begun = self.start_at_once(request).map_or(Begun::Nothing, Begun::Sent);
         let result = self.manager.shared.wait_until(timeout, |node, protocols| {
             let Some(state) = protocols.state::<ClientState>(self.state) else {
                 return Look::Nothing;
@@ -594,7 +639,23 @@ impl Client {
 
     /// Sends a request, waiting at most `timeout` for a free call and, if it is long, for the server
     /// to make room for it. The reply is had with [`finish`](Self::finish).
+    #[inline]
     pub fn start(&self, request: &[u8], timeout: Option<Duration>) -> Result<CallId, CallError> {
+        match self.start_at_once(request) {
+            Some(id) => Ok(id),
+            None => self.start_slowly(request, timeout),
+        }
+    }
+
+    #[inline(always)]
+    fn start_at_once(&self, request: &[u8]) -> Option<CallId> {
+        self.manager.shared.at_once(|node, protocols| {
+            protocols.state::<ClientState>(self.state)?.begin_at_once(node, request)
+        })
+    }
+
+    #[inline(never)]
+    fn start_slowly(&self, request: &[u8], timeout: Option<Duration>) -> Result<CallId, CallError> {
         let mut begun = Begun::Nothing;
         let result = self.manager.shared.wait_until(timeout, |node, protocols| {
             match protocols.state::<ClientState>(self.state) {
@@ -607,7 +668,21 @@ impl Client {
 
     /// Waits for the reply of a call, at most `timeout`. Unless the time is over the call does not
     /// exist afterwards; then it may be finished later, or [forgotten](Self::forget).
+    #[inline]
     pub fn finish(&self, call: CallId, timeout: Option<Duration>) -> Result<Bytes, CallError> {
+        let mut reply = Bytes::default();
+        let taken = self.manager.shared.at_once(|node, protocols| {
+            protocols.state::<ClientState>(self.state)?.take_at_once(node, call, &mut reply)
+        });
+        match taken {
+            Some(Ok(())) => Ok(reply),
+            Some(Err(e)) => self.settle(Ok(Err(e)), None),
+            None => self.finish_slowly(call, timeout),
+        }
+    }
+
+    #[inline(never)]
+    fn finish_slowly(&self, call: CallId, timeout: Option<Duration>) -> Result<Bytes, CallError> {
         let mut reply = Bytes::default();
         let result = self.manager.shared.wait_until(timeout, |node, protocols| {
             match protocols.state::<ClientState>(self.state) {

@@ -37,7 +37,7 @@ use super::Connection;
 use super::tickets::fast_ticket_from;
 use crate::control::Peer;
 use crate::interface::{AreaId, LinkId, Mode, QueueId, SlotConfig, SlotId};
-use crate::node::{CloseReason, Forked, Look, Node, SendError, Unfinished, Waited};
+use crate::node::{CloseReason, Forked, Look, Node, PreparedTicket, SendError, Unfinished, Waited};
 use crate::os::memory::AreaMemory;
 use crate::wire::{MetadataIndex, TICKET_BYTES, Ticket};
 use core::ops::Deref;
@@ -249,10 +249,12 @@ impl Blocks {
 }
 
 /// The blocks that the other side lends.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Lent {
     pub(super) ticket: Ticket,
     pub(super) block: u32,
+    /// Once it is known over which link.
+    prepared: Option<PreparedTicket>,
 }
 
 impl Lent {
@@ -273,7 +275,21 @@ impl Lent {
         {
             return Err(format!("{calls} blocks of {block} bytes cannot be"));
         }
-        Ok((Self { ticket, block }, calls))
+        Ok((Self { ticket, block, prepared: None }, calls))
+    }
+
+    /// The link over which the other side is reached.
+    pub(super) fn go_over(&mut self, link: LinkId) {
+        self.prepared = Some(PreparedTicket::new(&self.ticket, link));
+    }
+
+    /// [`send`](Self::send) of one line over the link that is known; false: nothing was done.
+    #[inline(always)]
+    pub(super) fn send_line(&self, node: &mut Node, call: u32, code: u32, data: &[u8]) -> bool {
+        let offset = call as u64 * self.block as u64;
+        self.prepared
+            .as_ref()
+            .is_some_and(|prepared| node.push_prepared(prepared, offset, data, word_of(call, code)))
     }
 
     /// Bytes that are sent at once over a link with these packets.
@@ -290,6 +306,9 @@ impl Lent {
         code: u32,
         data: &[u8],
     ) -> Result<(), SendError> {
+        if self.send_line(node, call, code, data) {
+            return Ok(());
+        }
         let base = self.ticket.base + call as u64 * self.block as u64;
         let ticket = Ticket { base, ..self.ticket };
         node.try_send_fast_over(link, &ticket, data, word_of(call, code)).map(|_| ())

@@ -8,7 +8,7 @@ use crate::control::{Peer, RequestId};
 use crate::interface::{LinkId, Notification, QueueId};
 use crate::node::{CloseReason, Look, Node, SendError};
 use crate::protocol::ends::offered;
-use crate::protocol::manager::{Offer, OfferId, set_up};
+use crate::protocol::manager::{Offer, OfferId, Protocols, set_up};
 use crate::protocol::tickets::message_ticket_from;
 use crate::protocol::{Connection, EndPoint, GrowError, Kind, Manager, ReceiveError};
 use crate::wire::{MetadataIndex, SlotIndex, TICKET_BYTES, Ticket};
@@ -261,6 +261,7 @@ impl Offer for ServerState {
         if let Some(Some(client)) = state.clients.get_mut(slot.0 as usize) {
             let packet_bytes = node.fast_bytes_max(connection.link()).unwrap_or(0);
             client.at_once = client.lent.at_once(packet_bytes);
+            client.lent.go_over(connection.link());
             client.connection = Some(connection.clone());
             // What it sent may have been heard before the manager heard of its connection.
             state.advance(node, slot);
@@ -366,7 +367,7 @@ impl ServerState {
 
     #[inline(always)]
     fn pump_queue(&mut self, node: &mut Node, into: &mut Arrived) -> Pumped {
-        while let Ok(Some(notification)) = node.pop(self.queue) {
+        while let Ok(Some(notification)) = node.take_next(self.queue) {
             let handled = if notification.index == MetadataIndex::FAST {
                 self.handle(node, &notification, into)
             } else {
@@ -609,40 +610,66 @@ impl Server {
         }
         let mut request = self.attach(Arrived::default());
         let Some(arrived) = &mut request.arrived else { return Ok(request) };
-        let waited = self.manager.shared.wait_until(timeout, |node, protocols| {
-            let Some(state) = protocols.state::<ServerState>(self.offer) else {
-                return Look::Nothing;
-            };
-            match state.pump(node, arrived) {
-                Pumped::Request => {
-                    if node.is_ready(self.queue) == Ok(true)
-                        && let Some((link, why)) = state.share_rest(node)
-                    {
-                        protocols.expel(node, link, &why);
-                    }
-                    Look::Found(())
-                }
-                // One bad client is no failure of the server.
-                Pumped::Broken(link, why) => {
-                    protocols.expel(node, link, &why);
-                    Look::Again
-                }
-                // Another thread may have taken it.
-                Pumped::Nothing => match self.ready.pop() {
-                    Some(other) => {
-                        *arrived = other;
-                        Look::Found(())
-                    }
-                    None => Look::Nothing,
-                },
+        let found = self.manager.shared.at_once(|node, protocols| {
+            match self.look(node, protocols, arrived) {
+                Look::Found(()) => Some(()),
+                _ => None,
             }
         });
+        match found {
+            Some(()) => Ok(request),
+            None => self.wait_for_request(request, timeout),
+        }
+    }
+
+    #[inline(never)]
+    fn wait_for_request<'a>(
+        &'a self,
+        mut request: Request<'a>,
+        timeout: Option<Duration>,
+    ) -> Result<Request<'a>, ReceiveError> {
+        let Some(arrived) = &mut request.arrived else { return Ok(request) };
+        let waited = self
+            .manager
+            .shared
+            .wait_until(timeout, |node, protocols| self.look(node, protocols, arrived));
         match waited {
             Ok(()) => Ok(request),
             Err(waited) => {
                 request.arrived = None;
                 Err(waited.into())
             }
+        }
+    }
+
+    /// One look for a request.
+    #[inline(always)]
+    fn look(&self, node: &mut Node, protocols: &mut Protocols, arrived: &mut Arrived) -> Look<()> {
+        let Some(state) = protocols.state::<ServerState>(self.offer) else {
+            return Look::Nothing;
+        };
+        match state.pump(node, arrived) {
+            Pumped::Request => {
+                if node.is_ready(self.queue) == Ok(true)
+                    && let Some((link, why)) = state.share_rest(node)
+                {
+                    protocols.expel(node, link, &why);
+                }
+                Look::Found(())
+            }
+            // One bad client is no failure of the server.
+            Pumped::Broken(link, why) => {
+                protocols.expel(node, link, &why);
+                Look::Again
+            }
+            // Another thread may have taken it.
+            Pumped::Nothing => match self.ready.pop() {
+                Some(other) => {
+                    *arrived = other;
+                    Look::Found(())
+                }
+                None => Look::Nothing,
+            },
         }
     }
 
@@ -721,6 +748,28 @@ impl Request<'_> {
     /// is told that no reply will come.
     #[inline]
     pub fn reply(mut self, data: &[u8], timeout: Option<Duration>) -> Result<(), CallError> {
+        let Some(arrived) = &self.arrived else { return Ok(()) };
+        let Server { manager, offer, .. } = self.server;
+        let sent = manager.shared.at_once(|node, protocols| {
+            let client = protocols.state::<ServerState>(*offer)?.client_of(arrived)?;
+            // A long request that waits for this one goes on.
+            if client.has_waiting()
+                || !client.lent.send_line(node, arrived.call, data.len() as u32, data)
+            {
+                return None;
+            }
+            client.end(arrived.call);
+            Some(())
+        });
+        if sent.is_some() {
+            self.arrived = None;
+            return Ok(());
+        }
+        self.reply_slowly(data, timeout)
+    }
+
+    #[inline(never)]
+    fn reply_slowly(mut self, data: &[u8], timeout: Option<Duration>) -> Result<(), CallError> {
         let Some(arrived) = &self.arrived else { return Ok(()) };
         let Server { manager, offer, .. } = self.server;
         let (link, call) = (arrived.link, arrived.call);

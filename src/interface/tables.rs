@@ -276,9 +276,13 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
     /// consuming end.
     #[inline(always)]
     pub(super) fn is_empty(&self, id: QueueId, consumer: Option<&Consumer>) -> bool {
-        let taken_from = if consumer.is_some() { ELSEWHERE } else { 0 };
-        self.waiting.get(id.index as usize) == Some(&((id.generation as u64) << 32 | taken_from))
-            && consumer.is_none_or(|consumer| !consumer.is_ready())
+        let known = self.waiting.get(id.index as usize).copied();
+        match consumer {
+            None => known == Some((id.generation as u64) << 32),
+            Some(consumer) => {
+                known == Some((id.generation as u64) << 32 | ELSEWHERE) && !consumer.is_ready()
+            }
+        }
     }
 
     fn queue_mut(&mut self, id: QueueId) -> Result<&mut Queue, QueueError> {

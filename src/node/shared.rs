@@ -51,11 +51,11 @@ pub trait Attached: Send + 'static {
     #[inline(always)]
     fn after_look(&mut self, _: &mut Node) {}
 
-    /// Nobody who is not a thread waits for anything, so that [`after_look`](Self::after_look) would
-    /// do nothing.
+    /// How many wait for something without a thread, to whom [`after_look`](Self::after_look) tells
+    /// it.
     #[inline(always)]
-    fn is_quiet(&self) -> bool {
-        true
+    fn waiting(&self) -> usize {
+        0
     }
 }
 
@@ -562,11 +562,9 @@ impl<T: Attached> SharedNode<T> {
     #[inline(always)]
     pub(crate) fn at_once<R>(&self, act: impl FnOnce(&mut Node, &mut T) -> Option<R>) -> Option<R> {
         let mut state = self.inner.state.try_lock()?;
-        if !state.is_alone() {
-            return None;
-        }
-        let State { node, attached, .. } = &mut *state;
-        if attached.is_quiet() { act(node, attached) } else { None }
+        let State { node, attached, has_leader, followers } = &mut *state;
+        let others = *has_leader as usize | *followers | attached.waiting();
+        if others == 0 { act(node, attached) } else { None }
     }
 
     /// Whether both are the same node.

@@ -12,6 +12,7 @@ use crate::link::sleep::Barrier;
 use core::cell::UnsafeCell;
 use core::marker::PhantomData;
 use core::ops::{Deref, DerefMut};
+use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 
@@ -29,6 +30,8 @@ const NAP: Duration = Duration::from_micros(50);
 pub struct Lock<T> {
     /// At most one of them has an owner, and those before it have none any more.
     biases: [Bias; OWNERS_MAX],
+    /// Which had one last. Whoever reads an older one finds that it has none.
+    latest: AtomicUsize,
     mutex: Mutex<Candidate>,
     value: UnsafeCell<T>,
 }
@@ -83,32 +86,33 @@ impl<T> Lock<T> {
     /// A lock around a value.
     pub fn new(value: T) -> Self {
         let mutex = Mutex::new(Candidate::default());
-        Self { biases: Default::default(), mutex, value: UnsafeCell::new(value) }
+        let (biases, latest) = Default::default();
+        Self { biases, latest, mutex, value: UnsafeCell::new(value) }
     }
 
     /// The value, if nobody has it.
     #[inline(always)]
     pub fn try_lock(&self) -> Option<LockGuard<'_, T>> {
-        let (first, thread) = (&self.biases[0], this_thread());
-        if first.enter(thread, Barrier::Asymmetric) {
-            return Some(LockGuard::new(self, Held::Bias(first)));
+        let bias = self.latest();
+        if bias.enter(this_thread(), Barrier::Asymmetric) {
+            return Some(LockGuard::new(self, Held::Bias(bias)));
         }
-        self.try_lock_otherwise(thread)
+        self.try_lock_mutex()
+    }
+
+    #[inline(always)]
+    fn latest(&self) -> &Bias {
+        &self.biases[self.latest.load(Ordering::Relaxed) % OWNERS_MAX]
     }
 
     #[inline(never)]
-    fn try_lock_otherwise(&self, thread: u64) -> Option<LockGuard<'_, T>> {
-        for bias in &self.biases[1..] {
-            if bias.enter(thread, Barrier::Asymmetric) {
-                return Some(LockGuard::new(self, Held::Bias(bias)));
-            }
-        }
+    fn try_lock_mutex(&self) -> Option<LockGuard<'_, T>> {
         let held = match self.mutex.try_lock() {
             Ok(held) => held,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return None,
         };
-        if self.end_bias(&held).is_inside() {
+        if self.end_bias().is_inside() {
             return None;
         }
         Some(self.taken(held))
@@ -121,13 +125,13 @@ impl<T> Lock<T> {
             return guard;
         }
         let held = self.mutex.lock().unwrap_or_else(PoisonError::into_inner);
-        self.wait_for_owner(&held);
+        self.wait_for_owner();
         self.taken(held)
     }
 
     /// The caller has the mutex. Returns the bias that had an owner last, who may still be inside.
-    fn end_bias(&self, held: &Candidate) -> &Bias {
-        let bias = &self.biases[held.owners.saturating_sub(1)];
+    fn end_bias(&self) -> &Bias {
+        let bias = self.latest();
         // The kernel did this before there was a bias; if it refuses now, the owner's store is
         // seen after a while none the less, for a core does not keep stores to itself for long.
         if bias.revoke() && !sys::barrier() {
@@ -137,8 +141,8 @@ impl<T> Lock<T> {
     }
 
     /// The caller has the mutex, and the lock afterwards.
-    fn wait_for_owner(&self, held: &Candidate) {
-        let bias = self.end_bias(held);
+    fn wait_for_owner(&self) {
+        let bias = self.end_bias();
         let mut looks = 0;
         while bias.is_inside() {
             looks += 1;
@@ -166,6 +170,7 @@ impl<T> Lock<T> {
             held.owners = OWNERS_MAX;
             return LockGuard::new(self, Held::Mutex(held));
         }
+        self.latest.store(held.owners, Ordering::Relaxed);
         let bias = &self.biases[held.owners];
         held.owners += 1;
         bias.set(thread);
@@ -200,7 +205,7 @@ impl<'a, T> LockGuard<'a, T> {
         let waited = condition.wait_timeout(held, timeout);
         let (held, _) = waited.unwrap_or_else(PoisonError::into_inner);
         // Another thread may have become the owner of the bias meanwhile.
-        lock.wait_for_owner(&held);
+        lock.wait_for_owner();
         Self::new(lock, Held::Mutex(held))
     }
 }

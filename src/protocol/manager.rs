@@ -400,8 +400,8 @@ impl Attached for Protocols {
     }
 
     #[inline(always)]
-    fn is_quiet(&self) -> bool {
-        self.wakers.is_empty()
+    fn waiting(&self) -> usize {
+        self.wakers.len()
     }
 }
 

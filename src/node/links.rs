@@ -357,9 +357,12 @@ impl Node {
     }
 
     /// What happened after a link's end is told after it: a peer may connect anew while what it had
-    /// left in its rings is still being taken.
+    /// left in its rings is still being taken. Whoever takes what it is told after each turn loses
+    /// nothing, however much there is: the rest waits for the next turn.
     fn take_control_events_in_order(&mut self) {
+        let was_full = self.events.len() >= EVENTS_MAX;
         while self.leaving.is_empty()
+            && (was_full || self.events.len() < EVENTS_MAX)
             && let Some(event) = self.control_events.pop_front()
         {
             self.take_control_event(event);
@@ -525,18 +528,53 @@ impl Node {
         self.control().close(token);
     }
 
-    /// Keeps an event for the application. One that takes none must not be made to pay for them.
+    /// Keeps an event for the application. One that takes none must not be made to pay for as many as
+    /// its peers like; so where there are many, those that a peer can repeat give way, and what came
+    /// and went without the application's knowing of it. Never: the end of a link of which it was
+    /// told; there are no more of these than links.
     fn push_event(&mut self, event: Event) {
-        if self.events.len() >= EVENTS_MAX {
-            // A peer can send as many of these as it likes: they push out nothing but each other.
-            let is_hint = |event: &Event| matches!(event, Event::TicketRevoked { .. });
-            let hint = self.events.iter().position(is_hint);
+        if self.events.len() < EVENTS_MAX {
+            return self.events.push_back(event);
+        }
+        // A peer can send as many of these as it likes: they push out nothing but each other.
+        let is_hint = |event: &Event| matches!(event, Event::TicketRevoked { .. });
+        let of_aperture = |event: &Event| matches!(event, Event::Aperture { .. });
+        if let Some(at) = self.events.iter().position(is_hint) {
+            self.events.remove(at);
             self.counters.events_dropped.add(1);
-            match hint {
-                Some(at) => drop(self.events.remove(at)),
-                None if is_hint(&event) => return,
-                None => drop(self.events.pop_front()),
+            return self.events.push_back(event);
+        }
+        let (before, instead) = match &event {
+            Event::TicketRevoked { .. } => {
+                self.counters.events_dropped.add(1);
+                return;
             }
+            Event::Closed { link: closed, .. } => {
+                let is_its =
+                    |e: &Event| matches!(e, Event::Connected { link, .. } if link == closed);
+                let at = self.events.iter().rposition(is_its);
+                let request = at.and_then(|at| match &self.events[at] {
+                    Event::Connected { request, .. } => *request,
+                    _ => None,
+                });
+                (at, request.map(|id| Event::RequestGone { id }))
+            }
+            Event::RequestGone { id: gone } => {
+                let is_its = |e: &Event| matches!(e, Event::Request { id, .. } if id == gone);
+                (self.events.iter().rposition(is_its), None)
+            }
+            _ => (None, None),
+        };
+        if let Some(at) = before {
+            // Nobody had heard of it yet.
+            self.events.remove(at);
+            self.events.extend(instead);
+            self.counters.events_dropped.add(2);
+            return;
+        }
+        if let Some(at) = self.events.iter().position(of_aperture) {
+            self.events.remove(at);
+            self.counters.events_dropped.add(1);
         }
         self.events.push_back(event);
     }
@@ -923,6 +961,39 @@ mod tests {
         assert!(is_told, "the link ended, and nobody said so");
         drop((link, server, node));
         let _ = std::fs::remove_dir_all(&dir);
+    }
+
+    #[test]
+    fn no_peer_pushes_the_end_of_a_known_link_out_of_the_events() {
+        let dir = std::env::temp_dir().join(format!("hamlyn-ends-{}", std::process::id()));
+        let mut node = Node::with_config(Config::default().dir(dir)).unwrap();
+        let link = |generation| LinkId { index: 1, generation };
+        let closed = |link| Event::Closed { link, reason: CloseReason::Died, unsent: 0 };
+        let known = link(0);
+        node.push_event(closed(known));
+        for number in 0..2 * EVENTS_MAX as u32 {
+            let aperture = ApertureId { link: link(1), number };
+            node.push_event(Event::Aperture { aperture, what: ApertureEvent::Held });
+        }
+        assert_eq!(node.events.len(), EVENTS_MAX);
+        // Links that come and go, one of them asked for: whoever answered hears that it is gone.
+        let asked = RequestId(7);
+        for generation in 2..10_000 {
+            let request = (generation == 9_000).then_some(asked);
+            node.push_event(Event::Connected { link: link(generation), request });
+            node.push_event(closed(link(generation)));
+        }
+        let told: Vec<Event> = node.events.drain(..).collect();
+        assert!(told.len() <= EVENTS_MAX + 2, "{}", told.len());
+        let is_known = |e: &Event| matches!(e, Event::Closed { link, .. } if *link == known);
+        assert_eq!(told.iter().filter(|e| is_known(e)).count(), 1);
+        let is_gone = |e: &Event| matches!(e, Event::RequestGone { id } if *id == asked);
+        assert_eq!(told.iter().filter(|e| is_gone(e)).count(), 1);
+        // Ends of known links stay, however many they are.
+        for generation in 0..2 * EVENTS_MAX as u16 {
+            node.push_event(closed(link(generation)));
+        }
+        assert_eq!(node.events.len(), 2 * EVENTS_MAX);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What end points have in common: methods that each has, written once; time limits.
 
 use super::{Connection, Manager, SendFailure};
+use crate::control::Peer;
 use crate::node::CloseReason;
 use core::fmt::Display;
 use core::time::Duration;
@@ -20,6 +21,34 @@ impl Deadline {
     pub fn left(self) -> Option<Duration> {
         self.0.map(|deadline| deadline.saturating_duration_since(Instant::now()))
     }
+}
+
+/// Whether `peer` may have one of an end point's `max` places, of which those of `holders` are taken;
+/// `what` they are for. The last eighth, at least one, is for users who have none yet, so that no
+/// stranger has them all; a process's own user may do what it likes with it anyway. Users that cannot
+/// be told apart are one.
+pub(super) fn check_place(
+    holders: impl Iterator<Item = Option<u32>>,
+    peer: &Peer,
+    max: usize,
+    what: &str,
+) -> Result<(), String> {
+    let (mut taken, mut has_one) = (0, false);
+    for holder in holders {
+        taken += 1;
+        has_one |= holder == peer.uid;
+    }
+    if taken >= max {
+        return Err(format!("it has {max} {what}, as many as it may"));
+    }
+    let kept = if max > 1 { (max / 8).max(1) } else { 0 };
+    let is_own = peer.uid == Some(rustix::process::geteuid().as_raw());
+    if has_one && !is_own && max - taken <= kept {
+        return Err(format!(
+            "it has {taken} {what} and may have {max}, and the last {kept} are for users who have none"
+        ));
+    }
+    Ok(())
 }
 
 /// Why a connection is gone; [`CloseReason::Closed`] until the manager has heard more.

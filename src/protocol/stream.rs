@@ -42,12 +42,11 @@ use super::records::{
 use super::tickets::fast_ticket_from;
 use super::{Connection, EndPoint, GrowError, Kind, Manager, ReceiveError, SendFailure};
 use crate::control::{Peer, RequestId};
-use crate::interface::notification::Consumer;
 use crate::interface::{AreaId, LinkId, Mode, Notification, QueueId, SlotConfig, SlotId};
 use crate::node::{CloseReason, Look, Node, PreparedTicket, SendError, Unfinished, Waited};
 use crate::os::memory::AreaMemory;
 use crate::wire::{Flags, Key, MetadataIndex, NodeId, Share, SlotIndex, TICKET_BYTES, Ticket};
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 use std::boxed::Box;
 use std::collections::VecDeque;
@@ -141,9 +140,7 @@ pub(super) struct Shared {
     /// The one request that was admitted, and where its sender takes grants.
     admitted: Mutex<Option<(RequestId, Ticket)>>,
     joined: OnceLock<(Arc<Connection>, Ticket)>,
-    /// A peer had keys and did not join. They are worthless since, but what it has sent with them,
-    /// over another link of its own, may be in the queue.
-    withdrawn: AtomicBool,
+    queue: QueueId,
     /// Memory for long records, where the receiver lends some.
     pub(super) far: Option<FarOffer>,
 }
@@ -205,8 +202,8 @@ impl Offer for StreamOffer {
         let mut admitted = self.0.admitted();
         if admitted.is_some_and(|(id, _)| id == request) {
             *admitted = None;
-            self.0.withdrawn.store(true, Ordering::Relaxed);
-            // It knows the keys, and the next sender gets others.
+            // It knows the keys, and the next sender gets others; and the room in the queue that it
+            // has taken, over another link of its own.
             let _ = node.revoke(self.0.ask);
             let _ = node.revoke(self.0.places);
             for lane in &self.0.lanes {
@@ -215,6 +212,7 @@ impl Offer for StreamOffer {
                     let _ = node.arm(*lane, MetadataIndex(0), Some(limits));
                 }
             }
+            while let Ok(Some(_)) = node.pop(self.0.queue) {}
         }
     }
 
@@ -297,7 +295,6 @@ struct Intake {
     shared: Arc<Shared>,
     config: StreamConfig,
     stream: u32,
-    consumer: Consumer,
     lanes: Box<[Lane]>,
     ask_slot: SlotId,
     ask_area: AreaId,
@@ -458,7 +455,7 @@ impl Intake {
             return Look::Nothing;
         }
         while self.fault.is_none()
-            && let Some(notification) = node.take_past(self.queue, &mut self.consumer)
+            && let Ok(Some(notification)) = node.take_next(self.queue)
         {
             self.note(&notification);
         }
@@ -495,7 +492,7 @@ impl Intake {
         if self.fault.is_some() || self.has_last || self.is_due() || self.connection().is_none() {
             return None;
         }
-        let notification = node.take_past(self.queue, &mut self.consumer)?;
+        let notification = node.take_next(self.queue).ok()??;
         self.note(&notification);
         (self.fault.is_none() && self.take_small(node)).then_some(())
     }
@@ -504,9 +501,6 @@ impl Intake {
     fn note(&mut self, notification: &Notification) {
         let of_connection = self.connection().map(Connection::link);
         if of_connection.is_some_and(|link| link != notification.link) {
-            if self.shared.withdrawn.load(Ordering::Relaxed) {
-                return;
-            }
             self.fault.get_or_insert("its tickets were used over another link".into());
             return;
         }
@@ -1069,10 +1063,9 @@ impl Intake {
                 let config = |area| SlotConfig::new(area, queue).credit(PLACES as u32);
                 let places = fast_slot(node, bytes, config)?;
                 made_slots.push(places);
-                let consumer = node.take_consumer(queue).map_err(|e| text(&e))?;
-                Ok((ask, places, consumer))
+                Ok((ask, places))
             });
-        let ((ask_area, ask_slot), (places_area, places_slot), consumer) = match made {
+        let ((ask_area, ask_slot), (places_area, places_slot)) = match made {
             Ok(made) => made,
             Err(e) => {
                 lanes.iter_mut().for_each(|lane: &mut Lane| lane.remove(node));
@@ -1096,14 +1089,13 @@ impl Intake {
                 answer,
                 admitted: Mutex::new(None),
                 joined: OnceLock::new(),
-                withdrawn: AtomicBool::new(false),
+                queue,
                 far,
             }),
             window: Window::new(config.buffers),
             buffers: config.buffers,
             config,
             stream: NEXT_STREAM.fetch_add(1, Ordering::Relaxed),
-            consumer,
             lanes: lanes.into(),
             ask_slot,
             ask_area,
@@ -1150,16 +1142,12 @@ fn fast_slot(
 }
 
 impl EndPoint for StreamReceiver {
-    fn is_ready_in(&self, _: &Node) -> bool {
-        self.is_ready()
-    }
-
-    fn is_ready(&self) -> bool {
+    fn is_ready_in(&self, node: &Node) -> bool {
         let intake = &self.intake;
         intake.held.len() > intake.reading
             || intake.over().is_some()
             || intake.connection().is_some_and(|connection| {
-                intake.consumer.is_ready() || connection.ended().is_some()
+                node.is_ready(intake.queue) == Ok(true) || connection.ended().is_some()
             })
     }
 

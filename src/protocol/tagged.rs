@@ -12,7 +12,7 @@
 //! The area's bytes change whenever a sender writes, so they are copied out, never lent.
 
 use super::credit::{CreditReturn, CreditWord};
-use super::ends::{connected, ended, grown, offered};
+use super::ends::{check_place, connected, ended, grown, offered};
 use super::manager::{Offer, OfferId, Target, set_up};
 use super::tickets::fast_ticket_from;
 use super::{Connection, EndPoint, GrowError, Kind, Manager, ReceiveError, SendFailure};
@@ -59,6 +59,7 @@ pub struct Tag {
 /// One sender, as its receiver knows it.
 #[derive(Debug)]
 struct Sender {
+    user: Option<u32>,
     slot: SlotId,
     credit: Ticket,
     link: Option<LinkId>,
@@ -93,16 +94,16 @@ impl Offer for TaggedOffer {
     ) -> Result<Vec<u8>, String> {
         let credit = fast_ticket_from(body, peer)?;
         let mut shared = lock(&self.0);
-        if shared.senders.len() >= shared.senders_max as usize {
-            return Err(format!("it has {} senders, as many as it may", shared.senders_max));
-        }
+        let users = shared.senders.values().map(|sender| sender.user);
+        check_place(users, peer, shared.senders_max as usize, "senders")?;
         let config = SlotConfig::new(shared.area, shared.queue).credit(shared.tags);
         let slot = node.slot(config).map_err(|e| e.to_string())?;
         let ticket = node.fast_ticket(slot).map_err(|e| e.to_string())?;
         let mut answer = ticket.to_bytes().to_vec();
         answer.extend_from_slice(&shared.tags.to_le_bytes());
         shared.requests.insert(request, slot.index());
-        shared.senders.insert(slot.index(), Sender { slot, credit, link: None });
+        let sender = Sender { user: peer.uid, slot, credit, link: None };
+        shared.senders.insert(slot.index(), sender);
         Ok(answer)
     }
 

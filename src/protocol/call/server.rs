@@ -7,7 +7,7 @@ use super::{
 use crate::control::{Peer, RequestId};
 use crate::interface::{LinkId, Notification, QueueId};
 use crate::node::{CloseReason, Look, Node, SendError};
-use crate::protocol::ends::offered;
+use crate::protocol::ends::{check_place, offered};
 use crate::protocol::manager::{Offer, OfferId, Protocols, set_up};
 use crate::protocol::tickets::message_ticket_from;
 use crate::protocol::{Connection, EndPoint, GrowError, Kind, Manager, ReceiveError};
@@ -32,8 +32,8 @@ pub struct ServerConfig {
     pub request_bytes: u32,
     /// Longest request, in bytes. 16 MiB unless set.
     pub request_bytes_max: u64,
-    /// Bytes of long requests that each client may have here at a time, until they are replied to;
-    /// further ones wait at the client, but one is always taken. 64 MiB unless set.
+    /// Bytes of long requests that each user's clients may have here at a time, until they are
+    /// replied to; further ones wait at the client, but one is always taken. 64 MiB unless set.
     pub long_bytes_max: u64,
     /// Clients at one time. 64 unless set.
     pub clients_max: u32,
@@ -87,6 +87,8 @@ struct ClientOf {
     /// Bytes of each long request that has memory here and is not replied to, and of all.
     alive: HashMap<u32, u64>,
     alive_bytes: u64,
+    /// Some of these have gone, for which a long request of the user may wait.
+    freed: bool,
     /// What could not be sent at once.
     outbox: VecDeque<(u32, u32, Vec<u8>)>,
     waits: bool,
@@ -218,6 +220,8 @@ impl Offer for ServerState {
             ));
         }
         let calls = wanted.min(state.config.outstanding);
+        let users = state.clients.iter().flatten().map(|client| client.peer.uid);
+        check_place(users, peer, max as usize, "clients")?;
         let (blocks, mut answer) =
             Blocks::lend(node, state.queue, calls, state.config.request_bytes)?;
         answer.extend_from_slice(&state.config.request_bytes_max.to_le_bytes());
@@ -234,6 +238,7 @@ impl Offer for ServerState {
             long_waiting: VecDeque::new(),
             alive: HashMap::new(),
             alive_bytes: 0,
+            freed: false,
             outbox: VecDeque::new(),
             waits: false,
             peer: peer.clone(),
@@ -307,6 +312,7 @@ impl ClientOf {
             && let Some(bytes) = self.alive.remove(&call)
         {
             self.alive_bytes -= bytes;
+            self.freed = true;
         }
     }
 
@@ -334,6 +340,9 @@ impl ServerState {
         for long in client.longs.values() {
             self.long_slots.remove(&long.slot.index());
             long.remove(node);
+        }
+        if client.alive_bytes > 0 {
+            self.advance_waiting(node);
         }
     }
 
@@ -471,12 +480,52 @@ impl ServerState {
 
     /// Opens places for long requests, and sends what waits.
     fn advance(&mut self, node: &mut Node, slot: SlotIndex) {
+        self.open_longs(node, slot);
+        self.send_owed(node, slot);
         let Some(Some(client)) = self.clients.get_mut(slot.0 as usize) else { return };
-        let max = self.config.long_bytes_max;
-        while client.longs.len() < LONG_MAX
-            && let Some(&(call, length)) = client.long_waiting.front()
-            && (client.alive.is_empty() || client.alive_bytes.saturating_add(length) <= max)
-        {
+        if core::mem::take(&mut client.freed) {
+            self.advance_waiting(node);
+        }
+    }
+
+    /// Bytes of long requests have gone, for which others may have waited.
+    #[cold]
+    fn advance_waiting(&mut self, node: &mut Node) {
+        loop {
+            let waiting = self.clients.iter().flatten().filter(|client| client.has_waiting());
+            let waiting: Vec<SlotIndex> = waiting.map(|c| c.blocks.slot.index()).collect();
+            for slot in waiting {
+                self.open_longs(node, slot);
+                self.send_owed(node, slot);
+            }
+            // A reply that has left may have freed more.
+            let mut freed = false;
+            for client in self.clients.iter_mut().flatten() {
+                freed |= core::mem::take(&mut client.freed);
+            }
+            if !freed {
+                return;
+            }
+        }
+    }
+
+    /// The long requests of one user's clients have at most `long_bytes_max` bytes together, however
+    /// many clients those are; one request may always be there.
+    fn open_longs(&mut self, node: &mut Node, slot: SlotIndex) {
+        let of_user = |clients: &[Option<Box<ClientOf>>], user: Option<u32>| -> u64 {
+            let its = clients.iter().flatten().filter(|client| client.peer.uid == user);
+            its.map(|client| client.alive_bytes).sum()
+        };
+        loop {
+            let Some(Some(client)) = self.clients.get(slot.0 as usize) else { return };
+            let Some(&(call, length)) = client.long_waiting.front() else { return };
+            let (has_place, user) = (client.longs.len() < LONG_MAX, client.peer.uid);
+            let alive = of_user(&self.clients, user);
+            let fits = alive == 0 || alive.saturating_add(length) <= self.config.long_bytes_max;
+            let Some(Some(client)) = self.clients.get_mut(slot.0 as usize) else { return };
+            if !has_place || !fits {
+                return;
+            }
             client.long_waiting.pop_front();
             match Long::open(node, self.queue, length) {
                 Ok((long, ticket)) => {
@@ -493,17 +542,30 @@ impl ServerState {
                 }
             }
         }
+    }
+
+    /// Sends what waits.
+    fn send_owed(&mut self, node: &mut Node, slot: SlotIndex) {
+        let Some(Some(client)) = self.clients.get_mut(slot.0 as usize) else { return };
         let Some(connection) = &client.connection else { return };
+        let link = connection.link();
         let waited = core::mem::take(&mut client.waits);
         while let Some((call, code, data)) = client.outbox.front() {
-            match client.lent.send(node, connection.link(), *call, *code, data) {
+            match client.lent.send(node, link, *call, *code, data) {
                 Err(SendError::Full) => {
                     client.waits = true;
                     // Also where nobody waits for anything of this server.
-                    node.await_room(connection.link());
+                    node.await_room(link);
                     break;
                 }
-                _ => client.outbox.pop_front(),
+                _ => {
+                    let (call, code) = (*call, *code);
+                    client.outbox.pop_front();
+                    // A reply that was kept: the call's number is free from now on.
+                    if code <= LENGTH_MAX {
+                        client.end(call);
+                    }
+                }
             };
         }
         self.outboxes = self.outboxes + client.waits as usize - waited as usize;
@@ -743,17 +805,21 @@ impl Request<'_> {
         self.arrived.take().expect("present until replied to")
     }
 
-    /// Replies, waiting at most `timeout` for room, and, where the reply is longer than the client's
-    /// block, for the client to make room for it and for the bytes to leave. On an error the client
-    /// is told that no reply will come.
+    /// Replies, waiting at most `timeout` for room; where it is `None`, a reply that the client could
+    /// take at once waits for nobody: it is kept, and leaves in a later call of any end point of this
+    /// manager, so that a client that takes nothing holds up no other. What is kept is lost if the
+    /// server goes before; what was sent within a limit arrives. A longer reply than the client's
+    /// block waits in either case, until the client has made room for it and its bytes have left:
+    /// give a limit, or reply in a thread of its own. On an error the client is told that no reply
+    /// will come.
     #[inline]
     pub fn reply(mut self, data: &[u8], timeout: Option<Duration>) -> Result<(), CallError> {
         let Some(arrived) = &self.arrived else { return Ok(()) };
         let Server { manager, offer, .. } = self.server;
         let sent = manager.shared.at_once(|node, protocols| {
             let client = protocols.state::<ServerState>(*offer)?.client_of(arrived)?;
-            // A long request that waits for this one goes on.
-            if client.has_waiting()
+            // A long request may wait for this one.
+            if !client.alive.is_empty()
                 || !client.lent.send_line(node, arrived.call, data.len() as u32, data)
             {
                 return None;
@@ -784,14 +850,21 @@ impl Request<'_> {
             match client.lent.send(node, link, call, data.len() as u32, data) {
                 Ok(()) => {
                     client.end(call);
-                    if client.has_waiting()
+                    if client.freed
                         && let Some(state) = protocols.state::<ServerState>(*offer)
                     {
                         state.advance(node, arrived.slot);
                     }
                     Look::Found(Ok(true))
                 }
-                Err(SendError::Full) => Look::Room(link),
+                Err(SendError::Full) if timeout.is_some() => Look::Room(link),
+                Err(SendError::Full) => {
+                    client.outbox.push_back((call, data.len() as u32, data.to_vec()));
+                    if let Some(state) = protocols.state::<ServerState>(*offer) {
+                        state.advance(node, arrived.slot);
+                    }
+                    Look::Found(Ok(true))
+                }
                 Err(SendError::LinkEnded(_)) => {
                     Look::Found(Err(CallError::Ended(CloseReason::Closed)))
                 }

@@ -89,6 +89,41 @@ fn modes_that_sleep_are_measured_beside_a_unix_socket() {
 }
 
 #[test]
+fn both_ends_may_share_a_processor_and_then_sleep_beside_a_unix_socket_there() {
+    let Some(_processors) = processors() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let set = rustix::thread::sched_getaffinity(None).unwrap();
+    let core = (0..rustix::thread::CpuSet::MAX_CPU).find(|core| set.is_set(*core)).unwrap();
+    for mode in ["adaptive", "blocking"] {
+        let line =
+            format!("latency --count 50 --runs 2 --mode {mode} --cores {core},{core} --json");
+        let output = perf(directory.path(), &line);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{line}: {text}");
+        let row: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((&row["placement"], &row["runs"]), (&"one-core".into(), &2.into()), "{row}");
+        let (socket, median) = (&row["unix_socket_one_way_ns"], &row["one_way_ns"]["p50"]);
+        assert!(is_positive(median) && is_positive(socket), "{row}");
+        assert!(is_ratio(&row["of_unix_socket"], median, socket), "{row}");
+        // Nothing travels from one core to another.
+        for field in ["raw_line_one_way_ns", "least_one_way_ns", "least_per_s", "of_least"] {
+            assert!(row.get(field).is_none(), "{field}: {row}");
+        }
+    }
+    // For people; and of one processor, a mode in which neither end lets the other run is refused.
+    let output = perf(
+        directory.path(),
+        &format!("latency --count 50 --runs 1 --mode blocking --cores {core},{core}"),
+    );
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("of a Unix socket") && text.contains("one core"), "{text}");
+    let output = perf(directory.path(), &format!("latency --cores {core},{core}"));
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("--mode") && text.contains("blocking"), "{text}");
+}
+
+#[test]
 fn help_tells_what_stands_beside_a_figure() {
     let directory = tempfile::tempdir().unwrap();
     let text = String::from_utf8(perf(directory.path(), "--help").stdout).unwrap();

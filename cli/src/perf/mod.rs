@@ -65,15 +65,15 @@ pub fn run(test: Test, arguments: &PerfArguments) -> Result<()> {
 }
 
 /// Several runs between the limits; the median of those whose raw lines agree with that of most.
-/// `step` is told how many are done, `say` what the user should know. An error if
-/// an end failed.
+/// `step` is told how many are done, `say` what the user should know. An error if two ends that
+/// only look are to share a processor, or an end failed.
 pub fn measure(
     test: Test,
     arguments: &PerfArguments,
     mut step: impl FnMut(u64),
     mut say: impl FnMut(String),
 ) -> Result<Row> {
-    let cores = pin::two_cores()?;
+    let cores = cores_of(arguments)?;
     let plan = plan(test, arguments)?;
     let far_end = match &arguments.to {
         Some(_) => None,
@@ -126,6 +126,18 @@ pub fn measure(
             .collect::<Result<Vec<_>>>()
     })?;
     Ok(to_row(test, plan, runs))
+}
+
+/// The processors that were asked for, else two that this process may use.
+fn cores_of(arguments: &PerfArguments) -> Result<Cores> {
+    let Some(cores) = arguments.cores else { return pin::two_cores() };
+    if cores.are_one() && arguments.mode == Mode::Polled {
+        bail!(
+            "both ends on processor {}: there an end that only looks keeps the other from running,              so --mode must be adaptive or blocking",
+            cores.near
+        );
+    }
+    Ok(cores)
 }
 
 fn plan(test: Test, arguments: &PerfArguments) -> Result<Plan> {

@@ -272,6 +272,7 @@ fn measure(arguments: &TourArguments, sections: &mut Vec<Section>) -> Result<Str
             count: arguments.quick.then_some(500),
             mode,
             links: 0,
+            cores: None,
             runs: if arguments.quick { 1 } else { 3 },
             json: false,
             to: None,

@@ -294,7 +294,8 @@ fn cores(text: &str) -> Result<Cores, String> {
         .ok_or_else(|| "processors are two numbers, such as 0,1".to_owned())
 }
 
-fn two_cores(text: &str) -> Result<Cores, String> {
+/// Two processors as `NEAR,FAR`; the error says what is allowed.
+pub fn two_cores(text: &str) -> Result<Cores, String> {
     cores(text)
         .ok()
         .filter(|cores| !cores.are_one())

@@ -204,6 +204,10 @@ fn protocols_stand_beside_the_raw_interface_of_the_same_run() {
         let row = row(protocol, "rate", 16);
         assert!(is_ratio(&row["of_least"], &row["messages_per_s"], &row["least_per_s"]), "{row}");
     }
+    let receivers = row("receivers", "rate", 16);
+    let [two, one] = ["messages_per_s", "one_thread_messages_per_s"].map(|name| &receivers[name]);
+    assert!(value(two) && value(one), "{receivers}");
+    assert!(is_ratio(&receivers["of_one_thread"], two, one), "{receivers}");
     let call = row("call", "round-trip", 16);
     assert!(value(&call["round_trip_ns"]["p50"]) && value(&call["of_least"]), "{call}");
     let memory = row("call", "memory", 16);

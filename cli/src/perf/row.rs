@@ -13,6 +13,12 @@ pub enum Figure {
     Latency {
         one_way_ns: Percentiles,
     },
+    /// Messages that lie ready, taken by two threads and by one. Before `Rate`, which would be read
+    /// from its fields.
+    Receivers {
+        messages_per_s: f64,
+        one_thread_messages_per_s: f64,
+    },
     Rate {
         messages_per_s: f64,
     },
@@ -40,7 +46,9 @@ impl Figure {
     pub fn value(&self) -> f64 {
         match self {
             Self::Latency { one_way_ns } => one_way_ns.p50,
-            Self::Rate { messages_per_s } => *messages_per_s,
+            Self::Rate { messages_per_s } | Self::Receivers { messages_per_s, .. } => {
+                *messages_per_s
+            }
             Self::Bandwidth { bytes_per_s } => *bytes_per_s,
             Self::RoundTrip { round_trip_ns } => round_trip_ns.p50,
             Self::Memory { client_bytes_per_call, server_bytes_per_call } => {
@@ -68,14 +76,14 @@ impl Figure {
     pub fn show(&self, value: f64) -> String {
         match self {
             Self::Latency { .. } | Self::RoundTrip { .. } | Self::Revoke { .. } => ns(value),
-            Self::Rate { .. } => per_second(value, " messages"),
+            Self::Rate { .. } | Self::Receivers { .. } => per_second(value, " messages"),
             Self::Bandwidth { .. } => per_second(value, "B"),
             Self::Memory { .. } => format!("{value:.0} B"),
         }
     }
 }
 
-/// How a figure stands to that of another row of the same run.
+/// How a figure stands to another of the same run, mostly that of another row.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Relation {
@@ -85,6 +93,8 @@ pub enum Relation {
     OfRaw { of_raw_one_way: f64 },
     /// As a part of memcpy into the other process's memory.
     OfMemcpy { of_memcpy: f64 },
+    /// Of two threads: as a multiple of what one thread takes, in the same run.
+    OfOneThread { of_one_thread: f64 },
 }
 
 impl fmt::Display for Relation {
@@ -93,6 +103,7 @@ impl fmt::Display for Relation {
             Self::AboveRaw { above_raw_ns } => write!(f, "{above_raw_ns:+.1} ns to raw"),
             Self::OfRaw { of_raw_one_way } => write!(f, "{of_raw_one_way:.2} of raw one way"),
             Self::OfMemcpy { of_memcpy } => write!(f, "{of_memcpy:.2} of memcpy"),
+            Self::OfOneThread { of_one_thread } => write!(f, "{of_one_thread:.2} of one thread"),
         }
     }
 }

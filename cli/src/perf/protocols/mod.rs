@@ -2,7 +2,8 @@
 //!
 //! - [`cells`]: what there is to measure.
 //! - [`ends`]: the two processes of a cell.
-//! - `lower`, `upper`, `stream`, `revoke`: what they do, on the node itself and on end points.
+//! - `lower`, `upper`, `stream`, `revoke`, `receivers`: what they do, on the node itself and on end
+//!   points.
 //!
 //! Cells take turns, and each run stands between two measurements of the raw line and of the least
 //! checked message. A row is the median of its runs whose raw lines agree with that of most runs of
@@ -11,6 +12,7 @@
 pub mod cells;
 pub mod ends;
 mod lower;
+mod receivers;
 mod revoke;
 mod stream;
 mod upper;
@@ -111,12 +113,17 @@ fn to_row(cell: Cell, runs: Vec<Bracketed<Figure>>, line_ns: Option<f64>) -> Row
     }
 }
 
-/// Each row beside the one that it is compared with, if the raw lines of both agree.
+/// Each row beside the one that it is compared with, if the raw lines of both agree; two receiving
+/// threads beside the one of their own row.
 fn relate(cells: &[Cell], mut rows: Vec<Row>) -> Vec<Row> {
     let relations: Vec<_> = cells
         .iter()
         .zip(&rows)
         .map(|(cell, row)| {
+            if let Figure::Receivers { messages_per_s, one_thread_messages_per_s } = row.figure {
+                let of_one_thread = messages_per_s / one_thread_messages_per_s;
+                return Some(Relation::OfOneThread { of_one_thread });
+            }
             let base = cell.base()?;
             let base = &rows[cells.iter().position(|other| *other == base)?];
             if !agree(base.baselines.raw_line_one_way_ns, row.baselines.raw_line_one_way_ns) {

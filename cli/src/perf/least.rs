@@ -69,26 +69,16 @@ pub fn measure(cores: Cores, ring_bytes: usize, round_trips: u64) -> Result<Leas
     Ok(Least { one_way_ns: median(one_way_ns), per_s: median(per_s) })
 }
 
-/// One run in new memory: what `near` measured, when neither end has refused a line.
+/// One run in new memory: what `near` measured. Both ends say how many lines they have refused.
 fn run(
     cores: Cores,
     ring_bytes: usize,
-    near: impl FnOnce(&mut End) -> f64 + Send,
-    far: impl FnOnce(&mut End) + Send,
+    near: impl FnOnce(End) -> (f64, u64) + Send,
+    far: impl FnOnce(End) -> u64 + Send,
 ) -> Result<f64> {
     let (there, back) = (&Ring::new(ring_bytes), &Ring::new(ring_bytes));
-    let ((figure, near_refused), far_refused) = super::two_threads(
-        cores,
-        || {
-            let mut end = End::new(there, back);
-            (near(&mut end), end.input.refused)
-        },
-        || {
-            let mut end = End::new(back, there);
-            far(&mut end);
-            end.input.refused
-        },
-    )?;
+    let ((figure, near_refused), far_refused) =
+        super::two_threads(cores, || near(End::new(there, back)), || far(End::new(back, there)))?;
     let refused = near_refused + far_refused;
     ensure!(refused == 0, "{refused} lines of the bare checked ring were refused");
     Ok(figure)
@@ -157,7 +147,7 @@ impl<'a> Writer<'a> {
     #[inline(always)]
     fn write(&mut self, ticket: &Ticket, data: [u64; 2]) {
         if self.written == self.room_until {
-            self.wait_for_room();
+            (self.room_until, self.stamp) = wait_for_room(self.lines, self.freed, self.written);
         }
         let (lines, mask) = (self.lines, self.lines.len() as u64 - 1);
         let line = &lines[(self.written & mask) as usize].0;
@@ -173,16 +163,16 @@ impl<'a> Writer<'a> {
         self.written += 1;
         prefetch_for_writing(lines, ((self.written + PREFETCH_LINES) & mask) as usize);
     }
+}
 
-    #[cold]
-    #[inline(never)]
-    fn wait_for_room(&mut self) {
-        let lines = self.lines.len() as u64;
-        while self.freed.load(Acquire) + lines == self.written {}
-        let until = self.freed.load(Acquire) + lines;
-        self.stamp = stamp(self.written, self.lines.len());
-        self.room_until = until.min((self.written | (lines - 1)) + 1);
-    }
+/// What `room_until` and `stamp` are now. By value, so that the writer stays in registers.
+#[cold]
+#[inline(never)]
+fn wait_for_room(lines: &[Line], freed: &AtomicU64, written: u64) -> (u64, u32) {
+    let count = lines.len() as u64;
+    while freed.load(Acquire) + count == written {}
+    let until = freed.load(Acquire) + count;
+    (until.min((written | (count - 1)) + 1), stamp(written, lines.len()))
 }
 
 /// Asks for a line to be brought here for writing.
@@ -210,7 +200,7 @@ struct Slot {
 
 /// Private to the receiver: how many were put in and taken out since it was made.
 struct Queue {
-    places: [u64; QUEUE],
+    places: Box<[u64; QUEUE]>,
     put: usize,
     taken: usize,
 }
@@ -258,52 +248,53 @@ impl<'a> Reader<'a> {
             publish_at: ring.lines.len() as u64 / 8,
             stamp: stamp(0, ring.lines.len()),
             slots: Box::new(std::array::from_fn(slot)),
-            queue: Queue { places: [0; QUEUE], put: 0, taken: 0 },
+            queue: Queue { places: Box::new([0; QUEUE]), put: 0, taken: 0 },
             refused: 0,
         }
     }
 
-    /// The next message's notification; waits for its line. `None` if the line was refused.
-    #[inline(always)]
-    fn next(&mut self) -> Option<u64> {
-        while !self.arrive() {}
-        self.queue.pop()
+    fn line(&self) -> &'a [AtomicU64; 8] {
+        &self.lines[self.read as usize & (self.lines.len() - 1)].0
     }
 
-    /// Whether there was a line. It is checked whole before its first byte is deposited, and each
-    /// of its words is read once.
+    /// The next message's notification; waits for its line. `None` if the line was refused.
+    ///
+    /// A line is checked whole before its first byte is deposited, and each of its words is read
+    /// once.
     #[inline(always)]
-    fn arrive(&mut self) -> bool {
-        let line = &self.lines[self.read as usize & (self.lines.len() - 1)].0;
-        let first = line[0].load(Acquire);
-        if first as u32 != self.stamp {
-            return false;
-        }
-        let [slot, key, offset, low, high] = [1, 3, 4, 6, 7].map(|i| line[i].load(Relaxed));
+    fn next(&mut self) -> Option<u64> {
+        let line = self.line();
+        let first = loop {
+            let first = line[0].load(Acquire);
+            if first as u32 == self.stamp {
+                break first;
+            }
+        };
+        let word = |i: usize| line[i].load(Relaxed);
+        let (slot, key, offset, low, high) = (word(1), word(3), word(4), word(6), word(7));
         let place = self.slots.get_mut((slot >> 32) as usize).filter(|slot| slot.key == key);
         let place = place.and_then(|slot| slot.area.get_mut(offset as usize..)?.first_chunk_mut());
         match place {
             Some::<&mut [u8; DATA_BYTES]>(place) if first >> 32 == DATA_BYTES as u64 => {
-                place[..8].copy_from_slice(&low.to_le_bytes());
-                place[8..].copy_from_slice(&high.to_le_bytes());
+                *place = (low as u128 | (high as u128) << 64).to_le_bytes();
                 self.queue.push(slot | DATA_BYTES as u64);
             }
             _ => self.refused += 1,
         }
         self.read += 1;
         if self.read == self.publish_at {
-            self.end_eighth();
+            (self.publish_at, self.stamp) = end_eighth(self.lines, self.freed, self.read);
         }
-        true
+        self.queue.pop()
     }
+}
 
-    #[cold]
-    #[inline(never)]
-    fn end_eighth(&mut self) {
-        self.publish_at = self.read + self.lines.len() as u64 / 8;
-        self.stamp = stamp(self.read, self.lines.len());
-        self.freed.store(self.read, Release);
-    }
+/// What `publish_at` and `stamp` are now. By value, so that the reader stays in registers.
+#[cold]
+#[inline(never)]
+fn end_eighth(lines: &[Line], freed: &AtomicU64, read: u64) -> (u64, u32) {
+    freed.store(read, Release);
+    (read + lines.len() as u64 / 8, stamp(read, lines.len()))
 }
 
 /// One of the two threads.
@@ -317,52 +308,63 @@ fn warm_up(count: u64) -> u64 {
     (count / 10).max(1)
 }
 
+/// Each takes its halves apart, so that they stay in registers.
 impl<'a> End<'a> {
     fn new(output: &'a Ring, input: &'a Ring) -> Self {
         Self { output: Writer::new(output), input: Reader::new(input) }
     }
 
-    /// Nanoseconds one way, the median.
-    fn ping_pong(&mut self, round_trips: u64) -> f64 {
+    /// Nanoseconds one way, the median; and how many lines were refused.
+    fn ping_pong(self, round_trips: u64) -> (f64, u64) {
+        let Self { mut output, mut input } = self;
         let warm_up = warm_up(round_trips);
         let mut trips = RoundTrips::begin(warm_up + round_trips);
         let mut found = None;
         for trip in 0..warm_up + round_trips {
-            self.output.write(&TICKET, [trip, found.unwrap_or(0)]);
-            found = self.input.next();
+            output.write(&TICKET, [trip, found.unwrap_or(0)]);
+            found = input.next();
             trips.end_one();
         }
-        trips.one_way_ns(warm_up).p50
+        (trips.one_way_ns(warm_up).p50, input.refused)
     }
 
-    /// The other end of it.
-    fn echo(&mut self, round_trips: u64) {
+    /// The other end of it: how many lines were refused.
+    fn echo(self, round_trips: u64) -> u64 {
+        let Self { mut output, mut input } = self;
         for trip in 0..warm_up(round_trips) + round_trips {
-            let found = self.input.next();
-            self.output.write(&TICKET, [trip, found.unwrap_or(0)]);
+            let found = input.next();
+            output.write(&TICKET, [trip, found.unwrap_or(0)]);
         }
+        input.refused
     }
 
-    /// Messages a second; the clock stops when the other end has said that it has them all.
-    fn stream(&mut self, messages: u64) -> f64 {
-        let mut send = |count| {
-            for number in 0..count {
-                self.output.write(&TICKET, [number, 7]);
-            }
-            self.input.next();
-        };
-        send(warm_up(messages));
-        messages as f64 / clock::seconds(|| send(messages))
-    }
-
-    /// The other end of it.
-    fn take(&mut self, messages: u64) {
+    /// Messages a second; the clock stops when the other end has said that it has them all. And how
+    /// many lines were refused.
+    fn stream(self, messages: u64) -> (f64, u64) {
+        let Self { mut output, mut input } = self;
+        let mut ns = 0;
         for count in [warm_up(messages), messages] {
-            for _ in 0..count {
-                self.input.next();
+            let from = clock::ticks();
+            for number in 0..count {
+                output.write(&TICKET, [number, 7]);
             }
-            self.output.write(&TICKET, [count, 7]);
+            input.next();
+            ns = clock::elapsed_ns(from, clock::ticks());
         }
+        (messages as f64 / (ns as f64 / 1e9), input.refused)
+    }
+
+    /// The other end of it: how many lines were refused.
+    fn take(self, messages: u64) -> u64 {
+        let Self { mut output, mut input } = self;
+        for count in [warm_up(messages), messages] {
+            let mut found = None;
+            for _ in 0..count {
+                found = input.next();
+            }
+            output.write(&TICKET, [count, found.unwrap_or(0)]);
+        }
+        input.refused
     }
 }
 
@@ -375,7 +377,8 @@ mod tests {
         let ring = Ring::new(512);
         let (mut writer, mut reader) = (Writer::new(&ring), Reader::new(&ring));
         for number in 0..100u64 {
-            assert!(!reader.arrive(), "line {number} is there before it was written");
+            let first = reader.line()[0].load(Relaxed);
+            assert_ne!(first as u32, reader.stamp, "line {number} is there before it was written");
             let ticket = Ticket { offset: number, ..TICKET };
             writer.write(&ticket, [number, !number]);
             assert_eq!(reader.next(), Some(5 << 32 | 16));

@@ -41,11 +41,11 @@ pub enum Command {
     Send(SendArguments),
     /// Measure latency, rate or bandwidth
     ///
-    /// Before and after each run, and beside its figure, stand what no program on these two
-    /// processors does better: the raw cache line, one word handed from one to the other; the
-    /// least checked message, a bare ring of lines as Hamlyn's is, whose receiver compares key and
-    /// bounds, deposits 16 bytes, queues a notification and finds it, and does nothing else; memcpy;
-    /// and a bare ring that copies in and out. A run during which the raw line changed by more than
+    /// Beside each figure stand the limits of these two processors, measured before and after each
+    /// run: the raw cache line, one word handed from one to the other; the least checked message, a
+    /// bare ring of lines as Hamlyn's is, whose receiver compares key and bounds, deposits 16 bytes,
+    /// queues a notification and finds it, and does nothing else; memcpy; and a bare ring that
+    /// copies in and out. A run during which the raw line changed by more than
     /// a quarter is made again, and only runs whose raw lines agree within a quarter are compared;
     /// a word such as "near" describes the line and decides nothing.
     #[command(subcommand)]

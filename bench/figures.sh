@@ -20,6 +20,7 @@ for row in \
     'latency --size 16 --links 1000' \
     'latency --size 16 --mode adaptive' \
     'latency --size 16 --mode blocking' \
+    'latency --size 16 --mode blocking --cores 0,0' \
     'idle --links 1000' \
     'protocols --runs 9'
 do

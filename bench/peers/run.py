@@ -8,9 +8,8 @@ What is counted, and how each peer is set up and why, is told in README.md besid
 Rounds go over all cells (a peer, a metric, a size) one after another, so that whatever disturbs
 the machine disturbs all alike. Before and after each run the raw cache line is measured, as
 `hamlyn perf` does it; a run during which it changed by more than a quarter is thrown away and made
-again, a few times. With `--placement near` a run waits, within limits, until the host has put the
-two processors where they are wanted; `--patience` limits that waiting in all. No round begins after
-`--minutes`.
+again, a few times. Nothing waits for a line of some length: each row has its own, and `table.py`
+compares those that agree. No round begins after `--minutes`.
 """
 
 import argparse
@@ -424,18 +423,36 @@ def output_of(command: list, env: dict[str, str] | None = None) -> str:
     return subprocess.run(words, env=env, check=True, capture_output=True, text=True).stdout.strip()
 
 
+def agree(a: float, b: float) -> bool:
+    """Whether two raw lines differ by at most a quarter of the shorter one, so that what was
+    measured beside them compares: cli/src/perf/placement.rs."""
+    return abs(a - b) <= min(a, b) / 4
+
+
 def placement_of(ns: float) -> str:
-    """As `hamlyn perf` tells it from the raw line: cli/src/perf/placement.rs."""
+    """A word for the raw line, which decides nothing: cli/src/perf/placement.rs."""
     if ns < 46:
         return "shared"
     return "near" if ns <= 66 else "far" if ns > 200 else "other"
 
 
-def raw_line(cores: list[int]) -> tuple[float, str]:
-    """The raw cache line's time one way in nanoseconds, and the placement that it tells of."""
-    words = ["taskset", "-c", ",".join(map(str, cores)), HAMLYN, "perf", "latency"]
-    row = json.loads(output_of([*words, "--size", 16, "--count", 500, "--runs", 1, "--json"]))
-    return row["raw_line_one_way_ns"], row["placement"]
+@dataclasses.dataclass
+class Limits:
+    """What stands beside a run, as `hamlyn perf` measures it."""
+
+    # The raw cache line's time one way, in nanoseconds.
+    raw_ns: float
+    # The least checked message: nanoseconds one way, and messages a second.
+    least_ns: float
+    least_per_s: float
+
+
+def limits(cores: list[int]) -> Limits:
+    """Failed, if they could not be measured."""
+    both = ",".join(map(str, cores))
+    words = ["taskset", "-c", both, HAMLYN, "perf", "latency", "--size", 16, "--count", 500]
+    row = json.loads(finish([start([*words, "--runs", 1, "--json"], {})]))
+    return Limits(row["raw_line_one_way_ns"], row["least_one_way_ns"], row["least_per_s"])
 
 
 def machine() -> dict[str, str]:
@@ -459,45 +476,20 @@ def machine() -> dict[str, str]:
 # ---- the rounds
 
 
-@dataclasses.dataclass
-class Patience:
-    """What is left of the seconds that may be spent waiting for a placement."""
-
-    seconds: float
-
-    def wait(self, arguments: argparse.Namespace) -> float:
-        """The raw line's time, when the placement is the wanted one or patience has ended."""
-        begin = time.monotonic()
-        is_first = True
-        while True:
-            ns, placement = raw_line(arguments.cores)
-            if arguments.placement in ("any", placement):
-                break
-            if time.monotonic() - begin > self.seconds:
-                break
-            is_first = False
-            time.sleep(0.2)
-        if not is_first:
-            self.seconds -= time.monotonic() - begin
-        return ns
-
-
-def measure(
-    peer: Peer, cell: Cell, arguments: argparse.Namespace, patience: Patience
-) -> dict | None:
+def measure(peer: Peer, cell: Cell, arguments: argparse.Namespace) -> dict | None:
     """A row, or None with a word on standard error."""
     count = max(100, peer.counts[cell] // arguments.fraction)
     where = f"{peer.name}, {cell[0]} of {cell[1]} bytes"
     for _ in range(ATTEMPTS_MAX):
-        before = patience.wait(arguments)
         try:
+            before = limits(arguments.cores)
             value = peer.run(cell, count, arguments.cores)
+            after = limits(arguments.cores)
         except (Failed, ValueError, KeyError, IndexError) as error:
             end_what_lives()
             print(f"peers: {where}: {type(error).__name__}: {error}", file=sys.stderr)
             continue
-        after, _ = raw_line(arguments.cores)
-        if abs(after - before) <= before / 4:
+        if agree(before.raw_ns, after.raw_ns):
             return {
                 "peer": peer.name,
                 "version": peer.version,
@@ -508,11 +500,13 @@ def measure(
                 "value": value,
                 "unit": UNITS[cell[0]],
                 "count": count,
-                "raw_before_ns": before,
-                "raw_after_ns": after,
-                "placement": placement_of((before + after) / 2),
+                "raw_before_ns": before.raw_ns,
+                "raw_after_ns": after.raw_ns,
+                "least_one_way_ns": (before.least_ns + after.least_ns) / 2,
+                "least_per_s": (before.least_per_s + after.least_per_s) / 2,
+                "placement": placement_of((before.raw_ns + after.raw_ns) / 2),
             }
-        moved = f"the raw line went from {before:.0f} to {after:.0f} ns"
+        moved = f"the raw line went from {before.raw_ns:.0f} to {after.raw_ns:.0f} ns"
         print(f"peers: {where}: {moved}, and the run is thrown away", file=sys.stderr)
     return None
 
@@ -521,15 +515,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--minutes", type=float, default=8, help="no round begins after these")
-    parser.add_argument(
-        "--placement",
-        default="near",
-        choices=["near", "shared", "far", "any"],
-        help="wait until the raw line tells of it",
-    )
-    parser.add_argument(
-        "--patience", type=float, default=120, help="seconds in all that are spent waiting for it"
-    )
     parser.add_argument("--cores", default="0,1", help="of the initiator and of the responder")
     parser.add_argument("--peer", action="append", help="only those whose name contains this")
     parser.add_argument("--metric", action="append", choices=list(UNITS))
@@ -548,13 +533,12 @@ def main() -> None:
     ]
     here = machine()
     begin = time.monotonic()
-    patience = Patience(arguments.patience)
     for round_number in itertools.count(1):
         cells = [(peer, cell) for cell in CELLS for peer in chosen if cell in peer.counts]
         for peer, cell in cells:
             if arguments.metric and cell[0] not in arguments.metric:
                 continue
-            row = measure(peer, cell, arguments, patience)
+            row = measure(peer, cell, arguments)
             if row:
                 print(json.dumps(row | {"round": round_number} | here), flush=True)
         minutes = (time.monotonic() - begin) / 60

@@ -4,8 +4,9 @@
     bench/peers/table.py bench/results/peers-*.jsonl
     bench/peers/build/plot/bin/python bench/peers/table.py --chart bench/peers/chart.svg ...
 
-Only rows of one placement are compared, the one that is asked for. A cell without such a row is
-empty, and so is a cell that a peer does not have. Prints Markdown; the chart wants matplotlib.
+Only rows are compared whose raw lines agree within a quarter: with the line of most rows, or with
+the one that is asked for. A cell without such a row is empty, and so is a cell that a peer does not
+have. Prints Markdown; the chart wants matplotlib.
 """
 
 import argparse
@@ -25,12 +26,32 @@ COLUMNS = [
 ]
 
 
-def read(paths: list[pathlib.Path], placement: str) -> list[dict]:
+def raw_line(row: dict) -> float:
+    """Beside which the row was measured, in nanoseconds."""
+    return (row["raw_before_ns"] + row["raw_after_ns"]) / 2
+
+
+def agree(a: float, b: float) -> bool:
+    """As run.py has it."""
+    return abs(a - b) <= min(a, b) / 4
+
+
+def commonest_line(lines: list[float]) -> float:
+    """The raw line with which most of these agree, the shortest of several."""
+    return max(sorted(lines), key=lambda line: sum(agree(line, other) for other in lines))
+
+
+def read(paths: list[pathlib.Path], wanted_ns: float | None) -> list[dict]:
+    """The rows beside the wanted raw line, or beside the commonest."""
     rows = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
-    kept = [row for row in rows if row["placement"] == placement]
+    if not rows:
+        sys.exit("table: there are no rows")
+    lines = [raw_line(row) for row in rows]
+    line = commonest_line(lines) if wanted_ns is None else wanted_ns
+    kept = [row for row in rows if agree(line, raw_line(row))]
     if not kept:
-        found = sorted({row["placement"] for row in rows}) or "no rows at all"
-        sys.exit(f"table: no row is of the placement {placement}; there are: {found}")
+        found = ", ".join(f"{line:.0f}" for line in sorted(lines))
+        sys.exit(f"table: no row is beside a raw line of {line:.0f} ns; there are: {found}")
     machines = {(row["machine"], row["kernel"], row["commit"]) for row in kept}
     if len(machines) > 1:
         sys.exit(f"table: rows of different machines or commits do not compare: {sorted(machines)}")
@@ -76,10 +97,16 @@ def markdown(rows: list[dict], table: dict) -> str:
     raw = [ns for row in rows for ns in (row["raw_before_ns"], row["raw_after_ns"])]
     first = rows[0]
     note = (
-        f"Medians; {first['machine']}, Linux {first['kernel']}, commit {first['commit']}, "
-        f"placement {first['placement']}: the raw cache line took {statistics.median(raw):.0f} ns "
-        f"one way ({min(raw):.0f} to {max(raw):.0f})."
+        f"Medians; {first['machine']}, Linux {first['kernel']}, commit {first['commit']}: the raw "
+        f"cache line took {statistics.median(raw):.0f} ns one way ({min(raw):.0f} to "
+        f"{max(raw):.0f})"
     )
+    # Rows of before it was measured have none.
+    least = [(row["least_one_way_ns"], row["least_per_s"]) for row in rows if "least_per_s" in row]
+    if least:
+        one_way, per_s = (statistics.median(values) for values in zip(*least, strict=True))
+        note += f", the least checked message {one_way:.0f}, of which {per_s / 1e6:.0f} million/s"
+    note += "."
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + f"\n\n{note}"
 
 
@@ -118,13 +145,15 @@ def chart(table: dict, path: pathlib.Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("rows", nargs="*", type=pathlib.Path)
-    parser.add_argument("--placement", default="near")
+    parser.add_argument(
+        "--raw-line", type=float, metavar="NS", help="of the rows [default: that of most]"
+    )
     parser.add_argument("--chart", type=pathlib.Path, help="write an SVG there")
     arguments = parser.parse_args()
     paths = arguments.rows or sorted((HERE.parent / "results").glob("peers-*.jsonl"))
     if not paths:
         sys.exit("table: no rows: bench/results/peers-*.jsonl is empty")
-    rows = read(paths, arguments.placement)
+    rows = read(paths, arguments.raw_line)
     table = medians(rows)
     print(markdown(rows, table))
     if arguments.chart:

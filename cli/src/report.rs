@@ -1,6 +1,6 @@
 //! The report of a tour: one HTML file with everything in it, to be kept or sent on.
 //!
-//! A figure without its machine, kernel, compiler, commit and placement says nothing, so those
+//! A figure without its machine, kernel, compiler, commit and raw line says nothing, so those
 //! stand at the top.
 
 use anyhow::{Context, Result, anyhow};

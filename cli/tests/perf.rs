@@ -34,12 +34,28 @@ fn json(line: &str) -> Value {
     let output = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.lines().count(), 1, "one object a line: {output}");
     let row: Value = serde_json::from_str(&output).unwrap();
-    for field in ["raw_line_one_way_ns", "memcpy_bytes_per_s", "copy_ring_bytes_per_s"] {
-        assert!(row[field].as_f64().is_some_and(|value| value > 0.0), "{field}: {row}");
+    for field in [
+        "raw_line_one_way_ns",
+        "least_one_way_ns",
+        "least_per_s",
+        "memcpy_bytes_per_s",
+        "copy_ring_bytes_per_s",
+    ] {
+        assert!(is_positive(&row[field]), "{field}: {row}");
     }
     let placement = row["placement"].as_str().unwrap();
     assert!(["near", "shared", "far", "other"].contains(&placement), "{row}");
     row
+}
+
+fn is_positive(value: &Value) -> bool {
+    value.as_f64().is_some_and(|value| value > 0.0)
+}
+
+/// Whether `ratio` is that of two other values, as far as their decimal digits go.
+fn is_ratio(ratio: &Value, of: &Value, to: &Value) -> bool {
+    let [ratio, of, to] = [ratio, of, to].map(|value| value.as_f64().unwrap_or(f64::NAN));
+    (ratio * to / of - 1.0).abs() < 1e-6
 }
 
 #[test]
@@ -51,10 +67,14 @@ fn each_test_gives_a_row_with_its_figure_and_the_limits_of_the_same_run() {
     for percentile in ["p50", "p99", "p999"] {
         assert!(row["one_way_ns"][percentile].as_f64().unwrap() > 0.0, "{row}");
     }
+    let median = &row["one_way_ns"]["p50"];
+    assert!(is_ratio(&row["of_least"], median, &row["least_one_way_ns"]), "{row}");
     let row = json("rate --count 20000 --runs 1 --size 8 --json");
     assert!(row["messages_per_s"].as_f64().unwrap() > 0.0 && row["size"] == 8, "{row}");
+    assert!(is_ratio(&row["of_least"], &row["messages_per_s"], &row["least_per_s"]), "{row}");
     let row = json("bandwidth --count 20 --runs 1 --size 64KiB --json");
     assert!(row["bytes_per_s"].as_f64().unwrap() > 0.0 && row["size"] == 65536, "{row}");
+    assert!(row.get("of_least").is_none(), "{row}");
 }
 
 #[test]
@@ -63,7 +83,53 @@ fn modes_that_sleep_are_measured_beside_a_unix_socket() {
     for mode in ["adaptive", "blocking"] {
         let row = json(&format!("latency --count 50 --runs 1 --mode {mode} --json"));
         assert_eq!(row["mode"], mode);
-        assert!(row["unix_socket_one_way_ns"].as_f64().unwrap() > 0.0, "{row}");
+        let (socket, median) = (&row["unix_socket_one_way_ns"], &row["one_way_ns"]["p50"]);
+        assert!(is_positive(socket) && is_ratio(&row["of_unix_socket"], median, socket), "{row}");
+    }
+}
+
+#[test]
+fn both_ends_may_share_a_processor_and_then_sleep_beside_a_unix_socket_there() {
+    let Some(_processors) = processors() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let set = rustix::thread::sched_getaffinity(None).unwrap();
+    let core = (0..rustix::thread::CpuSet::MAX_CPU).find(|core| set.is_set(*core)).unwrap();
+    for mode in ["adaptive", "blocking"] {
+        let line =
+            format!("latency --count 50 --runs 2 --mode {mode} --cores {core},{core} --json");
+        let output = perf(directory.path(), &line);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{line}: {text}");
+        let row: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((&row["placement"], &row["runs"]), (&"one-core".into(), &2.into()), "{row}");
+        let (socket, median) = (&row["unix_socket_one_way_ns"], &row["one_way_ns"]["p50"]);
+        assert!(is_positive(median) && is_positive(socket), "{row}");
+        assert!(is_ratio(&row["of_unix_socket"], median, socket), "{row}");
+        // Nothing travels from one core to another.
+        for field in ["raw_line_one_way_ns", "least_one_way_ns", "least_per_s", "of_least"] {
+            assert!(row.get(field).is_none(), "{field}: {row}");
+        }
+    }
+    // For people; and of one processor, a mode in which neither end lets the other run is refused.
+    let output = perf(
+        directory.path(),
+        &format!("latency --count 50 --runs 1 --mode blocking --cores {core},{core}"),
+    );
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("of a Unix socket") && text.contains("one core"), "{text}");
+    let output = perf(directory.path(), &format!("latency --cores {core},{core}"));
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("--mode") && text.contains("blocking"), "{text}");
+}
+
+#[test]
+fn help_tells_what_stands_beside_a_figure() {
+    let directory = tempfile::tempdir().unwrap();
+    let text = String::from_utf8(perf(directory.path(), "--help").stdout).unwrap();
+    for part in ["raw cache line", "least checked message", "memcpy", "within a quarter"] {
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(text.contains(part), "{part}: {text}");
     }
 }
 
@@ -82,6 +148,9 @@ fn what_idle_links_cost_is_measured_and_no_name_is_left() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let row: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(row["links"], 20, "{row}");
+    for field in ["raw_line_one_way_ns", "least_one_way_ns", "least_per_s"] {
+        assert!(is_positive(&row[field]), "{field}: {row}");
+    }
     assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0, "a name was left");
 }
 
@@ -124,12 +193,23 @@ fn protocols_stand_beside_the_raw_interface_of_the_same_run() {
         };
         rows.iter().find(is_it).unwrap_or_else(|| panic!("no {protocol} {test} {size}: {output}"))
     };
-    let value = |value: &Value| value.as_f64().is_some_and(|value| value > 0.0);
+    let value = is_positive;
     for protocol in ["raw", "tagged", "threads", "progress", "stream"] {
         let row = row(protocol, "latency", 16);
         assert!(value(&row["one_way_ns"]["p50"]) && value(&row["raw_line_one_way_ns"]), "{row}");
+        let (median, least) = (&row["one_way_ns"]["p50"], &row["least_one_way_ns"]);
+        assert!(is_ratio(&row["of_least"], median, least), "{row}");
     }
-    assert!(value(&row("call", "round-trip", 16)["round_trip_ns"]["p50"]));
+    for protocol in ["tagged", "stream"] {
+        let row = row(protocol, "rate", 16);
+        assert!(is_ratio(&row["of_least"], &row["messages_per_s"], &row["least_per_s"]), "{row}");
+    }
+    let receivers = row("receivers", "rate", 16);
+    let [two, one] = ["messages_per_s", "one_thread_messages_per_s"].map(|name| &receivers[name]);
+    assert!(value(two) && value(one), "{receivers}");
+    assert!(is_ratio(&receivers["of_one_thread"], two, one), "{receivers}");
+    let call = row("call", "round-trip", 16);
+    assert!(value(&call["round_trip_ns"]["p50"]) && value(&call["of_least"]), "{call}");
     let memory = row("call", "memory", 16);
     // How many is for `bench/results`; what is allocated is counted in tests/process_costs.rs.
     for side in ["client_bytes_per_call", "server_bytes_per_call"] {
@@ -147,8 +227,11 @@ fn protocols_stand_beside_the_raw_interface_of_the_same_run() {
         }
     }
     // Where the host did not move the cores between the two.
-    if row("raw", "latency", 16)["placement"] == row("call", "round-trip", 16)["placement"] {
-        assert!(value(&row("call", "round-trip", 16)["of_raw_one_way"]), "{output}");
+    let raw = row("raw", "latency", 16);
+    let [here, there] = [raw, call].map(|row| row["raw_line_one_way_ns"].as_f64().unwrap());
+    if (here - there).abs() < here.min(there) / 4.0 {
+        let (round_trip, one_way) = (&call["round_trip_ns"]["p50"], &raw["one_way_ns"]["p50"]);
+        assert!(is_ratio(&call["of_raw_one_way"], round_trip, one_way), "{output}");
     }
 }
 

@@ -171,8 +171,19 @@ def raw_line(hamlyn_command: str) -> float:
     return float(json.loads(said.stdout.splitlines()[-1])["raw_line_one_way_ns"])
 
 
+def agree(a: float, b: float) -> bool:
+    """Whether two raw lines differ by at most a quarter of the shorter one: runs beside them
+    compare. As cli/src/perf/placement.rs has it."""
+    return abs(a - b) <= min(a, b) / 4
+
+
+def commonest_line(lines: list[float]) -> float:
+    """The raw line with which most of these agree, the shortest of several."""
+    return max(sorted(lines), key=lambda line: sum(agree(line, other) for other in lines))
+
+
 def placement(ns: float) -> str:
-    """As cli/src/perf/placement.rs tells it from the raw line."""
+    """A word for the raw line, which decides nothing: cli/src/perf/placement.rs."""
     if ns < 46:
         return "shared"
     return "near" if ns <= 66 else "far" if ns > 200 else "other"
@@ -189,19 +200,18 @@ def runs_of(measure: Callable[[], T], wanted: int) -> tuple[list[T], dict[str, A
         before = raw_line(hamlyn_command)
         found = measure()
         after = raw_line(hamlyn_command)
-        moved = abs(after - before) > before / 4
+        moved = not agree(before, after)
         if moved and repeats < REPEATS_MAX * wanted:
             repeats += 1
             continue
         steady = steady and not moved
         kept.append(found)
         lines.append((before + after) / 2)
-    # Runs of different placements do not compare: those of the most frequent one count.
-    places = [placement(line) for line in lines]
-    place = statistics.mode(places)
-    kept = [found for found, its in zip(kept, places) if its == place]
-    line = statistics.median(line for line, its in zip(lines, places) if its == place)
-    about = {"raw_line_one_way_ns": line, "placement": place, "runs": len(kept)}
+    # Runs compare whose raw lines agree: those count that agree with the line of most.
+    common = commonest_line(lines)
+    kept = [found for found, its in zip(kept, lines) if agree(common, its)]
+    line = statistics.median(its for its in lines if agree(common, its))
+    about = {"raw_line_one_way_ns": line, "placement": placement(line), "runs": len(kept)}
     return kept, about | {"repeats": repeats, "steady": steady}
 
 

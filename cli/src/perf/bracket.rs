@@ -1,8 +1,9 @@
 //! What each run stands between: the physical limits, measured before it and after it.
 
 use super::copies::{self, RingShape};
+use super::least::{self, Least};
 use super::pin::Cores;
-use super::placement::{Placement, has_moved};
+use super::placement::{Placement, agree};
 use super::raw;
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
@@ -14,21 +15,37 @@ const REPEATS_MAX: u32 = 8;
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     pub cores: Cores,
-    pub message_bytes: usize,
-    pub shape: RingShape,
-    /// Of the raw line.
+    /// Of the raw line and of the least checked message.
     pub round_trips: u64,
+    /// Of the ring that short messages go through.
+    pub ring_bytes: usize,
+    /// Where bytes count as well as lines.
+    pub copies: Option<Copies>,
 }
 
-/// The physical limits at one time.
+/// What memcpy and the bare two-copy ring are measured with.
+#[derive(Clone, Copy, Debug)]
+pub struct Copies {
+    pub message_bytes: usize,
+    pub shape: RingShape,
+}
+
+/// The physical limits at one time. What was not measured is `NaN`, and left out of a row: all that
+/// travels from core to core where both ends share one, and copies where only lines count.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Baselines {
+    #[serde(default = "not_measured", skip_serializing_if = "is_not_measured")]
     pub raw_line_one_way_ns: f64,
-    /// `NaN`, and left out of a row, where only the placement matters.
+    /// Of the bare checked ring: [`Least`].
+    #[serde(default = "not_measured", skip_serializing_if = "is_not_measured")]
+    pub least_one_way_ns: f64,
+    #[serde(default = "not_measured", skip_serializing_if = "is_not_measured")]
+    pub least_per_s: f64,
     #[serde(default = "not_measured", skip_serializing_if = "is_not_measured")]
     pub memcpy_bytes_per_s: f64,
     #[serde(default = "not_measured", skip_serializing_if = "is_not_measured")]
     pub copy_ring_bytes_per_s: f64,
+    /// A word for the raw line.
     pub placement: Placement,
 }
 
@@ -36,57 +53,78 @@ fn not_measured() -> f64 {
     f64::NAN
 }
 
-fn is_not_measured(value: &f64) -> bool {
+/// Whether a limit is one that was not measured, in nanoseconds or a second.
+pub fn is_not_measured(value: &f64) -> bool {
     value.is_nan()
 }
 
 impl Limits {
     /// Measures them now: some tenths of a second. Measured again while the cores are moved
-    /// during it, so that the limits are all of one placement.
+    /// during it, so that the limits are all beside one raw line. An error if an end cannot be
+    /// pinned to its processor.
     pub fn measure(&self) -> Result<Baselines> {
+        if self.cores.are_one() {
+            return self.measure_beside(f64::NAN);
+        }
         let raw = || raw::line_one_way_ns(self.cores, self.round_trips);
         let mut before = raw()?;
         let mut attempt = 0;
         loop {
-            let memcpy_bytes_per_s = copies::memcpy_bytes_per_s(self.cores, self.message_bytes)?;
-            let copy_ring_bytes_per_s =
-                copies::copy_ring_bytes_per_s(self.cores, self.message_bytes, self.shape)?;
+            let baselines = self.measure_beside(before)?;
             let after = raw()?;
-            if !has_moved(before, after) || attempt == REPEATS_MAX {
-                let raw_line_one_way_ns = (before + after) / 2.0;
-                return Ok(Baselines {
-                    raw_line_one_way_ns,
-                    memcpy_bytes_per_s,
-                    copy_ring_bytes_per_s,
-                    placement: Placement::of_raw_line_ns(raw_line_one_way_ns),
-                });
+            if agree(before, after) || attempt == REPEATS_MAX {
+                return Ok(Baselines::between(baselines, baselines.beside(after)));
             }
             attempt += 1;
             before = after;
         }
     }
+
+    fn measure_beside(&self, raw_line_one_way_ns: f64) -> Result<Baselines> {
+        let mut limits = Baselines::of_raw_line(raw_line_one_way_ns);
+        if let Some(Copies { message_bytes, shape }) = self.copies {
+            limits.memcpy_bytes_per_s = copies::memcpy_bytes_per_s(self.cores, message_bytes)?;
+            if !self.cores.are_one() {
+                limits.copy_ring_bytes_per_s =
+                    copies::copy_ring_bytes_per_s(self.cores, message_bytes, shape)?;
+            }
+        }
+        if !self.cores.are_one() {
+            let Least { one_way_ns, per_s } =
+                least::measure(self.cores, self.ring_bytes, self.round_trips)?;
+            (limits.least_one_way_ns, limits.least_per_s) = (one_way_ns, per_s);
+        }
+        Ok(limits)
+    }
 }
 
 impl Baselines {
-    /// Where only the placement matters.
+    /// The raw line alone, in nanoseconds.
     pub fn of_raw_line(raw_line_one_way_ns: f64) -> Self {
         Self {
             raw_line_one_way_ns,
+            least_one_way_ns: f64::NAN,
+            least_per_s: f64::NAN,
             memcpy_bytes_per_s: f64::NAN,
             copy_ring_bytes_per_s: f64::NAN,
             placement: Placement::of_raw_line_ns(raw_line_one_way_ns),
         }
     }
 
+    /// The same beside another raw line, in nanoseconds.
+    fn beside(self, raw_line_one_way_ns: f64) -> Self {
+        Self { raw_line_one_way_ns, ..self }
+    }
+
     /// The mean of those before and those after a run.
     fn between(before: Self, after: Self) -> Self {
-        let raw_line_one_way_ns = (before.raw_line_one_way_ns + after.raw_line_one_way_ns) / 2.0;
+        let mean = |of: fn(&Self) -> f64| (of(&before) + of(&after)) / 2.0;
         Self {
-            raw_line_one_way_ns,
-            memcpy_bytes_per_s: (before.memcpy_bytes_per_s + after.memcpy_bytes_per_s) / 2.0,
-            copy_ring_bytes_per_s: (before.copy_ring_bytes_per_s + after.copy_ring_bytes_per_s)
-                / 2.0,
-            placement: Placement::of_raw_line_ns(raw_line_one_way_ns),
+            least_one_way_ns: mean(|limits| limits.least_one_way_ns),
+            least_per_s: mean(|limits| limits.least_per_s),
+            memcpy_bytes_per_s: mean(|limits| limits.memcpy_bytes_per_s),
+            copy_ring_bytes_per_s: mean(|limits| limits.copy_ring_bytes_per_s),
+            ..Self::of_raw_line(mean(|limits| limits.raw_line_one_way_ns))
         }
     }
 }
@@ -102,8 +140,8 @@ pub struct Bracketed<T> {
     pub is_steady: bool,
 }
 
-/// Runs `run` between two measurements of the limits, again if the raw line changed by more than
-/// a quarter meanwhile; `say` is told of each repetition.
+/// Runs `run` between two measurements of the limits, again if the raw lines of the two do not
+/// [`agree`]; `say` is told of each repetition.
 pub fn bracketed<T>(
     mut measure: impl FnMut() -> Result<Baselines>,
     mut run: impl FnMut() -> Result<T>,
@@ -115,12 +153,12 @@ pub fn bracketed<T>(
         let figure = run()?;
         let after = measure()?;
         let (from, to) = (before.raw_line_one_way_ns, after.raw_line_one_way_ns);
-        let is_steady = !has_moved(from, to);
+        let is_steady = agree(from, to);
         if is_steady || repeats == REPEATS_MAX {
             if !is_steady {
                 say(format!(
                     "the raw line went from {from:.0} to {to:.0} ns one way, and the run has been \
-                     repeated {repeats} times; its figure is of no fixed placement"
+                     repeated {repeats} times; its figure belongs to none of them"
                 ));
             }
             let baselines = Baselines::between(before, after);

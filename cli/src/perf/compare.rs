@@ -41,7 +41,7 @@ pub struct Compared {
     pub waits: &'static str,
     pub one_way_ns: f64,
     pub messages_per_s: Option<f64>,
-    /// The raw line while this was measured: lines of different placements do not compare.
+    /// The raw line while this was measured: lines do not compare whose raw lines disagree.
     pub raw_line_one_way_ns: f64,
 }
 

@@ -9,6 +9,7 @@
 //!   one message on an idle link       ---->    answers when it finds it
 //! ```
 
+use super::least::{self, Least};
 use super::stats::median;
 use super::{clock, ends, pin, raw};
 use crate::arguments::{IdleArguments, Mode};
@@ -45,6 +46,9 @@ struct Row {
     /// From sending on an idle link to its answer, less a round trip on the busy link.
     idle_link_found_ns: Found,
     raw_line_one_way_ns: f64,
+    /// Of the bare checked ring, measured behind all else.
+    least_one_way_ns: f64,
+    least_per_s: f64,
     placement: super::placement::Placement,
 }
 
@@ -139,10 +143,13 @@ pub fn run(arguments: &IdleArguments) -> Result<()> {
     let row = super::on_core(cores.near, || measure(&end, start, arguments.links))??;
     drop(end);
     let after = raw::line_one_way_ns(cores, 10_000)?;
+    let ring_bytes = ends::config(Mode::Adaptive, 0)?.ring_bytes as usize;
+    let Least { one_way_ns: least_one_way_ns, per_s: least_per_s } =
+        least::measure(cores, ring_bytes, 10_000)?;
     let raw_line_one_way_ns = (before + after) / 2.0;
     let placement = super::placement::Placement::of_raw_line_ns(raw_line_one_way_ns);
-    let row = Row { raw_line_one_way_ns, placement, ..row };
-    if super::placement::has_moved(before, after) {
+    let row = Row { raw_line_one_way_ns, least_one_way_ns, least_per_s, placement, ..row };
+    if !super::placement::agree(before, after) {
         eprintln!("hamlyn: the cores were moved meanwhile: {before:.0} to {after:.0} ns one way");
     }
     if arguments.json {
@@ -163,6 +170,9 @@ pub fn run(arguments: &IdleArguments) -> Result<()> {
     ]);
     table.add_row(["the same, the slowest of 200".into(), us(row.idle_link_found_ns.max)]);
     table.add_row(["raw cache line, one way".into(), us(row.raw_line_one_way_ns)]);
+    table.add_row(["least checked message, one way".into(), us(row.least_one_way_ns)]);
+    let rate = super::row::per_second(row.least_per_s, "");
+    table.add_row(["least checked messages".into(), rate]);
     table.add_row(["placement".into(), row.placement.to_string()]);
     println!("{table}");
     Ok(())
@@ -247,7 +257,9 @@ fn measure(end: &FarEnd, start: Instant, links: u32) -> Result<Row> {
         idle_link_resident_bytes,
         blocked_cpu_ns_per_s,
         idle_link_found_ns: Found { p50: less(p50), max: less(max) },
-        raw_line_one_way_ns: 0.0,
+        raw_line_one_way_ns: f64::NAN,
+        least_one_way_ns: f64::NAN,
+        least_per_s: f64::NAN,
         placement: super::placement::Placement::Other,
     })
 }

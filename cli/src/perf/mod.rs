@@ -2,8 +2,9 @@
 //!
 //! - [`pin`]: two processors, one for each end.
 //! - [`clock`], [`stats`]: times, medians and percentiles.
-//! - [`raw`], [`copies`]: the physical limits, measured in the same run.
-//! - [`placement`]: what the raw line tells of where the cores are.
+//! - [`raw`], [`least`], [`copies`]: the limits, measured in the same run: a cache line, a checked
+//!   message, memcpy and the bare two-copy ring.
+//! - [`placement`]: which runs compare, as the raw line tells it.
 //! - [`bracket`]: measures the limits before and after, and repeats what was disturbed.
 //! - [`ends`]: the two ends of a measurement on the public library.
 //! - [`protocols`]: the protocols beside the raw interface.
@@ -19,6 +20,7 @@ pub mod compare;
 pub mod copies;
 pub mod ends;
 pub mod idle;
+pub mod least;
 pub mod pin;
 pub mod placement;
 pub mod protocols;
@@ -31,11 +33,11 @@ use crate::output;
 use crate::progress;
 use anyhow::{Context, Result, anyhow, bail};
 use baseline::{Channel, Patience};
-use bracket::{Bracketed, Limits, bracketed};
+use bracket::{Bracketed, Copies, Limits, bracketed};
 use copies::RingShape;
 use ends::{Initiator, Plan, Test};
 use pin::{Cores, pin};
-use placement::Placement;
+use placement::{agree, commonest_line_ns};
 use row::{Figure, Row};
 use std::io::Read;
 use std::panic::resume_unwind;
@@ -62,15 +64,16 @@ pub fn run(test: Test, arguments: &PerfArguments) -> Result<()> {
     }
 }
 
-/// Several runs between the limits; the median of those in the commonest placement. `step` is
-/// told how many are done, `say` what the user should know.
+/// Several runs between the limits; the median of those whose raw lines agree with that of most.
+/// `step` is told how many are done, `say` what the user should know. An error if two ends that
+/// only look are to share a processor, or an end failed.
 pub fn measure(
     test: Test,
     arguments: &PerfArguments,
     mut step: impl FnMut(u64),
     mut say: impl FnMut(String),
 ) -> Result<Row> {
-    let cores = pin::two_cores()?;
+    let cores = cores_of(arguments)?;
     let plan = plan(test, arguments)?;
     let far_end = match &arguments.to {
         Some(_) => None,
@@ -83,8 +86,12 @@ pub fn measure(
     };
     let config = ends::config(plan.mode, plan.links)?;
     let shape = ring_shape(&config, plan.size);
-    let round_trips = plan.count.clamp(500, 10_000);
-    let limits = Limits { cores, message_bytes: plan.size.max(1), shape, round_trips };
+    let limits = Limits {
+        cores,
+        round_trips: plan.count.clamp(500, 10_000),
+        ring_bytes: config.ring_bytes as usize,
+        copies: Some(Copies { message_bytes: plan.size.max(1), shape }),
+    };
     // The initiator's node lives in a thread that is pinned; this one is not, so that what it
     // starts may run anywhere.
     let runs = thread::scope(|scope| {
@@ -119,6 +126,18 @@ pub fn measure(
             .collect::<Result<Vec<_>>>()
     })?;
     Ok(to_row(test, plan, runs))
+}
+
+/// The processors that were asked for, else two that this process may use.
+fn cores_of(arguments: &PerfArguments) -> Result<Cores> {
+    let Some(cores) = arguments.cores else { return pin::two_cores() };
+    if cores.are_one() && arguments.mode == Mode::Polled {
+        bail!(
+            "both ends on processor {}: there an end that only looks keeps the other from running,              so --mode must be adaptive or blocking",
+            cores.near
+        );
+    }
+    Ok(cores)
 }
 
 fn plan(test: Test, arguments: &PerfArguments) -> Result<Plan> {
@@ -163,22 +182,29 @@ fn unix_socket(cores: Cores, plan: Plan) -> Result<f64> {
 }
 
 fn to_row(test: Test, plan: Plan, runs: Vec<Bracketed<(Figure, Option<f64>)>>) -> Row {
-    let commonest = commonest_placement(&runs);
+    let commonest = commonest_line(&runs);
     let repeats = runs.iter().map(|run| run.repeats).sum();
-    let mut kept = of_placement(runs, commonest);
+    let mut kept = of_line(runs, commonest);
     kept.sort_by(|a, b| a.figure.0.value().total_cmp(&b.figure.0.value()));
     let median = kept[kept.len() / 2];
     let value = |run: &Bracketed<(Figure, Option<f64>)>| run.figure.0.value();
+    let (figure, unix_socket_one_way_ns) = median.figure;
+    let of_unix_socket = match figure {
+        Figure::Latency { one_way_ns } => unix_socket_one_way_ns.map(|ns| one_way_ns.p50 / ns),
+        _ => None,
+    };
     Row {
         test: test.to_string(),
         protocol: "raw".to_owned(),
         size: plan.size as u64,
         mode: plan.mode.to_string(),
         links: plan.links,
-        figure: median.figure.0,
+        figure,
         relation: None,
         baselines: median.baselines,
-        unix_socket_one_way_ns: median.figure.1,
+        of_least: figure.of_least(&median.baselines),
+        unix_socket_one_way_ns,
+        of_unix_socket,
         runs: kept.len() as u32,
         spread: [value(&kept[0]), value(&kept[kept.len() - 1])],
         repeats,
@@ -186,23 +212,20 @@ fn to_row(test: Test, plan: Plan, runs: Vec<Bracketed<(Figure, Option<f64>)>>) -
     }
 }
 
-/// Where most runs were that stayed where they were; `None` if none did.
-fn commonest_placement<'a, T: 'a>(
-    runs: impl IntoIterator<Item = &'a Bracketed<T>>,
-) -> Option<Placement> {
+/// The raw line, in nanoseconds, with which those of most runs agree, of those during which it
+/// stayed as it was; `None` if it never did.
+fn commonest_line<'a, T: 'a>(runs: impl IntoIterator<Item = &'a Bracketed<T>>) -> Option<f64> {
     let steady = runs.into_iter().filter(|run| run.is_steady);
-    let placements: Vec<_> = steady.map(|run| run.baselines.placement).collect();
-    let count = |placement: &Placement| placements.iter().filter(|p| *p == placement).count();
-    [Placement::Near, Placement::Far, Placement::Shared, Placement::Other]
-        .into_iter()
-        .rev()
-        .filter(|placement| count(placement) > 0)
-        .max_by_key(count)
+    let lines: Vec<f64> = steady.map(|run| run.baselines.raw_line_one_way_ns).collect();
+    commonest_line_ns(&lines)
 }
 
-/// The runs that stayed in a placement; all, where none did or none is asked for.
-fn of_placement<T>(runs: Vec<Bracketed<T>>, placement: Option<Placement>) -> Vec<Bracketed<T>> {
-    let is_kept = |run: &Bracketed<T>| run.is_steady && Some(run.baselines.placement) == placement;
+/// The runs beside this raw line, in nanoseconds; all, where there is none.
+fn of_line<T>(runs: Vec<Bracketed<T>>, line_ns: Option<f64>) -> Vec<Bracketed<T>> {
+    let is_kept = |run: &Bracketed<T>| {
+        let agrees = |line_ns| agree(line_ns, run.baselines.raw_line_one_way_ns);
+        run.is_steady && line_ns.is_some_and(agrees)
+    };
     let any_is_kept = runs.iter().any(is_kept);
     runs.into_iter().filter(|run| !any_is_kept || is_kept(run)).collect()
 }
@@ -287,7 +310,12 @@ fn median_of(runs: u32, mut run: impl FnMut() -> Result<f64>) -> Result<f64> {
 pub fn print_limits(message_bytes: usize) -> Result<()> {
     let cores = pin::two_cores()?;
     let shape = copies::RingShape { packet_bytes: 16 << 10, ring_bytes: 1 << 20 };
-    let limits = bracket::Limits { cores, message_bytes, shape, round_trips: 10_000 };
+    let limits = Limits {
+        cores,
+        round_trips: 10_000,
+        ring_bytes: hamlyn::config::Config::default().ring_bytes as usize,
+        copies: Some(Copies { message_bytes, shape }),
+    };
     output::line(serde_json::to_string(&limits.measure()?)?)?;
     output::line(compare::table(&compare::channels(cores, 16, compare::Effort::FULL, |_| ())?))
 }

@@ -16,6 +16,14 @@ pub struct Cores {
     pub far: usize,
 }
 
+impl Cores {
+    /// Whether both ends share a processor: then whoever waits must sleep, and no cache line
+    /// travels.
+    pub fn are_one(self) -> bool {
+        self.near == self.far
+    }
+}
+
 /// Two processors that this process may use; on two physical cores if there are two.
 pub fn two_cores() -> Result<Cores> {
     let allowed = allowed()?;

@@ -1,16 +1,19 @@
-//! Where the two cores stand to one another, as the raw cache line tells it.
+//! Which runs compare, as the raw cache line tells it, and words for where the cores are.
 //!
-//! A virtual machine's cores are moved about by its host: the same line takes 27, 54 or 240 ns
-//! from minute to minute. So a figure is judged only in a stated placement, and a run during
-//! which the placement changed is thrown away.
+//! A virtual machine's cores are moved about by its host: the same line takes 27, 54, 120 or 240
+//! ns from minute to minute. So a figure says nothing without the raw line of its run; runs compare
+//! whose raw lines agree, and a run during which the line changed is thrown away. The words for
+//! some ranges of the line only describe: nothing is decided by them.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// By the raw line's time one way.
+/// A word for the raw line's time one way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Placement {
+    /// Both ends on one processor: there is no raw line.
+    OneCore,
     /// Below 46 ns: two threads of one physical core.
     Shared,
     /// 46 to 66 ns: two cores below one cache.
@@ -22,8 +25,10 @@ pub enum Placement {
 }
 
 impl Placement {
+    /// Of the raw line in nanoseconds, `NaN` where both ends share a processor.
     pub fn of_raw_line_ns(ns: f64) -> Self {
         match ns {
+            _ if ns.is_nan() => Self::OneCore,
             _ if ns < 46.0 => Self::Shared,
             _ if ns <= 66.0 => Self::Near,
             _ if ns > 200.0 => Self::Far,
@@ -32,14 +37,26 @@ impl Placement {
     }
 }
 
-/// Whether the raw line changed by more than a quarter from before a run to after it.
-pub fn has_moved(before_ns: f64, after_ns: f64) -> bool {
-    (after_ns - before_ns).abs() > before_ns / 4.0
+/// Whether two raw lines, in nanoseconds, differ by at most a quarter of the shorter one: then the
+/// cores stand to one another alike. Without a raw line (`NaN`) there is nothing that could move.
+pub fn agree(a_ns: f64, b_ns: f64) -> bool {
+    let differ = (a_ns - b_ns).abs() > a_ns.min(b_ns) / 4.0;
+    !differ
+}
+
+/// The raw line with which most of `lines_ns` agree, the shortest of several; `None` of nothing.
+pub fn commonest_line_ns(lines_ns: &[f64]) -> Option<f64> {
+    let mut lines = lines_ns.to_vec();
+    // Backwards, because of several that are greatest the last one counts.
+    lines.sort_by(|a, b| b.total_cmp(a));
+    let agreeing = |line: &f64| lines_ns.iter().filter(|other| agree(*line, **other)).count();
+    lines.iter().copied().max_by_key(agreeing)
 }
 
 impl fmt::Display for Placement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
+            Self::OneCore => "one core",
             Self::Shared => "shared",
             Self::Near => "near",
             Self::Far => "far",
@@ -53,17 +70,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_limits_of_each_placement_belong_to_it() {
+    fn each_range_of_the_raw_line_has_its_word() {
         let of = Placement::of_raw_line_ns;
         assert_eq!(of(45.9), Placement::Shared);
         assert_eq!((of(46.0), of(66.0)), (Placement::Near, Placement::Near));
         assert_eq!((of(66.1), of(200.0)), (Placement::Other, Placement::Other));
         assert_eq!(of(200.1), Placement::Far);
+        assert_eq!(of(f64::NAN), Placement::OneCore);
     }
 
     #[test]
-    fn a_change_of_more_than_a_quarter_is_a_move() {
-        assert!(!has_moved(60.0, 75.0) && !has_moved(60.0, 45.0));
-        assert!(has_moved(60.0, 75.1) && has_moved(60.0, 44.9) && has_moved(54.0, 240.0));
+    fn raw_lines_agree_within_a_quarter_of_the_shorter_whatever_their_words() {
+        assert!(agree(60.0, 75.0) && agree(75.0, 60.0) && agree(120.0, 110.0));
+        assert!(!agree(60.0, 75.1) && !agree(75.1, 60.0) && !agree(54.0, 240.0));
+        // One is "near" and one "other"; two that are "other" do not agree.
+        assert!(agree(64.0, 70.0) && !agree(90.0, 180.0));
+        assert!(agree(f64::NAN, f64::NAN));
+    }
+
+    #[test]
+    fn the_commonest_line_is_the_one_with_which_most_agree() {
+        assert_eq!(commonest_line_ns(&[240.0, 125.0, 118.0, 54.0, 120.0]), Some(118.0));
+        assert_eq!(commonest_line_ns(&[54.0, 240.0]), Some(54.0));
+        // The one in the middle agrees with both of its neighbours.
+        assert_eq!(commonest_line_ns(&[50.0, 75.0, 62.0]), Some(62.0));
+        assert_eq!(commonest_line_ns(&[f64::NAN]).map(f64::is_nan), Some(true));
+        assert_eq!(commonest_line_ns(&[]), None);
     }
 }

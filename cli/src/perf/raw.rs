@@ -5,8 +5,9 @@
 //!
 //! Which line it is matters, and how two loops fall into step: where the cores share a cache, one
 //! line takes 35 ns and the next 75. So many are measured, a mean for each, and the median line
-//! counts. Both sides look without a pause, as a polling receiver does; it is by this figure that placements are
-//! told apart. (With a pause between two looks the line is less disturbed: 25 ns in place of 55.)
+//! counts. Both sides look without a pause, as a polling receiver does; it is by this figure that
+//! runs are found to compare. (With a pause between two looks the line is less disturbed: 25 ns in
+//! place of 55.)
 
 use super::pin::Cores;
 use super::stats::{RoundTrips, median};

@@ -1,6 +1,6 @@
 //! One result: a JSON object for programs, a table for people.
 
-use super::bracket::Baselines;
+use super::bracket::{Baselines, is_not_measured};
 use super::stats::Percentiles;
 use comfy_table::{CellAlignment, Table, TableComponent, presets};
 use serde::{Deserialize, Serialize};
@@ -12,6 +12,12 @@ use std::fmt;
 pub enum Figure {
     Latency {
         one_way_ns: Percentiles,
+    },
+    /// Messages that lie ready, taken by two threads and by one. Before `Rate`, which would be read
+    /// from its fields.
+    Receivers {
+        messages_per_s: f64,
+        one_thread_messages_per_s: f64,
     },
     Rate {
         messages_per_s: f64,
@@ -40,7 +46,9 @@ impl Figure {
     pub fn value(&self) -> f64 {
         match self {
             Self::Latency { one_way_ns } => one_way_ns.p50,
-            Self::Rate { messages_per_s } => *messages_per_s,
+            Self::Rate { messages_per_s } | Self::Receivers { messages_per_s, .. } => {
+                *messages_per_s
+            }
             Self::Bandwidth { bytes_per_s } => *bytes_per_s,
             Self::RoundTrip { round_trip_ns } => round_trip_ns.p50,
             Self::Memory { client_bytes_per_call, server_bytes_per_call } => {
@@ -50,18 +58,32 @@ impl Figure {
         }
     }
 
+    /// A latency, half a round trip or a rate, as a multiple of the least checked message's; `None`
+    /// of other figures and where that was not measured.
+    pub fn of_least(&self, baselines: &Baselines) -> Option<f64> {
+        let ratio = match self {
+            Self::Latency { one_way_ns } => one_way_ns.p50 / baselines.least_one_way_ns,
+            Self::RoundTrip { round_trip_ns } => {
+                round_trip_ns.p50 / 2.0 / baselines.least_one_way_ns
+            }
+            Self::Rate { messages_per_s } => messages_per_s / baselines.least_per_s,
+            _ => return None,
+        };
+        (!is_not_measured(&ratio)).then_some(ratio)
+    }
+
     /// [`value`](Self::value) and the like, for people.
     pub fn show(&self, value: f64) -> String {
         match self {
             Self::Latency { .. } | Self::RoundTrip { .. } | Self::Revoke { .. } => ns(value),
-            Self::Rate { .. } => per_second(value, " messages"),
+            Self::Rate { .. } | Self::Receivers { .. } => per_second(value, " messages"),
             Self::Bandwidth { .. } => per_second(value, "B"),
             Self::Memory { .. } => format!("{value:.0} B"),
         }
     }
 }
 
-/// How a figure stands to that of another row of the same run.
+/// How a figure stands to another of the same run, mostly that of another row.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Relation {
@@ -71,6 +93,8 @@ pub enum Relation {
     OfRaw { of_raw_one_way: f64 },
     /// As a part of memcpy into the other process's memory.
     OfMemcpy { of_memcpy: f64 },
+    /// Of two threads: as a multiple of what one thread takes, in the same run.
+    OfOneThread { of_one_thread: f64 },
 }
 
 impl fmt::Display for Relation {
@@ -79,6 +103,7 @@ impl fmt::Display for Relation {
             Self::AboveRaw { above_raw_ns } => write!(f, "{above_raw_ns:+.1} ns to raw"),
             Self::OfRaw { of_raw_one_way } => write!(f, "{of_raw_one_way:.2} of raw one way"),
             Self::OfMemcpy { of_memcpy } => write!(f, "{of_memcpy:.2} of memcpy"),
+            Self::OfOneThread { of_one_thread } => write!(f, "{of_one_thread:.2} of one thread"),
         }
     }
 }
@@ -108,10 +133,17 @@ pub struct Row {
     pub relation: Option<Relation>,
     #[serde(flatten)]
     pub baselines: Baselines,
-    /// Of a Unix stream socket in the same run, where the mode sleeps; half a round trip.
+    /// How a latency or a rate stands to the least checked message of the same run.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub of_least: Option<f64>,
+    /// Of a Unix stream socket with blocking reads in the same run, where the mode sleeps: half a
+    /// round trip, the mean of those before and behind Hamlyn's.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub unix_socket_one_way_ns: Option<f64>,
-    /// Runs that this is the median of: those in the commonest placement.
+    /// How a latency stands to it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub of_unix_socket: Option<f64>,
+    /// Runs that this is the median of: those whose raw lines agree with that of most.
     pub runs: u32,
     /// Of the same runs, the lowest and the highest (of a latency: of the medians).
     pub spread: [f64; 2],
@@ -173,33 +205,50 @@ impl Row {
                 line("one way, 99 of 100 below", ns(one_way_ns.p99));
                 line("one way, 999 of 1000 below", ns(one_way_ns.p999));
                 let above = one_way_ns.p50 - self.baselines.raw_line_one_way_ns;
-                line("above the raw line", ns(above));
+                if !is_not_measured(&above) {
+                    line("above the raw line", ns(above));
+                }
             }
             Figure::Rate { messages_per_s } => {
                 line("messages", per_second(messages_per_s, " messages"));
             }
             Figure::Bandwidth { bytes_per_s } => {
                 line("bandwidth", per_second(bytes_per_s, "B"));
-                let ratio = |limit: f64| format!("{:.2}", bytes_per_s / limit);
-                line("of the bare two-copy ring", ratio(self.baselines.copy_ring_bytes_per_s));
-                line("of memcpy", ratio(self.baselines.memcpy_bytes_per_s));
+                let mut ratio = |name: &str, limit: f64| {
+                    if !is_not_measured(&limit) {
+                        line(name, format!("{:.2}", bytes_per_s / limit));
+                    }
+                };
+                ratio("of the bare two-copy ring", self.baselines.copy_ring_bytes_per_s);
+                ratio("of memcpy", self.baselines.memcpy_bytes_per_s);
             }
             figure => line("median", figure.show(figure.value())),
+        }
+        if let Some(of_least) = self.of_least {
+            line("of the least checked message", format!("{of_least:.2}"));
+        }
+        if let Some(of_unix_socket) = self.of_unix_socket {
+            line("of a Unix socket", format!("{of_unix_socket:.2}"));
         }
         let show = |value| self.figure.show(value);
         let [low, high] = self.spread;
         line("spread", format!("{} to {} in {} runs", show(low), show(high), self.runs));
         line("mode", format!("{}, {} idle links", self.mode, self.links));
-        let Baselines { raw_line_one_way_ns, memcpy_bytes_per_s, copy_ring_bytes_per_s, placement } =
-            self.baselines;
-        line("raw cache line, one way", ns(raw_line_one_way_ns));
-        line("memcpy", per_second(memcpy_bytes_per_s, "B"));
-        line("bare two-copy ring", per_second(copy_ring_bytes_per_s, "B"));
-        if let Some(socket) = self.unix_socket_one_way_ns {
-            line("Unix socket, one way", ns(socket));
+        let limits = &self.baselines;
+        for (name, value, text) in [
+            ("raw cache line, one way", limits.raw_line_one_way_ns, ns as fn(f64) -> String),
+            ("least checked message, one way", limits.least_one_way_ns, ns),
+            ("least checked messages", limits.least_per_s, |rate| per_second(rate, "")),
+            ("memcpy", limits.memcpy_bytes_per_s, |rate| per_second(rate, "B")),
+            ("bare two-copy ring", limits.copy_ring_bytes_per_s, |rate| per_second(rate, "B")),
+            ("Unix socket, one way", self.unix_socket_one_way_ns.unwrap_or(f64::NAN), ns),
+        ] {
+            if !is_not_measured(&value) {
+                line(name, text(value));
+            }
         }
         let steady = if self.steady { "" } else { " (not steady)" };
-        line("placement", format!("{placement}{steady}"));
+        line("placement", format!("{}{steady}", limits.placement));
         align_right(&mut table, [1]);
         table
     }
@@ -224,11 +273,15 @@ mod tests {
             relation: Some(Relation::AboveRaw { above_raw_ns: 5.0 }),
             baselines: Baselines {
                 raw_line_one_way_ns: 54.0,
+                least_one_way_ns: 64.0,
+                least_per_s: 1e8,
                 memcpy_bytes_per_s: 1e10,
                 copy_ring_bytes_per_s: 1e10,
                 placement: Placement::Near,
             },
-            unix_socket_one_way_ns: None,
+            of_least: Some(1.25),
+            unix_socket_one_way_ns: Some(8_000.0),
+            of_unix_socket: Some(0.01),
             runs: 5,
             spread: [79.0, 81.0],
             repeats: 0,
@@ -238,10 +291,38 @@ mod tests {
         assert_eq!(json["one_way_ns"]["p999"], 200.0);
         assert_eq!(json["placement"], "near");
         assert_eq!((&json["protocol"], &json["above_raw_ns"]), (&"raw".into(), &5.0.into()));
-        for field in ["test", "size", "mode", "links", "raw_line_one_way_ns"] {
+        assert_eq!((&json["least_one_way_ns"], &json["of_least"]), (&64.0.into(), &1.25.into()));
+        for field in ["test", "size", "mode", "links", "raw_line_one_way_ns", "least_per_s"] {
             assert!(!json[field].is_null(), "{field}");
         }
         assert_eq!(serde_json::from_value::<Row>(json).unwrap(), row);
-        assert!(row.to_table().to_string().contains("26 ns"));
+        let text = row.to_table().to_string();
+        for part in ["26 ns", "64 ns", "100.0 M/s", "1.25", "8.0 us", "0.01"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        // Both ends on one processor: what travels between two is in neither.
+        let baselines = Baselines::of_raw_line(f64::NAN);
+        let row = Row { baselines, of_least: None, ..row };
+        let json = serde_json::to_value(&row).unwrap();
+        assert_eq!(json["placement"], "one-core");
+        for field in ["raw_line_one_way_ns", "least_one_way_ns", "least_per_s", "of_least"] {
+            assert!(json.get(field).is_none(), "{field}");
+        }
+        let text = row.to_table().to_string();
+        assert!(text.contains("one core") && !text.contains("NaN"), "{text}");
+    }
+
+    #[test]
+    fn latencies_and_rates_stand_to_the_least_of_their_run() {
+        let baselines =
+            Baselines { least_one_way_ns: 50.0, least_per_s: 1e8, ..Baselines::of_raw_line(40.0) };
+        let trips = Percentiles { p50: 75.0, p99: 80.0, p999: 90.0 };
+        let of = |figure: Figure| figure.of_least(&baselines);
+        assert_eq!(of(Figure::Latency { one_way_ns: trips }), Some(1.5));
+        assert_eq!(of(Figure::RoundTrip { round_trip_ns: trips }), Some(0.75));
+        assert_eq!(of(Figure::Rate { messages_per_s: 5e7 }), Some(0.5));
+        assert_eq!(of(Figure::Bandwidth { bytes_per_s: 1e9 }), None);
+        let without = Baselines::of_raw_line(40.0);
+        assert_eq!(Figure::Latency { one_way_ns: trips }.of_least(&without), None);
     }
 }

@@ -70,9 +70,9 @@ pub fn run(arguments: &TourArguments) -> Result<()> {
     let began = Instant::now();
     let mut sections = Vec::new();
     let verdict = transfer_and_attack(arguments, &mut sections)?;
-    let placement = measure(arguments, &mut sections)?;
+    let raw_line = measure(arguments, &mut sections)?;
     let mut facts = report::machine();
-    facts.push(("placement".into(), placement));
+    facts.push(("raw cache line".into(), raw_line));
     facts.push(("took".into(), format!("{:.0} s", began.elapsed().as_secs_f32())));
     report::write(&arguments.report, "Hamlyn: a tour", &facts, &sections)?;
     output::line(format_args!("\nThe report, with charts: {}", arguments.report.display()))?;
@@ -241,7 +241,7 @@ fn wrapped(mut table: Table) -> Table {
 
 // ---- against the clock
 
-/// Adds the tables; returns the placement.
+/// Adds the tables; returns what the raw line tells of the cores.
 fn measure(arguments: &TourArguments, sections: &mut Vec<Section>) -> Result<String> {
     heading("Against what programs use today")?;
     let cores = match pin::two_cores() {
@@ -272,6 +272,7 @@ fn measure(arguments: &TourArguments, sections: &mut Vec<Section>) -> Result<Str
             count: arguments.quick.then_some(500),
             mode,
             links: 0,
+            cores: None,
             runs: if arguments.quick { 1 } else { 3 },
             json: false,
             to: None,
@@ -308,17 +309,15 @@ fn measure(arguments: &TourArguments, sections: &mut Vec<Section>) -> Result<Str
     }
     lines.extend(channels?);
     output::line(format_args!(
-        "Messages of 16 bytes, between two cores, {} placement:\n",
+        "Messages of 16 bytes, between two cores with a raw line of {} ({}):\n",
+        row::ns(polled.baselines.raw_line_one_way_ns),
         polled.baselines.placement
     ))?;
     output::line(compare::table(&lines))?;
     output::line(bandwidth.to_table())?;
     add_sections(sections, &lines, bandwidth);
     let baselines = polled.baselines;
-    Ok(format!(
-        "{}: the raw cache line takes {:.0} ns one way",
-        baselines.placement, baselines.raw_line_one_way_ns
-    ))
+    Ok(format!("{:.0} ns one way ({})", baselines.raw_line_one_way_ns, baselines.placement))
 }
 
 fn add_sections(sections: &mut Vec<Section>, lines: &[Compared], bandwidth: &Row) {

@@ -20,6 +20,9 @@ pub enum Protocol {
     /// The same, with a progress thread in each process. Both ends are adaptive, because a thread
     /// that only polls would share its processor with one that only polls.
     Progress,
+    /// Tagged remote writes that lie ready, taken by two threads, each on an end point of its own of
+    /// one manager, against one thread that takes from both.
+    Receivers,
     /// Request and reply.
     Call,
     /// A stream.
@@ -44,6 +47,7 @@ impl Protocol {
             Self::Tagged => "tagged",
             Self::Threads => "threads",
             Self::Progress => "progress",
+            Self::Receivers => "receivers",
             Self::Call => "call",
             Self::Stream => "stream",
             Self::StreamAperture => "stream-aperture",
@@ -111,8 +115,8 @@ const fn cell(protocol: Protocol, measure: Measure, size: usize, count: u64) -> 
 pub const CELLS: &[Cell] = {
     use Measure::{Bandwidth, Latency, Memory, Rate, Revoke, RoundTrip};
     use Protocol::{
-        Aperture, Call, Memcpy, Pieces, Progress, Raw, Shared, Stream, StreamAperture, Tagged,
-        Threads,
+        Aperture, Call, Memcpy, Pieces, Progress, Raw, Receivers, Shared, Stream, StreamAperture,
+        Tagged, Threads,
     };
     &[
         cell(Raw, Latency, 16, 500_000),
@@ -124,6 +128,7 @@ pub const CELLS: &[Cell] = {
         cell(Call, Memory, 16, OUTSTANDING as u64),
         cell(Tagged, Rate, 16, 10_000_000),
         cell(Tagged, Bandwidth, 4096, 1_000_000),
+        cell(Receivers, Rate, 16, 400_000),
         cell(Stream, Latency, 16, 200_000),
         cell(Stream, Rate, 16, 20_000_000),
         cell(Stream, Rate, 64, 20_000_000),

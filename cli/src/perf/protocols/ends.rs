@@ -2,8 +2,8 @@
 //! run has the memory, and so the cache lines, of another.
 
 use super::cells::{Cell, Measure, Protocol};
-use super::{lower, revoke, stream, upper};
-use crate::arguments::Mode;
+use super::{lower, receivers, revoke, stream, upper};
+use crate::arguments::{Mode, two_cores};
 use crate::ending;
 use crate::perf::ends;
 use crate::perf::pin::{Cores, pin};
@@ -27,8 +27,8 @@ pub struct EndArguments {
     /// The name that the far end serves
     #[arg(long)]
     name: String,
-    #[arg(long)]
-    core: usize,
+    #[arg(long, value_parser = two_cores)]
+    cores: Cores,
     #[arg(long)]
     count: u64,
     /// The end that measures, and prints the figure; else the one that serves
@@ -36,13 +36,17 @@ pub struct EndArguments {
     near: bool,
 }
 
-/// One end, pinned. The far one says on standard output that it is ready; the near one prints its
+/// One end, pinned, but for one that pins threads of its own. The far one says on standard output that it is ready; the near one prints its
 /// figure. Both end with their standard input, that is, with the process that started them.
 pub fn run_end(arguments: &EndArguments) -> Result<()> {
-    let EndArguments { cell, name, core, count, near } = arguments;
-    use Protocol::{Aperture, Memcpy, Pieces, Raw, Shared, Stream, StreamAperture};
+    let EndArguments { cell, name, cores, count, near } = arguments;
+    use Protocol::{Aperture, Memcpy, Pieces, Raw, Receivers, Shared, Stream, StreamAperture};
     let cell = Cell::named(cell)?;
-    pin(*core)?;
+    match (cell.protocol, near) {
+        (Receivers, true) => {}
+        (_, true) => pin(cores.near)?,
+        (_, false) => pin(cores.far)?,
+    }
     std::thread::spawn(|| {
         let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
         ending::exit(0);
@@ -52,6 +56,7 @@ pub fn run_end(arguments: &EndArguments) -> Result<()> {
             Aperture if cell.measure == Measure::Revoke => revoke::near(cell, name, *count),
             Raw | Shared | Memcpy | Aperture | Pieces => lower::near(cell, name, *count),
             Stream | StreamAperture => stream::near(cell, name, *count),
+            Receivers => receivers::near(cell, name, *cores, *count),
             _ => upper::near(cell, name, *count),
         }?;
         return crate::output::line(serde_json::to_string(&figure)?);
@@ -67,6 +72,7 @@ pub fn run_end(arguments: &EndArguments) -> Result<()> {
         Aperture if cell.measure == Measure::Revoke => revoke::far(cell, name, *count, ready),
         Raw | Shared | Memcpy | Aperture | Pieces => lower::far(cell, name, *count, ready),
         Stream | StreamAperture => stream::far(cell, name, *count, ready),
+        Receivers => receivers::far(cell, name, *count, ready),
         _ => upper::far(cell, name, *count, ready),
     }
 }
@@ -93,10 +99,11 @@ pub fn of_stream(cell: Cell, count: u64, seconds: f64) -> Figure {
 struct End(Child);
 
 impl End {
-    fn start(cell: Cell, name: &str, core: usize, count: u64, near: bool) -> Result<Self> {
+    fn start(cell: Cell, name: &str, cores: Cores, count: u64, near: bool) -> Result<Self> {
+        let Cores { near: near_core, far: far_core } = cores;
         let child = Command::new(std::env::current_exe()?)
             .args(["perf-protocol-end", "--cell", &cell.name(), "--name", name])
-            .args(["--core", &core.to_string(), "--count", &count.to_string()])
+            .args(["--cores", &format!("{near_core},{far_core}"), "--count", &count.to_string()])
             .args(near.then_some("--near"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -121,10 +128,10 @@ impl Drop for End {
 /// One run of a cell, in two new processes.
 pub fn measure(cell: Cell, cores: Cores, count: u64) -> Result<Figure> {
     let name = format!("perf-protocols-{}", std::process::id());
-    let mut far = End::start(cell, &name, cores.far, count, false)?;
+    let mut far = End::start(cell, &name, cores, count, false)?;
     let ready = far.0.stdout.take().context("no output")?.read_exact(&mut [0]);
     ready.context("the far end failed")?;
-    let mut near = End::start(cell, &name, cores.near, count, true)?;
+    let mut near = End::start(cell, &name, cores, count, true)?;
     let mut text = String::new();
     near.0.stdout.take().context("no output")?.read_to_string(&mut text)?;
     let status = near.end()?;

@@ -2,31 +2,34 @@
 //!
 //! - [`cells`]: what there is to measure.
 //! - [`ends`]: the two processes of a cell.
-//! - `lower`, `upper`, `stream`, `revoke`: what they do, on the node itself and on end points.
+//! - `lower`, `upper`, `stream`, `revoke`, `receivers`: what they do, on the node itself and on end
+//!   points.
 //!
-//! Cells take turns, and each run stands between two measurements of the raw line. A row is the
-//! median of its runs in the placement in which most runs of all cells were, so that rows compare.
+//! Cells take turns, and each run stands between two measurements of the raw line and of the least
+//! checked message. A row is the median of its runs whose raw lines agree with that of most runs of
+//! all cells, so that rows compare.
 
 pub mod cells;
 pub mod ends;
 mod lower;
+mod receivers;
 mod revoke;
 mod stream;
 mod upper;
 
-use super::bracket::{Baselines, Bracketed, bracketed};
+use super::bracket::{Bracketed, Limits, bracketed};
 use super::pin::Cores;
-use super::placement::Placement;
+use super::placement::agree;
 use super::row::{Figure, Relation, Row};
-use super::{commonest_placement, of_placement, pin, raw, row};
+use super::{commonest_line, of_line, pin, row};
 use crate::arguments::ProtocolsArguments;
 use crate::{output, progress};
 use anyhow::{Context, Result};
 use cells::{Cell, Measure, Protocol};
 use comfy_table::Table;
 
-/// Of the raw line, before and after each run.
-const RAW_ROUND_TRIPS: u64 = 6_400;
+/// Of the raw line and of the least checked message, before and after each run.
+const LIMIT_ROUND_TRIPS: u64 = 6_400;
 
 /// Measures and prints.
 pub fn run(arguments: &ProtocolsArguments) -> Result<()> {
@@ -62,12 +65,14 @@ fn measure(
     mut step: impl FnMut(String),
     mut say: impl FnMut(String),
 ) -> Result<Vec<Row>> {
+    let ring_bytes = hamlyn::config::Config::from_env()?.ring_bytes as usize;
+    let limits = Limits { cores, round_trips: LIMIT_ROUND_TRIPS, ring_bytes, copies: None };
     let mut runs: Vec<Vec<Bracketed<Figure>>> = cells.iter().map(|_| Vec::new()).collect();
     for _ in 0..arguments.runs.max(1) {
         for (cell, runs) in cells.iter().zip(&mut runs) {
             let count = arguments.count.unwrap_or(cell.count);
             let run = bracketed(
-                || Ok(Baselines::of_raw_line(raw::line_one_way_ns(cores, RAW_ROUND_TRIPS)?)),
+                || limits.measure(),
                 || ends::measure(*cell, cores, count).with_context(|| cell.name()),
                 |text| say(format!("{}: {text}", cell.name())),
             );
@@ -75,14 +80,14 @@ fn measure(
             step(cell.name());
         }
     }
-    let placement = commonest_placement(runs.iter().flatten());
-    let rows = cells.iter().zip(runs).map(|(cell, runs)| to_row(*cell, runs, placement)).collect();
+    let line = commonest_line(runs.iter().flatten());
+    let rows = cells.iter().zip(runs).map(|(cell, runs)| to_row(*cell, runs, line)).collect();
     Ok(relate(cells, rows))
 }
 
-fn to_row(cell: Cell, runs: Vec<Bracketed<Figure>>, placement: Option<Placement>) -> Row {
+fn to_row(cell: Cell, runs: Vec<Bracketed<Figure>>, line_ns: Option<f64>) -> Row {
     let repeats = runs.iter().map(|run| run.repeats).sum();
-    let mut kept = of_placement(runs, placement);
+    let mut kept = of_line(runs, line_ns);
     kept.sort_by(|a, b| a.figure.value().total_cmp(&b.figure.value()));
     let median = kept[kept.len() / 2];
     let mode = match cell.protocol {
@@ -98,7 +103,9 @@ fn to_row(cell: Cell, runs: Vec<Bracketed<Figure>>, placement: Option<Placement>
         figure: median.figure,
         relation: None,
         baselines: median.baselines,
+        of_least: median.figure.of_least(&median.baselines),
         unix_socket_one_way_ns: None,
+        of_unix_socket: None,
         runs: kept.len() as u32,
         spread: [kept[0].figure.value(), kept[kept.len() - 1].figure.value()],
         repeats,
@@ -106,15 +113,20 @@ fn to_row(cell: Cell, runs: Vec<Bracketed<Figure>>, placement: Option<Placement>
     }
 }
 
-/// Each row beside the one that it is compared with, if both are of one placement.
+/// Each row beside the one that it is compared with, if the raw lines of both agree; two receiving
+/// threads beside the one of their own row.
 fn relate(cells: &[Cell], mut rows: Vec<Row>) -> Vec<Row> {
     let relations: Vec<_> = cells
         .iter()
         .zip(&rows)
         .map(|(cell, row)| {
+            if let Figure::Receivers { messages_per_s, one_thread_messages_per_s } = row.figure {
+                let of_one_thread = messages_per_s / one_thread_messages_per_s;
+                return Some(Relation::OfOneThread { of_one_thread });
+            }
             let base = cell.base()?;
             let base = &rows[cells.iter().position(|other| *other == base)?];
-            if base.baselines.placement != row.baselines.placement {
+            if !agree(base.baselines.raw_line_one_way_ns, row.baselines.raw_line_one_way_ns) {
                 return None;
             }
             let (value, base) = (row.figure.value(), base.figure.value());
@@ -133,8 +145,16 @@ fn relate(cells: &[Cell], mut rows: Vec<Row>) -> Vec<Row> {
 
 /// For people.
 fn table(rows: &[Row]) -> Table {
-    let header = ["", "bytes", "median", "lowest to highest", "compared", "raw line", "placement"];
-    let mut table = row::table(header);
+    let mut table = row::table([
+        "",
+        "bytes",
+        "median",
+        "lowest to highest",
+        "compared",
+        "of least",
+        "raw line",
+        "placement",
+    ]);
     for row in rows {
         let median = match row.figure {
             Figure::Memory { client_bytes_per_call, server_bytes_per_call } => format!(
@@ -156,49 +176,55 @@ fn table(rows: &[Row]) -> Table {
             median,
             format!("{low} to {high} in {}", row.runs),
             row.relation.map_or(String::new(), |relation| relation.to_string()),
+            row.of_least.map_or(String::new(), |ratio| format!("{ratio:.2}")),
             row::ns(row.baselines.raw_line_one_way_ns),
             format!("{}{steady}", row.baselines.placement),
         ]);
     }
-    row::align_right(&mut table, 1..6);
+    row::align_right(&mut table, 1..7);
     table
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::perf::bracket::Baselines;
+    use crate::perf::placement::Placement;
     use crate::perf::stats::Percentiles;
 
     fn run(value: f64, raw_line_ns: f64, is_steady: bool) -> Bracketed<Figure> {
         let one_way_ns = Percentiles { p50: value, p99: value, p999: value };
-        let baselines = Baselines::of_raw_line(raw_line_ns);
+        let least_one_way_ns = value / 2.0;
+        let baselines = Baselines { least_one_way_ns, ..Baselines::of_raw_line(raw_line_ns) };
         Bracketed { figure: Figure::Latency { one_way_ns }, baselines, repeats: 0, is_steady }
     }
 
     #[test]
-    fn a_row_is_the_median_of_the_runs_in_the_placement_of_most() {
+    fn a_row_is_the_median_of_the_runs_whose_raw_lines_agree_with_that_of_most() {
         let cell = cells::CELLS[0];
-        let runs = [(80.0, 54.0), (82.0, 55.0), (300.0, 240.0), (84.0, 54.0)];
+        // No word for a line decides: these three lie on both sides of what is called "near".
+        let runs = [(80.0, 64.0), (82.0, 65.0), (300.0, 240.0), (84.0, 70.0)];
         let mut runs: Vec<_> = runs.into_iter().map(|(ns, raw)| run(ns, raw, true)).collect();
-        runs.push(run(10.0, 54.0, false));
-        let placement = commonest_placement(&runs);
-        assert_eq!(placement, Some(Placement::Near));
-        let row = to_row(cell, runs, placement);
+        runs.push(run(10.0, 64.0, false));
+        let line = commonest_line(&runs);
+        assert_eq!(line, Some(64.0));
+        let row = to_row(cell, runs, line);
         assert_eq!((row.figure.value(), row.runs, row.spread), (82.0, 3, [80.0, 84.0]));
-        // None was there: all of them, and the row says where they were.
-        let row = to_row(cell, vec![run(300.0, 240.0, true)], placement);
+        assert_eq!(row.of_least, Some(2.0));
+        // None was beside it: all of them, and the row says beside which.
+        let row = to_row(cell, vec![run(300.0, 240.0, true)], line);
         assert_eq!((row.runs, row.baselines.placement), (1, Placement::Far));
     }
 
     #[test]
-    fn rows_of_one_placement_are_related_and_others_are_not() {
+    fn rows_are_related_whose_raw_lines_agree_and_no_others() {
         let cells = ["raw-latency-16", "tagged-latency-16"].map(|name| Cell::named(name).unwrap());
         let rows = |raw_line_ns| {
             let row = |i: usize, ns, line| to_row(cells[i], vec![run(ns, line, true)], None);
-            relate(&cells, vec![row(0, 80.0, 54.0), row(1, 89.0, raw_line_ns)])
+            relate(&cells, vec![row(0, 80.0, 62.0), row(1, 89.0, raw_line_ns)])
         };
-        assert_eq!(rows(55.0)[1].relation, Some(Relation::AboveRaw { above_raw_ns: 9.0 }));
-        assert_eq!((rows(55.0)[0].relation, rows(240.0)[1].relation), (None, None));
-        assert!(table(&rows(55.0)).to_string().contains("+9.0 ns"));
+        assert_eq!(rows(70.0)[1].relation, Some(Relation::AboveRaw { above_raw_ns: 9.0 }));
+        assert_eq!((rows(70.0)[0].relation, rows(80.0)[1].relation), (None, None));
+        assert!(table(&rows(70.0)).to_string().contains("+9.0 ns"));
     }
 }

@@ -1,0 +1,56 @@
+//! Of the measurement beside peers: its table compares rows whose raw lines agree, whatever the
+//! length of the line and whatever it is called, and nothing of it waits for a line.
+
+use serde_json::json;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn script(name: &str, arguments: &[&str]) -> Option<Output> {
+    let path: PathBuf = [env!("CARGO_MANIFEST_DIR"), "..", "bench", "peers", name].iter().collect();
+    let run = Command::new("python3").arg(path).args(arguments).output();
+    if run.is_err() {
+        eprintln!("SKIPPED: there is no python3");
+    }
+    run.ok()
+}
+
+/// Rows of one cell, each with its raw line in nanoseconds and its value.
+fn write_rows(path: &Path, rows: &[(f64, f64)]) {
+    let row = |&(raw, value): &(f64, f64)| {
+        json!({
+            "peer": "One", "version": "1", "receives": "copy", "metric": "latency", "size": 16,
+            "value": value, "raw_before_ns": raw, "raw_after_ns": raw, "placement": "any word",
+            "least_one_way_ns": 140.0, "least_per_s": 5e7,
+            "machine": "a machine", "kernel": "6", "commit": "abc",
+        })
+        .to_string()
+    };
+    std::fs::write(path, rows.iter().map(row).collect::<Vec<_>>().join("\n")).unwrap();
+}
+
+#[test]
+fn rows_whose_raw_lines_agree_make_the_table() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("rows.jsonl");
+    write_rows(&path, &[(54.0, 70.0), (118.0, 180.0), (122.0, 182.0), (130.0, 186.0)]);
+    let path = path.to_str().unwrap();
+    let table = |arguments: &[&str]| {
+        let output = script("table.py", &[&[path], arguments].concat())?;
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{text}");
+        Some(String::from_utf8(output.stdout).unwrap())
+    };
+    let Some(text) = table(&[]) else { return };
+    assert!(text.contains("**182**") && text.contains("took 122 ns"), "{text}");
+    assert!(text.contains("the least checked message 140, of which 50 million/s"), "{text}");
+    let text = table(&["--raw-line", "54"]).unwrap();
+    assert!(text.contains("**70.0** (one run)"), "{text}");
+}
+
+#[test]
+fn measuring_beside_peers_asks_for_no_placement() {
+    let Some(output) = script("run.py", &["--help"]) else { return };
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && text.contains("--rounds"), "{text}");
+    assert!(!text.contains("placement") && !text.contains("patience"), "{text}");
+}

@@ -27,16 +27,21 @@ for step in $steps; do
 done
 scripts/prepare.sh test || exit 1
 
-export CARGO_TERM_COLOR="${CARGO_TERM_COLOR:-auto}"
+colour=never
+[ ! -t 1 ] || colour=always
+export CARGO_TERM_COLOR="${CARGO_TERM_COLOR:-$colour}"
 TARGET="${CARGO_TARGET_DIR:-$PWD/target}"
-passed='' failed='' skipped='' reason=''
+# What each step says, how it ended, and why it was skipped.
+steps_dir="$TARGET/steps"
+rm -rf "$steps_dir" && mkdir -p "$steps_dir" || exit 1
+passed='' failed='' skipped=''
 began=$(date +%s)
 
 # What a step is at, and when: part WHAT
 part() { printf '   %s (%s s)\n' "$*" "$(($(date +%s) - start))"; }
 
-# A step returns 0 for passed and 99 for skipped, having set `reason`.
-cannot() { reason=$1; return 99; }
+# A step returns 0 for passed and 99 for skipped, having said why.
+cannot() { echo "$1" >"$steps_dir/why"; return 99; }
 
 fmt() { cargo fmt --all --check; }
 
@@ -249,13 +254,12 @@ package() {
 run() {
     say "$1: $2"
     start=$(date +%s)
-    reason=
-    "$1"
-    status=$?
+    { "$1"; echo $? >"$steps_dir/status"; } 2>&1 | tee "$steps_dir/$1.txt"
+    read -r status <"$steps_dir/status"
     took=$(($(date +%s) - start))
     case $status in
         0) passed="$passed $1"; echo "   $1 passed, $took s" ;;
-        99) skipped="$skipped $1"; loud "$1 SKIPPED: $reason" ;;
+        99) skipped="$skipped $1"; loud "$1 SKIPPED: $(cat "$steps_dir/why")" ;;
         *) failed="$failed $1"; loud "$1 FAILED, $took s" ;;
     esac
 }
@@ -294,6 +298,12 @@ count() { echo $#; }
 echo
 [ -z "$skipped" ] || loud "skipped:$skipped"
 [ -z "$failed" ] || loud "failed:$failed"
+# Once more at the end, where whoever has only the end of a long log finds it.
+for step in $failed; do
+    say "what failed in $step; all of it is in $steps_dir/$step.txt"
+    grep -E -A 3 "panicked at|^error|^FAILED|[a-z] failed \(" "$steps_dir/$step.txt" | grep -v "^--" |
+        head -n 60
+done
 # shellcheck disable=SC2086
 say "$title: $(count $passed) passed, $(count $failed) failed, $(count $skipped) skipped, $(($(date +%s) - began)) s"
 [ -z "$failed" ]

@@ -23,8 +23,13 @@ for tool in $tools; do
     have "$tool" || { loud "$tool is missing, and scripts/prepare.sh could not install it"; exit 1; }
 done
 
-# With the features of the whole workspace, as every other step builds it.
-cargo build --quiet --profile "$HAMLYN_PROFILE" --workspace --features hamlyn/tokio --lib || exit 1
+# With the features of the whole workspace, as every other step builds it; in the dev profile also the
+# examples, without which cargo would take other features of other crates and build all of them anew.
+examples=
+[ "$HAMLYN_PROFILE" != dev ] || examples=--examples
+# shellcheck disable=SC2086
+cargo build --quiet --profile "$HAMLYN_PROFILE" --workspace --features hamlyn/tokio --lib $examples ||
+    exit 1
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 failed=0

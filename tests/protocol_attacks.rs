@@ -357,3 +357,21 @@ fn the_long_requests_of_one_user_have_one_bound_together() {
     });
     assert_eq!(&*one.finish(call, LIMIT).unwrap(), b"done");
 }
+
+/// `user@name` is the name that others use, and its owner may, too.
+#[test]
+fn a_service_of_ones_own_user_answers_and_its_name_goes_with_it() {
+    let dir = Dir::new("own-name", &[]);
+    let there = answering(&dir);
+    // SAFETY: a system call without arguments.
+    let name = format!("{}@calls", unsafe { libc::geteuid() });
+    let server = Server::new(&there, ServerConfig::default()).unwrap();
+    server.serve(&name, Access::SameUser).unwrap();
+    let here = manager(&dir);
+    for name in [&*name, "calls"] {
+        Client::connect(&here, name, LIMIT).unwrap();
+    }
+    drop(server);
+    let error = Client::connect(&here, "calls", LIMIT).err().unwrap();
+    assert!(matches!(error, GrowError::Connect(_)), "{error}");
+}

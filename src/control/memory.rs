@@ -115,9 +115,8 @@ impl Mapped {
                 check(file, size, !expected.is_paid_here)
                     .and_then(|()| Region::map_read_only(file, size).map_err(DescriptorError::Map))
                     .and_then(|region| {
-                        if expected.is_paid_here {
-                            region.fill_by_reading().map_err(DescriptorError::Map)?;
-                        }
+                        // Where it is paid for it stays from now on: nothing waits for this thread.
+                        region.fill_by_reading().map_err(DescriptorError::Map)?;
                         Ok(Self::Ring(region))
                     })
             }
@@ -128,9 +127,7 @@ impl Mapped {
                         RegionLines::map_read_only(file, size).map_err(DescriptorError::Map)
                     })
                     .and_then(|lines| {
-                        if expected.is_paid_here {
-                            lines.fill_by_reading().map_err(DescriptorError::Map)?;
-                        }
+                        lines.fill_by_reading().map_err(DescriptorError::Map)?;
                         Ok(Self::Bulk(lines))
                     })
             }

@@ -311,6 +311,13 @@ impl Mapping {
         Ok(mapping)
     }
 
+    /// [`shared`](Self::shared), of pages that a peer may pay for.
+    fn of_ring(fd: impl AsFd, bytes: usize, protection: ProtFlags) -> io::Result<Self> {
+        let mapping = Self::shared(fd, bytes, protection)?;
+        mapping.keep();
+        Ok(mapping)
+    }
+
     fn anonymous(bytes: usize, flags: MapFlags) -> io::Result<Self> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: as in `shared`.
@@ -349,6 +356,19 @@ impl Mapping {
             return Err(io::Error::last_os_error());
         }
         Ok(pages.iter().map(|page| page & 1 != 0).collect())
+    }
+
+    /// Keeps each page in memory, whoever it is charged to, from its first touch by this process on:
+    /// else a peer that pays for pages could have them swapped out, and then decide, by the limits of
+    /// its own control group, how long whoever looks at one waits for it. Where the system allows no
+    /// more of that (`RLIMIT_MEMLOCK`) it is counted ([`memory_unlocked`]), and nothing else is lost.
+    fn keep(&self) {
+        const MLOCK_ONFAULT: libc::c_uint = 1;
+        // SAFETY: the range is this mapping, of which no byte changes.
+        let rc = unsafe { libc::mlock2(self.start.as_ptr().cast(), self.bytes, MLOCK_ONFAULT) };
+        if rc != 0 {
+            UNLOCKED.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Gives every page its memory now, by writing. Who touches first, pays.
@@ -398,6 +418,14 @@ fn lines_of(bytes: usize) -> usize {
     bytes / LINE_BYTES
 }
 
+static UNLOCKED: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(0);
+
+/// Pieces of memory shared with peers that could not be kept from being swapped out, in this process
+/// so far.
+pub fn memory_unlocked() -> u64 {
+    UNLOCKED.load(Ordering::Relaxed)
+}
+
 /// What one process writes for one direction of a link: [`ReaderWords`], then the ring's lines.
 /// Cheap to clone; unmapped when the last clone, and the last of its parts, is dropped.
 #[derive(Clone, Debug)]
@@ -409,14 +437,14 @@ impl Region {
     /// Maps what this process writes. `bytes` is [`region_bytes`] of the ring's size.
     pub fn map_writable(fd: impl AsFd, bytes: usize) -> io::Result<Self> {
         assert!(bytes > READER_WORDS_BYTES && bytes.is_multiple_of(LINE_BYTES));
-        let mapping = Mapping::shared(fd, bytes, ProtFlags::READ | ProtFlags::WRITE)?;
+        let mapping = Mapping::of_ring(fd, bytes, ProtFlags::READ | ProtFlags::WRITE)?;
         Ok(Self { mapping: Arc::new(mapping) })
     }
 
     /// Maps what the other process writes.
     pub fn map_read_only(fd: impl AsFd, bytes: usize) -> io::Result<Self> {
         assert!(bytes > READER_WORDS_BYTES && bytes.is_multiple_of(LINE_BYTES));
-        let mapping = Mapping::shared(fd, bytes, ProtFlags::READ)?;
+        let mapping = Mapping::of_ring(fd, bytes, ProtFlags::READ)?;
         Ok(Self { mapping: Arc::new(mapping) })
     }
 
@@ -508,13 +536,13 @@ impl RegionLines {
 
     /// Maps a bulk ring, lines only, that this process writes.
     pub fn map_writable(fd: impl AsFd, bytes: usize) -> io::Result<Self> {
-        let mapping = Mapping::shared(fd, bytes, ProtFlags::READ | ProtFlags::WRITE)?;
+        let mapping = Mapping::of_ring(fd, bytes, ProtFlags::READ | ProtFlags::WRITE)?;
         Ok(Self::new(&Arc::new(mapping), 0))
     }
 
     /// Maps a bulk ring that the other process writes.
     pub fn map_read_only(fd: impl AsFd, bytes: usize) -> io::Result<Self> {
-        Ok(Self::new(&Arc::new(Mapping::shared(fd, bytes, ProtFlags::READ)?), 0))
+        Ok(Self::new(&Arc::new(Mapping::of_ring(fd, bytes, ProtFlags::READ)?), 0))
     }
 
     /// A bulk ring of this process alone.
@@ -731,6 +759,21 @@ impl AsMut<[u8]> for AreaMemory {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+
+    #[test]
+    #[cfg(not(miri))]
+    fn what_was_touched_of_a_ring_stays_in_memory() {
+        let bytes = region_bytes(1 << 16);
+        let file = create(bytes).unwrap();
+        let region = Region::map_read_only(&file, bytes).unwrap();
+        region.fill_by_reading().unwrap();
+        let start = std::format!("{:x}-", region.mapping.start.as_ptr() as usize);
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let mut its = maps.lines().skip_while(|line| !line.starts_with(&start));
+        let locked = its.find(|line| line.starts_with("Locked:")).unwrap();
+        let is_locked = !locked.contains(" 0 kB");
+        assert!(is_locked || memory_unlocked() > 0, "{locked}");
+    }
 
     #[test]
     fn a_region_has_its_words_before_its_lines() {

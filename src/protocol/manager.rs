@@ -13,7 +13,7 @@
 
 use super::seed::{Kind, Seed, SeedError, Token};
 use crate::config::Config;
-use crate::control::{self, Accept, Access, Peer, RequestId};
+use crate::control::{self, Accept, Access, Peer, RequestId, ServiceName};
 use crate::interface::{LinkId, Notification, QueueId};
 use crate::node::{
     self, ApertureEvent, Attached, BuildError, CloseReason, Event, Forked, LinkError, Look, Node,
@@ -675,7 +675,7 @@ impl Manager {
         let mut guard = self.shared.lock();
         let (node, protocols) = guard.parts();
         if let Some(service) = protocols.seed_service.take() {
-            node.stop_serving(service_name(&service));
+            node.stop_serving(&service);
         }
         protocols.seed_access = Some(access);
         Ok(())
@@ -836,8 +836,10 @@ impl Manager {
     ) -> Result<(), OfferError> {
         let mut guard = self.shared.lock();
         let (node, protocols) = guard.parts();
-        node.serve(name, access, Accept::Ask)?;
-        protocols.by_service.insert(service_name(name).into(), offer);
+        // As the peers' requests name it.
+        let service = name.parse::<ServiceName>()?.to_string();
+        node.serve(&service, access, Accept::Ask)?;
+        protocols.by_service.insert(service, offer);
         Ok(())
     }
 
@@ -1009,11 +1011,6 @@ impl Manager {
 pub(crate) enum Target<'a> {
     Seed(&'a Seed),
     Service(&'a str),
-}
-
-/// The name without its user.
-fn service_name(name: &str) -> &str {
-    name.rsplit_once('@').map_or(name, |(_, name)| name)
 }
 
 pub(crate) fn set_up(e: impl ToString) -> GrowError {

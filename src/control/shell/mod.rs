@@ -535,6 +535,7 @@ impl State {
         let mut counters = self.machine.counters().list();
         counters.push(("control.receivers", u64::from(self.machine.receivers())));
         counters.push(("control.descriptors_leaked", memory::descriptors_leaked()));
+        counters.push(("control.memory_unlocked", memory::memory_unlocked()));
         counters
     }
 

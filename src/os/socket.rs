@@ -82,6 +82,16 @@ pub fn settle(fd: impl AsFd) {
 #[derive(Debug)]
 pub struct Connection(Option<OwnedFd>);
 
+impl Connection {
+    /// The descriptor, which from now on whoever has it must not close where somebody waits.
+    pub fn into_fd(mut self) -> OwnedFd {
+        match self.0.take() {
+            Some(fd) => fd,
+            None => unreachable!("it is taken out when it is dropped or this is called, once"),
+        }
+    }
+}
+
 impl From<OwnedFd> for Connection {
     fn from(fd: OwnedFd) -> Self {
         Self(Some(fd))

@@ -545,8 +545,11 @@ impl State {
 }
 
 impl Shared {
+    /// Whatever is decided under the lock is decided by what the application has taken until now.
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.machine.events_taken(self.inbox.taken());
+        state
     }
 
     /// Performs what the machine has decided, lets the lock go, and then closes what is to be

@@ -17,6 +17,7 @@ use hamlyn::control::{Accept, Access, LinkFeatures, Reason};
 use hamlyn::node::{CloseReason, Event};
 use hamlyn::os::aperture::{Ledger, Limits, Owned};
 use hamlyn::os::memory::{Region, region_bytes};
+use hamlyn::os::socket;
 use hamlyn::{ApertureAccess, Config, Node};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -211,6 +212,24 @@ fn links_that_have_come_and_gone_leave_descriptors_to_the_application() {
         peers.into_iter().for_each(Peer::end);
         drop(node);
     });
+}
+
+#[test]
+fn a_peer_that_takes_no_wake_ups_has_few_of_them_kept_for_it() {
+    let dir = control_help::Dir::new("held-wakes");
+    let (_server, theirs, _client, ours) = control_help::linked(&dir.config());
+    // Each that waits is charged to whoever sent it.
+    for (wake, other) in [(&theirs.wake, &ours.wake), (&ours.wake, &theirs.wake)] {
+        let sent = (0..1000).take_while(|_| socket::send(wake, &[1], &[]).is_ok()).count();
+        assert!((1..20).contains(&sent), "{sent}");
+        // It is woken all the same, and again when it has taken what was sent.
+        let mut buffer = [0; 8];
+        let taken = (0..1000).take_while(|_| {
+            socket::receive(other, &mut buffer).is_ok_and(|received| received.bytes == 1)
+        });
+        assert_eq!(taken.count(), sent);
+        socket::send(wake, &[1], &[]).unwrap();
+    }
 }
 
 /// However long the program makes no call: what they sent is there when it does.

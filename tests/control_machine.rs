@@ -38,6 +38,7 @@ fn limits() -> Limits {
         aperture_map_max: 65536,
         apertures_per_link_max: 2,
         apertures_per_user_max: 4,
+        apertures_max: 1 << 10,
     }
 }
 
@@ -499,6 +500,37 @@ fn apertures_of_links_that_have_ended_are_counted_until_they_have_been_taken() {
     s.actions();
     s.machine.events_taken(s.told);
     assert_eq!(s.machine.places(), Default::default());
+}
+
+#[test]
+fn apertures_of_very_many_users_leave_mappings_to_the_application_and_to_those_who_have_none() {
+    let mut s = Server::new(|limits| {
+        (limits.links_max, limits.apertures_max) = (100, 16);
+        limits.bytes_per_user_max = 1 << 40;
+    });
+    let access = ApertureAccess::ReadOnly;
+    let held = |s: &mut Server, user: u32| {
+        let id = s.linked(user);
+        for number in [1, 3] {
+            let memory = Memory::Aperture(number);
+            s.memory(id, memory, MemoryWord::Offer { bytes: 4096, access });
+            s.machine.taken(s.now, id, memory, Taken::Mapped);
+            s.machine.receiver_ended(s.now, id, Some(user));
+        }
+        s.actions();
+        id
+    };
+    // Two each; of the last two, one each for users who have none.
+    let links: Vec<_> = (0..9).map(|user| held(&mut s, 7000 + user)).collect();
+    assert_eq!(s.counted("apertures"), 16);
+    assert_eq!(s.counted("refused_aperture"), 2);
+    held(&mut s, 8000);
+    assert_eq!(s.counted("apertures"), 16);
+    // What a link had is given back when it ends.
+    s.machine.close(links[0]);
+    s.actions();
+    held(&mut s, 8001);
+    assert_eq!(s.counted("apertures"), 17);
 }
 
 #[test]

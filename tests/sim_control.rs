@@ -68,6 +68,7 @@ fn limits(uid: u32, node: u64) -> Limits {
         aperture_map_max: 1 << 16,
         apertures_per_link_max: 4,
         apertures_per_user_max: 8,
+        apertures_max: 20,
     }
 }
 

@@ -64,6 +64,13 @@ pub fn end_incoming(fd: impl AsFd) {
     let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Read);
 }
 
+/// Lets as little as the kernel allows wait at the other end of what is sent from this one: single
+/// bytes, a handful. What waits there is charged to this process, for as long as the other likes.
+pub fn send_little(fd: impl AsFd) {
+    // Less than the least: the kernel makes the least of it.
+    let _ = rustix::net::sockopt::set_socket_send_buffer_size(fd, 0);
+}
+
 /// Whether [`refuse_descriptors`] works here.
 pub fn has_pass_rights() -> bool {
     static FOUND: OnceLock<bool> = OnceLock::new();

@@ -68,6 +68,8 @@ pub(super) struct Accounts {
     ranks: [BTreeSet<(u32, User)>; RANKS.len()],
     /// Connections of all users that have no place for a link.
     waiting: u32,
+    /// Apertures held for all users.
+    apertures: u32,
     /// Of all users.
     pub links: u32,
     /// Of all users.
@@ -96,6 +98,7 @@ impl Accounts {
             }
         }
         self.waiting = self.waiting - before.waiting() + after.waiting();
+        self.apertures = self.apertures - before.apertures + after.apertures;
         if after == Account::default() {
             self.users.remove(&user);
         }
@@ -104,6 +107,11 @@ impl Accounts {
     /// Connections of all users that have no place for a link.
     pub fn waiting(&self) -> u32 {
         self.waiting
+    }
+
+    /// Apertures held for all users.
+    pub fn apertures(&self) -> u32 {
+        self.apertures
     }
 
     /// Who has most of something.

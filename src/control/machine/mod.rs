@@ -217,6 +217,8 @@ pub struct Limits {
     pub apertures_per_link_max: u32,
     /// Most apertures held for one user.
     pub apertures_per_user_max: u32,
+    /// Most apertures held for all users: as many as there are mappings for.
+    pub apertures_max: u32,
 }
 
 /// How long the kernel may take from closing a dying process's socket to saying that it died.

@@ -221,6 +221,7 @@ impl Shared {
             Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             said => said,
         };
+        socket::send_little(&wake);
         let said = said.and_then(|()| self.poller.add(&wake, tag(id.0, WAKE)));
         if let Err(e) = said {
             let why = std::format!("opening the wake-up connection: {e}");

@@ -63,6 +63,9 @@ impl Shared {
                 self.poller.remove(&*socket);
                 // No receiver reads a second connection: nobody else has it.
                 let socket = Arc::into_inner(socket).map(Connection::from);
+                if let Some(socket) = &socket {
+                    socket::send_little(socket);
+                }
                 if let Some(row) = state.rows.get_mut(&link) {
                     row.wake = socket;
                 }
@@ -206,10 +209,10 @@ impl Shared {
         let started = self.spawn_receiver(id, socket, expected, until_ns);
         if started.is_err() {
             state.machine.taken(monotonic_ns(), id, expected.memory, Taken::Unavailable);
-            self.receiver_ended(state, id);
         }
     }
 
+    /// Its end is heard of also where it cannot be started.
     fn spawn_receiver(
         &self,
         id: ConnectionId,

@@ -3,7 +3,7 @@
 //! A Unix socket never says "in progress": a listener whose queue is full refuses at once, and is
 //! tried again until the time is up.
 
-use super::super::frame::{FRAME_BYTES_MAX, Frame, FrameError, Hello, LinkFeatures};
+use super::super::frame::{FRAME_BYTES_MAX, Frame, FrameError, Hello, LinkFeatures, printable};
 use super::super::identity::Identity;
 use super::super::machine::{ConnectionId, Failure, Machine, Who};
 use super::super::names::{self, Place, ServiceName};
@@ -344,7 +344,10 @@ pub(super) fn stat(
             {
                 all.extend(text);
                 if is_last {
-                    return Ok(String::from_utf8_lossy(&all).into_owned());
+                    // Line by line, as somebody's terminal may print it.
+                    let lines = all.split(|byte| *byte == b'\n').map(String::from_utf8_lossy);
+                    let lines: Vec<String> = lines.map(|line| printable(&line)).collect();
+                    return Ok(lines.join("\n"));
                 }
             }
             Ok(Frame::Refused { reason: Reason::Version, version, .. }) => {

@@ -173,9 +173,14 @@ fn bytes_beyond_the_quota_are_refused() {
     let error = client.connect(&name("x"), b"", LONG).unwrap_err();
     assert!(matches!(error, ConnectError::Refused { reason: Reason::Bytes, .. }), "{error}");
     assert!(counter(&server, "refused_bytes") == 1);
-    // What is given back can be had again.
+    // What is given back can be had again, and no sooner than the server's application has taken
+    // what holds it.
     client.close(first.token);
-    until("a link fits", || client.connect(&name("x"), b"", LONG).is_ok());
+    until("the link has ended", || counter(&server, "closed_graceful") == 1);
+    let error = client.connect(&name("x"), b"", LONG).unwrap_err();
+    assert!(matches!(error, ConnectError::Refused { reason: Reason::Bytes, .. }), "{error}");
+    drop(server.inbox().take());
+    client.connect(&name("x"), b"", LONG).unwrap();
 }
 
 #[test]

@@ -38,6 +38,7 @@ fn limits() -> Limits {
         aperture_map_max: 65536,
         apertures_per_link_max: 2,
         apertures_per_user_max: 4,
+        apertures_max: 1 << 10,
     }
 }
 
@@ -65,6 +66,12 @@ struct Server {
     machine: Machine,
     service: ServiceId,
     now: u64,
+    /// Events that the application was told.
+    told: u64,
+    /// Credentials that were looked into.
+    verified: u64,
+    /// Whether the application takes what it is told at once.
+    takes: bool,
 }
 
 impl Server {
@@ -73,16 +80,32 @@ impl Server {
         change(&mut limits);
         let mut machine = Machine::new(limits);
         let service = machine.serve("x".into(), Admission::Anyone, Accept::Automatic(vec![]));
-        Self { machine, service, now: 1 }
+        Self { machine, service, now: 1, told: 0, verified: 0, takes: true }
     }
 
-    /// What it asks for, up to now.
+    /// What it asks for, up to now; whoever is looked into is honest.
     fn actions(&mut self) -> Vec<Action> {
-        std::iter::from_fn(|| self.machine.poll_action()).collect()
+        let mut actions = Vec::new();
+        while let Some(action) = self.machine.poll_action() {
+            match &action {
+                Action::Verify { of, .. } => {
+                    self.verified += 1;
+                    self.machine.verified(self.now, *of, Verdict::Proved, Some(9));
+                }
+                Action::Tell(_) => self.told += 1,
+                _ => {}
+            }
+            actions.push(action);
+        }
+        if self.takes {
+            self.machine.events_taken(self.told);
+        }
+        actions
     }
 
     fn accept(&mut self, uid: u32) -> ConnectionId {
-        let cookie = [self.now as u8 + uid as u8; 16];
+        let mut cookie = [0; 16];
+        cookie[..8].copy_from_slice(&self.now.to_le_bytes());
         self.now += 1;
         self.machine.accepted(self.now, self.service, who(uid), cookie).unwrap()
     }
@@ -407,4 +430,181 @@ fn whoever_is_welcomed_has_the_whole_time_to_pay() {
     let welcomed = |action: &Action| matches!(action, Action::Send { to, frame: Frame::Welcome(_) } if *to == second);
     assert!(s.actions().iter().any(welcomed));
     assert_eq!(s.machine.deadline_ns(), Some(s.now + SECOND));
+}
+
+#[test]
+fn links_that_have_ended_are_counted_until_the_application_has_taken_what_it_was_told() {
+    // Each takes 16 KiB; or there may be eight links, the last of which is kept for others.
+    for (links, bytes, places) in [(6, 100_000, 100), (7, 1 << 40, 8)] {
+        let mut s = Server::new(|limits| {
+            (limits.bytes_per_user_max, limits.links_max) = (bytes, places);
+            limits.connections_per_user_max = 100;
+        });
+        s.takes = false;
+        for _ in 0..links {
+            let id = s.linked(OTHER);
+            s.frame(id, Frame::Bye);
+            assert_eq!(s.closed(), [CloseReason::Graceful]);
+        }
+        assert_eq!(s.machine.places().ended, links);
+        assert_eq!(s.machine.places().links as usize, links);
+        s.greeted(OTHER, hello());
+        let wanted = if places == 8 { Reason::Links } else { Reason::Bytes };
+        assert_eq!(s.refused(), Some(wanted));
+        // Whoever has none is served.
+        s.linked(3000);
+        // The first link's two events are taken: there is room for one more.
+        s.machine.events_taken(1);
+        assert_eq!(s.machine.places().ended, links);
+        s.machine.events_taken(2);
+        assert_eq!(s.machine.places().ended, links - 1);
+        // It has the place of the eighth, or the bytes of the first.
+        if places != 8 {
+            s.linked(OTHER);
+        }
+        s.machine.events_taken(u64::MAX);
+        assert_eq!(s.machine.places().ended, 0);
+        s.linked(OTHER);
+    }
+}
+
+#[test]
+fn apertures_of_links_that_have_ended_are_counted_until_they_have_been_taken() {
+    let mut s = Server::new(|limits| limits.bytes_per_user_max = 1 << 40);
+    s.takes = false;
+    let aperture = |s: &mut Server, id: ConnectionId, number| {
+        let (memory, access) = (Memory::Aperture(number), ApertureAccess::ReadOnly);
+        s.memory(id, memory, MemoryWord::Offer { bytes: 4096, access });
+        s.machine.taken(s.now, id, memory, Taken::Mapped);
+        s.machine.receiver_ended(s.now, id, Some(OTHER));
+        s.actions();
+    };
+    // Two of a link, four of a user.
+    for _ in 0..2 {
+        let id = s.linked(OTHER);
+        aperture(&mut s, id, 1);
+        aperture(&mut s, id, 3);
+        // Its own application ends it, and has yet to take what it was told before.
+        s.machine.close(id);
+        s.actions();
+    }
+    assert_eq!(s.machine.places().ended, 2);
+    let id = s.linked(OTHER);
+    aperture(&mut s, id, 1);
+    assert_eq!(s.counted("refused_aperture"), 1);
+    s.machine.events_taken(s.told);
+    assert_eq!(s.machine.places().ended, 0);
+    aperture(&mut s, id, 3);
+    assert_eq!(s.counted("refused_aperture"), 1);
+    s.machine.close(id);
+    s.actions();
+    s.machine.events_taken(s.told);
+    assert_eq!(s.machine.places(), Default::default());
+}
+
+#[test]
+fn apertures_of_very_many_users_leave_mappings_to_the_application_and_to_those_who_have_none() {
+    let mut s = Server::new(|limits| {
+        (limits.links_max, limits.apertures_max) = (100, 16);
+        limits.bytes_per_user_max = 1 << 40;
+    });
+    let access = ApertureAccess::ReadOnly;
+    let held = |s: &mut Server, user: u32| {
+        let id = s.linked(user);
+        for number in [1, 3] {
+            let memory = Memory::Aperture(number);
+            s.memory(id, memory, MemoryWord::Offer { bytes: 4096, access });
+            s.machine.taken(s.now, id, memory, Taken::Mapped);
+            s.machine.receiver_ended(s.now, id, Some(user));
+        }
+        s.actions();
+        id
+    };
+    // Two each; of the last two, one each for users who have none.
+    let links: Vec<_> = (0..9).map(|user| held(&mut s, 7000 + user)).collect();
+    assert_eq!(s.counted("apertures"), 16);
+    assert_eq!(s.counted("refused_aperture"), 2);
+    held(&mut s, 8000);
+    assert_eq!(s.counted("apertures"), 16);
+    // What a link had is given back when it ends.
+    s.machine.close(links[0]);
+    s.actions();
+    held(&mut s, 8001);
+    assert_eq!(s.counted("apertures"), 17);
+}
+
+#[test]
+fn a_step_costs_the_same_however_many_wait_and_who_waits_is_not_looked_into() {
+    let mut looked_at = Vec::new();
+    for many in [10, 1000] {
+        let mut s = Server::new(|limits| {
+            limits.connections_per_user_max = 1 << 20;
+            limits.half_open_max = 8;
+            limits.links_max = 1000;
+            limits.bytes_per_user_max = 1 << 40;
+        });
+        let mut flood = Vec::new();
+        for user in 0..3 {
+            for _ in 0..many {
+                let id = s.accept(7000 + user);
+                s.frame(id, Frame::Hello(hello()));
+                s.actions();
+                flood.push(id);
+            }
+        }
+        // Two of each user, as many as may have yet to pay.
+        assert_eq!(s.verified, 6);
+        let before = s.machine.looked_at();
+        // One that waits goes, and one says HELLO: nobody goes on.
+        s.machine.handle_hang_up(s.now, *flood.last().unwrap(), None);
+        let id = s.accept(7000);
+        s.frame(id, Frame::Hello(hello()));
+        s.actions();
+        assert_eq!(s.machine.looked_at(), before);
+        // One that had been heard goes: the next of its user is heard.
+        s.machine.handle_hang_up(s.now, flood[0], None);
+        s.actions();
+        assert_eq!((s.verified, s.machine.looked_at()), (7, before + 1));
+        // An honest user is heard at once.
+        s.linked(OTHER);
+        // Memory that waits for receivers, of a user who has as many as he may.
+        let links: Vec<_> = (0..many / 10).map(|_| s.linked(OTHER)).collect();
+        let offer = MemoryWord::Offer { bytes: 4096, access: ApertureAccess::ReadOnly };
+        for id in &links {
+            s.memory(*id, Memory::Bulk(End::Client), offer);
+        }
+        let at = s.machine.looked_at();
+        s.memory(links[0], Memory::Aperture(1), offer);
+        s.machine.receiver_ended(s.now, links[0], Some(OTHER));
+        looked_at.push(s.machine.looked_at() - at);
+    }
+    assert!(looked_at.iter().all(|looked_at| *looked_at <= 1), "{looked_at:?}");
+}
+
+#[test]
+fn requests_of_one_user_leave_the_application_to_others() {
+    let mut s = Server::new(|limits| {
+        (limits.connections_per_user_max, limits.half_open_max) = (100, 8);
+    });
+    s.machine.stop_serving("x");
+    s.service = s.machine.serve("x".into(), Admission::Anyone, Accept::Ask);
+    for _ in 0..50 {
+        s.greeted(OTHER, hello());
+    }
+    s.greeted(3000, hello());
+    let asked: Vec<_> = s
+        .actions()
+        .into_iter()
+        .filter_map(|action| match action {
+            Action::Tell(Event::Request { id, peer, .. }) => Some((id, peer.uid)),
+            _ => None,
+        })
+        .collect();
+    let users: Vec<_> = asked.iter().map(|row| row.1).collect();
+    assert_eq!(users, [Some(OTHER), Some(OTHER), Some(3000)]);
+    // Whoever is answered makes room for the next of its user.
+    s.machine.refuse_request(asked[0].0, "no").unwrap();
+    let told = s.actions();
+    let is_request = |action: &&Action| matches!(action, Action::Tell(Event::Request { .. }));
+    assert_eq!(told.iter().filter(is_request).count(), 1);
 }

@@ -3,8 +3,9 @@
 //!
 //! What must hold, whatever happens: nothing panics; every link that was told is told to have
 //! ended, once, unless its own application ended it; every attempt to connect ends, within its
-//! time; what a call makes the machine do is bounded; and when everybody has gone, nothing is left
-//! in any account.
+//! time; what a call makes the machine do is bounded; links whose memory is here, or waits for an
+//! application that takes its time, are never more than there may be; and when everybody has gone,
+//! nothing is left in any account.
 //!
 //! `HAMLYN_SIM_SEEDS=10000 cargo test --release --test sim_control` runs more of them; a failure
 //! names its seed, and `HAMLYN_SIM_SEED=n` runs that one.
@@ -67,6 +68,7 @@ fn limits(uid: u32, node: u64) -> Limits {
         aperture_map_max: 1 << 16,
         apertures_per_link_max: 4,
         apertures_per_user_max: 8,
+        apertures_max: 20,
     }
 }
 
@@ -104,6 +106,10 @@ struct Host {
     sockets: BTreeMap<ConnectionId, Socket>,
     /// Links that the application was told of, and has not been told to have ended.
     links: BTreeSet<ConnectionId>,
+    /// What it was told and has yet to take: which link's memory is with it, or has ended.
+    inbox: VecDeque<Option<ConnectionId>>,
+    /// How much it has taken.
+    taken: u64,
     /// Attempts that have not ended, and until when they must have.
     connecting: BTreeMap<ConnectionId, (usize, u64)>,
     requests: BTreeSet<RequestId>,
@@ -143,6 +149,8 @@ impl World {
                     is_liar: i < liars,
                     sockets: BTreeMap::new(),
                     links: BTreeSet::new(),
+                    inbox: VecDeque::new(),
+                    taken: 0,
                     connecting: BTreeMap::new(),
                     requests: BTreeSet::new(),
                     held: Vec::new(),
@@ -305,6 +313,14 @@ impl World {
     fn told(&mut self, host: usize, event: Event) {
         let is_liar = self.hosts[host].is_liar;
         let h = &mut self.hosts[host];
+        h.inbox.push_back(match &event {
+            Event::Connected(agreed) => Some(agreed.link),
+            Event::BulkOutgoing { link }
+            | Event::BulkIncoming { link }
+            | Event::ApertureHeld { link, .. }
+            | Event::Closed { link, .. } => Some(*link),
+            _ => None,
+        });
         match event {
             Event::Connected(agreed) => {
                 assert!(h.links.insert(agreed.link), "told twice");
@@ -347,6 +363,26 @@ impl World {
     }
 
     // ---- what happens
+
+    /// The application takes what it was told first.
+    fn take(&mut self, host: usize, count: usize) {
+        let h = &mut self.hosts[host];
+        let count = count.min(h.inbox.len());
+        h.inbox.drain(..count);
+        h.taken += count as u64;
+        h.machine.events_taken(h.taken);
+    }
+
+    /// A link whose memory is here, or waits, has its place.
+    fn check_places(&self, host: usize) {
+        let h = &self.hosts[host];
+        let waiting = h.inbox.iter().flatten().filter(|link| !h.links.contains(link));
+        let ended: BTreeSet<_> = waiting.collect();
+        let places = h.machine.places();
+        assert_eq!(places.ended, ended.len(), "{host}");
+        assert!(places.links as usize >= h.links.len() + ended.len(), "{places:?}");
+        assert!(places.links <= h.machine.limits().links_max, "{places:?}");
+    }
 
     fn deliver(&mut self, port: Port) {
         let now = self.now;
@@ -707,11 +743,15 @@ impl World {
             62..70 if self.hosts[host].is_liar => self.intrude(host, to),
             62..70 if host != to => self.connect(host, to),
             70..80 if self.hosts[host].is_liar => self.lie(host),
-            70..85 if !self.hosts[host].is_liar => self.application(host),
+            70..83 if !self.hosts[host].is_liar => self.application(host),
+            83..85 => self.take(host, to * to),
             85..95 if self.hosts[host].is_liar => self.lie(host),
             85..95 => self.receiver_ends(host),
             95 if self.random.one_in(40) => self.die(host),
             _ => {}
+        }
+        if self.hosts[host].is_alive {
+            self.check_places(host);
         }
     }
 
@@ -775,6 +815,12 @@ impl World {
             self.end_receivers();
             self.now += STEP_NS;
             self.advance();
+        }
+        for host in
+            (0..self.hosts.len()).filter(|host| self.hosts[*host].is_alive).collect::<Vec<_>>()
+        {
+            self.check_places(host);
+            self.take(host, usize::MAX);
         }
         for host in self.hosts.iter().filter(|host| host.is_alive) {
             assert_eq!(host.machine.places(), Places::default(), "{:#?}", host.machine);

@@ -482,8 +482,7 @@ impl Sender {
                 continue;
             }
             let (verdict, why) = metadata.split_first().context("an empty verdict")?;
-            let why: String =
-                String::from_utf8_lossy(why).chars().filter(|c| !c.is_control()).collect();
+            let why = control::printable(&String::from_utf8_lossy(why));
             return Ok(Some(match verdict {
                 1 => Ok(()),
                 _ => Err(anyhow!("the receiver failed: {why}")),

@@ -474,7 +474,7 @@ pub enum Frame {
         reason: Reason,
         /// The other's version.
         version: (u16, u16),
-        /// In words; at most 1 KiB, control characters removed.
+        /// In words; at most 1 KiB, and [`printable`].
         text: String,
     },
     /// See [`kind::WELCOME`].
@@ -629,6 +629,21 @@ fn memory_frame(memory: Memory, word: MemoryWord) -> Vec<u8> {
     frame.as_bytes().to_vec()
 }
 
+/// A stranger's text as somebody's terminal may print it: without what a terminal obeys (control
+/// characters), and without what is not seen or changes the order of what is (format characters and
+/// separators of lines).
+pub fn printable(text: &str) -> String {
+    let is_hidden = |c: char| {
+        matches!(c,
+            '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{6dd}' | '\u{70f}' | '\u{180b}'..='\u{180f}'
+            | '\u{600}'..='\u{605}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}'
+            | '\u{fff0}'..='\u{fffb}' | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}'
+            | '\u{e0000}'..='\u{e0fff}')
+    };
+    text.chars().filter(|c| !c.is_control() && !is_hidden(*c)).collect()
+}
+
 impl Frame {
     /// The frame as it is sent.
     pub fn to_bytes(&self) -> Vec<u8> {
@@ -760,7 +775,7 @@ impl Frame {
                 Ok(Self::Refused {
                     reason: Reason::from_wire(refused.reason.get()),
                     version: (refused.major.get(), refused.minor.get()),
-                    text: text.chars().filter(|c| !c.is_control()).collect(),
+                    text: printable(&text),
                 })
             }
             kind::WELCOME => {
@@ -918,6 +933,14 @@ mod tests {
         assert_eq!(Frame::from_bytes(&bytes), Err(FrameError::Version { major: 9, minor: 3 }));
         assert_eq!(Frame::from_bytes(b"GET / HTTP/1.1"), Err(FrameError::NotOurs));
         assert_eq!(Frame::from_bytes(b""), Err(FrameError::NotOurs));
+    }
+
+    #[test]
+    fn what_is_printable_is_what_it_looks_like() {
+        let text =
+            "a 1\u{9b}31m\u{202e}b\u{2066}\u{200b}c\u{feff}\u{e0041} \u{fc}\u{4e2d}\u{1f600}";
+        assert_eq!(printable(text), "a 131mbc \u{fc}\u{4e2d}\u{1f600}");
+        assert_eq!(printable("a\r\n\tb\u{2028}c"), "abc");
     }
 
     #[test]

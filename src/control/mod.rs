@@ -30,7 +30,7 @@ mod receiver;
 #[cfg(feature = "os")]
 pub mod shell;
 
-pub use frame::{LinkFeatures, Reason};
+pub use frame::{LinkFeatures, Reason, printable};
 pub use machine::{
     Accept, AnswerError, ApertureError, CloseReason, ConnectionId, Event, Failure, Peer, RequestId,
 };

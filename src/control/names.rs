@@ -14,6 +14,7 @@
 //! name stale. Never: a name is removed that something still listens on, or that is not a socket.
 
 use crate::config::Config;
+use crate::os::socket::Connection;
 use crate::os::{socket, sys};
 use core::fmt;
 use core::str::FromStr;
@@ -658,7 +659,7 @@ pub(super) fn listen(
         Err(rustix::io::Errno::NOENT) => {}
         Err(e) => return Err(os(e.into())),
         Ok(stat) if rustix::fs::FileType::from_raw_mode(stat.st_mode).is_socket() => {
-            match socket::try_connect(&address) {
+            match socket::try_connect(&address).map(Connection::from) {
                 // Nobody listens: its process is dead, or has not begun; under the lock, dead.
                 Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
                     rustix::fs::unlinkat(&directory.fd, &*service.name, AtFlags::empty())
@@ -820,7 +821,9 @@ pub fn list_services(config: &Config) -> Vec<ServiceEntry> {
             if !rustix::fs::FileType::from_raw_mode(stat.st_mode).is_socket() {
                 continue;
             }
-            let connected = directory.address(&name).ok().map(|at| socket::try_connect(&at));
+            let connected = directory.address(&name).ok();
+            // Whoever listens there may pass what stops whoever closes it.
+            let connected = connected.map(|at| socket::try_connect(&at).map(Connection::from));
             let is_alive = connected.as_ref().and_then(|connected| match connected {
                 Ok(_) => Some(true),
                 Err(e) => match e.kind() {
@@ -881,6 +884,7 @@ pub fn remove_stale(config: &Config, entry: &ServiceEntry) -> io::Result<bool> {
         directory.address(name).map_err(|e| io::Error::other(e.address.display().to_string()))?;
     let is_stale = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_socket()
         && socket::try_connect(&address)
+            .map(Connection::from)
             .is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused);
     if is_stale {
         rustix::fs::unlinkat(&directory.fd, name, AtFlags::empty())?;

@@ -52,11 +52,23 @@ struct Receiver {
     socket: Arc<OwnedFd>,
     expected: Expected,
     until_ns: u64,
-    post: Post,
+    ending: Ending,
     frames: usize,
 }
 
-/// Starts one.
+/// Says that the thread has ended, when it is dropped: however it ended, and if it never ran.
+struct Ending {
+    connection: ConnectionId,
+    post: Post,
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        (self.post)(self.connection, Message::Ended);
+    }
+}
+
+/// Starts one. Whether it could be started or not, [`Message::Ended`] follows.
 pub(super) fn start(
     connection: ConnectionId,
     socket: Arc<OwnedFd>,
@@ -65,14 +77,11 @@ pub(super) fn start(
     post: Post,
 ) -> io::Result<()> {
     let builder = std::thread::Builder::new().name("hamlyn-receive".into()).stack_size(128 << 10);
-    let mut receiver = Receiver { connection, socket, expected, until_ns, post, frames: 0 };
-    builder.spawn(move || {
-        receiver.run();
-        let Receiver { socket, post, .. } = receiver;
-        // If the connection has ended meanwhile, this is its last owner.
-        drop(socket);
-        post(connection, Message::Ended);
-    })?;
+    let ending = Ending { connection, post };
+    // The socket is let go of before the end is said: if the connection has ended meanwhile, this is
+    // its last owner.
+    let mut receiver = Receiver { connection, socket, expected, until_ns, ending, frames: 0 };
+    builder.spawn(move || receiver.run())?;
     Ok(())
 }
 
@@ -86,7 +95,7 @@ enum Read {
 
 impl Receiver {
     fn hand_on(&self, message: Message) {
-        (self.post)(self.connection, message);
+        (self.ending.post)(self.connection, message);
     }
 
     fn done(&self, taken: Taken, mapped: Option<Mapped>) {

@@ -99,7 +99,7 @@ counters! {
     links_closed_violation,
     /// Links closed because the peer sent a descriptor over its wake-up connection.
     links_closed_descriptor,
-    /// Events that the application did not take in time.
+    /// Events that the application did not take in time: notices, and of what came and went.
     events_dropped,
     ;
     /// The packet names another interface.

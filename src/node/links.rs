@@ -18,6 +18,7 @@ use crate::wire::{MetadataIndex, NodeId, SlotIndex};
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
+use std::collections::{HashSet, VecDeque};
 use std::format;
 use std::string::String;
 use std::sync::Arc;
@@ -128,11 +129,60 @@ pub enum ConnectError {
     Forked(#[from] Forked),
 }
 
+/// Drops the events of links, requests and apertures of others' that began and ended while the
+/// application took none; says how many. Those that are left are of what there is, or of the end of
+/// what the application knows: as many as there may be links, requests and apertures, whatever peers
+/// do.
+fn drop_what_came_to_nothing(events: &mut VecDeque<Event>) -> usize {
+    let mut begun = (HashSet::new(), HashSet::new(), HashSet::new());
+    let mut ended = (HashSet::new(), HashSet::new(), HashSet::new());
+    for event in events.iter() {
+        match event {
+            Event::Connected { link, .. } => drop(begun.0.insert(*link)),
+            Event::Closed { link, .. } if begun.0.contains(link) => drop(ended.0.insert(*link)),
+            Event::Request { id, .. } => drop(begun.1.insert(*id)),
+            Event::RequestGone { id } if begun.1.contains(id) => drop(ended.1.insert(*id)),
+            Event::Aperture { aperture, what: ApertureEvent::Held } => {
+                begun.2.insert(*aperture);
+            }
+            Event::Aperture { aperture, what: ApertureEvent::Revoked }
+                if begun.2.contains(aperture) =>
+            {
+                ended.2.insert(*aperture);
+            }
+            _ => {}
+        }
+    }
+    let before = events.len();
+    // Whoever answered a request hears that nothing came of it.
+    let mut answered = Vec::new();
+    for event in events.iter() {
+        if let Event::Connected { link, request: Some(id) } = event
+            && ended.0.contains(link)
+        {
+            answered.push(Event::RequestGone { id: *id });
+        }
+    }
+    events.retain(|event| match event {
+        Event::Connected { link, .. }
+        | Event::Closed { link, .. }
+        | Event::TicketRevoked { link, .. } => !ended.0.contains(link),
+        Event::Request { id, .. } | Event::RequestGone { id } => !ended.1.contains(id),
+        Event::Aperture { aperture, .. } => {
+            !ended.0.contains(&aperture.link) && !ended.2.contains(aperture)
+        }
+    });
+    let dropped = before - events.len();
+    events.extend(answered);
+    dropped
+}
+
 /// Most events that wait for a link which is being connected.
 const EARLY_EVENTS_MAX: usize = 1024;
 
-/// Most events that wait for the application; beyond, the oldest are dropped and counted.
-const EVENTS_MAX: usize = 4096;
+/// Events that wait for the application before those are dropped, and counted, that came to
+/// nothing: see [`drop_what_came_to_nothing`].
+pub(super) const EVENTS_MAX: usize = 4096;
 
 /// What is remembered of a link that has ended.
 #[derive(Debug)]
@@ -302,10 +352,7 @@ impl Node {
     /// Whether [`next_event`](Self::next_event) may have one.
     #[inline]
     pub(crate) fn has_events(&self) -> bool {
-        !self.events.is_empty()
-            || self.inbox.is_pending()
-            || !self.leaving.is_empty()
-            || !self.control_events.is_empty()
+        !self.events.is_empty() || self.inbox.is_pending() || !self.leaving.is_empty()
     }
 
     /// Accepts a request; `greeting` (up to 4 KiB) reaches the other end. The link appears as
@@ -352,18 +399,14 @@ impl Node {
     #[cold]
     #[inline(never)]
     pub(super) fn take_control_events(&mut self) {
-        self.control_events.extend(self.inbox.take());
-        self.take_control_events_in_order();
-    }
-
-    /// What happened after a link's end is told after it: a peer may connect anew while what it had
-    /// left in its rings is still being taken. Whoever takes what it is told after each turn loses
-    /// nothing, however much there is: the rest waits for the next turn.
-    fn take_control_events_in_order(&mut self) {
+        // What happened after a link's end is told after it: a peer may connect anew while what it
+        // had left in its rings is still being taken. Until then it waits where it is counted to
+        // whose it is. So does what there is no room for in this turn: whoever takes what it is told
+        // after each turn loses nothing, however much there is.
         let was_full = self.events.len() >= EVENTS_MAX;
         while self.leaving.is_empty()
             && (was_full || self.events.len() < EVENTS_MAX)
-            && let Some(event) = self.control_events.pop_front()
+            && let Some(event) = self.inbox.take_next()
         {
             self.take_control_event(event);
         }
@@ -528,53 +571,23 @@ impl Node {
         self.control().close(token);
     }
 
-    /// Keeps an event for the application. One that takes none must not be made to pay for as many as
-    /// its peers like; so where there are many, those that a peer can repeat give way, and what came
-    /// and went without the application's knowing of it. Never: the end of a link of which it was
-    /// told; there are no more of these than links.
+    /// Keeps an event for the application. One that takes none must not be made to pay for them;
+    /// but no event of one peer's pushes out another's.
     fn push_event(&mut self, event: Event) {
-        if self.events.len() < EVENTS_MAX {
-            return self.events.push_back(event);
-        }
-        // A peer can send as many of these as it likes: they push out nothing but each other.
-        let is_hint = |event: &Event| matches!(event, Event::TicketRevoked { .. });
-        let of_aperture = |event: &Event| matches!(event, Event::Aperture { .. });
-        if let Some(at) = self.events.iter().position(is_hint) {
-            self.events.remove(at);
-            self.counters.events_dropped.add(1);
-            return self.events.push_back(event);
-        }
-        let (before, instead) = match &event {
-            Event::TicketRevoked { .. } => {
+        if self.events.len() >= EVENTS_MAX {
+            // A peer can send as many of these as it likes: they push out nothing but each other.
+            let is_hint = |event: &Event| matches!(event, Event::TicketRevoked { .. });
+            if let Some(at) = self.events.iter().position(is_hint) {
                 self.counters.events_dropped.add(1);
-                return;
+                self.events.remove(at);
+            } else if is_hint(&event) {
+                return self.counters.events_dropped.add(1);
             }
-            Event::Closed { link: closed, .. } => {
-                let is_its =
-                    |e: &Event| matches!(e, Event::Connected { link, .. } if link == closed);
-                let at = self.events.iter().rposition(is_its);
-                let request = at.and_then(|at| match &self.events[at] {
-                    Event::Connected { request, .. } => *request,
-                    _ => None,
-                });
-                (at, request.map(|id| Event::RequestGone { id }))
-            }
-            Event::RequestGone { id: gone } => {
-                let is_its = |e: &Event| matches!(e, Event::Request { id, .. } if id == gone);
-                (self.events.iter().rposition(is_its), None)
-            }
-            _ => (None, None),
-        };
-        if let Some(at) = before {
-            // Nobody had heard of it yet.
-            self.events.remove(at);
-            self.events.extend(instead);
-            self.counters.events_dropped.add(2);
-            return;
         }
-        if let Some(at) = self.events.iter().position(of_aperture) {
-            self.events.remove(at);
-            self.counters.events_dropped.add(1);
+        if self.events.len() >= self.events_room {
+            let dropped = drop_what_came_to_nothing(&mut self.events);
+            self.counters.events_dropped.add(dropped as u64);
+            self.events_room = (2 * self.events.len()).max(EVENTS_MAX);
         }
         self.events.push_back(event);
     }
@@ -626,7 +639,9 @@ impl Node {
     pub(super) fn drain_leaving(&mut self) -> usize {
         let leaving = core::mem::take(&mut self.leaving).into_iter();
         let taken = leaving.map(|leaving| self.drain(leaving)).sum();
-        self.take_control_events_in_order();
+        if self.inbox.is_pending() {
+            self.take_control_events();
+        }
         taken
     }
 
@@ -964,36 +979,37 @@ mod tests {
     }
 
     #[test]
-    fn no_peer_pushes_the_end_of_a_known_link_out_of_the_events() {
-        let dir = std::env::temp_dir().join(format!("hamlyn-ends-{}", std::process::id()));
+    fn what_strangers_begin_and_end_pushes_no_other_event_out_and_is_not_kept() {
+        let dir = std::env::temp_dir().join(format!("hamlyn-pushed-{}", std::process::id()));
         let mut node = Node::with_config(Config::default().dir(dir)).unwrap();
-        let link = |generation| LinkId { index: 1, generation };
-        let closed = |link| Event::Closed { link, reason: CloseReason::Died, unsent: 0 };
-        let known = link(0);
-        node.push_event(closed(known));
-        for number in 0..2 * EVENTS_MAX as u32 {
-            let aperture = ApertureId { link: link(1), number };
-            node.push_event(Event::Aperture { aperture, what: ApertureEvent::Held });
+        let named = |index| LinkId { index, generation: 0 };
+        node.push_event(Event::Closed { link: named(1), reason: CloseReason::Died, unsent: 0 });
+        node.push_event(Event::Connected { link: named(2), request: None });
+        for i in 0..EVENTS_MAX as u32 {
+            let aperture = ApertureId { link: named(2), number: 2 * i + 1 };
+            for what in [ApertureEvent::Held, ApertureEvent::Revoked] {
+                node.push_event(Event::Aperture { aperture, what });
+            }
+            let link = named(3 + i);
+            node.push_event(Event::Connected { link, request: None });
+            node.push_event(Event::Closed { link, reason: CloseReason::Closed, unsent: 0 });
+            assert!(node.events.len() <= EVENTS_MAX);
         }
-        assert_eq!(node.events.len(), EVENTS_MAX);
-        // Links that come and go, one of them asked for: whoever answered hears that it is gone.
-        let asked = RequestId(7);
-        for generation in 2..10_000 {
-            let request = (generation == 9_000).then_some(asked);
-            node.push_event(Event::Connected { link: link(generation), request });
-            node.push_event(closed(link(generation)));
-        }
-        let told: Vec<Event> = node.events.drain(..).collect();
-        assert!(told.len() <= EVENTS_MAX + 2, "{}", told.len());
-        let is_known = |e: &Event| matches!(e, Event::Closed { link, .. } if *link == known);
-        assert_eq!(told.iter().filter(|e| is_known(e)).count(), 1);
-        let is_gone = |e: &Event| matches!(e, Event::RequestGone { id } if *id == asked);
-        assert_eq!(told.iter().filter(|e| is_gone(e)).count(), 1);
-        // Ends of known links stay, however many they are.
-        for generation in 0..2 * EVENTS_MAX as u16 {
-            node.push_event(closed(link(generation)));
-        }
-        assert_eq!(node.events.len(), 2 * EVENTS_MAX);
+        let first = node.events.pop_front();
+        assert!(matches!(first, Some(Event::Closed { link, .. }) if link == named(1)));
+        let second = node.events.pop_front();
+        assert!(matches!(second, Some(Event::Connected { link, .. }) if link == named(2)));
+        let counters = node.counters();
+        let dropped = counters.iter().find(|row| row.0 == "events_dropped").unwrap().1;
+        assert_eq!(dropped + node.events.len() as u64, 4 * EVENTS_MAX as u64);
+        // Whoever answered a request hears that nothing came of it.
+        node.events.clear();
+        let (link, id) = (named(7), RequestId(9));
+        node.push_event(Event::Connected { link, request: Some(id) });
+        node.push_event(Event::Closed { link, reason: CloseReason::Closed, unsent: 0 });
+        drop_what_came_to_nothing(&mut node.events);
+        let left: Vec<Event> = node.events.drain(..).collect();
+        assert!(matches!(left[..], [Event::RequestGone { id: gone }] if gone == id), "{left:?}");
     }
 
     #[test]

@@ -160,8 +160,6 @@ pub struct Node {
     last_route: Option<(NodeId, u32)>,
     /// Links whose peers are gone, and from which what was committed is being taken.
     leaving: Vec<links::Leaving>,
-    /// What the control plane has said, and is told when those have left.
-    control_events: VecDeque<ControlEvent>,
     /// Packets with changed keys of which their senders are to be told.
     stale: Vec<(LinkId, SlotIndex, MetadataIndex)>,
     /// Links for which messages wait in work queues.
@@ -172,6 +170,8 @@ pub struct Node {
     stirred: u64,
     apertures: aperture::Apertures,
     events: VecDeque<Event>,
+    /// When so many wait, those that came to nothing are dropped.
+    events_room: usize,
     /// Links that somebody here is connecting, and what the control plane has said of each.
     connecting: HashMap<LinkToken, Vec<ControlEvent>>,
     /// Who was at the other end of the links that ended last.
@@ -271,13 +271,13 @@ impl Node {
             routes: HashMap::new(),
             last_route: None,
             leaving: Vec::new(),
-            control_events: VecDeque::new(),
             stale: Vec::new(),
             with_queue: Vec::new(),
             queued: 0,
             stirred: 0,
             apertures: aperture::Apertures::default(),
             events: VecDeque::new(),
+            events_room: links::EVENTS_MAX,
             connecting: HashMap::new(),
             departed: VecDeque::new(),
             poller,

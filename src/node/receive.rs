@@ -246,10 +246,7 @@ impl Node {
         if self.queued > 0 {
             self.transmit_all_queued();
         }
-        let is_busy = self.watched
-            || self.queued > 0
-            || !self.leaving.is_empty()
-            || !self.control_events.is_empty();
+        let is_busy = self.watched || self.queued > 0 || !self.leaving.is_empty();
         self.turns.end_long_turn(is_busy, !self.has_bulk_incoming && !self.runs_control);
         taken
     }

@@ -184,7 +184,7 @@ impl Node {
             self.stirred += 1;
             return false;
         }
-        if self.inbox.is_pending() || !self.leaving.is_empty() || !self.control_events.is_empty() {
+        if self.inbox.is_pending() || !self.leaving.is_empty() {
             return false;
         }
         // A link that ended meanwhile tells of nothing any more; whoever waits for it must see that.

@@ -64,6 +64,13 @@ pub fn end_incoming(fd: impl AsFd) {
     let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Read);
 }
 
+/// Lets as little as the kernel allows wait at the other end of what is sent from this one: single
+/// bytes, a handful. What waits there is charged to this process, for as long as the other likes.
+pub fn send_little(fd: impl AsFd) {
+    // Less than the least: the kernel makes the least of it.
+    let _ = rustix::net::sockopt::set_socket_send_buffer_size(fd, 0);
+}
+
 /// Whether [`refuse_descriptors`] works here.
 pub fn has_pass_rights() -> bool {
     static FOUND: OnceLock<bool> = OnceLock::new();
@@ -81,6 +88,16 @@ pub fn settle(fd: impl AsFd) {
 /// waits for nobody.
 #[derive(Debug)]
 pub struct Connection(Option<OwnedFd>);
+
+impl Connection {
+    /// The descriptor, which from now on whoever has it must not close where somebody waits.
+    pub fn into_fd(mut self) -> OwnedFd {
+        match self.0.take() {
+            Some(fd) => fd,
+            None => unreachable!("it is taken out when it is dropped or this is called, once"),
+        }
+    }
+}
 
 impl From<OwnedFd> for Connection {
     fn from(fd: OwnedFd) -> Self {

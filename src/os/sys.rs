@@ -91,6 +91,12 @@ pub fn descriptor_limit() -> u64 {
     rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
+/// Mappings that a process may have (`vm.max_map_count`); where that is hidden, the kernel's default.
+pub fn mapping_limit() -> u64 {
+    let text = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap_or_default();
+    text.trim().parse().unwrap_or(65_530)
+}
+
 /// Denies other processes of the same user the kernel's means of writing this one's memory
 /// (ptrace, /proc/self/mem), and core dumps. Undone by an `exec`.
 pub fn make_undumpable() -> io::Result<()> {

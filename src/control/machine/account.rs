@@ -3,8 +3,11 @@
 //! A place that somebody holds without having paid for it (a connection that says nothing, a link
 //! whose memory has not come) is taken from the user who has most of them. The last links are kept
 //! for users who have none.
+//!
+//! Who has most, and how many all have, is kept in order while accounts change, so that asking costs
+//! the same however many users there are.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 
 /// A user, or all those whose number is unknown here.
 pub(super) type User = Option<u32>;
@@ -16,7 +19,7 @@ pub(super) struct Account {
     pub connections: u32,
     /// Of them, those that have said nothing.
     pub silent: u32,
-    /// Of them, those that have been welcomed and have yet to pay.
+    /// Of them, those that have been heard and have yet to pay.
     pub unpaid: u32,
     /// Links that the user asked for, and places for them.
     pub links: u32,
@@ -31,14 +34,42 @@ pub(super) struct Account {
 
 impl Account {
     /// Connections that have no place for a link.
-    pub fn waiting(&self) -> u32 {
+    fn waiting(&self) -> u32 {
         self.connections - self.links
+    }
+
+    fn of(&self, rank: Rank) -> u32 {
+        match rank {
+            Rank::Silent => self.silent,
+            Rank::Waiting => self.waiting(),
+            Rank::Unpaid => self.unpaid,
+        }
     }
 }
 
+/// Connections of which somebody has most.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Rank {
+    /// Those that have said nothing.
+    Silent,
+    /// Those that have no place for a link.
+    Waiting,
+    /// Those that have been heard and have yet to pay.
+    Unpaid,
+}
+
+const RANKS: [Rank; 3] = [Rank::Silent, Rank::Waiting, Rank::Unpaid];
+
 #[derive(Debug, Default)]
 pub(super) struct Accounts {
+    /// Those who have taken anything.
     users: BTreeMap<User, Account>,
+    /// Of each rank, who has how many; none that has none.
+    ranks: [BTreeSet<(u32, User)>; RANKS.len()],
+    /// Connections of all users that have no place for a link.
+    waiting: u32,
+    /// Apertures held for all users.
+    apertures: u32,
     /// Of all users.
     pub links: u32,
     /// Of all users.
@@ -46,28 +77,46 @@ pub(super) struct Accounts {
 }
 
 impl Accounts {
-    pub fn of(&mut self, user: User) -> &mut Account {
-        self.users.entry(user).or_default()
-    }
-
     pub fn get(&self, user: User) -> Account {
         self.users.get(&user).copied().unwrap_or_default()
     }
 
-    pub fn forget_if_empty(&mut self, user: User) {
-        if self.users.get(&user) == Some(&Account::default()) {
+    /// The one way in which an account changes.
+    pub fn change(&mut self, user: User, change: impl FnOnce(&mut Account)) {
+        let account = self.users.entry(user).or_default();
+        let before = *account;
+        change(account);
+        let after = *account;
+        for (rank, row) in RANKS.into_iter().zip(&mut self.ranks) {
+            let (old, new) = (before.of(rank), after.of(rank));
+            if old == new {
+                continue;
+            }
+            row.remove(&(old, user));
+            if new != 0 {
+                row.insert((new, user));
+            }
+        }
+        self.waiting = self.waiting - before.waiting() + after.waiting();
+        self.apertures = self.apertures - before.apertures + after.apertures;
+        if after == Account::default() {
             self.users.remove(&user);
         }
     }
 
     /// Connections of all users that have no place for a link.
     pub fn waiting(&self) -> u32 {
-        self.users.values().map(Account::waiting).sum()
+        self.waiting
+    }
+
+    /// Apertures held for all users.
+    pub fn apertures(&self) -> u32 {
+        self.apertures
     }
 
     /// Who has most of something.
-    pub fn most(&self, of: impl Fn(&Account) -> u32) -> Option<User> {
-        self.users.iter().max_by_key(|row| of(row.1)).map(|row| *row.0)
+    pub fn most(&self, rank: Rank) -> Option<User> {
+        self.ranks[rank as usize].last().map(|row| row.1)
     }
 
     /// Whether `user` may have one more of `max` places of which `taken` are taken, when the last
@@ -79,6 +128,6 @@ impl Accounts {
 
     /// Users who have taken anything.
     pub fn users(&self) -> usize {
-        self.users.values().filter(|account| **account != Account::default()).count()
+        self.users.len()
     }
 }

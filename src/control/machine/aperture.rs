@@ -12,11 +12,13 @@
 //! REFUSED, in either order; words that crossed on the way are no offence.
 //!
 //! What a peer can make this process keep is bounded: rows by [`ROWS_MAX`], those on their way by
-//! [`WAITING_MAX`], apertures by `apertures_per_link_max` and, over all links with its user, by
-//! `apertures_per_user_max`, bytes by `aperture_map_max` and, for the server, by its user's quota;
+//! [`WAITING_MAX`], apertures by `apertures_per_link_max`, over all links with its user by
+//! `apertures_per_user_max` and over all by `apertures_max`, the last of which are kept for users who
+//! have none, bytes by `aperture_map_max` and, for the server, by its user's quota;
 //! all of them stay counted until the *application* here has let go.
 
 use super::super::frame::{End, Frame, LinkFeatures, Memory, MemoryWord, Reason, owner_of};
+use super::account::Accounts;
 use super::{Action, ConnectionId, Event, Machine, Taken};
 use crate::wire::{APERTURE_PAGE_BYTES, ApertureAccess};
 use alloc::collections::BTreeMap;
@@ -302,9 +304,13 @@ impl Machine {
         }
         apertures.last_theirs = number;
         let room = self.limits.aperture_map_max.saturating_sub(apertures.bytes_held());
+        let held_by_link = apertures.held();
+        let accounts = &self.table.accounts;
+        let (taken, own) = (accounts.apertures(), accounts.get(uid).apertures);
         if bytes > room
-            || apertures.held() >= self.limits.apertures_per_link_max
-            || self.table.accounts.get(uid).apertures >= self.limits.apertures_per_user_max
+            || held_by_link >= self.limits.apertures_per_link_max
+            || own >= self.limits.apertures_per_user_max
+            || !Accounts::has_place(taken, own, self.limits.apertures_max)
         {
             return self.no_aperture(link, number, Reason::Apertures);
         }

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   client                                     server
-//!   connect, HELLO  ------------------------>  admitted? its node its own? (asks the application)
-//!                                              waits while others of its user have not paid
+//!   connect, HELLO  ------------------------>  admitted? waits while others of its user have not paid
+//!                                              its node its own? (asks the application)
 //!                   <------------------------  WELCOME
 //!   its ring, filled ----------------------->  takes it: from here on the place is paid for
 //!                   <------------------------  its own ring, which the client fills
@@ -11,15 +11,16 @@
 //!                   <------------------------  READY
 //! ```
 //! Who asks pays, and pays first: the server makes nothing before the client's ring has come,
-//! filled. Who has not paid has a socket here, and a place of which its user has a few.
+//! filled. Who has not paid has a socket here, and a place of which its user has a few; who waits for
+//! such a place is not looked into: a credential costs far more to check than to send.
 
 use super::super::frame::{
     COOKIE_BYTES, Credential, End, Frame, Hello, LinkFeatures, Memory, Purpose, Reason,
     VERSION_MAJOR, VERSION_MINOR, Welcome,
 };
-use super::account::Accounts;
+use super::account::{Accounts, Rank};
 use super::memory::{Transfer, is_ring_size};
-use super::table::{Connection, Leave, Linked, Meeting, Queued, Stage};
+use super::table::{Connection, Leave, Linked, Meeting, Stage};
 use super::{
     Accept, Action, Admission, Agreed, AnswerError, ConnectionId, Event, Failure, Machine,
     RequestId, UnknownUsers, Who,
@@ -90,11 +91,9 @@ impl Machine {
             let text = "a ring or packet size is impossible";
             return self.refuse(id, Reason::Malformed, text);
         }
-        let credential = Box::new(hello.credential);
-        let queued = Queued { hello, greeting: None, request: None };
-        self.table.advance(id, Stage::Queued(Box::new(queued)));
+        self.table.advance(id, Stage::Queued(Box::new(hello)));
         self.table.set_deadline(id, self.step_deadline(now_ns));
-        self.act(Action::Verify { of: id, credential });
+        self.hear_some(now_ns);
     }
 
     fn admits(&self, c: &Connection, admission: &Admission, hello: &Hello) -> bool {
@@ -127,6 +126,9 @@ impl Machine {
     ) {
         self.now_ns = now_ns;
         let Some(c) = self.table.get_mut(id) else { return };
+        if !matches!((c.role, c.stage()), (End::Server, Stage::Checking(_)) | (End::Client, _)) {
+            return;
+        }
         c.process = process;
         if let Verdict::False(why) = verdict {
             self.counters.refused_identity += 1;
@@ -140,8 +142,8 @@ impl Machine {
         }
         c.is_proved = verdict == Verdict::Proved;
         match c.stage() {
-            Stage::Queued(queued) => {
-                c.peer_node = queued.hello.credential.node;
+            Stage::Checking(hello) => {
+                c.peer_node = hello.credential.node;
                 let service = super::ServiceId(c.listener);
                 self.ask_or_welcome(now_ns, id, service);
             }
@@ -166,16 +168,15 @@ impl Machine {
             return self.refuse(id, Reason::Unavailable, "the name is no longer served");
         };
         let accept = service.accept.clone();
-        let Some(c) = self.table.get_mut(id) else { return };
-        let peer = c.peer();
-        let Some(queued) = c.queued() else { return };
+        let Some(c) = self.table.get(id) else { return };
         match accept {
             Accept::Automatic(greeting) => {
-                queued.greeting = Some(greeting);
-                self.welcome_some(now_ns);
+                if let Err((reason, text)) = self.welcome(now_ns, id, greeting, None) {
+                    self.refuse(id, reason, &text);
+                }
             }
             Accept::Ask => {
-                let hello = queued.hello.clone();
+                let (peer, Some(hello)) = (c.peer(), c.hello().cloned()) else { return };
                 let greeting = hello.greeting.clone();
                 self.table.advance(id, Stage::Asking(Box::new(hello)));
                 self.table.set_deadline(id, self.step_deadline(now_ns));
@@ -193,18 +194,14 @@ impl Machine {
     ) -> Result<(), AnswerError> {
         self.now_ns = now_ns;
         let id = ConnectionId(request.0);
-        let Some(Stage::Asking(hello)) = self.table.get(id).map(Connection::stage) else {
+        let Some(Stage::Asking(_)) = self.table.get(id).map(Connection::stage) else {
             return Err(AnswerError::NoSuchRequest(request));
         };
-        let (hello, greeting, request) = ((**hello).clone(), Some(greeting), Some(request));
-        self.table.advance(id, Stage::Queued(Box::new(Queued { hello, greeting, request })));
-        self.table.set_deadline(id, self.step_deadline(now_ns));
-        if let Err((reason, text)) = self.check_room(id) {
+        if let Err((reason, text)) = self.welcome(now_ns, id, greeting, Some(request)) {
             // The application hears of it here, and not by an event, too.
             self.leave(id, Leave::Ours, Some(super::refusal(reason, &text)));
             return Err(AnswerError::Refused(reason));
         }
-        self.welcome_some(now_ns);
         Ok(())
     }
 
@@ -249,63 +246,65 @@ impl Machine {
 
     /// Bytes of the rings that the client and the server would write.
     fn ring_sizes(&self, id: ConnectionId) -> [u32; 2] {
-        let Some(Stage::Queued(queued)) = self.table.get(id).map(Connection::stage) else {
+        let Some(hello) = self.table.get(id).and_then(Connection::hello) else {
             return [0; 2];
         };
         // The largest power of two that both want.
-        let wanted = 1 << queued.hello.incoming_ring_bytes_max.ilog2();
-        let client = queued.hello.ring_bytes.min(self.limits.peer_ring_bytes_max);
+        let wanted = 1 << hello.incoming_ring_bytes_max.ilog2();
+        let client = hello.ring_bytes.min(self.limits.peer_ring_bytes_max);
         [client, self.limits.ring_bytes.min(wanted)]
     }
 
-    /// Welcomes those that wait, as far as their users have paid for what they had before.
-    pub(super) fn welcome_some(&mut self, now_ns: u64) {
-        let waiting: Vec<ConnectionId> = self.table.queued().iter().copied().collect();
-        for id in waiting {
-            let Some(c) = self.table.get(id) else { continue };
-            let user = c.who.uid;
-            let Stage::Queued(queued) = c.stage() else { continue };
-            if queued.greeting.is_none()
-                || self.table.accounts.get(user).unpaid >= self.limits.unpaid_per_user_max
+    /// Hears those that wait, as far as their users have paid for what they had before: is its
+    /// credential its own?
+    pub(super) fn hear_some(&mut self, now_ns: u64) {
+        while let Some((user, id)) = self.table.first_queued() {
+            self.looked_at += 1;
+            // Nobody else who waits has fewer.
+            if self.table.unpaid() >= self.limits.half_open_max as usize && !self.drop_unpaid(user)
             {
-                continue;
+                return;
             }
-            if self.table.unpaid().len() >= self.limits.half_open_max as usize
-                && !self.drop_unpaid(user)
-            {
-                continue;
-            }
-            self.welcome(now_ns, id);
+            let Some(hello) = self.table.get(id).and_then(Connection::hello).cloned() else {
+                return;
+            };
+            let credential = Box::new(hello.credential);
+            self.table.advance(id, Stage::Checking(Box::new(hello)));
+            self.table.set_deadline(id, self.step_deadline(now_ns));
+            self.act(Action::Verify { of: id, credential });
         }
     }
 
     /// Drops the oldest unpaid connection of the user who has most of them, if `user` has fewer
     /// also with one more.
     fn drop_unpaid(&mut self, user: super::User) -> bool {
-        let Some(most) = self.table.accounts.most(|account| account.unpaid) else { return false };
+        let Some(most) = self.table.accounts.most(Rank::Unpaid) else { return false };
         let accounts = &self.table.accounts;
         if accounts.get(user).unpaid + 1 >= accounts.get(most).unpaid {
             return false;
         }
-        let mut unpaid = self.table.unpaid().iter().copied();
-        let is_its = |id: &ConnectionId| self.table.user_of(*id) == Some(most);
-        let Some(id) = unpaid.find(is_its) else { return false };
+        let Some(id) = self.table.first_unpaid(most) else { return false };
         self.counters.refused_unpaid += 1;
         self.refuse(id, Reason::TooSlow, "too many have not paid for their memory");
         true
     }
 
-    fn welcome(&mut self, now_ns: u64, id: ConnectionId) {
-        if let Err((reason, text)) = self.check_room(id) {
-            return self.refuse(id, reason, &text);
-        }
+    /// Says what the link will be; or why there is no room for it.
+    fn welcome(
+        &mut self,
+        now_ns: u64,
+        id: ConnectionId,
+        greeting: Vec<u8>,
+        request: Option<RequestId>,
+    ) -> Result<(), (Reason, String)> {
+        self.check_room(id)?;
         let ring_bytes = self.ring_sizes(id);
         let bytes = mapped_bytes(&ring_bytes);
         self.table.charge(id, bytes, self.limits.bytes_per_user_max);
-        let Some(c) = self.table.get_mut(id) else { return };
+        let gone = || (Reason::Unavailable, String::new());
+        let c = self.table.get(id).ok_or_else(gone)?;
         let cookie = c.cookie;
-        let Some(queued) = c.queued() else { return };
-        let hello = &queued.hello;
+        let hello = c.hello().ok_or_else(gone)?;
         let features = LinkFeatures::from_bits_truncate(hello.features) & self.limits.features;
         let fits = |ring: u32| packet_bytes_max(ring as usize / LINE_BYTES);
         let largest = fits(ring_bytes[0]).max(fits(ring_bytes[1]));
@@ -318,10 +317,10 @@ impl Machine {
             packet_bytes,
             ring_bytes,
             cookie,
-            greeting: core::mem::take(&mut queued.hello.greeting),
+            greeting: hello.greeting.clone(),
             has_wake: false,
             rings: [Transfer::None; 2],
-            request: queued.request,
+            request,
         };
         let welcome = Welcome {
             minor: VERSION_MINOR,
@@ -331,11 +330,12 @@ impl Machine {
             server_ring_bytes: ring_bytes[1],
             packet_bytes,
             cookie,
-            greeting: queued.greeting.take().unwrap_or_default(),
+            greeting,
         };
         self.table.advance(id, Stage::Meeting(Box::new(meeting)));
         self.table.set_deadline(id, self.step_deadline(now_ns));
         self.send(id, Frame::Welcome(welcome));
+        Ok(())
     }
 
     /// The second connection of a link: same process, right cookie.
@@ -377,7 +377,8 @@ impl Machine {
         }
         let id = self.table.next_id();
         let stage = Stage::Dialing(greeting);
-        self.table.enter(id, Connection::new(End::Client, Who::default(), service, 0, stage));
+        let c = Connection::new(id, End::Client, Who::default(), service, 0, stage);
+        self.table.enter(id, c);
         self.table.set_deadline(id, Some(until_ns));
         Ok(id)
     }
@@ -516,7 +517,7 @@ impl Machine {
             // The application hears of it before the other end can use it.
             self.link_up(id);
             self.send(id, Frame::Ready);
-            self.welcome_some(now_ns);
+            self.hear_some(now_ns);
         }
     }
 

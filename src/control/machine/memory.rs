@@ -242,41 +242,33 @@ impl Machine {
 
     /// Memory waits for a receiver.
     pub(super) fn want(&mut self, now_ns: u64, id: ConnectionId, memory: Memory) {
-        self.windows.push_back((id, memory));
+        self.table.want(id, memory);
         self.set_memory_deadline(id);
         self.start_receivers(now_ns);
     }
 
     pub(super) fn no_longer_wanted(&mut self, id: ConnectionId, memory: Memory) {
-        self.windows.retain(|row| *row != (id, memory));
+        self.table.no_longer_want(id, memory);
     }
 
-    /// Gives free receivers to those that have waited longest, as far as their users may.
+    /// Gives free receivers to those that have waited longest, of the users who have fewest.
     fn start_receivers(&mut self, now_ns: u64) {
-        let mut at = 0;
-        while let Some(&(id, memory)) = self.windows.get(at) {
-            let Some(c) = self.table.get(id) else {
-                self.windows.remove(at);
-                continue;
-            };
-            let (user, is_busy) = (c.who.uid, c.receiving_until_ns.is_some());
+        while let Some((user, id)) = self.table.first_wanting() {
+            self.looked_at += 1;
             let own = self.table.accounts.get(user).receivers;
             let taken = self.table.accounts.receivers;
-            if is_busy
-                || own >= self.limits.receivers_per_user_max
-                || !Accounts::has_place(taken, own, self.limits.receivers_max)
-            {
-                at += 1;
-                continue;
+            // Nobody else has fewer.
+            if !Accounts::has_place(taken, own, self.limits.receivers_max) {
+                return;
             }
-            self.windows.remove(at);
+            let Some(memory) = self.table.take_want(id) else { return };
             self.start_receiver(now_ns, id, memory);
         }
     }
 
     fn start_receiver(&mut self, now_ns: u64, id: ConnectionId, memory: Memory) {
         let Some(c) = self.table.get_mut(id) else { return };
-        let (user, role) = (c.who.uid, c.role);
+        let role = c.role;
         let expected = match memory {
             Memory::Aperture(number) => {
                 let Some(linked) = c.linked() else { return };
@@ -295,10 +287,8 @@ impl Machine {
         let until_ns = now_ns.saturating_add(self.limits.step_timeout_ns);
         if let Some(c) = self.table.get_mut(id) {
             c.window = Some(memory);
-            c.receiving_until_ns = Some(until_ns);
         }
-        self.table.accounts.receivers += 1;
-        self.table.accounts.of(user).receivers += 1;
+        self.table.receiver_started(id, until_ns);
         self.act(Action::Take { from: id, expected, until_ns });
         self.set_memory_deadline(id);
     }
@@ -307,13 +297,8 @@ impl Machine {
     /// others again.
     pub fn receiver_ended(&mut self, now_ns: u64, id: ConnectionId, user: User) {
         self.now_ns = now_ns;
-        let accounts = &mut self.table.accounts;
-        accounts.receivers = accounts.receivers.saturating_sub(1);
-        let account = accounts.of(user);
-        account.receivers = account.receivers.saturating_sub(1);
-        accounts.forget_if_empty(user);
-        if let Some(c) = self.table.get_mut(id) {
-            c.receiving_until_ns = None;
+        self.table.receiver_ended(id, user);
+        if let Some(c) = self.table.get(id) {
             if c.is_dead {
                 self.handle_death(id);
             }
@@ -440,7 +425,7 @@ impl Machine {
     /// step has one.
     pub(super) fn set_memory_deadline(&mut self, id: ConnectionId) {
         let Some(c) = self.table.get_mut(id) else { return };
-        let receiver = c.receiving_until_ns.map(|until_ns| until_ns.saturating_add(GRACE_NS));
+        let receiver = c.receiving_until_ns().map(|until_ns| until_ns.saturating_add(GRACE_NS));
         let Some(linked) = c.linked() else { return };
         let rings = linked.bulk.iter().filter_map(Transfer::until_ns);
         let first = rings.chain(linked.apertures.until_ns()).chain(receiver).min();
@@ -450,7 +435,7 @@ impl Machine {
     /// Something of a link's memory is late.
     pub(super) fn memory_is_late(&mut self, now_ns: u64, id: ConnectionId) {
         let Some(c) = self.table.get_mut(id) else { return };
-        let ends = c.receiving_until_ns.map(|until_ns| until_ns.saturating_add(GRACE_NS));
+        let ends = c.receiving_until_ns().map(|until_ns| until_ns.saturating_add(GRACE_NS));
         if ends.is_some_and(|ends| ends <= now_ns) {
             if c.is_dead {
                 return self.gone(id, CloseReason::Died);

@@ -7,9 +7,11 @@
 //!   accepted, connected, handle_frame, handle_hang_up  ->  Send, Close, Watch
 //!   made, taken, paid, verified                        ->  Make, Pass, Take, CheckPaid, Verify
 //!   calls of the application, handle_timeout           ->  Tell
+//!   events_taken: what it was told it has taken
 //! ```
 //! - `table.rs`: the connections and their states; the one way out of them
 //! - `account.rs`: what each user has taken
+//! - `queue.rs`: who waits for something of which each user may have so much, and whose turn it is
 //! - `meeting.rs`: from the first word to a link, at both ends
 //! - `memory.rs`: memory that travels: rings, bulk rings, apertures
 //! - `aperture.rs`: apertures of a link
@@ -25,6 +27,7 @@ mod account;
 mod aperture;
 mod meeting;
 mod memory;
+mod queue;
 mod table;
 
 pub use aperture::ApertureError;
@@ -36,7 +39,7 @@ use super::frame::{
 };
 use super::{FRAME_TEXT_MAX, TOKEN_BYTES_MAX};
 use crate::wire::{ApertureAccess, NodeId};
-use account::{Account, User};
+use account::{Rank, User};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
@@ -197,7 +200,8 @@ pub struct Limits {
     pub bytes_per_user_max: u64,
     /// Most connections that have said nothing; and, besides, most that have yet to pay.
     pub half_open_max: u32,
-    /// Most of one user that have yet to pay.
+    /// Most of one user that have been heard and have yet to pay: as many credentials of his are
+    /// looked into, and as many requests of his wait for the application.
     pub unpaid_per_user_max: u32,
     /// Threads that receive descriptors.
     pub receivers_max: u32,
@@ -213,6 +217,8 @@ pub struct Limits {
     pub apertures_per_link_max: u32,
     /// Most apertures held for one user.
     pub apertures_per_user_max: u32,
+    /// Most apertures held for all users: as many as there are mappings for.
+    pub apertures_max: u32,
 }
 
 /// How long the kernel may take from closing a dying process's socket to saying that it died.
@@ -313,7 +319,8 @@ pub enum Action {
     },
     /// Ask for the statistics; call [`Machine::tell_statistics`].
     Statistics(ConnectionId),
-    /// Tell the application.
+    /// Tell the application. Events are numbered by the order of these, from 1; see
+    /// [`Machine::events_taken`].
     Tell(Event),
 }
 
@@ -443,6 +450,19 @@ pub enum Event {
     },
 }
 
+impl Event {
+    /// The link whose memory or descriptors come with it.
+    fn hands_over(&self) -> Option<ConnectionId> {
+        match self {
+            Self::Connected(agreed) => Some(agreed.link),
+            Self::BulkOutgoing { link }
+            | Self::BulkIncoming { link }
+            | Self::ApertureHeld { link, .. } => Some(*link),
+            _ => None,
+        }
+    }
+}
+
 /// A link that has been agreed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Agreed {
@@ -566,6 +586,9 @@ pub struct Places {
     pub connections: usize,
     /// Links, and places for them.
     pub links: u32,
+    /// Links that have ended, of which the application has yet to take what it was told: they are
+    /// counted to their users as if they were there.
+    pub ended: usize,
     /// Users who have taken anything.
     pub users: usize,
     /// Threads that receive descriptors.
@@ -580,28 +603,28 @@ pub struct Machine {
     limits: Limits,
     services: BTreeMap<ServiceId, Service>,
     table: Table,
-    /// Memory that waits for a receiver, first come first; see `memory.rs`.
-    windows: VecDeque<(ConnectionId, Memory)>,
     actions: VecDeque<Action>,
     counters: Counters,
     /// When it was told something last.
     now_ns: u64,
-    /// Somebody who had not paid has left: others may be welcomed.
+    /// Somebody who had not paid has left: others may be heard.
     has_room: bool,
+    looked_at: u64,
 }
 
 impl Machine {
     /// With nothing yet.
     pub fn new(limits: Limits) -> Self {
+        let table = Table::new(limits.unpaid_per_user_max, limits.receivers_per_user_max);
         Self {
             limits,
             services: BTreeMap::new(),
-            table: Table::default(),
-            windows: VecDeque::new(),
+            table,
             actions: VecDeque::new(),
             counters: Counters::default(),
             now_ns: 0,
             has_room: false,
+            looked_at: 0,
         }
     }
 
@@ -614,7 +637,7 @@ impl Machine {
             if !core::mem::take(&mut self.has_room) {
                 return None;
             }
-            self.welcome_some(self.now_ns);
+            self.hear_some(self.now_ns);
         }
     }
 
@@ -626,13 +649,22 @@ impl Machine {
     /// What is taken now.
     pub fn places(&self) -> Places {
         let (users, accounts) = (self.table.accounts.users(), &self.table.accounts);
+        let wants = |id| self.table.get(id).map_or(0, Connection::wants);
         Places {
             connections: self.table.ids().count(),
             links: accounts.links,
+            ended: self.table.ended(),
             users,
             receivers: accounts.receivers,
-            windows: self.windows.len(),
+            windows: self.table.ids().map(wants).sum(),
         }
+    }
+
+    /// How many of those that wait for something (to be heard, for a receiver) have been looked at,
+    /// since the beginning: in a step, as many as can go on, and one more. Whatever else a step
+    /// does, it does for one connection.
+    pub fn looked_at(&self) -> u64 {
+        self.looked_at
     }
 
     /// What this process is and allows.
@@ -652,6 +684,7 @@ impl Machine {
     }
 
     fn tell(&mut self, event: Event) {
+        self.table.tell(&event);
         self.actions.push_back(Action::Tell(event));
     }
 
@@ -664,6 +697,12 @@ impl Machine {
     }
 
     // ---- calls of the application
+
+    /// The application has taken the first `count` events that it was told, and with them what they
+    /// hand over. Until then links that have ended, and their memory, are counted to their users.
+    pub fn events_taken(&mut self, count: u64) {
+        self.table.events_taken(count);
+    }
 
     /// Serves a name, by a listener whose connections go to [`accepted`](Self::accepted).
     pub fn serve(&mut self, name: String, admission: Admission, accept: Accept) -> ServiceId {
@@ -791,14 +830,14 @@ impl Machine {
             let text = format!("{max} connections, which is connections_per_user_max");
             return Err(Box::new(refusal(Reason::Connections, &text)));
         }
-        if self.table.silent().len() >= self.limits.half_open_max as usize {
+        if self.table.silent() >= self.limits.half_open_max as usize {
             self.drop_silent();
         }
         if self.table.accounts.waiting() >= self.limits.waiting_max {
             self.drop_waiting();
         }
         let id = self.table.next_id();
-        let mut c = Connection::new(End::Server, who, name, service.0, Stage::Silent);
+        let mut c = Connection::new(id, End::Server, who, name, service.0, Stage::Silent);
         c.cookie = cookie;
         self.table.enter(id, c);
         self.table.set_deadline(id, self.step_deadline(now_ns));
@@ -825,9 +864,8 @@ impl Machine {
     /// Drops the oldest silent connection of the user who has most of them: whoever floods, drops
     /// only his own.
     fn drop_silent(&mut self) {
-        let most = self.table.accounts.most(|account| account.silent);
-        let mut silent = self.table.silent().iter().copied();
-        if let Some(id) = silent.find(|id| self.table.user_of(*id) == most) {
+        let most = self.table.accounts.most(Rank::Silent);
+        if let Some(id) = most.and_then(|user| self.table.first_silent(user)) {
             self.counters.refused_half_open += 1;
             self.refuse(id, Reason::Connections, "too many connections said nothing yet");
         }
@@ -835,7 +873,7 @@ impl Machine {
 
     /// The same of those that have no place for a link: each costs descriptors.
     fn drop_waiting(&mut self) {
-        let most = self.table.accounts.most(Account::waiting);
+        let most = self.table.accounts.most(Rank::Waiting);
         let Some(id) = most.and_then(|user| self.table.first_waiting(user)) else { return };
         self.counters.refused_half_open += 1;
         self.refuse(id, Reason::Connections, "too many connections have no place yet");
@@ -892,7 +930,11 @@ impl Machine {
             }
             // A client that changes its mind on the way, too.
             (
-                Stage::Linked(_) | Stage::Queued(_) | Stage::Asking(_) | Stage::Meeting(_),
+                Stage::Linked(_)
+                | Stage::Queued(_)
+                | Stage::Checking(_)
+                | Stage::Asking(_)
+                | Stage::Meeting(_),
                 Frame::Bye,
             ) => self.gone(id, CloseReason::Graceful),
             (Stage::Meeting(_) | Stage::Linked(_), Frame::Memory { memory, word }) => {
@@ -933,7 +975,7 @@ impl Machine {
         let Some(c) = self.table.get_mut(id) else { return };
         c.is_dead = true;
         // If a receiver runs, its last words come through it, and it ends soon.
-        if c.receiving_until_ns.is_none() {
+        if c.receiving_until_ns().is_none() {
             self.gone(id, CloseReason::Died);
         }
     }
@@ -973,7 +1015,7 @@ impl Machine {
                 self.counters.refused_silent += 1;
                 self.refuse(id, Reason::TooSlow, "nothing was said in time");
             }
-            Stage::Queued(_) => {
+            Stage::Queued(_) | Stage::Checking(_) => {
                 self.counters.refused_slow += 1;
                 let text = "others of this user have not paid for their memory";
                 self.refuse(id, Reason::TooSlow, text);
@@ -1009,7 +1051,6 @@ impl Machine {
             _ => None,
         };
         let Some(left) = self.table.leave(id, why) else { return };
-        self.windows.retain(|row| row.0 != id);
         if let Some(frame) = last {
             self.act(Action::SendLast { to: id, frame });
         }
@@ -1027,7 +1068,8 @@ impl Machine {
                     CloseReason::Violation => &mut counters.closed_violation,
                     CloseReason::Expelled => &mut counters.closed_expelled,
                 } += 1;
-                self.tell(Event::Closed { link: id, reason });
+                // The table has counted it.
+                self.act(Action::Tell(Event::Closed { link: id, reason }));
             }
             Report::RequestGone(id) => self.tell(Event::RequestGone { id }),
             Report::ConnectFailed(why) => self.tell(Event::ConnectFailed { id, why }),

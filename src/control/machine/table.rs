@@ -1,27 +1,33 @@
 //! The connections of a process and the states that they can be in.
 //!
 //! ```text
-//!   accepted:   Silent --HELLO--> Queued --room--> (Asking --yes-->) Meeting ----> Linked
-//!                  |  \--HELLO wake--> (joins the Meeting one with its cookie)       |
-//!                  |  \--HELLO stat--> Telling                                       |
-//!   connecting: Dialing --socket--> Greeting --WELCOME--> Meeting ---------------> Linked
-//!                                                                                    |
-//!                                          end of its socket, without BYE: Parting <-+
+//!   accepted:   Silent --HELLO--> Queued --turn--> Checking --> (Asking --yes-->) Meeting --> Linked
+//!                  |  \--HELLO wake--> (joins the Meeting one with its cookie)                   |
+//!                  |  \--HELLO stat--> Telling                                                   |
+//!   connecting: Dialing --socket--> Greeting --WELCOME--> Meeting ---------------------------> Linked
+//!                                                                                                |
+//!                                                      end of its socket, without BYE: Parting <-+
 //! ```
 //! This module alone can change a state or take a connection out, and [`Table::leave`] is its only
 //! way out: it gives back the places that were taken, and says what the application must be told.
 //! So no link can end without its application hearing of it, and no account can be forgotten.
 //!
-//! Never: a connection is in no account; `Linked` or `Parting` is left without a report.
+//! What the application is told of a link may hold its memory and descriptors, and waits until the
+//! application takes it. So of a link that has ended there are [`Remains`], which are counted to its
+//! user, place included, until what the application was told last of it has been taken.
+//!
+//! Never: a connection is in no account; `Linked` or `Parting` is left without a report; memory
+//! waits for the application that nobody's account counts.
 
 use super::super::frame::{COOKIE_BYTES, End, Hello, LinkFeatures, Memory, Reason};
 use super::account::{Accounts, User};
 use super::aperture::Apertures;
 use super::memory::Transfer;
-use super::{CloseReason, ConnectionId, Failure, Peer, RequestId, Who};
+use super::queue::Queue;
+use super::{CloseReason, ConnectionId, Event, Failure, Peer, RequestId, Who};
 use crate::wire::NodeId;
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::string::String;
 use alloc::vec::Vec;
 
@@ -49,16 +55,6 @@ impl Meeting {
     }
 }
 
-/// A client that waits to be welcomed.
-#[derive(Debug)]
-pub(super) struct Queued {
-    pub hello: Hello,
-    /// What it will be told; `None`: it has not yet been decided that it will.
-    pub greeting: Option<Vec<u8>>,
-    /// The request of this process's application that was granted.
-    pub request: Option<RequestId>,
-}
-
 /// A link.
 #[derive(Debug)]
 pub(super) struct Linked {
@@ -72,8 +68,11 @@ pub(super) struct Linked {
 pub(super) enum Stage {
     /// Accepted; it has said nothing yet.
     Silent,
-    /// It waits until others of its user have paid for their memory.
-    Queued(Box<Queued>),
+    /// It waits until others of its user have paid for their memory. Nothing that it says has been
+    /// looked into.
+    Queued(Box<Hello>),
+    /// Its turn has come: whether its node is its own is being looked into.
+    Checking(Box<Hello>),
     /// The application has been asked.
     Asking(Box<Hello>),
     /// This process is to connect, and has this to say.
@@ -93,6 +92,7 @@ pub(super) enum Stage {
 /// One connection.
 #[derive(Debug)]
 pub(super) struct Connection {
+    id: ConnectionId,
     /// Who this process is here.
     pub role: End,
     pub who: Who,
@@ -110,7 +110,9 @@ pub(super) struct Connection {
     pub window: Option<Memory>,
     /// A receiver reads its socket, and should have ended soon after this. It may be stopped also
     /// when it has said what it waited for: by what else is in its queue.
-    pub receiving_until_ns: Option<u64>,
+    receiving_until_ns: Option<u64>,
+    /// Memory that waits for a receiver, and since when, in the order of all that wanted one.
+    wants: VecDeque<(u64, Memory)>,
     /// Its process has died; what it had sent is still being read.
     pub is_dead: bool,
     /// Asked for something that was refused so many times, more than was granted.
@@ -120,11 +122,38 @@ pub(super) struct Connection {
     deadline_ns: Option<u64>,
     /// Bytes charged to its user.
     bytes: u64,
+    /// The number of the last event that handed memory of this link's to the application; 0: none.
+    handed: u64,
+}
+
+/// What a connection counts as, in the accounts and lists.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Marks {
+    /// Accepted by this process, so that it counts to its user.
+    is_accepted: bool,
+    is_silent: bool,
+    is_queued: bool,
+    is_unpaid: bool,
+    has_link: bool,
+}
+
+impl Marks {
+    fn is_waiting(self) -> bool {
+        self.is_accepted && !self.has_link
+    }
 }
 
 impl Connection {
-    pub fn new(role: End, who: Who, service: String, listener: u64, stage: Stage) -> Self {
+    pub fn new(
+        id: ConnectionId,
+        role: End,
+        who: Who,
+        service: String,
+        listener: u64,
+        stage: Stage,
+    ) -> Self {
         Self {
+            id,
             role,
             who,
             service,
@@ -135,12 +164,14 @@ impl Connection {
             cookie: [0; COOKIE_BYTES],
             window: None,
             receiving_until_ns: None,
+            wants: VecDeque::new(),
             is_dead: false,
             refused: 0,
             stage,
             features: LinkFeatures::empty(),
             deadline_ns: None,
             bytes: 0,
+            handed: 0,
         }
     }
 
@@ -152,11 +183,28 @@ impl Connection {
         self.features
     }
 
-    pub fn queued(&mut self) -> Option<&mut Queued> {
-        match &mut self.stage {
-            Stage::Queued(queued) => Some(queued),
+    /// What it said first, until it is welcomed.
+    pub fn hello(&self) -> Option<&Hello> {
+        match &self.stage {
+            Stage::Queued(hello) | Stage::Checking(hello) | Stage::Asking(hello) => Some(hello),
             _ => None,
         }
+    }
+
+    /// Until when its receiver should have ended; `None`: none runs.
+    pub fn receiving_until_ns(&self) -> Option<u64> {
+        self.receiving_until_ns
+    }
+
+    /// How many pieces of memory wait for a receiver.
+    pub fn wants(&self) -> usize {
+        self.wants.len()
+    }
+
+    /// Its place among those that want a receiver; `None`: it wants none, or has one.
+    fn turn(&self) -> Option<(u64, ConnectionId)> {
+        let first = self.wants.front().filter(|_| self.receiving_until_ns.is_none());
+        first.map(|first| (first.0, self.id))
     }
 
     pub fn meeting(&mut self) -> Option<&mut Meeting> {
@@ -189,13 +237,18 @@ impl Connection {
         }
     }
 
-    fn has_link(&self) -> bool {
-        matches!(self.stage, Stage::Meeting(_) | Stage::Linked(_) | Stage::Parting(_))
-            || matches!(self.stage, Stage::Dialing(_) | Stage::Greeting)
-    }
-
-    fn is_unpaid(&self) -> bool {
-        self.role == End::Server && matches!(self.stage, Stage::Meeting(_))
+    fn marks(&self) -> Marks {
+        let is_accepted = self.role == End::Server;
+        let marks = Marks { is_accepted, ..Marks::default() };
+        match self.stage {
+            Stage::Silent => Marks { is_silent: true, ..marks },
+            Stage::Queued(_) => Marks { is_queued: true, ..marks },
+            Stage::Checking(_) | Stage::Asking(_) => Marks { is_unpaid: is_accepted, ..marks },
+            Stage::Meeting(_) => Marks { is_unpaid: is_accepted, has_link: true, ..marks },
+            Stage::Dialing(_) | Stage::Greeting => Marks { has_link: true, ..marks },
+            Stage::Linked(_) | Stage::Parting(_) => Marks { has_link: true, ..marks },
+            Stage::Telling => marks,
+        }
     }
 }
 
@@ -240,23 +293,66 @@ pub(super) struct Left {
     pub was_half_way: bool,
 }
 
+/// What is left of a link that has ended, until the application has taken what it was told of it.
+#[derive(Debug)]
+struct Remains {
+    id: ConnectionId,
+    user: User,
+    marks: Marks,
+    bytes: u64,
+    apertures: u32,
+}
+
+/// Connections with their users: those of one are found together, oldest first.
+type ByUser = BTreeSet<(User, ConnectionId)>;
+
 /// All connections, and the accounts of their users.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Table {
     rows: BTreeMap<ConnectionId, Connection>,
     deadlines: BTreeSet<(u64, ConnectionId)>,
     cookies: BTreeMap<[u8; COOKIE_BYTES], ConnectionId>,
-    /// Those that have said nothing, oldest first.
-    silent: BTreeSet<ConnectionId>,
-    /// Those that have been welcomed and have yet to pay, oldest first.
-    unpaid: BTreeSet<ConnectionId>,
-    /// Those that wait to be welcomed, oldest first.
-    queued: BTreeSet<ConnectionId>,
+    /// Those that have said nothing.
+    silent: ByUser,
+    /// Those that have been heard and have yet to pay.
+    unpaid: ByUser,
+    /// Those that were accepted and have no place for a link.
+    waiting: ByUser,
+    /// Those that wait to be heard.
+    queued: Queue<ConnectionId>,
+    /// Those that want a receiver and have none, by since when.
+    wanting: Queue<(u64, ConnectionId)>,
+    wanted: u64,
+    /// Of links that have ended, by the number of the event that the application has yet to take.
+    remains: BTreeMap<u64, Remains>,
+    /// Events that the application was told, and those of them that it has taken.
+    told: u64,
+    taken: u64,
     pub accounts: Accounts,
     last: u64,
 }
 
 impl Table {
+    /// Of one user, so many may have yet to pay, and so many receivers may run.
+    pub fn new(unpaid_per_user_max: u32, receivers_per_user_max: u32) -> Self {
+        Self {
+            rows: BTreeMap::new(),
+            deadlines: BTreeSet::new(),
+            cookies: BTreeMap::new(),
+            silent: ByUser::new(),
+            unpaid: ByUser::new(),
+            waiting: ByUser::new(),
+            queued: Queue::new(unpaid_per_user_max),
+            wanting: Queue::new(receivers_per_user_max),
+            wanted: 0,
+            remains: BTreeMap::new(),
+            told: 0,
+            taken: 0,
+            accounts: Accounts::default(),
+            last: 0,
+        }
+    }
+
     /// A name that was never used.
     pub fn next_id(&mut self) -> ConnectionId {
         self.last += 1;
@@ -275,22 +371,44 @@ impl Table {
         self.rows.keys().copied()
     }
 
-    pub fn silent(&self) -> &BTreeSet<ConnectionId> {
-        &self.silent
+    /// How many have said nothing.
+    pub fn silent(&self) -> usize {
+        self.silent.len()
     }
 
-    pub fn unpaid(&self) -> &BTreeSet<ConnectionId> {
-        &self.unpaid
+    /// How many have been heard and have yet to pay.
+    pub fn unpaid(&self) -> usize {
+        self.unpaid.len()
     }
 
-    pub fn queued(&self) -> &BTreeSet<ConnectionId> {
-        &self.queued
+    /// How many links have ended of which the application has yet to take what it was told.
+    pub fn ended(&self) -> usize {
+        self.remains.len()
+    }
+
+    /// Who is to be heard next, and its user; nobody whose user has as many unpaid as he may.
+    pub fn first_queued(&self) -> Option<(User, ConnectionId)> {
+        self.queued.first()
+    }
+
+    /// Who is to have a receiver next, likewise.
+    pub fn first_wanting(&self) -> Option<(User, ConnectionId)> {
+        self.wanting.first().map(|(user, (_, id))| (user, id))
+    }
+
+    /// The oldest silent connection of a user.
+    pub fn first_silent(&self, user: User) -> Option<ConnectionId> {
+        first_of(&self.silent, user)
+    }
+
+    /// The oldest unpaid connection of a user.
+    pub fn first_unpaid(&self, user: User) -> Option<ConnectionId> {
+        first_of(&self.unpaid, user)
     }
 
     /// The oldest accepted connection of a user that has no place for a link.
     pub fn first_waiting(&self, user: User) -> Option<ConnectionId> {
-        let waits = |c: &Connection| c.role == End::Server && c.who.uid == user && !c.has_link();
-        self.rows.iter().find(|row| waits(row.1)).map(|row| *row.0)
+        first_of(&self.waiting, user)
     }
 
     pub fn user_of(&self, id: ConnectionId) -> Option<User> {
@@ -316,17 +434,8 @@ impl Table {
 
     /// A connection that was accepted, or that this process makes.
     pub fn enter(&mut self, id: ConnectionId, c: Connection) {
-        if c.role == End::Server {
-            self.accounts.of(c.who.uid).connections += 1;
-        }
-        if c.has_link() {
-            // Only this process connects with a place for a link: nobody is charged for it.
-            self.accounts.links += 1;
-        }
-        if matches!(c.stage, Stage::Silent) {
-            self.accounts.of(c.who.uid).silent += 1;
-            self.silent.insert(id);
-        }
+        // Only this process connects with a place for a link: nobody is charged for it.
+        self.note(id, c.who.uid, Marks::default(), c.marks());
         self.rows.insert(id, c);
     }
 
@@ -338,11 +447,9 @@ impl Table {
             debug_assert!(false, "a link is left by `leave` alone");
             return;
         }
-        let of = (c.role, c.who.uid);
-        let (had_link, was_unpaid) = (c.has_link(), c.is_unpaid());
+        let (user, before) = (c.who.uid, c.marks());
         let old = core::mem::replace(&mut c.stage, to);
-        let (has_link, is_unpaid) = (c.has_link(), c.is_unpaid());
-        let is_queued = matches!(c.stage, Stage::Queued(_));
+        let after = c.marks();
         let cookie = |stage: &Stage| match stage {
             Stage::Meeting(meeting) if c.role == End::Server => Some(meeting.cookie),
             _ => None,
@@ -354,46 +461,38 @@ impl Table {
         if let Some(cookie) = new_cookie {
             self.cookies.insert(cookie, id);
         }
-        self.note(id, of, (had_link, has_link), (was_unpaid, is_unpaid), is_queued);
+        self.note(id, user, before, after);
     }
 
-    fn note(
-        &mut self,
-        id: ConnectionId,
-        (role, uid): (End, User),
-        link: (bool, bool),
-        unpaid: (bool, bool),
-        is_queued: bool,
-    ) {
-        if self.silent.remove(&id) {
-            self.accounts.of(uid).silent -= 1;
+    /// What a connection counts as has changed: the one place where lists and accounts follow.
+    fn note(&mut self, id: ConnectionId, user: User, before: Marks, after: Marks) {
+        let lists = [
+            (&mut self.silent, before.is_silent, after.is_silent),
+            (&mut self.unpaid, before.is_unpaid, after.is_unpaid),
+            (&mut self.waiting, before.is_waiting(), after.is_waiting()),
+        ];
+        for (list, was, is) in lists {
+            match (was, is) {
+                (false, true) => drop(list.insert((user, id))),
+                (true, false) => drop(list.remove(&(user, id))),
+                _ => {}
+            }
         }
-        match is_queued {
-            true => self.queued.insert(id),
-            false => self.queued.remove(&id),
-        };
-        let own = u32::from(role == End::Server);
-        match link {
-            (false, true) => {
-                self.accounts.of(uid).links += own;
-                self.accounts.links += 1;
-            }
-            (true, false) => {
-                self.accounts.of(uid).links -= own;
-                self.accounts.links -= 1;
-            }
+        match (before.is_queued, after.is_queued) {
+            (false, true) => self.queued.put(user, id),
+            (true, false) => self.queued.remove(user, id),
             _ => {}
         }
-        match unpaid {
-            (false, true) => {
-                self.accounts.of(uid).unpaid += 1;
-                self.unpaid.insert(id);
-            }
-            (true, false) => {
-                self.accounts.of(uid).unpaid -= 1;
-                self.unpaid.remove(&id);
-            }
-            _ => {}
+        let count = |of: &mut u32, was: bool, is: bool| *of = *of + u32::from(is) - u32::from(was);
+        count(&mut self.accounts.links, before.has_link, after.has_link);
+        if before.is_accepted || after.is_accepted {
+            self.accounts.change(user, |account| {
+                count(&mut account.connections, before.is_accepted, after.is_accepted);
+                count(&mut account.silent, before.is_silent, after.is_silent);
+                count(&mut account.unpaid, before.is_unpaid, after.is_unpaid);
+                count(&mut account.links, before.has_link, after.has_link);
+            });
+            self.queued.set_taken(user, self.accounts.get(user).unpaid);
         }
     }
 
@@ -403,15 +502,16 @@ impl Table {
         if !matches!(c.stage, Stage::Meeting(_)) {
             return None;
         }
-        let (of, was_unpaid) = ((c.role, c.who.uid), c.is_unpaid());
+        let (user, before) = (c.who.uid, c.marks());
         let old = core::mem::replace(&mut c.stage, Stage::Linked(Box::new(linked)));
         let Stage::Meeting(meeting) = old else { return None };
         c.features = meeting.features;
+        let after = c.marks();
         // The cookie of a link that this process asked for is the other end's, who may say any.
         if c.role == End::Server {
             self.cookies.remove(&meeting.cookie);
         }
-        self.note(id, of, (true, true), (was_unpaid, false), false);
+        self.note(id, user, before, after);
         Some(meeting)
     }
 
@@ -437,11 +537,10 @@ impl Table {
         if c.role == End::Client {
             return true;
         }
-        let account = self.accounts.of(c.who.uid);
-        if account.bytes.saturating_add(bytes) > bytes_max {
+        if self.accounts.get(c.who.uid).bytes.saturating_add(bytes) > bytes_max {
             return false;
         }
-        account.bytes += bytes;
+        self.accounts.change(c.who.uid, |account| account.bytes += bytes);
         c.bytes += bytes;
         true
     }
@@ -452,47 +551,133 @@ impl Table {
         if c.role == End::Server {
             let bytes = bytes.min(c.bytes);
             c.bytes -= bytes;
-            self.accounts.of(c.who.uid).bytes -= bytes;
+            self.accounts.change(c.who.uid, |account| account.bytes -= bytes);
         }
     }
 
     /// Counts an aperture that this process holds, or no longer holds, for a link's user.
     pub fn count_aperture(&mut self, id: ConnectionId, is_more: bool) {
         let Some(c) = self.rows.get(&id) else { return };
-        let account = self.accounts.of(c.who.uid);
-        account.apertures = match is_more {
-            true => account.apertures + 1,
-            false => account.apertures.saturating_sub(1),
-        };
+        self.accounts.change(c.who.uid, |account| {
+            account.apertures = match is_more {
+                true => account.apertures + 1,
+                false => account.apertures.saturating_sub(1),
+            };
+        });
     }
 
-    /// The one way out. Everything that the connection had taken is given back, and the report
-    /// says what its application must hear.
+    // ---- receivers
+
+    /// What a connection wants of receivers changes, or whether it has one.
+    fn change_wants(&mut self, id: ConnectionId, change: impl FnOnce(&mut Connection)) {
+        let Some(c) = self.rows.get_mut(&id) else { return };
+        let before = c.turn();
+        change(c);
+        let (user, after) = (c.who.uid, c.turn());
+        if before != after {
+            if let Some(before) = before {
+                self.wanting.remove(user, before);
+            }
+            if let Some(after) = after {
+                self.wanting.put(user, after);
+            }
+        }
+    }
+
+    /// Memory waits for a receiver.
+    pub fn want(&mut self, id: ConnectionId, memory: Memory) {
+        self.wanted += 1;
+        let wanted = self.wanted;
+        self.change_wants(id, |c| c.wants.push_back((wanted, memory)));
+    }
+
+    /// It does no longer.
+    pub fn no_longer_want(&mut self, id: ConnectionId, memory: Memory) {
+        self.change_wants(id, |c| c.wants.retain(|row| row.1 != memory));
+    }
+
+    /// What a connection has waited for longest; it waits for it no more.
+    pub fn take_want(&mut self, id: ConnectionId) -> Option<Memory> {
+        let mut taken = None;
+        self.change_wants(id, |c| taken = c.wants.pop_front());
+        taken.map(|row| row.1)
+    }
+
+    /// A receiver reads a connection's socket, and should have ended soon after `until_ns`.
+    pub fn receiver_started(&mut self, id: ConnectionId, until_ns: u64) {
+        let Some(user) = self.user_of(id) else { return };
+        self.change_wants(id, |c| c.receiving_until_ns = Some(until_ns));
+        self.accounts.receivers += 1;
+        self.count_receivers(user, |receivers| receivers + 1);
+    }
+
+    /// A receiver of this user's has ended, whether its connection is still there or not.
+    pub fn receiver_ended(&mut self, id: ConnectionId, user: User) {
+        self.change_wants(id, |c| c.receiving_until_ns = None);
+        self.accounts.receivers = self.accounts.receivers.saturating_sub(1);
+        self.count_receivers(user, |receivers| receivers.saturating_sub(1));
+    }
+
+    fn count_receivers(&mut self, user: User, count: impl FnOnce(u32) -> u32) {
+        self.accounts.change(user, |account| account.receivers = count(account.receivers));
+        self.wanting.set_taken(user, self.accounts.get(user).receivers);
+    }
+
+    // ---- what the application is told
+
+    /// The application is told something.
+    pub fn tell(&mut self, event: &Event) {
+        self.told += 1;
+        if let Some(c) = event.hands_over().and_then(|link| self.rows.get_mut(&link)) {
+            c.handed = self.told;
+        }
+    }
+
+    /// The application has taken the first `count` events that it was told.
+    pub fn events_taken(&mut self, count: u64) {
+        self.taken = self.taken.max(count.min(self.told));
+        while let Some(first) = self.remains.first_entry()
+            && *first.key() <= self.taken
+        {
+            let remains = first.remove();
+            self.settle(remains);
+        }
+    }
+
+    /// Nothing is left of a link, here or with what waits for the application.
+    fn settle(&mut self, remains: Remains) {
+        let Remains { id, user, marks, bytes, apertures } = remains;
+        self.accounts.change(user, |account| {
+            account.bytes -= bytes;
+            account.apertures = account.apertures.saturating_sub(apertures);
+        });
+        self.note(id, user, marks, Marks::default());
+    }
+
+    /// The one way out. Everything that the connection had taken is given back, of a link that the
+    /// application knows as soon as it has taken what it was told; and the report says what the
+    /// application must hear. [`Report::Closed`] has been counted as told.
     pub fn leave(&mut self, id: ConnectionId, why: Leave) -> Option<Left> {
         self.set_deadline(id, None);
+        self.change_wants(id, |c| c.wants.clear());
         let c = self.rows.remove(&id)?;
-        let uid = c.who.uid;
-        self.note(id, (c.role, uid), (c.has_link(), false), (c.is_unpaid(), false), false);
-        let account = self.accounts.of(uid);
-        account.bytes -= c.bytes;
-        if c.role == End::Server {
-            account.connections -= 1;
-        }
-        if let Stage::Linked(linked) | Stage::Parting(linked) = &c.stage {
-            account.apertures = account.apertures.saturating_sub(linked.apertures.held());
-        }
-        self.accounts.forget_if_empty(uid);
         if let Stage::Meeting(meeting) = &c.stage
             && c.role == End::Server
         {
             self.cookies.remove(&meeting.cookie);
         }
+        let (user, before) = (c.who.uid, c.marks());
+        let mut remains = Remains { id, user, marks: before, bytes: c.bytes, apertures: 0 };
+        if let Stage::Linked(linked) | Stage::Parting(linked) = &c.stage {
+            remains.apertures = linked.apertures.held();
+        }
         let mut left = Left {
             report: Report::Nothing,
             was_silent: false,
-            was_unpaid: c.is_unpaid(),
+            was_unpaid: before.is_unpaid,
             was_half_way: false,
         };
+        let role = c.role;
         left.report = match (c.stage, why) {
             (_, Leave::Ours | Leave::Joined) => Report::Nothing,
             (Stage::Linked(_) | Stage::Parting(_), Leave::Theirs(reason)) => Report::Closed(reason),
@@ -508,21 +693,38 @@ impl Table {
                 left.was_half_way = true;
                 Report::RequestGone(RequestId(id.0))
             }
-            (_, Leave::Failed(failure)) if c.role == End::Client => Report::ConnectFailed(failure),
-            (_, Leave::Refused(reason, text)) if c.role == End::Client => {
+            (_, Leave::Failed(failure)) if role == End::Client => Report::ConnectFailed(failure),
+            (_, Leave::Refused(reason, text)) if role == End::Client => {
                 Report::ConnectFailed(Failure::Refused { reason, text })
             }
-            (_, Leave::Theirs(_)) if c.role == End::Client => Report::ConnectFailed(Failure::Gone),
+            (_, Leave::Theirs(_)) if role == End::Client => Report::ConnectFailed(Failure::Gone),
             (Stage::Meeting(meeting), _) => {
                 left.was_half_way = true;
                 meeting.request.map_or(Report::Nothing, Report::RequestGone)
             }
-            (Stage::Queued(queued), _) => {
+            (Stage::Queued(_) | Stage::Checking(_), _) => {
                 left.was_half_way = true;
-                queued.request.map_or(Report::Nothing, Report::RequestGone)
+                Report::Nothing
             }
             _ => Report::Nothing,
         };
+        let last = match left.report {
+            Report::Closed(_) => {
+                self.told += 1;
+                self.told
+            }
+            _ => c.handed,
+        };
+        if last > self.taken {
+            self.remains.insert(last, remains);
+        } else {
+            self.settle(remains);
+        }
         Some(left)
     }
+}
+
+fn first_of(list: &ByUser, user: User) -> Option<ConnectionId> {
+    let all = (user, ConnectionId(0))..=(user, ConnectionId(u64::MAX));
+    list.range(all).next().map(|row| row.1)
 }

@@ -3,7 +3,7 @@
 //! A Unix socket never says "in progress": a listener whose queue is full refuses at once, and is
 //! tried again until the time is up.
 
-use super::super::frame::{FRAME_BYTES_MAX, Frame, FrameError, Hello, LinkFeatures};
+use super::super::frame::{FRAME_BYTES_MAX, Frame, FrameError, Hello, LinkFeatures, printable};
 use super::super::identity::Identity;
 use super::super::machine::{ConnectionId, Failure, Machine, Who};
 use super::super::names::{self, Place, ServiceName};
@@ -11,12 +11,13 @@ use super::super::{GREETING_BYTES_MAX, Reason};
 use super::inbox::{LinkToken, NewLink, Waiter};
 use super::{ConnectError, Control, Row, SOCKET, Shared, State, WAKE, deadline_of, limits_of, tag};
 use crate::config::{AdmitUnknown, Config, Housekeeping};
-use crate::os::socket;
+use crate::os::memory;
+use crate::os::socket::{self, Connection};
 use crate::os::sys::{self, monotonic_ns};
 use core::time::Duration;
 use std::boxed::Box;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::string::{String, ToString};
 use std::sync::Arc;
@@ -49,10 +50,11 @@ impl Dial {
         self.error.take()
     }
 
-    /// One try. `None`: not now.
-    fn open(&self) -> Result<Option<OwnedFd>, ConnectError> {
+    /// One try. `None`: not now. Whoever listens may have sent something by the time it returns, and
+    /// need not be who should.
+    fn open(&self) -> Result<Option<Connection>, ConnectError> {
         match socket::try_connect(&self.address) {
-            Ok(socket) => Ok(Some(socket)),
+            Ok(socket) => Ok(Some(socket.into())),
             Err(e) => match e.kind() {
                 io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(None),
                 io::ErrorKind::ConnectionRefused => Err(ConnectError::Stale(self.place.path())),
@@ -65,7 +67,7 @@ impl Dial {
     }
 
     /// Who is there, if it is who should be.
-    fn check(&self, config: &Config, socket: &OwnedFd) -> Result<Who, ConnectError> {
+    fn check(&self, config: &Config, socket: &Connection) -> Result<Who, ConnectError> {
         let identity = socket::identity(socket)
             .map_err(|source| ConnectError::Os { doing: "connecting", source })?;
         let wrong = |found: String| {
@@ -195,25 +197,37 @@ impl Shared {
         if let Err(source) = self.poller.add(&socket, tag(id.0, SOCKET)) {
             return Some(ConnectError::Os { doing: "watching the connection", source });
         }
-        row.socket = Some(Arc::new(socket));
+        row.socket = Some(Arc::new(socket.into_fd()));
         state.machine.connected(id, who);
         None
     }
 
     /// The second connection is there: of the same process, or of nobody's.
-    fn second(&self, state: &mut State, id: ConnectionId, wake: OwnedFd, who: Who, hello: Hello) {
+    fn second(
+        &self,
+        state: &mut State,
+        id: ConnectionId,
+        wake: Connection,
+        who: Who,
+        hello: Hello,
+    ) {
         let Some(row) = state.rows.get_mut(&id) else { return };
         if (row.uid, row.pid) != (who.uid, who.pid) {
             let why = "its name passed to another process meanwhile";
             return state.machine.connect_failed(id, Failure::Misbehaved(why.into()));
         }
-        let said = socket::send(&wake, &Frame::Hello(hello).to_bytes(), &[])
-            .and_then(|()| self.poller.add(&wake, tag(id.0, WAKE)));
+        let said = match socket::send(&wake, &Frame::Hello(hello).to_bytes(), &[]) {
+            // Closed already: why, it has said before, and that is read.
+            Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            said => said,
+        };
+        socket::send_little(&wake);
+        let said = said.and_then(|()| self.poller.add(&wake, tag(id.0, WAKE)));
         if let Err(e) = said {
             let why = std::format!("opening the wake-up connection: {e}");
             return state.machine.connect_failed(id, Failure::Unavailable(why));
         }
-        row.wake = Some(wake.into());
+        row.wake = Some(wake);
         state.machine.wake_opened(id);
     }
 
@@ -250,6 +264,13 @@ impl Shared {
         let Some(wake) = state.rows.get(&id).and_then(|row| row.wake.as_ref()) else { return };
         let mut buffer = std::vec![0; FRAME_BYTES_MAX];
         let received = match socket::receive(wake, &mut buffer) {
+            // It was closed before our HELLO was read: what it said first comes after that.
+            Err(e) if e.kind() == io::ErrorKind::ConnectionReset => {
+                socket::receive(wake, &mut buffer)
+            }
+            received => received,
+        };
+        let received = match received {
             Ok(received) => received,
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
             Err(_) => socket::Received::default(),
@@ -270,7 +291,8 @@ impl Shared {
     }
 }
 
-/// The statistics of a service, for its owner and root: one question, in the caller.
+/// The statistics of a service, for its owner and root: one question, in the caller, which waits for
+/// at most `timeout`, whatever comes.
 pub(super) fn stat(
     config: &Config,
     service: &ServiceName,
@@ -298,21 +320,34 @@ pub(super) fn stat(
     let mut all = Vec::new();
     let mut buffer = std::vec![0; FRAME_BYTES_MAX];
     loop {
-        if !sys::wait_for(&[(socket.as_fd(), false)], deadline_ns).map_err(os)? {
+        // What is there already is no reason to wait longer: more may come as fast as it is read.
+        if !sys::wait_for(&[(socket.as_fd(), false)], deadline_ns).map_err(os)?
+            || monotonic_ns() >= deadline_ns
+        {
             return Err(ConnectError::TimedOut(DOING));
         }
         let received = match socket::receive(&socket, &mut buffer) {
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => continue,
             other => other.map_err(os)?,
         };
+        if !received.descriptors.is_empty() {
+            // Closing a stranger's may take as long as the stranger likes.
+            memory::close_elsewhere(received.descriptors);
+            return Err(ConnectError::Misbehaved("descriptors came".into()));
+        }
         if received.bytes == 0 {
             return Err(ConnectError::Gone);
         }
         match Frame::from_bytes(&buffer[..received.bytes]) {
-            Ok(Frame::StatText { text, is_last }) if all.len() < BYTES_MAX => {
+            Ok(Frame::StatText { text, is_last })
+                if all.len() < BYTES_MAX && (is_last || !text.is_empty()) =>
+            {
                 all.extend(text);
                 if is_last {
-                    return Ok(String::from_utf8_lossy(&all).into_owned());
+                    // Line by line, as somebody's terminal may print it.
+                    let lines = all.split(|byte| *byte == b'\n').map(String::from_utf8_lossy);
+                    let lines: Vec<String> = lines.map(|line| printable(&line)).collect();
+                    return Ok(lines.join("\n"));
                 }
             }
             Ok(Frame::Refused { reason: Reason::Version, version, .. }) => {

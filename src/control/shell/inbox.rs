@@ -7,7 +7,7 @@ use crate::os::aperture::Pages;
 use crate::os::memory::{Region, RegionLines};
 use crate::os::socket::Connection;
 use crate::os::sys::{Bell, WakeWord};
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
 use std::collections::VecDeque;
 use std::io;
@@ -171,49 +171,82 @@ impl ControlEvent {
     }
 }
 
-/// Where events wait for the application.
+/// Where events wait for the application. What waits here, with its memory and descriptors, is
+/// counted to whose it is until it has been taken.
 #[derive(Debug)]
 pub struct Inbox {
     pending: AtomicBool,
-    events: Mutex<VecDeque<ControlEvent>>,
+    queue: Mutex<Queue>,
+    /// Events that the machine told, up to the one before the first in the queue.
+    taken: AtomicU64,
     bell: Bell,
     word: WakeWord,
 }
 
+#[derive(Debug, Default)]
+struct Queue {
+    /// With their numbers.
+    events: VecDeque<(u64, ControlEvent)>,
+    /// Events that the machine told, those included that were for somebody else.
+    told: u64,
+}
+
 impl Inbox {
     pub(super) fn new() -> io::Result<Self> {
-        let events = Mutex::default();
-        let word = WakeWord::default();
-        Ok(Self { pending: AtomicBool::new(false), events, bell: Bell::new()?, word })
+        Ok(Self {
+            pending: AtomicBool::new(false),
+            queue: Mutex::default(),
+            taken: AtomicU64::new(0),
+            bell: Bell::new()?,
+            word: WakeWord::default(),
+        })
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<ControlEvent>> {
-        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn len(&self) -> usize {
-        self.lock().len()
+        self.lock().events.len()
     }
 
-    pub(super) fn put(&self, event: ControlEvent) {
-        let mut events = self.lock();
+    /// How many of the events that the machine told the application has taken: for
+    /// [`Machine::events_taken`](super::super::machine::Machine::events_taken).
+    pub(super) fn taken(&self) -> u64 {
+        self.taken.load(Ordering::Acquire)
+    }
+
+    /// Called once for each event that the machine tells; `None`: it is not for the application.
+    pub(super) fn put(&self, event: Option<ControlEvent>) {
+        let mut queue = self.lock();
+        queue.told += 1;
         // A request that nobody has seen yet is withdrawn in silence.
-        if let ControlEvent::RequestGone { id: gone } = event {
-            let is_it =
-                |e: &ControlEvent| matches!(e, ControlEvent::Request { id, .. } if *id == gone);
-            if let Some(at) = events.iter().position(is_it) {
-                events.remove(at);
-                return;
+        if let Some(ControlEvent::RequestGone { id: gone }) = event {
+            let is_it = |e: &(u64, ControlEvent)| matches!(e.1, ControlEvent::Request { id, .. } if id == gone);
+            if let Some(at) = queue.events.iter().position(is_it) {
+                queue.events.remove(at);
+                return self.settle(&queue);
             }
         }
-        let is_first = events.is_empty();
-        events.push_back(event);
+        let Some(event) = event else { return self.settle(&queue) };
+        let (is_first, number) = (queue.events.is_empty(), queue.told);
+        queue.events.push_back((number, event));
         self.pending.store(true, Ordering::Release);
         // Last: whoever is woken looks at `pending` without the lock, and, where its wake-ups are
         // edges, sleeps for good if it sees nothing.
         if is_first {
             self.bell.ring();
             self.word.wake();
+        }
+    }
+
+    /// The first in the queue is another, or none.
+    fn settle(&self, queue: &Queue) {
+        let taken = queue.events.front().map_or(queue.told, |first| first.0 - 1);
+        self.taken.store(taken, Ordering::Release);
+        if queue.events.is_empty() && self.pending.load(Ordering::Relaxed) {
+            self.pending.store(false, Ordering::Relaxed);
+            self.bell.silence();
         }
     }
 
@@ -228,14 +261,20 @@ impl Inbox {
         self.pending.load(Ordering::Relaxed)
     }
 
+    /// Takes the event that happened first.
+    pub fn take_next(&self) -> Option<ControlEvent> {
+        let mut queue = self.lock();
+        let (_, event) = queue.events.pop_front()?;
+        self.settle(&queue);
+        Some(event)
+    }
+
     /// Takes all events, in the order in which they happened.
     pub fn take(&self) -> Vec<ControlEvent> {
-        let mut events = self.lock();
-        self.pending.store(false, Ordering::Relaxed);
-        if !events.is_empty() {
-            self.bell.silence();
-        }
-        events.drain(..).collect()
+        let mut queue = self.lock();
+        let events = queue.events.drain(..).map(|row| row.1).collect();
+        self.settle(&queue);
+        events
     }
 }
 

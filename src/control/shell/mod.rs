@@ -70,6 +70,8 @@ const ACCEPTS_PER_TURN: usize = 16;
 const MESSAGES_PER_TURN: usize = 256;
 /// Descriptors that a link takes, and those that it takes besides while it is made.
 const DESCRIPTORS_PER_LINK: u64 = 4;
+/// Mappings that a link takes: its rings, and its bulk rings.
+const MAPPINGS_PER_LINK: u64 = 4;
 /// Descriptors of a connection that has no place for a link yet. A quarter of all are for them.
 const DESCRIPTORS_PER_WAITING: u64 = 2;
 /// Descriptors that are left to the application, and to the library itself.
@@ -212,6 +214,7 @@ fn limits_of(config: &Config, identity: &Identity, features: LinkFeatures) -> Li
         aperture_map_max: config.aperture_map_max,
         apertures_per_link_max: config.apertures_per_link_max,
         apertures_per_user_max: config.apertures_per_user_max,
+        apertures_max: u32::MAX,
     }
 }
 
@@ -244,6 +247,7 @@ impl Control {
         }
         let mut limits = limits_of(config, identity, features);
         (limits.links_max, limits.waiting_max) = fit_descriptors(config.links_max, &mut notes);
+        (limits.links_max, limits.apertures_max) = fit_mappings(limits.links_max, &mut notes);
         let state = State {
             machine: Machine::new(limits),
             rows: HashMap::new(),
@@ -530,6 +534,21 @@ fn fit_descriptors(links_max: u32, notes: &mut Vec<String>) -> (u32, u32) {
     (fitting, waiting)
 }
 
+/// As many links, and apertures of all users together, as there can be mappings for: of the kernel's
+/// table, which has room for few, half is left to the application.
+fn fit_mappings(links_max: u32, notes: &mut Vec<String>) -> (u32, u32) {
+    let limit = sys::mapping_limit();
+    let fitting = u32::try_from(limit * 3 / 8 / MAPPINGS_PER_LINK).unwrap_or(u32::MAX).max(1);
+    let apertures = u32::try_from(limit / 8).unwrap_or(u32::MAX);
+    if fitting < links_max {
+        notes.push(std::format!(
+            "the limit of {limit} mappings (vm.max_map_count) allows {fitting} links, and links_max \
+             is {links_max}"
+        ));
+    }
+    (links_max.min(fitting), apertures)
+}
+
 impl State {
     fn counters(&self) -> Vec<(&'static str, u64)> {
         let mut counters = self.machine.counters().list();
@@ -546,8 +565,11 @@ impl State {
 }
 
 impl Shared {
+    /// Whatever is decided under the lock is decided by what the application has taken until now.
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.machine.events_taken(self.inbox.taken());
+        state
     }
 
     /// Performs what the machine has decided, lets the lock go, and then closes what is to be

@@ -7,7 +7,7 @@ use super::super::memory::{Made, Mapped};
 use super::super::receiver;
 use super::inbox::{ControlEvent, NewLink};
 use super::{EVENTS_MAX, OUTBOX_MAX, PIDFD, Row, SOCKET, Shared, State, tag};
-use crate::os::socket::{self, PeerProcess};
+use crate::os::socket::{self, Connection, PeerProcess};
 use crate::os::sys::monotonic_ns;
 use std::boxed::Box;
 use std::io;
@@ -61,10 +61,13 @@ impl Shared {
                 let Some(second) = state.rows.remove(&wake) else { return };
                 let Some(socket) = second.socket else { return };
                 self.poller.remove(&*socket);
-                if let (Some(row), Ok(socket)) =
-                    (state.rows.get_mut(&link), Arc::try_unwrap(socket))
-                {
-                    row.wake = Some(socket.into());
+                // No receiver reads a second connection: nobody else has it.
+                let socket = Arc::into_inner(socket).map(Connection::from);
+                if let Some(socket) = &socket {
+                    socket::send_little(socket);
+                }
+                if let Some(row) = state.rows.get_mut(&link) {
+                    row.wake = socket;
                 }
             }
             Action::Make { of, memory, bytes } => {
@@ -121,7 +124,10 @@ impl Shared {
                 }
             }
             Action::Statistics(id) => state.asked.push(id),
-            Action::Tell(event) => self.tell(state, event),
+            Action::Tell(event) => {
+                let told = self.told(state, event);
+                self.inbox.put(told);
+            }
         }
     }
 
@@ -203,10 +209,10 @@ impl Shared {
         let started = self.spawn_receiver(id, socket, expected, until_ns);
         if started.is_err() {
             state.machine.taken(monotonic_ns(), id, expected.memory, Taken::Unavailable);
-            self.receiver_ended(state, id);
         }
     }
 
+    /// Its end is heard of also where it cannot be started.
     fn spawn_receiver(
         &self,
         id: ConnectionId,
@@ -251,24 +257,24 @@ impl Shared {
         }
     }
 
-    fn tell(&self, state: &mut State, event: Event) {
-        let event = match event {
-            Event::Connected(agreed) => return self.tell_connected(state, agreed),
-            Event::ConnectFailed { id, why } => {
-                return self.tell_failed(state, id, why);
-            }
+    /// What the machine tells the application, with what belongs to it; `None`: somebody else was
+    /// told, or nobody is.
+    fn told(&self, state: &mut State, event: Event) -> Option<ControlEvent> {
+        Some(match event {
+            Event::Connected(agreed) => return self.connected(state, agreed),
+            Event::ConnectFailed { id, why } => return self.connect_failed(state, id, why),
             Event::Request { id, peer, greeting } => ControlEvent::Request { id, peer, greeting },
             Event::RequestGone { id } => ControlEvent::RequestGone { id },
-            Event::BulkOutgoing { link } => match self.take_made(state, link) {
-                Some(lines) => ControlEvent::BulkOutgoing { token: link, lines },
-                None => return,
-            },
+            Event::BulkOutgoing { link } => {
+                let lines = self.take_made(state, link)?;
+                ControlEvent::BulkOutgoing { token: link, lines }
+            }
             Event::BulkIncoming { link } => {
-                let Some(row) = state.rows.get_mut(&link) else { return };
+                let row = state.rows.get_mut(&link)?;
                 let bulk = [Memory::Bulk(End::Client), Memory::Bulk(End::Server)];
                 match bulk.into_iter().find_map(|memory| row.mapped.remove(&memory)) {
                     Some(Mapped::Bulk(lines)) => ControlEvent::BulkIncoming { token: link, lines },
-                    _ => return,
+                    _ => return None,
                 }
             }
             Event::BulkRefused { link, why } => ControlEvent::BulkRefused { token: link, why },
@@ -282,12 +288,12 @@ impl Shared {
                 ControlEvent::ApertureReleased { token: link, number }
             }
             Event::ApertureHeld { link, number } => {
-                let Some(row) = state.rows.get_mut(&link) else { return };
+                let row = state.rows.get_mut(&link)?;
                 match row.mapped.remove(&Memory::Aperture(number)) {
                     Some(Mapped::Aperture(pages)) => {
                         ControlEvent::ApertureHeld { token: link, number, pages }
                     }
-                    _ => return,
+                    _ => return None,
                 }
             }
             Event::ApertureRevoked { link, number } => {
@@ -298,13 +304,12 @@ impl Shared {
                 // made to keep them.
                 // Nor are others kept from connecting, by a peer that says it on and on.
                 if self.inbox.len() >= EVENTS_MAX / 4 {
-                    return;
+                    return None;
                 }
                 ControlEvent::TicketRevoked { token: link, slot, index }
             }
             Event::Closed { link, reason } => ControlEvent::Closed { token: link, reason },
-        };
-        self.inbox.put(event);
+        })
     }
 
     fn take_made(
@@ -320,15 +325,15 @@ impl Shared {
         }
     }
 
-    fn tell_connected(&self, state: &mut State, agreed: Agreed) {
-        let Some(row) = state.rows.get_mut(&agreed.link) else { return };
+    fn connected(&self, state: &mut State, agreed: Agreed) -> Option<ControlEvent> {
+        let row = state.rows.get_mut(&agreed.link)?;
         let own = if agreed.initiated_by_us { End::Client } else { End::Server };
         let made = row.made.remove(&Memory::Ring(own));
         let mapped = row.mapped.remove(&Memory::Ring(own.other()));
         let (Some(Made::Ring(outgoing, _)), Some(Mapped::Ring(incoming)), Some(wake)) =
             (made, mapped, row.wake.take())
         else {
-            return;
+            return None;
         };
         if agreed.initiated_by_us {
             self.poller.remove(&wake);
@@ -348,18 +353,29 @@ impl Shared {
             request: agreed.request,
         };
         match waiter {
-            Some(waiter) => waiter.tell(Ok(link)),
-            None => self.inbox.put(ControlEvent::Connected(link)),
+            Some(waiter) => {
+                waiter.tell(Ok(link));
+                None
+            }
+            None => Some(ControlEvent::Connected(link)),
         }
     }
 
-    fn tell_failed(&self, state: &mut State, id: ConnectionId, why: Failure) {
-        let Some(row) = state.rows.get_mut(&id) else { return };
+    fn connect_failed(
+        &self,
+        state: &mut State,
+        id: ConnectionId,
+        why: Failure,
+    ) -> Option<ControlEvent> {
+        let row = state.rows.get_mut(&id)?;
         let error = row.dial.as_mut().and_then(|dial| dial.take_error());
         let error = error.unwrap_or_else(|| why.into());
         match row.waiter.take() {
-            Some(waiter) => waiter.tell(Err(error)),
-            None => self.inbox.put(ControlEvent::ConnectFailed { token: id, error }),
+            Some(waiter) => {
+                waiter.tell(Err(error));
+                None
+            }
+            None => Some(ControlEvent::ConnectFailed { token: id, error }),
         }
     }
 }

@@ -291,18 +291,26 @@ mod tests {
         waiting.join().unwrap();
         assert!(!is_biased(&lock));
         assert!(lock.try_lock().is_some());
-        // Others become owners after it, as long as it has biases left.
-        for owner in 1..2 * OWNERS_MAX {
-            let lock = lock.clone();
-            let owns = move || {
-                for _ in 0..TURNS_TO_BIAS {
-                    drop(lock.lock());
-                }
-                is_biased(&lock)
-            };
-            let owned = std::thread::spawn(owns).join().unwrap();
-            assert_eq!(owned, owner < OWNERS_MAX && sys::barrier(), "owner {owner}");
-        }
+        // Others become owners after it, as long as it has biases left. All of them live until the
+        // end: a thread that has ended gives its number to the next one.
+        let (told, hears) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let end = Arc::new(std::sync::RwLock::new(()));
+            let until_here = end.clone();
+            let _until_here = until_here.write().unwrap();
+            for owner in 1..2 * OWNERS_MAX {
+                let (lock, told, end) = (lock.clone(), told.clone(), end.clone());
+                scope.spawn(move || {
+                    for _ in 0..TURNS_TO_BIAS {
+                        drop(lock.lock());
+                    }
+                    told.send(is_biased(&lock)).unwrap();
+                    drop(end.read());
+                });
+                let owned = hears.recv().unwrap();
+                assert_eq!(owned, owner < OWNERS_MAX && sys::barrier(), "owner {owner}");
+            }
+        });
     }
 
     #[test]

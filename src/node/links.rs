@@ -410,6 +410,7 @@ impl Node {
         {
             self.take_control_event(event);
         }
+        self.control().events_taken();
     }
 
     fn take_control_event(&mut self, event: ControlEvent) {

@@ -377,7 +377,7 @@ impl Machine {
         }
         let id = self.table.next_id();
         let stage = Stage::Dialing(greeting);
-        let c = Connection::new(id, End::Client, Who::default(), service, 0, stage);
+        let c = Connection::new(End::Client, Who::default(), service, 0, stage);
         self.table.enter(id, c);
         self.table.set_deadline(id, Some(until_ns));
         Ok(id)

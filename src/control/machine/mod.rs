@@ -649,14 +649,13 @@ impl Machine {
     /// What is taken now.
     pub fn places(&self) -> Places {
         let (users, accounts) = (self.table.accounts.users(), &self.table.accounts);
-        let wants = |id| self.table.get(id).map_or(0, Connection::wants);
         Places {
             connections: self.table.ids().count(),
             links: accounts.links,
             ended: self.table.ended(),
             users,
             receivers: accounts.receivers,
-            windows: self.table.ids().map(wants).sum(),
+            windows: self.table.wants(),
         }
     }
 
@@ -837,7 +836,7 @@ impl Machine {
             self.drop_waiting();
         }
         let id = self.table.next_id();
-        let mut c = Connection::new(id, End::Server, who, name, service.0, Stage::Silent);
+        let mut c = Connection::new(End::Server, who, name, service.0, Stage::Silent);
         c.cookie = cookie;
         self.table.enter(id, c);
         self.table.set_deadline(id, self.step_deadline(now_ns));

@@ -92,7 +92,6 @@ pub(super) enum Stage {
 /// One connection.
 #[derive(Debug)]
 pub(super) struct Connection {
-    id: ConnectionId,
     /// Who this process is here.
     pub role: End,
     pub who: Who,
@@ -111,8 +110,6 @@ pub(super) struct Connection {
     /// A receiver reads its socket, and should have ended soon after this. It may be stopped also
     /// when it has said what it waited for: by what else is in its queue.
     receiving_until_ns: Option<u64>,
-    /// Memory that waits for a receiver, and since when, in the order of all that wanted one.
-    wants: VecDeque<(u64, Memory)>,
     /// Its process has died; what it had sent is still being read.
     pub is_dead: bool,
     /// Asked for something that was refused so many times, more than was granted.
@@ -144,16 +141,8 @@ impl Marks {
 }
 
 impl Connection {
-    pub fn new(
-        id: ConnectionId,
-        role: End,
-        who: Who,
-        service: String,
-        listener: u64,
-        stage: Stage,
-    ) -> Self {
+    pub fn new(role: End, who: Who, service: String, listener: u64, stage: Stage) -> Self {
         Self {
-            id,
             role,
             who,
             service,
@@ -164,7 +153,6 @@ impl Connection {
             cookie: [0; COOKIE_BYTES],
             window: None,
             receiving_until_ns: None,
-            wants: VecDeque::new(),
             is_dead: false,
             refused: 0,
             stage,
@@ -194,17 +182,6 @@ impl Connection {
     /// Until when its receiver should have ended; `None`: none runs.
     pub fn receiving_until_ns(&self) -> Option<u64> {
         self.receiving_until_ns
-    }
-
-    /// How many pieces of memory wait for a receiver.
-    pub fn wants(&self) -> usize {
-        self.wants.len()
-    }
-
-    /// Its place among those that want a receiver; `None`: it wants none, or has one.
-    fn turn(&self) -> Option<(u64, ConnectionId)> {
-        let first = self.wants.front().filter(|_| self.receiving_until_ns.is_none());
-        first.map(|first| (first.0, self.id))
     }
 
     pub fn meeting(&mut self) -> Option<&mut Meeting> {
@@ -303,6 +280,10 @@ struct Remains {
     apertures: u32,
 }
 
+/// Memory of one connection that waits for a receiver, and since when, in the order of all that wanted
+/// one.
+type Wants = VecDeque<(u64, Memory)>;
+
 /// Connections with their users: those of one are found together, oldest first.
 type ByUser = BTreeSet<(User, ConnectionId)>;
 
@@ -322,6 +303,8 @@ pub(super) struct Table {
     queued: Queue<ConnectionId>,
     /// Those that want a receiver and have none, by since when.
     wanting: Queue<(u64, ConnectionId)>,
+    /// What those want that want any.
+    wants: BTreeMap<ConnectionId, Wants>,
     wanted: u64,
     /// Of links that have ended, by the number of the event that the application has yet to take.
     remains: BTreeMap<u64, Remains>,
@@ -344,6 +327,7 @@ impl Table {
             waiting: ByUser::new(),
             queued: Queue::new(unpaid_per_user_max),
             wanting: Queue::new(receivers_per_user_max),
+            wants: BTreeMap::new(),
             wanted: 0,
             remains: BTreeMap::new(),
             told: 0,
@@ -568,12 +552,29 @@ impl Table {
 
     // ---- receivers
 
+    /// How many pieces of memory wait for a receiver.
+    pub fn wants(&self) -> usize {
+        self.wants.values().map(Wants::len).sum()
+    }
+
+    /// A connection's place among those that want a receiver; `None`: it wants none, or has one.
+    fn turn(&self, id: ConnectionId) -> Option<(u64, ConnectionId)> {
+        let is_free = self.rows.get(&id)?.receiving_until_ns.is_none();
+        let first = self.wants.get(&id)?.front().filter(|_| is_free)?;
+        Some((first.0, id))
+    }
+
     /// What a connection wants of receivers changes, or whether it has one.
-    fn change_wants(&mut self, id: ConnectionId, change: impl FnOnce(&mut Connection)) {
+    fn change_wants(&mut self, id: ConnectionId, change: impl FnOnce(&mut Connection, &mut Wants)) {
+        let before = self.turn(id);
         let Some(c) = self.rows.get_mut(&id) else { return };
-        let before = c.turn();
-        change(c);
-        let (user, after) = (c.who.uid, c.turn());
+        let user = c.who.uid;
+        let mut wants = self.wants.remove(&id).unwrap_or_default();
+        change(c, &mut wants);
+        if !wants.is_empty() {
+            self.wants.insert(id, wants);
+        }
+        let after = self.turn(id);
         if before != after {
             if let Some(before) = before {
                 self.wanting.remove(user, before);
@@ -588,32 +589,32 @@ impl Table {
     pub fn want(&mut self, id: ConnectionId, memory: Memory) {
         self.wanted += 1;
         let wanted = self.wanted;
-        self.change_wants(id, |c| c.wants.push_back((wanted, memory)));
+        self.change_wants(id, |_, wants| wants.push_back((wanted, memory)));
     }
 
     /// It does no longer.
     pub fn no_longer_want(&mut self, id: ConnectionId, memory: Memory) {
-        self.change_wants(id, |c| c.wants.retain(|row| row.1 != memory));
+        self.change_wants(id, |_, wants| wants.retain(|row| row.1 != memory));
     }
 
     /// What a connection has waited for longest; it waits for it no more.
     pub fn take_want(&mut self, id: ConnectionId) -> Option<Memory> {
         let mut taken = None;
-        self.change_wants(id, |c| taken = c.wants.pop_front());
+        self.change_wants(id, |_, wants| taken = wants.pop_front());
         taken.map(|row| row.1)
     }
 
     /// A receiver reads a connection's socket, and should have ended soon after `until_ns`.
     pub fn receiver_started(&mut self, id: ConnectionId, until_ns: u64) {
         let Some(user) = self.user_of(id) else { return };
-        self.change_wants(id, |c| c.receiving_until_ns = Some(until_ns));
+        self.change_wants(id, |c, _| c.receiving_until_ns = Some(until_ns));
         self.accounts.receivers += 1;
         self.count_receivers(user, |receivers| receivers + 1);
     }
 
     /// A receiver of this user's has ended, whether its connection is still there or not.
     pub fn receiver_ended(&mut self, id: ConnectionId, user: User) {
-        self.change_wants(id, |c| c.receiving_until_ns = None);
+        self.change_wants(id, |c, _| c.receiving_until_ns = None);
         self.accounts.receivers = self.accounts.receivers.saturating_sub(1);
         self.count_receivers(user, |receivers| receivers.saturating_sub(1));
     }
@@ -659,7 +660,7 @@ impl Table {
     /// application must hear. [`Report::Closed`] has been counted as told.
     pub fn leave(&mut self, id: ConnectionId, why: Leave) -> Option<Left> {
         self.set_deadline(id, None);
-        self.change_wants(id, |c| c.wants.clear());
+        self.change_wants(id, |_, wants| wants.clear());
         let c = self.rows.remove(&id)?;
         if let Stage::Meeting(meeting) = &c.stage
             && c.role == End::Server

@@ -367,6 +367,16 @@ impl Control {
         !removed.is_empty()
     }
 
+    /// The application has taken events: what they held is no longer counted. Whatever else happens
+    /// says so, too; so this waits for nobody.
+    pub fn events_taken(&self) {
+        if self.shared.guard.is_parent()
+            && let Ok(mut state) = self.shared.state.try_lock()
+        {
+            state.machine.events_taken(self.shared.inbox.taken());
+        }
+    }
+
     /// Where events wait.
     pub fn inbox(&self) -> &Arc<Inbox> {
         &self.shared.inbox

@@ -1,7 +1,6 @@
 //! The control machine, called by hand: each refusal raises its counter, and each way out of a
 //! link tells the application.
 
-use hamlyn::ApertureAccess;
 use hamlyn::control::LinkFeatures;
 use hamlyn::control::frame::{
     Credential, End, Frame, FrameError, Hello, Memory, MemoryWord, Purpose, Reason,
@@ -10,6 +9,7 @@ use hamlyn::control::machine::{
     Accept, Action, Admission, CloseReason, ConnectionId, Event, Limits, Machine, ServiceId, Taken,
     UnknownUsers, Verdict, Who,
 };
+use hamlyn::wire::ApertureAccess;
 
 const SECOND: u64 = 1_000_000_000;
 const OWN: u32 = 1000;

@@ -10,7 +10,6 @@
 //! `HAMLYN_SIM_SEEDS=10000 cargo test --release --test sim_control` runs more of them; a failure
 //! names its seed, and `HAMLYN_SIM_SEED=n` runs that one.
 
-use hamlyn::ApertureAccess;
 use hamlyn::control::LinkFeatures;
 use hamlyn::control::frame::{
     Credential, End, Frame, FrameError, Hello, Memory, MemoryWord, Purpose, Reason, Welcome,
@@ -19,6 +18,7 @@ use hamlyn::control::machine::{
     Accept, Action, Admission, AnswerError, CloseReason, ConnectionId, Event, Failure, Limits,
     Machine, Places, RequestId, ServiceId, Taken, UnknownUsers, Verdict, Who,
 };
+use hamlyn::wire::ApertureAccess;
 use hamlyn::wire::NodeId;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

@@ -19,8 +19,11 @@ pub const LINE_BYTES: usize = 64;
 pub const LINE_WORDS: usize = 8;
 /// 64-bit words that the header takes in a packet's first line.
 pub const HEADER_WORDS: usize = 6;
-/// Of these the one with the offset, and the one whose upper half is the fast-mode word.
+/// Of these the one with the offset.
+#[cfg(feature = "os")]
 pub(crate) const OFFSET_WORD: usize = 4;
+/// Of these the one whose upper half is the fast-mode word.
+#[cfg(feature = "os")]
 pub(crate) const FAST_WORD: usize = 5;
 /// Bytes of metadata and data that fit behind the header in the same line.
 pub const INLINE_BYTES: usize = (LINE_WORDS - HEADER_WORDS) * 8;

@@ -13,6 +13,7 @@ pub use aperture::{APERTURE_PAGE_BYTES, ApertureAccess};
 pub use header::{
     BodyLayout, Flags, HEADER_WORDS, Header, INLINE_BYTES, LINE_BYTES, LINE_WORDS, METADATA_MAX,
 };
+#[cfg(feature = "os")]
 pub(crate) use header::{FAST_WORD, OFFSET_WORD};
 pub use ids::{Destination, Key, MetadataIndex, NodeId, SlotIndex};
 pub use share::{Share, ShareError};

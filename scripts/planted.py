@@ -81,11 +81,11 @@ BUGS = {
         "                self.turns_mut().next_idle += 0;",
         "only the first idle link is ever looked at",
     ),
-    "hasty-idle": (
+    "unseen-link": (
         "src/engine/turns.rs",
-        "        if place.empty_turns >= EMPTY_TURNS_MAX && place.list == List::Active {",
-        "        if place.empty_turns >= 1 && place.list == List::Active {",
-        "a link is idle as soon as it was empty once",
+        "        self.places[link as usize] = Place::default();\n        self.put(link, List::Active);",
+        "        self.places[link as usize] = Place::default();\n        self.put(link, List::Idle);",
+        "a new link is looked at as if it had been idle for long",
     ),
     "no-long-turn": (
         "src/engine/turns.rs",

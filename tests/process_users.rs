@@ -335,3 +335,36 @@ fn a_process_of_another_namespace_has_several_links() {
     until_node(&mut station.node, "the links are there", |node| node.links().count() == 3);
     inside.end();
 }
+
+/// Within a namespace nobody can tell whose directory it is where another user made `<shared>/<uid>`.
+#[test]
+fn within_a_namespace_nobody_stands_in_for_another_user() {
+    if !rustix::process::geteuid().is_root() {
+        return skipped("only root can be several users");
+    }
+    let before = &["unshare", "--user", "--map-root-user"];
+    if !can(before) {
+        return;
+    }
+    let dir = Dir::new("stands-in", SETTINGS);
+    std::fs::set_permissions(&dir.path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let shared = hamlyn::control::setup_shared_dir(&dir.config()).unwrap();
+    // User 54400 has made what is to be that of user 54402.
+    let place = shared.join("54402");
+    std::fs::create_dir(&place).unwrap();
+    std::fs::set_permissions(&place, std::fs::Permissions::from_mode(0o711)).unwrap();
+    std::os::unix::fs::chown(&place, Some(54_400), Some(54_400)).unwrap();
+    let says = || {
+        let command = Peer::command("connect", &dir, "54402@trap", before);
+        let mut inside = Peer::run("inside", command);
+        let said = inside.says();
+        inside.end();
+        said
+    };
+    let said = says();
+    assert!(said.contains("another user namespace") && said.contains("chmod 755"), "{said}");
+    // Where root alone can have made it, it is as root says; there is no service.
+    std::fs::set_permissions(&shared, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let said = says();
+    assert!(said.starts_with("error") && !said.contains("another user namespace"), "{said}");
+}

@@ -58,7 +58,7 @@ fn limits(uid: u32, node: u64) -> Limits {
         packet_bytes: 1024,
         links_max: 12,
         connections_per_user_max: 16,
-        bytes_per_user_max: 1 << 20,
+        bytes_per_user_max: 1 << 19,
         half_open_max: 6,
         unpaid_per_user_max: 3,
         receivers_max: 6,
@@ -113,6 +113,9 @@ struct Host {
     /// Attempts that have not ended, and until when they must have.
     connecting: BTreeMap<ConnectionId, (usize, u64)>,
     requests: BTreeSet<RequestId>,
+    /// Connections whose credential was not their own, or whose memory nobody had paid for.
+    disproved: BTreeSet<ConnectionId>,
+    unpaid: BTreeSet<(ConnectionId, Memory)>,
     /// Apertures held, which the application may let go of.
     held: Vec<(ConnectionId, u32)>,
     exported: Vec<(ConnectionId, u32)>,
@@ -153,6 +156,8 @@ impl World {
                     taken: 0,
                     connecting: BTreeMap::new(),
                     requests: BTreeSet::new(),
+                    disproved: BTreeSet::new(),
+                    unpaid: BTreeSet::new(),
                     held: Vec::new(),
                     exported: Vec::new(),
                     ended: Vec::new(),
@@ -244,6 +249,9 @@ impl World {
                     false if credential.pid == 9 => Verdict::False("a lie"),
                     false => Verdict::Proved,
                 };
+                if matches!(verdict, Verdict::False(_)) {
+                    self.hosts[host].disproved.insert(of);
+                }
                 self.hosts[host].machine.verified(now, of, verdict, Some(3));
             }
             Action::OpenWake { of, hello } => {
@@ -297,6 +305,9 @@ impl World {
             }
             Action::CheckPaid { of, memory } => {
                 let is_paid = !self.random.one_in(100);
+                if !is_paid {
+                    self.hosts[host].unpaid.insert((of, memory));
+                }
                 self.hosts[host].machine.paid(now, of, memory, is_paid);
             }
             Action::Drop { .. } | Action::Rest { .. } => {}
@@ -324,6 +335,11 @@ impl World {
         match event {
             Event::Connected(agreed) => {
                 assert!(h.links.insert(agreed.link), "told twice");
+                assert!(!h.disproved.contains(&agreed.link), "its credential was another's");
+                for end in [End::Client, End::Server] {
+                    let ring = (agreed.link, Memory::Ring(end));
+                    assert!(!h.unpaid.contains(&ring), "nobody has paid for its ring");
+                }
                 h.connecting.remove(&agreed.link);
                 if let Some(request) = agreed.request {
                     assert!(h.requests.remove(&request), "nobody was asked");
@@ -382,6 +398,7 @@ impl World {
         assert_eq!(places.ended, ended.len(), "{host}");
         assert!(places.links as usize >= h.links.len() + ended.len(), "{places:?}");
         assert!(places.links <= h.machine.limits().links_max, "{places:?}");
+        assert!(places.bytes_of_one_user <= h.machine.limits().bytes_per_user_max, "{places:?}");
     }
 
     fn deliver(&mut self, port: Port) {

@@ -203,6 +203,9 @@ impl Final {
 }
 
 /// What to do where somebody else has taken a user's place in the shared directory.
+const UNKNOWN_SHARED: &str = "; a user of another user namespace has no number here, and anybody may \
+     have made it: outside, let root give users their directories (`hamlyn setup USER..`) and close \
+     the shared directory to the writing of others (`chmod 755`)";
 const TAKEN_SHARED: &str = "; `hamlyn setup USER`, run by root, gives the user a directory there";
 
 fn euid() -> u32 {
@@ -379,6 +382,13 @@ fn open_shared(config: &Config, uid: u32, create: bool) -> Result<Directory, Dir
     if stat.st_uid != uid && (uid == euid() || socket::known_uid(stat.st_uid).is_some()) {
         let wanted = std::format!("user {uid}");
         let (owner, advice) = (stat.st_uid, TAKEN_SHARED);
+        return Err(DirectoryError::Owner { path, owner, wanted, advice });
+    }
+    // Within a user namespace whose it is cannot be told; so nobody but root may have put it there.
+    let of_shared = rustix::fs::fstat(&shared.fd).map_err(os)?;
+    if stat.st_uid != uid && of_shared.st_mode & 0o022 != 0 {
+        let wanted = std::format!("user {uid}");
+        let (owner, advice) = (stat.st_uid, UNKNOWN_SHARED);
         return Err(DirectoryError::Owner { path, owner, wanted, advice });
     }
     if stat.st_mode & 0o022 != 0 {

@@ -234,6 +234,40 @@ const CLOSERS_MAX: usize = 16;
 static CLOSERS: AtomicUsize = AtomicUsize::new(0);
 static LEAKED: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(0);
 
+/// Runs `work` on a thread that nothing waits for. Where as many of these threads as are allowed run
+/// already, or none can be had, it comes back.
+fn elsewhere<W: Send + 'static>(
+    running: &'static AtomicUsize,
+    name: &str,
+    what: W,
+    work: impl FnOnce(W) + Send + 'static,
+) -> Result<(), W> {
+    if running.fetch_add(1, Ordering::Relaxed) >= CLOSERS_MAX {
+        running.fetch_sub(1, Ordering::Relaxed);
+        return Err(what);
+    }
+    let builder = std::thread::Builder::new().name(name.into()).stack_size(64 << 10);
+    // A closure that is not run is dropped here: what it works on must not be dropped by that.
+    let kept = Arc::new(std::sync::Mutex::new(Some(what)));
+    let taken = Arc::clone(&kept);
+    let take = |kept: &std::sync::Mutex<Option<W>>| {
+        kept.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take()
+    };
+    let begun = builder.spawn(move || {
+        if let Some(what) = take(&taken) {
+            work(what);
+        }
+        running.fetch_sub(1, Ordering::Relaxed);
+    });
+    match begun {
+        Ok(_) => Ok(()),
+        Err(_) => {
+            running.fetch_sub(1, Ordering::Relaxed);
+            take(&kept).map_or(Ok(()), Err)
+        }
+    }
+}
+
 /// Closes descriptors of a stranger on a thread that nothing waits for: an attacker's lingering
 /// socket blocks whoever closes it for as long as the attacker chose. When as many threads as are
 /// allowed are blocked, or none can be had, the descriptors stay open for good, and are counted
@@ -242,29 +276,33 @@ pub fn close_elsewhere(descriptors: std::vec::Vec<OwnedFd>) {
     if descriptors.is_empty() {
         return;
     }
-    let leak = |descriptors: std::vec::Vec<OwnedFd>| {
+    if let Err(descriptors) = elsewhere(&CLOSERS, "hamlyn-close", descriptors, drop) {
         LEAKED.fetch_add(descriptors.len() as u64, Ordering::Relaxed);
         core::mem::forget(descriptors);
-    };
-    if CLOSERS.fetch_add(1, Ordering::Relaxed) >= CLOSERS_MAX {
-        CLOSERS.fetch_sub(1, Ordering::Relaxed);
-        return leak(descriptors);
     }
-    let builder = std::thread::Builder::new().name("hamlyn-close".into()).stack_size(64 << 10);
-    // A closure that is not run is dropped here: what it closes must not be closed by that.
-    let kept = Arc::new(std::sync::Mutex::new(Some(descriptors)));
-    let taken = Arc::clone(&kept);
-    let take = |kept: &std::sync::Mutex<Option<std::vec::Vec<OwnedFd>>>| {
-        kept.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take()
+}
+
+static UNMAPPERS: AtomicUsize = AtomicUsize::new(0);
+static STILL_MAPPED: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(0);
+
+/// Unmaps an aperture on a thread that nothing waits for: whoever may write the file can keep the
+/// lock that is needed for it, by punching pages out of it that it has mapped very often. When as
+/// many threads as are allowed are blocked, or none can be had, it stays mapped for good, and is
+/// counted ([`apertures_still_mapped`]).
+fn unmap_elsewhere(start: NonNull<u8>, bytes: usize) {
+    let unmap = |(start, bytes): (usize, usize)| {
+        // SAFETY: the range was mapped by a `Mapping`, which has gone and left it to this; whoever
+        // holds a pointer into it would hold that.
+        let _ = unsafe { rustix::mm::munmap(start as *mut core::ffi::c_void, bytes) };
     };
-    let closing = builder.spawn(move || {
-        drop(take(&taken));
-        CLOSERS.fetch_sub(1, Ordering::Relaxed);
-    });
-    if closing.is_err() {
-        CLOSERS.fetch_sub(1, Ordering::Relaxed);
-        leak(take(&kept).unwrap_or_default());
+    if elsewhere(&UNMAPPERS, "hamlyn-unmap", (start.as_ptr() as usize, bytes), unmap).is_err() {
+        STILL_MAPPED.fetch_add(1, Ordering::Relaxed);
     }
+}
+
+/// Apertures that stay mapped in this process because unmapping them might never end.
+pub fn apertures_still_mapped() -> u64 {
+    STILL_MAPPED.load(Ordering::Relaxed)
 }
 
 /// Descriptors of strangers that this process keeps open because closing them might never end.
@@ -279,6 +317,8 @@ pub struct Mapping {
     bytes: usize,
     /// The only process that has it, if its forked children do not.
     only_in: Option<u32>,
+    /// Somebody else may write the file, and so can stop whoever unmaps it.
+    is_aperture: bool,
 }
 
 // SAFETY: a mapping is an address range of the process, not of a thread. It gives out no borrows
@@ -292,6 +332,9 @@ impl Drop for Mapping {
         // In a forked child something else may lie there by now.
         if self.only_in.is_some_and(|pid| pid != std::process::id()) {
             return;
+        }
+        if self.is_aperture {
+            return unmap_elsewhere(self.start, self.bytes);
         }
         // SAFETY: the range was mapped by this type and nothing else unmaps it; whoever holds a
         // pointer into it holds an `Arc` of this value or borrows its owner.
@@ -328,7 +371,7 @@ impl Mapping {
 
     fn of(start: *mut u8, bytes: usize) -> io::Result<Self> {
         let start = NonNull::new(start).ok_or(io::ErrorKind::AddrNotAvailable)?;
-        Ok(Self { start, bytes, only_in: None })
+        Ok(Self { start, bytes, only_in: None, is_aperture: false })
     }
 
     /// After fork a child that wrote here would be a second writer.
@@ -543,6 +586,14 @@ impl RegionLines {
     /// Maps a bulk ring that the other process writes.
     pub fn map_read_only(fd: impl AsFd, bytes: usize) -> io::Result<Self> {
         Ok(Self::new(&Arc::new(Mapping::of_ring(fd, bytes, ProtFlags::READ)?), 0))
+    }
+
+    /// Maps an aperture. It is unmapped where nobody waits for it.
+    pub fn map_aperture(fd: impl AsFd, bytes: usize, may_write: bool) -> io::Result<Self> {
+        let write = if may_write { ProtFlags::WRITE } else { ProtFlags::empty() };
+        let mut mapping = Mapping::shared(fd, bytes, ProtFlags::READ | write)?;
+        mapping.is_aperture = true;
+        Ok(Self::new(&Arc::new(mapping), 0))
     }
 
     /// A bulk ring of this process alone.
@@ -773,6 +824,31 @@ mod tests {
         let locked = its.find(|line| line.starts_with("Locked:")).unwrap();
         let is_locked = !locked.contains(" 0 kB");
         assert!(is_locked || memory_unlocked() > 0, "{locked}");
+    }
+
+    #[test]
+    #[cfg(not(miri))]
+    fn an_aperture_is_unmapped_by_a_thread_of_its_own() {
+        let file = create(4096).unwrap();
+        let lines = RegionLines::map_aperture(&file, 4096, true).unwrap();
+        let start = std::format!("{:x}-", lines.mapping.start.as_ptr() as usize);
+        let is_mapped = || {
+            let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+            maps.lines().any(|line| line.starts_with(&start) && line.contains("memfd"))
+        };
+        assert!(is_mapped());
+        drop(lines);
+        let end = std::time::Instant::now() + core::time::Duration::from_secs(20);
+        while is_mapped() || UNMAPPERS.load(Ordering::Relaxed) > 0 {
+            assert!(std::time::Instant::now() < end, "it is still mapped");
+            std::thread::yield_now();
+        }
+        // As many as are blocked are blocked; what comes then stays, and nobody waits for it.
+        UNMAPPERS.store(CLOSERS_MAX, Ordering::Relaxed);
+        let lines = RegionLines::map_aperture(&file, 4096, true).unwrap();
+        drop(lines);
+        UNMAPPERS.store(0, Ordering::Relaxed);
+        assert_eq!(apertures_still_mapped(), 1);
     }
 
     #[test]

@@ -126,6 +126,11 @@ impl Accounts {
         taken < max.saturating_sub(kept)
     }
 
+    /// Bytes charged to the user who has most of them. Walks over all.
+    pub fn bytes_of_one_user(&self) -> u64 {
+        self.users.values().map(|account| account.bytes).max().unwrap_or(0)
+    }
+
     /// Users who have taken anything.
     pub fn users(&self) -> usize {
         self.users.len()

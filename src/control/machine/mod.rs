@@ -591,6 +591,8 @@ pub struct Places {
     pub ended: usize,
     /// Users who have taken anything.
     pub users: usize,
+    /// Bytes charged to the user who has most of them.
+    pub bytes_of_one_user: u64,
     /// Threads that receive descriptors.
     pub receivers: u32,
     /// Memory that waits for one of those.
@@ -654,6 +656,7 @@ impl Machine {
             links: accounts.links,
             ended: self.table.ended(),
             users,
+            bytes_of_one_user: accounts.bytes_of_one_user(),
             receivers: accounts.receivers,
             windows: self.table.wants(),
         }

@@ -565,6 +565,7 @@ impl State {
         counters.push(("control.receivers", u64::from(self.machine.receivers())));
         counters.push(("control.descriptors_leaked", memory::descriptors_leaked()));
         counters.push(("control.memory_unlocked", memory::memory_unlocked()));
+        counters.push(("control.apertures_still_mapped", memory::apertures_still_mapped()));
         counters
     }
 

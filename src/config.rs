@@ -367,6 +367,8 @@ settings! {
         "Most bytes that this process exports as apertures to the holder at the other end of one link; 0: none.";
     aperture_map_max: u64 = 1 << 30, "HAMLYN_APERTURE_MAP_MAX", off_or(4096, 1 << 46),
         "Most bytes of apertures that this process holds for the owner at the other end of one link; 0: none.";
+    apertures_of_others: bool = false, "HAMLYN_APERTURES_OF_OTHERS", (),
+        "Share read-write apertures with processes of other users, too: either end can then stop the other (see SECURITY.md).";
     apertures_per_link_max: u32 = 64, "HAMLYN_APERTURES_PER_LINK_MAX", from(1, 256),
         "Most apertures of one link that this process exports, and most that it holds.";
     apertures_per_user_max: u32 = 2048, "HAMLYN_APERTURES_PER_USER_MAX", from(1, 1 << 20),

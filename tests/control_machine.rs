@@ -36,6 +36,7 @@ fn limits() -> Limits {
         waiting_max: 1 << 10,
         step_timeout_ns: SECOND,
         aperture_map_max: 65536,
+        apertures_of_others: true,
         apertures_per_link_max: 2,
         apertures_per_user_max: 4,
         apertures_max: 1 << 10,

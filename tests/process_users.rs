@@ -15,7 +15,8 @@ use support::*;
 const GROUP: u32 = 54_777;
 const BYTES: usize = 300_000;
 
-const SETTINGS: &[(&str, &str)] = &[("BULK_AFTER_BYTES", "10000"), ("BULK_RING_BYTES", "65536")];
+const SETTINGS: &[(&str, &str)] =
+    &[("BULK_AFTER_BYTES", "10000"), ("BULK_RING_BYTES", "65536"), ("APERTURES_OF_OTHERS", "yes")];
 
 fn data(round: u64, from_server: bool) -> Vec<u8> {
     pattern(BYTES, round * 2 + from_server as u64)
@@ -111,6 +112,20 @@ fn role() {
             let links = [(); 3].map(|()| me.node.connect(&role.args[0], b"", LONG));
             let errors: Vec<_> = links.iter().filter_map(|l| l.as_ref().err()).collect();
             say(&if errors.is_empty() { "three".into() } else { format!("{errors:?}") });
+            role.wait_for("end");
+        }
+        // One that both write, to a process that shares none with others; it says what came of it.
+        "offers" => {
+            let config = role.config().apertures_of_others(true);
+            let mut node = Node::with_config(config).unwrap();
+            let link = node.connect(&role.args[0], b"", LONG).unwrap();
+            node.export(link, 4096, ApertureAccess::ReadWrite).unwrap();
+            let mut what = None;
+            until_node(&mut node, "something came of it", |node| {
+                what = next_of(node);
+                what.is_some()
+            });
+            say(&format!("{:?}", what.unwrap().1));
             role.wait_for("end");
         }
         "apertures" => {
@@ -367,4 +382,41 @@ fn within_a_namespace_nobody_stands_in_for_another_user() {
     std::fs::set_permissions(&shared, std::fs::Permissions::from_mode(0o755)).unwrap();
     let said = says();
     assert!(said.starts_with("error") && !said.contains("another user namespace"), "{said}");
+}
+
+/// Either end of memory that both write can stop the other: between users only where both say so.
+#[test]
+fn read_write_apertures_are_shared_between_users_only_where_both_say_so() {
+    if !rustix::process::geteuid().is_root() {
+        return skipped("only root can be several users");
+    }
+    let dir = Dir::new("of-others", &[]);
+    std::fs::set_permissions(&dir.path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    hamlyn::control::setup_shared_dir(&dir.config()).unwrap();
+    let mut station = Station::new(dir.config(), 64, 1);
+    serve(&mut station, "service", Access::Anyone);
+    let before = &["setpriv", "--reuid=54400", "--regid=54400", "--clear-groups"];
+    if !can(before) {
+        return;
+    }
+    let command = Peer::command("offers", &dir, "0@service", before);
+    let mut other = Peer::run("offers", command);
+    let link = connected(&mut station.node);
+    // What the other offers is refused; what is offered to it is not even said.
+    let said = loop {
+        station.node.poll().unwrap();
+        while let Some(event) = station.node.next_event() {
+            assert!(!matches!(event, Event::Aperture { .. }), "{event:?}");
+        }
+        if let Some(said) = other.has_said() {
+            break said;
+        }
+        std::thread::yield_now();
+    };
+    assert!(said.contains("Refused"), "{said}");
+    let error = station.node.export(link, 4096, ApertureAccess::ReadWrite).unwrap_err();
+    assert!(error.to_string().contains("HAMLYN_APERTURES_OF_OTHERS"), "{error}");
+    station.node.export(link, 4096, ApertureAccess::ReadOnly).unwrap();
+    other.tell("end");
+    other.end();
 }

@@ -66,6 +66,7 @@ fn limits(uid: u32, node: u64) -> Limits {
         waiting_max: 12,
         step_timeout_ns: STEP_NS,
         aperture_map_max: 1 << 16,
+        apertures_of_others: true,
         apertures_per_link_max: 4,
         apertures_per_user_max: 8,
         apertures_max: 20,

@@ -144,6 +144,8 @@ impl Actor {
             .stdin(input)
             .stdout(Stdio::from(std::os::fd::OwnedFd::from(there)))
             .env(if stage.has_users { "HAMLYN_SHARED_DIR" } else { "HAMLYN_DIR" }, &stage.directory)
+            // They show, too, what memory that both write is good for.
+            .env("HAMLYN_APERTURES_OF_OTHERS", "yes")
             .envs(settings.iter().copied())
             .current_dir("/");
         if stage.has_users {

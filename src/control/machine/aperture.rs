@@ -44,6 +44,14 @@ pub enum ApertureError {
              (HAMLYN_APERTURES_PER_LINK_MAX)"
     )]
     TooMany(usize),
+    /// The holder is a process of another user, who could stop this process by what it does with
+    /// memory that it may write.
+    #[error(
+        "the holder is a process of another user, who could stop this process for as long as it \
+             likes; read-write apertures are for such users only where apertures_of_others is set \
+             (HAMLYN_APERTURES_OF_OTHERS), on both sides; read-only ones are for everybody"
+    )]
+    OtherUser,
     /// The holder has yet to map others. Later it can be done.
     #[error("not now: the holder has not yet mapped {0} others")]
     Waiting(usize),
@@ -142,11 +150,16 @@ impl Machine {
         bytes: u64,
     ) -> Result<u32, ApertureError> {
         let apertures_max = self.limits.apertures_per_link_max as usize;
+        let c = self.table.get(link).ok_or(ApertureError::NoLink)?;
+        let may_share = self.may_share(c.who.uid, access);
         let c = self.table.get_mut(link).ok_or(ApertureError::NoLink)?;
         let (role, features) = (c.role, c.features());
         let linked = c.linked().ok_or(ApertureError::NoLink)?;
         if !features.contains(LinkFeatures::APERTURE) {
             return Err(ApertureError::Feature);
+        }
+        if !may_share {
+            return Err(ApertureError::OtherUser);
         }
         let apertures = &mut linked.apertures;
         let count = apertures.of(role).count();
@@ -168,6 +181,17 @@ impl Machine {
         let (memory, word) = (Memory::Aperture(number), MemoryWord::Offer { bytes, access });
         self.send(link, Frame::Memory { memory, word });
         Ok(number)
+    }
+
+    /// Whether an aperture may be shared with a process of this user. Where both may write, either
+    /// can punch pages out of the file, and keeps by that a lock of the kernel's for which the other
+    /// waits as it maps or unmaps it: with all its threads, for they share its memory map. A file
+    /// that only its maker writes is sealed against that.
+    fn may_share(&self, uid: Option<u32>, access: ApertureAccess) -> bool {
+        access == ApertureAccess::ReadOnly
+            || self.limits.apertures_of_others
+            || uid == Some(self.limits.uid)
+            || uid == Some(0)
     }
 
     /// Tells the holder that the owner, this process, has taken its memory back.
@@ -303,6 +327,11 @@ impl Machine {
             return self.out_of_turn(link);
         }
         apertures.last_theirs = number;
+        if !self.may_share(uid, access) {
+            return self.no_aperture(link, number, Reason::User);
+        }
+        let Some(linked) = self.table.get_mut(link).and_then(|c| c.linked()) else { return };
+        let apertures = &mut linked.apertures;
         let room = self.limits.aperture_map_max.saturating_sub(apertures.bytes_held());
         let held_by_link = apertures.held();
         let accounts = &self.table.accounts;

@@ -213,6 +213,9 @@ pub struct Limits {
     pub step_timeout_ns: u64,
     /// Most bytes of apertures held over one link.
     pub aperture_map_max: u64,
+    /// Whether memory that both ends write is shared with processes of other users, too: either end
+    /// can then stop the other for as long as it likes.
+    pub apertures_of_others: bool,
     /// Most apertures of one link and owner.
     pub apertures_per_link_max: u32,
     /// Most apertures held for one user.

@@ -212,6 +212,7 @@ fn limits_of(config: &Config, identity: &Identity, features: LinkFeatures) -> Li
         waiting_max: u32::MAX,
         step_timeout_ns: u64::from(config.handshake_timeout_ms) * 1_000_000,
         aperture_map_max: config.aperture_map_max,
+        apertures_of_others: config.apertures_of_others,
         apertures_per_link_max: config.apertures_per_link_max,
         apertures_per_user_max: config.apertures_per_user_max,
         apertures_max: u32::MAX,

@@ -211,7 +211,7 @@ statuses! {
     };
     ApertureError: e => match e {
         ApertureError::NoLink => H_NO_SUCH,
-        ApertureError::Feature => H_STATE,
+        ApertureError::Feature | ApertureError::OtherUser => H_STATE,
         ApertureError::TooMany(_) => H_LIMIT,
         ApertureError::Waiting(_) => H_FULL,
     };

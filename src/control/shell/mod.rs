@@ -838,7 +838,9 @@ impl Shared {
     }
 }
 
-/// The statistics of a running service, for its owner and root. Nothing needs to be started.
+/// The statistics of a running service, for its owner and root: lines of a name, a space and a
+/// value. Nothing needs to be started. The service may be another user's: whatever it wrote, there is
+/// nothing in the lines but what can be read ([`printable`](super::printable)).
 pub fn stat_of(
     config: &Config,
     service: &ServiceName,

@@ -32,6 +32,7 @@ pub use aperture::{
 };
 pub use detached::DetachedTerminus;
 pub use links::{CloseReason, ConnectError, Event, LinkError};
+pub(crate) use links::{NO_WORD, with_answer};
 pub use receive::RecvError;
 pub use send::{PreparedTicket, SendError, Unfinished};
 pub use shared::{Attached, NodeGuard, SharedNode};

@@ -919,8 +919,9 @@ impl Manager {
         let limit = timeout.unwrap_or(Duration::MAX);
         let token = self.shared.lock().begin_connect(service, greeting, limit)?;
         let mut then = Some(then);
-        // The control plane ends it within the time limit.
-        let waited = self.shared.wait_until(None, |node, protocols| {
+        // The control plane ends it within the time limit, if it can.
+        let limit = timeout.map(node::with_answer);
+        let waited = self.shared.wait_until(limit, |node, protocols| {
             match (node.end_connect(token), &mut then) {
                 (None, _) => Look::Nothing,
                 (Some(Err(e)), _) => Look::Found(Err(e)),
@@ -940,7 +941,7 @@ impl Manager {
                 Err(match waited {
                     Waited::Forked(e) => node::ConnectError::Forked(e),
                     Waited::Os(e) => node::ConnectError::Watch(e),
-                    Waited::TimedOut => node::ConnectError::Vanished,
+                    Waited::TimedOut => control::ConnectError::TimedOut(node::NO_WORD).into(),
                 }
                 .into())
             }

@@ -148,6 +148,9 @@ impl Control {
         let dial = Dial::to(&shared.config, service)?;
         let until_ns = deadline_of(timeout);
         let mut state = shared.lock();
+        if let Some(why) = &state.failed {
+            return Err(ConnectError::Unavailable(why.clone()));
+        }
         let begun = state.machine.connect(service.to_string(), greeting.to_vec(), until_ns);
         let id = begun.map_err(ConnectError::Links)?;
         let row = Row { dial: Some(Box::new(dial)), waiter, ..Row::new(None, Who::default()) };

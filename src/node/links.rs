@@ -8,6 +8,7 @@ use super::{Forked, Node};
 use crate::control::{
     self, AcceptError, ControlEvent, LinkFeatures, LinkToken, NewLink, Peer, RequestId, ServiceName,
 };
+use crate::engine::turns::{Budget, TakesTurns};
 use crate::interface::{Counters, LinkId};
 use crate::link::Transmit;
 use crate::link::ring::{RingReader, RingViolation, RingWriter};
@@ -644,7 +645,15 @@ impl Node {
     /// One turn of a link whose peer is gone; one from which everything has been taken is reported.
     /// Returns how many packets were taken.
     fn drain(&mut self, leaving: Leaving) -> usize {
-        let taken = self.take_packets(leaving.link.index);
+        // Where many end at once, the others' turn comes first.
+        let taken = match self.leaving_budget.is_spent() {
+            true => 0,
+            false => {
+                let taken = self.take_portion(leaving.link.index, self.leaving_budget.left());
+                self.leaving_budget.spend(taken);
+                taken.packets
+            }
+        };
         // It may have ended for misbehaviour; then that has been said.
         let Ok(link) = self.link(leaving.link) else { return taken };
         // A peer that goes on writing is not waited for.
@@ -659,10 +668,19 @@ impl Node {
         taken
     }
 
-    /// [`drain`](Self::drain) of every link whose peer is gone.
+    /// [`drain`](Self::drain) of the links whose peers are gone, as far as a turn's budget goes.
     pub(super) fn drain_leaving(&mut self) -> usize {
-        let leaving = core::mem::take(&mut self.leaving).into_iter();
-        let taken = leaving.map(|leaving| self.drain(leaving)).sum();
+        self.leaving_budget = Budget::of_a_turn();
+        let mut leaving = core::mem::take(&mut self.leaving).into_iter();
+        let mut taken = 0;
+        while !self.leaving_budget.is_spent()
+            && let Some(leaving) = leaving.next()
+        {
+            taken += self.drain(leaving);
+        }
+        // Those that had no turn are the first in the next.
+        let had_one = core::mem::replace(&mut self.leaving, leaving.collect());
+        self.leaving.extend(had_one);
         if self.inbox.is_pending() {
             self.take_control_events();
         }

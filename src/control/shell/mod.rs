@@ -482,12 +482,18 @@ impl Control {
     }
 
     /// Where the application runs it: handles what has happened, after waiting for at most
-    /// `timeout`. Harmless beside the thread.
+    /// `timeout`. Harmless beside the thread. After an error nothing goes on, and every link ends.
     pub fn run_once(&self, timeout: Duration) -> io::Result<()> {
         if !self.shared.guard.is_parent() {
             return Err(io::Error::other(FORKED));
         }
-        self.shared.turn(Some(timeout.as_nanos().min(u64::MAX.into()) as u64))
+        let turn = self.shared.turn(Some(timeout.as_nanos().min(u64::MAX.into()) as u64));
+        if let Err(error) = &turn
+            && self.thread.is_none()
+        {
+            self.shared.fail(error);
+        }
+        turn
     }
 
     /// When [`run_once`](Self::run_once) must be called though the descriptor is not readable, in

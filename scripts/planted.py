@@ -71,9 +71,21 @@ BUGS = {
     ),
     "lost-place": (
         "src/engine/turns.rs",
-        "            self.places[moved as usize].position = position;",
-        "            self.places[moved as usize].position = position + 1;",
+        "            self.places[moved as usize].position = position as u32;",
+        "            self.places[moved as usize].position = position as u32 + 1;",
         "a link that took another's place in a list is not found there",
+    ),
+    "passed-over": (
+        "src/engine/turns.rs",
+        "                if position < self.next_active {",
+        "                if position < self.next_active && self.next_active == usize::MAX {",
+        "a link that takes the place of one that had its turn has none in this round",
+    ),
+    "unbounded-turn": (
+        "src/engine/turns.rs",
+        "            if budget.is_spent() {",
+        "            if budget.is_spent() && links == usize::MAX {",
+        "a turn takes what all links have",
     ),
     "stuck-sweep": (
         "src/engine/turns.rs",

@@ -355,7 +355,7 @@ fn the_time_limit_of_asking_for_statistics_holds_whatever_has_been_sent() {
         ("much", "the time was up"),
         ("nothing", "no statistics came"),
         // And what is told is what a terminal may print.
-        ("escapes", "a]0;b 1/2 \u{fffd}3/"),
+        ("escapes", "a\\u{1b}]0;b\\u{7} 1/\\u{202e}2 \u{fffd}3/"),
     ];
     for (text, wanted) in cases {
         let Some(dir) = shared(&format!("late-{text}")) else { return };

@@ -1,12 +1,16 @@
 //! A process that may no longer make some system call, because of a filter that it installed after
 //! its links were made. Without `membarrier` it must not rely on being woken, for its peers make no
-//! fence; without `futex_waitv` it waits for bytes.
+//! fence; without `futex_waitv` it waits for bytes. Or of one that it needs: then that is said, by
+//! errors and events, and nothing waits for what will not come.
 #![cfg(feature = "os")]
 
 mod support;
 
+use hamlyn::node::CloseReason;
+use hamlyn::protocol::Manager;
 use hamlyn::wire::Flags;
-use hamlyn::{MetadataIndex, Ticket};
+use hamlyn::{Accept, Access, MetadataIndex, Node, Ticket};
+use std::time::{Duration, Instant};
 use support::*;
 
 /// Asleep at once whenever it waits.
@@ -39,6 +43,16 @@ fn refuse(call: libc::c_long) {
 #[test]
 fn role() {
     let Some(role) = Role::of_this_process() else { return };
+    match role.name.as_str() {
+        "without_limits" => {
+            refuse(libc::SYS_prlimit64);
+            let error = Node::with_config(role.config()).err().expect("no node").to_string();
+            assert!(error.contains("the limit on descriptors"), "{error}");
+            return;
+        }
+        "without_epoll" => return without_epoll(&role),
+        _ => {}
+    }
     let mut station = Station::new(role.config(), 64, 1);
     let (link, ticket) = station.connect("service");
     if role.name == "without_waitv" {
@@ -78,6 +92,39 @@ fn role() {
     station.node.close(LIMIT).unwrap();
 }
 
+/// The housekeeping threads of a node and of a manager end. Those who connect hear of it within their
+/// time limits, then and later, and links end.
+fn without_epoll(role: &Role) {
+    let mut station = Station::new(role.config(), 64, 1);
+    let (link, _) = station.connect("service");
+    let manager = Manager::with_config(role.config()).unwrap();
+    manager.connect("service", b"", LIMIT).unwrap();
+    #[cfg(target_arch = "x86_64")]
+    refuse(libc::SYS_epoll_wait);
+    refuse(libc::SYS_epoll_pwait);
+    let within = |limit: Duration, what: &str, call: &mut dyn FnMut() -> String| {
+        let begun = Instant::now();
+        let error = call();
+        assert!(begun.elapsed() < limit + Duration::from_secs(5), "{what}: {error}");
+        error
+    };
+    let limit = Duration::from_secs(1);
+    for _ in 0..3 {
+        within(limit, "a node", &mut || {
+            station.node.connect("service", b"", limit).unwrap_err().to_string()
+        });
+        within(limit, "a manager", &mut || {
+            manager.connect("service", b"", Some(limit)).unwrap_err().to_string()
+        });
+    }
+    let error = station.node.connect("service", b"", limit).unwrap_err().to_string();
+    assert!(error.contains("its housekeeping has ended"), "{error}");
+    let error = station.node.serve("another", Access::SameUser, Accept::Ask).unwrap_err();
+    assert!(error.to_string().contains("its housekeeping has ended"), "{error}");
+    assert_eq!(closed(&mut station.node, link), CloseReason::Unwatched);
+    assert_eq!(counter(&station.node, "control.closed_unwatched"), 1);
+}
+
 /// Waits in an event loop until a message has come.
 fn watch(station: &mut Station) {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -110,6 +157,27 @@ fn answer(name: &str, role: &str, rounds: u64, wakes: bool) {
         }
         peer.end();
     });
+}
+
+/// A process that runs `role` beside a service, and ends in peace.
+fn beside_a_service(name: &str, role: &str) {
+    alone(name, || {
+        let dir = Dir::new(name, &[]);
+        let mut node = Node::with_config(dir.config()).unwrap();
+        node.serve("service", Access::SameUser, Accept::Automatic(vec![0; 44])).unwrap();
+        Peer::start(role, &dir, "").end();
+    });
+}
+
+#[test]
+fn a_process_that_is_not_told_its_limits_has_no_node_and_is_told_why() {
+    let name = "a_process_that_is_not_told_its_limits_has_no_node_and_is_told_why";
+    beside_a_service(name, "without_limits");
+}
+
+#[test]
+fn where_the_housekeeping_ends_nobody_waits_for_it() {
+    beside_a_service("where_the_housekeeping_ends_nobody_waits_for_it", "without_epoll");
 }
 
 #[test]

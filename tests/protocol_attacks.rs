@@ -28,7 +28,11 @@ fn manager(dir: &Dir) -> Manager {
 
 /// One that answers while its program does something else.
 fn answering(dir: &Dir) -> Manager {
-    let manager = manager(dir);
+    answering_of(dir.config())
+}
+
+fn answering_of(config: Config) -> Manager {
+    let manager = Manager::with_config(config).unwrap();
     manager.start_progress().unwrap();
     manager
 }
@@ -93,6 +97,43 @@ fn role() {
             };
             say(&format!("{} clients, then: {why}", clients.len()));
             role.wait_for("end");
+        }
+        // Says hello to two end points, and nothing more: as often as they are large.
+        "hellos" => {
+            become_user(&role);
+            let mut node = Node::with_config(role.config()).unwrap();
+            let identity = hamlyn::control::Identity::new().unwrap();
+            let ticket = lent(&mut node, 64 * 256, 64);
+            let ticket = Ticket { destination: identity.node(), ..ticket }.to_bytes();
+            let call = [&ticket[..], &64u32.to_le_bytes(), &64u32.to_le_bytes()].concat();
+            let stream = [&ticket[..], &[0]].concat();
+            let say_hello = |name: &str, kind, body: &[u8]| {
+                let fd = stranger(&at.with_file_name(name));
+                let greeting = greeting(kind, body);
+                let credential = identity.credential();
+                send(&fd, &Frame::Hello(Hello { greeting, credential, ..hello_of(Purpose::Link) }));
+                fd
+            };
+            let mut held = vec![say_hello("stream", STREAM, &stream)];
+            held.extend((0..8).map(|_| say_hello("calls", CALL, &call)));
+            // One of each has its answer, and with it its place.
+            for half in &held[..2] {
+                assert!(matches!(receive(half), Some((Frame::Welcome(_), _))));
+            }
+            say("held");
+            role.wait_for("end");
+        }
+        // All at once.
+        "at-once" => {
+            become_user(&role);
+            let here = answering_of(role.config());
+            std::thread::scope(|scope| {
+                let connect = || Client::connect(&here, "0@calls", LIMIT).unwrap();
+                let all: Vec<_> = (0..role.number(2)).map(|_| scope.spawn(connect)).collect();
+                let all: Vec<_> = all.into_iter().map(|client| client.join().unwrap()).collect();
+                say(&format!("{} clients", all.len()));
+                role.wait_for("end");
+            });
         }
         // Exports and revokes 64 apertures on each of 20 links.
         "apertures" => {
@@ -225,6 +266,47 @@ fn one_user_leaves_places_of_a_server_to_others() {
         peer.tell("end");
         peer.end();
     }
+}
+
+/// A place is had by words alone, and kept by paying.
+#[test]
+fn words_hold_two_places_of_a_server_and_the_place_of_a_stream_for_a_moment() {
+    let Some(dir) = shared("words") else { return };
+    let there = answering(&dir);
+    let config = ServerConfig { clients_max: 8, ..ServerConfig::default() };
+    let server = Server::new(&there, config).unwrap();
+    server.serve("calls", Access::Anyone).unwrap();
+    let mut receiver = StreamReceiver::new(&there, StreamConfig::default()).unwrap();
+    receiver.serve("stream", Access::Anyone).unwrap();
+    let mut peer = attacker("hellos", &dir, ATTACKER);
+    peer.expect("held");
+    let mut others =
+        Peer::start("at-once", &dir, &format!("{} {} 4", dir.path.display(), ATTACKER + 1));
+    others.expect("4 clients");
+    // In time, or after a moment: within what its hello has.
+    let here = manager(&dir);
+    let mut sender = StreamSender::connect(&here, "0@stream", LIMIT).unwrap();
+    sender.send(b"honest", LIMIT).unwrap();
+    sender.flush(LIMIT).unwrap();
+    let record = receiver.receive(LIMIT).unwrap();
+    assert_eq!(receiver.bytes(&record).unwrap(), b"honest");
+    for mut peer in [peer, others] {
+        peer.tell("end");
+        peer.end();
+    }
+}
+
+#[test]
+fn the_clients_of_one_user_that_connect_at_once_have_their_places() {
+    let Some(dir) = shared("at-once") else { return };
+    let there = answering(&dir);
+    let config = ServerConfig { clients_max: 80, ..ServerConfig::default() };
+    let server = Server::new(&there, config).unwrap();
+    server.serve("calls", Access::Anyone).unwrap();
+    let mut peer = Peer::start("at-once", &dir, &format!("{} {ATTACKER} 64", dir.path.display()));
+    peer.expect("64 clients");
+    peer.tell("end");
+    peer.end();
 }
 
 /// The loop of the README's first service, and a client that never looks at its ring.

@@ -160,6 +160,9 @@ typedef enum {
     /// The other side refused messages because a ticket of its has been revoked: `link`; `request`
     /// names the ticket.
     H_EVENT_TICKET_REVOKED = 13,
+    /// This process can no longer watch over the link, because the system refuses its housekeeping
+    /// what it needs: `link`, `unsent`.
+    H_EVENT_UNWATCHED = 14,
 } h_event_kind;
 
 /// What a slot checks of each packet.

@@ -43,6 +43,7 @@ impl Status for CloseReason {
         match self {
             CloseReason::Died => H_DIED,
             CloseReason::Misbehaved(_) => H_MISBEHAVED,
+            CloseReason::Unwatched => H_SYSTEM,
             CloseReason::Closed | CloseReason::HungUp | CloseReason::Expelled => H_CLOSED,
         }
     }

@@ -310,6 +310,9 @@ pub enum h_event_kind {
     /// The other side refused messages because a ticket of its has been revoked: `link`; `request`
     /// names the ticket.
     H_EVENT_TICKET_REVOKED = 13,
+    /// This process can no longer watch over the link, because the system refuses its housekeeping
+    /// what it needs: `link`, `unsent`.
+    H_EVENT_UNWATCHED = 14,
 }
 
 use h_event_kind::*;
@@ -383,6 +386,7 @@ fn event_of(event: Event, manager: &Manager) -> h_event_t {
                 CloseReason::HungUp => (H_EVENT_HUNG_UP, ""),
                 CloseReason::Misbehaved(how) => (H_EVENT_MISBEHAVED, how.as_str()),
                 CloseReason::Expelled => (H_EVENT_EXPELLED, ""),
+                CloseReason::Unwatched => (H_EVENT_UNWATCHED, ""),
             };
             let mut event = h_event_t::new(kind, Some(link), text.as_bytes());
             event.unsent = unsent as u64;

@@ -6,7 +6,8 @@ use crate::perf::row;
 use anyhow::{Context, Result, ensure};
 use hamlyn::Config;
 use hamlyn::control::{
-    ServiceEntry, list_services, printable, remove_stale, setup_shared_dir, setup_user_dir, uid_of,
+    ServiceEntry, list_services, printable_bytes, remove_stale, setup_shared_dir, setup_user_dir,
+    uid_of,
 };
 use serde_json::json;
 use std::time::{Duration, SystemTime};
@@ -86,8 +87,8 @@ fn state(service: &ServiceEntry) -> &'static str {
 
 /// What the process that serves it calls itself.
 fn program(service: &ServiceEntry) -> Option<String> {
-    let text = std::fs::read_to_string(format!("/proc/{}/comm", service.pid?)).ok()?;
-    Some(printable(&text))
+    let text = std::fs::read(format!("/proc/{}/comm", service.pid?)).ok()?;
+    Some(printable_bytes(text.trim_ascii_end()))
 }
 
 /// Since the name was taken.

@@ -22,7 +22,7 @@ use crate::arguments::{RecvArguments, SendArguments};
 use crate::perf::ends::access;
 use crate::{ending, progress, standard};
 use anyhow::{Context, Result, anyhow, ensure};
-use hamlyn::control::{self, Accept, FindError, RequestId};
+use hamlyn::control::{self, Accept, FindError, Peer, RequestId, printable_bytes};
 use hamlyn::interface::{AreaId, LinkId, Mode, QueueId, SlotConfig, SlotId};
 use hamlyn::node::{CloseReason, ConnectError, Event, Node};
 use hamlyn::wire::{MetadataIndex, TICKET_BYTES, Ticket};
@@ -88,6 +88,15 @@ impl Chunk {
             _ => None,
         }
     }
+}
+
+/// A ticket of a peer's, which leads to it: with another's, it could have this process write where it
+/// may not write itself.
+fn ticket_of(peer: &Peer, bytes: &[u8]) -> Result<Ticket> {
+    let ticket = Ticket::from_bytes(bytes)?;
+    let (to, node) = (ticket.destination, peer.node);
+    ensure!(to == node, "it is for node {to}, and came from node {node}");
+    Ok(ticket)
 }
 
 // ---- recv
@@ -210,8 +219,8 @@ impl Receiver {
         let mut accepted: Option<(RequestId, Ticket)> = None;
         loop {
             match node.next_event() {
-                Some(Event::Request { id, greeting, .. }) => {
-                    let ticket = greeting.strip_prefix(PROTOCOL).map(Ticket::from_bytes);
+                Some(Event::Request { id, peer, greeting }) => {
+                    let ticket = greeting.strip_prefix(PROTOCOL).map(|t| ticket_of(&peer, t));
                     match (ticket, accepted) {
                         (Some(Ok(tickets)), None) => {
                             if node.accept(id, &offer).is_ok() {
@@ -305,7 +314,7 @@ impl Receiver {
         self.node.arm(self.slot, MetadataIndex(index), Some(limits(index)))?;
         let ticket = self.node.ticket(self.slot, MetadataIndex(index))?.to_bytes();
         let to = Ticket { metadata_index: MetadataIndex(index), ..self.tickets };
-        match self.node.send(&to, &[], &ticket, Some(PATIENCE)) {
+        match self.node.send_over(self.link, &to, &[], &ticket, Some(PATIENCE)) {
             Ok(_) => Ok(()),
             // The end may have arrived already.
             Err(_) if self.node.peer(self.link).is_err() => Ok(()),
@@ -336,7 +345,8 @@ impl Receiver {
         let verdict = [&[result.is_ok() as u8][..], &text[..text.len().min(59)]].concat();
         let to = Ticket { metadata_index: MetadataIndex(CHUNKS), ..self.tickets };
         if self.node.peer(self.link).is_ok() {
-            let _ = self.node.send(&to, &[], &verdict, Some(Duration::from_secs(1)));
+            let limit = Some(Duration::from_secs(1));
+            let _ = self.node.send_over(self.link, &to, &[], &verdict, limit);
             let _ = self.node.close(Some(Duration::from_secs(1)));
         }
     }
@@ -383,8 +393,10 @@ struct Sender {
     link: LinkId,
     queue: QueueId,
     slot: SlotId,
-    /// Rights to send that have not been used.
+    /// Rights to send that have not been used: at most `CHUNKS`.
     tickets: Vec<Ticket>,
+    /// How the link ended.
+    closed: Option<CloseReason>,
 }
 
 impl Sender {
@@ -407,13 +419,26 @@ impl Sender {
                 Err(error) => return Err(error.into()),
             }
         };
-        let tickets = node
-            .greeting(link)?
+        let offer = node.greeting(link)?;
+        let tickets = offer
             .chunks(TICKET_BYTES)
-            .map(Ticket::from_bytes)
-            .collect::<Result<_, _>>()
+            .take(CHUNKS as usize + 1)
+            .map(|ticket| ticket_of(node.peer(link)?, ticket))
+            .collect::<Result<Vec<_>>>()
             .context("the service is no `hamlyn recv`")?;
-        Ok(Self { node, link, queue, slot, tickets })
+        let mut sender = Self { node, link, queue, slot, tickets: Vec::new(), closed: None };
+        tickets.into_iter().try_for_each(|ticket| sender.keep(ticket))?;
+        Ok(sender)
+    }
+
+    /// A right to send: one for each buffer, and no more.
+    fn keep(&mut self, ticket: Ticket) -> Result<()> {
+        ensure!(
+            self.tickets.len() < CHUNKS as usize,
+            "the receiver gives more rights to send than it has buffers, which are {CHUNKS}"
+        );
+        self.tickets.push(ticket);
+        Ok(())
     }
 
     fn run(&mut self, input: &mut (impl Read + AsFd), mut progress: impl FnMut(u64)) -> Result<()> {
@@ -450,7 +475,8 @@ impl Sender {
     }
 
     fn send_chunk(&mut self, ticket: &Ticket, data: &[u8], chunk: Chunk) -> Result<()> {
-        match self.node.send(ticket, data, &chunk.to_bytes(), Some(PATIENCE)) {
+        let metadata = chunk.to_bytes();
+        match self.node.send_over(self.link, ticket, data, &metadata, Some(PATIENCE)) {
             Ok(_) => Ok(()),
             Err(error) => {
                 // If the receiver gave a reason before it went, that is the better one.
@@ -463,37 +489,48 @@ impl Sender {
     }
 
     /// What the receiver says of the whole, once it has said it; an error also when it is gone
-    /// without having said anything. Tickets that came are kept.
+    /// without having said anything. Tickets that came are kept. Takes at most as much as an honest
+    /// receiver can have sent; the rest is for the next call.
     fn verdict(&mut self) -> Result<Option<Result<()>>> {
-        let mut closed = None;
-        loop {
+        for _ in 0..=CHUNKS {
             while let Some(event) = self.node.next_event() {
                 match event {
                     Event::Closed { link, reason, .. } if link == self.link => {
-                        closed = Some(reason);
+                        self.closed = Some(reason);
                     }
                     _ => {}
                 }
             }
-            let Some(notification) = self.node.try_recv(self.queue)? else { break };
+            let Some(notification) = self.node.try_recv(self.queue)? else {
+                return Ok(self.gone().map(Err));
+            };
             let metadata = self.node.metadata(self.slot, notification.index)?.user();
             if notification.index != MetadataIndex(CHUNKS) {
-                self.tickets.push(Ticket::from_bytes(metadata)?);
+                let metadata = metadata.to_vec();
+                // It is gone where the link is; what it gave last is worthless then.
+                if let Ok(peer) = self.node.peer(self.link) {
+                    let ticket = ticket_of(peer, &metadata).context("the receiver's ticket")?;
+                    self.keep(ticket)?;
+                }
                 continue;
             }
             let (verdict, why) = metadata.split_first().context("an empty verdict")?;
-            let why = control::printable(&String::from_utf8_lossy(why));
             return Ok(Some(match verdict {
                 1 => Ok(()),
-                _ => Err(anyhow!("the receiver failed: {why}")),
+                _ => Err(anyhow!("the receiver failed: {}", printable_bytes(why))),
             }));
         }
-        // Its last words would have come before its end.
-        if closed.is_none() && self.node.peer(self.link).is_ok() {
-            return Ok(None);
+        Ok(None)
+    }
+
+    /// Nothing waits: why nothing will come any more, if so. Its last words would have come before
+    /// its end.
+    fn gone(&self) -> Option<anyhow::Error> {
+        if self.closed.is_none() && self.node.peer(self.link).is_ok() {
+            return None;
         }
-        let how = if closed == Some(CloseReason::Died) { "died" } else { "ended" };
-        Ok(Some(Err(anyhow!("the receiver {how} before it had everything"))))
+        let how = if self.closed == Some(CloseReason::Died) { "died" } else { "ended" };
+        Some(anyhow!("the receiver {how} before it had everything"))
     }
 
     /// Sleeps until there may be a message, or input if that is wanted; says whether there is.

@@ -1,5 +1,11 @@
 //! `hamlyn recv` and `hamlyn send`: whole or not at all.
 
+use hamlyn::control::frame::Frame;
+use hamlyn::os::socket;
+use hamlyn::{
+    Accept, Access, Config, Event, LinkId, MetadataIndex, Node, NodeId, SlotConfig, Ticket,
+};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -293,5 +299,134 @@ fn a_signal_leaves_neither_a_name_nor_a_part_of_a_file() {
         assert_eq!(names(directory.path()), [""; 0]);
         assert_eq!(names(files.path()), [""; 0]);
         assert!(!sender.wait().unwrap().success());
+    }
+}
+
+// ---- with a process at the other end that is no `hamlyn`
+
+/// A service that answers a `hamlyn send` with `offer`, and then does `more` over the link, with the
+/// ticket for the sender's entry of the first buffer.
+fn impostor(
+    directory: &Path,
+    offer: impl Fn(&mut Node) -> Vec<u8>,
+    mut more: impl FnMut(&mut Node, LinkId, Ticket),
+    sender: &mut Child,
+) {
+    let mut node = Node::with_config(Config::default().dir(directory.to_path_buf())).unwrap();
+    node.serve("x", Access::SameUser, Accept::Ask).unwrap();
+    let mut tickets = None;
+    while sender.try_wait().unwrap().is_none() {
+        node.wait(Some(Duration::from_millis(10))).unwrap();
+        match node.next_event() {
+            Some(Event::Request { id, greeting, .. }) => {
+                let ticket = greeting.strip_prefix(b"hamlyn-pipe-1\n").unwrap();
+                tickets = Some(Ticket::from_bytes(ticket).unwrap());
+                let offer = offer(&mut node);
+                node.accept(id, &offer).unwrap();
+            }
+            Some(Event::Connected { link, .. }) => more(&mut node, link, tickets.unwrap()),
+            Some(Event::Closed { .. }) => break,
+            _ => {}
+        }
+    }
+}
+
+/// Of a buffer of its own.
+fn right_to_send(node: &mut Node) -> Ticket {
+    let area = node.message_area(256 << 10).unwrap();
+    let queue = node.notification_queue(1).unwrap();
+    let slot = node.slot(SlotConfig::new(area, queue).metadata(1)).unwrap();
+    node.ticket(slot, MetadataIndex(0)).unwrap()
+}
+
+/// What `hamlyn send` says to such a service. Its input does not end.
+fn told_by_sender(
+    offer: impl Fn(&mut Node) -> Vec<u8>,
+    more: impl FnMut(&mut Node, LinkId, Ticket),
+) -> String {
+    let directory = tempfile::tempdir().unwrap();
+    let mut sender = hamlyn(directory.path(), &["send", "x"]).spawn().unwrap();
+    let input = sender.stdin.take().unwrap();
+    impostor(directory.path(), offer, more, &mut sender);
+    let output = sender.wait_with_output().unwrap();
+    drop(input);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    text(&output.stderr)
+}
+
+#[test]
+fn a_receiver_that_gives_more_rights_than_it_has_buffers_is_left() {
+    let error = told_by_sender(
+        |_| Vec::new(),
+        |node, link, to| {
+            let right = right_to_send(node).to_bytes();
+            // Until the sender has had enough, which it has after the fifth.
+            for _ in 0..10_000 {
+                if node.send_over(link, &to, &[], &right, Some(Duration::from_secs(5))).is_err() {
+                    return;
+                }
+            }
+        },
+    );
+    assert!(error.contains("more rights to send than it has buffers"), "{error}");
+    let error = told_by_sender(|node| right_to_send(node).to_bytes().repeat(90), |_, _, _| ());
+    assert!(error.contains("more rights to send than it has buffers"), "{error}");
+}
+
+#[test]
+fn a_right_to_send_to_somebody_else_is_not_used() {
+    let elsewhere = |node: &mut Node| {
+        let ticket = right_to_send(node);
+        Ticket { destination: NodeId(ticket.destination.0 ^ 1), ..ticket }.to_bytes()
+    };
+    let error = told_by_sender(|node| elsewhere(node).to_vec(), |_, _, _| ());
+    assert!(error.contains("no `hamlyn recv`: it is for node"), "{error}");
+    let error = told_by_sender(
+        |_| Vec::new(),
+        |node, link, to| {
+            let ticket = elsewhere(node);
+            node.send_over(link, &to, &[], &ticket, Some(Duration::from_secs(5))).unwrap();
+        },
+    );
+    assert!(error.contains("the receiver's ticket: it is for node"), "{error}");
+}
+
+#[test]
+fn what_a_receiver_says_at_the_end_moves_no_cursor() {
+    let error = told_by_sender(
+        |_| Vec::new(),
+        |node, link, to| {
+            let to = Ticket { metadata_index: MetadataIndex(4), ..to };
+            let verdict = [b"\0".as_slice(), "\x1b[2J\u{202e}no\u{200b}".as_bytes()].concat();
+            node.send_over(link, &to, &[], &verdict, Some(Duration::from_secs(5))).unwrap();
+        },
+    );
+    assert!(error.contains(r"the receiver failed: \u{1b}[2J\u{202e}no\u{200b}"), "{error:?}");
+}
+
+#[test]
+fn counters_that_a_stranger_made_up_move_no_cursor() {
+    let directory = tempfile::tempdir().unwrap();
+    let kind = SocketType::SEQPACKET;
+    let listener = rustix::net::socket(AddressFamily::UNIX, kind, None).unwrap();
+    let at = SocketAddrUnix::new(directory.path().join("trap")).unwrap();
+    rustix::net::bind(&listener, &at).unwrap();
+    rustix::net::listen(&listener, 8).unwrap();
+    for arguments in [&["stat", "trap"][..], &["stat", "trap", "--json"]] {
+        let asking = hamlyn(directory.path(), arguments).spawn().unwrap();
+        let socket = rustix::net::accept(&listener).unwrap();
+        for (text, is_last) in [
+            (&b"links 3\n\x1b]0;OWNED\x07 1\na\x1b[2Jb\xff"[..], false),
+            ("c\r \u{202e}7\n\u{200b} 8\n".as_bytes(), true),
+        ] {
+            let frame = Frame::StatText { text: text.to_vec(), is_last };
+            socket::send(&socket, &frame.to_bytes(), &[]).unwrap();
+        }
+        let output = asking.wait_with_output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let output = text(&output.stdout);
+        assert!(output.contains("links") && output.contains("OWNED"), "{output:?}");
+        let wrong = |c: char| c.is_control() && c != '\n' || "\u{202e}\u{200b}".contains(c);
+        assert!(!output.contains(wrong), "{output:?}");
     }
 }

@@ -719,6 +719,7 @@ pub fn reason_text(reason: &CloseReason) -> String {
         CloseReason::Died => "died".into(),
         CloseReason::HungUp => "hung up".into(),
         CloseReason::Expelled => "expelled".into(),
+        CloseReason::Unwatched => "unwatched".into(),
         CloseReason::Misbehaved(how) => format!("misbehaved: {how}"),
     }
 }

@@ -35,7 +35,7 @@
 //! Everything that is read here was written by a stranger. Never: a length out of a frame is used
 //! before it has been compared with the frame.
 
-use super::{GREETING_BYTES_MAX, TOKEN_BYTES_MAX};
+use super::{GREETING_BYTES_MAX, TOKEN_BYTES_MAX, printable_bytes};
 use crate::wire::{ApertureAccess, NodeId};
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -474,7 +474,8 @@ pub enum Frame {
         reason: Reason,
         /// The other's version.
         version: (u16, u16),
-        /// In words; at most 1 KiB, and [`printable`].
+        /// In words, at most 1 KiB as it came; nothing in it but what can be read
+        /// ([`printable`](super::printable)).
         text: String,
     },
     /// See [`kind::WELCOME`].
@@ -629,21 +630,6 @@ fn memory_frame(memory: Memory, word: MemoryWord) -> Vec<u8> {
     frame.as_bytes().to_vec()
 }
 
-/// A stranger's text as somebody's terminal may print it: without what a terminal obeys (control
-/// characters), and without what is not seen or changes the order of what is (format characters and
-/// separators of lines).
-pub fn printable(text: &str) -> String {
-    let is_hidden = |c: char| {
-        matches!(c,
-            '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{6dd}' | '\u{70f}' | '\u{180b}'..='\u{180f}'
-            | '\u{600}'..='\u{605}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-            | '\u{2060}'..='\u{206f}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}'
-            | '\u{fff0}'..='\u{fffb}' | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}'
-            | '\u{e0000}'..='\u{e0fff}')
-    };
-    text.chars().filter(|c| !c.is_control() && !is_hidden(*c)).collect()
-}
-
 impl Frame {
     /// The frame as it is sent.
     pub fn to_bytes(&self) -> Vec<u8> {
@@ -771,11 +757,11 @@ impl Frame {
                     RefusedFrame::read_from_prefix(fixed).map_err(|_| too_short())?;
                 let text = whole_tail(refused.text_bytes.get() as usize, REFUSED_TEXT_MAX)?;
                 // It will be printed on somebody's terminal.
-                let text = String::from_utf8_lossy(&text);
+                let text = printable_bytes(&text);
                 Ok(Self::Refused {
                     reason: Reason::from_wire(refused.reason.get()),
                     version: (refused.major.get(), refused.minor.get()),
-                    text: printable(&text),
+                    text,
                 })
             }
             kind::WELCOME => {
@@ -936,19 +922,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printable_is_what_it_looks_like() {
-        let text =
-            "a 1\u{9b}31m\u{202e}b\u{2066}\u{200b}c\u{feff}\u{e0041} \u{fc}\u{4e2d}\u{1f600}";
-        assert_eq!(printable(text), "a 131mbc \u{fc}\u{4e2d}\u{1f600}");
-        assert_eq!(printable("a\r\n\tb\u{2028}c"), "abc");
-    }
-
-    #[test]
     fn a_refusal_carries_nothing_that_a_terminal_obeys() {
-        let text = "a\x1b[2Jb\nc".into();
+        let text = "a\x1b[2Jb\nc\u{202e}d".into();
         let bytes = Frame::Refused { reason: Reason::User, version: (1, 0), text }.to_bytes();
         let Ok(Frame::Refused { text, .. }) = Frame::from_bytes(&bytes) else { panic!() };
-        assert_eq!(text, "a[2Jbc");
+        assert_eq!(text, r"a\u{1b}[2Jb\nc\u{202e}d");
     }
 
     proptest! {

@@ -7,6 +7,7 @@
 //! What is decided is pure, and runs in the simulator as it runs here:
 //! - [`frame`]: the frames of the control socket, versions and features.
 //! - [`machine`]: accepting, agreeing, quotas, deadlines, deaths, memory that travels, apertures.
+//! - `text`: what strangers wrote, before it is shown to anybody ([`printable`]).
 //!
 //! What performs it for a host's own processes:
 //! - [`names`]: what services are called, where their sockets lie, who may take a name.
@@ -18,6 +19,7 @@
 
 pub mod frame;
 pub mod machine;
+mod text;
 
 #[cfg(feature = "os")]
 pub mod identity;
@@ -30,10 +32,11 @@ mod receiver;
 #[cfg(feature = "os")]
 pub mod shell;
 
-pub use frame::{LinkFeatures, Reason, printable};
+pub use frame::{LinkFeatures, Reason};
 pub use machine::{
     Accept, AnswerError, ApertureError, CloseReason, ConnectionId, Event, Failure, Peer, RequestId,
 };
+pub use text::{printable, printable_bytes};
 
 #[cfg(feature = "os")]
 pub use identity::Identity;

@@ -8,6 +8,7 @@ use super::{Forked, Node};
 use crate::control::{
     self, AcceptError, ControlEvent, LinkFeatures, LinkToken, NewLink, Peer, RequestId, ServiceName,
 };
+use crate::engine::turns::{Budget, TakesTurns};
 use crate::interface::{Counters, LinkId};
 use crate::link::Transmit;
 use crate::link::ring::{RingReader, RingViolation, RingWriter};
@@ -91,6 +92,9 @@ pub enum CloseReason {
     Misbehaved(String),
     /// The peer says that this node broke the rules, and closed the link.
     Expelled,
+    /// This process can no longer watch over its links, because the system refuses its housekeeping
+    /// what it needs; the peer may live, and sees [`HungUp`](Self::HungUp).
+    Unwatched,
 }
 
 /// As the end of a sentence, behind a colon.
@@ -102,6 +106,10 @@ impl fmt::Display for CloseReason {
             Self::HungUp => f.write_str("it closed the connection before all messages had left"),
             Self::Misbehaved(why) => write!(f, "it broke the rules and was sent away: {why}"),
             Self::Expelled => f.write_str("it says that this side broke the rules"),
+            Self::Unwatched => f.write_str(
+                "this process can no longer watch over its connections: the system refuses its \
+                 housekeeping what it needs",
+            ),
         }
     }
 }
@@ -213,6 +221,18 @@ pub(super) type Detached = (SendHalf, Option<Ear<RegionWord>>, NodeId, Arc<Atomi
 #[error("{0} is gone, or belongs to another node")]
 pub struct LinkError(pub LinkId);
 
+/// How long whoever connects waits for the control plane behind the time limit, which the control
+/// plane keeps itself: it says what was being done, and has to be given the processor first.
+const ANSWER: Duration = Duration::from_millis(500);
+
+/// What was being done, where the control plane does not say.
+pub(crate) const NO_WORD: &str = "the control plane said nothing";
+
+/// The time limit of connecting, for whoever waits for what becomes of it.
+pub(crate) fn with_answer(timeout: Duration) -> Duration {
+    timeout.saturating_add(ANSWER)
+}
+
 impl Node {
     /// Connects to the service `[user@]name`, waiting at most `timeout`; what arrives meanwhile is
     /// received. `greeting`, up to 4 KiB, reaches the server before it decides; what the server
@@ -225,7 +245,7 @@ impl Node {
         timeout: Duration,
     ) -> Result<LinkId, ConnectError> {
         let token = self.begin_connect(name, greeting, timeout)?;
-        let mut backoff = Backoff::new(&self.config, None);
+        let mut backoff = Backoff::new(&self.config, Some(with_answer(timeout)));
         loop {
             if self.poll()? > 0 {
                 backoff.restart();
@@ -233,10 +253,13 @@ impl Node {
             if let Some(connected) = self.end_connect(token) {
                 return connected;
             }
-            if let Err(e) = self.wait_for_arrival(&mut backoff) {
-                self.give_up_connecting(token);
-                return Err(ConnectError::Watch(e));
-            }
+            let error = match self.wait_for_arrival(&mut backoff) {
+                Ok(true) => continue,
+                Ok(false) => control::ConnectError::TimedOut(NO_WORD).into(),
+                Err(e) => ConnectError::Watch(e),
+            };
+            self.give_up_connecting(token);
+            return Err(error);
         }
     }
 
@@ -509,6 +532,7 @@ impl Node {
                         CloseReason::Misbehaved("it sent nonsense on its control socket".into())
                     }
                     control::CloseReason::Expelled => CloseReason::Expelled,
+                    control::CloseReason::Unwatched => CloseReason::Unwatched,
                 };
                 if let Some(index) = self.index_of(token) {
                     self.begin_leaving(index, reason);
@@ -621,7 +645,15 @@ impl Node {
     /// One turn of a link whose peer is gone; one from which everything has been taken is reported.
     /// Returns how many packets were taken.
     fn drain(&mut self, leaving: Leaving) -> usize {
-        let taken = self.take_packets(leaving.link.index);
+        // Where many end at once, the others' turn comes first.
+        let taken = match self.leaving_budget.is_spent() {
+            true => 0,
+            false => {
+                let taken = self.take_portion(leaving.link.index, self.leaving_budget.left());
+                self.leaving_budget.spend(taken);
+                taken.packets
+            }
+        };
         // It may have ended for misbehaviour; then that has been said.
         let Ok(link) = self.link(leaving.link) else { return taken };
         // A peer that goes on writing is not waited for.
@@ -636,10 +668,19 @@ impl Node {
         taken
     }
 
-    /// [`drain`](Self::drain) of every link whose peer is gone.
+    /// [`drain`](Self::drain) of the links whose peers are gone, as far as a turn's budget goes.
     pub(super) fn drain_leaving(&mut self) -> usize {
-        let leaving = core::mem::take(&mut self.leaving).into_iter();
-        let taken = leaving.map(|leaving| self.drain(leaving)).sum();
+        self.leaving_budget = Budget::of_a_turn();
+        let mut leaving = core::mem::take(&mut self.leaving).into_iter();
+        let mut taken = 0;
+        while !self.leaving_budget.is_spent()
+            && let Some(leaving) = leaving.next()
+        {
+            taken += self.drain(leaving);
+        }
+        // Those that had no turn are the first in the next.
+        let had_one = core::mem::replace(&mut self.leaving, leaving.collect());
+        self.leaving.extend(had_one);
         if self.inbox.is_pending() {
             self.take_control_events();
         }

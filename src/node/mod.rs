@@ -32,6 +32,7 @@ pub use aperture::{
 };
 pub use detached::DetachedTerminus;
 pub use links::{CloseReason, ConnectError, Event, LinkError};
+pub(crate) use links::{NO_WORD, with_answer};
 pub use receive::RecvError;
 pub use send::{PreparedTicket, SendError, Unfinished};
 pub use shared::{Attached, NodeGuard, SharedNode};
@@ -42,7 +43,7 @@ use crate::control::{
     Accept, Access, Control, ControlEvent, Identity, Inbox, LinkToken, NameError, ServeError,
     ServiceName, StartError,
 };
-use crate::engine::turns::Turns;
+use crate::engine::turns::{Budget, Turns};
 use crate::interface::notification::Consumer;
 use crate::interface::terminus::{PostError, Tag, Terminus};
 use crate::interface::{
@@ -160,6 +161,8 @@ pub struct Node {
     last_route: Option<(NodeId, u32)>,
     /// Links whose peers are gone, and from which what was committed is being taken.
     leaving: Vec<links::Leaving>,
+    /// What may still be taken of those in this turn.
+    leaving_budget: Budget,
     /// Packets with changed keys of which their senders are to be told.
     stale: Vec<(LinkId, SlotIndex, MetadataIndex)>,
     /// Links for which messages wait in work queues.
@@ -271,6 +274,7 @@ impl Node {
             routes: HashMap::new(),
             last_route: None,
             leaving: Vec::new(),
+            leaving_budget: Budget::of_a_turn(),
             stale: Vec::new(),
             with_queue: Vec::new(),
             queued: 0,

@@ -1,7 +1,7 @@
 //! Messages in: the turn over the links, and `h_recv`, `h_recv_block` of Hamlyn 3.2.
 //!
-//! A turn takes a bounded number of packets from each active link, refused ones included, looks at
-//! a few idle links, then gives queued packets to links that have room. A link in which nothing
+//! A turn takes a bounded number of packets from each active link, refused ones included, and where
+//! there are many links, from all together; looks at a few idle links, then gives queued packets to links that have room. A link in which nothing
 //! was found for a while becomes idle; the number of idle links looked at in a turn is chosen so
 //! that all of them are seen within a bounded time, however long the application's turns are.
 
@@ -9,7 +9,7 @@ use super::link::Link;
 use super::wait::Backoff;
 use super::{Forked, Node};
 use crate::config::Config;
-use crate::engine::turns::{TakesTurns, Turns};
+use crate::engine::turns::{LINES_PER_RING, Portion, TakesTurns, Turns};
 use crate::interface::notification::Consumer;
 use crate::interface::{
     Interface, LinkId, NotDeposited, Notification, QueueError, QueueId, Refusal,
@@ -38,9 +38,6 @@ pub enum RecvError {
     Wait(Arc<std::io::Error>),
 }
 
-/// Lines taken from one ring in a turn, about: 256 KiB. Counting packets alone would let one link
-/// copy a whole bulk ring while the others wait.
-const LINES_PER_TURN: u64 = 4096;
 impl Node {
     /// `h_recv`: the next notification of `queue`, if a message has arrived. Takes a
     /// [turn](Self::poll) if none waits.
@@ -152,8 +149,8 @@ impl Node {
         }
     }
 
-    /// One turn: takes what has arrived from the links, a bounded number of packets from each,
-    /// and gives queued packets to those that have room. Returns how many packets were taken,
+    /// One turn: takes what has arrived from the links, a bounded number of packets from each, and
+    /// from all together (the rest comes in the next turn: each link in its turn); and gives queued packets to those that have room. Returns how many packets were taken,
     /// refused ones included.
     #[inline]
     pub fn poll(&mut self) -> Result<usize, Forked> {
@@ -251,15 +248,18 @@ impl Node {
         taken
     }
 
+    /// Takes packets from a link: at most so many, and so many lines, from each of its rings. Says
+    /// how much.
     #[inline(always)]
-    pub(super) fn take_packets(&mut self, index: u32) -> usize {
+    fn take_packets(&mut self, index: u32, budget: usize, lines_max: u64) -> Portion {
         let mut taken = 0;
-        let Some(Some(link)) = self.links.get_mut(index as usize) else { return 0 };
-        let budget = self.config.packets_per_turn as usize;
+        let Some(Some(link)) = self.links.get_mut(index as usize) else {
+            return Portion::default();
+        };
         let mut freed = false;
         let mut ended = None;
         let mut lines_taken = 0;
-        while taken < budget && lines_taken < LINES_PER_TURN {
+        while taken < budget && lines_taken < lines_max {
             let Some(line) = link.rx.ring.peek_line() else {
                 freed |= link.rx.ring.publish();
                 break;
@@ -290,8 +290,9 @@ impl Node {
                 config: &self.config,
                 stale: &mut self.stale,
             };
-            let (in_bulk, step) = taking.bulk(link);
+            let (in_bulk, step) = taking.bulk(link, budget, lines_max);
             taken += in_bulk;
+            lines_taken += step.lines;
             freed |= step.freed;
             ended = step.ended;
         }
@@ -304,7 +305,7 @@ impl Node {
         if ended.is_some() || !self.stale.is_empty() {
             self.judge(index, ended);
         }
-        taken
+        Portion { packets: taken, lines: lines_taken }
     }
 
     /// Tells of changed keys, and sends a peer away that broke the rules.
@@ -343,7 +344,14 @@ impl TakesTurns for Node {
 
     #[inline(always)]
     fn take_from(&mut self, link: u32) -> usize {
-        self.take_packets(link)
+        let budget = self.config.packets_per_turn as usize;
+        self.take_packets(link, budget, LINES_PER_RING).packets
+    }
+
+    #[inline(never)]
+    fn take_portion(&mut self, link: u32, most: Portion) -> Portion {
+        let packets = most.packets.min(self.config.packets_per_turn as usize);
+        self.take_packets(link, packets, most.lines.min(LINES_PER_RING))
     }
 
     fn is_ready(&self, link: u32) -> bool {
@@ -415,10 +423,10 @@ impl Taking<'_> {
     /// Takes a turn's packets from the bulk ring: a share of its own, so that a busy base ring does
     /// not starve it.
     #[inline(never)]
-    fn bulk(self, link: &mut Link) -> (usize, Step) {
+    fn bulk(self, link: &mut Link, budget: usize, lines_max: u64) -> (usize, Step) {
         let mut sum = Step { lines: 0, freed: false, ended: None };
         let mut taken = 0;
-        while taken < self.config.packets_per_turn as usize && sum.lines < LINES_PER_TURN {
+        while taken < budget && sum.lines < lines_max {
             let Some(bulk) = &mut link.rx.bulk else { break };
             let Some(line) = bulk.peek_line() else {
                 sum.freed |= bulk.publish();

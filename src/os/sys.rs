@@ -5,7 +5,6 @@ use crate::link::cells::{AtomicU64, Word};
 use core::fmt;
 use core::sync::atomic::{AtomicU32, Ordering};
 use rustix::event::{EventfdFlags, epoll, eventfd};
-use rustix::process::Resource;
 use rustix::thread::{MembarrierCommand, futex};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -74,21 +73,34 @@ pub struct LimitRaised {
     pub to: u64,
 }
 
-/// Raises the soft limit on descriptors to the hard one where `needed` is above it, and says so.
-pub fn raise_descriptor_limit(needed: u64) -> Option<LimitRaised> {
-    let limit = rustix::process::getrlimit(Resource::Nofile);
-    let from = limit.current?;
-    if needed <= from || limit.maximum == Some(from) {
-        return None;
+/// The soft and the hard limit on descriptors. An error where a sandbox refuses to tell, at which
+/// `rustix` would panic.
+fn descriptor_limits() -> io::Result<(u64, u64)> {
+    let mut limits = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the structure is live for the call, which writes nothing else.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limits) } != 0 {
+        return Err(io::Error::last_os_error());
     }
-    let raised = rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum };
-    rustix::process::setrlimit(Resource::Nofile, raised).ok()?;
-    Some(LimitRaised { from, to: limit.maximum.unwrap_or(u64::MAX) })
+    Ok((limits.rlim_cur, limits.rlim_max))
 }
 
-/// The soft limit on descriptors.
-pub fn descriptor_limit() -> u64 {
-    rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+/// Raises the soft limit on descriptors to the hard one where `needed` is above it, and says so.
+/// `None`: it stays as it is, also where the system does not allow it. An error where the system does
+/// not tell the limits.
+pub fn raise_descriptor_limit(needed: u64) -> io::Result<Option<LimitRaised>> {
+    let (from, to) = descriptor_limits()?;
+    if needed <= from || from == to {
+        return Ok(None);
+    }
+    let limits = libc::rlimit { rlim_cur: to, rlim_max: to };
+    // SAFETY: the structure is live for the call, which reads it alone.
+    let is_raised = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limits) } == 0;
+    Ok(is_raised.then_some(LimitRaised { from, to }))
+}
+
+/// The soft limit on descriptors. An error where the system does not tell.
+pub fn descriptor_limit() -> io::Result<u64> {
+    Ok(descriptor_limits()?.0)
 }
 
 /// Mappings that a process may have (`vm.max_map_count`); where that is hidden, the kernel's default.

@@ -481,6 +481,13 @@ impl GroupOffer {
 }
 
 impl Offer for GroupOffer {
+    fn check_place(&self, _: &Peer, body: &[u8]) -> Result<(), String> {
+        match body.first() {
+            Some(&MEMBER) => self.place(&lock(&self.root)).map(drop),
+            _ => Ok(()),
+        }
+    }
+
     fn admit(
         &mut self,
         node: &mut Node,

@@ -11,6 +11,7 @@
 //! progress thread do it. Never: an end point's code runs without the manager's lock in an offer,
 //! or waits there.
 
+use super::joining::{Asking, Joining};
 use super::seed::{Kind, Seed, SeedError, Token};
 use crate::config::Config;
 use crate::control::{self, Accept, Access, Peer, RequestId, ServiceName};
@@ -293,8 +294,12 @@ impl From<Waited> for SendFailure {
 /// may keep its state in its offer, and so under the manager's lock
 /// ([`Protocols::state`]), instead of having a lock of its own.
 pub(crate) trait Offer: Any + Send {
-    /// A peer wants to grow a sender and sent `body`: the answer for it, or why not. Whatever was
-    /// made for the request is undone in [`withdrawn`](Self::withdrawn).
+    /// Whether there is a place for a peer that sent `body`; else why not.
+    fn check_place(&self, _peer: &Peer, _body: &[u8]) -> Result<(), String> {
+        Ok(())
+    }
+    /// A peer wants to grow a sender and sent `body`, and there is a place for it: the answer for it,
+    /// or why not. Whatever was made for the request is undone in [`withdrawn`](Self::withdrawn).
     fn admit(
         &mut self,
         node: &mut Node,
@@ -318,6 +323,14 @@ pub(crate) type Admission = Box<dyn FnMut(&Peer) -> Result<(), String> + Send>;
 pub(crate) struct OfferId {
     index: usize,
     number: u64,
+}
+
+#[cfg(test)]
+impl OfferId {
+    /// One that is like no other of another index.
+    pub(crate) fn of(index: usize) -> Self {
+        Self { index, number: 1 }
+    }
 }
 
 /// The offers, by place.
@@ -369,7 +382,7 @@ pub(crate) struct Protocols {
     offers: Offers,
     by_token: HashMap<Token, OfferId>,
     by_service: HashMap<String, OfferId>,
-    requests: HashMap<RequestId, OfferId>,
+    joining: Joining,
     connections: HashMap<LinkId, (Arc<Connection>, Option<OfferId>)>,
     /// What is not the manager's business.
     events: VecDeque<Event>,
@@ -435,17 +448,22 @@ impl Protocols {
                         self.keep(node, event);
                     }
                 }
-                Event::RequestGone { id } => match self.requests.remove(&id) {
+                Event::RequestGone { id } => match self.joining.exit(id) {
                     Some(offer) => {
                         if let Some(offered) = self.offers.get_mut(&offer) {
                             offered.offer.withdrawn(node, id);
                         }
                     }
+                    None if self.joining.went_away(id) || self.joining.has_given_way(id) => {}
                     None => self.keep(node, Event::RequestGone { id }),
                 },
                 Event::Connected { link, request } => {
-                    match request.and_then(|id| Some((id, self.requests.remove(&id)?))) {
+                    match request.and_then(|id| Some((id, self.joining.exit(id)?))) {
                         Some((id, offer)) => self.join(node, link, id, offer),
+                        // Another has its place.
+                        None if request.is_some_and(|id| self.joining.has_given_way(id)) => {
+                            let _ = node.disconnect(link);
+                        }
                         None => self.keep(node, Event::Connected { link, request }),
                     }
                 }
@@ -469,6 +487,9 @@ impl Protocols {
                 }
                 other => self.keep(node, other),
             }
+        }
+        if self.joining.is_anybody_waiting() {
+            self.ask_waiting(node);
         }
     }
 
@@ -501,34 +522,78 @@ impl Protocols {
         if named.is_none() && !for_seeds {
             return Some(Event::Request { id, peer, greeting });
         }
-        let decided = self.admit(node, id, &peer, &greeting, named);
-        let told = match decided {
-            Ok((offer, answer)) => {
-                self.requests.insert(id, offer);
-                let accepted = node.accept(id, &answer);
-                if accepted.is_err() {
-                    self.requests.remove(&id);
-                    if let Some(offered) = self.offers.get_mut(&offer) {
-                        offered.offer.withdrawn(node, id);
-                    }
-                }
-                accepted
+        let user = peer.uid;
+        let decided = self.wanted(&peer, &greeting, named).and_then(|offer| {
+            let asking = Asking { id, peer, greeting };
+            let waits =
+                match self.joining.has_room(offer, user) && !self.joining.is_waiting(offer, user) {
+                    true => self.admit(node, offer, asking),
+                    false => Some(asking),
+                };
+            match waits.map(|asking| self.joining.wait(asking, offer)) {
+                Some(Err(_)) => Err("too many of this user want a place at the same time".into()),
+                _ => Ok(()),
             }
-            Err(why) => node.refuse(id, &why),
-        };
-        // A request that is gone already needs no answer.
-        let _ = told;
+        });
+        if let Err(why) = decided {
+            refuse(node, id, &why);
+        }
         None
     }
 
-    fn admit(
+    /// Those whose turn has come.
+    #[cold]
+    fn ask_waiting(&mut self, node: &mut Node) {
+        let mut before = 0;
+        while let Some((offer, asking)) = self.joining.next(&mut before) {
+            if let Some(asking) = self.admit(node, offer, asking) {
+                self.joining.put_back(&mut before, offer, asking);
+            }
+        }
+    }
+
+    /// Decides about a request. Given back: there is no place, and there may be one soon.
+    fn admit(&mut self, node: &mut Node, offer: OfferId, asking: Asking) -> Option<Asking> {
+        let Asking { id, peer, greeting } = &asking;
+        let (id, body) = (*id, &greeting[GREETING_HEAD..]);
+        let Some(offered) = self.offers.get_mut(&offer) else {
+            refuse(node, id, "the receiver is gone");
+            return None;
+        };
+        let now_ns = sys::monotonic_ns();
+        let mut place = offered.offer.check_place(peer, body);
+        if place.is_err()
+            && let Some(slow) = self.joining.give_way(offer, peer.uid, now_ns)
+        {
+            offered.offer.withdrawn(node, slow);
+            place = offered.offer.check_place(peer, body);
+        }
+        if place.is_err() && self.joining.is_anybody_half(offer) {
+            return Some(asking);
+        }
+        let admitted = place.and_then(|()| offered.offer.admit(node, id, peer, body));
+        match admitted {
+            Ok(body) => {
+                let answer = [&ANSWER[..], &[offered.kind as u8], &body].concat();
+                self.joining.enter(id, offer, peer.uid, now_ns);
+                // One that is gone already needs no answer.
+                if node.accept(id, &answer).is_err() {
+                    self.joining.exit(id);
+                    offered.offer.withdrawn(node, id);
+                }
+            }
+            Err(why) => refuse(node, id, &why),
+        }
+        None
+    }
+
+    /// Which end point a peer wants, if it may have it as far as its owner is concerned.
+    fn wanted(
         &mut self,
-        node: &mut Node,
-        id: RequestId,
         peer: &Peer,
         greeting: &[u8],
         named: Option<OfferId>,
-    ) -> Result<(OfferId, Vec<u8>), String> {
+    ) -> Result<OfferId, String> {
         if greeting.len() < GREETING_HEAD || greeting[..4] != GREETING {
             return Err("this is an end point, and the greeting is not that of a sender".into());
         }
@@ -548,11 +613,7 @@ impl Protocols {
         if let Some(admission) = &mut offered.admission {
             admission(peer)?;
         }
-        let body = offered.offer.admit(node, id, peer, &greeting[GREETING_HEAD..])?;
-        let mut answer = ANSWER.to_vec();
-        answer.push(kind as u8);
-        answer.extend_from_slice(&body);
-        Ok((offer, answer))
+        Ok(offer)
     }
 
     fn join(&mut self, node: &mut Node, link: LinkId, id: RequestId, offer: OfferId) {
@@ -585,6 +646,11 @@ impl Protocols {
             self.wakers.drain(..).for_each(Waker::wake);
         }
     }
+}
+
+/// A request that is gone already needs no answer.
+fn refuse(node: &mut Node, id: RequestId, why: &str) {
+    let _ = node.refuse(id, why);
 }
 
 impl Manager {
@@ -784,6 +850,9 @@ impl Manager {
             *of != offer
         });
         let withdrawn = protocols.offers.remove(&offer);
+        for id in protocols.joining.withdraw(offer) {
+            refuse(node, id, "the receiver is gone");
+        }
         let links: Vec<LinkId> = protocols
             .connections
             .iter()
@@ -919,8 +988,9 @@ impl Manager {
         let limit = timeout.unwrap_or(Duration::MAX);
         let token = self.shared.lock().begin_connect(service, greeting, limit)?;
         let mut then = Some(then);
-        // The control plane ends it within the time limit.
-        let waited = self.shared.wait_until(None, |node, protocols| {
+        // The control plane ends it within the time limit, if it can.
+        let limit = timeout.map(node::with_answer);
+        let waited = self.shared.wait_until(limit, |node, protocols| {
             match (node.end_connect(token), &mut then) {
                 (None, _) => Look::Nothing,
                 (Some(Err(e)), _) => Look::Found(Err(e)),
@@ -940,7 +1010,7 @@ impl Manager {
                 Err(match waited {
                     Waited::Forked(e) => node::ConnectError::Forked(e),
                     Waited::Os(e) => node::ConnectError::Watch(e),
-                    Waited::TimedOut => node::ConnectError::Vanished,
+                    Waited::TimedOut => control::ConnectError::TimedOut(node::NO_WORD).into(),
                 }
                 .into())
             }

@@ -42,7 +42,8 @@
 //! sender is never refused, and waits instead.
 //!
 //! - `seed.rs`: seeds; `records.rs`: what a stream's messages hold. Pure: no operating system.
-//! - `manager.rs`: the manager, growing and closing; `ends.rs`: what end points have in common;
+//! - `manager.rs`: the manager, growing and closing; `joining.rs`: who waits for a place, and who has
+//!   one by words alone; `ends.rs`: what end points have in common;
 //!   `asynchronous.rs`: all of them in tokio tasks.
 //! - `tickets.rs`: reads what peers send as tickets; `credit.rs`: counters that only grow;
 //!   `outgoing.rs`: long messages that a time limit cuts off.
@@ -70,6 +71,8 @@ mod ends;
 mod group;
 #[cfg(feature = "os")]
 mod group_member;
+#[cfg(feature = "os")]
+mod joining;
 #[cfg(feature = "os")]
 mod manager;
 #[cfg(feature = "os")]

@@ -158,6 +158,13 @@ const THROUGH_THE_LINK: u8 = 0;
 pub(super) const THROUGH_AN_APERTURE: u8 = 1;
 
 impl Offer for StreamOffer {
+    fn check_place(&self, _: &Peer, _: &[u8]) -> Result<(), String> {
+        match self.0.admitted().is_some() {
+            true => Err("the stream has its sender already".into()),
+            false => Ok(()),
+        }
+    }
+
     fn admit(
         &mut self,
         node: &mut Node,
@@ -176,9 +183,6 @@ impl Offer for StreamOffer {
             return Err("the sender's memory is too small for its tickets".into());
         }
         let mut admitted = shared.admitted();
-        if admitted.is_some() {
-            return Err("the stream has its sender already".into());
-        }
         let mut answer = shared.answer.clone();
         for slot in [shared.ask, shared.places] {
             let ticket = node.fast_ticket(slot).map_err(|e| e.to_string())?;

@@ -85,6 +85,12 @@ fn lock(senders: &Senders) -> MutexGuard<'_, Shared> {
 struct TaggedOffer(Senders);
 
 impl Offer for TaggedOffer {
+    fn check_place(&self, peer: &Peer, _: &[u8]) -> Result<(), String> {
+        let shared = lock(&self.0);
+        let users = shared.senders.values().map(|sender| sender.user);
+        check_place(users, peer, shared.senders_max as usize, "senders")
+    }
+
     fn admit(
         &mut self,
         node: &mut Node,
@@ -94,8 +100,6 @@ impl Offer for TaggedOffer {
     ) -> Result<Vec<u8>, String> {
         let credit = fast_ticket_from(body, peer)?;
         let mut shared = lock(&self.0);
-        let users = shared.senders.values().map(|sender| sender.user);
-        check_place(users, peer, shared.senders_max as usize, "senders")?;
         let config = SlotConfig::new(shared.area, shared.queue).credit(shared.tags);
         let slot = node.slot(config).map_err(|e| e.to_string())?;
         let ticket = node.fast_ticket(slot).map_err(|e| e.to_string())?;

@@ -179,7 +179,10 @@ impl Machine {
                 let (peer, Some(hello)) = (c.peer(), c.hello().cloned()) else { return };
                 let greeting = hello.greeting.clone();
                 self.table.advance(id, Stage::Asking(Box::new(hello)));
-                self.table.set_deadline(id, self.step_deadline(now_ns));
+                // Twice a step: what the application waits for may be the step of another peer,
+                // which has its place by words alone until then.
+                let until_ns = now_ns.saturating_add(self.limits.step_timeout_ns.saturating_mul(2));
+                self.table.set_deadline(id, Some(until_ns));
                 self.tell(Event::Request { id: RequestId(id.0), peer, greeting });
             }
         }

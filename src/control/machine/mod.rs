@@ -105,6 +105,8 @@ pub enum CloseReason {
     Violation,
     /// It says that this process did.
     Expelled,
+    /// This process can no longer watch over it.
+    Unwatched,
 }
 
 /// Why this process could not connect.
@@ -534,6 +536,8 @@ counters! {
     closed_by_us_violation,
     /// Links that the other end closed for that reason.
     closed_expelled,
+    /// Links that ended because this process could no longer watch over them.
+    closed_unwatched,
     /// Connections that ended before they said anything.
     left_silent,
     /// Connections that ended on the way to a link.
@@ -771,6 +775,27 @@ impl Machine {
             let no = || refusal(Reason::Unavailable, "the process is ending");
             let last = if is_linked { Frame::Bye } else { no() };
             self.leave(id, Leave::Ours, Some(last));
+        }
+        self.services.clear();
+    }
+
+    /// This process cannot go on, for this reason: each link ends without a goodbye, since nobody
+    /// would hear of its other end's death; what was begun fails; and whoever waits is told.
+    pub fn fail_all(&mut self, why: &str) {
+        let ids: Vec<ConnectionId> = self.table.ids().collect();
+        for id in ids {
+            let Some(c) = self.table.get(id) else { continue };
+            let (leave, last) = match (c.role, c.stage()) {
+                (_, Stage::Linked(_) | Stage::Parting(_)) => {
+                    (Leave::Theirs(CloseReason::Unwatched), None)
+                }
+                (End::Client, _) => (Leave::Failed(Failure::Unavailable(why.into())), None),
+                (End::Server, _) => (
+                    Leave::Refused(Reason::Unavailable, why.into()),
+                    Some(refusal(Reason::Unavailable, "the process cannot go on")),
+                ),
+            };
+            self.leave(id, leave, last);
         }
         self.services.clear();
     }
@@ -1072,6 +1097,7 @@ impl Machine {
                     CloseReason::HungUp => &mut counters.closed_hung_up,
                     CloseReason::Violation => &mut counters.closed_violation,
                     CloseReason::Expelled => &mut counters.closed_expelled,
+                    CloseReason::Unwatched => &mut counters.closed_unwatched,
                 } += 1;
                 // The table has counted it.
                 self.act(Action::Tell(Event::Closed { link: id, reason }));

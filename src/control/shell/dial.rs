@@ -3,11 +3,11 @@
 //! A Unix socket never says "in progress": a listener whose queue is full refuses at once, and is
 //! tried again until the time is up.
 
-use super::super::frame::{FRAME_BYTES_MAX, Frame, FrameError, Hello, LinkFeatures, printable};
+use super::super::frame::{FRAME_BYTES_MAX, Frame, FrameError, Hello, LinkFeatures};
 use super::super::identity::Identity;
 use super::super::machine::{ConnectionId, Failure, Machine, Who};
 use super::super::names::{self, Place, ServiceName};
-use super::super::{GREETING_BYTES_MAX, Reason};
+use super::super::{GREETING_BYTES_MAX, Reason, printable_bytes};
 use super::inbox::{LinkToken, NewLink, Waiter};
 use super::{ConnectError, Control, Row, SOCKET, Shared, State, WAKE, deadline_of, limits_of, tag};
 use crate::config::{AdmitUnknown, Config, Housekeeping};
@@ -148,6 +148,9 @@ impl Control {
         let dial = Dial::to(&shared.config, service)?;
         let until_ns = deadline_of(timeout);
         let mut state = shared.lock();
+        if let Some(why) = &state.failed {
+            return Err(ConnectError::Unavailable(why.clone()));
+        }
         let begun = state.machine.connect(service.to_string(), greeting.to_vec(), until_ns);
         let id = begun.map_err(ConnectError::Links)?;
         let row = Row { dial: Some(Box::new(dial)), waiter, ..Row::new(None, Who::default()) };
@@ -291,6 +294,16 @@ impl Shared {
     }
 }
 
+/// Statistics as whoever answered wrote them, with nothing in their lines but what can be read.
+fn printable_lines(text: &[u8]) -> String {
+    let mut lines = String::with_capacity(text.len());
+    for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+        lines.push_str(&printable_bytes(line));
+        lines.push('\n');
+    }
+    lines
+}
+
 /// The statistics of a service, for its owner and root: one question, in the caller, which waits for
 /// at most `timeout`, whatever comes.
 pub(super) fn stat(
@@ -344,10 +357,7 @@ pub(super) fn stat(
             {
                 all.extend(text);
                 if is_last {
-                    // Line by line, as somebody's terminal may print it.
-                    let lines = all.split(|byte| *byte == b'\n').map(String::from_utf8_lossy);
-                    let lines: Vec<String> = lines.map(|line| printable(&line)).collect();
-                    return Ok(lines.join("\n"));
+                    return Ok(printable_lines(&all));
                 }
             }
             Ok(Frame::Refused { reason: Reason::Version, version, .. }) => {

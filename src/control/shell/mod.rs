@@ -145,6 +145,8 @@ struct State {
     discarded: Vec<OwnedFd>,
     /// Started receivers, by connection: whose they are.
     receivers: HashMap<ConnectionId, Vec<Option<u32>>>,
+    /// Why nothing goes on any more: the thread has ended.
+    failed: Option<String>,
 }
 
 struct Shared {
@@ -247,7 +249,8 @@ impl Control {
             notes.push("SO_PASSRIGHTS is not available: connections are closed on threads".into());
         }
         let mut limits = limits_of(config, identity, features);
-        (limits.links_max, limits.waiting_max) = fit_descriptors(config.links_max, &mut notes);
+        (limits.links_max, limits.waiting_max) = fit_descriptors(config.links_max, &mut notes)
+            .map_err(doing("asking for the limit on descriptors"))?;
         (limits.links_max, limits.apertures_max) = fit_mappings(limits.links_max, &mut notes);
         let state = State {
             machine: Machine::new(limits),
@@ -257,6 +260,7 @@ impl Control {
             asked: Vec::new(),
             discarded: Vec::new(),
             receivers: HashMap::new(),
+            failed: None,
         };
         let shared = Arc::new(Shared {
             this: OnceLock::new(),
@@ -281,8 +285,9 @@ impl Control {
                     std::thread::Builder::new().name("hamlyn-control".into()).stack_size(256 << 10);
                 let run = move || {
                     while !shared.is_ending.load(Ordering::Acquire) {
-                        if shared.turn(None).is_err() {
-                            // Only a descriptor closed behind our back ends here.
+                        // A sandbox that came later, or a descriptor closed behind our back.
+                        if let Err(error) = shared.turn(None) {
+                            shared.fail(&error);
                             break;
                         }
                     }
@@ -342,6 +347,10 @@ impl Control {
             Access::Anyone => Admission::Anyone,
         };
         let mut state = shared.lock();
+        if let Some(why) = &state.failed {
+            let source = io::Error::other(why.clone());
+            return Err(ServeError::Os { path: service.name().into(), source });
+        }
         let id = state.machine.serve(service.to_string(), admission, accept);
         if let Err(source) = shared.poller.add(&listener.fd, tag(id.0, LISTENER)) {
             state.machine.stop_serving(&service.to_string());
@@ -474,12 +483,18 @@ impl Control {
     }
 
     /// Where the application runs it: handles what has happened, after waiting for at most
-    /// `timeout`. Harmless beside the thread.
+    /// `timeout`. Harmless beside the thread. After an error nothing goes on, and every link ends.
     pub fn run_once(&self, timeout: Duration) -> io::Result<()> {
         if !self.shared.guard.is_parent() {
             return Err(io::Error::other(FORKED));
         }
-        self.shared.turn(Some(timeout.as_nanos().min(u64::MAX.into()) as u64))
+        let turn = self.shared.turn(Some(timeout.as_nanos().min(u64::MAX.into()) as u64));
+        if let Err(error) = &turn
+            && self.thread.is_none()
+        {
+            self.shared.fail(error);
+        }
+        turn
     }
 
     /// When [`run_once`](Self::run_once) must be called though the descriptor is not readable, in
@@ -519,21 +534,21 @@ impl Drop for Control {
 
 /// As many links as there can be descriptors for, after the soft limit has been raised as far as
 /// it may, and says so; and as many connections that wait to become one.
-fn fit_descriptors(links_max: u32, notes: &mut Vec<String>) -> (u32, u32) {
+fn fit_descriptors(links_max: u32, notes: &mut Vec<String>) -> io::Result<(u32, u32)> {
     let of_links = u64::from(links_max) * DESCRIPTORS_PER_LINK;
     let needed = (of_links.div_ceil(3) * 4 + DESCRIPTORS_KEPT).max(1024);
-    if let Some(raised) = sys::raise_descriptor_limit(needed) {
+    if let Some(raised) = sys::raise_descriptor_limit(needed)? {
         notes.push(std::format!(
             "the soft limit on descriptors was raised from {} to {}",
             raised.from,
             raised.to
         ));
     }
-    let limit = sys::descriptor_limit();
+    let limit = sys::descriptor_limit()?;
     let quarter = limit.saturating_sub(DESCRIPTORS_KEPT) / 4;
     let waiting = u32::try_from(quarter / DESCRIPTORS_PER_WAITING).unwrap_or(u32::MAX).max(1);
     if limit >= needed {
-        return (links_max, waiting);
+        return Ok((links_max, waiting));
     }
     let fitting = quarter * 3 / DESCRIPTORS_PER_LINK;
     let fitting = u32::try_from(fitting).unwrap_or(u32::MAX).clamp(1, links_max);
@@ -542,7 +557,7 @@ fn fit_descriptors(links_max: u32, notes: &mut Vec<String>) -> (u32, u32) {
             "the limit of {limit} descriptors allows {fitting} links, and links_max is {links_max}"
         ));
     }
-    (fitting, waiting)
+    Ok((fitting, waiting))
 }
 
 /// As many links, and apertures of all users together, as there can be mappings for: of the kernel's
@@ -591,6 +606,18 @@ impl Shared {
         let discarded = core::mem::take(&mut state.discarded);
         drop(state);
         memory::close_elsewhere(discarded);
+    }
+
+    /// The thread cannot go on: whoever waits is told, every link ends, no name is served any more.
+    #[cold]
+    fn fail(&self, error: &io::Error) {
+        let why = std::format!("its housekeeping has ended: {error}");
+        let mut state = self.lock();
+        state.machine.fail_all(&why);
+        state.failed = Some(why);
+        let listeners = core::mem::take(&mut state.listeners);
+        self.finish(state);
+        drop(listeners);
     }
 
     fn posted(&self) -> MutexGuard<'_, VecDeque<(ConnectionId, Message)>> {
@@ -839,7 +866,9 @@ impl Shared {
     }
 }
 
-/// The statistics of a running service, for its owner and root. Nothing needs to be started.
+/// The statistics of a running service, for its owner and root: lines of a name, a space and a
+/// value. Nothing needs to be started. The service may be another user's: whatever it wrote, there is
+/// nothing in the lines but what can be read ([`printable`](super::printable)).
 pub fn stat_of(
     config: &Config,
     service: &ServiceName,

@@ -199,6 +199,22 @@ pub struct Request<'a> {
 }
 
 impl Offer for ServerState {
+    fn check_place(&self, peer: &Peer, _: &[u8]) -> Result<(), String> {
+        let max = self.config.clients_max;
+        // Who connects again and again must not fill this process with what it leaves behind.
+        let gone = self.ready.clients_but(|number| {
+            self.clients.iter().flatten().any(|client| client.number == number)
+        });
+        if self.client_count as usize + gone >= max as usize {
+            return Err(format!(
+                "it has {max} clients, as many as it may, {gone} of them gone with requests that \
+                 nobody has received yet"
+            ));
+        }
+        let users = self.clients.iter().flatten().map(|client| client.peer.uid);
+        check_place(users, peer, max as usize, "clients")
+    }
+
     fn admit(
         &mut self,
         node: &mut Node,
@@ -208,20 +224,7 @@ impl Offer for ServerState {
     ) -> Result<Vec<u8>, String> {
         let (lent, wanted) = Lent::from_bytes(body, peer)?;
         let state = self;
-        let max = state.config.clients_max;
-        // Who connects again and again must not fill this process with what it leaves behind.
-        let gone = state.ready.clients_but(|number| {
-            state.clients.iter().flatten().any(|client| client.number == number)
-        });
-        if state.client_count as usize + gone >= max as usize {
-            return Err(format!(
-                "it has {max} clients, as many as it may, {gone} of them gone with requests that \
-                 nobody has received yet"
-            ));
-        }
         let calls = wanted.min(state.config.outstanding);
-        let users = state.clients.iter().flatten().map(|client| client.peer.uid);
-        check_place(users, peer, max as usize, "clients")?;
         let (blocks, mut answer) =
             Blocks::lend(node, state.queue, calls, state.config.request_bytes)?;
         answer.extend_from_slice(&state.config.request_bytes_max.to_le_bytes());

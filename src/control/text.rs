@@ -1,0 +1,133 @@
+//! Text that a stranger wrote, before it reaches a terminal or a sentence.
+
+use alloc::string::String;
+
+/// Most marks (accents, vowel signs) that are kept behind one character: no language needs more,
+/// and a pile of them covers the lines above.
+const MARKS_MAX: u32 = 4;
+
+/// `text` without anything that a terminal obeys, or that hides or turns what is read: control and
+/// format characters (those of direction are among them), line ends, unassigned and invisible
+/// characters, and marks without a character to stand on become `\n`, `\u{202e}` and the like.
+/// Letters of any language, signs and quotation marks stay. What it returns it leaves as it is.
+pub fn printable(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut marks = MARKS_MAX;
+    for c in text.chars() {
+        let is_kept = match kind(c) {
+            Kind::Printable => {
+                marks = 0;
+                true
+            }
+            Kind::Mark => {
+                marks += 1;
+                marks <= MARKS_MAX
+            }
+            Kind::Other => false,
+        };
+        if is_kept {
+            out.push(c);
+        } else {
+            // What begins anew has nothing of a mark's to stand on.
+            marks = MARKS_MAX;
+            match c {
+                '\t' | '\n' | '\r' => out.extend(c.escape_default()),
+                _ => out.extend(c.escape_unicode()),
+            }
+        }
+    }
+    out
+}
+
+/// [`printable`] of bytes that need not be text.
+pub fn printable_bytes(bytes: &[u8]) -> String {
+    printable(&String::from_utf8_lossy(bytes))
+}
+
+enum Kind {
+    Printable,
+    /// It stands on the character before it.
+    Mark,
+    Other,
+}
+
+fn kind(c: char) -> Kind {
+    if c == ' ' || c.is_ascii_graphic() {
+        return Kind::Printable;
+    }
+    if c.is_ascii() || is_blank(c) {
+        return Kind::Other;
+    }
+    // The tables of the standard library know what is printable: `escape_debug` keeps that of a
+    // string, and escapes marks where they are the first character.
+    let (mut alone, mut behind) = ([0; 4], [b'a', 0, 0, 0, 0]);
+    let alone = c.encode_utf8(&mut alone);
+    c.encode_utf8(&mut behind[1..]);
+    let behind = core::str::from_utf8(&behind[..1 + c.len_utf8()]).unwrap_or_default();
+    match (alone.escape_debug().count(), behind.escape_debug().count()) {
+        (1, 2) => Kind::Printable,
+        (_, 2) => Kind::Mark,
+        _ => Kind::Other,
+    }
+}
+
+/// Counted among letters, signs and marks, and shown as nothing at all.
+fn is_blank(c: char) -> bool {
+    matches!(c,
+        // Fillers of Hangul, vowels of Khmer without a form, the joiner of graphemes.
+        '\u{115f}' | '\u{1160}' | '\u{3164}' | '\u{ffa0}' | '\u{17b4}' | '\u{17b5}' | '\u{34f}'
+        // Selectors of variants, of Mongolian and of all.
+        | '\u{180b}'..='\u{180f}' | '\u{fe00}'..='\u{fe0f}' | '\u{e0100}'..='\u{e01ef}'
+        // Braille without a dot, the invisible musical note.
+        | '\u{2800}' | '\u{1d159}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_can_be_read_stays() {
+        for text in [
+            "it's \"no\": 100 % \\ {x}",
+            "Grüße, ça va?",
+            "中文 日本語 한국어",
+            "हिन्दी",
+            "e\u{301}",
+            "€ → ✓",
+        ] {
+            assert_eq!(printable(text), text);
+        }
+    }
+
+    #[test]
+    fn what_a_terminal_obeys_or_hides_is_spelt_out() {
+        for (text, spelt) in [
+            ("\x1b[2J", r"\u{1b}[2J"),
+            ("\x1b]0;title\x07", r"\u{1b}]0;title\u{7}"),
+            ("a\r\nb\tc", r"a\r\nb\tc"),
+            ("\u{9b}31m\u{7f}", r"\u{9b}31m\u{7f}"),
+            ("\u{202e}abc\u{2066}", r"\u{202e}abc\u{2066}"),
+            ("a\u{200b}b\u{feff}\u{ad}", r"a\u{200b}b\u{feff}\u{ad}"),
+            ("\u{2028}\u{2029}\u{a0}\u{3000}", r"\u{2028}\u{2029}\u{a0}\u{3000}"),
+            ("\u{e0041}\u{e000}\u{3164}\u{2800}", r"\u{e0041}\u{e000}\u{3164}\u{2800}"),
+            ("\u{301}a\u{fe0f}\u{301}", r"\u{301}a\u{fe0f}\u{301}"),
+        ] {
+            assert_eq!(printable(text), spelt);
+        }
+        assert_eq!(printable(&"a\u{301}".replace('\u{301}', &"\u{301}".repeat(6))), {
+            "a\u{301}\u{301}\u{301}\u{301}\\u{301}\\u{301}"
+        });
+        assert_eq!(printable_bytes(b"a\xffb\0"), "a\u{fffd}b\\u{0}");
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_else_comes_out_and_twice_is_once(text in any::<String>()) {
+            let once = printable(&text);
+            prop_assert!(once.chars().all(|c| !c.is_control() && !matches!(kind(c), Kind::Other)));
+            prop_assert_eq!(printable(&once), once);
+        }
+    }
+}

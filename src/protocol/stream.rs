@@ -926,9 +926,14 @@ impl StreamReceiver {
     /// the sender had sent everything.
     #[inline]
     pub fn receive(&mut self, timeout: Option<Duration>) -> Result<Record, ReceiveError> {
-        if let Some(record) = self.intake.next_record() {
-            return Ok(record);
+        match self.intake.next_record() {
+            Some(record) => Ok(record),
+            None => self.receive_more(timeout),
         }
+    }
+
+    #[inline(never)]
+    fn receive_more(&mut self, timeout: Option<Duration>) -> Result<Record, ReceiveError> {
         let Self { manager, intake, .. } = self;
         let taken = manager.shared.at_once(|node, _| intake.take_one(node));
         match taken.and_then(|()| self.intake.next_record()) {

@@ -8,7 +8,7 @@
 # A step that fails does not stop the others; a step that this machine cannot run is skipped loudly.
 # The last line sums up.
 TEST='fmt clippy pure doc unit examples c budgets python'
-DEEP='release tour bench bare loom miri tsan sanitizers fuzz long wheel package'
+DEEP='release tour bench bare loom miri tsan sanitizers fuzz long planted wheel package'
 set -u
 cd "$(dirname "$0")/.." || exit 1
 . scripts/common.sh
@@ -236,9 +236,15 @@ fuzz() {
 
 # The tests that take a number of rounds, seconds or cases, with more of them.
 long() {
-    HAMLYN_TEST_SECONDS=30 HAMLYN_TEST_ROUNDS=5000 PROPTEST_CASES=2048 \
+    HAMLYN_TEST_SECONDS=30 HAMLYN_TEST_ROUNDS=5000 PROPTEST_CASES=2048 HAMLYN_SIM_SEEDS=3000 \
         cargo test --workspace --features hamlyn/tokio --no-fail-fast \
-        --test process_random --test process_wake --test sequences --test sim
+        --test process_random --test process_wake --test sequences --test sim --test sim_control
+}
+
+# Whether the simulations find what they are for.
+planted() {
+    have python3 || { cannot 'there is no python3'; return; }
+    python3 scripts/planted.py
 }
 
 package() {
@@ -285,6 +291,7 @@ describe() {
         sanitizers) echo 'the C library as released: AddressSanitizer, valgrind' ;;
         fuzz) echo 'a moment of fuzzing with each target' ;;
         long) echo 'tests that search, for longer' ;;
+        planted) echo 'the simulations find bugs that are planted in a copy' ;;
         wheel) echo 'the Python wheel and the install lines of python/README.md' ;;
         package) echo 'the library packages, and builds from its package' ;;
     esac

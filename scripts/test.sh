@@ -30,6 +30,8 @@ scripts/prepare.sh test || exit 1
 colour=never
 [ ! -t 1 ] || colour=always
 export CARGO_TERM_COLOR="${CARGO_TERM_COLOR:-$colour}"
+# What would make a second build quicker makes the first one slower.
+export CARGO_INCREMENTAL="${CARGO_INCREMENTAL:-0}"
 TARGET="${CARGO_TARGET_DIR:-$PWD/target}"
 # What each step says, how it ended, and why it was skipped.
 steps_dir="$TARGET/steps"

@@ -1,6 +1,7 @@
 //! Text that a stranger wrote, before it reaches a terminal or a sentence.
 
 use alloc::string::String;
+use unicode_properties::{GeneralCategoryGroup, UnicodeGeneralCategory};
 
 /// Most marks (accents, vowel signs) that are kept behind one character: no language needs more,
 /// and a pile of them covers the lines above.
@@ -58,16 +59,14 @@ fn kind(c: char) -> Kind {
     if c.is_ascii() || is_blank(c) {
         return Kind::Other;
     }
-    // The tables of the standard library know what is printable: `escape_debug` keeps that of a
-    // string, and escapes marks where they are the first character.
-    let (mut alone, mut behind) = ([0; 4], [b'a', 0, 0, 0, 0]);
-    let alone = c.encode_utf8(&mut alone);
-    c.encode_utf8(&mut behind[1..]);
-    let behind = core::str::from_utf8(&behind[..1 + c.len_utf8()]).unwrap_or_default();
-    match (alone.escape_debug().count(), behind.escape_debug().count()) {
-        (1, 2) => Kind::Printable,
-        (_, 2) => Kind::Mark,
-        _ => Kind::Other,
+    match c.general_category_group() {
+        GeneralCategoryGroup::Letter
+        | GeneralCategoryGroup::Number
+        | GeneralCategoryGroup::Punctuation
+        | GeneralCategoryGroup::Symbol => Kind::Printable,
+        GeneralCategoryGroup::Mark => Kind::Mark,
+        // Spaces other than the usual one, line ends, controls, formats, what is not assigned.
+        GeneralCategoryGroup::Separator | GeneralCategoryGroup::Other => Kind::Other,
     }
 }
 

@@ -51,12 +51,6 @@ BUGS = {
         "        self.deadlines.first().copied().filter(|row| row.0 == 0)",
         "time limits are never over",
     ),
-    "unbounded-bytes": (
-        MACHINE + "meeting.rs",
-        "if self.table.accounts.get(user).bytes.saturating_add(bytes) > max {",
-        "if self.table.accounts.get(user).bytes.saturating_add(bytes) > u64::MAX - max {",
-        "a user's bytes have no bound",
-    ),
     "unbounded-links": (
         MACHINE + "account.rs",
         "        taken < max.saturating_sub(kept)",

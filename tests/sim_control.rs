@@ -24,6 +24,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Actions that one call may ask for: the sum of what the largest step needs.
 const ACTIONS_MAX: usize = 700;
+/// Who says that its process has this number has another's credential.
+const STOLEN: u32 = 9;
 const STEP_NS: u64 = 5_000_000_000;
 
 struct Random(u64);
@@ -58,7 +60,7 @@ fn limits(uid: u32, node: u64) -> Limits {
         packet_bytes: 1024,
         links_max: 12,
         connections_per_user_max: 16,
-        bytes_per_user_max: 1 << 19,
+        bytes_per_user_max: 1 << 17,
         half_open_max: 6,
         unpaid_per_user_max: 3,
         receivers_max: 6,
@@ -104,6 +106,8 @@ struct Host {
     uid: u32,
     is_alive: bool,
     is_liar: bool,
+    /// It does all that it should, with a credential that is another's.
+    is_thief: bool,
     sockets: BTreeMap<ConnectionId, Socket>,
     /// Links that the application was told of, and has not been told to have ended.
     links: BTreeSet<ConnectionId>,
@@ -142,7 +146,10 @@ impl World {
         let hosts = (0..hosts)
             .map(|i| {
                 let uid = 1000 + (i % 3) as u32;
-                let mut machine = Machine::new(limits(uid, i as u64 + 1));
+                let is_thief = liars > 0 && i + 1 == hosts;
+                let mut limits = limits(uid, i as u64 + 1);
+                limits.credential.pid = if is_thief { STOLEN } else { 0 };
+                let mut machine = Machine::new(limits);
                 let accept = if i % 2 == 0 { Accept::Automatic(vec![1]) } else { Accept::Ask };
                 let service = machine.serve("x".into(), Admission::Anyone, accept);
                 Host {
@@ -151,6 +158,7 @@ impl World {
                     uid,
                     is_alive: true,
                     is_liar: i < liars,
+                    is_thief,
                     sockets: BTreeMap::new(),
                     links: BTreeSet::new(),
                     inbox: VecDeque::new(),
@@ -247,7 +255,7 @@ impl World {
                 let verdict = match is_honest {
                     true => Verdict::Proved,
                     false if credential.pid == 7 => Verdict::Unproved,
-                    false if credential.pid == 9 => Verdict::False("a lie"),
+                    false if credential.pid == STOLEN => Verdict::False("a lie"),
                     false => Verdict::Proved,
                 };
                 if matches!(verdict, Verdict::False(_)) {
@@ -483,7 +491,8 @@ impl World {
         self.hosts[host].connecting.insert(id, (to, until));
         let port = Port { host, id };
         let user = Some(self.hosts[to].uid);
-        let socket = Socket { is_honest: true, user, ..Socket::default() };
+        let is_honest = !self.hosts[to].is_thief;
+        let socket = Socket { is_honest, user, ..Socket::default() };
         self.hosts[host].sockets.insert(id, socket);
         let other = match self.hosts[to].is_liar {
             // It speaks by hand: its machine never hears of this.
@@ -494,7 +503,10 @@ impl World {
                 self.hosts[to].sockets.insert(id, socket);
                 Some(Port { host: to, id })
             }
-            false => self.connect_sockets(port, to, true),
+            false => {
+                let is_honest = !self.hosts[host].is_thief;
+                self.connect_sockets(port, to, is_honest)
+            }
         };
         match (other, self.hosts[host].sockets.get_mut(&id)) {
             (Some(other), Some(socket)) => {

@@ -80,6 +80,7 @@ pub enum ConnectError {
     #[error(transparent)]
     Forked(#[from] Forked),
 }
+
 /// What is remembered of a link that has ended.
 #[derive(Debug)]
 pub(super) struct Departed {

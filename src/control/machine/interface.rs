@@ -197,7 +197,7 @@ pub enum Action {
     /// Close its socket, and forget what was made for it.
     Close(ConnectionId),
     /// Find out which process is at the other end, watch it, and call
-    /// [`Machine::verified`]: is this credential its own?
+    /// [`Machine::verified`](super::Machine::verified): is this credential its own?
     Verify {
         /// Whose.
         of: ConnectionId,
@@ -219,7 +219,7 @@ pub enum Action {
         wake: ConnectionId,
     },
     /// Make memory that this process writes, filled if it is to be paid for here, sealed; call
-    /// [`Machine::made`].
+    /// [`Machine::made`](super::Machine::made).
     Make {
         /// For.
         of: ConnectionId,
@@ -236,7 +236,7 @@ pub enum Action {
         memory: Memory,
     },
     /// Receive one descriptor where nothing else waits for it, check and map it; call
-    /// [`Machine::taken`]. Frames of the connection come from there until then.
+    /// [`Machine::taken`](super::Machine::taken). Frames of the connection come from there until then.
     Take {
         /// From.
         from: ConnectionId,
@@ -245,7 +245,7 @@ pub enum Action {
         /// When it must have come.
         until_ns: u64,
     },
-    /// Has the other end paid for every page? Call [`Machine::paid`].
+    /// Has the other end paid for every page? Call [`Machine::paid`](super::Machine::paid).
     CheckPaid {
         /// Whose.
         of: ConnectionId,
@@ -266,10 +266,10 @@ pub enum Action {
         /// Or again.
         is_resting: bool,
     },
-    /// Ask for the statistics; call [`Machine::tell_statistics`].
+    /// Ask for the statistics; call [`Machine::tell_statistics`](super::Machine::tell_statistics).
     Statistics(ConnectionId),
     /// Tell the application. Events are numbered by the order of these, from 1; see
-    /// [`Machine::events_taken`].
+    /// [`Machine::events_taken`](super::Machine::events_taken).
     Tell(Event),
 }
 

@@ -134,8 +134,8 @@ impl Group {
     }
 
     offered!(
-        "a [`GroupMember`](super::GroupMember) in any free place, or a \
-        [`GroupHelper`](super::GroupHelper),"
+        "a [`GroupMember`](crate::protocol::GroupMember) in any free place, or a \
+        [`GroupHelper`](crate::protocol::GroupHelper),"
     );
 
     /// The connections of members and helpers: who is at the other end of each, and which path the

@@ -16,7 +16,7 @@
 //! one-shot slot: a key, limits, and a count of its own. What one member does cannot spoil
 //! another's part, a part that has arrived stands still, and a member that dies is named. The user
 //! still waits once, for all of them. *Within* a member's part the paper's mechanism is at work:
-//! [`GroupMember::delegate`](super::GroupMember::delegate) divides it among helpers, space and count
+//! [`GroupMember::delegate`](crate::protocol::GroupMember::delegate) divides it among helpers, space and count
 //! alike, and the root need not know. The helpers of one part trust one another.
 //!
 //! # Rounds

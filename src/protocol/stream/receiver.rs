@@ -38,7 +38,7 @@ impl StreamReceiver {
         Ok(Self { manager: manager.clone(), offer, intake })
     }
 
-    offered!("the [`StreamSender`]");
+    offered!("the [`StreamSender`](crate::protocol::StreamSender)");
 
     /// The next record, if it is there or comes in one turn.
     #[inline]

@@ -48,8 +48,9 @@ impl StreamReceiver {
 
     /// The next record, in the order of sending; waits at most `timeout`. Its bytes stand still
     /// until it is [released](Self::release). After the sender's end, everything that it had
-    /// committed comes first; then [`ReceiveError::Ended`], with [`CloseReason::Closed`] only if
-    /// the sender had sent everything.
+    /// committed comes first; then [`ReceiveError::Ended`], with
+    /// [`CloseReason::Closed`](crate::node::CloseReason::Closed) only if the sender had sent
+    /// everything.
     #[inline]
     pub fn receive(&mut self, timeout: Option<Duration>) -> Result<Record, ReceiveError> {
         match self.intake.next_record() {

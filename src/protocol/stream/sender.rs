@@ -262,8 +262,8 @@ struct Begun {
 }
 
 /// Sends a stream of records. `Send`. Dropping it sends what it can without waiting, and closes;
-/// the receiver then sees [`CloseReason::HungUp`] if something was left. Who must know
-/// [closes](Self::close).
+/// the receiver then sees [`CloseReason::HungUp`](crate::node::CloseReason::HungUp) if something was
+/// left. Who must know [closes](Self::close).
 pub struct StreamSender {
     manager: Manager,
     connection: Arc<Connection>,

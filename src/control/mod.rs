@@ -22,6 +22,8 @@ pub mod machine;
 mod text;
 
 #[cfg(feature = "os")]
+mod directories;
+#[cfg(feature = "os")]
 pub mod identity;
 #[cfg(feature = "os")]
 mod memory;

@@ -1,13 +1,11 @@
 //! Links come and go: connecting, accepting, death, closing, bulk rings, who is who.
 
-use super::aperture::{ApertureEvent, ApertureId};
+use super::events::Event;
 use super::link::{Link, ReceiveHalf, SendHalf, Waker};
 use super::receive::Misbehaviour;
 use super::wait::Backoff;
 use super::{Forked, Node};
-use crate::control::{
-    self, AcceptError, ControlEvent, LinkFeatures, LinkToken, NewLink, Peer, RequestId, ServiceName,
-};
+use crate::control::{self, AcceptError, LinkFeatures, LinkToken, NewLink, Peer, RequestId};
 use crate::engine::turns::{Budget, TakesTurns};
 use crate::interface::{Counters, LinkId};
 use crate::link::Transmit;
@@ -15,68 +13,14 @@ use crate::link::ring::{RingReader, RingViolation, RingWriter};
 use crate::link::sleep::{Barrier, Ear};
 use crate::os::memory::{Region, RegionLines, RegionWord};
 use crate::os::socket;
-use crate::wire::{MetadataIndex, NodeId, SlotIndex};
+use crate::wire::NodeId;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
-use std::collections::{HashSet, VecDeque};
 use std::format;
 use std::string::String;
 use std::sync::Arc;
 use std::vec::Vec;
-
-/// Something that the application may want to know or decide.
-#[derive(Clone, Debug)]
-pub enum Event {
-    /// Somebody wants to connect to a service that was offered with `Accept::Ask`. Answer with
-    /// [`Node::accept`] or [`Node::refuse`]; without an answer the connection times out.
-    Request {
-        /// What to name in the answer.
-        id: RequestId,
-        /// Who, as the kernel says.
-        peer: Peer,
-        /// What it sent along.
-        greeting: Vec<u8>,
-    },
-    /// A request was withdrawn before it was answered, or did not become a link afterwards.
-    RequestGone {
-        /// Which.
-        id: RequestId,
-    },
-    /// A link from another node is there.
-    Connected {
-        /// Its name.
-        link: LinkId,
-        /// The request that it comes from, if it was asked for.
-        request: Option<RequestId>,
-    },
-    /// A link is gone. What its peer had committed before has been taken.
-    Closed {
-        /// Its name, not used again for long.
-        link: LinkId,
-        /// Why.
-        reason: CloseReason,
-        /// Queued messages that did not leave.
-        unsent: usize,
-    },
-    /// The peer refused packets of this node because a ticket of its has been revoked: it is of no
-    /// use any more.
-    TicketRevoked {
-        /// The link over which they were sent.
-        link: LinkId,
-        /// The ticket's slot.
-        slot: SlotIndex,
-        /// The ticket's metadata index.
-        index: MetadataIndex,
-    },
-    /// Something became of an aperture, exported or held.
-    Aperture {
-        /// Which.
-        aperture: ApertureId,
-        /// What.
-        what: ApertureEvent,
-    },
-}
 
 /// Why a link ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -136,61 +80,6 @@ pub enum ConnectError {
     #[error(transparent)]
     Forked(#[from] Forked),
 }
-
-/// Drops the events of links, requests and apertures of others' that began and ended while the
-/// application took none; says how many. Those that are left are of what there is, or of the end of
-/// what the application knows: as many as there may be links, requests and apertures, whatever peers
-/// do.
-fn drop_what_came_to_nothing(events: &mut VecDeque<Event>) -> usize {
-    let mut begun = (HashSet::new(), HashSet::new(), HashSet::new());
-    let mut ended = (HashSet::new(), HashSet::new(), HashSet::new());
-    for event in events.iter() {
-        match event {
-            Event::Connected { link, .. } => drop(begun.0.insert(*link)),
-            Event::Closed { link, .. } if begun.0.contains(link) => drop(ended.0.insert(*link)),
-            Event::Request { id, .. } => drop(begun.1.insert(*id)),
-            Event::RequestGone { id } if begun.1.contains(id) => drop(ended.1.insert(*id)),
-            Event::Aperture { aperture, what: ApertureEvent::Held } => {
-                begun.2.insert(*aperture);
-            }
-            Event::Aperture { aperture, what: ApertureEvent::Revoked }
-                if begun.2.contains(aperture) =>
-            {
-                ended.2.insert(*aperture);
-            }
-            _ => {}
-        }
-    }
-    let before = events.len();
-    // Whoever answered a request hears that nothing came of it.
-    let mut answered = Vec::new();
-    for event in events.iter() {
-        if let Event::Connected { link, request: Some(id) } = event
-            && ended.0.contains(link)
-        {
-            answered.push(Event::RequestGone { id: *id });
-        }
-    }
-    events.retain(|event| match event {
-        Event::Connected { link, .. }
-        | Event::Closed { link, .. }
-        | Event::TicketRevoked { link, .. } => !ended.0.contains(link),
-        Event::Request { id, .. } | Event::RequestGone { id } => !ended.1.contains(id),
-        Event::Aperture { aperture, .. } => {
-            !ended.0.contains(&aperture.link) && !ended.2.contains(aperture)
-        }
-    });
-    let dropped = before - events.len();
-    events.extend(answered);
-    dropped
-}
-
-/// Most events that wait for a link which is being connected.
-const EARLY_EVENTS_MAX: usize = 1024;
-
-/// Events that wait for the application before those are dropped, and counted, that came to
-/// nothing: see [`drop_what_came_to_nothing`].
-pub(super) const EVENTS_MAX: usize = 4096;
 
 /// What is remembered of a link that has ended.
 #[derive(Debug)]
@@ -263,7 +152,7 @@ impl Node {
         }
     }
 
-    fn check_link_count(&self) -> Result<(), ConnectError> {
+    pub(super) fn check_link_count(&self) -> Result<(), ConnectError> {
         let to_self = self.links[0].is_some() as usize;
         let count = self.turns.len() + self.leaving.len() - to_self;
         if count < self.config.links_max as usize {
@@ -417,213 +306,13 @@ impl Node {
         Ok(self.part())
     }
 
-    // ---- what the control plane says
-
-    #[cold]
-    #[inline(never)]
-    pub(super) fn take_control_events(&mut self) {
-        // What happened after a link's end is told after it: a peer may connect anew while what it
-        // had left in its rings is still being taken. Until then it waits where it is counted to
-        // whose it is. So does what there is no room for in this turn: whoever takes what it is told
-        // after each turn loses nothing, however much there is.
-        let was_full = self.events.len() >= EVENTS_MAX;
-        while self.leaving.is_empty()
-            && (was_full || self.events.len() < EVENTS_MAX)
-            && let Some(event) = self.inbox.take_next()
-        {
-            self.take_control_event(event);
-        }
-        self.control().events_taken();
-    }
-
-    fn take_control_event(&mut self, event: ControlEvent) {
-        if let Some(token) = event.token()
-            && let Some(told) = self.connecting.get_mut(&token)
-        {
-            // Whoever connects takes the link, and then hears what became of it. Of most events a
-            // link has a few; of revoked tickets it is told as often as its peer likes.
-            let is_hint = matches!(event, ControlEvent::TicketRevoked { .. });
-            if !is_hint || told.len() < EARLY_EVENTS_MAX {
-                told.push(event);
-                self.stir();
-            }
-            return;
-        }
-        match event {
-            ControlEvent::Request { id, peer, greeting } => {
-                self.push_event(Event::Request { id, peer, greeting });
-            }
-            ControlEvent::RequestGone { id } => {
-                self.push_event(Event::RequestGone { id });
-            }
-            // Nobody waits for it any more, and it was there already when that was said.
-            ControlEvent::Connected(link) if link.initiated_by_us => {
-                self.control().close(link.token);
-            }
-            ControlEvent::Connected(link) => {
-                let (token, request) = (link.token, link.request);
-                let installed = match self.check_link_count() {
-                    Ok(()) => self.install(link),
-                    Err(e) => {
-                        self.control().close(token);
-                        Err(e)
-                    }
-                };
-                match (installed, request) {
-                    (Ok(link), request) => self.push_event(Event::Connected { link, request }),
-                    (Err(_), Some(id)) => self.push_event(Event::RequestGone { id }),
-                    (Err(_), None) => {}
-                }
-            }
-            ControlEvent::BulkOutgoing { token, lines } => self.add_bulk_outgoing(token, lines),
-            ControlEvent::BulkIncoming { token, lines } => self.add_bulk_incoming(token, lines),
-            ControlEvent::BulkRefused { .. } => {}
-            // Nobody waits for it any more.
-            ControlEvent::ConnectFailed { .. } => {}
-            ControlEvent::TicketRevoked { token, slot, index } => {
-                if let Some(index_of_link) = self.index_of(token)
-                    && let Some(Some(link)) = self.links.get(index_of_link as usize)
-                {
-                    let (link, slot) = (link.id, SlotIndex(slot));
-                    let index = MetadataIndex(index);
-                    self.push_event(Event::TicketRevoked { link, slot, index });
-                }
-            }
-            ControlEvent::ApertureHeld { token, number, pages } => {
-                if let Some(id) = self.aperture_id(token, number) {
-                    self.aperture_held(id, pages);
-                    self.tell_aperture(id, ApertureEvent::Held);
-                }
-            }
-            ControlEvent::ApertureReady { token, number } => {
-                if let Some(id) = self.aperture_id(token, number)
-                    && self.aperture_is_exported(id)
-                {
-                    self.tell_aperture(id, ApertureEvent::Ready);
-                }
-            }
-            ControlEvent::ApertureRefused { token, number, why } => {
-                if let Some(id) = self.aperture_id(token, number)
-                    && self.aperture_refused(id, why)
-                {
-                    self.tell_aperture(id, ApertureEvent::Refused(why));
-                }
-            }
-            ControlEvent::ApertureReleased { token, number } => {
-                if let Some(id) = self.aperture_id(token, number)
-                    && self.aperture_released(id)
-                {
-                    self.tell_aperture(id, ApertureEvent::Released);
-                }
-            }
-            ControlEvent::ApertureRevoked { token, number } => {
-                if let Some(id) = self.aperture_id(token, number)
-                    && self.aperture_revoked(id)
-                {
-                    self.tell_aperture(id, ApertureEvent::Revoked);
-                }
-            }
-            ControlEvent::Closed { token, reason } => {
-                let reason = match reason {
-                    control::CloseReason::Graceful => CloseReason::Closed,
-                    control::CloseReason::Died => CloseReason::Died,
-                    control::CloseReason::HungUp => CloseReason::HungUp,
-                    control::CloseReason::Violation => {
-                        CloseReason::Misbehaved("it sent nonsense on its control socket".into())
-                    }
-                    control::CloseReason::Expelled => CloseReason::Expelled,
-                    control::CloseReason::Unwatched => CloseReason::Unwatched,
-                };
-                if let Some(index) = self.index_of(token) {
-                    self.begin_leaving(index, reason);
-                }
-            }
-        }
-    }
-
-    fn aperture_id(&self, token: LinkToken, number: u32) -> Option<ApertureId> {
-        let index = self.index_of(token)?;
-        let link = self.links.get(index as usize)?.as_ref()?.id;
-        Some(ApertureId { link, number })
-    }
-
-    fn tell_aperture(&mut self, aperture: ApertureId, what: ApertureEvent) {
-        self.push_event(Event::Aperture { aperture, what });
-    }
-
-    /// Begins to connect; [`end_connect`](Self::end_connect) says what became of it.
-    pub(crate) fn begin_connect(
-        &mut self,
-        name: &str,
-        greeting: &[u8],
-        timeout: Duration,
-    ) -> Result<LinkToken, ConnectError> {
-        self.check_fork()?;
-        self.check_link_count()?;
-        let name: ServiceName = name.parse()?;
-        let begun = self.control().begin_connect(&name, greeting, timeout);
-        if let Ok(token) = begun {
-            self.connecting.insert(token, Vec::new());
-        }
-        Ok(begun?)
-    }
-
-    /// What became of it, when that is known: within its time limit. The link is used from now on.
-    pub(crate) fn end_connect(&mut self, token: LinkToken) -> Option<Result<LinkId, ConnectError>> {
-        if self.inbox.is_pending() {
-            self.take_control_events();
-        }
-        if self.connecting.get(&token)?.is_empty() {
-            return None;
-        }
-        let mut told = self.connecting.remove(&token)?.into_iter();
-        let connected = match told.next()? {
-            ControlEvent::Connected(link) => self.install(link),
-            ControlEvent::ConnectFailed { error, .. } => Err(error.into()),
-            _ => Err(ConnectError::Vanished),
-        };
-        for event in told {
-            self.take_control_event(event);
-        }
-        Some(connected)
-    }
-
-    /// Nobody waits for a link any more that was begun.
-    pub(crate) fn give_up_connecting(&mut self, token: LinkToken) {
-        self.connecting.remove(&token);
-        self.control().give_up(token);
-        // If it was there already, it is not wanted.
-        self.control().close(token);
-    }
-
-    /// Keeps an event for the application. One that takes none must not be made to pay for them;
-    /// but no event of one peer's pushes out another's.
-    fn push_event(&mut self, event: Event) {
-        if self.events.len() >= EVENTS_MAX {
-            // A peer can send as many of these as it likes: they push out nothing but each other.
-            let is_hint = |event: &Event| matches!(event, Event::TicketRevoked { .. });
-            if let Some(at) = self.events.iter().position(is_hint) {
-                self.counters.events_dropped.add(1);
-                self.events.remove(at);
-            } else if is_hint(&event) {
-                return self.counters.events_dropped.add(1);
-            }
-        }
-        if self.events.len() >= self.events_room {
-            let dropped = drop_what_came_to_nothing(&mut self.events);
-            self.counters.events_dropped.add(dropped as u64);
-            self.events_room = (2 * self.events.len()).max(EVENTS_MAX);
-        }
-        self.events.push_back(event);
-    }
-
-    fn index_of(&self, token: LinkToken) -> Option<u32> {
+    pub(super) fn index_of(&self, token: LinkToken) -> Option<u32> {
         self.by_token.get(&token).copied()
     }
 
     /// Death is not the end of data: what was committed, at most the rings, is taken first, by
     /// turns as bounded as any other. Nothing is sent there any more.
-    fn begin_leaving(&mut self, index: u32, reason: CloseReason) {
+    pub(super) fn begin_leaving(&mut self, index: u32, reason: CloseReason) {
         let Some(Some(link)) = self.links.get_mut(index as usize) else { return };
         if link.has_left {
             return;
@@ -867,7 +556,7 @@ impl Node {
         }
     }
 
-    fn add_bulk_outgoing(&mut self, token: LinkToken, lines: RegionLines) {
+    pub(super) fn add_bulk_outgoing(&mut self, token: LinkToken, lines: RegionLines) {
         let Some(index) = self.index_of(token) else { return };
         let packet_bytes = self.config.packet_bytes;
         if let Some(Some(link)) = self.links.get_mut(index as usize)
@@ -883,7 +572,7 @@ impl Node {
         }
     }
 
-    fn add_bulk_incoming(&mut self, token: LinkToken, lines: RegionLines) {
+    pub(super) fn add_bulk_incoming(&mut self, token: LinkToken, lines: RegionLines) {
         let Some(index) = self.index_of(token) else { return };
         if let Some(Some(link)) = self.links.get_mut(index as usize)
             && link.rx.bulk.is_none()
@@ -936,7 +625,7 @@ fn split(new: NewLink, counters: &Arc<Counters>) -> (Link, Arc<socket::Connectio
 mod tests {
     use super::*;
     use crate::config::Config;
-    use crate::control::{Accept, Access, Control, Identity};
+    use crate::control::{Accept, Access, Control, ControlEvent, Identity, ServiceName};
     use std::time::Instant;
 
     #[test]
@@ -1018,55 +707,5 @@ mod tests {
         assert!(is_told, "the link ended, and nobody said so");
         drop((link, server, node));
         let _ = std::fs::remove_dir_all(&dir);
-    }
-
-    #[test]
-    fn what_strangers_begin_and_end_pushes_no_other_event_out_and_is_not_kept() {
-        let dir = std::env::temp_dir().join(format!("hamlyn-pushed-{}", std::process::id()));
-        let mut node = Node::with_config(Config::default().dir(dir)).unwrap();
-        let named = |index| LinkId { index, generation: 0 };
-        node.push_event(Event::Closed { link: named(1), reason: CloseReason::Died, unsent: 0 });
-        node.push_event(Event::Connected { link: named(2), request: None });
-        for i in 0..EVENTS_MAX as u32 {
-            let aperture = ApertureId { link: named(2), number: 2 * i + 1 };
-            for what in [ApertureEvent::Held, ApertureEvent::Revoked] {
-                node.push_event(Event::Aperture { aperture, what });
-            }
-            let link = named(3 + i);
-            node.push_event(Event::Connected { link, request: None });
-            node.push_event(Event::Closed { link, reason: CloseReason::Closed, unsent: 0 });
-            assert!(node.events.len() <= EVENTS_MAX);
-        }
-        let first = node.events.pop_front();
-        assert!(matches!(first, Some(Event::Closed { link, .. }) if link == named(1)));
-        let second = node.events.pop_front();
-        assert!(matches!(second, Some(Event::Connected { link, .. }) if link == named(2)));
-        let counters = node.counters();
-        let dropped = counters.iter().find(|row| row.0 == "events_dropped").unwrap().1;
-        assert_eq!(dropped + node.events.len() as u64, 4 * EVENTS_MAX as u64);
-        // Whoever answered a request hears that nothing came of it.
-        node.events.clear();
-        let (link, id) = (named(7), RequestId(9));
-        node.push_event(Event::Connected { link, request: Some(id) });
-        node.push_event(Event::Closed { link, reason: CloseReason::Closed, unsent: 0 });
-        drop_what_came_to_nothing(&mut node.events);
-        let left: Vec<Event> = node.events.drain(..).collect();
-        assert!(matches!(left[..], [Event::RequestGone { id: gone }] if gone == id), "{left:?}");
-    }
-
-    #[test]
-    fn revoked_tickets_push_no_other_event_out() {
-        let dir = std::env::temp_dir().join(format!("hamlyn-hints-{}", std::process::id()));
-        let mut node = Node::with_config(Config::default().dir(dir)).unwrap();
-        let link = LinkId { index: 1, generation: 0 };
-        node.push_event(Event::Closed { link, reason: CloseReason::Died, unsent: 0 });
-        for slot in 0..2 * EVENTS_MAX as u32 {
-            let (slot, index) = (SlotIndex(slot), MetadataIndex(0));
-            node.push_event(Event::TicketRevoked { link, slot, index });
-        }
-        node.push_event(Event::Connected { link, request: None });
-        assert_eq!(node.events.len(), EVENTS_MAX);
-        assert!(matches!(node.events.pop_front(), Some(Event::Closed { .. })));
-        assert!(matches!(node.events.pop_back(), Some(Event::Connected { .. })));
     }
 }

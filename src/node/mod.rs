@@ -7,8 +7,9 @@
 //!   poll ----> inbox of events <----------------------  accepts, watches, answers `stat`
 //! ```
 //! - `mod.rs`: making a node and the parts of its interface
-//! - `send.rs`: messages out; `receive.rs`: messages in, the turn over the links
-//! - `links.rs`: links come and go; `link.rs`: one link
+//! - `send.rs`: messages out; `queued.rs`: those that wait; `receive.rs`: messages in, the turn over the
+//!   links
+//! - `links.rs`: links come and go; `events.rs`: what the application is told; `link.rs`: one link
 //! - `aperture.rs`: memory mapped into one holder: exported, held, revoked
 //! - `wait.rs`: whether to spin, yield or sleep; `sleep.rs`: sleeping, and being woken
 //! - `shared.rs`: a node used by several threads; `detached.rs`: a terminus of its own thread
@@ -19,8 +20,10 @@
 
 mod aperture;
 mod detached;
+mod events;
 mod link;
 mod links;
+mod queued;
 mod receive;
 mod send;
 mod shared;
@@ -31,7 +34,8 @@ pub use aperture::{
     Aperture, ApertureEvent, ApertureId, ApertureView, ExportError, NoSuchAperture, ReclaimError,
 };
 pub use detached::DetachedTerminus;
-pub use links::{CloseReason, ConnectError, Event, LinkError};
+pub use events::Event;
+pub use links::{CloseReason, ConnectError, LinkError};
 pub(crate) use links::{NO_WORD, with_answer};
 pub use receive::RecvError;
 pub use send::{PreparedTicket, SendError, Unfinished};
@@ -281,7 +285,7 @@ impl Node {
             stirred: 0,
             apertures: aperture::Apertures::default(),
             events: VecDeque::new(),
-            events_room: links::EVENTS_MAX,
+            events_room: events::EVENTS_MAX,
             connecting: HashMap::new(),
             departed: VecDeque::new(),
             poller,

@@ -1,4 +1,4 @@
-//! The members of a group, and their helpers; `group.rs` says how the two sides fit.
+//! The members of a group, and their helpers; `group/mod.rs` says how the two sides fit.
 //!
 //! ```text
 //!   cell   round and ticket    deposited by the root, silently; read when a part is to be sent

@@ -48,7 +48,7 @@
 //! - `tickets.rs`: reads what peers send as tickets; `credit.rs`: counters that only grow;
 //!   `outgoing.rs`: long messages that a time limit cuts off.
 //! - `datagram.rs`, `tagged.rs`, `stream.rs`, `call/`: one protocol each; `aperture_stream.rs`: long
-//!   records through shared memory; `group.rs`: the root, `group_member.rs`: members and helpers.
+//!   records through shared memory; `group/`: the root, `group_member.rs`: members and helpers.
 
 // Its only user speaks through the operating system.
 #[cfg_attr(not(feature = "os"), allow(dead_code))]

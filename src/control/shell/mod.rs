@@ -24,11 +24,12 @@ mod dial;
 mod error;
 mod inbox;
 mod perform;
+mod turn;
 
 pub use error::{AcceptError, ConnectError, StartError};
 pub use inbox::{ControlEvent, Inbox, LinkToken, NewLink};
 
-use super::frame::{Frame, LinkFeatures, Memory};
+use super::frame::{LinkFeatures, Memory};
 use super::identity::Identity;
 use super::machine::{
     Accept, Admission, ApertureError, ConnectionId, Expected, Limits, Machine, RequestId,
@@ -41,7 +42,7 @@ use super::{FORKED, GREETING_BYTES_MAX, TOKEN_BYTES_MAX};
 use crate::config::{AdmitUnknown, Config, Housekeeping};
 use crate::os::memory::{self, ForkGuard};
 use crate::os::socket;
-use crate::os::sys::{self, Bell, Poller, Ready, monotonic_ns};
+use crate::os::sys::{self, Bell, Poller, monotonic_ns};
 use crate::wire::{ApertureAccess, NodeId};
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
@@ -52,7 +53,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::string::{String, ToString};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::vec::Vec;
 
 /// Frames that wait for a peer to read what was sent before.
@@ -588,281 +589,6 @@ impl State {
     fn deadline_ns(&self) -> Option<u64> {
         let dial = self.dialing.values().min().copied();
         [self.machine.deadline_ns(), dial].into_iter().flatten().min()
-    }
-}
-
-impl Shared {
-    /// Whatever is decided under the lock is decided by what the application has taken until now.
-    fn lock(&self) -> MutexGuard<'_, State> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.machine.events_taken(self.inbox.taken());
-        state
-    }
-
-    /// Performs what the machine has decided, lets the lock go, and then closes what is to be
-    /// closed elsewhere.
-    fn finish(&self, mut state: MutexGuard<'_, State>) {
-        self.perform_all(&mut state);
-        let discarded = core::mem::take(&mut state.discarded);
-        drop(state);
-        memory::close_elsewhere(discarded);
-    }
-
-    /// The thread cannot go on: whoever waits is told, every link ends, no name is served any more.
-    #[cold]
-    fn fail(&self, error: &io::Error) {
-        let why = std::format!("its housekeeping has ended: {error}");
-        let mut state = self.lock();
-        state.machine.fail_all(&why);
-        state.failed = Some(why);
-        let listeners = core::mem::take(&mut state.listeners);
-        self.finish(state);
-        drop(listeners);
-    }
-
-    fn posted(&self) -> MutexGuard<'_, VecDeque<(ConnectionId, Message)>> {
-        self.posted.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits for something to happen, until the next deadline, for at most `limit_ns`; handles it.
-    fn turn(&self, limit_ns: Option<u64>) -> io::Result<()> {
-        let next = self.lock().deadline_ns();
-        let until = next.map(|at| at.saturating_sub(monotonic_ns()));
-        let timeout = match (until, limit_ns) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        };
-        let mut ready = Vec::with_capacity(64);
-        self.poller.wait(timeout, &mut ready)?;
-        let mut state = self.lock();
-        for ready in ready {
-            self.handle(&mut state, ready);
-            self.perform_all(&mut state);
-        }
-        let now = monotonic_ns();
-        self.dial_again(&mut state, now);
-        state.machine.handle_timeout(now);
-        self.perform_all(&mut state);
-        let asked = core::mem::take(&mut state.asked);
-        self.finish(state);
-        if !asked.is_empty() {
-            // The application's code runs without the lock.
-            let mut text = (self.stat)();
-            let mut state = self.lock();
-            for (name, value) in state.counters() {
-                text.push_str(&std::format!("{name} {value}\n"));
-            }
-            for id in asked {
-                state.machine.tell_statistics(id, &text, OUTBOX_MAX);
-                self.perform_all(&mut state);
-                if state.rows.get(&id).is_some_and(|row| row.outbox.is_empty()) {
-                    state.machine.sent_all(id);
-                }
-            }
-            self.finish(state);
-        }
-        Ok(())
-    }
-
-    fn handle(&self, state: &mut State, ready: Ready) {
-        if ready.tag == BELL {
-            self.bell.silence();
-            return self.take_messages(state);
-        }
-        let id = ready.tag >> 2;
-        match ready.tag & 3 {
-            LISTENER => self.accept_some(state, ServiceId(id)),
-            PIDFD => self.process_died(state, ConnectionId(id)),
-            WAKE => self.read_wake(state, ConnectionId(id)),
-            _ => {
-                let id = ConnectionId(id);
-                if ready.writable {
-                    self.flush(state, id);
-                }
-                if ready.readable && !self.is_shut_while_lent(state, id) {
-                    self.read_some(state, id, FRAMES_PER_TURN);
-                }
-            }
-        }
-    }
-
-    /// A socket that a receiver reads is watched here for room alone, and also says that its other
-    /// end has shut it: then there will be no room, and nobody to read what waits for it.
-    fn is_shut_while_lent(&self, state: &mut State, id: ConnectionId) -> bool {
-        if let Some(row) = state.rows.get_mut(&id)
-            && row.is_lent
-            && row.is_writing
-            && let Some(socket) = &row.socket
-            && socket::is_hung_up(&**socket)
-        {
-            self.poller.remove(&**socket);
-            row.is_writing = false;
-            row.outbox.clear();
-            // One that waited for room to ask finds what was said before, and the end.
-            self.start_receiver(state, id);
-            return true;
-        }
-        false
-    }
-
-    /// What receivers have handed on.
-    fn take_messages(&self, state: &mut State) {
-        for _ in 0..MESSAGES_PER_TURN {
-            let Some((id, message)) = self.posted().pop_front() else { return };
-            let now = monotonic_ns();
-            match message {
-                Message::Frame(frame, has_descriptor) => {
-                    state.machine.handle_frame(now, id, frame, has_descriptor);
-                }
-                Message::HungUp => self.hung_up(state, id),
-                Message::Taken(memory, taken, mapped) => {
-                    if let (Some(mapped), Some(row)) = (mapped, state.rows.get_mut(&id)) {
-                        row.mapped.insert(memory, mapped);
-                    }
-                    state.machine.taken(now, id, memory, taken);
-                }
-                Message::Ended => self.receiver_ended(state, id),
-            }
-            self.perform_all(state);
-        }
-        // There may be more.
-        self.bell.ring();
-    }
-
-    fn receiver_ended(&self, state: &mut State, id: ConnectionId) {
-        if let Some(users) = state.receivers.get_mut(&id) {
-            let user = users.pop();
-            if users.is_empty() {
-                state.receivers.remove(&id);
-            }
-            if let Some(user) = user {
-                state.machine.receiver_ended(monotonic_ns(), id, user);
-            }
-        }
-        // What it read is read here again; the machine may have lent it anew meanwhile.
-        if let Some(row) = state.rows.get_mut(&id)
-            && !state.receivers.contains_key(&id)
-            && row.is_lent
-            && let Some(socket) = &row.socket
-        {
-            row.is_lent = false;
-            row.is_writing = false;
-            self.poller.remove(&**socket);
-            if self.poller.add(&**socket, tag(id.0, SOCKET)).is_err() {
-                self.hung_up(state, id);
-            } else if !row.outbox.is_empty() {
-                self.want_write(row, id);
-            }
-        }
-    }
-
-    /// What a process said before it died comes first: it may be a goodbye. Bounded, because a
-    /// child of it may hold the socket and go on talking.
-    fn process_died(&self, state: &mut State, id: ConnectionId) {
-        if let Some(pidfd) = state.rows.get(&id).and_then(|row| row.pidfd.as_ref()) {
-            // It stays readable, and is asked again when the end of the socket is read.
-            self.poller.remove(pidfd);
-        }
-        if state.rows.get(&id).is_some_and(|row| !row.is_lent) {
-            self.read_some(state, id, FRAMES_OF_THE_DEAD);
-        }
-        state.machine.handle_death(id);
-    }
-
-    fn hung_up(&self, state: &mut State, id: ConnectionId) {
-        let Some(row) = state.rows.get(&id) else { return };
-        if let Some(socket) = &row.socket {
-            self.poller.remove(&**socket);
-        }
-        let is_dead = row.pidfd.as_ref().map(socket::is_dead);
-        state.machine.handle_hang_up(monotonic_ns(), id, is_dead);
-    }
-
-    /// Reads at most so many frames.
-    fn read_some(&self, state: &mut State, id: ConnectionId, most: usize) {
-        for _ in 0..most {
-            if !self.read_one(state, id) {
-                return;
-            }
-            self.perform_all(state);
-        }
-    }
-
-    /// Reads one frame. `false`: there is none, or somebody else reads.
-    fn read_one(&self, state: &mut State, id: ConnectionId) -> bool {
-        let mut buffer = [0; super::frame::FRAME_BYTES_MAX];
-        let Some(row) = state.rows.get(&id).filter(|row| !row.is_lent) else { return false };
-        let Some(socket) = &row.socket else { return false };
-        let received = match socket::receive(&**socket, &mut buffer) {
-            Ok(received) => received,
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return false,
-            Err(_) => socket::Received::default(),
-        };
-        let has_descriptors = !received.descriptors.is_empty();
-        state.discarded.extend(received.descriptors);
-        if received.bytes == 0 {
-            self.hung_up(state, id);
-            return false;
-        }
-        let frame = match received.is_truncated {
-            true => Err(super::frame::FrameError::WrongLength),
-            false => Frame::from_bytes(&buffer[..received.bytes]),
-        };
-        state.machine.handle_frame(monotonic_ns(), id, frame, has_descriptors);
-        true
-    }
-
-    fn accept_some(&self, state: &mut State, id: ServiceId) {
-        for _ in 0..ACCEPTS_PER_TURN {
-            let Some(listener) = state.listeners.get(&id) else { return };
-            let access = listener.access;
-            let accepted = match self.inbox.len() < EVENTS_MAX {
-                true => socket::accept(&listener.fd),
-                false => Err(io::ErrorKind::ResourceBusy.into()),
-            };
-            match accepted {
-                Ok(Some(socket)) => self.accepted(state, id, access, socket),
-                Ok(None) => return,
-                // Who waits in the listener's queue is served when there is room again.
-                Err(_) => return state.machine.exhausted(monotonic_ns(), id),
-            }
-            self.perform_all(state);
-        }
-    }
-
-    fn accepted(&self, state: &mut State, service: ServiceId, access: Access, socket: OwnedFd) {
-        let (Ok(identity), Ok(cookie)) = (socket::identity(&socket), sys::random()) else {
-            return self.discard(state, socket);
-        };
-        let who = Who {
-            uid: identity.uid,
-            gid: identity.gid,
-            pid: identity.pid,
-            is_in_group: match access {
-                Access::Group(gid) => socket::is_in_group(&socket, gid),
-                _ => false,
-            },
-        };
-        match state.machine.accepted(monotonic_ns(), service, who, cookie) {
-            Err(last) => {
-                let _ = socket::send(&socket, &last.to_bytes(), &[]);
-                self.discard(state, socket);
-            }
-            Ok(id) => {
-                let is_watched = self.poller.add(&socket, tag(id.0, SOCKET)).is_ok();
-                state.rows.insert(id, Row::new(Some(socket), who));
-                if !is_watched {
-                    state.machine.dropped(id);
-                }
-            }
-        }
-    }
-
-    /// A socket that refuses descriptors holds none; any other may.
-    fn discard(&self, state: &mut State, socket: OwnedFd) {
-        if !self.has_pass_rights {
-            state.discarded.push(socket);
-        }
     }
 }
 

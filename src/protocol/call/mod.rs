@@ -27,6 +27,8 @@
 //! the blocks under the manager's lock, before anybody else's turn, so they stand still for whoever
 //! reads them.
 
+mod at_client;
+mod at_server;
 mod client;
 mod server;
 

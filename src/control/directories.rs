@@ -1,0 +1,460 @@
+//! Directories in which services are found: whose they are, who may write there, and their lock.
+
+use crate::config::Config;
+use crate::os::{socket, sys};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+use std::string::{String, ToString};
+use std::vec::Vec;
+
+/// Longest path of a socket that the kernel takes, in bytes.
+pub(super) const SOCKET_PATH_MAX: usize = 107;
+
+/// The file that is locked while names are taken and given up; no service can be called so.
+pub(super) const LOCK_FILE: &str = ".lock";
+
+/// How long another process may be busy in the directory.
+pub(super) const LOCK_NS: u64 = 2_000_000_000;
+
+/// A directory that cannot be used. Nothing in it was touched.
+#[derive(Debug, thiserror::Error)]
+pub enum DirectoryError {
+    /// It is not there.
+    #[error("the directory {} is not there{}", .path.display(), .advice)]
+    Missing {
+        /// Which.
+        path: PathBuf,
+        /// What to do.
+        advice: &'static str,
+    },
+    /// A part of the path is a link, or no directory.
+    #[error("{} is a link or no directory{}", .path.display(), .advice)]
+    Link {
+        /// Which.
+        path: PathBuf,
+        /// What to do.
+        advice: &'static str,
+    },
+    /// It belongs to somebody else, who may have made it so that it cannot be used.
+    #[error("{} belongs to user {owner}, and must belong to {wanted}{}", .path.display(), .advice)]
+    Owner {
+        /// Which.
+        path: PathBuf,
+        /// Whose it is.
+        owner: u32,
+        /// Whose it must be.
+        wanted: String,
+        /// What to do.
+        advice: &'static str,
+    },
+    /// Others may change it.
+    #[error("{} has mode {mode:o}, and must {wanted}", .path.display())]
+    Mode {
+        /// Which.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+        /// What they must be.
+        wanted: &'static str,
+    },
+    /// No user of that name.
+    #[error("there is no user {0:?} here")]
+    NoUser(String),
+    /// The system refused.
+    #[error("{}: {source}", .path.display())]
+    Os {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// A directory that was checked, held by descriptor.
+#[derive(Debug)]
+pub(super) struct Directory {
+    pub(super) fd: OwnedFd,
+    pub(super) path: PathBuf,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Final {
+    /// This user's own; others may not write, and where the library chose the place, not look.
+    Private { chosen: bool },
+    /// Root's; and sticky, unless root alone can make something there.
+    Shared,
+}
+
+impl Final {
+    /// What to do where somebody else has taken the place.
+    pub(super) fn advice(self) -> &'static str {
+        match self {
+            Self::Private { chosen: true } => {
+                "; set HAMLYN_DIR, or XDG_RUNTIME_DIR, to a directory of your own"
+            }
+            Self::Private { chosen: false } | Self::Shared => "",
+        }
+    }
+}
+
+/// What to do where somebody else has taken a user's place in the shared directory.
+pub(super) const UNKNOWN_SHARED: &str = "; a user of another user namespace has no number here, and anybody may \
+     have made it: outside, let root give users their directories (`hamlyn setup USER..`) and close \
+     the shared directory to the writing of others (`chmod 755`)";
+
+pub(super) const TAKEN_SHARED: &str =
+    "; `hamlyn setup USER`, run by root, gives the user a directory there";
+
+pub(super) fn euid() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// Root, or somebody whom this user namespace cannot express: then the permissions must do.
+pub(super) fn is_root_or_unknown(uid: u32) -> bool {
+    uid == 0 || socket::known_uid(uid).is_none()
+}
+
+/// Opens a directory step by step.
+pub(super) fn open(path: &Path, last: Final) -> Result<Directory, DirectoryError> {
+    // The way to a user's own directory may have links (/var/run); it is resolved first, and what
+    // is then walked must have none. The way to the shared one has none at all.
+    let path = match (last, path.parent(), path.file_name()) {
+        (Final::Private { .. }, Some(parent), Some(name)) => {
+            let parent = parent.canonicalize().map_err(|source| match source.kind() {
+                io::ErrorKind::NotFound => {
+                    DirectoryError::Missing { path: parent.into(), advice: "" }
+                }
+                _ => DirectoryError::Os { path: parent.into(), source },
+            })?;
+            parent.join(name)
+        }
+        _ => path.to_path_buf(),
+    };
+    Ok(Directory { fd: walk(&path, Some(last))?, path })
+}
+
+/// Opens each directory on the way, without following links; the last must be as `last` says, or
+/// may be on the way itself.
+pub(super) fn walk(path: &Path, last: Option<Final>) -> Result<OwnedFd, DirectoryError> {
+    let os = |path: &Path, e: rustix::io::Errno| DirectoryError::Os {
+        path: path.into(),
+        source: e.into(),
+    };
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let mut at = PathBuf::from("/");
+    let mut fd = rustix::fs::open("/", flags, Mode::empty()).map_err(|e| os(&at, e))?;
+    let parts: Vec<_> = path.components().filter(|c| *c != Component::RootDir).collect();
+    for (i, part) in parts.iter().enumerate() {
+        at.push(part);
+        let is_last = i + 1 == parts.len();
+        let advice = last.filter(|_| is_last).map_or("", Final::advice);
+        let Component::Normal(name) = part else {
+            return Err(DirectoryError::Link { path: at, advice });
+        };
+        fd = match rustix::fs::openat(&fd, *name, flags, Mode::empty()) {
+            Ok(next) => next,
+            Err(rustix::io::Errno::LOOP | rustix::io::Errno::NOTDIR) => {
+                return Err(DirectoryError::Link { path: at, advice });
+            }
+            Err(rustix::io::Errno::NOENT) => {
+                let advice = match last {
+                    Some(Final::Shared) => "; `hamlyn setup`, run by root, makes it",
+                    Some(Final::Private { .. }) | None => "",
+                };
+                return Err(DirectoryError::Missing { path: at, advice });
+            }
+            Err(e) => return Err(os(&at, e)),
+        };
+        let stat = rustix::fs::fstat(&fd).map_err(|e| os(&at, e))?;
+        check(&at, stat.st_uid, stat.st_mode & 0o7777, last.filter(|_| is_last))?;
+    }
+    Ok(fd)
+}
+
+pub(super) fn check(
+    path: &Path,
+    owner: u32,
+    mode: u32,
+    last: Option<Final>,
+) -> Result<(), DirectoryError> {
+    let wrong_owner = |wanted: String| {
+        let advice = last.map_or("", Final::advice);
+        Err(DirectoryError::Owner { path: path.into(), owner, wanted, advice })
+    };
+    let wrong_mode =
+        |wanted: &'static str| Err(DirectoryError::Mode { path: path.into(), mode, wanted });
+    match last {
+        None => {
+            if !is_root_or_unknown(owner) && owner != euid() {
+                return wrong_owner(std::format!("root or user {}", euid()));
+            }
+            if mode & 0o022 != 0 && mode & 0o1000 == 0 {
+                return wrong_mode("be sticky, or closed to the writing of others");
+            }
+        }
+        Some(Final::Private { chosen }) => {
+            if owner != euid() {
+                return wrong_owner(std::format!("user {}", euid()));
+            }
+            if mode & 0o022 != 0 {
+                return wrong_mode("be closed to the writing of others");
+            }
+            if chosen && mode & 0o077 != 0 {
+                return wrong_mode("be closed to others (0700)");
+            }
+        }
+        Some(Final::Shared) => {
+            if !is_root_or_unknown(owner) {
+                return wrong_owner("root".into());
+            }
+            if mode & 0o1000 == 0 && mode & 0o022 != 0 {
+                return wrong_mode("be sticky (01777), or closed to the writing of others");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Where this user's own services lie.
+pub fn private_dir(config: &Config) -> PathBuf {
+    if let Some(dir) = &config.dir {
+        return dir.clone();
+    }
+    // One that a change of user has left behind is not this user's.
+    let is_own = |dir: &Path| {
+        use std::os::unix::fs::MetadataExt;
+        dir.is_absolute() && dir.metadata().is_ok_and(|m| m.is_dir() && m.uid() == euid())
+    };
+    match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from) {
+        Some(dir) if is_own(&dir) => dir.join("hamlyn"),
+        _ => PathBuf::from(std::format!("/tmp/hamlyn-{}", euid())),
+    }
+}
+
+pub(super) fn open_private(config: &Config, create: bool) -> Result<Directory, DirectoryError> {
+    let path = private_dir(config);
+    let chosen = config.dir.is_none();
+    if create {
+        // Somebody else may win, and may be somebody else: it is checked below in any case.
+        match rustix::fs::mkdir(&path, Mode::RWXU) {
+            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+            Err(e) => return Err(DirectoryError::Os { path, source: e.into() }),
+        }
+    }
+    open(&path, Final::Private { chosen })
+}
+
+/// `<shared>/<uid>`.
+pub(super) fn open_shared(
+    config: &Config,
+    uid: u32,
+    create: bool,
+) -> Result<Directory, DirectoryError> {
+    let shared = open(&config.shared_dir, Final::Shared)?;
+    let name = uid.to_string();
+    let path = shared.path.join(&name);
+    let os = |e: rustix::io::Errno| DirectoryError::Os { path: path.clone(), source: e.into() };
+    if create {
+        // Others pass, and do not look.
+        match rustix::fs::mkdirat(&shared.fd, &*name, Mode::from_raw_mode(0o711)) {
+            // The mask of the process may have taken the way from others.
+            Ok(()) => rustix::fs::chmodat(
+                &shared.fd,
+                &*name,
+                Mode::from_raw_mode(0o711),
+                AtFlags::empty(),
+            )
+            .map_err(os)?,
+            Err(rustix::io::Errno::EXIST) => {}
+            // Root lets nobody make one.
+            Err(rustix::io::Errno::ACCESS) => {
+                return Err(DirectoryError::Missing { path, advice: TAKEN_SHARED });
+            }
+            Err(e) => return Err(os(e)),
+        }
+    }
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let fd = match rustix::fs::openat(&shared.fd, &*name, flags, Mode::empty()) {
+        Ok(fd) => fd,
+        Err(rustix::io::Errno::LOOP | rustix::io::Errno::NOTDIR) => {
+            return Err(DirectoryError::Link { path, advice: TAKEN_SHARED });
+        }
+        Err(rustix::io::Errno::NOENT) => {
+            return Err(DirectoryError::Missing { path, advice: "; that user serves nothing" });
+        }
+        Err(e) => return Err(os(e)),
+    };
+    let stat = rustix::fs::fstat(&fd).map_err(os)?;
+    if stat.st_uid != uid && (uid == euid() || socket::known_uid(stat.st_uid).is_some()) {
+        let wanted = std::format!("user {uid}");
+        let (owner, advice) = (stat.st_uid, TAKEN_SHARED);
+        return Err(DirectoryError::Owner { path, owner, wanted, advice });
+    }
+    // Within a user namespace whose it is cannot be told; so nobody but root may have put it there.
+    let of_shared = rustix::fs::fstat(&shared.fd).map_err(os)?;
+    if stat.st_uid != uid && of_shared.st_mode & 0o022 != 0 {
+        let wanted = std::format!("user {uid}");
+        let (owner, advice) = (stat.st_uid, UNKNOWN_SHARED);
+        return Err(DirectoryError::Owner { path, owner, wanted, advice });
+    }
+    if stat.st_mode & 0o022 != 0 {
+        let wanted = "be closed to the writing of others";
+        return Err(DirectoryError::Mode { path, mode: stat.st_mode & 0o7777, wanted });
+    }
+    Ok(Directory { fd, path })
+}
+
+/// Makes the shared directory, as root, at start-up of the machine (`hamlyn setup`). One that is
+/// there already is checked.
+pub fn setup_shared_dir(config: &Config) -> Result<PathBuf, DirectoryError> {
+    let path = config.shared_dir.clone();
+    let os = |e: rustix::io::Errno| DirectoryError::Os { path: path.clone(), source: e.into() };
+    // Nobody else may put something in its place between making and opening it.
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(DirectoryError::Link { path, advice: "" });
+    };
+    let parent = walk(parent, None)?;
+    match rustix::fs::mkdirat(&parent, name, Mode::RWXU) {
+        Ok(()) => {
+            if euid() != 0 {
+                let _ = rustix::fs::unlinkat(&parent, name, AtFlags::REMOVEDIR);
+                let wanted = "root".into();
+                return Err(DirectoryError::Owner { path, owner: euid(), wanted, advice: "" });
+            }
+            let open = Mode::from_raw_mode(0o1777);
+            rustix::fs::chmodat(&parent, name, open, AtFlags::empty()).map_err(os)?;
+        }
+        Err(rustix::io::Errno::EXIST) => {}
+        Err(e) => return Err(os(e)),
+    }
+    open_checked_shared(&path)?;
+    Ok(path)
+}
+
+/// Gives a user, by name or number, a directory in the shared one, as root, so that nobody else can
+/// take its place before that user first serves (`hamlyn setup USER`). What somebody else has put
+/// there is moved aside.
+pub fn setup_user_dir(config: &Config, user: &str) -> Result<PathBuf, DirectoryError> {
+    let uid = uid_of(user)?;
+    let shared = open(&config.shared_dir, Final::Shared)?;
+    let name = uid.to_string();
+    let path = shared.path.join(&name);
+    let os = |e: rustix::io::Errno| DirectoryError::Os { path: path.clone(), source: e.into() };
+    let at = &shared.fd;
+    let nofollow = AtFlags::SYMLINK_NOFOLLOW;
+    for _ in 0..MOVES_MAX {
+        match rustix::fs::mkdirat(at, &*name, Mode::RWXU) {
+            Ok(()) => {
+                // Root's, and the directory is sticky: nobody puts it aside meanwhile.
+                let owner = Some(rustix::fs::Uid::from_raw(uid));
+                let open = Mode::from_raw_mode(0o711);
+                rustix::fs::chmodat(at, &*name, open, AtFlags::empty()).map_err(os)?;
+                rustix::fs::chownat(at, &*name, owner, None, nofollow).map_err(os)?;
+                return Ok(path);
+            }
+            Err(rustix::io::Errno::EXIST) => {}
+            Err(e) => return Err(os(e)),
+        }
+        match rustix::fs::statat(at, &*name, nofollow) {
+            Ok(stat)
+                if stat.st_uid == uid
+                    && rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir() =>
+            {
+                return Ok(path);
+            }
+            Ok(stat) => {
+                // No number, so it is nobody's place.
+                let number = u64::from_ne_bytes(
+                    sys::random()
+                        .map_err(|source| DirectoryError::Os { path: path.clone(), source })?,
+                );
+                let aside = std::format!("{name}.taken-by-{}-{number:016x}", stat.st_uid);
+                match rustix::fs::renameat(at, &*name, at, &*aside) {
+                    Ok(()) | Err(rustix::io::Errno::NOENT) => {}
+                    Err(e) => return Err(os(e)),
+                }
+            }
+            Err(rustix::io::Errno::NOENT) => {}
+            Err(e) => return Err(os(e)),
+        }
+    }
+    Err(os(rustix::io::Errno::EXIST))
+}
+
+/// How often somebody may be faster than root in taking a place.
+pub(super) const MOVES_MAX: u32 = 16;
+
+pub(super) fn open_checked_shared(path: &Path) -> Result<(), DirectoryError> {
+    open(path, Final::Shared).map(|_| ())
+}
+
+/// The number of a user, by name or number.
+pub fn uid_of(user: &str) -> Result<u32, DirectoryError> {
+    user.parse()
+        .ok()
+        .or_else(|| sys::uid_of_user(user))
+        .ok_or_else(|| DirectoryError::NoUser(user.into()))
+}
+
+impl Directory {
+    /// The socket's address: through the checked descriptor, which also keeps it short; by its
+    /// path where there is no /proc.
+    pub(super) fn address(&self, name: &str) -> Result<PathBuf, PathTooLong> {
+        let through = PathBuf::from(std::format!("/proc/self/fd/{}", self.fd.as_raw_fd()));
+        let address = if through.exists() { through } else { self.path.clone() }.join(name);
+        let bytes = address.as_os_str().len();
+        if bytes > SOCKET_PATH_MAX { Err(PathTooLong { address, bytes }) } else { Ok(address) }
+    }
+
+    /// Nobody else takes over a name here meanwhile. `None`: another process of this user did not
+    /// let go in time.
+    pub(super) fn lock(&self) -> Result<Option<Locked<'_>>, rustix::io::Errno> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mode = Mode::RUSR | Mode::WUSR;
+        let deadline = sys::monotonic_ns() + LOCK_NS;
+        loop {
+            let fd = rustix::fs::openat(&self.fd, LOCK_FILE, flags, mode)?;
+            match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) if self.is_lock_file(&fd)? => {
+                    return Ok(Some(Locked { directory: self, _fd: fd }));
+                }
+                // The file's last holder has removed it.
+                Ok(()) | Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::WOULDBLOCK) if sys::monotonic_ns() < deadline => {
+                    std::thread::sleep(core::time::Duration::from_millis(1));
+                }
+                Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    pub(super) fn is_lock_file(&self, fd: &OwnedFd) -> Result<bool, rustix::io::Errno> {
+        let locked = rustix::fs::fstat(fd)?;
+        match rustix::fs::statat(&self.fd, LOCK_FILE, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(there) => Ok((there.st_dev, there.st_ino) == (locked.st_dev, locked.st_ino)),
+            Err(rustix::io::Errno::NOENT) => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+/// The names of a directory, for this process alone.
+pub(super) struct Locked<'a> {
+    pub(super) directory: &'a Directory,
+    pub(super) _fd: OwnedFd,
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        // Before the lock goes: whoever gets it then sees that the file is no longer there.
+        let _ = rustix::fs::unlinkat(&self.directory.fd, LOCK_FILE, AtFlags::empty());
+    }
+}
+
+pub(super) struct PathTooLong {
+    pub(super) address: PathBuf,
+    pub(super) bytes: usize,
+}

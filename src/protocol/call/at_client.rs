@@ -1,0 +1,488 @@
+//! What a client keeps under its manager's lock: its calls, and where each stands.
+
+use super::client::CallId;
+use super::{
+    ASK, Blocks, Broken, Bytes, CALL_BITS, CallError, DECLINED, LENGTH_MAX, Lent, Long,
+    OUTSTANDING_MAX, REPLY_LIMIT, REQUEST_LIMIT, Sending, TOO_LONG, ended, failed, go_on,
+    number_from,
+};
+use crate::control::{Peer, RequestId};
+use crate::interface::QueueId;
+use crate::node::{Look, Node, SendError};
+use crate::protocol::Connection;
+use crate::protocol::manager::Offer;
+use crate::protocol::tickets::message_ticket_from;
+use crate::wire::{MetadataIndex, SlotIndex, TICKET_BYTES, Ticket};
+use std::collections::{HashMap, VecDeque};
+use std::format;
+use std::string::String;
+use std::sync::Arc;
+use std::vec::Vec;
+
+/// Where one call stands, at the client.
+#[derive(Clone, Copy)]
+pub(super) enum AtClient {
+    Free,
+    Waiting,
+    /// A reply lies in the block.
+    Done,
+    Declined,
+    /// The reply is too long for this side, and the server does not know that yet.
+    TooLong,
+    /// It does.
+    Refused,
+    /// A long request was announced.
+    Asked,
+    /// A long message comes or goes; more of it in `longs`.
+    Long,
+}
+
+pub(super) enum LongAtClient {
+    Granted(Ticket),
+    Refused(u64),
+    Receiving(Long),
+    Done(Bytes),
+}
+
+pub(super) struct Call {
+    pub(super) state: AtClient,
+    /// Bytes of the reply in the block.
+    pub(super) length: u32,
+    /// Nobody waits for it any more: its number is free when the server has answered.
+    pub(super) abandoned: bool,
+    pub(super) generation: u32,
+}
+
+/// The client's state, under the manager's lock.
+pub(super) struct ClientState {
+    pub(super) connection: Arc<Connection>,
+    pub(super) queue: QueueId,
+    pub(super) blocks: Blocks,
+    pub(super) lent: Lent,
+    pub(super) at_once: usize,
+    pub(super) request_bytes_max: u64,
+    pub(super) reply_bytes_max: u64,
+    pub(super) calls: Vec<Call>,
+    pub(super) free: Vec<u32>,
+    pub(super) longs: HashMap<u32, LongAtClient>,
+    pub(super) long_slots: HashMap<SlotIndex, u32>,
+    pub(super) outbox: VecDeque<(u32, u32, Vec<u8>)>,
+}
+
+impl Offer for ClientState {
+    fn admit(&mut self, _: &mut Node, _: RequestId, _: &Peer, _: &[u8]) -> Result<Vec<u8>, String> {
+        Err("a client has no senders".into())
+    }
+
+    fn withdrawn(&mut self, _: &mut Node, _: RequestId) {}
+
+    fn joined(&mut self, _: &mut Node, _: RequestId, _: &Arc<Connection>) {}
+
+    fn left(&mut self, node: &mut Node, _: &Connection) {
+        // Replies that came before the end count.
+        let _ = self.pump(node);
+    }
+}
+
+impl ClientState {
+    #[inline(always)]
+    pub(super) fn pump(&mut self, node: &mut Node) -> Result<(), Broken> {
+        while let Ok(Some(notification)) = node.take_next(self.queue) {
+            if notification.index == MetadataIndex::FAST {
+                self.handle(node, notification.word)?;
+            } else {
+                self.handle_long(node, notification.slot);
+            }
+        }
+        if !self.outbox.is_empty() {
+            self.advance(node);
+        }
+        Ok(())
+    }
+
+    #[cold]
+    pub(super) fn advance(&mut self, node: &mut Node) {
+        while let Some((call, code, data)) = self.outbox.front() {
+            match self.lent.send(node, self.connection.link(), *call, *code, data) {
+                Err(SendError::Full) => return,
+                _ => self.outbox.pop_front(),
+            };
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn handle(&mut self, node: &mut Node, word: u32) -> Result<(), Broken> {
+        let (number, code) = (word % OUTSTANDING_MAX, word >> CALL_BITS);
+        let count = self.calls.len();
+        let Some(call) = self.calls.get_mut(number as usize) else {
+            return Err(Broken(format!("a reply to call {number} of {count}")));
+        };
+        match (call.state, code) {
+            (AtClient::Waiting, 0..=LENGTH_MAX) if code <= self.blocks.block => {
+                // Apart from the state: a word that is read after its halves were written stalls.
+                call.length = code;
+                call.state = AtClient::Done;
+            }
+            (AtClient::Waiting | AtClient::Asked, DECLINED) => call.state = AtClient::Declined,
+            (AtClient::Asked, ASK) => {
+                let bytes = self.blocks.bytes(node, number, TICKET_BYTES);
+                let ticket =
+                    message_ticket_from(bytes, self.connection.peer(), 0).map_err(Broken)?;
+                call.state = AtClient::Long;
+                self.longs.insert(number, LongAtClient::Granted(ticket));
+            }
+            (AtClient::Asked, TOO_LONG) if call.abandoned => call.state = AtClient::Declined,
+            (AtClient::Asked, TOO_LONG) => {
+                let max = number_from(self.blocks.bytes(node, number, 8));
+                call.state = AtClient::Long;
+                self.longs.insert(number, LongAtClient::Refused(max));
+            }
+            (AtClient::Waiting, ASK) => {
+                let length = number_from(self.blocks.bytes(node, number, 8));
+                let opened = if length > self.reply_bytes_max || call.abandoned {
+                    Err(String::new())
+                } else {
+                    Long::open(node, self.queue, length)
+                };
+                match opened {
+                    Ok((long, ticket)) => {
+                        call.state = AtClient::Long;
+                        self.longs.insert(number, LongAtClient::Receiving(long));
+                        self.long_slots.insert(long.slot.index(), number);
+                        self.outbox.push_back((number, ASK, ticket.to_bytes().to_vec()));
+                    }
+                    Err(_) => {
+                        call.state = AtClient::TooLong;
+                        self.outbox.push_back((number, TOO_LONG, Vec::new()));
+                    }
+                }
+            }
+            // The server gives up a long message.
+            (AtClient::Long, DECLINED) => match self.longs.remove(&number) {
+                Some(LongAtClient::Receiving(long)) => {
+                    self.long_slots.remove(&long.slot.index());
+                    long.remove(node);
+                    call.state = AtClient::Declined;
+                }
+                Some(LongAtClient::Granted(_)) => call.state = AtClient::Declined,
+                _ => return Err(Broken(format!("declined call {number}, which is complete"))),
+            },
+            // The server has heard that its reply was too long.
+            (AtClient::TooLong, DECLINED) => call.state = AtClient::Refused,
+            _ => return Err(Broken(format!("code {code} for call {number}, which is not so far"))),
+        }
+        let call = &self.calls[number as usize];
+        let is_over = matches!(call.state, AtClient::Done | AtClient::Declined | AtClient::Refused);
+        if call.abandoned && is_over {
+            self.free(node, number);
+        }
+        Ok(())
+    }
+
+    #[cold]
+    pub(super) fn handle_long(&mut self, node: &mut Node, slot: SlotIndex) {
+        let Some(number) = self.long_slots.remove(&slot) else { return };
+        if let Some(LongAtClient::Receiving(long)) = self.longs.remove(&number)
+            && let Some(bytes) = long.take(node)
+        {
+            self.longs.insert(number, LongAtClient::Done(bytes));
+        }
+        if self.calls[number as usize].abandoned {
+            self.longs.remove(&number);
+            self.free(node, number);
+        }
+    }
+
+    pub(super) fn free(&mut self, node: &mut Node, number: u32) {
+        // Somebody may wait for a number, and nothing that arrives would say that there is one.
+        if self.free.is_empty() {
+            node.stir();
+        }
+        let call = &mut self.calls[number as usize];
+        call.state = AtClient::Free;
+        call.abandoned = false;
+        call.generation = call.generation.wrapping_add(1);
+        self.free.push(number);
+    }
+
+    /// Takes a reply, if it is there.
+    #[inline(always)]
+    pub(super) fn take(
+        &mut self,
+        node: &mut Node,
+        id: CallId,
+        reply: &mut Bytes,
+    ) -> Result<bool, CallError> {
+        let (state, length) = match self.calls.get(id.call as usize) {
+            Some(call) if call.generation == id.generation => (call.state, call.length),
+            _ => return Err(CallError::NoSuchCall(id)),
+        };
+        let result = match state {
+            AtClient::Done => {
+                reply.copy(self.blocks.bytes(node, id.call, length as usize));
+                Ok(true)
+            }
+            AtClient::Waiting | AtClient::Asked => return Ok(false),
+            AtClient::Free => return Err(CallError::NoSuchCall(id)),
+            AtClient::Declined => Err(CallError::Declined),
+            AtClient::TooLong => {
+                // The number is free when the server has heard of it.
+                let call = &mut self.calls[id.call as usize];
+                call.abandoned = true;
+                call.generation = call.generation.wrapping_add(1);
+                return Err(CallError::TooLong {
+                    length: 0,
+                    max: self.reply_bytes_max,
+                    limit: REPLY_LIMIT,
+                });
+            }
+            AtClient::Refused => {
+                Err(CallError::TooLong { length: 0, max: self.reply_bytes_max, limit: REPLY_LIMIT })
+            }
+            AtClient::Long => match self.longs.remove(&id.call) {
+                Some(LongAtClient::Done(bytes)) => {
+                    *reply = bytes;
+                    Ok(true)
+                }
+                Some(other) => {
+                    self.longs.insert(id.call, other);
+                    return Ok(false);
+                }
+                None => return Ok(false),
+            },
+        };
+        self.free(node, id.call);
+        result
+    }
+
+    /// One look of a call's beginning.
+    #[inline(always)]
+    pub(super) fn begin(
+        &mut self,
+        node: &mut Node,
+        request: &[u8],
+        begun: &mut Begun,
+    ) -> Look<Result<CallId, CallError>> {
+        let link = self.connection.link();
+        let id = match begun {
+            Begun::Nothing => match self.free.last() {
+                Some(call) => {
+                    let generation = self.calls[*call as usize].generation;
+                    CallId { call: *call, generation }
+                }
+                None => {
+                    if let Err(Broken(why)) = self.pump(node) {
+                        return Look::Found(Err(CallError::Misbehaved(why)));
+                    }
+                    if self.connection.ended().is_some() {
+                        return Look::Found(Err(ended(&self.connection)));
+                    }
+                    return if self.free.is_empty() { Look::Nothing } else { Look::Again };
+                }
+            },
+            Begun::Long(id, _) => *id,
+            Begun::Sent(id) => return Look::Found(Ok(*id)),
+        };
+        if let Begun::Nothing = begun {
+            let at_once = request.len() <= self.at_once;
+            let sent = if at_once {
+                self.lent.send(node, link, id.call, request.len() as u32, request)
+            } else {
+                let length = request.len() as u64;
+                if length > self.request_bytes_max {
+                    let max = self.request_bytes_max;
+                    return Look::Found(Err(CallError::TooLong {
+                        length,
+                        max,
+                        limit: REQUEST_LIMIT,
+                    }));
+                }
+                self.lent.send(node, link, id.call, ASK, &length.to_le_bytes())
+            };
+            match sent {
+                Ok(()) => {}
+                Err(SendError::Full) => return Look::Room(link),
+                Err(e) => return Look::Found(Err(failed(e, &self.connection))),
+            }
+            self.free.pop();
+            let call = &mut self.calls[id.call as usize];
+            if at_once {
+                call.state = AtClient::Waiting;
+                *begun = Begun::Sent(id);
+                return Look::Found(Ok(id));
+            }
+            call.state = AtClient::Asked;
+            *begun = Begun::Long(id, Sending::Asked);
+        }
+        self.begin_long(node, request, begun, id)
+    }
+
+    #[cold]
+    pub(super) fn begin_long(
+        &mut self,
+        node: &mut Node,
+        request: &[u8],
+        begun: &mut Begun,
+        id: CallId,
+    ) -> Look<Result<CallId, CallError>> {
+        let Begun::Long(_, sending) = begun else { return Look::Nothing };
+        if let Err(Broken(why)) = self.pump(node) {
+            return Look::Found(Err(CallError::Misbehaved(why)));
+        }
+        match self.longs.get(&id.call) {
+            Some(LongAtClient::Granted(ticket)) => {
+                let (ticket, length) = (*ticket, request.len() as u64);
+                if ticket.capacity() < length {
+                    let why = format!(
+                        "a ticket for {} bytes, where {length} were asked for",
+                        ticket.capacity()
+                    );
+                    return Look::Found(Err(CallError::Misbehaved(why)));
+                }
+                let look = go_on(node, self.connection.link(), sending, &ticket, request);
+                if let Look::Found(Ok(())) = look {
+                    self.longs.remove(&id.call);
+                    self.calls[id.call as usize].state = AtClient::Waiting;
+                    *begun = Begun::Sent(id);
+                }
+                look.map(|sent| sent.map(|()| id).map_err(|e| failed(e, &self.connection)))
+            }
+            Some(LongAtClient::Refused(max)) => {
+                let (length, max) = (request.len() as u64, *max);
+                self.longs.remove(&id.call);
+                self.free(node, id.call);
+                *begun = Begun::Nothing;
+                Look::Found(Err(CallError::TooLong { length, max, limit: REQUEST_LIMIT }))
+            }
+            _ if matches!(self.calls[id.call as usize].state, AtClient::Declined) => {
+                self.free(node, id.call);
+                *begun = Begun::Nothing;
+                Look::Found(Err(CallError::Declined))
+            }
+            _ if self.connection.ended().is_some() => Look::Found(Err(ended(&self.connection))),
+            _ => Look::Nothing,
+        }
+    }
+
+    /// A call's beginning where nothing need be waited for; `None`: nothing was done.
+    #[inline(always)]
+    pub(super) fn begin_at_once(&mut self, node: &mut Node, request: &[u8]) -> Option<CallId> {
+        let number = *self.free.last()?;
+        let call = self.calls.get_mut(number as usize)?;
+        if !self.lent.send_line(node, number, request.len() as u32, request) {
+            return None;
+        }
+        self.free.pop();
+        call.state = AtClient::Waiting;
+        Some(CallId { call: number, generation: call.generation })
+    }
+
+    /// Takes one reply, if it is the one that is waited for; anything else goes the general way.
+    #[inline(always)]
+    pub(super) fn take_at_once(
+        &mut self,
+        node: &mut Node,
+        id: CallId,
+        reply: &mut Bytes,
+    ) -> Option<Result<(), CallError>> {
+        let call = self.calls.get(id.call as usize)?;
+        let waits = matches!(call.state, AtClient::Waiting) && !call.abandoned;
+        if !waits || call.generation != id.generation {
+            return None;
+        }
+        let notification = node.take_next(self.queue).ok()??;
+        let (number, code) = (notification.word % OUTSTANDING_MAX, notification.word >> CALL_BITS);
+        if notification.index != MetadataIndex::FAST {
+            self.handle_long(node, notification.slot);
+        } else if number == id.call && code <= LENGTH_MAX.min(self.blocks.block) {
+            reply.copy(self.blocks.bytes(node, number, code as usize));
+            self.free(node, number);
+            return Some(Ok(()));
+        } else if let Err(Broken(why)) = self.handle(node, notification.word) {
+            return Some(Err(CallError::Misbehaved(why)));
+        }
+        None
+    }
+
+    #[inline(always)]
+    pub(super) fn look_for(
+        &mut self,
+        node: &mut Node,
+        id: CallId,
+        reply: &mut Bytes,
+    ) -> Look<Result<(), CallError>> {
+        if let Some(taken) = self.take_at_once(node, id, reply) {
+            return Look::Found(taken);
+        }
+        let pumped = self.pump(node);
+        match self.take(node, id, reply) {
+            Ok(true) => return Look::Found(Ok(())),
+            Ok(false) => {}
+            Err(e) => return Look::Found(Err(e)),
+        }
+        if let Err(Broken(why)) = pumped {
+            return Look::Found(Err(CallError::Misbehaved(why)));
+        }
+        match self.connection.ended() {
+            Some(_) => {
+                self.free(node, id.call);
+                Look::Found(Err(ended(&self.connection)))
+            }
+            None => Look::Nothing,
+        }
+    }
+
+    /// One look of a whole call, of which as much is done as can be without waiting, within reason.
+    #[cfg(feature = "tokio")]
+    pub(super) fn look_at_all(
+        &mut self,
+        node: &mut Node,
+        request: &[u8],
+        begun: &mut Begun,
+        reply: &mut Bytes,
+    ) -> Look<Result<(), CallError>> {
+        for _ in 0..16 {
+            if let Begun::Sent(id) = begun {
+                return self.look_for(node, *id, reply);
+            }
+            match self.begin(node, request, begun) {
+                Look::Found(Ok(_)) | Look::Again => {}
+                other => return other.map(|begun| begun.map(|_| ())),
+            }
+        }
+        Look::Again
+    }
+
+    /// Nobody waits for a call any more.
+    pub(super) fn abandon(&mut self, node: &mut Node, id: CallId) {
+        let Some(call) = self.calls.get_mut(id.call as usize) else { return };
+        if call.generation != id.generation {
+            return;
+        }
+        call.abandoned = true;
+        let gives_up = matches!(call.state, AtClient::Asked)
+            || matches!(self.longs.get(&id.call), Some(LongAtClient::Granted(_)));
+        if gives_up {
+            call.state = AtClient::Asked;
+            self.longs.remove(&id.call);
+            self.outbox.push_back((id.call, DECLINED, Vec::new()));
+            self.advance(node);
+        }
+    }
+}
+
+/// How far a call's beginning has come.
+pub(super) enum Begun {
+    Nothing,
+    Long(CallId, Sending),
+    Sent(CallId),
+}
+
+impl Begun {
+    pub(super) fn id(&self) -> Option<CallId> {
+        match self {
+            Self::Nothing => None,
+            Self::Long(id, _) | Self::Sent(id) => Some(*id),
+        }
+    }
+}

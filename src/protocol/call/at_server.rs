@@ -1,0 +1,576 @@
+//! What a server keeps under its manager's lock: its clients, their calls, what they are owed.
+
+use super::server::{Arrived, ServerConfig};
+use super::{
+    ASK, Blocks, Broken, CALL_BITS, DECLINED, LENGTH_MAX, Lent, Long, OUTSTANDING_MAX, TOO_LONG,
+    number_from,
+};
+use crate::control::{Peer, RequestId};
+use crate::interface::{LinkId, Notification, QueueId};
+use crate::node::{Node, SendError};
+use crate::protocol::Connection;
+use crate::protocol::ends::check_place;
+use crate::protocol::manager::Offer;
+use crate::protocol::tickets::message_ticket_from;
+use crate::wire::{MetadataIndex, SlotIndex, TICKET_BYTES, Ticket};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::boxed::Box;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::format;
+use std::string::String;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::vec::Vec;
+
+/// Long messages of one client that may be on their way to the server at a time.
+pub(super) const LONG_MAX: usize = 4;
+
+/// What a server found.
+pub(super) enum Pumped {
+    Nothing,
+    /// Put where the caller wanted it.
+    Request,
+    Broken(LinkId, String),
+}
+
+/// Where a call with a long message stands, at the server.
+pub(super) enum AtServer {
+    /// A long request was announced, and waits for its turn or for its bytes.
+    Receiving,
+    /// A long reply was announced; `length` bytes.
+    Asked(u64),
+    Granted(Ticket),
+    Refused,
+    /// The reply was given up before the client answered.
+    GivenUp,
+}
+
+pub(super) struct ClientOf {
+    pub(super) connection: Option<Arc<Connection>>,
+    pub(super) blocks: Blocks,
+    pub(super) lent: Lent,
+    pub(super) at_once: usize,
+    /// By number: `IDLE`, `BUSY`, or `OTHER`, of which `others` says more.
+    pub(super) calls: Vec<u8>,
+    pub(super) others: HashMap<u32, AtServer>,
+    pub(super) longs: HashMap<u32, Long>,
+    pub(super) long_waiting: VecDeque<(u32, u64)>,
+    /// Bytes of each long request that has memory here and is not replied to, and of all.
+    pub(super) alive: HashMap<u32, u64>,
+    pub(super) alive_bytes: u64,
+    /// Some of these have gone, for which a long request of the user may wait.
+    pub(super) freed: bool,
+    /// What could not be sent at once.
+    pub(super) outbox: VecDeque<(u32, u32, Vec<u8>)>,
+    pub(super) waits: bool,
+    pub(super) peer: Peer,
+    /// Distinguishes clients that have had the same slot, also of other servers.
+    pub(super) number: u64,
+}
+
+pub(super) static NEXT_CLIENT: AtomicU64 = AtomicU64::new(0);
+
+impl ClientOf {
+    /// At most two words are owed for a call at a time, a grant and that it was given up after all,
+    /// to a client that takes what it is sent. One that does not, and goes on asking, must not fill
+    /// this process's memory.
+    pub(super) fn check_owed(&self) -> Result<(), String> {
+        let (owed, calls) = (self.outbox.len(), self.calls.len());
+        if owed <= 2 * calls {
+            return Ok(());
+        }
+        Err(format!("it does not take what it is sent: {owed} words are owed for {calls} calls"))
+    }
+}
+
+pub(super) const IDLE: u8 = 0;
+
+pub(super) const BUSY: u8 = 1;
+
+pub(super) const OTHER: u8 = 2;
+
+/// The server's state, under the manager's lock.
+pub(super) struct ServerState {
+    pub(super) queue: QueueId,
+    pub(super) config: ServerConfig,
+    pub(super) clients: Vec<Option<Box<ClientOf>>>,
+    pub(super) client_count: u32,
+    /// Slots of long messages: the client's slot and the call.
+    pub(super) long_slots: HashMap<SlotIndex, (SlotIndex, u32)>,
+    pub(super) requests: HashMap<RequestId, SlotIndex>,
+    pub(super) ready: Arc<Ready>,
+    pub(super) misbehaved: u64,
+    /// Clients to which something could not be sent.
+    pub(super) outboxes: usize,
+    /// Links that are to be closed, each once, and why.
+    pub(super) guilty: Vec<(LinkId, String)>,
+    /// Who they were that left requests behind that were received and not replied to; as many of
+    /// the last as there may be clients.
+    pub(super) departed: VecDeque<(u64, Peer)>,
+}
+
+/// What arrived beside the request that a thread was waiting for: any thread takes it, without the
+/// manager's lock.
+#[derive(Default)]
+pub(super) struct Ready {
+    pub(super) count: AtomicUsize,
+    pub(super) requests: Mutex<VecDeque<Arrived>>,
+}
+
+impl Ready {
+    pub(super) fn push(&self, arrived: Arrived) {
+        let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        requests.push_back(arrived);
+        self.count.store(requests.len(), Ordering::Release);
+    }
+
+    #[inline]
+    pub(super) fn pop(&self) -> Option<Arrived> {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        let arrived = requests.pop_front();
+        self.count.store(requests.len(), Ordering::Release);
+        arrived
+    }
+
+    /// How many clients have requests here, other than those that `but` knows.
+    pub(super) fn clients_but(&self, but: impl Fn(u64) -> bool) -> usize {
+        let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut clients: Vec<u64> = requests.iter().map(|arrived| arrived.client).collect();
+        clients.sort_unstable();
+        clients.dedup();
+        clients.retain(|number| !but(*number));
+        clients.len()
+    }
+}
+
+impl Offer for ServerState {
+    fn check_place(&self, peer: &Peer, _: &[u8]) -> Result<(), String> {
+        let max = self.config.clients_max;
+        // Who connects again and again must not fill this process with what it leaves behind.
+        let gone = self.ready.clients_but(|number| {
+            self.clients.iter().flatten().any(|client| client.number == number)
+        });
+        if self.client_count as usize + gone >= max as usize {
+            return Err(format!(
+                "it has {max} clients, as many as it may, {gone} of them gone with requests that \
+                 nobody has received yet"
+            ));
+        }
+        let users = self.clients.iter().flatten().map(|client| client.peer.uid);
+        check_place(users, peer, max as usize, "clients")
+    }
+
+    fn admit(
+        &mut self,
+        node: &mut Node,
+        request: RequestId,
+        peer: &Peer,
+        body: &[u8],
+    ) -> Result<Vec<u8>, String> {
+        let (lent, wanted) = Lent::from_bytes(body, peer)?;
+        let state = self;
+        let calls = wanted.min(state.config.outstanding);
+        let (blocks, mut answer) =
+            Blocks::lend(node, state.queue, calls, state.config.request_bytes)?;
+        answer.extend_from_slice(&state.config.request_bytes_max.to_le_bytes());
+        let slot = blocks.slot.index();
+        state.requests.insert(request, slot);
+        let client = ClientOf {
+            connection: None,
+            blocks,
+            lent,
+            at_once: 0,
+            calls: std::vec![IDLE; calls as usize],
+            others: HashMap::new(),
+            longs: HashMap::new(),
+            long_waiting: VecDeque::new(),
+            alive: HashMap::new(),
+            alive_bytes: 0,
+            freed: false,
+            outbox: VecDeque::new(),
+            waits: false,
+            peer: peer.clone(),
+            number: NEXT_CLIENT.fetch_add(1, Ordering::Relaxed),
+        };
+        let place = slot.0 as usize;
+        if state.clients.len() <= place {
+            state.clients.resize_with(place + 1, || None);
+        }
+        state.clients[place] = Some(Box::new(client));
+        state.client_count += 1;
+        Ok(answer)
+    }
+
+    fn withdrawn(&mut self, node: &mut Node, request: RequestId) {
+        let state = self;
+        if let Some(slot) = state.requests.remove(&request) {
+            state.remove_client(node, slot);
+        }
+    }
+
+    fn joined(&mut self, node: &mut Node, request: RequestId, connection: &Arc<Connection>) {
+        let state = self;
+        let Some(slot) = state.requests.remove(&request) else { return };
+        if let Some(Some(client)) = state.clients.get_mut(slot.0 as usize) {
+            let packet_bytes = node.fast_bytes_max(connection.link()).unwrap_or(0);
+            client.at_once = client.lent.at_once(packet_bytes);
+            client.lent.go_over(connection.link());
+            client.connection = Some(connection.clone());
+            // What it sent may have been heard before the manager heard of its connection.
+            state.advance(node, slot);
+        }
+    }
+
+    fn left(&mut self, node: &mut Node, connection: &Connection) {
+        let state = self;
+        // What it had sent, and is whole, is still handed out: send-then-exit loses nothing.
+        // Nobody else's nonsense hides it.
+        let mut arrived = Arrived::default();
+        loop {
+            match state.pump_queue(node, &mut arrived) {
+                Pumped::Request => state.ready.push(core::mem::take(&mut arrived)),
+                Pumped::Broken(link, _) if link == connection.link() => {}
+                Pumped::Broken(link, why) => state.accuse(node, link, why),
+                Pumped::Nothing => break,
+            }
+        }
+        state.guilty.retain(|(link, _)| *link != connection.link());
+        let leaves = |client: &ClientOf| {
+            client.connection.as_ref().is_some_and(|c| c.link() == connection.link())
+        };
+        let slots: Vec<SlotIndex> = state
+            .clients
+            .iter()
+            .flatten()
+            .filter(|client| leaves(client))
+            .map(|client| client.blocks.slot.index())
+            .collect();
+        for slot in slots {
+            state.remove_client(node, slot);
+        }
+    }
+}
+
+impl ClientOf {
+    /// A call is over; its number is free.
+    #[inline]
+    pub(super) fn end(&mut self, call: u32) {
+        self.calls[call as usize] = IDLE;
+        if !self.alive.is_empty()
+            && let Some(bytes) = self.alive.remove(&call)
+        {
+            self.alive_bytes -= bytes;
+            self.freed = true;
+        }
+    }
+
+    /// Whether a long request waits for others to be replied to.
+    #[inline]
+    pub(super) fn has_waiting(&self) -> bool {
+        !self.long_waiting.is_empty()
+    }
+}
+
+impl ServerState {
+    pub(super) fn remove_client(&mut self, node: &mut Node, slot: SlotIndex) {
+        let Some(client) = self.clients.get_mut(slot.0 as usize).and_then(Option::take) else {
+            return;
+        };
+        self.client_count -= 1;
+        self.outboxes -= client.waits as usize;
+        if client.calls.iter().any(|state| *state != IDLE) {
+            self.departed.push_back((client.number, client.peer.clone()));
+            if self.departed.len() > self.config.clients_max as usize {
+                self.departed.pop_front();
+            }
+        }
+        client.blocks.remove(node);
+        for long in client.longs.values() {
+            self.long_slots.remove(&long.slot.index());
+            long.remove(node);
+        }
+        if client.alive_bytes > 0 {
+            self.advance_waiting(node);
+        }
+    }
+
+    /// Remembers, while nobody receives, whom to send away.
+    pub(super) fn accuse(&mut self, node: &Node, link: LinkId, why: String) {
+        let here: HashSet<LinkId> = node.links().collect();
+        self.guilty.retain(|(known, _)| *known != link && here.contains(known));
+        self.guilty.push((link, why));
+    }
+
+    /// Who sent a request.
+    pub(super) fn peer_of(&mut self, arrived: &Arrived) -> Option<Peer> {
+        if let Some(client) = self.client_of(arrived) {
+            return Some(client.peer.clone());
+        }
+        let mut departed = self.departed.iter();
+        departed.find(|(number, _)| *number == arrived.client).map(|(_, peer)| peer.clone())
+    }
+
+    /// Handles what has arrived, up to the first request or the first client that broke the rules.
+    #[inline(always)]
+    pub(super) fn pump(&mut self, node: &mut Node, into: &mut Arrived) -> Pumped {
+        match self.pump_queue(node, into) {
+            Pumped::Nothing => match self.guilty.pop() {
+                Some((link, why)) => Pumped::Broken(link, why),
+                None => Pumped::Nothing,
+            },
+            found => found,
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn pump_queue(&mut self, node: &mut Node, into: &mut Arrived) -> Pumped {
+        while let Ok(Some(notification)) = node.take_next(self.queue) {
+            let handled = if notification.index == MetadataIndex::FAST {
+                self.handle(node, &notification, into)
+            } else {
+                self.handle_long(node, &notification, into)
+            };
+            match handled {
+                Ok(true) => return Pumped::Request,
+                Ok(false) => {}
+                Err(Broken(why)) => {
+                    self.misbehaved += 1;
+                    return Pumped::Broken(notification.link, why);
+                }
+            }
+        }
+        if self.outboxes > 0 {
+            self.advance_all(node);
+        }
+        Pumped::Nothing
+    }
+
+    #[inline(always)]
+    pub(super) fn handle(
+        &mut self,
+        node: &mut Node,
+        notification: &Notification,
+        into: &mut Arrived,
+    ) -> Result<bool, Broken> {
+        let (slot, link) = (notification.slot, notification.link);
+        let (call, code) = (notification.word % OUTSTANDING_MAX, notification.word >> CALL_BITS);
+        let Some(Some(client)) = self.clients.get_mut(slot.0 as usize) else { return Ok(false) };
+        let Some(state) = client.calls.get_mut(call as usize) else {
+            return Err(Broken(format!("call {call} of {}", client.calls.len())));
+        };
+        if *state == IDLE && code <= LENGTH_MAX.min(client.blocks.block) {
+            *state = BUSY;
+            into.bytes.copy(client.blocks.bytes(node, call, code as usize));
+            (into.call, into.slot, into.link) = (call, slot, link);
+            into.client = client.number;
+            return Ok(true);
+        }
+        self.handle_other(node, slot, call, code).map(|()| false)
+    }
+
+    /// A message that belongs to a long one, or to nothing.
+    #[cold]
+    pub(super) fn handle_other(
+        &mut self,
+        node: &mut Node,
+        slot: SlotIndex,
+        call: u32,
+        code: u32,
+    ) -> Result<(), Broken> {
+        let Some(Some(client)) = self.clients.get_mut(slot.0 as usize) else { return Ok(()) };
+        client.check_owed().map_err(Broken)?;
+        let state = client.calls[call as usize];
+        let other = client.others.get_mut(&call);
+        match (code, state, other) {
+            (ASK, IDLE, _) => {
+                let length = number_from(client.blocks.bytes(node, call, 8));
+                if length > self.config.request_bytes_max {
+                    let max = self.config.request_bytes_max.to_le_bytes();
+                    client.outbox.push_back((call, TOO_LONG, max.to_vec()));
+                } else {
+                    client.calls[call as usize] = OTHER;
+                    client.others.insert(call, AtServer::Receiving);
+                    client.long_waiting.push_back((call, length));
+                }
+            }
+            // The client gives up a long request.
+            (DECLINED, OTHER, Some(AtServer::Receiving)) => {
+                client.end(call);
+                client.others.remove(&call);
+                client.long_waiting.retain(|(waiting, _)| *waiting != call);
+                if let Some(long) = client.longs.remove(&call) {
+                    self.long_slots.remove(&long.slot.index());
+                    long.remove(node);
+                }
+                // So that the client knows that the call's number is free again.
+                client.outbox.push_back((call, DECLINED, Vec::new()));
+            }
+            (ASK, OTHER, Some(other @ AtServer::Asked(_))) => {
+                let AtServer::Asked(length) = *other else { return Ok(()) };
+                let bytes = client.blocks.bytes(node, call, TICKET_BYTES);
+                *other = AtServer::Granted(
+                    message_ticket_from(bytes, &client.peer, length).map_err(Broken)?,
+                );
+            }
+            (TOO_LONG, OTHER, Some(other @ AtServer::Asked(_))) => *other = AtServer::Refused,
+            (ASK | TOO_LONG, OTHER, Some(AtServer::GivenUp)) => {
+                client.end(call);
+                client.others.remove(&call);
+                client.outbox.push_back((call, DECLINED, Vec::new()));
+            }
+            // A long request was given up while its refusal was on its way.
+            (DECLINED, IDLE | BUSY, _) => {}
+            _ => return Err(Broken(format!("code {code} for call {call}, which is not so far"))),
+        }
+        self.advance(node, slot);
+        Ok(())
+    }
+
+    /// Opens places for long requests, and sends what waits.
+    pub(super) fn advance(&mut self, node: &mut Node, slot: SlotIndex) {
+        self.open_longs(node, slot);
+        self.send_owed(node, slot);
+        let Some(Some(client)) = self.clients.get_mut(slot.0 as usize) else { return };
+        if core::mem::take(&mut client.freed) {
+            self.advance_waiting(node);
+        }
+    }
+
+    /// Bytes of long requests have gone, for which others may have waited.
+    #[cold]
+    pub(super) fn advance_waiting(&mut self, node: &mut Node) {
+        loop {
+            let waiting = self.clients.iter().flatten().filter(|client| client.has_waiting());
+            let waiting: Vec<SlotIndex> = waiting.map(|c| c.blocks.slot.index()).collect();
+            for slot in waiting {
+                self.open_longs(node, slot);
+                self.send_owed(node, slot);
+            }
+            // A reply that has left may have freed more.
+            let mut freed = false;
+            for client in self.clients.iter_mut().flatten() {
+                freed |= core::mem::take(&mut client.freed);
+            }
+            if !freed {
+                return;
+            }
+        }
+    }
+
+    /// The long requests of one user's clients have at most `long_bytes_max` bytes together, however
+    /// many clients those are; one request may always be there.
+    pub(super) fn open_longs(&mut self, node: &mut Node, slot: SlotIndex) {
+        let of_user = |clients: &[Option<Box<ClientOf>>], user: Option<u32>| -> u64 {
+            let its = clients.iter().flatten().filter(|client| client.peer.uid == user);
+            its.map(|client| client.alive_bytes).sum()
+        };
+        loop {
+            let Some(Some(client)) = self.clients.get(slot.0 as usize) else { return };
+            let Some(&(call, length)) = client.long_waiting.front() else { return };
+            let (has_place, user) = (client.longs.len() < LONG_MAX, client.peer.uid);
+            let alive = of_user(&self.clients, user);
+            let fits = alive == 0 || alive.saturating_add(length) <= self.config.long_bytes_max;
+            let Some(Some(client)) = self.clients.get_mut(slot.0 as usize) else { return };
+            if !has_place || !fits {
+                return;
+            }
+            client.long_waiting.pop_front();
+            match Long::open(node, self.queue, length) {
+                Ok((long, ticket)) => {
+                    client.alive.insert(call, length);
+                    client.alive_bytes += length;
+                    client.longs.insert(call, long);
+                    self.long_slots.insert(long.slot.index(), (slot, call));
+                    client.outbox.push_back((call, ASK, ticket.to_bytes().to_vec()));
+                }
+                Err(_) => {
+                    client.end(call);
+                    client.others.remove(&call);
+                    client.outbox.push_back((call, DECLINED, Vec::new()));
+                }
+            }
+        }
+    }
+
+    /// Sends what waits.
+    pub(super) fn send_owed(&mut self, node: &mut Node, slot: SlotIndex) {
+        let Some(Some(client)) = self.clients.get_mut(slot.0 as usize) else { return };
+        let Some(connection) = &client.connection else { return };
+        let link = connection.link();
+        let waited = core::mem::take(&mut client.waits);
+        while let Some((call, code, data)) = client.outbox.front() {
+            match client.lent.send(node, link, *call, *code, data) {
+                Err(SendError::Full) => {
+                    client.waits = true;
+                    // Also where nobody waits for anything of this server.
+                    node.await_room(link);
+                    break;
+                }
+                _ => {
+                    let (call, code) = (*call, *code);
+                    client.outbox.pop_front();
+                    // A reply that was kept: the call's number is free from now on.
+                    if code <= LENGTH_MAX {
+                        client.end(call);
+                    }
+                }
+            };
+        }
+        self.outboxes = self.outboxes + client.waits as usize - waited as usize;
+    }
+
+    #[cold]
+    pub(super) fn handle_long(
+        &mut self,
+        node: &mut Node,
+        notification: &Notification,
+        into: &mut Arrived,
+    ) -> Result<bool, Broken> {
+        let long = self.long_slots.remove(&notification.slot);
+        let Some((slot, call)) = long else { return Ok(false) };
+        let Some(Some(client)) = self.clients.get_mut(slot.0 as usize) else { return Ok(false) };
+        let bytes = client.longs.remove(&call).and_then(|long| long.take(node));
+        client.others.remove(&call);
+        client.calls[call as usize] = BUSY;
+        let (number, link) = (client.number, notification.link);
+        self.advance(node, slot);
+        let Some(bytes) = bytes else { return Ok(false) };
+        *into = Arrived { bytes, call, slot, client: number, link };
+        Ok(true)
+    }
+
+    /// Sends what could not be sent before.
+    #[cold]
+    pub(super) fn advance_all(&mut self, node: &mut Node) {
+        let slots: Vec<SlotIndex> = self
+            .clients
+            .iter()
+            .flatten()
+            .filter(|client| client.waits)
+            .map(|client| client.blocks.slot.index())
+            .collect();
+        for slot in slots {
+            self.advance(node, slot);
+        }
+    }
+
+    /// What else has arrived is for other threads.
+    pub(super) fn share_rest(&mut self, node: &mut Node) -> Option<(LinkId, String)> {
+        let mut arrived = Arrived::default();
+        loop {
+            match self.pump(node, &mut arrived) {
+                Pumped::Request => self.ready.push(core::mem::take(&mut arrived)),
+                Pumped::Broken(link, why) => return Some((link, why)),
+                Pumped::Nothing => return None,
+            }
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn client_of(&mut self, arrived: &Arrived) -> Option<&mut ClientOf> {
+        let client = self.clients.get_mut(arrived.slot.0 as usize)?.as_mut()?;
+        (client.number == arrived.client).then_some(client)
+    }
+}

@@ -1,0 +1,190 @@
+//! Groups (Hamlyn 2.5, 3.3): many processes send a part each to one, the *root*, which is told once
+//! when all of them are there; and the root sends to all. Gather, scatter, reduce, barrier.
+//!
+//! ```text
+//!   member 0 .. n-1                                   root
+//!   send(part)        ---- entry of the member ---->  gather: all, or k of n, or who is missing
+//!   (its next ticket) <--- ticket cell, silent -----  next_round
+//!   receive           <--- one message, counted ----  scatter, broadcast; barrier
+//!   (how many)        ---- word, silent ----------->
+//! ```
+//! # An entry for each member
+//!
+//! One entry would do to count "all packets of all members" (Hamlyn 2.5), and one notification
+//! would come out. But then nobody could say who is missing, and members that do not trust one
+//! another would share a counter and a key. So each member has an entry of its own in one paranoid
+//! one-shot slot: a key, limits, and a count of its own. What one member does cannot spoil
+//! another's part, a part that has arrived stands still, and a member that dies is named. The user
+//! still waits once, for all of them. *Within* a member's part the paper's mechanism is at work:
+//! [`GroupMember::delegate`](crate::protocol::GroupMember::delegate) divides it among helpers, space and count
+//! alike, and the root need not know. The helpers of one part trust one another.
+//!
+//! # Rounds
+//!
+//! A ticket is for one part of one round. When a round is over, the members whose part has arrived
+//! get a new key, and its ticket lands silently in their memory; one that sends before it has
+//! come waits. At most one ticket of a member is out at a time, so links may reorder. A member that
+//! was not waited for (a threshold was met without it) still holds the ticket of its round: when
+//! that part comes it is dropped as late, never counted to another round, and the member gets a
+//! ticket of the round that is.
+//!
+//! # Who has gone
+//!
+//! A member that ends before its part has arrived ends the root's wait with
+//! [`GroupError::MemberLost`], unless enough others are left for what is waited for. What it sent
+//! before counts. Its place is free for another. A member that sends nonsense is sent away, which
+//! is the same to the root. Members learn of the root's end at once: [`GroupError::RootLost`].
+
+mod end;
+mod root;
+
+pub use end::{Group, Parts};
+
+use super::SendFailure;
+use crate::control::Peer;
+use crate::node::{CloseReason, Forked, Waited};
+use crate::wire::TICKET_BYTES;
+use std::boxed::Box;
+use std::format;
+use std::io;
+use std::string::{String, ToString};
+use std::sync::Arc;
+use std::vec::Vec;
+
+/// Role, ticket of the ticket cell, ticket for what the root sends.
+pub(super) const MEMBER_BODY: usize = 1 + 2 * TICKET_BYTES;
+
+pub(super) const MEMBER: u8 = 0;
+
+pub(super) const HELPER: u8 = 1;
+
+/// Number, members, bytes of a part, round, ticket for the first part, ticket of the word.
+pub(super) const ANSWER_BYTES: usize = 4 + 4 + 8 + 8 + 2 * TICKET_BYTES;
+
+/// Round and ticket.
+pub(super) const CELL_BYTES: usize = 8 + TICKET_BYTES;
+
+/// What the root sends: kind and length.
+const DOWN_BYTES: usize = 16;
+
+pub(super) const DATA: u64 = 1;
+
+pub(super) const RELEASE: u64 = 2;
+
+/// Parts begin at multiples of this, so that they can be read as numbers of any kind.
+const PART_ALIGN: usize = 64;
+
+/// A place with no ticket out yet.
+pub(super) const NO_ROUND: u64 = 0;
+
+/// What a [`Group`] is made of.
+#[derive(Clone, Debug)]
+pub struct GroupConfig {
+    /// How many members it has.
+    pub members: u32,
+    /// Most bytes of a member's part.
+    pub part_bytes: usize,
+    /// Most bytes that a scatter or broadcast sends to a member. As many as `part_bytes` unless
+    /// set.
+    pub scatter_bytes: usize,
+}
+
+impl GroupConfig {
+    /// `members` members, parts of up to `part_bytes` bytes in both directions.
+    pub fn new(members: u32, part_bytes: usize) -> Self {
+        Self { members, part_bytes, scatter_bytes: part_bytes }
+    }
+}
+
+fn numbers(numbers: &[u32]) -> String {
+    let numbers: Vec<String> = numbers.iter().map(u32::to_string).collect();
+    numbers.join(", ")
+}
+
+fn whose(peer: &Peer) -> String {
+    let number = |number: Option<u32>| number.map_or("unknown".into(), |number| number.to_string());
+    format!("process {} of user {}", number(peer.pid), number(peer.uid))
+}
+
+/// What was waited for has not come. What has arrived stays, and the call may be repeated.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum GroupError {
+    /// The time is over.
+    #[error(
+        "{done} of {wanted} members were done within the time limit; missing: {}",
+        numbers(missing)
+    )]
+    TimedOut {
+        /// Members that were done with.
+        done: u32,
+        /// As many were wanted.
+        wanted: u32,
+        /// Those that were not; also those that have yet to join.
+        missing: Vec<u32>,
+    },
+    /// The time is over; nothing was sent or received. Of a member's or a helper's call.
+    #[error("the root did not get to it within the time limit; nothing was sent or received")]
+    NotInTime,
+    /// A member ended before its part had arrived, or before it was sent something.
+    #[error("member {member} ({}) is lost, and {arrived} parts have arrived: {reason}", whose(.peer))]
+    MemberLost {
+        /// Its number.
+        member: u32,
+        /// Who it was, as the kernel says.
+        peer: Box<Peer>,
+        /// Why its connection ended.
+        reason: CloseReason,
+        /// Parts that have arrived in this round.
+        arrived: u32,
+    },
+    /// The root is gone, and everything that it sent has been received.
+    #[error("the root of the group is gone: {0}")]
+    RootLost(CloseReason),
+    /// The other side does something else: a barrier here, a scatter there, or the like.
+    #[error("out of step: {0}")]
+    OutOfStep(&'static str),
+    /// Within the time limit only part of a message left. The rest was copied, and leaves first in
+    /// the next call; the part must not be sent again.
+    #[error("the time limit cut the message off; the rest of it leaves in the next call")]
+    CutOff,
+    /// A part of another length than allowed.
+    #[error("{length} bytes where {allowed} are allowed; nothing was sent")]
+    Length {
+        /// Bytes that were to be sent.
+        length: usize,
+        /// How many may be.
+        allowed: usize,
+    },
+    /// What was asked for cannot be.
+    #[error("{0}")]
+    Misuse(String),
+    /// The calling process is a forked child.
+    #[error(transparent)]
+    Forked(#[from] Forked),
+    /// Waiting failed.
+    #[error("waiting failed: {0}")]
+    Wait(Arc<io::Error>),
+}
+
+pub(super) fn misuse(e: impl ToString) -> GroupError {
+    GroupError::Misuse(e.to_string())
+}
+
+impl GroupError {
+    pub(super) fn from_waited(waited: Waited) -> Self {
+        match waited {
+            Waited::TimedOut => Self::NotInTime,
+            Waited::Forked(e) => Self::Forked(e),
+            Waited::Os(e) => Self::Wait(Arc::new(e)),
+        }
+    }
+
+    pub(super) fn from_send(e: SendFailure) -> Self {
+        match e {
+            SendFailure::Ended(reason) => Self::RootLost(reason),
+            SendFailure::CutOff => Self::CutOff,
+            SendFailure::TimedOut => Self::NotInTime,
+            e => misuse(e),
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Connections, and what end points have in common for whoever waits for several.
+
+use super::Manager;
+use crate::control::Peer;
+use crate::interface::LinkId;
+use crate::node::{CloseReason, Node};
+use crate::wire::NodeId;
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::format;
+use std::string::{String, ToString};
+use std::sync::{Arc, OnceLock};
+
+/// The connection of one sender end point and one receiver end point: a link of their own.
+#[derive(Debug)]
+pub struct Connection {
+    pub(super) node: NodeId,
+    pub(super) link: LinkId,
+    pub(super) peer: Peer,
+    pub(super) ended: OnceLock<CloseReason>,
+    /// The end point here uses an aperture that the peer exports.
+    pub(super) takes_aperture: AtomicBool,
+}
+
+impl Connection {
+    pub(super) fn new(node: &Node, link: LinkId, peer: Peer) -> Arc<Self> {
+        let (ended, takes_aperture) = (OnceLock::new(), AtomicBool::new(false));
+        Arc::new(Self { node: node.id(), link, peer, ended, takes_aperture })
+    }
+
+    /// Which path its messages take, and why; or why it has ended. `manager` is its end point's.
+    pub fn explain(&self, manager: &Manager) -> String {
+        if let Some(reason) = self.ended() {
+            return format!("the connection to the peer has ended: {reason}");
+        }
+        let node = manager.lock();
+        if node.id() != self.node {
+            return format!(
+                "the connection is one of node {}, not of node {}",
+                self.node,
+                node.id()
+            );
+        }
+        node.explain(self.link).unwrap_or_else(|e| e.to_string())
+    }
+
+    /// The link.
+    pub fn link(&self) -> LinkId {
+        self.link
+    }
+
+    /// Who is at the other end, as the kernel says.
+    pub fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
+    /// The end point here uses one aperture that the peer exports.
+    pub(in crate::protocol) fn take_aperture(&self) {
+        self.takes_aperture.store(true, Ordering::Relaxed);
+    }
+
+    /// Why it ended, once it has. What the peer sent before has arrived by then.
+    pub fn ended(&self) -> Option<&CloseReason> {
+        self.ended.get()
+    }
+}
+
+/// An end point that may have something to receive, for [`Manager::wait_any`].
+pub trait EndPoint {
+    /// Whether a receive would return at once. `node` is its manager's.
+    fn is_ready_in(&self, node: &Node) -> bool;
+    /// Its manager.
+    fn manager(&self) -> &Manager;
+    /// Whether a receive would return at once.
+    fn is_ready(&self) -> bool {
+        self.is_ready_in(&self.manager().lock())
+    }
+}

@@ -1,0 +1,190 @@
+//! What end points fail with.
+
+use crate::control::{self};
+use crate::node::{self, CloseReason, Forked, SendError, Waited};
+use crate::protocol::seed::{Kind, SeedError};
+use crate::wire::NodeId;
+use std::io;
+use std::string::{String, ToString};
+use std::sync::Arc;
+
+/// A sender that could not be grown. Nothing is left of the attempt.
+#[derive(Debug, thiserror::Error)]
+pub enum GrowError {
+    /// The bytes are no seed.
+    #[error(transparent)]
+    Seed(#[from] SeedError),
+    /// The seed is of another protocol.
+    #[error("the seed is of a receiver of kind {found}, and this sender is of kind {wanted}")]
+    Kind {
+        /// The sender's.
+        wanted: Kind,
+        /// The seed's.
+        found: Kind,
+    },
+    /// The receiver's process could not be reached: it is gone, or never was.
+    #[error("the receiver cannot be reached: {error}{advice}", error = .0, advice = advice(.0))]
+    Connect(#[from] node::ConnectError),
+    /// Another node than the seed's has its name now.
+    #[error("the seed is of node {wanted}, and its name is served by node {found}")]
+    OtherNode {
+        /// The seed's.
+        wanted: NodeId,
+        /// Who serves the name.
+        found: NodeId,
+    },
+    /// The receiver said no: the seed is old or forged, it has its sender already, or its owner
+    /// does not want this peer.
+    #[error("the receiver refused: {0}")]
+    Refused(String),
+    /// What is served under this name is no end point.
+    #[error("what is served there is no end point, or one of another version")]
+    NotAnEndPoint,
+    /// The receiver's answer cannot be: it misbehaves.
+    #[error("the receiver's answer makes no sense: {0}")]
+    Answer(&'static str),
+    /// This side has no memory, slots or entries left for the end point.
+    #[error("the end point cannot be set up here: {0}")]
+    SetUp(String),
+    /// The calling process is a forked child.
+    #[error(transparent)]
+    Forked(#[from] Forked),
+}
+
+/// Why nobody answers, where that can be.
+pub(super) fn advice(error: &node::ConnectError) -> &'static str {
+    match error {
+        node::ConnectError::Control(control::ConnectError::TimedOut(_)) => {
+            "; its program makes no calls, or is behind: a progress thread (start_progress) answers \
+             without them"
+        }
+        _ => "",
+    }
+}
+
+/// Nothing was received. Nothing was taken.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum ReceiveError {
+    /// The time is over.
+    #[error("nothing arrived within the time limit")]
+    TimedOut,
+    /// The peer is gone, and everything that it sent has been received.
+    #[error("the sender is gone, and everything that it sent has been received: {0}")]
+    Ended(CloseReason),
+    /// The sender broke the protocol's rules; its link has been closed.
+    #[error("the sender broke the rules and was sent away: {0}")]
+    Misbehaved(String),
+    /// What was named does not exist.
+    #[error("{0}")]
+    Misuse(String),
+    /// The calling process is a forked child.
+    #[error(transparent)]
+    Forked(#[from] Forked),
+    /// Sleeping failed.
+    #[error("waiting failed: {0}")]
+    Wait(Arc<io::Error>),
+}
+
+impl ReceiveError {
+    /// What was received within no time at all, if anything was.
+    #[inline]
+    pub(crate) fn unless_timed_out<R>(received: Result<R, Self>) -> Result<Option<R>, Self> {
+        match received {
+            Ok(received) => Ok(Some(received)),
+            Err(Self::TimedOut) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+impl From<Waited> for ReceiveError {
+    fn from(waited: Waited) -> Self {
+        match waited {
+            Waited::TimedOut => Self::TimedOut,
+            Waited::Forked(e) => Self::Forked(e),
+            Waited::Os(e) => Self::Wait(Arc::new(e)),
+        }
+    }
+}
+
+/// Nothing was sent.
+#[derive(Debug, thiserror::Error)]
+pub enum SendFailure {
+    /// The time is over: the receiver did not go on.
+    #[error(
+        "the receiver did not take what was sent before within the time limit; nothing was sent. \
+         It is behind, or its program makes no calls and has no progress thread (start_progress)"
+    )]
+    TimedOut,
+    /// More than one message holds.
+    #[error("{length} bytes are too long: at most {max} are allowed, {limit}; nothing was sent")]
+    TooLong {
+        /// Bytes that were to be sent.
+        length: usize,
+        /// Most bytes.
+        max: usize,
+        /// The setting that says so, and whose it is.
+        limit: &'static str,
+    },
+    /// Outside of the memory that the receiver lends.
+    #[error("bytes {offset}..{} are not inside the receiver's 0..{size}; nothing was sent", .offset.saturating_add(*.length as u64))]
+    Outside {
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        length: usize,
+        /// Bytes that may be written.
+        size: u64,
+    },
+    /// The time was over when part of the message had left. The rest was copied, and leaves first
+    /// in the next call; the message must not be sent again.
+    #[error("the time limit cut the message off; the rest of it leaves in the next call")]
+    CutOff,
+    /// A reply ticket of another node than the sender's own.
+    #[error("a reply ticket must be one of this manager's own; nothing was sent")]
+    ForeignTicket,
+    /// The datagram came without a ticket for an answer.
+    #[error("the datagram came without a ticket for an answer; nothing was sent")]
+    NoReplyWanted,
+    /// The receiver is gone.
+    #[error("the receiver is gone, and nothing more can be sent: {0}")]
+    Ended(CloseReason),
+    /// The receiver broke the protocol's rules; the link has been closed.
+    #[error("the receiver broke the rules and was sent away: {0}")]
+    Misbehaved(String),
+    /// The lower level says why.
+    #[error(transparent)]
+    Send(#[from] SendError),
+    /// The calling process is a forked child.
+    #[error(transparent)]
+    Forked(#[from] Forked),
+    /// Waiting failed.
+    #[error("waiting failed: {0}")]
+    Wait(Arc<io::Error>),
+}
+
+impl SendFailure {
+    /// Whether something was sent within no time at all.
+    #[inline]
+    pub(crate) fn unless_timed_out(sent: Result<(), Self>) -> Result<bool, Self> {
+        match sent {
+            Ok(()) => Ok(true),
+            Err(Self::TimedOut) => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+impl From<Waited> for SendFailure {
+    fn from(waited: Waited) -> Self {
+        match waited {
+            Waited::TimedOut => Self::TimedOut,
+            Waited::Forked(e) => Self::Forked(e),
+            Waited::Os(e) => Self::Wait(Arc::new(e)),
+        }
+    }
+}
+
+pub(crate) fn set_up(e: impl ToString) -> GrowError {
+    GrowError::SetUp(e.to_string())
+}

@@ -1,0 +1,488 @@
+//! The manager (Hamlyn 3.3): one node and its lock, who may grow a sender, whose link is whose.
+//!
+//! ```text
+//!   sender's manager                               receiver's manager
+//!   grow: connect, greeting = kind, token, body ->  Event::Request: find the offer, ask it
+//!                        <- answer, or a refusal    Offer::admit makes slots and tickets
+//!   Connection                                      Event::Connected: Offer::joined, Connection
+//!          whoever closes or dies: Event::Closed at the other: Connection::ended, Offer::left
+//! ```
+//! Requests are answered in turns, by whichever thread polls; a program that makes no calls has a
+//! progress thread do it. Never: an end point's code runs without the manager's lock in an offer,
+//! or waits there.
+
+mod connection;
+mod error;
+mod offers;
+
+pub use connection::{Connection, EndPoint};
+pub(crate) use error::set_up;
+pub use error::{GrowError, ReceiveError, SendFailure};
+use offers::refuse;
+pub(crate) use offers::{Admission, Offer, OfferId, Protocols};
+
+use super::seed::{Kind, Seed, Token};
+use crate::config::Config;
+use crate::control::{self, Accept, Access, ServiceName};
+use crate::interface::{LinkId, Notification, QueueId};
+use crate::node::{
+    self, Attached, BuildError, CloseReason, Event, Forked, LinkError, Look, Node, OfferError,
+    RecvError, SendError, SharedNode, Waited,
+};
+use crate::os::sys;
+use crate::wire::{NodeId, Ticket};
+use core::any::Any;
+use core::ops::DerefMut;
+use core::task::Waker;
+use core::time::Duration;
+use std::boxed::Box;
+use std::format;
+use std::io;
+use std::string::{String, ToString};
+use std::sync::Arc;
+use std::vec::Vec;
+
+const GREETING: [u8; 4] = *b"HGr1";
+
+const ANSWER: [u8; 4] = *b"HAn1";
+
+const GREETING_HEAD: usize = 21;
+
+const ANSWER_HEAD: usize = 5;
+
+/// A node with end points, for any number of threads. Cloning shares it. With the last clone and
+/// the last end point the node is dropped, and every peer is told goodbye.
+#[derive(Clone)]
+pub struct Manager {
+    pub(crate) shared: SharedNode<Protocols>,
+}
+
+impl Manager {
+    /// A manager whose node has the settings of the environment (`HAMLYN_*`).
+    pub fn new() -> Result<Self, BuildError> {
+        Self::from_node(Node::new()?)
+    }
+
+    /// A manager whose node has these settings.
+    pub fn with_config(config: Config) -> Result<Self, BuildError> {
+        Self::from_node(Node::with_config(config)?)
+    }
+
+    /// A manager for a node that exists. What was made with it stays; its events that are no
+    /// end point's come from [`next_event`](Self::next_event).
+    pub fn from_node(node: Node) -> Result<Self, BuildError> {
+        let what = "a descriptor that wakes sleeping threads";
+        let shared = node
+            .share_with(Protocols::default())
+            .map_err(|source| BuildError::Os { what, source })?;
+        Ok(Self { shared })
+    }
+
+    /// The node, for this thread alone until the guard is dropped: the lower level. Panics in a
+    /// forked child if another thread of the parent had it.
+    pub fn lock(&self) -> impl DerefMut<Target = Node> + '_ {
+        self.shared.lock()
+    }
+
+    /// The node's name.
+    pub fn id(&self) -> NodeId {
+        self.lock().id()
+    }
+
+    /// Takes a turn, unless another thread is taking one: arrivals are deposited, requests for end
+    /// points answered. Returns how many packets were taken.
+    pub fn poll(&self) -> Result<usize, Forked> {
+        self.shared.try_poll()
+    }
+
+    /// [`Node::send`] (`h_send_msg`), without holding the lock while waiting.
+    pub fn send(
+        &self,
+        ticket: &Ticket,
+        data: &[u8],
+        metadata: &[u8],
+        timeout: Option<Duration>,
+    ) -> Result<(), SendError> {
+        self.shared.send(ticket, data, metadata, timeout)
+    }
+
+    /// [`Node::recv`] (`h_recv_block`), without holding the lock while waiting.
+    pub fn recv(
+        &self,
+        queue: QueueId,
+        timeout: Option<Duration>,
+    ) -> Result<Notification, RecvError> {
+        self.shared.recv(queue, timeout)
+    }
+
+    /// An event that is none of an end point's: of services that were offered on the node itself.
+    pub fn next_event(&self) -> Option<Event> {
+        let mut guard = self.shared.lock();
+        let (node, protocols) = guard.parts();
+        protocols.take_events(node);
+        protocols.events.pop_front()
+    }
+
+    /// Which path a link takes, and why.
+    pub fn explain(&self, link: LinkId) -> Result<String, LinkError> {
+        self.lock().explain(link)
+    }
+
+    /// Polls, and so answers and deposits, while the application makes no calls. See
+    /// [`SharedNode::start_progress`].
+    pub fn start_progress(&self) -> io::Result<()> {
+        self.shared.start_progress()
+    }
+
+    /// Stops the progress thread.
+    pub fn stop_progress(&self) {
+        self.shared.stop_progress();
+    }
+
+    /// Who may grow senders from this manager's seeds; the same user unless set. To be set before
+    /// the first seed is made: the place of the socket follows from it.
+    pub fn set_seed_access(&self, access: Access) -> Result<(), OfferError> {
+        let mut guard = self.shared.lock();
+        let (node, protocols) = guard.parts();
+        if let Some(service) = protocols.seed_service.take() {
+            node.stop_serving(&service);
+        }
+        protocols.seed_access = Some(access);
+        Ok(())
+    }
+
+    /// Waits until one of several end points has something to receive, at most `timeout`; returns
+    /// the index of the first that has. All must belong to this manager.
+    pub fn wait_any(
+        &self,
+        end_points: &[&dyn EndPoint],
+        timeout: Option<Duration>,
+    ) -> Result<usize, ReceiveError> {
+        if let Some(i) = end_points.iter().position(|e| !e.manager().is_same(self)) {
+            let what = format!("end point {i} belongs to another manager");
+            return Err(ReceiveError::Misuse(what));
+        }
+        Ok(self.shared.wait_until(timeout, |node, _| {
+            match end_points.iter().position(|end_point| end_point.is_ready_in(node)) {
+                Some(i) => Look::Found(i),
+                None => Look::Nothing,
+            }
+        })?)
+    }
+
+    /// Whether this is a child of the process that made the manager: end points do nothing there as
+    /// they are dropped.
+    pub(crate) fn is_forked(&self) -> bool {
+        self.shared.is_forked()
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        self.shared.is_same(&other.shared)
+    }
+
+    /// A descriptor for epoll, tokio, asyncio and the like; see
+    /// [`prepare_to_wait`](Self::prepare_to_wait).
+    pub fn try_clone_fd(&self) -> io::Result<std::os::fd::OwnedFd> {
+        self.lock().as_fd().try_clone_to_owned()
+    }
+
+    /// To be called before waiting on the descriptor, after every end point was found empty.
+    /// `true`: nothing waits, and whatever comes makes the descriptor readable, or wakes `waker`
+    /// where another thread takes it; the waker left, each end point must be looked at once more.
+    /// `false`: something has come; look again. Where a `try_send` found no room, room is
+    /// something that comes.
+    pub fn prepare_to_wait(&self, waker: Option<&Waker>) -> Result<bool, Forked> {
+        if let Some(waker) = waker {
+            self.leave_waker(waker);
+        }
+        let mut guard = self.shared.lock();
+        let (node, protocols) = guard.parts();
+        let before = node.moved();
+        let taken = node.poll()?;
+        protocols.after_poll(node);
+        // What this turn took may be what the caller waits for.
+        Ok(taken == 0 && node.moved() == before && node.prepare_to_wait()?)
+    }
+
+    /// Wakes `waker` when anything has come since, whichever thread takes it.
+    pub(crate) fn leave_waker(&self, waker: &Waker) {
+        let mut guard = self.shared.lock();
+        let (node, protocols) = guard.parts();
+        if protocols.wakers.is_empty() {
+            protocols.moved = node.moved();
+        }
+        if !protocols.wakers.iter().any(|known| known.will_wake(waker)) {
+            protocols.wakers.push(waker.clone());
+        }
+    }
+
+    // ---- for the end points
+
+    /// Registers a receiver.
+    pub(crate) fn offer(&self, kind: Kind, offer: Box<dyn Offer>) -> OfferId {
+        let mut guard = self.shared.lock();
+        let (_, protocols) = guard.parts();
+        protocols.offers.insert(kind, offer)
+    }
+
+    /// Decides for each peer whether it may grow a sender of this receiver.
+    pub(crate) fn set_admission(&self, offer: OfferId, admission: Admission) {
+        let mut guard = self.shared.lock();
+        let before = match guard.parts().1.offers.get_mut(&offer) {
+            Some(offered) => offered.admission.replace(admission),
+            None => Some(admission),
+        };
+        // What it has captured may need the lock to go.
+        drop(guard);
+        drop(before);
+    }
+
+    /// A receiver is dropped: its seeds and names are worthless from now on, its connections are
+    /// closed. Gives back the offer, for whoever keeps its state there; `None` in a forked child,
+    /// which leaves all as it is.
+    pub(crate) fn withdraw(&self, offer: OfferId) -> Option<Box<dyn Any>> {
+        if self.is_forked() {
+            return None;
+        }
+        let mut guard = self.shared.lock();
+        let (node, protocols) = guard.parts();
+        protocols.by_token.retain(|_, of| *of != offer);
+        protocols.by_service.retain(|service, of| {
+            if *of == offer {
+                node.stop_serving(service);
+            }
+            *of != offer
+        });
+        let withdrawn = protocols.offers.remove(&offer);
+        for id in protocols.joining.withdraw(offer) {
+            refuse(node, id, "the receiver is gone");
+        }
+        let links: Vec<LinkId> = protocols
+            .connections
+            .iter()
+            .filter(|(_, (_, of))| *of == Some(offer))
+            .map(|(link, _)| *link)
+            .collect();
+        for link in links {
+            if let Some((connection, _)) = protocols.connections.remove(&link) {
+                let _ = connection.ended.set(CloseReason::Closed);
+            }
+            let _ = node.disconnect(link);
+        }
+        protocols.after_look(node);
+        // What the admission has captured may need the lock to go.
+        drop(guard);
+        withdrawn.map(|offered| offered.offer as Box<dyn Any>)
+    }
+
+    /// A seed of a receiver; each call makes another.
+    pub(crate) fn seed(&self, offer: OfferId) -> Result<Seed, OfferError> {
+        let mut guard = self.shared.lock();
+        let (node, protocols) = guard.parts();
+        let kind = protocols.offers.get_mut(&offer).expect("as long as its end point").kind;
+        let service = match &protocols.seed_service {
+            Some(service) => service.clone(),
+            None => {
+                let service = format!("seeds-{:016x}", node.id().0);
+                let access = protocols.seed_access.unwrap_or(Access::SameUser);
+                node.serve(&service, access, Accept::Ask)?;
+                protocols.seed_service = Some(service.clone());
+                service
+            }
+        };
+        let service = match protocols.seed_access {
+            None | Some(Access::SameUser) => service,
+            // Found in the shared directory, below the owner's number.
+            Some(_) => format!("{}@{service}", rustix::process::geteuid().as_raw()),
+        };
+        let token = Token(sys::random().expect("the system's random number generator"));
+        protocols.by_token.insert(token, offer);
+        Ok(Seed { kind, node: node.id(), token, service })
+    }
+
+    /// Lets a receiver be found by name.
+    pub(crate) fn serve(
+        &self,
+        offer: OfferId,
+        name: &str,
+        access: Access,
+    ) -> Result<(), OfferError> {
+        let mut guard = self.shared.lock();
+        let (node, protocols) = guard.parts();
+        // As the peers' requests name it.
+        let service = name.parse::<ServiceName>()?.to_string();
+        node.serve(&service, access, Accept::Ask)?;
+        protocols.by_service.insert(service, offer);
+        Ok(())
+    }
+
+    /// Grows a sender: connects to its receiver, and reads the answer. Where that makes no sense
+    /// the connection ends, and the error says what was `expected`.
+    pub(crate) fn grow<R>(
+        &self,
+        target: Target<'_>,
+        kind: Kind,
+        body: &[u8],
+        timeout: Option<Duration>,
+        expected: &'static str,
+        read: impl FnOnce(&Arc<Connection>, &[u8]) -> Option<R>,
+    ) -> Result<(Arc<Connection>, R), GrowError> {
+        let (service, token, of) = match target {
+            Target::Seed(seed) if seed.kind != kind => {
+                return Err(GrowError::Kind { wanted: kind, found: seed.kind });
+            }
+            Target::Seed(seed) => (seed.service.as_str(), seed.token, Some(seed.node)),
+            Target::Service(name) => (name, Token::NONE, None),
+        };
+        let mut greeting = GREETING.to_vec();
+        greeting.push(kind as u8);
+        greeting.extend_from_slice(&token.0);
+        greeting.extend_from_slice(body);
+        let grown = self.connect_then(service, &greeting, timeout, |node, protocols, link| {
+            let vanished = || GrowError::Connect(node::ConnectError::Vanished);
+            let answer = node.greeting(link).map_err(|_| vanished())?.to_vec();
+            let peer = node.peer(link).map_err(|_| vanished())?.clone();
+            if let Some(wanted) = of.filter(|node| *node != peer.node) {
+                let _ = node.disconnect(link);
+                return Err(GrowError::OtherNode { wanted, found: peer.node });
+            }
+            let head = answer.split_at_checked(ANSWER_HEAD);
+            match head {
+                Some((head, body)) if head[..4] == ANSWER && head[4] == kind as u8 => {
+                    let connection = Connection::new(node, link, peer);
+                    protocols.connections.insert(link, (connection.clone(), None));
+                    Ok((connection, body.to_vec()))
+                }
+                _ => {
+                    let _ = node.disconnect(link);
+                    Err(GrowError::NotAnEndPoint)
+                }
+            }
+        })?;
+        let (connection, answer) = grown?;
+        match read(&connection, &answer) {
+            Some(made) => Ok((connection, made)),
+            None => {
+                self.end(&connection);
+                Err(GrowError::Answer(expected))
+            }
+        }
+    }
+
+    /// Connects to a service, and polls meanwhile: it may be one of this very process, or its
+    /// process may be growing a sender here. The link is the application's.
+    pub fn connect(
+        &self,
+        service: &str,
+        greeting: &[u8],
+        timeout: Option<Duration>,
+    ) -> Result<LinkId, GrowError> {
+        self.connect_then(service, greeting, timeout, |_, _, link| link)
+    }
+
+    /// [`connect`](Self::connect), and something at once: before any other thread takes what comes
+    /// over the link, or the news of its end.
+    fn connect_then<R>(
+        &self,
+        service: &str,
+        greeting: &[u8],
+        timeout: Option<Duration>,
+        then: impl FnOnce(&mut Node, &mut Protocols, LinkId) -> R,
+    ) -> Result<R, GrowError> {
+        let limit = timeout.unwrap_or(Duration::MAX);
+        let token = self.shared.lock().begin_connect(service, greeting, limit)?;
+        let mut then = Some(then);
+        // The control plane ends it within the time limit, if it can.
+        let limit = timeout.map(node::with_answer);
+        let waited = self.shared.wait_until(limit, |node, protocols| {
+            match (node.end_connect(token), &mut then) {
+                (None, _) => Look::Nothing,
+                (Some(Err(e)), _) => Look::Found(Err(e)),
+                (Some(Ok(link)), then) => {
+                    let then = then.take().expect("a link is found once");
+                    Look::Found(Ok(then(node, protocols, link)))
+                }
+            }
+        });
+        match waited {
+            Ok(Err(node::ConnectError::Control(control::ConnectError::Refused {
+                text, ..
+            }))) if !text.is_empty() => Err(GrowError::Refused(text)),
+            Ok(connected) => Ok(connected?),
+            Err(waited) => {
+                self.shared.lock().give_up_connecting(token);
+                Err(match waited {
+                    Waited::Forked(e) => node::ConnectError::Forked(e),
+                    Waited::Os(e) => node::ConnectError::Watch(e),
+                    Waited::TimedOut => control::ConnectError::TimedOut(node::NO_WORD).into(),
+                }
+                .into())
+            }
+        }
+    }
+
+    /// The end points' connection over a link.
+    pub(crate) fn connection(&self, link: LinkId) -> Option<Arc<Connection>> {
+        let mut guard = self.shared.lock();
+        guard.parts().1.connections.get(&link).map(|(connection, _)| connection.clone())
+    }
+
+    /// The connections that a receiver has now, by their links; `is_its` says which offers are its.
+    pub(crate) fn connections_of(&self, is_its: impl Fn(OfferId) -> bool) -> Vec<Arc<Connection>> {
+        let mut guard = self.shared.lock();
+        let all = guard.parts().1.connections.values();
+        let its = all.filter(|(_, of)| of.is_some_and(&is_its));
+        let mut its: Vec<_> = its.map(|(connection, _)| connection.clone()).collect();
+        its.sort_unstable_by_key(|connection| connection.link.index);
+        its
+    }
+
+    /// Sends a peer away that broke a protocol's rules.
+    pub(crate) fn expel(&self, link: LinkId, why: &str) {
+        let mut guard = self.shared.lock();
+        let (node, protocols) = guard.parts();
+        protocols.expel(node, link, why);
+    }
+
+    /// The end of a connection is told to this offer from now on.
+    pub(crate) fn tell_end(&self, connection: &Connection, offer: OfferId) {
+        let mut guard = self.shared.lock();
+        let (node, protocols) = guard.parts();
+        match protocols.connections.get_mut(&connection.link) {
+            Some((_, told)) => *told = Some(offer),
+            // It has ended already.
+            None => {
+                if let Some(offered) = protocols.offers.get_mut(&offer) {
+                    offered.offer.left(node, connection);
+                }
+            }
+        }
+    }
+
+    /// Ends a connection; returns how many queued messages did not leave.
+    pub(crate) fn end(&self, connection: &Connection) -> usize {
+        let mut guard = self.shared.lock();
+        let (node, protocols) = guard.parts();
+        protocols.connections.remove(&connection.link);
+        let _ = connection.ended.set(CloseReason::Closed);
+        let unsent = node.disconnect(connection.link).unwrap_or(0);
+        protocols.after_look(node);
+        unsent
+    }
+
+    /// A sender is dropped: its connection ends first, so that nothing comes for what `remove`
+    /// takes away then. A forked child leaves all as it is.
+    pub(crate) fn leave(&self, connection: &Connection, remove: impl FnOnce(&mut Node)) {
+        if !self.is_forked() {
+            self.end(connection);
+            remove(&mut self.lock());
+        }
+    }
+}
+
+/// What a sender is grown from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Target<'a> {
+    Seed(&'a Seed),
+    Service(&'a str),
+}

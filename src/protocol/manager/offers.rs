@@ -1,0 +1,387 @@
+//! What a manager keeps under its node's lock: receivers that may be grown from, requests, and
+//! connections.
+
+use super::{ANSWER, Connection, GREETING, GREETING_HEAD};
+use crate::control::{Access, Peer, RequestId};
+use crate::interface::LinkId;
+use crate::node::{ApertureEvent, Attached, CloseReason, Event, Node};
+use crate::os::sys;
+use crate::protocol::joining::{Asking, Joining};
+use crate::protocol::seed::{Kind, Token};
+use core::any::Any;
+use core::sync::atomic::Ordering;
+use core::task::Waker;
+use std::boxed::Box;
+use std::collections::{HashMap, VecDeque};
+use std::format;
+use std::string::String;
+use std::sync::Arc;
+use std::vec::Vec;
+
+/// What the manager asks a receiver end point. Called under the lock; must not wait. An end point
+/// may keep its state in its offer, and so under the manager's lock
+/// ([`Protocols::state`]), instead of having a lock of its own.
+pub(crate) trait Offer: Any + Send {
+    /// Whether there is a place for a peer that sent `body`; else why not.
+    fn check_place(&self, _peer: &Peer, _body: &[u8]) -> Result<(), String> {
+        Ok(())
+    }
+    /// A peer wants to grow a sender and sent `body`, and there is a place for it: the answer for it,
+    /// or why not. Whatever was made for the request is undone in [`withdrawn`](Self::withdrawn).
+    fn admit(
+        &mut self,
+        node: &mut Node,
+        request: RequestId,
+        peer: &Peer,
+        body: &[u8],
+    ) -> Result<Vec<u8>, String>;
+    /// The request did not become a connection.
+    fn withdrawn(&mut self, node: &mut Node, request: RequestId);
+    /// The request became a connection.
+    fn joined(&mut self, node: &mut Node, request: RequestId, connection: &Arc<Connection>);
+    /// The connection ended, and what was sent over it has arrived.
+    fn left(&mut self, node: &mut Node, connection: &Connection);
+}
+
+/// Says whether a peer may grow a sender; else why not, which the peer is told.
+pub(crate) type Admission = Box<dyn FnMut(&Peer) -> Result<(), String> + Send>;
+
+/// Names an offer of one manager.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct OfferId {
+    pub(super) index: usize,
+    pub(super) number: u64,
+}
+
+#[cfg(test)]
+impl OfferId {
+    /// One that is like no other of another index.
+    pub(crate) fn of(index: usize) -> Self {
+        Self { index, number: 1 }
+    }
+}
+
+/// The offers, by place.
+#[derive(Default)]
+pub(super) struct Offers {
+    pub(super) places: Vec<Option<Offered>>,
+    pub(super) next: u64,
+}
+
+impl Offers {
+    pub(super) fn insert(&mut self, kind: Kind, offer: Box<dyn Offer>) -> OfferId {
+        self.next += 1;
+        let number = self.next;
+        let offered = Some(Offered { number, kind, offer, admission: None });
+        let index = match self.places.iter().position(Option::is_none) {
+            Some(index) => {
+                self.places[index] = offered;
+                index
+            }
+            None => {
+                self.places.push(offered);
+                self.places.len() - 1
+            }
+        };
+        OfferId { index, number }
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, id: &OfferId) -> Option<&mut Offered> {
+        self.places.get_mut(id.index)?.as_mut().filter(|offered| offered.number == id.number)
+    }
+
+    pub(super) fn remove(&mut self, id: &OfferId) -> Option<Offered> {
+        self.get_mut(id)?;
+        self.places[id.index].take()
+    }
+}
+
+pub(super) struct Offered {
+    pub(super) number: u64,
+    pub(super) kind: Kind,
+    pub(super) offer: Box<dyn Offer>,
+    pub(super) admission: Option<Admission>,
+}
+
+/// What the manager keeps under the node's lock.
+#[derive(Default)]
+pub(crate) struct Protocols {
+    pub(super) offers: Offers,
+    pub(super) by_token: HashMap<Token, OfferId>,
+    pub(super) by_service: HashMap<String, OfferId>,
+    pub(super) joining: Joining,
+    pub(super) connections: HashMap<LinkId, (Arc<Connection>, Option<OfferId>)>,
+    /// What is not the manager's business.
+    pub(super) events: VecDeque<Event>,
+    /// The service through which seeds are grown, and who may use it.
+    pub(super) seed_service: Option<String>,
+    pub(super) seed_access: Option<Access>,
+    pub(super) wakers: Vec<Waker>,
+    pub(super) moved: u64,
+}
+
+/// Most events that wait for the application; beyond, the oldest are dropped.
+pub(super) const EVENTS_MAX: usize = 4096;
+
+impl Attached for Protocols {
+    #[inline]
+    fn after_poll(&mut self, node: &mut Node) {
+        if node.has_events() {
+            self.take_events(node);
+        }
+        self.after_look(node);
+    }
+
+    #[inline]
+    fn after_look(&mut self, node: &mut Node) {
+        if !self.wakers.is_empty() {
+            self.wake(node);
+        }
+    }
+
+    #[inline(always)]
+    fn waiting(&self) -> usize {
+        self.wakers.len()
+    }
+}
+
+impl Protocols {
+    /// The state of an end point, which is its offer.
+    #[inline]
+    pub(crate) fn state<T: Offer>(&mut self, id: OfferId) -> Option<&mut T> {
+        let offer: &mut dyn Any = &mut *self.offers.get_mut(&id)?.offer;
+        offer.downcast_mut()
+    }
+
+    /// Sends a peer away that broke a protocol's rules.
+    #[cold]
+    pub(crate) fn expel(&mut self, node: &mut Node, link: LinkId, why: &str) {
+        let _ = node.disconnect(link);
+        if let Some((connection, offer)) = self.connections.remove(&link) {
+            let _ = connection.ended.set(CloseReason::Misbehaved(why.into()));
+            if let Some(offered) = offer.and_then(|offer| self.offers.get_mut(&offer)) {
+                offered.offer.left(node, &connection);
+            }
+        }
+        self.after_look(node);
+    }
+
+    #[cold]
+    pub(in crate::protocol) fn take_events(&mut self, node: &mut Node) {
+        while let Some(event) = node.next_event() {
+            match event {
+                Event::Request { id, peer, greeting } => {
+                    if let Some(event) = self.answer(node, id, peer, greeting) {
+                        self.keep(node, event);
+                    }
+                }
+                Event::RequestGone { id } => match self.joining.exit(id) {
+                    Some(offer) => {
+                        if let Some(offered) = self.offers.get_mut(&offer) {
+                            offered.offer.withdrawn(node, id);
+                        }
+                    }
+                    None if self.joining.went_away(id) || self.joining.has_given_way(id) => {}
+                    None => self.keep(node, Event::RequestGone { id }),
+                },
+                Event::Connected { link, request } => {
+                    match request.and_then(|id| Some((id, self.joining.exit(id)?))) {
+                        Some((id, offer)) => self.join(node, link, id, offer),
+                        // Another has its place.
+                        None if request.is_some_and(|id| self.joining.has_given_way(id)) => {
+                            let _ = node.disconnect(link);
+                        }
+                        None => self.keep(node, Event::Connected { link, request }),
+                    }
+                }
+                Event::Closed { link, reason, unsent } => match self.connections.remove(&link) {
+                    Some((connection, offer)) => {
+                        let _ = connection.ended.set(reason);
+                        let offered = offer.and_then(|offer| self.offers.get_mut(&offer));
+                        if let Some(offered) = offered {
+                            offered.offer.left(node, &connection);
+                        }
+                    }
+                    None => self.keep(node, Event::Closed { link, reason, unsent }),
+                },
+                Event::Aperture { aperture, what }
+                    if self.connections.contains_key(&aperture.link) =>
+                {
+                    // An end point's, which looks for itself; there the peer may export anything.
+                    if what == ApertureEvent::Held && !self.wants_aperture(node, aperture.link) {
+                        let _ = node.release_aperture(aperture);
+                    }
+                }
+                other => self.keep(node, other),
+            }
+        }
+        if self.joining.is_anybody_waiting() {
+            self.ask_waiting(node);
+        }
+    }
+
+    /// Whether the end point of a link has a use for what it holds.
+    pub(super) fn wants_aperture(&self, node: &Node, link: LinkId) -> bool {
+        let held = node.apertures_held().filter(|aperture| aperture.link == link).count();
+        let takes = |of: &(Arc<Connection>, _)| of.0.takes_aperture.load(Ordering::Relaxed);
+        held <= 1 && self.connections.get(&link).is_some_and(takes)
+    }
+
+    pub(super) fn keep(&mut self, node: &mut Node, event: Event) {
+        // Whoever waits for events may not be who took it from the node.
+        node.stir();
+        if self.events.len() >= EVENTS_MAX {
+            self.events.pop_front();
+        }
+        self.events.push_back(event);
+    }
+
+    /// Answers a request for an end point; gives back what is the application's.
+    pub(super) fn answer(
+        &mut self,
+        node: &mut Node,
+        id: RequestId,
+        peer: Peer,
+        greeting: Vec<u8>,
+    ) -> Option<Event> {
+        let named = self.by_service.get(&peer.service).copied();
+        let for_seeds = self.seed_service.as_ref() == Some(&peer.service);
+        if named.is_none() && !for_seeds {
+            return Some(Event::Request { id, peer, greeting });
+        }
+        let user = peer.uid;
+        let decided = self.wanted(&peer, &greeting, named).and_then(|offer| {
+            let asking = Asking { id, peer, greeting };
+            let waits =
+                match self.joining.has_room(offer, user) && !self.joining.is_waiting(offer, user) {
+                    true => self.admit(node, offer, asking),
+                    false => Some(asking),
+                };
+            match waits.map(|asking| self.joining.wait(asking, offer)) {
+                Some(Err(_)) => Err("too many of this user want a place at the same time".into()),
+                _ => Ok(()),
+            }
+        });
+        if let Err(why) = decided {
+            refuse(node, id, &why);
+        }
+        None
+    }
+
+    /// Those whose turn has come.
+    #[cold]
+    pub(super) fn ask_waiting(&mut self, node: &mut Node) {
+        let mut before = 0;
+        while let Some((offer, asking)) = self.joining.next(&mut before) {
+            if let Some(asking) = self.admit(node, offer, asking) {
+                self.joining.put_back(&mut before, offer, asking);
+            }
+        }
+    }
+
+    /// Decides about a request. Given back: there is no place, and there may be one soon.
+    pub(super) fn admit(
+        &mut self,
+        node: &mut Node,
+        offer: OfferId,
+        asking: Asking,
+    ) -> Option<Asking> {
+        let Asking { id, peer, greeting } = &asking;
+        let (id, body) = (*id, &greeting[GREETING_HEAD..]);
+        let Some(offered) = self.offers.get_mut(&offer) else {
+            refuse(node, id, "the receiver is gone");
+            return None;
+        };
+        let now_ns = sys::monotonic_ns();
+        let mut place = offered.offer.check_place(peer, body);
+        if place.is_err()
+            && let Some(slow) = self.joining.give_way(offer, peer.uid, now_ns)
+        {
+            offered.offer.withdrawn(node, slow);
+            place = offered.offer.check_place(peer, body);
+        }
+        if place.is_err() && self.joining.is_anybody_half(offer) {
+            return Some(asking);
+        }
+        let admitted = place.and_then(|()| offered.offer.admit(node, id, peer, body));
+        match admitted {
+            Ok(body) => {
+                let answer = [&ANSWER[..], &[offered.kind as u8], &body].concat();
+                self.joining.enter(id, offer, peer.uid, now_ns);
+                // One that is gone already needs no answer.
+                if node.accept(id, &answer).is_err() {
+                    self.joining.exit(id);
+                    offered.offer.withdrawn(node, id);
+                }
+            }
+            Err(why) => refuse(node, id, &why),
+        }
+        None
+    }
+
+    /// Which end point a peer wants, if it may have it as far as its owner is concerned.
+    pub(super) fn wanted(
+        &mut self,
+        peer: &Peer,
+        greeting: &[u8],
+        named: Option<OfferId>,
+    ) -> Result<OfferId, String> {
+        if greeting.len() < GREETING_HEAD || greeting[..4] != GREETING {
+            return Err("this is an end point, and the greeting is not that of a sender".into());
+        }
+        let kind = Kind::from_wire(greeting[4]).ok_or("the sender's kind is unknown here")?;
+        let mut token = Token::NONE;
+        token.0.copy_from_slice(&greeting[5..GREETING_HEAD]);
+        let found = match named {
+            Some(offer) => Some(offer),
+            None => self.by_token.get(&token).copied(),
+        };
+        let found = found.and_then(|offer| Some((offer, self.offers.get_mut(&offer)?)));
+        let (offer, offered) =
+            found.ok_or("the seed is not, or no longer, one of a receiver of this process")?;
+        if offered.kind != kind {
+            return Err(format!("the receiver is of kind {}, the sender of {kind}", offered.kind));
+        }
+        if let Some(admission) = &mut offered.admission {
+            admission(peer)?;
+        }
+        Ok(offer)
+    }
+
+    pub(super) fn join(&mut self, node: &mut Node, link: LinkId, id: RequestId, offer: OfferId) {
+        let connection = match node.peer(link) {
+            Ok(peer) => Connection::new(node, link, peer.clone()),
+            // It has come and gone, with so many others that it is forgotten.
+            Err(_) => {
+                if let Some(offered) = self.offers.get_mut(&offer) {
+                    offered.offer.withdrawn(node, id);
+                }
+                return;
+            }
+        };
+        self.connections.insert(link, (connection.clone(), Some(offer)));
+        match self.offers.get_mut(&offer) {
+            Some(offered) => offered.offer.joined(node, id, &connection),
+            // The end point was dropped meanwhile.
+            None => {
+                let _ = node.disconnect(link);
+                self.connections.remove(&link);
+            }
+        }
+    }
+
+    /// Wakes the tasks that wait, if anything has arrived since.
+    pub(super) fn wake(&mut self, node: &Node) {
+        let moved = node.moved();
+        if moved != self.moved {
+            self.moved = moved;
+            self.wakers.drain(..).for_each(Waker::wake);
+        }
+    }
+}
+
+/// A request that is gone already needs no answer.
+pub(super) fn refuse(node: &mut Node, id: RequestId, why: &str) {
+    let _ = node.refuse(id, why);
+}

@@ -1,0 +1,720 @@
+//! What takes a stream's messages out of the node, in their order, and gives its sender tickets.
+
+use super::lane::{Lane, fast_slot};
+use super::{Record, Shared, StreamConfig};
+use crate::interface::{AreaId, LinkId, Notification, QueueId, SlotConfig, SlotId};
+use crate::node::{CloseReason, Look, Node, SendError};
+use crate::os::memory::AreaMemory;
+use crate::protocol::aperture_stream::FarOffer;
+use crate::protocol::records::{
+    self, GRANT_BYTES, Grant, Mark, PLACE_BYTES, PLACES, Places, Window,
+};
+use crate::protocol::{Connection, ReceiveError};
+use crate::wire::{MetadataIndex, Ticket};
+use core::sync::atomic::{AtomicU32, Ordering};
+use std::boxed::Box;
+use std::collections::VecDeque;
+use std::format;
+use std::string::{String, ToString};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::vec;
+use std::vec::Vec;
+
+/// One message that was taken.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) lies: Lies,
+    pub(super) length: u32,
+    pub(super) framed: bool,
+    pub(super) last: bool,
+    /// The next record.
+    pub(super) at: u32,
+    /// Number of the first record behind it, once all of its own were handed out.
+    pub(super) end: u64,
+}
+
+/// [`Held::end`] while records are left.
+pub(super) const NOT_YET: u64 = u64::MAX;
+
+/// Where the bytes of a message lie.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Lies {
+    /// In the still copy of a place.
+    Place(u32),
+    /// In the buffer with this number, counted from the first message on.
+    Buffer(u64),
+}
+
+/// The memory of the messages that were taken.
+#[derive(Debug)]
+pub(super) struct Taken {
+    /// The buffers of those that are not released, the first of which has number `first`.
+    pub(super) buffers: VecDeque<AreaMemory>,
+    pub(super) first: u64,
+    /// A copy of each place, made when its message was taken.
+    pub(super) places: Box<[u8]>,
+}
+
+impl Taken {
+    #[inline]
+    pub(super) fn bytes(&self, lies: Lies) -> &[u8] {
+        match lies {
+            Lies::Place(place) => &self.places[place as usize * PLACE_BYTES..][..PLACE_BYTES],
+            Lies::Buffer(number) => {
+                let buffer = self.buffers.get(number.wrapping_sub(self.first) as usize);
+                buffer.map_or(&[], |memory| memory.as_ref())
+            }
+        }
+    }
+}
+
+/// What takes messages out of the node.
+#[derive(Debug)]
+pub(super) struct Intake {
+    pub(super) shared: Arc<Shared>,
+    pub(super) config: StreamConfig,
+    pub(super) stream: u32,
+    pub(super) lanes: Box<[Lane]>,
+    pub(super) ask_slot: SlotId,
+    pub(super) ask_area: AreaId,
+    pub(super) places_slot: SlotId,
+    pub(super) places_area: AreaId,
+    pub(super) queue: QueueId,
+    pub(super) window: Window,
+    pub(super) places: Places,
+    /// A larger buffer is wanted for a ticket.
+    pub(super) asked: Option<(u64, usize)>,
+    /// The lanes that owe their sender a grant.
+    pub(super) ungranted: VecDeque<usize>,
+    /// Buffers of the usual size: free ones, and how many there are in all.
+    pub(super) free: Vec<AreaMemory>,
+    pub(super) buffers: u32,
+    /// Larger ones: free ones, bytes of all, bytes of those in lanes.
+    pub(super) free_large: Vec<AreaMemory>,
+    pub(super) large_bytes: usize,
+    pub(super) large_in_lanes: usize,
+    /// Messages whose records are not all released, from number `first` on; those before `reading`
+    /// were handed out.
+    pub(super) held: VecDeque<Held>,
+    pub(super) taken: Taken,
+    pub(super) first: u64,
+    pub(super) reading: usize,
+    /// Records handed out, released.
+    pub(super) given: u64,
+    pub(super) released: u64,
+    /// The sender's last message was taken.
+    pub(super) has_last: bool,
+    pub(super) ended: Option<CloseReason>,
+    /// What the sender did wrong, and over which link; whether it was sent away.
+    pub(super) fault: Option<String>,
+    pub(super) link: Option<LinkId>,
+    pub(super) is_expelled: bool,
+}
+
+pub(super) static NEXT_STREAM: AtomicU32 = AtomicU32::new(0);
+
+impl Intake {
+    pub(super) fn connection(&self) -> Option<&Connection> {
+        self.shared.joined.get().map(|(connection, _)| &**connection)
+    }
+
+    /// The next record of the messages that were taken.
+    #[inline]
+    pub(super) fn next_record(&mut self) -> Option<Record> {
+        let message = self.first + self.reading as u64;
+        let held = self.held.get_mut(self.reading)?;
+        let length = held.length as usize;
+        let mut is_far = false;
+        let range = if !held.framed {
+            (held.at, held.end) = (held.length, self.given + 1);
+            self.reading += 1;
+            0..length
+        } else {
+            let bytes = self.taken.bytes(held.lies).get(..length).unwrap_or(&[]);
+            let at = held.at as usize;
+            let mut found = records::next(bytes, at);
+            if found.is_err()
+                && self.shared.far.is_some()
+                && let Some(far) = records::next_far(bytes, at)
+            {
+                (found, is_far) = (Ok(Some(far)), true);
+            }
+            match found {
+                Ok(Some((range, after))) => {
+                    held.at = after as u32;
+                    if after == length {
+                        held.end = self.given + 1;
+                        self.reading += 1;
+                    }
+                    range
+                }
+                Ok(None) => return self.skip_empty(),
+                Err(e) => return self.misbehaves(e.to_string()),
+            }
+        };
+        let longest = self.config.record_bytes_max;
+        if range.len() > longest && !is_far {
+            let length = range.len();
+            return self.misbehaves(format!("a record of {length} bytes, where {longest} fit"));
+        }
+        let number = self.given;
+        self.given += 1;
+        Some(Record {
+            number,
+            message,
+            start: range.start as u32,
+            length: range.len() as u32,
+            stream: self.stream,
+            is_far,
+        })
+    }
+
+    /// A message without records is allowed where it says that it is the last.
+    #[cold]
+    pub(super) fn skip_empty(&mut self) -> Option<Record> {
+        match self.held.get_mut(self.reading) {
+            Some(held) if held.last => {
+                held.end = self.given;
+                self.reading += 1;
+                self.drop_released();
+                None
+            }
+            _ => self.misbehaves("a message without records".into()),
+        }
+    }
+
+    /// What comes after a fault is worth nothing.
+    #[cold]
+    pub(super) fn misbehaves(&mut self, why: String) -> Option<Record> {
+        self.fault.get_or_insert(why);
+        while self.held.len() > self.reading {
+            if let Some(Held { lies: Lies::Buffer(_), .. }) = self.held.pop_back()
+                && let Some(memory) = self.taken.buffers.pop_back()
+            {
+                self.put_back(memory);
+            }
+        }
+        None
+    }
+
+    pub(super) fn put_back(&mut self, memory: AreaMemory) {
+        if memory.as_ref().len() > self.config.buffer_bytes {
+            self.free_large.push(memory);
+        } else {
+            self.free.push(memory);
+        }
+    }
+
+    /// Buffers and places of which every record is released are free.
+    #[inline]
+    pub(super) fn drop_released(&mut self) {
+        while let Some(held) = self.held.front()
+            && held.end <= self.released
+        {
+            match held.lies {
+                Lies::Place(_) => self.places.free(),
+                Lies::Buffer(_) => self.drop_buffer(),
+            }
+            self.held.pop_front();
+            self.first += 1;
+            self.reading -= 1;
+        }
+    }
+
+    pub(super) fn drop_buffer(&mut self) {
+        self.taken.first += 1;
+        if let Some(memory) = self.taken.buffers.pop_front() {
+            self.put_back(memory);
+        }
+    }
+
+    /// One look under the lock: takes what has come, gives out what is free.
+    #[inline]
+    pub(super) fn look(&mut self, node: &mut Node) -> Look<()> {
+        // Whatever is there before the sender is known may be another's.
+        if self.connection().is_none() {
+            return Look::Nothing;
+        }
+        while self.fault.is_none()
+            && let Ok(Some(notification)) = node.take_next(self.queue)
+        {
+            self.note(&notification);
+        }
+        // What came before a fault is taken.
+        let mut took = false;
+        while !self.has_last && (self.take_small(node) || self.window.is_ready() && self.take(node))
+        {
+            took = true;
+        }
+        if self.fault.is_some() {
+            return Look::Found(());
+        }
+        // A message that waits is handed out first, unless the sender is running short.
+        if !took || self.is_due() {
+            self.replenish(node);
+        }
+        if took {
+            return Look::Found(());
+        }
+        let Some((connection, _)) = self.shared.joined.get() else { return Look::Nothing };
+        if let Some(reason) = connection.ended() {
+            // The sender says when it has sent everything; else it had more.
+            let cut_off = *reason == CloseReason::Closed && !self.has_last;
+            self.ended = Some(if cut_off { CloseReason::HungUp } else { reason.clone() });
+            return Look::Found(());
+        }
+        let is_told = self.ungranted.is_empty() && !self.places.is_due();
+        if is_told { Look::Nothing } else { Look::Room(connection.link()) }
+    }
+
+    /// Takes the next small message, where it is the one that comes and nothing else is to be done.
+    #[inline(always)]
+    pub(super) fn take_one(&mut self, node: &mut Node) -> Option<()> {
+        if self.fault.is_some() || self.has_last || self.is_due() || self.connection().is_none() {
+            return None;
+        }
+        let notification = node.take_next(self.queue).ok()??;
+        self.note(&notification);
+        (self.fault.is_none() && self.take_small(node)).then_some(())
+    }
+
+    #[inline]
+    pub(super) fn note(&mut self, notification: &Notification) {
+        let of_connection = self.connection().map(Connection::link);
+        if of_connection.is_some_and(|link| link != notification.link) {
+            self.fault.get_or_insert("its tickets were used over another link".into());
+            return;
+        }
+        self.link = Some(notification.link);
+        if notification.is_for(self.places_slot) {
+            let (tickets, out) = (self.window.expected(), self.window.out());
+            // The slot has a metadata entry, too, which an honest sender does not use.
+            let is_fast = notification.index == MetadataIndex::FAST;
+            if !is_fast || !self.places.arrive(notification.word, tickets, out) {
+                self.fault.get_or_insert("a small message with no place".into());
+            }
+            return;
+        }
+        if notification.index == MetadataIndex::FAST {
+            return self.note_ask(notification.word);
+        }
+        let expected = self.window.lane(self.window.expected());
+        let lane = if notification.is_for(self.lanes[expected].slot) {
+            Some(expected)
+        } else {
+            self.lanes.iter().position(|lane| notification.is_for(lane.slot))
+        };
+        if !lane.is_some_and(|lane| self.window.arrive(lane)) {
+            self.fault.get_or_insert("a message with no ticket".into());
+        }
+    }
+
+    #[cold]
+    pub(super) fn note_ask(&mut self, word: u32) {
+        match self.window.asked(word) {
+            Some(asked) if self.asked.is_none() => self.asked = Some(asked),
+            _ => {
+                self.fault.get_or_insert("it asked for a buffer out of turn".into());
+            }
+        }
+    }
+
+    /// Takes the next message, if it is a small one: copies it, since the sender may write to its
+    /// place at any time.
+    #[inline]
+    pub(super) fn take_small(&mut self, node: &mut Node) -> bool {
+        let Some(small) = self.places.take(self.window.expected()) else { return false };
+        let at = small.place as usize * PLACE_BYTES;
+        let to = &mut self.taken.places[at..at + PLACE_BYTES];
+        let Ok(Some(from)) = node.area(self.places_area).map(|area| area.get(at..at + PLACE_BYTES))
+        else {
+            return false;
+        };
+        // Words, as they were deposited: what was just written is read again at once.
+        for i in 0..2 {
+            to[8 * i..8 * i + 8].copy_from_slice(&from[8 * i..8 * i + 8]);
+        }
+        let length = small.length as usize;
+        if length > 16 {
+            to[16..length].copy_from_slice(&from[16..length]);
+        }
+        self.hold(node, Lies::Place(small.place), small.length, small.framed, false);
+        true
+    }
+
+    #[inline]
+    pub(super) fn hold(
+        &mut self,
+        node: &mut Node,
+        lies: Lies,
+        length: u32,
+        framed: bool,
+        last: bool,
+    ) {
+        if self.first == 0 && self.held.is_empty() {
+            self.lend(node);
+        }
+        self.has_last |= last;
+        self.held.push_back(Held { lies, length, framed, last, at: 0, end: NOT_YET });
+    }
+
+    /// Takes the next message that came with a ticket, memory and all; says whether it could be
+    /// taken.
+    pub(super) fn take(&mut self, node: &mut Node) -> bool {
+        let index = self.window.lane(self.window.expected());
+        let lane = &mut self.lanes[index];
+        let longest = self.config.record_bytes_max;
+        let fits = |mark: &Mark| {
+            let length = mark.length as usize;
+            length <= lane.size && (mark.framed || length <= longest)
+        };
+        let mark = match node.metadata(lane.slot, MetadataIndex(0)) {
+            Ok(entry) => Mark::from_bytes(entry.user()).filter(fits),
+            Err(_) => None,
+        };
+        if let Some(mark) = mark {
+            let before = mark.small_before.wrapping_sub(self.places.taken() as u32);
+            if before as u64 > PLACES || before > 0 && self.places.has_next() {
+                self.fault.get_or_insert("numbers of messages that contradict one another".into());
+                return false;
+            }
+            if before > 0 {
+                // A small message that was sent before is still on its way.
+                return false;
+            }
+        }
+        if self.window.take().is_none() {
+            return false;
+        }
+        let taken = match (mark, lane.empty.take()) {
+            (Some(mark), Some(empty)) => {
+                node.replace_memory(lane.slot, empty).map(|memory| (mark, memory)).ok()
+            }
+            (_, empty) => {
+                lane.empty = empty;
+                None
+            }
+        };
+        let Some((mark, memory)) = taken else {
+            let why = "a message that is longer than its buffer, or has no mark";
+            self.fault.get_or_insert(why.into());
+            return false;
+        };
+        if lane.size > self.config.buffer_bytes {
+            self.large_in_lanes -= lane.size;
+        }
+        let number = self.taken.first + self.taken.buffers.len() as u64;
+        self.taken.buffers.push_back(memory);
+        self.hold(node, Lies::Buffer(number), mark.length, mark.framed, mark.last);
+        true
+    }
+
+    /// With its first message a sender has its end of the link, and can be given an aperture.
+    #[cold]
+    pub(super) fn lend(&self, node: &mut Node) {
+        if let (Some(far), Some(connection)) = (&self.shared.far, self.connection()) {
+            far.joined(node, connection.link());
+        }
+    }
+
+    /// Whether the sender is to be given tickets at once.
+    #[inline]
+    pub(super) fn is_due(&self) -> bool {
+        self.window.unarmed() * 2 >= self.lanes.len() as u64 || self.places.is_due()
+    }
+
+    /// Puts buffers into lanes that have none, and tells the sender.
+    #[inline]
+    pub(super) fn replenish(&mut self, node: &mut Node) {
+        if self.asked.is_some() {
+            self.answer_ask(node);
+        }
+        if self.window.unarmed() > 0 {
+            self.arm(node);
+        }
+        if !self.ungranted.is_empty() {
+            self.grant(node);
+        }
+        if self.places.is_due() {
+            self.tell_freed(node);
+        }
+    }
+
+    /// Tells the sender how many places were freed, if the link has room now.
+    pub(super) fn tell_freed(&mut self, node: &mut Node) {
+        let Some((connection, grants)) = self.shared.joined.get() else { return };
+        let base = grants.base + (GRANT_BYTES * self.lanes.len()) as u64;
+        let freed = self.places.freed().to_le_bytes();
+        match node.try_send_fast_over(connection.link(), &Ticket { base, ..*grants }, &freed, 0) {
+            Err(SendError::Full) => {}
+            // Or it is gone, or gave a ticket that cannot be used: nobody to tell.
+            _ => self.places.tell(),
+        }
+    }
+
+    pub(super) fn arm(&mut self, node: &mut Node) {
+        while self.window.unarmed() > 0 {
+            let Some(memory) = self.buffer(node) else { return };
+            let Some(number) = self.window.arm() else { return };
+            self.put_into_lane(node, number, memory);
+        }
+    }
+
+    /// A buffer for the next ticket, made if need be and allowed.
+    pub(super) fn buffer(&mut self, node: &mut Node) -> Option<AreaMemory> {
+        // Where records are long the next will be, too. What lies in lanes leaves room for one of
+        // the longest: else a sender that asks for that would wait for itself.
+        let fits = |memory: &AreaMemory| {
+            self.large_in_lanes + memory.as_ref().len() <= self.config.record_bytes_max
+        };
+        if let Some(i) = self.free_large.iter().position(fits) {
+            return Some(self.free_large.swap_remove(i));
+        }
+        if let Some(memory) = self.free.pop() {
+            return Some(memory);
+        }
+        if self.buffers >= self.config.buffers_max {
+            return None;
+        }
+        match node.new_memory(self.config.buffer_bytes) {
+            Ok(memory) => {
+                self.buffers += 1;
+                Some(memory)
+            }
+            Err(_) => {
+                // There is no more to be had; asking each time would cost a system call.
+                self.config.buffers_max = self.buffers;
+                None
+            }
+        }
+    }
+
+    /// The lane of a ticket gets a buffer and a key, and the sender a grant. What lay there comes
+    /// back.
+    pub(super) fn put_into_lane(&mut self, node: &mut Node, number: u64, memory: AreaMemory) {
+        let size = memory.as_ref().len();
+        let index = self.window.lane(number);
+        let lane = &mut self.lanes[index];
+        let armed = node
+            .replace_memory(lane.slot, memory)
+            .and_then(|before| {
+                lane.size = size;
+                if size > self.config.buffer_bytes {
+                    self.large_in_lanes += size;
+                }
+                node.arm(lane.slot, MetadataIndex(0), Some(0..size as u64)).map(|()| before)
+            })
+            .and_then(|before| {
+                node.ticket(lane.slot, MetadataIndex(0)).map(|ticket| (before, ticket))
+            });
+        match armed {
+            Ok((before, ticket)) => {
+                let grant = Grant {
+                    key: ticket.key.0,
+                    number: number as u32,
+                    size: size as u32,
+                    refused: false,
+                };
+                if lane.empty.is_none() {
+                    lane.empty = Some(before);
+                } else {
+                    self.put_back(before);
+                }
+                self.owe(index, grant);
+            }
+            // Its own slots do not go while the end point lives.
+            Err(e) => self.fault = Some(e.to_string()),
+        }
+    }
+
+    /// The sender needs a larger buffer for a ticket that it has.
+    #[cold]
+    pub(super) fn answer_ask(&mut self, node: &mut Node) {
+        let Some((number, bytes)) = self.asked else { return };
+        if !self.window.is_unused(number) {
+            // Its message has come meanwhile: no honest sender asks and does not wait.
+            self.asked = None;
+            return;
+        }
+        let page = records::PAGE;
+        let longest = self.config.record_bytes_max.next_multiple_of(page);
+        let index = self.window.lane(number);
+        let (slot, size) = (self.lanes[index].slot, self.lanes[index].size);
+        let mut refused = bytes > longest;
+        if size < bytes && !refused {
+            let fits = |memory: &AreaMemory| memory.as_ref().len() >= bytes;
+            let found = self.free_large.iter().position(fits);
+            let memory = match found {
+                Some(i) => Some(self.free_large.swap_remove(i)),
+                None => {
+                    // Powers of two, so that records of about a length share buffers.
+                    let wanted = bytes.next_power_of_two().min(longest);
+                    // What lies in lanes counts. Arming keeps it to one of the longest, so that an
+                    // honest sender, which asks for its next ticket, does not wait for itself.
+                    let limit = 3 * longest;
+                    while self.large_bytes + wanted > limit {
+                        let Some(memory) = self.free_large.pop() else { break };
+                        self.large_bytes -= memory.as_ref().len();
+                        node.drop_memory(memory);
+                    }
+                    if self.large_bytes + wanted > limit {
+                        // Later, when records have been released.
+                        return;
+                    }
+                    let made = node.new_memory(wanted).ok();
+                    self.large_bytes += made.as_ref().map_or(0, |_| wanted);
+                    refused = made.is_none();
+                    made
+                }
+            };
+            if let Some(memory) = memory {
+                self.asked = None;
+                if size > self.config.buffer_bytes {
+                    self.large_in_lanes -= size;
+                }
+                return self.put_into_lane(node, number, memory);
+            }
+        }
+        self.asked = None;
+        if let Ok(ticket) = node.ticket(slot, MetadataIndex(0)) {
+            let (key, number, size) = (ticket.key.0, number as u32, size as u32);
+            self.owe(index, Grant { key, number, size, refused });
+        }
+    }
+
+    /// The sender is to be told of a lane's ticket; of the last one, if it took none before.
+    pub(super) fn owe(&mut self, lane: usize, grant: Grant) {
+        if self.lanes[lane].owed.replace(grant).is_none() {
+            self.ungranted.push_back(lane);
+        }
+    }
+
+    /// Tells the sender of tickets, as far as the link has room now; the others later.
+    pub(super) fn grant(&mut self, node: &mut Node) {
+        let Some((connection, grants)) = self.shared.joined.get() else { return };
+        while let Some(&lane) = self.ungranted.front() {
+            if let Some(grant) = self.lanes[lane].owed {
+                let ticket = Ticket { base: grants.base + (GRANT_BYTES * lane) as u64, ..*grants };
+                match node.try_send_fast_over(connection.link(), &ticket, &grant.to_bytes(), 0) {
+                    Err(SendError::Full) => return,
+                    // Or it is gone, or gave a ticket that cannot be used: nobody to tell.
+                    _ => self.lanes[lane].owed = None,
+                }
+            }
+            self.ungranted.pop_front();
+        }
+    }
+
+    /// Why nothing more is received, once that is so.
+    pub(super) fn over(&self) -> Option<ReceiveError> {
+        if let Some(why) = &self.fault {
+            return Some(ReceiveError::Misbehaved(why.clone()));
+        }
+        if self.has_last {
+            return Some(ReceiveError::Ended(CloseReason::Closed));
+        }
+        self.ended.clone().map(ReceiveError::Ended)
+    }
+
+    /// Slots, areas and memory go back to the node.
+    pub(super) fn remove(&mut self, node: &mut Node) {
+        let _ = node.remove_slot(self.ask_slot);
+        let _ = node.remove_area(self.ask_area);
+        let _ = node.remove_slot(self.places_slot);
+        let _ = node.remove_area(self.places_area);
+        self.lanes.iter_mut().for_each(|lane| lane.remove(node));
+        let _ = node.remove_queue(self.queue);
+        let held = self.taken.buffers.drain(..);
+        held.chain(self.free.drain(..))
+            .chain(self.free_large.drain(..))
+            .for_each(|memory| node.drop_memory(memory));
+    }
+}
+
+impl Intake {
+    pub(super) fn new(
+        node: &mut Node,
+        config: StreamConfig,
+        far: Option<FarOffer>,
+    ) -> Result<Self, String> {
+        let text = |e: &dyn ToString| e.to_string();
+        let entries = config.buffers + 1 + PLACES as u32;
+        let queue = node.notification_queue(entries).map_err(|e| text(&e))?;
+        let (mut lanes, mut made_slots) = (Vec::new(), Vec::new());
+        let made = (0..config.buffers)
+            .try_for_each(|_| {
+                lanes.push(Lane::new(node, queue, config.buffer_bytes)?);
+                Ok(())
+            })
+            .and_then(|()| {
+                // Asking writes nothing: the word is all of it.
+                let ask = fast_slot(node, 1, |area| SlotConfig::new(area, queue).range(0..0))?;
+                made_slots.push(ask);
+                let bytes = PLACE_BYTES * PLACES as usize;
+                let config = |area| SlotConfig::new(area, queue).credit(PLACES as u32);
+                let places = fast_slot(node, bytes, config)?;
+                made_slots.push(places);
+                Ok((ask, places))
+            });
+        let ((ask_area, ask_slot), (places_area, places_slot)) = match made {
+            Ok(made) => made,
+            Err(e) => {
+                lanes.iter_mut().for_each(|lane: &mut Lane| lane.remove(node));
+                for (area, slot) in made_slots {
+                    let _ = node.remove_slot(slot);
+                    let _ = node.remove_area(area);
+                }
+                let _ = node.remove_queue(queue);
+                return Err(e);
+            }
+        };
+        let mut answer = Vec::new();
+        for number in [config.buffers, config.buffer_bytes as u32, config.record_bytes_max as u32] {
+            answer.extend_from_slice(&number.to_le_bytes());
+        }
+        Ok(Self {
+            shared: Arc::new(Shared {
+                lanes: lanes.iter().map(|lane| lane.slot).collect(),
+                ask: ask_slot,
+                places: places_slot,
+                answer,
+                admitted: Mutex::new(None),
+                joined: OnceLock::new(),
+                queue,
+                far,
+            }),
+            window: Window::new(config.buffers),
+            buffers: config.buffers,
+            config,
+            stream: NEXT_STREAM.fetch_add(1, Ordering::Relaxed),
+            lanes: lanes.into(),
+            ask_slot,
+            ask_area,
+            places_slot,
+            places_area,
+            places: Places::new(),
+            queue,
+            asked: None,
+            ungranted: VecDeque::new(),
+            free: Vec::new(),
+            free_large: Vec::new(),
+            large_bytes: 0,
+            large_in_lanes: 0,
+            held: VecDeque::new(),
+            taken: Taken {
+                buffers: VecDeque::new(),
+                first: 0,
+                places: vec![0; PLACE_BYTES * PLACES as usize].into(),
+            },
+            first: 0,
+            reading: 0,
+            given: 0,
+            released: 0,
+            has_last: false,
+            ended: None,
+            fault: None,
+            link: None,
+            is_expelled: false,
+        })
+    }
+}

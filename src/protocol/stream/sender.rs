@@ -1,0 +1,637 @@
+//! The sender of a stream.
+
+use super::{PROTOCOL, THROUGH_THE_LINK};
+use crate::interface::LinkId;
+use crate::node::{Look, Node, PreparedTicket, SendError, Unfinished, Waited};
+use crate::protocol::credit::Cell;
+use crate::protocol::ends::{Deadline, connected, ended, grown};
+use crate::protocol::manager::Target;
+use crate::protocol::records::{
+    self, FREED_BYTES, Far, GRANT_BYTES, Grant, Mark, PLACE_BYTES, PLACES, Small,
+};
+use crate::protocol::tickets::fast_ticket_from;
+use crate::protocol::{Connection, GrowError, Kind, Manager, SendFailure};
+use crate::wire::{Flags, Key, MetadataIndex, NodeId, Share, SlotIndex, TICKET_BYTES, Ticket};
+use core::time::Duration;
+use std::boxed::Box;
+use std::format;
+use std::sync::Arc;
+use std::vec;
+use std::vec::Vec;
+
+/// Where a sender takes its tickets, and how it puts messages into them.
+#[derive(Debug)]
+struct Post {
+    link: LinkId,
+    destination: NodeId,
+    /// A ring of grants, one for each of as many lanes as a receiver may have; and a count.
+    grants: Cell,
+    lanes: Box<[SlotIndex]>,
+    ask: Ticket,
+    record_bytes_max: usize,
+    /// The places for small messages, and the longest of these.
+    places: PreparedTicket,
+    small_max: usize,
+    /// How many of these have left, and of how many the place is free again.
+    small: u64,
+    freed: u64,
+    /// Number of the next message with a ticket.
+    next: u64,
+    /// The last ticket for which a larger buffer was asked, and of how many bytes.
+    asked: Option<(u64, usize)>,
+}
+
+/// A message of which a part has left.
+#[derive(Debug)]
+struct Outgoing {
+    unfinished: Unfinished,
+    mark: Mark,
+    /// A long record; else the coalesced ones, which stay where they are meanwhile.
+    own: Option<Vec<u8>>,
+}
+
+/// Most bytes that a sender coalesces, however large the receiver's buffers are.
+const COALESCED_BYTES_MAX: usize = 1 << 20;
+
+/// What is to leave.
+#[derive(Clone, Copy)]
+enum What<'a> {
+    Coalesced,
+    Record(&'a [u8]),
+    End,
+}
+
+impl Post {
+    /// The ticket for the next message.
+    #[inline]
+    fn grant(&self, node: &Node) -> Option<Grant> {
+        let at = self.next % self.lanes.len() as u64 * GRANT_BYTES as u64;
+        let bytes = node.area(self.grants.area).ok()?.get(at as usize..)?;
+        let grant = Grant::from_bytes(*bytes.first_chunk()?);
+        (grant.number == self.next as u32).then_some(grant)
+    }
+
+    /// A ticket for a message of `length` bytes, once there is one.
+    #[inline]
+    fn ticket(
+        &mut self,
+        node: &mut Node,
+        connection: &Connection,
+        length: usize,
+    ) -> Result<Ticket, Look<Result<(), SendFailure>>> {
+        let Some(grant) = self.grant(node) else { return Err(self.none(connection)) };
+        let size = grant.size as usize;
+        // While a larger buffer is on its way into the ticket's lane, the old key may be worthless.
+        let asked = self.asked.filter(|(number, _)| *number == self.next).map(|(_, bytes)| bytes);
+        let is_answered = asked.is_none_or(|bytes| size >= bytes || grant.refused);
+        if !is_answered {
+            return Err(self.none(connection));
+        }
+        if size < length {
+            return Err(self.ask(node, connection, length, grant));
+        }
+        Ok(Ticket {
+            destination: self.destination,
+            slot: self.lanes[(self.next % self.lanes.len() as u64) as usize],
+            metadata_index: MetadataIndex(0),
+            key: Key(grant.key),
+            base: 0,
+            bound: size as u64,
+            flags: Flags::NOTIFY | Flags::WAKE,
+            share: Share::WHOLE,
+        })
+    }
+
+    fn none(&self, connection: &Connection) -> Look<Result<(), SendFailure>> {
+        match connection.ended() {
+            Some(_) => Look::Found(Err(ended(connection))),
+            None => Look::Nothing,
+        }
+    }
+
+    #[cold]
+    fn ask(
+        &mut self,
+        node: &mut Node,
+        connection: &Connection,
+        length: usize,
+        grant: Grant,
+    ) -> Look<Result<(), SendFailure>> {
+        if grant.refused {
+            let max = grant.size as usize;
+            let limit =
+                "by the memory that the receiver has left (its buffers_max, area_bytes_max)";
+            return Look::Found(Err(SendFailure::TooLong { length, max, limit }));
+        }
+        let word = records::ask(self.next, length);
+        match node.try_send_fast_over(self.link, &self.ask, &[], word) {
+            Ok(_) => {
+                self.asked = Some((self.next, length));
+                Look::Nothing
+            }
+            Err(SendError::Full) => Look::Room(self.link),
+            Err(SendError::LinkEnded(_)) => Look::Found(Err(ended(connection))),
+            Err(e) => Look::Found(Err(e.into())),
+        }
+    }
+
+    /// Whether a place is free.
+    #[inline]
+    fn has_place(&mut self, node: &Node) -> bool {
+        self.small - self.freed < PLACES || self.finds_place(node)
+    }
+
+    #[cold]
+    fn finds_place(&mut self, node: &Node) -> bool {
+        let at = GRANT_BYTES * self.lanes.len();
+        let told =
+            node.area(self.grants.area).ok().and_then(|bytes| bytes.get(at..)?.first_chunk());
+        if let Some(told) = told {
+            let told = u64::from_le_bytes(*told);
+            // Links may reorder, and more than were sent is a lie.
+            if told > self.freed && told <= self.small {
+                self.freed = told;
+            }
+        }
+        self.small - self.freed < PLACES
+    }
+
+    /// The place of the next small message, and the word that it carries.
+    #[inline]
+    fn place(&self, mark: Mark) -> (Ticket, u32) {
+        let (offset, word) = self.place_of(mark.length, mark.framed);
+        let places = self.places.ticket();
+        (Ticket { base: places.base + offset, ..*places }, word)
+    }
+
+    #[inline(always)]
+    fn place_of(&self, length: u32, framed: bool) -> (u64, u32) {
+        let place = (self.small % PLACES) as u32;
+        let small = Small { length, framed, place, tickets_before: self.next as u32 };
+        (place as u64 * PLACE_BYTES as u64, small.to_word())
+    }
+
+    /// Sends a message of one line, if a place is known to be free. False: nothing was done.
+    #[inline(always)]
+    fn send_line(&mut self, node: &mut Node, data: &[u8], framed: bool) -> bool {
+        if self.small - self.freed >= PLACES {
+            return false;
+        }
+        let (offset, word) = self.place_of(data.len() as u32, framed);
+        let sent = node.push_prepared(&self.places, offset, data, word);
+        self.small += sent as u64;
+        sent
+    }
+
+    /// One look under the lock: puts as much of a message into the link as it takes.
+    #[inline]
+    fn look(
+        &mut self,
+        node: &mut Node,
+        connection: &Connection,
+        data: &[u8],
+        mark: Mark,
+        outgoing: &mut Begun,
+    ) -> Look<Result<(), SendFailure>> {
+        let bytes = mark.to_bytes();
+        let mut metadata = &bytes[..mark.len()];
+        if outgoing.unfinished.is_none() {
+            let is_small = data.len() <= self.small_max && !mark.last;
+            let has_place = is_small && self.has_place(node);
+            if is_small && !has_place && !outgoing.looked {
+                // That places were freed may be known after the next turn.
+                outgoing.looked = true;
+                return Look::Again;
+            }
+            outgoing.is_small = has_place;
+            let (ticket, word) = if has_place {
+                metadata = &[];
+                self.place(mark)
+            } else {
+                match self.ticket(node, connection, data.len()) {
+                    Ok(ticket) => (ticket, 0),
+                    Err(look) => return look,
+                }
+            };
+            if node.try_send_line_over(self.link, &ticket, data, metadata, word) {
+                self.has_left(has_place);
+                return Look::Found(Ok(()));
+            }
+            let begun = node.prepare_send(self.link, &ticket, data.len(), metadata.len(), word);
+            match begun {
+                Ok(unfinished) => outgoing.unfinished = Some(unfinished),
+                Err(SendError::LinkEnded(_)) => return Look::Found(Err(ended(connection))),
+                Err(e) => return Look::Found(Err(e.into())),
+            }
+        }
+        if outgoing.is_small {
+            metadata = &[];
+        }
+        let Some(unfinished) = &mut outgoing.unfinished else { return Look::Nothing };
+        match node.look_to_send(unfinished, data, metadata) {
+            Look::Found(Ok(_)) => {
+                self.has_left(outgoing.is_small);
+                Look::Found(Ok(()))
+            }
+            Look::Found(Err(SendError::LinkEnded(_))) => Look::Found(Err(ended(connection))),
+            Look::Found(Err(e)) => Look::Found(Err(e.into())),
+            Look::Again => Look::Again,
+            Look::Nothing => Look::Nothing,
+            Look::Room(link) => Look::Room(link),
+        }
+    }
+
+    #[inline]
+    fn has_left(&mut self, is_small: bool) {
+        if is_small {
+            self.small += 1;
+        } else {
+            self.next += 1;
+        }
+    }
+}
+
+/// A message that is to leave in one call.
+#[derive(Default)]
+struct Begun {
+    unfinished: Option<Unfinished>,
+    /// It goes to a place.
+    is_small: bool,
+    /// A turn was taken to find a place.
+    looked: bool,
+}
+
+/// Sends a stream of records. `Send`. Dropping it sends what it can without waiting, and closes;
+/// the receiver then sees [`CloseReason::HungUp`](crate::node::CloseReason::HungUp) if something was
+/// left. Who must know [closes](Self::close).
+pub struct StreamSender {
+    manager: Manager,
+    connection: Arc<Connection>,
+    post: Post,
+    /// Coalesced records.
+    buffer: Box<[u8]>,
+    fill: usize,
+    records: u64,
+    /// Bytes of `buffer` that may be used: all; none while its message is leaving, and at the end.
+    limit: usize,
+    /// Longest record that is coalesced.
+    coalesced_max: usize,
+    outgoing: Option<Outgoing>,
+    is_closed: bool,
+}
+
+impl StreamSender {
+    grown!("the sender", "a receiver");
+
+    fn to(
+        manager: &Manager,
+        target: Target<'_>,
+        timeout: Option<Duration>,
+    ) -> Result<Self, GrowError> {
+        Self::over(manager, target, &[THROUGH_THE_LINK], timeout)
+    }
+
+    /// `path` is what the greeting says of it.
+    pub(in crate::protocol) fn over(
+        manager: &Manager,
+        target: Target<'_>,
+        path: &[u8],
+        timeout: Option<Duration>,
+    ) -> Result<Self, GrowError> {
+        let bytes = GRANT_BYTES * records::TICKETS_MAX as usize + FREED_BYTES;
+        let (grants, ticket) = Cell::new(&mut manager.lock(), bytes).map_err(GrowError::SetUp)?;
+        let mut body = ticket.to_bytes().to_vec();
+        body.extend_from_slice(path);
+        let read = |connection: &_, answer: &_| Self::read(manager, connection, answer, grants);
+        let expected = "no tickets and sizes that fit together";
+        let grown = manager.grow(target, Kind::Stream, &body, timeout, expected, read);
+        if grown.is_err() {
+            grants.remove(&mut manager.lock());
+        }
+        grown.map(|(_, sender)| sender)
+    }
+
+    /// Reads the receiver's answer; `None`: it makes no sense.
+    fn read(
+        manager: &Manager,
+        connection: &Arc<Connection>,
+        answer: &[u8],
+        grants: Cell,
+    ) -> Option<Self> {
+        let word = |i: usize| {
+            let bytes = answer.get(4 * i..)?.first_chunk()?;
+            Some(u32::from_le_bytes(*bytes) as usize)
+        };
+        let (count, buffer_bytes, record_bytes_max) = (word(0)?, word(1)?, word(2)?);
+        let sizes = 64 - 3..=records::MESSAGE_BYTES_MAX;
+        let fits = (1..=records::TICKETS_MAX as usize).contains(&count)
+            && sizes.contains(&buffer_bytes)
+            && (1..=records::MESSAGE_BYTES_MAX).contains(&record_bytes_max);
+        let (ask, rest) = answer.get(12..)?.split_at_checked(TICKET_BYTES)?;
+        let (places, tickets) = rest.split_at_checked(TICKET_BYTES)?;
+        let ask = fast_ticket_from(ask, connection.peer()).ok()?;
+        let places = fast_ticket_from(places, connection.peer()).ok()?;
+        if places.capacity() < PLACES * PLACE_BYTES as u64 {
+            return None;
+        }
+        if !fits || tickets.len() != 12 * count {
+            return None;
+        }
+        let mut lanes = Vec::with_capacity(count);
+        let mut node = manager.lock();
+        for (number, ticket) in tickets.chunks_exact(12).enumerate() {
+            let (slot, key) = ticket.split_first_chunk::<4>()?;
+            lanes.push(SlotIndex(u32::from_le_bytes(*slot)));
+            let key = u64::from_le_bytes(key.try_into().ok()?);
+            let (number, size) = (number as u32, buffer_bytes as u32);
+            let grant = Grant { key, number, size, refused: false };
+            let at = GRANT_BYTES * number as usize;
+            let to = node.area_mut(grants.area).ok()?.get_mut(at..at + GRANT_BYTES)?;
+            to.copy_from_slice(&grant.to_bytes());
+        }
+        let packet_bytes = node.fast_bytes_max(connection.link()).unwrap_or(0);
+        drop(node);
+        // How much is coalesced is for this side to say: the other must not choose what it costs.
+        let buffer_bytes = buffer_bytes.min(COALESCED_BYTES_MAX);
+        let post = Post {
+            link: connection.link(),
+            destination: connection.peer().node,
+            grants,
+            lanes: lanes.into(),
+            ask,
+            record_bytes_max,
+            places: PreparedTicket::new(&places, connection.link()),
+            small_max: PLACE_BYTES.min(packet_bytes),
+            small: 0,
+            freed: 0,
+            next: 0,
+            asked: None,
+        };
+        Some(Self {
+            manager: manager.clone(),
+            connection: connection.clone(),
+            post,
+            buffer: vec![0; buffer_bytes].into(),
+            fill: 0,
+            records: 0,
+            limit: buffer_bytes,
+            coalesced_max: (buffer_bytes / 4).min(record_bytes_max),
+            outgoing: None,
+            is_closed: false,
+        })
+    }
+
+    /// Longest record.
+    pub fn bytes_max(&self) -> usize {
+        self.post.record_bytes_max
+    }
+
+    /// Sends one record, waiting at most `timeout` for room. A small one leaves with others, at the
+    /// latest with the next [`flush`](Self::flush). On an error nothing of *this* record was
+    /// taken; that the receiver is gone is found when a message leaves.
+    #[inline]
+    pub fn send(&mut self, record: &[u8], timeout: Option<Duration>) -> Result<(), SendFailure> {
+        if record.len() <= self.coalesced_max
+            && let Some(fill) = records::put(&mut self.buffer[..self.limit], self.fill, record)
+        {
+            self.fill = fill;
+            self.records += 1;
+            return Ok(());
+        }
+        self.send_slowly(record, Deadline::new(timeout))
+    }
+
+    /// [`send`](Self::send) without waiting: `false`, and nothing of this record was taken, if that
+    /// would be needed.
+    pub fn try_send(&mut self, record: &[u8]) -> Result<bool, SendFailure> {
+        SendFailure::unless_timed_out(self.send(record, Some(Duration::ZERO)))
+    }
+
+    /// [`flush`](Self::flush) without waiting: whether everything is on its way.
+    pub fn try_flush(&mut self) -> Result<bool, SendFailure> {
+        SendFailure::unless_timed_out(self.flush(Some(Duration::ZERO)))
+    }
+
+    #[inline(never)]
+    fn send_slowly(&mut self, record: &[u8], deadline: Deadline) -> Result<(), SendFailure> {
+        let (length, max) = (record.len(), self.post.record_bytes_max);
+        if length > max {
+            let limit = "by the receiver's record_bytes_max";
+            return Err(SendFailure::TooLong { length, max, limit });
+        }
+        self.empty(deadline)?;
+        if length > self.coalesced_max {
+            return self.ship(What::Record(record), false, deadline.left());
+        }
+        match records::put(&mut self.buffer[..self.limit], self.fill, record) {
+            Some(fill) => {
+                (self.fill, self.records) = (fill, self.records + 1);
+                Ok(())
+            }
+            // An empty buffer holds any record that is coalesced, unless the receiver is gone.
+            None => Err(ended(&self.connection)),
+        }
+    }
+
+    /// Tells the receiver of a record that lies in its aperture, after everything that was sent
+    /// before. On an error it was not told.
+    pub(in crate::protocol) fn announce(
+        &mut self,
+        far: Far,
+        deadline: Deadline,
+    ) -> Result<(), SendFailure> {
+        let mut fill = records::put_far(&mut self.buffer[..self.limit], self.fill, far);
+        if fill.is_none() {
+            self.empty(deadline)?;
+            fill = records::put_far(&mut self.buffer[..self.limit], self.fill, far);
+        }
+        let Some(fill) = fill else { return Err(ended(&self.connection)) };
+        (self.fill, self.records) = (fill, self.records + 1);
+        match self.flush(deadline.left()) {
+            // It is taken, as coalesced records are.
+            Err(SendFailure::TimedOut) => Ok(()),
+            sent => sent,
+        }
+    }
+
+    /// Sends what was coalesced, waiting at most `timeout` for room: when it returns `Ok`, every
+    /// record is on its way, and arrives also if this process ends. On an error what is left
+    /// stays, for a later call.
+    #[inline]
+    pub fn flush(&mut self, timeout: Option<Duration>) -> Result<(), SendFailure> {
+        // While a message is leaving, and at the end, nothing is coalesced.
+        if self.limit > 0 {
+            if self.fill == 0 {
+                return Ok(());
+            }
+            let Self { manager, post, buffer, fill, records, .. } = self;
+            let (data, framed) = Self::coalesced(buffer, *fill, *records);
+            let sent =
+                manager.shared.at_once(|node, _| post.send_line(node, data, framed).then_some(()));
+            if sent.is_some() {
+                (self.fill, self.records) = (0, 0);
+                return Ok(());
+            }
+        }
+        self.flush_slowly(timeout)
+    }
+
+    #[inline(never)]
+    fn flush_slowly(&mut self, timeout: Option<Duration>) -> Result<(), SendFailure> {
+        let deadline = Deadline::new(timeout);
+        self.finish(deadline)?;
+        if self.is_closed { Ok(()) } else { self.empty(deadline) }
+    }
+
+    /// Everything leaves, the rest of an unfinished message first.
+    fn empty(&mut self, deadline: Deadline) -> Result<(), SendFailure> {
+        self.finish(deadline)?;
+        if self.is_closed {
+            return Err(ended(&self.connection));
+        }
+        if self.fill > 0 {
+            self.ship(What::Coalesced, false, deadline.left())?;
+        }
+        Ok(())
+    }
+
+    /// Sends what is left and tells the receiver that this was all, waiting at most `timeout`; then
+    /// the connection is closed. On [`SendFailure::TimedOut`] it is not, and may be closed again.
+    pub fn close(&mut self, timeout: Option<Duration>) -> Result<(), SendFailure> {
+        let deadline = Deadline::new(timeout);
+        self.finish(deadline)?;
+        if !self.is_closed {
+            let what = if self.fill > 0 { What::Coalesced } else { What::End };
+            self.ship(what, true, deadline.left())?;
+        }
+        self.manager.end(&self.connection);
+        Ok(())
+    }
+
+    /// Sends what it can without waiting, and closes.
+    pub(in crate::protocol) fn end(&mut self) {
+        if self.close(Some(Duration::ZERO)).is_err() {
+            self.manager.end(&self.connection);
+        }
+    }
+
+    /// The coalesced records as a message.
+    fn coalesced(buffer: &[u8], fill: usize, records: u64) -> (&[u8], bool) {
+        // A record that is alone goes as it is: one of up to 12 bytes is a line.
+        match records::next(&buffer[..fill], 0) {
+            Ok(Some((range, _))) if records == 1 => (&buffer[range], false),
+            _ => (&buffer[..fill], true),
+        }
+    }
+
+    /// Sends one message.
+    #[inline]
+    fn ship(
+        &mut self,
+        what: What<'_>,
+        last: bool,
+        timeout: Option<Duration>,
+    ) -> Result<(), SendFailure> {
+        let Self { manager, connection, post, buffer, fill, records, .. } = self;
+        let (data, framed) = match what {
+            What::Coalesced => Self::coalesced(buffer, *fill, *records),
+            What::Record(record) => (record, false),
+            What::End => (&[][..], true),
+        };
+        let (length, small_before) = (data.len() as u32, post.small as u32);
+        let mark = Mark { framed, last, length, small_before };
+        let mut begun = Begun::default();
+        let sent = manager
+            .shared
+            .wait_until(timeout, |node, _| post.look(node, connection, data, mark, &mut begun));
+        let is_record = matches!(what, What::Record(_));
+        match sent {
+            Ok(Ok(())) => {
+                self.has_left(last, !is_record);
+                Ok(())
+            }
+            Err(waited) => {
+                match begun.unfinished.filter(|unfinished| unfinished.bytes_sent() > 0) {
+                    Some(unfinished) => {
+                        // The record is taken, as coalesced ones are: the rest leaves in later calls.
+                        let own = is_record.then(|| data.to_vec());
+                        self.outgoing = Some(Outgoing { unfinished, mark, own });
+                        self.limit = 0;
+                        match waited {
+                            Waited::TimedOut if is_record => Ok(()),
+                            waited => Err(waited.into()),
+                        }
+                    }
+                    None => Err(waited.into()),
+                }
+            }
+            Ok(Err(e)) => Err(self.failed(e)),
+        }
+    }
+
+    /// Sends the rest of a message of which a part has left.
+    fn finish(&mut self, deadline: Deadline) -> Result<(), SendFailure> {
+        let Some(Outgoing { unfinished, mark, own }) = &mut self.outgoing else { return Ok(()) };
+        let Self { manager, buffer, fill, records, .. } = self;
+        let data = match own {
+            Some(own) => own,
+            None => Self::coalesced(buffer, *fill, *records).0,
+        };
+        let metadata = &mark.to_bytes()[..mark.len()];
+        let sent = manager
+            .shared
+            .wait_until(deadline.left(), |node, _| node.look_to_send(unfinished, data, metadata));
+        let (last, of_buffer) = (mark.last, own.is_none());
+        match sent? {
+            Ok(_) => {
+                self.outgoing = None;
+                self.limit = self.buffer.len();
+                self.post.has_left(false);
+                self.has_left(last, of_buffer);
+                Ok(())
+            }
+            Err(SendError::LinkEnded(_)) => {
+                let e = ended(&self.connection);
+                Err(self.failed(e))
+            }
+            Err(e) => Err(self.failed(e.into())),
+        }
+    }
+
+    #[inline]
+    fn has_left(&mut self, last: bool, of_buffer: bool) {
+        if of_buffer {
+            (self.fill, self.records) = (0, 0);
+        }
+        if last {
+            (self.is_closed, self.limit) = (true, 0);
+        }
+    }
+
+    /// Nothing more is taken once the receiver is gone, so that the next send says so.
+    #[cold]
+    fn failed(&mut self, e: SendFailure) -> SendFailure {
+        if matches!(e, SendFailure::Ended(_)) {
+            self.limit = 0;
+        }
+        e
+    }
+
+    connected!("records", |this| {
+        let (coalesced, buffer) = (this.coalesced_max, this.buffer.len());
+        format!(
+            "{PROTOCOL}; records of up to {coalesced} bytes are coalesced, others leave at once, \
+             those of more than {buffer} into a buffer that is asked for"
+        )
+    });
+}
+
+impl Drop for StreamSender {
+    fn drop(&mut self) {
+        if self.manager.is_forked() {
+            return;
+        }
+        self.end();
+        self.post.grants.remove(&mut self.manager.lock());
+    }
+}

@@ -145,6 +145,8 @@ fn role() {
                 assert_eq!(&word, if wrote { b"used" } else { &[0; 4] });
                 node.revoke_aperture(own).unwrap();
             }
+            // Unmapped by threads that nothing waits for.
+            until("nothing is left of this one's", || node.aperture_bytes() == (0, 0));
             say(&format!("{:?}", node.aperture_bytes()));
         }
         "serve" => {

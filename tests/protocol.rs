@@ -727,6 +727,7 @@ fn every_connection_names_its_path_and_the_reason() {
     let all =
         || [tags.connections(), datagrams.connections(), server.connections(), group.connections()];
     until(|| all().map(|its| its.len()) == [1, 1, 1, 2]);
+    until(|| records.connection().is_some() && far.connection().is_some());
     all().iter().flatten().for_each(|connection| named(connection, &there));
     assert!(all().iter().flatten().all(|connection| connection.peer().node == here.id()));
     for connection in [records.connection(), far.connection()] {

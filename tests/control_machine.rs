@@ -9,7 +9,7 @@ use hamlyn::control::machine::{
     Accept, Action, Admission, CloseReason, ConnectionId, Event, Limits, Machine, ServiceId, Taken,
     UnknownUsers, Verdict, Who,
 };
-use hamlyn::wire::ApertureAccess;
+use hamlyn::wire::{ApertureAccess, NodeId};
 
 const SECOND: u64 = 1_000_000_000;
 const OWN: u32 = 1000;
@@ -501,6 +501,39 @@ fn apertures_of_links_that_have_ended_are_counted_until_they_have_been_taken() {
     s.actions();
     s.machine.events_taken(s.told);
     assert_eq!(s.machine.places(), Default::default());
+}
+
+#[test]
+fn whoever_closes_a_link_and_makes_a_new_one_is_heard_in_that_order() {
+    for says_bye in [true, false] {
+        let mut s = Server::new(|_| {});
+        let old = s.linked(OTHER);
+        let offer = MemoryWord::Offer { bytes: 4096, access: ApertureAccess::ReadOnly };
+        s.memory(old, Memory::Bulk(End::Client), offer);
+        // A receiver reads its socket from here on, and has yet to read how it ends.
+        let new = s.greeted(OTHER, hello());
+        // Another node's is no matter of that.
+        let credential = Credential { node: NodeId(77), ..Credential::NONE };
+        let stranger = s.greeted(3000, Hello { credential, ..hello() });
+        let heard = |s: &mut Server| -> Vec<(&'static str, ConnectionId)> {
+            let actions = s.actions().into_iter();
+            let heard = actions.filter_map(|action| match action {
+                Action::Tell(Event::Closed { link, .. }) => Some(("closed", link)),
+                Action::Send { to, frame: Frame::Welcome(_) } => Some(("welcome", to)),
+                _ => None,
+            });
+            heard.collect()
+        };
+        assert_eq!(heard(&mut s), [("welcome", stranger)]);
+        if says_bye {
+            s.frame(old, Frame::Bye);
+        } else {
+            // Its process might have died, were there not a new connection of it.
+            s.machine.handle_hang_up(s.now, old, Some(false));
+        }
+        s.machine.receiver_ended(s.now, old, Some(OTHER));
+        assert_eq!(heard(&mut s), [("closed", old), ("welcome", new)]);
+    }
 }
 
 #[test]

@@ -493,6 +493,23 @@ impl Biased {
         self.bias.leave();
     }
 
+    /// The owner has the lock by the mutex from now on, if nobody else has that, as before a wait.
+    fn exchange(&self, thread: u64) {
+        if !self.bias.enter(thread, Barrier::Fence) {
+            return self.add(thread);
+        }
+        let held = self.mutex.try_lock();
+        if held.is_ok() {
+            self.bias.revoke();
+            self.bias.leave();
+        }
+        // SAFETY: as above.
+        self.value.with_mut(|value| unsafe { *value += 1 });
+        if held.is_err() {
+            self.bias.leave();
+        }
+    }
+
     fn add(&self, thread: u64) {
         if self.bias.enter(thread, Barrier::Fence) {
             // SAFETY: as above.
@@ -523,7 +540,7 @@ fn a_biased_lock_excludes_its_owner_and_the_others() {
         let other = lock.clone();
         let owner = thread::spawn(move || {
             other.own(1);
-            other.add(1);
+            other.exchange(1);
         });
         lock.add(2);
         owner.join().unwrap();

@@ -106,8 +106,9 @@ impl Receiver {
         socket::accept_descriptors(self.socket.as_fd(), true);
         let memory = self.expected.memory;
         let word = MemoryWord::Take { bytes: self.expected.bytes };
-        let mut has_ended = !self.say(&Frame::Memory { memory, word });
-        while !has_ended {
+        let said = self.say(&Frame::Memory { memory, word });
+        let mut has_ended = false;
+        while said.is_ok() && !has_ended {
             match self.read() {
                 Read::Nothing => {
                     let ready = sys::wait_for(&[(self.socket.as_fd(), false)], self.until_ns);
@@ -144,26 +145,26 @@ impl Receiver {
         }
         socket::accept_descriptors(self.socket.as_fd(), false);
         socket::settle(self.socket.as_fd());
-        self.drain();
+        has_ended |= self.drain();
+        if said.is_err() && !has_ended {
+            self.done(Taken::TooSlow, None);
+        }
     }
 
-    /// Says something, waiting for room. `false`: it cannot be said.
-    fn say(&self, frame: &Frame) -> bool {
+    /// Says something, waiting for room; an error where it cannot be said: there was no room in
+    /// time, or the other end has closed. What that said before comes before its end.
+    fn say(&self, frame: &Frame) -> Result<(), ()> {
         let bytes = frame.to_bytes();
         loop {
             match socket::send(&*self.socket, &bytes, &[]) {
-                Ok(()) => return true,
+                Ok(()) => return Ok(()),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                     let ready = sys::wait_for(&[(self.socket.as_fd(), true)], self.until_ns);
                     if !matches!(ready, Ok(true)) {
-                        self.done(Taken::TooSlow, None);
-                        return false;
+                        return Err(());
                     }
                 }
-                Err(_) => {
-                    self.hand_on(Message::HungUp);
-                    return false;
-                }
+                Err(_) => return Err(()),
             }
         }
     }
@@ -226,14 +227,15 @@ impl Receiver {
     }
 
     /// Empties the queue of what came while descriptors were accepted: all of it, because whoever
-    /// closes a socket drops what is in its queue.
-    fn drain(&mut self) {
+    /// closes a socket drops what is in its queue. Says whether it has ended.
+    fn drain(&mut self) -> bool {
         loop {
             let (frame, file) = match self.read() {
-                Read::Nothing => return,
+                Read::Nothing => return false,
                 Read::End => {
                     self.hand_on(Message::HungUp);
-                    return self.outlive();
+                    self.outlive();
+                    return true;
                 }
                 Read::Frame(frame) => (frame, None),
                 Read::WithDescriptor(frame, file, _) => (frame, Some(file)),

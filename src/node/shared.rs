@@ -44,6 +44,10 @@ impl<T: Attached> Clone for SharedNode<T> {
 
 /// What a layer above keeps under a node's lock.
 pub trait Attached: Send + 'static {
+    /// Whether [`after_poll`](Self::after_poll) takes the node's events. Where nobody does, one that
+    /// waits for the application keeps no thread from sleeping.
+    const TAKES_EVENTS: bool = true;
+
     /// A turn was taken, by whichever thread; to be quick about.
     fn after_poll(&mut self, node: &mut Node);
 
@@ -63,6 +67,8 @@ pub trait Attached: Send + 'static {
 const TURNS_PER_LOOK: u32 = 64;
 
 impl Attached for () {
+    const TAKES_EVENTS: bool = false;
+
     #[inline(always)]
     fn after_poll(&mut self, _: &mut Node) {}
 }
@@ -304,6 +310,17 @@ impl<T: Attached> Inner<T> {
         }
     }
 
+    /// Between two turns: the threads that wait for the lock have it meanwhile.
+    #[inline]
+    fn give_way<'a>(&'a self, guard: NodeGuard<'a, T>) -> NodeGuard<'a, T> {
+        if !self.is_wanted() {
+            return guard;
+        }
+        drop(guard);
+        self.let_others();
+        self.lock()
+    }
+
     /// Waits until something may have come, for a packet or for room on link `room`, leading or
     /// following; at most until `deadline_ns`.
     fn sleep<'a>(
@@ -329,10 +346,12 @@ impl<T: Attached> Inner<T> {
         }
         // A sender that waits for room sleeps beside a leader, and may take its signals: both look
         // again, the leader because it is told.
-        if guard.has_events() {
-            return Ok(guard);
+        if T::TAKES_EVENTS && guard.has_events() {
+            return Ok(self.give_way(guard));
         }
-        let Some(sleep) = guard.prepare_to_sleep(room.map(Some)) else { return Ok(guard) };
+        let Some(sleep) = guard.prepare_to_sleep(room.map(Some)) else {
+            return Ok(self.give_way(guard));
+        };
         let leads = !guard.state().has_leader;
         let others = leads.then(|| (&self.bell, &self.word, self.word.value()));
         drop(guard.lead(leads));
@@ -508,11 +527,7 @@ impl<T: Attached> SharedNode<T> {
                             attached.after_look(node);
                             return Err(Waited::TimedOut);
                         }
-                        if self.inner.is_wanted() {
-                            drop(guard);
-                            self.inner.let_others();
-                            guard = self.lock();
-                        }
+                        guard = self.inner.give_way(guard);
                         continue;
                     }
                     Look::Nothing => None,
@@ -522,11 +537,7 @@ impl<T: Attached> SharedNode<T> {
             turns_to_look -= 1;
             match guard.step(&mut backoff) {
                 Step::Spin if !self.inner.is_wanted() => continue,
-                Step::Spin => {
-                    drop(guard);
-                    self.inner.let_others();
-                    guard = self.lock();
-                }
+                Step::Spin => guard = self.inner.give_way(guard),
                 Step::Yield => {
                     drop(guard);
                     std::thread::yield_now();
@@ -727,6 +738,7 @@ mod tests {
     use super::*;
     use crate::config::WaitMode;
     use std::format;
+    use std::vec::Vec;
 
     #[test]
     fn what_moves_all_the_time_makes_no_time_limit_longer() {
@@ -744,6 +756,36 @@ mod tests {
             assert!(matches!(waited, Err(Waited::TimedOut)), "{waited:?}");
         }
         let _ = std::fs::remove_dir_all(&dir);
+    }
+
+    #[test]
+    fn an_event_that_the_application_does_not_take_keeps_nobody_awake() {
+        use crate::control::{Accept, Access};
+        let dir = tempfile::tempdir().unwrap();
+        let config = crate::config::Config::default().dir(dir.path());
+        let config = config.shared_dir(dir.path().join("shared")).wait_mode(WaitMode::Blocking);
+        let mut node = Node::with_config(config.clone()).unwrap();
+        let queue = node.notification_queue(1).unwrap();
+        node.serve("x", Access::SameUser, Accept::Automatic(Vec::new())).unwrap();
+        let shared = node.share().unwrap();
+        let mut other = Node::with_config(config).unwrap();
+        let limit = Duration::from_secs(20);
+        let _link = std::thread::scope(|scope| {
+            let connected = scope.spawn(|| other.connect("x", b"", limit).unwrap());
+            while !shared.lock().has_events() {
+                let _ = shared.recv(queue, Some(Duration::from_millis(1)));
+            }
+            connected.join().unwrap()
+        });
+        let asleep = || {
+            let counters = shared.lock().counters();
+            counters.iter().find(|row| row.0 == "sleeps").unwrap().1
+        };
+        let (before, waits) = (asleep(), 10);
+        for _ in 0..waits {
+            let _ = shared.recv(queue, Some(Duration::from_millis(1)));
+        }
+        assert!(shared.lock().has_events() && asleep() >= before + waits);
     }
 
     #[test]

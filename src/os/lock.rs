@@ -107,15 +107,19 @@ impl<T> Lock<T> {
 
     #[inline(never)]
     fn try_lock_mutex(&self) -> Option<LockGuard<'_, T>> {
-        let held = match self.mutex.try_lock() {
-            Ok(held) => held,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return None,
-        };
+        let held = self.try_mutex()?;
         if self.end_bias().is_inside() {
             return None;
         }
         Some(self.taken(held))
+    }
+
+    fn try_mutex(&self) -> Option<MutexGuard<'_, Candidate>> {
+        match self.mutex.try_lock() {
+            Ok(held) => Some(held),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// The value, as soon as nobody has it. A thread that has it already waits for ever.
@@ -138,6 +142,16 @@ impl<T> Lock<T> {
             std::thread::sleep(Duration::from_millis(10));
         }
         bias
+    }
+
+    /// The caller, who has the lock by `bias`, has it by the mutex from now on, without a moment in
+    /// between; `None`: another has the mutex.
+    fn exchange(&self, bias: &Bias) -> Option<MutexGuard<'_, Candidate>> {
+        let held = self.try_mutex()?;
+        // No barrier: what was inside is this thread.
+        bias.revoke();
+        bias.leave();
+        Some(held)
     }
 
     /// The caller has the mutex, and the lock afterwards.
@@ -189,15 +203,22 @@ impl<'a, T> LockGuard<'a, T> {
         Self { lock, held, value: PhantomData }
     }
 
-    /// Waits on a condition variable without the lock, at most `timeout`. May return early; and
-    /// returns at once while the lock is biased, for then nobody else can be about to notify.
+    /// Waits on a condition variable without the lock, at most `timeout`. May return early. A bias
+    /// ends: who is to notify takes the lock.
     pub fn wait(mut self, condition: &Condvar, timeout: Duration) -> Self {
         let held = match core::mem::replace(&mut self.held, Held::No) {
+            Held::Bias(bias) => match self.lock.exchange(bias) {
+                Some(held) => held,
+                None => {
+                    // Another waits for this thread to go: it has the mutex, or is about to.
+                    self.held = Held::Bias(bias);
+                    let lock = self.lock;
+                    drop(self);
+                    return lock.lock();
+                }
+            },
             Held::Mutex(held) => held,
-            held => {
-                self.held = held;
-                return self;
-            }
+            Held::No => return self,
         };
         let lock = self.lock;
         // What is left is no guard any more: the mutex goes on with `held`.
@@ -311,6 +332,39 @@ mod tests {
                 assert_eq!(owned, owner < OWNERS_MAX && sys::barrier(), "owner {owner}");
             }
         });
+    }
+
+    #[test]
+    fn an_owner_that_waits_lets_others_have_the_lock_and_is_notified() {
+        for others in 0..4 {
+            let (lock, condition) = (Lock::new(0), Condvar::new());
+            let own = || {
+                let mut guard = lock.lock();
+                for _ in 0..TURNS_TO_BIAS {
+                    drop(guard);
+                    guard = lock.lock();
+                }
+                guard
+            };
+            let mut guard = own();
+            assert_eq!(matches!(guard.held, Held::Bias(_)), sys::barrier());
+            std::thread::scope(|scope| {
+                for _ in 0..others {
+                    scope.spawn(|| {
+                        *lock.lock() += 1;
+                        condition.notify_all();
+                    });
+                }
+                // Without a time limit: who waits with the lock in hand waits for ever.
+                while *guard < others {
+                    guard = guard.wait(&condition, Duration::from_secs(3600));
+                }
+                drop(guard);
+            });
+            // Nobody comes: the time is over, and the lock is had.
+            *own().wait(&condition, Duration::from_millis(1)) += 1;
+            assert_eq!(*lock.lock(), others + 1);
+        }
     }
 
     #[test]

@@ -3,7 +3,8 @@
 //! ```text
 //!   client                                     server
 //!   connect, HELLO  ------------------------>  admitted? waits while others of its user have not paid
-//!                                              its node its own? (asks the application)
+//!                                              its node its own? what that said before is known?
+//!                                              (asks the application)
 //!                   <------------------------  WELCOME
 //!   its ring, filled ----------------------->  takes it: from here on the place is paid for
 //!                   <------------------------  its own ring, which the client fills
@@ -143,9 +144,10 @@ impl Machine {
         c.is_proved = verdict == Verdict::Proved;
         match c.stage() {
             Stage::Checking(hello) => {
+                let hello = hello.clone();
                 c.peer_node = hello.credential.node;
-                let service = super::ServiceId(c.listener);
-                self.ask_or_welcome(now_ns, id, service);
+                self.table.advance(id, Stage::Following(hello));
+                self.follow(now_ns, id);
             }
             Stage::Meeting(meeting) if c.role == End::Client => {
                 let bytes = u64::from(meeting.ring_bytes[End::Client as usize]);
@@ -160,6 +162,32 @@ impl Machine {
                 self.offer_ring(id, Memory::Ring(End::Client), bytes);
             }
             _ => {}
+        }
+    }
+
+    /// Goes on with a connection, unless its node has another link whose socket a receiver reads.
+    /// Whoever closes a link and makes a new one is heard in that order, or what is answered over
+    /// the new one might leave by the old one.
+    fn follow(&mut self, now_ns: u64, id: ConnectionId) {
+        let Some(c) = self.table.get(id) else { return };
+        let service = super::ServiceId(c.listener);
+        if c.is_proved {
+            let earlier: Vec<_> = self.table.unsettled(c.peer_node).collect();
+            // Everything was read, and its process lives, as is seen here.
+            for (link, _) in earlier.iter().filter(|row| row.1) {
+                self.gone(*link, super::CloseReason::HungUp);
+            }
+            if earlier.iter().any(|row| !row.1) {
+                return;
+            }
+        }
+        self.ask_or_welcome(now_ns, id, service);
+    }
+
+    /// A receiver has ended: those go on that waited for what it read.
+    pub(super) fn follow_all(&mut self, now_ns: u64) {
+        for id in self.table.following() {
+            self.follow(now_ns, id);
         }
     }
 

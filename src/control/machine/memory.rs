@@ -304,6 +304,7 @@ impl Machine {
             }
             self.set_memory_deadline(id);
         }
+        self.follow_all(now_ns);
         self.start_receivers(now_ns);
     }
 

@@ -512,6 +512,7 @@ impl Machine {
                 Stage::Linked(_)
                 | Stage::Queued(_)
                 | Stage::Checking(_)
+                | Stage::Following(_)
                 | Stage::Asking(_)
                 | Stage::Meeting(_),
                 Frame::Bye,
@@ -597,6 +598,11 @@ impl Machine {
             Stage::Queued(_) | Stage::Checking(_) => {
                 self.counters.refused_slow += 1;
                 let text = "others of this user have not paid for their memory";
+                self.refuse(id, Reason::TooSlow, text);
+            }
+            Stage::Following(_) => {
+                self.counters.refused_slow += 1;
+                let text = "memory of an earlier link of this node has yet to come";
                 self.refuse(id, Reason::TooSlow, text);
             }
             Stage::Asking(_) => {

@@ -1,7 +1,8 @@
 //! The connections of a process and the states that they can be in.
 //!
 //! ```text
-//!   accepted:   Silent --HELLO--> Queued --turn--> Checking --> (Asking --yes-->) Meeting --> Linked
+//!   accepted:   Silent --HELLO--> Queued --turn--> Checking --> (Following -->)
+//!                  |                                  (Asking --yes-->) Meeting ------------> Linked
 //!                  |  \--HELLO wake--> (joins the Meeting one with its cookie)                   |
 //!                  |  \--HELLO stat--> Telling                                                   |
 //!   connecting: Dialing --socket--> Greeting --WELCOME--> Meeting ---------------------------> Linked
@@ -73,6 +74,9 @@ pub(super) enum Stage {
     Queued(Box<Hello>),
     /// Its turn has come: whether its node is its own is being looked into.
     Checking(Box<Hello>),
+    /// Its node is its own. Over an earlier link of that node something may have been said before,
+    /// its end perhaps, which a receiver has yet to hand on: that comes first.
+    Following(Box<Hello>),
     /// The application has been asked.
     Asking(Box<Hello>),
     /// This process is to connect, and has this to say.
@@ -174,7 +178,10 @@ impl Connection {
     /// What it said first, until it is welcomed.
     pub fn hello(&self) -> Option<&Hello> {
         match &self.stage {
-            Stage::Queued(hello) | Stage::Checking(hello) | Stage::Asking(hello) => Some(hello),
+            Stage::Queued(hello)
+            | Stage::Checking(hello)
+            | Stage::Following(hello)
+            | Stage::Asking(hello) => Some(hello),
             _ => None,
         }
     }
@@ -220,7 +227,9 @@ impl Connection {
         match self.stage {
             Stage::Silent => Marks { is_silent: true, ..marks },
             Stage::Queued(_) => Marks { is_queued: true, ..marks },
-            Stage::Checking(_) | Stage::Asking(_) => Marks { is_unpaid: is_accepted, ..marks },
+            Stage::Checking(_) | Stage::Following(_) | Stage::Asking(_) => {
+                Marks { is_unpaid: is_accepted, ..marks }
+            }
             Stage::Meeting(_) => Marks { is_unpaid: is_accepted, has_link: true, ..marks },
             Stage::Dialing(_) | Stage::Greeting => Marks { has_link: true, ..marks },
             Stage::Linked(_) | Stage::Parting(_) => Marks { has_link: true, ..marks },
@@ -303,6 +312,10 @@ pub(super) struct Table {
     queued: Queue<ConnectionId>,
     /// Those that want a receiver and have none, by since when.
     wanting: Queue<(u64, ConnectionId)>,
+    /// Those whose receivers run, and those whose sockets have ended: more may be known of them soon.
+    unsettled: BTreeSet<ConnectionId>,
+    /// Those in `Following`.
+    following: BTreeSet<ConnectionId>,
     /// What those want that want any.
     wants: BTreeMap<ConnectionId, Wants>,
     wanted: u64,
@@ -327,6 +340,8 @@ impl Table {
             waiting: ByUser::new(),
             queued: Queue::new(unpaid_per_user_max),
             wanting: Queue::new(receivers_per_user_max),
+            unsettled: BTreeSet::new(),
+            following: BTreeSet::new(),
             wants: BTreeMap::new(),
             wanted: 0,
             remains: BTreeMap::new(),
@@ -445,6 +460,10 @@ impl Table {
         if let Some(cookie) = new_cookie {
             self.cookies.insert(cookie, id);
         }
+        match matches!(c.stage, Stage::Following(_)) {
+            true => drop(self.following.insert(id)),
+            false => drop(self.following.remove(&id)),
+        }
         self.note(id, user, before, after);
     }
 
@@ -507,6 +526,25 @@ impl Table {
             Stage::Linked(linked) => Stage::Parting(linked),
             other => other,
         };
+        self.unsettled.insert(id);
+    }
+
+    /// The links of a node, which it has proved to be, of which more may be known soon; and whether
+    /// that is only how they ended.
+    pub fn unsettled(&self, node: NodeId) -> impl Iterator<Item = (ConnectionId, bool)> {
+        self.unsettled.iter().filter_map(move |id| {
+            let c = self.rows.get(id).filter(|c| c.is_proved && c.peer_node == node)?;
+            match c.stage {
+                Stage::Linked(_) => Some((*id, false)),
+                Stage::Parting(_) => Some((*id, true)),
+                _ => None,
+            }
+        })
+    }
+
+    /// Those that wait until what was said before over other links of their nodes is known.
+    pub fn following(&self) -> Vec<ConnectionId> {
+        self.following.iter().copied().collect()
     }
 
     /// Which connection is being agreed with this cookie.
@@ -608,6 +646,7 @@ impl Table {
     pub fn receiver_started(&mut self, id: ConnectionId, until_ns: u64) {
         let Some(user) = self.user_of(id) else { return };
         self.change_wants(id, |c, _| c.receiving_until_ns = Some(until_ns));
+        self.unsettled.insert(id);
         self.accounts.receivers += 1;
         self.count_receivers(user, |receivers| receivers + 1);
     }
@@ -615,6 +654,9 @@ impl Table {
     /// A receiver of this user's has ended, whether its connection is still there or not.
     pub fn receiver_ended(&mut self, id: ConnectionId, user: User) {
         self.change_wants(id, |c, _| c.receiving_until_ns = None);
+        if !self.rows.get(&id).is_some_and(|c| matches!(c.stage, Stage::Parting(_))) {
+            self.unsettled.remove(&id);
+        }
         self.accounts.receivers = self.accounts.receivers.saturating_sub(1);
         self.count_receivers(user, |receivers| receivers.saturating_sub(1));
     }
@@ -662,6 +704,8 @@ impl Table {
         self.set_deadline(id, None);
         self.change_wants(id, |_, wants| wants.clear());
         let c = self.rows.remove(&id)?;
+        self.unsettled.remove(&id);
+        self.following.remove(&id);
         if let Stage::Meeting(meeting) = &c.stage
             && c.role == End::Server
         {
@@ -703,7 +747,7 @@ impl Table {
                 left.was_half_way = true;
                 meeting.request.map_or(Report::Nothing, Report::RequestGone)
             }
-            (Stage::Queued(_) | Stage::Checking(_), _) => {
+            (Stage::Queued(_) | Stage::Checking(_) | Stage::Following(_), _) => {
                 left.was_half_way = true;
                 Report::Nothing
             }

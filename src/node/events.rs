@@ -115,6 +115,15 @@ pub(super) fn drop_what_came_to_nothing(events: &mut VecDeque<Event>) -> usize {
 /// Most events that wait for a link which is being connected.
 const EARLY_EVENTS_MAX: usize = 1024;
 
+/// A link that somebody here is connecting.
+#[derive(Debug, Default)]
+pub(super) struct Connecting {
+    /// What became of it, until that is asked for.
+    ended: Option<Result<LinkId, ConnectError>>,
+    /// What was told of the link since then: whoever connects hears of the link first.
+    told: Vec<ControlEvent>,
+}
+
 /// Events that wait for the application before those are dropped, and counted, that came to
 /// nothing: see [`drop_what_came_to_nothing`].
 pub(super) const EVENTS_MAX: usize = 4096;
@@ -139,16 +148,9 @@ impl Node {
 
     pub(super) fn take_control_event(&mut self, event: ControlEvent) {
         if let Some(token) = event.token()
-            && let Some(told) = self.connecting.get_mut(&token)
+            && self.connecting.contains_key(&token)
         {
-            // Whoever connects takes the link, and then hears what became of it. Of most events a
-            // link has a few; of revoked tickets it is told as often as its peer likes.
-            let is_hint = matches!(event, ControlEvent::TicketRevoked { .. });
-            if !is_hint || told.len() < EARLY_EVENTS_MAX {
-                told.push(event);
-                self.stir();
-            }
-            return;
+            return self.take_event_of_connecting(token, event);
         }
         match event {
             ControlEvent::Request { id, peer, greeting } => {
@@ -242,6 +244,30 @@ impl Node {
         }
     }
 
+    /// The link is used from the moment at which it is told of, in the order of all links: the first
+    /// that leads to a node is its route.
+    fn take_event_of_connecting(&mut self, token: LinkToken, event: ControlEvent) {
+        let ended = match event {
+            ControlEvent::Connected(link) => self.install(link),
+            ControlEvent::ConnectFailed { error, .. } => Err(error.into()),
+            event => {
+                // Of most events a link has a few; of revoked tickets it is told as often as its
+                // peer likes.
+                let is_hint = matches!(event, ControlEvent::TicketRevoked { .. });
+                if let Some(connecting) = self.connecting.get_mut(&token)
+                    && (!is_hint || connecting.told.len() < EARLY_EVENTS_MAX)
+                {
+                    connecting.told.push(event);
+                }
+                return;
+            }
+        };
+        if let Some(connecting) = self.connecting.get_mut(&token) {
+            connecting.ended = Some(ended);
+        }
+        self.stir();
+    }
+
     pub(super) fn aperture_id(&self, token: LinkToken, number: u32) -> Option<ApertureId> {
         let index = self.index_of(token)?;
         let link = self.links.get(index as usize)?.as_ref()?.id;
@@ -264,37 +290,33 @@ impl Node {
         let name: ServiceName = name.parse()?;
         let begun = self.control().begin_connect(&name, greeting, timeout);
         if let Ok(token) = begun {
-            self.connecting.insert(token, Vec::new());
+            self.connecting.insert(token, Connecting::default());
         }
         Ok(begun?)
     }
 
-    /// What became of it, when that is known: within its time limit. The link is used from now on.
+    /// What became of it, when that is known: within its time limit.
     pub(crate) fn end_connect(&mut self, token: LinkToken) -> Option<Result<LinkId, ConnectError>> {
         if self.inbox.is_pending() {
             self.take_control_events();
         }
-        if self.connecting.get(&token)?.is_empty() {
-            return None;
-        }
-        let mut told = self.connecting.remove(&token)?.into_iter();
-        let connected = match told.next()? {
-            ControlEvent::Connected(link) => self.install(link),
-            ControlEvent::ConnectFailed { error, .. } => Err(error.into()),
-            _ => Err(ConnectError::Vanished),
-        };
-        for event in told {
+        let ended = self.connecting.get_mut(&token)?.ended.take()?;
+        let told = self.connecting.remove(&token).map(|connecting| connecting.told);
+        for event in told.into_iter().flatten() {
             self.take_control_event(event);
         }
-        Some(connected)
+        Some(ended)
     }
 
     /// Nobody waits for a link any more that was begun.
     pub(crate) fn give_up_connecting(&mut self, token: LinkToken) {
-        self.connecting.remove(&token);
+        let ended = self.connecting.remove(&token).and_then(|connecting| connecting.ended);
         self.control().give_up(token);
         // If it was there already, it is not wanted.
-        self.control().close(token);
+        match ended {
+            Some(Ok(link)) => drop(self.disconnect(link)),
+            _ => self.control().close(token),
+        }
     }
 
     /// Keeps an event for the application. One that takes none must not be made to pay for them;

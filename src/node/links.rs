@@ -653,6 +653,32 @@ mod tests {
         assert_eq!(closed, CloseReason::Closed);
     }
 
+    #[test]
+    fn the_first_link_to_a_node_is_its_route_also_if_the_node_connects_meanwhile() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = Config::default().dir(dir.path()).shared_dir(dir.path().join("shared"));
+        let (mut one, mut other) =
+            (Node::with_config(config.clone()).unwrap(), Node::with_config(config).unwrap());
+        let accept = || Accept::Automatic(Vec::new());
+        one.serve("one", Access::SameUser, accept()).unwrap();
+        other.serve("other", Access::SameUser, accept()).unwrap();
+        let limit = Duration::from_secs(20);
+        let token = one.begin_connect("other", b"", limit).unwrap();
+        while !matches!(other.next_event(), Some(Event::Connected { .. })) {
+            std::thread::yield_now();
+        }
+        // There is its link already, and `one` has yet to ask for its own.
+        other.connect("one", b"", limit).unwrap();
+        let first = loop {
+            one.poll().unwrap();
+            if one.links().count() == 2 {
+                break one.end_connect(token).unwrap().unwrap();
+            }
+            std::thread::yield_now();
+        };
+        assert_eq!(one.routes[&other.id()], first.index);
+    }
+
     /// A server that says more than anybody remembers before its client has taken the link.
     #[test]
     fn a_link_that_ended_before_it_was_taken_is_reported_however_much_its_server_said() {

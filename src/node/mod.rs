@@ -44,8 +44,8 @@ pub(crate) use shared::{Look, Waited};
 
 use crate::config::{Config, ConfigError, Housekeeping};
 use crate::control::{
-    Accept, Access, Control, ControlEvent, Identity, Inbox, LinkToken, NameError, ServeError,
-    ServiceName, StartError,
+    Accept, Access, Control, Identity, Inbox, LinkToken, NameError, ServeError, ServiceName,
+    StartError,
 };
 use crate::engine::turns::{Budget, Turns};
 use crate::interface::notification::Consumer;
@@ -179,8 +179,8 @@ pub struct Node {
     events: VecDeque<Event>,
     /// When so many wait, those that came to nothing are dropped.
     events_room: usize,
-    /// Links that somebody here is connecting, and what the control plane has said of each.
-    connecting: HashMap<LinkToken, Vec<ControlEvent>>,
+    /// Links that somebody here is connecting.
+    connecting: HashMap<LinkToken, events::Connecting>,
     /// Who was at the other end of the links that ended last.
     departed: VecDeque<links::Departed>,
     poller: Poller,

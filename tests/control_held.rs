@@ -214,6 +214,32 @@ fn links_that_have_come_and_gone_leave_descriptors_to_the_application() {
     });
 }
 
+/// Memory that the other end pays for may be swapped out by its control group until it is locked.
+#[test]
+fn all_that_a_link_writes_is_locked_in_memory_before_the_link_is_there() {
+    alone("all_that_a_link_writes_is_locked_in_memory_before_the_link_is_there", || {
+        let dir = Dir::new("locked", &[("RING_BYTES", "65536")]);
+        let mut server = Node::with_config(dir.config()).unwrap();
+        server.serve("x", Access::SameUser, Accept::Automatic(Vec::new())).unwrap();
+        let mut client = Node::with_config(dir.config()).unwrap();
+        client.connect("x", b"", LONG).unwrap();
+        connected(&mut server);
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let mut rings = 0;
+        let mut lines = maps.lines();
+        while let Some(line) = lines.find(|line| line.contains("/memfd:hamlyn")) {
+            let mut row = |name: &str| lines.by_ref().find(|row| row.starts_with(name)).unwrap();
+            let kib = |row: &str| row.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap();
+            let (size, there) = (kib(row("Size:")), kib(row("Rss:")));
+            let is_locked = row("VmFlags:").contains(" lo");
+            let unlocked = hamlyn::os::memory::memory_unlocked();
+            assert!(there == size && (is_locked || unlocked > 0), "{line}: {there} KiB");
+            rings += u32::from(size >= 64 && line.contains(" rw-s "));
+        }
+        assert_eq!(rings, 2, "each end writes one\n{maps}");
+    });
+}
+
 #[test]
 fn a_peer_that_takes_no_wake_ups_has_few_of_them_kept_for_it() {
     let dir = control_help::Dir::new("held-wakes");

@@ -7,7 +7,7 @@ use hamlyn::control::frame::{
 };
 use hamlyn::control::machine::{
     Accept, Action, Admission, CloseReason, ConnectionId, Event, Limits, Machine, ServiceId, Taken,
-    UnknownUsers, Verdict, Who,
+    Touched, UnknownUsers, Verdict, Who,
 };
 use hamlyn::wire::{ApertureAccess, NodeId};
 
@@ -152,7 +152,8 @@ impl Server {
         self.memory(id, ring, MemoryWord::Take { bytes: 4096 });
         self.machine.made(id, ring, true);
         self.memory(id, ring, MemoryWord::Held);
-        self.machine.paid(self.now, id, ring, true);
+        self.machine.touched(self.now, id, ring, Touched::Yes);
+        self.machine.receiver_ended(self.now, id, Some(uid));
         assert!(self.actions().iter().any(|action| {
             matches!(action, Action::Tell(Event::Connected(agreed)) if agreed.link == id)
         }));

@@ -16,7 +16,7 @@ use hamlyn::control::frame::{
 };
 use hamlyn::control::machine::{
     Accept, Action, Admission, AnswerError, CloseReason, ConnectionId, Event, Failure, Limits,
-    Machine, Places, RequestId, ServiceId, Taken, UnknownUsers, Verdict, Who,
+    Machine, Places, RequestId, ServiceId, Taken, Touched, UnknownUsers, Verdict, Who,
 };
 use hamlyn::wire::ApertureAccess;
 use hamlyn::wire::NodeId;
@@ -121,6 +121,8 @@ struct Host {
     /// Connections whose credential was not their own, or whose memory nobody had paid for.
     disproved: BTreeSet<ConnectionId>,
     unpaid: BTreeSet<(ConnectionId, Memory)>,
+    /// Memory that is being touched, for these users.
+    touched: Vec<(ConnectionId, Memory, Touched, Option<u32>)>,
     /// Apertures held, which the application may let go of.
     held: Vec<(ConnectionId, u32)>,
     exported: Vec<(ConnectionId, u32)>,
@@ -137,6 +139,13 @@ struct World {
     hosts: Vec<Host>,
     connected: u64,
     violations: u64,
+}
+
+impl Host {
+    /// Whether a thread works for it that has yet to end.
+    fn has_receivers(&self) -> bool {
+        !self.ended.is_empty() || !self.touched.is_empty()
+    }
 }
 
 impl World {
@@ -167,6 +176,7 @@ impl World {
                     requests: BTreeSet::new(),
                     disproved: BTreeSet::new(),
                     unpaid: BTreeSet::new(),
+                    touched: Vec::new(),
                     held: Vec::new(),
                     exported: Vec::new(),
                     ended: Vec::new(),
@@ -312,12 +322,17 @@ impl World {
                 let word = MemoryWord::Take { bytes: expected.bytes };
                 self.push(port, Frame::Memory { memory: expected.memory, word }, false);
             }
-            Action::CheckPaid { of, memory } => {
-                let is_paid = !self.random.one_in(100);
-                if !is_paid {
+            Action::Touch { of, memory } => {
+                let touched = match self.random.below(100) {
+                    0 => Touched::NotPaid,
+                    1 => Touched::Unavailable,
+                    _ => Touched::Yes,
+                };
+                if touched == Touched::NotPaid {
                     self.hosts[host].unpaid.insert((of, memory));
                 }
-                self.hosts[host].machine.paid(now, of, memory, is_paid);
+                let user = self.behind(Port { host, id: of });
+                self.hosts[host].touched.push((of, memory, touched, user));
             }
             Action::Drop { .. } | Action::Rest { .. } => {}
             Action::Statistics(id) => self.hosts[host].statistics.push(id),
@@ -477,6 +492,13 @@ impl World {
     }
 
     fn receiver_ends(&mut self, host: usize) {
+        if let Some((of, memory, touched, user)) = self.hosts[host].touched.pop() {
+            let now = self.now;
+            self.hosts[host].machine.touched(now, of, memory, touched);
+            self.perform_all(host);
+            self.hosts[host].machine.receiver_ended(now, of, user);
+            return self.perform_all(host);
+        }
         if let Some((id, user)) = self.hosts[host].ended.pop() {
             let now = self.now;
             self.hosts[host].machine.receiver_ended(now, id, user);
@@ -527,7 +549,7 @@ impl World {
     /// ended.
     fn end_receivers(&mut self) {
         for host in 0..self.hosts.len() {
-            while self.hosts[host].is_alive && !self.hosts[host].ended.is_empty() {
+            while self.hosts[host].is_alive && self.hosts[host].has_receivers() {
                 self.receiver_ends(host);
             }
         }
@@ -814,7 +836,7 @@ impl World {
                 self.deliver(port);
                 continue;
             }
-            if let Some(host) = alive.iter().find(|host| !self.hosts[**host].ended.is_empty()) {
+            if let Some(host) = alive.iter().find(|host| self.hosts[**host].has_receivers()) {
                 self.receiver_ends(*host);
                 continue;
             }

@@ -18,7 +18,7 @@
 //! and touches every page of the server's.
 
 use super::frame::Memory;
-use super::machine::{Expected, Taken};
+use super::machine::{Expected, Taken, Touched};
 use crate::os::aperture::Pages;
 use crate::os::memory::{
     self, DescriptorError, Region, RegionLines, SEALS_READ_ONLY, Wanted, region_bytes,
@@ -29,7 +29,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// What this process has made for the other end to map.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Made {
     /// A ring, and its file until it is paid for.
     Ring(Region, Arc<OwnedFd>),
@@ -90,19 +90,25 @@ impl Made {
         }
     }
 
-    /// Whether somebody has paid for every page. Its size was sealed before anybody else had it, so
-    /// that it has no pages but its own.
-    pub(super) fn is_paid(&self, bytes: usize) -> bool {
-        memory::check(self.file(), &wanted(bytes, true)).is_ok()
-    }
-
-    /// Bytes of the file of a ring.
-    pub(super) fn bytes(&self) -> usize {
-        match self {
+    /// Whether somebody has paid for every page: its size was sealed before anybody else had it, so
+    /// that it has no pages but its own. Then touches all of them, which stay in memory from then
+    /// on; that waits for the control group of whoever pays, where one has been swapped out.
+    pub(super) fn touch(&self) -> Touched {
+        let bytes = match self {
             Self::Ring(region, _) => region.bytes(),
             Self::Bulk(lines, _) => lines.bytes(),
-            Self::Aperture(_) => 0,
+            // Its owner touches it.
+            Self::Aperture(_) => return Touched::Yes,
+        };
+        if memory::check(self.file(), &wanted(bytes, true)).is_err() {
+            return Touched::NotPaid;
         }
+        let there = match self {
+            Self::Ring(region, _) => region.fill_by_writing(),
+            Self::Bulk(lines, _) => lines.fill_by_writing(),
+            Self::Aperture(_) => Ok(()),
+        };
+        if there.is_ok() { Touched::Yes } else { Touched::Unavailable }
     }
 }
 

@@ -1,4 +1,4 @@
-//! A thread that receives one descriptor of a stranger's.
+//! A thread that receives one descriptor of a stranger's, or touches memory that a stranger pays for.
 //!
 //! ```text
 //!   the socket accepts no descriptors
@@ -20,8 +20,8 @@
 //! it).
 
 use super::frame::{FRAME_BYTES_MAX, Frame, FrameError, Memory, MemoryWord};
-use super::machine::{ConnectionId, Expected, Taken};
-use super::memory::Mapped;
+use super::machine::{ConnectionId, Expected, Taken, Touched};
+use super::memory::{Made, Mapped};
 use crate::os::{socket, sys};
 use std::boxed::Box;
 use std::io;
@@ -40,6 +40,8 @@ pub(super) enum Message {
     HungUp,
     /// What became of the memory.
     Taken(Memory, Taken, Option<Mapped>),
+    /// What became of memory of this process.
+    Touched(Memory, Touched),
     /// The thread has ended; the socket is read by others again.
     Ended,
 }
@@ -48,7 +50,6 @@ pub(super) enum Message {
 pub(super) type Post = Box<dyn Fn(ConnectionId, Message) + Send>;
 
 struct Receiver {
-    connection: ConnectionId,
     socket: Arc<OwnedFd>,
     expected: Expected,
     until_ns: u64,
@@ -56,33 +57,56 @@ struct Receiver {
     frames: usize,
 }
 
-/// Says that the thread has ended, when it is dropped: however it ended, and if it never ran.
-struct Ending {
+/// Where a receiver hands on what it has. Says that the thread has ended, when it is dropped:
+/// however it ended, and if it never ran.
+pub(super) struct Ending {
     connection: ConnectionId,
     post: Post,
+}
+
+impl Ending {
+    pub(super) fn new(connection: ConnectionId, post: Post) -> Self {
+        Self { connection, post }
+    }
+
+    fn hand_on(&self, message: Message) {
+        (self.post)(self.connection, message);
+    }
 }
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        (self.post)(self.connection, Message::Ended);
+        self.hand_on(Message::Ended);
     }
+}
+
+fn spawn(run: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let builder = std::thread::Builder::new().name("hamlyn-receive".into()).stack_size(128 << 10);
+    builder.spawn(run).map(drop)
 }
 
 /// Starts one. Whether it could be started or not, [`Message::Ended`] follows.
 pub(super) fn start(
-    connection: ConnectionId,
     socket: Arc<OwnedFd>,
     expected: Expected,
     until_ns: u64,
-    post: Post,
+    ending: Ending,
 ) -> io::Result<()> {
-    let builder = std::thread::Builder::new().name("hamlyn-receive".into()).stack_size(128 << 10);
-    let ending = Ending { connection, post };
     // The socket is let go of before the end is said: if the connection has ended meanwhile, this is
     // its last owner.
-    let mut receiver = Receiver { connection, socket, expected, until_ns, ending, frames: 0 };
-    builder.spawn(move || receiver.run())?;
-    Ok(())
+    let mut receiver = Receiver { socket, expected, until_ns, ending, frames: 0 };
+    spawn(move || receiver.run())
+}
+
+/// Sees whether memory of this process has been paid for by the other end, and touches all of it, so
+/// that it is locked in memory from then on: where it lies in swap, that takes as long as the other
+/// end's control group likes. [`Message::Ended`] follows as it does in [`start`].
+pub(super) fn start_touching(memory: Memory, made: Made, ending: Ending) -> io::Result<()> {
+    spawn(move || {
+        let touched = made.touch();
+        drop(made);
+        ending.hand_on(Message::Touched(memory, touched));
+    })
 }
 
 /// What was read.
@@ -94,12 +118,8 @@ enum Read {
 }
 
 impl Receiver {
-    fn hand_on(&self, message: Message) {
-        (self.ending.post)(self.connection, message);
-    }
-
     fn done(&self, taken: Taken, mapped: Option<Mapped>) {
-        self.hand_on(Message::Taken(self.expected.memory, taken, mapped));
+        self.ending.hand_on(Message::Taken(self.expected.memory, taken, mapped));
     }
 
     fn run(&mut self) {
@@ -118,7 +138,7 @@ impl Receiver {
                     }
                 }
                 Read::End => {
-                    self.hand_on(Message::HungUp);
+                    self.ending.hand_on(Message::HungUp);
                     has_ended = true;
                 }
                 Read::WithDescriptor(frame, file, is_alone) => {
@@ -136,7 +156,7 @@ impl Receiver {
                         self.done(Taken::Withdrawn, None);
                     }
                     self.frames += 1;
-                    self.hand_on(Message::Frame(frame, false));
+                    self.ending.hand_on(Message::Frame(frame, false));
                     if is_withdrawn {
                         break;
                     }
@@ -233,7 +253,7 @@ impl Receiver {
             let (frame, file) = match self.read() {
                 Read::Nothing => return false,
                 Read::End => {
-                    self.hand_on(Message::HungUp);
+                    self.ending.hand_on(Message::HungUp);
                     self.outlive();
                     return true;
                 }
@@ -242,11 +262,11 @@ impl Receiver {
             };
             self.frames += 1;
             if self.frames <= FRAMES_MAX {
-                self.hand_on(Message::Frame(frame, file.is_some()));
+                self.ending.hand_on(Message::Frame(frame, file.is_some()));
             } else if self.frames == FRAMES_MAX + 1 {
                 // How much a queue holds is for its sender to say. Nothing is added to this one.
                 socket::end_incoming(self.socket.as_fd());
-                self.hand_on(Message::Frame(Err(FrameError::WrongLength), file.is_some()));
+                self.ending.hand_on(Message::Frame(Err(FrameError::WrongLength), file.is_some()));
             }
             drop(file);
         }

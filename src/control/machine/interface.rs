@@ -245,8 +245,10 @@ pub enum Action {
         /// When it must have come.
         until_ns: u64,
     },
-    /// Has the other end paid for every page? Call [`Machine::paid`](super::Machine::paid).
-    CheckPaid {
+    /// Has the other end paid for every page? If so touch them, where nothing else waits for it;
+    /// call [`Machine::touched`](super::Machine::touched), and then
+    /// [`Machine::receiver_ended`](super::Machine::receiver_ended).
+    Touch {
         /// Whose.
         of: ConnectionId,
         /// Which.
@@ -299,6 +301,17 @@ pub enum Taken {
     TooSlow,
     /// Something else came, or it was not as agreed.
     Wrong,
+}
+
+/// What became of memory that the other end was to pay for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Touched {
+    /// It is paid for, and there.
+    Yes,
+    /// The other end has not paid for every page.
+    NotPaid,
+    /// The system could not touch it.
+    Unavailable,
 }
 
 /// What the application is told. Each is told once.

@@ -1,7 +1,8 @@
 //! Memory that travels from the end that writes it to the end that maps it.
 //!
 //! ```text
-//!   maker:  None --OFFER--> Offered --TAKE--> Passed --HELD, paid--> Held
+//!   maker:  None --OFFER--> Offered --TAKE--> Passed --HELD--> Said --a receiver is free--> Touching
+//!                                                                     --paid, touched--> Held
 //!   taker:  None --OFFER--> Wanted --a receiver is free--> Taking --mapped--> Held
 //! ```
 //! Whoever makes memory seals it before anybody else has a descriptor of it, and never again does
@@ -12,12 +13,15 @@
 //! take as long as the stranger likes. Of such threads, *receivers*, each user has a few; one that
 //! a descriptor has stopped counts until it goes on.
 //!
+//! What the other end has paid for is touched before it is used, by a thread like that: its pages
+//! may lie in swap, and come back only when the other end's control group has memory.
+//!
 //! Never: a file of a stranger's is sealed, punched or resized; a receiver is waited for.
 
 use super::super::frame::{End, Frame, LinkFeatures, Memory, MemoryWord, Reason, owner_of};
 use super::account::{Accounts, User};
 use super::table::Stage;
-use super::{Action, CloseReason, ConnectionId, Event, Expected, Failure, Machine, Taken};
+use super::{Action, CloseReason, ConnectionId, Event, Expected, Failure, Machine, Taken, Touched};
 use crate::wire::ApertureAccess;
 use alloc::vec::Vec;
 
@@ -33,6 +37,10 @@ pub(super) enum Transfer {
     Offered { bytes: u64 },
     /// Ours: waits for HELD.
     Passed { bytes: u64, until_ns: u64 },
+    /// Ours: the other end says that it has it and has paid for it; waits for a receiver.
+    Said { bytes: u64, until_ns: u64 },
+    /// Ours: a receiver sees whether it is paid for, and touches it.
+    Touching { bytes: u64 },
     /// Theirs: waits for a receiver.
     Wanted { bytes: u64, until_ns: u64 },
     /// Theirs: a receiver waits for it.
@@ -47,7 +55,9 @@ impl Transfer {
     /// When it is too late.
     fn until_ns(&self) -> Option<u64> {
         match self {
-            Self::Passed { until_ns, .. } | Self::Wanted { until_ns, .. } => Some(*until_ns),
+            Self::Passed { until_ns, .. }
+            | Self::Said { until_ns, .. }
+            | Self::Wanted { until_ns, .. } => Some(*until_ns),
             _ => None,
         }
     }
@@ -110,8 +120,18 @@ impl Machine {
                 self.act(Action::Make { of: id, memory, bytes: bytes as u32 });
                 self.set_memory_deadline(id);
             }
-            (MemoryWord::Held, Transfer::Passed { .. }) if is_ours => {
-                self.act(Action::CheckPaid { of: id, memory });
+            (MemoryWord::Held, Transfer::Passed { bytes, until_ns }) if is_ours => {
+                match memory.maker() {
+                    // It has filled that itself.
+                    End::Client => {
+                        *transfer = Transfer::Touching { bytes };
+                        self.touched(now_ns, id, memory, Touched::Yes);
+                    }
+                    End::Server => {
+                        *transfer = Transfer::Said { bytes, until_ns };
+                        self.want(now_ns, id, memory);
+                    }
+                }
             }
             (MemoryWord::Refused(why), Transfer::Offered { bytes })
             | (MemoryWord::Refused(why), Transfer::Passed { bytes, .. })
@@ -277,19 +297,32 @@ impl Machine {
             }
             Memory::Ring(_) | Memory::Bulk(_) => {
                 let Some(transfer) = self.transfer(id, memory) else { return };
-                let Transfer::Wanted { bytes, .. } = *transfer else { return };
+                let bytes = match *transfer {
+                    Transfer::Wanted { bytes, .. } => bytes,
+                    Transfer::Said { bytes, .. } => {
+                        *transfer = Transfer::Touching { bytes };
+                        self.act(Action::Touch { of: id, memory });
+                        return self.receiver_started(now_ns, id);
+                    }
+                    _ => return,
+                };
                 *transfer = Transfer::Taking { bytes };
                 let access = ApertureAccess::ReadOnly;
                 // Who asked for the link pays for its rings, whoever writes them.
                 Expected { memory, bytes, access, is_paid_here: role == End::Client }
             }
         };
-        let until_ns = now_ns.saturating_add(self.limits.step_timeout_ns);
         if let Some(c) = self.table.get_mut(id) {
             c.window = Some(memory);
         }
-        self.table.receiver_started(id, until_ns);
+        let until_ns = now_ns.saturating_add(self.limits.step_timeout_ns);
         self.act(Action::Take { from: id, expected, until_ns });
+        self.receiver_started(now_ns, id);
+    }
+
+    fn receiver_started(&mut self, now_ns: u64, id: ConnectionId) {
+        let until_ns = now_ns.saturating_add(self.limits.step_timeout_ns);
+        self.table.receiver_started(id, until_ns);
         self.set_memory_deadline(id);
     }
 
@@ -380,11 +413,18 @@ impl Machine {
     /// What was to be made has been made, and is passed; or could not be.
     pub fn made(&mut self, id: ConnectionId, memory: Memory, is_made: bool) {
         let Some(transfer) = self.transfer(id, memory) else { return };
-        let Transfer::Passed { bytes, .. } = *transfer else { return };
-        if is_made {
-            return self.act(Action::Pass { to: id, memory });
+        if !matches!(transfer, Transfer::Passed { .. }) {
+            return;
         }
-        let text = "no descriptors or no memory";
+        match is_made {
+            true => self.act(Action::Pass { to: id, memory }),
+            false => self.cannot_have(id, memory),
+        }
+    }
+
+    /// The system has not what memory of this process needs.
+    fn cannot_have(&mut self, id: ConnectionId, memory: Memory) {
+        let text = "no descriptors, threads or memory for a ring";
         match memory {
             Memory::Ring(End::Client) => self.failed(id, Failure::Unavailable(text.into())),
             Memory::Ring(End::Server) => {
@@ -392,27 +432,37 @@ impl Machine {
                 self.refuse(id, Reason::Unavailable, text);
             }
             _ => {
-                *transfer = Transfer::None;
-                self.table.give_back(id, bytes);
+                let Some(transfer) = self.transfer(id, memory) else { return };
                 let why = Reason::Unavailable;
-                self.send(id, Frame::Memory { memory, word: MemoryWord::Refused(why) });
+                let bytes = match core::mem::replace(transfer, Transfer::None) {
+                    Transfer::Passed { bytes, .. } => {
+                        self.send(id, Frame::Memory { memory, word: MemoryWord::Refused(why) });
+                        bytes
+                    }
+                    // The other end has it, and finds nothing in it.
+                    Transfer::Touching { bytes } => bytes,
+                    _ => 0,
+                };
+                self.table.give_back(id, bytes);
+                self.act(Action::Drop { of: id, memory });
                 self.tell(Event::BulkRefused { link: id, why });
                 self.set_memory_deadline(id);
             }
         }
     }
 
-    /// Whether the other end, which says that it has mapped memory of ours, has paid for it.
-    pub fn paid(&mut self, now_ns: u64, id: ConnectionId, memory: Memory, is_paid: bool) {
+    /// What became of memory of this process that the other end says it has mapped and paid for.
+    pub fn touched(&mut self, now_ns: u64, id: ConnectionId, memory: Memory, touched: Touched) {
         self.now_ns = now_ns;
         let Some(transfer) = self.transfer(id, memory) else { return };
-        if !matches!(transfer, Transfer::Passed { .. }) {
+        if !matches!(transfer, Transfer::Touching { .. }) {
             return;
         }
-        if !is_paid {
-            return self.bad_memory(id);
+        match touched {
+            Touched::Yes => *transfer = Transfer::Held,
+            Touched::NotPaid => return self.bad_memory(id),
+            Touched::Unavailable => return self.cannot_have(id, memory),
         }
-        *transfer = Transfer::Held;
         match memory {
             Memory::Ring(end) => self.ring_is_there(now_ns, id, end),
             _ => self.tell(Event::BulkOutgoing { link: id }),
@@ -441,9 +491,10 @@ impl Machine {
             if c.is_dead {
                 return self.gone(id, CloseReason::Died);
             }
-            // Its receiver is stopped: it was sent something that is no memory.
+            // Its receiver is stopped: by something that is no memory, or by memory that is swapped
+            // out and does not come back.
             self.counters.refused_descriptor += 1;
-            return self.misbehaved(id, "its descriptor stopped the thread that received it");
+            return self.misbehaved(id, "what it passed stopped the thread that took it");
         }
         let role = c.role;
         let Some(linked) = c.linked() else { return };
@@ -461,9 +512,11 @@ impl Machine {
                 continue;
             }
             let Some(transfer) = self.transfer(id, memory) else { return };
-            if let Transfer::Passed { bytes, .. } = core::mem::replace(transfer, Transfer::Lapsed) {
+            let was = core::mem::replace(transfer, Transfer::Lapsed);
+            if let Transfer::Passed { bytes, .. } | Transfer::Said { bytes, .. } = was {
                 self.table.give_back(id, bytes);
             }
+            self.no_longer_wanted(id, memory);
             self.act(Action::Drop { of: id, memory });
             self.tell(Event::BulkRefused { link: id, why: Reason::TooSlow });
         }

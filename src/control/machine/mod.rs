@@ -5,7 +5,7 @@
 //! ```text
 //!   what happened                                          what is to be done
 //!   accepted, connected, handle_frame, handle_hang_up  ->  Send, Close, Watch
-//!   made, taken, paid, verified                        ->  Make, Pass, Take, CheckPaid, Verify
+//!   made, taken, touched, verified                     ->  Make, Pass, Take, Touch, Verify
 //!   calls of the application, handle_timeout           ->  Tell
 //!   events_taken: what it was told it has taken
 //! ```
@@ -35,7 +35,7 @@ mod table;
 pub use aperture::ApertureError;
 pub use interface::{
     Accept, Action, Admission, Agreed, AnswerError, CloseReason, ConnectionId, Event, Expected,
-    Failure, Limits, Peer, Places, RequestId, ServiceId, Taken, UnknownUsers, Who,
+    Failure, Limits, Peer, Places, RequestId, ServiceId, Taken, Touched, UnknownUsers, Who,
 };
 pub use meeting::Verdict;
 

@@ -2,7 +2,7 @@
 
 use super::super::frame::{End, Frame, Memory, MemoryWord};
 use super::super::identity;
-use super::super::machine::{Action, Agreed, ConnectionId, Event, Expected, Failure, Taken};
+use super::super::machine::{Action, Agreed, ConnectionId, Event, Failure, Taken, Touched};
 use super::super::memory::{Made, Mapped};
 use super::super::receiver;
 use super::inbox::{ControlEvent, NewLink};
@@ -103,10 +103,17 @@ impl Shared {
                 (row.is_lent, row.is_writing) = (true, false);
                 self.want_write(row, from);
             }
-            Action::CheckPaid { of, memory } => {
-                let made = state.rows.get(&of).and_then(|row| row.made.get(&memory));
-                let is_paid = made.is_some_and(|made| made.is_paid(made.bytes()));
-                state.machine.paid(monotonic_ns(), of, memory, is_paid);
+            Action::Touch { of, memory } => {
+                let Some(row) = state.rows.get(&of) else { return };
+                let made = row.made.get(&memory).cloned();
+                state.receivers.entry(of).or_default().push(row.uid);
+                let started = self.post_of_receiver(of).and_then(|ending| {
+                    let made = made.ok_or(io::ErrorKind::NotFound)?;
+                    receiver::start_touching(memory, made, ending)
+                });
+                if started.is_err() {
+                    state.machine.touched(monotonic_ns(), of, memory, Touched::Unavailable);
+                }
             }
             Action::Drop { of, memory } => {
                 if let Some(row) = state.rows.get_mut(&of) {
@@ -206,20 +213,16 @@ impl Shared {
         self.poller.remove(&*socket);
         row.is_lent = true;
         row.is_writing = false;
-        let started = self.spawn_receiver(id, socket, expected, until_ns);
+        let started = self
+            .post_of_receiver(id)
+            .and_then(|ending| receiver::start(socket, expected, until_ns, ending));
         if started.is_err() {
             state.machine.taken(monotonic_ns(), id, expected.memory, Taken::Unavailable);
         }
     }
 
-    /// Its end is heard of also where it cannot be started.
-    fn spawn_receiver(
-        &self,
-        id: ConnectionId,
-        socket: Arc<OwnedFd>,
-        expected: Expected,
-        until_ns: u64,
-    ) -> io::Result<()> {
+    /// Where a receiver hands on what it has; its end is heard of also where it cannot be started.
+    fn post_of_receiver(&self, id: ConnectionId) -> io::Result<receiver::Ending> {
         let shared = self.this.get().cloned().ok_or(io::ErrorKind::NotFound)?;
         let post = move |id, message| {
             // Nobody is left to hear of it: what it holds goes with this.
@@ -227,7 +230,7 @@ impl Shared {
             shared.posted().push_back((id, message));
             shared.bell.ring();
         };
-        receiver::start(id, socket, expected, until_ns, Box::new(post))
+        Ok(receiver::Ending::new(id, Box::new(post)))
     }
 
     fn close(&self, state: &mut State, id: ConnectionId) {

@@ -147,6 +147,9 @@ impl Shared {
                     }
                     state.machine.taken(now, id, memory, taken);
                 }
+                Message::Touched(memory, touched) => {
+                    state.machine.touched(now, id, memory, touched);
+                }
                 Message::Ended => self.receiver_ended(state, id),
             }
             self.perform_all(state);

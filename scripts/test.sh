@@ -237,11 +237,12 @@ fuzz() {
 }
 
 # The tests that take a number of rounds, seconds or cases, with more of them.
-long() {
-    HAMLYN_TEST_SECONDS=30 HAMLYN_TEST_ROUNDS=5000 PROPTEST_CASES=2048 HAMLYN_SIM_SEEDS=3000 \
-        cargo test --workspace --features hamlyn/tokio --no-fail-fast \
-        --test process_random --test process_wake --test sequences --test sim --test sim_control
-}
+long() (
+    export HAMLYN_TEST_SECONDS=30 HAMLYN_TEST_ROUNDS=5000 PROPTEST_CASES=2048 HAMLYN_SIM_SEEDS=3000
+    cargo test --no-fail-fast --test sequences --test sim --test sim_control
+    searched=$?
+    cargo test --no-fail-fast --test processes -- random:: wake:: && exit "$searched"
+)
 
 # Whether the simulations find what they are for.
 planted() {

@@ -211,7 +211,7 @@ fn protocols_stand_beside_the_raw_interface_of_the_same_run() {
     let call = row("call", "round-trip", 16);
     assert!(value(&call["round_trip_ns"]["p50"]) && value(&call["of_least"]), "{call}");
     let memory = row("call", "memory", 16);
-    // How many is for `bench/results`; what is allocated is counted in tests/process_costs.rs.
+    // How many is for `bench/results`; what is allocated is counted in tests/processes/costs.rs.
     for side in ["client_bytes_per_call", "server_bytes_per_call"] {
         assert!(memory[side].as_f64().is_some(), "{memory}");
     }

@@ -57,14 +57,15 @@ pub fn alone(name: &str, body: impl FnOnce()) {
 
 /// [`alone`], ended after `seconds`.
 pub fn alone_for(name: &str, seconds: u32, body: impl FnOnce()) {
-    if std::env::var(ALONE).as_deref() == Ok(name) {
+    let path = format!("{}{name}", module());
+    if std::env::var(ALONE).as_ref() == Ok(&path) {
         prepare(seconds);
         return body();
     }
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
-        .args(["--exact", name, "--nocapture", "--test-threads=1"])
-        .env(ALONE, name)
+        .args(["--exact", &path, "--nocapture", "--test-threads=1"])
+        .env(ALONE, &path)
         // A thread's first allocation maps a heap of its own, at whatever moment; mappings are counted.
         .env("MALLOC_ARENA_MAX", "1")
         .stdin(Stdio::null())
@@ -72,6 +73,16 @@ pub fn alone_for(name: &str, seconds: u32, body: impl FnOnce()) {
     die_with_parent(&mut command);
     let status = command.status().unwrap();
     assert!(status.success(), "{name}: {status}");
+}
+
+/// The module of the test that runs here, with what follows it in the path of a test: its thread has
+/// the test's name, and one that runs alone has it from whoever started it.
+fn module() -> String {
+    let path = match std::env::var(ALONE) {
+        Ok(path) => path,
+        Err(_) => std::thread::current().name().unwrap_or_default().to_owned(),
+    };
+    path.rsplit_once("::").map_or(String::new(), |(module, _)| format!("{module}::"))
 }
 
 fn prepare(seconds: u32) {
@@ -165,8 +176,9 @@ impl Peer {
                 command.env_remove(&variable);
             }
         }
+        let role_of_module = format!("{}role", module());
         command
-            .args(["--exact", "role", "--nocapture", "--test-threads=1"])
+            .args(["--exact", &role_of_module, "--nocapture", "--test-threads=1"])
             .envs(dir.settings.iter().map(|(k, v)| (k, v)))
             .env(ROLE, role)
             .env(ARGS, args)

@@ -1,10 +1,7 @@
 //! Each limit is an error that says which limit it is, and leaves everything as it was.
-#![cfg(feature = "os")]
-
-mod support;
 
 use hamlyn::SlotConfig;
-use support::*;
+use crate::support::*;
 
 /// Not a test: connects as often as it is told, and says what came of it.
 #[test]

@@ -14,9 +14,6 @@
 //!
 //! `HAMLYN_TEST_SEED=n` repeats the choices of a run (not the instants at which the kernel lets
 //! each process run), `HAMLYN_TEST_SECONDS=n` makes it longer.
-#![cfg(feature = "os")]
-
-mod support;
 
 use hamlyn::control::{Accept, Access};
 use hamlyn::node::{Event, SendError, TerminusId};
@@ -28,7 +25,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use support::*;
+use crate::support::*;
 
 const REGION_BYTES: usize = 8 << 10;
 /// Behind each message: bytes that must not change.
@@ -715,7 +712,7 @@ fn run(name: &str, count: usize, bulk: &str) {
         }
     };
     let seconds = std::env::var("HAMLYN_TEST_SECONDS").map_or(3, |s| s.parse::<u64>().unwrap());
-    let again = format!("HAMLYN_TEST_SEED={seeds} cargo test --test process_random -- {name}");
+    let again = format!("HAMLYN_TEST_SEED={seeds} cargo test --test processes -- {name}");
     loud(&format!("{name}: {again}"));
     let dir = Dir::new(
         name,

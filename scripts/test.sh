@@ -97,8 +97,7 @@ tsan() {
     # Through libc, where the sanitizer sees memory come and go.
     RUSTFLAGS='-Zsanitizer=thread --cfg=rustix_use_libc' CARGO_TARGET_DIR="$TARGET/tsan" \
         cargo +nightly test -Zbuild-std --target "$host" --features tokio \
-        --lib --test protocol --test stream --test datagram --test group \
-        --test protocol_hostile -- --skip interface:: --skip link:: --skip wire::
+        --lib --test protocols -- --skip interface:: --skip link:: --skip wire::
 }
 
 # Built by `unit`, if that was run before.

@@ -493,13 +493,13 @@ impl<T: Attached> SharedNode<T> {
         loop {
             let (node, attached) = guard.parts();
             // Where a look has found nothing, and may now.
-            if turns_to_look > 0
-                && room.is_none()
-                && node.has_direct()
-                && let Look::Found(result) = look(node, attached)
-            {
-                attached.after_look(node);
-                return Ok(result);
+            if turns_to_look > 0 && room.is_none() && node.has_direct() {
+                if let Look::Found(result) = look(node, attached) {
+                    attached.after_look(node);
+                    return Ok(result);
+                }
+                // It may have taken what makes the next look find something.
+                turns_to_look = 0;
             }
             let taken = match node.poll() {
                 Ok(taken) => taken,
@@ -786,6 +786,44 @@ mod tests {
             let _ = shared.recv(queue, Some(Duration::from_millis(1)));
         }
         assert!(shared.lock().has_events() && asleep() >= before + waits);
+    }
+
+    #[test]
+    fn a_look_that_has_taken_a_message_and_asks_for_another_look_gets_it() {
+        let dir = tempfile::tempdir().unwrap();
+        // Asleep as soon as the clock is looked at, which is before the next look that is due.
+        let config =
+            crate::config::Config::default().dir(dir.path()).spin_ns(0u64).yield_count(0u32);
+        let mut node = Node::with_config(config).unwrap();
+        let area = node.message_area(64).unwrap();
+        let queue = node.notification_queue(64).unwrap();
+        let slot = node.slot(crate::interface::SlotConfig::new(area, queue)).unwrap();
+        let ticket = node.fast_ticket(slot).unwrap();
+        let send = |node: &mut Node| node.send_fast(&ticket, &[1], 0, None).unwrap();
+        // The ring from which the last message came is the first that is looked at.
+        for _ in 0..4 {
+            send(&mut node);
+            node.recv(queue, None).unwrap();
+        }
+        let shared = node.share().unwrap();
+        let (mut looks, mut has_taken) = (0, false);
+        let found = shared.wait_until(Some(Duration::from_secs(20)), |node, ()| {
+            looks += 1;
+            match (looks, has_taken) {
+                // The one after the first turn: a message comes just then.
+                (2, _) => send(node),
+                (_, true) => return Look::Found(()),
+                _ if node.take_next(queue).unwrap().is_some() => {
+                    has_taken = true;
+                    return Look::Again;
+                }
+                _ => {}
+            }
+            Look::Nothing
+        });
+        assert!(found.is_ok() && has_taken, "{found:?} after {looks} looks");
+        let sleeps = shared.lock().counters.snapshot();
+        assert!(sleeps.contains(&("sleeps", 0)), "it slept on what it had taken");
     }
 
     #[test]

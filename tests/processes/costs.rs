@@ -1,10 +1,10 @@
 //! What idle costs: what links that carry nothing have of the machine, and what a receiver that waits
 //! does meanwhile. Counted; `hamlyn perf idle` measures it.
 
+use crate::support::*;
 use hamlyn::Access;
 use hamlyn::protocol::{CallId, Client, ClientConfig, Manager, Server, ServerConfig};
 use std::time::Duration;
-use crate::support::*;
 
 const LINKS: usize = 200;
 /// Of each link, on both sides together, with default settings.

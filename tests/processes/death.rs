@@ -2,6 +2,7 @@
 //! told within a bounded time, its other links go on, and it has afterwards what it had before.
 
 use crate::control_help::{self as by_hand, RING, THEIR_RING};
+use crate::support::*;
 use hamlyn::config::WaitMode;
 use hamlyn::control::frame::{Frame, MemoryWord, Purpose, Welcome};
 use hamlyn::control::{Accept, Access, ConnectError as ControlError, Identity};
@@ -11,7 +12,6 @@ use hamlyn::{LinkId, MetadataIndex, Node, QueueId, SlotConfig, SlotId, Ticket};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
-use crate::support::*;
 
 /// Smallest rings, so that every message of some length is cut.
 const SMALLEST: &[(&str, &str)] = &[("RING_BYTES", "512"), ("BULK_RING_BYTES", "0")];

@@ -1,10 +1,10 @@
 //! What another user can do to the places where names lie, and what it cannot.
 
+use crate::support::*;
 use hamlyn::control::{Accept, Access, setup_shared_dir, setup_user_dir};
 use hamlyn::{Config, Node};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use crate::support::*;
 
 /// Not a test: what the other processes do.
 #[test]

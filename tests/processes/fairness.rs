@@ -1,9 +1,9 @@
 //! A link that is flooded, also with packets that are refused, starves neither another link nor
 //! what leaves; and a first message on one of many idle links is found.
 
+use crate::support::*;
 use hamlyn::{Accept, Access, DetachedTerminus, MetadataIndex, Piece, Ticket};
 use std::time::Instant;
-use crate::support::*;
 
 const SETTINGS: &[(&str, &str)] = &[("REFUSALS_PER_SECOND_MAX", "0"), ("LINKS_MAX", "2000")];
 const IDLE_LINKS: usize = 500;

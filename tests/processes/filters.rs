@@ -3,12 +3,12 @@
 //! fence; without `futex_waitv` it waits for bytes. Or of one that it needs: then that is said, by
 //! errors and events, and nothing waits for what will not come.
 
+use crate::support::*;
 use hamlyn::node::CloseReason;
 use hamlyn::protocol::Manager;
 use hamlyn::wire::Flags;
 use hamlyn::{Accept, Access, MetadataIndex, Node, Ticket};
 use std::time::{Duration, Instant};
-use crate::support::*;
 
 /// Asleep at once whenever it waits.
 const SLEEPY: &[(&str, &str)] = &[("WAIT_MODE", "blocking")];

@@ -1,11 +1,11 @@
 //! A forked child and its parent's node: every call is an error in the child, and nothing that the
 //! child does is noticed by the parent or its peers.
 
+use crate::support::*;
 use hamlyn::control::{Accept, AcceptError, Access, RequestId};
 use hamlyn::node::{ConnectError, DetachedTerminus, OfferError, RecvError, SendError};
 use hamlyn::{MetadataIndex, Node, Piece, SlotConfig, Ticket};
 use std::time::Duration;
-use crate::support::*;
 
 /// Not a test: what the other processes do.
 #[test]

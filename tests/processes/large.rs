@@ -1,8 +1,8 @@
 //! A message above 4 GiB. It needs 9 GiB of memory, so it runs only with `HAMLYN_TEST_LARGE=1`.
 
+use crate::support::*;
 use hamlyn::MetadataIndex;
 use std::time::Instant;
-use crate::support::*;
 
 const BYTES: usize = (4 << 30) + 12_345;
 const LARGE: &str = "HAMLYN_TEST_LARGE";

@@ -1,7 +1,7 @@
 //! Each limit is an error that says which limit it is, and leaves everything as it was.
 
-use hamlyn::SlotConfig;
 use crate::support::*;
+use hamlyn::SlotConfig;
 
 /// Not a test: connects as often as it is told, and says what came of it.
 #[test]

@@ -15,6 +15,7 @@
 //! `HAMLYN_TEST_SEED=n` repeats the choices of a run (not the instants at which the kernel lets
 //! each process run), `HAMLYN_TEST_SECONDS=n` makes it longer.
 
+use crate::support::*;
 use hamlyn::control::{Accept, Access};
 use hamlyn::node::{Event, SendError, TerminusId};
 use hamlyn::{
@@ -25,7 +26,6 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use crate::support::*;
 
 const REGION_BYTES: usize = 8 << 10;
 /// Behind each message: bytes that must not change.

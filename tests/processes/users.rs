@@ -1,12 +1,12 @@
 //! Users who do not trust one another, and processes of separate namespaces, exchange messages as
 //! any two processes do; and whoever may not, does not.
 
+use crate::support::*;
 use hamlyn::control::{Accept, Access};
 use hamlyn::node::ApertureEvent;
 use hamlyn::{AccessError, Aperture, ApertureAccess, Event, LinkId, Node};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
-use crate::support::*;
 
 /// A group that nothing else has.
 const GROUP: u32 = 54_777;

@@ -1,10 +1,10 @@
 //! No wake-up is lost: receivers that sleep with several senders, senders that sleep on full rings,
 //! in every way in which one can sleep. Whoever waits too long says how things stand and fails.
 
+use crate::support::*;
 use hamlyn::node::RecvError;
 use hamlyn::{MetadataIndex, Node, SharedNode, Ticket};
 use std::time::Duration;
-use crate::support::*;
 
 const SENDERS: usize = 3;
 /// Smallest rings: a few packets and whoever sends sleeps.

@@ -1,10 +1,10 @@
 //! The progress thread and its watchdog (Hamlyn 2.8): what drives the interface for an application
 //! that no longer lives discards what arrives, counts it, and accepts again when it does.
 
+use crate::support::*;
 use hamlyn::{Flags, SharedNode};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use crate::support::*;
 
 /// Not a test: sends as many messages as it is told, one line to a message.
 #[test]

@@ -77,7 +77,7 @@ pub fn alone_for(name: &str, seconds: u32, body: impl FnOnce()) {
 
 /// The module of the test that runs here, with what follows it in the path of a test: its thread has
 /// the test's name, and one that runs alone has it from whoever started it.
-fn module() -> String {
+pub fn module() -> String {
     let path = match std::env::var(ALONE) {
         Ok(path) => path,
         Err(_) => std::thread::current().name().unwrap_or_default().to_owned(),

@@ -1,6 +1,4 @@
 //! End points of two managers in one process, each with a progress thread or a thread of its own.
-#![cfg(all(feature = "os", not(miri)))]
-
 use hamlyn::node::{OfferError, SendError};
 use hamlyn::protocol::{
     ApertureStreamReceiver, ApertureStreamSender, CallError, Client, ClientConfig, Connection,

@@ -1,9 +1,6 @@
 //! Groups: gather, thresholds, scatter, barriers, delegation; members that die, are late, or lie.
-#![cfg(all(feature = "os", not(miri)))]
 
-mod control_help;
-mod support;
-
+use crate::support::*;
 use hamlyn::control::frame::{Frame, Hello, Purpose};
 use hamlyn::node::CloseReason;
 use hamlyn::protocol::{
@@ -14,7 +11,6 @@ use hamlyn::wire::{Flags, TICKET_BYTES};
 use hamlyn::{Access, Key, MetadataIndex, Share, SlotIndex, Ticket};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
-use support::*;
 
 const SHORT: Option<Duration> = Some(Duration::from_millis(30));
 
@@ -412,8 +408,8 @@ fn a_member_that_sends_nonsense_is_sent_away_and_named() {
 /// Grows half a member of the group that is served as `name`: it is offered a place and shown its
 /// ticket, and never says that it has come to join. Returns the connection and the ticket.
 fn half_a_member(dir: &Dir, name: &str) -> (OwnedFd, Ticket) {
-    let socket = control_help::stranger(&dir.path.join(name));
-    let hello = control_help::hello_of(Purpose::Link);
+    let socket = crate::control_help::stranger(&dir.path.join(name));
+    let hello = crate::control_help::hello_of(Purpose::Link);
     let own = Ticket {
         destination: hello.credential.node,
         slot: SlotIndex(0),
@@ -429,8 +425,8 @@ fn half_a_member(dir: &Dir, name: &str) -> (OwnedFd, Ticket) {
     greeting.extend([0; 16 + 1]);
     greeting.extend(own.to_bytes());
     greeting.extend(down.to_bytes());
-    control_help::send(&socket, &Frame::Hello(Hello { greeting, ..hello }));
-    let Some((Frame::Welcome(welcome), _)) = control_help::receive(&socket) else {
+    crate::control_help::send(&socket, &Frame::Hello(Hello { greeting, ..hello }));
+    let Some((Frame::Welcome(welcome), _)) = crate::control_help::receive(&socket) else {
         panic!("no welcome");
     };
     let ticket = Ticket::from_bytes(&welcome.greeting[5 + 24..][..TICKET_BYTES]).unwrap();

@@ -1,6 +1,4 @@
 //! Datagrams: ready or not ready, and what becomes of those that come too early.
-#![cfg(all(feature = "os", not(miri)))]
-
 use hamlyn::protocol::{
     DatagramReceiver, DatagramSender, EndPoint, GrowError, Manager, ReceiveError, SendFailure,
     TaggedSender,

@@ -1,6 +1,4 @@
 //! Streams between managers of one process, and one between processes; a sender that lies.
-#![cfg(all(feature = "os", not(miri)))]
-
 use hamlyn::node::CloseReason;
 use hamlyn::protocol::{
     ApertureRecord, ApertureStreamReceiver, ApertureStreamSender, EndPoint, GrowError, Manager,
@@ -695,7 +693,7 @@ fn what_was_committed_by_a_sender_that_died_is_received() {
     let mut receiver = StreamReceiver::new(&manager, StreamConfig::default()).unwrap();
     receiver.serve("mortal", Access::SameUser).unwrap();
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", name])
+        .args(["--exact", &(crate::support::module() + name)])
         .env(ROLE, &dir.0)
         .spawn()
         .unwrap();

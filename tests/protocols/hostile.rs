@@ -3,9 +3,6 @@
 //!
 //! What is claimed: nobody panics or hangs, honest peers go on, the liar at most is sent away, and
 //! what is kept for it is bounded.
-#![cfg(all(feature = "os", not(miri)))]
-
-mod control_help;
 
 use hamlyn::config::WaitMode;
 use hamlyn::control::frame::{Frame, Hello, Purpose};
@@ -711,10 +708,10 @@ fn half_a_sender(
     let identity = hamlyn::control::Identity::new().unwrap();
     let greeting = [&b"HGr1"[..], &[kind], &[0; 16], &body(identity.node())].concat();
     let credential = identity.credential();
-    let hello = Hello { greeting, credential, ..control_help::hello_of(Purpose::Link) };
-    let socket = control_help::stranger(&dir.0.join(name));
-    control_help::send(&socket, &Frame::Hello(hello));
-    let Some((Frame::Welcome(welcome), _)) = control_help::receive(&socket) else {
+    let hello = Hello { greeting, credential, ..crate::control_help::hello_of(Purpose::Link) };
+    let socket = crate::control_help::stranger(&dir.0.join(name));
+    crate::control_help::send(&socket, &Frame::Hello(hello));
+    let Some((Frame::Welcome(welcome), _)) = crate::control_help::receive(&socket) else {
         panic!("no welcome");
     };
     (socket, welcome.greeting[5..].to_vec())

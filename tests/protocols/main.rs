@@ -1,0 +1,14 @@
+//! The protocols: two managers, many threads, members that die, peers that lie. One program, since
+//! each that is linked takes its time.
+#![cfg(all(feature = "os", not(miri)))]
+
+#[path = "../control_help/mod.rs"]
+mod control_help;
+#[path = "../support/mod.rs"]
+mod support;
+
+mod datagram;
+mod general;
+mod group;
+mod hostile;
+mod stream;

@@ -1,53 +1,18 @@
 //! Datagrams: ready or not ready, and what becomes of those that come too early.
+use crate::help::{Dir, LIMIT, SHORT};
+use crate::support::until;
 use hamlyn::protocol::{
     DatagramReceiver, DatagramSender, EndPoint, GrowError, Manager, ReceiveError, SendFailure,
     TaggedSender,
 };
 use hamlyn::wire::Flags;
 use hamlyn::{Access, Config, LinkId, MetadataIndex, Share, Ticket};
-use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-const LIMIT: Option<Duration> = Some(Duration::from_secs(20));
-const SHORT: Option<Duration> = Some(Duration::from_millis(30));
 const LONG_BYTES: usize = 300_000;
-
-struct Dir(PathBuf);
-
-impl Dir {
-    fn new(name: &str) -> Self {
-        let dir = std::env::temp_dir().join(format!("hamlyn-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
-        Self(dir)
-    }
-
-    fn manager(&self) -> Manager {
-        Manager::with_config(Config::from_env().unwrap().dir(&self.0)).unwrap()
-    }
-
-    fn answering(&self) -> Manager {
-        let manager = self.manager();
-        manager.start_progress().unwrap();
-        manager
-    }
-}
-
-impl Drop for Dir {
-    fn drop(&mut self) {
-        std::fs::remove_dir_all(&self.0).ok();
-    }
-}
 
 fn counter(manager: &Manager, name: &str) -> u64 {
     manager.lock().counters().iter().find(|row| row.0 == name).unwrap().1
-}
-
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(20);
-    while !is_so() {
-        assert!(Instant::now() < end, "it never came to be that {what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 fn text(receiver: &DatagramReceiver, datagram: &hamlyn::protocol::Datagram) -> String {

@@ -1,4 +1,5 @@
 //! End points of two managers in one process, each with a progress thread or a thread of its own.
+use crate::help::*;
 use hamlyn::node::{OfferError, SendError};
 use hamlyn::protocol::{
     ApertureStreamReceiver, ApertureStreamSender, CallError, Client, ClientConfig, Connection,
@@ -8,38 +9,8 @@ use hamlyn::protocol::{
 };
 use hamlyn::{Access, Config, Node, SlotConfig, Ticket};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-
-const LIMIT: Option<Duration> = Some(Duration::from_secs(10));
-
-struct Dir(PathBuf);
-
-impl Dir {
-    fn new(name: &str) -> Self {
-        let dir = std::env::temp_dir().join(format!("hamlyn-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
-        Self(dir)
-    }
-
-    fn manager(&self) -> Manager {
-        Manager::with_config(Config::from_env().unwrap().dir(&self.0)).unwrap()
-    }
-
-    /// One that answers while the test does something else.
-    fn answering(&self) -> Manager {
-        let manager = self.manager();
-        manager.start_progress().unwrap();
-        manager
-    }
-}
-
-impl Drop for Dir {
-    fn drop(&mut self) {
-        std::fs::remove_dir_all(&self.0).ok();
-    }
-}
 
 #[test]
 fn tags_arrive_with_their_data() {
@@ -677,14 +648,6 @@ fn long_requests_of_one_client_wait_until_earlier_ones_are_replied_to() {
 // ---- explaining
 
 #[track_caller]
-fn until(mut is_so: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < LIMIT.unwrap(), "what was waited for has not come");
-        std::thread::yield_now();
-    }
-}
-
 #[test]
 fn every_connection_names_its_path_and_the_reason() {
     let dir = Dir::new("explain");

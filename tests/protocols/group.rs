@@ -483,17 +483,17 @@ fn a_member_that_takes_the_place_of_another_during_a_broadcast_is_served() {
     let here = manager(&dir);
     let first = GroupMember::grow(&here, &seed, 100_000, LIMIT).unwrap();
     until("it has joined", || root.joined() == 1);
+    let sent = || {
+        let counters = there.lock().counters();
+        counters.iter().find(|row| row.0 == "packets_sent").unwrap().1
+    };
+    let before = sent();
     std::thread::scope(|scope| {
         let (root, data) = (&mut root, &data);
         let serving = scope.spawn(move || {
             root.broadcast(data, LIMIT).unwrap();
             root.broadcast(b"next", LIMIT).unwrap();
         });
-        let sent = || {
-            let counters = there.lock().counters();
-            counters.iter().find(|row| row.0 == "packets_sent").unwrap().1
-        };
-        let before = sent();
         until("some of it has left", || sent() > before + 3);
         // That the one has gone and that the other wants its place is seen in one look.
         let look = there.lock();

@@ -4,6 +4,7 @@
 //! What is claimed: nobody panics or hangs, honest peers go on, the liar at most is sent away, and
 //! what is kept for it is bounded.
 
+use crate::help::*;
 use hamlyn::config::WaitMode;
 use hamlyn::control::frame::{Frame, Hello, Purpose};
 use hamlyn::protocol::{
@@ -12,64 +13,18 @@ use hamlyn::protocol::{
     StreamReceiver, StreamSender, TaggedConfig, TaggedReceiver, TaggedSender,
 };
 use hamlyn::{
-    Accept, Access, Config, Event, Flags, Key, LinkId, MetadataIndex, Node, NodeId, Share,
-    SlotConfig, SlotIndex, Ticket,
+    Accept, Access, Event, Flags, Key, LinkId, MetadataIndex, Node, NodeId, Share, SlotConfig,
+    SlotIndex, Ticket,
 };
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-const LONG: Duration = Duration::from_secs(20);
-const LIMIT: Option<Duration> = Some(LONG);
 const SHORT: Option<Duration> = Some(Duration::from_millis(50));
-
-struct Dir(PathBuf);
-
-impl Dir {
-    fn new(name: &str) -> Self {
-        let dir = std::env::temp_dir().join(format!("hamlyn-liar-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
-        Self(dir)
-    }
-
-    fn config(&self) -> Config {
-        Config::from_env().unwrap().dir(&self.0)
-    }
-
-    fn manager(&self) -> Manager {
-        Manager::with_config(self.config()).unwrap()
-    }
-
-    fn answering(&self) -> Manager {
-        let manager = self.manager();
-        manager.start_progress().unwrap();
-        manager
-    }
-
-    fn node(&self) -> Node {
-        Node::with_config(self.config()).unwrap()
-    }
-}
-
-impl Drop for Dir {
-    fn drop(&mut self) {
-        std::fs::remove_dir_all(&self.0).ok();
-    }
-}
 
 /// Waits for a condition.
 #[track_caller]
-fn until(mut condition: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < LONG, "what was waited for has not come");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
 // ---- tagged remote write
-
 #[test]
 fn a_sender_that_comes_after_another_gets_its_own_credit() {
     let dir = Dir::new("tagged-after");

@@ -10,5 +10,6 @@ mod support;
 mod datagram;
 mod general;
 mod group;
+mod help;
 mod hostile;
 mod stream;

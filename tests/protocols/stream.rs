@@ -1,4 +1,5 @@
 //! Streams between managers of one process, and one between processes; a sender that lies.
+use crate::help::*;
 use hamlyn::node::CloseReason;
 use hamlyn::protocol::{
     ApertureRecord, ApertureStreamReceiver, ApertureStreamSender, EndPoint, GrowError, Manager,
@@ -9,48 +10,16 @@ use hamlyn::{
     Access, Config, Event, Flags, Key, MetadataIndex, Mode, Node, NodeId, Share, SlotConfig,
     SlotId, SlotIndex, Ticket,
 };
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-const LIMIT: Option<Duration> = Some(Duration::from_secs(20));
-const SHORT: Option<Duration> = Some(Duration::from_millis(30));
-
-struct Dir(PathBuf);
-
 impl Dir {
-    fn new(name: &str) -> Self {
-        let dir = std::env::temp_dir().join(format!("hamlyn-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
-        Self(dir)
-    }
-
-    fn config(&self) -> Config {
-        Config::from_env().unwrap().dir(&self.0)
-    }
-
-    fn manager(&self) -> Manager {
-        Manager::with_config(self.config()).unwrap()
-    }
-
-    fn answering(&self) -> Manager {
-        let manager = self.manager();
-        manager.start_progress().unwrap();
-        manager
-    }
-
     /// Both ends; the managers answer.
     fn pair(&self, config: StreamConfig) -> (StreamReceiver, StreamSender) {
         let (there, here) = (self.answering(), self.answering());
         let receiver = StreamReceiver::new(&there, config).unwrap();
         let sender = StreamSender::grow(&here, &receiver.seed().unwrap(), LIMIT).unwrap();
         (receiver, sender)
-    }
-}
-
-impl Drop for Dir {
-    fn drop(&mut self) {
-        std::fs::remove_dir_all(&self.0).ok();
     }
 }
 

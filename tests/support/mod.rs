@@ -24,7 +24,7 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -111,7 +111,9 @@ pub struct Dir {
 impl Dir {
     /// `settings`: variables without `HAMLYN_`, and their values.
     pub fn new(name: &str, settings: &[(&str, &str)]) -> Self {
-        let path = std::env::temp_dir().join(format!("hamlyn-{name}-{}", std::process::id()));
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let (pid, count) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(format!("hamlyn-{name}-{pid}-{count}"));
         let _ = std::fs::remove_dir_all(&path);
         std::fs::DirBuilder::new().mode(0o700).create(&path).unwrap();
         let mut settings: Vec<(String, String)> =

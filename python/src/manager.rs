@@ -622,8 +622,8 @@ impl Manager {
         self.inner.with(py, |node| node.stop_serving(name))
     }
 
-    /// Connects to the service `[user@]name`, waiting at most `timeout` seconds for its answer.
-    /// `greeting`, up to 4 KiB, reaches the server before it decides.
+    /// Connects to the service `[user@]name`, waiting at most `timeout` seconds for everything: for
+    /// somebody to serve the name, too, unless the setting `wait_for_names` is off. `greeting`, up to 4 KiB, reaches the server before it decides.
     #[pyo3(signature = (name, greeting=None, timeout=10.0))]
     fn connect(
         &self,

@@ -123,7 +123,8 @@ pub(crate) fn with_answer(timeout: Duration) -> Duration {
 }
 
 impl Node {
-    /// Connects to the service `[user@]name`, waiting at most `timeout`; what arrives meanwhile is
+    /// Connects to the service `[user@]name`, waiting at most `timeout` for everything: for somebody
+    /// to serve the name, too, unless the setting `wait_for_names` is off. What arrives meanwhile is
     /// received. `greeting`, up to 4 KiB, reaches the server before it decides; what the server
     /// answered is in [`greeting`](Self::greeting). Both ends know the other's user from the
     /// kernel.
@@ -133,7 +134,7 @@ impl Node {
         greeting: &[u8],
         timeout: Duration,
     ) -> Result<LinkId, ConnectError> {
-        let token = self.begin_connect(name, greeting, timeout)?;
+        let token = self.begin_connect(name, greeting, timeout, self.wait_for_names())?;
         let mut backoff = Backoff::new(&self.config, Some(with_answer(timeout)));
         loop {
             if self.poll()? > 0 {
@@ -625,7 +626,7 @@ fn split(new: NewLink, counters: &Arc<Counters>) -> (Link, Arc<socket::Connectio
 mod tests {
     use super::*;
     use crate::config::Config;
-    use crate::control::{Accept, Access, Control, ControlEvent, Identity, ServiceName};
+    use crate::control::{Accept, Access, Control, ControlEvent, Identity, ServiceName, Wait};
     use std::time::Instant;
 
     #[test]
@@ -635,7 +636,7 @@ mod tests {
         let (mut server, mut client) =
             (Node::with_config(config.clone()).unwrap(), Node::with_config(config).unwrap());
         server.serve("x", Access::SameUser, Accept::Automatic(Vec::new())).unwrap();
-        let token = client.begin_connect("x", b"", Duration::from_secs(20)).unwrap();
+        let token = client.begin_connect("x", b"", Duration::from_secs(20), Wait::No).unwrap();
         while !client.inbox.is_pending() {
             std::thread::yield_now();
         }
@@ -663,7 +664,7 @@ mod tests {
         one.serve("one", Access::SameUser, accept()).unwrap();
         other.serve("other", Access::SameUser, accept()).unwrap();
         let limit = Duration::from_secs(20);
-        let token = one.begin_connect("other", b"", limit).unwrap();
+        let token = one.begin_connect("other", b"", limit, Wait::No).unwrap();
         while !matches!(other.next_event(), Some(Event::Connected { .. })) {
             std::thread::yield_now();
         }
@@ -698,7 +699,7 @@ mod tests {
         let name: ServiceName = "x".parse().unwrap();
         server.serve(&name, Access::SameUser, Accept::Automatic(Vec::new())).unwrap();
         let mut node = Node::with_config(config.clone()).unwrap();
-        let token = node.begin_connect("x", b"", Duration::from_secs(20)).unwrap();
+        let token = node.begin_connect("x", b"", Duration::from_secs(20), Wait::No).unwrap();
         let mut link = None;
         until(
             "the link is there",

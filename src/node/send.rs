@@ -43,7 +43,7 @@ pub enum SendError {
     /// The time is over. If packets have left, `unfinished` finishes the message with
     /// [`Node::send_rest`]; dropped, it leaves the receiver with an incomplete message, which its
     /// owner ends by arming the entry again.
-    #[error("the link stayed full for the whole time limit; {} packets have left", .unfinished.as_ref().map_or(0, |u| u.segmenter.packets()))]
+    #[error("the link stayed full for the whole time limit; {} packets have left: the receiver is behind, or its program makes no calls and has no progress thread (start_progress)", .unfinished.as_ref().map_or(0, |u| u.segmenter.packets()))]
     TimedOut {
         /// What is left, if anything has left.
         unfinished: Option<std::boxed::Box<Unfinished>>,

@@ -573,7 +573,8 @@ h_status h_start_progress(h_node_t *node);
 h_status h_stop_progress(h_node_t *node);
 
 /// Tells the node that the program lives: packets are not discarded for another `watchdog_ms`.
-/// Only where the setting is not 0 and a progress thread runs.
+/// Only where the setting is not 0 and a progress thread runs. Whatever receives or waits says so,
+/// too: this is for a program that is busy with something else.
 h_status h_reset_watchdog(h_node_t *node);
 
 /// Accepts packets: the state of a new node.

@@ -812,6 +812,13 @@ impl Manager {
         Ok(())
     }
 
+    /// Tells the manager that the program lives: packets are not discarded for another
+    /// `watchdog_ms`. Whatever receives or waits says so, too: this is for a program that is busy
+    /// with something else while a progress thread runs.
+    fn reset_watchdog(&self, py: Python<'_>) -> PyResult<()> {
+        self.inner.with(py, hamlyn::Node::reset_watchdog)
+    }
+
     /// Name and value of each counter of the interface and the control plane. SECURITY.md says
     /// what each refusal protects.
     fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {

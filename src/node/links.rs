@@ -250,6 +250,15 @@ impl Node {
         Ok(text)
     }
 
+    /// Leaves for others which path a link takes: it has changed.
+    fn tell_path(&self, id: LinkId) {
+        if let (Ok(path), Ok(link)) = (self.explain(id), self.link(id))
+            && let Some(figures) = &link.figures
+        {
+            figures.explain(path);
+        }
+    }
+
     /// The next event, if any. Events appear in `poll`, `recv`, `send` and `wait`.
     pub fn next_event(&mut self) -> Option<Event> {
         if self.events.is_empty() && self.fork_guard.is_parent() {
@@ -421,6 +430,7 @@ impl Node {
             self.by_token.remove(token);
         }
         self.turns.remove(index);
+        self.figures.remove(index);
         self.with_queue.retain(|i| *i != index);
         self.repair_routes(index, link.peer.node);
         self.generations[index as usize] = self.generations[index as usize].wrapping_add(1);
@@ -492,6 +502,9 @@ impl Node {
         let (node, is_proved) = (new.peer.node, new.peer.is_proved);
         let token = new.token;
         let index = self.free_place();
+        let is_ours = new.initiated_by_us;
+        let taken = [new.outgoing.freed(), new.outgoing.bulk_freed()];
+        let given = [new.incoming.freed(), new.incoming.bulk_freed()];
         let (link, wake) = split(new, &self.counters);
         if let Err(e) = self.poller.add(wake.as_ref(), index as u64) {
             self.control().close(token);
@@ -501,6 +514,10 @@ impl Node {
         if is_proved {
             self.routes.entry(node).or_insert(id.index);
         }
+        if let Some(Some(link)) = self.links.get_mut(index) {
+            link.figures = Some(self.figures.add(link, is_ours, taken, given));
+        }
+        self.tell_path(id);
         Ok(id)
     }
 
@@ -553,7 +570,9 @@ impl Node {
         let (Some(tx), Some(token)) = (&mut link.tx, link.token) else { return };
         if tx.long_bytes >= after && !tx.bulk_asked && self.config.bulk_ring_bytes > 0 {
             tx.bulk_asked = true;
+            let id = link.id;
             self.control().request_bulk(token);
+            self.tell_path(id);
         }
     }
 
@@ -570,6 +589,8 @@ impl Node {
             if bulk.packet_bytes() >= tx.packet_bytes_min() {
                 tx.bulk = Some(bulk);
             }
+            let id = link.id;
+            self.tell_path(id);
         }
     }
 

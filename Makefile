@@ -12,7 +12,8 @@ help:
 	@echo 'make test              every check that takes no more than some minutes'
 	@echo 'make deep              the others: release build, model checkers, sanitizers, fuzzing'
 	@echo 'make build             the release build alone: target/release/hamlyn'
-	@echo 'make install           the C library, below PREFIX=/usr/local (and DESTDIR); make uninstall'
+	@echo 'make install           the command and the C library, below PREFIX=/usr/local (and DESTDIR);'
+	@echo '                       make uninstall'
 	@echo 'make peers             installs UCX, MPICH and others, and measures them beside Hamlyn'
 
 prepare:
@@ -32,15 +33,16 @@ deep: prepare
 	@scripts/test.sh $(or $(STEPS),deep)
 
 # The C library: hamlyn.h, libhamlyn.so, libhamlyn.a, hamlyn.pc.
-export PREFIX DESTDIR LIBDIR INCLUDEDIR
+export PREFIX DESTDIR LIBDIR INCLUDEDIR BINDIR DATADIR MANDIR TMPFILESDIR
 c-library: prepare
 	@. scripts/common.sh && say 'cargo build --release -p hamlyn-capi' && \
 		cargo build --release -p hamlyn-capi
 
-# By `sudo` only what was built before is installed: root's cargo, if any, is another.
+# The command, too, with its manual pages, completions and the line for systemd-tmpfiles. By `sudo`
+# only what was built before is installed, be it the library alone: root's cargo, if any, is another.
 install:
 	@if [ -z "$$SUDO_USER" ] || [ ! -e "$${CARGO_TARGET_DIR:-target}/release/libhamlyn_c.so" ]; then \
-		$(MAKE) --no-print-directory c-library; fi
+		$(MAKE) --no-print-directory build; fi
 	@capi/install.sh install
 
 uninstall:

@@ -1,10 +1,11 @@
 #!/bin/sh
-# Installs the C library, or takes it away again: `make install PREFIX=.. DESTDIR=..`.
+# Installs the C library and the command, or takes them away again: `make install PREFIX=.. DESTDIR=..`.
 #
 #   capi/install.sh install|uninstall
 #
 # PREFIX is where the files will be used from, /usr/local unless given; DESTDIR is put before it
-# while they are written, for packages. The library must have been built.
+# while they are written, for packages. The library must have been built; of the command, its manual
+# pages and completions, and the line for systemd-tmpfiles, what was built is installed.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -13,6 +14,9 @@ DESTDIR=${DESTDIR-}
 INCLUDEDIR=${INCLUDEDIR:-$PREFIX/include}
 LIBDIR=${LIBDIR:-$PREFIX/lib}
 DATADIR=${DATADIR:-$PREFIX/share}
+BINDIR=${BINDIR:-$PREFIX/bin}
+MANDIR=${MANDIR:-$DATADIR/man}
+TMPFILESDIR=${TMPFILESDIR:-$PREFIX/lib/tmpfiles.d}
 # HAMLYN_PROFILE=dev installs a build of the tests.
 PROFILE=${HAMLYN_PROFILE:-release}
 [ "$PROFILE" != dev ] || PROFILE=debug
@@ -34,12 +38,40 @@ $LIBDIR/$SONAME
 $LIBDIR/libhamlyn.so
 $LIBDIR/libhamlyn.a
 $LIBDIR/pkgconfig/hamlyn.pc
-$DATADIR/hamlyn/valgrind.supp"
+$DATADIR/hamlyn/valgrind.supp
+$BINDIR/hamlyn
+$TMPFILESDIR/hamlyn.conf
+$DATADIR/bash-completion/completions/hamlyn
+$DATADIR/zsh/site-functions/_hamlyn
+$DATADIR/fish/vendor_completions.d/hamlyn.fish"
 
 # Where no package is made, the system's table of libraries learns of the change.
 refresh() {
     [ -z "$DESTDIR" ] && [ "$(id -u)" = 0 ] && command -v ldconfig >/dev/null 2>&1 && ldconfig
     return 0
+}
+
+# The command writes its own pages, completions and lines.
+command_too() {
+    install -d "$DESTDIR$BINDIR" "$DESTDIR$MANDIR/man1" "$DESTDIR$TMPFILESDIR"
+    install -m 755 "$BUILT/hamlyn" "$DESTDIR$BINDIR/hamlyn"
+    pages=$(mktemp -d)
+    "$BUILT/hamlyn" man "$pages"
+    install -m 644 "$pages"/*.1 "$DESTDIR$MANDIR/man1/"
+    rm -rf "$pages"
+    for shell in bash zsh fish; do
+        case $shell in
+            bash) file=$DATADIR/bash-completion/completions/hamlyn ;;
+            zsh) file=$DATADIR/zsh/site-functions/_hamlyn ;;
+            fish) file=$DATADIR/fish/vendor_completions.d/hamlyn.fish ;;
+        esac
+        install -d "$DESTDIR$(dirname "$file")"
+        "$BUILT/hamlyn" completions "$shell" >"$DESTDIR$file"
+        chmod 644 "$DESTDIR$file"
+    done
+    # The place of the one who installs is of no interest here.
+    env -u HAMLYN_SHARED_DIR "$BUILT/hamlyn" setup --tmpfiles >"$DESTDIR$TMPFILESDIR/hamlyn.conf"
+    chmod 644 "$DESTDIR$TMPFILESDIR/hamlyn.conf"
 }
 
 case ${1-} in
@@ -49,7 +81,12 @@ case ${1-} in
         done
         install -d "$DESTDIR$INCLUDEDIR" "$DESTDIR$LIBDIR/pkgconfig"
         install -d "$DESTDIR$DATADIR/hamlyn"
-        install -m 644 capi/valgrind.supp "$DESTDIR$DATADIR/hamlyn/valgrind.supp"
+        install -m 644 capi/valgrind.supp "$DESTDIR$DATADIR/hamlyn/valgrind.supp
+$BINDIR/hamlyn
+$TMPFILESDIR/hamlyn.conf
+$DATADIR/bash-completion/completions/hamlyn
+$DATADIR/zsh/site-functions/_hamlyn
+$DATADIR/fish/vendor_completions.d/hamlyn.fish"
         install -m 644 capi/include/hamlyn.h "$DESTDIR$INCLUDEDIR/hamlyn.h"
         install -m 755 "$BUILT/libhamlyn_c.so" "$DESTDIR$LIBDIR/libhamlyn.so.$VERSION"
         ln -sf "libhamlyn.so.$VERSION" "$DESTDIR$LIBDIR/$SONAME"
@@ -64,11 +101,15 @@ case ${1-} in
             -e "s|@VERSION@|$VERSION|" -e "s|@LIBS_PRIVATE@|$LIBS_PRIVATE|" capi/hamlyn.pc.in \
             >"$DESTDIR$LIBDIR/pkgconfig/hamlyn.pc"
         chmod 644 "$DESTDIR$LIBDIR/pkgconfig/hamlyn.pc"
-        echo "$files" | sed "s|^|   $DESTDIR|"
+        [ ! -x "$BUILT/hamlyn" ] || command_too
+        echo "$files" | while read -r file; do
+            [ ! -e "$DESTDIR$file" ] || echo "   $DESTDIR$file"
+        done
         refresh
         ;;
     uninstall)
         echo "$files" | while read -r file; do rm -f "$DESTDIR$file"; done
+        rm -f "$DESTDIR$MANDIR"/man1/hamlyn.1 "$DESTDIR$MANDIR"/man1/hamlyn-*.1
         refresh
         ;;
     *) echo 'install or uninstall?' >&2; exit 1 ;;

@@ -28,7 +28,7 @@ done
 examples=
 [ "$HAMLYN_PROFILE" != dev ] || examples=--examples
 # shellcheck disable=SC2086
-cargo build --quiet --profile "$HAMLYN_PROFILE" --workspace --features hamlyn/tokio --lib $examples ||
+cargo build --quiet --profile "$HAMLYN_PROFILE" --workspace --features hamlyn/tokio --lib --bins $examples ||
     exit 1
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
@@ -38,6 +38,12 @@ fail() { loud "$*"; failed=1; }
 # A staging root, as for a package, so that nothing of the system's own is found by mistake.
 export DESTDIR="$work/root" PREFIX=/usr/local
 capi/install.sh install >/dev/null || exit 1
+for file in bin/hamlyn share/man/man1/hamlyn.1 share/man/man1/hamlyn-stat.1 lib/tmpfiles.d/hamlyn.conf \
+    share/bash-completion/completions/hamlyn include/hamlyn.h lib/libhamlyn.so; do
+    [ -s "$DESTDIR$PREFIX/$file" ] || fail "make install left no $file"
+done
+grep -q '^d /run/hamlyn 1777 root root' "$DESTDIR$PREFIX/lib/tmpfiles.d/hamlyn.conf" ||
+    fail 'the line for systemd-tmpfiles makes no directory'
 export PKG_CONFIG_LIBDIR="$DESTDIR$PREFIX/lib/pkgconfig" PKG_CONFIG_SYSROOT_DIR="$DESTDIR"
 export LD_LIBRARY_PATH="$DESTDIR$PREFIX/lib"
 cflags=$(pkg-config --cflags hamlyn) || exit 1

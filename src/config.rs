@@ -397,6 +397,8 @@ settings! {
         "Denies ptrace and core dumps to other processes of this user.";
     housekeeping: Housekeeping = Housekeeping::Thread, "HAMLYN_HOUSEKEEPING", (),
         "Who accepts connections and watches for deaths: a thread of the library, or the application's event loop.";
+    wait_for_names: bool = true, "HAMLYN_WAIT_FOR_NAMES", (),
+        "Wait for a name that nobody serves yet, as long as whoever connects waits at all; no: it is an error at once.";
     admit_unknown: AdmitUnknown = AdmitUnknown::Permissions, "HAMLYN_ADMIT_UNKNOWN", (),
         "What becomes of a peer whose user cannot be known, being of another user namespace.";
 }

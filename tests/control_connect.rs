@@ -5,6 +5,7 @@ mod control_help;
 
 use control_help::*;
 use hamlyn::config::{Config, Housekeeping};
+use hamlyn::control::frame::{Frame, Hello, Purpose};
 use hamlyn::control::*;
 use hamlyn::link::cells::Lines;
 use hamlyn::link::ring::{RingReader, RingWriter};
@@ -91,7 +92,7 @@ fn a_request_waits_for_the_application() {
         let ControlEvent::Request { id, .. } = next(&server) else { panic!() };
         server.refuse(id, "not today").unwrap();
         let error = no.join().unwrap().to_string();
-        assert_eq!(error, "the server refused: the application refused: not today");
+        assert_eq!(error, "the server refused: not today");
     });
     assert_eq!(counter(&server, "refused_application"), 1);
 }
@@ -104,6 +105,7 @@ fn a_request_whose_time_is_up_is_withdrawn() {
     server.serve(&name("x"), Access::SameUser, Accept::Ask).unwrap();
     let error = client.connect(&name("x"), b"", Duration::from_millis(20)).unwrap_err();
     assert!(matches!(error, ConnectError::TimedOut(_)), "{error}");
+    assert!(error.to_string().contains("its program makes no calls"), "{error}");
     // It was withdrawn before anybody saw it.
     until("it is withdrawn", || counter(&server, "left_half_way") == 1);
     assert!(server.inbox().take().is_empty());
@@ -312,4 +314,24 @@ fn a_program_that_takes_no_events_is_not_filled_with_them() {
     assert!((1000..1100).contains(&events.len()), "{}", events.len());
     drop(events);
     client.connect(&name("x"), b"", LONG).unwrap();
+}
+
+#[test]
+fn a_feature_that_a_peer_requires_is_agreed_or_it_is_told_that_it_is_missing() {
+    let dir = Dir::new("required");
+    let server = start(&dir.config());
+    server.serve(&name("x"), Access::SameUser, Accept::Automatic(vec![])).unwrap();
+    let unknown = Hello { features_required: 1 << 40, ..hello_of(Purpose::Link) };
+    let fd = stranger(&dir);
+    send(&fd, &Frame::Hello(unknown));
+    let text = expect_refusal(&fd, Reason::Feature);
+    assert!(!text.is_empty());
+    assert_eq!(counter(&server, "refused_feature"), 1);
+    // One that both know is not refused.
+    let known = LinkFeatures::all().bits();
+    let hello = hello_of(Purpose::Link);
+    let required = hello.features & known;
+    let (_fd, _wake, welcome) = half_way_with(&dir, Hello { features_required: required, ..hello });
+    assert_eq!(welcome.features & required, required);
+    assert_eq!(counter(&server, "refused_feature"), 1);
 }

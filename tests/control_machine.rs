@@ -6,8 +6,8 @@ use hamlyn::control::frame::{
     Credential, End, Frame, FrameError, Hello, Memory, MemoryWord, Purpose, Reason,
 };
 use hamlyn::control::machine::{
-    Accept, Action, Admission, CloseReason, ConnectionId, Event, Limits, Machine, ServiceId, Taken,
-    Touched, UnknownUsers, Verdict, Who,
+    Accept, Action, Admission, CloseReason, ConnectionId, Event, Failure, Limits, Machine, NotNow,
+    ServiceId, Taken, Touched, UnknownUsers, Verdict, Wait, Who,
 };
 use hamlyn::wire::{ApertureAccess, NodeId};
 
@@ -642,4 +642,45 @@ fn requests_of_one_user_leave_the_application_to_others() {
     let told = s.actions();
     let is_request = |action: &&Action| matches!(action, Action::Tell(Event::Request { .. }));
     assert_eq!(told.iter().filter(is_request).count(), 1);
+}
+
+/// The pauses until it is given up, of one that is tried at the times that the machine says.
+fn pauses(machine: &mut Machine, id: ConnectionId, mut now: u64, why: NotNow) -> Vec<u64> {
+    let mut pauses = Vec::new();
+    while let Some(again) = machine.not_now(now, id, why) {
+        pauses.push(again - now);
+        if again == now {
+            break;
+        }
+        now = again;
+    }
+    pauses
+}
+
+#[test]
+fn a_name_that_is_not_there_is_looked_for_until_the_limit_ever_more_rarely_and_once_more_then() {
+    let mut machine = Machine::new(limits());
+    let id = machine.connect("x".into(), vec![], 7 + SECOND, Wait::ForName).unwrap();
+    let pauses = pauses(&mut machine, id, 7, NotNow::Absent);
+    assert_eq!(pauses.iter().sum::<u64>(), SECOND, "the last look is at the limit");
+    assert!(pauses[..pauses.len() - 1].windows(2).all(|two| two[0] <= two[1]), "{pauses:?}");
+    assert!(pauses.iter().all(|pause| *pause <= 20_000_000) && pauses.len() < 70, "{pauses:?}");
+    // Then it is over, for the reason that whoever looked gives.
+    machine.connect_failed(id, Failure::Unavailable("nothing is called x".into()));
+    let told = std::iter::from_fn(|| machine.poll_action());
+    let failed = |action: &Action| matches!(action, Action::Tell(Event::ConnectFailed { .. }));
+    assert_eq!(told.filter(failed).count(), 1);
+}
+
+#[test]
+fn a_name_is_not_waited_for_by_whoever_does_not_want_to_nor_once_its_process_was_there() {
+    let mut machine = Machine::new(limits());
+    let id = machine.connect("x".into(), vec![], SECOND, Wait::No).unwrap();
+    assert_eq!(machine.not_now(0, id, NotNow::Absent), None);
+    // A listener without room is another matter.
+    assert!(pauses(&mut machine, id, 0, NotNow::Busy).len() > 100);
+    let id = machine.connect("x".into(), vec![], SECOND, Wait::ForName).unwrap();
+    machine.connected(id, who(OTHER));
+    assert_eq!(machine.not_now(0, id, NotNow::Absent), None);
+    assert!(machine.not_now(0, id, NotNow::Busy).is_some());
 }

@@ -9,6 +9,7 @@ use hamlyn::control::*;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
+use std::time::Duration;
 
 fn is_root() -> bool {
     rustix::process::geteuid().is_root()
@@ -44,7 +45,7 @@ fn a_name_in_use_is_refused_and_goes_on_being_served() {
 fn a_name_that_a_dead_process_left_is_taken_over() {
     let dir = Dir::new("stale");
     drop(UnixListener::bind(dir.0.join("x")).unwrap());
-    let control = start(&dir.config());
+    let control = start(&dir.config().wait_for_names(false));
     assert!(matches!(connect(&control, "x"), ConnectError::Stale(_)));
     assert_eq!(list_services(&dir.config())[0].is_alive, Some(false));
     serve(&control, "x").unwrap();
@@ -121,18 +122,85 @@ fn a_name_taken_over_meanwhile_is_not_removed_by_the_one_before() {
 }
 
 #[test]
-fn a_name_that_is_not_there_says_where_it_was_looked_for() {
+fn a_name_that_is_not_there_says_which_directories_are() {
     let dir = Dir::new("nothere");
-    let control = start(&dir.config());
-    let ConnectError::Find(FindError::NotFound { looked, .. }) = connect(&control, "x") else {
-        panic!()
+    let control = start(&dir.config().wait_for_names(false));
+    let error = connect(&control, "x");
+    let text = error.to_string();
+    let ConnectError::Find(FindError::NotFound { looked, namesakes, .. }) = error else {
+        panic!("{text}")
     };
-    assert!(looked[0].ends_with("/x"), "{looked:?}");
+    let there: Vec<_> = looked.iter().map(|at| (at.directory.as_path(), at.is_there)).collect();
+    assert_eq!(there, [(&*dir.0, true), (&*dir.0.join("shared"), false)]);
+    let own = format!("the directory {} is there and has no such name", dir.0.display());
+    assert!(text.contains(&own) && text.contains("hamlyn setup"), "{text}");
+    assert!(namesakes.is_empty(), "{namesakes:?}");
     let error = connect(&control, "no-such-user-here@x");
     assert!(
         matches!(error, ConnectError::Find(FindError::Directory(DirectoryError::NoUser(_)))),
         "{error}"
     );
+}
+
+#[test]
+fn a_name_of_another_user_is_named_where_ones_own_is_not_there() {
+    let dir = Dir::new("namesake");
+    // Only root can make places for others.
+    if !is_root() {
+        return;
+    }
+    let others = dir.0.join("shared/4711");
+    std::fs::create_dir_all(&others).unwrap();
+    std::os::unix::fs::chown(&others, Some(4711), None).unwrap();
+    // A file is no service; nor is what is called otherwise.
+    std::fs::create_dir_all(dir.0.join("shared/4712")).unwrap();
+    std::fs::write(dir.0.join("shared/4712/x"), b"").unwrap();
+    drop(UnixListener::bind(others.join("x")).unwrap());
+    let control = start(&dir.config().wait_for_names(false));
+    let text = connect(&control, "x").to_string();
+    assert!(text.ends_with("; there is 4711@x"), "{text}");
+    let text = connect(&control, "y").to_string();
+    assert!(!text.contains("there is 4711"), "{text}");
+}
+
+#[test]
+fn a_name_is_waited_for_within_the_limit_whatever_is_missing() {
+    let dir = Dir::new("waited");
+    let config = dir.config().dir(dir.0.join("later"));
+    let client = start(&config);
+    let begin = || client.begin_connect(&name("x"), b"", LONG, Wait::ForName).unwrap();
+    let connected = |control: &Control| match next(control) {
+        ControlEvent::Connected(link) => link,
+        other => panic!("{other:?}"),
+    };
+    // Neither the directory nor the name.
+    let token = begin();
+    assert!(!dir.0.join("later").exists());
+    let server = start(&config);
+    server.serve(&name("x"), Access::SameUser, Accept::Automatic(vec![])).unwrap();
+    assert_eq!(connected(&client).token, token);
+    // A name that a dead process left.
+    drop(server);
+    assert!(matches!(next(&client), ControlEvent::Closed { .. }));
+    drop(UnixListener::bind(dir.0.join("later/x")).unwrap());
+    let token = begin();
+    let server = start(&config);
+    server.serve(&name("x"), Access::SameUser, Accept::Automatic(vec![])).unwrap();
+    assert_eq!(connected(&client).token, token);
+}
+
+#[test]
+fn a_name_that_never_comes_is_an_error_at_the_limit_which_says_why() {
+    let dir = Dir::new("never");
+    let client = start(&dir.config());
+    let limit = Duration::from_millis(30);
+    let error = client.connect(&name("x"), b"", limit).unwrap_err();
+    assert!(matches!(error, ConnectError::Find(FindError::NotFound { .. })), "{error}");
+    drop(UnixListener::bind(dir.0.join("x")).unwrap());
+    let error = client.connect(&name("x"), b"", limit).unwrap_err();
+    assert!(matches!(error, ConnectError::Stale(_)), "{error}");
+    // Nobody is left waiting; nor does it hold a place.
+    assert_eq!(client.inbox().take().len(), 0);
 }
 
 #[test]

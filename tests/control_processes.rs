@@ -247,7 +247,7 @@ fn a_server_that_is_killed_is_dead_and_its_name_can_be_taken() {
     let dir = Dir::new("killed");
     let mut peer = Peer::new("serve", &dir);
     assert_eq!(peer.says(), "serving");
-    let client = start(&dir.config());
+    let client = start(&dir.config().wait_for_names(false));
     let link = client.connect(&name("x"), b"", LONG).unwrap();
     assert_eq!(link.peer.pid, Some(peer.child.id()));
     peer.kill();

@@ -987,3 +987,165 @@ fn what_is_queued_with_a_higher_priority_leaves_before_a_direct_send() {
     assert_eq!(r.node.recv(r.queue, LONG).unwrap().index, MetadataIndex(1));
     thread.join().unwrap();
 }
+
+/// Posts a message of many packets to `posted` and sends short ones to `direct`, and makes no other
+/// call; the receivers take what comes. Says how many short ones had been taken when the posted one
+/// had left.
+fn only_try_send(
+    s: &mut Node,
+    posted: &Ticket,
+    direct: &Ticket,
+    mut receive: impl FnMut() -> u64,
+) -> u64 {
+    let other = s.terminus();
+    let tag = s.send_buffer(other, 1 << 16).unwrap();
+    let piece = Piece { tag, offset: 0, length: 1 << 16 };
+    let handle = s.post_send(other, posted, &[piece], b"").unwrap();
+    assert!(!s.is_reusable(&handle) && s.queued() == 1);
+    let (mut taken, mut calls) = (0, 0);
+    while !s.is_reusable(&handle) {
+        match s.try_send(direct, b"short", b"") {
+            Ok(()) | Err(SendError::Full) => {}
+            Err(e) => panic!("{e}"),
+        }
+        taken += receive();
+        calls += 1;
+        assert!(calls < 100_000, "what was posted does not leave");
+    }
+    taken
+}
+
+#[test]
+fn what_waits_in_a_work_queue_leaves_while_the_program_only_ever_calls_try_send() {
+    let dir = Dir::new("only-try-send");
+    let config = dir.config().ring_bytes(1024u32).bulk_ring_bytes(0u32);
+    let mut r = receiver(config.clone(), 1 << 17, 2);
+    let other = {
+        let mut node = Node::with_config(config.clone()).unwrap();
+        let area = node.message_area(1 << 16).unwrap();
+        let queue = node.notification_queue(1).unwrap();
+        let slot = node.slot(SlotConfig::new(area, queue)).unwrap();
+        let ticket = node.ticket(slot, MetadataIndex(0)).unwrap();
+        node.serve("other", Access::SameUser, Accept::Automatic(vec![])).unwrap();
+        (node, queue, ticket)
+    };
+    let (mut elsewhere, queue, there) = other;
+    let (mut s, ..) = sender(config);
+    s.connect("other", b"", Duration::from_secs(10)).unwrap();
+    let short = r.node.ticket(r.slot, MetadataIndex(1)).unwrap();
+    // Another terminus of the same priority, over the same link: the two share it.
+    let ticket = r.ticket;
+    let taken = only_try_send(&mut s, &ticket, &short, || {
+        r.node.poll().unwrap();
+        let mut taken = 0;
+        while let Some(message) = r.node.pop(r.queue).unwrap() {
+            taken += u64::from(message.index == MetadataIndex(1));
+        }
+        taken
+    });
+    assert!(taken > 10, "the message that waited let {taken} of the others go first");
+    // Over another link than the short ones, each of which finds room.
+    let mut whole = 0;
+    only_try_send(&mut s, &there, &short, || {
+        r.node.poll().unwrap();
+        while r.node.pop(r.queue).unwrap().is_some() {}
+        elsewhere.poll().unwrap();
+        whole += u64::from(elsewhere.pop(queue).unwrap().is_some());
+        1
+    });
+    elsewhere.poll().unwrap();
+    whole += u64::from(elsewhere.pop(queue).unwrap().is_some());
+    assert_eq!(whole, 1);
+}
+
+fn asleep_in_an_event_loop(node: &mut Node) {
+    let start = Instant::now();
+    while !node.prepare_to_wait().unwrap() {
+        node.poll().unwrap();
+        while node.next_event().is_some() {}
+        assert!(start.elapsed() < Duration::from_secs(20), "it may never wait");
+    }
+}
+
+fn is_readable(node: &Node) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let fd = node.as_fd();
+    poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&now)).unwrap() > 0
+}
+
+#[test]
+fn nobody_is_woken_who_is_awake_or_was_not_to_be_and_once_is_enough() {
+    let dir = Dir::new("woken");
+    let mut r = receiver(dir.config(), 4096, 64);
+    let (mut s, ..) = sender(dir.config());
+    let wakes = |s: &Node| s.counters().iter().find(|row| row.0 == "wakes_sent").unwrap().1;
+    let ticket = |r: &Receiver, i| r.node.ticket(r.slot, MetadataIndex(i)).unwrap();
+    let take_all = |r: &mut Receiver| {
+        r.node.poll().unwrap();
+        let mut taken = 0;
+        while r.node.pop(r.queue).unwrap().is_some() {
+            taken += 1;
+        }
+        taken
+    };
+    take_all(&mut r);
+    let before = wakes(&s);
+    // An awake receiver: it finds each, and nobody signals.
+    for i in 0..10 {
+        s.send(&ticket(&r, i), b"awake", b"", LONG).unwrap();
+        assert_eq!(take_all(&mut r), 1);
+    }
+    assert_eq!(wakes(&s), before);
+    // Asleep, and a message that is to wake nobody.
+    asleep_in_an_event_loop(&mut r.node);
+    s.send(&ticket(&r, 10).silent(), b"silent", b"", LONG).unwrap();
+    assert_eq!(wakes(&s), before);
+    assert!(!is_readable(&r.node));
+    // Then many that are: one signal for all, until it sleeps again.
+    for i in 11..40 {
+        s.send(&ticket(&r, i), b"wake", b"", LONG).unwrap();
+        assert!(is_readable(&r.node));
+    }
+    assert_eq!(wakes(&s), before + 1);
+    // The silent one came with them, without a notification or with one, as its flags say.
+    assert!(take_all(&mut r) >= 29);
+    asleep_in_an_event_loop(&mut r.node);
+    assert!(!is_readable(&r.node));
+    s.send(&ticket(&r, 40), b"again", b"", LONG).unwrap();
+    assert_eq!(wakes(&s), before + 2);
+    assert!(is_readable(&r.node));
+}
+
+#[test]
+fn an_event_loop_that_does_the_housekeeping_is_told_when_by_its_own_descriptor() {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let dir = Dir::new("own-housekeeping");
+    let config = dir.config().housekeeping(hamlyn::config::Housekeeping::Application);
+    let mut r = receiver(config, 4096, 1);
+    let client = dir.config();
+    let thread = std::thread::spawn(move || {
+        let (mut s, _, ticket) = sender(client);
+        s.send(&ticket, b"hello", b"", LONG).unwrap();
+        s.close(LONG).unwrap();
+    });
+    let start = Instant::now();
+    let mut has_connected = false;
+    while !has_connected {
+        // Nothing else in this process accepts anybody: the descriptor has to say when.
+        let slice = Timespec { tv_sec: 1, tv_nsec: 0 };
+        let fd = r.node.housekeeping_fd();
+        let is_ready = poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&slice)).unwrap() > 0;
+        let is_due = r.node.housekeeping_deadline_ns().is_some();
+        if is_ready || is_due {
+            r.node.run_housekeeping(Duration::ZERO).unwrap();
+        }
+        while let Some(event) = r.node.next_event() {
+            has_connected |= matches!(event, Event::Connected { .. });
+        }
+        assert!(start.elapsed() < Duration::from_secs(20), "nobody was accepted");
+    }
+    r.node.recv(r.queue, LONG).unwrap();
+    thread.join().unwrap();
+    assert_eq!(&r.node.area(r.area).unwrap()[..5], b"hello");
+}

@@ -16,7 +16,7 @@ use hamlyn::control::frame::{
 };
 use hamlyn::control::machine::{
     Accept, Action, Admission, AnswerError, CloseReason, ConnectionId, Event, Failure, Limits,
-    Machine, Places, RequestId, ServiceId, Taken, Touched, UnknownUsers, Verdict, Who,
+    Machine, Places, RequestId, ServiceId, Taken, Touched, UnknownUsers, Verdict, Wait, Who,
 };
 use hamlyn::wire::ApertureAccess;
 use hamlyn::wire::NodeId;
@@ -509,7 +509,7 @@ impl World {
     fn connect(&mut self, host: usize, to: usize) {
         let until = self.now + 1 + self.random.next() % (3 * STEP_NS);
         let machine = &mut self.hosts[host].machine;
-        let Ok(id) = machine.connect("x".into(), vec![2], until) else { return };
+        let Ok(id) = machine.connect("x".into(), vec![2], until, Wait::No) else { return };
         self.hosts[host].connecting.insert(id, (to, until));
         let port = Port { host, id };
         let user = Some(self.hosts[to].uid);

@@ -363,6 +363,33 @@ fn every_counter_of_a_refusal_is_looked_at_by_a_test() {
     assert_eq!(without, listed, "(left: rows that no test names; right: those listed as such)");
 }
 
+// A function of the C library that no test and no example calls may do anything.
+#[test]
+fn every_function_of_the_c_library_is_called_by_a_test_or_an_example() {
+    let called_in = |text: &str| -> BTreeSet<String> {
+        let is_end = |c: char| !c.is_alphanumeric() && c != '_';
+        let calls = text.match_indices('(').filter_map(|(at, _)| text[..at].rsplit(is_end).next());
+        calls.filter(|name| name.starts_with("h_")).map(str::to_string).collect()
+    };
+    let without_comments = |file: &str| -> String {
+        let text = read(file);
+        let lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+        lines.collect::<Vec<_>>().join("\n")
+    };
+    let declared = called_in(&without_comments("capi/include/hamlyn.h"));
+    let mut called = BTreeSet::new();
+    for folder in ["capi/tests", "capi/examples"] {
+        for ending in [".c", ".h"] {
+            for file in files(folder, ending) {
+                called.extend(called_in(&without_comments(&file)));
+            }
+        }
+    }
+    let without: Vec<_> = declared.difference(&called).collect();
+    assert!(without.is_empty(), "no C test or example calls {without:?}");
+    assert!(declared.len() > 150, "the header was not read: {declared:?}");
+}
+
 /// The names in the `counters!` table of the control plane.
 fn control_counters() -> Vec<String> {
     let source = code(&read("src/control/machine/mod.rs"));

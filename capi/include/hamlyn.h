@@ -573,7 +573,8 @@ h_status h_start_progress(h_node_t *node);
 h_status h_stop_progress(h_node_t *node);
 
 /// Tells the node that the program lives: packets are not discarded for another `watchdog_ms`.
-/// Only where the setting is not 0 and a progress thread runs.
+/// Only where the setting is not 0 and a progress thread runs. Whatever receives or waits says so,
+/// too: this is for a program that is busy with something else.
 h_status h_reset_watchdog(h_node_t *node);
 
 /// Accepts packets: the state of a new node.
@@ -778,7 +779,8 @@ h_status h_accept(h_node_t *node, uint64_t request, const void *greeting, size_t
 /// Errors: H_NO_SUCH, the request was answered or withdrawn.
 h_status h_refuse(h_node_t *node, uint64_t request, const char *reason);
 
-/// Connects to the service "[user@]name", waiting at most `timeout_ns`. `greeting` reaches the
+/// Connects to the service "[user@]name", waiting at most `timeout_ns` for everything: for somebody
+/// to serve the name, too, unless the node's setting wait_for_names is off. `greeting` reaches the
 /// server before it decides; what it answers is had with h_greeting.
 ///
 /// Errors: H_INVALID, no name of a service; H_NOT_FOUND; H_REFUSED; H_LIMIT; H_TIMED_OUT; H_CLOSED;

@@ -146,7 +146,8 @@ pub unsafe extern "C" fn h_refuse(
     })
 }
 
-/// Connects to the service "[user@]name", waiting at most `timeout_ns`. `greeting` reaches the
+/// Connects to the service "[user@]name", waiting at most `timeout_ns` for everything: for somebody
+/// to serve the name, too, unless the node's setting wait_for_names is off. `greeting` reaches the
 /// server before it decides; what it answers is had with h_greeting.
 ///
 /// Errors: H_INVALID, no name of a service; H_NOT_FOUND; H_REFUSED; H_LIMIT; H_TIMED_OUT; H_CLOSED;

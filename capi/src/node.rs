@@ -212,7 +212,8 @@ pub unsafe extern "C" fn h_stop_progress(node: *mut h_node_t) -> h_status {
 }
 
 /// Tells the node that the program lives: packets are not discarded for another `watchdog_ms`.
-/// Only where the setting is not 0 and a progress thread runs.
+/// Only where the setting is not 0 and a progress thread runs. Whatever receives or waits says so,
+/// too: this is for a program that is busy with something else.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_reset_watchdog(node: *mut h_node_t) -> h_status {
     guard(|| {

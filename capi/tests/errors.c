@@ -144,7 +144,9 @@ static void what_is_not_there(void) {
     EXPECT(H_OK, "", h_slot_free(node, no_slot));
     EXPECT(H_INVALID, "access is 9", h_serve(node, "x", 9, 0, NULL, 0));
     EXPECT(H_INVALID, "", h_serve(node, "no/name", H_ACCESS_SAME_USER, 0, NULL, 0));
-    EXPECT(H_NOT_FOUND, "nothing is called", h_connect(node, "nobody", NULL, 0, LIMIT, &no_link));
+    /* It is waited for as long as the call may take, and no longer. */
+    EXPECT(H_NOT_FOUND, "nothing is called", h_connect(node, "nobody", NULL, 0, 0, &no_link));
+    EXPECT(H_NOT_FOUND, "is there and has no", h_connect(node, "nobody", NULL, 0, 1000000, &no_link));
     EXPECT(H_INVALID, "", h_connect(node, "no/name", NULL, 0, LIMIT, &no_link));
 }
 

@@ -229,6 +229,10 @@ static void a_group_with_a_helper(void) {
     CHECK(h_group_wait_for(group, 1, LIMIT));
     CHECK(h_group_part(group, 0, &data, &length));
     THAT(length == 8 && memcmp(data, "halfhalf", 8) == 0);
+    /* Who is at the barrier is let go, and who comes later, though one is missing. */
+    CHECK(h_group_next_round(group));
+    CHECK(h_group_release(group, LIMIT));
+    CHECK(h_group_member_barrier(member, LIMIT));
     CHECK(h_group_helper_close(helper, LIMIT));
     h_group_helper_free(grown);
     h_group_helper_free(NULL);
@@ -236,8 +240,38 @@ static void a_group_with_a_helper(void) {
     CHECK(h_group_close(group, LIMIT));
 }
 
+/* The next event of this kind; others are passed over. */
+static h_event_t event_of(h_node_t *node, h_event_kind kind) {
+    static h_event_t event;
+    do {
+        CHECK(h_next_event(node, LIMIT, &event));
+    } while (event.kind != kind);
+    return event;
+}
+
+static void an_aperture_is_let_go_by_its_holder(void) {
+    h_link_t mine, theirs;
+    h_aperture_t *aperture;
+    uint32_t number;
+    uint64_t bytes = 0;
+    CHECK(h_serve(there, "aperture", H_ACCESS_SAME_USER, 0, NULL, 0));
+    CHECK(h_connect(here, "aperture", NULL, 0, LIMIT, &mine));
+    theirs = event_of(there, H_EVENT_CONNECTED).link;
+    CHECK(h_export(there, theirs, 8192, H_APERTURE_READ_ONLY, &number));
+    THAT(event_of(here, H_EVENT_APERTURE_HELD).aperture == number);
+    CHECK(h_aperture_open(here, mine, number, NULL, &aperture));
+    CHECK(h_aperture_bytes(aperture, &bytes));
+    THAT(bytes == 8192);
+    h_aperture_free(aperture);
+    CHECK(h_aperture_release(here, mine, number));
+    THAT(event_of(there, H_EVENT_APERTURE_RELEASED).aperture == number);
+    CHECK(h_disconnect(here, mine, NULL));
+}
+
 static void first(void) {
     nodes();
+    /* Before others are connected, whose events would come first. */
+    an_aperture_is_let_go_by_its_holder();
     a_node_discards_and_a_link_is_ended();
     tagged_writes();
     datagrams_and_streams();

@@ -50,19 +50,25 @@ pub enum Command {
     /// a word such as "near" describes the line and decides nothing.
     #[command(subcommand)]
     Perf(PerfCommand),
-    /// Show the counters of running processes, each kind of refusal with its own
+    /// Show the counters and links of running processes, each kind of refusal with its own
     ///
-    /// Read from outside, without slowing the process, and for its owner only.
+    /// Read from outside, without slowing the process, and for its owner only. Of each link: who is
+    /// at the other end, how much has gone each way, what waits, and which path it takes. Bytes are
+    /// those of the rings, in lines of 64, headers included; messages, packets and what waits are as
+    /// of the last turn of the process.
     Stat(StatArguments),
+    /// Say why a connection is slow or refused
+    ///
+    /// Looks at the name, its directories and who listens, and asks the process for its figures
+    /// twice, a second apart.
+    Why(WhyArguments),
     /// List the services that have a name here: user, process, program, age, alive or stale
     Names(NamesArguments),
     /// Make the directory for services that other users may reach (needs root)
     Setup(SetupArguments),
     /// Write the manual pages into DIRECTORY
-    #[command(hide = true)]
     Man { directory: PathBuf },
     /// Print the completions for SHELL
-    #[command(hide = true)]
     Completions { shell: clap_complete::Shell },
     /// Print the physical limits between two cores
     #[command(hide = true)]
@@ -271,6 +277,22 @@ pub struct StatArguments {
     /// One JSON object a line, one line a process
     #[arg(long)]
     pub json: bool,
+    /// Metrics for Prometheus, as its node exporter reads them from a file
+    #[arg(long, conflicts_with_all = ["json", "watch"])]
+    pub prometheus: bool,
+    /// Look again and again, with this many seconds in between: rates, and what has gone up
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", require_equals = true)]
+    #[arg(value_parser = seconds)]
+    pub watch: Option<Duration>,
+    /// Look so many times [default: until it is interrupted]
+    #[arg(long, value_name = "NUMBER", requires = "watch")]
+    pub times: Option<u64>,
+}
+
+#[derive(Args, Debug)]
+pub struct WhyArguments {
+    /// The service, as [USER@]NAME
+    pub name: String,
 }
 
 #[derive(Args, Debug)]

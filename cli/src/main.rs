@@ -3,6 +3,7 @@
 
 mod arguments;
 mod ending;
+mod figures;
 mod names;
 mod output;
 mod perf;
@@ -12,6 +13,7 @@ mod report;
 mod standard;
 mod stat;
 mod tour;
+mod why;
 
 use anyhow::Result;
 use arguments::{Cli, Command, PerfCommand};
@@ -46,6 +48,7 @@ fn run(command: Command) -> Result<()> {
         Command::Perf(PerfCommand::Protocols(arguments)) => perf::protocols::run(&arguments),
         Command::Perf(PerfCommand::Idle(arguments)) => perf::idle::run(&arguments),
         Command::Stat(arguments) => stat::run(&arguments),
+        Command::Why(arguments) => why::run(&arguments),
         Command::Names(arguments) => names::run(&arguments),
         Command::Setup(arguments) => names::setup(&arguments),
         Command::Man { directory } => {

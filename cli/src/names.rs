@@ -1,13 +1,13 @@
 //! `hamlyn names` and `hamlyn setup`: the directories of services.
 
 use crate::arguments::{NamesArguments, SetupArguments};
+use crate::figures;
 use crate::output;
 use crate::perf::row;
 use anyhow::{Context, Result, ensure};
 use hamlyn::Config;
 use hamlyn::control::{
-    ServiceEntry, list_services, printable_bytes, remove_stale, setup_shared_dir, setup_user_dir,
-    uid_of,
+    ServiceEntry, list_services, remove_stale, setup_shared_dir, setup_user_dir, uid_of,
 };
 use serde_json::json;
 use std::time::{Duration, SystemTime};
@@ -87,8 +87,7 @@ fn state(service: &ServiceEntry) -> &'static str {
 
 /// What the process that serves it calls itself.
 fn program(service: &ServiceEntry) -> Option<String> {
-    let text = std::fs::read(format!("/proc/{}/comm", service.pid?)).ok()?;
-    Some(printable_bytes(text.trim_ascii_end()))
+    figures::program(service.pid?)
 }
 
 /// Since the name was taken.

@@ -22,9 +22,10 @@ use crate::arguments::{RecvArguments, SendArguments};
 use crate::perf::ends::access;
 use crate::{ending, progress, standard};
 use anyhow::{Context, Result, anyhow, ensure};
-use hamlyn::control::{self, Accept, FindError, Peer, RequestId, printable_bytes};
+use hamlyn::Config;
+use hamlyn::control::{Accept, Peer, RequestId, printable_bytes};
 use hamlyn::interface::{AreaId, LinkId, Mode, QueueId, SlotConfig, SlotId};
-use hamlyn::node::{CloseReason, ConnectError, Event, Node};
+use hamlyn::node::{CloseReason, Event, Node};
 use hamlyn::wire::{MetadataIndex, TICKET_BYTES, Ticket};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeMap;
@@ -401,24 +402,20 @@ struct Sender {
 
 impl Sender {
     fn connect(name: &str, wait: Duration) -> Result<Self> {
-        let mut node = Node::new()?;
+        // Without time to wait, who is not there is an error at once; the link itself takes time.
+        let mut config = Config::from_env()?;
+        if wait.is_zero() {
+            config = config.wait_for_names(false);
+        }
+        let wait = wait.max(Duration::from_secs(1));
+        let mut node = Node::with_config(config)?;
         // Tickets and the verdict come as metadata; there is no data.
         let area = node.message_area(1)?;
         let queue = node.notification_queue(CHUNKS + 1)?;
         let slot = node.slot(SlotConfig::new(area, queue).metadata(CHUNKS + 1))?;
         let ticket = node.ticket(slot, MetadataIndex(0))?;
         let greeting = [PROTOCOL, &ticket.to_bytes()].concat();
-        let deadline = Instant::now() + wait;
-        let link = loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            match node.connect(name, &greeting, left.max(Duration::from_millis(100))) {
-                Ok(link) => break link,
-                Err(error) if is_not_there(&error) && Instant::now() < deadline => {
-                    std::thread::sleep(Duration::from_millis(20));
-                }
-                Err(error) => return Err(error.into()),
-            }
-        };
+        let link = node.connect(name, &greeting, wait)?;
         let offer = node.greeting(link)?;
         let tickets = offer
             .chunks(TICKET_BYTES)
@@ -561,15 +558,6 @@ impl Sender {
         self.node.poll()?;
         Ok(ready)
     }
-}
-
-/// Somebody may be about to serve it.
-fn is_not_there(error: &ConnectError) -> bool {
-    matches!(
-        error,
-        ConnectError::Control(control::ConnectError::Find(FindError::NotFound { .. }))
-            | ConnectError::Control(control::ConnectError::Stale(_))
-    )
 }
 
 #[cfg(test)]

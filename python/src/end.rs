@@ -676,7 +676,8 @@ macro_rules! grown {
                 Ok(Self { end: End::new(&manager.inner, end) })
             }
 
-            /// Grows it for the receiver that is served as `[user@]name`.
+            /// Grows it for the receiver that is served as `[user@]name`, waiting at most `timeout`
+            /// seconds for somebody to serve that name and for its answer.
             #[staticmethod]
             #[pyo3(signature = (manager, name, timeout=10.0))]
             fn connect(

@@ -154,8 +154,12 @@ impl Group {
             Some(lengths) => self.hand_out(py, lengths),
             None => {
                 let text = self.end.with(py, |end| {
-                    let arrived: Vec<u32> = end.arrived().collect();
-                    format!("parts of {k} members were waited for; arrived: {arrived:?}")
+                    let arrived: Vec<String> = end.arrived().map(|of| of.to_string()).collect();
+                    let arrived = match &*arrived {
+                        [] => "none has arrived".into(),
+                        some => format!("arrived have those of {}", some.join(", ")),
+                    };
+                    format!("parts of {k} members were waited for within the time limit; {arrived}")
                 })?;
                 Err(error(Kind::TimedOut, text))
             }

@@ -622,8 +622,8 @@ impl Manager {
         self.inner.with(py, |node| node.stop_serving(name))
     }
 
-    /// Connects to the service `[user@]name`, waiting at most `timeout` seconds for its answer.
-    /// `greeting`, up to 4 KiB, reaches the server before it decides.
+    /// Connects to the service `[user@]name`, waiting at most `timeout` seconds for everything: for
+    /// somebody to serve the name, too, unless the setting `wait_for_names` is off. `greeting`, up to 4 KiB, reaches the server before it decides.
     #[pyo3(signature = (name, greeting=None, timeout=10.0))]
     fn connect(
         &self,
@@ -810,6 +810,13 @@ impl Manager {
         let node = self.inner.node()?;
         py.detach(|| node.stop_progress());
         Ok(())
+    }
+
+    /// Tells the manager that the program lives: packets are not discarded for another
+    /// `watchdog_ms`. Whatever receives or waits says so, too: this is for a program that is busy
+    /// with something else while a progress thread runs.
+    fn reset_watchdog(&self, py: Python<'_>) -> PyResult<()> {
+        self.inner.with(py, hamlyn::Node::reset_watchdog)
     }
 
     /// Name and value of each counter of the interface and the control plane. SECURITY.md says

@@ -142,7 +142,7 @@ def test_objects_that_go_away_in_a_callback_do_no_harm(manager: Manager, other: 
         gone = threading.Event()
         for _ in range(int(LIMIT * 100)):
             try:
-                hamlyn.GroupMember.connect(other, "gone", 64)
+                hamlyn.GroupMember.connect(other, "gone", 64, timeout=0.5)
             except hamlyn.Unreachable:
                 break
             except hamlyn.HamlynError:

@@ -346,7 +346,7 @@ def test_a_service_that_asks_decides(manager: hamlyn.Manager, other: hamlyn.Mana
 
 def test_nobody_there(manager: hamlyn.Manager) -> None:
     with pytest.raises(hamlyn.Unreachable) as raised:
-        manager.connect("nobody")
+        manager.connect("nobody", timeout=0.01)
     assert isinstance(raised.value, ConnectionError)
     with pytest.raises(hamlyn.Misuse):
         manager.connect("../etc")

@@ -37,6 +37,7 @@ pub mod shell;
 pub use frame::{LinkFeatures, Reason};
 pub use machine::{
     Accept, AnswerError, ApertureError, CloseReason, ConnectionId, Event, Failure, Peer, RequestId,
+    Wait,
 };
 pub use text::{printable, printable_bytes};
 
@@ -44,7 +45,7 @@ pub use text::{printable, printable_bytes};
 pub use identity::Identity;
 #[cfg(feature = "os")]
 pub use names::{
-    Access, DirectoryError, FindError, NameError, ServeError, ServiceEntry, ServiceName,
+    Access, DirectoryError, FindError, Looked, NameError, ServeError, ServiceEntry, ServiceName,
     list_services, private_dir, remove_stale, setup_shared_dir, setup_user_dir, uid_of,
 };
 #[cfg(feature = "os")]
@@ -52,6 +53,9 @@ pub use shell::{
     AcceptError, ConnectError, Control, ControlEvent, Inbox, LinkToken, NewLink, StartError,
     stat_of,
 };
+
+#[cfg(feature = "os")]
+pub(crate) use shell::wait_of;
 
 /// Most bytes of the application's own first words, each way.
 pub const GREETING_BYTES_MAX: usize = 4096;

@@ -311,12 +311,14 @@ pub(super) struct Place {
 #[derive(Debug, thiserror::Error)]
 pub enum FindError {
     /// No such name.
-    #[error("nothing is called {name}: looked for {}", .looked.join(", "))]
+    #[error("nothing is called {name}: {}{}", listed(.looked), others(.namesakes))]
     NotFound {
         /// The service.
         name: String,
-        /// The paths tried.
-        looked: Vec<String>,
+        /// The directories in which it would be.
+        looked: Vec<Looked>,
+        /// The same name of other users, as `user@name`.
+        namesakes: Vec<String>,
     },
     /// A directory cannot be used.
     #[error(transparent)]
@@ -329,6 +331,40 @@ pub enum FindError {
         /// Its bytes.
         bytes: usize,
     },
+}
+
+/// Where a name was looked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Looked {
+    /// The directory; or, where it is not there, the first on the way that is not.
+    pub directory: PathBuf,
+    /// Whether it is there.
+    pub is_there: bool,
+    /// What to do where it is not.
+    advice: &'static str,
+}
+
+impl fmt::Display for Looked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let directory = self.directory.display();
+        match self.is_there {
+            true => write!(f, "the directory {directory} is there and has no such name"),
+            false => write!(f, "the directory {directory} is not there{}", self.advice),
+        }
+    }
+}
+
+fn listed(looked: &[Looked]) -> String {
+    let all: Vec<String> = looked.iter().map(Looked::to_string).collect();
+    all.join("; ")
+}
+
+fn others(namesakes: &[String]) -> String {
+    match namesakes {
+        [] => String::new(),
+        [one] => std::format!("; there is {one}"),
+        [some @ .., last] => std::format!("; there are {} and {last}", some.join(", ")),
+    }
 }
 
 impl Place {
@@ -358,16 +394,46 @@ pub(super) fn find(config: &Config, service: &ServiceName) -> Result<Place, Find
                 if rustix::fs::statat(&directory.fd, name, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
                     return Ok(Place { directory, name: service.name.clone(), uid });
                 }
-                looked.push(directory.path.join(name).display().to_string());
+                looked.push(Looked { directory: directory.path, is_there: true, advice: "" });
             }
-            Err(DirectoryError::Missing { path, .. }) => looked.push(path.display().to_string()),
+            Err(DirectoryError::Missing { path, advice }) => {
+                looked.push(Looked { directory: path, is_there: false, advice });
+            }
             Err(e) => unusable = unusable.or(Some(e)),
         }
     }
     match unusable {
         Some(e) => Err(e.into()),
-        None => Err(FindError::NotFound { name: service.to_string(), looked }),
+        None => {
+            let (name, namesakes) = (service.to_string(), Vec::new());
+            Err(FindError::NotFound { name, looked, namesakes })
+        }
     }
+}
+
+/// Most users whose places are looked into for a name, and most that are named: anybody may have
+/// made any number of places.
+const USERS_MAX: usize = 1024;
+const NAMESAKES_MAX: usize = 4;
+
+/// The same name of other users in the shared directory, as `user@name`, if none was asked for.
+pub(super) fn namesakes(config: &Config, service: &ServiceName) -> Vec<String> {
+    if service.user.is_some() || open_checked_shared(&config.shared_dir).is_err() {
+        return Vec::new();
+    }
+    let users = std::fs::read_dir(&config.shared_dir).into_iter().flatten().flatten();
+    let uids = users.take(USERS_MAX).filter_map(|user| user.file_name().to_str()?.parse().ok());
+    let has_it = |uid: &u32| {
+        open_shared(config, *uid, false).is_ok_and(|directory| {
+            let at = AtFlags::SYMLINK_NOFOLLOW;
+            rustix::fs::statat(&directory.fd, &*service.name, at)
+                .is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_socket())
+        })
+    };
+    let found = uids.filter(has_it).take(NAMESAKES_MAX);
+    let mut found: Vec<String> = found.map(|uid| std::format!("{uid}@{}", service.name)).collect();
+    found.sort();
+    found
 }
 
 /// A name in one of the directories.

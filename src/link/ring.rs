@@ -134,6 +134,12 @@ impl<L: Lines, W: Word> RingWriter<L, W> {
         self.mask + 1
     }
 
+    /// Lines written since the ring was made.
+    #[inline]
+    pub fn written(&self) -> u64 {
+        self.written
+    }
+
     /// Whether all that was written has been read, as far as the reader says.
     pub fn is_drained(&mut self) -> bool {
         self.refresh();

@@ -4,7 +4,7 @@
 use super::Node;
 use super::aperture::{ApertureEvent, ApertureId};
 use super::links::{CloseReason, ConnectError};
-use crate::control::{self, ControlEvent, LinkToken, Peer, RequestId, ServiceName};
+use crate::control::{self, ControlEvent, LinkToken, Peer, RequestId, ServiceName, Wait};
 use crate::interface::LinkId;
 use crate::wire::{MetadataIndex, SlotIndex};
 use core::time::Duration;
@@ -278,17 +278,23 @@ impl Node {
         self.push_event(Event::Aperture { aperture, what });
     }
 
+    /// What connecting by name does here where nobody is yet.
+    pub(crate) fn wait_for_names(&self) -> Wait {
+        control::wait_of(&self.config)
+    }
+
     /// Begins to connect; [`end_connect`](Self::end_connect) says what became of it.
     pub(crate) fn begin_connect(
         &mut self,
         name: &str,
         greeting: &[u8],
         timeout: Duration,
+        wait: Wait,
     ) -> Result<LinkToken, ConnectError> {
         self.check_fork()?;
         self.check_link_count()?;
         let name: ServiceName = name.parse()?;
-        let begun = self.control().begin_connect(&name, greeting, timeout);
+        let begun = self.control().begin_connect(&name, greeting, timeout, wait);
         if let Ok(token) = begun {
             self.connecting.insert(token, Connecting::default());
         }

@@ -13,6 +13,7 @@
 //! where the kernel refuses that, the sender fences, and `explain` says so. Whoever sleeps in a call
 //! is woken by the bell, a word of the waker's page; in an event loop, by a byte on the socket.
 
+use super::figures::OfLink;
 use super::receive::Misbehaviour;
 use crate::config::Config;
 use crate::control::{LinkToken, Peer};
@@ -66,6 +67,8 @@ pub(crate) struct SendHalf {
     /// This process's room generation, which the receiver reads.
     pub room: Sleeper<RegionWord>,
     pub waker: Waker,
+    /// Messages of which the last packet was written.
+    pub messages: u64,
     /// Bytes sent in long messages, until a bulk ring is asked for.
     pub long_bytes: u64,
     pub bulk_asked: bool,
@@ -92,6 +95,7 @@ impl SendHalf {
             sleep: Signaller::new(peer_sleep, barrier, understood),
             room: Sleeper::new(own_room, barrier, understood),
             waker,
+            messages: 0,
             long_bytes: 0,
             bulk_asked: false,
             barrier,
@@ -262,6 +266,8 @@ pub(crate) struct ReceiveHalf {
     pub sleep: Sleeper<RegionWord>,
     /// The sender's room generation.
     room: Signaller<RegionWord>,
+    /// Packets taken, refused ones included.
+    pub packets: u64,
     /// Something has arrived, or a signal was taken, since the link was armed last: the sender
     /// may have used its one signal.
     needs_arming: bool,
@@ -297,6 +303,7 @@ impl ReceiveHalf {
             bulk_freed,
             sleep: Sleeper::new(own_sleep, barrier, understood),
             room: Signaller::new(peer_room, barrier, understood),
+            packets: 0,
             needs_arming: true,
             awake_turns: 0,
             armed_by: WakeBy::Byte,
@@ -497,6 +504,8 @@ pub(crate) struct Link {
     /// Somebody gave up waiting for room, and may wait for it where the node cannot see that: in a
     /// task.
     pub awaits_room: bool,
+    /// What others may know of it; `None`: a link of the node to itself.
+    pub figures: Option<Arc<OfLink>>,
     /// Tells a terminus that has the sending half that the link has ended.
     pub ended: Arc<AtomicBool>,
 }
@@ -518,6 +527,7 @@ impl Link {
             next_terminus: 0,
             queued: 0,
             awaits_room: false,
+            figures: None,
             ended: Arc::default(),
         }
     }
@@ -526,6 +536,14 @@ impl Link {
     #[inline(always)]
     pub fn leads_to(&self, id: LinkId, destination: NodeId) -> bool {
         self.id == id && self.peer.node == destination && !self.has_left
+    }
+
+    /// Leaves for others how things stand.
+    #[inline]
+    pub fn publish(&self) {
+        let (Some(figures), Some(tx)) = (&self.figures, &self.tx) else { return };
+        let written = tx.ring.written() + tx.bulk.as_ref().map_or(0, RingWriter::written);
+        figures.publish(written, tx.messages, self.rx.packets, self.queued);
     }
 
     /// Whether the other end fences nothing, because this process can do it for both.

@@ -123,7 +123,8 @@ pub(crate) fn with_answer(timeout: Duration) -> Duration {
 }
 
 impl Node {
-    /// Connects to the service `[user@]name`, waiting at most `timeout`; what arrives meanwhile is
+    /// Connects to the service `[user@]name`, waiting at most `timeout` for everything: for somebody
+    /// to serve the name, too, unless the setting `wait_for_names` is off. What arrives meanwhile is
     /// received. `greeting`, up to 4 KiB, reaches the server before it decides; what the server
     /// answered is in [`greeting`](Self::greeting). Both ends know the other's user from the
     /// kernel.
@@ -133,7 +134,7 @@ impl Node {
         greeting: &[u8],
         timeout: Duration,
     ) -> Result<LinkId, ConnectError> {
-        let token = self.begin_connect(name, greeting, timeout)?;
+        let token = self.begin_connect(name, greeting, timeout, self.wait_for_names())?;
         let mut backoff = Backoff::new(&self.config, Some(with_answer(timeout)));
         loop {
             if self.poll()? > 0 {
@@ -247,6 +248,15 @@ impl Node {
         }
         text.push_str(&self.apertures.explain(id));
         Ok(text)
+    }
+
+    /// Leaves for others which path a link takes: it has changed.
+    fn tell_path(&self, id: LinkId) {
+        if let (Ok(path), Ok(link)) = (self.explain(id), self.link(id))
+            && let Some(figures) = &link.figures
+        {
+            figures.explain(path);
+        }
     }
 
     /// The next event, if any. Events appear in `poll`, `recv`, `send` and `wait`.
@@ -420,6 +430,7 @@ impl Node {
             self.by_token.remove(token);
         }
         self.turns.remove(index);
+        self.figures.remove(index);
         self.with_queue.retain(|i| *i != index);
         self.repair_routes(index, link.peer.node);
         self.generations[index as usize] = self.generations[index as usize].wrapping_add(1);
@@ -491,6 +502,9 @@ impl Node {
         let (node, is_proved) = (new.peer.node, new.peer.is_proved);
         let token = new.token;
         let index = self.free_place();
+        let is_ours = new.initiated_by_us;
+        let taken = [new.outgoing.freed(), new.outgoing.bulk_freed()];
+        let given = [new.incoming.freed(), new.incoming.bulk_freed()];
         let (link, wake) = split(new, &self.counters);
         if let Err(e) = self.poller.add(wake.as_ref(), index as u64) {
             self.control().close(token);
@@ -500,6 +514,10 @@ impl Node {
         if is_proved {
             self.routes.entry(node).or_insert(id.index);
         }
+        if let Some(Some(link)) = self.links.get_mut(index) {
+            link.figures = Some(self.figures.add(link, is_ours, taken, given));
+        }
+        self.tell_path(id);
         Ok(id)
     }
 
@@ -552,7 +570,9 @@ impl Node {
         let (Some(tx), Some(token)) = (&mut link.tx, link.token) else { return };
         if tx.long_bytes >= after && !tx.bulk_asked && self.config.bulk_ring_bytes > 0 {
             tx.bulk_asked = true;
+            let id = link.id;
             self.control().request_bulk(token);
+            self.tell_path(id);
         }
     }
 
@@ -569,6 +589,8 @@ impl Node {
             if bulk.packet_bytes() >= tx.packet_bytes_min() {
                 tx.bulk = Some(bulk);
             }
+            let id = link.id;
+            self.tell_path(id);
         }
     }
 
@@ -625,7 +647,7 @@ fn split(new: NewLink, counters: &Arc<Counters>) -> (Link, Arc<socket::Connectio
 mod tests {
     use super::*;
     use crate::config::Config;
-    use crate::control::{Accept, Access, Control, ControlEvent, Identity, ServiceName};
+    use crate::control::{Accept, Access, Control, ControlEvent, Identity, ServiceName, Wait};
     use std::time::Instant;
 
     #[test]
@@ -635,7 +657,7 @@ mod tests {
         let (mut server, mut client) =
             (Node::with_config(config.clone()).unwrap(), Node::with_config(config).unwrap());
         server.serve("x", Access::SameUser, Accept::Automatic(Vec::new())).unwrap();
-        let token = client.begin_connect("x", b"", Duration::from_secs(20)).unwrap();
+        let token = client.begin_connect("x", b"", Duration::from_secs(20), Wait::No).unwrap();
         while !client.inbox.is_pending() {
             std::thread::yield_now();
         }
@@ -663,7 +685,7 @@ mod tests {
         one.serve("one", Access::SameUser, accept()).unwrap();
         other.serve("other", Access::SameUser, accept()).unwrap();
         let limit = Duration::from_secs(20);
-        let token = one.begin_connect("other", b"", limit).unwrap();
+        let token = one.begin_connect("other", b"", limit, Wait::No).unwrap();
         while !matches!(other.next_event(), Some(Event::Connected { .. })) {
             std::thread::yield_now();
         }
@@ -698,7 +720,7 @@ mod tests {
         let name: ServiceName = "x".parse().unwrap();
         server.serve(&name, Access::SameUser, Accept::Automatic(Vec::new())).unwrap();
         let mut node = Node::with_config(config.clone()).unwrap();
-        let token = node.begin_connect("x", b"", Duration::from_secs(20)).unwrap();
+        let token = node.begin_connect("x", b"", Duration::from_secs(20), Wait::No).unwrap();
         let mut link = None;
         until(
             "the link is there",

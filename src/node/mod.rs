@@ -21,6 +21,7 @@
 mod aperture;
 mod detached;
 mod events;
+mod figures;
 mod link;
 mod links;
 mod queued;
@@ -171,6 +172,10 @@ pub struct Node {
     stale: Vec<(LinkId, SlotIndex, MetadataIndex)>,
     /// Links for which messages wait in work queues.
     with_queue: Vec<u32>,
+    /// Which of those has the next turn where a message is sent.
+    queue_turn: usize,
+    /// What whoever asks for statistics is told.
+    figures: Arc<figures::Figures>,
     /// Messages in all work queues.
     queued: usize,
     /// See `stir`.
@@ -190,6 +195,8 @@ pub struct Node {
     area_bytes: usize,
     /// A watchdog is set: something other than the application makes the calls.
     watched: bool,
+    /// The application waits in an event loop, and has not been woken since.
+    waits_outside: bool,
     /// The application runs the control plane, so each blocking call does.
     runs_control: bool,
     control_turns: u32,
@@ -253,11 +260,14 @@ impl Node {
         interface.enable();
         let counters = interface.counters().clone();
         let told = counters.clone();
+        let figures = Arc::new(figures::Figures::default());
+        let told_of_links = figures.clone();
         let stat = move || {
             let mut text = std::string::String::new();
             for (name, value) in told.snapshot() {
                 text.push_str(&std::format!("{name} {value}\n"));
             }
+            told_of_links.text(&mut text);
             text
         };
         let control = Control::start(&config, &identity, Arc::new(stat))?;
@@ -281,6 +291,8 @@ impl Node {
             leaving_budget: Budget::of_a_turn(),
             stale: Vec::new(),
             with_queue: Vec::new(),
+            queue_turn: 0,
+            figures,
             queued: 0,
             stirred: 0,
             apertures: aperture::Apertures::default(),
@@ -293,6 +305,7 @@ impl Node {
             keys: Keys::new(),
             area_bytes: 0,
             watched: false,
+            waits_outside: false,
             runs_control,
             control_turns: 0,
             learnt: wait::Learnt::default(),
@@ -390,7 +403,9 @@ impl Node {
     }
 
     /// The application lives: packets are not discarded for another `watchdog_ms`. Only for a
-    /// node that a progress thread drives, and only if the setting is not 0.
+    /// node that a progress thread drives, and only if the setting is not 0. Whatever receives says
+    /// so, too, and waiting is no silence, in a call or in an event loop: this is for a program that
+    /// is busy with something else.
     pub fn reset_watchdog(&mut self) {
         self.interface.reset_watchdog(sys::monotonic_ns());
     }

@@ -1,7 +1,7 @@
 //! Messages that wait in work queues: gathered from send buffer areas (Hamlyn 3.2), or short ones
 //! that found no room; they leave in the node's turns.
 
-use super::send::{SendError, count_long};
+use super::send::{SendError, count_long, outranked};
 use super::wait::Backoff;
 use super::{Node, TerminusId};
 use crate::interface::terminus::{Piece, PostError, SendHandle};
@@ -106,13 +106,32 @@ impl Node {
         let mut i = 0;
         while let Some(&index) = self.with_queue.get(i) {
             self.transmit_queued(index as usize, budget);
-            let waits = matches!(&self.links[index as usize], Some(link) if link.queued > 0);
-            // The link may have ended, and have been taken off the list.
-            if waits {
-                i += 1;
-            } else if self.with_queue.get(i) == Some(&index) {
-                self.with_queue.swap_remove(i);
-            }
+            // One that is done with, or has ended, has been taken off the list.
+            i += usize::from(self.with_queue.get(i) == Some(&index));
+        }
+    }
+
+    /// Before a message that does not wait: packets that do, a bounded number of them. Of the link
+    /// that it takes, one, so that messages of equal priority share it; but as many as a turn has
+    /// where it would have to wait for them. Of the other links, one of one link, in turn.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn advance_queued(&mut self, terminus: TerminusId, index: usize) {
+        let Some(Some(link)) = self.links.get(index) else { return };
+        let (id, is_waited_for) = (link.id, link.queued > 0);
+        if is_waited_for {
+            let own_waits = !self.termini[terminus.0 as usize].is_idle(id);
+            let is_behind = own_waits || outranked(&mut self.termini, terminus, id);
+            let budget = if is_behind { self.config.packets_per_turn as usize } else { 1 };
+            self.transmit_queued(index, budget);
+        }
+        // Whose turn it is moves on as links leave the list, which skips one now and then.
+        let turn = self.queue_turn % self.with_queue.len().max(1);
+        self.queue_turn = turn + 1;
+        if let Some(&other) = self.with_queue.get(turn)
+            && other as usize != index
+        {
+            self.transmit_queued(other as usize, 1);
         }
     }
 
@@ -143,8 +162,12 @@ impl Node {
             counters.bytes_sent.add(bytes);
             counters.messages_sent.add(done as u64);
             tx.signal_if_asleep(flags);
+            tx.messages += done as u64;
             link.queued -= done;
             self.queued -= done;
+            if done > 0 && link.queued == 0 {
+                self.with_queue.retain(|waits| *waits as usize != index);
+            }
         }
         let asks = packets > done as u64 && count_long(tx, bytes);
         if let Some(violation) = tx.violation() {

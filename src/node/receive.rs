@@ -51,6 +51,7 @@ impl Node {
 
     #[inline(never)]
     fn try_recv_fully(&mut self, queue: QueueId) -> Result<Option<Notification>, RecvError> {
+        self.is_called();
         if let Some(notification) = self.interface.pop(queue)? {
             return Ok(Some(notification));
         }
@@ -61,6 +62,7 @@ impl Node {
     /// The next notification of `queue` that is there already; takes no turn.
     #[inline]
     pub fn pop(&mut self, queue: QueueId) -> Result<Option<Notification>, QueueError> {
+        self.is_called();
         self.interface.pop(queue)
     }
 
@@ -156,9 +158,36 @@ impl Node {
     pub fn poll(&mut self) -> Result<usize, Forked> {
         self.check_fork()?;
         if self.turns.begin() || self.inbox.is_pending() {
+            self.is_called();
             return Ok(self.long_turn());
         }
         Ok(self.look_at_active())
+    }
+
+    /// [`poll`](Self::poll) of something other than the application, which makes calls for it.
+    /// `is_alive`: the application is in a call, or has made one since the last of these.
+    pub(crate) fn poll_for_application(&mut self, is_alive: bool) -> Result<usize, Forked> {
+        self.check_fork()?;
+        // One that waits in its event loop is to be woken before it can do anything.
+        if is_alive || self.waits_outside {
+            self.is_called();
+        }
+        let taken = match self.turns.begin() || self.inbox.is_pending() {
+            true => self.long_turn(),
+            false => self.look_at_active(),
+        };
+        if taken > 0 {
+            self.waits_outside = false;
+        }
+        Ok(taken)
+    }
+
+    /// The application lives, for it has made a call that receives.
+    #[inline(always)]
+    fn is_called(&mut self) {
+        if self.watched {
+            self.reset_watchdog();
+        }
     }
 
     /// The next message for `queue`: from there, or [straight from a ring](Self::take_direct).
@@ -208,6 +237,7 @@ impl Node {
         let message =
             self.interface.take_again(&link.flow, link.id, |i| line.word(i), queue, consumer)?;
         self.turns.handed_over();
+        link.rx.packets += 1;
         link.rx.has_taken();
         if link.rx.ring.release(1) {
             link.rx.tell_of_room();
@@ -220,6 +250,7 @@ impl Node {
     #[inline(never)]
     fn long_turn(&mut self) -> usize {
         let mut taken = self.drain_leaving();
+        self.figures.turned();
         if self.inbox.is_pending() {
             self.take_control_events();
         }
@@ -231,6 +262,7 @@ impl Node {
         while let Some(link) = self.turns.active(i) {
             if let Some(Some(link)) = self.links.get_mut(link as usize) {
                 link.rx.count_awake_turn();
+                link.publish();
             }
             i += 1;
         }
@@ -297,6 +329,7 @@ impl Node {
             ended = step.ended;
         }
         if taken > 0 {
+            link.rx.packets += taken as u64;
             link.rx.has_taken();
         }
         if freed {

@@ -43,7 +43,7 @@ pub enum SendError {
     /// The time is over. If packets have left, `unfinished` finishes the message with
     /// [`Node::send_rest`]; dropped, it leaves the receiver with an incomplete message, which its
     /// owner ends by arming the entry again.
-    #[error("the link stayed full for the whole time limit; {} packets have left", .unfinished.as_ref().map_or(0, |u| u.segmenter.packets()))]
+    #[error("the link stayed full for the whole time limit; {} packets have left: the receiver is behind, or its program makes no calls and has no progress thread (start_progress)", .unfinished.as_ref().map_or(0, |u| u.segmenter.packets()))]
     TimedOut {
         /// What is left, if anything has left.
         unfinished: Option<std::boxed::Box<Unfinished>>,
@@ -162,16 +162,17 @@ impl Node {
         word: u32,
     ) -> bool {
         let Some(body) = body_of(ticket, data, metadata) else { return false };
-        let Some(Some(link)) = self.links.get_mut(index) else { return false };
-        // Where messages of termini wait, it is decided whose turn it is.
-        if link.queued > 0 {
+        // Where messages wait in work queues, for whatever link, it is their turn, too.
+        if self.queued > 0 {
             return false;
         }
+        let Some(Some(link)) = self.links.get_mut(index) else { return false };
         let Some(tx) = &mut link.tx else { return false };
         let header = header_of(ticket, data.len() as u32, metadata.len() as u8, word);
         if tx.ring.push_line(&header, body).is_err() {
             return false;
         }
+        tx.messages += 1;
         tx.signal_if_asleep(ticket.flags);
         self.count_line(data.len());
         true
@@ -236,7 +237,7 @@ impl Node {
         let Some(Some(link)) = self.links.get_mut(prepared.link.index as usize) else {
             return false;
         };
-        if link.queued > 0 || link.id != prepared.link {
+        if self.queued > 0 || link.id != prepared.link {
             return false;
         }
         let Some(tx) = &mut link.tx else { return false };
@@ -246,6 +247,7 @@ impl Node {
         if tx.ring.push_words(&words, data.len() as u32, body).is_err() {
             return false;
         }
+        tx.messages += 1;
         tx.signal_if_asleep(prepared.ticket.flags);
         self.count_line(data.len());
         true
@@ -270,7 +272,8 @@ impl Node {
     }
 
     /// Sends one message if it can be taken now: `h_send_msg` (Hamlyn 3.2) of the primary
-    /// terminus. The data lands at the ticket's base. `Full` means try again after a `poll`.
+    /// terminus. The data lands at the ticket's base. `Full` means try again, best after a `poll`:
+    /// messages that wait in work queues leave in this call, too, but nothing is received.
     ///
     /// A message of one packet is never refused while the work queue (63 entries) has room and the
     /// message is at most 256 bytes; one that is longer must fit into the ring's free space.
@@ -382,6 +385,9 @@ impl Node {
         may_queue: bool,
     ) -> Result<(), SendError> {
         let destination = ticket.destination;
+        if self.queued > 0 {
+            self.advance_queued(terminus, index);
+        }
         let Some(Some(link)) = self.links.get_mut(index) else {
             return Err(SendError::Unreachable(destination));
         };
@@ -399,6 +405,7 @@ impl Node {
                 return Err(SendError::TooLongToTry { length: data.len(), at_once });
             }
             if room == Room::Now && segmenter.advance(tx, data, metadata).is_ok() {
+                tx.messages += 1;
                 tx.signal_if_asleep(ticket.flags);
                 self.counters.packets_sent.add(segmenter.packets());
                 self.counters.messages_sent.add(1);
@@ -657,6 +664,7 @@ impl Node {
         let mut asks = false;
         if moved {
             tx.signal_if_asleep(if done { segmenter.flags() } else { Flags::empty() });
+            tx.messages += u64::from(done);
             self.counters.packets_sent.add(segmenter.packets() - packets);
             self.counters.bytes_sent.add(segmenter.bytes() - bytes);
             asks = is_long(segmenter) && count_long(tx, segmenter.bytes() - bytes);
@@ -684,7 +692,11 @@ impl Node {
 
 /// Whether messages of a terminus of higher priority wait for a link.
 #[cold]
-fn outranked(termini: &mut [Terminus<AreaMemory>], terminus: TerminusId, link: LinkId) -> bool {
+pub(super) fn outranked(
+    termini: &mut [Terminus<AreaMemory>],
+    terminus: TerminusId,
+    link: LinkId,
+) -> bool {
     let own = termini[terminus.0 as usize].priority();
     termini.iter_mut().any(|other| other.priority() > own && other.waiting(link) > 0)
 }

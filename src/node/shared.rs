@@ -99,6 +99,10 @@ struct Inner<T> {
     bell: sys::Bell,
     word: sys::WakeWord,
     progress: Mutex<Option<Progress>>,
+    /// The application has made a receiving call since the progress thread looked last.
+    called: AtomicBool,
+    /// Threads that sleep in calls of the application.
+    asleep: AtomicU32,
     /// Can be asked without the lock, which in a child belongs to a thread that is not there.
     fork_guard: ForkGuard,
 }
@@ -214,6 +218,8 @@ impl Node {
             state: Lock::new(state),
             wanted: AtomicU32::new(0),
             look_again: Condvar::new(),
+            called: AtomicBool::new(false),
+            asleep: AtomicU32::new(0),
             descriptor,
             bell: sys::Bell::new()?,
             word: sys::WakeWord::default(),
@@ -319,6 +325,33 @@ impl<T: Attached> Inner<T> {
         drop(guard);
         self.let_others();
         self.lock()
+    }
+
+    #[inline(always)]
+    fn is_called(&self) {
+        // Threads that find it so share the line.
+        if !self.called.load(Ordering::Relaxed) {
+            self.called.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the application has been in a call since this was asked last.
+    fn was_called(&self) -> bool {
+        self.called.swap(false, Ordering::Relaxed) || self.asleep.load(Ordering::Relaxed) > 0
+    }
+
+    /// [`sleep`](Self::sleep) of a thread of the application, which lives meanwhile.
+    fn sleep_in_call<'a>(
+        &'a self,
+        guard: NodeGuard<'a, T>,
+        room: Option<LinkId>,
+        deadline_ns: u64,
+    ) -> io::Result<NodeGuard<'a, T>> {
+        self.asleep.fetch_add(1, Ordering::Relaxed);
+        let woken = self.sleep(guard, room, deadline_ns);
+        self.is_called();
+        self.asleep.fetch_sub(1, Ordering::Relaxed);
+        woken
     }
 
     /// Waits until something may have come, for a packet or for room on link `room`, leading or
@@ -466,6 +499,7 @@ impl<T: Attached> SharedNode<T> {
         timeout: Option<Duration>,
         mut look: impl FnMut(&mut Node, &mut T) -> Look<R>,
     ) -> Result<R, Waited> {
+        self.inner.is_called();
         let mut guard = self.inner.lock_unless_forked().map_err(Waited::Forked)?;
         let (node, attached) = guard.parts();
         let room = match look(node, attached) {
@@ -551,7 +585,8 @@ impl<T: Attached> SharedNode<T> {
                         None => deadline_ns,
                         Some(_) => deadline_ns.min(sys::monotonic_ns() + ROOM_SLEEP_MAX_NS),
                     };
-                    guard = self.inner.sleep(guard, room, deadline_ns).map_err(Waited::Os)?;
+                    guard =
+                        self.inner.sleep_in_call(guard, room, deadline_ns).map_err(Waited::Os)?;
                 }
                 Step::TimedOut => {
                     if let Some(link) = room {
@@ -572,10 +607,17 @@ impl<T: Attached> SharedNode<T> {
     /// [`wait_until`](Self::wait_until) goes on.
     #[inline(always)]
     pub(crate) fn at_once<R>(&self, act: impl FnOnce(&mut Node, &mut T) -> Option<R>) -> Option<R> {
+        self.inner.is_called();
         let mut state = self.inner.state.try_lock()?;
         let State { node, attached, has_leader, followers } = &mut *state;
         let others = *has_leader as usize | *followers | attached.waiting();
         if others == 0 { act(node, attached) } else { None }
+    }
+
+    /// The application receives what was there already.
+    #[inline(always)]
+    pub(crate) fn is_called(&self) {
+        self.inner.is_called();
     }
 
     /// Whether both are the same node.
@@ -585,6 +627,7 @@ impl<T: Attached> SharedNode<T> {
 
     /// One turn, if no other thread is taking one; says how many packets it took.
     pub(crate) fn try_poll(&self) -> Result<usize, Forked> {
+        self.inner.is_called();
         let Some(mut guard) = self.inner.try_lock() else {
             return if self.is_forked() { Err(Forked) } else { Ok(0) };
         };
@@ -656,7 +699,8 @@ impl<T: Attached> SharedNode<T> {
     /// deposited and queued messages leave while the application makes no calls. It spins, yields
     /// and sleeps like any receiver; messages sent without the flag `WAKE`, which wake nobody, are
     /// deposited within a second. With a watchdog (`watchdog_ms`), packets are discarded when
-    /// the application no longer calls [`Node::reset_watchdog`] (Hamlyn 2.8).
+    /// the application makes no call that receives, nor [`Node::reset_watchdog`], and does not wait
+    /// (Hamlyn 2.8).
     pub fn start_progress(&self) -> io::Result<()> {
         let mut progress = self.inner.progress.lock().unwrap_or_else(PoisonError::into_inner);
         if progress.is_some() {
@@ -677,7 +721,7 @@ impl<T: Attached> SharedNode<T> {
                     return;
                 }
                 let (turn, attached) = node.parts();
-                let taken = turn.poll();
+                let taken = turn.poll_for_application(inner.was_called());
                 attached.after_poll(turn);
                 match taken {
                     Ok(0) => {}
@@ -824,6 +868,70 @@ mod tests {
         assert!(found.is_ok() && has_taken, "{found:?} after {looks} looks");
         let sleeps = shared.lock().counters.snapshot();
         assert!(sleeps.contains(&("sleeps", 0)), "it slept on what it had taken");
+    }
+
+    #[test]
+    fn each_call_that_receives_and_each_wait_says_that_the_application_lives() {
+        use crate::interface::Discard;
+        let dir = tempfile::tempdir().unwrap();
+        let config = crate::config::Config::default().dir(dir.path()).watchdog_ms(1u32);
+        let config = config.shared_dir(dir.path().join("shared")).wait_mode(WaitMode::Blocking);
+        let mut node = Node::with_config(config).unwrap();
+        let queue = node.notification_queue(1).unwrap();
+        node.set_watched(true);
+        let shared = node.share().unwrap();
+        let inner = &shared.inner;
+        // What the progress thread does.
+        let progress = || {
+            let mut guard = inner.lock();
+            guard.poll_for_application(inner.was_called()).unwrap();
+            guard.interface.discarding()
+        };
+        let silence = || {
+            progress();
+            std::thread::sleep(Duration::from_millis(3));
+            assert_eq!(progress(), Some(Discard::Watchdog));
+        };
+        // Nothing but the call comes between its time and the look.
+        let lives = |what: &str, call: &dyn Fn()| {
+            silence();
+            call();
+            let guard = inner.lock();
+            let is_known = guard.interface.discarding().is_none();
+            drop(guard);
+            let is_called = inner.called.load(Ordering::Relaxed);
+            assert!(is_known || is_called, "{what}");
+        };
+        let now = Some(Duration::ZERO);
+        lives("recv", &|| drop(shared.recv(queue, now)));
+        lives("recv of the node", &|| drop(shared.lock().recv(queue, now)));
+        lives("try_recv", &|| drop(shared.lock().try_recv(queue)));
+        lives("pop", &|| drop(shared.lock().pop(queue)));
+        lives("poll", &|| drop(shared.lock().poll()));
+        lives("wait", &|| drop(shared.lock().wait(now)));
+        lives("recv_any", &|| drop(shared.lock().recv_any(&[queue], now)));
+        lives("reset_watchdog", &|| shared.lock().reset_watchdog());
+        // One that waits is not silent, however long, in an event loop and in a call.
+        silence();
+        while !shared.lock().prepare_to_wait().unwrap() {}
+        std::thread::sleep(Duration::from_millis(3));
+        assert_eq!(progress(), None);
+        inner.lock().waits_outside = false;
+        silence();
+        std::thread::scope(|scope| {
+            let asleep = scope.spawn(|| shared.recv(queue, Some(Duration::from_secs(20))));
+            while inner.asleep.load(Ordering::Relaxed) == 0 {
+                std::thread::yield_now();
+            }
+            std::thread::sleep(Duration::from_millis(3));
+            assert_eq!(progress(), None);
+            assert!(!asleep.is_finished());
+            inner.lock().remove_queue(queue).unwrap();
+            inner.lock().stir();
+            inner.look_again.notify_all();
+            inner.wake_leader();
+            drop(asleep.join());
+        });
     }
 
     #[test]

@@ -142,8 +142,10 @@ impl Node {
     /// call `poll`.
     fn arm_all(&mut self, room: Option<Option<LinkId>>, by: WakeBy) -> bool {
         let (mut armed, mut needs_barrier) = (false, false);
+        self.figures.waits();
         // Nobody sleeps on a link of the node to itself.
         for link in self.links.iter_mut().flatten().filter(|link| link.token.is_some()) {
+            link.publish();
             if link.rx.arm(by) {
                 armed = true;
                 needs_barrier |= link.rx.sleep.needs_barrier();
@@ -359,7 +361,9 @@ impl Node {
         }
         // Signals of an earlier wait: without this the descriptor would stay readable.
         self.take_all_signals();
-        Ok(self.arm_all(None, WakeBy::Byte) && self.events.is_empty() && self.may_nap())
+        let may_wait = self.arm_all(None, WakeBy::Byte) && self.events.is_empty() && self.may_nap();
+        self.waits_outside = may_wait;
+        Ok(may_wait)
     }
 
     /// Before whoever watches the descriptor sleeps: a nap, where one is needed, makes it readable

@@ -135,7 +135,8 @@ macro_rules! grown {
         }
 
         #[doc = concat!("Grows ", $what, " of ", $of, " that is served as `[user@]name`, waiting at")]
-        /// most `timeout` for its manager's answer. On an error nothing is left of the attempt.
+        /// most `timeout` for somebody to serve that name (unless the setting `wait_for_names` is
+        /// off) and for its manager's answer. On an error nothing is left of the attempt.
         $(#[doc = $more])?
         pub fn $connect(
             manager: &crate::protocol::Manager,

@@ -298,6 +298,7 @@ impl TaggedReceiver {
     #[inline(always)]
     fn take_at_once(&mut self) -> Option<Notification> {
         if let Some(notification) = self.next() {
+            self.manager.shared.is_called();
             return Some(notification);
         }
         let Self { manager, queue, consumer, .. } = self;

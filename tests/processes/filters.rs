@@ -48,6 +48,7 @@ fn role() {
             return;
         }
         "without_epoll" => return without_epoll(&role),
+        "never_barrier" => return never_barrier(&role),
         _ => {}
     }
     let mut station = Station::new(role.config(), 64, 1);
@@ -122,6 +123,26 @@ fn without_epoll(role: &Role) {
     assert_eq!(counter(&station.node, "control.closed_unwatched"), 1);
 }
 
+/// The kernel refuses membarrier from the beginning: that is agreed when connecting, both ends fence,
+/// and nobody needs naps.
+fn never_barrier(role: &Role) {
+    refuse(libc::SYS_membarrier);
+    let mut station = Station::new(role.config(), 64, 1);
+    assert!(station.node.notes().iter().any(|note| note.contains("membarrier is not available")));
+    let (link, ticket) = station.connect("service");
+    let reply = station.ticket.to_bytes();
+    for round in 0..role.number(0) {
+        station.node.send(&ticket, &round.to_le_bytes(), &reply, LIMIT).unwrap();
+        station.recv();
+        assert_eq!(station.bytes()[..8], round.to_le_bytes());
+    }
+    let why = station.node.explain(link).unwrap();
+    assert!(why.contains("fence"), "{why}");
+    assert_eq!(counter(&station.node, "naps"), 0, "{}", state(&station.node));
+    assert!(counter(&station.node, "sleeps") > 0, "{}", state(&station.node));
+    station.node.close(LIMIT).unwrap();
+}
+
 /// Waits in an event loop until a message has come.
 fn watch(station: &mut Station) {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -181,6 +202,12 @@ fn where_the_housekeeping_ends_nobody_waits_for_it() {
 fn no_message_is_lost_to_a_process_whose_barrier_is_refused() {
     let name = "no_message_is_lost_to_a_process_whose_barrier_is_refused";
     answer(name, "round_trips", round_trips(), true);
+}
+
+#[test]
+fn where_the_barrier_never_was_both_ends_fence_and_no_message_is_lost() {
+    let name = "where_the_barrier_never_was_both_ends_fence_and_no_message_is_lost";
+    answer(name, "never_barrier", 3000, true);
 }
 
 #[test]

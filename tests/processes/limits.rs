@@ -7,6 +7,9 @@ use hamlyn::SlotConfig;
 #[test]
 fn role() {
     let Some(role) = Role::of_this_process() else { return };
+    if role.name == "few_descriptors" {
+        return few_descriptors(&role);
+    }
     let mut station = Station::new(role.config(), 64, 1);
     say("here");
     while let Some(line) = role.hear() {
@@ -21,6 +24,33 @@ fn role() {
             Err(e) => say(&e.to_string()),
         }
     }
+}
+
+/// The soft limit is raised as far as it may be, and a note says so.
+fn few_descriptors(role: &Role) {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    let hard = limit.maximum;
+    limit.current = Some(300);
+    setrlimit(Resource::Nofile, limit).unwrap();
+    let station = Station::new(role.config(), 64, 1);
+    assert_eq!(getrlimit(Resource::Nofile).current, hard);
+    let raised = "the soft limit on descriptors was raised from 300 to ";
+    let notes = station.node.notes();
+    assert!(notes.iter().any(|note| note.starts_with(raised)), "{notes:?}");
+    // A second node finds it raised, and says nothing of it.
+    let again = Station::new(role.config(), 64, 1);
+    assert!(!again.node.notes().iter().any(|note| note.starts_with(raised)));
+}
+
+#[test]
+fn a_low_soft_limit_on_descriptors_is_raised_and_said_to_be() {
+    let hard = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
+    if hard.is_some_and(|hard| hard < 1024) {
+        return skipped("the hard limit on descriptors is too low");
+    }
+    let dir = Dir::new("descriptors", &[("LINKS_MAX", "64")]);
+    Peer::start("few_descriptors", &dir, "").end();
 }
 
 /// What must not change when something is refused.

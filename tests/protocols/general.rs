@@ -706,3 +706,25 @@ fn every_connection_names_its_path_and_the_reason() {
         "the connection to the peer has ended: it closed the connection"
     );
 }
+
+#[test]
+fn a_sender_waits_for_a_name_within_its_limit_and_says_at_the_end_why_there_is_nobody() {
+    let dir = Dir::new("later");
+    let (there, here) = (dir.answering(), dir.manager());
+    let server = Server::new(&there, ServerConfig::default()).unwrap();
+    std::thread::scope(|scope| {
+        let client = scope.spawn(|| Client::connect(&here, "later", LIMIT).map(drop));
+        // Whether it has looked once by then or not, it finds what comes.
+        std::thread::sleep(Duration::from_millis(20));
+        server.serve("later", Access::SameUser).unwrap();
+        client.join().unwrap().unwrap();
+    });
+    let soon = Some(Duration::from_millis(20));
+    let error = Client::connect(&here, "never", soon).err().unwrap().to_string();
+    assert!(error.contains("nothing is called never"), "{error}");
+    // A seed is of one node: when that has gone, nobody is waited for.
+    let seed = server.seed().unwrap();
+    drop((server, there));
+    let error = Client::grow(&here, &seed, None).err().unwrap().to_string();
+    assert!(error.contains("is called") || error.contains("nobody listens"), "{error}");
+}

@@ -40,7 +40,9 @@ pub fn two_cores() -> Result<Cores> {
 pub fn pin(core: usize) -> Result<()> {
     let allowed = allowed()?;
     if !allowed.contains(&core) {
-        bail!("processor {core} is not one of those that this process may use ({allowed:?})");
+        let allowed: Vec<String> = allowed.iter().map(usize::to_string).collect();
+        let allowed = allowed.join(", ");
+        bail!("processor {core} is not one of those that this process may use: {allowed}");
     }
     let mut set = CpuSet::new();
     set.set(core);

@@ -157,7 +157,7 @@ fn records(manager: &Manager, orders: &mut Orders) -> Result<Told> {
         number += 1;
         bytes += length;
     };
-    ensure!(reason == CloseReason::Closed && number == RECORDS, "{number} came, then {reason:?}");
+    ensure!(reason == CloseReason::Closed && number == RECORDS, "{number} came, then: {reason}");
     let seconds = began.context("no record came")?.elapsed().as_secs_f64();
     let what = format!("{bytes} bytes, read where they arrived");
     Ok(Told { what, seconds, ..Told::default() })
@@ -191,7 +191,10 @@ fn long_records(manager: &Manager, orders: &mut Orders) -> Result<Told> {
         ensure!(bytes == pattern(number, LONG_BYTES), "record {number} is not what was sent");
         number += 1;
     };
-    ensure!(reason == CloseReason::Closed && number == LONG_RECORDS, "{number}, then {reason:?}");
+    ensure!(
+        reason == CloseReason::Closed && number == LONG_RECORDS,
+        "{number} came, then: {reason}"
+    );
     ensure!(in_place > 0, "no record went through the aperture");
     Ok(Told { what: format!("{in_place} of them read in the aperture"), ..Told::default() })
 }

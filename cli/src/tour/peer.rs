@@ -280,7 +280,7 @@ fn held(node: &mut Node) -> Result<Aperture> {
             Event::Aperture { aperture, what: ApertureEvent::Held } => {
                 return Ok(node.aperture(aperture)?);
             }
-            Event::Closed { reason, .. } => bail!("the owner is gone: {reason:?}"),
+            Event::Closed { reason, .. } => bail!("the owner is gone: {reason}"),
             _ => {}
         }
     }

@@ -181,7 +181,7 @@ fn group(stage: &Stage, peer: &mut Actor, place: &Place) -> Result<Told> {
     let lost = peer::Lost { member: number, pid: last.pid() };
     let told: Told = peer.answer()?;
     for said in [Ok(told.clone())].into_iter().chain(others.iter_mut().map(Actor::answer::<Told>)) {
-        ensure!(said?.lost == Some(lost), "{lost:?} died, and somebody was told otherwise");
+        ensure!(said?.lost == Some(lost), "member {number} died, and somebody was told otherwise");
     }
     Ok(told)
 }

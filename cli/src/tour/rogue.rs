@@ -144,7 +144,7 @@ impl Intruder {
             if let Event::Closed { link, reason, .. } = next_event(&mut self.node)?
                 && link == self.link
             {
-                return Ok(format!("sent away ({reason:?})"));
+                return Ok(format!("sent away ({reason})"));
             }
         }
     }

@@ -32,6 +32,24 @@ pub struct Who {
     pub is_in_group: bool,
 }
 
+/// Whether whoever connects waits where nobody is yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Until somebody serves the name, or the time is up.
+    ForName,
+    /// A name that nobody serves is an error at once.
+    No,
+}
+
+/// Why a connection cannot be made at this moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotNow {
+    /// Whoever listens has no room for one more.
+    Busy,
+    /// Nobody has the name, or nobody listens at it.
+    Absent,
+}
+
 /// Who is at the other end of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {

@@ -23,8 +23,8 @@ use super::account::{Accounts, Rank};
 use super::memory::{Transfer, is_ring_size};
 use super::table::{Connection, Leave, Linked, Meeting, Stage};
 use super::{
-    Accept, Action, Admission, Agreed, AnswerError, ConnectionId, Event, Failure, Machine,
-    RequestId, UnknownUsers, Who,
+    Accept, Action, Admission, Agreed, AnswerError, ConnectionId, Event, Failure, Machine, NotNow,
+    RequestId, UnknownUsers, Wait, Who,
 };
 use crate::link::cells::READER_WORDS_BYTES;
 use crate::link::ring::packet_bytes_max;
@@ -33,6 +33,12 @@ use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
+
+/// The first pause before a connection that cannot be made is tried again; each is twice as long,
+/// up to the second where a listener has no room, and to the third where there is none.
+const PAUSE_NS: u64 = 50_000;
+const PAUSE_BUSY_MAX_NS: u64 = 5_000_000;
+const PAUSE_ABSENT_MAX_NS: u64 = 20_000_000;
 
 /// What the kernel says of a credential: see [`Action::Verify`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -396,22 +402,43 @@ impl Machine {
     // ---- the client's side
 
     /// This process wants a link: whoever runs the machine connects, and calls
-    /// [`connected`](Self::connected).
+    /// [`connected`](Self::connected), or [`not_now`](Self::not_now) where that is not possible yet.
     pub fn connect(
         &mut self,
         service: String,
         greeting: Vec<u8>,
         until_ns: u64,
+        wait: Wait,
     ) -> Result<ConnectionId, u32> {
         if self.table.accounts.links >= self.limits.links_max {
             return Err(self.table.accounts.links);
         }
         let id = self.table.next_id();
         let stage = Stage::Dialing(greeting);
-        let c = Connection::new(End::Client, Who::default(), service, 0, stage);
+        let mut c = Connection::new(End::Client, Who::default(), service, 0, stage);
+        (c.wait, c.pause_ns) = (wait, PAUSE_NS);
         self.table.enter(id, c);
         self.table.set_deadline(id, Some(until_ns));
         Ok(id)
+    }
+
+    /// Connecting, or opening the second connection, is not possible now. Says when it is to be
+    /// tried again, which is at the time limit for the last time; `None`: it is not, and whoever
+    /// runs the machine says why ([`connect_failed`](Self::connect_failed)).
+    pub fn not_now(&mut self, now_ns: u64, id: ConnectionId, why: NotNow) -> Option<u64> {
+        let c = self.table.get_mut(id)?;
+        let until_ns = c.deadline_ns()?;
+        let pause_max_ns = match (why, c.stage(), c.wait) {
+            (NotNow::Busy, _, _) => PAUSE_BUSY_MAX_NS,
+            // The process that listened a moment ago is gone: whoever comes next is another.
+            (NotNow::Absent, Stage::Dialing(_), Wait::ForName) if now_ns < until_ns => {
+                PAUSE_ABSENT_MAX_NS
+            }
+            (NotNow::Absent, _, _) => return None,
+        };
+        let again_ns = now_ns.saturating_add(c.pause_ns.min(pause_max_ns));
+        c.pause_ns = (c.pause_ns * 2).min(pause_max_ns);
+        Some(again_ns.min(until_ns))
     }
 
     fn hello(&self) -> Hello {
@@ -439,7 +466,7 @@ impl Machine {
     /// The socket is connected, to `who`.
     pub fn connected(&mut self, id: ConnectionId, who: Who) {
         let Some(c) = self.table.get_mut(id) else { return };
-        c.who = who;
+        (c.who, c.pause_ns) = (who, PAUSE_NS);
         let Stage::Dialing(greeting) = c.stage() else { return };
         let greeting = greeting.clone();
         let hello = Hello { greeting, ..self.hello() };

@@ -35,7 +35,8 @@ mod table;
 pub use aperture::ApertureError;
 pub use interface::{
     Accept, Action, Admission, Agreed, AnswerError, CloseReason, ConnectionId, Event, Expected,
-    Failure, Limits, Peer, Places, RequestId, ServiceId, Taken, Touched, UnknownUsers, Who,
+    Failure, Limits, NotNow, Peer, Places, RequestId, ServiceId, Taken, Touched, UnknownUsers,
+    Wait, Who,
 };
 pub use meeting::Verdict;
 
@@ -614,7 +615,9 @@ impl Machine {
             }
             Stage::Dialing(_) => self.failed(id, Failure::TimedOut("connecting")),
             Stage::Greeting => {
-                self.failed(id, Failure::TimedOut("waiting for the server's offer"));
+                let doing =
+                    "waiting for the server's answer: its program makes no calls, or is behind";
+                self.failed(id, Failure::TimedOut(doing));
             }
             Stage::Meeting(_) => {
                 self.failed(id, Failure::TimedOut("waiting for the server to map"));

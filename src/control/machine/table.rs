@@ -25,7 +25,7 @@ use super::account::{Accounts, User};
 use super::aperture::Apertures;
 use super::memory::Transfer;
 use super::queue::Queue;
-use super::{CloseReason, ConnectionId, Event, Failure, Peer, RequestId, Who};
+use super::{CloseReason, ConnectionId, Event, Failure, Peer, RequestId, Wait, Who};
 use crate::wire::NodeId;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -120,6 +120,10 @@ pub(super) struct Connection {
     pub refused: u32,
     stage: Stage,
     features: LinkFeatures,
+    /// Whether whoever it is made to is waited for, where there is nobody yet.
+    pub wait: Wait,
+    /// How long it rests before it is tried again to make it.
+    pub pause_ns: u64,
     deadline_ns: Option<u64>,
     /// Bytes charged to its user.
     bytes: u64,
@@ -161,6 +165,8 @@ impl Connection {
             refused: 0,
             stage,
             features: LinkFeatures::empty(),
+            wait: Wait::No,
+            pause_ns: 0,
             deadline_ns: None,
             bytes: 0,
             handed: 0,
@@ -169,6 +175,11 @@ impl Connection {
 
     pub fn stage(&self) -> &Stage {
         &self.stage
+    }
+
+    /// Until when it has to be a link.
+    pub fn deadline_ns(&self) -> Option<u64> {
+        self.deadline_ns
     }
 
     pub fn features(&self) -> LinkFeatures {

@@ -1,12 +1,12 @@
 //! Connecting: a request, which the machine answers with an event.
 //!
-//! A Unix socket never says "in progress": a listener whose queue is full refuses at once, and is
-//! tried again until the time is up.
+//! A Unix socket never says "in progress": a listener whose queue is full refuses at once, and so
+//! does a name that nobody serves yet. Whether that is tried again, and when, the machine says.
 
 use super::super::frame::{FRAME_BYTES_MAX, Frame, FrameError, Hello, LinkFeatures};
 use super::super::identity::Identity;
-use super::super::machine::{ConnectionId, Failure, Machine, Who};
-use super::super::names::{self, Place, ServiceName};
+use super::super::machine::{ConnectionId, Failure, Machine, NotNow, Wait, Who};
+use super::super::names::{self, FindError, Place, ServiceName};
 use super::super::{GREETING_BYTES_MAX, Reason, printable_bytes};
 use super::inbox::{LinkToken, NewLink, Waiter};
 use super::{ConnectError, Control, Row, SOCKET, Shared, State, WAKE, deadline_of, limits_of, tag};
@@ -23,86 +23,148 @@ use std::string::{String, ToString};
 use std::sync::Arc;
 use std::vec::Vec;
 
-/// The first pause before a listener whose queue was full is tried again; each is twice as long,
-/// up to [`PAUSE_MAX_NS`].
-const PAUSE_NS: u64 = 50_000;
+/// The pause of who asks for statistics, before a listener without room is asked again.
 const PAUSE_MAX_NS: u64 = 5_000_000;
 
 /// Where a connection leads.
 pub(super) struct Dial {
-    place: Place,
-    address: PathBuf,
-    pause_ns: u64,
+    service: ServiceName,
+    /// Where the name was, with what connects to it; looked for again where nobody was there.
+    found: Option<(Place, PathBuf)>,
+    /// Nobody was there at the last try.
+    was_absent: bool,
     /// What the second connection is to say; `None`: the first one is being made.
     wake: Option<Box<Hello>>,
     /// What went wrong, where the machine does not know.
     error: Option<ConnectError>,
 }
 
+/// A try that made no connection.
+enum Missed {
+    NotNow(NotNow, ConnectError),
+    Failed(ConnectError),
+}
+
 impl Dial {
-    fn to(config: &Config, service: &ServiceName) -> Result<Self, ConnectError> {
-        let place = names::find(config, service)?;
-        let address = place.address()?;
-        Ok(Self { place, address, pause_ns: PAUSE_NS, wake: None, error: None })
+    fn to(service: &ServiceName) -> Self {
+        let service = service.clone();
+        Self { service, found: None, was_absent: false, wake: None, error: None }
     }
 
-    pub(super) fn take_error(&mut self) -> Option<ConnectError> {
-        self.error.take()
+    /// What went wrong. Where a name was not there, who else has one like it is looked for only now.
+    pub(super) fn take_error(&mut self, config: &Config) -> Option<ConnectError> {
+        self.error.take().map(|error| with_namesakes(config, &self.service, error))
     }
 
-    /// One try. `None`: not now. Whoever listens may have sent something by the time it returns, and
-    /// need not be who should.
-    fn open(&self) -> Result<Option<Connection>, ConnectError> {
-        match socket::try_connect(&self.address) {
-            Ok(socket) => Ok(Some(socket.into())),
-            Err(e) => match e.kind() {
-                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(None),
-                io::ErrorKind::ConnectionRefused => Err(ConnectError::Stale(self.place.path())),
-                io::ErrorKind::PermissionDenied => {
-                    Err(ConnectError::NotPermitted(self.place.path()))
-                }
-                _ => Err(ConnectError::Os { doing: "connecting", source: e }),
-            },
-        }
-    }
-
-    /// Who is there, if it is who should be.
-    fn check(&self, config: &Config, socket: &Connection) -> Result<Who, ConnectError> {
-        let identity = socket::identity(socket)
-            .map_err(|source| ConnectError::Os { doing: "connecting", source })?;
-        let wrong = |found: String| {
-            let (path, wanted) = (self.place.path(), self.place.uid);
-            Err(ConnectError::WrongUser { path, found, wanted })
-        };
-        match identity.uid {
-            Some(uid) if uid != self.place.uid => wrong(std::format!("user {uid}")),
-            None if config.admit_unknown == AdmitUnknown::Never => {
-                wrong("a user of another user namespace".into())
+    /// One try. Whoever listens may have sent something by the time it returns, but is who should
+    /// be there.
+    fn open(&mut self, config: &Config) -> Result<(Connection, Who), Missed> {
+        let missed = match self.try_open(config) {
+            Ok(opened) => {
+                self.was_absent = false;
+                return Ok(opened);
             }
-            _ => Ok(Who {
-                uid: identity.uid,
-                gid: identity.gid,
-                pid: identity.pid,
-                is_in_group: false,
-            }),
+            Err(missed) => missed,
+        };
+        let was_absent = self.was_absent;
+        self.was_absent = matches!(missed, Missed::NotNow(NotNow::Absent, _));
+        match missed {
+            // Who makes a directory or a socket gives it its permissions a moment later.
+            Missed::Failed(error) if was_absent => {
+                self.found = None;
+                Err(Missed::NotNow(NotNow::Absent, error))
+            }
+            missed => Err(missed),
         }
+    }
+
+    fn try_open(&mut self, config: &Config) -> Result<(Connection, Who), Missed> {
+        let absent = |error| Missed::NotNow(NotNow::Absent, error);
+        if self.found.is_none() {
+            let place = names::find(config, &self.service).map_err(|error| match error {
+                FindError::NotFound { .. } => absent(error.into()),
+                error => Missed::Failed(error.into()),
+            })?;
+            let address = place.address().map_err(|error| Missed::Failed(error.into()))?;
+            self.found = Some((place, address));
+        }
+        let Some((place, address)) = &self.found else { unreachable!("it was found above") };
+        let path = place.path();
+        let error = match socket::try_connect(address).map(Connection::from) {
+            Ok(socket) => {
+                let who = check(config, place, &socket).map_err(Missed::Failed)?;
+                return Ok((socket, who));
+            }
+            Err(error) => error,
+        };
+        match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => {
+                Err(Missed::NotNow(NotNow::Busy, ConnectError::TimedOut("connecting")))
+            }
+            // It went away between the two looks, or its process did.
+            io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => {
+                self.found = None;
+                Err(absent(ConnectError::Stale(path)))
+            }
+            io::ErrorKind::PermissionDenied => {
+                Err(Missed::Failed(ConnectError::NotPermitted(path)))
+            }
+            _ => Err(Missed::Failed(ConnectError::Os { doing: "connecting", source: error })),
+        }
+    }
+}
+
+/// Who is there, if it is who should be.
+fn check(config: &Config, place: &Place, socket: &Connection) -> Result<Who, ConnectError> {
+    let identity = socket::identity(socket)
+        .map_err(|source| ConnectError::Os { doing: "connecting", source })?;
+    let wrong = |found: String| {
+        let (path, wanted) = (place.path(), place.uid);
+        Err(ConnectError::WrongUser { path, found, wanted })
+    };
+    match identity.uid {
+        Some(uid) if uid != place.uid => wrong(std::format!("user {uid}")),
+        None if config.admit_unknown == AdmitUnknown::Never => {
+            wrong("a user of another user namespace".into())
+        }
+        _ => {
+            Ok(Who { uid: identity.uid, gid: identity.gid, pid: identity.pid, is_in_group: false })
+        }
+    }
+}
+
+/// What whoever connects by name does where nobody is yet.
+pub(crate) fn wait_of(config: &Config) -> Wait {
+    if config.wait_for_names { Wait::ForName } else { Wait::No }
+}
+
+/// Where a name was not found: under which other users' names it is.
+fn with_namesakes(config: &Config, service: &ServiceName, error: ConnectError) -> ConnectError {
+    match error {
+        ConnectError::Find(FindError::NotFound { name, looked, .. }) => {
+            let namesakes = names::namesakes(config, service);
+            ConnectError::Find(FindError::NotFound { name, looked, namesakes })
+        }
+        error => error,
     }
 }
 
 impl Control {
     /// Begins to connect to a service. [`ControlEvent::Connected`](super::ControlEvent::Connected)
     /// or [`ControlEvent::ConnectFailed`](super::ControlEvent::ConnectFailed) of this name follows,
-    /// within the time limit.
+    /// within the time limit. What can be known at once is an error at once.
     pub fn begin_connect(
         &self,
         service: &ServiceName,
         greeting: &[u8],
         timeout: Duration,
+        wait: Wait,
     ) -> Result<LinkToken, ConnectError> {
-        self.begin(service, greeting, timeout, None)
+        self.begin(service, greeting, timeout, wait, None)
     }
 
-    /// Connects to a service, in the caller, within a time limit.
+    /// Connects to a service, in the caller, within a time limit. A name that nobody serves yet is
+    /// waited for, too, unless `wait_for_names` is off.
     pub fn connect(
         &self,
         service: &ServiceName,
@@ -110,7 +172,8 @@ impl Control {
         timeout: Duration,
     ) -> Result<NewLink, ConnectError> {
         let waiter = Arc::new(Waiter::default());
-        let token = self.begin(service, greeting, timeout, Some(waiter.clone()))?;
+        let wait = wait_of(&self.shared.config);
+        let token = self.begin(service, greeting, timeout, wait, Some(waiter.clone()))?;
         if self.shared.config.housekeeping == Housekeeping::Thread {
             return waiter.wait();
         }
@@ -136,6 +199,7 @@ impl Control {
         service: &ServiceName,
         greeting: &[u8],
         timeout: Duration,
+        wait: Wait,
         waiter: Option<Arc<Waiter>>,
     ) -> Result<LinkToken, ConnectError> {
         let shared = &*self.shared;
@@ -145,13 +209,13 @@ impl Control {
         if greeting.len() > GREETING_BYTES_MAX {
             return Err(ConnectError::GreetingTooLong(greeting.len()));
         }
-        let dial = Dial::to(&shared.config, service)?;
+        let dial = Dial::to(service);
         let until_ns = deadline_of(timeout);
         let mut state = shared.lock();
         if let Some(why) = &state.failed {
             return Err(ConnectError::Unavailable(why.clone()));
         }
-        let begun = state.machine.connect(service.to_string(), greeting.to_vec(), until_ns);
+        let begun = state.machine.connect(service.to_string(), greeting.to_vec(), until_ns, wait);
         let id = begun.map_err(ConnectError::Links)?;
         let row = Row { dial: Some(Box::new(dial)), waiter, ..Row::new(None, Who::default()) };
         state.rows.insert(id, row);
@@ -162,7 +226,7 @@ impl Control {
         }
         shared.finish(state);
         match error {
-            Some(error) => Err(error),
+            Some(error) => Err(with_namesakes(&shared.config, service, error)),
             None => {
                 // Its deadline may be the earliest.
                 shared.bell.ring();
@@ -178,20 +242,17 @@ impl Shared {
     fn dial(&self, state: &mut State, id: ConnectionId, now_ns: u64) -> Option<ConnectError> {
         let row = state.rows.get_mut(&id)?;
         let dial = row.dial.as_mut()?;
-        let opened = dial.open().and_then(|socket| match socket {
-            None => Ok(None),
-            Some(socket) => dial.check(&self.config, &socket).map(|who| Some((socket, who))),
-        });
-        let (socket, who) = match opened {
-            Ok(Some(found)) => found,
-            Ok(None) => {
-                state.dialing.insert(id, now_ns.saturating_add(dial.pause_ns));
-                dial.pause_ns = (dial.pause_ns * 2).min(PAUSE_MAX_NS);
+        let (socket, who) = match dial.open(&self.config) {
+            Ok(opened) => opened,
+            Err(Missed::Failed(error)) => return Some(error),
+            Err(Missed::NotNow(why, error)) => {
+                let Some(again_ns) = state.machine.not_now(now_ns, id, why) else {
+                    return Some(error);
+                };
+                state.dialing.insert(id, again_ns);
                 return None;
             }
-            Err(e) => return Some(e),
         };
-        dial.pause_ns = PAUSE_NS;
         if let Some(hello) = dial.wake.take() {
             self.second(state, id, socket, who, *hello);
             return None;
@@ -314,18 +375,23 @@ pub(super) fn stat(
     const BYTES_MAX: usize = 4 << 20;
     const DOING: &str = "waiting for the statistics";
     let deadline_ns = deadline_of(timeout);
-    let dial = Dial::to(config, service)?;
+    let mut dial = Dial::to(service);
     let os = |source| ConnectError::Os { doing: DOING, source };
     let socket = loop {
-        if let Some(socket) = dial.open()? {
-            break socket;
+        match dial.open(config) {
+            Ok((socket, _)) => break socket,
+            Err(Missed::NotNow(NotNow::Busy, error)) if monotonic_ns() >= deadline_ns => {
+                return Err(error);
+            }
+            Err(Missed::NotNow(NotNow::Busy, _)) => {
+                std::thread::sleep(Duration::from_nanos(PAUSE_MAX_NS));
+            }
+            // What nobody serves has no statistics.
+            Err(Missed::NotNow(NotNow::Absent, error) | Missed::Failed(error)) => {
+                return Err(with_namesakes(config, service, error));
+            }
         }
-        if monotonic_ns() >= deadline_ns {
-            return Err(ConnectError::TimedOut("connecting"));
-        }
-        std::thread::sleep(Duration::from_nanos(PAUSE_MAX_NS));
     };
-    dial.check(config, &socket)?;
     let identity = Identity::new().map_err(os)?;
     let limits = limits_of(config, &identity, LinkFeatures::empty());
     let hello = Machine::hello_for_statistics(&limits);

@@ -65,7 +65,7 @@ pub enum ConnectError {
     #[error("the time was up while {0}")]
     TimedOut(&'static str),
     /// The server said no.
-    #[error("the server refused: {reason}{}{text}", if .text.is_empty() { "" } else { ": " })]
+    #[error("the server refused: {}", refused(*reason, text))]
     Refused {
         /// Why.
         reason: Reason,
@@ -109,6 +109,15 @@ pub enum ConnectError {
         /// What the system said.
         source: io::Error,
     },
+}
+
+/// The application's own words say more than that it was the application.
+fn refused(reason: Reason, text: &str) -> String {
+    match (reason, text) {
+        (reason, "") => std::format!("{reason}"),
+        (Reason::Application, text) => text.into(),
+        (reason, text) => std::format!("{reason}: {text}"),
+    }
 }
 
 impl From<Failure> for ConnectError {

@@ -26,6 +26,7 @@ mod inbox;
 mod perform;
 mod turn;
 
+pub(crate) use dial::wait_of;
 pub use error::{AcceptError, ConnectError, StartError};
 pub use inbox::{ControlEvent, Inbox, LinkToken, NewLink};
 

@@ -371,7 +371,7 @@ impl Shared {
         why: Failure,
     ) -> Option<ControlEvent> {
         let row = state.rows.get_mut(&id)?;
-        let error = row.dial.as_mut().and_then(|dial| dial.take_error());
+        let error = row.dial.as_mut().and_then(|dial| dial.take_error(&self.config));
         let error = error.unwrap_or_else(|| why.into());
         match row.waiter.take() {
             Some(waiter) => {

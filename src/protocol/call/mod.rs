@@ -68,7 +68,8 @@ pub(super) fn word_of(call: u32, code: u32) -> u32 {
 pub enum CallError {
     /// The time is over. The server may still be at work; its reply will be dropped.
     #[error(
-        "no reply came within the time limit: the server is at work, or its program makes no calls"
+        "no reply came within the time limit: the server is at work, or its program makes no calls \
+         and has no progress thread (start_progress)"
     )]
     TimedOut,
     /// The server took the request and will not reply: its handler dropped it.

@@ -123,7 +123,9 @@ pub enum GroupError {
         missing: Vec<u32>,
     },
     /// The time is over; nothing was sent or received. Of a member's or a helper's call.
-    #[error("the root did not get to it within the time limit; nothing was sent or received")]
+    #[error(
+        "the root did not get to it within the time limit; nothing was sent or received. Its program is behind, or makes no calls and has no progress thread (start_progress)"
+    )]
     NotInTime,
     /// A member ended before its part had arrived, or before it was sent something.
     #[error("member {member} ({}) is lost, and {arrived} parts have arrived: {reason}", whose(.peer))]

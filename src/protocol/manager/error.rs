@@ -55,8 +55,7 @@ pub enum GrowError {
 pub(super) fn advice(error: &node::ConnectError) -> &'static str {
     match error {
         node::ConnectError::Control(control::ConnectError::TimedOut(_)) => {
-            "; its program makes no calls, or is behind: a progress thread (start_progress) answers \
-             without them"
+            "; a progress thread (start_progress) answers without calls of the program"
         }
         _ => "",
     }

@@ -23,7 +23,7 @@ pub(crate) use offers::{Admission, Offer, OfferId, Protocols};
 
 use super::seed::{Kind, Seed, Token};
 use crate::config::Config;
-use crate::control::{self, Accept, Access, ServiceName};
+use crate::control::{self, Accept, Access, ServiceName, Wait};
 use crate::interface::{LinkId, Notification, QueueId};
 use crate::node::{
     self, Attached, BuildError, CloseReason, Event, Forked, LinkError, Look, Node, OfferError,
@@ -327,38 +327,40 @@ impl Manager {
         expected: &'static str,
         read: impl FnOnce(&Arc<Connection>, &[u8]) -> Option<R>,
     ) -> Result<(Arc<Connection>, R), GrowError> {
-        let (service, token, of) = match target {
+        // Whoever made a seed served its name by then: who comes later is another node.
+        let (service, token, of, wait) = match target {
             Target::Seed(seed) if seed.kind != kind => {
                 return Err(GrowError::Kind { wanted: kind, found: seed.kind });
             }
-            Target::Seed(seed) => (seed.service.as_str(), seed.token, Some(seed.node)),
-            Target::Service(name) => (name, Token::NONE, None),
+            Target::Seed(seed) => (seed.service.as_str(), seed.token, Some(seed.node), Wait::No),
+            Target::Service(name) => (name, Token::NONE, None, self.shared.lock().wait_for_names()),
         };
         let mut greeting = GREETING.to_vec();
         greeting.push(kind as u8);
         greeting.extend_from_slice(&token.0);
         greeting.extend_from_slice(body);
-        let grown = self.connect_then(service, &greeting, timeout, |node, protocols, link| {
-            let vanished = || GrowError::Connect(node::ConnectError::Vanished);
-            let answer = node.greeting(link).map_err(|_| vanished())?.to_vec();
-            let peer = node.peer(link).map_err(|_| vanished())?.clone();
-            if let Some(wanted) = of.filter(|node| *node != peer.node) {
-                let _ = node.disconnect(link);
-                return Err(GrowError::OtherNode { wanted, found: peer.node });
-            }
-            let head = answer.split_at_checked(ANSWER_HEAD);
-            match head {
-                Some((head, body)) if head[..4] == ANSWER && head[4] == kind as u8 => {
-                    let connection = Connection::new(node, link, peer);
-                    protocols.connections.insert(link, (connection.clone(), None));
-                    Ok((connection, body.to_vec()))
-                }
-                _ => {
+        let grown =
+            self.connect_then(service, &greeting, timeout, wait, |node, protocols, link| {
+                let vanished = || GrowError::Connect(node::ConnectError::Vanished);
+                let answer = node.greeting(link).map_err(|_| vanished())?.to_vec();
+                let peer = node.peer(link).map_err(|_| vanished())?.clone();
+                if let Some(wanted) = of.filter(|node| *node != peer.node) {
                     let _ = node.disconnect(link);
-                    Err(GrowError::NotAnEndPoint)
+                    return Err(GrowError::OtherNode { wanted, found: peer.node });
                 }
-            }
-        })?;
+                let head = answer.split_at_checked(ANSWER_HEAD);
+                match head {
+                    Some((head, body)) if head[..4] == ANSWER && head[4] == kind as u8 => {
+                        let connection = Connection::new(node, link, peer);
+                        protocols.connections.insert(link, (connection.clone(), None));
+                        Ok((connection, body.to_vec()))
+                    }
+                    _ => {
+                        let _ = node.disconnect(link);
+                        Err(GrowError::NotAnEndPoint)
+                    }
+                }
+            })?;
         let (connection, answer) = grown?;
         match read(&connection, &answer) {
             Some(made) => Ok((connection, made)),
@@ -370,14 +372,16 @@ impl Manager {
     }
 
     /// Connects to a service, and polls meanwhile: it may be one of this very process, or its
-    /// process may be growing a sender here. The link is the application's.
+    /// process may be growing a sender here. The link is the application's. `timeout` is for
+    /// everything: for somebody to serve the name, too, unless the setting `wait_for_names` is off.
     pub fn connect(
         &self,
         service: &str,
         greeting: &[u8],
         timeout: Option<Duration>,
     ) -> Result<LinkId, GrowError> {
-        self.connect_then(service, greeting, timeout, |_, _, link| link)
+        let wait = self.shared.lock().wait_for_names();
+        self.connect_then(service, greeting, timeout, wait, |_, _, link| link)
     }
 
     /// [`connect`](Self::connect), and something at once: before any other thread takes what comes
@@ -387,10 +391,11 @@ impl Manager {
         service: &str,
         greeting: &[u8],
         timeout: Option<Duration>,
+        wait: Wait,
         then: impl FnOnce(&mut Node, &mut Protocols, LinkId) -> R,
     ) -> Result<R, GrowError> {
         let limit = timeout.unwrap_or(Duration::MAX);
-        let token = self.shared.lock().begin_connect(service, greeting, limit)?;
+        let token = self.shared.lock().begin_connect(service, greeting, limit, wait)?;
         let mut then = Some(then);
         // The control plane ends it within the time limit, if it can.
         let limit = timeout.map(node::with_answer);

@@ -8,7 +8,7 @@
 # A step that fails does not stop the others; a step that this machine cannot run is skipped loudly.
 # The last line sums up.
 TEST='fmt clippy pure doc unit examples c budgets python'
-DEEP='release tour bench bare loom miri tsan sanitizers fuzz long planted wheel package'
+DEEP='release tour bench http bare loom miri tsan sanitizers fuzz long planted wheel package'
 set -u
 cd "$(dirname "$0")/.." || exit 1
 . scripts/common.sh
@@ -109,6 +109,17 @@ examples() {
         timeout 120 "$TARGET/debug/examples/$name" </dev/null || return 1
     done
 }
+
+# hyper, axum and tonic over byte streams: a package of its own, with a target directory of its own.
+http() (
+    cd examples/http || exit 1
+    export CARGO_TARGET_DIR="$TARGET/http"
+    cargo fmt --check && cargo clippy --all-targets -- -D warnings && cargo test || exit 1
+    for name in hyper axum tonic; do
+        part "example $name"
+        timeout 300 cargo run --quiet --example "$name" </dev/null || exit 1
+    done
+)
 
 # What users get: the command and the libraries, optimised, each linked as one.
 release() { cargo build --release --workspace --features hamlyn/tokio --bins --lib "$@"; }
@@ -286,6 +297,7 @@ describe() {
         release) echo 'the release build' ;;
         tour) echo 'hamlyn tour, quickly' ;;
         bench) echo 'the measuring tool runs' ;;
+        http) echo 'hyper, axum and tonic over byte streams' ;;
         bare) echo 'the pure part builds for a machine without an operating system' ;;
         loom) echo 'loom models' ;;
         miri) echo 'the pure unit tests under Miri' ;;

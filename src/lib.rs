@@ -29,7 +29,9 @@
 //! - [`node`]: [`Node`] ties them together and waits: the lower level, with every mechanism in reach.
 //!   [`Aperture`] and [`ApertureView`] are memory that two processes map.
 //! - [`protocol`]: end points for any number of threads: datagrams, streams, tagged remote write,
-//!   groups, requests and replies, grown from seeds or found by name. **Begin here.**
+//!   groups, requests and replies, byte streams, grown from seeds or found by name. **Begin here.**
+//! - `io` (feature `tokio`): byte streams as tokio's `AsyncRead` and `AsyncWrite`, for whatever speaks
+//!   over a socket.
 //!
 //! # A first message
 //!
@@ -88,6 +90,8 @@ pub mod control;
 #[cfg_attr(not(feature = "os"), allow(dead_code))]
 mod engine;
 pub mod interface;
+#[cfg(feature = "tokio")]
+pub mod io;
 pub mod link;
 #[cfg(feature = "os")]
 pub mod node;
@@ -113,7 +117,7 @@ pub use node::{
 pub use os::aperture::{AccessError, ApertureAccess};
 pub use wire::{Flags, Key, MetadataIndex, NodeId, Share, SlotIndex, Ticket};
 
-// The README's examples compile.
-#[cfg(all(doctest, feature = "os"))]
+// The README's examples compile; some need the feature.
+#[cfg(all(doctest, feature = "tokio"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

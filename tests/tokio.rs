@@ -5,10 +5,10 @@ mod support;
 
 use hamlyn::node::CloseReason;
 use hamlyn::protocol::{
-    ApertureStreamReceiver, ApertureStreamSender, AsyncManager, CallError, Client,
-    DatagramReceiver, DatagramSender, Group, GroupConfig, GroupMember, Manager, SendFailure,
-    Server, ServerConfig, StreamConfig, StreamReceiver, StreamSender, TaggedConfig, TaggedReceiver,
-    TaggedSender,
+    ApertureStreamReceiver, ApertureStreamSender, AsyncClient, AsyncManager, AsyncServer,
+    CallError, Client, DatagramReceiver, DatagramSender, Group, GroupConfig, GroupMember, Manager,
+    SendFailure, Server, ServerConfig, StreamConfig, StreamReceiver, StreamSender, TaggedConfig,
+    TaggedReceiver, TaggedSender,
 };
 use hamlyn::{Access, Config};
 use std::future::poll_fn;
@@ -316,6 +316,140 @@ async fn a_group_of_tasks_serves_whoever_reads_though_another_never_does() {
     timeout(support::LONG, there.receive(&mut root)).await.unwrap().unwrap();
     assert_eq!(root.parts().part(0), Some(&b"part"[..]));
     reading.await.unwrap();
+}
+
+// ---- servers and clients of tasks
+
+/// Polls a future so many times, and drops it unless it is ready by then.
+async fn polled<R>(times: usize, future: impl Future<Output = R>) -> Option<R> {
+    let (mut future, mut left) = (pin!(future), times);
+    poll_fn(|context| {
+        if left == 0 {
+            return std::task::Poll::Ready(None);
+        }
+        left -= 1;
+        match future.as_mut().poll(context) {
+            std::task::Poll::Ready(done) => std::task::Poll::Ready(Some(done)),
+            std::task::Poll::Pending => {
+                context.waker().wake_by_ref();
+                std::task::Poll::Pending
+            }
+        }
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn receives_calls_and_replies_that_are_dropped_half_way_lose_nothing() {
+    for settings in [&[][..], &[("RING_BYTES", "8192"), ("BULK_RING_BYTES", "0")][..]] {
+        let dir = support::Dir::new("async-calls", settings);
+        let manager = || AsyncManager::new(&Manager::with_config(dir.config()).unwrap()).unwrap();
+        let (there, here) = (manager(), manager());
+        let config = ServerConfig { outstanding: 4, ..ServerConfig::default() };
+        let server = AsyncServer::new(&there, config).unwrap();
+        server.serve("tasks", Access::SameUser).unwrap();
+        let client = AsyncClient::connect(&here, "tasks", support::LIMIT).await.unwrap();
+        const CALLS: usize = 60;
+        let length = |i: usize| [10, 5000, 200_000][i % 3];
+        let serving = {
+            let server = server.clone();
+            tokio::spawn(async move {
+                let mut served = 0;
+                for round in 0.. {
+                    if served == CALLS {
+                        return;
+                    }
+                    // Dropped after a poll or two, again and again.
+                    let Some(request) = polled(1 + round % 3, server.receive()).await else {
+                        tokio::task::yield_now().await;
+                        continue;
+                    };
+                    let request = request.unwrap();
+                    served += 1;
+                    if served % 4 == 0 {
+                        assert_eq!(request.peer().unwrap().pid, Some(std::process::id()));
+                    }
+                    let reply = request.to_vec();
+                    assert!(polled(0, request.reply(b"never polled")).await.is_none());
+                    // Begun, and dropped: it goes on.
+                    let _ = polled(1 + served % 2, request.reply(&reply)).await;
+                    let again = request.reply(b"twice").await.unwrap_err();
+                    assert!(matches!(again, CallError::Replied), "{again}");
+                }
+            })
+        };
+        let mut calls = tokio::task::JoinSet::new();
+        for i in 0..CALLS {
+            let client = client.clone();
+            calls.spawn(async move {
+                let request = vec![i as u8; length(i)];
+                let reply = client.call(&request).await.unwrap();
+                assert!(*reply == request[..], "call {i}: {} bytes", reply.len());
+            });
+        }
+        while let Some(called) = timeout(support::LONG, calls.join_next()).await.unwrap() {
+            called.unwrap();
+        }
+        timeout(support::LONG, serving).await.unwrap().unwrap();
+
+        // Calls that are dropped are forgotten, and their places are free again.
+        let serving = {
+            let server = server.clone();
+            tokio::spawn(async move {
+                while let Ok(request) = server.receive().await {
+                    if *request == *b"declined" {
+                        drop(request);
+                    } else {
+                        request.reply(&request).await.ok();
+                    }
+                }
+            })
+        };
+        for i in 0..40 {
+            let _ = polled(1 + i % 4, client.call(&vec![1; length(i)])).await;
+        }
+        let several = (0..8).map(|_| client.call(b"after"));
+        for reply in several {
+            assert_eq!(&*timeout(support::LONG, reply).await.unwrap().unwrap(), b"after");
+        }
+        let declined = timeout(support::LONG, client.call(b"declined")).await.unwrap();
+        assert!(matches!(declined, Err(CallError::Declined)), "{declined:?}");
+        serving.abort();
+        drop(server);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn select_takes_requests_of_two_servers_in_turn() {
+    let dir = Dir::new("select");
+    let (there, here) = (dir.manager(), dir.manager());
+    let [a, b] = ["a", "b"].map(|name| {
+        let server = AsyncServer::new(&there, ServerConfig::default()).unwrap();
+        server.serve(name, Access::SameUser).unwrap();
+        server
+    });
+    let serving = tokio::spawn(async move {
+        for _ in 0..200 {
+            tokio::select! {
+                request = a.receive() => request.unwrap().reply(b"a").await.unwrap(),
+                request = b.receive() => request.unwrap().reply(b"b").await.unwrap(),
+            }
+        }
+    });
+    let mut calls = tokio::task::JoinSet::new();
+    for name in ["a", "b"] {
+        let here = here.clone();
+        calls.spawn(async move {
+            let client = AsyncClient::connect(&here, name, Some(LIMIT)).await.unwrap();
+            for _ in 0..100 {
+                assert_eq!(&*client.call(b"who").await.unwrap(), name.as_bytes());
+            }
+        });
+    }
+    while let Some(called) = timeout(support::LONG, calls.join_next()).await.unwrap() {
+        called.unwrap();
+    }
+    timeout(support::LONG, serving).await.unwrap().unwrap();
 }
 
 // ---- a server that is killed

@@ -42,6 +42,8 @@ pub use receive::RecvError;
 pub use send::{PreparedTicket, SendError, Unfinished};
 pub use shared::{Attached, NodeGuard, SharedNode};
 pub(crate) use shared::{Look, Waited};
+#[cfg(feature = "tokio")]
+pub(crate) use shared::{NextTurn, Patience};
 
 use crate::config::{Config, ConfigError, Housekeeping};
 use crate::control::{

@@ -55,6 +55,11 @@ pub trait Attached: Send + 'static {
     #[inline(always)]
     fn after_look(&mut self, _: &mut Node) {}
 
+    /// A thread has slept, and taken the signals that there were: whoever sleeps without a thread is
+    /// to arm again.
+    #[inline(always)]
+    fn after_sleep(&mut self) {}
+
     /// How many wait for something without a thread, to whom [`after_look`](Self::after_look) tells
     /// it.
     #[inline(always)]
@@ -395,6 +400,7 @@ impl<T: Attached> Inner<T> {
             guard.state_mut().has_leader = false;
         }
         guard.after_sleep(slept, began_ns)?;
+        guard.state_mut().attached.after_sleep();
         Ok(guard)
     }
 
@@ -444,6 +450,28 @@ impl<R> Look<R> {
             Self::Room(link) => Look::Room(link),
         }
     }
+}
+
+/// How long whoever polls for tasks has found nothing.
+#[cfg(feature = "tokio")]
+#[derive(Default)]
+pub(crate) struct Patience(Option<Backoff>);
+
+/// What [`SharedNode::turn_in_event_loop`] says is next.
+#[cfg(feature = "tokio")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NextTurn {
+    /// Another turn, at once.
+    Soon,
+    /// Tasks may have been woken, and run first.
+    LetRun,
+    /// Other threads run first.
+    LetOthers,
+    /// Nothing until the descriptor is readable.
+    Sleep {
+        /// By the monotonic clock.
+        since_ns: u64,
+    },
 }
 
 /// Why waiting ended without a result.
@@ -618,6 +646,52 @@ impl<T: Attached> SharedNode<T> {
     #[inline(always)]
     pub(crate) fn is_called(&self) {
         self.inner.is_called();
+    }
+
+    /// One step of whoever polls in an event loop on behalf of tasks: a turn, and what to do next.
+    /// `sleeps` is asked, where nothing is left but to sleep, whether to; the node is armed then, and
+    /// its descriptor becomes readable when anything comes.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn turn_in_event_loop(
+        &self,
+        patience: &mut Patience,
+        is_idle: impl FnOnce(&T) -> bool,
+        falls_asleep: impl FnOnce(),
+    ) -> Result<NextTurn, Forked> {
+        let mut guard = self.inner.lock_unless_forked()?;
+        let backoff = patience.0.get_or_insert_with(|| Backoff::new(guard.config(), None));
+        let (node, attached) = guard.parts();
+        let before = node.moved();
+        node.poll()?;
+        attached.after_poll(node);
+        if node.moved() != before {
+            backoff.restart();
+            return Ok(NextTurn::LetRun);
+        }
+        let step = if is_idle(attached) { Step::TimedOut } else { node.step(backoff) };
+        match step {
+            Step::Spin => Ok(NextTurn::Soon),
+            Step::Yield => Ok(NextTurn::LetOthers),
+            Step::Sleep { .. } | Step::TimedOut => {
+                if !node.prepare_to_wait()? {
+                    // What was found is taken, and told, in the next turn.
+                    return Ok(NextTurn::LetRun);
+                }
+                falls_asleep();
+                Ok(NextTurn::Sleep { since_ns: sys::monotonic_ns() })
+            }
+        }
+    }
+
+    /// After a sleep that began at `since_ns` of the monotonic clock.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn woken_in_event_loop(&self, patience: &mut Patience, since_ns: u64) {
+        if let Some(backoff) = &mut patience.0 {
+            backoff.restart();
+        }
+        let mut guard = self.inner.lock();
+        let spin_ns = guard.config().spin_ns;
+        guard.parts().0.learnt.slept(sys::monotonic_ns() - since_ns, spin_ns);
     }
 
     /// Whether both are the same node.

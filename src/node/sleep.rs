@@ -224,6 +224,14 @@ impl Node {
         }
     }
 
+    /// Whether a link that had no room has room for any packet now, or will never have.
+    pub(crate) fn has_room(&mut self, id: LinkId) -> bool {
+        match self.links.get_mut(id.index as usize) {
+            Some(Some(link)) if link.id == id => link.tx.as_mut().is_none_or(|tx| tx.has_room()),
+            _ => true,
+        }
+    }
+
     /// Prepares a thread for sleeping in a call, for a packet or for room. `None`: something has
     /// come; do not sleep.
     pub(super) fn prepare_to_sleep(&mut self, room: Option<Option<LinkId>>) -> Option<Sleep> {

@@ -12,6 +12,7 @@
 use super::aperture_stream::{ApertureRecord, ApertureStreamReceiver};
 use super::call::{Bytes, CallError, Client, Request, Server};
 use super::datagram::{Datagram, DatagramReceiver};
+use super::driver::Driver;
 use super::group::{Group, GroupError};
 use super::group_member::GroupMember;
 use super::manager::{Connection, Manager, ReceiveError, SendFailure};
@@ -23,7 +24,7 @@ use core::pin::pin;
 use core::task::Poll;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::vec::Vec;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -80,6 +81,15 @@ impl TryReceive for Group {
 pub struct AsyncManager {
     manager: Manager,
     fd: Arc<AsyncFd<OwnedFd>>,
+    runtime: tokio::runtime::Handle,
+    /// Polls for the tasks at byte streams, once there are such.
+    driver: Arc<OnceLock<Driver>>,
+}
+
+impl core::fmt::Debug for AsyncManager {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("AsyncManager").field("fd", &self.fd).finish_non_exhaustive()
+    }
 }
 
 /// What ended a wait before its time.
@@ -112,7 +122,14 @@ impl AsyncManager {
         // What is deprecated is a type whose descriptor may change; an `OwnedFd`'s does not.
         #[allow(deprecated)]
         let fd = AsyncFd::with_interest(manager.try_clone_fd()?, Interest::READABLE)?;
-        Ok(Self { manager: manager.clone(), fd: Arc::new(fd) })
+        let runtime = tokio::runtime::Handle::current();
+        Ok(Self { manager: manager.clone(), fd: Arc::new(fd), runtime, driver: Arc::default() })
+    }
+
+    /// What polls for tasks, from now on.
+    #[inline]
+    pub(crate) fn driver(&self) -> &Driver {
+        self.driver.get_or_init(|| Driver::start(&self.manager, &self.fd, &self.runtime))
     }
 
     /// The manager itself.
@@ -173,8 +190,12 @@ impl AsyncManager {
         self.until(|| Ok(connection.ended().map(|_| ()))).await
     }
 
+    pub(crate) fn runtime(&self) -> &tokio::runtime::Handle {
+        &self.runtime
+    }
+
     /// Repeats `look` until it finds something.
-    async fn until<R, E: From<Failed>>(
+    pub(crate) async fn until<R, E: From<Failed>>(
         &self,
         mut look: impl FnMut() -> Result<Option<R>, E>,
     ) -> Result<R, E> {

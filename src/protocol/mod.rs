@@ -7,6 +7,7 @@
 //!   StreamReceiver           StreamSender              records in order
 //!   ApertureStreamReceiver   ApertureStreamSender      the same; long ones in shared memory
 //!   Server                   Client                    requests and replies
+//!   ByteListener, ByteStream ByteStream                bytes both ways, in order
 //!   Group                    GroupMember, GroupHelper  a part from each, and to each
 //!   --------------------------------------------------------------------------------------
 //!   Manager      one node, its lock, who polls, who sleeps, who may grow a sender
@@ -33,7 +34,7 @@
 //! - of a [`Server`], a request that another thread took in its turn and left for others.
 //!
 //! Each other receive takes the manager's lock: of a [`DatagramReceiver`], a [`Client`] (its
-//! replies), a [`Group`] and a [`GroupMember`].
+//! replies), a [`Group`], a [`GroupMember`], a [`ByteListener`] and a [`ByteStream`].
 //!
 //! # Credit
 //!
@@ -44,10 +45,10 @@
 //! - `seed.rs`: seeds; `records.rs`: what a stream's messages hold. Pure: no operating system.
 //! - `manager.rs`: the manager, growing and closing; `joining.rs`: who waits for a place, and who has
 //!   one by words alone; `ends.rs`: what end points have in common;
-//!   `asynchronous.rs`: all of them in tokio tasks.
+//!   `asynchronous.rs`: all of them in tokio tasks; `tasks.rs`: calls; `driver.rs`: who polls for the tasks at byte streams.
 //! - `tickets.rs`: reads what peers send as tickets; `credit.rs`: counters that only grow;
 //!   `outgoing.rs`: long messages that a time limit cuts off.
-//! - `datagram.rs`, `tagged.rs`, `stream.rs`, `call/`: one protocol each; `aperture_stream.rs`: long
+//! - `datagram.rs`, `tagged.rs`, `stream/`, `byte_stream/`, `call/`: one protocol each; `aperture_stream.rs`: long
 //!   records through shared memory; `group/`: the root, `group_member.rs`: members and helpers.
 
 // Its only user speaks through the operating system.
@@ -60,11 +61,15 @@ mod aperture_stream;
 #[cfg(feature = "tokio")]
 mod asynchronous;
 #[cfg(feature = "os")]
+mod byte_stream;
+#[cfg(feature = "os")]
 mod call;
 #[cfg(feature = "os")]
 mod credit;
 #[cfg(feature = "os")]
 mod datagram;
+#[cfg(feature = "tokio")]
+mod driver;
 #[cfg(feature = "os")]
 mod ends;
 #[cfg(feature = "os")]
@@ -81,6 +86,8 @@ mod outgoing;
 mod stream;
 #[cfg(feature = "os")]
 mod tagged;
+#[cfg(feature = "tokio")]
+mod tasks;
 #[cfg(feature = "os")]
 mod tickets;
 
@@ -90,6 +97,10 @@ pub use aperture_stream::{
 };
 #[cfg(feature = "tokio")]
 pub use asynchronous::{AsyncManager, TryReceive};
+#[cfg(feature = "tokio")]
+pub(crate) use byte_stream::Turned;
+#[cfg(feature = "os")]
+pub use byte_stream::{ByteConfig, ByteListener, ByteStream, ByteStreamError};
 #[cfg(feature = "os")]
 pub use call::{
     Arrived, Bytes, CallError, CallId, Client, ClientConfig, LENGTH_MAX, OUTSTANDING_MAX, Request,
@@ -108,3 +119,5 @@ pub use seed::{Kind, SEED_BYTES_MAX, Seed, SeedError};
 pub use stream::{Record, StreamConfig, StreamReceiver, StreamSender};
 #[cfg(feature = "os")]
 pub use tagged::{Tag, TaggedConfig, TaggedReceiver, TaggedSender};
+#[cfg(feature = "tokio")]
+pub use tasks::{AsyncClient, AsyncRequest, AsyncServer};

@@ -39,12 +39,14 @@ pub enum Kind {
     Call = 4,
     /// Group receive.
     Group = 5,
+    /// A byte stream, both ways.
+    Bytes = 6,
 }
 
 impl Kind {
     /// From the byte on the wire.
     pub fn from_wire(byte: u8) -> Option<Self> {
-        [Self::Datagram, Self::Tagged, Self::Stream, Self::Call, Self::Group]
+        [Self::Datagram, Self::Tagged, Self::Stream, Self::Call, Self::Group, Self::Bytes]
             .into_iter()
             .find(|kind| *kind as u8 == byte)
     }
@@ -58,6 +60,7 @@ impl fmt::Display for Kind {
             Self::Stream => "stream",
             Self::Call => "request and reply",
             Self::Group => "group",
+            Self::Bytes => "byte stream",
         })
     }
 }

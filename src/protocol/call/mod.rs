@@ -33,6 +33,8 @@ mod client;
 mod server;
 
 pub use client::{CallId, Client, ClientConfig};
+#[cfg(feature = "tokio")]
+pub(crate) use server::Replying;
 pub use server::{Arrived, Request, Server, ServerConfig};
 
 use super::Connection;
@@ -94,6 +96,9 @@ pub enum CallError {
     /// No such call: it was finished, or is another client's.
     #[error("{0} does not exist: it was finished, or is another client's")]
     NoSuchCall(CallId),
+    /// The request was replied to already, or is being replied to.
+    #[error("the request was replied to already")]
+    Replied,
     /// This process has no memory or slots left for a long message.
     #[error("a long message cannot be received here: {0}")]
     Memory(String),

@@ -53,7 +53,7 @@ impl Default for ServerConfig {
 /// [`Server::attach`]. If it is dropped, the client waits until its time is over.
 #[derive(Debug)]
 pub struct Arrived {
-    pub(super) bytes: Bytes,
+    pub(in crate::protocol) bytes: Bytes,
     pub(super) call: u32,
     pub(super) slot: SlotIndex,
     pub(super) client: u64,
@@ -200,6 +200,12 @@ impl Server {
         self.with_state(|state| state.misbehaved)
     }
 
+    /// Who sent a request.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn peer_of(&self, arrived: &Arrived) -> Option<Peer> {
+        self.with_state(|state| state.peer_of(arrived))
+    }
+
     fn with_state<R: Default>(&self, look: impl FnOnce(&mut ServerState) -> R) -> R {
         let mut guard = self.manager.shared.lock();
         guard.parts().1.state(self.offer).map(look).unwrap_or_default()
@@ -287,38 +293,9 @@ impl Request<'_> {
     fn reply_slowly(mut self, data: &[u8], timeout: Option<Duration>) -> Result<(), CallError> {
         let Some(arrived) = &self.arrived else { return Ok(()) };
         let Server { manager, offer, .. } = self.server;
-        let (link, call) = (arrived.link, arrived.call);
+        let keeps = timeout.is_none();
         let sent = manager.shared.wait_until(timeout, |node, protocols| {
-            let state = protocols.state::<ServerState>(*offer);
-            let Some(client) = state.and_then(|state| state.client_of(arrived)) else {
-                return Look::Found(Err(CallError::Ended(CloseReason::Closed)));
-            };
-            if data.len() > client.at_once {
-                return Look::Found(Ok(false));
-            }
-            match client.lent.send(node, link, call, data.len() as u32, data) {
-                Ok(()) => {
-                    client.end(call);
-                    if client.freed
-                        && let Some(state) = protocols.state::<ServerState>(*offer)
-                    {
-                        state.advance(node, arrived.slot);
-                    }
-                    Look::Found(Ok(true))
-                }
-                Err(SendError::Full) if timeout.is_some() => Look::Room(link),
-                Err(SendError::Full) => {
-                    client.outbox.push_back((call, data.len() as u32, data.to_vec()));
-                    if let Some(state) = protocols.state::<ServerState>(*offer) {
-                        state.advance(node, arrived.slot);
-                    }
-                    Look::Found(Ok(true))
-                }
-                Err(SendError::LinkEnded(_)) => {
-                    Look::Found(Err(CallError::Ended(CloseReason::Closed)))
-                }
-                Err(e) => Look::Found(Err(e.into())),
-            }
+            look_to_reply(node, protocols, *offer, arrived, data, keeps)
         });
         match sent {
             Ok(Ok(true)) => {
@@ -335,47 +312,9 @@ impl Request<'_> {
     fn reply_long(mut self, data: &[u8], timeout: Option<Duration>) -> Result<(), CallError> {
         let Some(arrived) = &self.arrived else { return Ok(()) };
         let Server { manager, offer, .. } = self.server;
-        let (link, call, length) = (arrived.link, arrived.call, data.len() as u64);
-        let mut sending = Sending::Asked;
-        let mut asked = false;
+        let mut long = LongReply::default();
         let sent = manager.shared.wait_until(timeout, |node, protocols| {
-            let gone = || Look::Found(Err(CallError::Ended(CloseReason::Closed)));
-            let Some(state) = protocols.state::<ServerState>(*offer) else { return gone() };
-            let Some(client) = state.client_of(arrived) else { return gone() };
-            if !asked {
-                match client.lent.send(node, link, call, ASK, &length.to_le_bytes()) {
-                    Ok(()) => {}
-                    Err(SendError::Full) => return Look::Room(link),
-                    Err(e) => return Look::Found(Err(e.into())),
-                }
-                asked = true;
-                client.calls[call as usize] = OTHER;
-                client.others.insert(call, AtServer::Asked(length));
-            }
-            // Whatever else arrives meanwhile is for other threads, or for later. All of it in one
-            // look: requests that keep coming must not keep this reply from going on.
-            if let Some((guilty, why)) = state.share_rest(node) {
-                protocols.expel(node, guilty, &why);
-                return Look::Again;
-            }
-            let Some(client) = state.client_of(arrived) else { return gone() };
-            match client.others.get(&call) {
-                Some(AtServer::Granted(ticket)) => {
-                    let ticket = *ticket;
-                    let look = go_on(node, link, &mut sending, &ticket, data);
-                    if let Look::Found(Ok(())) = look {
-                        client.others.remove(&call);
-                        client.end(call);
-                        state.advance(node, arrived.slot);
-                    }
-                    look.map(|result| result.map_err(CallError::from))
-                }
-                // As the request is dropped, the client is told that this has been heard.
-                Some(AtServer::Refused) => {
-                    Look::Found(Err(CallError::TooLong { length, max: 0, limit: REPLY_LIMIT }))
-                }
-                _ => Look::Nothing,
-            }
+            long.look(node, protocols, *offer, arrived, data)
         });
         match sent {
             Ok(Ok(())) => {
@@ -384,6 +323,181 @@ impl Request<'_> {
             }
             Ok(Err(e)) => Err(e),
             Err(waited) => Err(waited.into()),
+        }
+    }
+}
+
+fn gone<R>() -> Look<Result<R, CallError>> {
+    Look::Found(Err(CallError::Ended(CloseReason::Closed)))
+}
+
+/// One look of whoever replies; `false`: the reply is longer than the client's block. `keeps`: what
+/// finds no room is kept, and leaves later.
+fn look_to_reply(
+    node: &mut Node,
+    protocols: &mut Protocols,
+    offer: OfferId,
+    arrived: &Arrived,
+    data: &[u8],
+    keeps: bool,
+) -> Look<Result<bool, CallError>> {
+    let (link, call) = (arrived.link, arrived.call);
+    let state = protocols.state::<ServerState>(offer);
+    let Some(client) = state.and_then(|state| state.client_of(arrived)) else { return gone() };
+    if data.len() > client.at_once {
+        return Look::Found(Ok(false));
+    }
+    match client.lent.send(node, link, call, data.len() as u32, data) {
+        Ok(()) => {
+            client.end(call);
+            if client.freed
+                && let Some(state) = protocols.state::<ServerState>(offer)
+            {
+                state.advance(node, arrived.slot);
+            }
+            Look::Found(Ok(true))
+        }
+        Err(SendError::Full) if !keeps => Look::Room(link),
+        Err(SendError::Full) => {
+            client.outbox.push_back((call, data.len() as u32, data.to_vec()));
+            if let Some(state) = protocols.state::<ServerState>(offer) {
+                state.advance(node, arrived.slot);
+            }
+            Look::Found(Ok(true))
+        }
+        Err(SendError::LinkEnded(_)) => gone(),
+        Err(e) => Look::Found(Err(e.into())),
+    }
+}
+
+/// A reply that is longer than the client's block: asked for first, and sent when the client has made
+/// room for it.
+struct LongReply {
+    asked: bool,
+    sending: Sending,
+}
+
+impl Default for LongReply {
+    fn default() -> Self {
+        Self { asked: false, sending: Sending::Asked }
+    }
+}
+
+impl LongReply {
+    /// One look.
+    fn look(
+        &mut self,
+        node: &mut Node,
+        protocols: &mut Protocols,
+        offer: OfferId,
+        arrived: &Arrived,
+        data: &[u8],
+    ) -> Look<Result<(), CallError>> {
+        let (link, call, length) = (arrived.link, arrived.call, data.len() as u64);
+        let Some(state) = protocols.state::<ServerState>(offer) else { return gone() };
+        let Some(client) = state.client_of(arrived) else { return gone() };
+        if !self.asked {
+            match client.lent.send(node, link, call, ASK, &length.to_le_bytes()) {
+                Ok(()) => {}
+                Err(SendError::Full) => return Look::Room(link),
+                Err(e) => return Look::Found(Err(e.into())),
+            }
+            self.asked = true;
+            client.calls[call as usize] = OTHER;
+            client.others.insert(call, AtServer::Asked(length));
+        }
+        // Whatever else arrives meanwhile is for other threads, or for later. All of it in one
+        // look: requests that keep coming must not keep this reply from going on.
+        if let Some((guilty, why)) = state.share_rest(node) {
+            protocols.expel(node, guilty, &why);
+            return Look::Again;
+        }
+        let Some(client) = state.client_of(arrived) else { return gone() };
+        match client.others.get(&call) {
+            Some(AtServer::Granted(ticket)) => {
+                let ticket = *ticket;
+                let look = go_on(node, link, &mut self.sending, &ticket, data);
+                if let Look::Found(Ok(())) = look {
+                    client.others.remove(&call);
+                    client.end(call);
+                    state.advance(node, arrived.slot);
+                }
+                look.map(|result| result.map_err(CallError::from))
+            }
+            // As the request is dropped, the client is told that this has been heard.
+            Some(AtServer::Refused) => {
+                Look::Found(Err(CallError::TooLong { length, max: 0, limit: REPLY_LIMIT }))
+            }
+            _ => Look::Nothing,
+        }
+    }
+}
+
+/// A reply of a task, which is advanced one turn at a time. Dropped before it has left, it tells the
+/// client that none will come.
+#[cfg(feature = "tokio")]
+pub(crate) struct Replying<'a> {
+    request: Request<'a>,
+    long: Option<LongReply>,
+}
+
+#[cfg(feature = "tokio")]
+impl<'a> Replying<'a> {
+    pub fn new(request: Request<'a>) -> Self {
+        Self { request, long: None }
+    }
+
+    /// The request, of which nothing was replied to.
+    pub fn into_request(self) -> Request<'a> {
+        self.request
+    }
+
+    /// Whether the reply has left without waiting, or was kept to leave when there is room; `false`:
+    /// it is a long one.
+    pub fn at_once(&mut self, data: &[u8]) -> Result<bool, CallError> {
+        let Some(arrived) = &self.request.arrived else { return Ok(true) };
+        let Server { manager, offer, .. } = self.request.server;
+        let mut guard = manager.shared.lock();
+        let (node, protocols) = guard.parts();
+        match look_to_reply(node, protocols, *offer, arrived, data, true) {
+            Look::Found(Ok(true)) => {
+                drop(guard);
+                self.request.arrived = None;
+                Ok(true)
+            }
+            Look::Found(Err(e)) => Err(e),
+            _ => Ok(false),
+        }
+    }
+
+    /// One turn of a long reply: whether it has left.
+    pub fn advance(&mut self, data: &[u8]) -> Result<Option<()>, CallError> {
+        use crate::node::Attached;
+        let Some(arrived) = &self.request.arrived else { return Ok(Some(())) };
+        let Server { manager, offer, .. } = self.request.server;
+        let long = self.long.get_or_insert_with(LongReply::default);
+        let look = {
+            let mut guard = manager.shared.lock();
+            let (node, protocols) = guard.parts();
+            node.poll()?;
+            protocols.after_poll(node);
+            let look = long.look(node, protocols, *offer, arrived, data);
+            match look {
+                Look::Room(link) => node.await_room(link),
+                // The task is woken by this.
+                Look::Again => node.stir(),
+                _ => {}
+            }
+            protocols.after_look(node);
+            look
+        };
+        match look {
+            Look::Found(Ok(())) => {
+                self.request.arrived = None;
+                Ok(Some(()))
+            }
+            Look::Found(Err(e)) => Err(e),
+            _ => Ok(None),
         }
     }
 }

@@ -19,7 +19,7 @@ pub use connection::{Connection, EndPoint};
 pub(crate) use error::set_up;
 pub use error::{GrowError, ReceiveError, SendFailure};
 use offers::refuse;
-pub(crate) use offers::{Admission, Offer, OfferId, Protocols};
+pub(crate) use offers::{Admission, Offer, OfferId, Protocols, StillWaits, Waiting};
 
 use super::seed::{Kind, Seed, Token};
 use crate::config::Config;
@@ -200,6 +200,7 @@ impl Manager {
         let before = node.moved();
         let taken = node.poll()?;
         protocols.after_poll(node);
+        protocols.after_sleep();
         // What this turn took may be what the caller waits for.
         Ok(taken == 0 && node.moved() == before && node.prepare_to_wait()?)
     }
@@ -461,6 +462,14 @@ impl Manager {
                     offered.offer.left(node, connection);
                 }
             }
+        }
+    }
+
+    /// A connection is no longer its receiver's: it goes on when that is dropped.
+    pub(crate) fn keep_apart(&self, connection: &Connection) {
+        let mut guard = self.shared.lock();
+        if let Some((_, offer)) = guard.parts().1.connections.get_mut(&connection.link) {
+            *offer = None;
         }
     }
 

@@ -43,6 +43,26 @@ pub(crate) trait Offer: Any + Send {
     fn left(&mut self, node: &mut Node, connection: &Connection);
 }
 
+/// Whoever waits without a thread, and can say whether what it waits for is there.
+pub(crate) trait Waiting: Send + Sync {
+    /// Wakes its tasks, if what they wait for is there. Called under the lock; must not wait.
+    fn look(&self, node: &mut Node) -> StillWaits;
+    /// Wakes its tasks: nobody polls for them any more.
+    #[cfg_attr(not(feature = "tokio"), allow(dead_code))]
+    fn give_up(&self);
+}
+
+/// What is waited for after a look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StillWaits {
+    /// Nothing: it is to be listed again.
+    Not,
+    /// That something arrives, or that a link comes or goes.
+    ForNews,
+    /// That there is room in a link: it is looked at in each turn.
+    ForRoom,
+}
+
 /// Says whether a peer may grow a sender; else why not, which the peer is told.
 pub(crate) type Admission = Box<dyn FnMut(&Peer) -> Result<(), String> + Send>;
 
@@ -119,6 +139,13 @@ pub(crate) struct Protocols {
     pub(super) seed_access: Option<Access>,
     pub(super) wakers: Vec<Waker>,
     pub(super) moved: u64,
+    /// Whoever waits for what it alone can tell, each once.
+    waiting: Vec<Arc<dyn Waiting>>,
+    waiting_moved: u64,
+    waits_for_room: bool,
+    /// Who sleeps on the node's descriptor for tasks, and must arm again when another has slept.
+    #[cfg(feature = "tokio")]
+    pub(in crate::protocol) sleepers: Vec<Waker>,
 }
 
 /// Most events that wait for the application; beyond, the oldest are dropped.
@@ -138,11 +165,20 @@ impl Attached for Protocols {
         if !self.wakers.is_empty() {
             self.wake(node);
         }
+        if !self.waiting.is_empty() && (self.waits_for_room || node.moved() != self.waiting_moved) {
+            self.look_at_waiting(node);
+        }
+    }
+
+    #[inline]
+    fn after_sleep(&mut self) {
+        #[cfg(feature = "tokio")]
+        self.sleepers.iter().for_each(Waker::wake_by_ref);
     }
 
     #[inline(always)]
     fn waiting(&self) -> usize {
-        self.wakers.len()
+        self.wakers.len() + self.waiting.len()
     }
 }
 
@@ -368,6 +404,42 @@ impl Protocols {
                 let _ = node.disconnect(link);
                 self.connections.remove(&link);
             }
+        }
+    }
+
+    /// Has somebody looked at who has just found nothing, until he says that he waits no more.
+    pub(crate) fn list(&mut self, waiting: Arc<dyn Waiting>) {
+        self.waiting.push(waiting);
+    }
+
+    /// Whoever is listed waits for room, too.
+    pub(crate) fn look_soon(&mut self) {
+        self.waits_for_room = true;
+    }
+
+    /// Wakes whoever is listed: nobody polls for them any more.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn give_up(&mut self) {
+        self.waiting.iter().for_each(|waiting| waiting.give_up());
+        self.wakers.drain(..).for_each(Waker::wake);
+    }
+
+    #[inline(never)]
+    pub(crate) fn look_at_waiting(&mut self, node: &mut Node) {
+        // What a look takes is looked at by the next one.
+        self.waiting_moved = node.moved();
+        self.waits_for_room = false;
+        let mut i = 0;
+        while let Some(waiting) = self.waiting.get(i) {
+            match waiting.look(node) {
+                StillWaits::Not => {
+                    self.waiting.swap_remove(i);
+                    continue;
+                }
+                StillWaits::ForNews => {}
+                StillWaits::ForRoom => self.waits_for_room = true,
+            }
+            i += 1;
         }
     }
 

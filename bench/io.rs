@@ -1,0 +1,225 @@
+//! Echo and bandwidth of `hamlyn::io` against a Unix socket of tokio's: the same program, in turn,
+//! each of two processes on a processor of its own.
+//!
+//! ```text
+//!   cargo bench --features tokio --bench io                   # one row a line, as JSON
+//!   HAMLYN_BENCH_RUNS=9 HAMLYN_BENCH_ROUNDS=20000 cargo bench ..
+//! ```
+//! A row is the median of its runs, and the least and the most. Half a round trip, in nanoseconds:
+//! a runtime of one thread on each side, which waits as `wait_mode` says. The Unix socket always
+//! sleeps. The processor time that a side takes while it waits is not measured here.
+
+use hamlyn::io::{Connection, Listener};
+use hamlyn::protocol::{AsyncManager, Manager};
+use hamlyn::{Access, Config};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{UnixListener, UnixStream};
+
+const LIMIT: Option<Duration> = Some(Duration::from_secs(20));
+const PIECE: usize = 64 << 10;
+
+fn number(variable: &str, otherwise: u64) -> u64 {
+    std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
+}
+
+fn pin(processor: usize) {
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(processor);
+    // Where that is not allowed both sides are as unpinned as each other.
+    let _ = rustix::thread::sched_setaffinity(None, &set);
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
+}
+
+/// Serves one connection: orders of a length and a count, the length 0 for bytes that are not
+/// returned.
+async fn serve(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> std::io::Result<()> {
+    let mut buffer = vec![0; PIECE];
+    while let Ok(length) = stream.read_u32_le().await {
+        let count = stream.read_u64_le().await?;
+        if length > 0 {
+            for _ in 0..count {
+                stream.read_exact(&mut buffer[..length as usize]).await?;
+                stream.write_all(&buffer[..length as usize]).await?;
+            }
+        } else {
+            let mut left = count;
+            while left > 0 {
+                left -= stream.read(&mut buffer).await? as u64;
+            }
+            stream.write_all(b".").await?;
+        }
+    }
+    Ok(())
+}
+
+async fn order(
+    stream: &mut (impl AsyncWrite + Unpin),
+    length: u32,
+    count: u64,
+) -> std::io::Result<()> {
+    let mut order = length.to_le_bytes().to_vec();
+    order.extend_from_slice(&count.to_le_bytes());
+    stream.write_all(&order).await
+}
+
+/// Half a round trip of messages of `length` bytes, in nanoseconds.
+async fn echo(
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    length: usize,
+    rounds: u64,
+) -> std::io::Result<f64> {
+    let (mut message, warm) = (vec![7; length], rounds / 10 + 1);
+    order(stream, length as u32, warm + rounds).await?;
+    let mut began = Instant::now();
+    for round in 0..warm + rounds {
+        if round == warm {
+            began = Instant::now();
+        }
+        stream.write_all(&message).await?;
+        stream.read_exact(&mut message).await?;
+    }
+    Ok(began.elapsed().as_nanos() as f64 / rounds as f64 / 2.0)
+}
+
+/// Gigabytes a second, in pieces of 64 KiB.
+async fn sink(
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    mib: u64,
+) -> std::io::Result<f64> {
+    let piece = vec![7; PIECE];
+    let mut rate = 0.0;
+    for pieces in [64, mib * 16] {
+        let bytes = pieces * PIECE as u64;
+        order(stream, 0, bytes).await?;
+        let began = Instant::now();
+        for _ in 0..pieces {
+            stream.write_all(&piece).await?;
+        }
+        stream.read_u8().await?;
+        rate = bytes as f64 / began.elapsed().as_nanos() as f64;
+    }
+    Ok(rate)
+}
+
+/// What was measured in one run, in the order of [`WHAT`].
+type Run = [f64; 3];
+
+const WHAT: [(&str, &str); 3] = [
+    ("echo of 16 bytes, half a round trip", "ns"),
+    ("echo of 64 bytes, half a round trip", "ns"),
+    ("pieces of 64 KiB, one way", "GB/s"),
+];
+
+async fn measure(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> std::io::Result<Run> {
+    let rounds = number("HAMLYN_BENCH_ROUNDS", 10_000);
+    let stream = &mut stream;
+    let (short, line) = (echo(stream, 16, rounds).await?, echo(stream, 64, rounds).await?);
+    Ok([short, line, sink(stream, number("HAMLYN_BENCH_MIB", 512)).await?])
+}
+
+fn manager() -> AsyncManager {
+    let config = Config::from_env().expect("settings that are allowed");
+    AsyncManager::new(&Manager::with_config(config).expect("a node")).expect("a descriptor")
+}
+
+/// The other process, until its one connection ends.
+fn server(transport: &str, socket: &Path) -> std::io::Result<()> {
+    pin(1);
+    runtime().block_on(async {
+        if transport == "unix" {
+            let listener = UnixListener::bind(socket)?;
+            println!("ready");
+            serve(listener.accept().await?.0).await
+        } else {
+            let listener = Listener::bind(&manager(), "io-bench", Access::SameUser)?;
+            println!("ready");
+            serve(listener.accept().await?).await
+        }
+    })
+}
+
+struct Server(Child);
+
+impl Server {
+    fn start(transport: &str, dir: &Path, mode: &str) -> std::io::Result<Self> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.env("HAMLYN_BENCH_SERVER", transport).env("HAMLYN_DIR", dir);
+        command.env("HAMLYN_WAIT_MODE", mode).stdout(Stdio::piped());
+        let mut child = command.spawn()?;
+        let mut ready = [0; 6];
+        std::io::Read::read_exact(child.stdout.as_mut().expect("piped"), &mut ready)?;
+        Ok(Self(child))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn run(transport: &str, dir: &Path, mode: &str) -> std::io::Result<Run> {
+    let socket = dir.join("unix-bench");
+    let _ = std::fs::remove_file(&socket);
+    let _server = Server::start(transport, dir, mode)?;
+    runtime().block_on(async {
+        if transport == "unix" {
+            measure(UnixStream::connect(&socket).await?).await
+        } else {
+            let config = Config::from_env().expect("settings that are allowed").dir(dir);
+            let mode = match mode {
+                "polled" => hamlyn::config::WaitMode::Polled,
+                "blocking" => hamlyn::config::WaitMode::Blocking,
+                _ => hamlyn::config::WaitMode::Adaptive,
+            };
+            let node = Manager::with_config(config.wait_mode(mode)).expect("a node");
+            let manager = AsyncManager::new(&node)?;
+            measure(Connection::connect(&manager, "io-bench", LIMIT).await?).await
+        }
+    })
+}
+
+fn median(runs: &[Run], which: usize) -> (f64, f64, f64) {
+    let mut all: Vec<f64> = runs.iter().map(|run| run[which]).collect();
+    all.sort_by(f64::total_cmp);
+    (all[all.len() / 2], all[0], all[all.len() - 1])
+}
+
+fn main() -> std::io::Result<()> {
+    if let Ok(transport) = std::env::var("HAMLYN_BENCH_SERVER") {
+        let dir = PathBuf::from(std::env::var_os("HAMLYN_DIR").expect("set by the other process"));
+        return server(&transport, &dir.join("unix-bench"));
+    }
+    let dir = tempfile::tempdir()?;
+    pin(0);
+    for mode in ["polled", "adaptive", "blocking"] {
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        for _ in 0..number("HAMLYN_BENCH_RUNS", 5) {
+            theirs.push(run("unix", dir.path(), mode)?);
+            ours.push(run("hamlyn", dir.path(), mode)?);
+        }
+        for (which, (what, unit)) in WHAT.into_iter().enumerate() {
+            let (ours, theirs) = (median(&ours, which), median(&theirs, which));
+            println!(
+                "{{\"what\": \"{what}\", \"wait_mode\": \"{mode}\", \"unit\": \"{unit}\", \
+                 \"hamlyn\": {:.2}, \"least\": {:.2}, \"most\": {:.2}, \"unix\": {:.2}, \
+                 \"unix_least\": {:.2}, \"unix_most\": {:.2}, \"ratio\": {:.3}}}",
+                ours.0,
+                ours.1,
+                ours.2,
+                theirs.0,
+                theirs.1,
+                theirs.2,
+                ours.0 / theirs.0
+            );
+        }
+    }
+    Ok(())
+}

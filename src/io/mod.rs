@@ -1,0 +1,402 @@
+//! Byte streams for tokio's tasks: what speaks over a Unix socket speaks over this.
+//!
+//! ```text
+//!   Listener::bind(&manager, "name", access)       Connection::connect(&manager, "name", limit)
+//!   accept().await  ---- Connection ------ bytes both ways ------ Connection
+//!                        AsyncRead + AsyncWrite, into_split
+//! ```
+//! A [`Connection`] is a [`ByteStream`] whose waits are the
+//! runtime's: `poll_shutdown` closes one direction, a peer that dies or breaks the rules is an error
+//! with a kind and a sentence, and what it may send before it is read is its window
+//! ([`ByteConfig`]) and nothing beyond. So hyper, axum and tonic run over it as they are: see
+//! `examples/http`.
+//!
+//! One task of the runtime polls for all connections of a manager. How it waits is said by the
+//! manager's settings: with `wait_mode` adaptive, which is the default, it looks for as long as
+//! `spin_ns` says before it sleeps, and lets other tasks run meanwhile; blocking, it sleeps at once;
+//! polled, it never does, and takes a core.
+//!
+//! Everything here may be dropped at any time. What [`accept`](Listener::accept) has not returned
+//! waits for the next; a read that is dropped has taken no byte, a write has sent none; no credit is
+//! lost.
+//!
+//! ```
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+//! # let dir = std::env::temp_dir().join(format!("hamlyn-doc-io-{}", std::process::id()));
+//! # let config = hamlyn::Config::from_env()?.dir(&dir);
+//! use hamlyn::Access;
+//! use hamlyn::io::{Connection, Listener};
+//! use hamlyn::protocol::{AsyncManager, Manager};
+//! use std::time::Duration;
+//! use tokio::io::{AsyncReadExt, AsyncWriteExt};
+//!
+//! let manager = AsyncManager::new(&Manager::with_config(config.clone())?)?;
+//! let listener = Listener::bind(&manager, "echo", Access::SameUser)?;
+//! tokio::spawn(async move {
+//!     let (mut read, mut write) = listener.accept().await?.into_split();
+//!     tokio::io::copy(&mut read, &mut write).await?;
+//!     write.shutdown().await
+//! });
+//!
+//! // Usually another process.
+//! let manager = AsyncManager::new(&Manager::with_config(config)?)?;
+//! let mut echo = Connection::connect(&manager, "echo", Some(Duration::from_secs(10))).await?;
+//! echo.write_all(b"as over a socket").await?;
+//! echo.shutdown().await?;
+//! let mut back = String::new();
+//! echo.read_to_string(&mut back).await?;
+//! assert_eq!(back, "as over a socket");
+//! # std::fs::remove_dir_all(&dir).ok();
+//! # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use crate::control::{self, Access, Peer};
+use crate::node::{ConnectError, OfferError};
+use crate::protocol::{
+    AsyncManager, ByteConfig, ByteListener, ByteStream, ByteStreamError, GrowError, Manager,
+    ReceiveError, Seed, Turned,
+};
+use core::future::poll_fn;
+use core::pin::Pin;
+use core::task::{Context, Poll, ready};
+use core::time::Duration;
+use std::io::{self, IoSlice};
+use std::string::String;
+use std::sync::Arc;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::task::coop::poll_proceed;
+
+/// Accepts byte streams in tasks. Dropping it takes its name away and closes the connections that
+/// were not accepted; those that were go on.
+#[derive(Debug)]
+pub struct Listener {
+    listener: ByteListener,
+    manager: AsyncManager,
+}
+
+impl Listener {
+    /// Serves `name` to those whom `access` lets in. Fails with
+    /// [`AddrInUse`](io::ErrorKind::AddrInUse) where the name is served already, with
+    /// [`InvalidInput`](io::ErrorKind::InvalidInput) where it is none; nothing is left then.
+    pub fn bind(manager: &AsyncManager, name: &str, access: Access) -> io::Result<Self> {
+        Self::bind_with(manager, name, access, ByteConfig::default())
+    }
+
+    /// [`bind`](Self::bind) with these settings.
+    pub fn bind_with(
+        manager: &AsyncManager,
+        name: &str,
+        access: Access,
+        config: ByteConfig,
+    ) -> io::Result<Self> {
+        let listener = ByteListener::new(manager.manager(), config).map_err(of_growing)?;
+        listener.serve(name, access).map_err(of_offering)?;
+        Ok(Self::new(manager, listener))
+    }
+
+    /// A listener that exists, in tasks: of which a [seed](ByteListener::seed) was made, say. Its
+    /// manager must be the same.
+    pub fn new(manager: &AsyncManager, listener: ByteListener) -> Self {
+        // Who connects is answered though no task waits.
+        manager.driver();
+        Self { listener, manager: manager.clone() }
+    }
+
+    /// The listener itself: how many connections it has, and how many peers were sent away.
+    pub fn get_ref(&self) -> &ByteListener {
+        &self.listener
+    }
+
+    /// The next connection; [`Connection::peer`] says whose. Any number of tasks may accept. Dropped
+    /// before it is ready, it has taken none.
+    pub async fn accept(&self) -> io::Result<Connection> {
+        poll_fn(|context| self.poll_accept(context)).await
+    }
+
+    /// [`accept`](Self::accept), for those who write futures by hand.
+    pub fn poll_accept(&self, context: &mut Context<'_>) -> Poll<io::Result<Connection>> {
+        let coop = ready!(poll_proceed(context));
+        let accepted = self.manager.driver().check().and_then(|()| {
+            self.listener.accept_or_wait(context.waker()).map_err(|e| match e {
+                ReceiveError::Forked(e) => ByteStreamError::Forked(e).into(),
+                e => io::Error::other(e),
+            })
+        });
+        match accepted {
+            Ok(Turned { ready: None, .. }) => {
+                self.manager.driver().kick(false);
+                return Poll::Pending;
+            }
+            Ok(Turned { ready: Some(stream), .. }) => {
+                coop.made_progress();
+                Poll::Ready(Ok(Connection::new(&self.manager, stream)))
+            }
+            Err(e) => Poll::Ready(Err(e)),
+        }
+    }
+}
+
+/// A byte stream for tasks: [`AsyncRead`] and [`AsyncWrite`], vectored writes included. Nothing is
+/// kept back, so there is nothing to flush. Dropping it closes it: the peer reads what was written,
+/// and then the end.
+///
+/// One task may read while another writes; see [`into_split`](Self::into_split).
+#[derive(Debug)]
+pub struct Connection {
+    inner: Inner,
+}
+
+/// The half that reads.
+#[derive(Debug)]
+pub struct ReadHalf {
+    inner: Arc<Inner>,
+}
+
+/// The half that writes. Dropping it shuts this direction: the peer reads what was written, and then
+/// the end.
+#[derive(Debug)]
+pub struct WriteHalf {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    stream: ByteStream,
+    manager: AsyncManager,
+}
+
+impl Connection {
+    /// Connects to `[user@]name`, in one of the runtime's threads for what waits, within `limit`
+    /// (`None`: as long as it takes). Fails with [`NotFound`](io::ErrorKind::NotFound) where nobody
+    /// serves the name, [`ConnectionRefused`](io::ErrorKind::ConnectionRefused) where its owner says
+    /// no, [`TimedOut`](io::ErrorKind::TimedOut) where it says nothing; the error within is a
+    /// [`GrowError`]. Dropped before it is ready, it leaves no connection.
+    pub async fn connect(
+        manager: &AsyncManager,
+        name: &str,
+        limit: Option<Duration>,
+    ) -> io::Result<Self> {
+        Self::connect_with(manager, name, ByteConfig::default(), limit).await
+    }
+
+    /// [`connect`](Self::connect) with these settings.
+    pub async fn connect_with(
+        manager: &AsyncManager,
+        name: &str,
+        config: ByteConfig,
+        limit: Option<Duration>,
+    ) -> io::Result<Self> {
+        let name = String::from(name);
+        Self::made(manager, move |m| ByteStream::connect_with(m, &name, config, limit)).await
+    }
+
+    /// Connects to the listener of a [seed](ByteListener::seed), as [`connect`](Self::connect) does
+    /// by name.
+    pub async fn grow(
+        manager: &AsyncManager,
+        seed: &Seed,
+        limit: Option<Duration>,
+    ) -> io::Result<Self> {
+        let seed = seed.clone();
+        Self::made(manager, move |m| ByteStream::grow(m, &seed, limit)).await
+    }
+
+    async fn made(
+        manager: &AsyncManager,
+        make: impl FnOnce(&Manager) -> Result<ByteStream, GrowError> + Send + 'static,
+    ) -> io::Result<Self> {
+        // The answer comes though no thread waits for anything else.
+        manager.driver();
+        let made = manager.set_up(make).await;
+        Ok(Self::new(manager, made.map_err(of_growing)?))
+    }
+
+    /// A stream that exists, in tasks. Its manager must be the same.
+    pub fn new(manager: &AsyncManager, stream: ByteStream) -> Self {
+        manager.driver();
+        Self { inner: Inner { stream, manager: manager.clone() } }
+    }
+
+    /// Who is at the other end, as the kernel says.
+    pub fn peer(&self) -> &Peer {
+        self.inner.stream.peer()
+    }
+
+    /// The stream itself: which path the bytes take ([`ByteStream::explain`]).
+    pub fn get_ref(&self) -> &ByteStream {
+        &self.inner.stream
+    }
+
+    /// Two halves, for two tasks. The connection is closed when both are dropped.
+    pub fn into_split(self) -> (ReadHalf, WriteHalf) {
+        let inner = Arc::new(self.inner);
+        (ReadHalf { inner: inner.clone() }, WriteHalf { inner })
+    }
+}
+
+impl ReadHalf {
+    /// Who is at the other end, as the kernel says.
+    pub fn peer(&self) -> &Peer {
+        self.inner.stream.peer()
+    }
+}
+
+impl WriteHalf {
+    /// Who is at the other end, as the kernel says.
+    pub fn peer(&self) -> &Peer {
+        self.inner.stream.peer()
+    }
+}
+
+impl Drop for WriteHalf {
+    fn drop(&mut self) {
+        // Where there is no room for that now, the connection's end says it.
+        if !self.inner.manager.manager().is_forked() {
+            let _ = self.inner.stream.shut(Some(Duration::ZERO));
+        }
+    }
+}
+
+impl Inner {
+    fn poll_read(&self, context: &mut Context<'_>, to: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let max = to.remaining();
+        if max == 0 {
+            return Poll::Ready(Ok(()));
+        }
+        let mut sink = |bytes: &[u8]| to.put_slice(bytes);
+        self.poll(context, |waker| self.stream.read_or_wait(waker, max, &mut sink)).map_ok(drop)
+    }
+
+    fn poll_write(
+        &self,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.poll(context, |waker| self.stream.write_or_wait(waker, slices))
+    }
+
+    fn poll_shut(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.poll(context, |waker| self.stream.shut_or_wait(waker)) {
+            // As of a socket: the peer needs no more to be told.
+            Poll::Ready(Err(e)) if e.kind() == io::ErrorKind::BrokenPipe => Poll::Ready(Ok(())),
+            polled => polled,
+        }
+    }
+
+    /// A look of a task, which is woken by whoever polls.
+    #[inline]
+    fn poll<R>(
+        &self,
+        context: &mut Context<'_>,
+        look: impl FnOnce(&core::task::Waker) -> Result<Turned<R>, ByteStreamError>,
+    ) -> Poll<io::Result<R>> {
+        // Ready as it may always be, a task lets others run.
+        let coop = ready!(poll_proceed(context));
+        let driver = self.manager.driver();
+        driver.check()?;
+        let Turned { ready, room } = look(context.waker())?;
+        if room || ready.is_none() {
+            driver.kick(room);
+        }
+        match ready {
+            Some(ready) => {
+                coop.made_progress();
+                Poll::Ready(Ok(ready))
+            }
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        to: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.inner.poll_read(context, to)
+    }
+}
+
+impl AsyncRead for ReadHalf {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        to: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.inner.poll_read(context, to)
+    }
+}
+
+macro_rules! writes {
+    ($($type:ty),*) => {$(
+        impl AsyncWrite for $type {
+            fn poll_write(
+                self: Pin<&mut Self>,
+                context: &mut Context<'_>,
+                bytes: &[u8],
+            ) -> Poll<io::Result<usize>> {
+                self.inner.poll_write(context, &[IoSlice::new(bytes)])
+            }
+
+            fn poll_write_vectored(
+                self: Pin<&mut Self>,
+                context: &mut Context<'_>,
+                slices: &[IoSlice<'_>],
+            ) -> Poll<io::Result<usize>> {
+                self.inner.poll_write(context, slices)
+            }
+
+            fn is_write_vectored(&self) -> bool {
+                true
+            }
+
+            fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+                Poll::Ready(Ok(()))
+            }
+
+            fn poll_shutdown(
+                self: Pin<&mut Self>,
+                context: &mut Context<'_>,
+            ) -> Poll<io::Result<()>> {
+                self.inner.poll_shut(context)
+            }
+        }
+    )*};
+}
+
+writes!(Connection, WriteHalf);
+
+/// A connection that could not be made, as sockets say it.
+fn of_growing(error: GrowError) -> io::Error {
+    use control::ConnectError as Control;
+    let kind = match &error {
+        GrowError::Connect(ConnectError::Name(_)) => io::ErrorKind::InvalidInput,
+        GrowError::Connect(ConnectError::Control(error)) => match error {
+            Control::TimedOut(_) => io::ErrorKind::TimedOut,
+            Control::Find(_) => io::ErrorKind::NotFound,
+            Control::NotPermitted(_) | Control::WrongUser { .. } => io::ErrorKind::PermissionDenied,
+            Control::Misbehaved(_) | Control::Memory(_) => io::ErrorKind::InvalidData,
+            _ => io::ErrorKind::ConnectionRefused,
+        },
+        GrowError::Connect(_) | GrowError::Refused(_) => io::ErrorKind::ConnectionRefused,
+        GrowError::Answer(_) | GrowError::NotAnEndPoint => io::ErrorKind::InvalidData,
+        GrowError::Seed(_) | GrowError::Kind { .. } => io::ErrorKind::InvalidInput,
+        GrowError::Forked(_) => io::ErrorKind::Unsupported,
+        _ => io::ErrorKind::Other,
+    };
+    io::Error::new(kind, error)
+}
+
+fn of_offering(error: OfferError) -> io::Error {
+    let kind = match &error {
+        OfferError::Name(_) => io::ErrorKind::InvalidInput,
+        OfferError::Serve(control::ServeError::NotPermitted { .. }) => {
+            io::ErrorKind::PermissionDenied
+        }
+        OfferError::Serve(control::ServeError::InUse(_)) => io::ErrorKind::AddrInUse,
+        _ => io::ErrorKind::Other,
+    };
+    io::Error::new(kind, error)
+}

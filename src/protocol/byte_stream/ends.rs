@@ -1,0 +1,697 @@
+//! The end points of byte streams: who listens, and each side of a connection.
+
+use super::flow::Flow;
+use super::{ByteConfig, ByteStreamError};
+use crate::control::{Peer, RequestId};
+use crate::node::{Attached, CloseReason, Look, Node};
+use crate::protocol::ends::{check_place, connected, grown, offered};
+use crate::protocol::manager::{Offer, OfferId, Protocols, StillWaits, Target, Waiting};
+use crate::protocol::{Connection, GrowError, Kind, Manager, ReceiveError};
+use core::sync::atomic::{AtomicU64, Ordering};
+use core::task::Waker;
+use core::time::Duration;
+use std::boxed::Box;
+use std::collections::{HashMap, VecDeque};
+use std::format;
+use std::io::{self, IoSlice};
+use std::string::String;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::vec::Vec;
+
+/// One connection, as whoever polls sees it. Its lock is taken under the manager's.
+pub(crate) struct StreamCore {
+    state: Mutex<State>,
+    connection: OnceLock<Arc<Connection>>,
+    /// The listener's, which counts it.
+    place: Option<(u64, Arc<Places>)>,
+}
+
+struct State {
+    flow: Flow,
+    /// The tasks that wait to read and to write.
+    reader: Option<Waker>,
+    writer: Option<Waker>,
+    /// Whoever polls looks at it.
+    is_listed: bool,
+}
+
+/// What a look of a task found.
+#[cfg(feature = "tokio")]
+pub(crate) struct Turned<R> {
+    /// What it waits for; `None`: the waker was left.
+    pub ready: Option<R>,
+    /// There is to be room in a link, for which whoever sleeps must be told to wait.
+    pub room: bool,
+}
+
+/// Which of a stream's two wakers.
+#[cfg(feature = "tokio")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Reader,
+    Writer,
+}
+
+impl StreamCore {
+    fn new(flow: Flow, place: Option<(u64, Arc<Places>)>) -> Self {
+        let state = State { flow, reader: None, writer: None, is_listed: false };
+        Self { state: Mutex::new(state), connection: OnceLock::new(), place }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ended(&self) -> Option<&CloseReason> {
+        self.connection.get().and_then(|connection| connection.ended())
+    }
+
+    /// The link is there.
+    fn join(&self, node: &Node, connection: &Arc<Connection>) {
+        let _ = self.connection.set(connection.clone());
+        self.state().flow.go_over(node, connection.link());
+    }
+
+    /// Sends a peer away that broke the rules, if it did.
+    fn judge(&self, node: &mut Node, protocols: &mut Protocols, fault: Option<&str>) {
+        if let (Some(why), Some(connection)) = (fault, self.connection.get())
+            && connection.ended().is_none()
+        {
+            if let Some((_, places)) = &self.place {
+                places.misbehaved.fetch_add(1, Ordering::Relaxed);
+            }
+            protocols.expel(node, connection.link(), why);
+        }
+    }
+
+    /// One look for bytes, at most `max` of them.
+    #[inline]
+    fn look_to_read(
+        self: &Arc<Self>,
+        node: &mut Node,
+        protocols: &mut Protocols,
+        max: usize,
+        sink: &mut impl FnMut(&[u8]),
+    ) -> Look<Result<usize, ByteStreamError>> {
+        let mut state = self.state();
+        let flow = &mut state.flow;
+        flow.take_packets(node);
+        let count = flow.copy_out(node, max, sink);
+        let untold = flow.link().filter(|_| flow.untold);
+        if count > 0 && flow.fault.is_none() {
+            if untold.is_some() {
+                self.list(state, protocols);
+            }
+            return Look::Found(Ok(count));
+        }
+        let (is_at_end, fault) = (flow.is_at_end(), flow.fault.clone());
+        // The end of the connection looks at whoever waits for it, this stream too.
+        drop(state);
+        self.judge(node, protocols, fault.as_deref());
+        match (fault, self.ended()) {
+            _ if count > 0 => Look::Found(Ok(count)),
+            (Some(why), _) => Look::Found(Err(ByteStreamError::Misbehaved(why))),
+            // A stream that is dropped says the end of its bytes by closing.
+            _ if is_at_end => Look::Found(Ok(0)),
+            (None, Some(CloseReason::Closed)) => Look::Found(Ok(0)),
+            (None, Some(reason)) => Look::Found(Err(ByteStreamError::of(reason))),
+            // The peer may wait for what it could not be told.
+            (None, None) => untold.map_or(Look::Nothing, Look::Room),
+        }
+    }
+
+    /// Has whoever polls look at this.
+    #[cold]
+    fn list(self: &Arc<Self>, mut state: MutexGuard<'_, State>, protocols: &mut Protocols) {
+        if !core::mem::replace(&mut state.is_listed, true) {
+            protocols.list(self.clone());
+        }
+        if state.flow.untold || state.flow.wants_room {
+            protocols.look_soon();
+        }
+    }
+
+    /// One look for whoever sends: bytes, or that there are no more.
+    #[inline]
+    fn look_to_send<R>(
+        &self,
+        node: &mut Node,
+        protocols: &mut Protocols,
+        send: impl FnOnce(&mut Flow, &mut Node) -> Look<Result<R, ByteStreamError>>,
+    ) -> Look<Result<R, ByteStreamError>> {
+        if let Some(reason) = self.ended() {
+            return Look::Found(Err(ByteStreamError::of(reason)));
+        }
+        let mut state = self.state();
+        let look = send(&mut state.flow, node);
+        let fault = state.flow.fault.clone();
+        drop(state);
+        if fault.is_some() {
+            self.judge(node, protocols, fault.as_deref());
+        }
+        look
+    }
+}
+
+impl Waiting for StreamCore {
+    fn look(&self, node: &mut Node) -> StillWaits {
+        let has_ended = self.ended().is_some();
+        let mut state = self.state();
+        let State { flow, reader, writer, is_listed } = &mut *state;
+        flow.tell_rest(node);
+        if reader.is_some() && (has_ended || flow.is_readable(node)) {
+            reader.take().into_iter().for_each(Waker::wake);
+        }
+        if writer.is_some() && (has_ended || flow.fault.is_some() || flow.is_writable(node)) {
+            writer.take().into_iter().for_each(Waker::wake);
+        }
+        let wants_room = flow.untold || writer.is_some() && flow.wants_room;
+        *is_listed = !has_ended && (reader.is_some() || writer.is_some() || flow.untold);
+        match *is_listed {
+            false => StillWaits::Not,
+            true if wants_room => StillWaits::ForRoom,
+            true => StillWaits::ForNews,
+        }
+    }
+
+    fn give_up(&self) {
+        let mut state = self.state();
+        let State { reader, writer, .. } = &mut *state;
+        reader.take().into_iter().chain(writer.take()).for_each(Waker::wake);
+    }
+}
+
+/// One side of a connection: bytes both ways, in order. `Send` and `Sync`: one thread may read while
+/// another writes.
+///
+/// Bytes that a write took are on their way, and arrive also if this process ends; there is nothing to
+/// flush. Dropping a stream closes it: the peer reads what was written, and then the end. A peer that
+/// dies is [`ConnectionReset`](io::ErrorKind::ConnectionReset), after what it had written.
+///
+/// For tokio's tasks see `hamlyn::io`, of the feature `tokio`.
+///
+/// ```
+/// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-bytes-{}", std::process::id()));
+/// # let config = hamlyn::Config::from_env()?.dir(&dir);
+/// use hamlyn::Access;
+/// use hamlyn::protocol::{ByteConfig, ByteListener, ByteStream, Manager};
+/// use std::io::{Read, Write};
+/// use std::time::Duration;
+///
+/// let limit = Some(Duration::from_secs(10));
+/// # let server_config = config.clone();
+/// let manager = Manager::with_config(server_config)?;
+/// let listener = ByteListener::new(&manager, ByteConfig::default())?;
+/// listener.serve("upper", Access::SameUser)?;
+/// std::thread::scope(|scope| -> Result<(), Box<dyn std::error::Error>> {
+///     scope.spawn(move || {
+///         let mut stream = listener.accept(limit).unwrap();
+///         let mut text = String::new();
+///         stream.read_to_string(&mut text).unwrap();
+///         stream.write_all(text.to_uppercase().as_bytes()).unwrap();
+///     });
+///     // Usually another process.
+///     let mut stream = ByteStream::connect(&Manager::with_config(config)?, "upper", limit)?;
+///     stream.write_all(b"both ways")?;
+///     stream.shut(limit)?;
+///     let mut answer = String::new();
+///     stream.read_to_string(&mut answer)?;
+///     assert_eq!(answer, "BOTH WAYS");
+///     Ok(())
+/// })?;
+/// # std::fs::remove_dir_all(&dir).ok();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct ByteStream {
+    manager: Manager,
+    connection: Arc<Connection>,
+    core: Arc<StreamCore>,
+    /// Nanoseconds; all ones: as long as it takes.
+    timeout_ns: AtomicU64,
+}
+
+impl ByteStream {
+    grown!("a stream", "a listener");
+    grown!(
+        grow_with, connect_with => with_config,
+        "a stream",
+        "a listener",
+        config: ByteConfig,
+        "With these settings; an error, if they cannot be."
+    );
+
+    fn to(
+        manager: &Manager,
+        target: Target<'_>,
+        timeout: Option<Duration>,
+    ) -> Result<Self, GrowError> {
+        Self::with_config(manager, target, ByteConfig::default(), timeout)
+    }
+
+    fn with_config(
+        manager: &Manager,
+        target: Target<'_>,
+        config: ByteConfig,
+        timeout: Option<Duration>,
+    ) -> Result<Self, GrowError> {
+        config.check()?;
+        let (flow, hello) = Flow::new(&mut manager.lock(), &config).map_err(GrowError::SetUp)?;
+        let core = StreamCore::new(flow, None);
+        let read = |connection: &Arc<Connection>, answer: &[u8]| {
+            let node = manager.lock();
+            core.state().flow.lent(answer, connection.peer()).ok()?;
+            core.join(&node, connection);
+            Some(())
+        };
+        let expected = "no window that could be written";
+        match manager.grow(target, Kind::Bytes, &hello, timeout, expected, read) {
+            Ok((connection, ())) => Ok(Self::new(manager, connection, Arc::new(core))),
+            Err(e) => {
+                core.state().flow.remove(&mut manager.lock());
+                Err(e)
+            }
+        }
+    }
+
+    fn new(manager: &Manager, connection: Arc<Connection>, core: Arc<StreamCore>) -> Self {
+        let timeout_ns = AtomicU64::new(u64::MAX);
+        Self { manager: manager.clone(), connection, core, timeout_ns }
+    }
+
+    /// Who is at the other end, as the kernel says.
+    pub fn peer(&self) -> &Peer {
+        self.connection.peer()
+    }
+
+    /// How long each read and write of [`io::Read`] and [`io::Write`] waits at most; as long as it
+    /// takes (`None`) unless set. A longer time than 500 years is as long as it takes.
+    pub fn set_timeout(&self, timeout: Option<Duration>) {
+        let ns = timeout.and_then(|timeout| u64::try_from(timeout.as_nanos()).ok());
+        self.timeout_ns.store(ns.unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        match self.timeout_ns.load(Ordering::Relaxed) {
+            u64::MAX => None,
+            ns => Some(Duration::from_nanos(ns)),
+        }
+    }
+
+    /// Reads what has come, at most as much as `to` holds, waiting at most `timeout` for the first
+    /// byte. 0: the peer has said that there is no more, and all that it wrote was read; or `to` is
+    /// empty.
+    pub fn read_within(
+        &self,
+        to: &mut [u8],
+        timeout: Option<Duration>,
+    ) -> Result<usize, ByteStreamError> {
+        if to.is_empty() {
+            return Ok(0);
+        }
+        let (mut at, max) = (0, to.len());
+        let mut sink = |bytes: &[u8]| {
+            to[at..at + bytes.len()].copy_from_slice(bytes);
+            at += bytes.len();
+        };
+        self.manager.shared.wait_until(timeout, |node, protocols| {
+            self.core.look_to_read(node, protocols, max, &mut sink)
+        })?
+    }
+
+    /// Sends as much of `slices` as the peer has room for, waiting at most `timeout` for the first
+    /// byte of room. Small pieces leave together. Returns how many bytes were taken: they are on
+    /// their way.
+    pub fn write_within(
+        &self,
+        slices: &[IoSlice<'_>],
+        timeout: Option<Duration>,
+    ) -> Result<usize, ByteStreamError> {
+        self.manager.shared.wait_until(timeout, |node, protocols| {
+            self.core.look_to_send(node, protocols, |flow, node| flow.write(node, slices))
+        })?
+    }
+
+    /// Says that this side writes nothing more, waiting at most `timeout` for room for that: the peer
+    /// reads what was written, and then the end. Reading goes on. On
+    /// [`ByteStreamError::TimedOut`] it was not said, and may be said again.
+    pub fn shut(&self, timeout: Option<Duration>) -> Result<(), ByteStreamError> {
+        self.manager.shared.wait_until(timeout, |node, protocols| {
+            self.core.look_to_send(node, protocols, |flow, node| flow.shut(node))
+        })?
+    }
+
+    connected!("bytes", |this| {
+        let state = this.core.state();
+        let at_once = state.flow.packet_bytes();
+        format!(
+            "byte stream: packets of up to {at_once} bytes into the reader's window, through the \
+             link's ring"
+        )
+    });
+}
+
+// For tasks.
+#[cfg(feature = "tokio")]
+impl ByteStream {
+    /// [`read_within`](Self::read_within) of a task: bytes go to `sink`.
+    pub(crate) fn read_or_wait(
+        &self,
+        waker: &Waker,
+        max: usize,
+        sink: &mut impl FnMut(&[u8]),
+    ) -> Result<Turned<usize>, ByteStreamError> {
+        self.turn(Side::Reader, waker, |node, protocols| {
+            self.core.look_to_read(node, protocols, max, sink)
+        })
+    }
+
+    /// [`write_within`](Self::write_within) of a task.
+    pub(crate) fn write_or_wait(
+        &self,
+        waker: &Waker,
+        slices: &[IoSlice<'_>],
+    ) -> Result<Turned<usize>, ByteStreamError> {
+        self.turn(Side::Writer, waker, |node, protocols| {
+            self.core.look_to_send(node, protocols, |flow, node| flow.write(node, slices))
+        })
+    }
+
+    /// [`shut`](Self::shut) of a task.
+    pub(crate) fn shut_or_wait(&self, waker: &Waker) -> Result<Turned<()>, ByteStreamError> {
+        self.turn(Side::Writer, waker, |node, protocols| {
+            self.core.look_to_send(node, protocols, |flow, node| flow.shut(node))
+        })
+    }
+
+    /// Looks, takes a turn if nothing is there, looks again, and then leaves a waker, all under one
+    /// lock: whatever comes later, whoever takes it sees the waker.
+    #[inline]
+    fn turn<R>(
+        &self,
+        side: Side,
+        waker: &Waker,
+        mut look: impl FnMut(&mut Node, &mut Protocols) -> Look<Result<R, ByteStreamError>>,
+    ) -> Result<Turned<R>, ByteStreamError> {
+        if self.manager.is_forked() {
+            return Err(crate::node::Forked.into());
+        }
+        let mut guard = self.manager.shared.lock();
+        let (node, protocols) = guard.parts();
+        let mut found = look(node, protocols);
+        if !matches!(found, Look::Found(_)) {
+            node.poll()?;
+            protocols.after_poll(node);
+            found = look(node, protocols);
+        }
+        let mut state = self.core.state();
+        let mut room = state.flow.untold;
+        let ready = match found {
+            Look::Found(found) => Some(found?),
+            found => {
+                if let Look::Room(link) = found {
+                    node.await_room(link);
+                    room = true;
+                }
+                let State { reader, writer, .. } = &mut *state;
+                let place = if side == Side::Reader { reader } else { writer };
+                match place {
+                    Some(known) => known.clone_from(waker),
+                    None => *place = Some(waker.clone()),
+                }
+                self.core.list(state, protocols);
+                None
+            }
+        };
+        Ok(Turned { ready, room })
+    }
+}
+
+impl io::Read for &ByteStream {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        Ok(self.read_within(to, self.timeout())?)
+    }
+}
+
+impl io::Write for &ByteStream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(self.write_within(&[IoSlice::new(bytes)], self.timeout())?)
+    }
+
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        Ok(self.write_within(slices, self.timeout())?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl io::Read for ByteStream {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        io::Read::read(&mut &*self, to)
+    }
+}
+
+impl io::Write for ByteStream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        io::Write::write(&mut &*self, bytes)
+    }
+
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        io::Write::write_vectored(&mut &*self, slices)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl core::fmt::Debug for ByteStream {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("ByteStream").field("peer", self.peer()).finish_non_exhaustive()
+    }
+}
+
+impl Drop for ByteStream {
+    fn drop(&mut self) {
+        self.manager.leave(&self.connection, |node| self.core.state().flow.remove(node));
+        if let Some((number, places)) = &self.core.place {
+            places.lock().alive.remove(number);
+        }
+    }
+}
+
+/// What a listener's offer and its end point share.
+pub(crate) struct Places {
+    connections: Mutex<Connections>,
+    misbehaved: AtomicU64,
+}
+
+#[derive(Default)]
+struct Connections {
+    /// Those that wait to be accepted.
+    ready: VecDeque<Arc<StreamCore>>,
+    /// Whose all are, by number: those on their way here, those that wait, those that were accepted
+    /// and are not dropped.
+    alive: HashMap<u64, Option<u32>>,
+    next: u64,
+    wakers: Vec<Waker>,
+    is_listed: bool,
+}
+
+impl Places {
+    fn lock(&self) -> MutexGuard<'_, Connections> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Waiting for Places {
+    fn look(&self, _: &mut Node) -> StillWaits {
+        let mut connections = self.lock();
+        if !connections.ready.is_empty() {
+            connections.wakers.drain(..).for_each(Waker::wake);
+        }
+        connections.is_listed = !connections.wakers.is_empty();
+        if connections.is_listed { StillWaits::ForNews } else { StillWaits::Not }
+    }
+
+    fn give_up(&self) {
+        self.lock().wakers.drain(..).for_each(Waker::wake);
+    }
+}
+
+struct Listening {
+    config: ByteConfig,
+    places: Arc<Places>,
+    /// Those that were admitted and are not there yet.
+    joining: HashMap<RequestId, Arc<StreamCore>>,
+}
+
+impl Listening {
+    fn forget(&self, node: &mut Node, core: &StreamCore) {
+        core.state().flow.remove(node);
+        if let Some((number, _)) = &core.place {
+            self.places.lock().alive.remove(number);
+        }
+    }
+}
+
+impl Offer for Listening {
+    fn check_place(&self, peer: &Peer, _: &[u8]) -> Result<(), String> {
+        let connections = self.places.lock();
+        let users = connections.alive.values().copied();
+        check_place(users, peer, self.config.connections_max as usize, "connections")
+    }
+
+    fn admit(
+        &mut self,
+        node: &mut Node,
+        request: RequestId,
+        peer: &Peer,
+        body: &[u8],
+    ) -> Result<Vec<u8>, String> {
+        let (mut flow, hello) = Flow::new(node, &self.config)?;
+        if let Err(why) = flow.lent(body, peer) {
+            flow.remove(node);
+            return Err(why);
+        }
+        let mut connections = self.places.lock();
+        let number = connections.next;
+        connections.next += 1;
+        connections.alive.insert(number, peer.uid);
+        drop(connections);
+        let core = StreamCore::new(flow, Some((number, self.places.clone())));
+        self.joining.insert(request, Arc::new(core));
+        Ok(hello)
+    }
+
+    fn withdrawn(&mut self, node: &mut Node, request: RequestId) {
+        if let Some(core) = self.joining.remove(&request) {
+            self.forget(node, &core);
+        }
+    }
+
+    fn joined(&mut self, node: &mut Node, request: RequestId, connection: &Arc<Connection>) {
+        if let Some(core) = self.joining.remove(&request) {
+            core.join(node, connection);
+            self.places.lock().ready.push_back(core);
+            node.stir();
+        }
+    }
+
+    // It is accepted all the same: what it wrote is read.
+    fn left(&mut self, _: &mut Node, _: &Connection) {}
+}
+
+/// Accepts byte streams. `Send` and `Sync`: several threads may accept.
+///
+/// Dropping it closes the connections that were not accepted; those that were go on. See
+/// [`ByteStream`] for an example.
+pub struct ByteListener {
+    manager: Manager,
+    offer: OfferId,
+    places: Arc<Places>,
+}
+
+impl ByteListener {
+    /// A listener; streams find it by name ([`serve`](Self::serve)) or grow from its seed. Fails
+    /// where the settings cannot be.
+    pub fn new(manager: &Manager, config: ByteConfig) -> Result<Self, GrowError> {
+        config.check()?;
+        let (connections, misbehaved) = (Mutex::default(), AtomicU64::new(0));
+        let places = Arc::new(Places { connections, misbehaved });
+        let listening = Listening { config, places: places.clone(), joining: HashMap::new() };
+        let offer = manager.offer(Kind::Bytes, Box::new(listening));
+        Ok(Self { manager: manager.clone(), offer, places })
+    }
+
+    offered!("a [`ByteStream`]");
+
+    /// The next connection; waits at most `timeout`. Its bytes may be there already. Nothing is lost
+    /// on an error.
+    pub fn accept(&self, timeout: Option<Duration>) -> Result<ByteStream, ReceiveError> {
+        let core = self.manager.shared.wait_until(timeout, |_, _| match self.next() {
+            Some(core) => Look::Found(core),
+            None => Look::Nothing,
+        })?;
+        Ok(self.accepted(core))
+    }
+
+    /// [`accept`](Self::accept) without waiting.
+    pub fn try_accept(&self) -> Result<Option<ByteStream>, ReceiveError> {
+        ReceiveError::unless_timed_out(self.accept(Some(Duration::ZERO)))
+    }
+
+    fn next(&self) -> Option<Arc<StreamCore>> {
+        self.places.lock().ready.pop_front()
+    }
+
+    fn accepted(&self, core: Arc<StreamCore>) -> ByteStream {
+        let connection = core.connection.get().expect("it has joined").clone();
+        // It outlives the listener.
+        self.manager.keep_apart(&connection);
+        ByteStream::new(&self.manager, connection, core)
+    }
+
+    /// [`accept`](Self::accept) of a task.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn accept_or_wait(&self, waker: &Waker) -> Result<Turned<ByteStream>, ReceiveError> {
+        if self.manager.is_forked() {
+            return Err(crate::node::Forked.into());
+        }
+        let mut guard = self.manager.shared.lock();
+        let (node, protocols) = guard.parts();
+        let mut found = self.next();
+        if found.is_none() {
+            node.poll()?;
+            protocols.after_poll(node);
+            found = self.next();
+        }
+        if let Some(core) = found {
+            drop(guard);
+            return Ok(Turned { ready: Some(self.accepted(core)), room: false });
+        }
+        let mut connections = self.places.lock();
+        if !connections.wakers.iter().any(|known| known.will_wake(waker)) {
+            connections.wakers.push(waker.clone());
+        }
+        if !core::mem::replace(&mut connections.is_listed, true) {
+            protocols.list(self.places.clone());
+        }
+        Ok(Turned { ready: None, room: false })
+    }
+
+    /// Connections that there are: accepted and not dropped, waiting to be accepted, or on their way.
+    pub fn connections(&self) -> usize {
+        self.places.lock().alive.len()
+    }
+
+    /// Peers that were sent away because they broke the rules.
+    pub fn misbehaved(&self) -> u64 {
+        self.places.misbehaved.load(Ordering::Relaxed)
+    }
+}
+
+impl core::fmt::Debug for ByteListener {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("ByteListener")
+            .field("connections", &self.connections())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for ByteListener {
+    fn drop(&mut self) {
+        let Some(offer) = self.manager.withdraw(self.offer) else { return };
+        let mut node = self.manager.lock();
+        if let Ok(listening) = offer.downcast::<Listening>() {
+            for core in listening.joining.values() {
+                listening.forget(&mut node, core);
+            }
+            let ready = core::mem::take(&mut self.places.lock().ready);
+            for core in ready {
+                listening.forget(&mut node, &core);
+            }
+        }
+    }
+}

@@ -1,0 +1,596 @@
+//! What one connection keeps under its manager's lock: the window that it lends, and the window that
+//! it was lent.
+//!
+//! A word is the number of the packet (12 bits) and its length (20 bits); no bytes say that there are
+//! no more. At most 1,024 packets are on their way, so a number is never taken for an older one.
+//!
+//! Never: a length is used before the bytes are known to lie within what the writer was lent and has
+//! not been given back.
+
+use super::{ByteConfig, ByteStreamError, PACKETS, WINDOW_BYTES};
+use crate::control::Peer;
+use crate::interface::{AreaId, LinkId, Notification, QueueId, SlotConfig, SlotId};
+use crate::node::{CloseReason, Look, Node, PreparedTicket, SendError};
+use crate::protocol::credit::Cell;
+use crate::protocol::tickets::fast_ticket_from;
+use crate::wire::{MetadataIndex, TICKET_BYTES, Ticket};
+use std::boxed::Box;
+use std::format;
+use std::io::IoSlice;
+use std::string::{String, ToString};
+use std::vec;
+use std::vec::Vec;
+
+const LENGTH_BITS: u32 = 20;
+const LENGTH_MASK: u32 = (1 << LENGTH_BITS) - 1;
+const NUMBER_MASK: u32 = (1 << (32 - LENGTH_BITS)) - 1;
+const _: () = assert!(*PACKETS.end() <= NUMBER_MASK.div_ceil(2));
+/// Bytes taken, packets taken.
+const CREDIT_BYTES: usize = 16;
+
+fn word_of(number: u64, length: u32) -> u32 {
+    (number as u32 & NUMBER_MASK) << LENGTH_BITS | length
+}
+
+/// What each side tells the other: a window and how many packets it takes, and where to write how far
+/// it was read.
+const HELLO_BYTES: usize = 2 * TICKET_BYTES + 8;
+
+/// What is lent to the other side, and what has come.
+#[derive(Debug)]
+pub(super) struct Incoming {
+    area: AreaId,
+    pub(super) queue: QueueId,
+    slot: SlotId,
+    window: u64,
+    /// Lengths of packets that came, by number; one more than the length, so that 0 is none.
+    lengths: Box<[u32]>,
+    /// Packets whose bytes can be read, as can those of all before them.
+    packets: u64,
+    /// Bytes that have come in all, and that were read.
+    arrived: u64,
+    taken: u64,
+    /// What the other side was told of: bytes, packets.
+    told: (u64, u64),
+    has_ended: bool,
+}
+
+/// What the other side lends, and what was sent.
+#[derive(Debug)]
+struct Outgoing {
+    prepared: PreparedTicket,
+    window: u64,
+    packets_max: u64,
+    packet_bytes: usize,
+    /// Where the other side is told how far its bytes were read.
+    credit: Ticket,
+    sent: u64,
+    packets: u64,
+    /// What the other side has taken, as it says and as can be.
+    taken: (u64, u64),
+}
+
+/// The state of one connection.
+#[derive(Debug)]
+pub(super) struct Flow {
+    pub(super) incoming: Incoming,
+    /// Where the other side says how far it has read.
+    cell: Cell,
+    lent: Option<Lent>,
+    outgoing: Option<Outgoing>,
+    /// This side has said that it writes nothing more.
+    pub(super) is_shut: bool,
+    /// What the peer did wrong.
+    pub(super) fault: Option<String>,
+    /// The other side could not be told how far its bytes were read: the link was full.
+    pub(super) untold: bool,
+    /// A write found no room in the link.
+    pub(super) wants_room: bool,
+    /// What waits is that there are no more bytes, for which a packet is kept.
+    wants_shut: bool,
+    /// Small pieces that leave together.
+    scratch: Vec<u8>,
+}
+
+/// What the other side's hello says.
+#[derive(Clone, Copy, Debug)]
+struct Lent {
+    window: Ticket,
+    window_bytes: u32,
+    packets: u32,
+    credit: Ticket,
+}
+
+impl Lent {
+    fn from_bytes(bytes: &[u8], peer: &Peer) -> Result<Self, String> {
+        if bytes.len() != HELLO_BYTES {
+            return Err(format!("a hello of {} bytes, where {HELLO_BYTES} are due", bytes.len()));
+        }
+        let number = |at: usize| {
+            let bytes = bytes.get(at..).and_then(|bytes| bytes.first_chunk());
+            bytes.map_or(0, |bytes| u32::from_le_bytes(*bytes))
+        };
+        let window = fast_ticket_from(&bytes[..TICKET_BYTES], peer)?;
+        let credit = fast_ticket_from(&bytes[TICKET_BYTES + 8..], peer)?;
+        let (window_bytes, packets) = (number(TICKET_BYTES), number(TICKET_BYTES + 4));
+        let fits = WINDOW_BYTES.contains(&window_bytes)
+            && PACKETS.contains(&packets)
+            && window.capacity() >= window_bytes.into()
+            && credit.capacity() >= CREDIT_BYTES as u64;
+        match fits {
+            true => Ok(Self { window, window_bytes, packets, credit }),
+            false => {
+                Err(format!("a window of {window_bytes} bytes for {packets} packets cannot be"))
+            }
+        }
+    }
+}
+
+impl Flow {
+    /// A window, and what the other side is told of it. Nothing is left behind if that fails.
+    pub fn new(node: &mut Node, config: &ByteConfig) -> Result<(Self, Vec<u8>), String> {
+        let (cell, credit) = Cell::new(node, CREDIT_BYTES)?;
+        let made = Self::lend(node, config);
+        let (incoming, window) = made.inspect_err(|_| cell.remove(node))?;
+        let mut hello = window.to_bytes().to_vec();
+        hello.extend_from_slice(&config.window_bytes.to_le_bytes());
+        hello.extend_from_slice(&config.packets.to_le_bytes());
+        hello.extend_from_slice(&credit.to_bytes());
+        let flow = Self {
+            incoming,
+            cell,
+            lent: None,
+            outgoing: None,
+            is_shut: false,
+            fault: None,
+            untold: false,
+            wants_room: false,
+            wants_shut: false,
+            scratch: Vec::new(),
+        };
+        Ok((flow, hello))
+    }
+
+    fn lend(node: &mut Node, config: &ByteConfig) -> Result<(Incoming, Ticket), String> {
+        let area = node.message_area(config.window_bytes as usize).map_err(|e| e.to_string())?;
+        let made = node.notification_queue(config.packets).map_err(|e| e.to_string());
+        let made = made.and_then(|queue| {
+            let slot = node
+                .slot(SlotConfig::new(area, queue).credit(config.packets))
+                .map_err(|e| e.to_string());
+            let made = slot.and_then(|slot| match node.fast_ticket(slot) {
+                Ok(ticket) => Ok((slot, ticket)),
+                Err(e) => {
+                    let _ = node.remove_slot(slot);
+                    Err(e.to_string())
+                }
+            });
+            match made {
+                Ok((slot, ticket)) => Ok((queue, slot, ticket)),
+                Err(e) => {
+                    let _ = node.remove_queue(queue);
+                    Err(e)
+                }
+            }
+        });
+        let (queue, slot, ticket) = made.inspect_err(|_| {
+            let _ = node.remove_area(area);
+        })?;
+        let incoming = Incoming {
+            area,
+            queue,
+            slot,
+            window: config.window_bytes.into(),
+            lengths: vec![0; config.packets as usize].into(),
+            packets: 0,
+            arrived: 0,
+            taken: 0,
+            told: (0, 0),
+            has_ended: false,
+        };
+        Ok((incoming, ticket))
+    }
+
+    /// Gives memory, slots and queues back.
+    pub fn remove(&self, node: &mut Node) {
+        let Incoming { area, queue, slot, .. } = self.incoming;
+        let _ = node.remove_slot(slot);
+        let _ = node.remove_queue(queue);
+        let _ = node.remove_area(area);
+        self.cell.remove(node);
+    }
+
+    /// What the other side lends; it is used once the link is known.
+    pub fn lent(&mut self, hello: &[u8], peer: &Peer) -> Result<(), String> {
+        self.lent = Some(Lent::from_bytes(hello, peer)?);
+        Ok(())
+    }
+
+    /// The link is there.
+    pub fn go_over(&mut self, node: &Node, link: LinkId) {
+        let Some(lent) = self.lent.take() else { return };
+        let packet_bytes = node.fast_bytes_max(link).unwrap_or(0).min(LENGTH_MASK as usize);
+        self.outgoing = Some(Outgoing {
+            prepared: PreparedTicket::new(&lent.window, link),
+            window: lent.window_bytes.into(),
+            packets_max: lent.packets.into(),
+            packet_bytes,
+            credit: lent.credit,
+            sent: 0,
+            packets: 0,
+            taken: (0, 0),
+        });
+    }
+
+    /// Longest packet.
+    pub fn packet_bytes(&self) -> usize {
+        self.outgoing.as_ref().map_or(0, |outgoing| outgoing.packet_bytes)
+    }
+
+    /// The link, once it is there.
+    pub fn link(&self) -> Option<LinkId> {
+        self.outgoing.as_ref().map(|outgoing| outgoing.prepared.link())
+    }
+
+    // ---- reading
+
+    /// Takes what has come out of the queue; says what the peer did wrong in `fault`.
+    #[inline]
+    pub fn take_packets(&mut self, node: &mut Node) {
+        if self.fault.is_some() {
+            return;
+        }
+        while let Ok(Some(notification)) = node.take_next(self.incoming.queue) {
+            if let Err(why) = self.note(&notification) {
+                self.fault = Some(why);
+                return;
+            }
+        }
+    }
+
+    #[inline]
+    fn note(&mut self, notification: &Notification) -> Result<(), String> {
+        let link = self.link();
+        let incoming = &mut self.incoming;
+        if link.is_some_and(|link| link != notification.link) {
+            return Err("its window was written over another link".into());
+        }
+        if notification.index != MetadataIndex::FAST {
+            return Err("a message in a window that takes packets".into());
+        }
+        let (number, length) = (notification.word >> LENGTH_BITS, notification.word & LENGTH_MASK);
+        let places = incoming.lengths.len() as u64;
+        let ahead = number.wrapping_sub(incoming.packets as u32) & NUMBER_MASK;
+        if u64::from(ahead) >= places {
+            return Err(format!(
+                "packet {number} when {} was due",
+                incoming.packets as u32 & NUMBER_MASK
+            ));
+        }
+        let place = ((incoming.packets + u64::from(ahead)) % places) as usize;
+        if core::mem::replace(&mut incoming.lengths[place], length + 1) != 0 {
+            return Err(format!("packet {number} twice"));
+        }
+        incoming.advance()
+    }
+
+    /// Hands out bytes that have come, at most `max` of them, piece by piece; says how many.
+    #[inline]
+    pub fn copy_out(&mut self, node: &mut Node, max: usize, sink: &mut impl FnMut(&[u8])) -> usize {
+        let incoming = &mut self.incoming;
+        let length = (incoming.arrived - incoming.taken).min(max as u64) as usize;
+        if length > 0 {
+            let Ok(bytes) = node.area(incoming.area) else { return 0 };
+            let from = (incoming.taken % incoming.window) as usize;
+            let first = length.min(incoming.window as usize - from);
+            sink(&bytes[from..from + first]);
+            if first < length {
+                sink(&bytes[..length - first]);
+            }
+            incoming.taken += length as u64;
+        }
+        self.tell(node);
+        length
+    }
+
+    /// Tells the other side how far its bytes were read, when it is time.
+    #[inline]
+    fn tell(&mut self, node: &mut Node) {
+        let incoming = &self.incoming;
+        let (bytes, packets) =
+            (incoming.taken - incoming.told.0, incoming.packets - incoming.told.1);
+        if bytes >= incoming.window / 4 || packets >= incoming.lengths.len() as u64 / 4 {
+            self.tell_now(node);
+        }
+    }
+
+    fn tell_now(&mut self, node: &mut Node) {
+        let Some(outgoing) = &self.outgoing else { return };
+        let now = (self.incoming.taken, self.incoming.packets);
+        let mut bytes = [0; CREDIT_BYTES];
+        bytes[..8].copy_from_slice(&now.0.to_le_bytes());
+        bytes[8..].copy_from_slice(&now.1.to_le_bytes());
+        let link = outgoing.prepared.link();
+        self.untold = match node.try_send_fast_over(link, &outgoing.credit, &bytes, 0) {
+            Err(SendError::Full) => {
+                node.await_room(link);
+                true
+            }
+            // Otherwise the peer is gone, or gave a ticket that cannot be used: nobody to tell.
+            _ => {
+                self.incoming.told = now;
+                false
+            }
+        };
+    }
+
+    /// What could not be said before.
+    pub fn tell_rest(&mut self, node: &mut Node) {
+        if self.untold {
+            self.tell_now(node);
+        }
+    }
+
+    /// Whether a read would find bytes, the end of them, or an error.
+    pub fn is_readable(&mut self, node: &mut Node) -> bool {
+        self.take_packets(node);
+        let incoming = &self.incoming;
+        incoming.arrived > incoming.taken || incoming.has_ended || self.fault.is_some()
+    }
+
+    /// Whether the end of the peer's bytes was read.
+    pub fn is_at_end(&self) -> bool {
+        self.incoming.has_ended && self.incoming.arrived == self.incoming.taken
+    }
+
+    // ---- writing
+
+    /// Sends as much as there is credit and room for.
+    #[inline]
+    pub fn write(
+        &mut self,
+        node: &mut Node,
+        slices: &[IoSlice<'_>],
+    ) -> Look<Result<usize, ByteStreamError>> {
+        if self.is_shut {
+            return Look::Found(Err(ByteStreamError::Shut));
+        }
+        self.wants_shut = false;
+        let Self { outgoing: Some(outgoing), cell, scratch, .. } = self else {
+            return Look::Nothing;
+        };
+        let mut wrote = 0;
+        let mut left = slices;
+        let mut at = 0;
+        loop {
+            while let Some(slice) = left.first()
+                && at == slice.len()
+            {
+                (left, at) = (&left[1..], 0);
+            }
+            let Some(slice) = left.first() else { return Look::Found(Ok(wrote)) };
+            // The last packet is kept for saying that there are no more bytes.
+            let most = outgoing.most(node, cell, 1);
+            if most == 0 {
+                break;
+            }
+            let rest = &slice[at..];
+            // Pieces that are small enough leave together.
+            let data = if rest.len() < most && left.len() > 1 {
+                scratch.clear();
+                scratch.extend_from_slice(rest);
+                for slice in &left[1..] {
+                    let fits = slice.len().min(most - scratch.len());
+                    scratch.extend_from_slice(&slice[..fits]);
+                }
+                &scratch[..]
+            } else {
+                &rest[..rest.len().min(most)]
+            };
+            match outgoing.send(node, data) {
+                Ok(true) => {}
+                Ok(false) if wrote > 0 => return Look::Found(Ok(wrote)),
+                Ok(false) => {
+                    self.wants_room = true;
+                    return Look::Room(outgoing.prepared.link());
+                }
+                // What left before is said first; the next call says this.
+                Err(_) if wrote > 0 => return Look::Found(Ok(wrote)),
+                Err(e) => return Look::Found(Err(e)),
+            }
+            let mut length = data.len();
+            wrote += length;
+            while length > 0
+                && let Some(slice) = left.first()
+            {
+                let here = length.min(slice.len() - at);
+                (length, at) = (length - here, at + here);
+                if at == slice.len() {
+                    (left, at) = (&left[1..], 0);
+                }
+            }
+        }
+        if wrote > 0 { Look::Found(Ok(wrote)) } else { Look::Nothing }
+    }
+
+    /// Says that there are no more bytes.
+    pub fn shut(&mut self, node: &mut Node) -> Look<Result<(), ByteStreamError>> {
+        if self.is_shut {
+            return Look::Found(Ok(()));
+        }
+        self.wants_shut = true;
+        let Self { outgoing: Some(outgoing), cell, .. } = self else { return Look::Nothing };
+        if outgoing.packets_left(node, cell) == 0 {
+            return Look::Nothing;
+        }
+        match outgoing.send(node, &[]) {
+            Ok(true) => {
+                self.is_shut = true;
+                Look::Found(Ok(()))
+            }
+            Ok(false) => {
+                self.wants_room = true;
+                Look::Room(outgoing.prepared.link())
+            }
+            Err(e) => Look::Found(Err(e)),
+        }
+    }
+
+    /// Whether a write would send something, as far as credit and the link are concerned.
+    pub fn is_writable(&mut self, node: &mut Node) -> bool {
+        let Self { outgoing: Some(outgoing), cell, .. } = self else { return false };
+        if self.wants_room {
+            if !node.has_room(outgoing.prepared.link()) {
+                return false;
+            }
+            self.wants_room = false;
+        }
+        match self.wants_shut {
+            true => outgoing.packets_left(node, cell) > 0,
+            false => outgoing.most(node, cell, 1) > 0,
+        }
+    }
+}
+
+impl Incoming {
+    /// Counts the packets that are complete up to the first that has not come.
+    #[inline]
+    fn advance(&mut self) -> Result<(), String> {
+        let places = self.lengths.len() as u64;
+        loop {
+            let place = (self.packets % places) as usize;
+            let Some(length) = self.lengths[place].checked_sub(1) else { return Ok(()) };
+            self.lengths[place] = 0;
+            self.packets += 1;
+            if self.has_ended {
+                return Err("bytes after the end of its bytes".into());
+            }
+            if length == 0 {
+                self.has_ended = true;
+                continue;
+            }
+            let length = u64::from(length);
+            let (free, at) =
+                (self.window - (self.arrived - self.taken), self.arrived % self.window);
+            if length > free || at + length > self.window {
+                return Err(format!("a packet of {length} bytes where {free} were free"));
+            }
+            self.arrived += length;
+        }
+    }
+}
+
+impl Outgoing {
+    /// Packets that may be sent now.
+    #[inline]
+    fn packets_left(&mut self, node: &Node, cell: &Cell) -> u64 {
+        let left = |this: &Self| this.packets_max - (this.packets - this.taken.1);
+        if left(self) < self.packets_max / 2 {
+            self.read_credit(node, cell);
+        }
+        left(self)
+    }
+
+    /// Bytes of the next packet at most, with `kept` packets left over; 0: there is no credit.
+    #[inline]
+    fn most(&mut self, node: &Node, cell: &Cell, kept: u64) -> usize {
+        if self.packets_left(node, cell) <= kept {
+            return 0;
+        }
+        let free = |this: &Self| this.window - (this.sent - this.taken.0);
+        if free(self) < self.window / 2 {
+            self.read_credit(node, cell);
+        }
+        let to_end = self.window - self.sent % self.window;
+        free(self).min(to_end).min(self.packet_bytes as u64) as usize
+    }
+
+    /// Credit only grows, and more than was sent is a lie: neither is taken.
+    #[cold]
+    fn read_credit(&mut self, node: &Node, cell: &Cell) {
+        let Ok(bytes) = node.area(cell.area) else { return };
+        let number = |at: usize| {
+            let bytes = bytes.get(at..).and_then(|bytes| bytes.first_chunk());
+            bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes))
+        };
+        let told = (number(0), number(8));
+        if (self.taken.0..=self.sent).contains(&told.0) {
+            self.taken.0 = told.0;
+        }
+        if (self.taken.1..=self.packets).contains(&told.1) {
+            self.taken.1 = told.1;
+        }
+    }
+
+    /// Sends one packet; `false`: the link has no room.
+    #[inline]
+    fn send(&mut self, node: &mut Node, data: &[u8]) -> Result<bool, ByteStreamError> {
+        let offset = self.sent % self.window;
+        let word = word_of(self.packets, data.len() as u32);
+        if !node.push_prepared(&self.prepared, offset, data, word) {
+            let ticket = self.prepared.ticket();
+            let ticket = Ticket { base: ticket.base + offset, ..*ticket };
+            match node.try_send_fast_over(self.prepared.link(), &ticket, data, word) {
+                Ok(()) => {}
+                Err(SendError::Full) => return Ok(false),
+                Err(SendError::Forked(e)) => return Err(e.into()),
+                Err(SendError::LinkEnded(_) | SendError::Unreachable(_)) => {
+                    return Err(ByteStreamError::Ended(CloseReason::Closed));
+                }
+                Err(e) => return Err(ByteStreamError::Misbehaved(e.to_string())),
+            }
+        }
+        self.sent += data.len() as u64;
+        self.packets += 1;
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A window of 64 bytes for 8 packets, without a node behind it.
+    fn incoming() -> Incoming {
+        Incoming {
+            area: AreaId { index: 0, generation: 0 },
+            queue: QueueId { index: 0, generation: 0 },
+            slot: SlotId { index: 0, generation: 0 },
+            window: 64,
+            lengths: vec![0; 8].into(),
+            packets: 0,
+            arrived: 0,
+            taken: 0,
+            told: (0, 0),
+            has_ended: false,
+        }
+    }
+
+    #[test]
+    fn bytes_are_handed_out_in_the_order_of_their_numbers() {
+        let mut incoming = incoming();
+        incoming.lengths[1] = 11;
+        assert_eq!((incoming.advance(), incoming.arrived), (Ok(()), 0));
+        incoming.lengths[0] = 6;
+        assert_eq!((incoming.advance(), incoming.arrived, incoming.packets), (Ok(()), 15, 2));
+    }
+
+    #[test]
+    fn more_than_the_window_holds_is_refused_also_across_its_end() {
+        let mut incoming = incoming();
+        incoming.lengths[0] = 66;
+        assert!(incoming.advance().is_err());
+        let mut incoming = self::incoming();
+        (incoming.arrived, incoming.taken, incoming.lengths[0]) = (60, 60, 6);
+        assert!(incoming.advance().is_err(), "it lies across the end");
+    }
+
+    #[test]
+    fn nothing_comes_after_the_end() {
+        let mut incoming = incoming();
+        incoming.lengths[0] = 1;
+        assert!(incoming.advance().is_ok() && incoming.has_ended);
+        incoming.lengths[1] = 2;
+        assert!(incoming.advance().is_err());
+    }
+}

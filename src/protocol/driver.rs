@@ -1,0 +1,209 @@
+//! Who polls a manager while tasks wait at its byte streams: one task for all of them.
+//!
+//! ```text
+//!   a task:     look, turn, look; nothing -> leave a waker, all under one lock     kick
+//!   this task:  turn; something came -> whoever waits for it is woken, and runs first
+//!               nothing came  -> spin and yield as the settings say, letting tasks run in between
+//!               nothing still -> arm, sleep on the descriptor, or until it is kicked
+//! ```
+//! Never: it is asleep without being armed, or armed for less than a task waits for: a task that has
+//! begun to wait for room kicks it.
+
+use super::manager::Manager;
+use crate::node::{Attached, NextTurn, Patience};
+use core::future::{Future, poll_fn};
+use core::pin::pin;
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::task::{Poll, Waker};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::string::{String, ToString};
+use std::sync::{Arc, OnceLock};
+use std::task::Wake;
+use tokio::io::unix::AsyncFd;
+use tokio::task::AbortHandle;
+
+/// Turns without anything found between two looks at other tasks: a microsecond or two.
+const TURNS: u32 = 32;
+
+/// How many times it lets tasks run while it finds nothing until the runtime looks at its sockets.
+const RESTS: u32 = 4;
+
+/// Ends its task when it is dropped.
+pub(crate) struct Driver {
+    shared: Arc<Shared>,
+    task: AbortHandle,
+}
+
+struct Shared {
+    is_asleep: AtomicBool,
+    /// The task's.
+    waker: OnceLock<Waker>,
+    /// Why nobody polls any more.
+    ended: OnceLock<String>,
+    /// Whether it looks for a while before it sleeps.
+    spins: bool,
+}
+
+impl Driver {
+    pub fn start(
+        manager: &Manager,
+        fd: &Arc<AsyncFd<OwnedFd>>,
+        runtime: &tokio::runtime::Handle,
+    ) -> Self {
+        let spins = {
+            let node = manager.lock();
+            let config = node.config();
+            config.wait_mode != crate::config::WaitMode::Blocking && config.spin_ns > 0
+        };
+        let (is_asleep, waker, ended) = (AtomicBool::new(false), OnceLock::new(), OnceLock::new());
+        let shared = Arc::new(Shared { is_asleep, waker, ended, spins });
+        let driving = drive(manager.clone(), fd.clone(), shared.clone());
+        Self { task: runtime.spawn(driving).abort_handle(), shared }
+    }
+
+    /// An error once nobody polls any more.
+    #[inline]
+    pub fn check(&self) -> io::Result<()> {
+        match self.shared.ended.get() {
+            None => Ok(()),
+            Some(why) => Err(io::Error::other(why.clone())),
+        }
+    }
+
+    /// A task has begun to wait; `room`: for room in a link, too.
+    #[inline]
+    pub fn kick(&self, room: bool) {
+        let shared = &*self.shared;
+        if room || shared.spins {
+            shared.kick();
+        }
+    }
+}
+
+impl Shared {
+    #[inline]
+    fn kick(&self) {
+        if self.is_asleep.load(Ordering::Acquire)
+            && self.is_asleep.swap(false, Ordering::AcqRel)
+            && let Some(waker) = self.waker.get()
+        {
+            waker.wake_by_ref();
+        }
+    }
+}
+
+impl Wake for Shared {
+    fn wake(self: Arc<Self>) {
+        self.kick();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.kick();
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// However the driver ends, those who wait are told.
+struct Told {
+    manager: Manager,
+    shared: Arc<Shared>,
+    kick: Waker,
+    why: String,
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        let _ = self.shared.ended.set(core::mem::take(&mut self.why));
+        if !self.manager.is_forked() {
+            let mut guard = self.manager.shared.lock();
+            let (_, protocols) = guard.parts();
+            protocols.sleepers.retain(|known| !known.will_wake(&self.kick));
+            protocols.give_up();
+        }
+    }
+}
+
+/// Goes behind the tasks that are ready to run.
+async fn behind() {
+    let mut was_behind = false;
+    poll_fn(|context| {
+        if core::mem::replace(&mut was_behind, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+async fn drive(manager: Manager, fd: Arc<AsyncFd<OwnedFd>>, shared: Arc<Shared>) {
+    let why = "the runtime in which the manager was registered has shut down".into();
+    poll_fn(|context| {
+        let _ = shared.waker.set(context.waker().clone());
+        Poll::Ready(())
+    })
+    .await;
+    let kick = Waker::from(shared.clone());
+    manager.shared.lock().parts().1.sleepers.push(kick.clone());
+    let mut told = Told { manager: manager.clone(), shared: shared.clone(), kick, why };
+    let (mut patience, mut rests) = (Patience::default(), 0u32);
+    loop {
+        let mut next = NextTurn::Soon;
+        for _ in 0..TURNS {
+            let turned = manager.shared.turn_in_event_loop(
+                &mut patience,
+                |protocols| protocols.waiting() == 0,
+                || shared.is_asleep.store(true, Ordering::Release),
+            );
+            next = match turned {
+                Ok(next) => next,
+                Err(forked) => {
+                    told.why = forked.to_string();
+                    return;
+                }
+            };
+            if next != NextTurn::Soon {
+                break;
+            }
+        }
+        match next {
+            NextTurn::LetRun => behind().await,
+            // The runtime looks at its sockets, too, which is a system call.
+            NextTurn::Soon => {
+                rests += 1;
+                match rests % RESTS {
+                    0 => tokio::task::yield_now().await,
+                    _ => behind().await,
+                }
+            }
+            NextTurn::LetOthers => {
+                std::thread::yield_now();
+                tokio::task::yield_now().await;
+            }
+            NextTurn::Sleep { since_ns } => {
+                let slept = {
+                    let mut readable = pin!(fd.readable());
+                    poll_fn(|context| {
+                        if !shared.is_asleep.load(Ordering::Acquire) {
+                            return Poll::Ready(Ok(()));
+                        }
+                        readable.as_mut().poll(context).map_ok(|mut guard| guard.clear_ready())
+                    })
+                    .await
+                };
+                shared.is_asleep.store(false, Ordering::Release);
+                if let Err(e) = slept {
+                    told.why = e.to_string();
+                    return;
+                }
+                manager.shared.woken_in_event_loop(&mut patience, since_ns);
+            }
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Calls in tasks: a server and its clients whose waits are the runtime's.
+//!
+//! ```text
+//!   AsyncServer    receive().await -> AsyncRequest     any number of tasks, each by a clone or a &
+//!   AsyncRequest   reply(..).await                     by whichever task has it, for as long as it likes
+//!   AsyncClient    call(..).await -> Bytes             any number of tasks, each by a clone or a &
+//! ```
+//! Each future may be dropped at any time, as `select!` does. What `receive` has not returned waits
+//! for the next; a call that is dropped is forgotten, and its place is free when the reply has come;
+//! a reply goes on once it has begun.
+
+use super::asynchronous::AsyncManager;
+use super::call::{
+    Arrived, Bytes, CallError, Client, ClientConfig, Replying, Server, ServerConfig,
+};
+use super::manager::{GrowError, Manager, ReceiveError};
+use super::seed::Seed;
+use crate::control::{Access, Peer};
+use crate::node::OfferError;
+use core::ops::Deref;
+use core::time::Duration;
+use std::string::String;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A [`Server`] in tasks. Cloning shares it.
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-tasks-{}", std::process::id()));
+/// # let config = hamlyn::Config::from_env()?.dir(&dir);
+/// use hamlyn::Access;
+/// use hamlyn::protocol::{AsyncClient, AsyncManager, AsyncServer, Manager, ServerConfig};
+/// use std::time::Duration;
+///
+/// let manager = AsyncManager::new(&Manager::with_config(config.clone())?)?;
+/// let server = AsyncServer::new(&manager, ServerConfig::default())?;
+/// server.serve("shout", Access::SameUser)?;
+/// tokio::spawn(async move {
+///     while let Ok(request) = server.receive().await {
+///         // Each by a task of its own, which may wait for whatever it needs.
+///         tokio::spawn(async move { request.reply(&request.to_ascii_uppercase()).await });
+///     }
+/// });
+///
+/// // Usually another process.
+/// let manager = AsyncManager::new(&Manager::with_config(config)?)?;
+/// let client = AsyncClient::connect(&manager, "shout", Some(Duration::from_secs(10))).await?;
+/// assert_eq!(&*client.call(b"hello").await?, b"HELLO");
+/// # std::fs::remove_dir_all(&dir).ok();
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct AsyncServer {
+    server: Arc<Server>,
+    manager: AsyncManager,
+}
+
+/// A call to be replied to, by any task. Dropped without a reply, it tells the client that none will
+/// come.
+pub struct AsyncRequest {
+    server: AsyncServer,
+    /// Until a reply has begun.
+    arrived: Mutex<Option<Arrived>>,
+    bytes: Bytes,
+}
+
+/// A [`Client`] in tasks. Cloning shares it.
+#[derive(Clone)]
+pub struct AsyncClient {
+    client: Arc<Client>,
+    manager: AsyncManager,
+}
+
+impl AsyncServer {
+    /// A server end point. Fails where the settings cannot be.
+    pub fn new(manager: &AsyncManager, config: ServerConfig) -> Result<Self, GrowError> {
+        let server = Server::new(manager.manager(), config)?;
+        Ok(Self { server: Arc::new(server), manager: manager.clone() })
+    }
+
+    /// Lets clients find it by name: [`Server::serve`].
+    pub fn serve(&self, name: &str, access: Access) -> Result<(), OfferError> {
+        // Who connects is answered though no task waits for a request.
+        self.manager.driver();
+        self.server.serve(name, access)
+    }
+
+    /// The server itself: seeds, admission, who its clients are.
+    pub fn get_ref(&self) -> &Server {
+        &self.server
+    }
+
+    /// The next request. Any number of tasks may receive; each request goes to one. Dropped before it
+    /// is ready, it has taken none.
+    pub async fn receive(&self) -> Result<AsyncRequest, ReceiveError> {
+        let mut arrived = self.manager.receive(&mut &*self.server).await?.detach();
+        let bytes = core::mem::take(&mut arrived.bytes);
+        Ok(AsyncRequest { server: self.clone(), arrived: Mutex::new(Some(arrived)), bytes })
+    }
+}
+
+impl AsyncRequest {
+    fn take(&self) -> Option<Arrived> {
+        self.arrived.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Who calls, as the kernel says; see [`Request::peer`](super::Request::peer). `None` also once a
+    /// reply has begun.
+    pub fn peer(&self) -> Option<Peer> {
+        let arrived = self.arrived.lock().unwrap_or_else(PoisonError::into_inner);
+        self.server.server.peer_of(arrived.as_ref()?)
+    }
+
+    /// Replies. Ready when the reply has left, or, where a client takes nothing and the reply is no
+    /// longer than its block, is kept to leave when there is room.
+    ///
+    /// Before it is first polled nothing has happened, and the request may be replied to still. From
+    /// then on the reply is on its way, also if this is dropped: a long one is copied, and leaves in a
+    /// task of its own, as long as the runtime lives. On an error the client is told that no reply
+    /// will come. A second reply is [`CallError::Replied`].
+    pub async fn reply(&self, data: &[u8]) -> Result<(), CallError> {
+        let arrived = self.take().ok_or(CallError::Replied)?;
+        let server = &self.server;
+        let mut replying = Replying::new(server.server.attach(arrived));
+        if replying.at_once(data)? {
+            return Ok(());
+        }
+        let (arrived, data) = (replying.into_request().detach(), data.to_vec());
+        let server = server.clone();
+        let runtime = server.manager.runtime().clone();
+        let left = runtime.spawn(async move {
+            let mut replying = Replying::new(server.server.attach(arrived));
+            server.manager.until(|| replying.advance(&data)).await
+        });
+        match left.await {
+            Ok(left) => left,
+            Err(e) => Err(CallError::Wait(Arc::new(std::io::Error::other(e)))),
+        }
+    }
+}
+
+impl Deref for AsyncRequest {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for AsyncRequest {
+    fn drop(&mut self) {
+        if let Some(arrived) = self.take() {
+            drop(self.server.server.attach(arrived));
+        }
+    }
+}
+
+impl AsyncClient {
+    /// Connects to the server that is served as `[user@]name`, in one of the runtime's threads for
+    /// what waits, within `limit` (`None`: as long as it takes). On an error nothing is left of the
+    /// attempt; nor if it is dropped before it is ready.
+    pub async fn connect(
+        manager: &AsyncManager,
+        name: &str,
+        limit: Option<Duration>,
+    ) -> Result<Self, GrowError> {
+        Self::connect_with(manager, name, ClientConfig::default(), limit).await
+    }
+
+    /// [`connect`](Self::connect) with these settings.
+    pub async fn connect_with(
+        manager: &AsyncManager,
+        name: &str,
+        config: ClientConfig,
+        limit: Option<Duration>,
+    ) -> Result<Self, GrowError> {
+        let name = String::from(name);
+        let connect = move |m: &Manager| Client::connect_with(m, &name, config, limit);
+        Ok(Self::new(manager, manager.set_up(connect).await?))
+    }
+
+    /// A client of the server of a seed, as [`connect`](Self::connect) by name.
+    pub async fn grow(
+        manager: &AsyncManager,
+        seed: &Seed,
+        limit: Option<Duration>,
+    ) -> Result<Self, GrowError> {
+        let seed = seed.clone();
+        let grow = move |m: &Manager| Client::grow(m, &seed, limit);
+        Ok(Self::new(manager, manager.set_up(grow).await?))
+    }
+
+    /// A client that exists, in tasks. Its manager must be the same.
+    pub fn new(manager: &AsyncManager, client: Client) -> Self {
+        Self { client: Arc::new(client), manager: manager.clone() }
+    }
+
+    /// The client itself.
+    pub fn get_ref(&self) -> &Client {
+        &self.client
+    }
+
+    /// Sends a request and waits for the reply. Any number of tasks may call. Dropped before it is
+    /// ready, it forgets the call, whose place is free again when the reply has come; a request that
+    /// had not left does not leave.
+    pub async fn call(&self, request: &[u8]) -> Result<Bytes, CallError> {
+        self.manager.call(&self.client, request).await
+    }
+}

@@ -142,7 +142,7 @@ impl Node {
             counters.packets_sent.add(packets);
             counters.bytes_sent.add(bytes);
             counters.messages_sent.add(done as u64);
-            tx.signal_if_asleep(flags);
+            tx.signal_if_asleep(&flags);
             link.queued -= done;
             self.queued -= done;
         }

@@ -206,7 +206,7 @@ impl Node {
         let link = self.links.get_mut(self.turns.latest() as usize)?.as_mut()?;
         let line = link.rx.ring.peek_line()?;
         let message =
-            self.interface.take_again(&link.flow, link.id, |i| line.word(i), queue, consumer)?;
+            self.interface.take_again(&link.flow, &link.id, |i| line.word(i), queue, consumer)?;
         self.turns.handed_over();
         link.rx.has_taken();
         if link.rx.ring.release(1) {

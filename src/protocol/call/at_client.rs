@@ -54,7 +54,7 @@ pub(super) struct Call {
 }
 
 /// The client's state, under the manager's lock.
-pub(super) struct ClientState {
+pub(in crate::protocol) struct ClientState {
     pub(super) connection: Arc<Connection>,
     pub(super) queue: QueueId,
     pub(super) blocks: Blocks,

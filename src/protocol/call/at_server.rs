@@ -89,7 +89,7 @@ pub(super) const BUSY: u8 = 1;
 pub(super) const OTHER: u8 = 2;
 
 /// The server's state, under the manager's lock.
-pub(super) struct ServerState {
+pub(in crate::protocol) struct ServerState {
     pub(super) queue: QueueId,
     pub(super) config: ServerConfig,
     pub(super) clients: Vec<Option<Box<ClientOf>>>,

@@ -32,6 +32,8 @@ mod at_server;
 mod client;
 mod server;
 
+pub(super) use at_client::ClientState;
+pub(super) use at_server::ServerState;
 pub use client::{CallId, Client, ClientConfig};
 pub use server::{Arrived, Request, Server, ServerConfig};
 
@@ -135,7 +137,8 @@ pub struct Bytes(Held);
 enum Held {
     Inline([u8; INLINE], u8),
     Heap(Box<[u8]>),
-    Area(AreaMemory),
+    /// In a box, for these are moved about as often as short ones.
+    Area(Box<AreaMemory>),
 }
 
 /// Bytes that are kept in place: a longer `Bytes` would be moved about longer.
@@ -177,7 +180,7 @@ impl Deref for Bytes {
         match &self.0 {
             Held::Inline(bytes, length) => &bytes[..*length as usize],
             Held::Heap(bytes) => bytes,
-            Held::Area(memory) => memory.as_ref(),
+            Held::Area(memory) => (**memory).as_ref(),
         }
     }
 }
@@ -351,7 +354,7 @@ impl Long {
     /// The message has arrived: its memory, without copying.
     pub(super) fn take(self, node: &mut Node) -> Option<Bytes> {
         let _ = node.remove_slot(self.slot);
-        node.take_area(self.area).ok().map(|memory| Bytes(Held::Area(memory)))
+        node.take_area(self.area).ok().map(|memory| Bytes(Held::Area(Box::new(memory))))
     }
 
     pub(super) fn remove(self, node: &mut Node) {

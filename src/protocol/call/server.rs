@@ -8,7 +8,7 @@ use crate::control::Peer;
 use crate::interface::{LinkId, QueueId};
 use crate::node::{CloseReason, Look, Node, SendError};
 use crate::protocol::ends::offered;
-use crate::protocol::manager::{OfferId, Protocols, set_up};
+use crate::protocol::manager::{OfferId, Offering, Protocols, set_up};
 use crate::protocol::{EndPoint, GrowError, Kind, Manager, ReceiveError};
 use crate::wire::SlotIndex;
 use core::ops::Deref;
@@ -101,7 +101,7 @@ impl Server {
             misbehaved: 0,
             outboxes: 0,
         };
-        let offer = manager.offer(Kind::Call, Box::new(state));
+        let offer = manager.offer(Kind::Call, Offering::Server(Box::new(state)));
         Ok(Self { manager: manager.clone(), offer, queue, ready })
     }
 
@@ -156,7 +156,7 @@ impl Server {
     /// One look for a request.
     #[inline(always)]
     fn look(&self, node: &mut Node, protocols: &mut Protocols, arrived: &mut Arrived) -> Look<()> {
-        let Some(state) = protocols.state::<ServerState>(self.offer) else {
+        let Some(state) = protocols.server(self.offer) else {
             return Look::Nothing;
         };
         match state.pump(node, arrived) {
@@ -202,7 +202,7 @@ impl Server {
 
     fn with_state<R: Default>(&self, look: impl FnOnce(&mut ServerState) -> R) -> R {
         let mut guard = self.manager.shared.lock();
-        guard.parts().1.state(self.offer).map(look).unwrap_or_default()
+        guard.parts().1.server(self.offer).map(look).unwrap_or_default()
     }
 }
 
@@ -220,7 +220,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         let Some(offer) = self.manager.withdraw(self.offer) else { return };
         let mut node = self.manager.lock();
-        if let Ok(mut state) = offer.downcast::<ServerState>() {
+        if let Offering::Server(mut state) = offer {
             let slots: Vec<SlotIndex> =
                 state.clients.iter().flatten().map(|client| client.blocks.slot.index()).collect();
             for slot in slots {
@@ -266,7 +266,7 @@ impl Request<'_> {
         let Some(arrived) = &self.arrived else { return Ok(()) };
         let Server { manager, offer, .. } = self.server;
         let sent = manager.shared.at_once(|node, protocols| {
-            let client = protocols.state::<ServerState>(*offer)?.client_of(arrived)?;
+            let client = protocols.server(*offer)?.client_of(arrived)?;
             // A long request may wait for this one.
             if !client.alive.is_empty()
                 || !client.lent.send_line(node, arrived.call, data.len() as u32, data)
@@ -289,7 +289,7 @@ impl Request<'_> {
         let Server { manager, offer, .. } = self.server;
         let (link, call) = (arrived.link, arrived.call);
         let sent = manager.shared.wait_until(timeout, |node, protocols| {
-            let state = protocols.state::<ServerState>(*offer);
+            let state = protocols.server(*offer);
             let Some(client) = state.and_then(|state| state.client_of(arrived)) else {
                 return Look::Found(Err(CallError::Ended(CloseReason::Closed)));
             };
@@ -300,7 +300,7 @@ impl Request<'_> {
                 Ok(()) => {
                     client.end(call);
                     if client.freed
-                        && let Some(state) = protocols.state::<ServerState>(*offer)
+                        && let Some(state) = protocols.server(*offer)
                     {
                         state.advance(node, arrived.slot);
                     }
@@ -309,7 +309,7 @@ impl Request<'_> {
                 Err(SendError::Full) if timeout.is_some() => Look::Room(link),
                 Err(SendError::Full) => {
                     client.outbox.push_back((call, data.len() as u32, data.to_vec()));
-                    if let Some(state) = protocols.state::<ServerState>(*offer) {
+                    if let Some(state) = protocols.server(*offer) {
                         state.advance(node, arrived.slot);
                     }
                     Look::Found(Ok(true))
@@ -340,7 +340,7 @@ impl Request<'_> {
         let mut asked = false;
         let sent = manager.shared.wait_until(timeout, |node, protocols| {
             let gone = || Look::Found(Err(CallError::Ended(CloseReason::Closed)));
-            let Some(state) = protocols.state::<ServerState>(*offer) else { return gone() };
+            let Some(state) = protocols.server(*offer) else { return gone() };
             let Some(client) = state.client_of(arrived) else { return gone() };
             if !asked {
                 match client.lent.send(node, link, call, ASK, &length.to_le_bytes()) {
@@ -427,7 +427,7 @@ impl Server {
         }
         let mut guard = self.manager.shared.lock();
         let (node, protocols) = guard.parts();
-        let Some(state) = protocols.state::<ServerState>(self.offer) else { return };
+        let Some(state) = protocols.server(self.offer) else { return };
         let Some(client) = state.client_of(arrived) else { return };
         if let Some(other @ AtServer::Asked(_)) = client.others.get_mut(&arrived.call) {
             *other = AtServer::GivenUp;

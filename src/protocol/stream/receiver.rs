@@ -5,7 +5,7 @@ use super::{PROTOCOL, Record, StreamConfig, StreamOffer};
 use crate::node::Node;
 use crate::protocol::aperture_stream::FarOffer;
 use crate::protocol::ends::{explain, offered};
-use crate::protocol::manager::OfferId;
+use crate::protocol::manager::{OfferId, Offering};
 use crate::protocol::{Connection, EndPoint, GrowError, Kind, Manager, ReceiveError};
 use core::time::Duration;
 use std::boxed::Box;
@@ -34,7 +34,8 @@ impl StreamReceiver {
         // Coalesced records are padded to four bytes, and so is their buffer.
         let config = StreamConfig { buffer_bytes: config.buffer_bytes & !3, ..config };
         let intake = Intake::new(&mut manager.lock(), config, far).map_err(GrowError::SetUp)?;
-        let offer = manager.offer(Kind::Stream, Box::new(StreamOffer(intake.shared.clone())));
+        let offer = manager
+            .offer(Kind::Stream, Offering::Other(Box::new(StreamOffer(intake.shared.clone()))));
         Ok(Self { manager: manager.clone(), offer, intake })
     }
 

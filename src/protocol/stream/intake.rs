@@ -7,10 +7,11 @@ use crate::node::{CloseReason, Look, Node, SendError};
 use crate::os::memory::AreaMemory;
 use crate::protocol::aperture_stream::FarOffer;
 use crate::protocol::records::{
-    self, GRANT_BYTES, Grant, Mark, PLACE_BYTES, PLACES, Places, Window,
+    self, FrameError, GRANT_BYTES, Grant, Mark, PLACE_BYTES, PLACES, Places, Window,
 };
 use crate::protocol::{Connection, ReceiveError};
 use crate::wire::{MetadataIndex, Ticket};
+use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::boxed::Box;
 use std::collections::VecDeque;
@@ -82,6 +83,8 @@ pub(super) struct Intake {
     pub(super) queue: QueueId,
     pub(super) window: Window,
     pub(super) places: Places,
+    /// Bytes of the longest record that a place may hold.
+    pub(super) longest: u32,
     /// A larger buffer is wanted for a ticket.
     pub(super) asked: Option<(u64, usize)>,
     /// The lanes that owe their sender a grant.
@@ -105,9 +108,10 @@ pub(super) struct Intake {
     /// The sender's last message was taken.
     pub(super) has_last: bool,
     pub(super) ended: Option<CloseReason>,
-    /// What the sender did wrong, and over which link; whether it was sent away.
+    /// The sender's link, once a message of it was taken.
+    pub(super) from: Option<LinkId>,
+    /// What it did wrong; whether it was sent away.
     pub(super) fault: Option<String>,
-    pub(super) link: Option<LinkId>,
     pub(super) is_expelled: bool,
 }
 
@@ -119,54 +123,61 @@ impl Intake {
     }
 
     /// The next record of the messages that were taken.
-    #[inline]
+    #[inline(always)]
     pub(super) fn next_record(&mut self) -> Option<Record> {
-        let message = self.first + self.reading as u64;
-        let held = self.held.get_mut(self.reading)?;
+        if self.reading < self.held.len() { self.read_record() } else { None }
+    }
+
+    #[inline(never)]
+    fn read_record(&mut self) -> Option<Record> {
+        let held = self.held.get(self.reading)?;
         let length = held.length as usize;
-        let mut is_far = false;
-        let range = if !held.framed {
-            (held.at, held.end) = (held.length, self.given + 1);
-            self.reading += 1;
-            0..length
-        } else {
-            let bytes = self.taken.bytes(held.lies).get(..length).unwrap_or(&[]);
-            let at = held.at as usize;
-            let mut found = records::next(bytes, at);
-            if found.is_err()
-                && self.shared.far.is_some()
-                && let Some(far) = records::next_far(bytes, at)
-            {
-                (found, is_far) = (Ok(Some(far)), true);
-            }
-            match found {
-                Ok(Some((range, after))) => {
-                    held.at = after as u32;
-                    if after == length {
-                        held.end = self.given + 1;
-                        self.reading += 1;
-                    }
-                    range
-                }
-                Ok(None) => return self.skip_empty(),
-                Err(e) => return self.misbehaves(e.to_string()),
-            }
-        };
-        let longest = self.config.record_bytes_max;
-        if range.len() > longest && !is_far {
-            let length = range.len();
-            return self.misbehaves(format!("a record of {length} bytes, where {longest} fit"));
+        if !held.framed {
+            return self.hand_out(0..length, length, false);
         }
-        let number = self.given;
+        let bytes = self.taken.bytes(held.lies).get(..length).unwrap_or(&[]);
+        match records::next(bytes, held.at as usize) {
+            Ok(Some((range, after))) => self.hand_out(range, after, false),
+            found => self.read_otherwise(found.err()),
+        }
+    }
+
+    /// There is no record, or it lies in an aperture.
+    #[cold]
+    fn read_otherwise(&mut self, error: Option<FrameError>) -> Option<Record> {
+        let Some(error) = error else { return self.skip_empty() };
+        let held = self.held.get(self.reading)?;
+        let bytes = self.taken.bytes(held.lies).get(..held.length as usize).unwrap_or(&[]);
+        let far = self.shared.far.as_ref().and(records::next_far(bytes, held.at as usize));
+        match far {
+            Some((range, after)) => self.hand_out(range, after, true),
+            None => self.misbehaves(error.to_string()),
+        }
+    }
+
+    /// A record of the message that is read, behind which its bytes go on at `after`.
+    #[inline(always)]
+    fn hand_out(&mut self, range: Range<usize>, after: usize, is_far: bool) -> Option<Record> {
+        let (number, message) = (self.given, self.first + self.reading as u64);
+        let held = self.held.get_mut(self.reading)?;
+        held.at = after as u32;
+        if held.at == held.length {
+            held.end = number + 1;
+            self.reading += 1;
+        }
+        let length = range.end - range.start;
+        if length > self.config.record_bytes_max && !is_far {
+            return self.too_long(length);
+        }
         self.given += 1;
-        Some(Record {
-            number,
-            message,
-            start: range.start as u32,
-            length: range.len() as u32,
-            stream: self.stream,
-            is_far,
-        })
+        let (start, length, stream) = (range.start as u32, length as u32, self.stream);
+        Some(Record { number, message, start, length, stream, is_far })
+    }
+
+    #[cold]
+    fn too_long(&mut self, length: usize) -> Option<Record> {
+        let longest = self.config.record_bytes_max;
+        self.misbehaves(format!("a record of {length} bytes, where {longest} fit"))
     }
 
     /// A message without records is allowed where it says that it is the last.
@@ -221,6 +232,7 @@ impl Intake {
         }
     }
 
+    #[inline(never)]
     pub(super) fn drop_buffer(&mut self) {
         self.taken.first += 1;
         if let Some(memory) = self.taken.buffers.pop_front() {
@@ -267,15 +279,44 @@ impl Intake {
         if is_told { Look::Nothing } else { Look::Room(connection.link()) }
     }
 
-    /// Takes the next small message, where it is the one that comes and nothing else is to be done.
+    /// The record of the message that comes next, where nothing else is to be done.
     #[inline(always)]
-    pub(super) fn take_one(&mut self, node: &mut Node) -> Option<()> {
-        if self.fault.is_some() || self.has_last || self.is_due() || self.connection().is_none() {
+    pub(super) fn take_one(&mut self, node: &mut Node) -> Option<Record> {
+        let from = self.from?;
+        if self.fault.is_some() || self.has_last || self.is_due() {
             return None;
         }
         let notification = node.take_next(self.queue).ok()??;
-        self.note(&notification);
-        (self.fault.is_none() && self.take_small(node)).then_some(())
+        if notification.index == MetadataIndex::FAST
+            && notification.is_for(self.places_slot)
+            && notification.link == from
+            && let Some(place) =
+                self.places.pass(notification.word, self.window.expected(), self.longest)
+        {
+            let length = notification.word & 0xff;
+            self.still(node, place, length)?;
+            let (number, message) = (self.given, self.first + self.held.len() as u64);
+            let end = number + 1;
+            let lies = Lies::Place(place);
+            let (framed, last, at) = (false, false, length);
+            self.held.push_back(Held { lies, length, framed, last, at, end });
+            (self.given, self.reading) = (end, self.reading + 1);
+            return Some(Record {
+                number,
+                message,
+                start: 0,
+                length,
+                stream: self.stream,
+                is_far: false,
+            });
+        }
+        self.take_otherwise(node, &notification)
+    }
+
+    #[inline(never)]
+    fn take_otherwise(&mut self, node: &mut Node, notification: &Notification) -> Option<Record> {
+        self.note(notification);
+        if self.fault.is_none() && self.take_small(node) { self.next_record() } else { None }
     }
 
     #[inline]
@@ -285,7 +326,6 @@ impl Intake {
             self.fault.get_or_insert("its tickets were used over another link".into());
             return;
         }
-        self.link = Some(notification.link);
         if notification.is_for(self.places_slot) {
             let (tickets, out) = (self.window.expected(), self.window.out());
             // The slot has a metadata entry, too, which an honest sender does not use.
@@ -319,27 +359,32 @@ impl Intake {
         }
     }
 
-    /// Takes the next message, if it is a small one: copies it, since the sender may write to its
-    /// place at any time.
+    /// Takes the next message, if it is a small one.
     #[inline]
     pub(super) fn take_small(&mut self, node: &mut Node) -> bool {
         let Some(small) = self.places.take(self.window.expected()) else { return false };
-        let at = small.place as usize * PLACE_BYTES;
-        let to = &mut self.taken.places[at..at + PLACE_BYTES];
-        let Ok(Some(from)) = node.area(self.places_area).map(|area| area.get(at..at + PLACE_BYTES))
-        else {
+        if self.still(node, small.place, small.length).is_none() {
             return false;
-        };
+        }
+        self.hold(node, Lies::Place(small.place), small.length, small.framed, false);
+        true
+    }
+
+    /// Copies what came into a place, since the sender may write there at any time.
+    #[inline(always)]
+    fn still(&mut self, node: &Node, place: u32, length: u32) -> Option<()> {
+        let at = place as usize * PLACE_BYTES;
+        let from = node.area(self.places_area).ok()?.get(at..)?.first_chunk::<PLACE_BYTES>()?;
+        let to = self.taken.places.get_mut(at..)?.first_chunk_mut::<PLACE_BYTES>()?;
         // Words, as they were deposited: what was just written is read again at once.
         for i in 0..2 {
             to[8 * i..8 * i + 8].copy_from_slice(&from[8 * i..8 * i + 8]);
         }
-        let length = small.length as usize;
+        let length = length as usize;
         if length > 16 {
             to[16..length].copy_from_slice(&from[16..length]);
         }
-        self.hold(node, Lies::Place(small.place), small.length, small.framed, false);
-        true
+        Some(())
     }
 
     #[inline]
@@ -351,8 +396,8 @@ impl Intake {
         framed: bool,
         last: bool,
     ) {
-        if self.first == 0 && self.held.is_empty() {
-            self.lend(node);
+        if self.from.is_none() {
+            self.begin(node);
         }
         self.has_last |= last;
         self.held.push_back(Held { lies, length, framed, last, at: 0, end: NOT_YET });
@@ -411,16 +456,17 @@ impl Intake {
 
     /// With its first message a sender has its end of the link, and can be given an aperture.
     #[cold]
-    pub(super) fn lend(&self, node: &mut Node) {
-        if let (Some(far), Some(connection)) = (&self.shared.far, self.connection()) {
-            far.joined(node, connection.link());
+    pub(super) fn begin(&mut self, node: &mut Node) {
+        self.from = self.connection().map(Connection::link);
+        if let (Some(far), Some(link)) = (&self.shared.far, self.from) {
+            far.joined(node, link);
         }
     }
 
     /// Whether the sender is to be given tickets at once.
     #[inline]
     pub(super) fn is_due(&self) -> bool {
-        self.window.unarmed() * 2 >= self.lanes.len() as u64 || self.places.is_due()
+        self.window.is_short() || self.places.is_due()
     }
 
     /// Puts buffers into lanes that have none, and tells the sender.
@@ -685,7 +731,6 @@ impl Intake {
             }),
             window: Window::new(config.buffers),
             buffers: config.buffers,
-            config,
             stream: NEXT_STREAM.fetch_add(1, Ordering::Relaxed),
             lanes: lanes.into(),
             ask_slot,
@@ -693,6 +738,7 @@ impl Intake {
             places_slot,
             places_area,
             places: Places::new(),
+            longest: config.record_bytes_max.min(PLACE_BYTES) as u32,
             queue,
             asked: None,
             ungranted: VecDeque::new(),
@@ -712,9 +758,10 @@ impl Intake {
             released: 0,
             has_last: false,
             ended: None,
+            from: None,
             fault: None,
-            link: None,
             is_expelled: false,
+            config,
         })
     }
 }

@@ -54,19 +54,18 @@ impl StreamReceiver {
     /// everything.
     #[inline]
     pub fn receive(&mut self, timeout: Option<Duration>) -> Result<Record, ReceiveError> {
-        match self.intake.next_record() {
+        match self.receive_at_once() {
             Some(record) => Ok(record),
-            None => self.receive_more(timeout),
+            None => self.receive_message(timeout),
         }
     }
 
-    #[inline(never)]
-    fn receive_more(&mut self, timeout: Option<Duration>) -> Result<Record, ReceiveError> {
+    #[inline]
+    fn receive_at_once(&mut self) -> Option<Record> {
         let Self { manager, intake, .. } = self;
-        let taken = manager.shared.at_once(|node, _| intake.take_one(node));
-        match taken.and_then(|()| self.intake.next_record()) {
-            Some(record) => Ok(record),
-            None => self.receive_message(timeout),
+        match intake.next_record() {
+            None => manager.shared.at_once(|node, _| intake.take_one(node)),
+            record => record,
         }
     }
 
@@ -91,7 +90,7 @@ impl StreamReceiver {
     #[cold]
     fn expel(&mut self) {
         let intake = &mut self.intake;
-        let link = intake.connection().map(Connection::link).or(intake.link);
+        let link = intake.connection().map(Connection::link);
         if let (Some(why), Some(link), false) = (&intake.fault, link, intake.is_expelled) {
             self.manager.expel(link, why);
             intake.is_expelled = true;
@@ -123,8 +122,7 @@ impl StreamReceiver {
     pub fn release(&mut self, record: &Record) -> Result<(), ReceiveError> {
         let intake = &mut self.intake;
         if record.stream != intake.stream {
-            let what = format!("record {} is another stream's", record.number);
-            return Err(ReceiveError::Misuse(what));
+            return Err(not_its_own(record));
         }
         if record.number >= intake.released {
             intake.released = record.number + 1;
@@ -136,10 +134,17 @@ impl StreamReceiver {
         Ok(())
     }
 
-    #[inline]
+    #[inline(never)]
     fn give_back(&mut self) {
         self.intake.drop_released();
-        if (self.intake.is_due() || self.intake.asked.is_some()) && self.intake.over().is_none() {
+        if self.intake.is_due() || self.intake.asked.is_some() {
+            self.replenish();
+        }
+    }
+
+    #[cold]
+    fn replenish(&mut self) {
+        if self.intake.over().is_none() {
             self.intake.replenish(&mut self.manager.shared.lock());
         }
     }
@@ -177,6 +182,11 @@ impl StreamReceiver {
             None => format!("{PROTOCOL}; no sender yet"),
         }
     }
+}
+
+#[cold]
+fn not_its_own(record: &Record) -> ReceiveError {
+    ReceiveError::Misuse(format!("record {} is another stream's", record.number))
 }
 
 impl EndPoint for StreamReceiver {

@@ -74,6 +74,16 @@ pub struct Flow {
     seen: u64,
 }
 
+/// A message that was handed over past its queue. What it brought lies in the area, too: whoever
+/// reads it here need not wait for that.
+#[derive(Clone, Copy, Debug)]
+pub struct Handed {
+    /// What the queue would have said.
+    pub notification: Notification,
+    /// Its bytes, up to 16, and whatever the sender wrote behind them.
+    pub body: [u64; 2],
+}
+
 impl Flow {
     /// What one of its packets says, of which `word` is the fast word.
     #[inline(always)]
@@ -90,7 +100,7 @@ impl Flow {
 impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
     /// A packet of one line arrived, of which `word` gives a private copy of each word, asked for
     /// once. Deposits it if it is of `flow` and `may` says that its notification has a place; gives
-    /// what of its words the flow does not say: the fast word.
+    /// what of its words the flow does not say: the fast word, and the body.
     #[inline(always)]
     fn deposit_again(
         &mut self,
@@ -98,7 +108,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
         word: impl Fn(usize) -> u64,
         notifies: bool,
         may: impl FnOnce(&mut Self) -> bool,
-    ) -> Option<u32> {
+    ) -> Option<(u32, [u64; 2])> {
         let last = word(5);
         if word(1) != flow.words[0]
             || word(2) != flow.words[1]
@@ -118,19 +128,20 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
         }
         let Some(Some(area)) = self.areas.get_mut(flow.area as usize) else { return None };
         let to = area.memory.as_mut().get_mut(flow.at + offset as usize..)?;
+        let body = [word(6), word(7)];
         if length == 16 {
             let to = to.first_chunk_mut::<16>()?;
-            to[..8].copy_from_slice(&word(6).to_le_bytes());
-            to[8..].copy_from_slice(&word(7).to_le_bytes());
+            to[..8].copy_from_slice(&body[0].to_le_bytes());
+            to[8..].copy_from_slice(&body[1].to_le_bytes());
         } else {
-            deposit([word(6), word(7)], to.get_mut(..length as usize)?);
+            deposit(body, to.get_mut(..length as usize)?);
         }
         let counters = &*self.counters;
         counters.packets_received.add(1);
         counters.bytes_received.add(length);
         counters.messages_received.add(1);
         counters.notifications.add(notifies as u64);
-        Some((last >> 32) as u32)
+        Some(((last >> 32) as u32, body))
     }
 
     /// A packet of one line arrived over `link`, of which `word` gives a private copy of each word,
@@ -145,12 +156,12 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
         word: impl Fn(usize) -> u64,
         queue: QueueId,
         consumer: Option<&Consumer>,
-    ) -> Option<Notification> {
+    ) -> Option<Handed> {
         if flow.queue != queue.index || !self.is_empty(queue, consumer) {
             return None;
         }
-        let word = self.deposit_again(flow, word, true, |_| true)?;
-        Some(flow.notification(*link, word))
+        let (word, body) = self.deposit_again(flow, word, true, |_| true)?;
+        Some(Handed { notification: flow.notification(*link, word), body })
     }
 
     /// As [`take_again`](Self::take_again), whatever the packet asks for. False: nothing was done,
@@ -163,7 +174,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
                 || matches!(interface.queues.get(flow.queue as usize),
                     Some(Some(queue)) if queue.producer.has_credit(flow.share))
         };
-        let Some(word) = self.deposit_again(flow, word, notifies, has_credit) else {
+        let Some((word, _)) = self.deposit_again(flow, word, notifies, has_credit) else {
             return false;
         };
         if notifies {

@@ -12,7 +12,7 @@ use crate::config::Config;
 use crate::engine::turns::{LINES_PER_RING, Portion, TakesTurns, Turns};
 use crate::interface::notification::Consumer;
 use crate::interface::{
-    Interface, LinkId, NotDeposited, Notification, QueueError, QueueId, Refusal,
+    Handed, Interface, LinkId, NotDeposited, Notification, QueueError, QueueId, Refusal,
 };
 use crate::os::memory::AreaMemory;
 use crate::os::sys;
@@ -45,7 +45,7 @@ impl Node {
     pub fn try_recv(&mut self, queue: QueueId) -> Result<Option<Notification>, RecvError> {
         match self.take_direct(queue, None) {
             None => self.try_recv_fully(queue),
-            message => Ok(message),
+            Some(message) => Ok(Some(message.notification)),
         }
     }
 
@@ -79,7 +79,7 @@ impl Node {
         timeout: Option<Duration>,
     ) -> Result<Notification, RecvError> {
         match self.take_direct(queue, None) {
-            Some(notification) => Ok(notification),
+            Some(message) => Ok(message.notification),
             None => self.wait_for_message(queue, timeout),
         }
     }
@@ -95,8 +95,8 @@ impl Node {
         }
         let mut backoff = Backoff::new(&self.config, timeout);
         loop {
-            if let Some(notification) = self.take_direct(queue, None) {
-                return Ok(notification);
+            if let Some(message) = self.take_direct(queue, None) {
+                return Ok(message.notification);
             }
             if self.poll()? > 0 {
                 backoff.restart();
@@ -161,12 +161,13 @@ impl Node {
         Ok(self.look_at_active())
     }
 
-    /// The next message for `queue`: from there, or [straight from a ring](Self::take_direct).
+    /// The next message for `queue`: from there, or [straight from a ring](Self::take_direct), and
+    /// then with its bytes.
     #[inline(always)]
-    pub(crate) fn take_next(&mut self, queue: QueueId) -> Result<Option<Notification>, QueueError> {
+    pub(crate) fn take_next(&mut self, queue: QueueId) -> Option<(Notification, Option<[u64; 2]>)> {
         match self.take_direct(queue, None) {
-            None => self.interface.pop(queue),
-            notification => Ok(notification),
+            Some(Handed { notification, body }) => Some((notification, Some(body))),
+            None => Some((self.interface.pop(queue).ok()??, None)),
         }
     }
 
@@ -179,7 +180,7 @@ impl Node {
         consumer: &mut Consumer,
     ) -> Option<Notification> {
         match consumer.pop() {
-            None => self.take_direct(queue, Some(consumer)),
+            None => Some(self.take_direct(queue, Some(consumer))?.notification),
             notification => notification,
         }
     }
@@ -199,7 +200,7 @@ impl Node {
         &mut self,
         queue: QueueId,
         consumer: Option<&Consumer>,
-    ) -> Option<Notification> {
+    ) -> Option<Handed> {
         if !self.fork_guard.is_parent() || !self.turns.may_hand_over() || self.inbox.is_pending() {
             return None;
         }

@@ -403,6 +403,14 @@ pub(crate) enum Look<R> {
 }
 
 impl<R> Look<R> {
+    /// What was waited for, if it was found.
+    pub(crate) fn found(self) -> Option<R> {
+        match self {
+            Self::Found(result) => Some(result),
+            _ => None,
+        }
+    }
+
     pub(crate) fn map<S>(self, f: impl FnOnce(R) -> S) -> Look<S> {
         match self {
             Self::Found(result) => Look::Found(f(result)),

@@ -308,32 +308,26 @@ impl Places {
             return None;
         }
         self.arrived &= !(1 << place);
-        self.count_taken();
-        Some(small)
-    }
-
-    /// [`arrive`](Self::arrive) and [`take`](Self::take) in one, for a message of one record of up to
-    /// `longest` bytes that is the next of all; its place. `None`: nothing was done.
-    #[inline(always)]
-    pub fn pass(&mut self, word: u32, tickets: u64, longest: u32) -> Option<u32> {
-        let place = (self.taken % PLACES) as u32;
-        let next = Small { length: 0, framed: false, place, tickets_before: tickets as u32 };
-        // It differs from the word that is due by its length alone.
-        let is_next = word.wrapping_sub(next.to_word()) <= longest.min(PLACE_BYTES as u32);
-        if !is_next || self.arrived != 0 || self.taken >= self.freed + PLACES {
-            return None;
-        }
-        self.count_taken();
-        Some(place)
-    }
-
-    #[inline(always)]
-    fn count_taken(&mut self) {
         self.taken += 1;
         // It may have none left: one is much to it.
         if self.taken >= self.told + PLACES {
             self.due_at = self.told + 1;
         }
+        Some(small)
+    }
+
+    /// [`arrive`](Self::arrive) and [`take`](Self::take) in one, for a message that is the next of all
+    /// and one record of up to `longest` bytes, at most those of a place. `false`: nothing was done.
+    #[inline(always)]
+    pub fn pass(&mut self, word: u32, tickets: u64, longest: u32) -> bool {
+        let place = (self.taken % PLACES) as u32;
+        let next = Small { length: 0, framed: false, place, tickets_before: tickets as u32 };
+        // It differs from the word that is due by its length alone.
+        let is_next = word.wrapping_sub(next.to_word()) <= longest && self.arrived == 0;
+        // The last place of which the sender knows makes it time to tell it.
+        let passes = is_next && self.taken + 1 < self.told + PLACES;
+        self.taken += passes as u64;
+        passes
     }
 
     /// The first place in use, whose message was taken, is free.

@@ -302,7 +302,9 @@ impl TaggedReceiver {
             return Some(notification);
         }
         let Self { manager, queue, consumer, .. } = self;
-        manager.shared.at_once(|node, _| node.take_direct(*queue, Some(consumer)))
+        manager
+            .shared
+            .at_once(|node, _| Some(node.take_direct(*queue, Some(consumer))?.notification))
     }
 
     #[inline(never)]

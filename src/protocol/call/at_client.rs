@@ -87,7 +87,7 @@ impl Offer for ClientState {
 impl ClientState {
     #[inline(always)]
     pub(super) fn pump(&mut self, node: &mut Node) -> Result<(), Broken> {
-        while let Ok(Some(notification)) = node.take_next(self.queue) {
+        while let Some((notification, _)) = node.take_next(self.queue) {
             if notification.index == MetadataIndex::FAST {
                 self.handle(node, notification.word)?;
             } else {
@@ -193,6 +193,7 @@ impl ClientState {
         }
     }
 
+    #[inline]
     pub(super) fn free(&mut self, node: &mut Node, number: u32) {
         // Somebody may wait for a number, and nothing that arrives would say that there is one.
         if self.free.is_empty() {
@@ -390,12 +391,12 @@ impl ClientState {
         if !waits || call.generation != id.generation {
             return None;
         }
-        let notification = node.take_next(self.queue).ok()??;
+        let (notification, words) = node.take_next(self.queue)?;
         let (number, code) = (notification.word % OUTSTANDING_MAX, notification.word >> CALL_BITS);
         if notification.index != MetadataIndex::FAST {
             self.handle_long(node, notification.slot);
         } else if number == id.call && code <= LENGTH_MAX.min(self.blocks.block) {
-            reply.copy(self.blocks.bytes(node, number, code as usize));
+            self.blocks.copy(node, number, code, words, reply);
             self.free(node, number);
             return Some(Ok(()));
         } else if let Err(Broken(why)) = self.handle(node, notification.word) {

@@ -6,7 +6,7 @@ use super::{
     number_from,
 };
 use crate::control::{Peer, RequestId};
-use crate::interface::{LinkId, Notification, QueueId};
+use crate::interface::{Handed, LinkId, Notification, QueueId};
 use crate::node::{Node, SendError};
 use crate::protocol::Connection;
 use crate::protocol::ends::check_place;
@@ -296,7 +296,8 @@ impl ServerState {
         }
     }
 
-    /// Remembers, while nobody receives, whom to send away.
+    /// Remembers, until somebody looks, whom to send away.
+    #[cold]
     pub(super) fn accuse(&mut self, node: &Node, link: LinkId, why: String) {
         let here: HashSet<LinkId> = node.links().collect();
         self.guilty.retain(|(known, _)| *known != link && here.contains(known));
@@ -310,6 +311,34 @@ impl ServerState {
         }
         let mut departed = self.departed.iter();
         departed.find(|(number, _)| *number == arrived.client).map(|(_, peer)| peer.clone())
+    }
+
+    /// The request that comes straight from a ring, when the queue is empty; nobody else has anything
+    /// to take then. `None`: there was none.
+    #[inline(always)]
+    pub(super) fn take_at_once(&mut self, node: &mut Node, into: &mut Arrived) -> Option<()> {
+        let Handed { notification, body } = node.take_direct(self.queue, None)?;
+        if notification.index != MetadataIndex::FAST {
+            return self.take_long(node, &notification, into);
+        }
+        match self.handle(node, &notification, Some(body), into) {
+            Ok(is_request) => is_request.then_some(()),
+            Err(Broken(why)) => {
+                self.misbehaved += 1;
+                self.accuse(node, notification.link, why);
+                None
+            }
+        }
+    }
+
+    #[cold]
+    fn take_long(
+        &mut self,
+        node: &mut Node,
+        notification: &Notification,
+        into: &mut Arrived,
+    ) -> Option<()> {
+        matches!(self.handle_long(node, notification, into), Ok(true)).then_some(())
     }
 
     /// Handles what has arrived, up to the first request or the first client that broke the rules.
@@ -326,9 +355,9 @@ impl ServerState {
 
     #[inline(always)]
     pub(super) fn pump_queue(&mut self, node: &mut Node, into: &mut Arrived) -> Pumped {
-        while let Ok(Some(notification)) = node.take_next(self.queue) {
+        while let Some((notification, words)) = node.take_next(self.queue) {
             let handled = if notification.index == MetadataIndex::FAST {
-                self.handle(node, &notification, into)
+                self.handle(node, &notification, words, into)
             } else {
                 self.handle_long(node, &notification, into)
             };
@@ -352,6 +381,7 @@ impl ServerState {
         &mut self,
         node: &mut Node,
         notification: &Notification,
+        words: Option<[u64; 2]>,
         into: &mut Arrived,
     ) -> Result<bool, Broken> {
         let (slot, link) = (notification.slot, notification.link);
@@ -362,7 +392,7 @@ impl ServerState {
         };
         if *state == IDLE && code <= LENGTH_MAX.min(client.blocks.block) {
             *state = BUSY;
-            into.bytes.copy(client.blocks.bytes(node, call, code as usize));
+            client.blocks.copy(node, call, code, words, &mut into.bytes);
             (into.call, into.slot, into.link) = (call, slot, link);
             into.client = client.number;
             return Ok(true);

@@ -51,6 +51,7 @@ use std::io;
 use std::string::{String, ToString};
 use std::sync::Arc;
 use std::vec::Vec;
+use zerocopy::IntoBytes;
 
 pub(super) const CALL_BITS: u32 = 20;
 /// Most calls of one client that may be outstanding.
@@ -135,7 +136,8 @@ impl From<Waited> for CallError {
 pub struct Bytes(Held);
 
 enum Held {
-    Inline([u8; INLINE], u8),
+    /// Words, so that they are moved as such.
+    Inline([u64; INLINE / 8], u8),
     Heap(Box<[u8]>),
     /// In a box, for these are moved about as often as short ones.
     Area(Box<AreaMemory>),
@@ -146,7 +148,7 @@ pub(super) const INLINE: usize = 24;
 
 impl Default for Bytes {
     fn default() -> Self {
-        Self(Held::Inline([0; INLINE], 0))
+        Self(Held::Inline([0; INLINE / 8], 0))
     }
 }
 
@@ -159,6 +161,7 @@ impl Bytes {
             self.0 = Held::Heap(bytes.into());
             return;
         };
+        let inline = inline.as_mut_bytes();
         // A copy of a length that the compiler knows is no call.
         match bytes.len() {
             8 => inline[..8].copy_from_slice(bytes),
@@ -173,12 +176,25 @@ impl Bytes {
     }
 }
 
+impl Bytes {
+    /// [`copy`](Self::copy) of up to 16 bytes that are in two words.
+    #[inline(always)]
+    pub(super) fn set(&mut self, words: [u64; 2], length: u8) {
+        match &mut self.0 {
+            Held::Inline(inline, to) => {
+                (inline[0], inline[1], *to) = (words[0].to_le(), words[1].to_le(), length);
+            }
+            _ => self.0 = Held::Inline([words[0].to_le(), words[1].to_le(), 0], length),
+        }
+    }
+}
+
 impl Deref for Bytes {
     type Target = [u8];
     #[inline]
     fn deref(&self) -> &[u8] {
         match &self.0 {
-            Held::Inline(bytes, length) => &bytes[..*length as usize],
+            Held::Inline(words, length) => &words.as_bytes()[..*length as usize],
             Held::Heap(bytes) => bytes,
             Held::Area(memory) => (**memory).as_ref(),
         }
@@ -245,6 +261,23 @@ impl Blocks {
     pub(super) fn bytes<'a>(&self, node: &'a Node, call: u32, length: usize) -> &'a [u8] {
         let from = call as usize * self.block as usize;
         node.area(self.area).ok().and_then(|a| a.get(from..from + length)).unwrap_or(&[])
+    }
+
+    /// The first `length` bytes of a block become `to`; `words`: what has just been written there, if
+    /// it came straight from a ring.
+    #[inline(always)]
+    pub(super) fn copy(
+        &self,
+        node: &Node,
+        call: u32,
+        length: u32,
+        words: Option<[u64; 2]>,
+        to: &mut Bytes,
+    ) {
+        match words {
+            Some(words) if length <= 16 => to.set(words, length as u8),
+            _ => to.copy(self.bytes(node, call, length as usize)),
+        }
     }
 
     pub(super) fn remove(&self, node: &mut Node) {

@@ -122,9 +122,9 @@ impl Server {
         let mut request = self.attach(Arrived::default());
         let Some(arrived) = &mut request.arrived else { return Ok(request) };
         let found = self.manager.shared.at_once(|node, protocols| {
-            match self.look(node, protocols, arrived) {
-                Look::Found(()) => Some(()),
-                _ => None,
+            match protocols.server(self.offer)?.take_at_once(node, arrived) {
+                None => self.look(node, protocols, arrived).found(),
+                found => found,
             }
         });
         match found {
@@ -154,7 +154,7 @@ impl Server {
     }
 
     /// One look for a request.
-    #[inline(always)]
+    #[inline(never)]
     fn look(&self, node: &mut Node, protocols: &mut Protocols, arrived: &mut Arrived) -> Look<()> {
         let Some(state) = protocols.server(self.offer) else {
             return Look::Nothing;

@@ -7,7 +7,7 @@ use crate::node::{CloseReason, Look, Node, SendError};
 use crate::os::memory::AreaMemory;
 use crate::protocol::aperture_stream::FarOffer;
 use crate::protocol::records::{
-    self, FrameError, GRANT_BYTES, Grant, Mark, PLACE_BYTES, PLACES, Places, Window,
+    self, FrameError, GRANT_BYTES, Grant, Mark, PLACE_BYTES, PLACES, Places, Small, Window,
 };
 use crate::protocol::{Connection, ReceiveError};
 use crate::wire::{MetadataIndex, Ticket};
@@ -42,8 +42,8 @@ pub(super) const NOT_YET: u64 = u64::MAX;
 pub(super) enum Lies {
     /// In the still copy of a place.
     Place(u32),
-    /// In the buffer with this number, counted from the first message on.
-    Buffer(u64),
+    /// In the buffer with this number, counted from the first message on, modulo 2^32.
+    Buffer(u32),
 }
 
 /// The memory of the messages that were taken.
@@ -51,7 +51,7 @@ pub(super) enum Lies {
 pub(super) struct Taken {
     /// The buffers of those that are not released, the first of which has number `first`.
     pub(super) buffers: VecDeque<AreaMemory>,
-    pub(super) first: u64,
+    pub(super) first: u32,
     /// A copy of each place, made when its message was taken.
     pub(super) places: Box<[u8]>,
 }
@@ -96,12 +96,12 @@ pub(super) struct Intake {
     pub(super) free_large: Vec<AreaMemory>,
     pub(super) large_bytes: usize,
     pub(super) large_in_lanes: usize,
-    /// Messages whose records are not all released, from number `first` on; those before `reading`
-    /// were handed out.
+    /// Messages whose records are not all released, from number `first` on; of the last `unread`
+    /// some are not handed out.
     pub(super) held: VecDeque<Held>,
     pub(super) taken: Taken,
     pub(super) first: u64,
-    pub(super) reading: usize,
+    pub(super) unread: usize,
     /// Records handed out, released.
     pub(super) given: u64,
     pub(super) released: u64,
@@ -125,12 +125,18 @@ impl Intake {
     /// The next record of the messages that were taken.
     #[inline(always)]
     pub(super) fn next_record(&mut self) -> Option<Record> {
-        if self.reading < self.held.len() { self.read_record() } else { None }
+        if self.unread > 0 { self.read_record() } else { None }
+    }
+
+    /// The first message of which a record is left.
+    #[inline(always)]
+    fn reading(&self) -> usize {
+        self.held.len() - self.unread
     }
 
     #[inline(never)]
     fn read_record(&mut self) -> Option<Record> {
-        let held = self.held.get(self.reading)?;
+        let held = self.held.get(self.reading())?;
         let length = held.length as usize;
         if !held.framed {
             return self.hand_out(0..length, length, false);
@@ -146,7 +152,7 @@ impl Intake {
     #[cold]
     fn read_otherwise(&mut self, error: Option<FrameError>) -> Option<Record> {
         let Some(error) = error else { return self.skip_empty() };
-        let held = self.held.get(self.reading)?;
+        let held = self.held.get(self.reading())?;
         let bytes = self.taken.bytes(held.lies).get(..held.length as usize).unwrap_or(&[]);
         let far = self.shared.far.as_ref().and(records::next_far(bytes, held.at as usize));
         match far {
@@ -158,12 +164,13 @@ impl Intake {
     /// A record of the message that is read, behind which its bytes go on at `after`.
     #[inline(always)]
     fn hand_out(&mut self, range: Range<usize>, after: usize, is_far: bool) -> Option<Record> {
-        let (number, message) = (self.given, self.first + self.reading as u64);
-        let held = self.held.get_mut(self.reading)?;
+        let (number, reading) = (self.given, self.reading());
+        let message = self.first + reading as u64;
+        let held = self.held.get_mut(reading)?;
         held.at = after as u32;
         if held.at == held.length {
             held.end = number + 1;
-            self.reading += 1;
+            self.unread -= 1;
         }
         let length = range.end - range.start;
         if length > self.config.record_bytes_max && !is_far {
@@ -183,11 +190,14 @@ impl Intake {
     /// A message without records is allowed where it says that it is the last.
     #[cold]
     pub(super) fn skip_empty(&mut self) -> Option<Record> {
-        match self.held.get_mut(self.reading) {
+        let reading = self.reading();
+        match self.held.get_mut(reading) {
             Some(held) if held.last => {
                 held.end = self.given;
-                self.reading += 1;
-                self.drop_released();
+                self.unread -= 1;
+                while self.has_released() {
+                    self.drop_first();
+                }
                 None
             }
             _ => self.misbehaves("a message without records".into()),
@@ -198,7 +208,7 @@ impl Intake {
     #[cold]
     pub(super) fn misbehaves(&mut self, why: String) -> Option<Record> {
         self.fault.get_or_insert(why);
-        while self.held.len() > self.reading {
+        for _ in 0..core::mem::take(&mut self.unread) {
             if let Some(Held { lies: Lies::Buffer(_), .. }) = self.held.pop_back()
                 && let Some(memory) = self.taken.buffers.pop_back()
             {
@@ -216,25 +226,26 @@ impl Intake {
         }
     }
 
-    /// Buffers and places of which every record is released are free.
-    #[inline]
-    pub(super) fn drop_released(&mut self) {
-        while let Some(held) = self.held.front()
-            && held.end <= self.released
-        {
-            match held.lies {
-                Lies::Place(_) => self.places.free(),
-                Lies::Buffer(_) => self.drop_buffer(),
-            }
-            self.held.pop_front();
-            self.first += 1;
-            self.reading -= 1;
+    /// Whether every record of the first message is released.
+    #[inline(always)]
+    pub(super) fn has_released(&self) -> bool {
+        self.held.front().is_some_and(|held| held.end <= self.released)
+    }
+
+    /// The buffer or place of the first message is free.
+    #[inline(always)]
+    pub(super) fn drop_first(&mut self) {
+        let Some(held) = self.held.pop_front() else { return };
+        self.first += 1;
+        match held.lies {
+            Lies::Place(_) => self.places.free(),
+            Lies::Buffer(_) => self.drop_buffer(),
         }
     }
 
     #[inline(never)]
     pub(super) fn drop_buffer(&mut self) {
-        self.taken.first += 1;
+        self.taken.first = self.taken.first.wrapping_add(1);
         if let Some(memory) = self.taken.buffers.pop_front() {
             self.put_back(memory);
         }
@@ -248,7 +259,7 @@ impl Intake {
             return Look::Nothing;
         }
         while self.fault.is_none()
-            && let Ok(Some(notification)) = node.take_next(self.queue)
+            && let Some((notification, _)) = node.take_next(self.queue)
         {
             self.note(&notification);
         }
@@ -282,40 +293,32 @@ impl Intake {
     /// The record of the message that comes next, where nothing else is to be done.
     #[inline(always)]
     pub(super) fn take_one(&mut self, node: &mut Node) -> Option<Record> {
-        let from = self.from?;
-        if self.fault.is_some() || self.has_last || self.is_due() {
+        if self.from.is_none() || self.fault.is_some() || self.has_last || self.is_due() {
             return None;
         }
-        let notification = node.take_next(self.queue).ok()??;
-        if notification.index == MetadataIndex::FAST
-            && notification.is_for(self.places_slot)
-            && notification.link == from
-            && let Some(place) =
-                self.places.pass(notification.word, self.window.expected(), self.longest)
+        let (notification, words) = node.take_next(self.queue)?;
+        let Notification { word, link, .. } = notification;
+        let is_small =
+            notification.index == MetadataIndex::FAST && notification.is_for(self.places_slot);
+        if !is_small
+            || self.from != Some(link)
+            || !self.places.pass(word, self.window.expected(), self.longest)
         {
-            let length = notification.word & 0xff;
-            self.still(node, place, length)?;
-            let (number, message) = (self.given, self.first + self.held.len() as u64);
-            let end = number + 1;
-            let lies = Lies::Place(place);
-            let (framed, last, at) = (false, false, length);
-            self.held.push_back(Held { lies, length, framed, last, at, end });
-            (self.given, self.reading) = (end, self.reading + 1);
-            return Some(Record {
-                number,
-                message,
-                start: 0,
-                length,
-                stream: self.stream,
-                is_far: false,
-            });
+            return self.take_otherwise(node, notification);
         }
-        self.take_otherwise(node, &notification)
+        let Small { length, place, framed, .. } = Small::from_word(word);
+        self.still(node, place, length, words)?;
+        let (number, message) = (self.given, self.first + self.held.len() as u64);
+        self.given += 1;
+        let (lies, last, at, end) = (Lies::Place(place), false, length, number + 1);
+        self.held.push_back(Held { lies, length, framed, last, at, end });
+        let (start, stream, is_far) = (0, self.stream, false);
+        Some(Record { number, message, start, length, stream, is_far })
     }
 
     #[inline(never)]
-    fn take_otherwise(&mut self, node: &mut Node, notification: &Notification) -> Option<Record> {
-        self.note(notification);
+    fn take_otherwise(&mut self, node: &mut Node, notification: Notification) -> Option<Record> {
+        self.note(&notification);
         if self.fault.is_none() && self.take_small(node) { self.next_record() } else { None }
     }
 
@@ -363,24 +366,37 @@ impl Intake {
     #[inline]
     pub(super) fn take_small(&mut self, node: &mut Node) -> bool {
         let Some(small) = self.places.take(self.window.expected()) else { return false };
-        if self.still(node, small.place, small.length).is_none() {
+        if self.still(node, small.place, small.length, None).is_none() {
             return false;
         }
         self.hold(node, Lies::Place(small.place), small.length, small.framed, false);
         true
     }
 
-    /// Copies what came into a place, since the sender may write there at any time.
+    /// Copies what came into a place, since the sender may write there at any time; `words`: what has
+    /// just been written there, if it came straight from a ring.
     #[inline(always)]
-    fn still(&mut self, node: &Node, place: u32, length: u32) -> Option<()> {
-        let at = place as usize * PLACE_BYTES;
-        let from = node.area(self.places_area).ok()?.get(at..)?.first_chunk::<PLACE_BYTES>()?;
+    fn still(
+        &mut self,
+        node: &Node,
+        place: u32,
+        length: u32,
+        words: Option<[u64; 2]>,
+    ) -> Option<()> {
+        let (at, length) = (place as usize * PLACE_BYTES, length as usize);
         let to = self.taken.places.get_mut(at..)?.first_chunk_mut::<PLACE_BYTES>()?;
+        if let Some([first, second]) = words
+            && length <= 16
+        {
+            to[..8].copy_from_slice(&first.to_le_bytes());
+            to[8..16].copy_from_slice(&second.to_le_bytes());
+            return Some(());
+        }
+        let from = node.area(self.places_area).ok()?.get(at..)?.first_chunk::<PLACE_BYTES>()?;
         // Words, as they were deposited: what was just written is read again at once.
         for i in 0..2 {
             to[8 * i..8 * i + 8].copy_from_slice(&from[8 * i..8 * i + 8]);
         }
-        let length = length as usize;
         if length > 16 {
             to[16..length].copy_from_slice(&from[16..length]);
         }
@@ -401,6 +417,7 @@ impl Intake {
         }
         self.has_last |= last;
         self.held.push_back(Held { lies, length, framed, last, at: 0, end: NOT_YET });
+        self.unread += 1;
     }
 
     /// Takes the next message that came with a ticket, memory and all; says whether it could be
@@ -448,7 +465,7 @@ impl Intake {
         if lane.size > self.config.buffer_bytes {
             self.large_in_lanes -= lane.size;
         }
-        let number = self.taken.first + self.taken.buffers.len() as u64;
+        let number = self.taken.first.wrapping_add(self.taken.buffers.len() as u32);
         self.taken.buffers.push_back(memory);
         self.hold(node, Lies::Buffer(number), mark.length, mark.framed, mark.last);
         true
@@ -753,7 +770,7 @@ impl Intake {
                 places: vec![0; PLACE_BYTES * PLACES as usize].into(),
             },
             first: 0,
-            reading: 0,
+            unread: 0,
             given: 0,
             released: 0,
             has_last: false,

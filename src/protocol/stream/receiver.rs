@@ -1,6 +1,6 @@
 //! The receiver of a stream.
 
-use super::intake::{Held, Intake};
+use super::intake::Intake;
 use super::{PROTOCOL, Record, StreamConfig, StreamOffer};
 use crate::node::Node;
 use crate::protocol::aperture_stream::FarOffer;
@@ -126,8 +126,7 @@ impl StreamReceiver {
         }
         if record.number >= intake.released {
             intake.released = record.number + 1;
-            let is_free = |held: &Held| held.end <= intake.released;
-            if intake.held.front().is_some_and(is_free) {
+            if intake.has_released() {
                 self.give_back();
             }
         }
@@ -136,7 +135,10 @@ impl StreamReceiver {
 
     #[inline(never)]
     fn give_back(&mut self) {
-        self.intake.drop_released();
+        self.intake.drop_first();
+        while self.intake.has_released() {
+            self.intake.drop_first();
+        }
         if self.intake.is_due() || self.intake.asked.is_some() {
             self.replenish();
         }
@@ -192,7 +194,7 @@ fn not_its_own(record: &Record) -> ReceiveError {
 impl EndPoint for StreamReceiver {
     fn is_ready_in(&self, node: &Node) -> bool {
         let intake = &self.intake;
-        intake.held.len() > intake.reading
+        intake.unread > 0
             || intake.over().is_some()
             || intake.connection().is_some_and(|connection| {
                 node.is_ready(intake.queue) == Ok(true) || connection.ended().is_some()

@@ -181,9 +181,11 @@ impl Post {
             return false;
         }
         let (offset, word) = self.place_of(data.len() as u32, framed);
-        let sent = node.push_prepared(&self.places, offset, data, word);
-        self.small += sent as u64;
-        sent
+        if !node.push_prepared(&self.places, offset, data, word) {
+            return false;
+        }
+        self.small += 1;
+        true
     }
 
     /// One look under the lock: puts as much of a message into the link as it takes.

@@ -222,8 +222,8 @@ impl Node {
         data: &[u8],
         word: u32,
     ) -> bool {
-        let fits = offset <= prepared.capacity && data.len() as u64 <= prepared.capacity - offset;
-        if !fits || !self.fork_guard.is_parent() {
+        let end = offset.checked_add(data.len() as u64);
+        if end.is_none_or(|end| end > prepared.capacity) || !self.fork_guard.is_parent() {
             return false;
         }
         // The usual length by itself: its words are read when they are written.

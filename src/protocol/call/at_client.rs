@@ -7,7 +7,7 @@ use super::{
     number_from,
 };
 use crate::control::{Peer, RequestId};
-use crate::interface::QueueId;
+use crate::interface::{Handed, Notification, QueueId};
 use crate::node::{Look, Node, SendError};
 use crate::protocol::Connection;
 use crate::protocol::manager::Offer;
@@ -193,7 +193,7 @@ impl ClientState {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn free(&mut self, node: &mut Node, number: u32) {
         // Somebody may wait for a number, and nothing that arrives would say that there is one.
         if self.free.is_empty() {
@@ -391,11 +391,38 @@ impl ClientState {
         if !waits || call.generation != id.generation {
             return None;
         }
-        let (notification, words) = node.take_next(self.queue)?;
+        match node.take_direct(self.queue, None) {
+            Some(Handed { notification, body }) => {
+                self.take_this(node, id, &notification, Some(body), reply)
+            }
+            None => self.take_queued(node, id, reply),
+        }
+    }
+
+    #[inline(never)]
+    fn take_queued(
+        &mut self,
+        node: &mut Node,
+        id: CallId,
+        reply: &mut Bytes,
+    ) -> Option<Result<(), CallError>> {
+        let notification = node.pop(self.queue).ok()??;
+        self.take_this(node, id, &notification, None, reply)
+    }
+
+    #[inline(always)]
+    fn take_this(
+        &mut self,
+        node: &mut Node,
+        id: CallId,
+        notification: &Notification,
+        words: Option<[u64; 2]>,
+        reply: &mut Bytes,
+    ) -> Option<Result<(), CallError>> {
         let (number, code) = (notification.word % OUTSTANDING_MAX, notification.word >> CALL_BITS);
         if notification.index != MetadataIndex::FAST {
             self.handle_long(node, notification.slot);
-        } else if number == id.call && code <= LENGTH_MAX.min(self.blocks.block) {
+        } else if number == id.call && code <= self.blocks.at_once() {
             self.blocks.copy(node, number, code, words, reply);
             self.free(node, number);
             return Some(Ok(()));

@@ -255,12 +255,17 @@ impl Offer for ServerState {
 
 impl ClientOf {
     /// A call is over; its number is free.
-    #[inline]
+    #[inline(always)]
     pub(super) fn end(&mut self, call: u32) {
         self.calls[call as usize] = IDLE;
-        if !self.alive.is_empty()
-            && let Some(bytes) = self.alive.remove(&call)
-        {
+        if !self.alive.is_empty() {
+            self.end_long(call);
+        }
+    }
+
+    #[cold]
+    fn end_long(&mut self, call: u32) {
+        if let Some(bytes) = self.alive.remove(&call) {
             self.alive_bytes -= bytes;
             self.freed = true;
         }
@@ -390,7 +395,7 @@ impl ServerState {
         let Some(state) = client.calls.get_mut(call as usize) else {
             return Err(Broken(format!("call {call} of {}", client.calls.len())));
         };
-        if *state == IDLE && code <= LENGTH_MAX.min(client.blocks.block) {
+        if *state == IDLE && code <= client.blocks.at_once() {
             *state = BUSY;
             client.blocks.copy(node, call, code, words, &mut into.bytes);
             (into.call, into.slot, into.link) = (call, slot, link);

@@ -226,6 +226,12 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
+    /// Most bytes that are sent to a block at once.
+    #[inline(always)]
+    pub(super) fn at_once(&self) -> u32 {
+        self.block.min(LENGTH_MAX)
+    }
+
     fn new(node: &mut Node, queue: QueueId, calls: u32, block: u32) -> Result<Self, String> {
         // A ticket for a long message must fit, too.
         let block = block.clamp(TICKET_BYTES as u32, LENGTH_MAX).next_multiple_of(8);

@@ -1,5 +1,6 @@
 //! What takes a stream's messages out of the node, in their order, and gives its sender tickets.
 
+use super::held::{Held, Lies, Messages, NOT_YET};
 use super::lane::{Lane, fast_slot};
 use super::{Record, Shared, StreamConfig};
 use crate::interface::{AreaId, LinkId, Notification, QueueId, SlotConfig, SlotId};
@@ -20,31 +21,6 @@ use std::string::{String, ToString};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::vec;
 use std::vec::Vec;
-
-/// One message that was taken.
-#[derive(Debug)]
-pub(super) struct Held {
-    pub(super) lies: Lies,
-    pub(super) length: u32,
-    pub(super) framed: bool,
-    pub(super) last: bool,
-    /// The next record.
-    pub(super) at: u32,
-    /// Number of the first record behind it, once all of its own were handed out.
-    pub(super) end: u64,
-}
-
-/// [`Held::end`] while records are left.
-pub(super) const NOT_YET: u64 = u64::MAX;
-
-/// Where the bytes of a message lie.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Lies {
-    /// In the still copy of a place.
-    Place(u32),
-    /// In the buffer with this number, counted from the first message on, modulo 2^32.
-    Buffer(u32),
-}
 
 /// The memory of the messages that were taken.
 #[derive(Debug)]
@@ -96,12 +72,9 @@ pub(super) struct Intake {
     pub(super) free_large: Vec<AreaMemory>,
     pub(super) large_bytes: usize,
     pub(super) large_in_lanes: usize,
-    /// Messages whose records are not all released, from number `first` on; of the last `unread`
-    /// some are not handed out.
-    pub(super) held: VecDeque<Held>,
+    /// Messages whose records are not all released.
+    pub(super) held: Messages,
     pub(super) taken: Taken,
-    pub(super) first: u64,
-    pub(super) unread: usize,
     /// Records handed out, released.
     pub(super) given: u64,
     pub(super) released: u64,
@@ -125,18 +98,12 @@ impl Intake {
     /// The next record of the messages that were taken.
     #[inline(always)]
     pub(super) fn next_record(&mut self) -> Option<Record> {
-        if self.unread > 0 { self.read_record() } else { None }
-    }
-
-    /// The first message of which a record is left.
-    #[inline(always)]
-    fn reading(&self) -> usize {
-        self.held.len() - self.unread
+        if self.held.is_unread() { self.read_record() } else { None }
     }
 
     #[inline(never)]
     fn read_record(&mut self) -> Option<Record> {
-        let held = self.held.get(self.reading())?;
+        let (_, held) = self.held.reading()?;
         let length = held.length as usize;
         if !held.framed {
             return self.hand_out(0..length, length, false);
@@ -152,7 +119,7 @@ impl Intake {
     #[cold]
     fn read_otherwise(&mut self, error: Option<FrameError>) -> Option<Record> {
         let Some(error) = error else { return self.skip_empty() };
-        let held = self.held.get(self.reading())?;
+        let (_, held) = self.held.reading()?;
         let bytes = self.taken.bytes(held.lies).get(..held.length as usize).unwrap_or(&[]);
         let far = self.shared.far.as_ref().and(records::next_far(bytes, held.at as usize));
         match far {
@@ -164,13 +131,12 @@ impl Intake {
     /// A record of the message that is read, behind which its bytes go on at `after`.
     #[inline(always)]
     fn hand_out(&mut self, range: Range<usize>, after: usize, is_far: bool) -> Option<Record> {
-        let (number, reading) = (self.given, self.reading());
-        let message = self.first + reading as u64;
-        let held = self.held.get_mut(reading)?;
+        let number = self.given;
+        let (message, held) = self.held.reading()?;
         held.at = after as u32;
         if held.at == held.length {
             held.end = number + 1;
-            self.unread -= 1;
+            self.held.has_read();
         }
         let length = range.end - range.start;
         if length > self.config.record_bytes_max && !is_far {
@@ -190,11 +156,10 @@ impl Intake {
     /// A message without records is allowed where it says that it is the last.
     #[cold]
     pub(super) fn skip_empty(&mut self) -> Option<Record> {
-        let reading = self.reading();
-        match self.held.get_mut(reading) {
-            Some(held) if held.last => {
+        match self.held.reading() {
+            Some((_, held)) if held.last => {
                 held.end = self.given;
-                self.unread -= 1;
+                self.held.has_read();
                 while self.has_released() {
                     self.drop_first();
                 }
@@ -208,8 +173,8 @@ impl Intake {
     #[cold]
     pub(super) fn misbehaves(&mut self, why: String) -> Option<Record> {
         self.fault.get_or_insert(why);
-        for _ in 0..core::mem::take(&mut self.unread) {
-            if let Some(Held { lies: Lies::Buffer(_), .. }) = self.held.pop_back()
+        while let Some(held) = self.held.take_back() {
+            if let Lies::Buffer(_) = held.lies
                 && let Some(memory) = self.taken.buffers.pop_back()
             {
                 self.put_back(memory);
@@ -229,15 +194,15 @@ impl Intake {
     /// Whether every record of the first message is released.
     #[inline(always)]
     pub(super) fn has_released(&self) -> bool {
-        self.held.front().is_some_and(|held| held.end <= self.released)
+        self.held.first().is_some_and(|held| held.end <= self.released)
     }
 
     /// The buffer or place of the first message is free.
     #[inline(always)]
     pub(super) fn drop_first(&mut self) {
-        let Some(held) = self.held.pop_front() else { return };
-        self.first += 1;
-        match held.lies {
+        let Some(lies) = self.held.first().map(|held| held.lies) else { return };
+        self.held.drop_first();
+        match lies {
             Lies::Place(_) => self.places.free(),
             Lies::Buffer(_) => self.drop_buffer(),
         }
@@ -308,10 +273,11 @@ impl Intake {
         }
         let Small { length, place, framed, .. } = Small::from_word(word);
         self.still(node, place, length, words)?;
-        let (number, message) = (self.given, self.first + self.held.len() as u64);
+        let number = self.given;
         self.given += 1;
         let (lies, last, at, end) = (Lies::Place(place), false, length, number + 1);
-        self.held.push_back(Held { lies, length, framed, last, at, end });
+        let message = self.held.push(Held { lies, length, framed, last, at, end });
+        self.held.has_read();
         let (start, stream, is_far) = (0, self.stream, false);
         Some(Record { number, message, start, length, stream, is_far })
     }
@@ -416,8 +382,7 @@ impl Intake {
             self.begin(node);
         }
         self.has_last |= last;
-        self.held.push_back(Held { lies, length, framed, last, at: 0, end: NOT_YET });
-        self.unread += 1;
+        self.held.push(Held { lies, length, framed, last, at: 0, end: NOT_YET });
     }
 
     /// Takes the next message that came with a ticket, memory and all; says whether it could be
@@ -763,14 +728,12 @@ impl Intake {
             free_large: Vec::new(),
             large_bytes: 0,
             large_in_lanes: 0,
-            held: VecDeque::new(),
+            held: Messages::new(),
             taken: Taken {
                 buffers: VecDeque::new(),
                 first: 0,
                 places: vec![0; PLACE_BYTES * PLACES as usize].into(),
             },
-            first: 0,
-            unread: 0,
             given: 0,
             released: 0,
             has_last: false,

@@ -102,10 +102,8 @@ impl StreamReceiver {
     pub fn bytes(&self, record: &Record) -> Result<&[u8], ReceiveError> {
         let intake = &self.intake;
         let start = record.start as usize;
-        let held = record.message.checked_sub(intake.first).and_then(|i| {
-            let is_own = record.stream == intake.stream && record.number >= intake.released;
-            intake.held.get(i as usize).filter(|_| is_own)
-        });
+        let is_own = record.stream == intake.stream && record.number >= intake.released;
+        let held = intake.held.get(record.message).filter(|_| is_own);
         let bytes = held.map_or(&[][..], |held| intake.taken.bytes(held.lies));
         match bytes.get(start..start + record.length as usize).filter(|_| held.is_some()) {
             Some(bytes) => Ok(bytes),
@@ -194,7 +192,7 @@ fn not_its_own(record: &Record) -> ReceiveError {
 impl EndPoint for StreamReceiver {
     fn is_ready_in(&self, node: &Node) -> bool {
         let intake = &self.intake;
-        intake.unread > 0
+        intake.held.is_unread()
             || intake.over().is_some()
             || intake.connection().is_some_and(|connection| {
                 node.is_ready(intake.queue) == Ok(true) || connection.ended().is_some()

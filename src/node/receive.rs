@@ -161,13 +161,12 @@ impl Node {
         Ok(self.look_at_active())
     }
 
-    /// The next message for `queue`: from there, or [straight from a ring](Self::take_direct), and
-    /// then with its bytes.
+    /// The next message for `queue`: from there, or [straight from a ring](Self::take_direct).
     #[inline(always)]
-    pub(crate) fn take_next(&mut self, queue: QueueId) -> Option<(Notification, Option<[u64; 2]>)> {
+    pub(crate) fn take_next(&mut self, queue: QueueId) -> Option<Notification> {
         match self.take_direct(queue, None) {
-            Some(Handed { notification, body }) => Some((notification, Some(body))),
-            None => Some((self.interface.pop(queue).ok()??, None)),
+            Some(message) => Some(message.notification),
+            None => self.interface.pop(queue).ok()?,
         }
     }
 

@@ -87,7 +87,7 @@ impl Offer for ClientState {
 impl ClientState {
     #[inline(always)]
     pub(super) fn pump(&mut self, node: &mut Node) -> Result<(), Broken> {
-        while let Some((notification, _)) = node.take_next(self.queue) {
+        while let Some(notification) = node.take_next(self.queue) {
             if notification.index == MetadataIndex::FAST {
                 self.handle(node, notification.word)?;
             } else {

@@ -360,9 +360,9 @@ impl ServerState {
 
     #[inline(always)]
     pub(super) fn pump_queue(&mut self, node: &mut Node, into: &mut Arrived) -> Pumped {
-        while let Some((notification, words)) = node.take_next(self.queue) {
+        while let Some(notification) = node.take_next(self.queue) {
             let handled = if notification.index == MetadataIndex::FAST {
-                self.handle(node, &notification, words, into)
+                self.handle(node, &notification, None, into)
             } else {
                 self.handle_long(node, &notification, into)
             };

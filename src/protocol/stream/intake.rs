@@ -3,7 +3,7 @@
 use super::held::{Held, Lies, Messages, NOT_YET};
 use super::lane::{Lane, fast_slot};
 use super::{Record, Shared, StreamConfig};
-use crate::interface::{AreaId, LinkId, Notification, QueueId, SlotConfig, SlotId};
+use crate::interface::{AreaId, Handed, LinkId, Notification, QueueId, SlotConfig, SlotId};
 use crate::node::{CloseReason, Look, Node, SendError};
 use crate::os::memory::AreaMemory;
 use crate::protocol::aperture_stream::FarOffer;
@@ -11,7 +11,7 @@ use crate::protocol::records::{
     self, FrameError, GRANT_BYTES, Grant, Mark, PLACE_BYTES, PLACES, Places, Small, Window,
 };
 use crate::protocol::{Connection, ReceiveError};
-use crate::wire::{MetadataIndex, Ticket};
+use crate::wire::{INLINE_BYTES, MetadataIndex, Ticket};
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::boxed::Box;
@@ -224,7 +224,7 @@ impl Intake {
             return Look::Nothing;
         }
         while self.fault.is_none()
-            && let Some((notification, _)) = node.take_next(self.queue)
+            && let Some(notification) = node.take_next(self.queue)
         {
             self.note(&notification);
         }
@@ -261,7 +261,9 @@ impl Intake {
         if self.from.is_none() || self.fault.is_some() || self.has_last || self.is_due() {
             return None;
         }
-        let (notification, words) = node.take_next(self.queue)?;
+        let Some(Handed { notification, body }) = node.take_direct(self.queue, None) else {
+            return self.take_queued(node);
+        };
         let Notification { word, link, .. } = notification;
         let is_small =
             notification.index == MetadataIndex::FAST && notification.is_for(self.places_slot);
@@ -272,7 +274,15 @@ impl Intake {
             return self.take_otherwise(node, notification);
         }
         let Small { length, place, framed, .. } = Small::from_word(word);
-        self.still(node, place, length, words)?;
+        if length > INLINE_BYTES as u32 {
+            // More than came with this packet.
+            self.still(node, place, length)?;
+        } else {
+            let to = self.taken.places.get_mut(place as usize * PLACE_BYTES..)?;
+            let to = to.first_chunk_mut::<INLINE_BYTES>()?;
+            to[..8].copy_from_slice(&body[0].to_le_bytes());
+            to[8..].copy_from_slice(&body[1].to_le_bytes());
+        }
         let number = self.given;
         self.given += 1;
         let (lies, last, at, end) = (Lies::Place(place), false, length, number + 1);
@@ -280,6 +290,12 @@ impl Intake {
         self.held.has_read();
         let (start, stream, is_far) = (0, self.stream, false);
         Some(Record { number, message, start, length, stream, is_far })
+    }
+
+    #[inline(never)]
+    fn take_queued(&mut self, node: &mut Node) -> Option<Record> {
+        let notification = node.pop(self.queue).ok()??;
+        self.take_otherwise(node, notification)
     }
 
     #[inline(never)]
@@ -332,39 +348,25 @@ impl Intake {
     #[inline]
     pub(super) fn take_small(&mut self, node: &mut Node) -> bool {
         let Some(small) = self.places.take(self.window.expected()) else { return false };
-        if self.still(node, small.place, small.length, None).is_none() {
+        if self.still(node, small.place, small.length).is_none() {
             return false;
         }
         self.hold(node, Lies::Place(small.place), small.length, small.framed, false);
         true
     }
 
-    /// Copies what came into a place, since the sender may write there at any time; `words`: what has
-    /// just been written there, if it came straight from a ring.
-    #[inline(always)]
-    fn still(
-        &mut self,
-        node: &Node,
-        place: u32,
-        length: u32,
-        words: Option<[u64; 2]>,
-    ) -> Option<()> {
+    /// Copies what came into a place, since the sender may write there at any time.
+    #[inline(never)]
+    fn still(&mut self, node: &Node, place: u32, length: u32) -> Option<()> {
         let (at, length) = (place as usize * PLACE_BYTES, length as usize);
         let to = self.taken.places.get_mut(at..)?.first_chunk_mut::<PLACE_BYTES>()?;
-        if let Some([first, second]) = words
-            && length <= 16
-        {
-            to[..8].copy_from_slice(&first.to_le_bytes());
-            to[8..16].copy_from_slice(&second.to_le_bytes());
-            return Some(());
-        }
         let from = node.area(self.places_area).ok()?.get(at..)?.first_chunk::<PLACE_BYTES>()?;
         // Words, as they were deposited: what was just written is read again at once.
         for i in 0..2 {
             to[8 * i..8 * i + 8].copy_from_slice(&from[8 * i..8 * i + 8]);
         }
-        if length > 16 {
-            to[16..length].copy_from_slice(&from[16..length]);
+        if length > INLINE_BYTES {
+            to[INLINE_BYTES..length].copy_from_slice(&from[INLINE_BYTES..length]);
         }
         Some(())
     }

@@ -30,7 +30,7 @@ pub use area::{AreaError, AreaId};
 pub use counters::{Counters, Refusal};
 pub use metadata::{EntryState, MetadataEntry};
 pub use notification::{Notification, QueueError, QueueId};
-pub use receive::{Arrival, Discard, Flow, NotDeposited};
+pub use receive::{Arrival, Discard, Flow, Handed, NotDeposited};
 pub use slot::{Mode, SlotConfig, SlotError, SlotId};
 pub use tables::Interface;
 

@@ -68,25 +68,52 @@ pub struct Flow {
     at: usize,
     area: u32,
     share: u32,
+    /// The bits of the fast word that count: all, or none.
+    fast: u32,
     /// The words of a packet that came once and was not remembered yet, folded together.
     seen: u64,
 }
 
+/// A message that was handed over past its queue. What it brought lies in the area, too: whoever
+/// reads it here need not wait for that.
+#[derive(Clone, Copy, Debug)]
+pub struct Handed {
+    /// What the queue would have said.
+    pub notification: Notification,
+    /// Its bytes, up to 16, and whatever the sender wrote behind them.
+    pub body: [u64; 2],
+}
+
+impl Flow {
+    /// What one of its packets says, of which `word` is the fast word.
+    #[inline(always)]
+    fn notification(&self, link: LinkId, word: u32) -> Notification {
+        Notification {
+            slot: SlotIndex((self.words[0] >> 32) as u32),
+            index: MetadataIndex(self.words[1] as u32),
+            word: word & self.fast,
+            link,
+        }
+    }
+}
+
 impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
     /// A packet of one line arrived, of which `word` gives a private copy of each word, asked for
-    /// once. Deposits it if it is of `flow`; what becomes of its notification is said by `notify`.
+    /// once. Deposits it if it is of `flow` and `may` says that its notification has a place; gives
+    /// what of its words the flow does not say: the fast word, and the body.
     #[inline(always)]
     fn deposit_again(
         &mut self,
         flow: &Flow,
         word: impl Fn(usize) -> u64,
-        notify: impl FnOnce(&mut Self) -> bool,
-    ) -> Option<[u64; 3]> {
-        let words = [word(1), word(2), word(5)];
-        if words[0] != flow.words[0]
-            || words[1] != flow.words[1]
+        notifies: bool,
+        may: impl FnOnce(&mut Self) -> bool,
+    ) -> Option<(u32, [u64; 2])> {
+        let last = word(5);
+        if word(1) != flow.words[0]
+            || word(2) != flow.words[1]
             || word(3) != flow.words[2]
-            || words[2] as u32 != flow.flags
+            || last as u32 != flow.flags
             || self.epoch != flow.epoch
         {
             return None;
@@ -96,24 +123,25 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
         if length > INLINE_BYTES as u64 || offset > flow.span || length > flow.span - offset {
             return None;
         }
-        if !notify(self) {
+        if !may(self) {
             return None;
         }
         let Some(Some(area)) = self.areas.get_mut(flow.area as usize) else { return None };
         let to = area.memory.as_mut().get_mut(flow.at + offset as usize..)?;
+        let body = [word(6), word(7)];
         if length == 16 {
             let to = to.first_chunk_mut::<16>()?;
-            to[..8].copy_from_slice(&word(6).to_le_bytes());
-            to[8..].copy_from_slice(&word(7).to_le_bytes());
+            to[..8].copy_from_slice(&body[0].to_le_bytes());
+            to[8..].copy_from_slice(&body[1].to_le_bytes());
         } else {
-            deposit([word(6), word(7)], to.get_mut(..length as usize)?);
+            deposit(body, to.get_mut(..length as usize)?);
         }
         let counters = &*self.counters;
         counters.packets_received.add(1);
         counters.bytes_received.add(length);
         counters.messages_received.add(1);
-        counters.notifications.add((flow.queue != SILENT) as u64);
-        Some(words)
+        counters.notifications.add(notifies as u64);
+        Some(((last >> 32) as u32, body))
     }
 
     /// A packet of one line arrived over `link`, of which `word` gives a private copy of each word,
@@ -124,18 +152,16 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
     pub fn take_again(
         &mut self,
         flow: &Flow,
-        link: LinkId,
+        link: &LinkId,
         word: impl Fn(usize) -> u64,
         queue: QueueId,
         consumer: Option<&Consumer>,
-    ) -> Option<Notification> {
+    ) -> Option<Handed> {
         if flow.queue != queue.index || !self.is_empty(queue, consumer) {
             return None;
         }
-        let [slot, entry, last] = self.deposit_again(flow, word, |_| true)?;
-        let index = MetadataIndex(entry as u32);
-        let word = if index == MetadataIndex::FAST { (last >> 32) as u32 } else { 0 };
-        Some(Notification { slot: SlotIndex((slot >> 32) as u32), index, word, link })
+        let (word, body) = self.deposit_again(flow, word, true, |_| true)?;
+        Some(Handed { notification: flow.notification(*link, word), body })
     }
 
     /// As [`take_again`](Self::take_again), whatever the packet asks for. False: nothing was done,
@@ -148,14 +174,11 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
                 || matches!(interface.queues.get(flow.queue as usize),
                     Some(Some(queue)) if queue.producer.has_credit(flow.share))
         };
-        let Some([slot, entry, last]) = self.deposit_again(flow, word, has_credit) else {
+        let Some((word, _)) = self.deposit_again(flow, word, notifies, has_credit) else {
             return false;
         };
         if notifies {
-            let index = MetadataIndex(entry as u32);
-            let (slot, word) = (SlotIndex((slot >> 32) as u32), (last >> 32) as u32);
-            let queue = flow.queue;
-            self.announce(queue, flow.share, &Notification { slot, index, word, link });
+            self.announce(flow.queue, flow.share, &flow.notification(link, word));
         }
         true
     }
@@ -211,6 +234,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
             at: (slot.base + low) as usize,
             area: slot.area,
             share: slot.share,
+            fast: if header.metadata_index == MetadataIndex::FAST { u32::MAX } else { 0 },
             seen: 0,
         })
     }

@@ -255,11 +255,14 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
     /// Whether a notification waits.
     #[inline]
     pub fn is_ready(&self, id: QueueId) -> Result<bool, QueueError> {
+        let known = self.waiting.get(id.index as usize).copied().unwrap_or(ELSEWHERE);
+        if known >> 32 == id.generation as u64 && known & ELSEWHERE != ELSEWHERE {
+            return Ok(known & ELSEWHERE > 0);
+        }
         match self.queues.get(id.index as usize) {
-            Some(Some(queue)) if queue.generation == id.generation => match &queue.consumer {
-                Some(consumer) => Ok(consumer.is_ready()),
-                None => Err(QueueError::ConsumerTaken(id)),
-            },
+            Some(Some(queue)) if queue.generation == id.generation => {
+                Err(QueueError::ConsumerTaken(id))
+            }
             _ => Err(QueueError::NoSuchQueue(id)),
         }
     }

@@ -209,28 +209,23 @@ impl<L: Lines, W: Word> RingWriter<L, W> {
     #[inline(always)]
     pub fn push_line(&mut self, header: &Header, body: [u64; 2]) -> Result<(), Full> {
         debug_assert!(header.layout().lines == 1);
-        self.push_words(&header.to_words(), header.length, body)
+        let words = header.to_words();
+        self.push_words(header.length, |i| words.get(i).copied().unwrap_or(body[i & 1]))
     }
 
-    /// [`push_line`](Self::push_line) of a header that is in words already, but for its length.
+    /// [`push_line`](Self::push_line) of words that are made when there is room: asked before, they
+    /// would have to be kept meanwhile. `word` gives those of header and body, but for the first.
     #[inline(always)]
-    pub fn push_words(
-        &mut self,
-        words: &[u64; HEADER_WORDS],
-        length: u32,
-        body: [u64; 2],
-    ) -> Result<(), Full> {
+    pub fn push_words(&mut self, length: u32, word: impl Fn(usize) -> u64) -> Result<(), Full> {
         if !self.has_room(1) {
             return Err(Full);
         }
         // Once each: the compiler must take it that a store to the ring changes any of them.
         let (written, mask, lines) = (self.written, self.mask, self.lines.lines());
         let line = &lines[(written & mask) as usize].0;
-        for i in 1..HEADER_WORDS {
-            line[i].store(words[i], Ordering::Relaxed);
+        for i in 1..LINE_WORDS {
+            line[i].store(word(i), Ordering::Relaxed);
         }
-        line[6].store(body[0], Ordering::Relaxed);
-        line[7].store(body[1], Ordering::Relaxed);
         let next = written + 1;
         if next < self.body_until {
             self.line(next)[0].store(0, Ordering::Relaxed);

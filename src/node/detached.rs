@@ -108,7 +108,7 @@ impl DetachedTerminus {
         if segmenter.packets() > packets {
             self.counters.packets_sent.add(segmenter.packets() - packets);
             self.counters.bytes_sent.add(segmenter.bytes() - bytes);
-            self.tx.signal_if_asleep(if done {
+            self.tx.signal_if_asleep(&if done {
                 segmenter.flags()
             } else {
                 crate::wire::Flags::empty()

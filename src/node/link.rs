@@ -117,9 +117,9 @@ impl SendHalf {
     /// After a packet with `flags` was committed: wakes the receiver if it asked for that and
     /// sleeps, or if it sleeps on a ring that is half full.
     #[inline(always)]
-    pub fn signal_if_asleep(&mut self, flags: Flags) {
+    pub fn signal_if_asleep(&mut self, flags: &Flags) {
         if let Some(announced) = self.sleep.pending() {
-            self.signal(announced, flags);
+            self.signal(announced, *flags);
         }
     }
 

@@ -161,8 +161,8 @@ impl Node {
             counters.packets_sent.add(packets);
             counters.bytes_sent.add(bytes);
             counters.messages_sent.add(done as u64);
-            tx.signal_if_asleep(flags);
             tx.messages += done as u64;
+            tx.signal_if_asleep(&flags);
             link.queued -= done;
             self.queued -= done;
             if done > 0 && link.queued == 0 {

@@ -12,7 +12,7 @@ use crate::config::Config;
 use crate::engine::turns::{LINES_PER_RING, Portion, TakesTurns, Turns};
 use crate::interface::notification::Consumer;
 use crate::interface::{
-    Interface, LinkId, NotDeposited, Notification, QueueError, QueueId, Refusal,
+    Handed, Interface, LinkId, NotDeposited, Notification, QueueError, QueueId, Refusal,
 };
 use crate::os::memory::AreaMemory;
 use crate::os::sys;
@@ -45,7 +45,7 @@ impl Node {
     pub fn try_recv(&mut self, queue: QueueId) -> Result<Option<Notification>, RecvError> {
         match self.take_direct(queue, None) {
             None => self.try_recv_fully(queue),
-            message => Ok(message),
+            Some(message) => Ok(Some(message.notification)),
         }
     }
 
@@ -81,7 +81,7 @@ impl Node {
         timeout: Option<Duration>,
     ) -> Result<Notification, RecvError> {
         match self.take_direct(queue, None) {
-            Some(notification) => Ok(notification),
+            Some(message) => Ok(message.notification),
             None => self.wait_for_message(queue, timeout),
         }
     }
@@ -97,8 +97,8 @@ impl Node {
         }
         let mut backoff = Backoff::new(&self.config, timeout);
         loop {
-            if let Some(notification) = self.take_direct(queue, None) {
-                return Ok(notification);
+            if let Some(message) = self.take_direct(queue, None) {
+                return Ok(message.notification);
             }
             if self.poll()? > 0 {
                 backoff.restart();
@@ -192,10 +192,10 @@ impl Node {
 
     /// The next message for `queue`: from there, or [straight from a ring](Self::take_direct).
     #[inline(always)]
-    pub(crate) fn take_next(&mut self, queue: QueueId) -> Result<Option<Notification>, QueueError> {
+    pub(crate) fn take_next(&mut self, queue: QueueId) -> Option<Notification> {
         match self.take_direct(queue, None) {
-            None => self.interface.pop(queue),
-            notification => Ok(notification),
+            Some(message) => Some(message.notification),
+            None => self.interface.pop(queue).ok()?,
         }
     }
 
@@ -208,7 +208,7 @@ impl Node {
         consumer: &mut Consumer,
     ) -> Option<Notification> {
         match consumer.pop() {
-            None => self.take_direct(queue, Some(consumer)),
+            None => Some(self.take_direct(queue, Some(consumer))?.notification),
             notification => notification,
         }
     }
@@ -228,14 +228,14 @@ impl Node {
         &mut self,
         queue: QueueId,
         consumer: Option<&Consumer>,
-    ) -> Option<Notification> {
+    ) -> Option<Handed> {
         if !self.fork_guard.is_parent() || !self.turns.may_hand_over() || self.inbox.is_pending() {
             return None;
         }
         let link = self.links.get_mut(self.turns.latest() as usize)?.as_mut()?;
         let line = link.rx.ring.peek_line()?;
         let message =
-            self.interface.take_again(&link.flow, link.id, |i| line.word(i), queue, consumer)?;
+            self.interface.take_again(&link.flow, &link.id, |i| line.word(i), queue, consumer)?;
         self.turns.handed_over();
         link.rx.packets += 1;
         link.rx.has_taken();

@@ -173,7 +173,7 @@ impl Node {
             return false;
         }
         tx.messages += 1;
-        tx.signal_if_asleep(ticket.flags);
+        tx.signal_if_asleep(&ticket.flags);
         self.count_line(data.len());
         true
     }
@@ -223,17 +223,41 @@ impl Node {
         data: &[u8],
         word: u32,
     ) -> bool {
-        let fits = offset <= prepared.capacity && data.len() as u64 <= prepared.capacity - offset;
-        if !fits || !self.fork_guard.is_parent() {
+        let end = offset.checked_add(data.len() as u64);
+        if end.is_none_or(|end| end > prepared.capacity) || !self.fork_guard.is_parent() {
             return false;
         }
-        let body = match <&[u8; 16]>::try_from(data) {
-            Ok(data) => words_of(data),
-            Err(_) => match short_body_of(&prepared.ticket, data, &[]) {
-                Some(body) => body,
-                None => return false,
-            },
-        };
+        // The usual length by itself: its words are read when they are written.
+        match <&[u8; INLINE_BYTES]>::try_from(data) {
+            Ok(data) => self.push_prepared_words(prepared, offset, data, INLINE_BYTES, word),
+            Err(_) => self.push_prepared_short(prepared, offset, data, word),
+        }
+    }
+
+    #[inline(never)]
+    fn push_prepared_short(
+        &mut self,
+        prepared: &PreparedTicket,
+        offset: u64,
+        data: &[u8],
+        word: u32,
+    ) -> bool {
+        let mut body = [0; INLINE_BYTES];
+        let Some(to) = body.get_mut(..data.len()) else { return false };
+        to.copy_from_slice(data);
+        self.push_prepared_words(prepared, offset, &body, data.len(), word)
+    }
+
+    /// `length` bytes of `body`, which fit.
+    #[inline(always)]
+    fn push_prepared_words(
+        &mut self,
+        prepared: &PreparedTicket,
+        offset: u64,
+        body: &[u8; INLINE_BYTES],
+        length: usize,
+        word: u32,
+    ) -> bool {
         let Some(Some(link)) = self.links.get_mut(prepared.link.index as usize) else {
             return false;
         };
@@ -241,15 +265,17 @@ impl Node {
             return false;
         }
         let Some(tx) = &mut link.tx else { return false };
-        let mut words = prepared.words;
-        words[OFFSET_WORD] += offset;
-        words[FAST_WORD] |= (word as u64) << 32;
-        if tx.ring.push_words(&words, data.len() as u32, body).is_err() {
+        let words = |i| match i {
+            OFFSET_WORD => prepared.words[i] + offset,
+            FAST_WORD => prepared.words[i] | (word as u64) << 32,
+            _ => prepared.words.get(i).copied().unwrap_or(words_of(body)[i & 1]),
+        };
+        if tx.ring.push_words(length as u32, words).is_err() {
             return false;
         }
         tx.messages += 1;
-        tx.signal_if_asleep(prepared.ticket.flags);
-        self.count_line(data.len());
+        tx.signal_if_asleep(&prepared.ticket.flags);
+        self.count_line(length);
         true
     }
 
@@ -406,7 +432,7 @@ impl Node {
             }
             if room == Room::Now && segmenter.advance(tx, data, metadata).is_ok() {
                 tx.messages += 1;
-                tx.signal_if_asleep(ticket.flags);
+                tx.signal_if_asleep(&ticket.flags);
                 self.counters.packets_sent.add(segmenter.packets());
                 self.counters.messages_sent.add(1);
                 self.counters.bytes_sent.add(data.len() as u64);
@@ -663,8 +689,8 @@ impl Node {
         let (done, moved) = (segmenter.is_done(), segmenter.packets() > packets);
         let mut asks = false;
         if moved {
-            tx.signal_if_asleep(if done { segmenter.flags() } else { Flags::empty() });
             tx.messages += u64::from(done);
+            tx.signal_if_asleep(&if done { segmenter.flags() } else { Flags::empty() });
             self.counters.packets_sent.add(segmenter.packets() - packets);
             self.counters.bytes_sent.add(segmenter.bytes() - bytes);
             asks = is_long(segmenter) && count_long(tx, segmenter.bytes() - bytes);

@@ -442,6 +442,14 @@ pub(crate) enum Look<R> {
 }
 
 impl<R> Look<R> {
+    /// What was waited for, if it was found.
+    pub(crate) fn found(self) -> Option<R> {
+        match self {
+            Self::Found(result) => Some(result),
+            _ => None,
+        }
+    }
+
     pub(crate) fn map<S>(self, f: impl FnOnce(R) -> S) -> Look<S> {
         match self {
             Self::Found(result) => Look::Found(f(result)),
@@ -931,7 +939,7 @@ mod tests {
                 // The one after the first turn: a message comes just then.
                 (2, _) => send(node),
                 (_, true) => return Look::Found(()),
-                _ if node.take_next(queue).unwrap().is_some() => {
+                _ if node.take_next(queue).is_some() => {
                     has_taken = true;
                     return Look::Again;
                 }
@@ -980,8 +988,8 @@ mod tests {
         lives("recv", &|| drop(shared.recv(queue, now)));
         lives("recv of the node", &|| drop(shared.lock().recv(queue, now)));
         lives("try_recv", &|| drop(shared.lock().try_recv(queue)));
-        lives("pop", &|| drop(shared.lock().pop(queue)));
-        lives("poll", &|| drop(shared.lock().poll()));
+        lives("pop", &|| assert!(shared.lock().pop(queue).is_ok()));
+        lives("poll", &|| assert!(shared.lock().poll().is_ok()));
         lives("wait", &|| drop(shared.lock().wait(now)));
         lives("recv_any", &|| drop(shared.lock().recv_any(&[queue], now)));
         lives("reset_watchdog", &|| shared.lock().reset_watchdog());

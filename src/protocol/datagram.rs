@@ -20,7 +20,7 @@
 //! do not trust one another get a receiver each, or use another protocol.
 
 use super::ends::{connected, grown, offered};
-use super::manager::{Offer, OfferId, Target, set_up};
+use super::manager::{Offer, OfferId, Offering, Target, set_up};
 use super::outgoing::{Message, Outgoing};
 use super::tickets::message_ticket_from;
 use super::{Connection, EndPoint, GrowError, Kind, Manager, ReceiveError, SendFailure};
@@ -149,7 +149,8 @@ impl DatagramReceiver {
             }
         };
         let shared = Arc::new(Mutex::new(Shared { ticket, senders: HashMap::new() }));
-        let offer = manager.offer(Kind::Datagram, Box::new(DatagramOffer(shared.clone())));
+        let offer =
+            manager.offer(Kind::Datagram, Offering::Other(Box::new(DatagramOffer(shared.clone()))));
         Ok(Self {
             manager: manager.clone(),
             offer,

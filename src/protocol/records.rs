@@ -256,11 +256,14 @@ pub(crate) struct Places {
     words: [u32; PLACES as usize],
     /// What the sender was told of `freed`.
     told: u64,
+    /// When so many are freed it is told again.
+    due_at: u64,
 }
 
 impl Places {
     pub fn new() -> Self {
-        Self { freed: 0, taken: 0, arrived: 0, words: [0; PLACES as usize], told: 0 }
+        let words = [0; PLACES as usize];
+        Self { freed: 0, taken: 0, arrived: 0, words, told: 0, due_at: PLACES / 2 }
     }
 
     /// How many have been taken.
@@ -306,10 +309,29 @@ impl Places {
         }
         self.arrived &= !(1 << place);
         self.taken += 1;
+        // It may have none left: one is much to it.
+        if self.taken >= self.told + PLACES {
+            self.due_at = self.told + 1;
+        }
         Some(small)
     }
 
+    /// [`arrive`](Self::arrive) and [`take`](Self::take) in one, for a message that is the next of all
+    /// and one record of up to `longest` bytes, at most those of a place. `false`: nothing was done.
+    #[inline(always)]
+    pub fn pass(&mut self, word: u32, tickets: u64, longest: u32) -> bool {
+        let place = (self.taken % PLACES) as u32;
+        let next = Small { length: 0, framed: false, place, tickets_before: tickets as u32 };
+        // It differs from the word that is due by its length alone.
+        let is_next = word.wrapping_sub(next.to_word()) <= longest && self.arrived == 0;
+        // The last place of which the sender knows makes it time to tell it.
+        let passes = is_next && self.taken + 1 < self.told + PLACES;
+        self.taken += passes as u64;
+        passes
+    }
+
     /// The first place in use, whose message was taken, is free.
+    #[inline(always)]
     pub fn free(&mut self) {
         debug_assert!(self.freed < self.taken);
         self.freed += 1;
@@ -318,8 +340,7 @@ impl Places {
     /// Whether the sender is to be told: half the places are free again, or it may have none left.
     #[inline]
     pub fn is_due(&self) -> bool {
-        let untold = self.freed - self.told;
-        untold >= PLACES / 2 || untold > 0 && self.taken - self.told >= PLACES
+        self.freed >= self.due_at
     }
 
     pub fn freed(&self) -> u64 {
@@ -329,6 +350,8 @@ impl Places {
     /// The sender was told.
     pub fn tell(&mut self) {
         self.told = self.freed;
+        let has_none = self.taken >= self.told + PLACES;
+        self.due_at = self.told + if has_none { 1 } else { PLACES / 2 };
     }
 }
 
@@ -463,7 +486,13 @@ impl Window {
     /// Lanes without a ticket.
     #[inline]
     pub fn unarmed(&self) -> u64 {
-        self.lanes() - (self.armed - self.taken)
+        self.lanes() - self.out()
+    }
+
+    /// Whether half of the lanes are without a ticket.
+    #[inline(always)]
+    pub fn is_short(&self) -> bool {
+        self.out() * 2 <= self.lanes()
     }
 
     /// The next ticket is out, if a lane is free for it.

@@ -13,7 +13,7 @@
 
 use super::credit::{CreditReturn, CreditWord};
 use super::ends::{check_place, connected, ended, grown, offered};
-use super::manager::{Offer, OfferId, Target, set_up};
+use super::manager::{Offer, OfferId, Offering, Target, set_up};
 use super::tickets::fast_ticket_from;
 use super::{Connection, EndPoint, GrowError, Kind, Manager, ReceiveError, SendFailure};
 use crate::control::{Peer, RequestId};
@@ -255,7 +255,8 @@ impl TaggedReceiver {
             senders: HashMap::new(),
             requests: HashMap::new(),
         }));
-        let offer = manager.offer(Kind::Tagged, Box::new(TaggedOffer(shared.clone())));
+        let offer =
+            manager.offer(Kind::Tagged, Offering::Other(Box::new(TaggedOffer(shared.clone()))));
         Ok(Self {
             manager: manager.clone(),
             offer,
@@ -302,7 +303,9 @@ impl TaggedReceiver {
             return Some(notification);
         }
         let Self { manager, queue, consumer, .. } = self;
-        manager.shared.at_once(|node, _| node.take_direct(*queue, Some(consumer)))
+        manager
+            .shared
+            .at_once(|node, _| Some(node.take_direct(*queue, Some(consumer))?.notification))
     }
 
     #[inline(never)]

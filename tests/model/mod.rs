@@ -395,10 +395,13 @@ impl Pair {
     /// Whether a packet of one line was taken as one that is like another.
     fn again(&mut self, link: LinkId, words: &[u64; 8], is_direct: bool) -> bool {
         if is_direct {
-            let note = self.interface.take_again(&self.flow, link, |i| words[i], self.queue, None);
-            if let Some(note) = note {
+            let taken =
+                self.interface.take_again(&self.flow, &link, |i| words[i], self.queue, None);
+            if let Some(taken) = taken {
                 self.direct += 1;
-                assert_eq!(self.waiting.pop_back().map(|(_, note)| note), Some(note));
+                let expected = self.waiting.pop_back().map(|(_, note)| note);
+                assert_eq!(expected, Some(taken.notification));
+                assert_eq!(taken.body, words[6..]);
                 return true;
             }
         }

@@ -3,9 +3,11 @@
 use super::flow::Flow;
 use super::{ByteConfig, ByteStreamError};
 use crate::control::{Peer, RequestId};
-use crate::node::{Attached, CloseReason, Look, Node};
+#[cfg(feature = "tokio")]
+use crate::node::Attached;
+use crate::node::{CloseReason, Look, Node};
 use crate::protocol::ends::{check_place, connected, grown, offered};
-use crate::protocol::manager::{Offer, OfferId, Protocols, StillWaits, Target, Waiting};
+use crate::protocol::manager::{Offer, OfferId, Offering, Protocols, StillWaits, Target, Waiting};
 use crate::protocol::{Connection, GrowError, Kind, Manager, ReceiveError};
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::Waker;
@@ -520,7 +522,7 @@ impl Waiting for Places {
     }
 }
 
-struct Listening {
+pub(in crate::protocol) struct Listening {
     config: ByteConfig,
     places: Arc<Places>,
     /// Those that were admitted and are not there yet.
@@ -601,7 +603,7 @@ impl ByteListener {
         let (connections, misbehaved) = (Mutex::default(), AtomicU64::new(0));
         let places = Arc::new(Places { connections, misbehaved });
         let listening = Listening { config, places: places.clone(), joining: HashMap::new() };
-        let offer = manager.offer(Kind::Bytes, Box::new(listening));
+        let offer = manager.offer(Kind::Bytes, Offering::Bytes(Box::new(listening)));
         Ok(Self { manager: manager.clone(), offer, places })
     }
 
@@ -684,7 +686,7 @@ impl Drop for ByteListener {
     fn drop(&mut self) {
         let Some(offer) = self.manager.withdraw(self.offer) else { return };
         let mut node = self.manager.lock();
-        if let Ok(listening) = offer.downcast::<Listening>() {
+        if let Offering::Bytes(listening) = offer {
             for core in listening.joining.values() {
                 listening.forget(&mut node, core);
             }

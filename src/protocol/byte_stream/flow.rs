@@ -240,7 +240,7 @@ impl Flow {
         if self.fault.is_some() {
             return;
         }
-        while let Ok(Some(notification)) = node.take_next(self.incoming.queue) {
+        while let Some(notification) = node.take_next(self.incoming.queue) {
             if let Err(why) = self.note(&notification) {
                 self.fault = Some(why);
                 return;

@@ -23,6 +23,7 @@
 mod ends;
 mod flow;
 
+pub(in crate::protocol) use ends::Listening;
 #[cfg(feature = "tokio")]
 pub(crate) use ends::Turned;
 pub use ends::{ByteListener, ByteStream};

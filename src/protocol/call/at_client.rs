@@ -7,7 +7,7 @@ use super::{
     number_from,
 };
 use crate::control::{Peer, RequestId};
-use crate::interface::QueueId;
+use crate::interface::{Handed, Notification, QueueId};
 use crate::node::{Look, Node, SendError};
 use crate::protocol::Connection;
 use crate::protocol::manager::Offer;
@@ -54,7 +54,7 @@ pub(super) struct Call {
 }
 
 /// The client's state, under the manager's lock.
-pub(super) struct ClientState {
+pub(in crate::protocol) struct ClientState {
     pub(super) connection: Arc<Connection>,
     pub(super) queue: QueueId,
     pub(super) blocks: Blocks,
@@ -87,7 +87,7 @@ impl Offer for ClientState {
 impl ClientState {
     #[inline(always)]
     pub(super) fn pump(&mut self, node: &mut Node) -> Result<(), Broken> {
-        while let Ok(Some(notification)) = node.take_next(self.queue) {
+        while let Some(notification) = node.take_next(self.queue) {
             if notification.index == MetadataIndex::FAST {
                 self.handle(node, notification.word)?;
             } else {
@@ -193,6 +193,7 @@ impl ClientState {
         }
     }
 
+    #[inline(always)]
     pub(super) fn free(&mut self, node: &mut Node, number: u32) {
         // Somebody may wait for a number, and nothing that arrives would say that there is one.
         if self.free.is_empty() {
@@ -390,12 +391,39 @@ impl ClientState {
         if !waits || call.generation != id.generation {
             return None;
         }
-        let notification = node.take_next(self.queue).ok()??;
+        match node.take_direct(self.queue, None) {
+            Some(Handed { notification, body }) => {
+                self.take_this(node, id, &notification, Some(body), reply)
+            }
+            None => self.take_queued(node, id, reply),
+        }
+    }
+
+    #[inline(never)]
+    fn take_queued(
+        &mut self,
+        node: &mut Node,
+        id: CallId,
+        reply: &mut Bytes,
+    ) -> Option<Result<(), CallError>> {
+        let notification = node.pop(self.queue).ok()??;
+        self.take_this(node, id, &notification, None, reply)
+    }
+
+    #[inline(always)]
+    fn take_this(
+        &mut self,
+        node: &mut Node,
+        id: CallId,
+        notification: &Notification,
+        words: Option<[u64; 2]>,
+        reply: &mut Bytes,
+    ) -> Option<Result<(), CallError>> {
         let (number, code) = (notification.word % OUTSTANDING_MAX, notification.word >> CALL_BITS);
         if notification.index != MetadataIndex::FAST {
             self.handle_long(node, notification.slot);
-        } else if number == id.call && code <= LENGTH_MAX.min(self.blocks.block) {
-            reply.copy(self.blocks.bytes(node, number, code as usize));
+        } else if number == id.call && code <= self.blocks.at_once() {
+            self.blocks.copy(node, number, code, words, reply);
             self.free(node, number);
             return Some(Ok(()));
         } else if let Err(Broken(why)) = self.handle(node, notification.word) {

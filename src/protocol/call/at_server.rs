@@ -6,7 +6,7 @@ use super::{
     number_from,
 };
 use crate::control::{Peer, RequestId};
-use crate::interface::{LinkId, Notification, QueueId};
+use crate::interface::{Handed, LinkId, Notification, QueueId};
 use crate::node::{Node, SendError};
 use crate::protocol::Connection;
 use crate::protocol::ends::check_place;
@@ -89,7 +89,7 @@ pub(super) const BUSY: u8 = 1;
 pub(super) const OTHER: u8 = 2;
 
 /// The server's state, under the manager's lock.
-pub(super) struct ServerState {
+pub(in crate::protocol) struct ServerState {
     pub(super) queue: QueueId,
     pub(super) config: ServerConfig,
     pub(super) clients: Vec<Option<Box<ClientOf>>>,
@@ -255,12 +255,17 @@ impl Offer for ServerState {
 
 impl ClientOf {
     /// A call is over; its number is free.
-    #[inline]
+    #[inline(always)]
     pub(super) fn end(&mut self, call: u32) {
         self.calls[call as usize] = IDLE;
-        if !self.alive.is_empty()
-            && let Some(bytes) = self.alive.remove(&call)
-        {
+        if !self.alive.is_empty() {
+            self.end_long(call);
+        }
+    }
+
+    #[cold]
+    fn end_long(&mut self, call: u32) {
+        if let Some(bytes) = self.alive.remove(&call) {
             self.alive_bytes -= bytes;
             self.freed = true;
         }
@@ -296,7 +301,8 @@ impl ServerState {
         }
     }
 
-    /// Remembers, while nobody receives, whom to send away.
+    /// Remembers, until somebody looks, whom to send away.
+    #[cold]
     pub(super) fn accuse(&mut self, node: &Node, link: LinkId, why: String) {
         let here: HashSet<LinkId> = node.links().collect();
         self.guilty.retain(|(known, _)| *known != link && here.contains(known));
@@ -310,6 +316,34 @@ impl ServerState {
         }
         let mut departed = self.departed.iter();
         departed.find(|(number, _)| *number == arrived.client).map(|(_, peer)| peer.clone())
+    }
+
+    /// The request that comes straight from a ring, when the queue is empty; nobody else has anything
+    /// to take then. `None`: there was none.
+    #[inline(always)]
+    pub(super) fn take_at_once(&mut self, node: &mut Node, into: &mut Arrived) -> Option<()> {
+        let Handed { notification, body } = node.take_direct(self.queue, None)?;
+        if notification.index != MetadataIndex::FAST {
+            return self.take_long(node, &notification, into);
+        }
+        match self.handle(node, &notification, Some(body), into) {
+            Ok(is_request) => is_request.then_some(()),
+            Err(Broken(why)) => {
+                self.misbehaved += 1;
+                self.accuse(node, notification.link, why);
+                None
+            }
+        }
+    }
+
+    #[cold]
+    fn take_long(
+        &mut self,
+        node: &mut Node,
+        notification: &Notification,
+        into: &mut Arrived,
+    ) -> Option<()> {
+        matches!(self.handle_long(node, notification, into), Ok(true)).then_some(())
     }
 
     /// Handles what has arrived, up to the first request or the first client that broke the rules.
@@ -326,9 +360,9 @@ impl ServerState {
 
     #[inline(always)]
     pub(super) fn pump_queue(&mut self, node: &mut Node, into: &mut Arrived) -> Pumped {
-        while let Ok(Some(notification)) = node.take_next(self.queue) {
+        while let Some(notification) = node.take_next(self.queue) {
             let handled = if notification.index == MetadataIndex::FAST {
-                self.handle(node, &notification, into)
+                self.handle(node, &notification, None, into)
             } else {
                 self.handle_long(node, &notification, into)
             };
@@ -352,6 +386,7 @@ impl ServerState {
         &mut self,
         node: &mut Node,
         notification: &Notification,
+        words: Option<[u64; 2]>,
         into: &mut Arrived,
     ) -> Result<bool, Broken> {
         let (slot, link) = (notification.slot, notification.link);
@@ -360,9 +395,9 @@ impl ServerState {
         let Some(state) = client.calls.get_mut(call as usize) else {
             return Err(Broken(format!("call {call} of {}", client.calls.len())));
         };
-        if *state == IDLE && code <= LENGTH_MAX.min(client.blocks.block) {
+        if *state == IDLE && code <= client.blocks.at_once() {
             *state = BUSY;
-            into.bytes.copy(client.blocks.bytes(node, call, code as usize));
+            client.blocks.copy(node, call, code, words, &mut into.bytes);
             (into.call, into.slot, into.link) = (call, slot, link);
             into.client = client.number;
             return Ok(true);

@@ -4,7 +4,7 @@ use super::at_client::{AtClient, Begun, Call, ClientState, LongAtClient};
 use super::{Blocks, Bytes, CallError, LENGTH_MAX, Lent, OUTSTANDING_MAX, number_from};
 use crate::node::{Look, Waited};
 use crate::protocol::ends::{connected, grown};
-use crate::protocol::manager::{OfferId, Target, set_up};
+use crate::protocol::manager::{OfferId, Offering, Target, set_up};
 use crate::protocol::{Connection, GrowError, Kind, Manager};
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
@@ -146,7 +146,7 @@ impl Client {
             outbox: VecDeque::new(),
         };
         let outstanding = granted as usize;
-        let state = manager.offer(Kind::Call, Box::new(state));
+        let state = manager.offer(Kind::Call, Offering::Client(Box::new(state)));
         manager.tell_end(&connection, state);
         Ok(Self { manager: manager.clone(), connection, state, outstanding, at_once })
     }
@@ -157,7 +157,7 @@ impl Client {
         let mut reply = Bytes::default();
         let mut begun = self.start_at_once(request).map_or(Begun::Nothing, Begun::Sent);
         let result = self.manager.shared.wait_until(timeout, |node, protocols| {
-            let Some(state) = protocols.state::<ClientState>(self.state) else {
+            let Some(state) = protocols.client(self.state) else {
                 return Look::Nothing;
             };
             if let Begun::Sent(id) = begun {
@@ -193,16 +193,16 @@ impl Client {
 
     #[inline(always)]
     fn start_at_once(&self, request: &[u8]) -> Option<CallId> {
-        self.manager.shared.at_once(|node, protocols| {
-            protocols.state::<ClientState>(self.state)?.begin_at_once(node, request)
-        })
+        self.manager
+            .shared
+            .at_once(|node, protocols| protocols.client(self.state)?.begin_at_once(node, request))
     }
 
     #[inline(never)]
     fn start_slowly(&self, request: &[u8], timeout: Option<Duration>) -> Result<CallId, CallError> {
         let mut begun = Begun::Nothing;
         let result = self.manager.shared.wait_until(timeout, |node, protocols| {
-            match protocols.state::<ClientState>(self.state) {
+            match protocols.client(self.state) {
                 Some(state) => state.begin(node, request, &mut begun),
                 None => Look::Nothing,
             }
@@ -216,7 +216,7 @@ impl Client {
     pub fn finish(&self, call: CallId, timeout: Option<Duration>) -> Result<Bytes, CallError> {
         let mut reply = Bytes::default();
         let taken = self.manager.shared.at_once(|node, protocols| {
-            protocols.state::<ClientState>(self.state)?.take_at_once(node, call, &mut reply)
+            protocols.client(self.state)?.take_at_once(node, call, &mut reply)
         });
         match taken {
             Some(Ok(())) => Ok(reply),
@@ -229,7 +229,7 @@ impl Client {
     fn finish_slowly(&self, call: CallId, timeout: Option<Duration>) -> Result<Bytes, CallError> {
         let mut reply = Bytes::default();
         let result = self.manager.shared.wait_until(timeout, |node, protocols| {
-            match protocols.state::<ClientState>(self.state) {
+            match protocols.client(self.state) {
                 Some(state) => state.look_for(node, call, &mut reply),
                 None => Look::Nothing,
             }
@@ -253,7 +253,7 @@ impl Client {
     pub fn forget(&self, call: CallId) {
         let mut guard = self.manager.shared.lock();
         let (node, protocols) = guard.parts();
-        if let Some(state) = protocols.state::<ClientState>(self.state)
+        if let Some(state) = protocols.client(self.state)
             && let Ok(false) = state.take(node, call, &mut Bytes::default())
         {
             state.abandon(node, call);
@@ -314,7 +314,7 @@ impl Prepared<'_> {
             let (node, protocols) = guard.parts();
             node.poll()?;
             protocols.after_poll(node);
-            let look = match protocols.state::<ClientState>(client.state) {
+            let look = match protocols.client(client.state) {
                 Some(state) => state.look_at_all(node, request, begun, &mut reply),
                 None => Look::Nothing,
             };
@@ -350,7 +350,7 @@ impl Drop for Client {
         self.manager.leave(&self.connection, |_| {});
         let Some(offer) = self.manager.withdraw(self.state) else { return };
         let mut node = self.manager.lock();
-        let Ok(state) = offer.downcast::<ClientState>() else { return };
+        let Offering::Client(state) = offer else { return };
         state.blocks.remove(&mut node);
         for long in state.longs.values() {
             if let LongAtClient::Receiving(long) = long {

@@ -32,6 +32,8 @@ mod at_server;
 mod client;
 mod server;
 
+pub(super) use at_client::ClientState;
+pub(super) use at_server::ServerState;
 pub use client::{CallId, Client, ClientConfig};
 #[cfg(feature = "tokio")]
 pub(crate) use server::Replying;
@@ -51,6 +53,7 @@ use std::io;
 use std::string::{String, ToString};
 use std::sync::Arc;
 use std::vec::Vec;
+use zerocopy::IntoBytes;
 
 pub(super) const CALL_BITS: u32 = 20;
 /// Most calls of one client that may be outstanding.
@@ -139,9 +142,11 @@ impl From<Waited> for CallError {
 pub struct Bytes(Held);
 
 enum Held {
-    Inline([u8; INLINE], u8),
+    /// Words, so that they are moved as such.
+    Inline([u64; INLINE / 8], u8),
     Heap(Box<[u8]>),
-    Area(AreaMemory),
+    /// In a box, for these are moved about as often as short ones.
+    Area(Box<AreaMemory>),
 }
 
 /// Bytes that are kept in place: a longer `Bytes` would be moved about longer.
@@ -149,7 +154,7 @@ pub(super) const INLINE: usize = 24;
 
 impl Default for Bytes {
     fn default() -> Self {
-        Self(Held::Inline([0; INLINE], 0))
+        Self(Held::Inline([0; INLINE / 8], 0))
     }
 }
 
@@ -162,6 +167,7 @@ impl Bytes {
             self.0 = Held::Heap(bytes.into());
             return;
         };
+        let inline = inline.as_mut_bytes();
         // A copy of a length that the compiler knows is no call.
         match bytes.len() {
             8 => inline[..8].copy_from_slice(bytes),
@@ -176,14 +182,27 @@ impl Bytes {
     }
 }
 
+impl Bytes {
+    /// [`copy`](Self::copy) of up to 16 bytes that are in two words.
+    #[inline(always)]
+    pub(super) fn set(&mut self, words: [u64; 2], length: u8) {
+        match &mut self.0 {
+            Held::Inline(inline, to) => {
+                (inline[0], inline[1], *to) = (words[0].to_le(), words[1].to_le(), length);
+            }
+            _ => self.0 = Held::Inline([words[0].to_le(), words[1].to_le(), 0], length),
+        }
+    }
+}
+
 impl Deref for Bytes {
     type Target = [u8];
     #[inline]
     fn deref(&self) -> &[u8] {
         match &self.0 {
-            Held::Inline(bytes, length) => &bytes[..*length as usize],
+            Held::Inline(words, length) => &words.as_bytes()[..*length as usize],
             Held::Heap(bytes) => bytes,
-            Held::Area(memory) => memory.as_ref(),
+            Held::Area(memory) => (**memory).as_ref(),
         }
     }
 }
@@ -213,6 +232,12 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
+    /// Most bytes that are sent to a block at once.
+    #[inline(always)]
+    pub(super) fn at_once(&self) -> u32 {
+        self.block.min(LENGTH_MAX)
+    }
+
     fn new(node: &mut Node, queue: QueueId, calls: u32, block: u32) -> Result<Self, String> {
         // A ticket for a long message must fit, too.
         let block = block.clamp(TICKET_BYTES as u32, LENGTH_MAX).next_multiple_of(8);
@@ -248,6 +273,23 @@ impl Blocks {
     pub(super) fn bytes<'a>(&self, node: &'a Node, call: u32, length: usize) -> &'a [u8] {
         let from = call as usize * self.block as usize;
         node.area(self.area).ok().and_then(|a| a.get(from..from + length)).unwrap_or(&[])
+    }
+
+    /// The first `length` bytes of a block become `to`; `words`: what has just been written there, if
+    /// it came straight from a ring.
+    #[inline(always)]
+    pub(super) fn copy(
+        &self,
+        node: &Node,
+        call: u32,
+        length: u32,
+        words: Option<[u64; 2]>,
+        to: &mut Bytes,
+    ) {
+        match words {
+            Some(words) if length <= 16 => to.set(words, length as u8),
+            _ => to.copy(self.bytes(node, call, length as usize)),
+        }
     }
 
     pub(super) fn remove(&self, node: &mut Node) {
@@ -357,7 +399,7 @@ impl Long {
     /// The message has arrived: its memory, without copying.
     pub(super) fn take(self, node: &mut Node) -> Option<Bytes> {
         let _ = node.remove_slot(self.slot);
-        node.take_area(self.area).ok().map(|memory| Bytes(Held::Area(memory)))
+        node.take_area(self.area).ok().map(|memory| Bytes(Held::Area(Box::new(memory))))
     }
 
     pub(super) fn remove(self, node: &mut Node) {

@@ -8,7 +8,7 @@ use crate::control::Peer;
 use crate::interface::{LinkId, QueueId};
 use crate::node::{CloseReason, Look, Node, SendError};
 use crate::protocol::ends::offered;
-use crate::protocol::manager::{OfferId, Protocols, set_up};
+use crate::protocol::manager::{OfferId, Offering, Protocols, set_up};
 use crate::protocol::{EndPoint, GrowError, Kind, Manager, ReceiveError};
 use crate::wire::SlotIndex;
 use core::ops::Deref;
@@ -101,7 +101,7 @@ impl Server {
             misbehaved: 0,
             outboxes: 0,
         };
-        let offer = manager.offer(Kind::Call, Box::new(state));
+        let offer = manager.offer(Kind::Call, Offering::Server(Box::new(state)));
         Ok(Self { manager: manager.clone(), offer, queue, ready })
     }
 
@@ -122,9 +122,9 @@ impl Server {
         let mut request = self.attach(Arrived::default());
         let Some(arrived) = &mut request.arrived else { return Ok(request) };
         let found = self.manager.shared.at_once(|node, protocols| {
-            match self.look(node, protocols, arrived) {
-                Look::Found(()) => Some(()),
-                _ => None,
+            match protocols.server(self.offer)?.take_at_once(node, arrived) {
+                None => self.look(node, protocols, arrived).found(),
+                found => found,
             }
         });
         match found {
@@ -154,9 +154,9 @@ impl Server {
     }
 
     /// One look for a request.
-    #[inline(always)]
+    #[inline(never)]
     fn look(&self, node: &mut Node, protocols: &mut Protocols, arrived: &mut Arrived) -> Look<()> {
-        let Some(state) = protocols.state::<ServerState>(self.offer) else {
+        let Some(state) = protocols.server(self.offer) else {
             return Look::Nothing;
         };
         match state.pump(node, arrived) {
@@ -208,7 +208,7 @@ impl Server {
 
     fn with_state<R: Default>(&self, look: impl FnOnce(&mut ServerState) -> R) -> R {
         let mut guard = self.manager.shared.lock();
-        guard.parts().1.state(self.offer).map(look).unwrap_or_default()
+        guard.parts().1.server(self.offer).map(look).unwrap_or_default()
     }
 }
 
@@ -226,7 +226,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         let Some(offer) = self.manager.withdraw(self.offer) else { return };
         let mut node = self.manager.lock();
-        if let Ok(mut state) = offer.downcast::<ServerState>() {
+        if let Offering::Server(mut state) = offer {
             let slots: Vec<SlotIndex> =
                 state.clients.iter().flatten().map(|client| client.blocks.slot.index()).collect();
             for slot in slots {
@@ -272,7 +272,7 @@ impl Request<'_> {
         let Some(arrived) = &self.arrived else { return Ok(()) };
         let Server { manager, offer, .. } = self.server;
         let sent = manager.shared.at_once(|node, protocols| {
-            let client = protocols.state::<ServerState>(*offer)?.client_of(arrived)?;
+            let client = protocols.server(*offer)?.client_of(arrived)?;
             // A long request may wait for this one.
             if !client.alive.is_empty()
                 || !client.lent.send_line(node, arrived.call, data.len() as u32, data)
@@ -342,7 +342,7 @@ fn look_to_reply(
     keeps: bool,
 ) -> Look<Result<bool, CallError>> {
     let (link, call) = (arrived.link, arrived.call);
-    let state = protocols.state::<ServerState>(offer);
+    let state = protocols.server(offer);
     let Some(client) = state.and_then(|state| state.client_of(arrived)) else { return gone() };
     if data.len() > client.at_once {
         return Look::Found(Ok(false));
@@ -351,7 +351,7 @@ fn look_to_reply(
         Ok(()) => {
             client.end(call);
             if client.freed
-                && let Some(state) = protocols.state::<ServerState>(offer)
+                && let Some(state) = protocols.server(offer)
             {
                 state.advance(node, arrived.slot);
             }
@@ -360,7 +360,7 @@ fn look_to_reply(
         Err(SendError::Full) if !keeps => Look::Room(link),
         Err(SendError::Full) => {
             client.outbox.push_back((call, data.len() as u32, data.to_vec()));
-            if let Some(state) = protocols.state::<ServerState>(offer) {
+            if let Some(state) = protocols.server(offer) {
                 state.advance(node, arrived.slot);
             }
             Look::Found(Ok(true))
@@ -394,7 +394,7 @@ impl LongReply {
         data: &[u8],
     ) -> Look<Result<(), CallError>> {
         let (link, call, length) = (arrived.link, arrived.call, data.len() as u64);
-        let Some(state) = protocols.state::<ServerState>(offer) else { return gone() };
+        let Some(state) = protocols.server(offer) else { return gone() };
         let Some(client) = state.client_of(arrived) else { return gone() };
         if !self.asked {
             match client.lent.send(node, link, call, ASK, &length.to_le_bytes()) {
@@ -541,7 +541,7 @@ impl Server {
         }
         let mut guard = self.manager.shared.lock();
         let (node, protocols) = guard.parts();
-        let Some(state) = protocols.state::<ServerState>(self.offer) else { return };
+        let Some(state) = protocols.server(self.offer) else { return };
         let Some(client) = state.client_of(arrived) else { return };
         if let Some(other @ AtServer::Asked(_)) = client.others.get_mut(&arrived.call) {
             *other = AtServer::GivenUp;

@@ -5,7 +5,7 @@ use super::{DATA, DOWN_BYTES, GroupConfig, GroupError, NO_ROUND, PART_ALIGN, REL
 use crate::interface::{AreaId, LinkId, Mode, SlotConfig};
 use crate::node::{Look, Node, NodeGuard, Waited};
 use crate::protocol::ends::{Deadline, offered};
-use crate::protocol::manager::{OfferId, Protocols, set_up};
+use crate::protocol::manager::{OfferId, Offering, Protocols, set_up};
 use crate::protocol::outgoing::Message;
 use crate::protocol::{Connection, EndPoint, GrowError, Kind, Manager, Seed, SendFailure};
 use core::time::Duration;
@@ -128,7 +128,7 @@ impl Group {
         };
         let root = Arc::new(Mutex::new(shared));
         let offer = GroupOffer { root: root.clone(), number: None };
-        let offer = manager.offer(Kind::Group, Box::new(offer));
+        let offer = manager.offer(Kind::Group, Offering::Other(Box::new(offer)));
         let manager = manager.clone();
         Ok(Self { manager, offer, offers: HashMap::new(), root, releasing: None })
     }
@@ -155,7 +155,7 @@ impl Group {
         let (manager, root) = (&self.manager, &self.root);
         let offer = *self.offers.entry(member).or_insert_with(|| {
             let offer = GroupOffer { root: root.clone(), number: Some(member) };
-            manager.offer(Kind::Group, Box::new(offer))
+            manager.offer(Kind::Group, Offering::Other(Box::new(offer)))
         });
         manager.seed(offer).map_err(misuse)
     }

@@ -18,6 +18,7 @@ mod offers;
 pub use connection::{Connection, EndPoint};
 pub(crate) use error::set_up;
 pub use error::{GrowError, ReceiveError, SendFailure};
+pub(in crate::protocol) use offers::Offering;
 use offers::refuse;
 pub(crate) use offers::{Admission, Offer, OfferId, Protocols, StillWaits, Waiting};
 
@@ -31,11 +32,9 @@ use crate::node::{
 };
 use crate::os::sys;
 use crate::wire::{NodeId, Ticket};
-use core::any::Any;
 use core::ops::DerefMut;
 use core::task::Waker;
 use core::time::Duration;
-use std::boxed::Box;
 use std::format;
 use std::io;
 use std::string::{String, ToString};
@@ -220,7 +219,7 @@ impl Manager {
     // ---- for the end points
 
     /// Registers a receiver.
-    pub(crate) fn offer(&self, kind: Kind, offer: Box<dyn Offer>) -> OfferId {
+    pub(in crate::protocol) fn offer(&self, kind: Kind, offer: Offering) -> OfferId {
         let mut guard = self.shared.lock();
         let (_, protocols) = guard.parts();
         protocols.offers.insert(kind, offer)
@@ -241,7 +240,7 @@ impl Manager {
     /// A receiver is dropped: its seeds and names are worthless from now on, its connections are
     /// closed. Gives back the offer, for whoever keeps its state there; `None` in a forked child,
     /// which leaves all as it is.
-    pub(crate) fn withdraw(&self, offer: OfferId) -> Option<Box<dyn Any>> {
+    pub(in crate::protocol) fn withdraw(&self, offer: OfferId) -> Option<Offering> {
         if self.is_forked() {
             return None;
         }
@@ -273,7 +272,7 @@ impl Manager {
         protocols.after_look(node);
         // What the admission has captured may need the lock to go.
         drop(guard);
-        withdrawn.map(|offered| offered.offer as Box<dyn Any>)
+        withdrawn.map(|offered| offered.offer)
     }
 
     /// A seed of a receiver; each call makes another.

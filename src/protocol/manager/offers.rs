@@ -6,9 +6,11 @@ use crate::control::{Access, Peer, RequestId};
 use crate::interface::LinkId;
 use crate::node::{ApertureEvent, Attached, CloseReason, Event, Node};
 use crate::os::sys;
+use crate::protocol::byte_stream::Listening;
+use crate::protocol::call::{ClientState, ServerState};
 use crate::protocol::joining::{Asking, Joining};
 use crate::protocol::seed::{Kind, Token};
-use core::any::Any;
+use core::ops::{Deref, DerefMut};
 use core::sync::atomic::Ordering;
 use core::task::Waker;
 use std::boxed::Box;
@@ -18,10 +20,8 @@ use std::string::String;
 use std::sync::Arc;
 use std::vec::Vec;
 
-/// What the manager asks a receiver end point. Called under the lock; must not wait. An end point
-/// may keep its state in its offer, and so under the manager's lock
-/// ([`Protocols::state`]), instead of having a lock of its own.
-pub(crate) trait Offer: Any + Send {
+/// What the manager asks a receiver end point. Called under the lock; must not wait.
+pub(crate) trait Offer: Send {
     /// Whether there is a place for a peer that sent `body`; else why not.
     fn check_place(&self, _peer: &Peer, _body: &[u8]) -> Result<(), String> {
         Ok(())
@@ -63,6 +63,38 @@ pub(crate) enum StillWaits {
     ForRoom,
 }
 
+/// The offer of an end point. Some keep their state in it, and so under the manager's lock, instead of
+/// having a lock of their own; they look for it with each message.
+pub(in crate::protocol) enum Offering {
+    Client(Box<ClientState>),
+    Server(Box<ServerState>),
+    Bytes(Box<Listening>),
+    Other(Box<dyn Offer>),
+}
+
+impl Deref for Offering {
+    type Target = dyn Offer;
+    fn deref(&self) -> &Self::Target {
+        match self {
+            Self::Client(offer) => &**offer,
+            Self::Server(offer) => &**offer,
+            Self::Bytes(offer) => &**offer,
+            Self::Other(offer) => &**offer,
+        }
+    }
+}
+
+impl DerefMut for Offering {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        match self {
+            Self::Client(offer) => &mut **offer,
+            Self::Server(offer) => &mut **offer,
+            Self::Bytes(offer) => &mut **offer,
+            Self::Other(offer) => &mut **offer,
+        }
+    }
+}
+
 /// Says whether a peer may grow a sender; else why not, which the peer is told.
 pub(crate) type Admission = Box<dyn FnMut(&Peer) -> Result<(), String> + Send>;
 
@@ -89,7 +121,7 @@ pub(super) struct Offers {
 }
 
 impl Offers {
-    pub(super) fn insert(&mut self, kind: Kind, offer: Box<dyn Offer>) -> OfferId {
+    pub(super) fn insert(&mut self, kind: Kind, offer: Offering) -> OfferId {
         self.next += 1;
         let number = self.next;
         let offered = Some(Offered { number, kind, offer, admission: None });
@@ -120,7 +152,7 @@ impl Offers {
 pub(super) struct Offered {
     pub(super) number: u64,
     pub(super) kind: Kind,
-    pub(super) offer: Box<dyn Offer>,
+    pub(super) offer: Offering,
     pub(super) admission: Option<Admission>,
 }
 
@@ -183,11 +215,22 @@ impl Attached for Protocols {
 }
 
 impl Protocols {
-    /// The state of an end point, which is its offer.
-    #[inline]
-    pub(crate) fn state<T: Offer>(&mut self, id: OfferId) -> Option<&mut T> {
-        let offer: &mut dyn Any = &mut *self.offers.get_mut(&id)?.offer;
-        offer.downcast_mut()
+    /// The state of a client, which is its offer.
+    #[inline(always)]
+    pub(in crate::protocol) fn client(&mut self, id: OfferId) -> Option<&mut ClientState> {
+        match &mut self.offers.get_mut(&id)?.offer {
+            Offering::Client(state) => Some(state),
+            _ => None,
+        }
+    }
+
+    /// The state of a server, which is its offer.
+    #[inline(always)]
+    pub(in crate::protocol) fn server(&mut self, id: OfferId) -> Option<&mut ServerState> {
+        match &mut self.offers.get_mut(&id)?.offer {
+            Offering::Server(state) => Some(state),
+            _ => None,
+        }
     }
 
     /// Sends a peer away that broke a protocol's rules.

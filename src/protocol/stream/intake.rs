@@ -1,16 +1,18 @@
 //! What takes a stream's messages out of the node, in their order, and gives its sender tickets.
 
+use super::held::{Held, Lies, Messages, NOT_YET};
 use super::lane::{Lane, fast_slot};
 use super::{Record, Shared, StreamConfig};
-use crate::interface::{AreaId, LinkId, Notification, QueueId, SlotConfig, SlotId};
+use crate::interface::{AreaId, Handed, LinkId, Notification, QueueId, SlotConfig, SlotId};
 use crate::node::{CloseReason, Look, Node, SendError};
 use crate::os::memory::AreaMemory;
 use crate::protocol::aperture_stream::FarOffer;
 use crate::protocol::records::{
-    self, GRANT_BYTES, Grant, Mark, PLACE_BYTES, PLACES, Places, Window,
+    self, FrameError, GRANT_BYTES, Grant, Mark, PLACE_BYTES, PLACES, Places, Small, Window,
 };
 use crate::protocol::{Connection, ReceiveError};
-use crate::wire::{MetadataIndex, Ticket};
+use crate::wire::{INLINE_BYTES, MetadataIndex, Ticket};
+use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::boxed::Box;
 use std::collections::VecDeque;
@@ -20,37 +22,12 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::vec;
 use std::vec::Vec;
 
-/// One message that was taken.
-#[derive(Debug)]
-pub(super) struct Held {
-    pub(super) lies: Lies,
-    pub(super) length: u32,
-    pub(super) framed: bool,
-    pub(super) last: bool,
-    /// The next record.
-    pub(super) at: u32,
-    /// Number of the first record behind it, once all of its own were handed out.
-    pub(super) end: u64,
-}
-
-/// [`Held::end`] while records are left.
-pub(super) const NOT_YET: u64 = u64::MAX;
-
-/// Where the bytes of a message lie.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Lies {
-    /// In the still copy of a place.
-    Place(u32),
-    /// In the buffer with this number, counted from the first message on.
-    Buffer(u64),
-}
-
 /// The memory of the messages that were taken.
 #[derive(Debug)]
 pub(super) struct Taken {
     /// The buffers of those that are not released, the first of which has number `first`.
     pub(super) buffers: VecDeque<AreaMemory>,
-    pub(super) first: u64,
+    pub(super) first: u32,
     /// A copy of each place, made when its message was taken.
     pub(super) places: Box<[u8]>,
 }
@@ -82,6 +59,8 @@ pub(super) struct Intake {
     pub(super) queue: QueueId,
     pub(super) window: Window,
     pub(super) places: Places,
+    /// Bytes of the longest record that a place may hold.
+    pub(super) longest: u32,
     /// A larger buffer is wanted for a ticket.
     pub(super) asked: Option<(u64, usize)>,
     /// The lanes that owe their sender a grant.
@@ -93,21 +72,19 @@ pub(super) struct Intake {
     pub(super) free_large: Vec<AreaMemory>,
     pub(super) large_bytes: usize,
     pub(super) large_in_lanes: usize,
-    /// Messages whose records are not all released, from number `first` on; those before `reading`
-    /// were handed out.
-    pub(super) held: VecDeque<Held>,
+    /// Messages whose records are not all released.
+    pub(super) held: Messages,
     pub(super) taken: Taken,
-    pub(super) first: u64,
-    pub(super) reading: usize,
     /// Records handed out, released.
     pub(super) given: u64,
     pub(super) released: u64,
     /// The sender's last message was taken.
     pub(super) has_last: bool,
     pub(super) ended: Option<CloseReason>,
-    /// What the sender did wrong, and over which link; whether it was sent away.
+    /// The sender's link, once a message of it was taken.
+    pub(super) from: Option<LinkId>,
+    /// What it did wrong; whether it was sent away.
     pub(super) fault: Option<String>,
-    pub(super) link: Option<LinkId>,
     pub(super) is_expelled: bool,
 }
 
@@ -119,64 +96,73 @@ impl Intake {
     }
 
     /// The next record of the messages that were taken.
-    #[inline]
+    #[inline(always)]
     pub(super) fn next_record(&mut self) -> Option<Record> {
-        let message = self.first + self.reading as u64;
-        let held = self.held.get_mut(self.reading)?;
+        if self.held.is_unread() { self.read_record() } else { None }
+    }
+
+    #[inline(never)]
+    fn read_record(&mut self) -> Option<Record> {
+        let (_, held) = self.held.reading()?;
         let length = held.length as usize;
-        let mut is_far = false;
-        let range = if !held.framed {
-            (held.at, held.end) = (held.length, self.given + 1);
-            self.reading += 1;
-            0..length
-        } else {
-            let bytes = self.taken.bytes(held.lies).get(..length).unwrap_or(&[]);
-            let at = held.at as usize;
-            let mut found = records::next(bytes, at);
-            if found.is_err()
-                && self.shared.far.is_some()
-                && let Some(far) = records::next_far(bytes, at)
-            {
-                (found, is_far) = (Ok(Some(far)), true);
-            }
-            match found {
-                Ok(Some((range, after))) => {
-                    held.at = after as u32;
-                    if after == length {
-                        held.end = self.given + 1;
-                        self.reading += 1;
-                    }
-                    range
-                }
-                Ok(None) => return self.skip_empty(),
-                Err(e) => return self.misbehaves(e.to_string()),
-            }
-        };
-        let longest = self.config.record_bytes_max;
-        if range.len() > longest && !is_far {
-            let length = range.len();
-            return self.misbehaves(format!("a record of {length} bytes, where {longest} fit"));
+        if !held.framed {
+            return self.hand_out(0..length, length, false);
         }
+        let bytes = self.taken.bytes(held.lies).get(..length).unwrap_or(&[]);
+        match records::next(bytes, held.at as usize) {
+            Ok(Some((range, after))) => self.hand_out(range, after, false),
+            found => self.read_otherwise(found.err()),
+        }
+    }
+
+    /// There is no record, or it lies in an aperture.
+    #[cold]
+    fn read_otherwise(&mut self, error: Option<FrameError>) -> Option<Record> {
+        let Some(error) = error else { return self.skip_empty() };
+        let (_, held) = self.held.reading()?;
+        let bytes = self.taken.bytes(held.lies).get(..held.length as usize).unwrap_or(&[]);
+        let far = self.shared.far.as_ref().and(records::next_far(bytes, held.at as usize));
+        match far {
+            Some((range, after)) => self.hand_out(range, after, true),
+            None => self.misbehaves(error.to_string()),
+        }
+    }
+
+    /// A record of the message that is read, behind which its bytes go on at `after`.
+    #[inline(always)]
+    fn hand_out(&mut self, range: Range<usize>, after: usize, is_far: bool) -> Option<Record> {
         let number = self.given;
+        let (message, held) = self.held.reading()?;
+        held.at = after as u32;
+        if held.at == held.length {
+            held.end = number + 1;
+            self.held.has_read();
+        }
+        let length = range.end - range.start;
+        if length > self.config.record_bytes_max && !is_far {
+            return self.too_long(length);
+        }
         self.given += 1;
-        Some(Record {
-            number,
-            message,
-            start: range.start as u32,
-            length: range.len() as u32,
-            stream: self.stream,
-            is_far,
-        })
+        let (start, length, stream) = (range.start as u32, length as u32, self.stream);
+        Some(Record { number, message, start, length, stream, is_far })
+    }
+
+    #[cold]
+    fn too_long(&mut self, length: usize) -> Option<Record> {
+        let longest = self.config.record_bytes_max;
+        self.misbehaves(format!("a record of {length} bytes, where {longest} fit"))
     }
 
     /// A message without records is allowed where it says that it is the last.
     #[cold]
     pub(super) fn skip_empty(&mut self) -> Option<Record> {
-        match self.held.get_mut(self.reading) {
-            Some(held) if held.last => {
+        match self.held.reading() {
+            Some((_, held)) if held.last => {
                 held.end = self.given;
-                self.reading += 1;
-                self.drop_released();
+                self.held.has_read();
+                while self.has_released() {
+                    self.drop_first();
+                }
                 None
             }
             _ => self.misbehaves("a message without records".into()),
@@ -187,8 +173,8 @@ impl Intake {
     #[cold]
     pub(super) fn misbehaves(&mut self, why: String) -> Option<Record> {
         self.fault.get_or_insert(why);
-        while self.held.len() > self.reading {
-            if let Some(Held { lies: Lies::Buffer(_), .. }) = self.held.pop_back()
+        while let Some(held) = self.held.take_back() {
+            if let Lies::Buffer(_) = held.lies
                 && let Some(memory) = self.taken.buffers.pop_back()
             {
                 self.put_back(memory);
@@ -205,24 +191,26 @@ impl Intake {
         }
     }
 
-    /// Buffers and places of which every record is released are free.
-    #[inline]
-    pub(super) fn drop_released(&mut self) {
-        while let Some(held) = self.held.front()
-            && held.end <= self.released
-        {
-            match held.lies {
-                Lies::Place(_) => self.places.free(),
-                Lies::Buffer(_) => self.drop_buffer(),
-            }
-            self.held.pop_front();
-            self.first += 1;
-            self.reading -= 1;
+    /// Whether every record of the first message is released.
+    #[inline(always)]
+    pub(super) fn has_released(&self) -> bool {
+        self.held.first().is_some_and(|held| held.end <= self.released)
+    }
+
+    /// The buffer or place of the first message is free.
+    #[inline(always)]
+    pub(super) fn drop_first(&mut self) {
+        let Some(lies) = self.held.first().map(|held| held.lies) else { return };
+        self.held.drop_first();
+        match lies {
+            Lies::Place(_) => self.places.free(),
+            Lies::Buffer(_) => self.drop_buffer(),
         }
     }
 
+    #[inline(never)]
     pub(super) fn drop_buffer(&mut self) {
-        self.taken.first += 1;
+        self.taken.first = self.taken.first.wrapping_add(1);
         if let Some(memory) = self.taken.buffers.pop_front() {
             self.put_back(memory);
         }
@@ -236,7 +224,7 @@ impl Intake {
             return Look::Nothing;
         }
         while self.fault.is_none()
-            && let Ok(Some(notification)) = node.take_next(self.queue)
+            && let Some(notification) = node.take_next(self.queue)
         {
             self.note(&notification);
         }
@@ -267,15 +255,53 @@ impl Intake {
         if is_told { Look::Nothing } else { Look::Room(connection.link()) }
     }
 
-    /// Takes the next small message, where it is the one that comes and nothing else is to be done.
+    /// The record of the message that comes next, where nothing else is to be done.
     #[inline(always)]
-    pub(super) fn take_one(&mut self, node: &mut Node) -> Option<()> {
-        if self.fault.is_some() || self.has_last || self.is_due() || self.connection().is_none() {
+    pub(super) fn take_one(&mut self, node: &mut Node) -> Option<Record> {
+        if self.from.is_none() || self.fault.is_some() || self.has_last || self.is_due() {
             return None;
         }
-        let notification = node.take_next(self.queue).ok()??;
+        let Some(Handed { notification, body }) = node.take_direct(self.queue, None) else {
+            return self.take_queued(node);
+        };
+        let Notification { word, link, .. } = notification;
+        let is_small =
+            notification.index == MetadataIndex::FAST && notification.is_for(self.places_slot);
+        if !is_small
+            || self.from != Some(link)
+            || !self.places.pass(word, self.window.expected(), self.longest)
+        {
+            return self.take_otherwise(node, notification);
+        }
+        let Small { length, place, framed, .. } = Small::from_word(word);
+        if length > INLINE_BYTES as u32 {
+            // More than came with this packet.
+            self.still(node, place, length)?;
+        } else {
+            let to = self.taken.places.get_mut(place as usize * PLACE_BYTES..)?;
+            let to = to.first_chunk_mut::<INLINE_BYTES>()?;
+            to[..8].copy_from_slice(&body[0].to_le_bytes());
+            to[8..].copy_from_slice(&body[1].to_le_bytes());
+        }
+        let number = self.given;
+        self.given += 1;
+        let (lies, last, at, end) = (Lies::Place(place), false, length, number + 1);
+        let message = self.held.push(Held { lies, length, framed, last, at, end });
+        self.held.has_read();
+        let (start, stream, is_far) = (0, self.stream, false);
+        Some(Record { number, message, start, length, stream, is_far })
+    }
+
+    #[inline(never)]
+    fn take_queued(&mut self, node: &mut Node) -> Option<Record> {
+        let notification = node.pop(self.queue).ok()??;
+        self.take_otherwise(node, notification)
+    }
+
+    #[inline(never)]
+    fn take_otherwise(&mut self, node: &mut Node, notification: Notification) -> Option<Record> {
         self.note(&notification);
-        (self.fault.is_none() && self.take_small(node)).then_some(())
+        if self.fault.is_none() && self.take_small(node) { self.next_record() } else { None }
     }
 
     #[inline]
@@ -285,7 +311,6 @@ impl Intake {
             self.fault.get_or_insert("its tickets were used over another link".into());
             return;
         }
-        self.link = Some(notification.link);
         if notification.is_for(self.places_slot) {
             let (tickets, out) = (self.window.expected(), self.window.out());
             // The slot has a metadata entry, too, which an honest sender does not use.
@@ -319,27 +344,31 @@ impl Intake {
         }
     }
 
-    /// Takes the next message, if it is a small one: copies it, since the sender may write to its
-    /// place at any time.
+    /// Takes the next message, if it is a small one.
     #[inline]
     pub(super) fn take_small(&mut self, node: &mut Node) -> bool {
         let Some(small) = self.places.take(self.window.expected()) else { return false };
-        let at = small.place as usize * PLACE_BYTES;
-        let to = &mut self.taken.places[at..at + PLACE_BYTES];
-        let Ok(Some(from)) = node.area(self.places_area).map(|area| area.get(at..at + PLACE_BYTES))
-        else {
+        if self.still(node, small.place, small.length).is_none() {
             return false;
-        };
+        }
+        self.hold(node, Lies::Place(small.place), small.length, small.framed, false);
+        true
+    }
+
+    /// Copies what came into a place, since the sender may write there at any time.
+    #[inline(never)]
+    fn still(&mut self, node: &Node, place: u32, length: u32) -> Option<()> {
+        let (at, length) = (place as usize * PLACE_BYTES, length as usize);
+        let to = self.taken.places.get_mut(at..)?.first_chunk_mut::<PLACE_BYTES>()?;
+        let from = node.area(self.places_area).ok()?.get(at..)?.first_chunk::<PLACE_BYTES>()?;
         // Words, as they were deposited: what was just written is read again at once.
         for i in 0..2 {
             to[8 * i..8 * i + 8].copy_from_slice(&from[8 * i..8 * i + 8]);
         }
-        let length = small.length as usize;
-        if length > 16 {
-            to[16..length].copy_from_slice(&from[16..length]);
+        if length > INLINE_BYTES {
+            to[INLINE_BYTES..length].copy_from_slice(&from[INLINE_BYTES..length]);
         }
-        self.hold(node, Lies::Place(small.place), small.length, small.framed, false);
-        true
+        Some(())
     }
 
     #[inline]
@@ -351,11 +380,11 @@ impl Intake {
         framed: bool,
         last: bool,
     ) {
-        if self.first == 0 && self.held.is_empty() {
-            self.lend(node);
+        if self.from.is_none() {
+            self.begin(node);
         }
         self.has_last |= last;
-        self.held.push_back(Held { lies, length, framed, last, at: 0, end: NOT_YET });
+        self.held.push(Held { lies, length, framed, last, at: 0, end: NOT_YET });
     }
 
     /// Takes the next message that came with a ticket, memory and all; says whether it could be
@@ -403,7 +432,7 @@ impl Intake {
         if lane.size > self.config.buffer_bytes {
             self.large_in_lanes -= lane.size;
         }
-        let number = self.taken.first + self.taken.buffers.len() as u64;
+        let number = self.taken.first.wrapping_add(self.taken.buffers.len() as u32);
         self.taken.buffers.push_back(memory);
         self.hold(node, Lies::Buffer(number), mark.length, mark.framed, mark.last);
         true
@@ -411,16 +440,17 @@ impl Intake {
 
     /// With its first message a sender has its end of the link, and can be given an aperture.
     #[cold]
-    pub(super) fn lend(&self, node: &mut Node) {
-        if let (Some(far), Some(connection)) = (&self.shared.far, self.connection()) {
-            far.joined(node, connection.link());
+    pub(super) fn begin(&mut self, node: &mut Node) {
+        self.from = self.connection().map(Connection::link);
+        if let (Some(far), Some(link)) = (&self.shared.far, self.from) {
+            far.joined(node, link);
         }
     }
 
     /// Whether the sender is to be given tickets at once.
     #[inline]
     pub(super) fn is_due(&self) -> bool {
-        self.window.unarmed() * 2 >= self.lanes.len() as u64 || self.places.is_due()
+        self.window.is_short() || self.places.is_due()
     }
 
     /// Puts buffers into lanes that have none, and tells the sender.
@@ -685,7 +715,6 @@ impl Intake {
             }),
             window: Window::new(config.buffers),
             buffers: config.buffers,
-            config,
             stream: NEXT_STREAM.fetch_add(1, Ordering::Relaxed),
             lanes: lanes.into(),
             ask_slot,
@@ -693,6 +722,7 @@ impl Intake {
             places_slot,
             places_area,
             places: Places::new(),
+            longest: config.record_bytes_max.min(PLACE_BYTES) as u32,
             queue,
             asked: None,
             ungranted: VecDeque::new(),
@@ -700,21 +730,20 @@ impl Intake {
             free_large: Vec::new(),
             large_bytes: 0,
             large_in_lanes: 0,
-            held: VecDeque::new(),
+            held: Messages::new(),
             taken: Taken {
                 buffers: VecDeque::new(),
                 first: 0,
                 places: vec![0; PLACE_BYTES * PLACES as usize].into(),
             },
-            first: 0,
-            reading: 0,
             given: 0,
             released: 0,
             has_last: false,
             ended: None,
+            from: None,
             fault: None,
-            link: None,
             is_expelled: false,
+            config,
         })
     }
 }

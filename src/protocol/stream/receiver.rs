@@ -1,11 +1,11 @@
 //! The receiver of a stream.
 
-use super::intake::{Held, Intake};
+use super::intake::Intake;
 use super::{PROTOCOL, Record, StreamConfig, StreamOffer};
 use crate::node::Node;
 use crate::protocol::aperture_stream::FarOffer;
 use crate::protocol::ends::{explain, offered};
-use crate::protocol::manager::OfferId;
+use crate::protocol::manager::{OfferId, Offering};
 use crate::protocol::{Connection, EndPoint, GrowError, Kind, Manager, ReceiveError};
 use core::time::Duration;
 use std::boxed::Box;
@@ -34,7 +34,8 @@ impl StreamReceiver {
         // Coalesced records are padded to four bytes, and so is their buffer.
         let config = StreamConfig { buffer_bytes: config.buffer_bytes & !3, ..config };
         let intake = Intake::new(&mut manager.lock(), config, far).map_err(GrowError::SetUp)?;
-        let offer = manager.offer(Kind::Stream, Box::new(StreamOffer(intake.shared.clone())));
+        let offer = manager
+            .offer(Kind::Stream, Offering::Other(Box::new(StreamOffer(intake.shared.clone()))));
         Ok(Self { manager: manager.clone(), offer, intake })
     }
 
@@ -53,19 +54,18 @@ impl StreamReceiver {
     /// everything.
     #[inline]
     pub fn receive(&mut self, timeout: Option<Duration>) -> Result<Record, ReceiveError> {
-        match self.intake.next_record() {
+        match self.receive_at_once() {
             Some(record) => Ok(record),
-            None => self.receive_more(timeout),
+            None => self.receive_message(timeout),
         }
     }
 
-    #[inline(never)]
-    fn receive_more(&mut self, timeout: Option<Duration>) -> Result<Record, ReceiveError> {
+    #[inline]
+    fn receive_at_once(&mut self) -> Option<Record> {
         let Self { manager, intake, .. } = self;
-        let taken = manager.shared.at_once(|node, _| intake.take_one(node));
-        match taken.and_then(|()| self.intake.next_record()) {
-            Some(record) => Ok(record),
-            None => self.receive_message(timeout),
+        match intake.next_record() {
+            None => manager.shared.at_once(|node, _| intake.take_one(node)),
+            record => record,
         }
     }
 
@@ -90,7 +90,7 @@ impl StreamReceiver {
     #[cold]
     fn expel(&mut self) {
         let intake = &mut self.intake;
-        let link = intake.connection().map(Connection::link).or(intake.link);
+        let link = intake.connection().map(Connection::link);
         if let (Some(why), Some(link), false) = (&intake.fault, link, intake.is_expelled) {
             self.manager.expel(link, why);
             intake.is_expelled = true;
@@ -102,10 +102,8 @@ impl StreamReceiver {
     pub fn bytes(&self, record: &Record) -> Result<&[u8], ReceiveError> {
         let intake = &self.intake;
         let start = record.start as usize;
-        let held = record.message.checked_sub(intake.first).and_then(|i| {
-            let is_own = record.stream == intake.stream && record.number >= intake.released;
-            intake.held.get(i as usize).filter(|_| is_own)
-        });
+        let is_own = record.stream == intake.stream && record.number >= intake.released;
+        let held = intake.held.get(record.message).filter(|_| is_own);
         let bytes = held.map_or(&[][..], |held| intake.taken.bytes(held.lies));
         match bytes.get(start..start + record.length as usize).filter(|_| held.is_some()) {
             Some(bytes) => Ok(bytes),
@@ -122,23 +120,31 @@ impl StreamReceiver {
     pub fn release(&mut self, record: &Record) -> Result<(), ReceiveError> {
         let intake = &mut self.intake;
         if record.stream != intake.stream {
-            let what = format!("record {} is another stream's", record.number);
-            return Err(ReceiveError::Misuse(what));
+            return Err(not_its_own(record));
         }
         if record.number >= intake.released {
             intake.released = record.number + 1;
-            let is_free = |held: &Held| held.end <= intake.released;
-            if intake.held.front().is_some_and(is_free) {
+            if intake.has_released() {
                 self.give_back();
             }
         }
         Ok(())
     }
 
-    #[inline]
+    #[inline(never)]
     fn give_back(&mut self) {
-        self.intake.drop_released();
-        if (self.intake.is_due() || self.intake.asked.is_some()) && self.intake.over().is_none() {
+        self.intake.drop_first();
+        while self.intake.has_released() {
+            self.intake.drop_first();
+        }
+        if self.intake.is_due() || self.intake.asked.is_some() {
+            self.replenish();
+        }
+    }
+
+    #[cold]
+    fn replenish(&mut self) {
+        if self.intake.over().is_none() {
             self.intake.replenish(&mut self.manager.shared.lock());
         }
     }
@@ -178,10 +184,15 @@ impl StreamReceiver {
     }
 }
 
+#[cold]
+fn not_its_own(record: &Record) -> ReceiveError {
+    ReceiveError::Misuse(format!("record {} is another stream's", record.number))
+}
+
 impl EndPoint for StreamReceiver {
     fn is_ready_in(&self, node: &Node) -> bool {
         let intake = &self.intake;
-        intake.held.len() > intake.reading
+        intake.held.is_unread()
             || intake.over().is_some()
             || intake.connection().is_some_and(|connection| {
                 node.is_ready(intake.queue) == Ok(true) || connection.ended().is_some()

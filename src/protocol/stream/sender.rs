@@ -7,7 +7,7 @@ use crate::protocol::credit::Cell;
 use crate::protocol::ends::{Deadline, connected, ended, grown};
 use crate::protocol::manager::Target;
 use crate::protocol::records::{
-    self, FREED_BYTES, Far, GRANT_BYTES, Grant, Mark, PLACE_BYTES, PLACES, Small,
+    self, FREED_BYTES, Far, GRANT_BYTES, Grant, HEAD_BYTES, Mark, PLACE_BYTES, PLACES, Small,
 };
 use crate::protocol::tickets::fast_ticket_from;
 use crate::protocol::{Connection, GrowError, Kind, Manager, SendFailure};
@@ -49,6 +49,9 @@ struct Outgoing {
     /// A long record; else the coalesced ones, which stay where they are meanwhile.
     own: Option<Vec<u8>>,
 }
+
+/// [`StreamSender::alone`] where no record is: as a length it fits nowhere.
+const NOT_ALONE: usize = usize::MAX;
 
 /// Most bytes that a sender coalesces, however large the receiver's buffers are.
 const COALESCED_BYTES_MAX: usize = 1 << 20;
@@ -178,9 +181,11 @@ impl Post {
             return false;
         }
         let (offset, word) = self.place_of(data.len() as u32, framed);
-        let sent = node.push_prepared(&self.places, offset, data, word);
-        self.small += sent as u64;
-        sent
+        if !node.push_prepared(&self.places, offset, data, word) {
+            return false;
+        }
+        self.small += 1;
+        true
     }
 
     /// One look under the lock: puts as much of a message into the link as it takes.
@@ -271,7 +276,8 @@ pub struct StreamSender {
     /// Coalesced records.
     buffer: Box<[u8]>,
     fill: usize,
-    records: u64,
+    /// Bytes of the record that is alone there, or [`NOT_ALONE`].
+    alone: usize,
     /// Bytes of `buffer` that may be used: all; none while its message is leaving, and at the end.
     limit: usize,
     /// Longest record that is coalesced.
@@ -373,7 +379,7 @@ impl StreamSender {
             post,
             buffer: vec![0; buffer_bytes].into(),
             fill: 0,
-            records: 0,
+            alone: NOT_ALONE,
             limit: buffer_bytes,
             coalesced_max: (buffer_bytes / 4).min(record_bytes_max),
             outgoing: None,
@@ -394,8 +400,8 @@ impl StreamSender {
         if record.len() <= self.coalesced_max
             && let Some(fill) = records::put(&mut self.buffer[..self.limit], self.fill, record)
         {
+            self.alone = if self.fill == 0 { record.len() } else { NOT_ALONE };
             self.fill = fill;
-            self.records += 1;
             return Ok(());
         }
         self.send_slowly(record, Deadline::new(timeout))
@@ -425,7 +431,8 @@ impl StreamSender {
         }
         match records::put(&mut self.buffer[..self.limit], self.fill, record) {
             Some(fill) => {
-                (self.fill, self.records) = (fill, self.records + 1);
+                self.alone = if self.fill == 0 { length } else { NOT_ALONE };
+                self.fill = fill;
                 Ok(())
             }
             // An empty buffer holds any record that is coalesced, unless the receiver is gone.
@@ -446,7 +453,8 @@ impl StreamSender {
             fill = records::put_far(&mut self.buffer[..self.limit], self.fill, far);
         }
         let Some(fill) = fill else { return Err(ended(&self.connection)) };
-        (self.fill, self.records) = (fill, self.records + 1);
+        // Its frame says where it lies.
+        (self.fill, self.alone) = (fill, NOT_ALONE);
         match self.flush(deadline.left()) {
             // It is taken, as coalesced records are.
             Err(SendFailure::TimedOut) => Ok(()),
@@ -464,12 +472,12 @@ impl StreamSender {
             if self.fill == 0 {
                 return Ok(());
             }
-            let Self { manager, post, buffer, fill, records, .. } = self;
-            let (data, framed) = Self::coalesced(buffer, *fill, *records);
+            let Self { manager, post, buffer, fill, alone, .. } = self;
+            let (data, framed) = Self::coalesced(buffer, *fill, *alone);
             let sent =
                 manager.shared.at_once(|node, _| post.send_line(node, data, framed).then_some(()));
             if sent.is_some() {
-                (self.fill, self.records) = (0, 0);
+                self.fill = 0;
                 return Ok(());
             }
         }
@@ -516,11 +524,12 @@ impl StreamSender {
     }
 
     /// The coalesced records as a message.
-    fn coalesced(buffer: &[u8], fill: usize, records: u64) -> (&[u8], bool) {
-        // A record that is alone goes as it is: one of up to 12 bytes is a line.
-        match records::next(&buffer[..fill], 0) {
-            Ok(Some((range, _))) if records == 1 => (&buffer[range], false),
-            _ => (&buffer[..fill], true),
+    #[inline(always)]
+    fn coalesced(buffer: &[u8], fill: usize, alone: usize) -> (&[u8], bool) {
+        // A record that is alone goes as it is: one of up to 16 bytes is a line.
+        match buffer.get(HEAD_BYTES..HEAD_BYTES.wrapping_add(alone)) {
+            Some(record) => (record, false),
+            None => (&buffer[..fill], true),
         }
     }
 
@@ -532,9 +541,9 @@ impl StreamSender {
         last: bool,
         timeout: Option<Duration>,
     ) -> Result<(), SendFailure> {
-        let Self { manager, connection, post, buffer, fill, records, .. } = self;
+        let Self { manager, connection, post, buffer, fill, alone, .. } = self;
         let (data, framed) = match what {
-            What::Coalesced => Self::coalesced(buffer, *fill, *records),
+            What::Coalesced => Self::coalesced(buffer, *fill, *alone),
             What::Record(record) => (record, false),
             What::End => (&[][..], true),
         };
@@ -572,10 +581,10 @@ impl StreamSender {
     /// Sends the rest of a message of which a part has left.
     fn finish(&mut self, deadline: Deadline) -> Result<(), SendFailure> {
         let Some(Outgoing { unfinished, mark, own }) = &mut self.outgoing else { return Ok(()) };
-        let Self { manager, buffer, fill, records, .. } = self;
+        let Self { manager, buffer, fill, alone, .. } = self;
         let data = match own {
             Some(own) => own,
-            None => Self::coalesced(buffer, *fill, *records).0,
+            None => Self::coalesced(buffer, *fill, *alone).0,
         };
         let metadata = &mark.to_bytes()[..mark.len()];
         let sent = manager
@@ -601,7 +610,7 @@ impl StreamSender {
     #[inline]
     fn has_left(&mut self, last: bool, of_buffer: bool) {
         if of_buffer {
-            (self.fill, self.records) = (0, 0);
+            self.fill = 0;
         }
         if last {
             (self.is_closed, self.limit) = (true, 0);

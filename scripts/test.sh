@@ -6,23 +6,26 @@
 #   scripts/test.sh unit loom     only these steps
 #
 # A step that fails does not stop the others; a step that this machine cannot run is skipped loudly.
-# The last line sums up.
+# Of two lists of deep steps, each with target directories of its own, one runs beside the other:
+# most of these steps use one core. The last line sums up.
 TEST='fmt clippy pure doc unit examples c budgets python'
-DEEP='release tour bench http bare loom miri tsan sanitizers fuzz long planted wheel package'
+DEEP='release tour bench http bare sanitizers long planted wheel package'
+BESIDE='loom miri tsan fuzz'
 set -u
 cd "$(dirname "$0")/.." || exit 1
 . scripts/common.sh
 
+beside=
 case "${1-}" in
     test | '') title='make test' steps=$TEST ;;
-    deep) title='make deep' steps=$DEEP ;;
+    deep) title='make deep' steps=$DEEP beside=$BESIDE ;;
     *) title="steps '$*'" steps=$* ;;
 esac
 for step in $steps; do
     # shellcheck disable=SC2194
-    case " $TEST $DEEP " in
+    case " $TEST $DEEP $BESIDE " in
         *" $step "*) ;;
-        *) loud "no step is called $step; there are: $TEST $DEEP"; exit 2 ;;
+        *) loud "no step is called $step; there are: $TEST $DEEP $BESIDE"; exit 2 ;;
     esac
 done
 scripts/prepare.sh test || exit 1
@@ -43,7 +46,7 @@ began=$(date +%s)
 part() { printf '   %s (%s s)\n' "$*" "$(($(date +%s) - start))"; }
 
 # A step returns 0 for passed and 99 for skipped, having said why.
-cannot() { echo "$1" >"$steps_dir/why"; return 99; }
+cannot() { echo "$1" >"$steps_dir/$step.why"; return 99; }
 
 fmt() { cargo fmt --all --check; }
 
@@ -270,16 +273,28 @@ package() {
     cargo package --quiet -p hamlyn "$@"
 }
 
+# Runs a step; what it says is shown while it runs.
 run() {
-    say "$1: $2"
+    say "$step: $(describe "$step")"
     start=$(date +%s)
-    { "$1"; echo $? >"$steps_dir/status"; } 2>&1 | tee "$steps_dir/$1.txt"
-    read -r status <"$steps_dir/status"
+    { "$step"; echo $? >"$steps_dir/$step.status"; } 2>&1 | tee "$steps_dir/$step.txt"
+    ended
+}
+
+# The same for one that runs beside others: what it says is in its file.
+run_beside() {
+    say "$step: $(describe "$step"); beside the others, in $steps_dir/$step.txt"
+    start=$(date +%s)
+    { "$step"; echo $? >"$steps_dir/$step.status"; } >"$steps_dir/$step.txt" 2>&1 </dev/null
+    ended
+}
+
+ended() {
     took=$(($(date +%s) - start))
-    case $status in
-        0) passed="$passed $1"; echo "   $1 passed, $took s" ;;
-        99) skipped="$skipped $1"; loud "$1 SKIPPED: $(cat "$steps_dir/why")" ;;
-        *) failed="$failed $1"; loud "$1 FAILED, $took s" ;;
+    case $(cat "$steps_dir/$step.status") in
+        0) echo "   $step passed, $took s" ;;
+        99) loud "$step SKIPPED: $(cat "$steps_dir/$step.why")" ;;
+        *) loud "$step FAILED, $took s" ;;
     esac
 }
 
@@ -311,8 +326,16 @@ describe() {
     esac
 }
 
-for step in $steps; do
-    run "$step" "$(describe "$step")"
+(for step in $beside; do run_beside; done) &
+for step in $steps; do run; done
+wait
+
+for step in $steps $beside; do
+    case $(cat "$steps_dir/$step.status") in
+        0) passed="$passed $step" ;;
+        99) skipped="$skipped $step" ;;
+        *) failed="$failed $step" ;;
+    esac
 done
 
 count() { echo $#; }

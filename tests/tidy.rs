@@ -299,7 +299,7 @@ fn contributing_md_names_every_step_of_the_tests() {
         words(line).map(String::from).collect()
     };
     let mut in_script = Vec::new();
-    for (of, steps) in [("test", list("TEST")), ("deep", list("DEEP"))] {
+    for (of, steps) in [("test", list("TEST")), ("deep", list("DEEP")), ("deep", list("BESIDE"))] {
         for step in steps {
             let start = format!("        {step}) echo '");
             let what = script.lines().find_map(|line| line.strip_prefix(&start));

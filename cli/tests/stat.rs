@@ -77,7 +77,10 @@ fn prometheus_and_those_who_watch_get_the_same() {
         metrics.lines().any(|line| line.starts_with(start) && line.ends_with(end))
     };
     assert!(has("hamlyn_packets_received{service=\"watched\"}", " 10"), "{metrics}");
-    assert!(has("hamlyn_link_ring_bytes_taken{service=\"watched\",link=\"1\"", " 640"), "{metrics}");
+    assert!(
+        has("hamlyn_link_ring_bytes_taken{service=\"watched\",link=\"1\"", " 640"),
+        "{metrics}"
+    );
     assert!(has("# TYPE hamlyn_links", "gauge"), "{metrics}");
     let watched = text(directory, "stat watched --watch=0.01 --times 2");
     assert_eq!(watched.matches("link 1").count(), 2, "{watched}");
@@ -90,7 +93,10 @@ fn why_says_what_is_wrong_with_a_name_and_with_a_link() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
     let said = text(directory, "why nobody");
-    assert!(said.contains("nothing is called nobody") && said.contains("is there and has"), "{said}");
+    assert!(
+        said.contains("nothing is called nobody") && said.contains("is there and has"),
+        "{said}"
+    );
     drop(std::os::unix::net::UnixListener::bind(directory.join("stale")).unwrap());
     let said = text(directory, "why stale");
     assert!(said.contains("nobody listens") && said.contains("names --clean"), "{said}");

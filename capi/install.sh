@@ -81,12 +81,7 @@ case ${1-} in
         done
         install -d "$DESTDIR$INCLUDEDIR" "$DESTDIR$LIBDIR/pkgconfig"
         install -d "$DESTDIR$DATADIR/hamlyn"
-        install -m 644 capi/valgrind.supp "$DESTDIR$DATADIR/hamlyn/valgrind.supp
-$BINDIR/hamlyn
-$TMPFILESDIR/hamlyn.conf
-$DATADIR/bash-completion/completions/hamlyn
-$DATADIR/zsh/site-functions/_hamlyn
-$DATADIR/fish/vendor_completions.d/hamlyn.fish"
+        install -m 644 capi/valgrind.supp "$DESTDIR$DATADIR/hamlyn/valgrind.supp"
         install -m 644 capi/include/hamlyn.h "$DESTDIR$INCLUDEDIR/hamlyn.h"
         install -m 755 "$BUILT/libhamlyn_c.so" "$DESTDIR$LIBDIR/libhamlyn.so.$VERSION"
         ln -sf "libhamlyn.so.$VERSION" "$DESTDIR$LIBDIR/$SONAME"

@@ -344,6 +344,27 @@ def test_a_service_that_asks_decides(manager: hamlyn.Manager, other: hamlyn.Mana
     assert isinstance(found[1], ConnectionRefusedError) and "not today" in str(found[1])
 
 
+def test_a_name_is_waited_for(manager: hamlyn.Manager, other: hamlyn.Manager) -> None:
+    found: list[hamlyn.Link] = []
+    thread = threading.Thread(target=lambda: found.append(other.connect("later", timeout=LIMIT)))
+    thread.start()
+    # Whether it has looked once by then or not, it finds what comes.
+    time.sleep(0.05)
+    manager.serve("later", b"")
+    thread.join(LIMIT)
+    assert len(found) == 1
+
+
+def test_a_setting_says_that_names_are_not_waited_for(manager: hamlyn.Manager) -> None:
+    with hamlyn.Manager(wait_for_names=False) as hasty:
+        with pytest.raises(hamlyn.Unreachable, match="is there and has no such name"):
+            hasty.connect("nobody", timeout=None)
+
+
+def test_a_busy_program_says_that_it_lives(manager: hamlyn.Manager) -> None:
+    manager.reset_watchdog()
+
+
 def test_nobody_there(manager: hamlyn.Manager) -> None:
     with pytest.raises(hamlyn.Unreachable) as raised:
         manager.connect("nobody", timeout=0.01)

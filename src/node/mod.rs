@@ -412,6 +412,12 @@ impl Node {
         self.interface.reset_watchdog(sys::monotonic_ns());
     }
 
+    #[cold]
+    #[inline(never)]
+    fn reset_watchdog_now(&mut self) {
+        self.reset_watchdog();
+    }
+
     /// Something other than the application makes the calls from now on, or no longer.
     fn set_watched(&mut self, by_another: bool) {
         let watchdog_ms = if by_another { self.config.watchdog_ms } else { 0 };

@@ -184,9 +184,9 @@ impl Node {
 
     /// The application lives, for it has made a call that receives.
     #[inline(always)]
-    fn is_called(&mut self) {
+    pub(super) fn is_called(&mut self) {
         if self.watched {
-            self.reset_watchdog();
+            self.reset_watchdog_now();
         }
     }
 

@@ -643,9 +643,9 @@ impl<T: Attached> SharedNode<T> {
     /// [`wait_until`](Self::wait_until) goes on.
     #[inline(always)]
     pub(crate) fn at_once<R>(&self, act: impl FnOnce(&mut Node, &mut T) -> Option<R>) -> Option<R> {
-        self.inner.is_called();
         let mut state = self.inner.state.try_lock()?;
         let State { node, attached, has_leader, followers } = &mut *state;
+        node.is_called();
         let others = *has_leader as usize | *followers | attached.waiting();
         if others == 0 { act(node, attached) } else { None }
     }

@@ -45,7 +45,8 @@ fn converse(station: &mut Station) {
 
 /// The side that connects.
 fn converse_with(config: hamlyn::Config, service: &str) {
-    let mut me = Station::new(config, BYTES, 1);
+    // A name that is not there, or not to be seen, is an error at once.
+    let mut me = Station::new(config.wait_for_names(false), BYTES, 1);
     let link = match me.node.connect(service, &me.ticket.to_bytes(), LONG) {
         Ok(link) => link,
         Err(e) => return say(&format!("error: {e}")),

@@ -396,17 +396,25 @@ const SILENT: u32 = u32::MAX;
 /// The body of a packet without metadata that lies behind its header, up to 16 bytes.
 #[inline(always)]
 fn deposit(body: [u64; 2], to: &mut [u8]) {
-    // Words where the length is a word's: a copy of variable length is a call.
-    if let Ok(to) = <&mut [u8; 16]>::try_from(&mut *to) {
-        to[..8].copy_from_slice(&body[0].to_le_bytes());
-        to[8..].copy_from_slice(&body[1].to_le_bytes());
-    } else if let Ok(to) = <&mut [u8; 8]>::try_from(&mut *to) {
-        *to = body[0].to_le_bytes();
-    } else if !to.is_empty() {
-        let mut bytes = [0; INLINE_BYTES];
-        bytes[..8].copy_from_slice(&body[0].to_le_bytes());
-        bytes[8..].copy_from_slice(&body[1].to_le_bytes());
-        to.copy_from_slice(&bytes[..to.len()]);
+    // In pieces of known length: a copy of variable length is a call, and what is known of the
+    // message would have to be put away before.
+    let (words, rest) = to.as_chunks_mut::<8>();
+    let mut left = if words.is_empty() { body[0] } else { body[1] };
+    for (to, word) in words.iter_mut().zip(body) {
+        *to = word.to_le_bytes();
+    }
+    let (halves, rest) = rest.as_chunks_mut::<4>();
+    if let Some(to) = halves.first_mut() {
+        *to = (left as u32).to_le_bytes();
+        left >>= 32;
+    }
+    let (pairs, rest) = rest.as_chunks_mut::<2>();
+    if let Some(to) = pairs.first_mut() {
+        *to = (left as u16).to_le_bytes();
+        left >>= 16;
+    }
+    if let Some(to) = rest.first_mut() {
+        *to = left as u8;
     }
 }
 

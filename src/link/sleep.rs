@@ -159,6 +159,7 @@ impl<W: Word> Signaller<W> {
         self.sleep.word().load(Ordering::Relaxed) & FENCE != 0
     }
 
+    #[cold]
     #[inline(never)]
     fn pending_after(&self, mut word: u64) -> Option<u64> {
         if self.understood && word & FENCE != 0 {

@@ -141,9 +141,11 @@ impl From<Waited> for CallError {
 /// Bytes of a request or reply; they stand still.
 pub struct Bytes(Held);
 
+// Without a gap between what says which it is and the rest.
+#[repr(u32)]
 enum Held {
-    /// Words, so that they are moved as such.
-    Inline([u64; INLINE / 8], u8),
+    /// How many bytes of these words; words, so that they are moved as such.
+    Inline(u32, [u64; INLINE / 8]),
     Heap(Box<[u8]>),
     /// In a box, for these are moved about as often as short ones.
     Area(Box<AreaMemory>),
@@ -154,7 +156,7 @@ pub(super) const INLINE: usize = 24;
 
 impl Default for Bytes {
     fn default() -> Self {
-        Self(Held::Inline([0; INLINE / 8], 0))
+        Self(Held::Inline(0, [0; INLINE / 8]))
     }
 }
 
@@ -163,7 +165,7 @@ impl Bytes {
     /// stalls the processor at each move.
     #[inline(always)]
     pub(super) fn copy(&mut self, bytes: &[u8]) {
-        let Held::Inline(inline, length) = &mut self.0 else {
+        let Held::Inline(length, inline) = &mut self.0 else {
             self.0 = Held::Heap(bytes.into());
             return;
         };
@@ -178,19 +180,19 @@ impl Bytes {
                 return;
             }
         }
-        *length = bytes.len() as u8;
+        *length = bytes.len() as u32;
     }
 }
 
 impl Bytes {
     /// [`copy`](Self::copy) of up to 16 bytes that are in two words.
     #[inline(always)]
-    pub(super) fn set(&mut self, words: [u64; 2], length: u8) {
+    pub(super) fn set(&mut self, words: [u64; 2], length: u32) {
         match &mut self.0 {
-            Held::Inline(inline, to) => {
+            Held::Inline(to, inline) => {
                 (inline[0], inline[1], *to) = (words[0].to_le(), words[1].to_le(), length);
             }
-            _ => self.0 = Held::Inline([words[0].to_le(), words[1].to_le(), 0], length),
+            _ => self.0 = Held::Inline(length, [words[0].to_le(), words[1].to_le(), 0]),
         }
     }
 }
@@ -200,7 +202,7 @@ impl Deref for Bytes {
     #[inline]
     fn deref(&self) -> &[u8] {
         match &self.0 {
-            Held::Inline(words, length) => &words.as_bytes()[..*length as usize],
+            Held::Inline(length, words) => &words.as_bytes()[..*length as usize],
             Held::Heap(bytes) => bytes,
             Held::Area(memory) => (**memory).as_ref(),
         }
@@ -287,7 +289,7 @@ impl Blocks {
         to: &mut Bytes,
     ) {
         match words {
-            Some(words) if length <= 16 => to.set(words, length as u8),
+            Some(words) if length <= 16 => to.set(words, length),
             _ => to.copy(self.bytes(node, call, length as usize)),
         }
     }

@@ -218,8 +218,12 @@ impl Protocols {
     /// The state of a client, which is its offer.
     #[inline(always)]
     pub(in crate::protocol) fn client(&mut self, id: OfferId) -> Option<&mut ClientState> {
-        match &mut self.offers.get_mut(&id)?.offer {
-            Offering::Client(state) => Some(state),
+        match self.offers.places.get_mut(id.index)? {
+            Some(Offered { offer: Offering::Client(state), number, .. })
+                if *number == id.number =>
+            {
+                Some(state)
+            }
             _ => None,
         }
     }
@@ -227,8 +231,12 @@ impl Protocols {
     /// The state of a server, which is its offer.
     #[inline(always)]
     pub(in crate::protocol) fn server(&mut self, id: OfferId) -> Option<&mut ServerState> {
-        match &mut self.offers.get_mut(&id)?.offer {
-            Offering::Server(state) => Some(state),
+        match self.offers.places.get_mut(id.index)? {
+            Some(Offered { offer: Offering::Server(state), number, .. })
+                if *number == id.number =>
+            {
+                Some(state)
+            }
             _ => None,
         }
     }

@@ -94,6 +94,12 @@ impl Messages {
         self.cell_mut(number).map(|held| (number, held))
     }
 
+    /// Number of the last of which all records were handed out.
+    #[inline(always)]
+    pub(super) fn last_read(&self) -> u64 {
+        self.reading.wrapping_sub(1)
+    }
+
     /// Its last record was handed out.
     #[inline(always)]
     pub(super) fn has_read(&mut self) {
@@ -173,9 +179,7 @@ mod tests {
     #[test]
     fn only_messages_of_which_records_are_left_are_taken_back() {
         let mut messages = Messages::new();
-        for _ in 0..3 {
-            messages.push(EMPTY);
-        }
+        (0..3).for_each(|number| assert_eq!(messages.push(EMPTY), number));
         messages.has_read();
         assert!(messages.take_back().is_some() && messages.take_back().is_some());
         assert!(messages.take_back().is_none() && !messages.is_unread());

@@ -255,14 +255,17 @@ impl Intake {
         if is_told { Look::Nothing } else { Look::Room(connection.link()) }
     }
 
-    /// The record of the message that comes next, where nothing else is to be done.
+    /// Takes the message that comes next, where nothing else is to be done. `Some`: its record [was
+    /// handed out](Self::passed) with that, of so many bytes. A number, not the record: one whose
+    /// fields have just been written is moved in larger pieces, and each waits for its parts.
     #[inline(always)]
-    pub(super) fn take_one(&mut self, node: &mut Node) -> Option<Record> {
+    pub(super) fn take_one(&mut self, node: &mut Node) -> Option<u32> {
         if self.from.is_none() || self.fault.is_some() || self.has_last || self.is_due() {
             return None;
         }
         let Some(Handed { notification, body }) = node.take_direct(self.queue, None) else {
-            return self.take_queued(node);
+            self.take_queued(node);
+            return None;
         };
         let Notification { word, link, .. } = notification;
         let is_small =
@@ -271,7 +274,8 @@ impl Intake {
             || self.from != Some(link)
             || !self.places.pass(word, self.window.expected(), self.longest)
         {
-            return self.take_otherwise(node, notification);
+            self.take_otherwise(node, notification);
+            return None;
         }
         let Small { length, place, framed, .. } = Small::from_word(word);
         if length > INLINE_BYTES as u32 {
@@ -283,25 +287,34 @@ impl Intake {
             to[..8].copy_from_slice(&body[0].to_le_bytes());
             to[8..].copy_from_slice(&body[1].to_le_bytes());
         }
-        let number = self.given;
         self.given += 1;
-        let (lies, last, at, end) = (Lies::Place(place), false, length, number + 1);
-        let message = self.held.push(Held { lies, length, framed, last, at, end });
+        let (lies, last, at, end) = (Lies::Place(place), false, length, self.given);
+        self.held.push(Held { lies, length, framed, last, at, end });
         self.held.has_read();
+        Some(length)
+    }
+
+    /// The record that [`take_one`](Self::take_one) has handed out.
+    #[inline(always)]
+    pub(super) fn passed(&self, length: u32) -> Record {
+        let (number, message) = (self.given - 1, self.held.last_read());
         let (start, stream, is_far) = (0, self.stream, false);
-        Some(Record { number, message, start, length, stream, is_far })
+        Record { number, message, start, length, stream, is_far }
     }
 
     #[inline(never)]
-    fn take_queued(&mut self, node: &mut Node) -> Option<Record> {
-        let notification = node.pop(self.queue).ok()??;
-        self.take_otherwise(node, notification)
+    fn take_queued(&mut self, node: &mut Node) {
+        if let Ok(Some(notification)) = node.pop(self.queue) {
+            self.take_otherwise(node, notification);
+        }
     }
 
     #[inline(never)]
-    fn take_otherwise(&mut self, node: &mut Node, notification: Notification) -> Option<Record> {
+    fn take_otherwise(&mut self, node: &mut Node, notification: Notification) {
         self.note(&notification);
-        if self.fault.is_none() && self.take_small(node) { self.next_record() } else { None }
+        if self.fault.is_none() {
+            self.take_small(node);
+        }
     }
 
     #[inline]

@@ -64,7 +64,10 @@ impl StreamReceiver {
     fn receive_at_once(&mut self) -> Option<Record> {
         let Self { manager, intake, .. } = self;
         match intake.next_record() {
-            None => manager.shared.at_once(|node, _| intake.take_one(node)),
+            None => {
+                let length = manager.shared.at_once(|node, _| intake.take_one(node))?;
+                Some(intake.passed(length))
+            }
             record => record,
         }
     }

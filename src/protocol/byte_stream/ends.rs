@@ -3,7 +3,9 @@
 use super::flow::Flow;
 use super::{ByteConfig, ByteStreamError};
 use crate::control::{Peer, RequestId};
-use crate::node::{Attached, CloseReason, Look, Node};
+#[cfg(feature = "tokio")]
+use crate::node::Attached;
+use crate::node::{CloseReason, Look, Node};
 use crate::protocol::ends::{check_place, connected, grown, offered};
 use crate::protocol::manager::{Offer, OfferId, Protocols, StillWaits, Target, Waiting};
 use crate::protocol::{Connection, GrowError, Kind, Manager, ReceiveError};

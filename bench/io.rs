@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   cargo bench --features tokio --bench io                   # one row a line, as JSON
-//!   HAMLYN_BENCH_RUNS=9 HAMLYN_BENCH_ROUNDS=20000 cargo bench ..
+//!   HAMLYN_BENCH_RUNS=9 HAMLYN_BENCH_ROUNDS=20000 HAMLYN_BENCH_MODES=adaptive cargo bench ..
 //! ```
 //! A row is the median of its runs, and the least and the most. Half a round trip, in nanoseconds:
 //! a runtime of one thread on each side, which waits as `wait_mode` says. The Unix socket always
@@ -199,7 +199,8 @@ fn main() -> std::io::Result<()> {
     }
     let dir = tempfile::tempdir()?;
     pin(0);
-    for mode in ["polled", "adaptive", "blocking"] {
+    let modes = std::env::var("HAMLYN_BENCH_MODES").unwrap_or("polled,adaptive,blocking".into());
+    for mode in modes.split(',') {
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for _ in 0..number("HAMLYN_BENCH_RUNS", 5) {
             theirs.push(run("unix", dir.path(), mode)?);

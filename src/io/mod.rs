@@ -126,7 +126,7 @@ impl Listener {
         match accepted {
             Ok(Turned { ready: None, .. }) => {
                 self.manager.driver().kick(false);
-                return Poll::Pending;
+                Poll::Pending
             }
             Ok(Turned { ready: Some(stream), .. }) => {
                 coop.made_progress();

@@ -691,11 +691,20 @@ impl<T: Attached> SharedNode<T> {
         }
     }
 
-    /// After a sleep that began at `since_ns` of the monotonic clock.
+    /// After a sleep that began at `since_ns` of the monotonic clock. `by_peer`: it was ended by what
+    /// came, so that the next wait may learn from it.
     #[cfg(feature = "tokio")]
-    pub(crate) fn woken_in_event_loop(&self, patience: &mut Patience, since_ns: u64) {
+    pub(crate) fn woken_in_event_loop(
+        &self,
+        patience: &mut Patience,
+        by_peer: bool,
+        since_ns: u64,
+    ) {
         if let Some(backoff) = &mut patience.0 {
             backoff.restart();
+        }
+        if !by_peer {
+            return;
         }
         let mut guard = self.inner.lock();
         let spin_ns = guard.config().spin_ns;

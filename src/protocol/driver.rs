@@ -26,9 +26,6 @@ use tokio::task::AbortHandle;
 /// Turns without anything found between two looks at other tasks: a microsecond or two.
 const TURNS: u32 = 32;
 
-/// How many times it lets tasks run while it finds nothing until the runtime looks at its sockets.
-const RESTS: u32 = 4;
-
 /// Ends its task when it is dropped.
 pub(crate) struct Driver {
     shared: Arc<Shared>,
@@ -129,19 +126,6 @@ impl Drop for Told {
     }
 }
 
-/// Goes behind the tasks that are ready to run.
-async fn behind() {
-    let mut was_behind = false;
-    poll_fn(|context| {
-        if core::mem::replace(&mut was_behind, true) {
-            return Poll::Ready(());
-        }
-        context.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
-}
-
 async fn drive(manager: Manager, fd: Arc<AsyncFd<OwnedFd>>, shared: Arc<Shared>) {
     let why = "the runtime in which the manager was registered has shut down".into();
     poll_fn(|context| {
@@ -152,7 +136,7 @@ async fn drive(manager: Manager, fd: Arc<AsyncFd<OwnedFd>>, shared: Arc<Shared>)
     let kick = Waker::from(shared.clone());
     manager.shared.lock().parts().1.sleepers.push(kick.clone());
     let mut told = Told { manager: manager.clone(), shared: shared.clone(), kick, why };
-    let (mut patience, mut rests) = (Patience::default(), 0u32);
+    let mut patience = Patience::default();
     loop {
         let mut next = NextTurn::Soon;
         for _ in 0..TURNS {
@@ -173,15 +157,9 @@ async fn drive(manager: Manager, fd: Arc<AsyncFd<OwnedFd>>, shared: Arc<Shared>)
             }
         }
         match next {
-            NextTurn::LetRun => behind().await,
-            // The runtime looks at its sockets, too, which is a system call.
-            NextTurn::Soon => {
-                rests += 1;
-                match rests % RESTS {
-                    0 => tokio::task::yield_now().await,
-                    _ => behind().await,
-                }
-            }
+            // Not by waking itself: a runtime of one thread would run this again before the future that
+            // it was started with, as often as it found nothing.
+            NextTurn::Soon | NextTurn::LetRun => tokio::task::yield_now().await,
             NextTurn::LetOthers => {
                 std::thread::yield_now();
                 tokio::task::yield_now().await;
@@ -191,18 +169,27 @@ async fn drive(manager: Manager, fd: Arc<AsyncFd<OwnedFd>>, shared: Arc<Shared>)
                     let mut readable = pin!(fd.readable());
                     poll_fn(|context| {
                         if !shared.is_asleep.load(Ordering::Acquire) {
-                            return Poll::Ready(Ok(()));
+                            return Poll::Ready(Ok(false));
                         }
-                        readable.as_mut().poll(context).map_ok(|mut guard| guard.clear_ready())
+                        let readable = readable.as_mut().poll(context);
+                        readable.map_ok(|mut guard| {
+                            guard.clear_ready();
+                            true
+                        })
                     })
                     .await
                 };
                 shared.is_asleep.store(false, Ordering::Release);
-                if let Err(e) = slept {
-                    told.why = e.to_string();
-                    return;
+                match slept {
+                    // A kick says nothing of how soon messages come.
+                    Ok(was_woken) => {
+                        manager.shared.woken_in_event_loop(&mut patience, was_woken, since_ns);
+                    }
+                    Err(e) => {
+                        told.why = e.to_string();
+                        return;
+                    }
                 }
-                manager.shared.woken_in_event_loop(&mut patience, since_ns);
             }
         }
     }

@@ -125,7 +125,7 @@ impl Listener {
         });
         match accepted {
             Ok(Turned { ready: None, .. }) => {
-                self.manager.driver().kick(false);
+                self.manager.driver().kick();
                 Poll::Pending
             }
             Ok(Turned { ready: Some(stream), .. }) => {
@@ -297,7 +297,7 @@ impl Inner {
         driver.check()?;
         let Turned { ready, room } = look(context.waker())?;
         if room || ready.is_none() {
-            driver.kick(room);
+            driver.kick();
         }
         match ready {
             Some(ready) => {

@@ -38,8 +38,6 @@ struct Shared {
     waker: OnceLock<Waker>,
     /// Why nobody polls any more.
     ended: OnceLock<String>,
-    /// Whether it looks for a while before it sleeps.
-    spins: bool,
 }
 
 impl Driver {
@@ -48,13 +46,8 @@ impl Driver {
         fd: &Arc<AsyncFd<OwnedFd>>,
         runtime: &tokio::runtime::Handle,
     ) -> Self {
-        let spins = {
-            let node = manager.lock();
-            let config = node.config();
-            config.wait_mode != crate::config::WaitMode::Blocking && config.spin_ns > 0
-        };
         let (is_asleep, waker, ended) = (AtomicBool::new(false), OnceLock::new(), OnceLock::new());
-        let shared = Arc::new(Shared { is_asleep, waker, ended, spins });
+        let shared = Arc::new(Shared { is_asleep, waker, ended });
         let driving = drive(manager.clone(), fd.clone(), shared.clone());
         Self { task: runtime.spawn(driving).abort_handle(), shared }
     }
@@ -68,13 +61,11 @@ impl Driver {
         }
     }
 
-    /// A task has begun to wait; `room`: for room in a link, too.
+    /// A task has begun to wait, for something that may have come while nobody was listed for it: it
+    /// looks, and arms, once more.
     #[inline]
-    pub fn kick(&self, room: bool) {
-        let shared = &*self.shared;
-        if room || shared.spins {
-            shared.kick();
-        }
+    pub fn kick(&self) {
+        self.shared.kick();
     }
 }
 

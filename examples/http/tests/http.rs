@@ -56,6 +56,7 @@ async fn hyper_speaks_http_1_and_2_with_bodies_of_all_lengths() {
     let serving = tokio::spawn(http);
     for length in lengths {
         let request = Request::post("/").header("host", "h").body(body(length)).unwrap();
+        timeout(LONG, sender.ready()).await.unwrap().unwrap();
         let response = timeout(LONG, sender.send_request(request)).await.unwrap().unwrap();
         let back = timeout(LONG, response.into_body().collect()).await.unwrap().unwrap();
         assert_eq!(back.to_bytes().len(), length);

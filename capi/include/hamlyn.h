@@ -198,6 +198,8 @@ typedef enum {
     H_KIND_CALL = 4,
     /// Group receive.
     H_KIND_GROUP = 5,
+    /// Bytes both ways.
+    H_KIND_BYTES = 6,
 } h_kind;
 
 /// What the holder of an aperture may do.

@@ -58,6 +58,8 @@ pub enum h_kind {
     H_KIND_CALL = 4,
     /// Group receive.
     H_KIND_GROUP = 5,
+    /// Bytes both ways.
+    H_KIND_BYTES = 6,
 }
 
 /// Reads a seed that anybody may have written. Whether it is genuine is decided by its receiver,

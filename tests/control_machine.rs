@@ -538,6 +538,32 @@ fn whoever_closes_a_link_and_makes_a_new_one_is_heard_in_that_order() {
 }
 
 #[test]
+fn whoever_follows_waits_for_what_its_node_said_before_and_for_nothing_later() {
+    let mut s = Server::new(|limits| limits.bytes_per_user_max = 1 << 40);
+    let links = [s.linked(OTHER), s.linked(OTHER)];
+    let offer = MemoryWord::Offer { bytes: 4096, access: ApertureAccess::ReadOnly };
+    for link in links {
+        s.memory(link, Memory::Bulk(End::Client), offer);
+    }
+    let new = s.greeted(OTHER, hello());
+    let is_welcome = |s: &mut Server| {
+        s.actions().iter().any(
+            |action| matches!(action, Action::Send { to, frame: Frame::Welcome(_) } if *to == new),
+        )
+    };
+    let ended = |s: &mut Server, link| {
+        s.machine.taken(s.now, link, Memory::Bulk(End::Client), Taken::Mapped);
+        s.machine.receiver_ended(s.now, link, Some(OTHER));
+    };
+    ended(&mut s, links[0]);
+    // The first passes more, which is read while the second comes to its end.
+    s.memory(links[0], Memory::Aperture(1), offer);
+    assert!(!is_welcome(&mut s));
+    ended(&mut s, links[1]);
+    assert!(is_welcome(&mut s));
+}
+
+#[test]
 fn apertures_of_very_many_users_leave_mappings_to_the_application_and_to_those_who_have_none() {
     let mut s = Server::new(|limits| {
         (limits.links_max, limits.apertures_max) = (100, 16);

@@ -30,6 +30,7 @@ use crate::link::cells::READER_WORDS_BYTES;
 use crate::link::ring::packet_bytes_max;
 use crate::wire::LINE_BYTES;
 use alloc::boxed::Box;
+use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -152,8 +153,11 @@ impl Machine {
             Stage::Checking(hello) => {
                 let hello = hello.clone();
                 c.peer_node = hello.credential.node;
-                self.table.advance(id, Stage::Following(hello));
-                self.follow(now_ns, id);
+                let links = self.settle(id);
+                if links.is_empty() {
+                    return self.ask_or_welcome(now_ns, id);
+                }
+                self.table.advance(id, Stage::Following(hello, links));
             }
             Stage::Meeting(meeting) if c.role == End::Client => {
                 let bytes = u64::from(meeting.ring_bytes[End::Client as usize]);
@@ -171,33 +175,31 @@ impl Machine {
         }
     }
 
-    /// Goes on with a connection, unless its node has another link whose socket a receiver reads.
-    /// Whoever closes a link and makes a new one is heard in that order, or what is answered over
-    /// the new one might leave by the old one.
-    fn follow(&mut self, now_ns: u64, id: ConnectionId) {
+    /// The links of a connection's node whose sockets receivers read. Whoever closes a link and makes
+    /// a new one is heard in that order, or what is answered over the new one might leave by the
+    /// old one. Of those whose sockets have ended everything was read, and their process lives, as is
+    /// seen here.
+    fn settle(&mut self, id: ConnectionId) -> BTreeSet<ConnectionId> {
+        let Some(c) = self.table.get(id).filter(|c| c.is_proved) else { return BTreeSet::new() };
+        let earlier: Vec<_> = self.table.unsettled(c.peer_node).collect();
+        for (link, _) in earlier.iter().filter(|row| row.1) {
+            self.gone(*link, super::CloseReason::HungUp);
+        }
+        earlier.into_iter().filter(|row| !row.1).map(|row| row.0).collect()
+    }
+
+    /// A link's receiver has ended: those go on that waited for what it read.
+    pub(super) fn follow(&mut self, now_ns: u64, link: ConnectionId) {
+        for id in self.table.followed(link) {
+            // A link that has ended since then, without a goodbye.
+            self.settle(id);
+            self.ask_or_welcome(now_ns, id);
+        }
+    }
+
+    fn ask_or_welcome(&mut self, now_ns: u64, id: ConnectionId) {
         let Some(c) = self.table.get(id) else { return };
         let service = super::ServiceId(c.listener);
-        if c.is_proved {
-            let earlier: Vec<_> = self.table.unsettled(c.peer_node).collect();
-            // Everything was read, and its process lives, as is seen here.
-            for (link, _) in earlier.iter().filter(|row| row.1) {
-                self.gone(*link, super::CloseReason::HungUp);
-            }
-            if earlier.iter().any(|row| !row.1) {
-                return;
-            }
-        }
-        self.ask_or_welcome(now_ns, id, service);
-    }
-
-    /// A receiver has ended: those go on that waited for what it read.
-    pub(super) fn follow_all(&mut self, now_ns: u64) {
-        for id in self.table.following() {
-            self.follow(now_ns, id);
-        }
-    }
-
-    fn ask_or_welcome(&mut self, now_ns: u64, id: ConnectionId, service: super::ServiceId) {
         let Some(service) = self.services.get(&service) else {
             return self.refuse(id, Reason::Unavailable, "the name is no longer served");
         };

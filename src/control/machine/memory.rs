@@ -302,7 +302,7 @@ impl Machine {
                     Transfer::Said { bytes, .. } => {
                         *transfer = Transfer::Touching { bytes };
                         self.act(Action::Touch { of: id, memory });
-                        return self.receiver_started(now_ns, id);
+                        return self.receiver_started(now_ns, id, false);
                     }
                     _ => return,
                 };
@@ -317,12 +317,12 @@ impl Machine {
         }
         let until_ns = now_ns.saturating_add(self.limits.step_timeout_ns);
         self.act(Action::Take { from: id, expected, until_ns });
-        self.receiver_started(now_ns, id);
+        self.receiver_started(now_ns, id, true);
     }
 
-    fn receiver_started(&mut self, now_ns: u64, id: ConnectionId) {
+    fn receiver_started(&mut self, now_ns: u64, id: ConnectionId, reads: bool) {
         let until_ns = now_ns.saturating_add(self.limits.step_timeout_ns);
-        self.table.receiver_started(id, until_ns);
+        self.table.receiver_started(id, until_ns, reads);
         self.set_memory_deadline(id);
     }
 
@@ -337,7 +337,7 @@ impl Machine {
             }
             self.set_memory_deadline(id);
         }
-        self.follow_all(now_ns);
+        self.follow(now_ns, id);
         self.start_receivers(now_ns);
     }
 
@@ -434,12 +434,17 @@ impl Machine {
             _ => {
                 let Some(transfer) = self.transfer(id, memory) else { return };
                 let why = Reason::Unavailable;
-                let bytes = match core::mem::replace(transfer, Transfer::None) {
+                let was = *transfer;
+                *transfer = match was {
+                    // The other end has it, and will find nothing in it.
+                    Transfer::Touching { .. } => Transfer::Lapsed,
+                    _ => Transfer::None,
+                };
+                let bytes = match was {
                     Transfer::Passed { bytes, .. } => {
                         self.send(id, Frame::Memory { memory, word: MemoryWord::Refused(why) });
                         bytes
                     }
-                    // The other end has it, and finds nothing in it.
                     Transfer::Touching { bytes } => bytes,
                     _ => 0,
                 };

@@ -513,7 +513,7 @@ impl Machine {
                 Stage::Linked(_)
                 | Stage::Queued(_)
                 | Stage::Checking(_)
-                | Stage::Following(_)
+                | Stage::Following(..)
                 | Stage::Asking(_)
                 | Stage::Meeting(_),
                 Frame::Bye,
@@ -601,7 +601,7 @@ impl Machine {
                 let text = "others of this user have not paid for their memory";
                 self.refuse(id, Reason::TooSlow, text);
             }
-            Stage::Following(_) => {
+            Stage::Following(..) => {
                 self.counters.refused_slow += 1;
                 let text = "memory of an earlier link of this node has yet to come";
                 self.refuse(id, Reason::TooSlow, text);

@@ -74,9 +74,9 @@ pub(super) enum Stage {
     Queued(Box<Hello>),
     /// Its turn has come: whether its node is its own is being looked into.
     Checking(Box<Hello>),
-    /// Its node is its own. Over an earlier link of that node something may have been said before,
-    /// its end perhaps, which a receiver has yet to hand on: that comes first.
-    Following(Box<Hello>),
+    /// Its node is its own. Over these links of that node something may have been said before, their
+    /// end perhaps, which a receiver has yet to hand on: that comes first.
+    Following(Box<Hello>, BTreeSet<ConnectionId>),
     /// The application has been asked.
     Asking(Box<Hello>),
     /// This process is to connect, and has this to say.
@@ -191,7 +191,7 @@ impl Connection {
         match &self.stage {
             Stage::Queued(hello)
             | Stage::Checking(hello)
-            | Stage::Following(hello)
+            | Stage::Following(hello, _)
             | Stage::Asking(hello) => Some(hello),
             _ => None,
         }
@@ -238,7 +238,7 @@ impl Connection {
         match self.stage {
             Stage::Silent => Marks { is_silent: true, ..marks },
             Stage::Queued(_) => Marks { is_queued: true, ..marks },
-            Stage::Checking(_) | Stage::Following(_) | Stage::Asking(_) => {
+            Stage::Checking(_) | Stage::Following(..) | Stage::Asking(_) => {
                 Marks { is_unpaid: is_accepted, ..marks }
             }
             Stage::Meeting(_) => Marks { is_unpaid: is_accepted, has_link: true, ..marks },
@@ -323,7 +323,7 @@ pub(super) struct Table {
     queued: Queue<ConnectionId>,
     /// Those that want a receiver and have none, by since when.
     wanting: Queue<(u64, ConnectionId)>,
-    /// Those whose receivers run, and those whose sockets have ended: more may be known of them soon.
+    /// Those whose sockets are read by receivers, or have ended: more may be known of them soon.
     unsettled: BTreeSet<ConnectionId>,
     /// Those in `Following`.
     following: BTreeSet<ConnectionId>,
@@ -471,7 +471,7 @@ impl Table {
         if let Some(cookie) = new_cookie {
             self.cookies.insert(cookie, id);
         }
-        match matches!(c.stage, Stage::Following(_)) {
+        match matches!(c.stage, Stage::Following(..)) {
             true => drop(self.following.insert(id)),
             false => drop(self.following.remove(&id)),
         }
@@ -553,9 +553,19 @@ impl Table {
         })
     }
 
-    /// Those that wait until what was said before over other links of their nodes is known.
-    pub fn following(&self) -> Vec<ConnectionId> {
-        self.following.iter().copied().collect()
+    /// A receiver has read all that came over a link, or the link is gone: those that waited for
+    /// nothing else.
+    pub fn followed(&mut self, link: ConnectionId) -> Vec<ConnectionId> {
+        let mut followed = Vec::new();
+        for id in &self.following {
+            if let Some(Stage::Following(_, links)) = self.rows.get_mut(id).map(|c| &mut c.stage) {
+                links.remove(&link);
+                if links.is_empty() {
+                    followed.push(*id);
+                }
+            }
+        }
+        followed
     }
 
     /// Which connection is being agreed with this cookie.
@@ -653,11 +663,14 @@ impl Table {
         taken.map(|row| row.1)
     }
 
-    /// A receiver reads a connection's socket, and should have ended soon after `until_ns`.
-    pub fn receiver_started(&mut self, id: ConnectionId, until_ns: u64) {
+    /// A receiver takes a connection's memory, and should have ended soon after `until_ns`. `reads`:
+    /// also what comes over its socket.
+    pub fn receiver_started(&mut self, id: ConnectionId, until_ns: u64, reads: bool) {
         let Some(user) = self.user_of(id) else { return };
         self.change_wants(id, |c, _| c.receiving_until_ns = Some(until_ns));
-        self.unsettled.insert(id);
+        if reads {
+            self.unsettled.insert(id);
+        }
         self.accounts.receivers += 1;
         self.count_receivers(user, |receivers| receivers + 1);
     }
@@ -758,7 +771,7 @@ impl Table {
                 left.was_half_way = true;
                 meeting.request.map_or(Report::Nothing, Report::RequestGone)
             }
-            (Stage::Queued(_) | Stage::Checking(_) | Stage::Following(_), _) => {
+            (Stage::Queued(_) | Stage::Checking(_) | Stage::Following(..), _) => {
                 left.was_half_way = true;
                 Report::Nothing
             }

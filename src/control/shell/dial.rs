@@ -9,11 +9,14 @@ use super::super::machine::{ConnectionId, Failure, Machine, NotNow, Wait, Who};
 use super::super::names::{self, FindError, Place, ServiceName};
 use super::super::{GREETING_BYTES_MAX, Reason, printable_bytes};
 use super::inbox::{LinkToken, NewLink, Waiter};
-use super::{ConnectError, Control, Row, SOCKET, Shared, State, WAKE, deadline_of, limits_of, tag};
+use super::{
+    ConnectError, Control, Posted, Row, SOCKET, Shared, State, WAKE, deadline_of, limits_of, tag,
+};
 use crate::config::{AdmitUnknown, Config, Housekeeping};
 use crate::os::memory;
 use crate::os::socket::{self, Connection};
 use crate::os::sys::{self, monotonic_ns};
+use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
 use std::boxed::Box;
 use std::io;
@@ -26,39 +29,79 @@ use std::vec::Vec;
 /// The pause of who asks for statistics, before a listener without room is asked again.
 const PAUSE_MAX_NS: u64 = 5_000_000;
 
+/// Lookups that may run at a time. One that a directory of a stranger's has stopped counts until it
+/// comes back.
+const LOOKUPS_MAX: usize = 64;
+/// How long is waited for the names of other users, which are advice and nothing else; and how many
+/// threads may look into strangers' places for them at a time.
+const NAMESAKES_WITHIN: Duration = Duration::from_millis(500);
+const NAMESAKES_LOOKUPS_MAX: usize = 8;
+
 /// Where a connection leads.
 pub(super) struct Dial {
+    /// `None`: a thread looks with it.
+    finder: Option<Box<Finder>>,
+    wait: Wait,
+    /// What the second connection is to say; `None`: the first one is being made.
+    wake: Option<Box<Hello>>,
+    /// What went wrong at the last try.
+    error: Option<ConnectError>,
+    /// Under which other users' names the service is, where it was not found.
+    namesakes: Vec<String>,
+}
+
+/// Finds a service and connects to it. Whoever owns a directory on the way can hold it as long as he
+/// likes, and then whoever looks into it waits and cannot be killed; so can a server of user names.
+/// So this is done by a thread that nothing waits for, or by whoever has nothing else to do.
+pub(super) struct Finder {
     service: ServiceName,
     /// Where the name was, with what connects to it; looked for again where nobody was there.
     found: Option<(Place, PathBuf)>,
     /// Nobody was there at the last try.
     was_absent: bool,
-    /// What the second connection is to say; `None`: the first one is being made.
-    wake: Option<Box<Hello>>,
-    /// What went wrong, where the machine does not know.
-    error: Option<ConnectError>,
+    has_tried: bool,
 }
 
 /// A try that made no connection.
-enum Missed {
+pub(super) enum Missed {
     NotNow(NotNow, ConnectError),
     Failed(ConnectError),
 }
 
+/// What became of a try.
+pub(super) type Opened = Result<(Connection, Who), Missed>;
+
+/// What a thread that looks for a service hands on.
+pub(super) enum Found {
+    /// Once.
+    Opened(Box<(Finder, Opened)>),
+    /// After that, perhaps.
+    Namesakes(Vec<String>),
+}
+
 impl Dial {
-    fn to(service: &ServiceName) -> Self {
-        let service = service.clone();
-        Self { service, found: None, was_absent: false, wake: None, error: None }
+    fn to(service: &ServiceName, wait: Wait) -> Self {
+        let finder = Some(Box::new(Finder::of(service)));
+        Self { finder, wait, wake: None, error: None, namesakes: Vec::new() }
     }
 
-    /// What went wrong. Where a name was not there, who else has one like it is looked for only now.
-    pub(super) fn take_error(&mut self, config: &Config) -> Option<ConnectError> {
-        self.error.take().map(|error| with_namesakes(config, &self.service, error))
+    /// What went wrong.
+    pub(super) fn take_error(&mut self) -> Option<ConnectError> {
+        let error = self.error.take()?;
+        let namesakes = core::mem::take(&mut self.namesakes);
+        Some(if namesakes.is_empty() { error } else { with_namesakes(error, || namesakes) })
+    }
+}
+
+impl Finder {
+    fn of(service: &ServiceName) -> Self {
+        Self { service: service.clone(), found: None, was_absent: false, has_tried: false }
     }
 
     /// One try. Whoever listens may have sent something by the time it returns, but is who should
     /// be there.
-    fn open(&mut self, config: &Config) -> Result<(Connection, Who), Missed> {
+    fn open(&mut self, config: &Config) -> Opened {
+        self.has_tried = true;
         let missed = match self.try_open(config) {
             Ok(opened) => {
                 self.was_absent = false;
@@ -139,14 +182,36 @@ pub(crate) fn wait_of(config: &Config) -> Wait {
 }
 
 /// Where a name was not found: under which other users' names it is.
-fn with_namesakes(config: &Config, service: &ServiceName, error: ConnectError) -> ConnectError {
+fn with_namesakes(error: ConnectError, namesakes: impl FnOnce() -> Vec<String>) -> ConnectError {
     match error {
         ConnectError::Find(FindError::NotFound { name, looked, .. }) => {
-            let namesakes = names::namesakes(config, service);
-            ConnectError::Find(FindError::NotFound { name, looked, namesakes })
+            ConnectError::Find(FindError::NotFound { name, looked, namesakes: namesakes() })
         }
         error => error,
     }
+}
+
+/// The same name of other users; none where that takes long: somebody may hold his directory.
+fn namesakes_soon(config: &Config, service: &ServiceName) -> Vec<String> {
+    static LOOKING: AtomicUsize = AtomicUsize::new(0);
+    let end = || {
+        LOOKING.fetch_sub(1, Ordering::Relaxed);
+    };
+    if LOOKING.fetch_add(1, Ordering::Relaxed) >= NAMESAKES_LOOKUPS_MAX {
+        end();
+        return Vec::new();
+    }
+    let (config, service) = (config.clone(), service.clone());
+    let (tell, told) = std::sync::mpsc::sync_channel(1);
+    let builder = std::thread::Builder::new().name("hamlyn-names".into()).stack_size(128 << 10);
+    let begun = builder.spawn(move || {
+        let _ = tell.send(names::namesakes(&config, &service));
+        end();
+    });
+    if begun.is_err() {
+        end();
+    }
+    told.recv_timeout(NAMESAKES_WITHIN).unwrap_or_default()
 }
 
 impl Control {
@@ -209,7 +274,7 @@ impl Control {
         if greeting.len() > GREETING_BYTES_MAX {
             return Err(ConnectError::GreetingTooLong(greeting.len()));
         }
-        let dial = Dial::to(service);
+        let dial = Dial::to(service, wait);
         let until_ns = deadline_of(timeout);
         let mut state = shared.lock();
         if let Some(why) = &state.failed {
@@ -219,51 +284,137 @@ impl Control {
         let id = begun.map_err(ConnectError::Links)?;
         let row = Row { dial: Some(Box::new(dial)), waiter, ..Row::new(None, Who::default()) };
         state.rows.insert(id, row);
-        // What can be known at once is said at once.
-        let error = shared.dial(&mut state, id, monotonic_ns());
-        if error.is_some() {
-            state.machine.give_up(id);
-        }
+        shared.dial(&mut state, id, monotonic_ns());
         shared.finish(state);
-        match error {
-            Some(error) => Err(with_namesakes(&shared.config, service, error)),
-            None => {
-                // Its deadline may be the earliest.
-                shared.bell.ring();
-                Ok(id)
-            }
-        }
+        // Its deadline may be the earliest.
+        shared.bell.ring();
+        Ok(id)
     }
 }
 
 impl Shared {
-    /// One try to make the first connection, or the second. What is wrong with the first is for
-    /// the caller to say.
-    fn dial(&self, state: &mut State, id: ConnectionId, now_ns: u64) -> Option<ConnectError> {
-        let row = state.rows.get_mut(&id)?;
-        let dial = row.dial.as_mut()?;
-        let (socket, who) = match dial.open(&self.config) {
+    /// One try to make the first connection, or the second, by a thread that nothing waits for.
+    fn dial(&self, state: &mut State, id: ConnectionId, now_ns: u64) {
+        let Some(dial) = state.rows.get_mut(&id).and_then(|row| row.dial.as_mut()) else { return };
+        let Some(finder) = dial.finder.take() else { return };
+        let (service, wait) = (finder.service.clone(), dial.wait);
+        if let Err((finder, why)) = self.look(id, finder, wait) {
+            let error = ConnectError::Unavailable(why);
+            let finder = finder.map_or_else(|| Finder::of(&service), |finder| *finder);
+            self.opened(state, id, now_ns, finder, Err(Missed::NotNow(NotNow::Busy, error)));
+        }
+    }
+
+    /// Starts a thread that looks; or why there is none.
+    fn look(
+        &self,
+        id: ConnectionId,
+        mut finder: Box<Finder>,
+        wait: Wait,
+    ) -> Result<(), (Option<Box<Finder>>, String)> {
+        let Some(shared) = self.this.get().cloned() else { return Ok(()) };
+        let running = self.lookups.clone();
+        if running.fetch_add(1, Ordering::Relaxed) >= LOOKUPS_MAX {
+            running.fetch_sub(1, Ordering::Relaxed);
+            let why = std::format!("{LOOKUPS_MAX} lookups of names have not come back");
+            return Err((Some(finder), why));
+        }
+        let (config, counted) = (self.config.clone(), running.clone());
+        let looks = move || {
+            let post = |found| {
+                // Nobody is left to hear of it.
+                let Some(shared) = shared.upgrade() else { return };
+                shared.posted().push_back((id, Posted::Found(found)));
+                shared.bell.ring();
+            };
+            let is_first = !finder.has_tried;
+            let mut opened = finder.open(&config);
+            let is_absent = matches!(&opened, Err(Missed::NotNow(NotNow::Absent, _)));
+            let service = (is_first && is_absent).then(|| finder.service.clone());
+            match (service, wait) {
+                (Some(service), Wait::No) => {
+                    opened = opened.map_err(|missed| match missed {
+                        Missed::NotNow(why, error) => Missed::NotNow(
+                            why,
+                            with_namesakes(error, || namesakes_soon(&config, &service)),
+                        ),
+                        missed => missed,
+                    });
+                    post(Found::Opened(Box::new((*finder, opened))));
+                }
+                (Some(service), Wait::ForName) => {
+                    post(Found::Opened(Box::new((*finder, opened))));
+                    post(Found::Namesakes(namesakes_soon(&config, &service)));
+                }
+                (None, _) => post(Found::Opened(Box::new((*finder, opened)))),
+            }
+            counted.fetch_sub(1, Ordering::Relaxed);
+        };
+        let builder = std::thread::Builder::new().name("hamlyn-look".into()).stack_size(256 << 10);
+        builder.spawn(looks).map(drop).map_err(|e| {
+            running.fetch_sub(1, Ordering::Relaxed);
+            (None, std::format!("no thread to look for the name with: {e}"))
+        })
+    }
+
+    /// What a thread that looked has found.
+    pub(super) fn found(&self, state: &mut State, id: ConnectionId, found: Found) {
+        match found {
+            Found::Opened(opened) => {
+                let (finder, opened) = *opened;
+                self.opened(state, id, monotonic_ns(), finder, opened);
+            }
+            Found::Namesakes(namesakes) => {
+                if let Some(dial) = state.rows.get_mut(&id).and_then(|row| row.dial.as_mut()) {
+                    dial.namesakes = namesakes;
+                }
+            }
+        }
+    }
+
+    fn opened(
+        &self,
+        state: &mut State,
+        id: ConnectionId,
+        now_ns: u64,
+        finder: Finder,
+        opened: Opened,
+    ) {
+        let Some(dial) = state.rows.get_mut(&id).and_then(|row| row.dial.as_mut()) else {
+            // It was given up meanwhile.
+            if let Ok((socket, _)) = opened {
+                self.discard(state, socket.into_fd());
+            }
+            return;
+        };
+        dial.finder = Some(Box::new(finder));
+        let (socket, who) = match opened {
             Ok(opened) => opened,
-            Err(Missed::Failed(error)) => return Some(error),
+            Err(Missed::Failed(error)) => return self.dial_failed(state, id, error),
             Err(Missed::NotNow(why, error)) => {
-                let Some(again_ns) = state.machine.not_now(now_ns, id, why) else {
-                    return Some(error);
-                };
-                state.dialing.insert(id, again_ns);
-                return None;
+                match state.machine.not_now(now_ns, id, why) {
+                    // What is said if its time runs out.
+                    Some(again_ns) => {
+                        dial.error = Some(error);
+                        state.dialing.insert(id, again_ns);
+                    }
+                    None => self.dial_failed(state, id, error),
+                }
+                return;
             }
         };
+        dial.error = None;
         if let Some(hello) = dial.wake.take() {
-            self.second(state, id, socket, who, *hello);
-            return None;
+            return self.second(state, id, socket, who, *hello);
         }
+        let Some(row) = state.rows.get_mut(&id) else { return };
         (row.uid, row.pid) = (who.uid, who.pid);
         if let Err(source) = self.poller.add(&socket, tag(id.0, SOCKET)) {
-            return Some(ConnectError::Os { doing: "watching the connection", source });
+            let doing = "watching the connection";
+            return self.dial_failed(state, id, ConnectError::Os { doing, source });
         }
         row.socket = Some(Arc::new(socket.into_fd()));
         state.machine.connected(id, who);
-        None
     }
 
     /// The second connection is there: of the same process, or of nobody's.
@@ -298,18 +449,16 @@ impl Shared {
     pub(super) fn open_wake(&self, state: &mut State, id: ConnectionId, hello: Hello) {
         if let Some(dial) = state.rows.get_mut(&id).and_then(|row| row.dial.as_mut()) {
             dial.wake = Some(Box::new(hello));
-            self.dial_or_fail(state, id, monotonic_ns());
+            self.dial(state, id, monotonic_ns());
         }
     }
 
-    fn dial_or_fail(&self, state: &mut State, id: ConnectionId, now_ns: u64) {
-        if let Some(error) = self.dial(state, id, now_ns) {
-            let why = Failure::Unavailable(error.to_string());
-            if let Some(dial) = state.rows.get_mut(&id).and_then(|row| row.dial.as_mut()) {
-                dial.error = Some(error);
-            }
-            state.machine.connect_failed(id, why);
+    fn dial_failed(&self, state: &mut State, id: ConnectionId, error: ConnectError) {
+        let why = Failure::Unavailable(error.to_string());
+        if let Some(dial) = state.rows.get_mut(&id).and_then(|row| row.dial.as_mut()) {
+            dial.error = Some(error);
         }
+        state.machine.connect_failed(id, why);
     }
 
     /// Tries those again whose listeners were busy.
@@ -318,7 +467,7 @@ impl Shared {
         let due: Vec<ConnectionId> = due.collect();
         for id in due {
             state.dialing.remove(&id);
-            self.dial_or_fail(state, id, now_ns);
+            self.dial(state, id, now_ns);
             self.perform_all(state);
         }
     }
@@ -375,10 +524,10 @@ pub(super) fn stat(
     const BYTES_MAX: usize = 4 << 20;
     const DOING: &str = "waiting for the statistics";
     let deadline_ns = deadline_of(timeout);
-    let mut dial = Dial::to(service);
+    let mut finder = Finder::of(service);
     let os = |source| ConnectError::Os { doing: DOING, source };
     let socket = loop {
-        match dial.open(config) {
+        match finder.open(config) {
             Ok((socket, _)) => break socket,
             Err(Missed::NotNow(NotNow::Busy, error)) if monotonic_ns() >= deadline_ns => {
                 return Err(error);
@@ -388,7 +537,7 @@ pub(super) fn stat(
             }
             // What nobody serves has no statistics.
             Err(Missed::NotNow(NotNow::Absent, error) | Missed::Failed(error)) => {
-                return Err(with_namesakes(config, service, error));
+                return Err(with_namesakes(error, || namesakes_soon(config, service)));
             }
         }
     };

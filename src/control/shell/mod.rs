@@ -45,7 +45,7 @@ use crate::os::memory::{self, ForkGuard};
 use crate::os::socket;
 use crate::os::sys::{self, Bell, Poller, monotonic_ns};
 use crate::wire::{ApertureAccess, NodeId};
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::time::Duration;
 use dial::Dial;
 use inbox::Waiter;
@@ -151,6 +151,12 @@ struct State {
     failed: Option<String>,
 }
 
+/// What a thread that nothing waits for has handed on.
+enum Posted {
+    Received(Message),
+    Found(dial::Found),
+}
+
 struct Shared {
     /// Itself, for receivers, which do not keep it alive.
     this: OnceLock<Weak<Shared>>,
@@ -161,7 +167,9 @@ struct Shared {
     inbox: Arc<Inbox>,
     state: Mutex<State>,
     /// What receivers have handed on.
-    posted: Mutex<VecDeque<(ConnectionId, Message)>>,
+    posted: Mutex<VecDeque<(ConnectionId, Posted)>>,
+    /// Threads that look for names.
+    lookups: Arc<AtomicUsize>,
     is_ending: AtomicBool,
     guard: ForkGuard,
     /// Whether sockets can refuse descriptors.
@@ -273,6 +281,7 @@ impl Control {
             inbox: Arc::new(Inbox::new().map_err(doing("making an event descriptor"))?),
             state: Mutex::new(state),
             posted: Mutex::default(),
+            lookups: Arc::default(),
             is_ending: AtomicBool::new(false),
             guard: ForkGuard::new().map_err(doing("mapping a page"))?,
             has_pass_rights,

@@ -6,7 +6,7 @@ use super::super::machine::{Action, Agreed, ConnectionId, Event, Failure, Taken,
 use super::super::memory::{Made, Mapped};
 use super::super::receiver;
 use super::inbox::{ControlEvent, NewLink};
-use super::{EVENTS_MAX, OUTBOX_MAX, PIDFD, Row, SOCKET, Shared, State, tag};
+use super::{EVENTS_MAX, OUTBOX_MAX, PIDFD, Posted, Row, SOCKET, Shared, State, tag};
 use crate::os::socket::{self, Connection, PeerProcess};
 use crate::os::sys::monotonic_ns;
 use std::boxed::Box;
@@ -227,7 +227,7 @@ impl Shared {
         let post = move |id, message| {
             // Nobody is left to hear of it: what it holds goes with this.
             let Some(shared) = shared.upgrade() else { return };
-            shared.posted().push_back((id, message));
+            shared.posted().push_back((id, Posted::Received(message)));
             shared.bell.ring();
         };
         Ok(receiver::Ending::new(id, Box::new(post)))
@@ -371,7 +371,7 @@ impl Shared {
         why: Failure,
     ) -> Option<ControlEvent> {
         let row = state.rows.get_mut(&id)?;
-        let error = row.dial.as_mut().and_then(|dial| dial.take_error(&self.config));
+        let error = row.dial.as_mut().and_then(|dial| dial.take_error());
         let error = error.unwrap_or_else(|| why.into());
         match row.waiter.take() {
             Some(waiter) => {

@@ -2,7 +2,7 @@
 
 use super::{
     ACCEPTS_PER_TURN, BELL, EVENTS_MAX, FRAMES_OF_THE_DEAD, FRAMES_PER_TURN, LISTENER,
-    MESSAGES_PER_TURN, OUTBOX_MAX, PIDFD, Row, SOCKET, Shared, State, WAKE, tag,
+    MESSAGES_PER_TURN, OUTBOX_MAX, PIDFD, Posted, Row, SOCKET, Shared, State, WAKE, tag,
 };
 use crate::control::frame::Frame;
 use crate::control::machine::{ConnectionId, ServiceId, Who};
@@ -46,7 +46,7 @@ impl Shared {
         drop(listeners);
     }
 
-    pub(super) fn posted(&self) -> MutexGuard<'_, VecDeque<(ConnectionId, Message)>> {
+    pub(super) fn posted(&self) -> MutexGuard<'_, VecDeque<(ConnectionId, Posted)>> {
         self.posted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -134,8 +134,16 @@ impl Shared {
     /// What receivers have handed on.
     pub(super) fn take_messages(&self, state: &mut State) {
         for _ in 0..MESSAGES_PER_TURN {
-            let Some((id, message)) = self.posted().pop_front() else { return };
+            let Some((id, posted)) = self.posted().pop_front() else { return };
             let now = monotonic_ns();
+            let message = match posted {
+                Posted::Received(message) => message,
+                Posted::Found(found) => {
+                    self.found(state, id, found);
+                    self.perform_all(state);
+                    continue;
+                }
+            };
             match message {
                 Message::Frame(frame, has_descriptor) => {
                     state.machine.handle_frame(now, id, frame, has_descriptor);

@@ -272,6 +272,47 @@ async fn a_task_that_waits_is_not_run_and_neither_is_anything_else() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_end_that_a_dropped_half_finds_no_room_for_is_said_when_there_is_room() {
+    for mode in ["adaptive", "blocking"] {
+        let name = format!("io-owed-{mode}");
+        let dir = Dir::new(&name, &[&SMALL[..], &[("WAIT_MODE", mode)]].concat());
+        let bytes = ByteConfig { packets: 1024, ..Default::default() };
+        let (here, config) = (manager(dir.config()), bytes.clone());
+        // A program that makes no calls meanwhile: what is sent stays in the link's ring.
+        let there = Manager::with_config(dir.config()).unwrap();
+        let listener = ByteListener::new(&there, config).unwrap();
+        listener.serve("bytes", Access::SameUser).unwrap();
+        let accepting = tokio::task::spawn_blocking(move || listener.accept(LIMIT).unwrap());
+        let connecting = Connection::connect_with(&here, "bytes", bytes, LIMIT);
+        let (connected, accepted) = tokio::join!(connecting, accepting);
+        let (mut connected, accepted) = (connected.unwrap(), accepted.unwrap());
+        let mut wrote = 0;
+        while write_once(&mut connected, b"1").await.is_some() {
+            wrote += 1;
+            assert!(wrote < 1000, "it is the link that is full, not the window");
+        }
+        let (mut read, write) = connected.into_split();
+        drop(write);
+        // Whoever polls comes to rest.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let reading = tokio::task::spawn_blocking(move || {
+            accepted.set_timeout(LIMIT);
+            let mut all = Vec::new();
+            (&accepted).read_to_end(&mut all).unwrap();
+            // The other direction goes on.
+            accepted.write_within(&[IoSlice::new(b"got it")], LIMIT).unwrap();
+            (all, accepted)
+        });
+        let (all, accepted) = reading.await.unwrap();
+        assert_eq!(all, vec![b'1'; wrote]);
+        let mut got = [0; 6];
+        timeout(LONG, read.read_exact(&mut got)).await.unwrap().unwrap();
+        assert_eq!(&got, b"got it");
+        drop(accepted);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn small_pieces_of_a_vectored_write_leave_as_one_packet() {
     let dir = Dir::new("io-vectored", &[]);
     let (_listener, mut writer, mut reader) = pair(dir.config(), ByteConfig::default()).await;

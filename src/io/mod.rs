@@ -154,7 +154,7 @@ pub struct ReadHalf {
 }
 
 /// The half that writes. Dropping it shuts this direction: the peer reads what was written, and then
-/// the end.
+/// the end, which is said as soon as the link has room for it.
 #[derive(Debug)]
 pub struct WriteHalf {
     inner: Arc<Inner>,
@@ -251,9 +251,9 @@ impl WriteHalf {
 
 impl Drop for WriteHalf {
     fn drop(&mut self) {
-        // Where there is no room for that now, the connection's end says it.
-        if !self.inner.manager.manager().is_forked() {
-            let _ = self.inner.stream.shut(Some(Duration::ZERO));
+        // Where there is no room for that now, whoever polls says it when there is.
+        if self.inner.stream.shut_soon() {
+            self.inner.manager.driver().kick();
         }
     }
 }

@@ -35,6 +35,23 @@ struct State {
     writer: Option<Waker>,
     /// Whoever polls looks at it.
     is_listed: bool,
+    /// Nobody writes any more, and the peer could not be told so: the link was full.
+    owes_end: bool,
+}
+
+impl State {
+    /// Says that there are no more bytes, if that is owed.
+    fn say_end(&mut self, node: &mut Node) {
+        if !self.owes_end {
+            return;
+        }
+        match self.flow.shut(node) {
+            Look::Room(link) => node.await_room(link),
+            Look::Again | Look::Nothing => {}
+            // Otherwise the peer is gone, or gave a ticket that cannot be used: nobody to tell.
+            Look::Found(_) => self.owes_end = false,
+        }
+    }
 }
 
 /// What a look of a task found.
@@ -56,7 +73,7 @@ pub(crate) enum Side {
 
 impl StreamCore {
     fn new(flow: Flow, place: Option<(u64, Arc<Places>)>) -> Self {
-        let state = State { flow, reader: None, writer: None, is_listed: false };
+        let state = State { flow, reader: None, writer: None, is_listed: false, owes_end: false };
         Self { state: Mutex::new(state), connection: OnceLock::new(), place }
     }
 
@@ -128,7 +145,7 @@ impl StreamCore {
         if !core::mem::replace(&mut state.is_listed, true) {
             protocols.list(self.clone());
         }
-        if state.flow.untold || state.flow.wants_room {
+        if state.flow.untold || state.flow.wants_room || state.owes_end {
             protocols.look_soon();
         }
     }
@@ -159,16 +176,20 @@ impl Waiting for StreamCore {
     fn look(&self, node: &mut Node) -> StillWaits {
         let has_ended = self.ended().is_some();
         let mut state = self.state();
-        let State { flow, reader, writer, is_listed } = &mut *state;
-        flow.tell_rest(node);
+        state.flow.tell_rest(node);
+        if !has_ended {
+            state.say_end(node);
+        }
+        let State { flow, reader, writer, is_listed, owes_end } = &mut *state;
+        let owes = flow.untold || *owes_end;
         if reader.is_some() && (has_ended || flow.is_readable(node)) {
             reader.take().into_iter().for_each(Waker::wake);
         }
         if writer.is_some() && (has_ended || flow.fault.is_some() || flow.is_writable(node)) {
             writer.take().into_iter().for_each(Waker::wake);
         }
-        let wants_room = flow.untold || writer.is_some() && flow.wants_room;
-        *is_listed = !has_ended && (reader.is_some() || writer.is_some() || flow.untold);
+        let wants_room = owes || writer.is_some() && flow.wants_room;
+        *is_listed = !has_ended && (reader.is_some() || writer.is_some() || owes);
         match *is_listed {
             false => StillWaits::Not,
             true if wants_room => StillWaits::ForRoom,
@@ -383,6 +404,24 @@ impl ByteStream {
         self.turn(Side::Writer, waker, |node, protocols| {
             self.core.look_to_send(node, protocols, |flow, node| flow.shut(node))
         })
+    }
+
+    /// [`shut`](Self::shut) of whoever writes nothing more and waits for nothing: where there is no
+    /// room for that, whoever polls says it as soon as there is. Whether that is so.
+    pub(crate) fn shut_soon(&self) -> bool {
+        if self.manager.is_forked() || self.core.ended().is_some() {
+            return false;
+        }
+        let mut guard = self.manager.shared.lock();
+        let (node, protocols) = guard.parts();
+        let mut state = self.core.state();
+        state.owes_end = true;
+        state.say_end(node);
+        let owes_end = state.owes_end;
+        if owes_end {
+            self.core.list(state, protocols);
+        }
+        owes_end
     }
 
     /// Looks, takes a turn if nothing is there, looks again, and then leaves a waker, all under one

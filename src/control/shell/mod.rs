@@ -153,7 +153,7 @@ struct State {
 
 /// What a thread that nothing waits for has handed on.
 enum Posted {
-    Received(Message),
+    Received(Box<Message>),
     Found(dial::Found),
 }
 

@@ -227,7 +227,7 @@ impl Shared {
         let post = move |id, message| {
             // Nobody is left to hear of it: what it holds goes with this.
             let Some(shared) = shared.upgrade() else { return };
-            shared.posted().push_back((id, Posted::Received(message)));
+            shared.posted().push_back((id, Posted::Received(Box::new(message))));
             shared.bell.ring();
         };
         Ok(receiver::Ending::new(id, Box::new(post)))

@@ -137,7 +137,7 @@ impl Shared {
             let Some((id, posted)) = self.posted().pop_front() else { return };
             let now = monotonic_ns();
             let message = match posted {
-                Posted::Received(message) => message,
+                Posted::Received(message) => *message,
                 Posted::Found(found) => {
                     self.found(state, id, found);
                     self.perform_all(state);

@@ -17,7 +17,7 @@ use hamlyn::link::ring::{RingReader, RingWriter};
 use hamlyn::link::sleep::{self, Barrier, Ear, Signaller, Sleeper, WakeBy};
 use hamlyn::link::{Body, Transmit};
 use hamlyn::wire::{Destination, Flags, Header, Key, MetadataIndex, SlotIndex};
-use loom::sync::atomic::{AtomicU64, Ordering, fence};
+use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use loom::sync::{Condvar, Mutex};
 use loom::thread;
 use std::sync::Arc;
@@ -472,10 +472,30 @@ fn an_entry_is_written_again_only_when_it_was_taken_whichever_slot_had_it() {
     });
 }
 
+/// What stands for the mutex. That of loom takes whoever tries it for one that waits, as soon as
+/// another has it.
+struct Behind(AtomicBool);
+
+impl Behind {
+    fn try_lock(&self) -> bool {
+        self.0.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    fn lock(&self) {
+        while !self.try_lock() {
+            thread::yield_now();
+        }
+    }
+
+    fn unlock(&self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
 /// A lock as `os::lock` makes it: the bias, and a mutex behind it.
 struct Biased {
     bias: Bias,
-    mutex: Mutex<()>,
+    mutex: Behind,
     value: loom::cell::UnsafeCell<u32>,
 }
 
@@ -485,9 +505,9 @@ unsafe impl Sync for Biased {}
 impl Biased {
     /// Becomes the owner under the mutex, and has the lock through the bias then.
     fn own(&self, thread: u64) {
-        let held = self.mutex.lock().unwrap();
+        self.mutex.lock();
         self.bias.set(thread);
-        drop(held);
+        self.mutex.unlock();
         // SAFETY: as above.
         self.value.with_mut(|value| unsafe { *value += 1 });
         self.bias.leave();
@@ -498,15 +518,16 @@ impl Biased {
         if !self.bias.enter(thread, Barrier::Fence) {
             return self.add(thread);
         }
-        let held = self.mutex.try_lock();
-        if held.is_ok() {
+        let has_mutex = self.mutex.try_lock();
+        if has_mutex {
             self.bias.revoke();
             self.bias.leave();
         }
         // SAFETY: as above.
         self.value.with_mut(|value| unsafe { *value += 1 });
-        if held.is_err() {
-            self.bias.leave();
+        match has_mutex {
+            true => self.mutex.unlock(),
+            false => self.bias.leave(),
         }
     }
 
@@ -517,7 +538,7 @@ impl Biased {
             self.bias.leave();
             return;
         }
-        let _held = self.mutex.lock().unwrap();
+        self.mutex.lock();
         if self.bias.revoke() {
             fence(Ordering::SeqCst);
         }
@@ -526,6 +547,7 @@ impl Biased {
         }
         // SAFETY: as above.
         self.value.with_mut(|value| unsafe { *value += 1 });
+        self.mutex.unlock();
     }
 }
 
@@ -534,7 +556,7 @@ fn a_biased_lock_excludes_its_owner_and_the_others() {
     loom::model(|| {
         let lock = Arc::new(Biased {
             bias: Bias::default(),
-            mutex: Mutex::new(()),
+            mutex: Behind(AtomicBool::new(false)),
             value: loom::cell::UnsafeCell::new(0),
         });
         let other = lock.clone();

@@ -41,8 +41,8 @@ BUGS = {
     ),
     "unpaid-memory": (
         MACHINE + "memory.rs",
-        "        if !is_paid {",
-        "        if !is_paid && now_ns == u64::MAX {",
+        "            Touched::NotPaid => return self.bad_memory(id),",
+        "            Touched::NotPaid => *transfer = Transfer::Held,",
         "memory for which nobody has paid is taken",
     ),
     "no-deadline": (

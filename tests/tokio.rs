@@ -6,9 +6,9 @@ mod support;
 use hamlyn::node::CloseReason;
 use hamlyn::protocol::{
     ApertureStreamReceiver, ApertureStreamSender, AsyncClient, AsyncManager, AsyncServer,
-    CallError, Client, DatagramReceiver, DatagramSender, Group, GroupConfig, GroupMember, Manager,
-    SendFailure, Server, ServerConfig, StreamConfig, StreamReceiver, StreamSender, TaggedConfig,
-    TaggedReceiver, TaggedSender,
+    ByteConfig, ByteListener, CallError, Client, DatagramReceiver, DatagramSender, Group,
+    GroupConfig, GroupMember, GrowError, Manager, ReceiveError, SendFailure, Server, ServerConfig,
+    StreamConfig, StreamReceiver, StreamSender, TaggedConfig, TaggedReceiver, TaggedSender,
 };
 use hamlyn::{Access, Config};
 use std::future::poll_fn;
@@ -450,6 +450,64 @@ async fn select_takes_requests_of_two_servers_in_turn() {
         called.unwrap();
     }
     timeout(support::LONG, serving).await.unwrap().unwrap();
+}
+
+// ---- connecting that is given up
+
+#[test]
+fn connecting_that_is_dropped_leaves_no_thread_and_no_connection() {
+    for (mode, progress) in [("adaptive", false), ("blocking", false), ("blocking", true)] {
+        let dir = support::Dir::new(&format!("given-up-{mode}"), &[("WAIT_MODE", mode)]);
+        let config = dir.config();
+        // What is left of it ends with it.
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .max_blocking_threads(3)
+            .enable_all()
+            .build()
+            .unwrap();
+        let (ended, ends) = std::sync::mpsc::channel();
+        let listener = runtime.block_on(async {
+            let here = AsyncManager::new(&Manager::with_config(config.clone()).unwrap()).unwrap();
+            if progress {
+                here.manager().start_progress().unwrap();
+            }
+            let (begins, begun) = tokio::sync::oneshot::channel();
+            let call = AsyncClient::connect(&here, "nobody", None);
+            let bytes = hamlyn::io::Connection::connect(&here, "nobody", None);
+            let other = here.set_up(move |m: &Manager| {
+                begins.send(()).unwrap();
+                for _ in 0..2 {
+                    ended.send(Client::connect(m, "nobody", None).err()).unwrap();
+                }
+            });
+            tokio::select! {
+                _ = async { tokio::join!(call, bytes, other) } => panic!("there was nobody"),
+                _ = async {
+                    begun.await.unwrap();
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                } => {}
+            }
+            let ended: Vec<_> = (0..2).map(|_| ends.recv_timeout(support::LONG)).collect();
+            // Whoever still wants to connect to it does so now.
+            let there = Manager::with_config(config.clone()).unwrap();
+            let listener = ByteListener::new(&there, ByteConfig::default()).unwrap();
+            listener.serve("nobody", Access::SameUser).unwrap();
+            let late = listener.accept(Some(Duration::from_millis(300)));
+            for error in ended {
+                assert!(matches!(error, Ok(Some(GrowError::GivenUp))), "{mode}: {error:?}");
+            }
+            assert!(matches!(late, Err(ReceiveError::TimedOut)), "{mode}: {late:?}");
+            // The threads are free again.
+            let connecting = hamlyn::io::Connection::connect(&here, "nobody", support::LIMIT);
+            let accepting = here.set_up(move |_| (listener.accept(support::LIMIT), listener));
+            let (connected, (accepted, listener)) = tokio::join!(connecting, accepting);
+            accepted.unwrap();
+            connected.unwrap();
+            listener
+        });
+        drop((runtime, listener));
+    }
 }
 
 // ---- a server that is killed

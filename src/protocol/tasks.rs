@@ -158,7 +158,7 @@ impl Drop for AsyncRequest {
 impl AsyncClient {
     /// Connects to the server that is served as `[user@]name`, in one of the runtime's threads for
     /// what waits, within `limit` (`None`: as long as it takes). On an error nothing is left of the
-    /// attempt; nor if it is dropped before it is ready.
+    /// attempt; nor if it is dropped before it is ready: the thread is free again.
     pub async fn connect(
         manager: &AsyncManager,
         name: &str,

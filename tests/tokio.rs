@@ -6,9 +6,9 @@ mod support;
 use hamlyn::node::CloseReason;
 use hamlyn::protocol::{
     ApertureStreamReceiver, ApertureStreamSender, AsyncClient, AsyncManager, AsyncServer,
-    CallError, Client, DatagramReceiver, DatagramSender, Group, GroupConfig, GroupMember, Manager,
-    SendFailure, Server, ServerConfig, StreamConfig, StreamReceiver, StreamSender, TaggedConfig,
-    TaggedReceiver, TaggedSender,
+    ByteConfig, ByteListener, CallError, Client, DatagramReceiver, DatagramSender, Group,
+    GroupConfig, GroupMember, GrowError, Manager, ReceiveError, SendFailure, Server, ServerConfig,
+    StreamConfig, StreamReceiver, StreamSender, TaggedConfig, TaggedReceiver, TaggedSender,
 };
 use hamlyn::{Access, Config};
 use std::future::poll_fn;
@@ -420,6 +420,75 @@ async fn receives_calls_and_replies_that_are_dropped_half_way_lose_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn long_replies_to_a_client_that_takes_none_have_a_bound() {
+    let dir = support::Dir::new("untaken", &[]);
+    let there = AsyncManager::new(&Manager::with_config(dir.config()).unwrap()).unwrap();
+    let config = ServerConfig { long_bytes_max: 1 << 20, ..ServerConfig::default() };
+    let server = AsyncServer::new(&there, config).unwrap();
+    server.serve("long", Access::SameUser).unwrap();
+    const CALLS: usize = 20;
+    const LENGTH: usize = 300_000;
+    const FIT: usize = (1 << 20) / LENGTH;
+    // Its program makes no calls between the last request and the first reply.
+    let config = dir.config();
+    let calling = tokio::task::spawn_blocking(move || {
+        let here = Manager::with_config(config).unwrap();
+        let client = Client::connect(&here, "long", support::LIMIT).unwrap();
+        let calls: Vec<_> =
+            (0..CALLS).map(|_| client.start(b"long", support::LIMIT).unwrap()).collect();
+        (client, calls)
+    });
+    let (client, calls) = calling.await.unwrap();
+    let mut replies = tokio::task::JoinSet::new();
+    for _ in 0..CALLS {
+        let request = timeout(support::LONG, server.receive()).await.unwrap().unwrap();
+        replies.spawn(async move { request.reply(&[7; LENGTH]).await });
+    }
+    for _ in 0..CALLS - FIT {
+        let replied = timeout(support::LONG, replies.join_next()).await.unwrap().unwrap().unwrap();
+        let error = replied.unwrap_err();
+        assert!(matches!(error, CallError::Untaken { .. }), "{error}");
+        assert!(error.to_string().contains("long_bytes_max is 1048576"), "{error}");
+    }
+    assert_eq!(server.replies_refused(), (CALLS - FIT) as u64);
+    // What there is room for is taken late; of the others the client was told.
+    let finishing = tokio::task::spawn_blocking(move || {
+        let finish = |call| client.finish(call, support::LIMIT);
+        let finished: Vec<_> = calls.into_iter().map(finish).collect();
+        (client, finished)
+    });
+    let (client, finished) = finishing.await.unwrap();
+    let mut taken = 0;
+    for finished in finished {
+        match finished {
+            Ok(reply) => {
+                assert!(*reply == [7; LENGTH]);
+                taken += 1;
+            }
+            Err(e) => assert!(matches!(e, CallError::Declined), "{e}"),
+        }
+    }
+    assert_eq!(taken, FIT);
+    while let Some(replied) = timeout(support::LONG, replies.join_next()).await.unwrap() {
+        replied.unwrap().unwrap();
+    }
+    // And there is room again; for one, however long it is.
+    for length in [3 * LENGTH, 2 << 20] {
+        let client = &client;
+        tokio::task::block_in_place(|| {
+            std::thread::scope(|scope| {
+                let calling = scope.spawn(|| client.call(b"again", support::LIMIT).unwrap());
+                tokio::runtime::Handle::current().block_on(async {
+                    let request = server.receive().await.unwrap();
+                    request.reply(&vec![1; length]).await.unwrap();
+                });
+                assert_eq!(calling.join().unwrap().len(), length);
+            });
+        });
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn select_takes_requests_of_two_servers_in_turn() {
     let dir = Dir::new("select");
     let (there, here) = (dir.manager(), dir.manager());
@@ -450,6 +519,64 @@ async fn select_takes_requests_of_two_servers_in_turn() {
         called.unwrap();
     }
     timeout(support::LONG, serving).await.unwrap().unwrap();
+}
+
+// ---- connecting that is given up
+
+#[test]
+fn connecting_that_is_dropped_leaves_no_thread_and_no_connection() {
+    for (mode, progress) in [("adaptive", false), ("blocking", false), ("blocking", true)] {
+        let dir = support::Dir::new(&format!("given-up-{mode}"), &[("WAIT_MODE", mode)]);
+        let config = dir.config();
+        // What is left of it ends with it.
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .max_blocking_threads(3)
+            .enable_all()
+            .build()
+            .unwrap();
+        let (ended, ends) = std::sync::mpsc::channel();
+        let listener = runtime.block_on(async {
+            let here = AsyncManager::new(&Manager::with_config(config.clone()).unwrap()).unwrap();
+            if progress {
+                here.manager().start_progress().unwrap();
+            }
+            let (begins, begun) = tokio::sync::oneshot::channel();
+            let call = AsyncClient::connect(&here, "nobody", None);
+            let bytes = hamlyn::io::Connection::connect(&here, "nobody", None);
+            let other = here.set_up(move |m: &Manager| {
+                begins.send(()).unwrap();
+                for _ in 0..2 {
+                    ended.send(Client::connect(m, "nobody", None).err()).unwrap();
+                }
+            });
+            tokio::select! {
+                _ = async { tokio::join!(call, bytes, other) } => panic!("there was nobody"),
+                _ = async {
+                    begun.await.unwrap();
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                } => {}
+            }
+            let ended: Vec<_> = (0..2).map(|_| ends.recv_timeout(support::LONG)).collect();
+            // Whoever still wants to connect to it does so now.
+            let there = Manager::with_config(config.clone()).unwrap();
+            let listener = ByteListener::new(&there, ByteConfig::default()).unwrap();
+            listener.serve("nobody", Access::SameUser).unwrap();
+            let late = listener.accept(Some(Duration::from_millis(300)));
+            for error in ended {
+                assert!(matches!(error, Ok(Some(GrowError::GivenUp))), "{mode}: {error:?}");
+            }
+            assert!(matches!(late, Err(ReceiveError::TimedOut)), "{mode}: {late:?}");
+            // The threads are free again.
+            let connecting = hamlyn::io::Connection::connect(&here, "nobody", support::LIMIT);
+            let accepting = here.set_up(move |_| (listener.accept(support::LIMIT), listener));
+            let (connected, (accepted, listener)) = tokio::join!(connecting, accepting);
+            accepted.unwrap();
+            connected.unwrap();
+            listener
+        });
+        drop((runtime, listener));
+    }
 }
 
 // ---- a server that is killed

@@ -171,7 +171,8 @@ impl Connection {
     /// (`None`: as long as it takes). Fails with [`NotFound`](io::ErrorKind::NotFound) where nobody
     /// serves the name, [`ConnectionRefused`](io::ErrorKind::ConnectionRefused) where its owner says
     /// no, [`TimedOut`](io::ErrorKind::TimedOut) where it says nothing; the error within is a
-    /// [`GrowError`]. Dropped before it is ready, it leaves no connection.
+    /// [`GrowError`]. Dropped before it is ready, it leaves no connection, and nothing that waits for
+    /// one.
     pub async fn connect(
         manager: &AsyncManager,
         name: &str,

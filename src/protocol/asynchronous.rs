@@ -15,12 +15,13 @@ use super::datagram::{Datagram, DatagramReceiver};
 use super::driver::Driver;
 use super::group::{Group, GroupError};
 use super::group_member::GroupMember;
-use super::manager::{Connection, Manager, ReceiveError, SendFailure};
+use super::manager::{Connection, Manager, ReceiveError, SendFailure, UntilGivenUp};
 use super::stream::{Record, StreamReceiver};
 use super::tagged::{Tag, TaggedReceiver};
 use crate::node::Forked;
 use core::future::poll_fn;
 use core::pin::pin;
+use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::Poll;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -28,6 +29,7 @@ use std::sync::{Arc, OnceLock};
 use std::vec::Vec;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::task::AbortHandle;
 
 /// An end point whose messages can be had without waiting.
 pub trait TryReceive {
@@ -116,6 +118,25 @@ macro_rules! from_failed {
 
 from_failed!(ReceiveError, SendFailure, CallError, GroupError);
 
+/// Dropped before the task is done, it says that nobody waits for what that makes.
+struct GivesUp {
+    manager: Manager,
+    given_up: Arc<AtomicBool>,
+    task: AbortHandle,
+}
+
+impl Drop for GivesUp {
+    fn drop(&mut self) {
+        if self.task.is_finished() || self.manager.is_forked() {
+            return;
+        }
+        self.task.abort();
+        self.given_up.store(true, Ordering::Release);
+        // The thread looks, wherever it sleeps.
+        self.manager.lock().stir();
+    }
+}
+
 impl AsyncManager {
     /// Registers the manager's descriptor with the runtime that this is called in.
     pub fn new(manager: &Manager) -> io::Result<Self> {
@@ -139,12 +160,23 @@ impl AsyncManager {
 
     /// Growing and connecting wait in the calling thread; this runs them in one of the runtime's
     /// threads for such work.
+    ///
+    /// Dropped before it is ready, it runs nothing that has not begun; what grows or connects in
+    /// there fails at once, then and from then on, with [`GrowError::GivenUp`](super::GrowError), and
+    /// leaves nothing behind, so that the thread is free again; what `make` returns is dropped.
     pub async fn set_up<R: Send + 'static>(
         &self,
         make: impl FnOnce(&Manager) -> R + Send + 'static,
     ) -> R {
-        let manager = self.manager.clone();
-        match tokio::task::spawn_blocking(move || make(&manager)).await {
+        let (manager, given_up) = (self.manager.clone(), Arc::<AtomicBool>::default());
+        let flag = given_up.clone();
+        let made = tokio::task::spawn_blocking(move || {
+            let _until = UntilGivenUp::new(flag);
+            make(&manager)
+        });
+        let (manager, task) = (self.manager.clone(), made.abort_handle());
+        let _unless_ready = GivesUp { manager, given_up, task };
+        match made.await {
             Ok(made) => made,
             Err(e) => match e.try_into_panic() {
                 Ok(panic) => std::panic::resume_unwind(panic),

@@ -18,9 +18,12 @@ use super::seed::Seed;
 use crate::control::{Access, Peer};
 use crate::node::OfferError;
 use core::ops::Deref;
+use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
+use std::collections::HashMap;
 use std::string::String;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::vec::Vec;
 
 /// A [`Server`] in tasks. Cloning shares it.
 ///
@@ -54,6 +57,55 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct AsyncServer {
     server: Arc<Server>,
     manager: AsyncManager,
+    untaken: Arc<Untaken>,
+}
+
+/// Copies of long replies that clients have not taken.
+struct Untaken {
+    /// Most bytes of each user's clients.
+    max: u64,
+    held: Mutex<HashMap<Option<u32>, u64>>,
+    refused: AtomicU64,
+}
+
+/// One of them, until it is dropped.
+struct Copied {
+    data: Vec<u8>,
+    user: Option<u32>,
+    untaken: Arc<Untaken>,
+}
+
+impl Untaken {
+    fn held(&self) -> MutexGuard<'_, HashMap<Option<u32>, u64>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A copy of a reply to a client of `user`; one is always allowed.
+    fn copy(self: &Arc<Self>, user: Option<u32>, data: &[u8]) -> Result<Copied, CallError> {
+        let (length, max) = (data.len() as u64, self.max);
+        let mut all = self.held();
+        let held = all.get(&user).copied().unwrap_or(0);
+        let then = held.saturating_add(length);
+        if held > 0 && then > max {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            return Err(CallError::Untaken { length, held, max });
+        }
+        all.insert(user, then);
+        drop(all);
+        Ok(Copied { data: data.to_vec(), user, untaken: self.clone() })
+    }
+}
+
+impl Drop for Copied {
+    fn drop(&mut self) {
+        let mut all = self.untaken.held();
+        if let Some(held) = all.get_mut(&self.user) {
+            *held -= self.data.len() as u64;
+            if *held == 0 {
+                all.remove(&self.user);
+            }
+        }
+    }
 }
 
 /// A call to be replied to, by any task. Dropped without a reply, it tells the client that none will
@@ -75,8 +127,10 @@ pub struct AsyncClient {
 impl AsyncServer {
     /// A server end point. Fails where the settings cannot be.
     pub fn new(manager: &AsyncManager, config: ServerConfig) -> Result<Self, GrowError> {
-        let server = Server::new(manager.manager(), config)?;
-        Ok(Self { server: Arc::new(server), manager: manager.clone() })
+        let (max, held, refused) = (config.long_bytes_max, Mutex::default(), AtomicU64::new(0));
+        let server = Arc::new(Server::new(manager.manager(), config)?);
+        let untaken = Arc::new(Untaken { max, held, refused });
+        Ok(Self { server, manager: manager.clone(), untaken })
     }
 
     /// Lets clients find it by name: [`Server::serve`].
@@ -89,6 +143,11 @@ impl AsyncServer {
     /// The server itself: seeds, admission, who its clients are.
     pub fn get_ref(&self) -> &Server {
         &self.server
+    }
+
+    /// Replies that failed with [`CallError::Untaken`].
+    pub fn replies_refused(&self) -> u64 {
+        self.untaken.refused.load(Ordering::Relaxed)
     }
 
     /// The next request. Any number of tasks may receive; each request goes to one. Dropped before it
@@ -117,8 +176,11 @@ impl AsyncRequest {
     ///
     /// Before it is first polled nothing has happened, and the request may be replied to still. From
     /// then on the reply is on its way, also if this is dropped: a long one is copied, and leaves in a
-    /// task of its own, as long as the runtime lives. On an error the client is told that no reply
-    /// will come. A second reply is [`CallError::Replied`].
+    /// task of its own, as long as the runtime lives. Clients that take no long replies must not fill
+    /// the memory: those of one user have at most
+    /// [`long_bytes_max`](ServerConfig::long_bytes_max) bytes of such copies here, but one reply is
+    /// always copied; beyond, a reply is [`CallError::Untaken`]. On an error the client is told that
+    /// no reply will come. A second reply is [`CallError::Replied`].
     pub async fn reply(&self, data: &[u8]) -> Result<(), CallError> {
         let arrived = self.take().ok_or(CallError::Replied)?;
         let server = &self.server;
@@ -126,12 +188,14 @@ impl AsyncRequest {
         if replying.at_once(data)? {
             return Ok(());
         }
-        let (arrived, data) = (replying.into_request().detach(), data.to_vec());
-        let server = server.clone();
+        let request = replying.into_request();
+        let user = request.peer().and_then(|peer| peer.uid);
+        let copied = server.untaken.copy(user, data)?;
+        let (arrived, server) = (request.detach(), server.clone());
         let runtime = server.manager.runtime().clone();
         let left = runtime.spawn(async move {
             let mut replying = Replying::new(server.server.attach(arrived));
-            server.manager.until(|| replying.advance(&data)).await
+            server.manager.until(|| replying.advance(&copied.data)).await
         });
         match left.await {
             Ok(left) => left,
@@ -158,7 +222,7 @@ impl Drop for AsyncRequest {
 impl AsyncClient {
     /// Connects to the server that is served as `[user@]name`, in one of the runtime's threads for
     /// what waits, within `limit` (`None`: as long as it takes). On an error nothing is left of the
-    /// attempt; nor if it is dropped before it is ready.
+    /// attempt; nor if it is dropped before it is ready: the thread is free again.
     pub async fn connect(
         manager: &AsyncManager,
         name: &str,

@@ -102,6 +102,19 @@ pub enum CallError {
     /// The request was replied to already, or is being replied to.
     #[error("the request was replied to already")]
     Replied,
+    /// A long reply of a task, to a user whose clients have not taken those before.
+    #[error(
+        "a reply of {length} bytes is not kept: {held} bytes of long replies to this user's clients \
+         wait to be taken, and the server's long_bytes_max is {max}"
+    )]
+    Untaken {
+        /// Bytes of the reply.
+        length: u64,
+        /// Bytes of those that wait.
+        held: u64,
+        /// Most bytes.
+        max: u64,
+    },
     /// This process has no memory or slots left for a long message.
     #[error("a long message cannot be received here: {0}")]
     Memory(String),

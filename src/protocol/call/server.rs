@@ -31,7 +31,9 @@ pub struct ServerConfig {
     /// Longest request, in bytes. 16 MiB unless set.
     pub request_bytes_max: u64,
     /// Bytes of long requests that each user's clients may have here at a time, until they are
-    /// replied to; further ones wait at the client, but one is always taken. 64 MiB unless set.
+    /// replied to; further ones wait at the client, but one is always taken. 64 MiB unless set. Of
+    /// long replies of tasks (`AsyncRequest::reply`) that they have not taken, each user's clients
+    /// may have as many again.
     pub long_bytes_max: u64,
     /// Clients at one time. 64 unless set.
     pub clients_max: u32,

@@ -46,6 +46,9 @@ pub enum GrowError {
     /// This side has no memory, slots or entries left for the end point.
     #[error("the end point cannot be set up here: {0}")]
     SetUp(String),
+    /// The task that it was for has dropped that: see `AsyncManager::set_up`.
+    #[error("whoever waited for the connection has given it up")]
+    GivenUp,
     /// The calling process is a forked child.
     #[error(transparent)]
     Forked(#[from] Forked),

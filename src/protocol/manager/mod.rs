@@ -32,7 +32,10 @@ use crate::node::{
 };
 use crate::os::sys;
 use crate::wire::{NodeId, Ticket};
+#[cfg(feature = "tokio")]
+use core::cell::RefCell;
 use core::ops::DerefMut;
+use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::Waker;
 use core::time::Duration;
 use std::format;
@@ -395,25 +398,39 @@ impl Manager {
         then: impl FnOnce(&mut Node, &mut Protocols, LinkId) -> R,
     ) -> Result<R, GrowError> {
         let limit = timeout.unwrap_or(Duration::MAX);
+        let given_up = given_up();
+        if given_up() {
+            return Err(GrowError::GivenUp);
+        }
         let token = self.shared.lock().begin_connect(service, greeting, limit, wait)?;
         let mut then = Some(then);
         // The control plane ends it within the time limit, if it can.
         let limit = timeout.map(node::with_answer);
         let waited = self.shared.wait_until(limit, |node, protocols| {
+            if given_up() {
+                node.give_up_connecting(token);
+                return Look::Found(None);
+            }
             match (node.end_connect(token), &mut then) {
                 (None, _) => Look::Nothing,
-                (Some(Err(e)), _) => Look::Found(Err(e)),
+                (Some(Err(e)), _) => Look::Found(Some(Err(e))),
                 (Some(Ok(link)), then) => {
                     let then = then.take().expect("a link is found once");
-                    Look::Found(Ok(then(node, protocols, link)))
+                    Look::Found(Some(Ok(then(node, protocols, link))))
                 }
             }
         });
         match waited {
-            Ok(Err(node::ConnectError::Control(control::ConnectError::Refused {
-                text, ..
-            }))) if !text.is_empty() => Err(GrowError::Refused(text)),
-            Ok(connected) => Ok(connected?),
+            Ok(None) => Err(GrowError::GivenUp),
+            Ok(Some(Err(node::ConnectError::Control(control::ConnectError::Refused {
+                text,
+                ..
+            }))))
+                if !text.is_empty() =>
+            {
+                Err(GrowError::Refused(text))
+            }
+            Ok(Some(connected)) => Ok(connected?),
             Err(waited) => {
                 self.shared.lock().give_up_connecting(token);
                 Err(match waited {
@@ -491,6 +508,40 @@ impl Manager {
             remove(&mut self.lock());
         }
     }
+}
+
+#[cfg(feature = "tokio")]
+std::thread_local! {
+    /// While this thread sets something up for a task: whether the task has dropped that.
+    static GIVEN_UP: RefCell<Option<Arc<AtomicBool>>> = const { RefCell::new(None) };
+}
+
+/// While this lives, connecting in this thread ends when it is said so.
+#[cfg(feature = "tokio")]
+pub(crate) struct UntilGivenUp(());
+
+#[cfg(feature = "tokio")]
+impl UntilGivenUp {
+    pub fn new(given_up: Arc<AtomicBool>) -> Self {
+        GIVEN_UP.set(Some(given_up));
+        Self(())
+    }
+}
+
+#[cfg(feature = "tokio")]
+impl Drop for UntilGivenUp {
+    fn drop(&mut self) {
+        GIVEN_UP.set(None);
+    }
+}
+
+/// Whether whoever this thread connects for has dropped that; to be asked again and again.
+fn given_up() -> impl Fn() -> bool {
+    #[cfg(feature = "tokio")]
+    let given_up = GIVEN_UP.with_borrow(Clone::clone);
+    #[cfg(not(feature = "tokio"))]
+    let given_up = None::<AtomicBool>;
+    move || given_up.as_ref().is_some_and(|given_up| given_up.load(Ordering::Acquire))
 }
 
 /// What a sender is grown from.

@@ -106,7 +106,8 @@ async fn who_connects_is_known_and_who_cannot_is_told_why() {
     assert_eq!(taken.kind(), ErrorKind::AddrInUse, "{taken}");
     let none = Listener::bind(&other, "no/name", Access::SameUser).unwrap_err();
     assert_eq!(none.kind(), ErrorKind::InvalidInput, "{none}");
-    let nobody = Connection::connect(&other, "nobody", LIMIT).await.unwrap_err();
+    let nobody =
+        Connection::connect(&other, "nobody", Some(Duration::from_millis(50))).await.unwrap_err();
     assert_eq!(nobody.kind(), ErrorKind::NotFound, "{nobody}");
     let wrong = ByteConfig { window_bytes: 5000, ..Default::default() };
     let wrong = Connection::connect_with(&other, "bytes", wrong, LIMIT).await.unwrap_err();

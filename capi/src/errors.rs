@@ -181,6 +181,8 @@ statuses! {
         GrowError::NotAnEndPoint | GrowError::OtherNode { .. } => H_REFUSED,
         GrowError::Answer(_) => H_MISBEHAVED,
         GrowError::SetUp(_) => H_LIMIT,
+        // Of tasks in Rust alone.
+        GrowError::GivenUp => H_TIMED_OUT,
         GrowError::Forked(e) => e.status(),
         // What the library has learnt to say since.
         _ => H_STATE,

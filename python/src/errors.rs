@@ -204,6 +204,8 @@ impl ToPy for GrowError {
             Self::NotAnEndPoint | Self::OtherNode { .. } => Kind::Refused,
             Self::Answer(_) => Kind::Misbehaved,
             Self::SetUp(_) => Kind::Misuse,
+            // Of tasks in Rust alone.
+            Self::GivenUp => Kind::TimedOut,
             Self::Forked(_) => Kind::Forked,
         };
         error(kind, self)

@@ -156,7 +156,7 @@ fn role() {
             let user = become_user(&role);
             let own = dir.join(format!("shared/{user}"));
             std::fs::create_dir_all(&own).unwrap();
-            std::fs::set_permissions(&own, std::fs::Permissions::from_mode(0o755)).unwrap();
+            std::fs::set_permissions(&own, std::fs::Permissions::from_mode(0o711)).unwrap();
             let listener = socket::bind(&own.join("trap")).unwrap();
             std::fs::set_permissions(own.join("trap"), std::fs::Permissions::from_mode(0o666))
                 .unwrap();
@@ -364,27 +364,32 @@ fn a_socket_that_lingers_stops_a_few_receivers_of_its_user_and_nothing_else() {
 
 #[test]
 fn a_server_that_passes_lingering_sockets_costs_its_client_nothing_that_others_need() {
-    let Some(dir) = shared("attack-server") else { return };
-    let mut peer = attacker("lingering-server", &dir, ATTACKER);
-    peer.expect("serving");
-    let config = dir.config_with(&[("HANDSHAKE_TIMEOUT_MS", "1000")]);
-    let client = start(&config);
-    let trap: ServiceName = format!("{ATTACKER}@trap").parse().unwrap();
-    let mut errors = Vec::new();
-    for _ in 0..8 {
-        let limit = std::time::Duration::from_secs(5);
-        errors.push(client.connect(&trap, b"", limit).unwrap_err().to_string());
-    }
-    assert!(errors[0].contains("not as agreed"), "{errors:?}");
-    let stopped = counter(&client, "receivers");
-    assert!((1..=4).contains(&stopped), "{stopped}, {errors:?}");
-    assert!(control_help::descriptors() < 200);
-    // An honest server of another user is reached as before, and the client's end waits for nobody.
-    let server = serves(&dir.config());
-    client.connect(&name("x"), b"", LONG).unwrap();
-    drop((client, server));
-    peer.tell("end");
-    peer.end();
+    alone(
+        "a_server_that_passes_lingering_sockets_costs_its_client_nothing_that_others_need",
+        || {
+            let Some(dir) = shared("attack-server") else { return };
+            let mut peer = attacker("lingering-server", &dir, ATTACKER);
+            peer.expect("serving");
+            let config = dir.config_with(&[("HANDSHAKE_TIMEOUT_MS", "1000")]);
+            let client = start(&config);
+            let trap: ServiceName = format!("{ATTACKER}@trap").parse().unwrap();
+            let mut errors = Vec::new();
+            for _ in 0..8 {
+                let limit = std::time::Duration::from_secs(5);
+                errors.push(client.connect(&trap, b"", limit).unwrap_err().to_string());
+            }
+            assert!(errors[0].contains("not as agreed"), "{errors:?}");
+            let stopped = counter(&client, "receivers");
+            assert!((1..=4).contains(&stopped), "{stopped}, {errors:?}");
+            assert!(control_help::descriptors() < 200);
+            // An honest server of another user is reached as before, and the client's end waits for nobody.
+            let server = serves(&dir.config());
+            client.connect(&name("x"), b"", LONG).unwrap();
+            drop((client, server));
+            peer.tell("end");
+            peer.end();
+        },
+    );
 }
 
 #[test]

@@ -9,13 +9,15 @@ mod support;
 
 use attackers::*;
 use control_help::{
-    ByHand, RING, counter, descriptors, expect_word, half_way, hello_of, link_by_hand, next,
+    ByHand, RING, counter, descriptors, expect_word, half_way, hello_of, link_by_hand, name, next,
     pass_with, receive, ring_file, ring_offer, say as speak, send, start, stranger,
     take_their_ring, until_paid, until_taken,
 };
 use hamlyn::ApertureAccess;
 use hamlyn::control::frame::{Frame, Hello, Memory, MemoryWord, Purpose};
-use hamlyn::control::{ControlEvent, LinkFeatures, Reason};
+use hamlyn::control::{
+    Accept, Access, ControlEvent, LinkFeatures, Reason, ServiceName, Wait, list_services, stat_of,
+};
 use hamlyn::os::aperture::{Ledger, Limits, Owned};
 use hamlyn::os::memory::{self, region_bytes};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
@@ -87,12 +89,64 @@ fn mappings() -> usize {
     std::fs::read_to_string("/proc/self/maps").unwrap().matches("memfd:").count()
 }
 
+/// A page that nobody ever fills, so that whoever writes to it stays there, in the kernel, too: a
+/// mapped file of a file system in user space is such a page for everybody; this one takes root.
+/// And the descriptor that it lasts as long as. `None`: not to be had here.
+fn page_that_never_comes() -> Option<(OwnedFd, *mut libc::c_void)> {
+    const UFFDIO_API: libc::c_ulong = 0xc018_aa3f;
+    const UFFDIO_REGISTER: libc::c_ulong = 0xc020_aa00;
+    const BYTES: usize = 4096;
+    // SAFETY: system calls whose structures are arrays of their size; a new mapping of its own.
+    unsafe {
+        let fd = libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC);
+        if fd < 0 {
+            return None;
+        }
+        let fd = OwnedFd::from_raw_fd(fd as i32);
+        let mut api = [0xaa_u64, 0, 0];
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let page = libc::mmap(core::ptr::null_mut(), BYTES, access, flags, -1, 0);
+        // Its range, and whoever misses the page is to wait.
+        let mut range = [page as u64, BYTES as u64, 1, 0];
+        let is_ready = libc::ioctl(fd.as_raw_fd(), UFFDIO_API, api.as_mut_ptr()) == 0
+            && page != libc::MAP_FAILED
+            && libc::ioctl(fd.as_raw_fd(), UFFDIO_REGISTER, range.as_mut_ptr()) == 0;
+        is_ready.then_some((fd, page))
+    }
+}
+
+/// Keeps whoever looks into a directory for what is not known to be there from coming back: one
+/// thread reads it into a page that never comes, one waits behind it to change it.
+fn hold(directory: &std::path::Path, page: *mut libc::c_void) {
+    let reads = std::fs::File::open(directory).unwrap();
+    let (page, new) = (page as usize, directory.join("new"));
+    let is_held = |name: &str| {
+        let stopped = || threads().iter().any(|thread| thread.0 == name && thread.1 != 'R');
+        until("it is stopped", stopped);
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(stopped(), "{name} was not held");
+    };
+    let named = |name: &str| std::thread::Builder::new().name(name.into());
+    let fd = reads.as_raw_fd();
+    let read = named("reads").spawn(move || {
+        // SAFETY: the kernel writes into a mapping of this process.
+        unsafe { libc::syscall(libc::SYS_getdents64, fd, page, 4096) };
+        drop(reads);
+    });
+    read.unwrap();
+    is_held("reads");
+    named("changes").spawn(move || std::fs::create_dir(new)).unwrap();
+    is_held("changes");
+}
+
 /// Not a test: what the attackers do.
 #[test]
 fn role() {
     let Some(role) = Role::of_this_process() else { return };
     let dir = PathBuf::from(&role.args[0]);
     let at = socket_of(&dir);
+    let page = if role.name == "holds-directory" { page_that_never_comes() } else { None };
     let user = become_user(&role);
     match role.name.as_str() {
         // An aperture that is as agreed, and behind it what stops whoever drops it.
@@ -220,6 +274,17 @@ fn role() {
             say(&format!("shut {passed}"));
             role.wait_for("end");
             drop(link);
+        }
+        // Whoever looks for a name of this user waits until this process ends.
+        "holds-directory" => {
+            let Some((_faults, page)) = page else { return say("not permitted") };
+            let own = dir.join(format!("shared/{user}"));
+            std::fs::create_dir(&own).unwrap();
+            hold(&own, page);
+            say("held");
+            role.wait_for("end");
+            // Without the ends of threads that never end.
+            die();
         }
         // Says hello as often as it can, and nothing more.
         "many-hellos" => {
@@ -893,4 +958,61 @@ fn users_who_stop_their_receivers_leave_some_for_others() {
         peer.tell("end");
         peer.end();
     }
+}
+
+#[test]
+fn a_directory_that_its_owner_holds_stops_those_who_look_into_it_and_nothing_else() {
+    alone("a_directory_that_its_owner_holds_stops_those_who_look_into_it_and_nothing_else", || {
+        let Some(dir) = shared("more-holds") else { return };
+        let mut peer = attacker("holds-directory", &dir, ATTACKER);
+        let said = peer.says();
+        if said != "held" {
+            return skipped("a page that never comes: userfaultfd is not permitted here");
+        }
+        let config = dir.config().wait_for_names(false);
+        let server = serves(&config);
+        let client = start(&config);
+        let trap: ServiceName = format!("{ATTACKER}@trap").parse().unwrap();
+        let limit = Duration::from_secs(3);
+        let began = Instant::now();
+        let dialed: Vec<_> = (0..20)
+            .map(|_| client.begin_connect(&trap, b"", limit, Wait::ForName).unwrap())
+            .collect();
+        until("eight look for it", || threads_called("hamlyn-look") == 8);
+        // Meanwhile all goes on: connecting, both ways, serving, asking, and ending.
+        let asked = config.clone();
+        let ask = std::thread::spawn(move || {
+            let trap = format!("{ATTACKER}@trap").parse().unwrap();
+            stat_of(&asked, &trap, Duration::from_millis(200)).unwrap_err().to_string()
+        });
+        client.connect(&name("x"), b"", LONG).unwrap();
+        still_serves(&config);
+        server.serve(&name("y"), Access::SameUser, Accept::Automatic(vec![])).unwrap();
+        client.connect(&name("y"), b"", LONG).unwrap();
+        assert!(server.stop_serving(&name("y")));
+        drop(start(&config));
+        assert!(ask.join().unwrap().contains("looking for the name"));
+        assert!(began.elapsed() < limit, "{:?}: somebody has waited", began.elapsed());
+        // A name that is not there, though other users are asked whether they have it.
+        let error = client.connect(&name("nobody"), b"", LONG).unwrap_err();
+        assert!(error.to_string().contains("nothing is called nobody"), "{error}");
+        let names = list_services(&config);
+        assert_eq!(names.held, [dir.path.join(format!("shared/{ATTACKER}"))]);
+        assert_eq!(names.entries.len(), 1, "{names:?}");
+        // Who tried is told in time, and those who were too many why.
+        let mut errors = Vec::new();
+        while errors.len() < dialed.len() {
+            if let ControlEvent::ConnectFailed { token, error } = next(&client) {
+                assert!(dialed.contains(&token));
+                errors.push(error.to_string());
+            }
+        }
+        assert!(began.elapsed() < 3 * limit, "{:?}", began.elapsed());
+        let too_many = errors.iter().filter(|e| e.contains("have not come back")).count();
+        assert_eq!(too_many, 12, "{errors:?}");
+        drop((client, server));
+        peer.tell("end");
+        peer.ends_killed();
+        until("those who looked have come back", || threads_called("hamlyn-look") == 0);
+    });
 }

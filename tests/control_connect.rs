@@ -240,8 +240,8 @@ fn statistics_are_text_from_the_owner() {
     let own = told.strip_prefix(&long).expect("the application's text comes first, whole");
     assert!(own.contains("control.connections 1\n"), "{own}");
     let services = list_services(&config);
-    assert_eq!(services.len(), 1);
-    assert_eq!((&services[0].name[..], services[0].is_alive), ("x", Some(true)));
+    assert_eq!(services.entries.len(), 1);
+    assert_eq!((&services.entries[0].name[..], services.entries[0].is_alive), ("x", Some(true)));
 }
 
 #[test]

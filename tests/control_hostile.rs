@@ -3,6 +3,7 @@
 
 #[macro_use]
 mod control_help;
+mod support;
 
 use control_help::*;
 use hamlyn::ApertureAccess;
@@ -14,7 +15,9 @@ use hamlyn::os::memory::{self, Region, SEALS_READ_ONLY, SEALS_SIZE, region_bytes
 use hamlyn::os::{socket, sys};
 use hamlyn::wire::NodeId;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
+use support::alone;
 
 fn served(dir: &Dir) -> Control {
     let server = start(&dir.config());
@@ -58,8 +61,7 @@ fn a_newer_minor_version_gets_the_common_features() {
 
 #[test]
 fn a_client_learns_that_the_server_has_another_version() {
-    let dir = Dir::new("serverversion");
-    let error = against(&dir, |fd| {
+    let error = against(|fd| {
         receive(&fd);
         let reason = Reason::Version;
         send(&fd, &Frame::Refused { reason, version: (9, 2), text: String::new() });
@@ -298,37 +300,39 @@ fn a_ring_that_is_not_as_agreed_is_refused() {
 
 #[test]
 fn more_descriptors_than_one_or_none_are_refused() {
-    let dir = Dir::new("many");
-    let server = served(&dir);
-    let (_region, file) = ring_file(4096);
-    for files in [vec![], vec![&file, &file], vec![&file; 250]] {
+    alone("more_descriptors_than_one_or_none_are_refused", || {
+        let dir = Dir::new("many");
+        let server = served(&dir);
+        let (_region, file) = ring_file(4096);
+        for files in [vec![], vec![&file, &file], vec![&file; 250]] {
+            let (fd, _wake, welcome) = half_way(&dir);
+            until_taken(&fd, &welcome);
+            pass_with(&fd, RING, &files).unwrap();
+            expect_refusal(&fd, Reason::Memory);
+        }
+        // With another frame, while one is waited for; and a second one behind the first.
         let (fd, _wake, welcome) = half_way(&dir);
         until_taken(&fd, &welcome);
-        pass_with(&fd, RING, &files).unwrap();
+        socket::send(&fd, &Frame::Bye.to_bytes(), &[file.as_fd()]).unwrap();
         expect_refusal(&fd, Reason::Memory);
-    }
-    // With another frame, while one is waited for; and a second one behind the first.
-    let (fd, _wake, welcome) = half_way(&dir);
-    until_taken(&fd, &welcome);
-    socket::send(&fd, &Frame::Bye.to_bytes(), &[file.as_fd()]).unwrap();
-    expect_refusal(&fd, Reason::Memory);
-    assert_eq!(counter(&server, "refused_memory"), 4);
-    until("no receiver runs", || counter(&server, "receivers") == 0);
-    let before = descriptors();
-    let (fd, _wake, welcome) = half_way(&dir);
-    until_taken(&fd, &welcome);
-    let mut sent = 0;
-    while pass_with(&fd, RING, &[&file]).is_ok() {
-        sent += 1;
-        if sent > 1000 {
-            break;
+        assert_eq!(counter(&server, "refused_memory"), 4);
+        until("no receiver runs", || counter(&server, "receivers") == 0);
+        let before = descriptors();
+        let (fd, _wake, welcome) = half_way(&dir);
+        until_taken(&fd, &welcome);
+        let mut sent = 0;
+        while pass_with(&fd, RING, &[&file]).is_ok() {
+            sent += 1;
+            if sent > 1000 {
+                break;
+            }
         }
-    }
-    assert!((1..1000).contains(&sent), "{sent}: the socket takes descriptors on and on");
-    while receive(&fd).is_some() {}
-    drop((fd, _wake));
-    until("nothing is left", || counter(&server, "receivers") == 0 && descriptors() <= before);
-    still_serves(&dir);
+        assert!((1..1000).contains(&sent), "{sent}: the socket takes descriptors on and on");
+        while receive(&fd).is_some() {}
+        drop((fd, _wake));
+        until("nothing is left", || counter(&server, "receivers") == 0 && descriptors() <= before);
+        still_serves(&dir);
+    });
 }
 
 #[test]
@@ -384,26 +388,28 @@ fn frames_out_of_turn_on_a_link_end_it_and_only_it() {
 
 #[test]
 fn a_hello_of_another_version_on_a_link_ends_it_and_the_application_hears_of_it() {
-    let dir = Dir::new("linkedversion");
-    let server = served(&dir);
-    let before = descriptors();
-    for round in 0..20 {
-        let link = link_by_hand(&dir);
-        let ControlEvent::Connected(new) = next(&server) else { panic!() };
-        let version = (VERSION_MAJOR + 1, 0);
-        send(&link.fd, &Frame::Hello(Hello { version, ..hello_of(Purpose::Link) }));
-        let ControlEvent::Closed { token, reason } = next(&server) else { panic!() };
-        assert_eq!((token, reason), (new.token, CloseReason::Violation), "round {round}");
-    }
-    until("nothing is left of them", || descriptors() <= before);
-    assert_eq!((counter(&server, "links"), counter(&server, "closed_violation")), (20, 20));
-    // Nor does a client keep a link to a server that does so.
-    let client = start(&dir.config());
-    let ours = client.connect(&name("x"), b"", LONG).unwrap();
-    let ControlEvent::Connected(_theirs) = next(&server) else { panic!() };
-    drop(server);
-    let ControlEvent::Closed { token, .. } = next(&client) else { panic!() };
-    assert_eq!(token, ours.token);
+    alone("a_hello_of_another_version_on_a_link_ends_it_and_the_application_hears_of_it", || {
+        let dir = Dir::new("linkedversion");
+        let server = served(&dir);
+        let before = descriptors();
+        for round in 0..20 {
+            let link = link_by_hand(&dir);
+            let ControlEvent::Connected(new) = next(&server) else { panic!() };
+            let version = (VERSION_MAJOR + 1, 0);
+            send(&link.fd, &Frame::Hello(Hello { version, ..hello_of(Purpose::Link) }));
+            let ControlEvent::Closed { token, reason } = next(&server) else { panic!() };
+            assert_eq!((token, reason), (new.token, CloseReason::Violation), "round {round}");
+        }
+        until("nothing is left of them", || descriptors() <= before);
+        assert_eq!((counter(&server, "links"), counter(&server, "closed_violation")), (20, 20));
+        // Nor does a client keep a link to a server that does so.
+        let client = start(&dir.config());
+        let ours = client.connect(&name("x"), b"", LONG).unwrap();
+        let ControlEvent::Connected(_theirs) = next(&server) else { panic!() };
+        drop(server);
+        let ControlEvent::Closed { token, .. } = next(&client) else { panic!() };
+        assert_eq!(token, ours.token);
+    });
 }
 
 #[test]
@@ -556,40 +562,44 @@ fn a_bulk_ring_is_cut_to_what_is_allowed_and_refused_beyond_the_quota() {
 
 #[test]
 fn who_has_not_paid_gives_way_and_the_last_links_are_for_those_without_one() {
-    let dir = Dir::new("places");
-    let server = start(&dir.config().handshake_timeout_ms(60_000u32));
-    server.serve(&name("x"), Access::SameUser, Accept::Automatic(vec![])).unwrap();
-    // Of one user 16 are welcomed; the others wait for their turn.
-    let mut waiting = Vec::new();
-    let before = descriptors();
-    for _ in 0..40 {
-        let fd = stranger(&dir);
-        send(&fd, &Frame::Hello(hello_of(Purpose::Link)));
-        waiting.push(fd);
-    }
-    let is_welcomed =
-        |fd: &OwnedFd| sys::wait_for(&[(fd.as_fd(), false)], sys::monotonic_ns() + 1).unwrap();
-    until("16 are welcomed", || waiting.iter().filter(|fd| is_welcomed(fd)).count() == 16);
-    // Two descriptors here for each: its socket, and its process's.
-    assert!(descriptors() - before <= 40 * 3, "{}", descriptors() - before);
-    // As they go, others come.
-    waiting.drain(..16);
-    until("the next are welcomed", || waiting.iter().filter(|fd| is_welcomed(fd)).count() == 16);
-    drop(waiting);
-    still_serves(&dir);
-    let server = start(&dir.config().links_max(16u32));
-    server.serve(&name("y"), Access::SameUser, Accept::Automatic(vec![])).unwrap();
-    let client = start(&dir.config());
-    let mut links = Vec::new();
-    let error = loop {
-        match client.connect(&name("y"), b"", LONG) {
-            Ok(link) => links.push(link),
-            Err(e) => break e.to_string(),
+    alone("who_has_not_paid_gives_way_and_the_last_links_are_for_those_without_one", || {
+        let dir = Dir::new("places");
+        let server = start(&dir.config().handshake_timeout_ms(60_000u32));
+        server.serve(&name("x"), Access::SameUser, Accept::Automatic(vec![])).unwrap();
+        // Of one user 16 are welcomed; the others wait for their turn.
+        let mut waiting = Vec::new();
+        let before = descriptors();
+        for _ in 0..40 {
+            let fd = stranger(&dir);
+            send(&fd, &Frame::Hello(hello_of(Purpose::Link)));
+            waiting.push(fd);
         }
-    };
-    assert_eq!(links.len(), 14);
-    assert!(error.contains("kept for users who have none"), "{error}");
-    assert_eq!(counter(&server, "refused_links"), 1);
+        let is_welcomed =
+            |fd: &OwnedFd| sys::wait_for(&[(fd.as_fd(), false)], sys::monotonic_ns() + 1).unwrap();
+        until("16 are welcomed", || waiting.iter().filter(|fd| is_welcomed(fd)).count() == 16);
+        // Two descriptors here for each: its socket, and its process's.
+        assert!(descriptors() - before <= 40 * 3, "{}", descriptors() - before);
+        // As they go, others come.
+        waiting.drain(..16);
+        until("the next are welcomed", || {
+            waiting.iter().filter(|fd| is_welcomed(fd)).count() == 16
+        });
+        drop(waiting);
+        still_serves(&dir);
+        let server = start(&dir.config().links_max(16u32));
+        server.serve(&name("y"), Access::SameUser, Accept::Automatic(vec![])).unwrap();
+        let client = start(&dir.config());
+        let mut links = Vec::new();
+        let error = loop {
+            match client.connect(&name("y"), b"", LONG) {
+                Ok(link) => links.push(link),
+                Err(e) => break e.to_string(),
+            }
+        };
+        assert_eq!(links.len(), 14);
+        assert!(error.contains("kept for users who have none"), "{error}");
+        assert_eq!(counter(&server, "refused_links"), 1);
+    });
 }
 
 #[test]
@@ -603,19 +613,24 @@ fn a_revoked_ticket_is_told_to_the_application() {
     assert_eq!((slot, index), (7, 9));
 }
 
-/// Connects to a server that does what `serve` does with its first connection.
-fn against(dir: &Dir, serve: impl FnOnce(OwnedFd) + Send) -> ConnectError {
+/// Connects to a server that does what `serve` does with its first connection. In a place of its
+/// own: a connection that was given up elsewhere may still come there.
+fn against(serve: impl FnOnce(OwnedFd) + Send) -> ConnectError {
+    static PLACES: AtomicU32 = AtomicU32::new(0);
+    let dir = Dir::new(&format!("against-{}", PLACES.fetch_add(1, Ordering::Relaxed)));
     let listener = socket::bind(&dir.0.join("x")).unwrap();
     socket::listen(&listener).unwrap();
     let client = start(&dir.config());
     std::thread::scope(|scope| {
         let listener = &listener;
-        scope.spawn(move || {
+        let server = scope.spawn(move || {
             let deadline = sys::monotonic_ns() + LONG.as_nanos() as u64;
             assert!(sys::wait_for(&[(listener.as_fd(), false)], deadline).unwrap());
             serve(socket::accept(listener).unwrap().unwrap());
         });
-        client.connect(&name("x"), b"", Duration::from_secs(3)).unwrap_err()
+        let error = client.connect(&name("x"), b"", LONG).unwrap_err();
+        assert!(server.join().is_ok(), "the client said: {error}");
+        error
     })
 }
 
@@ -633,8 +648,8 @@ fn welcome() -> Welcome {
 }
 
 /// The client's error for a server's ring that is these files.
-fn passed(dir: &Dir, files: Vec<OwnedFd>) -> ConnectError {
-    against(dir, move |fd| {
+fn passed(files: Vec<OwnedFd>) -> ConnectError {
+    against(move |fd| {
         receive(&fd);
         send(&fd, &Frame::Welcome(welcome()));
         expect_word(&fd, RING, ring_offer(4096));
@@ -659,7 +674,6 @@ fn file(bytes: usize, seals: rustix::fs::SealFlags) -> OwnedFd {
 
 #[test]
 fn a_client_maps_nothing_that_is_not_as_agreed() {
-    let dir = Dir::new("badfiles");
     let good = region_bytes(4096);
     let null = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
     let (socket, _other) = socket::pair().unwrap();
@@ -682,19 +696,17 @@ fn a_client_maps_nothing_that_is_not_as_agreed() {
         Err(e) => skipped!("a memory file of huge pages ({e})"),
     }
     for (i, files) in cases.into_iter().enumerate() {
-        let _ = std::fs::remove_file(dir.0.join("x"));
-        let error = passed(&dir, files);
+        let error = passed(files);
         assert!(matches!(error, ConnectError::Memory(_)), "{i}: {error}");
     }
 }
 
 #[test]
 fn a_client_of_a_server_that_sends_descriptors_when_it_likes_keeps_none() {
-    let dir = Dir::new("stuffed");
     if !socket::has_pass_rights() {
         return skipped!("sockets that refuse descriptors (Linux 6.16)");
     }
-    let error = against(&dir, |fd| {
+    let error = against(|fd| {
         receive(&fd);
         let file = memory::create(4096).unwrap();
         let files = [file.as_fd(); 200];
@@ -707,7 +719,6 @@ fn a_client_of_a_server_that_sends_descriptors_when_it_likes_keeps_none() {
 
 #[test]
 fn a_client_takes_no_sizes_that_it_did_not_ask_for() {
-    let dir = Dir::new("badsizes");
     for bad in [
         Welcome { client_ring_bytes: 1 << 30, ..welcome() },
         Welcome { server_ring_bytes: 1 << 30, ..welcome() },
@@ -716,8 +727,7 @@ fn a_client_takes_no_sizes_that_it_did_not_ask_for() {
         Welcome { packet_bytes: 0, ..welcome() },
         Welcome { features: 1 << 50, ..welcome() },
     ] {
-        let _ = std::fs::remove_file(dir.0.join("x"));
-        let error = against(&dir, move |fd| {
+        let error = against(move |fd| {
             receive(&fd);
             send(&fd, &Frame::Welcome(bad));
         });
@@ -738,7 +748,6 @@ fn connecting_never_takes_longer_than_its_time_limit() {
         assert!(matches!(error, ConnectError::TimedOut(_)), "{error}");
     }
     // Somebody accepts and then says nothing, or leaves.
-    std::fs::remove_file(dir.0.join("x")).unwrap();
-    let error = against(&dir, drop);
+    let error = against(drop);
     assert!(matches!(error, ConnectError::Gone), "{error}");
 }

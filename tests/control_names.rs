@@ -47,9 +47,9 @@ fn a_name_that_a_dead_process_left_is_taken_over() {
     drop(UnixListener::bind(dir.0.join("x")).unwrap());
     let control = start(&dir.config().wait_for_names(false));
     assert!(matches!(connect(&control, "x"), ConnectError::Stale(_)));
-    assert_eq!(list_services(&dir.config())[0].is_alive, Some(false));
+    assert_eq!(list_services(&dir.config()).entries[0].is_alive, Some(false));
     serve(&control, "x").unwrap();
-    assert_eq!(list_services(&dir.config())[0].is_alive, Some(true));
+    assert_eq!(list_services(&dir.config()).entries[0].is_alive, Some(true));
     // Only the socket is there: no lock file, nothing to clean up.
     assert_eq!(std::fs::read_dir(&dir.0).unwrap().count(), 1);
 }
@@ -59,7 +59,7 @@ fn only_what_nobody_serves_is_removed_as_stale() {
     let dir = Dir::new("remove-stale");
     let config = dir.config();
     drop(UnixListener::bind(dir.0.join("x")).unwrap());
-    let entry = |n: usize| list_services(&config).swap_remove(n);
+    let entry = |n: usize| list_services(&config).entries.swap_remove(n);
     let stale = entry(0);
     // Somebody serves it by the time that it is to be removed.
     let control = start(&config);
@@ -229,6 +229,10 @@ fn a_directory_that_others_can_change_is_not_used() {
     );
     set_mode(&dir.0, 0o700);
     serve(&control, "x").unwrap();
+    // Who can read it can hold it, and with it whoever makes or removes a name there.
+    set_mode(&dir.0, 0o755);
+    let error = serve(&control, "y").unwrap_err().to_string();
+    assert!(error.contains("mode 755") && error.contains("(0711 or 0700)"), "{error}");
 }
 
 #[test]
@@ -272,7 +276,7 @@ fn the_shared_directory_is_made_once_and_checked() {
         client.connect(&name(text), b"", LONG).unwrap();
     }
     let services = list_services(&config);
-    assert_eq!((&services[0].name[..], services[0].uid), ("0@x", Some(0)));
+    assert_eq!((&services.entries[0].name[..], services.entries[0].uid), ("0@x", Some(0)));
     // Not sticky: anybody could put another's directory aside.
     set_mode(&path, 0o777);
     assert!(setup_shared_dir(&config).is_err());

@@ -15,7 +15,12 @@ use std::time::{Duration, SystemTime};
 /// `hamlyn names`.
 pub fn run(arguments: &NamesArguments) -> Result<()> {
     let config = Config::from_env()?;
-    let services = list_services(&config);
+    let found = list_services(&config);
+    for held in &found.held {
+        let held = held.display();
+        eprintln!("hamlyn: {held} is held by a process that reads it, so its names are not known");
+    }
+    let services = found.entries;
     if arguments.clean {
         return clean(&config, &services);
     }

@@ -87,6 +87,7 @@ fn told(name: &str, text: &str) -> Told {
 fn all(config: &Config) -> (Vec<Told>, usize) {
     let user = rustix::process::geteuid().as_raw();
     let services = list_services(config)
+        .entries
         .into_iter()
         .filter(|service| service.uid == Some(user) && service.is_alive != Some(false));
     let (mut found, mut failed) = (Vec::new(), 0);

@@ -99,7 +99,7 @@ pub fn run(arguments: &WhyArguments) -> Result<()> {
 }
 
 fn who_listens(config: &Config, name: &str) -> Option<String> {
-    let found = list_services(config).into_iter().find(|service| service.name == name)?;
+    let found = list_services(config).entries.into_iter().find(|service| service.name == name)?;
     let user =
         found.uid.map_or("a user that cannot be known here".into(), |uid| format!("user {uid}"));
     let path = found.path.display();

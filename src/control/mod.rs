@@ -26,6 +26,8 @@ mod directories;
 #[cfg(feature = "os")]
 pub mod identity;
 #[cfg(feature = "os")]
+mod lookups;
+#[cfg(feature = "os")]
 mod memory;
 #[cfg(feature = "os")]
 pub mod names;
@@ -46,7 +48,7 @@ pub use identity::Identity;
 #[cfg(feature = "os")]
 pub use names::{
     Access, DirectoryError, FindError, Looked, NameError, ServeError, ServiceEntry, ServiceName,
-    list_services, private_dir, remove_stale, setup_shared_dir, setup_user_dir, uid_of,
+    Services, list_services, private_dir, remove_stale, setup_shared_dir, setup_user_dir, uid_of,
 };
 #[cfg(feature = "os")]
 pub use shell::{

@@ -19,11 +19,13 @@ use super::directories::{
 pub use super::directories::{
     DirectoryError, private_dir, setup_shared_dir, setup_user_dir, uid_of,
 };
+use super::lookups;
 use crate::config::Config;
 use crate::os::socket;
 use crate::os::socket::Connection;
 use core::fmt;
 use core::str::FromStr;
+use core::time::Duration;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -222,6 +224,7 @@ pub(super) fn listen(
         }
         other => other?,
     };
+    directory.check_closed()?;
     let path = directory.path.join(&service.name);
     let os = |source: io::Error| match source.kind() {
         io::ErrorKind::PermissionDenied => ServeError::NotPermitted {
@@ -451,61 +454,93 @@ pub struct ServiceEntry {
     pub pid: Option<u32>,
 }
 
+/// What [`list_services`] found.
+#[derive(Clone, Debug, Default)]
+pub struct Services {
+    /// The names, ordered by path.
+    pub entries: Vec<ServiceEntry>,
+    /// Directories in the shared one, or that one itself, whose owners, or others who may read
+    /// them, keep everybody else from looking in: what is there is not known.
+    pub held: Vec<PathBuf>,
+}
+
+/// How long is waited for what one user has, and how many are waited for.
+const LOOK_WITHIN: Duration = Duration::from_millis(200);
+const HELD_MAX: usize = 16;
+
 /// The services in this user's own directory and in the shared one, as far as they can be seen.
-pub fn list_services(config: &Config) -> Vec<ServiceEntry> {
-    let mut found = Vec::new();
-    let mut add = |directory: &Directory, user: Option<&str>| {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let Ok(fd) = rustix::fs::openat(&directory.fd, ".", flags, Mode::empty()) else { return };
-        let Ok(entries) = rustix::fs::Dir::new(fd) else { return };
-        for entry in entries.flatten() {
-            let name = entry.file_name().to_string_lossy().into_owned();
-            if name.parse::<ServiceName>().is_err() {
-                continue;
-            }
-            let at = AtFlags::SYMLINK_NOFOLLOW;
-            let Ok(stat) = rustix::fs::statat(&directory.fd, &*name, at) else { continue };
-            if !rustix::fs::FileType::from_raw_mode(stat.st_mode).is_socket() {
-                continue;
-            }
-            let connected = directory.address(&name).ok();
-            // Whoever listens there may pass what stops whoever closes it.
-            let connected = connected.map(|at| socket::try_connect(&at).map(Connection::from));
-            let is_alive = connected.as_ref().and_then(|connected| match connected {
-                Ok(_) => Some(true),
-                Err(e) => match e.kind() {
-                    io::ErrorKind::WouldBlock => Some(true),
-                    io::ErrorKind::ConnectionRefused => Some(false),
-                    _ => None,
-                },
-            });
-            let listener = connected.and_then(Result::ok).map(socket::identity);
-            let pid = listener.and_then(Result::ok).and_then(|listener| listener.pid);
-            found.push(ServiceEntry {
-                path: directory.path.join(&name),
-                name: user.map_or(name.clone(), |user| std::format!("{user}@{name}")),
-                uid: socket::known_uid(stat.st_uid),
-                is_alive,
-                pid,
-            });
-        }
-    };
+/// Takes at most 200 ms for each directory that somebody holds, and after 16 of them looks into no
+/// other.
+pub fn list_services(config: &Config) -> Services {
+    let mut found = Services::default();
     if let Ok(directory) = open_private(config, false) {
-        add(&directory, None);
+        found.entries = list(&directory, None);
     }
-    if open_checked_shared(&config.shared_dir).is_ok() {
-        let users = std::fs::read_dir(&config.shared_dir).into_iter().flatten().flatten();
-        for user in users {
-            let name = user.file_name().to_string_lossy().into_owned();
-            if let Ok(uid) = name.parse()
-                && let Ok(directory) = open_shared(config, uid, false)
-            {
-                add(&directory, Some(&name));
-            }
+    let looked_for = config.shared_dir.clone();
+    let users = lookups::within(LOOK_WITHIN, move || match open_checked_shared(&looked_for) {
+        Ok(()) => {
+            let users = std::fs::read_dir(&looked_for).into_iter().flatten().flatten();
+            users.filter_map(|user| user.file_name().to_str()?.parse().ok()).collect()
+        }
+        Err(_) => Vec::new(),
+    });
+    let Ok(Some(users)) = users else {
+        found.held.push(config.shared_dir.clone());
+        return found;
+    };
+    for uid in users {
+        let looking = config.clone();
+        let look = move || match open_shared(&looking, uid, false) {
+            Ok(directory) => list(&directory, Some(uid)),
+            Err(_) => Vec::new(),
+        };
+        let is_too_many = found.held.len() >= HELD_MAX;
+        match if is_too_many { Ok(None) } else { lookups::within(LOOK_WITHIN, look) } {
+            Ok(Some(entries)) => found.entries.extend(entries),
+            Ok(None) | Err(_) => found.held.push(config.shared_dir.join(uid.to_string())),
         }
     }
-    found.sort_by(|a, b| a.path.cmp(&b.path));
+    found.entries.sort_by(|a, b| a.path.cmp(&b.path));
     found
+}
+
+/// The names in a directory; of a user in the shared one.
+fn list(directory: &Directory, user: Option<u32>) -> Vec<ServiceEntry> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(fd) = rustix::fs::openat(&directory.fd, ".", flags, Mode::empty()) else {
+        return Vec::new();
+    };
+    let entry = |entry: rustix::fs::DirEntry| {
+        let name = entry.file_name().to_str().ok()?.to_string();
+        name.parse::<ServiceName>().ok()?;
+        let at = AtFlags::SYMLINK_NOFOLLOW;
+        let stat = rustix::fs::statat(&directory.fd, &*name, at).ok()?;
+        if !rustix::fs::FileType::from_raw_mode(stat.st_mode).is_socket() {
+            return None;
+        }
+        let connected = directory.address(&name).ok();
+        // Whoever listens there may pass what stops whoever closes it.
+        let connected = connected.map(|at| socket::try_connect(&at).map(Connection::from));
+        let is_alive = connected.as_ref().and_then(|connected| match connected {
+            Ok(_) => Some(true),
+            Err(e) => match e.kind() {
+                io::ErrorKind::WouldBlock => Some(true),
+                io::ErrorKind::ConnectionRefused => Some(false),
+                _ => None,
+            },
+        });
+        let listener = connected.and_then(Result::ok).map(socket::identity);
+        let pid = listener.and_then(Result::ok).and_then(|listener| listener.pid);
+        Some(ServiceEntry {
+            path: directory.path.join(&name),
+            name: user.map_or(name.clone(), |user| std::format!("{user}@{name}")),
+            uid: socket::known_uid(stat.st_uid),
+            is_alive,
+            pid,
+        })
+    };
+    let entries = rustix::fs::Dir::new(fd).into_iter().flatten().flatten();
+    entries.filter_map(entry).collect()
 }
 
 /// Removes a name of this user's that nobody serves any more. `false`: it is served after all, or

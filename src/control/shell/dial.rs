@@ -5,6 +5,7 @@
 
 use super::super::frame::{FRAME_BYTES_MAX, Frame, FrameError, Hello, LinkFeatures};
 use super::super::identity::Identity;
+use super::super::lookups;
 use super::super::machine::{ConnectionId, Failure, Machine, NotNow, Wait, Who};
 use super::super::names::{self, FindError, Place, ServiceName};
 use super::super::{GREETING_BYTES_MAX, Reason, printable_bytes};
@@ -29,9 +30,6 @@ use std::vec::Vec;
 /// The pause of who asks for statistics, before a listener without room is asked again.
 const PAUSE_MAX_NS: u64 = 5_000_000;
 
-/// Lookups that may run at a time. One that a directory of a stranger's has stopped counts until it
-/// comes back.
-const LOOKUPS_MAX: usize = 64;
 /// How long is waited for the names of other users, which are advice and nothing else; and how many
 /// threads may look into strangers' places for them at a time.
 const NAMESAKES_WITHIN: Duration = Duration::from_millis(500);
@@ -202,16 +200,18 @@ fn namesakes_soon(config: &Config, service: &ServiceName) -> Vec<String> {
         return Vec::new();
     }
     let (config, service) = (config.clone(), service.clone());
-    let (tell, told) = std::sync::mpsc::sync_channel(1);
-    let builder = std::thread::Builder::new().name("hamlyn-names".into()).stack_size(128 << 10);
-    let begun = builder.spawn(move || {
-        let _ = tell.send(names::namesakes(&config, &service));
+    let found = lookups::within(NAMESAKES_WITHIN, move || {
+        let found = names::namesakes(&config, &service);
         end();
+        found
     });
-    if begun.is_err() {
-        end();
+    match found {
+        Ok(found) => found.unwrap_or_default(),
+        Err(_) => {
+            end();
+            Vec::new()
+        }
     }
-    told.recv_timeout(NAMESAKES_WITHIN).unwrap_or_default()
 }
 
 impl Control {
@@ -313,13 +313,11 @@ impl Shared {
         wait: Wait,
     ) -> Result<(), (Option<Box<Finder>>, String)> {
         let Some(shared) = self.this.get().cloned() else { return Ok(()) };
-        let running = self.lookups.clone();
-        if running.fetch_add(1, Ordering::Relaxed) >= LOOKUPS_MAX {
-            running.fetch_sub(1, Ordering::Relaxed);
-            let why = std::format!("{LOOKUPS_MAX} lookups of names have not come back");
-            return Err((Some(finder), why));
-        }
-        let (config, counted) = (self.config.clone(), running.clone());
+        let running = match self.lookups.begin(&finder.service) {
+            Ok(running) => running,
+            Err(why) => return Err((Some(finder), why)),
+        };
+        let config = self.config.clone();
         let looks = move || {
             let post = |found| {
                 // Nobody is left to hear of it.
@@ -348,13 +346,10 @@ impl Shared {
                 }
                 (None, _) => post(Found::Opened(Box::new((*finder, opened)))),
             }
-            counted.fetch_sub(1, Ordering::Relaxed);
+            drop(running);
         };
-        let builder = std::thread::Builder::new().name("hamlyn-look".into()).stack_size(256 << 10);
-        builder.spawn(looks).map(drop).map_err(|e| {
-            running.fetch_sub(1, Ordering::Relaxed);
-            (None, std::format!("no thread to look for the name with: {e}"))
-        })
+        lookups::spawn(looks)
+            .map_err(|e| (None, std::format!("no thread to look for the name with: {e}")))
     }
 
     /// What a thread that looked has found.
@@ -527,7 +522,17 @@ pub(super) fn stat(
     let mut finder = Finder::of(service);
     let os = |source| ConnectError::Os { doing: DOING, source };
     let socket = loop {
-        match finder.open(config) {
+        let left = Duration::from_nanos(deadline_ns.saturating_sub(monotonic_ns()));
+        let config_of_look = config.clone();
+        let look = move || (finder.open(&config_of_look), finder);
+        let opened = match lookups::within(left, look).map_err(os)? {
+            Some((opened, looked)) => {
+                finder = looked;
+                opened
+            }
+            None => return Err(ConnectError::TimedOut("looking for the name")),
+        };
+        match opened {
             Ok((socket, _)) => break socket,
             Err(Missed::NotNow(NotNow::Busy, error)) if monotonic_ns() >= deadline_ns => {
                 return Err(error);

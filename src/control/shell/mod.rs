@@ -32,6 +32,7 @@ pub use inbox::{ControlEvent, Inbox, LinkToken, NewLink};
 
 use super::frame::{LinkFeatures, Memory};
 use super::identity::Identity;
+use super::lookups::Lookups;
 use super::machine::{
     Accept, Admission, ApertureError, ConnectionId, Expected, Limits, Machine, RequestId,
     ServiceId, UnknownUsers, Who,
@@ -45,7 +46,7 @@ use crate::os::memory::{self, ForkGuard};
 use crate::os::socket;
 use crate::os::sys::{self, Bell, Poller, monotonic_ns};
 use crate::wire::{ApertureAccess, NodeId};
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use dial::Dial;
 use inbox::Waiter;
@@ -169,7 +170,7 @@ struct Shared {
     /// What receivers have handed on.
     posted: Mutex<VecDeque<(ConnectionId, Posted)>>,
     /// Threads that look for names.
-    lookups: Arc<AtomicUsize>,
+    lookups: Lookups,
     is_ending: AtomicBool,
     guard: ForkGuard,
     /// Whether sockets can refuse descriptors.
@@ -281,7 +282,7 @@ impl Control {
             inbox: Arc::new(Inbox::new().map_err(doing("making an event descriptor"))?),
             state: Mutex::new(state),
             posted: Mutex::default(),
-            lookups: Arc::default(),
+            lookups: Lookups::default(),
             is_ending: AtomicBool::new(false),
             guard: ForkGuard::new().map_err(doing("mapping a page"))?,
             has_pass_rights,

@@ -156,7 +156,7 @@ fn role() {
             let user = become_user(&role);
             let own = dir.join(format!("shared/{user}"));
             std::fs::create_dir_all(&own).unwrap();
-            std::fs::set_permissions(&own, std::fs::Permissions::from_mode(0o711)).unwrap();
+            std::fs::set_permissions(&own, std::fs::Permissions::from_mode(0o755)).unwrap();
             let listener = socket::bind(&own.join("trap")).unwrap();
             std::fs::set_permissions(own.join("trap"), std::fs::Permissions::from_mode(0o666))
                 .unwrap();

@@ -116,9 +116,10 @@ fn page_that_never_comes() -> Option<(OwnedFd, *mut libc::c_void)> {
     }
 }
 
-/// Keeps whoever looks into a directory for what is not known to be there from coming back: one
-/// thread reads it into a page that never comes, one waits behind it to change it.
-fn hold(directory: &std::path::Path, page: *mut libc::c_void) {
+/// Keeps whoever changes a directory from coming back: a thread reads it into a page that never comes.
+/// `changes`: a second one waits behind it to change it, and keeps those from coming back who look for
+/// what is not known to be there.
+fn hold(directory: &std::path::Path, page: *mut libc::c_void, changes: bool) {
     let reads = std::fs::File::open(directory).unwrap();
     let (page, new) = (page as usize, directory.join("new"));
     let is_held = |name: &str| {
@@ -136,8 +137,10 @@ fn hold(directory: &std::path::Path, page: *mut libc::c_void) {
     });
     read.unwrap();
     is_held("reads");
-    named("changes").spawn(move || std::fs::create_dir(new)).unwrap();
-    is_held("changes");
+    if changes {
+        named("changes").spawn(move || std::fs::create_dir(new)).unwrap();
+        is_held("changes");
+    }
 }
 
 /// Not a test: what the attackers do.
@@ -146,7 +149,7 @@ fn role() {
     let Some(role) = Role::of_this_process() else { return };
     let dir = PathBuf::from(&role.args[0]);
     let at = socket_of(&dir);
-    let page = if role.name == "holds-directory" { page_that_never_comes() } else { None };
+    let page = if role.name.starts_with("holds-") { page_that_never_comes() } else { None };
     let user = become_user(&role);
     match role.name.as_str() {
         // An aperture that is as agreed, and behind it what stops whoever drops it.
@@ -280,10 +283,18 @@ fn role() {
             let Some((_faults, page)) = page else { return say("not permitted") };
             let own = dir.join(format!("shared/{user}"));
             std::fs::create_dir(&own).unwrap();
-            hold(&own, page);
+            hold(&own, page, true);
             say("held");
             role.wait_for("end");
             // Without the ends of threads that never end.
+            die();
+        }
+        // Whoever changes a directory that this user may read waits until this process ends.
+        "holds-what-it-may-read" => {
+            let Some((_faults, page)) = page else { return say("not permitted") };
+            hold(&dir, page, false);
+            say("held");
+            role.wait_for("end");
             die();
         }
         // Says hello as often as it can, and nothing more.
@@ -1014,5 +1025,37 @@ fn a_directory_that_its_owner_holds_stops_those_who_look_into_it_and_nothing_els
         peer.tell("end");
         peer.ends_killed();
         until("those who looked have come back", || threads_called("hamlyn-look") == 0);
+    });
+}
+
+#[test]
+fn whoever_may_read_a_directory_holds_nobody_who_serves_names_there_for_long() {
+    alone("whoever_may_read_a_directory_holds_nobody_who_serves_names_there_for_long", || {
+        let Some(dir) = shared("more-reads") else { return };
+        let server = start(&dir.config());
+        server.serve(&name("x"), Access::SameUser, Accept::Automatic(vec![])).unwrap();
+        let mut peer = attacker("holds-what-it-may-read", &dir, ATTACKER);
+        if peer.says() != "held" {
+            return skipped("a page that never comes: userfaultfd is not permitted here");
+        }
+        let client = start(&dir.config());
+        client.connect(&name("x"), b"", LONG).unwrap();
+        let began = Instant::now();
+        let error = server.serve(&name("y"), Access::SameUser, Accept::Automatic(vec![]));
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("chmod 711"), "{error}");
+        // Nobody else waited meanwhile, nor does what there is end later than it would.
+        client.connect(&name("x"), b"", LONG).unwrap();
+        assert!(server.stop_serving(&name("x")));
+        drop((server, client));
+        assert!(began.elapsed() < LONG, "{:?}", began.elapsed());
+        peer.tell("end");
+        peer.ends_killed();
+        // What was given up is not left behind.
+        until("no name is left", || {
+            threads_called("hamlyn-look") == 0
+                && !dir.path.join("x").exists()
+                && !dir.path.join("y").exists()
+        });
     });
 }

@@ -133,8 +133,8 @@ fn attack_server(at: &PathBuf, place: &str, other_end: SocketAddr) -> Vec<OwnedF
 /// The service `trap` of the user who runs this, with a socket for everybody.
 fn trap(dir: &Path, user: u32) -> OwnedFd {
     let own = dir.join(format!("shared/{user}"));
-    std::fs::DirBuilder::new().mode(0o711).create(&own).unwrap();
-    std::fs::set_permissions(&own, std::fs::Permissions::from_mode(0o711)).unwrap();
+    std::fs::DirBuilder::new().mode(0o755).create(&own).unwrap();
+    std::fs::set_permissions(&own, std::fs::Permissions::from_mode(0o755)).unwrap();
     let path = own.join("trap");
     let listener = socket::bind(&path).unwrap();
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666)).unwrap();

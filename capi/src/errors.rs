@@ -67,7 +67,7 @@ statuses! {
         ServeError::InUse(_) | ServeError::NotASocket(_) => H_IN_USE,
         ServeError::NotPermitted { .. } => H_REFUSED,
         ServeError::PathTooLong { .. } | ServeError::GreetingTooLong(_) => H_TOO_LONG,
-        ServeError::Busy(_) => H_IN_USE,
+        ServeError::Busy(_) | ServeError::Held(_) => H_IN_USE,
         ServeError::Forked => H_FORKED,
         ServeError::Directory(_) | ServeError::Os { .. } => H_SYSTEM,
     };

@@ -399,20 +399,6 @@ pub fn uid_of(user: &str) -> Result<u32, DirectoryError> {
 }
 
 impl Directory {
-    /// Others may pass, and not look: who reads a directory can hold it, and with it whoever makes or
-    /// removes a name there.
-    pub(super) fn check_closed(&self) -> Result<(), DirectoryError> {
-        let path = || self.path.clone();
-        let stat = rustix::fs::fstat(&self.fd)
-            .map_err(|e| DirectoryError::Os { path: path(), source: e.into() })?;
-        let mode = stat.st_mode & 0o7777;
-        if mode & 0o044 != 0 {
-            let wanted = "be closed to the reading of others, who could hold it (0711 or 0700)";
-            return Err(DirectoryError::Mode { path: path(), mode, wanted });
-        }
-        Ok(())
-    }
-
     /// The socket's address: through the checked descriptor, which also keeps it short; by its
     /// path where there is no /proc.
     pub(super) fn address(&self, name: &str) -> Result<PathBuf, PathTooLong> {

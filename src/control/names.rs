@@ -31,6 +31,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::string::{String, ToString};
+use std::sync::Arc;
 use std::vec::Vec;
 
 /// Longest name of a service, in bytes.
@@ -166,6 +167,13 @@ pub enum ServeError {
     /// Another process held the directory all the time.
     #[error("another process has kept the directory {} locked", .0.display())]
     Busy(PathBuf),
+    /// Looking into the directory took so long that it was given up; it goes on, for nobody.
+    #[error(
+        "the directory {} has not answered for {} s: who may read a directory can hold it, so close \
+         it to the reading of others (chmod 711)",
+        .0.display(), CHANGE_WITHIN.as_secs()
+    )]
+    Held(PathBuf),
     /// The directory cannot be used.
     #[error(transparent)]
     Directory(#[from] DirectoryError),
@@ -190,16 +198,46 @@ pub enum ServeError {
 pub(super) struct Listener {
     pub(super) fd: OwnedFd,
     pub(super) access: Access,
-    directory: Directory,
-    name: String,
-    /// Device and inode of the socket's name.
-    identity: (u64, u64),
+    /// Until it is removed.
+    name: Option<Taken>,
     /// A child that was forked must not remove its parent's name.
     pid: u32,
 }
 
+/// A name that this process has taken.
+#[derive(Debug)]
+struct Taken {
+    directory: Directory,
+    name: String,
+    /// Device and inode of the socket's name.
+    identity: (u64, u64),
+}
+
+/// How long is waited for a change of a directory: longer than another process may lock it.
+const CHANGE_WITHIN: Duration = Duration::from_secs(4);
+
 /// Takes a name, over from a dead process if need be.
 pub(super) fn listen(
+    config: &Config,
+    service: &ServiceName,
+    access: Access,
+) -> Result<Listener, ServeError> {
+    let path = || match access {
+        Access::SameUser => private_dir(config),
+        Access::Group(_) | Access::Anyone => config.shared_dir.clone(),
+    };
+    let of_thread = (config.clone(), service.clone());
+    let listened =
+        lookups::within(CHANGE_WITHIN, move || try_listen(&of_thread.0, &of_thread.1, access));
+    match listened {
+        Ok(Some(listened)) => listened,
+        Ok(None) => Err(ServeError::Held(path())),
+        // There are no threads here: then it is done as if nobody held anything.
+        Err(_) => try_listen(config, service, access),
+    }
+}
+
+fn try_listen(
     config: &Config,
     service: &ServiceName,
     access: Access,
@@ -224,7 +262,6 @@ pub(super) fn listen(
         }
         other => other?,
     };
-    directory.check_closed()?;
     let path = directory.path.join(&service.name);
     let os = |source: io::Error| match source.kind() {
         io::ErrorKind::PermissionDenied => ServeError::NotPermitted {
@@ -276,8 +313,8 @@ pub(super) fn listen(
     match prepare() {
         Ok(identity) => {
             drop(lock);
-            let (name, pid) = (service.name.clone(), std::process::id());
-            Ok(Listener { fd, access, directory, name, identity, pid })
+            let name = Some(Taken { directory, name: service.name.clone(), identity });
+            Ok(Listener { fd, access, name, pid: std::process::id() })
         }
         Err(e) => {
             let _ = rustix::fs::unlinkat(&directory.fd, &*service.name, AtFlags::empty());
@@ -291,6 +328,18 @@ impl Drop for Listener {
         if self.pid != std::process::id() {
             return;
         }
+        let Some(taken) = self.name.take() else { return };
+        // One that is held stays, and is taken over by whoever wants it next.
+        let taken = Arc::new(taken);
+        let of_thread = taken.clone();
+        if lookups::within(CHANGE_WITHIN, move || of_thread.give_up()).is_err() {
+            taken.give_up();
+        }
+    }
+}
+
+impl Taken {
+    fn give_up(&self) {
         // Under the lock, so that a name which somebody else has taken over meanwhile stays.
         if let Ok(Some(_lock)) = self.directory.lock() {
             let stat =
@@ -546,6 +595,13 @@ fn list(directory: &Directory, user: Option<u32>) -> Vec<ServiceEntry> {
 /// Removes a name of this user's that nobody serves any more. `false`: it is served after all, or
 /// gone already, or in no directory of this user's.
 pub fn remove_stale(config: &Config, entry: &ServiceEntry) -> io::Result<bool> {
+    let (config, entry) = (config.clone(), entry.clone());
+    let removed = lookups::within(CHANGE_WITHIN, move || try_remove_stale(&config, &entry))?;
+    let held = || io::Error::new(io::ErrorKind::TimedOut, "the directory does not answer");
+    removed.unwrap_or_else(|| Err(held()))
+}
+
+fn try_remove_stale(config: &Config, entry: &ServiceEntry) -> io::Result<bool> {
     let own = [open_private(config, false), open_shared(config, euid(), false)];
     let parent = entry.path.parent();
     let Some(directory) = own.into_iter().flatten().find(|own| Some(&*own.path) == parent) else {

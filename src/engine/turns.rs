@@ -5,25 +5,40 @@
 //!   each long turn    the same, and sweep(now): as many idle links as see all within SWEEP_NS
 //!   in between        a message for whoever waits comes straight from the `latest` link's ring
 //! ```
+//! Where links are more than [`ARMED_ABOVE`], an idle one is *armed* in time (`choose_to_arm`): its sender
+//! signals its next packet, and it is not looked at until then. A node looks for signals, which costs
+//! the same however many links are armed, as often as it sweeps.
+//!
 //! One word says that a turn is to be a long one: a countdown, which whatever calls for attention
 //! sets to one. A link that was empty for a while becomes idle, and active again when something is
-//! found in it. Each link is in exactly one list or in none, and knows its place there.
+//! found in it, or its sender has signalled. Each link is in exactly one list or in none, and knows its
+//! place there.
 //!
 //! What is taken in a turn is bounded for each link, and where there are many, for all together: each
 //! of them gets the same portion of a [`Budget`], and those whose turn does not come before it is
 //! spent are the first in the next. So one user's many links keep others waiting for about a
 //! millisecond, and not for as long as it takes to empty them all.
 //!
-//! Never: a walk over links that are idle, but for those of a sweep; an allocation in a turn.
+//! Never: a walk over links that are armed, or over idle ones but for those of a sweep; an allocation
+//! in a turn.
 
 use alloc::vec::Vec;
 
 /// Up to this many links, all are active: a look at each costs less than choosing.
 const ALWAYS_ACTIVE: usize = 8;
-/// Turns without a packet after which a link is idle.
+/// Turns without a packet after which a link is idle, where as many are active as always are; where
+/// more are, whose turns are longer, fewer.
 const EMPTY_TURNS_MAX: u32 = 4096;
+const EMPTY_TURNS_MIN: u32 = 16;
 /// Every idle link is looked at within about this time.
 pub(crate) const SWEEP_NS: u64 = 20_000;
+/// With no more links than that, none is armed: a sweep looks at so few soon enough, and whoever
+/// sleeps in a call can wait for the bells of all of them.
+const ARMED_ABOVE: usize = 126;
+/// Links that are armed together, with one barrier, and how long is waited for the next: so that
+/// a node spends a hundredth of its time on it.
+pub(crate) const ARMED_AT_A_TIME: usize = 64;
+const ARMING_NS: u64 = 1_000_000;
 /// Turns after which one is a long one; so many messages may be handed over from one ring while
 /// other links wait.
 pub(crate) const TURNS_PER_LONG_TURN: u32 = 64;
@@ -88,6 +103,7 @@ enum List {
     None,
     Active,
     Idle,
+    Armed,
 }
 
 /// Where a link stands, and what is known of it.
@@ -106,11 +122,16 @@ struct Place {
 pub(crate) struct Turns {
     active: Vec<u32>,
     idle: Vec<u32>,
+    armed: Vec<u32>,
     places: Vec<Place>,
     /// Those before it in `active` have had their turn, where there are many.
     next_active: usize,
     next_idle: usize,
+    next_to_arm: usize,
     swept_ns: u64,
+    /// When signals were looked for last, and when links were armed last.
+    signals_ns: u64,
+    armed_ns: u64,
     /// Turns until a long one.
     attention: u32,
     /// The link from which packets were taken last.
@@ -122,10 +143,14 @@ impl Turns {
         Self {
             active: Vec::new(),
             idle: Vec::new(),
+            armed: Vec::new(),
             places: Vec::new(),
             next_active: 0,
             next_idle: 0,
+            next_to_arm: 0,
             swept_ns: 0,
+            signals_ns: 0,
+            armed_ns: 0,
             attention: 1,
             latest: 0,
         }
@@ -133,7 +158,7 @@ impl Turns {
 
     /// Links that take part.
     pub fn len(&self) -> usize {
-        self.active.len() + self.idle.len()
+        self.active.len() + self.idle.len() + self.armed.len()
     }
 
     /// The link from which packets were taken last.
@@ -151,6 +176,16 @@ impl Turns {
     /// The links in which packets were found lately.
     pub fn all_active(&self) -> &[u32] {
         &self.active
+    }
+
+    /// The links that are looked at, in a turn or in a sweep.
+    pub fn all_looked_at(&self) -> impl Iterator<Item = u32> + '_ {
+        self.active.iter().chain(&self.idle).copied()
+    }
+
+    /// The links whose senders signal their next packets.
+    pub fn all_armed(&self) -> &[u32] {
+        &self.armed
     }
 
     /// A new link takes part.
@@ -184,6 +219,7 @@ impl Turns {
                 &mut self.active
             }
             List::Idle => &mut self.idle,
+            List::Armed => &mut self.armed,
         };
         list.swap_remove(position);
         if let Some(&moved) = list.get(position) {
@@ -202,21 +238,68 @@ impl Turns {
     }
 
     fn put(&mut self, link: u32, to: List) {
-        let list = if to == List::Idle { &mut self.idle } else { &mut self.active };
+        let list = match to {
+            List::None => return,
+            List::Active => &mut self.active,
+            List::Idle => &mut self.idle,
+            List::Armed => &mut self.armed,
+        };
         let place = &mut self.places[link as usize];
         (place.list, place.position, place.empty_turns) = (to, list.len() as u32, 0);
         list.push(link);
     }
 
-    fn is_idle(&self, link: u32) -> bool {
-        self.places.get(link as usize).is_some_and(|place| place.list == List::Idle)
-    }
-
-    /// Something is in this link, or may be: it is looked at in each turn from now on.
-    pub fn promote(&mut self, link: u32) {
-        if self.is_idle(link) {
+    /// Something is in this link, or may be: it is looked at in each turn from now on. `true`: it was
+    /// armed, and whoever sleeps must arm it anew.
+    pub fn promote(&mut self, link: u32) -> bool {
+        let list = self.places.get(link as usize).map_or(List::None, |place| place.list);
+        if matches!(list, List::Idle | List::Armed) {
             self.remove(link);
             self.put(link, List::Active);
+        }
+        list == List::Armed
+    }
+
+    /// Whether it is time to look for signals of links that are armed; the caller then does.
+    pub fn signals_are_due(&mut self, now_ns: u64) -> bool {
+        let is_due = !self.armed.is_empty() && now_ns.saturating_sub(self.signals_ns) >= SWEEP_NS;
+        if is_due {
+            self.signals_ns = now_ns;
+        }
+        is_due
+    }
+
+    /// More signals wait than could be taken: they are looked for in the next turn.
+    pub fn more_signals(&mut self) {
+        self.signals_ns = 0;
+    }
+
+    /// Idle links that are to be armed, if it is time for that; how many. The caller arms those
+    /// whose senders understand it, makes a barrier, looks at each once more, and then says which
+    /// [are armed](Self::arm) and which [have something](Self::promote).
+    pub fn choose_to_arm(&mut self, now_ns: u64, links: &mut [u32; ARMED_AT_A_TIME]) -> usize {
+        let is_time = now_ns.saturating_sub(self.armed_ns) >= ARMING_NS;
+        if self.len() <= ARMED_ABOVE || self.idle.is_empty() || !is_time {
+            return 0;
+        }
+        self.armed_ns = now_ns;
+        let many = self.idle.len().min(ARMED_AT_A_TIME);
+        for link in &mut links[..many] {
+            // Those that cannot be armed stay, and do not stand in the way of the others.
+            if self.next_to_arm >= self.idle.len() {
+                self.next_to_arm = 0;
+            }
+            *link = self.idle[self.next_to_arm];
+            self.next_to_arm += 1;
+        }
+        many
+    }
+
+    /// An idle link's sender will signal its next packet.
+    pub fn arm(&mut self, link: u32) {
+        if self.places.get(link as usize).is_some_and(|place| place.list == List::Idle) {
+            self.remove(link);
+            self.put(link, List::Armed);
         }
     }
 
@@ -228,7 +311,10 @@ impl Turns {
             return;
         }
         place.empty_turns += 1;
-        if place.empty_turns >= EMPTY_TURNS_MAX && place.list == List::Active {
+        let always = ALWAYS_ACTIVE as u32;
+        let longer = self.active.len() as u32 / always;
+        let most = (EMPTY_TURNS_MAX / longer.max(1)).max(EMPTY_TURNS_MIN);
+        if place.empty_turns >= most && place.list == List::Active {
             let lines_seen = place.lines_seen;
             self.remove(link);
             self.put(link, List::Idle);
@@ -264,7 +350,8 @@ impl Turns {
 
     /// A long turn ends. `is_busy`: so is the next one; `is_alone`: nothing waits for it.
     pub fn end_long_turn(&mut self, is_busy: bool, is_alone: bool) {
-        self.attention = match is_busy {
+        let more_signals = self.signals_ns == 0 && !self.armed.is_empty();
+        self.attention = match is_busy || more_signals {
             true => 1,
             false if is_alone && self.len() <= 1 => TURNS_PER_LONG_TURN_ALONE,
             false => TURNS_PER_LONG_TURN,
@@ -371,9 +458,10 @@ pub(crate) trait TakesTurns {
         taken
     }
 
-    /// Whether a sweep has anything to look at.
+    /// Whether there are links that are not looked at in each turn.
+    #[inline]
     fn has_idle(&self) -> bool {
-        !self.turns().idle.is_empty()
+        !self.turns().idle.is_empty() || !self.turns().armed.is_empty()
     }
 }
 
@@ -382,6 +470,7 @@ mod tests {
     use super::*;
     use crate::link::sim::Rng;
     use alloc::vec;
+    use core::cell::Cell;
 
     /// Links that hold so many packets, and a clock that moves by so much a turn.
     struct Node {
@@ -393,6 +482,11 @@ mod tests {
         lines_of_a_packet: u64,
         /// What was taken in this turn, in lines.
         in_turn: u64,
+        /// Looks at links, and for signals.
+        looks: Cell<u64>,
+        signal_looks: u64,
+        /// Links that cannot be armed.
+        never_armed: fn(u32) -> bool,
     }
 
     impl TakesTurns for Node {
@@ -407,6 +501,7 @@ mod tests {
             self.take_portion(link, most).packets
         }
         fn take_portion(&mut self, link: u32, most: Portion) -> Portion {
+            self.looks.set(self.looks.get() + 1);
             let waiting = &mut self.waiting[link as usize];
             let lines = most.lines.min(LINES_PER_RING);
             let packets = (*waiting)
@@ -419,6 +514,7 @@ mod tests {
             Portion { packets: packets as usize, lines }
         }
         fn is_ready(&self, link: u32) -> bool {
+            self.looks.set(self.looks.get() + 1);
             self.waiting[link as usize] > 0
         }
         fn lines_taken(&self, link: u32) -> u64 {
@@ -432,7 +528,42 @@ mod tests {
             (0..links as u32).for_each(|link| turns.add(link));
             let (waiting, lines) = (vec![0; links], vec![0; links]);
             let (lines_of_a_packet, in_turn) = (1, 0);
-            Self { turns, waiting, lines, now_ns: 1, budget: 64, lines_of_a_packet, in_turn }
+            Self {
+                turns,
+                waiting,
+                lines,
+                now_ns: 1,
+                budget: 64,
+                lines_of_a_packet,
+                in_turn,
+                looks: Cell::new(0),
+                signal_looks: 0,
+                never_armed: |_| false,
+            }
+        }
+
+        /// Those that are armed and have something have signalled it; so many are told of at a time.
+        fn look_for_signals(&mut self) {
+            const AT_A_TIME: usize = 64;
+            self.signal_looks += 1;
+            let has_something = |link: &&u32| self.waiting[**link as usize] > 0;
+            let signalled: Vec<u32> =
+                self.turns.armed.iter().filter(has_something).take(AT_A_TIME).copied().collect();
+            signalled.iter().for_each(|link| assert!(self.turns.promote(*link)));
+            if signalled.len() == AT_A_TIME {
+                self.turns.more_signals();
+            }
+        }
+
+        fn arm_idle(&mut self) {
+            let mut some = [0; ARMED_AT_A_TIME];
+            let many = self.turns.choose_to_arm(self.now_ns, &mut some);
+            for &link in some[..many].iter().filter(|link| !(self.never_armed)(**link)) {
+                match self.is_ready(link) {
+                    true => assert!(!self.turns.promote(link)),
+                    false => self.turns.arm(link),
+                }
+            }
         }
 
         /// A turn as a node makes it.
@@ -442,7 +573,11 @@ mod tests {
             if !self.turns.begin() {
                 return self.look_at_active();
             }
+            if self.turns.signals_are_due(self.now_ns) {
+                self.look_for_signals();
+            }
             let taken = self.look_at_active() + self.sweep(self.now_ns);
+            self.arm_idle();
             self.turns.end_long_turn(false, true);
             taken
         }
@@ -463,7 +598,12 @@ mod tests {
         fn check(&self, takes_part: &[bool]) {
             let turns = &self.turns;
             assert_eq!(turns.len(), takes_part.iter().filter(|takes| **takes).count());
-            for (list, links) in [(List::Active, &turns.active), (List::Idle, &turns.idle)] {
+            let lists = [
+                (List::Active, &turns.active),
+                (List::Idle, &turns.idle),
+                (List::Armed, &turns.armed),
+            ];
+            for (list, links) in lists {
                 for (position, &link) in links.iter().enumerate() {
                     let place = turns.places[link as usize];
                     assert!(takes_part[link as usize]);
@@ -491,7 +631,7 @@ mod tests {
                         node.turns.remove(link);
                         takes_part[link as usize] = false;
                     }
-                    3 => node.turns.promote(link),
+                    3 => _ = node.turns.promote(link),
                     // Long enough for those in which nothing comes to become idle.
                     4 => {
                         node.waiting[link as usize] += takes_part[link as usize] as u64;
@@ -614,9 +754,91 @@ mod tests {
                     let bound = SWEEP_NS + 2 * 60 * TURNS_PER_LONG_TURN as u64;
                     assert!(node.now_ns - since <= bound, "link {link} of {links}");
                 }
-                assert!(!node.turns.is_idle(link as u32));
+                assert_eq!(node.turns.places[link].list, List::Active);
             }
         }
+    }
+
+    /// A node whose links, all but the first, which is busy, are armed.
+    fn all_but_one_armed(links: usize) -> Node {
+        let mut node = Node::new(links);
+        while node.turns.armed.len() < links - 1 {
+            node.waiting[0] += 1;
+            node.now_ns += SWEEP_NS;
+            node.turn();
+        }
+        assert_eq!(node.turns.active, [0]);
+        node
+    }
+
+    #[test]
+    fn links_that_are_armed_are_not_looked_at_however_many() {
+        for links in [200, 10_000] {
+            let mut node = all_but_one_armed(links);
+            (node.looks, node.signal_looks) = (Cell::new(0), 0);
+            let since_ns = node.now_ns;
+            for _ in 0..100_000 {
+                node.waiting[0] += 1;
+                node.turn();
+            }
+            assert_eq!(node.looks.get(), 100_000, "the busy one's, of {links}");
+            let most = (node.now_ns - since_ns).div_ceil(SWEEP_NS);
+            assert!(node.signal_looks > 0 && node.signal_looks <= most, "{}", node.signal_looks);
+        }
+        // So few are not armed: whoever sleeps waits for their bells.
+        let mut node = Node::new(ARMED_ABOVE);
+        for _ in 0..100_000 {
+            node.now_ns += SWEEP_NS;
+            node.turn();
+        }
+        assert!(node.turns.armed.is_empty());
+    }
+
+    #[test]
+    fn what_comes_on_links_that_are_armed_is_found_in_time() {
+        let mut node = all_but_one_armed(10_000);
+        // One of them; and then all at once: each look tells of some, and the next turn looks again.
+        for (speak, bound) in [(1..2, SWEEP_NS), (2..10_000, 10_000 / 64 * 60 + 2 * SWEEP_NS)] {
+            node.waiting[speak.clone()].fill(1);
+            let since_ns = node.now_ns;
+            while node.waiting[speak.clone()].iter().any(|waiting| *waiting > 0) {
+                node.waiting[0] += 1;
+                node.turn();
+                let bound = bound + 2 * 60 * TURNS_PER_LONG_TURN as u64;
+                assert!(
+                    node.now_ns - since_ns <= bound,
+                    "{speak:?} after {}",
+                    node.now_ns - since_ns
+                );
+            }
+        }
+        // And again, once they have been idle for a while.
+        let mut node = all_but_one_armed(200);
+        for round in 0..1000 {
+            let link = 1 + round % 199;
+            node.waiting[link] += 1;
+            node.now_ns += SWEEP_NS;
+            (0..TURNS_PER_LONG_TURN).for_each(|_| _ = node.turn());
+            assert_eq!(node.waiting[link], 0, "round {round}");
+        }
+    }
+
+    #[test]
+    fn links_that_cannot_be_armed_stand_in_nobodys_way() {
+        let mut node = Node::new(1000);
+        node.never_armed = |link| link % 2 == 1;
+        for _ in 0..20_000 {
+            node.waiting[0] += 1;
+            node.now_ns += SWEEP_NS;
+            node.turn();
+        }
+        assert_eq!((node.turns.armed.len(), node.turns.idle.len()), (499, 500));
+        node.waiting[7] = 1;
+        for _ in 0..TURNS_PER_LONG_TURN {
+            node.now_ns += SWEEP_NS;
+            node.turn();
+        }
+        assert_eq!(node.waiting[7], 0);
     }
 
     #[test]

@@ -23,6 +23,9 @@
 //! the kernel no longer accepts, or finds the sleeper asleep. (The sleeper's own page would not do:
 //! the waker cannot change it, and a wake-up between the look and the sleep would be lost.)
 //!
+//! A receiver with very many links announces the same of one that it does not look at any more though
+//! it is awake, and wants to be told of any packet there, also of one that wakes nobody (`ANY`).
+//!
 //! The same halves, exchanged, serve a sender that sleeps until there is room: FREED takes the
 //! place of the packet, and ROOM that of SLEEP. Both wake by the one bell.
 //!
@@ -36,8 +39,10 @@ use super::cells::{Ordering, Word, fence};
 const BY_BELL: u64 = 1;
 /// In a sleep word: fence before each look at it.
 const FENCE: u64 = 2;
+/// In a sleep word: wake for any packet, whether or not its sender asked for that.
+const ANY: u64 = 4;
 /// What a generation adds to a sleep word.
-const GENERATION: u64 = 4;
+const GENERATION: u64 = 8;
 
 /// Who pays for keeping a store before a load. Agreed when connecting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +69,7 @@ pub struct Sleeper<W> {
     sleep: W,
     value: u64,
     barrier: Barrier,
-    /// Whether the waker understands [`BY_BELL`] and [`FENCE`].
+    /// Whether the waker understands [`BY_BELL`], [`FENCE`] and [`ANY`].
     understood: bool,
     /// The waker fences, for it has seen that it is asked to.
     peer_fences: bool,
@@ -82,9 +87,23 @@ impl<W: Word> Sleeper<W> {
     /// nothing. By the bell only where the other side understands it.
     #[inline]
     pub fn arm(&mut self, by: WakeBy) {
-        let mut value = (self.value & !(BY_BELL | FENCE)) + GENERATION;
+        self.announce(if by == WakeBy::Bell { BY_BELL } else { 0 });
+    }
+
+    /// Announces that this side looks no more until it is told of a packet, whichever it is, by a
+    /// byte. What must follow is as for [`arm`](Self::arm). `false`: the other side would not
+    /// understand it, and nothing was announced.
+    pub fn arm_for_any(&mut self) -> bool {
         if self.understood {
-            value |= if by == WakeBy::Bell { BY_BELL } else { 0 };
+            self.announce(ANY);
+        }
+        self.understood
+    }
+
+    fn announce(&mut self, how: u64) {
+        let mut value = (self.value & !(BY_BELL | FENCE | ANY)) + GENERATION;
+        if self.understood {
+            value |= how;
             value |= if self.barrier == Barrier::Asymmetric { FENCE } else { 0 };
         }
         self.set(value);
@@ -175,6 +194,12 @@ impl<W: Word> Signaller<W> {
         if self.understood && word & BY_BELL != 0 { WakeBy::Bell } else { WakeBy::Byte }
     }
 
+    /// Whether the other side, which has announced `word`, wants to know of any packet.
+    #[inline]
+    pub fn is_for_any(&self, word: u64) -> bool {
+        self.understood && word & ANY != 0
+    }
+
     /// The other side has been woken for this word and will not be again.
     #[inline]
     pub fn signalled(&mut self, word: u64) {
@@ -256,6 +281,24 @@ mod tests {
             assert_eq!(signaller.must_signal(), Some(WakeBy::Bell));
             assert_eq!(signaller.must_signal(), None);
         }
+    }
+
+    #[test]
+    fn whoever_wants_to_know_of_any_packet_says_so_until_it_sleeps_again() {
+        let (mut sleeper, mut signaller) = both(Barrier::Fence);
+        sleeper.arm(WakeBy::Bell);
+        assert!(!signaller.is_for_any(signaller.pending().unwrap()));
+        assert!(sleeper.arm_for_any());
+        let word = signaller.pending().unwrap();
+        assert!(signaller.is_for_any(word) && signaller.how(word) == WakeBy::Byte);
+        signaller.signalled(word);
+        assert_eq!(signaller.pending(), None);
+        sleeper.arm(WakeBy::Byte);
+        assert!(!signaller.is_for_any(signaller.pending().unwrap()));
+        // Not to one that would take it for a generation.
+        let word = Arc::new(AtomicU64::new(0));
+        let mut sleeper = Sleeper::new(word.clone(), Barrier::Fence, false);
+        assert!(!sleeper.arm_for_any() && word.load(Ordering::Relaxed) == 0);
     }
 
     #[test]

@@ -115,7 +115,7 @@ impl SendHalf {
     }
 
     /// After a packet with `flags` was committed: wakes the receiver if it asked for that and
-    /// sleeps, or if it sleeps on a ring that is half full.
+    /// sleeps, or if it sleeps on a ring that is half full, or tells it if it looks no more.
     #[inline(always)]
     pub fn signal_if_asleep(&mut self, flags: &Flags) {
         if let Some(announced) = self.sleep.pending() {
@@ -127,6 +127,7 @@ impl SendHalf {
     #[inline(never)]
     fn signal(&mut self, announced: u64, flags: Flags) {
         if flags.contains(Flags::WAKE)
+            || self.sleep.is_for_any(announced)
             || self.ring.is_half_full()
             || self.bulk.as_mut().is_some_and(|bulk| bulk.is_half_full())
         {
@@ -374,6 +375,18 @@ impl ReceiveHalf {
         arms
     }
 
+    /// This process looks no more until the sender signals, whatever comes: a barrier or a fence,
+    /// and one more look, must follow. `false`: the sender does not know how.
+    pub fn arm_for_any(&mut self) -> bool {
+        let arms = self.sleep.arm_for_any();
+        if arms {
+            self.armed_by = WakeBy::Byte;
+            self.needs_arming = false;
+            self.awake_turns = 0;
+        }
+        arms
+    }
+
     /// After FREED was written: wakes a sender that sleeps because the ring was full.
     #[inline(always)]
     pub fn tell_of_room(&mut self) {
@@ -549,10 +562,5 @@ impl Link {
     /// Whether the other end fences nothing, because this process can do it for both.
     pub fn relies_on_barrier(&self) -> bool {
         self.token.is_some() && self.rx.barrier == Barrier::Asymmetric
-    }
-
-    /// Whether room is waited for by somebody else than whoever is about to sleep.
-    pub fn waits_for_room(&self) -> bool {
-        self.queued > 0 || self.awaits_room
     }
 }

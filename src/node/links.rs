@@ -453,8 +453,11 @@ impl Node {
 
     /// Link `index` no longer leads to `node`; another may.
     fn repair_routes(&mut self, index: u32, node: NodeId) {
-        self.routes.retain(|_, i| *i != index);
         self.last_route = None;
+        if self.routes.get(&node) != Some(&index) {
+            return;
+        }
+        self.routes.remove(&node);
         let leads =
             |link: &&Link| link.peer.node == node && link.peer.is_proved && link.tx.is_some();
         if let Some(other) = self.links.iter().flatten().find(leads) {

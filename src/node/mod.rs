@@ -174,6 +174,10 @@ pub struct Node {
     stale: Vec<(LinkId, SlotIndex, MetadataIndex)>,
     /// Links for which messages wait in work queues.
     with_queue: Vec<u32>,
+    /// Links for whose room somebody waits where the node cannot see it; and some that have ended.
+    awaiting_room: Vec<u32>,
+    /// The armed link whose figures are left for others next.
+    next_to_publish: usize,
     /// Which of those has the next turn where a message is sent.
     queue_turn: usize,
     /// What whoever asks for statistics is told.
@@ -293,6 +297,8 @@ impl Node {
             leaving_budget: Budget::of_a_turn(),
             stale: Vec::new(),
             with_queue: Vec::new(),
+            awaiting_room: Vec::new(),
+            next_to_publish: 0,
             queue_turn: 0,
             figures,
             queued: 0,

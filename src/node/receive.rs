@@ -257,6 +257,10 @@ impl Node {
         if self.watched {
             self.interface.check_watchdog(sys::monotonic_ns());
         }
+        let now_ns = if self.has_idle() { sys::monotonic_ns() } else { 0 };
+        if self.turns.signals_are_due(now_ns) {
+            self.look_for_signals();
+        }
         taken += self.look_at_active();
         let mut i = 0;
         while let Some(link) = self.turns.active(i) {
@@ -267,7 +271,8 @@ impl Node {
             i += 1;
         }
         if self.has_idle() {
-            taken += self.sweep(sys::monotonic_ns());
+            taken += self.sweep(now_ns);
+            self.arm_idle(now_ns);
         }
         if self.runs_control {
             self.run_control_sometimes();

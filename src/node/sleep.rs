@@ -17,6 +17,7 @@ use super::Node;
 use super::link::Signals;
 use super::receive::Misbehaviour;
 use crate::control::Inbox;
+use crate::engine::turns::{ARMED_AT_A_TIME, TakesTurns};
 use crate::interface::LinkId;
 use crate::link::sleep::WakeBy;
 use crate::os::memory::RegionWord;
@@ -139,19 +140,36 @@ impl Node {
 
     /// Arms every link whose sender may have used its signal, and the room word of full links.
     /// `true`: nothing waits, and whatever comes from now on wakes as agreed. `false`: do not sleep,
-    /// call `poll`.
+    /// call `poll`. Links that are armed already have been looked at, and signal by a byte.
     fn arm_all(&mut self, room: Option<Option<LinkId>>, by: WakeBy) -> bool {
+        if by == WakeBy::Bell {
+            // There were more links.
+            while let Some(&index) = self.turns.all_armed().last() {
+                self.promote(index);
+            }
+        }
         let (mut armed, mut needs_barrier) = (false, false);
         self.figures.waits();
-        // Nobody sleeps on a link of the node to itself.
-        for link in self.links.iter_mut().flatten().filter(|link| link.token.is_some()) {
+        for index in self.turns.all_looked_at() {
+            // Nobody sleeps on a link of the node to itself.
+            let Some(Some(link)) = self.links.get_mut(index as usize) else { continue };
             link.publish();
-            if link.rx.arm(by) {
+            if link.token.is_some() && link.rx.arm(by) {
                 armed = true;
                 needs_barrier |= link.rx.sleep.needs_barrier();
             }
-            let full = room == Some(Some(link.id)) || link.waits_for_room();
-            if full && let Some(tx) = &mut link.tx {
+        }
+        let links = &mut self.links;
+        self.awaiting_room
+            .retain(|i| matches!(&links[*i as usize], Some(link) if link.awaits_room));
+        let own = room.flatten().filter(|id| self.link(*id).is_ok()).map(|id| id.index);
+        let full: Vec<u32> =
+            self.with_queue.iter().chain(&self.awaiting_room).copied().chain(own).collect();
+        for index in &full {
+            if let Some(Some(link)) = self.links.get_mut(*index as usize)
+                && link.token.is_some()
+                && let Some(tx) = &mut link.tx
+            {
                 tx.room.arm(by);
                 armed = true;
                 needs_barrier |= tx.room.needs_barrier();
@@ -159,9 +177,15 @@ impl Node {
         }
         // Pairs with the senders' stores and loads.
         if needs_barrier && sys::barrier() {
-            for link in self.links.iter_mut().flatten() {
-                link.rx.sleep.barrier_made();
-                if let Some(tx) = &mut link.tx {
+            for index in self.turns.all_looked_at() {
+                if let Some(Some(link)) = self.links.get_mut(index as usize) {
+                    link.rx.sleep.barrier_made();
+                }
+            }
+            for index in &full {
+                if let Some(Some(link)) = self.links.get_mut(*index as usize)
+                    && let Some(tx) = &mut link.tx
+                {
                     tx.room.barrier_made();
                 }
             }
@@ -175,8 +199,10 @@ impl Node {
         }
         // First of all: the signal that told of it is taken, and nobody else looks at it.
         let mut room_came = false;
-        for link in self.links.iter_mut().flatten().filter(|link| link.awaits_room) {
-            if link.tx.as_mut().is_some_and(|tx| tx.has_room()) {
+        for index in &self.awaiting_room {
+            if let Some(Some(link)) = self.links.get_mut(*index as usize)
+                && link.tx.as_mut().is_some_and(|tx| tx.has_room())
+            {
                 link.awaits_room = false;
                 room_came = true;
             }
@@ -195,22 +221,110 @@ impl Node {
         {
             return false;
         }
-        let mut ready = None;
-        for link in self.links.iter_mut().flatten() {
-            if link.rx.is_ready() {
-                ready = Some(link.id.index);
-                break;
-            }
-            if (room == Some(Some(link.id)) || link.waits_for_room())
+        for index in full {
+            if let Some(Some(link)) = self.links.get_mut(index as usize)
                 && link.tx.as_mut().is_some_and(|tx| tx.has_room())
             {
                 return false;
             }
         }
+        let ready = self.turns.all_looked_at().find(|index| TakesTurns::is_ready(self, *index));
         if let Some(index) = ready {
-            self.turns.promote(index);
+            self.promote(index);
         }
         ready.is_none()
+    }
+
+    /// A link may have something, and is looked at in each turn.
+    fn promote(&mut self, index: u32) {
+        if self.turns.promote(index)
+            && let Some(Some(link)) = self.links.get_mut(index as usize)
+        {
+            link.rx.has_taken();
+        }
+    }
+
+    /// Arms some idle links, where there are many: they are looked at no more until their senders
+    /// signal.
+    pub(super) fn arm_idle(&mut self, now_ns: u64) {
+        let mut some = [0; ARMED_AT_A_TIME];
+        let many = self.turns.choose_to_arm(now_ns, &mut some);
+        if many > 0 {
+            self.arm_these(&some[..many]);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn arm_these(&mut self, some: &[u32]) {
+        let mut needs_barrier = false;
+        let mut is_armed = [false; ARMED_AT_A_TIME];
+        for (index, is_armed) in some.iter().zip(&mut is_armed) {
+            if let Some(Some(link)) = self.links.get_mut(*index as usize)
+                && link.token.is_some()
+            {
+                link.publish();
+                *is_armed = link.rx.arm_for_any();
+                needs_barrier |= *is_armed && link.rx.sleep.needs_barrier();
+            }
+        }
+        let made = needs_barrier && sys::barrier();
+        if !made {
+            fence(Ordering::SeqCst);
+        }
+        for (index, _) in some.iter().zip(is_armed).filter(|(_, is_armed)| *is_armed) {
+            let Some(Some(link)) = self.links.get_mut(*index as usize) else { continue };
+            if made {
+                link.rx.sleep.barrier_made();
+            }
+            if link.rx.sleep.needs_barrier() && !made {
+                // Its sender may not see it: the kernel refuses the barrier that was agreed.
+                link.rx.has_taken();
+            } else if link.rx.is_ready() {
+                link.rx.has_taken();
+                self.turns.promote(*index);
+            } else {
+                self.turns.arm(*index);
+            }
+        }
+    }
+
+    /// Links that are armed, and whose senders have signalled, are looked at again.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn look_for_signals(&mut self) {
+        let mut ready = Vec::new();
+        let before = self.turns.all_armed().len();
+        if self.poller.wait(Some(0), &mut ready).is_err() || ready.is_empty() {
+            return self.publish_armed();
+        }
+        if self.in_event_loop {
+            // Left there, for whoever watches the descriptor is to see them, too.
+            let links = self.links.len() as u64;
+            for ready in ready.iter().filter(|ready| ready.tag < links) {
+                self.promote(ready.tag as u32);
+            }
+        } else {
+            self.take_signals(&ready);
+            // They may have been meant for a thread that sleeps.
+            self.stir();
+        }
+        if before.saturating_sub(self.turns.all_armed().len()) >= sys::READY_AT_A_TIME / 2 {
+            self.turns.more_signals();
+        }
+        self.publish_armed();
+    }
+
+    /// What was sent over a link from which nothing comes is told of by and by.
+    fn publish_armed(&mut self) {
+        if let Some(&index) = self.turns.all_armed().get(self.next_to_publish) {
+            self.next_to_publish += 1;
+            if let Some(Some(link)) = self.links.get(index as usize) {
+                link.publish();
+            }
+        } else {
+            self.next_to_publish = 0;
+        }
     }
 
     /// From now on whoever prepares to sleep waits for room on this link, too, and tells the others
@@ -219,8 +333,9 @@ impl Node {
     pub(crate) fn await_room(&mut self, id: LinkId) {
         if let Some(Some(link)) = self.links.get_mut(id.index as usize)
             && link.id == id
+            && !core::mem::replace(&mut link.awaits_room, true)
         {
-            link.awaits_room = true;
+            self.awaiting_room.push(id.index);
         }
     }
 
@@ -279,7 +394,7 @@ impl Node {
             if let Some(Some(link)) = self.links.get_mut(index)
                 && link.rx.has_rung()
             {
-                self.turns.promote(index as u32);
+                self.promote(index as u32);
             }
         }
         Ok(())
@@ -336,7 +451,7 @@ impl Node {
                     continue;
                 }
             }
-            self.turns.promote(ready.tag as u32);
+            self.promote(ready.tag as u32);
         }
     }
 
@@ -398,7 +513,7 @@ mod tests {
     use crate::node::{Node, RecvError};
     use crate::os::memory::{self, Region, region_bytes};
     use crate::os::socket;
-    use crate::wire::{MetadataIndex, NodeId, Ticket};
+    use crate::wire::{Flags, MetadataIndex, NodeId, Ticket};
     use core::sync::atomic::AtomicBool;
     use std::string::String;
 
@@ -522,6 +637,57 @@ mod tests {
             send(&mut from, &ticket);
         });
         assert_eq!(from.counters.rings_sent.get(), 0);
+    }
+
+    // Links beyond those whose bells a thread can wait for are not looked at; what comes there, also
+    // what wakes nobody, is found all the same, by who is awake and by who sleeps.
+    #[test]
+    fn what_comes_on_a_link_that_is_armed_is_found_awake_and_asleep() {
+        for features in [LinkFeatures::all(), LinkFeatures::BELL] {
+            let ((mut to, queue, ticket), mut from) = pair("armed", features);
+            let mut silent = Vec::new();
+            for i in 0..2 * sys::WORDS_MAX as u64 {
+                let [here, there] = link(features, [(100 + i, NodeId(i)), (1, to.id())]);
+                to.install(here).unwrap();
+                silent.push(there);
+            }
+            let quiet = Ticket { flags: ticket.flags.difference(Flags::WAKE), ..ticket };
+            let links = to.turns.len();
+            let armed = |to: &mut Node| {
+                let end = sys::monotonic_ns() + LONG.unwrap().as_nanos() as u64;
+                while to.turns.all_armed().len() < links {
+                    to.poll().unwrap();
+                    assert!(sys::monotonic_ns() < end, "{} are armed", to.turns.all_armed().len());
+                }
+            };
+            for _ in 0..3 {
+                armed(&mut to);
+                let (wakes, sleeps) = (from.counters.wakes_sent.get(), to.counters.sleeps.get());
+                send(&mut from, &quiet);
+                // Once told, it looks again.
+                send(&mut from, &quiet);
+                assert_eq!(from.counters.wakes_sent.get(), wakes + 1);
+                for _ in 0..2 {
+                    while to.try_recv(queue).unwrap().is_none() {}
+                }
+                assert_eq!(to.counters.sleeps.get(), sleeps);
+                armed(&mut to);
+                let counters = to.counters.clone();
+                std::thread::scope(|scope| {
+                    scope.spawn(|| to.recv(queue, LONG).unwrap());
+                    until_asleep(&counters, sleeps + 1);
+                    send(&mut from, &ticket);
+                });
+            }
+            // Fewer again, and then they are looked at in each turn.
+            for id in to.links().collect::<Vec<_>>() {
+                if to.turns.len() > 8 && to.peer(id).unwrap().node != from.id() {
+                    to.disconnect(id).unwrap();
+                }
+            }
+            send(&mut from, &ticket);
+            to.recv(queue, LONG).unwrap();
+        }
     }
 
     #[test]

@@ -360,6 +360,9 @@ pub struct Ready {
     pub writable: bool,
 }
 
+/// What [`Poller::wait`] tells of at a time, at most.
+pub const READY_AT_A_TIME: usize = 64;
+
 impl Poller {
     /// Watching nothing.
     pub fn new() -> io::Result<Self> {
@@ -401,12 +404,12 @@ impl Poller {
     }
 
     /// Waits for at most `timeout_ns`, without a limit if `None`; an interruption is an early
-    /// return.
+    /// return. Tells of at most [`READY_AT_A_TIME`]; the others are the first the next time.
     pub fn wait(&self, timeout_ns: Option<u64>, ready: &mut Vec<Ready>) -> io::Result<()> {
         let mut events = [epoll::Event {
             flags: epoll::EventFlags::empty(),
             data: epoll::EventData::new_u64(0),
-        }; 64];
+        }; READY_AT_A_TIME];
         // Milliseconds, rounded up: epoll_pwait2 is newer than the oldest kernel, and waking
         // before a deadline would spin.
         let timeout =

@@ -23,7 +23,7 @@ pub fn shared(test: &str) -> Option<Dir> {
         return None;
     }
     let dir = Dir::new(test, &[("APERTURES_OF_OTHERS", "yes")]);
-    std::fs::set_permissions(&dir.path, std::fs::Permissions::from_mode(0o711)).unwrap();
+    std::fs::set_permissions(&dir.path, std::fs::Permissions::from_mode(0o755)).unwrap();
     setup_shared_dir(&dir.config()).unwrap();
     Some(dir)
 }

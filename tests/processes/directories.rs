@@ -22,10 +22,25 @@ fn role() {
             symlink("/tmp", path()).unwrap();
             say("made");
         }
-        // Whoever can open a directory can lock it, and hold it.
-        "open" => {
-            let opened = std::fs::File::open(path()).map(drop);
-            say(&opened.map_or_else(|e| e.kind().to_string(), |()| "opened".into()));
+        // Locks whatever can be opened there.
+        "lock" => {
+            let open = |path: &Path| std::fs::File::open(path);
+            let directory = open(&path()).unwrap();
+            directory.lock().unwrap();
+            say("locked");
+            while role.hear().is_some() {
+                // And what a process that takes a name leaves there for a moment.
+                let mut more = 0;
+                for entry in std::iter::repeat_with(|| std::fs::read_dir(path()).unwrap())
+                    .take(2000)
+                    .flatten()
+                    .flatten()
+                    .filter(|entry| entry.file_name() == ".lock")
+                {
+                    more += open(&entry.path()).is_ok() as u32;
+                }
+                say(&format!("{more} more"));
+            }
         }
         "serve" => {
             let access = if role.args[0] == "anyone" { Access::Anyone } else { Access::SameUser };
@@ -41,25 +56,25 @@ fn role() {
 }
 
 #[test]
-fn a_directory_that_another_user_may_read_is_not_served_from() {
-    let Some((dir, exe)) = for_users("read", &[]) else { return };
-    let opens = || {
-        let mut other = other_user(USER, "open", &dir, &exe, dir.path.to_str().unwrap(), &[]);
-        let said = other.says();
-        other.end();
-        said
-    };
-    let mut node = Node::with_config(dir.config()).unwrap();
+fn another_user_who_may_read_the_directory_keeps_nobody_from_taking_and_giving_up_names() {
+    let Some((dir, exe)) = for_users("locked", &[]) else { return };
     std::fs::set_permissions(&dir.path, PermissionsExt::from_mode(0o755)).unwrap();
-    assert_eq!(opens(), "opened");
-    let error = node.serve("x", Access::SameUser, Accept::Automatic(vec![])).unwrap_err();
-    assert!(error.to_string().contains("closed to the reading of others"), "{error}");
-    std::fs::set_permissions(&dir.path, PermissionsExt::from_mode(0o711)).unwrap();
-    assert_eq!(opens(), "permission denied");
-    node.serve("x", Access::SameUser, Accept::Automatic(vec![])).unwrap();
-    drop(node);
-    // Nothing is left, no lock file either.
-    assert!(!dir.path.join("x").exists() && !dir.path.join(".lock").exists());
+    let mut attacker = other_user(USER, "lock", &dir, &exe, dir.path.to_str().unwrap(), &[]);
+    attacker.expect("locked");
+    for _ in 0..2 {
+        attacker.tell("go on");
+        for _ in 0..20 {
+            let mut node = Node::with_config(dir.config()).unwrap();
+            node.serve("x", Access::SameUser, Accept::Automatic(vec![])).unwrap();
+            assert!(dir.path.join("x").exists());
+            drop(node);
+            assert!(!dir.path.join("x").exists(), "the name was left behind");
+        }
+        attacker.expect("0 more");
+    }
+    attacker.end();
+    // No lock file either.
+    assert!(!dir.path.join(".lock").exists());
 }
 
 #[test]

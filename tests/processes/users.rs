@@ -362,7 +362,7 @@ fn within_a_namespace_nobody_stands_in_for_another_user() {
         return;
     }
     let dir = Dir::new("stands-in", SETTINGS);
-    std::fs::set_permissions(&dir.path, std::fs::Permissions::from_mode(0o711)).unwrap();
+    std::fs::set_permissions(&dir.path, std::fs::Permissions::from_mode(0o755)).unwrap();
     let shared = hamlyn::control::setup_shared_dir(&dir.config()).unwrap();
     // User 54400 has made what is to be that of user 54402.
     let place = shared.join("54402");
@@ -391,7 +391,7 @@ fn read_write_apertures_are_shared_between_users_only_where_both_say_so() {
         return skipped("only root can be several users");
     }
     let dir = Dir::new("of-others", &[]);
-    std::fs::set_permissions(&dir.path, std::fs::Permissions::from_mode(0o711)).unwrap();
+    std::fs::set_permissions(&dir.path, std::fs::Permissions::from_mode(0o755)).unwrap();
     hamlyn::control::setup_shared_dir(&dir.config()).unwrap();
     let mut station = Station::new(dir.config(), 64, 1);
     serve(&mut station, "service", Access::Anyone);

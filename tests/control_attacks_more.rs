@@ -146,7 +146,7 @@ fn role() {
     let Some(role) = Role::of_this_process() else { return };
     let dir = PathBuf::from(&role.args[0]);
     let at = socket_of(&dir);
-    let page = if role.name == "holds-directory" { page_that_never_comes() } else { None };
+    let page = if role.name.starts_with("holds-") { page_that_never_comes() } else { None };
     let user = become_user(&role);
     match role.name.as_str() {
         // An aperture that is as agreed, and behind it what stops whoever drops it.
@@ -284,6 +284,13 @@ fn role() {
             say("held");
             role.wait_for("end");
             // Without the ends of threads that never end.
+            die();
+        }
+        "holds-shared" => {
+            let Some((_faults, page)) = page else { return say("not permitted") };
+            hold(&dir.join("shared"), page);
+            say("held");
+            role.wait_for("end");
             die();
         }
         // Says hello as often as it can, and nothing more.
@@ -1014,5 +1021,47 @@ fn a_directory_that_its_owner_holds_stops_those_who_look_into_it_and_nothing_els
         peer.tell("end");
         peer.ends_killed();
         until("those who looked have come back", || threads_called("hamlyn-look") == 0);
+    });
+}
+
+#[test]
+fn a_shared_directory_that_somebody_holds_stops_nobody_who_serves() {
+    alone("a_shared_directory_that_somebody_holds_stops_nobody_who_serves", || {
+        let Some(dir) = shared("more-held-shared") else { return };
+        // Root's own directory there; the one in which it serves for itself is yet to be made.
+        let lies_in_shared = dir.config().dir(dir.path.join("shared/private"));
+        let server = start(&dir.config());
+        server.serve(&name("x"), Access::Anyone, Accept::Automatic(vec![])).unwrap();
+        let client = start(&dir.config());
+        client.connect(&name("x"), b"", LONG).unwrap();
+        let mut peer = attacker("holds-shared", &dir, ATTACKER);
+        let said = peer.says();
+        if said != "held" {
+            return skipped("a page that never comes: userfaultfd is not permitted here");
+        }
+        let limit = Duration::from_secs(20);
+        let serve = |config: hamlyn::Config, access| {
+            let (tell, told) = std::sync::mpsc::channel();
+            std::thread::spawn(move || {
+                let server = start(&config);
+                let served = server.serve(&name("y"), access, Accept::Automatic(vec![]));
+                let _ = tell.send(served.map_err(|e| e.to_string()));
+            });
+            told.recv_timeout(limit)
+        };
+        // Where its directory is there, nothing need be made.
+        let served = serve(dir.config(), Access::Anyone);
+        let not_there = serve(lies_in_shared.clone(), Access::SameUser);
+        let began = Instant::now();
+        let names = list_services(&lies_in_shared);
+        let took = began.elapsed();
+        peer.tell("end");
+        peer.ends_killed();
+        assert_eq!(served, Ok(Ok(())), "a name in a directory that is there");
+        let error = not_there.expect("it waits for as long as somebody likes").unwrap_err();
+        assert!(error.contains("kept the directory"), "{error}");
+        assert!(took < limit, "{names:?}");
+        until("those who looked have come back", || threads_called("hamlyn-look") == 0);
+        client.connect(&name("x"), b"", LONG).unwrap();
     });
 }

@@ -19,7 +19,7 @@ use super::directories::{
 pub use super::directories::{
     DirectoryError, private_dir, setup_shared_dir, setup_user_dir, uid_of,
 };
-use super::lookups;
+use super::lookups::{self, Running};
 use crate::config::Config;
 use crate::os::socket;
 use crate::os::socket::Connection;
@@ -163,7 +163,7 @@ pub enum ServeError {
         /// Its bytes.
         bytes: usize,
     },
-    /// Another process held the directory all the time.
+    /// Another process held the directory, or the one that it lies in, all the time.
     #[error("another process has kept the directory {} locked", .0.display())]
     Busy(PathBuf),
     /// The directory cannot be used.
@@ -198,12 +198,34 @@ pub(super) struct Listener {
     pid: u32,
 }
 
-/// Takes a name, over from a dead process if need be.
+/// How long taking a name may take, in which another process of this user may have the lock for a
+/// while; and how many may take longer than that before nobody tries any more.
+const LISTEN_WITHIN: Duration = Duration::from_secs(3);
+const LISTENING_MAX: usize = 16;
+
+/// Takes a name, over from a dead process if need be. Whoever may read a directory on the way that
+/// others may read (the shared one, /tmp) can hold it; so this is done by a thread that nothing waits
+/// for longer than it may take. A name that is taken later than that is given up at once.
 pub(super) fn listen(
     config: &Config,
     service: &ServiceName,
     access: Access,
 ) -> Result<Listener, ServeError> {
+    static LISTENING: Running = Running::new(LISTENING_MAX);
+    let (its, name) = (config.clone(), service.clone());
+    let took = LISTENING.within(LISTEN_WITHIN, move || take(&its, &name, access));
+    let place = || match access {
+        Access::SameUser => private_dir(config),
+        Access::Group(_) | Access::Anyone => config.shared_dir.clone(),
+    };
+    match took {
+        Ok(Some(taken)) => taken,
+        Ok(None) => Err(ServeError::Busy(place())),
+        Err(source) => Err(ServeError::Os { path: place(), source }),
+    }
+}
+
+fn take(config: &Config, service: &ServiceName, access: Access) -> Result<Listener, ServeError> {
     if let Some(user) = &service.user {
         let uid = uid_of(user)?;
         if uid != euid() {
@@ -459,8 +481,9 @@ pub struct ServiceEntry {
 pub struct Services {
     /// The names, ordered by path.
     pub entries: Vec<ServiceEntry>,
-    /// Directories in the shared one, or that one itself, whose owners, or others who may read
-    /// them, keep everybody else from looking in: what is there is not known.
+    /// Directories in the shared one, or that one itself, or this user's own, that their owners, or
+    /// others who may read them or those that they lie in, keep everybody else from looking into:
+    /// what is there is not known.
     pub held: Vec<PathBuf>,
 }
 
@@ -473,8 +496,12 @@ const HELD_MAX: usize = 16;
 /// other.
 pub fn list_services(config: &Config) -> Services {
     let mut found = Services::default();
-    if let Ok(directory) = open_private(config, false) {
-        found.entries = list(&directory, None);
+    let own = config.clone();
+    let look = move || open_private(&own, false).map(|directory| list(&directory, None));
+    match lookups::within(LOOK_WITHIN, look) {
+        Ok(Some(entries)) => found.entries = entries.unwrap_or_default(),
+        // It lies in one that others hold.
+        Ok(None) | Err(_) => found.held.push(private_dir(config)),
     }
     let looked_for = config.shared_dir.clone();
     let users = lookups::within(LOOK_WITHIN, move || match open_checked_shared(&looked_for) {

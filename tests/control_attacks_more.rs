@@ -280,6 +280,11 @@ fn role() {
             let Some((_faults, page)) = page else { return say("not permitted") };
             let own = dir.join(format!("shared/{user}"));
             std::fs::create_dir(&own).unwrap();
+            // They are no user's: `names` must not look for the same again and again.
+            for zeros in 1..20 {
+                let alias = format!("shared/{}{user}", "0".repeat(zeros));
+                std::fs::create_dir(dir.join(alias)).unwrap();
+            }
             hold(&own, page);
             say("held");
             role.wait_for("end");

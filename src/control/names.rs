@@ -27,6 +27,7 @@ use core::fmt;
 use core::str::FromStr;
 use core::time::Duration;
 use rustix::fs::{AtFlags, Mode, OFlags};
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -441,13 +442,20 @@ pub(super) fn find(config: &Config, service: &ServiceName) -> Result<Place, Find
 const USERS_MAX: usize = 1024;
 const NAMESAKES_MAX: usize = 4;
 
+/// Whose a directory in the shared one is, by its name: one a user, however many others anybody has
+/// made whose names can be read as its number, too.
+fn user_of(name: &OsStr) -> Option<u32> {
+    let text = name.to_str()?;
+    text.parse().ok().filter(|uid: &u32| uid.to_string() == text)
+}
+
 /// The same name of other users in the shared directory, as `user@name`, if none was asked for.
 pub(super) fn namesakes(config: &Config, service: &ServiceName) -> Vec<String> {
     if service.user.is_some() || open_checked_shared(&config.shared_dir).is_err() {
         return Vec::new();
     }
     let users = std::fs::read_dir(&config.shared_dir).into_iter().flatten().flatten();
-    let uids = users.take(USERS_MAX).filter_map(|user| user.file_name().to_str()?.parse().ok());
+    let uids = users.take(USERS_MAX).filter_map(|user| user_of(&user.file_name()));
     let has_it = |uid: &u32| {
         open_shared(config, *uid, false).is_ok_and(|directory| {
             let at = AtFlags::SYMLINK_NOFOLLOW;
@@ -507,7 +515,7 @@ pub fn list_services(config: &Config) -> Services {
     let users = lookups::within(LOOK_WITHIN, move || match open_checked_shared(&looked_for) {
         Ok(()) => {
             let users = std::fs::read_dir(&looked_for).into_iter().flatten().flatten();
-            users.filter_map(|user| user.file_name().to_str()?.parse().ok()).collect()
+            users.filter_map(|user| user_of(&user.file_name())).collect()
         }
         Err(_) => Vec::new(),
     });

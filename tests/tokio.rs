@@ -707,7 +707,8 @@ fn deaf_client(config: Config) -> (Node, LinkId) {
 fn long_replies_that_nobody_takes_make_no_other_call_slow() {
     let dir = Dir::new("deaf");
     let config = Config::from_env().unwrap().dir(&dir.0);
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let runtime = runtime.unwrap();
     let asked = Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let server = runtime.block_on(async {
@@ -727,7 +728,9 @@ fn long_replies_that_nobody_takes_make_no_other_call_slow() {
             });
         }
     });
-    let client = Client::connect(&Manager::with_config(config.clone()).unwrap(), "calls", Some(LIMIT)).unwrap();
+    let client =
+        Client::connect(&Manager::with_config(config.clone()).unwrap(), "calls", Some(LIMIT))
+            .unwrap();
     let deaf: Vec<_> = (0..48).map(|_| deaf_client(config.clone())).collect();
     let start = Instant::now();
     while asked.load(std::sync::atomic::Ordering::Relaxed) < 48 * 64 {

@@ -12,15 +12,18 @@ use std::string::String;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::Builder;
 
-/// Lookups that may run at a time in all, and of the names of one other user.
+/// Lookups that may run at a time in all, of the names of one other user, and of one name of this
+/// user's: whoever holds the shared directory keeps those of names that are not there, and a program
+/// that tries one again and again needs others, too.
 const LOOKUPS_MAX: usize = 256;
 const LOOKUPS_OF_USER_MAX: usize = 8;
+const LOOKUPS_OF_NAME_MAX: usize = 64;
 
 /// Whose names are looked for.
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Whose {
-    /// This user's.
-    Own,
+    /// This user's, of this name.
+    Own(String),
     /// A number can be written in many ways, and whoever wrote a seed chose one.
     Numbered(u32),
     Called(String),
@@ -29,7 +32,7 @@ enum Whose {
 impl Whose {
     fn of(service: &ServiceName) -> Self {
         match service.user() {
-            None => Self::Own,
+            None => Self::Own(service.name().into()),
             Some(user) => match user.parse() {
                 Ok(number) => Self::Numbered(number),
                 Err(_) => Self::Called(user.into()),
@@ -58,9 +61,15 @@ impl Lookups {
         if all >= LOOKUPS_MAX {
             return Err(std::format!("{all} lookups of names have not come back"));
         }
-        if let Some(user) = service.user().filter(|_| own >= LOOKUPS_OF_USER_MAX) {
-            let what = "lookups of names of user";
-            return Err(std::format!("{own} {what} {user} have not come back: ask them why"));
+        match service.user() {
+            Some(user) if own >= LOOKUPS_OF_USER_MAX => {
+                let what = "lookups of names of user";
+                return Err(std::format!("{own} {what} {user} have not come back: ask them why"));
+            }
+            None if own >= LOOKUPS_OF_NAME_MAX => {
+                return Err(std::format!("{own} lookups of {service} have not come back"));
+            }
+            _ => {}
         }
         running.insert(whose.clone(), own + 1);
         Ok(Lookup { of: self.clone(), whose })
@@ -154,5 +163,14 @@ mod tests {
         running.push(begin("x").unwrap());
         running.remove(0);
         assert!(begin("7@y").is_ok());
+    }
+
+    #[test]
+    fn one_name_that_is_looked_for_again_and_again_leaves_room_for_others() {
+        let lookups = Lookups::default();
+        let begin = |name: &str| lookups.begin(&name.parse().unwrap());
+        let running: Vec<_> = (0..300).map_while(|_| begin("absent").ok()).collect();
+        assert_eq!(running.len(), LOOKUPS_OF_NAME_MAX);
+        assert!(begin("x").is_ok() && begin("7@absent").is_ok());
     }
 }

@@ -707,33 +707,33 @@ fn deaf_client(config: Config) -> (Node, LinkId) {
 fn long_replies_that_nobody_takes_make_no_other_call_slow() {
     let dir = Dir::new("deaf");
     let config = Config::from_env().unwrap().dir(&dir.0);
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
-    let runtime = runtime.unwrap();
     let asked = Arc::new(std::sync::atomic::AtomicUsize::new(0));
-    let server = runtime.block_on(async {
-        let manager = dir.manager();
-        let server = AsyncServer::new(&manager, ServerConfig::default()).unwrap();
-        server.serve("calls", Access::SameUser).unwrap();
-        server
-    });
-    let (serving, count) = (server.clone(), asked.clone());
-    runtime.spawn(async move {
-        while let Ok(request) = serving.receive().await {
-            let count = count.clone();
-            tokio::spawn(async move {
-                let length = if *request == *b"fair" { 4 } else { 100 };
+    let (count, its) = (asked.clone(), config.clone());
+    let (tell, told) = std::sync::mpsc::channel();
+    // It lasts as long as this process.
+    std::thread::spawn(move || {
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        runtime.worker_threads(1).enable_all().build().unwrap().block_on(async {
+            let manager = AsyncManager::new(&Manager::with_config(its).unwrap()).unwrap();
+            let server = AsyncServer::new(&manager, ServerConfig::default()).unwrap();
+            server.serve("calls", Access::SameUser).unwrap();
+            tell.send(()).unwrap();
+            while let Ok(request) = server.receive().await {
                 count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                let _ = request.reply(&[7; 100][..length]).await;
-            });
-        }
+                tokio::spawn(async move {
+                    let length = if *request == *b"fair" { 4 } else { 100 };
+                    let _ = request.reply(&[7; 100][..length]).await;
+                });
+            }
+        });
     });
+    told.recv().unwrap();
     let client =
         Client::connect(&Manager::with_config(config.clone()).unwrap(), "calls", Some(LIMIT))
             .unwrap();
-    let deaf: Vec<_> = (0..48).map(|_| deaf_client(config.clone())).collect();
+    let deaf: Vec<_> = (0..56).map(|_| deaf_client(config.clone())).collect();
     let start = Instant::now();
-    while asked.load(std::sync::atomic::Ordering::Relaxed) < 48 * 64 {
+    while asked.load(std::sync::atomic::Ordering::Relaxed) < 56 * 64 {
         assert!(start.elapsed() < LIMIT, "they were not asked");
         std::thread::sleep(Duration::from_millis(10));
     }

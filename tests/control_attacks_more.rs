@@ -283,10 +283,22 @@ fn role() {
             let Some((_faults, page)) = page else { return say("not permitted") };
             let own = dir.join(format!("shared/{user}"));
             std::fs::create_dir(&own).unwrap();
+            // They are no user's: `names` must not look for the same again and again.
+            for zeros in 1..20 {
+                let alias = format!("shared/{}{user}", "0".repeat(zeros));
+                std::fs::create_dir(dir.join(alias)).unwrap();
+            }
             hold(&own, page, true);
             say("held");
             role.wait_for("end");
             // Without the ends of threads that never end.
+            die();
+        }
+        "holds-shared" => {
+            let Some((_faults, page)) = page else { return say("not permitted") };
+            hold(&dir.join("shared"), page, true);
+            say("held");
+            role.wait_for("end");
             die();
         }
         // Whoever changes a directory that this user may read waits until this process ends.
@@ -1057,5 +1069,47 @@ fn whoever_may_read_a_directory_holds_nobody_who_serves_names_there_for_long() {
                 && !dir.path.join("x").exists()
                 && !dir.path.join("y").exists()
         });
+    });
+}
+
+#[test]
+fn a_shared_directory_that_somebody_holds_stops_nobody_who_serves() {
+    alone("a_shared_directory_that_somebody_holds_stops_nobody_who_serves", || {
+        let Some(dir) = shared("more-held-shared") else { return };
+        // Root's own directory there; the one in which it serves for itself is yet to be made.
+        let lies_in_shared = dir.config().dir(dir.path.join("shared/private"));
+        let server = start(&dir.config());
+        server.serve(&name("x"), Access::Anyone, Accept::Automatic(vec![])).unwrap();
+        let client = start(&dir.config());
+        client.connect(&name("x"), b"", LONG).unwrap();
+        let mut peer = attacker("holds-shared", &dir, ATTACKER);
+        let said = peer.says();
+        if said != "held" {
+            return skipped("a page that never comes: userfaultfd is not permitted here");
+        }
+        let limit = Duration::from_secs(20);
+        let serve = |config: hamlyn::Config, access| {
+            let (tell, told) = std::sync::mpsc::channel();
+            std::thread::spawn(move || {
+                let server = start(&config);
+                let served = server.serve(&name("y"), access, Accept::Automatic(vec![]));
+                let _ = tell.send(served.map_err(|e| e.to_string()));
+            });
+            told.recv_timeout(limit)
+        };
+        // Where its directory is there, nothing need be made.
+        let served = serve(dir.config(), Access::Anyone);
+        let not_there = serve(lies_in_shared.clone(), Access::SameUser);
+        let began = Instant::now();
+        let names = list_services(&lies_in_shared);
+        let took = began.elapsed();
+        peer.tell("end");
+        peer.ends_killed();
+        assert_eq!(served, Ok(Ok(())), "a name in a directory that is there");
+        let error = not_there.expect("it waits for as long as somebody likes").unwrap_err();
+        assert!(error.contains("has not answered"), "{error}");
+        assert!(took < limit, "{names:?}");
+        until("those who looked have come back", || threads_called("hamlyn-look") == 0);
+        client.connect(&name("x"), b"", LONG).unwrap();
     });
 }

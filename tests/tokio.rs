@@ -10,12 +10,12 @@ use hamlyn::protocol::{
     GroupConfig, GroupMember, GrowError, Manager, ReceiveError, SendFailure, Server, ServerConfig,
     StreamConfig, StreamReceiver, StreamSender, TaggedConfig, TaggedReceiver, TaggedSender,
 };
-use hamlyn::{Access, Config};
+use hamlyn::{Access, Config, LinkId, Node, SlotConfig, Ticket};
 use std::future::poll_fn;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use support::{Peer, Role, say};
 use tokio::time::timeout;
 
@@ -680,4 +680,72 @@ fn role() {
     let held: Vec<_> = (0..12).map(|_| server.receive(None).unwrap().detach()).collect();
     say(&format!("holds {} requests", held.len()));
     role.wait_for("never");
+}
+
+/// A client by hand, with as many calls as there may be, each of which is to be replied to at length;
+/// and which answers nothing. Lasts as long as what it gives.
+fn deaf_client(config: Config) -> (Node, LinkId) {
+    const CALLS: u32 = 64;
+    let mut node = Node::with_config(config).unwrap();
+    let area = node.message_area(64 * CALLS as usize).unwrap();
+    let queue = node.notification_queue(CALLS).unwrap();
+    let slot = node.slot(SlotConfig::new(area, queue).credit(CALLS)).unwrap();
+    let blocks = node.fast_ticket(slot).unwrap().to_bytes();
+    let body = [&blocks[..], &64u32.to_le_bytes(), &CALLS.to_le_bytes()].concat();
+    let greeting = [b"HGr1\x04", &[0; 16][..], &body].concat();
+    let link = node.connect("calls", &greeting, LIMIT).unwrap();
+    let requests = Ticket::from_bytes(&node.greeting(link).unwrap()[5..49]).unwrap();
+    for call in 0..CALLS {
+        while node.try_send_fast_over(link, &requests, b"12345678", 8 << 20 | call).is_err() {
+            node.poll().unwrap();
+        }
+    }
+    (node, link)
+}
+
+#[test]
+fn long_replies_that_nobody_takes_make_no_other_call_slow() {
+    let dir = Dir::new("deaf");
+    let config = Config::from_env().unwrap().dir(&dir.0);
+    let asked = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let (count, its) = (asked.clone(), config.clone());
+    let (tell, told) = std::sync::mpsc::channel();
+    // It lasts as long as this process.
+    std::thread::spawn(move || {
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        runtime.worker_threads(1).enable_all().build().unwrap().block_on(async {
+            let manager = AsyncManager::new(&Manager::with_config(its).unwrap()).unwrap();
+            let server = AsyncServer::new(&manager, ServerConfig::default()).unwrap();
+            server.serve("calls", Access::SameUser).unwrap();
+            tell.send(()).unwrap();
+            while let Ok(request) = server.receive().await {
+                count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                tokio::spawn(async move {
+                    let length = if *request == *b"fair" { 4 } else { 100 };
+                    let _ = request.reply(&[7; 100][..length]).await;
+                });
+            }
+        });
+    });
+    told.recv().unwrap();
+    let client =
+        Client::connect(&Manager::with_config(config.clone()).unwrap(), "calls", Some(LIMIT))
+            .unwrap();
+    let deaf: Vec<_> = (0..56).map(|_| deaf_client(config.clone())).collect();
+    let start = Instant::now();
+    while asked.load(std::sync::atomic::Ordering::Relaxed) < 56 * 64 {
+        assert!(start.elapsed() < LIMIT, "they were not asked");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    let mut took: Vec<Duration> = (0..31)
+        .map(|_| {
+            let began = Instant::now();
+            assert_eq!(client.call(b"fair", Some(LIMIT)).unwrap().len(), 4);
+            began.elapsed()
+        })
+        .collect();
+    took.sort_unstable();
+    assert!(took[15] < Duration::from_millis(5), "{took:?}");
+    drop(deaf);
 }

@@ -236,14 +236,19 @@ pub fn private_dir(config: &Config) -> PathBuf {
 pub(super) fn open_private(config: &Config, create: bool) -> Result<Directory, DirectoryError> {
     let path = private_dir(config);
     let chosen = config.dir.is_none();
-    if create {
-        // Somebody else may win, and may be somebody else: it is checked below in any case.
-        match rustix::fs::mkdir(&path, Mode::RWXU) {
-            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
-            Err(e) => return Err(DirectoryError::Os { path, source: e.into() }),
-        }
+    let last = Final::Private { chosen };
+    // What is there need not be made: whoever makes something waits for the directory that it lies
+    // in, which others may hold (/tmp, say).
+    match open(&path, last) {
+        Err(DirectoryError::Missing { .. }) if create => {}
+        opened => return opened,
     }
-    open(&path, Final::Private { chosen })
+    // Somebody else may win, and may be somebody else: it is checked below in any case.
+    match rustix::fs::mkdir(&path, Mode::RWXU) {
+        Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+        Err(e) => return Err(DirectoryError::Os { path, source: e.into() }),
+    }
+    open(&path, last)
 }
 
 /// `<shared>/<uid>`.
@@ -256,7 +261,11 @@ pub(super) fn open_shared(
     let name = uid.to_string();
     let path = shared.path.join(&name);
     let os = |e: rustix::io::Errno| DirectoryError::Os { path: path.clone(), source: e.into() };
-    if create {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let look = || rustix::fs::openat(&shared.fd, &*name, flags, Mode::empty());
+    let mut found = look();
+    // As in `open_private`: what is there need not be made.
+    if create && matches!(found, Err(rustix::io::Errno::NOENT)) {
         // Others pass, and do not look.
         match rustix::fs::mkdirat(&shared.fd, &*name, Mode::from_raw_mode(0o711)) {
             // The mask of the process may have taken the way from others.
@@ -274,9 +283,9 @@ pub(super) fn open_shared(
             }
             Err(e) => return Err(os(e)),
         }
+        found = look();
     }
-    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let fd = match rustix::fs::openat(&shared.fd, &*name, flags, Mode::empty()) {
+    let fd = match found {
         Ok(fd) => fd,
         Err(rustix::io::Errno::LOOP | rustix::io::Errno::NOTDIR) => {
             return Err(DirectoryError::Link { path, advice: TAKEN_SHARED });

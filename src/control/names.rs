@@ -19,7 +19,7 @@ use super::directories::{
 pub use super::directories::{
     DirectoryError, private_dir, setup_shared_dir, setup_user_dir, uid_of,
 };
-use super::lookups;
+use super::lookups::{self, Running};
 use crate::config::Config;
 use crate::os::socket;
 use crate::os::socket::Connection;
@@ -27,6 +27,7 @@ use core::fmt;
 use core::str::FromStr;
 use core::time::Duration;
 use rustix::fs::{AtFlags, Mode, OFlags};
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -164,7 +165,7 @@ pub enum ServeError {
         /// Its bytes.
         bytes: usize,
     },
-    /// Another process held the directory all the time.
+    /// Another process held the directory, or the one that it lies in, all the time.
     #[error("another process has kept the directory {} locked", .0.display())]
     Busy(PathBuf),
     /// Looking into the directory took so long that it was given up; it goes on, for nobody.
@@ -216,7 +217,12 @@ struct Taken {
 /// How long is waited for a change of a directory: longer than another process may lock it.
 const CHANGE_WITHIN: Duration = Duration::from_secs(4);
 
-/// Takes a name, over from a dead process if need be.
+/// How many may take longer than that before nobody tries any more.
+const CHANGING_MAX: usize = 16;
+
+/// Takes a name, over from a dead process if need be. Whoever may read a directory on the way (the
+/// shared one, /tmp) can hold it; so this is done by a thread that nothing waits for longer than it may
+/// take. A name that is taken later than that is given up at once.
 pub(super) fn listen(
     config: &Config,
     service: &ServiceName,
@@ -227,8 +233,9 @@ pub(super) fn listen(
         Access::Group(_) | Access::Anyone => config.shared_dir.clone(),
     };
     let of_thread = (config.clone(), service.clone());
+    static LISTENING: Running = Running::new(CHANGING_MAX);
     let listened =
-        lookups::within(CHANGE_WITHIN, move || try_listen(&of_thread.0, &of_thread.1, access));
+        LISTENING.within(CHANGE_WITHIN, move || try_listen(&of_thread.0, &of_thread.1, access));
     match listened {
         Ok(Some(listened)) => listened,
         Ok(None) => Err(ServeError::Held(path())),
@@ -468,13 +475,20 @@ pub(super) fn find(config: &Config, service: &ServiceName) -> Result<Place, Find
 const USERS_MAX: usize = 1024;
 const NAMESAKES_MAX: usize = 4;
 
+/// Whose a directory in the shared one is, by its name: one a user, however many others anybody has
+/// made whose names can be read as its number, too.
+fn user_of(name: &OsStr) -> Option<u32> {
+    let text = name.to_str()?;
+    text.parse().ok().filter(|uid: &u32| uid.to_string() == text)
+}
+
 /// The same name of other users in the shared directory, as `user@name`, if none was asked for.
 pub(super) fn namesakes(config: &Config, service: &ServiceName) -> Vec<String> {
     if service.user.is_some() || open_checked_shared(&config.shared_dir).is_err() {
         return Vec::new();
     }
     let users = std::fs::read_dir(&config.shared_dir).into_iter().flatten().flatten();
-    let uids = users.take(USERS_MAX).filter_map(|user| user.file_name().to_str()?.parse().ok());
+    let uids = users.take(USERS_MAX).filter_map(|user| user_of(&user.file_name()));
     let has_it = |uid: &u32| {
         open_shared(config, *uid, false).is_ok_and(|directory| {
             let at = AtFlags::SYMLINK_NOFOLLOW;
@@ -508,8 +522,9 @@ pub struct ServiceEntry {
 pub struct Services {
     /// The names, ordered by path.
     pub entries: Vec<ServiceEntry>,
-    /// Directories in the shared one, or that one itself, whose owners, or others who may read
-    /// them, keep everybody else from looking in: what is there is not known.
+    /// Directories in the shared one, or that one itself, or this user's own, that their owners, or
+    /// others who may read them or those that they lie in, keep everybody else from looking into:
+    /// what is there is not known.
     pub held: Vec<PathBuf>,
 }
 
@@ -522,14 +537,18 @@ const HELD_MAX: usize = 16;
 /// other.
 pub fn list_services(config: &Config) -> Services {
     let mut found = Services::default();
-    if let Ok(directory) = open_private(config, false) {
-        found.entries = list(&directory, None);
+    let own = config.clone();
+    let look = move || open_private(&own, false).map(|directory| list(&directory, None));
+    match lookups::within(LOOK_WITHIN, look) {
+        Ok(Some(entries)) => found.entries = entries.unwrap_or_default(),
+        // It lies in one that others hold.
+        Ok(None) | Err(_) => found.held.push(private_dir(config)),
     }
     let looked_for = config.shared_dir.clone();
     let users = lookups::within(LOOK_WITHIN, move || match open_checked_shared(&looked_for) {
         Ok(()) => {
             let users = std::fs::read_dir(&looked_for).into_iter().flatten().flatten();
-            users.filter_map(|user| user.file_name().to_str()?.parse().ok()).collect()
+            users.filter_map(|user| user_of(&user.file_name())).collect()
         }
         Err(_) => Vec::new(),
     });

@@ -17,10 +17,12 @@ use super::manager::{GrowError, Manager, ReceiveError};
 use super::seed::Seed;
 use crate::control::{Access, Peer};
 use crate::node::OfferError;
+use core::future::poll_fn;
 use core::ops::Deref;
 use core::sync::atomic::{AtomicU64, Ordering};
+use core::task::{Poll, Waker};
 use core::time::Duration;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::string::String;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
@@ -66,6 +68,86 @@ struct Untaken {
     max: u64,
     held: Mutex<HashMap<Option<u32>, u64>>,
     refused: AtomicU64,
+    /// By client.
+    lines: Mutex<HashMap<u64, Line>>,
+}
+
+/// Long replies of one client that are on their way at a time; its others wait for their turn. Each
+/// that is on its way looks whenever anything comes, from whomever: a client that takes none must not
+/// make that cost as much as it has calls.
+const AT_A_TIME: usize = 4;
+
+/// The long replies of one client.
+#[derive(Default)]
+struct Line {
+    on_their_way: usize,
+    waiting: VecDeque<Arc<Mutex<Waits>>>,
+}
+
+/// One that waits for its turn.
+#[derive(Default)]
+struct Waits {
+    is_its_turn: bool,
+    waker: Option<Waker>,
+}
+
+/// A long reply is on its way until this is dropped; then it is the next one's turn.
+struct Turn {
+    client: u64,
+    of: Arc<Untaken>,
+}
+
+impl Untaken {
+    fn lines(&self) -> MutexGuard<'_, HashMap<u64, Line>> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until a long reply to this client may be on its way.
+    async fn turn(self: &Arc<Self>, client: u64) -> Turn {
+        let waits = {
+            let mut lines = self.lines();
+            let line = lines.entry(client).or_default();
+            if line.on_their_way < AT_A_TIME {
+                line.on_their_way += 1;
+                return Turn { client, of: self.clone() };
+            }
+            let waits = Arc::<Mutex<Waits>>::default();
+            line.waiting.push_back(waits.clone());
+            waits
+        };
+        poll_fn(|context| {
+            let mut waits = waits.lock().unwrap_or_else(PoisonError::into_inner);
+            if waits.is_its_turn {
+                return Poll::Ready(());
+            }
+            waits.waker = Some(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+        Turn { client, of: self.clone() }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut lines = self.of.lines();
+        let Some(line) = lines.get_mut(&self.client) else { return };
+        // One whose task has gone, with its runtime, needs no turn.
+        line.waiting.retain(|waits| Arc::strong_count(waits) > 1);
+        let Some(next) = line.waiting.pop_front() else {
+            line.on_their_way -= 1;
+            if line.on_their_way == 0 {
+                lines.remove(&self.client);
+            }
+            return;
+        };
+        drop(lines);
+        let mut waits = next.lock().unwrap_or_else(PoisonError::into_inner);
+        waits.is_its_turn = true;
+        let waker = waits.waker.take();
+        drop(waits);
+        waker.into_iter().for_each(Waker::wake);
+    }
 }
 
 /// One of them, until it is dropped.
@@ -129,7 +211,8 @@ impl AsyncServer {
     pub fn new(manager: &AsyncManager, config: ServerConfig) -> Result<Self, GrowError> {
         let (max, held, refused) = (config.long_bytes_max, Mutex::default(), AtomicU64::new(0));
         let server = Arc::new(Server::new(manager.manager(), config)?);
-        let untaken = Arc::new(Untaken { max, held, refused });
+        let lines = Mutex::default();
+        let untaken = Arc::new(Untaken { max, held, refused, lines });
         Ok(Self { server, manager: manager.clone(), untaken })
     }
 
@@ -194,6 +277,7 @@ impl AsyncRequest {
         let (arrived, server) = (request.detach(), server.clone());
         let runtime = server.manager.runtime().clone();
         let left = runtime.spawn(async move {
+            let _turn = server.untaken.turn(arrived.client).await;
             let mut replying = Replying::new(server.server.attach(arrived));
             server.manager.until(|| replying.advance(&copied.data)).await
         });

@@ -5,7 +5,7 @@
 
 use super::super::frame::{FRAME_BYTES_MAX, Frame, FrameError, Hello, LinkFeatures};
 use super::super::identity::Identity;
-use super::super::lookups;
+use super::super::lookups::{self, Running};
 use super::super::machine::{ConnectionId, Failure, Machine, NotNow, Wait, Who};
 use super::super::names::{self, FindError, Place, ServiceName};
 use super::super::{GREETING_BYTES_MAX, Reason, printable_bytes};
@@ -17,7 +17,6 @@ use crate::config::{AdmitUnknown, Config, Housekeeping};
 use crate::os::memory;
 use crate::os::socket::{self, Connection};
 use crate::os::sys::{self, monotonic_ns};
-use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
 use std::boxed::Box;
 use std::io;
@@ -191,27 +190,10 @@ fn with_namesakes(error: ConnectError, namesakes: impl FnOnce() -> Vec<String>) 
 
 /// The same name of other users; none where that takes long: somebody may hold his directory.
 fn namesakes_soon(config: &Config, service: &ServiceName) -> Vec<String> {
-    static LOOKING: AtomicUsize = AtomicUsize::new(0);
-    let end = || {
-        LOOKING.fetch_sub(1, Ordering::Relaxed);
-    };
-    if LOOKING.fetch_add(1, Ordering::Relaxed) >= NAMESAKES_LOOKUPS_MAX {
-        end();
-        return Vec::new();
-    }
+    static LOOKING: Running = Running::new(NAMESAKES_LOOKUPS_MAX);
     let (config, service) = (config.clone(), service.clone());
-    let found = lookups::within(NAMESAKES_WITHIN, move || {
-        let found = names::namesakes(&config, &service);
-        end();
-        found
-    });
-    match found {
-        Ok(found) => found.unwrap_or_default(),
-        Err(_) => {
-            end();
-            Vec::new()
-        }
-    }
+    let found = LOOKING.within(NAMESAKES_WITHIN, move || names::namesakes(&config, &service));
+    found.ok().flatten().unwrap_or_default()
 }
 
 impl Control {

@@ -58,7 +58,7 @@ pub struct Arrived {
     pub(in crate::protocol) bytes: Bytes,
     pub(super) call: u32,
     pub(super) slot: SlotIndex,
-    pub(super) client: u64,
+    pub(in crate::protocol) client: u64,
     pub(super) link: LinkId,
 }
 

@@ -41,7 +41,9 @@ pub use interface::{
 pub use meeting::Verdict;
 
 use super::FRAME_TEXT_MAX;
-use super::frame::{COOKIE_BYTES, End, Frame, FrameError, Reason, VERSION_MAJOR, VERSION_MINOR};
+use super::frame::{
+    COOKIE_BYTES, End, Frame, FrameError, REFUSED_TEXT_MAX, Reason, VERSION_MAJOR, VERSION_MINOR,
+};
 use account::{Rank, User};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -716,7 +718,7 @@ impl Machine {
 
 /// A refusal, whose text is cut to what a frame takes.
 pub(crate) fn refusal(reason: Reason, text: &str) -> Frame {
-    let mut end = text.len().min(1024);
+    let mut end = text.len().min(REFUSED_TEXT_MAX);
     while !text.is_char_boundary(end) {
         end -= 1;
     }

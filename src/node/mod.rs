@@ -12,7 +12,7 @@
 //! - `links.rs`: links come and go; `events.rs`: what the application is told; `link.rs`: one link
 //! - `aperture.rs`: memory mapped into one holder: exported, held, revoked
 //! - `wait.rs`: whether to spin, yield or sleep; `sleep.rs`: sleeping, and being woken
-//! - `shared.rs`: a node used by several threads; `detached.rs`: a terminus of its own thread
+//! - `shared/`: a node used by several threads; `detached.rs`: a terminus of its own thread
 //!
 //! A node is owned by one thread at a time: whoever can call it is the only one who can, so the
 //! fast path has no lock, and a slice of a message area stands still while it is borrowed.

@@ -7,8 +7,8 @@
 //!   poll ----> inbox of events <----------------------  accepts, watches, answers `stat`
 //! ```
 //! - `mod.rs`: making a node and the parts of its interface
-//! - `send.rs`: messages out; `queued.rs`: those that wait; `receive.rs`: messages in, the turn over the
-//!   links
+//! - `send.rs`: messages out; `line.rs`: those of one line; `queued.rs`: those that wait
+//! - `receive.rs`: messages in, the turn over the links
 //! - `links.rs`: links come and go; `events.rs`: what the application is told; `link.rs`: one link
 //! - `aperture.rs`: memory mapped into one holder: exported, held, revoked
 //! - `wait.rs`: whether to spin, yield or sleep; `sleep.rs`: sleeping, and being woken
@@ -22,6 +22,7 @@ mod aperture;
 mod detached;
 mod events;
 mod figures;
+mod line;
 mod link;
 mod links;
 mod queued;
@@ -36,10 +37,11 @@ pub use aperture::{
 };
 pub use detached::DetachedTerminus;
 pub use events::Event;
+pub use line::PreparedTicket;
 pub use links::{CloseReason, ConnectError, LinkError};
 pub(crate) use links::{NO_WORD, with_answer};
 pub use receive::RecvError;
-pub use send::{PreparedTicket, SendError, Unfinished};
+pub use send::{SendError, Unfinished};
 pub use shared::{Attached, NodeGuard, SharedNode};
 pub(crate) use shared::{Look, Waited};
 #[cfg(feature = "tokio")]

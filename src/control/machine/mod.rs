@@ -10,7 +10,7 @@
 //!   events_taken: what it was told it has taken
 //! ```
 //! - `interface.rs`: what it is given, asks for and tells
-//! - `table.rs`: the connections and their states; the one way out of them
+//! - `table/`: the connections and their states; the one way out of them
 //! - `account.rs`: what each user has taken
 //! - `queue.rs`: who waits for something of which each user may have so much, and whose turn it is
 //! - `meeting.rs`: from the first word to a link, at both ends

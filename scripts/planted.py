@@ -22,13 +22,13 @@ MACHINE = "src/control/machine/"
 # name: file, what stands there, what is planted, what goes wrong
 BUGS = {
     "silent-end": (
-        MACHINE + "table.rs",
+        MACHINE + "table/leaving.rs",
         "Leave::Theirs(reason)) => Report::Closed(reason),",
         "Leave::Theirs(reason)) => {\n                drop(reason);\n                Report::Nothing\n            }",
         "a link ends, and the application is not told",
     ),
     "kept-account": (
-        MACHINE + "table.rs",
+        MACHINE + "table/leaving.rs",
         "            self.settle(remains);\n        }\n        Some(left)",
         "            drop(remains);\n        }\n        Some(left)",
         "a connection leaves, and its user goes on paying",
@@ -46,7 +46,7 @@ BUGS = {
         "memory for which nobody has paid is taken",
     ),
     "no-deadline": (
-        MACHINE + "table.rs",
+        MACHINE + "table/mod.rs",
         "        self.deadlines.first().copied()",
         "        self.deadlines.first().copied().filter(|row| row.0 == 0)",
         "time limits are never over",
@@ -58,7 +58,7 @@ BUGS = {
         "more links than there may be",
     ),
     "lost-receiver": (
-        MACHINE + "table.rs",
+        MACHINE + "table/receivers.rs",
         "        self.accounts.receivers = self.accounts.receivers.saturating_sub(1);",
         "        self.accounts.receivers += 0;",
         "a thread that has ended is counted for good",

@@ -112,6 +112,37 @@ fn every_source_file_says_at_its_head_what_it_is() {
     }
 }
 
+/// Most lines of a source file beside its tests. A longer one has a second subject: give that a
+/// file of its own.
+const LINES_MAX: usize = 700;
+
+/// Lines of a source file beside its `mod tests`, with the attributes of that.
+fn lines_beside_tests(source: &str) -> usize {
+    let lines: Vec<&str> = source.lines().collect();
+    let Some(tests) = lines.iter().position(|line| *line == "mod tests {") else {
+        return lines.len();
+    };
+    let attributes = lines[..tests].iter().rev().take_while(|line| line.starts_with("#[")).count();
+    let inside = lines[tests..].iter().take_while(|line| **line != "}").count();
+    lines.len() - attributes - inside - 1
+}
+
+#[test]
+fn no_source_file_is_too_long() {
+    for file in
+        ["src", "capi/src", "cli/src", "python/src"].iter().flat_map(|dir| files(dir, ".rs"))
+    {
+        let lines = lines_beside_tests(&read(&file));
+        assert!(lines <= LINES_MAX, "{file} has {lines} lines beside its tests");
+    }
+}
+
+#[test]
+fn lines_are_counted_beside_the_tests() {
+    assert_eq!(lines_beside_tests("a\nb\n"), 2);
+    assert_eq!(lines_beside_tests("a\n#[cfg(test)]\nmod tests {\n    fn b() {\n    }\n}\nc\n"), 2);
+}
+
 #[test]
 fn unsafe_code_is_in_os_and_link_cells_alone() {
     for file in files("src", ".rs") {
@@ -392,7 +423,7 @@ fn every_function_of_the_c_library_is_called_by_a_test_or_an_example() {
 
 /// The names in the `counters!` table of the control plane.
 fn control_counters() -> Vec<String> {
-    let source = code(&read("src/control/machine/mod.rs"));
+    let source = code(&read("src/control/machine/counters.rs"));
     let from = source.find("\ncounters! {").expect("the control plane's counters") + 11;
     let to = from + source[from..].find('}').unwrap();
     words(&source[from..to]).map(|name| format!("control.{name}")).collect()

@@ -12,7 +12,7 @@
 //!   the door, and waits for the callback that is running.
 
 use crate::errors::{Kind, error};
-use crate::manager::Inner;
+use crate::inner::Inner;
 use crate::parts::Peer;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

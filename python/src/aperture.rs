@@ -3,7 +3,7 @@
 
 use crate::bytes::{with_bytes, with_bytes_mut};
 use crate::errors::{Kind, OrRaise, error};
-use crate::manager::{Inner, locked};
+use crate::inner::{Inner, locked};
 use crate::parts::{Area, Link};
 use hamlyn::node::{ExportError, NoSuchAperture, ReclaimError};
 use hamlyn::{AccessError, ApertureAccess, ApertureId, ApertureView};

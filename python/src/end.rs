@@ -9,7 +9,8 @@
 
 use crate::admission::{self, Admission};
 use crate::errors::{Kind, OrRaise, ToPy, error};
-use crate::manager::{Close, Inner, access_of, locked};
+use crate::inner::{Close, Inner, locked};
+use crate::manager::access_of;
 use crate::parts::Peer;
 use crate::seed::Seed;
 use crate::wait::{LOOKS, Limit, sliced};
@@ -519,7 +520,7 @@ impl<T: Connected + Send> End<T> {
     }
 
     pub fn ended(&self, py: Python<'_>) -> PyResult<Option<String>> {
-        self.with(py, |end| end.its_connection().ended().map(crate::parts::reason_text))
+        self.with(py, |end| end.its_connection().ended().map(crate::events::reason_text))
     }
 
     pub fn explain(&self, py: Python<'_>) -> PyResult<String> {

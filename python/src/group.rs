@@ -393,7 +393,7 @@ impl GroupHelper {
     /// Why the connection ended; `None` while it has not.
     #[getter]
     fn ended(&self, py: Python<'_>) -> PyResult<Option<String>> {
-        self.end.with(py, |end| end.connection().ended().map(crate::parts::reason_text))
+        self.end.with(py, |end| end.connection().ended().map(crate::events::reason_text))
     }
 }
 

@@ -1,7 +1,7 @@
 //! The extension module `hamlyn._hamlyn`: the library's objects for Python.
 //!
-//! - `manager.rs`: `Manager`, what all objects share, closing
-//! - `parts.rs`: areas, queues, slots, tickets, links, events
+//! - `manager.rs`: `Manager`; `inner.rs`: what all its objects share, waiting, closing
+//! - `parts.rs`: areas, queues, slots, tickets, links; `events.rs`: what is told of links
 //! - `end.rs`: what all end points have in common; `seed.rs`: seeds; `tagged.rs` and so on: one
 //!   protocol each
 //! - `bytes.rs`: the buffer protocol, both ways; the only `unsafe` code besides an area's address
@@ -18,7 +18,9 @@ mod call;
 mod datagram;
 mod end;
 mod errors;
+mod events;
 mod group;
+mod inner;
 mod manager;
 mod parts;
 mod seed;
@@ -38,14 +40,15 @@ mod _hamlyn {
     #[pymodule_export]
     use crate::datagram::{Datagram, DatagramReceiver, DatagramSender};
     #[pymodule_export]
+    use crate::events::{
+        ApertureChanged, Connected, LinkClosed, LinkRequest, LinkRequestGone, TicketRevoked,
+    };
+    #[pymodule_export]
     use crate::group::{DelegatedPart, Group, GroupHelper, GroupMember, GroupPart};
     #[pymodule_export]
     use crate::manager::{Manager, settings};
     #[pymodule_export]
-    use crate::parts::{
-        ApertureChanged, Area, Connected, Link, LinkClosed, LinkRequest, LinkRequestGone, Notified,
-        Peer, Queue, Slot, Ticket, TicketRevoked,
-    };
+    use crate::parts::{Area, Link, Notified, Peer, Queue, Slot, Ticket};
     #[pymodule_export]
     use crate::seed::Seed;
     #[pymodule_export]

@@ -20,7 +20,7 @@ pub struct TaggedReceiver {
 /// A tagged write has arrived.
 #[pyclass(module = "hamlyn", name = "Tag", frozen)]
 pub struct Tagged {
-    manager: Arc<crate::manager::Inner>,
+    manager: Arc<crate::inner::Inner>,
     tag: protocol::Tag,
 }
 

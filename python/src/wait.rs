@@ -5,7 +5,7 @@
 //! So each call first looks, then looks again for about a microsecond, and only then lets go.
 
 use crate::errors::{Kind, OrRaise, ToPy, error};
-use crate::manager::{Inner, locked};
+use crate::inner::{Inner, locked};
 use core::time::Duration;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;

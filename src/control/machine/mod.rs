@@ -10,12 +10,13 @@
 //!   events_taken: what it was told it has taken
 //! ```
 //! - `interface.rs`: what it is given, asks for and tells
-//! - `table.rs`: the connections and their states; the one way out of them
+//! - `table/`: the connections and their states; the one way out of them
 //! - `account.rs`: what each user has taken
 //! - `queue.rs`: who waits for something of which each user may have so much, and whose turn it is
 //! - `meeting.rs`: from the first word to a link, at both ends
 //! - `memory.rs`: memory that travels: rings, bulk rings, apertures
 //! - `aperture.rs`: apertures of a link
+//! - `counters.rs`: what is counted
 //!
 //! A hang-up is not death: a forked child keeps the socket open when its parent has died, and a
 //! living process may close its socket. So the process itself is watched, too, and what its socket
@@ -26,6 +27,7 @@
 
 mod account;
 mod aperture;
+mod counters;
 mod interface;
 mod meeting;
 mod memory;
@@ -33,6 +35,7 @@ mod queue;
 mod table;
 
 pub use aperture::ApertureError;
+pub use counters::Counters;
 pub use interface::{
     Accept, Action, Admission, Agreed, AnswerError, CloseReason, ConnectionId, Event, Expected,
     Failure, Limits, NotNow, Peer, Places, RequestId, ServiceId, Taken, Touched, UnknownUsers,
@@ -41,7 +44,9 @@ pub use interface::{
 pub use meeting::Verdict;
 
 use super::FRAME_TEXT_MAX;
-use super::frame::{COOKIE_BYTES, End, Frame, FrameError, Reason, VERSION_MAJOR, VERSION_MINOR};
+use super::frame::{
+    COOKIE_BYTES, End, Frame, FrameError, REFUSED_TEXT_MAX, Reason, VERSION_MAJOR, VERSION_MINOR,
+};
 use account::{Rank, User};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -67,94 +72,6 @@ const REST_NS: u64 = 50_000_000;
 
 /// More refused requests of one link than were granted, before it is a nuisance.
 const REFUSED_MAX: u32 = 1024;
-
-macro_rules! counters {
-    ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
-        /// What the control plane has counted.
-        #[derive(Clone, Debug, Default)]
-        pub struct Counters { $($(#[doc = $doc])+ pub $name: u64,)+ }
-
-        impl Counters {
-            /// Name and value of each.
-            pub fn list(&self) -> Vec<(&'static str, u64)> {
-                alloc::vec![$((concat!("control.", stringify!($name)), self.$name),)+]
-            }
-        }
-    };
-}
-
-counters! {
-    /// Connections accepted by the socket.
-    connections,
-    /// Links agreed, of either side.
-    links,
-    /// Second connections that found their link.
-    wake_connections,
-    /// Questions for statistics answered.
-    statistics,
-    /// Apertures that were mapped by their holder, of either side.
-    apertures,
-    /// Links that ended with a goodbye.
-    closed_graceful,
-    /// Links whose process died.
-    closed_died,
-    /// Links closed by a process that lives, without a word.
-    closed_hung_up,
-    /// Links closed because of what the other end sent on its control socket.
-    closed_violation,
-    /// Links that this process closed because of what the other end wrote in its ring.
-    closed_by_us_violation,
-    /// Links that the other end closed for that reason.
-    closed_expelled,
-    /// Links that ended because this process could no longer watch over them.
-    closed_unwatched,
-    /// Connections that ended before they said anything.
-    left_silent,
-    /// Connections that ended on the way to a link.
-    left_half_way,
-    /// Another major version.
-    refused_version,
-    /// A required feature that this process lacks.
-    refused_feature,
-    /// A user who may not connect.
-    refused_user,
-    /// A user with too many connections.
-    refused_connections,
-    /// A user with too many bytes.
-    refused_bytes,
-    /// More links than this process may have, or than one user may have of the last.
-    refused_links,
-    /// The application said no.
-    refused_application,
-    /// Nothing was said in time.
-    refused_silent,
-    /// The next step was not made in time.
-    refused_slow,
-    /// Dropped to make room for others that have not yet spoken.
-    refused_half_open,
-    /// Dropped, before its memory had come, to make room for others.
-    refused_unpaid,
-    /// Frames that made no sense, or came out of turn.
-    refused_frame,
-    /// Descriptors that came where none may.
-    refused_descriptor,
-    /// Memory that was not filled, sealed or sized as agreed.
-    refused_memory,
-    /// Nodes that a peer claimed to be and could not prove.
-    refused_identity,
-    /// Second connections of another process, or with a cookie that nobody has.
-    refused_cookie,
-    /// Statistics asked for by another user.
-    refused_statistics,
-    /// Bulk rings refused.
-    refused_bulk,
-    /// Apertures that this process would not hold.
-    refused_aperture,
-    /// No descriptors, threads or memory for a new connection.
-    refused_exhausted,
-    /// Times that a listener rested, there being no room for a new connection or its events.
-    rests,
-}
 
 /// The control plane of one process. See the [module](self).
 #[derive(Debug)]
@@ -716,7 +633,7 @@ impl Machine {
 
 /// A refusal, whose text is cut to what a frame takes.
 pub(crate) fn refusal(reason: Reason, text: &str) -> Frame {
-    let mut end = text.len().min(1024);
+    let mut end = text.len().min(REFUSED_TEXT_MAX);
     while !text.is_char_boundary(end) {
         end -= 1;
     }

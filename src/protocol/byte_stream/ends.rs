@@ -1,29 +1,28 @@
-//! The end points of byte streams: who listens, and each side of a connection.
+//! The two ends of a connection: each is a [`ByteStream`].
+//!
+//! Never: bytes that a write took are kept here; a peer that breaks the rules stays connected.
 
 use super::flow::Flow;
+use super::listener::Places;
 use super::{ByteConfig, ByteStreamError};
-use crate::control::{Peer, RequestId};
+use crate::control::Peer;
 #[cfg(feature = "tokio")]
 use crate::node::Attached;
 use crate::node::{CloseReason, Look, Node};
-use crate::protocol::ends::{check_place, connected, grown, offered};
-use crate::protocol::manager::{Offer, OfferId, Offering, Protocols, StillWaits, Target, Waiting};
-use crate::protocol::{Connection, GrowError, Kind, Manager, ReceiveError};
+use crate::protocol::ends::{connected, grown};
+use crate::protocol::manager::{Protocols, StillWaits, Target, Waiting};
+use crate::protocol::{Connection, GrowError, Kind, Manager};
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::Waker;
 use core::time::Duration;
-use std::boxed::Box;
-use std::collections::{HashMap, VecDeque};
 use std::format;
 use std::io::{self, IoSlice};
-use std::string::String;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::vec::Vec;
 
 /// One connection, as whoever polls sees it. Its lock is taken under the manager's.
-pub(crate) struct StreamCore {
+pub(super) struct StreamCore {
     state: Mutex<State>,
-    connection: OnceLock<Arc<Connection>>,
+    pub(super) connection: OnceLock<Arc<Connection>>,
     /// The listener's, which counts it.
     place: Option<(u64, Arc<Places>)>,
 }
@@ -72,7 +71,7 @@ pub(crate) enum Side {
 }
 
 impl StreamCore {
-    fn new(flow: Flow, place: Option<(u64, Arc<Places>)>) -> Self {
+    pub(super) fn new(flow: Flow, place: Option<(u64, Arc<Places>)>) -> Self {
         let state = State { flow, reader: None, writer: None, is_listed: false, owes_end: false };
         Self { state: Mutex::new(state), connection: OnceLock::new(), place }
     }
@@ -86,9 +85,22 @@ impl StreamCore {
     }
 
     /// The link is there.
-    fn join(&self, node: &Node, connection: &Arc<Connection>) {
+    pub(super) fn join(&self, node: &Node, connection: &Arc<Connection>) {
         let _ = self.connection.set(connection.clone());
         self.state().flow.go_over(node, connection.link());
+    }
+
+    /// It will not be read from or written to: its memory goes back to the node, and its place to
+    /// the listener.
+    pub(super) fn forget(&self, node: &mut Node) {
+        self.state().flow.remove(node);
+        self.give_place_back();
+    }
+
+    fn give_place_back(&self) {
+        if let Some((number, places)) = &self.place {
+            places.give_back(*number);
+        }
     }
 
     /// Sends a peer away that broke the rules, if it did.
@@ -296,7 +308,11 @@ impl ByteStream {
         }
     }
 
-    fn new(manager: &Manager, connection: Arc<Connection>, core: Arc<StreamCore>) -> Self {
+    pub(super) fn new(
+        manager: &Manager,
+        connection: Arc<Connection>,
+        core: Arc<StreamCore>,
+    ) -> Self {
         let timeout_ns = AtomicU64::new(u64::MAX);
         Self { manager: manager.clone(), connection, core, timeout_ns }
     }
@@ -516,223 +532,6 @@ impl core::fmt::Debug for ByteStream {
 impl Drop for ByteStream {
     fn drop(&mut self) {
         self.manager.leave(&self.connection, |node| self.core.state().flow.remove(node));
-        if let Some((number, places)) = &self.core.place {
-            places.lock().alive.remove(number);
-        }
-    }
-}
-
-/// What a listener's offer and its end point share.
-pub(crate) struct Places {
-    connections: Mutex<Connections>,
-    misbehaved: AtomicU64,
-}
-
-#[derive(Default)]
-struct Connections {
-    /// Those that wait to be accepted.
-    ready: VecDeque<Arc<StreamCore>>,
-    /// Whose all are, by number: those on their way here, those that wait, those that were accepted
-    /// and are not dropped.
-    alive: HashMap<u64, Option<u32>>,
-    next: u64,
-    wakers: Vec<Waker>,
-    is_listed: bool,
-}
-
-impl Places {
-    fn lock(&self) -> MutexGuard<'_, Connections> {
-        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Waiting for Places {
-    fn look(&self, _: &mut Node) -> StillWaits {
-        let mut connections = self.lock();
-        if !connections.ready.is_empty() {
-            connections.wakers.drain(..).for_each(Waker::wake);
-        }
-        connections.is_listed = !connections.wakers.is_empty();
-        if connections.is_listed { StillWaits::ForNews } else { StillWaits::Not }
-    }
-
-    fn give_up(&self) {
-        self.lock().wakers.drain(..).for_each(Waker::wake);
-    }
-}
-
-pub(in crate::protocol) struct Listening {
-    config: ByteConfig,
-    places: Arc<Places>,
-    /// Those that were admitted and are not there yet.
-    joining: HashMap<RequestId, Arc<StreamCore>>,
-}
-
-impl Listening {
-    fn forget(&self, node: &mut Node, core: &StreamCore) {
-        core.state().flow.remove(node);
-        if let Some((number, _)) = &core.place {
-            self.places.lock().alive.remove(number);
-        }
-    }
-}
-
-impl Offer for Listening {
-    fn check_place(&self, peer: &Peer, _: &[u8]) -> Result<(), String> {
-        let connections = self.places.lock();
-        let users = connections.alive.values().copied();
-        check_place(users, peer, self.config.connections_max as usize, "connections")
-    }
-
-    fn admit(
-        &mut self,
-        node: &mut Node,
-        request: RequestId,
-        peer: &Peer,
-        body: &[u8],
-    ) -> Result<Vec<u8>, String> {
-        let (mut flow, hello) = Flow::new(node, &self.config)?;
-        if let Err(why) = flow.lent(body, peer) {
-            flow.remove(node);
-            return Err(why);
-        }
-        let mut connections = self.places.lock();
-        let number = connections.next;
-        connections.next += 1;
-        connections.alive.insert(number, peer.uid);
-        drop(connections);
-        let core = StreamCore::new(flow, Some((number, self.places.clone())));
-        self.joining.insert(request, Arc::new(core));
-        Ok(hello)
-    }
-
-    fn withdrawn(&mut self, node: &mut Node, request: RequestId) {
-        if let Some(core) = self.joining.remove(&request) {
-            self.forget(node, &core);
-        }
-    }
-
-    fn joined(&mut self, node: &mut Node, request: RequestId, connection: &Arc<Connection>) {
-        if let Some(core) = self.joining.remove(&request) {
-            core.join(node, connection);
-            self.places.lock().ready.push_back(core);
-            node.stir();
-        }
-    }
-
-    // It is accepted all the same: what it wrote is read.
-    fn left(&mut self, _: &mut Node, _: &Connection) {}
-}
-
-/// Accepts byte streams. `Send` and `Sync`: several threads may accept.
-///
-/// Dropping it closes the connections that were not accepted; those that were go on. See
-/// [`ByteStream`] for an example.
-pub struct ByteListener {
-    manager: Manager,
-    offer: OfferId,
-    places: Arc<Places>,
-}
-
-impl ByteListener {
-    /// A listener; streams find it by name ([`serve`](Self::serve)) or grow from its seed. Fails
-    /// where the settings cannot be.
-    pub fn new(manager: &Manager, config: ByteConfig) -> Result<Self, GrowError> {
-        config.check()?;
-        let (connections, misbehaved) = (Mutex::default(), AtomicU64::new(0));
-        let places = Arc::new(Places { connections, misbehaved });
-        let listening = Listening { config, places: places.clone(), joining: HashMap::new() };
-        let offer = manager.offer(Kind::Bytes, Offering::Bytes(Box::new(listening)));
-        Ok(Self { manager: manager.clone(), offer, places })
-    }
-
-    offered!("a [`ByteStream`]");
-
-    /// The next connection; waits at most `timeout`. Its bytes may be there already. Nothing is lost
-    /// on an error.
-    pub fn accept(&self, timeout: Option<Duration>) -> Result<ByteStream, ReceiveError> {
-        let core = self.manager.shared.wait_until(timeout, |_, _| match self.next() {
-            Some(core) => Look::Found(core),
-            None => Look::Nothing,
-        })?;
-        Ok(self.accepted(core))
-    }
-
-    /// [`accept`](Self::accept) without waiting.
-    pub fn try_accept(&self) -> Result<Option<ByteStream>, ReceiveError> {
-        ReceiveError::unless_timed_out(self.accept(Some(Duration::ZERO)))
-    }
-
-    fn next(&self) -> Option<Arc<StreamCore>> {
-        self.places.lock().ready.pop_front()
-    }
-
-    fn accepted(&self, core: Arc<StreamCore>) -> ByteStream {
-        let connection = core.connection.get().expect("it has joined").clone();
-        // It outlives the listener.
-        self.manager.keep_apart(&connection);
-        ByteStream::new(&self.manager, connection, core)
-    }
-
-    /// [`accept`](Self::accept) of a task.
-    #[cfg(feature = "tokio")]
-    pub(crate) fn accept_or_wait(&self, waker: &Waker) -> Result<Turned<ByteStream>, ReceiveError> {
-        if self.manager.is_forked() {
-            return Err(crate::node::Forked.into());
-        }
-        let mut guard = self.manager.shared.lock();
-        let (node, protocols) = guard.parts();
-        let mut found = self.next();
-        if found.is_none() {
-            node.poll()?;
-            protocols.after_poll(node);
-            found = self.next();
-        }
-        if let Some(core) = found {
-            drop(guard);
-            return Ok(Turned { ready: Some(self.accepted(core)), room: false });
-        }
-        let mut connections = self.places.lock();
-        if !connections.wakers.iter().any(|known| known.will_wake(waker)) {
-            connections.wakers.push(waker.clone());
-        }
-        if !core::mem::replace(&mut connections.is_listed, true) {
-            protocols.list(self.places.clone());
-        }
-        Ok(Turned { ready: None, room: false })
-    }
-
-    /// Connections that there are: accepted and not dropped, waiting to be accepted, or on their way.
-    pub fn connections(&self) -> usize {
-        self.places.lock().alive.len()
-    }
-
-    /// Peers that were sent away because they broke the rules.
-    pub fn misbehaved(&self) -> u64 {
-        self.places.misbehaved.load(Ordering::Relaxed)
-    }
-}
-
-impl core::fmt::Debug for ByteListener {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("ByteListener")
-            .field("connections", &self.connections())
-            .finish_non_exhaustive()
-    }
-}
-
-impl Drop for ByteListener {
-    fn drop(&mut self) {
-        let Some(offer) = self.manager.withdraw(self.offer) else { return };
-        let mut node = self.manager.lock();
-        if let Offering::Bytes(listening) = offer {
-            for core in listening.joining.values() {
-                listening.forget(&mut node, core);
-            }
-            let ready = core::mem::take(&mut self.places.lock().ready);
-            for core in ready {
-                listening.forget(&mut node, &core);
-            }
-        }
+        self.core.give_place_back();
     }
 }

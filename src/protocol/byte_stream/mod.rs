@@ -22,11 +22,13 @@
 
 mod ends;
 mod flow;
+mod listener;
 
-pub(in crate::protocol) use ends::Listening;
+pub use ends::ByteStream;
 #[cfg(feature = "tokio")]
 pub(crate) use ends::Turned;
-pub use ends::{ByteListener, ByteStream};
+pub use listener::ByteListener;
+pub(in crate::protocol) use listener::Listening;
 
 use super::GrowError;
 use crate::node::CloseReason;

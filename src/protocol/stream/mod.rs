@@ -32,6 +32,7 @@
 //! Links may reorder (a link's bulk ring overtakes its base ring): a message's number is that of
 //! its ticket or place, and messages are taken in one order; see `records.rs`.
 
+mod grants;
 mod held;
 mod intake;
 mod lane;

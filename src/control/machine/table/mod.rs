@@ -9,28 +9,30 @@
 //!                                                                                                |
 //!                                                      end of its socket, without BYE: Parting <-+
 //! ```
-//! This module alone can change a state or take a connection out, and [`Table::leave`] is its only
-//! way out: it gives back the places that were taken, and says what the application must be told.
-//! So no link can end without its application hearing of it, and no account can be forgotten.
+//! This module alone can change a state or take a connection out, and [`Table::leave`]
+//! (`leaving.rs`) is its only way out: it gives back the places that were taken, and says what the
+//! application must be told. So no link can end without its application hearing of it, and no
+//! account can be forgotten. `receivers.rs` has who waits for a receiver.
 //!
-//! What the application is told of a link may hold its memory and descriptors, and waits until the
-//! application takes it. So of a link that has ended there are [`Remains`], which are counted to its
-//! user, place included, until what the application was told last of it has been taken.
-//!
-//! Never: a connection is in no account; `Linked` or `Parting` is left without a report; memory
-//! waits for the application that nobody's account counts.
+//! Never: a connection is in no account.
 
-use super::super::frame::{COOKIE_BYTES, End, Hello, LinkFeatures, Memory, Reason};
+mod leaving;
+mod receivers;
+
+pub(super) use leaving::{Leave, Report};
+
+use super::super::frame::{COOKIE_BYTES, End, Hello, LinkFeatures, Memory};
 use super::account::{Accounts, User};
 use super::aperture::Apertures;
 use super::memory::Transfer;
 use super::queue::Queue;
-use super::{CloseReason, ConnectionId, Event, Failure, Peer, RequestId, Wait, Who};
+use super::{ConnectionId, Peer, RequestId, Wait, Who};
 use crate::wire::NodeId;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::string::String;
 use alloc::vec::Vec;
+use leaving::Remains;
 
 /// A link that is being agreed: the rings travel, the second connection joins.
 #[derive(Debug)]
@@ -247,57 +249,6 @@ impl Connection {
             Stage::Telling => marks,
         }
     }
-}
-
-/// Why a connection leaves the table.
-#[derive(Debug)]
-pub(super) enum Leave {
-    /// The application here ended it, and knows.
-    Ours,
-    /// The other end, or what it did.
-    Theirs(CloseReason),
-    /// It never became a link, for this reason.
-    Refused(Reason, String),
-    /// This process could not connect.
-    Failed(Failure),
-    /// It was the second connection of a link, and is now part of that.
-    Joined,
-}
-
-/// What the application must be told of a connection that has left.
-#[derive(Debug)]
-#[must_use = "whoever waits for this connection must be told"]
-pub(super) enum Report {
-    /// Nothing: it knows, or never knew of it.
-    Nothing,
-    /// A link ended.
-    Closed(CloseReason),
-    /// A request that it was asked about, or had granted, is gone.
-    RequestGone(RequestId),
-    /// It wanted to connect, and could not.
-    ConnectFailed(Failure),
-}
-
-/// What left.
-#[derive(Debug)]
-pub(super) struct Left {
-    pub report: Report,
-    /// It had not yet said anything.
-    pub was_silent: bool,
-    /// It had been welcomed, and had yet to pay.
-    pub was_unpaid: bool,
-    /// It was on its way to a link.
-    pub was_half_way: bool,
-}
-
-/// What is left of a link that has ended, until the application has taken what it was told of it.
-#[derive(Debug)]
-struct Remains {
-    id: ConnectionId,
-    user: User,
-    marks: Marks,
-    bytes: u64,
-    apertures: u32,
 }
 
 /// Memory of one connection that waits for a receiver, and since when, in the order of all that wanted
@@ -607,189 +558,6 @@ impl Table {
                 false => account.apertures.saturating_sub(1),
             };
         });
-    }
-
-    // ---- receivers
-
-    /// How many pieces of memory wait for a receiver.
-    pub fn wants(&self) -> usize {
-        self.wants.values().map(Wants::len).sum()
-    }
-
-    /// A connection's place among those that want a receiver; `None`: it wants none, or has one.
-    fn turn(&self, id: ConnectionId) -> Option<(u64, ConnectionId)> {
-        let is_free = self.rows.get(&id)?.receiving_until_ns.is_none();
-        let first = self.wants.get(&id)?.front().filter(|_| is_free)?;
-        Some((first.0, id))
-    }
-
-    /// What a connection wants of receivers changes, or whether it has one.
-    fn change_wants(&mut self, id: ConnectionId, change: impl FnOnce(&mut Connection, &mut Wants)) {
-        let before = self.turn(id);
-        let Some(c) = self.rows.get_mut(&id) else { return };
-        let user = c.who.uid;
-        let mut wants = self.wants.remove(&id).unwrap_or_default();
-        change(c, &mut wants);
-        if !wants.is_empty() {
-            self.wants.insert(id, wants);
-        }
-        let after = self.turn(id);
-        if before != after {
-            if let Some(before) = before {
-                self.wanting.remove(user, before);
-            }
-            if let Some(after) = after {
-                self.wanting.put(user, after);
-            }
-        }
-    }
-
-    /// Memory waits for a receiver.
-    pub fn want(&mut self, id: ConnectionId, memory: Memory) {
-        self.wanted += 1;
-        let wanted = self.wanted;
-        self.change_wants(id, |_, wants| wants.push_back((wanted, memory)));
-    }
-
-    /// It does no longer.
-    pub fn no_longer_want(&mut self, id: ConnectionId, memory: Memory) {
-        self.change_wants(id, |_, wants| wants.retain(|row| row.1 != memory));
-    }
-
-    /// What a connection has waited for longest; it waits for it no more.
-    pub fn take_want(&mut self, id: ConnectionId) -> Option<Memory> {
-        let mut taken = None;
-        self.change_wants(id, |_, wants| taken = wants.pop_front());
-        taken.map(|row| row.1)
-    }
-
-    /// A receiver takes a connection's memory, and should have ended soon after `until_ns`. `reads`:
-    /// also what comes over its socket.
-    pub fn receiver_started(&mut self, id: ConnectionId, until_ns: u64, reads: bool) {
-        let Some(user) = self.user_of(id) else { return };
-        self.change_wants(id, |c, _| c.receiving_until_ns = Some(until_ns));
-        if reads {
-            self.unsettled.insert(id);
-        }
-        self.accounts.receivers += 1;
-        self.count_receivers(user, |receivers| receivers + 1);
-    }
-
-    /// A receiver of this user's has ended, whether its connection is still there or not.
-    pub fn receiver_ended(&mut self, id: ConnectionId, user: User) {
-        self.change_wants(id, |c, _| c.receiving_until_ns = None);
-        if !self.rows.get(&id).is_some_and(|c| matches!(c.stage, Stage::Parting(_))) {
-            self.unsettled.remove(&id);
-        }
-        self.accounts.receivers = self.accounts.receivers.saturating_sub(1);
-        self.count_receivers(user, |receivers| receivers.saturating_sub(1));
-    }
-
-    fn count_receivers(&mut self, user: User, count: impl FnOnce(u32) -> u32) {
-        self.accounts.change(user, |account| account.receivers = count(account.receivers));
-        self.wanting.set_taken(user, self.accounts.get(user).receivers);
-    }
-
-    // ---- what the application is told
-
-    /// The application is told something.
-    pub fn tell(&mut self, event: &Event) {
-        self.told += 1;
-        if let Some(c) = event.hands_over().and_then(|link| self.rows.get_mut(&link)) {
-            c.handed = self.told;
-        }
-    }
-
-    /// The application has taken the first `count` events that it was told.
-    pub fn events_taken(&mut self, count: u64) {
-        self.taken = self.taken.max(count.min(self.told));
-        while let Some(first) = self.remains.first_entry()
-            && *first.key() <= self.taken
-        {
-            let remains = first.remove();
-            self.settle(remains);
-        }
-    }
-
-    /// Nothing is left of a link, here or with what waits for the application.
-    fn settle(&mut self, remains: Remains) {
-        let Remains { id, user, marks, bytes, apertures } = remains;
-        self.accounts.change(user, |account| {
-            account.bytes -= bytes;
-            account.apertures = account.apertures.saturating_sub(apertures);
-        });
-        self.note(id, user, marks, Marks::default());
-    }
-
-    /// The one way out. Everything that the connection had taken is given back, of a link that the
-    /// application knows as soon as it has taken what it was told; and the report says what the
-    /// application must hear. [`Report::Closed`] has been counted as told.
-    pub fn leave(&mut self, id: ConnectionId, why: Leave) -> Option<Left> {
-        self.set_deadline(id, None);
-        self.change_wants(id, |_, wants| wants.clear());
-        let c = self.rows.remove(&id)?;
-        self.unsettled.remove(&id);
-        self.following.remove(&id);
-        if let Stage::Meeting(meeting) = &c.stage
-            && c.role == End::Server
-        {
-            self.cookies.remove(&meeting.cookie);
-        }
-        let (user, before) = (c.who.uid, c.marks());
-        let mut remains = Remains { id, user, marks: before, bytes: c.bytes, apertures: 0 };
-        if let Stage::Linked(linked) | Stage::Parting(linked) = &c.stage {
-            remains.apertures = linked.apertures.held();
-        }
-        let mut left = Left {
-            report: Report::Nothing,
-            was_silent: false,
-            was_unpaid: before.is_unpaid,
-            was_half_way: false,
-        };
-        let role = c.role;
-        left.report = match (c.stage, why) {
-            (_, Leave::Ours | Leave::Joined) => Report::Nothing,
-            (Stage::Linked(_) | Stage::Parting(_), Leave::Theirs(reason)) => Report::Closed(reason),
-            // A link can be refused nothing any more; what is left of it is a violation.
-            (Stage::Linked(_) | Stage::Parting(_), Leave::Refused(..) | Leave::Failed(_)) => {
-                Report::Closed(CloseReason::Violation)
-            }
-            (Stage::Silent, Leave::Theirs(_)) => {
-                left.was_silent = true;
-                Report::Nothing
-            }
-            (Stage::Asking(_), _) => {
-                left.was_half_way = true;
-                Report::RequestGone(RequestId(id.0))
-            }
-            (_, Leave::Failed(failure)) if role == End::Client => Report::ConnectFailed(failure),
-            (_, Leave::Refused(reason, text)) if role == End::Client => {
-                Report::ConnectFailed(Failure::Refused { reason, text })
-            }
-            (_, Leave::Theirs(_)) if role == End::Client => Report::ConnectFailed(Failure::Gone),
-            (Stage::Meeting(meeting), _) => {
-                left.was_half_way = true;
-                meeting.request.map_or(Report::Nothing, Report::RequestGone)
-            }
-            (Stage::Queued(_) | Stage::Checking(_) | Stage::Following(..), _) => {
-                left.was_half_way = true;
-                Report::Nothing
-            }
-            _ => Report::Nothing,
-        };
-        let last = match left.report {
-            Report::Closed(_) => {
-                self.told += 1;
-                self.told
-            }
-            _ => c.handed,
-        };
-        if last > self.taken {
-            self.remains.insert(last, remains);
-        } else {
-            self.settle(remains);
-        }
-        Some(left)
     }
 }
 

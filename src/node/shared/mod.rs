@@ -1,4 +1,4 @@
-//! A node used by several threads, and the progress thread.
+//! A node used by several threads: the lock around it, and who sleeps on it.
 //!
 //! ```text
 //!   thread --- lock --- poll, take --- unlock        (any number, in turn)
@@ -11,10 +11,22 @@
 //! that has moved notifications, queued messages or sent to this node itself, the followers look
 //! again and the bell is rung. Threads that only send, and must not wait for one another, have a
 //! [`DetachedTerminus`](super::DetachedTerminus) each instead.
+//!
+//! - `look.rs`: a thread takes turns until it has found what it waits for
+//! - `progress.rs`: the progress thread
+//! - `event_loop.rs`: turns on behalf of tasks
 
-use super::send::{Advanced, Begun};
-use super::wait::{Backoff, Step};
-use super::{Forked, Node, RecvError, SendError, Unfinished};
+#[cfg(feature = "tokio")]
+mod event_loop;
+mod look;
+mod progress;
+
+#[cfg(feature = "tokio")]
+pub(crate) use event_loop::{NextTurn, Patience};
+pub(crate) use look::{Look, Waited};
+
+use super::send::Begun;
+use super::{Forked, Node, RecvError, SendError};
 use crate::interface::{LinkId, Notification, QueueId};
 use crate::os::lock::{Lock, LockGuard};
 use crate::os::memory::ForkGuard;
@@ -23,10 +35,10 @@ use crate::wire::Ticket;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::time::Duration;
+use progress::Progress;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Condvar, Mutex};
 
 /// A node that several threads use. Cloning shares it; with the last clone the progress thread
 /// stops and the node is dropped. `T` is what a layer above keeps under the same lock.
@@ -67,9 +79,6 @@ pub trait Attached: Send + 'static {
         0
     }
 }
-
-/// Turns in which nothing came, and nobody else had the lock, between two looks.
-const TURNS_PER_LOOK: u32 = 64;
 
 impl Attached for () {
     const TAKES_EVENTS: bool = false;
@@ -117,11 +126,6 @@ struct State<T> {
     attached: T,
     has_leader: bool,
     followers: usize,
-}
-
-struct Progress {
-    stop: Arc<AtomicBool>,
-    thread: JoinHandle<()>,
 }
 
 /// The node, for one thread alone until this is dropped.
@@ -403,312 +407,16 @@ impl<T: Attached> Inner<T> {
         guard.state_mut().attached.after_sleep();
         Ok(guard)
     }
-
-    fn stop_progress(&self) {
-        let progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(Progress { stop, thread }) = progress {
-            stop.store(true, Ordering::Release);
-            // It leads, follows, or is about to: it takes the lock before either, and looks.
-            drop(self.lock());
-            self.wake_leader();
-            self.look_again.notify_all();
-            if thread.thread().id() != std::thread::current().id() {
-                let _ = thread.join();
-            }
-            self.lock().set_watched(false);
-        }
-    }
 }
-
-/// How long the progress thread sleeps at most.
-const PROGRESS_SLEEP_MAX_NS: u64 = 1_000_000_000;
-
-/// How long a sender that waits for room sleeps beside a leader, who may take its signal.
-const ROOM_SLEEP_MAX_NS: u64 = 1_000_000;
 
 /// How long a thread that polls waits for another to take the lock: a microsecond or so.
 const LET_OTHERS_TURNS: u32 = 64;
 
-/// What was found.
-pub(crate) enum Look<R> {
-    /// What was waited for.
-    Found(R),
-    /// Something moved, and there may be more at once.
-    Again,
-    /// Nothing; wait for an arrival.
-    Nothing,
-    /// Nothing; wait for room on this link, or an arrival.
-    Room(LinkId),
-}
-
-impl<R> Look<R> {
-    /// What was waited for, if it was found.
-    pub(crate) fn found(self) -> Option<R> {
-        match self {
-            Self::Found(result) => Some(result),
-            _ => None,
-        }
-    }
-
-    pub(crate) fn map<S>(self, f: impl FnOnce(R) -> S) -> Look<S> {
-        match self {
-            Self::Found(result) => Look::Found(f(result)),
-            Self::Again => Look::Again,
-            Self::Nothing => Look::Nothing,
-            Self::Room(link) => Look::Room(link),
-        }
-    }
-}
-
-/// How long whoever polls for tasks has found nothing.
-#[cfg(feature = "tokio")]
-#[derive(Default)]
-pub(crate) struct Patience(Option<Backoff>);
-
-/// What [`SharedNode::turn_in_event_loop`] says is next.
-#[cfg(feature = "tokio")]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NextTurn {
-    /// Another turn, at once.
-    Soon,
-    /// Tasks may have been woken, and run first.
-    LetRun,
-    /// Other threads run first.
-    LetOthers,
-    /// Nothing until the descriptor is readable.
-    Sleep {
-        /// By the monotonic clock.
-        since_ns: u64,
-    },
-}
-
-/// Why waiting ended without a result.
-#[derive(Debug)]
-pub(crate) enum Waited {
-    /// The time is over.
-    TimedOut,
-    /// This process was forked from the one that made the node.
-    Forked(Forked),
-    /// The system refused to wait.
-    Os(io::Error),
-}
-
-impl Waited {
-    pub(crate) fn into_send_error(self, unfinished: Option<Unfinished>) -> SendError {
-        match self {
-            Self::TimedOut => {
-                let begun = unfinished.filter(|u| u.segmenter.packets() > 0);
-                SendError::TimedOut { unfinished: begun.map(std::boxed::Box::new) }
-            }
-            Self::Forked(e) => e.into(),
-            Self::Os(e) => SendError::Wait(Arc::new(e)),
-        }
-    }
-}
-
-impl Node {
-    /// One try to go on with a message, as a look of [`SharedNode::wait_until`].
-    pub(crate) fn look_to_send(
-        &mut self,
-        unfinished: &mut Unfinished,
-        data: &[u8],
-        metadata: &[u8],
-    ) -> Look<Result<(), SendError>> {
-        match self.advance_send(unfinished, data, metadata) {
-            Ok(Advanced::Sent) => Look::Found(Ok(())),
-            Ok(Advanced::Part) => Look::Again,
-            Ok(Advanced::Blocked) => Look::Room(unfinished.link),
-            Err(e) => Look::Found(Err(e)),
-        }
-    }
-}
-
 impl<T: Attached> SharedNode<T> {
-    /// Polls until `look` has a result, spinning, yielding and sleeping as the settings say, at
-    /// most for `timeout`. `look` runs under the lock, before the first turn and after each in which
-    /// something may have changed; it names the link on which it waits for room, if it does. The lock is held while spinning,
-    /// which costs nothing in a turn, and given up between two turns when another thread wants
-    /// it; never while yielding or sleeping.
-    #[inline]
-    pub(crate) fn wait_until<R>(
-        &self,
-        timeout: Option<Duration>,
-        mut look: impl FnMut(&mut Node, &mut T) -> Look<R>,
-    ) -> Result<R, Waited> {
-        self.inner.is_called();
-        let mut guard = self.inner.lock_unless_forked().map_err(Waited::Forked)?;
-        let (node, attached) = guard.parts();
-        let room = match look(node, attached) {
-            Look::Found(result) => {
-                attached.after_look(node);
-                return Ok(result);
-            }
-            Look::Room(link) => Some(link),
-            Look::Again | Look::Nothing => None,
-        };
-        self.wait_on(guard, timeout, room, look)
-    }
-
-    /// The first look found nothing.
-    #[inline(never)]
-    fn wait_on<'a, R>(
-        &'a self,
-        mut guard: NodeGuard<'a, T>,
-        timeout: Option<Duration>,
-        mut room: Option<LinkId>,
-        mut look: impl FnMut(&mut Node, &mut T) -> Look<R>,
-    ) -> Result<R, Waited> {
-        let mut backoff = Backoff::new(guard.config(), timeout);
-        let mut turns_to_look = 0;
-        loop {
-            let (node, attached) = guard.parts();
-            // Where a look has found nothing, and may now.
-            if turns_to_look > 0 && room.is_none() && node.has_direct() {
-                if let Look::Found(result) = look(node, attached) {
-                    attached.after_look(node);
-                    return Ok(result);
-                }
-                // It may have taken what makes the next look find something.
-                turns_to_look = 0;
-            }
-            let taken = match node.poll() {
-                Ok(taken) => taken,
-                Err(forked) => return Err(Waited::Forked(forked)),
-            };
-            if taken > 0 {
-                backoff.restart();
-            }
-            let changed = taken > 0 || node.has_events() || room.is_some() || turns_to_look == 0;
-            if changed {
-                attached.after_poll(node);
-                turns_to_look = TURNS_PER_LOOK;
-                room = match look(node, attached) {
-                    Look::Found(result) => {
-                        attached.after_look(node);
-                        return Ok(result);
-                    }
-                    Look::Again => {
-                        backoff.restart();
-                        turns_to_look = 0;
-                        if backoff.is_over() {
-                            let (node, attached) = guard.parts();
-                            // Whoever goes on in a task need not wait for anything.
-                            node.stir();
-                            attached.after_look(node);
-                            return Err(Waited::TimedOut);
-                        }
-                        guard = self.inner.give_way(guard);
-                        continue;
-                    }
-                    Look::Nothing => None,
-                    Look::Room(link) => Some(link),
-                };
-            }
-            turns_to_look -= 1;
-            match guard.step(&mut backoff) {
-                Step::Spin if !self.inner.is_wanted() => continue,
-                Step::Spin => guard = self.inner.give_way(guard),
-                Step::Yield => {
-                    drop(guard);
-                    std::thread::yield_now();
-                    guard = self.lock();
-                }
-                Step::Sleep { deadline_ns } => {
-                    // What the look took from the control plane may be what a task waits for.
-                    let (node, attached) = guard.parts();
-                    attached.after_look(node);
-                    let deadline_ns = match room {
-                        None => deadline_ns,
-                        Some(_) => deadline_ns.min(sys::monotonic_ns() + ROOM_SLEEP_MAX_NS),
-                    };
-                    guard =
-                        self.inner.sleep_in_call(guard, room, deadline_ns).map_err(Waited::Os)?;
-                }
-                Step::TimedOut => {
-                    if let Some(link) = room {
-                        guard.await_room(link);
-                    }
-                    let (node, attached) = guard.parts();
-                    attached.after_look(node);
-                    return Err(Waited::TimedOut);
-                }
-            }
-            // Somebody else may have changed anything.
-            turns_to_look = 0;
-        }
-    }
-
-    /// What can be done at once, without all that waiting needs: with the lock, if that is free, and
-    /// where nobody waits for what is done. `None`: `act` was not called, or said so, and
-    /// [`wait_until`](Self::wait_until) goes on.
-    #[inline(always)]
-    pub(crate) fn at_once<R>(&self, act: impl FnOnce(&mut Node, &mut T) -> Option<R>) -> Option<R> {
-        let mut state = self.inner.state.try_lock()?;
-        let State { node, attached, has_leader, followers } = &mut *state;
-        node.is_called();
-        let others = *has_leader as usize | *followers | attached.waiting();
-        if others == 0 { act(node, attached) } else { None }
-    }
-
     /// The application receives what was there already.
     #[inline(always)]
     pub(crate) fn is_called(&self) {
         self.inner.is_called();
-    }
-
-    /// One step of whoever polls in an event loop on behalf of tasks: a turn, and what to do next.
-    /// `sleeps` is asked, where nothing is left but to sleep, whether to; the node is armed then, and
-    /// its descriptor becomes readable when anything comes.
-    #[cfg(feature = "tokio")]
-    pub(crate) fn turn_in_event_loop(
-        &self,
-        patience: &mut Patience,
-        is_idle: impl FnOnce(&T) -> bool,
-        falls_asleep: impl FnOnce(),
-    ) -> Result<NextTurn, Forked> {
-        let mut guard = self.inner.lock_unless_forked()?;
-        let backoff = patience.0.get_or_insert_with(|| Backoff::new(guard.config(), None));
-        let (node, attached) = guard.parts();
-        let before = node.moved();
-        node.poll()?;
-        attached.after_poll(node);
-        if node.moved() != before {
-            backoff.restart();
-            return Ok(NextTurn::LetRun);
-        }
-        let step = if is_idle(attached) { Step::TimedOut } else { node.step(backoff) };
-        match step {
-            Step::Spin => Ok(NextTurn::Soon),
-            Step::Yield => Ok(NextTurn::LetOthers),
-            Step::Sleep { .. } | Step::TimedOut => {
-                if !node.prepare_to_wait()? {
-                    // What was found is taken, and told, in the next turn.
-                    return Ok(NextTurn::LetRun);
-                }
-                falls_asleep();
-                Ok(NextTurn::Sleep { since_ns: sys::monotonic_ns() })
-            }
-        }
-    }
-
-    /// After a sleep that began at `since_ns` of the monotonic clock. `by_peer`: it was ended by what
-    /// came, so that the next wait may learn from it.
-    #[cfg(feature = "tokio")]
-    pub(crate) fn woken_in_event_loop(
-        &self,
-        patience: &mut Patience,
-        by_peer: bool,
-        since_ns: u64,
-    ) {
-        if let Some(backoff) = &mut patience.0 {
-            backoff.restart();
-        }
-        if !by_peer {
-            return;
-        }
-        let mut guard = self.inner.lock();
-        let spin_ns = guard.config().spin_ns;
-        guard.parts().0.learnt.slept(sys::monotonic_ns() - since_ns, spin_ns);
     }
 
     /// Whether both are the same node.
@@ -784,73 +492,6 @@ impl<T: Attached> SharedNode<T> {
             Err(Waited::Forked(e)) => Err(e.into()),
             Err(Waited::Os(e)) => Err(RecvError::Wait(Arc::new(e))),
         }
-    }
-
-    /// Starts the progress thread, unless there is one: it polls the node, so that bytes are
-    /// deposited and queued messages leave while the application makes no calls. It spins, yields
-    /// and sleeps like any receiver; messages sent without the flag `WAKE`, which wake nobody, are
-    /// deposited within a second. With a watchdog (`watchdog_ms`), packets are discarded when
-    /// the application makes no call that receives, nor [`Node::reset_watchdog`], and does not wait
-    /// (Hamlyn 2.8).
-    pub fn start_progress(&self) -> io::Result<()> {
-        let mut progress = self.inner.progress.lock().unwrap_or_else(PoisonError::into_inner);
-        if progress.is_some() {
-            return Ok(());
-        }
-        let stop = Arc::new(AtomicBool::new(false));
-        let (inner, stopped) = (self.inner.clone(), stop.clone());
-        let config = {
-            let mut node = self.lock();
-            node.set_watched(true);
-            node.config().clone()
-        };
-        let make_progress = move || {
-            let mut backoff = Backoff::new(&config, None);
-            loop {
-                let mut node = inner.lock();
-                if stopped.load(Ordering::Acquire) {
-                    return;
-                }
-                let (turn, attached) = node.parts();
-                let taken = turn.poll_for_application(inner.was_called());
-                attached.after_poll(turn);
-                match taken {
-                    Ok(0) => {}
-                    Ok(_) => {
-                        backoff.restart();
-                        drop(node);
-                        inner.let_others();
-                        continue;
-                    }
-                    Err(_) => return,
-                }
-                match node.step(&mut backoff) {
-                    Step::Spin => {
-                        drop(node);
-                        inner.let_others();
-                    }
-                    Step::Yield => {
-                        drop(node);
-                        std::thread::yield_now();
-                    }
-                    Step::Sleep { .. } | Step::TimedOut => {
-                        let deadline = sys::monotonic_ns() + PROGRESS_SLEEP_MAX_NS;
-                        if inner.sleep(node, None, deadline).is_err() {
-                            std::thread::yield_now();
-                        }
-                    }
-                }
-            }
-        };
-        let name = "hamlyn-progress".into();
-        let thread = std::thread::Builder::new().name(name).spawn(make_progress)?;
-        *progress = Some(Progress { stop, thread });
-        Ok(())
-    }
-
-    /// Stops the progress thread and waits for it.
-    pub fn stop_progress(&self) {
-        self.inner.stop_progress();
     }
 
     /// The node itself, if no other clone is left; stops the progress thread.

@@ -1,0 +1,445 @@
+//! The frames of the control socket: how two processes find out what both can, and agree.
+//!
+//! ```text
+//!   client                              server
+//!   HELLO (link)      ------------->    who is it? is there room?  (may ask the application)
+//!                     <-------------    WELCOME, or REFUSED
+//!   second connection:
+//!   HELLO (wake, cookie) ---------->
+//!   the client's ring, as below
+//!                     <-------------    the server's ring, as below
+//!                     <-------------    READY
+//!   bulk rings, apertures, BYE <--->
+//!
+//!   who writes the memory (for an aperture: its owner)       who reads it (its holder)
+//!   MEMORY_OFFER      ------------->    is there room?
+//!                     <-------------    MEMORY_TAKE: now it accepts one descriptor
+//!   makes, fills, seals
+//!   MEMORY_PASS, the descriptor --->    checks, maps
+//!                     <-------------    MEMORY_HELD;  or, in the place of either answer,
+//!                                       MEMORY_REFUSED
+//!
+//!   owner of an aperture                holder
+//!   APERTURE_REVOKED  ------------->    each end says its word once, in either order;
+//!                     <-------------    APERTURE_RELEASED (or MEMORY_REFUSED)
+//! ```
+//! The number of an aperture says who owns it: odd, the client; even, the server. It is not used
+//! again on its link.
+//!
+//! A frame is one packet of the socket: a [`Head`], then a fixed part. The head and the first
+//! words of a HELLO and of a REFUSED never change, so that any two versions can tell one another
+//! what they are. A *major* version that differs is refused, by both numbers; a *minor* one that
+//! is newer has only longer fixed parts, whose ends an older one passes over, and more feature
+//! bits, of which the common ones hold.
+//!
+//! Here is what frames say; `layout.rs` has their bytes. Never: the order of frames is decided
+//! here; that is the machine's.
+
+mod layout;
+
+pub use layout::Head;
+
+use super::TOKEN_BYTES_MAX;
+use crate::wire::{ApertureAccess, NodeId};
+use alloc::string::String;
+use alloc::vec::Vec;
+
+/// First bytes of each frame.
+pub const MAGIC: [u8; 4] = *b"HMLN";
+/// Changes when two versions cannot talk.
+pub const VERSION_MAJOR: u16 = 2;
+/// Changes when something is added that an older one can do without.
+pub const VERSION_MINOR: u16 = 0;
+/// Largest frame in bytes.
+pub const FRAME_BYTES_MAX: usize = 16 << 10;
+/// Most bytes of the text of a REFUSED.
+pub(super) const REFUSED_TEXT_MAX: usize = 1024;
+/// Bytes of the cookie that pairs the two connections of a link.
+pub const COOKIE_BYTES: usize = 16;
+/// Bytes of an Ed25519 public key.
+pub const PUBLIC_KEY_BYTES: usize = 32;
+/// Bytes of an Ed25519 signature.
+pub const SIGNATURE_BYTES: usize = 64;
+
+bitflags::bitflags! {
+    /// What a link can do beyond carrying packets; what both ends can is agreed.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct LinkFeatures: u64 {
+        /// The process has registered for `MEMBARRIER_CMD_GLOBAL_EXPEDITED` and can issue it:
+        /// its peers need no fence on each send to wake it, nor it to wake them.
+        const BARRIER = 1;
+        /// Bulk rings may be added.
+        const BULK = 2;
+        /// Apertures may be exported.
+        const APERTURE = 4;
+        /// The process wakes its peer by a word of its own page where the peer's sleep or room
+        /// word asks for that, instead of by a byte on the wake socket.
+        const BELL = 8;
+    }
+}
+
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $name:ident = $value:literal;)+) => {
+        $($(#[$doc])* pub const $name: u16 = $value;)+
+    };
+}
+
+/// Kinds of frames.
+pub mod kind {
+    kinds! {
+        /// First frame of whoever connects.
+        HELLO = 1;
+        /// No, and why. The sender closes.
+        REFUSED = 2;
+        /// The server's answer to a HELLO that it agrees to.
+        WELCOME = 3;
+        /// The link is there.
+        READY = 4;
+        /// No more packets will be written; what was written is to be read.
+        BYE = 5;
+        /// Statistics, a piece of text.
+        STAT_TEXT = 6;
+        /// There is, or will be, a memory file for the other end.
+        MEMORY_OFFER = 7;
+        /// The other end may pass its descriptor now.
+        MEMORY_TAKE = 8;
+        /// Here it is.
+        MEMORY_PASS = 9;
+        /// It has been checked and mapped.
+        MEMORY_HELD = 10;
+        /// It will not be mapped, or will not be passed.
+        MEMORY_REFUSED = 11;
+        /// The owner of an aperture has taken its memory back.
+        APERTURE_REVOKED = 12;
+        /// The holder has let go of it.
+        APERTURE_RELEASED = 13;
+        /// Packets came with a key that is no longer valid: a ticket has been revoked.
+        TICKET_REVOKED = 14;
+    }
+}
+
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// A new link.
+    Link,
+    /// The second connection of a link that is being made.
+    Wake,
+    /// Statistics.
+    Stat,
+}
+
+/// One end of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum End {
+    /// The end that connected.
+    Client,
+    /// The end that accepted.
+    Server,
+}
+
+impl End {
+    /// The one at the other end.
+    pub fn other(self) -> Self {
+        match self {
+            Self::Client => Self::Server,
+            Self::Server => Self::Client,
+        }
+    }
+}
+
+/// Memory that one end of a link makes and writes, and the other maps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Memory {
+    /// The ring that a link begins with, by who writes it.
+    Ring(End),
+    /// The ring that is added when large copies begin, by who writes it.
+    Bulk(End),
+    /// An aperture, by its number.
+    Aperture(u32),
+}
+
+impl Memory {
+    /// Who makes it and passes it on: who writes a ring, who owns an aperture.
+    pub fn maker(self) -> End {
+        match self {
+            Self::Ring(end) | Self::Bulk(end) => end,
+            Self::Aperture(number) => owner_of(number),
+        }
+    }
+}
+
+/// Why a peer says no.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// The versions cannot talk.
+    Version,
+    /// A feature that one requires, the other lacks.
+    Feature,
+    /// The user may not.
+    User,
+    /// The user has too many connections.
+    Connections,
+    /// The user has too many bytes mapped.
+    Bytes,
+    /// The process has too many links.
+    Links,
+    /// The application said no.
+    Application,
+    /// The frame made no sense.
+    Malformed,
+    /// It took too long.
+    TooSlow,
+    /// The memory was not as agreed.
+    Memory,
+    /// The process is ending, or could not get what it needed.
+    Unavailable,
+    /// More bytes of apertures, or more of them, than it holds for this link.
+    Apertures,
+    /// It claimed to be a node, and could not prove it.
+    Identity,
+    /// Something that a newer version has a word for.
+    Other(u16),
+}
+
+impl Reason {
+    const ALL: [(Self, u16, &'static str); 13] = [
+        (Self::Version, 1, "the versions cannot talk"),
+        (Self::Feature, 2, "a required feature is missing"),
+        (Self::User, 3, "this user may not connect"),
+        (Self::Connections, 4, "this user has too many connections"),
+        (Self::Bytes, 5, "this user has too many bytes of rings"),
+        (Self::Links, 6, "the process has too many links"),
+        (Self::Application, 7, "the application refused"),
+        (Self::Malformed, 8, "the request made no sense"),
+        (Self::TooSlow, 9, "it took too long"),
+        (Self::Memory, 10, "the memory was not as agreed"),
+        (Self::Unavailable, 11, "the process cannot take links now"),
+        (
+            Self::Apertures,
+            12,
+            "the process holds no more apertures over this link, or of this user, or none so large",
+        ),
+        (Self::Identity, 13, "it is not the node that it says it is"),
+    ];
+
+    fn to_wire(self) -> u16 {
+        match self {
+            Self::Other(code) => code,
+            _ => Self::ALL.iter().find(|row| row.0 == self).map_or(0, |row| row.1),
+        }
+    }
+
+    fn from_wire(code: u16) -> Self {
+        Self::ALL.iter().find(|row| row.1 == code).map_or(Self::Other(code), |row| row.0)
+    }
+}
+
+impl core::fmt::Display for Reason {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Other(code) => write!(f, "for a reason with the number {code}"),
+            _ => f.write_str(Self::ALL.iter().find(|row| row.0 == *self).map_or("", |row| row.2)),
+        }
+    }
+}
+
+/// What a client says first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// Its version.
+    pub version: (u16, u16),
+    /// What the connection is for.
+    pub purpose: Purpose,
+    /// What it can.
+    pub features: u64,
+    /// What it cannot do without.
+    pub features_required: u64,
+    /// Which node it is.
+    pub credential: Credential,
+    /// Bytes of the ring that it will write.
+    pub ring_bytes: u32,
+    /// Most bytes of the ring that it will read; it pays for both.
+    pub incoming_ring_bytes_max: u32,
+    /// Most data bytes of a packet.
+    pub packet_bytes: u32,
+    /// Second connection only: which link it belongs to.
+    pub cookie: [u8; COOKIE_BYTES],
+    /// For a server that admits unknown users by token.
+    pub token: [u8; TOKEN_BYTES_MAX],
+    /// The application's own first words.
+    pub greeting: Vec<u8>,
+}
+
+/// What a server agrees to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Welcome {
+    /// Its minor version.
+    pub minor: u16,
+    /// Which node it is.
+    pub credential: Credential,
+    /// What was agreed.
+    pub features: u64,
+    /// Bytes of the ring that the client writes.
+    pub client_ring_bytes: u32,
+    /// Bytes of the ring that the server writes.
+    pub server_ring_bytes: u32,
+    /// Most data bytes of a packet.
+    pub packet_bytes: u32,
+    /// For the second connection.
+    pub cookie: [u8; COOKIE_BYTES],
+    /// The application's own first words.
+    pub greeting: Vec<u8>,
+}
+
+/// What a process says of its node: that the node whose id is the hash of this public key is run
+/// by this process, signed with the key. The kernel tells the other end which process is at the
+/// socket, so nobody else can use the statement, though everybody may see it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Credential {
+    /// The node.
+    pub node: NodeId,
+    /// The number that only its process has while the machine runs; 0 where the kernel has none.
+    pub process: u64,
+    /// The namespace in which `pid` is meant.
+    pub pid_namespace: u64,
+    /// Its process, in that namespace.
+    pub pid: u32,
+    /// Since when the machine has run: numbers of processes begin anew with each start.
+    pub boot: [u8; 16],
+    /// The node's public key.
+    pub public_key: [u8; PUBLIC_KEY_BYTES],
+    /// Of all of the above, by that key.
+    pub signature: [u8; SIGNATURE_BYTES],
+}
+
+impl Credential {
+    /// Of nobody: for a second connection, and for statistics.
+    pub const NONE: Self = Self {
+        node: NodeId(0),
+        process: 0,
+        pid_namespace: 0,
+        pid: 0,
+        boot: [0; 16],
+        public_key: [0; PUBLIC_KEY_BYTES],
+        signature: [0; SIGNATURE_BYTES],
+    };
+}
+
+impl core::fmt::Debug for Credential {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Credential({:?}, process {})", self.node, self.pid)
+    }
+}
+
+/// A frame that has been read and makes sense by itself. Whether it was its turn is for the
+/// reader's state to say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Frame {
+    /// See [`kind::HELLO`].
+    Hello(Hello),
+    /// See [`kind::REFUSED`].
+    Refused {
+        /// Why.
+        reason: Reason,
+        /// The other's version.
+        version: (u16, u16),
+        /// In words, at most 1 KiB as it came; nothing in it but what can be read
+        /// ([`printable`](super::printable)).
+        text: String,
+    },
+    /// See [`kind::WELCOME`].
+    Welcome(Welcome),
+    /// See [`kind::READY`].
+    Ready,
+    /// See [`kind::BYE`].
+    Bye,
+    /// See [`kind::STAT_TEXT`].
+    StatText {
+        /// A piece of it.
+        text: Vec<u8>,
+        /// Whether it is the last.
+        is_last: bool,
+    },
+    /// One of [`kind`]'s MEMORY_.. frames.
+    Memory {
+        /// Which memory.
+        memory: Memory,
+        /// What is said of it.
+        word: MemoryWord,
+    },
+    /// See [`kind::APERTURE_REVOKED`].
+    ApertureRevoked {
+        /// Which, on this link.
+        number: u32,
+    },
+    /// See [`kind::APERTURE_RELEASED`].
+    ApertureReleased {
+        /// Which, on this link.
+        number: u32,
+    },
+    /// See [`kind::TICKET_REVOKED`].
+    TicketRevoked {
+        /// The slot of the ticket, at the end that says so.
+        slot: u32,
+        /// Its metadata index.
+        index: u32,
+    },
+}
+
+/// What is said of memory that is to be passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryWord {
+    /// See [`kind::MEMORY_OFFER`].
+    Offer {
+        /// Bytes of the file, of a ring those of the ring alone.
+        bytes: u64,
+        /// What the other end may do with it.
+        access: ApertureAccess,
+    },
+    /// See [`kind::MEMORY_TAKE`].
+    Take {
+        /// Bytes of the file, of a ring those of the ring alone; for a bulk ring, fewer than were
+        /// offered if less is allowed.
+        bytes: u64,
+    },
+    /// See [`kind::MEMORY_PASS`].
+    Pass,
+    /// See [`kind::MEMORY_HELD`].
+    Held,
+    /// See [`kind::MEMORY_REFUSED`].
+    Refused(Reason),
+}
+
+/// Who owns the aperture with a number.
+pub fn owner_of(number: u32) -> End {
+    if number % 2 == 1 { End::Client } else { End::Server }
+}
+
+/// Bytes that are no frame of any version that this one can talk to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    /// Not ours at all.
+    #[error("not a frame of this protocol")]
+    NotOurs,
+    /// Shorter than its kind is.
+    #[error("a frame of {0} bytes is too short for its kind")]
+    TooShort(usize),
+    /// A length in it does not fit.
+    #[error("a length in the frame does not fit it")]
+    WrongLength,
+    /// A kind without a meaning.
+    #[error("a frame of kind {0} has no meaning")]
+    UnknownKind(u16),
+    /// A value without a meaning.
+    #[error("the frame's {0} has no meaning")]
+    WrongValue(&'static str),
+    /// A HELLO of another major version.
+    #[error("the peer speaks version {major}.{minor}")]
+    Version {
+        /// Its major version.
+        major: u16,
+        /// Its minor version.
+        minor: u16,
+    },
+}

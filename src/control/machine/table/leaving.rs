@@ -1,0 +1,168 @@
+//! The way out of the table: [`Table::leave`] gives back what a connection had taken, and says what
+//! the application must be told of it.
+//!
+//! What the application is told of a link may hold its memory and descriptors, and waits until the
+//! application takes it. So of a link that has ended there are [`Remains`], which are counted to its
+//! user, place included, until what the application was told last of it has been taken.
+//!
+//! Never: a connection is taken out anywhere else; `Linked` or `Parting` is left without a report;
+//! memory waits for the application that nobody's account counts.
+
+use super::{Marks, Stage, Table};
+use crate::control::frame::{End, Reason};
+use crate::control::machine::account::User;
+use crate::control::machine::{CloseReason, ConnectionId, Event, Failure, RequestId};
+use alloc::string::String;
+
+/// Why a connection leaves the table.
+#[derive(Debug)]
+pub(in crate::control::machine) enum Leave {
+    /// The application here ended it, and knows.
+    Ours,
+    /// The other end, or what it did.
+    Theirs(CloseReason),
+    /// It never became a link, for this reason.
+    Refused(Reason, String),
+    /// This process could not connect.
+    Failed(Failure),
+    /// It was the second connection of a link, and is now part of that.
+    Joined,
+}
+
+/// What the application must be told of a connection that has left.
+#[derive(Debug)]
+#[must_use = "whoever waits for this connection must be told"]
+pub(in crate::control::machine) enum Report {
+    /// Nothing: it knows, or never knew of it.
+    Nothing,
+    /// A link ended.
+    Closed(CloseReason),
+    /// A request that it was asked about, or had granted, is gone.
+    RequestGone(RequestId),
+    /// It wanted to connect, and could not.
+    ConnectFailed(Failure),
+}
+
+/// What left.
+#[derive(Debug)]
+pub(in crate::control::machine) struct Left {
+    pub report: Report,
+    /// It had not yet said anything.
+    pub was_silent: bool,
+    /// It had been welcomed, and had yet to pay.
+    pub was_unpaid: bool,
+    /// It was on its way to a link.
+    pub was_half_way: bool,
+}
+
+/// What is left of a link that has ended, until the application has taken what it was told of it.
+#[derive(Debug)]
+pub(super) struct Remains {
+    id: ConnectionId,
+    user: User,
+    marks: Marks,
+    bytes: u64,
+    apertures: u32,
+}
+
+impl Table {
+    /// The application is told something.
+    pub fn tell(&mut self, event: &Event) {
+        self.told += 1;
+        if let Some(c) = event.hands_over().and_then(|link| self.rows.get_mut(&link)) {
+            c.handed = self.told;
+        }
+    }
+
+    /// The application has taken the first `count` events that it was told.
+    pub fn events_taken(&mut self, count: u64) {
+        self.taken = self.taken.max(count.min(self.told));
+        while let Some(first) = self.remains.first_entry()
+            && *first.key() <= self.taken
+        {
+            let remains = first.remove();
+            self.settle(remains);
+        }
+    }
+
+    /// Nothing is left of a link, here or with what waits for the application.
+    fn settle(&mut self, remains: Remains) {
+        let Remains { id, user, marks, bytes, apertures } = remains;
+        self.accounts.change(user, |account| {
+            account.bytes -= bytes;
+            account.apertures = account.apertures.saturating_sub(apertures);
+        });
+        self.note(id, user, marks, Marks::default());
+    }
+
+    /// The one way out. Everything that the connection had taken is given back, of a link that the
+    /// application knows as soon as it has taken what it was told; and the report says what the
+    /// application must hear. [`Report::Closed`] has been counted as told.
+    pub fn leave(&mut self, id: ConnectionId, why: Leave) -> Option<Left> {
+        self.set_deadline(id, None);
+        self.change_wants(id, |_, wants| wants.clear());
+        let c = self.rows.remove(&id)?;
+        self.unsettled.remove(&id);
+        self.following.remove(&id);
+        if let Stage::Meeting(meeting) = &c.stage
+            && c.role == End::Server
+        {
+            self.cookies.remove(&meeting.cookie);
+        }
+        let (user, before) = (c.who.uid, c.marks());
+        let mut remains = Remains { id, user, marks: before, bytes: c.bytes, apertures: 0 };
+        if let Stage::Linked(linked) | Stage::Parting(linked) = &c.stage {
+            remains.apertures = linked.apertures.held();
+        }
+        let mut left = Left {
+            report: Report::Nothing,
+            was_silent: false,
+            was_unpaid: before.is_unpaid,
+            was_half_way: false,
+        };
+        let role = c.role;
+        left.report = match (c.stage, why) {
+            (_, Leave::Ours | Leave::Joined) => Report::Nothing,
+            (Stage::Linked(_) | Stage::Parting(_), Leave::Theirs(reason)) => Report::Closed(reason),
+            // A link can be refused nothing any more; what is left of it is a violation.
+            (Stage::Linked(_) | Stage::Parting(_), Leave::Refused(..) | Leave::Failed(_)) => {
+                Report::Closed(CloseReason::Violation)
+            }
+            (Stage::Silent, Leave::Theirs(_)) => {
+                left.was_silent = true;
+                Report::Nothing
+            }
+            (Stage::Asking(_), _) => {
+                left.was_half_way = true;
+                Report::RequestGone(RequestId(id.0))
+            }
+            (_, Leave::Failed(failure)) if role == End::Client => Report::ConnectFailed(failure),
+            (_, Leave::Refused(reason, text)) if role == End::Client => {
+                Report::ConnectFailed(Failure::Refused { reason, text })
+            }
+            (_, Leave::Theirs(_)) if role == End::Client => Report::ConnectFailed(Failure::Gone),
+            (Stage::Meeting(meeting), _) => {
+                left.was_half_way = true;
+                meeting.request.map_or(Report::Nothing, Report::RequestGone)
+            }
+            (Stage::Queued(_) | Stage::Checking(_) | Stage::Following(..), _) => {
+                left.was_half_way = true;
+                Report::Nothing
+            }
+            _ => Report::Nothing,
+        };
+        let last = match left.report {
+            Report::Closed(_) => {
+                self.told += 1;
+                self.told
+            }
+            _ => c.handed,
+        };
+        if last > self.taken {
+            self.remains.insert(last, remains);
+        } else {
+            self.settle(remains);
+        }
+        Some(left)
+    }
+}

@@ -1,0 +1,256 @@
+//! Messages of one line: up to 16 bytes of metadata and data, beside their header, written into the
+//! ring by ordinary stores (direct I/O, Hamlyn 2.3).
+//!
+//! Each call here says whether it wrote the line. Never: a line is written where messages wait in
+//! work queues, or where the process is a forked child; what is longer, or must wait, or cannot be
+//! sent, is looked into here: that is for `send.rs`.
+
+use super::{Node, SendError};
+use crate::interface::LinkId;
+use crate::link::ring::words_of;
+use crate::wire::{
+    FAST_WORD, HEADER_WORDS, Header, INLINE_BYTES, MetadataIndex, OFFSET_WORD, Share, Ticket,
+};
+use core::time::Duration;
+
+/// A ticket, and the link over which its messages go: [`Node::prepare`].
+#[derive(Clone, Debug)]
+pub struct PreparedTicket {
+    /// The header of a message of one packet, but for its length.
+    words: [u64; HEADER_WORDS],
+    capacity: u64,
+    link: LinkId,
+    ticket: Ticket,
+}
+
+impl PreparedTicket {
+    /// `link` leads to the ticket's destination.
+    pub(crate) fn new(ticket: &Ticket, link: LinkId) -> Self {
+        let words = header_of(ticket, 0, 0, 0).to_words();
+        Self { words, capacity: ticket.capacity(), link, ticket: *ticket }
+    }
+
+    /// The ticket that was prepared.
+    pub fn ticket(&self) -> &Ticket {
+        &self.ticket
+    }
+
+    /// The link over which its messages go.
+    pub fn link(&self) -> LinkId {
+        self.link
+    }
+}
+
+impl Node {
+    /// One line: header and body by ordinary stores (direct I/O, Hamlyn 2.3), with the conditions
+    /// of `Segmenter::new` for a message of one packet. False: it is longer, or must wait, or
+    /// cannot be sent. The link leads to the ticket's destination, and the process is the parent.
+    #[inline(always)]
+    pub(super) fn push_line(
+        &mut self,
+        index: usize,
+        ticket: &Ticket,
+        data: &[u8],
+        metadata: &[u8],
+        word: u32,
+    ) -> bool {
+        let Some(body) = body_of(ticket, data, metadata) else { return false };
+        // Where messages wait in work queues, for whatever link, it is their turn, too.
+        if self.queued > 0 {
+            return false;
+        }
+        let Some(Some(link)) = self.links.get_mut(index) else { return false };
+        let Some(tx) = &mut link.tx else { return false };
+        let header = header_of(ticket, data.len() as u32, metadata.len() as u8, word);
+        if tx.ring.push_line(&header, body).is_err() {
+            return false;
+        }
+        tx.messages += 1;
+        tx.signal_if_asleep(&ticket.flags);
+        self.count_line(data.len());
+        true
+    }
+
+    #[inline(always)]
+    fn count_line(&self, bytes: usize) {
+        let counters = &*self.counters;
+        counters.packets_sent.add(1);
+        counters.messages_sent.add(1);
+        counters.bytes_sent.add(bytes as u64);
+    }
+
+    /// Looks up what a ticket needs once, for whoever sends with it again and again: see
+    /// [`send_prepared`](Self::send_prepared).
+    pub fn prepare(&mut self, ticket: &Ticket) -> Result<PreparedTicket, SendError> {
+        self.check_fork()?;
+        let index = self.route(ticket.destination)?;
+        let Some(Some(link)) = self.links.get(index) else {
+            return Err(SendError::Unreachable(ticket.destination));
+        };
+        Ok(PreparedTicket::new(ticket, link.id))
+    }
+
+    /// [`send`](Self::send) with a ticket that was prepared. Where the link that led to its
+    /// destination has ended since, over another one that does.
+    #[inline]
+    pub fn send_prepared(
+        &mut self,
+        prepared: &PreparedTicket,
+        data: &[u8],
+        metadata: &[u8],
+        timeout: Option<Duration>,
+    ) -> Result<(), SendError> {
+        if metadata.is_empty() && self.push_prepared(prepared, 0, data, 0) {
+            return Ok(());
+        }
+        self.send_on(self.primary(), &prepared.ticket, data, metadata, timeout)
+    }
+
+    /// One line over the link of a prepared ticket, `offset` bytes behind its base; `word` is that of
+    /// a fast packet. False: nothing was done, for it is longer, or must wait, or cannot be sent.
+    #[inline(always)]
+    pub(crate) fn push_prepared(
+        &mut self,
+        prepared: &PreparedTicket,
+        offset: u64,
+        data: &[u8],
+        word: u32,
+    ) -> bool {
+        let end = offset.checked_add(data.len() as u64);
+        if end.is_none_or(|end| end > prepared.capacity) || !self.fork_guard.is_parent() {
+            return false;
+        }
+        // The usual length by itself: its words are read when they are written.
+        match <&[u8; INLINE_BYTES]>::try_from(data) {
+            Ok(data) => self.push_prepared_words(prepared, offset, data, INLINE_BYTES, word),
+            Err(_) => self.push_prepared_short(prepared, offset, data, word),
+        }
+    }
+
+    #[inline(never)]
+    fn push_prepared_short(
+        &mut self,
+        prepared: &PreparedTicket,
+        offset: u64,
+        data: &[u8],
+        word: u32,
+    ) -> bool {
+        let mut body = [0; INLINE_BYTES];
+        let Some(to) = body.get_mut(..data.len()) else { return false };
+        to.copy_from_slice(data);
+        self.push_prepared_words(prepared, offset, &body, data.len(), word)
+    }
+
+    /// `length` bytes of `body`, which fit.
+    #[inline(always)]
+    fn push_prepared_words(
+        &mut self,
+        prepared: &PreparedTicket,
+        offset: u64,
+        body: &[u8; INLINE_BYTES],
+        length: usize,
+        word: u32,
+    ) -> bool {
+        let Some(Some(link)) = self.links.get_mut(prepared.link.index as usize) else {
+            return false;
+        };
+        if self.queued > 0 || link.id != prepared.link {
+            return false;
+        }
+        let Some(tx) = &mut link.tx else { return false };
+        let words = |i| match i {
+            OFFSET_WORD => prepared.words[i] + offset,
+            FAST_WORD => prepared.words[i] | (word as u64) << 32,
+            _ => prepared.words.get(i).copied().unwrap_or(words_of(body)[i & 1]),
+        };
+        if tx.ring.push_words(length as u32, words).is_err() {
+            return false;
+        }
+        tx.messages += 1;
+        tx.signal_if_asleep(&prepared.ticket.flags);
+        self.count_line(length);
+        true
+    }
+
+    /// [`push_line`](Self::push_line) over the link that was used last, if it leads there.
+    #[inline(always)]
+    pub(super) fn push_line_again(
+        &mut self,
+        ticket: &Ticket,
+        data: &[u8],
+        metadata: &[u8],
+        word: u32,
+    ) -> bool {
+        match self.last_route {
+            Some((node, index)) if node == ticket.destination => {
+                self.fork_guard.is_parent()
+                    && self.push_line(index as usize, ticket, data, metadata, word)
+            }
+            _ => false,
+        }
+    }
+
+    /// Sends a message that is one line, over one link, if it can be taken now; `false`: it is
+    /// longer, or must wait, or cannot be sent, as [`prepare_send`](Self::prepare_send) and
+    /// [`advance_send`](Self::advance_send) will say. `word` is that of a fast packet.
+    #[inline]
+    pub(crate) fn try_send_line_over(
+        &mut self,
+        link: LinkId,
+        ticket: &Ticket,
+        data: &[u8],
+        metadata: &[u8],
+        word: u32,
+    ) -> bool {
+        self.fork_guard.is_parent()
+            && self.leads_to(link, ticket.destination)
+            && self.push_line(link.index as usize, ticket, data, metadata, word)
+    }
+}
+
+/// Metadata and data of up to 16 bytes together, in the order of the wire; `None`: they are more, or
+/// more than the ticket allows.
+#[inline(always)]
+fn body_of(ticket: &Ticket, data: &[u8], metadata: &[u8]) -> Option<[u64; 2]> {
+    if ticket.bound < ticket.base || ticket.bound - ticket.base < data.len() as u64 {
+        return None;
+    }
+    // Words where the length is a word's: a copy of variable length is a call.
+    match (<&[u8; 16]>::try_from(data), metadata) {
+        (Ok(data), []) => Some(words_of(data)),
+        _ => short_body_of(ticket, data, metadata),
+    }
+}
+
+#[inline]
+fn short_body_of(ticket: &Ticket, data: &[u8], metadata: &[u8]) -> Option<[u64; 2]> {
+    if let (Ok(data), []) = (<&[u8; 8]>::try_from(data), metadata) {
+        return Some([u64::from_le_bytes(*data), 0]);
+    }
+    // A message in fast mode has no metadata.
+    if !metadata.is_empty() && ticket.metadata_index == MetadataIndex::FAST {
+        return None;
+    }
+    let mut body = [0u8; INLINE_BYTES];
+    body.get_mut(..metadata.len())?.copy_from_slice(metadata);
+    body.get_mut(metadata.len()..metadata.len() + data.len())?.copy_from_slice(data);
+    Some(words_of(&body))
+}
+
+/// The header of a message of one packet.
+#[inline(always)]
+fn header_of(ticket: &Ticket, length: u32, metadata_len: u8, word: u32) -> Header {
+    debug_assert!(ticket.share >= Share::new(1).unwrap_or(Share::WHOLE));
+    Header {
+        destination: ticket.destination.destination(),
+        slot: ticket.slot,
+        metadata_index: ticket.metadata_index,
+        key: ticket.key,
+        offset: ticket.base,
+        length,
+        delta: ticket.share.to_wire(),
+        metadata_len,
+        flags: ticket.flags,
+        word,
+    }
+}

@@ -1,0 +1,334 @@
+//! The parts of a node's interface: message areas, notification queues, slots and their tickets,
+//! termini and send buffer areas.
+//!
+//! Whether a change is allowed is for the interface to say, in its own errors. Never: there are more
+//! areas, slots or bytes than the settings allow; a key is used twice.
+
+use super::{NoSuchTerminus, Node, TerminusId};
+use crate::interface::notification::Consumer;
+use crate::interface::terminus::{PostError, Tag, Terminus};
+use crate::interface::{
+    AreaError, AreaId, MetadataEntry, QueueError, QueueId, SlotConfig, SlotError, SlotId,
+};
+use crate::os::memory::{self, AreaMemory, AreaReport};
+use crate::os::sys;
+use crate::wire::{Key, MetadataIndex, Ticket};
+use core::ops::Range;
+
+/// A message area that could not be made. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum MemoryError {
+    /// The system or the configuration refused.
+    #[error(transparent)]
+    Memory(#[from] memory::AreaError),
+    /// As many areas as the configuration allows.
+    #[error(transparent)]
+    Area(#[from] AreaError),
+    /// More bytes than the configuration allows.
+    #[error(
+        "an area of {bytes} bytes beside the {used} in use exceeds the limit of {limit} (HAMLYN_AREA_BYTES_MAX)"
+    )]
+    TooManyBytes {
+        /// Bytes asked for.
+        bytes: usize,
+        /// Bytes of the areas that exist.
+        used: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// The terminus has no tag left, or does not exist.
+    #[error(transparent)]
+    Post(#[from] PostError),
+    /// No such terminus.
+    #[error(transparent)]
+    Terminus(#[from] NoSuchTerminus),
+}
+
+/// Keys from the system's random number generator.
+#[derive(Debug)]
+pub(super) struct Keys {
+    lot: [u8; 512],
+    used: usize,
+}
+
+impl Keys {
+    pub(super) fn new() -> Self {
+        Self { lot: [0; 512], used: 512 }
+    }
+
+    fn next(&mut self) -> Key {
+        if self.used == self.lot.len() {
+            // Linux's generator does not fail once it is seeded, and it is before any process
+            // runs; without keys there is no protection, so nothing goes on.
+            self.lot = sys::random().expect("the system's random number generator");
+            self.used = 0;
+        }
+        let mut key = [0; 8];
+        key.copy_from_slice(&self.lot[self.used..self.used + 8]);
+        self.lot[self.used..self.used + 8].fill(0);
+        self.used += 8;
+        Key(u64::from_le_bytes(key))
+    }
+}
+
+impl Node {
+    // ---- message areas
+
+    pub(crate) fn new_memory(&mut self, bytes: usize) -> Result<AreaMemory, MemoryError> {
+        let limit = usize::try_from(self.config.area_bytes_max).unwrap_or(usize::MAX);
+        let used = self.area_bytes;
+        if bytes > limit.saturating_sub(used) {
+            return Err(MemoryError::TooManyBytes { bytes, used, limit });
+        }
+        let memory = AreaMemory::new(bytes, self.config.huge_pages, self.config.mlock)?;
+        self.area_bytes += bytes;
+        Ok(memory)
+    }
+
+    /// A message area of `bytes` zero bytes, beginning on a page. Wired down and of huge pages
+    /// when the settings ask for it; [`area_report`](Self::area_report) says what was granted.
+    pub fn message_area(&mut self, bytes: usize) -> Result<AreaId, MemoryError> {
+        let count = self.interface.area_count();
+        if count >= self.config.areas_max as usize {
+            return Err(AreaError::TooMany(count).into());
+        }
+        let memory = self.new_memory(bytes)?;
+        Ok(self.interface.create_area(memory))
+    }
+
+    /// Gives an area's memory back. Refused while slots name it.
+    pub fn remove_area(&mut self, area: AreaId) -> Result<(), AreaError> {
+        self.take_area(area).map(drop)
+    }
+
+    /// Takes an area's memory out of the interface. Refused while slots name it.
+    pub(crate) fn take_area(&mut self, area: AreaId) -> Result<AreaMemory, AreaError> {
+        let memory = self.interface.remove_area(area)?;
+        self.area_bytes -= memory.as_ref().len();
+        Ok(memory)
+    }
+
+    /// Memory of [`new_memory`](Self::new_memory) that is in no area is no longer needed.
+    pub(crate) fn drop_memory(&mut self, memory: AreaMemory) {
+        self.area_bytes -= memory.as_ref().len();
+    }
+
+    /// Puts other memory in the place of that of a slot which alone uses the whole of its area, and
+    /// returns what was there; see [`Interface::replace_memory`].
+    pub(crate) fn replace_memory(
+        &mut self,
+        slot: SlotId,
+        memory: AreaMemory,
+    ) -> Result<AreaMemory, SlotError> {
+        self.interface.replace_memory(slot, memory)
+    }
+
+    /// The bytes of an area. They stand still while they are borrowed: deposits happen in calls
+    /// of `poll`, `recv` and `send`, which need the node for themselves.
+    #[inline]
+    pub fn area(&self, area: AreaId) -> Result<&[u8], AreaError> {
+        self.interface.area(area)
+    }
+
+    /// The bytes of an area, to be written.
+    #[inline]
+    pub fn area_mut(&mut self, area: AreaId) -> Result<&mut [u8], AreaError> {
+        self.interface.area_mut(area)
+    }
+
+    /// Where an area begins, and its bytes, for other languages. It stays there until the area is
+    /// removed or the node goes. Its bytes change in calls of `poll`, `recv` and `send`, whichever
+    /// thread makes them: who uses the address keeps away from bytes for which a message may be on
+    /// its way.
+    pub fn area_address(&self, area: AreaId) -> Result<(*mut u8, usize), AreaError> {
+        let memory = self.interface.area_memory(area)?;
+        Ok((memory.address(), memory.as_ref().len()))
+    }
+
+    /// Whether huge pages and wiring were granted for an area.
+    pub fn area_report(&self, area: AreaId) -> Result<&AreaReport, AreaError> {
+        self.interface.area_memory(area).map(AreaMemory::report)
+    }
+
+    // ---- notification queues
+
+    /// A notification queue of `entries` entries (Hamlyn 2.6).
+    pub fn notification_queue(&mut self, entries: u32) -> Result<QueueId, QueueError> {
+        self.interface.create_queue(entries)
+    }
+
+    /// Hands the taking end of a queue to another thread: it takes notifications without a lock
+    /// and without this node, while this thread, or the progress thread, polls.
+    pub fn take_consumer(&mut self, queue: QueueId) -> Result<Consumer, QueueError> {
+        self.interface.take_consumer(queue)
+    }
+
+    /// Removes a queue that no slot uses. Notifications that wait in it are lost.
+    pub fn remove_queue(&mut self, queue: QueueId) -> Result<(), QueueError> {
+        self.interface.remove_queue(queue)
+    }
+
+    // ---- slots and metadata entries
+
+    /// A slot with a fresh random key (Hamlyn 2.2). The entries of a paranoid slot are closed
+    /// until they are [armed](Self::arm).
+    pub fn slot(&mut self, config: SlotConfig) -> Result<SlotId, SlotError> {
+        let count = self.interface.slot_count();
+        if count >= self.config.slots_max as usize {
+            return Err(SlotError::TooMany(count));
+        }
+        let (key, keys) = (self.keys.next(), &mut self.keys);
+        self.interface.create_slot(&config, key, || keys.next())
+    }
+
+    /// Removes a slot. Packets for it are refused from now on.
+    pub fn remove_slot(&mut self, slot: SlotId) -> Result<(), SlotError> {
+        self.interface.remove_slot(slot)
+    }
+
+    /// Gives the slot a new random key: every ticket made before is worthless at once, also for
+    /// packets that have left their sender but have not been handled here. In paranoid slots the
+    /// entries' keys decide; [`arm`](Self::arm) or [`close_entry`](Self::close_entry) changes
+    /// those.
+    pub fn revoke(&mut self, slot: SlotId) -> Result<(), SlotError> {
+        let key = self.keys.next();
+        self.interface.set_key(slot, key)
+    }
+
+    /// Arms a metadata entry for the next message: its accumulator becomes zero. In a paranoid slot
+    /// it also gets a new random key and the limits `limits` (bytes from the slot's base), so that
+    /// whatever still arrives of an unfinished message is refused; no control plane is involved
+    /// (Hamlyn 2.7). In a normal slot `limits` is `None`, and an entry has no key of its own: if
+    /// the sender of an unfinished message may still be sending, [`revoke`](Self::revoke) the
+    /// slot's key first, or its last packets will be counted to the next message.
+    pub fn arm(
+        &mut self,
+        slot: SlotId,
+        index: MetadataIndex,
+        limits: Option<Range<u64>>,
+    ) -> Result<(), SlotError> {
+        let paranoid = limits.map(|limits| (self.keys.next(), limits));
+        self.interface.arm_entry(slot, index, paranoid)
+    }
+
+    /// Revokes one sender's right: the paranoid entry accepts nothing until it is armed again.
+    pub fn close_entry(&mut self, slot: SlotId, index: MetadataIndex) -> Result<(), SlotError> {
+        let key = self.keys.next();
+        self.interface.close_entry(slot, index, key)
+    }
+
+    /// Opens a one-shot entry again for the holders of its tickets, when its message is complete:
+    /// same key, same limits.
+    pub(crate) fn reopen_entry(
+        &mut self,
+        slot: SlotId,
+        index: MetadataIndex,
+    ) -> Result<(), SlotError> {
+        self.interface.reopen_entry(slot, index)
+    }
+
+    /// Lets several senders use the ticket of a one-shot entry whenever they like.
+    pub(crate) fn share_entry(
+        &mut self,
+        slot: SlotId,
+        index: MetadataIndex,
+    ) -> Result<(), SlotError> {
+        self.interface.share_entry(slot, index)
+    }
+
+    /// A metadata entry: its user metadata, accumulator, state and limits.
+    #[inline]
+    pub fn metadata(
+        &self,
+        slot: SlotId,
+        index: MetadataIndex,
+    ) -> Result<&MetadataEntry, SlotError> {
+        self.interface.entry(slot, index)
+    }
+
+    /// Stores a word beside a metadata entry (Table 2: the receive class pointer).
+    pub fn set_receiver(
+        &mut self,
+        slot: SlotId,
+        index: MetadataIndex,
+        receiver: u64,
+    ) -> Result<(), SlotError> {
+        self.interface.set_receiver(slot, index, receiver)
+    }
+
+    /// The ticket that sends one message to an entry of a slot; in paranoid slots with the
+    /// entry's key and limits as they are now.
+    pub fn ticket(&self, slot: SlotId, index: MetadataIndex) -> Result<Ticket, SlotError> {
+        self.interface.ticket(slot, index)
+    }
+
+    /// The ticket that sends single packets in fast mode (Hamlyn 2.7).
+    pub fn fast_ticket(&self, slot: SlotId) -> Result<Ticket, SlotError> {
+        self.interface.fast_ticket(slot)
+    }
+
+    /// The area and range of a slot.
+    pub fn slot_range(&self, slot: SlotId) -> Result<(AreaId, Range<u64>), SlotError> {
+        self.interface.slot_range(slot)
+    }
+
+    // ---- termini and send buffer areas
+
+    /// Another send terminus (Hamlyn 2.3): work queues and completion words of its own. The first
+    /// one, [`primary`](Self::primary), exists from the start.
+    pub fn terminus(&mut self) -> TerminusId {
+        let index = self.termini.len() as u32;
+        let entries = self.config.work_queue_entries as usize;
+        let buffers = self.config.send_buffers_max as usize;
+        self.termini.push(Terminus::new(index, entries, buffers));
+        TerminusId(index)
+    }
+
+    /// The terminus that `send` uses.
+    pub fn primary(&self) -> TerminusId {
+        TerminusId(0)
+    }
+
+    pub(super) fn terminus_mut(
+        &mut self,
+        id: TerminusId,
+    ) -> Result<&mut Terminus<AreaMemory>, NoSuchTerminus> {
+        self.termini.get_mut(id.0 as usize).ok_or(NoSuchTerminus(id))
+    }
+
+    /// Queued packets of a terminus of higher priority leave first, always. All begin with 0.
+    pub fn set_priority(&mut self, id: TerminusId, priority: u8) -> Result<(), NoSuchTerminus> {
+        self.terminus_mut(id)?.set_priority(priority);
+        Ok(())
+    }
+
+    /// A send buffer area of `bytes` zero bytes for a terminus, up to 8 of them.
+    pub fn send_buffer(&mut self, id: TerminusId, bytes: usize) -> Result<Tag, MemoryError> {
+        self.terminus_mut(id)?;
+        let memory = self.new_memory(bytes)?;
+        let added = self.terminus_mut(id)?.add_buffer(memory);
+        if added.is_err() {
+            self.area_bytes -= bytes;
+        }
+        Ok(added?)
+    }
+
+    /// Gives a send buffer area back. Refused while a queued message needs it.
+    pub fn remove_send_buffer(&mut self, id: TerminusId, tag: Tag) -> Result<(), MemoryError> {
+        let memory = self.terminus_mut(id)?.remove_buffer(tag)?;
+        self.area_bytes -= memory.as_ref().len();
+        Ok(())
+    }
+
+    /// The bytes of a send buffer area.
+    pub fn send_buffer_ref(&self, id: TerminusId, tag: Tag) -> Result<&[u8], MemoryError> {
+        let terminus = self.termini.get(id.0 as usize).ok_or(NoSuchTerminus(id))?;
+        Ok(terminus.buffer(tag)?)
+    }
+
+    /// The bytes of a send buffer area, to be filled. What a queued message still needs is sent
+    /// as it is when its packet leaves; see [`is_reusable`](Self::is_reusable).
+    pub fn send_buffer_mut(&mut self, id: TerminusId, tag: Tag) -> Result<&mut [u8], MemoryError> {
+        Ok(self.terminus_mut(id)?.buffer_mut(tag)?)
+    }
+}

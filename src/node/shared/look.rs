@@ -1,0 +1,220 @@
+//! Looks: a thread looks for what it waits for, and takes turns until a look has found it.
+//!
+//! Never: the lock is held while yielding or sleeping; a look is left out after a turn in which
+//! something may have changed.
+
+use super::super::send::Advanced;
+use super::super::wait::{Backoff, Step};
+use super::super::{Forked, Node, SendError, Unfinished};
+use super::{Attached, NodeGuard, SharedNode, State};
+use crate::interface::LinkId;
+use crate::os::sys;
+use core::time::Duration;
+use std::io;
+use std::sync::Arc;
+
+/// Turns in which nothing came, and nobody else had the lock, between two looks.
+const TURNS_PER_LOOK: u32 = 64;
+
+/// How long a sender that waits for room sleeps beside a leader, who may take its signal.
+const ROOM_SLEEP_MAX_NS: u64 = 1_000_000;
+
+/// What was found.
+pub(crate) enum Look<R> {
+    /// What was waited for.
+    Found(R),
+    /// Something moved, and there may be more at once.
+    Again,
+    /// Nothing; wait for an arrival.
+    Nothing,
+    /// Nothing; wait for room on this link, or an arrival.
+    Room(LinkId),
+}
+
+impl<R> Look<R> {
+    /// What was waited for, if it was found.
+    pub(crate) fn found(self) -> Option<R> {
+        match self {
+            Self::Found(result) => Some(result),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn map<S>(self, f: impl FnOnce(R) -> S) -> Look<S> {
+        match self {
+            Self::Found(result) => Look::Found(f(result)),
+            Self::Again => Look::Again,
+            Self::Nothing => Look::Nothing,
+            Self::Room(link) => Look::Room(link),
+        }
+    }
+}
+
+/// Why waiting ended without a result.
+#[derive(Debug)]
+pub(crate) enum Waited {
+    /// The time is over.
+    TimedOut,
+    /// This process was forked from the one that made the node.
+    Forked(Forked),
+    /// The system refused to wait.
+    Os(io::Error),
+}
+
+impl Waited {
+    pub(crate) fn into_send_error(self, unfinished: Option<Unfinished>) -> SendError {
+        match self {
+            Self::TimedOut => {
+                let begun = unfinished.filter(|u| u.segmenter.packets() > 0);
+                SendError::TimedOut { unfinished: begun.map(std::boxed::Box::new) }
+            }
+            Self::Forked(e) => e.into(),
+            Self::Os(e) => SendError::Wait(Arc::new(e)),
+        }
+    }
+}
+
+impl Node {
+    /// One try to go on with a message, as a look of [`SharedNode::wait_until`].
+    pub(crate) fn look_to_send(
+        &mut self,
+        unfinished: &mut Unfinished,
+        data: &[u8],
+        metadata: &[u8],
+    ) -> Look<Result<(), SendError>> {
+        match self.advance_send(unfinished, data, metadata) {
+            Ok(Advanced::Sent) => Look::Found(Ok(())),
+            Ok(Advanced::Part) => Look::Again,
+            Ok(Advanced::Blocked) => Look::Room(unfinished.link),
+            Err(e) => Look::Found(Err(e)),
+        }
+    }
+}
+
+impl<T: Attached> SharedNode<T> {
+    /// Polls until `look` has a result, spinning, yielding and sleeping as the settings say, at
+    /// most for `timeout`. `look` runs under the lock, before the first turn and after each in which
+    /// something may have changed; it names the link on which it waits for room, if it does. The lock is held while spinning,
+    /// which costs nothing in a turn, and given up between two turns when another thread wants
+    /// it; never while yielding or sleeping.
+    #[inline]
+    pub(crate) fn wait_until<R>(
+        &self,
+        timeout: Option<Duration>,
+        mut look: impl FnMut(&mut Node, &mut T) -> Look<R>,
+    ) -> Result<R, Waited> {
+        self.inner.is_called();
+        let mut guard = self.inner.lock_unless_forked().map_err(Waited::Forked)?;
+        let (node, attached) = guard.parts();
+        let room = match look(node, attached) {
+            Look::Found(result) => {
+                attached.after_look(node);
+                return Ok(result);
+            }
+            Look::Room(link) => Some(link),
+            Look::Again | Look::Nothing => None,
+        };
+        self.wait_on(guard, timeout, room, look)
+    }
+
+    /// The first look found nothing.
+    #[inline(never)]
+    fn wait_on<'a, R>(
+        &'a self,
+        mut guard: NodeGuard<'a, T>,
+        timeout: Option<Duration>,
+        mut room: Option<LinkId>,
+        mut look: impl FnMut(&mut Node, &mut T) -> Look<R>,
+    ) -> Result<R, Waited> {
+        let mut backoff = Backoff::new(guard.config(), timeout);
+        let mut turns_to_look = 0;
+        loop {
+            let (node, attached) = guard.parts();
+            // Where a look has found nothing, and may now.
+            if turns_to_look > 0 && room.is_none() && node.has_direct() {
+                if let Look::Found(result) = look(node, attached) {
+                    attached.after_look(node);
+                    return Ok(result);
+                }
+                // It may have taken what makes the next look find something.
+                turns_to_look = 0;
+            }
+            let taken = match node.poll() {
+                Ok(taken) => taken,
+                Err(forked) => return Err(Waited::Forked(forked)),
+            };
+            if taken > 0 {
+                backoff.restart();
+            }
+            let changed = taken > 0 || node.has_events() || room.is_some() || turns_to_look == 0;
+            if changed {
+                attached.after_poll(node);
+                turns_to_look = TURNS_PER_LOOK;
+                room = match look(node, attached) {
+                    Look::Found(result) => {
+                        attached.after_look(node);
+                        return Ok(result);
+                    }
+                    Look::Again => {
+                        backoff.restart();
+                        turns_to_look = 0;
+                        if backoff.is_over() {
+                            let (node, attached) = guard.parts();
+                            // Whoever goes on in a task need not wait for anything.
+                            node.stir();
+                            attached.after_look(node);
+                            return Err(Waited::TimedOut);
+                        }
+                        guard = self.inner.give_way(guard);
+                        continue;
+                    }
+                    Look::Nothing => None,
+                    Look::Room(link) => Some(link),
+                };
+            }
+            turns_to_look -= 1;
+            match guard.step(&mut backoff) {
+                Step::Spin if !self.inner.is_wanted() => continue,
+                Step::Spin => guard = self.inner.give_way(guard),
+                Step::Yield => {
+                    drop(guard);
+                    std::thread::yield_now();
+                    guard = self.lock();
+                }
+                Step::Sleep { deadline_ns } => {
+                    // What the look took from the control plane may be what a task waits for.
+                    let (node, attached) = guard.parts();
+                    attached.after_look(node);
+                    let deadline_ns = match room {
+                        None => deadline_ns,
+                        Some(_) => deadline_ns.min(sys::monotonic_ns() + ROOM_SLEEP_MAX_NS),
+                    };
+                    guard =
+                        self.inner.sleep_in_call(guard, room, deadline_ns).map_err(Waited::Os)?;
+                }
+                Step::TimedOut => {
+                    if let Some(link) = room {
+                        guard.await_room(link);
+                    }
+                    let (node, attached) = guard.parts();
+                    attached.after_look(node);
+                    return Err(Waited::TimedOut);
+                }
+            }
+            // Somebody else may have changed anything.
+            turns_to_look = 0;
+        }
+    }
+
+    /// What can be done at once, without all that waiting needs: with the lock, if that is free, and
+    /// where nobody waits for what is done. `None`: `act` was not called, or said so, and
+    /// [`wait_until`](Self::wait_until) goes on.
+    #[inline(always)]
+    pub(crate) fn at_once<R>(&self, act: impl FnOnce(&mut Node, &mut T) -> Option<R>) -> Option<R> {
+        let mut state = self.inner.state.try_lock()?;
+        let State { node, attached, has_leader, followers } = &mut *state;
+        node.is_called();
+        let others = *has_leader as usize | *followers | attached.waiting();
+        if others == 0 { act(node, attached) } else { None }
+    }
+}

@@ -1,0 +1,107 @@
+//! The progress thread: it polls a shared node, so that bytes are deposited and queued messages leave
+//! while the application makes no calls.
+//!
+//! Never: it lives longer than the last user of the node; it holds the lock while it yields or
+//! sleeps.
+
+use super::super::wait::{Backoff, Step};
+use super::{Attached, Inner, SharedNode};
+use crate::os::sys;
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::io;
+use std::sync::{Arc, PoisonError};
+use std::thread::JoinHandle;
+
+/// How long the progress thread sleeps at most.
+const PROGRESS_SLEEP_MAX_NS: u64 = 1_000_000_000;
+
+pub(super) struct Progress {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+}
+
+impl<T: Attached> Inner<T> {
+    pub(super) fn stop_progress(&self) {
+        let progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(Progress { stop, thread }) = progress {
+            stop.store(true, Ordering::Release);
+            // It leads, follows, or is about to: it takes the lock before either, and looks.
+            drop(self.lock());
+            self.wake_leader();
+            self.look_again.notify_all();
+            if thread.thread().id() != std::thread::current().id() {
+                let _ = thread.join();
+            }
+            self.lock().set_watched(false);
+        }
+    }
+}
+
+impl<T: Attached> SharedNode<T> {
+    /// Starts the progress thread, unless there is one: it polls the node, so that bytes are
+    /// deposited and queued messages leave while the application makes no calls. It spins, yields
+    /// and sleeps like any receiver; messages sent without the flag `WAKE`, which wake nobody, are
+    /// deposited within a second. With a watchdog (`watchdog_ms`), packets are discarded when
+    /// the application makes no call that receives, nor
+    /// [`Node::reset_watchdog`](super::super::Node::reset_watchdog), and does not wait (Hamlyn 2.8).
+    pub fn start_progress(&self) -> io::Result<()> {
+        let mut progress = self.inner.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        if progress.is_some() {
+            return Ok(());
+        }
+        let stop = Arc::new(AtomicBool::new(false));
+        let (inner, stopped) = (self.inner.clone(), stop.clone());
+        let config = {
+            let mut node = self.lock();
+            node.set_watched(true);
+            node.config().clone()
+        };
+        let make_progress = move || {
+            let mut backoff = Backoff::new(&config, None);
+            loop {
+                let mut node = inner.lock();
+                if stopped.load(Ordering::Acquire) {
+                    return;
+                }
+                let (turn, attached) = node.parts();
+                let taken = turn.poll_for_application(inner.was_called());
+                attached.after_poll(turn);
+                match taken {
+                    Ok(0) => {}
+                    Ok(_) => {
+                        backoff.restart();
+                        drop(node);
+                        inner.let_others();
+                        continue;
+                    }
+                    Err(_) => return,
+                }
+                match node.step(&mut backoff) {
+                    Step::Spin => {
+                        drop(node);
+                        inner.let_others();
+                    }
+                    Step::Yield => {
+                        drop(node);
+                        std::thread::yield_now();
+                    }
+                    Step::Sleep { .. } | Step::TimedOut => {
+                        let deadline = sys::monotonic_ns() + PROGRESS_SLEEP_MAX_NS;
+                        if inner.sleep(node, None, deadline).is_err() {
+                            std::thread::yield_now();
+                        }
+                    }
+                }
+            }
+        };
+        let name = "hamlyn-progress".into();
+        let thread = std::thread::Builder::new().name(name).spawn(make_progress)?;
+        *progress = Some(Progress { stop, thread });
+        Ok(())
+    }
+
+    /// Stops the progress thread and waits for it.
+    pub fn stop_progress(&self) {
+        self.inner.stop_progress();
+    }
+}

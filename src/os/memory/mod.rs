@@ -1,0 +1,505 @@
+//! Memory: files that two processes share, their seals and mappings.
+//!
+//! ```text
+//!   who made the file             who got its descriptor
+//!   create() map_writable()
+//!   seal(..)        ---- fd --->  check(..)   seals, file system, size: in this order
+//!                                 map_read_only()
+//! ```
+//! Exactly one process can write any page, and the kernel sees to it: after `FUTURE_WRITE` a
+//! writable map, `mprotect`, `write`, `ftruncate` and hole punching are refused through any
+//! descriptor, also one reopened through /proc, and the mapping made before goes on working.
+//!
+//! - `received.rs`: whether a descriptor from another process is what was agreed
+//! - `elsewhere.rs`: closing and unmapping what a stranger can keep from ending
+//! - `area.rs`: memory of a message area, of this process alone
+//!
+//! Never: a received descriptor is mapped before [`check`] has passed; a file whose size its
+//! maker can still lower is mapped (the first access behind its end would kill the process).
+
+mod area;
+mod elsewhere;
+mod received;
+
+pub use area::{AreaError, AreaMemory, AreaReport, Grant};
+pub use elsewhere::{apertures_still_mapped, close_elsewhere, descriptors_leaked};
+pub use received::{DescriptorError, Wanted, check, check_pages};
+
+use crate::link::cells::{AtomicU64, Line, Lines, Ordering, READER_WORDS_BYTES, ReaderWords, Word};
+use crate::wire::LINE_BYTES;
+use core::ptr::NonNull;
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+const PAGE: usize = 4096;
+const HUGE_PAGE: usize = 2 << 20;
+
+/// What holds for every file that is shared: nobody changes its size, so that no access to a
+/// mapping of it can fault.
+pub const SEALS_SIZE: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
+/// What a reader requires: besides, only the mappings that exist write, and that stays so.
+pub const SEALS_READ_ONLY: SealFlags =
+    SEALS_SIZE.union(SealFlags::FUTURE_WRITE).union(SealFlags::SEAL);
+
+/// Bytes of the region that holds a ring of `ring_bytes`: the reader's words come first.
+pub const fn region_bytes(ring_bytes: usize) -> usize {
+    READER_WORDS_BYTES + ring_bytes
+}
+
+/// Makes a memory file of `bytes` zero bytes, which nothing pays for until somebody touches it.
+pub fn create(bytes: usize) -> io::Result<OwnedFd> {
+    let base = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    // Linux 6.3; without it, systems that forbid executable memory files would complain.
+    let fd = match rustix::fs::memfd_create("hamlyn", base | MemfdFlags::NOEXEC_SEAL) {
+        Err(rustix::io::Errno::INVAL) => rustix::fs::memfd_create("hamlyn", base)?,
+        other => other?,
+    };
+    rustix::fs::ftruncate(&fd, bytes as u64)?;
+    Ok(fd)
+}
+
+/// Adds seals.
+pub fn seal(fd: impl AsFd, seals: SealFlags) -> io::Result<()> {
+    Ok(rustix::fs::fcntl_add_seals(fd, seals)?)
+}
+
+/// Whether memory can be given to a whole range in one call.
+pub(super) fn has_populate() -> bool {
+    Mapping::anonymous(PAGE, MapFlags::PRIVATE)
+        .and_then(|mapping| mapping.advise(Advice::LinuxPopulateRead))
+        .is_ok()
+}
+
+/// A range of mapped memory, unmapped when the last holder lets go.
+#[derive(Debug)]
+pub struct Mapping {
+    start: NonNull<u8>,
+    bytes: usize,
+    /// The only process that has it, if its forked children do not.
+    only_in: Option<u32>,
+    /// Somebody else may write the file, and so can stop whoever unmaps it.
+    is_aperture: bool,
+}
+
+// SAFETY: a mapping is an address range of the process, not of a thread. It gives out no borrows
+// of its bytes; who does so (below) goes through atomics, or owns the mapping exclusively.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // In a forked child something else may lie there by now.
+        if self.only_in.is_some_and(|pid| pid != std::process::id()) {
+            return;
+        }
+        if self.is_aperture {
+            return elsewhere::unmap(self.start, self.bytes);
+        }
+        // SAFETY: the range was mapped by this type and nothing else unmaps it; whoever holds a
+        // pointer into it holds an `Arc` of this value or borrows its owner.
+        let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}
+
+impl Mapping {
+    fn shared(fd: impl AsFd, bytes: usize, protection: ProtFlags) -> io::Result<Self> {
+        // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
+        let start = unsafe {
+            let null = core::ptr::null_mut();
+            rustix::mm::mmap(null, bytes, protection, MapFlags::SHARED, fd, 0)?
+        };
+        let mut mapping = Self::of(start.cast(), bytes)?;
+        mapping.keep_from_children()?;
+        Ok(mapping)
+    }
+
+    /// [`shared`](Self::shared), of pages that a peer may pay for.
+    fn of_ring(fd: impl AsFd, bytes: usize, protection: ProtFlags) -> io::Result<Self> {
+        let mapping = Self::shared(fd, bytes, protection)?;
+        mapping.keep();
+        Ok(mapping)
+    }
+
+    fn anonymous(bytes: usize, flags: MapFlags) -> io::Result<Self> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: as in `shared`.
+        let start =
+            unsafe { rustix::mm::mmap_anonymous(core::ptr::null_mut(), bytes, protection, flags)? };
+        Self::of(start.cast(), bytes)
+    }
+
+    fn of(start: *mut u8, bytes: usize) -> io::Result<Self> {
+        let start = NonNull::new(start).ok_or(io::ErrorKind::AddrNotAvailable)?;
+        Ok(Self { start, bytes, only_in: None, is_aperture: false })
+    }
+
+    /// After fork a child that wrote here would be a second writer.
+    fn keep_from_children(&mut self) -> io::Result<()> {
+        self.advise(Advice::LinuxDontFork)?;
+        self.only_in = Some(std::process::id());
+        Ok(())
+    }
+
+    fn advise(&self, advice: Advice) -> io::Result<()> {
+        // SAFETY: the range is this mapping. The advices used here (populate, do not fork, wipe on
+        // fork, huge pages) change no byte that this process sees.
+        unsafe { rustix::mm::madvise(self.start.as_ptr().cast(), self.bytes, advice)? };
+        Ok(())
+    }
+
+    /// Which of its pages are in memory, whoever touched them; all, if this process may not write
+    /// the file.
+    fn pages(&self) -> io::Result<std::vec::Vec<bool>> {
+        let mut pages = std::vec![0u8; self.bytes.div_ceil(PAGE)];
+        // SAFETY: the range is this mapping, and there is a byte for each of its pages.
+        let rc =
+            unsafe { libc::mincore(self.start.as_ptr().cast(), self.bytes, pages.as_mut_ptr()) };
+        if rc != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(pages.iter().map(|page| page & 1 != 0).collect())
+    }
+
+    /// Keeps each page in memory, whoever it is charged to, from its first touch by this process on:
+    /// else a peer that pays for pages could have them swapped out, and then decide, by the limits of
+    /// its own control group, how long whoever looks at one waits for it. Where the system allows no
+    /// more of that (`RLIMIT_MEMLOCK`) it is counted ([`memory_unlocked`]), and nothing else is lost.
+    fn keep(&self) {
+        const MLOCK_ONFAULT: libc::c_uint = 1;
+        // SAFETY: the range is this mapping, of which no byte changes.
+        let rc = unsafe { libc::mlock2(self.start.as_ptr().cast(), self.bytes, MLOCK_ONFAULT) };
+        if rc != 0 {
+            UNLOCKED.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Gives every page its memory now, by writing. Who touches first, pays.
+    fn fill_by_writing(&self) -> io::Result<()> {
+        match self.advise(Advice::LinuxPopulateWrite) {
+            // Before Linux 5.14.
+            Err(e) if e.kind() == io::ErrorKind::InvalidInput => {
+                for at in (0..self.bytes).step_by(PAGE) {
+                    // SAFETY: inside the mapping, which is writable here, and aligned; an atomic
+                    // that changes nothing does not disturb anybody who uses the page.
+                    let word = unsafe { atomic(self.start.as_ptr().add(at)) };
+                    word.fetch_or(0, Ordering::Relaxed);
+                }
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    /// Gives every page its memory now, by reading: a shared page of a file comes into being, and
+    /// is charged, when it is read, too.
+    fn fill_by_reading(&self) -> io::Result<()> {
+        match self.advise(Advice::LinuxPopulateRead) {
+            Err(e) if e.kind() == io::ErrorKind::InvalidInput => {
+                for at in (0..self.bytes).step_by(PAGE) {
+                    // SAFETY: inside the mapping and aligned.
+                    let word = unsafe { atomic(self.start.as_ptr().add(at)) };
+                    word.load(Ordering::Relaxed);
+                }
+                Ok(())
+            }
+            other => other,
+        }
+    }
+}
+
+/// An atomic in mapped memory.
+///
+/// # Safety
+/// `at` is aligned to 8 bytes and stays mapped as long as the reference is used.
+unsafe fn atomic<'a>(at: *mut u8) -> &'a core::sync::atomic::AtomicU64 {
+    // SAFETY: the caller's.
+    unsafe { &*at.cast() }
+}
+
+fn lines_of(bytes: usize) -> usize {
+    bytes / LINE_BYTES
+}
+
+static UNLOCKED: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(0);
+
+/// Pieces of memory shared with peers that could not be kept from being swapped out, in this process
+/// so far.
+pub fn memory_unlocked() -> u64 {
+    UNLOCKED.load(Ordering::Relaxed)
+}
+
+/// What one process writes for one direction of a link: [`ReaderWords`], then the ring's lines.
+/// Cheap to clone; unmapped when the last clone, and the last of its parts, is dropped.
+#[derive(Clone, Debug)]
+pub struct Region {
+    mapping: Arc<Mapping>,
+}
+
+impl Region {
+    /// Maps what this process writes. `bytes` is [`region_bytes`] of the ring's size.
+    pub fn map_writable(fd: impl AsFd, bytes: usize) -> io::Result<Self> {
+        assert!(bytes > READER_WORDS_BYTES && bytes.is_multiple_of(LINE_BYTES));
+        let mapping = Mapping::of_ring(fd, bytes, ProtFlags::READ | ProtFlags::WRITE)?;
+        Ok(Self { mapping: Arc::new(mapping) })
+    }
+
+    /// Maps what the other process writes.
+    pub fn map_read_only(fd: impl AsFd, bytes: usize) -> io::Result<Self> {
+        assert!(bytes > READER_WORDS_BYTES && bytes.is_multiple_of(LINE_BYTES));
+        let mapping = Mapping::of_ring(fd, bytes, ProtFlags::READ)?;
+        Ok(Self { mapping: Arc::new(mapping) })
+    }
+
+    /// Memory of this process alone, for its link to itself.
+    pub fn private(ring_bytes: usize) -> io::Result<Self> {
+        let mut mapping = Mapping::anonymous(region_bytes(ring_bytes), MapFlags::PRIVATE)?;
+        mapping.keep_from_children()?;
+        Ok(Self { mapping: Arc::new(mapping) })
+    }
+
+    /// Touches every page by writing. Only for what this process writes.
+    pub fn fill_by_writing(&self) -> io::Result<()> {
+        self.mapping.fill_by_writing()
+    }
+
+    /// Touches every page by reading.
+    pub fn fill_by_reading(&self) -> io::Result<()> {
+        self.mapping.fill_by_reading()
+    }
+
+    /// Bytes mapped.
+    pub fn bytes(&self) -> usize {
+        self.mapping.bytes
+    }
+
+    /// The ring.
+    pub fn lines(&self) -> RegionLines {
+        RegionLines::new(&self.mapping, READER_WORDS_BYTES)
+    }
+
+    /// How far the process that writes this region has read the other's base ring.
+    pub fn freed(&self) -> RegionWord {
+        self.word(core::mem::offset_of!(ReaderWords, freed))
+    }
+
+    /// How far it has read the other's bulk ring.
+    pub fn bulk_freed(&self) -> RegionWord {
+        self.word(core::mem::offset_of!(ReaderWords, bulk_freed))
+    }
+
+    /// Its sleep generation.
+    pub fn sleep(&self) -> RegionWord {
+        self.word(core::mem::offset_of!(ReaderWords, sleep))
+    }
+
+    /// Its room generation.
+    pub fn room(&self) -> RegionWord {
+        self.word(core::mem::offset_of!(ReaderWords, room))
+    }
+
+    /// One more than the processor on which it last waited.
+    pub fn processor(&self) -> RegionWord {
+        self.word(core::mem::offset_of!(ReaderWords, processor))
+    }
+
+    /// What it changes to wake the other.
+    pub fn bell(&self) -> RegionWord {
+        self.word(core::mem::offset_of!(ReaderWords, bell))
+    }
+
+    fn word(&self, offset: usize) -> RegionWord {
+        assert!(offset + 8 <= READER_WORDS_BYTES);
+        // SAFETY: inside the mapping, whose size was asserted when it was made.
+        let word = unsafe { self.mapping.start.add(offset).cast() };
+        RegionWord { word, _mapping: Arc::clone(&self.mapping) }
+    }
+}
+
+/// The lines of a ring in mapped memory.
+#[derive(Clone, Debug)]
+pub struct RegionLines {
+    first: NonNull<Line>,
+    count: usize,
+    mapping: Arc<Mapping>,
+}
+
+// SAFETY: lines are atomics, in memory that the `Arc` keeps mapped.
+unsafe impl Send for RegionLines {}
+// SAFETY: as above.
+unsafe impl Sync for RegionLines {}
+
+impl RegionLines {
+    fn new(mapping: &Arc<Mapping>, from: usize) -> Self {
+        assert!(from <= mapping.bytes && from.is_multiple_of(LINE_BYTES));
+        // SAFETY: `from` is inside the mapping, and the mapping begins on a page.
+        let first = unsafe { mapping.start.add(from).cast() };
+        Self { first, count: lines_of(mapping.bytes - from), mapping: Arc::clone(mapping) }
+    }
+
+    /// Maps a bulk ring, lines only, that this process writes.
+    pub fn map_writable(fd: impl AsFd, bytes: usize) -> io::Result<Self> {
+        let mapping = Mapping::of_ring(fd, bytes, ProtFlags::READ | ProtFlags::WRITE)?;
+        Ok(Self::new(&Arc::new(mapping), 0))
+    }
+
+    /// Maps a bulk ring that the other process writes.
+    pub fn map_read_only(fd: impl AsFd, bytes: usize) -> io::Result<Self> {
+        Ok(Self::new(&Arc::new(Mapping::of_ring(fd, bytes, ProtFlags::READ)?), 0))
+    }
+
+    /// Maps an aperture. It is unmapped where nobody waits for it.
+    pub fn map_aperture(fd: impl AsFd, bytes: usize, may_write: bool) -> io::Result<Self> {
+        let write = if may_write { ProtFlags::WRITE } else { ProtFlags::empty() };
+        let mut mapping = Mapping::shared(fd, bytes, ProtFlags::READ | write)?;
+        mapping.is_aperture = true;
+        Ok(Self::new(&Arc::new(mapping), 0))
+    }
+
+    /// A bulk ring of this process alone.
+    pub fn private(bytes: usize) -> io::Result<Self> {
+        let mut mapping = Mapping::anonymous(bytes, MapFlags::PRIVATE)?;
+        mapping.keep_from_children()?;
+        Ok(Self::new(&Arc::new(mapping), 0))
+    }
+
+    /// Touches every page by writing. Only for what this process writes.
+    pub fn fill_by_writing(&self) -> io::Result<()> {
+        self.mapping.fill_by_writing()
+    }
+
+    /// Touches every page by reading.
+    pub fn fill_by_reading(&self) -> io::Result<()> {
+        self.mapping.fill_by_reading()
+    }
+}
+
+impl RegionLines {
+    /// Bytes of all lines.
+    pub fn bytes(&self) -> usize {
+        self.count * LINE_BYTES
+    }
+}
+
+impl Lines for RegionLines {
+    #[inline(always)]
+    fn lines(&self) -> &[Line] {
+        // SAFETY: `count` lines lie behind `first` in a mapping that `self` keeps. The other
+        // process may change them at any time, which is why a line is made of atomics; where the
+        // mapping is read-only, only loads are made (the ring's reader has no other operation).
+        unsafe { core::slice::from_raw_parts(self.first.as_ptr(), self.count) }
+    }
+}
+
+/// One word of [`ReaderWords`] in mapped memory.
+#[derive(Clone, Debug)]
+pub struct RegionWord {
+    word: NonNull<AtomicU64>,
+    _mapping: Arc<Mapping>,
+}
+
+// SAFETY: an atomic, in memory that the `Arc` keeps mapped.
+unsafe impl Send for RegionWord {}
+// SAFETY: as above.
+unsafe impl Sync for RegionWord {}
+
+impl Word for RegionWord {
+    #[inline(always)]
+    fn word(&self) -> &AtomicU64 {
+        // SAFETY: the word lies, aligned, in a mapping that `self` keeps.
+        unsafe { self.word.as_ref() }
+    }
+}
+
+/// Tells the process that made it from the children that it forks: one load.
+#[derive(Debug)]
+pub struct ForkGuard {
+    mapping: Mapping,
+}
+
+impl ForkGuard {
+    /// A page that the kernel hands to a child as zeros.
+    pub fn new() -> io::Result<Self> {
+        let mapping = Mapping::anonymous(PAGE, MapFlags::PRIVATE)?;
+        mapping.advise(Advice::LinuxWipeOnFork)?;
+        let guard = Self { mapping };
+        guard.word().store(1, Ordering::Relaxed);
+        Ok(guard)
+    }
+
+    #[inline(always)]
+    fn word(&self) -> &core::sync::atomic::AtomicU64 {
+        // SAFETY: the first word of a page that is mapped as long as `self` lives.
+        unsafe { atomic(self.mapping.start.as_ptr()) }
+    }
+
+    /// Whether this is the process that made the guard, not a child of it.
+    #[inline(always)]
+    pub fn is_parent(&self) -> bool {
+        self.word().load(Ordering::Relaxed) != 0
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg(not(miri))]
+    fn what_was_touched_of_a_ring_stays_in_memory() {
+        let bytes = region_bytes(1 << 16);
+        let file = create(bytes).unwrap();
+        let region = Region::map_read_only(&file, bytes).unwrap();
+        region.fill_by_reading().unwrap();
+        let start = std::format!("{:x}-", region.mapping.start.as_ptr() as usize);
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let mut its = maps.lines().skip_while(|line| !line.starts_with(&start));
+        let locked = its.find(|line| line.starts_with("Locked:")).unwrap();
+        let is_locked = !locked.contains(" 0 kB");
+        assert!(is_locked || memory_unlocked() > 0, "{locked}");
+    }
+
+    #[test]
+    fn a_region_has_its_words_before_its_lines() {
+        let region = Region::private(512).unwrap();
+        assert_eq!(region.lines().lines().len(), 8);
+        let lines = region.lines();
+        let first = lines.lines().as_ptr() as usize;
+        let freed = core::ptr::from_ref(region.freed().word()) as usize;
+        assert_eq!(first - freed, READER_WORDS_BYTES);
+        region.sleep().word().store(7, Ordering::Relaxed);
+        assert_eq!(region.clone().sleep().word().load(Ordering::Relaxed), 7);
+    }
+
+    #[test]
+    fn a_region_is_read_through_the_other_mapping() {
+        let bytes = region_bytes(4096);
+        let fd = create(bytes).unwrap();
+        let ours = Region::map_writable(&fd, bytes).unwrap();
+        seal(&fd, SEALS_READ_ONLY).unwrap();
+        let wanted = Wanted {
+            seals: SEALS_READ_ONLY,
+            seals_refused: SealFlags::WRITE,
+            bytes,
+            filled: false,
+            huge: false,
+        };
+        check(&fd, &wanted).unwrap();
+        let theirs = Region::map_read_only(&fd, bytes).unwrap();
+        let filled = Wanted { filled: true, ..wanted };
+        assert!(matches!(check(&fd, &filled), Err(DescriptorError::NotFilled { found: 0, .. })));
+        theirs.fill_by_reading().unwrap();
+        check(&fd, &filled).unwrap();
+        ours.freed().word().store(9, Ordering::Release);
+        assert_eq!(theirs.freed().word().load(Ordering::Acquire), 9);
+        assert!(Region::map_writable(&fd, bytes).is_err());
+    }
+
+    #[test]
+    fn the_process_that_made_a_fork_guard_is_the_parent() {
+        assert!(ForkGuard::new().unwrap().is_parent());
+    }
+}

@@ -1,0 +1,236 @@
+//! Who listens for byte streams: what a listener offers, and those that wait to be accepted.
+//!
+//! Never: more connections than the settings allow have places; one that was accepted ends with its
+//! listener.
+
+use super::ByteConfig;
+#[cfg(feature = "tokio")]
+use super::ends::Turned;
+use super::ends::{ByteStream, StreamCore};
+use super::flow::Flow;
+use crate::control::{Peer, RequestId};
+#[cfg(feature = "tokio")]
+use crate::node::Attached;
+use crate::node::{Look, Node};
+use crate::protocol::ends::{check_place, offered};
+use crate::protocol::manager::{Offer, OfferId, Offering, StillWaits, Waiting};
+use crate::protocol::{Connection, GrowError, Kind, Manager, ReceiveError};
+use core::sync::atomic::{AtomicU64, Ordering};
+use core::task::Waker;
+use core::time::Duration;
+use std::boxed::Box;
+use std::collections::{HashMap, VecDeque};
+use std::string::String;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::vec::Vec;
+
+/// What a listener's offer and its end point share.
+pub(super) struct Places {
+    connections: Mutex<Connections>,
+    pub(super) misbehaved: AtomicU64,
+}
+
+#[derive(Default)]
+struct Connections {
+    /// Those that wait to be accepted.
+    ready: VecDeque<Arc<StreamCore>>,
+    /// Whose all are, by number: those on their way here, those that wait, those that were accepted
+    /// and are not dropped.
+    alive: HashMap<u64, Option<u32>>,
+    next: u64,
+    wakers: Vec<Waker>,
+    is_listed: bool,
+}
+
+impl Places {
+    fn lock(&self) -> MutexGuard<'_, Connections> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The connection with this number is no more.
+    pub(super) fn give_back(&self, number: u64) {
+        self.lock().alive.remove(&number);
+    }
+}
+
+impl Waiting for Places {
+    fn look(&self, _: &mut Node) -> StillWaits {
+        let mut connections = self.lock();
+        if !connections.ready.is_empty() {
+            connections.wakers.drain(..).for_each(Waker::wake);
+        }
+        connections.is_listed = !connections.wakers.is_empty();
+        if connections.is_listed { StillWaits::ForNews } else { StillWaits::Not }
+    }
+
+    fn give_up(&self) {
+        self.lock().wakers.drain(..).for_each(Waker::wake);
+    }
+}
+
+pub(in crate::protocol) struct Listening {
+    config: ByteConfig,
+    places: Arc<Places>,
+    /// Those that were admitted and are not there yet.
+    joining: HashMap<RequestId, Arc<StreamCore>>,
+}
+
+impl Offer for Listening {
+    fn check_place(&self, peer: &Peer, _: &[u8]) -> Result<(), String> {
+        let connections = self.places.lock();
+        let users = connections.alive.values().copied();
+        check_place(users, peer, self.config.connections_max as usize, "connections")
+    }
+
+    fn admit(
+        &mut self,
+        node: &mut Node,
+        request: RequestId,
+        peer: &Peer,
+        body: &[u8],
+    ) -> Result<Vec<u8>, String> {
+        let (mut flow, hello) = Flow::new(node, &self.config)?;
+        if let Err(why) = flow.lent(body, peer) {
+            flow.remove(node);
+            return Err(why);
+        }
+        let mut connections = self.places.lock();
+        let number = connections.next;
+        connections.next += 1;
+        connections.alive.insert(number, peer.uid);
+        drop(connections);
+        let core = StreamCore::new(flow, Some((number, self.places.clone())));
+        self.joining.insert(request, Arc::new(core));
+        Ok(hello)
+    }
+
+    fn withdrawn(&mut self, node: &mut Node, request: RequestId) {
+        if let Some(core) = self.joining.remove(&request) {
+            core.forget(node);
+        }
+    }
+
+    fn joined(&mut self, node: &mut Node, request: RequestId, connection: &Arc<Connection>) {
+        if let Some(core) = self.joining.remove(&request) {
+            core.join(node, connection);
+            self.places.lock().ready.push_back(core);
+            node.stir();
+        }
+    }
+
+    // It is accepted all the same: what it wrote is read.
+    fn left(&mut self, _: &mut Node, _: &Connection) {}
+}
+
+/// Accepts byte streams. `Send` and `Sync`: several threads may accept.
+///
+/// Dropping it closes the connections that were not accepted; those that were go on. See
+/// [`ByteStream`] for an example.
+pub struct ByteListener {
+    manager: Manager,
+    offer: OfferId,
+    places: Arc<Places>,
+}
+
+impl ByteListener {
+    /// A listener; streams find it by name ([`serve`](Self::serve)) or grow from its seed. Fails
+    /// where the settings cannot be.
+    pub fn new(manager: &Manager, config: ByteConfig) -> Result<Self, GrowError> {
+        config.check()?;
+        let (connections, misbehaved) = (Mutex::default(), AtomicU64::new(0));
+        let places = Arc::new(Places { connections, misbehaved });
+        let listening = Listening { config, places: places.clone(), joining: HashMap::new() };
+        let offer = manager.offer(Kind::Bytes, Offering::Bytes(Box::new(listening)));
+        Ok(Self { manager: manager.clone(), offer, places })
+    }
+
+    offered!("a [`ByteStream`]");
+
+    /// The next connection; waits at most `timeout`. Its bytes may be there already. Nothing is lost
+    /// on an error.
+    pub fn accept(&self, timeout: Option<Duration>) -> Result<ByteStream, ReceiveError> {
+        let core = self.manager.shared.wait_until(timeout, |_, _| match self.next() {
+            Some(core) => Look::Found(core),
+            None => Look::Nothing,
+        })?;
+        Ok(self.accepted(core))
+    }
+
+    /// [`accept`](Self::accept) without waiting.
+    pub fn try_accept(&self) -> Result<Option<ByteStream>, ReceiveError> {
+        ReceiveError::unless_timed_out(self.accept(Some(Duration::ZERO)))
+    }
+
+    fn next(&self) -> Option<Arc<StreamCore>> {
+        self.places.lock().ready.pop_front()
+    }
+
+    fn accepted(&self, core: Arc<StreamCore>) -> ByteStream {
+        let connection = core.connection.get().expect("it has joined").clone();
+        // It outlives the listener.
+        self.manager.keep_apart(&connection);
+        ByteStream::new(&self.manager, connection, core)
+    }
+
+    /// [`accept`](Self::accept) of a task.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn accept_or_wait(&self, waker: &Waker) -> Result<Turned<ByteStream>, ReceiveError> {
+        if self.manager.is_forked() {
+            return Err(crate::node::Forked.into());
+        }
+        let mut guard = self.manager.shared.lock();
+        let (node, protocols) = guard.parts();
+        let mut found = self.next();
+        if found.is_none() {
+            node.poll()?;
+            protocols.after_poll(node);
+            found = self.next();
+        }
+        if let Some(core) = found {
+            drop(guard);
+            return Ok(Turned { ready: Some(self.accepted(core)), room: false });
+        }
+        let mut connections = self.places.lock();
+        if !connections.wakers.iter().any(|known| known.will_wake(waker)) {
+            connections.wakers.push(waker.clone());
+        }
+        if !core::mem::replace(&mut connections.is_listed, true) {
+            protocols.list(self.places.clone());
+        }
+        Ok(Turned { ready: None, room: false })
+    }
+
+    /// Connections that there are: accepted and not dropped, waiting to be accepted, or on their way.
+    pub fn connections(&self) -> usize {
+        self.places.lock().alive.len()
+    }
+
+    /// Peers that were sent away because they broke the rules.
+    pub fn misbehaved(&self) -> u64 {
+        self.places.misbehaved.load(Ordering::Relaxed)
+    }
+}
+
+impl core::fmt::Debug for ByteListener {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("ByteListener")
+            .field("connections", &self.connections())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for ByteListener {
+    fn drop(&mut self) {
+        let Some(offer) = self.manager.withdraw(self.offer) else { return };
+        let mut node = self.manager.lock();
+        if let Offering::Bytes(listening) = offer {
+            for core in listening.joining.values() {
+                core.forget(&mut node);
+            }
+            let ready = core::mem::take(&mut self.places.lock().ready);
+            for core in ready {
+                core.forget(&mut node);
+            }
+        }
+    }
+}

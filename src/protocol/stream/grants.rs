@@ -1,0 +1,202 @@
+//! Tickets for a stream's sender: buffers go into lanes, and the sender is told of them, and of the
+//! places that were freed.
+//!
+//! Never: memory beyond what the settings allow is taken for a sender that asks; a grant waits for
+//! room under the lock.
+
+use super::intake::Intake;
+use crate::node::{Node, SendError};
+use crate::os::memory::AreaMemory;
+use crate::protocol::records::{self, GRANT_BYTES, Grant};
+use crate::wire::{MetadataIndex, Ticket};
+use std::string::ToString;
+
+impl Intake {
+    /// Whether the sender is to be given tickets at once.
+    #[inline]
+    pub(super) fn is_due(&self) -> bool {
+        self.window.is_short() || self.places.is_due()
+    }
+
+    /// Puts buffers into lanes that have none, and tells the sender.
+    #[inline]
+    pub(super) fn replenish(&mut self, node: &mut Node) {
+        if self.asked.is_some() {
+            self.answer_ask(node);
+        }
+        if self.window.unarmed() > 0 {
+            self.arm(node);
+        }
+        if !self.ungranted.is_empty() {
+            self.grant(node);
+        }
+        if self.places.is_due() {
+            self.tell_freed(node);
+        }
+    }
+
+    /// Tells the sender how many places were freed, if the link has room now.
+    fn tell_freed(&mut self, node: &mut Node) {
+        let Some((connection, grants)) = self.shared.joined.get() else { return };
+        let base = grants.base + (GRANT_BYTES * self.lanes.len()) as u64;
+        let freed = self.places.freed().to_le_bytes();
+        match node.try_send_fast_over(connection.link(), &Ticket { base, ..*grants }, &freed, 0) {
+            Err(SendError::Full) => {}
+            // Or it is gone, or gave a ticket that cannot be used: nobody to tell.
+            _ => self.places.tell(),
+        }
+    }
+
+    fn arm(&mut self, node: &mut Node) {
+        while self.window.unarmed() > 0 {
+            let Some(memory) = self.buffer(node) else { return };
+            let Some(number) = self.window.arm() else { return };
+            self.put_into_lane(node, number, memory);
+        }
+    }
+
+    /// A buffer for the next ticket, made if need be and allowed.
+    fn buffer(&mut self, node: &mut Node) -> Option<AreaMemory> {
+        // Where records are long the next will be, too. What lies in lanes leaves room for one of
+        // the longest: else a sender that asks for that would wait for itself.
+        let fits = |memory: &AreaMemory| {
+            self.large_in_lanes + memory.as_ref().len() <= self.config.record_bytes_max
+        };
+        if let Some(i) = self.free_large.iter().position(fits) {
+            return Some(self.free_large.swap_remove(i));
+        }
+        if let Some(memory) = self.free.pop() {
+            return Some(memory);
+        }
+        if self.buffers >= self.config.buffers_max {
+            return None;
+        }
+        match node.new_memory(self.config.buffer_bytes) {
+            Ok(memory) => {
+                self.buffers += 1;
+                Some(memory)
+            }
+            Err(_) => {
+                // There is no more to be had; asking each time would cost a system call.
+                self.config.buffers_max = self.buffers;
+                None
+            }
+        }
+    }
+
+    /// The lane of a ticket gets a buffer and a key, and the sender a grant. What lay there comes
+    /// back.
+    fn put_into_lane(&mut self, node: &mut Node, number: u64, memory: AreaMemory) {
+        let size = memory.as_ref().len();
+        let index = self.window.lane(number);
+        let lane = &mut self.lanes[index];
+        let armed = node
+            .replace_memory(lane.slot, memory)
+            .and_then(|before| {
+                lane.size = size;
+                if size > self.config.buffer_bytes {
+                    self.large_in_lanes += size;
+                }
+                node.arm(lane.slot, MetadataIndex(0), Some(0..size as u64)).map(|()| before)
+            })
+            .and_then(|before| {
+                node.ticket(lane.slot, MetadataIndex(0)).map(|ticket| (before, ticket))
+            });
+        match armed {
+            Ok((before, ticket)) => {
+                let grant = Grant {
+                    key: ticket.key.0,
+                    number: number as u32,
+                    size: size as u32,
+                    refused: false,
+                };
+                if lane.empty.is_none() {
+                    lane.empty = Some(before);
+                } else {
+                    self.put_back(before);
+                }
+                self.owe(index, grant);
+            }
+            // Its own slots do not go while the end point lives.
+            Err(e) => self.fault = Some(e.to_string()),
+        }
+    }
+
+    /// The sender needs a larger buffer for a ticket that it has.
+    #[cold]
+    fn answer_ask(&mut self, node: &mut Node) {
+        let Some((number, bytes)) = self.asked else { return };
+        if !self.window.is_unused(number) {
+            // Its message has come meanwhile: no honest sender asks and does not wait.
+            self.asked = None;
+            return;
+        }
+        let page = records::PAGE;
+        let longest = self.config.record_bytes_max.next_multiple_of(page);
+        let index = self.window.lane(number);
+        let (slot, size) = (self.lanes[index].slot, self.lanes[index].size);
+        let mut refused = bytes > longest;
+        if size < bytes && !refused {
+            let fits = |memory: &AreaMemory| memory.as_ref().len() >= bytes;
+            let found = self.free_large.iter().position(fits);
+            let memory = match found {
+                Some(i) => Some(self.free_large.swap_remove(i)),
+                None => {
+                    // Powers of two, so that records of about a length share buffers.
+                    let wanted = bytes.next_power_of_two().min(longest);
+                    // What lies in lanes counts. Arming keeps it to one of the longest, so that an
+                    // honest sender, which asks for its next ticket, does not wait for itself.
+                    let limit = 3 * longest;
+                    while self.large_bytes + wanted > limit {
+                        let Some(memory) = self.free_large.pop() else { break };
+                        self.large_bytes -= memory.as_ref().len();
+                        node.drop_memory(memory);
+                    }
+                    if self.large_bytes + wanted > limit {
+                        // Later, when records have been released.
+                        return;
+                    }
+                    let made = node.new_memory(wanted).ok();
+                    self.large_bytes += made.as_ref().map_or(0, |_| wanted);
+                    refused = made.is_none();
+                    made
+                }
+            };
+            if let Some(memory) = memory {
+                self.asked = None;
+                if size > self.config.buffer_bytes {
+                    self.large_in_lanes -= size;
+                }
+                return self.put_into_lane(node, number, memory);
+            }
+        }
+        self.asked = None;
+        if let Ok(ticket) = node.ticket(slot, MetadataIndex(0)) {
+            let (key, number, size) = (ticket.key.0, number as u32, size as u32);
+            self.owe(index, Grant { key, number, size, refused });
+        }
+    }
+
+    /// The sender is to be told of a lane's ticket; of the last one, if it took none before.
+    fn owe(&mut self, lane: usize, grant: Grant) {
+        if self.lanes[lane].owed.replace(grant).is_none() {
+            self.ungranted.push_back(lane);
+        }
+    }
+
+    /// Tells the sender of tickets, as far as the link has room now; the others later.
+    fn grant(&mut self, node: &mut Node) {
+        let Some((connection, grants)) = self.shared.joined.get() else { return };
+        while let Some(&lane) = self.ungranted.front() {
+            if let Some(grant) = self.lanes[lane].owed {
+                let ticket = Ticket { base: grants.base + (GRANT_BYTES * lane) as u64, ..*grants };
+                match node.try_send_fast_over(connection.link(), &ticket, &grant.to_bytes(), 0) {
+                    Err(SendError::Full) => return,
+                    // Or it is gone, or gave a ticket that cannot be used: nobody to tell.
+                    _ => self.lanes[lane].owed = None,
+                }
+            }
+            self.ungranted.pop_front();
+        }
+    }
+}

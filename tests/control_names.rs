@@ -142,6 +142,20 @@ fn a_name_that_is_not_there_says_which_directories_are() {
     );
 }
 
+// Whoever waits for no time at all is told what a look finds, not that the time was up.
+#[test]
+fn a_limit_of_no_time_is_time_for_one_look() {
+    let dir = Dir::new("one-look");
+    for wait in [false, true] {
+        let control = start(&dir.config().wait_for_names(wait));
+        for _ in 0..50 {
+            let error = control.connect(&name("nobody"), b"", Duration::ZERO).unwrap_err();
+            let is_found = matches!(error, ConnectError::Find(FindError::NotFound { .. }));
+            assert!(is_found, "{error}");
+        }
+    }
+}
+
 #[test]
 fn a_name_of_another_user_is_named_where_ones_own_is_not_there() {
     let dir = Dir::new("namesake");

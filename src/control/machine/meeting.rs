@@ -424,6 +424,13 @@ impl Machine {
         Ok(id)
     }
 
+    /// The time limit of connecting is another.
+    pub fn connect_until(&mut self, id: ConnectionId, until_ns: u64) {
+        if self.table.get(id).is_some_and(|c| c.role == End::Client && !c.is_linked()) {
+            self.table.set_deadline(id, Some(until_ns));
+        }
+    }
+
     /// Connecting, or opening the second connection, is not possible now. Says when it is to be
     /// tried again, which is at the time limit for the last time; `None`: it is not, and whoever
     /// runs the machine says why ([`connect_failed`](Self::connect_failed)).

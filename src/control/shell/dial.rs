@@ -34,8 +34,14 @@ const PAUSE_MAX_NS: u64 = 5_000_000;
 const NAMESAKES_WITHIN: Duration = Duration::from_millis(500);
 const NAMESAKES_LOOKUPS_MAX: usize = 8;
 
+/// How long a first look may take whatever the time limit: what it finds is worth more to whoever
+/// does not want to wait than that the time was up.
+const FIRST_LOOK_NS: u64 = 400_000_000;
+
 /// Where a connection leads.
 pub(super) struct Dial {
+    /// The time limit, until the first look has come back.
+    until_ns: Option<u64>,
     /// `None`: a thread looks with it.
     finder: Option<Box<Finder>>,
     wait: Wait,
@@ -77,9 +83,16 @@ pub(super) enum Found {
 }
 
 impl Dial {
-    fn to(service: &ServiceName, wait: Wait) -> Self {
+    fn to(service: &ServiceName, wait: Wait, until_ns: u64) -> Self {
         let finder = Some(Box::new(Finder::of(service)));
-        Self { finder, wait, wake: None, error: None, namesakes: Vec::new() }
+        Self {
+            until_ns: Some(until_ns),
+            finder,
+            wait,
+            wake: None,
+            error: None,
+            namesakes: Vec::new(),
+        }
     }
 
     /// What went wrong.
@@ -256,13 +269,15 @@ impl Control {
         if greeting.len() > GREETING_BYTES_MAX {
             return Err(ConnectError::GreetingTooLong(greeting.len()));
         }
-        let dial = Dial::to(service, wait);
         let until_ns = deadline_of(timeout);
+        let dial = Dial::to(service, wait, until_ns);
+        let looked_by_ns = until_ns.max(monotonic_ns().saturating_add(FIRST_LOOK_NS));
         let mut state = shared.lock();
         if let Some(why) = &state.failed {
             return Err(ConnectError::Unavailable(why.clone()));
         }
-        let begun = state.machine.connect(service.to_string(), greeting.to_vec(), until_ns, wait);
+        let begun =
+            state.machine.connect(service.to_string(), greeting.to_vec(), looked_by_ns, wait);
         let id = begun.map_err(ConnectError::Links)?;
         let row = Row { dial: Some(Box::new(dial)), waiter, ..Row::new(None, Who::default()) };
         state.rows.insert(id, row);
@@ -365,6 +380,10 @@ impl Shared {
             return;
         };
         dial.finder = Some(Box::new(finder));
+        if let Some(until_ns) = dial.until_ns.take() {
+            state.machine.connect_until(id, until_ns);
+        }
+        let Some(dial) = state.rows.get_mut(&id).and_then(|row| row.dial.as_mut()) else { return };
         let (socket, who) = match opened {
             Ok(opened) => opened,
             Err(Missed::Failed(error)) => return self.dial_failed(state, id, error),

@@ -20,6 +20,7 @@ use hamlyn::control::{
 };
 use hamlyn::os::aperture::{Ledger, Limits, Owned};
 use hamlyn::os::memory::{self, region_bytes};
+use hamlyn::protocol::{Manager, TaggedConfig, TaggedReceiver};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -1046,6 +1047,8 @@ fn whoever_may_read_a_directory_holds_nobody_who_serves_names_there_for_long() {
         let Some(dir) = shared("more-reads") else { return };
         let server = start(&dir.config());
         server.serve(&name("x"), Access::SameUser, Accept::Automatic(vec![])).unwrap();
+        let manager = Manager::with_config(dir.config()).unwrap();
+        let receiver = TaggedReceiver::new(&manager, TaggedConfig::new(64)).unwrap();
         let mut peer = attacker("holds-what-it-may-read", &dir, ATTACKER);
         if peer.says() != "held" {
             return skipped("a page that never comes: userfaultfd is not permitted here");
@@ -1060,6 +1063,17 @@ fn whoever_may_read_a_directory_holds_nobody_who_serves_names_there_for_long() {
         client.connect(&name("x"), b"", LONG).unwrap();
         assert!(server.stop_serving(&name("x")));
         drop((server, client));
+        // Nor do the other end points of a manager, of which one is to be served.
+        std::thread::scope(|scope| {
+            let looking = threads_called("hamlyn-look");
+            let serves = scope.spawn(|| receiver.serve("z", Access::SameUser).unwrap_err());
+            until("it tries to", || threads_called("hamlyn-look") > looking);
+            for _ in 0..100 {
+                manager.poll().unwrap();
+            }
+            assert!(!serves.is_finished(), "nobody had to wait");
+            assert!(serves.join().unwrap().to_string().contains("chmod 711"));
+        });
         assert!(began.elapsed() < LONG, "{:?}", began.elapsed());
         peer.tell("end");
         peer.ends_killed();
@@ -1068,6 +1082,7 @@ fn whoever_may_read_a_directory_holds_nobody_who_serves_names_there_for_long() {
             threads_called("hamlyn-look") == 0
                 && !dir.path.join("x").exists()
                 && !dir.path.join("y").exists()
+                && !dir.path.join("z").exists()
         });
     });
 }

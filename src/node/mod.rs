@@ -293,6 +293,11 @@ impl Node {
         self.control.as_ref().expect("present until the node is dropped")
     }
 
+    /// The control plane, for what may wait for others and is done without the node.
+    pub(crate) fn control_apart(&self) -> Arc<Control> {
+        self.control.clone().expect("present until the node is dropped")
+    }
+
     /// The name that tickets for this node carry.
     pub fn id(&self) -> NodeId {
         self.interface.id()

@@ -24,11 +24,11 @@ pub(crate) use offers::{Admission, Offer, OfferId, Protocols, StillWaits, Waitin
 
 use super::seed::{Kind, Seed, Token};
 use crate::config::Config;
-use crate::control::{self, Accept, Access, ServiceName, Wait};
+use crate::control::{self, Accept, Access, Control, ServiceName, Wait};
 use crate::interface::{LinkId, Notification, QueueId};
 use crate::node::{
-    self, Attached, BuildError, CloseReason, Event, Forked, LinkError, Look, Node, OfferError,
-    RecvError, SendError, SharedNode, Waited,
+    self, Attached, BuildError, CloseReason, Event, Forked, LinkError, Look, Node, NodeGuard,
+    OfferError, RecvError, SendError, SharedNode, Waited,
 };
 use crate::os::sys;
 use crate::wire::{NodeId, Ticket};
@@ -41,7 +41,7 @@ use core::time::Duration;
 use std::format;
 use std::io;
 use std::string::{String, ToString};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::vec::Vec;
 
 const GREETING: [u8; 4] = *b"HGr1";
@@ -51,6 +51,13 @@ const ANSWER: [u8; 4] = *b"HAn1";
 const GREETING_HEAD: usize = 21;
 
 const ANSWER_HEAD: usize = 5;
+
+/// Without the manager's lock: who may read a name's directory can make it take seconds.
+fn stop_serving(control: &Control, services: impl IntoIterator<Item = String>) {
+    for service in services.into_iter().filter_map(|service| service.parse().ok()) {
+        control.stop_serving(&service);
+    }
+}
 
 /// A node with end points, for any number of threads. Cloning shares it. With the last clone and
 /// the last end point the node is dropped, and every peer is told goodbye.
@@ -146,10 +153,11 @@ impl Manager {
     pub fn set_seed_access(&self, access: Access) -> Result<(), OfferError> {
         let mut guard = self.shared.lock();
         let (node, protocols) = guard.parts();
-        if let Some(service) = protocols.seed_service.take() {
-            node.stop_serving(&service);
-        }
+        let before = protocols.seed_service.take();
         protocols.seed_access = Some(access);
+        let control = node.control_apart();
+        drop(guard);
+        stop_serving(&control, before);
         Ok(())
     }
 
@@ -250,12 +258,8 @@ impl Manager {
         let mut guard = self.shared.lock();
         let (node, protocols) = guard.parts();
         protocols.by_token.retain(|_, of| *of != offer);
-        protocols.by_service.retain(|service, of| {
-            if *of == offer {
-                node.stop_serving(service);
-            }
-            *of != offer
-        });
+        let served = protocols.by_service.extract_if(|_, of| *of == offer);
+        let served: Vec<String> = served.map(|(service, _)| service).collect();
         let withdrawn = protocols.offers.remove(&offer);
         for id in protocols.joining.withdraw(offer) {
             refuse(node, id, "the receiver is gone");
@@ -273,26 +277,19 @@ impl Manager {
             let _ = node.disconnect(link);
         }
         protocols.after_look(node);
+        let control = node.control_apart();
         // What the admission has captured may need the lock to go.
         drop(guard);
+        stop_serving(&control, served);
         withdrawn.map(|offered| offered.offer)
     }
 
     /// A seed of a receiver; each call makes another.
     pub(crate) fn seed(&self, offer: OfferId) -> Result<Seed, OfferError> {
+        let service = self.seed_service()?;
         let mut guard = self.shared.lock();
         let (node, protocols) = guard.parts();
         let kind = protocols.offers.get_mut(&offer).expect("as long as its end point").kind;
-        let service = match &protocols.seed_service {
-            Some(service) => service.clone(),
-            None => {
-                let service = format!("seeds-{:016x}", node.id().0);
-                let access = protocols.seed_access.unwrap_or(Access::SameUser);
-                node.serve(&service, access, Accept::Ask)?;
-                protocols.seed_service = Some(service.clone());
-                service
-            }
-        };
         let service = match protocols.seed_access {
             None | Some(Access::SameUser) => service,
             // Found in the shared directory, below the owner's number.
@@ -303,20 +300,54 @@ impl Manager {
         Ok(Seed { kind, node: node.id(), token, service })
     }
 
-    /// Lets a receiver be found by name.
+    /// The name under which this manager's seeds are found; served from the first seed on.
+    fn seed_service(&self) -> Result<String, OfferError> {
+        /// One thread makes the first.
+        static MAKING: Mutex<()> = Mutex::new(());
+        let made = |guard: &mut NodeGuard<'_, Protocols>| guard.parts().1.seed_service.clone();
+        if let Some(service) = made(&mut self.shared.lock()) {
+            return Ok(service);
+        }
+        let _making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut guard = self.shared.lock();
+        if let Some(service) = made(&mut guard) {
+            return Ok(service);
+        }
+        let (node, protocols) = guard.parts();
+        let service = format!("seeds-{:016x}", node.id().0);
+        let access = protocols.seed_access.unwrap_or(Access::SameUser);
+        let control = node.control_apart();
+        drop(guard);
+        control.serve(&service.parse()?, access, Accept::Ask)?;
+        self.shared.lock().parts().1.seed_service = Some(service.clone());
+        Ok(service)
+    }
+
+    /// Lets a receiver be found by name. Who may read the name's directory can make this take
+    /// seconds: it is done without the manager's lock.
     pub(crate) fn serve(
         &self,
         offer: OfferId,
         name: &str,
         access: Access,
     ) -> Result<(), OfferError> {
+        let name = name.parse::<ServiceName>()?;
+        // As the peers' requests name it; known before the first of them comes.
+        let service = name.to_string();
         let mut guard = self.shared.lock();
         let (node, protocols) = guard.parts();
-        // As the peers' requests name it.
-        let service = name.parse::<ServiceName>()?.to_string();
-        node.serve(&service, access, Accept::Ask)?;
-        protocols.by_service.insert(service, offer);
-        Ok(())
+        let control = node.control_apart();
+        let is_new = !protocols.by_service.contains_key(&service);
+        if is_new {
+            protocols.by_service.insert(service.clone(), offer);
+        }
+        drop(guard);
+        // One that this manager serves already is in use.
+        let served = control.serve(&name, access, Accept::Ask);
+        if served.is_err() && is_new {
+            self.shared.lock().parts().1.by_service.remove(&service);
+        }
+        Ok(served?)
     }
 
     /// Grows a sender: connects to its receiver, and reads the answer. Where that makes no sense

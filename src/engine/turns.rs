@@ -188,6 +188,11 @@ impl Turns {
         &self.armed
     }
 
+    /// Whether a link's sender signals its next packet.
+    pub fn is_armed(&self, link: u32) -> bool {
+        self.places.get(link as usize).is_some_and(|place| place.list == List::Armed)
+    }
+
     /// A new link takes part.
     pub fn add(&mut self, link: u32) {
         self.remove(link);

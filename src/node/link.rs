@@ -400,11 +400,11 @@ impl ReceiveHalf {
         self.waker.socket.as_ref()
     }
 
-    /// Takes the bytes that signals left; a bounded number, since a peer may send any.
-    pub fn take_signals(&mut self) -> Signals {
+    /// Takes the bytes that signals left, at most so many.
+    pub fn take_signals(&mut self, most: usize) -> Signals {
         self.needs_arming = true;
         let Some(wake) = &self.waker.socket else { return Signals::Taken };
-        for _ in 0..SIGNALS_PER_TURN {
+        for _ in 0..most {
             match socket::receive(wake, &mut [0; 8]) {
                 Ok(received) if !received.descriptors.is_empty() => {
                     // Closing a stranger's descriptor may block; no one waits for it.
@@ -431,7 +431,8 @@ pub(crate) enum Signals {
     Misbehaved,
 }
 
-const SIGNALS_PER_TURN: usize = 16;
+/// Signals of one link that are taken before a sleep: a peer may send any.
+pub(super) const SIGNALS_PER_TURN: usize = 16;
 
 /// What a peer has done that was refused.
 #[derive(Debug, Default)]

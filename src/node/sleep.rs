@@ -14,7 +14,7 @@
 //! lost, and a sleeping node uses no processor time. See [`crate::link::sleep`].
 
 use super::Node;
-use super::link::Signals;
+use super::link::{SIGNALS_PER_TURN, Signals};
 use super::receive::Misbehaviour;
 use crate::control::Inbox;
 use crate::engine::turns::{ARMED_AT_A_TIME, TakesTurns};
@@ -298,14 +298,13 @@ impl Node {
         if self.poller.wait(Some(0), &mut ready).is_err() || ready.is_empty() {
             return self.publish_armed();
         }
+        // Of others nothing is read: whoever fills its socket would have this node empty it.
+        ready.retain(|ready| u32::try_from(ready.tag).is_ok_and(|tag| self.turns.is_armed(tag)));
         if self.in_event_loop {
             // Left there, for whoever watches the descriptor is to see them, too.
-            let links = self.links.len() as u64;
-            for ready in ready.iter().filter(|ready| ready.tag < links) {
-                self.promote(ready.tag as u32);
-            }
-        } else {
-            self.take_signals(&ready);
+            ready.iter().for_each(|ready| self.promote(ready.tag as u32));
+        } else if !ready.is_empty() {
+            self.take_signals(&ready, 1);
             // They may have been meant for a thread that sleeps.
             self.stir();
         }
@@ -420,12 +419,13 @@ impl Node {
     fn take_all_signals(&mut self) {
         let mut ready = Vec::new();
         if self.poller.wait(Some(0), &mut ready).is_ok() {
-            self.take_signals(&ready);
+            self.take_signals(&ready, SIGNALS_PER_TURN);
         }
     }
 
-    /// Takes the bytes that signals left, so that the descriptor is no longer readable for them.
-    fn take_signals(&mut self, ready: &[Ready]) {
+    /// Takes the bytes that signals left, so that the descriptor is no longer readable for them: at
+    /// most so many from each link, since a peer may send any.
+    fn take_signals(&mut self, ready: &[Ready], most: usize) {
         for ready in ready {
             if ready.tag == CONTROL_TAG {
                 // What fails here fails again where it is waited for.
@@ -439,7 +439,7 @@ impl Node {
                 continue;
             }
             let Some(Some(link)) = self.links.get_mut(ready.tag as usize) else { continue };
-            match link.rx.take_signals() {
+            match link.rx.take_signals(most) {
                 Signals::Taken => {}
                 Signals::Gone => {
                     if let Some(wake) = link.rx.wake() {
@@ -688,6 +688,36 @@ mod tests {
             send(&mut from, &ticket);
             to.recv(queue, LONG).unwrap();
         }
+    }
+
+    // Of a link that is armed one signal is taken, and it is armed again after a while at the soonest.
+    #[test]
+    fn a_peer_that_signals_all_the_time_has_nobody_read_that() {
+        let ((mut to, ..), _from) = pair("floods", LinkFeatures::all());
+        let mut others = Vec::new();
+        for i in 0..2 * sys::WORDS_MAX as u64 {
+            let [here, there] = link(LinkFeatures::all(), [(100 + i, NodeId(i)), (1, to.id())]);
+            to.install(here).unwrap();
+            // As the control plane has it.
+            socket::send_little(&there.wake);
+            others.push(there);
+        }
+        while to.turns.all_armed().len() < to.turns.len() {
+            to.poll().unwrap();
+        }
+        // Some stay armed, so that signals are looked for; of the others each sends all that it can.
+        let hostile = &others[sys::WORDS_MAX..];
+        let began_ns = sys::monotonic_ns();
+        let ms = || (sys::monotonic_ns() - began_ns) as usize / 1_000_000;
+        let mut sent = 0;
+        while ms() < 100 {
+            to.poll().unwrap();
+            let signal = |other: &&NewLink| socket::send(&other.wake, &[1], &[]).is_ok();
+            sent += hostile.iter().filter(signal).count();
+        }
+        // What the sockets keep, and of 64 links one signal in a millisecond.
+        let most = hostile.len() * 20 + (ms() + 1) * 64;
+        assert!(sent > 0 && sent <= most, "{sent} in {} ms", ms());
     }
 
     #[test]

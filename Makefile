@@ -2,7 +2,7 @@
 # Each installs what is missing first, and says so.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test deep build prepare c-library install uninstall peers
+.PHONY: help run test deep build prepare c-library install uninstall deb docs peers
 
 # The file that `make run` sends; the hamlyn binary itself unless given.
 FILE ?=
@@ -14,6 +14,8 @@ help:
 	@echo 'make build             the release build alone: target/release/hamlyn'
 	@echo 'make install           the command and the C library, below PREFIX=/usr/local (and DESTDIR);'
 	@echo '                       make uninstall'
+	@echo 'make deb               what make install installs, as a Debian package'
+	@echo 'make docs              the documentation as a site, with its links checked'
 	@echo 'make peers             installs UCX, MPICH and others, and measures them beside Hamlyn'
 
 prepare:
@@ -47,6 +49,14 @@ install:
 
 uninstall:
 	@capi/install.sh uninstall
+
+# What `make install` installs, as a package.
+deb: build
+	@scripts/deb.sh build
+
+# The Markdown of the repository as a site, to be looked at in a browser.
+docs:
+	@scripts/prepare.sh python && scripts/docs.sh
 
 # Rows of JSON into the build folder of the peers, then their table. On an otherwise idle machine;
 # takes some eight minutes. Not a part of `make test`.

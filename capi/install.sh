@@ -33,11 +33,14 @@ case $PREFIX in
 esac
 
 files="$INCLUDEDIR/hamlyn.h
+$INCLUDEDIR/hamlyn.hpp
 $LIBDIR/libhamlyn.so.$VERSION
 $LIBDIR/$SONAME
 $LIBDIR/libhamlyn.so
 $LIBDIR/libhamlyn.a
 $LIBDIR/pkgconfig/hamlyn.pc
+$LIBDIR/cmake/hamlyn/hamlynConfig.cmake
+$LIBDIR/cmake/hamlyn/hamlynConfigVersion.cmake
 $DATADIR/hamlyn/valgrind.supp
 $BINDIR/hamlyn
 $TMPFILESDIR/hamlyn.conf
@@ -49,6 +52,33 @@ $DATADIR/fish/vendor_completions.d/hamlyn.fish"
 refresh() {
     [ -z "$DESTDIR" ] && [ "$(id -u)" = 0 ] && command -v ldconfig >/dev/null 2>&1 && ldconfig
     return 0
+}
+
+# Where the headers are, seen from LIBDIR/cmake/hamlyn: the way there where both are below PREFIX, so
+# that the whole can be moved; else the place itself.
+headers_from_cmake() {
+    case $LIBDIR/:$INCLUDEDIR/ in
+        */../*) echo "$INCLUDEDIR" ;;
+        "$PREFIX"/*:"$PREFIX"/*)
+            up=$(echo "${LIBDIR#"$PREFIX"}/cmake/hamlyn" | sed 's|//*|/|g; s|/[^/][^/]*|../|g')
+            echo "$up${INCLUDEDIR#"$PREFIX"/}"
+            ;;
+        *) echo "$INCLUDEDIR" ;;
+    esac
+}
+
+# What CMake finds the library by.
+for_cmake() {
+    install -d "$DESTDIR$LIBDIR/cmake/hamlyn"
+    for name in hamlynConfig hamlynConfigVersion; do
+        file="$DESTDIR$LIBDIR/cmake/hamlyn/$name.cmake"
+        # The libraries as CMake lists them.
+        sed -e "s|@INCLUDEDIR@|$(headers_from_cmake)|" -e "s|@VERSION@|$VERSION|" \
+            -e "s|@SONAME@|$SONAME|" -e "s|@VERSION_MAJOR@|${VERSION%%.*}|" \
+            -e "s|@VERSION_MINOR@|$(echo "$VERSION" | cut -d. -f2)|" \
+            -e "s|@LIBS@|$(echo "$LIBS_PRIVATE" | tr ' ' ';')|" "capi/$name.cmake.in" >"$file"
+        chmod 644 "$file"
+    done
 }
 
 # The command writes its own pages, completions and lines.
@@ -83,6 +113,7 @@ case ${1-} in
         install -d "$DESTDIR$DATADIR/hamlyn"
         install -m 644 capi/valgrind.supp "$DESTDIR$DATADIR/hamlyn/valgrind.supp"
         install -m 644 capi/include/hamlyn.h "$DESTDIR$INCLUDEDIR/hamlyn.h"
+        install -m 644 capi/include/hamlyn.hpp "$DESTDIR$INCLUDEDIR/hamlyn.hpp"
         install -m 755 "$BUILT/libhamlyn_c.so" "$DESTDIR$LIBDIR/libhamlyn.so.$VERSION"
         ln -sf "libhamlyn.so.$VERSION" "$DESTDIR$LIBDIR/$SONAME"
         ln -sf "$SONAME" "$DESTDIR$LIBDIR/libhamlyn.so"
@@ -96,6 +127,7 @@ case ${1-} in
             -e "s|@VERSION@|$VERSION|" -e "s|@LIBS_PRIVATE@|$LIBS_PRIVATE|" capi/hamlyn.pc.in \
             >"$DESTDIR$LIBDIR/pkgconfig/hamlyn.pc"
         chmod 644 "$DESTDIR$LIBDIR/pkgconfig/hamlyn.pc"
+        for_cmake
         [ ! -x "$BUILT/hamlyn" ] || command_too
         echo "$files" | while read -r file; do
             [ ! -e "$DESTDIR$file" ] || echo "   $DESTDIR$file"

@@ -2,7 +2,7 @@
 # The C library as its users have it: installed somewhere, found by pkg-config, and used by every
 # example and test program, compiled as C and as C++, under AddressSanitizer and under valgrind.
 #
-#   capi/test.sh PROFILE WAY ..     of c, c++, asan, valgrind, static; all of them unless given
+#   capi/test.sh PROFILE WAY ..     of c, c++, asan, valgrind, static, cmake, loops; all of them unless given
 #
 # PROFILE is that of cargo: dev or release. NAMES='hello errors' tries only these programs.
 # Exit status 0: passed; 99: there is no C compiler, and none can be had.
@@ -13,7 +13,7 @@ cd "$(dirname "$0")/.." || exit 1
 HAMLYN_PROFILE=${1:-release}
 export HAMLYN_PROFILE
 [ $# = 0 ] || shift
-ways=${*:-c c++ asan valgrind static}
+ways=${*:-c c++ asan valgrind static cmake loops}
 wanted() { case " $ways " in *" $1 "*) ;; *) return 1 ;; esac; }
 
 have cc || { loud 'no C compiler'; exit 99; }
@@ -23,15 +23,15 @@ for tool in $tools; do
     have "$tool" || { loud "$tool is missing, and scripts/prepare.sh could not install it"; exit 1; }
 done
 
-# With the features of the whole workspace, as every other step builds it; in the dev profile also the
-# examples, without which cargo would take other features of other crates and build all of them anew.
-examples=
-[ "$HAMLYN_PROFILE" != dev ] || examples=--examples
+# As every other step builds it, so that nothing is compiled twice: the release as `make build` does; in
+# the dev profile with the tests' features, and the examples, without which cargo would take others.
+with=
+[ "$HAMLYN_PROFILE" != dev ] || with='--features hamlyn/serde,hamlyn/tokio,hamlyn/tls --lib --bins --examples'
 # shellcheck disable=SC2086
-cargo build --quiet --profile "$HAMLYN_PROFILE" --workspace --features hamlyn/tokio --lib --bins $examples ||
-    exit 1
+cargo build --quiet --profile "$HAMLYN_PROFILE" --workspace $with || exit 1
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
+exit_on_signals
 failed=0
 fail() { loud "$*"; failed=1; }
 
@@ -39,7 +39,8 @@ fail() { loud "$*"; failed=1; }
 export DESTDIR="$work/root" PREFIX=/usr/local
 capi/install.sh install >/dev/null || exit 1
 for file in bin/hamlyn share/man/man1/hamlyn.1 share/man/man1/hamlyn-stat.1 lib/tmpfiles.d/hamlyn.conf \
-    share/bash-completion/completions/hamlyn include/hamlyn.h lib/libhamlyn.so; do
+    share/bash-completion/completions/hamlyn include/hamlyn.h include/hamlyn.hpp lib/libhamlyn.so \
+    lib/cmake/hamlyn/hamlynConfig.cmake; do
     [ -s "$DESTDIR$PREFIX/$file" ] || fail "make install left no $file"
 done
 grep -q '^d /run/hamlyn 1777 root root' "$DESTDIR$PREFIX/lib/tmpfiles.d/hamlyn.conf" ||
@@ -49,8 +50,20 @@ export LD_LIBRARY_PATH="$DESTDIR$PREFIX/lib"
 cflags=$(pkg-config --cflags hamlyn) || exit 1
 libs=$(pkg-config --libs hamlyn) || exit 1
 private=$(sed -n 's/^Libs.private: //p' "$PKG_CONFIG_LIBDIR/hamlyn.pc")
+# A function that the header promises is there, and one that is there is promised: what the header was
+# made from is expanded by other means than the compiler's.
+if have nm; then
+    grep -v '^ *//' "$DESTDIR$PREFIX/include/hamlyn.h" | grep -o '\bh_[a-z0-9_]*(' | tr -d '(' | sort -u >"$work/promised"
+    nm -D --defined-only "$DESTDIR$PREFIX/lib/libhamlyn.so" | sed -n 's/^[0-9a-f]* T \(h_.*\)$/\1/p' |
+        sort -u >"$work/exported"
+    diff "$work/promised" "$work/exported" >"$work/out" ||
+        { fail 'hamlyn.h and libhamlyn.so have other functions'; cat "$work/out"; }
+fi
 C='cc -std=c99 -Wall -Wextra -Wpedantic -Werror -pthread -g -O1'
 CXX='c++ -x c++ -std=c++11 -Wall -Wextra -Werror -pthread -g -O1'
+# hamlyn.hpp, as both of its languages.
+CXX17='c++ -x c++ -std=c++17 -Wall -Wextra -Wpedantic -Wshadow -Werror -pthread -g -O1'
+CXX20="c++ -x c++ -std=c++20 ${CXX17#*c++17 }"
 asan='-fsanitize=address,undefined -fno-omit-frame-pointer'
 STATIC="-Wl,-Bstatic -lhamlyn -Wl,-Bdynamic $private"
 
@@ -75,7 +88,8 @@ try() {
 memcheck="valgrind --quiet --error-exitcode=9 --leak-check=full --trace-children=yes
     --fair-sched=yes --suppressions=$DESTDIR$PREFIX/share/hamlyn/valgrind.supp"
 
-for source in capi/examples/*.c capi/tests/errors.c capi/tests/waiting.c capi/tests/rest.c; do
+for source in capi/examples/*.c capi/tests/errors.c capi/tests/waiting.c capi/tests/rest.c \
+    capi/tests/log.c capi/tests/publish.c capi/tests/byte_stream.c; do
     [ -e "$source" ] || continue
     name=$(basename "$source" .c)
     case " ${NAMES:-$name} " in *" $name "*) ;; *) continue ;; esac
@@ -87,16 +101,36 @@ for source in capi/examples/*.c capi/tests/errors.c capi/tests/waiting.c capi/te
     # shellcheck disable=SC2086
     ! wanted valgrind || try "$name" "$source" c++-valgrind "$CXX" -lhamlyn $memcheck
 done
+# Those of hamlyn.hpp.
+for source in capi/examples/*.cpp capi/tests/types.cpp; do
+    name=$(basename "$source" .cpp)
+    case " ${NAMES:-$name} " in *" $name "*) ;; *) continue ;; esac
+    if wanted c++; then
+        try "$name" "$source" c++17 "$CXX17" -lhamlyn
+        try "$name" "$source" c++20 "$CXX20" -lhamlyn
+        # By both compilers where both are.
+        ! have clang++ || try "$name" "$source" clang++ "clang++${CXX20#c++}" -lhamlyn
+        [ "$name" != types ] ||
+            try "$name" "$source" no-exceptions "$CXX17 -fno-exceptions" -lhamlyn
+    fi
+    ! wanted asan || try "$name" "$source" asan "$CXX17 $asan" -lhamlyn
+    # shellcheck disable=SC2086
+    ! wanted valgrind || try "$name" "$source" valgrind "$CXX17" -lhamlyn $memcheck
+done
 # The programs of the README, as they stand there: readme WAY COMPILER [COMMAND ..]
 readme() {
     way=$1 compiler=$2
     shift 2
-    for name in receive send; do
-        sed -n "/<!-- program: $name.c -->/,/^\`\`\`\$/p" capi/README.md | sed '/^<!--/d; /^```/d' \
-            >"$work/$name.c"
+    receiver=receive.c
+    # The C++ one, too, which talks to the same sender.
+    case $way in c++17*) receiver=receive.cpp ;; esac
+    for file in $receiver send.c; do
+        name=${file%.*}
+        sed -n "/<!-- program: $file -->/,/^\`\`\`\$/p" capi/README.md | sed '/^<!--/d; /^```/d' \
+            >"$work/$file"
         # shellcheck disable=SC2086
-        $compiler $cflags "$work/$name.c" -x none -o "$work/$name" $libs ||
-            { fail "the README's $name.c does not compile ($way)"; return; }
+        $compiler $cflags "$work/$file" -x none -o "$work/$name" $libs ||
+            { fail "the README's $file does not compile ($way)"; return; }
     done
     rm -rf "$work/names"
     mkdir -m 700 "$work/names"
@@ -118,11 +152,78 @@ readme() {
 if [ -z "${NAMES-}" ]; then
     ! wanted c || readme c "$C"
     ! wanted c++ || readme c++ "$CXX"
+    ! wanted c++ || readme c++17 "$CXX17"
     ! wanted asan || readme asan "$C $asan"
     # shellcheck disable=SC2086
     ! wanted valgrind || readme valgrind "$C" $memcheck
     # shellcheck disable=SC2086
     ! wanted valgrind || readme c++-valgrind "$CXX" $memcheck
+fi
+
+# A user's project, and the same after everything was moved elsewhere: cmake FLAGS
+cmake_project() {
+    place=$1
+    rm -rf "$work/cmake"
+    cmake -S capi/tests/cmake -B "$work/cmake" -DCMAKE_PREFIX_PATH="$place" >"$work/out" 2>&1 &&
+        cmake --build "$work/cmake" >>"$work/out" 2>&1 ||
+        { fail "the project of capi/tests/cmake is not built"; cat "$work/out"; return; }
+    for name in with_shared with_static; do
+        # By the paths that cmake wrote into it.
+        env -u LD_LIBRARY_PATH timeout 60 "$work/cmake/$name" >"$work/out" 2>&1 ||
+            { fail "$name of the cmake project"; cat "$work/out"; }
+        echo "   $name, by find_package in $2 (cmake)"
+    done
+}
+if wanted cmake && [ -z "${NAMES-}" ]; then
+    if have cmake; then
+        cmake_project "$DESTDIR$PREFIX" 'a staging root'
+        mv "$DESTDIR$PREFIX" "$work/moved" && mkdir -p "$DESTDIR$PREFIX"
+        cmake_project "$work/moved" 'another place'
+        rm -rf "${DESTDIR:?}$PREFIX" && mv "$work/moved" "$DESTDIR$PREFIX"
+        # Where distributions put libraries; and headers that are not below PREFIX.
+        other=$work/other
+        for places in "PREFIX=$other LIBDIR=$other/lib/$(cc -print-multiarch)" \
+            "PREFIX=$other INCLUDEDIR=$work/headers"; do
+            # shellcheck disable=SC2086
+            env -u LIBDIR -u INCLUDEDIR DESTDIR= $places capi/install.sh install >/dev/null ||
+                fail "install with $places"
+            cmake_project "$other" "$places"
+            rm -rf "$other" "$work/headers"
+        done
+    else
+        loud 'cmake SKIPPED: it is missing, and scripts/prepare.sh could not install it'
+    fi
+fi
+
+# The programs of docs/event-loops.md: loop NAME COMPILER PACKAGE
+loop() {
+    name=$1 compiler=$2 flags=$3
+    sed -n "/<!-- program: $name -->/,/^\`\`\`\$/p" docs/event-loops.md |
+        sed '/^<!--/d; /^```/d' >"$work/$name"
+    # shellcheck disable=SC2086
+    $compiler $cflags "$work/$name" -x none -o "$work/loop" $libs $flags ||
+        { fail "$name of docs/event-loops.md does not compile"; return; }
+    rm -rf "$work/names"
+    mkdir -m 700 "$work/names"
+    HAMLYN_DIR="$work/names" timeout 60 "$work/loop" >"$work/out" 2>&1 &
+    looping=$!
+    HAMLYN_DIR="$work/names" "$work/ask_echo" || fail "the client of $name"
+    wait "$looping" || { fail "$name of docs/event-loops.md"; cat "$work/out"; }
+    echo "   $name (loops)"
+}
+if wanted loops && [ -z "${NAMES-}" ]; then
+    # shellcheck disable=SC2086
+    $CXX17 $cflags capi/tests/ask_echo.cpp -x none -o "$work/ask_echo" $libs ||
+        fail 'ask_echo.cpp does not compile'
+    header() { echo "#include <$1>" | c++ -x c++ -fsyntax-only ${2-} - 2>/dev/null; }
+    # Their own headers are not held to our warnings.
+    if header uv.h; then loop libuv.c "cc -std=gnu99 -Wall -Werror -pthread" -luv; else loud 'libuv SKIPPED: there is no uv.h'; fi
+    if header asio.hpp; then loop asio.cpp "c++ -x c++ -std=c++17 -Wall -Werror -pthread" ''
+    else loud 'asio SKIPPED: there is no asio.hpp'; fi
+    glib=$(PKG_CONFIG_LIBDIR='' PKG_CONFIG_SYSROOT_DIR='' env -u PKG_CONFIG_LIBDIR -u PKG_CONFIG_SYSROOT_DIR \
+        pkg-config --cflags --libs glib-2.0 2>/dev/null) || glib=
+    if [ -n "$glib" ]; then loop glib.c "cc -std=gnu99 -Wall -Werror -pthread" "$glib"
+    else loud 'GLib SKIPPED: there is no glib-2.0.pc'; fi
 fi
 
 if wanted static; then

@@ -26,7 +26,7 @@ fn receiver(ready: &dyn Fn() -> Result) -> Result {
             Err(ReceiveError::Ended(_)) => break,
             Err(e) => return Err(e.into()),
         };
-        match receiver.bytes(&record)? {
+        match record.bytes()? {
             // A short one, or a long one from before the aperture was there: a slice.
             RecordBytes::Still(bytes) if bytes.len() < PICTURE_BYTES => captions += 1,
             RecordBytes::Still(bytes) => pictures += bytes.iter().filter(|b| **b == 7).count(),
@@ -40,7 +40,6 @@ fn receiver(ready: &dyn Fn() -> Result) -> Result {
                 in_place += 1;
             }
         }
-        receiver.release(&record)?;
     }
     println!("{captions} captions; {in_place} of 20 pictures were read in the aperture");
     if (captions, pictures) == (20, 20 * PICTURE_BYTES) {

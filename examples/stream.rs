@@ -1,5 +1,5 @@
 //! A stream: records in order, small ones together, long ones as they are. The receiver reads them
-//! where they arrived, and releases them.
+//! where they arrived; each is released when it is dropped.
 
 mod common;
 
@@ -18,14 +18,10 @@ fn receiver(ready: &dyn Fn() -> Result) -> Result {
     let (mut sum, mut longest) = (0, 0);
     loop {
         match receiver.receive(LIMIT) {
-            Ok(record) => {
-                let bytes = receiver.bytes(&record)?;
-                match bytes.try_into() {
-                    Ok(reading) => sum += u64::from_le_bytes(reading),
-                    Err(_) => longest = bytes.len(),
-                }
-                receiver.release(&record)?;
-            }
+            Ok(record) => match record[..].try_into() {
+                Ok(reading) => sum += u64::from_le_bytes(reading),
+                Err(_) => longest = record.len(),
+            },
             Err(ReceiveError::Ended(reason)) => {
                 println!("the end: {reason:?}");
                 break;
@@ -40,8 +36,14 @@ fn receiver(ready: &dyn Fn() -> Result) -> Result {
 fn sender() -> Result {
     let manager = Manager::new()?;
     let mut sender = StreamSender::connect(&manager, "readings", LIMIT)?;
-    for reading in 0..1000u64 {
+    for reading in 0..500u64 {
         sender.send(&reading.to_le_bytes(), LIMIT)?;
+    }
+    // Or written where it leaves from.
+    for reading in 500..1000u64 {
+        let mut record = sender.loan(8, LIMIT)?;
+        record.copy_from_slice(&reading.to_le_bytes());
+        record.send(LIMIT)?;
     }
     // Whoever waits for an answer flushes first.
     sender.flush(LIMIT)?;

@@ -1,5 +1,5 @@
 //! Several threads: a node behind a lock with a progress thread that makes its calls, so that data
-//! lands while the application computes; and senders that have a terminus, a link and no lock each.
+//! lands while the application computes; and threads that send with a node, and no lock, each.
 
 mod common;
 use common::{Result, node, run};
@@ -34,20 +34,19 @@ fn receiver(ready: &dyn Fn() -> Result) -> Result {
 }
 
 fn sender() -> Result {
-    let mut node = node()?;
     let mut threads = Vec::new();
-    let link = node.connect("threads", b"", Duration::from_secs(10))?;
-    let ticket = Ticket::from_bytes(node.greeting(link)?)?;
     for _ in 0..3 {
-        let mut terminus = node.detach_terminus("threads", b"", Duration::from_secs(10))?;
+        let mut node = node()?;
+        let link = node.connect("threads", b"", Duration::from_secs(10))?;
+        let ticket = Ticket::from_bytes(node.greeting(link)?)?;
         threads.push(std::thread::spawn(move || {
-            (0..MESSAGES).try_for_each(|_| terminus.send(&ticket, b"no lock", b"", LIMIT))
+            (0..MESSAGES).try_for_each(|_| node.send(&ticket, b"no lock", b"", LIMIT))?;
+            node.close(LIMIT)
         }));
     }
     for thread in threads {
         thread.join().expect("a sending thread")?;
     }
-    node.close(LIMIT)?;
     Ok(())
 }
 

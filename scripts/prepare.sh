@@ -71,6 +71,7 @@ rustup_by_itself() {
     say "the Rust project's own installer, into ~/.cargo and ~/.rustup"
     installer=$(mktemp)
     trap 'rm -f "$installer"' EXIT
+    exit_on_signals
     for address in https://sh.rustup.rs https://static.rust-lang.org/rustup/rustup-init.sh; do
         if curl --proto '=https' --tlsv1.2 -sSfL --connect-timeout 20 "$address" -o "$installer"
         then
@@ -101,7 +102,7 @@ if [ "${1-}" = python ]; then
     python3 -c 'import ensurepip, venv' 2>/dev/null || apt_install python3 python3-venv
 fi
 
-if [ "${1-}" = test ]; then
+if [ "${1-}" = test ] || [ "${1-}" = deep ]; then
     if ! cargo fmt --version >/dev/null 2>&1 || ! cargo clippy --version >/dev/null 2>&1; then
         say 'rustfmt and clippy'
         if have rustup; then rustup component add rustfmt clippy
@@ -117,4 +118,11 @@ if [ "${1-}" = test ]; then
         loud 'no valgrind: budgets will be skipped, and sanitizers will fail'
     # Without it the steps `python` and `wheel` are skipped, loudly; nothing else needs it.
     python3 -c 'import ensurepip, venv' 2>/dev/null || apt_install python3-venv || true
+fi
+
+# Without these the step `deb` and single parts of the step `sanitizers` are skipped, loudly.
+if [ "${1-}" = deep ]; then
+    have dpkg-shlibdeps && have mmdebstrap || apt_install dpkg-dev mmdebstrap || true
+    have cmake || apt_install cmake make || loud 'no cmake: its package files will not be tried'
+    [ -e /usr/include/uv.h ] && [ -e /usr/include/asio.hpp ] || apt_install libuv1-dev libasio-dev || true
 fi

@@ -6,29 +6,35 @@
 #   scripts/test.sh unit loom     only these steps
 #
 # A step that fails does not stop the others; a step that this machine cannot run is skipped loudly.
-# Of two lists of deep steps, each with target directories of its own, one runs beside the other:
-# most of these steps use one core. The last line sums up.
-TEST='fmt clippy pure doc unit examples c budgets python'
-DEEP='release tour bench http bare sanitizers long planted wheel package'
-BESIDE='loom miri tsan fuzz'
+# Of two lists of steps one runs beside the other, since most steps use one core for much of their
+# time; cargo lets those wait that build in the same directory. The last line sums up.
+TEST='fmt clippy unit examples'
+TEST_BESIDE='budgets doc pure c python'
+DEEP='release tour bench readme site deb http bare sanitizers long planted wheel package'
+DEEP_BESIDE='loom miri tsan fuzz'
 set -u
 cd "$(dirname "$0")/.." || exit 1
 . scripts/common.sh
 
 beside=
 case "${1-}" in
-    test | '') title='make test' steps=$TEST ;;
-    deep) title='make deep' steps=$DEEP beside=$BESIDE ;;
+    test | '') title='make test' steps=$TEST beside=$TEST_BESIDE ;;
+    deep) title='make deep' steps=$DEEP beside=$DEEP_BESIDE ;;
     *) title="steps '$*'" steps=$* ;;
 esac
 for step in $steps; do
     # shellcheck disable=SC2194
-    case " $TEST $DEEP $BESIDE " in
+    case " $TEST $TEST_BESIDE $DEEP $DEEP_BESIDE " in
         *" $step "*) ;;
-        *) loud "no step is called $step; there are: $TEST $DEEP $BESIDE"; exit 2 ;;
+        *)
+            loud "no step is called $step; there are: $TEST $TEST_BESIDE $DEEP $DEEP_BESIDE"
+            exit 2
+            ;;
     esac
 done
-scripts/prepare.sh test || exit 1
+wanted=test
+case " $steps " in *' sanitizers '* | *' deb '*) wanted=deep ;; esac
+scripts/prepare.sh "$wanted" || exit 1
 
 colour=never
 [ ! -t 1 ] || colour=always
@@ -41,21 +47,62 @@ steps_dir="$TARGET/steps"
 rm -rf "$steps_dir" && mkdir -p "$steps_dir" || exit 1
 passed='' failed='' skipped=''
 began=$(date +%s)
+# Short, for names of sockets.
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+
+# A process and whatever it has started: end_tree PID
+end_tree() {
+    # shellcheck disable=SC2046
+    set -- "$1" $(cat "/proc/$1/task/$1/children" 2>/dev/null || ps -o pid= --ppid "$1")
+    # First the one that would start more.
+    kill "$1" 2>/dev/null
+    shift
+    for started; do end_tree "$started"; done
+}
+
+# Ctrl-C reaches the step at hand, and not the list beside: a shell has what it starts so ignore it.
+interrupted() {
+    trap '' HUP INT TERM
+    [ -z "$beside_pid" ] || end_tree "$beside_pid"
+    # What has lost its parent already, as `timeout` has, which has a group of its own.
+    # shellcheck disable=SC2013
+    for left in $(grep -lsz "^HAMLYN_TEST_RUN=$$\$" /proc/[0-9]*/environ); do
+        left=${left%/environ}
+        kill "${left#/proc/}" 2>/dev/null
+    done
+    exit "$1"
+}
+beside_pid=
+export HAMLYN_TEST_RUN=$$
+trap 'interrupted 129' HUP
+trap 'interrupted 130' INT
+trap 'interrupted 143' TERM
 
 # What a step is at, and when: part WHAT
 part() { printf '   %s (%s s)\n' "$*" "$(($(date +%s) - start))"; }
+
+# limit SECONDS COMMAND ..: no longer than that, and then it says so.
+limit() {
+    timeout "$@"
+    ended_with=$?
+    [ "$ended_with" != 124 ] || loud "stopped after $1 s: $(shift; echo "$*")"
+    return "$ended_with"
+}
 
 # A step returns 0 for passed and 99 for skipped, having said why.
 cannot() { echo "$1" >"$steps_dir/$step.why"; return 99; }
 
 fmt() { cargo fmt --all --check; }
 
-clippy() { cargo clippy --workspace --all-targets --features hamlyn/tokio -- -D warnings; }
+clippy() {
+    cargo clippy --workspace --all-targets --features hamlyn/serde,hamlyn/tokio,hamlyn/tracing,hamlyn/tls -- -D warnings
+}
 
 doc() { RUSTDOCFLAGS='-D warnings' cargo doc -p hamlyn --all-features --no-deps; }
 
 # The pure part builds without the operating system: as a library without `std` here ..
-pure() { cargo rustc --no-default-features --lib -- -D warnings; }
+pure() { cargo clippy --no-default-features --lib -- -D warnings; }
 
 # .. and for a target that has no operating system to begin with.
 bare() {
@@ -66,7 +113,7 @@ bare() {
     cargo build --no-default-features --lib --target x86_64-unknown-none
 }
 
-unit() { cargo test --workspace --features hamlyn/tokio --no-fail-fast; }
+unit() { cargo test --workspace --features hamlyn/serde,hamlyn/tokio,hamlyn/tls --no-fail-fast; }
 
 # Every interleaving of the lock-free parts, as far as loom's bound on preemptions goes. It has a
 # target directory of its own, because `--cfg loom` changes every crate.
@@ -105,11 +152,11 @@ tsan() {
 
 # Built by `unit`, if that was run before.
 examples() {
-    cargo build --quiet --workspace --features hamlyn/tokio --examples || return 1
+    cargo build --quiet --workspace --features hamlyn/serde,hamlyn/tokio,hamlyn/tls --examples || return 1
     for file in examples/*.rs; do
         name=$(basename "$file" .rs)
         part "example $name"
-        timeout 120 "$TARGET/debug/examples/$name" </dev/null || return 1
+        limit 120 "$TARGET/debug/examples/$name" </dev/null || return 1
     done
 }
 
@@ -117,21 +164,22 @@ examples() {
 http() (
     cd examples/http || exit 1
     export CARGO_TARGET_DIR="$TARGET/http"
-    cargo fmt --check && cargo clippy --all-targets -- -D warnings && cargo test || exit 1
+    export RUSTFLAGS='-D warnings'
+    cargo fmt --check && cargo test || exit 1
     for name in hyper axum tonic; do
         part "example $name"
-        timeout 300 cargo run --quiet --example "$name" </dev/null || exit 1
+        limit 300 cargo run --quiet --example "$name" </dev/null || exit 1
     done
 )
 
-# What users get: the command and the libraries, optimised, each linked as one.
-release() { cargo build --release --workspace --features hamlyn/tokio --bins --lib "$@"; }
+# What users get, as `make build` makes it: the command and the libraries, optimised, each linked as one.
+release() { cargo build --release --workspace "$@"; }
 
 # The C library, installed: each program compiled as C and as C++, against the dev build ..
 c() { c_library dev c c++ static; }
 
 # .. and what users install, as C and C++ under AddressSanitizer and valgrind.
-sanitizers() { c_library release c c++ asan valgrind static; }
+sanitizers() { c_library release c c++ asan valgrind static cmake loops; }
 
 c_library() {
     capi/test.sh "$@"
@@ -145,22 +193,53 @@ bench() {
     release --quiet || return 1
     for test in latency rate bandwidth; do
         part "hamlyn perf $test"
-        timeout 120 "$TARGET/release/hamlyn" perf "$test" --count 2000 --runs 1 --json || return 1
+        limit 120 "$TARGET/release/hamlyn" perf "$test" --count 2000 --runs 1 --json || return 1
     done
     part 'hamlyn perf protocols'
-    timeout 300 "$TARGET/release/hamlyn" perf protocols --count 2000 --runs 1 --json
+    limit 300 "$TARGET/release/hamlyn" perf protocols --count 2000 --runs 1 --json || return 1
+    have valgrind || return 0
+    part 'instructions, with those of C and Python'
+    cargo bench --quiet --bench budgets
 }
 
 # Instructions that a message costs, against bench/budgets.txt.
 budgets() {
     have valgrind || { cannot 'there is no valgrind to count instructions with'; return; }
-    cargo bench --quiet --bench budgets
+    cargo bench --quiet --bench budgets -- --rust
 }
 
 # What a newcomer runs first, with measurements of a moment.
 tour() {
     release --quiet || return 1
-    timeout 300 "$TARGET/release/hamlyn" tour --quick --report "$TARGET/tour.html" </dev/null
+    limit 300 "$TARGET/release/hamlyn" tour --quick --report "$TARGET/tour.html" </dev/null
+}
+
+# What the READMEs show: the programs in Rust as a package of a user's, those in Python, the commands.
+readme() {
+    have python3 || { cannot 'there is no python3'; return; }
+    release --quiet || return 1
+    python_environment "$TARGET/python" || return
+    "$TARGET/python/bin/pip" install --quiet --disable-pip-version-check numpy || return 1
+    python_package release "$TARGET/readme/python" || return 1
+    PYTHONPATH="$TARGET/readme/python" python3 scripts/readme.py \
+        "$TARGET/release/hamlyn" "$TARGET/readme" "$TARGET/python/bin/python"
+}
+
+# The documentation as a site, and the links of all Markdown.
+site() {
+    scripts/docs.sh
+    status=$?
+    [ "$status" != 99 ] || cannot 'there is no Python that can have Sphinx'
+    return "$status"
+}
+
+# The Debian package of the release build, in a bare system.
+deb() {
+    release --quiet || return 1
+    scripts/deb.sh try
+    status=$?
+    [ "$status" != 99 ] || cannot 'a tool or a right for it is missing: see above'
+    return "$status"
 }
 
 # An environment of its own, or a reason why there is none.
@@ -172,20 +251,31 @@ python_environment() {
         { cannot 'python3 cannot make a virtual environment (python3-venv)'; return; }
 }
 
-# The Python package beside a library of the dev build, as a wheel would hold them: types, tests,
-# examples.
+# The Python package beside a built library, as a wheel would hold them: python_package PROFILE FOLDER
+python_package() {
+    rm -rf "$2" && mkdir -p "$2" && cp -r python/hamlyn "$2/" &&
+        cp "$TARGET/$1/lib_hamlyn.so" "$2/hamlyn/_hamlyn.abi3.so"
+}
+
+# The package with a library of the dev build: types, tests, examples.
 python() {
     venv="$TARGET/python" package="$TARGET/python-package"
     python_environment "$venv" || return
     part 'cargo build'
-    cargo build --quiet --workspace --features hamlyn/tokio --lib --examples || return 1
-    rm -rf "$package" && mkdir -p "$package" && cp -r python/hamlyn "$package/" &&
-        cp "$TARGET/debug/lib_hamlyn.so" "$package/hamlyn/_hamlyn.abi3.so" || return 1
+    cargo build --quiet --workspace --features hamlyn/serde,hamlyn/tokio,hamlyn/tls --lib --examples || return 1
+    part 'the stub is that of the source'
+    "$TARGET/debug/examples/python_stub" || return 1
+    python_package debug "$package" || return 1
     part 'pip install'
     needed=$(python3 -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))
 print(*p['project']['optional-dependencies']['test'])") || return 1
     # shellcheck disable=SC2086
     "$venv/bin/pip" install --quiet --disable-pip-version-check $needed || return 1
+    # A protocol of others, for one test of the transports.
+    if ! "$venv/bin/pip" install --quiet --disable-pip-version-check aiohttp; then
+        loud 'aiohttp over byte streams SKIPPED: aiohttp cannot be installed'
+        export HAMLYN_NO_AIOHTTP=1
+    fi
     part 'mypy'
     PYTHONPATH="$package" MYPYPATH="$package" "$venv/bin/mypy" --no-error-summary \
         "$package/hamlyn" python/tests python/examples python/bench &&
@@ -193,14 +283,24 @@ print(*p['project']['optional-dependencies']['test'])") || return 1
             --allowlist python/tests/stubtest.txt --ignore-unused-allowlist >/dev/null || return 1
     part 'pytest'
     # With the peers of other languages, for tests/test_languages.py.
-    PYTHONPATH="$package" HAMLYN_TEST_ALL=1 CARGO_TARGET_DIR="$TARGET" \
-        timeout 900 "$venv/bin/pytest" python/tests || return 1
+    limit 900 env PYTHONPATH="$package" HAMLYN_TEST_ALL=1 CARGO_TARGET_DIR="$TARGET" \
+        "$venv/bin/pytest" python/tests || return 1
     for file in python/examples/*.py; do
         [ "$(basename "$file")" != common.py ] || continue
         part "example $(basename "$file" .py)"
-        PYTHONPATH="$package" MPLBACKEND=agg HAMLYN_EXAMPLE_OUT="$TARGET" \
-            timeout 120 "$venv/bin/python" "$file" </dev/null || return 1
+        # A directory for names, for the one that makes none.
+        names="$work/names"
+        rm -rf "$names" && mkdir -m 700 "$names" || return 1
+        limit 120 env HAMLYN_DIR="$names" PYTHONPATH="$package" MPLBACKEND=agg \
+            HAMLYN_EXAMPLE_OUT="$TARGET" "$venv/bin/python" "$file" </dev/null || return 1
     done
+}
+
+# For each interpreter the extension is compiled anew, and here it only matters whether that works:
+# quickly, and where it makes nothing else be compiled again. quickly [VARIABLE=VALUE ..] COMMAND ..
+quickly() {
+    env CARGO_TARGET_DIR="$TARGET/wheel" CARGO_PROFILE_RELEASE_LTO=off \
+        CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 "$@"
 }
 
 # What users install: a wheel, looked at; then the README's own install lines, with a home of their
@@ -210,7 +310,7 @@ wheel() {
     python_environment "$TARGET/python" || return
     rm -rf "$wheels" "$home" && mkdir -p "$home" || return 1
     part 'pip wheel'
-    "$TARGET/python/bin/pip" wheel --quiet --disable-pip-version-check . --no-deps -w "$wheels" &&
+    quickly "$TARGET/python/bin/pip" wheel --quiet --disable-pip-version-check . --no-deps -w "$wheels" &&
         "$TARGET/python/bin/python" python/tests/wheel.py "$wheels"/* || return 1
     part 'the install lines of python/README.md'
     install_lines="$(sed -n '/^## Install/,/^## /p' python/README.md |
@@ -218,13 +318,20 @@ wheel() {
     [ -n "$install_lines" ] || { loud 'python/README.md has no install lines'; return 1; }
     # A home of its own for what they make there; Rust stays where it is.
     cargo_home="${CARGO_HOME:-$HOME/.cargo}" rustup_home="${RUSTUP_HOME:-$HOME/.rustup}"
-    HOME="$home" CARGO_HOME="$cargo_home" RUSTUP_HOME="$rustup_home" \
+    quickly HOME="$home" CARGO_HOME="$cargo_home" RUSTUP_HOME="$rustup_home" \
         sh -euxc "$install_lines" || return 1
     # What it measures in so short a run means nothing.
     part 'bench'
     release --quiet || return 1
-    CARGO_TARGET_DIR="$TARGET" timeout 120 "$home/hamlyn-python/bin/python" python/bench/bench.py \
-        --json --runs 1 --rounds 500 --mib 1
+    limit 120 env CARGO_TARGET_DIR="$TARGET" "$home/hamlyn-python/bin/python" python/bench/bench.py \
+        --json --runs 1 --rounds 500 --mib 1 || return 1
+    # What is too large for every run of the tests.
+    part 'Arrow'
+    if "$home/hamlyn-python/bin/pip" install --quiet --disable-pip-version-check pyarrow pytest; then
+        "$home/hamlyn-python/bin/pytest" python/tests/test_arrays.py -k 'arrow or dlpack' || return 1
+    else
+        loud 'Arrow SKIPPED: pyarrow cannot be installed'
+    fi
 }
 
 # Coverage-guided search with each target, a moment each; longer by FUZZ_SECONDS.
@@ -240,7 +347,7 @@ fuzz() {
         name=$(basename "$target" .rs)
         part "fuzz $name"
         cargo +nightly fuzz run --target-dir "$TARGET/fuzz" "$name" -- \
-            -max_total_time="${FUZZ_SECONDS:-30}" -print_final_stats=1 2>&1 | tail -n 40 \
+            -max_total_time="${FUZZ_SECONDS:-20}" -print_final_stats=1 2>&1 | tail -n 40 \
             >"$TARGET/fuzz-$name.txt"
         grep -q '^stat::number_of_executed_units' "$TARGET/fuzz-$name.txt" &&
             ! grep -q 'SUMMARY:' "$TARGET/fuzz-$name.txt" ||
@@ -251,10 +358,18 @@ fuzz() {
 
 # The tests that take a number of rounds, seconds or cases, with more of them.
 long() (
-    export HAMLYN_TEST_SECONDS=30 HAMLYN_TEST_ROUNDS=5000 PROPTEST_CASES=2048 HAMLYN_SIM_SEEDS=3000
-    cargo test --no-fail-fast --test sequences --test sim --test sim_control
+    export HAMLYN_TEST_SECONDS=20 HAMLYN_TEST_ROUNDS=5000 PROPTEST_CASES=1024 HAMLYN_SIM_SEEDS=1500
+    # With the features of `unit`, which has compiled them; Python's library is no test program.
+    with='--workspace --exclude hamlyn-python --features hamlyn/serde,hamlyn/tokio,hamlyn/tls --no-fail-fast'
+    # shellcheck disable=SC2086
+    cargo test $with --test sequences --test sim --test sim_control
     searched=$?
-    cargo test --no-fail-fast --test processes -- random:: wake:: && exit "$searched"
+    # shellcheck disable=SC2086
+    HAMLYN_SIM_SEEDS=1200 cargo test $with --lib simulated:: || searched=$?
+    # shellcheck disable=SC2086
+    cargo test $with --test processes -- random:: wake:: || searched=$?
+    # With a feature that no other step has.
+    cargo test --features tracing --test log && exit "$searched"
 )
 
 # Whether the simulations find what they are for.
@@ -270,7 +385,11 @@ package() {
         set -- --allow-dirty
     fi
     # The command depends on the library, which is not published yet; so the library alone.
-    cargo package --quiet -p hamlyn "$@"
+    cargo package --quiet -p hamlyn "$@" || return 1
+    # The other steps have the feature tls; what knows no other hosts is checked here.
+    part 'without tls'
+    cargo clippy --quiet --workspace --no-default-features \
+        --features hamlyn/os,hamlyn/serde,hamlyn/tokio,hamlyn/tracing -- -D warnings
 }
 
 # Runs a step; what it says is shown while it runs.
@@ -312,6 +431,9 @@ describe() {
         release) echo 'the release build' ;;
         tour) echo 'hamlyn tour, quickly' ;;
         bench) echo 'the measuring tool runs' ;;
+        readme) echo 'the programs and commands of README.md and python/README.md do what they say' ;;
+        site) echo 'the documentation as a site; no link in the Markdown leads nowhere' ;;
+        deb) echo 'the Debian package: installed in a bare system, used, and removed without a trace' ;;
         http) echo 'hyper, axum and tonic over byte streams' ;;
         bare) echo 'the pure part builds for a machine without an operating system' ;;
         loom) echo 'loom models' ;;
@@ -326,9 +448,13 @@ describe() {
     esac
 }
 
-(for step in $beside; do run_beside; done) &
+if [ -n "$beside" ]; then
+    (for step in $beside; do run_beside; done) &
+    beside_pid=$!
+fi
 for step in $steps; do run; done
 wait
+beside_pid=
 
 for step in $steps $beside; do
     case $(cat "$steps_dir/$step.status") in
@@ -345,8 +471,8 @@ echo
 # Once more at the end, where whoever has only the end of a long log finds it.
 for step in $failed; do
     say "what failed in $step; all of it is in $steps_dir/$step.txt"
-    grep -E -A 3 "panicked at|^error|^FAILED|[a-z] failed \(" "$steps_dir/$step.txt" | grep -v "^--" |
-        head -n 60
+    grep -E -A 3 "panicked at|^error|^FAILED|^E  |[a-z] failed \(|stopped after" "$steps_dir/$step.txt" |
+        grep -v "^--" | head -n 60 | grep . || tail -n 20 "$steps_dir/$step.txt"
 done
 # shellcheck disable=SC2086
 say "$title: $(count $passed) passed, $(count $failed) failed, $(count $skipped) skipped, $(($(date +%s) - began)) s"

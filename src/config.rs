@@ -5,6 +5,7 @@
 //! the default. A value that is not allowed is an error that says what is; nothing is clipped
 //! in silence.
 
+use core::net::SocketAddr;
 use std::path::PathBuf;
 use std::string::{String, ToString};
 use std::vec::Vec;
@@ -185,6 +186,22 @@ impl Value for Option<PathBuf> {
     }
     fn show(&self) -> String {
         self.as_ref().map_or(String::new(), |path| path.display().to_string())
+    }
+}
+
+impl Value for Option<SocketAddr> {
+    type Allowed = ();
+    fn parse(text: &str) -> Option<Self> {
+        if text.is_empty() { Some(None) } else { text.parse().ok().map(Some) }
+    }
+    fn is_allowed(&self, _: &()) -> bool {
+        true
+    }
+    fn allowed(_: &()) -> String {
+        "an address and a port, such as 192.0.2.1:7000 or [::]:7000".into()
+    }
+    fn show(&self) -> String {
+        self.as_ref().map_or(String::new(), |address| address.to_string())
     }
 }
 
@@ -399,6 +416,18 @@ settings! {
         "Who accepts connections and watches for deaths: a thread of the library, or the application's event loop.";
     wait_for_names: bool = true, "HAMLYN_WAIT_FOR_NAMES", (),
         "Wait for a name that nobody serves yet, as long as whoever connects waits at all; no: it is an error at once.";
+    listen: Option<SocketAddr>, from SocketAddr = None, "HAMLYN_LISTEN", (),
+        "Address and port at which other hosts connect to this process's services; if not set, nothing listens.";
+    secret: Option<PathBuf>, from PathBuf = None, "HAMLYN_SECRET", (),
+        "File with the secret that this process and the other hosts have: 64 hexadecimal digits, for its owner alone to read.";
+    certificate: Option<PathBuf>, from PathBuf = None, "HAMLYN_CERTIFICATE", (),
+        "File with this host's certificate, and those that lead from it to a trusted one (PEM).";
+    certificate_key: Option<PathBuf>, from PathBuf = None, "HAMLYN_CERTIFICATE_KEY", (),
+        "File with the private key of that certificate (PEM).";
+    trusted: Option<PathBuf>, from PathBuf = None, "HAMLYN_TRUSTED", (),
+        "File with the certificates that other hosts' must lead to (PEM).";
+    host_timeout_ms: u32 = 10_000, "HAMLYN_HOST_TIMEOUT_MS", from(2000, 3_600_000),
+        "Milliseconds after which another host that does not answer is taken for dead.";
     admit_unknown: AdmitUnknown = AdmitUnknown::Permissions, "HAMLYN_ADMIT_UNKNOWN", (),
         "What becomes of a peer whose user cannot be known, being of another user namespace.";
 }
@@ -455,6 +484,6 @@ mod tests {
     #[test]
     fn a_token_is_never_printed() {
         let config = Config::default().admit_unknown(AdmitUnknown::Token("secret-token".into()));
-        assert!(!std::format!("{config:?}{:?}", config.settings()).contains("secret"));
+        assert!(!std::format!("{config:?}{:?}", config.settings()).contains("secret-token"));
     }
 }

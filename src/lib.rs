@@ -15,7 +15,8 @@
 //!   a lock cost its only thread two stores; [`link::sim`] is a fabric that reorders, loses and
 //!   corrupts, for tests.
 //! - [`interface`]: the network interface card as a state machine: slots, keys, metadata entries,
-//!   packet counting, notification queues, send termini. It has no I/O, no threads, no clock.
+//!   packet counting, notification queues, send termini; hooks, observers and sinks of the
+//!   application's own ([`Receiver`]). It has no I/O, no threads, no clock.
 //!
 //! - `engine`: what a node decides, as a state machine likewise: which links are looked at, and when.
 //!
@@ -25,11 +26,14 @@
 //! - [`config`]: every setting, with its variable, default and limits.
 //! - [`os`]: the only module, beside `link::cells`, with `unsafe` code: mappings, seals, sockets
 //!   that carry descriptors, barriers, the lock of shared nodes.
+//! - [`log`]: what an operator is told of links, with the reason: by a function of the program's, or
+//!   as events of `tracing`.
 //! - [`control`]: names, who may connect, the handshake, death, quotas; one thread, asleep.
 //! - [`node`]: [`Node`] ties them together and waits: the lower level, with every mechanism in reach.
 //!   [`Aperture`] and [`ApertureView`] are memory that two processes map.
 //! - [`protocol`]: end points for any number of threads: datagrams, streams, tagged remote write,
 //!   groups, requests and replies, byte streams, grown from seeds or found by name. **Begin here.**
+//! - [`typed`]: values in messages, checked before they are used.
 //! - `io` (feature `tokio`): byte streams as tokio's `AsyncRead` and `AsyncWrite`, for whatever speaks
 //!   over a socket.
 //!
@@ -83,6 +87,9 @@
 extern crate alloc;
 #[cfg(feature = "os")]
 extern crate std;
+// What tests share with programs names the library as those do.
+#[cfg(test)]
+extern crate self as hamlyn;
 
 #[cfg(feature = "os")]
 pub mod config;
@@ -94,10 +101,15 @@ pub mod interface;
 pub mod io;
 pub mod link;
 #[cfg(feature = "os")]
+pub mod log;
+#[cfg(feature = "os")]
 pub mod node;
 #[cfg(feature = "os")]
 pub mod os;
 pub mod protocol;
+#[cfg(all(test, feature = "os", not(loom), not(miri)))]
+mod simulated;
+pub mod typed;
 pub mod wire;
 
 #[cfg(feature = "os")]
@@ -106,12 +118,13 @@ pub use config::Config;
 pub use control::{Accept, Access, Peer};
 pub use interface::terminus::{Piece, SendHandle, Tag};
 pub use interface::{
-    AreaId, LinkId, MetadataEntry, Mode, Notification, QueueId, SlotConfig, SlotId,
+    AreaId, Deposit, LinkId, Message, MetadataEntry, Mode, Notification, QueueId, Receiver,
+    SlotConfig, SlotId, Then,
 };
 #[cfg(feature = "os")]
 pub use node::{
-    Aperture, ApertureEvent, ApertureId, ApertureView, DetachedTerminus, Event, Node,
-    PreparedTicket, RecvError, SendError, SharedNode, TerminusId,
+    Aperture, ApertureEvent, ApertureId, ApertureView, Event, Node, PreparedTicket, RecvError,
+    SendError, SharedNode, TerminusId,
 };
 #[cfg(feature = "os")]
 pub use os::aperture::{AccessError, ApertureAccess};

@@ -7,7 +7,7 @@ use hamlyn::node::{NodeGuard, SharedNode, Unfinished};
 use hamlyn::os::memory::{AreaMemory, ForkGuard, Mapping, Region, RegionLines, RegionWord};
 use hamlyn::os::{aperture, sys};
 use hamlyn::protocol::{self, Manager};
-use hamlyn::{Aperture, ApertureView, DetachedTerminus, Node};
+use hamlyn::{Aperture, ApertureView, Node};
 use static_assertions::{assert_impl_all, assert_not_impl_any};
 use std::cell::Cell;
 
@@ -28,7 +28,6 @@ assert_impl_all!(RingReader<RegionLines, RegionWord>: Send);
 
 // A node is one thread's at a time; what shares it is `SharedNode`.
 assert_impl_all!(Node: Send);
-assert_impl_all!(DetachedTerminus: Send);
 assert_impl_all!(Unfinished: Send);
 assert_impl_all!(SharedNode: Send, Sync);
 assert_impl_all!(Manager: Send, Sync);

@@ -16,7 +16,8 @@ use control_help::{
 use hamlyn::ApertureAccess;
 use hamlyn::control::frame::{Frame, Hello, Memory, MemoryWord, Purpose};
 use hamlyn::control::{
-    Accept, Access, ControlEvent, LinkFeatures, Reason, ServiceName, Wait, list_services, stat_of,
+    Accept, Access, Control, ControlEvent, LinkFeatures, Reason, ServiceName, Wait, list_services,
+    stat_of,
 };
 use hamlyn::os::aperture::{Ledger, Limits, Owned};
 use hamlyn::os::memory::{self, region_bytes};
@@ -1047,6 +1048,11 @@ fn whoever_may_read_a_directory_holds_nobody_who_serves_names_there_for_long() {
         let Some(dir) = shared("more-reads") else { return };
         let server = start(&dir.config());
         server.serve(&name("x"), Access::SameUser, Accept::Automatic(vec![])).unwrap();
+        let others: Vec<Control> = (0..16).map(|_| start(&dir.config())).collect();
+        for (i, other) in others.iter().enumerate() {
+            let name = name(&format!("other-{i}"));
+            other.serve(&name, Access::SameUser, Accept::Automatic(vec![])).unwrap();
+        }
         let manager = Manager::with_config(dir.config()).unwrap();
         let receiver = TaggedReceiver::new(&manager, TaggedConfig::new(64)).unwrap();
         let mut peer = attacker("holds-what-it-may-read", &dir, ATTACKER);
@@ -1063,6 +1069,10 @@ fn whoever_may_read_a_directory_holds_nobody_who_serves_names_there_for_long() {
         client.connect(&name("x"), b"", LONG).unwrap();
         assert!(server.stop_serving(&name("x")));
         drop((server, client));
+        // Many names that are given up together, and wait for one another once they can.
+        std::thread::scope(|scope| {
+            others.into_iter().for_each(|other| drop(scope.spawn(|| drop(other))));
+        });
         // Nor do the other end points of a manager, of which one is to be served.
         std::thread::scope(|scope| {
             let looking = threads_called("hamlyn-look");
@@ -1079,10 +1089,7 @@ fn whoever_may_read_a_directory_holds_nobody_who_serves_names_there_for_long() {
         peer.ends_killed();
         // What was given up is not left behind.
         until("no name is left", || {
-            threads_called("hamlyn-look") == 0
-                && !dir.path.join("x").exists()
-                && !dir.path.join("y").exists()
-                && !dir.path.join("z").exists()
+            threads_called("hamlyn-look") == 0 && list_services(&dir.config()).entries.is_empty()
         });
     });
 }

@@ -59,8 +59,11 @@ fn a_link_carries_packets_both_ways() {
     pass((&theirs, &ours));
     // One byte wakes, each way.
     for (a, b) in [(&ours, &theirs), (&theirs, &ours)] {
-        hamlyn::os::socket::send(&a.wake, &[1], &[]).unwrap();
-        assert_eq!(hamlyn::os::socket::receive(&b.wake, &mut [0; 8]).unwrap().bytes, 1);
+        hamlyn::os::socket::send(a.way.wake().unwrap(), &[1], &[]).unwrap();
+        assert_eq!(
+            hamlyn::os::socket::receive(b.way.wake().unwrap(), &mut [0; 8]).unwrap().bytes,
+            1
+        );
     }
     client.close(ours.token);
     let ControlEvent::Closed { token, reason } = next(&server) else { panic!() };

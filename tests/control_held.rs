@@ -245,7 +245,8 @@ fn a_peer_that_takes_no_wake_ups_has_few_of_them_kept_for_it() {
     let dir = control_help::Dir::new("held-wakes");
     let (_server, theirs, _client, ours) = control_help::linked(&dir.config());
     // Each that waits is charged to whoever sent it.
-    for (wake, other) in [(&theirs.wake, &ours.wake), (&ours.wake, &theirs.wake)] {
+    let [theirs, ours] = [&theirs, &ours].map(|link| link.way.wake().unwrap());
+    for (wake, other) in [(theirs, ours), (ours, theirs)] {
         let sent = (0..1000).take_while(|_| socket::send(wake, &[1], &[]).is_ok()).count();
         assert!((1..20).contains(&sent), "{sent}");
         // It is woken all the same, and again when it has taken what was sent.

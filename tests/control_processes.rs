@@ -284,7 +284,7 @@ fn death_is_seen_though_a_forked_child_holds_the_socket() {
     // The child is alive, and so is its end of the socket: a hang-up would not have told.
     let pid = rustix::process::Pid::from_raw(child).unwrap();
     rustix::process::test_kill_process(pid).unwrap();
-    let error = socket::receive(&link.wake, &mut [0; 8]).unwrap_err();
+    let error = socket::receive(link.way.wake().unwrap(), &mut [0; 8]).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
 }

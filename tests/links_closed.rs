@@ -177,7 +177,7 @@ fn links_closed_descriptor_counts_a_descriptor_over_the_wake_up_connection() {
         };
     }
     let file = hamlyn::os::memory::create(4096).unwrap();
-    socket::send(&link.wake, &[1], &[file.as_fd()]).unwrap();
+    socket::send(link.way.wake().unwrap(), &[1], &[file.as_fd()]).unwrap();
     // It is seen by whoever waits for the node's descriptor: who sleeps on words looks at nothing
     // that came over that connection.
     victim.node.prepare_to_wait().unwrap();

@@ -689,28 +689,6 @@ fn a_shared_node_serves_several_threads_and_makes_progress_alone() {
 }
 
 #[test]
-fn detached_termini_send_from_their_own_threads() {
-    let dir = Dir::new("detached");
-    let mut r = receiver(dir.config(), 4096, 4000);
-    let config = dir.config();
-    let mut node = Node::with_config(config).unwrap();
-    let threads: Vec<_> = (0..3)
-        .map(|_| {
-            let mut t = node.detach_terminus("test", b"", Duration::from_secs(10)).unwrap();
-            let ticket = r.ticket;
-            std::thread::spawn(move || {
-                (0..1000).for_each(|_| t.send(&ticket, b"detached", b"", LONG).unwrap());
-                t
-            })
-        })
-        .collect();
-    for _ in 0..3000 {
-        r.node.recv(r.queue, LONG).unwrap();
-    }
-    threads.into_iter().for_each(|t| drop(t.join().unwrap()));
-}
-
-#[test]
 fn an_interface_discards_until_it_is_enabled() {
     let dir = Dir::new("discard");
     let mut r = receiver(dir.config(), 4096, 8);

@@ -7,8 +7,9 @@ use hamlyn::node::CloseReason;
 use hamlyn::protocol::{
     ApertureStreamReceiver, ApertureStreamSender, AsyncClient, AsyncManager, AsyncServer,
     ByteConfig, ByteListener, CallError, Client, DatagramReceiver, DatagramSender, Group,
-    GroupConfig, GroupMember, GrowError, Manager, ReceiveError, SendFailure, Server, ServerConfig,
-    StreamConfig, StreamReceiver, StreamSender, TaggedConfig, TaggedReceiver, TaggedSender,
+    GroupConfig, GroupMember, GrowError, Manager, PublishConfig, PublishError, Publisher,
+    ReceiveError, SendFailure, Server, ServerConfig, StreamConfig, StreamReceiver, StreamSender,
+    SubscribeConfig, Subscriber, TaggedConfig, TaggedReceiver, TaggedSender, WhenSlow,
 };
 use hamlyn::{Access, Config, LinkId, Node, SlotConfig, Ticket};
 use std::future::poll_fn;
@@ -144,6 +145,52 @@ async fn a_receive_or_call_that_is_dropped_loses_nothing_and_frees_its_call() {
     let error = timeout(LIMIT, here.call(&client, b"?")).await.unwrap().unwrap_err();
     assert!(matches!(error, CallError::Ended(_)), "{error}");
     timeout(LIMIT, here.ended(client.connection())).await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn samples_are_received_in_tasks_and_a_receive_that_is_dropped_loses_none() {
+    let dir = Dir::new("samples");
+    let (there, here) = (dir.manager(), dir.manager());
+    there.manager().start_progress().unwrap();
+    let config = PublishConfig { when_slow: WhenSlow::Wait, ..PublishConfig::default() };
+    let config = PublishConfig { sample_bytes_max: 5000, ..config };
+    let publisher = Arc::new(Publisher::new(there.manager(), config).unwrap());
+    let seed = publisher.seed().unwrap();
+    let mut subscriber = here
+        .set_up(move |m| Subscriber::grow(m, &seed, SubscribeConfig::default(), Some(LIMIT)))
+        .await
+        .unwrap();
+    while !publisher.subscribers().iter().any(|subscriber| subscriber.is_served) {
+        tokio::task::yield_now().await;
+    }
+    assert!(timeout(Duration::from_millis(20), here.receive(&mut subscriber)).await.is_err());
+    let publishing = {
+        let publisher = publisher.clone();
+        tokio::spawn(async move {
+            for i in 0..500u32 {
+                let bytes = vec![i as u8; if i % 7 == 0 { 5000 } else { 8 }];
+                there
+                    .send(|| Ok::<_, PublishError>(publisher.try_publish(&bytes)?.is_some()))
+                    .await?;
+            }
+            Ok::<_, PublishError>(())
+        })
+    };
+    for i in 0..500u64 {
+        // Begun, and dropped, again and again.
+        let sample = loop {
+            match timeout(Duration::from_micros(i % 30), here.receive(&mut subscriber)).await {
+                Ok(sample) => break sample.unwrap(),
+                Err(_) => tokio::task::yield_now().await,
+            }
+        };
+        assert_eq!((sample.number(), sample.missed()), (i, 0));
+        assert!(sample.to_vec().unwrap().iter().all(|byte| *byte == i as u8));
+    }
+    timeout(LIMIT, publishing).await.unwrap().unwrap().unwrap();
+    drop(publisher);
+    let over = timeout(LIMIT, here.receive(&mut subscriber)).await.unwrap();
+    assert!(matches!(over, Err(ReceiveError::Ended(_))), "{over:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -19,8 +19,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Ten seconds, the time limit of every call that waits. */
-#define LIMIT ((int64_t)10 * 1000 * 1000 * 1000)
+/* A minute, the time limit of every call that waits. */
+#define LIMIT ((int64_t)60 * 1000 * 1000 * 1000)
 
 /* Ends the process with the library's own words when a call did not succeed. */
 #define CHECK(call) check((call), #call, __FILE__, __LINE__)

@@ -19,8 +19,8 @@
  * returns.
  *
  * Threads. Any number of threads may call with the same node or end point, except that nobody may
- * be in a call with what is being freed, nor make one afterwards. Servers and clients work for
- * several threads at once. The other end points serve one call at a time: a second one waits for
+ * be in a call with what is being freed, nor make one afterwards. Servers, clients, publishers and byte
+ * streams work for several threads at once. The other end points serve one call at a time: a second one waits for
  * the first within its own time limit, and, where it has none, for ten seconds (H_STATE). A receive
  * lets others in while it waits, except h_tagged_get_specific_tag; sends and calls of groups do
  * not.
@@ -72,6 +72,9 @@
 /// Bytes of a delegated part.
 #define H_PART_BYTES 52
 
+/// For h_subscribe_config_t::history: none of the samples that were published before.
+#define H_HISTORY_NONE 4294967295
+
 /// What a call came to. `H_OK` is 0. `h_error_message` says more of every other value.
 ///
 /// `H_NOTHING`, `H_FULL` and `H_TIMED_OUT` mean "not now"; the others that the call cannot succeed
@@ -102,7 +105,7 @@ typedef enum {
     H_NOT_FOUND = 10,
     /// Not permitted, or the other side said no.
     H_REFUSED = 11,
-    /// No link leads there.
+    /// No link leads there, or another host cannot be reached.
     H_UNREACHABLE = 12,
     /// The other side closed, or is gone.
     H_CLOSED = 13,
@@ -121,6 +124,9 @@ typedef enum {
     /// The time limit was over when part of the message had left. The rest was copied, and leaves
     /// first in the next call; the message must not be sent again.
     H_CUT_OFF = 20,
+    /// The server's program answered with an error of its own: h_error_message is its text, and
+    /// h_error_code its code.
+    H_APPLICATION = 21,
     /// A mistake of the library: it panicked, which was caught. Report it, with the text. What was
     /// called upon is as it was between two steps of the call, and is best freed.
     H_PANIC = 99,
@@ -200,7 +206,25 @@ typedef enum {
     H_KIND_GROUP = 5,
     /// Bytes both ways.
     H_KIND_BYTES = 6,
+    /// Publish and subscribe.
+    H_KIND_PUBLISH = 7,
+    /// For h_wait_any, who accepts byte streams; seeds of such are of H_KIND_BYTES.
+    H_KIND_BYTE_LISTENER = 256,
 } h_kind;
+
+/// What becomes of samples for a subscriber that does not keep up; from what burdens the publisher
+/// most to what burdens it least.
+typedef enum {
+    /// h_publisher_publish waits for it, within its time limit: for subscribers that are trusted to
+    /// go on.
+    H_WHEN_SLOW_WAIT = 1,
+    /// It misses the oldest of those that it has yet to be sent.
+    H_WHEN_SLOW_DROP_OLDEST = 2,
+    /// It misses each sample for which it has no room when that is published.
+    H_WHEN_SLOW_DROP_NEWEST = 3,
+    /// Its link is ended when it would miss a sample.
+    H_WHEN_SLOW_SEND_AWAY = 4,
+} h_when_slow;
 
 /// What the holder of an aperture may do.
 typedef enum {
@@ -210,9 +234,25 @@ typedef enum {
     H_APERTURE_READ_WRITE = 1,
 } h_aperture_access;
 
+/// How much an entry of the log matters.
+typedef enum {
+    /// As it should be: connected, closed, revoked.
+    H_LOG_INFO = 0,
+    /// Somebody did not get what they wanted, or is gone: refused, failed, lost, died, left-out.
+    H_LOG_WARNING = 1,
+    /// A rule was broken: sent-away, expelled.
+    H_LOG_ERROR = 2,
+} h_log_level;
+
 /// An aperture as its holder or its owner sees it. Any number of threads may use it, without the
 /// node. Its bytes may be changed by the other side at any time, so they are only ever copied.
 typedef struct h_aperture_t h_aperture_t;
+
+/// Accepts byte streams. Any number of threads may accept.
+typedef struct h_byte_listener_t h_byte_listener_t;
+
+/// One side of a connection: bytes both ways, in order. One thread may read while another writes.
+typedef struct h_byte_stream_t h_byte_stream_t;
 
 /// Calls a server. Any number of threads may call at once.
 typedef struct h_client_t h_client_t;
@@ -233,6 +273,9 @@ typedef struct h_group_member_t h_group_member_t;
 /// The root of a group: it receives a part from each member in each round.
 typedef struct h_group_t h_group_t;
 
+/// A sample of the publisher's pool that has yet to be published, to be written in place.
+typedef struct h_loan_t h_loan_t;
+
 /// What one process has of Hamlyn: its interface, links, names and waiting. Any number of threads
 /// may use it. A process needs one, and may have several.
 ///
@@ -240,12 +283,18 @@ typedef struct h_group_t h_group_t;
 /// h_node_free there does nothing at all. The child can make a node of its own.
 typedef struct h_node_t h_node_t;
 
+/// Publishes samples. Any number of threads may publish at once.
+typedef struct h_publisher_t h_publisher_t;
+
 /// A reply, to be freed with h_reply_free.
 typedef struct h_reply_t h_reply_t;
 
 /// A request that is to be replied to, once: with h_request_reply, or with h_request_free, which
 /// tells the client that no reply will come. It keeps its server.
 typedef struct h_request_t h_request_t;
+
+/// A sample that has arrived, to be freed with h_sample_free.
+typedef struct h_sample_t h_sample_t;
 
 /// Receives requests. Any number of threads may receive and reply at once.
 typedef struct h_server_t h_server_t;
@@ -255,6 +304,9 @@ typedef struct h_stream_receiver_t h_stream_receiver_t;
 
 /// Sends records.
 typedef struct h_stream_sender_t h_stream_sender_t;
+
+/// Receives what one publisher publishes.
+typedef struct h_subscriber_t h_subscriber_t;
 
 /// Memory that a number of senders write into, each write announced by a tag.
 typedef struct h_tagged_receiver_t h_tagged_receiver_t;
@@ -465,7 +517,7 @@ typedef struct {
 typedef struct {
     /// Calls that each client may have outstanding (64).
     uint32_t outstanding;
-    /// Bytes of a request that are sent at once; longer ones cost a round trip more (4,092, the
+    /// Bytes of a request that are sent at once; longer ones cost a round trip more (4,088, the
     /// most).
     uint32_t request_bytes;
     /// Longest request, in bytes (16 MiB).
@@ -478,7 +530,7 @@ typedef struct {
 typedef struct {
     /// Calls that may be outstanding, if the server allows as many (64).
     uint32_t outstanding;
-    /// Bytes of a reply that are sent at once (4,092, the most).
+    /// Bytes of a reply that are sent at once (4,088, the most).
     uint32_t reply_bytes;
     /// Longest reply, in bytes (16 MiB).
     uint64_t reply_bytes_max;
@@ -505,14 +557,139 @@ typedef struct {
     uint8_t bytes[H_PART_BYTES];
 } h_part_t;
 
+/// What a publisher is made of; 0 for what is in brackets.
+typedef struct {
+    /// Most bytes of a sample that is copied to each subscriber; longer ones are put into the pool
+    /// (1,024; at most 2,032).
+    size_t short_bytes_max;
+    /// Most bytes of a sample in the pool, all of which every subscriber can read at any time, also
+    /// loans that have yet to be published (no pool). The pool's memory is made at once: a place for
+    /// each loan, each sample that is kept and each that subscribers may have.
+    size_t sample_bytes_max;
+    /// Samples of the pool that may be on loan at once (2).
+    uint32_t loans_max;
+    /// The newest samples that are kept for subscribers that have no room now (16).
+    uint32_t backlog;
+    /// The newest samples that whoever subscribes may ask for (none).
+    uint32_t history;
+    /// Samples of the pool that a subscriber may have at once, at most 64 (4).
+    uint32_t outstanding_max;
+    /// Subscribers at one time (16).
+    uint32_t subscribers_max;
+    /// An h_when_slow, for subscribers that do not ask for something that burdens the publisher less
+    /// (H_WHEN_SLOW_DROP_OLDEST).
+    uint32_t when_slow;
+} h_publish_config_t;
+
+/// What a publisher has counted.
+typedef struct {
+    /// Samples that were published.
+    uint64_t published;
+    /// Samples that subscribers did not get because they were slow.
+    uint64_t dropped;
+    /// Subscribers that were sent away because they were too slow, or cannot have what is published.
+    uint64_t sent_away;
+    /// Subscribers that were sent away because they broke the rules.
+    uint64_t misbehaved;
+    /// Subscribers that there are.
+    size_t subscribers;
+} h_publisher_counts_t;
+
+/// What a publisher knows of one subscriber.
+typedef struct {
+    /// Who it is, as the kernel says.
+    h_peer_t peer;
+    /// An h_when_slow: what becomes of samples for which it has no room.
+    uint32_t when_slow;
+    /// Whether it can be sent samples: it holds the pool, where there is one.
+    bool is_served;
+    /// Samples that were sent to it.
+    uint64_t sent;
+    /// Messages in its own memory that it had not taken when it last said how many it had.
+    uint64_t untaken;
+    /// Samples of the pool that it was told of and has not released.
+    uint32_t outstanding;
+    /// Samples that are kept, and that it has yet to be sent.
+    uint64_t behind;
+    /// Samples that it will not get, because it was slow.
+    uint64_t dropped;
+} h_subscriber_state_t;
+
+/// What a subscriber is made of, and asks its publisher for; 0 for what is in brackets.
+typedef struct {
+    /// Samples that lie in its own memory until they are received, some 2 KiB each (64; at most
+    /// 32,768).
+    uint32_t depth;
+    /// An h_when_slow: what the publisher does anyway, or something that burdens it less; else it
+    /// refuses (what it does anyway).
+    uint32_t when_slow;
+    /// So many of the newest samples that were published before come first, at most as many as the
+    /// publisher's history; H_HISTORY_NONE: none (as many as that).
+    uint32_t history;
+    /// Samples of the pool that it has at once, at most as many as the publisher's outstanding_max
+    /// (as many as that).
+    uint32_t outstanding;
+} h_subscribe_config_t;
+
+/// What a sample is.
+typedef struct {
+    /// How many samples were published before it, whoever got them.
+    uint64_t number;
+    /// How many were left out between the one that this subscriber got before and this one.
+    uint64_t missed;
+    /// Its bytes, which stand still until it is freed; null if it is volatile.
+    const void *data;
+    /// How many they are.
+    size_t length;
+    /// Whether it lies in the publisher's pool, where the publisher can change it at any time; then
+    /// h_sample_read copies what is needed, to be checked, and then used.
+    bool is_volatile;
+} h_sample_info_t;
+
+/// What a listener, or a stream that connects, is made of; 0 for what is in brackets.
+typedef struct {
+    /// Bytes that the other side may send before they are read: a power of two from 4 KiB to 16 MiB
+    /// (256 KiB).
+    uint32_t window_bytes;
+    /// Packets that the other side may send before they are looked at, from 8 to 1,024 (256).
+    uint32_t packets;
+    /// Of a listener: connections at one time, whether they were accepted or not (256).
+    uint32_t connections_max;
+} h_byte_config_t;
+
 /// An end point that may have something to receive, for h_wait_any.
 typedef struct {
     /// What it speaks: an h_kind.
     uint32_t kind;
-    /// An h_datagram_receiver_t, h_tagged_receiver_t, h_stream_receiver_t, h_server_t or h_group_t,
-    /// as the kind says.
+    /// An h_datagram_receiver_t, h_tagged_receiver_t, h_stream_receiver_t, h_server_t, h_group_t,
+    /// h_byte_stream_t, h_subscriber_t or h_byte_listener_t, as the kind says.
     void *end_point;
 } h_end_point_t;
+
+/// One thing that happened to a link. The texts are UTF-8, end in a zero byte, and are there until the
+/// function that is given them returns; what a peer wrote has nothing in it that a terminal obeys.
+typedef struct {
+    /// An h_log_level.
+    uint32_t level;
+    /// What happened, in a word: "connected", "refused", "failed", "closed", "lost", "died",
+    /// "sent-away", "expelled", "revoked", "left-out".
+    const char *kind;
+    /// The peer's user; -1: not known.
+    int64_t user;
+    /// The peer's process; -1: not known.
+    int64_t process;
+    /// The service over which the link was made; may be empty.
+    const char *service;
+    /// Why; may be empty.
+    const char *reason;
+    /// All of it, as a line.
+    const char *text;
+} h_log_entry_t;
+
+/// Is told of what happens to links. It runs in a thread of the library's that accepts connections and
+/// watches for deaths, and holds no lock: it may call the library, but must not free a node, and while
+/// it runs nobody new is let in. `context` is what it was set with.
+typedef void (*h_log_t)(void *context, const h_log_entry_t *entry);
 
 #ifdef __cplusplus
 extern "C" {
@@ -593,6 +770,13 @@ h_status h_counters(h_node_t *node, h_counter_t *counters, size_t capacity, size
 ///
 /// Errors: H_NO_SUCH, no counter has this name.
 h_status h_counter(h_node_t *node, const char *name, uint64_t *value);
+
+/// Where other hosts connect: the setting `listen`, with the port that the system chose where that
+/// was 0, such as 127.0.0.1:7000. Copied to `buffer` with a zero byte behind it, empty if nothing
+/// listens; `length`, which may be null, gets the bytes before that.
+///
+/// Errors: H_TOO_LONG, `length` is written.
+h_status h_listens_at(h_node_t *node, char *buffer, size_t capacity, size_t *length);
 
 /// What was done or is missing because of this system or its limits: sentences, one to a line,
 /// often none. Copied to `buffer` with a zero byte behind it; `length`, which may be null, gets
@@ -930,6 +1114,12 @@ h_status h_seed_from_bytes(const void *data, size_t length, h_seed_t *seed);
 /// Errors: H_SEED.
 h_status h_seed_from_text(const char *data, h_seed_t *seed);
 
+/// The same seed for bearers on other hosts, who find the receiver's host at `at`, a text such as
+/// "a.example:7000"; its node has to listen there (the setting listen). `made` may be `seed`.
+///
+/// Errors: H_SEED, it is none; H_INVALID; H_TOO_LONG.
+h_status h_seed_at_host(const h_seed_t *seed, const char *at, h_seed_t *made);
+
 /// A seed as text of hexadecimal digits, with a zero byte behind it; H_SEED_TEXT_BYTES are always
 /// enough. `length`, which may be null, gets the bytes before that.
 ///
@@ -952,23 +1142,24 @@ h_status h_tagged_receiver_new(h_node_t *node,
                                uint32_t senders_max,
                                h_tagged_receiver_t **receiver);
 
-/// A seed from which a sender can be grown, by any process that may connect; each call makes
-/// another.
+/// A seed from which a sender can be grown, by any process that may
+/// connect; each call makes another.
 ///
 /// Errors: H_SYSTEM, the service for seeds cannot be offered.
 h_status h_tagged_receiver_seed(h_tagged_receiver_t *receiver, h_seed_t *seed);
 
-/// Lets senders find this receiver by name. `access` is an h_access; `gid` is used for
-/// H_ACCESS_GROUP only.
+/// Lets senders find this receiver by name. `access` is
+/// an h_access; `gid` is used for H_ACCESS_GROUP only.
 ///
-/// Errors: H_INVALID, no name of a service; H_IN_USE; H_REFUSED; H_SYSTEM. No name was taken.
+/// Errors: H_INVALID, no name of a service; H_IN_USE; H_REFUSED; H_SYSTEM. No name was
+/// taken.
 h_status h_tagged_receiver_serve(h_tagged_receiver_t *receiver,
                                  const char *name,
                                  uint32_t access,
                                  uint32_t gid);
 
-/// Asks `admit` about each process that wants to grow a sender; null: all who may connect are let
-/// in again. See h_admission_t.
+/// Asks `admit` about each process that wants to grow a sender; null: all
+/// who may connect are let in again. See h_admission_t.
 h_status h_tagged_receiver_set_admission(h_tagged_receiver_t *receiver,
                                          h_admission_t admit,
                                          void *context);
@@ -1002,8 +1193,8 @@ h_status h_tagged_data(h_tagged_receiver_t *receiver, const void **data, size_t 
 /// How many senders have a connection now.
 h_status h_tagged_receiver_senders(h_tagged_receiver_t *receiver, size_t *count);
 
-/// Closes a receiver: what the node has queued leaves first, for at most `timeout_ns`.
-/// Then it is freed, whatever is returned.
+/// Closes a receiver: what the node has queued leaves first, for at most
+/// `timeout_ns`. Then it is freed, whatever is returned.
 ///
 /// Errors: H_TIMED_OUT, messages did not leave; H_FORKED.
 h_status h_tagged_receiver_close(h_tagged_receiver_t *receiver, int64_t timeout_ns);
@@ -1012,18 +1203,20 @@ h_status h_tagged_receiver_close(h_tagged_receiver_t *receiver, int64_t timeout_
 /// Its senders are told goodbye; its seeds and names are worthless; the area's memory goes.
 void h_tagged_receiver_free(h_tagged_receiver_t *receiver);
 
-/// Grows a sender from a seed, waiting at most `timeout_ns` for the receiver's answer. To be freed
-/// with h_tagged_sender_close or h_tagged_sender_free.
+/// Grows a sender from a seed, waiting at most `timeout_ns` for the receiver's
+/// answer. To be freed with h_tagged_sender_close or
+/// h_tagged_sender_free.
 ///
-/// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or forged, or
-/// the receiver takes no more; H_NOT_FOUND, its process is gone; H_TIMED_OUT; H_LIMIT. Nothing is left
-/// of the attempt.
+/// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or
+/// forged, or the receiver takes no more; H_NOT_FOUND, its process is gone;
+/// H_TIMED_OUT; H_LIMIT. Nothing is left of the attempt.
 h_status h_tagged_sender_grow(h_node_t *node,
                               const h_seed_t *seed,
                               int64_t timeout_ns,
                               h_tagged_sender_t **sender);
 
-/// Grows a sender of what is served as "[user@]name"; otherwise as h_tagged_sender_grow.
+/// Grows a sender of what is served as "[user@]name"; otherwise as
+/// h_tagged_sender_grow.
 h_status h_tagged_sender_connect(h_node_t *node,
                                  const char *name,
                                  int64_t timeout_ns,
@@ -1048,8 +1241,8 @@ h_status h_tagged_bytes_max(h_tagged_sender_t *sender, size_t *bytes_max, uint64
 /// Who is at the other end, as the kernel says.
 h_status h_tagged_sender_peer(h_tagged_sender_t *sender, h_peer_t *peer);
 
-/// Which path is taken, and why: a text, copied to `buffer` with a zero byte behind it; `length`,
-/// which may be null, gets the bytes before that.
+/// Which path is taken, and why: a text, copied to `buffer` with a zero byte behind it;
+/// `length`, which may be null, gets the bytes before that.
 ///
 /// Errors: H_TOO_LONG, `length` is written.
 h_status h_tagged_sender_explain(h_tagged_sender_t *sender,
@@ -1057,13 +1250,14 @@ h_status h_tagged_sender_explain(h_tagged_sender_t *sender,
                                  size_t capacity,
                                  size_t *length);
 
-/// Closes a sender: what was sent leaves first, for at most `timeout_ns`.
-/// Then it is freed, whatever is returned.
+/// Closes a sender: what was sent leaves first, for at most
+/// `timeout_ns`. Then it is freed, whatever is returned.
 ///
 /// Errors: H_TIMED_OUT, messages did not leave; H_FORKED.
 h_status h_tagged_sender_close(h_tagged_sender_t *sender, int64_t timeout_ns);
 
-/// Frees a sender without waiting; what it sent is with the receiver already. Null is allowed.
+/// Frees a sender without waiting. Null is allowed.
+/// What it sent is with the receiver already.
 void h_tagged_sender_free(h_tagged_sender_t *sender);
 
 /// Makes a receiver with an area of `bytes` zero bytes, which is ready. To be freed with
@@ -1072,23 +1266,24 @@ void h_tagged_sender_free(h_tagged_sender_t *sender);
 /// Errors: H_LIMIT, no memory of that size.
 h_status h_datagram_receiver_new(h_node_t *node, size_t bytes, h_datagram_receiver_t **receiver);
 
-/// A seed from which a sender can be grown, by any process that may connect; each call makes
-/// another.
+/// A seed from which a sender can be grown, by any process that may
+/// connect; each call makes another.
 ///
 /// Errors: H_SYSTEM, the service for seeds cannot be offered.
 h_status h_datagram_receiver_seed(h_datagram_receiver_t *receiver, h_seed_t *seed);
 
-/// Lets senders find this receiver by name. `access` is an h_access; `gid` is used for
-/// H_ACCESS_GROUP only.
+/// Lets senders find this receiver by name. `access` is
+/// an h_access; `gid` is used for H_ACCESS_GROUP only.
 ///
-/// Errors: H_INVALID, no name of a service; H_IN_USE; H_REFUSED; H_SYSTEM. No name was taken.
+/// Errors: H_INVALID, no name of a service; H_IN_USE; H_REFUSED; H_SYSTEM. No name was
+/// taken.
 h_status h_datagram_receiver_serve(h_datagram_receiver_t *receiver,
                                    const char *name,
                                    uint32_t access,
                                    uint32_t gid);
 
-/// Asks `admit` about each process that wants to grow a sender; null: all who may connect are let
-/// in again. See h_admission_t.
+/// Asks `admit` about each process that wants to grow a sender; null: all
+/// who may connect are let in again. See h_admission_t.
 h_status h_datagram_receiver_set_admission(h_datagram_receiver_t *receiver,
                                            h_admission_t admit,
                                            void *context);
@@ -1142,8 +1337,8 @@ h_status h_datagram_ready_anew(h_datagram_receiver_t *receiver);
 /// datagram, for the answer.
 h_status h_datagram_reply_ticket(h_datagram_receiver_t *receiver, h_ticket_t *ticket);
 
-/// Closes a receiver: what the node has queued leaves first, for at most `timeout_ns`.
-/// Then it is freed, whatever is returned.
+/// Closes a receiver: what the node has queued leaves first, for at most
+/// `timeout_ns`. Then it is freed, whatever is returned.
 ///
 /// Errors: H_TIMED_OUT, messages did not leave; H_FORKED.
 h_status h_datagram_receiver_close(h_datagram_receiver_t *receiver, int64_t timeout_ns);
@@ -1152,18 +1347,20 @@ h_status h_datagram_receiver_close(h_datagram_receiver_t *receiver, int64_t time
 /// Its senders are told goodbye; its seeds and names are worthless; the area's memory goes.
 void h_datagram_receiver_free(h_datagram_receiver_t *receiver);
 
-/// Grows a sender from a seed, waiting at most `timeout_ns` for the receiver's answer. To be freed
-/// with h_datagram_sender_close or h_datagram_sender_free.
+/// Grows a sender from a seed, waiting at most `timeout_ns` for the receiver's
+/// answer. To be freed with h_datagram_sender_close or
+/// h_datagram_sender_free.
 ///
-/// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or forged, or
-/// the receiver takes no more; H_NOT_FOUND, its process is gone; H_TIMED_OUT; H_LIMIT. Nothing is left
-/// of the attempt.
+/// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or
+/// forged, or the receiver takes no more; H_NOT_FOUND, its process is gone;
+/// H_TIMED_OUT; H_LIMIT. Nothing is left of the attempt.
 h_status h_datagram_sender_grow(h_node_t *node,
                                 const h_seed_t *seed,
                                 int64_t timeout_ns,
                                 h_datagram_sender_t **sender);
 
-/// Grows a sender of what is served as "[user@]name"; otherwise as h_datagram_sender_grow.
+/// Grows a sender of what is served as "[user@]name"; otherwise as
+/// h_datagram_sender_grow.
 h_status h_datagram_sender_connect(h_node_t *node,
                                    const char *name,
                                    int64_t timeout_ns,
@@ -1189,8 +1386,8 @@ h_status h_datagram_capacity(h_datagram_sender_t *sender, uint64_t *bytes);
 /// Who is at the other end, as the kernel says.
 h_status h_datagram_sender_peer(h_datagram_sender_t *sender, h_peer_t *peer);
 
-/// Which path is taken, and why: a text, copied to `buffer` with a zero byte behind it; `length`,
-/// which may be null, gets the bytes before that.
+/// Which path is taken, and why: a text, copied to `buffer` with a zero byte behind it;
+/// `length`, which may be null, gets the bytes before that.
 ///
 /// Errors: H_TOO_LONG, `length` is written.
 h_status h_datagram_sender_explain(h_datagram_sender_t *sender,
@@ -1198,14 +1395,14 @@ h_status h_datagram_sender_explain(h_datagram_sender_t *sender,
                                    size_t capacity,
                                    size_t *length);
 
-/// Closes a sender: what was sent leaves first, for at most `timeout_ns`.
-/// Then it is freed, whatever is returned.
+/// Closes a sender: what was sent leaves first, for at most
+/// `timeout_ns`. Then it is freed, whatever is returned.
 ///
 /// Errors: H_TIMED_OUT, messages did not leave; H_FORKED.
 h_status h_datagram_sender_close(h_datagram_sender_t *sender, int64_t timeout_ns);
 
-/// Frees a sender without waiting. Null is allowed. What is still
-/// queued may be lost.
+/// Frees a sender without waiting. Null is allowed.
+/// What is still queued may be lost.
 void h_datagram_sender_free(h_datagram_sender_t *sender);
 
 /// Makes a receiver; `config` may be null. To be freed with h_stream_receiver_close or
@@ -1216,23 +1413,24 @@ h_status h_stream_receiver_new(h_node_t *node,
                                const h_stream_config_t *config,
                                h_stream_receiver_t **receiver);
 
-/// A seed from which the sender can be grown, by any process that may connect; each call makes
-/// another.
+/// A seed from which the sender can be grown, by any process that may
+/// connect; each call makes another.
 ///
 /// Errors: H_SYSTEM, the service for seeds cannot be offered.
 h_status h_stream_receiver_seed(h_stream_receiver_t *receiver, h_seed_t *seed);
 
-/// Lets the sender find this receiver by name. `access` is an h_access; `gid` is used for
-/// H_ACCESS_GROUP only.
+/// Lets the sender find this receiver by name. `access` is
+/// an h_access; `gid` is used for H_ACCESS_GROUP only.
 ///
-/// Errors: H_INVALID, no name of a service; H_IN_USE; H_REFUSED; H_SYSTEM. No name was taken.
+/// Errors: H_INVALID, no name of a service; H_IN_USE; H_REFUSED; H_SYSTEM. No name was
+/// taken.
 h_status h_stream_receiver_serve(h_stream_receiver_t *receiver,
                                  const char *name,
                                  uint32_t access,
                                  uint32_t gid);
 
-/// Asks `admit` about a process that wants to grow the sender; null: all who may connect are let
-/// in again. See h_admission_t.
+/// Asks `admit` about each process that wants to grow the sender; null: all
+/// who may connect are let in again. See h_admission_t.
 h_status h_stream_receiver_set_admission(h_stream_receiver_t *receiver,
                                          h_admission_t admit,
                                          void *context);
@@ -1277,8 +1475,8 @@ h_status h_stream_receiver_explain(h_stream_receiver_t *receiver,
                                    size_t capacity,
                                    size_t *length);
 
-/// Closes a receiver: what the node has queued leaves first, for at most `timeout_ns`.
-/// Then it is freed, whatever is returned.
+/// Closes a receiver: what the node has queued leaves first, for at most
+/// `timeout_ns`. Then it is freed, whatever is returned.
 ///
 /// Errors: H_TIMED_OUT, messages did not leave; H_FORKED.
 h_status h_stream_receiver_close(h_stream_receiver_t *receiver, int64_t timeout_ns);
@@ -1288,37 +1486,41 @@ h_status h_stream_receiver_close(h_stream_receiver_t *receiver, int64_t timeout_
 /// told.
 void h_stream_receiver_free(h_stream_receiver_t *receiver);
 
-/// Grows the sender from a seed, waiting at most `timeout_ns` for the receiver's answer. To be freed
-/// with h_stream_sender_close or h_stream_sender_free.
+/// Grows the sender from a seed, waiting at most `timeout_ns` for the receiver's
+/// answer. To be freed with h_stream_sender_close or
+/// h_stream_sender_free.
 ///
-/// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or forged, or
-/// the receiver takes no more; H_NOT_FOUND, its process is gone; H_TIMED_OUT; H_LIMIT. Nothing is left
-/// of the attempt.
+/// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or
+/// forged, or the receiver takes no more; H_NOT_FOUND, its process is gone;
+/// H_TIMED_OUT; H_LIMIT. Nothing is left of the attempt.
 h_status h_stream_sender_grow(h_node_t *node,
                               const h_seed_t *seed,
                               int64_t timeout_ns,
                               h_stream_sender_t **sender);
 
-/// Grows the sender of what is served as "[user@]name"; otherwise as h_stream_sender_grow.
+/// Grows the sender of what is served as "[user@]name"; otherwise as
+/// h_stream_sender_grow.
 h_status h_stream_sender_connect(h_node_t *node,
                                  const char *name,
                                  int64_t timeout_ns,
                                  h_stream_sender_t **sender);
 
-/// Grows a sender that writes long records straight into the receiver's memory, if the receiver
-/// has an aperture; where that cannot be had, they go through the link, and h_stream_sender_explain
-/// says so. From a seed, waiting at most `timeout_ns` for the receiver's answer. To be freed
-/// with h_stream_sender_close or h_stream_sender_free.
+/// Grows a sender from a seed, waiting at most `timeout_ns` for the receiver's
+/// answer. To be freed with h_stream_sender_close or
+/// h_stream_sender_free.
+/// It writes long records straight into the receiver's memory, if the receiver has an aperture;
+/// where that cannot be had, they go through the link, and h_stream_sender_explain says so.
 ///
-/// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or forged, or
-/// the receiver takes no more; H_NOT_FOUND, its process is gone; H_TIMED_OUT; H_LIMIT. Nothing is left
-/// of the attempt.
+/// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or
+/// forged, or the receiver takes no more; H_NOT_FOUND, its process is gone;
+/// H_TIMED_OUT; H_LIMIT. Nothing is left of the attempt.
 h_status h_stream_sender_grow_with_aperture(h_node_t *node,
                                             const h_seed_t *seed,
                                             int64_t timeout_ns,
                                             h_stream_sender_t **sender);
 
-/// h_stream_sender_grow_with_aperture for what is served as "[user@]name".
+/// Grows a sender of what is served as "[user@]name"; otherwise as
+/// h_stream_sender_grow_with_aperture.
 h_status h_stream_sender_connect_with_aperture(h_node_t *node,
                                                const char *name,
                                                int64_t timeout_ns,
@@ -1347,8 +1549,8 @@ h_status h_stream_bytes_max(h_stream_sender_t *sender, size_t *bytes_max);
 /// Who is at the other end, as the kernel says.
 h_status h_stream_sender_peer(h_stream_sender_t *sender, h_peer_t *peer);
 
-/// Which path is taken, and why: a text, copied to `buffer` with a zero byte behind it; `length`,
-/// which may be null, gets the bytes before that.
+/// Which path is taken, and why: a text, copied to `buffer` with a zero byte behind it;
+/// `length`, which may be null, gets the bytes before that.
 ///
 /// Errors: H_TOO_LONG, `length` is written.
 h_status h_stream_sender_explain(h_stream_sender_t *sender,
@@ -1371,20 +1573,21 @@ void h_stream_sender_free(h_stream_sender_t *sender);
 /// Errors: H_LIMIT, a number is not allowed, or there is no memory for it.
 h_status h_server_new(h_node_t *node, const h_server_config_t *config, h_server_t **server);
 
-/// A seed from which a client can be grown, by any process that may connect; each call makes
-/// another.
+/// A seed from which a client can be grown, by any process that may
+/// connect; each call makes another.
 ///
 /// Errors: H_SYSTEM, the service for seeds cannot be offered.
 h_status h_server_seed(h_server_t *server, h_seed_t *seed);
 
-/// Lets clients find this server by name. `access` is an h_access; `gid` is used for
-/// H_ACCESS_GROUP only.
+/// Lets clients find this server by name. `access` is
+/// an h_access; `gid` is used for H_ACCESS_GROUP only.
 ///
-/// Errors: H_INVALID, no name of a service; H_IN_USE; H_REFUSED; H_SYSTEM. No name was taken.
+/// Errors: H_INVALID, no name of a service; H_IN_USE; H_REFUSED; H_SYSTEM. No name was
+/// taken.
 h_status h_server_serve(h_server_t *server, const char *name, uint32_t access, uint32_t gid);
 
-/// Asks `admit` about each process that wants to grow a client; null: all who may connect are let
-/// in again. See h_admission_t.
+/// Asks `admit` about each process that wants to grow a client; null: all
+/// who may connect are let in again. See h_admission_t.
 h_status h_server_set_admission(h_server_t *server, h_admission_t admit, void *context);
 
 /// The next request, waiting at most `timeout_ns`. Any number of threads may wait.
@@ -1409,6 +1612,28 @@ h_status h_request_peer(const h_request_t *request, h_peer_t *peer);
 /// H_CLOSED, H_DIED, the client is gone. H_INVALID, null; then the request is not freed.
 h_status h_request_reply(h_request_t *request, const void *data, size_t length, int64_t timeout_ns);
 
+/// Answers that a request has failed, waiting at most `timeout_ns` for room: the client gets
+/// H_APPLICATION, with this code, which is the application's own, and this text. The request is
+/// freed, whatever is returned.
+///
+/// Errors, the client is told that no reply will come: H_TIMED_OUT; H_TOO_LONG, a text of more than
+/// 1,024 bytes, or than the client's `reply_bytes` less 8; H_CLOSED, H_DIED, the client is gone.
+/// H_INVALID, null, or no UTF-8; then the request is not freed.
+h_status h_request_fail(h_request_t *request,
+                        uint32_t code,
+                        const char *reason,
+                        int64_t timeout_ns);
+
+/// How long its caller goes on waiting, in nanoseconds, if it said so with h_client_call_within;
+/// H_FOREVER if it did not.
+h_status h_request_time_left(const h_request_t *request, int64_t *left_ns);
+
+/// Whether nobody waits for the reply any more: the caller has given up, its client is gone, or its
+/// time is over. Takes a turn. A reply is allowed as ever, and is dropped at the client.
+///
+/// Errors: H_FORKED.
+h_status h_request_is_cancelled(const h_request_t *request, bool *is_cancelled);
+
 /// Frees a request without a reply: the client is told that none will come. Null is allowed.
 void h_request_free(h_request_t *request);
 
@@ -1416,8 +1641,8 @@ void h_request_free(h_request_t *request);
 /// either pointer may be null.
 h_status h_server_clients(h_server_t *server, size_t *connected, uint64_t *misbehaved);
 
-/// Closes a server: what the node has queued leaves first, for at most `timeout_ns`.
-/// Then it is freed, whatever is returned.
+/// Closes a server: what the node has queued leaves first, for at most
+/// `timeout_ns`. Then it is freed, whatever is returned.
 ///
 /// Errors: H_TIMED_OUT, messages did not leave; H_FORKED.
 h_status h_server_close(h_server_t *server, int64_t timeout_ns);
@@ -1426,25 +1651,31 @@ h_status h_server_close(h_server_t *server, int64_t timeout_ns);
 /// Its clients are told goodbye once the requests that were received are freed, too.
 void h_server_free(h_server_t *server);
 
-/// Grows a client from a seed, waiting at most `timeout_ns` for the server's answer.
-/// `config` may be null. To be freed
-/// with h_client_close or h_client_free.
+/// Grows a client from a seed, waiting at most `timeout_ns` for the server's
+/// answer. To be freed with h_client_close or
+/// h_client_free.
+/// `config` may be null.
 ///
-/// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or forged, or
-/// the server takes no more; H_NOT_FOUND, its process is gone; H_TIMED_OUT; H_LIMIT. Nothing is left
-/// of the attempt.
+/// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or
+/// forged, or the server takes no more; H_NOT_FOUND, its process is gone;
+/// H_TIMED_OUT; H_LIMIT. Nothing is left of the attempt.
 h_status h_client_grow(h_node_t *node,
                        const h_seed_t *seed,
                        const h_client_config_t *config,
                        int64_t timeout_ns,
                        h_client_t **client);
 
-/// Grows a client of what is served as "[user@]name"; otherwise as h_client_grow.
+/// Grows a client of what is served as "[user@]name"; otherwise as
+/// h_client_grow.
 h_status h_client_connect(h_node_t *node,
                           const char *name,
                           const h_client_config_t *config,
                           int64_t timeout_ns,
                           h_client_t **client);
+
+/// The code of this thread's last H_APPLICATION, as the server's program gave it to h_request_fail;
+/// 0 before there was one.
+uint32_t h_error_code(void);
 
 /// Sends a request and waits for the reply, at most `timeout_ns` in all. The reply is copied to
 /// `reply`; `reply_length`, which may be null, gets how many bytes it has. Where the reply's
@@ -1453,7 +1684,8 @@ h_status h_client_connect(h_node_t *node,
 /// Errors: H_TIMED_OUT, the server may still be at work, and its reply will be dropped; H_REFUSED,
 /// the server will not reply; H_CLOSED, H_DIED, the server is gone; H_MISBEHAVED; H_TOO_LONG, the
 /// request, for the server, or the reply, for `capacity`: then `reply_length` is written, and the
-/// reply is dropped; H_LIMIT, no memory for a long reply.
+/// reply is dropped; H_LIMIT, no memory for a long reply; H_APPLICATION, the server's program has
+/// answered with an error of its own.
 h_status h_client_call(h_client_t *client,
                        const void *request,
                        size_t length,
@@ -1461,6 +1693,18 @@ h_status h_client_call(h_client_t *client,
                        void *reply,
                        size_t capacity,
                        size_t *reply_length);
+
+/// As h_client_call, and the server is told the limit, which is not H_FOREVER: who handles the
+/// request sees with h_request_time_left when its caller gives up. Costs 8 bytes of the request.
+///
+/// Errors: as h_client_call; H_INVALID, a negative limit.
+h_status h_client_call_within(h_client_t *client,
+                              const void *request,
+                              size_t length,
+                              int64_t limit_ns,
+                              void *reply,
+                              size_t capacity,
+                              size_t *reply_length);
 
 /// Sends a request, waiting at most `timeout_ns` for a free call and, if it is long, for the server
 /// to make room for it. The reply is had with h_client_finish.
@@ -1495,14 +1739,14 @@ h_status h_client_outstanding_max(h_client_t *client, size_t *count);
 /// Who is at the other end, as the kernel says.
 h_status h_client_peer(h_client_t *client, h_peer_t *peer);
 
-/// Which path is taken, and why: a text, copied to `buffer` with a zero byte behind it; `length`,
-/// which may be null, gets the bytes before that.
+/// Which path is taken, and why: a text, copied to `buffer` with a zero byte behind it;
+/// `length`, which may be null, gets the bytes before that.
 ///
 /// Errors: H_TOO_LONG, `length` is written.
 h_status h_client_explain(h_client_t *client, char *buffer, size_t capacity, size_t *length);
 
-/// Closes a client: what was sent leaves first, for at most `timeout_ns`.
-/// Then it is freed, whatever is returned.
+/// Closes a client: what was sent leaves first, for at most
+/// `timeout_ns`. Then it is freed, whatever is returned.
 ///
 /// Errors: H_TIMED_OUT, messages did not leave; H_FORKED.
 h_status h_client_close(h_client_t *client, int64_t timeout_ns);
@@ -1523,22 +1767,22 @@ h_status h_group_new(h_node_t *node,
                      size_t scatter_bytes,
                      h_group_t **group);
 
-/// A seed from which members can be grown, in any free place, and helpers; each call makes another.
+/// A seed from which a member or helper can be grown, by any process that may
+/// connect; each call makes another.
 ///
 /// Errors: H_SYSTEM, the service for seeds cannot be offered.
 h_status h_group_seed(h_group_t *group, h_seed_t *seed);
 
-/// Lets members and helpers find this group by name. `access` is an h_access; `gid` is used for
-/// H_ACCESS_GROUP only.
+/// Lets members and helpers find this group by name. `access` is
+/// an h_access; `gid` is used for H_ACCESS_GROUP only.
 ///
-/// Errors: H_INVALID, no name of a service; H_IN_USE; H_REFUSED; H_SYSTEM. No name was taken.
+/// Errors: H_INVALID, no name of a service; H_IN_USE; H_REFUSED; H_SYSTEM. No name was
+/// taken.
 h_status h_group_serve(h_group_t *group, const char *name, uint32_t access, uint32_t gid);
 
-/// Asks `admit` about each process that wants to be a member or helper; null: all who may connect are let
-/// in again. See h_admission_t.
-h_status h_group_set_admission(h_group_t *group,
-                               h_admission_t admit,
-                               void *context);
+/// Asks `admit` about each process that wants to grow a member or helper; null: all
+/// who may connect are let in again. See h_admission_t.
+h_status h_group_set_admission(h_group_t *group, h_admission_t admit, void *context);
 
 /// A seed from which the member in one place can be grown; and another there, when that one is
 /// lost.
@@ -1608,8 +1852,8 @@ h_status h_group_members(h_group_t *group,
 /// How many parts this group has to have to be ready, for h_wait_any; all of them unless set.
 h_status h_group_set_wanted(h_group_t *group, uint32_t wanted);
 
-/// Closes a group: what the node has queued leaves first, for at most `timeout_ns`.
-/// Then it is freed, whatever is returned.
+/// Closes a group: what the node has queued leaves first, for at most
+/// `timeout_ns`. Then it is freed, whatever is returned.
 ///
 /// Errors: H_TIMED_OUT, messages did not leave; H_FORKED.
 h_status h_group_close(h_group_t *group, int64_t timeout_ns);
@@ -1618,20 +1862,22 @@ h_status h_group_close(h_group_t *group, int64_t timeout_ns);
 /// Its members and helpers are told; pointers to parts are no longer valid.
 void h_group_free(h_group_t *group);
 
-/// Grows a member from a seed, waiting at most `timeout_ns` for the root's answer. The root may
-/// send it up to `receive_bytes` bytes at once. To be freed
-/// with h_group_member_close or h_group_member_free.
+/// Grows a member from a seed, waiting at most `timeout_ns` for the root's
+/// answer. To be freed with h_group_member_close or
+/// h_group_member_free.
+/// The root may send it up to `receive_bytes` bytes at once.
 ///
-/// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or forged, or
-/// the root takes no more; H_NOT_FOUND, its process is gone; H_TIMED_OUT; H_LIMIT. Nothing is left
-/// of the attempt.
+/// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or
+/// forged, or the root takes no more; H_NOT_FOUND, its process is gone;
+/// H_TIMED_OUT; H_LIMIT. Nothing is left of the attempt.
 h_status h_group_member_grow(h_node_t *node,
                              const h_seed_t *seed,
                              size_t receive_bytes,
                              int64_t timeout_ns,
                              h_group_member_t **member);
 
-/// Grows a member of what is served as "[user@]name"; otherwise as h_group_member_grow.
+/// Grows a member of what is served as "[user@]name"; otherwise as
+/// h_group_member_grow.
 h_status h_group_member_connect(h_node_t *node,
                                 const char *name,
                                 size_t receive_bytes,
@@ -1704,8 +1950,8 @@ h_status h_group_member_send_part(h_group_member_t *member,
 /// Who is at the other end, as the kernel says.
 h_status h_group_member_peer(h_group_member_t *member, h_peer_t *peer);
 
-/// Which path is taken, and why: a text, copied to `buffer` with a zero byte behind it; `length`,
-/// which may be null, gets the bytes before that.
+/// Which path is taken, and why: a text, copied to `buffer` with a zero byte behind it;
+/// `length`, which may be null, gets the bytes before that.
 ///
 /// Errors: H_TOO_LONG, `length` is written.
 h_status h_group_member_explain(h_group_member_t *member,
@@ -1713,28 +1959,30 @@ h_status h_group_member_explain(h_group_member_t *member,
                                 size_t capacity,
                                 size_t *length);
 
-/// Closes a member: what was sent leaves first, for at most `timeout_ns`.
-/// Then it is freed, whatever is returned.
+/// Closes a member: what was sent leaves first, for at most
+/// `timeout_ns`. Then it is freed, whatever is returned.
 ///
 /// Errors: H_TIMED_OUT, messages did not leave; H_FORKED.
 h_status h_group_member_close(h_group_member_t *member, int64_t timeout_ns);
 
-/// Frees a member without waiting. Null is allowed. What is still
-/// queued may be lost.
+/// Frees a member without waiting. Null is allowed.
+/// What is still queued may be lost.
 void h_group_member_free(h_group_member_t *member);
 
-/// Grows a helper from a seed, waiting at most `timeout_ns` for the root's answer. To be freed
-/// with h_group_helper_close or h_group_helper_free.
+/// Grows a helper from a seed, waiting at most `timeout_ns` for the root's
+/// answer. To be freed with h_group_helper_close or
+/// h_group_helper_free.
 ///
-/// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or forged, or
-/// the root takes no more; H_NOT_FOUND, its process is gone; H_TIMED_OUT; H_LIMIT. Nothing is left
-/// of the attempt.
+/// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or
+/// forged, or the root takes no more; H_NOT_FOUND, its process is gone;
+/// H_TIMED_OUT; H_LIMIT. Nothing is left of the attempt.
 h_status h_group_helper_grow(h_node_t *node,
                              const h_seed_t *seed,
                              int64_t timeout_ns,
                              h_group_helper_t **helper);
 
-/// Grows a helper of what is served as "[user@]name"; otherwise as h_group_helper_grow.
+/// Grows a helper of what is served as "[user@]name"; otherwise as
+/// h_group_helper_grow.
 h_status h_group_helper_connect(h_node_t *node,
                                 const char *name,
                                 int64_t timeout_ns,
@@ -1749,15 +1997,335 @@ h_status h_group_helper_send(h_group_helper_t *helper,
                              size_t length,
                              int64_t timeout_ns);
 
-/// Closes a helper: what was sent leaves first, for at most `timeout_ns`.
-/// Then it is freed, whatever is returned.
+/// Closes a helper: what was sent leaves first, for at most
+/// `timeout_ns`. Then it is freed, whatever is returned.
 ///
 /// Errors: H_TIMED_OUT, messages did not leave; H_FORKED.
 h_status h_group_helper_close(h_group_helper_t *helper, int64_t timeout_ns);
 
-/// Frees a helper without waiting. Null is allowed. What is still
-/// queued may be lost.
+/// Frees a helper without waiting. Null is allowed.
+/// What is still queued may be lost.
 void h_group_helper_free(h_group_helper_t *helper);
+
+/// Makes a publisher without subscribers; `config` may be null. To be freed with h_publisher_close
+/// or h_publisher_free.
+///
+/// Errors: H_INVALID, a when_slow that is none; H_LIMIT, a number is not allowed, or there is no
+/// memory for the pool. Nothing is left.
+h_status h_publisher_new(h_node_t *node,
+                         const h_publish_config_t *config,
+                         h_publisher_t **publisher);
+
+/// A seed from which a subscriber can be grown, by any process that may
+/// connect; each call makes another.
+///
+/// Errors: H_SYSTEM, the service for seeds cannot be offered.
+h_status h_publisher_seed(h_publisher_t *publisher, h_seed_t *seed);
+
+/// Lets subscribers find this publisher by name. `access` is
+/// an h_access; `gid` is used for H_ACCESS_GROUP only.
+///
+/// Errors: H_INVALID, no name of a service; H_IN_USE; H_REFUSED; H_SYSTEM. No name was
+/// taken.
+h_status h_publisher_serve(h_publisher_t *publisher,
+                           const char *name,
+                           uint32_t access,
+                           uint32_t gid);
+
+/// Asks `admit` about each process that wants to grow a subscriber; null: all
+/// who may connect are let in again. See h_admission_t.
+h_status h_publisher_set_admission(h_publisher_t *publisher, h_admission_t admit, void *context);
+
+/// Publishes a sample of `length` bytes; `number`, which may be null, gets how many were published
+/// before it. A short one is copied to each subscriber, a longer one once, into the pool, of which it
+/// takes a loan for as long as the call lasts.
+///
+/// Waits, at most `timeout_ns`, only for subscribers of H_WHEN_SLOW_WAIT. What subscribers are yet to
+/// be sent leaves in later calls with the node, or in its progress thread.
+///
+/// Errors, nothing was published: H_FULL, the time limit was 0; H_TIMED_OUT; H_TOO_LONG; H_LIMIT,
+/// every loan is out; H_FORKED; H_SYSTEM.
+h_status h_publisher_publish(h_publisher_t *publisher,
+                             const void *data,
+                             size_t length,
+                             int64_t timeout_ns,
+                             uint64_t *number);
+
+/// A sample of `length` bytes of the pool, to be written in place; never waits. Its bytes are what
+/// they last were, of whatever sample. To be published with h_publisher_publish_loan, or freed with
+/// h_loan_free. A loan is used by one thread at a time: it is gone when it has been published.
+///
+/// Errors: H_TOO_LONG, more than sample_bytes_max, or there is no pool; H_LIMIT, as many are on loan
+/// as may be.
+h_status h_publisher_loan(h_publisher_t *publisher,
+                          size_t length,
+                          h_loan_t **loan);
+
+/// Where a loan's bytes are, and how many; `length` may be null. They are the caller's to write until
+/// the loan is published or freed, and not to be touched afterwards.
+///
+/// Errors: H_FORKED.
+h_status h_loan_data(h_loan_t *loan,
+                     void **data,
+                     size_t *length);
+
+/// Makes a loan's sample shorter; one of at most `length` bytes stays as it is.
+///
+/// Errors: H_FORKED.
+h_status h_loan_truncate(h_loan_t *loan, size_t length);
+
+/// Publishes a loan: its bytes stay where they are, and each subscriber is told of them. Otherwise as
+/// h_publisher_publish. H_OK: the loan is freed, and the pointer to its bytes no longer valid. On an
+/// error it is as it was, and can be published again.
+///
+/// Errors: also H_INVALID, a loan of another publisher.
+h_status h_publisher_publish_loan(h_publisher_t *publisher,
+                                  h_loan_t *loan,
+                                  int64_t timeout_ns,
+                                  uint64_t *number);
+
+/// Frees a loan that was not published. Null is allowed.
+void h_loan_free(h_loan_t *loan);
+
+/// Waits, at most `timeout_ns`, until every subscriber has been sent all that is kept for it. Short
+/// samples then arrive even if this process ends; those of the pool can be read as long as it does
+/// not: see h_publisher_drain.
+///
+/// Errors: H_FULL, the time limit was 0; H_TIMED_OUT; H_FORKED; H_SYSTEM.
+h_status h_publisher_flush(h_publisher_t *publisher, int64_t timeout_ns);
+
+/// h_publisher_flush, and waits until subscribers have released every sample of the pool: before the
+/// publisher is freed, since the pool goes with it.
+h_status h_publisher_drain(h_publisher_t *publisher,
+                           int64_t timeout_ns);
+
+/// What the publisher has counted.
+h_status h_publisher_counts(h_publisher_t *publisher, h_publisher_counts_t *counts);
+
+/// Its subscribers, and how each keeps up: as many as there are, or as `capacity` holds; `count` gets
+/// how many there are.
+h_status h_publisher_subscribers(h_publisher_t *publisher,
+                                 h_subscriber_state_t *states,
+                                 size_t capacity,
+                                 size_t *count);
+
+/// Closes a publisher: what the node has queued leaves first, for at most
+/// `timeout_ns`. Then it is freed, whatever is returned.
+///
+/// Errors: H_TIMED_OUT, messages did not leave; H_FORKED.
+h_status h_publisher_close(h_publisher_t *publisher, int64_t timeout_ns);
+
+/// Frees a publisher without waiting. Null is allowed.
+/// Its subscribers are told goodbye, and its pool goes: see h_publisher_drain. Loans stay the
+/// caller's to free.
+void h_publisher_free(h_publisher_t *publisher);
+
+/// Grows a subscriber from a seed, waiting at most `timeout_ns` for the publisher's
+/// answer. To be freed with h_subscriber_close or
+/// h_subscriber_free.
+/// `config` may be null.
+///
+/// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or
+/// forged, or the publisher takes no more; H_NOT_FOUND, its process is gone;
+/// H_TIMED_OUT; H_LIMIT. Nothing is left of the attempt.
+h_status h_subscriber_grow(h_node_t *node,
+                           const h_seed_t *seed,
+                           const h_subscribe_config_t *config,
+                           int64_t timeout_ns,
+                           h_subscriber_t **subscriber);
+
+/// Grows a subscriber of what is served as "[user@]name"; otherwise as
+/// h_subscriber_grow.
+h_status h_subscriber_connect(h_node_t *node,
+                              const char *name,
+                              const h_subscribe_config_t *config,
+                              int64_t timeout_ns,
+                              h_subscriber_t **subscriber);
+
+/// The next sample, in the order of publication, waiting at most `timeout_ns`. To be freed with
+/// h_sample_free, which lets the publisher use its place again, where it is one of the pool.
+///
+/// Errors: H_NOTHING, none is there and the time limit was 0; H_TIMED_OUT; H_CLOSED, H_DIED, the
+/// publisher has gone or has sent this subscriber away, and all that had come was received;
+/// H_MISBEHAVED; H_FORKED; H_SYSTEM.
+h_status h_subscriber_receive(h_subscriber_t *subscriber, int64_t timeout_ns, h_sample_t **sample);
+
+/// What a sample is, and where its bytes are.
+h_status h_sample_info(const h_sample_t *sample, h_sample_info_t *info);
+
+/// Copies `length` bytes from `offset` of a sample to `to`.
+///
+/// Errors: H_INVALID, outside the sample; H_CLOSED, it is volatile, and its publisher has gone;
+/// H_FORKED.
+h_status h_sample_read(const h_sample_t *sample, size_t offset, void *to, size_t length);
+
+/// Frees a sample. One of the pool is released by that, and its bytes are no longer there. Null is
+/// allowed. A sample may be freed after its subscriber.
+void h_sample_free(h_sample_t *sample);
+
+/// How many samples were left out so far, before those that were received.
+h_status h_subscriber_missed(h_subscriber_t *subscriber, uint64_t *missed);
+
+/// Who is at the other end, as the kernel says.
+h_status h_subscriber_peer(h_subscriber_t *subscriber, h_peer_t *peer);
+
+/// Which path is taken, and why: a text, copied to `buffer` with a zero byte behind it;
+/// `length`, which may be null, gets the bytes before that.
+///
+/// Errors: H_TOO_LONG, `length` is written.
+h_status h_subscriber_explain(h_subscriber_t *subscriber,
+                              char *buffer,
+                              size_t capacity,
+                              size_t *length);
+
+/// Closes a subscriber: what the node has queued leaves first, for at most
+/// `timeout_ns`. Then it is freed, whatever is returned.
+///
+/// Errors: H_TIMED_OUT, messages did not leave; H_FORKED.
+h_status h_subscriber_close(h_subscriber_t *subscriber, int64_t timeout_ns);
+
+/// Frees a subscriber without waiting. Null is allowed.
+/// What it had not received is lost; the publisher is told.
+void h_subscriber_free(h_subscriber_t *subscriber);
+
+/// Makes a listener; `config` may be null. To be freed with h_byte_listener_close or
+/// h_byte_listener_free.
+///
+/// Errors: H_LIMIT, a number is not allowed.
+h_status h_byte_listener_new(h_node_t *node,
+                             const h_byte_config_t *config,
+                             h_byte_listener_t **listener);
+
+/// A seed from which a byte stream can be grown, by any process that may
+/// connect; each call makes another.
+///
+/// Errors: H_SYSTEM, the service for seeds cannot be offered.
+h_status h_byte_listener_seed(h_byte_listener_t *listener, h_seed_t *seed);
+
+/// Lets byte streams find this listener by name. `access` is
+/// an h_access; `gid` is used for H_ACCESS_GROUP only.
+///
+/// Errors: H_INVALID, no name of a service; H_IN_USE; H_REFUSED; H_SYSTEM. No name was
+/// taken.
+h_status h_byte_listener_serve(h_byte_listener_t *listener,
+                               const char *name,
+                               uint32_t access,
+                               uint32_t gid);
+
+/// Asks `admit` about each process that wants to grow a byte stream; null: all
+/// who may connect are let in again. See h_admission_t.
+h_status h_byte_listener_set_admission(h_byte_listener_t *listener,
+                                       h_admission_t admit,
+                                       void *context);
+
+/// The next connection, waiting at most `timeout_ns`. Its bytes may be there already. To be freed
+/// with h_byte_stream_close or h_byte_stream_free; it outlives the listener.
+///
+/// Errors: H_NOTHING, none is there and the time limit was 0; H_TIMED_OUT; H_FORKED; H_SYSTEM.
+h_status h_byte_listener_accept(h_byte_listener_t *listener,
+                                int64_t timeout_ns,
+                                h_byte_stream_t **stream);
+
+/// Connections that there are, accepted or not; and how many peers were sent away because they broke
+/// the rules. Either pointer may be null.
+h_status h_byte_listener_connections(h_byte_listener_t *listener,
+                                     size_t *connections,
+                                     uint64_t *misbehaved);
+
+/// Closes a listener: what the node has queued leaves first, for at most
+/// `timeout_ns`. Then it is freed, whatever is returned.
+///
+/// Errors: H_TIMED_OUT, messages did not leave; H_FORKED.
+h_status h_byte_listener_close(h_byte_listener_t *listener, int64_t timeout_ns);
+
+/// Frees a listener without waiting. Null is allowed.
+/// Its name is given up, and connections that were not accepted are closed; those that were go
+/// on.
+void h_byte_listener_free(h_byte_listener_t *listener);
+
+/// Grows a byte stream from a seed, waiting at most `timeout_ns` for the listener's
+/// answer. To be freed with h_byte_stream_close or
+/// h_byte_stream_free.
+/// `config` may be null.
+///
+/// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or
+/// forged, or the listener takes no more; H_NOT_FOUND, its process is gone;
+/// H_TIMED_OUT; H_LIMIT. Nothing is left of the attempt.
+h_status h_byte_stream_grow(h_node_t *node,
+                            const h_seed_t *seed,
+                            const h_byte_config_t *config,
+                            int64_t timeout_ns,
+                            h_byte_stream_t **stream);
+
+/// Grows a byte stream of what is served as "[user@]name"; otherwise as
+/// h_byte_stream_grow.
+h_status h_byte_stream_connect(h_node_t *node,
+                               const char *name,
+                               const h_byte_config_t *config,
+                               int64_t timeout_ns,
+                               h_byte_stream_t **stream);
+
+/// Reads what has come, at most `capacity` bytes, waiting at most `timeout_ns` for the first of them;
+/// `length` gets how many. 0: the other side has said that there is no more, and all of it was read.
+///
+/// Errors, nothing was read: H_NOTHING, none is there and the time limit was 0; H_TIMED_OUT;
+/// H_INVALID, a capacity of 0; H_DIED, H_CLOSED, the other side is gone without having said that there
+/// is no more; H_MISBEHAVED; H_FORKED; H_SYSTEM.
+h_status h_byte_stream_read(h_byte_stream_t *stream,
+                            int64_t timeout_ns,
+                            void *to,
+                            size_t capacity,
+                            size_t *length);
+
+/// Sends as many of `length` bytes as there is room for, waiting at most `timeout_ns` for room for the
+/// first of them; `taken` gets how many. Those are on their way, and arrive also if this process ends.
+///
+/// Errors, nothing was sent: H_FULL, the time limit was 0; H_TIMED_OUT; H_CLOSED, H_DIED, the other
+/// side is gone; H_STATE, h_byte_stream_shutdown was called; H_MISBEHAVED; H_FORKED; H_SYSTEM.
+h_status h_byte_stream_write(h_byte_stream_t *stream,
+                             const void *data,
+                             size_t length,
+                             int64_t timeout_ns,
+                             size_t *taken);
+
+/// Sends all of `length` bytes, waiting at most `timeout_ns` for room. `taken`, which may be null, gets
+/// how many were sent, also where the call fails.
+///
+/// Errors: as h_byte_stream_write; what was taken must not be sent again.
+h_status h_byte_stream_write_all(h_byte_stream_t *stream,
+                                 const void *data,
+                                 size_t length,
+                                 int64_t timeout_ns,
+                                 size_t *taken);
+
+/// Says that this side writes nothing more, waiting at most `timeout_ns` for room for that: the other
+/// side reads what was written, and then the end. Reading goes on. Closing says it, too.
+///
+/// Errors: as h_byte_stream_write; it was not said, and can be said again.
+h_status h_byte_stream_shutdown(h_byte_stream_t *stream,
+                                int64_t timeout_ns);
+
+/// Who is at the other end, as the kernel says.
+h_status h_byte_stream_peer(h_byte_stream_t *stream, h_peer_t *peer);
+
+/// Which path is taken, and why: a text, copied to `buffer` with a zero byte behind it;
+/// `length`, which may be null, gets the bytes before that.
+///
+/// Errors: H_TOO_LONG, `length` is written.
+h_status h_byte_stream_explain(h_byte_stream_t *stream,
+                               char *buffer,
+                               size_t capacity,
+                               size_t *length);
+
+/// Closes a stream: what the node has queued leaves first, for at most
+/// `timeout_ns`. Then it is freed, whatever is returned.
+///
+/// Errors: H_TIMED_OUT, messages did not leave; H_FORKED.
+h_status h_byte_stream_close(h_byte_stream_t *stream, int64_t timeout_ns);
+
+/// Frees a stream without waiting. Null is allowed.
+/// The other side reads what was written, and then the end.
+void h_byte_stream_free(h_byte_stream_t *stream);
 
 /// Waits at most `timeout_ns` until one of several end points has something to receive: a receive
 /// would return at once, unless another thread takes it. `index` gets the first of them that has. All
@@ -1842,6 +2410,16 @@ h_status h_aperture_reclaim(h_node_t *node, h_link_t link, uint32_t number, h_ar
 ///
 /// Errors: H_NO_SUCH.
 h_status h_aperture_release(h_node_t *node, h_link_t link, uint32_t number);
+
+/// From now on `log` is told of links that come and go, and of who is refused or sent away, with the
+/// reason, in all nodes of this process; in the place of what was set before. Null: nobody is told.
+/// Nothing is told of messages. Of one user's peers at most 64 entries a second are told, and then how
+/// many more there were ("left-out").
+///
+/// The function and its context must stay until another is set and, since it may be running at that
+/// moment, every node that was there has been freed.
+h_status h_set_log(h_log_t log,
+                   void *context);
 
 #ifdef __cplusplus
 }  // extern "C"

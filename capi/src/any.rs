@@ -1,16 +1,16 @@
 //! Waiting for any of several end points.
 
 use crate::boundary::{Failure, elements, get, guard, h_status, h_status::*, limit, out};
+use crate::byte_stream::{h_byte_listener_t, h_byte_stream_t};
 use crate::call::h_server_t;
 use crate::datagram::h_datagram_receiver_t;
-use crate::endpoint::{Exclusive, Probe};
 use crate::group::h_group_t;
 use crate::node::h_node_t;
+use crate::publish::h_subscriber_t;
 use crate::stream::h_stream_receiver_t;
 use crate::tagged::h_tagged_receiver_t;
 use core::ffi::c_void;
-use hamlyn::Node;
-use hamlyn::protocol::{EndPoint, Manager, ReceiveError};
+use hamlyn::protocol::{EndPoint, ReceiveError};
 
 /// An end point that may have something to receive, for h_wait_any.
 #[repr(C)]
@@ -18,8 +18,8 @@ use hamlyn::protocol::{EndPoint, Manager, ReceiveError};
 pub struct h_end_point_t {
     /// What it speaks: an h_kind.
     pub kind: u32,
-    /// An h_datagram_receiver_t, h_tagged_receiver_t, h_stream_receiver_t, h_server_t or h_group_t,
-    /// as the kind says.
+    /// An h_datagram_receiver_t, h_tagged_receiver_t, h_stream_receiver_t, h_server_t, h_group_t,
+    /// h_byte_stream_t, h_subscriber_t or h_byte_listener_t, as the kind says.
     pub end_point: *mut c_void,
 }
 
@@ -47,11 +47,16 @@ pub unsafe extern "C" fn h_wait_any(
         for (i, end_point) in end_points.iter().enumerate() {
             let at = end_point.end_point;
             probes.push(match end_point.kind {
-                1 => probe(&get(at.cast::<h_datagram_receiver_t>(), "end_point")?.0),
-                2 => probe(&get(at.cast::<h_tagged_receiver_t>(), "end_point")?.0),
-                3 => probe(&get(at.cast::<h_stream_receiver_t>(), "end_point")?.0),
-                4 => Box::new(Called(get(at.cast::<h_server_t>(), "end_point")?.0.lock()?)),
-                5 => probe(&get(at.cast::<h_group_t>(), "end_point")?.0),
+                1 => Box::new(get(at.cast::<h_datagram_receiver_t>(), "end_point")?.0.probe()),
+                2 => Box::new(get(at.cast::<h_tagged_receiver_t>(), "end_point")?.0.probe()),
+                3 => Box::new(get(at.cast::<h_stream_receiver_t>(), "end_point")?.0.probe()),
+                4 => Box::new(get(at.cast::<h_server_t>(), "end_point")?.0.shared()?.clone()),
+                5 => Box::new(get(at.cast::<h_group_t>(), "end_point")?.0.probe()),
+                6 => Box::new(get(at.cast::<h_byte_stream_t>(), "end_point")?.0.shared()?.clone()),
+                7 => Box::new(get(at.cast::<h_subscriber_t>(), "end_point")?.0.probe()),
+                256 => {
+                    Box::new(get(at.cast::<h_byte_listener_t>(), "end_point")?.0.shared()?.clone())
+                }
                 n => {
                     let text = format!("end point {i} is of kind {n}, and must be of an h_kind");
                     return Err(Failure::invalid(text));
@@ -68,20 +73,4 @@ pub unsafe extern "C" fn h_wait_any(
         };
         Ok(())
     })
-}
-
-struct Called<'a>(&'a std::sync::Arc<hamlyn::protocol::Server>);
-
-impl EndPoint for Called<'_> {
-    fn is_ready_in(&self, node: &Node) -> bool {
-        self.0.is_ready_in(node)
-    }
-
-    fn manager(&self) -> &Manager {
-        EndPoint::manager(&**self.0)
-    }
-}
-
-fn probe<T: EndPoint>(end_point: &Exclusive<T>) -> Box<dyn EndPoint + '_> {
-    Box::new(Probe(end_point))
 }

@@ -3,57 +3,40 @@
 use crate::boundary::{
     Done, Failure, bytes, bytes_out, get, guard, h_status, out, out_or_null, put,
 };
-use crate::endpoint::{Handle, free, give};
+use crate::common::free;
+use crate::endpoint::{End, give, handles};
 use crate::links::h_link_t;
 use crate::memory::h_area_t;
 use crate::node::h_node_t;
 use core::ffi::c_void;
-use hamlyn::node::{Forked, NoSuchAperture};
-use hamlyn::os::memory::ForkGuard;
-use hamlyn::protocol::Manager;
 use hamlyn::{Aperture, ApertureAccess, ApertureId, ApertureView};
-use std::sync::Arc;
 
 /// An aperture as its holder or its owner sees it. Any number of threads may use it, without the
 /// node. Its bytes may be changed by the other side at any time, so they are only ever copied.
-pub struct h_aperture_t {
-    pages: Pages,
-    manager: Manager,
-    fork: Arc<ForkGuard>,
-}
+pub struct h_aperture_t(End<Pages>);
 
-enum Pages {
+handles!(h_aperture_t: Pages);
+
+pub(crate) enum Pages {
     Held(Aperture),
     Owned(ApertureView),
 }
 
 macro_rules! pages {
     ($aperture:expr, $pages:ident => $call:expr) => {
-        match &$aperture.pages {
+        match $aperture {
             Pages::Held($pages) => $call,
             Pages::Owned($pages) => $call,
         }
     };
 }
 
-impl Handle for h_aperture_t {
-    fn fork(&self) -> &ForkGuard {
-        &self.fork
-    }
-
-    fn manager(&self) -> Done<&Manager> {
-        if self.fork.is_parent() { Ok(&self.manager) } else { Err(Forked.into()) }
-    }
-}
-
 /// The aperture, unless this is a forked child, in which its pages are not mapped.
 ///
 /// # Safety
 /// As [`get`].
-unsafe fn entered<'a>(aperture: *const h_aperture_t) -> Done<&'a h_aperture_t> {
-    let aperture = get(aperture, "aperture")?;
-    aperture.manager()?;
-    Ok(aperture)
+unsafe fn entered<'a>(aperture: *const h_aperture_t) -> Done<&'a Pages> {
+    get(aperture, "aperture")?.0.shared()
 }
 
 /// What the holder of an aperture may do.
@@ -118,13 +101,12 @@ pub unsafe extern "C" fn h_aperture_open(
         let mut locked = node.lock()?;
         let pages = match locked.aperture_view(id) {
             Ok(view) => Pages::Owned(view),
-            Err(NoSuchAperture::Gone(_)) => Pages::Held(locked.aperture(id)?),
+            Err(_) => Pages::Held(locked.aperture(id)?),
         };
         drop(locked);
-        let (manager, fork) = (node.manager()?.clone(), node.fork().clone());
-        let made = h_aperture_t { pages, manager, fork };
-        put(access, pages!(made, pages => (pages.access() == ApertureAccess::ReadWrite).into()));
-        place.write(give(made));
+        let writable = pages!(&pages, pages => pages.access() == ApertureAccess::ReadWrite);
+        place.write(give(node, pages)?);
+        put(access, writable.into());
         Ok(())
     })
 }

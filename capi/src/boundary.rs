@@ -48,7 +48,7 @@ pub enum h_status {
     H_NOT_FOUND = 10,
     /// Not permitted, or the other side said no.
     H_REFUSED = 11,
-    /// No link leads there.
+    /// No link leads there, or another host cannot be reached.
     H_UNREACHABLE = 12,
     /// The other side closed, or is gone.
     H_CLOSED = 13,
@@ -67,6 +67,9 @@ pub enum h_status {
     /// The time limit was over when part of the message had left. The rest was copied, and leaves
     /// first in the next call; the message must not be sent again.
     H_CUT_OFF = 20,
+    /// The server's program answered with an error of its own: h_error_message is its text, and
+    /// h_error_code its code.
+    H_APPLICATION = 21,
     /// A mistake of the library: it panicked, which was caught. Report it, with the text. What was
     /// called upon is as it was between two steps of the call, and is best freed.
     H_PANIC = 99,
@@ -150,6 +153,7 @@ pub extern "C" fn h_status_name(status: i32) -> *const c_char {
         18 => c"H_FORKED",
         19 => c"H_SYSTEM",
         20 => c"H_CUT_OFF",
+        21 => c"H_APPLICATION",
         99 => c"H_PANIC",
         _ => c"(no h_status)",
     };
@@ -453,6 +457,7 @@ mod tests {
             H_FORKED,
             H_SYSTEM,
             H_CUT_OFF,
+            H_APPLICATION,
             H_PANIC,
         ] {
             assert_eq!(name(status as i32), format!("{status:?}"));

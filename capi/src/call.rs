@@ -1,27 +1,30 @@
 //! Requests and replies: a server on any number of threads, clients with many calls at a time.
 
 use crate::boundary::{
-    Copied, Done, bytes, get, guard, h_status, limit, out, out_or_null, put, text,
+    Copied, Done, Failure, H_FOREVER, bytes, get, guard, h_status, limit, out, out_or_null, put,
+    text,
 };
-use crate::endpoint::{Shared, admission, close, free, give, handles, nothing};
-use crate::links::{access_of, h_admission_t, h_peer_t};
+use crate::common::{closed, connected, grown, offered};
+use crate::endpoint::{End, give, handles, nothing};
+use crate::links::h_peer_t;
 use crate::node::h_node_t;
-use crate::seeds::h_seed_t;
 use core::ffi::{c_char, c_void};
 use hamlyn::LinkId;
 use hamlyn::os::memory::ForkGuard;
 use hamlyn::protocol::{
     Arrived, Bytes, CallError, CallId, Client, ClientConfig, EndPoint, Server, ServerConfig,
 };
+use std::cell::Cell;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Receives requests. Any number of threads may receive and reply at once.
-pub struct h_server_t(pub(crate) Shared<Arc<Server>>);
+pub struct h_server_t(pub(crate) End<Arc<Server>>);
 
 /// Calls a server. Any number of threads may call at once.
-pub struct h_client_t(Shared<Client>);
+pub struct h_client_t(End<Arc<Client>>);
 
-handles!(h_server_t, h_client_t);
+handles!(h_server_t: Arc<Server>, h_client_t: Arc<Client>);
 
 /// A request that is to be replied to, once: with h_request_reply, or with h_request_free, which
 /// tells the client that no reply will come. It keeps its server.
@@ -41,7 +44,7 @@ pub struct h_reply_t(Bytes);
 pub struct h_server_config_t {
     /// Calls that each client may have outstanding (64).
     pub outstanding: u32,
-    /// Bytes of a request that are sent at once; longer ones cost a round trip more (4,092, the
+    /// Bytes of a request that are sent at once; longer ones cost a round trip more (4,088, the
     /// most).
     pub request_bytes: u32,
     /// Longest request, in bytes (16 MiB).
@@ -56,7 +59,7 @@ pub struct h_server_config_t {
 pub struct h_client_config_t {
     /// Calls that may be outstanding, if the server allows as many (64).
     pub outstanding: u32,
-    /// Bytes of a reply that are sent at once (4,092, the most).
+    /// Bytes of a reply that are sent at once (4,088, the most).
     pub reply_bytes: u32,
     /// Longest reply, in bytes (16 MiB).
     pub reply_bytes_max: u64,
@@ -109,55 +112,14 @@ pub unsafe extern "C" fn h_server_new(
             set(&mut wanted.clients_max, config.clients_max);
         }
         let made = Arc::new(Server::new(node.manager()?, wanted)?);
-        place.write(give(h_server_t(Shared::new(node, made)?)));
+        place.write(give(node, made)?);
         Ok(())
     })
 }
 
-/// A seed from which a client can be grown, by any process that may connect; each call makes
-/// another.
-///
-/// Errors: H_SYSTEM, the service for seeds cannot be offered.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_server_seed(server: *mut h_server_t, seed: *mut h_seed_t) -> h_status {
-    guard(|| {
-        let server = get(server, "server")?;
-        let seed = out(seed, "seed")?;
-        seed.write(server.0.lock()?.seed()?.into());
-        Ok(())
-    })
-}
-
-/// Lets clients find this server by name. `access` is an h_access; `gid` is used for
-/// H_ACCESS_GROUP only.
-///
-/// Errors: H_INVALID, no name of a service; H_IN_USE; H_REFUSED; H_SYSTEM. No name was taken.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_server_serve(
-    server: *mut h_server_t,
-    name: *const c_char,
-    access: u32,
-    gid: u32,
-) -> h_status {
-    guard(|| {
-        let server = get(server, "server")?;
-        let (name, access) = (text(name, "name")?, access_of(access, gid)?);
-        Ok(server.0.lock()?.serve(name, access)?)
-    })
-}
-
-/// Asks `admit` about each process that wants to grow a client; null: all who may connect are let
-/// in again. See h_admission_t.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_server_set_admission(
-    server: *mut h_server_t,
-    admit: h_admission_t,
-    context: *mut c_void,
-) -> h_status {
-    guard(|| {
-        get(server, "server")?.0.lock()?.set_admission(admission(admit, context));
-        Ok(())
-    })
+offered! {
+    server: h_server_t, of "a client", "clients";
+    h_server_seed, h_server_serve, h_server_set_admission
 }
 
 /// The next request, waiting at most `timeout_ns`. Any number of threads may wait.
@@ -170,15 +132,15 @@ pub unsafe extern "C" fn h_server_receive(
     request: *mut *mut h_request_t,
 ) -> h_status {
     guard(|| {
-        let (shared, place) = (&get(server, "server")?.0, out(request, "request")?);
-        let server = shared.lock()?;
+        let (end, place) = (&get(server, "server")?.0, out(request, "request")?);
+        let server = end.shared()?;
         let request = match timeout_ns {
             0 => server.try_receive()?.ok_or_else(nothing)?,
             _ => server.receive(limit(timeout_ns))?,
         };
         let link = request.link();
         let arrived = request.detach();
-        let (server, fork) = (server.clone(), shared.fork().clone());
+        let (server, fork) = (server.clone(), end.fork().clone());
         place.write(Box::into_raw(Box::new(h_request_t { arrived, link, server, fork })));
         Ok(())
     })
@@ -246,6 +208,70 @@ pub unsafe extern "C" fn h_request_reply(
     })
 }
 
+/// Answers that a request has failed, waiting at most `timeout_ns` for room: the client gets
+/// H_APPLICATION, with this code, which is the application's own, and this text. The request is
+/// freed, whatever is returned.
+///
+/// Errors, the client is told that no reply will come: H_TIMED_OUT; H_TOO_LONG, a text of more than
+/// 1,024 bytes, or than the client's `reply_bytes` less 8; H_CLOSED, H_DIED, the client is gone.
+/// H_INVALID, null, or no UTF-8; then the request is not freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_request_fail(
+    request: *mut h_request_t,
+    code: u32,
+    reason: *const c_char,
+    timeout_ns: i64,
+) -> h_status {
+    guard(|| {
+        get(request, "request")?;
+        let reason = text(reason, "reason")?;
+        let request = Box::from_raw(request);
+        if !request.fork.is_parent() {
+            core::mem::forget(request);
+            return Err(hamlyn::node::Forked.into());
+        }
+        let h_request_t { arrived, server, .. } = *request;
+        Ok(server.attach(arrived).fail(code, reason, limit(timeout_ns))?)
+    })
+}
+
+/// How long its caller goes on waiting, in nanoseconds, if it said so with h_client_call_within;
+/// H_FOREVER if it did not.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_request_time_left(
+    request: *const h_request_t,
+    left_ns: *mut i64,
+) -> h_status {
+    guard(|| {
+        let (request, place) = (get(request, "request")?, out(left_ns, "left_ns")?);
+        let left = request.arrived.deadline().map(|deadline| {
+            let left = deadline.saturating_duration_since(Instant::now()).as_nanos();
+            i64::try_from(left).unwrap_or(i64::MAX)
+        });
+        place.write(left.unwrap_or(H_FOREVER));
+        Ok(())
+    })
+}
+
+/// Whether nobody waits for the reply any more: the caller has given up, its client is gone, or its
+/// time is over. Takes a turn. A reply is allowed as ever, and is dropped at the client.
+///
+/// Errors: H_FORKED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_request_is_cancelled(
+    request: *const h_request_t,
+    is_cancelled: *mut bool,
+) -> h_status {
+    guard(|| {
+        let (request, place) = (get(request, "request")?, out(is_cancelled, "is_cancelled")?);
+        if !request.fork.is_parent() {
+            return Err(hamlyn::node::Forked.into());
+        }
+        place.write(request.server.is_cancelled(&request.arrived));
+        Ok(())
+    })
+}
+
 /// Frees a request without a reply: the client is told that none will come. Null is allowed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_request_free(request: *mut h_request_t) {
@@ -273,71 +299,46 @@ pub unsafe extern "C" fn h_server_clients(
     misbehaved: *mut u64,
 ) -> h_status {
     guard(|| {
-        let server = get(server, "server")?.0.lock()?;
+        let server = get(server, "server")?.0.shared()?;
         put(out_or_null(connected, "connected")?, server.clients());
         put(out_or_null(misbehaved, "misbehaved")?, server.misbehaved());
         Ok(())
     })
 }
 
-/// Closes a server: what the node has queued leaves first, for at most `timeout_ns`.
-/// Then it is freed, whatever is returned.
-///
-/// Errors: H_TIMED_OUT, messages did not leave; H_FORKED.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_server_close(server: *mut h_server_t, timeout_ns: i64) -> h_status {
-    guard(|| close(server, "server", timeout_ns))
+closed! {
+    /// Its clients are told goodbye once the requests that were received are freed, too.
+    server: h_server_t, "what the node has queued";
+    h_server_close, h_server_free
 }
 
-/// Frees a server without waiting. Null is allowed.
-/// Its clients are told goodbye once the requests that were received are freed, too.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_server_free(server: *mut h_server_t) {
-    guard(|| free(server, "server"));
+grown! {
+    /// `config` may be null.
+    client: h_client_t, "a client" of "server", Client => Arc::new,
+    config: *const h_client_config_t => client_config(config)?;
+    h_client_grow, h_client_connect; h_client_close, h_client_free
 }
 
-/// Grows a client from a seed, waiting at most `timeout_ns` for the server's answer.
-/// `config` may be null. To be freed
-/// with h_client_close or h_client_free.
-///
-/// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or forged, or
-/// the server takes no more; H_NOT_FOUND, its process is gone; H_TIMED_OUT; H_LIMIT. Nothing is left
-/// of the attempt.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_client_grow(
-    node: *mut h_node_t,
-    seed: *const h_seed_t,
-    config: *const h_client_config_t,
-    timeout_ns: i64,
-    client: *mut *mut h_client_t,
-) -> h_status {
-    guard(|| {
-        let (node, place) = (get(node, "node")?, out(client, "client")?);
-        let seed = get(seed, "seed")?.read()?;
-        let config = client_config(config)?;
-        let grown = Client::grow_with(node.manager()?, &seed, config, limit(timeout_ns))?;
-        place.write(give(h_client_t(Shared::new(node, grown)?)));
-        Ok(())
-    })
+std::thread_local! {
+    static CODE: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Grows a client of what is served as "[user@]name"; otherwise as h_client_grow.
+/// The failure of a call; of an error of the application's, its text, and its code apart.
+fn failed(e: CallError) -> Failure {
+    match e {
+        CallError::Application { code, text } => {
+            let _ = CODE.try_with(|of| of.set(code));
+            Failure::new(h_status::H_APPLICATION, text)
+        }
+        e => e.into(),
+    }
+}
+
+/// The code of this thread's last H_APPLICATION, as the server's program gave it to h_request_fail;
+/// 0 before there was one.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_client_connect(
-    node: *mut h_node_t,
-    name: *const c_char,
-    config: *const h_client_config_t,
-    timeout_ns: i64,
-    client: *mut *mut h_client_t,
-) -> h_status {
-    guard(|| {
-        let (node, place) = (get(node, "node")?, out(client, "client")?);
-        let name = text(name, "name")?;
-        let config = client_config(config)?;
-        let grown = Client::connect_with(node.manager()?, name, config, limit(timeout_ns))?;
-        place.write(give(h_client_t(Shared::new(node, grown)?)));
-        Ok(())
-    })
+pub extern "C" fn h_error_code() -> u32 {
+    CODE.try_with(Cell::get).unwrap_or(0)
 }
 
 /// Sends a request and waits for the reply, at most `timeout_ns` in all. The reply is copied to
@@ -347,7 +348,8 @@ pub unsafe extern "C" fn h_client_connect(
 /// Errors: H_TIMED_OUT, the server may still be at work, and its reply will be dropped; H_REFUSED,
 /// the server will not reply; H_CLOSED, H_DIED, the server is gone; H_MISBEHAVED; H_TOO_LONG, the
 /// request, for the server, or the reply, for `capacity`: then `reply_length` is written, and the
-/// reply is dropped; H_LIMIT, no memory for a long reply.
+/// reply is dropped; H_LIMIT, no memory for a long reply; H_APPLICATION, the server's program has
+/// answered with an error of its own.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_client_call(
     client: *mut h_client_t,
@@ -359,10 +361,33 @@ pub unsafe extern "C" fn h_client_call(
     reply_length: *mut usize,
 ) -> h_status {
     guard(|| {
-        let client = get(client, "client")?.0.lock()?;
+        let client = get(client, "client")?.0.shared()?;
         let request = bytes(request, length, "request")?;
         let copied = Copied::new(reply, capacity, reply_length)?;
-        copied.put(&client.call(request, limit(timeout_ns))?)
+        copied.put(&client.call(request, limit(timeout_ns)).map_err(failed)?)
+    })
+}
+
+/// As h_client_call, and the server is told the limit, which is not H_FOREVER: who handles the
+/// request sees with h_request_time_left when its caller gives up. Costs 8 bytes of the request.
+///
+/// Errors: as h_client_call; H_INVALID, a negative limit.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_client_call_within(
+    client: *mut h_client_t,
+    request: *const c_void,
+    length: usize,
+    limit_ns: i64,
+    reply: *mut c_void,
+    capacity: usize,
+    reply_length: *mut usize,
+) -> h_status {
+    guard(|| {
+        let client = get(client, "client")?.0.shared()?;
+        let request = bytes(request, length, "request")?;
+        let copied = Copied::new(reply, capacity, reply_length)?;
+        let within = limit(limit_ns).ok_or_else(|| Failure::invalid("limit_ns is negative"))?;
+        copied.put(&client.call_within(request, within).map_err(failed)?)
     })
 }
 
@@ -379,7 +404,7 @@ pub unsafe extern "C" fn h_client_start(
     call: *mut h_call_t,
 ) -> h_status {
     guard(|| {
-        let client = get(client, "client")?.0.lock()?;
+        let client = get(client, "client")?.0.shared()?;
         let request = bytes(request, length, "request")?;
         let place = out(call, "call")?;
         let call = client.start(request, limit(timeout_ns))?;
@@ -402,12 +427,12 @@ pub unsafe extern "C" fn h_client_finish(
     reply: *mut *mut h_reply_t,
 ) -> h_status {
     guard(|| {
-        let client = get(client, "client")?.0.lock()?;
+        let client = get(client, "client")?.0.shared()?;
         let place = out(reply, "reply")?;
         let call = CallId::from_bits(call.bits);
         let reply = match client.finish(call, limit(timeout_ns)) {
             Err(CallError::TimedOut) if timeout_ns == 0 => return Err(nothing()),
-            other => other?,
+            other => other.map_err(failed)?,
         };
         place.write(Box::into_raw(Box::new(h_reply_t(reply))));
         Ok(())
@@ -418,7 +443,7 @@ pub unsafe extern "C" fn h_client_finish(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_client_forget(client: *mut h_client_t, call: h_call_t) -> h_status {
     guard(|| {
-        get(client, "client")?.0.lock()?.forget(CallId::from_bits(call.bits));
+        get(client, "client")?.0.shared()?.forget(CallId::from_bits(call.bits));
         Ok(())
     })
 }
@@ -458,54 +483,16 @@ pub unsafe extern "C" fn h_client_outstanding_max(
     count: *mut usize,
 ) -> h_status {
     guard(|| {
-        let client = get(client, "client")?.0.lock()?;
+        let client = get(client, "client")?.0.shared()?;
         out(count, "count")?.write(client.outstanding_max());
         Ok(())
     })
 }
 
-/// Who is at the other end, as the kernel says.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_client_peer(client: *mut h_client_t, peer: *mut h_peer_t) -> h_status {
-    guard(|| {
-        let client = get(client, "client")?;
-        let peer = out(peer, "peer")?;
-        peer.write(client.0.lock()?.connection().peer().into());
-        Ok(())
-    })
-}
+connected!(client: h_client_t; h_client_peer, h_client_explain);
 
-/// Which path is taken, and why: a text, copied to `buffer` with a zero byte behind it; `length`,
-/// which may be null, gets the bytes before that.
-///
-/// Errors: H_TOO_LONG, `length` is written.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_client_explain(
-    client: *mut h_client_t,
-    buffer: *mut c_char,
-    capacity: usize,
-    length: *mut usize,
-) -> h_status {
-    guard(|| {
-        let client = get(client, "client")?;
-        let copied = Copied::new(buffer.cast(), capacity, length)?;
-        let text = client.0.lock()?.explain();
-        copied.put_text(&text)
-    })
-}
-
-/// Closes a client: what was sent leaves first, for at most `timeout_ns`.
-/// Then it is freed, whatever is returned.
-///
-/// Errors: H_TIMED_OUT, messages did not leave; H_FORKED.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_client_close(client: *mut h_client_t, timeout_ns: i64) -> h_status {
-    guard(|| close(client, "client", timeout_ns))
-}
-
-/// Frees a client without waiting. Null is allowed.
-/// Calls that are outstanding are over.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_client_free(client: *mut h_client_t) {
-    guard(|| free(client, "client"));
+closed! {
+    /// Calls that are outstanding are over.
+    client: h_client_t, "what was sent";
+    h_client_close, h_client_free
 }

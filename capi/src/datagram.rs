@@ -1,21 +1,19 @@
 //! Datagrams: one at a time, into a receiver that is ready or not (Hamlyn 3.3).
 
 use crate::boundary::{
-    Copied, Done, Failure, bytes, get, guard, h_status, h_status::*, limit, out, out_or_null, put,
-    text,
+    Copied, Done, Failure, bytes, get, guard, h_status, h_status::*, out, out_or_null, put,
 };
-use crate::endpoint::{Exclusive, admission, close, free, give, handles, sent};
-use crate::links::{access_of, h_admission_t, h_link_t, h_peer_t};
+use crate::common::{closed, connected, grown, offered};
+use crate::endpoint::{One, give, handles, sent, wrapped};
+use crate::links::h_link_t;
 use crate::node::h_node_t;
-use crate::seeds::h_seed_t;
 use crate::tickets::h_ticket_t;
-use core::ffi::{c_char, c_void};
-use hamlyn::Node;
-use hamlyn::protocol::{Datagram, DatagramReceiver, DatagramSender, EndPoint, Manager};
+use core::ffi::c_void;
+use hamlyn::protocol::{Datagram, DatagramReceiver, DatagramSender, Exclusive};
 
 /// Receives datagrams, one at a time. It is ready when it is made, not ready after each datagram,
 /// and ready again after h_datagram_ready; what is sent while it is not ready is lost.
-pub struct h_datagram_receiver_t(pub(crate) Exclusive<Receiver>);
+pub struct h_datagram_receiver_t(pub(crate) One<Receiver>);
 
 pub(crate) struct Receiver {
     inner: DatagramReceiver,
@@ -29,27 +27,15 @@ impl Receiver {
     }
 }
 
-impl EndPoint for Receiver {
-    fn is_ready_in(&self, node: &Node) -> bool {
-        self.inner.is_ready_in(node)
-    }
-
-    fn manager(&self) -> &Manager {
-        self.inner.manager()
-    }
-}
-
-impl core::ops::Deref for Receiver {
-    type Target = DatagramReceiver;
-    fn deref(&self) -> &DatagramReceiver {
-        &self.inner
-    }
-}
+wrapped!(Receiver);
 
 /// Sends datagrams.
-pub struct h_datagram_sender_t(Exclusive<DatagramSender>);
+pub struct h_datagram_sender_t(One<DatagramSender>);
 
-handles!(h_datagram_receiver_t, h_datagram_sender_t);
+handles!(
+    h_datagram_receiver_t: Exclusive<Receiver>,
+    h_datagram_sender_t: Exclusive<DatagramSender>
+);
 
 /// A datagram has arrived.
 #[repr(C)]
@@ -89,59 +75,14 @@ pub unsafe extern "C" fn h_datagram_receiver_new(
     guard(|| {
         let (node, place) = (get(node, "node")?, out(receiver, "receiver")?);
         let inner = DatagramReceiver::new(node.manager()?, bytes)?;
-        let made = Exclusive::new(node, Receiver { inner, last: None })?;
-        place.write(give(h_datagram_receiver_t(made)));
+        place.write(give(node, Exclusive::new(Receiver { inner, last: None }))?);
         Ok(())
     })
 }
 
-/// A seed from which a sender can be grown, by any process that may connect; each call makes
-/// another.
-///
-/// Errors: H_SYSTEM, the service for seeds cannot be offered.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_datagram_receiver_seed(
-    receiver: *mut h_datagram_receiver_t,
-    seed: *mut h_seed_t,
-) -> h_status {
-    guard(|| {
-        let receiver = get(receiver, "receiver")?;
-        let seed = out(seed, "seed")?;
-        seed.write(receiver.0.lock()?.seed()?.into());
-        Ok(())
-    })
-}
-
-/// Lets senders find this receiver by name. `access` is an h_access; `gid` is used for
-/// H_ACCESS_GROUP only.
-///
-/// Errors: H_INVALID, no name of a service; H_IN_USE; H_REFUSED; H_SYSTEM. No name was taken.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_datagram_receiver_serve(
-    receiver: *mut h_datagram_receiver_t,
-    name: *const c_char,
-    access: u32,
-    gid: u32,
-) -> h_status {
-    guard(|| {
-        let receiver = get(receiver, "receiver")?;
-        let (name, access) = (text(name, "name")?, access_of(access, gid)?);
-        Ok(receiver.0.lock()?.serve(name, access)?)
-    })
-}
-
-/// Asks `admit` about each process that wants to grow a sender; null: all who may connect are let
-/// in again. See h_admission_t.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_datagram_receiver_set_admission(
-    receiver: *mut h_datagram_receiver_t,
-    admit: h_admission_t,
-    context: *mut c_void,
-) -> h_status {
-    guard(|| {
-        get(receiver, "receiver")?.0.lock()?.set_admission(admission(admit, context));
-        Ok(())
-    })
+offered! {
+    receiver: h_datagram_receiver_t, of "a sender", "senders";
+    h_datagram_receiver_seed, h_datagram_receiver_serve, h_datagram_receiver_set_admission
 }
 
 /// The next datagram, waiting at most `timeout_ns`. After it the receiver is not ready, and the
@@ -184,7 +125,7 @@ pub unsafe extern "C" fn h_datagram_read(
         let receiver = get(receiver, "receiver")?;
         let copied = Copied::new(buffer, capacity, length)?;
         let receiver = receiver.0.lock()?;
-        receiver.with_bytes(receiver.last()?, |bytes| copied.put(bytes))?
+        receiver.inner.with_bytes(receiver.last()?, |bytes| copied.put(bytes))?
     })
 }
 
@@ -203,7 +144,7 @@ pub unsafe extern "C" fn h_datagram_data(
         let length = out_or_null(length, "length")?;
         let receiver = receiver.0.lock()?;
         let (address, bytes) =
-            receiver.with_bytes(receiver.last()?, |bytes| (bytes.as_ptr(), bytes.len()))?;
+            receiver.inner.with_bytes(receiver.last()?, |bytes| (bytes.as_ptr(), bytes.len()))?;
         data.write(address.cast());
         put(length, bytes);
         Ok(())
@@ -255,67 +196,20 @@ pub unsafe extern "C" fn h_datagram_reply_ticket(
 ) -> h_status {
     guard(|| {
         let (receiver, ticket) = (get(receiver, "receiver")?, out(ticket, "ticket")?);
-        ticket.write(receiver.0.lock()?.reply_ticket().into());
+        ticket.write(receiver.0.lock()?.inner.reply_ticket().into());
         Ok(())
     })
 }
 
-/// Closes a receiver: what the node has queued leaves first, for at most `timeout_ns`.
-/// Then it is freed, whatever is returned.
-///
-/// Errors: H_TIMED_OUT, messages did not leave; H_FORKED.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_datagram_receiver_close(
-    receiver: *mut h_datagram_receiver_t,
-    timeout_ns: i64,
-) -> h_status {
-    guard(|| close(receiver, "receiver", timeout_ns))
+closed! {
+    /// Its senders are told goodbye; its seeds and names are worthless; the area's memory goes.
+    receiver: h_datagram_receiver_t, "what the node has queued";
+    h_datagram_receiver_close, h_datagram_receiver_free
 }
 
-/// Frees a receiver without waiting. Null is allowed.
-/// Its senders are told goodbye; its seeds and names are worthless; the area's memory goes.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_datagram_receiver_free(receiver: *mut h_datagram_receiver_t) {
-    guard(|| free(receiver, "receiver"));
-}
-
-/// Grows a sender from a seed, waiting at most `timeout_ns` for the receiver's answer. To be freed
-/// with h_datagram_sender_close or h_datagram_sender_free.
-///
-/// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or forged, or
-/// the receiver takes no more; H_NOT_FOUND, its process is gone; H_TIMED_OUT; H_LIMIT. Nothing is left
-/// of the attempt.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_datagram_sender_grow(
-    node: *mut h_node_t,
-    seed: *const h_seed_t,
-    timeout_ns: i64,
-    sender: *mut *mut h_datagram_sender_t,
-) -> h_status {
-    guard(|| {
-        let (node, place) = (get(node, "node")?, out(sender, "sender")?);
-        let seed = get(seed, "seed")?.read()?;
-        let grown = DatagramSender::grow(node.manager()?, &seed, limit(timeout_ns))?;
-        place.write(give(h_datagram_sender_t(Exclusive::new(node, grown)?)));
-        Ok(())
-    })
-}
-
-/// Grows a sender of what is served as "[user@]name"; otherwise as h_datagram_sender_grow.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_datagram_sender_connect(
-    node: *mut h_node_t,
-    name: *const c_char,
-    timeout_ns: i64,
-    sender: *mut *mut h_datagram_sender_t,
-) -> h_status {
-    guard(|| {
-        let (node, place) = (get(node, "node")?, out(sender, "sender")?);
-        let name = text(name, "name")?;
-        let grown = DatagramSender::connect(node.manager()?, name, limit(timeout_ns))?;
-        place.write(give(h_datagram_sender_t(Exclusive::new(node, grown)?)));
-        Ok(())
-    })
+grown! {
+    sender: h_datagram_sender_t, "a sender" of "receiver", DatagramSender => Exclusive::new;
+    h_datagram_sender_grow, h_datagram_sender_connect; h_datagram_sender_close, h_datagram_sender_free
 }
 
 /// Sends `length` bytes of `data` to the receiver's area at `offset`, and with them a ticket for
@@ -359,54 +253,10 @@ pub unsafe extern "C" fn h_datagram_capacity(
     })
 }
 
-/// Who is at the other end, as the kernel says.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_datagram_sender_peer(
-    sender: *mut h_datagram_sender_t,
-    peer: *mut h_peer_t,
-) -> h_status {
-    guard(|| {
-        let sender = get(sender, "sender")?;
-        let peer = out(peer, "peer")?;
-        peer.write(sender.0.lock()?.connection().peer().into());
-        Ok(())
-    })
-}
+connected!(sender: h_datagram_sender_t; h_datagram_sender_peer, h_datagram_sender_explain);
 
-/// Which path is taken, and why: a text, copied to `buffer` with a zero byte behind it; `length`,
-/// which may be null, gets the bytes before that.
-///
-/// Errors: H_TOO_LONG, `length` is written.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_datagram_sender_explain(
-    sender: *mut h_datagram_sender_t,
-    buffer: *mut c_char,
-    capacity: usize,
-    length: *mut usize,
-) -> h_status {
-    guard(|| {
-        let sender = get(sender, "sender")?;
-        let copied = Copied::new(buffer.cast(), capacity, length)?;
-        let text = sender.0.lock()?.explain();
-        copied.put_text(&text)
-    })
-}
-
-/// Closes a sender: what was sent leaves first, for at most `timeout_ns`.
-/// Then it is freed, whatever is returned.
-///
-/// Errors: H_TIMED_OUT, messages did not leave; H_FORKED.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_datagram_sender_close(
-    sender: *mut h_datagram_sender_t,
-    timeout_ns: i64,
-) -> h_status {
-    guard(|| close(sender, "sender", timeout_ns))
-}
-
-/// Frees a sender without waiting. Null is allowed. What is still
-/// queued may be lost.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_datagram_sender_free(sender: *mut h_datagram_sender_t) {
-    guard(|| free(sender, "sender"));
+closed! {
+    /// What is still queued may be lost.
+    sender: h_datagram_sender_t, "what was sent";
+    h_datagram_sender_close, h_datagram_sender_free
 }

@@ -2,6 +2,8 @@
 
 use crate::boundary::{Failure, h_status, h_status::*};
 use hamlyn::config::ConfigError;
+#[cfg(feature = "tls")]
+use hamlyn::control::hosts::{HostError, HostNameError, HostsError, KeysError, MeetingError};
 use hamlyn::control::{
     self, AcceptError, AnswerError, ApertureError, FindError, NameError, Reason, ServeError,
     StartError,
@@ -14,7 +16,12 @@ use hamlyn::node::{
 };
 use hamlyn::os::aperture::AccessError;
 use hamlyn::os::memory;
-use hamlyn::protocol::{CallError, GroupError, GrowError, ReceiveError, SeedError, SendFailure};
+#[cfg(feature = "tls")]
+use hamlyn::protocol::SeedHostError;
+use hamlyn::protocol::{
+    ByteStreamError, CallError, GroupError, GrowError, PublishError, ReceiveError, SeedError,
+    SendFailure,
+};
 use hamlyn::wire::{ShareError, TicketError};
 
 trait Status {
@@ -22,7 +29,8 @@ trait Status {
 }
 
 macro_rules! statuses {
-    ($($error:ty: $value:ident => $status:expr;)+) => {$(
+    ($($(#[$when:meta])* $error:ty: $value:ident => $status:expr;)+) => {$(
+        $(#[$when])*
         impl Status for $error {
             #[allow(unreachable_patterns)]
             fn status(&self) -> h_status {
@@ -30,6 +38,7 @@ macro_rules! statuses {
                 $status
             }
         }
+        $(#[$when])*
         impl From<$error> for Failure {
             fn from(e: $error) -> Self {
                 Failure::new(e.status(), e.to_string())
@@ -56,6 +65,9 @@ statuses! {
     StartError: e => match e {
         StartError::Config(e) => e.status(),
         StartError::Os { .. } => H_SYSTEM,
+        StartError::NoHosts => H_INVALID,
+        #[cfg(feature = "tls")]
+        StartError::Hosts(e) => e.status(),
     };
     BuildError: e => match e {
         BuildError::Config(e) => e.status(),
@@ -161,9 +173,55 @@ statuses! {
         control::ConnectError::Gone => H_CLOSED,
         control::ConnectError::Misbehaved(_) | control::ConnectError::Memory(_) => H_MISBEHAVED,
         control::ConnectError::Links(_) => H_LIMIT,
+        #[cfg(feature = "tls")]
+        control::ConnectError::Host { error, .. } => error.status(),
+        #[cfg(not(feature = "tls"))]
+        control::ConnectError::NoHosts(_) => H_INVALID,
         control::ConnectError::GreetingTooLong(_) => H_TOO_LONG,
         control::ConnectError::Forked => H_FORKED,
         control::ConnectError::Unavailable(_) | control::ConnectError::Os { .. } => H_SYSTEM,
+    };
+    #[cfg(feature = "tls")]
+    KeysError: e => match e {
+        KeysError::None
+        | KeysError::Missing(_)
+        | KeysError::Open { .. }
+        | KeysError::Content { .. }
+        | KeysError::Unusable(_) => H_INVALID,
+        KeysError::Read { .. } => H_SYSTEM,
+    };
+    #[cfg(feature = "tls")]
+    HostsError: e => match e {
+        HostsError::Keys(e) => e.status(),
+        HostsError::Os { .. } => H_SYSTEM,
+    };
+    #[cfg(feature = "tls")]
+    HostNameError: e => match e {
+        HostNameError::Form(_)
+        | HostNameError::Host(_)
+        | HostNameError::Port(_)
+        | HostNameError::Service(_)
+        | HostNameError::User(_) => H_INVALID,
+    };
+    #[cfg(feature = "tls")]
+    MeetingError: e => match e {
+        MeetingError::Tls(_)
+        | MeetingError::Secret
+        | MeetingError::Identity
+        | MeetingError::Version(_) => H_REFUSED,
+        MeetingError::NoService => H_NOT_FOUND,
+        MeetingError::Refused(reason, _) => reason.status(),
+        MeetingError::Gone(_) => H_CLOSED,
+        MeetingError::Nonsense(_) => H_MISBEHAVED,
+    };
+    #[cfg(feature = "tls")]
+    HostError: e => match e {
+        HostError::Name(e) => e.status(),
+        HostError::Hosts(e) => e.status(),
+        HostError::Unknown(_) => H_NOT_FOUND,
+        HostError::Unreachable { .. } => H_UNREACHABLE,
+        HostError::Meeting(e) => e.status(),
+        HostError::TooMany => H_LIMIT,
     };
     ConnectError: e => match e {
         ConnectError::Name(e) => e.status(),
@@ -174,6 +232,11 @@ statuses! {
         ConnectError::Forked(e) => e.status(),
     };
     SeedError: _e => H_SEED;
+    #[cfg(feature = "tls")]
+    SeedHostError: e => match e {
+        SeedHostError::Name(e) => e.status(),
+        SeedHostError::TooLong(_) => H_TOO_LONG,
+    };
     GrowError: e => match e {
         GrowError::Seed(_) | GrowError::Kind { .. } => H_SEED,
         GrowError::Connect(e) => e.status(),
@@ -190,6 +253,7 @@ statuses! {
     ReceiveError: e => match e {
         ReceiveError::TimedOut => H_TIMED_OUT,
         ReceiveError::Ended(reason) => reason.status(),
+        ReceiveError::Draining => H_CLOSED,
         ReceiveError::Misbehaved(_) => H_MISBEHAVED,
         ReceiveError::Misuse(_) => H_INVALID,
         ReceiveError::Forked(e) => e.status(),
@@ -246,6 +310,8 @@ statuses! {
     CallError: e => match e {
         CallError::TimedOut => H_TIMED_OUT,
         CallError::Declined => H_REFUSED,
+        CallError::Application { .. } => H_APPLICATION,
+        CallError::Draining | CallError::NotConnected(_) => H_CLOSED,
         CallError::TooLong { .. } => H_TOO_LONG,
         CallError::Ended(reason) => reason.status(),
         CallError::Misbehaved(_) => H_MISBEHAVED,
@@ -255,6 +321,22 @@ statuses! {
         CallError::Forked(e) => e.status(),
         CallError::Wait(_) => H_SYSTEM,
         _ => H_STATE,
+    };
+    PublishError: e => match e {
+        PublishError::TimedOut => H_TIMED_OUT,
+        PublishError::TooLong { .. } => H_TOO_LONG,
+        PublishError::Loans(_) => H_LIMIT,
+        PublishError::Foreign => H_INVALID,
+        PublishError::Forked(e) => e.status(),
+        PublishError::Wait(_) => H_SYSTEM,
+    };
+    ByteStreamError: e => match e {
+        ByteStreamError::Ended(reason) | ByteStreamError::Aborted(reason) => reason.status(),
+        ByteStreamError::Misbehaved(_) => H_MISBEHAVED,
+        ByteStreamError::Shut => H_STATE,
+        ByteStreamError::TimedOut => H_TIMED_OUT,
+        ByteStreamError::Forked(e) => e.status(),
+        ByteStreamError::Wait(_) => H_SYSTEM,
     };
     GroupError: e => match e {
         GroupError::TimedOut { .. } | GroupError::NotInTime => H_TIMED_OUT,

@@ -1,29 +1,32 @@
 //! Groups: parts of many members that arrive together, scatters, barriers (Hamlyn 2.5, 3.3).
 
 use crate::boundary::{
-    Copied, Done, Failure, bytes, elements, elements_out, get, guard, h_status, h_status::*, limit,
-    out, out_or_null, put, text,
+    Copied, Done, Failure, bytes, elements, elements_out, get, guard, h_status, h_status::*, out,
+    out_or_null, put,
 };
-use crate::endpoint::{Exclusive, admission, close, free, give, handles};
-use crate::links::{access_of, h_admission_t, h_peer_t};
+use crate::common::{closed, connected, grown, offered};
+use crate::endpoint::{One, give, handles, wrapped};
 use crate::node::h_node_t;
 use crate::seeds::h_seed_t;
-use core::ffi::{c_char, c_void};
-use hamlyn::Node;
+use core::ffi::c_void;
 use hamlyn::protocol::{
-    EndPoint, Group, GroupConfig, GroupError, GroupHelper, GroupMember, Manager, PART_BYTES, Part,
+    Exclusive, Group, GroupConfig, GroupError, GroupHelper, GroupMember, PART_BYTES, Part,
 };
 
 /// The root of a group: it receives a part from each member in each round.
-pub struct h_group_t(pub(crate) Exclusive<Root>);
+pub struct h_group_t(pub(crate) One<Root>);
 
 /// A member of a group.
-pub struct h_group_member_t(Exclusive<GroupMember>);
+pub struct h_group_member_t(One<GroupMember>);
 
 /// Sends parts that members of a group have delegated to it.
-pub struct h_group_helper_t(Exclusive<GroupHelper>);
+pub struct h_group_helper_t(One<GroupHelper>);
 
-handles!(h_group_t, h_group_member_t, h_group_helper_t);
+handles!(
+    h_group_t: Exclusive<Root>,
+    h_group_member_t: Exclusive<GroupMember>,
+    h_group_helper_t: Exclusive<GroupHelper>
+);
 
 pub(crate) struct Root {
     inner: Group,
@@ -31,15 +34,7 @@ pub(crate) struct Root {
     lost: Option<u32>,
 }
 
-impl EndPoint for Root {
-    fn is_ready_in(&self, node: &Node) -> bool {
-        self.inner.is_ready_in(node)
-    }
-
-    fn manager(&self) -> &Manager {
-        EndPoint::manager(&self.inner)
-    }
-}
+wrapped!(Root);
 
 impl Root {
     fn keep<T>(&mut self, result: Result<T, GroupError>) -> Done<T> {
@@ -95,54 +90,14 @@ pub unsafe extern "C" fn h_group_new(
             config.scatter_bytes = scatter_bytes;
         }
         let inner = Group::new(node.manager()?, config)?;
-        place.write(give(h_group_t(Exclusive::new(node, Root { inner, lost: None })?)));
+        place.write(give(node, Exclusive::new(Root { inner, lost: None }))?);
         Ok(())
     })
 }
 
-/// A seed from which members can be grown, in any free place, and helpers; each call makes another.
-///
-/// Errors: H_SYSTEM, the service for seeds cannot be offered.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_group_seed(group: *mut h_group_t, seed: *mut h_seed_t) -> h_status {
-    guard(|| {
-        let group = get(group, "group")?;
-        let seed = out(seed, "seed")?;
-        seed.write(group.0.lock()?.inner.seed()?.into());
-        Ok(())
-    })
-}
-
-/// Lets members and helpers find this group by name. `access` is an h_access; `gid` is used for
-/// H_ACCESS_GROUP only.
-///
-/// Errors: H_INVALID, no name of a service; H_IN_USE; H_REFUSED; H_SYSTEM. No name was taken.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_group_serve(
-    group: *mut h_group_t,
-    name: *const c_char,
-    access: u32,
-    gid: u32,
-) -> h_status {
-    guard(|| {
-        let group = get(group, "group")?;
-        let (name, access) = (text(name, "name")?, access_of(access, gid)?);
-        Ok(group.0.lock()?.inner.serve(name, access)?)
-    })
-}
-
-/// Asks `admit` about each process that wants to be a member or helper; null: all who may connect are let
-/// in again. See h_admission_t.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_group_set_admission(
-    group: *mut h_group_t,
-    admit: h_admission_t,
-    context: *mut c_void,
-) -> h_status {
-    guard(|| {
-        get(group, "group")?.0.lock()?.inner.set_admission(admission(admit, context));
-        Ok(())
-    })
+offered! {
+    group: h_group_t, of "a member or helper", "members and helpers";
+    h_group_seed, h_group_serve, h_group_set_admission
 }
 
 /// A seed from which the member in one place can be grown; and another there, when that one is
@@ -340,62 +295,17 @@ pub unsafe extern "C" fn h_group_set_wanted(group: *mut h_group_t, wanted: u32) 
     })
 }
 
-/// Closes a group: what the node has queued leaves first, for at most `timeout_ns`.
-/// Then it is freed, whatever is returned.
-///
-/// Errors: H_TIMED_OUT, messages did not leave; H_FORKED.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_group_close(group: *mut h_group_t, timeout_ns: i64) -> h_status {
-    guard(|| close(group, "group", timeout_ns))
+closed! {
+    /// Its members and helpers are told; pointers to parts are no longer valid.
+    group: h_group_t, "what the node has queued";
+    h_group_close, h_group_free
 }
 
-/// Frees a group without waiting. Null is allowed.
-/// Its members and helpers are told; pointers to parts are no longer valid.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_group_free(group: *mut h_group_t) {
-    guard(|| free(group, "group"));
-}
-
-/// Grows a member from a seed, waiting at most `timeout_ns` for the root's answer. The root may
-/// send it up to `receive_bytes` bytes at once. To be freed
-/// with h_group_member_close or h_group_member_free.
-///
-/// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or forged, or
-/// the root takes no more; H_NOT_FOUND, its process is gone; H_TIMED_OUT; H_LIMIT. Nothing is left
-/// of the attempt.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_group_member_grow(
-    node: *mut h_node_t,
-    seed: *const h_seed_t,
-    receive_bytes: usize,
-    timeout_ns: i64,
-    member: *mut *mut h_group_member_t,
-) -> h_status {
-    guard(|| {
-        let (node, place) = (get(node, "node")?, out(member, "member")?);
-        let seed = get(seed, "seed")?.read()?;
-        let grown = GroupMember::grow(node.manager()?, &seed, receive_bytes, limit(timeout_ns))?;
-        place.write(give(h_group_member_t(Exclusive::new(node, grown)?)));
-        Ok(())
-    })
-}
-
-/// Grows a member of what is served as "[user@]name"; otherwise as h_group_member_grow.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_group_member_connect(
-    node: *mut h_node_t,
-    name: *const c_char,
-    receive_bytes: usize,
-    timeout_ns: i64,
-    member: *mut *mut h_group_member_t,
-) -> h_status {
-    guard(|| {
-        let (node, place) = (get(node, "node")?, out(member, "member")?);
-        let name = text(name, "name")?;
-        let grown = GroupMember::connect(node.manager()?, name, receive_bytes, limit(timeout_ns))?;
-        place.write(give(h_group_member_t(Exclusive::new(node, grown)?)));
-        Ok(())
-    })
+grown! {
+    /// The root may send it up to `receive_bytes` bytes at once.
+    member: h_group_member_t, "a member" of "root", GroupMember => Exclusive::new,
+    receive_bytes: usize => receive_bytes;
+    h_group_member_grow, h_group_member_connect; h_group_member_close, h_group_member_free
 }
 
 /// A member's place in the group, from 0 on, how many places there are, and the most bytes of a
@@ -543,95 +453,17 @@ pub unsafe extern "C" fn h_group_member_send_part(
     })
 }
 
-/// Who is at the other end, as the kernel says.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_group_member_peer(
-    member: *mut h_group_member_t,
-    peer: *mut h_peer_t,
-) -> h_status {
-    guard(|| {
-        let member = get(member, "member")?;
-        let peer = out(peer, "peer")?;
-        peer.write(member.0.lock()?.connection().peer().into());
-        Ok(())
-    })
+connected!(member: h_group_member_t; h_group_member_peer, h_group_member_explain);
+
+closed! {
+    /// What is still queued may be lost.
+    member: h_group_member_t, "what was sent";
+    h_group_member_close, h_group_member_free
 }
 
-/// Which path is taken, and why: a text, copied to `buffer` with a zero byte behind it; `length`,
-/// which may be null, gets the bytes before that.
-///
-/// Errors: H_TOO_LONG, `length` is written.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_group_member_explain(
-    member: *mut h_group_member_t,
-    buffer: *mut c_char,
-    capacity: usize,
-    length: *mut usize,
-) -> h_status {
-    guard(|| {
-        let member = get(member, "member")?;
-        let copied = Copied::new(buffer.cast(), capacity, length)?;
-        let text = member.0.lock()?.explain();
-        copied.put_text(&text)
-    })
-}
-
-/// Closes a member: what was sent leaves first, for at most `timeout_ns`.
-/// Then it is freed, whatever is returned.
-///
-/// Errors: H_TIMED_OUT, messages did not leave; H_FORKED.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_group_member_close(
-    member: *mut h_group_member_t,
-    timeout_ns: i64,
-) -> h_status {
-    guard(|| close(member, "member", timeout_ns))
-}
-
-/// Frees a member without waiting. Null is allowed. What is still
-/// queued may be lost.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_group_member_free(member: *mut h_group_member_t) {
-    guard(|| free(member, "member"));
-}
-
-/// Grows a helper from a seed, waiting at most `timeout_ns` for the root's answer. To be freed
-/// with h_group_helper_close or h_group_helper_free.
-///
-/// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or forged, or
-/// the root takes no more; H_NOT_FOUND, its process is gone; H_TIMED_OUT; H_LIMIT. Nothing is left
-/// of the attempt.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_group_helper_grow(
-    node: *mut h_node_t,
-    seed: *const h_seed_t,
-    timeout_ns: i64,
-    helper: *mut *mut h_group_helper_t,
-) -> h_status {
-    guard(|| {
-        let (node, place) = (get(node, "node")?, out(helper, "helper")?);
-        let seed = get(seed, "seed")?.read()?;
-        let grown = GroupHelper::grow(node.manager()?, &seed, limit(timeout_ns))?;
-        place.write(give(h_group_helper_t(Exclusive::new(node, grown)?)));
-        Ok(())
-    })
-}
-
-/// Grows a helper of what is served as "[user@]name"; otherwise as h_group_helper_grow.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_group_helper_connect(
-    node: *mut h_node_t,
-    name: *const c_char,
-    timeout_ns: i64,
-    helper: *mut *mut h_group_helper_t,
-) -> h_status {
-    guard(|| {
-        let (node, place) = (get(node, "node")?, out(helper, "helper")?);
-        let name = text(name, "name")?;
-        let grown = GroupHelper::connect(node.manager()?, name, limit(timeout_ns))?;
-        place.write(give(h_group_helper_t(Exclusive::new(node, grown)?)));
-        Ok(())
-    })
+grown! {
+    helper: h_group_helper_t, "a helper" of "root", GroupHelper => Exclusive::new;
+    h_group_helper_grow, h_group_helper_connect; h_group_helper_close, h_group_helper_free
 }
 
 /// Sends a part that a member has delegated to this helper, waiting at most `timeout_ns` for room.
@@ -653,21 +485,8 @@ pub unsafe extern "C" fn h_group_helper_send(
     })
 }
 
-/// Closes a helper: what was sent leaves first, for at most `timeout_ns`.
-/// Then it is freed, whatever is returned.
-///
-/// Errors: H_TIMED_OUT, messages did not leave; H_FORKED.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_group_helper_close(
-    helper: *mut h_group_helper_t,
-    timeout_ns: i64,
-) -> h_status {
-    guard(|| close(helper, "helper", timeout_ns))
-}
-
-/// Frees a helper without waiting. Null is allowed. What is still
-/// queued may be lost.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_group_helper_free(helper: *mut h_group_helper_t) {
-    guard(|| free(helper, "helper"));
+closed! {
+    /// What is still queued may be lost.
+    helper: h_group_helper_t, "what was sent";
+    h_group_helper_close, h_group_helper_free
 }

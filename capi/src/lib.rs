@@ -1,10 +1,12 @@
 //! **libhamlyn**: Hamlyn for C and C++. `include/hamlyn.h` is made from this package by cbindgen
-//! (`tests/header.rs`), and installed with the libraries by `make install`.
+//! (`tests/header`), and installed with the libraries by `make install`.
 //!
 //! - `boundary`: statuses, messages, checks of arguments, panics caught.
 //! - `errors`: which status each error of the library becomes.
 //! - `node`, `memory`, `tickets`, `links`, `messages`: the paper's calls.
-//! - `endpoint`: what all end points have in common; `seeds`, `tagged` and so on: one protocol each.
+//! - `log`: what an operator is told of links.
+//! - `endpoint`: end points for any number of threads; `common`: the functions that repeat for each
+//!   protocol; `seeds`, `tagged` and so on: what one protocol alone has.
 //!
 //! The contract of every exported function is at the head of `hamlyn.h`; it is C's to keep. A
 //! pointer is null or points to what the declaration says; handles to nodes and end points come
@@ -20,15 +22,19 @@
 mod any;
 mod aperture;
 mod boundary;
+mod byte_stream;
 mod call;
+mod common;
 mod datagram;
 mod endpoint;
 mod errors;
 mod group;
 mod links;
+mod log;
 mod memory;
 mod messages;
 mod node;
+mod publish;
 mod seeds;
 mod stream;
 mod tagged;
@@ -38,13 +44,16 @@ mod watch;
 pub use any::*;
 pub use aperture::*;
 pub use boundary::{H_FOREVER, h_error_message, h_status, h_status_name};
+pub use byte_stream::*;
 pub use call::*;
 pub use datagram::*;
 pub use group::*;
 pub use links::*;
+pub use log::*;
 pub use memory::*;
 pub use messages::*;
 pub use node::*;
+pub use publish::*;
 pub use seeds::*;
 pub use stream::*;
 pub use tagged::*;

@@ -193,6 +193,7 @@ pub unsafe extern "C" fn h_greeting(
 /// Who is at the other end of a link, as the kernel says; -1 for what it does not say, because
 /// the other process is of another namespace.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct h_peer_t {
     /// The user.
     pub uid: i64,

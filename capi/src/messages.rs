@@ -229,16 +229,13 @@ pub unsafe extern "C" fn h_recv(
 ) -> h_status {
     guard(|| {
         let (node, place) = (get(node, "node")?, out(notification, "notification")?);
-        let mut found = node.lock()?.pop(queue.id())?;
-        if found.is_none() {
-            node.manager()?.poll()?;
-            found = node.lock()?.pop(queue.id())?;
+        match node.manager()?.try_recv(queue.id())? {
+            Some(notification) => {
+                place.write(notification.into());
+                Ok(())
+            }
+            None => Err(Failure::new(H_NOTHING, "no message has arrived")),
         }
-        match found {
-            Some(notification) => place.write(notification.into()),
-            None => return Err(Failure::new(H_NOTHING, "no message has arrived")),
-        };
-        Ok(())
     })
 }
 

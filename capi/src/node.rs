@@ -305,6 +305,29 @@ pub unsafe extern "C" fn h_counter(
     })
 }
 
+/// Where other hosts connect: the setting `listen`, with the port that the system chose where that
+/// was 0, such as 127.0.0.1:7000. Copied to `buffer` with a zero byte behind it, empty if nothing
+/// listens; `length`, which may be null, gets the bytes before that.
+///
+/// Errors: H_TOO_LONG, `length` is written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_listens_at(
+    node: *mut h_node_t,
+    buffer: *mut c_char,
+    capacity: usize,
+    length: *mut usize,
+) -> h_status {
+    guard(|| {
+        let node = get(node, "node")?;
+        let copied = Copied::new(buffer.cast::<c_void>(), capacity, length)?;
+        #[cfg(feature = "tls")]
+        let at = node.lock()?.listens_at().map(|at| at.to_string());
+        #[cfg(not(feature = "tls"))]
+        let at = node.lock().map(|_| None::<String>)?;
+        copied.put_text(&at.unwrap_or_default())
+    })
+}
+
 /// What was done or is missing because of this system or its limits: sentences, one to a line,
 /// often none. Copied to `buffer` with a zero byte behind it; `length`, which may be null, gets
 /// the bytes before that.

@@ -60,6 +60,10 @@ pub enum h_kind {
     H_KIND_GROUP = 5,
     /// Bytes both ways.
     H_KIND_BYTES = 6,
+    /// Publish and subscribe.
+    H_KIND_PUBLISH = 7,
+    /// For h_wait_any, who accepts byte streams; seeds of such are of H_KIND_BYTES.
+    H_KIND_BYTE_LISTENER = 256,
 }
 
 /// Reads a seed that anybody may have written. Whether it is genuine is decided by its receiver,
@@ -90,6 +94,33 @@ pub unsafe extern "C" fn h_seed_from_text(data: *const c_char, seed: *mut h_seed
         out(seed, "seed")?.write(read.into());
         Ok(())
     })
+}
+
+/// The same seed for bearers on other hosts, who find the receiver's host at `at`, a text such as
+/// "a.example:7000"; its node has to listen there (the setting listen). `made` may be `seed`.
+///
+/// Errors: H_SEED, it is none; H_INVALID; H_TOO_LONG.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_seed_at_host(
+    seed: *const h_seed_t,
+    at: *const c_char,
+    made: *mut h_seed_t,
+) -> h_status {
+    guard(|| {
+        let (own, at) = (get(seed, "seed")?.read()?, text(at, "at")?);
+        let made = out(made, "made")?;
+        #[cfg(feature = "tls")]
+        let far = own.at_host(at)?;
+        #[cfg(not(feature = "tls"))]
+        let far = without_hosts(&own, at)?;
+        made.write(far.into());
+        Ok(())
+    })
+}
+
+#[cfg(not(feature = "tls"))]
+fn without_hosts(_: &Seed, at: &str) -> Done<Seed> {
+    Err(Failure::invalid(format!("{at}: this library was built without links to other hosts")))
 }
 
 /// A seed as text of hexadecimal digits, with a zero byte behind it; H_SEED_TEXT_BYTES are always

@@ -1,28 +1,30 @@
 //! Streams: records in order, one way, from one sender (Hamlyn 3.3).
 
 use crate::boundary::{
-    Copied, Done, Failure, bytes, bytes_out, get, guard, h_status, h_status::*, limit, out, text,
+    Copied, Done, Failure, bytes, bytes_out, get, guard, h_status, h_status::*, out,
 };
-use crate::endpoint::{Exclusive, admission, close, free, give, handles, sent};
-use crate::links::{access_of, h_admission_t, h_peer_t};
+use crate::common::{closed, connected, free, grown, offered};
+use crate::endpoint::{One, give, handles, sent};
+use crate::links::h_peer_t;
 use crate::node::h_node_t;
-use crate::seeds::h_seed_t;
 use core::ffi::{c_char, c_void};
 use core::time::Duration;
-use hamlyn::Node;
+use hamlyn::node::OfferError;
 use hamlyn::protocol::{
-    ApertureRecord, ApertureStreamReceiver, ApertureStreamSender, EndPoint, Manager, ReceiveError,
-    Record, RecordBytes, StreamConfig, StreamReceiver, StreamSender,
+    Admit, ApertureRecord, ApertureStreamReceiver, ApertureStreamSender, Connected, Connection,
+    EndPoint, Exclusive, Manager, Offered, ReceiveError, Record, RecordBytes, Seed, StreamConfig,
+    StreamReceiver, StreamSender,
 };
+use hamlyn::{Access, Node};
 use std::collections::VecDeque;
 
 /// Receives the records of one sender, in the order of sending.
-pub struct h_stream_receiver_t(pub(crate) Exclusive<Intake>);
+pub struct h_stream_receiver_t(pub(crate) One<Intake>);
 
 /// Sends records.
-pub struct h_stream_sender_t(Exclusive<Outflow>);
+pub struct h_stream_sender_t(One<Outflow>);
 
-handles!(h_stream_receiver_t, h_stream_sender_t);
+handles!(h_stream_receiver_t: Exclusive<Intake>, h_stream_sender_t: Exclusive<Outflow>);
 
 pub(crate) struct Intake {
     inner: Inflow,
@@ -63,8 +65,8 @@ macro_rules! either {
 impl Intake {
     fn receive(&mut self, timeout: Option<Duration>) -> Result<Lent, ReceiveError> {
         Ok(match &mut self.inner {
-            Inflow::Still(inner) => Lent::Still(inner.receive(timeout)?),
-            Inflow::Volatile(inner) => Lent::Volatile(inner.receive(timeout)?),
+            Inflow::Still(inner) => Lent::Still(inner.receive(timeout)?.keep()),
+            Inflow::Volatile(inner) => Lent::Volatile(inner.receive(timeout)?.keep()),
         })
     }
 
@@ -108,9 +110,44 @@ impl EndPoint for Intake {
     }
 }
 
+impl Offered for Intake {
+    fn seed(&self) -> Result<Seed, OfferError> {
+        either!(Inflow, &self.inner, inner => inner.seed())
+    }
+
+    fn serve(&self, name: &str, access: Access) -> Result<(), OfferError> {
+        either!(Inflow, &self.inner, inner => inner.serve(name, access))
+    }
+
+    fn set_admission(&self, admit: Admit) {
+        either!(Inflow, &self.inner, inner => inner.set_admission(admit));
+    }
+}
+
+/// The sender, as it was grown.
 pub(crate) enum Outflow {
     Still(StreamSender),
     Volatile(ApertureStreamSender),
+}
+
+impl Outflow {
+    fn still(sender: StreamSender) -> Exclusive<Self> {
+        Exclusive::new(Self::Still(sender))
+    }
+
+    fn volatile(sender: ApertureStreamSender) -> Exclusive<Self> {
+        Exclusive::new(Self::Volatile(sender))
+    }
+}
+
+impl Connected for Outflow {
+    fn connection(&self) -> &Connection {
+        either!(Outflow, self, inner => inner.connection())
+    }
+
+    fn explain(&mut self) -> String {
+        either!(Outflow, self, inner => inner.explain())
+    }
 }
 
 /// What a receiver of a stream is made of; 0 for what is in brackets.
@@ -182,63 +219,14 @@ pub unsafe extern "C" fn h_stream_receiver_new(
             0 => Inflow::Still(StreamReceiver::new(manager, wanted)?),
             bytes => Inflow::Volatile(ApertureStreamReceiver::new(manager, wanted, bytes)?),
         };
-        let made = Exclusive::new(node, Intake { inner, lent: VecDeque::new() })?;
-        place.write(give(h_stream_receiver_t(made)));
+        place.write(give(node, Exclusive::new(Intake { inner, lent: VecDeque::new() }))?);
         Ok(())
     })
 }
 
-/// A seed from which the sender can be grown, by any process that may connect; each call makes
-/// another.
-///
-/// Errors: H_SYSTEM, the service for seeds cannot be offered.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_stream_receiver_seed(
-    receiver: *mut h_stream_receiver_t,
-    seed: *mut h_seed_t,
-) -> h_status {
-    guard(|| {
-        let receiver = get(receiver, "receiver")?;
-        let seed = out(seed, "seed")?;
-        let intake = receiver.0.lock()?;
-        seed.write(either!(Inflow, &intake.inner, inner => inner.seed())?.into());
-        Ok(())
-    })
-}
-
-/// Lets the sender find this receiver by name. `access` is an h_access; `gid` is used for
-/// H_ACCESS_GROUP only.
-///
-/// Errors: H_INVALID, no name of a service; H_IN_USE; H_REFUSED; H_SYSTEM. No name was taken.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_stream_receiver_serve(
-    receiver: *mut h_stream_receiver_t,
-    name: *const c_char,
-    access: u32,
-    gid: u32,
-) -> h_status {
-    guard(|| {
-        let receiver = get(receiver, "receiver")?;
-        let (name, access) = (text(name, "name")?, access_of(access, gid)?);
-        let intake = receiver.0.lock()?;
-        Ok(either!(Inflow, &intake.inner, inner => inner.serve(name, access))?)
-    })
-}
-
-/// Asks `admit` about a process that wants to grow the sender; null: all who may connect are let
-/// in again. See h_admission_t.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_stream_receiver_set_admission(
-    receiver: *mut h_stream_receiver_t,
-    admit: h_admission_t,
-    context: *mut c_void,
-) -> h_status {
-    guard(|| {
-        let intake = get(receiver, "receiver")?.0.lock()?;
-        let admit = admission(admit, context);
-        either!(Inflow, &intake.inner, inner => inner.set_admission(admit));
-        Ok(())
-    })
+offered! {
+    receiver: h_stream_receiver_t, of "the sender", "the sender";
+    h_stream_receiver_seed, h_stream_receiver_serve, h_stream_receiver_set_admission
 }
 
 /// The next record, in the order of sending, waiting at most `timeout_ns`. Its bytes are where they
@@ -358,104 +346,24 @@ pub unsafe extern "C" fn h_stream_receiver_explain(
     })
 }
 
-/// Closes a receiver: what the node has queued leaves first, for at most `timeout_ns`.
-/// Then it is freed, whatever is returned.
-///
-/// Errors: H_TIMED_OUT, messages did not leave; H_FORKED.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_stream_receiver_close(
-    receiver: *mut h_stream_receiver_t,
-    timeout_ns: i64,
-) -> h_status {
-    guard(|| close(receiver, "receiver", timeout_ns))
+closed! {
+    /// Records that were not released are gone, and pointers to them no longer valid; the sender is
+    /// told.
+    receiver: h_stream_receiver_t, "what the node has queued";
+    h_stream_receiver_close, h_stream_receiver_free
 }
 
-/// Frees a receiver without waiting. Null is allowed.
-/// Records that were not released are gone, and pointers to them no longer valid; the sender is
-/// told.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_stream_receiver_free(receiver: *mut h_stream_receiver_t) {
-    guard(|| free(receiver, "receiver"));
+grown! {
+    sender: h_stream_sender_t, "the sender" of "receiver", StreamSender => Outflow::still;
+    h_stream_sender_grow, h_stream_sender_connect; h_stream_sender_close, h_stream_sender_free
 }
 
-/// Grows the sender from a seed, waiting at most `timeout_ns` for the receiver's answer. To be freed
-/// with h_stream_sender_close or h_stream_sender_free.
-///
-/// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or forged, or
-/// the receiver takes no more; H_NOT_FOUND, its process is gone; H_TIMED_OUT; H_LIMIT. Nothing is left
-/// of the attempt.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_stream_sender_grow(
-    node: *mut h_node_t,
-    seed: *const h_seed_t,
-    timeout_ns: i64,
-    sender: *mut *mut h_stream_sender_t,
-) -> h_status {
-    guard(|| {
-        let (node, place) = (get(node, "node")?, out(sender, "sender")?);
-        let seed = get(seed, "seed")?.read()?;
-        let grown = StreamSender::grow(node.manager()?, &seed, limit(timeout_ns))?;
-        place.write(give(h_stream_sender_t(Exclusive::new(node, Outflow::Still(grown))?)));
-        Ok(())
-    })
-}
-
-/// Grows the sender of what is served as "[user@]name"; otherwise as h_stream_sender_grow.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_stream_sender_connect(
-    node: *mut h_node_t,
-    name: *const c_char,
-    timeout_ns: i64,
-    sender: *mut *mut h_stream_sender_t,
-) -> h_status {
-    guard(|| {
-        let (node, place) = (get(node, "node")?, out(sender, "sender")?);
-        let name = text(name, "name")?;
-        let grown = StreamSender::connect(node.manager()?, name, limit(timeout_ns))?;
-        place.write(give(h_stream_sender_t(Exclusive::new(node, Outflow::Still(grown))?)));
-        Ok(())
-    })
-}
-
-/// Grows a sender that writes long records straight into the receiver's memory, if the receiver
-/// has an aperture; where that cannot be had, they go through the link, and h_stream_sender_explain
-/// says so. From a seed, waiting at most `timeout_ns` for the receiver's answer. To be freed
-/// with h_stream_sender_close or h_stream_sender_free.
-///
-/// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or forged, or
-/// the receiver takes no more; H_NOT_FOUND, its process is gone; H_TIMED_OUT; H_LIMIT. Nothing is left
-/// of the attempt.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_stream_sender_grow_with_aperture(
-    node: *mut h_node_t,
-    seed: *const h_seed_t,
-    timeout_ns: i64,
-    sender: *mut *mut h_stream_sender_t,
-) -> h_status {
-    guard(|| {
-        let (node, place) = (get(node, "node")?, out(sender, "sender")?);
-        let seed = get(seed, "seed")?.read()?;
-        let grown = ApertureStreamSender::grow(node.manager()?, &seed, limit(timeout_ns))?;
-        place.write(give(h_stream_sender_t(Exclusive::new(node, Outflow::Volatile(grown))?)));
-        Ok(())
-    })
-}
-
-/// h_stream_sender_grow_with_aperture for what is served as "[user@]name".
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_stream_sender_connect_with_aperture(
-    node: *mut h_node_t,
-    name: *const c_char,
-    timeout_ns: i64,
-    sender: *mut *mut h_stream_sender_t,
-) -> h_status {
-    guard(|| {
-        let (node, place) = (get(node, "node")?, out(sender, "sender")?);
-        let name = text(name, "name")?;
-        let grown = ApertureStreamSender::connect(node.manager()?, name, limit(timeout_ns))?;
-        place.write(give(h_stream_sender_t(Exclusive::new(node, Outflow::Volatile(grown))?)));
-        Ok(())
-    })
+grown! {
+    /// It writes long records straight into the receiver's memory, if the receiver has an aperture;
+    /// where that cannot be had, they go through the link, and h_stream_sender_explain says so.
+    sender: h_stream_sender_t, "a sender" of "receiver", ApertureStreamSender => Outflow::volatile;
+    h_stream_sender_grow_with_aperture, h_stream_sender_connect_with_aperture;
+    h_stream_sender_close, h_stream_sender_free
 }
 
 /// Sends a record of `length` bytes, waiting at most `timeout_ns` for room. A small one leaves with
@@ -508,40 +416,7 @@ pub unsafe extern "C" fn h_stream_bytes_max(
     })
 }
 
-/// Who is at the other end, as the kernel says.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_stream_sender_peer(
-    sender: *mut h_stream_sender_t,
-    peer: *mut h_peer_t,
-) -> h_status {
-    guard(|| {
-        let sender = get(sender, "sender")?;
-        let peer = out(peer, "peer")?;
-        let sender = sender.0.lock()?;
-        peer.write(either!(Outflow, &*sender, inner => inner.connection().peer().into()));
-        Ok(())
-    })
-}
-
-/// Which path is taken, and why: a text, copied to `buffer` with a zero byte behind it; `length`,
-/// which may be null, gets the bytes before that.
-///
-/// Errors: H_TOO_LONG, `length` is written.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_stream_sender_explain(
-    sender: *mut h_stream_sender_t,
-    buffer: *mut c_char,
-    capacity: usize,
-    length: *mut usize,
-) -> h_status {
-    guard(|| {
-        let sender = get(sender, "sender")?;
-        let copied = Copied::new(buffer.cast(), capacity, length)?;
-        let mut sender = sender.0.lock()?;
-        let text = either!(Outflow, &mut *sender, inner => inner.explain());
-        copied.put_text(&text)
-    })
-}
+connected!(sender: h_stream_sender_t; h_stream_sender_peer, h_stream_sender_explain);
 
 /// Sends what is left and tells the receiver that this was all, waiting at most `timeout_ns`. Then
 /// the sender is freed, whatever is returned; who wants to try longer calls h_stream_flush first.

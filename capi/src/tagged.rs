@@ -1,23 +1,25 @@
 //! Tagged remote write: data to an offset, a tag to a queue (Hamlyn 3.3).
 
 use crate::boundary::{
-    Copied, bytes, copy_from, elements_out, get, guard, h_status, h_status::*, limit, out,
-    out_or_null, put, text,
+    bytes, copy_from, elements_out, get, guard, h_status, h_status::*, out, out_or_null, put,
 };
-use crate::endpoint::{Exclusive, admission, close, free, full, give, handles, nothing, received};
-use crate::links::{access_of, h_admission_t, h_link_t, h_peer_t};
+use crate::common::{closed, connected, grown, offered};
+use crate::endpoint::{One, full, give, handles, nothing, received};
+use crate::links::h_link_t;
 use crate::node::h_node_t;
-use crate::seeds::h_seed_t;
-use core::ffi::{c_char, c_void};
-use hamlyn::protocol::{Tag, TaggedConfig, TaggedReceiver, TaggedSender};
+use core::ffi::c_void;
+use hamlyn::protocol::{Exclusive, Tag, TaggedConfig, TaggedReceiver, TaggedSender};
 
 /// Memory that a number of senders write into, each write announced by a tag.
-pub struct h_tagged_receiver_t(pub(crate) Exclusive<TaggedReceiver>);
+pub struct h_tagged_receiver_t(pub(crate) One<TaggedReceiver>);
 
 /// The sender's end of a tagged remote write.
-pub struct h_tagged_sender_t(Exclusive<TaggedSender>);
+pub struct h_tagged_sender_t(One<TaggedSender>);
 
-handles!(h_tagged_receiver_t, h_tagged_sender_t);
+handles!(
+    h_tagged_receiver_t: Exclusive<TaggedReceiver>,
+    h_tagged_sender_t: Exclusive<TaggedSender>
+);
 
 /// A write has arrived.
 #[repr(C)]
@@ -58,58 +60,14 @@ pub unsafe extern "C" fn h_tagged_receiver_new(
             config.senders_max = senders_max;
         }
         let made = TaggedReceiver::new(node.manager()?, config)?;
-        place.write(give(h_tagged_receiver_t(Exclusive::new(node, made)?)));
+        place.write(give(node, Exclusive::new(made))?);
         Ok(())
     })
 }
 
-/// A seed from which a sender can be grown, by any process that may connect; each call makes
-/// another.
-///
-/// Errors: H_SYSTEM, the service for seeds cannot be offered.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_tagged_receiver_seed(
-    receiver: *mut h_tagged_receiver_t,
-    seed: *mut h_seed_t,
-) -> h_status {
-    guard(|| {
-        let receiver = get(receiver, "receiver")?;
-        let seed = out(seed, "seed")?;
-        seed.write(receiver.0.lock()?.seed()?.into());
-        Ok(())
-    })
-}
-
-/// Lets senders find this receiver by name. `access` is an h_access; `gid` is used for
-/// H_ACCESS_GROUP only.
-///
-/// Errors: H_INVALID, no name of a service; H_IN_USE; H_REFUSED; H_SYSTEM. No name was taken.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_tagged_receiver_serve(
-    receiver: *mut h_tagged_receiver_t,
-    name: *const c_char,
-    access: u32,
-    gid: u32,
-) -> h_status {
-    guard(|| {
-        let receiver = get(receiver, "receiver")?;
-        let (name, access) = (text(name, "name")?, access_of(access, gid)?);
-        Ok(receiver.0.lock()?.serve(name, access)?)
-    })
-}
-
-/// Asks `admit` about each process that wants to grow a sender; null: all who may connect are let
-/// in again. See h_admission_t.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_tagged_receiver_set_admission(
-    receiver: *mut h_tagged_receiver_t,
-    admit: h_admission_t,
-    context: *mut c_void,
-) -> h_status {
-    guard(|| {
-        get(receiver, "receiver")?.0.lock()?.set_admission(admission(admit, context));
-        Ok(())
-    })
+offered! {
+    receiver: h_tagged_receiver_t, of "a sender", "senders";
+    h_tagged_receiver_seed, h_tagged_receiver_serve, h_tagged_receiver_set_admission
 }
 
 /// The next tag, in the order of arrival, waiting at most `timeout_ns`. The data that belongs to it
@@ -204,62 +162,15 @@ pub unsafe extern "C" fn h_tagged_receiver_senders(
     })
 }
 
-/// Closes a receiver: what the node has queued leaves first, for at most `timeout_ns`.
-/// Then it is freed, whatever is returned.
-///
-/// Errors: H_TIMED_OUT, messages did not leave; H_FORKED.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_tagged_receiver_close(
-    receiver: *mut h_tagged_receiver_t,
-    timeout_ns: i64,
-) -> h_status {
-    guard(|| close(receiver, "receiver", timeout_ns))
+closed! {
+    /// Its senders are told goodbye; its seeds and names are worthless; the area's memory goes.
+    receiver: h_tagged_receiver_t, "what the node has queued";
+    h_tagged_receiver_close, h_tagged_receiver_free
 }
 
-/// Frees a receiver without waiting. Null is allowed.
-/// Its senders are told goodbye; its seeds and names are worthless; the area's memory goes.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_tagged_receiver_free(receiver: *mut h_tagged_receiver_t) {
-    guard(|| free(receiver, "receiver"));
-}
-
-/// Grows a sender from a seed, waiting at most `timeout_ns` for the receiver's answer. To be freed
-/// with h_tagged_sender_close or h_tagged_sender_free.
-///
-/// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or forged, or
-/// the receiver takes no more; H_NOT_FOUND, its process is gone; H_TIMED_OUT; H_LIMIT. Nothing is left
-/// of the attempt.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_tagged_sender_grow(
-    node: *mut h_node_t,
-    seed: *const h_seed_t,
-    timeout_ns: i64,
-    sender: *mut *mut h_tagged_sender_t,
-) -> h_status {
-    guard(|| {
-        let (node, place) = (get(node, "node")?, out(sender, "sender")?);
-        let seed = get(seed, "seed")?.read()?;
-        let grown = TaggedSender::grow(node.manager()?, &seed, limit(timeout_ns))?;
-        place.write(give(h_tagged_sender_t(Exclusive::new(node, grown)?)));
-        Ok(())
-    })
-}
-
-/// Grows a sender of what is served as "[user@]name"; otherwise as h_tagged_sender_grow.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_tagged_sender_connect(
-    node: *mut h_node_t,
-    name: *const c_char,
-    timeout_ns: i64,
-    sender: *mut *mut h_tagged_sender_t,
-) -> h_status {
-    guard(|| {
-        let (node, place) = (get(node, "node")?, out(sender, "sender")?);
-        let name = text(name, "name")?;
-        let grown = TaggedSender::connect(node.manager()?, name, limit(timeout_ns))?;
-        place.write(give(h_tagged_sender_t(Exclusive::new(node, grown)?)));
-        Ok(())
-    })
+grown! {
+    sender: h_tagged_sender_t, "a sender" of "receiver", TaggedSender => Exclusive::new;
+    h_tagged_sender_grow, h_tagged_sender_connect; h_tagged_sender_close, h_tagged_sender_free
 }
 
 /// Writes `length` bytes of `data` to the receiver's area at `offset`, and `tag` to its queue.
@@ -306,53 +217,10 @@ pub unsafe extern "C" fn h_tagged_bytes_max(
     })
 }
 
-/// Who is at the other end, as the kernel says.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_tagged_sender_peer(
-    sender: *mut h_tagged_sender_t,
-    peer: *mut h_peer_t,
-) -> h_status {
-    guard(|| {
-        let sender = get(sender, "sender")?;
-        let peer = out(peer, "peer")?;
-        peer.write(sender.0.lock()?.connection().peer().into());
-        Ok(())
-    })
-}
+connected!(sender: h_tagged_sender_t; h_tagged_sender_peer, h_tagged_sender_explain);
 
-/// Which path is taken, and why: a text, copied to `buffer` with a zero byte behind it; `length`,
-/// which may be null, gets the bytes before that.
-///
-/// Errors: H_TOO_LONG, `length` is written.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_tagged_sender_explain(
-    sender: *mut h_tagged_sender_t,
-    buffer: *mut c_char,
-    capacity: usize,
-    length: *mut usize,
-) -> h_status {
-    guard(|| {
-        let sender = get(sender, "sender")?;
-        let copied = Copied::new(buffer.cast(), capacity, length)?;
-        let text = sender.0.lock()?.explain();
-        copied.put_text(&text)
-    })
-}
-
-/// Closes a sender: what was sent leaves first, for at most `timeout_ns`.
-/// Then it is freed, whatever is returned.
-///
-/// Errors: H_TIMED_OUT, messages did not leave; H_FORKED.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_tagged_sender_close(
-    sender: *mut h_tagged_sender_t,
-    timeout_ns: i64,
-) -> h_status {
-    guard(|| close(sender, "sender", timeout_ns))
-}
-
-/// Frees a sender without waiting; what it sent is with the receiver already. Null is allowed.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn h_tagged_sender_free(sender: *mut h_tagged_sender_t) {
-    guard(|| free(sender, "sender"));
+closed! {
+    /// What it sent is with the receiver already.
+    sender: h_tagged_sender_t, "what was sent";
+    h_tagged_sender_close, h_tagged_sender_free
 }

@@ -6,6 +6,7 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <time.h>
 
 static int failures;
@@ -66,6 +67,61 @@ static void a_node_without_its_arguments(void) {
     EXPECT(H_OK, "", h_close(made, 0, NULL));
     h_node_free(NULL);
     EXPECT(H_INVALID, "node is null", h_close(NULL, 0, NULL));
+}
+
+/* Another host, here this one over loopback: what is missing, who is not there, and a message. */
+static void another_host(void) {
+    h_setting_t settings[2];
+    h_node_t *there = NULL, *made = NULL;
+    h_area_t at_area;
+    h_queue_t at_queue;
+    h_slot_t at_slot;
+    h_slot_config_t config;
+    h_ticket_t own, to;
+    h_notification_t message;
+    h_link_t link;
+    char path[512], at[64], name[128], text[512];
+    size_t length = 77;
+    FILE *file;
+    settings[0].name = "listen";
+    settings[0].value = "127.0.0.1:0";
+    EXPECT(H_INVALID, "HAMLYN_SECRET", h_node_new(settings, 1, &made));
+    EXPECT(H_INVALID, "HAMLYN_SECRET", h_connect(node, "hamlyn://127.0.0.1:1/x", NULL, 0, LIMIT, &link));
+    EXPECT(H_INVALID, "host:port/service", h_connect(node, "hamlyn://x", NULL, 0, LIMIT, &link));
+    EXPECT(H_OK, "", h_listens_at(node, at, sizeof at, &length));
+    THAT(length == 0 && at[0] == 0);
+
+    THAT(snprintf(path, sizeof path, "%s/secret", getenv("HAMLYN_DIR")) < (int)sizeof path);
+    file = fopen(path, "w");
+    THAT(file && fprintf(file, "%064d\n", 7) == 65 && fclose(file) == 0);
+    settings[1].name = "secret";
+    settings[1].value = path;
+    THAT(chmod(path, 0644) == 0);
+    EXPECT(H_INVALID, "chmod 600", h_node_new(settings, 2, &made));
+    THAT(chmod(path, 0600) == 0 && made == NULL);
+    EXPECT(H_OK, "", h_node_new(settings, 2, &there));
+    EXPECT(H_OK, "", h_node_new(settings + 1, 1, &made));
+    EXPECT(H_TOO_LONG, "", h_listens_at(there, at, 3, &length));
+    EXPECT(H_OK, "", h_listens_at(there, at, sizeof at, &length));
+    THAT(strlen(at) == length && strncmp(at, "127.0.0.1:", 10) == 0);
+    EXPECT(H_UNREACHABLE, "refused", h_connect(made, "hamlyn://127.0.0.1:1/x", NULL, 0, 100000000, &link));
+    THAT(snprintf(name, sizeof name, "hamlyn://%s/there", at) < (int)sizeof name);
+    EXPECT(H_NOT_FOUND, "nobody serves", h_connect(made, name, NULL, 0, 100000000, &link));
+
+    EXPECT(H_OK, "", h_area_new(there, 64, &at_area));
+    EXPECT(H_OK, "", h_queue_new(there, 4, &at_queue));
+    config = config_of(at_area, at_queue);
+    EXPECT(H_OK, "", h_slot_new(there, &config, &at_slot));
+    EXPECT(H_OK, "", h_ticket(there, at_slot, 0, &own));
+    EXPECT(H_OK, "", h_serve(there, "there", H_ACCESS_SAME_USER, 0, &own, sizeof own));
+    EXPECT(H_OK, "", h_connect(made, name, NULL, 0, LIMIT, &link));
+    EXPECT(H_OK, "", h_greeting(made, link, &to, sizeof to, NULL));
+    EXPECT(H_OK, "", h_explain(made, link, text, sizeof text, NULL));
+    THAT(strstr(text, "TLS 1.3") != NULL);
+    EXPECT(H_OK, "", h_send_msg(made, &to, "far", 3, NULL, 0, LIMIT, NULL));
+    EXPECT(H_OK, "", h_recv_block(there, at_queue, LIMIT, &message));
+    EXPECT(H_OK, "", h_close(made, LIMIT, NULL));
+    EXPECT(H_OK, "", h_close(there, LIMIT, NULL));
 }
 
 static void null_arguments_are_named(void) {
@@ -251,6 +307,14 @@ static void seeds_that_are_none(void) {
     EXPECT(H_OK, "", h_tagged_receiver_seed(receiver, &seed));
     EXPECT(H_OK, "", h_seed_kind(&seed, &kind));
     THAT(kind == H_KIND_TAGGED);
+    {
+        h_seed_t far;
+        EXPECT(H_INVALID, "at is null", h_seed_at_host(&seed, NULL, &far));
+        EXPECT(H_INVALID, "1 to 65535", h_seed_at_host(&seed, "x:0", &far));
+        EXPECT(H_TOO_LONG, "too many", h_seed_at_host(&seed, "a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.aaaaaaaaaaaa:1", &far));
+        EXPECT(H_OK, "", h_seed_at_host(&seed, "a.example:7000", &far));
+        THAT(far.length > seed.length);
+    }
     EXPECT(H_TOO_LONG, "needed", h_seed_to_text(&seed, text, 9, NULL));
     EXPECT(H_OK, "", h_seed_to_text(&seed, text, sizeof text, NULL));
     EXPECT(H_OK, "", h_seed_from_text(text, &seed));
@@ -760,6 +824,7 @@ static void everything(void) {
     EXPECT(H_OK, "", h_slot_new(node, &config, &slot));
     EXPECT(H_OK, "", h_ticket(node, slot, 0, &ticket));
     null_arguments_are_named();
+    another_host();
     what_is_not_there();
     bytes_outside();
     tickets_that_are_none();

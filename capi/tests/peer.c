@@ -32,6 +32,15 @@
  *   close     The receiver serves a stream as NAME, and NAME-after, whose greeting is empty. The
  *             sender sends message i as record i, closes the stream, and connects to NAME-after.
  *             Only then does the receiver take a record; it takes all of them, then sees the end.
+ *   publish   The receiver subscribes to NAME-samples, which the sender publishes, and the sender
+ *             awaits that: the receiver serves NAME, a tagged receiver of 8 bytes, to which the sender
+ *             writes with tag 0 when it serves NAME-samples, with a pool of 2048 bytes a sample, short
+ *             samples of at most 512 bytes, and waiting for who is slow. It publishes message i as
+ *             sample i when it has a subscriber that holds the pool, then awaits that all samples are
+ *             released, and closes. The receiver reads sample i, and after the last one expects the
+ *             end.
+ *   bytes     The receiver listens for byte streams. The sender sends every message, one behind the
+ *             other, says that this was all, and expects all of it back, and then the end.
  *
  * Exit status 0: everything was as it should be. Everything has a time limit.
  */
@@ -418,6 +427,137 @@ static void close_send(const char *name, uint64_t count) {
     CHECK(h_connect(node, after, NULL, 0, LIMIT, &link));
 }
 
+static void publish_recv(const char *name, uint64_t count) {
+    h_tagged_receiver_t *receiver;
+    h_subscriber_t *subscriber;
+    h_tag_t tag;
+    h_sample_t *sample;
+    h_sample_info_t info;
+    unsigned char data[BLOCK];
+    char samples[256];
+    h_status status;
+    snprintf(samples, sizeof samples, "%s-samples", name);
+    CHECK(h_tagged_receiver_new(node, 8, 1, 1, &receiver));
+    CHECK(h_tagged_receiver_serve(receiver, name, H_ACCESS_SAME_USER, 0));
+    ready();
+    CHECK(h_tagged_get_tag(receiver, LIMIT, &tag));
+    CHECK(h_subscriber_connect(node, samples, NULL, LIMIT, &subscriber));
+    for (uint64_t i = 0; i < count; i++) {
+        CHECK(h_subscriber_receive(subscriber, LIMIT, &sample));
+        CHECK(h_sample_info(sample, &info));
+        if (info.number != i || info.missed != 0 || info.length > sizeof data) {
+            fprintf(stderr, "sample %llu came, and not %llu\n", (unsigned long long)info.number,
+                    (unsigned long long)i);
+            exit(1);
+        }
+        CHECK(h_sample_read(sample, 0, data, info.length));
+        must_be(i, data, info.length);
+        h_sample_free(sample);
+    }
+    status = h_subscriber_receive(subscriber, LIMIT, &sample);
+    if (status != H_CLOSED) {
+        fprintf(stderr, "after the last sample came %s\n", h_status_name(status));
+        exit(1);
+    }
+    CHECK(h_subscriber_close(subscriber, LIMIT));
+    CHECK(h_tagged_receiver_close(receiver, LIMIT));
+}
+
+static void publish_send(const char *name, uint64_t count) {
+    h_publisher_t *publisher;
+    h_publish_config_t config;
+    h_tagged_sender_t *sender;
+    h_subscriber_state_t state;
+    unsigned char data[BLOCK];
+    char samples[256];
+    size_t there;
+    bool may_wait;
+    snprintf(samples, sizeof samples, "%s-samples", name);
+    memset(&config, 0, sizeof config);
+    config.short_bytes_max = 512;
+    config.sample_bytes_max = BLOCK;
+    config.when_slow = H_WHEN_SLOW_WAIT;
+    CHECK(h_publisher_new(node, &config, &publisher));
+    CHECK(h_publisher_serve(publisher, samples, H_ACCESS_SAME_USER, 0));
+    CHECK(h_tagged_sender_connect(node, name, LIMIT, &sender));
+    CHECK(h_tagged_send(sender, 0, NULL, 0, 0, LIMIT));
+    do {
+        /* A turn, in which it takes requests. */
+        CHECK(h_prepare_to_wait(node, &may_wait));
+        CHECK(h_publisher_subscribers(publisher, &state, 1, &there));
+    } while (there == 0 || !state.is_served);
+    for (uint64_t i = 0; i < count; i++) {
+        size_t length = make(i, data);
+        CHECK(h_publisher_publish(publisher, data, length, LIMIT, NULL));
+    }
+    CHECK(h_publisher_drain(publisher, LIMIT));
+    CHECK(h_publisher_close(publisher, LIMIT));
+    CHECK(h_tagged_sender_close(sender, LIMIT));
+}
+
+static void bytes_recv(const char *name, uint64_t count) {
+    h_byte_listener_t *listener;
+    h_byte_stream_t *stream;
+    unsigned char data[BLOCK];
+    size_t length;
+    (void)count;
+    CHECK(h_byte_listener_new(node, NULL, &listener));
+    CHECK(h_byte_listener_serve(listener, name, H_ACCESS_SAME_USER, 0));
+    ready();
+    CHECK(h_byte_listener_accept(listener, LIMIT, &stream));
+    for (;;) {
+        CHECK(h_byte_stream_read(stream, LIMIT, data, sizeof data, &length));
+        if (length == 0) {
+            break;
+        }
+        CHECK(h_byte_stream_write_all(stream, data, length, LIMIT, NULL));
+    }
+    CHECK(h_byte_stream_shutdown(stream, LIMIT));
+    /* The other side has read it all when it closes, too. */
+    CHECK(h_byte_stream_close(stream, LIMIT));
+    CHECK(h_byte_listener_close(listener, LIMIT));
+}
+
+/* Reads exactly one message back. */
+static void back(h_byte_stream_t *stream, uint64_t i) {
+    unsigned char data[BLOCK], found[BLOCK];
+    size_t wanted = make(i, data), have = 0, length;
+    while (have < wanted) {
+        CHECK(h_byte_stream_read(stream, LIMIT, found + have, wanted - have, &length));
+        if (length == 0) {
+            fprintf(stderr, "the end came within message %llu\n", (unsigned long long)i);
+            exit(1);
+        }
+        have += length;
+    }
+    must_be(i, found, have);
+}
+
+static void bytes_send(const char *name, uint64_t count) {
+    h_byte_stream_t *stream;
+    unsigned char data[BLOCK];
+    size_t length;
+    CHECK(h_byte_stream_connect(node, name, NULL, LIMIT, &stream));
+    for (uint64_t i = 0; i < count; i++) {
+        length = make(i, data);
+        CHECK(h_byte_stream_write_all(stream, data, length, LIMIT, NULL));
+        /* Half of them wait, for the other side to have room. */
+        if (i >= count / 2) {
+            back(stream, i - count / 2);
+        }
+    }
+    CHECK(h_byte_stream_shutdown(stream, LIMIT));
+    for (uint64_t i = count - count / 2; i < count; i++) {
+        back(stream, i);
+    }
+    CHECK(h_byte_stream_read(stream, LIMIT, data, sizeof data, &length));
+    if (length != 0) {
+        fprintf(stderr, "%llu bytes came instead of the end\n", (unsigned long long)length);
+        exit(1);
+    }
+    CHECK(h_byte_stream_close(stream, LIMIT));
+}
+
 static const struct {
     const char *name;
     void (*recv)(const char *name, uint64_t count);
@@ -431,6 +571,8 @@ static const struct {
     {"group", group_recv, group_send},
     {"aperture", aperture_recv, aperture_send},
     {"close", close_recv, close_send},
+    {"publish", publish_recv, publish_send},
+    {"bytes", bytes_recv, bytes_send},
 };
 
 int main(int argc, char **argv) {

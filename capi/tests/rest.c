@@ -3,17 +3,9 @@
  * helpers, discarding. Both ends are nodes of this process, each with a progress thread.
  */
 #define _POSIX_C_SOURCE 200809L
-#include "../examples/common.h"
+#include "that.h"
 #include <pthread.h>
 #include <time.h>
-
-#define THAT(condition)                                                                            \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "line %d: not so: %s\n", __LINE__, #condition);                        \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
 
 static h_node_t *there, *here;
 
@@ -163,8 +155,12 @@ static void calls(void) {
     h_server_t *server;
     h_client_t *client;
     h_request_t *request;
+    h_reply_t *reply;
     h_call_t call;
     h_peer_t peer;
+    int64_t left;
+    bool is_cancelled;
+    char answer[64];
     size_t connected, most;
     uint64_t misbehaved;
     CHECK(h_server_new(there, NULL, &server));
@@ -181,7 +177,23 @@ static void calls(void) {
     THAT(is_this_process(&peer));
     CHECK(h_server_clients(server, &connected, &misbehaved));
     THAT(connected == 1 && misbehaved == 0);
+    CHECK(h_request_time_left(request, &left));
+    THAT(left == H_FOREVER);
+    CHECK(h_request_is_cancelled(request, &is_cancelled));
+    THAT(!is_cancelled);
     CHECK(h_request_reply(request, "you", 3, LIMIT));
+    CHECK(h_client_start(client, "what", 4, LIMIT, &call));
+    CHECK(h_server_receive(server, LIMIT, &request));
+    CHECK(h_request_fail(request, 404, "no such key", LIMIT));
+    THAT(h_client_finish(client, call, LIMIT, &reply) == H_APPLICATION);
+    THAT(h_error_code() == 404 && strcmp(h_error_message(), "no such key") == 0);
+    THAT(h_client_call_within(client, "soon", 4, 1000000, answer, sizeof answer, NULL) == H_TIMED_OUT);
+    CHECK(h_server_receive(server, LIMIT, &request));
+    CHECK(h_request_time_left(request, &left));
+    THAT(left >= 0 && left <= 1000000);
+    CHECK(h_request_is_cancelled(request, &is_cancelled));
+    THAT(is_cancelled);
+    h_request_free(request);
     CHECK(h_client_close(client, LIMIT));
     CHECK(h_server_close(server, LIMIT));
 }

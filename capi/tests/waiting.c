@@ -2,18 +2,10 @@
  * An event loop is told of everything: of what came just before it went to sleep, and of what
  * another thread took from its link. Both ends of a link are nodes of this process.
  */
-#include "../examples/common.h"
+#include "that.h"
 
 #include <poll.h>
 #include <pthread.h>
-
-#define THAT(condition)                                                                            \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "line %d: not so: %s\n", __LINE__, #condition);                        \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
 
 static h_node_t *node;
 static h_queue_t queue;

@@ -1,5 +1,6 @@
 //! The command line. Errors name the value and what is allowed.
 
+use crate::look::PAUSE_MIN;
 use crate::perf::baseline::PeerArguments;
 use crate::perf::ends::EndArguments;
 use crate::perf::pin::Cores;
@@ -8,6 +9,7 @@ use crate::tour::actor::Role;
 use bytesize::ByteSize;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -53,10 +55,22 @@ pub enum Command {
     /// Show the counters and links of running processes, each kind of refusal with its own
     ///
     /// Read from outside, without slowing the process, and for its owner only. Of each link: who is
-    /// at the other end, how much has gone each way, what waits, and which path it takes. Bytes are
-    /// those of the rings, in lines of 64, headers included; messages, packets and what waits are as
-    /// of the last turn of the process.
+    /// at the other end, how much has gone each way, what waits, who waits for whom, and which path
+    /// it takes. Bytes are those of the rings, in lines of 64, headers included; messages, packets
+    /// and what waits are as of the last turn of the process.
     Stat(StatArguments),
+    /// Show all services at work, the busiest first, again and again
+    ///
+    /// Those of this user; for root, of all. In a terminal: q ends it, l goes from services to links
+    /// and back. Anywhere else it prints lines. A process is asked once in each interval, and answers
+    /// beside its messages.
+    Top(TopArguments),
+    /// Serve the figures of `stat` to Prometheus, over HTTP
+    ///
+    /// One look serves all who ask within a second. Whoever can connect reads the figures, which the
+    /// processes themselves tell their owner alone: with the default address that is every user of
+    /// this machine. `stat --prometheus --output FILE` writes a file instead, for the node exporter.
+    Exporter(ExporterArguments),
     /// Say why a connection is slow or refused
     ///
     /// Looks at the name, its directories and who listens, and asks the process for its figures
@@ -66,6 +80,12 @@ pub enum Command {
     Names(NamesArguments),
     /// Make the directory for services that other users may reach (needs root)
     Setup(SetupArguments),
+    /// Make what hosts prove themselves with: a secret, or certificates
+    ///
+    /// Prints the settings that use it. A service is then reached from another host as
+    /// hamlyn://HOST:PORT/NAME. Files are for their owner alone, and none is written over.
+    #[cfg(feature = "tls")]
+    Keys(KeysArguments),
     /// Write the manual pages into DIRECTORY
     Man { directory: PathBuf },
     /// Print the completions for SHELL
@@ -125,7 +145,7 @@ pub struct RecvArguments {
 
 #[derive(Args, Debug)]
 pub struct SendArguments {
-    /// The service's name, as [USER@]NAME
+    /// The service's name, as [USER@]NAME, or on another host as hamlyn://HOST:PORT/NAME
     pub name: String,
     /// Seconds to wait for the receiver to be there
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
@@ -191,9 +211,13 @@ pub struct PerfArguments {
     /// Print one JSON object instead of a table
     #[arg(long)]
     pub json: bool,
-    /// Measure to a `hamlyn perf serve` that runs already, as [USER@]NAME
+    /// Measure to a `hamlyn perf serve` that runs already, as [USER@]NAME, or on another host as
+    /// hamlyn://HOST:PORT/NAME
     #[arg(long, value_name = "NAME")]
     pub to: Option<String>,
+    /// Over which kind of link; beside `tls`, a bare TCP connection with TLS is measured
+    #[arg(long, value_enum, default_value_t = Over::Ring, conflicts_with = "to")]
+    pub over: Over,
 }
 
 #[derive(Args, Clone, Debug)]
@@ -239,6 +263,16 @@ pub struct ServeArguments {
     pub allow: Allow,
 }
 
+/// Which kind of link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Over {
+    /// A ring in shared memory
+    Ring,
+    /// A link to another host, which is this one: TCP over loopback and TLS
+    #[cfg(feature = "tls")]
+    Tls,
+}
+
 /// How an end waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Mode {
@@ -277,9 +311,13 @@ pub struct StatArguments {
     /// One JSON object a line, one line a process
     #[arg(long)]
     pub json: bool,
-    /// Metrics for Prometheus, as its node exporter reads them from a file
-    #[arg(long, conflicts_with_all = ["json", "watch"])]
+    /// Metrics for Prometheus, in its text format
+    #[arg(long, conflicts_with = "json")]
     pub prometheus: bool,
+    /// Write to FILE, which is there when it is whole, and as it was until then: for the textfile
+    /// collector of the node exporter, in its folder, with a name that ends in .prom
+    #[arg(long, short, value_name = "FILE", requires = "prometheus")]
+    pub output: Option<PathBuf>,
     /// Look again and again, with this many seconds in between: rates, and what has gone up
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", require_equals = true)]
     #[arg(value_parser = seconds)]
@@ -287,6 +325,33 @@ pub struct StatArguments {
     /// Look so many times [default: until it is interrupted]
     #[arg(long, value_name = "NUMBER", requires = "watch")]
     pub times: Option<u64>,
+}
+
+#[derive(Args, Debug)]
+pub struct TopArguments {
+    /// These services only, as [USER@]NAME
+    pub names: Vec<String>,
+    /// Look once, at one interval, and print lines
+    #[arg(long)]
+    pub once: bool,
+    /// A line for each link instead of each service
+    #[arg(long)]
+    pub links: bool,
+    /// Seconds between two looks, 0.2 or more
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = pause)]
+    pub interval: Duration,
+}
+
+#[derive(Args, Debug)]
+pub struct ExporterArguments {
+    /// These services only, as [USER@]NAME [default: all of this user; for root, of all]
+    pub names: Vec<String>,
+    /// The address and port to listen at
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9464")]
+    pub listen: SocketAddr,
+    /// Allow an address that other machines can reach
+    #[arg(long)]
+    pub beyond_loopback: bool,
 }
 
 #[derive(Args, Debug)]
@@ -304,6 +369,25 @@ pub struct SetupArguments {
     /// make nothing
     #[arg(long)]
     pub tmpfiles: bool,
+}
+
+#[cfg(feature = "tls")]
+#[derive(Args, Debug)]
+pub struct KeysArguments {
+    /// The file of the secret, or the directory of the certificates [default: hamlyn.secret,
+    /// hamlyn-keys]
+    pub path: Option<PathBuf>,
+    /// A certificate for this host, under each of these names and addresses, signed by the authority
+    /// in the directory, which is made if there is none
+    #[arg(long, value_name = "NAME[,NAME..]")]
+    pub certificate: Vec<String>,
+    /// Days for which certificates are good
+    #[arg(long, value_name = "NUMBER", default_value_t = 825, requires = "certificate")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=36_500))]
+    pub days: u32,
+    /// Write over files of the same names, but not over an authority
+    #[arg(long)]
+    pub force: bool,
 }
 
 fn size(text: &str) -> Result<ByteSize, String> {
@@ -329,6 +413,11 @@ fn seconds(text: &str) -> Result<Duration, String> {
         .ok()
         .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
         .ok_or_else(|| "a time limit is a number of seconds, 0 or more, such as 2.5".to_owned())
+}
+
+fn pause(text: &str) -> Result<Duration, String> {
+    let pause = seconds(text).ok().filter(|pause| *pause >= PAUSE_MIN);
+    pause.ok_or_else(|| "a pause is a number of seconds, 0.2 or more, such as 2.5".to_owned())
 }
 
 fn allow(text: &str) -> Result<Allow, String> {

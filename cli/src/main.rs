@@ -3,15 +3,21 @@
 
 mod arguments;
 mod ending;
+mod exporter;
 mod figures;
+#[cfg(feature = "tls")]
+mod keys;
+mod look;
 mod names;
 mod output;
 mod perf;
 mod pipe;
 mod progress;
+mod prometheus;
 mod report;
 mod standard;
 mod stat;
+mod top;
 mod tour;
 mod why;
 
@@ -48,16 +54,20 @@ fn run(command: Command) -> Result<()> {
         Command::Perf(PerfCommand::Protocols(arguments)) => perf::protocols::run(&arguments),
         Command::Perf(PerfCommand::Idle(arguments)) => perf::idle::run(&arguments),
         Command::Stat(arguments) => stat::run(&arguments),
+        Command::Top(arguments) => top::run(&arguments),
+        Command::Exporter(arguments) => exporter::run(&arguments),
         Command::Why(arguments) => why::run(&arguments),
         Command::Names(arguments) => names::run(&arguments),
         Command::Setup(arguments) => names::setup(&arguments),
+        #[cfg(feature = "tls")]
+        Command::Keys(arguments) => keys::run(&arguments),
         Command::Man { directory } => {
             std::fs::create_dir_all(&directory)?;
-            clap_mangen::generate_to(Cli::command(), directory)?;
+            clap_mangen::generate_to(public(), directory)?;
             Ok(())
         }
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "hamlyn", &mut std::io::stdout());
+            clap_complete::generate(shell, &mut public(), "hamlyn", &mut std::io::stdout());
             Ok(())
         }
         Command::Limits { size } => perf::print_limits(size.as_u64() as usize),
@@ -67,4 +77,19 @@ fn run(command: Command) -> Result<()> {
         Command::PerfEnd(arguments) => perf::ends::run_end(arguments),
         Command::PerfProtocolEnd(arguments) => perf::protocols::ends::run_end(&arguments),
     }
+}
+
+/// The command as its users know it, for manual pages and completions: without what it starts
+/// itself.
+fn public() -> clap::Command {
+    let all = Cli::command();
+    let shown: Vec<_> = all.get_subcommands().filter(|c| !c.is_hide_set()).cloned().collect();
+    let mut public = clap::Command::new("hamlyn").version(env!("CARGO_PKG_VERSION"));
+    if let Some(about) = all.get_about() {
+        public = public.about(about.clone());
+    }
+    if let Some(after) = all.get_after_help() {
+        public = public.after_help(after.clone());
+    }
+    public.propagate_version(true).subcommand_required(true).subcommands(shown)
 }

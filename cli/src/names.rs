@@ -7,10 +7,51 @@ use crate::perf::row;
 use anyhow::{Context, Result, ensure};
 use hamlyn::Config;
 use hamlyn::control::{
-    ServiceEntry, list_services, remove_stale, setup_shared_dir, setup_user_dir, uid_of,
+    ServiceEntry, ServiceName, list_services, remove_stale, setup_shared_dir, setup_user_dir,
+    uid_of,
 };
 use serde_json::json;
 use std::time::{Duration, SystemTime};
+
+/// A service of this host. What is asked of one can be asked there alone.
+pub fn of_this_host(name: &str) -> Result<ServiceName> {
+    ensure!(
+        !name.starts_with("hamlyn://"),
+        "{name} is a service of another host: this is done on that host, with the service's name \
+         alone (its figures are told there, to its owner)"
+    );
+    Ok(name.parse()?)
+}
+
+/// A service that this process is to offer: other hosts reach it where `listen` is set.
+pub fn to_serve(name: &str) -> Result<()> {
+    ensure!(
+        !name.starts_with("hamlyn://"),
+        "{name} is a service of another host: give its name alone, and set HAMLYN_LISTEN to the \
+         address and port at which other hosts are to connect"
+    );
+    Ok(())
+}
+
+/// What other hosts call a service that has been offered, if they can reach it.
+pub fn for_other_hosts(node: &hamlyn::Node, name: &str) -> Option<String> {
+    #[cfg(feature = "tls")]
+    {
+        node.listens_at().map(|address| format!("hamlyn://{address}/{name}"))
+    }
+    #[cfg(not(feature = "tls"))]
+    {
+        let _ = (node, name);
+        None
+    }
+}
+
+/// The same, on standard error.
+pub fn tell_other_hosts(node: &hamlyn::Node, name: &str) {
+    if let Some(name) = for_other_hosts(node, name) {
+        eprintln!("hamlyn: for other hosts at {name}");
+    }
+}
 
 /// `hamlyn names`.
 pub fn run(arguments: &NamesArguments) -> Result<()> {

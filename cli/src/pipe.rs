@@ -20,7 +20,7 @@
 
 use crate::arguments::{RecvArguments, SendArguments};
 use crate::perf::ends::access;
-use crate::{ending, progress, standard};
+use crate::{ending, names, progress, standard};
 use anyhow::{Context, Result, anyhow, ensure};
 use hamlyn::Config;
 use hamlyn::control::{Accept, Peer, RequestId, printable_bytes};
@@ -104,6 +104,7 @@ fn ticket_of(peer: &Peer, bytes: &[u8]) -> Result<Ticket> {
 
 /// `hamlyn recv NAME`.
 pub fn recv(arguments: &RecvArguments) -> Result<()> {
+    names::to_serve(&arguments.name)?;
     let mut target = match &arguments.output {
         Some(path) => Target::file(path)?,
         None => Target::standard_output()?,
@@ -111,6 +112,7 @@ pub fn recv(arguments: &RecvArguments) -> Result<()> {
     let mut node = Node::new()?;
     let access = access(arguments.allow);
     node.serve(&arguments.name, access, Accept::Ask)?;
+    names::tell_other_hosts(&node, &arguments.name);
     ending::remove_name(node.config(), &arguments.name, access);
     ending::on_signals()?;
     let deadline = arguments.wait.map(|wait| Instant::now() + wait);

@@ -5,6 +5,8 @@
 
 use anyhow::{Context, Result, anyhow};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
+use plotters::coord::ranged1d::{SegmentedCoord, ValueFormatter};
+use plotters::coord::types::RangedCoordi32;
 use plotters::prelude::*;
 use rustix::system::uname;
 use std::fs;
@@ -21,13 +23,26 @@ pub struct Section {
     pub rows: Vec<Vec<String>>,
 }
 
-/// Values to compare, on a logarithmic scale: they differ by orders of magnitude.
-#[derive(Debug, Default)]
+/// Values to compare: from zero on, or, where they differ by more than a factor of 20, on a
+/// logarithmic scale from a whole decade on.
+#[derive(Debug)]
 pub struct Chart {
-    /// What the bars show, with its unit.
+    /// What the bars show.
     pub axis: String,
     pub bars: Vec<(String, f64)>,
+    /// A value with its unit, as the table has it.
+    pub text: fn(f64) -> String,
 }
+
+/// A sentence of the verdict, and whether it is good news.
+#[derive(Debug)]
+pub struct Finding {
+    pub is_good: bool,
+    pub text: String,
+}
+
+/// The bars of Hamlyn's own are told from the others by their colour.
+const OWN: &str = "Hamlyn";
 
 /// What a figure depends on: name and value.
 pub fn machine() -> Vec<(String, String)> {
@@ -59,10 +74,11 @@ fn processor() -> String {
 pub fn write(
     path: &Path,
     title: &str,
+    findings: &[Finding],
     facts: &[(String, String)],
     sections: &[Section],
 ) -> Result<()> {
-    let page = page(title, facts, sections)?.into_string();
+    let page = page(title, findings, facts, sections)?.into_string();
     let name = path.file_name().with_context(|| format!("{} names no file", path.display()))?;
     let temporary = path.with_file_name(format!(".{}.partial", name.to_string_lossy()));
     fs::write(&temporary, page)
@@ -71,18 +87,46 @@ pub fn write(
 }
 
 const STYLE: &str = "
+:root { color-scheme: light dark; --ink: #1d2733; --paper: #fff; --line: #d8dee6; --rule: #8795a6;
+  --good: #1a7f37; --care: #9a5b00; --bad: #c5221f; }
+@media (prefers-color-scheme: dark) { :root { --ink: #dde4ec; --paper: #14191f; --line: #303a46;
+  --rule: #64748b; --good: #57c274; --care: #e2a33f; --bad: #ff7b72; } }
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem;
-  color: #1d2733; background: #fff; }
+  color: var(--ink); background: var(--paper); }
 h1 { margin-bottom: .2rem; } h2 { margin-top: 2.5rem; }
+.wide { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; margin: 1rem 0; font-size: .92rem; }
-th, td { text-align: left; padding: .35rem .7rem; border-bottom: 1px solid #d8dee6;
+th, td { text-align: left; padding: .35rem .7rem; border-bottom: 1px solid var(--line);
   vertical-align: top; }
-th { border-bottom: 2px solid #8795a6; }
-.facts th { width: 12rem; border-bottom: 1px solid #d8dee6; font-weight: 600; }
-svg { max-width: 100%; height: auto; }
+td { min-width: 4.5rem; overflow-wrap: anywhere; }
+th { border-bottom: 2px solid var(--rule); white-space: nowrap; }
+.facts th { border-bottom: 1px solid var(--line); font-weight: 600; }
+.findings { list-style: none; padding: 0; font-size: 1.1rem; }
+.findings li { border-left: .35rem solid var(--good); padding: .2rem .8rem; margin: .5rem 0; }
+.findings li.care { border-color: var(--care); }
+.good { color: var(--good); font-weight: 600; } .care { color: var(--care); font-weight: 600; }
+.bad { color: var(--bad); font-weight: 600; }
+td[class] { white-space: nowrap; overflow-wrap: normal; } li.care { color: inherit; font-weight: inherit; }
+figure { margin: 1rem 0; background: #fff; border-radius: .4rem; overflow-x: auto; }
+svg { display: block; min-width: 40rem; max-width: 100%; height: auto; }
 ";
 
-fn page(title: &str, facts: &[(String, String)], sections: &[Section]) -> Result<Markup> {
+/// How a cell stands out.
+fn class(cell: &str) -> Option<&'static str> {
+    match cell {
+        "REFUSED" => Some("good"),
+        "POSSIBLE" => Some("care"),
+        "NOT REFUSED" => Some("bad"),
+        _ => None,
+    }
+}
+
+fn page(
+    title: &str,
+    findings: &[Finding],
+    facts: &[(String, String)],
+    sections: &[Section],
+) -> Result<Markup> {
     let charts: Vec<Option<String>> = sections
         .iter()
         .map(|section| section.chart.as_ref().map(Chart::to_svg).transpose())
@@ -98,6 +142,11 @@ fn page(title: &str, facts: &[(String, String)], sections: &[Section]) -> Result
             }
             body {
                 h1 { (title) }
+                ul.findings {
+                    @for finding in findings {
+                        li.care[!finding.is_good] { (finding.text) }
+                    }
+                }
                 table.facts {
                     @for (name, value) in facts { tr { th scope="row" { (name) } td { (value) } } }
                 }
@@ -106,14 +155,14 @@ fn page(title: &str, facts: &[(String, String)], sections: &[Section]) -> Result
                     @for text in &section.text { p { (text) } }
                     @if let Some(svg) = chart { figure { (PreEscaped(svg)) } }
                     @if !section.rows.is_empty() {
-                        table {
+                        div.wide { table {
                             thead { tr { @for name in &section.header { th { (name) } } } }
                             tbody {
                                 @for row in &section.rows {
-                                    tr { @for cell in row { td { (cell) } } }
+                                    tr { @for cell in row { td class=[class(cell)] { (cell) } } }
                                 }
                             }
-                        }
+                        } }
                     }
                 }
             }
@@ -137,27 +186,41 @@ impl Chart {
         if !lowest.is_finite() || !highest.is_finite() {
             return Err("there is no positive value".into());
         }
-        // Whole decades, and room for the label behind the longest bar.
-        let from = 10f64.powf((lowest / 2.0).log10().floor());
-        let to = highest * 4.0;
-        let names: Vec<&str> = self.bars.iter().rev().map(|bar| bar.0.as_str()).collect();
-
         let area = backend.into_drawing_area();
         area.fill(&WHITE)?;
-        let mut chart = ChartBuilder::on(&area)
-            .margin(8)
-            .x_label_area_size(50)
-            .y_label_area_size(250)
-            .build_cartesian_2d(
-                (from..to).log_scale(),
-                (0..names.len() as i32 - 1).into_segmented(),
-            )?;
+        let mut builder = ChartBuilder::on(&area);
+        builder.margin(8).x_label_area_size(50).y_label_area_size(250);
+        let rows = (0..self.bars.len() as i32 - 1).into_segmented();
+        // With room for the label behind the longest bar.
+        if highest > 20.0 * lowest {
+            let from = 10f64.powf((lowest / 2.0).log10().floor());
+            let axis = format!("{} (logarithmic)", self.axis);
+            let chart = builder.build_cartesian_2d((from..highest * 4.0).log_scale(), rows)?;
+            self.fill(chart, from, &axis)?;
+        } else {
+            let chart = builder.build_cartesian_2d(0.0..highest * 1.2, rows)?;
+            self.fill(chart, 0.0, &self.axis)?;
+        }
+        area.present()?;
+        Ok(())
+    }
+
+    fn fill<X>(
+        &self,
+        mut chart: ChartContext<'_, SVGBackend<'_>, Cartesian2d<X, SegmentedCoord<RangedCoordi32>>>,
+        from: f64,
+        axis: &str,
+    ) -> Result<(), Box<dyn std::error::Error>>
+    where
+        X: Ranged<ValueType = f64> + ValueFormatter<f64>,
+    {
+        let names: Vec<&str> = self.bars.iter().rev().map(|bar| bar.0.as_str()).collect();
         chart
             .configure_mesh()
             .disable_y_mesh()
             .light_line_style(TRANSPARENT)
-            .x_desc(&self.axis)
-            .x_label_formatter(&|value| short(*value))
+            .x_desc(axis)
+            .x_label_formatter(&|value| (self.text)(*value))
             .y_labels(names.len())
             .y_label_formatter(&|segment| match segment {
                 SegmentValue::CenterOf(i) => {
@@ -167,44 +230,42 @@ impl Chart {
             })
             .label_style(("sans-serif", 15))
             .draw()?;
-        for (i, (_, value)) in self.bars.iter().rev().enumerate() {
+        for (i, (name, value)) in self.bars.iter().rev().enumerate() {
             let i = i as i32;
+            let colour = match name.starts_with(OWN) {
+                true => RGBColor(47, 111, 179),
+                false => RGBColor(168, 178, 190),
+            };
             let corners = [(from, SegmentValue::Exact(i)), (*value, SegmentValue::Exact(i + 1))];
-            let mut bar = Rectangle::new(corners, RGBColor(47, 111, 179).filled());
+            let mut bar = Rectangle::new(corners, colour.filled());
             bar.set_margin(6, 6, 0, 0);
             chart.draw_series([bar])?;
             let label = EmptyElement::at((*value, SegmentValue::CenterOf(i)))
-                + Text::new(short(*value), (6, -7), ("sans-serif", 15));
+                + Text::new((self.text)(*value), (6, -7), ("sans-serif", 15));
             chart.draw_series([label])?;
         }
-        area.present()?;
         Ok(())
     }
-}
-
-/// Three digits.
-fn short(value: f64) -> String {
-    let (value, prefix) = match value {
-        v if v < 1e3 => (v, ""),
-        v if v < 1e6 => (v / 1e3, "k"),
-        v if v < 1e9 => (v / 1e6, "M"),
-        v => (v / 1e9, "G"),
-    };
-    let digits = if value < 10.0 { 2 } else { usize::from(value < 100.0) };
-    let text = format!("{value:.digits$}");
-    let text = if digits > 0 { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
-    format!("{text}{}{prefix}", if prefix.is_empty() { "" } else { " " })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::perf::row::ns;
+
+    #[test]
+    fn what_is_alike_begins_at_zero() {
+        let bars = vec![("bare ring".into(), 5.9e9), ("Hamlyn".into(), 6.2e9)];
+        let chart = Chart { axis: "bytes a second".into(), bars, text: ns };
+        assert!(!chart.to_svg().unwrap().contains("logarithmic"));
+    }
 
     #[test]
     fn a_report_is_one_file_that_fetches_nothing() {
         let chart = Chart {
-            axis: "one way, ns".into(),
+            axis: "one way".into(),
             bars: vec![("raw line".into(), 54.0), ("TCP <b>".into(), 20_000.0)],
+            text: ns,
         };
         let section = Section {
             title: "Latency".into(),
@@ -213,8 +274,12 @@ mod tests {
             rows: vec![vec!["<script>".into()]],
             ..Section::default()
         };
-        let page = page("Hamlyn", &machine(), &[section]).unwrap().into_string();
-        assert!(page.contains("<svg") && page.contains("raw line") && page.contains("20 k"));
+        let finding = Finding { is_good: false, text: "one is possible".into() };
+        let page = page("Hamlyn", &[finding], &machine(), &[section]).unwrap().into_string();
+        assert!(page.contains("<svg") && page.contains("raw line") && page.contains("20.0 us"));
+        assert!(page.contains("(logarithmic)"), "54 and 20,000 have no common scale else");
+        let (verdict, facts) = (page.find("one is possible"), page.find("kernel"));
+        assert!(verdict.unwrap() < facts.unwrap(), "the verdict comes first");
         assert!(!page.contains("<script") && !page.contains("TCP <b>"));
         for outside in ["src=", "href=", "url(", "@import"] {
             assert!(!page.contains(outside), "{outside}");
@@ -228,15 +293,9 @@ mod tests {
     #[test]
     fn a_chart_of_nothing_is_an_error_and_no_panic() {
         assert!(
-            Chart { axis: "nothing".into(), bars: vec![("none".into(), 0.0)] }.to_svg().is_err()
+            Chart { axis: "nothing".into(), bars: vec![("none".into(), 0.0)], text: ns }
+                .to_svg()
+                .is_err()
         );
-    }
-
-    #[test]
-    fn short_numbers_have_three_digits() {
-        assert_eq!(short(54.0), "54");
-        assert_eq!(short(54.25), "54.2");
-        assert_eq!(short(20_000.0), "20 k");
-        assert_eq!(short(1.5e9), "1.5 G");
     }
 }

@@ -4,42 +4,36 @@
 //! fast path knows nothing of it. Only its owner, and root, is answered.
 
 use crate::arguments::StatArguments;
-use crate::figures::{Figures, Link};
+use crate::figures::{Link, RoomWaits};
+use crate::look::{self, Before, Look, PAUSE_MIN, Told, Watched};
 use crate::output;
 use crate::perf::row;
+use crate::prometheus;
 use anyhow::{Context, Result, bail};
 use bytesize::ByteSize;
 use hamlyn::Config;
-use hamlyn::control::{ServiceName, list_services, stat_of};
 use serde_json::{Map, Value, json};
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+/// The time limit of a question.
 pub const PATIENCE: Duration = Duration::from_secs(5);
-
-/// What one process said, and when.
-struct Told {
-    name: String,
-    at: Instant,
-    figures: Figures,
-}
 
 /// `hamlyn stat [NAME]`.
 pub fn run(arguments: &StatArguments) -> Result<()> {
     let config = Config::from_env()?;
+    let mut watched = Watched::new(arguments.name.as_slice());
     let Some(pause) = arguments.watch else {
-        return show(&config, arguments, &BTreeMap::new()).map(|_| ());
+        return show(&config, arguments, &mut watched, &Before::new()).map(|_| ());
     };
-    let mut before = BTreeMap::new();
+    let mut before = Before::new();
     let mut rounds = 0;
     loop {
-        before = show(&config, arguments, &before)?;
+        before = show(&config, arguments, &mut watched, &before)?;
         rounds += 1;
         if arguments.times.is_some_and(|times| rounds >= times) {
             return Ok(());
         }
-        std::thread::sleep(pause);
+        std::thread::sleep(pause.max(PAUSE_MIN));
     }
 }
 
@@ -47,65 +41,44 @@ pub fn run(arguments: &StatArguments) -> Result<()> {
 fn show(
     config: &Config,
     arguments: &StatArguments,
-    before: &BTreeMap<String, Told>,
-) -> Result<BTreeMap<String, Told>> {
-    let (told, failed) = match &arguments.name {
-        Some(name) => {
-            let service: ServiceName = name.parse()?;
-            let text = stat_of(config, &service, PATIENCE)
-                .with_context(|| format!("no counters of {name}"))?;
-            (vec![told(name, &text)], 0)
+    watched: &mut Watched,
+    before: &Before,
+) -> Result<Before> {
+    let look = match &arguments.name {
+        // Its error is this command's.
+        Some(name) if !arguments.prometheus => {
+            let told = look::ask(config, name).with_context(|| format!("no counters of {name}"))?;
+            Look { told: vec![told], failed: Vec::new() }
         }
-        None => all(config),
+        _ => look::ask_all(config, &watched.names(config)),
     };
+    for (name, error) in &look.failed {
+        eprintln!("hamlyn: no counters of {name}: {error}");
+    }
     if arguments.prometheus {
-        output::line(prometheus(&told).trim_end())?;
+        let text = prometheus::text(&look);
+        match &arguments.output {
+            Some(path) => output::replace(path, &text)?,
+            None => output::line(text.trim_end())?,
+        }
     } else {
-        for told in &told {
-            let before = before.get(&told.name);
+        for told in &look.told {
+            let before = told.earlier(before);
             match (arguments.json, arguments.watch) {
                 (true, _) => output::line(as_json(told))?,
                 (false, None) => print(told)?,
                 (false, Some(_)) => print_rates(told, before)?,
             }
         }
-        if told.is_empty() && failed == 0 && !arguments.json {
+        if look.told.is_empty() && look.failed.is_empty() && !arguments.json {
             output::line("This user serves nothing now.")?;
         }
     }
+    let failed = look.failed.len();
     if failed > 0 && arguments.watch.is_none() {
-        bail!("{failed} of {} processes did not answer", failed + told.len());
+        bail!("{failed} of {} processes did not answer", failed + look.told.len());
     }
-    Ok(told.into_iter().map(|told| (told.name.clone(), told)).collect())
-}
-
-fn told(name: &str, text: &str) -> Told {
-    Told { name: name.into(), at: Instant::now(), figures: Figures::of(text) }
-}
-
-/// Of every service of this user; and how many did not answer.
-fn all(config: &Config) -> (Vec<Told>, usize) {
-    let user = rustix::process::geteuid().as_raw();
-    let services = list_services(config)
-        .entries
-        .into_iter()
-        .filter(|service| service.uid == Some(user) && service.is_alive != Some(false));
-    let (mut found, mut failed) = (Vec::new(), 0);
-    for service in services {
-        let text = service
-            .name
-            .parse()
-            .map_err(anyhow::Error::from)
-            .and_then(|name| Ok(stat_of(config, &name, PATIENCE)?));
-        match text {
-            Ok(text) => found.push(told(&service.name, &text)),
-            Err(error) => {
-                failed += 1;
-                eprintln!("hamlyn: no counters of {}: {error:#}", service.name);
-            }
-        }
-    }
-    (found, failed)
+    Ok(look::by_name(look.told))
 }
 
 fn value_of(value: &str) -> Value {
@@ -127,54 +100,112 @@ fn as_json(told: &Told) -> Value {
             Value::Object(link)
         })
         .collect();
-    json!({ "name": told.name, "counters": counters, "links": links })
+    json!({
+        "name": told.name,
+        "user": told.user,
+        "process": told.process,
+        "program": told.program,
+        "look_us": told.took.as_micros() as u64,
+        "counters": counters,
+        "links": links,
+    })
+}
+
+/// A time in milliseconds, for people.
+pub fn duration(ms: u64) -> String {
+    match ms {
+        0..1000 => format!("{ms} ms"),
+        1000..120_000 => format!("{}.{} s", ms / 1000, ms % 1000 / 100),
+        120_000..7_200_000 => format!("{} min", ms / 60_000),
+        7_200_000..172_800_000 => format!("{} h", ms / 3_600_000),
+        ms => format!("{} days", ms / 86_400_000),
+    }
+}
+
+/// Who it is, since when, and whether its program waits: a line.
+fn who(told: &Told) -> String {
+    let known = |number: Option<u32>| number.map_or("unknown".into(), |n| n.to_string());
+    let program = told.program.as_ref().map_or(String::new(), |program| format!(" ({program})"));
+    let figures = &told.figures;
+    let waits = match figures.number("waiting_ms") {
+        0 => "its program does not wait".into(),
+        ms => format!("its program waits for messages since {}", duration(ms)),
+    };
+    format!(
+        "{}: process {}{program} of user {}, version {}, up {}; {waits}",
+        told.name,
+        known(told.process),
+        known(told.user),
+        figures.text("version"),
+        duration(figures.number("uptime_ms")),
+    )
 }
 
 fn print(told: &Told) -> Result<()> {
+    output::line(who(told))?;
     let mut table = row::table([&*told.name, ""]);
+    let waits = RoomWaits::of(&told.figures);
     for (name, value) in &told.figures.counters {
-        table.add_row([name, value]);
+        if waits.is_none() || !name.starts_with("room_waits.") {
+            table.add_row([name, value]);
+        }
     }
     row::align_right(&mut table, [1]);
     output::line(table)?;
+    if let Some(words) = waits.and_then(|waits| waits.in_words()) {
+        output::line(format_args!("Senders waited for room {words}."))?;
+    }
     for (number, link) in &told.figures.links {
         output::line(in_words(*number, link))?;
     }
     Ok(())
 }
 
+/// Who waits for whom on a link, and since when; empty: nobody.
+pub fn waits(link: &Link) -> String {
+    let mut parts = Vec::new();
+    let ms = link.number("waits_for_room_ms");
+    if ms > 0 {
+        parts.push(format!("waits for the peer since {}", duration(ms)));
+    }
+    if link.number("peer_waits_for_room") > 0 {
+        parts.push("the peer waits for it".into());
+    }
+    parts.join("; ")
+}
+
 /// A link, in two lines.
 fn in_words(number: u32, link: &Link) -> String {
     let size = |name| ByteSize::b(link.number(name)).display().iec();
+    let waits = match waits(link).as_str() {
+        "" => String::new(),
+        waits => format!("; {waits}"),
+    };
     format!(
-        "link {number}: {}; made by {}{}\n  {} messages sent ({}), {} packets taken ({}), {} not \
-         taken yet, {} messages queued; {}",
+        "link {number}: {}; made by {}{}, {} ago\n  {} messages sent ({}), {} packets taken ({}), {} \
+         refused, {} not taken yet, {} messages queued, {} wake-ups{waits}; {}",
         link.peer(),
         link.text("made_by"),
         match link.text("service") {
             "" => String::new(),
             service => format!(", service {service}"),
         },
+        duration(link.number("age_ms")),
         link.number("messages_sent"),
         size("ring_bytes_sent"),
         link.number("packets_taken"),
         size("ring_bytes_taken"),
+        link.number("packets_refused"),
         size("ring_bytes_waiting"),
         link.number("messages_queued"),
+        link.number("wakes_sent"),
         link.text("path"),
     )
 }
 
 /// What each link does now, and which counters have gone up.
 fn print_rates(now: &Told, before: Option<&Told>) -> Result<()> {
-    let seconds = before.map(|before| (now.at - before.at).as_secs_f64().max(1e-9));
-    let rate = |name: &str, now: &Link, before: Option<&Link>| match (seconds, before) {
-        (Some(seconds), Some(before)) => {
-            let moved = now.number(name).saturating_sub(before.number(name));
-            moved as f64 / seconds
-        }
-        _ => 0.0,
-    };
+    output::line(who(now))?;
     let mut table = row::table([
         &*now.name,
         "peer",
@@ -184,14 +215,12 @@ fn print_rates(now: &Told, before: Option<&Told>) -> Result<()> {
         "bytes/s",
         "not taken",
         "queued",
+        "",
     ]);
     for (number, link) in &now.figures.links {
-        let earlier = before.and_then(|before| before.figures.links.get(number));
-        // Another link may have its number now.
-        let earlier = earlier.filter(|earlier| earlier.text("peer_node") == link.text("peer_node"));
-        let bytes =
-            |name| ByteSize::b(rate(name, link, earlier) as u64).display().iec().to_string();
-        let each = |name| format!("{:.0}", rate(name, link, earlier));
+        let rate = |name| now.link_rate(before, *number, name);
+        let bytes = |name| ByteSize::b(rate(name) as u64).display().iec().to_string();
+        let each = |name| format!("{:.0}", rate(name));
         table.add_row([
             format!("link {number}"),
             link.peer(),
@@ -201,12 +230,16 @@ fn print_rates(now: &Told, before: Option<&Told>) -> Result<()> {
             bytes("ring_bytes_taken"),
             ByteSize::b(link.number("ring_bytes_waiting")).display().iec().to_string(),
             link.text("messages_queued").into(),
+            waits(link),
         ]);
     }
     row::align_right(&mut table, 2..8);
     output::line(table)?;
     if let Some(before) = before {
-        let moved = now.figures.counters.iter().filter_map(|(name, _)| {
+        let times = ["uptime_ms", "waiting_ms", "process", "user"];
+        let is_shown = |name: &str| !times.contains(&name) && !name.starts_with("room_waits.le");
+        let counters = now.figures.counters.iter();
+        let moved = counters.filter(|(name, _)| is_shown(name)).filter_map(|(name, _)| {
             let more = now.figures.number(name).checked_sub(before.figures.number(name))?;
             (more > 0).then(|| format!("{name} +{more}"))
         });
@@ -216,75 +249,4 @@ fn print_rates(now: &Told, before: Option<&Told>) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// The text format of Prometheus (version 0.0.4): a metric for each counter and for each figure of a
-/// link, with the service as a label.
-fn prometheus(told: &[Told]) -> String {
-    let mut metrics: BTreeMap<String, BTreeSet<(String, u64)>> = BTreeMap::new();
-    for told in told {
-        let service = label(&told.name);
-        for (name, value) in &told.figures.counters {
-            if let Ok(value) = value.parse() {
-                let rows = metrics.entry(metric(&format!("hamlyn_{name}"))).or_default();
-                rows.insert((format!("service=\"{service}\""), value));
-            }
-        }
-        for (number, link) in &told.figures.links {
-            let peer = ["peer_user", "peer_process"].map(|name| label(link.text(name)));
-            let labels = format!(
-                "service=\"{service}\",link=\"{number}\",user=\"{}\",process=\"{}\"",
-                peer[0], peer[1]
-            );
-            let names = [
-                "messages_sent",
-                "packets_taken",
-                "ring_bytes_sent",
-                "ring_bytes_taken",
-                "ring_bytes_waiting",
-                "messages_queued",
-            ];
-            for name in names.into_iter().filter(|name| link.0.contains_key(*name)) {
-                let rows = metrics.entry(format!("hamlyn_link_{name}")).or_default();
-                rows.insert((labels.clone(), link.number(name)));
-            }
-        }
-    }
-    let mut text = String::new();
-    for (metric, rows) in metrics {
-        let levels =
-            ["_waiting", "_queued", "hamlyn_links", "hamlyn_waits", "_mapped", "_receivers"];
-        let is_level = levels.iter().any(|level| metric.ends_with(level));
-        let kind = if is_level { "gauge" } else { "counter" };
-        let _ = writeln!(text, "# TYPE {metric} {kind}");
-        for (labels, value) in rows {
-            let _ = writeln!(text, "{metric}{{{labels}}} {value}");
-        }
-    }
-    text
-}
-
-/// A name of letters, digits and `_`, whatever another process wrote.
-fn metric(name: &str) -> String {
-    name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect()
-}
-
-fn label(text: &str) -> String {
-    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_another_process_wrote_stays_within_its_place_in_the_text_of_prometheus() {
-        let text = "a.b 3\nc\"{} 4\nword x\nlink.2.peer_user \"}\\\nlink.2.messages_sent 9\n";
-        let text = prometheus(&[told("x", text)]);
-        let wanted = "# TYPE hamlyn_a_b counter\nhamlyn_a_b{service=\"x\"} 3\n\
-                      # TYPE hamlyn_c___ counter\nhamlyn_c___{service=\"x\"} 4\n\
-                      # TYPE hamlyn_link_messages_sent counter\n\
-                      hamlyn_link_messages_sent{service=\"x\",link=\"2\",user=\"\\\"}\\\\\",process=\"\"} 9\n";
-        assert_eq!(text, wanted);
-    }
 }

@@ -5,12 +5,13 @@
 
 use crate::arguments::WhyArguments;
 use crate::figures::{Figures, Link, program};
+use crate::names::of_this_host;
 use crate::output;
-use crate::stat::PATIENCE;
+use crate::stat::{PATIENCE, duration};
 use anyhow::Result;
 use bytesize::ByteSize;
-use hamlyn::Config;
-use hamlyn::control::{ConnectError, Reason, ServiceName, list_services, stat_of};
+use hamlyn::control::{ConnectError, Reason, list_services, stat_of};
+use hamlyn::{Config, interface};
 use std::time::Duration;
 
 /// Between the two looks.
@@ -60,10 +61,32 @@ const REFUSALS: &[(&str, &str)] = &[
     ("links_closed_violation", "and sent away, having broken the rules of the ring"),
 ];
 
+/// Counters of what links were refused, or had to do without.
+const WITHOUT: &[(&str, &str)] = &[
+    (
+        "control.refused_bulk",
+        "bulk rings were refused, so that long messages take the small ring (peer_ring_bytes_max, \
+         bytes_per_user_max)",
+    ),
+    (
+        "control.refused_aperture",
+        "apertures were refused (aperture_map_max, apertures_per_link_max, apertures_per_user_max)",
+    ),
+    (
+        "control.memory_unlocked",
+        "rings could not be locked in memory, so that they may be swapped out (RLIMIT_MEMLOCK)",
+    ),
+    (
+        "control.rests",
+        "times it took no new connection for a moment, having no descriptors, or a program that takes \
+         no events",
+    ),
+];
+
 /// `hamlyn why NAME`.
 pub fn run(arguments: &WhyArguments) -> Result<()> {
     let config = Config::from_env()?;
-    let service: ServiceName = arguments.name.parse()?;
+    let service = of_this_host(&arguments.name)?;
     if let Some(sentence) = who_listens(&config, &arguments.name) {
         output::line(sentence)?;
     }
@@ -85,6 +108,7 @@ pub fn run(arguments: &WhyArguments) -> Result<()> {
     };
     let mut sentences = of_process(&before, &now);
     sentences.extend(of_refusals(&now));
+    sentences.extend(of_packets(&now));
     for (number, link) in &now.links {
         sentences.extend(of_link(*number, link, before.links.get(number)));
     }
@@ -146,16 +170,23 @@ fn no_figures(name: &str, error: &ConnectError) -> String {
 fn of_process(before: &Figures, now: &Figures) -> Vec<String> {
     let mut sentences = Vec::new();
     let more = |name: &str| now.number(name).saturating_sub(before.number(name));
-    if now.number("waits") == 0 && more("turns") == 0 && now.number("links") > 0 {
+    // Messages that have come already are taken without a turn.
+    let took = now.links.iter().any(|(number, link)| {
+        let before = before.links.get(number);
+        before.is_none_or(|before| {
+            link.number("ring_bytes_taken") != before.number("ring_bytes_taken")
+        })
+    });
+    if now.number("waits") == 0 && more("turns") == 0 && !took && now.number("links") > 0 {
         sentences.push(
-            "Its program has made no call for a second and does not wait in one: what comes stays \
-             in the rings, and who sends waits when they are full. A progress thread \
-             (start_progress) would take it."
+            "Its program has taken nothing out of the rings for a second and does not wait in a \
+             call: it makes none, or is at what it took before. What comes stays in the rings, and \
+             who sends waits when they are full. A progress thread (start_progress) would take it."
                 .into(),
         );
     }
     let (wakes, messages) = (more("wakes_sent"), more("messages_sent"));
-    if wakes > 100 && wakes * 2 > messages {
+    if wakes > 100 && wakes.saturating_mul(2) > messages {
         sentences.push(format!(
             "{wakes} of the last {messages} messages had to wake somebody, which costs a hundred \
              times a message: receivers that look for longer before they sleep (spin_ns, or \
@@ -176,21 +207,44 @@ fn of_process(before: &Figures, now: &Figures) -> Vec<String> {
              its watchdog has run out (watchdog_ms) while the program made no call that receives."
         ));
     }
-    let refused = now.counters.iter().filter(|(name, _)| name.starts_with("refused_"));
-    for (name, value) in refused.filter(|(name, _)| more(name) > 0) {
-        sentences.push(format!(
-            "{} packets were refused within this second, {value} in all ({name}; SECURITY.md says \
-             what it protects).",
-            more(name)
-        ));
+    // Those that are known, not the lines that came: as many as another process likes, each of which
+    // is looked for among all.
+    let described = interface::Counters::described();
+    for (name, _) in described.into_iter().filter(|(name, _)| name.starts_with("refused_")) {
+        let (count, value) = (more(name), now.number(name));
+        if count > 0 {
+            sentences.push(format!(
+                "{count} packets were refused within this second, {value} in all ({name}; \
+                 SECURITY.md says what it protects)."
+            ));
+        }
     }
     sentences
 }
 
 fn of_refusals(now: &Figures) -> Vec<String> {
-    let counted = REFUSALS.iter().map(|(name, why)| (now.number(name), name, why));
-    let some = counted.filter(|(count, ..)| *count > 0);
-    some.map(|(count, name, why)| format!("Since it started {count} were refused: {why} ({name})."))
+    let counted = |all: &'static [(&str, &str)]| {
+        let counted = all.iter().map(|(name, why)| (now.number(name), *name, *why));
+        counted.filter(|(count, ..)| *count > 0)
+    };
+    let refused = counted(REFUSALS).map(|(count, name, why)| {
+        format!("Since it started {count} were refused: {why} ({name}).")
+    });
+    let without = counted(WITHOUT)
+        .map(|(count, name, why)| format!("Since it started {count} {why} ({name})."));
+    refused.chain(without).collect()
+}
+
+/// Packets that were refused at some time, and what is said of that.
+fn of_packets(now: &Figures) -> Vec<String> {
+    let described = interface::Counters::described();
+    let refused = described.into_iter().filter(|(name, _)| name.starts_with("refused_"));
+    refused
+        .filter(|(name, _)| now.number(name) > 0)
+        .map(|(name, why)| {
+            let count = now.number(name);
+            format!("Since it started {count} packets were refused ({name}): {}", why.trim())
+        })
         .collect()
 }
 
@@ -206,12 +260,41 @@ fn of_link(number: u32, link: &Link, before: Option<&Link>) -> Vec<String> {
              this one"
         ));
     }
+    let ms = link.number("waits_for_room_ms");
+    if ms > 0 {
+        reasons.push(format!(
+            "this process has waited for {} until the peer takes something, and it has taken nothing",
+            duration(ms)
+        ));
+    }
+    let peer_waited = before.is_some_and(|before| before.number("peer_waits_for_room") > 0);
+    if peer_waited && link.number("peer_waits_for_room") > 0 {
+        reasons.push(match moved("ring_bytes_taken") {
+            false => "the peer waits until this process's program takes what it has sent".into(),
+            true => {
+                let took = link.number("ring_bytes_taken");
+                let before = before.map_or(0, |before| before.number("ring_bytes_taken"));
+                let took = ByteSize::b(took.saturating_sub(before)).display().iec();
+                format!(
+                    "the peer waits for this process's program, which is slower than the peer: it \
+                     took {took} within this second"
+                )
+            }
+        });
+    }
+    let refused = link.number("packets_refused");
+    if refused > 0 {
+        reasons.push(format!(
+            "{refused} of its packets were refused: its program uses a ticket that was revoked or \
+             used up, or writes outside of one"
+        ));
+    }
     let queued = link.number("messages_queued");
     if queued > 0 {
         reasons.push(format!("{queued} messages wait in work queues until there is room"));
     }
     // The path says itself why it is the one; only what makes it slow is repeated here.
-    let slow = ["fence", "naps", "not there", "not proved", "not routed"];
+    let slow = ["fence", "naps", "not there", "none will be asked for", "not proved", "not routed"];
     let path = link.text("path");
     let parts = path.split("; ").filter(|part| slow.iter().any(|word| part.contains(word)));
     reasons.extend(parts.map(str::to_owned));
@@ -223,19 +306,47 @@ mod tests {
     use super::*;
 
     #[test]
+    fn counters_that_make_no_sense_are_said_as_they_are_and_unknown_ones_are_not() {
+        let before = Figures::of("waits 1\nrefused_wrong_key 1\n");
+        let now = Figures::of(&format!(
+            "waits 1\nwakes_sent {}\nmessages_sent 7\nrefused_wrong_key 4\nrefused_anything 9\n",
+            u64::MAX
+        ));
+        let said = of_process(&before, &now);
+        assert_eq!(said.len(), 2, "{said:?}");
+        assert!(said[0].starts_with(&format!("{} of the last 7 messages", u64::MAX)), "{said:?}");
+        assert!(said[1].starts_with("3 packets were refused") && said[1].contains("4 in all"));
+    }
+
+    #[test]
     fn a_program_that_makes_no_calls_and_a_peer_that_takes_nothing_are_named() {
         let text = "turns 5\nwaits 0\nlinks 1\nlink.1.peer_user 7\nlink.1.peer_process unknown\n\
                     link.1.ring_bytes_waiting 4096\nlink.1.ring_bytes_sent 8192\n\
                     link.1.messages_queued 3\nlink.1.path a ring; a fence on each send, because\n\
-                    control.refused_user 2\n";
+                    control.refused_user 2\ncontrol.refused_bulk 1\nrefused_wrong_key 4\n\
+                 link.1.waits_for_room_ms 2500\nlink.1.peer_waits_for_room 1\n\
+                 link.1.packets_refused 4\n";
         let figures = Figures::of(text);
         let sentences = of_process(&figures, &figures);
         assert!(sentences.len() == 1 && sentences[0].contains("start_progress"), "{sentences:?}");
         let refused = of_refusals(&figures);
-        assert!(refused.len() == 1 && refused[0].contains("user may not connect"), "{refused:?}");
+        assert!(refused.len() == 2 && refused[0].contains("user may not connect"), "{refused:?}");
+        assert!(refused[1].contains("1 bulk rings were refused"), "{refused:?}");
+        let packets = of_packets(&figures);
+        assert!(packets.len() == 1 && packets[0].contains("4 packets"), "{packets:?}");
+        assert!(packets[0].contains("The key is not the slot's"), "{packets:?}");
         let link = of_link(1, &figures.links[&1], figures.links.get(&1));
-        assert_eq!(link.len(), 3, "{link:?}");
+        assert_eq!(link.len(), 6, "{link:?}");
+        for part in ["waited for 2.5 s", "the peer waits until", "4 of its packets"] {
+            assert!(link.iter().any(|sentence| sentence.contains(part)), "{part}: {link:?}");
+        }
         assert!(link[0].starts_with("Link 1 (user 7, process unknown): the peer takes nothing"));
+        // Without a bulk ring, which its settings rule out.
+        let text =
+            "link.1.path a ring; no bulk ring, and none will be asked for (bulk_ring_bytes is 0)\n";
+        let without = Figures::of(text);
+        let said = of_link(1, &without.links[&1], None);
+        assert!(said.len() == 1 && said[0].contains("bulk_ring_bytes"), "{said:?}");
         // One that waits in a call is not silent, nor is one whose turns go on.
         let waits = Figures::of(&text.replace("waits 0", "waits 1"));
         assert!(of_process(&waits, &waits).is_empty());

@@ -7,6 +7,10 @@ fn hamlyn(line: &str) -> Output {
     Command::new(env!("CARGO_BIN_EXE_hamlyn")).args(line.split_whitespace()).output().unwrap()
 }
 
+/// What the command starts itself is nobody's business.
+const INTERNAL: [&str; 6] =
+    ["limits", "perf-peer", "tour-actor", "perf-idle-end", "perf-end", "perf-protocol-end"];
+
 fn error_of(line: &str) -> String {
     let output = hamlyn(line);
     assert_eq!(output.status.code(), Some(2), "{line}: {output:?}");
@@ -18,12 +22,25 @@ fn error_of(line: &str) -> String {
 fn help_names_every_command_and_starts_with_the_tour() {
     let output = hamlyn("--help");
     let text = String::from_utf8(output.stdout).unwrap();
-    let commands = ["tour", "recv", "send", "perf", "stat", "why", "names", "setup", "man"];
-    for command in commands.into_iter().chain(["completions"]) {
+    let commands = [
+        "tour",
+        "recv",
+        "send",
+        "perf",
+        "stat",
+        "top",
+        "exporter",
+        "why",
+        "names",
+        "setup",
+        "keys",
+        "man",
+        "completions",
+    ];
+    for command in commands {
         assert!(text.contains(&format!("\n  {command} ")), "{command}: {text}");
     }
-    // What the command starts itself is nobody's business.
-    for command in ["limits", "perf-peer", "tour-actor", "perf-idle-end", "perf-end"] {
+    for command in INTERNAL {
         assert!(!text.contains(command), "{command}: {text}");
     }
     assert!(output.status.success() && text.contains("Start with `hamlyn tour`"));
@@ -39,6 +56,9 @@ fn a_wrong_value_is_an_error_that_names_it_and_what_is_allowed() {
         ("perf bandwidth --runs 1001", "1001", "1..=1000"),
         ("send --wait soon x", "soon", "number of seconds"),
         ("recv --allow root x", "root", "group:GID"),
+        ("top --interval 0.1", "0.1", "0.2 or more"),
+        ("exporter --listen here", "here", "--listen"),
+        ("stat --output x", "--prometheus", "Usage"),
         ("recv", "<NAME>", "Usage"),
         ("tuor", "tuor", "tour"),
     ] {
@@ -52,9 +72,28 @@ fn manual_pages_are_generated_for_every_command() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("man");
     assert!(hamlyn(&format!("man {}", path.display())).status.success());
-    for page in ["hamlyn.1", "hamlyn-tour.1", "hamlyn-perf.1", "hamlyn-perf-latency.1"] {
+    let pages = [
+        "hamlyn.1",
+        "hamlyn-tour.1",
+        "hamlyn-perf.1",
+        "hamlyn-perf-latency.1",
+        "hamlyn-top.1",
+        "hamlyn-exporter.1",
+        "hamlyn-keys.1",
+        "hamlyn-man.1",
+        "hamlyn-completions.1",
+    ];
+    for page in pages {
         let text = std::fs::read_to_string(path.join(page)).unwrap_or_default();
         assert!(text.contains(".TH"), "{page}");
+    }
+    let names = std::fs::read_dir(&path).unwrap().map(|page| page.unwrap().file_name());
+    for name in names.map(|name| name.into_string().unwrap()) {
+        let text = std::fs::read_to_string(path.join(&name)).unwrap();
+        for command in INTERNAL {
+            let dashed = format!("hamlyn\\-{}", command.replace('-', "\\-"));
+            assert!(name != format!("hamlyn-{command}.1") && !text.contains(&dashed), "{name}");
+        }
     }
 }
 
@@ -64,7 +103,12 @@ fn completions_are_generated() {
         let output = hamlyn(&format!("completions {shell}"));
         assert!(output.status.success());
         let text = String::from_utf8(output.stdout).unwrap();
-        assert!(text.contains("hamlyn") && text.contains("perf"), "{shell}");
+        for command in ["perf", "top", "exporter", "man", "completions"] {
+            assert!(text.contains(command), "{shell}: {command}");
+        }
+        for command in ["tour-actor", "perf-peer", "perf-idle-end", "perf-protocol-end"] {
+            assert!(!text.contains(command), "{shell}: {command}");
+        }
     }
 }
 

@@ -194,7 +194,7 @@ fn protocols_stand_beside_the_raw_interface_of_the_same_run() {
         rows.iter().find(is_it).unwrap_or_else(|| panic!("no {protocol} {test} {size}: {output}"))
     };
     let value = is_positive;
-    for protocol in ["raw", "tagged", "threads", "progress", "stream"] {
+    for protocol in ["raw", "tagged", "threads", "progress", "publish", "stream"] {
         let row = row(protocol, "latency", 16);
         assert!(value(&row["one_way_ns"]["p50"]) && value(&row["raw_line_one_way_ns"]), "{row}");
         let (median, least) = (&row["one_way_ns"]["p50"], &row["least_one_way_ns"]);
@@ -210,6 +210,9 @@ fn protocols_stand_beside_the_raw_interface_of_the_same_run() {
     assert!(is_ratio(&receivers["of_one_thread"], two, one), "{receivers}");
     let call = row("call", "round-trip", 16);
     assert!(value(&call["round_trip_ns"]["p50"]) && value(&call["of_least"]), "{call}");
+    let publish = row("publish", "publish", 1 << 20);
+    let [eight, one] = ["eight_ns", "one_ns"].map(|name| &publish[name]);
+    assert!(value(eight) && is_ratio(&publish["of_one_subscriber"], eight, one), "{publish}");
     let memory = row("call", "memory", 16);
     // How many is for `bench/results`; what is allocated is counted in tests/processes/costs.rs.
     for side in ["client_bytes_per_call", "server_bytes_per_call"] {

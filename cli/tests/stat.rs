@@ -1,8 +1,13 @@
-//! `hamlyn stat` and `hamlyn why`: what an operator sees of a process and its links.
+//! `hamlyn stat`, `top`, `exporter` and `why`: what an operator sees of a process and its links.
 
+use hamlyn::control::stat_of;
+use hamlyn::protocol::{Manager, StreamConfig, StreamReceiver, StreamSender};
 use hamlyn::{Accept, Access, Config, MetadataIndex, Node, SlotConfig, Ticket};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(20);
@@ -38,8 +43,12 @@ fn watched(directory: &Path) -> (Node, Node, Ticket) {
         client.send(&ticket, b"hello", b"", Some(LONG)).unwrap();
         server.recv(queue, Some(LONG)).unwrap();
     }
-    // The next finds nothing, and leaves how things stand before it sleeps.
-    assert!(server.recv(queue, Some(Duration::from_millis(1))).is_err());
+    // The next finds nothing, and leaves how things stand before it sleeps, which on a busy machine
+    // may be later than its time limit.
+    let slept = || stat_of(&config(directory), &"watched".parse().unwrap(), LONG).unwrap();
+    while !slept().contains("waits 1\n") {
+        assert!(server.recv(queue, Some(Duration::from_millis(20))).is_err());
+    }
     (server, client, ticket)
 }
 
@@ -62,9 +71,17 @@ fn each_link_is_told_with_its_peer_its_path_and_what_has_gone_over_it() {
     // Each was one line of 64 bytes.
     assert_eq!(link["ring_bytes_taken"], 640);
     assert!(link["path"].as_str().unwrap().contains("shared-memory ring to process"), "{line}");
+    assert_eq!((&link["packets_refused"], &link["waits_for_room_ms"]), (&0.into(), &0.into()));
+    assert!(link["age_ms"].as_u64().unwrap() > 0, "{line}");
+    // Who serves it is what the kernel says, and since when the process itself.
+    assert_eq!((&told["process"], &told["user"]), (&link["peer_process"], &uid.into()));
+    assert!(told["program"].as_str().unwrap().starts_with("stat"), "{line}");
+    assert!(told["counters"]["uptime_ms"].as_u64().unwrap() > 0, "{line}");
     // The same for people.
     let table = text(directory, "stat watched");
     assert!(table.contains("link 1: user") && table.contains("10 packets taken"), "{table}");
+    let process = format!("watched: process {} (stat", std::process::id());
+    assert!(table.starts_with(&process) && table.contains("its program waits"), "{table}");
 }
 
 #[test]
@@ -76,16 +93,140 @@ fn prometheus_and_those_who_watch_get_the_same() {
     let has = |start: &str, end: &str| {
         metrics.lines().any(|line| line.starts_with(start) && line.ends_with(end))
     };
-    assert!(has("hamlyn_packets_received{service=\"watched\"}", " 10"), "{metrics}");
+    assert!(has("hamlyn_packets_received_total{service=\"watched\"}", " 10"), "{metrics}");
     assert!(
-        has("hamlyn_link_ring_bytes_taken{service=\"watched\",link=\"1\"", " 640"),
+        has("hamlyn_link_ring_taken_bytes_total{service=\"watched\",link=\"1\"", " 640"),
         "{metrics}"
     );
-    assert!(has("# TYPE hamlyn_links", "gauge"), "{metrics}");
+    assert!(has("# TYPE hamlyn_links", "gauge") && has("# HELP hamlyn_links ", "."), "{metrics}");
+    // As a file: it is there whole or not at all, nothing lies beside it, and others may read it.
+    let folder = directory.join("collected");
+    std::fs::create_dir(&folder).unwrap();
+    let file = folder.join("hamlyn.prom");
+    text(directory, &format!("stat watched --prometheus --output {}", file.display()));
+    let found = std::fs::read_to_string(&file).unwrap();
+    assert!(found.contains("hamlyn_up{service=\"watched\"} 1"), "{found}");
+    let mode = std::os::unix::fs::PermissionsExt::mode(&file.metadata().unwrap().permissions());
+    assert_eq!(mode & 0o044, 0o044 & !umask(), "{mode:o}");
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1);
+    // What is not served any more is down, and the file says so.
+    let output =
+        hamlyn(directory, &format!("stat nobody --prometheus --output {}", file.display()));
+    assert!(!output.status.success());
+    let found = std::fs::read_to_string(&file).unwrap();
+    assert!(found.contains("hamlyn_up{service=\"nobody\"} 0"), "{found}");
     let watched = text(directory, "stat watched --watch=0.01 --times 2");
     assert_eq!(watched.matches("link 1").count(), 2, "{watched}");
     // The first question is the one thing that has gone up between the two.
     assert!(watched.contains("control.statistics +1"), "{watched}");
+}
+
+/// The bits that new files of this process do not get.
+fn umask() -> u32 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("Umask:")).unwrap();
+    u32::from_str_radix(line.trim(), 8).unwrap()
+}
+
+#[test]
+fn top_shows_services_and_links_without_a_terminal() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let (_server, mut client, _) = watched(directory);
+    client.serve("another", Access::SameUser, Accept::Automatic(vec![])).unwrap();
+    let shown = text(directory, "top --once --interval 0.2");
+    let process = std::process::id().to_string();
+    for name in ["watched", "another"] {
+        let line = shown.lines().find(|line| line.contains(name)).expect(name);
+        assert!(line.contains(&process), "{shown}");
+    }
+    assert!(shown.contains("2 processes asked, each once in 0.2 s"), "{shown}");
+    let shown = text(directory, "top watched --once --links --interval 0.2");
+    assert!(shown.lines().filter(|line| line.contains("watched")).count() == 1, "{shown}");
+    assert!(shown.contains(&format!("process {process}")), "{shown}");
+    // One that is not there is said to be so, and the others are shown.
+    let shown = text(directory, "top watched nobody --once --interval 0.2");
+    assert!(shown.contains("nobody: nothing is called") && shown.contains("1 process"), "{shown}");
+}
+
+/// A process that ends with this.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn http(address: &str, request: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(LONG)).unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    String::from_utf8(answer).unwrap()
+}
+
+#[test]
+fn the_exporter_answers_prometheus_and_nobody_else() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let (_server, _client, _) = watched(directory);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hamlyn"));
+    command.env("HAMLYN_DIR", directory).env("HAMLYN_SHARED_DIR", directory.join("shared"));
+    command.args(["exporter", "watched", "--listen", "127.0.0.1:0"]).stdout(Stdio::piped());
+    let mut exporter = Running(command.spawn().unwrap());
+    let mut line = String::new();
+    BufReader::new(exporter.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let address = line.split("http://").nth(1).unwrap().split('/').next().unwrap();
+    let get = |path: &str, host: &str| {
+        http(address, &format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n"))
+    };
+    let answer = get("/metrics", address);
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("version=0.0.4"), "{answer}");
+    assert!(answer.contains("hamlyn_packets_received_total{service=\"watched\"} 10"), "{answer}");
+    // However many ask within a second, the process is asked once.
+    let asked = |answer: &str| {
+        let line = answer.lines().find(|l| l.starts_with("hamlyn_control_statistics_total{"));
+        line.and_then(|line| line.rsplit(' ').next()).unwrap().to_owned()
+    };
+    let (mut answers, mut looks) = (0, std::collections::BTreeSet::new());
+    let began = std::time::Instant::now();
+    while answers < 20 {
+        looks.insert(asked(&get("/metrics", "localhost")));
+        answers += 1;
+    }
+    let most = began.elapsed().as_secs() as usize + 2;
+    assert!(looks.len() <= most, "{looks:?}");
+    for (request, status) in [
+        ("GET /other HTTP/1.1\r\nHost: localhost\r\n\r\n", "404"),
+        ("POST /metrics HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n", "405"),
+        // A page in a browser that has taken a name for this address.
+        ("GET /metrics HTTP/1.1\r\nHost: evil.example:9464\r\n\r\n", "421"),
+        ("GET /metrics HTTP/1.1\r\n\r\n", "421"),
+        ("nonsense\r\n\r\n", "400"),
+    ] {
+        let answer = http(address, request);
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{request}: {answer}");
+    }
+    // A head without an end is not waited for, nor one of any length.
+    assert!(!http(address, "GET /metrics HTTP/1.1\r\nHost: loc").contains("200"));
+    let long =
+        format!("GET /metrics HTTP/1.1\r\nHost: localhost\r\nX: {}\r\n\r\n", "x".repeat(1 << 17));
+    assert!(!http(address, &long).starts_with("HTTP/1.1 200"));
+    // Nobody else keeps it from answering: those who say nothing have their time, and others room.
+    let silent: Vec<_> = (0..40).map(|_| TcpStream::connect(address).unwrap()).collect();
+    assert!(get("/metrics", "localhost").starts_with("HTTP/1.1 200"));
+    drop(silent);
+}
+
+#[test]
+fn the_exporter_listens_beyond_this_machine_only_if_that_is_meant() {
+    let directory = tempfile::tempdir().unwrap();
+    let output = hamlyn(directory.path(), "exporter --listen 0.0.0.0:0");
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && error.contains("--beyond-loopback"), "{error}");
 }
 
 #[test]
@@ -116,4 +257,59 @@ fn why_says_what_is_wrong_with_a_name_and_with_a_link() {
     assert!(said.contains("Link 1") && said.contains("the peer takes nothing"), "{said}");
     let process = format!("process {}", std::process::id());
     assert!(said.contains(&process), "{said}");
+    // Who waits for whom, and since when, is told while it waits: this program has given up, and the
+    // peer has still taken nothing.
+    let line = text(directory, "stat sender --json");
+    let told: serde_json::Value = serde_json::from_str(&line).unwrap();
+    assert!(told["links"][0]["waits_for_room_ms"].as_u64().unwrap() >= 10, "{line}");
+    let shown = text(directory, "stat sender");
+    assert!(shown.contains("waits for the peer since"), "{shown}");
+}
+
+// What has come already is taken without a turn of the node: that is no silence, nor is it waiting.
+#[test]
+fn why_says_that_a_receiver_is_slow_and_not_that_it_is_silent() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let is_over = AtomicBool::new(false);
+    let limit = Some(Duration::from_secs(60));
+    std::thread::scope(|scope| {
+        let over = Over(&is_over);
+        scope.spawn(|| {
+            let manager = Manager::with_config(config(directory)).unwrap();
+            let mut slow = StreamReceiver::new(&manager, StreamConfig::default()).unwrap();
+            slow.serve("slow", Access::SameUser).unwrap();
+            while let Ok(record) = slow.receive(limit) {
+                drop(record);
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        });
+        scope.spawn(|| {
+            let manager = Manager::with_config(config(directory)).unwrap();
+            let mut sender = StreamSender::connect(&manager, "slow", limit).unwrap();
+            // So long that it leaves in pieces, and waits for room rather than for a buffer.
+            let record = [7; 300_000];
+            while !is_over.load(Ordering::Relaxed) {
+                sender.send(&record, limit).unwrap();
+            }
+        });
+        // Until the sender has filled the ring.
+        let mut looks = (0..60).map(|_| text(directory, "why slow"));
+        let said = looks.find(|said| said.contains("the peer waits")).unwrap();
+        assert!(said.contains("slower than the peer: it took"), "{said}");
+        assert!(!said.contains("has taken nothing"), "{said}");
+        let line = text(directory, "stat slow --json");
+        let told: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(told["counters"]["waiting_ms"], 0, "{line}");
+        drop(over);
+    });
+}
+
+/// Ends the others also where an assertion fails.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }

@@ -22,7 +22,7 @@ from common import second_process, when_served
 
 SIZES = [16, 256, 4096, 65536]
 ROUNDS = 2000
-MANAGER: dict[str, hamlyn.Setting] = {"wait_mode": "adaptive", "spin_ns": 1_000_000}
+MANAGER: hamlyn.Settings = {"wait_mode": "adaptive", "spin_ns": 1_000_000}
 
 # %% The other process: what arrives goes back
 

@@ -32,12 +32,23 @@ class SeedError(Misuse):
     """The bytes or the text are no seed, or none of this kind."""
 
 
+class ArrayError(HamlynError, ValueError):
+    """What came is no array, or its header and its bytes do not fit. The message stays as it is."""
+
+
 class Misbehaved(Closed):
     """The peer broke the protocol's rules, and was sent away."""
 
 
 class Declined(HamlynError):
     """The server took the request and will not reply."""
+
+
+class ApplicationError(HamlynError):
+    """The server's program answered with an error of its own: its text, and in `code` what it
+    means by it."""
+
+    code: int = 0
 
 
 class Forked(HamlynError, RuntimeError):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any, TypeAlias, Union
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Union
 
 from . import _hamlyn
 
@@ -17,8 +18,78 @@ else:
 Access: TypeAlias = Union[str, int]
 """Who may connect: `"same_user"`, `"anyone"`, or the number of a group."""
 
+WhenSlow: TypeAlias = Literal["wait", "drop_oldest", "drop_newest", "send_away"]
+"""What becomes of samples for a subscriber that is slow, from what burdens its publisher most to what
+burdens it least."""
+
 Setting: TypeAlias = Union[int, str, bool, "os.PathLike[str]", None]
 """A setting's value."""
+
+
+class Settings(TypedDict, total=False):
+    """The settings of a `Manager`, as docs/settings.md has them; `None` is as if it were not given.
+    Sizes may be texts, such as "64K"."""
+
+    dir: Union[str, "os.PathLike[str]", None]
+    shared_dir: Union[str, "os.PathLike[str]", None]
+    ring_bytes: Union[int, str, None]
+    bulk_ring_bytes: Union[int, str, None]
+    peer_ring_bytes_max: Union[int, str, None]
+    bulk_after_bytes: Union[int, str, None]
+    packet_bytes: Union[int, str, None]
+    work_queue_entries: Union[int, str, None]
+    send_buffers_max: Union[int, str, None]
+    wait_mode: Union[Literal["polled", "adaptive", "blocking"], None]
+    spin_ns: Union[int, str, None]
+    yield_count: Union[int, str, None]
+    packets_per_turn: Union[int, str, None]
+    links_max: Union[int, str, None]
+    areas_max: Union[int, str, None]
+    area_bytes_max: Union[int, str, None]
+    aperture_bytes_max: Union[int, str, None]
+    aperture_user_bytes_max: Union[int, str, None]
+    aperture_link_bytes_max: Union[int, str, None]
+    aperture_map_max: Union[int, str, None]
+    apertures_of_others: Union[bool, Literal["yes", "no"], None]
+    apertures_per_link_max: Union[int, str, None]
+    apertures_per_user_max: Union[int, str, None]
+    slots_max: Union[int, str, None]
+    connections_per_user_max: Union[int, str, None]
+    bytes_per_user_max: Union[int, str, None]
+    handshake_timeout_ms: Union[int, str, None]
+    half_open_max: Union[int, str, None]
+    wrong_keys_max: Union[int, str, None]
+    refusals_per_second_max: Union[int, str, None]
+    watchdog_ms: Union[int, str, None]
+    huge_pages: Union[bool, Literal["yes", "no"], None]
+    mlock: Union[bool, Literal["yes", "no"], None]
+    undumpable: Union[bool, Literal["yes", "no"], None]
+    housekeeping: Union[Literal["thread", "application"], None]
+    wait_for_names: Union[bool, Literal["yes", "no"], None]
+    listen: Union[str, None]
+    secret: Union[str, "os.PathLike[str]", None]
+    certificate: Union[str, "os.PathLike[str]", None]
+    certificate_key: Union[str, "os.PathLike[str]", None]
+    trusted: Union[str, "os.PathLike[str]", None]
+    host_timeout_ms: Union[int, str, None]
+    admit_unknown: Union[str, None]
+
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    AnyArray: TypeAlias = npt.NDArray[Any]
+    """An array of numpy's, of any type."""
+
+    DType: TypeAlias = Union[str, type[Any], np.dtype[Any]]
+    """The type of an array's elements: whatever `numpy.dtype` takes."""
+else:
+    # numpy is not needed to send and receive bytes.
+    AnyArray = DType = Any
+
+Shape: TypeAlias = Union[int, Sequence[int]]
+"""The shape of an array."""
 
 Event: TypeAlias = Union[
     _hamlyn.LinkRequest,

@@ -17,13 +17,18 @@ Receiver: TypeAlias = Union[
     _hamlyn.Server,
     _hamlyn.Group,
 ]
-"""What receives."""
+"""What receives from whoever grows a sender of it."""
+
+Waitable: TypeAlias = Union[
+    Receiver, _hamlyn.Subscriber, _hamlyn.ByteListener, _hamlyn.ByteStream
+]
+"""What can be waited for."""
 
 # What another thread takes from its link between a look and the wait is seen after so long.
 _SLICE = 0.05
 
 
-def wait_any(receivers: Sequence[Receiver], timeout: float | None = None) -> int:
+def wait_any(receivers: Sequence[Waitable], timeout: float | None = None) -> int:
     """Waits until one of several receivers of one manager has something to receive, at most
     `timeout` seconds; returns the index of the first that has. Raises `TimedOut`."""
     if not receivers:

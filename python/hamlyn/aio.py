@@ -12,6 +12,9 @@ Each class wraps an object of `hamlyn`, which remains usable as `.sync`. Any num
 wait on the objects of one manager, and any number of managers may be used in one loop. A task that
 is cancelled while it waits has taken nothing: what it waited for stays for the next.
 
+`create_connection`, `create_server`, `open_connection` and `start_server` are asyncio's own, over byte
+streams of Hamlyn: existing protocols, and `StreamReader` and `StreamWriter`, run over them as they are.
+
 How it works: a task looks, and if nothing is there it tells its manager that it is about to wait
 (`Manager.prepare_to_wait`), looks once more, and sleeps until the manager's descriptor is readable,
 which the loop watches. Each sleeper then looks again.
@@ -20,125 +23,25 @@ which the loop watches. Each sleeper then looks again.
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from types import TracebackType
-from typing import Generic, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from . import _hamlyn
 from ._errors import Closed, TimedOut
-from ._types import Buffer, Event
+from ._loop import until
+from ._transports import (
+    Server as StreamServer,
+)
+from ._transports import (
+    create_connection,
+    create_server,
+    open_connection,
+    start_server,
+)
+from ._types import Buffer, DType, Event, Shape
 
 T = TypeVar("T")
-
-# Looks without a rest while packets arrive that are for others; then the loop's other tasks run.
-_LOOKS = 64
-
-
-class _Loop:
-    """The tasks of one event loop that wait on one manager."""
-
-    def __init__(self, manager: _hamlyn.Manager, loop: asyncio.AbstractEventLoop) -> None:
-        self.manager = manager
-        self.loop = loop
-        self.key = (manager._key, id(loop))
-        self.descriptor = -1
-        self.sleepers: set[asyncio.Future[None]] = set()
-
-    async def sleep(self, look: Callable[[], T | None]) -> T | None:
-        """Until something may have come, or the last look has found it."""
-        sleeper: asyncio.Future[None] = self.loop.create_future()
-        self.begin(sleeper)
-        try:
-            # Said before the last look, so that whatever comes after that look wakes this task.
-            if self.manager.prepare_to_wait():
-                found = look()
-                if found is not None:
-                    return found
-                await sleeper
-            return None
-        finally:
-            self.end(sleeper)
-
-    def begin(self, sleeper: asyncio.Future[None]) -> None:
-        if not self.sleepers:
-            self.descriptor = self.manager.fileno()
-            self.loop.add_reader(self.descriptor, self.readable)
-        self.sleepers.add(sleeper)
-
-    def end(self, sleeper: asyncio.Future[None]) -> None:
-        self.sleepers.discard(sleeper)
-        if not self.sleepers:
-            self.loop.remove_reader(self.descriptor)
-            with _lock:
-                # Else the table would keep every manager that was ever waited on.
-                if _loops.get(self.key) is self:
-                    del _loops[self.key]
-
-    def readable(self) -> None:
-        # The signal may have been for tasks of other loops as well, and is there only once.
-        self.manager.silence()
-        key = self.manager._key
-        with _lock:
-            others = [other for other in _loops.values() if other.manager._key == key]
-        for other in others:
-            if other is self:
-                self.wake()
-            elif other.sleepers:
-                try:
-                    other.loop.call_soon_threadsafe(other.wake)
-                except RuntimeError:
-                    pass  # That loop is closed.
-
-    def wake(self) -> None:
-        for sleeper in self.sleepers:
-            if not sleeper.done():
-                sleeper.set_result(None)
-
-
-_loops: dict[tuple[int, int], _Loop] = {}
-_lock = threading.Lock()
-
-
-def _loop_of(manager: _hamlyn.Manager) -> _Loop:
-    fresh = _Loop(manager, asyncio.get_running_loop())
-    with _lock:
-        found = _loops.get(fresh.key)
-        if found is None or found.loop is not fresh.loop:
-            # None, or that of a loop which was closed while tasks waited in it.
-            found = _loops[fresh.key] = fresh
-        return found
-
-
-async def until(
-    manager: _hamlyn.Manager, attempt: Callable[[], T | None], timeout: float | None = None
-) -> T:
-    """Waits until `attempt()` returns something; raises `TimedOut` after `timeout` seconds.
-
-    `attempt` is called whenever something may have come. What it returns is returned before
-    anything else can happen, so that a cancelled task has taken nothing.
-    """
-    loop = asyncio.get_running_loop()
-    end = None if timeout is None else loop.time() + timeout
-    looks = 0
-    while True:
-        found = attempt()
-        if found is not None:
-            return found
-        looks += 1
-        if looks % _LOOKS == 0:
-            await asyncio.sleep(0)
-        left = None if end is None else end - loop.time()
-        if left is not None and left <= 0:
-            raise TimedOut("nothing came within the time limit")
-        try:
-            async with asyncio.timeout(left):
-                found = await _loop_of(manager).sleep(attempt)
-            if found is not None:
-                return found
-        except TimeoutError:
-            if end is None or loop.time() < end:
-                raise
 
 
 class _Wrapped(Generic[T]):
@@ -151,6 +54,19 @@ class _Wrapped(Generic[T]):
 
     def __repr__(self) -> str:
         return f"<hamlyn.aio of {self.sync!r}>"
+
+
+class _Grown(_Wrapped[T]):
+    """What is connected by a name."""
+
+    _connect: ClassVar[Callable[..., Any]]
+
+    @classmethod
+    async def connect(
+        cls, manager: _hamlyn.Manager, name: str, timeout: float | None = 10.0, **settings: Any
+    ) -> Self:
+        """`connect` of the class of `hamlyn`, with its settings, on a thread."""
+        return cls(await asyncio.to_thread(cls._connect, manager, name, timeout, **settings))
 
 
 class Queue(_Wrapped[_hamlyn.Queue]):
@@ -219,6 +135,185 @@ class ApertureStreamReceiver(_Wrapped[_hamlyn.ApertureStreamReceiver]):
             raise StopAsyncIteration from None
 
 
+_AT_ONCE = 16 << 10
+"""Bytes up to which a sender tries to send without a thread."""
+
+
+async def _sent(send: Callable[[float | None], None], size: int, timeout: float | None) -> None:
+    """Sends at once where there is room, else on a thread: the loop's other tasks run meanwhile."""
+    if size <= _AT_ONCE:
+        try:
+            return send(0)
+        except TimedOut:
+            if timeout == 0:
+                raise
+    await asyncio.to_thread(send, timeout)
+
+
+def _size(data: Buffer) -> int:
+    return memoryview(data).nbytes
+
+
+class TaggedSender(_Grown[_hamlyn.TaggedSender]):
+    """A sender of tagged writes whose `send` is awaited."""
+
+    _connect = _hamlyn.TaggedSender.connect
+
+    async def send(
+        self, offset: int, data: Buffer, tag: int, timeout: float | None = None
+    ) -> None:
+        """`hamlyn.TaggedSender.send`: at once where there is room, else on a thread, which goes on
+        where the task is cancelled."""
+        await _sent(lambda t: self.sync.send(offset, data, tag, t), _size(data), timeout)
+
+
+class DatagramSender(_Grown[_hamlyn.DatagramSender]):
+    """A sender of datagrams whose `send` is awaited."""
+
+    _connect = _hamlyn.DatagramSender.connect
+
+    async def send(
+        self,
+        data: Buffer,
+        offset: int = 0,
+        *,
+        reply: _hamlyn.Ticket | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """`hamlyn.DatagramSender.send`, on a thread: what a time limit of 0 has cut off could not be
+        told from what was not sent."""
+        await asyncio.to_thread(lambda: self.sync.send(data, offset, reply=reply, timeout=timeout))
+
+
+class _StreamSender(_Grown[T]):
+    """What senders of streams have."""
+
+    def _plain(self) -> _hamlyn.StreamSender | _hamlyn.ApertureStreamSender:
+        sync = self.sync
+        assert isinstance(sync, (_hamlyn.StreamSender, _hamlyn.ApertureStreamSender))
+        return sync
+
+    async def send(self, record: Buffer, timeout: float | None = None) -> None:
+        """Sends a record: at once where it is short and there is room, else on a thread, which goes
+        on where the task is cancelled. One task at a time, if the order matters."""
+        send = self._plain().send
+        await _sent(lambda t: send(record, t), _size(record), timeout)
+
+    async def send_array(
+        self, array: Buffer | _hamlyn.Loan, timeout: float | None = None
+    ) -> None:
+        """Sends an array with its type and shape; otherwise as `send`."""
+        send = self._plain().send_array
+        await _sent(lambda t: send(array, t), _size(array), timeout)
+
+    async def flush(self, timeout: float | None = None) -> None:
+        """Sends what was coalesced: at once where there is room, else on a thread."""
+        await _sent(self._plain().flush, 0, timeout)
+
+    async def close(self, timeout: float | None = 10.0) -> None:
+        """Sends what is left and tells the receiver that this was all, on a thread."""
+        await asyncio.to_thread(self._plain().close, timeout)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # After an exception only what can be sent without waiting.
+        if kind is None:
+            await self.close()
+        else:
+            self._plain().__exit__(kind, error, trace)
+
+
+class StreamSender(_StreamSender[_hamlyn.StreamSender]):
+    """A sender of a stream whose `send` is awaited; an asynchronous context manager."""
+
+    _connect = _hamlyn.StreamSender.connect
+
+
+class ApertureStreamSender(_StreamSender[_hamlyn.ApertureStreamSender]):
+    """A sender of a stream through an aperture, as a `StreamSender`."""
+
+    _connect = _hamlyn.ApertureStreamSender.connect
+
+
+class Publisher(_Wrapped[_hamlyn.Publisher]):
+    """A publisher whose `publish` is awaited: it waits only for subscribers of `"wait"`. Any number of
+    tasks may publish; one that is cancelled while it waits has published nothing."""
+
+    async def publish(self, sample: Buffer, timeout: float | None = None) -> int:
+        """Publishes a sample; returns how many were published before it. Raises `TimedOut`."""
+        return await until(self.sync._manager, lambda: self.sync.try_publish(sample), timeout)
+
+    async def publish_array(self, array: Buffer, timeout: float | None = None) -> int:
+        """`publish` of an array with its type and shape."""
+        return await self._until(lambda: self.sync.publish_array(array, 0), timeout)
+
+    async def publish_loan(self, loan: _hamlyn.SampleLoan, timeout: float | None = None) -> int:
+        """Publishes a loan of this publisher; after `TimedOut` it may be published again."""
+        return await self._until(lambda: loan.publish(0), timeout)
+
+    def loan(self, nbytes: int) -> _hamlyn.SampleLoan:
+        """`hamlyn.Publisher.loan`, which does not wait."""
+        return self.sync.loan(nbytes)
+
+    def loan_array(self, dtype: DType, shape: Shape) -> _hamlyn.SampleLoan:
+        """`hamlyn.Publisher.loan_array`, which does not wait."""
+        return self.sync.loan_array(dtype, shape)
+
+    async def flush(self, timeout: float | None = None) -> None:
+        """`hamlyn.Publisher.flush`."""
+        await self._until(self._flushed, timeout)
+
+    async def drain(self, timeout: float | None = None) -> None:
+        """`hamlyn.Publisher.drain`."""
+        await self._until(self._drained, timeout)
+
+    def _flushed(self) -> bool:
+        self.sync.flush(0)
+        return True
+
+    def _drained(self) -> bool:
+        self.sync.drain(0)
+        return True
+
+    async def _until(self, call: Callable[[], T], timeout: float | None) -> T:
+        def attempt() -> T | None:
+            try:
+                return call()
+            except TimedOut:
+                return None
+
+        return await until(self.sync._manager, attempt, timeout)
+
+
+class Subscriber(_Grown[_hamlyn.Subscriber]):
+    """A subscriber: `receive` is awaited, and `async for` takes its samples."""
+
+    _connect = _hamlyn.Subscriber.connect
+
+    async def receive(self, timeout: float | None = None) -> _hamlyn.Sample:
+        """The next sample. Raises `TimedOut`, and `Closed` after the publisher's end."""
+        return await until(self.sync._manager, self.sync.try_receive, timeout)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> _hamlyn.Sample:
+        # As of a stream.
+        try:
+            return await self.receive()
+        except Closed:
+            for sample in self.sync:
+                return sample
+            raise StopAsyncIteration from None
+
+
 class Group(_Wrapped[_hamlyn.Group]):
     """The root of a group, whose members' parts are awaited."""
 
@@ -261,8 +356,10 @@ class Server(_Wrapped[_hamlyn.Server]):
         return await until(self.sync._manager, self.sync.try_receive, timeout)
 
 
-class Client(_Wrapped[_hamlyn.Client]):
+class Client(_Grown[_hamlyn.Client]):
     """A client whose calls are awaited; any number of tasks may call."""
+
+    _connect = _hamlyn.Client.connect
 
     async def call(self, request: Buffer, timeout: float | None = None) -> bytes:
         """Sends a request, and awaits the reply. A task that is cancelled leaves nothing behind:
@@ -272,7 +369,7 @@ class Client(_Wrapped[_hamlyn.Client]):
 
     async def start(self, request: Buffer, timeout: float | None = None) -> _hamlyn.Call:
         """Sends a request: at once where a call is free, else on a thread."""
-        if len(memoryview(request).cast("B")) <= 4092:
+        if len(memoryview(request).cast("B")) <= 4088:
             try:
                 return self.sync.start(request, 0)
             except TimedOut:
@@ -328,14 +425,25 @@ class Manager(_Wrapped[_hamlyn.Manager]):
 
 __all__ = [
     "ApertureStreamReceiver",
+    "ApertureStreamSender",
     "Client",
     "DatagramReceiver",
+    "DatagramSender",
     "Group",
     "GroupMember",
     "Manager",
+    "Publisher",
     "Queue",
     "Server",
     "StreamReceiver",
+    "StreamSender",
+    "StreamServer",
+    "Subscriber",
     "TaggedReceiver",
+    "TaggedSender",
+    "create_connection",
+    "create_server",
+    "open_connection",
+    "start_server",
     "until",
 ]

@@ -177,8 +177,8 @@ fn leave(py: Python<'_>) {
 }
 
 /// Has `leave` called in time.
-pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    let leave = wrap_pyfunction!(leave, module)?;
-    module.py().import("atexit")?.call_method1("register", (leave,))?;
+pub fn register(py: Python<'_>) -> PyResult<()> {
+    let leave = wrap_pyfunction!(leave, py)?;
+    py.import("atexit")?.call_method1("register", (leave,))?;
     Ok(())
 }

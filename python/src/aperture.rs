@@ -1,6 +1,7 @@
 //! Apertures: memory that two processes map. Bytes are only ever copied in and out, because the
 //! other process may change them, or take them back, at any time.
 
+use crate::array::{self, HEAD_BYTES_MAX, Header};
 use crate::bytes::{with_bytes, with_bytes_mut};
 use crate::errors::{Kind, OrRaise, error};
 use crate::inner::{Inner, locked};
@@ -119,6 +120,7 @@ impl Aperture {
     }
 
     /// Copies `data` to `offset`. A message that is sent afterwards finds the bytes there.
+    #[pyo3(signature = (offset, data: "Buffer"))]
     fn write(&self, py: Python<'_>, offset: u64, data: &Bound<'_, PyAny>) -> PyResult<()> {
         let pages = self.pages(py)?;
         with_bytes(data, |data| {
@@ -151,11 +153,55 @@ impl Aperture {
     }
 
     /// Copies from `offset` into `target`, a numpy array or another writable buffer, all of it.
+    #[pyo3(signature = (offset, target: "Buffer"))]
     fn read_into(&self, py: Python<'_>, offset: u64, target: &Bound<'_, PyAny>) -> PyResult<()> {
         let pages = self.pages(py)?;
         with_bytes_mut(target, |to| {
             let is_long = to.len() > HELD_BYTES_MAX;
             let mut read = || of_either!(&pages, pages => pages.read(offset, to));
+            let read = if is_long { py.detach(read) } else { read() };
+            read.or_raise()
+        })
+    }
+
+    /// Copies an array to `offset`, with its type and shape, for `read_array` at the other end. Returns
+    /// how many bytes that was. Raises `BufferError` as `pack_array`.
+    #[pyo3(signature = (offset, array: "Buffer"))]
+    fn write_array(
+        &self,
+        py: Python<'_>,
+        offset: u64,
+        array: &Bound<'_, PyAny>,
+    ) -> PyResult<usize> {
+        let pages = self.pages(py)?;
+        array::with_message(array, |data| {
+            let write = || of_either!(&pages, pages => pages.write(offset, data));
+            let written = if data.len() > HELD_BYTES_MAX { py.detach(write) } else { write() };
+            written.or_raise().map(|()| data.len())
+        })
+    }
+
+    /// Copies the array at `offset` out: its header first, which is checked, then the rest. Raises
+    /// `ArrayError` where there is none, or it reaches outside. Needs numpy.
+    #[pyo3(signature = (offset) -> "AnyArray")]
+    fn read_array<'py>(&self, py: Python<'py>, offset: u64) -> PyResult<Bound<'py, PyAny>> {
+        let pages = self.pages(py)?;
+        let bytes = of_either!(&pages, pages => pages.bytes());
+        let left = bytes.saturating_sub(offset);
+        let mut head = vec![0; left.min(HEAD_BYTES_MAX as u64) as usize];
+        of_either!(&pages, pages => pages.read(offset, &mut head)).or_raise()?;
+        let header = Header::of_part(&head)?;
+        if header.total() > left {
+            let (total, bytes) = (header.total(), bytes);
+            let text = format!(
+                "the array at {offset} says that it has {total} bytes; the aperture ends at {bytes}"
+            );
+            return Err(error(Kind::Array, text));
+        }
+        header.filled(py, |to| {
+            let is_long = to.len() > HELD_BYTES_MAX;
+            let at = offset + header.start() as u64;
+            let mut read = || of_either!(&pages, pages => pages.read(at, to));
             let read = if is_long { py.detach(read) } else { read() };
             read.or_raise()
         })

@@ -1,13 +1,13 @@
 //! Request and reply.
 
 use crate::admission::outside;
+use crate::array;
 use crate::bytes::with_bytes;
-use crate::end::{End, receiver, sender};
+use crate::end::{End, connect, grow, receiver, sender};
 use crate::errors::{Kind, OrRaise, error};
 use crate::inner::locked;
 use crate::manager::Manager;
 use crate::parts::{Link, Peer};
-use crate::seed::seed_of;
 use crate::tagged::{nothing, timed_out};
 use crate::wait::{duration, on_thread};
 use core::time::Duration;
@@ -60,14 +60,47 @@ impl Request {
     /// Replies, waiting at most `timeout` seconds for room, and, where the reply is long, for the
     /// client to take it; Ctrl-C is seen after that. On an error the client is told that no reply
     /// will come. A second reply raises `Misuse`.
-    #[pyo3(signature = (data, timeout=10.0))]
+    #[pyo3(signature = (data: "Buffer", timeout=10.0))]
     fn reply(&self, py: Python<'_>, data: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<()> {
+        with_bytes(data, |data| self.reply_bytes(py, data, timeout))
+    }
+
+    /// `reply` with an array, its type and shape. Raises `BufferError` as `pack_array`; then it is not
+    /// replied to yet.
+    #[pyo3(signature = (array: "Buffer", timeout=10.0))]
+    fn reply_array(
+        &self,
+        py: Python<'_>,
+        array: &Bound<'_, PyAny>,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        array::with_message(array, |message| self.reply_bytes(py, message, timeout))
+    }
+
+    /// The array that the client sent with `call_array`: checked, then shown, read-only. Raises
+    /// `ArrayError` where the request is none, or does not fit. Needs numpy.
+    #[pyo3(signature = () -> "AnyArray")]
+    fn array<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        array::unpack_array(self.data.bind(py))
+    }
+
+    /// Answers that the request has failed, waiting at most `timeout` seconds for room: the client's
+    /// call raises `ApplicationError` with this text and `code`. Raises `Misuse` where the text has
+    /// more than 1,024 bytes, or than the client's `reply_nbytes` less 8; then the client is told that
+    /// no reply will come.
+    #[pyo3(signature = (code, text, timeout=10.0))]
+    fn fail(&self, py: Python<'_>, code: u32, text: &str, timeout: Option<f64>) -> PyResult<()> {
         let timeout = duration(timeout)?;
         let server = self.end.with(py, |server| server.clone())?;
-        with_bytes(data, |data| {
-            let arrived = self.take()?;
-            py.detach(|| server.attach(arrived).reply(data, timeout)).or_raise()
-        })
+        let arrived = self.take()?;
+        py.detach(|| server.attach(arrived).fail(code, text, timeout)).or_raise()
+    }
+
+    /// Seconds until its caller gives up, if it said so; else `None`.
+    #[getter]
+    fn time_left(&self) -> Option<f64> {
+        let deadline = locked(&self.arrived).as_ref()?.deadline()?;
+        Some(deadline.saturating_duration_since(std::time::Instant::now()).as_secs_f64())
     }
 
     /// Tells the client that no reply will come.
@@ -84,6 +117,13 @@ impl Request {
 }
 
 impl Request {
+    fn reply_bytes(&self, py: Python<'_>, data: &[u8], timeout: Option<f64>) -> PyResult<()> {
+        let timeout = duration(timeout)?;
+        let server = self.end.with(py, |server| server.clone())?;
+        let arrived = self.take()?;
+        py.detach(|| server.attach(arrived).reply(data, timeout)).or_raise()
+    }
+
     fn take(&self) -> PyResult<Arrived> {
         let arrived = locked(&self.arrived).take();
         arrived.ok_or_else(|| error(Kind::Misuse, "the request was replied to already"))
@@ -107,11 +147,11 @@ impl Drop for Request {
 impl Server {
     /// A server; clients find it by name or grow from its seed. `outstanding`: calls that each
     /// client may have outstanding. `request_nbytes`: bytes of a request that are sent at once, at
-    /// most 4,092; longer ones, up to `request_nbytes_max`, cost a round trip more. `clients`: how
+    /// most 4,088; longer ones, up to `request_nbytes_max`, cost a round trip more. `clients`: how
     /// many there may be at one time.
     #[new]
     #[pyo3(signature = (
-        manager, *, outstanding=64, request_nbytes=4092, request_nbytes_max=16_777_216, clients=64
+        manager, *, outstanding=64, request_nbytes=4088, request_nbytes_max=16_777_216, clients=64
     ))]
     fn new(
         py: Python<'_>,
@@ -271,11 +311,11 @@ impl Call {
 impl Client {
     /// Connects to the server that is served as `[user@]name`. `outstanding`: calls that may be
     /// outstanding, if the server allows as many. `reply_nbytes`: bytes of a reply that are sent at
-    /// once, at most 4,092; longer ones, up to `reply_nbytes_max`, cost a round trip more.
+    /// once, at most 4,088; longer ones, up to `reply_nbytes_max`, cost a round trip more.
     #[staticmethod]
     #[pyo3(signature = (
         manager, name, timeout=10.0, *,
-        outstanding=64, reply_nbytes=4092, reply_nbytes_max=16_777_216
+        outstanding=64, reply_nbytes=4088, reply_nbytes_max=16_777_216
     ))]
     fn connect(
         py: Python<'_>,
@@ -287,17 +327,15 @@ impl Client {
         reply_nbytes_max: u64,
     ) -> PyResult<Self> {
         let config = client_config(outstanding, reply_nbytes, reply_nbytes_max);
-        let (node, timeout) = (manager.inner.node()?, duration(timeout)?);
-        let connect = move || protocol::Client::connect_with(&node, &name, config, timeout);
-        let end = on_thread(py, &manager.inner, || false, connect)?.or_raise()?;
-        Ok(Self { end: End::new(&manager.inner, Arc::new(end)) })
+        let end = connect(py, manager, name, config, timeout, Arc::<protocol::Client>::new)?;
+        Ok(Self { end })
     }
 
     /// Grows a client from a server's seed (a `Seed`, or the bytes or text of one). See `connect`.
     #[staticmethod]
     #[pyo3(signature = (
-        manager, seed, timeout=10.0, *,
-        outstanding=64, reply_nbytes=4092, reply_nbytes_max=16_777_216
+        manager, seed: "Seed | Buffer | str", timeout=10.0, *,
+        outstanding=64, reply_nbytes=4088, reply_nbytes_max=16_777_216
     ))]
     fn grow(
         py: Python<'_>,
@@ -309,14 +347,12 @@ impl Client {
         reply_nbytes_max: u64,
     ) -> PyResult<Self> {
         let config = client_config(outstanding, reply_nbytes, reply_nbytes_max);
-        let (node, seed, timeout) = (manager.inner.node()?, seed_of(seed)?, duration(timeout)?);
-        let grow = move || protocol::Client::grow_with(&node, &seed, config, timeout);
-        let end = on_thread(py, &manager.inner, || false, grow)?.or_raise()?;
-        Ok(Self { end: End::new(&manager.inner, Arc::new(end)) })
+        let end = grow(py, manager, seed, config, timeout, Arc::<protocol::Client>::new)?;
+        Ok(Self { end })
     }
 
     /// Sends a request and waits for the reply, at most `timeout` seconds in all.
-    #[pyo3(signature = (request, timeout=None))]
+    #[pyo3(signature = (request: "Buffer", timeout=None))]
     fn call<'py>(
         &self,
         py: Python<'py>,
@@ -329,9 +365,22 @@ impl Client {
         call.finish(py, left)
     }
 
+    /// `call` with an array, its type and shape; the reply is an array, too, from `reply_array`.
+    /// Raises `BufferError` as `pack_array`, and `ArrayError` where the reply is none.
+    #[pyo3(signature = (array: "Buffer", timeout=None) -> "AnyArray")]
+    fn call_array<'py>(
+        &self,
+        py: Python<'py>,
+        array: &Bound<'py, PyAny>,
+        timeout: Option<f64>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let message = array::pack_array(py, array)?;
+        array::unpack_array(self.call(py, message.as_any(), timeout)?.as_any())
+    }
+
     /// Sends a request, waiting at most `timeout` seconds for a free call and, if it is long, for
     /// the server to make room for it. The reply is had from the `Call`.
-    #[pyo3(signature = (request, timeout=None))]
+    #[pyo3(signature = (request: "Buffer", timeout=None))]
     fn start(
         &self,
         py: Python<'_>,

@@ -1,5 +1,6 @@
 //! Datagrams.
 
+use crate::array;
 use crate::bytes::{export, with_bytes};
 use crate::end::{End, grown, receiver, sender};
 use crate::errors::{Kind, OrRaise, error};
@@ -54,17 +55,29 @@ impl Datagram {
     /// time is over (`TimedOut` says so) or Ctrl-C ends the call: the rest is kept then, and leaves
     /// first in the next answer over this link; if the receiver or the link is closed before, the
     /// answer is never complete. Otherwise nothing of it was sent.
-    #[pyo3(signature = (data, timeout=None))]
+    #[pyo3(signature = (data: "Buffer", timeout=None))]
     fn reply(&self, py: Python<'_>, data: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<()> {
-        let datagram = &self.datagram;
-        send_all(
-            py,
-            &self.end,
-            data,
-            timeout,
-            |end, data, slice| end.reply(datagram, data, Some(slice)),
-            |end, slice| end.flush_reply(datagram, Some(slice)),
-        )
+        with_bytes(data, |data| self.reply_bytes(py, data, timeout))
+    }
+
+    /// `reply` with an array, its type and shape. Raises `BufferError` as `pack_array`.
+    #[pyo3(signature = (array: "Buffer", timeout=None))]
+    fn reply_array(
+        &self,
+        py: Python<'_>,
+        array: &Bound<'_, PyAny>,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        array::with_message(array, |message| self.reply_bytes(py, message, timeout))
+    }
+
+    /// The array that was sent by `send_array`: checked, then shown where it arrived, read-only. As
+    /// long as it is there the receiver cannot be made ready. Raises `ArrayError` where the datagram
+    /// is none, or does not fit. Needs numpy.
+    #[pyo3(signature = () -> "AnyArray")]
+    fn array<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        // A buffer of its bytes stands still until it is made ready.
+        array::unpack_array(slf.as_any())
     }
 
     fn __len__(&self) -> usize {
@@ -185,7 +198,7 @@ impl DatagramSender {
     /// Sends `data`, of any length, to the receiver's area at `offset`, and with it, as `reply`, a
     /// ticket for the answer (`DatagramReceiver.reply_ticket` of this manager). Waits at most
     /// `timeout` seconds for room. Whether the receiver was ready is not known.
-    #[pyo3(signature = (data, offset=0, *, reply=None, timeout=None))]
+    #[pyo3(signature = (data: "Buffer", offset=0, *, reply=None, timeout=None))]
     fn send(
         &self,
         py: Python<'_>,
@@ -194,15 +207,21 @@ impl DatagramSender {
         reply: Option<&Ticket>,
         timeout: Option<f64>,
     ) -> PyResult<()> {
-        let reply = reply.map(|reply| &reply.ticket);
-        send_all(
-            py,
-            &self.end,
-            data,
-            timeout,
-            |end, data, slice| end.send(data, offset, reply, Some(slice)),
-            |end, slice| end.flush(Some(slice)),
-        )
+        with_bytes(data, |data| self.send_bytes(py, data, offset, reply, timeout))
+    }
+
+    /// `send` of an array with its type and shape, for the datagram's `array()`. Raises `BufferError`
+    /// as `pack_array`.
+    #[pyo3(signature = (array: "Buffer", offset=0, *, reply=None, timeout=None))]
+    fn send_array(
+        &self,
+        py: Python<'_>,
+        array: &Bound<'_, PyAny>,
+        offset: u64,
+        reply: Option<&Ticket>,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        array::with_message(array, |message| self.send_bytes(py, message, offset, reply, timeout))
     }
 
     /// After a time limit has cut a datagram off: waits at most `timeout` seconds until the rest
@@ -226,6 +245,41 @@ impl DatagramSender {
     }
 }
 
+impl Datagram {
+    fn reply_bytes(&self, py: Python<'_>, data: &[u8], timeout: Option<f64>) -> PyResult<()> {
+        let datagram = &self.datagram;
+        send_all(
+            py,
+            &self.end,
+            data,
+            timeout,
+            |end, data, slice| end.reply(datagram, data, Some(slice)),
+            |end, slice| end.flush_reply(datagram, Some(slice)),
+        )
+    }
+}
+
+impl DatagramSender {
+    fn send_bytes(
+        &self,
+        py: Python<'_>,
+        data: &[u8],
+        offset: u64,
+        reply: Option<&Ticket>,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        let reply = reply.map(|reply| &reply.ticket);
+        send_all(
+            py,
+            &self.end,
+            data,
+            timeout,
+            |end, data, slice| end.send(data, offset, reply, Some(slice)),
+            |end, slice| end.flush(Some(slice)),
+        )
+    }
+}
+
 sender!(DatagramSender);
 grown!(DatagramSender);
 
@@ -236,39 +290,37 @@ const HELD_BYTES_MAX: usize = 16 << 10;
 fn send_all<T: Send>(
     py: Python<'_>,
     end: &End<T>,
-    data: &Bound<'_, PyAny>,
+    data: &[u8],
     timeout: Option<f64>,
     send: impl Fn(&mut T, &[u8], Duration) -> Result<(), SendFailure> + Sync,
     flush: impl Fn(&mut T, Duration) -> Result<(), SendFailure> + Sync,
 ) -> PyResult<()> {
     let limit = Limit::new(timeout)?;
-    with_bytes(data, |data| {
-        let mut is_cut_off = false;
-        let mut attempt = |end: &mut T, slice: Duration| {
-            let sent = if is_cut_off { flush(end, slice) } else { send(end, data, slice) };
-            match sent {
-                Ok(()) => Ok(Some(())),
-                Err(SendFailure::TimedOut) => Ok(None),
-                Err(SendFailure::CutOff) => {
-                    is_cut_off = true;
-                    Ok(None)
-                }
-                Err(e) => Err(e),
+    let mut is_cut_off = false;
+    let mut attempt = |end: &mut T, slice: Duration| {
+        let sent = if is_cut_off { flush(end, slice) } else { send(end, data, slice) };
+        match sent {
+            Ok(()) => Ok(Some(())),
+            Err(SendFailure::TimedOut) => Ok(None),
+            Err(SendFailure::CutOff) => {
+                is_cut_off = true;
+                Ok(None)
             }
-        };
-        // A short one is in the ring sooner than the interpreter's lock is given up.
-        if data.len() <= HELD_BYTES_MAX
-            && end.with(py, |end| attempt(end, Duration::ZERO))?.or_raise()?.is_some()
-        {
-            return Ok(());
+            Err(e) => Err(e),
         }
-        let sent = end.wait_more(py, limit, &mut attempt)?;
-        sent.ok_or_else(|| {
-            let text = match is_cut_off {
-                true => "the time limit cut the datagram off; the rest leaves with the next",
-                false => "there was no room within the time limit; nothing was sent",
-            };
-            error(Kind::TimedOut, text)
-        })
+    };
+    // A short one is in the ring sooner than the interpreter's lock is given up.
+    if data.len() <= HELD_BYTES_MAX
+        && end.with(py, |end| attempt(end, Duration::ZERO))?.or_raise()?.is_some()
+    {
+        return Ok(());
+    }
+    let sent = end.wait_more(py, limit, &mut attempt)?;
+    sent.ok_or_else(|| {
+        let text = match is_cut_off {
+            true => "the time limit cut the datagram off; the rest leaves with the next",
+            false => "there was no room within the time limit; nothing was sent",
+        };
+        error(Kind::TimedOut, text)
     })
 }

@@ -1,94 +1,36 @@
 //! What all end points have in common: they are closed once, by their owner or with their manager,
 //! and not before the last buffer of their memory has come back.
 //!
-//! An end point of one thread at a time stands behind a lock of its own. Who waits for that lock
-//! does not hold the interpreter's, and who holds it never asks for the interpreter's. Who waits
-//! for an arrival has it for short turns only (`receive`), since what another thread releases
-//! meanwhile may be what the sender waits for. Nothing may wait for the lock where an object goes
-//! away: what is to be done then is owed, and done by whoever has the lock, or had it (`owe`).
+//! An end point of one thread at a time stands behind a lock of its own (`Exclusive`). Who waits
+//! for that lock does not hold the interpreter's, and who holds it never asks for the
+//! interpreter's. Nothing may wait for the lock where an object goes away: what is to be done then
+//! is owed, and done by whoever has the lock, or had it (`owe`).
 
-use crate::admission::{self, Admission};
+use crate::admission;
 use crate::errors::{Kind, OrRaise, ToPy, error};
 use crate::inner::{Close, Inner, locked};
-use crate::manager::access_of;
+use crate::manager::{Manager, access_of};
 use crate::parts::Peer;
-use crate::seed::Seed;
-use crate::wait::{LOOKS, Limit, sliced};
-use core::ops::{Deref, DerefMut};
-use core::sync::atomic::{AtomicBool, Ordering, fence};
+use crate::seed::{Seed, seed_of};
+use crate::wait::{LOOKS, Limit, duration, on_thread, sliced};
+use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
-use hamlyn::node::OfferError;
-use hamlyn::protocol::{self, Connection, EndPoint, ReceiveError};
-use hamlyn::{Access, Node};
+use hamlyn::Access;
+use hamlyn::protocol::{
+    Connected, Connection, EndPoint, Exclusive, Grown, Held, Offered, ReceiveError,
+};
 use pyo3::prelude::*;
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError, Weak};
-use std::time::Instant;
-
-/// How long a receive keeps the end point from other threads while nothing is there: as long as
-/// the library spins at most, unless configured.
-const KEEP: Duration = Duration::from_micros(50);
+use std::sync::{Arc, Mutex, Weak};
 
 /// An end point of a manager.
 pub struct End<T: Send + 'static> {
     pub inner: Arc<Inner>,
     /// `None` once it is closed and no buffer is out.
-    state: Mutex<Option<T>>,
+    state: Exclusive<Option<T>>,
     is_closed: AtomicBool,
     life: Mutex<Life>,
-    /// Of the threads that wait for an arrival, one does at a time: each would wake the others.
-    turn: Mutex<()>,
-    /// Does what is owed.
-    settle: Option<fn(&mut T)>,
-    is_owed: AtomicBool,
-}
-
-/// The end point, for this thread alone.
-struct Hold<'a, T: Send + 'static> {
-    end: &'a End<T>,
-    state: Option<MutexGuard<'a, Option<T>>>,
-}
-
-impl<T: Send + 'static> Deref for Hold<'_, T> {
-    type Target = Option<T>;
-    fn deref(&self) -> &Option<T> {
-        self.state.as_ref().expect("taken only while dropping")
-    }
-}
-
-impl<T: Send + 'static> DerefMut for Hold<'_, T> {
-    fn deref_mut(&mut self) -> &mut Option<T> {
-        self.state.as_mut().expect("taken only while dropping")
-    }
-}
-
-impl<T: Send + 'static> Drop for Hold<'_, T> {
-    fn drop(&mut self) {
-        drop(self.state.take());
-        self.end.settle();
-    }
-}
-
-/// An end point that is being waited for, and that other threads may be using.
-struct Probe<'a, T: Send + 'static> {
-    end: &'a End<T>,
-    manager: &'a protocol::Manager,
-}
-
-impl<T: EndPoint + Send + 'static> EndPoint for Probe<'_, T> {
-    fn is_ready_in(&self, node: &Node) -> bool {
-        // Who has it may be waiting for the node, which is locked here. What it leaves has to be
-        // looked at, and so has an end point that is closed.
-        match self.end.try_state() {
-            Some(state) if !self.end.is_closed() => {
-                state.as_ref().is_none_or(|end_point| end_point.is_ready_in(node))
-            }
-            _ => true,
-        }
-    }
-
-    fn manager(&self) -> &protocol::Manager {
-        self.manager
-    }
+    /// Under which it can be found.
+    names: Mutex<Vec<String>>,
 }
 
 /// How long the end point's memory stays; behind a lock that nobody keeps.
@@ -106,15 +48,13 @@ impl<T: Send + 'static> End<T> {
     }
 
     /// One to which something may be owed, which `settle` does.
-    pub fn settled_by(inner: &Arc<Inner>, end: T, settle: Option<fn(&mut T)>) -> Arc<Self> {
+    pub fn settled_by(inner: &Arc<Inner>, end: T, settle: Option<fn(&mut Option<T>)>) -> Arc<Self> {
         let end = Arc::new(Self {
             inner: inner.clone(),
-            state: Mutex::new(Some(end)),
+            state: Exclusive::settled_by(Some(end), settle),
             is_closed: AtomicBool::new(false),
             life: Mutex::default(),
-            turn: Mutex::default(),
-            settle,
-            is_owed: AtomicBool::new(false),
+            names: Mutex::default(),
         });
         let weak: Weak<Self> = Arc::downgrade(&end);
         inner.register(weak);
@@ -139,52 +79,23 @@ impl<T: Send + 'static> End<T> {
         use_it: impl FnOnce(&mut T) -> R + Send,
     ) -> PyResult<R> {
         self.check_open()?;
-        if !self.inner.is_slow() {
-            let state = self.try_state().map(|state| self.hold(state));
-            if let Some(mut state) = state {
-                return Ok(use_it(state.as_mut().ok_or_else(closed)?));
-            }
+        if !self.inner.is_slow()
+            && let Some(mut state) = self.state.try_lock()
+        {
+            return Ok(use_it(state.as_mut().ok_or_else(closed)?));
         }
         py.detach(|| self.lock().as_mut().map(use_it)).ok_or_else(closed)
     }
 
-    fn hold<'a>(&'a self, state: MutexGuard<'a, Option<T>>) -> Hold<'a, T> {
-        Hold { end: self, state: Some(state) }
-    }
-
-    fn lock(&self) -> Hold<'_, T> {
-        self.hold(locked(&self.state))
-    }
-
-    fn try_state(&self) -> Option<MutexGuard<'_, Option<T>>> {
-        match self.state.try_lock() {
-            Ok(state) => Some(state),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+    fn lock(&self) -> Held<'_, Option<T>> {
+        self.state.lock()
     }
 
     /// Something is to be done as soon as nobody has the end point: now, or by whoever has it.
     pub fn owe(&self) {
-        self.is_owed.store(true, Ordering::Release);
+        self.state.owe();
         if self.check_open().is_ok() {
-            self.settle();
-        }
-    }
-
-    /// Does what is owed, unless somebody has the end point, who comes here afterwards.
-    #[inline]
-    fn settle(&self) {
-        let Some(settle) = self.settle else { return };
-        // Either who owes finds the lock free, or who gives it back finds what is owed: `is_owed`
-        // is written before the lock is tried, and read after it is given back.
-        fence(Ordering::SeqCst);
-        while self.is_owed.load(Ordering::Acquire) {
-            let Some(mut state) = self.try_state() else { return };
-            self.is_owed.swap(false, Ordering::AcqRel);
-            state.as_mut().map(settle);
-            drop(state);
-            fence(Ordering::SeqCst);
+            self.state.settle();
         }
     }
 
@@ -245,19 +156,21 @@ impl<T: Send + 'static> End<T> {
         limit: Limit,
         mut wait: impl FnMut(&mut T, Duration) -> Result<Option<R>, E> + Send,
     ) -> PyResult<Option<R>> {
-        let attempt = |slice| self.attempt(slice, &mut wait);
+        let attempt = |slice| self.found(&mut self.lock(), slice, &mut wait);
         Found::result(sliced(py, &self.inner, limit, attempt)?.or_raise()?)
     }
 
-    fn attempt<R, E>(
+    /// What a wait that takes with `take` has found, with the end point in hand.
+    fn found<R, E>(
         &self,
+        state: &mut Option<T>,
         slice: Duration,
-        wait: &mut impl FnMut(&mut T, Duration) -> Result<Option<R>, E>,
+        take: &mut impl FnMut(&mut T, Duration) -> Result<Option<R>, E>,
     ) -> Result<Option<Found<R>>, E> {
-        match self.lock().as_mut() {
+        match state {
             // While a buffer is out its memory stays.
             _ if self.is_closed() => Ok(Some(Found::Closed)),
-            Some(end) => Ok(wait(end, slice)?.map(Found::It)),
+            Some(end) => Ok(take(end, slice)?.map(Found::It)),
             None => Ok(Some(Found::Closed)),
         }
     }
@@ -367,21 +280,13 @@ impl<T: EndPoint + Send + 'static> End<T> {
         mut take: impl FnMut(&mut T, Duration) -> Result<Option<R>, ReceiveError> + Send,
     ) -> PyResult<Option<R>> {
         let node = self.inner.node()?;
+        // One that is closed has something to find, too.
+        let is_ready = |state: &Option<T>, node: &hamlyn::Node| {
+            self.is_closed() || state.as_ref().is_none_or(|end| end.is_ready_in(node))
+        };
         let attempt = |slice| {
-            let deadline = Instant::now() + slice;
-            let left = || deadline.saturating_duration_since(Instant::now());
-            let _turn = locked(&self.turn);
-            loop {
-                let found = self.attempt(left().min(KEEP), &mut take)?;
-                if found.is_some() || left().is_zero() {
-                    return Ok(found);
-                }
-                match node.wait_any(&[&Probe { end: self, manager: &node }], Some(left())) {
-                    Ok(_) => {}
-                    Err(ReceiveError::TimedOut) => return Ok(None),
-                    Err(e) => return Err(e),
-                }
-            }
+            let mut look = |state: &mut _, slice| self.found(state, slice, &mut take);
+            self.state.receive(&node, Some(slice), is_ready, &mut look)
         };
         Found::result(sliced(py, &self.inner, limit, attempt)?.or_raise()?)
     }
@@ -426,7 +331,7 @@ impl<T: Send + 'static> Close for End<T> {
 
 impl<T: Send + 'static> Drop for End<T> {
     fn drop(&mut self) {
-        let state = self.state.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+        let state = self.state.get_mut().take();
         match self.inner.check_fork() {
             Ok(()) if state.is_some() => admission::outside(&self.inner, move || drop(state)),
             Ok(()) => {}
@@ -441,58 +346,10 @@ pub fn closed() -> PyErr {
     error(Kind::Closed, "the end point is closed")
 }
 
-/// An end point that receives: it can be found.
-pub trait Offered {
-    fn has_arrived(&self) -> bool;
-    fn make_seed(&self) -> Result<protocol::Seed, OfferError>;
-    fn offer(&self, name: &str, access: Access) -> Result<(), OfferError>;
-    fn admit_by(&self, admission: Admission);
-}
-
-/// An end point with one peer.
-pub trait Connected {
-    fn its_connection(&self) -> &Connection;
-    fn its_path(&mut self) -> String;
-}
-
-macro_rules! offered {
-    ($($type:ty),+) => {
-        $(impl Offered for $type {
-            fn has_arrived(&self) -> bool {
-                self.is_ready()
-            }
-            fn make_seed(&self) -> Result<protocol::Seed, OfferError> {
-                self.seed()
-            }
-            fn offer(&self, name: &str, access: Access) -> Result<(), OfferError> {
-                self.serve(name, access)
-            }
-            fn admit_by(&self, admission: Admission) {
-                self.set_admission(admission);
-            }
-        })+
-    };
-}
-offered!(protocol::TaggedReceiver, protocol::DatagramReceiver, Arc<protocol::Server>);
-
-macro_rules! connected {
-    ($($type:ty),+) => {
-        $(impl Connected for $type {
-            fn its_connection(&self) -> &Connection {
-                self.connection()
-            }
-            fn its_path(&mut self) -> String {
-                self.explain()
-            }
-        })+
-    };
-}
-connected!(protocol::TaggedSender, protocol::DatagramSender, Arc<protocol::Client>);
-
 impl<T: Offered + Send> End<T> {
     pub fn seed(&self, py: Python<'_>) -> PyResult<Seed> {
         let _slow = self.inner.slow();
-        Ok(Seed { seed: self.with(py, |end| end.make_seed())?.or_raise()? })
+        Ok(Seed { seed: self.with(py, |end| end.seed())?.or_raise()? })
     }
 
     pub fn serve(
@@ -503,35 +360,104 @@ impl<T: Offered + Send> End<T> {
     ) -> PyResult<()> {
         let access = access.map_or(Ok(Access::SameUser), access_of)?;
         let _slow = self.inner.slow();
-        self.with(py, |end| end.offer(name, access))?.or_raise()
+        self.with(py, |end| end.serve(name, access))?.or_raise()?;
+        locked(&self.names).push(name.into());
+        Ok(())
     }
 
     pub fn set_admission(&self, py: Python<'_>, callback: &Bound<'_, PyAny>) -> PyResult<()> {
         self.check_open()?;
         // From here on, or from before, the manager counts as slow.
         let admission = admission::admission(&self.inner, callback)?;
-        self.with(py, |end| end.admit_by(admission))
+        self.with(py, |end| end.set_admission(Box::new(admission)))
     }
 }
 
 impl<T: Connected + Send> End<T> {
     pub fn peer(&self, py: Python<'_>) -> PyResult<Peer> {
-        self.with(py, |end| Peer { peer: end.its_connection().peer().clone() })
+        self.with(py, |end| peer_of(end.connection()))
     }
 
     pub fn ended(&self, py: Python<'_>) -> PyResult<Option<String>> {
-        self.with(py, |end| end.its_connection().ended().map(crate::events::reason_text))
+        self.with(py, |end| end.connection().ended().map(crate::events::reason_text))
     }
 
     pub fn explain(&self, py: Python<'_>) -> PyResult<String> {
-        self.with(py, |end| end.its_path())
+        self.with(py, |end| end.explain())
     }
 }
 
-/// What every end point has.
+/// What an end point says of itself: its class, the names under which it can be found, its peer, and
+/// whether it is closed or its connection has ended. Waits for nothing: of what another thread is
+/// using no peer is told.
+impl<T: Send> End<T> {
+    pub fn told(&self, class: &str, connection: impl FnOnce(&T) -> Option<&Connection>) -> String {
+        let mut text = format!("<hamlyn.{class}");
+        for name in &*locked(&self.names) {
+            text += &format!(" {name:?}");
+        }
+        if self.inner.check_fork().is_err() {
+            return text + " of the parent process>";
+        }
+        if self.is_closed() {
+            return text + " closed>";
+        }
+        let state = self.state.try_lock();
+        let connection = state.as_ref().and_then(|state| connection((**state).as_ref()?));
+        if let Some(connection) = connection {
+            text += &format!(", peer {}", peer_of(connection).told());
+            if let Some(reason) = connection.ended() {
+                text += &format!(", ended: {}", crate::events::reason_text(reason));
+            }
+        }
+        text + ">"
+    }
+}
+
+pub fn peer_of(connection: &Connection) -> Peer {
+    Peer { peer: connection.peer().clone() }
+}
+
+/// Grows an end point from a seed, or the bytes or text of one, on a thread of its own.
+pub fn grow<G: Grown<With: Send> + Send + 'static, T: Send>(
+    py: Python<'_>,
+    manager: &Manager,
+    seed: &Bound<'_, PyAny>,
+    with: G::With,
+    timeout: Option<f64>,
+    wrap: impl FnOnce(G) -> T,
+) -> PyResult<Arc<End<T>>>
+where
+    G::With: 'static,
+{
+    let (node, seed, timeout) = (manager.inner.node()?, seed_of(seed)?, duration(timeout)?);
+    let grow = move || G::grow(&node, &seed, with, timeout);
+    let end = on_thread(py, &manager.inner, || false, grow)?.or_raise()?;
+    Ok(End::new(&manager.inner, wrap(end)))
+}
+
+/// Grows an end point of what is served by this name, on a thread of its own.
+pub fn connect<G: Grown<With: Send> + Send + 'static, T: Send>(
+    py: Python<'_>,
+    manager: &Manager,
+    name: String,
+    with: G::With,
+    timeout: Option<f64>,
+    wrap: impl FnOnce(G) -> T,
+) -> PyResult<Arc<End<T>>>
+where
+    G::With: 'static,
+{
+    let (node, timeout) = (manager.inner.node()?, duration(timeout)?);
+    let connect = move || G::connect(&node, &name, with, timeout);
+    let end = on_thread(py, &manager.inner, || false, connect)?.or_raise()?;
+    Ok(End::new(&manager.inner, wrap(end)))
+}
+
+/// What every end point has; `connection` is that to its one peer, if it has one.
 macro_rules! common {
-    ($class:ident) => {
-        $crate::end::named!($class);
+    ($class:ident, $connection:expr) => {
+        $crate::end::named!($class, $connection);
 
         #[pymethods]
         impl $class {
@@ -540,7 +466,7 @@ macro_rules! common {
                 self.end.close_now(py)
             }
 
-            #[pyo3(signature = (*_exception))]
+            #[pyo3(signature = (*_exception: "object"))]
             fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyAny>) -> PyResult<()> {
                 self.end.close_now(py)
             }
@@ -550,9 +476,13 @@ macro_rules! common {
 
 /// What every end point has, however it is closed.
 macro_rules! named {
-    ($class:ident) => {
+    ($class:ident, $connection:expr) => {
         #[pymethods]
         impl $class {
+            fn __repr__(&self) -> String {
+                self.end.told(stringify!($class), $connection)
+            }
+
             /// Whether it is closed.
             #[getter]
             fn closed(&self) -> bool {
@@ -567,13 +497,6 @@ macro_rules! named {
             fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
                 slf
             }
-
-            fn __repr__(&self) -> &'static str {
-                match self.end.is_closed() {
-                    true => concat!("<hamlyn.", stringify!($class), " closed>"),
-                    false => concat!("<hamlyn.", stringify!($class), ">"),
-                }
-            }
         }
     };
 }
@@ -581,18 +504,28 @@ macro_rules! named {
 /// What every receiver has.
 macro_rules! receiver {
     ($class:ident) => {
-        $crate::end::common!($class);
+        $crate::end::receiver!($class, |_| None);
+    };
+    ($class:ident, $connection:expr) => {
+        $crate::end::common!($class, $connection);
+        $crate::end::offered!($class);
+        $crate::end::ready!($class);
+    };
+}
 
+/// What everything has that is found by name or by a seed.
+macro_rules! offered {
+    ($class:ident) => {
         #[pymethods]
         impl $class {
-            /// A seed from which a sender can be grown, by anybody who may connect.
+            /// A seed from which the other end can be grown, by anybody who may connect.
             fn seed(&self, py: Python<'_>) -> PyResult<crate::seed::Seed> {
                 self.end.seed(py)
             }
 
-            /// Lets senders find this receiver by name. `access`: `"same_user"` (unless given),
-            /// `"anyone"` or the number of a group.
-            #[pyo3(signature = (name, *, access=None))]
+            /// Lets others find it by name. `access`: `"same_user"` (unless given), `"anyone"` or the
+            /// number of a group.
+            #[pyo3(signature = (name, *, access: "Access | None" = None))]
             fn serve(
                 &self,
                 py: Python<'_>,
@@ -602,21 +535,29 @@ macro_rules! receiver {
                 self.end.serve(py, name, access)
             }
 
-            /// Asks `callback` about each peer that wants to grow a sender, once `access` has let it
-            /// near: `True` lets it in; `False`, or a text that the peer is told, does not, and
+            /// Asks `callback` about each peer that wants to grow the other end, once `access` has let
+            /// it near: `True` lets it in; `False`, or a text that the peer is told, does not, and
             /// neither does an exception. `None`: whoever may connect is let in. It is called in
             /// whichever thread receives, waits or polls, with the manager's lock held: it must not
             /// wait, least of all for a thread that uses the manager, and calling the manager
-            /// raises `Misuse`. It is kept until another is set or the receiver is closed.
-            #[pyo3(signature = (callback, /))]
+            /// raises `Misuse`. It is kept until another is set or this is closed.
+            #[pyo3(signature = (callback: "Callable[[Peer], bool | str] | None", /))]
             fn set_admission(&self, py: Python<'_>, callback: &Bound<'_, PyAny>) -> PyResult<()> {
                 self.end.set_admission(py, callback)
             }
+        }
+    };
+}
 
+/// What everything has that `wait_any` waits for.
+macro_rules! ready {
+    ($class:ident) => {
+        #[pymethods]
+        impl $class {
             /// Whether a receive would return at once.
             #[getter]
             fn ready(&self, py: Python<'_>) -> PyResult<bool> {
-                self.end.with(py, |end| crate::end::Offered::has_arrived(end))
+                self.end.with(py, |end| hamlyn::protocol::EndPoint::is_ready(end))
             }
         }
     };
@@ -625,7 +566,7 @@ macro_rules! receiver {
 /// What every sender has.
 macro_rules! sender {
     ($class:ident) => {
-        $crate::end::common!($class);
+        $crate::end::common!($class, |end| Some(hamlyn::protocol::Connected::connection(end)));
         $crate::end::paired!($class);
     };
 }
@@ -663,18 +604,15 @@ macro_rules! grown {
             /// Grows it from a receiver's seed (a `Seed`, or the bytes or text of one), waiting at
             /// most `timeout` seconds for the receiver's answer.
             #[staticmethod]
-            #[pyo3(signature = (manager, seed, timeout=10.0))]
+            #[pyo3(signature = (manager, seed: "Seed | Buffer | str", timeout=10.0))]
             fn grow(
                 py: Python<'_>,
                 manager: &crate::manager::Manager,
                 seed: &Bound<'_, PyAny>,
                 timeout: Option<f64>,
             ) -> PyResult<Self> {
-                let (node, seed) = (manager.inner.node()?, crate::seed::seed_of(seed)?);
-                let timeout = crate::wait::duration(timeout)?;
-                let grow = move || hamlyn::protocol::$class::grow(&node, &seed, timeout);
-                let end = crate::wait::on_thread(py, &manager.inner, || false, grow)?.or_raise()?;
-                Ok(Self { end: End::new(&manager.inner, end) })
+                let wrap = core::convert::identity::<hamlyn::protocol::$class>;
+                Ok(Self { end: $crate::end::grow(py, manager, seed, (), timeout, wrap)? })
             }
 
             /// Grows it for the receiver that is served as `[user@]name`, waiting at most `timeout`
@@ -687,14 +625,11 @@ macro_rules! grown {
                 name: String,
                 timeout: Option<f64>,
             ) -> PyResult<Self> {
-                let (node, timeout) = (manager.inner.node()?, crate::wait::duration(timeout)?);
-                let connect = move || hamlyn::protocol::$class::connect(&node, &name, timeout);
-                let end =
-                    crate::wait::on_thread(py, &manager.inner, || false, connect)?.or_raise()?;
-                Ok(Self { end: End::new(&manager.inner, end) })
+                let wrap = core::convert::identity::<hamlyn::protocol::$class>;
+                Ok(Self { end: $crate::end::connect(py, manager, name, (), timeout, wrap)? })
             }
         }
     };
 }
 
-pub(crate) use {common, grown, named, paired, receiver, sender};
+pub(crate) use {common, grown, named, offered, paired, ready, receiver, sender};

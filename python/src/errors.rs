@@ -8,7 +8,9 @@ use hamlyn::interface::{AreaError, QueueError, SlotError};
 use hamlyn::node::{
     BuildError, ConnectError, Forked, LinkError, MemoryError, OfferError, RecvError, SendError,
 };
-use hamlyn::protocol::{CallError, GroupError, GrowError, ReceiveError, SendFailure};
+use hamlyn::protocol::{
+    ByteStreamError, CallError, GroupError, GrowError, PublishError, ReceiveError, SendFailure,
+};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
@@ -36,10 +38,14 @@ pub enum Kind {
     Misbehaved,
     /// The server will not reply.
     Declined,
+    /// The server's program answered with an error of its own.
+    Application,
+    /// What came is no array.
+    Array,
 }
 
 impl Kind {
-    const ALL: [(Self, &'static str); 10] = [
+    const ALL: [(Self, &'static str); 12] = [
         (Self::TimedOut, "TimedOut"),
         (Self::Closed, "Closed"),
         (Self::Refused, "Refused"),
@@ -50,6 +56,8 @@ impl Kind {
         (Self::Seed, "SeedError"),
         (Self::Misbehaved, "Misbehaved"),
         (Self::Declined, "Declined"),
+        (Self::Application, "ApplicationError"),
+        (Self::Array, "ArrayError"),
     ];
 }
 
@@ -69,6 +77,16 @@ pub fn error(kind: Kind, text: impl core::fmt::Display) -> PyErr {
             Ok(classes) => PyErr::from_type(classes[kind as usize].bind(py).clone(), (text,)),
             Err(e) => e,
         }
+    })
+}
+
+/// The exception for an error of the application's: its text, and its code apart.
+#[cold]
+fn application_error(code: u32, text: &str) -> PyErr {
+    let raised = error(Kind::Application, text);
+    Python::attach(|py| match raised.value(py).setattr("code", code) {
+        Ok(()) => raised,
+        Err(e) => e,
     })
 }
 
@@ -114,11 +132,21 @@ always! {
     std::io::Error => Os,
 }
 
+#[cfg(feature = "tls")]
+always! {
+    hamlyn::protocol::SeedHostError => Misuse,
+}
+
 impl ToPy for BuildError {
     fn to_py(self) -> PyErr {
+        use hamlyn::control::StartError;
         let kind = match &self {
-            Self::Config(_) => Kind::Misuse,
-            _ => Kind::Os,
+            Self::Config(_) | Self::Start(StartError::Config(_) | StartError::NoHosts) => {
+                Kind::Misuse
+            }
+            #[cfg(feature = "tls")]
+            Self::Start(StartError::Hosts(e)) => of_hosts(e),
+            Self::Start(StartError::Os { .. }) | Self::Os { .. } => Kind::Os,
         };
         error(kind, self)
     }
@@ -164,8 +192,53 @@ fn of_connect(failed: &ConnectError) -> Kind {
             Control::Links(_) | Control::GreetingTooLong(_) => Kind::Misuse,
             Control::Forked => Kind::Forked,
             Control::Unavailable(_) | Control::Os { .. } => Kind::Os,
-            _ => Kind::Refused,
+            Control::NotPermitted(_)
+            | Control::WrongUser { .. }
+            | Control::Refused { .. }
+            | Control::Version { .. }
+            | Control::Misbehaved(_)
+            | Control::Memory(_) => Kind::Refused,
+            #[cfg(feature = "tls")]
+            Control::Host { error, .. } => of_host(error),
+            #[cfg(not(feature = "tls"))]
+            Control::NoHosts(_) => Kind::Misuse,
         },
+    }
+}
+
+/// Why other hosts cannot be spoken with.
+#[cfg(feature = "tls")]
+fn of_hosts(failed: &hamlyn::control::hosts::HostsError) -> Kind {
+    use hamlyn::control::hosts::{HostsError, KeysError};
+    match failed {
+        HostsError::Keys(KeysError::Read { .. }) | HostsError::Os { .. } => Kind::Os,
+        HostsError::Keys(
+            KeysError::None
+            | KeysError::Missing(_)
+            | KeysError::Open { .. }
+            | KeysError::Content { .. }
+            | KeysError::Unusable(_),
+        ) => Kind::Misuse,
+    }
+}
+
+/// Why there is no link to a service of another host.
+#[cfg(feature = "tls")]
+fn of_host(failed: &hamlyn::control::hosts::HostError) -> Kind {
+    use hamlyn::control::hosts::{HostError, MeetingError};
+    match failed {
+        HostError::Name(_) | HostError::TooMany => Kind::Misuse,
+        HostError::Hosts(e) => of_hosts(e),
+        HostError::Unknown(_) | HostError::Unreachable { .. } => Kind::Unreachable,
+        HostError::Meeting(MeetingError::NoService | MeetingError::Gone(_)) => Kind::Unreachable,
+        HostError::Meeting(
+            MeetingError::Tls(_)
+            | MeetingError::Secret
+            | MeetingError::Identity
+            | MeetingError::Version(_)
+            | MeetingError::Refused(..)
+            | MeetingError::Nonsense(_),
+        ) => Kind::Refused,
     }
 }
 
@@ -216,7 +289,7 @@ impl ToPy for ReceiveError {
     fn to_py(self) -> PyErr {
         let kind = match &self {
             Self::TimedOut => Kind::TimedOut,
-            Self::Ended(_) => Kind::Closed,
+            Self::Ended(_) | Self::Draining => Kind::Closed,
             Self::Misbehaved(_) => Kind::Misbehaved,
             Self::Misuse(_) => Kind::Misuse,
             Self::Forked(_) => Kind::Forked,
@@ -247,8 +320,9 @@ impl ToPy for CallError {
         let kind = match self {
             Self::Send(e) => return e.to_py(),
             Self::TimedOut => Kind::TimedOut,
+            Self::Application { code, text } => return application_error(code, &text),
             Self::Declined => Kind::Declined,
-            Self::Ended(_) => Kind::Closed,
+            Self::Ended(_) | Self::Draining | Self::NotConnected(_) => Kind::Closed,
             Self::Misbehaved(_) => Kind::Misbehaved,
             Self::Memory(_) | Self::Wait(_) => Kind::Os,
             Self::Forked(_) => Kind::Forked,
@@ -266,6 +340,32 @@ impl ToPy for GroupError {
             Self::Forked(_) => Kind::Forked,
             Self::Wait(_) => Kind::Os,
             _ => Kind::Misuse,
+        };
+        error(kind, self)
+    }
+}
+
+impl ToPy for PublishError {
+    fn to_py(self) -> PyErr {
+        let kind = match &self {
+            Self::TimedOut => Kind::TimedOut,
+            Self::TooLong { .. } | Self::Loans(_) | Self::Foreign => Kind::Misuse,
+            Self::Forked(_) => Kind::Forked,
+            Self::Wait(_) => Kind::Os,
+        };
+        error(kind, self)
+    }
+}
+
+impl ToPy for ByteStreamError {
+    fn to_py(self) -> PyErr {
+        let kind = match &self {
+            Self::Ended(_) | Self::Aborted(_) => Kind::Closed,
+            Self::Misbehaved(_) => Kind::Misbehaved,
+            Self::Shut => Kind::Misuse,
+            Self::TimedOut => Kind::TimedOut,
+            Self::Forked(_) => Kind::Forked,
+            Self::Wait(_) => Kind::Os,
         };
         error(kind, self)
     }

@@ -43,7 +43,7 @@ impl LinkRequest {
     }
 
     /// Lets it in; `greeting`, up to 4 KiB, reaches it. The link appears as `Connected`.
-    #[pyo3(signature = (greeting=None))]
+    #[pyo3(signature = (greeting: "Buffer | None" = None))]
     fn accept(&self, py: Python<'_>, greeting: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let greeting =
             greeting.map_or(Ok(Vec::new()), |greeting| with_bytes(greeting, |b| Ok(b.to_vec())))?;
@@ -97,8 +97,8 @@ impl Connected {
         self.request
     }
 
-    fn __repr__(&self) -> String {
-        format!("<hamlyn.Connected {}>", self.link().__repr__())
+    fn __repr__(&self, py: Python<'_>) -> String {
+        format!("<hamlyn.Connected {}>", self.link().__repr__(py))
     }
 }
 
@@ -131,8 +131,8 @@ impl LinkClosed {
         self.unsent
     }
 
-    fn __repr__(&self) -> String {
-        format!("<hamlyn.LinkClosed {} {:?}>", self.link().__repr__(), self.reason)
+    fn __repr__(&self, py: Python<'_>) -> String {
+        format!("<hamlyn.LinkClosed {} {:?}>", self.link().__repr__(py), self.reason)
     }
 }
 

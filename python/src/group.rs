@@ -1,15 +1,16 @@
 //! Groups.
 
 use crate::bytes::{export, with_bytes};
-use crate::end::{Connected, End, Offered, common, grown, receiver, sender};
+use crate::end::{End, common, connect, grow, grown, peer_of, receiver, sender};
 use crate::errors::{Kind, OrRaise, error};
 use crate::manager::Manager;
 use crate::parts::Peer;
-use crate::seed::{Seed, seed_of};
-use crate::wait::{Limit, duration, on_thread};
+use crate::seed::Seed;
+use crate::wait::{Limit, duration};
+use core::convert::identity;
 use core::ffi::c_int;
 use core::time::Duration;
-use hamlyn::protocol::{self, Connection, EndPoint, GroupConfig, GroupError};
+use hamlyn::protocol::{self, GroupConfig, GroupError};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -189,7 +190,7 @@ impl Group {
 
     /// Sends each member its item of `parts`; waits at most `timeout` seconds, and sees Ctrl-C
     /// after that.
-    #[pyo3(signature = (parts, timeout=10.0))]
+    #[pyo3(signature = (parts: "Sequence[Buffer]", timeout=10.0))]
     fn scatter(
         &self,
         py: Python<'_>,
@@ -211,7 +212,7 @@ impl Group {
     }
 
     /// Sends the same bytes to each member, as `scatter` does.
-    #[pyo3(signature = (data, timeout=10.0))]
+    #[pyo3(signature = (data: "Buffer", timeout=10.0))]
     fn broadcast(
         &self,
         py: Python<'_>,
@@ -259,9 +260,7 @@ impl Group {
 
     /// Who a member is, as the kernel says; `None` while the place is free.
     fn peer(&self, py: Python<'_>, member: u32) -> PyResult<Option<Peer>> {
-        self.end.with(py, |end| {
-            end.connection(member).map(|connection| Peer { peer: connection.peer().clone() })
-        })
+        self.end.with(py, |end| end.connection(member).map(|connection| peer_of(&connection)))
     }
 }
 
@@ -288,21 +287,6 @@ fn with_all<'a>(
             longer.push(bytes);
             with_all(rest, &mut longer, use_them)
         }),
-    }
-}
-
-impl Offered for protocol::Group {
-    fn has_arrived(&self) -> bool {
-        self.is_ready()
-    }
-    fn make_seed(&self) -> Result<protocol::Seed, hamlyn::node::OfferError> {
-        self.seed()
-    }
-    fn offer(&self, name: &str, access: hamlyn::Access) -> Result<(), hamlyn::node::OfferError> {
-        self.serve(name, access)
-    }
-    fn admit_by(&self, admission: crate::admission::Admission) {
-        self.set_admission(admission);
     }
 }
 
@@ -343,6 +327,7 @@ pub struct DelegatedPart {
 impl DelegatedPart {
     /// Reads what `bytes(part)` made. Whether it is good is decided by the root.
     #[staticmethod]
+    #[pyo3(signature = (data: "Buffer"))]
     fn from_bytes(data: &Bound<'_, PyAny>) -> PyResult<Self> {
         with_bytes(data, |data| Ok(Self { part: protocol::Part::from_bytes(data).or_raise()? }))
     }
@@ -369,7 +354,7 @@ pub struct GroupHelper {
 #[pymethods]
 impl GroupHelper {
     /// Sends `data`, all bytes of a piece, waiting at most `timeout` seconds for room.
-    #[pyo3(signature = (part, data, timeout=None))]
+    #[pyo3(signature = (part, data: "Buffer", timeout=None))]
     fn send(
         &self,
         py: Python<'_>,
@@ -387,7 +372,7 @@ impl GroupHelper {
     /// The root, as the kernel says.
     #[getter]
     fn peer(&self, py: Python<'_>) -> PyResult<Peer> {
-        self.end.with(py, |end| Peer { peer: end.connection().peer().clone() })
+        self.end.with(py, |end| peer_of(end.connection()))
     }
 
     /// Why the connection ended; `None` while it has not.
@@ -397,7 +382,7 @@ impl GroupHelper {
     }
 }
 
-common!(GroupHelper);
+common!(GroupHelper, |end| Some(end.connection()));
 grown!(GroupHelper);
 
 /// A member of a group.
@@ -411,7 +396,7 @@ impl GroupMember {
     /// Grows a member from a group's seed, waiting at most `timeout` seconds for the root's answer.
     /// The root may send it up to `receive_nbytes` bytes at once.
     #[staticmethod]
-    #[pyo3(signature = (manager, seed, receive_nbytes, timeout=10.0))]
+    #[pyo3(signature = (manager, seed: "Seed | Buffer | str", receive_nbytes, timeout=10.0))]
     fn grow(
         py: Python<'_>,
         manager: &Manager,
@@ -419,10 +404,9 @@ impl GroupMember {
         receive_nbytes: usize,
         timeout: Option<f64>,
     ) -> PyResult<Self> {
-        let (node, seed, timeout) = (manager.inner.node()?, seed_of(seed)?, duration(timeout)?);
-        let grow = move || protocol::GroupMember::grow(&node, &seed, receive_nbytes, timeout);
-        let end = on_thread(py, &manager.inner, || false, grow)?.or_raise()?;
-        Ok(Self { end: End::new(&manager.inner, end) })
+        let end =
+            grow(py, manager, seed, receive_nbytes, timeout, identity::<protocol::GroupMember>)?;
+        Ok(Self { end })
     }
 
     /// Grows a member of the group that is served as `[user@]name`.
@@ -435,10 +419,8 @@ impl GroupMember {
         receive_nbytes: usize,
         timeout: Option<f64>,
     ) -> PyResult<Self> {
-        let (node, timeout) = (manager.inner.node()?, duration(timeout)?);
-        let connect = move || protocol::GroupMember::connect(&node, &name, receive_nbytes, timeout);
-        let end = on_thread(py, &manager.inner, || false, connect)?.or_raise()?;
-        Ok(Self { end: End::new(&manager.inner, end) })
+        let wrap = identity::<protocol::GroupMember>;
+        Ok(Self { end: connect(py, manager, name, receive_nbytes, timeout, wrap)? })
     }
 
     /// Its place in the group, from 0 on.
@@ -461,7 +443,7 @@ impl GroupMember {
 
     /// Sends this member's part of the round, waiting at most `timeout` seconds for the round to
     /// begin and for room.
-    #[pyo3(signature = (part, timeout=None))]
+    #[pyo3(signature = (part: "Buffer", timeout=None))]
     fn send(&self, py: Python<'_>, part: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<()> {
         with_bytes(part, |part| {
             let send = |end: &mut protocol::GroupMember, slice| end.send(part, Some(slice));
@@ -493,7 +475,7 @@ impl GroupMember {
 
     /// Sends a piece that another member, or this one, has delegated; all of it. Waits at most
     /// `timeout` seconds for room.
-    #[pyo3(signature = (part, data, timeout=None))]
+    #[pyo3(signature = (part, data: "Buffer", timeout=None))]
     fn send_part(
         &self,
         py: Python<'_>,
@@ -534,12 +516,3 @@ impl GroupMember {
 }
 
 sender!(GroupMember);
-
-impl Connected for protocol::GroupMember {
-    fn its_connection(&self) -> &Connection {
-        self.connection()
-    }
-    fn its_path(&mut self) -> String {
-        self.explain()
-    }
-}

@@ -260,13 +260,7 @@ impl Inner {
         queue: QueueId,
     ) -> PyResult<Option<Notified>> {
         let node = self.node()?;
-        let look = || {
-            if let Some(notification) = node.lock().pop(queue)? {
-                return Ok(Some(notification));
-            }
-            node.poll()?;
-            Ok::<_, hamlyn::RecvError>(node.lock().pop(queue)?)
-        };
+        let look = || node.try_recv(queue);
         let found = if self.is_slow() { py.detach(look) } else { look() };
         Ok(found.or_raise()?.map(|notification| Notified::new(self, notification)))
     }

@@ -4,8 +4,11 @@
 //! - `parts.rs`: areas, queues, slots, tickets, links; `events.rs`: what is told of links
 //! - `end.rs`: what all end points have in common; `seed.rs`: seeds; `tagged.rs` and so on: one
 //!   protocol each
-//! - `bytes.rs`: the buffer protocol, both ways; the only `unsafe` code besides an area's address
+//! - `bytes.rs`: the buffer protocol, both ways; the only `unsafe` code besides an area's address and
+//!   the memory of loans
+//! - `array.rs`: arrays with type and shape in messages
 //! - `admission.rs`: callbacks that decide who may grow a sender
+//! - `log.rs`: what an operator is told, on its way to `logging`
 //! - `wait.rs`: waiting without the interpreter's lock
 //! - `errors.rs`: exceptions
 //!
@@ -13,6 +16,8 @@
 
 mod admission;
 mod aperture;
+mod array;
+mod byte_stream;
 mod bytes;
 mod call;
 mod datagram;
@@ -21,10 +26,14 @@ mod errors;
 mod events;
 mod group;
 mod inner;
+mod log;
 mod manager;
 mod parts;
+mod publish;
 mod seed;
 mod stream;
+mod stream_sender;
+mod subscribe;
 mod tagged;
 mod wait;
 
@@ -35,6 +44,10 @@ use pyo3::prelude::*;
 mod _hamlyn {
     #[pymodule_export]
     use crate::aperture::Aperture;
+    #[pymodule_export]
+    use crate::array::{Loan, pack_array, unpack_array};
+    #[pymodule_export]
+    use crate::byte_stream::{ByteListener, ByteStream};
     #[pymodule_export]
     use crate::call::{Call, Client, Request, Server};
     #[pymodule_export]
@@ -50,20 +63,30 @@ mod _hamlyn {
     #[pymodule_export]
     use crate::parts::{Area, Link, Notified, Peer, Queue, Slot, Ticket};
     #[pymodule_export]
+    use crate::publish::{Publisher, SampleLoan, SubscriberState};
+    #[pymodule_export]
     use crate::seed::Seed;
     #[pymodule_export]
-    use crate::stream::{
-        ApertureStreamReceiver, ApertureStreamSender, Record, StreamReceiver, StreamSender,
-        VolatileRecord,
-    };
+    use crate::stream::{ApertureStreamReceiver, Record, StreamReceiver, VolatileRecord};
+    #[pymodule_export]
+    use crate::stream_sender::{ApertureStreamSender, StreamSender};
+    #[pymodule_export]
+    use crate::subscribe::{Sample, Subscriber};
     #[pymodule_export]
     use crate::tagged::{Tagged, TaggedReceiver, TaggedSender};
 
     #[pymodule_export]
+    use crate::log::{_close_log, _next_entry, _open_log};
+    #[pymodule_export]
     use crate::wait::_set_slice;
 
+    /// The version of this package and of the library in it.
+    #[pymodule_export]
+    #[allow(non_upper_case_globals)]
+    const __version__: &str = env!("CARGO_PKG_VERSION");
+
     #[pymodule_init]
-    fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
-        crate::admission::register(module)
+    fn init(py: pyo3::Python<'_>) -> pyo3::PyResult<()> {
+        crate::admission::register(py)
     }
 }

@@ -17,6 +17,7 @@ use crate::parts::{Area, Link, Queue, Slot, Ticket};
 use crate::wait::{Limit, duration, on_thread, sliced};
 use core::sync::atomic::Ordering;
 use core::time::Duration;
+use hamlyn::config::WaitMode;
 use hamlyn::node::SendError;
 use hamlyn::os::sys::Poller;
 use hamlyn::protocol;
@@ -105,7 +106,7 @@ pub struct Manager {
 #[pymethods]
 impl Manager {
     #[new]
-    #[pyo3(signature = (**settings))]
+    #[pyo3(signature = (**settings: "Unpack[Settings]"))]
     fn new(py: Python<'_>, settings: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
         let config = config_of(settings)?;
         let node = py.detach(|| protocol::Manager::with_config(config)).or_raise()?;
@@ -180,7 +181,7 @@ impl Manager {
     /// where that is `None`, becomes a `LinkRequest` among the events.
     ///
     /// `access`: `"same_user"`, `"anyone"` or the number of a group.
-    #[pyo3(signature = (name, greeting=None, *, access=None))]
+    #[pyo3(signature = (name, greeting: "Buffer | None" = None, *, access: "Access | None" = None))]
     fn serve(
         &self,
         py: Python<'_>,
@@ -201,6 +202,7 @@ impl Manager {
 
     /// Who may grow senders from this manager's seeds: `"same_user"` (unless set), `"anyone"` or the
     /// number of a group. To be set before the first seed is made.
+    #[pyo3(signature = (access: "Access"))]
     fn set_seed_access(&self, py: Python<'_>, access: &Bound<'_, PyAny>) -> PyResult<()> {
         let (access, node) = (access_of(access)?, self.inner.node()?);
         py.detach(|| node.set_seed_access(access)).or_raise()
@@ -214,7 +216,7 @@ impl Manager {
 
     /// Connects to the service `[user@]name`, waiting at most `timeout` seconds for everything: for
     /// somebody to serve the name, too, unless the setting `wait_for_names` is off. `greeting`, up to 4 KiB, reaches the server before it decides.
-    #[pyo3(signature = (name, greeting=None, timeout=10.0))]
+    #[pyo3(signature = (name, greeting: "Buffer | None" = None, timeout=10.0))]
     fn connect(
         &self,
         py: Python<'_>,
@@ -246,7 +248,7 @@ impl Manager {
     /// `timeout` seconds (`None`: as long as it takes), and accepts whatever arrives meanwhile.
     /// When it returns, `data` may be changed again. `data` must not be changed by another thread
     /// before: the receiver would get a mixture.
-    #[pyo3(signature = (ticket, data, metadata=None, timeout=None))]
+    #[pyo3(signature = (ticket, data: "Buffer", metadata: "Buffer | None" = None, timeout=None))]
     fn send(
         &self,
         py: Python<'_>,
@@ -265,7 +267,7 @@ impl Manager {
     }
 
     /// Sends one message if it can be taken now; `False`: not now.
-    #[pyo3(signature = (ticket, data, metadata=None))]
+    #[pyo3(signature = (ticket, data: "Buffer", metadata: "Buffer | None" = None))]
     fn try_send(
         &self,
         py: Python<'_>,
@@ -289,7 +291,7 @@ impl Manager {
     }
 
     /// Sends one packet in fast mode, with a word of 32 bits beside it.
-    #[pyo3(signature = (ticket, data, word=0, timeout=None))]
+    #[pyo3(signature = (ticket, data: "Buffer", word=0, timeout=None))]
     fn send_fast(
         &self,
         py: Python<'_>,
@@ -350,6 +352,7 @@ impl Manager {
 
     /// The next event, or `None`: a `LinkRequest`, `LinkRequestGone`, `Connected`, `LinkClosed`, `TicketRevoked` or
     /// `ApertureChanged`.
+    #[pyo3(signature = () -> "Event | None")]
     fn next_event<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let node = self.inner.node()?;
         let event = py.detach(|| {
@@ -383,6 +386,16 @@ impl Manager {
         self.inner.bell.0.silence();
     }
 
+    /// Seconds for which whoever waits in an event loop looks, before he sleeps, as the settings say.
+    #[getter]
+    fn _spin(&self, py: Python<'_>) -> PyResult<f64> {
+        self.inner.with(py, |node| match node.config().wait_mode {
+            WaitMode::Polled => f64::INFINITY,
+            WaitMode::Adaptive => node.config().spin_ns as f64 / 1e9,
+            WaitMode::Blocking => 0.0,
+        })
+    }
+
     /// What all objects of this manager have in common.
     #[getter]
     fn _key(&self) -> usize {
@@ -411,6 +424,7 @@ impl Manager {
 
     /// Name and value of each counter of the interface and the control plane. SECURITY.md says
     /// what each refusal protects.
+    #[pyo3(signature = () -> "dict[str, int]")]
     fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let counters = self.inner.with(py, |node| node.counters())?;
         let found = PyDict::new(py);
@@ -418,6 +432,22 @@ impl Manager {
             found.set_item(name, value)?;
         }
         Ok(found)
+    }
+
+    /// Where other hosts connect: the setting `listen`, with the port that the system chose where
+    /// that was 0, such as `127.0.0.1:7000`. `None`: nothing listens.
+    #[getter]
+    fn listens_at(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        self.inner.with(py, |node| {
+            #[cfg(feature = "tls")]
+            let at = node.listens_at().map(|at| at.to_string());
+            #[cfg(not(feature = "tls"))]
+            let at = {
+                let _ = node;
+                None
+            };
+            at
+        })
     }
 
     /// What was done or is missing because of this system or its limits, in words.
@@ -436,7 +466,7 @@ impl Manager {
         slf
     }
 
-    #[pyo3(signature = (*_exception))]
+    #[pyo3(signature = (*_exception: "object"))]
     fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyAny>) -> PyResult<()> {
         self.inner.close(py, Some(10.0))
     }

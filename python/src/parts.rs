@@ -55,6 +55,19 @@ impl Area {
         self.length
     }
 
+    /// Bytes of it from `offset` on as a numpy array that can be written, without a copy; it keeps
+    /// the memory. Raises `ValueError` where they are not inside. Needs numpy.
+    #[pyo3(signature = (dtype: "DType", shape: "Shape", offset=0) -> "AnyArray")]
+    fn array<'py>(
+        slf: Bound<'py, Self>,
+        py: Python<'py>,
+        dtype: &Bound<'py, PyAny>,
+        shape: &Bound<'py, PyAny>,
+        offset: usize,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        py.import("hamlyn._arrays")?.call_method1("area", (slf, dtype, shape, offset))
+    }
+
     /// Bytes.
     #[getter]
     fn nbytes(&self) -> usize {
@@ -267,6 +280,7 @@ pub struct Ticket {
 impl Ticket {
     /// Reads a ticket. Raises `Misuse` (a `ValueError`) where the bytes are no ticket.
     #[staticmethod]
+    #[pyo3(signature = (data: "Buffer"))]
     fn from_bytes(data: &Bound<'_, PyAny>) -> PyResult<Self> {
         with_bytes(data, |bytes| Ok(Self { ticket: hamlyn::Ticket::from_bytes(bytes).or_raise()? }))
     }
@@ -320,6 +334,7 @@ impl Ticket {
         })
     }
 
+    #[pyo3(signature = () -> "tuple[object, tuple[bytes]]")]
     fn __reduce__<'py>(
         &self,
         py: Python<'py>,
@@ -369,7 +384,7 @@ impl Link {
 
     /// Sends one message over this link and no other, so that a ticket that came from this peer is
     /// used towards this peer and nobody else. See `Manager.send`.
-    #[pyo3(signature = (ticket, data, metadata=None, timeout=None))]
+    #[pyo3(signature = (ticket, data: "Buffer", metadata: "Buffer | None" = None, timeout=None))]
     fn send(
         &self,
         py: Python<'_>,
@@ -413,8 +428,13 @@ impl Link {
         u64::from(self.id.index) << 16 | u64::from(self.id.generation)
     }
 
-    pub(crate) fn __repr__(&self) -> String {
-        format!("<hamlyn.Link {}.{}>", self.id.index, self.id.generation)
+    pub(crate) fn __repr__(&self, py: Python<'_>) -> String {
+        // Not of one that is gone, nor after the manager's end.
+        let peer = match self.inner.with(py, |node| node.peer(self.id).cloned()) {
+            Ok(Ok(peer)) => format!(" to {}", Peer { peer }.told()),
+            _ => String::new(),
+        };
+        format!("<hamlyn.Link {}.{}{peer}>", self.id.index, self.id.generation)
     }
 }
 
@@ -458,13 +478,15 @@ impl Peer {
     }
 
     pub(crate) fn __repr__(&self) -> String {
+        format!("<hamlyn.Peer {}>", self.told())
+    }
+}
+
+impl Peer {
+    pub fn told(&self) -> String {
         let number = |n: Option<u32>| n.map_or("unknown".into(), |n| n.to_string());
-        format!(
-            "<hamlyn.Peer process {} of user {} by {:?}>",
-            number(self.peer.pid),
-            number(self.peer.uid),
-            self.peer.service
-        )
+        let (process, user) = (number(self.peer.pid), number(self.peer.uid));
+        format!("process {process} of user {user} by {:?}", self.peer.service)
     }
 }
 

@@ -18,6 +18,7 @@ pub struct Seed {
 impl Seed {
     /// Reads a seed from its bytes or its text. Raises `SeedError` where it is none.
     #[new]
+    #[pyo3(signature = (seed: "Seed | Buffer | str"))]
     fn new(seed: &Bound<'_, PyAny>) -> PyResult<Self> {
         Ok(Self { seed: seed_of(seed)? })
     }
@@ -28,6 +29,13 @@ impl Seed {
 
     fn __str__(&self) -> String {
         self.seed.to_string()
+    }
+
+    /// The same for bearers on other hosts, who find the receiver's host at `host:port`; its manager
+    /// has to listen there (the setting `listen`).
+    #[cfg(feature = "tls")]
+    fn at_host(&self, at: &str) -> PyResult<Self> {
+        Ok(Self { seed: self.seed.at_host(at).or_raise()? })
     }
 
     /// What protocol the receiver speaks.
@@ -49,6 +57,7 @@ impl Seed {
         hasher.finish()
     }
 
+    #[pyo3(signature = () -> "tuple[object, tuple[bytes]]")]
     fn __reduce__<'py>(
         &self,
         py: Python<'py>,

@@ -1,4 +1,4 @@
-//! Streams, and streams through an aperture.
+//! Streams, and streams through an aperture: receivers and records. `stream_sender.rs` has the senders.
 //!
 //! A record lies where it arrived until it is released. Python hands it out as an object with the
 //! buffer protocol; when that has gone, or was released, and all before it, the library releases
@@ -7,24 +7,23 @@
 //! A long record of a stream through an aperture lies where its sender can still change it. It is
 //! an object of another type, without the buffer protocol: its bytes are only ever copied out.
 
-use crate::admission::{Admission, outside};
-use crate::bytes::{export, with_bytes, with_bytes_mut};
-use crate::end::{Connected, End, grown, named, paired, receiver};
+use crate::admission::outside;
+use crate::array::{self, HEAD_BYTES_MAX, Header};
+use crate::bytes::{export, with_bytes_mut};
+use crate::end::{End, peer_of, receiver};
 use crate::errors::{Kind, OrRaise, ToPy, error};
 use crate::manager::Manager;
 use crate::tagged::{nothing, timed_out};
-use crate::wait::Limit;
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::time::Duration;
 use hamlyn::AccessError;
-use hamlyn::protocol::{
-    self, Connection, EndPoint, ReceiveError, RecordBytes, SendFailure, StreamConfig,
-};
+use hamlyn::node::OfferError;
+use hamlyn::protocol::{self, Admit, EndPoint, Offered, ReceiveError, RecordBytes, StreamConfig};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyDict};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -90,7 +89,11 @@ impl Piece {
 impl Intake {
     fn end(manager: &Manager, receiver: Inlet) -> Arc<End<Self>> {
         let intake = Self { receiver, out: VecDeque::new() };
-        End::settled_by(&manager.inner, intake, Some(Self::release))
+        End::settled_by(&manager.inner, intake, Some(Self::settle))
+    }
+
+    fn settle(intake: &mut Option<Self>) {
+        intake.iter_mut().for_each(Self::release);
     }
 
     /// Releases the records at the beginning that nobody has any more.
@@ -115,11 +118,13 @@ impl Intake {
         let (piece, start, length) = match &mut self.receiver {
             Inlet::Plain(receiver) => {
                 let Some(record) = timed_out(receiver.receive(timeout))? else { return Ok(None) };
+                let record = record.keep();
                 let bytes = receiver.bytes(&record)?;
                 (Piece::Plain(record), Some(bytes.as_ptr().expose_provenance()), bytes.len())
             }
             Inlet::Aperture(receiver) => {
                 let Some(record) = timed_out(receiver.receive(timeout))? else { return Ok(None) };
+                let record = record.keep();
                 let start = match receiver.bytes(&record)? {
                     RecordBytes::Still(bytes) => Some(bytes.as_ptr().expose_provenance()),
                     RecordBytes::Volatile(_) => None,
@@ -277,7 +282,7 @@ macro_rules! record {
 
             /// Copies bytes, from `start` on, into `target`, a numpy array or another writable
             /// buffer: as many as it has. Raises `Misuse` where the record has fewer.
-            #[pyo3(signature = (target, start=0))]
+            #[pyo3(signature = (target: "Buffer", start=0))]
             fn copy_into(
                 &self,
                 py: Python<'_>,
@@ -300,7 +305,7 @@ macro_rules! record {
                 slf
             }
 
-            #[pyo3(signature = (*_exception))]
+            #[pyo3(signature = (*_exception: "object"))]
             fn __exit__(&self, _exception: &Bound<'_, PyAny>) -> PyResult<()> {
                 self.held.release()
             }
@@ -339,7 +344,58 @@ impl Record {
 }
 
 #[pymethods]
+impl Record {
+    /// The array that was sent by `send_array`: checked, then shown where it arrived, read-only. As
+    /// long as it is there the record cannot be released. Raises `ArrayError` where the record is
+    /// none, or does not fit. Needs numpy.
+    #[pyo3(signature = () -> "AnyArray")]
+    fn array<'py>(slf: Bound<'py, Self>, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let held = &slf.get().held;
+        array::shown(slf.as_any(), held.taken.length, |head| held.copy(py, 0, head))
+    }
+
+    /// DLPack, of `array()`: what reads it must know of read-only arrays (`max_version` 1.0), and
+    /// holds the record.
+    #[pyo3(signature = (**arguments: "object") -> "object")]
+    fn __dlpack__<'py>(
+        slf: Bound<'py, Self>,
+        py: Python<'py>,
+        arguments: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        array::dlpack(Self::array(slf, py)?, arguments)
+    }
+
+    /// DLPack: memory of the processor.
+    fn __dlpack_device__(&self) -> (i32, i32) {
+        (1, 0)
+    }
+
+    /// Arrow's C data interface, of `array()`, which is flat and of numbers; who reads it holds the
+    /// record. Raises `BufferError` for others. Needs pyarrow.
+    #[pyo3(signature = (requested_schema: "object | None" = None) -> "tuple[object, object]")]
+    fn __arrow_c_array__<'py>(
+        slf: Bound<'py, Self>,
+        py: Python<'py>,
+        requested_schema: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let array = Self::array(slf, py)?;
+        py.import("hamlyn._arrays")?.call_method1("arrow", (array, requested_schema))
+    }
+}
+
+#[pymethods]
 impl VolatileRecord {
+    /// The array that was sent by `send_array`, copied: the header first, which is checked, then the
+    /// rest. Raises `ArrayError` where the record is none, or does not fit. Needs numpy.
+    #[pyo3(signature = () -> "AnyArray")]
+    fn array<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let length = self.held.taken.length;
+        let mut head = vec![0; length.min(HEAD_BYTES_MAX)];
+        self.held.copy(py, 0, &mut head)?;
+        let header = Header::of_message(&head, length as u64)?;
+        header.filled(py, |to| self.held.copy(py, header.start(), to))
+    }
+
     fn __bytes__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         PyBytes::new_with(py, self.held.taken.length, |to| self.held.copy(py, 0, to))
     }
@@ -497,9 +553,7 @@ macro_rules! stream_receiver {
             fn peer(&self, py: Python<'_>) -> PyResult<Option<crate::parts::Peer>> {
                 self.end.with(py, |end| {
                     let connection = of_either!(&end.receiver, receiver => receiver.connection());
-                    connection.map(|connection| crate::parts::Peer {
-                        peer: connection.peer().clone(),
-                    })
+                    connection.map(peer_of)
                 })
             }
 
@@ -509,7 +563,9 @@ macro_rules! stream_receiver {
             }
         }
 
-        receiver!($class);
+        receiver!($class, |end| {
+            of_either!(&end.receiver, receiver => receiver.connection())
+        });
     };
 }
 stream_receiver!(StreamReceiver, Record);
@@ -527,159 +583,17 @@ impl EndPoint for Intake {
     }
 }
 
-impl crate::end::Offered for Intake {
-    fn has_arrived(&self) -> bool {
-        self.is_ready()
-    }
-    fn make_seed(&self) -> Result<protocol::Seed, hamlyn::node::OfferError> {
+impl Offered for Intake {
+    fn seed(&self) -> Result<protocol::Seed, OfferError> {
         of_either!(&self.receiver, receiver => receiver.seed())
     }
-    fn offer(&self, name: &str, access: hamlyn::Access) -> Result<(), hamlyn::node::OfferError> {
+    fn serve(&self, name: &str, access: hamlyn::Access) -> Result<(), OfferError> {
         of_either!(&self.receiver, receiver => receiver.serve(name, access))
     }
-    fn admit_by(&self, admission: Admission) {
-        of_either!(&self.receiver, receiver => receiver.set_admission(admission))
+    fn set_admission(&self, admit: Admit) {
+        of_either!(&self.receiver, receiver => receiver.set_admission(admit))
     }
 }
-
-/// Sends a stream of records. A context manager: leaving it sends what is left and closes; after an
-/// exception, and where it just goes away, only what can be sent without waiting.
-#[pyclass(module = "hamlyn", frozen, weakref)]
-pub struct StreamSender {
-    end: Arc<End<protocol::StreamSender>>,
-}
-
-/// Sends a stream whose records of 64 KiB and more go straight into the receiver's memory, where
-/// that exports an aperture; they leave at once. Otherwise as a `StreamSender`.
-#[pyclass(module = "hamlyn", frozen, weakref)]
-pub struct ApertureStreamSender {
-    end: Arc<End<protocol::ApertureStreamSender>>,
-}
-
-macro_rules! stream_sender {
-    ($class:ident) => {
-        #[pymethods]
-        impl $class {
-            /// Sends one record, waiting at most `timeout` seconds for room. A small one leaves with
-            /// others, at the latest with the next `flush()`; one above 16 KiB has left when the
-            /// call returns. `TimedOut` says whether it was taken.
-            #[pyo3(signature = (record, timeout=None))]
-            fn send(
-                &self,
-                py: Python<'_>,
-                record: &Bound<'_, PyAny>,
-                timeout: Option<f64>,
-            ) -> PyResult<()> {
-                with_bytes(record, |record| {
-                    let send = |end: &mut protocol::$class, slice| {
-                        sent_or_late(end.send(record, Some(slice)))
-                    };
-                    if record.len() <= HELD_BYTES_MAX {
-                        let sent =
-                            self.end.with(py, |end| send(end, Duration::ZERO))?.or_raise()?;
-                        if sent.is_some() {
-                            return Ok(());
-                        }
-                    }
-                    let limit = Limit::new(timeout)?;
-                    self.end.wait_more(py, limit, send)?.ok_or_else(late)?;
-                    if record.len() <= HELD_BYTES_MAX {
-                        return Ok(());
-                    }
-                    // Taken, but at the end of a slice perhaps not sent as a whole.
-                    let flush =
-                        |end: &mut protocol::$class, slice| sent_or_late(end.flush(Some(slice)));
-                    self.end.wait_more(py, limit, flush)?.ok_or_else(cut_off)
-                })
-            }
-
-            /// Sends what was coalesced, waiting at most `timeout` seconds for room: when it returns, every
-            /// record is on its way, and arrives also if this process ends. Raises `TimedOut`.
-            #[pyo3(signature = (timeout=None))]
-            fn flush(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
-                let limit = Limit::new(timeout)?;
-                let flush =
-                    |end: &mut protocol::$class, slice| sent_or_late(end.flush(Some(slice)));
-                if self.end.with(py, |end| flush(end, Duration::ZERO))?.or_raise()?.is_some() {
-                    return Ok(());
-                }
-                self.end.wait_more(py, limit, flush)?.ok_or_else(late)
-            }
-
-            /// Sends what is left and tells the receiver that this was all, waiting at most `timeout`
-            /// seconds; then it is closed. After `TimedOut` it is not, and may be closed again.
-            #[pyo3(signature = (timeout=10.0))]
-            fn close(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
-                let limit = Limit::new(timeout)?;
-                if self.end.is_closed() || self.end.inner.check_open().is_err() {
-                    return self.end.close_now(py);
-                }
-                let close =
-                    |end: &mut protocol::$class, slice| sent_or_late(end.close(Some(slice)));
-                match self.end.wait_more(py, limit, close) {
-                    Ok(Some(())) => self.end.close_now(py),
-                    Ok(None) => Err(late()),
-                    Err(e) => self.end.close_now(py).and(Err(e)),
-                }
-            }
-
-            #[pyo3(signature = (kind, _error, _trace))]
-            fn __exit__(
-                &self,
-                py: Python<'_>,
-                kind: Option<&Bound<'_, PyAny>>,
-                _error: Option<&Bound<'_, PyAny>>,
-                _trace: Option<&Bound<'_, PyAny>>,
-            ) -> PyResult<()> {
-                if kind.is_some() {
-                    return self.end.close_now(py);
-                }
-                self.close(py, Some(10.0))
-            }
-
-            /// Longest record.
-            #[getter]
-            fn nbytes_max(&self, py: Python<'_>) -> PyResult<usize> {
-                self.end.with(py, |end| end.bytes_max())
-            }
-        }
-
-        named!($class);
-        paired!($class);
-        grown!($class);
-
-        impl Connected for protocol::$class {
-            fn its_connection(&self) -> &Connection {
-                self.connection()
-            }
-            fn its_path(&mut self) -> String {
-                self.explain()
-            }
-        }
-    };
-}
-stream_sender!(StreamSender);
-stream_sender!(ApertureStreamSender);
 
 /// Records up to this size are sent, and copied out, with the interpreter's lock held.
-const HELD_BYTES_MAX: usize = 16 << 10;
-
-fn sent_or_late(sent: Result<(), SendFailure>) -> Result<Option<()>, SendFailure> {
-    match sent {
-        Ok(()) => Ok(Some(())),
-        Err(SendFailure::TimedOut | SendFailure::CutOff) => Ok(None),
-        Err(e) => Err(e),
-    }
-}
-
-#[cold]
-fn cut_off() -> PyErr {
-    let text = "the time limit cut the record off: it is taken, and not to be sent again; the rest \
-                leaves with the next call";
-    error(Kind::TimedOut, text)
-}
-
-#[cold]
-fn late() -> PyErr {
-    error(Kind::TimedOut, SendFailure::TimedOut)
-}
+pub const HELD_BYTES_MAX: usize = 16 << 10;

@@ -156,7 +156,7 @@ pub struct TaggedSender {
 impl TaggedSender {
     /// Writes `data` to the receiver's area at `offset` and `tag` to its queue, waiting at most
     /// `timeout` seconds for room and for the receiver to take earlier tags.
-    #[pyo3(signature = (offset, data, tag, timeout=None))]
+    #[pyo3(signature = (offset, data: "Buffer", tag, timeout=None))]
     fn send(
         &self,
         py: Python<'_>,
@@ -181,6 +181,7 @@ impl TaggedSender {
     }
 
     /// `send` without waiting: `False`, and nothing was sent, if that would be needed.
+    #[pyo3(signature = (offset, data: "Buffer", tag))]
     fn try_send(
         &self,
         py: Python<'_>,

@@ -212,6 +212,66 @@ def close_send(manager: Manager, name: str, count: int) -> None:
     manager.connect(f"{name}-after", timeout=LIMIT)
 
 
+def publish_recv(manager: Manager, name: str, count: int) -> None:
+    receiver = hamlyn.TaggedReceiver(manager, 8)
+    receiver.serve(name)
+    ready()
+    receiver.get_tag(LIMIT)
+    subscriber = hamlyn.Subscriber.connect(manager, f"{name}-samples", LIMIT)
+    taken = 0
+    for taken, sample in enumerate(subscriber, 1):
+        assert (sample.number, sample.missed) == (taken - 1, 0)
+        must_be(taken - 1, bytes(sample))
+        sample.release()
+    assert taken == count, f"{taken} samples came before the end"
+
+
+def publish_send(manager: Manager, name: str, count: int) -> None:
+    publisher = hamlyn.Publisher(
+        manager, short_nbytes_max=512, sample_nbytes_max=BLOCK, when_slow="wait"
+    )
+    publisher.serve(f"{name}-samples")
+    sender = hamlyn.TaggedSender.connect(manager, name, LIMIT)
+    sender.send(0, b"", 0, LIMIT)
+    while not any(state.is_served for state in publisher.subscribers):
+        manager.poll()
+    for i in range(count):
+        assert publisher.publish(message(i), LIMIT) == i
+    publisher.drain(LIMIT)
+    publisher.close()
+
+
+def bytes_recv(manager: Manager, name: str, _count: int) -> None:
+    listener = hamlyn.ByteListener(manager)
+    listener.serve(name)
+    ready()
+    with listener.accept(LIMIT) as stream:
+        while data := stream.recv(BLOCK, LIMIT):
+            stream.sendall(data, LIMIT)
+        stream.shutdown(LIMIT)
+
+
+def bytes_send(manager: Manager, name: str, count: int) -> None:
+    def back(i: int) -> None:
+        left = memoryview(bytearray(len(message(i))))
+        found = left
+        while left:
+            nbytes = stream.recv_into(left, LIMIT)
+            assert nbytes, f"the end came within message {i}"
+            left = left[nbytes:]
+        must_be(i, bytes(found))
+
+    with hamlyn.ByteStream.connect(manager, name, LIMIT) as stream:
+        for i in range(count):
+            stream.sendall(message(i), LIMIT)
+            if i >= count // 2:
+                back(i - count // 2)
+        stream.shutdown(LIMIT)
+        for i in range(count - count // 2, count):
+            back(i)
+        assert stream.recv(1, LIMIT) == b""
+
+
 SIDES: dict[str, dict[str, Callable[[Manager, str, int], None]]] = {
     "raw": {"recv": raw_recv, "send": raw_send},
     "tagged": {"recv": tagged_recv, "send": tagged_send},
@@ -221,6 +281,8 @@ SIDES: dict[str, dict[str, Callable[[Manager, str, int], None]]] = {
     "group": {"recv": group_recv, "send": group_send},
     "aperture": {"recv": aperture_recv, "send": aperture_send},
     "close": {"recv": close_recv, "send": close_send},
+    "publish": {"recv": publish_recv, "send": publish_send},
+    "bytes": {"recv": bytes_recv, "send": bytes_send},
 }
 
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -530,7 +531,7 @@ def test_settings_are_named_and_checked(directory: str) -> None:
     assert {"dir", "wait_mode", "ring_bytes"} <= names
     hamlyn.Manager(dir=Path(directory), ring_bytes="64K", mlock=False, links_max=3).close()
     with pytest.raises(TypeError, match='no setting "colour"'):
-        hamlyn.Manager(colour="red")
+        hamlyn.Manager(colour="red")  # type: ignore[call-arg]
     with pytest.raises(hamlyn.Misuse, match="power of two"):
         hamlyn.Manager(ring_bytes=1000)
     with pytest.raises(TypeError):
@@ -720,4 +721,11 @@ def test_every_object_says_what_it_is(manager: hamlyn.Manager, other: hamlyn.Man
     for thing in [manager, area, queue, slot, ticket, link, link.peer, message]:
         assert repr(thing).startswith("<hamlyn."), repr(thing)
         assert type(thing).__doc__
+    assert f"to process {os.getpid()} of user" in repr(link)
     assert other.links() == [link] and len({link, link}) == 1
+
+
+def test_the_package_tells_its_version() -> None:
+    root = Path(__file__).parents[2]
+    cargo = tomllib.loads((root / "Cargo.toml").read_text())
+    assert hamlyn.__version__ == cargo["workspace"]["package"]["version"]

@@ -491,6 +491,27 @@ def test_calls_are_answered_by_several_threads(
     client.call(b"stop", LIMIT)
 
 
+def test_an_error_of_the_application_is_an_exception_with_its_code(
+    manager: hamlyn.Manager, other: hamlyn.Manager
+) -> None:
+    server = hamlyn.Server(manager)
+    server.serve("calls")
+    manager.start_progress()
+    client = hamlyn.Client.connect(other, "calls")
+    call = client.start(b"get")
+    request = server.receive(LIMIT)
+    assert request.time_left is None
+    request.fail(404, "no such key")
+    with pytest.raises(hamlyn.ApplicationError, match="no such key") as raised:
+        call.finish(LIMIT)
+    assert raised.value.code == 404
+    call = client.start(b"get")
+    with pytest.raises(hamlyn.Misuse, match="1024"):
+        server.receive(LIMIT).fail(1, "x" * 1025)
+    with pytest.raises(hamlyn.Declined):
+        call.finish(LIMIT)
+
+
 def test_calls_that_nobody_waits_for_are_free_again(
     manager: hamlyn.Manager, other: hamlyn.Manager
 ) -> None:
@@ -660,6 +681,46 @@ def test_some_of_a_group_are_enough(manager: hamlyn.Manager, other: hamlyn.Manag
 
 
 # ---- what all end points have in common
+
+
+def test_an_end_point_tells_its_names_its_peer_and_its_state(
+    manager: hamlyn.Manager, other: hamlyn.Manager
+) -> None:
+    receiver = hamlyn.StreamReceiver(manager)
+    assert repr(receiver) == "<hamlyn.StreamReceiver>"
+    receiver.serve("told")
+    assert repr(receiver) == '<hamlyn.StreamReceiver "told">'
+    manager.start_progress()
+    sender = hamlyn.StreamSender.connect(other, "told", LIMIT)
+    peer = f', peer process {os.getpid()} of user {os.getuid()} by "told"'
+    assert repr(sender) == f"<hamlyn.StreamSender{peer}>"
+    sender.send(b"first", LIMIT)
+    sender.flush(LIMIT)
+    assert bytes(receiver.receive(LIMIT)) == b"first"
+    assert repr(receiver).startswith('<hamlyn.StreamReceiver "told", peer process ')
+    sender.close()
+    assert repr(sender) == "<hamlyn.StreamSender closed>"
+    with pytest.raises(hamlyn.Closed):
+        receiver.receive(LIMIT)
+    # The sender's last message says that there is no more; that the connection has ended comes behind.
+    end = time.monotonic() + LIMIT
+    while not repr(receiver).endswith(", ended: closed>"):
+        assert time.monotonic() < end, repr(receiver)
+        time.sleep(0.001)
+
+
+def test_an_end_point_that_another_thread_uses_says_what_it_can(manager: hamlyn.Manager) -> None:
+    receiver = hamlyn.TaggedReceiver(manager, 64)
+    receiver.serve("busy")
+    thread = threading.Thread(target=lambda: receiver.get_specific_tag(7, LIMIT))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threading, "excepthook", lambda _: None)
+        thread.start()
+        for _ in range(100):
+            assert repr(receiver) == '<hamlyn.TaggedReceiver "busy">'
+        receiver.close()
+        thread.join(LIMIT)
+    assert not thread.is_alive() and repr(receiver) == '<hamlyn.TaggedReceiver "busy" closed>'
 
 
 def test_a_closed_end_point_says_so(manager: hamlyn.Manager, other: hamlyn.Manager) -> None:

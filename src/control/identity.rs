@@ -19,10 +19,13 @@ use sha2::{Digest, Sha256};
 use std::io;
 use std::vec::Vec;
 
-/// A node's key, and what it says of itself. The secret key is forgotten as soon as it has signed.
+/// A node's key, and what it says of itself. Where there are no other hosts, the secret key is forgotten
+/// as soon as it has signed.
 #[derive(Clone, Debug)]
 pub struct Identity {
     credential: Credential,
+    #[cfg(feature = "tls")]
+    key: SigningKey,
 }
 
 impl Identity {
@@ -40,7 +43,17 @@ impl Identity {
             ..Credential::NONE
         };
         credential.signature = key.sign(&statement(&credential)).to_bytes();
-        Ok(Self { credential })
+        Ok(Self {
+            credential,
+            #[cfg(feature = "tls")]
+            key,
+        })
+    }
+
+    /// The public key, and a signature with it.
+    #[cfg(feature = "tls")]
+    pub fn sign(&self, statement: &[u8]) -> ([u8; PUBLIC_KEY_BYTES], [u8; 64]) {
+        (self.credential.public_key, self.key.sign(statement).to_bytes())
     }
 
     /// The node.
@@ -54,7 +67,16 @@ impl Identity {
     }
 }
 
-fn node_of(public_key: &[u8; PUBLIC_KEY_BYTES]) -> NodeId {
+/// Whether whoever has this key has signed that.
+pub(super) fn is_signed(public_key: &[u8; 32], statement: &[u8], signature: &[u8]) -> bool {
+    VerifyingKey::from_bytes(public_key).is_ok_and(|key| {
+        let signature = Signature::from_slice(signature);
+        signature.is_ok_and(|signature| key.verify_strict(statement, &signature).is_ok())
+    })
+}
+
+/// The node of whoever has this key.
+pub(super) fn node_of(public_key: &[u8; PUBLIC_KEY_BYTES]) -> NodeId {
     let hash = Sha256::new().chain_update(b"hamlyn node 1").chain_update(public_key).finalize();
     let mut first = [0; 8];
     first.copy_from_slice(&hash[..8]);
@@ -99,11 +121,8 @@ pub fn verify(credential: &Credential, process: Option<u64>, pid: Option<u32>) -
     if node_of(&credential.public_key) != credential.node {
         return Verdict::False("its id is not the hash of its key");
     }
-    let is_signed = VerifyingKey::from_bytes(&credential.public_key).is_ok_and(|key| {
-        let signature = Signature::from_bytes(&credential.signature);
-        key.verify_strict(&statement(credential), &signature).is_ok()
-    });
-    if !is_signed {
+    let statement = statement(credential);
+    if !is_signed(&credential.public_key, &statement, &credential.signature) {
         return Verdict::False("its credential is not signed with its key");
     }
     let boot = boot();

@@ -4,13 +4,13 @@
 //! one that looks; how many there may be is bounded, for each user whose names are looked for.
 
 use super::names::ServiceName;
+use crate::os::thread;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
 use std::collections::HashMap;
 use std::io;
 use std::string::String;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
-use std::thread::Builder;
 
 /// Lookups that may run at a time in all, of the names of one other user, and of one name of this
 /// user's: whoever holds the shared directory keeps those of names that are not there, and a program
@@ -127,7 +127,7 @@ impl Drop for One {
 
 /// Does it in a thread that nothing waits for.
 pub(super) fn spawn(look: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    Builder::new().name("hamlyn-look".into()).stack_size(256 << 10).spawn(look).map(drop)
+    thread::spawn("hamlyn-look", 256 << 10, look).map(drop)
 }
 
 /// What a look finds, if it takes no longer than that. One that takes longer goes on, for nobody.
@@ -139,7 +139,7 @@ pub(super) fn within<T: Send + 'static>(
     spawn(move || {
         let _ = tell.send(look());
     })?;
-    Ok(told.recv_timeout(limit).ok())
+    Ok(thread::receive(&told, limit).ok())
 }
 
 #[cfg(test)]

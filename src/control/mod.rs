@@ -13,6 +13,7 @@
 //! - [`names`]: what services are called, where their sockets lie, who may take a name.
 //! - [`identity`]: a node's key, and whether a credential is that of the process at a socket.
 //! - `receiver`: threads that receive a stranger's descriptors; nothing waits for them.
+//! - `hosts` (feature `tls`): links to other hosts, over TCP and TLS.
 //! - [`shell`]: [`Control`]: sockets, epoll, one thread, and the machine.
 //!
 //! The application (through [`crate::node`]) sees [`Control`], its [`Inbox`] and [`NewLink`]s.
@@ -23,6 +24,8 @@ mod text;
 
 #[cfg(feature = "os")]
 mod directories;
+#[cfg(feature = "tls")]
+pub mod hosts;
 #[cfg(feature = "os")]
 pub mod identity;
 #[cfg(feature = "os")]
@@ -38,8 +41,8 @@ pub mod shell;
 
 pub use frame::{LinkFeatures, Reason};
 pub use machine::{
-    Accept, AnswerError, ApertureError, CloseReason, ConnectionId, Event, Failure, Peer, RequestId,
-    Wait,
+    Accept, AnswerError, ApertureError, CloseReason, ConnectionId, Event, Failure, HostPeer, Peer,
+    RequestId, Wait,
 };
 pub use text::{printable, printable_bytes};
 
@@ -53,7 +56,7 @@ pub use names::{
 #[cfg(feature = "os")]
 pub use shell::{
     AcceptError, ConnectError, Control, ControlEvent, Inbox, LinkToken, NewLink, StartError,
-    stat_of,
+    Statistics, Way, stat_of, statistics_of,
 };
 
 #[cfg(feature = "os")]

@@ -22,6 +22,7 @@
 use super::frame::{FRAME_BYTES_MAX, Frame, FrameError, Memory, MemoryWord};
 use super::machine::{ConnectionId, Expected, Taken, Touched};
 use super::memory::{Made, Mapped};
+use crate::os::thread;
 use crate::os::{socket, sys};
 use std::boxed::Box;
 use std::io;
@@ -81,8 +82,7 @@ impl Drop for Ending {
 }
 
 fn spawn(run: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    let builder = std::thread::Builder::new().name("hamlyn-receive".into()).stack_size(128 << 10);
-    builder.spawn(run).map(drop)
+    thread::spawn("hamlyn-receive", 128 << 10, run).map(drop)
 }
 
 /// Starts one. Whether it could be started or not, [`Message::Ended`] follows.
@@ -277,7 +277,7 @@ impl Receiver {
     /// whoever closes the socket.
     fn outlive(&self) {
         while Arc::strong_count(&self.socket) > 1 {
-            std::thread::sleep(core::time::Duration::from_millis(1));
+            thread::sleep(core::time::Duration::from_millis(1));
         }
     }
 }

@@ -28,6 +28,13 @@ macro_rules! counters {
                     $((stringify!($rfield), self.$rfield.get()),)*
                 ]
             }
+            /// Name and meaning of each counter, in the same order.
+            pub fn described() -> alloc::vec::Vec<(&'static str, &'static str)> {
+                alloc::vec![
+                    $((stringify!($field), $doc),)*
+                    $((stringify!($rfield), $rdoc),)*
+                ]
+            }
             pub(crate) fn refusal(&self, refusal: Refusal) -> &Counter {
                 match refusal { $(Refusal::$variant => &self.$rfield,)* }
             }
@@ -71,6 +78,10 @@ counters! {
     messages_received,
     /// Notification queue entries written.
     notifications,
+    /// Messages that a receiver of the application's dealt with, instead of their queue.
+    messages_consumed,
+    /// Receivers of the application's that panicked, and are gone.
+    receivers_panicked,
     /// Packets given to links.
     packets_sent,
     /// Bytes of data given to links.

@@ -1,7 +1,9 @@
 //! Metadata entries (Hamlyn 2.4, Table 2).
 
+use super::receiver::Checked;
 use super::{LinkId, Refusal};
-use crate::wire::{Key, METADATA_MAX};
+use crate::link::Body;
+use crate::wire::{Header, Key, METADATA_MAX};
 use alloc::{boxed::Box, vec::Vec};
 
 /// Whether an entry of a paranoid slot accepts packets.
@@ -147,6 +149,37 @@ impl MetadataEntry {
                 sent.sum = self.accumulator;
             }
         }
+    }
+
+    /// A packet was deposited: its metadata, and what is counted of it.
+    #[inline(always)]
+    pub(super) fn count<B: Body>(
+        &mut self,
+        link: LinkId,
+        header: &Header,
+        body: &B,
+        checked: &Checked,
+    ) {
+        // A message begins: what the one before left as metadata is no longer valid.
+        if header.delta == 0 || checked.before == 0 {
+            self.user_len = 0;
+        }
+        if header.metadata_len != 0 {
+            self.user_len = header.metadata_len;
+            body.copy_metadata(&mut self.user[..header.metadata_len as usize]);
+        }
+        if header.delta != 0 {
+            self.accumulator = checked.accumulator;
+            if self.state == EntryState::Shared {
+                self.count_sent(link);
+            }
+        }
+    }
+
+    /// The one message of a one-shot entry is complete.
+    #[inline(always)]
+    pub(super) fn close(&mut self) {
+        self.state = EntryState::Closed;
     }
 
     /// Changes the key of a paranoid entry. `is_given`: tickets will hold the new one.

@@ -5,6 +5,7 @@
 //! ```text
 //! application --> create_area, create_slot, ticket, arm_entry, ..      (the device driver of 3.1)
 //!      a link --> handle_packet(link, header, body)                    checks, deposits, counts, notifies
+//! application <-- Receiver::process_arrival, observe, place               its own receivers (3.3)
 //! application <-- pop(queue)                                           the notification queue (2.6)
 //!
 //! application --> Terminus::post_immediate, post_gather                the work queue (2.3)
@@ -22,6 +23,7 @@ mod counters;
 mod metadata;
 pub mod notification;
 mod receive;
+mod receiver;
 mod slot;
 mod tables;
 pub mod terminus;
@@ -31,6 +33,7 @@ pub use counters::{Counters, Refusal};
 pub use metadata::{EntryState, MetadataEntry};
 pub use notification::{Notification, QueueError, QueueId};
 pub use receive::{Arrival, Discard, Flow, Handed, NotDeposited};
+pub use receiver::{Deposit, Message, Receiver, Then};
 pub use slot::{Mode, SlotConfig, SlotError, SlotId};
 pub use tables::Interface;
 

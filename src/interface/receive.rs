@@ -1,6 +1,7 @@
 //! What happens to an arriving packet (Hamlyn, Figure 2).
 
 use super::notification::Consumer;
+use super::receiver::Checked;
 use super::tables::Interface;
 use super::{EntryState, LinkId, Mode, Notification, QueueId, Refusal};
 use crate::link::Body;
@@ -43,6 +44,8 @@ pub enum Arrival {
     Complete,
     /// The message is complete and stands in the notification queue.
     Notified,
+    /// The message is complete, and the slot's [receiver](super::Receiver) has dealt with it.
+    Consumed,
 }
 
 /// What was found out about the packets of one line that a link brings again and again, so that
@@ -185,7 +188,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
 
     /// Appends to a queue. The share has credit.
     #[inline(always)]
-    fn announce(&mut self, queue: u32, share: u32, notification: &Notification) {
+    pub(super) fn announce(&mut self, queue: u32, share: u32, notification: &Notification) {
         let index = queue as usize;
         let Some(Some(queue)) = self.queues.get_mut(index) else { return };
         queue.producer.push(share, notification);
@@ -210,6 +213,9 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
     fn flow_of(&self, words: &[u64; LINE_WORDS]) -> Option<Flow> {
         let (header, _) = Header::from_words(words.first_chunk()?);
         let slot = self.slots.get(header.slot.0 as usize)?.as_ref()?;
+        if slot.receiver.is_some() {
+            return None;
+        }
         let entry = slot.entries.get(header.metadata_index.0 as usize);
         let is_single = header.metadata_index == MetadataIndex::FAST || header.delta == 0;
         let keeps = header.metadata_len == 0 && entry.is_none_or(|entry| entry.user_len == 0);
@@ -344,7 +350,12 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
             return Err(Refusal::OutOfBounds);
         };
 
-        // Every check has passed. The deposit:
+        // Every check has passed.
+        let checked = Checked { before, accumulator, completes, notifies };
+        if slot.receiver.is_some() {
+            return self.accept_installed(link, header, body, &checked);
+        }
+        // The deposit:
         let at = (slot.base + header.offset) as usize;
         let Some(to) = area.memory.as_mut().get_mut(at..at + length as usize) else {
             return Err(Refusal::OutOfBounds);
@@ -355,24 +366,13 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
             body.copy_data(to);
         }
         if let Some(entry) = entry {
-            // A message begins: what the one before left as metadata is no longer valid.
-            if header.delta == 0 || before == 0 {
-                entry.user_len = 0;
-            }
+            // Packets of a flow leave no metadata, and take none away.
             if header.metadata_len != 0 {
-                // Packets of a flow leave no metadata, and take none away.
                 self.epoch += 1;
-                entry.user_len = header.metadata_len;
-                body.copy_metadata(&mut entry.user[..header.metadata_len as usize]);
             }
-            if header.delta != 0 {
-                entry.accumulator = accumulator;
-                if entry.state == EntryState::Shared {
-                    entry.count_sent(link);
-                }
-            }
+            entry.count(link, header, body, &checked);
             if completes && slot.mode == Mode::ParanoidOneShot {
-                entry.state = EntryState::Closed;
+                entry.close();
             }
         }
         if !completes {

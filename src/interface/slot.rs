@@ -1,5 +1,6 @@
 //! Slots (Hamlyn 2.2): base, bound, key, metadata area, notification queue and share, mode.
 
+use super::receiver::Installed;
 use super::{AreaId, MetadataEntry, QueueId};
 use crate::wire::{Key, MetadataIndex};
 use alloc::boxed::Box;
@@ -181,4 +182,6 @@ pub(crate) struct Slot {
     pub mode: Mode,
     pub generation: u32,
     pub entries: Box<[MetadataEntry]>,
+    /// The application's own.
+    pub(super) receiver: Option<Installed>,
 }

@@ -15,7 +15,7 @@ use core::ops::Range;
 pub(super) struct Area<M> {
     pub memory: M,
     slots: usize,
-    generation: u32,
+    pub(super) generation: u32,
 }
 
 pub(super) struct Queue {
@@ -348,6 +348,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
                 mode: config.mode,
                 generation,
                 entries,
+                receiver: None,
             },
             |index| retired.iter().all(|retired| retired.index != index),
         );
@@ -361,7 +362,8 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
         }
     }
 
-    /// Removes a slot: packets for it are refused from now on. Notifications that wait stay.
+    /// Removes a slot: packets for it are refused from now on. Notifications that wait stay; a
+    /// receiver that was installed is dropped.
     pub fn remove_slot(&mut self, id: SlotId) -> Result<(), SlotError> {
         let slot = self.slot_mut(id)?;
         let (area, queue, share) = (slot.area, slot.queue, slot.share);
@@ -601,7 +603,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
     }
 
     #[inline]
-    fn slot(&self, id: SlotId) -> Result<&Slot, SlotError> {
+    pub(super) fn slot(&self, id: SlotId) -> Result<&Slot, SlotError> {
         match self.slots.get(id.index as usize) {
             Some(Some(slot)) if slot.generation == id.generation => Ok(slot),
             _ => Err(SlotError::NoSuchSlot(id)),
@@ -609,7 +611,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
     }
 
     #[inline]
-    fn slot_mut(&mut self, id: SlotId) -> Result<&mut Slot, SlotError> {
+    pub(super) fn slot_mut(&mut self, id: SlotId) -> Result<&mut Slot, SlotError> {
         // Whatever is changed there, packets are checked whole again.
         self.epoch += 1;
         match self.slots.get_mut(id.index as usize) {

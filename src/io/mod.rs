@@ -69,6 +69,7 @@ use tokio::task::coop::poll_proceed;
 
 /// Accepts byte streams in tasks. Dropping it takes its name away and closes the connections that
 /// were not accepted; those that were go on.
+/// The [module](self) shows both ends.
 #[derive(Debug)]
 pub struct Listener {
     listener: ByteListener,
@@ -128,7 +129,10 @@ impl Listener {
                 self.manager.driver().kick();
                 Poll::Pending
             }
-            Ok(Turned { ready: Some(stream), .. }) => {
+            Ok(Turned { ready: Some(stream), arm }) => {
+                if arm {
+                    self.manager.driver().kick();
+                }
                 coop.made_progress();
                 Poll::Ready(Ok(Connection::new(&self.manager, stream)))
             }
@@ -142,6 +146,8 @@ impl Listener {
 /// and then the end.
 ///
 /// One task may read while another writes; see [`into_split`](Self::into_split).
+///
+/// The [module](self) shows both ends.
 #[derive(Debug)]
 pub struct Connection {
     inner: Inner,
@@ -296,8 +302,8 @@ impl Inner {
         let coop = ready!(poll_proceed(context));
         let driver = self.manager.driver();
         driver.check()?;
-        let Turned { ready, room } = look(context.waker())?;
-        if room || ready.is_none() {
+        let Turned { ready, arm } = look(context.waker())?;
+        if arm {
             driver.kick();
         }
         match ready {

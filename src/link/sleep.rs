@@ -206,6 +206,11 @@ impl<W: Word> Signaller<W> {
         self.signalled = word;
     }
 
+    /// The last word for which the other side was woken; 0 before the first.
+    pub fn last_signalled(&self) -> u64 {
+        self.signalled
+    }
+
     /// [`pending`](Self::pending) and [`signalled`](Self::signalled) together, for a caller that
     /// always wakes: how.
     #[inline(always)]
@@ -214,6 +219,12 @@ impl<W: Word> Signaller<W> {
         self.signalled(pending);
         Some(self.how(pending))
     }
+}
+
+/// Whether `word`, which a sleeper has announced, is of a later sleep than `told`, for which it was
+/// woken last.
+pub fn is_another_sleep(word: u64, told: u64) -> bool {
+    word / GENERATION != told / GENERATION
 }
 
 /// Changes this process's own bell; whoever sleeps on it must then be woken. Several threads may.
@@ -241,14 +252,6 @@ impl<W: Word> Ear<W> {
     pub fn has_rung(&mut self) -> bool {
         let bell = self.bell.word().load(Ordering::Acquire);
         core::mem::replace(&mut self.heard, bell) != bell
-    }
-
-    /// For another thread that sleeps on the same bell.
-    pub fn another(&self) -> Self
-    where
-        W: Clone,
-    {
-        Self { bell: self.bell.clone(), heard: self.heard }
     }
 
     /// The bell, and what the kernel must find there for a sleep to begin.

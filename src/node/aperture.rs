@@ -22,14 +22,16 @@
 //! Never: an aperture outlives its link; what a holder does to its pages is seen anywhere else.
 
 use super::{Forked, LinkError, MemoryError, Node};
-use crate::control::{self, Reason};
+use crate::control::{self, LinkToken, Reason};
 use crate::interface::{AreaId, LinkId};
 use crate::os::aperture::{
-    AccessError, ApertureAccess, Exceeded, Ledger, Limits, Owned, PAGE_BYTES, Pages,
+    AccessError, ApertureAccess, Exceeded, Ledger, Limits, Owned, PAGE_BYTES, Pages, Reservation,
 };
+use crate::os::pool::{Layout, Pool};
 use std::collections::HashMap;
 use std::format;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::string::String;
 use std::sync::Arc;
 
@@ -136,6 +138,9 @@ pub enum NoSuchAperture {
     /// Never exported or held here, or revoked, or its link has ended.
     #[error("{0} is not an aperture of this node: it was revoked, or its link has ended")]
     Gone(ApertureId),
+    /// Its memory is a publisher's, and shared by many holders.
+    #[error("{0} is a publisher's pool, which that alone writes and takes back")]
+    Pool(ApertureId),
 }
 
 /// An aperture whose bytes could not be kept. It is as it was.
@@ -157,6 +162,52 @@ pub enum ReclaimError {
 ///
 /// Its owner may change the bytes at any time, and may take it back at any time: then every call
 /// answers [`AccessError::Revoked`], and what was written since reached nobody.
+///
+/// ```
+/// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-aperture-{}", std::process::id()));
+/// # let config = hamlyn::Config::from_env()?.dir(&dir);
+/// use hamlyn::{Accept, Access, ApertureAccess, ApertureEvent, Event, Node};
+/// use std::time::Duration;
+///
+/// fn next_event(node: &mut Node) -> Result<Event, Box<dyn std::error::Error>> {
+///     loop {
+///         if let Some(event) = node.next_event() {
+///             return Ok(event);
+///         }
+///         if !node.wait(Some(Duration::from_secs(10)))? {
+///             return Err("no event came".into());
+///         }
+///     }
+/// }
+///
+/// let mut owner = Node::with_config(config.clone())?;
+/// owner.serve("pages", Access::SameUser, Accept::Automatic(vec![]))?;
+/// // Usually another process.
+/// let mut holder = Node::with_config(config)?;
+/// holder.connect("pages", b"", Duration::from_secs(10))?;
+///
+/// let Event::Connected { link, .. } = next_event(&mut owner)? else { panic!("nobody connected") };
+/// let exported = owner.export(link, 4096, ApertureAccess::ReadWrite)?;
+///
+/// let aperture = loop {
+///     if let Event::Aperture { aperture, what: ApertureEvent::Held } = next_event(&mut holder)? {
+///         break holder.aperture(aperture)?;
+///     }
+/// };
+/// aperture.write(0, b"in place")?;
+///
+/// // The holder can still change them: what is needed is copied, then checked, then used.
+/// let mut bytes = [0; 8];
+/// owner.aperture_view(exported)?.read(0, &mut bytes)?;
+/// assert_eq!(&bytes, b"in place");
+/// // From here on it cannot: what it writes is an error, or reaches nobody.
+/// let area = owner.reclaim_aperture(exported)?;
+/// aperture.write(0, b"too late").ok();
+/// assert_eq!(&owner.area(area)?[..8], b"in place");
+/// # drop((owner, holder));
+/// # std::fs::remove_dir_all(&dir).ok();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Aperture {
     id: ApertureId,
@@ -164,6 +215,7 @@ pub struct Aperture {
 }
 
 /// The owner's view of an aperture that it has exported. Any thread may use it, without the node.
+/// [`Aperture`] shows both ends.
 ///
 /// *Volatile*: the holder of a read-write aperture may change the bytes, or make pages of them
 /// zero, between any two calls and during each. So bytes are only ever copied, and what was copied
@@ -233,6 +285,11 @@ pages!(Aperture, self => self.pages);
 pages!(ApertureView, self => self.owned.pages());
 
 impl Aperture {
+    /// Its pages.
+    pub(crate) fn pages(&self) -> &Pages {
+        &self.pages
+    }
+
     /// What this process may do with it.
     pub fn access(&self) -> ApertureAccess {
         if self.pages.may_write() { ApertureAccess::ReadWrite } else { ApertureAccess::ReadOnly }
@@ -240,6 +297,11 @@ impl Aperture {
 }
 
 impl ApertureView {
+    /// Its pages.
+    pub(crate) fn pages(&self) -> &Pages {
+        self.owned.pages()
+    }
+
     /// What the holder may do with it. The owner may always write.
     pub fn access(&self) -> ApertureAccess {
         self.owned.access()
@@ -249,7 +311,25 @@ impl ApertureView {
 #[derive(Debug)]
 struct Exported {
     bytes: u64,
-    owned: Arc<Owned>,
+    memory: Exports,
+}
+
+/// What is exported.
+#[derive(Debug)]
+enum Exports {
+    /// To one holder.
+    Own(Arc<Owned>),
+    /// To several, over a link each; the publisher's.
+    Pool,
+}
+
+impl Exported {
+    fn owned(&self, id: ApertureId) -> Result<&Arc<Owned>, NoSuchAperture> {
+        match &self.memory {
+            Exports::Own(owned) => Ok(owned),
+            Exports::Pool => Err(NoSuchAperture::Pool(id)),
+        }
+    }
 }
 
 /// All of a node.
@@ -332,35 +412,87 @@ impl Node {
         bytes: u64,
         access: ApertureAccess,
     ) -> Result<ApertureId, ExportError> {
-        let found = self.link(link)?;
-        let token = found.token.ok_or(ExportError::ToSelf)?;
-        let uid = found.peer.uid;
         if bytes == 0 || !bytes.is_multiple_of(PAGE_BYTES) {
             return Err(ExportError::Unaligned(bytes));
         }
+        let (token, uid) = self.check_export(link, bytes)?;
+        let (all, user) = (self.config.aperture_bytes_max, self.config.aperture_user_bytes_max);
+        let reserved = self.apertures.ledger.reserve(bytes, uid, Limits { all, user });
+        let reservation = reserved.map_err(|exceeded| self.exceeded(bytes, exceeded))?;
+        let made = Owned::make(access, reservation);
+        let (owned, file) = made.map_err(|source| ExportError::Os { bytes, source })?;
+        self.offer(link, token, access, bytes, file, Exports::Own(Arc::new(owned)))
+    }
+
+    /// Who is at the other end of a link over which so many bytes may be exported.
+    fn check_export(
+        &self,
+        link: LinkId,
+        bytes: u64,
+    ) -> Result<(LinkToken, Option<u32>), ExportError> {
+        let found = self.link(link)?;
+        let (token, uid) = (found.token.ok_or(ExportError::ToSelf)?, found.peer.uid);
         let limit = self.config.aperture_link_bytes_max;
         let (_, used) = self.apertures.link_bytes(link);
         if bytes > limit.saturating_sub(used) {
             return Err(ExportError::LinkBytes { bytes, used, limit });
         }
-        let ledger = &self.apertures.ledger;
-        let (all, user) = (self.config.aperture_bytes_max, self.config.aperture_user_bytes_max);
-        let reserved = ledger.reserve(bytes, uid, Limits { all, user });
-        let reservation = reserved.map_err(|exceeded| {
-            let (used, limit, variable) = match exceeded {
-                Exceeded::Orphans(count) => return ExportError::Orphans(count),
-                Exceeded::All(used) => (used, all, "HAMLYN_APERTURE_BYTES_MAX"),
-                Exceeded::User(used) => (used, user, "HAMLYN_APERTURE_USER_BYTES_MAX"),
-            };
-            let orphans = ledger.orphan_bytes();
-            ExportError::Bytes { bytes, used, orphans, limit, variable }
-        })?;
-        let made = Owned::make(access, reservation);
-        let (owned, file) = made.map_err(|source| ExportError::Os { bytes, source })?;
+        Ok((token, uid))
+    }
+
+    fn exceeded(&self, bytes: u64, exceeded: Exceeded) -> ExportError {
+        let (used, limit, variable) = match exceeded {
+            Exceeded::Orphans(count) => return ExportError::Orphans(count),
+            Exceeded::All(used) => {
+                (used, self.config.aperture_bytes_max, "HAMLYN_APERTURE_BYTES_MAX")
+            }
+            Exceeded::User(used) => {
+                (used, self.config.aperture_user_bytes_max, "HAMLYN_APERTURE_USER_BYTES_MAX")
+            }
+        };
+        let orphans = self.apertures.ledger.orphan_bytes();
+        ExportError::Bytes { bytes, used, orphans, limit, variable }
+    }
+
+    fn offer(
+        &mut self,
+        link: LinkId,
+        token: LinkToken,
+        access: ApertureAccess,
+        bytes: u64,
+        file: OwnedFd,
+        memory: Exports,
+    ) -> Result<ApertureId, ExportError> {
         let number = self.control().export_aperture(token, access, bytes, file)?;
         let id = ApertureId { link, number };
-        self.apertures.exported.insert(id, Exported { bytes, owned: Arc::new(owned) });
+        self.apertures.exported.insert(id, Exported { bytes, memory });
         Ok(id)
+    }
+
+    /// Sets bytes aside for memory that many may hold, each over a link of its own, and read: a
+    /// publisher's pool. It counts once. [`Pool::make`] fills it, which takes long, and needs no node.
+    pub(crate) fn reserve_pool(&mut self, layout: Layout) -> Result<Reservation, ExportError> {
+        self.check_fork()?;
+        let bytes = layout.bytes().ok_or(ExportError::Unaligned(0))?;
+        let reserved =
+            self.apertures.ledger.reserve_for_many(bytes, self.config.aperture_bytes_max);
+        reserved.map_err(|exceeded| self.exceeded(bytes, exceeded))
+    }
+
+    /// Exports a pool to the other end of `link`, as [`export`](Self::export) does memory of its own:
+    /// read-only. It counts once for each user who holds it.
+    pub(crate) fn export_pool(
+        &mut self,
+        link: LinkId,
+        pool: &Pool,
+    ) -> Result<ApertureId, ExportError> {
+        self.check_fork()?;
+        let bytes = pool.bytes();
+        let (token, uid) = self.check_export(link, bytes)?;
+        let shared = pool.descriptor_for(uid, self.config.aperture_user_bytes_max);
+        let file = shared.map_err(|exceeded| self.exceeded(bytes, exceeded))?;
+        let file = file.map_err(|source| ExportError::Os { bytes, source })?;
+        self.offer(link, token, ApertureAccess::ReadOnly, bytes, file, Exports::Pool)
     }
 
     /// The owner's view of an aperture that it has exported. It is there before the holder's
@@ -368,7 +500,7 @@ impl Node {
     pub fn aperture_view(&mut self, id: ApertureId) -> Result<ApertureView, NoSuchAperture> {
         self.take_news();
         let exported = self.apertures.exported.get(&id).ok_or(NoSuchAperture::Gone(id))?;
-        Ok(ApertureView { id, owned: exported.owned.clone() })
+        Ok(ApertureView { id, owned: exported.owned(id)?.clone() })
     }
 
     /// An aperture that this node holds. It is there before the owner's first message about it
@@ -406,7 +538,10 @@ impl Node {
         self.check_fork().map_err(|Forked| NoSuchAperture::Gone(id))?;
         self.take_news();
         let exported = self.apertures.exported.remove(&id).ok_or(NoSuchAperture::Gone(id))?;
-        exported.owned.revoke(None);
+        // A pool's memory stays, for its other holders.
+        if let Exports::Own(owned) = exported.memory {
+            owned.revoke(None);
+        }
         self.tell_revoked(id);
         Ok(())
     }

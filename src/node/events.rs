@@ -166,7 +166,7 @@ impl Node {
             ControlEvent::Connected(link) => {
                 let (token, request) = (link.token, link.request);
                 let installed = match self.check_link_count() {
-                    Ok(()) => self.install(link),
+                    Ok(()) => self.install_link(link),
                     Err(e) => {
                         self.control().close(token);
                         Err(e)
@@ -248,7 +248,7 @@ impl Node {
     /// that leads to a node is its route.
     fn take_event_of_connecting(&mut self, token: LinkToken, event: ControlEvent) {
         let ended = match event {
-            ControlEvent::Connected(link) => self.install(link),
+            ControlEvent::Connected(link) => self.install_link(link),
             ControlEvent::ConnectFailed { error, .. } => Err(error.into()),
             event => {
                 // Of most events a link has a few; of revoked tickets it is told as often as its
@@ -265,7 +265,7 @@ impl Node {
         if let Some(connecting) = self.connecting.get_mut(&token) {
             connecting.ended = Some(ended);
         }
-        self.stir();
+        self.wake_waiters();
     }
 
     pub(super) fn aperture_id(&self, token: LinkToken, number: u32) -> Option<ApertureId> {
@@ -293,12 +293,44 @@ impl Node {
     ) -> Result<LinkToken, ConnectError> {
         self.check_fork()?;
         self.check_link_count()?;
+        if name.starts_with("hamlyn://") {
+            return self.begin_connect_host(name, greeting, timeout, wait);
+        }
         let name: ServiceName = name.parse()?;
         let begun = self.control().begin_connect(&name, greeting, timeout, wait);
         if let Ok(token) = begun {
             self.connecting.insert(token, Connecting::default());
         }
         Ok(begun?)
+    }
+
+    /// To a service of another host.
+    #[cfg(feature = "tls")]
+    fn begin_connect_host(
+        &mut self,
+        name: &str,
+        greeting: &[u8],
+        timeout: Duration,
+        wait: Wait,
+    ) -> Result<LinkToken, ConnectError> {
+        use control::hosts::HostName;
+        let host: HostName = name.parse().map_err(|e: control::hosts::HostNameError| {
+            control::ConnectError::Host { name: control::printable(name), error: e.into() }
+        })?;
+        let token = self.control().begin_connect_host(&host, greeting, timeout, wait)?;
+        self.connecting.insert(token, Connecting::default());
+        Ok(token)
+    }
+
+    #[cfg(not(feature = "tls"))]
+    fn begin_connect_host(
+        &mut self,
+        name: &str,
+        _: &[u8],
+        _: Duration,
+        _: Wait,
+    ) -> Result<LinkToken, ConnectError> {
+        Err(control::ConnectError::NoHosts(control::printable(name)).into())
     }
 
     /// What became of it, when that is known: within its time limit.

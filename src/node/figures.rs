@@ -10,13 +10,16 @@
 //! Never: the node waits for whoever reads; what a peer wrote is used for anything but printing.
 
 use super::link::Link;
+use super::room_waits::RoomWaits;
 use crate::control::Peer;
 use crate::interface::LinkId;
 use crate::link::cells::Word;
+use crate::link::sleep::is_another_sleep;
 use crate::os::memory::RegionWord;
-use crate::wire::LINE_BYTES;
+use crate::os::sys;
+use crate::wire::{LINE_BYTES, NodeId};
 use core::fmt::Write;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::BTreeMap;
 use std::string::String;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,13 +29,17 @@ use std::vec::Vec;
 const LINKS_LISTED_MAX: usize = 1000;
 
 /// Of one node.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Figures {
+    node: NodeId,
+    /// When it was made, by the monotonic clock.
+    made_ns: u64,
     links: Mutex<BTreeMap<u32, Arc<OfLink>>>,
     /// Long turns of the node.
     turns: AtomicU64,
-    /// It sleeps in a call, or in its event loop, as far as it has said.
-    waits: AtomicBool,
+    /// Since when it sleeps in a call, or in its event loop, as far as it has said; 0: it does not.
+    waits_since_ns: AtomicU64,
+    room_waits: Arc<RoomWaits>,
 }
 
 /// Of one link.
@@ -50,21 +57,76 @@ pub(super) struct OfLink {
     messages: AtomicU64,
     packets: AtomicU64,
     queued: AtomicU64,
+    refused: AtomicU64,
+    wakes: AtomicU64,
+    ring_bytes: u64,
+    made_ns: u64,
+    /// The word by which the peer says that it sleeps until there is room in its ring, and the last
+    /// one for which it was woken.
+    peer_room: RegionWord,
+    peer_told: AtomicU64,
+    /// When somebody here began to wait for room, and what the peer had taken by then. Once it has
+    /// taken more, nobody waits any more, or waits anew.
+    no_room_since_ns: AtomicU64,
+    no_room_given: AtomicU64,
+    room_waits: Arc<RoomWaits>,
+}
+
+/// The words of a link's pages that are looked at here.
+pub(super) struct Words {
+    /// Lines of the ring and the bulk ring that this process has taken.
+    pub taken: [RegionWord; 2],
+    /// Those that the peer says that it has taken.
+    pub given: [RegionWord; 2],
+    /// The peer's room generation.
+    pub peer_room: RegionWord,
+}
+
+/// What the node knows of a link at one moment.
+pub(super) struct Moment {
+    pub written: u64,
+    pub messages: u64,
+    pub packets: u64,
+    pub queued: usize,
+    pub refused: u64,
+    pub wakes: u64,
+    /// The last word of the peer's room generation for which it was woken.
+    pub peer_told: u64,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+fn total(words: &[RegionWord; 2]) -> u64 {
+    words.iter().fold(0, |sum, word| sum.wrapping_add(word.word().load(Ordering::Relaxed)))
+}
+
+/// Milliseconds from `since_ns` until now; 0 where there is no beginning.
+fn ms_since(since_ns: u64) -> u64 {
+    match since_ns {
+        0 => 0,
+        // What has just begun has begun.
+        since_ns => (sys::monotonic_ns().saturating_sub(since_ns) / 1_000_000).max(1),
+    }
+}
+
 impl Figures {
-    /// A link was made; `taken` and `given` are the words that this process and the peer write.
-    pub fn add(
-        &self,
-        link: &Link,
-        is_ours: bool,
-        taken: [RegionWord; 2],
-        given: [RegionWord; 2],
-    ) -> Arc<OfLink> {
+    pub fn new(node: NodeId) -> Self {
+        Self {
+            node,
+            made_ns: sys::monotonic_ns(),
+            links: Mutex::default(),
+            turns: AtomicU64::new(0),
+            waits_since_ns: AtomicU64::new(0),
+            room_waits: Arc::default(),
+        }
+    }
+
+    /// A link was made.
+    pub fn add(&self, link: &Link, is_ours: bool, words: Words) -> Arc<OfLink> {
+        let Words { taken, given, peer_room } = words;
+        let capacity = link.tx.as_ref().map_or(0, |tx| tx.ring.capacity());
         let of_link = Arc::new(OfLink {
             id: link.id,
             peer: link.peer.clone(),
@@ -76,6 +138,15 @@ impl Figures {
             messages: AtomicU64::new(0),
             packets: AtomicU64::new(0),
             queued: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            wakes: AtomicU64::new(0),
+            ring_bytes: capacity * LINE_BYTES as u64,
+            made_ns: sys::monotonic_ns(),
+            peer_room,
+            peer_told: AtomicU64::new(0),
+            no_room_since_ns: AtomicU64::new(0),
+            no_room_given: AtomicU64::new(0),
+            room_waits: self.room_waits.clone(),
         });
         locked(&self.links).insert(link.id.index, of_link.clone());
         of_link
@@ -89,22 +160,42 @@ impl Figures {
     /// A long turn of the node; what it does next is no waiting.
     pub fn turned(&self) {
         self.turns.store(self.turns.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-        self.waits.store(false, Ordering::Relaxed);
+        self.waits_since_ns.store(0, Ordering::Relaxed);
     }
 
     /// The node is about to wait.
     pub fn waits(&self) {
-        self.waits.store(true, Ordering::Relaxed);
+        if self.waits_since_ns.load(Ordering::Relaxed) == 0 {
+            self.waits_since_ns.store(sys::monotonic_ns(), Ordering::Relaxed);
+        }
+    }
+
+    /// Something has come: whoever waited does not. Messages that are taken at once after that take
+    /// no long turn.
+    pub fn awake(&self) {
+        self.waits_since_ns.store(0, Ordering::Relaxed);
     }
 
     /// Lines of a name, a space and a value each.
     pub fn text(&self, text: &mut String) {
         let turns = self.turns.load(Ordering::Relaxed);
-        let waits = u64::from(self.waits.load(Ordering::Relaxed));
+        let since_ns = self.waits_since_ns.load(Ordering::Relaxed);
+        let waits = u64::from(since_ns != 0);
+        let user = rustix::process::geteuid().as_raw();
+        let _ = write!(
+            text,
+            "node {}\nversion {}\nuser {user}\nprocess {}\nuptime_ms {}\nwaiting_ms {}\n",
+            self.node,
+            env!("CARGO_PKG_VERSION"),
+            std::process::id(),
+            ms_since(self.made_ns),
+            ms_since(since_ns),
+        );
         // Links come and go while this is written: nobody waits for it.
         let links: Vec<Arc<OfLink>> = locked(&self.links).values().cloned().collect();
         let count = links.len();
         let _ = write!(text, "turns {turns}\nwaits {waits}\nlinks {count}\n");
+        self.room_waits.text(text);
         for link in links.iter().take(LINKS_LISTED_MAX) {
             link.text(text);
         }
@@ -112,12 +203,40 @@ impl Figures {
 }
 
 impl OfLink {
-    /// How things stand. Four stores.
-    pub fn publish(&self, written: u64, messages: u64, packets: u64, queued: usize) {
-        self.written.store(written, Ordering::Relaxed);
-        self.messages.store(messages, Ordering::Relaxed);
-        self.packets.store(packets, Ordering::Relaxed);
-        self.queued.store(queued as u64, Ordering::Relaxed);
+    /// How things stand. Seven stores.
+    pub fn publish(&self, now: Moment) {
+        self.written.store(now.written, Ordering::Relaxed);
+        self.messages.store(now.messages, Ordering::Relaxed);
+        self.packets.store(now.packets, Ordering::Relaxed);
+        self.queued.store(now.queued as u64, Ordering::Relaxed);
+        self.refused.store(now.refused, Ordering::Relaxed);
+        self.wakes.store(now.wakes, Ordering::Relaxed);
+        self.peer_told.store(now.peer_told, Ordering::Relaxed);
+        if self.no_room_since_ns.load(Ordering::Relaxed) != 0 {
+            self.see_room();
+        }
+    }
+
+    /// Somebody has waited for room: if the peer has taken something, no longer.
+    #[cold]
+    fn see_room(&self) {
+        if self.no_room_given.load(Ordering::Relaxed) != total(&self.given) {
+            let since_ns = self.no_room_since_ns.swap(0, Ordering::Relaxed);
+            self.room_waits.record(sys::monotonic_ns().saturating_sub(since_ns));
+        }
+    }
+
+    /// Somebody here is about to wait until the peer has taken something.
+    pub fn waits_for_room(&self) {
+        let given = total(&self.given);
+        if self.no_room_since_ns.load(Ordering::Relaxed) != 0 {
+            self.see_room();
+        }
+        let before = self.no_room_since_ns.load(Ordering::Relaxed);
+        if before == 0 {
+            self.no_room_given.store(given, Ordering::Relaxed);
+            self.no_room_since_ns.store(sys::monotonic_ns(), Ordering::Relaxed);
+        }
     }
 
     /// Which path its messages take, and why.
@@ -126,19 +245,22 @@ impl OfLink {
     }
 
     fn text(&self, text: &mut String) {
-        let lines = |words: &[RegionWord; 2]| {
-            let each = words.iter().map(|word| word.word().load(Ordering::Relaxed));
-            each.fold(0, u64::wrapping_add)
-        };
         let bytes = |lines: u64| lines.saturating_mul(LINE_BYTES as u64);
-        let (taken, given) = (lines(&self.taken), lines(&self.given));
+        let (taken, given) = (total(&self.taken), total(&self.given));
         // The peer's word may say anything; the node's own is of its last turn, and may be behind:
         // a program that sends and makes no other call has no turns.
         let written = self.written.load(Ordering::Relaxed);
         let waiting = written.saturating_sub(given);
         let number =
             |number: Option<u32>| number.map_or(String::from("unknown"), |n| std::format!("{n}"));
-        let rows: [(&str, String); 12] = [
+        let no_room_since_ns = match self.no_room_given.load(Ordering::Relaxed) == given {
+            true => self.no_room_since_ns.load(Ordering::Relaxed),
+            false => 0,
+        };
+        // Whoever sleeps until there is room has changed its word, and has not been woken for that.
+        let peer_room = self.peer_room.word().load(Ordering::Relaxed);
+        let peer_waits = is_another_sleep(peer_room, self.peer_told.load(Ordering::Relaxed));
+        let rows: [(&str, String); 18] = [
             ("peer_node", std::format!("{}", self.peer.node)),
             ("peer_user", number(self.peer.uid)),
             ("peer_process", number(self.peer.pid)),
@@ -150,6 +272,12 @@ impl OfLink {
             ("ring_bytes_taken", std::format!("{}", bytes(taken))),
             ("ring_bytes_waiting", std::format!("{}", bytes(waiting))),
             ("messages_queued", std::format!("{}", self.queued.load(Ordering::Relaxed))),
+            ("ring_bytes", std::format!("{}", self.ring_bytes)),
+            ("packets_refused", std::format!("{}", self.refused.load(Ordering::Relaxed))),
+            ("wakes_sent", std::format!("{}", self.wakes.load(Ordering::Relaxed))),
+            ("waits_for_room_ms", std::format!("{}", ms_since(no_room_since_ns))),
+            ("peer_waits_for_room", std::format!("{}", u64::from(peer_waits))),
+            ("age_ms", std::format!("{}", ms_since(self.made_ns))),
             ("path", locked(&self.path).clone()),
         ];
         for (name, value) in rows {

@@ -6,16 +6,18 @@
 //!   transmit(); signal_if_asleep()                 arm(): SLEEP += 1; barrier; look again; sleep
 //!               <------------ SLEEP -------------
 //!               ----- BELL, or one byte -------->
-//!   arm_room(): ROOM += 1; barrier; look; sleep    after FREED was written: tell_of_room()
+//!   room.arm(): ROOM += 1; barrier; look; sleep    after FREED was written: tell_of_room()
 //! ```
 //! SLEEP and ROOM are the generations of [`crate::link::sleep`]. The fence that this needs between a
 //! packet and the look at SLEEP is made by the sleeper (membarrier), so that sending has none;
 //! where the kernel refuses that, the sender fences, and `explain` says so. Whoever sleeps in a call
 //! is woken by the bell, a word of the waker's page; in an event loop, by a byte on the socket.
 
-use super::figures::OfLink;
+use super::figures::{Moment, OfLink};
 use super::receive::Misbehaviour;
 use crate::config::Config;
+#[cfg(feature = "tls")]
+use crate::control::hosts::{self, HostLink, Moved};
 use crate::control::{LinkToken, Peer};
 use crate::interface::terminus::Segmenter;
 use crate::interface::{Counters, Flow, LinkId, Refusal};
@@ -28,7 +30,7 @@ use crate::os::socket::{self, Connection};
 use crate::os::sys;
 use crate::wire::{Flags, Header, Key, NodeId};
 use core::ops::Range;
-use core::sync::atomic::{AtomicBool, Ordering, fence};
+use core::sync::atomic::Ordering;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::vec::Vec;
@@ -69,6 +71,8 @@ pub(crate) struct SendHalf {
     pub waker: Waker,
     /// Messages of which the last packet was written.
     pub messages: u64,
+    /// Signals that woke the receiver.
+    pub wakes: u64,
     /// Bytes sent in long messages, until a bulk ring is asked for.
     pub long_bytes: u64,
     pub bulk_asked: bool,
@@ -86,7 +90,7 @@ impl SendHalf {
         barrier: Barrier,
         counters: Arc<Counters>,
     ) -> Self {
-        let understood = waker.bell.is_some();
+        let understood = waker.is_understood();
         Self {
             ring,
             bulk: None,
@@ -96,16 +100,12 @@ impl SendHalf {
             room: Sleeper::new(own_room, barrier, understood),
             waker,
             messages: 0,
+            wakes: 0,
             long_bytes: 0,
             bulk_asked: false,
             barrier,
             counters,
         }
-    }
-
-    /// Counts elsewhere from now on: a counter has one writer.
-    pub fn count_in(&mut self, counters: Arc<Counters>) {
-        self.counters = counters;
     }
 
     /// The smallest that a packet of a longer message is cut to.
@@ -133,25 +133,11 @@ impl SendHalf {
         {
             self.sleep.signalled(announced);
             let by = self.sleep.how(announced);
+            self.wakes += 1;
             self.counters.wakes_sent.add(1);
             self.counters.rings_sent.add((by == WakeBy::Bell).into());
             self.waker.wake(by);
         }
-    }
-
-    /// A thread of its own is about to sleep until the peer rings because there is room; one more
-    /// look must follow. `false`: the peer may not see it.
-    pub fn arm_room(&mut self) -> bool {
-        self.room.arm(WakeBy::Bell);
-        if !self.room.needs_barrier() {
-            fence(Ordering::SeqCst);
-            return true;
-        }
-        let done = sys::barrier_or_fence();
-        if done {
-            self.room.barrier_made();
-        }
-        done
     }
 
     /// Whether the ring that was full when a packet was last refused now has room for any packet,
@@ -225,6 +211,9 @@ impl Transmit for SendHalf {
         };
         if result.is_err() {
             self.full_is_bulk = bulk_packet;
+            // Nobody reads that ring but this process: what is in it may leave now.
+            #[cfg(feature = "tls")]
+            self.waker.turn_of_sender();
         }
         result
     }
@@ -237,10 +226,42 @@ pub(crate) struct Waker {
     pub socket: Option<Arc<Connection>>,
     /// This process's own word; `None`: the other end knows bytes only.
     pub bell: Option<RegionWord>,
+    /// The other end is on another host, and this carries what is sent there.
+    #[cfg(feature = "tls")]
+    pub host: Option<HostLink>,
 }
 
 impl Waker {
+    /// Whether the other end understands all that a sleep word can say.
+    fn is_understood(&self) -> bool {
+        #[cfg(feature = "tls")]
+        if self.host.is_some() {
+            return true;
+        }
+        self.bell.is_some()
+    }
+
+    #[cfg(feature = "tls")]
+    #[cold]
+    #[inline(never)]
+    fn turn_of_sender(&self) {
+        if let Some(host) = &self.host {
+            hosts::lock(host).send_now();
+        }
+    }
+
+    /// Moves what can be moved, if the other end is on another host.
+    #[cfg(feature = "tls")]
+    fn turn(&self) -> Option<Moved> {
+        self.host.as_ref().map(|host| hosts::lock(host).turn())
+    }
+
     fn wake(&self, by: WakeBy) {
+        #[cfg(feature = "tls")]
+        if let Some(host) = &self.host {
+            hosts::lock(host).told();
+            return;
+        }
         match (by, &self.bell, &self.socket) {
             (WakeBy::Bell, Some(bell), _) => {
                 ring(bell);
@@ -297,7 +318,7 @@ impl ReceiveHalf {
         ear: Option<Ear<RegionWord>>,
         barrier: Barrier,
     ) -> Self {
-        let understood = waker.bell.is_some();
+        let understood = waker.is_understood();
         Self {
             ring,
             bulk: None,
@@ -395,14 +416,35 @@ impl ReceiveHalf {
         }
     }
 
+    /// The last word of the peer's room generation for which it was woken.
+    fn room_told(&self) -> u64 {
+        self.room.last_signalled()
+    }
+
     /// The socket over which either side wakes the other.
     pub fn wake(&self) -> Option<&Arc<Connection>> {
         self.waker.socket.as_ref()
     }
 
+    /// Moves what can be moved, if the other end is on another host.
+    #[cfg(feature = "tls")]
+    pub fn turn_of_host(&self) -> Option<Moved> {
+        self.waker.turn()
+    }
+
+    /// The way to the other host, if the other end is on one.
+    #[cfg(feature = "tls")]
+    pub fn host(&self) -> Option<&HostLink> {
+        self.waker.host.as_ref()
+    }
+
     /// Takes the bytes that signals left, at most so many.
     pub fn take_signals(&mut self, most: usize) -> Signals {
         self.needs_arming = true;
+        #[cfg(feature = "tls")]
+        if let Some(moved) = self.waker.turn() {
+            return if moved.has_ended { Signals::Gone } else { Signals::Taken };
+        }
         let Some(wake) = &self.waker.socket else { return Signals::Taken };
         for _ in 0..most {
             match socket::receive(wake, &mut [0; 8]) {
@@ -442,6 +484,8 @@ pub(crate) struct Conduct {
     /// refused.
     forgiven_at: [u64; 2],
     refused: [u64; 2],
+    /// Packets refused since the link was made.
+    pub packets: u64,
     /// Refusals since `since_ns`.
     refusals: u32,
     since_ns: u64,
@@ -471,6 +515,7 @@ impl Conduct {
         let ring = is_bulk as usize;
         let accepted = lines.start - self.refused[ring];
         self.refused[ring] += lines.end - lines.start;
+        self.packets += 1;
         if refusal == Refusal::WrongKey {
             let forgiven = (accepted - self.forgiven_at[ring]) / FORGIVEN_AFTER;
             self.forgiven_at[ring] += forgiven * FORGIVEN_AFTER;
@@ -501,7 +546,7 @@ impl Conduct {
 #[derive(Debug)]
 pub(crate) struct Link {
     pub rx: ReceiveHalf,
-    /// `None`: a terminus of its own has it.
+    /// `None`: the peer has left.
     pub tx: Option<SendHalf>,
     pub id: LinkId,
     pub token: Option<LinkToken>,
@@ -520,8 +565,6 @@ pub(crate) struct Link {
     pub awaits_room: bool,
     /// What others may know of it; `None`: a link of the node to itself.
     pub figures: Option<Arc<OfLink>>,
-    /// Tells a terminus that has the sending half that the link has ended.
-    pub ended: Arc<AtomicBool>,
 }
 
 impl Link {
@@ -542,7 +585,6 @@ impl Link {
             queued: 0,
             awaits_room: false,
             figures: None,
-            ended: Arc::default(),
         }
     }
 
@@ -557,7 +599,15 @@ impl Link {
     pub fn publish(&self) {
         let (Some(figures), Some(tx)) = (&self.figures, &self.tx) else { return };
         let written = tx.ring.written() + tx.bulk.as_ref().map_or(0, RingWriter::written);
-        figures.publish(written, tx.messages, self.rx.packets, self.queued);
+        figures.publish(Moment {
+            written,
+            messages: tx.messages,
+            packets: self.rx.packets,
+            queued: self.queued,
+            refused: self.conduct.packets,
+            wakes: tx.wakes,
+            peer_told: self.rx.room_told(),
+        });
     }
 
     /// Whether the other end fences nothing, because this process can do it for both.

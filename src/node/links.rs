@@ -1,23 +1,25 @@
 //! Links come and go: connecting, accepting, death, closing, bulk rings, who is who.
 
 use super::events::Event;
+use super::figures::Words;
 use super::link::{Link, ReceiveHalf, SendHalf, Waker};
 use super::receive::Misbehaviour;
 use super::wait::Backoff;
 use super::{Forked, Node};
-use crate::control::{self, AcceptError, LinkFeatures, LinkToken, NewLink, Peer, RequestId};
+use crate::control::{self, AcceptError, LinkFeatures, LinkToken, NewLink, Peer, RequestId, Way};
 use crate::engine::turns::{Budget, TakesTurns};
 use crate::interface::{Counters, LinkId};
 use crate::link::Transmit;
 use crate::link::ring::{RingReader, RingViolation, RingWriter};
 use crate::link::sleep::{Barrier, Ear};
-use crate::os::memory::{Region, RegionLines, RegionWord};
+use crate::os::memory::{Region, RegionLines};
 use crate::os::socket;
 use crate::wire::NodeId;
 use core::fmt;
-use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::format;
+#[cfg(feature = "tls")]
+use std::os::fd::AsFd;
 use std::string::String;
 use std::sync::Arc;
 use std::vec::Vec;
@@ -101,9 +103,6 @@ pub(super) struct Leaving {
 
 /// How many links that have ended are remembered.
 const DEPARTED_MAX: usize = 64;
-
-/// What a terminus of its own thread has of a link.
-pub(super) type Detached = (SendHalf, Option<Ear<RegionWord>>, NodeId, Arc<AtomicBool>);
 
 /// A link that cannot be named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -201,6 +200,8 @@ impl Node {
     pub fn explain(&self, id: LinkId) -> Result<String, LinkError> {
         let link = self.link(id)?;
         let mut text = match link.token {
+            #[cfg(feature = "tls")]
+            Some(_) if link.peer.host.is_some() => explain_host(link),
             Some(_) => match link.peer.pid {
                 Some(pid) => format!("shared-memory ring to process {pid}"),
                 None => String::from("shared-memory ring to a process of another namespace"),
@@ -208,7 +209,7 @@ impl Node {
             None => String::from("ring in this process's own memory (a link to itself)"),
         };
         match &link.tx {
-            None => text.push_str("; its sending half belongs to a detached terminus"),
+            None => text.push_str("; its peer has left, and nothing more is sent"),
             Some(tx) => {
                 text.push_str(&format!(
                     "; packets of {} bytes in a ring of {} lines",
@@ -224,6 +225,9 @@ impl Node {
                     None if tx.bulk_asked => {
                         text.push_str("; a bulk ring was asked for and is not there")
                     }
+                    None if self.config.bulk_ring_bytes == 0 => text.push_str(
+                        "; no bulk ring, and none will be asked for (bulk_ring_bytes is 0)",
+                    ),
                     None => text.push_str(&format!(
                         "; no bulk ring: {} bytes of long messages so far, asked for after {}",
                         tx.long_bytes, self.config.bulk_after_bytes
@@ -306,6 +310,16 @@ impl Node {
         Ok(unsent)
     }
 
+    /// [`disconnect`](Self::disconnect), because the peer broke the rules of a protocol: an operator
+    /// is told why.
+    pub(crate) fn send_away(&mut self, id: LinkId, why: &str) {
+        if let Ok(Some(token)) = self.link(id).map(|link| link.token) {
+            self.control().note_sent_away(token, why);
+        }
+        // One that has ended is gone already.
+        let _ = self.disconnect(id);
+    }
+
     /// Closes the node: queued messages leave first, for at most `timeout`; then every peer is
     /// told goodbye, except those for which messages still wait, which see
     /// [`CloseReason::HungUp`]. Returns how many queued messages did not leave. Dropping a node
@@ -331,7 +345,6 @@ impl Node {
         let bound = link.rx.ring.capacity() + link.rx.bulk.as_ref().map_or(0, |b| b.capacity());
         let until = link.rx.lines_taken() + bound;
         (link.has_left, link.tx, link.queued) = (true, None, 0);
-        link.ended.store(true, Ordering::Release);
         self.queued -= queued;
         self.repair_routes(index, node);
         self.turns.remove(index);
@@ -416,6 +429,7 @@ impl Node {
         let (id, token) = (link.id, link.token);
         let unsent = self.remove_link(index);
         if let Some(token) = token {
+            self.control().note_sent_away(token, &why);
             self.control().violated(token);
         }
         self.push_event(Event::Closed { link: id, reason: CloseReason::Misbehaved(why), unsent });
@@ -437,12 +451,11 @@ impl Node {
         self.queued -= link.queued;
         let id = link.id;
         self.leaving.retain(|leaving| leaving.link != id);
-        link.ended.store(true, Ordering::Release);
         self.apertures.link_ended(id);
         self.counters.links_closed.add(1);
-        if let Some(wake) = link.rx.wake() {
-            self.poller.remove(wake);
-        }
+        self.unwatch(&link);
+        #[cfg(feature = "tls")]
+        self.hosts.retain(|host| *host != index);
         if self.departed.len() == DEPARTED_MAX {
             self.departed.pop_front();
         }
@@ -463,15 +476,6 @@ impl Node {
         if let Some(other) = self.links.iter().flatten().find(leads) {
             self.routes.entry(node).or_insert(other.id.index);
         }
-    }
-
-    /// Hands the sending half of a link out, with the peer's bell.
-    pub(super) fn take_send_half(&mut self, id: LinkId) -> Option<Detached> {
-        let link = self.links.get_mut(id.index as usize)?.as_mut().filter(|link| link.id == id)?;
-        let ear = link.rx.ear.as_ref().map(Ear::another);
-        let (tx, node, ended) = (link.tx.take()?, link.peer.node, link.ended.clone());
-        self.repair_routes(id.index, node);
-        Some((tx, ear, node, ended))
     }
 
     // ---- making links
@@ -501,27 +505,53 @@ impl Node {
 
     /// Makes a link of what the control plane has agreed with a peer. Tickets are routed over it
     /// only if the peer has proved which node it is.
-    pub(crate) fn install(&mut self, new: NewLink) -> Result<LinkId, ConnectError> {
+    pub(crate) fn install_link(&mut self, new: NewLink) -> Result<LinkId, ConnectError> {
         let (node, is_proved) = (new.peer.node, new.peer.is_proved);
         let token = new.token;
         let index = self.free_place();
         let is_ours = new.initiated_by_us;
         let taken = [new.outgoing.freed(), new.outgoing.bulk_freed()];
         let given = [new.incoming.freed(), new.incoming.bulk_freed()];
-        let (link, wake) = split(new, &self.counters);
-        if let Err(e) = self.poller.add(wake.as_ref(), index as u64) {
+        let words = Words { taken, given, peer_room: new.incoming.room() };
+        let link = split(new, &self.counters);
+        if let Err(e) = self.watch(&link, index as u64) {
             self.control().close(token);
             return Err(ConnectError::Watch(e));
+        }
+        #[cfg(feature = "tls")]
+        if link.rx.host().is_some() {
+            self.hosts.push(index as u32);
+            self.turns.call_attention();
         }
         let id = self.add_link(link, index);
         if is_proved {
             self.routes.entry(node).or_insert(id.index);
         }
         if let Some(Some(link)) = self.links.get_mut(index) {
-            link.figures = Some(self.figures.add(link, is_ours, taken, given));
+            link.figures = Some(self.figures.add(link, is_ours, words));
         }
         self.tell_path(id);
         Ok(id)
+    }
+
+    /// What wakes this node for a link.
+    fn watch(&self, link: &Link, tag: u64) -> std::io::Result<()> {
+        #[cfg(feature = "tls")]
+        if let Some(host) = link.rx.host() {
+            return self.poller.add(crate::control::hosts::lock(host).as_fd(), tag);
+        }
+        link.rx.wake().map_or(Ok(()), |wake| self.poller.add(wake, tag))
+    }
+
+    /// Nothing wakes it for that link any more.
+    pub(super) fn unwatch(&self, link: &Link) {
+        #[cfg(feature = "tls")]
+        if let Some(host) = link.rx.host() {
+            return self.poller.remove(crate::control::hosts::lock(host).as_fd());
+        }
+        if let Some(wake) = link.rx.wake() {
+            self.poller.remove(wake);
+        }
     }
 
     /// The link from this node to itself, made when it is first needed.
@@ -538,6 +568,7 @@ impl Node {
             pid: Some(std::process::id()),
             process: None,
             service: String::new(),
+            host: None,
         };
         let rx = ReceiveHalf::new(
             reader,
@@ -609,19 +640,40 @@ impl Node {
     }
 }
 
-/// The two halves of a link, and the socket that wakes its other end.
-fn split(new: NewLink, counters: &Arc<Counters>) -> (Link, Arc<socket::Connection>) {
-    let NewLink { token, peer, greeting, outgoing, incoming, wake, packet_bytes, features, .. } =
+/// Which path a link to another host takes.
+#[cfg(feature = "tls")]
+fn explain_host(link: &Link) -> String {
+    let (Some(host), Some(carrier)) = (&link.peer.host, link.rx.host()) else {
+        return String::new();
+    };
+    let how = crate::control::hosts::lock(carrier).explain();
+    format!("{how} to {} ({})", host.address, host.identity)
+}
+
+/// The link with its two halves.
+fn split(new: NewLink, counters: &Arc<Counters>) -> Link {
+    let NewLink { token, peer, greeting, outgoing, incoming, way, packet_bytes, features, .. } =
         new;
-    socket::refuse_descriptors(&wake);
-    let wake = Arc::new(wake);
     let barrier =
         if features.contains(LinkFeatures::BARRIER) { Barrier::Asymmetric } else { Barrier::Fence };
     let writer = RingWriter::new(outgoing.lines(), incoming.freed(), packet_bytes);
     let reader = RingReader::new(incoming.lines(), outgoing.freed());
     let rings = features.contains(LinkFeatures::BELL);
     let bell = |region: &Region| rings.then(|| region.bell());
-    let waker = Waker { socket: Some(wake.clone()), bell: bell(&outgoing) };
+    let waker = match way {
+        Way::Memory(wake) => {
+            socket::refuse_descriptors(&wake);
+            let (socket, bell) = (Some(Arc::new(wake)), bell(&outgoing));
+            Waker {
+                socket,
+                bell,
+                #[cfg(feature = "tls")]
+                host: None,
+            }
+        }
+        #[cfg(feature = "tls")]
+        Way::Host(host) => Waker { host: Some(host), ..Waker::default() },
+    };
     let mut rx = ReceiveHalf::new(
         reader,
         outgoing.bulk_freed(),
@@ -642,8 +694,7 @@ fn split(new: NewLink, counters: &Arc<Counters>) -> (Link, Arc<socket::Connectio
         counters.clone(),
     );
     let token = Some(token);
-    let link = Link { token, greeting, ..Link::new(rx, tx, peer) };
-    (link, wake)
+    Link { token, greeting, ..Link::new(rx, tx, peer) }
 }
 
 #[cfg(all(test, not(loom), not(miri)))]

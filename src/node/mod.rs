@@ -9,17 +9,17 @@
 //! - `mod.rs`: making a node; `parts.rs`: the parts of its interface
 //! - `send.rs`: messages out; `line.rs`: those of one line; `queued.rs`: those that wait
 //! - `receive.rs`: messages in, the turn over the links
+//! - `figures.rs`: what whoever asks for statistics is told; `room_waits.rs`: how long senders waited
 //! - `links.rs`: links come and go; `events.rs`: what the application is told; `link.rs`: one link
 //! - `aperture.rs`: memory mapped into one holder: exported, held, revoked
 //! - `wait.rs`: whether to spin, yield or sleep; `sleep.rs`: sleeping, and being woken
-//! - `shared/`: a node used by several threads; `detached.rs`: a terminus of its own thread
+//! - `shared/`: a node used by several threads
 //!
 //! A node is owned by one thread at a time: whoever can call it is the only one who can, so the
 //! fast path has no lock, and a slice of a message area stands still while it is borrowed.
 //! After a fork, the child's calls return [`Forked`] and touch nothing.
 
 mod aperture;
-mod detached;
 mod events;
 mod figures;
 mod line;
@@ -28,6 +28,7 @@ mod links;
 mod parts;
 mod queued;
 mod receive;
+mod room_waits;
 mod send;
 mod shared;
 mod sleep;
@@ -36,7 +37,6 @@ mod wait;
 pub use aperture::{
     Aperture, ApertureEvent, ApertureId, ApertureView, ExportError, NoSuchAperture, ReclaimError,
 };
-pub use detached::DetachedTerminus;
 pub use events::Event;
 pub use line::PreparedTicket;
 pub use links::{CloseReason, ConnectError, LinkError};
@@ -60,7 +60,6 @@ use crate::interface::{Counters, Interface, LinkId};
 use crate::os::memory::{AreaMemory, ForkGuard};
 use crate::os::sys::{self, Poller};
 use crate::wire::{MetadataIndex, NodeId, SlotIndex};
-use core::sync::atomic::Ordering;
 use link::Link;
 use parts::Keys;
 use std::collections::{HashMap, VecDeque};
@@ -133,6 +132,12 @@ pub struct Node {
     turns: Turns,
     /// There is a bulk ring from which packets are taken, or there was.
     has_bulk_incoming: bool,
+    /// Links to other hosts, whose packets this node carries.
+    #[cfg(feature = "tls")]
+    hosts: Vec<u32>,
+    /// When something was last carried, and when it was last looked.
+    #[cfg(feature = "tls")]
+    host_times: receive::HostTimes,
     /// Which link leads to a node.
     routes: HashMap<NodeId, u32>,
     /// The route that was used last.
@@ -155,8 +160,8 @@ pub struct Node {
     figures: Arc<figures::Figures>,
     /// Messages in all work queues.
     queued: usize,
-    /// See `stir`.
-    stirred: u64,
+    /// See `wake_waiters`.
+    wakes_of_waiters: u64,
     apertures: aperture::Apertures,
     events: VecDeque<Event>,
     /// When so many wait, those that came to nothing are dropped.
@@ -167,7 +172,7 @@ pub struct Node {
     departed: VecDeque<links::Departed>,
     poller: Poller,
     fork_guard: ForkGuard,
-    /// Slots of removed keys cannot be guessed: keys come from the system's generator, in lots.
+    /// Slots of removed keys cannot be guessed: keys come from the system's generator, in batches.
     keys: Keys,
     area_bytes: usize,
     /// A watchdog is set: something other than the application makes the calls.
@@ -210,7 +215,7 @@ impl Node {
         interface.enable();
         let counters = interface.counters().clone();
         let told = counters.clone();
-        let figures = Arc::new(figures::Figures::default());
+        let figures = Arc::new(figures::Figures::new(identity.node()));
         let told_of_links = figures.clone();
         let stat = move || {
             let mut text = std::string::String::new();
@@ -235,6 +240,10 @@ impl Node {
             generations: std::vec![0],
             turns: Turns::new(),
             has_bulk_incoming: false,
+            #[cfg(feature = "tls")]
+            hosts: Vec::new(),
+            #[cfg(feature = "tls")]
+            host_times: receive::HostTimes::default(),
             routes: HashMap::new(),
             last_route: None,
             leaving: Vec::new(),
@@ -246,7 +255,7 @@ impl Node {
             queue_turn: 0,
             figures,
             queued: 0,
-            stirred: 0,
+            wakes_of_waiters: 0,
             apertures: aperture::Apertures::default(),
             events: VecDeque::new(),
             events_room: events::EVENTS_MAX,
@@ -281,12 +290,12 @@ impl Node {
     #[inline]
     pub(crate) fn moved(&self) -> u64 {
         let links = self.counters.links_opened.get() + self.counters.links_closed.get();
-        self.counters.packets_received.get() + links + self.stirred
+        self.counters.packets_received.get() + links + self.wakes_of_waiters
     }
 
     /// What a layer above keeps has changed, for which others may wait.
-    pub(crate) fn stir(&mut self) {
-        self.stirred += 1;
+    pub(crate) fn wake_waiters(&mut self) {
+        self.wakes_of_waiters += 1;
     }
 
     fn control(&self) -> &Control {
@@ -322,6 +331,13 @@ impl Node {
         // In a forked child the name is the parent's.
         self.check_fork().is_ok()
             && name.parse().is_ok_and(|name| self.control().stop_serving(&name))
+    }
+
+    /// Where other hosts connect to this node's services: the setting `listen`, with the port that the
+    /// system chose where that was 0. `None`: nothing listens.
+    #[cfg(feature = "tls")]
+    pub fn listens_at(&self) -> Option<core::net::SocketAddr> {
+        self.control().listens_at()
     }
 
     /// What was done or is missing, in words, because of this system or its limits.
@@ -396,7 +412,6 @@ impl Node {
     /// not take for whole what they have. Returns how many messages did not leave.
     fn part(&mut self) -> usize {
         for link in self.links.iter_mut().flatten() {
-            link.ended.store(true, Ordering::Release);
             if let (Some(token), Some(control)) = (link.token, &self.control) {
                 if link.queued == 0 {
                     control.close(token);

@@ -8,12 +8,13 @@ use super::{NoSuchTerminus, Node, TerminusId};
 use crate::interface::notification::Consumer;
 use crate::interface::terminus::{PostError, Tag, Terminus};
 use crate::interface::{
-    AreaError, AreaId, MetadataEntry, QueueError, QueueId, SlotConfig, SlotError, SlotId,
+    AreaError, AreaId, MetadataEntry, QueueError, QueueId, Receiver, SlotConfig, SlotError, SlotId,
 };
 use crate::os::memory::{self, AreaMemory, AreaReport};
 use crate::os::sys;
 use crate::wire::{Key, MetadataIndex, Ticket};
 use core::ops::Range;
+use std::boxed::Box;
 
 /// A message area that could not be made. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
@@ -47,25 +48,25 @@ pub enum MemoryError {
 /// Keys from the system's random number generator.
 #[derive(Debug)]
 pub(super) struct Keys {
-    lot: [u8; 512],
+    batch: [u8; 512],
     used: usize,
 }
 
 impl Keys {
     pub(super) fn new() -> Self {
-        Self { lot: [0; 512], used: 512 }
+        Self { batch: [0; 512], used: 512 }
     }
 
     fn next(&mut self) -> Key {
-        if self.used == self.lot.len() {
+        if self.used == self.batch.len() {
             // Linux's generator does not fail once it is seeded, and it is before any process
             // runs; without keys there is no protection, so nothing goes on.
-            self.lot = sys::random().expect("the system's random number generator");
+            self.batch = sys::random().expect("the system's random number generator");
             self.used = 0;
         }
         let mut key = [0; 8];
-        key.copy_from_slice(&self.lot[self.used..self.used + 8]);
-        self.lot[self.used..self.used + 8].fill(0);
+        key.copy_from_slice(&self.batch[self.used..self.used + 8]);
+        self.batch[self.used..self.used + 8].fill(0);
         self.used += 8;
         Key(u64::from_le_bytes(key))
     }
@@ -254,6 +255,67 @@ impl Node {
         receiver: u64,
     ) -> Result<(), SlotError> {
         self.interface.set_receiver(slot, index, receiver)
+    }
+
+    /// From now on what arrives in the slot is `receiver`'s to see: a hook, an observer, a sink (Hamlyn
+    /// 3.3). Returns the one before it. Who waits for messages that a hook consumes
+    /// [waits](Self::wait) for whatever arrives: they are in no queue.
+    ///
+    /// ```
+    /// use hamlyn::{Message, MetadataIndex, Node, Receiver, SlotConfig, Then};
+    ///
+    /// /// Adds up what arrives, and queues nothing.
+    /// struct Sum(u64);
+    ///
+    /// impl Receiver for Sum {
+    ///     fn process_arrival(&mut self, message: Message<'_>) -> Then {
+    ///         self.0 += message.last_bytes().iter().map(|byte| *byte as u64).sum::<u64>();
+    ///         Then::Consume
+    ///     }
+    /// }
+    ///
+    /// # let dir = std::env::temp_dir().join(format!("hamlyn-install-{}", std::process::id()));
+    /// # let mut node = Node::with_config(hamlyn::Config::from_env()?.dir(&dir))?;
+    /// let area = node.message_area(64)?;
+    /// let queue = node.notification_queue(1)?;
+    /// let slot = node.slot(SlotConfig::new(area, queue))?;
+    /// node.install(slot, Sum(0))?;
+    ///
+    /// let ticket = node.ticket(slot, MetadataIndex(0))?;
+    /// for _ in 0..100 {
+    ///     node.send(&ticket, &[1, 2, 3], b"", None)?;
+    ///     node.poll()?;
+    /// }
+    /// assert_eq!(node.try_recv(queue)?, None);
+    /// assert_eq!(node.installed::<Sum>(slot)?.map(|sum| sum.0), Some(600));
+    /// # drop(node);
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn install(
+        &mut self,
+        slot: SlotId,
+        receiver: impl Receiver,
+    ) -> Result<Option<Box<dyn Receiver>>, SlotError> {
+        self.interface.install(slot, Box::new(receiver))
+    }
+
+    /// Takes the receiver of a slot back, if it has one: what arrives is queued again.
+    pub fn uninstall(&mut self, slot: SlotId) -> Result<Option<Box<dyn Receiver>>, SlotError> {
+        self.interface.uninstall(slot)
+    }
+
+    /// The receiver of a slot. `None`: it has none of this type, or it panicked.
+    pub fn installed<R: Receiver>(&self, slot: SlotId) -> Result<Option<&R>, SlotError> {
+        self.interface.installed(slot)
+    }
+
+    /// The receiver of a slot, to be changed between two calls, or to take from it what it kept.
+    pub fn installed_mut<R: Receiver>(
+        &mut self,
+        slot: SlotId,
+    ) -> Result<Option<&mut R>, SlotError> {
+        self.interface.installed_mut(slot)
     }
 
     /// The ticket that sends one message to an entry of a slot; in paranoid slots with the

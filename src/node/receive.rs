@@ -38,6 +38,26 @@ pub enum RecvError {
     Wait(Arc<std::io::Error>),
 }
 
+/// Since when nothing was carried to or from other hosts, and when it was looked last.
+#[cfg(feature = "tls")]
+#[derive(Debug, Default)]
+pub(super) struct HostTimes {
+    carried_ns: u64,
+    looked_ns: u64,
+    /// Whose turn it is first.
+    pub next: usize,
+}
+
+/// For so long after something was carried each turn looks for more.
+#[cfg(feature = "tls")]
+const HOSTS_BUSY_NS: u64 = 200_000;
+/// So often it is looked otherwise.
+#[cfg(feature = "tls")]
+const HOSTS_LOOK_NS: u64 = 20_000;
+/// Links to other hosts of which one turn carries something.
+#[cfg(feature = "tls")]
+pub(super) const HOSTS_PER_TURN: usize = 16;
+
 impl Node {
     /// `h_recv`: the next notification of `queue`, if a message has arrived. Takes a
     /// [turn](Self::poll) if none waits.
@@ -261,6 +281,10 @@ impl Node {
         if self.turns.signals_are_due(now_ns) {
             self.look_for_signals();
         }
+        #[cfg(feature = "tls")]
+        let hosts_are_busy = !self.hosts.is_empty() && self.look_at_hosts();
+        #[cfg(not(feature = "tls"))]
+        let hosts_are_busy = false;
         taken += self.look_at_active();
         let mut i = 0;
         while let Some(link) = self.turns.active(i) {
@@ -280,9 +304,47 @@ impl Node {
         if self.queued > 0 {
             self.transmit_all_queued();
         }
-        let is_busy = self.watched || self.queued > 0 || !self.leaving.is_empty();
+        let is_busy = hosts_are_busy || self.watched || self.queued > 0 || !self.leaving.is_empty();
         self.turns.end_long_turn(is_busy, !self.has_bulk_incoming && !self.runs_control);
         taken
+    }
+
+    /// The link to another host that is the `at`-th in this turn.
+    #[cfg(feature = "tls")]
+    pub(super) fn next_host(&self, at: usize) -> u32 {
+        self.hosts[(self.host_times.next + at) % self.hosts.len()]
+    }
+
+    /// Carries what there is between this node and other hosts. Where something was carried of late,
+    /// in each turn, and else every 20 us: a look is a system call, and a turn without one takes a
+    /// hundredth of it. Whether the next turn is to look, too.
+    #[cfg(feature = "tls")]
+    #[cold]
+    fn look_at_hosts(&mut self) -> bool {
+        let now_ns = sys::monotonic_ns();
+        let times = &mut self.host_times;
+        let is_busy = now_ns.saturating_sub(times.carried_ns) < HOSTS_BUSY_NS;
+        if !is_busy && now_ns.saturating_sub(times.looked_ns) < HOSTS_LOOK_NS {
+            return false;
+        }
+        times.looked_ns = now_ns;
+        let mut any = 0;
+        for at in 0..self.hosts.len() {
+            let index = self.next_host(at);
+            let Some(Some(link)) = self.links.get_mut(index as usize) else { continue };
+            let Some(moved) = link.rx.turn_of_host() else { continue };
+            if moved.any {
+                self.host_times.carried_ns = now_ns;
+                self.wakes_of_waiters += u64::from(link.awaits_room);
+                self.turns.promote(index);
+                any += 1;
+                if any == HOSTS_PER_TURN {
+                    self.host_times.next = (self.host_times.next + at + 1) % self.hosts.len();
+                    break;
+                }
+            }
+        }
+        is_busy
     }
 
     /// Takes packets from a link: at most so many, and so many lines, from each of its rings. Says

@@ -170,6 +170,9 @@ impl Node {
                 && link.token.is_some()
                 && let Some(tx) = &mut link.tx
             {
+                if let Some(figures) = &link.figures {
+                    figures.waits_for_room();
+                }
                 tx.room.arm(by);
                 armed = true;
                 needs_barrier |= tx.room.needs_barrier();
@@ -209,10 +212,14 @@ impl Node {
         }
         if room_came {
             // Whoever wakes the tasks sees that something has changed.
-            self.stirred += 1;
+            self.wakes_of_waiters += 1;
             return false;
         }
         if self.inbox.is_pending() || !self.leaving.is_empty() {
+            return false;
+        }
+        #[cfg(feature = "tls")]
+        if !self.hosts.is_empty() && self.arm_hosts() {
             return false;
         }
         // A link that ended meanwhile tells of nothing any more; whoever waits for it must see that.
@@ -235,8 +242,37 @@ impl Node {
         ready.is_none()
     }
 
+    /// Before a sleep: carries what there is between this node and other hosts; the socket of one that
+    /// takes nothing more wakes when it does. Whether something was carried.
+    #[cfg(feature = "tls")]
+    fn arm_hosts(&mut self) -> bool {
+        let mut any = 0;
+        for at in 0..self.hosts.len() {
+            let index = self.next_host(at);
+            let Some(Some(link)) = self.links.get_mut(index as usize) else { continue };
+            let Some(moved) = link.rx.turn_of_host() else { continue };
+            if let Some(host) = link.rx.host()
+                && !moved.has_ended
+            {
+                let fd = crate::control::hosts::lock(host);
+                let _ = self.poller.want_write(fd.as_fd(), u64::from(index), moved.waits);
+            }
+            if moved.any {
+                // What came for a link that is not looked at is looked at.
+                self.turns.promote(index);
+                any += 1;
+                if any == super::receive::HOSTS_PER_TURN {
+                    self.host_times.next = (self.host_times.next + at + 1) % self.hosts.len();
+                    break;
+                }
+            }
+        }
+        any > 0
+    }
+
     /// A link may have something, and is looked at in each turn.
     fn promote(&mut self, index: u32) {
+        self.figures.awake();
         if self.turns.promote(index)
             && let Some(Some(link)) = self.links.get_mut(index as usize)
         {
@@ -306,7 +342,7 @@ impl Node {
         } else if !ready.is_empty() {
             self.take_signals(&ready, 1);
             // They may have been meant for a thread that sleeps.
-            self.stir();
+            self.wake_waiters();
         }
         if before.saturating_sub(self.turns.all_armed().len()) >= sys::READY_AT_A_TIME / 2 {
             self.turns.more_signals();
@@ -442,6 +478,10 @@ impl Node {
             match link.rx.take_signals(most) {
                 Signals::Taken => {}
                 Signals::Gone => {
+                    #[cfg(feature = "tls")]
+                    if let Some(host) = link.rx.host() {
+                        self.poller.remove(crate::control::hosts::lock(host).as_fd());
+                    }
                     if let Some(wake) = link.rx.wake() {
                         self.poller.remove(wake);
                     }
@@ -451,6 +491,8 @@ impl Node {
                     continue;
                 }
             }
+            // It may have told of room, for which somebody else waits who has yet to look.
+            self.wakes_of_waiters += u64::from(link.awaits_room);
             self.promote(ready.tag as u32);
         }
     }
@@ -480,7 +522,7 @@ impl Node {
         if !self.in_event_loop {
             self.in_event_loop = true;
             // A thread that sleeps on words is woken, and sleeps on the descriptor from now on.
-            self.stir();
+            self.wake_waiters();
         }
         // Signals of an earlier wait: without this the descriptor would stay readable.
         self.take_all_signals();
@@ -506,7 +548,7 @@ impl Node {
 mod tests {
     use super::*;
     use crate::config::{Config, WaitMode};
-    use crate::control::{ConnectionId, LinkFeatures, NewLink, Peer};
+    use crate::control::{ConnectionId, LinkFeatures, NewLink, Peer, Way};
     use crate::interface::{QueueId, SlotConfig};
     use crate::link::cells::{AtomicU64, Word};
     use crate::link::sleep::ring;
@@ -556,11 +598,12 @@ mod tests {
                 process: None,
                 is_proved: true,
                 service: String::new(),
+                host: None,
             },
             greeting: Vec::new(),
             outgoing,
             incoming,
-            wake: wake.into(),
+            way: Way::Memory(wake.into()),
             packet_bytes: 1024,
             features,
             initiated_by_us: false,
@@ -577,8 +620,8 @@ mod tests {
         let (mut to, queue, ticket) = node(&std::format!("{name}-to"));
         let (mut from, ..) = node(&std::format!("{name}-from"));
         let [at_to, at_from] = link(features, [(1, from.id()), (2, to.id())]);
-        to.install(at_to).unwrap();
-        from.install(at_from).unwrap();
+        to.install_link(at_to).unwrap();
+        from.install_link(at_from).unwrap();
         ((to, queue, ticket), from)
     }
 
@@ -626,7 +669,7 @@ mod tests {
         let mut silent = Vec::new();
         for i in 0..sys::WORDS_MAX as u64 {
             let [here, there] = link(features, [(100 + i, NodeId(i)), (1, to.id())]);
-            to.install(here).unwrap();
+            to.install_link(here).unwrap();
             silent.push(there);
         }
         assert_eq!(to.sleeps_by(), WakeBy::Byte);
@@ -648,7 +691,7 @@ mod tests {
             let mut silent = Vec::new();
             for i in 0..2 * sys::WORDS_MAX as u64 {
                 let [here, there] = link(features, [(100 + i, NodeId(i)), (1, to.id())]);
-                to.install(here).unwrap();
+                to.install_link(here).unwrap();
                 silent.push(there);
             }
             let quiet = Ticket { flags: ticket.flags.difference(Flags::WAKE), ..ticket };
@@ -697,9 +740,9 @@ mod tests {
         let mut others = Vec::new();
         for i in 0..2 * sys::WORDS_MAX as u64 {
             let [here, there] = link(LinkFeatures::all(), [(100 + i, NodeId(i)), (1, to.id())]);
-            to.install(here).unwrap();
+            to.install_link(here).unwrap();
             // As the control plane has it.
-            socket::send_little(&there.wake);
+            socket::send_little(there.way.wake().unwrap());
             others.push(there);
         }
         while to.turns.all_armed().len() < to.turns.len() {
@@ -712,7 +755,8 @@ mod tests {
         let mut sent = 0;
         while ms() < 100 {
             to.poll().unwrap();
-            let signal = |other: &&NewLink| socket::send(&other.wake, &[1], &[]).is_ok();
+            let signal =
+                |other: &&NewLink| socket::send(other.way.wake().unwrap(), &[1], &[]).is_ok();
             sent += hostile.iter().filter(signal).count();
         }
         // What the sockets keep, and of 64 links one signal in a millisecond.
@@ -724,7 +768,7 @@ mod tests {
     fn a_peer_that_rings_all_the_time_delays_no_limit_and_hides_nobody() {
         let ((mut to, queue, ticket), mut from) = pair("rings", LinkFeatures::all());
         let [here, hostile] = link(LinkFeatures::all(), [(7, NodeId(7)), (1, to.id())]);
-        to.install(here).unwrap();
+        to.install_link(here).unwrap();
         let stop = AtomicBool::new(false);
         let random = AtomicU64::new(1);
         std::thread::scope(|scope| {
@@ -768,6 +812,34 @@ mod tests {
         assert_eq!(shared.lock().sleeps_by(), WakeBy::Byte);
     }
 
+    // A thread whose wait ends just then looks at nothing of what a task waits for.
+    #[test]
+    fn whoever_takes_the_signal_of_room_tells_those_who_wait_for_it() {
+        let ((mut to, ..), mut from) = pair("room", LinkFeatures::empty());
+        let queue = to.notification_queue(256).unwrap();
+        let area = to.message_area(64).unwrap();
+        let slot = to.slot(SlotConfig::new(area, queue)).unwrap();
+        let ticket = to.fast_ticket(slot).unwrap();
+        let link = from.links().next().unwrap();
+        while from.try_send_fast_over(link, &ticket, &[1], 0).is_ok() {}
+        from.await_room(link);
+        while !from.prepare_to_wait().unwrap() {
+            from.poll().unwrap();
+        }
+        let mut ready = Vec::new();
+        while from.poller.wait(Some(0), &mut ready).is_ok() && ready.is_empty() {
+            to.poll().unwrap();
+            while to.pop(queue).unwrap().is_some() {}
+        }
+        let moved = from.moved();
+        from.after_sleep(Ok(()), sys::monotonic_ns()).unwrap();
+        assert_ne!(from.moved(), moved);
+        // Nobody else has anything to look at.
+        let moved = from.moved();
+        from.after_sleep(Ok(()), sys::monotonic_ns()).unwrap();
+        assert_eq!(from.moved(), moved);
+    }
+
     // The link comes while its receiver sleeps on the words of the links that there were.
     #[test]
     fn a_link_that_comes_later_wakes_a_thread_that_sleeps_already() {
@@ -780,8 +852,8 @@ mod tests {
             until_asleep(&counters, 1);
             let [here, there] =
                 link(LinkFeatures::all(), [(9, from.id()), (1, ticket.destination)]);
-            shared.lock().install(here).unwrap();
-            from.install(there).unwrap();
+            shared.lock().install_link(here).unwrap();
+            from.install_link(there).unwrap();
             send(&mut from, &ticket);
             receives.join().unwrap();
         });

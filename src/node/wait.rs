@@ -10,6 +10,7 @@ use super::Node;
 use crate::config::{Config, WaitMode};
 use crate::interface::LinkId;
 use crate::os::sys;
+use crate::os::thread;
 use core::time::Duration;
 use std::io;
 
@@ -203,7 +204,7 @@ impl Node {
         match self.step(backoff) {
             Step::Spin => Ok(true),
             Step::Yield => {
-                std::thread::yield_now();
+                thread::yield_now();
                 Ok(true)
             }
             Step::Sleep { deadline_ns } => self.sleep(deadline_ns, None).map(|()| true),
@@ -221,7 +222,13 @@ impl Node {
         match self.step(backoff) {
             Step::Spin => Ok(true),
             Step::Yield => {
-                std::thread::yield_now();
+                // One that never sleeps says here that it waits.
+                if let Some(Ok(link)) = link.map(|id| self.link(id))
+                    && let Some(figures) = &link.figures
+                {
+                    figures.waits_for_room();
+                }
+                thread::yield_now();
                 Ok(true)
             }
             Step::Sleep { deadline_ns } => self.sleep(deadline_ns, Some(link)).map(|()| true),

@@ -39,7 +39,7 @@ pub const COPY_BYTES_MAX: usize = 1 << 20;
 pub const ORPHANS_PER_USER_MAX: usize = 256;
 
 /// The seals of the memory file when it reaches the holder.
-fn seals(access: ApertureAccess) -> SealFlags {
+pub(super) fn seals(access: ApertureAccess) -> SealFlags {
     match access {
         ApertureAccess::ReadWrite => SEALS_SIZE.union(SealFlags::SEAL),
         ApertureAccess::ReadOnly => SEALS_READ_ONLY,
@@ -219,7 +219,7 @@ fn wanted(bytes: u64, seals: SealFlags, may_write: bool, filled: bool) -> Wanted
 
 /// The same file through a description of its own, so that it can be told whether somebody else
 /// still has one ([`Ledger::settle`]). `None` where there is no /proc.
-fn reopen(file: impl AsFd, flags: OFlags) -> Option<OwnedFd> {
+pub(super) fn reopen(file: impl AsFd, flags: OFlags) -> Option<OwnedFd> {
     let path = std::format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
     rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty()).ok()
 }
@@ -332,12 +332,14 @@ impl Rows {
         self.users.get(&user).copied().unwrap_or(0)
     }
 
-    fn give_back(&mut self, user: Option<u32>, bytes: u64) {
+    fn give_back(&mut self, users: &[Option<u32>], bytes: u64) {
         self.bytes -= bytes;
-        if let Some(row) = self.users.get_mut(&user) {
-            *row -= bytes;
-            if *row == 0 {
-                self.users.remove(&user);
+        for user in users {
+            if let Some(row) = self.users.get_mut(user) {
+                *row -= bytes;
+                if *row == 0 {
+                    self.users.remove(user);
+                }
             }
         }
     }
@@ -369,7 +371,7 @@ pub enum Exceeded {
 struct Orphan {
     file: OwnedFd,
     bytes: u64,
-    user: Option<u32>,
+    users: Vec<Option<u32>>,
     counted: bool,
 }
 
@@ -385,23 +387,26 @@ impl Ledger {
         user: Option<u32>,
         limits: Limits,
     ) -> Result<Reservation, Exceeded> {
+        let mut reservation = self.reserve_for_many(bytes, limits.all)?;
+        reservation.share(user, limits.user)?;
+        Ok(reservation)
+    }
+
+    /// Sets `bytes` aside for holders of several users, to be [shared](Reservation::share) with each.
+    pub fn reserve_for_many(
+        self: &Arc<Self>,
+        bytes: u64,
+        all: u64,
+    ) -> Result<Reservation, Exceeded> {
         self.settle();
         let mut rows = self.lock();
-        if bytes > limits.all.saturating_sub(rows.bytes) {
+        if bytes > all.saturating_sub(rows.bytes) {
             return Err(Exceeded::All(rows.bytes));
         }
-        let used = rows.of(user);
-        if bytes > limits.user.saturating_sub(used) {
-            return Err(Exceeded::User(used));
-        }
-        let orphans = rows.orphans.iter().filter(|orphan| orphan.user == user).count();
-        if orphans >= ORPHANS_PER_USER_MAX {
-            return Err(Exceeded::Orphans(orphans));
-        }
         rows.bytes += bytes;
-        *rows.users.entry(user).or_default() += bytes;
         drop(rows);
-        Ok(Reservation { ledger: Arc::clone(self), bytes, user, counted: false })
+        let (ledger, users) = (Arc::clone(self), Vec::new());
+        Ok(Reservation { ledger, bytes, users, counted: false })
     }
 
     /// Bytes exported, orphans included.
@@ -420,7 +425,7 @@ impl Ledger {
         let orphans = core::mem::take(&mut rows.orphans);
         for orphan in orphans {
             if orphan.counted && !is_held_elsewhere(&orphan.file) {
-                rows.give_back(orphan.user, orphan.bytes);
+                rows.give_back(&orphan.users, orphan.bytes);
             } else {
                 rows.orphans.push(orphan);
             }
@@ -459,8 +464,8 @@ pub(super) fn can_tell() -> bool {
 pub struct Reservation {
     ledger: Arc<Ledger>,
     bytes: u64,
-    /// The holder's.
-    user: Option<u32>,
+    /// The holders', each once.
+    users: Vec<Option<u32>>,
     /// The owner's description of the file is one that the kernel counts.
     counted: bool,
 }
@@ -471,22 +476,44 @@ impl Reservation {
         self.bytes
     }
 
-    fn counted(mut self, counted: bool) -> Self {
+    /// Counts the bytes in a user's row, too, if that one's `limit` allows it: once, however many of
+    /// the user's processes hold them, and as long as the memory lives. Refused, nothing has changed.
+    pub fn share(&mut self, user: Option<u32>, limit: u64) -> Result<(), Exceeded> {
+        if self.users.contains(&user) {
+            return Ok(());
+        }
+        self.ledger.settle();
+        let mut rows = self.ledger.lock();
+        let used = rows.of(user);
+        if self.bytes > limit.saturating_sub(used) {
+            return Err(Exceeded::User(used));
+        }
+        let orphans = rows.orphans.iter().filter(|orphan| orphan.users.contains(&user)).count();
+        if orphans >= ORPHANS_PER_USER_MAX {
+            return Err(Exceeded::Orphans(orphans));
+        }
+        *rows.users.entry(user).or_default() += self.bytes;
+        self.users.push(user);
+        Ok(())
+    }
+
+    pub(super) fn counted(mut self, counted: bool) -> Self {
         self.counted = counted;
         self
     }
 
     /// Stays in the account until nobody else has the file.
-    fn orphan(mut self, file: OwnedFd) {
-        let (bytes, user) = (core::mem::take(&mut self.bytes), self.user);
-        self.ledger.lock().orphans.push(Orphan { file, bytes, user, counted: self.counted });
+    pub(super) fn orphan(mut self, file: OwnedFd) {
+        let (bytes, counted) = (core::mem::take(&mut self.bytes), self.counted);
+        let users = core::mem::take(&mut self.users);
+        self.ledger.lock().orphans.push(Orphan { file, bytes, users, counted });
         self.ledger.settle();
     }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.ledger.lock().give_back(self.user, self.bytes);
+        self.ledger.lock().give_back(&self.users, self.bytes);
     }
 }
 

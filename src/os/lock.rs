@@ -7,6 +7,7 @@
 //! core it stays a mutex.
 
 use super::sys;
+use super::thread;
 use crate::link::bias::Bias;
 use crate::link::sleep::Barrier;
 use core::cell::UnsafeCell;
@@ -139,7 +140,7 @@ impl<T> Lock<T> {
         // The kernel did this before there was a bias; if it refuses now, the owner's store is
         // seen after a while none the less, for a core does not keep stores to itself for long.
         if bias.revoke() && !sys::barrier() {
-            std::thread::sleep(Duration::from_millis(10));
+            thread::sleep(Duration::from_millis(10));
         }
         bias
     }
@@ -163,7 +164,7 @@ impl<T> Lock<T> {
             if looks < SPINS {
                 core::hint::spin_loop();
             } else {
-                std::thread::sleep(NAP);
+                thread::sleep(NAP);
             }
         }
     }

@@ -2,16 +2,23 @@
 //!
 //! - [`aperture`]: memory that two processes map, and how its owner takes it back.
 //! - `lock`: a lock that costs its only user next to nothing.
+//! - `pool`: an aperture with many holders, who may only read it.
 //! - [`memory`]: memory files, their seals, their mappings, and what is checked before a received
 //!   descriptor is mapped.
 //! - [`socket`]: Unix sockets that keep frames apart and carry descriptors, and who is at the
 //!   other end of one.
 //! - [`sys`]: barriers, pinning, limits, clocks, event descriptors, and what the kernel offers.
+//! - `thread`: the library's own threads, and giving way to others.
+//! - `sim`, in tests: all threads of several processes as one, in an order that follows from a seed.
 
 #![allow(unsafe_code)]
 
 pub mod aperture;
 pub(crate) mod lock;
 pub mod memory;
+pub(crate) mod pool;
+#[cfg(all(test, not(loom), not(miri)))]
+pub(crate) mod sim;
 pub mod socket;
 pub mod sys;
+pub(crate) mod thread;

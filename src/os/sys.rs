@@ -30,6 +30,11 @@ pub fn register_barrier() -> bool {
 /// A full fence on every core that runs a registered process: what the others stored before it is
 /// seen after it. `false` where it is not available; nothing has then happened.
 pub fn barrier() -> bool {
+    #[cfg(all(test, not(loom), not(miri)))]
+    if super::sim::is_running() {
+        super::sim::may_give_way();
+        return true;
+    }
     register_barrier() && rustix::thread::membarrier(MembarrierCommand::GlobalExpedited).is_ok()
 }
 
@@ -55,6 +60,11 @@ pub fn pin_to_core(core: usize) -> io::Result<()> {
 /// The processor on which the calling thread runs, by the kernel's number; without a system call.
 #[inline]
 pub fn processor() -> u32 {
+    #[cfg(all(test, not(loom), not(miri)))]
+    if let Some(processor) = super::sim::processor() {
+        super::sim::may_give_way();
+        return processor;
+    }
     rustix::thread::sched_getcpu() as u32
 }
 
@@ -119,6 +129,10 @@ pub fn make_undumpable() -> io::Result<()> {
 /// Nanoseconds of a clock that never goes back.
 #[inline]
 pub fn monotonic_ns() -> u64 {
+    #[cfg(all(test, not(loom), not(miri)))]
+    if let Some(now_ns) = super::sim::now_ns() {
+        return now_ns;
+    }
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
@@ -177,6 +191,10 @@ pub fn uid_of_user(name: &str) -> Option<u32> {
 /// Random bytes from the kernel.
 pub fn random<const N: usize>() -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
+    #[cfg(all(test, not(loom), not(miri)))]
+    if super::sim::random(&mut bytes) {
+        return Ok(bytes);
+    }
     getrandom::fill(&mut bytes).map_err(|e| io::Error::other(std::format!("{e}")))?;
     Ok(bytes)
 }
@@ -266,6 +284,8 @@ impl WakeWord {
     /// says whether there was a sleeper.
     pub fn wake(&self) -> bool {
         self.value.fetch_add(1, Ordering::SeqCst);
+        #[cfg(all(test, not(loom), not(miri)))]
+        super::sim::ring();
         // A sleeper counts itself before the kernel compares the value.
         let sleeps = self.sleepers.load(Ordering::SeqCst) > 0;
         if sleeps {
@@ -293,6 +313,11 @@ fn futex_of(word: &AtomicU64) -> &AtomicU32 {
 
 /// Wakes the process that sleeps on a shared word, which the caller has changed.
 pub fn wake_word(word: &AtomicU64) {
+    #[cfg(all(test, not(loom), not(miri)))]
+    if super::sim::is_running() {
+        super::sim::ring();
+        return super::sim::may_give_way();
+    }
     let _ = futex::wake(futex_of(word), futex::Flags::empty(), WAKE_MAX);
 }
 
@@ -306,6 +331,17 @@ pub fn wait_for_words<'w, W: Word + 'w>(
     own: &[(&WakeWord, u32)],
     deadline_ns: u64,
 ) -> io::Result<()> {
+    #[cfg(all(test, not(loom), not(miri)))]
+    if super::sim::is_running() {
+        let shared: Vec<_> = shared.into_iter().collect();
+        let low = |word: &W| futex_of(word.word()).load(Ordering::SeqCst);
+        let differ = || {
+            shared.iter().any(|(word, value)| low(word) != *value)
+                || own.iter().any(|(word, value)| word.value() != *value)
+        };
+        super::sim::wait_for_words(differ, deadline_ns);
+        return Ok(());
+    }
     let mut waits: Vec<futex::Wait> = Vec::with_capacity(4);
     let mut add = |word: &AtomicU32, value: u32, flags| {
         let mut wait = futex::Wait::new();
@@ -386,6 +422,17 @@ impl Poller {
         Ok(epoll::add(&self.0, fd, data, epoll::EventFlags::OUT)?)
     }
 
+    /// Watches for room to write, alone, whether it was watched before or not.
+    pub fn watch_write(&self, fd: impl AsFd, tag: u64) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(tag);
+        match epoll::add(&self.0, &fd, data, epoll::EventFlags::OUT) {
+            Err(rustix::io::Errno::EXIST) => {
+                Ok(epoll::modify(&self.0, fd, data, epoll::EventFlags::OUT)?)
+            }
+            other => Ok(other?),
+        }
+    }
+
     /// Watches for room to write as well, or no longer.
     pub fn want_write(&self, fd: impl AsFd, tag: u64, writable: bool) -> io::Result<()> {
         let data = epoll::EventData::new_u64(tag);
@@ -406,6 +453,18 @@ impl Poller {
     /// Waits for at most `timeout_ns`, without a limit if `None`; an interruption is an early
     /// return. Tells of at most [`READY_AT_A_TIME`]; the others are the first the next time.
     pub fn wait(&self, timeout_ns: Option<u64>, ready: &mut Vec<Ready>) -> io::Result<()> {
+        #[cfg(all(test, not(loom), not(miri)))]
+        if super::sim::is_running() && timeout_ns != Some(0) {
+            let until_ns =
+                timeout_ns.map_or(u64::MAX, |ns| monotonic_ns().saturating_add(ns.max(1)));
+            let mut looked = Ok(());
+            let look = || {
+                looked = self.wait(Some(0), ready);
+                looked.is_err() || !ready.is_empty()
+            };
+            super::sim::wait(look, until_ns);
+            return looked;
+        }
         let mut events = [epoll::Event {
             flags: epoll::EventFlags::empty(),
             data: epoll::EventData::new_u64(0),
@@ -441,6 +500,16 @@ impl AsFd for Poller {
 
 /// Waits until `fd` is ready, at most until `deadline_ns` of [`monotonic_ns`]. `false`: it is not.
 pub fn wait_for(fds: &[(BorrowedFd<'_>, bool)], deadline_ns: u64) -> io::Result<bool> {
+    #[cfg(all(test, not(loom), not(miri)))]
+    if super::sim::is_running() && deadline_ns != 0 {
+        let mut looked = Ok(false);
+        let look = || {
+            looked = wait_for(fds, 0);
+            !matches!(looked, Ok(false))
+        };
+        super::sim::wait(look, deadline_ns);
+        return looked;
+    }
     use rustix::event::{PollFd, PollFlags, poll};
     loop {
         let now = monotonic_ns();

@@ -32,7 +32,7 @@ use super::{
 use crate::control::Peer;
 use crate::interface::LinkId;
 use crate::node::{Aperture, ApertureView, Look, Node};
-use crate::os::aperture::{AccessError, ApertureAccess, PAGE_BYTES};
+use crate::os::aperture::{AccessError, ApertureAccess, PAGE_BYTES, Pages};
 use crate::wire::{TICKET_BYTES, Ticket};
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -87,8 +87,10 @@ impl FarOffer {
     }
 }
 
-/// A record that has arrived, in a buffer or in the aperture.
+/// A record that was [kept](ApertureRecordGuard::keep), in a buffer or in the aperture, until it is
+/// [released](ApertureStreamReceiver::release).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a record that was kept is to be released"]
 pub struct ApertureRecord {
     record: Record,
     far: Option<Far>,
@@ -109,6 +111,62 @@ impl ApertureRecord {
     /// Whether it lies in the aperture, where its sender can still change it.
     pub fn is_volatile(&self) -> bool {
         self.far.is_some()
+    }
+}
+
+/// A record that has arrived, in a buffer or in the aperture. Dropped, it is released: its place is used
+/// again, and a sender that waits for room goes on. Whoever needs several at once [keeps](Self::keep)
+/// them.
+pub struct ApertureRecordGuard<'a> {
+    receiver: &'a mut ApertureStreamReceiver,
+    record: ApertureRecord,
+}
+
+impl ApertureRecordGuard<'_> {
+    /// How many records came before it.
+    pub fn number(&self) -> u64 {
+        self.record.number()
+    }
+
+    /// Bytes.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.record.len()
+    }
+
+    /// Whether it lies in the aperture, where its sender can still change it.
+    pub fn is_volatile(&self) -> bool {
+        self.record.is_volatile()
+    }
+
+    /// Its bytes, where they arrived.
+    #[inline]
+    pub fn bytes(&self) -> Result<RecordBytes<'_>, ReceiveError> {
+        self.receiver.bytes(&self.record)
+    }
+
+    /// The record is not released when this is dropped, but by [`ApertureStreamReceiver::release`], to
+    /// which it must come some time: until then it, and whatever comes after it, stays where it is.
+    #[inline]
+    pub fn keep(self) -> ApertureRecord {
+        let record = self.record;
+        let _ = self.receiver.inner.keep();
+        core::mem::forget(self);
+        record
+    }
+}
+
+impl core::fmt::Debug for ApertureRecordGuard<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("ApertureRecordGuard").field("record", &self.record).finish_non_exhaustive()
+    }
+}
+
+impl Drop for ApertureRecordGuard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.receiver.inner.let_go();
+        self.receiver.has_released();
     }
 }
 
@@ -135,13 +193,13 @@ impl RecordBytes<'_> {
     }
 }
 
-/// Bytes in an aperture that their sender may change between any two calls and during each. What
+/// Bytes in an aperture that who wrote them may change between any two calls and during each. What
 /// is needed is copied, then checked, then used.
 #[derive(Clone, Copy, Debug)]
 pub struct VolatileBytes<'a> {
-    view: &'a ApertureView,
-    offset: u64,
-    length: usize,
+    pub(super) pages: &'a Pages,
+    pub(super) offset: u64,
+    pub(super) length: usize,
 }
 
 impl VolatileBytes<'_> {
@@ -158,12 +216,43 @@ impl VolatileBytes<'_> {
             let (offset, length) = (at as u64, to.len() as u64);
             return Err(AccessError::OutOfBounds { offset, length, bytes: self.length as u64 });
         }
-        self.view.read(self.offset + at as u64, to)
+        self.pages.read(self.offset + at as u64, to)
     }
 }
 
 /// Receives a stream of records from the one sender that is grown, long ones in an aperture.
 /// `Send`.
+///
+/// ```
+/// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-apertures-{}", std::process::id()));
+/// # let config = hamlyn::Config::from_env()?.dir(&dir);
+/// use hamlyn::Access;
+/// use hamlyn::protocol::{
+///     ApertureStreamReceiver, ApertureStreamSender, Manager, RecordBytes, StreamConfig,
+/// };
+/// use std::time::Duration;
+///
+/// let limit = Some(Duration::from_secs(10));
+/// let manager = Manager::with_config(config.clone())?;
+/// let mut receiver = ApertureStreamReceiver::new(&manager, StreamConfig::default(), 4 << 20)?;
+/// receiver.serve("pictures", Access::SameUser)?;
+/// manager.start_progress()?;
+///
+/// // Usually another process.
+/// let other = Manager::with_config(config)?;
+/// let mut sender = ApertureStreamSender::connect(&other, "pictures", limit)?;
+/// sender.send(b"a caption", limit)?;
+/// sender.close(limit)?;
+///
+/// let record = receiver.receive(limit)?;
+/// match record.bytes()? {
+///     RecordBytes::Still(bytes) => assert_eq!(bytes, b"a caption"),
+///     // A long one, which its sender can still change: copy, then check, then use.
+///     RecordBytes::Volatile(bytes) => bytes.read(0, &mut [0; 16])?,
+/// }
+/// # std::fs::remove_dir_all(&dir).ok();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct ApertureStreamReceiver {
     inner: StreamReceiver,
     /// Numbers of the records in the aperture that are not released.
@@ -192,24 +281,35 @@ impl ApertureStreamReceiver {
     offered!("the [`ApertureStreamSender`], or a plain [`StreamSender`],", inner);
 
     /// See [`StreamReceiver::try_receive`].
-    pub fn try_receive(&mut self) -> Result<Option<ApertureRecord>, ReceiveError> {
+    pub fn try_receive(&mut self) -> Result<Option<ApertureRecordGuard<'_>>, ReceiveError> {
         ReceiveError::unless_timed_out(self.receive(Some(Duration::ZERO)))
     }
 
     /// See [`StreamReceiver::receive`].
     #[inline]
-    pub fn receive(&mut self, timeout: Option<Duration>) -> Result<ApertureRecord, ReceiveError> {
+    pub fn receive(
+        &mut self,
+        timeout: Option<Duration>,
+    ) -> Result<ApertureRecordGuard<'_>, ReceiveError> {
         // Where the link was full before.
         self.tell();
-        let record = self.inner.receive(timeout)?;
-        if !record.is_far {
-            return Ok(ApertureRecord { record, far: None });
-        }
-        self.receive_far(record)
+        self.inner.receive_record(timeout)?;
+        let record = *self.inner.latest();
+        let far = if record.is_far { Some(self.receive_far(&record)?) } else { None };
+        Ok(ApertureRecordGuard { receiver: self, record: ApertureRecord { record, far } })
     }
 
-    fn receive_far(&mut self, record: Record) -> Result<ApertureRecord, ReceiveError> {
-        let far = Far::from_bytes(self.inner.bytes(&record)?);
+    /// See [`StreamReceiver::guard`]: dropped, it releases all records up to this one.
+    pub fn guard(
+        &mut self,
+        record: ApertureRecord,
+    ) -> Result<ApertureRecordGuard<'_>, ReceiveError> {
+        self.inner.look_at(record.record)?;
+        Ok(ApertureRecordGuard { receiver: self, record })
+    }
+
+    fn receive_far(&mut self, record: &Record) -> Result<Far, ReceiveError> {
+        let far = Far::from_bytes(self.inner.bytes(record)?);
         let bytes = self.view().map_or(0, ApertureView::bytes);
         let longest = self.inner.record_bytes_max();
         let fits = |far: &Far| {
@@ -220,7 +320,7 @@ impl ApertureStreamReceiver {
         match far.filter(fits) {
             Some(far) => {
                 self.unreleased.push_back(record.number());
-                Ok(ApertureRecord { record, far: Some(far) })
+                Ok(far)
             }
             None => {
                 Err(self.inner.misbehaves("a record that is outside of the aperture, or too long"))
@@ -232,7 +332,7 @@ impl ApertureStreamReceiver {
         self.inner.far()?.view()
     }
 
-    /// The bytes of a record, where they arrived.
+    /// The bytes of a record that was kept, where they arrived.
     #[inline]
     pub fn bytes(&self, record: &ApertureRecord) -> Result<RecordBytes<'_>, ReceiveError> {
         let still = self.inner.bytes(&record.record)?;
@@ -240,18 +340,27 @@ impl ApertureStreamReceiver {
             (None, _) => Ok(RecordBytes::Still(still)),
             (Some(Far { offset, length }), Some(view)) => {
                 let length = length as usize;
-                Ok(RecordBytes::Volatile(VolatileBytes { view, offset, length }))
+                let pages = view.pages();
+                Ok(RecordBytes::Volatile(VolatileBytes { pages, offset, length }))
             }
             (Some(_), None) => Err(ReceiveError::Misuse("the stream has no aperture".into())),
         }
     }
 
-    /// Frees all records up to and including this one, and tells a sender that waits for room.
+    /// Frees all records up to and including this one, which was kept, and tells a sender that waits for
+    /// room.
     #[inline]
     pub fn release(&mut self, record: &ApertureRecord) -> Result<(), ReceiveError> {
         self.inner.release(&record.record)?;
+        self.has_released();
+        Ok(())
+    }
+
+    #[inline]
+    fn has_released(&mut self) {
+        let released = self.inner.released();
         let mut count = 0;
-        while self.unreleased.front().is_some_and(|number| *number <= record.number()) {
+        while self.unreleased.front().is_some_and(|number| *number < released) {
             self.unreleased.pop_front();
             count += 1;
         }
@@ -266,13 +375,13 @@ impl ApertureStreamReceiver {
             }
             self.tell();
         }
-        Ok(())
     }
 
     #[inline]
     fn tell(&mut self) {
         if let Some(credit) = &mut self.credit
             && credit.is_due()
+            && !self.inner.manager().is_forked()
         {
             credit.tell(&mut self.inner.manager().lock());
         }
@@ -309,6 +418,7 @@ impl EndPoint for ApertureStreamReceiver {
 }
 
 /// Sends a stream of records, long ones straight into the receiver's memory. `Send`.
+/// [`ApertureStreamReceiver`] shows both ends.
 pub struct ApertureStreamSender {
     inner: StreamSender,
     manager: Manager,

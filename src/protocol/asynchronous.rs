@@ -9,14 +9,15 @@
 //! once more, and arms after that: also for room, where that look found none. Every future here may be dropped at any time: what had arrived
 //! waits for the next receive, and a call that was dropped is forgotten.
 
-use super::aperture_stream::{ApertureRecord, ApertureStreamReceiver};
+use super::aperture_stream::{ApertureRecord, ApertureRecordGuard, ApertureStreamReceiver};
 use super::call::{Bytes, CallError, Client, Request, Server};
 use super::datagram::{Datagram, DatagramReceiver};
 use super::driver::Driver;
 use super::group::{Group, GroupError};
 use super::group_member::GroupMember;
 use super::manager::{Connection, Manager, ReceiveError, SendFailure, UntilGivenUp};
-use super::stream::{Record, StreamReceiver};
+use super::publish::{PublishError, Sample, Subscriber};
+use super::stream::{Record, RecordGuard, StreamReceiver};
 use super::tagged::{Tag, TaggedReceiver};
 use crate::node::Forked;
 use core::future::poll_fn;
@@ -56,9 +57,28 @@ macro_rules! try_receive {
 try_receive! {
     TaggedReceiver: Tag, ReceiveError, try_get_tag;
     DatagramReceiver: Datagram, ReceiveError, try_receive;
-    StreamReceiver: Record, ReceiveError, try_receive;
-    ApertureStreamReceiver: ApertureRecord, ReceiveError, try_receive;
     GroupMember: Vec<u8>, GroupError, try_receive;
+    Subscriber: Sample, ReceiveError, try_receive;
+}
+
+/// The record is [kept](super::RecordGuard::keep), and is to be released when it has been looked at:
+/// by dropping what [`StreamReceiver::guard`] makes of it, or by [`StreamReceiver::release`]. Until then
+/// it, and all that come after it, stay where they are, and in the end the sender waits.
+impl TryReceive for StreamReceiver {
+    type Item = Record;
+    type Error = ReceiveError;
+    fn try_next(&mut self) -> Result<Option<Record>, ReceiveError> {
+        Ok(self.try_receive()?.map(RecordGuard::keep))
+    }
+}
+
+/// As of a [`StreamReceiver`].
+impl TryReceive for ApertureStreamReceiver {
+    type Item = ApertureRecord;
+    type Error = ReceiveError;
+    fn try_next(&mut self) -> Result<Option<ApertureRecord>, ReceiveError> {
+        Ok(self.try_receive()?.map(ApertureRecordGuard::keep))
+    }
 }
 
 impl<'a> TryReceive for &'a Server {
@@ -116,7 +136,7 @@ macro_rules! from_failed {
     )*};
 }
 
-from_failed!(ReceiveError, SendFailure, CallError, GroupError);
+from_failed!(ReceiveError, SendFailure, CallError, GroupError, PublishError);
 
 /// Dropped before the task is done, it says that nobody waits for what that makes.
 struct GivesUp {
@@ -133,7 +153,7 @@ impl Drop for GivesUp {
         self.task.abort();
         self.given_up.store(true, Ordering::Release);
         // The thread looks, wherever it sleeps.
-        self.manager.lock().stir();
+        self.manager.lock().wake_waiters();
     }
 }
 
@@ -187,6 +207,7 @@ impl AsyncManager {
 
     /// The next message of an end point: a tag, a datagram, a record, what a group's root sends, or
     /// (of `&mut &server`) a request; of a group's root, that its parts have arrived. Dropped before it is ready, it has taken nothing.
+    /// A record is kept, and must be [released](StreamReceiver::release).
     ///
     /// [`Request::reply`] waits in the calling thread where it must wait: for room, and for a reply
     /// that is longer than the client's block. The runtime needs its threads meanwhile; so that is
@@ -213,7 +234,7 @@ impl AsyncManager {
 
     /// Sends a request and waits for the reply. Dropped before it is ready, it forgets the call.
     pub async fn call(&self, client: &Client, request: &[u8]) -> Result<Bytes, CallError> {
-        let mut call = client.prepare(request);
+        let mut call = client.prepare(request, None);
         self.until(|| call.advance()).await
     }
 

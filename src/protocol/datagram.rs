@@ -101,6 +101,32 @@ impl Offer for DatagramOffer {
 }
 
 /// Receives datagrams, one at a time. `Send`.
+///
+/// ```
+/// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-datagram-{}", std::process::id()));
+/// # let config = hamlyn::Config::from_env()?.dir(&dir);
+/// use hamlyn::Access;
+/// use hamlyn::protocol::{DatagramReceiver, DatagramSender, Manager};
+/// use std::time::Duration;
+///
+/// let limit = Some(Duration::from_secs(10));
+/// let manager = Manager::with_config(config.clone())?;
+/// let mut receiver = DatagramReceiver::new(&manager, 4096)?;
+/// receiver.serve("datagrams", Access::SameUser)?;
+/// manager.start_progress()?;
+///
+/// // Usually another process.
+/// let other = Manager::with_config(config)?;
+/// let mut sender = DatagramSender::connect(&other, "datagrams", limit)?;
+/// sender.send(b"one at a time", 0, None, limit)?;
+///
+/// let datagram = receiver.receive(limit)?;
+/// // The bytes stand still until the receiver is ready for the next.
+/// assert_eq!(receiver.with_bytes(&datagram, <[u8]>::to_vec)?, b"one at a time");
+/// receiver.ready()?;
+/// # std::fs::remove_dir_all(&dir).ok();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct DatagramReceiver {
     manager: Manager,
     offer: OfferId,
@@ -416,6 +442,7 @@ impl Drop for DatagramReceiver {
 }
 
 /// Sends datagrams. `Send`.
+/// [`DatagramReceiver`] shows both ends.
 pub struct DatagramSender {
     manager: Manager,
     connection: Arc<Connection>,

@@ -11,6 +11,7 @@
 
 use super::manager::Manager;
 use crate::node::{Attached, NextTurn, Patience};
+use crate::os::thread;
 use core::future::{Future, poll_fn};
 use core::pin::pin;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -152,7 +153,7 @@ async fn drive(manager: Manager, fd: Arc<AsyncFd<OwnedFd>>, shared: Arc<Shared>)
             // it was started with, as often as it found nothing.
             NextTurn::Soon | NextTurn::LetRun => tokio::task::yield_now().await,
             NextTurn::LetOthers => {
-                std::thread::yield_now();
+                thread::yield_now();
                 tokio::task::yield_now().await;
             }
             NextTurn::Sleep { since_ns } => {

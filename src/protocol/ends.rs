@@ -3,23 +3,26 @@
 use super::{Connection, Manager, SendFailure};
 use crate::control::Peer;
 use crate::node::CloseReason;
+use crate::os::sys;
 use core::fmt::Display;
 use core::time::Duration;
 use std::format;
 use std::string::String;
-use std::time::Instant;
 
 /// A time limit for several steps.
 #[derive(Clone, Copy)]
-pub(super) struct Deadline(Option<Instant>);
+pub(super) struct Deadline(Option<u64>);
 
 impl Deadline {
     pub fn new(timeout: Option<Duration>) -> Self {
-        Self(timeout.and_then(|timeout| Instant::now().checked_add(timeout)))
+        let ns = timeout.and_then(|timeout| u64::try_from(timeout.as_nanos()).ok());
+        Self(ns.and_then(|ns| sys::monotonic_ns().checked_add(ns)))
     }
 
     pub fn left(self) -> Option<Duration> {
-        self.0.map(|deadline| deadline.saturating_duration_since(Instant::now()))
+        let left =
+            |until_ns: u64| Duration::from_nanos(until_ns.saturating_sub(sys::monotonic_ns()));
+        self.0.map(left)
     }
 }
 

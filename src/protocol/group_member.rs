@@ -132,6 +132,7 @@ impl Memory {
 }
 
 /// A member of a group. `Send`.
+/// [`Group`](crate::protocol::Group) shows both ends.
 pub struct GroupMember {
     manager: Manager,
     connection: Arc<Connection>,

@@ -236,7 +236,8 @@ mod tests {
         let (gid, pid, process) = (None, None, None);
         let (is_proved, service) = (true, std::string::String::new());
         let uid = Some(user);
-        let peer = Peer { node: NodeId(id), is_proved, uid, gid, pid, process, service };
+        let peer =
+            Peer { node: NodeId(id), is_proved, uid, gid, pid, process, service, host: None };
         Asking { id: RequestId(id), peer, greeting: Vec::new() }
     }
 

@@ -9,6 +9,7 @@
 //!   Server                   Client                    requests and replies
 //!   ByteListener, ByteStream ByteStream                bytes both ways, in order
 //!   Group                    GroupMember, GroupHelper  a part from each, and to each
+//!   Publisher                Subscriber                samples, each to all subscribers
 //!   --------------------------------------------------------------------------------------
 //!   Manager      one node, its lock, who polls, who sleeps, who may grow a sender
 //!   Node         slots, termini, links                                 (the lower level)
@@ -34,7 +35,7 @@
 //! - of a [`Server`], a request that another thread took in its turn and left for others.
 //!
 //! Each other receive takes the manager's lock: of a [`DatagramReceiver`], a [`Client`] (its
-//! replies), a [`Group`], a [`GroupMember`], a [`ByteListener`] and a [`ByteStream`].
+//! replies), a [`Group`], a [`GroupMember`], a [`Subscriber`], a [`ByteListener`] and a [`ByteStream`].
 //!
 //! # Credit
 //!
@@ -44,12 +45,15 @@
 //!
 //! - `seed.rs`: seeds; `records.rs`: what a stream's messages hold. Pure: no operating system.
 //! - `manager.rs`: the manager, growing and closing; `joining.rs`: who waits for a place, and who has
-//!   one by words alone; `ends.rs`: what end points have in common;
-//!   `asynchronous.rs`: all of them in tokio tasks; `tasks.rs`: calls; `driver.rs`: who polls for the tasks at byte streams.
+//!   one by words alone; `ends.rs`: what end points have in common, and `kinds.rs` as traits;
+//!   `exclusive.rs`: one of them for several threads, in languages that cannot tell;
+//!   `asynchronous.rs`: all of them in tokio tasks; `tasks.rs`: calls; `reconnect.rs`: a client that
+//!   connects again; `driver.rs`: who polls for the tasks at byte streams.
 //! - `tickets.rs`: reads what peers send as tickets; `credit.rs`: counters that only grow;
 //!   `outgoing.rs`: long messages that a time limit cuts off.
 //! - `datagram.rs`, `tagged.rs`, `stream/`, `byte_stream/`, `call/`: one protocol each; `aperture_stream.rs`: long
-//!   records through shared memory; `group/`: the root, `group_member.rs`: members and helpers.
+//!   records through shared memory; `group/`: the root, `group_member.rs`: members and helpers;
+//!   `publish/`: one publisher, many subscribers.
 
 // Its only user speaks through the operating system.
 #[cfg_attr(not(feature = "os"), allow(dead_code))]
@@ -73,15 +77,23 @@ mod driver;
 #[cfg(feature = "os")]
 mod ends;
 #[cfg(feature = "os")]
+mod exclusive;
+#[cfg(feature = "os")]
 mod group;
 #[cfg(feature = "os")]
 mod group_member;
 #[cfg(feature = "os")]
 mod joining;
 #[cfg(feature = "os")]
+mod kinds;
+#[cfg(feature = "os")]
 mod manager;
 #[cfg(feature = "os")]
 mod outgoing;
+#[cfg(feature = "os")]
+mod publish;
+#[cfg(feature = "tokio")]
+mod reconnect;
 #[cfg(feature = "os")]
 mod stream;
 #[cfg(feature = "os")]
@@ -93,7 +105,8 @@ mod tickets;
 
 #[cfg(feature = "os")]
 pub use aperture_stream::{
-    ApertureRecord, ApertureStreamReceiver, ApertureStreamSender, RecordBytes, VolatileBytes,
+    ApertureRecord, ApertureRecordGuard, ApertureStreamReceiver, ApertureStreamSender, RecordBytes,
+    VolatileBytes,
 };
 #[cfg(feature = "tokio")]
 pub use asynchronous::{AsyncManager, TryReceive};
@@ -103,20 +116,33 @@ pub(crate) use byte_stream::Turned;
 pub use byte_stream::{ByteConfig, ByteListener, ByteStream, ByteStreamError};
 #[cfg(feature = "os")]
 pub use call::{
-    Arrived, Bytes, CallError, CallId, Client, ClientConfig, LENGTH_MAX, OUTSTANDING_MAX, Request,
-    Server, ServerConfig,
+    Arrived, Bytes, CallError, CallId, Client, ClientConfig, ERROR_TEXT_MAX, LENGTH_MAX,
+    OUTSTANDING_MAX, Request, Server, ServerConfig,
 };
 #[cfg(feature = "os")]
 pub use datagram::{Datagram, DatagramReceiver, DatagramSender};
+#[cfg(feature = "os")]
+pub use exclusive::{Exclusive, Held, Probe};
 #[cfg(feature = "os")]
 pub use group::{Group, GroupConfig, GroupError, Parts};
 #[cfg(feature = "os")]
 pub use group_member::{GroupHelper, GroupMember, PART_BYTES, Part};
 #[cfg(feature = "os")]
+pub use kinds::{Admit, Connected, Grown, Offered};
+#[cfg(feature = "os")]
 pub use manager::{Connection, EndPoint, GrowError, Manager, ReceiveError, SendFailure};
+#[cfg(feature = "os")]
+pub use publish::{
+    Loan, PublishConfig, PublishError, Publisher, SHORT_BYTES_MAX, Sample, SubscribeConfig,
+    Subscriber, SubscriberState, Unpublished, WhenSlow,
+};
+#[cfg(feature = "tokio")]
+pub use reconnect::{CallOptions, ConnectionState, ReconnectPolicy, ReconnectingClient};
+#[cfg(feature = "tls")]
+pub use seed::SeedHostError;
 pub use seed::{Kind, SEED_BYTES_MAX, Seed, SeedError};
 #[cfg(feature = "os")]
-pub use stream::{Record, StreamConfig, StreamReceiver, StreamSender};
+pub use stream::{Record, RecordGuard, RecordLoan, StreamConfig, StreamReceiver, StreamSender};
 #[cfg(feature = "os")]
 pub use tagged::{Tag, TaggedConfig, TaggedReceiver, TaggedSender};
 #[cfg(feature = "tokio")]

@@ -397,7 +397,7 @@ pub(crate) fn ask(number: u64, bytes: usize) -> u32 {
 }
 
 /// The tickets that are out, and the messages that have come with them. Of tickets `taken..armed`
-/// each has a lane of its own, its number modulo the lanes.
+/// each has a slot of its own, its number modulo the slots.
 #[derive(Debug)]
 pub(crate) struct Window {
     taken: u64,
@@ -408,19 +408,19 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// `lanes` tickets, from number 0 on, are out.
-    pub fn new(lanes: u32) -> Self {
-        let arrived = vec![false; lanes as usize].into();
-        Self { taken: 0, armed: lanes as u64, arrived, waiting: 0 }
+    /// `slots` tickets, from number 0 on, are out.
+    pub fn new(slots: u32) -> Self {
+        let arrived = vec![false; slots as usize].into();
+        Self { taken: 0, armed: slots as u64, arrived, waiting: 0 }
     }
 
-    fn lanes(&self) -> u64 {
+    fn slots(&self) -> u64 {
         self.arrived.len() as u64
     }
 
-    /// The lane of a ticket.
-    pub fn lane(&self, number: u64) -> usize {
-        (number % self.lanes()) as usize
+    /// The slot of a ticket.
+    pub fn slot(&self, number: u64) -> usize {
+        (number % self.slots()) as usize
     }
 
     /// The next message in order.
@@ -428,20 +428,20 @@ impl Window {
         self.taken
     }
 
-    /// The message of a lane is complete. `false`: no ticket of that lane is out, or it was used.
-    pub fn arrive(&mut self, lane: usize) -> bool {
-        let is_open = self.is_open(lane);
+    /// The message of a slot is complete. `false`: no ticket of that slot is out, or it was used.
+    pub fn arrive(&mut self, slot: usize) -> bool {
+        let is_open = self.is_open(slot);
         if is_open {
-            self.arrived[lane] = true;
+            self.arrived[slot] = true;
             self.waiting += 1;
         }
         is_open
     }
 
-    fn is_open(&self, lane: usize) -> bool {
+    fn is_open(&self, slot: usize) -> bool {
         let out = self.armed - self.taken;
-        let after = (lane as u64 + self.lanes() - self.taken % self.lanes()) % self.lanes();
-        lane < self.arrived.len() && after < out && !self.arrived[lane]
+        let after = (slot as u64 + self.slots() - self.taken % self.slots()) % self.slots();
+        slot < self.arrived.len() && after < out && !self.arrived[slot]
     }
 
     /// The ticket that an [`ask`] means, and the bytes; `None`: none that is out and unused.
@@ -455,13 +455,13 @@ impl Window {
 
     /// Whether a ticket is out, and its message has not come.
     pub fn is_unused(&self, number: u64) -> bool {
-        (self.taken..self.armed).contains(&number) && self.is_open(self.lane(number))
+        (self.taken..self.armed).contains(&number) && self.is_open(self.slot(number))
     }
 
     /// Whether the next message in order has arrived.
     #[inline]
     pub fn is_ready(&self) -> bool {
-        self.waiting > 0 && self.taken < self.armed && self.arrived[self.lane(self.taken)]
+        self.waiting > 0 && self.taken < self.armed && self.arrived[self.slot(self.taken)]
     }
 
     /// Takes the next message in order, if it has arrived.
@@ -470,8 +470,8 @@ impl Window {
             return None;
         }
         let number = self.taken;
-        let lane = self.lane(number);
-        self.arrived[lane] = false;
+        let slot = self.slot(number);
+        self.arrived[slot] = false;
         self.waiting -= 1;
         self.taken += 1;
         Some(number)
@@ -486,16 +486,16 @@ impl Window {
     /// Lanes without a ticket.
     #[inline]
     pub fn unarmed(&self) -> u64 {
-        self.lanes() - self.out()
+        self.slots() - self.out()
     }
 
-    /// Whether half of the lanes are without a ticket.
+    /// Whether half of the slots are without a ticket.
     #[inline(always)]
     pub fn is_short(&self) -> bool {
-        self.out() * 2 <= self.lanes()
+        self.out() * 2 <= self.slots()
     }
 
-    /// The next ticket is out, if a lane is free for it.
+    /// The next ticket is out, if a slot is free for it.
     pub fn arm(&mut self) -> Option<u64> {
         if self.unarmed() == 0 {
             return None;
@@ -671,10 +671,10 @@ mod tests {
         // However a link reorders: small messages and those with tickets are taken in the order in
         // which they were sent, each once.
         #[test]
-        fn both_kinds_are_taken_in_one_order(lanes in 1u32..5, choices in proptest::collection::vec(any::<u16>(), 600)) {
-            let (mut window, mut places) = (Window::new(lanes), Places::new());
+        fn both_kinds_are_taken_in_one_order(slots in 1u32..5, choices in proptest::collection::vec(any::<u16>(), 600)) {
+            let (mut window, mut places) = (Window::new(slots), Places::new());
             // What the sender has: tickets, and how many messages of each kind it sent.
-            let (mut armed, mut next, mut small) = (lanes as u64, 0, 0);
+            let (mut armed, mut next, mut small) = (slots as u64, 0, 0);
             // Its messages in order, and those on the way: their place in that, and a word or not.
             let (mut sent, mut expected, mut on_the_way) = (0u64, 0u64, Vec::new());
             let mut befores = VecDeque::new();
@@ -703,7 +703,7 @@ mod tests {
                             prop_assert!(places.arrive(word, window.expected(), window.out()));
                             prop_assert!(!places.arrive(word, window.expected(), window.out()));
                         } else {
-                            prop_assert!(window.arrive(window.lane(ticket)));
+                            prop_assert!(window.arrive(window.slot(ticket)));
                         }
                     }
                     3 => loop {
@@ -739,16 +739,16 @@ mod tests {
         // However a link reorders: messages are taken in the order of their numbers, and no more
         // are kept than tickets were out.
         #[test]
-        fn messages_are_taken_in_order(lanes in 1u32..9, choices in proptest::collection::vec(any::<u16>(), 300)) {
-            let mut window = Window::new(lanes);
-            let mut on_the_way: Vec<u64> = (0..lanes as u64).collect();
+        fn messages_are_taken_in_order(slots in 1u32..9, choices in proptest::collection::vec(any::<u16>(), 300)) {
+            let mut window = Window::new(slots);
+            let mut on_the_way: Vec<u64> = (0..slots as u64).collect();
             let mut expected = 0;
             for choice in choices {
                 match choice % 3 {
                     0 if !on_the_way.is_empty() => {
                         let number = on_the_way.swap_remove(choice as usize / 3 % on_the_way.len());
-                        prop_assert!(window.arrive(window.lane(number)));
-                        prop_assert!(!window.arrive(window.lane(number)));
+                        prop_assert!(window.arrive(window.slot(number)));
+                        prop_assert!(!window.arrive(window.slot(number)));
                     }
                     1 => while let Some(number) = window.take() {
                         prop_assert_eq!(number, expected);
@@ -758,12 +758,12 @@ mod tests {
                 }
             }
             while window.arm().is_some_and(|number| { on_the_way.push(number); true }) {}
-            on_the_way.iter().for_each(|number| assert!(window.arrive(window.lane(*number))));
+            on_the_way.iter().for_each(|number| assert!(window.arrive(window.slot(*number))));
             while let Some(number) = window.take() {
                 prop_assert_eq!(number, expected);
                 expected += 1;
             }
-            prop_assert_eq!(window.unarmed(), lanes as u64);
+            prop_assert_eq!(window.unarmed(), slots as u64);
         }
     }
 }

@@ -22,7 +22,7 @@ const HEAD_BYTES: usize = 32;
 const CHECKSUM_BYTES: usize = 4;
 /// Longest seed, in bytes.
 pub const SEED_BYTES_MAX: usize = HEAD_BYTES + SERVICE_BYTES_MAX + CHECKSUM_BYTES;
-/// `user@name`, as long as the control plane takes them.
+/// `user@name`, as long as the control plane takes them; of another host, as long as they fit.
 const SERVICE_BYTES_MAX: usize = 97;
 
 /// What protocol an end point speaks.
@@ -41,14 +41,23 @@ pub enum Kind {
     Group = 5,
     /// A byte stream, both ways.
     Bytes = 6,
+    /// Publish and subscribe.
+    Publish = 7,
 }
 
 impl Kind {
     /// From the byte on the wire.
     pub fn from_wire(byte: u8) -> Option<Self> {
-        [Self::Datagram, Self::Tagged, Self::Stream, Self::Call, Self::Group, Self::Bytes]
-            .into_iter()
-            .find(|kind| *kind as u8 == byte)
+        const ALL: [Kind; 7] = [
+            Kind::Datagram,
+            Kind::Tagged,
+            Kind::Stream,
+            Kind::Call,
+            Kind::Group,
+            Kind::Bytes,
+            Kind::Publish,
+        ];
+        ALL.into_iter().find(|kind| *kind as u8 == byte)
     }
 }
 
@@ -61,6 +70,7 @@ impl fmt::Display for Kind {
             Self::Call => "request and reply",
             Self::Group => "group",
             Self::Bytes => "byte stream",
+            Self::Publish => "publish and subscribe",
         })
     }
 }
@@ -113,7 +123,37 @@ pub enum SeedError {
     Digit(char, usize),
 }
 
+/// A seed that cannot be for other hosts.
+#[cfg(feature = "tls")]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SeedHostError {
+    /// Not the address of a host.
+    #[error(transparent)]
+    Name(#[from] crate::control::hosts::HostNameError),
+    /// The host's name makes the seed too long.
+    #[error(
+        "{0:?} has too many characters: with it, a seed would be longer than {SEED_BYTES_MAX} bytes"
+    )]
+    TooLong(String),
+}
+
 impl Seed {
+    /// The same for bearers on other hosts, who find the receiver's host at `at`: `host:port`, as in a
+    /// name `hamlyn://host:port/service`. The receiver's node has to listen there (the setting
+    /// `listen`).
+    #[cfg(feature = "tls")]
+    pub fn at_host(&self, at: &str) -> Result<Self, SeedHostError> {
+        let scheme = crate::control::hosts::name::SCHEME;
+        // Between hosts there are no users.
+        let own = self.service.rsplit(['/', '@']).next().unwrap_or_default();
+        let name: crate::control::hosts::HostName = alloc::format!("{scheme}{at}/{own}").parse()?;
+        let service = name.to_string();
+        if service.len() > SERVICE_BYTES_MAX {
+            return Err(SeedHostError::TooLong(at.into()));
+        }
+        Ok(Self { service, ..self.clone() })
+    }
+
     /// What the end point speaks.
     pub fn kind(&self) -> Kind {
         self.kind

@@ -202,6 +202,35 @@ impl Kept {
 }
 
 /// Receives tagged writes. `Send`: one thread at a time takes tags, without a lock when one waits.
+///
+/// ```
+/// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-tagged-{}", std::process::id()));
+/// # let config = hamlyn::Config::from_env()?.dir(&dir);
+/// use hamlyn::protocol::{Manager, Seed, TaggedConfig, TaggedReceiver, TaggedSender};
+/// use std::time::Duration;
+///
+/// let limit = Some(Duration::from_secs(10));
+/// let manager = Manager::with_config(config.clone())?;
+/// let mut receiver = TaggedReceiver::new(&manager, TaggedConfig::new(4096))?;
+/// // To whoever is to send, in a message, a file or on a command line.
+/// let seed = receiver.seed()?.to_bytes();
+/// manager.start_progress()?;
+///
+/// // Usually another process.
+/// let other = Manager::with_config(config)?;
+/// let mut sender = TaggedSender::grow(&other, &Seed::from_bytes(&seed)?, limit)?;
+/// sender.send(0, b"left", 1, limit)?;
+/// sender.send(64, b"right", 2, limit)?;
+///
+/// // Tags are taken in any order; the data lies where the sender put it.
+/// receiver.get_specific_tag(2, limit)?;
+/// let mut text = [0; 5];
+/// receiver.read(64, &mut text)?;
+/// assert_eq!(&text, b"right");
+/// assert_eq!(receiver.get_tag(limit)?.tag, 1);
+/// # std::fs::remove_dir_all(&dir).ok();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct TaggedReceiver {
     manager: Manager,
     offer: OfferId,
@@ -475,6 +504,7 @@ impl Drop for TaggedReceiver {
 }
 
 /// Sends tagged writes. `Send`.
+/// [`TaggedReceiver`] shows both ends.
 pub struct TaggedSender {
     manager: Manager,
     connection: Arc<Connection>,

@@ -25,7 +25,10 @@ use core::time::Duration;
 use std::collections::{HashMap, VecDeque};
 use std::string::String;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 use std::vec::Vec;
+use tokio::task::AbortHandle;
+use tokio::time::{timeout, timeout_at};
 
 /// A [`Server`] in tasks. Cloning shares it.
 ///
@@ -60,6 +63,52 @@ pub struct AsyncServer {
     server: Arc<Server>,
     manager: AsyncManager,
     untaken: Arc<Untaken>,
+    watching: Arc<Watching>,
+}
+
+/// One task looks for callers that have given up, for all that wait to be told of theirs: each by
+/// itself would look whenever anything comes, from whomever.
+#[derive(Default)]
+struct Watching {
+    watch: Mutex<(usize, Option<AbortHandle>)>,
+}
+
+/// A request whose caller is watched, until this is dropped.
+struct Watched<'a> {
+    server: &'a AsyncServer,
+    of: (u64, u32),
+}
+
+impl<'a> Watched<'a> {
+    fn new(server: &'a AsyncServer, of: (u64, u32)) -> Self {
+        let mut watch = server.watching.watch.lock().unwrap_or_else(PoisonError::into_inner);
+        let (count, task) = &mut *watch;
+        *count += 1;
+        if *count == 1 {
+            let (looked_at, manager) = (server.server.clone(), server.manager.clone());
+            let looking = async move {
+                let look = || looked_at.look_for_cancelled().map(|()| None::<()>);
+                let _: Result<(), ReceiveError> =
+                    manager.until(|| look().map_err(ReceiveError::from)).await;
+            };
+            *task = Some(server.manager.runtime().spawn(looking).abort_handle());
+        }
+        Self { server, of }
+    }
+}
+
+impl Drop for Watched<'_> {
+    fn drop(&mut self) {
+        self.server.server.watch_no_more(self.of);
+        let mut watch = self.server.watching.watch.lock().unwrap_or_else(PoisonError::into_inner);
+        let (count, task) = &mut *watch;
+        *count -= 1;
+        if *count == 0
+            && let Some(task) = task.take()
+        {
+            task.abort();
+        }
+    }
 }
 
 /// Copies of long replies that clients have not taken.
@@ -197,9 +246,12 @@ pub struct AsyncRequest {
     /// Until a reply has begun.
     arrived: Mutex<Option<Arrived>>,
     bytes: Bytes,
+    deadline: Option<Instant>,
 }
 
 /// A [`Client`] in tasks. Cloning shares it.
+///
+/// [`AsyncServer`] shows both ends.
 #[derive(Clone)]
 pub struct AsyncClient {
     client: Arc<Client>,
@@ -213,7 +265,8 @@ impl AsyncServer {
         let server = Arc::new(Server::new(manager.manager(), config)?);
         let lines = Mutex::default();
         let untaken = Arc::new(Untaken { max, held, refused, lines });
-        Ok(Self { server, manager: manager.clone(), untaken })
+        let watching = Arc::default();
+        Ok(Self { server, manager: manager.clone(), untaken, watching })
     }
 
     /// Lets clients find it by name: [`Server::serve`].
@@ -238,20 +291,84 @@ impl AsyncServer {
     pub async fn receive(&self) -> Result<AsyncRequest, ReceiveError> {
         let mut arrived = self.manager.receive(&mut &*self.server).await?.detach();
         let bytes = core::mem::take(&mut arrived.bytes);
-        Ok(AsyncRequest { server: self.clone(), arrived: Mutex::new(Some(arrived)), bytes })
+        let deadline = arrived.deadline;
+        let arrived = Mutex::new(Some(arrived));
+        Ok(AsyncRequest { server: self.clone(), arrived, bytes, deadline })
+    }
+
+    /// Takes no new requests, waits at most `limit` until those that are here have been received and
+    /// replied to, and closes all connections: [`Server::drain`], which says what others see. Returns
+    /// how many requests had no reply by then. [`receive`](Self::receive) goes on in other tasks, and
+    /// fails with [`ReceiveError::Draining`] when nothing is left. Dropped before it is ready, it
+    /// leaves the connections, and a server that takes nothing new, if it had begun; it may be called
+    /// again.
+    pub async fn drain(&self, limit: Duration) -> Result<usize, ReceiveError> {
+        let began = Instant::now();
+        let server = self.server.clone();
+        // Giving up a name can take as long as others hold its directory.
+        self.manager.set_up(move |_| server.begin_drain()).await?;
+        let drained = self.manager.until(|| self.server.look_at_drain());
+        if let Ok(Err(e)) = timeout(limit.saturating_sub(began.elapsed()), drained).await {
+            return Err(e);
+        }
+        Ok(self.server.end_drain())
     }
 }
 
 impl AsyncRequest {
+    fn arrived(&self) -> MutexGuard<'_, Option<Arrived>> {
+        self.arrived.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn take(&self) -> Option<Arrived> {
-        self.arrived.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.arrived().take()
     }
 
     /// Who calls, as the kernel says; see [`Request::peer`](super::Request::peer). `None` also once a
     /// reply has begun.
     pub fn peer(&self) -> Option<Peer> {
-        let arrived = self.arrived.lock().unwrap_or_else(PoisonError::into_inner);
-        self.server.server.peer_of(arrived.as_ref()?)
+        self.server.server.peer_of(self.arrived().as_ref()?)
+    }
+
+    /// When its caller gives up: [`Request::deadline`](super::Request::deadline).
+    pub fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// Whether nobody waits for the reply any more:
+    /// [`Request::is_cancelled`](super::Request::is_cancelled). Also once a reply has begun.
+    pub fn is_cancelled(&self) -> bool {
+        self.arrived().as_ref().is_none_or(|arrived| self.server.server.is_cancelled(arrived))
+    }
+
+    /// Waits until nobody waits for the reply any more: the caller has dropped the call or given it
+    /// up, its client has gone, or its [`deadline`](Self::deadline) has passed (for which the runtime
+    /// must have its timers enabled). Ready at once where a reply has begun. For `select!`, beside
+    /// what makes the reply; dropped before it is ready, it has done nothing. To be awaited by one
+    /// task of a request at a time.
+    pub async fn cancelled(&self) {
+        let Some(of) = self.arrived().as_ref().map(Arrived::names) else { return };
+        let _watched = Watched::new(&self.server, of);
+        let cancelled = poll_fn(|context| {
+            let is_cancelled = match &*self.arrived() {
+                Some(arrived) => self.server.server.watch(arrived, context.waker()),
+                None => true,
+            };
+            if is_cancelled { Poll::Ready(()) } else { Poll::Pending }
+        });
+        match self.deadline {
+            Some(deadline) => timeout_at(deadline.into(), cancelled).await.unwrap_or(()),
+            None => cancelled.await,
+        }
+    }
+
+    /// Answers that the request has failed: the caller gets [`CallError::Application`] with this
+    /// code, which is the application's own, and this text. Ready when that has left, or is kept to
+    /// leave when there is room. Before it is first polled nothing has happened. Its errors are those
+    /// of [`Request::fail`](super::Request::fail); a second answer is [`CallError::Replied`].
+    pub async fn fail(&self, code: u32, text: &str) -> Result<(), CallError> {
+        let arrived = self.take().ok_or(CallError::Replied)?;
+        Replying::new(self.server.server.attach(arrived)).fail(code, text)
     }
 
     /// Replies. Ready when the reply has left, or, where a client takes nothing and the reply is no
@@ -353,5 +470,34 @@ impl AsyncClient {
     /// had not left does not leave.
     pub async fn call(&self, request: &[u8]) -> Result<Bytes, CallError> {
         self.manager.call(&self.client, request).await
+    }
+
+    /// [`call`](Self::call) within a time limit, which the server is told: its handler sees when the
+    /// caller gives up ([`AsyncRequest::deadline`]). Costs 8 bytes of the request.
+    /// [`CallError::TimedOut`]: the call is forgotten. The runtime must have its timers enabled.
+    pub async fn call_within(&self, request: &[u8], limit: Duration) -> Result<Bytes, CallError> {
+        self.call_until(request, Instant::now().checked_add(limit), &mut false).await
+    }
+
+    /// A call within a deadline; `may_be_there`: whether the server may have the whole request, also
+    /// where this fails or is dropped.
+    pub(super) async fn call_until(
+        &self,
+        request: &[u8],
+        deadline: Option<Instant>,
+        may_be_there: &mut bool,
+    ) -> Result<Bytes, CallError> {
+        let mut call = self.client.prepare(request, deadline);
+        let calling = self.manager.until(|| {
+            let advanced = call.advance();
+            *may_be_there |= call.may_be_there();
+            advanced
+        });
+        match deadline {
+            None => calling.await,
+            Some(deadline) => {
+                timeout_at(deadline.into(), calling).await.unwrap_or(Err(CallError::TimedOut))
+            }
+        }
     }
 }

@@ -50,7 +50,7 @@ mod tests {
     fn a_ticket_of_a_peer_leads_to_it_and_is_of_the_kind_and_size_that_is_due() {
         let (uid, gid, pid, process) = (None, None, None, None);
         let (is_proved, service) = (true, String::new());
-        let peer = Peer { node: NodeId(7), is_proved, uid, gid, pid, process, service };
+        let peer = Peer { node: NodeId(7), is_proved, uid, gid, pid, process, service, host: None };
         let fast = Ticket {
             destination: NodeId(7),
             slot: SlotIndex(1),

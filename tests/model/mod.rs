@@ -6,8 +6,8 @@
 #![allow(dead_code)] // Each test takes what it needs.
 
 use hamlyn::interface::{
-    Arrival, EntryState, Flow, Interface, LinkId, Mode, NotDeposited, Notification, QueueId,
-    Refusal, SlotConfig, SlotId,
+    Arrival, Deposit, EntryState, Flow, Interface, LinkId, Message, Mode, NotDeposited,
+    Notification, QueueId, Receiver, Refusal, SlotConfig, SlotId, Then,
 };
 use hamlyn::link::cells::Line;
 use hamlyn::link::ring::{RingReader, RingWriter};
@@ -136,6 +136,33 @@ pub struct Pair {
     /// Packets that were taken for being like another, and handed over past the queue.
     pub alike: u64,
     pub direct: u64,
+    /// Each slot has a receiver, which changes nothing.
+    has_onlookers: bool,
+}
+
+/// Looks at what arrives, and asks itself whether it may be.
+struct Onlooker {
+    bytes: u64,
+    observed: u64,
+}
+
+impl Receiver for Onlooker {
+    fn place(&mut self, deposit: &Deposit) -> Option<&mut [u8]> {
+        assert!(deposit.offset + deposit.length as u64 <= self.bytes && !deposit.is_taken);
+        None
+    }
+
+    fn observe(&mut self, deposit: &Deposit) {
+        assert!(!deposit.is_taken);
+        self.observed += 1;
+    }
+
+    fn process_arrival(&mut self, message: Message<'_>) -> Then {
+        assert_eq!(message.bytes.len() as u64, self.bytes);
+        assert_eq!(message.last_bytes().len(), message.last.length as usize);
+        assert!(self.observed > 0 && message.user.len() <= 60);
+        Then::Queue
+    }
 }
 
 /// The line of a packet that is one.
@@ -155,12 +182,12 @@ const QUEUE_ENTRIES: u32 = 12;
 
 impl Default for Pair {
     fn default() -> Self {
-        Self::new()
+        Self::new(false)
     }
 }
 
 impl Pair {
-    pub fn new() -> Self {
+    pub fn new(has_onlookers: bool) -> Self {
         let mut interface = Interface::new(ID);
         interface.enable();
         let areas = [0usize, 100, 300]
@@ -183,6 +210,7 @@ impl Pair {
             flow: Flow::default(),
             alike: 0,
             direct: 0,
+            has_onlookers,
         };
         pair.counters = pair.interface.counters().snapshot().into_iter().collect();
         pair.add_slot(Mode::Normal, 2, 10..200, 2, 2);
@@ -228,6 +256,10 @@ impl Pair {
         let fits = reserved + left_behind + credit as usize <= QUEUE_ENTRIES as usize;
         assert_eq!(made.is_ok(), fits, "{made:?}");
         let Ok(id) = made else { return };
+        if self.has_onlookers {
+            let onlooker = Onlooker { bytes: range.end - range.start, observed: 0 };
+            self.interface.install(id, Box::new(onlooker)).unwrap();
+        }
         let entry = |i: usize| OracleEntry {
             user: Vec::new(),
             sum: 0,
@@ -721,17 +753,21 @@ pub fn noise(seed: u64, length: usize) -> Vec<u8> {
 
 /// Any sequence of calls to an interface does what the oracle does.
 pub fn interface(data: &[u8]) {
-    let mut input = Input::new(data);
-    let mut pair = Pair::new();
-    while pair.step(&mut input) {}
-    while pair.pop().is_some() {}
+    // With receivers that look on, too: they see each packet of which every check has passed.
+    for has_onlookers in [false, true] {
+        let mut input = Input::new(data);
+        let mut pair = Pair::new(has_onlookers);
+        while pair.step(&mut input) {}
+        while pair.pop().is_some() {}
+        assert!(!has_onlookers || pair.alike == 0);
+    }
 }
 
 /// The counters of an interface after a sequence of calls, and how many packets took the short
 /// ways.
 pub fn counters_after(data: &[u8]) -> Vec<(&'static str, u64)> {
     let mut input = Input::new(data);
-    let mut pair = Pair::new();
+    let mut pair = Pair::new(false);
     while pair.step(&mut input) {}
     let mut counters = pair.interface.counters().snapshot();
     counters.extend(pair.met);

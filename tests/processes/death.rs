@@ -549,24 +549,24 @@ fn who_sleeps_on_a_full_ring_is_told_of_the_receivers_death() {
     });
 }
 
-/// A terminus of its own thread, whose node nobody polls.
-fn detached_is_told(s: &mut Survivor, role: &str) {
+/// Whoever waits for room, and does nothing else.
+fn a_sender_is_told(s: &mut Survivor, role: &str) {
     let mut peer = Peer::start(role, &s.dir, "");
     peer.expect("serving");
-    let mut terminus = s.node().detach_terminus("victim", b"", LONG).unwrap();
-    let ticket = ticket_of(&s.station.node, terminus.link());
+    let link = s.node().connect("victim", b"", LONG).unwrap();
+    let ticket = ticket_of(&s.station.node, link);
     let child = (role == "serve-and-fork").then(|| peer.says().parse::<i32>().unwrap());
-    let sends = std::thread::spawn(move || {
-        loop {
-            // One packet after another: the ring is full before long.
-            if let Err(e) = terminus.send(&ticket, &[0; 60], b"", LIMIT) {
-                return e;
-            }
-        }
+    let killer = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(20));
+        peer.kill();
     });
-    std::thread::sleep(Duration::from_millis(20));
-    peer.kill();
-    let error = sends.join().unwrap();
+    // One packet after another: the ring is full before long.
+    let error = loop {
+        if let Err(e) = s.node().send(&ticket, &[0; 60], b"", LIMIT) {
+            break e;
+        }
+    };
+    killer.join().unwrap();
     if let Some(child) = child {
         // SAFETY: a system call on the number of a process that nobody has waited for.
         assert_eq!(unsafe { libc::kill(child, libc::SIGKILL) }, 0);
@@ -577,22 +577,22 @@ fn detached_is_told(s: &mut Survivor, role: &str) {
 }
 
 #[test]
-fn a_detached_terminus_is_told_of_the_receivers_death() {
-    survive("a_detached_terminus_is_told_of_the_receivers_death", SMALLEST, |s| {
-        detached_is_told(s, "serve");
+fn who_waits_for_room_is_told_of_the_receivers_death() {
+    survive("who_waits_for_room_is_told_of_the_receivers_death", SMALLEST, |s| {
+        a_sender_is_told(s, "serve");
     });
 }
 
 #[test]
 fn also_one_that_never_sleeps() {
     let polled = &[("RING_BYTES", "512"), ("WAIT_MODE", "polled")];
-    survive("also_one_that_never_sleeps", polled, |s| detached_is_told(s, "serve"));
+    survive("also_one_that_never_sleeps", polled, |s| a_sender_is_told(s, "serve"));
 }
 
 #[test]
 fn also_where_a_forked_child_holds_the_sockets() {
     survive("also_where_a_forked_child_holds_the_sockets", SMALLEST, |s| {
-        detached_is_told(s, "serve-and-fork");
+        a_sender_is_told(s, "serve-and-fork");
     });
 }
 

@@ -2,7 +2,7 @@
 //! what leaves; and a first message on one of many idle links is found.
 
 use crate::support::*;
-use hamlyn::{Accept, Access, DetachedTerminus, MetadataIndex, Piece, Ticket};
+use hamlyn::{Accept, Access, LinkId, MetadataIndex, Piece, Ticket};
 use std::time::Instant;
 
 const SETTINGS: &[(&str, &str)] = &[("REFUSALS_PER_SECOND_MAX", "0"), ("LINKS_MAX", "2000")];
@@ -37,17 +37,17 @@ fn role() {
         // Many links; a number, as a message, on one of them at a time.
         "idle" => {
             let mut station = Station::new(role.config(), 64, 1);
-            let mut links: Vec<DetachedTerminus> = (0..IDLE_LINKS)
-                .map(|_| station.node.detach_terminus("service", &[], LONG).unwrap())
+            let links: Vec<LinkId> = (0..IDLE_LINKS)
+                .map(|_| station.node.connect("service", &[], LONG).unwrap())
                 .collect();
-            let greeting = station.node.greeting(links[0].link()).unwrap();
+            let greeting = station.node.greeting(links[0]).unwrap();
             let ticket = Ticket::from_bytes(greeting).unwrap();
             say("linked");
             while let Some(line) = role.hear() {
                 let (which, number) = line.split_once(' ').unwrap();
-                let terminus = &mut links[which.parse::<usize>().unwrap()];
+                let link = links[which.parse::<usize>().unwrap()];
                 let number: u64 = number.parse().unwrap();
-                terminus.send(&ticket, &number.to_le_bytes(), b"", LIMIT).unwrap();
+                station.node.send_over(link, &ticket, &number.to_le_bytes(), b"", LIMIT).unwrap();
                 say("sent");
             }
         }

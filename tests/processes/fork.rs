@@ -3,8 +3,8 @@
 
 use crate::support::*;
 use hamlyn::control::{Accept, AcceptError, Access, RequestId};
-use hamlyn::node::{ConnectError, DetachedTerminus, OfferError, RecvError, SendError};
-use hamlyn::{MetadataIndex, Node, Piece, SlotConfig, Ticket};
+use hamlyn::node::{ConnectError, OfferError, RecvError, SendError};
+use hamlyn::{LinkId, MetadataIndex, Node, Piece, SlotConfig, Ticket};
 use std::time::Duration;
 
 /// Not a test: what the other processes do.
@@ -49,7 +49,7 @@ struct Parent {
     to_friend: Ticket,
     reply: Ticket,
     replies: hamlyn::QueueId,
-    detached: DetachedTerminus,
+    another: LinkId,
     dir: Dir,
 }
 
@@ -64,12 +64,12 @@ fn parent(name: &str) -> Parent {
     let friend = Peer::start("friend", &dir, "");
     let link = connected(node);
     let to_friend = ticket_of(node, link);
-    let detached = node.detach_terminus("friend", b"", LONG).unwrap();
-    Parent { station, friend, to_friend, reply, replies, detached, dir }
+    let another = node.connect("friend", b"", LONG).unwrap();
+    Parent { station, friend, to_friend, reply, replies, another, dir }
 }
 
 impl Parent {
-    /// All that the parent had works: both ways, asleep, a link of a terminus, and its name.
+    /// All that the parent had works: both ways, asleep, over another link, and its name.
     fn lives(&mut self) {
         let node = &mut self.station.node;
         for text in [b"awake !!", b"asleep !"] {
@@ -77,7 +77,8 @@ impl Parent {
             node.recv(self.replies, LIMIT).unwrap();
             self.friend.fall_asleep();
         }
-        self.detached.send(&self.to_friend, b"detached", &self.reply.to_bytes(), LIMIT).unwrap();
+        let reply = self.reply.to_bytes();
+        node.send_over(self.another, &self.to_friend, b"another!", &reply, LIMIT).unwrap();
         node.recv(self.replies, LIMIT).unwrap();
         let visitor = Peer::start("visitor", &self.dir, "");
         self.station.recv();
@@ -122,7 +123,6 @@ fn every_call_of_a_forked_child_is_an_error_and_harms_nobody() {
             forked!(node.post_send(terminus, &ticket, &[piece], b""), SendError::Forked(_));
             forked!(node.flush(None), SendError::Forked(_));
             forked!(node.connect("friend", b"", LONG), ConnectError::Forked(_));
-            forked!(node.detach_terminus("friend", b"", LONG), ConnectError::Forked(_));
             let served = node.serve("child", Access::SameUser, Accept::Ask);
             forked!(served, OfferError::Serve(hamlyn::control::ServeError::Forked));
             forked!(node.accept(RequestId(1), b""), AcceptError::Forked);
@@ -133,27 +133,25 @@ fn every_call_of_a_forked_child_is_an_error_and_harms_nobody() {
                 assert!(node.disconnect(*link).is_err(), "the link is the parent's");
             }
             while node.next_event().is_some() {}
-            forked!(p.detached.try_send(&ticket, b"x", b""), SendError::Forked(_));
-            forked!(p.detached.send(&ticket, b"x", b"", None), SendError::Forked(_));
+            forked!(node.send_over(p.another, &ticket, b"x", b"", None), SendError::Forked(_));
         });
         assert_eq!(status, 0, "how the child ended");
         p.lives();
         // The child's copy is dropped, and closed; the child's own memory stays whole.
-        let Parent { station, friend, to_friend, reply, replies, detached, dir } = p;
-        let mut kept = Some((station, detached));
+        let Parent { station, friend, to_friend, reply, replies, another, dir } = p;
+        let mut kept = Some(station);
         let status = forked(|| {
             // Where the parent has its rings, the child may have something else by now.
             let mine: Vec<Vec<u8>> = (0..64).map(|i| vec![i; 200_000]).collect();
-            let (station, detached) = kept.take().unwrap();
-            drop(detached);
+            let station = kept.take().unwrap();
             assert!(matches!(station.node.close(None), Err(SendError::Forked(_))));
             assert!(mine.iter().enumerate().all(|(i, block)| block.iter().all(|b| *b == i as u8)));
         });
         assert_eq!(status, 0, "how the child ended");
         let status = forked(|| drop(kept.take()));
         assert_eq!(status, 0, "how the child ended");
-        let (station, detached) = kept.unwrap();
-        let mut p = Parent { station, friend, to_friend, reply, replies, detached, dir };
+        let station = kept.unwrap();
+        let mut p = Parent { station, friend, to_friend, reply, replies, another, dir };
         p.lives();
         let now = Costs::now();
         assert_eq!(now.descriptors, before.descriptors);

@@ -7,9 +7,15 @@ mod control_help;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod calls;
 mod datagram;
+mod exclusive;
 mod general;
 mod group;
 mod help;
 mod hostile;
+mod publish;
+mod publish_ends;
+mod publish_hostile;
 mod stream;
+mod stream_loan;

@@ -3,7 +3,8 @@ use crate::help::*;
 use hamlyn::node::CloseReason;
 use hamlyn::protocol::{
     ApertureRecord, ApertureStreamReceiver, ApertureStreamSender, EndPoint, GrowError, Manager,
-    ReceiveError, Record, RecordBytes, SendFailure, StreamConfig, StreamReceiver, StreamSender,
+    ReceiveError, Record, RecordBytes, RecordGuard, SendFailure, StreamConfig, StreamReceiver,
+    StreamSender,
 };
 use hamlyn::wire::TICKET_BYTES;
 use hamlyn::{
@@ -29,7 +30,7 @@ fn small() -> StreamConfig {
 
 /// The next record's bytes; it is released.
 fn next(receiver: &mut StreamReceiver) -> Vec<u8> {
-    let record = receiver.receive(LIMIT).unwrap();
+    let record = receiver.receive(LIMIT).unwrap().keep();
     let bytes = receiver.bytes(&record).unwrap().to_vec();
     receiver.release(&record).unwrap();
     bytes
@@ -67,7 +68,7 @@ fn records_arrive_in_order_and_small_ones_leave_together() {
     sender.flush(LIMIT).unwrap();
     let mut records: Vec<Record> = Vec::new();
     for i in 0..1000u32 {
-        let record = receiver.receive(LIMIT).unwrap();
+        let record = receiver.receive(LIMIT).unwrap().keep();
         assert_eq!(receiver.bytes(&record).unwrap(), i.to_le_bytes());
         assert_eq!((record.number(), record.len()), (i as u64, 4));
         records.push(record);
@@ -92,7 +93,7 @@ fn a_token_of_another_stream_is_refused() {
         sender.send(b"x", LIMIT).unwrap();
         sender.flush(LIMIT).unwrap();
     }
-    let (of_a, of_b) = (a.receive(LIMIT).unwrap(), b.receive(LIMIT).unwrap());
+    let (of_a, of_b) = (a.receive(LIMIT).unwrap().keep(), b.receive(LIMIT).unwrap().keep());
     assert!(a.bytes(&of_a).is_ok());
     assert!(matches!(a.bytes(&of_b), Err(ReceiveError::Misuse(_))));
     assert!(matches!(a.release(&of_b), Err(ReceiveError::Misuse(_))));
@@ -150,7 +151,7 @@ fn buffers_grow_to_the_limit_and_then_the_sender_waits_until_one_is_released() {
     while waited < 2 {
         let left = sender.send(&[sent as u8; 600], SHORT);
         sent += left.is_ok() as u64;
-        while let Some(record) = receiver.try_receive().unwrap() {
+        while let Some(record) = receiver.try_receive().unwrap().map(RecordGuard::keep) {
             records.push(record);
         }
         waited = match left {
@@ -185,7 +186,7 @@ fn small_records_that_are_flushed_take_places_then_tickets_and_then_wait_for_a_r
             assert!(matches!(e, SendFailure::TimedOut), "{e}");
             break;
         }
-        while let Some(record) = receiver.try_receive().unwrap() {
+        while let Some(record) = receiver.try_receive().unwrap().map(RecordGuard::keep) {
             records.push(record);
         }
     }
@@ -224,8 +225,9 @@ fn larger_buffers_are_used_again_and_hold_at_most_three_times_the_longest_record
         for i in 0..40u8 {
             assert_eq!(next(&mut receiver), vec![i; 100_000 + i as usize]);
         }
-        let mut held = vec![receiver.receive(LIMIT).unwrap(), receiver.receive(LIMIT).unwrap()];
-        while let Ok(record) = receiver.receive(SHORT) {
+        let mut held =
+            vec![receiver.receive(LIMIT).unwrap().keep(), receiver.receive(LIMIT).unwrap().keep()];
+        while let Ok(record) = receiver.receive(SHORT).map(RecordGuard::keep) {
             held.push(record);
         }
         assert!(held.len() <= 3, "{}", held.len());
@@ -331,7 +333,7 @@ fn a_message_that_timed_out_goes_on_and_nothing_is_lost_or_doubled() {
             Err(e) => assert!(matches!(e, SendFailure::TimedOut), "{e}"),
         }
         if random.next().is_multiple_of(3) {
-            while let Some(record) = receiver.try_receive().unwrap() {
+            while let Some(record) = receiver.try_receive().unwrap().map(RecordGuard::keep) {
                 let bytes = receiver.bytes(&record).unwrap().to_vec();
                 assert!(bytes == wanted[record.number() as usize], "{}", record.number());
                 receiver.release(&record).unwrap();
@@ -353,8 +355,7 @@ fn a_message_that_timed_out_goes_on_and_nothing_is_lost_or_doubled() {
             match receiver.receive(LIMIT) {
                 Ok(record) => {
                     let number = record.number() as usize;
-                    assert!(receiver.bytes(&record).unwrap() == wanted[number]);
-                    receiver.release(&record).unwrap();
+                    assert!(record[..] == wanted[number]);
                     if number + 1 == wanted.len() {
                         break;
                     }
@@ -490,7 +491,7 @@ fn several_streams_are_waited_for_and_the_end_is_something_to_receive() {
 
 /// A copy of the next record, and whether it came through the aperture; it is released.
 fn next_far(receiver: &mut ApertureStreamReceiver) -> (Vec<u8>, bool) {
-    let record = receiver.receive(LIMIT).unwrap();
+    let record = receiver.receive(LIMIT).unwrap().keep();
     let bytes = receiver.bytes(&record).unwrap();
     assert_eq!(matches!(bytes, RecordBytes::Volatile(_)), record.is_volatile());
     let copy = bytes.to_vec().unwrap();
@@ -549,7 +550,8 @@ fn a_sender_waits_for_room_in_the_aperture_until_a_record_is_released() {
     }
     let error = sender.send(&[2; 100_000], SHORT).unwrap_err();
     assert!(matches!(error, SendFailure::TimedOut), "{error}");
-    let records: Vec<ApertureRecord> = (0..2).map(|_| receiver.receive(LIMIT).unwrap()).collect();
+    let records: Vec<ApertureRecord> =
+        (0..2).map(|_| receiver.receive(LIMIT).unwrap().keep()).collect();
     assert!(sender.send(&[2; 100_000], SHORT).is_err(), "received is not released");
     receiver.release(&records[0]).unwrap();
     sender.send(&[2; 100_000], LIMIT).unwrap();
@@ -832,7 +834,11 @@ fn assert_misbehaves(name: &str, lie: impl FnOnce(&mut Liar)) {
     for _ in 0..2 {
         let error = loop {
             match receiver.receive(LIMIT) {
-                Ok(record) => assert_eq!(receiver.bytes(&record).unwrap(), b"fine"),
+                Ok(record) => {
+                    assert_eq!(record[..], *b"fine");
+                    // Released, its place might be used again.
+                    let _ = record.keep();
+                }
                 Err(e) => break e,
             }
         };
@@ -924,6 +930,21 @@ fn the_good_records_before_a_bad_one_of_the_same_message_are_received() {
 }
 
 #[test]
+fn a_record_that_is_kept_stays_when_its_sender_is_sent_away_for_the_one_behind_it() {
+    let (mut receiver, _liar, _dir) = lied_to("kept", |liar| {
+        let message = [&[2, 0, 0, 0, b'o', b'k', 0, 0][..], &[200, 0, 0, 0, 0, 0, 0, 0]].concat();
+        liar.send(0, &message, &mark(true, false, 16));
+        liar.send(1, b"late", &mark(false, false, 4));
+    });
+    let kept = receiver.receive(LIMIT).unwrap().keep();
+    assert!(matches!(receiver.receive(LIMIT), Err(ReceiveError::Misbehaved(_))));
+    assert_eq!(receiver.bytes(&kept).unwrap(), b"ok");
+    receiver.release(&kept).unwrap();
+    assert!(receiver.bytes(&kept).is_err());
+    assert!(matches!(receiver.receive(LIMIT), Err(ReceiveError::Misbehaved(_))));
+}
+
+#[test]
 fn messages_out_of_order_wait_for_their_turn_and_a_ticket_is_used_once() {
     let (mut receiver, mut liar, _dir) = lied_to("turn", |liar| {
         liar.send(1, b"second", &mark(false, false, 6));
@@ -941,12 +962,12 @@ fn a_small_message_stands_still_while_its_sender_writes_into_its_place() {
     let (mut receiver, mut liar, _dir) = lied_to("still", |liar| {
         liar.send_small(b"before", small_word(6, false, 0, 0));
     });
-    let record = receiver.receive(LIMIT).unwrap();
+    let record = receiver.receive(LIMIT).unwrap().keep();
     assert_eq!(receiver.bytes(&record).unwrap(), b"before");
     let ticket = liar.places.with_flags(Flags::WAKE);
     liar.node.send_fast(&ticket, b"after!", 0, LIMIT).unwrap();
     liar.send(0, b"next", &[&mark(false, false, 4)[..], &1u32.to_le_bytes()].concat());
-    let next = receiver.receive(LIMIT).unwrap();
+    let next = receiver.receive(LIMIT).unwrap().keep();
     assert_eq!(receiver.bytes(&next).unwrap(), b"next");
     assert_eq!(receiver.bytes(&record).unwrap(), b"before");
 }
@@ -1247,7 +1268,7 @@ fn records_come_out_whole_and_in_order_however_the_link_reorders() {
                 }
                 0..=3 if !has_last => has_last = sender.send(&[], true, true),
                 4 | 5 => sender.deliver(),
-                _ => match receiver.try_receive() {
+                _ => match receiver.try_receive().map(|found| found.map(RecordGuard::keep)) {
                     Ok(Some(record)) => {
                         let bytes = receiver.bytes(&record).unwrap();
                         assert!(bytes == records[received], "seed {seed}, record {received}");
@@ -1467,4 +1488,64 @@ fn a_greeting_without_a_ticket_or_with_another_path_is_refused() {
     }
     assert!(node.connect("greeted", &good, Duration::from_secs(10)).is_ok());
     drop(receiver);
+}
+
+#[test]
+fn a_record_is_released_when_it_is_dropped_and_its_sender_goes_on() {
+    let dir = Dir::new("stream-guard");
+    // Two buffers, and each record needs one of its own.
+    let config =
+        StreamConfig { buffer_bytes: 1024, buffers: 2, buffers_max: 2, record_bytes_max: 1024 };
+    let (mut receiver, mut sender) = dir.pair(config);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for i in 0..100 {
+                sender.send(&[i; 600], LIMIT).unwrap();
+            }
+            sender.close(LIMIT).unwrap();
+        });
+        for i in 0..100 {
+            let record = receiver.receive(LIMIT).unwrap();
+            assert_eq!((record.number(), &record[..]), (i as u64, &[i; 600][..]));
+            if i % 10 == 9 {
+                // One that is never dropped is released with the next.
+                std::mem::forget(record);
+            }
+        }
+    });
+    assert!(matches!(receiver.receive(LIMIT), Err(ReceiveError::Ended(CloseReason::Closed))));
+    assert_eq!(receiver.buffers(), 2);
+}
+
+#[test]
+fn a_record_that_is_kept_stays_whatever_becomes_of_those_behind_it() {
+    let dir = Dir::new("stream-kept");
+    let (mut receiver, mut sender) = dir.pair(StreamConfig::default());
+    let sending = std::thread::spawn(move || {
+        (0..30u8).for_each(|i| sender.send(&[i; 20_000], LIMIT).unwrap());
+        sender.close(LIMIT).unwrap();
+    });
+    let next = |receiver: &mut StreamReceiver, kept: bool| {
+        let record = receiver.receive(LIMIT).unwrap();
+        kept.then(|| record.keep())
+    };
+    let released = |receiver: &StreamReceiver, record| receiver.bytes(record).is_err();
+    next(&mut receiver, false);
+    let first = next(&mut receiver, true).unwrap();
+    next(&mut receiver, false);
+    let second = next(&mut receiver, true).unwrap();
+    next(&mut receiver, false);
+    assert_eq!(receiver.bytes(&first).unwrap(), [1; 20_000]);
+    receiver.release(&first).unwrap();
+    assert!(released(&receiver, &first) && !released(&receiver, &second));
+    // As a guard again; then nothing is held.
+    assert_eq!(receiver.guard(second).unwrap()[..], [3; 20_000]);
+    assert!(released(&receiver, &second) && receiver.guard(second).is_err());
+    let third = next(&mut receiver, true).unwrap();
+    assert_eq!(receiver.bytes(&third).unwrap(), [5; 20_000]);
+    receiver.release(&third).unwrap();
+    for i in 6..30 {
+        assert_eq!(receiver.receive(LIMIT).unwrap()[..], [i; 20_000]);
+    }
+    sending.join().unwrap();
 }

@@ -2,15 +2,16 @@
 
 use hamlyn::node::CloseReason;
 use hamlyn::protocol::{
-    Client, DatagramReceiver, DatagramSender, Group, GroupConfig, GroupMember, Manager,
-    ReceiveError, Server, ServerConfig, StreamConfig, StreamReceiver, StreamSender, TaggedConfig,
-    TaggedReceiver, TaggedSender,
+    ByteConfig, ByteListener, ByteStream, Client, DatagramReceiver, DatagramSender, Group,
+    GroupConfig, GroupMember, Manager, PublishConfig, Publisher, ReceiveError, Server,
+    ServerConfig, StreamConfig, StreamReceiver, StreamSender, SubscribeConfig, Subscriber,
+    TaggedConfig, TaggedReceiver, TaggedSender, WhenSlow,
 };
 use hamlyn::{
     Accept, Access, AccessError, ApertureAccess, ApertureEvent, ApertureId, AreaId, Event, LinkId,
     MetadataIndex, QueueId, SlotConfig, Ticket,
 };
-use std::io::Write;
+use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -131,8 +132,7 @@ fn stream_recv(m: &Manager, name: &str, count: u64) -> Result {
     for i in 0..count {
         let record = receiver.receive(LIMIT)?;
         assert_eq!(record.number(), i);
-        must_be(i, receiver.bytes(&record)?);
-        receiver.release(&record)?;
+        must_be(i, &record);
     }
     match receiver.receive(LIMIT) {
         Err(ReceiveError::Ended(CloseReason::Closed)) => Ok(()),
@@ -279,8 +279,7 @@ fn close_recv(m: &Manager, name: &str, count: u64) -> Result {
     wait_for(m, |event| matches!(event, Event::Connected { .. }).then_some(()))?;
     for i in 0..count {
         let record = receiver.receive(LIMIT)?;
-        must_be(i, receiver.bytes(&record)?);
-        receiver.release(&record)?;
+        must_be(i, &record);
     }
     match receiver.receive(LIMIT) {
         Err(ReceiveError::Ended(CloseReason::Closed)) => Ok(()),
@@ -291,6 +290,83 @@ fn close_recv(m: &Manager, name: &str, count: u64) -> Result {
 fn close_send(m: &Manager, name: &str, count: u64) -> Result {
     stream_send(m, name, count)?;
     m.connect(&format!("{name}-after"), b"", LIMIT)?;
+    Ok(())
+}
+
+fn publish_recv(m: &Manager, name: &str, count: u64) -> Result {
+    let mut receiver = TaggedReceiver::new(m, TaggedConfig::new(8))?;
+    receiver.serve(name, Access::SameUser)?;
+    ready()?;
+    receiver.get_tag(LIMIT)?;
+    let config = SubscribeConfig::default();
+    let mut subscriber = Subscriber::connect(m, &format!("{name}-samples"), config, LIMIT)?;
+    for i in 0..count {
+        let sample = subscriber.receive(LIMIT)?;
+        assert_eq!((sample.number(), sample.missed()), (i, 0));
+        must_be(i, &sample.to_vec()?);
+    }
+    match subscriber.receive(LIMIT) {
+        Err(ReceiveError::Ended(CloseReason::Closed)) => Ok(()),
+        other => Err(format!("after the last sample came {other:?}").into()),
+    }
+}
+
+fn publish_send(m: &Manager, name: &str, count: u64) -> Result {
+    let config = PublishConfig {
+        short_bytes_max: 512,
+        sample_bytes_max: BLOCK as usize,
+        when_slow: WhenSlow::Wait,
+        ..PublishConfig::default()
+    };
+    let publisher = Publisher::new(m, config)?;
+    publisher.serve(&format!("{name}-samples"), Access::SameUser)?;
+    let mut sender = TaggedSender::connect(m, name, LIMIT)?;
+    sender.send(0, b"", 0, LIMIT)?;
+    while !publisher.subscribers().first().is_some_and(|state| state.is_served) {
+        m.poll()?;
+    }
+    for i in 0..count {
+        assert_eq!(publisher.publish(&make(i), LIMIT)?, i);
+    }
+    Ok(publisher.drain(LIMIT)?)
+}
+
+fn bytes_recv(m: &Manager, name: &str, _: u64) -> Result {
+    let listener = ByteListener::new(m, ByteConfig::default())?;
+    listener.serve(name, Access::SameUser)?;
+    ready()?;
+    let mut stream = listener.accept(LIMIT)?;
+    stream.set_timeout(LIMIT);
+    let mut data = [0; BLOCK as usize];
+    loop {
+        match stream.read(&mut data)? {
+            0 => return Ok(stream.shut(LIMIT)?),
+            length => stream.write_all(&data[..length])?,
+        }
+    }
+}
+
+fn bytes_send(m: &Manager, name: &str, count: u64) -> Result {
+    let mut stream = ByteStream::connect(m, name, LIMIT)?;
+    stream.set_timeout(LIMIT);
+    let back = |stream: &mut ByteStream, i| -> Result {
+        let mut found = make(i);
+        found.fill(0);
+        stream.read_exact(&mut found)?;
+        must_be(i, &found);
+        Ok(())
+    };
+    for i in 0..count {
+        stream.write_all(&make(i))?;
+        if i >= count / 2 {
+            back(&mut stream, i - count / 2)?;
+        }
+    }
+    stream.shut(LIMIT)?;
+    for i in count - count / 2..count {
+        back(&mut stream, i)?;
+    }
+    assert_eq!(stream.read(&mut [0])?, 0);
     Ok(())
 }
 
@@ -318,6 +394,10 @@ fn main() -> Result {
         ("aperture", "send") => aperture_send,
         ("close", "recv") => close_recv,
         ("close", "send") => close_send,
+        ("publish", "recv") => publish_recv,
+        ("publish", "send") => publish_send,
+        ("bytes", "recv") => bytes_recv,
+        ("bytes", "send") => bytes_send,
         _ => return Err(format!("no side is called {role} {protocol}").into()),
     };
     side(&manager, name, count)?;

@@ -16,7 +16,7 @@ use super::clock;
 use super::pin::pin;
 use super::stats::RoundTrips;
 use crate::arguments::{Allow, Mode};
-use crate::ending;
+use crate::{ending, names};
 use anyhow::{Context, Result, bail, ensure};
 use hamlyn::config::{Config, WaitMode};
 use hamlyn::control::{Accept, Access};
@@ -27,6 +27,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io::Write;
+use std::path::Path;
 use std::time::Duration;
 
 /// What is measured.
@@ -161,9 +162,13 @@ pub struct Initiator {
 }
 
 impl Initiator {
-    /// On the calling thread, which is pinned already.
-    pub fn new(name: &str, plan: Plan) -> Result<Self> {
-        let node = Node::with_config(config(plan.mode, plan.links)?)?;
+    /// On the calling thread, which is pinned already. `secret`: of a far end that has one.
+    pub fn new(name: &str, secret: Option<&Path>, plan: Plan) -> Result<Self> {
+        let mut config = config(plan.mode, plan.links)?;
+        if let Some(secret) = secret {
+            config.secret = Some(secret.into());
+        }
+        let node = Node::with_config(config)?;
         let mut initiator = Self { node, name: name.to_owned(), plan };
         for number in 0..plan.links {
             initiator
@@ -277,11 +282,15 @@ fn send(node: &mut Node, ticket: &Ticket, message: &[u8]) -> Result<()> {
 
 /// `hamlyn perf serve`: any number of measurements, one after another.
 pub fn serve(name: &str, allow: Allow, mode: Mode) -> Result<()> {
+    names::to_serve(name)?;
     let node = Node::with_config(config(mode, 4096)?)?;
-    Server { node, mode }.serve(name, access(allow), || eprintln!("hamlyn: serving {name}"))
+    Server { node, mode }.serve(name, access(allow), |node| {
+        eprintln!("hamlyn: serving {name}");
+        names::tell_other_hosts(node, name);
+    })
 }
 
-/// The far end on one machine: pinned; says on standard output that it is ready; ends with its
+/// The far end on one machine: pinned; says on standard output where it is, once it is ready; ends with its
 /// standard input, that is, with the process that started it.
 pub fn run_end(arguments: EndArguments) -> Result<()> {
     pin(arguments.core)?;
@@ -290,9 +299,11 @@ pub fn run_end(arguments: EndArguments) -> Result<()> {
         ending::exit(0);
     });
     let node = Node::with_config(config(arguments.mode, arguments.links)?)?;
-    Server { node, mode: arguments.mode }.serve(&arguments.name, Access::SameUser, || {
+    let name = &arguments.name;
+    Server { node, mode: arguments.mode }.serve(name, Access::SameUser, |node| {
+        let at = names::for_other_hosts(node, name).unwrap_or_else(|| name.clone());
         let mut output = std::io::stdout();
-        let _ = output.write_all(b"\n").and_then(|()| output.flush());
+        let _ = writeln!(output, "{at}").and_then(|()| output.flush());
     })
 }
 
@@ -321,11 +332,11 @@ struct Parts {
 }
 
 impl Server {
-    fn serve(&mut self, name: &str, access: Access, ready: impl FnOnce()) -> Result<()> {
+    fn serve(&mut self, name: &str, access: Access, ready: impl FnOnce(&Node)) -> Result<()> {
         self.node.serve(name, access, Accept::Ask)?;
         ending::remove_name(self.node.config(), name, access);
         ending::on_signals()?;
-        ready();
+        ready(&self.node);
         loop {
             let Some(event) = self.node.next_event() else {
                 sleep_until_something_happens(&mut self.node)?;

@@ -16,8 +16,8 @@ use crate::arguments::{IdleArguments, Mode};
 use crate::ending;
 use anyhow::{Context, Result, ensure};
 use hamlyn::control::{Accept, Access};
-use hamlyn::interface::SlotConfig;
-use hamlyn::node::{DetachedTerminus, Event, Node};
+use hamlyn::interface::{LinkId, SlotConfig};
+use hamlyn::node::{Event, Node};
 use hamlyn::wire::{MetadataIndex, TICKET_BYTES, Ticket};
 use serde::Serialize;
 use std::io::{Read, Write};
@@ -212,8 +212,8 @@ fn measure(end: &FarEnd, start: Instant, links: u32) -> Result<Row> {
 
     // A busy link, and now and then a message on an idle one.
     let speakers = links.min(SPEAKERS_MAX);
-    let mut speakers: Vec<DetachedTerminus> = (0..speakers)
-        .map(|_| Ok(node.detach_terminus(&end.name, &[], PATIENCE)?))
+    let speakers: Vec<LinkId> = (0..speakers)
+        .map(|_| Ok(node.connect(&end.name, &[], PATIENCE)?))
         .collect::<Result<_>>()?;
     let idle = Ticket { metadata_index: MetadataIndex(1), ..ticket };
     let mut found = Vec::new();
@@ -240,7 +240,7 @@ fn measure(end: &FarEnd, start: Instant, links: u32) -> Result<Row> {
         }
         let speaker = number % speakers.len();
         let from = clock::ticks();
-        speakers[speaker].send(&idle, &[7; 16], &[], Some(PATIENCE))?;
+        node.send_over(speakers[speaker], &idle, &[7; 16], &[], Some(PATIENCE))?;
         while !ping_pong(&mut node)? {
             ensure!(clock::elapsed_ns(from, clock::ticks()) < 10_000_000_000, "never found");
         }

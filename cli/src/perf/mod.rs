@@ -9,10 +9,13 @@
 //! - [`ends`]: the two ends of a measurement on the public library.
 //! - [`protocols`]: the protocols beside the raw interface.
 //! - [`idle`]: what links cost that nobody uses.
+//! - `bare_tls`: what links to other hosts stand beside.
 //! - [`baseline`]: Unix socket, TCP and pipe, in processes pinned alike.
 //! - [`compare`]: those beside Hamlyn.
 //! - [`row`]: one result, as JSON and for people.
 
+#[cfg(feature = "tls")]
+pub mod bare_tls;
 pub mod baseline;
 pub mod bracket;
 pub mod clock;
@@ -28,10 +31,10 @@ pub mod raw;
 pub mod row;
 pub mod stats;
 
-use crate::arguments::{Mode, PerfArguments};
+use crate::arguments::{Mode, Over, PerfArguments};
 use crate::output;
 use crate::progress;
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use baseline::{Channel, Patience};
 use bracket::{Bracketed, Copies, Limits, bracketed};
 use copies::RingShape;
@@ -39,12 +42,14 @@ use ends::{Initiator, Plan, Test};
 use pin::{Cores, pin};
 use placement::{agree, commonest_line_ns};
 use row::{Figure, Row};
-use std::io::Read;
+use std::io::{BufRead, BufReader};
 use std::panic::resume_unwind;
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use tempfile::TempDir;
 
 /// `hamlyn perf latency|rate|bandwidth`.
 pub fn run(test: Test, arguments: &PerfArguments) -> Result<()> {
@@ -77,13 +82,15 @@ pub fn measure(
     let plan = plan(test, arguments)?;
     let far_end = match &arguments.to {
         Some(_) => None,
-        None => Some(FarEnd::start(cores, plan)?),
+        None => Some(FarEnd::start(cores, plan, arguments.over)?),
     };
     let name = match (&arguments.to, &far_end) {
         (Some(name), _) => name.as_str(),
         (None, Some(end)) => end.name.as_str(),
         (None, None) => bail!("there is no other end"),
     };
+    let secret = far_end.as_ref().and_then(FarEnd::secret);
+    let secret = secret.as_deref();
     let config = ends::config(plan.mode, plan.links)?;
     let shape = ring_shape(&config, plan.size);
     let limits = Limits {
@@ -98,7 +105,7 @@ pub fn measure(
         let (ask, asked) = std::sync::mpsc::channel::<()>();
         let (answer, answers) = std::sync::mpsc::channel();
         scope.spawn(move || {
-            let initiator = pin(cores.near).and_then(|()| Initiator::new(name, plan));
+            let initiator = pin(cores.near).and_then(|()| Initiator::new(name, secret, plan));
             let mut initiator = match initiator {
                 Ok(initiator) => initiator,
                 Err(error) => return drop(answer.send(Err(error))),
@@ -106,16 +113,11 @@ pub fn measure(
             while asked.recv().is_ok() && answer.send(initiator.run()).is_ok() {}
         });
         let mut one = || {
-            let socket = || match plan.mode {
-                Mode::Polled => Ok(None),
-                _ => unix_socket(cores, plan).map(Some),
-            };
-            let before = socket()?;
+            let before = Peers::measure(cores, plan, arguments.over)?;
             // If the thread is gone, it has left the reason.
             let _ = ask.send(());
             let figure = answers.recv().context("the measuring end failed")??;
-            let after = socket()?;
-            Ok((figure, before.zip(after).map(|(before, after)| (before + after) / 2.0)))
+            Ok((figure, before.mean(Peers::measure(cores, plan, arguments.over)?)))
         };
         (0..arguments.runs.max(1))
             .map(|run| {
@@ -172,6 +174,35 @@ pub fn ring_shape(config: &hamlyn::config::Config, size: usize) -> RingShape {
     RingShape { packet_bytes: packet.min(ring_bytes / 4), ring_bytes }
 }
 
+/// What others took beside a run.
+#[derive(Clone, Copy, Debug)]
+struct Peers {
+    /// One way, where Hamlyn sleeps, too.
+    unix_socket_ns: Option<f64>,
+    /// In the unit of the test, of a link to another host.
+    bare_tls: Option<f64>,
+}
+
+impl Peers {
+    fn measure(cores: Cores, plan: Plan, over: Over) -> Result<Self> {
+        let none = Self { unix_socket_ns: None, bare_tls: None };
+        Ok(match over {
+            Over::Ring if plan.mode == Mode::Polled => none,
+            Over::Ring => Self { unix_socket_ns: Some(unix_socket(cores, plan)?), ..none },
+            #[cfg(feature = "tls")]
+            Over::Tls => Self { bare_tls: Some(bare_tls::measure(cores, plan)?), ..none },
+        })
+    }
+
+    fn mean(self, other: Self) -> Self {
+        let mean = |a: Option<f64>, b: Option<f64>| a.zip(b).map(|(a, b)| (a + b) / 2.0);
+        Self {
+            unix_socket_ns: mean(self.unix_socket_ns, other.unix_socket_ns),
+            bare_tls: mean(self.bare_tls, other.bare_tls),
+        }
+    }
+}
+
 /// What a Unix socket takes where Hamlyn sleeps, too.
 fn unix_socket(cores: Cores, plan: Plan) -> Result<f64> {
     let count = plan.count.min(2_000);
@@ -181,21 +212,21 @@ fn unix_socket(cores: Cores, plan: Plan) -> Result<f64> {
     Ok(latency()?.p50)
 }
 
-fn to_row(test: Test, plan: Plan, runs: Vec<Bracketed<(Figure, Option<f64>)>>) -> Row {
+fn to_row(test: Test, plan: Plan, runs: Vec<Bracketed<(Figure, Peers)>>) -> Row {
     let commonest = commonest_line(&runs);
     let repeats = runs.iter().map(|run| run.repeats).sum();
     let mut kept = of_line(runs, commonest);
     kept.sort_by(|a, b| a.figure.0.value().total_cmp(&b.figure.0.value()));
     let median = kept[kept.len() / 2];
-    let value = |run: &Bracketed<(Figure, Option<f64>)>| run.figure.0.value();
-    let (figure, unix_socket_one_way_ns) = median.figure;
+    let value = |run: &Bracketed<(Figure, Peers)>| run.figure.0.value();
+    let (figure, Peers { unix_socket_ns, bare_tls }) = median.figure;
     let of_unix_socket = match figure {
-        Figure::Latency { one_way_ns } => unix_socket_one_way_ns.map(|ns| one_way_ns.p50 / ns),
+        Figure::Latency { one_way_ns } => unix_socket_ns.map(|ns| one_way_ns.p50 / ns),
         _ => None,
     };
     Row {
         test: test.to_string(),
-        protocol: "raw".to_owned(),
+        protocol: if bare_tls.is_some() { "raw over TLS" } else { "raw" }.to_owned(),
         size: plan.size as u64,
         mode: plan.mode.to_string(),
         links: plan.links,
@@ -203,8 +234,10 @@ fn to_row(test: Test, plan: Plan, runs: Vec<Bracketed<(Figure, Option<f64>)>>) -
         relation: None,
         baselines: median.baselines,
         of_least: figure.of_least(&median.baselines),
-        unix_socket_one_way_ns,
+        unix_socket_one_way_ns: unix_socket_ns,
         of_unix_socket,
+        of_bare_tls: bare_tls.map(|peer| figure.value() / peer),
+        bare_tls,
         runs: kept.len() as u32,
         spread: [value(&kept[0]), value(&kept[kept.len() - 1])],
         repeats,
@@ -233,25 +266,51 @@ fn of_line<T>(runs: Vec<Bracketed<T>>, line_ns: Option<f64>) -> Vec<Bracketed<T>
 /// The far end on this machine: a process of its own, pinned to the other core.
 struct FarEnd {
     name: String,
+    /// Where its secret is, if other hosts connect to it.
+    secret: Option<TempDir>,
     child: Child,
     /// It ends when this is closed.
     input: Option<ChildStdin>,
 }
 
 impl FarEnd {
-    fn start(cores: Cores, plan: Plan) -> Result<Self> {
+    fn start(cores: Cores, plan: Plan, over: Over) -> Result<Self> {
         let name = format!("perf-{}", std::process::id());
-        let mut child = Command::new(std::env::current_exe()?)
-            .args(["perf-end", "--name", &name, "--core", &cores.far.to_string()])
-            .args(["--mode", &plan.mode.to_string(), "--links", &plan.links.to_string()])
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["perf-end", "--name", &name, "--core", &cores.far.to_string()]).args([
+            "--mode",
+            &plan.mode.to_string(),
+            "--links",
+            &plan.links.to_string(),
+        ]);
+        let secret = match over {
+            Over::Ring => None,
+            #[cfg(feature = "tls")]
+            Over::Tls => {
+                let directory = tempfile::tempdir()?;
+                let path = directory.path().join("secret");
+                crate::keys::make_secret(&path, false)?;
+                command.env("HAMLYN_SECRET", path).env("HAMLYN_LISTEN", "127.0.0.1:0");
+                Some(directory)
+            }
+        };
+        let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .context("cannot start the other end")?;
-        let ready = child.stdout.take().context("no output")?.read_exact(&mut [0]);
-        let end = Self { name, input: child.stdin.take(), child };
+        let mut line = String::new();
+        let output = child.stdout.take().context("no output")?;
+        let ready = BufReader::new(output).read_line(&mut line);
+        let name = line.trim().to_owned();
+        let end = Self { name, secret, input: child.stdin.take(), child };
         ready.context("the other end failed")?;
+        ensure!(!end.name.is_empty(), "the other end failed");
         Ok(end)
+    }
+
+    fn secret(&self) -> Option<PathBuf> {
+        self.secret.as_ref().map(|directory| directory.path().join("secret"))
     }
 }
 

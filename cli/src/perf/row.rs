@@ -39,6 +39,11 @@ pub enum Figure {
         revoke_ns: f64,
         holder_knows_ns: f64,
     },
+    /// At its publisher, what a sample costs that was written in place.
+    Publish {
+        eight_ns: f64,
+        one_ns: f64,
+    },
 }
 
 impl Figure {
@@ -55,6 +60,7 @@ impl Figure {
                 client_bytes_per_call.max(*server_bytes_per_call)
             }
             Self::Revoke { revoke_ns, .. } => *revoke_ns,
+            Self::Publish { eight_ns, .. } => *eight_ns,
         }
     }
 
@@ -75,7 +81,8 @@ impl Figure {
     /// [`value`](Self::value) and the like, for people.
     pub fn show(&self, value: f64) -> String {
         match self {
-            Self::Latency { .. } | Self::RoundTrip { .. } | Self::Revoke { .. } => ns(value),
+            Self::Latency { .. } | Self::RoundTrip { .. } => ns(value),
+            Self::Revoke { .. } | Self::Publish { .. } => ns(value),
             Self::Rate { .. } | Self::Receivers { .. } => per_second(value, " messages"),
             Self::Bandwidth { .. } => per_second(value, "B"),
             Self::Memory { .. } => format!("{value:.0} B"),
@@ -93,6 +100,8 @@ pub enum Relation {
     OfRaw { of_raw_one_way: f64 },
     /// As a part of memcpy into the other process's memory.
     OfMemcpy { of_memcpy: f64 },
+    /// Of a sample to eight subscribers: as a multiple of what one to one costs, in the same run.
+    OfOneSubscriber { of_one_subscriber: f64 },
     /// Of two threads: as a multiple of what one thread takes, in the same run.
     OfOneThread { of_one_thread: f64 },
 }
@@ -103,6 +112,9 @@ impl fmt::Display for Relation {
             Self::AboveRaw { above_raw_ns } => write!(f, "{above_raw_ns:+.1} ns to raw"),
             Self::OfRaw { of_raw_one_way } => write!(f, "{of_raw_one_way:.2} of raw one way"),
             Self::OfMemcpy { of_memcpy } => write!(f, "{of_memcpy:.2} of memcpy"),
+            Self::OfOneSubscriber { of_one_subscriber } => {
+                write!(f, "{of_one_subscriber:.2} of one subscriber")
+            }
             Self::OfOneThread { of_one_thread } => write!(f, "{of_one_thread:.2} of one thread"),
         }
     }
@@ -116,7 +128,7 @@ fn raw() -> String {
 /// The median of several runs, with the limits of that run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// latency, rate or bandwidth; of a protocol also round-trip, memory or revoke.
+    /// latency, rate or bandwidth; of a protocol also round-trip, memory, revoke or publish.
     pub test: String,
     /// Through which interface: "raw", or what `hamlyn perf protocols` names.
     #[serde(default = "raw")]
@@ -143,6 +155,13 @@ pub struct Row {
     /// How a latency stands to it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub of_unix_socket: Option<f64>,
+    /// Of a bare TCP connection with TLS and the same cipher, in the same run, where the messages go
+    /// over a link to another host: nanoseconds one way, messages or bytes a second.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub bare_tls: Option<f64>,
+    /// How the figure stands to it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub of_bare_tls: Option<f64>,
     /// Runs that this is the median of: those whose raw lines agree with that of most.
     pub runs: u32,
     /// Of the same runs, the lowest and the highest (of a latency: of the medians).
@@ -230,6 +249,10 @@ impl Row {
         if let Some(of_unix_socket) = self.of_unix_socket {
             line("of a Unix socket", format!("{of_unix_socket:.2}"));
         }
+        if let Some((ratio, value)) = self.of_bare_tls.zip(self.bare_tls) {
+            line("of bare TCP with TLS", format!("{ratio:.2}"));
+            line("bare TCP with TLS", self.figure.show(value));
+        }
         let show = |value| self.figure.show(value);
         let [low, high] = self.spread;
         line("spread", format!("{} to {} in {} runs", show(low), show(high), self.runs));
@@ -282,6 +305,8 @@ mod tests {
             of_least: Some(1.25),
             unix_socket_one_way_ns: Some(8_000.0),
             of_unix_socket: Some(0.01),
+            bare_tls: None,
+            of_bare_tls: None,
             runs: 5,
             spread: [79.0, 81.0],
             repeats: 0,

@@ -26,14 +26,14 @@ mod sender;
 mod siege;
 mod stranger;
 
-use crate::arguments::{Mode, PerfArguments, TourArguments};
+use crate::arguments::{Mode, Over, PerfArguments, TourArguments};
 use crate::output;
 use crate::perf::compare::{self, Compared, Effort};
 use crate::perf::ends::Test;
 use crate::perf::row::{self, Figure, Row};
 use crate::perf::{self, pin};
 use crate::progress;
-use crate::report::{self, Chart, Section};
+use crate::report::{self, Chart, Finding, Section};
 use actor::{Actor, Orders, Role, Stage};
 use anyhow::{Context, Result, ensure};
 use attack::Attack;
@@ -68,13 +68,13 @@ pub fn play(role: Role) -> Result<()> {
 /// `hamlyn tour`.
 pub fn run(arguments: &TourArguments) -> Result<()> {
     let began = Instant::now();
-    let mut sections = Vec::new();
-    let verdict = transfer_and_attack(arguments, &mut sections)?;
-    let raw_line = measure(arguments, &mut sections)?;
+    let (mut sections, mut findings) = (Vec::new(), Vec::new());
+    let verdict = transfer_and_attack(arguments, &mut sections, &mut findings)?;
+    let raw_line = measure(arguments, &mut sections, &mut findings)?;
     let mut facts = report::machine();
     facts.push(("raw cache line".into(), raw_line));
     facts.push(("took".into(), format!("{:.0} s", began.elapsed().as_secs_f32())));
-    report::write(&arguments.report, "Hamlyn: a tour", &facts, &sections)?;
+    report::write(&arguments.report, "Hamlyn: a tour", &findings, &facts, &sections)?;
     output::line(format_args!("\nThe report, with charts: {}", arguments.report.display()))?;
     verdict
 }
@@ -89,6 +89,7 @@ fn heading(text: &str) -> Result<()> {
 fn transfer_and_attack(
     arguments: &TourArguments,
     sections: &mut Vec<Section>,
+    findings: &mut Vec<Finding>,
 ) -> Result<Result<()>> {
     let stage = Stage::new()?;
     let path = match &arguments.file {
@@ -115,6 +116,13 @@ fn transfer_and_attack(
     let report: receiver::Report = receiver.ask(&receiver::Order::Report)?;
     let digest = report.digest.context("the file has not arrived")?;
     ensure!(digest == sent.digest, "the digest of what arrived is not that of {}", path.display());
+    findings.push(Finding {
+        is_good: true,
+        text: format!(
+            "A file of {} went from one process to another, and is identical there.",
+            ByteSize(sent.bytes)
+        ),
+    });
     let lines = file_lines(&stage, &path.display().to_string(), &sent);
     print_pairs(&lines)?;
     sections.push(Section {
@@ -170,6 +178,7 @@ fn transfer_and_attack(
     .map(|(name, value)| (name.to_owned(), value));
     print_pairs(&honest)?;
     ensure!(beats.sent == beats.answered, "the honest sender lost messages");
+    findings.extend(of_attempts(&rows));
     sections.push(Section {
         title: "A stranger tries to do harm".into(),
         text: honest.iter().map(|(name, value)| format!("{name}: {value}")).collect(),
@@ -178,6 +187,25 @@ fn transfer_and_attack(
         ..Section::default()
     });
     Ok(attack::all_refused(&rows))
+}
+
+/// What became of the stranger's attempts: those that were refused, then each that was not.
+fn of_attempts(rows: &[attack::Row]) -> Vec<Finding> {
+    let of = |outcome| rows.iter().filter(move |row| row.outcome == outcome);
+    let refused = of(attack::Outcome::Refused).count();
+    let mut findings = vec![Finding {
+        is_good: true,
+        text: format!("{refused} of a stranger's {} attempts to do harm were refused.", rows.len()),
+    }];
+    findings.extend(of(attack::Outcome::Open).map(|row| Finding {
+        is_good: false,
+        text: format!("Possible: {}. {}.", row.what, row.how.trim_start_matches("possible. ")),
+    }));
+    findings.extend(of(attack::Outcome::NotRefused).map(|row| Finding {
+        is_good: false,
+        text: format!("NOT REFUSED: {}. {}.", row.what, row.how),
+    }));
+    findings
 }
 
 fn show_protocols(stage: &Stage, sections: &mut Vec<Section>) -> Result<()> {
@@ -242,7 +270,11 @@ fn wrapped(mut table: Table) -> Table {
 // ---- against the clock
 
 /// Adds the tables; returns what the raw line tells of the cores.
-fn measure(arguments: &TourArguments, sections: &mut Vec<Section>) -> Result<String> {
+fn measure(
+    arguments: &TourArguments,
+    sections: &mut Vec<Section>,
+    findings: &mut Vec<Finding>,
+) -> Result<String> {
     heading("Against what programs use today")?;
     let cores = match pin::two_cores() {
         Ok(cores) => cores,
@@ -276,6 +308,7 @@ fn measure(arguments: &TourArguments, sections: &mut Vec<Section>) -> Result<Str
             runs: if arguments.quick { 1 } else { 3 },
             json: false,
             to: None,
+            over: Over::Ring,
         };
         rows.push(perf::measure(
             test,
@@ -316,8 +349,25 @@ fn measure(arguments: &TourArguments, sections: &mut Vec<Section>) -> Result<Str
     output::line(compare::table(&lines))?;
     output::line(bandwidth.to_table())?;
     add_sections(sections, &lines, bandwidth);
+    findings.extend(of_latencies(&lines));
     let baselines = polled.baselines;
     Ok(format!("{:.0} ns one way ({})", baselines.raw_line_one_way_ns, baselines.placement))
+}
+
+/// Against the fastest of what programs use today, waiting alike.
+fn of_latencies(lines: &[Compared]) -> Option<Finding> {
+    let polled = |line: &&Compared| line.waits == "polled";
+    let own = lines.iter().filter(polled).find(|line| line.name == "Hamlyn")?;
+    let socket = lines.iter().filter(polled).find(|line| line.name.contains("Unix"))?;
+    let times = socket.one_way_ns / own.one_way_ns;
+    let (ours, theirs) = (row::ns(own.one_way_ns), row::ns(socket.one_way_ns));
+    Some(Finding {
+        is_good: times > 1.0,
+        text: format!(
+            "A checked message of 16 bytes takes {ours} one way, a Unix stream socket {theirs}, \
+             {times:.1} times as long; both ends poll."
+        ),
+    })
 }
 
 fn add_sections(sections: &mut Vec<Section>, lines: &[Compared], bandwidth: &Row) {
@@ -329,8 +379,9 @@ fn add_sections(sections: &mut Vec<Section>, lines: &[Compared], bandwidth: &Row
         title: "Latency".into(),
         text: vec![text.into()],
         chart: Some(Chart {
-            axis: "nanoseconds one way (logarithmic)".into(),
+            axis: "one way".into(),
             bars: lines.iter().map(|line| (name(line), line.one_way_ns)).collect(),
+            text: row::ns,
         }),
         header: ["what", "waits", "one way", "raw line then"].map(String::from).into(),
         rows: lines
@@ -347,8 +398,9 @@ fn add_sections(sections: &mut Vec<Section>, lines: &[Compared], bandwidth: &Row
         title: "Rate".into(),
         text: vec!["The same messages one after another, one call each.".into()],
         chart: Some(Chart {
-            axis: "messages a second (logarithmic)".into(),
+            axis: "messages a second".into(),
             bars: rates.iter().map(|(line, rate)| (name(line), *rate)).collect(),
+            text: |rate| row::per_second(rate, ""),
         }),
         header: ["what", "waits", "messages"].map(String::from).into(),
         rows: rates
@@ -372,8 +424,9 @@ fn add_sections(sections: &mut Vec<Section>, lines: &[Compared], bandwidth: &Row
             ByteSize(bandwidth.size)
         )],
         chart: Some(Chart {
-            axis: "bytes a second (logarithmic)".into(),
+            axis: "bytes a second".into(),
             bars: bars.map(|(name, value)| (name.to_owned(), value)).into(),
+            text: |rate| row::per_second(rate, "B"),
         }),
         header: ["what", "bandwidth"].map(String::from).into(),
         rows: bars.map(|(name, value)| vec![name.to_owned(), row::per_second(value, "B")]).into(),

@@ -202,17 +202,33 @@ fn line(protocol: Protocol, sent: &Told, received: &Told) -> [String; 4] {
 pub const HEADER: [&str; 4] = ["protocol", "what happened", "took", "path"];
 pub const TITLE: &str = "Protocols, each at work between processes";
 
-/// For the report.
+/// Where a path's words on the protocol end, and those on the link begin.
+const LINK: &str = "shared-memory ring to";
+
+/// For the report: what a path has in common with the others is said once.
 pub fn section(rows: &[[String; 4]]) -> Section {
+    let own = |path: &str| match path.split_once(LINK) {
+        Some((own, _)) => own.trim_end_matches("; ").to_owned(),
+        None => path.to_owned(),
+    };
+    let link = rows.iter().find_map(|row| row[3].split_once("; packets of")).map(|(_, link)| {
+        format!(
+            "Each went through a ring in shared memory to another process, packets of{}.",
+            link.split(';').next().unwrap_or(link)
+        )
+    });
+    let compared = "Every value that arrived was compared with what was sent; one that differed \
+                    would have ended the tour. Seeds travelled as text.";
     Section {
         title: TITLE.into(),
-        text: vec![
-            "Every value that arrived was compared with what was sent; one that differed would \
-             have ended the tour. Seeds travelled as text."
-                .into(),
-        ],
+        text: std::iter::once(compared.to_owned()).chain(link).collect(),
         header: HEADER.map(String::from).into(),
-        rows: rows.iter().map(|row| row.clone().into()).collect(),
+        rows: rows
+            .iter()
+            .map(|[protocol, what, took, path]| {
+                vec![protocol.clone(), what.clone(), took.clone(), own(path)]
+            })
+            .collect(),
         ..Section::default()
     }
 }

@@ -75,7 +75,7 @@ const ANSWER_HEAD: usize = 5;
 const CALL_BITS: u32 = 20;
 const ASK: u32 = 4095;
 const TOO_LONG: u32 = 4093;
-const LENGTH_MAX: u32 = 4092;
+const LENGTH_MAX: u32 = 4088;
 /// Tags of the stranger's begin here.
 pub const FIRST_TAG: u32 = 1 << 31;
 

@@ -223,14 +223,14 @@ impl Reason {
         (Self::Identity, 13, "it is not the node that it says it is"),
     ];
 
-    fn to_wire(self) -> u16 {
+    pub(crate) fn to_wire(self) -> u16 {
         match self {
             Self::Other(code) => code,
             _ => Self::ALL.iter().find(|row| row.0 == self).map_or(0, |row| row.1),
         }
     }
 
-    fn from_wire(code: u16) -> Self {
+    pub(crate) fn from_wire(code: u16) -> Self {
         Self::ALL.iter().find(|row| row.1 == code).map_or(Self::Other(code), |row| row.0)
     }
 }

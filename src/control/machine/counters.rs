@@ -16,6 +16,13 @@ macro_rules! counters {
             pub fn list(&self) -> Vec<(&'static str, u64)> {
                 alloc::vec![$((concat!("control.", stringify!($name)), self.$name),)+]
             }
+
+            /// Name and meaning of each.
+            pub fn described() -> Vec<(&'static str, &'static str)> {
+                alloc::vec![
+                    $((concat!("control.", stringify!($name)), concat!($($doc),+)),)+
+                ]
+            }
         }
     };
 }

@@ -68,6 +68,18 @@ pub struct Peer {
     pub process: Option<u64>,
     /// The service through which the link was made.
     pub service: String,
+    /// The other host, if it is on another one.
+    pub host: Option<Box<HostPeer>>,
+}
+
+/// A peer on another host, as it has proved to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostPeer {
+    /// From where it is connected.
+    pub address: core::net::SocketAddr,
+    /// The first name in its certificate; or the hash of one that has none; or `secret`, for whoever
+    /// has this process's secret and no certificate.
+    pub identity: String,
 }
 
 /// Why a link ended.

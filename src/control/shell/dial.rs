@@ -11,12 +11,14 @@ use super::super::names::{self, FindError, Place, ServiceName};
 use super::super::{GREETING_BYTES_MAX, Reason, printable_bytes};
 use super::inbox::{LinkToken, NewLink, Waiter};
 use super::{
-    ConnectError, Control, Posted, Row, SOCKET, Shared, State, WAKE, deadline_of, limits_of, tag,
+    ConnectError, Control, Posted, Row, SOCKET, Shared, State, Statistics, WAKE, deadline_of,
+    limits_of, tag,
 };
 use crate::config::{AdmitUnknown, Config, Housekeeping};
 use crate::os::memory;
 use crate::os::socket::{self, Connection};
 use crate::os::sys::{self, monotonic_ns};
+use crate::os::thread;
 use core::time::Duration;
 use std::boxed::Box;
 use std::io;
@@ -251,6 +253,9 @@ impl Control {
 
     /// Gives up a connection that was begun; no event follows, unless it is there already.
     pub fn give_up(&self, token: LinkToken) {
+        if self.give_up_host(token) {
+            return;
+        }
         self.call_if_parent(|machine, _| machine.give_up(token));
     }
 
@@ -516,13 +521,13 @@ pub(super) fn stat(
     config: &Config,
     service: &ServiceName,
     timeout: Duration,
-) -> Result<String, ConnectError> {
+) -> Result<Statistics, ConnectError> {
     const BYTES_MAX: usize = 4 << 20;
     const DOING: &str = "waiting for the statistics";
     let deadline_ns = deadline_of(timeout);
     let mut finder = Finder::of(service);
     let os = |source| ConnectError::Os { doing: DOING, source };
-    let socket = loop {
+    let (socket, who) = loop {
         let left = Duration::from_nanos(deadline_ns.saturating_sub(monotonic_ns()));
         let config_of_look = config.clone();
         let look = move || (finder.open(&config_of_look), finder);
@@ -534,12 +539,12 @@ pub(super) fn stat(
             None => return Err(ConnectError::TimedOut("looking for the name")),
         };
         match opened {
-            Ok((socket, _)) => break socket,
+            Ok(opened) => break opened,
             Err(Missed::NotNow(NotNow::Busy, error)) if monotonic_ns() >= deadline_ns => {
                 return Err(error);
             }
             Err(Missed::NotNow(NotNow::Busy, _)) => {
-                std::thread::sleep(Duration::from_nanos(PAUSE_MAX_NS));
+                thread::sleep(Duration::from_nanos(PAUSE_MAX_NS));
             }
             // What nobody serves has no statistics.
             Err(Missed::NotNow(NotNow::Absent, error) | Missed::Failed(error)) => {
@@ -578,7 +583,8 @@ pub(super) fn stat(
             {
                 all.extend(text);
                 if is_last {
-                    return Ok(printable_lines(&all));
+                    let text = printable_lines(&all);
+                    return Ok(Statistics { text, uid: who.uid, pid: who.pid });
                 }
             }
             Ok(Frame::Refused { reason: Reason::Version, version, .. }) => {

@@ -15,6 +15,13 @@ pub enum StartError {
     /// A setting is not allowed.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// Other hosts are to connect, and cannot.
+    #[cfg(feature = "tls")]
+    #[error(transparent)]
+    Hosts(#[from] crate::control::hosts::HostsError),
+    /// Other hosts are to connect, and this library was built without what that needs.
+    #[error("listen (HAMLYN_LISTEN) is set, and this library was built without the feature tls")]
+    NoHosts,
     /// The system refused.
     #[error("while {doing}: {source}")]
     Os {
@@ -92,6 +99,19 @@ pub enum ConnectError {
     /// Something was missing here.
     #[error("this process cannot make the link: {0}")]
     Unavailable(String),
+    /// Another host: why not.
+    #[cfg(feature = "tls")]
+    #[error("{name}: {error}")]
+    Host {
+        /// The service.
+        name: String,
+        /// Why.
+        error: crate::control::hosts::HostError,
+    },
+    /// Another host, of which this library knows nothing.
+    #[cfg(not(feature = "tls"))]
+    #[error("{0}: this library was built without the feature tls, so it knows no other hosts")]
+    NoHosts(String),
     /// This process has as many links as it may.
     #[error("this process has {0} links, which is links_max (HAMLYN_LINKS_MAX)")]
     Links(u32),
@@ -112,7 +132,7 @@ pub enum ConnectError {
 }
 
 /// The application's own words say more than that it was the application.
-fn refused(reason: Reason, text: &str) -> String {
+pub(super) fn refused(reason: Reason, text: &str) -> String {
     match (reason, text) {
         (reason, "") => std::format!("{reason}"),
         (Reason::Application, text) => text.into(),

@@ -3,6 +3,8 @@
 use super::super::machine::{CloseReason, ConnectionId, Peer, RequestId};
 use super::super::{LinkFeatures, Reason};
 use super::error::ConnectError;
+#[cfg(feature = "tls")]
+use crate::control::hosts::HostLink;
 use crate::os::aperture::Pages;
 use crate::os::memory::{Region, RegionLines};
 use crate::os::socket::Connection;
@@ -31,8 +33,8 @@ pub struct NewLink {
     pub outgoing: Region,
     /// What the other process writes.
     pub incoming: Region,
-    /// Carries single bytes, which say "wake up"; not blocking. Full: it has been said already.
-    pub wake: Connection,
+    /// What is between the ends besides.
+    pub way: Way,
     /// Most data bytes of a packet, as agreed; a ring may lower it.
     pub packet_bytes: u32,
     /// What both can.
@@ -41,6 +43,29 @@ pub struct NewLink {
     pub initiated_by_us: bool,
     /// The request that this process accepted, if it was asked.
     pub request: Option<RequestId>,
+}
+
+/// What leads to the other end of a link, beside its rings.
+#[derive(Debug)]
+pub enum Way {
+    /// The other process has the same memory. The socket carries single bytes, which say "wake up";
+    /// not blocking. Full: it has been said already.
+    Memory(Connection),
+    /// The other end is on another host, and this process's memory its own alone: what is in the one
+    /// ring is to be carried there, and what comes from there into the other.
+    #[cfg(feature = "tls")]
+    Host(HostLink),
+}
+
+impl Way {
+    /// The socket for wake-ups, where there is one.
+    pub fn wake(&self) -> Option<&Connection> {
+        match self {
+            Self::Memory(wake) => Some(wake),
+            #[cfg(feature = "tls")]
+            Self::Host(_) => None,
+        }
+    }
 }
 
 /// What happened: an [`Event`](super::super::machine::Event) with the memory and sockets that
@@ -206,7 +231,7 @@ impl Inbox {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::control) fn len(&self) -> usize {
         self.lock().events.len()
     }
 
@@ -220,6 +245,10 @@ impl Inbox {
     pub(super) fn put(&self, event: Option<ControlEvent>) {
         let mut queue = self.lock();
         queue.told += 1;
+        self.put_in(queue, event);
+    }
+
+    fn put_in(&self, mut queue: MutexGuard<'_, Queue>, event: Option<ControlEvent>) {
         // A request that nobody has seen yet is withdrawn in silence.
         if let Some(ControlEvent::RequestGone { id: gone }) = event {
             let is_it = |e: &(u64, ControlEvent)| matches!(e.1, ControlEvent::Request { id, .. } if id == gone);
@@ -240,9 +269,15 @@ impl Inbox {
         }
     }
 
+    /// What happened on the way to another host, of which the machine knows nothing.
+    #[cfg(feature = "tls")]
+    pub(in crate::control) fn put_of_host(&self, event: ControlEvent) {
+        self.put_in(self.lock(), Some(event));
+    }
+
     /// The first in the queue is another, or none.
     fn settle(&self, queue: &Queue) {
-        let taken = queue.events.front().map_or(queue.told, |first| first.0 - 1);
+        let taken = queue.events.front().map_or(queue.told, |first| first.0.saturating_sub(1));
         self.taken.store(taken, Ordering::Release);
         if queue.events.is_empty() && self.pending.load(Ordering::Relaxed) {
             self.pending.store(false, Ordering::Relaxed);

@@ -13,8 +13,10 @@
 //!
 //! - `mod.rs`: the calls, the turn
 //! - `perform.rs`: the actions
+//! - `other_hosts.rs`: what `hosts` does instead
 //! - `dial.rs`: connecting
 //! - `inbox.rs`: what the application is told
+//! - `limits.rs`: how many links the system allows
 //! - `error.rs`: what can fail
 //!
 //! Never: the lock is held while the application's code runs, or while waiting; a descriptor of a
@@ -23,33 +25,41 @@
 mod dial;
 mod error;
 mod inbox;
+mod limits;
+mod other_hosts;
 mod perform;
 mod turn;
 
 pub(crate) use dial::wait_of;
 pub use error::{AcceptError, ConnectError, StartError};
-pub use inbox::{ControlEvent, Inbox, LinkToken, NewLink};
+pub use inbox::{ControlEvent, Inbox, LinkToken, NewLink, Way};
 
 use super::frame::{LinkFeatures, Memory};
+#[cfg(feature = "tls")]
+use super::hosts::Hosts;
 use super::identity::Identity;
 use super::lookups::Lookups;
 use super::machine::{
-    Accept, Admission, ApertureError, ConnectionId, Expected, Limits, Machine, RequestId,
+    Accept, Admission, ApertureError, ConnectionId, Expected, Limits, Machine, Peer, RequestId,
     ServiceId, UnknownUsers, Who,
 };
 use super::memory::{Made, Mapped};
 use super::names::{self, Access, Listener, ServeError, ServiceName};
 use super::receiver::Message;
-use super::{FORKED, GREETING_BYTES_MAX, TOKEN_BYTES_MAX};
+use super::{FORKED, GREETING_BYTES_MAX, TOKEN_BYTES_MAX, printable};
 use crate::config::{AdmitUnknown, Config, Housekeeping};
+use crate::log::{self, Entry, Kind, Log};
 use crate::os::memory::{self, ForkGuard};
 use crate::os::socket;
 use crate::os::sys::{self, Bell, Poller, monotonic_ns};
+use crate::os::thread::{self, Thread};
 use crate::wire::{ApertureAccess, NodeId};
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use dial::Dial;
 use inbox::Waiter;
+use limits::{fit_descriptors, fit_mappings};
+use other_hosts::Leave;
 use std::boxed::Box;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
@@ -71,14 +81,6 @@ const EVENTS_MAX: usize = 1024;
 const ACCEPTS_PER_TURN: usize = 16;
 /// What receivers have handed on, taken in one turn.
 const MESSAGES_PER_TURN: usize = 256;
-/// Descriptors that a link takes, and those that it takes besides while it is made.
-const DESCRIPTORS_PER_LINK: u64 = 4;
-/// Mappings that a link takes: its rings, and its bulk rings.
-const MAPPINGS_PER_LINK: u64 = 4;
-/// Descriptors of a connection that has no place for a link yet. A quarter of all are for them.
-const DESCRIPTORS_PER_WAITING: u64 = 2;
-/// Descriptors that are left to the application, and to the library itself.
-const DESCRIPTORS_KEPT: u64 = 128;
 /// Threads that receive descriptors, in all and of one user.
 const RECEIVERS_MAX: u32 = 64;
 const RECEIVERS_PER_USER_MAX: u32 = 4;
@@ -114,6 +116,8 @@ struct Row {
     /// Whose receivers it uses.
     uid: Option<u32>,
     pid: Option<u32>,
+    /// Who is at the other end, once it is a link.
+    peer: Option<Peer>,
 }
 
 impl Row {
@@ -132,7 +136,17 @@ impl Row {
             waiter: None,
             uid: who.uid,
             pid: who.pid,
+            peer: None,
         }
+    }
+
+    /// What an operator is told of it.
+    fn entry(&self, kind: Kind, reason: String) -> Entry {
+        let (mut user, mut process, mut service) = (self.uid, self.pid, String::new());
+        if let Some(peer) = &self.peer {
+            (user, process, service) = (peer.uid, peer.pid, peer.service.clone());
+        }
+        Entry { kind, user, process, service, reason }
     }
 }
 
@@ -169,6 +183,8 @@ struct Shared {
     state: Mutex<State>,
     /// What receivers have handed on.
     posted: Mutex<VecDeque<(ConnectionId, Posted)>>,
+    /// What an operator is to be told.
+    log: Mutex<Log>,
     /// Threads that look for names.
     lookups: Lookups,
     is_ending: AtomicBool,
@@ -179,8 +195,13 @@ struct Shared {
 
 /// The control plane of a process. Ends with a goodbye to every link when dropped.
 pub struct Control {
+    /// Other hosts, once there is something to be said to them.
+    #[cfg(feature = "tls")]
+    hosts: Mutex<Option<Arc<Hosts>>>,
+    #[cfg(feature = "tls")]
+    identity: Identity,
     shared: Arc<Shared>,
-    thread: Option<std::thread::JoinHandle<()>>,
+    thread: Option<Thread>,
     notes: Vec<String>,
     node: NodeId,
 }
@@ -282,6 +303,7 @@ impl Control {
             inbox: Arc::new(Inbox::new().map_err(doing("making an event descriptor"))?),
             state: Mutex::new(state),
             posted: Mutex::default(),
+            log: Mutex::default(),
             lookups: Lookups::default(),
             is_ending: AtomicBool::new(false),
             guard: ForkGuard::new().map_err(doing("mapping a page"))?,
@@ -293,8 +315,6 @@ impl Control {
             Housekeeping::Application => None,
             Housekeeping::Thread => {
                 let shared = Arc::clone(&shared);
-                let builder =
-                    std::thread::Builder::new().name("hamlyn-control".into()).stack_size(256 << 10);
                 let run = move || {
                     while !shared.is_ending.load(Ordering::Acquire) {
                         // A sandbox that came later, or a descriptor closed behind our back.
@@ -304,10 +324,29 @@ impl Control {
                         }
                     }
                 };
-                Some(builder.spawn(run).map_err(doing("starting the housekeeping thread"))?)
+                let started = thread::spawn("hamlyn-control", 256 << 10, run);
+                Some(started.map_err(doing("starting the housekeeping thread"))?)
             }
         };
-        Ok(Self { shared, thread, notes, node: identity.node() })
+        #[cfg(not(feature = "tls"))]
+        if config.listen.is_some() {
+            return Err(StartError::NoHosts);
+        }
+        #[cfg(feature = "tls")]
+        let hosts = match config.listen {
+            Some(_) => Some(Arc::new(Hosts::start(config, identity, &shared.inbox)?)),
+            None => None,
+        };
+        Ok(Self {
+            #[cfg(feature = "tls")]
+            hosts: Mutex::new(hosts),
+            #[cfg(feature = "tls")]
+            identity: identity.clone(),
+            shared,
+            thread,
+            notes,
+            node: identity.node(),
+        })
     }
 
     /// The node that it speaks for.
@@ -363,12 +402,15 @@ impl Control {
             let source = io::Error::other(why.clone());
             return Err(ServeError::Os { path: service.name().into(), source });
         }
+        let accept_of_hosts = accept.clone();
         let id = state.machine.serve(service.to_string(), admission, accept);
         if let Err(source) = shared.poller.add(&listener.fd, tag(id.0, LISTENER)) {
             state.machine.stop_serving(&service.to_string());
             return Err(ServeError::Os { path: service.name().into(), source });
         }
         state.listeners.insert(id, listener);
+        drop(state);
+        self.serve_hosts(service, access, accept_of_hosts);
         Ok(())
     }
 
@@ -378,6 +420,7 @@ impl Control {
         if !shared.guard.is_parent() {
             return false;
         }
+        self.stop_serving_hosts(service);
         let mut state = shared.lock();
         let found = state.machine.stop_serving(&service.to_string());
         let removed: Vec<Listener> =
@@ -412,6 +455,9 @@ impl Control {
         if greeting.len() > GREETING_BYTES_MAX {
             return Err(AcceptError::GreetingTooLong(greeting.len()));
         }
+        if let Some(answer) = self.accept_host(request, greeting) {
+            return Ok(answer?);
+        }
         let answer = self.call(|machine, now| machine.accept(now, request, greeting.to_vec()));
         // The new deadline may be the earliest.
         self.shared.bell.ring();
@@ -423,23 +469,49 @@ impl Control {
         if !self.shared.guard.is_parent() {
             return Err(AcceptError::Forked);
         }
+        if let Some(answer) = self.refuse_host(request, text) {
+            return Ok(answer?);
+        }
         Ok(self.call(|machine, _| machine.refuse_request(request, text))?)
     }
 
     /// Ends a link with a goodbye; what was written can still be read at the other end.
     pub fn close(&self, token: LinkToken) {
+        if self.leave_host(token, Leave::Said) {
+            return;
+        }
         self.call_if_parent(|machine, _| machine.close(token));
     }
 
     /// Ends a link without a goodbye, because not everything has been written; what was can still
     /// be read at the other end.
     pub fn hang_up(&self, token: LinkToken) {
+        if self.leave_host(token, Leave::HungUp) {
+            return;
+        }
         self.call_if_parent(|machine, _| machine.hang_up(token));
     }
 
     /// Ends a link whose other end wrote what no honest process writes.
     pub fn violated(&self, token: LinkToken) {
+        if self.leave_host(token, Leave::SentAway) {
+            return;
+        }
         self.call_if_parent(|machine, _| machine.violated(token));
+    }
+
+    /// An operator is told that the other end of a link is sent away, and why; the link is as it was.
+    pub fn note_sent_away(&self, token: LinkToken, why: &str) {
+        if !log::is_wanted() || !self.shared.guard.is_parent() {
+            return;
+        }
+        let entry = {
+            let state = self.shared.lock();
+            state.rows.get(&token).map(|row| row.entry(Kind::SentAway, printable(why)))
+        };
+        if let Some(entry) = entry {
+            self.shared.note(entry);
+        }
     }
 
     /// Asks for a bulk ring that this process writes. The answer is an event.
@@ -449,6 +521,9 @@ impl Control {
 
     /// Tells the other end that packets of its were refused because a ticket has been revoked.
     pub fn tell_stale(&self, token: LinkToken, slot: u32, index: u32) {
+        if self.tell_host_stale(token, slot, index) {
+            return;
+        }
         self.call_if_parent(|machine, _| machine.tell_stale(token, slot, index));
     }
 
@@ -527,6 +602,7 @@ impl Drop for Control {
     fn drop(&mut self) {
         if !self.shared.guard.is_parent() {
             // The sockets are the parent's, and so is the thread. The lock may be held for ever.
+            self.forget_hosts();
             core::mem::forget(Arc::clone(&self.shared));
             core::mem::forget(self.thread.take());
             return;
@@ -534,57 +610,16 @@ impl Drop for Control {
         self.shared.is_ending.store(true, Ordering::Release);
         self.shared.bell.ring();
         if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+            thread.join();
         }
         let mut state = self.shared.lock();
         state.machine.end_all();
         let listeners = core::mem::take(&mut state.listeners);
         self.shared.finish(state);
         drop(listeners);
+        self.end_hosts();
+        self.shared.tell_log();
     }
-}
-
-/// As many links as there can be descriptors for, after the soft limit has been raised as far as
-/// it may, and says so; and as many connections that wait to become one.
-fn fit_descriptors(links_max: u32, notes: &mut Vec<String>) -> io::Result<(u32, u32)> {
-    let of_links = u64::from(links_max) * DESCRIPTORS_PER_LINK;
-    let needed = (of_links.div_ceil(3) * 4 + DESCRIPTORS_KEPT).max(1024);
-    if let Some(raised) = sys::raise_descriptor_limit(needed)? {
-        notes.push(std::format!(
-            "the soft limit on descriptors was raised from {} to {}",
-            raised.from,
-            raised.to
-        ));
-    }
-    let limit = sys::descriptor_limit()?;
-    let quarter = limit.saturating_sub(DESCRIPTORS_KEPT) / 4;
-    let waiting = u32::try_from(quarter / DESCRIPTORS_PER_WAITING).unwrap_or(u32::MAX).max(1);
-    if limit >= needed {
-        return Ok((links_max, waiting));
-    }
-    let fitting = quarter * 3 / DESCRIPTORS_PER_LINK;
-    let fitting = u32::try_from(fitting).unwrap_or(u32::MAX).clamp(1, links_max);
-    if fitting < links_max {
-        notes.push(std::format!(
-            "the limit of {limit} descriptors allows {fitting} links, and links_max is {links_max}"
-        ));
-    }
-    Ok((fitting, waiting))
-}
-
-/// As many links, and apertures of all users together, as there can be mappings for: of the kernel's
-/// table, which has room for few, half is left to the application.
-fn fit_mappings(links_max: u32, notes: &mut Vec<String>) -> (u32, u32) {
-    let limit = sys::mapping_limit();
-    let fitting = u32::try_from(limit * 3 / 8 / MAPPINGS_PER_LINK).unwrap_or(u32::MAX).max(1);
-    let apertures = u32::try_from(limit / 8).unwrap_or(u32::MAX);
-    if fitting < links_max {
-        notes.push(std::format!(
-            "the limit of {limit} mappings (vm.max_map_count) allows {fitting} links, and links_max \
-             is {links_max}"
-        ));
-    }
-    (links_max.min(fitting), apertures)
 }
 
 impl State {
@@ -603,14 +638,34 @@ impl State {
     }
 }
 
-/// The statistics of a running service, for its owner and root: lines of a name, a space and a
-/// value. Nothing needs to be started. The service may be another user's: whatever it wrote, there is
-/// nothing in the lines but what can be read ([`printable`](super::printable)).
+/// What a running service says of itself, and who says it.
+#[derive(Clone, Debug)]
+pub struct Statistics {
+    /// Lines of a name, a space and a value. The service may be another user's: whatever it wrote,
+    /// there is nothing in the lines but what can be read ([`printable`]).
+    pub text: String,
+    /// The user who serves it, as the kernel says; `None`: of another user namespace.
+    pub uid: Option<u32>,
+    /// The process, likewise; `None` if it cannot be seen from here.
+    pub pid: Option<u32>,
+}
+
+/// The text of [`statistics_of`].
 pub fn stat_of(
     config: &Config,
     service: &ServiceName,
     timeout: Duration,
 ) -> Result<String, ConnectError> {
+    statistics_of(config, service, timeout).map(|told| told.text)
+}
+
+/// The statistics of a running service, for its owner and root. Nothing needs to be started, and
+/// nothing is left behind; waits at most `timeout` for everything.
+pub fn statistics_of(
+    config: &Config,
+    service: &ServiceName,
+    timeout: Duration,
+) -> Result<Statistics, ConnectError> {
     dial::stat(config, service, timeout)
 }
 

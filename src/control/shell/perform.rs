@@ -2,16 +2,20 @@
 
 use super::super::frame::{End, Frame, Memory, MemoryWord};
 use super::super::identity;
-use super::super::machine::{Action, Agreed, ConnectionId, Event, Failure, Taken, Touched};
+use super::super::machine::{
+    Action, Agreed, CloseReason, ConnectionId, Event, Failure, Taken, Touched,
+};
 use super::super::memory::{Made, Mapped};
-use super::super::receiver;
-use super::inbox::{ControlEvent, NewLink};
+use super::super::{printable, receiver};
+use super::inbox::{ControlEvent, NewLink, Way};
 use super::{EVENTS_MAX, OUTBOX_MAX, PIDFD, Posted, Row, SOCKET, Shared, State, tag};
+use crate::log::{self, Kind};
 use crate::os::socket::{self, Connection, PeerProcess};
 use crate::os::sys::monotonic_ns;
 use std::boxed::Box;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::string::ToString;
 use std::sync::Arc;
 use std::vec::Vec;
 
@@ -27,6 +31,11 @@ impl Shared {
         match action {
             Action::Send { to, frame } => self.send(state, to, frame.to_bytes(), None),
             Action::SendLast { to, frame } => {
+                if let (Some(row), Frame::Refused { reason, text, .. }) =
+                    (state.rows.get(&to), &frame)
+                {
+                    self.note_refused(row, *reason, text);
+                }
                 if let Some(row) = state.rows.get(&to)
                     && row.outbox.is_empty()
                     && let Some(socket) = &row.socket
@@ -132,6 +141,7 @@ impl Shared {
             }
             Action::Statistics(id) => state.asked.push(id),
             Action::Tell(event) => {
+                self.note_event(state, &event);
                 let told = self.told(state, event);
                 self.inbox.put(told);
             }
@@ -315,6 +325,30 @@ impl Shared {
         })
     }
 
+    /// What an operator is told of what the application is told.
+    fn note_event(&self, state: &State, event: &Event) {
+        if !log::is_wanted() {
+            return;
+        }
+        let (link, kind, reason) = match event {
+            Event::Closed { link, reason } => {
+                let (kind, why) = ended(*reason);
+                (link, kind, why.into())
+            }
+            Event::TicketRevoked { link, slot, index } => {
+                let what = std::format!("the ticket of its slot {slot}, entry {index}");
+                (link, Kind::Revoked, what)
+            }
+            Event::ApertureRevoked { link, number } => {
+                (link, Kind::Revoked, std::format!("its aperture {number}"))
+            }
+            _ => return,
+        };
+        if let Some(row) = state.rows.get(link) {
+            self.note(row.entry(kind, reason));
+        }
+    }
+
     fn take_made(
         &self,
         state: &mut State,
@@ -343,13 +377,18 @@ impl Shared {
         }
         let waiter = row.waiter.take();
         row.dial = None;
+        row.peer = Some(agreed.peer.clone());
+        if log::is_wanted() {
+            let by = if agreed.initiated_by_us { "this process connected" } else { "" };
+            self.note(row.entry(Kind::Connected, by.into()));
+        }
         let link = NewLink {
             token: agreed.link,
             peer: agreed.peer,
             greeting: agreed.greeting,
             outgoing,
             incoming,
-            wake,
+            way: Way::Memory(wake),
             packet_bytes: agreed.packet_bytes,
             features: agreed.features,
             initiated_by_us: agreed.initiated_by_us,
@@ -373,6 +412,9 @@ impl Shared {
         let row = state.rows.get_mut(&id)?;
         let error = row.dial.as_mut().and_then(|dial| dial.take_error());
         let error = error.unwrap_or_else(|| why.into());
+        if log::is_wanted() {
+            self.note(row.entry(Kind::Failed, printable(&error.to_string())));
+        }
         match row.waiter.take() {
             Some(waiter) => {
                 waiter.tell(Err(error));
@@ -380,6 +422,23 @@ impl Shared {
             }
             None => Some(ControlEvent::ConnectFailed { token: id, error }),
         }
+    }
+}
+
+/// What is told of the end of a link.
+fn ended(reason: CloseReason) -> (Kind, &'static str) {
+    match reason {
+        CloseReason::Graceful => (Kind::Closed, ""),
+        CloseReason::Died => (Kind::Died, ""),
+        CloseReason::HungUp => {
+            (Kind::Lost, "it closed the connection before all messages had left")
+        }
+        CloseReason::Violation => (Kind::SentAway, "it sent nonsense on its control socket"),
+        CloseReason::Expelled => (Kind::Expelled, ""),
+        CloseReason::Unwatched => (
+            Kind::Lost,
+            "the system refuses this process's housekeeping what it needs to watch over it",
+        ),
     }
 }
 

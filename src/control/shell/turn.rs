@@ -1,5 +1,6 @@
 //! One turn of whoever runs the control plane: what sockets, receivers and the clock bring.
 
+use super::error::refused;
 use super::{
     ACCEPTS_PER_TURN, BELL, EVENTS_MAX, FRAMES_OF_THE_DEAD, FRAMES_PER_TURN, LISTENER,
     MESSAGES_PER_TURN, OUTBOX_MAX, PIDFD, Posted, Row, SOCKET, Shared, State, WAKE, tag,
@@ -8,6 +9,8 @@ use crate::control::frame::Frame;
 use crate::control::machine::{ConnectionId, ServiceId, Who};
 use crate::control::names::Access;
 use crate::control::receiver::Message;
+use crate::control::{Reason, printable};
+use crate::log::{self, Entry, Kind};
 use crate::os::memory::{self};
 use crate::os::socket;
 use crate::os::sys::{self, Ready, monotonic_ns};
@@ -87,7 +90,39 @@ impl Shared {
             }
             self.finish(state);
         }
+        self.tell_log();
         Ok(())
+    }
+
+    /// Keeps what an operator is to be told; the housekeeping tells it, without a lock.
+    pub(super) fn note(&self, entry: Entry) {
+        let is_first = {
+            let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+            log.add(monotonic_ns(), entry)
+        };
+        if is_first {
+            self.bell.ring();
+        }
+    }
+
+    /// Tells all that has been kept.
+    pub(super) fn tell_log(&self) {
+        if !log::is_wanted() {
+            return;
+        }
+        let entries = {
+            let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+            log.take(monotonic_ns())
+        };
+        entries.iter().for_each(log::tell);
+    }
+
+    /// Somebody is refused who is no link.
+    pub(super) fn note_refused(&self, row: &Row, reason: Reason, text: &str) {
+        let is_asking = row.dial.is_none() && row.peer.is_none();
+        if is_asking && log::is_wanted() {
+            self.note(row.entry(Kind::Refused, refused(reason, &printable(text))));
+        }
     }
 
     pub(super) fn handle(&self, state: &mut State, ready: Ready) {
@@ -288,6 +323,9 @@ impl Shared {
         };
         match state.machine.accepted(monotonic_ns(), service, who, cookie) {
             Err(last) => {
+                if let Frame::Refused { reason, text, .. } = &*last {
+                    self.note_refused(&Row::new(None, who), *reason, text);
+                }
                 let _ = socket::send(&socket, &last.to_bytes(), &[]);
                 self.discard(state, socket);
             }

@@ -9,6 +9,7 @@ use super::super::{Forked, Node, SendError, Unfinished};
 use super::{Attached, NodeGuard, SharedNode, State};
 use crate::interface::LinkId;
 use crate::os::sys;
+use crate::os::thread;
 use core::time::Duration;
 use std::io;
 use std::sync::Arc;
@@ -161,7 +162,7 @@ impl<T: Attached> SharedNode<T> {
                         if backoff.is_over() {
                             let (node, attached) = guard.parts();
                             // Whoever goes on in a task need not wait for anything.
-                            node.stir();
+                            node.wake_waiters();
                             attached.after_look(node);
                             return Err(Waited::TimedOut);
                         }
@@ -178,7 +179,7 @@ impl<T: Attached> SharedNode<T> {
                 Step::Spin => guard = self.inner.give_way(guard),
                 Step::Yield => {
                     drop(guard);
-                    std::thread::yield_now();
+                    thread::yield_now();
                     guard = self.lock();
                 }
                 Step::Sleep { deadline_ns } => {

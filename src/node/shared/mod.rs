@@ -9,8 +9,7 @@
 //! leads: it sleeps on what the node sleeps on, and on a word or a bell. What a thread does while it holds the
 //! lock may be what others wait for, or may have taken the leader's signal; so when a guard goes
 //! that has moved notifications, queued messages or sent to this node itself, the followers look
-//! again and the bell is rung. Threads that only send, and must not wait for one another, have a
-//! [`DetachedTerminus`](super::DetachedTerminus) each instead.
+//! again and the bell is rung. Threads that must not wait for one another have a node each.
 //!
 //! - `look.rs`: a thread takes turns until it has found what it waits for
 //! - `progress.rs`: the progress thread
@@ -449,7 +448,23 @@ impl<T: Attached> SharedNode<T> {
     }
 
     /// [`Node::send`], without holding the lock while waiting.
+    #[inline]
     pub fn send(
+        &self,
+        ticket: &Ticket,
+        data: &[u8],
+        metadata: &[u8],
+        timeout: Option<Duration>,
+    ) -> Result<(), SendError> {
+        let line = |node: &mut Node| node.push_line_again(ticket, data, metadata, 0);
+        if self.at_once(|node, _| line(node).then_some(())).is_some() {
+            return Ok(());
+        }
+        self.send_slowly(ticket, data, metadata, timeout)
+    }
+
+    #[inline(never)]
+    fn send_slowly(
         &self,
         ticket: &Ticket,
         data: &[u8],
@@ -476,7 +491,30 @@ impl<T: Attached> SharedNode<T> {
 
     /// [`Node::recv`], without holding the lock while waiting. Any number of threads may wait, for
     /// the same or for different queues.
+    #[inline]
     pub fn recv(
+        &self,
+        queue: QueueId,
+        timeout: Option<Duration>,
+    ) -> Result<Notification, RecvError> {
+        match self.at_once(|node, _| node.take_next(queue)) {
+            Some(notification) => Ok(notification),
+            None => self.recv_slowly(queue, timeout),
+        }
+    }
+
+    /// [`Node::try_recv`]: the next notification of `queue`, if it is there or comes in one turn.
+    #[inline]
+    pub fn try_recv(&self, queue: QueueId) -> Result<Option<Notification>, RecvError> {
+        match self.recv(queue, Some(Duration::ZERO)) {
+            Ok(notification) => Ok(Some(notification)),
+            Err(RecvError::TimedOut) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    #[inline(never)]
+    fn recv_slowly(
         &self,
         queue: QueueId,
         timeout: Option<Duration>,
@@ -659,7 +697,7 @@ mod tests {
             assert_eq!(progress(), None);
             assert!(!asleep.is_finished());
             inner.lock().remove_queue(queue).unwrap();
-            inner.lock().stir();
+            inner.lock().wake_waiters();
             inner.look_again.notify_all();
             inner.wake_leader();
             drop(asleep.join());
@@ -684,7 +722,7 @@ mod tests {
             }
             let mut guard = inner.lock();
             // Stands for a packet that this thread took, and another waits for.
-            guard.stir();
+            guard.wake_waiters();
             let moved = sys::monotonic_ns();
             drop(inner.sleep(guard, None, moved + 15 * second).unwrap());
             assert!(leading.join().unwrap() - moved < 10 * second, "the leader slept on");

@@ -7,17 +7,17 @@
 use super::super::wait::{Backoff, Step};
 use super::{Attached, Inner, SharedNode};
 use crate::os::sys;
+use crate::os::thread::{self, Thread};
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::io;
 use std::sync::{Arc, PoisonError};
-use std::thread::JoinHandle;
 
 /// How long the progress thread sleeps at most.
 const PROGRESS_SLEEP_MAX_NS: u64 = 1_000_000_000;
 
 pub(super) struct Progress {
     stop: Arc<AtomicBool>,
-    thread: JoinHandle<()>,
+    thread: Thread,
 }
 
 impl<T: Attached> Inner<T> {
@@ -29,8 +29,8 @@ impl<T: Attached> Inner<T> {
             drop(self.lock());
             self.wake_leader();
             self.look_again.notify_all();
-            if thread.thread().id() != std::thread::current().id() {
-                let _ = thread.join();
+            if !thread.is_current() {
+                thread.join();
             }
             self.lock().set_watched(false);
         }
@@ -83,19 +83,18 @@ impl<T: Attached> SharedNode<T> {
                     }
                     Step::Yield => {
                         drop(node);
-                        std::thread::yield_now();
+                        thread::yield_now();
                     }
                     Step::Sleep { .. } | Step::TimedOut => {
                         let deadline = sys::monotonic_ns() + PROGRESS_SLEEP_MAX_NS;
                         if inner.sleep(node, None, deadline).is_err() {
-                            std::thread::yield_now();
+                            thread::yield_now();
                         }
                     }
                 }
             }
         };
-        let name = "hamlyn-progress".into();
-        let thread = std::thread::Builder::new().name(name).spawn(make_progress)?;
+        let thread = thread::spawn("hamlyn-progress", 2 << 20, make_progress)?;
         *progress = Some(Progress { stop, thread });
         Ok(())
     }

@@ -4,6 +4,7 @@
 //! Never: more than so many threads run; whoever hands something over waits; what could not be
 //! ended is forgotten without being counted.
 
+use crate::os::thread;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::os::fd::OwnedFd;
@@ -26,14 +27,13 @@ fn elsewhere<W: Send + 'static>(
         running.fetch_sub(1, Ordering::Relaxed);
         return Err(what);
     }
-    let builder = std::thread::Builder::new().name(name.into()).stack_size(64 << 10);
     // A closure that is not run is dropped here: what it works on must not be dropped by that.
     let kept = Arc::new(std::sync::Mutex::new(Some(what)));
     let taken = Arc::clone(&kept);
     let take = |kept: &std::sync::Mutex<Option<W>>| {
         kept.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take()
     };
-    let begun = builder.spawn(move || {
+    let begun = thread::spawn(name, 64 << 10, move || {
         if let Some(what) = take(&taken) {
             work(what);
         }

@@ -382,6 +382,11 @@ impl RegionLines {
     pub fn bytes(&self) -> usize {
         self.count * LINE_BYTES
     }
+
+    /// Where they begin. They stay mapped as long as `self` lives.
+    pub(in crate::os) fn start(&self) -> NonNull<u8> {
+        self.first.cast()
+    }
 }
 
 impl Lines for RegionLines {

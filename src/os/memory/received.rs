@@ -3,6 +3,7 @@
 //! Never: anything here waits for a stranger, takes a lock of the file's, or gives it a page.
 
 use super::{HUGE_PAGE, Mapping, PAGE};
+use crate::os::thread;
 use rustix::fs::SealFlags;
 use rustix::mm::{Advice, ProtFlags};
 use std::io;
@@ -171,7 +172,7 @@ pub fn check_pages(fd: impl AsFd, bytes: usize) -> Result<(), DescriptorError> {
         // What the kernel has swapped out is paid for, too, and is seen when it is back. What was
         // never there is not made by this.
         let _ = mapping.advise(Advice::WillNeed);
-        std::thread::sleep(LOOK_AGAIN);
+        thread::sleep(LOOK_AGAIN);
     }
     let found = (found * PAGE).min(bytes) as u64;
     Err(DescriptorError::NotFilled { found, wanted: bytes as u64 })

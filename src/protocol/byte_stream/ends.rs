@@ -11,7 +11,7 @@ use crate::node::Attached;
 use crate::node::{CloseReason, Look, Node};
 use crate::protocol::ends::{connected, grown};
 use crate::protocol::manager::{Protocols, StillWaits, Target, Waiting};
-use crate::protocol::{Connection, GrowError, Kind, Manager};
+use crate::protocol::{Connection, EndPoint, GrowError, Kind, Manager};
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::Waker;
 use core::time::Duration;
@@ -58,8 +58,9 @@ impl State {
 pub(crate) struct Turned<R> {
     /// What it waits for; `None`: the waker was left.
     pub ready: Option<R>,
-    /// There is to be room in a link, for which whoever sleeps must be told to wait.
-    pub room: bool,
+    /// Whoever sleeps on the descriptor is to look and to arm once more: there is to be room in a link,
+    /// or this look polled, and may have taken the signal that would have woken him.
+    pub arm: bool,
 }
 
 /// Which of a stream's two wakers.
@@ -455,19 +456,20 @@ impl ByteStream {
         let mut guard = self.manager.shared.lock();
         let (node, protocols) = guard.parts();
         let mut found = look(node, protocols);
-        if !matches!(found, Look::Found(_)) {
+        let polls = !matches!(found, Look::Found(_));
+        if polls {
             node.poll()?;
             protocols.after_poll(node);
             found = look(node, protocols);
         }
         let mut state = self.core.state();
-        let mut room = state.flow.untold;
+        let mut arm = polls || state.flow.untold;
         let ready = match found {
             Look::Found(found) => Some(found?),
             found => {
                 if let Look::Room(link) = found {
                     node.await_room(link);
-                    room = true;
+                    arm = true;
                 }
                 let State { reader, writer, .. } = &mut *state;
                 let place = if side == Side::Reader { reader } else { writer };
@@ -479,7 +481,7 @@ impl ByteStream {
                 None
             }
         };
-        Ok(Turned { ready, room })
+        Ok(Turned { ready, arm })
     }
 }
 
@@ -520,6 +522,17 @@ impl io::Write for ByteStream {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+impl EndPoint for ByteStream {
+    /// Whether a read would return at once: with bytes, with their end or with an error.
+    fn is_ready_in(&self, node: &Node) -> bool {
+        self.connection.ended().is_some() || self.core.state().flow.is_ready(node)
+    }
+
+    fn manager(&self) -> &Manager {
+        &self.manager
     }
 }
 

@@ -338,6 +338,15 @@ impl Flow {
         incoming.arrived > incoming.taken || incoming.has_ended || self.fault.is_some()
     }
 
+    /// The same by what has arrived, which is not looked into.
+    pub fn is_ready(&self, node: &Node) -> bool {
+        let incoming = &self.incoming;
+        incoming.arrived > incoming.taken
+            || incoming.has_ended
+            || self.fault.is_some()
+            || node.is_ready(incoming.queue) == Ok(true)
+    }
+
     /// Whether the end of the peer's bytes was read.
     pub fn is_at_end(&self) -> bool {
         self.incoming.has_ended && self.incoming.arrived == self.incoming.taken

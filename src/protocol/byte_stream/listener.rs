@@ -14,7 +14,7 @@ use crate::node::Attached;
 use crate::node::{Look, Node};
 use crate::protocol::ends::{check_place, offered};
 use crate::protocol::manager::{Offer, OfferId, Offering, StillWaits, Waiting};
-use crate::protocol::{Connection, GrowError, Kind, Manager, ReceiveError};
+use crate::protocol::{Connection, EndPoint, GrowError, Kind, Manager, ReceiveError};
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::Waker;
 use core::time::Duration;
@@ -114,7 +114,7 @@ impl Offer for Listening {
         if let Some(core) = self.joining.remove(&request) {
             core.join(node, connection);
             self.places.lock().ready.push_back(core);
-            node.stir();
+            node.wake_waiters();
         }
     }
 
@@ -181,14 +181,15 @@ impl ByteListener {
         let mut guard = self.manager.shared.lock();
         let (node, protocols) = guard.parts();
         let mut found = self.next();
-        if found.is_none() {
+        let arm = found.is_none();
+        if arm {
             node.poll()?;
             protocols.after_poll(node);
             found = self.next();
         }
         if let Some(core) = found {
             drop(guard);
-            return Ok(Turned { ready: Some(self.accepted(core)), room: false });
+            return Ok(Turned { ready: Some(self.accepted(core)), arm });
         }
         let mut connections = self.places.lock();
         if !connections.wakers.iter().any(|known| known.will_wake(waker)) {
@@ -197,7 +198,7 @@ impl ByteListener {
         if !core::mem::replace(&mut connections.is_listed, true) {
             protocols.list(self.places.clone());
         }
-        Ok(Turned { ready: None, room: false })
+        Ok(Turned { ready: None, arm })
     }
 
     /// Connections that there are: accepted and not dropped, waiting to be accepted, or on their way.
@@ -208,6 +209,17 @@ impl ByteListener {
     /// Peers that were sent away because they broke the rules.
     pub fn misbehaved(&self) -> u64 {
         self.places.misbehaved.load(Ordering::Relaxed)
+    }
+}
+
+impl EndPoint for ByteListener {
+    /// Whether a connection waits to be accepted.
+    fn is_ready_in(&self, _: &Node) -> bool {
+        !self.places.lock().ready.is_empty()
+    }
+
+    fn manager(&self) -> &Manager {
+        &self.manager
     }
 }
 

@@ -1,10 +1,11 @@
 //! What a client keeps under its manager's lock: its calls, and where each stands.
 
 use super::client::CallId;
+use super::handling::{LIMIT_BYTES, application_error, limit_us, limited};
 use super::{
-    ASK, Blocks, Broken, Bytes, CALL_BITS, CallError, DECLINED, LENGTH_MAX, Lent, Long,
-    OUTSTANDING_MAX, REPLY_LIMIT, REQUEST_LIMIT, Sending, TOO_LONG, ended, failed, go_on,
-    number_from,
+    ASK, Blocks, Broken, Bytes, CALL_BITS, CANCEL, CLOSING, CallError, DECLINED, DRAINING, FAILED,
+    LEFT, LENGTH_MAX, LIMITED, Lent, Long, OUTSTANDING_MAX, REPLY_LIMIT, REQUEST_LIMIT, Sending,
+    TOO_LONG, ended, failed, go_on, number_from,
 };
 use crate::control::{Peer, RequestId};
 use crate::interface::{Handed, Notification, QueueId};
@@ -17,6 +18,7 @@ use std::collections::{HashMap, VecDeque};
 use std::format;
 use std::string::String;
 use std::sync::Arc;
+use std::time::Instant;
 use std::vec::Vec;
 
 /// Where one call stands, at the client.
@@ -27,6 +29,12 @@ pub(super) enum AtClient {
     /// A reply lies in the block.
     Done,
     Declined,
+    /// An error of the application's lies in the block.
+    Failed,
+    /// The server drains, and has not taken the request.
+    Draining,
+    /// The server took it, and closes without a reply.
+    Left,
     /// The reply is too long for this side, and the server does not know that yet.
     TooLong,
     /// It does.
@@ -67,6 +75,10 @@ pub(in crate::protocol) struct ClientState {
     pub(super) longs: HashMap<u32, LongAtClient>,
     pub(super) long_slots: HashMap<SlotIndex, u32>,
     pub(super) outbox: VecDeque<(u32, u32, Vec<u8>)>,
+    /// Where a request with a time limit is put together.
+    pub(super) scratch: Vec<u8>,
+    /// It takes no request any more.
+    pub(super) server_closes: bool,
 }
 
 impl Offer for ClientState {
@@ -117,6 +129,9 @@ impl ClientState {
         let Some(call) = self.calls.get_mut(number as usize) else {
             return Err(Broken(format!("a reply to call {number} of {count}")));
         };
+        if let CLOSING | LEFT = code {
+            return self.handle_closing(node, number, code);
+        }
         match (call.state, code) {
             (AtClient::Waiting, 0..=LENGTH_MAX) if code <= self.blocks.block => {
                 // Apart from the state: a word that is read after its halves were written stalls.
@@ -124,6 +139,9 @@ impl ClientState {
                 call.state = AtClient::Done;
             }
             (AtClient::Waiting | AtClient::Asked, DECLINED) => call.state = AtClient::Declined,
+            // What it says is read when it is taken: the server can write there until then.
+            (AtClient::Waiting, FAILED) => call.state = AtClient::Failed,
+            (AtClient::Waiting | AtClient::Asked, DRAINING) => call.state = AtClient::Draining,
             (AtClient::Asked, ASK) => {
                 let bytes = self.blocks.bytes(node, number, TICKET_BYTES);
                 let ticket =
@@ -172,9 +190,47 @@ impl ClientState {
             _ => return Err(Broken(format!("code {code} for call {number}, which is not so far"))),
         }
         let call = &self.calls[number as usize];
-        let is_over = matches!(call.state, AtClient::Done | AtClient::Declined | AtClient::Refused);
+        let is_over = matches!(
+            call.state,
+            AtClient::Done
+                | AtClient::Declined
+                | AtClient::Refused
+                | AtClient::Failed
+                | AtClient::Draining
+        );
         if call.abandoned && is_over {
-            self.free(node, number);
+            self.free_abandoned(node, number);
+        }
+        Ok(())
+    }
+
+    /// The server closes: it says of one call that it took it, or of all others that it did not.
+    #[cold]
+    fn handle_closing(&mut self, node: &mut Node, number: u32, code: u32) -> Result<(), Broken> {
+        let over = if code == CLOSING { AtClient::Draining } else { AtClient::Left };
+        let of = if code == CLOSING { 0..self.calls.len() as u32 } else { number..number + 1 };
+        for number in of {
+            let call = &mut self.calls[number as usize];
+            match (call.state, code) {
+                (AtClient::Waiting | AtClient::Asked, _) => call.state = over,
+                (AtClient::Long | AtClient::TooLong, LEFT) => {
+                    if let Some(LongAtClient::Receiving(long)) = self.longs.remove(&number) {
+                        self.long_slots.remove(&long.slot.index());
+                        long.remove(node);
+                    }
+                    call.state = over;
+                }
+                (_, CLOSING) => continue,
+                _ => return Err(Broken(format!("left call {number}, which is not so far"))),
+            }
+            if self.calls[number as usize].abandoned {
+                self.free_abandoned(node, number);
+            }
+        }
+        if code == CLOSING {
+            self.server_closes = true;
+            // Each request is looked at from now on.
+            self.lent.go_slowly();
         }
         Ok(())
     }
@@ -189,15 +245,22 @@ impl ClientState {
         }
         if self.calls[number as usize].abandoned {
             self.longs.remove(&number);
-            self.free(node, number);
+            self.free_abandoned(node, number);
         }
+    }
+
+    /// What has not left must not be taken for the next call's of this number.
+    #[cold]
+    fn free_abandoned(&mut self, node: &mut Node, number: u32) {
+        self.outbox.retain(|(of, code, _)| (*of, *code) != (number, CANCEL));
+        self.free(node, number);
     }
 
     #[inline(always)]
     pub(super) fn free(&mut self, node: &mut Node, number: u32) {
         // Somebody may wait for a number, and nothing that arrives would say that there is one.
         if self.free.is_empty() {
-            node.stir();
+            node.wake_waiters();
         }
         let call = &mut self.calls[number as usize];
         call.state = AtClient::Free;
@@ -226,6 +289,12 @@ impl ClientState {
             AtClient::Waiting | AtClient::Asked => return Ok(false),
             AtClient::Free => return Err(CallError::NoSuchCall(id)),
             AtClient::Declined => Err(CallError::Declined),
+            AtClient::Draining => Err(CallError::Draining),
+            AtClient::Left => Err(ended(&self.connection)),
+            AtClient::Failed => {
+                let block = self.blocks.bytes(node, id.call, self.blocks.at_once() as usize);
+                Err(application_error(block))
+            }
             AtClient::TooLong => {
                 // The number is free when the server has heard of it.
                 let call = &mut self.calls[id.call as usize];
@@ -262,6 +331,7 @@ impl ClientState {
         &mut self,
         node: &mut Node,
         request: &[u8],
+        deadline: Option<Instant>,
         begun: &mut Begun,
     ) -> Look<Result<CallId, CallError>> {
         let link = self.connection.link();
@@ -285,9 +355,19 @@ impl ClientState {
             Begun::Sent(id) => return Look::Found(Ok(*id)),
         };
         if let Begun::Nothing = begun {
-            let at_once = request.len() <= self.at_once;
+            if self.server_closes {
+                return Look::Found(Err(CallError::Draining));
+            }
+            let before = if deadline.is_some() { LIMIT_BYTES } else { 0 };
+            let at_once = request.len() + before <= self.at_once;
             let sent = if at_once {
-                self.lent.send(node, link, id.call, request.len() as u32, request)
+                match deadline {
+                    None => self.lent.send(node, link, id.call, request.len() as u32, request),
+                    Some(deadline) => {
+                        limited(&mut self.scratch, request, deadline);
+                        self.lent.send(node, link, id.call, LIMITED, &self.scratch)
+                    }
+                }
             } else {
                 let length = request.len() as u64;
                 if length > self.request_bytes_max {
@@ -298,7 +378,9 @@ impl ClientState {
                         limit: REQUEST_LIMIT,
                     }));
                 }
-                self.lent.send(node, link, id.call, ASK, &length.to_le_bytes())
+                // Without a limit: 0.
+                let asked = [length, deadline.map_or(0, limit_us)].map(u64::to_le_bytes);
+                self.lent.send(node, link, id.call, ASK, asked.as_flattened())
             };
             match sent {
                 Ok(()) => {}
@@ -355,10 +437,19 @@ impl ClientState {
                 *begun = Begun::Nothing;
                 Look::Found(Err(CallError::TooLong { length, max, limit: REQUEST_LIMIT }))
             }
-            _ if matches!(self.calls[id.call as usize].state, AtClient::Declined) => {
+            _ if matches!(
+                self.calls[id.call as usize].state,
+                AtClient::Declined | AtClient::Draining | AtClient::Left
+            ) =>
+            {
+                let e = match self.calls[id.call as usize].state {
+                    AtClient::Draining => CallError::Draining,
+                    AtClient::Left => ended(&self.connection),
+                    _ => CallError::Declined,
+                };
                 self.free(node, id.call);
                 *begun = Begun::Nothing;
-                Look::Found(Err(CallError::Declined))
+                Look::Found(Err(e))
             }
             _ if self.connection.ended().is_some() => Look::Found(Err(ended(&self.connection))),
             _ => Look::Nothing,
@@ -466,6 +557,7 @@ impl ClientState {
         &mut self,
         node: &mut Node,
         request: &[u8],
+        deadline: Option<Instant>,
         begun: &mut Begun,
         reply: &mut Bytes,
     ) -> Look<Result<(), CallError>> {
@@ -473,7 +565,7 @@ impl ClientState {
             if let Begun::Sent(id) = begun {
                 return self.look_for(node, *id, reply);
             }
-            match self.begin(node, request, begun) {
+            match self.begin(node, request, deadline, begun) {
                 Look::Found(Ok(_)) | Look::Again => {}
                 other => return other.map(|begun| begun.map(|_| ())),
             }
@@ -484,7 +576,7 @@ impl ClientState {
     /// Nobody waits for a call any more.
     pub(super) fn abandon(&mut self, node: &mut Node, id: CallId) {
         let Some(call) = self.calls.get_mut(id.call as usize) else { return };
-        if call.generation != id.generation {
+        if call.generation != id.generation || call.abandoned {
             return;
         }
         call.abandoned = true;
@@ -494,6 +586,10 @@ impl ClientState {
             call.state = AtClient::Asked;
             self.longs.remove(&id.call);
             self.outbox.push_back((id.call, DECLINED, Vec::new()));
+            self.advance(node);
+        } else if matches!(call.state, AtClient::Waiting) {
+            // Its handler need not go on.
+            self.outbox.push_back((id.call, CANCEL, Vec::new()));
             self.advance(node);
         }
     }
@@ -507,6 +603,12 @@ pub(super) enum Begun {
 }
 
 impl Begun {
+    /// Whether the server may have the whole request.
+    #[cfg(feature = "tokio")]
+    pub(super) fn may_be_there(&self) -> bool {
+        matches!(self, Self::Sent(_) | Self::Long(_, Sending::Going(_)))
+    }
+
     pub(super) fn id(&self) -> Option<CallId> {
         match self {
             Self::Nothing => None,

@@ -1,9 +1,10 @@
 //! What a server keeps under its manager's lock: its clients, their calls, what they are owed.
 
+use super::handling::{LIMIT_BYTES, deadline_from, limit_from};
 use super::server::{Arrived, ServerConfig};
 use super::{
-    ASK, Blocks, Broken, CALL_BITS, DECLINED, LENGTH_MAX, Lent, Long, OUTSTANDING_MAX, TOO_LONG,
-    number_from,
+    ASK, Blocks, Broken, CALL_BITS, CANCEL, DECLINED, DRAINING, FAILED, LENGTH_MAX, LIMITED, Lent,
+    Long, OUTSTANDING_MAX, TOO_LONG, number_from,
 };
 use crate::control::{Peer, RequestId};
 use crate::interface::{Handed, LinkId, Notification, QueueId};
@@ -14,15 +15,14 @@ use crate::protocol::manager::Offer;
 use crate::protocol::tickets::message_ticket_from;
 use crate::wire::{MetadataIndex, SlotIndex, TICKET_BYTES, Ticket};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::task::Waker;
 use std::boxed::Box;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::format;
 use std::string::String;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 use std::vec::Vec;
-
-/// Long messages of one client that may be on their way to the server at a time.
-pub(super) const LONG_MAX: usize = 4;
 
 /// What a server found.
 pub(super) enum Pumped {
@@ -35,7 +35,10 @@ pub(super) enum Pumped {
 /// Where a call with a long message stands, at the server.
 pub(super) enum AtServer {
     /// A long request was announced, and waits for its turn or for its bytes.
-    Receiving,
+    Receiving {
+        deadline: Option<Instant>,
+        is_cancelled: bool,
+    },
     /// A long reply was announced; `length` bytes.
     Asked(u64),
     Granted(Ticket),
@@ -49,8 +52,10 @@ pub(super) struct ClientOf {
     pub(super) blocks: Blocks,
     pub(super) lent: Lent,
     pub(super) at_once: usize,
-    /// By number: `IDLE`, `BUSY`, or `OTHER`, of which `others` says more.
+    /// By number: one of the states below, of which `others` says more where it is `OTHER`.
     pub(super) calls: Vec<u8>,
+    /// What a call is when it is over: `IDLE`, or `SHUT` once the server drains.
+    pub(super) idle: u8,
     pub(super) others: HashMap<u32, AtServer>,
     pub(super) longs: HashMap<u32, Long>,
     pub(super) long_waiting: VecDeque<(u32, u64)>,
@@ -62,6 +67,8 @@ pub(super) struct ClientOf {
     /// What could not be sent at once.
     pub(super) outbox: VecDeque<(u32, u32, Vec<u8>)>,
     pub(super) waits: bool,
+    /// It has broken the rules, and is about to be sent away.
+    pub(super) has_misbehaved: bool,
     pub(super) peer: Peer,
     /// Distinguishes clients that have had the same slot, also of other servers.
     pub(super) number: u64,
@@ -88,6 +95,17 @@ pub(super) const BUSY: u8 = 1;
 
 pub(super) const OTHER: u8 = 2;
 
+/// Busy, and its caller has given up.
+pub(super) const CANCELLED: u8 = 3;
+
+/// Idle, and the server drains.
+pub(super) const SHUT: u8 = 4;
+
+/// Whether a call was received, or is being received, and is not replied to.
+pub(super) fn is_held(state: u8) -> bool {
+    !matches!(state, IDLE | SHUT)
+}
+
 /// The server's state, under the manager's lock.
 pub(in crate::protocol) struct ServerState {
     pub(super) queue: QueueId,
@@ -106,6 +124,10 @@ pub(in crate::protocol) struct ServerState {
     /// Who they were that left requests behind that were received and not replied to; as many of
     /// the last as there may be clients.
     pub(super) departed: VecDeque<(u64, Peer)>,
+    /// Whoever waits to be told that a caller has given up: by client and call.
+    pub(super) watchers: HashMap<(u64, u32), Waker>,
+    /// No request is taken any more.
+    pub(super) drains: bool,
 }
 
 /// What arrived beside the request that a thread was waiting for: any thread takes it, without the
@@ -148,6 +170,9 @@ impl Ready {
 impl Offer for ServerState {
     fn check_place(&self, peer: &Peer, _: &[u8]) -> Result<(), String> {
         let max = self.config.clients_max;
+        if self.drains {
+            return Err("the server is about to close".into());
+        }
         // Who connects again and again must not fill this process with what it leaves behind.
         let gone = self.ready.clients_but(|number| {
             self.clients.iter().flatten().any(|client| client.number == number)
@@ -173,7 +198,8 @@ impl Offer for ServerState {
         let state = self;
         let calls = wanted.min(state.config.outstanding);
         let (blocks, mut answer) =
-            Blocks::lend(node, state.queue, calls, state.config.request_bytes)?;
+            // Of each call a request, and that its caller has given up, may wait here.
+            Blocks::lend(node, state.queue, calls, state.config.request_bytes, 2 * calls)?;
         answer.extend_from_slice(&state.config.request_bytes_max.to_le_bytes());
         let slot = blocks.slot.index();
         state.requests.insert(request, slot);
@@ -183,6 +209,8 @@ impl Offer for ServerState {
             lent,
             at_once: 0,
             calls: std::vec![IDLE; calls as usize],
+            idle: IDLE,
+            has_misbehaved: false,
             others: HashMap::new(),
             longs: HashMap::new(),
             long_waiting: VecDeque::new(),
@@ -216,10 +244,15 @@ impl Offer for ServerState {
         if let Some(Some(client)) = state.clients.get_mut(slot.0 as usize) {
             let packet_bytes = node.fast_bytes_max(connection.link()).unwrap_or(0);
             client.at_once = client.lent.at_once(packet_bytes);
-            client.lent.go_over(connection.link());
+            if !state.drains {
+                client.lent.go_over(connection.link());
+            }
             client.connection = Some(connection.clone());
             // What it sent may have been heard before the manager heard of its connection.
             state.advance(node, slot);
+        } else {
+            // The server has drained meanwhile.
+            let _ = node.disconnect(connection.link());
         }
     }
 
@@ -257,24 +290,10 @@ impl ClientOf {
     /// A call is over; its number is free.
     #[inline(always)]
     pub(super) fn end(&mut self, call: u32) {
-        self.calls[call as usize] = IDLE;
+        self.calls[call as usize] = self.idle;
         if !self.alive.is_empty() {
             self.end_long(call);
         }
-    }
-
-    #[cold]
-    fn end_long(&mut self, call: u32) {
-        if let Some(bytes) = self.alive.remove(&call) {
-            self.alive_bytes -= bytes;
-            self.freed = true;
-        }
-    }
-
-    /// Whether a long request waits for others to be replied to.
-    #[inline]
-    pub(super) fn has_waiting(&self) -> bool {
-        !self.long_waiting.is_empty()
     }
 }
 
@@ -285,12 +304,13 @@ impl ServerState {
         };
         self.client_count -= 1;
         self.outboxes -= client.waits as usize;
-        if client.calls.iter().any(|state| *state != IDLE) {
+        if client.calls.iter().any(|state| is_held(*state)) {
             self.departed.push_back((client.number, client.peer.clone()));
             if self.departed.len() > self.config.clients_max as usize {
                 self.departed.pop_front();
             }
         }
+        self.wake_watchers_of(client.number);
         client.blocks.remove(node);
         for long in client.longs.values() {
             self.long_slots.remove(&long.slot.index());
@@ -299,6 +319,16 @@ impl ServerState {
         if client.alive_bytes > 0 {
             self.advance_waiting(node);
         }
+    }
+
+    /// A client has broken the rules: it is counted once, though more of its nonsense may be here
+    /// before it has been sent away.
+    #[cold]
+    pub(super) fn count_broken(&mut self, slot: SlotIndex) {
+        let client = self.clients.get_mut(slot.0 as usize).and_then(Option::as_mut);
+        let is_known =
+            client.is_some_and(|client| core::mem::replace(&mut client.has_misbehaved, true));
+        self.misbehaved += u64::from(!is_known);
     }
 
     /// Remembers, until somebody looks, whom to send away.
@@ -329,7 +359,7 @@ impl ServerState {
         match self.handle(node, &notification, Some(body), into) {
             Ok(is_request) => is_request.then_some(()),
             Err(Broken(why)) => {
-                self.misbehaved += 1;
+                self.count_broken(notification.slot);
                 self.accuse(node, notification.link, why);
                 None
             }
@@ -370,7 +400,7 @@ impl ServerState {
                 Ok(true) => return Pumped::Request,
                 Ok(false) => {}
                 Err(Broken(why)) => {
-                    self.misbehaved += 1;
+                    self.count_broken(notification.slot);
                     return Pumped::Broken(notification.link, why);
                 }
             }
@@ -402,36 +432,64 @@ impl ServerState {
             into.client = client.number;
             return Ok(true);
         }
-        self.handle_other(node, slot, call, code).map(|()| false)
+        self.handle_other(node, notification, call, code, into)
     }
 
-    /// A message that belongs to a long one, or to nothing.
+    /// A request with a time limit, or a message that belongs to a long one, or to nothing. Whether it
+    /// is a request.
     #[cold]
     pub(super) fn handle_other(
         &mut self,
         node: &mut Node,
-        slot: SlotIndex,
+        notification: &Notification,
         call: u32,
         code: u32,
-    ) -> Result<(), Broken> {
-        let Some(Some(client)) = self.clients.get_mut(slot.0 as usize) else { return Ok(()) };
+        into: &mut Arrived,
+    ) -> Result<bool, Broken> {
+        let slot = notification.slot;
+        let Some(Some(client)) = self.clients.get_mut(slot.0 as usize) else { return Ok(false) };
         client.check_owed().map_err(Broken)?;
         let state = client.calls[call as usize];
         let other = client.others.get_mut(&call);
         match (code, state, other) {
+            (LIMITED, IDLE, _) => {
+                let at_once = client.blocks.at_once() as usize;
+                let bytes = client.blocks.bytes(node, call, at_once);
+                let (length, deadline) = limit_from(number_from(bytes));
+                let Some(request) = bytes.get(LIMIT_BYTES..LIMIT_BYTES + length as usize) else {
+                    return Err(Broken(format!(
+                        "a request of {length} bytes in a block of {at_once}"
+                    )));
+                };
+                into.bytes.copy(request);
+                client.calls[call as usize] = BUSY;
+                (into.call, into.slot, into.link) = (call, slot, notification.link);
+                (into.client, into.deadline) = (client.number, deadline);
+                return Ok(true);
+            }
+            (code, SHUT, _)
+                if code == ASK || code == LIMITED || code <= client.blocks.at_once() =>
+            {
+                client.outbox.push_back((call, DRAINING, Vec::new()));
+            }
             (ASK, IDLE, _) => {
-                let length = number_from(client.blocks.bytes(node, call, 8));
+                let (length, limit_us) = {
+                    let asked = client.blocks.bytes(node, call, 16);
+                    (number_from(asked), number_from(asked.get(8..).unwrap_or_default()))
+                };
                 if length > self.config.request_bytes_max {
                     let max = self.config.request_bytes_max.to_le_bytes();
                     client.outbox.push_back((call, TOO_LONG, max.to_vec()));
                 } else {
                     client.calls[call as usize] = OTHER;
-                    client.others.insert(call, AtServer::Receiving);
+                    let deadline = deadline_from(limit_us);
+                    let receiving = AtServer::Receiving { deadline, is_cancelled: false };
+                    client.others.insert(call, receiving);
                     client.long_waiting.push_back((call, length));
                 }
             }
             // The client gives up a long request.
-            (DECLINED, OTHER, Some(AtServer::Receiving)) => {
+            (DECLINED, OTHER, Some(AtServer::Receiving { .. })) => {
                 client.end(call);
                 client.others.remove(&call);
                 client.long_waiting.retain(|(waiting, _)| *waiting != call);
@@ -443,7 +501,7 @@ impl ServerState {
                 client.outbox.push_back((call, DECLINED, Vec::new()));
             }
             (ASK, OTHER, Some(other @ AtServer::Asked(_))) => {
-                let AtServer::Asked(length) = *other else { return Ok(()) };
+                let AtServer::Asked(length) = *other else { return Ok(false) };
                 let bytes = client.blocks.bytes(node, call, TICKET_BYTES);
                 *other = AtServer::Granted(
                     message_ticket_from(bytes, &client.peer, length).map_err(Broken)?,
@@ -456,11 +514,32 @@ impl ServerState {
                 client.outbox.push_back((call, DECLINED, Vec::new()));
             }
             // A long request was given up while its refusal was on its way.
-            (DECLINED, IDLE | BUSY, _) => {}
+            (DECLINED, IDLE | BUSY | CANCELLED | SHUT, _) => {}
+            // A caller gives up; each once, and it may be replied to already.
+            (CANCEL, BUSY, _) => {
+                client.calls[call as usize] = CANCELLED;
+                let number = client.number;
+                self.wake_watcher(number, call);
+                return Ok(false);
+            }
+            (CANCEL, OTHER, Some(AtServer::Receiving { is_cancelled, .. })) if !*is_cancelled => {
+                *is_cancelled = true;
+            }
+            (
+                CANCEL,
+                OTHER,
+                Some(
+                    AtServer::Asked(_)
+                    | AtServer::Granted(_)
+                    | AtServer::Refused
+                    | AtServer::GivenUp,
+                ),
+            )
+            | (CANCEL, IDLE | SHUT, _) => return Ok(false),
             _ => return Err(Broken(format!("code {code} for call {call}, which is not so far"))),
         }
         self.advance(node, slot);
-        Ok(())
+        Ok(false)
     }
 
     /// Opens places for long requests, and sends what waits.
@@ -470,62 +549,6 @@ impl ServerState {
         let Some(Some(client)) = self.clients.get_mut(slot.0 as usize) else { return };
         if core::mem::take(&mut client.freed) {
             self.advance_waiting(node);
-        }
-    }
-
-    /// Bytes of long requests have gone, for which others may have waited.
-    #[cold]
-    pub(super) fn advance_waiting(&mut self, node: &mut Node) {
-        loop {
-            let waiting = self.clients.iter().flatten().filter(|client| client.has_waiting());
-            let waiting: Vec<SlotIndex> = waiting.map(|c| c.blocks.slot.index()).collect();
-            for slot in waiting {
-                self.open_longs(node, slot);
-                self.send_owed(node, slot);
-            }
-            // A reply that has left may have freed more.
-            let mut freed = false;
-            for client in self.clients.iter_mut().flatten() {
-                freed |= core::mem::take(&mut client.freed);
-            }
-            if !freed {
-                return;
-            }
-        }
-    }
-
-    /// The long requests of one user's clients have at most `long_bytes_max` bytes together, however
-    /// many clients those are; one request may always be there.
-    pub(super) fn open_longs(&mut self, node: &mut Node, slot: SlotIndex) {
-        let of_user = |clients: &[Option<Box<ClientOf>>], user: Option<u32>| -> u64 {
-            let its = clients.iter().flatten().filter(|client| client.peer.uid == user);
-            its.map(|client| client.alive_bytes).sum()
-        };
-        loop {
-            let Some(Some(client)) = self.clients.get(slot.0 as usize) else { return };
-            let Some(&(call, length)) = client.long_waiting.front() else { return };
-            let (has_place, user) = (client.longs.len() < LONG_MAX, client.peer.uid);
-            let alive = of_user(&self.clients, user);
-            let fits = alive == 0 || alive.saturating_add(length) <= self.config.long_bytes_max;
-            let Some(Some(client)) = self.clients.get_mut(slot.0 as usize) else { return };
-            if !has_place || !fits {
-                return;
-            }
-            client.long_waiting.pop_front();
-            match Long::open(node, self.queue, length) {
-                Ok((long, ticket)) => {
-                    client.alive.insert(call, length);
-                    client.alive_bytes += length;
-                    client.longs.insert(call, long);
-                    self.long_slots.insert(long.slot.index(), (slot, call));
-                    client.outbox.push_back((call, ASK, ticket.to_bytes().to_vec()));
-                }
-                Err(_) => {
-                    client.end(call);
-                    client.others.remove(&call);
-                    client.outbox.push_back((call, DECLINED, Vec::new()));
-                }
-            }
         }
     }
 
@@ -547,33 +570,15 @@ impl ServerState {
                     let (call, code) = (*call, *code);
                     client.outbox.pop_front();
                     // A reply that was kept: the call's number is free from now on.
-                    if code <= LENGTH_MAX {
+                    if code <= LENGTH_MAX || code == FAILED {
                         client.end(call);
+                        // Whoever drains waits for that.
+                        node.wake_waiters();
                     }
                 }
             };
         }
         self.outboxes = self.outboxes + client.waits as usize - waited as usize;
-    }
-
-    #[cold]
-    pub(super) fn handle_long(
-        &mut self,
-        node: &mut Node,
-        notification: &Notification,
-        into: &mut Arrived,
-    ) -> Result<bool, Broken> {
-        let long = self.long_slots.remove(&notification.slot);
-        let Some((slot, call)) = long else { return Ok(false) };
-        let Some(Some(client)) = self.clients.get_mut(slot.0 as usize) else { return Ok(false) };
-        let bytes = client.longs.remove(&call).and_then(|long| long.take(node));
-        client.others.remove(&call);
-        client.calls[call as usize] = BUSY;
-        let (number, link) = (client.number, notification.link);
-        self.advance(node, slot);
-        let Some(bytes) = bytes else { return Ok(false) };
-        *into = Arrived { bytes, call, slot, client: number, link };
-        Ok(true)
     }
 
     /// Sends what could not be sent before.

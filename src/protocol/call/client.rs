@@ -12,13 +12,15 @@ use std::boxed::Box;
 use std::collections::{HashMap, VecDeque};
 use std::format;
 use std::sync::Arc;
+use std::time::Instant;
+use std::vec::Vec;
 
 /// What a [`Client`] is made of.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
     /// Calls that may be outstanding, if the server allows as many. 64 unless set.
     pub outstanding: u32,
-    /// Bytes of a reply that are sent at once; 4,092 unless set, which is the most.
+    /// Bytes of a reply that are sent at once; 4,088 unless set, which is the most.
     pub reply_bytes: u32,
     /// Longest reply, in bytes. 16 MiB unless set.
     pub reply_bytes_max: u64,
@@ -58,6 +60,34 @@ impl CallId {
 static NEXT_CLIENT: AtomicU32 = AtomicU32::new(0);
 
 /// Calls a server. `Send` and `Sync`: several threads may call.
+///
+/// ```
+/// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-client-{}", std::process::id()));
+/// # let config = hamlyn::Config::from_env()?.dir(&dir);
+/// use hamlyn::Access;
+/// use hamlyn::protocol::{Client, Manager, Server, ServerConfig};
+/// use std::time::Duration;
+///
+/// let limit = Some(Duration::from_secs(10));
+/// let manager = Manager::with_config(config.clone())?;
+/// let server = Server::new(&manager, ServerConfig::default())?;
+/// server.serve("lengths", Access::SameUser)?;
+/// manager.start_progress()?;
+///
+/// // Usually another process. Calls need not be finished in the order in which they were started.
+/// let client = Client::connect(&Manager::with_config(config)?, "lengths", limit)?;
+/// let first = client.start(b"one", limit)?;
+/// let second = client.start(b"three", limit)?;
+/// for _ in 0..2 {
+///     let request = server.receive(limit)?;
+///     let length = [request.len() as u8];
+///     request.reply(&length, limit)?;
+/// }
+/// assert_eq!(*client.finish(second, limit)?, [5]);
+/// assert_eq!(*client.finish(first, limit)?, [3]);
+/// # std::fs::remove_dir_all(&dir).ok();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Client {
     manager: Manager,
     connection: Arc<Connection>,
@@ -100,9 +130,11 @@ impl Client {
         super::check_block(config.reply_bytes)?;
         let (queue, blocks, body) = {
             let mut node = manager.lock();
+            // Of each call an answer, and that the server leaves it, may wait here; and that it closes.
+            let words = calls.saturating_mul(2).saturating_add(1);
             // Long replies notify here, too: at most one for each call.
-            let queue = node.notification_queue(calls.saturating_mul(2)).map_err(set_up)?;
-            match Blocks::lend(&mut node, queue, calls, config.reply_bytes) {
+            let queue = node.notification_queue(words.saturating_add(calls)).map_err(set_up)?;
+            match Blocks::lend(&mut node, queue, calls, config.reply_bytes, words) {
                 Ok((blocks, body)) => (queue, blocks, body),
                 Err(e) => {
                     let _ = node.remove_queue(queue);
@@ -144,6 +176,8 @@ impl Client {
             longs: HashMap::new(),
             long_slots: HashMap::new(),
             outbox: VecDeque::new(),
+            scratch: Vec::new(),
+            server_closes: false,
         };
         let outstanding = granted as usize;
         let state = manager.offer(Kind::Call, Offering::Client(Box::new(state)));
@@ -154,8 +188,26 @@ impl Client {
     /// Sends a request and waits for the reply, at most `timeout` in all.
     #[inline]
     pub fn call(&self, request: &[u8], timeout: Option<Duration>) -> Result<Bytes, CallError> {
+        let begun = self.start_at_once(request).map_or(Begun::Nothing, Begun::Sent);
+        self.go_on(request, timeout, None, begun)
+    }
+
+    /// [`call`](Self::call) within a time limit, which the server is told: its handler sees when the
+    /// caller gives up ([`Request::deadline`](super::Request::deadline)). Costs 8 bytes of the request,
+    /// so that one of more than 8 bytes is no longer one cache line.
+    pub fn call_within(&self, request: &[u8], limit: Duration) -> Result<Bytes, CallError> {
+        self.go_on(request, Some(limit), Instant::now().checked_add(limit), Begun::Nothing)
+    }
+
+    #[inline(always)]
+    fn go_on(
+        &self,
+        request: &[u8],
+        timeout: Option<Duration>,
+        deadline: Option<Instant>,
+        mut begun: Begun,
+    ) -> Result<Bytes, CallError> {
         let mut reply = Bytes::default();
-        let mut begun = self.start_at_once(request).map_or(Begun::Nothing, Begun::Sent);
         let result = self.manager.shared.wait_until(timeout, |node, protocols| {
             let Some(state) = protocols.client(self.state) else {
                 return Look::Nothing;
@@ -163,7 +215,7 @@ impl Client {
             if let Begun::Sent(id) = begun {
                 return state.look_for(node, id, &mut reply);
             }
-            match state.begin(node, request, &mut begun) {
+            match state.begin(node, request, deadline, &mut begun) {
                 Look::Found(Ok(_)) => Look::Nothing,
                 Look::Found(Err(e)) => Look::Found(Err(e)),
                 Look::Again => Look::Again,
@@ -177,8 +229,12 @@ impl Client {
 
     /// A call to be advanced one turn at a time.
     #[cfg(feature = "tokio")]
-    pub(crate) fn prepare<'a>(&'a self, request: &'a [u8]) -> Prepared<'a> {
-        Prepared { client: self, request, begun: Begun::Nothing }
+    pub(crate) fn prepare<'a>(
+        &'a self,
+        request: &'a [u8],
+        deadline: Option<Instant>,
+    ) -> Prepared<'a> {
+        Prepared { client: self, request, deadline, begun: Begun::Nothing, may_be_there: false }
     }
 
     /// Sends a request, waiting at most `timeout` for a free call and, if it is long, for the server
@@ -187,8 +243,15 @@ impl Client {
     pub fn start(&self, request: &[u8], timeout: Option<Duration>) -> Result<CallId, CallError> {
         match self.start_at_once(request) {
             Some(id) => Ok(id),
-            None => self.start_slowly(request, timeout),
+            None => self.start_slowly(request, timeout, None),
         }
+    }
+
+    /// [`start`](Self::start), and the server is told that the reply is waited for until `limit` from
+    /// now: see [`call_within`](Self::call_within). Whoever gives up then [forgets](Self::forget) the
+    /// call.
+    pub fn start_within(&self, request: &[u8], limit: Duration) -> Result<CallId, CallError> {
+        self.start_slowly(request, Some(limit), Instant::now().checked_add(limit))
     }
 
     #[inline(always)]
@@ -199,11 +262,16 @@ impl Client {
     }
 
     #[inline(never)]
-    fn start_slowly(&self, request: &[u8], timeout: Option<Duration>) -> Result<CallId, CallError> {
+    fn start_slowly(
+        &self,
+        request: &[u8],
+        timeout: Option<Duration>,
+        deadline: Option<Instant>,
+    ) -> Result<CallId, CallError> {
         let mut begun = Begun::Nothing;
         let result = self.manager.shared.wait_until(timeout, |node, protocols| {
             match protocols.client(self.state) {
-                Some(state) => state.begin(node, request, &mut begun),
+                Some(state) => state.begin(node, request, deadline, &mut begun),
                 None => Look::Nothing,
             }
         });
@@ -249,7 +317,8 @@ impl Client {
         }
     }
 
-    /// The reply is not wanted any more; it will be dropped when it comes.
+    /// The reply is not wanted any more; it will be dropped when it comes. The server's handler can
+    /// see that ([`Request::is_cancelled`](super::Request::is_cancelled)).
     pub fn forget(&self, call: CallId) {
         let mut guard = self.manager.shared.lock();
         let (node, protocols) = guard.parts();
@@ -299,14 +368,21 @@ impl Client {
 pub(crate) struct Prepared<'a> {
     client: &'a Client,
     request: &'a [u8],
+    deadline: Option<Instant>,
     begun: Begun,
+    may_be_there: bool,
 }
 
 #[cfg(feature = "tokio")]
 impl Prepared<'_> {
+    /// Whether the server may have the whole request.
+    pub fn may_be_there(&self) -> bool {
+        self.may_be_there
+    }
+
     /// One turn: the reply, if it is there.
     pub fn advance(&mut self) -> Result<Option<Bytes>, CallError> {
-        let Self { client, request, begun } = self;
+        let Self { client, request, deadline, begun, may_be_there } = self;
         let mut reply = Bytes::default();
         let look = {
             use crate::node::Attached;
@@ -315,16 +391,17 @@ impl Prepared<'_> {
             node.poll()?;
             protocols.after_poll(node);
             let look = match protocols.client(client.state) {
-                Some(state) => state.look_at_all(node, request, begun, &mut reply),
+                Some(state) => state.look_at_all(node, request, *deadline, begun, &mut reply),
                 None => Look::Nothing,
             };
             match look {
                 Look::Room(link) => node.await_room(link),
                 // The task is woken by this.
-                Look::Again => node.stir(),
+                Look::Again => node.wake_waiters(),
                 _ => {}
             }
             protocols.after_look(node);
+            *may_be_there |= begun.may_be_there();
             look
         };
         let Look::Found(result) = look else { return Ok(None) };

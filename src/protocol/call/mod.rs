@@ -12,17 +12,24 @@
 //! ```
 //! When a client is grown each side lends the other one block for each outstanding call, so that
 //! a call of up to 16 bytes is one cache line each way, and an outstanding one costs a block and
-//! two entries of a queue. The reply's ticket of Hamlyn 3.3 is lent once, for all calls.
+//! two or three entries of a queue. The reply's ticket of Hamlyn 3.3 is lent once, for all calls.
 //!
 //! A word is the number of the call (20 bits) and a code (12 bits): a length of up to
-//! [`LENGTH_MAX`], or `ASK`, `DECLINED`, `TOO_LONG`. A call is in one state at a time on each
-//! side, so a code and the state say what a message is:
+//! [`LENGTH_MAX`], or one of the codes below. A call is in one state at a time on each side, so a
+//! code and the state say what a message is:
 //! ```text
 //!   client: Free -> Waiting -> Done -> Free          long request: Asked -> Granted -> Waiting
 //!                      \-> Receiving -> Done         (a long reply arrives)
+//!                      \-> Failed, Declined, Draining, Left -> Free
 //!   server: Idle -> Busy -> Idle                     Idle -> Receiving -> Busy (a long request)
-//!                     \-> Asked -> Granted -> Idle   (a long reply)
+//!             \         \-> Asked -> Granted -> Idle   (a long reply)
+//!              \-> Shut: the server drains           Busy -> Cancelled -> Idle
 //! ```
+//! A request whose caller says when it gives up is `LIMITED` and begins with 8 bytes; an announced
+//! one has room for that. `CANCEL` says that a caller has given up; the number of the call is free
+//! when the server has answered all the same. A server that closes says what it took and leaves
+//! (`LEFT`), and that it took nothing else (`CLOSING`).
+//!
 //! A message that fits no state is a violation: its sender is sent away. Bytes are copied out of
 //! the blocks under the manager's lock, before anybody else's turn, so they stand still for whoever
 //! reads them.
@@ -30,11 +37,15 @@
 mod at_client;
 mod at_server;
 mod client;
+mod drain;
+mod handling;
+mod long_requests;
 mod server;
 
 pub(super) use at_client::ClientState;
 pub(super) use at_server::ServerState;
 pub use client::{CallId, Client, ClientConfig};
+pub use handling::ERROR_TEXT_MAX;
 #[cfg(feature = "tokio")]
 pub(crate) use server::Replying;
 pub use server::{Arrived, Request, Server, ServerConfig};
@@ -61,8 +72,21 @@ pub const OUTSTANDING_MAX: u32 = 1 << CALL_BITS;
 pub(super) const ASK: u32 = 4095;
 pub(super) const DECLINED: u32 = 4094;
 pub(super) const TOO_LONG: u32 = 4093;
+/// To a client: the reply is an error of the application's, which lies in the block.
+pub(super) const FAILED: u32 = 4092;
+/// To a client: the server drains, and has not taken the request.
+pub(super) const DRAINING: u32 = 4091;
+/// To a server: a request that begins with its length and its caller's time limit.
+pub(super) const LIMITED: u32 = 4090;
+/// To a server: the caller has given up.
+pub(super) const CANCEL: u32 = 4089;
+/// To a client: the server closes, and this request, which it took, gets no reply.
+pub(super) const LEFT: u32 = CANCEL;
+/// To a client: the server closes. It has taken no other request than those that it has answered, or
+/// said to be `LEFT`, and takes none.
+pub(super) const CLOSING: u32 = LIMITED;
 /// Most bytes that are sent at once; longer ones are asked for first.
-pub const LENGTH_MAX: u32 = 4092;
+pub const LENGTH_MAX: u32 = 4088;
 
 pub(super) fn word_of(call: u32, code: u32) -> u32 {
     call | code << CALL_BITS
@@ -71,7 +95,8 @@ pub(super) fn word_of(call: u32, code: u32) -> u32 {
 /// A call that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// The time is over. The server may still be at work; its reply will be dropped.
+    /// The time is over. The server may still be at work: its handler can see that the caller has
+    /// given up ([`Request::is_cancelled`]), and its reply will be dropped.
     #[error(
         "no reply came within the time limit: the server is at work, or its program makes no calls \
          and has no progress thread (start_progress)"
@@ -80,6 +105,21 @@ pub enum CallError {
     /// The server took the request and will not reply: its handler dropped it.
     #[error("the server will not reply to this request")]
     Declined,
+    /// The server's program answered with an error of its own ([`Request::fail`]).
+    #[error("the server answered with error {code}: {text}")]
+    Application {
+        /// What its program means by it.
+        code: u32,
+        /// In its words, of at most [`ERROR_TEXT_MAX`] bytes; what a terminal would obey, or nobody
+        /// would see, is spelt out as in `\u{202e}`.
+        text: String,
+    },
+    /// The server drains, and has not taken the request: whoever serves its name next may be sent it.
+    #[error("the server is about to close, and has not taken the request")]
+    Draining,
+    /// A reconnecting client has no connection, and the request was not sent.
+    #[error("there is no connection to the server, and the request was not sent: {0}")]
+    NotConnected(String),
     /// More than the other side takes.
     #[error("{}", too_long(*length, *max, limit))]
     TooLong {
@@ -90,7 +130,8 @@ pub enum CallError {
         /// The setting that says so, and whose it is.
         limit: &'static str,
     },
-    /// The peer is gone; all its calls fail at once.
+    /// The peer is gone; all its calls fail at once. Whether it has done what they asked for is not
+    /// known.
     #[error("the peer is gone: {0}")]
     Ended(CloseReason),
     /// The peer broke the protocol's rules; its link has been closed.
@@ -253,12 +294,19 @@ impl Blocks {
         self.block.min(LENGTH_MAX)
     }
 
-    fn new(node: &mut Node, queue: QueueId, calls: u32, block: u32) -> Result<Self, String> {
+    /// `credit`: messages that may wait for this side.
+    fn new(
+        node: &mut Node,
+        queue: QueueId,
+        calls: u32,
+        block: u32,
+        credit: u32,
+    ) -> Result<Self, String> {
         // A ticket for a long message must fit, too.
-        let block = block.clamp(TICKET_BYTES as u32, LENGTH_MAX).next_multiple_of(8);
+        let block = block.clamp(TICKET_BYTES as u32, LENGTH_MAX).next_multiple_of(16);
         let bytes = (calls as usize).saturating_mul(block as usize);
         let area = node.message_area(bytes).map_err(|e| e.to_string())?;
-        match node.slot(SlotConfig::new(area, queue).credit(calls)) {
+        match node.slot(SlotConfig::new(area, queue).credit(credit)) {
             Ok(slot) => Ok(Self { area, slot, block }),
             Err(e) => {
                 let _ = node.remove_area(area);
@@ -273,8 +321,9 @@ impl Blocks {
         queue: QueueId,
         calls: u32,
         block: u32,
+        credit: u32,
     ) -> Result<(Self, Vec<u8>), String> {
-        let blocks = Self::new(node, queue, calls, block)?;
+        let blocks = Self::new(node, queue, calls, block, credit)?;
         let ticket = node.fast_ticket(blocks.slot).map_err(|e| {
             blocks.remove(node);
             e.to_string()
@@ -341,6 +390,11 @@ impl Lent {
             return Err(format!("{calls} blocks of {block} bytes cannot be"));
         }
         Ok((Self { ticket, block, prepared: None }, calls))
+    }
+
+    /// Each message goes the general way from now on.
+    pub(super) fn go_slowly(&mut self) {
+        self.prepared = None;
     }
 
     /// The link over which the other side is reached.

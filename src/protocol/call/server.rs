@@ -1,8 +1,11 @@
 //! The server's side of request and reply.
 
-use super::at_server::{AtServer, LONG_MAX, OTHER, Pumped, Ready, ServerState};
+use super::at_server::{AtServer, OTHER, Pumped, Ready, ServerState};
+use super::handling::Failure;
+use super::long_requests::LONG_MAX;
 use super::{
-    ASK, Bytes, CallError, DECLINED, LENGTH_MAX, OUTSTANDING_MAX, REPLY_LIMIT, Sending, go_on,
+    ASK, Bytes, CallError, DECLINED, FAILED, LENGTH_MAX, OUTSTANDING_MAX, REPLY_LIMIT, Sending,
+    go_on,
 };
 use crate::control::Peer;
 use crate::interface::{LinkId, QueueId};
@@ -18,6 +21,7 @@ use std::boxed::Box;
 use std::collections::{HashMap, VecDeque};
 use std::format;
 use std::sync::Arc;
+use std::time::Instant;
 use std::vec::Vec;
 
 /// What a [`Server`] is made of.
@@ -26,7 +30,7 @@ pub struct ServerConfig {
     /// Calls that each client may have outstanding. 64 unless set.
     pub outstanding: u32,
     /// Bytes of a request that are sent at once; longer ones cost a round trip more. Memory is used
-    /// when it is written. 4,092 unless set, which is the most.
+    /// when it is written. 4,088 unless set, which is the most.
     pub request_bytes: u32,
     /// Longest request, in bytes. 16 MiB unless set.
     pub request_bytes_max: u64,
@@ -60,20 +64,57 @@ pub struct Arrived {
     pub(super) slot: SlotIndex,
     pub(in crate::protocol) client: u64,
     pub(super) link: LinkId,
+    /// When its caller gives up, if it said so.
+    pub(in crate::protocol) deadline: Option<Instant>,
 }
 
 /// Receives calls. `Send` and `Sync`: several threads may receive and reply.
+///
+/// ```
+/// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-server-{}", std::process::id()));
+/// # let config = hamlyn::Config::from_env()?.dir(&dir);
+/// use hamlyn::Access;
+/// use hamlyn::protocol::{CallError, Client, Manager, Server, ServerConfig};
+/// use std::time::Duration;
+///
+/// let limit = Some(Duration::from_secs(10));
+/// let manager = Manager::with_config(config.clone())?;
+/// let server = Server::new(&manager, ServerConfig::default())?;
+/// server.serve("shout", Access::SameUser)?;
+/// std::thread::scope(|scope| -> Result<(), Box<dyn std::error::Error>> {
+///     scope.spawn(|| -> Result<(), CallError> {
+///         for _ in 0..2 {
+///             let Ok(request) = server.receive(limit) else { break };
+///             match request.is_empty() {
+///                 true => request.fail(400, "nothing to shout", limit)?,
+///                 false => {
+///                     let reply = request.to_ascii_uppercase();
+///                     request.reply(&reply, limit)?;
+///                 }
+///             }
+///         }
+///         Ok(())
+///     });
+///     // Usually another process.
+///     let client = Client::connect(&Manager::with_config(config)?, "shout", limit)?;
+///     assert_eq!(&*client.call(b"hello", limit)?, b"HELLO");
+///     assert!(matches!(client.call(b"", limit), Err(CallError::Application { code: 400, .. })));
+///     Ok(())
+/// })?;
+/// # std::fs::remove_dir_all(&dir).ok();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Server {
-    manager: Manager,
-    offer: OfferId,
+    pub(super) manager: Manager,
+    pub(super) offer: OfferId,
     queue: QueueId,
-    ready: Arc<Ready>,
+    pub(super) ready: Arc<Ready>,
 }
 
 /// A call to be replied to. Dropped without a reply, it tells the client that none will come.
 pub struct Request<'a> {
-    server: &'a Server,
-    arrived: Option<Arrived>,
+    pub(super) server: &'a Server,
+    pub(super) arrived: Option<Arrived>,
 }
 
 impl Server {
@@ -86,7 +127,8 @@ impl Server {
             return Err(GrowError::SetUp(text));
         }
         super::check_block(config.request_bytes)?;
-        let each = calls.saturating_add(LONG_MAX as u32);
+        // A request, and that its caller has given up, of each call.
+        let each = calls.saturating_mul(2).saturating_add(LONG_MAX as u32);
         let entries = each.saturating_mul(config.clients_max);
         let queue = manager.lock().notification_queue(entries).map_err(set_up)?;
         let ready = Arc::<Ready>::default();
@@ -102,6 +144,8 @@ impl Server {
             departed: VecDeque::new(),
             misbehaved: 0,
             outboxes: 0,
+            watchers: HashMap::new(),
+            drains: false,
         };
         let offer = manager.offer(Kind::Call, Offering::Server(Box::new(state)));
         Ok(Self { manager: manager.clone(), offer, queue, ready })
@@ -116,6 +160,7 @@ impl Server {
 
     /// The next request; waits at most `timeout`. Any number of threads may receive. A thread that
     /// polls takes all that has arrived; the others then take theirs without the manager's lock.
+    /// [`ReceiveError::Draining`]: the server [drains](Self::drain), and no more will come.
     #[inline]
     pub fn receive(&self, timeout: Option<Duration>) -> Result<Request<'_>, ReceiveError> {
         if let Some(arrived) = self.ready.pop() {
@@ -126,11 +171,15 @@ impl Server {
         let found = self.manager.shared.at_once(|node, protocols| {
             match protocols.server(self.offer)?.take_at_once(node, arrived) {
                 None => self.look(node, protocols, arrived).found(),
-                found => found,
+                Some(()) => Some(Ok(())),
             }
         });
         match found {
-            Some(()) => Ok(request),
+            Some(Ok(())) => Ok(request),
+            Some(Err(e)) => {
+                request.arrived = None;
+                Err(e)
+            }
             None => self.wait_for_request(request, timeout),
         }
     }
@@ -147,17 +196,26 @@ impl Server {
             .shared
             .wait_until(timeout, |node, protocols| self.look(node, protocols, arrived));
         match waited {
-            Ok(()) => Ok(request),
-            Err(waited) => {
+            Ok(Ok(())) => Ok(request),
+            failed => {
                 request.arrived = None;
-                Err(waited.into())
+                Err(match failed {
+                    Ok(Err(e)) => e,
+                    Err(waited) => waited.into(),
+                    Ok(Ok(())) => ReceiveError::TimedOut,
+                })
             }
         }
     }
 
     /// One look for a request.
     #[inline(never)]
-    fn look(&self, node: &mut Node, protocols: &mut Protocols, arrived: &mut Arrived) -> Look<()> {
+    fn look(
+        &self,
+        node: &mut Node,
+        protocols: &mut Protocols,
+        arrived: &mut Arrived,
+    ) -> Look<Result<(), ReceiveError>> {
         let Some(state) = protocols.server(self.offer) else {
             return Look::Nothing;
         };
@@ -168,7 +226,7 @@ impl Server {
                 {
                     protocols.expel(node, link, &why);
                 }
-                Look::Found(())
+                Look::Found(Ok(()))
             }
             // One bad client is no failure of the server.
             Pumped::Broken(link, why) => {
@@ -179,8 +237,9 @@ impl Server {
             Pumped::Nothing => match self.ready.pop() {
                 Some(other) => {
                     *arrived = other;
-                    Look::Found(())
+                    Look::Found(Ok(()))
                 }
+                None if state.has_drained() => Look::Found(Err(ReceiveError::Draining)),
                 None => Look::Nothing,
             },
         }
@@ -208,7 +267,7 @@ impl Server {
         self.with_state(|state| state.peer_of(arrived))
     }
 
-    fn with_state<R: Default>(&self, look: impl FnOnce(&mut ServerState) -> R) -> R {
+    pub(super) fn with_state<R: Default>(&self, look: impl FnOnce(&mut ServerState) -> R) -> R {
         let mut guard = self.manager.shared.lock();
         guard.parts().1.server(self.offer).map(look).unwrap_or_default()
     }
@@ -240,7 +299,7 @@ impl Drop for Server {
 }
 
 impl Request<'_> {
-    fn arrived(&self) -> &Arrived {
+    pub(super) fn arrived(&self) -> &Arrived {
         self.arrived.as_ref().expect("present until replied to")
     }
 
@@ -297,7 +356,7 @@ impl Request<'_> {
         let Server { manager, offer, .. } = self.server;
         let keeps = timeout.is_none();
         let sent = manager.shared.wait_until(timeout, |node, protocols| {
-            look_to_reply(node, protocols, *offer, arrived, data, keeps)
+            look_to_reply(node, protocols, *offer, arrived, data.len() as u32, data, keeps)
         });
         match sent {
             Ok(Ok(true)) => {
@@ -329,17 +388,18 @@ impl Request<'_> {
     }
 }
 
-fn gone<R>() -> Look<Result<R, CallError>> {
+pub(super) fn gone<R>() -> Look<Result<R, CallError>> {
     Look::Found(Err(CallError::Ended(CloseReason::Closed)))
 }
 
-/// One look of whoever replies; `false`: the reply is longer than the client's block. `keeps`: what
-/// finds no room is kept, and leaves later.
-fn look_to_reply(
+/// One look of whoever replies with a code, which is the reply's length or `FAILED`; `false`: the
+/// reply is longer than the client's block. `keeps`: what finds no room is kept, and leaves later.
+pub(super) fn look_to_reply(
     node: &mut Node,
     protocols: &mut Protocols,
     offer: OfferId,
     arrived: &Arrived,
+    code: u32,
     data: &[u8],
     keeps: bool,
 ) -> Look<Result<bool, CallError>> {
@@ -347,11 +407,17 @@ fn look_to_reply(
     let state = protocols.server(offer);
     let Some(client) = state.and_then(|state| state.client_of(arrived)) else { return gone() };
     if data.len() > client.at_once {
-        return Look::Found(Ok(false));
+        return Look::Found(match code {
+            FAILED => Err(Failure::beyond(data, client.at_once)),
+            _ => Ok(false),
+        });
     }
-    match client.lent.send(node, link, call, data.len() as u32, data) {
+    match client.lent.send(node, link, call, code, data) {
         Ok(()) => {
             client.end(call);
+            if client.is_shut() {
+                node.wake_waiters();
+            }
             if client.freed
                 && let Some(state) = protocols.server(offer)
             {
@@ -361,7 +427,7 @@ fn look_to_reply(
         }
         Err(SendError::Full) if !keeps => Look::Room(link),
         Err(SendError::Full) => {
-            client.outbox.push_back((call, data.len() as u32, data.to_vec()));
+            client.outbox.push_back((call, code, data.to_vec()));
             if let Some(state) = protocols.server(offer) {
                 state.advance(node, arrived.slot);
             }
@@ -422,6 +488,8 @@ impl LongReply {
                 if let Look::Found(Ok(())) = look {
                     client.others.remove(&call);
                     client.end(call);
+                    // Whoever drains waits for that.
+                    node.wake_waiters();
                     state.advance(node, arrived.slot);
                 }
                 look.map(|result| result.map_err(CallError::from))
@@ -454,16 +522,27 @@ impl<'a> Replying<'a> {
         self.request
     }
 
+    /// Answers that the request has failed; what finds no room is kept.
+    pub fn fail(&mut self, code: u32, text: &str) -> Result<(), CallError> {
+        let failure = Failure::new(code, text)?;
+        self.leave(FAILED, failure.bytes()).map(|_| ())
+    }
+
     /// Whether the reply has left without waiting, or was kept to leave when there is room; `false`:
     /// it is a long one.
     pub fn at_once(&mut self, data: &[u8]) -> Result<bool, CallError> {
+        self.leave(data.len() as u32, data)
+    }
+
+    fn leave(&mut self, code: u32, data: &[u8]) -> Result<bool, CallError> {
         let Some(arrived) = &self.request.arrived else { return Ok(true) };
         let Server { manager, offer, .. } = self.request.server;
         let mut guard = manager.shared.lock();
         let (node, protocols) = guard.parts();
-        match look_to_reply(node, protocols, *offer, arrived, data, true) {
+        let look = look_to_reply(node, protocols, *offer, arrived, code, data, true);
+        drop(guard);
+        match look {
             Look::Found(Ok(true)) => {
-                drop(guard);
                 self.request.arrived = None;
                 Ok(true)
             }
@@ -487,7 +566,7 @@ impl<'a> Replying<'a> {
             match look {
                 Look::Room(link) => node.await_room(link),
                 // The task is woken by this.
-                Look::Again => node.stir(),
+                Look::Again => node.wake_waiters(),
                 _ => {}
             }
             protocols.after_look(node);
@@ -507,7 +586,7 @@ impl<'a> Replying<'a> {
 impl Default for Arrived {
     fn default() -> Self {
         let (slot, link) = (SlotIndex(u32::MAX), LinkId::SELF);
-        Self { bytes: Bytes::default(), call: 0, slot, client: 0, link }
+        Self { bytes: Bytes::default(), call: 0, slot, client: 0, link, deadline: None }
     }
 }
 
@@ -552,10 +631,13 @@ impl Server {
         client.end(arrived.call);
         client.others.remove(&arrived.call);
         client.outbox.push_back((arrived.call, DECLINED, Vec::new()));
+        if client.is_shut() {
+            node.wake_waiters();
+        }
         let owed = client.check_owed();
         state.advance(node, arrived.slot);
         if let Err(why) = owed {
-            state.misbehaved += 1;
+            state.count_broken(arrived.slot);
             protocols.expel(node, arrived.link, &why);
         }
     }

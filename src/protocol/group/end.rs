@@ -17,6 +17,37 @@ use std::sync::{Arc, Mutex};
 use std::vec::Vec;
 
 /// The root of a group. `Send`.
+///
+/// ```
+/// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-group-{}", std::process::id()));
+/// # let config = hamlyn::Config::from_env()?.dir(&dir);
+/// use hamlyn::Access;
+/// use hamlyn::protocol::{Group, GroupConfig, GroupMember, Manager};
+/// use std::time::Duration;
+///
+/// let limit = Some(Duration::from_secs(10));
+/// let manager = Manager::with_config(config.clone())?;
+/// // Two members, each of which sends a byte and is sent one.
+/// let mut group = Group::new(&manager, GroupConfig { scatter_bytes: 1, ..GroupConfig::new(2, 1) })?;
+/// group.serve("sum", Access::SameUser)?;
+/// std::thread::scope(|scope| -> Result<(), Box<dyn std::error::Error>> {
+///     for part in [3, 4] {
+///         let config = config.clone();
+///         // Usually processes.
+///         scope.spawn(move || {
+///             let manager = Manager::with_config(config).unwrap();
+///             let mut member = GroupMember::connect(&manager, "sum", 1, limit).unwrap();
+///             member.send(&[part], limit).unwrap();
+///             assert_eq!(member.receive(limit).unwrap(), [7]);
+///         });
+///     }
+///     let sum = group.reduce(limit, 0, |sum, _member, part| sum + part[0])?;
+///     group.broadcast(&[sum], limit)?;
+///     Ok(())
+/// })?;
+/// # std::fs::remove_dir_all(&dir).ok();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Group {
     manager: Manager,
     offer: OfferId,
@@ -103,7 +134,7 @@ impl Group {
                     words: areas[1],
                     word_queue: queues[1],
                     consumer,
-                    heard: Vec::new(),
+                    waiting: Vec::new(),
                     bad: Vec::new(),
                     round: NO_ROUND + 1,
                     arrived: 0,
@@ -483,9 +514,9 @@ impl EndPoint for Group {
     /// As many parts have arrived as were [wanted](Group::set_wanted), or never will.
     fn is_ready_in(&self, _: &Node) -> bool {
         let mut shared = lock(&self.root);
-        shared.hear();
+        shared.take_notifications();
         let wanted = shared.wanted;
-        shared.arrived + shared.heard_parts() >= wanted || shared.lost(wanted).is_some()
+        shared.arrived + shared.waiting_parts() >= wanted || shared.lost(wanted).is_some()
     }
 
     fn manager(&self) -> &Manager {

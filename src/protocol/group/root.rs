@@ -58,7 +58,7 @@ pub(super) struct Shared {
     pub(super) word_queue: QueueId,
     pub(super) consumer: Consumer,
     /// Notifications that were taken from the queue where the node could not be looked at.
-    pub(super) heard: Vec<Notification>,
+    pub(super) waiting: Vec<Notification>,
     /// Links that are to be closed, and why.
     pub(super) bad: Vec<(LinkId, String)>,
     pub(super) round: u64,
@@ -88,21 +88,21 @@ impl Shared {
     }
 
     #[inline]
-    pub(super) fn hear(&mut self) {
+    pub(super) fn take_notifications(&mut self) {
         while let Some(notification) = self.consumer.pop() {
-            self.heard.push(notification);
+            self.waiting.push(notification);
         }
     }
 
-    /// Of what was heard, how much will count as a part of this round.
-    pub(super) fn heard_parts(&self) -> u32 {
+    /// Of the messages that wait, how much will count as a part of this round.
+    pub(super) fn waiting_parts(&self) -> u32 {
         let counts = |n: &&Notification| {
             self.places.get(n.index.0 as usize).is_some_and(|p| p.ticket_round == self.round)
         };
-        self.heard.iter().filter(counts).count() as u32
+        self.waiting.iter().filter(counts).count() as u32
     }
 
-    /// Looks at each message that was heard; returns a link that is to be closed, and why.
+    /// Looks at each message that waits; returns a link that is to be closed, and why.
     #[inline]
     pub(super) fn settle(&mut self, node: &mut Node) -> Option<(LinkId, String)> {
         self.settle_all(node);
@@ -111,8 +111,8 @@ impl Shared {
 
     #[inline]
     pub(super) fn settle_all(&mut self, node: &mut Node) {
-        self.hear();
-        while let Some(notification) = self.heard.pop() {
+        self.take_notifications();
+        while let Some(notification) = self.waiting.pop() {
             if let Err(bad) = self.settle_one(node, notification) {
                 self.bad.push(bad);
             }
@@ -402,8 +402,8 @@ impl Offer for GroupOffer {
         let mut shared = lock(&self.root);
         if let Some(Some(member)) = shared.requests.remove(&request) {
             // It knew its ticket, and may have used it over another link. Nobody's part came so.
-            shared.hear();
-            shared.heard.retain(|notification| notification.index.0 != member);
+            shared.take_notifications();
+            shared.waiting.retain(|notification| notification.index.0 != member);
             let lost = shared.places[member as usize].lost.take();
             shared.vacate(node, member);
             shared.places[member as usize].lost = lost;

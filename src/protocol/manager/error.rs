@@ -73,6 +73,10 @@ pub enum ReceiveError {
     /// The peer is gone, and everything that it sent has been received.
     #[error("the sender is gone, and everything that it sent has been received: {0}")]
     Ended(CloseReason),
+    /// The server drains ([`Server::drain`](crate::protocol::Server::drain)), and everything that it
+    /// had taken has been received.
+    #[error("the server drains, and everything that it had taken has been received")]
+    Draining,
     /// The sender broke the protocol's rules; its link has been closed.
     #[error("the sender broke the rules and was sent away: {0}")]
     Misbehaved(String),

@@ -19,7 +19,6 @@ pub use connection::{Connection, EndPoint};
 pub(crate) use error::set_up;
 pub use error::{GrowError, ReceiveError, SendFailure};
 pub(in crate::protocol) use offers::Offering;
-use offers::refuse;
 pub(crate) use offers::{Admission, Offer, OfferId, Protocols, StillWaits, Waiting};
 
 use super::seed::{Kind, Seed, Token};
@@ -61,6 +60,34 @@ fn stop_serving(control: &Control, services: impl IntoIterator<Item = String>) {
 
 /// A node with end points, for any number of threads. Cloning shares it. With the last clone and
 /// the last end point the node is dropped, and every peer is told goodbye.
+///
+/// ```
+/// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-manager-{}", std::process::id()));
+/// # let config = hamlyn::Config::from_env()?.dir(&dir);
+/// use hamlyn::Access;
+/// use hamlyn::protocol::{Manager, StreamConfig, StreamReceiver, TaggedConfig, TaggedReceiver};
+/// use hamlyn::protocol::TaggedSender;
+/// use std::time::Duration;
+///
+/// let limit = Some(Duration::from_secs(10));
+/// // Several end points of one manager, and one thread that waits for whichever has something.
+/// let manager = Manager::with_config(config.clone())?;
+/// let stream = StreamReceiver::new(&manager, StreamConfig::default())?;
+/// let mut places = TaggedReceiver::new(&manager, TaggedConfig::new(4096))?;
+/// places.serve("places", Access::SameUser)?;
+/// // Whoever connects is answered meanwhile, by a thread of the manager's.
+/// manager.start_progress()?;
+///
+/// // Usually another process.
+/// let other = Manager::with_config(config)?;
+/// TaggedSender::connect(&other, "places", limit)?.send(0, b"hello", 7, limit)?;
+///
+/// let found = manager.wait_any(&[&stream, &places], limit)?;
+/// assert_eq!(found, 1);
+/// assert_eq!(places.get_tag(limit)?.tag, 7);
+/// # std::fs::remove_dir_all(&dir).ok();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct Manager {
     pub(crate) shared: SharedNode<Protocols>,
@@ -105,6 +132,7 @@ impl Manager {
     }
 
     /// [`Node::send`] (`h_send_msg`), without holding the lock while waiting.
+    #[inline]
     pub fn send(
         &self,
         ticket: &Ticket,
@@ -116,12 +144,20 @@ impl Manager {
     }
 
     /// [`Node::recv`] (`h_recv_block`), without holding the lock while waiting.
+    #[inline]
     pub fn recv(
         &self,
         queue: QueueId,
         timeout: Option<Duration>,
     ) -> Result<Notification, RecvError> {
         self.shared.recv(queue, timeout)
+    }
+
+    /// [`Node::try_recv`] (`h_recv`): the next notification of `queue`, if it is there or comes in one
+    /// turn.
+    #[inline]
+    pub fn try_recv(&self, queue: QueueId) -> Result<Option<Notification>, RecvError> {
+        self.shared.try_recv(queue)
     }
 
     /// An event that is none of an end point's: of services that were offered on the node itself.
@@ -135,6 +171,12 @@ impl Manager {
     /// Which path a link takes, and why.
     pub fn explain(&self, link: LinkId) -> Result<String, LinkError> {
         self.lock().explain(link)
+    }
+
+    /// Where other hosts connect; see [`Node::listens_at`].
+    #[cfg(feature = "tls")]
+    pub fn listens_at(&self) -> Option<core::net::SocketAddr> {
+        self.lock().listens_at()
     }
 
     /// Polls, and so answers and deposits, while the application makes no calls. See
@@ -257,13 +299,8 @@ impl Manager {
         }
         let mut guard = self.shared.lock();
         let (node, protocols) = guard.parts();
-        protocols.by_token.retain(|_, of| *of != offer);
-        let served = protocols.by_service.extract_if(|_, of| *of == offer);
-        let served: Vec<String> = served.map(|(service, _)| service).collect();
+        let served = protocols.hide(node, offer);
         let withdrawn = protocols.offers.remove(&offer);
-        for id in protocols.joining.withdraw(offer) {
-            refuse(node, id, "the receiver is gone");
-        }
         let links: Vec<LinkId> = protocols
             .connections
             .iter()
@@ -282,6 +319,17 @@ impl Manager {
         drop(guard);
         stop_serving(&control, served);
         withdrawn.map(|offered| offered.offer)
+    }
+
+    /// A receiver is found by nobody any more: its seeds and names are worthless from now on. Its
+    /// connections stay. Who may read a name's directory can make this take seconds.
+    pub(in crate::protocol) fn hide(&self, offer: OfferId) {
+        let mut guard = self.shared.lock();
+        let (node, protocols) = guard.parts();
+        let served = protocols.hide(node, offer);
+        let control = node.control_apart();
+        drop(guard);
+        stop_serving(&control, served);
     }
 
     /// A seed of a receiver; each call makes another.
@@ -386,6 +434,10 @@ impl Manager {
                 match head {
                     Some((head, body)) if head[..4] == ANSWER && head[4] == kind as u8 => {
                         let connection = Connection::new(node, link, peer);
+                        // It may be on its way already, and whoever polls would not want it.
+                        if kind == Kind::Publish {
+                            connection.take_aperture();
+                        }
                         protocols.connections.insert(link, (connection.clone(), None));
                         Ok((connection, body.to_vec()))
                     }

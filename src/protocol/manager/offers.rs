@@ -9,6 +9,7 @@ use crate::os::sys;
 use crate::protocol::byte_stream::Listening;
 use crate::protocol::call::{ClientState, ServerState};
 use crate::protocol::joining::{Asking, Joining};
+use crate::protocol::publish::{Behind, PublisherState};
 use crate::protocol::seed::{Kind, Token};
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::Ordering;
@@ -69,6 +70,7 @@ pub(in crate::protocol) enum Offering {
     Client(Box<ClientState>),
     Server(Box<ServerState>),
     Bytes(Box<Listening>),
+    Publisher(Box<PublisherState>),
     Other(Box<dyn Offer>),
 }
 
@@ -79,6 +81,7 @@ impl Deref for Offering {
             Self::Client(offer) => &**offer,
             Self::Server(offer) => &**offer,
             Self::Bytes(offer) => &**offer,
+            Self::Publisher(offer) => &**offer,
             Self::Other(offer) => &**offer,
         }
     }
@@ -90,6 +93,7 @@ impl DerefMut for Offering {
             Self::Client(offer) => &mut **offer,
             Self::Server(offer) => &mut **offer,
             Self::Bytes(offer) => &mut **offer,
+            Self::Publisher(offer) => &mut **offer,
             Self::Other(offer) => &mut **offer,
         }
     }
@@ -175,9 +179,14 @@ pub(crate) struct Protocols {
     waiting: Vec<Arc<dyn Waiting>>,
     waiting_moved: u64,
     waits_for_room: bool,
+    /// Publishers of which subscribers are behind.
+    pub(in crate::protocol) behind: Behind,
     /// Who sleeps on the node's descriptor for tasks, and must arm again when another has slept.
     #[cfg(feature = "tokio")]
     pub(in crate::protocol) sleepers: Vec<Waker>,
+    /// What [`Node::moved`] said when they were last told that somebody else has polled.
+    #[cfg(feature = "tokio")]
+    sleepers_moved: u64,
 }
 
 /// Most events that wait for the application; beyond, the oldest are dropped.
@@ -189,11 +198,16 @@ impl Attached for Protocols {
         if node.has_events() {
             self.take_events(node);
         }
+        #[cfg(feature = "tokio")]
+        self.tell_sleepers(node);
         self.after_look(node);
     }
 
     #[inline]
     fn after_look(&mut self, node: &mut Node) {
+        if !self.behind.is_empty() {
+            self.look_at_behind(node);
+        }
         if !self.wakers.is_empty() {
             self.wake(node);
         }
@@ -215,6 +229,17 @@ impl Attached for Protocols {
 }
 
 impl Protocols {
+    /// Whoever polls may take the signal that would have woken those who sleep on the descriptor, with
+    /// what it told of; and who sent it sends no other before they have armed again.
+    #[cfg(feature = "tokio")]
+    #[inline]
+    fn tell_sleepers(&mut self, node: &Node) {
+        if !self.sleepers.is_empty() && node.moved() != self.sleepers_moved {
+            self.sleepers_moved = node.moved();
+            self.sleepers.iter().for_each(Waker::wake_by_ref);
+        }
+    }
+
     /// The state of a client, which is its offer.
     #[inline(always)]
     pub(in crate::protocol) fn client(&mut self, id: OfferId) -> Option<&mut ClientState> {
@@ -241,10 +266,42 @@ impl Protocols {
         }
     }
 
+    /// The state of a publisher, which is its offer.
+    #[inline(always)]
+    pub(in crate::protocol) fn publisher(&mut self, id: OfferId) -> Option<&mut PublisherState> {
+        match self.offers.places.get_mut(id.index)? {
+            Some(Offered { offer: Offering::Publisher(state), number, .. })
+                if *number == id.number =>
+            {
+                Some(state)
+            }
+            _ => None,
+        }
+    }
+
+    /// A receiver is found by nobody from now on: the names that it had, which are to be given up.
+    pub(super) fn hide(&mut self, node: &mut Node, offer: OfferId) -> Vec<String> {
+        self.by_token.retain(|_, of| *of != offer);
+        let served = self.by_service.extract_if(|_, of| *of == offer);
+        let served = served.map(|(service, _)| service).collect();
+        for id in self.joining.withdraw(offer) {
+            refuse(node, id, "the receiver is gone");
+        }
+        served
+    }
+
+    /// Ends a connection in which an end point has no more part.
+    pub(in crate::protocol) fn close(&mut self, node: &mut Node, link: LinkId) {
+        if let Some((connection, _)) = self.connections.remove(&link) {
+            let _ = connection.ended.set(CloseReason::Closed);
+        }
+        let _ = node.disconnect(link);
+    }
+
     /// Sends a peer away that broke a protocol's rules.
     #[cold]
     pub(crate) fn expel(&mut self, node: &mut Node, link: LinkId, why: &str) {
-        let _ = node.disconnect(link);
+        node.send_away(link, why);
         if let Some((connection, offer)) = self.connections.remove(&link) {
             let _ = connection.ended.set(CloseReason::Misbehaved(why.into()));
             if let Some(offered) = offer.and_then(|offer| self.offers.get_mut(&offer)) {
@@ -299,6 +356,10 @@ impl Protocols {
                     if what == ApertureEvent::Held && !self.wants_aperture(node, aperture.link) {
                         let _ = node.release_aperture(aperture);
                     }
+                    // A publisher's pool is at its subscriber, or is not.
+                    if let Some((_, Some(offer))) = self.connections.get(&aperture.link) {
+                        self.tell_publisher(node, *offer, aperture.link, what);
+                    }
                 }
                 other => self.keep(node, other),
             }
@@ -317,7 +378,7 @@ impl Protocols {
 
     pub(super) fn keep(&mut self, node: &mut Node, event: Event) {
         // Whoever waits for events may not be who took it from the node.
-        node.stir();
+        node.wake_waiters();
         if self.events.len() >= EVENTS_MAX {
             self.events.pop_front();
         }
@@ -449,7 +510,10 @@ impl Protocols {
         };
         self.connections.insert(link, (connection.clone(), Some(offer)));
         match self.offers.get_mut(&offer) {
-            Some(offered) => offered.offer.joined(node, id, &connection),
+            Some(offered) => {
+                offered.offer.joined(node, id, &connection);
+                self.settle(node, offer);
+            }
             // The end point was dropped meanwhile.
             None => {
                 let _ = node.disconnect(link);

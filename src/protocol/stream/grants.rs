@@ -1,4 +1,4 @@
-//! Tickets for a stream's sender: buffers go into lanes, and the sender is told of them, and of the
+//! Tickets for a stream's sender: buffers go into slots, and the sender is told of them, and of the
 //! places that were freed.
 //!
 //! Never: memory beyond what the settings allow is taken for a sender that asks; a grant waits for
@@ -18,7 +18,7 @@ impl Intake {
         self.window.is_short() || self.places.is_due()
     }
 
-    /// Puts buffers into lanes that have none, and tells the sender.
+    /// Puts buffers into slots that have none, and tells the sender.
     #[inline]
     pub(super) fn replenish(&mut self, node: &mut Node) {
         if self.asked.is_some() {
@@ -38,7 +38,7 @@ impl Intake {
     /// Tells the sender how many places were freed, if the link has room now.
     fn tell_freed(&mut self, node: &mut Node) {
         let Some((connection, grants)) = self.shared.joined.get() else { return };
-        let base = grants.base + (GRANT_BYTES * self.lanes.len()) as u64;
+        let base = grants.base + (GRANT_BYTES * self.slots.len()) as u64;
         let freed = self.places.freed().to_le_bytes();
         match node.try_send_fast_over(connection.link(), &Ticket { base, ..*grants }, &freed, 0) {
             Err(SendError::Full) => {}
@@ -51,16 +51,16 @@ impl Intake {
         while self.window.unarmed() > 0 {
             let Some(memory) = self.buffer(node) else { return };
             let Some(number) = self.window.arm() else { return };
-            self.put_into_lane(node, number, memory);
+            self.put_into_slot(node, number, memory);
         }
     }
 
     /// A buffer for the next ticket, made if need be and allowed.
     fn buffer(&mut self, node: &mut Node) -> Option<AreaMemory> {
-        // Where records are long the next will be, too. What lies in lanes leaves room for one of
+        // Where records are long the next will be, too. What lies in slots leaves room for one of
         // the longest: else a sender that asks for that would wait for itself.
         let fits = |memory: &AreaMemory| {
-            self.large_in_lanes + memory.as_ref().len() <= self.config.record_bytes_max
+            self.large_in_slots + memory.as_ref().len() <= self.config.record_bytes_max
         };
         if let Some(i) = self.free_large.iter().position(fits) {
             return Some(self.free_large.swap_remove(i));
@@ -84,23 +84,23 @@ impl Intake {
         }
     }
 
-    /// The lane of a ticket gets a buffer and a key, and the sender a grant. What lay there comes
+    /// The slot of a ticket gets a buffer and a key, and the sender a grant. What lay there comes
     /// back.
-    fn put_into_lane(&mut self, node: &mut Node, number: u64, memory: AreaMemory) {
+    fn put_into_slot(&mut self, node: &mut Node, number: u64, memory: AreaMemory) {
         let size = memory.as_ref().len();
-        let index = self.window.lane(number);
-        let lane = &mut self.lanes[index];
+        let index = self.window.slot(number);
+        let slot = &mut self.slots[index];
         let armed = node
-            .replace_memory(lane.slot, memory)
+            .replace_memory(slot.id, memory)
             .and_then(|before| {
-                lane.size = size;
+                slot.size = size;
                 if size > self.config.buffer_bytes {
-                    self.large_in_lanes += size;
+                    self.large_in_slots += size;
                 }
-                node.arm(lane.slot, MetadataIndex(0), Some(0..size as u64)).map(|()| before)
+                node.arm(slot.id, MetadataIndex(0), Some(0..size as u64)).map(|()| before)
             })
             .and_then(|before| {
-                node.ticket(lane.slot, MetadataIndex(0)).map(|ticket| (before, ticket))
+                node.ticket(slot.id, MetadataIndex(0)).map(|ticket| (before, ticket))
             });
         match armed {
             Ok((before, ticket)) => {
@@ -110,8 +110,8 @@ impl Intake {
                     size: size as u32,
                     refused: false,
                 };
-                if lane.empty.is_none() {
-                    lane.empty = Some(before);
+                if slot.empty.is_none() {
+                    slot.empty = Some(before);
                 } else {
                     self.put_back(before);
                 }
@@ -133,8 +133,8 @@ impl Intake {
         }
         let page = records::PAGE;
         let longest = self.config.record_bytes_max.next_multiple_of(page);
-        let index = self.window.lane(number);
-        let (slot, size) = (self.lanes[index].slot, self.lanes[index].size);
+        let index = self.window.slot(number);
+        let (slot, size) = (self.slots[index].id, self.slots[index].size);
         let mut refused = bytes > longest;
         if size < bytes && !refused {
             let fits = |memory: &AreaMemory| memory.as_ref().len() >= bytes;
@@ -144,7 +144,7 @@ impl Intake {
                 None => {
                     // Powers of two, so that records of about a length share buffers.
                     let wanted = bytes.next_power_of_two().min(longest);
-                    // What lies in lanes counts. Arming keeps it to one of the longest, so that an
+                    // What lies in slots counts. Arming keeps it to one of the longest, so that an
                     // honest sender, which asks for its next ticket, does not wait for itself.
                     let limit = 3 * longest;
                     while self.large_bytes + wanted > limit {
@@ -165,9 +165,9 @@ impl Intake {
             if let Some(memory) = memory {
                 self.asked = None;
                 if size > self.config.buffer_bytes {
-                    self.large_in_lanes -= size;
+                    self.large_in_slots -= size;
                 }
-                return self.put_into_lane(node, number, memory);
+                return self.put_into_slot(node, number, memory);
             }
         }
         self.asked = None;
@@ -177,23 +177,23 @@ impl Intake {
         }
     }
 
-    /// The sender is to be told of a lane's ticket; of the last one, if it took none before.
-    fn owe(&mut self, lane: usize, grant: Grant) {
-        if self.lanes[lane].owed.replace(grant).is_none() {
-            self.ungranted.push_back(lane);
+    /// The sender is to be told of a slot's ticket; of the last one, if it took none before.
+    fn owe(&mut self, slot: usize, grant: Grant) {
+        if self.slots[slot].owed.replace(grant).is_none() {
+            self.ungranted.push_back(slot);
         }
     }
 
     /// Tells the sender of tickets, as far as the link has room now; the others later.
     fn grant(&mut self, node: &mut Node) {
         let Some((connection, grants)) = self.shared.joined.get() else { return };
-        while let Some(&lane) = self.ungranted.front() {
-            if let Some(grant) = self.lanes[lane].owed {
-                let ticket = Ticket { base: grants.base + (GRANT_BYTES * lane) as u64, ..*grants };
+        while let Some(&slot) = self.ungranted.front() {
+            if let Some(grant) = self.slots[slot].owed {
+                let ticket = Ticket { base: grants.base + (GRANT_BYTES * slot) as u64, ..*grants };
                 match node.try_send_fast_over(connection.link(), &ticket, &grant.to_bytes(), 0) {
                     Err(SendError::Full) => return,
                     // Or it is gone, or gave a ticket that cannot be used: nobody to tell.
-                    _ => self.lanes[lane].owed = None,
+                    _ => self.slots[slot].owed = None,
                 }
             }
             self.ungranted.pop_front();

@@ -5,7 +5,7 @@
 //! may write is read but once, into a copy.
 
 use super::held::{Held, Lies, Messages, NOT_YET};
-use super::lane::{Lane, fast_slot};
+use super::message_slot::{MessageSlot, fast_slot};
 use super::{Record, Shared, StreamConfig};
 use crate::interface::{AreaId, Handed, LinkId, Notification, QueueId, SlotConfig, SlotId};
 use crate::node::{CloseReason, Look, Node};
@@ -55,7 +55,7 @@ pub(super) struct Intake {
     pub(super) shared: Arc<Shared>,
     pub(super) config: StreamConfig,
     pub(super) stream: u32,
-    pub(super) lanes: Box<[Lane]>,
+    pub(super) slots: Box<[MessageSlot]>,
     pub(super) ask_slot: SlotId,
     pub(super) ask_area: AreaId,
     pub(super) places_slot: SlotId,
@@ -67,21 +67,25 @@ pub(super) struct Intake {
     pub(super) longest: u32,
     /// A larger buffer is wanted for a ticket.
     pub(super) asked: Option<(u64, usize)>,
-    /// The lanes that owe their sender a grant.
+    /// The slots that owe their sender a grant.
     pub(super) ungranted: VecDeque<usize>,
     /// Buffers of the usual size: free ones, and how many there are in all.
     pub(super) free: Vec<AreaMemory>,
     pub(super) buffers: u32,
-    /// Larger ones: free ones, bytes of all, bytes of those in lanes.
+    /// Larger ones: free ones, bytes of all, bytes of those in slots.
     pub(super) free_large: Vec<AreaMemory>,
     pub(super) large_bytes: usize,
-    pub(super) large_in_lanes: usize,
+    pub(super) large_in_slots: usize,
     /// Messages whose records are not all released.
     pub(super) held: Messages,
     pub(super) taken: Taken,
     /// Records handed out, released.
     pub(super) given: u64,
     pub(super) released: u64,
+    /// The record that is looked at: the one that was handed out last, or one that was kept.
+    pub(super) latest: Record,
+    /// Number of the first record behind those that were kept.
+    pub(super) kept: u64,
     /// The sender's last message was taken.
     pub(super) has_last: bool,
     pub(super) ended: Option<CloseReason>,
@@ -101,12 +105,12 @@ impl Intake {
 
     /// The next record of the messages that were taken.
     #[inline(always)]
-    pub(super) fn next_record(&mut self) -> Option<Record> {
+    pub(super) fn next_record(&mut self) -> Option<()> {
         if self.held.is_unread() { self.read_record() } else { None }
     }
 
     #[inline(never)]
-    fn read_record(&mut self) -> Option<Record> {
+    fn read_record(&mut self) -> Option<()> {
         let (_, held) = self.held.reading()?;
         let length = held.length as usize;
         if !held.framed {
@@ -121,7 +125,7 @@ impl Intake {
 
     /// There is no record, or it lies in an aperture.
     #[cold]
-    fn read_otherwise(&mut self, error: Option<FrameError>) -> Option<Record> {
+    fn read_otherwise(&mut self, error: Option<FrameError>) -> Option<()> {
         let Some(error) = error else { return self.skip_empty() };
         let (_, held) = self.held.reading()?;
         let bytes = self.taken.bytes(held.lies).get(..held.length as usize).unwrap_or(&[]);
@@ -134,7 +138,7 @@ impl Intake {
 
     /// A record of the message that is read, behind which its bytes go on at `after`.
     #[inline(always)]
-    fn hand_out(&mut self, range: Range<usize>, after: usize, is_far: bool) -> Option<Record> {
+    fn hand_out(&mut self, range: Range<usize>, after: usize, is_far: bool) -> Option<()> {
         let number = self.given;
         let (message, held) = self.held.reading()?;
         held.at = after as u32;
@@ -148,18 +152,19 @@ impl Intake {
         }
         self.given += 1;
         let (start, length, stream) = (range.start as u32, length as u32, self.stream);
-        Some(Record { number, message, start, length, stream, is_far })
+        self.latest = Record { number, message, start, length, stream, is_far };
+        Some(())
     }
 
     #[cold]
-    fn too_long(&mut self, length: usize) -> Option<Record> {
+    fn too_long(&mut self, length: usize) -> Option<()> {
         let longest = self.config.record_bytes_max;
         self.misbehaves(format!("a record of {length} bytes, where {longest} fit"))
     }
 
     /// A message without records is allowed where it says that it is the last.
     #[cold]
-    pub(super) fn skip_empty(&mut self) -> Option<Record> {
+    pub(super) fn skip_empty(&mut self) -> Option<()> {
         match self.held.reading() {
             Some((_, held)) if held.last => {
                 held.end = self.given;
@@ -173,10 +178,18 @@ impl Intake {
         }
     }
 
-    /// What comes after a fault is worth nothing.
+    /// What comes after a fault is worth nothing. Records that were handed out before it stay, also
+    /// those of the same message.
     #[cold]
-    pub(super) fn misbehaves(&mut self, why: String) -> Option<Record> {
+    pub(super) fn misbehaves(&mut self, why: String) -> Option<()> {
         self.fault.get_or_insert(why);
+        let given = self.given;
+        if let Some((_, held)) = self.held.reading()
+            && held.at > 0
+        {
+            held.end = given;
+            self.held.has_read();
+        }
         while let Some(held) = self.held.take_back() {
             if let Lies::Buffer(_) = held.lies
                 && let Some(memory) = self.taken.buffers.pop_back()
@@ -300,10 +313,10 @@ impl Intake {
 
     /// The record that [`take_one`](Self::take_one) has handed out.
     #[inline(always)]
-    pub(super) fn passed(&self, length: u32) -> Record {
+    pub(super) fn passed(&mut self, length: u32) {
         let (number, message) = (self.given - 1, self.held.last_read());
         let (start, stream, is_far) = (0, self.stream, false);
-        Record { number, message, start, length, stream, is_far }
+        self.latest = Record { number, message, start, length, stream, is_far };
     }
 
     #[inline(never)]
@@ -340,13 +353,13 @@ impl Intake {
         if notification.index == MetadataIndex::FAST {
             return self.note_ask(notification.word);
         }
-        let expected = self.window.lane(self.window.expected());
-        let lane = if notification.is_for(self.lanes[expected].slot) {
+        let expected = self.window.slot(self.window.expected());
+        let slot = if notification.is_for(self.slots[expected].id) {
             Some(expected)
         } else {
-            self.lanes.iter().position(|lane| notification.is_for(lane.slot))
+            self.slots.iter().position(|slot| notification.is_for(slot.id))
         };
-        if !lane.is_some_and(|lane| self.window.arrive(lane)) {
+        if !slot.is_some_and(|slot| self.window.arrive(slot)) {
             self.fault.get_or_insert("a message with no ticket".into());
         }
     }
@@ -407,14 +420,14 @@ impl Intake {
     /// Takes the next message that came with a ticket, memory and all; says whether it could be
     /// taken.
     pub(super) fn take(&mut self, node: &mut Node) -> bool {
-        let index = self.window.lane(self.window.expected());
-        let lane = &mut self.lanes[index];
+        let index = self.window.slot(self.window.expected());
+        let slot = &mut self.slots[index];
         let longest = self.config.record_bytes_max;
         let fits = |mark: &Mark| {
             let length = mark.length as usize;
-            length <= lane.size && (mark.framed || length <= longest)
+            length <= slot.size && (mark.framed || length <= longest)
         };
-        let mark = match node.metadata(lane.slot, MetadataIndex(0)) {
+        let mark = match node.metadata(slot.id, MetadataIndex(0)) {
             Ok(entry) => Mark::from_bytes(entry.user()).filter(fits),
             Err(_) => None,
         };
@@ -432,12 +445,12 @@ impl Intake {
         if self.window.take().is_none() {
             return false;
         }
-        let taken = match (mark, lane.empty.take()) {
+        let taken = match (mark, slot.empty.take()) {
             (Some(mark), Some(empty)) => {
-                node.replace_memory(lane.slot, empty).map(|memory| (mark, memory)).ok()
+                node.replace_memory(slot.id, empty).map(|memory| (mark, memory)).ok()
             }
             (_, empty) => {
-                lane.empty = empty;
+                slot.empty = empty;
                 None
             }
         };
@@ -446,8 +459,8 @@ impl Intake {
             self.fault.get_or_insert(why.into());
             return false;
         };
-        if lane.size > self.config.buffer_bytes {
-            self.large_in_lanes -= lane.size;
+        if slot.size > self.config.buffer_bytes {
+            self.large_in_slots -= slot.size;
         }
         let number = self.taken.first.wrapping_add(self.taken.buffers.len() as u32);
         self.taken.buffers.push_back(memory);
@@ -481,7 +494,7 @@ impl Intake {
         let _ = node.remove_area(self.ask_area);
         let _ = node.remove_slot(self.places_slot);
         let _ = node.remove_area(self.places_area);
-        self.lanes.iter_mut().for_each(|lane| lane.remove(node));
+        self.slots.iter_mut().for_each(|slot| slot.remove(node));
         let _ = node.remove_queue(self.queue);
         let held = self.taken.buffers.drain(..);
         held.chain(self.free.drain(..))
@@ -499,10 +512,10 @@ impl Intake {
         let text = |e: &dyn ToString| e.to_string();
         let entries = config.buffers + 1 + PLACES as u32;
         let queue = node.notification_queue(entries).map_err(|e| text(&e))?;
-        let (mut lanes, mut made_slots) = (Vec::new(), Vec::new());
+        let (mut slots, mut made_slots) = (Vec::new(), Vec::new());
         let made = (0..config.buffers)
             .try_for_each(|_| {
-                lanes.push(Lane::new(node, queue, config.buffer_bytes)?);
+                slots.push(MessageSlot::new(node, queue, config.buffer_bytes)?);
                 Ok(())
             })
             .and_then(|()| {
@@ -518,7 +531,7 @@ impl Intake {
         let ((ask_area, ask_slot), (places_area, places_slot)) = match made {
             Ok(made) => made,
             Err(e) => {
-                lanes.iter_mut().for_each(|lane: &mut Lane| lane.remove(node));
+                slots.iter_mut().for_each(|slot: &mut MessageSlot| slot.remove(node));
                 for (area, slot) in made_slots {
                     let _ = node.remove_slot(slot);
                     let _ = node.remove_area(area);
@@ -533,7 +546,7 @@ impl Intake {
         }
         Ok(Self {
             shared: Arc::new(Shared {
-                lanes: lanes.iter().map(|lane| lane.slot).collect(),
+                slots: slots.iter().map(|slot| slot.id).collect(),
                 ask: ask_slot,
                 places: places_slot,
                 answer,
@@ -545,7 +558,7 @@ impl Intake {
             window: Window::new(config.buffers),
             buffers: config.buffers,
             stream: NEXT_STREAM.fetch_add(1, Ordering::Relaxed),
-            lanes: lanes.into(),
+            slots: slots.into(),
             ask_slot,
             ask_area,
             places_slot,
@@ -558,7 +571,7 @@ impl Intake {
             free: Vec::new(),
             free_large: Vec::new(),
             large_bytes: 0,
-            large_in_lanes: 0,
+            large_in_slots: 0,
             held: Messages::new(),
             taken: Taken {
                 buffers: VecDeque::new(),
@@ -567,6 +580,8 @@ impl Intake {
             },
             given: 0,
             released: 0,
+            latest: Record { number: 0, message: 0, start: 0, length: 0, stream: 0, is_far: false },
+            kept: 0,
             has_last: false,
             ended: None,
             from: None,

@@ -2,15 +2,15 @@
 //!
 //! ```text
 //!   send: copied into a buffer                              receive: a record's place, no copying
-//!   flush ---- one message, into the ticket's lane ------>  the lane's memory is taken out of the
+//!   flush ---- one message, into the ticket's slot ------>  the slot's memory is taken out of the
 //!                                                           interface; the record lies in it
 //!   tickets  <---- a grant: one line, nobody is told ------ release: the memory goes back to the
-//!                                                           pool, and into a lane with a new key
+//!                                                           pool, and into a slot with a new key
 //!   flush ---- few bytes: one fast packet to a place ----->  copied out of it: the record
 //!   places   <---- a count, now and then ----------------- release: the place is free
 //! ```
-//! A *lane* is a one-shot slot over a buffer of its own. When its message is complete the receiver
-//! puts other memory into the lane, and the buffer belongs to the end point: nothing can write it
+//! A *slot* is a one-shot slot over a buffer of its own. When its message is complete the receiver
+//! puts other memory into the slot, and the buffer belongs to the end point: nothing can write it
 //! any more, whichever thread polls, so its bytes are lent as a slice, without a lock, until they
 //! are released. Lanes without memory have no ticket; so a sender whose receiver does not release
 //! waits.
@@ -25,7 +25,8 @@
 //! answer to a record flushes first. Records of more than a quarter of a buffer leave at once, as
 //! they are. For one that is longer than a buffer the sender asks for a larger one, which the
 //! receiver grants for the same ticket; larger buffers are used again, so that only the first few
-//! long records pay for asking.
+//! long records pay for asking. A long record that a time limit cuts off is taken: the rest leaves
+//! with later calls, and only `flush` says that all of it has left.
 //!
 //! Where long records are to go straight into the receiver's memory, see `aperture_stream.rs`.
 //!
@@ -33,12 +34,16 @@
 //! its ticket or place, and messages are taken in one order; see `records.rs`.
 
 mod grants;
+mod guard;
 mod held;
 mod intake;
-mod lane;
+mod loan;
+mod message_slot;
 mod receiver;
 mod sender;
 
+pub use guard::RecordGuard;
+pub use loan::RecordLoan;
 pub use receiver::StreamReceiver;
 pub use sender::StreamSender;
 
@@ -99,8 +104,11 @@ impl StreamConfig {
     }
 }
 
-/// A record that has arrived: where its bytes are, until it is released.
+/// A record that was [kept](RecordGuard::keep): where its bytes are, until it is
+/// [released](StreamReceiver::release). One that never is keeps its buffer, and those of all records
+/// behind it, until the sender waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a record that was kept is to be released"]
 pub struct Record {
     number: u64,
     message: u64,
@@ -132,7 +140,7 @@ impl Record {
 /// What the manager's side of the receiver and the end point share.
 #[derive(Debug)]
 pub(super) struct Shared {
-    lanes: Box<[SlotId]>,
+    slots: Box<[SlotId]>,
     /// Where a sender asks, and where its small messages go.
     ask: SlotId,
     places: SlotId,
@@ -181,7 +189,7 @@ impl Offer for StreamOffer {
             (Some([THROUGH_AN_APERTURE, credit @ ..]), Some(far)) => Some((far, credit)),
             _ => return Err("the sender wants a path that this receiver does not have".into()),
         };
-        if grants.capacity() < (GRANT_BYTES * shared.lanes.len() + FREED_BYTES) as u64 {
+        if grants.capacity() < (GRANT_BYTES * shared.slots.len() + FREED_BYTES) as u64 {
             return Err("the sender's memory is too small for its tickets".into());
         }
         let mut admitted = shared.admitted();
@@ -190,8 +198,8 @@ impl Offer for StreamOffer {
             let ticket = node.fast_ticket(slot).map_err(|e| e.to_string())?;
             answer.extend_from_slice(&ticket.to_bytes());
         }
-        for lane in &shared.lanes {
-            let ticket = node.ticket(*lane, MetadataIndex(0)).map_err(|e| e.to_string())?;
+        for slot in &shared.slots {
+            let ticket = node.ticket(*slot, MetadataIndex(0)).map_err(|e| e.to_string())?;
             answer.extend_from_slice(&ticket.slot.0.to_le_bytes());
             answer.extend_from_slice(&ticket.key.0.to_le_bytes());
         }
@@ -212,10 +220,10 @@ impl Offer for StreamOffer {
             // has taken, over another link of its own.
             let _ = node.revoke(self.0.ask);
             let _ = node.revoke(self.0.places);
-            for lane in &self.0.lanes {
-                if let Ok(entry) = node.metadata(*lane, MetadataIndex(0)) {
+            for slot in &self.0.slots {
+                if let Ok(entry) = node.metadata(*slot, MetadataIndex(0)) {
                     let limits = entry.limits();
-                    let _ = node.arm(*lane, MetadataIndex(0), Some(limits));
+                    let _ = node.arm(*slot, MetadataIndex(0), Some(limits));
                 }
             }
             while let Ok(Some(_)) = node.pop(self.0.queue) {}
@@ -228,11 +236,11 @@ impl Offer for StreamOffer {
         {
             let _ = self.0.joined.set((connection.clone(), grants));
             // What it has sent may be there already, and counts from now on.
-            node.stir();
+            node.wake_waiters();
         }
     }
 
-    // Its messages that have arrived wait in their lanes; nothing more comes.
+    // Its messages that have arrived wait in their slots; nothing more comes.
     fn left(&mut self, _: &mut Node, _: &Connection) {}
 }
 

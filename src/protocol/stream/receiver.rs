@@ -1,7 +1,7 @@
 //! The receiver of a stream.
 
 use super::intake::Intake;
-use super::{PROTOCOL, Record, StreamConfig, StreamOffer};
+use super::{PROTOCOL, Record, RecordGuard, StreamConfig, StreamOffer};
 use crate::node::Node;
 use crate::protocol::aperture_stream::FarOffer;
 use crate::protocol::ends::{explain, offered};
@@ -13,6 +13,35 @@ use std::format;
 use std::string::String;
 
 /// Receives a stream of records from the one sender that is grown. `Send`.
+///
+/// ```
+/// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-stream-{}", std::process::id()));
+/// # let config = hamlyn::Config::from_env()?.dir(&dir);
+/// use hamlyn::Access;
+/// use hamlyn::protocol::{Manager, ReceiveError, StreamConfig, StreamReceiver, StreamSender};
+/// use std::time::Duration;
+///
+/// let limit = Some(Duration::from_secs(10));
+/// let manager = Manager::with_config(config.clone())?;
+/// let mut receiver = StreamReceiver::new(&manager, StreamConfig::default())?;
+/// receiver.serve("readings", Access::SameUser)?;
+/// manager.start_progress()?;
+///
+/// // Usually another process. Short records leave together; `flush` sends what waits for company.
+/// let mut sender = StreamSender::connect(&Manager::with_config(config)?, "readings", limit)?;
+/// sender.send(b"17.5", limit)?;
+/// sender.send(b"18.0", limit)?;
+/// sender.close(limit)?;
+///
+/// for reading in [b"17.5", b"18.0"] {
+///     let record = receiver.receive(limit)?;
+///     assert_eq!(record[..], reading[..]); // Where they arrived.
+///     drop(record); // The sender may use their place again.
+/// }
+/// assert!(matches!(receiver.receive(limit), Err(ReceiveError::Ended(_))));
+/// # std::fs::remove_dir_all(&dir).ok();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct StreamReceiver {
     pub(in crate::protocol) manager: Manager,
     pub(in crate::protocol) offer: OfferId,
@@ -43,40 +72,80 @@ impl StreamReceiver {
 
     /// The next record, if it is there or comes in one turn.
     #[inline]
-    pub fn try_receive(&mut self) -> Result<Option<Record>, ReceiveError> {
+    pub fn try_receive(&mut self) -> Result<Option<RecordGuard<'_>>, ReceiveError> {
         ReceiveError::unless_timed_out(self.receive(Some(Duration::ZERO)))
     }
 
-    /// The next record, in the order of sending; waits at most `timeout`. Its bytes stand still
-    /// until it is [released](Self::release). After the sender's end, everything that it had
+    /// The next record, in the order of sending; waits at most `timeout`. It is a slice of bytes that
+    /// stand still, and is released when it is dropped. After the sender's end, everything that it had
     /// committed comes first; then [`ReceiveError::Ended`], with
     /// [`CloseReason::Closed`](crate::node::CloseReason::Closed) only if the sender had sent
     /// everything.
+    ///
+    /// ```no_run
+    /// # use hamlyn::protocol::{ReceiveError, StreamReceiver};
+    /// # fn f(mut receiver: StreamReceiver) -> Result<(), ReceiveError> {
+    /// loop {
+    ///     let record = receiver.receive(None)?;
+    ///     println!("{} bytes, the first is {:?}", record.len(), record.first());
+    /// }
+    /// # }
+    /// ```
     #[inline]
-    pub fn receive(&mut self, timeout: Option<Duration>) -> Result<Record, ReceiveError> {
+    pub fn receive(&mut self, timeout: Option<Duration>) -> Result<RecordGuard<'_>, ReceiveError> {
+        self.receive_record(timeout)?;
+        Ok(RecordGuard::new(self))
+    }
+
+    #[inline(always)]
+    pub(in crate::protocol) fn receive_record(
+        &mut self,
+        timeout: Option<Duration>,
+    ) -> Result<(), ReceiveError> {
         match self.receive_at_once() {
-            Some(record) => Ok(record),
+            Some(()) => Ok(()),
             None => self.receive_message(timeout),
         }
     }
 
+    /// A record that was [kept](RecordGuard::keep), to be [released](Self::release) when what is
+    /// returned is dropped, and with it all that were kept before it. Forgotten
+    /// ([`mem::forget`](core::mem::forget)), its place is free with the next that is released.
+    pub fn guard(&mut self, record: Record) -> Result<RecordGuard<'_>, ReceiveError> {
+        self.look_at(record)?;
+        Ok(RecordGuard::new(self))
+    }
+
+    pub(in crate::protocol) fn look_at(&mut self, record: Record) -> Result<(), ReceiveError> {
+        self.bytes(&record)?;
+        self.intake.latest = record;
+        Ok(())
+    }
+
+    /// The record that is looked at.
+    #[inline(always)]
+    pub(in crate::protocol) fn latest(&self) -> &Record {
+        &self.intake.latest
+    }
+
     #[inline]
-    fn receive_at_once(&mut self) -> Option<Record> {
+    fn receive_at_once(&mut self) -> Option<()> {
         let Self { manager, intake, .. } = self;
         match intake.next_record() {
             None => {
                 let length = manager.shared.at_once(|node, _| intake.take_one(node))?;
-                Some(intake.passed(length))
+                intake.passed(length);
+                Some(())
             }
-            record => record,
+            found => found,
         }
     }
 
     #[inline(never)]
-    fn receive_message(&mut self, timeout: Option<Duration>) -> Result<Record, ReceiveError> {
+    fn receive_message(&mut self, timeout: Option<Duration>) -> Result<(), ReceiveError> {
         loop {
-            if let Some(record) = self.intake.next_record() {
-                return Ok(record);
+            if self.intake.next_record().is_some() {
+                return Ok(());
             }
             if let Some(error) = self.intake.over() {
                 self.expel();
@@ -100,7 +169,7 @@ impl StreamReceiver {
         }
     }
 
-    /// The bytes of a record, where they arrived. No lock, no copy.
+    /// The bytes of a record that was kept, where they arrived. No lock, no copy.
     #[inline]
     pub fn bytes(&self, record: &Record) -> Result<&[u8], ReceiveError> {
         let intake = &self.intake;
@@ -117,21 +186,48 @@ impl StreamReceiver {
         }
     }
 
-    /// Frees all records up to and including this one; their buffers are used again, and a sender
-    /// that waits for one goes on.
+    /// Frees all records up to and including this one, which was kept; their buffers are used again, and
+    /// a sender that waits for one goes on.
     #[inline]
     pub fn release(&mut self, record: &Record) -> Result<(), ReceiveError> {
-        let intake = &mut self.intake;
-        if record.stream != intake.stream {
+        if record.stream != self.intake.stream {
             return Err(not_its_own(record));
         }
-        if record.number >= intake.released {
-            intake.released = record.number + 1;
+        self.release_to(record.number + 1);
+        Ok(())
+    }
+
+    #[inline]
+    fn release_to(&mut self, end: u64) {
+        let intake = &mut self.intake;
+        // Nobody looks at one that was not kept, now.
+        let end = if end >= intake.kept { intake.given } else { end };
+        if end > intake.released {
+            intake.released = end;
             if intake.has_released() {
                 self.give_back();
             }
         }
-        Ok(())
+    }
+
+    #[inline(always)]
+    pub(in crate::protocol) fn keep(&mut self) -> Record {
+        let record = self.intake.latest;
+        self.intake.kept = self.intake.kept.max(record.number + 1);
+        record
+    }
+
+    /// Nobody looks at the latest record any more. It is released now, or with those before it that were
+    /// kept.
+    #[inline]
+    pub(in crate::protocol) fn let_go(&mut self) {
+        let intake = &self.intake;
+        if intake.released >= intake.kept {
+            // None is kept: those that were handed out are released, and this is the last of them.
+            self.release_to(intake.given);
+        } else if intake.latest.number < intake.kept {
+            self.release_to(intake.latest.number + 1);
+        }
     }
 
     #[inline(never)]
@@ -147,7 +243,7 @@ impl StreamReceiver {
 
     #[cold]
     fn replenish(&mut self) {
-        if self.intake.over().is_none() {
+        if self.intake.over().is_none() && !self.manager.is_forked() {
             self.intake.replenish(&mut self.manager.shared.lock());
         }
     }
@@ -158,6 +254,12 @@ impl StreamReceiver {
         let _ = self.intake.misbehaves(why.into());
         self.expel();
         ReceiveError::Misbehaved(why.into())
+    }
+
+    /// Records before this one are released.
+    #[inline(always)]
+    pub(in crate::protocol) fn released(&self) -> u64 {
+        self.intake.released
     }
 
     pub(in crate::protocol) fn record_bytes_max(&self) -> usize {

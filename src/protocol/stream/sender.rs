@@ -2,7 +2,7 @@
 
 use super::{PROTOCOL, THROUGH_THE_LINK};
 use crate::interface::LinkId;
-use crate::node::{Look, Node, PreparedTicket, SendError, Unfinished, Waited};
+use crate::node::{Look, Node, PreparedTicket, SendError, Unfinished};
 use crate::protocol::credit::Cell;
 use crate::protocol::ends::{Deadline, connected, ended, grown};
 use crate::protocol::manager::Target;
@@ -24,9 +24,9 @@ use std::vec::Vec;
 struct Post {
     link: LinkId,
     destination: NodeId,
-    /// A ring of grants, one for each of as many lanes as a receiver may have; and a count.
+    /// A ring of grants, one for each of as many slots as a receiver may have; and a count.
     grants: Cell,
-    lanes: Box<[SlotIndex]>,
+    slots: Box<[SlotIndex]>,
     ask: Ticket,
     record_bytes_max: usize,
     /// The places for small messages, and the longest of these.
@@ -43,7 +43,7 @@ struct Post {
 
 /// A message of which a part has left.
 #[derive(Debug)]
-struct Outgoing {
+pub(super) struct Outgoing {
     unfinished: Unfinished,
     mark: Mark,
     /// A long record; else the coalesced ones, which stay where they are meanwhile.
@@ -51,14 +51,14 @@ struct Outgoing {
 }
 
 /// [`StreamSender::alone`] where no record is: as a length it fits nowhere.
-const NOT_ALONE: usize = usize::MAX;
+pub(super) const NOT_ALONE: usize = usize::MAX;
 
 /// Most bytes that a sender coalesces, however large the receiver's buffers are.
 const COALESCED_BYTES_MAX: usize = 1 << 20;
 
 /// What is to leave.
 #[derive(Clone, Copy)]
-enum What<'a> {
+pub(super) enum What<'a> {
     Coalesced,
     Record(&'a [u8]),
     End,
@@ -68,7 +68,7 @@ impl Post {
     /// The ticket for the next message.
     #[inline]
     fn grant(&self, node: &Node) -> Option<Grant> {
-        let at = self.next % self.lanes.len() as u64 * GRANT_BYTES as u64;
+        let at = self.next % self.slots.len() as u64 * GRANT_BYTES as u64;
         let bytes = node.area(self.grants.area).ok()?.get(at as usize..)?;
         let grant = Grant::from_bytes(*bytes.first_chunk()?);
         (grant.number == self.next as u32).then_some(grant)
@@ -84,7 +84,7 @@ impl Post {
     ) -> Result<Ticket, Look<Result<(), SendFailure>>> {
         let Some(grant) = self.grant(node) else { return Err(self.none(connection)) };
         let size = grant.size as usize;
-        // While a larger buffer is on its way into the ticket's lane, the old key may be worthless.
+        // While a larger buffer is on its way into the ticket's slot, the old key may be worthless.
         let asked = self.asked.filter(|(number, _)| *number == self.next).map(|(_, bytes)| bytes);
         let is_answered = asked.is_none_or(|bytes| size >= bytes || grant.refused);
         if !is_answered {
@@ -95,7 +95,7 @@ impl Post {
         }
         Ok(Ticket {
             destination: self.destination,
-            slot: self.lanes[(self.next % self.lanes.len() as u64) as usize],
+            slot: self.slots[(self.next % self.slots.len() as u64) as usize],
             metadata_index: MetadataIndex(0),
             key: Key(grant.key),
             base: 0,
@@ -146,7 +146,7 @@ impl Post {
 
     #[cold]
     fn finds_place(&mut self, node: &Node) -> bool {
-        let at = GRANT_BYTES * self.lanes.len();
+        let at = GRANT_BYTES * self.slots.len();
         let told =
             node.area(self.grants.area).ok().and_then(|bytes| bytes.get(at..)?.first_chunk());
         if let Some(told) = told {
@@ -269,20 +269,24 @@ struct Begun {
 /// Sends a stream of records. `Send`. Dropping it sends what it can without waiting, and closes;
 /// the receiver then sees [`CloseReason::HungUp`](crate::node::CloseReason::HungUp) if something was
 /// left. Who must know [closes](Self::close).
+///
+/// [`StreamReceiver`](crate::protocol::StreamReceiver) shows both ends.
 pub struct StreamSender {
     manager: Manager,
     connection: Arc<Connection>,
     post: Post,
     /// Coalesced records.
-    buffer: Box<[u8]>,
-    fill: usize,
+    pub(super) buffer: Box<[u8]>,
+    pub(super) fill: usize,
     /// Bytes of the record that is alone there, or [`NOT_ALONE`].
-    alone: usize,
+    pub(super) alone: usize,
     /// Bytes of `buffer` that may be used: all; none while its message is leaving, and at the end.
-    limit: usize,
+    pub(super) limit: usize,
     /// Longest record that is coalesced.
-    coalesced_max: usize,
-    outgoing: Option<Outgoing>,
+    pub(super) coalesced_max: usize,
+    /// Long records are written here, where the application writes them in place.
+    pub(super) long: Vec<u8>,
+    pub(super) outgoing: Option<Outgoing>,
     is_closed: bool,
 }
 
@@ -343,11 +347,11 @@ impl StreamSender {
         if !fits || tickets.len() != 12 * count {
             return None;
         }
-        let mut lanes = Vec::with_capacity(count);
+        let mut slots = Vec::with_capacity(count);
         let mut node = manager.lock();
         for (number, ticket) in tickets.chunks_exact(12).enumerate() {
             let (slot, key) = ticket.split_first_chunk::<4>()?;
-            lanes.push(SlotIndex(u32::from_le_bytes(*slot)));
+            slots.push(SlotIndex(u32::from_le_bytes(*slot)));
             let key = u64::from_le_bytes(key.try_into().ok()?);
             let (number, size) = (number as u32, buffer_bytes as u32);
             let grant = Grant { key, number, size, refused: false };
@@ -363,7 +367,7 @@ impl StreamSender {
             link: connection.link(),
             destination: connection.peer().node,
             grants,
-            lanes: lanes.into(),
+            slots: slots.into(),
             ask,
             record_bytes_max,
             places: PreparedTicket::new(&places, connection.link()),
@@ -382,6 +386,7 @@ impl StreamSender {
             alone: NOT_ALONE,
             limit: buffer_bytes,
             coalesced_max: (buffer_bytes / 4).min(record_bytes_max),
+            long: Vec::new(),
             outgoing: None,
             is_closed: false,
         })
@@ -393,8 +398,10 @@ impl StreamSender {
     }
 
     /// Sends one record, waiting at most `timeout` for room. A small one leaves with others, at the
-    /// latest with the next [`flush`](Self::flush). On an error nothing of *this* record was
-    /// taken; that the receiver is gone is found when a message leaves.
+    /// latest with the next [`flush`](Self::flush). A long one leaves at once; if the time is over
+    /// when a part of it has left, that is `Ok`, too: it is taken, its rest leaves with later calls,
+    /// and only `flush` says that it has. On an error nothing of *this* record was taken; that the
+    /// receiver is gone is found when a message leaves.
     #[inline]
     pub fn send(&mut self, record: &[u8], timeout: Option<Duration>) -> Result<(), SendFailure> {
         if record.len() <= self.coalesced_max
@@ -408,7 +415,8 @@ impl StreamSender {
     }
 
     /// [`send`](Self::send) without waiting: `false`, and nothing of this record was taken, if that
-    /// would be needed.
+    /// would be needed. `true` of a long one of which only a part has left: call
+    /// [`try_flush`](Self::try_flush) until it says that everything has.
     pub fn try_send(&mut self, record: &[u8]) -> Result<bool, SendFailure> {
         SendFailure::unless_timed_out(self.send(record, Some(Duration::ZERO)))
     }
@@ -420,11 +428,8 @@ impl StreamSender {
 
     #[inline(never)]
     fn send_slowly(&mut self, record: &[u8], deadline: Deadline) -> Result<(), SendFailure> {
-        let (length, max) = (record.len(), self.post.record_bytes_max);
-        if length > max {
-            let limit = "by the receiver's record_bytes_max";
-            return Err(SendFailure::TooLong { length, max, limit });
-        }
+        let length = record.len();
+        self.check_length(length)?;
         self.empty(deadline)?;
         if length > self.coalesced_max {
             return self.ship(What::Record(record), false, deadline.left());
@@ -437,6 +442,15 @@ impl StreamSender {
             }
             // An empty buffer holds any record that is coalesced, unless the receiver is gone.
             None => Err(ended(&self.connection)),
+        }
+    }
+
+    #[inline]
+    pub(super) fn check_length(&self, length: usize) -> Result<(), SendFailure> {
+        let (max, limit) = (self.post.record_bytes_max, "by the receiver's record_bytes_max");
+        match length > max {
+            true => Err(SendFailure::TooLong { length, max, limit }),
+            false => Ok(()),
         }
     }
 
@@ -456,9 +470,9 @@ impl StreamSender {
         // Its frame says where it lies.
         (self.fill, self.alone) = (fill, NOT_ALONE);
         match self.flush(deadline.left()) {
-            // It is taken, as coalesced records are.
-            Err(SendFailure::TimedOut) => Ok(()),
-            sent => sent,
+            Err(e @ SendFailure::Ended(_)) => Err(e),
+            // It is taken, as coalesced records are: the next call says what is wrong.
+            _ => Ok(()),
         }
     }
 
@@ -492,7 +506,7 @@ impl StreamSender {
     }
 
     /// Everything leaves, the rest of an unfinished message first.
-    fn empty(&mut self, deadline: Deadline) -> Result<(), SendFailure> {
+    pub(super) fn empty(&mut self, deadline: Deadline) -> Result<(), SendFailure> {
         self.finish(deadline)?;
         if self.is_closed {
             return Err(ended(&self.connection));
@@ -535,7 +549,7 @@ impl StreamSender {
 
     /// Sends one message.
     #[inline]
-    fn ship(
+    pub(super) fn ship(
         &mut self,
         what: What<'_>,
         last: bool,
@@ -562,14 +576,12 @@ impl StreamSender {
             Err(waited) => {
                 match begun.unfinished.filter(|unfinished| unfinished.bytes_sent() > 0) {
                     Some(unfinished) => {
-                        // The record is taken, as coalesced ones are: the rest leaves in later calls.
+                        // The record is taken, as coalesced ones are: the rest leaves in later calls,
+                        // which say what is wrong, too.
                         let own = is_record.then(|| data.to_vec());
                         self.outgoing = Some(Outgoing { unfinished, mark, own });
                         self.limit = 0;
-                        match waited {
-                            Waited::TimedOut if is_record => Ok(()),
-                            waited => Err(waited.into()),
-                        }
+                        if is_record { Ok(()) } else { Err(waited.into()) }
                     }
                     None => Err(waited.into()),
                 }

@@ -25,6 +25,8 @@ pub enum Protocol {
     Receivers,
     /// Request and reply.
     Call,
+    /// Publish and subscribe.
+    Publish,
     /// A stream.
     Stream,
     /// A stream whose long records go through an aperture; read as [`Pieces`](Self::Pieces) are.
@@ -49,6 +51,7 @@ impl Protocol {
             Self::Progress => "progress",
             Self::Receivers => "receivers",
             Self::Call => "call",
+            Self::Publish => "publish",
             Self::Stream => "stream",
             Self::StreamAperture => "stream-aperture",
             Self::Memcpy => "memcpy",
@@ -73,6 +76,8 @@ pub enum Measure {
     Memory,
     /// Until an aperture is taken back. Never more of them than by default.
     Revoke,
+    /// Of a sample in the pool, at its publisher, with one subscriber and with eight.
+    Publish,
 }
 
 impl fmt::Display for Measure {
@@ -84,6 +89,7 @@ impl fmt::Display for Measure {
             Self::Bandwidth => "bandwidth",
             Self::Memory => "memory",
             Self::Revoke => "revoke",
+            Self::Publish => "publish",
         })
     }
 }
@@ -115,8 +121,8 @@ const fn cell(protocol: Protocol, measure: Measure, size: usize, count: u64) -> 
 pub const CELLS: &[Cell] = {
     use Measure::{Bandwidth, Latency, Memory, Rate, Revoke, RoundTrip};
     use Protocol::{
-        Aperture, Call, Memcpy, Pieces, Progress, Raw, Receivers, Shared, Stream, StreamAperture,
-        Tagged, Threads,
+        Aperture, Call, Memcpy, Pieces, Progress, Publish, Raw, Receivers, Shared, Stream,
+        StreamAperture, Tagged, Threads,
     };
     &[
         cell(Raw, Latency, 16, 500_000),
@@ -129,6 +135,8 @@ pub const CELLS: &[Cell] = {
         cell(Tagged, Rate, 16, 10_000_000),
         cell(Tagged, Bandwidth, 4096, 1_000_000),
         cell(Receivers, Rate, 16, 400_000),
+        cell(Publish, Latency, 16, 500_000),
+        cell(Publish, Measure::Publish, 1 << 20, 1_000),
         cell(Stream, Latency, 16, 200_000),
         cell(Stream, Rate, 16, 20_000_000),
         cell(Stream, Rate, 64, 20_000_000),

@@ -2,7 +2,7 @@
 //! run has the memory, and so the cache lines, of another.
 
 use super::cells::{Cell, Measure, Protocol};
-use super::{lower, receivers, revoke, stream, upper};
+use super::{lower, publish, receivers, revoke, stream, upper};
 use crate::arguments::{Mode, two_cores};
 use crate::ending;
 use crate::perf::ends;
@@ -40,7 +40,9 @@ pub struct EndArguments {
 /// figure. Both end with their standard input, that is, with the process that started them.
 pub fn run_end(arguments: &EndArguments) -> Result<()> {
     let EndArguments { cell, name, cores, count, near } = arguments;
-    use Protocol::{Aperture, Memcpy, Pieces, Raw, Receivers, Shared, Stream, StreamAperture};
+    use Protocol::{
+        Aperture, Memcpy, Pieces, Publish, Raw, Receivers, Shared, Stream, StreamAperture,
+    };
     let cell = Cell::named(cell)?;
     match (cell.protocol, near) {
         (Receivers, true) => {}
@@ -57,6 +59,7 @@ pub fn run_end(arguments: &EndArguments) -> Result<()> {
             Raw | Shared | Memcpy | Aperture | Pieces => lower::near(cell, name, *count),
             Stream | StreamAperture => stream::near(cell, name, *count),
             Receivers => receivers::near(cell, name, *cores, *count),
+            Publish => publish::near(cell, name, *count),
             _ => upper::near(cell, name, *count),
         }?;
         return crate::output::line(serde_json::to_string(&figure)?);
@@ -73,6 +76,7 @@ pub fn run_end(arguments: &EndArguments) -> Result<()> {
         Raw | Shared | Memcpy | Aperture | Pieces => lower::far(cell, name, *count, ready),
         Stream | StreamAperture => stream::far(cell, name, *count, ready),
         Receivers => receivers::far(cell, name, *count, ready),
+        Publish => publish::far(cell, name, *count, ready),
         _ => upper::far(cell, name, *count, ready),
     }
 }

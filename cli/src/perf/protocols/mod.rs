@@ -2,7 +2,7 @@
 //!
 //! - [`cells`]: what there is to measure.
 //! - [`ends`]: the two processes of a cell.
-//! - `lower`, `upper`, `stream`, `revoke`, `receivers`: what they do, on the node itself and on end
+//! - `lower`, `upper`, `stream`, `publish`, `revoke`, `receivers`: what they do, on the node itself and on end
 //!   points.
 //!
 //! Cells take turns, and each run stands between two measurements of the raw line and of the least
@@ -12,6 +12,7 @@
 pub mod cells;
 pub mod ends;
 mod lower;
+mod publish;
 mod receivers;
 mod revoke;
 mod stream;
@@ -104,6 +105,8 @@ fn to_row(cell: Cell, runs: Vec<Bracketed<Figure>>, line_ns: Option<f64>) -> Row
         relation: None,
         baselines: median.baselines,
         of_least: median.figure.of_least(&median.baselines),
+        bare_tls: None,
+        of_bare_tls: None,
         unix_socket_one_way_ns: None,
         of_unix_socket: None,
         runs: kept.len() as u32,
@@ -123,6 +126,9 @@ fn relate(cells: &[Cell], mut rows: Vec<Row>) -> Vec<Row> {
             if let Figure::Receivers { messages_per_s, one_thread_messages_per_s } = row.figure {
                 let of_one_thread = messages_per_s / one_thread_messages_per_s;
                 return Some(Relation::OfOneThread { of_one_thread });
+            }
+            if let Figure::Publish { eight_ns, one_ns } = row.figure {
+                return Some(Relation::OfOneSubscriber { of_one_subscriber: eight_ns / one_ns });
             }
             let base = cell.base()?;
             let base = &rows[cells.iter().position(|other| *other == base)?];
@@ -166,6 +172,9 @@ fn table(rows: &[Row]) -> Table {
                 row::ns(revoke_ns),
                 row::ns(holder_knows_ns)
             ),
+            Figure::Publish { eight_ns, one_ns } => {
+                format!("{} to eight subscribers, {} to one", row::ns(eight_ns), row::ns(one_ns))
+            }
             figure => figure.show(figure.value()),
         };
         let [low, high] = row.spread.map(|value| row.figure.show(value));

@@ -231,6 +231,7 @@ impl Connection {
             pid: self.who.pid,
             process: self.process,
             service: self.service.clone(),
+            host: None,
         }
     }
 

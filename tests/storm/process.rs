@@ -1,11 +1,7 @@
-//! Several processes that do random things to one another, with every ring, queue and turn at its
-//! smallest: every message arrives once and whole, nobody waits for ever, and a process that is
-//! killed midway takes nothing with it but its own messages.
-//!
-//! The other processes are this test binary, run again with `STORM_ME` in its environment. A
-//! failing run prints its seed: `STORM_SEED=3 cargo test --test storm`; `STORM_RUNS` is how many.
-#![cfg(feature = "os")]
+//! One process of the storm: it does random things to its peers, and checks whatever it is told. It is
+//! run by `main.rs`, as a process of its own, and by `src/simulated.rs`, in a simulation.
 
+use core::time::Duration;
 use hamlyn::config::WaitMode;
 use hamlyn::link::sim::Rng;
 use hamlyn::node::{CloseReason, Event};
@@ -14,20 +10,31 @@ use hamlyn::{
     Accept, Access, AreaId, Config, LinkId, MetadataIndex, Mode, Node, Piece, QueueId, SendError,
     SendHandle, SlotConfig, SlotId, Tag, Ticket,
 };
-use std::collections::HashMap;
-use std::io::{BufRead, BufReader};
-use std::os::unix::fs::DirBuilderExt;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::string::String;
+use std::vec::Vec;
+use std::{assert, assert_eq, format, panic, vec};
 
-const LONG: Option<Duration> = Some(Duration::from_secs(30));
 /// Entries, and messages on their way at once, from one process to another.
 const ENTRIES: usize = 3;
 /// Most bytes of a message.
 const REGION: usize = 700;
-const MESSAGES: usize = 200;
 
-// ---- one process
+/// Who takes part, and how.
+pub struct Storm {
+    /// Of the processes, which this is.
+    pub me: usize,
+    pub count: usize,
+    /// From each process to each other.
+    pub messages: usize,
+    /// Who is killed, when half of this is done; and how that is told.
+    pub victim: Option<(usize, CloseReason)>,
+    /// How long anything may take; `None`: whoever waits for ever is found in another way.
+    pub patience: Option<Duration>,
+    /// Lets others have the processor.
+    pub give_way: fn(),
+}
 
 struct Peer {
     /// Where its messages land here: an entry and a region each.
@@ -46,15 +53,14 @@ struct Peer {
     has_left: bool,
 }
 
-struct Process {
-    me: usize,
+pub struct Process<'a> {
+    storm: &'a Storm,
     node: Node,
     queue: QueueId,
     rng: Rng,
-    peers: HashMap<usize, Peer>,
+    peers: BTreeMap<usize, Peer>,
     buffer: Tag,
     posted: Option<SendHandle>,
-    victim: Option<usize>,
 }
 
 fn message(seed: u64, length: usize) -> Vec<u8> {
@@ -62,7 +68,73 @@ fn message(seed: u64, length: usize) -> Vec<u8> {
     (0..length).map(|_| rng.number() as u8).collect()
 }
 
-impl Process {
+impl Process<'_> {
+    /// Its node has the smallest of everything, and names in `dir`.
+    pub fn new<'a>(storm: &'a Storm, dir: &Path, mut rng: Rng) -> Process<'a> {
+        let modes = [WaitMode::Polled, WaitMode::Adaptive, WaitMode::Blocking];
+        let config = Config::default()
+            .dir(dir)
+            .shared_dir(dir.join("shared"))
+            .ring_bytes(512u32)
+            .bulk_ring_bytes(0u32)
+            .packet_bytes(64u32)
+            .work_queue_entries(1u32)
+            .packets_per_turn(1u32)
+            .spin_ns(1000u64)
+            .wait_mode(modes[1 + rng.below(2) as usize]);
+        let mut node = Node::with_config(config).unwrap();
+        let entries = (2 * ENTRIES * (storm.count - 1)) as u32;
+        let queue = node.notification_queue(entries).unwrap();
+        let buffer = node.send_buffer(node.primary(), REGION).unwrap();
+        Process { storm, node, queue, rng, peers: BTreeMap::new(), buffer, posted: None }
+    }
+
+    /// Meets the others, and does random things until everything has arrived. The victim calls
+    /// `half_way` when there is something to lose, and has to be killed then.
+    pub fn run(mut self, mut half_way: impl FnMut()) {
+        let (me, count) = (self.storm.me, self.storm.count);
+        self.node.serve(&format!("storm-{me}"), Access::SameUser, Accept::Ask).unwrap();
+        let mut requests = BTreeMap::new();
+        // Everybody connects to those behind, who never wait for those before.
+        for peer in me + 1..count {
+            self.connect(peer);
+        }
+        let mut announced = false;
+        loop {
+            self.take_events(&mut requests);
+            let sends_first = self.rng.below(2) == 0;
+            let moved = sends_first && self.send_something()
+                || self.receive_something()
+                || !sends_first && self.send_something();
+            if self.victim() == Some(me) && !announced {
+                // Everybody has met it.
+                let met = self.peers.values().filter(|p| p.link.is_some()).count() == count - 1;
+                let received: usize = self.peers.values().map(|p| p.received).sum();
+                if met && received > self.storm.messages / 2 {
+                    announced = true;
+                    half_way();
+                }
+            }
+            let is_over = |p: &Peer| p.is_done(self.storm.messages) || p.is_dead;
+            if self.peers.len() == count - 1 && self.peers.values().all(is_over) {
+                // The victim is killed, however quick it was.
+                if self.victim() != Some(me) {
+                    break;
+                }
+            }
+            if !moved && self.rng.below(2) == 0 {
+                let woken = self.node.wait(self.storm.patience).unwrap();
+                assert!(woken, "process {me} waits for ever: {}", self.state());
+            }
+        }
+        // Everything has been acknowledged, so nothing is left to leave but acknowledgements.
+        let counters = self.node.counters();
+        let refused = counters.iter().filter(|(name, _)| name.starts_with("refused_"));
+        assert_eq!(refused.map(|(_, count)| count).sum::<u64>(), 0, "an honest packet was refused");
+        let unsent = self.node.close(self.storm.patience).unwrap();
+        assert!(unsent == 0 || self.storm.victim.is_some());
+    }
+
     /// Makes what a peer needs here, and the tickets for it.
     fn offer(&mut self, peer: usize) -> Vec<u8> {
         let node = &mut self.node;
@@ -73,7 +145,7 @@ impl Process {
         let slot = node.slot(config).unwrap();
         let config = SlotConfig::new(area, self.queue).range(0..0).credit(entries);
         let acknowledgements = node.slot(config).unwrap();
-        let mut greeting = vec![self.me as u8];
+        let mut greeting = vec![self.storm.me as u8];
         for i in 0..ENTRIES {
             let region = (i * REGION) as u64..((i + 1) * REGION) as u64;
             let entry = MetadataIndex(i as u32);
@@ -113,22 +185,20 @@ impl Process {
 
     fn connect(&mut self, peer: usize) {
         let greeting = self.offer(peer);
-        let until = Instant::now() + Duration::from_secs(20);
-        let link = loop {
-            match self.node.connect(&format!("storm-{peer}"), &greeting, Duration::from_secs(20)) {
-                Ok(link) => break link,
-                // It has not come so far yet.
-                Err(e) => assert!(Instant::now() < until, "{e}"),
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        };
+        // It may not have come so far yet.
+        let limit = Duration::from_secs(20);
+        let link = self.node.connect(&format!("storm-{peer}"), &greeting, limit).unwrap();
         let answer = self.node.greeting(link).unwrap().to_vec();
         assert_eq!(answer[0] as usize, peer);
         self.take_tickets(peer, &answer);
         self.peers.get_mut(&peer).unwrap().link = Some(link);
     }
 
-    fn take_events(&mut self, requests: &mut HashMap<u64, usize>) {
+    fn victim(&self) -> Option<usize> {
+        self.storm.victim.as_ref().map(|victim| victim.0)
+    }
+
+    fn take_events(&mut self, requests: &mut BTreeMap<u64, usize>) {
         while let Some(event) = self.node.next_event() {
             match event {
                 Event::Request { id, greeting, .. } => {
@@ -145,8 +215,10 @@ impl Process {
                 Event::Closed { link, reason, .. } => {
                     let found = self.peers.iter_mut().find(|(_, p)| p.link == Some(link));
                     let (&name, peer) = found.expect("a link that is known");
-                    if Some(name) == self.victim {
-                        assert_eq!(reason, CloseReason::Died);
+                    if let Some((victim, death)) = &self.storm.victim
+                        && *victim == name
+                    {
+                        assert_eq!(reason, *death);
                         peer.is_dead = true;
                     } else {
                         // What it sent before may still wait in the notification queue.
@@ -167,8 +239,9 @@ impl Process {
 
     /// Sends something to somebody, in one of the ways; false if nothing can be sent to anyone.
     fn send_something(&mut self) -> bool {
+        let messages = self.storm.messages;
         let ready =
-            |p: &Peer| p.link.is_some() && !p.is_dead && !p.free.is_empty() && p.sent < MESSAGES;
+            |p: &Peer| p.link.is_some() && !p.is_dead && !p.free.is_empty() && p.sent < messages;
         let names: Vec<usize> =
             self.peers.iter().filter(|(_, p)| ready(p)).map(|(&name, _)| name).collect();
         if names.is_empty() {
@@ -183,7 +256,7 @@ impl Process {
         match outcome {
             Ok(()) => {}
             Err(SendError::LinkEnded(_) | SendError::Unreachable(_)) => {
-                assert_eq!(Some(name), self.victim, "the link to process {name} is gone");
+                assert_eq!(Some(name), self.victim(), "the link to process {name} is gone");
                 self.peers.get_mut(&name).unwrap().is_dead = true;
             }
             Err(e) => panic!("{e}"),
@@ -201,7 +274,10 @@ impl Process {
             0 => loop {
                 match self.node.try_send(ticket, &data, &metadata) {
                     Ok(_) => return Ok(()),
-                    Err(SendError::Full) => self.node.poll().unwrap(),
+                    Err(SendError::Full) => {
+                        (self.storm.give_way)();
+                        self.node.poll().unwrap()
+                    }
                     Err(SendError::TooLongToTry { .. }) => break,
                     Err(e) => return Err(e),
                 };
@@ -231,20 +307,21 @@ impl Process {
                 for (i, part) in ticket.split_evenly(parts).unwrap().iter().enumerate() {
                     let to = from + part.capacity() as usize;
                     let about = if i == 0 { &metadata[..] } else { &[] };
-                    self.node.send(part, &data[from..to], about, LONG)?;
+                    self.node.send(part, &data[from..to], about, self.storm.patience)?;
                     from = to;
                 }
                 return Ok(());
             }
             _ => {}
         }
-        self.node.send(ticket, &data, &metadata, LONG).map(|_| ())
+        self.node.send(ticket, &data, &metadata, self.storm.patience).map(|_| ())
     }
 
     fn receive_something(&mut self) -> bool {
         let Some(note) = self.node.try_recv(self.queue).unwrap() else {
             for (name, peer) in &self.peers {
-                assert!(!peer.has_left || peer.is_done(), "process {name} left with work to do");
+                let is_done = peer.is_done(self.storm.messages);
+                assert!(!peer.has_left || is_done, "process {name} left with work to do");
             }
             return false;
         };
@@ -264,10 +341,10 @@ impl Process {
         let bytes = &self.node.area(peer.area).unwrap()[at..at + length];
         assert!(bytes == message(seed, length), "a message from process {name} is damaged");
         peer.received += 1;
-        assert!(peer.received <= MESSAGES);
+        assert!(peer.received <= self.storm.messages);
         let ticket = peer.acknowledge.unwrap();
-        if let Err(e) = self.node.send_fast(&ticket, b"", note.index.0, LONG) {
-            assert_eq!(Some(name), self.victim, "{e}");
+        if let Err(e) = self.node.send_fast(&ticket, b"", note.index.0, self.storm.patience) {
+            assert_eq!(Some(name), self.victim(), "{e}");
         }
         true
     }
@@ -282,145 +359,7 @@ impl Process {
 }
 
 impl Peer {
-    fn is_done(&self) -> bool {
-        self.acknowledged == MESSAGES && self.received == MESSAGES
-    }
-}
-
-fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok().and_then(|value| value.parse().ok())
-}
-
-/// Not a test: what each process does.
-#[test]
-fn process() {
-    let Some(me) = number("STORM_ME") else { return };
-    let (me, count) = (me as usize, number("STORM_COUNT").unwrap() as usize);
-    let seed = number("STORM_SEED").unwrap();
-    let victim = number("STORM_VICTIM").map(|victim| victim as usize);
-    let mut rng = Rng::new(seed << 8 | me as u64);
-    let modes = [WaitMode::Polled, WaitMode::Adaptive, WaitMode::Blocking];
-    let config = Config::default()
-        .dir(std::path::PathBuf::from(std::env::var("STORM_DIR").unwrap()))
-        .ring_bytes(512u32)
-        .bulk_ring_bytes(0u32)
-        .packet_bytes(64u32)
-        .work_queue_entries(1u32)
-        .packets_per_turn(1u32)
-        .spin_ns(1000u64)
-        .wait_mode(modes[1 + rng.below(2) as usize]);
-    let mut node = Node::with_config(config).unwrap();
-    let queue = node.notification_queue((2 * ENTRIES * (count - 1)) as u32).unwrap();
-    let buffer = node.send_buffer(node.primary(), REGION).unwrap();
-    let peers = HashMap::new();
-    let mut process = Process { me, node, queue, rng, peers, buffer, posted: None, victim };
-    process.node.serve(&format!("storm-{me}"), Access::SameUser, Accept::Ask).unwrap();
-    let mut requests = HashMap::new();
-    // Everybody connects to those behind, who never wait for those before.
-    for peer in me + 1..count {
-        process.connect(peer);
-    }
-    let until = Instant::now() + Duration::from_secs(60);
-    let mut announced = false;
-    loop {
-        process.take_events(&mut requests);
-        let sends_first = process.rng.below(2) == 0;
-        let moved = sends_first && process.send_something()
-            || process.receive_something()
-            || !sends_first && process.send_something();
-        if victim == Some(me) && !announced {
-            // Everybody has met it, and there is something to lose.
-            let met = process.peers.values().filter(|p| p.link.is_some()).count() == count - 1;
-            let received: usize = process.peers.values().map(|p| p.received).sum();
-            let some = met && received > MESSAGES / 2;
-            if some {
-                announced = true;
-                println!("\nSTORM half way");
-            }
-        }
-        let is_over = |p: &Peer| p.is_done() || p.is_dead;
-        if process.peers.len() == count - 1 && process.peers.values().all(is_over) {
-            if victim == Some(me) {
-                std::thread::sleep(Duration::from_secs(60));
-            }
-            break;
-        }
-        if !moved && process.rng.below(2) == 0 {
-            process.node.wait(Some(Duration::from_secs(1))).unwrap();
-        }
-        assert!(Instant::now() < until, "process {me} waits for ever: {}", process.state());
-    }
-    // Everything has been acknowledged, so nothing is left to leave but acknowledgements.
-    let counters = process.node.counters();
-    let refused = counters.iter().filter(|(name, _)| name.starts_with("refused_"));
-    assert_eq!(refused.map(|(_, count)| count).sum::<u64>(), 0, "an honest packet was refused");
-    let unsent = process.node.close(LONG).unwrap();
-    assert!(unsent == 0 || victim.is_some());
-}
-
-// ---- the tests
-
-struct Children(Vec<Child>);
-
-impl Drop for Children {
-    fn drop(&mut self) {
-        for child in &mut self.0 {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
-fn storm(seed: u64, count: usize, victim: Option<usize>) {
-    let dir = std::env::temp_dir().join(format!("hamlyn-storm-{}-{seed}", std::process::id()));
-    std::fs::DirBuilder::new().mode(0o700).create(&dir).unwrap();
-    let start = |me: usize| {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "process", "--nocapture"]).stdout(Stdio::piped());
-        command.env("STORM_ME", me.to_string()).env("STORM_COUNT", count.to_string());
-        command.env("STORM_SEED", seed.to_string()).env("STORM_DIR", &dir);
-        if let Some(victim) = victim {
-            command.env("STORM_VICTIM", victim.to_string());
-        }
-        command.spawn().unwrap()
-    };
-    let mut children = Children((0..count).map(start).collect());
-    if let Some(victim) = victim {
-        let child = &mut children.0[victim];
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        assert!(lines.any(|line| line.unwrap().contains("STORM half way")), "it never came so far");
-        child.kill().unwrap();
-    }
-    let mut failed = Vec::new();
-    for (me, child) in children.0.iter_mut().enumerate() {
-        let output = child.stdout.take();
-        let status = child.wait().unwrap();
-        if !status.success() && Some(me) != victim {
-            failed.push(me);
-            output.map(|output| std::io::copy(&mut BufReader::new(output), &mut std::io::stderr()));
-        }
-    }
-    let _ = std::fs::remove_dir_all(&dir);
-    assert!(failed.is_empty(), "processes {failed:?}: STORM_SEED={seed} cargo test --test storm");
-}
-
-fn seeds() -> std::ops::Range<u64> {
-    match number("STORM_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("STORM_RUNS").unwrap_or(4),
-    }
-}
-
-#[test]
-fn processes_that_do_random_things_lose_nothing_and_never_wait_for_ever() {
-    if number("STORM_ME").is_none() {
-        seeds().for_each(|seed| storm(seed, 2 + seed as usize % 3, None));
-    }
-}
-
-#[test]
-fn a_process_that_is_killed_midway_takes_only_its_own_messages_with_it() {
-    if number("STORM_ME").is_none() {
-        seeds().for_each(|seed| storm(1000 + seed, 3, Some(seed as usize % 3)));
+    fn is_done(&self, messages: usize) -> bool {
+        self.acknowledged == messages && self.received == messages
     }
 }

@@ -7,10 +7,10 @@ use crate::protocol::records::Grant;
 use crate::wire::MetadataIndex;
 use std::string::{String, ToString};
 
-/// A slot, its area, and what lies in the area while the lane has no buffer.
+/// A slot, its area, and what lies in the area while it has no buffer.
 #[derive(Debug)]
-pub(super) struct Lane {
-    pub(super) slot: SlotId,
+pub(super) struct MessageSlot {
+    pub(super) id: SlotId,
     pub(super) area: AreaId,
     pub(super) empty: Option<AreaMemory>,
     pub(super) size: usize,
@@ -18,8 +18,8 @@ pub(super) struct Lane {
     pub(super) owed: Option<Grant>,
 }
 
-impl Lane {
-    /// A lane with a buffer and a ticket.
+impl MessageSlot {
+    /// One with a buffer and a ticket.
     pub(super) fn new(node: &mut Node, queue: QueueId, bytes: usize) -> Result<Self, String> {
         let empty = node.new_memory(1).map_err(|e| e.to_string())?;
         let area = match node.message_area(bytes) {
@@ -30,26 +30,26 @@ impl Lane {
             }
         };
         let config = SlotConfig::new(area, queue).mode(Mode::ParanoidOneShot);
-        let slot = match node.slot(config) {
-            Ok(slot) => slot,
+        let id = match node.slot(config) {
+            Ok(id) => id,
             Err(e) => {
                 let _ = node.remove_area(area);
                 node.drop_memory(empty);
                 return Err(e.to_string());
             }
         };
-        let mut lane = Self { slot, area, empty: Some(empty), size: bytes, owed: None };
-        match node.arm(slot, MetadataIndex(0), Some(0..bytes as u64)) {
-            Ok(()) => Ok(lane),
+        let mut slot = Self { id, area, empty: Some(empty), size: bytes, owed: None };
+        match node.arm(id, MetadataIndex(0), Some(0..bytes as u64)) {
+            Ok(()) => Ok(slot),
             Err(e) => {
-                lane.remove(node);
+                slot.remove(node);
                 Err(e.to_string())
             }
         }
     }
 
     pub(super) fn remove(&mut self, node: &mut Node) {
-        let _ = node.remove_slot(self.slot);
+        let _ = node.remove_slot(self.id);
         let _ = node.remove_area(self.area);
         self.empty.take().into_iter().for_each(|memory| node.drop_memory(memory));
     }

@@ -1,0 +1,214 @@
+//! `hamlyn keys`: what hosts prove themselves with. A secret, or an authority and certificates.
+//!
+//! Never: a key can be read by others, not even for a moment; a file that is there is written over
+//! unless that was asked for.
+
+use crate::arguments::KeysArguments;
+use crate::output;
+use anyhow::{Context, Result, bail, ensure};
+use hamlyn::control::hosts::keys::SECRET_BYTES;
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, date_time_ymd,
+};
+use rustix::rand::{GetRandomFlags, getrandom};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use std::fs::{DirBuilder, Permissions};
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+const DAY: Duration = Duration::from_secs(86_400);
+/// Clocks of two hosts may differ by so much.
+const SLACK: Duration = Duration::from_secs(3600);
+
+/// `hamlyn keys`.
+pub fn run(arguments: &KeysArguments) -> Result<()> {
+    let default = if arguments.certificate.is_empty() { "hamlyn.secret" } else { "hamlyn-keys" };
+    let path = arguments.path.clone().unwrap_or_else(|| default.into());
+    let path = std::path::absolute(&path).with_context(|| format!("{}", path.display()))?;
+    match arguments.certificate.is_empty() {
+        true => secret(&path, arguments.force),
+        false => certificates(&path, arguments),
+    }
+}
+
+/// Makes a file with a secret.
+pub fn make_secret(path: &Path, force: bool) -> Result<()> {
+    let mut bytes = [0u8; SECRET_BYTES];
+    let got = getrandom(&mut bytes, GetRandomFlags::empty()).context("no random bytes")?;
+    ensure!(got == bytes.len(), "the system gave {got} random bytes of {}", bytes.len());
+    let digits = bytes.iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"));
+    write(path, format!("{digits}\n").as_bytes(), force)
+}
+
+fn secret(path: &Path, force: bool) -> Result<()> {
+    make_secret(path, force)?;
+    output::line(format_args!("export HAMLYN_SECRET={}", quoted(path)))?;
+    output::line(
+        "# On every host the same file, copied where nobody reads along (scp), for its owner alone \
+         (chmod 600).",
+    )?;
+    output::line("# Who is to be connected to sets HAMLYN_LISTEN=ADDRESS:PORT, too.")
+}
+
+fn certificates(directory: &Path, arguments: &KeysArguments) -> Result<()> {
+    let names: Vec<Vec<&str>> =
+        arguments.certificate.iter().map(|names| names.split(',').collect()).collect();
+    // Everything is looked at before anything is made.
+    let mut files = Vec::new();
+    for names in &names {
+        let first = file_name(names[0])?;
+        let pair = [format!("{first}.pem"), format!("{first}-key.pem")].map(|f| directory.join(f));
+        ensure!(!files.contains(&pair), "{} is named twice", names[0]);
+        if !arguments.force
+            && let Some(there) = pair.iter().find(|path| path.symlink_metadata().is_ok())
+        {
+            bail!(is_there(there));
+        }
+        files.push(pair);
+    }
+    let mut builder = DirBuilder::new();
+    builder.recursive(true).mode(0o700);
+    builder.create(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+    let issuer = authority(directory, arguments)?;
+    for (names, [certificate, key]) in names.iter().zip(&files) {
+        let mut params = params(names, arguments.days)?;
+        params.use_authority_key_identifier_extension = true;
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        let pair = KeyPair::generate()?;
+        let signed = params.signed_by(&pair, &issuer)?;
+        write(key, pair.serialize_pem().as_bytes(), arguments.force)?;
+        write(certificate, signed.pem().as_bytes(), arguments.force)?;
+        output::line(format_args!("# {}, for {} days:", names.join(", "), arguments.days))?;
+        output::line(format_args!("export HAMLYN_CERTIFICATE={}", quoted(certificate)))?;
+        output::line(format_args!("export HAMLYN_CERTIFICATE_KEY={}", quoted(key)))?;
+        let trusted = directory.join(AUTHORITY);
+        output::line(format_args!("export HAMLYN_TRUSTED={}", quoted(&trusted)))?;
+    }
+    output::line(format_args!(
+        "# A host needs its own certificate and key, and {AUTHORITY}. {AUTHORITY_KEY} makes more of \
+         them: it stays here.",
+    ))?;
+    output::line(
+        "# A service for this user alone is for hosts whose certificates have the same first name; \
+         others need `--allow anyone`, which is whoever has a certificate.",
+    )
+}
+
+const AUTHORITY: &str = "authority.pem";
+const AUTHORITY_KEY: &str = "authority-key.pem";
+/// What it is called in certificates.
+const AUTHORITY_NAME: &str = "Hamlyn hosts";
+
+/// The one that is there, or a new one. With `--force` it stays, too: certificates that it has
+/// signed would be worth nothing.
+fn authority(directory: &Path, arguments: &KeysArguments) -> Result<Issuer<'static, KeyPair>> {
+    let (path, key_path) = (directory.join(AUTHORITY), directory.join(AUTHORITY_KEY));
+    let read = |path: &Path| {
+        std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+    };
+    match (path.exists(), key_path.exists()) {
+        (true, true) => {
+            let key = KeyPair::from_pem(&read(&key_path)?)
+                .with_context(|| format!("{} is no key", key_path.display()))?;
+            let certificate = CertificateDer::from_pem_slice(read(&path)?.as_bytes())
+                .with_context(|| format!("{} is no certificate", path.display()))?;
+            // As this command made it: with that name, and the key in it.
+            let has = |part: &[u8]| certificate.windows(part.len()).any(|found| found == part);
+            ensure!(
+                has(key.public_key_raw()) && has(AUTHORITY_NAME.as_bytes()),
+                "{} is not what `hamlyn keys` made with {}",
+                path.display(),
+                key_path.display()
+            );
+            return Ok(Issuer::new(authority_params(arguments.days)?, key));
+        }
+        (false, false) => {}
+        (has, _) => {
+            let (there, missing) = if has { (path, AUTHORITY_KEY) } else { (key_path, AUTHORITY) };
+            bail!("{} is there, and {missing} beside it is not: they go together", there.display());
+        }
+    }
+    let params = authority_params(arguments.days)?;
+    let key = KeyPair::generate()?;
+    let certificate = params.self_signed(&key)?;
+    write(&key_path, key.serialize_pem().as_bytes(), false)?;
+    write(&path, certificate.pem().as_bytes(), false)?;
+    Ok(Issuer::new(params, key))
+}
+
+fn authority_params(days: u32) -> Result<CertificateParams> {
+    let mut params = params(&[], days)?;
+    params.distinguished_name.push(DnType::CommonName, AUTHORITY_NAME);
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    Ok(params)
+}
+
+/// A certificate of these names and addresses.
+fn params(names: &[&str], days: u32) -> Result<CertificateParams> {
+    let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+    let mut params = CertificateParams::new(names.clone())
+        .with_context(|| format!("{} is no name of a host and no address", names.join(",")))?;
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    if let Some(first) = names.first() {
+        params.distinguished_name.push(DnType::CommonName, first.as_str());
+    }
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).context("the clock")?;
+    let epoch = date_time_ymd(1970, 1, 1);
+    params.not_before = epoch + now.saturating_sub(SLACK);
+    params.not_after = epoch + (now + DAY * days);
+    Ok(params)
+}
+
+/// What a certificate's files are called after its first name.
+fn file_name(name: &str) -> Result<String> {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b':');
+    ensure!(
+        !name.is_empty() && name.bytes().all(allowed) && !name.starts_with(['.', '-']),
+        "{name:?} is no name of a host and no address: allowed are a-z A-Z 0-9 . - and, in an IPv6 \
+         address, :"
+    );
+    ensure!(name != "authority", "\"authority\" is what the authority's own files are called");
+    Ok(name.replace(':', "_"))
+}
+
+fn is_there(path: &Path) -> String {
+    format!("{} is there already; --force writes over it", path.display())
+}
+
+/// A whole file for its owner alone, which is there at once or not at all.
+fn write(path: &Path, bytes: &[u8], force: bool) -> Result<()> {
+    let cannot = || format!("cannot write {}", path.display());
+    let parent = path.parent().unwrap_or(Path::new("/"));
+    let mut file = tempfile::Builder::new()
+        .prefix(".hamlyn-")
+        .permissions(Permissions::from_mode(0o600))
+        .tempfile_in(parent)
+        .with_context(cannot)?;
+    file.write_all(bytes).with_context(cannot)?;
+    file.as_file().sync_all().with_context(cannot)?;
+    let put: std::io::Result<_> = match force {
+        true => file.persist(path).map_err(|e| e.error),
+        false => file.persist_noclobber(path).map_err(|e| e.error),
+    };
+    match put {
+        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => bail!(is_there(path)),
+        put => put.map(drop).with_context(cannot),
+    }
+}
+
+/// As a shell takes it.
+fn quoted(path: &Path) -> String {
+    let text = PathBuf::from(path).display().to_string();
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-:+,@%".contains(&byte);
+    match text.bytes().all(plain) {
+        true => text,
+        false => format!("'{}'", text.replace('\'', r"'\''")),
+    }
+}

@@ -1,0 +1,354 @@
+//! Figures in the text format of Prometheus (version 0.0.4).
+//!
+//! A process that answers may be hostile, and whatever it wrote stays within its place: its names
+//! become no metrics (only those that this command knows do), a value is a whole number or is left
+//! out, a label is escaped and has a bound, and of two rows with the same labels there is one.
+
+use crate::figures::{Link, RoomWaits};
+use crate::look::{Look, Told};
+use hamlyn::{control, interface};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// Most characters of a label's value.
+const LABEL_MAX: usize = 128;
+
+/// How a figure is shown.
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    /// It only goes up; its name ends in `_total`.
+    Counter,
+    /// It is what it is now.
+    Gauge,
+    /// Milliseconds, as seconds.
+    Seconds,
+    /// How often it took how long.
+    Histogram,
+}
+
+/// Of a process, beside its counters: figure, metric, kind, meaning.
+const OF_PROCESS: &[(&str, &str, Kind, &str)] = &[
+    ("uptime_ms", "uptime_seconds", Kind::Seconds, "Since the node was made."),
+    ("waits", "waits", Kind::Gauge, "1: its program waits for messages, as far as it has said."),
+    (
+        "waiting_ms",
+        "waiting_seconds",
+        Kind::Seconds,
+        "For so long its program has waited; 0: it does not.",
+    ),
+    (
+        "turns",
+        "turns_total",
+        Kind::Counter,
+        "Long turns over its links: a program that makes calls has them.",
+    ),
+    ("links", "links", Kind::Gauge, "Links that there are."),
+    ("control.receivers", "control_receivers", Kind::Gauge, "Threads that receive descriptors."),
+    (
+        "control.descriptors_leaked",
+        "control_descriptors_leaked_total",
+        Kind::Counter,
+        "Descriptors of strangers that could not be closed.",
+    ),
+    (
+        "control.memory_unlocked",
+        "control_memory_unlocked_total",
+        Kind::Counter,
+        "Rings that could not be locked in memory.",
+    ),
+    (
+        "control.apertures_still_mapped",
+        "control_apertures_still_mapped",
+        Kind::Gauge,
+        "Apertures whose mapping is still being given back.",
+    ),
+];
+
+/// Of a link: figure, metric, kind, meaning.
+const OF_LINK: &[(&str, &str, Kind, &str)] = &[
+    ("messages_sent", "messages_sent_total", Kind::Counter, "Messages sent."),
+    (
+        "packets_taken",
+        "packets_taken_total",
+        Kind::Counter,
+        "Packets taken, refused ones included.",
+    ),
+    (
+        "packets_refused",
+        "packets_refused_total",
+        Kind::Counter,
+        "Packets of the peer that were refused.",
+    ),
+    (
+        "ring_bytes_sent",
+        "ring_sent_bytes_total",
+        Kind::Counter,
+        "Bytes written into the rings, in lines of 64, headers included.",
+    ),
+    (
+        "ring_bytes_taken",
+        "ring_taken_bytes_total",
+        Kind::Counter,
+        "Bytes taken out of the rings, likewise.",
+    ),
+    (
+        "ring_bytes_waiting",
+        "ring_waiting_bytes",
+        Kind::Gauge,
+        "Bytes that the peer has yet to take.",
+    ),
+    ("ring_bytes", "ring_size_bytes", Kind::Gauge, "Bytes of the ring that this process writes."),
+    (
+        "messages_queued",
+        "messages_queued",
+        Kind::Gauge,
+        "Messages that wait in work queues for room.",
+    ),
+    ("wakes_sent", "wakes_sent_total", Kind::Counter, "Wake-ups of the peer."),
+    (
+        "waits_for_room_ms",
+        "waits_for_room_seconds",
+        Kind::Seconds,
+        "For so long somebody here has waited, and the peer has taken nothing; 0: nobody waits.",
+    ),
+    (
+        "peer_waits_for_room",
+        "peer_waits_for_room",
+        Kind::Gauge,
+        "1: the peer sleeps until this process takes something.",
+    ),
+    ("age_ms", "age_seconds", Kind::Seconds, "Since the link was made."),
+];
+
+/// A metric: what it means, its kind, and its rows by their labels.
+struct Metric {
+    help: String,
+    kind: Kind,
+    rows: BTreeMap<String, String>,
+}
+
+#[derive(Default)]
+struct Metrics(BTreeMap<String, Metric>);
+
+impl Metrics {
+    fn add(&mut self, name: &str, kind: Kind, help: &str, labels: &str, value: String) {
+        let new = || Metric { help: help.trim().into(), kind, rows: BTreeMap::new() };
+        let metric = self.0.entry(format!("hamlyn_{name}")).or_insert_with(new);
+        metric.rows.entry(labels.into()).or_insert(value);
+    }
+
+    fn add_figure(&mut self, name: &str, kind: Kind, help: &str, labels: &str, figure: &str) {
+        let Ok(number) = figure.parse::<u64>() else { return };
+        let value = match kind {
+            Kind::Seconds => format!("{}.{:03}", number / 1000, number % 1000),
+            _ => number.to_string(),
+        };
+        self.add(name, kind, help, labels, value);
+    }
+
+    fn of_process(&mut self, told: &Told) {
+        let service = format!("service=\"{}\"", label(&told.name));
+        let known = |number: Option<u32>| number.map_or("unknown".into(), |n| n.to_string());
+        let info = format!(
+            "{service},user=\"{}\",process=\"{}\",program=\"{}\",version=\"{}\"",
+            known(told.user),
+            known(told.process),
+            label(told.program.as_deref().unwrap_or("")),
+            label(told.figures.text("version")),
+        );
+        self.add("info", Kind::Gauge, "Who serves it.", &info, "1".into());
+        self.add("up", Kind::Gauge, UP, &service, "1".into());
+        let took = format!("{:.6}", told.took.as_secs_f64());
+        self.add("look_seconds", Kind::Gauge, "Until it had answered.", &service, took);
+        for (figure, metric, kind, help) in OF_PROCESS {
+            self.add_figure(metric, *kind, help, &service, told.figures.text(figure));
+        }
+        let described = interface::Counters::described();
+        for (name, help) in described.into_iter().chain(control::machine::Counters::described()) {
+            let metric = format!("{}_total", name.replace('.', "_"));
+            self.add_figure(&metric, Kind::Counter, help, &service, told.figures.text(name));
+        }
+        if let Some(waits) = RoomWaits::of(&told.figures) {
+            self.of_room_waits(&service, &waits);
+        }
+        for (number, link) in &told.figures.links {
+            self.of_link(&service, *number, link);
+        }
+    }
+
+    fn of_room_waits(&mut self, service: &str, waits: &RoomWaits) {
+        let help = "How long senders waited until the peer took something.";
+        let name = "room_wait_seconds";
+        let seconds = |us: u64| format!("{}.{:06}", us / 1_000_000, us % 1_000_000);
+        for (i, (bound, count)) in waits.up_to.iter().enumerate() {
+            // In front of the labels stands their order, which is not that of their letters.
+            let labels = format!("{i:02}_bucket{{{service},le=\"{}\"}}", seconds(*bound));
+            self.add(name, Kind::Histogram, help, &labels, count.to_string());
+        }
+        let ends = [
+            (format!("97_bucket{{{service},le=\"+Inf\"}}"), waits.count.to_string()),
+            (format!("98_sum{{{service}}}"), seconds(waits.sum_us)),
+            (format!("99_count{{{service}}}"), waits.count.to_string()),
+        ];
+        for (labels, value) in ends {
+            self.add(name, Kind::Histogram, help, &labels, value);
+        }
+    }
+
+    fn of_link(&mut self, service: &str, number: u32, link: &Link) {
+        let peer = ["peer_user", "peer_process"].map(|name| label(link.text(name)));
+        let labels = format!(
+            "{service},link=\"{number}\",peer_user=\"{}\",peer_process=\"{}\",peer_program=\"{}\"",
+            peer[0],
+            peer[1],
+            label(&link.peer_program().unwrap_or_default()),
+        );
+        for (figure, metric, kind, help) in OF_LINK {
+            self.add_figure(&format!("link_{metric}"), *kind, help, &labels, link.text(figure));
+        }
+    }
+}
+
+const UP: &str = "1: the service answered; 0: it did not.";
+
+/// All that was told.
+pub fn text(look: &Look) -> String {
+    let mut metrics = Metrics::default();
+    look.told.iter().for_each(|told| metrics.of_process(told));
+    for (name, _) in &look.failed {
+        let service = format!("service=\"{}\"", label(name));
+        metrics.add("up", Kind::Gauge, UP, &service, "0".into());
+    }
+    let mut text = String::new();
+    for (name, metric) in metrics.0 {
+        let kind = match metric.kind {
+            Kind::Counter => "counter",
+            Kind::Gauge | Kind::Seconds => "gauge",
+            Kind::Histogram => "histogram",
+        };
+        let help = metric.help.replace('\\', "\\\\").replace('\n', "\\n");
+        let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+        for (labels, value) in metric.rows {
+            let _ = match (metric.kind, labels.get(2..)) {
+                (Kind::Histogram, Some(rest)) => writeln!(text, "{name}{rest} {value}"),
+                _ => writeln!(text, "{name}{{{labels}}} {value}"),
+            };
+        }
+    }
+    text
+}
+
+/// A label's value, whatever another process wrote.
+fn label(text: &str) -> String {
+    let mut out = String::new();
+    for c in text.chars().take(LABEL_MAX) {
+        match c {
+            '\\' => out.push_str("\\\\"),
+            '"' => out.push_str("\\\""),
+            '\n' => out.push_str("\\n"),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::figures::Figures;
+    use std::time::{Duration, Instant};
+
+    fn look(text: &str) -> Look {
+        let told = Told {
+            name: "x".into(),
+            at: Instant::now(),
+            took: Duration::from_micros(1500),
+            user: Some(7),
+            process: Some(9),
+            program: Some("p\"{}".into()),
+            figures: Figures::of(text),
+        };
+        Look { told: vec![told], failed: vec![("y".into(), "gone".into())] }
+    }
+
+    #[test]
+    fn what_another_process_wrote_stays_within_its_place() {
+        let long = "z".repeat(5000);
+        let text = format!(
+            "packets_sent 3\npackets_sent 4\nmy_own 3\nc\"{{}} 4\nbytes_sent -1\nuptime_ms 1234\n\
+             version \"}} 1\\\nlink.2.peer_user \"}}\\\nlink.2.peer_process {long}\n\
+             link.2.messages_sent 9\nlink.2.messages_sent 10\nlink.2.evil 1\n"
+        );
+        let text = super::text(&look(&text));
+        for line in [
+            "# HELP hamlyn_packets_sent_total Packets given to links.",
+            "# TYPE hamlyn_packets_sent_total counter",
+            "hamlyn_packets_sent_total{service=\"x\"} 3",
+            "# TYPE hamlyn_uptime_seconds gauge",
+            "hamlyn_uptime_seconds{service=\"x\"} 1.234",
+            "hamlyn_look_seconds{service=\"x\"} 0.001500",
+            "hamlyn_up{service=\"x\"} 1",
+            "hamlyn_up{service=\"y\"} 0",
+            "hamlyn_info{service=\"x\",user=\"7\",process=\"9\",program=\"p\\\"{}\",version=\"\\\"} 1\\\\\"} 1",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}: {text}");
+        }
+        for word in ["my_own", "evil", "bytes_sent_total{", &"z".repeat(LABEL_MAX + 1)] {
+            assert!(!text.contains(word), "{word}: {text}");
+        }
+        let sent =
+            "hamlyn_link_messages_sent_total{service=\"x\",link=\"2\",peer_user=\"\\\"}\\\\\"";
+        let rows: Vec<_> = text.lines().filter(|line| line.starts_with(sent)).collect();
+        assert!(rows.len() == 1 && rows[0].ends_with(" 10"), "{rows:?}");
+    }
+
+    // What Prometheus itself demands of the text: each metric has its two lines once, in front of
+    // its rows, which differ in their labels; a counter's name ends in _total, and no other's does.
+    #[test]
+    fn the_text_is_as_prometheus_wants_it() {
+        let every: String = interface::Counters::described()
+            .into_iter()
+            .chain(control::machine::Counters::described())
+            .map(|(name, _)| format!("{name} 5\n"))
+            .chain(OF_PROCESS.iter().map(|row| format!("{} 6\n", row.0)))
+            .chain(["room_waits.le_us_1 1\nroom_waits.le_us_4 3\nroom_waits.count 4\nroom_waits.sum_us 70\n".into()])
+            .chain(OF_LINK.iter().map(|row| format!("link.1.{} 7\n", row.0)))
+            .collect();
+        let text = super::text(&look(&every));
+        let (mut seen, mut current) = (std::collections::BTreeSet::new(), String::new());
+        for line in text.lines() {
+            if let Some(rest) = line.strip_prefix("# HELP ") {
+                current = rest.split(' ').next().unwrap().into();
+                assert!(rest.len() > current.len() + 1, "{line}");
+                assert!(seen.insert(current.clone()), "{line}");
+            } else if let Some(rest) = line.strip_prefix("# TYPE ") {
+                let is_counter = rest == format!("{current} counter");
+                let others = [format!("{current} gauge"), format!("{current} histogram")];
+                assert!(is_counter || others.contains(&rest.to_owned()), "{line}");
+                assert_eq!(is_counter, current.ends_with("_total"), "{line}");
+            } else {
+                let name = line.split('{').next().unwrap();
+                let is_part =
+                    ["_bucket", "_sum", "_count"].iter().any(|end| name == current.clone() + end);
+                assert!(name == current || is_part, "{line}");
+                assert!(
+                    name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
+                );
+                assert!(seen.insert(line.rsplit_once(' ').unwrap().0.into()), "{line}");
+            }
+        }
+        assert!(seen.len() > 100, "{text}");
+        let buckets: Vec<_> =
+            text.lines().filter(|line| line.contains("room_wait_seconds")).collect();
+        assert_eq!(
+            buckets[2..],
+            [
+                "hamlyn_room_wait_seconds_bucket{service=\"x\",le=\"0.000001\"} 1",
+                "hamlyn_room_wait_seconds_bucket{service=\"x\",le=\"0.000004\"} 3",
+                "hamlyn_room_wait_seconds_bucket{service=\"x\",le=\"+Inf\"} 4",
+                "hamlyn_room_wait_seconds_sum{service=\"x\"} 0.000070",
+                "hamlyn_room_wait_seconds_count{service=\"x\"} 4",
+            ]
+        );
+    }
+}

@@ -1,0 +1,342 @@
+//! `hamlyn top`: what services, or their links, do now, the busiest first.
+//!
+//! ```text
+//!   looks, one each interval (a thread)  ---->  lines  ---->  the screen, or standard output
+//!                                     keys  ---->
+//! ```
+//! Never: a process is asked again before the interval is over, whoever presses what; the terminal
+//! stays changed.
+
+use crate::arguments::TopArguments;
+use crate::look::{self, Before, Look, Told, Watched};
+use crate::output;
+use crate::perf::row;
+use crate::stat::{duration, waits};
+use anyhow::Result;
+use bytesize::ByteSize;
+use crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use crossterm::{cursor, event, execute, queue, style, terminal};
+use hamlyn::Config;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::io::{IsTerminal, Write};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
+/// Most characters of a program's or a service's name.
+const NAME_MAX: usize = 32;
+/// Between two looks at the keys.
+const KEYS_EVERY: Duration = Duration::from_millis(100);
+
+/// `hamlyn top`.
+pub fn run(arguments: &TopArguments) -> Result<()> {
+    let config = Config::from_env()?;
+    let mut watched = Watched::new(&arguments.names);
+    if !arguments.once && std::io::stdout().is_terminal() && std::io::stdin().is_terminal() {
+        return on_screen(config, watched, arguments);
+    }
+    let mut before = Before::new();
+    let mut looks = 0;
+    loop {
+        let look = look::ask_all(&config, &watched.names(&config));
+        looks += 1;
+        // The first one has nothing to be compared with.
+        if looks > 1 || look.told.is_empty() {
+            output::line(lines(&look, &before, arguments.links, arguments.interval).join("\n"))?;
+            if arguments.once {
+                return Ok(());
+            }
+        }
+        before = look::by_name(look.told);
+        std::thread::sleep(arguments.interval);
+    }
+}
+
+/// A look as lines: a table, and a line about the look.
+fn lines(look: &Look, before: &Before, links: bool, interval: Duration) -> Vec<String> {
+    let table = if links { of_links(look, before) } else { of_services(look, before) };
+    let mut lines: Vec<String> = table.to_string().lines().map(str::to_owned).collect();
+    for (name, error) in &look.failed {
+        lines.push(format!("{}: {error}", clip(name)));
+    }
+    let longest = look.told.iter().map(|told| told.took).max().unwrap_or_default();
+    lines.push(format!(
+        "{} asked, each once in {:.1} s; the slowest answered after {:.1} ms",
+        match look.told.len() {
+            1 => "1 process".into(),
+            count => format!("{count} processes"),
+        },
+        interval.as_secs_f64(),
+        longest.as_secs_f64() * 1e3,
+    ));
+    lines
+}
+
+fn clip(text: &str) -> String {
+    match text.chars().count() > NAME_MAX {
+        true => text.chars().take(NAME_MAX - 2).chain("..".chars()).collect(),
+        false => text.into(),
+    }
+}
+
+fn bytes(number: f64) -> String {
+    ByteSize::b(number as u64).display().iec().to_string()
+}
+
+/// The busiest first; of those alike, by name.
+fn sorted(mut rows: Vec<(f64, Vec<String>)>) -> impl Iterator<Item = Vec<String>> {
+    rows.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
+    rows.into_iter().map(|row| row.1)
+}
+
+fn of_services(look: &Look, before: &Before) -> comfy_table::Table {
+    let mut table = row::table([
+        "service",
+        "user",
+        "process",
+        "program",
+        "up",
+        "links",
+        "sent/s",
+        "bytes/s",
+        "received/s",
+        "bytes/s",
+        "refused/s",
+        "queued",
+        "waits",
+    ]);
+    let rows = look.told.iter().map(|told| {
+        let earlier = told.earlier(before);
+        let rate = |name| told.rate(earlier, name);
+        let (sent, received) = (rate("messages_sent"), rate("messages_received"));
+        let refused = told.figures.counters.iter().filter(|row| row.0.starts_with("refused_"));
+        let refused: f64 = refused.map(|row| rate(&row.0)).sum();
+        let queued: u64 = told
+            .figures
+            .links
+            .values()
+            .fold(0, |sum, link| link.number("messages_queued").saturating_add(sum));
+        let number = |number: Option<u32>| number.map_or("?".into(), |number| number.to_string());
+        let cells = vec![
+            clip(&told.name),
+            number(told.user),
+            number(told.process),
+            clip(told.program.as_deref().unwrap_or("")),
+            duration(told.figures.number("uptime_ms")),
+            told.figures.number("links").to_string(),
+            format!("{sent:.0}"),
+            bytes(rate("bytes_sent")),
+            format!("{received:.0}"),
+            bytes(rate("bytes_received")),
+            format!("{refused:.0}"),
+            queued.to_string(),
+            of_process(told),
+        ];
+        (sent + received, cells)
+    });
+    table.add_rows(sorted(rows.collect()));
+    row::align_right(&mut table, 4..12);
+    table
+}
+
+/// What its program waits for.
+fn of_process(told: &Told) -> String {
+    let for_room = told.figures.links.values().map(|link| link.number("waits_for_room_ms")).max();
+    match (for_room.unwrap_or(0), told.figures.number("waiting_ms")) {
+        (0, 0) => String::new(),
+        (0, ms) => format!("for messages {}", duration(ms)),
+        (ms, _) => format!("for room {}", duration(ms)),
+    }
+}
+
+fn of_links(look: &Look, before: &Before) -> comfy_table::Table {
+    let mut table = row::table([
+        "service",
+        "link",
+        "peer",
+        "sent/s",
+        "bytes/s",
+        "taken/s",
+        "bytes/s",
+        "not taken",
+        "queued",
+        "waits",
+    ]);
+    let mut rows = Vec::new();
+    for told in &look.told {
+        let earlier = told.earlier(before);
+        for (number, link) in &told.figures.links {
+            let rate = |name| told.link_rate(earlier, *number, name);
+            let (sent, taken) = (rate("messages_sent"), rate("packets_taken"));
+            let cells = vec![
+                clip(&told.name),
+                number.to_string(),
+                clip(&link.peer()),
+                format!("{sent:.0}"),
+                bytes(rate("ring_bytes_sent")),
+                format!("{taken:.0}"),
+                bytes(rate("ring_bytes_taken")),
+                bytes(link.number("ring_bytes_waiting") as f64),
+                link.number("messages_queued").to_string(),
+                waits(link),
+            ];
+            rows.push((sent + taken, cells));
+        }
+    }
+    table.add_rows(sorted(rows));
+    row::align_right(&mut table, 3..9);
+    table
+}
+
+/// The terminal as a screen; as it was before when this goes, also by a panic.
+struct Screen(());
+
+impl Screen {
+    fn new() -> Result<Self> {
+        terminal::enable_raw_mode()?;
+        let screen = Self(());
+        let mut out = std::io::stdout();
+        execute!(out, terminal::EnterAlternateScreen, terminal::DisableLineWrap, cursor::Hide)?;
+        Ok(screen)
+    }
+
+    fn show(&self, lines: &[String]) -> Result<()> {
+        let (_, height) = terminal::size()?;
+        let mut out = std::io::stdout().lock();
+        queue!(out, terminal::BeginSynchronizedUpdate)?;
+        for row in 0..height {
+            let line = lines.get(usize::from(row)).map_or("", |line| line);
+            let clear = terminal::Clear(terminal::ClearType::UntilNewLine);
+            queue!(out, cursor::MoveTo(0, row), style::Print(line), clear)?;
+        }
+        queue!(out, terminal::EndSynchronizedUpdate)?;
+        Ok(out.flush()?)
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        restore();
+    }
+}
+
+fn restore() {
+    let mut out = std::io::stdout();
+    let _ = execute!(out, cursor::Show, terminal::EnableLineWrap, terminal::LeaveAlternateScreen);
+    let _ = terminal::disable_raw_mode();
+}
+
+/// A signal that ends this process leaves the terminal as it was.
+fn restore_on_signals() -> Result<()> {
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
+    std::thread::Builder::new().name("signals".into()).stack_size(64 << 10).spawn(move || {
+        if let Some(signal) = signals.forever().next() {
+            restore();
+            let _ = signal_hook::low_level::emulate_default_handler(signal);
+        }
+    })?;
+    Ok(())
+}
+
+/// Looks again and again, until nobody takes what was seen.
+fn look_on(config: &Config, mut watched: Watched, pause: Duration, seen: &SyncSender<Look>) {
+    loop {
+        let began = Instant::now();
+        if seen.send(look::ask_all(config, &watched.names(config))).is_err() {
+            return;
+        }
+        // From the end of a look that takes long, the pause is a whole one.
+        std::thread::sleep(pause.saturating_sub(began.elapsed()).max(look::PAUSE_MIN));
+    }
+}
+
+fn on_screen(config: Config, watched: Watched, arguments: &TopArguments) -> Result<()> {
+    let (send, seen) = sync_channel(1);
+    let pause = arguments.interval;
+    // A process that does not answer must not keep the keys from working.
+    std::thread::Builder::new()
+        .name("looks".into())
+        .spawn(move || look_on(&config, watched, pause, &send))?;
+    restore_on_signals()?;
+    let screen = Screen::new()?;
+    screen.show(&["Looking ..".into()])?;
+    watch(&screen, &seen, arguments)
+}
+
+fn watch(screen: &Screen, seen: &Receiver<Look>, arguments: &TopArguments) -> Result<()> {
+    let (mut before, mut latest) = (Before::new(), Look::default());
+    let mut links = arguments.links;
+    loop {
+        let mut is_new = match seen.recv_timeout(KEYS_EVERY) {
+            Ok(look) => {
+                before = look::by_name(std::mem::replace(&mut latest, look).told);
+                true
+            }
+            Err(RecvTimeoutError::Timeout) => false,
+            Err(RecvTimeoutError::Disconnected) => anyhow::bail!("the looks have ended"),
+        };
+        while event::poll(Duration::ZERO)? {
+            match event::read()? {
+                Event::Key(key) if ends(&key) => return Ok(()),
+                Event::Key(KeyEvent {
+                    code: KeyCode::Char('l'),
+                    kind: KeyEventKind::Press,
+                    ..
+                }) => {
+                    links = !links;
+                    is_new = true;
+                }
+                Event::Resize(..) => is_new = true,
+                _ => {}
+            }
+        }
+        if is_new {
+            let mut lines = lines(&latest, &before, links, arguments.interval);
+            let foot = lines.pop().unwrap_or_default();
+            let height = usize::from(terminal::size()?.1);
+            lines.truncate(height.saturating_sub(1));
+            lines.resize(height.saturating_sub(1), String::new());
+            lines.push(format!("{foot}; q: ends, l: services or links"));
+            screen.show(&lines)?;
+        }
+    }
+}
+
+fn ends(key: &KeyEvent) -> bool {
+    let is_interrupt =
+        key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c');
+    is_interrupt || matches!(key.code, KeyCode::Char('q') | KeyCode::Esc)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::figures::Figures;
+
+    fn told(name: &str, sent: u64, at: Instant) -> Told {
+        let text = format!(
+            "node {name}\nmessages_sent {sent}\nlink.1.peer_node z\nlink.1.messages_sent {sent}\n\
+             link.1.waits_for_room_ms 2500\n"
+        );
+        let (took, figures) = (Duration::ZERO, Figures::of(&text));
+        Told { name: name.into(), at, took, user: None, process: None, program: None, figures }
+    }
+
+    #[test]
+    fn the_busiest_comes_first_and_who_waits_is_told() {
+        let then = Instant::now();
+        let now = then + Duration::from_secs(1);
+        let before = look::by_name(vec![told("idle", 50, then), told("busy", 50, then)]);
+        let look = Look {
+            told: vec![told("idle", 51, now), told("busy", 950, now)],
+            failed: vec![("gone".into(), "nobody listens".into())],
+        };
+        for links in [false, true] {
+            let text = lines(&look, &before, links, Duration::from_secs(1)).join("\n");
+            let at = |name: &str| text.find(name).unwrap_or_else(|| panic!("{name}: {text}"));
+            assert!(at("busy") < at("idle") && text.contains("900"), "{text}");
+            assert!(text.contains("2.5 s") && text.contains("gone: nobody listens"), "{text}");
+            assert!(text.contains("2 processes asked"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Two hosts, over loopback: what the README shows, with everything that the keys say.
+#![cfg(feature = "tls")]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+/// A host has a directory of its own.
+fn hamlyn(host: &Path, line: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hamlyn"));
+    let variables = std::env::vars().map(|(name, _)| name);
+    variables.filter(|name| name.starts_with("HAMLYN_")).for_each(|name| {
+        command.env_remove(name);
+    });
+    command.args(line.split(' ')).env("HAMLYN_DIR", host).current_dir(host);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn output(command: &mut Command) -> Output {
+    command.stdin(Stdio::null()).output().unwrap()
+}
+
+/// What it says to standard output; it must succeed.
+fn said(command: &mut Command) -> String {
+    let output = output(command);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+/// What it says to standard error; it must fail.
+fn complaint(command: &mut Command) -> String {
+    let output = output(command);
+    assert!(!output.status.success(), "{}", text(&output.stdout));
+    text(&output.stderr)
+}
+
+/// The settings that lines such as `export NAME=VALUE` make.
+fn settings(lines: &str) -> Vec<(String, String)> {
+    let exports = lines.lines().filter_map(|line| line.strip_prefix("export "));
+    exports.filter_map(|line| line.split_once('=')).map(|(n, v)| (n.into(), v.into())).collect()
+}
+
+/// One that serves, and where other hosts find it, as it says itself.
+fn serving(command: &mut Command) -> (Child, String) {
+    let mut child = command.env("HAMLYN_LISTEN", "127.0.0.1:0").spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap());
+    let mut all = String::new();
+    let at = loop {
+        let mut line = String::new();
+        assert!(lines.read_line(&mut line).unwrap() > 0, "it ended: {all}");
+        if let Some((_, at)) = line.split_once("for other hosts at ") {
+            break at.trim().to_owned();
+        }
+        all += &line;
+    };
+    // Whatever else it says is not to stop it.
+    std::thread::spawn(move || drop(lines.read_to_end(&mut Vec::new())));
+    (child, at)
+}
+
+fn mode(path: &Path) -> u32 {
+    path.metadata().unwrap().permissions().mode() & 0o777
+}
+
+#[test]
+fn a_file_goes_to_another_host_with_a_secret() {
+    let (there, here) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let lines = said(&mut hamlyn(there.path(), "keys a.secret"));
+    let keys = settings(&lines);
+    assert!(keys.len() == 1 && keys[0].0 == "HAMLYN_SECRET", "{lines}");
+    let secret = there.path().join("a.secret");
+    assert_eq!((mode(&secret), Path::new(&keys[0].1)), (0o600, secret.as_path()));
+    let before = std::fs::read(&secret).unwrap();
+    let error = complaint(&mut hamlyn(there.path(), "keys a.secret"));
+    assert!(error.contains("is there already") && error.contains("--force"), "{error}");
+    assert_eq!(std::fs::read(&secret).unwrap(), before);
+    said(&mut hamlyn(there.path(), "keys a.secret --force"));
+    assert_ne!(std::fs::read(&secret).unwrap(), before);
+
+    let (mut receiver, at) = serving(hamlyn(there.path(), "recv --wait 20 x").envs(keys.clone()));
+    let mut stdout = receiver.stdout.take().unwrap();
+    let came = std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        stdout.read_to_end(&mut bytes).map(|_| bytes).unwrap()
+    });
+    // Without the secret, and with another one.
+    let name = format!("send --wait 1 {at}");
+    let error = complaint(&mut hamlyn(here.path(), &name));
+    assert!(error.contains("HAMLYN_SECRET"), "{error}");
+    let others = settings(&said(&mut hamlyn(here.path(), "keys")));
+    let error = complaint(hamlyn(here.path(), &name).envs(others));
+    assert!(error.contains("does not have the same secret"), "{error}");
+    let bytes: Vec<u8> = (0..3_000_001u32).map(|i| (i % 251) as u8).collect();
+    let mut sender = hamlyn(here.path(), &format!("send {at}")).envs(keys).spawn().unwrap();
+    sender.stdin.take().unwrap().write_all(&bytes).unwrap();
+    let sent = sender.wait_with_output().unwrap();
+    assert!(sent.status.success(), "{}", text(&sent.stderr));
+    assert!(came.join().unwrap() == bytes && receiver.wait().unwrap().success());
+}
+
+#[test]
+fn certificates_are_made_for_each_host_by_one_authority() {
+    let there = tempfile::tempdir().unwrap();
+    let line = "keys k --certificate user.example,127.0.0.1 --certificate other.example";
+    let lines = said(&mut hamlyn(there.path(), line));
+    assert_eq!(settings(&lines).len(), 6, "{lines}");
+    let folder = there.path().join("k");
+    assert_eq!(mode(&folder), 0o700);
+    let read = || {
+        let all = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+        all.map(|path| (std::fs::read(&path).unwrap(), path)).collect::<Vec<_>>()
+    };
+    let before = read();
+    assert_eq!(before.len(), 6);
+    assert!(before.iter().all(|(_, path)| mode(path) == 0o600));
+    // None that is there is written over, nor is one made of those beside it.
+    let error = complaint(&mut hamlyn(
+        there.path(),
+        "keys k --certificate new --certificate other.example",
+    ));
+    assert!(error.contains("other.example.pem is there already"), "{error}");
+    assert_eq!(read().len(), before.len());
+    // Another one later, by the same authority, which stays as it was.
+    said(&mut hamlyn(there.path(), "keys k --certificate other.example --force"));
+    let changed = read().iter().filter(|file| !before.contains(file)).count();
+    assert_eq!(changed, 2);
+}
+
+#[test]
+fn who_has_no_certificate_of_the_authority_does_not_connect() {
+    let there = tempfile::tempdir().unwrap();
+    let line = "keys k --certificate user.example,127.0.0.1 --certificate other.example";
+    let all = settings(&said(&mut hamlyn(there.path(), line)));
+    let (keys, others) = (all[..3].to_vec(), all[3..].to_vec());
+    let here = tempfile::tempdir().unwrap();
+    let foreign = settings(&said(&mut hamlyn(here.path(), line)));
+    let (mut receiver, at) = serving(hamlyn(there.path(), "recv --wait 20 x").envs(keys.clone()));
+    let name = format!("send --wait 1 {at}");
+    let send = |keys: &[(String, String)]| {
+        let keys = keys.to_vec();
+        output(hamlyn(here.path(), &name).envs(keys))
+    };
+    let error = text(&send(&foreign[..3]).stderr);
+    assert!(error.contains("TLS"), "{error}");
+    // One of the same authority, with another name: not this user.
+    let error = text(&send(&others).stderr);
+    assert!(error.contains("not for other hosts"), "{error}");
+    let sent = send(&keys);
+    assert!(sent.status.success(), "{}", text(&sent.stderr));
+    assert!(receiver.wait().unwrap().success());
+}
+
+#[test]
+fn what_another_host_does_not_tell_is_refused_with_what_to_do() {
+    let here = tempfile::tempdir().unwrap();
+    for line in ["stat", "why", "top --once"] {
+        let line = format!("{line} hamlyn://127.0.0.1:7000/x");
+        let output = output(&mut hamlyn(here.path(), &line));
+        let error = text(&output.stderr) + &text(&output.stdout);
+        assert!(error.contains("on that host"), "{line}: {error}");
+    }
+    for line in ["recv", "perf serve"] {
+        let error =
+            complaint(&mut hamlyn(here.path(), &format!("{line} hamlyn://127.0.0.1:7000/x")));
+        assert!(error.contains("HAMLYN_LISTEN"), "{line}: {error}");
+    }
+    for (line, wanted) in [
+        ("keys k --certificate a/b", "a-z A-Z 0-9"),
+        ("keys k --certificate authority", "authority's own"),
+        ("keys k --certificate a --certificate a", "twice"),
+        ("keys k --days 3", "--certificate"),
+    ] {
+        let error = complaint(&mut hamlyn(here.path(), line));
+        assert!(error.contains(wanted), "{line}: {error}");
+        assert!(!here.path().join("k").exists(), "{line}");
+    }
+}
+
+#[test]
+fn latency_to_another_host_is_measured() {
+    let (there, here) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let keys = settings(&said(&mut hamlyn(there.path(), "keys")));
+    let (mut server, at) = serving(hamlyn(there.path(), "perf serve p").envs(keys.clone()));
+    let line = format!("perf latency --count 200 --runs 1 --json --mode adaptive --to {at}");
+    let row = said(hamlyn(here.path(), &line).envs(keys));
+    assert!(row.contains("\"one_way_ns\""), "{row}");
+    server.kill().unwrap();
+    server.wait().unwrap();
+}
+
+#[test]
+fn links_to_other_hosts_are_measured_beside_bare_tls() {
+    let here = tempfile::tempdir().unwrap();
+    for (test, count) in [("latency", 50), ("rate", 100), ("bandwidth", 4)] {
+        let line = format!("perf {test} --over tls --count {count} --runs 1 --json");
+        let row = said(&mut hamlyn(here.path(), &line));
+        let number = |name: &str| {
+            let found = row.split_once(&format!("\"{name}\":")).map(|(_, rest)| rest);
+            let digits = found.unwrap_or_else(|| panic!("no {name} in {row}"));
+            digits.split([',', '}']).next().unwrap().parse::<f64>().unwrap()
+        };
+        assert!(number("bare_tls") > 0.0 && number("of_bare_tls") > 0.0, "{row}");
+        assert!(row.contains("\"raw over TLS\""), "{row}");
+    }
+}

@@ -1,0 +1,70 @@
+//! The commands of docs/two-users.md, as two users of this machine.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Two users that every Debian has, with their numbers.
+const ALICE: (&str, u32) = ("daemon", 1);
+const BOB: (&str, u32) = ("nobody", 65534);
+
+/// The blocks of commands before the next heading, with other names for the users.
+fn blocks(page: &str) -> Vec<String> {
+    let section = page.split("\n## ").nth(1).expect("a section of two users");
+    let blocks = section.split("```sh\n").skip(1);
+    let commands = blocks.map(|block| block.split("```").next().expect("a block ends"));
+    commands
+        .map(|c| c.replace("sudo ", "").replace("alice", ALICE.0).replace("bob", BOB.0))
+        .collect()
+}
+
+fn shell(command: &str, dir: &Path, shared: &Path, user: Option<u32>) -> Command {
+    let mut shell = Command::new("sh");
+    let path = format!("{}:/usr/bin:/bin", dir.display());
+    shell.args(["-ec", command]).env_clear().env("PATH", path).env("HAMLYN_SHARED_DIR", shared);
+    shell.stdin(Stdio::null());
+    if let Some(user) = user {
+        let home = dir.join(user.to_string());
+        shell.uid(user).gid(user).current_dir(&home).env("HAMLYN_DIR", home.join("own"));
+    }
+    shell
+}
+
+#[test]
+fn the_page_on_two_users_says_what_works() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/two-users.md");
+    let blocks = blocks(&fs::read_to_string(page).unwrap());
+    let [setup, receive, send] = &blocks[..] else { panic!("three blocks: {blocks:?}") };
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("SKIPPED: only root can run commands as two other users");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (dir, shared) = (dir.path(), dir.path().join("run"));
+    fs::set_permissions(dir, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::copy(env!("CARGO_BIN_EXE_hamlyn"), dir.join("hamlyn")).unwrap();
+    for (_, uid) in [ALICE, BOB] {
+        let home = dir.join(uid.to_string());
+        fs::create_dir(&home).unwrap();
+        chown(&home, Some(uid), Some(uid)).unwrap();
+    }
+    assert!(shell(setup, dir, &shared, None).status().unwrap().success());
+    let report = dir.join(BOB.1.to_string()).join("report");
+    fs::write(&report, "what bob has to say\n").unwrap();
+    let mut receiver = shell(receive, dir, &shared, Some(ALICE.1)).spawn().unwrap();
+    // It waits until she is there.
+    let sent = shell(send, dir, &shared, Some(BOB.1)).status().unwrap();
+    if !sent.success() {
+        let _ = receiver.kill();
+        panic!("bob could not send");
+    }
+    let start = Instant::now();
+    while receiver.try_wait().unwrap().is_none() {
+        assert!(start.elapsed() < Duration::from_secs(60), "alice still waits");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let copy = fs::read_to_string(dir.join(ALICE.1.to_string()).join("report.copy")).unwrap();
+    assert_eq!(copy, "what bob has to say\n");
+}

@@ -1,0 +1,149 @@
+"""What the extension asks of numpy, and of pyarrow: neither is needed by who sends and receives bytes."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from typing import TYPE_CHECKING, Any
+
+from ._errors import ArrayError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ._types import AnyArray, Buffer, DType, Shape
+
+# Types of the array interface by the letters of `struct`, for what has a buffer and no interface.
+_KINDS = {**dict.fromkeys("bhilqn", "i"), **dict.fromkeys("BHILQN", "u"), "?": "b", "e": "f"}
+_KINDS |= {"f": "f", "d": "f"}
+
+
+def _numpy() -> Any:
+    try:
+        import numpy
+    except ImportError as error:
+        raise ImportError("numpy is needed to show an array: pip install numpy") from error
+    return numpy
+
+
+def _named(text: str, descr: object) -> str:
+    # `descr` has the fields of a type that is otherwise only so many bytes.
+    if descr not in (None, [("", text)]):
+        raise BufferError(
+            f"a type with fields or parts ({descr}) is not sent: send each field, or view the array "
+            "as bytes"
+        )
+    return text
+
+
+def told(array: Any) -> tuple[str, tuple[int, ...]]:
+    """Type and shape of an array that is to be sent, as it says itself."""
+    interface = getattr(array, "__array_interface__", None)
+    if interface is not None:
+        return _named(interface["typestr"], interface.get("descr")), interface["shape"]
+    view: Any = memoryview(array)
+    letter = view.format.lstrip("@=<>!")
+    order = view.format[0] if view.format[0] in "<>" else "<"
+    if letter == "c":
+        letter = "B"
+    if letter not in _KINDS or view.format[0] == "!":
+        raise BufferError(f"elements of the format {view.format!r} have no type to be sent with")
+    size = view.itemsize
+    shape: tuple[int, ...] = view.shape
+    return f"{'|' if size == 1 else order}{_KINDS[letter]}{size}", shape
+
+
+def wanted(dtype: DType, shape: Shape) -> tuple[str, tuple[int, ...]]:
+    """The same for an array that is to be made."""
+    lengths = (shape,) if isinstance(shape, int) else tuple(shape)
+    if isinstance(dtype, str) and dtype[:1] in "<>|":
+        return dtype, lengths
+    kind = _numpy().dtype(dtype)
+    return _named(kind.str, kind.descr), lengths
+
+
+def _type(text: str) -> np.dtype[Any]:
+    try:
+        kind: np.dtype[Any] = _numpy().dtype(text)
+    except TypeError as error:
+        raise ArrayError(f"numpy has no type {text!r} on this machine") from error
+    if kind.hasobject:
+        raise ArrayError(f"the type {text!r} holds Python objects")
+    return kind
+
+
+def checked(array: AnyArray) -> AnyArray:
+    """An array whose truth values are 0 or 1: numpy takes others for true, or not, as it comes."""
+    if array.dtype.kind == "b" and array.size and array.view("u1").max() > 1:
+        raise ArrayError("the array of truth values holds a byte that is neither 0 nor 1")
+    return array
+
+
+def _type_of(text: str, shape: tuple[int, ...], size: int) -> np.dtype[Any]:
+    """The type of which an array of this shape has `size` bytes: the header says so, and numpy."""
+    kind = _type(text)
+    if math.prod(shape) * kind.itemsize != size:
+        raise ArrayError(f"numpy's {text!r} has {kind.itemsize} bytes, and not those of the header")
+    return kind
+
+
+def shown(owner: Buffer, text: str, shape: tuple[int, ...], size: int, start: int) -> AnyArray:
+    """`size` bytes of a buffer from `start` on, as an array that holds that buffer."""
+    numpy, kind = _numpy(), _type_of(text, shape, size)
+    try:
+        if size == 0:
+            array: AnyArray = numpy.empty(shape, kind)
+        else:
+            # Through a memoryview: numpy holds that, and with it the owner's buffer.
+            count = math.prod(shape)
+            array = numpy.frombuffer(memoryview(owner), kind, count, start).reshape(shape)
+    except ValueError as error:
+        raise ArrayError(f"numpy takes no array of the shape {shape}: {error}") from error
+    return checked(array)
+
+
+def empty(text: str, shape: tuple[int, ...], size: int) -> tuple[AnyArray, AnyArray]:
+    """A new array of `size` bytes, and its bytes."""
+    numpy = _numpy()
+    try:
+        array = numpy.empty(shape, _type_of(text, shape, size))
+    except ValueError as error:
+        raise ArrayError(f"numpy takes no array of the shape {shape}: {error}") from error
+    return array, array.reshape(-1).view("u1") if array.nbytes else numpy.empty(0, "u1")
+
+
+def area(owner: Buffer, dtype: DType, shape: Shape, offset: int) -> AnyArray:
+    """Bytes of a message area, as an array that can be written."""
+    text, lengths = wanted(dtype, shape)
+    kind = _type(text)
+    if any(length < 0 for length in lengths):
+        raise ValueError(f"a dimension of negative length in {lengths}")
+    count = math.prod(lengths)
+    view = memoryview(owner)
+    if offset + count * kind.itemsize > len(view):
+        raise ValueError(
+            f"{count * kind.itemsize} bytes from {offset} on are not inside the area of {len(view)}"
+        )
+    if count * kind.itemsize == 0:
+        empty: AnyArray = _numpy().empty(lengths, kind)
+        return empty
+    found: AnyArray = _numpy().frombuffer(view, kind, count, offset).reshape(lengths)
+    return found
+
+
+def arrow(array: Any, requested: object) -> tuple[object, object]:
+    """A flat array of numbers, as Arrow's C data interface has it, without a copy."""
+    try:
+        pyarrow = importlib.import_module("pyarrow")
+    except ImportError as error:
+        raise ImportError("pyarrow is needed for Arrow's interface: pip install pyarrow") from error
+    if array.ndim != 1 or array.dtype.kind not in "iuf" or not array.dtype.isnative:
+        raise BufferError(
+            f"Arrow has flat arrays of numbers, and this is {array.dtype.str!r} of the shape "
+            f"{array.shape}"
+        )
+    kind = pyarrow.from_numpy_dtype(array.dtype)
+    buffers = [None, pyarrow.py_buffer(memoryview(array).cast("B"))]
+    made = pyarrow.Array.from_buffers(kind, len(array), buffers)
+    found: tuple[object, object] = made.__arrow_c_array__(requested)
+    return found

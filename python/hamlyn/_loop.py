@@ -1,0 +1,223 @@
+"""Which tasks, transports and servers of an event loop wait on a manager, and how they are woken."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+from weakref import WeakValueDictionary
+
+from . import _hamlyn
+from ._errors import HamlynError, TimedOut
+
+T = TypeVar("T")
+
+# Looks without a rest while packets arrive that are for others; then the loop's other tasks run.
+_LOOKS = 64
+# So often it is not looked for a while, after that was in vain more often than not.
+_LUCK_MAX = 16
+
+
+class Watcher(Protocol):
+    """What looks in turns of the loop, where tasks would be too many: a transport, a server."""
+
+    def look(self) -> bool:
+        """Does what can be done now; whether that was anything. When it has nothing more to wait
+        for, it has said so by `Loop.unwatch`."""
+
+    def fail(self, error: BaseException) -> None:
+        """Its look has raised this, which no other is to suffer from: says so, and ends."""
+
+
+class Loop:
+    """The tasks and watchers of one event loop that wait on one manager."""
+
+    def __init__(
+        self, manager: _hamlyn.Manager, loop: asyncio.AbstractEventLoop, key: tuple[int, int]
+    ) -> None:
+        self.manager = manager
+        self.loop = loop
+        self.key = key
+        self.descriptor = -1
+        self.sleepers: set[asyncio.Future[None]] = set()
+        # In the order of their coming.
+        self.watchers: dict[Watcher, None] = {}
+        self.is_due = False
+        # Watchers look on for a while after they found something, before they sleep, unless that was
+        # in vain the last times.
+        self.spin: float | None = None
+        self.spins_until = 0.0
+        self.luck = 0
+
+    async def sleep(self, look: Callable[[], T | None]) -> T | None:
+        """Until something may have come, or the last look has found it."""
+        sleeper: asyncio.Future[None] = self.loop.create_future()
+        self.begin(sleeper)
+        try:
+            # Said before the last look, so that whatever comes after that look wakes this task.
+            if self.manager.prepare_to_wait():
+                found = look()
+                if found is not None:
+                    return found
+                await sleeper
+            return None
+        finally:
+            self.end(sleeper)
+
+    def begin(self, sleeper: asyncio.Future[None]) -> None:
+        self.watch_descriptor()
+        self.sleepers.add(sleeper)
+
+    def end(self, sleeper: asyncio.Future[None]) -> None:
+        self.sleepers.discard(sleeper)
+        self.leave_descriptor()
+
+    def watch(self, watcher: Watcher) -> None:
+        """Has it look in the loop's next turn, and whenever something may have come."""
+        # Both raise an error if the manager is closed; then nothing was done.
+        if self.spin is None:
+            self.spin = self.manager._spin
+        self.watch_descriptor()
+        self.watchers[watcher] = None
+        self.soon()
+
+    def unwatch(self, watcher: Watcher) -> None:
+        if watcher in self.watchers:
+            del self.watchers[watcher]
+            self.leave_descriptor()
+
+    def soon(self) -> None:
+        """To be called when a watcher has something new to wait for, such as room."""
+        if not self.is_due:
+            self.is_due = True
+            self.loop.call_soon(self.turn)
+
+    def turn(self) -> None:
+        self.is_due = False
+        # Unless it is known that there is nothing, so that no error leaves the others waiting.
+        found = True
+        try:
+            if self.look():
+                if self.spins_until:
+                    self.luck = min(self.luck + 2, _LUCK_MAX)
+                found, self.spins_until = True, self.spin_from_now()
+            elif time.monotonic() < self.spins_until:
+                found = True
+            else:
+                if self.spins_until:
+                    self.luck -= 1
+                    self.spins_until = 0.0
+                # Said before the last look, as in `sleep`.
+                found = not self.manager.prepare_to_wait()
+                if not found and self.look():
+                    found, self.spins_until = True, self.spin_from_now()
+        except HamlynError:
+            # The manager is closed: what looks once more finds it so, and ends.
+            found = self.look()
+        finally:
+            if found and self.watchers:
+                self.soon()
+
+    def spin_from_now(self) -> float:
+        if self.luck < 0 and self.luck > -_LUCK_MAX:
+            # Not this time; after a few, once more.
+            self.luck -= 1
+            return 0.0
+        self.luck = max(self.luck, 0)
+        return time.monotonic() + self.spin if self.spin else 0.0
+
+    def look(self) -> bool:
+        found = False
+        for watcher in list(self.watchers):
+            # One that an earlier one has ended looks no more.
+            if watcher in self.watchers:
+                try:
+                    found = watcher.look() or found
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:
+                    # As of asyncio's own: of one connection, and no reason for others to wait.
+                    watcher.fail(error)
+                    found = True
+        return found
+
+    def watch_descriptor(self) -> None:
+        if self.sleepers or self.watchers:
+            return
+        self.descriptor = self.manager.fileno()
+        self.loop.add_reader(self.descriptor, self.readable)
+
+    def leave_descriptor(self) -> None:
+        if not self.sleepers and not self.watchers:
+            self.loop.remove_reader(self.descriptor)
+
+    def readable(self) -> None:
+        # The signal may have been for tasks of other loops as well, and is there only once.
+        self.manager.silence()
+        with _lock:
+            others = [other for other in _loops.values() if other.key[0] == self.key[0]]
+        for other in others:
+            if other is self:
+                self.wake()
+            elif other.sleepers or other.watchers:
+                try:
+                    other.loop.call_soon_threadsafe(other.wake)
+                except RuntimeError:
+                    pass  # That loop is closed.
+
+    def wake(self) -> None:
+        for sleeper in self.sleepers:
+            if not sleeper.done():
+                sleeper.set_result(None)
+        if self.watchers and not self.is_due:
+            self.turn()
+
+
+# Weak: else the table would keep every manager that was ever waited on. Each is kept by what waits,
+# and keeps its event loop, so that no other has that one's id.
+_loops: WeakValueDictionary[tuple[int, int], Loop] = WeakValueDictionary()
+_lock = threading.Lock()
+
+
+def loop_of(manager: _hamlyn.Manager) -> Loop:
+    """That of the running event loop. There is one, since a descriptor has one reader."""
+    loop = asyncio.get_running_loop()
+    key = (manager._key, id(loop))
+    with _lock:
+        found = _loops.get(key)
+        if found is None:
+            found = _loops[key] = Loop(manager, loop, key)
+        return found
+
+
+async def until(
+    manager: _hamlyn.Manager, attempt: Callable[[], T | None], timeout: float | None = None
+) -> T:
+    """Waits until `attempt()` returns something; raises `TimedOut` after `timeout` seconds.
+
+    `attempt` is called whenever something may have come. What it returns is returned before
+    anything else can happen, so that a cancelled task has taken nothing.
+    """
+    loop = asyncio.get_running_loop()
+    end = None if timeout is None else loop.time() + timeout
+    looks = 0
+    while True:
+        found = attempt()
+        if found is not None:
+            return found
+        looks += 1
+        if looks % _LOOKS == 0:
+            await asyncio.sleep(0)
+        left = None if end is None else end - loop.time()
+        if left is not None and left <= 0:
+            raise TimedOut("nothing came within the time limit")
+        try:
+            async with asyncio.timeout(left):
+                found = await loop_of(manager).sleep(attempt)
+            if found is not None:
+                return found
+        except TimeoutError:
+            if end is None or loop.time() < end:
+                raise

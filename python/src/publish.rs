@@ -1,0 +1,509 @@
+//! Publishers, and samples of their pools that are written in place. `subscribe.rs` has the other side.
+//!
+//! A `SampleLoan` is memory of the pool. As long as Python has a buffer of it, it is neither published
+//! nor given back; afterwards it hands out none. So nothing that Python can see is ever a published
+//! sample, or another's.
+
+use crate::array::{self, Header};
+use crate::bytes::{export, with_bytes};
+use crate::end::{End, common, offered, peer_of};
+use crate::errors::{Kind, OrRaise, error};
+use crate::inner::locked;
+use crate::manager::Manager;
+use crate::parts::Peer;
+use crate::stream::HELD_BYTES_MAX;
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::time::Duration;
+use hamlyn::protocol::{self, Loan, PublishConfig, PublishError, WhenSlow};
+use pyo3::exceptions::{PyBufferError, PyValueError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use std::sync::{Arc, Mutex};
+
+type Ends = Arc<End<Arc<protocol::Publisher>>>;
+
+/// What becomes of samples for slow subscribers, by its name.
+pub fn when_slow_of(name: &str) -> PyResult<WhenSlow> {
+    let all = [WhenSlow::Wait, WhenSlow::DropOldest, WhenSlow::DropNewest, WhenSlow::SendAway];
+    all.into_iter().find(|when| name_of(*when) == name).ok_or_else(|| {
+        let names = all.map(|when| format!("'{}'", name_of(when))).join(", ");
+        PyValueError::new_err(format!("when_slow is {name:?}; it is one of {names}"))
+    })
+}
+
+fn name_of(when: WhenSlow) -> &'static str {
+    match when {
+        WhenSlow::Wait => "wait",
+        WhenSlow::DropOldest => "drop_oldest",
+        WhenSlow::DropNewest => "drop_newest",
+        WhenSlow::SendAway => "send_away",
+    }
+}
+
+fn not_yet<T>(result: Result<T, PublishError>) -> Result<Option<T>, PublishError> {
+    match result {
+        Ok(found) => Ok(Some(found)),
+        Err(PublishError::TimedOut) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+#[cold]
+fn late() -> PyErr {
+    error(Kind::TimedOut, PublishError::TimedOut)
+}
+
+/// Publishes what is held, waiting at most `timeout` seconds. It is held still where that fails.
+fn publish_held(
+    end: &Ends,
+    py: Python<'_>,
+    held: &Mutex<Option<Loan>>,
+    timeout: Option<f64>,
+) -> PyResult<Option<u64>> {
+    let publish = |publisher: &protocol::Publisher, limit| {
+        let mut held = locked(held);
+        let Some(loan) = held.take() else { return Err(PublishError::TimedOut) };
+        publisher.publish_loan(loan, Some(limit)).map_err(|unpublished| {
+            *held = Some(unpublished.loan);
+            unpublished.error
+        })
+    };
+    end.wait_shared(
+        py,
+        timeout,
+        |publisher| not_yet(publish(publisher, Duration::ZERO)),
+        |publisher, slice| not_yet(publish(publisher, slice)),
+    )
+}
+
+/// Publishes samples to all its subscribers. Any number of threads may publish.
+#[pyclass(module = "hamlyn", frozen, weakref)]
+pub struct Publisher {
+    end: Ends,
+    /// Longer samples go into the pool.
+    short_bytes_max: usize,
+    has_pool: bool,
+}
+
+#[pymethods]
+impl Publisher {
+    /// A publisher without subscribers. `short_nbytes_max`: longest sample that is copied to each
+    /// subscriber, at most 2,032; longer ones, of at most `sample_nbytes_max`, lie in a pool, of which
+    /// every subscriber can read everything at any time (0: there is none), and `loans` of which may be
+    /// on loan at once. `backlog`: the newest samples that are kept for subscribers that have no room
+    /// now; `history`: those that whoever subscribes may ask for. `outstanding`: samples of the pool
+    /// that a subscriber may have at once, at most 64; `subscribers`: how many there may be at one
+    /// time. `when_slow`: what becomes of samples for which a subscriber has no room, unless it asks for
+    /// something that burdens the publisher less: `"wait"`, `"drop_oldest"`, `"drop_newest"` or
+    /// `"send_away"`, in this order.
+    #[new]
+    #[pyo3(signature = (
+        manager, *, short_nbytes_max=1024, sample_nbytes_max=0, loans=2, backlog=16, history=0,
+        outstanding=4, subscribers=16, when_slow: "WhenSlow" = "drop_oldest"
+    ))]
+    #[allow(clippy::too_many_arguments)]
+    fn new(
+        py: Python<'_>,
+        manager: &Manager,
+        short_nbytes_max: usize,
+        sample_nbytes_max: usize,
+        loans: u32,
+        backlog: u32,
+        history: u32,
+        outstanding: u32,
+        subscribers: u32,
+        when_slow: &str,
+    ) -> PyResult<Self> {
+        let node = manager.inner.node()?;
+        let config = PublishConfig {
+            short_bytes_max: short_nbytes_max,
+            sample_bytes_max: sample_nbytes_max,
+            loans_max: loans,
+            backlog,
+            history,
+            outstanding_max: outstanding,
+            subscribers_max: subscribers,
+            when_slow: when_slow_of(when_slow)?,
+        };
+        let made = py.detach(|| protocol::Publisher::new(&node, config)).or_raise()?;
+        let end = End::new(&manager.inner, Arc::new(made));
+        Ok(Self { end, short_bytes_max: short_nbytes_max, has_pool: sample_nbytes_max > 0 })
+    }
+
+    /// Publishes a sample; returns how many were published before it. Waits, at most `timeout` seconds,
+    /// only for subscribers of `"wait"`. Raises `TimedOut`, and `Misuse` where the sample is too long or
+    /// every loan of the pool is out; then nothing was published.
+    #[pyo3(signature = (sample: "Buffer", timeout=None))]
+    fn publish(
+        &self,
+        py: Python<'_>,
+        sample: &Bound<'_, PyAny>,
+        timeout: Option<f64>,
+    ) -> PyResult<u64> {
+        with_bytes(sample, |sample| self.publish_parts(py, &[], sample, timeout))?.ok_or_else(late)
+    }
+
+    /// `publish` without waiting: `None`, and nothing was published, if that would be needed.
+    #[pyo3(signature = (sample: "Buffer"))]
+    fn try_publish(&self, py: Python<'_>, sample: &Bound<'_, PyAny>) -> PyResult<Option<u64>> {
+        with_bytes(sample, |sample| self.publish_parts(py, &[], sample, Some(0.0)))
+    }
+
+    /// `publish` of an array with its type and shape, which `Sample.array()` has again. Raises
+    /// `BufferError` where the array holds Python objects, has fields, or is not in one piece.
+    #[pyo3(signature = (array: "Buffer", timeout=None))]
+    fn publish_array(
+        &self,
+        py: Python<'_>,
+        array: &Bound<'_, PyAny>,
+        timeout: Option<f64>,
+    ) -> PyResult<u64> {
+        array::with_parts(array, |head, data| self.publish_parts(py, head, data, timeout))?
+            .ok_or_else(late)
+    }
+
+    /// A sample of `nbytes` bytes of the pool, to be written in place; never waits. Its bytes are what
+    /// they last were. Raises `Misuse` where it is too long, or as many are on loan as may be.
+    fn loan(&self, py: Python<'_>, nbytes: usize) -> PyResult<SampleLoan> {
+        self.lend(py, nbytes, None)
+    }
+
+    /// A sample of the pool for an array of this type ("<f8", or whatever `numpy.dtype` takes) and
+    /// shape, to be computed in place: `loan.array()`. Otherwise as `loan`. Raises `BufferError` for
+    /// types that are not sent.
+    #[pyo3(signature = (dtype: "DType", shape: "Shape"))]
+    fn loan_array(
+        &self,
+        py: Python<'_>,
+        dtype: &Bound<'_, PyAny>,
+        shape: &Bound<'_, PyAny>,
+    ) -> PyResult<SampleLoan> {
+        let header = array::header_of(dtype, shape)?;
+        let total = usize::try_from(header.total()).map_err(|_| {
+            error(Kind::Misuse, format!("{} bytes are more than memory can have", header.bytes))
+        })?;
+        self.lend(py, total, Some(header))
+    }
+
+    /// Waits, at most `timeout` seconds, until every subscriber has been sent all that is kept for it.
+    /// Raises `TimedOut`.
+    #[pyo3(signature = (timeout=None))]
+    fn flush(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        let flush = |end: &protocol::Publisher, slice| not_yet(end.flush(Some(slice)));
+        let done = self.end.wait_shared(
+            py,
+            timeout,
+            |end| flush(end, Duration::ZERO),
+            |end, slice| flush(end, slice),
+        )?;
+        done.ok_or_else(late)
+    }
+
+    /// `flush`, and waits until subscribers have released every sample of the pool: before the publisher
+    /// is closed, since the pool goes with it. Raises `TimedOut`.
+    #[pyo3(signature = (timeout=None))]
+    fn drain(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        let drain = |end: &protocol::Publisher, slice| not_yet(end.drain(Some(slice)));
+        let done = self.end.wait_shared(
+            py,
+            timeout,
+            |end| drain(end, Duration::ZERO),
+            |end, slice| drain(end, slice),
+        )?;
+        done.ok_or_else(late)
+    }
+
+    /// Its subscribers, and how each keeps up.
+    #[getter]
+    fn subscribers(&self, py: Python<'_>) -> PyResult<Vec<SubscriberState>> {
+        let states = self.end.with(py, |end| end.subscribers())?;
+        Ok(states.into_iter().map(|state| SubscriberState { state }).collect())
+    }
+
+    /// Samples that were published.
+    #[getter]
+    fn published(&self, py: Python<'_>) -> PyResult<u64> {
+        self.end.with(py, |end| end.published())
+    }
+
+    /// Samples that subscribers did not get because they were slow, those that have gone included.
+    #[getter]
+    fn dropped(&self, py: Python<'_>) -> PyResult<u64> {
+        self.end.with(py, |end| end.dropped())
+    }
+
+    /// Subscribers that were sent away because they were too slow, or cannot have what is published.
+    #[getter]
+    fn sent_away(&self, py: Python<'_>) -> PyResult<u64> {
+        self.end.with(py, |end| end.sent_away())
+    }
+
+    /// Subscribers that were sent away because they broke the rules.
+    #[getter]
+    fn misbehaved(&self, py: Python<'_>) -> PyResult<u64> {
+        self.end.with(py, |end| end.misbehaved())
+    }
+}
+
+impl Publisher {
+    /// `None`: the time is over.
+    fn publish_parts(
+        &self,
+        py: Python<'_>,
+        head: &[u8],
+        data: &[u8],
+        timeout: Option<f64>,
+    ) -> PyResult<Option<u64>> {
+        let length = head.len() + data.len();
+        if length <= self.short_bytes_max || !self.has_pool {
+            let mut message = Vec::new();
+            let sample = if head.is_empty() {
+                data
+            } else {
+                message.extend_from_slice(head);
+                message.extend_from_slice(data);
+                &message
+            };
+            return self.end.wait_shared(
+                py,
+                timeout,
+                |end| end.try_publish(sample),
+                |end, slice| not_yet(end.publish(sample, Some(slice))),
+            );
+        }
+        let mut loan = self.end.with(py, |end| end.loan(length))?.or_raise()?;
+        let mut copy = || {
+            let (to_head, to_data) = loan.split_at_mut(head.len());
+            to_head.copy_from_slice(head);
+            to_data.copy_from_slice(data);
+        };
+        match length > HELD_BYTES_MAX {
+            true => py.detach(copy),
+            false => copy(),
+        }
+        publish_held(&self.end, py, &Mutex::new(Some(loan)), timeout)
+    }
+
+    fn lend(&self, py: Python<'_>, length: usize, header: Option<Header>) -> PyResult<SampleLoan> {
+        let mut loan = self.end.with(py, |end| end.loan(length))?.or_raise()?;
+        if let Some(header) = &header {
+            header.put(&mut loan[..header.start()]);
+        }
+        let start = loan.as_mut_ptr().expose_provenance();
+        Ok(SampleLoan {
+            end: self.end.clone(),
+            loan: Mutex::new(Some(loan)),
+            start,
+            length: AtomicUsize::new(length),
+            header,
+            buffers: AtomicUsize::new(0),
+            is_over: AtomicBool::new(false),
+        })
+    }
+}
+
+common!(Publisher, |_| None);
+offered!(Publisher);
+
+/// What a publisher knows of one subscriber, when it was asked.
+#[pyclass(module = "hamlyn", frozen)]
+pub struct SubscriberState {
+    state: protocol::SubscriberState,
+}
+
+#[pymethods]
+impl SubscriberState {
+    /// Who it is, as the kernel says.
+    #[getter]
+    fn peer(&self) -> Peer {
+        peer_of(&self.state.connection)
+    }
+
+    /// What becomes of samples for which it has no room.
+    #[getter]
+    fn when_slow(&self) -> &'static str {
+        name_of(self.state.when_slow)
+    }
+
+    /// Whether it can be sent samples: it holds the pool, where there is one.
+    #[getter]
+    fn is_served(&self) -> bool {
+        self.state.is_served
+    }
+
+    /// Samples that were sent to it.
+    #[getter]
+    fn sent(&self) -> u64 {
+        self.state.sent
+    }
+
+    /// Messages in its own memory that it had not taken when it last said how many it had.
+    #[getter]
+    fn untaken(&self) -> u64 {
+        self.state.untaken
+    }
+
+    /// Samples of the pool that it was told of and has not released.
+    #[getter]
+    fn outstanding(&self) -> u32 {
+        self.state.outstanding
+    }
+
+    /// Samples that are kept, and that it has yet to be sent.
+    #[getter]
+    fn behind(&self) -> u64 {
+        self.state.behind
+    }
+
+    /// Samples that it will not get, because it was slow.
+    #[getter]
+    fn dropped(&self) -> u64 {
+        self.state.dropped
+    }
+
+    fn __repr__(&self) -> String {
+        let protocol::SubscriberState { sent, behind, dropped, .. } = self.state;
+        let peer = self.peer().told();
+        format!("<hamlyn.SubscriberState {peer}: {sent} sent, {behind} behind, {dropped} dropped>")
+    }
+}
+
+/// A sample of a publisher's pool that has yet to be published. It has the buffer protocol, writable;
+/// `publish()` and `release()` raise `BufferError` while something has a buffer of it, such as an
+/// array: that would show what others read, or another sample. Where it goes away, it is released. A
+/// forked child has not got its memory: a view that was made before must not be used there.
+#[pyclass(module = "hamlyn", frozen, weakref)]
+pub struct SampleLoan {
+    end: Ends,
+    loan: Mutex<Option<Loan>>,
+    start: usize,
+    /// Of the sample, with the header.
+    length: AtomicUsize,
+    header: Option<Header>,
+    /// Views that Python has; this and the next change under the interpreter's lock.
+    buffers: AtomicUsize,
+    /// It was published or released, or is being published.
+    is_over: AtomicBool,
+}
+
+#[pymethods]
+impl SampleLoan {
+    /// Publishes it: its bytes stay where they are, and each subscriber is told of them. Otherwise as
+    /// `Publisher.publish`; after `TimedOut` it may be published again.
+    #[pyo3(signature = (timeout=None))]
+    fn publish(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<u64> {
+        self.end()?;
+        let published = publish_held(&self.end, py, &self.loan, timeout);
+        if !matches!(published, Ok(Some(_))) {
+            self.is_over.store(locked(&self.loan).is_none(), Ordering::Relaxed);
+        }
+        published?.ok_or_else(late)
+    }
+
+    /// Gives it back unpublished. Releasing twice is releasing once.
+    fn release(&self) -> PyResult<()> {
+        if !self.is_over.load(Ordering::Relaxed) {
+            self.end()?;
+            drop(locked(&self.loan).take());
+        }
+        Ok(())
+    }
+
+    /// Makes the sample shorter; one of at most `nbytes` bytes stays as it is. Raises `Misuse` for one
+    /// that is an array.
+    fn truncate(&self, nbytes: usize) -> PyResult<()> {
+        if self.header.is_some() {
+            return Err(error(Kind::Misuse, "an array's sample has the length of its array"));
+        }
+        self.check()?;
+        if let Some(loan) = &mut *locked(&self.loan) {
+            loan.truncate(nbytes);
+            self.length.fetch_min(nbytes, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// The array, in this memory: of a sample that `loan_array` made. Needs numpy.
+    #[pyo3(signature = () -> "AnyArray")]
+    fn array<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        match &slf.get().header {
+            Some(header) => header.show(slf.as_any(), 0),
+            None => Err(error(Kind::Misuse, "loan_array makes samples for arrays")),
+        }
+    }
+
+    fn __len__(&self) -> usize {
+        self.length.load(Ordering::Relaxed) - self.head_bytes()
+    }
+
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        let this = slf.get();
+        this.check()?;
+        let start = core::ptr::with_exposed_provenance_mut(this.start + this.head_bytes());
+        // SAFETY: the place stays this object's, and mapped, as long as `loan` holds it, and that
+        // neither publishes nor releases it while a view is out; the view refers to the object. What
+        // is cut off by `truncate` is the place's, too.
+        unsafe { export(slf.as_any(), view, flags, start, this.__len__(), false) }?;
+        this.buffers.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
+        self.buffers.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception: "object"))]
+    fn __exit__(&self, _exception: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.release()
+    }
+
+    fn __repr__(&self) -> String {
+        let state = if self.is_over.load(Ordering::Relaxed) { ", gone" } else { "" };
+        format!("<hamlyn.SampleLoan of {} bytes{state}>", self.__len__())
+    }
+}
+
+impl SampleLoan {
+    fn head_bytes(&self) -> usize {
+        self.header.as_ref().map_or(0, Header::start)
+    }
+
+    fn check(&self) -> PyResult<()> {
+        // In a forked child the memory is not there.
+        self.end.inner.check_fork()?;
+        match self.is_over.load(Ordering::Relaxed) {
+            true => Err(error(Kind::Closed, "the sample was published or released")),
+            false => Ok(()),
+        }
+    }
+
+    /// Nobody gets a buffer of it from now on.
+    fn end(&self) -> PyResult<()> {
+        self.check()?;
+        let buffers = self.buffers.load(Ordering::Relaxed);
+        if buffers > 0 {
+            let text = format!("{buffers} views or arrays still use the sample's memory");
+            return Err(PyBufferError::new_err(text));
+        }
+        self.is_over.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+impl Drop for SampleLoan {
+    fn drop(&mut self) {
+        if self.end.inner.check_fork().is_err() {
+            // The parent's.
+            core::mem::forget(locked(&self.loan).take());
+        }
+    }
+}

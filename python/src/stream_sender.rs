@@ -1,0 +1,164 @@
+//! The senders of streams, and of streams through an aperture.
+
+use crate::array;
+use crate::bytes::with_bytes;
+use crate::end::{End, grown, named, paired};
+use crate::errors::{Kind, OrRaise, error};
+use crate::stream::HELD_BYTES_MAX;
+use crate::wait::Limit;
+use core::time::Duration;
+use hamlyn::protocol::{self, SendFailure};
+use pyo3::prelude::*;
+use std::sync::Arc;
+
+/// Sends a stream of records. A context manager: leaving it sends what is left and closes; after an
+/// exception, and where it just goes away, only what can be sent without waiting.
+#[pyclass(module = "hamlyn", frozen, weakref)]
+pub struct StreamSender {
+    end: Arc<End<protocol::StreamSender>>,
+}
+
+/// Sends a stream whose records of 64 KiB and more go straight into the receiver's memory, where
+/// that exports an aperture; they leave at once. Otherwise as a `StreamSender`.
+#[pyclass(module = "hamlyn", frozen, weakref)]
+pub struct ApertureStreamSender {
+    end: Arc<End<protocol::ApertureStreamSender>>,
+}
+
+macro_rules! stream_sender {
+    ($class:ident) => {
+        #[pymethods]
+        impl $class {
+            /// Sends one record, waiting at most `timeout` seconds for room. A small one leaves with
+            /// others, at the latest with the next `flush()`; one above 16 KiB has left when the
+            /// call returns. `TimedOut` says whether it was taken.
+            #[pyo3(signature = (record: "Buffer", timeout=None))]
+            fn send(
+                &self,
+                py: Python<'_>,
+                record: &Bound<'_, PyAny>,
+                timeout: Option<f64>,
+            ) -> PyResult<()> {
+                with_bytes(record, |record| self.send_bytes(py, record, timeout))
+            }
+
+            /// Sends an array with its type and shape, as a record whose `array()` has it again.
+            /// Otherwise as `send`. The header is put before it, which costs a copy more than
+            /// `send`; a `Loan` saves it. Raises `BufferError` where the array holds Python objects,
+            /// has fields, or is not in one piece.
+            #[pyo3(signature = (array: "Buffer", timeout=None))]
+            fn send_array(
+                &self,
+                py: Python<'_>,
+                array: &Bound<'_, PyAny>,
+                timeout: Option<f64>,
+            ) -> PyResult<()> {
+                array::with_message(array, |message| self.send_bytes(py, message, timeout))
+            }
+
+            /// Sends what was coalesced, waiting at most `timeout` seconds for room: when it returns, every
+            /// record is on its way, and arrives also if this process ends. Raises `TimedOut`.
+            #[pyo3(signature = (timeout=None))]
+            fn flush(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+                let limit = Limit::new(timeout)?;
+                let flush =
+                    |end: &mut protocol::$class, slice| sent_or_late(end.flush(Some(slice)));
+                if self.end.with(py, |end| flush(end, Duration::ZERO))?.or_raise()?.is_some() {
+                    return Ok(());
+                }
+                self.end.wait_more(py, limit, flush)?.ok_or_else(late)
+            }
+
+            /// Sends what is left and tells the receiver that this was all, waiting at most `timeout`
+            /// seconds; then it is closed. After `TimedOut` it is not, and may be closed again.
+            #[pyo3(signature = (timeout=10.0))]
+            fn close(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+                let limit = Limit::new(timeout)?;
+                if self.end.is_closed() || self.end.inner.check_open().is_err() {
+                    return self.end.close_now(py);
+                }
+                let close =
+                    |end: &mut protocol::$class, slice| sent_or_late(end.close(Some(slice)));
+                match self.end.wait_more(py, limit, close) {
+                    Ok(Some(())) => self.end.close_now(py),
+                    Ok(None) => Err(late()),
+                    Err(e) => self.end.close_now(py).and(Err(e)),
+                }
+            }
+
+            #[pyo3(signature = (kind: "type[BaseException] | None", _error: "BaseException | None", _trace: "TracebackType | None"))]
+            fn __exit__(
+                &self,
+                py: Python<'_>,
+                kind: Option<&Bound<'_, PyAny>>,
+                _error: Option<&Bound<'_, PyAny>>,
+                _trace: Option<&Bound<'_, PyAny>>,
+            ) -> PyResult<()> {
+                if kind.is_some() {
+                    return self.end.close_now(py);
+                }
+                self.close(py, Some(10.0))
+            }
+
+            /// Longest record.
+            #[getter]
+            fn nbytes_max(&self, py: Python<'_>) -> PyResult<usize> {
+                self.end.with(py, |end| end.bytes_max())
+            }
+        }
+
+        impl $class {
+            fn send_bytes(
+                &self,
+                py: Python<'_>,
+                record: &[u8],
+                timeout: Option<f64>,
+            ) -> PyResult<()> {
+                let send = |end: &mut protocol::$class, slice| {
+                    sent_or_late(end.send(record, Some(slice)))
+                };
+                if record.len() <= HELD_BYTES_MAX {
+                    let sent = self.end.with(py, |end| send(end, Duration::ZERO))?.or_raise()?;
+                    if sent.is_some() {
+                        return Ok(());
+                    }
+                }
+                let limit = Limit::new(timeout)?;
+                self.end.wait_more(py, limit, send)?.ok_or_else(late)?;
+                if record.len() <= HELD_BYTES_MAX {
+                    return Ok(());
+                }
+                // Taken, but at the end of a slice perhaps not sent as a whole.
+                let flush =
+                    |end: &mut protocol::$class, slice| sent_or_late(end.flush(Some(slice)));
+                self.end.wait_more(py, limit, flush)?.ok_or_else(cut_off)
+            }
+        }
+
+        named!($class, |end| Some(end.connection()));
+        paired!($class);
+        grown!($class);
+    };
+}
+stream_sender!(StreamSender);
+stream_sender!(ApertureStreamSender);
+
+fn sent_or_late(sent: Result<(), SendFailure>) -> Result<Option<()>, SendFailure> {
+    match sent {
+        Ok(()) => Ok(Some(())),
+        Err(SendFailure::TimedOut | SendFailure::CutOff) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+#[cold]
+fn cut_off() -> PyErr {
+    let text = "the time limit cut the record off: it is taken, and not to be sent again; the rest \
+                leaves with the next call";
+    error(Kind::TimedOut, text)
+}
+
+#[cold]
+fn late() -> PyErr {
+    error(Kind::TimedOut, SendFailure::TimedOut)
+}

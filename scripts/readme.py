@@ -1,0 +1,171 @@
+#!/usr/bin/env python3
+"""Runs the programs and the commands of README.md, and the programs of python/README.md, as they
+stand there.
+
+    scripts/readme.py HAMLYN TARGET [PYTHON]    the built command; a folder to compile in; a Python
+                                                that has numpy and the package
+
+Those in Rust become a package of its own that has the library by its path, as a user's has. Exit
+status 1: a block is gone, does not compile, or does not do what the page says.
+"""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LIMIT_S = 60
+PACKAGE = """
+[package]
+name = "readme"
+edition = "2024"
+
+[workspace]
+
+[dependencies]
+hamlyn = {{ path = "{root}", features = ["tokio"] }}
+tokio = {{ version = "1", features = ["io-util", "macros", "rt-multi-thread", "time"] }}
+"""
+# The README's functions have no `main` around them. Whoever asks may come first, and tries again.
+MAIN_OF_ECHO = """
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    if std::env::args().nth(1).is_some() { ask().await } else { echo().await }
+}
+"""
+
+
+def programs(page: str, ending: str, fence: str, wanted: set[str]) -> dict[str, str]:
+    """What stands behind each `<!-- program: NAME -->` of a page."""
+    text = (ROOT / page).read_text()
+    found = dict(re.findall(rf"<!-- program: (\w+)\.{ending} -->\n```{fence}\n(.*?)```", text, re.S))
+    # Those in Python are all of the page's blocks.
+    if set(found) != wanted or (ending == "py" and len(found) != text.count(f"```{fence}\n")):
+        raise SystemExit(f"{page} has the programs {sorted(found)}, and these are tried: {wanted}")
+    return found
+
+
+def compiled(sources: dict[str, str], target: Path) -> Path:
+    """Builds them; returns the folder of the programs."""
+    package = target / "package"
+    (package / "src/bin").mkdir(parents=True, exist_ok=True)
+    (package / "Cargo.toml").write_text(PACKAGE.format(root=ROOT))
+    for name, source in sources.items():
+        text = source + (MAIN_OF_ECHO if name == "echo" else "")
+        (package / f"src/bin/{name}.rs").write_text(text)
+    environment = {**os.environ, "CARGO_TARGET_DIR": str(target / "target")}
+    subprocess.run(["cargo", "build", "--quiet"], cwd=package, env=environment, check=True)
+    return target / "target/debug"
+
+
+def ran(command: list[str], environment: dict[str, str]) -> str:
+    """Runs it to its end; what it printed."""
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=LIMIT_S
+    )
+    if done.returncode != 0:
+        raise SystemExit(f"{command}: {done.stderr}")
+    return done.stdout
+
+
+def pair(serves: list[str], asks: list[str], environment: dict[str, str]) -> tuple[str, str]:
+    """Runs both at once; what each printed. One that serves for ever is ended behind the other."""
+    with subprocess.Popen(serves, env=environment, stdout=subprocess.PIPE, text=True) as there:
+        try:
+            printed = ran(asks, environment)
+            end = time.monotonic() + 2
+            while there.poll() is None and time.monotonic() < end:
+                time.sleep(0.01)
+        finally:
+            there.kill()
+        return there.communicate()[0], printed
+
+
+def two_hosts(readme: str, work: Path, environment: dict[str, str]) -> str:
+    """README.md's commands for two hosts, of which both are this one: whether the file came."""
+    (work / "copy").unlink()
+    shown = re.search(r"<!-- commands: two hosts -->\n```sh\n(.*?)```", readme, re.S)
+    lines = shown[1].splitlines() if shown else []
+    if [line[:4] for line in lines] != ["# on", "haml", "HAML", "# on", "scp ", "HAML"]:
+        raise SystemExit(f"README.md has, for two hosts, {lines}")
+    there, here = work / "a.example", work / "b.example"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    for host in there, here:
+        host.mkdir(mode=0o700)
+    (work / "original").rename(here / "original")
+    local = {"scp ": "cp ", "a.example:demo": f"{there}/demo"}
+    local |= dict.fromkeys(["0.0.0.0:7000", "a.example:7000"], f"127.0.0.1:{port}")
+
+    def on(host: Path, command: str) -> list[str]:
+        for word, instead in local.items():
+            command = command.replace(word, instead)
+        # What is killed is to be the command: it begins with assignments, which `exec` does not take.
+        return ["sh", "-c", f"cd {host} && export HAMLYN_DIR={host}/own && exec env {command}"]
+
+    for host, command in (there, lines[1]), (here, lines[4]):
+        subprocess.run(on(host, command), env=environment, check=True, timeout=LIMIT_S)
+    pair(on(there, lines[2]), on(here, lines[5]), environment)
+    same = (there / "copy").read_bytes() == (here / "original").read_bytes()
+    return "identical" if same else "differ"
+
+
+def main() -> int:
+    hamlyn, target = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
+    readme = (ROOT / "README.md").read_text()
+    wanted = {"server", "client", "echo", "receiver", "sender"}
+    built = compiled(programs("README.md", "rs", "rust,no_run", wanted), target)
+    wrong = []
+
+    def expect(what: str, text: str, wanted: str) -> None:
+        print(f"   {what}: {text.strip()!r}")
+        if wanted not in text:
+            wrong.append(f"{what}: {wanted!r} is not in {text!r}")
+
+    with tempfile.TemporaryDirectory() as work:
+        environment = {
+            **os.environ,
+            "HAMLYN_DIR": f"{work}/own",
+            "PATH": f"{hamlyn.parent}:{os.environ['PATH']}",
+        }
+        run = lambda name, *arguments: [str(built / name), *arguments]  # noqa: E731
+        _, said = pair(run("server"), run("client"), environment)
+        expect("the first service", said, "HELLO, WITHOUT A SYSTEM CALL")
+        said, _ = pair(run("receiver"), run("sender"), environment)
+        expect("one message", said, "hello, without a system call")
+        pair(run("echo"), run("echo", "ask"), environment)
+        print("   the echo: told no error")
+        # Between two terminals.
+        commands = re.findall(r"^(hamlyn (?:recv|send) demo.*?) +#", readme, re.M)
+        if len(commands) != 2:
+            raise SystemExit(f"README.md has the commands {commands}")
+        (Path(work) / "original").write_bytes(os.urandom(3_000_000))
+        shell = lambda command: ["sh", "-c", f"cd {work} && exec {command}"]  # noqa: E731
+        pair(shell(commands[0]), shell(commands[1]), environment)
+        same = (Path(work) / "copy").read_bytes() == (Path(work) / "original").read_bytes()
+        expect("hamlyn recv, hamlyn send", "identical" if same else "differ", "identical")
+        if len(sys.argv) > 3:
+            wanted = {"receiver", "sender", "pipeline", "upper", "ask"}
+            for name, source in programs("python/README.md", "py", "python", wanted).items():
+                (Path(work) / f"{name}.py").write_text(source)
+            # Not as its own folder: the programs are no package.
+            run = lambda name: [sys.argv[3], f"{work}/{name}.py"]  # noqa: E731
+            said, _ = pair(run("receiver"), run("sender"), environment)
+            expect("Python: a mean of random numbers", f"{float(said):.1f}", "0.5")
+            _, said = pair(run("upper"), run("ask"), environment)
+            expect("Python: asyncio", said, "AS OVER A SOCKET")
+            said = ran(run("pipeline"), environment)
+            expect("Python: three processes", said, "20 arrays of float32 and shape (480, 639)")
+        expect("two hosts", two_hosts(readme, Path(work), environment), "identical")
+    print("\n".join(wrong))
+    return int(bool(wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,436 @@
+//! Carries the packets of one link between this process's rings and another host.
+//!
+//! ```text
+//!   node --ring--> out  --frames--> TLS --> network
+//!   node <--ring-- into <--frames-- TLS <-- network
+//! ```
+//! To the node it is the other end of a link as any other: what the other host sent is a packet in a
+//! ring, which the interface checks as one from another process. It moves what can be moved when the
+//! node has its turn, when the node sends, and when the node is woken for its socket.
+//!
+//! What the node sends leaves at once, if it is the first since the node's last turn. What it sends
+//! right behind that, without a turn in between, goes together: in the next turn, when the ring is
+//! full, or when the thread of other hosts comes by, whom the first of these wakes. So who
+//! asks and waits for the answer never waits for anything else, and who sends without a pause pays one
+//! system call for many.
+//!
+//! What it sends and reads are [`frames`].
+//!
+//! Back-pressure: what the receiving node has not taken stays in its ring, then in one buffer, then in
+//! TCP's window, then in the sending node's ring, which is full for whoever sends. Never: more of what
+//! a peer sent is held than one packet beyond the ring; packets of one link overtake one another.
+
+use super::EVENTS_MAX;
+use super::channel::{Channel, Ended};
+use super::frames::{self, Frame, Read};
+use super::turns::Late;
+use crate::control::CloseReason;
+use crate::control::shell::{ControlEvent, Inbox, LinkToken};
+use crate::link::ring::{RingReader, RingWriter};
+use crate::link::sleep::{Barrier, Sleeper};
+use crate::link::{Body, Transmit};
+use crate::os::memory::{Region, RegionLines, RegionWord};
+use crate::os::sys;
+use core::sync::atomic::{Ordering, fence};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::vec::Vec;
+
+/// Bytes of frames that are made into records of TLS at a time: one record has so many.
+const BATCH_BYTES: usize = 16 << 10;
+/// Bytes that one turn takes from the network, whatever is in them, so that others have theirs.
+const TURN_BYTES: u64 = 256 << 10;
+/// Words for the other end that are kept until the network takes them.
+const NOTICES_MAX: usize = 64;
+
+/// How much a turn has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// Something came, or left.
+    pub any: bool,
+    /// What is to leave waits until the network takes more.
+    pub waits: bool,
+    /// Nothing will come or leave any more.
+    pub has_ended: bool,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Carrier {
+    channel: Channel,
+    token: LinkToken,
+    inbox: Arc<Inbox>,
+    late: Arc<Late>,
+    /// Something was sent since the node's last turn.
+    has_sent: bool,
+    /// The thread looks after what is sent: what is sent right behind something else, and what the
+    /// network did not take from whoever sent, since the node may sleep in another thread's call.
+    is_late: bool,
+    /// What the node writes.
+    out: RingReader<RegionLines, RegionWord>,
+    /// What the node reads.
+    into: RingWriter<RegionLines, RegionWord>,
+    /// Tells the node's sends that this end wants to know of any packet.
+    sleep: Sleeper<RegionWord>,
+    /// Most bytes of data in a packet that comes.
+    packet_bytes: usize,
+    batch: Vec<u8>,
+    notices: Vec<Frame<'static>>,
+    waits: bool,
+    /// There is more room in the ring than the node has been told of.
+    has_freed: bool,
+    /// What is said behind everything else.
+    last: Option<Frame<'static>>,
+    /// It has been said.
+    is_finished: bool,
+    /// The other end has said goodbye, or that this one broke the rules.
+    said: Option<CloseReason>,
+    /// The node has been told of the end.
+    has_ended: bool,
+}
+
+impl Carrier {
+    /// Between a node's regions, as [`NewLink`](crate::control::NewLink) has them, and a channel on
+    /// which everything has been agreed.
+    pub fn new(
+        channel: Channel,
+        token: LinkToken,
+        inbox: Arc<Inbox>,
+        late: Arc<Late>,
+        outgoing: &Region,
+        incoming: &Region,
+        packet_bytes: u32,
+    ) -> Self {
+        let into = RingWriter::new(incoming.lines(), outgoing.freed(), packet_bytes);
+        let mut sleep = Sleeper::new(incoming.sleep(), Barrier::Asymmetric, true);
+        sleep.arm_for_any();
+        Self {
+            channel,
+            token,
+            inbox,
+            late,
+            has_sent: false,
+            is_late: false,
+            out: RingReader::new(outgoing.lines(), incoming.freed()),
+            packet_bytes: into.packet_bytes() as usize,
+            into,
+            sleep,
+            batch: Vec::new(),
+            notices: Vec::new(),
+            waits: false,
+            has_freed: false,
+            last: None,
+            is_finished: false,
+            said: None,
+            has_ended: false,
+        }
+    }
+
+    /// Moves what can be moved, both ways.
+    pub fn turn(&mut self) -> Moved {
+        self.has_sent = false;
+        let came = self.receive();
+        self.send();
+        // Whoever sent: somebody may wait for the room.
+        let left = core::mem::take(&mut self.has_freed);
+        self.tell_end();
+        Moved { any: came || left, waits: self.waits, has_ended: self.has_ended }
+    }
+
+    /// The node has written something.
+    pub fn told(&mut self) {
+        if !self.has_sent || self.late.is_refused {
+            self.has_sent = true;
+            self.send_now();
+        } else {
+            self.hand_over();
+        }
+    }
+
+    /// Sends for whoever sends, and not within a turn of the node.
+    pub fn send_now(&mut self) {
+        self.send();
+        if self.waits {
+            self.hand_over();
+        }
+    }
+
+    fn hand_over(&mut self) {
+        if !self.is_late && !self.has_ended {
+            self.is_late = true;
+            self.late.push(self.token);
+        }
+    }
+
+    /// Sends what the node has written, as far as the network takes it. For whoever has the node's lock.
+    fn send(&mut self) {
+        loop {
+            self.send_some();
+            // The next send tells. It is made under the node's lock, as this is; so there is none
+            // between the announcement and the look.
+            self.sleep.arm_for_any();
+            if self.waits || self.channel.is_broken() || !self.out.is_ready() {
+                return;
+            }
+        }
+    }
+
+    /// The same for the thread that looks after what is late, beside which the node may write.
+    pub fn send_late(&mut self) -> Lateness {
+        let left = !self.has_ended && self.send_some();
+        if !self.has_ended && self.waits {
+            return Lateness::Waits;
+        }
+        if left {
+            return Lateness::Again;
+        }
+        self.sleep.arm_for_any();
+        if self.sleep.needs_barrier() && !self.late.is_refused {
+            if !sys::barrier() {
+                return Lateness::Again;
+            }
+            self.sleep.barrier_made();
+        }
+        fence(Ordering::SeqCst);
+        let is_over = self.has_ended || self.channel.is_broken();
+        if self.out.is_ready() && !is_over {
+            return Lateness::Again;
+        }
+        self.is_late = false;
+        Lateness::Done
+    }
+
+    /// Until the network takes no more, or there is nothing more. Whether something left.
+    fn send_some(&mut self) -> bool {
+        let mut left = false;
+        loop {
+            self.waits = !self.channel.flush();
+            // Into a connection that has broken nothing more is put: the ring is full before long, and
+            // whoever waits for room takes a turn, which tells the end.
+            if self.waits || self.channel.is_broken() {
+                return left;
+            }
+            self.batch.clear();
+            for notice in self.notices.drain(..) {
+                frames::put(&mut self.batch, &notice);
+            }
+            self.take_packets();
+            if self.batch.is_empty() {
+                return left;
+            }
+            left = true;
+            self.channel.put(&self.batch);
+        }
+    }
+
+    /// Takes packets out of the node's ring, as many as make one batch.
+    fn take_packets(&mut self) {
+        // Its own node writes nothing that is no packet.
+        while self.batch.len() < BATCH_BYTES
+            && let Ok(Some(packet)) = self.out.peek()
+        {
+            let header = packet.header;
+            frames::put_header(&mut self.batch, &header);
+            let (metadata, data) = (header.metadata_len as usize, header.length as usize);
+            let start = self.batch.len();
+            self.batch.resize(start + metadata + data, 0);
+            let (to_metadata, to_data) = self.batch[start..].split_at_mut(metadata);
+            packet.copy_metadata(to_metadata);
+            packet.copy_data(to_data);
+            let lines = packet.lines();
+            self.out.release(lines);
+        }
+        self.out.publish();
+        self.has_freed |= !self.batch.is_empty();
+    }
+
+    /// Gives the node what has come, as far as its ring takes it. Whether something came.
+    fn receive(&mut self) -> bool {
+        let (mut moved, before) = (false, self.channel.received());
+        while self.said.is_none() && self.channel.received() - before < TURN_BYTES {
+            match self.take_frame() {
+                Step::Taken => moved = true,
+                // The node has to read first.
+                Step::NoRoom => break,
+                Step::Violation => {
+                    self.said = Some(CloseReason::Violation);
+                    self.notices.clear();
+                    self.notices.push(Frame::SentAway);
+                }
+                Step::Cut(wanted) => {
+                    if !self.channel.receive(wanted.max(BATCH_BYTES)) {
+                        break;
+                    }
+                }
+            }
+        }
+        // What came last may be there still, though the network has nothing more.
+        moved || self.channel.received() - before >= TURN_BYTES
+    }
+
+    fn take_frame(&mut self) -> Step {
+        let (frame, bytes) = match frames::read(self.channel.plain(), self.packet_bytes) {
+            Read::Whole(frame, bytes) => (frame, bytes),
+            Read::Cut(wanted) => return Step::Cut(wanted),
+            Read::Violation => return Step::Violation,
+        };
+        match frame {
+            Frame::Packet { header, metadata, data } => {
+                if self.into.transmit(&header, metadata, data).is_err() {
+                    return Step::NoRoom;
+                }
+            }
+            Frame::Stale { slot, index } => {
+                let token = self.token;
+                // An application that takes no events is not made to keep them, nor are others kept
+                // from connecting by a host that says this on and on.
+                if self.inbox.len() < EVENTS_MAX / 4 {
+                    self.inbox.put_of_host(ControlEvent::TicketRevoked { token, slot, index });
+                }
+            }
+            Frame::Goodbye => self.said = Some(CloseReason::Graceful),
+            Frame::SentAway => self.said = Some(CloseReason::Expelled),
+        }
+        self.channel.take(bytes);
+        Step::Taken
+    }
+
+    /// Tells the node of the end, once everything that came before has been given to it.
+    fn tell_end(&mut self) {
+        if self.has_ended {
+            return;
+        }
+        let reason = match self.channel.ended() {
+            None => None,
+            Some(Ended::Said) => Some(CloseReason::HungUp),
+            Some(Ended::Cut | Ended::Broken(_)) => Some(CloseReason::Died),
+            Some(Ended::Nonsense(_)) => Some(CloseReason::Violation),
+        };
+        // A packet that came whole may wait for room in the ring.
+        if self.said.is_none()
+            && reason.is_some()
+            && matches!(self.take_frame_again(), Step::NoRoom)
+        {
+            return;
+        }
+        let Some(reason) = self.said.or(reason) else { return };
+        self.has_ended = true;
+        self.inbox.put_of_host(ControlEvent::Closed { token: self.token, reason });
+    }
+
+    /// What is left after the end: nothing, a part of a frame, or packets for which there is no room.
+    fn take_frame_again(&mut self) -> Step {
+        loop {
+            match self.take_frame() {
+                Step::Taken if self.said.is_none() => {}
+                last => return last,
+            }
+        }
+    }
+
+    /// Tells the other end that packets of its were refused because a ticket was revoked.
+    pub fn tell_stale(&mut self, slot: u32, index: u32) {
+        if self.notices.len() < NOTICES_MAX {
+            self.notices.push(Frame::Stale { slot, index });
+        }
+        self.send_now();
+    }
+
+    /// Ends it: what the node has written leaves, then the word for `how`; `true`: it has
+    /// arrived already. Until it has, [`finish`](Self::finish) is to be called.
+    pub fn close(&mut self, how: Goodbye) -> bool {
+        self.has_ended = true;
+        self.last = match how {
+            Goodbye::Said => Some(Frame::Goodbye),
+            Goodbye::SentAway => Some(Frame::SentAway),
+            Goodbye::HungUp => None,
+        };
+        self.finish()
+    }
+
+    /// Goes on with the end. `true`: everything has arrived at the other end's system, or nothing will.
+    pub fn finish(&mut self) -> bool {
+        if !self.is_finished {
+            self.send();
+            if self.waits {
+                return false;
+            }
+            self.is_finished = true;
+            if let Some(last) = self.last.take() {
+                self.batch.clear();
+                frames::put(&mut self.batch, &last);
+                self.channel.put(&self.batch);
+            }
+            self.channel.put_end();
+        }
+        self.waits = !self.channel.flush();
+        !self.waits && self.channel.is_delivered()
+    }
+
+    /// Whether the node has been told of its end, or has left it.
+    pub fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+
+    /// Whether the network takes no more for the moment.
+    pub fn waits(&self) -> bool {
+        self.waits
+    }
+
+    /// The other host is not there any more: the connection ends, which the next turn tells.
+    pub fn break_off(&self) {
+        self.channel.break_off();
+    }
+
+    /// What it is called.
+    pub fn token(&self) -> LinkToken {
+        self.token
+    }
+
+    /// How it is carried, in words.
+    pub fn explain(&self) -> std::string::String {
+        let suite = self.channel.tls().negotiated_cipher_suite();
+        let suite = suite.and_then(|suite| suite.suite().as_str()).unwrap_or("TLS 1.3");
+        std::format!("TCP with TLS 1.3 ({suite})")
+    }
+}
+
+impl AsFd for Carrier {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+}
+
+/// What is to be done about a link that is late.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lateness {
+    /// Something left, and more may follow: to be looked at soon.
+    Again,
+    /// The network takes no more: to be looked at when it does.
+    Waits,
+    /// Nothing is left: who sends says so.
+    Done,
+}
+
+/// What the other end is told at the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Goodbye {
+    /// Everything has been sent.
+    Said,
+    /// Not everything has.
+    HungUp,
+    /// It broke the rules.
+    SentAway,
+}
+
+/// What became of what lies at the beginning of what has come.
+enum Step {
+    /// A frame has been taken.
+    Taken,
+    /// It is the beginning of one that has so many bytes.
+    Cut(usize),
+    /// A packet for which the node has no room.
+    NoRoom,
+    /// What no honest host sends.
+    Violation,
+}

@@ -1,0 +1,258 @@
+//! TLS over a TCP connection, neither of which ever waits.
+//!
+//! ```text
+//!   socket --receive--> raw --TLS--> plain --take-->
+//!   socket <---flush--- TLS <--------------put------
+//! ```
+//! Never: more than what was asked for is kept of what the other end sends; the socket is read while
+//! that much is there already, so that TCP's window closes; one call takes more from the socket than a
+//! number of bytes, though they hold nothing.
+
+use rustls::Connection;
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::string::{String, ToString};
+use std::vec::Vec;
+
+/// Bytes that are read from the socket at a time.
+const RAW_BYTES: usize = 32 << 10;
+/// Bytes from the socket after which one call takes no more, whatever became of them: a record of TLS
+/// may hold one byte, and padding.
+const CALL_BYTES: u64 = 256 << 10;
+
+/// How the other end has stopped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// It said that nothing more would come.
+    Said,
+    /// Its system closed the connection, without a word of it.
+    Cut,
+    /// The connection broke: it was reset, or its host has not answered for too long.
+    Broken(String),
+    /// What came is not TLS, or not of this connection: whoever sent it, it cannot be used any more.
+    Nonsense(String),
+}
+
+/// A connection that is secret once [`is_open`](Self::is_open).
+#[derive(Debug)]
+pub struct Channel {
+    tcp: TcpStream,
+    tls: Connection,
+    raw: Vec<u8>,
+    raw_used: usize,
+    raw_end: usize,
+    /// Bytes that the socket has given.
+    received: u64,
+    plain: Vec<u8>,
+    plain_used: usize,
+    ended: Option<Ended>,
+    /// Nothing more leaves, because the connection broke.
+    broken: Option<String>,
+    /// Nothing more leaves, because everything has.
+    is_shut: bool,
+}
+
+impl Channel {
+    /// Over a socket that does not block.
+    pub fn new(tcp: TcpStream, mut tls: Connection) -> Self {
+        // What is put is bounded by whoever puts it.
+        tls.set_buffer_limit(None);
+        Self {
+            tcp,
+            tls,
+            raw: Vec::new(),
+            raw_used: 0,
+            raw_end: 0,
+            received: 0,
+            plain: Vec::new(),
+            plain_used: 0,
+            ended: None,
+            broken: None,
+            is_shut: false,
+        }
+    }
+
+    /// Whether both ends have agreed on keys.
+    pub fn is_open(&self) -> bool {
+        !self.tls.is_handshaking()
+    }
+
+    /// Its TLS.
+    pub fn tls(&self) -> &Connection {
+        &self.tls
+    }
+
+    /// A key that only the two ends of this connection can know.
+    pub fn key(&self) -> Result<[u8; 32], rustls::Error> {
+        self.tls.export_keying_material([0; 32], b"EXPORTER-hamlyn", None)
+    }
+
+    /// What has come and was not taken.
+    pub fn plain(&self) -> &[u8] {
+        &self.plain[self.plain_used..]
+    }
+
+    /// So many bytes of it have been used.
+    pub fn take(&mut self, bytes: usize) {
+        self.plain_used += bytes;
+        debug_assert!(self.plain_used <= self.plain.len());
+        if self.plain_used == self.plain.len() {
+            self.plain.clear();
+            self.plain_used = 0;
+        }
+    }
+
+    /// How the other end has stopped; what is in [`plain`](Self::plain) came before.
+    pub fn ended(&self) -> Option<&Ended> {
+        self.ended.as_ref()
+    }
+
+    /// Bytes that it has taken from the socket.
+    pub fn received(&self) -> u64 {
+        self.received
+    }
+
+    /// Takes what has come, until at least `most` bytes are there that were not taken, or nothing more
+    /// is, or this call has done enough. Whether something came.
+    pub fn receive(&mut self, most: usize) -> bool {
+        let (mut moved, before) = (false, self.received);
+        loop {
+            moved |= self.receive_plain(most);
+            if self.ended.is_some() || self.plain().len() >= most {
+                return moved;
+            }
+            if self.raw_used == self.raw_end
+                && (self.received - before >= CALL_BYTES || !self.receive_raw())
+            {
+                return moved;
+            }
+            moved = true;
+            let mut raw = &self.raw[self.raw_used..self.raw_end];
+            let read = self.tls.read_tls(&mut raw);
+            self.raw_used = self.raw_end - raw.len();
+            let processed = match read {
+                Ok(_) => self.tls.process_new_packets().map_err(|e| e.to_string()),
+                Err(e) => Err(e.to_string()),
+            };
+            match processed {
+                Ok(state) if state.peer_has_closed() => {
+                    self.receive_plain(usize::MAX);
+                    self.ended = Some(Ended::Said);
+                }
+                Ok(_) => {}
+                Err(why) => {
+                    // The other end is told, if it can be.
+                    self.flush();
+                    self.ended = Some(Ended::Nonsense(why));
+                }
+            }
+        }
+    }
+
+    /// Reads the socket. `false`: nothing has come, or nothing will come any more.
+    fn receive_raw(&mut self) -> bool {
+        self.raw.resize(RAW_BYTES, 0);
+        (self.raw_used, self.raw_end) = (0, 0);
+        loop {
+            match self.tcp.read(&mut self.raw) {
+                Ok(0) => self.ended = Some(self.broken.clone().map_or(Ended::Cut, Ended::Broken)),
+                Ok(bytes) => {
+                    self.raw_end = bytes;
+                    self.received += bytes as u64;
+                    return true;
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                Err(e) => self.ended = Some(Ended::Broken(e.to_string())),
+            }
+            return false;
+        }
+    }
+
+    fn receive_plain(&mut self, most: usize) -> bool {
+        let mut moved = false;
+        if self.plain_used > 0 && self.plain().len() < most {
+            self.plain.drain(..self.plain_used);
+            self.plain_used = 0;
+        }
+        while self.plain.len() < most {
+            let (start, room) = (self.plain.len(), most.min(self.plain.len() + RAW_BYTES));
+            self.plain.resize(room, 0);
+            let read = self.tls.reader().read(&mut self.plain[start..]).unwrap_or(0);
+            self.plain.truncate(start + read);
+            moved |= read > 0;
+            if read == 0 {
+                break;
+            }
+        }
+        moved
+    }
+
+    /// Gives bytes to TLS; [`flush`](Self::flush) sends them. Nothing is kept for a connection that has
+    /// broken.
+    pub fn put(&mut self, bytes: &[u8]) {
+        if self.is_broken() {
+            return;
+        }
+        // Without a limit of its buffer it takes all.
+        let _ = self.tls.writer().write_all(bytes);
+    }
+
+    /// Whether nothing leaves any more; what has come can still be read.
+    pub fn is_broken(&self) -> bool {
+        self.broken.is_some()
+    }
+
+    /// Whether something is left to be flushed.
+    pub fn wants_write(&self) -> bool {
+        self.broken.is_none() && self.tls.wants_write()
+    }
+
+    /// Says that nothing more will come from here.
+    pub fn put_end(&mut self) {
+        self.tls.send_close_notify();
+    }
+
+    /// Says that nothing more will come from here, once everything has been flushed. `true`: the other
+    /// end's system has all of it, or never will. What comes from there is let go: a connection that is
+    /// closed while something unread has come is reset, and what was still to be delivered is lost.
+    pub fn is_delivered(&mut self) -> bool {
+        if !self.is_shut {
+            self.is_shut = true;
+            let _ = self.tcp.shutdown(std::net::Shutdown::Write);
+        }
+        self.receive(RAW_BYTES);
+        let taken = self.plain().len();
+        self.take(taken);
+        self.ended.is_some() || crate::os::socket::tcp_unacknowledged(&self.tcp) == 0
+    }
+
+    /// Ends the connection; [`ended`](Self::ended) tells of it.
+    pub fn break_off(&self) {
+        let _ = self.tcp.shutdown(std::net::Shutdown::Both);
+    }
+
+    /// Sends what the socket takes now. Whether nothing is left.
+    pub fn flush(&mut self) -> bool {
+        while self.wants_write() {
+            match self.tls.write_tls(&mut self.tcp) {
+                Ok(_) => {}
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return false,
+                Err(e) => {
+                    // What has come can still be read, and its end is told behind it.
+                    self.broken = Some(e.to_string());
+                    return true;
+                }
+            }
+        }
+        true
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.tcp.as_fd()
+    }
+}

@@ -1,0 +1,178 @@
+//! Connecting to another host: looking up its address and opening the connection, on a thread that
+//! nothing waits for.
+
+use super::channel::Channel;
+use super::meeting::{Meeting, MeetingError};
+use super::{HostName, HostNameError, HostsError, Row, Shared, State};
+use crate::config::Config;
+use crate::control::Wait;
+use crate::control::shell::ConnectError;
+use crate::os::sys::monotonic_ns;
+use crate::os::thread;
+use core::time::Duration;
+use rustls::pki_types::ServerName;
+use std::io;
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::string::{String, ToString};
+use std::sync::{Arc, Weak};
+
+/// Threads that connect at a time.
+const DIALS_MAX: usize = 64;
+/// Between two attempts at a server that is not there yet.
+pub(super) const PAUSE: Duration = Duration::from_millis(50);
+
+/// A connection that this process makes.
+#[derive(Clone, Debug)]
+pub(super) struct Dial {
+    pub name: HostName,
+    pub greeting: std::vec::Vec<u8>,
+    pub until_ns: u64,
+    pub wait: Wait,
+}
+
+impl Dial {
+    /// Whether a server that is not there yet is waited for, and there is time for it.
+    pub fn may_try_again(&self) -> bool {
+        let pause = PAUSE.as_nanos() as u64;
+        self.wait == Wait::ForName && monotonic_ns().saturating_add(pause) < self.until_ns
+    }
+
+    pub fn error(&self, error: HostError) -> ConnectError {
+        ConnectError::Host { name: self.name.to_string(), error }
+    }
+}
+
+/// Why there is no link to a service of another host.
+#[derive(Debug, thiserror::Error)]
+pub enum HostError {
+    /// The name is none.
+    #[error(transparent)]
+    Name(#[from] HostNameError),
+    /// This process has no keys for it, or cannot speak with other hosts.
+    #[error(transparent)]
+    Hosts(#[from] HostsError),
+    /// The name of the host leads nowhere.
+    #[error("the name of the host has no address: {0}")]
+    Unknown(String),
+    /// Its address cannot be reached, or nothing listens there.
+    #[error("{address}: {source}")]
+    Unreachable {
+        /// The last address that was tried.
+        address: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// It was reached, and did not become a link.
+    #[error(transparent)]
+    Meeting(#[from] MeetingError),
+    /// Too many are being connected.
+    #[error("{DIALS_MAX} connections to other hosts are being made already")]
+    TooMany,
+}
+
+/// Starts a thread that connects, after a pause.
+pub(super) fn start(
+    shared: &Arc<Shared>,
+    state: &mut State,
+    id: u64,
+    dial: Dial,
+    pause: Duration,
+) -> Result<(), ConnectError> {
+    if state.dials >= DIALS_MAX {
+        return Err(dial.error(HostError::TooMany));
+    }
+    let weak = Arc::downgrade(shared);
+    let own = dial.clone();
+    let run = move || {
+        thread::sleep(pause);
+        let connected = connect(&weak, id, &own);
+        let Some(shared) = weak.upgrade() else { return };
+        let mut state = shared.lock();
+        state.dials -= 1;
+        // Given up, or too late: nobody wants it.
+        if !matches!(state.rows.get(&id), Some(Row::Dialing(_))) {
+            return;
+        }
+        state.rows.remove(&id);
+        match connected.and_then(|(tcp, address)| meeting(&shared, tcp, &own).map(|m| (m, address)))
+        {
+            Ok((meeting, address)) => {
+                shared.meet(&mut state, Some(id), meeting, address, Some(own))
+            }
+            Err(error) => shared.tell_failed(id, own.error(error)),
+        }
+        drop(state);
+        shared.late.bell.ring();
+    };
+    thread::spawn("hamlyn-dial", 256 << 10, run)
+        .map_err(|source| ConnectError::Os { doing: "starting a thread that connects", source })?;
+    state.dials += 1;
+    state.rows.insert(id, Row::Dialing(dial));
+    Ok(())
+}
+
+fn meeting(shared: &Shared, tcp: TcpStream, dial: &Dial) -> Result<Meeting, HostError> {
+    let tls = |e: std::string::String| MeetingError::Tls(e);
+    let name =
+        ServerName::try_from(dial.name.host().to_string()).map_err(|e| tls(e.to_string()))?;
+    let client = rustls::ClientConnection::new(shared.own.keys.client.clone(), name);
+    let client = client.map_err(|e| tls(e.to_string()))?;
+    let channel = Channel::new(tcp, client.into());
+    Ok(Meeting::of_client(channel, dial.name.service(), dial.greeting.clone()))
+}
+
+/// Tries each address, and again until the time is up where a server is waited for.
+fn connect(
+    shared: &Weak<Shared>,
+    id: u64,
+    dial: &Dial,
+) -> Result<(TcpStream, SocketAddr), HostError> {
+    let is_wanted = || shared.upgrade().is_some_and(|shared| shared.lock().rows.contains_key(&id));
+    loop {
+        let found = (dial.name.host(), dial.name.port()).to_socket_addrs();
+        let mut error = match &found {
+            Ok(_) => HostError::Unknown("it has none".into()),
+            Err(e) => HostError::Unknown(e.to_string()),
+        };
+        for address in found.into_iter().flatten() {
+            let left = dial.until_ns.saturating_sub(monotonic_ns());
+            if left == 0 || !is_wanted() {
+                return Err(error);
+            }
+            let opened = TcpStream::connect_timeout(&address, Duration::from_nanos(left));
+            let config = shared.upgrade().map(|shared| shared.config.clone());
+            let Some(config) = config else { return Err(error) };
+            match opened.and_then(|tcp| prepare(&tcp, &config).map(|()| tcp)) {
+                Ok(tcp) => return Ok((tcp, address)),
+                Err(source) => error = HostError::Unreachable { address, source },
+            }
+        }
+        let is_refused = matches!(&error, HostError::Unreachable { source, .. }
+            if source.kind() == io::ErrorKind::ConnectionRefused);
+        if !is_refused || !dial.may_try_again() || !is_wanted() {
+            return Err(error);
+        }
+        thread::sleep(PAUSE);
+    }
+}
+
+/// A socket that never waits, sends at once, and asks a host that says nothing often enough for
+/// `host_timeout_ms`.
+pub(super) fn prepare(tcp: &TcpStream, config: &Config) -> io::Result<()> {
+    use rustix::net::sockopt;
+    tcp.set_nonblocking(true)?;
+    tcp.set_nodelay(true)?;
+    let timeout = Duration::from_millis(u64::from(config.host_timeout_ms));
+    // Whoever has no room is asked as often as one that is idle; before Linux 6.15 the kernel does
+    // that at ever longer intervals, and has to end it itself.
+    if crate::os::socket::set_tcp_interval(tcp, timeout / 4).is_err() {
+        sockopt::set_tcp_user_timeout(tcp, config.host_timeout_ms)?;
+    }
+    sockopt::set_socket_keepalive(tcp, true)?;
+    // The kernel's own probes, in whole seconds: two go unanswered within the time.
+    let probe = Duration::from_secs((timeout.as_secs() / 3).max(1));
+    sockopt::set_tcp_keepidle(tcp, probe)?;
+    sockopt::set_tcp_keepintvl(tcp, probe)?;
+    sockopt::set_tcp_keepcnt(tcp, 2)?;
+    Ok(())
+}

@@ -1,0 +1,114 @@
+//! What passes between two hosts once there is a link: frames, one behind the other.
+//!
+//! ```text
+//!   the six words of a packet's header, little-endian, with the frame's kind in the place of the
+//!   ring's stamp | the packet's metadata | its data
+//! ```
+//! Never: more bytes are asked for than the largest packet has.
+
+use crate::wire::{HEADER_WORDS, Header, METADATA_MAX};
+use alloc::vec::Vec;
+
+/// Bytes of a frame without a packet's body.
+pub const HEADER_BYTES: usize = 8 * HEADER_WORDS;
+
+/// The kind, in the low half of the first word.
+mod kind {
+    pub const PACKET: u32 = 0;
+    pub const GOODBYE: u32 = 1;
+    pub const STALE: u32 = 2;
+    pub const SENT_AWAY: u32 = 3;
+}
+
+/// One.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Frame<'a> {
+    /// A packet, of which nothing but the lengths has been checked.
+    Packet {
+        /// Its header.
+        header: Header,
+        /// Its metadata.
+        metadata: &'a [u8],
+        /// Its data.
+        data: &'a [u8],
+    },
+    /// Everything that there was has been sent.
+    Goodbye,
+    /// Packets were refused because a ticket was revoked.
+    Stale {
+        /// The ticket's slot.
+        slot: u32,
+        /// Its metadata index.
+        index: u32,
+    },
+    /// The other end broke the rules.
+    SentAway,
+}
+
+/// What lies at the beginning of some bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Read<'a> {
+    /// A frame of so many bytes.
+    Whole(Frame<'a>, usize),
+    /// The beginning of one that has so many bytes, or more where not even its header is there.
+    Cut(usize),
+    /// What no honest host sends.
+    Violation,
+}
+
+/// Reads one. `packet_bytes`: most bytes of data in a packet.
+pub fn read(bytes: &[u8], packet_bytes: usize) -> Read<'_> {
+    let Some((head, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
+        return Read::Cut(HEADER_BYTES);
+    };
+    let mut words = [0; HEADER_WORDS];
+    for (word, bytes) in words.iter_mut().zip(head.chunks_exact(8)) {
+        *word = u64::from_le_bytes(bytes.try_into().expect("chunks of 8"));
+    }
+    let (header, reserved) = Header::from_words(&words);
+    let (metadata, data) = (header.metadata_len as usize, header.length as usize);
+    let frame = match words[0] as u32 {
+        kind::PACKET if reserved == 0 && metadata <= METADATA_MAX && data <= packet_bytes => {
+            let Some(body) = rest.get(..metadata + data) else {
+                return Read::Cut(HEADER_BYTES + metadata + data);
+            };
+            let (metadata, data) = body.split_at(metadata);
+            return Read::Whole(
+                Frame::Packet { header, metadata, data },
+                HEADER_BYTES + body.len(),
+            );
+        }
+        kind::STALE => Frame::Stale { slot: header.slot.0, index: header.metadata_index.0 },
+        kind::GOODBYE => Frame::Goodbye,
+        kind::SENT_AWAY => Frame::SentAway,
+        _ => return Read::Violation,
+    };
+    Read::Whole(frame, HEADER_BYTES)
+}
+
+/// Writes a packet's header behind what is there; its metadata and data are to follow.
+pub fn put_header(to: &mut Vec<u8>, header: &Header) {
+    put_words(to, &header.to_words());
+}
+
+/// Writes a frame behind what is there.
+pub fn put(to: &mut Vec<u8>, frame: &Frame<'_>) {
+    let (kind, slot, index) = match frame {
+        Frame::Packet { header, metadata, data } => {
+            put_header(to, header);
+            to.extend_from_slice(metadata);
+            to.extend_from_slice(data);
+            return;
+        }
+        Frame::Goodbye => (kind::GOODBYE, 0, 0),
+        Frame::Stale { slot, index } => (kind::STALE, *slot, *index),
+        Frame::SentAway => (kind::SENT_AWAY, 0, 0),
+    };
+    put_words(to, &[u64::from(kind), u64::from(slot) << 32, u64::from(index), 0, 0, 0]);
+}
+
+fn put_words(to: &mut Vec<u8>, words: &[u64; HEADER_WORDS]) {
+    for word in words {
+        to.extend_from_slice(&word.to_le_bytes());
+    }
+}

@@ -1,0 +1,354 @@
+//! What a host proves with, and what it believes: certificates, a secret, or both.
+//!
+//! ```text
+//!   certificates   TLS 1.3 with a certificate at both ends, each checked against those that are
+//!                  trusted; the name that the client asked for must be the server's
+//!   a secret       TLS 1.3 with a certificate that proves nothing; then each end shows a code of the
+//!                  secret and of a key that only the two ends of this very connection can know
+//!                  (RFC 9266, 8446 7.5), the server first
+//! ```
+//! The code cannot be used on another connection, so whoever stands between the ends, with a
+//! connection to each, learns nothing that either would take. Who has it can try secrets against it at
+//! leisure; so a secret is 32 random bytes and never a word that somebody thought of.
+//!
+//! Never: a connection is used, or told what this process wants, before the other end has proved itself.
+
+use crate::config::Config;
+use core::fmt;
+use hmac::{Hmac, KeyInit, Mac};
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, verify_tls13_signature};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{
+    ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme, version,
+};
+use sha2::{Digest, Sha256};
+use std::format;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::string::{String, ToString};
+use std::sync::Arc;
+use std::vec::Vec;
+
+/// Bytes of a secret.
+pub const SECRET_BYTES: usize = 32;
+/// Bytes of what shows that an end has it.
+pub const PROOF_BYTES: usize = 32;
+/// A peer that proves with another protocol inside TLS is none of ours.
+const PROTOCOL: &[u8] = b"hamlyn/1";
+
+/// Which end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// It connected.
+    Client,
+    /// It was connected to.
+    Server,
+}
+
+impl End {
+    /// The other one.
+    pub fn other(self) -> Self {
+        match self {
+            Self::Client => Self::Server,
+            Self::Server => Self::Client,
+        }
+    }
+
+    fn name(self) -> &'static [u8] {
+        match self {
+            Self::Client => b"client",
+            Self::Server => b"server",
+        }
+    }
+}
+
+/// The keys of a host that cannot be used. Nothing listens, and nothing is connected to.
+#[derive(Debug, thiserror::Error)]
+pub enum KeysError {
+    /// There are none.
+    #[error(
+        "this process has no keys for other hosts: set secret (HAMLYN_SECRET), a file that its owner \
+         alone may read, as `openssl rand -hex 32` makes it; or certificate, certificate_key and \
+         trusted (HAMLYN_CERTIFICATE, ..)"
+    )]
+    None,
+    /// A part of them is missing.
+    #[error("of certificate, certificate_key and trusted, {0} is not set; they go together")]
+    Missing(&'static str),
+    /// A file cannot be read.
+    #[error("{}: {source}", .path.display())]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A secret that others can read, too.
+    #[error(
+        "{} may be read by others (its mode is {mode:o}); a secret or a key is its owner's alone: \
+         chmod 600",
+        .path.display()
+    )]
+    Open {
+        /// Which.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// Something else than what it should hold.
+    #[error("{}: {why}", .path.display())]
+    Content {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// They do not go together, or are of no use.
+    #[error("the keys for other hosts cannot be used: {0}")]
+    Unusable(String),
+}
+
+/// What connections of this process to other hosts are made with.
+#[derive(Clone)]
+pub struct Keys {
+    /// For connections that this process makes.
+    pub client: Arc<ClientConfig>,
+    /// For those that others make.
+    pub server: Arc<ServerConfig>,
+    secret: Option<[u8; SECRET_BYTES]>,
+    has_certificates: bool,
+    own_identity: String,
+}
+
+impl fmt::Debug for Keys {
+    // They are secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Keys")
+            .field("has_certificates", &self.has_certificates)
+            .finish_non_exhaustive()
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, KeysError> {
+    std::fs::read(path).map_err(|source| KeysError::Read { path: path.into(), source })
+}
+
+/// What is in a file that its owner alone may read.
+fn read_own(path: &Path) -> Result<Vec<u8>, KeysError> {
+    use std::io::Read;
+    use std::os::unix::fs::PermissionsExt;
+    let cannot = |source| KeysError::Read { path: path.into(), source };
+    let mut file = std::fs::File::open(path).map_err(cannot)?;
+    let mode = file.metadata().map_err(cannot)?.permissions().mode() & 0o777;
+    if mode & 0o077 != 0 {
+        return Err(KeysError::Open { path: path.into(), mode });
+    }
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).map_err(cannot)?;
+    Ok(bytes)
+}
+
+/// The secret in a file: 64 hexadecimal digits, and blanks around them.
+fn read_secret(path: &Path) -> Result<[u8; SECRET_BYTES], KeysError> {
+    let bytes = read_own(path)?;
+    let digits = bytes.trim_ascii();
+    let value = |digit: u8| (digit as char).to_digit(16).map(|value| value as u8);
+    let mut secret = [0; SECRET_BYTES];
+    let fits = digits.len() == 2 * SECRET_BYTES
+        && digits.chunks_exact(2).zip(&mut secret).all(|(pair, byte)| {
+            match (value(pair[0]), value(pair[1])) {
+                (Some(high), Some(low)) => {
+                    *byte = high << 4 | low;
+                    true
+                }
+                _ => false,
+            }
+        });
+    if !fits {
+        let why = "a secret is 64 hexadecimal digits (`openssl rand -hex 32`)".into();
+        return Err(KeysError::Content { path: path.into(), why });
+    }
+    Ok(secret)
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, KeysError> {
+    let content = |why: String| KeysError::Content { path: path.into(), why };
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read(path)?).collect();
+    let found = found.map_err(|e| content(e.to_string()))?;
+    match found.is_empty() {
+        true => Err(content("no certificate (BEGIN CERTIFICATE) is in it".into())),
+        false => Ok(found),
+    }
+}
+
+/// Takes any certificate, for ends that prove themselves by a secret; that whoever shows it has its key
+/// is checked, since the connection's keys depend on it.
+#[derive(Debug)]
+struct Unproved(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Unproved {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Err(rustls::Error::General("TLS 1.2 is not spoken".into()))
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let known = &self.0.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signature, known)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+impl Keys {
+    /// Those that the settings name.
+    pub fn load(config: &Config) -> Result<Self, KeysError> {
+        let secret = config.secret.as_deref().map(read_secret).transpose()?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let unusable = |e: rustls::Error| KeysError::Unusable(e.to_string());
+        let of_client = ClientConfig::builder_with_provider(provider.clone());
+        let of_client = of_client.with_protocol_versions(&[&version::TLS13]).map_err(unusable)?;
+        let of_server = ServerConfig::builder_with_provider(provider.clone());
+        let of_server = of_server.with_protocol_versions(&[&version::TLS13]).map_err(unusable)?;
+        let mut own = Vec::new();
+        let named = (&config.certificate, &config.certificate_key, &config.trusted);
+        let (mut client, mut server, has_certificates) = match named {
+            (None, None, None) if secret.is_none() => return Err(KeysError::None),
+            (None, None, None) => {
+                let own = rcgen::generate_simple_self_signed(std::vec!["hamlyn".to_string()])
+                    .map_err(|e| KeysError::Unusable(e.to_string()))?;
+                let key = PrivateKeyDer::try_from(own.signing_key.serialize_der())
+                    .map_err(|e| KeysError::Unusable(e.into()))?;
+                let client = of_client
+                    .dangerous()
+                    .with_custom_certificate_verifier(Arc::new(Unproved(provider)))
+                    .with_no_client_auth();
+                let server = of_server
+                    .with_no_client_auth()
+                    .with_single_cert(std::vec![own.cert.der().clone()], key)
+                    .map_err(unusable)?;
+                (client, server, false)
+            }
+            (Some(certificate), Some(key_path), Some(trusted)) => {
+                let chain = certificates(certificate)?;
+                own = chain.clone();
+                let key = || {
+                    PrivateKeyDer::from_pem_slice(&read_own(key_path)?).map_err(|e| {
+                        KeysError::Content { path: key_path.clone(), why: e.to_string() }
+                    })
+                };
+                let mut roots = RootCertStore::empty();
+                for root in certificates(trusted)? {
+                    roots.add(root).map_err(|e| KeysError::Content {
+                        path: trusted.clone(),
+                        why: e.to_string(),
+                    })?;
+                }
+                let roots = Arc::new(roots);
+                let verifier =
+                    |e: rustls::server::VerifierBuilderError| KeysError::Unusable(e.to_string());
+                let of_servers =
+                    WebPkiServerVerifier::builder_with_provider(roots.clone(), provider.clone())
+                        .build()
+                        .map_err(verifier)?;
+                let of_clients = WebPkiClientVerifier::builder_with_provider(roots, provider)
+                    .build()
+                    .map_err(verifier)?;
+                let client = of_client
+                    .with_webpki_verifier(of_servers)
+                    .with_client_auth_cert(chain.clone(), key()?)
+                    .map_err(unusable)?;
+                let server = of_server
+                    .with_client_cert_verifier(of_clients)
+                    .with_single_cert(chain, key()?)
+                    .map_err(unusable)?;
+                (client, server, true)
+            }
+            (None, ..) => return Err(KeysError::Missing("certificate (HAMLYN_CERTIFICATE)")),
+            (_, None, _) => {
+                return Err(KeysError::Missing("certificate_key (HAMLYN_CERTIFICATE_KEY)"));
+            }
+            (.., None) => return Err(KeysError::Missing("trusted (HAMLYN_TRUSTED)")),
+        };
+        client.alpn_protocols = std::vec![PROTOCOL.to_vec()];
+        server.alpn_protocols = std::vec![PROTOCOL.to_vec()];
+        // Each connection is agreed anew: there is nothing to steal, and nothing to be replayed.
+        client.resumption = rustls::client::Resumption::disabled();
+        server.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
+        server.send_tls13_tickets = 0;
+        let own_identity = own.first().map_or_else(|| SECRET.into(), identity_of);
+        let (client, server) = (Arc::new(client), Arc::new(server));
+        Ok(Self { client, server, secret, has_certificates, own_identity })
+    }
+
+    /// What others call this process.
+    pub fn own_identity(&self) -> &str {
+        &self.own_identity
+    }
+
+    /// What shows that `end` of the connection with this key has the secret; zeros where there is
+    /// none.
+    pub fn proof(&self, end: End, key: &[u8; 32]) -> [u8; PROOF_BYTES] {
+        match &self.secret {
+            Some(secret) => mac(secret, end, key).finalize().into_bytes().into(),
+            None => [0; PROOF_BYTES],
+        }
+    }
+
+    /// Whether that is what `end` shows. Without a secret anything is: certificates were checked.
+    pub fn is_proof(&self, end: End, key: &[u8; 32], proof: &[u8; PROOF_BYTES]) -> bool {
+        self.secret.as_ref().is_none_or(|secret| mac(secret, end, key).verify_slice(proof).is_ok())
+    }
+
+    /// What others call whoever has proved itself with these certificates, or with the secret alone.
+    pub fn identity(&self, certificates: Option<&[CertificateDer<'_>]>) -> String {
+        let first = certificates.filter(|_| self.has_certificates).and_then(<[_]>::first);
+        first.map_or_else(|| SECRET.into(), identity_of)
+    }
+}
+
+/// What whoever has the secret, and no certificate, is called.
+const SECRET: &str = "secret";
+
+/// The first name in a certificate, or, where it has none, its hash.
+fn identity_of(certificate: &CertificateDer<'_>) -> String {
+    let names = webpki::EndEntityCert::try_from(certificate).ok();
+    match names.as_ref().and_then(|names| names.valid_dns_names().next()) {
+        Some(name) => name.to_string(),
+        None => {
+            let hash = Sha256::digest(certificate.as_ref());
+            hash[..8].iter().fold("sha256:".to_string(), |text, byte| format!("{text}{byte:02x}"))
+        }
+    }
+}
+
+fn mac(secret: &[u8; SECRET_BYTES], end: End, key: &[u8; 32]) -> Hmac<Sha256> {
+    let mac = Hmac::<Sha256>::new_from_slice(secret).expect("a key of any length does");
+    mac.chain_update(b"hamlyn secret 1 ").chain_update(end.name()).chain_update(key)
+}

@@ -1,0 +1,286 @@
+//! Two hosts until there is a link between them: TLS, who they are, what the client wants.
+//!
+//! ```text
+//!   client: Agreeing -> Who -> Answer -> link
+//!   server: Agreeing -> Wants -> (Asked) -> link
+//! ```
+//! Never: a step waits; a meeting lasts longer than its deadline, which its owner keeps.
+
+use super::channel::{Channel, Ended};
+use super::hello::{self, Answer, VERSION, Wants};
+use super::keys::{End, Keys};
+use crate::control::Reason;
+use crate::control::identity::{Identity, is_signed, node_of};
+use crate::wire::NodeId;
+use serde::Deserialize;
+use std::format;
+use std::string::{String, ToString};
+use std::vec::Vec;
+
+/// What this process shows in each meeting.
+#[derive(Debug)]
+pub struct Own {
+    /// Its keys.
+    pub keys: Keys,
+    /// Its node.
+    pub identity: Identity,
+    /// Most bytes of data in a packet that it takes.
+    pub packet_bytes: u32,
+}
+
+/// Who is at the other end, once that is proved.
+#[derive(Clone, Debug)]
+pub struct Proved {
+    /// Its node.
+    pub node: NodeId,
+    /// What it is called.
+    pub identity: String,
+    /// Most bytes of data in a packet that it takes.
+    pub packet_bytes: u32,
+}
+
+/// Why there is no link.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MeetingError {
+    /// The other end's certificate is not one that is trusted for its name, or this end's is not to
+    /// it; or what came is not TLS.
+    #[error("TLS: {0}")]
+    Tls(String),
+    /// It does not have this end's secret, or this end not its.
+    #[error("the other end does not have the same secret")]
+    Secret,
+    /// It is not the node that it says it is.
+    #[error("the other end cannot prove that it is the node that it says it is")]
+    Identity,
+    /// The versions cannot talk.
+    #[error("the other end speaks version {}.{}, and this library {}.{}", .0.0, .0.1, VERSION.0, VERSION.1)]
+    Version((u16, u16)),
+    /// Nobody serves the name there.
+    #[error("nobody serves this name there")]
+    NoService,
+    /// The server said no.
+    #[error("the server refused: {}", refused(*.0, .1))]
+    Refused(Reason, String),
+    /// It ended the connection.
+    #[error("the other end closed the connection before the link was made{0}")]
+    Gone(String),
+    /// It sent what no honest host sends.
+    #[error("the other end sent what no host sends: {0}")]
+    Nonsense(&'static str),
+}
+
+fn refused(reason: Reason, text: &str) -> String {
+    match (reason, text) {
+        (reason, "") => format!("{reason}"),
+        (Reason::Application, text) => text.into(),
+        (reason, text) => format!("{reason}: {text}"),
+    }
+}
+
+/// What a turn has come to.
+#[derive(Debug)]
+pub enum Step {
+    /// Nothing more for now.
+    Waits,
+    /// At a server: what the client wants. To be answered.
+    Wants(Wants, Proved),
+    /// At a client: it is a link, with the server's first words.
+    Link(Vec<u8>, Proved),
+    /// There is no link.
+    Failed(MeetingError),
+}
+
+#[derive(Debug)]
+enum State {
+    Agreeing,
+    /// A client that waits for the server's proof.
+    Who,
+    /// A client that has said what it wants.
+    Answer(Proved),
+    /// A server that waits for what the client wants.
+    Wants,
+    /// A server that has been told.
+    Asked,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Meeting {
+    /// The connection.
+    pub channel: Channel,
+    state: State,
+    end: End,
+    /// A client's wishes.
+    service: String,
+    greeting: Vec<u8>,
+}
+
+impl Meeting {
+    /// Of a connection that this process has made.
+    pub fn of_client(channel: Channel, service: &str, greeting: Vec<u8>) -> Self {
+        let service = service.to_string();
+        Self { channel, state: State::Agreeing, end: End::Client, service, greeting }
+    }
+
+    /// Of one that was made to it.
+    pub fn of_server(channel: Channel) -> Self {
+        let (service, greeting) = (String::new(), Vec::new());
+        Self { channel, state: State::Agreeing, end: End::Server, service, greeting }
+    }
+
+    /// Whether the client has yet to prove itself.
+    pub fn is_unproved(&self) -> bool {
+        !matches!(self.state, State::Asked)
+    }
+
+    /// What a client waits for, in words.
+    pub fn doing(&self) -> &'static str {
+        match self.state {
+            State::Agreeing => "agreeing on keys with the other host",
+            State::Who => "waiting for the other host's proof of who it is",
+            State::Answer(_) => "waiting for the server's answer",
+            State::Wants | State::Asked => "waiting for the client",
+        }
+    }
+
+    /// Goes on as far as it can.
+    pub fn turn(&mut self, own: &Own) -> Step {
+        loop {
+            self.channel.receive(hello::HELLO_BYTES_MAX + 4);
+            self.channel.flush();
+            match self.step(own) {
+                Ok(Some(step)) => return step,
+                Ok(None) => {}
+                Err(error) => {
+                    self.channel.flush();
+                    return Step::Failed(error);
+                }
+            }
+        }
+    }
+
+    /// One step; `None`: there may be another at once.
+    fn step(&mut self, own: &Own) -> Result<Option<Step>, MeetingError> {
+        match &self.state {
+            State::Agreeing if !self.channel.is_open() => self.nothing_yet(),
+            State::Agreeing => {
+                self.state = match self.end {
+                    End::Client => State::Who,
+                    End::Server => {
+                        self.put(&who(own, &self.channel, End::Server)?);
+                        State::Wants
+                    }
+                };
+                Ok(None)
+            }
+            State::Who => {
+                let Some(who) = self.take::<hello::Who>()? else { return self.nothing_yet() };
+                let proved = prove(own, &self.channel, self.end.other(), &who)?;
+                let service = core::mem::take(&mut self.service);
+                let greeting = core::mem::take(&mut self.greeting);
+                let who = self::who(own, &self.channel, End::Client)?;
+                self.put(&Wants { who, service, greeting });
+                self.state = State::Answer(proved);
+                Ok(None)
+            }
+            State::Answer(proved) => {
+                let proved = proved.clone();
+                match self.take::<Answer>()? {
+                    None => self.nothing_yet(),
+                    Some(Answer::Yes(greeting)) => Ok(Some(Step::Link(greeting, proved))),
+                    Some(Answer::NoService) => Err(MeetingError::NoService),
+                    Some(Answer::No { reason, text }) => {
+                        let text = crate::control::printable(&text);
+                        Err(MeetingError::Refused(Reason::from_wire(reason), text))
+                    }
+                }
+            }
+            State::Wants => {
+                let Some(wants) = self.take::<Wants>()? else { return self.nothing_yet() };
+                let proved = match prove(own, &self.channel, self.end.other(), &wants.who) {
+                    Ok(proved) => proved,
+                    Err(error) => {
+                        self.answer(&Answer::no(Reason::Identity, &error.to_string()));
+                        return Err(error);
+                    }
+                };
+                self.state = State::Asked;
+                Ok(Some(Step::Wants(wants, proved)))
+            }
+            State::Asked => self.nothing_yet(),
+        }
+    }
+
+    /// There is less than a step needs: it is waited for, unless nothing more will come.
+    fn nothing_yet(&self) -> Result<Option<Step>, MeetingError> {
+        match self.channel.ended() {
+            None => Ok(Some(Step::Waits)),
+            Some(Ended::Nonsense(why)) => Err(MeetingError::Tls(why.clone())),
+            Some(Ended::Broken(why)) => Err(MeetingError::Gone(format!(": {why}"))),
+            Some(Ended::Said | Ended::Cut) => Err(MeetingError::Gone(String::new())),
+        }
+    }
+
+    fn put<T: serde::Serialize>(&mut self, hello: &T) {
+        self.channel.put(&hello::to_bytes(hello));
+        self.channel.flush();
+    }
+
+    /// A server's answer; whatever is left of it leaves later.
+    pub fn answer(&mut self, answer: &Answer) {
+        self.put(answer);
+    }
+
+    fn take<T: for<'a> Deserialize<'a>>(&mut self) -> Result<Option<T>, MeetingError> {
+        let found = hello::from_bytes::<T>(self.channel.plain());
+        let found = found.map_err(|_| MeetingError::Nonsense("a hello that cannot be read"))?;
+        Ok(found.map(|(hello, bytes)| {
+            self.channel.take(bytes);
+            hello
+        }))
+    }
+}
+
+fn statement(end: End, key: &[u8; 32]) -> Vec<u8> {
+    let mut bytes = b"hamlyn host 1 ".to_vec();
+    bytes.push(u8::from(end == End::Client));
+    bytes.extend_from_slice(key);
+    bytes
+}
+
+fn key(channel: &Channel) -> Result<[u8; 32], MeetingError> {
+    channel.key().map_err(|e| MeetingError::Tls(e.to_string()))
+}
+
+/// What an end says of itself, bound to this connection.
+fn who(own: &Own, channel: &Channel, end: End) -> Result<hello::Who, MeetingError> {
+    let key = key(channel)?;
+    let (public_key, signature) = own.identity.sign(&statement(end, &key));
+    Ok(hello::Who {
+        version: VERSION,
+        node: own.identity.node().0,
+        public_key,
+        signature: signature.to_vec(),
+        proof: own.keys.proof(end, &key),
+        packet_bytes: own.packet_bytes,
+    })
+}
+
+/// Whether the other end is who it says it is.
+fn prove(own: &Own, channel: &Channel, end: End, who: &hello::Who) -> Result<Proved, MeetingError> {
+    let key = key(channel)?;
+    if who.version.0 != VERSION.0 {
+        return Err(MeetingError::Version(who.version));
+    }
+    if !own.keys.is_proof(end, &key, &who.proof) {
+        return Err(MeetingError::Secret);
+    }
+    let node = NodeId(who.node);
+    if node_of(&who.public_key) != node
+        || !is_signed(&who.public_key, &statement(end, &key), &who.signature)
+    {
+        return Err(MeetingError::Identity);
+    }
+    let identity = own.keys.identity(channel.tls().peer_certificates());
+    Ok(Proved { node, identity, packet_bytes: who.packet_bytes })
+}

@@ -1,0 +1,694 @@
+//! Links to other hosts: TCP and TLS 1.3, for networks and hosts that are not trusted.
+//!
+//! ```text
+//!   application --calls--> Hosts --rows--> one thread, asleep --events--> Inbox
+//!                            |                 |  listener, meetings, what is still to leave
+//!                            +-- links --------+--> Carrier: from then on the node's own turns
+//! ```
+//! - [`name`]: what `hamlyn://host:port/service` is made of
+//! - [`keys`]: certificates and secrets
+//! - [`hello`]: what both ends say first; [`meeting`]: in which order
+//! - `accounts`: who has how many connections
+//! - [`channel`]: TLS over TCP, without waiting
+//! - [`carrier`]: packets between a link's rings and a channel, as [`frames`]
+//! - `turns`: the thread
+//!
+//! The thread is for what happens when hosts meet and part. A link's packets are moved by whoever
+//! calls the node, and by nobody else. Nothing listens unless `listen` is set, and nothing is connected
+//! to without keys.
+//!
+//! Never: the lock is held while waiting; a peer that is slow keeps another waiting; a connection that
+//! has proved nothing is kept longer than `handshake_timeout_ms`.
+
+mod accounts;
+pub mod carrier;
+pub mod channel;
+mod dial;
+pub mod frames;
+pub mod hello;
+pub mod keys;
+pub mod meeting;
+pub mod name;
+mod turns;
+
+pub use carrier::{Carrier, Goodbye, Moved};
+pub use dial::HostError;
+pub use keys::KeysError;
+pub use meeting::MeetingError;
+pub use name::{HostName, HostNameError};
+
+use super::identity::Identity;
+use super::machine::{HostPeer, Peer, RequestId};
+use super::names::Access;
+use super::shell::{ConnectError, ControlEvent, Inbox, LinkToken, NewLink, Way};
+use super::{Accept, LinkFeatures, Reason, Wait};
+use crate::config::Config;
+use crate::link::ring::packet_bytes_max;
+use crate::os::memory::Region;
+use crate::os::sys::{Bell, Poller, monotonic_ns};
+use crate::os::thread::{self, Thread};
+use crate::wire::LINE_BYTES;
+use channel::Channel;
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
+use dial::{Dial, prepare};
+use hello::{Answer, Wants};
+use keys::Keys;
+use meeting::{Meeting, Own, Proved, Step};
+use std::boxed::Box;
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::AsFd;
+use std::string::String;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::vec::Vec;
+use turns::Late;
+
+/// Links, connections and requests of other hosts have this bit in their names.
+const OF_HOSTS: u64 = 1 << 63;
+/// Connections taken from the listener before anything else.
+const ACCEPTS_PER_TURN: usize = 16;
+/// When there was no descriptor for one, the others wait so long.
+const LISTEN_PAUSE_NS: u64 = 100_000_000;
+/// Requests of one identity that wait for the application's answer.
+const ASKED_PER_IDENTITY_MAX: usize = 16;
+/// Events that wait for the application, beyond which nobody new is accepted.
+const EVENTS_MAX: usize = 1024;
+
+/// Bytes that are let go of at a time, of a host that was refused and says more.
+const REFUSED_BYTES: usize = 32 << 10;
+
+const LISTENER: u64 = u64::MAX;
+const BELL: u64 = u64::MAX - 1;
+
+/// A link's way to the other host. The node that has the link moves its packets.
+pub type HostLink = Arc<Mutex<Carrier>>;
+
+/// A connection that is no link yet, or no more.
+enum Row {
+    /// A thread connects.
+    Dialing(Dial),
+    /// It has connected, or was connected to.
+    Meeting(Box<Met>),
+    /// A link that the node has left, or a refusal: what is left of it still leaves.
+    Leaving(Leaving),
+}
+
+struct Met {
+    meeting: Meeting,
+    address: SocketAddr,
+    deadline_ns: u64,
+    dial: Option<Dial>,
+    /// At a server: what the client wants, until that is answered.
+    wants: Option<(Wants, Proved)>,
+}
+
+struct Leaving {
+    what: Rest,
+    /// Of whom, as far as that was proved.
+    identity: Option<String>,
+    deadline_ns: u64,
+}
+
+enum Rest {
+    Link(HostLink),
+    Refusal(Box<Meeting>),
+}
+
+struct State {
+    next: u64,
+    rows: BTreeMap<u64, Row>,
+    links: HashMap<LinkToken, LinkRow>,
+    services: HashMap<String, (Access, Accept)>,
+    dials: usize,
+    /// The listener is not looked at until then.
+    listens_again_ns: Option<u64>,
+}
+
+struct LinkRow {
+    /// Here as well as at the node, which lets go of it before it says how it is left.
+    link: HostLink,
+    identity: String,
+    /// At the last look its host had owed an answer for long.
+    was_silent: bool,
+}
+
+struct Shared {
+    own: Own,
+    config: Config,
+    listener: Option<TcpListener>,
+    poller: Poller,
+    /// Links that have something to send; its bell is that of the thread.
+    late: Arc<Late>,
+    inbox: Arc<Inbox>,
+    state: Mutex<State>,
+    is_ending: AtomicBool,
+}
+
+/// The part of the control plane that speaks with other hosts.
+pub struct Hosts {
+    shared: Arc<Shared>,
+    thread: Option<Thread>,
+}
+
+impl core::fmt::Debug for Hosts {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Hosts").field("address", &self.address()).finish_non_exhaustive()
+    }
+}
+
+/// Other hosts cannot be spoken with. Nothing listens.
+#[derive(Debug, thiserror::Error)]
+pub enum HostsError {
+    /// Their keys.
+    #[error(transparent)]
+    Keys(#[from] KeysError),
+    /// The system refused.
+    #[error("while {doing}: {source}")]
+    Os {
+        /// What was being done.
+        doing: String,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// Whether a link, connection or request is of another host.
+pub fn is_of_host(id: u64) -> bool {
+    id & OF_HOSTS != 0
+}
+
+impl Hosts {
+    /// Listens, if `listen` is set, and is ready to connect.
+    pub fn start(
+        config: &Config,
+        identity: &Identity,
+        inbox: &Arc<Inbox>,
+    ) -> Result<Self, HostsError> {
+        let keys = Keys::load(config)?;
+        let os = |doing: &str| {
+            let doing = String::from(doing);
+            move |source| HostsError::Os { doing, source }
+        };
+        let poller = Poller::new().map_err(os("making an epoll descriptor"))?;
+        let bell = Bell::new().map_err(os("making an event descriptor"))?;
+        poller.add(&bell, BELL).map_err(os("watching an event descriptor"))?;
+        let listener = match config.listen {
+            None => None,
+            Some(address) => {
+                let doing = std::format!("listening at {address} (HAMLYN_LISTEN)");
+                let listener = TcpListener::bind(address).map_err(os(&doing))?;
+                listener.set_nonblocking(true).map_err(os(&doing))?;
+                poller.add(&listener, LISTENER).map_err(os(&doing))?;
+                Some(listener)
+            }
+        };
+        let lines = config.ring_bytes as usize / LINE_BYTES;
+        let packet_bytes = config.packet_bytes.min(packet_bytes_max(lines));
+        let state = State {
+            next: 0,
+            rows: BTreeMap::new(),
+            links: HashMap::new(),
+            services: HashMap::new(),
+            dials: 0,
+            listens_again_ns: None,
+        };
+        let shared = Arc::new(Shared {
+            own: Own { keys, identity: identity.clone(), packet_bytes },
+            config: config.clone(),
+            listener,
+            poller,
+            late: Arc::new(Late::new(bell)),
+            inbox: inbox.clone(),
+            state: Mutex::new(state),
+            is_ending: AtomicBool::new(false),
+        });
+        let of_thread = shared.clone();
+        let thread = thread::spawn("hamlyn-hosts", 512 << 10, move || of_thread.run())
+            .map_err(os("starting the thread for other hosts"))?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.shared.listener.as_ref()?.local_addr().ok()
+    }
+
+    /// A service may be connected to by other hosts, too.
+    pub fn serve(&self, service: &str, access: Access, accept: Accept) {
+        self.shared.lock().services.insert(service.into(), (access, accept));
+    }
+
+    /// Not any more.
+    pub fn stop_serving(&self, service: &str) {
+        self.shared.lock().services.remove(service);
+    }
+
+    /// Begins to connect: [`ControlEvent::Connected`] or [`ControlEvent::ConnectFailed`] follows.
+    pub fn begin_connect(
+        &self,
+        name: &HostName,
+        greeting: &[u8],
+        until_ns: u64,
+        wait: Wait,
+    ) -> Result<LinkToken, ConnectError> {
+        let mut state = self.shared.lock();
+        let id = state.new_id();
+        let dial = Dial { name: name.clone(), greeting: greeting.to_vec(), until_ns, wait };
+        dial::start(&self.shared, &mut state, id, dial, Duration::ZERO)?;
+        drop(state);
+        self.shared.late.bell.ring();
+        Ok(super::ConnectionId(id))
+    }
+
+    /// Gives up connecting; no event follows, unless it is there already.
+    pub fn give_up(&self, token: LinkToken) {
+        let mut state = self.shared.lock();
+        if matches!(state.rows.get(&token.0), Some(Row::Dialing(_) | Row::Meeting(_))) {
+            self.shared.forget(&mut state, token.0);
+        }
+    }
+
+    /// Says yes to a request. `false`: it is gone.
+    pub fn accept(&self, request: RequestId, greeting: &[u8]) -> bool {
+        let mut state = self.shared.lock();
+        let Some((met, wants, proved)) = self.shared.take_asked(&mut state, request) else {
+            return false;
+        };
+        self.shared.accept(&mut state, met, wants, proved, greeting.to_vec(), Some(request));
+        true
+    }
+
+    /// Says no to a request. `false`: it is gone.
+    pub fn refuse(&self, request: RequestId, text: &str) -> bool {
+        let mut state = self.shared.lock();
+        let Some((met, _, proved)) = self.shared.take_asked(&mut state, request) else {
+            return false;
+        };
+        let answer = Answer::no(Reason::Application, text);
+        self.shared.refuse(&mut state, request.0, met.meeting, proved.identity, &answer);
+        true
+    }
+
+    /// Ends a link; what has not left yet leaves as far as the other end takes it within
+    /// `handshake_timeout_ms`.
+    pub fn close(&self, token: LinkToken, how: Goodbye) {
+        let shared = &*self.shared;
+        let mut state = shared.lock();
+        let Some(row) = state.links.remove(&token) else { return };
+        let LinkRow { link, identity, .. } = row;
+        let is_done = lock(&link).close(how);
+        if !is_done {
+            let id = state.new_id();
+            let deadline_ns = shared.deadline();
+            let _ = shared.poller.watch_write(lock(&link).as_fd(), id);
+            let leaving = Leaving { what: Rest::Link(link), identity: Some(identity), deadline_ns };
+            state.rows.insert(id, Row::Leaving(leaving));
+            shared.late.bell.ring();
+        }
+    }
+
+    /// Tells the other end that packets of its were refused because a ticket was revoked.
+    pub fn tell_stale(&self, token: LinkToken, slot: u32, index: u32) {
+        let link = self.shared.lock().links.get(&token).map(|row| row.link.clone());
+        if let Some(link) = link {
+            lock(&link).tell_stale(slot, index);
+        }
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        self.shared.is_ending.store(true, Ordering::Release);
+        self.shared.late.bell.ring();
+        if let Some(thread) = self.thread.take() {
+            thread.join();
+        }
+    }
+}
+
+/// Whoever panicked with it left it as it was.
+pub fn lock(link: &Mutex<Carrier>) -> MutexGuard<'_, Carrier> {
+    link.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl State {
+    fn new_id(&mut self) -> u64 {
+        self.next += 1;
+        OF_HOSTS | self.next
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn deadline(&self) -> u64 {
+        let timeout = u64::from(self.config.handshake_timeout_ms) * 1_000_000;
+        monotonic_ns().saturating_add(timeout)
+    }
+
+    fn take_connections(self: &Arc<Self>, state: &mut State) {
+        let Some(listener) = &self.listener else { return };
+        for _ in 0..ACCEPTS_PER_TURN {
+            let (tcp, address) = match listener.accept() {
+                Ok(accepted) => accepted,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+                // Whoever came has gone again.
+                Err(e) if e.kind() == io::ErrorKind::ConnectionAborted => continue,
+                Err(_) => {
+                    // No descriptor, or no memory: it would be looked at without end.
+                    let _ = self.poller.pause(listener, LISTENER);
+                    state.listens_again_ns = Some(monotonic_ns() + LISTEN_PAUSE_NS);
+                    return;
+                }
+            };
+            let too_many = state.rows.len() + state.links.len() >= self.config.links_max as usize;
+            if too_many || self.inbox.len() >= EVENTS_MAX || self.is_ending.load(Ordering::Acquire)
+            {
+                continue;
+            }
+            self.make_room(state, address.ip());
+            let Ok(tls) = rustls::ServerConnection::new(self.own.keys.server.clone()) else {
+                continue;
+            };
+            if prepare(&tcp, &self.config).is_err() {
+                continue;
+            }
+            let meeting = Meeting::of_server(Channel::new(tcp, tls.into()));
+            self.meet(state, None, meeting, address, None);
+        }
+    }
+
+    /// A connection is there; both ends have yet to agree.
+    fn meet(
+        self: &Arc<Self>,
+        state: &mut State,
+        id: Option<u64>,
+        meeting: Meeting,
+        address: SocketAddr,
+        dial: Option<Dial>,
+    ) {
+        let id = id.unwrap_or_else(|| state.new_id());
+        let deadline_ns = dial.as_ref().map_or_else(|| self.deadline(), |dial| dial.until_ns);
+        if let Err(source) = self.poller.add(meeting.channel.as_fd(), id) {
+            if dial.is_some() {
+                let doing = "watching the connection to another host";
+                self.tell_failed(id, ConnectError::Os { doing, source });
+            }
+            return;
+        }
+        let met = Met { meeting, address, deadline_ns, dial, wants: None };
+        state.rows.insert(id, Row::Meeting(Box::new(met)));
+        self.look(state, id);
+    }
+
+    /// Goes on with a connection.
+    fn look(self: &Arc<Self>, state: &mut State, id: u64) {
+        match state.rows.get_mut(&id) {
+            None | Some(Row::Dialing(_)) => {}
+            Some(Row::Leaving(leaving)) => {
+                let is_done = match &mut leaving.what {
+                    Rest::Link(link) => {
+                        let mut link = lock(link);
+                        let is_done = link.finish();
+                        // What comes is let go of only once everything has left.
+                        let _ = match link.waits() {
+                            true => self.poller.watch_write(link.as_fd(), id),
+                            false => self.poller.want_write(link.as_fd(), id, false),
+                        };
+                        is_done
+                    }
+                    Rest::Refusal(meeting) => {
+                        // Until the other end has it, and ends the connection.
+                        meeting.channel.receive(REFUSED_BYTES);
+                        let taken = meeting.channel.plain().len();
+                        meeting.channel.take(taken);
+                        meeting.channel.flush();
+                        meeting.channel.ended().is_some()
+                    }
+                };
+                if is_done {
+                    self.forget(state, id);
+                }
+            }
+            Some(Row::Meeting(met)) => {
+                let step = met.meeting.turn(&self.own);
+                let waits = met.meeting.channel.wants_write();
+                let _ = self.poller.want_write(met.meeting.channel.as_fd(), id, waits);
+                let says_more = met.wants.is_some() && !met.meeting.channel.plain().is_empty();
+                match step {
+                    // No honest host says anything before it has its answer.
+                    Step::Waits if says_more => self.too_late(state, id),
+                    Step::Waits => {}
+                    Step::Failed(error) => self.failed(state, id, error),
+                    Step::Link(greeting, proved) => self.connected(state, id, greeting, proved),
+                    Step::Wants(wants, proved) => self.wanted(state, id, wants, proved),
+                }
+            }
+        }
+    }
+
+    fn failed(self: &Arc<Self>, state: &mut State, id: u64, error: MeetingError) {
+        let Some(Row::Meeting(met)) = state.rows.remove(&id) else { return };
+        self.poller.remove(met.meeting.channel.as_fd());
+        match met.dial {
+            // It may be served soon.
+            Some(dial) if error == MeetingError::NoService && dial.may_try_again() => {
+                if let Err(error) = dial::start(self, state, id, dial, dial::PAUSE) {
+                    self.tell_failed(id, error);
+                }
+            }
+            Some(dial) => self.tell_failed(id, dial.error(error.into())),
+            None => {
+                if met.wants.is_some() {
+                    self.inbox.put_of_host(ControlEvent::RequestGone { id: RequestId(id) });
+                }
+            }
+        }
+    }
+
+    fn tell_failed(&self, id: u64, error: ConnectError) {
+        let token = super::ConnectionId(id);
+        self.inbox.put_of_host(ControlEvent::ConnectFailed { token, error });
+    }
+
+    fn too_late(&self, state: &mut State, id: u64) {
+        let doing = match state.rows.get(&id) {
+            Some(Row::Dialing(_)) => Some("connecting to the other host"),
+            Some(Row::Meeting(met)) if met.dial.is_some() => Some(met.meeting.doing()),
+            Some(Row::Meeting(met)) if met.wants.is_some() => {
+                self.inbox.put_of_host(ControlEvent::RequestGone { id: RequestId(id) });
+                None
+            }
+            _ => None,
+        };
+        self.forget(state, id);
+        if let Some(doing) = doing {
+            self.tell_failed(id, ConnectError::TimedOut(doing));
+        }
+    }
+
+    fn forget(&self, state: &mut State, id: u64) {
+        match state.rows.remove(&id) {
+            Some(Row::Meeting(met)) => self.poller.remove(met.meeting.channel.as_fd()),
+            Some(Row::Leaving(leaving)) => match &leaving.what {
+                Rest::Link(link) => self.poller.remove(lock(link).as_fd()),
+                Rest::Refusal(meeting) => self.poller.remove(meeting.channel.as_fd()),
+            },
+            Some(Row::Dialing(_)) | None => {}
+        }
+    }
+
+    /// At a client: the server has said yes.
+    fn connected(&self, state: &mut State, id: u64, greeting: Vec<u8>, proved: Proved) {
+        let Some(Row::Meeting(met)) = state.rows.remove(&id) else { return };
+        let Met { meeting, address, dial, .. } = *met;
+        let Some(dial) = dial else { return };
+        let service = dial.name.service().into();
+        let peer = peer(address, &proved, service);
+        let linked = self.link(state, id, meeting.channel, peer, proved, greeting, true, None);
+        if let Err(source) = linked {
+            let doing = "making a ring for the link";
+            self.tell_failed(id, ConnectError::Os { doing, source });
+        }
+    }
+
+    /// At a server: the client has proved itself and says what it wants.
+    fn wanted(&self, state: &mut State, id: u64, wants: Wants, proved: Proved) {
+        let is_own = proved.identity == self.own.keys.own_identity();
+        let answer = match state.services.get(&wants.service) {
+            None => Err(Answer::NoService),
+            Some((access, accept)) => match access {
+                Access::Anyone => Ok(accept.clone()),
+                Access::SameUser if is_own => Ok(accept.clone()),
+                Access::SameUser | Access::Group(_) => {
+                    Err(Answer::no(Reason::User, "this service is not for other hosts"))
+                }
+            },
+        };
+        state.links.retain(|_, row| row.is_used());
+        let (own, asked) = state.of_identity(&proved.identity);
+        if own >= 2 * self.config.connections_per_user_max as usize {
+            // It is not even told, which would keep another connection.
+            return self.forget(state, id);
+        }
+        let answer = match answer {
+            Ok(_) if own >= self.config.connections_per_user_max as usize => {
+                Err(Answer::no(Reason::Connections, ""))
+            }
+            Ok(Accept::Ask) if asked >= ASKED_PER_IDENTITY_MAX => {
+                Err(Answer::no(Reason::Connections, "of those that wait for an answer"))
+            }
+            Ok(_) if wants.greeting.len() > super::GREETING_BYTES_MAX => {
+                Err(Answer::no(Reason::Malformed, "the greeting is too long"))
+            }
+            answer => answer,
+        };
+        let Some(Row::Meeting(met)) = state.rows.get_mut(&id) else { return };
+        match answer {
+            Ok(Accept::Ask) => {
+                met.deadline_ns = self.deadline();
+                let peer = peer(met.address, &proved, wants.service.clone());
+                let greeting = wants.greeting.clone();
+                met.wants = Some((wants, proved));
+                let id = RequestId(id);
+                self.inbox.put_of_host(ControlEvent::Request { id, peer, greeting });
+            }
+            Ok(Accept::Automatic(greeting)) => {
+                let Some(Row::Meeting(met)) = state.rows.remove(&id) else { return };
+                self.accept(state, *met, wants, proved, greeting, None);
+            }
+            Err(answer) => {
+                let Some(Row::Meeting(met)) = state.rows.remove(&id) else { return };
+                self.refuse(state, id, met.meeting, proved.identity, &answer);
+            }
+        }
+    }
+
+    /// A request that waits for the application's answer, to be answered.
+    fn take_asked(&self, state: &mut State, request: RequestId) -> Option<(Met, Wants, Proved)> {
+        if !matches!(state.rows.get(&request.0), Some(Row::Meeting(met)) if met.wants.is_some()) {
+            return None;
+        }
+        let Some(Row::Meeting(mut met)) = state.rows.remove(&request.0) else { return None };
+        let (wants, proved) = met.wants.take()?;
+        Some((*met, wants, proved))
+    }
+
+    fn accept(
+        &self,
+        state: &mut State,
+        met: Met,
+        wants: Wants,
+        proved: Proved,
+        greeting: Vec<u8>,
+        request: Option<RequestId>,
+    ) {
+        let Met { mut meeting, address, .. } = met;
+        meeting.answer(&Answer::Yes(greeting));
+        let peer = peer(address, &proved, wants.service);
+        let id = state.new_id();
+        let channel = meeting.channel;
+        let linked = self.link(state, id, channel, peer, proved, wants.greeting, false, request);
+        if linked.is_err()
+            && let Some(id) = request
+        {
+            self.inbox.put_of_host(ControlEvent::RequestGone { id });
+        }
+    }
+
+    /// The refusal is read before the connection ends, or a reset could overtake it.
+    fn refuse(
+        &self,
+        state: &mut State,
+        id: u64,
+        mut meeting: Meeting,
+        identity: String,
+        answer: &Answer,
+    ) {
+        meeting.answer(answer);
+        meeting.channel.put_end();
+        meeting.channel.flush();
+        let what = Rest::Refusal(Box::new(meeting));
+        let (identity, deadline_ns) = (Some(identity), self.deadline());
+        state.rows.insert(id, Row::Leaving(Leaving { what, identity, deadline_ns }));
+        self.late.bell.ring();
+    }
+
+    /// It is a link: the node moves its packets from now on.
+    #[allow(clippy::too_many_arguments)]
+    fn link(
+        &self,
+        state: &mut State,
+        id: u64,
+        channel: Channel,
+        peer: Peer,
+        proved: Proved,
+        greeting: Vec<u8>,
+        initiated_by_us: bool,
+        request: Option<RequestId>,
+    ) -> io::Result<()> {
+        self.poller.remove(channel.as_fd());
+        let token = super::ConnectionId(id);
+        let outgoing = Region::private(self.config.ring_bytes as usize)?;
+        let incoming = Region::private(self.config.ring_bytes as usize)?;
+        let carrier = Carrier::new(
+            channel,
+            token,
+            self.inbox.clone(),
+            self.late.clone(),
+            &outgoing,
+            &incoming,
+            self.own.packet_bytes,
+        );
+        let link = Arc::new(Mutex::new(carrier));
+        let identity = proved.identity;
+        state.links.insert(token, LinkRow { link: link.clone(), identity, was_silent: false });
+        self.inbox.put_of_host(ControlEvent::Connected(NewLink {
+            token,
+            peer,
+            greeting,
+            outgoing,
+            incoming,
+            way: Way::Host(link),
+            packet_bytes: self.config.packet_bytes.min(proved.packet_bytes),
+            features: LinkFeatures::empty(),
+            initiated_by_us,
+            request,
+        }));
+        Ok(())
+    }
+}
+
+impl LinkRow {
+    /// Whether the node has it, or has yet to say how it is left.
+    fn is_used(&self) -> bool {
+        Arc::strong_count(&self.link) > 1 || !lock(&self.link).has_ended()
+    }
+}
+
+impl Row {
+    fn deadline_ns(&self) -> u64 {
+        match self {
+            Self::Dialing(dial) => dial.until_ns,
+            Self::Meeting(met) => met.deadline_ns,
+            Self::Leaving(leaving) => leaving.deadline_ns,
+        }
+    }
+}
+
+fn peer(address: SocketAddr, proved: &Proved, service: String) -> Peer {
+    Peer {
+        node: proved.node,
+        is_proved: true,
+        uid: None,
+        gid: None,
+        pid: None,
+        process: None,
+        service,
+        host: Some(Box::new(HostPeer { address, identity: proved.identity.clone() })),
+    }
+}

@@ -1,0 +1,195 @@
+//! The thread of other hosts: who meets and parts, what is late, who is still there.
+//!
+//! What is sent right behind something else leaves together with what follows. A program that sends
+//! twice and then does something else makes no call in which the second could leave; so this thread
+//! looks after it:
+//!
+//! ```text
+//!   node: told() --push, bell--> thread: send_late(), again after LATE until there was nothing,
+//!         told() <---armed------         then the node tells of the next one itself
+//! ```
+//! So it does after what the network did not take: the node may sleep in another thread's call, which
+//! does not know of it.
+//!
+//! Whether a host is still there the kernel asks, and this thread looks, a few times within
+//! `host_timeout_ms`, for how long one that owes an acknowledgement has given none. (The kernel's own
+//! limit, `TCP_USER_TIMEOUT`, would also break the connection to a host that answers, and whose program
+//! takes nothing for that long. It is used where the kernel cannot be told to ask often enough.)
+//!
+//! Never: the thread waits for a node, but for the time of one turn over one link.
+
+use super::super::ConnectionId;
+use super::carrier::Lateness;
+use super::{BELL, HostLink, LISTENER, LinkToken, Row, Shared, State, lock};
+use crate::os::socket;
+use crate::os::sys::{self, Bell, Ready, monotonic_ns};
+use crate::os::thread;
+use core::sync::atomic::Ordering;
+use core::time::Duration;
+use std::collections::HashMap;
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::vec::Vec;
+
+/// Between two looks at links that send without a pause.
+const LATE: Duration = Duration::from_micros(50);
+/// Between two looks at links that are being left.
+const LEAVING_NS: u64 = 2_000_000;
+/// Looks within `host_timeout_ms`; a host that is silent at two of them, one behind the other, is gone.
+const LOOKS: u64 = 8;
+/// Of these, silence for as many counts.
+const SILENT_LOOKS: u64 = 6;
+
+/// Links that have something to send which waits for more of it.
+#[derive(Debug)]
+pub struct Late {
+    /// Wakes the thread.
+    pub bell: Bell,
+    links: Mutex<Vec<LinkToken>>,
+    /// A sender cannot be left to the thread: the kernel refuses the barrier.
+    pub is_refused: bool,
+}
+
+impl Late {
+    /// None yet.
+    pub fn new(bell: Bell) -> Self {
+        Self { bell, links: Mutex::default(), is_refused: !sys::register_barrier() }
+    }
+
+    /// One more.
+    pub fn push(&self, link: LinkToken) {
+        self.links.lock().unwrap_or_else(PoisonError::into_inner).push(link);
+        self.bell.ring();
+    }
+
+    fn take(&self) -> Vec<LinkToken> {
+        core::mem::take(&mut *self.links.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Shared {
+    /// The thread.
+    pub(super) fn run(self: Arc<Self>) {
+        let (mut ready, mut late) = (Vec::new(), Vec::new());
+        let mut waiting = HashMap::new();
+        let mut look_ns = 0;
+        loop {
+            self.send_late(&mut late, &mut waiting);
+            let next_ns = {
+                let mut state = self.lock();
+                let is_leaving = |row: &Row| matches!(row, Row::Leaving(_));
+                // What is to leave does, before the process goes on without this.
+                if self.is_ending.load(Ordering::Acquire) && !state.rows.values().any(is_leaving) {
+                    return;
+                }
+                if monotonic_ns() >= look_ns {
+                    self.look_for_silence(&mut state);
+                    look_ns = monotonic_ns() + self.timeout_ns() / LOOKS;
+                }
+                let look = Some(look_ns).filter(|_| !state.links.is_empty());
+                let any_leaves = state.rows.values().any(is_leaving);
+                let leave = any_leaves.then(|| monotonic_ns() + LEAVING_NS);
+                let listen = state.listens_again_ns;
+                let deadlines = state.rows.values().map(Row::deadline_ns);
+                deadlines.chain(look).chain(leave).chain(listen).min()
+            };
+            let mut wait_ns = next_ns.map(|next| next.saturating_sub(monotonic_ns()));
+            if !late.is_empty() {
+                // The poller counts in milliseconds.
+                thread::sleep(LATE);
+                wait_ns = Some(0);
+            }
+            ready.clear();
+            if self.poller.wait(wait_ns, &mut ready).is_err() {
+                return;
+            }
+            for ready in &ready {
+                if let Some((token, link)) = waiting.remove_entry(&ConnectionId(ready.tag)) {
+                    self.poller.remove(lock(&link).as_fd());
+                    late.push((token, link));
+                }
+            }
+            self.turn(&ready);
+        }
+    }
+
+    fn turn(self: &Arc<Self>, ready: &[Ready]) {
+        let mut state = self.lock();
+        for ready in ready {
+            match ready.tag {
+                BELL => self.late.bell.silence(),
+                LISTENER => self.take_connections(&mut state),
+                id => self.look(&mut state, id),
+            }
+        }
+        if state.listens_again_ns.is_some_and(|again| again <= monotonic_ns()) {
+            state.listens_again_ns = None;
+            if let Some(listener) = &self.listener {
+                let _ = self.poller.want_write(listener, LISTENER, false);
+            }
+        }
+        // That something was acknowledged wakes nobody.
+        let leaving = state.rows.iter().filter(|row| matches!(row.1, Row::Leaving(_)));
+        let leaving: Vec<u64> = leaving.map(|row| *row.0).collect();
+        for id in leaving {
+            self.look(&mut state, id);
+        }
+        let now = monotonic_ns();
+        let late: Vec<u64> =
+            state.rows.iter().filter(|row| row.1.deadline_ns() <= now).map(|row| *row.0).collect();
+        for id in late {
+            self.too_late(&mut state, id);
+        }
+    }
+
+    /// Sends what waits for more of it; what is left in `late` is to be looked at again, and what is in
+    /// `waiting` when the network takes more.
+    fn send_late(
+        &self,
+        late: &mut Vec<(LinkToken, HostLink)>,
+        waiting: &mut HashMap<LinkToken, HostLink>,
+    ) {
+        // One that is being left is no longer looked after here.
+        waiting.retain(|_, link| !lock(link).has_ended());
+        let new = self.late.take();
+        if !new.is_empty() {
+            let state = self.lock();
+            let found = |token: &LinkToken| Some(state.links.get(token)?.link.clone());
+            late.extend(new.iter().filter_map(|token| Some((*token, found(token)?))));
+        }
+        late.retain(|(token, link)| {
+            let mut carrier = lock(link);
+            match carrier.send_late() {
+                Lateness::Again => true,
+                Lateness::Done => false,
+                Lateness::Waits => {
+                    let is_watched = self.poller.watch_write(carrier.as_fd(), token.0).is_ok();
+                    if is_watched {
+                        waiting.insert(*token, link.clone());
+                    }
+                    !is_watched
+                }
+            }
+        });
+    }
+
+    fn timeout_ns(&self) -> u64 {
+        u64::from(self.config.host_timeout_ms) * 1_000_000
+    }
+
+    /// Ends the connections to hosts that have owed an answer for too long: their links end as those
+    /// whose connection breaks.
+    fn look_for_silence(&self, state: &mut State) {
+        state.links.retain(|_, row| row.is_used());
+        let limit = Duration::from_nanos(self.timeout_ns() / LOOKS * SILENT_LOOKS);
+        for row in state.links.values_mut() {
+            let link = lock(&row.link);
+            let is_silent = socket::tcp_is_silent(link.as_fd(), limit);
+            // Twice: this process may itself have had no processor.
+            if is_silent && row.was_silent {
+                link.break_off();
+            }
+            row.was_silent = is_silent;
+        }
+    }
+}

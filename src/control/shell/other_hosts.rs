@@ -1,0 +1,191 @@
+//! What is done by `control::hosts`, where a link, a connection or a request is of
+//! another host. Without the feature `tls` there are none.
+
+use super::super::machine::{Accept, AnswerError, RequestId};
+use super::super::names::{Access, ServiceName};
+use super::{Control, LinkToken};
+
+/// How a link is left.
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(not(feature = "tls"), allow(dead_code))]
+pub(super) enum Leave {
+    Said,
+    HungUp,
+    SentAway,
+}
+
+#[cfg(feature = "tls")]
+mod with_tls {
+    use super::super::super::hosts::{Goodbye, HostError, HostName, Hosts, is_of_host};
+    use super::super::super::{GREETING_BYTES_MAX, Wait};
+    use super::super::{ConnectError, deadline_of};
+    use super::*;
+    use core::time::Duration;
+    use std::string::ToString;
+    use std::sync::{Arc, MutexGuard, PoisonError};
+
+    impl Control {
+        fn hosts_lock(&self) -> MutexGuard<'_, Option<Arc<Hosts>>> {
+            self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
+        }
+
+        /// The part that speaks with other hosts, if `id` is of one and this is no forked child.
+        fn hosts_of(&self, id: u64) -> Option<Arc<Hosts>> {
+            if !is_of_host(id) || !self.shared.guard.is_parent() {
+                return None;
+            }
+            self.hosts_lock().clone()
+        }
+
+        /// Where other hosts connect; `None`: nothing listens.
+        pub fn listens_at(&self) -> Option<core::net::SocketAddr> {
+            if !self.shared.guard.is_parent() {
+                return None;
+            }
+            self.hosts_lock().as_ref()?.address()
+        }
+
+        /// Begins to connect to a service of another host, as
+        /// [`begin_connect`](Self::begin_connect) does to one of this host.
+        pub fn begin_connect_host(
+            &self,
+            name: &HostName,
+            greeting: &[u8],
+            timeout: Duration,
+            wait: Wait,
+        ) -> Result<LinkToken, ConnectError> {
+            if !self.shared.guard.is_parent() {
+                return Err(ConnectError::Forked);
+            }
+            if greeting.len() > GREETING_BYTES_MAX {
+                return Err(ConnectError::GreetingTooLong(greeting.len()));
+            }
+            let mut hosts = self.hosts_lock();
+            let hosts = match &*hosts {
+                Some(hosts) => hosts.clone(),
+                None => {
+                    let (config, inbox) = (&self.shared.config, &self.shared.inbox);
+                    let started = Hosts::start(config, &self.identity, inbox).map_err(|e| {
+                        let error = HostError::Hosts(e);
+                        ConnectError::Host { name: name.to_string(), error }
+                    })?;
+                    hosts.insert(Arc::new(started)).clone()
+                }
+            };
+            hosts.begin_connect(name, greeting, deadline_of(timeout), wait)
+        }
+
+        pub(in super::super) fn serve_hosts(
+            &self,
+            service: &ServiceName,
+            access: Access,
+            accept: Accept,
+        ) {
+            if let Some(hosts) = &*self.hosts_lock() {
+                hosts.serve(service.name(), access, accept);
+            }
+        }
+
+        pub(in super::super) fn stop_serving_hosts(&self, service: &ServiceName) {
+            if let Some(hosts) = &*self.hosts_lock() {
+                hosts.stop_serving(service.name());
+            }
+        }
+
+        pub(in super::super) fn accept_host(
+            &self,
+            request: RequestId,
+            greeting: &[u8],
+        ) -> Option<Result<(), AnswerError>> {
+            let hosts = self.hosts_of(request.0)?;
+            Some(if hosts.accept(request, greeting) { Ok(()) } else { Err(gone(request)) })
+        }
+
+        pub(in super::super) fn refuse_host(
+            &self,
+            request: RequestId,
+            text: &str,
+        ) -> Option<Result<(), AnswerError>> {
+            let hosts = self.hosts_of(request.0)?;
+            Some(if hosts.refuse(request, text) { Ok(()) } else { Err(gone(request)) })
+        }
+
+        pub(in super::super) fn leave_host(&self, token: LinkToken, how: Leave) -> bool {
+            let how = match how {
+                Leave::Said => Goodbye::Said,
+                Leave::HungUp => Goodbye::HungUp,
+                Leave::SentAway => Goodbye::SentAway,
+            };
+            if let Some(hosts) = self.hosts_of(token.0) {
+                hosts.close(token, how);
+            }
+            is_of_host(token.0)
+        }
+
+        pub(in super::super) fn tell_host_stale(
+            &self,
+            token: LinkToken,
+            slot: u32,
+            index: u32,
+        ) -> bool {
+            if let Some(hosts) = self.hosts_of(token.0) {
+                hosts.tell_stale(token, slot, index);
+            }
+            is_of_host(token.0)
+        }
+
+        pub(in super::super) fn give_up_host(&self, token: LinkToken) -> bool {
+            if let Some(hosts) = self.hosts_of(token.0) {
+                hosts.give_up(token);
+            }
+            is_of_host(token.0)
+        }
+
+        pub(in super::super) fn end_hosts(&self) {
+            let hosts = self.hosts_lock().take();
+            drop(hosts);
+        }
+
+        /// In a forked child: they are the parent's, and their lock may be held for ever.
+        pub(in super::super) fn forget_hosts(&mut self) {
+            let hosts = self.hosts.get_mut().unwrap_or_else(PoisonError::into_inner);
+            core::mem::forget(hosts.take());
+        }
+    }
+
+    fn gone(request: RequestId) -> AnswerError {
+        AnswerError::NoSuchRequest(request)
+    }
+}
+
+#[cfg(not(feature = "tls"))]
+#[allow(clippy::unused_self)]
+impl Control {
+    pub(super) fn serve_hosts(&self, _: &ServiceName, _: Access, _: Accept) {}
+
+    pub(super) fn stop_serving_hosts(&self, _: &ServiceName) {}
+
+    pub(super) fn accept_host(&self, _: RequestId, _: &[u8]) -> Option<Result<(), AnswerError>> {
+        None
+    }
+
+    pub(super) fn refuse_host(&self, _: RequestId, _: &str) -> Option<Result<(), AnswerError>> {
+        None
+    }
+
+    pub(super) fn leave_host(&self, _: LinkToken, _: Leave) -> bool {
+        false
+    }
+
+    pub(super) fn tell_host_stale(&self, _: LinkToken, _: u32, _: u32) -> bool {
+        false
+    }
+
+    pub(super) fn give_up_host(&self, _: LinkToken) -> bool {
+        false
+    }
+
+    pub(super) fn end_hosts(&self) {}
+
+    pub(super) fn forget_hosts(&mut self) {}
+}

@@ -1,0 +1,299 @@
+//! Receivers of the application's own (Hamlyn 3.3, `process_arrival`), installed on slots, so that
+//! other interfaces can be layers on this one.
+//!
+//! ```text
+//!   handle_packet: every check has passed
+//!     place()            a sink: where the packet's bytes go, or the area
+//!     the bytes are copied, the entry counts the packet
+//!     observe()          an observer
+//!     process_arrival()  a hook, if the message is complete and announces itself: queue it, or not
+//! ```
+//! A slot without a receiver pays one comparison where a packet is checked whole, and nothing where
+//! it is of a flow; a slot with one has no flows.
+//!
+//! Never: a receiver is asked about a packet that may not write; a receiver sees memory that somebody
+//! else can write; its panic leaves a packet half counted.
+
+use super::receive::Arrival;
+use super::tables::Interface;
+use super::{AreaId, LinkId, Mode, Notification, Refusal, SlotError, SlotId};
+use crate::link::Body;
+use crate::wire::{Header, MetadataIndex};
+use alloc::boxed::Box;
+use core::any::Any;
+use core::ops::Range;
+
+/// What an application does itself with what arrives in a slot. Each method does nothing unless it is
+/// written, so one type is a hook, an observer, a sink, or several of them.
+///
+/// The methods run inside whatever call takes packets from links (`poll`, `recv`, `wait`, `send`, a
+/// progress thread), for each packet that has passed every check of key, bounds, mode and credit. They
+/// are given no node: they cannot send, wait or make slots. Nor may they block or take long: nothing
+/// else of the node goes on meanwhile, and whoever holds a ticket decides how often they run. Never lock
+/// a [`SharedNode`](crate::SharedNode) or call an end point of the same node from one: it waits for
+/// itself. What is to be sent is kept, and sent after the call by whoever made it; see
+/// [`installed_mut`](Interface::installed_mut).
+///
+/// **A panic** is caught and counted (`receivers_panicked`), and the receiver is dropped: the slot goes
+/// on as one without a receiver, beginning with this packet, which is deposited and announced like any
+/// other. In a build without the feature `os` a panic goes on through
+/// [`handle_packet`](Interface::handle_packet): out of `place` nothing was changed; out of the other two
+/// the packet is deposited and counted, and its message is not announced.
+pub trait Receiver: Any + Send + Sync {
+    /// The sink: where the packet's bytes are to go instead of the message area; `None`: into the area,
+    /// as usual. The first `length` bytes are written, once; a shorter place is none. The area is not
+    /// written, then.
+    fn place(&mut self, deposit: &Deposit) -> Option<&mut [u8]> {
+        let _ = deposit;
+        None
+    }
+
+    /// The observer: a packet has been deposited and counted.
+    fn observe(&mut self, deposit: &Deposit) {
+        let _ = deposit;
+    }
+
+    /// The hook: a message is complete, and its sender asked that it be announced. There is room for
+    /// its notification: a packet that would announce beyond the slot's credit was refused.
+    fn process_arrival(&mut self, message: Message<'_>) -> Then {
+        let _ = message;
+        Then::Queue
+    }
+}
+
+/// What becomes of a message after the hook.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Then {
+    /// Its notification is queued, as usual.
+    Queue,
+    /// It has been dealt with: nothing is queued, and no credit is used.
+    Consume,
+}
+
+/// One packet that may be deposited, or has been.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Deposit {
+    /// The slot.
+    pub slot: SlotId,
+    /// The metadata entry, or [`MetadataIndex::FAST`].
+    pub index: MetadataIndex,
+    /// The link that it came over.
+    pub link: LinkId,
+    /// Where its first byte goes, in bytes from the slot's base.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u32,
+    /// A place of the receiver's took them, and the area holds what it held.
+    pub is_taken: bool,
+}
+
+/// A message that is complete. Its bytes are the receiver's own and stand still during the call.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Message<'a> {
+    /// The slot.
+    pub slot: SlotId,
+    /// The metadata entry, or [`MetadataIndex::FAST`].
+    pub index: MetadataIndex,
+    /// In fast mode the word that the packet carried (2.7); else 0.
+    pub word: u32,
+    /// The link over which the packet that completed it came.
+    pub link: LinkId,
+    /// The user metadata, up to 60 bytes.
+    pub user: &'a [u8],
+    /// The area that the slot lies in.
+    pub area: AreaId,
+    /// The slot's base and bound, in bytes from the start of the area.
+    pub range: Range<u64>,
+    /// The packet that completed it: the whole message, where that is [of one packet](Self::is_single).
+    /// Of others how long they are is for sender and receiver to agree on: packets are counted, not
+    /// their bytes.
+    pub last: Deposit,
+    /// The message has one packet.
+    pub is_single: bool,
+    /// The slot's bytes, from base to bound.
+    pub bytes: &'a mut [u8],
+}
+
+impl Message<'_> {
+    /// The bytes of the packet that completed the message, in the area; of a message of one packet, all
+    /// of it. None, if a place of the receiver's took them.
+    pub fn last_bytes(&self) -> &[u8] {
+        let Deposit { offset, length, is_taken, .. } = self.last;
+        let start = offset as usize;
+        self.bytes.get(start..start + length as usize).filter(|_| !is_taken).unwrap_or(&[])
+    }
+}
+
+/// What a slot holds.
+pub(super) struct Installed(Box<dyn Receiver>);
+
+impl core::fmt::Debug for Installed {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Installed")
+    }
+}
+
+/// What the checks of a packet have found.
+pub(super) struct Checked {
+    /// The entry's accumulator, before and after.
+    pub before: u32,
+    pub accumulator: u32,
+    pub completes: bool,
+    pub notifies: bool,
+}
+
+/// A receiver panicked, and is to go.
+struct Panicked;
+
+/// Calls a receiver.
+#[cfg(feature = "os")]
+fn guarded<T>(call: impl FnOnce() -> T) -> Result<T, Panicked> {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    catch_unwind(AssertUnwindSafe(call)).map_err(|payload| {
+        // What it panicked with may panic when it is dropped.
+        if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+            core::mem::forget(again);
+        }
+        Panicked
+    })
+}
+
+#[cfg(not(feature = "os"))]
+fn guarded<T>(call: impl FnOnce() -> T) -> Result<T, Panicked> {
+    Ok(call())
+}
+
+impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
+    /// From now on what arrives in the slot is `receiver`'s to see. Returns the one before it.
+    pub fn install(
+        &mut self,
+        id: SlotId,
+        receiver: Box<dyn Receiver>,
+    ) -> Result<Option<Box<dyn Receiver>>, SlotError> {
+        let before = self.slot_mut(id)?.receiver.replace(Installed(receiver));
+        Ok(before.map(|installed| installed.0))
+    }
+
+    /// Takes the receiver of a slot back, if it has one: what arrives is deposited and announced again.
+    pub fn uninstall(&mut self, id: SlotId) -> Result<Option<Box<dyn Receiver>>, SlotError> {
+        Ok(self.slot_mut(id)?.receiver.take().map(|installed| installed.0))
+    }
+
+    /// The receiver of a slot. `None`: it has none of this type, or it panicked.
+    pub fn installed<R: Receiver>(&self, id: SlotId) -> Result<Option<&R>, SlotError> {
+        let receiver = self.slot(id)?.receiver.as_ref();
+        Ok(receiver.and_then(|installed| (&*installed.0 as &dyn Any).downcast_ref()))
+    }
+
+    /// The receiver of a slot, to be changed between two calls, or to take from it what it kept.
+    pub fn installed_mut<R: Receiver>(&mut self, id: SlotId) -> Result<Option<&mut R>, SlotError> {
+        let receiver = self.slot_mut(id)?.receiver.as_mut();
+        Ok(receiver.and_then(|installed| (&mut *installed.0 as &mut dyn Any).downcast_mut()))
+    }
+
+    /// A packet for a slot with a receiver, of which every check has passed.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn accept_installed<B: Body>(
+        &mut self,
+        link: LinkId,
+        header: &Header,
+        body: &B,
+        checked: &Checked,
+    ) -> Result<Arrival, Refusal> {
+        let Some(Some(slot)) = self.slots.get_mut(header.slot.0 as usize) else {
+            return Err(Refusal::NoSuchSlot);
+        };
+        let Some(Some(area)) = self.areas.get_mut(slot.area as usize) else {
+            return Err(Refusal::OutOfBounds);
+        };
+        let area_id = AreaId { index: slot.area, generation: area.generation };
+        let range = slot.base..slot.base + slot.size;
+        let memory = area.memory.as_mut().get_mut(range.start as usize..range.end as usize);
+        let (at, length) = (header.offset as usize, header.length as usize);
+        // Where the bytes go unless the receiver has a place; found before anything is asked.
+        let Some(memory) =
+            memory.filter(|memory| at.checked_add(length).is_some_and(|end| end <= memory.len()))
+        else {
+            return Err(Refusal::OutOfBounds);
+        };
+        let index = header.metadata_index;
+        let id = SlotId { index: header.slot.0, generation: slot.generation };
+        let (offset, length) = (header.offset, header.length);
+        let mut deposit = Deposit { slot: id, index, link, offset, length, is_taken: false };
+        let mut has_panicked = false;
+
+        let placed = match &mut slot.receiver {
+            Some(Installed(receiver)) => guarded(|| receiver.place(&deposit)),
+            None => Ok(None),
+        };
+        match placed {
+            Ok(Some(place)) if place.len() >= length as usize => {
+                body.copy_data(&mut place[..length as usize]);
+                deposit.is_taken = true;
+            }
+            placed => {
+                has_panicked |= placed.is_err();
+                body.copy_data(&mut memory[at..at + length as usize]);
+            }
+        }
+        let mut entry = slot.entries.get_mut(index.0 as usize);
+        if let Some(entry) = &mut entry {
+            self.epoch += (header.metadata_len != 0) as u64;
+            entry.count(link, header, body, checked);
+            if checked.completes && slot.mode == Mode::ParanoidOneShot {
+                entry.close();
+            }
+        }
+        if let Some(Installed(receiver)) = &mut slot.receiver
+            && !has_panicked
+        {
+            has_panicked |= guarded(|| receiver.observe(&deposit)).is_err();
+        }
+        let mut then = Then::Queue;
+        if let Some(Installed(receiver)) = &mut slot.receiver
+            && checked.notifies
+            && !has_panicked
+        {
+            let message = Message {
+                slot: id,
+                index,
+                word: header.word,
+                link,
+                user: entry.as_ref().map_or(&[], |entry| entry.user()),
+                area: area_id,
+                range,
+                last: deposit,
+                is_single: header.delta == 0 || entry.is_none(),
+                bytes: memory,
+            };
+            match guarded(|| receiver.process_arrival(message)) {
+                Ok(said) => then = said,
+                Err(Panicked) => has_panicked = true,
+            }
+        }
+        let (queue, share) = (slot.queue.index, slot.share);
+        let gone = if has_panicked { slot.receiver.take() } else { None };
+        if let Some(gone) = gone {
+            let _ = guarded(|| drop(gone));
+            self.counters.receivers_panicked.add(1);
+        }
+        if !checked.completes {
+            return Ok(Arrival::Part);
+        }
+        self.counters.messages_received.add(1);
+        if !checked.notifies {
+            return Ok(Arrival::Complete);
+        }
+        if then == Then::Consume {
+            self.counters.messages_consumed.add(1);
+            return Ok(Arrival::Consumed);
+        }
+        self.counters.notifications.add(1);
+        let word = header.word;
+        self.announce(queue, share, &Notification { slot: header.slot, index, word, link });
+        Ok(Arrival::Notified)
+    }
+}

@@ -1,0 +1,339 @@
+//! What an operator is told, by name and with the reason: links that come and go, who was refused or
+//! sent away.
+//!
+//! ```text
+//!   control, when peers meet or part --> queue --> housekeeping, without a lock --> sink, `tracing`
+//! ```
+//! Nothing is told of messages, so none pays for it. While nobody listens, nothing is kept. What a
+//! peer can bring about again and again is told [so many times a second](PER_USER_MAX) of each user,
+//! and then counted.
+//!
+//! Never: whoever listens is called by a thread that sends or receives, unless that runs the control
+//! plane, too; one user's entries push out another's.
+
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::string::{String, ToString};
+use core::fmt;
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// Entries a second about peers of one user; beyond, they are counted and told as one.
+pub const PER_USER_MAX: u32 = 64;
+/// Users who are told apart within a second; all others share an account.
+const USERS_MAX: usize = 256;
+/// Entries that wait to be told, at most.
+const WAITING_MAX: usize = 4096;
+/// A second, in nanoseconds.
+const WINDOW_NS: u64 = 1_000_000_000;
+
+/// How much an entry matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Level {
+    /// As it should be.
+    Info,
+    /// Somebody did not get what they wanted, or is gone.
+    Warning,
+    /// A rule was broken.
+    Error,
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// A link is there.
+    Connected,
+    /// This process refused somebody.
+    Refused,
+    /// This process could not connect.
+    Failed,
+    /// The peer closed a link, everything sent.
+    Closed,
+    /// The peer closed a link before everything was sent, or it can no longer be watched.
+    Lost,
+    /// The peer's process died.
+    Died,
+    /// This process ended a link because the peer broke the rules.
+    SentAway,
+    /// The peer ended a link, and says that this process broke the rules.
+    Expelled,
+    /// The peer took a right back: a ticket, or an aperture.
+    Revoked,
+    /// More was to be told, and was not: see [`PER_USER_MAX`].
+    LeftOut,
+}
+
+impl Kind {
+    /// How much it matters.
+    pub fn level(self) -> Level {
+        match self {
+            Self::Connected | Self::Closed | Self::Revoked => Level::Info,
+            Self::Refused | Self::Failed | Self::Lost | Self::Died | Self::LeftOut => {
+                Level::Warning
+            }
+            Self::SentAway | Self::Expelled => Level::Error,
+        }
+    }
+
+    /// A word for it, for programs: `connected`, `sent-away`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Connected => "connected",
+            Self::Refused => "refused",
+            Self::Failed => "failed",
+            Self::Closed => "closed",
+            Self::Lost => "lost",
+            Self::Died => "died",
+            Self::SentAway => "sent-away",
+            Self::Expelled => "expelled",
+            Self::Revoked => "revoked",
+            Self::LeftOut => "left-out",
+        }
+    }
+}
+
+/// One thing that happened. What a peer wrote has gone through
+/// [`printable`](crate::control::printable).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// What.
+    pub kind: Kind,
+    /// The peer's user, as the kernel says; `None`: of another user namespace, or nobody's.
+    pub user: Option<u32>,
+    /// The peer's process; `None` if it cannot be seen from here.
+    pub process: Option<u32>,
+    /// The service over which the link was made; empty if there is none.
+    pub service: String,
+    /// Why, or what more there is to say; may be empty.
+    pub reason: String,
+}
+
+/// A sentence without its end: `sent-away: user 1000, process 77, service x: it guessed keys`.
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.kind.name())?;
+        let mut mark = ": ";
+        if let Some(user) = self.user {
+            write!(f, "{mark}user {user}")?;
+            mark = ", ";
+        }
+        if let Some(process) = self.process {
+            write!(f, "{mark}process {process}")?;
+            mark = ", ";
+        }
+        if !self.service.is_empty() {
+            write!(f, "{mark}service {}", self.service)?;
+        }
+        if !self.reason.is_empty() {
+            write!(f, ": {}", self.reason)?;
+        }
+        Ok(())
+    }
+}
+
+/// Whoever listens.
+pub type Sink = Arc<dyn Fn(&Entry) + Send + Sync>;
+
+static SINK: RwLock<Option<Sink>> = RwLock::new(None);
+static HAS_SINK: AtomicBool = AtomicBool::new(false);
+
+/// From now on `sink` is told of everything, in all nodes of this process, in the place of what was
+/// there before; `None`: nobody is. It is called in the housekeeping thread of each node, without a
+/// lock of the library's: it may call the library, but must not drop the node. While it runs, nobody
+/// connects, and no death is told. Where the application runs the control plane, it is called in the
+/// application's calls, perhaps with the node's own lock: there it must not call the library. One that
+/// panics is not told of that entry.
+///
+/// With the feature `tracing` the same entries are events of the target `hamlyn`, whether or not there
+/// is a sink.
+pub fn set_sink(sink: Option<Sink>) {
+    let mut place = SINK.write().unwrap_or_else(PoisonError::into_inner);
+    HAS_SINK.store(sink.is_some(), Ordering::Relaxed);
+    *place = sink;
+}
+
+/// Whether somebody listens.
+pub(crate) fn is_wanted() -> bool {
+    cfg!(feature = "tracing") || HAS_SINK.load(Ordering::Relaxed)
+}
+
+/// Tells whoever listens. What panics there ends nothing here.
+pub(crate) fn tell(entry: &Entry) {
+    #[cfg(feature = "tracing")]
+    let _ = catch_unwind(AssertUnwindSafe(|| trace(entry)));
+    // The lock is not held while the sink runs: it may set another one.
+    let sink = SINK.read().unwrap_or_else(PoisonError::into_inner).clone();
+    if let Some(sink) = sink {
+        let _ = catch_unwind(AssertUnwindSafe(|| sink(entry)));
+    }
+}
+
+#[cfg(feature = "tracing")]
+fn trace(entry: &Entry) {
+    macro_rules! event {
+        ($level:ident) => {
+            tracing::event!(
+                target: "hamlyn",
+                tracing::Level::$level,
+                kind = entry.kind.name(),
+                user = entry.user,
+                process = entry.process,
+                service = entry.service,
+                reason = entry.reason,
+                "{entry}"
+            )
+        };
+    }
+    match entry.kind.level() {
+        Level::Info => event!(INFO),
+        Level::Warning => event!(WARN),
+        Level::Error => event!(ERROR),
+    }
+}
+
+/// What waits to be told, and how much of each user has been within this second. Pure: time is an
+/// argument.
+#[derive(Debug, Default)]
+pub(crate) struct Log {
+    waiting: VecDeque<Entry>,
+    since_ns: u64,
+    /// Entries of each user within this second, those included that were left out.
+    counts: BTreeMap<Account, u32>,
+    /// Entries that were left out because too many waited.
+    dropped: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Account {
+    Of(Option<u32>),
+    Others,
+}
+
+impl Log {
+    /// Keeps an entry, if its user has not had too many. `true`: it is the first that waits.
+    pub fn add(&mut self, now_ns: u64, entry: Entry) -> bool {
+        let was_empty = self.waiting.is_empty();
+        if now_ns.saturating_sub(self.since_ns) >= WINDOW_NS {
+            self.begin(now_ns);
+        }
+        let mut account = Account::Of(entry.user);
+        if !self.counts.contains_key(&account) && self.counts.len() >= USERS_MAX {
+            account = Account::Others;
+        }
+        let count = self.counts.entry(account).or_default();
+        *count = count.saturating_add(1);
+        if *count <= PER_USER_MAX {
+            self.push(entry);
+        }
+        was_empty && !self.waiting.is_empty()
+    }
+
+    /// A second begins: what was left out in the one before is told.
+    fn begin(&mut self, now_ns: u64) {
+        self.since_ns = now_ns;
+        for (account, count) in core::mem::take(&mut self.counts) {
+            let more = count.saturating_sub(PER_USER_MAX);
+            let user = match account {
+                Account::Of(user) => user,
+                Account::Others => None,
+            };
+            if more > 0 {
+                let reason =
+                    alloc::format!("{more} entries within a second, beyond {PER_USER_MAX}");
+                self.push(left_out(user, reason));
+            }
+        }
+    }
+
+    fn push(&mut self, entry: Entry) {
+        if self.waiting.len() < WAITING_MAX {
+            self.waiting.push_back(entry);
+        } else {
+            self.dropped += 1;
+        }
+    }
+
+    /// Takes all that waits, in the order in which it happened; and, if its second is over, what was
+    /// left out.
+    pub fn take(&mut self, now_ns: u64) -> VecDeque<Entry> {
+        if now_ns.saturating_sub(self.since_ns) >= WINDOW_NS {
+            self.begin(now_ns);
+        }
+        let mut taken = core::mem::take(&mut self.waiting);
+        let dropped = core::mem::take(&mut self.dropped);
+        if dropped > 0 {
+            taken.push_back(left_out(
+                None,
+                dropped.to_string() + " entries that nobody took in time",
+            ));
+        }
+        taken
+    }
+}
+
+fn left_out(user: Option<u32>, reason: String) -> Entry {
+    Entry { kind: Kind::LeftOut, user, process: None, service: String::new(), reason }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(user: u32) -> Entry {
+        let (service, reason) = (String::new(), String::new());
+        Entry { kind: Kind::Refused, user: Some(user), process: None, service, reason }
+    }
+
+    #[test]
+    fn one_user_who_is_refused_again_and_again_pushes_no_other_out() {
+        let mut log = Log::default();
+        assert!(log.add(5, of(1)) && !log.add(5, of(1)));
+        (0..10_000).for_each(|_| assert!(!log.add(6, of(1))));
+        assert!(!log.add(7, of(2)));
+        let told = log.take(8);
+        assert_eq!(told.len(), PER_USER_MAX as usize + 1);
+        assert_eq!(told.back().unwrap().user, Some(2));
+        // In the next second that is said, and he has as many again.
+        assert!(log.add(5 + WINDOW_NS, of(1)));
+        let told: alloc::vec::Vec<_> = log.take(6 + WINDOW_NS).into();
+        assert_eq!((told[0].kind, told[0].user, told.len()), (Kind::LeftOut, Some(1), 2));
+        assert!(told[0].reason.starts_with("9938 entries"), "{}", told[0].reason);
+    }
+
+    #[test]
+    fn what_was_left_out_is_told_also_when_nothing_more_happens() {
+        let mut log = Log::default();
+        (0..100).for_each(|_| _ = log.add(1, of(1)));
+        assert_eq!(log.take(2).len(), PER_USER_MAX as usize);
+        let told = log.take(2 * WINDOW_NS);
+        assert!(told.len() == 1 && told[0].kind == Kind::LeftOut);
+        assert!(log.take(3 * WINDOW_NS).is_empty());
+    }
+
+    #[test]
+    fn very_many_users_and_a_listener_that_takes_nothing_cost_a_bounded_amount() {
+        let mut log = Log::default();
+        for second in 1..100 {
+            for user in 0..10_000 {
+                log.add(second * WINDOW_NS, of(user));
+            }
+            assert!(log.counts.len() <= USERS_MAX + 1);
+        }
+        let told = log.take(100 * WINDOW_NS);
+        assert_eq!(told.len(), WAITING_MAX + 1);
+        assert!(told.back().unwrap().reason.contains("nobody took"));
+    }
+
+    #[test]
+    fn an_entry_reads_as_a_sentence() {
+        let mut entry = of(7);
+        entry.process = Some(9);
+        entry.service = "x".into();
+        entry.reason = "this user may not connect".into();
+        let text = "refused: user 7, process 9, service x: this user may not connect";
+        assert_eq!(entry.to_string(), text);
+        entry.user = None;
+        entry.reason.clear();
+        assert_eq!(entry.to_string(), "refused: process 9, service x");
+    }
+}

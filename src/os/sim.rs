@@ -1,0 +1,425 @@
+//! Several processes as one thread, for tests: the library as it is, over real sockets, memory files
+//! and directories, but with time, randomness and the order of everything from a seed.
+//!
+//! Each thread of each process is a task with a stack of its own, of which one runs at a time. Whoever
+//! would wait in the system pauses instead ([`wait`]), and looks again whether what it waits for has
+//! come when it has its turn. When everybody waits, the clock goes on to the first deadline; where
+//! there is none, somebody has lost a wake-up, and the run says who ([`Stuck`]).
+//!
+//! What is not simulated: the order of single loads and stores (that is loom's), several threads that
+//! share a node, and the death of a process as the system tells of it: the other end sees that it
+//! hung up.
+
+use crate::link::sim::Rng;
+use core::cell::{Cell, RefCell};
+use core::time::Duration;
+use corosensei::{Coroutine, CoroutineResult, Yielder};
+use std::boxed::Box;
+use std::collections::BTreeSet;
+use std::string::{String, ToString};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::vec::Vec;
+
+/// Time between two looks at the clock, at most.
+const LOOK_NS: u64 = 1000;
+/// Turns of tasks after which a run is said to go on for ever.
+const TURNS_MAX: u64 = 1_000_000;
+
+/// Why a task does not run.
+#[derive(Clone, Copy)]
+enum Pause {
+    /// It would run on.
+    Gives,
+    /// What it waits for is not there.
+    Waits { until_ns: u64 },
+}
+
+type Yields = Yielder<(), Pause>;
+
+struct Started {
+    id: u64,
+    host: usize,
+    name: String,
+    run: Box<dyn FnOnce()>,
+}
+
+struct Row {
+    id: u64,
+    host: usize,
+    name: String,
+    coroutine: Coroutine<(), Pause, ()>,
+    /// It does something when it has its turn; else it looks whether what it waits for is there.
+    runs: bool,
+    /// It has looked, and nothing has happened since.
+    until_ns: Option<u64>,
+}
+
+struct World {
+    random: Rng,
+    now_ns: u64,
+    /// Whose task runs.
+    host: usize,
+    next: u64,
+    started: Vec<Started>,
+    alive: BTreeSet<u64>,
+    /// Calls that wake whoever sleeps on words.
+    rings: u64,
+    /// The running task has done something that others may have waited for.
+    has_moved: bool,
+    killed: Vec<usize>,
+    is_killing: bool,
+    /// Processes that have no turn until then.
+    stopped: Vec<(usize, u64)>,
+}
+
+std::thread_local! {
+    static WORLD: RefCell<Option<World>> = const { RefCell::new(None) };
+    static YIELDER: Cell<*const Yields> = const { Cell::new(core::ptr::null()) };
+}
+
+fn with<R>(what: impl FnOnce(&mut World) -> R) -> Option<R> {
+    WORLD.with_borrow_mut(|world| world.as_mut().map(what))
+}
+
+/// Whether the calling thread runs a task.
+pub(crate) fn is_running() -> bool {
+    !YIELDER.get().is_null()
+}
+
+fn pause(why: Pause) {
+    let yielder = YIELDER.replace(core::ptr::null());
+    // SAFETY: `resume` of the coroutine to which the yielder belongs set it, and has not come back:
+    // only this call, on this coroutine's stack, makes it come back.
+    unsafe { &*yielder }.suspend(why);
+    YIELDER.set(yielder);
+}
+
+/// Waits until it is so, or the time is over: `false`.
+pub(crate) fn wait(mut is_so: impl FnMut() -> bool, until_ns: u64) -> bool {
+    loop {
+        let is = is_so();
+        let now_ns = with(|world| world.now_ns).unwrap_or(u64::MAX);
+        // A task that is being killed waits for nothing.
+        if is || now_ns >= until_ns || std::thread::panicking() {
+            with(|world| world.has_moved = true);
+            return is;
+        }
+        pause(Pause::Waits { until_ns });
+    }
+}
+
+/// The clock; it goes on a little with each look. `None`: no task runs.
+pub(crate) fn now_ns() -> Option<u64> {
+    if !is_running() {
+        return None;
+    }
+    with(|world| {
+        world.now_ns += 1 + world.random.below(LOOK_NS);
+        world.now_ns
+    })
+}
+
+/// Fills `bytes` if a task runs.
+pub(crate) fn random(bytes: &mut [u8]) -> bool {
+    let fill = |world: &mut World| bytes.iter_mut().for_each(|b| *b = world.random.number() as u8);
+    is_running() && with(fill).is_some()
+}
+
+/// The processor on which a task runs: processes share two.
+pub(crate) fn processor() -> Option<u32> {
+    is_running().then(|| with(|world| world.host as u32 % 2)).flatten()
+}
+
+/// Others may run here, or not. For places where no lock is held.
+pub(crate) fn may_give_way() {
+    if is_running()
+        && !std::thread::panicking()
+        && with(|world| world.random.below(3) == 0) == Some(true)
+    {
+        yield_now();
+    }
+}
+
+pub(crate) fn yield_now() -> bool {
+    let is_running = is_running();
+    if is_running && !std::thread::panicking() {
+        with(|world| world.has_moved = true);
+        pause(Pause::Gives);
+    }
+    is_running
+}
+
+pub(crate) fn sleep(time: Duration) -> bool {
+    let is_running = is_running();
+    if is_running {
+        let now_ns = with(|world| world.now_ns).unwrap_or(0);
+        wait(|| false, now_ns.saturating_add(time.as_nanos() as u64));
+    }
+    is_running
+}
+
+/// Whoever sleeps on words looks at them again.
+pub(crate) fn ring() {
+    with(|world| world.rings += 1);
+}
+
+/// Sleeps on words: `differ` says whether one of them is no longer what it was. As in the kernel, one
+/// that changes wakes nobody before [`ring`] is called.
+pub(crate) fn wait_for_words(differ: impl Fn() -> bool, until_ns: u64) {
+    if differ() {
+        return;
+    }
+    let rings = || with(|world| world.rings).unwrap_or(0);
+    let mut heard = rings();
+    wait(|| core::mem::replace(&mut heard, rings()) != heard && differ(), until_ns);
+}
+
+pub(crate) fn receive<T>(
+    from: &Receiver<T>,
+    within: Duration,
+) -> Option<Result<T, RecvTimeoutError>> {
+    if !is_running() {
+        return None;
+    }
+    let until_ns = with(|world| world.now_ns)?.saturating_add(within.as_nanos() as u64);
+    let mut received = Err(RecvTimeoutError::Timeout);
+    let look = || match from.try_recv() {
+        Ok(value) => {
+            received = Ok(value);
+            true
+        }
+        Err(TryRecvError::Empty) => false,
+        Err(TryRecvError::Disconnected) => {
+            received = Err(RecvTimeoutError::Disconnected);
+            true
+        }
+    };
+    wait(look, until_ns);
+    Some(received)
+}
+
+/// Whether what is sent now is sent by a process that has been killed.
+pub(crate) fn is_killing() -> bool {
+    with(|world| world.is_killing) == Some(true)
+}
+
+/// A task that somebody may wait for.
+#[derive(Debug)]
+pub(crate) struct Task(u64);
+
+impl Task {
+    pub fn join(self) {
+        wait(|| with(|world| !world.alive.contains(&self.0)) != Some(false), u64::MAX);
+    }
+}
+
+/// Another thread of the process whose task runs.
+pub(crate) fn spawn(name: &str, run: impl FnOnce() + 'static) -> Task {
+    assert_ne!(name, "hamlyn-progress", "threads that share a node are not simulated");
+    let run: Box<dyn FnOnce()> = Box::new(run);
+    let start = |world: &mut World| {
+        let (id, host) = (world.next, world.host);
+        world.next += 1;
+        // A process that has been killed starts nothing; what the closure holds goes with it.
+        if world.is_killing {
+            return (id, Some(run));
+        }
+        world.alive.insert(id);
+        world.started.push(Started { id, host, name: name.to_string(), run });
+        (id, None)
+    };
+    let (id, not_run) = with(start).unwrap_or((0, None));
+    drop(not_run);
+    Task(id)
+}
+
+/// Kills a process, perhaps the caller's own: none of its threads runs on, and what it has is closed
+/// without a word.
+pub(crate) fn kill(host: usize) {
+    with(|world| world.killed.push(host));
+    yield_now();
+}
+
+/// Stops a process for so long.
+pub(crate) fn stop(host: usize, time: Duration) {
+    with(|world| {
+        let until_ns = world.now_ns + time.as_nanos() as u64;
+        world.stopped.push((host, until_ns));
+    });
+}
+
+/// What a run came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ran {
+    /// Turns of tasks.
+    pub turns: u64,
+    /// Time by the simulated clock.
+    pub ns: u64,
+    /// A number that follows from who had which turn, and when.
+    pub trace: u64,
+}
+
+/// A run that did not come to its end: who waits, and nothing will come.
+#[derive(Debug)]
+#[expect(dead_code, reason = "printed")]
+pub(crate) struct Stuck {
+    pub waiting: Vec<(usize, String)>,
+    pub after: Ran,
+}
+
+/// Runs processes, each of which begins with its function, until all their threads have ended. A panic
+/// of one of them is the caller's.
+pub(crate) fn run(seed: u64, hosts: Vec<Box<dyn FnOnce()>>) -> Result<Ran, Stuck> {
+    let begins = |(host, run)| Started { id: host as u64, host, name: "main".into(), run };
+    let count = hosts.len() as u64;
+    let begun_ns = 1_000_000_000;
+    let world = World {
+        random: Rng::new(seed),
+        now_ns: begun_ns,
+        host: 0,
+        next: count,
+        started: hosts.into_iter().enumerate().map(begins).collect(),
+        alive: (0..count).collect(),
+        rings: 0,
+        has_moved: false,
+        killed: Vec::new(),
+        is_killing: false,
+        stopped: Vec::new(),
+    };
+    WORLD.with_borrow_mut(|place| {
+        assert!(place.is_none(), "one simulation in a thread");
+        *place = Some(world);
+    });
+    let ran = run_tasks(begun_ns);
+    WORLD.with_borrow_mut(|place| *place = None);
+    ran
+}
+
+fn run_tasks(begun_ns: u64) -> Result<Ran, Stuck> {
+    let mut rows: Vec<Row> = Vec::new();
+    let mut ran = Ran { turns: 0, ns: 0, trace: 0 };
+    loop {
+        for started in with(|world| core::mem::take(&mut world.started)).unwrap_or_default() {
+            let Started { id, host, name, run } = started;
+            let coroutine = Coroutine::new(move |yielder: &Yields, ()| {
+                YIELDER.set(yielder);
+                run();
+                YIELDER.set(core::ptr::null());
+            });
+            rows.push(Row { id, host, name, coroutine, runs: true, until_ns: None });
+        }
+        for host in with(|world| core::mem::take(&mut world.killed)).unwrap_or_default() {
+            kill_now(host, &mut rows);
+        }
+        if rows.is_empty() {
+            return Ok(ran);
+        }
+        let Some(chosen) = choose(&mut rows) else {
+            let waiting = rows.iter().map(|row| (row.host, row.name.clone())).collect();
+            forget(rows);
+            return Err(Stuck { waiting, after: ran });
+        };
+        let row = &mut rows[chosen];
+        ran.turns += 1;
+        with(|world| {
+            (world.host, world.has_moved) = (row.host, row.runs);
+            ran.ns = world.now_ns - begun_ns;
+            let step = world.now_ns ^ row.id << 48;
+            ran.trace = (ran.trace ^ step).wrapping_mul(0x100_0000_01b3).rotate_left(7);
+        });
+        let resumed =
+            std::panic::catch_unwind(core::panic::AssertUnwindSafe(|| row.coroutine.resume(())));
+        let is_over = match resumed {
+            Ok(CoroutineResult::Yield(Pause::Gives)) => {
+                (row.runs, row.until_ns) = (true, None);
+                false
+            }
+            Ok(CoroutineResult::Yield(Pause::Waits { until_ns })) => {
+                (row.runs, row.until_ns) = (false, Some(until_ns));
+                false
+            }
+            Ok(CoroutineResult::Return(())) => true,
+            Err(panic) => {
+                YIELDER.set(core::ptr::null());
+                forget(rows);
+                WORLD.with_borrow_mut(|place| *place = None);
+                std::panic::resume_unwind(panic);
+            }
+        };
+        let has_moved = with(|world| world.has_moved) == Some(true) || is_over;
+        if is_over {
+            let row = rows.swap_remove(chosen);
+            with(|world| world.alive.remove(&row.id));
+        }
+        if has_moved {
+            let own = (!is_over).then_some(chosen);
+            // The one that ran has looked since.
+            let others = rows.iter_mut().enumerate().filter(|(i, _)| Some(*i) != own);
+            others.for_each(|(_, row)| row.until_ns = None);
+        }
+        if ran.turns >= TURNS_MAX {
+            let waiting = rows.iter().map(|row| (row.host, row.name.clone())).collect();
+            forget(rows);
+            return Err(Stuck { waiting, after: ran });
+        }
+    }
+}
+
+/// Whose turn it is: any task that may find something. Where none may, the clock goes on; `None`: for
+/// nothing.
+fn choose(rows: &mut [Row]) -> Option<usize> {
+    with(|world| {
+        loop {
+            let now_ns = world.now_ns;
+            world.stopped.retain(|stop| stop.1 > now_ns);
+            let is_stopped = |host| world.stopped.iter().any(|stop| stop.0 == host);
+            let can: Vec<usize> = (0..rows.len())
+                .filter(|i| !is_stopped(rows[*i].host))
+                .filter(|i| rows[*i].until_ns.is_none_or(|until_ns| until_ns <= now_ns))
+                .collect();
+            if !can.is_empty() {
+                // Now and then something takes long.
+                let is_long = world.random.below(200) == 0;
+                let by = if is_long { 200_000 } else { 200 };
+                world.now_ns += world.random.below(by);
+                return Some(can[world.random.below(can.len() as u64) as usize]);
+            }
+            let next = rows.iter().filter_map(|row| row.until_ns);
+            let next =
+                next.chain(world.stopped.iter().map(|stop| stop.1)).filter(|at| *at > now_ns);
+            match next.min() {
+                None | Some(u64::MAX) => return None,
+                Some(at) => world.now_ns = at,
+            }
+        }
+    })
+    .flatten()
+}
+
+fn kill_now(host: usize, rows: &mut Vec<Row>) {
+    with(|world| (world.is_killing, world.host) = (true, host));
+    while let Some(at) = rows.iter().position(|row| row.host == host) {
+        // What is on its stack is dropped, as if a panic went through it.
+        let row = rows.swap_remove(at);
+        with(|world| world.alive.remove(&row.id));
+        drop(row.coroutine);
+    }
+    let dropped = with(|world| {
+        let (of_it, others) =
+            core::mem::take(&mut world.started).into_iter().partition(|s| s.host == host);
+        world.started = others;
+        let of_it: Vec<Started> = of_it;
+        of_it
+    });
+    for started in dropped.into_iter().flatten() {
+        with(|world| world.alive.remove(&started.id));
+        drop(started);
+    }
+    with(|world| world.is_killing = false);
+    rows.iter_mut().for_each(|row| row.until_ns = None);
+}
+
+/// What is on the stacks stays there: the run has failed.
+fn forget(rows: Vec<Row>) {
+    rows.into_iter().for_each(core::mem::forget);
+}

@@ -1,0 +1,257 @@
+//! What a handler can ask and answer beside a reply: when its caller gives up, whether it has, and
+//! that the request has failed.
+//!
+//! ```text
+//!   LIMITED  8 bytes: the request's length (16 bits), the time limit in microseconds (48 bits); the request
+//!   ASK      8 bytes: the length; 8 bytes: the time limit in microseconds, 0: none
+//!   CANCEL   no bytes
+//!   FAILED   8 bytes: the error's code, the length of its text (32 bits each); the text
+//! ```
+//! A limit is relative: the two sides need have no clock in common. It becomes a deadline when the
+//! server's process takes the request out of its queue, so a request that waits in a queue is given
+//! more time than its caller has; the caller's `CANCEL` makes up for that.
+//! Never: a length of the other side's is believed to be inside of the block, or its text to be text.
+
+use super::at_server::{CANCELLED, ServerState};
+use super::server::{Arrived, Request, look_to_reply};
+use super::{CallError, FAILED, Server};
+use crate::control::printable;
+use crate::node::Attached;
+#[cfg(feature = "tokio")]
+use crate::node::Forked;
+#[cfg(feature = "tokio")]
+use core::task::Waker;
+use core::time::Duration;
+use std::time::Instant;
+use std::vec::Vec;
+
+/// Most bytes of the text of an application's error ([`Request::fail`]).
+pub const ERROR_TEXT_MAX: usize = 1024;
+
+/// Before the text.
+const ERROR_HEAD: usize = 8;
+
+/// Before a request whose time limit is told.
+pub(super) const LIMIT_BYTES: usize = 8;
+
+const LIMIT_US_MAX: u64 = (1 << 48) - 1;
+
+/// What is left until `deadline`, in microseconds; 1 where nothing is, for 0 says that there is no
+/// limit.
+pub(super) fn limit_us(deadline: Instant) -> u64 {
+    let left = deadline.saturating_duration_since(Instant::now()).as_micros();
+    u64::try_from(left).unwrap_or(LIMIT_US_MAX).clamp(1, LIMIT_US_MAX)
+}
+
+/// `bytes` become a request and, before it, its length and limit.
+pub(super) fn limited(bytes: &mut Vec<u8>, request: &[u8], deadline: Instant) {
+    let head = request.len() as u64 | limit_us(deadline) << 16;
+    bytes.clear();
+    bytes.extend_from_slice(&head.to_le_bytes());
+    bytes.extend_from_slice(request);
+}
+
+/// The length and the deadline that a client wrote before its request.
+pub(super) fn limit_from(head: u64) -> (u32, Option<Instant>) {
+    ((head & 0xffff) as u32, deadline_from(head >> 16))
+}
+
+/// The deadline that is meant by a limit in microseconds. A limit that no clock of ours reaches is
+/// none.
+pub(super) fn deadline_from(limit_us: u64) -> Option<Instant> {
+    match limit_us {
+        0 => None,
+        us => Instant::now().checked_add(Duration::from_micros(us)),
+    }
+}
+
+/// What lies in a block of a call that failed: a stranger's bytes, of any kind.
+pub(super) fn application_error(block: &[u8]) -> CallError {
+    let read = || {
+        let (code, rest) = block.split_first_chunk::<4>()?;
+        let (length, rest) = rest.split_first_chunk::<4>()?;
+        let length = u32::from_le_bytes(*length) as usize;
+        let text = rest.get(..length).filter(|_| length <= ERROR_TEXT_MAX)?;
+        Some((u32::from_le_bytes(*code), core::str::from_utf8(text).ok()?))
+    };
+    match read() {
+        Some((code, text)) => CallError::Application { code, text: printable(text) },
+        None => CallError::Misbehaved("an error whose text is too long, or no text".into()),
+    }
+}
+
+/// An error of the application's as it lies in a client's block.
+pub(super) struct Failure {
+    bytes: [u8; ERROR_HEAD + ERROR_TEXT_MAX],
+    length: usize,
+}
+
+impl Failure {
+    pub fn new(code: u32, text: &str) -> Result<Self, CallError> {
+        let length = text.len();
+        if length > ERROR_TEXT_MAX {
+            return Err(text_too_long(length, ERROR_TEXT_MAX, "ERROR_TEXT_MAX"));
+        }
+        let mut bytes = [0; ERROR_HEAD + ERROR_TEXT_MAX];
+        bytes[..4].copy_from_slice(&code.to_le_bytes());
+        bytes[4..8].copy_from_slice(&(length as u32).to_le_bytes());
+        bytes[ERROR_HEAD..][..length].copy_from_slice(text.as_bytes());
+        Ok(Self { bytes, length: ERROR_HEAD + length })
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+
+    /// It is longer than a client's block, which takes `at_once` bytes.
+    pub fn beyond(bytes: &[u8], at_once: usize) -> CallError {
+        let max = at_once.saturating_sub(ERROR_HEAD);
+        text_too_long(bytes.len() - ERROR_HEAD, max, "the client's reply_bytes")
+    }
+}
+
+fn text_too_long(length: usize, max: usize, limit: &'static str) -> CallError {
+    CallError::TooLong { length: length as u64, max: max as u64, limit }
+}
+
+impl ServerState {
+    /// Whether nobody waits for the reply of a request any more.
+    fn is_given_up(&mut self, arrived: &Arrived) -> bool {
+        match self.client_of(arrived) {
+            Some(client) => client.calls[arrived.call as usize] == CANCELLED,
+            None => true,
+        }
+    }
+
+    /// Whoever waits to be told that its caller has given up.
+    pub(super) fn wake_watcher(&mut self, client: u64, call: u32) {
+        if let Some(waker) = self.watchers.remove(&(client, call)) {
+            waker.wake();
+        }
+    }
+
+    pub(super) fn wake_watchers_of(&mut self, client: u64) {
+        for (_, waker) in self.watchers.extract_if(|(of, _), _| *of == client) {
+            waker.wake();
+        }
+    }
+}
+
+impl Request<'_> {
+    /// When its caller gives up, if it said so ([`Client::call_within`](super::Client::call_within)):
+    /// its limit, counted from when this process took the request from its queue. A caller can say
+    /// what it likes; a server that cannot work so long has a limit of its own.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.arrived().deadline
+    }
+
+    /// Whether nobody waits for the reply any more: the caller has dropped the call or given it up,
+    /// its client has gone, or its [`deadline`](Self::deadline) has passed. Takes a turn, so that it
+    /// sees what has been sent by now; requests that come in it are for other threads, or for later.
+    /// A reply is allowed as ever, and is dropped at the client.
+    pub fn is_cancelled(&self) -> bool {
+        self.server.is_cancelled(self.arrived())
+    }
+
+    /// Answers that the request has failed: the caller gets
+    /// [`CallError::Application`](super::CallError::Application) with this code, which is the
+    /// application's own, and this text. Waits as [`reply`](Self::reply) does for one that the client
+    /// takes at once.
+    ///
+    /// Fails with [`CallError::TooLong`] where the text has more bytes than [`ERROR_TEXT_MAX`], or than
+    /// the client's `reply_bytes` less 8 (36 at least). On an error the client is told that no reply
+    /// will come.
+    pub fn fail(
+        mut self,
+        code: u32,
+        text: &str,
+        timeout: Option<Duration>,
+    ) -> Result<(), CallError> {
+        let failure = Failure::new(code, text)?;
+        let Server { manager, offer, .. } = self.server;
+        let sent = {
+            let arrived = self.arrived();
+            manager.shared.wait_until(timeout, |node, protocols| {
+                let keeps = timeout.is_none();
+                look_to_reply(node, protocols, *offer, arrived, FAILED, failure.bytes(), keeps)
+            })
+        };
+        match sent {
+            Ok(Ok(_)) => {
+                self.arrived = None;
+                Ok(())
+            }
+            Ok(Err(e)) => Err(e),
+            Err(waited) => Err(waited.into()),
+        }
+    }
+}
+
+impl Arrived {
+    /// [`Request::deadline`].
+    pub fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// Its client and its call.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn names(&self) -> (u64, u32) {
+        (self.client, self.call)
+    }
+}
+
+impl Server {
+    /// [`Request::is_cancelled`] of a request apart from this server.
+    pub fn is_cancelled(&self, arrived: &Arrived) -> bool {
+        if arrived.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            return true;
+        }
+        self.look_around(|state| state.is_given_up(arrived)).unwrap_or(true)
+    }
+
+    /// Whether a request's caller has given up; else `waker` is woken when it does, in whatever turn
+    /// that is seen.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn watch(&self, arrived: &Arrived, waker: &Waker) -> bool {
+        let is_given_up = |state: &mut ServerState| {
+            let is_given_up = state.is_given_up(arrived);
+            if !is_given_up {
+                state.watchers.insert((arrived.client, arrived.call), waker.clone());
+            }
+            is_given_up
+        };
+        let mut guard = self.manager.shared.lock();
+        guard.parts().1.server(self.offer).is_none_or(is_given_up)
+    }
+
+    /// Nobody waits for that any more.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn watch_no_more(&self, (client, call): (u64, u32)) {
+        if !self.manager.is_forked() {
+            self.with_state(|state| drop(state.watchers.remove(&(client, call))));
+        }
+    }
+
+    /// One turn, in which callers that have given up are seen.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn look_for_cancelled(&self) -> Result<(), Forked> {
+        self.look_around(|_| ()).ok_or(Forked)
+    }
+
+    /// One turn, of which all requests are for others; then a look.
+    pub(super) fn look_around<R>(&self, look: impl FnOnce(&mut ServerState) -> R) -> Option<R> {
+        if self.manager.is_forked() {
+            return None;
+        }
+        let mut guard = self.manager.shared.lock();
+        let (node, protocols) = guard.parts();
+        node.poll().ok()?;
+        protocols.after_poll(node);
+        if let Some((link, why)) = protocols.server(self.offer)?.share_rest(node) {
+            protocols.expel(node, link, &why);
+        }
+        let found = look(protocols.server(self.offer)?);
+        protocols.after_look(node);
+        Some(found)
+    }
+}

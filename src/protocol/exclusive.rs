@@ -1,0 +1,271 @@
+//! An end point of one thread at a time, for any number of threads: what a language needs whose
+//! programs hand objects to any thread.
+//!
+//! ```text
+//!   a call      lock -> T -> unlock -> what is owed meanwhile is done
+//!   a receive   lock, look for KEEP, unlock;  wait for the manager;  lock, look ..
+//!               one thread at a time waits, since an arrival would wake all of them
+//! ```
+//! Never: a receive that waits keeps others from the end point for longer than `KEEP`, since what
+//! another thread releases may be what the sender waits for; a [`Probe`] waits for the lock, whose
+//! holder may be waiting for the node, which is locked there.
+
+use super::ends::Deadline;
+use super::{EndPoint, Manager, ReceiveError};
+use crate::node::Node;
+use crate::os::thread;
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::{AtomicBool, Ordering, fence};
+use core::time::Duration;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+
+/// How long a receive keeps the end point from other threads while nothing is there: as long as
+/// the library spins at most, unless configured.
+const KEEP: Duration = Duration::from_micros(50);
+
+/// An end point that belongs to one thread at a time, behind a lock, for any number of threads.
+/// A panic in a call leaves it as it was between two steps of that call, and no lock poisoned.
+pub struct Exclusive<T> {
+    state: Mutex<T>,
+    /// Whether a thread waits for an arrival.
+    is_waited_for: Mutex<bool>,
+    waited: Condvar,
+    /// Does what is owed.
+    settle: Option<fn(&mut T)>,
+    is_owed: AtomicBool,
+}
+
+/// The end point, for this thread alone.
+pub struct Held<'a, T> {
+    of: &'a Exclusive<T>,
+    /// `None` only while this goes away.
+    state: Option<MutexGuard<'a, T>>,
+}
+
+impl<T> Deref for Held<'_, T> {
+    type Target = T;
+    #[inline]
+    fn deref(&self) -> &T {
+        self.state.as_ref().expect("taken only while dropping")
+    }
+}
+
+impl<T> DerefMut for Held<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        self.state.as_mut().expect("taken only while dropping")
+    }
+}
+
+impl<T> Drop for Held<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        drop(self.state.take());
+        self.of.settle();
+    }
+}
+
+/// An end point that is being waited for, and that other threads may be using: for
+/// [`Manager::wait_any`].
+pub struct Probe<'a, T, F> {
+    of: &'a Exclusive<T>,
+    manager: &'a Manager,
+    is_ready: F,
+}
+
+impl<T, F: Fn(&T, &Node) -> bool> EndPoint for Probe<'_, T, F> {
+    /// Also while another thread has it: what that leaves has to be looked at.
+    fn is_ready_in(&self, node: &Node) -> bool {
+        self.of.try_state().is_none_or(|state| (self.is_ready)(&state, node))
+    }
+
+    fn manager(&self) -> &Manager {
+        self.manager
+    }
+}
+
+/// The one thread that waits for an arrival.
+struct Waiting<'a, T>(&'a Exclusive<T>);
+
+impl<T> Drop for Waiting<'_, T> {
+    fn drop(&mut self) {
+        *self.0.is_waited_for.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        self.0.waited.notify_one();
+    }
+}
+
+impl<T> Exclusive<T> {
+    /// One to which nothing is ever owed.
+    pub fn new(state: T) -> Self {
+        Self::settled_by(state, None)
+    }
+
+    /// One to which something may be owed ([`owe`](Self::owe)), which `settle` does.
+    pub fn settled_by(state: T, settle: Option<fn(&mut T)>) -> Self {
+        Self {
+            state: Mutex::new(state),
+            is_waited_for: Mutex::new(false),
+            waited: Condvar::new(),
+            settle,
+            is_owed: AtomicBool::new(false),
+        }
+    }
+
+    /// The end point, without a lock.
+    pub fn get_mut(&mut self) -> &mut T {
+        self.state.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The end point; waits as long as other threads have it.
+    pub fn lock(&self) -> Held<'_, T> {
+        self.held(self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The end point, unless another thread has it.
+    #[inline]
+    pub fn try_lock(&self) -> Option<Held<'_, T>> {
+        self.try_state().map(|state| self.held(state))
+    }
+
+    /// The end point; waits at most `timeout` (`None`: as long as it takes) while other threads
+    /// have it. `None`: one had it all the time.
+    #[inline]
+    pub fn lock_within(&self, timeout: Option<Duration>) -> Option<Held<'_, T>> {
+        match self.try_lock() {
+            None => self.lock_by(Deadline::new(timeout)),
+            held => held,
+        }
+    }
+
+    #[cold]
+    fn lock_by(&self, deadline: Deadline) -> Option<Held<'_, T>> {
+        if deadline.left().is_none() {
+            return Some(self.lock());
+        }
+        for round in 0u32.. {
+            if let Some(held) = self.try_lock() {
+                return Some(held);
+            }
+            if deadline.left().is_some_and(|left| left.is_zero()) {
+                break;
+            }
+            match round {
+                0..100 => core::hint::spin_loop(),
+                100..200 => thread::yield_now(),
+                _ => thread::sleep(Duration::from_micros(50)),
+            }
+        }
+        None
+    }
+
+    #[inline]
+    fn held<'a>(&'a self, state: MutexGuard<'a, T>) -> Held<'a, T> {
+        Held { of: self, state: Some(state) }
+    }
+
+    #[inline]
+    fn try_state(&self) -> Option<MutexGuard<'_, T>> {
+        match self.state.try_lock() {
+            Ok(state) => Some(state),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Notes that something is to be done as soon as nobody has the end point. It is done by the
+    /// next [`settle`](Self::settle), or by whoever has the end point now or next.
+    pub fn owe(&self) {
+        self.is_owed.store(true, Ordering::Release);
+    }
+
+    /// Does what is owed, unless another thread has the end point, which does it afterwards. Never
+    /// waits.
+    #[inline]
+    pub fn settle(&self) {
+        let Some(settle) = self.settle else { return };
+        // Either who owes finds the lock free, or who gives it back finds what is owed: `is_owed`
+        // is written before the lock is tried, and read after it is given back.
+        fence(Ordering::SeqCst);
+        while self.is_owed.load(Ordering::Acquire) {
+            let Some(mut state) = self.try_state() else { return };
+            self.is_owed.swap(false, Ordering::AcqRel);
+            settle(&mut state);
+            drop(state);
+            fence(Ordering::SeqCst);
+        }
+    }
+
+    /// For [`Manager::wait_any`], which may be called while other threads use the end point;
+    /// `is_ready` says whether a receive would return at once.
+    pub fn probe<'a, F: Fn(&T, &Node) -> bool>(
+        &'a self,
+        manager: &'a Manager,
+        is_ready: F,
+    ) -> Probe<'a, T, F> {
+        Probe { of: self, manager, is_ready }
+    }
+
+    /// Receives, waiting at most `timeout` (`None`: as long as it takes), with `take`, which waits
+    /// no longer than it is told and says `None` where nothing was there. While nothing is there
+    /// other threads can use the end point. `is_ready` says whether `take` would find something.
+    /// `None`: the time is over, and nothing was taken; errors are those of `take`, and of waiting.
+    #[inline]
+    pub fn receive<R, E: From<ReceiveError>>(
+        &self,
+        manager: &Manager,
+        timeout: Option<Duration>,
+        is_ready: impl Fn(&T, &Node) -> bool,
+        mut take: impl FnMut(&mut T, Duration) -> Result<Option<R>, E>,
+    ) -> Result<Option<R>, E> {
+        if let Some(mut held) = self.try_lock() {
+            let found = take(&mut held, timeout.map_or(KEEP, |timeout| timeout.min(KEEP)))?;
+            if found.is_some() || timeout.is_some_and(|timeout| timeout.is_zero()) {
+                return Ok(found);
+            }
+        }
+        self.receive_by(manager, Deadline::new(timeout), is_ready, take)
+    }
+
+    #[cold]
+    fn receive_by<R, E: From<ReceiveError>>(
+        &self,
+        manager: &Manager,
+        deadline: Deadline,
+        is_ready: impl Fn(&T, &Node) -> bool,
+        mut take: impl FnMut(&mut T, Duration) -> Result<Option<R>, E>,
+    ) -> Result<Option<R>, E> {
+        let Some(_waiting) = self.wait_alone(deadline) else { return Ok(None) };
+        loop {
+            let Some(mut held) = self.lock_by(deadline) else { return Ok(None) };
+            let keep = deadline.left().map_or(KEEP, |left| left.min(KEEP));
+            let found = take(&mut held, keep)?;
+            drop(held);
+            let left = deadline.left();
+            if found.is_some() || left.is_some_and(|left| left.is_zero()) {
+                return Ok(found);
+            }
+            match manager.wait_any(&[&self.probe(manager, &is_ready)], left) {
+                Ok(_) => {}
+                Err(ReceiveError::TimedOut) => return Ok(None),
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
+    /// Waits until no other thread waits for an arrival; `None`: one did until the deadline.
+    fn wait_alone(&self, deadline: Deadline) -> Option<Waiting<'_, T>> {
+        let mut is_waited_for = self.is_waited_for.lock().unwrap_or_else(PoisonError::into_inner);
+        while *is_waited_for {
+            is_waited_for = match deadline.left() {
+                None => self.waited.wait(is_waited_for).unwrap_or_else(PoisonError::into_inner),
+                Some(left) if left.is_zero() => return None,
+                Some(left) => {
+                    let woken = self.waited.wait_timeout(is_waited_for, left);
+                    woken.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+        *is_waited_for = true;
+        Some(Waiting(self))
+    }
+}

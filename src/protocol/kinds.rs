@@ -1,0 +1,167 @@
+//! What end points have in common, as traits, for code that is written once for several protocols:
+//! the bindings for other languages. Programs call the methods of the same names.
+
+use super::{
+    ApertureStreamReceiver, ApertureStreamSender, ByteConfig, ByteListener, ByteStream, Client,
+    ClientConfig, Connection, DatagramReceiver, DatagramSender, EndPoint, Group, GroupHelper,
+    GroupMember, GrowError, Manager, Publisher, Seed, Server, StreamReceiver, StreamSender,
+    SubscribeConfig, Subscriber, TaggedReceiver, TaggedSender,
+};
+use crate::control::{Access, Peer};
+use crate::node::OfferError;
+use core::time::Duration;
+use std::boxed::Box;
+use std::string::String;
+use std::sync::Arc;
+
+/// Whether a peer may grow a sender; the error is what it is told.
+pub type Admit = Box<dyn FnMut(&Peer) -> Result<(), String> + Send>;
+
+/// A receiver: senders find it, by name or by a seed.
+pub trait Offered: EndPoint {
+    /// As [`TaggedReceiver::seed`].
+    fn seed(&self) -> Result<Seed, OfferError>;
+    /// As [`TaggedReceiver::serve`].
+    fn serve(&self, name: &str, access: Access) -> Result<(), OfferError>;
+    /// As [`TaggedReceiver::set_admission`].
+    fn set_admission(&self, admit: Admit);
+}
+
+/// An end point with one peer.
+pub trait Connected {
+    /// As [`TaggedSender::connection`].
+    fn connection(&self) -> &Connection;
+    /// As [`TaggedSender::explain`].
+    fn explain(&mut self) -> String;
+}
+
+/// An end point that is grown from a receiver's seed or name.
+pub trait Grown: Sized {
+    /// What is given besides.
+    type With;
+    /// As [`TaggedSender::grow`].
+    fn grow(
+        manager: &Manager,
+        seed: &Seed,
+        with: Self::With,
+        timeout: Option<Duration>,
+    ) -> Result<Self, GrowError>;
+    /// As [`TaggedSender::connect`].
+    fn connect(
+        manager: &Manager,
+        name: &str,
+        with: Self::With,
+        timeout: Option<Duration>,
+    ) -> Result<Self, GrowError>;
+}
+
+macro_rules! offered {
+    ($($type:ty),+) => {$(
+        impl Offered for $type {
+            fn seed(&self) -> Result<Seed, OfferError> {
+                <$type>::seed(self)
+            }
+            fn serve(&self, name: &str, access: Access) -> Result<(), OfferError> {
+                <$type>::serve(self, name, access)
+            }
+            fn set_admission(&self, admit: Admit) {
+                <$type>::set_admission(self, admit);
+            }
+        }
+    )+};
+}
+offered!(TaggedReceiver, DatagramReceiver, StreamReceiver, ApertureStreamReceiver);
+offered!(Server, Group, Publisher, ByteListener);
+
+macro_rules! connected {
+    ($($type:ty),+) => {$(
+        impl Connected for $type {
+            fn connection(&self) -> &Connection {
+                <$type>::connection(self)
+            }
+            fn explain(&mut self) -> String {
+                <$type>::explain(self)
+            }
+        }
+    )+};
+}
+connected!(TaggedSender, DatagramSender, StreamSender, ApertureStreamSender, Client, GroupMember);
+connected!(Subscriber, ByteStream);
+
+/// `with` is what is given besides, if anything.
+macro_rules! grown {
+    (@) => { () };
+    (@ $with:ident) => { $with };
+    ($($type:ty, $given:ty $(= $with:ident)? => $grow:ident, $connect:ident;)+) => {$(
+        impl Grown for $type {
+            type With = $given;
+            fn grow(
+                manager: &Manager,
+                seed: &Seed,
+                grown!(@ $($with)?): $given,
+                timeout: Option<Duration>,
+            ) -> Result<Self, GrowError> {
+                <$type>::$grow(manager, seed, $($with,)? timeout)
+            }
+            fn connect(
+                manager: &Manager,
+                name: &str,
+                grown!(@ $($with)?): $given,
+                timeout: Option<Duration>,
+            ) -> Result<Self, GrowError> {
+                <$type>::$connect(manager, name, $($with,)? timeout)
+            }
+        }
+    )+};
+}
+grown! {
+    TaggedSender, () => grow, connect;
+    DatagramSender, () => grow, connect;
+    StreamSender, () => grow, connect;
+    ApertureStreamSender, () => grow, connect;
+    GroupHelper, () => grow, connect;
+    GroupMember, usize = receive_bytes => grow, connect;
+    Client, ClientConfig = config => grow_with, connect_with;
+    Subscriber, SubscribeConfig = config => grow, connect;
+    ByteStream, ByteConfig = config => grow_with, connect_with;
+}
+
+// What several threads use at once is shared by its bindings.
+
+impl<T: EndPoint> EndPoint for Arc<T> {
+    fn is_ready_in(&self, node: &crate::node::Node) -> bool {
+        (**self).is_ready_in(node)
+    }
+    fn is_ready(&self) -> bool {
+        (**self).is_ready()
+    }
+    fn manager(&self) -> &Manager {
+        (**self).manager()
+    }
+}
+
+impl<T: Offered> Offered for Arc<T> {
+    fn seed(&self) -> Result<Seed, OfferError> {
+        (**self).seed()
+    }
+    fn serve(&self, name: &str, access: Access) -> Result<(), OfferError> {
+        (**self).serve(name, access)
+    }
+    fn set_admission(&self, admit: Admit) {
+        (**self).set_admission(admit);
+    }
+}
+
+macro_rules! connected_shared {
+    ($($type:ty),+) => {$(
+        impl Connected for Arc<$type> {
+            fn connection(&self) -> &Connection {
+                <$type>::connection(self)
+            }
+            fn explain(&mut self) -> String {
+                <$type>::explain(self)
+            }
+        }
+    )+};
+}
+connected_shared!(Client, ByteStream);

@@ -1,0 +1,127 @@
+//! The newest samples of a publisher, by number, once for all subscribers.
+//!
+//! Never: it holds more than it was made for; a number is given twice.
+
+use crate::os::pool::Place;
+use std::sync::Arc;
+use std::vec::Vec;
+
+/// A sample that is being published.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Body<'a> {
+    Short(&'a [u8]),
+    Pool { place: &'a Arc<Place>, length: u64 },
+}
+
+#[derive(Debug)]
+enum Kept {
+    /// The memory is used again.
+    Short(Vec<u8>),
+    Pool {
+        place: Arc<Place>,
+        length: u64,
+    },
+}
+
+#[derive(Debug)]
+pub(super) struct Log {
+    /// The sample of a number lies at the number, modulo `kept_max`.
+    kept: Vec<Kept>,
+    kept_max: usize,
+    /// Where the next one goes. Counted, since a division costs as much as the rest.
+    at: usize,
+    /// The number of the next sample.
+    next: u64,
+}
+
+impl Log {
+    pub fn new(kept_max: usize) -> Self {
+        Self { kept: Vec::new(), kept_max: kept_max.max(1), at: 0, next: 0 }
+    }
+
+    /// The number of the next sample, which is how many there have been.
+    #[inline]
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// The number of the oldest sample that is kept; that of the next if none is.
+    pub fn first(&self) -> u64 {
+        self.next - self.kept.len() as u64
+    }
+
+    /// The number of the sample that the next one takes the place of.
+    #[inline]
+    pub fn leaves_next(&self) -> Option<u64> {
+        (self.kept.len() == self.kept_max).then(|| self.first())
+    }
+
+    /// Keeps the next sample, in the stead of the oldest where there is no room.
+    pub fn push(&mut self, body: Body<'_>) {
+        match (self.kept.get_mut(self.at), body) {
+            (Some(Kept::Short(kept)), Body::Short(bytes)) => {
+                kept.clear();
+                kept.extend_from_slice(bytes);
+            }
+            (Some(kept), body) => *kept = Kept::of(body),
+            // It grows until it is full.
+            (None, body) => self.kept.push(Kept::of(body)),
+        }
+        self.next += 1;
+        self.at += 1;
+        if self.at == self.kept_max {
+            self.at = 0;
+        }
+    }
+
+    /// The sample of a number, if it is kept.
+    #[inline]
+    pub fn get(&self, number: u64) -> Option<Body<'_>> {
+        if number < self.first() || number >= self.next {
+            return None;
+        }
+        // At most as many behind the next one as are kept.
+        let behind = (self.next - number) as usize;
+        let at = if behind <= self.at { self.at } else { self.at + self.kept_max };
+        Some(match self.kept.get(at - behind)? {
+            Kept::Short(bytes) => Body::Short(bytes),
+            Kept::Pool { place, length } => Body::Pool { place, length: *length },
+        })
+    }
+}
+
+impl Kept {
+    fn of(body: Body<'_>) -> Self {
+        match body {
+            Body::Short(bytes) => Self::Short(bytes.to_vec()),
+            Body::Pool { place, length } => Self::Pool { place: place.clone(), length },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_are_kept_by_number() {
+        let mut log = Log::new(3);
+        assert_eq!((log.first(), log.next(), log.leaves_next()), (0, 0, None));
+        for number in 0..10u64 {
+            assert_eq!(log.leaves_next(), number.checked_sub(3));
+            log.push(Body::Short(&number.to_le_bytes()));
+            assert_eq!((log.first(), log.next()), (number.saturating_sub(2), number + 1));
+            for kept in 0..=number + 1 {
+                let found = log.get(kept);
+                match (log.first()..=number).contains(&kept) {
+                    true => {
+                        assert!(matches!(found, Some(Body::Short(b)) if b == kept.to_le_bytes()))
+                    }
+                    false => assert!(found.is_none(), "{kept} of {number}"),
+                }
+            }
+        }
+        // One is always kept: the one that is being published.
+        assert_eq!(Log::new(0).kept_max, 1);
+    }
+}

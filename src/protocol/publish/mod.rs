@@ -1,0 +1,448 @@
+//! Publish and subscribe: one publisher, any number of subscribers of different users.
+//!
+//! ```text
+//!   Publisher                                              Subscriber, each with a link of its own
+//!   publish(bytes)   ---- one fast packet: word = length ---->   a place of its own memory; copied out
+//!   loan, publish    ---- one fast packet: which place ------>   reads the publisher's pool
+//!   cell:  taken     <--- how many it has taken --------------   receive
+//!          released  <--- which lease it has released --------   the sample is dropped
+//! ```
+//! Each subscriber lends the publisher a ring of places in its own memory, into which short samples
+//! and announcements are written in turn; so what one subscriber does not take is in nobody else's
+//! way. Long samples lie in the publisher's *pool*: memory that it alone writes, and that every
+//! subscriber maps and reads ([`crate::os::pool`]). An announcement gives a *lease*: the sample's
+//! place is not used again before each subscriber that was told of it has released it, or is gone.
+//!
+//! A word is the length of what was written (30 bits) and two bits: `POOL`, it is an announcement;
+//! `NUMBERED`, it begins with the sample's number, because others were left out before it. Otherwise a
+//! sample's number is one more than that of the sample before.
+//!
+//! # Who is slow
+//!
+//! A subscriber has room while it has a free place, for a sample of the pool also a free lease, and
+//! its link has room. The publisher keeps its newest samples ([`PublishConfig::backlog`],
+//! [`PublishConfig::history`]), once for all subscribers, and sends each of them what it has yet to
+//! get in order, as it makes room. What happens when a sample would leave that *log* before a
+//! subscriber has got it, [`WhenSlow`] says. Nothing is ever written over that a subscriber may read.
+//!
+//! What a subscriber writes at the publisher is words of a cell of its own: a count that is at most
+//! what was sent, and of each lease the number of the sample that it was for. Anything else sends it
+//! away. So it can neither release another's sample nor make the publisher keep more than
+//! [`PublishConfig::outstanding_max`] of them.
+//!
+//! - `log.rs`: the newest samples, by number; `state.rs`: who subscribes, and who is sent what, as the
+//!   publisher's offer under the manager's lock; `serving.rs`: one subscriber, as the publisher knows it
+//! - `publisher.rs`, `subscriber.rs`: the end points
+//!
+//! Never: what a subscriber says is looked at but through its cell; a subscriber waits for another.
+
+mod log;
+mod publisher;
+mod serving;
+mod state;
+mod subscriber;
+
+pub use publisher::{Loan, PublishError, Publisher, Unpublished};
+pub use serving::SubscriberState;
+pub(super) use state::{Behind, PublisherState};
+pub use subscriber::{Sample, SubscribeConfig, Subscriber};
+
+use super::tickets::fast_ticket_from;
+use crate::control::Peer;
+use crate::os::pool::Layout;
+use crate::wire::{TICKET_BYTES, Ticket};
+use core::fmt;
+use std::format;
+use std::string::{String, ToString};
+use std::vec::Vec;
+
+/// Most bytes of a sample that is not in the pool, whatever is configured: it goes through a link's
+/// base ring with its number, where packets keep their order.
+pub const SHORT_BYTES_MAX: usize = 2032;
+/// Most bytes written to a place: a number and a sample.
+const PLACE_BYTES: usize = NUMBER_BYTES + SHORT_BYTES_MAX;
+/// From one place to the next. An odd number of lines, so that they do not all fall into few sets of a
+/// cache.
+const PLACE_STRIDE: u64 = 2112;
+const _: () = assert!(PLACE_BYTES as u64 <= PLACE_STRIDE && PLACE_STRIDE / 64 % 2 == 1);
+/// Places of a subscriber.
+const DEPTH_MAX: u32 = 1 << 15;
+/// Leases of a subscriber, a bit each.
+const LEASES_MAX: u32 = 64;
+
+const POOL: u32 = 1 << 30;
+const NUMBERED: u32 = 1 << 31;
+const NUMBER_BYTES: usize = 8;
+
+/// What becomes of samples for a subscriber that does not keep up. From what burdens the publisher
+/// most to what burdens it least.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum WhenSlow {
+    /// `publish` waits until the subscriber has room, within its time limit. So one such subscriber
+    /// can hold the publisher, and with it all others, for that long, again and again: for
+    /// subscribers that are trusted to go on.
+    Wait = 1,
+    /// The subscriber gets what it has room for in order, from the publisher's log, and misses those
+    /// that have left that by then: the oldest. What lies in its own memory already it still gets.
+    DropOldest = 2,
+    /// The subscriber misses each sample for which it has no room when it is published: the newest.
+    DropNewest = 3,
+    /// The subscriber's link is ended when it would miss a sample: whoever is there gets all.
+    SendAway = 4,
+}
+
+impl WhenSlow {
+    fn from_wire(byte: u8) -> Option<Self> {
+        [Self::Wait, Self::DropOldest, Self::DropNewest, Self::SendAway]
+            .into_iter()
+            .find(|when| *when as u8 == byte)
+    }
+}
+
+impl fmt::Display for WhenSlow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Wait => "wait for it",
+            Self::DropOldest => "drop the oldest",
+            Self::DropNewest => "drop the newest",
+            Self::SendAway => "send it away",
+        })
+    }
+}
+
+/// What a [`Publisher`] is made of.
+#[derive(Clone, Debug)]
+pub struct PublishConfig {
+    /// Most bytes of a sample that is copied to each subscriber, in one packet; longer ones are put
+    /// into the pool. At most [`SHORT_BYTES_MAX`]. 1,024 unless set.
+    pub short_bytes_max: usize,
+    /// Most bytes of a sample in the pool, all of which every subscriber can read at any time: also
+    /// loans that have yet to be published. 0, which it is unless set: no pool.
+    pub sample_bytes_max: usize,
+    /// Samples of the pool that may be on loan at once. 2 unless set.
+    pub loans_max: u32,
+    /// The newest samples that are kept for subscribers that have no room now. 16 unless set.
+    pub backlog: u32,
+    /// The newest samples that whoever subscribes may ask for. 0 unless set.
+    pub history: u32,
+    /// Samples of the pool that a subscriber may have at once, from 1 to 64. 4 unless set.
+    pub outstanding_max: u32,
+    /// Subscribers at one time. 16 unless set.
+    pub subscribers_max: u32,
+    /// What becomes of samples for subscribers that are slow, unless they ask for something that
+    /// burdens the publisher less. [`WhenSlow::DropOldest`] unless set.
+    pub when_slow: WhenSlow,
+}
+
+impl Default for PublishConfig {
+    fn default() -> Self {
+        Self {
+            short_bytes_max: 1024,
+            sample_bytes_max: 0,
+            loans_max: 2,
+            backlog: 16,
+            history: 0,
+            outstanding_max: 4,
+            subscribers_max: 16,
+            when_slow: WhenSlow::DropOldest,
+        }
+    }
+}
+
+impl PublishConfig {
+    /// Samples in the log. At least the one that is being published.
+    fn kept(&self) -> u32 {
+        self.backlog.max(self.history).max(1)
+    }
+
+    /// Bytes of the pool, charged to the publisher's process when it is made: a place for each loan,
+    /// each sample in the log and each that any subscriber may have, so that no subscriber can keep
+    /// the publisher from one. 0: there is none.
+    pub fn pool_bytes(&self) -> u64 {
+        self.layout().and_then(|layout| layout.bytes()).unwrap_or(0)
+    }
+
+    fn layout(&self) -> Option<Layout> {
+        let places = (self.subscribers_max as u64)
+            .saturating_mul(self.outstanding_max as u64)
+            .saturating_add(self.kept() as u64)
+            .saturating_add(self.loans_max as u64);
+        let places = u32::try_from(places).unwrap_or(u32::MAX);
+        let place_bytes = (self.sample_bytes_max as u64).checked_next_multiple_of(64)?;
+        (place_bytes > 0).then_some(Layout { places, place_bytes })
+    }
+
+    fn check(&self) -> Result<(), String> {
+        const KEPT_MAX: u32 = 1 << 16;
+        let within = |name: &str, value: u64, from: u64, to: u64| match (from..=to).contains(&value)
+        {
+            true => Ok(()),
+            false => Err(format!("{name} is {value}, and may be from {from} to {to}")),
+        };
+        within("short_bytes_max", self.short_bytes_max as u64, 1, SHORT_BYTES_MAX as u64)?;
+        within("backlog", self.backlog as u64, 0, KEPT_MAX as u64)?;
+        within("history", self.history as u64, 0, KEPT_MAX as u64)?;
+        within("subscribers_max", self.subscribers_max as u64, 1, 1 << 16)?;
+        within("outstanding_max", self.outstanding_max as u64, 1, LEASES_MAX as u64)?;
+        within("loans_max", self.loans_max as u64, 1, 1 << 16)?;
+        let Some(layout) = self.layout() else { return Ok(()) };
+        match layout.bytes() {
+            Some(_) => Ok(()),
+            None => Err(format!(
+                "a pool of {} samples of {} bytes is too large",
+                layout.places, self.sample_bytes_max
+            )),
+        }
+    }
+}
+
+/// What a subscriber says when it is grown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Greeting {
+    /// Its places.
+    places: Ticket,
+    depth: u32,
+    /// `None`: as the publisher likes.
+    when_slow: Option<WhenSlow>,
+    history: u32,
+    outstanding: u32,
+}
+
+const GREETING_BYTES: usize = TICKET_BYTES + 13;
+
+impl Greeting {
+    fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = self.places.to_bytes().to_vec();
+        bytes.extend_from_slice(&self.depth.to_le_bytes());
+        bytes.extend_from_slice(&self.history.to_le_bytes());
+        bytes.extend_from_slice(&self.outstanding.to_le_bytes());
+        bytes.push(self.when_slow.map_or(0, |when| when as u8));
+        bytes
+    }
+
+    /// Reads what anybody may have written.
+    fn from_bytes(bytes: &[u8], peer: &Peer) -> Result<Self, String> {
+        let places = fast_ticket_from(bytes, peer)?;
+        let Some(([depth, history, outstanding], when)) = words_behind_ticket(bytes) else {
+            let length = bytes.len();
+            return Err(format!(
+                "a subscriber's greeting has {GREETING_BYTES} bytes, and this {length}"
+            ));
+        };
+        let &[when] = when else {
+            return Err("there is something behind the greeting".to_string());
+        };
+        let when_slow = match when {
+            0 => None,
+            _ => Some(WhenSlow::from_wire(when).ok_or_else(|| {
+                format!("what to do when it is slow is {when}, and may be from 0 to 4")
+            })?),
+        };
+        if !(1..=DEPTH_MAX).contains(&depth) || outstanding == 0 {
+            return Err(format!(
+                "it has {depth} places and takes {outstanding} samples, and at least 1 and at most \
+                     {DEPTH_MAX} places are allowed, and at least 1 sample"
+            ));
+        }
+        let (room, needed) = (places.capacity(), depth as u64 * PLACE_STRIDE);
+        if room < needed {
+            return Err(format!("its ticket is for {room} bytes, and its places have {needed}"));
+        }
+        Ok(Self { places, depth, when_slow, history, outstanding })
+    }
+}
+
+/// Three words behind a ticket, and the rest.
+fn words_behind_ticket(bytes: &[u8]) -> Option<([u32; 3], &[u8])> {
+    let (words, rest) = bytes.get(TICKET_BYTES..)?.split_first_chunk::<12>()?;
+    let word = |i: usize| u32::from_le_bytes([words[i], words[i + 1], words[i + 2], words[i + 3]]);
+    Some(([word(0), word(4), word(8)], rest))
+}
+
+/// What the publisher answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Answer {
+    /// The subscriber's cell.
+    cell: Ticket,
+    short_bytes_max: u32,
+    leases: u32,
+    /// None: there is no pool.
+    pool: Option<Layout>,
+    /// The number of the first sample that it can get.
+    first: u64,
+}
+
+const ANSWER_BYTES: usize = TICKET_BYTES + 12 + 16;
+
+impl Answer {
+    fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = self.cell.to_bytes().to_vec();
+        let Layout { places, place_bytes } =
+            self.pool.unwrap_or(Layout { places: 0, place_bytes: 0 });
+        for word in [self.short_bytes_max, self.leases, places] {
+            bytes.extend_from_slice(&word.to_le_bytes());
+        }
+        bytes.extend_from_slice(&place_bytes.to_le_bytes());
+        bytes.extend_from_slice(&self.first.to_le_bytes());
+        bytes
+    }
+
+    /// Reads what a publisher may have written; `asked` leases at most.
+    fn from_bytes(bytes: &[u8], peer: &Peer, asked: u32) -> Option<Self> {
+        let cell = fast_ticket_from(bytes, peer).ok()?;
+        if bytes.len() != ANSWER_BYTES {
+            return None;
+        }
+        let ([short_bytes_max, leases, places], rest) = words_behind_ticket(bytes)?;
+        let (place_bytes, first) = rest.split_first_chunk::<8>()?;
+        let place_bytes = u64::from_le_bytes(*place_bytes);
+        let first = u64::from_le_bytes(first.try_into().ok()?);
+        let pool = match (places, place_bytes) {
+            (0, 0) => None,
+            _ => {
+                let layout = Layout { places, place_bytes };
+                layout.bytes()?;
+                Some(layout)
+            }
+        };
+        let fits = (1..=asked.min(LEASES_MAX)).contains(&leases)
+            && short_bytes_max as usize <= SHORT_BYTES_MAX
+            && cell.capacity() >= cell_bytes(leases) as u64;
+        fits.then_some(Self { cell, short_bytes_max, leases, pool, first })
+    }
+}
+
+/// A cell: how many messages were taken, then of each lease the number, and one, of the sample that
+/// was released last.
+fn cell_bytes(leases: u32) -> usize {
+    8 * (1 + leases as usize)
+}
+
+/// An announcement: where in the pool, by which lease, how many bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Announced {
+    place: u32,
+    lease: u32,
+    length: u64,
+}
+
+const ANNOUNCED_BYTES: usize = 16;
+
+impl Announced {
+    fn to_bytes(self) -> [u8; ANNOUNCED_BYTES] {
+        let mut bytes = [0; ANNOUNCED_BYTES];
+        bytes[..4].copy_from_slice(&self.place.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.lease.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.length.to_le_bytes());
+        bytes
+    }
+
+    /// `None`: of another length.
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let [a, b, c, d, e, f, g, h, length @ ..] =
+            <[u8; ANNOUNCED_BYTES]>::try_from(bytes).ok()?;
+        Some(Self {
+            place: u32::from_le_bytes([a, b, c, d]),
+            lease: u32::from_le_bytes([e, f, g, h]),
+            length: u64::from_le_bytes(length),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{Flags, Key, MetadataIndex, NodeId, Share, SlotIndex};
+
+    fn peer() -> Peer {
+        let (uid, gid, pid, process) = (None, None, None, None);
+        let (is_proved, service) = (true, String::new());
+        Peer { node: NodeId(7), is_proved, uid, gid, pid, process, service, host: None }
+    }
+
+    fn ticket(bytes: u64) -> Ticket {
+        Ticket {
+            destination: NodeId(7),
+            slot: SlotIndex(1),
+            metadata_index: MetadataIndex::FAST,
+            key: Key(2),
+            base: 0,
+            bound: bytes,
+            flags: Flags::WAKE,
+            share: Share::WHOLE,
+        }
+    }
+
+    #[test]
+    fn a_greeting_is_read_as_it_was_written_and_nothing_else_is() {
+        let (depth, history, outstanding) = (3, 9, 2);
+        let when_slow = Some(WhenSlow::DropNewest);
+        let places = ticket(3 * PLACE_STRIDE);
+        let greeting = Greeting { places, depth, when_slow, history, outstanding };
+        let bytes = greeting.to_bytes();
+        assert_eq!(bytes.len(), GREETING_BYTES);
+        assert_eq!(Greeting::from_bytes(&bytes, &peer()), Ok(greeting.clone()));
+        for cut in 0..bytes.len() {
+            assert!(Greeting::from_bytes(&bytes[..cut], &peer()).is_err(), "cut to {cut}");
+        }
+        assert!(Greeting::from_bytes(&[&bytes[..], &[0]].concat(), &peer()).is_err());
+        for (wrong, why) in [
+            (Greeting { depth: 0, ..greeting.clone() }, "0 places"),
+            (Greeting { depth: DEPTH_MAX + 1, ..greeting.clone() }, "32769 places"),
+            (Greeting { outstanding: 0, ..greeting.clone() }, "takes 0 samples"),
+            (Greeting { depth: 4, ..greeting.clone() }, "6336 bytes, and its places have 8448"),
+        ] {
+            let error = Greeting::from_bytes(&wrong.to_bytes(), &peer()).unwrap_err();
+            assert!(error.contains(why), "{error:?} does not say {why:?}");
+        }
+        let mut unknown = bytes;
+        *unknown.last_mut().unwrap() = 5;
+        assert!(Greeting::from_bytes(&unknown, &peer()).unwrap_err().contains("is 5"));
+    }
+
+    #[test]
+    fn an_answer_is_read_as_it_was_written_and_nothing_else_is() {
+        let pool = Some(Layout { places: 3, place_bytes: 64 });
+        let cell = ticket(cell_bytes(4) as u64);
+        let answer = Answer { cell, short_bytes_max: 100, leases: 4, pool, first: 1 << 40 };
+        let bytes = answer.to_bytes();
+        let read = |bytes: &[u8]| Answer::from_bytes(bytes, &peer(), 4);
+        assert_eq!(read(&bytes), Some(answer.clone()));
+        assert_eq!(Answer::from_bytes(&bytes, &peer(), 3), None, "more leases than asked for");
+        for cut in 0..bytes.len() {
+            assert_eq!(read(&bytes[..cut]), None, "cut to {cut}");
+        }
+        assert_eq!(read(&[&bytes[..], &[0]].concat()), None);
+        let without = Answer { pool: None, ..answer.clone() };
+        assert_eq!(read(&without.to_bytes()), Some(without));
+        for wrong in [
+            Answer { leases: 0, ..answer.clone() },
+            Answer { cell: ticket(39), ..answer.clone() },
+            Answer { short_bytes_max: SHORT_BYTES_MAX as u32 + 1, ..answer.clone() },
+            Answer { pool: Some(Layout { places: 3, place_bytes: 0 }), ..answer.clone() },
+            Answer { pool: Some(Layout { places: 9, place_bytes: u64::MAX }), ..answer.clone() },
+        ] {
+            assert_eq!(read(&wrong.to_bytes()), None, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_configuration_that_cannot_be_says_which_value_and_what_is_allowed() {
+        let good = PublishConfig { sample_bytes_max: 100, ..PublishConfig::default() };
+        assert_eq!(good.check(), Ok(()));
+        // 16 subscribers of 4 samples, 16 kept, 2 on loan, of 128 bytes.
+        assert_eq!(good.pool_bytes(), 12288);
+        assert_eq!(PublishConfig::default().pool_bytes(), 0);
+        for (wrong, why) in [
+            (PublishConfig { short_bytes_max: 2033, ..good.clone() }, "short_bytes_max is 2033"),
+            (PublishConfig { outstanding_max: 65, ..good.clone() }, "from 1 to 64"),
+            (PublishConfig { loans_max: 0, ..good.clone() }, "loans_max is 0"),
+            (PublishConfig { history: 1 << 17, ..good.clone() }, "history is 131072"),
+            (PublishConfig { sample_bytes_max: usize::MAX / 4, ..good }, "is too large"),
+        ] {
+            let error = wrong.check().unwrap_err();
+            assert!(error.contains(why), "{error:?} does not say {why:?}");
+        }
+    }
+}

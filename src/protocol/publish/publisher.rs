@@ -1,0 +1,421 @@
+//! The publisher: samples out, for any number of threads.
+
+use super::log::Body;
+use super::serving::NoRoom;
+use super::state::PublisherState;
+use super::{PublishConfig, SubscriberState};
+use crate::node::{ExportError, Forked, Look, Node, Waited};
+use crate::os::pool::{Place, Pool};
+use crate::protocol::ends::offered;
+use crate::protocol::manager::{OfferId, Offering, Protocols, set_up};
+use crate::protocol::{EndPoint, GrowError, Kind, Manager};
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::{AtomicU32, Ordering};
+use core::time::Duration;
+use std::boxed::Box;
+use std::io;
+use std::sync::Arc;
+use std::vec::Vec;
+
+/// A sample that was not published. No subscriber gets it, and it has no number.
+#[derive(Debug, thiserror::Error)]
+pub enum PublishError {
+    /// The time is over.
+    #[error(
+        "a subscriber for which the publisher waits did not make room within the time limit; \
+             nothing was published"
+    )]
+    TimedOut,
+    /// More than a sample holds.
+    #[error(
+        "{length} bytes are too long: at most {max} are allowed, {limit}; nothing was published"
+    )]
+    TooLong {
+        /// Bytes of the sample.
+        length: usize,
+        /// Most bytes.
+        max: usize,
+        /// The setting that says so.
+        limit: &'static str,
+    },
+    /// As many samples are on loan as may be.
+    #[error("{0} samples are on loan, which is loans_max")]
+    Loans(u32),
+    /// The sample is of another publisher's pool.
+    #[error("the sample is on loan from another publisher")]
+    Foreign,
+    /// The calling process is a forked child.
+    #[error(transparent)]
+    Forked(#[from] Forked),
+    /// Waiting failed.
+    #[error("waiting failed: {0}")]
+    Wait(Arc<io::Error>),
+}
+
+impl From<Waited> for PublishError {
+    fn from(waited: Waited) -> Self {
+        match waited {
+            Waited::TimedOut => Self::TimedOut,
+            Waited::Forked(e) => Self::Forked(e),
+            Waited::Os(e) => Self::Wait(Arc::new(e)),
+        }
+    }
+}
+
+/// A loan that was not published, and why. It can be published again.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct Unpublished {
+    /// The sample, as it is.
+    pub loan: Loan,
+    /// Why.
+    #[source]
+    pub error: PublishError,
+}
+
+/// A sample of the pool that has yet to be published: bytes to be written in place. They are what they
+/// last were, of whatever sample; on drop the place is free again. Panics where its bytes are asked for
+/// in a forked child, which has not got the memory. `Send`.
+#[derive(Debug)]
+pub struct Loan {
+    place: Arc<Place>,
+    length: usize,
+    _one: OneLoan,
+}
+
+impl Deref for Loan {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.place.bytes()[..self.length]
+    }
+}
+
+impl DerefMut for Loan {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        let place =
+            Arc::get_mut(&mut self.place).expect("nobody else has it before it is published");
+        &mut place.bytes_mut()[..self.length]
+    }
+}
+
+impl Loan {
+    /// Makes the sample shorter; one of at most `length` bytes stays as it is.
+    pub fn truncate(&mut self, length: usize) {
+        self.length = self.length.min(length);
+    }
+}
+
+/// One of the loans that there may be.
+#[derive(Debug)]
+struct OneLoan(Arc<AtomicU32>);
+
+impl OneLoan {
+    fn of(count: &Arc<AtomicU32>, max: u32) -> Option<Self> {
+        let more = |n: u32| (n < max).then_some(n + 1);
+        count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        Some(Self(count.clone()))
+    }
+}
+
+impl Drop for OneLoan {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Publishes samples to all its subscribers. Any thread may use it, any number at once.
+///
+/// ```
+/// use hamlyn::Access;
+/// use hamlyn::protocol::{Manager, PublishConfig, Publisher, SubscribeConfig, Subscriber};
+/// use std::time::Duration;
+/// # std::thread::scope(|scope| -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-publish-{}", std::process::id()));
+/// # let config = hamlyn::Config::from_env()?.dir(&dir);
+/// # let config2 = config.clone();
+/// # let manager = Manager::with_config(config)?;
+/// let limit = Some(Duration::from_secs(5));
+/// let long = PublishConfig { sample_bytes_max: 1 << 20, history: 1, ..PublishConfig::default() };
+/// let publisher = Publisher::new(&manager, long)?;
+/// publisher.serve("frames", Access::SameUser)?;
+/// publisher.publish(b"a short one", limit)?;
+///
+/// // Usually another process, of whatever user may connect.
+/// # let subscriber = scope.spawn(move || -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// # let manager = Manager::with_config(config2)?;
+/// let mut subscriber = Subscriber::connect(&manager, "frames", SubscribeConfig::default(), limit)?;
+/// assert_eq!(subscriber.receive(limit)?.to_vec()?, b"a short one");
+/// let frame = subscriber.receive(limit)?;
+/// assert_eq!((frame.len(), frame.number(), frame.missed()), (1 << 20, 1, 0));
+/// drop(frame); // The publisher may use its place again.
+/// # Ok(()) });
+///
+/// // It takes requests in calls, or in a thread of its own.
+/// # manager.start_progress()?;
+/// # while publisher.subscribers().is_empty() { std::thread::yield_now(); }
+/// let mut frame = publisher.loan(1 << 20)?;
+/// frame.fill(7); // In place: nothing is copied.
+/// publisher.publish_loan(frame, limit)?;
+/// publisher.drain(limit)?;
+/// # subscriber.join().unwrap().unwrap();
+/// # std::fs::remove_dir_all(&dir).ok();
+/// # Ok(()) }).unwrap();
+/// ```
+pub struct Publisher {
+    manager: Manager,
+    offer: OfferId,
+    short_bytes_max: usize,
+    sample_bytes_max: usize,
+    loans_max: u32,
+    pool: Option<Arc<Pool>>,
+    loans: Arc<AtomicU32>,
+}
+
+impl Publisher {
+    /// A publisher without subscribers. Its pool, if it has one, is charged to this process now:
+    /// [`PublishConfig::pool_bytes`]. Fails where a value of `config` is not allowed or the pool cannot
+    /// be had; nothing is left then.
+    pub fn new(manager: &Manager, config: PublishConfig) -> Result<Self, GrowError> {
+        config.check().map_err(GrowError::SetUp)?;
+        let pool = match config.layout() {
+            None => None,
+            Some(layout) => {
+                let reservation = manager.lock().reserve_pool(layout).map_err(set_up)?;
+                let bytes = reservation.bytes();
+                // All its pages are entered: not while others wait for the manager.
+                let made = Pool::make(layout, reservation);
+                Some(made.map_err(|source| set_up(ExportError::Os { bytes, source }))?)
+            }
+        };
+        let PublishConfig { short_bytes_max, sample_bytes_max, loans_max, .. } = config;
+        let state = Box::new(PublisherState::new(config, pool.clone()));
+        let offer = manager.offer(Kind::Publish, Offering::Publisher(state));
+        let (manager, loans) = (manager.clone(), Arc::default());
+        Ok(Self { manager, offer, short_bytes_max, sample_bytes_max, loans_max, pool, loans })
+    }
+
+    offered!(many "a [`Subscriber`](crate::protocol::Subscriber)");
+
+    /// Publishes a sample and says its number; the first is 0. One of at most
+    /// [`PublishConfig::short_bytes_max`] bytes is copied to each subscriber; a longer one is copied
+    /// once, into the pool, of which it takes a loan for as long as this call lasts.
+    ///
+    /// Subscribers get it at once or later, or miss it, as [`WhenSlow`](super::WhenSlow) says; this
+    /// waits, at most `timeout`, only where it is [`Wait`](super::WhenSlow::Wait). What a subscriber is
+    /// yet to be sent leaves in later calls of any thread that uses the manager, or in its progress
+    /// thread.
+    #[inline]
+    pub fn publish(&self, sample: &[u8], timeout: Option<Duration>) -> Result<u64, PublishError> {
+        if sample.len() > self.short_bytes_max {
+            return self.publish_long(sample, timeout);
+        }
+        self.publish_body(Body::Short(sample), timeout)
+    }
+
+    #[inline(never)]
+    fn publish_long(&self, sample: &[u8], timeout: Option<Duration>) -> Result<u64, PublishError> {
+        if self.pool.is_none() {
+            let (length, max) = (sample.len(), self.short_bytes_max);
+            let limit = "PublishConfig::short_bytes_max, without a pool (sample_bytes_max)";
+            return Err(PublishError::TooLong { length, max, limit });
+        }
+        let mut loan = self.loan(sample.len())?;
+        loan.copy_from_slice(sample);
+        self.publish_loan(loan, timeout).map_err(|unpublished| unpublished.error)
+    }
+
+    /// [`publish`](Self::publish) without waiting: `None`, and nothing was published, if that would be
+    /// needed.
+    pub fn try_publish(&self, sample: &[u8]) -> Result<Option<u64>, PublishError> {
+        match self.publish(sample, Some(Duration::ZERO)) {
+            Ok(number) => Ok(Some(number)),
+            Err(PublishError::TimedOut) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// A sample of `length` bytes of the pool, to be written in place. Never waits: there is a place
+    /// for each of the [`loans_max`](PublishConfig::loans_max) loans, whatever subscribers do.
+    pub fn loan(&self, length: usize) -> Result<Loan, PublishError> {
+        if self.manager.is_forked() {
+            return Err(Forked.into());
+        }
+        let Some(pool) = self.pool.as_ref().filter(|_| length <= self.sample_bytes_max) else {
+            let (max, limit) = (self.sample_bytes_max, "PublishConfig::sample_bytes_max");
+            return Err(PublishError::TooLong { length, max, limit });
+        };
+        let loans = || PublishError::Loans(self.loans_max);
+        let one = OneLoan::of(&self.loans, self.loans_max).ok_or_else(loans)?;
+        let place = pool.take().ok_or_else(loans)?;
+        Ok(Loan { place: Arc::new(place), length, _one: one })
+    }
+
+    /// [`publish`](Self::publish) of a loan: its bytes stay where they are, and each subscriber is told
+    /// of them by one packet. On an error the loan comes back.
+    pub fn publish_loan(
+        &self,
+        loan: Loan,
+        timeout: Option<Duration>,
+    ) -> Result<u64, Box<Unpublished>> {
+        let is_own = self.pool.as_ref().is_some_and(|pool| loan.place.is_of(pool));
+        let published = match is_own {
+            true => {
+                let body = Body::Pool { place: &loan.place, length: loan.length as u64 };
+                self.publish_body(body, timeout)
+            }
+            false => Err(PublishError::Foreign),
+        };
+        published.map_err(|error| Box::new(Unpublished { loan, error }))
+    }
+
+    #[inline]
+    fn publish_body(&self, body: Body<'_>, timeout: Option<Duration>) -> Result<u64, PublishError> {
+        // The link's pages are not there, and nothing else would say so.
+        if self.manager.is_forked() {
+            return Err(Forked.into());
+        }
+        let offer = self.offer;
+        let at_once = self
+            .manager
+            .shared
+            .at_once(|node, protocols| publish_now(node, protocols, offer, body).ok());
+        match at_once {
+            Some(number) => Ok(number),
+            None => self.publish_slowly(body, timeout),
+        }
+    }
+
+    #[inline(never)]
+    fn publish_slowly(
+        &self,
+        body: Body<'_>,
+        timeout: Option<Duration>,
+    ) -> Result<u64, PublishError> {
+        let offer = self.offer;
+        Ok(self.manager.shared.wait_until(timeout, |node, protocols| {
+            match publish_now(node, protocols, offer, body) {
+                Ok(number) => Look::Found(number),
+                Err(no_room) => no_room.look(),
+            }
+        })?)
+    }
+
+    /// Waits, at most `timeout`, until every subscriber has been sent all that is kept for it. Short
+    /// samples that were sent are received even if this process ends; those of the pool can be read as
+    /// long as it does not: see [`drain`](Self::drain).
+    pub fn flush(&self, timeout: Option<Duration>) -> Result<(), PublishError> {
+        let offer = self.offer;
+        Ok(self.manager.shared.wait_until(timeout, |node, protocols| {
+            protocols.take_events(node);
+            protocols.advance_publisher(node, offer);
+            match protocols.publisher(offer).and_then(|state| state.waits_for()) {
+                None => Look::Found(()),
+                Some(no_room) => no_room.look(),
+            }
+        })?)
+    }
+
+    /// [`flush`](Self::flush) without waiting: whether everything has been sent.
+    pub fn try_flush(&self) -> Result<bool, PublishError> {
+        match self.flush(Some(Duration::ZERO)) {
+            Ok(()) => Ok(true),
+            Err(PublishError::TimedOut) => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// [`flush`](Self::flush), and waits until subscribers have released every sample of the pool: to be
+    /// called before the publisher goes, since the pool goes with it. One that keeps a sample makes this
+    /// wait for the whole `timeout`.
+    pub fn drain(&self, timeout: Option<Duration>) -> Result<(), PublishError> {
+        let offer = self.offer;
+        Ok(self.manager.shared.wait_until(timeout, |node, protocols| {
+            protocols.take_events(node);
+            protocols.advance_publisher(node, offer);
+            let Some(state) = protocols.publisher(offer) else { return Look::Found(()) };
+            let keeps = || state.states(node).iter().any(|state| state.outstanding > 0);
+            match state.waits_for() {
+                None if keeps() => Look::Nothing,
+                None => Look::Found(()),
+                Some(no_room) => no_room.look(),
+            }
+        })?)
+    }
+
+    fn with_state<R>(&self, look: impl FnOnce(&Node, &PublisherState) -> R) -> R {
+        let mut guard = self.manager.shared.lock();
+        let (node, protocols) = guard.parts();
+        look(node, protocols.publisher(self.offer).expect("as long as its end point"))
+    }
+
+    /// Its subscribers, and how each keeps up.
+    pub fn subscribers(&self) -> Vec<SubscriberState> {
+        self.with_state(|node, state| state.states(node))
+    }
+
+    /// Samples that were published so far.
+    pub fn published(&self) -> u64 {
+        self.with_state(|_, state| state.published())
+    }
+
+    /// Samples that subscribers did not get because they were slow, those that have gone included.
+    pub fn dropped(&self) -> u64 {
+        self.with_state(|node, state| {
+            let here: u64 = state.states(node).iter().map(|subscriber| subscriber.dropped).sum();
+            state.dropped + here
+        })
+    }
+
+    /// Subscribers that were sent away because they were too slow
+    /// ([`WhenSlow::SendAway`](super::WhenSlow::SendAway)), or cannot have what is published.
+    pub fn sent_away(&self) -> u64 {
+        self.with_state(|_, state| state.sent_away)
+    }
+
+    /// Subscribers that were sent away because they broke the rules.
+    pub fn misbehaved(&self) -> u64 {
+        self.with_state(|_, state| state.misbehaved)
+    }
+}
+
+#[inline]
+fn publish_now(
+    node: &mut Node,
+    protocols: &mut Protocols,
+    offer: OfferId,
+    body: Body<'_>,
+) -> Result<u64, NoRoom> {
+    // A forked child and a publisher that is gone have no state, or no node.
+    let Some(state) = protocols.publisher(offer) else { return Err(NoRoom::InMemory) };
+    let published = state.publish(node, body);
+    protocols.settle(node, offer);
+    published
+}
+
+impl NoRoom {
+    fn look<R>(self) -> Look<R> {
+        match self {
+            Self::InMemory => Look::Nothing,
+            Self::InLink(link) => Look::Room(link),
+        }
+    }
+}
+
+impl EndPoint for Publisher {
+    /// Never: a publisher receives nothing.
+    fn is_ready_in(&self, _: &Node) -> bool {
+        false
+    }
+
+    fn manager(&self) -> &Manager {
+        &self.manager
+    }
+}
+
+impl Drop for Publisher {
+    fn drop(&mut self) {
+        if let Some(Offering::Publisher(mut state)) = self.manager.withdraw(self.offer) {
+            state.remove_all(&mut self.manager.lock());
+        }
+    }
+}

@@ -1,0 +1,411 @@
+//! One subscriber, as its publisher knows it: what it has yet to get, what it has room for, and what
+//! it says in its cell.
+//!
+//! ```text
+//!      told        next            end
+//!   ----|-----------|===============|-----> numbers      next..end: to be sent, out of the log
+//!       a gap is told with the next sample
+//! ```
+//! Never: more messages are out than it has places, or more samples than it has leases; a word of the
+//! cell is believed that does not say what was sent.
+
+use super::log::{Body, Log};
+use super::{Announced, NUMBER_BYTES, NUMBERED, PLACE_BYTES, PLACE_STRIDE, POOL, WhenSlow};
+use crate::control::RequestId;
+use crate::interface::{AreaId, LinkId};
+use crate::node::{Node, PreparedTicket, SendError};
+use crate::os::pool::Place;
+use crate::protocol::Connection;
+use crate::protocol::credit::Cell;
+use crate::wire::Ticket;
+use std::format;
+use std::string::String;
+use std::sync::Arc;
+use std::vec::Vec;
+
+/// What a publisher knows of one subscriber.
+#[derive(Clone, Debug)]
+pub struct SubscriberState {
+    /// Who it is.
+    pub connection: Arc<Connection>,
+    /// What becomes of samples for which it has no room.
+    pub when_slow: WhenSlow,
+    /// Whether it can be sent samples: it holds the pool, where there is one. Until then those that are
+    /// published wait for it as far as they are kept, and nobody waits for it.
+    pub is_served: bool,
+    /// Samples that were sent to it.
+    pub sent: u64,
+    /// Messages in its own memory that it had not taken when it last said how many it had.
+    pub untaken: u64,
+    /// Samples of the pool that it has been told of and has not released.
+    pub outstanding: u32,
+    /// Samples of the log that it has yet to be sent.
+    pub behind: u64,
+    /// Samples that it will not get, because it was slow.
+    pub dropped: u64,
+}
+
+/// What keeps a subscriber from getting a sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NoRoom {
+    /// It has to take or release something.
+    InMemory,
+    /// The link has none.
+    InLink(LinkId),
+}
+
+/// Why a subscriber is to be sent away.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    Slow(String),
+    Lie(String),
+}
+
+/// The right to one sample of the pool.
+#[derive(Debug, Default)]
+struct Lease {
+    /// The sample's number, and its place.
+    held: Option<(u64, Arc<Place>)>,
+    /// What the cell's word was when it was last released.
+    last: u64,
+}
+
+/// What a subscriber has and gets.
+pub(super) struct Granted {
+    pub places: Ticket,
+    pub depth: u32,
+    pub when_slow: WhenSlow,
+    pub history: u32,
+    pub leases: u32,
+}
+
+#[derive(Debug)]
+pub(super) struct Serving {
+    pub user: Option<u32>,
+    /// Until it has a link.
+    pub request: Option<RequestId>,
+    pub connection: Option<Arc<Connection>>,
+    /// Its places are known, and the pool is mapped where there is one.
+    pub is_ready: bool,
+    pub when_slow: WhenSlow,
+    pub fault: Option<Fault>,
+    ticket: Ticket,
+    places: Option<PreparedTicket>,
+    depth: u64,
+    cell: Cell,
+    leases: Vec<Lease>,
+    next: u64,
+    end: u64,
+    /// The number that it expects.
+    told: u64,
+    /// Where the next message goes.
+    offset: u64,
+    sent: u64,
+    taken: u64,
+    dropped: u64,
+    /// The link had no room when it was last tried.
+    is_full: bool,
+}
+
+impl Serving {
+    pub fn new(
+        request: RequestId,
+        user: Option<u32>,
+        granted: &Granted,
+        cell: Cell,
+        log: &Log,
+    ) -> Self {
+        let Granted { places, depth, when_slow, history, leases } = *granted;
+        let next = log.first().max(log.next().saturating_sub(history as u64));
+        Self {
+            user,
+            request: Some(request),
+            connection: None,
+            is_ready: false,
+            when_slow,
+            fault: None,
+            ticket: places,
+            places: None,
+            depth: depth as u64,
+            cell,
+            leases: (0..leases).map(|_| Lease::default()).collect(),
+            next,
+            end: log.next(),
+            told: next,
+            offset: 0,
+            sent: 0,
+            taken: 0,
+            dropped: 0,
+            is_full: false,
+        }
+    }
+
+    /// The number of the first sample that it can get.
+    pub fn first(&self) -> u64 {
+        self.told
+    }
+
+    pub fn joined(&mut self, connection: &Arc<Connection>) {
+        self.request = None;
+        self.places = Some(PreparedTicket::new(&self.ticket, connection.link()));
+        self.connection = Some(connection.clone());
+    }
+
+    pub fn link(&self) -> Option<LinkId> {
+        Some(self.connection.as_ref()?.link())
+    }
+
+    fn has_ended(&self) -> bool {
+        self.connection.as_ref().is_some_and(|connection| connection.ended().is_some())
+    }
+
+    /// Whether it is to be served now.
+    fn is_served(&self) -> bool {
+        self.is_ready && self.fault.is_none() && !self.has_ended()
+    }
+
+    /// Whether it has yet to get something that it can be sent.
+    pub fn is_behind(&self) -> bool {
+        self.next < self.end && self.is_served()
+    }
+
+    pub fn remove(&self, node: &mut Node) {
+        self.cell.remove(node);
+    }
+
+    pub fn state(&self, node: &Node) -> Option<SubscriberState> {
+        let told = cell_word(node, self.cell.area, 0);
+        let taken = if told <= self.sent { told.max(self.taken) } else { self.taken };
+        let held = |(i, lease): (usize, &Lease)| match &lease.held {
+            Some((number, _)) => cell_word(node, self.cell.area, i + 1) != number.wrapping_add(1),
+            None => false,
+        };
+        let outstanding = self.leases.iter().enumerate().map(held).filter(|held| *held).count();
+        Some(SubscriberState {
+            connection: self.connection.clone()?,
+            when_slow: self.when_slow,
+            is_served: self.is_served(),
+            sent: self.sent,
+            untaken: self.sent - taken,
+            outstanding: outstanding as u32,
+            behind: self.end - self.next,
+            dropped: self.dropped,
+        })
+    }
+
+    /// What keeps `publish` from the next sample, where that waits for this subscriber.
+    pub fn blocks(&mut self, node: &mut Node, is_pool: bool) -> Option<NoRoom> {
+        if self.when_slow != WhenSlow::Wait || !self.is_served() {
+            return None;
+        }
+        if self.next < self.end {
+            return Some(self.no_room());
+        }
+        (!self.has_room(node, is_pool) && self.fault.is_none()).then_some(NoRoom::InMemory)
+    }
+
+    /// What keeps it from what it has yet to get.
+    pub fn no_room(&self) -> NoRoom {
+        match self.link() {
+            Some(link) if self.is_full => NoRoom::InLink(link),
+            _ => NoRoom::InMemory,
+        }
+    }
+
+    /// A sample leaves the log.
+    pub fn leaves(&mut self, number: u64) {
+        if self.next > number || self.next >= self.end {
+            return;
+        }
+        if self.when_slow == WhenSlow::SendAway && self.is_served() {
+            let (behind, untaken) = (self.end - self.next, self.sent - self.taken);
+            self.fault = Some(Fault::Slow(format!(
+                "it is too slow: {behind} samples wait for it, and {untaken} that it was sent are not \
+                     taken"
+            )));
+            return;
+        }
+        self.dropped += self.end.min(number + 1) - self.next;
+        self.next = number + 1;
+    }
+
+    /// A sample was published, and is in the log.
+    #[inline]
+    pub fn offer(&mut self, node: &mut Node, number: u64, is_pool: bool) {
+        if self.when_slow == WhenSlow::DropNewest
+            && self.is_served()
+            && (self.next < self.end || !self.has_room(node, is_pool))
+        {
+            self.dropped += 1;
+            return;
+        }
+        if self.next >= self.end {
+            self.next = number;
+        }
+        self.end = number + 1;
+    }
+
+    /// Sends what it has yet to get, as far as it has room.
+    #[inline]
+    pub fn advance(&mut self, node: &mut Node, log: &Log) {
+        while self.next < self.end && self.is_served() {
+            // It lies in the log, or `leaves` would have said so.
+            let Some(body) = log.get(self.next) else { return };
+            if !self.send(node, body) {
+                return;
+            }
+            self.next += 1;
+            self.told = self.next;
+            self.sent += 1;
+            self.offset += PLACE_STRIDE;
+            if self.offset == self.depth * PLACE_STRIDE {
+                self.offset = 0;
+            }
+        }
+    }
+
+    /// Whether it has a free place, and for a sample of the pool a free lease. Looks at the cell only
+    /// where that is needed.
+    #[inline]
+    fn has_room(&mut self, node: &Node, is_pool: bool) -> bool {
+        if self.sent - self.taken >= self.depth {
+            self.look_at_taken(node);
+        }
+        let has_place = self.sent - self.taken < self.depth;
+        has_place && (!is_pool || self.free_lease(node).is_some())
+    }
+
+    /// Whether the sample was sent.
+    #[inline]
+    fn send(&mut self, node: &mut Node, body: Body<'_>) -> bool {
+        self.is_full = false;
+        let numbered = self.next != self.told;
+        match body {
+            Body::Short(bytes) => {
+                if !self.has_room(node, false) {
+                    return false;
+                }
+                match numbered {
+                    false => self.push(node, bytes, bytes.len() as u32),
+                    true => self.push_numbered(node, bytes, 0),
+                }
+            }
+            Body::Pool { place, length } => self.send_announced(node, place, length, numbered),
+        }
+    }
+
+    fn send_announced(
+        &mut self,
+        node: &mut Node,
+        place: &Arc<Place>,
+        length: u64,
+        numbered: bool,
+    ) -> bool {
+        if !self.has_room(node, true) {
+            return false;
+        }
+        let Some(lease) = self.free_lease(node) else { return false };
+        let announced = Announced { place: place.index(), lease: lease as u32, length }.to_bytes();
+        let sent = match numbered {
+            false => self.push(node, &announced, announced.len() as u32 | POOL),
+            true => self.push_numbered(node, &announced, POOL),
+        };
+        if sent {
+            self.leases[lease].held = Some((self.next, place.clone()));
+        }
+        sent
+    }
+
+    fn push_numbered(&mut self, node: &mut Node, data: &[u8], bits: u32) -> bool {
+        let mut numbered = [0; PLACE_BYTES];
+        let length = NUMBER_BYTES + data.len();
+        numbered[..NUMBER_BYTES].copy_from_slice(&self.next.to_le_bytes());
+        numbered[NUMBER_BYTES..length].copy_from_slice(data);
+        self.push(node, &numbered[..length], length as u32 | bits | NUMBERED)
+    }
+
+    /// Writes to the next place, if the link has room.
+    #[inline]
+    fn push(&mut self, node: &mut Node, data: &[u8], word: u32) -> bool {
+        let Some(places) = &self.places else { return false };
+        let offset = self.offset;
+        if node.push_prepared(places, offset, data, word) {
+            return true;
+        }
+        let (link, ticket) = (places.link(), places.ticket());
+        let at = Ticket { base: ticket.base + offset, ..*ticket };
+        match node.try_send_fast_over(link, &at, data, word) {
+            Ok(()) => true,
+            Err(SendError::Full) => {
+                self.is_full = true;
+                node.await_room(link);
+                false
+            }
+            // It is gone, as the manager will hear.
+            Err(_) => false,
+        }
+    }
+
+    /// Reads how much it has taken.
+    fn look_at_taken(&mut self, node: &Node) {
+        let taken = cell_word(node, self.cell.area, 0);
+        if taken > self.sent {
+            let sent = self.sent;
+            self.lies(format!("it says that it has taken {taken} messages, and {sent} were sent"));
+        } else if taken > self.taken {
+            // An older count, which comes late, is none.
+            self.taken = taken;
+        }
+    }
+
+    /// Gives back what it has released.
+    pub fn look_at_leases(&mut self, node: &Node) {
+        for i in 0..self.leases.len() {
+            let word = cell_word(node, self.cell.area, i + 1);
+            let lease = &mut self.leases[i];
+            if word == lease.last {
+                continue;
+            }
+            match &lease.held {
+                Some((number, _)) if word == number.wrapping_add(1) => {
+                    lease.held = None;
+                    lease.last = word;
+                }
+                Some((number, _)) => {
+                    let number = *number;
+                    return self.lies(format!(
+                        "it releases sample {} by lease {i}, which is for sample {number}",
+                        word.wrapping_sub(1)
+                    ));
+                }
+                None => {
+                    return self.lies(format!(
+                        "it releases sample {} by lease {i}, which it does not have",
+                        word.wrapping_sub(1)
+                    ));
+                }
+            }
+        }
+    }
+
+    fn free_lease(&mut self, node: &Node) -> Option<usize> {
+        self.look_at_leases(node);
+        if self.fault.is_some() {
+            return None;
+        }
+        self.leases.iter().position(|lease| lease.held.is_none())
+    }
+
+    #[cold]
+    fn lies(&mut self, why: String) {
+        if self.fault.is_none() {
+            self.fault = Some(Fault::Lie(why));
+        }
+    }
+}
+
+/// A word of a cell, which the subscriber alone deposits into.
+fn cell_word(node: &Node, area: AreaId, i: usize) -> u64 {
+    let bytes = node.area(area).ok().and_then(|area| area.get(8 * i..8 * i + 8)?.try_into().ok());
+    bytes.map_or(0, u64::from_le_bytes)
+}

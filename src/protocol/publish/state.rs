@@ -1,0 +1,317 @@
+//! A publisher under its manager's lock: who subscribes, and what they are sent, in whichever thread
+//! publishes or polls.
+//!
+//! Never: one subscriber's part costs more because of what another does; anybody is sent away while
+//! this is borrowed.
+
+use super::log::{Body, Log};
+use super::serving::{Fault, Granted, NoRoom, Serving};
+use super::{Answer, Greeting, PublishConfig, SubscriberState, cell_bytes};
+use crate::control::{Peer, RequestId};
+use crate::interface::LinkId;
+use crate::node::{ApertureEvent, Node};
+use crate::os::pool::Pool;
+use crate::protocol::Connection;
+use crate::protocol::credit::Cell;
+use crate::protocol::ends::check_place;
+use crate::protocol::manager::{Offer, OfferId, Protocols};
+use core::mem::take;
+use std::format;
+use std::string::{String, ToString};
+use std::sync::Arc;
+use std::vec::Vec;
+
+/// The state of a publisher, which is its offer.
+pub(in crate::protocol) struct PublisherState {
+    config: PublishConfig,
+    pool: Option<Arc<Pool>>,
+    log: Log,
+    /// In the order in which they came.
+    subscribers: Vec<Serving>,
+    pub(super) sent_away: u64,
+    pub(super) misbehaved: u64,
+    pub(super) dropped: u64,
+}
+
+impl PublisherState {
+    pub(super) fn new(config: PublishConfig, pool: Option<Arc<Pool>>) -> Self {
+        let log = Log::new(config.kept() as usize);
+        let subscribers = Vec::new();
+        Self { config, pool, log, subscribers, sent_away: 0, misbehaved: 0, dropped: 0 }
+    }
+
+    /// Publishes a sample, and says its number; or what it waits for, and then nothing has happened.
+    #[inline]
+    pub(super) fn publish(&mut self, node: &mut Node, body: Body<'_>) -> Result<u64, NoRoom> {
+        let is_pool = matches!(body, Body::Pool { .. });
+        for serving in &mut self.subscribers {
+            if let Some(no_room) = serving.blocks(node, is_pool) {
+                return Err(no_room);
+            }
+        }
+        if let Some(leaves) = self.log.leaves_next() {
+            self.subscribers.iter_mut().for_each(|serving| serving.leaves(leaves));
+        }
+        let number = self.log.next();
+        self.log.push(body);
+        for serving in &mut self.subscribers {
+            serving.offer(node, number, is_pool);
+            serving.advance(node, &self.log);
+        }
+        Ok(number)
+    }
+
+    /// What the first subscriber that has yet to get something waits for.
+    pub(super) fn waits_for(&self) -> Option<NoRoom> {
+        self.subscribers.iter().find(|serving| serving.is_behind()).map(Serving::no_room)
+    }
+
+    /// Sends what there is room for now; says whether anybody is still behind.
+    fn advance(&mut self, node: &mut Node) -> bool {
+        let mut is_behind = false;
+        for serving in &mut self.subscribers {
+            serving.advance(node, &self.log);
+            is_behind |= serving.is_behind();
+        }
+        is_behind
+    }
+
+    #[inline]
+    fn is_settled(&self) -> bool {
+        self.subscribers.iter().all(|serving| serving.fault.is_none() && !serving.is_behind())
+    }
+
+    /// Those who are to be sent away, and why.
+    fn take_faults(&mut self) -> Vec<(LinkId, String)> {
+        let mut away = Vec::new();
+        for serving in &mut self.subscribers {
+            let Some(link) = serving.link() else { continue };
+            let why = match serving.fault.take() {
+                Some(Fault::Slow(why)) => {
+                    self.sent_away += 1;
+                    why
+                }
+                Some(Fault::Lie(why)) => {
+                    self.misbehaved += 1;
+                    why
+                }
+                None => continue,
+            };
+            serving.is_ready = false;
+            away.push((link, why));
+        }
+        away
+    }
+
+    pub(super) fn states(&self, node: &Node) -> Vec<SubscriberState> {
+        self.subscribers.iter().filter_map(|serving| serving.state(node)).collect()
+    }
+
+    /// How many samples there have been.
+    pub(super) fn published(&self) -> u64 {
+        self.log.next()
+    }
+
+    pub(super) fn remove_all(&mut self, node: &mut Node) {
+        self.subscribers.drain(..).for_each(|serving| serving.remove(node));
+    }
+
+    /// What became of the pool at a subscriber. The sentence is why that cannot stay.
+    fn pool_is(&mut self, link: LinkId, what: ApertureEvent) {
+        let its = |serving: &&mut Serving| serving.link() == Some(link);
+        let Some(serving) = self.subscribers.iter_mut().find(its) else { return };
+        match what {
+            ApertureEvent::Ready => serving.is_ready = true,
+            ApertureEvent::Refused(why) => {
+                serving.fault = Some(Fault::Slow(format!("it does not hold the pool: {why}")));
+            }
+            ApertureEvent::Released => {
+                serving.fault = Some(Fault::Lie("it has let go of the pool".to_string()));
+            }
+            // Of memory that it exports itself, in which nobody here has a part.
+            ApertureEvent::Held | ApertureEvent::Revoked => {}
+        }
+    }
+
+    fn try_admit(
+        &mut self,
+        node: &mut Node,
+        request: RequestId,
+        peer: &Peer,
+        body: &[u8],
+    ) -> Result<Vec<u8>, String> {
+        let greeting = Greeting::from_bytes(body, peer)?;
+        let when_slow = greeting.when_slow.unwrap_or(self.config.when_slow);
+        if when_slow < self.config.when_slow {
+            return Err(format!(
+                "where a subscriber is slow this publisher is to {}, and it asks it to {when_slow}, \
+                     which is more",
+                self.config.when_slow
+            ));
+        }
+        let leases = greeting.outstanding.min(self.config.outstanding_max);
+        let history = greeting.history.min(self.config.history);
+        let (cell, ticket) = Cell::new(node, cell_bytes(leases))?;
+        let Greeting { places, depth, .. } = greeting;
+        let granted = Granted { places, depth, when_slow, history, leases };
+        let serving = Serving::new(request, peer.uid, &granted, cell, &self.log);
+        let answer = Answer {
+            cell: ticket,
+            short_bytes_max: self.config.short_bytes_max as u32,
+            leases,
+            pool: self.pool.as_ref().map(|pool| pool.layout()),
+            first: serving.first(),
+        };
+        self.subscribers.push(serving);
+        Ok(answer.to_bytes())
+    }
+
+    fn remove(&mut self, node: &mut Node, is_its: impl Fn(&Serving) -> bool) {
+        let dropped = &mut self.dropped;
+        self.subscribers.retain(|serving| {
+            let leaves = is_its(serving);
+            if leaves {
+                *dropped += serving.state(node).map_or(0, |state| state.dropped);
+                serving.remove(node);
+            }
+            !leaves
+        });
+    }
+}
+
+impl Offer for PublisherState {
+    fn check_place(&self, peer: &Peer, _: &[u8]) -> Result<(), String> {
+        let users = self.subscribers.iter().map(|serving| serving.user);
+        check_place(users, peer, self.config.subscribers_max as usize, "subscribers")
+    }
+
+    fn admit(
+        &mut self,
+        node: &mut Node,
+        request: RequestId,
+        peer: &Peer,
+        body: &[u8],
+    ) -> Result<Vec<u8>, String> {
+        self.try_admit(node, request, peer, body)
+    }
+
+    fn withdrawn(&mut self, node: &mut Node, request: RequestId) {
+        self.remove(node, |serving| serving.request == Some(request));
+    }
+
+    fn joined(&mut self, node: &mut Node, request: RequestId, connection: &Arc<Connection>) {
+        let its = |serving: &&mut Serving| serving.request == Some(request);
+        let Some(serving) = self.subscribers.iter_mut().find(its) else { return };
+        serving.joined(connection);
+        let (short, link) = (self.config.short_bytes_max, connection.link());
+        let packet = node.fast_bytes_max(link).unwrap_or(0);
+        if packet < short + super::NUMBER_BYTES {
+            serving.fault = Some(Fault::Slow(format!(
+                "a packet of its link holds {packet} bytes, and samples of {short} are copied whole, \
+                     with their number (HAMLYN_PACKET_BYTES and the rings' sizes of both sides, \
+                     PublishConfig::short_bytes_max)"
+            )));
+            return;
+        }
+        match &self.pool {
+            None => serving.is_ready = true,
+            // What became of that, an event says.
+            Some(pool) => {
+                if let Err(e) = node.export_pool(link, pool) {
+                    let why = format!("the pool cannot be shared with it: {e}");
+                    serving.fault = Some(Fault::Slow(why));
+                }
+            }
+        }
+    }
+
+    fn left(&mut self, node: &mut Node, connection: &Connection) {
+        // What it held of the pool is given back here; what it reads of that from now on may change.
+        self.remove(node, |serving| serving.link() == Some(connection.link()));
+    }
+}
+
+/// Publishers of which subscribers are behind.
+#[derive(Default)]
+pub(in crate::protocol) struct Behind {
+    offers: Vec<OfferId>,
+    /// What [`Node::moved`] said when they were looked at.
+    moved: u64,
+    waits_for_room: bool,
+    is_looking: bool,
+}
+
+impl Behind {
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.offers.is_empty()
+    }
+}
+
+impl Protocols {
+    /// After something was published, or a subscriber came: sends away whoever is to be, and has those
+    /// who are behind looked at.
+    #[inline]
+    pub(in crate::protocol) fn settle(&mut self, node: &mut Node, offer: OfferId) {
+        if self.publisher(offer).is_some_and(|state| !state.is_settled()) {
+            self.advance_publisher(node, offer);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(in crate::protocol) fn advance_publisher(&mut self, node: &mut Node, offer: OfferId) {
+        let Some(state) = self.publisher(offer) else {
+            self.behind.offers.retain(|behind| *behind != offer);
+            return;
+        };
+        let is_behind = state.advance(node);
+        let waits_for_room = matches!(state.waits_for(), Some(NoRoom::InLink(_)));
+        let away = state.take_faults();
+        self.behind.waits_for_room |= waits_for_room;
+        match (is_behind, self.behind.offers.iter().position(|behind| *behind == offer)) {
+            (true, None) => self.behind.offers.push(offer),
+            (false, Some(at)) => {
+                self.behind.offers.swap_remove(at);
+            }
+            _ => {}
+        }
+        for (link, why) in away {
+            self.expel(node, link, &why);
+        }
+    }
+
+    /// Looks at those who are behind, if anything has come.
+    #[cold]
+    #[inline(never)]
+    pub(in crate::protocol) fn look_at_behind(&mut self, node: &mut Node) {
+        let has_come = self.behind.waits_for_room || node.moved() != self.behind.moved;
+        // Whoever is sent away has everybody looked at.
+        if !has_come || self.behind.is_looking {
+            return;
+        }
+        self.behind.moved = node.moved();
+        self.behind.waits_for_room = false;
+        self.behind.is_looking = true;
+        let offers = take(&mut self.behind.offers);
+        self.behind.offers.clone_from(&offers);
+        for offer in offers {
+            self.advance_publisher(node, offer);
+        }
+        self.behind.is_looking = false;
+    }
+
+    /// Something became of an aperture that an end point here exports.
+    pub(in crate::protocol) fn tell_publisher(
+        &mut self,
+        node: &mut Node,
+        offer: OfferId,
+        link: LinkId,
+        what: ApertureEvent,
+    ) {
+        if let Some(state) = self.publisher(offer) {
+            state.pool_is(link, what);
+            self.advance_publisher(node, offer);
+        }
+    }
+}

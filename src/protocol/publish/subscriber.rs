@@ -1,0 +1,579 @@
+//! The subscriber: samples in.
+//!
+//! What the publisher writes into the places is copied out under the manager's lock, before anybody
+//! else's turn, and then looked at; so whatever it writes meanwhile is the next message at most.
+
+use super::{
+    ANNOUNCED_BYTES, Announced, Answer, DEPTH_MAX, Greeting, LEASES_MAX, NUMBER_BYTES, NUMBERED,
+    PLACE_BYTES, PLACE_STRIDE, POOL, WhenSlow,
+};
+use crate::interface::notification::Consumer;
+use crate::interface::{AreaId, LinkId, Notification, QueueId, SlotConfig, SlotId};
+use crate::node::{Aperture, Look, Node, SendError};
+use crate::os::aperture::AccessError;
+use crate::os::pool::Layout;
+use crate::protocol::credit::CreditReturn;
+use crate::protocol::ends::{connected, grown};
+use crate::protocol::manager::{Protocols, Target, set_up};
+use crate::protocol::{
+    Connection, EndPoint, GrowError, Kind, Manager, ReceiveError, RecordBytes, VolatileBytes,
+};
+use crate::wire::Ticket;
+use core::sync::atomic::{AtomicU64, Ordering};
+use core::time::Duration;
+use std::boxed::Box;
+use std::format;
+use std::string::String;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::vec;
+use std::vec::Vec;
+
+/// What a [`Subscriber`] is made of, and asks its publisher for.
+#[derive(Clone, Debug)]
+pub struct SubscribeConfig {
+    /// Samples that lie in the subscriber's memory until they are received, from 1 to 32,768, of
+    /// some 2 KiB each. 64 unless set.
+    pub depth: u32,
+    /// What the publisher does when this subscriber is slow: what it does anyway, or something that
+    /// burdens it less ([`WhenSlow`] is in that order); else it refuses. `None`, as it is unless set:
+    /// what it does anyway.
+    pub when_slow: Option<WhenSlow>,
+    /// So many of the newest samples that were published before come first, at most as many as the
+    /// publisher's [`history`](super::PublishConfig::history) says. As many as that unless set.
+    pub history: u32,
+    /// Samples of the pool that it has at once, at least 1 and at most as many as the publisher's
+    /// [`outstanding_max`](super::PublishConfig::outstanding_max) says. As many as that unless set.
+    pub outstanding: u32,
+}
+
+impl Default for SubscribeConfig {
+    fn default() -> Self {
+        Self { depth: 64, when_slow: None, history: u32::MAX, outstanding: u32::MAX }
+    }
+}
+
+/// Bytes of a sample that are kept beside it.
+const INLINE_BYTES: usize = 64;
+
+/// A sample that has arrived. Dropping one of the pool lets the publisher use its place again, when all
+/// others have dropped it, too; until then it counts against
+/// [`SubscribeConfig::outstanding`]. Not to be dropped while this thread has the manager's lock. `Send`.
+#[derive(Debug)]
+pub struct Sample {
+    number: u64,
+    missed: u64,
+    body: Body,
+}
+
+#[derive(Debug)]
+enum Body {
+    Inline { bytes: [u8; INLINE_BYTES], length: u8 },
+    Boxed(Box<[u8]>),
+    Pool(Leased),
+}
+
+/// A sample of the pool.
+#[derive(Debug)]
+struct Leased {
+    leases: Arc<Leases>,
+    aperture: Aperture,
+    lease: u32,
+    number: u64,
+    offset: u64,
+    length: usize,
+}
+
+impl Drop for Leased {
+    fn drop(&mut self) {
+        self.leases.release(self.lease, self.number);
+    }
+}
+
+impl Sample {
+    /// How many samples were published before it, whoever got them.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// How many samples were left out between the one that this subscriber got before and this one.
+    pub fn missed(&self) -> u64 {
+        self.missed
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        match &self.body {
+            Body::Inline { length, .. } => *length as usize,
+            Body::Boxed(bytes) => bytes.len(),
+            Body::Pool(leased) => leased.length,
+        }
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Its bytes: those of a short one stand still; one of the pool its publisher can change at any
+    /// time, and an honest one does not before the sample is dropped. So those are only copied.
+    pub fn bytes(&self) -> RecordBytes<'_> {
+        match &self.body {
+            Body::Inline { bytes, length } => RecordBytes::Still(&bytes[..*length as usize]),
+            Body::Boxed(bytes) => RecordBytes::Still(bytes),
+            Body::Pool(Leased { aperture, offset, length, .. }) => {
+                let (pages, offset, length) = (aperture.pages(), *offset, *length);
+                RecordBytes::Volatile(VolatileBytes { pages, offset, length })
+            }
+        }
+    }
+
+    /// The bytes of a short one; `None`: it is one of the pool, which is only copied.
+    pub fn as_slice(&self) -> Option<&[u8]> {
+        match self.bytes() {
+            RecordBytes::Still(bytes) => Some(bytes),
+            RecordBytes::Volatile(_) => None,
+        }
+    }
+
+    /// Copies its first bytes, as many as `to` holds, and says how many. Fails where the link of a
+    /// sample of the pool has ended.
+    pub fn copy_to(&self, to: &mut [u8]) -> Result<usize, AccessError> {
+        let length = self.len().min(to.len());
+        let to = &mut to[..length];
+        match self.bytes() {
+            RecordBytes::Still(bytes) => to.copy_from_slice(&bytes[..length]),
+            RecordBytes::Volatile(bytes) => bytes.read(0, to)?,
+        }
+        Ok(length)
+    }
+
+    /// A copy, which stands still whatever the publisher does. Fails as [`copy_to`](Self::copy_to)
+    /// does.
+    pub fn to_vec(&self) -> Result<Vec<u8>, AccessError> {
+        let mut copy = vec![0; self.len()];
+        self.copy_to(&mut copy)?;
+        Ok(copy)
+    }
+}
+
+/// What samples of the pool and their subscriber share.
+#[derive(Debug)]
+struct Leases {
+    manager: Held,
+    link: LinkId,
+    cell: Ticket,
+    /// Bits of those that samples here have, or of which the publisher has yet to be told that they are
+    /// released. So it cannot use one again before, and what it is to be told has a bound.
+    held: AtomicU64,
+    /// Released, and the publisher has yet to be told: lease and word.
+    untold: Mutex<Vec<(u32, u64)>>,
+}
+
+/// A manager without its `Debug`.
+struct Held(Manager);
+
+impl core::fmt::Debug for Held {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Manager(..)")
+    }
+}
+
+impl Leases {
+    #[cold]
+    fn release(&self, lease: u32, number: u64) {
+        let manager = &self.manager.0;
+        if manager.is_forked() {
+            return;
+        }
+        let mut guard = manager.shared.lock();
+        let (node, word) = (guard.parts().0, number.wrapping_add(1));
+        if !self.tell(node, lease, word) {
+            self.untold.lock().unwrap_or_else(PoisonError::into_inner).push((lease, word));
+            // Whoever waits in `receive` tells it.
+            node.await_room(self.link);
+            node.wake_waiters();
+        }
+    }
+
+    /// `false`: the link has no room now.
+    fn tell(&self, node: &mut Node, lease: u32, word: u64) -> bool {
+        let at = Ticket { base: self.cell.base + 8 * (1 + lease as u64), ..self.cell };
+        let sent = node.try_send_fast_over(self.link, &at, &word.to_le_bytes(), 0);
+        if matches!(sent, Err(SendError::Full)) {
+            return false;
+        }
+        // Otherwise the publisher is gone: nobody to tell.
+        self.held.fetch_and(!(1 << lease), Ordering::Release);
+        true
+    }
+
+    /// Whether nothing is left to be told.
+    fn tell_untold(&self, node: &mut Node) -> bool {
+        let mut untold = self.untold.lock().unwrap_or_else(PoisonError::into_inner);
+        untold.retain(|(lease, word)| !self.tell(node, *lease, *word));
+        untold.is_empty()
+    }
+}
+
+/// Receives what one publisher publishes. `Send`.
+/// [`Publisher`](crate::protocol::Publisher) shows both ends.
+pub struct Subscriber {
+    manager: Manager,
+    connection: Arc<Connection>,
+    memory: Memory,
+    consumer: Consumer,
+    reading: Reading,
+    credit: CreditReturn,
+}
+
+/// The places, and what notifies of them.
+#[derive(Clone, Copy)]
+struct Memory {
+    area: AreaId,
+    queue: QueueId,
+    slot: SlotId,
+}
+
+impl Memory {
+    fn new(node: &mut Node, depth: u32) -> Result<(Self, Consumer, Ticket), GrowError> {
+        let bytes = usize::try_from(depth as u64 * PLACE_STRIDE).map_err(set_up)?;
+        let area = node.message_area(bytes).map_err(set_up)?;
+        let queue = node.notification_queue(depth).map_err(|e| {
+            let _ = node.remove_area(area);
+            set_up(e)
+        })?;
+        let made = node.take_consumer(queue).map_err(set_up).and_then(|consumer| {
+            let slot = node.slot(SlotConfig::new(area, queue).credit(depth)).map_err(set_up)?;
+            let memory = Self { area, queue, slot };
+            match node.fast_ticket(slot) {
+                Ok(ticket) => Ok((memory, consumer, ticket)),
+                Err(e) => {
+                    let _ = node.remove_slot(slot);
+                    Err(set_up(e))
+                }
+            }
+        });
+        if made.is_err() {
+            let _ = node.remove_queue(queue);
+            let _ = node.remove_area(area);
+        }
+        made
+    }
+
+    fn remove(&self, node: &mut Node) {
+        let _ = node.remove_slot(self.slot);
+        let _ = node.remove_queue(self.queue);
+        let _ = node.remove_area(self.area);
+    }
+}
+
+/// What is needed to read the next message.
+struct Reading {
+    /// Of all places.
+    bytes: usize,
+    short_bytes_max: usize,
+    leases: Arc<Leases>,
+    leases_max: u32,
+    pool: Option<Layout>,
+    aperture: Option<Aperture>,
+    /// Where the next message is.
+    at: usize,
+    /// The number of the next sample, if none is left out.
+    next: u64,
+    /// The number of the next message that does not say its own: `next`, unless samples that came could
+    /// not be read any more.
+    follows: u64,
+    missed: u64,
+}
+
+impl Subscriber {
+    grown!(
+        "a subscriber", "a publisher",
+        config: SubscribeConfig, "A publisher that has a pool shares it once this has returned."
+    );
+
+    fn to(
+        manager: &Manager,
+        target: Target<'_>,
+        config: SubscribeConfig,
+        timeout: Option<Duration>,
+    ) -> Result<Self, GrowError> {
+        let SubscribeConfig { depth, when_slow, history, outstanding } = config;
+        if !(1..=DEPTH_MAX).contains(&depth) || outstanding == 0 {
+            return Err(GrowError::SetUp(format!(
+                "depth is {depth}, and may be from 1 to {DEPTH_MAX}; outstanding is {outstanding}, and \
+                     is at least 1"
+            )));
+        }
+        let outstanding = outstanding.min(LEASES_MAX);
+        let (memory, consumer, places) = Memory::new(&mut manager.lock(), depth)?;
+        let body = Greeting { places, depth, when_slow, history, outstanding }.to_bytes();
+        let expected = "it is not that of a publisher";
+        let grown =
+            manager.grow(target, Kind::Publish, &body, timeout, expected, |connection, answer| {
+                Answer::from_bytes(answer, connection.peer(), outstanding)
+            });
+        match grown {
+            Ok((connection, Answer { cell, short_bytes_max, leases: leases_max, pool, first })) => {
+                let link = connection.link();
+                let leases = Arc::new(Leases {
+                    manager: Held(manager.clone()),
+                    link,
+                    cell,
+                    held: AtomicU64::new(0),
+                    untold: Mutex::default(),
+                });
+                let reading = Reading {
+                    bytes: depth as usize * PLACE_STRIDE as usize,
+                    short_bytes_max: short_bytes_max as usize,
+                    leases,
+                    leases_max,
+                    pool,
+                    aperture: None,
+                    at: 0,
+                    next: first,
+                    follows: first,
+                    missed: 0,
+                };
+                let credit = CreditReturn::new(cell, link, depth as u64 / 4);
+                let manager = manager.clone();
+                Ok(Self { manager, connection, memory, consumer, reading, credit })
+            }
+            Err(e) => {
+                memory.remove(&mut manager.lock());
+                Err(e)
+            }
+        }
+    }
+
+    /// The next sample, if one is there or comes in one turn.
+    pub fn try_receive(&mut self) -> Result<Option<Sample>, ReceiveError> {
+        ReceiveError::unless_timed_out(self.receive(Some(Duration::ZERO)))
+    }
+
+    /// The next sample, in the order of publication; waits at most `timeout`. Samples that were left
+    /// out are [counted](Sample::missed) with the one behind them.
+    ///
+    /// [`ReceiveError::Ended`]: the publisher has gone, or has sent this subscriber away, and all that
+    /// had come has been received. [`ReceiveError::Misbehaved`]: it broke the rules, and its link was
+    /// ended. A sample of the pool that is first looked at when the publisher has gone, and its memory
+    /// with it, is left out.
+    #[inline]
+    pub fn receive(&mut self, timeout: Option<Duration>) -> Result<Sample, ReceiveError> {
+        let Self { manager, connection, memory, consumer, reading, credit } = self;
+        let at_once = manager.shared.at_once(|node, protocols| {
+            let notification = node.take_direct(memory.queue, Some(consumer))?.notification;
+            Some(read(node, protocols, connection, memory, reading, credit, notification))
+        });
+        // What came over another's link is none.
+        if let Some(Some(received)) = at_once {
+            return received;
+        }
+        manager.shared.wait_until(timeout, |node, protocols| {
+            let is_told =
+                reading.leases.tell_untold(node) & (!credit.is_due() || credit.tell(node));
+            let Some(notification) = node.take_past(memory.queue, consumer) else {
+                return match connection.ended() {
+                    Some(reason) => Look::Found(Err(ReceiveError::Ended(reason.clone()))),
+                    None if is_told => Look::Nothing,
+                    // The publisher may wait for that, and then nothing comes from it.
+                    None => Look::Room(connection.link()),
+                };
+            };
+            match read(node, protocols, connection, memory, reading, credit, notification) {
+                Some(received) => Look::Found(received),
+                None => Look::Again,
+            }
+        })?
+    }
+
+    /// Samples that were left out so far, before those that were received.
+    pub fn missed(&self) -> u64 {
+        self.reading.missed
+    }
+
+    connected!("samples", |this| match this.reading.pool {
+        None => String::from("publish and subscribe: one fast packet each"),
+        Some(pool) => format!(
+            "publish and subscribe: one fast packet each, long samples in a pool of {} places of {} bytes",
+            pool.places, pool.place_bytes
+        ),
+    });
+}
+
+/// Reads the message that a notification is for; `None`: it is none of the publisher's, or of a pool
+/// that has gone with its publisher.
+#[inline]
+fn read(
+    node: &mut Node,
+    protocols: &mut Protocols,
+    connection: &Connection,
+    memory: &Memory,
+    reading: &mut Reading,
+    credit: &mut CreditReturn,
+    notification: Notification,
+) -> Option<Result<Sample, ReceiveError>> {
+    let link = connection.link();
+    if notification.link != link {
+        let why = "it sent with a ticket of a publisher's";
+        protocols.expel(node, notification.link, why);
+        return None;
+    }
+    let result = reading.read(node, protocols, connection, memory.area, notification.word);
+    credit.consumed += 1;
+    if credit.is_due() {
+        credit.tell(node);
+    }
+    result.transpose().map(|result| {
+        result.map_err(|why| {
+            protocols.expel(node, link, &why);
+            ReceiveError::Misbehaved(why)
+        })
+    })
+}
+
+impl Reading {
+    /// The sample in the next place; else what is wrong with it. `None`: it has gone with its publisher.
+    #[inline]
+    fn read(
+        &mut self,
+        node: &mut Node,
+        protocols: &mut Protocols,
+        connection: &Connection,
+        area: AreaId,
+        word: u32,
+    ) -> Result<Option<Sample>, String> {
+        let at = self.at;
+        self.at += PLACE_STRIDE as usize;
+        if self.at == self.bytes {
+            self.at = 0;
+        }
+        let length = (word & !(POOL | NUMBERED)) as usize;
+        let place = node.area(area).ok().and_then(|area| area.get(at..at + PLACE_BYTES));
+        let bytes = place.and_then(|place| place.get(..length));
+        let too_long = || format!("a message of {length} bytes in a place of {PLACE_BYTES}");
+        let mut bytes = bytes.ok_or_else(too_long)?;
+        let mut number = self.follows;
+        if word & NUMBERED != 0 {
+            let cut_off = || format!("a numbered message of {length} bytes");
+            let (told, rest) = bytes.split_first_chunk().ok_or_else(cut_off)?;
+            (number, bytes) = (u64::from_le_bytes(*told), rest);
+        }
+        if number < self.follows {
+            return Err(format!("sample {number} where {} is the next", self.follows));
+        }
+        let missed = number - self.next;
+        let next = number.checked_add(1).ok_or("a sample that is the last of all numbers")?;
+        let body = match word & POOL {
+            0 => self.read_short(bytes)?,
+            _ => {
+                let announced = Announced::from_bytes(bytes);
+                let wrong = || format!("an announcement of {} bytes", bytes.len());
+                let announced = announced.ok_or_else(wrong)?;
+                match self.find(node, protocols, connection, announced, number)? {
+                    Some(body) => body,
+                    None => {
+                        // Missed, as whatever comes behind it says.
+                        self.follows = next;
+                        return Ok(None);
+                    }
+                }
+            }
+        };
+        (self.next, self.follows) = (next, next);
+        self.missed = self.missed.saturating_add(missed);
+        Ok(Some(Sample { number, missed, body }))
+    }
+
+    #[inline]
+    fn read_short(&self, bytes: &[u8]) -> Result<Body, String> {
+        if bytes.len() > self.short_bytes_max {
+            let (length, max) = (bytes.len(), self.short_bytes_max);
+            return Err(format!("a short sample of {length} bytes, and {max} are the most"));
+        }
+        let mut copy = [0; INLINE_BYTES];
+        Ok(match copy.get_mut(..bytes.len()) {
+            Some(to) => {
+                to.copy_from_slice(bytes);
+                Body::Inline { bytes: copy, length: bytes.len() as u8 }
+            }
+            None => Body::Boxed(bytes.into()),
+        })
+    }
+
+    /// A sample of the pool. `None`: that has gone with its publisher.
+    fn find(
+        &mut self,
+        node: &mut Node,
+        protocols: &mut Protocols,
+        connection: &Connection,
+        said: Announced,
+        number: u64,
+    ) -> Result<Option<Body>, String> {
+        let Announced { place, lease, length } = said;
+        let pool = self.pool.ok_or("a sample of a pool, and there is none")?;
+        if place >= pool.places || length > pool.place_bytes {
+            return Err(format!(
+                "a sample of {length} bytes in place {place} of a pool of {} places of {} bytes",
+                pool.places, pool.place_bytes
+            ));
+        }
+        if lease >= self.leases_max {
+            return Err(format!("a sample by lease {lease}, and there are {}", self.leases_max));
+        }
+        if self.leases.held.load(Ordering::Acquire) & 1 << lease != 0 {
+            return Err(format!("a sample by lease {lease}, which another sample has"));
+        }
+        let Some(aperture) = self.aperture(node, pool)? else {
+            protocols.take_events(node);
+            return match connection.ended() {
+                Some(_) => Ok(None),
+                None => Err("a sample of a pool that it does not share".into()),
+            };
+        };
+        self.leases.held.fetch_or(1 << lease, Ordering::Relaxed);
+        let (leases, offset) = (self.leases.clone(), pool.offset(place));
+        // It was compared with the size of memory.
+        let length = length as usize;
+        Ok(Some(Body::Pool(Leased { leases, aperture, lease, number, offset, length })))
+    }
+
+    /// The pool's memory, which is here before the first announcement of an honest publisher, and until
+    /// its link ends.
+    fn aperture(&mut self, node: &mut Node, pool: Layout) -> Result<Option<Aperture>, String> {
+        if let Some(aperture) = &self.aperture {
+            return Ok(Some(aperture.clone()));
+        }
+        let link = self.leases.link;
+        let held = node.apertures_held().find(|id| id.link == link);
+        let Some(aperture) = held.and_then(|id| node.aperture(id).ok()) else { return Ok(None) };
+        let bytes = aperture.bytes();
+        if pool.bytes().is_none_or(|needed| bytes < needed) {
+            return Err(format!(
+                "a pool of {} places of {} bytes in {bytes} bytes of memory",
+                pool.places, pool.place_bytes
+            ));
+        }
+        self.aperture = Some(aperture.clone());
+        Ok(Some(aperture))
+    }
+}
+
+const _: () = assert!(ANNOUNCED_BYTES + NUMBER_BYTES <= PLACE_BYTES);
+
+impl EndPoint for Subscriber {
+    fn is_ready_in(&self, _: &Node) -> bool {
+        self.consumer.is_ready() || self.connection.ended().is_some()
+    }
+
+    fn manager(&self) -> &Manager {
+        &self.manager
+    }
+}
+
+impl Drop for Subscriber {
+    fn drop(&mut self) {
+        let memory = self.memory;
+        self.manager.leave(&self.connection, |node| memory.remove(node));
+    }
+}

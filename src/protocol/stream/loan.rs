@@ -1,0 +1,165 @@
+//! A record that is written in place before it leaves.
+//!
+//! ```text
+//!   up to a quarter of a buffer   where it is coalesced: one copy less than of a slice
+//!   that fits into a buffer       in the buffer, which leaves as it is
+//!   longer                        in memory of the sender's own, which is used again
+//! ```
+//! From there it is copied once, into the link: between the bytes in a ring stand headers, so none is
+//! written there in place.
+//!
+//! Behind a coalesced record up to three bytes fill the last four up. They are not written anew: the
+//! receiver may find there what this sender has sent before, or what a forgotten loan has left.
+//!
+//! Never: bytes that were written into a loan that was dropped reach anybody.
+
+use super::sender::{NOT_ALONE, StreamSender, What};
+use crate::protocol::SendFailure;
+use crate::protocol::ends::Deadline;
+use crate::protocol::records::HEAD_BYTES;
+use core::ops::{Deref, DerefMut};
+use core::time::Duration;
+
+/// A record that is being written: a slice of the bytes that [`send`](Self::send) sends. Before they are
+/// written they are zero, or of records that this sender has sent, or of a loan that was forgotten
+/// (`mem::forget`) and not dropped. Dropped, nothing is sent.
+pub struct RecordLoan<'a> {
+    sender: &'a mut StreamSender,
+    length: usize,
+    /// In the buffer, behind what is coalesced there; else in the memory for long ones.
+    is_in_buffer: bool,
+    is_sent: bool,
+}
+
+impl StreamSender {
+    /// A record of `length` bytes, to be written in place and then [sent](RecordLoan::send). Waits at
+    /// most `timeout` for room where what was coalesced before is to leave first. One that does not fit
+    /// into a buffer (of the receiver's `buffer_bytes`, 1 MiB at most) is written into memory that the
+    /// sender keeps for the next such one. On an error nothing was changed but that.
+    ///
+    /// ```no_run
+    /// # use hamlyn::protocol::{SendFailure, StreamSender};
+    /// # fn f(mut sender: StreamSender) -> Result<(), SendFailure> {
+    /// let mut record = sender.loan(8, None)?;
+    /// record[..4].copy_from_slice(&7u32.to_le_bytes());
+    /// record[4..].fill(0);
+    /// record.send(None)
+    /// # }
+    /// ```
+    pub fn loan(
+        &mut self,
+        length: usize,
+        timeout: Option<Duration>,
+    ) -> Result<RecordLoan<'_>, SendFailure> {
+        let mut is_in_buffer = length <= self.coalesced_max && self.has_room(length);
+        if !is_in_buffer {
+            self.check_length(length)?;
+            self.empty(Deadline::new(timeout))?;
+            is_in_buffer = self.has_room(length);
+        }
+        if !is_in_buffer && self.long.len() < length {
+            self.long.resize(length, 0);
+        }
+        Ok(RecordLoan { sender: self, length, is_in_buffer, is_sent: false })
+    }
+
+    fn has_room(&self, length: usize) -> bool {
+        let padded = length.checked_next_multiple_of(4);
+        padded.is_some_and(|padded| padded + HEAD_BYTES <= self.limit.saturating_sub(self.fill))
+    }
+
+    /// A record of the buffer, behind what is coalesced, is taken.
+    fn send_written(
+        &mut self,
+        length: usize,
+        timeout: Option<Duration>,
+    ) -> Result<(), SendFailure> {
+        let (before, head) = (self.fill, (length as u32).to_le_bytes());
+        self.buffer[before..before + HEAD_BYTES].copy_from_slice(&head);
+        self.alone = if before == 0 { length } else { NOT_ALONE };
+        self.fill = before + HEAD_BYTES + length.next_multiple_of(4);
+        if length <= self.coalesced_max {
+            return Ok(());
+        }
+        // It is alone there.
+        match self.ship(What::Coalesced, false, timeout) {
+            // A part has left: the record is taken, and the rest follows in later calls.
+            Err(_) if self.outgoing.is_some() => Ok(()),
+            Err(e) => {
+                self.fill = before;
+                Err(e)
+            }
+            sent => sent,
+        }
+    }
+
+    /// A record that does not fit into the buffer.
+    fn send_long(&mut self, length: usize, timeout: Option<Duration>) -> Result<(), SendFailure> {
+        let long = core::mem::take(&mut self.long);
+        let sent = self.ship(What::Record(&long[..length]), false, timeout);
+        self.long = long;
+        sent
+    }
+}
+
+impl RecordLoan<'_> {
+    /// Makes the record shorter; one of at most `length` bytes stays as it is.
+    pub fn truncate(&mut self, length: usize) {
+        if length < self.length {
+            // What is cut off is not sent, now or later.
+            self[length..].fill(0);
+            self.length = length;
+        }
+    }
+
+    /// Sends the record, as [`StreamSender::send`] does: a small one leaves with others, at the latest
+    /// with the next flush, and of a long one the rest may leave with later calls. On an error nothing
+    /// of it was taken, and it is gone.
+    #[inline]
+    pub fn send(mut self, timeout: Option<Duration>) -> Result<(), SendFailure> {
+        let sent = match self.is_in_buffer {
+            true => self.sender.send_written(self.length, timeout),
+            false => self.sender.send_long(self.length, timeout),
+        };
+        self.is_sent = sent.is_ok();
+        sent
+    }
+}
+
+impl core::fmt::Debug for RecordLoan<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("RecordLoan").field("length", &self.length).finish_non_exhaustive()
+    }
+}
+
+impl Deref for RecordLoan<'_> {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        match self.is_in_buffer {
+            true => &self.sender.buffer[self.sender.fill + HEAD_BYTES..][..self.length],
+            false => &self.sender.long[..self.length],
+        }
+    }
+}
+
+impl DerefMut for RecordLoan<'_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        match self.is_in_buffer {
+            true => &mut self.sender.buffer[self.sender.fill + HEAD_BYTES..][..self.length],
+            false => &mut self.sender.long[..self.length],
+        }
+    }
+}
+
+impl Drop for RecordLoan<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        // Another record, which is not written whole, would tell the receiver of these bytes.
+        if !self.is_sent && (!self.is_in_buffer || self.sender.outgoing.is_none()) {
+            self.fill(0);
+        }
+    }
+}

@@ -1,0 +1,471 @@
+//! Values in messages: plain old data by [`zerocopy`], and whatever serde knows by postcard (feature
+//! `serde`).
+//!
+//! End points carry bytes. A value of plain old data *is* bytes, so nothing is copied for it: whoever
+//! sends it gives [`as_bytes`](zerocopy::IntoBytes::as_bytes), or writes it in place
+//! ([`Written`]: a stream's or a publisher's loan). Whoever receives
+//! asks what came for a [`value`](Received::value): the length of the bytes is checked and, where not
+//! each pattern is a value (a `bool`, an enum), their pattern; what does not fit is an error that says
+//! what was expected. Both ends are on one machine, so the order of bytes is the same; what a structure
+//! looks like is for them to agree on (`#[repr(C)]`).
+//!
+//! ```
+//! use hamlyn::typed::Received;
+//! use zerocopy::{Immutable, IntoBytes, KnownLayout, TryFromBytes};
+//!
+//! #[derive(TryFromBytes, IntoBytes, Immutable, KnownLayout, Debug, PartialEq)]
+//! #[repr(u32)]
+//! enum Side { Buy = 1, Sell = 2 }
+//!
+//! #[derive(TryFromBytes, IntoBytes, Immutable, KnownLayout, Debug, PartialEq)]
+//! #[repr(C)]
+//! struct Order { cents: u32, side: Side }
+//!
+//! let order = Order { cents: 1999, side: Side::Sell };
+//! // sender.send(order.as_bytes(), limit)?, client.call(order.as_bytes(), limit)?, and so on.
+//! let came = order.as_bytes();
+//! // receiver.bytes(&record)?.value::<Order>()?, request.value::<Order>()?, sample.value::<Order>()?
+//! assert_eq!(came.value::<Order>()?, order);
+//!
+//! let short = came[..7].value::<Order>().unwrap_err();
+//! assert!(short.to_string().contains("has 8 bytes, and 7 came"));
+//! let no_side = [1u32, 3];
+//! assert!(no_side.as_bytes().value::<Order>().is_err());
+//! # Ok::<(), hamlyn::typed::ValueError>(())
+//! ```
+//!
+//! With the feature `serde`, values that are no plain old data are written by `serialize` and read by
+//! [`Received`]'s `deserialize`: shorter on the way, and of any shape, for a copy at each end. The bytes
+//! may be a stranger's: what they nest deeper than 256 KiB of stack can read is an error. One thing has
+//! no bound: of values without bytes (`Vec<()>`) a message may say that there are 2⁶⁴ of them, and all
+//! are read; so a type that strangers send has no such sequence. And memory grows by the size of a
+//! value in memory, not of what came: by all of a `Large` for each byte of a `Vec<Option<Large>>` that
+//! holds nothing but `None`.
+//!
+//! Never: bytes that another process may change are looked at in place; they are copied first.
+
+#[cfg(feature = "os")]
+use crate::os::aperture::AccessError;
+#[cfg(feature = "os")]
+use crate::protocol::{RecordBytes, Sample};
+use alloc::borrow::Cow;
+#[cfg(feature = "serde")]
+use alloc::string::{String, ToString};
+#[cfg(feature = "serde")]
+use alloc::vec::Vec;
+use core::any::type_name;
+#[cfg(feature = "serde")]
+use postcard::de_flavors::{Flavor, Slice};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, TryFromBytes, Unaligned};
+
+/// Bytes that are no value of the type that was asked for, or cannot be read any more. They are as they
+/// were.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ValueError {
+    /// Another number of bytes.
+    #[error("a {wanted} has {bytes} bytes, and {found} came")]
+    Length {
+        /// The type.
+        wanted: &'static str,
+        /// Its bytes.
+        bytes: usize,
+        /// Those that came.
+        found: usize,
+    },
+    /// The right number, and no value.
+    #[error("the {bytes} bytes that came are none of those that a {wanted} can have")]
+    Pattern {
+        /// The type.
+        wanted: &'static str,
+        /// Its bytes.
+        bytes: usize,
+    },
+    /// Nothing that the other end's `serialize` wrote of such a value.
+    #[cfg(feature = "serde")]
+    #[error("the {found} bytes that came are no {wanted} in postcard's format: {why}")]
+    Format {
+        /// The type.
+        wanted: &'static str,
+        /// Bytes that came.
+        found: usize,
+        /// What is wrong with them.
+        why: String,
+    },
+    /// The value cannot be written so.
+    #[cfg(feature = "serde")]
+    #[error("a {wanted} could not be written in postcard's format: {why}")]
+    Unwritable {
+        /// The type.
+        wanted: &'static str,
+        /// Why not.
+        why: String,
+    },
+    /// They lay in memory that is gone.
+    #[cfg(feature = "os")]
+    #[error("the bytes cannot be read any more: {0}")]
+    Gone(#[from] AccessError),
+}
+
+/// Bytes that were received: a slice, a record, a request or a reply (which are slices), a sample.
+pub trait Received {
+    /// The bytes, which stand still as long as this is looked at: as they are, or a copy of those that
+    /// somebody could change. Fails where they cannot be read any more.
+    fn still(&self) -> Result<Cow<'_, [u8]>, ValueError>;
+
+    /// The value that the bytes are, all of them. Fails where they are too many, too few, or no value.
+    fn value<T: TryFromBytes>(&self) -> Result<T, ValueError> {
+        let bytes = self.still()?;
+        if bytes.len() != size_of::<T>() {
+            let (bytes, found) = (size_of::<T>(), bytes.len());
+            return Err(ValueError::Length { wanted: type_name::<T>(), bytes, found });
+        }
+        let pattern = |_| ValueError::Pattern { wanted: type_name::<T>(), bytes: size_of::<T>() };
+        T::try_read_from_bytes(&bytes).map_err(pattern)
+    }
+
+    /// The value that [`serialize`] made the bytes of, all of them. Fails where they are none of such a
+    /// value, or something is left behind it.
+    ///
+    /// ```
+    /// use hamlyn::typed::{Received, serialize};
+    ///
+    /// #[derive(serde::Serialize, serde::Deserialize)]
+    /// struct List(Option<Box<List>>);
+    ///
+    /// assert!(serialize(&List(None))?.deserialize::<List>().is_ok());
+    /// let deep = [1; 1 << 20];
+    /// assert!(deep.deserialize::<List>().is_err(), "and not a stack that overflows");
+    /// # Ok::<(), hamlyn::typed::ValueError>(())
+    /// ```
+    #[cfg(feature = "serde")]
+    fn deserialize<T: serde::de::DeserializeOwned>(&self) -> Result<T, ValueError> {
+        let bytes = self.still()?;
+        let (wanted, found) = (type_name::<T>(), bytes.len());
+        let wrong = |why: String| ValueError::Format { wanted, found, why };
+        let mut reader = postcard::Deserializer::from_flavor(Shallow::new(&bytes));
+        let value = T::deserialize(&mut reader);
+        let left = reader.finalize();
+        match (value, left) {
+            (_, Ok(Left { is_too_deep: true, .. })) => {
+                Err(wrong(alloc::format!("it is nested deeper than {STACK_MAX} bytes of stack")))
+            }
+            (Ok(value), Ok(Left { bytes: 0, .. })) => Ok(value),
+            (Ok(_), Ok(Left { bytes, .. })) => {
+                Err(wrong(alloc::format!("{bytes} bytes are left behind it")))
+            }
+            (Err(e), _) | (_, Err(e)) => Err(wrong(e.to_string())),
+        }
+    }
+}
+
+/// Bytes of stack within which a value is read.
+#[cfg(feature = "serde")]
+const STACK_MAX: usize = 256 << 10;
+
+/// Bytes for postcard, which knows no bound of its own: a type that holds itself would be nested as deep
+/// as who sent the bytes likes, until the stack is used up.
+#[cfg(feature = "serde")]
+struct Shallow<'a> {
+    bytes: Slice<'a>,
+    /// Where the stack was.
+    began: usize,
+    is_too_deep: bool,
+}
+
+/// What is left when a value has been read.
+#[cfg(feature = "serde")]
+struct Left {
+    bytes: usize,
+    is_too_deep: bool,
+}
+
+#[cfg(feature = "serde")]
+impl<'a> Shallow<'a> {
+    fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes: Slice::new(bytes), began: stack(), is_too_deep: false }
+    }
+
+    /// Fails where the stack has become too deep. (Miri's has no order.)
+    #[inline]
+    fn check(&mut self) -> postcard::Result<()> {
+        if stack().abs_diff(self.began) > STACK_MAX && !cfg!(miri) {
+            self.is_too_deep = true;
+            return Err(postcard::Error::DeserializeBadEncoding);
+        }
+        Ok(())
+    }
+}
+
+/// Where the stack is, to within a function's own.
+#[cfg(feature = "serde")]
+#[inline]
+fn stack() -> usize {
+    let here = 0_u8;
+    core::hint::black_box(&raw const here).addr()
+}
+
+#[cfg(feature = "serde")]
+impl<'a> Flavor<'a> for Shallow<'a> {
+    type Remainder = Left;
+    type Source = &'a [u8];
+
+    #[inline]
+    fn pop(&mut self) -> postcard::Result<u8> {
+        self.check()?;
+        self.bytes.pop()
+    }
+
+    #[inline]
+    fn size_hint(&self) -> Option<usize> {
+        self.bytes.size_hint()
+    }
+
+    #[inline]
+    fn try_take_n(&mut self, bytes: usize) -> postcard::Result<&'a [u8]> {
+        self.bytes.try_take_n(bytes)
+    }
+
+    fn finalize(self) -> postcard::Result<Left> {
+        Ok(Left { bytes: self.bytes.finalize()?.len(), is_too_deep: self.is_too_deep })
+    }
+}
+
+impl Received for [u8] {
+    fn still(&self) -> Result<Cow<'_, [u8]>, ValueError> {
+        Ok(Cow::Borrowed(self))
+    }
+}
+
+#[cfg(feature = "os")]
+impl Received for RecordBytes<'_> {
+    fn still(&self) -> Result<Cow<'_, [u8]>, ValueError> {
+        Ok(match self {
+            Self::Still(bytes) => Cow::Borrowed(bytes),
+            Self::Volatile(_) => Cow::Owned(self.to_vec()?),
+        })
+    }
+}
+
+#[cfg(feature = "os")]
+impl Received for Sample {
+    fn still(&self) -> Result<Cow<'_, [u8]>, ValueError> {
+        Ok(match self.as_slice() {
+            Some(bytes) => Cow::Borrowed(bytes),
+            None => Cow::Owned(self.to_vec()?),
+        })
+    }
+}
+
+/// Bytes that are written in place before they are sent: a stream's or a publisher's loan, which are
+/// slices.
+pub trait Written {
+    /// The bytes.
+    fn place(&mut self) -> &mut [u8];
+
+    /// The value that the bytes are, all of them, to be written where it lies. Only for types without
+    /// alignment (of [`zerocopy::byteorder`], say): records follow one another closely. Fails where the
+    /// bytes are too many or too few.
+    fn value_mut<T: FromBytes + IntoBytes + KnownLayout + Unaligned>(
+        &mut self,
+    ) -> Result<&mut T, ValueError> {
+        let found = self.place().len();
+        let (wanted, bytes) = (type_name::<T>(), size_of::<T>());
+        T::mut_from_bytes(self.place()).map_err(|_| ValueError::Length { wanted, bytes, found })
+    }
+
+    /// Writes a value of any plain old data there. Fails where the bytes are too many or too few, and
+    /// leaves them as they were.
+    fn put<T: IntoBytes + Immutable>(&mut self, value: &T) -> Result<(), ValueError> {
+        let found = self.place().len();
+        let (wanted, bytes) = (type_name::<T>(), size_of::<T>());
+        value.write_to(self.place()).map_err(|_| ValueError::Length { wanted, bytes, found })
+    }
+
+    /// Writes a value there in postcard's format, and says how many bytes it has: a loan is then
+    /// [truncated](crate::protocol::RecordLoan::truncate). Where it does not fit some of the bytes have
+    /// been written.
+    #[cfg(feature = "serde")]
+    fn serialize<T: serde::Serialize + ?Sized>(&mut self, value: &T) -> Result<usize, ValueError> {
+        let unwritable = |e: postcard::Error| {
+            let (wanted, why) = (type_name::<T>(), e.to_string());
+            ValueError::Unwritable { wanted, why }
+        };
+        postcard::to_slice(value, self.place()).map(|bytes| bytes.len()).map_err(unwritable)
+    }
+}
+
+impl Written for [u8] {
+    fn place(&mut self) -> &mut [u8] {
+        self
+    }
+}
+
+/// A value as bytes, in postcard's format, to be sent by any end point.
+#[cfg(feature = "serde")]
+pub fn serialize<T: serde::Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, ValueError> {
+    let unwritable = |e: postcard::Error| {
+        let (wanted, why) = (type_name::<T>(), e.to_string());
+        ValueError::Unwritable { wanted, why }
+    };
+    postcard::to_allocvec(value).map_err(unwritable)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+    use proptest::prelude::*;
+    use zerocopy::byteorder::little_endian::{U16, U64};
+
+    #[derive(TryFromBytes, IntoBytes, Immutable, KnownLayout, Clone, Copy, Debug, PartialEq)]
+    #[repr(u16)]
+    enum Side {
+        Buy = 1,
+        Sell = 2,
+    }
+
+    #[derive(TryFromBytes, IntoBytes, Immutable, KnownLayout, Clone, Copy, Debug, PartialEq)]
+    #[repr(C)]
+    struct Order {
+        number: u64,
+        cents: u32,
+        side: Side,
+        is_open: bool,
+        more: u8,
+    }
+
+    const ORDER: Order = Order { number: 7, cents: 1999, side: Side::Sell, is_open: true, more: 9 };
+
+    #[test]
+    fn a_value_is_its_bytes_and_no_more_or_less_of_them() {
+        for side in [Side::Buy, Side::Sell] {
+            let order = Order { side, ..ORDER };
+            assert_eq!(order.as_bytes().value::<Order>(), Ok(order));
+        }
+        for cut in 0..16 {
+            let error = ORDER.as_bytes()[..cut].value::<Order>().unwrap_err();
+            assert_eq!(
+                error,
+                ValueError::Length { wanted: type_name::<Order>(), bytes: 16, found: cut }
+            );
+            assert!(error.to_string().contains(&alloc::format!("has 16 bytes, and {cut} came")));
+        }
+        let longer = [ORDER.as_bytes(), &[0]].concat();
+        assert!(matches!(longer.value::<Order>(), Err(ValueError::Length { found: 17, .. })));
+        // Wherever they lie.
+        let moved = [&[0], ORDER.as_bytes()].concat();
+        assert_eq!(moved[1..].value::<Order>(), Ok(ORDER));
+    }
+
+    #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Debug, PartialEq)]
+    #[repr(C)]
+    struct Reading {
+        number: U64,
+        celsius: U16,
+    }
+
+    #[test]
+    fn a_value_is_written_in_place_wherever_that_is() {
+        let mut bytes = [0; 12];
+        for at in 0..3 {
+            let reading = bytes[at..at + 10].value_mut::<Reading>().unwrap();
+            reading.number.set(1 << 40 | at as u64);
+            reading.celsius.set(21);
+            let (number, celsius) = (U64::new(1 << 40 | at as u64), U16::new(21));
+            assert_eq!(bytes[at..at + 10].value(), Ok(Reading { number, celsius }));
+        }
+        let wrong = bytes[..9].value_mut::<Reading>().unwrap_err();
+        assert!(matches!(wrong, ValueError::Length { bytes: 10, found: 9, .. }));
+        let mut bytes = [0; 17];
+        assert!(matches!(bytes.put(&ORDER), Err(ValueError::Length { bytes: 16, found: 17, .. })));
+        assert_eq!(bytes, [0; 17]);
+        bytes[1..].put(&ORDER).unwrap();
+        assert_eq!(bytes[1..].value::<Order>(), Ok(ORDER));
+    }
+
+    proptest! {
+        #[test]
+        fn of_whatever_bytes_those_that_are_a_value_are_taken(bytes: [u8; 16]) {
+            let is_side = matches!(u16::from_ne_bytes([bytes[12], bytes[13]]), 1 | 2);
+            match bytes[..].value::<Order>() {
+                Ok(order) => {
+                    prop_assert!(is_side && bytes[14] < 2);
+                    prop_assert_eq!(order.as_bytes(), &bytes);
+                }
+                Err(error) => {
+                    prop_assert!(!is_side || bytes[14] > 1);
+                    let wanted = type_name::<Order>();
+                    prop_assert_eq!(error, ValueError::Pattern { wanted, bytes: 16 });
+                }
+            }
+        }
+
+        #[test]
+        fn bytes_that_are_nearly_a_value_are_told_from_it(at in 0usize..16, bit in 0u32..8) {
+            let mut bytes = ORDER.as_bytes().to_vec();
+            bytes[at] ^= 1 << bit;
+            if let Ok(order) = bytes.value::<Order>() {
+                prop_assert!(order != ORDER);
+            }
+        }
+    }
+
+    #[cfg(feature = "serde")]
+    mod by_serde {
+        use super::*;
+        use alloc::boxed::Box;
+        use alloc::string::String;
+        use alloc::vec;
+
+        #[derive(serde::Serialize, serde::Deserialize, Clone, Debug, PartialEq)]
+        enum Message {
+            Text(String),
+            Numbers { all: Vec<u32>, last: Option<bool> },
+        }
+
+        #[test]
+        fn a_value_survives_and_no_beginning_of_it_is_one() {
+            let numbers = Message::Numbers { all: vec![1, 1 << 30], last: Some(true) };
+            for message in [numbers, Message::Text("hello".into())] {
+                let bytes = serialize(&message).unwrap();
+                assert_eq!(bytes.deserialize::<Message>(), Ok(message.clone()));
+                // In place, where there is room.
+                let mut place = vec![9; bytes.len() + 5];
+                let length = Written::serialize(&mut place[..], &message).unwrap();
+                assert_eq!(place[..length], bytes[..]);
+                let error = Written::serialize(&mut place[..length - 1], &message).unwrap_err();
+                assert!(matches!(error, ValueError::Unwritable { .. }));
+                for cut in 0..bytes.len() {
+                    let error = bytes[..cut].deserialize::<Message>().unwrap_err();
+                    assert!(matches!(error, ValueError::Format { found, .. } if found == cut));
+                }
+                let error = [&bytes[..], &[0]].concat().deserialize::<Message>().unwrap_err();
+                assert!(error.to_string().contains("1 bytes are left behind it"), "{error}");
+            }
+        }
+
+        // Each `1` is one level more.
+        #[test]
+        #[cfg_attr(miri, ignore = "its stack has no order")]
+        fn what_is_nested_too_deep_is_an_error() {
+            #[derive(serde::Serialize, serde::Deserialize, Debug)]
+            struct List(Option<Box<List>>);
+            let nested = |levels| [&vec![1; levels][..], &[0]].concat();
+            assert!(nested(100).deserialize::<List>().is_ok());
+            for levels in [1 << 14, 1 << 20] {
+                let error = nested(levels).deserialize::<List>().unwrap_err();
+                assert!(error.to_string().contains("deeper than 262144 bytes of stack"), "{error}");
+            }
+        }
+
+        proptest! {
+            #[test]
+            fn whatever_bytes_come_are_a_value_or_an_error(bytes: Vec<u8>) {
+                if let Ok(message) = bytes.deserialize::<Message>() {
+                    let again = serialize(&message).unwrap();
+                    prop_assert_eq!(again.deserialize::<Message>(), Ok(message));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,373 @@
+//! Links to other hosts: TCP and TLS over loopback.
+#![cfg(not(miri))]
+
+mod support;
+
+use hamlyn::node::CloseReason;
+use hamlyn::protocol::{
+    CallError, Client, Manager, Seed, SeedHostError, Server, ServerConfig, StreamConfig,
+    StreamReceiver, StreamSender, TaggedConfig, TaggedReceiver, TaggedSender,
+};
+use hamlyn::{Accept, Access, Config, Node, SendError, SlotConfig};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use support::{Dir, LIMIT, LONG, Peer, Role, say};
+
+fn secret(dir: &Dir, name: &str, digits: &str) -> PathBuf {
+    let path = dir.path.join(name);
+    let mut options = std::fs::OpenOptions::new();
+    let mut file = options.write(true).create(true).mode(0o600).open(&path).unwrap();
+    writeln!(file, "{}", digits.repeat(32)).unwrap();
+    path
+}
+
+fn config(dir: &Dir, secret: &Path) -> Config {
+    dir.config().secret(secret)
+}
+
+/// Two managers that would be on two hosts: each with a directory of its own.
+fn pair() -> (Dir, Dir, Manager, Manager, String) {
+    let (there, here) = (Dir::new("there", &[]), Dir::new("here", &[]));
+    let key = secret(&there, "secret", "7f");
+    let listens =
+        config(&there, &key).listen("127.0.0.1:0".parse::<std::net::SocketAddr>().unwrap());
+    let server = Manager::with_config(listens).unwrap();
+    server.start_progress().unwrap();
+    let client = Manager::with_config(config(&here, &key)).unwrap();
+    let address = server.listens_at().unwrap();
+    (there, here, server, client, format!("hamlyn://{address}"))
+}
+
+#[test]
+fn what_the_network_does_not_take_leaves_though_the_node_sleeps_in_another_call() {
+    const MESSAGES: u32 = 4000;
+    let there = Dir::new("slow", &[]);
+    let here = Dir::new("fast", &[("WAIT_MODE", "blocking")]);
+    let key = secret(&there, "secret", "7f");
+    let listens =
+        config(&there, &key).listen("127.0.0.1:0".parse::<std::net::SocketAddr>().unwrap());
+    let mut slow = Node::with_config(listens).unwrap();
+    let area = slow.message_area(4096).unwrap();
+    let queue = slow.notification_queue(2 * MESSAGES).unwrap();
+    let slot = slow.slot(SlotConfig::new(area, queue).credit(MESSAGES)).unwrap();
+    let ticket = slow.fast_ticket(slot).unwrap();
+    let greeting = Accept::Automatic(ticket.to_bytes().to_vec());
+    slow.serve("x", Access::SameUser, greeting).unwrap();
+    let at = slow.listens_at().unwrap();
+    let fast = Manager::with_config(config(&here, &key)).unwrap();
+    let serving = Server::new(&fast, ServerConfig::default()).unwrap();
+    serving.serve("end", Access::SameUser).unwrap();
+    std::thread::scope(|scope| {
+        // The node's own thread, which is asleep in a call of its own until the end.
+        scope.spawn(|| serving.receive(LIMIT).unwrap().reply(b"", LIMIT).unwrap());
+        let sender = scope.spawn(|| {
+            let link = fast.connect(&format!("hamlyn://{at}/x"), b"", LIMIT).unwrap();
+            for _ in 0..MESSAGES {
+                loop {
+                    let tried = fast.lock().try_send_fast_over(link, &ticket, &[7; 4096], 0);
+                    match tried {
+                        Ok(()) => break,
+                        Err(SendError::Full) => std::thread::sleep(Duration::from_micros(100)),
+                        Err(e) => panic!("{e}"),
+                    }
+                }
+            }
+        });
+        for i in 0..MESSAGES {
+            let came = slow.recv(queue, Some(LONG / 2));
+            assert!(came.is_ok(), "{i} of {MESSAGES} came: {came:?}");
+            if i % 64 == 0 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        sender.join().unwrap();
+        let local = Manager::with_config(here.config()).unwrap();
+        let client = Client::connect(&local, "end", LIMIT).unwrap();
+        client.call(b"", LIMIT).unwrap();
+    });
+}
+
+#[test]
+fn calls_are_answered() {
+    let (_there, _here, server, client, at) = pair();
+    let serving = Server::new(&server, ServerConfig::default()).unwrap();
+    serving.serve("double", Access::SameUser).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..1002 {
+                let request = serving.receive(LIMIT).unwrap();
+                let twice = request.repeat(2);
+                request.reply(&twice, LIMIT).unwrap();
+            }
+        });
+        let manager = client;
+        let client = Client::connect(&manager, &format!("{at}/double"), LIMIT).unwrap();
+        let path = client.connection().explain(&manager);
+        assert!(path.contains("TLS 1.3") && path.contains("127.0.0.1"), "{path}");
+        for length in [0, 1, 100, 5000, 100_000, 1_000_000] {
+            let request: Vec<u8> = (0..length).map(|i| (i % 251) as u8).collect();
+            assert_eq!(*client.call(&request, LIMIT).unwrap(), *request.repeat(2));
+        }
+        for i in 0..996u32 {
+            let twice = [i.to_le_bytes(), i.to_le_bytes()].concat();
+            assert_eq!(*client.call(&i.to_le_bytes(), LIMIT).unwrap(), *twice);
+        }
+    });
+    drop(serving);
+}
+
+#[test]
+fn streams_and_tags_arrive_whole() {
+    let (_there, _here, server, client, at) = pair();
+    let mut records = StreamReceiver::new(&server, StreamConfig::default()).unwrap();
+    records.serve("records", Access::SameUser).unwrap();
+    let mut tags = TaggedReceiver::new(&server, TaggedConfig::new(64)).unwrap();
+    tags.serve("tags", Access::SameUser).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut sender =
+                StreamSender::connect(&client, &format!("{at}/records"), LIMIT).unwrap();
+            for i in 0..200usize {
+                sender.send(&vec![i as u8; i * 300], LIMIT).unwrap();
+            }
+            sender.flush(LIMIT).unwrap();
+            let mut sender = TaggedSender::connect(&client, &format!("{at}/tags"), LIMIT).unwrap();
+            for i in 0..100 {
+                sender.send(0, &[i as u8; 64], i, LIMIT).unwrap();
+            }
+        });
+        for i in 0..200usize {
+            let record = records.receive(LIMIT).unwrap();
+            let bytes = &*record;
+            assert!(bytes.len() == i * 300 && bytes.iter().all(|byte| *byte == i as u8), "{i}");
+        }
+        for i in 0..100 {
+            assert_eq!(tags.get_tag(LIMIT).unwrap().tag, i);
+        }
+    });
+}
+
+#[test]
+fn who_has_another_secret_is_not_connected_to_and_may_not_connect() {
+    let (_there, here, server, client, at) = pair();
+    let serving = Server::new(&server, ServerConfig::default()).unwrap();
+    serving.serve("x", Access::SameUser).unwrap();
+    let other = secret(&here, "other", "80");
+    let stranger = Manager::with_config(config(&here, &other)).unwrap();
+    let refused = |manager, name: &str, limit| match Client::connect(manager, name, limit) {
+        Ok(_) => panic!("connected to {name}"),
+        Err(error) => error.to_string(),
+    };
+    let error = refused(&stranger, &format!("{at}/x"), LIMIT);
+    assert!(error.contains("does not have the same secret"), "{error}");
+    let short = Some(Duration::from_millis(300));
+    let error = refused(&client, &format!("{at}/y"), short);
+    assert!(error.contains("nobody serves this name there"), "{error}");
+    let error = refused(&client, "hamlyn://127.0.0.1:1/x", short);
+    assert!(error.contains("refused"), "{error}");
+    let nobody = Manager::with_config(here.config()).unwrap();
+    let error = refused(&nobody, &format!("{at}/x"), LIMIT);
+    assert!(error.contains("openssl rand"), "{error}");
+}
+
+#[test]
+fn a_seed_grows_a_sender_wherever_its_bearer_is() {
+    let (_there, here, server, client, at) = pair();
+    let mut tags = TaggedReceiver::new(&server, TaggedConfig::new(64)).unwrap();
+    let seed = tags.seed().unwrap();
+    // Without the host it leads nowhere but on its own.
+    let grow = |seed: &Seed| TaggedSender::grow(&client, seed, LIMIT);
+    let error = grow(&seed).err().unwrap().to_string();
+    assert!(error.contains("nothing is called"), "{error}");
+    let address = at.strip_prefix("hamlyn://").unwrap();
+    // It travels as bytes and text.
+    let far: Seed = seed.at_host(address).unwrap().to_string().parse().unwrap();
+    assert_eq!(Seed::from_bytes(&far.to_bytes()).unwrap(), far);
+    let mut sender = grow(&far).unwrap();
+    sender.send(0, b"far", 7, LIMIT).unwrap();
+    assert_eq!(tags.get_tag(LIMIT).unwrap().tag, 7);
+    // One that names a host already may name another.
+    assert_eq!(far.at_host("[::1]:1").unwrap(), seed.at_host("[::1]:1").unwrap());
+    for (host, why) in [("x", "host:port"), ("x:0", "1 to 65535"), ("a/b:1", "host:port")] {
+        let error = seed.at_host(host).unwrap_err().to_string();
+        assert!(error.contains(why), "{host}: {error}");
+    }
+    let long = format!("{}:7000", "a.".repeat(40));
+    assert!(matches!(seed.at_host(&long), Err(SeedHostError::TooLong(_))));
+    // Whoever has the seed and not the secret is not let in.
+    let other = secret(&here, "other", "80");
+    let stranger = Manager::with_config(config(&here, &other)).unwrap();
+    let error = TaggedSender::grow(&stranger, &far, LIMIT).err().unwrap().to_string();
+    assert!(error.contains("same secret"), "{error}");
+    // Nor is another node taken for the one that made it.
+    let third = Dir::new("third", &[]);
+    let key = secret(&third, "secret", "7f");
+    let listens =
+        config(&third, &key).listen("127.0.0.1:0".parse::<std::net::SocketAddr>().unwrap());
+    let impostor = Manager::with_config(listens).unwrap();
+    let wrong = far.at_host(&impostor.listens_at().unwrap().to_string()).unwrap();
+    assert!(TaggedSender::grow(&client, &wrong, Some(Duration::from_secs(2))).is_err());
+}
+
+#[test]
+fn an_end_is_told_to_whoever_waits() {
+    let (_there, _here, server, client, at) = pair();
+    let serving = Server::new(&server, ServerConfig::default()).unwrap();
+    serving.serve("x", Access::SameUser).unwrap();
+    let calls = Client::connect(&client, &format!("{at}/x"), LIMIT).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let _request = serving.receive(LIMIT).unwrap().detach();
+            server.stop_progress();
+        });
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(100));
+        });
+        let error = calls.call(b"?", Some(Duration::from_millis(300))).unwrap_err();
+        assert!(matches!(error, CallError::TimedOut), "{error}");
+    });
+    drop((serving, server));
+    let error = calls.call(b"?", LIMIT).unwrap_err();
+    assert!(matches!(error, CallError::Ended(_)), "{error}");
+}
+
+/// Another process that doubles what it is sent, and where it listens.
+fn process(settings: &[(&str, &str)]) -> (Dir, Dir, Peer, String) {
+    let keys = Dir::new("keys", &[]);
+    let key = secret(&keys, "secret", "7f").display().to_string();
+    let own = [("SECRET", key.as_str()), ("LISTEN", "127.0.0.1:0")];
+    let dir = Dir::new("process", &[&own, settings].concat());
+    let mut peer = Peer::start("server", &dir, "");
+    let at = format!("hamlyn://{}/double", peer.says());
+    (keys, dir, peer, at)
+}
+
+#[test]
+fn a_server_that_is_killed_is_told_of_and_one_that_is_stopped_is_waited_for() {
+    let (keys, _dir, peer, at) = process(&[]);
+    let here = Dir::new("killed", &[]);
+    let manager = Manager::with_config(config(&here, &keys.path.join("secret"))).unwrap();
+    let client = Client::connect(&manager, &at, LIMIT).unwrap();
+    assert_eq!(*client.call(b"ab", LIMIT).unwrap(), *b"abab");
+    peer.stop();
+    let error = client.call(b"ab", Some(Duration::from_millis(300))).unwrap_err();
+    assert!(matches!(error, CallError::TimedOut), "{error}");
+    peer.signal(libc::SIGCONT);
+    assert_eq!(*client.call(b"ab", LIMIT).unwrap(), *b"abab");
+    peer.stop();
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| client.call(b"ab", LIMIT).unwrap_err());
+        std::thread::sleep(Duration::from_millis(50));
+        peer.kill();
+        let error = waits.join().unwrap();
+        assert!(matches!(error, CallError::Ended(CloseReason::Died)), "{error}");
+    });
+}
+
+#[test]
+fn both_ends_sleep_and_are_woken() {
+    let (keys, _dir, mut peer, at) = process(&[("WAIT_MODE", "blocking")]);
+    let here = Dir::new("asleep", &[("WAIT_MODE", "blocking")]);
+    let manager = Manager::with_config(config(&here, &keys.path.join("secret"))).unwrap();
+    let client = Client::connect(&manager, &at, LIMIT).unwrap();
+    for i in 0..200u32 {
+        if i % 50 == 0 {
+            peer.fall_asleep();
+        }
+        let bytes = vec![i as u8; if i % 9 == 0 { 50_000 } else { 8 }];
+        assert_eq!(*client.call(&bytes, LIMIT).unwrap(), *bytes.repeat(2));
+    }
+    drop(manager);
+    drop(client);
+    peer.tell("end");
+    peer.expect("ended");
+    peer.end();
+}
+
+#[test]
+fn what_was_sent_arrives_though_its_sender_leaves_at_once() {
+    let (_there, _here, server, client, at) = pair();
+    let mut records = StreamReceiver::new(&server, StreamConfig::default()).unwrap();
+    records.serve("records", Access::SameUser).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut sender =
+                StreamSender::connect(&client, &format!("{at}/records"), LIMIT).unwrap();
+            for i in 0..64usize {
+                sender.send(&vec![i as u8; 50_000], LIMIT).unwrap();
+            }
+            sender.flush(LIMIT).unwrap();
+            drop(sender);
+            drop(client);
+        });
+        for i in 0..64usize {
+            // It takes its time.
+            std::thread::sleep(Duration::from_millis(1));
+            let record = records.receive(LIMIT).unwrap();
+            let bytes = &*record;
+            assert!(bytes.len() == 50_000 && bytes.iter().all(|byte| *byte == i as u8), "{i}");
+        }
+    });
+}
+
+#[cfg(feature = "tokio")]
+#[test]
+fn tasks_wait_for_other_hosts() {
+    use hamlyn::protocol::AsyncManager;
+    let (_there, _here, server, client, at) = pair();
+    server.stop_progress();
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    runtime.unwrap().block_on(async {
+        let (there, here) =
+            (AsyncManager::new(&server).unwrap(), AsyncManager::new(&client).unwrap());
+        let serving = std::sync::Arc::new(Server::new(&server, ServerConfig::default()).unwrap());
+        serving.serve("double", Access::SameUser).unwrap();
+        let task = tokio::spawn(async move {
+            for _ in 0..100 {
+                let request = there.receive(&mut &*serving).await.unwrap().detach();
+                let serving = serving.clone();
+                let reply = move || {
+                    let twice = request.repeat(2);
+                    serving.attach(request).reply(&twice, LIMIT).unwrap();
+                };
+                tokio::task::block_in_place(reply);
+            }
+        });
+        let name = format!("{at}/double");
+        let client = here.set_up(move |m| Client::connect(m, &name, LIMIT).unwrap()).await;
+        for i in 0..100u32 {
+            let bytes = vec![i as u8; if i % 9 == 0 { 50_000 } else { 8 }];
+            let called = tokio::time::timeout(support::LONG, here.call(&client, &bytes));
+            assert_eq!(*called.await.unwrap().unwrap(), *bytes.repeat(2));
+        }
+        task.await.unwrap();
+    });
+}
+
+#[test]
+fn role() {
+    let Some(role) = Role::of_this_process() else { return };
+    assert_eq!(role.name, "server");
+    let manager = Manager::with_config(role.config()).unwrap();
+    let server = Server::new(&manager, ServerConfig::default()).unwrap();
+    server.serve("double", Access::SameUser).unwrap();
+    say(&manager.listens_at().unwrap().to_string());
+    let ends = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let ends = &ends;
+        scope.spawn(move || {
+            role.wait_for("end");
+            ends.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+        while !ends.load(std::sync::atomic::Ordering::Relaxed) {
+            if let Ok(request) = server.receive(Some(Duration::from_millis(500))) {
+                let twice = request.repeat(2);
+                request.reply(&twice, LIMIT).unwrap();
+            }
+        }
+    });
+    say("ended");
+}

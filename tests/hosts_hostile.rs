@@ -1,0 +1,663 @@
+//! What other hosts, and whoever is on the way to them, can do: strangers at the port, hosts that have
+//! the secret and lie, a relay that changes what passes, certificates that are not good.
+#![cfg(not(miri))]
+
+#[path = "model/hosts.rs"]
+mod model;
+mod support;
+
+use hamlyn::control::Identity;
+use hamlyn::control::hosts::channel::Channel;
+use hamlyn::control::hosts::hello::{self, VERSION, Wants, Who};
+use hamlyn::control::hosts::keys::{End, Keys};
+use hamlyn::control::hosts::meeting::{Meeting, Own, Step};
+use hamlyn::node::{CloseReason, Event};
+use hamlyn::protocol::{Client, Manager, Server, ServerConfig};
+use hamlyn::wire::{Destination, Flags, Header, Key, MetadataIndex, SlotIndex};
+use hamlyn::{Access, Config, Node};
+use rcgen::{CertificateParams, DnType, Issuer, KeyPair};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+use support::{Dir, LIMIT};
+
+fn write(dir: &Dir, name: &str, text: &str) -> PathBuf {
+    let path = dir.path.join(name);
+    let mut options = std::fs::OpenOptions::new();
+    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&path).unwrap();
+    file.write_all(text.as_bytes()).unwrap();
+    path
+}
+
+fn secret(dir: &Dir) -> Config {
+    dir.config().secret(write(dir, "secret", &"7f".repeat(32)))
+}
+
+fn listening(config: Config) -> Config {
+    config.listen("127.0.0.1:0".parse::<SocketAddr>().unwrap())
+}
+
+/// A server that doubles what it is sent, until it is dropped.
+struct Doubles {
+    at: SocketAddr,
+    _dir: Dir,
+    server: Arc<Server>,
+    manager: Manager,
+    ends: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+fn doubles(name: &str, settings: &[(&str, &str)], config: impl FnOnce(&Dir) -> Config) -> Doubles {
+    let dir = Dir::new(name, settings);
+    let manager = Manager::with_config(listening(config(&dir))).unwrap();
+    let server = Arc::new(Server::new(&manager, ServerConfig::default()).unwrap());
+    server.serve("double", Access::SameUser).unwrap();
+    let ends = Arc::new(AtomicBool::new(false));
+    let (own, stop) = (server.clone(), ends.clone());
+    let thread = std::thread::spawn(move || {
+        while !stop.load(Ordering::Relaxed) {
+            if let Ok(request) = own.receive(Some(Duration::from_millis(20))) {
+                let twice = request.repeat(2);
+                let _ = request.reply(&twice, LIMIT);
+            }
+        }
+    });
+    let (at, thread) = (manager.listens_at().unwrap(), Some(thread));
+    Doubles { at, _dir: dir, server, manager, ends, thread }
+}
+
+impl Doubles {
+    fn is_called_by(&self, manager: &Manager) {
+        let name = format!("hamlyn://{}/double", self.at);
+        let client = Client::connect(manager, &name, LIMIT).unwrap();
+        assert_eq!(*client.call(b"ab", LIMIT).unwrap(), *b"abab");
+    }
+}
+
+impl Drop for Doubles {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        let _ = (&self.server, &self.manager);
+    }
+}
+
+/// Numbers that follow from a seed.
+fn random(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state
+}
+
+#[test]
+fn strangers_at_the_port_keep_nobody_else_out() {
+    let there = doubles("strangers", &[("HANDSHAKE_TIMEOUT_MS", "2000")], secret);
+    let here = Dir::new("honest", &[]);
+    let honest = Manager::with_config(secret(&here)).unwrap();
+    let mut seed = 7;
+    // They say nothing, or nonsense, or the beginning of something, and stay.
+    let mut stay = Vec::new();
+    for i in 0..200u32 {
+        let mut stream = TcpStream::connect(there.at).unwrap();
+        let bytes: Vec<u8> = match i % 4 {
+            0 => Vec::new(),
+            1 => (0..100).map(|_| random(&mut seed) as u8).collect(),
+            2 => b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(),
+            // The head of a TLS record that never comes.
+            _ => vec![22, 3, 1, 64, 0],
+        };
+        let _ = stream.write_all(&bytes);
+        stay.push(stream);
+    }
+    there.is_called_by(&honest);
+    // Nobody who has not proved himself is kept beyond the time limit.
+    let end = Instant::now() + Duration::from_secs(20);
+    for mut stream in stay {
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        while !matches!(stream.read(&mut [0; 512]), Ok(0) | Err(_)) {
+            assert!(Instant::now() < end, "a stranger is kept");
+        }
+    }
+    there.is_called_by(&honest);
+}
+
+/// A host that has the secret and speaks by hand.
+struct Liar {
+    channel: Channel,
+    /// The slot and key that it could write to are not known to it.
+    own: Own,
+}
+
+fn connected(at: SocketAddr, dir: &Dir) -> (Channel, Own) {
+    let (keys, identity) = (Keys::load(&secret(dir)).unwrap(), Identity::new().unwrap());
+    let tcp = TcpStream::connect(at).unwrap();
+    tcp.set_nonblocking(true).unwrap();
+    let tls = rustls::ClientConnection::new(keys.client.clone(), "127.0.0.1".try_into().unwrap());
+    let channel = Channel::new(tcp, tls.unwrap().into());
+    (channel, Own { keys, identity, packet_bytes: 4096 })
+}
+
+fn until<R>(what: &str, mut look: impl FnMut() -> Option<R>) -> R {
+    let end = Instant::now() + Duration::from_secs(20);
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < end, "it never came to be that {what}");
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+impl Liar {
+    fn link(at: SocketAddr, dir: &Dir) -> Self {
+        let (channel, own) = connected(at, dir);
+        let mut meeting = Meeting::of_client(channel, "x", Vec::new());
+        until("there is a link", || match meeting.turn(&own) {
+            Step::Waits => None,
+            Step::Link(..) => Some(()),
+            step => panic!("{step:?}"),
+        });
+        Self { channel: meeting.channel, own }
+    }
+
+    fn send(&mut self, bytes: &[u8]) {
+        self.channel.put(bytes);
+        let channel = &mut self.channel;
+        until("it has left", || (channel.flush() || channel.ended().is_some()).then_some(()));
+    }
+}
+
+fn packet(length: u32, metadata_len: u8) -> Header {
+    Header {
+        destination: Destination(1),
+        slot: SlotIndex(2),
+        metadata_index: MetadataIndex(0),
+        key: Key(3),
+        offset: 0,
+        length,
+        delta: 0,
+        metadata_len,
+        flags: Flags::NOTIFY,
+        word: 0,
+    }
+}
+
+fn bytes_of(words: [u64; 6]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+#[test]
+fn what_no_host_sends_ends_its_own_link_and_nothing_else() {
+    let dir = Dir::new("lies", &[("RING_BYTES", "8192")]);
+    let mut node = Node::with_config(listening(secret(&dir))).unwrap();
+    let greeting = hamlyn::control::Accept::Automatic(Vec::new());
+    node.serve("x", Access::SameUser, greeting).unwrap();
+    let at = node.listens_at().unwrap();
+    let with = |change: fn(&mut [u64; 6])| {
+        let mut words = packet(8, 0).to_words();
+        change(&mut words);
+        [bytes_of(words), vec![0; 8]].concat()
+    };
+    let lies: Vec<(&str, Vec<u8>)> = vec![
+        ("a packet of more than was agreed", bytes_of(packet(4097, 0).to_words())),
+        ("a packet of 4 GiB", bytes_of(packet(u32::MAX, 0).to_words())),
+        ("61 bytes of metadata", bytes_of(packet(0, 61).to_words())),
+        ("a frame of no kind", with(|words| words[0] |= 9)),
+        ("reserved bits", with(|words| words[5] |= 1 << 20)),
+        ("flags that mean nothing", with(|words| words[5] |= 0x80 << 8)),
+    ];
+    let liar_dir = Dir::new("liar", &[]);
+    for (what, bytes) in lies {
+        let mut liar = Liar::link(at, &liar_dir);
+        liar.send(&bytes);
+        let reason = until(what, || {
+            node.poll().unwrap();
+            match node.next_event() {
+                Some(Event::Closed { reason, .. }) => Some(reason),
+                _ => None,
+            }
+        });
+        assert!(matches!(reason, CloseReason::Misbehaved(_)), "{what}: {reason:?}");
+    }
+    // One that is cut off in the middle of a packet has died, and what was whole is counted.
+    let refused = |node: &Node| {
+        let counters = node.counters();
+        let of = counters.iter().filter(|row| row.0.starts_with("refused_"));
+        of.map(|row| row.1).sum::<u64>()
+    };
+    let before = refused(&node);
+    let mut liar = Liar::link(at, &liar_dir);
+    let whole = [bytes_of(packet(8, 0).to_words()), vec![0; 8]].concat();
+    liar.send(&[&whole[..], &whole[..50]].concat());
+    let _ = &liar.own;
+    drop(liar);
+    let reason = until("it has died", || {
+        node.poll().unwrap();
+        match node.next_event() {
+            Some(Event::Closed { reason, .. }) => Some(reason),
+            _ => None,
+        }
+    });
+    assert_eq!(reason, CloseReason::Died);
+    assert_eq!(refused(&node), before + 1);
+}
+
+/// A node that listens, and a link to it from a host that speaks by hand.
+fn with_a_liar(name: &str, settings: &[(&str, &str)]) -> (Dir, Node, hamlyn::LinkId, Liar) {
+    let dir = Dir::new(name, settings);
+    let mut node = Node::with_config(listening(secret(&dir))).unwrap();
+    let greeting = hamlyn::control::Accept::Automatic(Vec::new());
+    node.serve("x", Access::SameUser, greeting).unwrap();
+    let liar = Liar::link(node.listens_at().unwrap(), &Dir::new("by-hand", &[]));
+    let link = until("the node has the link", || {
+        node.poll().unwrap();
+        match node.next_event() {
+            Some(Event::Connected { link, .. }) => Some(link),
+            _ => None,
+        }
+    });
+    (dir, node, link, liar)
+}
+
+#[test]
+fn what_is_sent_to_a_host_that_is_gone_is_not_kept() {
+    let (_dir, mut node, link, liar) = with_a_liar("gone", &[("RING_BYTES", "8192")]);
+    let mut ticket = {
+        let area = node.message_area(64).unwrap();
+        let queue = node.notification_queue(64).unwrap();
+        let slot = node.slot(hamlyn::SlotConfig::new(area, queue)).unwrap();
+        node.fast_ticket(slot).unwrap()
+    };
+    ticket.destination = liar.own.identity.node();
+    // A reset, since something that it was sent is unread.
+    node.try_send_fast_over(link, &ticket, &[1; 16], 0).unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    drop(liar);
+    // A program that does nothing but send.
+    let refused = (0..1_000_000u32).find(|i| {
+        if i % 100 == 0 {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        node.try_send_fast_over(link, &ticket, &[1; 16], 0).is_err()
+    });
+    assert!(refused.is_some(), "a million messages to nobody are kept");
+    let reason = until("it is told of", || {
+        node.poll().unwrap();
+        match node.next_event() {
+            Some(Event::Closed { reason, .. }) => Some(reason),
+            _ => None,
+        }
+    });
+    assert_eq!(reason, CloseReason::Died);
+}
+
+#[test]
+fn a_host_that_says_on_and_on_that_tickets_were_revoked_is_not_kept_word_for_word() {
+    let (_dir, mut node, _link, mut liar) = with_a_liar("stale", &[]);
+    let mut stale = packet(0, 0).to_words();
+    stale[0] = stale[0] & !0xffff_ffff | 2;
+    let frames: Vec<u8> = (0..5000).flat_map(|_| bytes_of(stale)).collect();
+    liar.send(&frames);
+    std::thread::sleep(Duration::from_millis(100));
+    let mut told = 0;
+    let mut quiet = 0;
+    // Other hosts are not looked at in each turn.
+    until("all of them are read", || {
+        node.poll().unwrap();
+        let before = told;
+        while let Some(event) = node.next_event() {
+            assert!(matches!(event, Event::TicketRevoked { .. }), "{event:?}");
+            told += 1;
+        }
+        quiet = if told > 0 && told == before { quiet + 1 } else { 0 };
+        (quiet == 1000).then_some(())
+    });
+    assert!(told <= 1000, "{told} of 5000");
+}
+
+#[test]
+fn a_host_that_wants_an_answer_waits_for_it() {
+    let dir = Dir::new("asked", &[]);
+    let mut node = Node::with_config(listening(secret(&dir))).unwrap();
+    node.serve("x", Access::SameUser, hamlyn::control::Accept::Ask).unwrap();
+    let at = node.listens_at().unwrap();
+    let asks = |dir: &Dir| {
+        let (channel, own) = connected(at, dir);
+        (Meeting::of_client(channel, "x", Vec::new()), own)
+    };
+    let mut gone = 0;
+    let mut requests = Vec::new();
+    let mut events = |node: &mut Node, requests: &mut Vec<_>| {
+        node.poll().unwrap();
+        while let Some(event) = node.next_event() {
+            match event {
+                Event::Request { id, .. } => requests.push(id),
+                Event::RequestGone { .. } => gone += 1,
+                other => panic!("{other:?}"),
+            }
+        }
+        gone
+    };
+    // One that says more has broken the rules.
+    let own_dir = Dir::new("asks", &[]);
+    let (mut meeting, own) = asks(&own_dir);
+    until("it is asked for", || {
+        assert!(matches!(meeting.turn(&own), Step::Waits));
+        events(&mut node, &mut requests);
+        (requests.len() == 1).then_some(())
+    });
+    meeting.channel.put(&[0; 6000]);
+    meeting.channel.flush();
+    until("it is gone", || (events(&mut node, &mut requests) == 1).then_some(()));
+    // Of one identity some may wait at a time; the others are refused.
+    let mut all: Vec<_> = (0..20).map(|_| asks(&own_dir)).collect();
+    let mut refused = 0;
+    until("all are asked for or refused", || {
+        all.retain_mut(|(meeting, own)| match meeting.turn(own) {
+            Step::Waits => true,
+            Step::Failed(_) => {
+                refused += 1;
+                false
+            }
+            step => panic!("{step:?}"),
+        });
+        events(&mut node, &mut requests);
+        (requests.len() - 1 + refused == 20).then_some(())
+    });
+    assert_eq!((requests.len() - 1, refused), (16, 4));
+}
+
+#[test]
+fn packets_of_another_host_are_checked_as_any_others() {
+    let dir = Dir::new("guesses", &[("WRONG_KEYS_MAX", "100")]);
+    let mut node = Node::with_config(listening(secret(&dir))).unwrap();
+    let greeting = hamlyn::control::Accept::Automatic(Vec::new());
+    node.serve("x", Access::SameUser, greeting).unwrap();
+    let area = node.message_area(64).unwrap();
+    let queue = node.notification_queue(64).unwrap();
+    let slot = node.slot(hamlyn::SlotConfig::new(area, queue)).unwrap();
+    let ticket = node.fast_ticket(slot).unwrap();
+    let mut liar = Liar::link(node.listens_at().unwrap(), &Dir::new("guesser", &[]));
+    // It knows the slot, and tries keys.
+    let mut guesses = Vec::new();
+    for key in 0..200 {
+        let mut header = packet(8, 0);
+        header.destination = ticket.destination.destination();
+        (header.slot, header.metadata_index) = (ticket.slot, ticket.metadata_index);
+        header.key = Key(key);
+        guesses.extend(bytes_of(header.to_words()));
+        guesses.extend([0xff; 8]);
+    }
+    liar.send(&guesses);
+    let reason = until("the guesser is sent away", || {
+        node.poll().unwrap();
+        match node.next_event() {
+            Some(Event::Closed { reason, .. }) => Some(reason),
+            _ => None,
+        }
+    });
+    assert!(matches!(&reason, CloseReason::Misbehaved(why) if why.contains("wrong keys")));
+    assert!(node.area(area).unwrap().iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn who_cannot_prove_what_it_says_is_told_so() {
+    let there = doubles("proofs", &[], secret);
+    let dir = Dir::new("prover", &[]);
+    type Change = fn(&mut Who);
+    let changes: [(&str, Change); 5] = [
+        ("cannot prove that it is the node", |who| who.node ^= 1),
+        ("cannot prove that it is the node", |who| who.signature[0] ^= 1),
+        ("cannot prove that it is the node", |who| who.signature.clear()),
+        ("does not have the same secret", |who| who.proof[31] ^= 1),
+        ("speaks version 2.0", |who| who.version = (2, 0)),
+    ];
+    for (why, change) in changes {
+        let (mut channel, own) = connected(there.at, &dir);
+        until("keys are agreed on", || {
+            channel.receive(1);
+            channel.flush();
+            (channel.is_open() && !channel.plain().is_empty()).then_some(())
+        });
+        let key = channel.key().unwrap();
+        let statement = [b"hamlyn host 1 \x01".as_slice(), &key].concat();
+        let (public_key, signature) = own.identity.sign(&statement);
+        let mut who = Who {
+            version: VERSION,
+            node: own.identity.node().0,
+            public_key,
+            signature: signature.to_vec(),
+            proof: own.keys.proof(End::Client, &key),
+            packet_bytes: 4096,
+        };
+        change(&mut who);
+        let wants = Wants { who, service: "double".into(), greeting: Vec::new() };
+        channel.put(&hello::to_bytes(&wants));
+        let told = until("it is refused", || {
+            channel.receive(1 << 16);
+            channel.flush();
+            channel.ended().is_some().then(|| String::from_utf8_lossy(channel.plain()).into_owned())
+        });
+        assert!(told.contains(why), "{why}: {told:?}");
+    }
+}
+
+#[test]
+fn one_call_takes_no_more_than_its_share_of_what_has_come() {
+    let dir = Dir::new("share", &[]);
+    let keys = Keys::load(&secret(&dir)).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let tcp =
+        [TcpStream::connect(listener.local_addr().unwrap()).unwrap(), listener.accept().unwrap().0];
+    let [client, server] = tcp.map(|tcp| tcp.set_nonblocking(true).map(|()| tcp).unwrap());
+    let name = "127.0.0.1".try_into().unwrap();
+    let tls = rustls::ClientConnection::new(keys.client.clone(), name).unwrap();
+    let mut client = Channel::new(client, tls.into());
+    let tls = rustls::ServerConnection::new(keys.server.clone()).unwrap();
+    let mut server = Channel::new(server, tls.into());
+    until("keys are agreed on", || {
+        for end in [&mut client, &mut server] {
+            end.receive(1);
+            end.flush();
+        }
+        (client.is_open() && server.is_open()).then_some(())
+    });
+    client.put(&vec![7; 8 << 20]);
+    let (mut calls, mut most) = (0, 0);
+    until("all of it has come", || {
+        client.flush();
+        let before = server.received();
+        server.receive(usize::MAX);
+        calls += 1;
+        most = most.max(server.received() - before);
+        (server.plain().len() == 8 << 20).then_some(())
+    });
+    assert!(most <= (256 << 10) + (32 << 10), "{most} bytes in one of {calls} calls");
+}
+
+/// Passes on what comes, but for one byte of one direction, which it changes.
+fn relay(to: SocketAddr, upstream: bool, at: usize) -> (SocketAddr, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let passed = Arc::new(AtomicUsize::new(0));
+    let counted = passed.clone();
+    std::thread::spawn(move || {
+        let (client, _) = listener.accept().unwrap();
+        let server = TcpStream::connect(to).unwrap();
+        let pass =
+            |mut from: TcpStream, mut to: TcpStream, at: Option<usize>, count: Arc<AtomicUsize>| {
+                move || {
+                    let mut buffer = [0; 4096];
+                    let mut position = 0;
+                    while let Ok(bytes @ 1..) = from.read(&mut buffer) {
+                        if let Some(at) = at
+                            && (position..position + bytes).contains(&at)
+                        {
+                            buffer[at - position] ^= 0x20;
+                        }
+                        position += bytes;
+                        if at.is_some() {
+                            count.store(position, Ordering::Relaxed);
+                        }
+                        if to.write_all(&buffer[..bytes]).is_err() {
+                            break;
+                        }
+                    }
+                    let _ = to.shutdown(std::net::Shutdown::Both);
+                }
+            };
+        let (c, s) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+        let up = pass(client, server, upstream.then_some(at), counted.clone());
+        let mut down = pass(s, c, (!upstream).then_some(at), counted);
+        let up = std::thread::spawn(up);
+        down();
+        let _ = up.join();
+    });
+    (address, passed)
+}
+
+#[test]
+fn whoever_changes_a_byte_on_the_way_ends_the_connection_and_changes_nothing() {
+    let there = doubles("changed", &[], secret);
+    let here = Dir::new("changed-here", &[]);
+    let honest = Manager::with_config(secret(&here)).unwrap();
+    let (mut failed, mut passed_whole) = (0, 0);
+    for upstream in [true, false] {
+        // Every so many bytes of what connecting and one call take.
+        for at in (0..4000).step_by(if cfg!(debug_assertions) { 23 } else { 7 }) {
+            let (address, passed) = relay(there.at, upstream, at);
+            let name = format!("hamlyn://{address}/double");
+            let called = Client::connect_with_wait_no(&honest, &name).and_then(|client| {
+                let answer = client.call(b"ab", Some(Duration::from_secs(5)));
+                // Before it leaves: its goodbye passes, too.
+                let passed = passed.load(Ordering::Relaxed);
+                answer.map(|answer| (answer.to_vec(), passed)).map_err(|e| e.to_string())
+            });
+            match called {
+                // The byte was behind all that.
+                Ok((answer, passed)) => {
+                    assert_eq!(answer, b"abab");
+                    assert!(passed <= at + 64, "byte {at} of {upstream}");
+                    passed_whole += 1;
+                }
+                Err(_) => failed += 1,
+            }
+            if passed_whole > 3 {
+                passed_whole = 0;
+                break;
+            }
+        }
+    }
+    assert!(failed > 60, "{failed}");
+    there.is_called_by(&honest);
+}
+
+trait ConnectsOnce: Sized {
+    fn connect_with_wait_no(manager: &Manager, name: &str) -> Result<Self, String>;
+}
+
+impl ConnectsOnce for Client {
+    fn connect_with_wait_no(manager: &Manager, name: &str) -> Result<Self, String> {
+        Client::connect(manager, name, Some(Duration::from_secs(5))).map_err(|e| e.to_string())
+    }
+}
+
+/// Files with a certificate for a name, its key, and whom to trust.
+struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    pem: String,
+}
+
+impl Authority {
+    fn new(name: &str) -> Self {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, name);
+        let key = KeyPair::generate().unwrap();
+        let pem = params.self_signed(&key).unwrap().pem();
+        Self { issuer: Issuer::new(params, key), pem }
+    }
+
+    fn issue(&self, dir: &Dir, names: &[&str], trusted: &Self, is_expired: bool) -> Config {
+        let names: Vec<String> = names.iter().map(|name| name.to_string()).collect();
+        let mut params = CertificateParams::new(names).unwrap();
+        if is_expired {
+            params.not_after = rcgen::date_time_ymd(2001, 1, 1);
+        }
+        let key = KeyPair::generate().unwrap();
+        let own = params.signed_by(&key, &self.issuer).unwrap();
+        dir.config()
+            .certificate(write(dir, "own.pem", &own.pem()))
+            .certificate_key(write(dir, "key.pem", &key.serialize_pem()))
+            .trusted(write(dir, "trusted.pem", &trusted.pem))
+    }
+}
+
+#[test]
+fn certificates_decide_who_connects() {
+    let (good, other) = (Authority::new("good"), Authority::new("other"));
+    let issue = |dir: &Dir| good.issue(dir, &["localhost", "server.example"], &good, false);
+    let there = doubles("certificates", &[], issue);
+    let connect = |config: Config, host: &str| {
+        let manager = Manager::with_config(config).unwrap();
+        let name = format!("hamlyn://{host}:{}/double", there.at.port());
+        let client = Client::connect_with_wait_no(&manager, &name)?;
+        client.call(b"ab", LIMIT).map(|reply| reply.to_vec()).map_err(|e| e.to_string())
+    };
+    let dir = Dir::new("certificates-here", &[]);
+    // Of the same name as the server, so it is the same owner's.
+    let same = good.issue(&dir, &["localhost"], &good, false);
+    assert_eq!(connect(same.clone(), "localhost"), Ok(b"abab".to_vec()));
+    let refused = |config: Config, host: &str, why: &str| {
+        let error = connect(config, host).unwrap_err();
+        assert!(error.contains(why), "{why}: {error}");
+    };
+    refused(same, "127.0.0.1", "not valid for name");
+    refused(good.issue(&dir, &["elsewhere"], &good, false), "localhost", "not for other hosts");
+    refused(good.issue(&dir, &["localhost"], &other, false), "localhost", "UnknownIssuer");
+    // The server says so, in an alert.
+    refused(other.issue(&dir, &["localhost"], &good, false), "localhost", "alert");
+    refused(good.issue(&dir, &["localhost"], &good, true), "localhost", "alert");
+    // Who has the secret of nobody.
+    refused(secret(&dir), "localhost", "");
+    // Keys that cannot be used are an error at once, and say what to do.
+    let error = |config: Config| Manager::with_config(listening(config)).map(|_| ()).unwrap_err();
+    let open = write(&dir, "open", &"7f".repeat(32));
+    std::fs::set_permissions(&open, std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
+    for (config, why) in [
+        (dir.config(), "openssl rand"),
+        (dir.config().secret(open), "chmod 600"),
+        (dir.config().secret(write(&dir, "short", "7f7f")), "64 hexadecimal digits"),
+        (dir.config().secret(dir.path.join("none")), "No such file"),
+        (dir.config().certificate(dir.path.join("none")), "certificate_key"),
+    ] {
+        let error = error(config).to_string();
+        assert!(error.contains(why), "{why}: {error}");
+    }
+}
+
+#[test]
+fn whatever_another_host_says_is_read_or_refused() {
+    let mut seed = 11;
+    for i in 0..20_000 {
+        let length = (random(&mut seed) % 300) as usize;
+        let mut bytes: Vec<u8> = (0..length).map(|_| random(&mut seed) as u8).collect();
+        // Such as have a meaning at all: kinds and lengths are small numbers.
+        for at in [1, 5, 41, 42, 43] {
+            if let Some(byte) = bytes.get_mut(at) {
+                *byte &= if i % 2 == 0 { 3 } else { 63 };
+            }
+        }
+        for at in [2, 3, 4, 6, 7, 8].into_iter().filter(|at| i % 3 > 0 && *at < length) {
+            bytes[at] = 0;
+        }
+        model::hosts(&bytes);
+    }
+}

@@ -1,0 +1,69 @@
+//! What another host may send before and on a link, from bytes: by chance under `cargo test`, by search
+//! under a fuzzer (`fuzz/`).
+
+use hamlyn::control::hosts::frames::{Frame, HEADER_BYTES, Read, put, read};
+use hamlyn::control::hosts::hello::{self, Answer, HELLO_BYTES_MAX, Wants, Who};
+use hamlyn::wire::METADATA_MAX;
+
+/// Hellos and frames, each beginning with the bytes that there are.
+pub fn hosts(data: &[u8]) {
+    said::<Who>(data);
+    said::<Wants>(data);
+    said::<Answer>(data);
+    let Some((first, rest)) = data.split_first() else { return };
+    frames(rest, *first as usize * 8);
+    // The same as a body whose length is right.
+    let length = (rest.len().min(HELLO_BYTES_MAX) as u32).to_le_bytes();
+    let whole = [&length, rest].concat();
+    for meant in [said::<Who>(&whole), said::<Wants>(&whole), said::<Answer>(&whole)] {
+        assert!(meant.is_none_or(|bytes| bytes <= whole.len()));
+    }
+}
+
+/// What is read, and written again, is read as the same.
+fn said<T>(bytes: &[u8]) -> Option<usize>
+where
+    T: for<'a> serde::Deserialize<'a> + serde::Serialize + PartialEq + std::fmt::Debug,
+{
+    let (found, used) = hello::from_bytes::<T>(bytes).ok()??;
+    assert!(used <= bytes.len());
+    let again = hello::to_bytes(&found);
+    // What is longer than it need be could have been read, and is not sent.
+    if let Ok(Some((read, _))) = hello::from_bytes::<T>(&again) {
+        assert_eq!(read, found);
+    } else {
+        assert!(again.len() > HELLO_BYTES_MAX);
+    }
+    Some(used)
+}
+
+/// One behind the other, as far as they go; the same in parts as whole.
+fn frames(mut bytes: &[u8], packet_bytes: usize) {
+    loop {
+        let found = read(bytes, packet_bytes);
+        let most = HEADER_BYTES + METADATA_MAX + packet_bytes;
+        match found {
+            Read::Violation => return,
+            Read::Cut(wanted) => {
+                assert!(bytes.len() < wanted && wanted <= most, "{wanted} bytes are waited for");
+                return;
+            }
+            Read::Whole(frame, used) => {
+                assert!(used <= bytes.len() && used <= most);
+                for part in [0, HEADER_BYTES - 1, used - 1] {
+                    let is_cut = matches!(read(&bytes[..part], packet_bytes), Read::Cut(_));
+                    assert!(is_cut || part == used, "{part} of {used} bytes are a frame");
+                }
+                let mut again = Vec::new();
+                put(&mut again, &frame);
+                assert_eq!(read(&again, packet_bytes), Read::Whole(frame, used));
+                if let Frame::Packet { metadata, data, .. } = frame {
+                    assert_eq!(HEADER_BYTES + metadata.len() + data.len(), used);
+                    // A packet's frame has nothing that is not read.
+                    assert_eq!(again, bytes[..used]);
+                }
+                bytes = &bytes[used..];
+            }
+        }
+    }
+}

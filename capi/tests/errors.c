@@ -71,7 +71,7 @@ static void a_node_without_its_arguments(void) {
 
 /* Another host, here this one over loopback: what is missing, who is not there, and a message. */
 static void another_host(void) {
-    h_setting_t settings[2];
+    h_setting_t settings[3];
     h_node_t *there = NULL, *made = NULL;
     h_area_t at_area;
     h_queue_t at_queue;
@@ -100,13 +100,15 @@ static void another_host(void) {
     EXPECT(H_INVALID, "chmod 600", h_node_new(settings, 2, &made));
     THAT(chmod(path, 0600) == 0 && made == NULL);
     EXPECT(H_OK, "", h_node_new(settings, 2, &there));
-    EXPECT(H_OK, "", h_node_new(settings + 1, 1, &made));
+    settings[2].name = "wait_for_names";
+    settings[2].value = "off";
+    EXPECT(H_OK, "", h_node_new(settings + 1, 2, &made));
     EXPECT(H_TOO_LONG, "", h_listens_at(there, at, 3, &length));
     EXPECT(H_OK, "", h_listens_at(there, at, sizeof at, &length));
     THAT(strlen(at) == length && strncmp(at, "127.0.0.1:", 10) == 0);
-    EXPECT(H_UNREACHABLE, "refused", h_connect(made, "hamlyn://127.0.0.1:1/x", NULL, 0, 100000000, &link));
+    EXPECT(H_UNREACHABLE, "refused", h_connect(made, "hamlyn://127.0.0.1:1/x", NULL, 0, LIMIT, &link));
     THAT(snprintf(name, sizeof name, "hamlyn://%s/there", at) < (int)sizeof name);
-    EXPECT(H_NOT_FOUND, "nobody serves", h_connect(made, name, NULL, 0, 100000000, &link));
+    EXPECT(H_NOT_FOUND, "nobody serves", h_connect(made, name, NULL, 0, LIMIT, &link));
 
     EXPECT(H_OK, "", h_area_new(there, 64, &at_area));
     EXPECT(H_OK, "", h_queue_new(there, 4, &at_queue));

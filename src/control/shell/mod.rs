@@ -311,6 +311,16 @@ impl Control {
         });
         let _ = shared.this.set(Arc::downgrade(&shared));
         shared.poller.add(&shared.bell, BELL).map_err(doing("watching an event descriptor"))?;
+        #[cfg(not(feature = "tls"))]
+        if config.listen.is_some() {
+            return Err(StartError::NoHosts);
+        }
+        // Before the control thread, which nobody would end if this failed.
+        #[cfg(feature = "tls")]
+        let hosts = match config.listen {
+            Some(_) => Some(Arc::new(Hosts::start(config, identity, &shared.inbox)?)),
+            None => None,
+        };
         let thread = match config.housekeeping {
             Housekeeping::Application => None,
             Housekeeping::Thread => {
@@ -327,15 +337,6 @@ impl Control {
                 let started = thread::spawn("hamlyn-control", 256 << 10, run);
                 Some(started.map_err(doing("starting the housekeeping thread"))?)
             }
-        };
-        #[cfg(not(feature = "tls"))]
-        if config.listen.is_some() {
-            return Err(StartError::NoHosts);
-        }
-        #[cfg(feature = "tls")]
-        let hosts = match config.listen {
-            Some(_) => Some(Arc::new(Hosts::start(config, identity, &shared.inbox)?)),
-            None => None,
         };
         Ok(Self {
             #[cfg(feature = "tls")]

@@ -86,6 +86,17 @@ macro_rules! stream_sender {
                 }
             }
 
+            /// Ends the stream before its end, and closes: what has left arrives, and then the receiver
+            /// raises `Closed`, as it does when this process dies; its loop over the records does not
+            /// just end. What is coalesced does not leave. So it is, too, where an exception leaves a
+            /// `with`.
+            fn abandon(&self, py: Python<'_>) -> PyResult<()> {
+                if !self.end.is_closed() && self.end.inner.check_open().is_ok() {
+                    self.end.with(py, |end| end.abandon())?;
+                }
+                self.end.close_now(py)
+            }
+
             #[pyo3(signature = (kind: "type[BaseException] | None", _error: "BaseException | None", _trace: "TracebackType | None"))]
             fn __exit__(
                 &self,
@@ -95,7 +106,8 @@ macro_rules! stream_sender {
                 _trace: Option<&Bound<'_, PyAny>>,
             ) -> PyResult<()> {
                 if kind.is_some() {
-                    return self.end.close_now(py);
+                    // The receiver is not to take for all what is not.
+                    return self.abandon(py);
                 }
                 self.close(py, Some(10.0))
             }

@@ -535,6 +535,11 @@ impl ApertureStreamSender {
         self.inner.close(timeout)
     }
 
+    /// See [`StreamSender::abandon`].
+    pub fn abandon(&mut self) {
+        self.inner.abandon();
+    }
+
     /// The connection.
     pub fn connection(&self) -> &Connection {
         self.inner.connection()

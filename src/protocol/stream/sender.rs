@@ -530,8 +530,20 @@ impl StreamSender {
         Ok(())
     }
 
+    /// Ends the stream before its end: what has left arrives, and then the receiver is told
+    /// [`HungUp`](crate::node::CloseReason::HungUp), as it is when this process ends. What is coalesced
+    /// does not leave. A sender that is dropped while its thread panics does the same.
+    pub fn abandon(&mut self) {
+        (self.is_closed, self.fill, self.limit) = (true, 0, 0);
+        self.outgoing = None;
+        self.manager.end(&self.connection);
+    }
+
     /// Sends what it can without waiting, and closes.
     pub(in crate::protocol) fn end(&mut self) {
+        if std::thread::panicking() {
+            return self.abandon();
+        }
         if self.close(Some(Duration::ZERO)).is_err() {
             self.manager.end(&self.connection);
         }

@@ -116,7 +116,7 @@ pub mod wire;
 pub use config::Config;
 #[cfg(feature = "os")]
 pub use control::{Accept, Access, Peer};
-pub use interface::terminus::{Piece, SendHandle, Tag};
+pub use interface::terminus::{BufferTag, Piece, SendHandle};
 pub use interface::{
     AreaId, Deposit, LinkId, Message, MetadataEntry, Mode, Notification, QueueId, Receiver,
     SlotConfig, SlotId, Then,

@@ -67,7 +67,7 @@ fn a_link_carries_packets_both_ways() {
     }
     client.close(ours.token);
     let ControlEvent::Closed { token, reason } = next(&server) else { panic!() };
-    assert_eq!((token, reason), (theirs.token, CloseReason::Graceful));
+    assert_eq!((token, reason), (theirs.token, LinkEnd::Graceful));
 }
 
 #[test]
@@ -210,7 +210,7 @@ fn a_violation_tells_the_other_end() {
     let (server, theirs, client, ours) = linked(&dir.config());
     server.violated(theirs.token);
     let ControlEvent::Closed { token, reason } = next(&client) else { panic!() };
-    assert_eq!((token, reason), (ours.token, CloseReason::Expelled));
+    assert_eq!((token, reason), (ours.token, LinkEnd::Expelled));
     assert_eq!(counter(&server, "closed_by_us_violation"), 1);
     assert_eq!(counter(&client, "closed_expelled"), 1);
 }
@@ -221,7 +221,7 @@ fn the_end_of_a_control_plane_is_a_goodbye() {
     let (server, theirs, client, _ours) = linked(&dir.config());
     drop(server);
     assert!(!dir.0.join("x").exists());
-    assert!(matches!(next(&client), ControlEvent::Closed { reason: CloseReason::Graceful, .. }));
+    assert!(matches!(next(&client), ControlEvent::Closed { reason: LinkEnd::Graceful, .. }));
     drop(theirs);
 }
 

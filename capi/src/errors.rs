@@ -87,9 +87,9 @@ statuses! {
         OfferError::Name(e) => e.status(),
         OfferError::Serve(e) => e.status(),
     };
-    memory::AreaError: e => match e {
-        memory::AreaError::Empty | memory::AreaError::TooLarge(_) => H_INVALID,
-        memory::AreaError::Os { .. } => H_SYSTEM,
+    memory::AllocationError: e => match e {
+        memory::AllocationError::Empty | memory::AllocationError::TooLarge(_) => H_INVALID,
+        memory::AllocationError::Os { .. } => H_SYSTEM,
     };
     AreaError: e => match e {
         AreaError::NoSuchArea(_) => H_NO_SUCH,

@@ -169,9 +169,9 @@ impl ToPy for OfferError {
 
 impl ToPy for MemoryError {
     fn to_py(self) -> PyErr {
-        use hamlyn::os::memory::AreaError;
+        use hamlyn::os::memory::AllocationError;
         let kind = match &self {
-            Self::Memory(AreaError::Os { .. }) => Kind::Os,
+            Self::Memory(AllocationError::Os { .. }) => Kind::Os,
             _ => Kind::Misuse,
         };
         error(kind, self)

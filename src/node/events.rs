@@ -228,14 +228,14 @@ impl Node {
             }
             ControlEvent::Closed { token, reason } => {
                 let reason = match reason {
-                    control::CloseReason::Graceful => CloseReason::Closed,
-                    control::CloseReason::Died => CloseReason::Died,
-                    control::CloseReason::HungUp => CloseReason::HungUp,
-                    control::CloseReason::Violation => {
+                    control::LinkEnd::Graceful => CloseReason::Closed,
+                    control::LinkEnd::Died => CloseReason::Died,
+                    control::LinkEnd::HungUp => CloseReason::HungUp,
+                    control::LinkEnd::Violation => {
                         CloseReason::Misbehaved("it sent nonsense on its control socket".into())
                     }
-                    control::CloseReason::Expelled => CloseReason::Expelled,
-                    control::CloseReason::Unwatched => CloseReason::Unwatched,
+                    control::LinkEnd::Expelled => CloseReason::Expelled,
+                    control::LinkEnd::Unwatched => CloseReason::Unwatched,
                 };
                 if let Some(index) = self.index_of(token) {
                     self.begin_leaving(index, reason);

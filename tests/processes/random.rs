@@ -19,8 +19,8 @@ use crate::support::*;
 use hamlyn::control::{Accept, Access};
 use hamlyn::node::{Event, SendError, TerminusId};
 use hamlyn::{
-    AreaId, LinkId, MetadataIndex, Mode, Node, Notification, Piece, QueueId, SendHandle,
-    SlotConfig, SlotId, Tag, Ticket,
+    AreaId, BufferTag, LinkId, MetadataIndex, Mode, Node, Notification, Piece, QueueId, SendHandle,
+    SlotConfig, SlotId, Ticket,
 };
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -119,7 +119,7 @@ struct Actor {
     others: Vec<Other>,
     by_slot: HashMap<u32, (usize, usize)>,
     termini: Vec<TerminusId>,
-    buffers: Vec<(TerminusId, Tag, Option<SendHandle>)>,
+    buffers: Vec<(TerminusId, BufferTag, Option<SendHandle>)>,
     done: Vec<String>,
 }
 
@@ -402,7 +402,7 @@ impl Actor {
 
     fn gather(&mut self, ticket: &Ticket, data: &[u8], metadata: &[u8]) {
         let node = &self.node;
-        let is_free = |b: &(TerminusId, Tag, Option<SendHandle>)| {
+        let is_free = |b: &(TerminusId, BufferTag, Option<SendHandle>)| {
             b.2.as_ref().is_none_or(|handle| node.is_reusable(handle))
         };
         let Some(i) = self.buffers.iter().position(is_free) else {

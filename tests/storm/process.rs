@@ -7,8 +7,8 @@ use hamlyn::link::sim::Rng;
 use hamlyn::node::{CloseReason, Event};
 use hamlyn::wire::TICKET_BYTES;
 use hamlyn::{
-    Accept, Access, AreaId, Config, LinkId, MetadataIndex, Mode, Node, Piece, QueueId, SendError,
-    SendHandle, SlotConfig, SlotId, Tag, Ticket,
+    Accept, Access, AreaId, BufferTag, Config, LinkId, MetadataIndex, Mode, Node, Piece, QueueId,
+    SendError, SendHandle, SlotConfig, SlotId, Ticket,
 };
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -59,7 +59,7 @@ pub struct Process<'a> {
     queue: QueueId,
     rng: Rng,
     peers: BTreeMap<usize, Peer>,
-    buffer: Tag,
+    buffer: BufferTag,
     posted: Option<SendHandle>,
 }
 

@@ -82,9 +82,10 @@ pub struct HostPeer {
     pub identity: String,
 }
 
-/// Why a link ended.
+/// How a link ended, as the machine sees it. What applications are told is
+/// `node::CloseReason`, which says in words what a peer did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum CloseReason {
+pub enum LinkEnd {
     /// The other end said that it was done; what it wrote is complete.
     Graceful,
     /// Its process died.
@@ -438,7 +439,7 @@ pub enum Event {
         /// Which.
         link: ConnectionId,
         /// Why.
-        reason: CloseReason,
+        reason: LinkEnd,
     },
 }
 

@@ -3,7 +3,7 @@
 use super::super::frame::{End, Frame, Memory, MemoryWord};
 use super::super::identity;
 use super::super::machine::{
-    Action, Agreed, CloseReason, ConnectionId, Event, Failure, Taken, Touched,
+    Action, Agreed, ConnectionId, Event, Failure, LinkEnd, Taken, Touched,
 };
 use super::super::memory::{Made, Mapped};
 use super::super::{printable, receiver};
@@ -426,16 +426,14 @@ impl Shared {
 }
 
 /// What is told of the end of a link.
-fn ended(reason: CloseReason) -> (Kind, &'static str) {
+fn ended(reason: LinkEnd) -> (Kind, &'static str) {
     match reason {
-        CloseReason::Graceful => (Kind::Closed, ""),
-        CloseReason::Died => (Kind::Died, ""),
-        CloseReason::HungUp => {
-            (Kind::Lost, "it closed the connection before all messages had left")
-        }
-        CloseReason::Violation => (Kind::SentAway, "it sent nonsense on its control socket"),
-        CloseReason::Expelled => (Kind::Expelled, ""),
-        CloseReason::Unwatched => (
+        LinkEnd::Graceful => (Kind::Closed, ""),
+        LinkEnd::Died => (Kind::Died, ""),
+        LinkEnd::HungUp => (Kind::Lost, "it closed the connection before all messages had left"),
+        LinkEnd::Violation => (Kind::SentAway, "it sent nonsense on its control socket"),
+        LinkEnd::Expelled => (Kind::Expelled, ""),
+        LinkEnd::Unwatched => (
             Kind::Lost,
             "the system refuses this process's housekeeping what it needs to watch over it",
         ),

@@ -123,8 +123,8 @@ pub use interface::{
 };
 #[cfg(feature = "os")]
 pub use node::{
-    Aperture, ApertureEvent, ApertureId, ApertureView, Event, Node, PreparedTicket, RecvError,
-    SendError, SharedNode, TerminusId,
+    Aperture, ApertureEvent, ApertureId, ApertureView, Event, Node, NodeReceiveError,
+    NodeSendError, PreparedTicket, SharedNode, TerminusId,
 };
 #[cfg(feature = "os")]
 pub use os::aperture::{AccessError, ApertureAccess};

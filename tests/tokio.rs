@@ -8,7 +8,7 @@ use hamlyn::protocol::{
     ApertureStreamReceiver, ApertureStreamSender, AsyncClient, AsyncManager, AsyncServer,
     ByteConfig, ByteListener, CallError, Client, DatagramReceiver, DatagramSender, Group,
     GroupConfig, GroupMember, GrowError, Manager, PublishConfig, PublishError, Publisher,
-    ReceiveError, SendFailure, Server, ServerConfig, StreamConfig, StreamReceiver, StreamSender,
+    ReceiveError, SendError, Server, ServerConfig, StreamConfig, StreamReceiver, StreamSender,
     SubscribeConfig, Subscriber, TaggedConfig, TaggedReceiver, TaggedSender, WhenSlow,
 };
 use hamlyn::{Access, Config, LinkId, Node, SlotConfig, Ticket};
@@ -251,7 +251,7 @@ async fn streams_and_datagrams_of_tasks_wait_for_room_and_lose_nothing() {
                 // The sender knows by the reply that the receiver is ready.
                 datagrams.ready().unwrap();
                 let reply = || match datagrams.reply(&datagram, b"ready", Some(Duration::ZERO)) {
-                    Err(SendFailure::TimedOut) => Ok(false),
+                    Err(SendError::TimedOut) => Ok(false),
                     replied => replied.map(|()| true),
                 };
                 there.send(reply).await.unwrap();

@@ -12,7 +12,7 @@ use hamlyn::interface::terminus::PostError;
 use hamlyn::interface::{AreaError, QueueError, SlotError};
 use hamlyn::node::{
     BuildError, CloseReason, ConnectError, ExportError, Forked, LinkError, MemoryError,
-    NoSuchAperture, NoSuchTerminus, OfferError, ReclaimError, RecvError, SendError,
+    NoSuchAperture, NoSuchTerminus, NodeReceiveError, NodeSendError, OfferError, ReclaimError,
 };
 use hamlyn::os::aperture::AccessError;
 use hamlyn::os::memory;
@@ -20,7 +20,7 @@ use hamlyn::os::memory;
 use hamlyn::protocol::SeedHostError;
 use hamlyn::protocol::{
     ByteStreamError, CallError, GroupError, GrowError, PublishError, ReceiveError, SeedError,
-    SendFailure,
+    SendError,
 };
 use hamlyn::wire::{ShareError, TicketError};
 
@@ -128,23 +128,23 @@ statuses! {
         PostError::TooLong { .. } => H_TOO_LONG,
         _ => H_INVALID,
     };
-    SendError: e => match e {
-        SendError::Full => H_FULL,
-        SendError::Unreachable(_) => H_UNREACHABLE,
-        SendError::TooLongToTry { .. } => H_TOO_LONG,
-        SendError::LinkEnded(_) => H_CLOSED,
-        SendError::TimedOut { unfinished: None } => H_TIMED_OUT,
-        SendError::TimedOut { unfinished: Some(_) } => H_INCOMPLETE,
-        SendError::Post(e) => e.status(),
-        SendError::Terminus(e) => e.status(),
-        SendError::Forked(e) => e.status(),
-        SendError::Wait(_) => H_SYSTEM,
+    NodeSendError: e => match e {
+        NodeSendError::Full => H_FULL,
+        NodeSendError::Unreachable(_) => H_UNREACHABLE,
+        NodeSendError::TooLongToTry { .. } => H_TOO_LONG,
+        NodeSendError::LinkEnded(_) => H_CLOSED,
+        NodeSendError::TimedOut { unfinished: None } => H_TIMED_OUT,
+        NodeSendError::TimedOut { unfinished: Some(_) } => H_INCOMPLETE,
+        NodeSendError::Post(e) => e.status(),
+        NodeSendError::Terminus(e) => e.status(),
+        NodeSendError::Forked(e) => e.status(),
+        NodeSendError::Wait(_) => H_SYSTEM,
     };
-    RecvError: e => match e {
-        RecvError::TimedOut => H_TIMED_OUT,
-        RecvError::Queue(e) => e.status(),
-        RecvError::Forked(e) => e.status(),
-        RecvError::Wait(_) => H_SYSTEM,
+    NodeReceiveError: e => match e {
+        NodeReceiveError::TimedOut => H_TIMED_OUT,
+        NodeReceiveError::Queue(e) => e.status(),
+        NodeReceiveError::Forked(e) => e.status(),
+        NodeReceiveError::Wait(_) => H_SYSTEM,
     };
     LinkError: _e => H_NO_SUCH;
     Reason: e => match e {
@@ -261,18 +261,18 @@ statuses! {
         // What the library has learnt to say since.
         _ => H_STATE,
     };
-    SendFailure: e => match e {
-        SendFailure::TimedOut => H_TIMED_OUT,
-        SendFailure::TooLong { .. } => H_TOO_LONG,
-        SendFailure::Outside { .. } => H_INVALID,
-        SendFailure::CutOff => H_CUT_OFF,
-        SendFailure::ForeignTicket => H_INVALID,
-        SendFailure::NoReplyWanted => H_STATE,
-        SendFailure::Ended(reason) => reason.status(),
-        SendFailure::Misbehaved(_) => H_MISBEHAVED,
-        SendFailure::Send(e) => e.status(),
-        SendFailure::Forked(e) => e.status(),
-        SendFailure::Wait(_) => H_SYSTEM,
+    SendError: e => match e {
+        SendError::TimedOut => H_TIMED_OUT,
+        SendError::TooLong { .. } => H_TOO_LONG,
+        SendError::Outside { .. } => H_INVALID,
+        SendError::CutOff => H_CUT_OFF,
+        SendError::ForeignTicket => H_INVALID,
+        SendError::NoReplyWanted => H_STATE,
+        SendError::Ended(reason) => reason.status(),
+        SendError::Misbehaved(_) => H_MISBEHAVED,
+        SendError::Node(e) => e.status(),
+        SendError::Forked(e) => e.status(),
+        SendError::Wait(_) => H_SYSTEM,
         // What the library has learnt to say since.
         _ => H_STATE,
     };
@@ -317,7 +317,7 @@ statuses! {
         CallError::Misbehaved(_) => H_MISBEHAVED,
         CallError::NoSuchCall(_) => H_NO_SUCH,
         CallError::Memory(_) => H_LIMIT,
-        CallError::Send(e) => e.status(),
+        CallError::Node(e) => e.status(),
         CallError::Forked(e) => e.status(),
         CallError::Wait(_) => H_SYSTEM,
         _ => H_STATE,

@@ -10,7 +10,7 @@ use crate::node::h_node_t;
 use crate::tickets::h_ticket_t;
 use core::ffi::c_void;
 use hamlyn::interface::terminus::PIECES_MAX;
-use hamlyn::{BufferTag, MetadataIndex, Notification, Piece, SendError, SendHandle};
+use hamlyn::{BufferTag, MetadataIndex, NodeSendError, Notification, Piece, SendHandle};
 
 /// Names a message that was sent, so that h_is_reusable can be asked about its buffer. A value.
 #[repr(C)]
@@ -114,7 +114,7 @@ pub unsafe extern "C" fn h_send_fast(
         let sent = repeat(node.manager()?, timeout_ns, |node| -> Done<Option<()>> {
             match node.try_send_fast(&ticket, data, word) {
                 Ok(()) => Ok(Some(())),
-                Err(SendError::Full) => {
+                Err(NodeSendError::Full) => {
                     node.poll()?;
                     Ok(None)
                 }

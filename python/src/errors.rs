@@ -6,10 +6,11 @@
 use hamlyn::interface::terminus::PostError;
 use hamlyn::interface::{AreaError, QueueError, SlotError};
 use hamlyn::node::{
-    BuildError, ConnectError, Forked, LinkError, MemoryError, OfferError, RecvError, SendError,
+    BuildError, ConnectError, Forked, LinkError, MemoryError, NodeReceiveError, NodeSendError,
+    OfferError,
 };
 use hamlyn::protocol::{
-    ByteStreamError, CallError, GroupError, GrowError, PublishError, ReceiveError, SendFailure,
+    ByteStreamError, CallError, GroupError, GrowError, PublishError, ReceiveError, SendError,
 };
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -242,7 +243,7 @@ fn of_host(failed: &hamlyn::control::hosts::HostError) -> Kind {
     }
 }
 
-impl ToPy for RecvError {
+impl ToPy for NodeReceiveError {
     fn to_py(self) -> PyErr {
         let kind = match &self {
             Self::TimedOut => Kind::TimedOut,
@@ -254,7 +255,7 @@ impl ToPy for RecvError {
     }
 }
 
-impl ToPy for SendError {
+impl ToPy for NodeSendError {
     fn to_py(self) -> PyErr {
         let kind = match &self {
             Self::Full | Self::TimedOut { .. } => Kind::TimedOut,
@@ -299,10 +300,10 @@ impl ToPy for ReceiveError {
     }
 }
 
-impl ToPy for SendFailure {
+impl ToPy for SendError {
     fn to_py(self) -> PyErr {
         let kind = match self {
-            Self::Send(e) => return e.to_py(),
+            Self::Node(e) => return e.to_py(),
             Self::TimedOut => Kind::TimedOut,
             Self::CutOff => Kind::TimedOut,
             Self::Ended(_) => Kind::Closed,
@@ -318,7 +319,7 @@ impl ToPy for SendFailure {
 impl ToPy for CallError {
     fn to_py(self) -> PyErr {
         let kind = match self {
-            Self::Send(e) => return e.to_py(),
+            Self::Node(e) => return e.to_py(),
             Self::TimedOut => Kind::TimedOut,
             Self::Application { code, text } => return application_error(code, &text),
             Self::Declined => Kind::Declined,

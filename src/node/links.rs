@@ -324,7 +324,7 @@ impl Node {
     /// told goodbye, except those for which messages still wait, which see
     /// [`CloseReason::HungUp`]. Returns how many queued messages did not leave. Dropping a node
     /// does the same without waiting.
-    pub fn close(mut self, timeout: Option<Duration>) -> Result<usize, super::SendError> {
+    pub fn close(mut self, timeout: Option<Duration>) -> Result<usize, super::NodeSendError> {
         self.check_fork()?;
         self.flush(timeout)?;
         Ok(self.part())
@@ -555,9 +555,9 @@ impl Node {
     }
 
     /// The link from this node to itself, made when it is first needed.
-    pub(super) fn open_self_link(&mut self) -> Result<(), super::SendError> {
+    pub(super) fn open_self_link(&mut self) -> Result<(), super::NodeSendError> {
         let region = Region::private(self.config.ring_bytes as usize)
-            .map_err(|e| super::SendError::Wait(Arc::new(e)))?;
+            .map_err(|e| super::NodeSendError::Wait(Arc::new(e)))?;
         let ring = RingWriter::new(region.lines(), region.freed(), self.config.packet_bytes);
         let reader = RingReader::new(region.lines(), region.freed());
         let peer = Peer {

@@ -42,8 +42,8 @@ pub use line::PreparedTicket;
 pub use links::{CloseReason, ConnectError, LinkError};
 pub(crate) use links::{NO_WORD, with_answer};
 pub use parts::MemoryError;
-pub use receive::RecvError;
-pub use send::{SendError, Unfinished};
+pub use receive::NodeReceiveError;
+pub use send::{NodeSendError, Unfinished};
 pub use shared::{Attached, NodeGuard, SharedNode};
 pub(crate) use shared::{Look, Waited};
 #[cfg(feature = "tokio")]

@@ -15,7 +15,7 @@ use super::datagram::{Datagram, DatagramReceiver};
 use super::driver::Driver;
 use super::group::{Group, GroupError};
 use super::group_member::GroupMember;
-use super::manager::{Connection, Manager, ReceiveError, SendFailure, UntilGivenUp};
+use super::manager::{Connection, Manager, ReceiveError, SendError, UntilGivenUp};
 use super::publish::{PublishError, Sample, Subscriber};
 use super::stream::{Record, RecordGuard, StreamReceiver};
 use super::tagged::{Tag, TaggedReceiver};
@@ -136,7 +136,7 @@ macro_rules! from_failed {
     )*};
 }
 
-from_failed!(ReceiveError, SendFailure, CallError, GroupError, PublishError);
+from_failed!(ReceiveError, SendError, CallError, GroupError, PublishError);
 
 /// Dropped before the task is done, it says that nobody waits for what that makes.
 struct GivesUp {
@@ -220,8 +220,8 @@ impl AsyncManager {
     /// `try_send` or `try_flush` of a sender or a group's member.
     ///
     /// ```no_run
-    /// # use hamlyn::protocol::{AsyncManager, SendFailure, TaggedSender};
-    /// # async fn f(manager: AsyncManager, mut sender: TaggedSender) -> Result<(), SendFailure> {
+    /// # use hamlyn::protocol::{AsyncManager, SendError, TaggedSender};
+    /// # async fn f(manager: AsyncManager, mut sender: TaggedSender) -> Result<(), SendError> {
     /// manager.send(|| sender.try_send(0, b"data", 7)).await
     /// # }
     /// ```

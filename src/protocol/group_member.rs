@@ -15,7 +15,7 @@ use super::group::{
 use super::manager::Target;
 use super::outgoing::{Message, Outgoing};
 use super::tickets::{fast_ticket_from, message_ticket_from};
-use super::{Connection, GrowError, Kind, Manager, SendFailure};
+use super::{Connection, GrowError, Kind, Manager, SendError};
 use crate::control::Peer;
 use crate::interface::notification::Consumer;
 use crate::interface::{AreaId, Mode, QueueId, SlotConfig, SlotId};
@@ -234,7 +234,7 @@ impl GroupMember {
         let Self { manager, connection, outgoing, .. } = self;
         let sent = outgoing.send(manager, connection, message, deadline.left());
         // On another error the ticket is good still.
-        if let Ok(()) | Err(SendFailure::CutOff) = sent {
+        if let Ok(()) | Err(SendError::CutOff) = sent {
             self.use_ticket();
         }
         sent.map_err(GroupError::from_send)

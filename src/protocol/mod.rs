@@ -130,7 +130,7 @@ pub use group_member::{GroupHelper, GroupMember, PART_BYTES, Part};
 #[cfg(feature = "os")]
 pub use kinds::{Admit, Connected, Grown, Offered};
 #[cfg(feature = "os")]
-pub use manager::{Connection, EndPoint, GrowError, Manager, ReceiveError, SendFailure};
+pub use manager::{Connection, EndPoint, GrowError, Manager, ReceiveError, SendError};
 #[cfg(feature = "os")]
 pub use publish::{
     Loan, PublishConfig, PublishError, Publisher, SHORT_BYTES_MAX, Sample, SubscribeConfig,

@@ -6,7 +6,7 @@ use crate::support::*;
 use hamlyn::config::WaitMode;
 use hamlyn::control::frame::{Frame, MemoryWord, Purpose, Welcome};
 use hamlyn::control::{Accept, Access, ConnectError as ControlError, Identity};
-use hamlyn::node::{CloseReason, ConnectError, Event, RecvError, SendError};
+use hamlyn::node::{CloseReason, ConnectError, Event, NodeReceiveError, NodeSendError};
 use hamlyn::os::{socket, sys};
 use hamlyn::{LinkId, MetadataIndex, Node, QueueId, SlotConfig, SlotId, Ticket};
 use std::os::fd::AsFd;
@@ -219,7 +219,7 @@ fn role() {
             let data = pattern(ENTRY_BYTES, 2);
             let short = Some(Duration::from_millis(50));
             match me.node.send(&ticket, &data, b"", short) {
-                Err(SendError::TimedOut { unfinished: Some(_) }) => say("midway"),
+                Err(NodeSendError::TimedOut { unfinished: Some(_) }) => say("midway"),
                 other => panic!("{other:?}"),
             }
             role.wait_for("end");
@@ -505,10 +505,10 @@ fn receiver_dies(s: &mut Survivor) {
     let (peer, link, ticket) = s.victim_with_ticket("receive-some");
     let data = pattern(ENTRY_BYTES, 3);
     let error = s.node().send(&ticket, &data, b"", LIMIT).unwrap_err();
-    assert!(matches!(error, SendError::LinkEnded(_)), "{error}");
+    assert!(matches!(error, NodeSendError::LinkEnded(_)), "{error}");
     s.died(link);
     let error = s.node().send(&ticket, b"more", b"", LIMIT).unwrap_err();
-    assert!(matches!(error, SendError::Unreachable(_)), "{error}");
+    assert!(matches!(error, NodeSendError::Unreachable(_)), "{error}");
     peer.ends_killed();
 }
 
@@ -526,7 +526,7 @@ fn who_sleeps_on_a_full_ring_is_told_of_the_receivers_death() {
         let killer = kill_when_asleep(peer);
         let data = pattern(ENTRY_BYTES, 3);
         let error = s.node().send(&ticket, &data, b"", LIMIT).unwrap_err();
-        assert!(matches!(error, SendError::LinkEnded(_)), "{error}");
+        assert!(matches!(error, NodeSendError::LinkEnded(_)), "{error}");
         killer.join().unwrap();
         s.died(link);
         // Queued, and then flushed by a survivor that sleeps.
@@ -571,7 +571,7 @@ fn a_sender_is_told(s: &mut Survivor, role: &str) {
         // SAFETY: a system call on the number of a process that nobody has waited for.
         assert_eq!(unsafe { libc::kill(child, libc::SIGKILL) }, 0);
     }
-    assert!(matches!(error, SendError::LinkEnded(_)), "{error}");
+    assert!(matches!(error, NodeSendError::LinkEnded(_)), "{error}");
     until_node(s.node(), "the link has gone", |node| node.links().count() == 1);
     std::fs::remove_file(s.dir.path.join("victim")).unwrap();
 }
@@ -607,7 +607,7 @@ fn a_peer_killed_while_it_sleeps_is_told_of_to_one_that_sleeps() {
         killer.join().unwrap();
         s.died(link);
         let error = s.node().send(&ticket, b"x", b"", LIMIT).unwrap_err();
-        assert!(matches!(error, SendError::Unreachable(_)), "{error}");
+        assert!(matches!(error, NodeSendError::Unreachable(_)), "{error}");
     });
 }
 
@@ -662,10 +662,12 @@ fn a_stopped_peer_is_not_dead_and_time_limits_hold() {
         let data = pattern(16 << 10, 4);
         let reply = s.reply_ticket();
         let error = s.node().send(&ticket, &data, &reply, short).unwrap_err();
-        let SendError::TimedOut { unfinished: Some(unfinished) } = error else { panic!("{error}") };
+        let NodeSendError::TimedOut { unfinished: Some(unfinished) } = error else {
+            panic!("{error}")
+        };
         let queue = s.replies.0;
         let error = s.node().recv(queue, short).unwrap_err();
-        assert!(matches!(error, RecvError::TimedOut), "{error}");
+        assert!(matches!(error, NodeReceiveError::TimedOut), "{error}");
         // Others go on meanwhile.
         s.friend_lives();
         assert!(s.node().explain(link).is_ok());

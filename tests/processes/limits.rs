@@ -236,7 +236,7 @@ fn send_buffers_and_work_queue_entries() {
     }
     // A ring of 8 lines, of which one stays free, and the work queue.
     assert_eq!(sent, 7 + 3);
-    assert!(matches!(node.try_send(&ticket, b"x", b""), Err(hamlyn::SendError::Full)));
+    assert!(matches!(node.try_send(&ticket, b"x", b""), Err(hamlyn::NodeSendError::Full)));
     for _ in 0..sent {
         until_node(&mut client.node, "what was queued leaves", |_| {
             server.node.try_recv(server.queue).unwrap().is_some()

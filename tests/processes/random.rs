@@ -17,7 +17,7 @@
 
 use crate::support::*;
 use hamlyn::control::{Accept, Access};
-use hamlyn::node::{Event, SendError, TerminusId};
+use hamlyn::node::{Event, NodeSendError, TerminusId};
 use hamlyn::{
     AreaId, BufferTag, LinkId, MetadataIndex, Mode, Node, Notification, Piece, QueueId, SendHandle,
     SlotConfig, SlotId, Ticket,
@@ -353,7 +353,7 @@ impl Actor {
 
     // ---- sending
 
-    fn sent(&mut self, result: Result<(), SendError>) {
+    fn sent(&mut self, result: Result<(), NodeSendError>) {
         match result {
             Ok(_) => {}
             Err(e) => self.fail(&format!("sending: {e}")),
@@ -377,7 +377,7 @@ impl Actor {
                     Some(Duration::from_micros(self.random.below(300))),
                 );
                 let end = Instant::now() + LONG;
-                while let Err(SendError::TimedOut { unfinished }) = result {
+                while let Err(NodeSendError::TimedOut { unfinished }) = result {
                     if Instant::now() > end {
                         self.fail("a message could not be finished");
                     }
@@ -390,7 +390,7 @@ impl Actor {
                 self.sent(result);
             }
             2 => match self.node.try_send_on(terminus, ticket, data, metadata) {
-                Err(SendError::Full | SendError::TooLongToTry { .. }) => {
+                Err(NodeSendError::Full | NodeSendError::TooLongToTry { .. }) => {
                     let result = self.node.send_on(terminus, ticket, data, metadata, LIMIT);
                     self.sent(result);
                 }
@@ -420,7 +420,7 @@ impl Actor {
             cuts.windows(2).map(|w| Piece { tag, offset: w[0], length: w[1] - w[0] }).collect();
         match self.node.post_send(terminus, ticket, &pieces, metadata) {
             Ok(handle) => self.buffers[i].2 = Some(handle),
-            Err(SendError::Full) => {
+            Err(NodeSendError::Full) => {
                 let result = self.node.send_on(terminus, ticket, data, metadata, LIMIT);
                 self.sent(result);
             }
@@ -443,7 +443,7 @@ impl Actor {
         self.note(format!("to {to}: {number}, entry {entry}, {} bytes", data.len()));
         if kind == Kind::Fast {
             let result = match self.node.try_send_fast(&ticket, &data, number) {
-                Err(SendError::Full) => self.node.send_fast(&ticket, &data, number, LIMIT),
+                Err(NodeSendError::Full) => self.node.send_fast(&ticket, &data, number, LIMIT),
                 other => other,
             };
             return self.sent(result);

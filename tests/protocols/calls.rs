@@ -481,7 +481,7 @@ fn a_client_that_asks_a_server_that_drains_and_never_listens_is_sent_away() {
                         std::thread::sleep(Duration::from_millis(2));
                     }
                 }
-                Err(hamlyn::SendError::Full) => std::thread::yield_now(),
+                Err(hamlyn::NodeSendError::Full) => std::thread::yield_now(),
                 Err(_) => break,
             }
         }

@@ -324,7 +324,7 @@ impl Liar {
         loop {
             match self.node.try_send_fast_over(self.link, ticket, data, word) {
                 Ok(_) => return true,
-                Err(hamlyn::SendError::Full) => assert!(start.elapsed() < LONG, "no room"),
+                Err(hamlyn::NodeSendError::Full) => assert!(start.elapsed() < LONG, "no room"),
                 Err(_) => return false,
             }
             std::thread::yield_now();
@@ -373,7 +373,7 @@ fn a_client_that_asks_and_never_listens_is_sent_away() {
                         std::thread::sleep(Duration::from_millis(2));
                     }
                 }
-                Err(hamlyn::SendError::Full) => std::thread::yield_now(),
+                Err(hamlyn::NodeSendError::Full) => std::thread::yield_now(),
                 Err(_) => break,
             }
         }

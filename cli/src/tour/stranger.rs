@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 use hamlyn::control::Identity;
 use hamlyn::control::frame::{self, Frame, MemoryWord, Purpose};
 use hamlyn::interface::LinkId;
-use hamlyn::node::{Node, SendError};
+use hamlyn::node::{Node, NodeSendError};
 use hamlyn::os::memory::{SEALS_READ_ONLY, region_bytes};
 use hamlyn::wire::{Flags, Header, Key, MetadataIndex, Share, SlotIndex, Ticket};
 use rustix::fd::{AsFd, OwnedFd};
@@ -358,7 +358,7 @@ fn guess_keys(mut guest: Guest) -> Result<String> {
         let ticket = Ticket { key: Key(guess), ..guest.normal };
         match guest.node.send(&ticket, &[7; 16], &[], Some(PATIENCE)) {
             Ok(_) => {}
-            Err(SendError::LinkEnded(_) | SendError::Unreachable(_)) => {
+            Err(NodeSendError::LinkEnded(_) | NodeSendError::Unreachable(_)) => {
                 return Ok(format!("sent away after at most {guess} guesses"));
             }
             Err(error) => return Err(error.into()),

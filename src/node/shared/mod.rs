@@ -25,7 +25,7 @@ pub(crate) use event_loop::{NextTurn, Patience};
 pub(crate) use look::{Look, Waited};
 
 use super::send::Begun;
-use super::{Forked, Node, RecvError, SendError};
+use super::{Forked, Node, NodeReceiveError, NodeSendError};
 use crate::interface::{LinkId, Notification, QueueId};
 use crate::os::lock::{Lock, LockGuard};
 use crate::os::memory::ForkGuard;
@@ -455,7 +455,7 @@ impl<T: Attached> SharedNode<T> {
         data: &[u8],
         metadata: &[u8],
         timeout: Option<Duration>,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), NodeSendError> {
         let line = |node: &mut Node| node.push_line_again(ticket, data, metadata, 0);
         if self.at_once(|node, _| line(node).then_some(())).is_some() {
             return Ok(());
@@ -470,7 +470,7 @@ impl<T: Attached> SharedNode<T> {
         data: &[u8],
         metadata: &[u8],
         timeout: Option<Duration>,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), NodeSendError> {
         let mut outgoing = None;
         let sent = self.wait_until(timeout, |node, _| {
             let unfinished = match &mut outgoing {
@@ -496,7 +496,7 @@ impl<T: Attached> SharedNode<T> {
         &self,
         queue: QueueId,
         timeout: Option<Duration>,
-    ) -> Result<Notification, RecvError> {
+    ) -> Result<Notification, NodeReceiveError> {
         match self.at_once(|node, _| node.take_next(queue)) {
             Some(notification) => Ok(notification),
             None => self.recv_slowly(queue, timeout),
@@ -505,10 +505,10 @@ impl<T: Attached> SharedNode<T> {
 
     /// [`Node::try_recv`]: the next notification of `queue`, if it is there or comes in one turn.
     #[inline]
-    pub fn try_recv(&self, queue: QueueId) -> Result<Option<Notification>, RecvError> {
+    pub fn try_recv(&self, queue: QueueId) -> Result<Option<Notification>, NodeReceiveError> {
         match self.recv(queue, Some(Duration::ZERO)) {
             Ok(notification) => Ok(Some(notification)),
-            Err(RecvError::TimedOut) => Ok(None),
+            Err(NodeReceiveError::TimedOut) => Ok(None),
             Err(e) => Err(e),
         }
     }
@@ -518,17 +518,17 @@ impl<T: Attached> SharedNode<T> {
         &self,
         queue: QueueId,
         timeout: Option<Duration>,
-    ) -> Result<Notification, RecvError> {
+    ) -> Result<Notification, NodeReceiveError> {
         let found = self.wait_until(timeout, |node, _| match node.pop(queue) {
             Ok(Some(notification)) => Look::Found(Ok(notification)),
             Ok(None) => Look::Nothing,
             Err(e) => Look::Found(Err(e)),
         });
         match found {
-            Ok(result) => result.map_err(RecvError::from),
-            Err(Waited::TimedOut) => Err(RecvError::TimedOut),
+            Ok(result) => result.map_err(NodeReceiveError::from),
+            Err(Waited::TimedOut) => Err(NodeReceiveError::TimedOut),
             Err(Waited::Forked(e)) => Err(e.into()),
-            Err(Waited::Os(e)) => Err(RecvError::Wait(Arc::new(e))),
+            Err(Waited::Os(e)) => Err(NodeReceiveError::Wait(Arc::new(e))),
         }
     }
 

@@ -40,7 +40,7 @@ mod root;
 
 pub use end::{Group, Parts};
 
-use super::SendFailure;
+use super::SendError;
 use crate::control::Peer;
 use crate::node::{CloseReason, Forked, Waited};
 use crate::wire::TICKET_BYTES;
@@ -181,11 +181,11 @@ impl GroupError {
         }
     }
 
-    pub(super) fn from_send(e: SendFailure) -> Self {
+    pub(super) fn from_send(e: SendError) -> Self {
         match e {
-            SendFailure::Ended(reason) => Self::RootLost(reason),
-            SendFailure::CutOff => Self::CutOff,
-            SendFailure::TimedOut => Self::NotInTime,
+            SendError::Ended(reason) => Self::RootLost(reason),
+            SendError::CutOff => Self::CutOff,
+            SendError::TimedOut => Self::NotInTime,
             e => misuse(e),
         }
     }

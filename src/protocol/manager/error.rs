@@ -1,7 +1,7 @@
 //! What end points fail with.
 
 use crate::control::{self};
-use crate::node::{self, CloseReason, Forked, SendError, Waited};
+use crate::node::{self, CloseReason, Forked, NodeSendError, Waited};
 use crate::protocol::seed::{Kind, SeedError};
 use crate::wire::NodeId;
 use std::io;
@@ -64,7 +64,8 @@ pub(super) fn advice(error: &node::ConnectError) -> &'static str {
     }
 }
 
-/// Nothing was received. Nothing was taken.
+/// Nothing was received from an end point, and nothing was taken. (Of a [`Node`](crate::Node)'s own
+/// queue: [`NodeReceiveError`](crate::NodeReceiveError).)
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ReceiveError {
     /// The time is over.
@@ -113,9 +114,10 @@ impl From<Waited> for ReceiveError {
     }
 }
 
-/// Nothing was sent.
+/// A sender of an end point sent nothing. (A [`Node`](crate::Node)'s own messages:
+/// [`NodeSendError`].)
 #[derive(Debug, thiserror::Error)]
-pub enum SendFailure {
+pub enum SendError {
     /// The time is over: the receiver did not go on.
     #[error(
         "the receiver did not take what was sent before within the time limit; nothing was sent. \
@@ -158,9 +160,9 @@ pub enum SendFailure {
     /// The receiver broke the protocol's rules; the link has been closed.
     #[error("the receiver broke the rules and was sent away: {0}")]
     Misbehaved(String),
-    /// The lower level says why.
+    /// The node says why.
     #[error(transparent)]
-    Send(#[from] SendError),
+    Node(#[from] NodeSendError),
     /// The calling process is a forked child.
     #[error(transparent)]
     Forked(#[from] Forked),
@@ -169,7 +171,7 @@ pub enum SendFailure {
     Wait(Arc<io::Error>),
 }
 
-impl SendFailure {
+impl SendError {
     /// Whether something was sent within no time at all.
     #[inline]
     pub(crate) fn unless_timed_out(sent: Result<(), Self>) -> Result<bool, Self> {
@@ -181,7 +183,7 @@ impl SendFailure {
     }
 }
 
-impl From<Waited> for SendFailure {
+impl From<Waited> for SendError {
     fn from(waited: Waited) -> Self {
         match waited {
             Waited::TimedOut => Self::TimedOut,

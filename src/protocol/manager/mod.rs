@@ -17,7 +17,7 @@ mod offers;
 
 pub use connection::{Connection, EndPoint};
 pub(crate) use error::set_up;
-pub use error::{GrowError, ReceiveError, SendFailure};
+pub use error::{GrowError, ReceiveError, SendError};
 pub(in crate::protocol) use offers::Offering;
 pub(crate) use offers::{Admission, Offer, OfferId, Protocols, StillWaits, Waiting};
 
@@ -27,7 +27,7 @@ use crate::control::{self, Accept, Access, Control, ServiceName, Wait};
 use crate::interface::{LinkId, Notification, QueueId};
 use crate::node::{
     self, Attached, BuildError, CloseReason, Event, Forked, LinkError, Look, Node, NodeGuard,
-    OfferError, RecvError, SendError, SharedNode, Waited,
+    NodeReceiveError, NodeSendError, OfferError, SharedNode, Waited,
 };
 use crate::os::sys;
 use crate::wire::{NodeId, Ticket};
@@ -139,7 +139,7 @@ impl Manager {
         data: &[u8],
         metadata: &[u8],
         timeout: Option<Duration>,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), NodeSendError> {
         self.shared.send(ticket, data, metadata, timeout)
     }
 
@@ -149,14 +149,14 @@ impl Manager {
         &self,
         queue: QueueId,
         timeout: Option<Duration>,
-    ) -> Result<Notification, RecvError> {
+    ) -> Result<Notification, NodeReceiveError> {
         self.shared.recv(queue, timeout)
     }
 
     /// [`Node::try_recv`] (`h_recv`): the next notification of `queue`, if it is there or comes in one
     /// turn.
     #[inline]
-    pub fn try_recv(&self, queue: QueueId) -> Result<Option<Notification>, RecvError> {
+    pub fn try_recv(&self, queue: QueueId) -> Result<Option<Notification>, NodeReceiveError> {
         self.shared.try_recv(queue)
     }
 

@@ -201,7 +201,7 @@ fn links_beyond_the_limit_are_refused_on_either_side() {
     other.serve(&name("y"), Access::SameUser, Accept::Automatic(vec![])).unwrap();
     let _third = client.connect(&name("y"), b"", LONG).unwrap();
     let error = client.connect(&name("y"), b"", LONG).unwrap_err();
-    assert!(matches!(error, ConnectError::Links(3)), "{error}");
+    assert!(matches!(error, ConnectError::TooManyLinks(3)), "{error}");
 }
 
 #[test]

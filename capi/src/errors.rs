@@ -5,8 +5,7 @@ use hamlyn::config::ConfigError;
 #[cfg(feature = "tls")]
 use hamlyn::control::hosts::{HostError, HostNameError, HostsError, KeysError, MeetingError};
 use hamlyn::control::{
-    self, AcceptError, AnswerError, ApertureError, FindError, NameError, Reason, ServeError,
-    StartError,
+    AcceptError, AnswerError, ApertureError, FindError, NameError, Reason, ServeError, StartError,
 };
 use hamlyn::interface::terminus::PostError;
 use hamlyn::interface::{AreaError, QueueError, SlotError};
@@ -162,24 +161,25 @@ statuses! {
         FindError::Directory(_) => H_SYSTEM,
         FindError::PathTooLong { .. } => H_TOO_LONG,
     };
-    control::ConnectError: e => match e {
-        control::ConnectError::Find(e) => e.status(),
-        control::ConnectError::Stale(_) => H_NOT_FOUND,
-        control::ConnectError::NotPermitted(_)
-        | control::ConnectError::WrongUser { .. }
-        | control::ConnectError::Version { .. } => H_REFUSED,
-        control::ConnectError::TimedOut(_) => H_TIMED_OUT,
-        control::ConnectError::Refused { reason, .. } => reason.status(),
-        control::ConnectError::Gone => H_CLOSED,
-        control::ConnectError::Misbehaved(_) | control::ConnectError::Memory(_) => H_MISBEHAVED,
-        control::ConnectError::Links(_) => H_LIMIT,
+    ConnectError: e => match e {
+        ConnectError::Name(e) => e.status(),
+        ConnectError::Find(e) => e.status(),
+        ConnectError::Stale(_) => H_NOT_FOUND,
+        ConnectError::NotPermitted(_)
+        | ConnectError::WrongUser { .. }
+        | ConnectError::Version { .. } => H_REFUSED,
+        ConnectError::TimedOut(_) => H_TIMED_OUT,
+        ConnectError::Refused { reason, .. } => reason.status(),
+        ConnectError::Gone | ConnectError::Vanished => H_CLOSED,
+        ConnectError::Misbehaved(_) | ConnectError::Memory(_) => H_MISBEHAVED,
+        ConnectError::TooManyLinks(_) => H_LIMIT,
         #[cfg(feature = "tls")]
-        control::ConnectError::Host { error, .. } => error.status(),
+        ConnectError::Host { error, .. } => error.status(),
         #[cfg(not(feature = "tls"))]
-        control::ConnectError::NoHosts(_) => H_INVALID,
-        control::ConnectError::GreetingTooLong(_) => H_TOO_LONG,
-        control::ConnectError::Forked => H_FORKED,
-        control::ConnectError::Unavailable(_) | control::ConnectError::Os { .. } => H_SYSTEM,
+        ConnectError::NoHosts(_) => H_INVALID,
+        ConnectError::GreetingTooLong(_) => H_TOO_LONG,
+        ConnectError::Forked => H_FORKED,
+        ConnectError::Unavailable(_) | ConnectError::Os { .. } => H_SYSTEM,
     };
     #[cfg(feature = "tls")]
     KeysError: e => match e {
@@ -222,14 +222,6 @@ statuses! {
         HostError::Unreachable { .. } => H_UNREACHABLE,
         HostError::Meeting(e) => e.status(),
         HostError::TooMany => H_LIMIT,
-    };
-    ConnectError: e => match e {
-        ConnectError::Name(e) => e.status(),
-        ConnectError::Control(e) => e.status(),
-        ConnectError::TooManyLinks(_) => H_LIMIT,
-        ConnectError::Vanished => H_CLOSED,
-        ConnectError::Watch(_) => H_SYSTEM,
-        ConnectError::Forked(e) => e.status(),
     };
     SeedError: _e => H_SEED;
     #[cfg(feature = "tls")]

@@ -181,29 +181,25 @@ impl ToPy for MemoryError {
 
 /// What a failed connection is.
 fn of_connect(failed: &ConnectError) -> Kind {
-    use hamlyn::control::ConnectError as Control;
     match failed {
-        ConnectError::Name(_) | ConnectError::TooManyLinks(_) => Kind::Misuse,
+        ConnectError::Find(_) | ConnectError::Stale(_) | ConnectError::Gone => Kind::Unreachable,
+        ConnectError::TimedOut(_) => Kind::TimedOut,
         ConnectError::Vanished => Kind::Closed,
-        ConnectError::Watch(_) => Kind::Os,
-        ConnectError::Forked(_) => Kind::Forked,
-        ConnectError::Control(control) => match control {
-            Control::Find(_) | Control::Stale(_) | Control::Gone => Kind::Unreachable,
-            Control::TimedOut(_) => Kind::TimedOut,
-            Control::Links(_) | Control::GreetingTooLong(_) => Kind::Misuse,
-            Control::Forked => Kind::Forked,
-            Control::Unavailable(_) | Control::Os { .. } => Kind::Os,
-            Control::NotPermitted(_)
-            | Control::WrongUser { .. }
-            | Control::Refused { .. }
-            | Control::Version { .. }
-            | Control::Misbehaved(_)
-            | Control::Memory(_) => Kind::Refused,
-            #[cfg(feature = "tls")]
-            Control::Host { error, .. } => of_host(error),
-            #[cfg(not(feature = "tls"))]
-            Control::NoHosts(_) => Kind::Misuse,
-        },
+        ConnectError::Name(_)
+        | ConnectError::TooManyLinks(_)
+        | ConnectError::GreetingTooLong(_) => Kind::Misuse,
+        ConnectError::Forked => Kind::Forked,
+        ConnectError::Unavailable(_) | ConnectError::Os { .. } => Kind::Os,
+        ConnectError::NotPermitted(_)
+        | ConnectError::WrongUser { .. }
+        | ConnectError::Refused { .. }
+        | ConnectError::Version { .. }
+        | ConnectError::Misbehaved(_)
+        | ConnectError::Memory(_) => Kind::Refused,
+        #[cfg(feature = "tls")]
+        ConnectError::Host { error, .. } => of_host(error),
+        #[cfg(not(feature = "tls"))]
+        ConnectError::NoHosts(_) => Kind::Misuse,
     }
 }
 

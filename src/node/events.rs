@@ -3,8 +3,10 @@
 
 use super::Node;
 use super::aperture::{ApertureEvent, ApertureId};
-use super::links::{CloseReason, ConnectError};
-use crate::control::{self, ControlEvent, LinkToken, Peer, RequestId, ServiceName, Wait};
+use super::links::CloseReason;
+use crate::control::{
+    self, ConnectError, ControlEvent, LinkToken, Peer, RequestId, ServiceName, Wait,
+};
 use crate::interface::LinkId;
 use crate::wire::{MetadataIndex, SlotIndex};
 use core::time::Duration;
@@ -249,7 +251,7 @@ impl Node {
     fn take_event_of_connecting(&mut self, token: LinkToken, event: ControlEvent) {
         let ended = match event {
             ControlEvent::Connected(link) => self.install_link(link),
-            ControlEvent::ConnectFailed { error, .. } => Err(error.into()),
+            ControlEvent::ConnectFailed { error, .. } => Err(error),
             event => {
                 // Of most events a link has a few; of revoked tickets it is told as often as its
                 // peer likes.
@@ -301,7 +303,7 @@ impl Node {
         if let Ok(token) = begun {
             self.connecting.insert(token, Connecting::default());
         }
-        Ok(begun?)
+        begun
     }
 
     /// To a service of another host.
@@ -315,7 +317,7 @@ impl Node {
     ) -> Result<LinkToken, ConnectError> {
         use control::hosts::HostName;
         let host: HostName = name.parse().map_err(|e: control::hosts::HostNameError| {
-            control::ConnectError::Host { name: control::printable(name), error: e.into() }
+            ConnectError::Host { name: control::printable(name), error: e.into() }
         })?;
         let token = self.control().begin_connect_host(&host, greeting, timeout, wait)?;
         self.connecting.insert(token, Connecting::default());
@@ -330,7 +332,7 @@ impl Node {
         _: Duration,
         _: Wait,
     ) -> Result<LinkToken, ConnectError> {
-        Err(control::ConnectError::NoHosts(control::printable(name)).into())
+        Err(ConnectError::NoHosts(control::printable(name)))
     }
 
     /// What became of it, when that is known: within its time limit.

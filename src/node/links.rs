@@ -6,7 +6,9 @@ use super::link::{Link, ReceiveHalf, SendHalf, Waker};
 use super::receive::Misbehaviour;
 use super::wait::Backoff;
 use super::{Forked, Node};
-use crate::control::{self, AcceptError, LinkFeatures, LinkToken, NewLink, Peer, RequestId, Way};
+use crate::control::{
+    AcceptError, ConnectError, LinkFeatures, LinkToken, NewLink, Peer, RequestId, Way,
+};
 use crate::engine::turns::{Budget, TakesTurns};
 use crate::interface::{Counters, LinkId};
 use crate::link::Transmit;
@@ -60,27 +62,10 @@ impl fmt::Display for CloseReason {
     }
 }
 
-/// A link that could not be made. Nothing is left of the attempt.
-#[derive(Debug, thiserror::Error)]
-pub enum ConnectError {
-    /// This is no name of a service.
-    #[error(transparent)]
-    Name(#[from] control::NameError),
-    /// The control plane says why.
-    #[error(transparent)]
-    Control(#[from] control::ConnectError),
-    /// As many links as the configuration allows.
-    #[error("there are {0} links already, and no more are allowed (HAMLYN_LINKS_MAX)")]
-    TooManyLinks(usize),
-    /// The link ended before it could be used.
-    #[error("the link ended as soon as it was made")]
-    Vanished,
-    /// Watching the link's socket failed.
-    #[error("watching the link: {0}")]
-    Watch(std::io::Error),
-    /// The calling process is a forked child.
-    #[error(transparent)]
-    Forked(#[from] Forked),
+impl From<Forked> for ConnectError {
+    fn from(_: Forked) -> Self {
+        Self::Forked
+    }
 }
 
 /// What is remembered of a link that has ended.
@@ -144,8 +129,8 @@ impl Node {
             }
             let error = match self.wait_for_arrival(&mut backoff) {
                 Ok(true) => continue,
-                Ok(false) => control::ConnectError::TimedOut(NO_WORD).into(),
-                Err(e) => ConnectError::Watch(e),
+                Ok(false) => ConnectError::TimedOut(NO_WORD),
+                Err(source) => ConnectError::Os { doing: "waiting for the link", source },
             };
             self.give_up_connecting(token);
             return Err(error);
@@ -158,7 +143,7 @@ impl Node {
         if count < self.config.links_max as usize {
             Ok(())
         } else {
-            Err(ConnectError::TooManyLinks(count))
+            Err(ConnectError::TooManyLinks(count as u32))
         }
     }
 
@@ -514,9 +499,9 @@ impl Node {
         let given = [new.incoming.freed(), new.incoming.bulk_freed()];
         let words = Words { taken, given, peer_room: new.incoming.room() };
         let link = split(new, &self.counters);
-        if let Err(e) = self.watch(&link, index as u64) {
+        if let Err(source) = self.watch(&link, index as u64) {
             self.control().close(token);
-            return Err(ConnectError::Watch(e));
+            return Err(ConnectError::Os { doing: "watching the link", source });
         }
         #[cfg(feature = "tls")]
         if link.rx.host().is_some() {

@@ -34,12 +34,13 @@ mod shared;
 mod sleep;
 mod wait;
 
+pub use crate::control::ConnectError;
 pub use aperture::{
     Aperture, ApertureEvent, ApertureId, ApertureView, ExportError, NoSuchAperture, ReclaimError,
 };
 pub use events::Event;
 pub use line::PreparedTicket;
-pub use links::{CloseReason, ConnectError, LinkError};
+pub use links::{CloseReason, LinkError};
 pub(crate) use links::{NO_WORD, with_answer};
 pub use parts::MemoryError;
 pub use receive::NodeReceiveError;

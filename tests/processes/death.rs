@@ -5,7 +5,7 @@ use crate::control_help::{self as by_hand, RING, THEIR_RING};
 use crate::support::*;
 use hamlyn::config::WaitMode;
 use hamlyn::control::frame::{Frame, MemoryWord, Purpose, Welcome};
-use hamlyn::control::{Accept, Access, ConnectError as ControlError, Identity};
+use hamlyn::control::{Accept, Access, Identity};
 use hamlyn::node::{CloseReason, ConnectError, Event, NodeReceiveError, NodeSendError};
 use hamlyn::os::{socket, sys};
 use hamlyn::{LinkId, MetadataIndex, Node, QueueId, SlotConfig, SlotId, Ticket};
@@ -410,7 +410,7 @@ fn a_server_that_dies_while_it_is_connected_to_is_told_of() {
             let mut peer = Peer::start("die-while-accepting", &s.dir, &steps.to_string());
             peer.expect("serving");
             let error = s.node().connect("victim", b"", LONG).unwrap_err();
-            let timed_out = matches!(&error, ConnectError::Control(ControlError::TimedOut(_)));
+            let timed_out = matches!(&error, ConnectError::TimedOut(_));
             assert!(!timed_out, "{error}");
             peer.ends_killed();
             std::fs::remove_file(s.dir.path.join("victim")).unwrap();

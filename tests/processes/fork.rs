@@ -122,7 +122,7 @@ fn every_call_of_a_forked_child_is_an_error_and_harms_nobody() {
             let piece = Piece { tag, offset: 0, length: 8 };
             forked!(node.post_send(terminus, &ticket, &[piece], b""), NodeSendError::Forked(_));
             forked!(node.flush(None), NodeSendError::Forked(_));
-            forked!(node.connect("friend", b"", LONG), ConnectError::Forked(_));
+            forked!(node.connect("friend", b"", LONG), ConnectError::Forked);
             let served = node.serve("child", Access::SameUser, Accept::Ask);
             forked!(served, OfferError::Serve(hamlyn::control::ServeError::Forked));
             forked!(node.accept(RequestId(1), b""), AcceptError::Forked);

@@ -1,7 +1,7 @@
 //! What end points fail with.
 
-use crate::control::{self};
-use crate::node::{self, CloseReason, Forked, NodeSendError, Waited};
+use crate::control::ConnectError;
+use crate::node::{CloseReason, Forked, NodeSendError, Waited};
 use crate::protocol::seed::{Kind, SeedError};
 use crate::wire::NodeId;
 use std::io;
@@ -24,7 +24,7 @@ pub enum GrowError {
     },
     /// The receiver's process could not be reached: it is gone, or never was.
     #[error("the receiver cannot be reached: {error}{advice}", error = .0, advice = advice(.0))]
-    Connect(#[from] node::ConnectError),
+    Connect(#[from] ConnectError),
     /// Another node than the seed's has its name now.
     #[error("the seed is of node {wanted}, and its name is served by node {found}")]
     OtherNode {
@@ -55,9 +55,9 @@ pub enum GrowError {
 }
 
 /// Why nobody answers, where that can be.
-pub(super) fn advice(error: &node::ConnectError) -> &'static str {
+pub(super) fn advice(error: &ConnectError) -> &'static str {
     match error {
-        node::ConnectError::Control(control::ConnectError::TimedOut(_)) => {
+        ConnectError::TimedOut(_) => {
             "; a progress thread (start_progress) answers without calls of the program"
         }
         _ => "",

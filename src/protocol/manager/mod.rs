@@ -23,7 +23,7 @@ pub(crate) use offers::{Admission, Offer, OfferId, Protocols, StillWaits, Waitin
 
 use super::seed::{Kind, Seed, Token};
 use crate::config::Config;
-use crate::control::{self, Accept, Access, Control, ServiceName, Wait};
+use crate::control::{Accept, Access, ConnectError, Control, ServiceName, Wait};
 use crate::interface::{LinkId, Notification, QueueId};
 use crate::node::{
     self, Attached, BuildError, CloseReason, Event, Forked, LinkError, Look, Node, NodeGuard,
@@ -423,7 +423,7 @@ impl Manager {
         greeting.extend_from_slice(body);
         let grown =
             self.connect_then(service, &greeting, timeout, wait, |node, protocols, link| {
-                let vanished = || GrowError::Connect(node::ConnectError::Vanished);
+                let vanished = || GrowError::Connect(ConnectError::Vanished);
                 let answer = node.greeting(link).map_err(|_| vanished())?.to_vec();
                 let peer = node.peer(link).map_err(|_| vanished())?.clone();
                 if let Some(wanted) = of.filter(|node| *node != peer.node) {
@@ -505,21 +505,18 @@ impl Manager {
         });
         match waited {
             Ok(None) => Err(GrowError::GivenUp),
-            Ok(Some(Err(node::ConnectError::Control(control::ConnectError::Refused {
-                text,
-                ..
-            }))))
-                if !text.is_empty() =>
-            {
+            Ok(Some(Err(ConnectError::Refused { text, .. }))) if !text.is_empty() => {
                 Err(GrowError::Refused(text))
             }
             Ok(Some(connected)) => Ok(connected?),
             Err(waited) => {
                 self.shared.lock().give_up_connecting(token);
                 Err(match waited {
-                    Waited::Forked(e) => node::ConnectError::Forked(e),
-                    Waited::Os(e) => node::ConnectError::Watch(e),
-                    Waited::TimedOut => control::ConnectError::TimedOut(node::NO_WORD).into(),
+                    Waited::Forked(e) => e.into(),
+                    Waited::Os(source) => {
+                        ConnectError::Os { doing: "waiting for the link", source }
+                    }
+                    Waited::TimedOut => ConnectError::TimedOut(node::NO_WORD),
                 }
                 .into())
             }

@@ -6,6 +6,7 @@
 //!                            +-- links --------+--> Carrier: from then on the node's own turns
 //! ```
 //! - [`name`]: what `hamlyn://host:port/service` is made of
+//! - [`directory`]: where services are whose names do not say
 //! - [`keys`]: certificates and secrets
 //! - [`hello`]: what both ends say first; [`meeting`]: in which order
 //! - `accounts`: who has how many connections
@@ -24,6 +25,7 @@ mod accounts;
 pub mod carrier;
 pub mod channel;
 mod dial;
+pub mod directory;
 pub mod frames;
 pub mod hello;
 pub mod keys;
@@ -35,7 +37,8 @@ pub use carrier::{Carrier, Goodbye, Moved};
 pub use dial::HostError;
 pub use keys::KeysError;
 pub use meeting::MeetingError;
-pub use name::{HostName, HostNameError};
+pub use directory::DirectoryError;
+pub use name::{HostName, HostNameError, Place};
 
 use super::identity::Identity;
 use super::machine::{HostPeer, Peer, RequestId};

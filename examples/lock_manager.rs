@@ -157,7 +157,7 @@ impl Client {
         let (area, queue) = (node.message_area(1)?, node.notification_queue(1)?);
         let slot = node.slot(SlotConfig::new(area, queue))?;
         let answers = node.fast_ticket(slot)?.to_bytes();
-        let link = node.connect("locks", &answers, Duration::from_secs(10))?;
+        let link = node.connect("locks", &answers, LIMIT)?;
         let ask = Ticket::from_bytes(node.greeting(link)?)?;
         Ok(Self { node, link, ask, queue, area })
     }

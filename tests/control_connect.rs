@@ -239,7 +239,7 @@ fn statistics_are_text_from_the_owner() {
     let server = server.unwrap();
     server.serve(&name("x"), Access::SameUser, Accept::Ask).unwrap();
     // Whole, and then the control plane's own counters.
-    let told = stat_of(&config, &name("x"), LONG).unwrap();
+    let told = stat_of(&config, &name("x"), Some(LONG)).unwrap();
     let own = told.strip_prefix(&long).expect("the application's text comes first, whole");
     assert!(own.contains("control.connections 1\n"), "{own}");
     let services = list_services(&config);

@@ -63,7 +63,7 @@ fn role() {
             }
             wait_for_end();
         }
-        "stat" => match stat_of(&config, &name(&service), LONG) {
+        "stat" => match stat_of(&config, &name(&service), Some(LONG)) {
             Ok(text) => say_aloud(&text),
             Err(e) => say_aloud(&e.to_string()),
         },
@@ -362,7 +362,7 @@ fn another_user_connects_where_everybody_may() {
     let ControlEvent::Connected(link) = next(&server) else { panic!() };
     assert_eq!((link.peer.uid, link.peer.gid), (Some(OTHER_USER), Some(OTHER_USER)));
     // Statistics are for the owner only.
-    let text = stat_of(&dir.config(), &name("0@x"), LONG).unwrap();
+    let text = stat_of(&dir.config(), &name("0@x"), Some(LONG)).unwrap();
     assert!(text.starts_with("nothing counted\ncontrol."), "{text}");
     let mut asks = other_user("stat", &dir, "root@x", &[]).unwrap();
     assert!(asks.says().contains("statistics are for the owner"));

@@ -91,7 +91,7 @@ fn links_closed_noise_counts_a_peer_whose_refusals_come_too_fast() {
     let mut victim = Victim::new(config);
     victim.before = victim.closed_counters();
     let mut peer = Node::with_config(dir.config()).unwrap();
-    let link = peer.connect("x", b"", LONG).unwrap();
+    let link = peer.connect("x", b"", Some(LONG)).unwrap();
     // The key is right, and the place is not.
     let outside = Ticket { base: 5000, bound: 6000, ..victim.ticket };
     let noisy = std::thread::spawn(move || {

@@ -55,7 +55,7 @@ fn receiver(config: Config, bytes: usize, entries: u32) -> Receiver {
 
 fn sender(config: Config) -> (Node, LinkId, Ticket) {
     let mut node = Node::with_config(config).unwrap();
-    let link = node.connect("test", b"", Duration::from_secs(10)).unwrap();
+    let link = node.connect("test", b"", Some(Duration::from_secs(10))).unwrap();
     let ticket = Ticket::from_bytes(node.greeting(link).unwrap()).unwrap();
     (node, link, ticket)
 }
@@ -129,7 +129,7 @@ fn a_prepared_ticket_sends_what_its_ticket_would_also_when_its_link_has_been_rep
     s.disconnect(first).unwrap();
     let gone = s.send_prepared(&prepared, b"nobody", b"", LONG);
     assert!(matches!(gone, Err(NodeSendError::Unreachable(_))), "{gone:?}");
-    let second = s.connect("test", b"", Duration::from_secs(10)).unwrap();
+    let second = s.connect("test", b"", Some(Duration::from_secs(10))).unwrap();
     assert_eq!((second.index, second == first), (first.index, false));
     arrives(&mut s, b"by the other link", b"");
 }
@@ -206,7 +206,7 @@ fn two_nodes_that_send_to_each_other_without_receiving_first_do_not_deadlock() {
         let queue = node.notification_queue(1).unwrap();
         let slot = node.slot(SlotConfig::new(area, queue)).unwrap();
         let mine = node.ticket(slot, MetadataIndex(0)).unwrap();
-        let link = node.connect("test", &mine.to_bytes(), Duration::from_secs(10)).unwrap();
+        let link = node.connect("test", &mine.to_bytes(), Some(Duration::from_secs(10))).unwrap();
         let theirs = Ticket::from_bytes(node.greeting(link).unwrap()).unwrap();
         node.send(&theirs, &pattern(1 << 20), b"", LONG).unwrap();
         node.recv(queue, LONG).unwrap();
@@ -540,7 +540,8 @@ fn blocking_and_adaptive_receivers_lose_no_wake_up() {
             let queue = node.notification_queue(1).unwrap();
             let slot = node.slot(SlotConfig::new(area, queue)).unwrap();
             let mine = node.ticket(slot, MetadataIndex(0)).unwrap();
-            let link = node.connect("test", &mine.to_bytes(), Duration::from_secs(10)).unwrap();
+            let link =
+                node.connect("test", &mine.to_bytes(), Some(Duration::from_secs(10))).unwrap();
             let theirs = Ticket::from_bytes(node.greeting(link).unwrap()).unwrap();
             for i in 0..2000u64 {
                 node.send(&theirs, &i.to_le_bytes(), b"", LONG).unwrap();
@@ -642,7 +643,7 @@ fn a_request_can_be_refused_with_a_reason() {
     let config = dir.config();
     let thread = std::thread::spawn(move || {
         let mut s = Node::with_config(config).unwrap();
-        s.connect("test", b"let me in", Duration::from_secs(10)).unwrap_err().to_string()
+        s.connect("test", b"let me in", Some(Duration::from_secs(10))).unwrap_err().to_string()
     });
     let mut asked = false;
     wait_until(&mut node, |node| {
@@ -1012,7 +1013,7 @@ fn what_waits_in_a_work_queue_leaves_while_the_program_only_ever_calls_try_send(
     };
     let (mut elsewhere, queue, there) = other;
     let (mut s, ..) = sender(config);
-    s.connect("other", b"", Duration::from_secs(10)).unwrap();
+    s.connect("other", b"", Some(Duration::from_secs(10))).unwrap();
     let short = r.node.ticket(r.slot, MetadataIndex(1)).unwrap();
     // Another terminus of the same priority, over the same link: the two share it.
     let ticket = r.ticket;
@@ -1119,7 +1120,7 @@ fn an_event_loop_that_does_the_housekeeping_is_told_when_by_its_own_descriptor()
         let is_ready = poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&slice)).unwrap() > 0;
         let is_due = r.node.housekeeping_deadline_ns().is_some();
         if is_ready || is_due {
-            r.node.run_housekeeping(Duration::ZERO).unwrap();
+            r.node.run_housekeeping(Some(Duration::ZERO)).unwrap();
         }
         while let Some(event) = r.node.next_event() {
             has_connected |= matches!(event, Event::Connected { .. });

@@ -4,7 +4,7 @@ use crate::boundary::{Failure, h_status, h_status::*};
 use hamlyn::config::ConfigError;
 #[cfg(feature = "tls")]
 use hamlyn::control::hosts::{
-    DirectoryError, HostError, HostNameError, HostsError, KeysError, MeetingError,
+    HostDirectoryError, HostError, HostNameError, HostsError, KeysError, MeetingError,
 };
 use hamlyn::control::{
     AcceptError, AnswerError, ApertureError, FindError, NameError, Reason, ServeError, StartError,
@@ -33,7 +33,6 @@ macro_rules! statuses {
     ($($(#[$when:meta])* $error:ty: $value:ident => $status:expr;)+) => {$(
         $(#[$when])*
         impl Status for $error {
-            #[allow(unreachable_patterns)]
             fn status(&self) -> h_status {
                 let $value = self;
                 $status
@@ -206,10 +205,10 @@ statuses! {
         | HostNameError::User(_) => H_INVALID,
     };
     #[cfg(feature = "tls")]
-    DirectoryError: e => match e {
-        DirectoryError::None | DirectoryError::Line { .. } => H_INVALID,
-        DirectoryError::Read { .. } => H_SYSTEM,
-        DirectoryError::NotListed(_) => H_NOT_FOUND,
+    HostDirectoryError: e => match e {
+        HostDirectoryError::None | HostDirectoryError::Line { .. } => H_INVALID,
+        HostDirectoryError::Read { .. } => H_SYSTEM,
+        HostDirectoryError::NotListed(_) => H_NOT_FOUND,
     };
     #[cfg(feature = "tls")]
     MeetingError: e => match e {
@@ -248,8 +247,6 @@ statuses! {
         // Of tasks in Rust alone.
         GrowError::GivenUp => H_TIMED_OUT,
         GrowError::Forked(e) => e.status(),
-        // What the library has learnt to say since.
-        _ => H_STATE,
     };
     ReceiveError: e => match e {
         ReceiveError::TimedOut => H_TIMED_OUT,
@@ -259,8 +256,6 @@ statuses! {
         ReceiveError::Misuse(_) => H_INVALID,
         ReceiveError::Forked(e) => e.status(),
         ReceiveError::Wait(_) => H_SYSTEM,
-        // What the library has learnt to say since.
-        _ => H_STATE,
     };
     SendError: e => match e {
         SendError::TimedOut => H_TIMED_OUT,
@@ -274,8 +269,6 @@ statuses! {
         SendError::Node(e) => e.status(),
         SendError::Forked(e) => e.status(),
         SendError::Wait(_) => H_SYSTEM,
-        // What the library has learnt to say since.
-        _ => H_STATE,
     };
     ApertureError: e => match e {
         ApertureError::NoLink => H_NO_SUCH,
@@ -293,20 +286,18 @@ statuses! {
         ExportError::Link(e) => e.status(),
         ExportError::Os { .. } => H_SYSTEM,
         ExportError::Forked(e) => e.status(),
-        _ => H_STATE,
     };
     NoSuchAperture: _e => H_NO_SUCH;
     ReclaimError: e => match e {
         ReclaimError::NoSuchAperture(e) => e.status(),
         ReclaimError::Memory(e) => e.status(),
         ReclaimError::Forked(e) => e.status(),
-        _ => H_STATE,
     };
     AccessError: e => match e {
         AccessError::OutOfBounds { .. } | AccessError::Unaligned(_) => H_INVALID,
         AccessError::ReadOnly => H_REFUSED,
         AccessError::Revoked => H_CLOSED,
-        _ => H_STATE,
+        AccessError::Forked => H_FORKED,
     };
     CallError: e => match e {
         CallError::TimedOut => H_TIMED_OUT,
@@ -321,7 +312,9 @@ statuses! {
         CallError::Node(e) => e.status(),
         CallError::Forked(e) => e.status(),
         CallError::Wait(_) => H_SYSTEM,
-        _ => H_STATE,
+        // Of tasks in Rust alone.
+        CallError::Replied => H_STATE,
+        CallError::Untaken { .. } => H_LIMIT,
     };
     PublishError: e => match e {
         PublishError::TimedOut => H_TIMED_OUT,
@@ -348,6 +341,5 @@ statuses! {
         GroupError::Misuse(_) => H_INVALID,
         GroupError::Forked(e) => e.status(),
         GroupError::Wait(_) => H_SYSTEM,
-        _ => H_STATE,
     };
 }

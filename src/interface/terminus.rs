@@ -72,6 +72,7 @@ impl SendHandle {
 
 /// A message that was not taken. Nothing of it was sent and nothing was queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum PostError {
     /// Not now: the work queue or the link is full.
     #[error("the work queue is full: {0} messages wait")]

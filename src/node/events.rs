@@ -15,6 +15,7 @@ use std::vec::Vec;
 
 /// Something that the application may want to know or decide.
 #[derive(Clone, Debug)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum Event {
     /// Somebody wants to connect to a service that was offered with `Accept::Ask`. Answer with
     /// [`Node::accept`] or [`Node::refuse`]; without an answer the connection times out.
@@ -290,11 +291,12 @@ impl Node {
         &mut self,
         name: &str,
         greeting: &[u8],
-        timeout: Duration,
+        timeout: Option<Duration>,
         wait: Wait,
     ) -> Result<LinkToken, ConnectError> {
         self.check_fork()?;
         self.check_link_count()?;
+        let timeout = timeout.unwrap_or(Duration::MAX);
         if name.starts_with("hamlyn://") {
             return self.begin_connect_host(name, greeting, timeout, wait);
         }

@@ -28,6 +28,7 @@ use std::vec::Vec;
 
 /// Why a link ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum CloseReason {
     /// The peer closed it, and everything that it had queued has left.
     Closed,
@@ -116,10 +117,10 @@ impl Node {
         &mut self,
         name: &str,
         greeting: &[u8],
-        timeout: Duration,
+        timeout: Option<Duration>,
     ) -> Result<LinkId, ConnectError> {
         let token = self.begin_connect(name, greeting, timeout, self.wait_for_names())?;
-        let mut backoff = Backoff::new(&self.config, Some(with_answer(timeout)));
+        let mut backoff = Backoff::new(&self.config, timeout.map(with_answer));
         loop {
             if self.poll()? > 0 {
                 backoff.restart();
@@ -696,7 +697,8 @@ mod tests {
         let (mut server, mut client) =
             (Node::with_config(config.clone()).unwrap(), Node::with_config(config).unwrap());
         server.serve("x", Access::SameUser, Accept::Automatic(Vec::new())).unwrap();
-        let token = client.begin_connect("x", b"", Duration::from_secs(20), Wait::No).unwrap();
+        let token =
+            client.begin_connect("x", b"", Some(Duration::from_secs(20)), Wait::No).unwrap();
         while !client.inbox.is_pending() {
             std::thread::yield_now();
         }
@@ -723,7 +725,7 @@ mod tests {
         let accept = || Accept::Automatic(Vec::new());
         one.serve("one", Access::SameUser, accept()).unwrap();
         other.serve("other", Access::SameUser, accept()).unwrap();
-        let limit = Duration::from_secs(20);
+        let limit = Some(Duration::from_secs(20));
         let token = one.begin_connect("other", b"", limit, Wait::No).unwrap();
         while !matches!(other.next_event(), Some(Event::Connected { .. })) {
             std::thread::yield_now();
@@ -759,7 +761,7 @@ mod tests {
         let name: ServiceName = "x".parse().unwrap();
         server.serve(&name, Access::SameUser, Accept::Automatic(Vec::new())).unwrap();
         let mut node = Node::with_config(config.clone()).unwrap();
-        let token = node.begin_connect("x", b"", Duration::from_secs(20), Wait::No).unwrap();
+        let token = node.begin_connect("x", b"", Some(Duration::from_secs(20)), Wait::No).unwrap();
         let mut link = None;
         until(
             "the link is there",

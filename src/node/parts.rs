@@ -18,6 +18,7 @@ use std::boxed::Box;
 
 /// A message area that could not be made. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum MemoryError {
     /// The system or the configuration refused.
     #[error(transparent)]

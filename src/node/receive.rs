@@ -24,6 +24,7 @@ use std::vec::Vec;
 /// A [`Node`]'s notification that could not be had. Nothing was taken. (Of an end point:
 /// [`ReceiveError`](crate::protocol::ReceiveError).)
 #[derive(Clone, Debug, thiserror::Error)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum NodeReceiveError {
     /// The time is over.
     #[error("no message arrived within the time limit")]

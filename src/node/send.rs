@@ -18,6 +18,7 @@ use core::time::Duration;
 /// A [`Node`]'s message that was not sent. Unless it says otherwise, nothing of it has left. (Of an
 /// end point: [`SendError`](crate::protocol::SendError).)
 #[derive(Debug, thiserror::Error)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum NodeSendError {
     /// Not now: the link is full and so is the work queue. Try again after a `poll`.
     #[error("the link is full; try again")]

@@ -109,7 +109,7 @@ pub use aperture_stream::{
     VolatileBytes,
 };
 #[cfg(feature = "tokio")]
-pub use asynchronous::{AsyncManager, TryReceive};
+pub use asynchronous::{AsyncManager, TryReceive, WaitError};
 #[cfg(feature = "tokio")]
 pub(crate) use byte_stream::Turned;
 #[cfg(feature = "os")]

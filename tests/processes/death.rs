@@ -409,7 +409,7 @@ fn a_server_that_dies_while_it_is_connected_to_is_told_of() {
         for steps in 0..4 {
             let mut peer = Peer::start("die-while-accepting", &s.dir, &steps.to_string());
             peer.expect("serving");
-            let error = s.node().connect("victim", b"", LONG).unwrap_err();
+            let error = s.node().connect("victim", b"", Some(LONG)).unwrap_err();
             let timed_out = matches!(&error, ConnectError::TimedOut(_));
             assert!(!timed_out, "{error}");
             peer.ends_killed();
@@ -417,12 +417,12 @@ fn a_server_that_dies_while_it_is_connected_to_is_told_of() {
         }
         let mut peer = Peer::start("die-when-asked", &s.dir, "");
         peer.expect("serving");
-        let error = s.node().connect("victim", b"", LONG).unwrap_err();
+        let error = s.node().connect("victim", b"", Some(LONG)).unwrap_err();
         assert!(error.to_string().contains("went away"), "{error}");
         peer.ends_killed();
         // The name is still there, and is known to be nobody's.
         let limit = Duration::from_millis(30);
-        let error = s.node().connect("victim", b"", limit).unwrap_err();
+        let error = s.node().connect("victim", b"", Some(limit)).unwrap_err();
         assert!(error.to_string().contains("nobody listens"), "{error}");
         std::fs::remove_file(s.dir.path.join("victim")).unwrap();
     });
@@ -553,7 +553,7 @@ fn who_sleeps_on_a_full_ring_is_told_of_the_receivers_death() {
 fn a_sender_is_told(s: &mut Survivor, role: &str) {
     let mut peer = Peer::start(role, &s.dir, "");
     peer.expect("serving");
-    let link = s.node().connect("victim", b"", LONG).unwrap();
+    let link = s.node().connect("victim", b"", Some(LONG)).unwrap();
     let ticket = ticket_of(&s.station.node, link);
     let child = (role == "serve-and-fork").then(|| peer.says().parse::<i32>().unwrap());
     let killer = std::thread::spawn(move || {
@@ -684,10 +684,10 @@ fn a_stopped_peer_is_not_dead_and_time_limits_hold() {
         let mut server = Peer::start("serve", &s.dir, "");
         server.expect("serving");
         server.stop();
-        let error = s.node().connect("victim", b"", Duration::from_millis(30)).unwrap_err();
+        let error = s.node().connect("victim", b"", Some(Duration::from_millis(30))).unwrap_err();
         assert!(error.to_string().contains("the time was up"), "{error}");
         server.signal(libc::SIGCONT);
-        let link = s.node().connect("victim", b"", LONG).unwrap();
+        let link = s.node().connect("victim", b"", Some(LONG)).unwrap();
         s.node().disconnect(link).unwrap();
         server.end();
     });

@@ -64,7 +64,7 @@ fn parent(name: &str) -> Parent {
     let friend = Peer::start("friend", &dir, "");
     let link = connected(node);
     let to_friend = ticket_of(node, link);
-    let another = node.connect("friend", b"", LONG).unwrap();
+    let another = node.connect("friend", b"", Some(LONG)).unwrap();
     Parent { station, friend, to_friend, reply, replies, another, dir }
 }
 
@@ -122,12 +122,12 @@ fn every_call_of_a_forked_child_is_an_error_and_harms_nobody() {
             let piece = Piece { tag, offset: 0, length: 8 };
             forked!(node.post_send(terminus, &ticket, &[piece], b""), NodeSendError::Forked(_));
             forked!(node.flush(None), NodeSendError::Forked(_));
-            forked!(node.connect("friend", b"", LONG), ConnectError::Forked);
+            forked!(node.connect("friend", b"", Some(LONG)), ConnectError::Forked);
             let served = node.serve("child", Access::SameUser, Accept::Ask);
             forked!(served, OfferError::Serve(hamlyn::control::ServeError::Forked));
             forked!(node.accept(RequestId(1), b""), AcceptError::Forked);
             forked!(node.refuse(RequestId(1), ""), AcceptError::Forked);
-            assert!(node.run_housekeeping(Duration::ZERO).is_err());
+            assert!(node.run_housekeeping(Some(Duration::ZERO)).is_err());
             assert!(!node.stop_serving("parent"), "the name is the parent's");
             for link in &links {
                 assert!(node.disconnect(*link).is_err(), "the link is the parent's");
@@ -168,7 +168,7 @@ fn a_forked_child_makes_a_node_of_its_own() {
         let status = forked(|| {
             let mut node = Node::with_config(config).unwrap();
             assert_ne!(node.id(), p.station.node.id());
-            let link = node.connect("parent", b"", LONG).unwrap();
+            let link = node.connect("parent", b"", Some(LONG)).unwrap();
             let ticket = ticket_of(&node, link);
             node.send(&ticket, b"from the child", b"", LIMIT).unwrap();
             let _ = node.serve("child", Access::SameUser, Accept::Automatic(Vec::new()));

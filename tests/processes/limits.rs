@@ -19,7 +19,7 @@ fn role() {
             say("left");
             continue;
         }
-        match station.node.connect("service", b"", LONG) {
+        match station.node.connect("service", b"", Some(LONG)) {
             Ok(_) => say("linked"),
             Err(e) => say(&e.to_string()),
         }
@@ -69,7 +69,7 @@ fn links_max_of_the_client() {
         client.connect("service");
         let before = everything(&client);
         for _ in 0..3 {
-            let error = client.node.connect("service", b"", LONG).unwrap_err().to_string();
+            let error = client.node.connect("service", b"", Some(LONG)).unwrap_err().to_string();
             assert!(error.contains("2 links") && error.contains("HAMLYN_LINKS_MAX"), "{error}");
         }
         assert_eq!(everything(&client), before);

@@ -237,7 +237,7 @@ impl Actor {
 
     fn connect(&mut self, to: usize, extra: bool) -> LinkId {
         let greeting = self.greeting(to, extra);
-        match self.node.connect(&format!("p{to}"), &greeting, LONG) {
+        match self.node.connect(&format!("p{to}"), &greeting, Some(LONG)) {
             Ok(link) => link,
             Err(e) => self.fail(&format!("connecting to {to}: {e}")),
         }

@@ -300,7 +300,7 @@ impl Liar {
 
     fn grow_with(mut node: Node, name: &str, kind: u8, body: &[u8]) -> Self {
         let greeting = [b"HGr1", &[kind][..], &[0; 16], body].concat();
-        let link = node.connect(name, &greeting, LONG).unwrap();
+        let link = node.connect(name, &greeting, Some(LONG)).unwrap();
         let answer = node.greeting(link).unwrap();
         assert_eq!(answer[..5], [b"HAn1", &[kind][..]].concat());
         let answer = answer[5..].to_vec();

@@ -717,7 +717,7 @@ impl Liar {
         let mut node = Node::with_config(dir.config()).unwrap();
         let area = node.message_area(4096).unwrap();
         let greeting = greet(&mut node, area);
-        let link = node.connect(name, &greeting, Duration::from_secs(10)).unwrap();
+        let link = node.connect(name, &greeting, Some(Duration::from_secs(10))).unwrap();
         let answer = node.greeting(link).unwrap().to_vec();
         assert_eq!(&answer[..5], b"HAn1\x03");
         let ask = Ticket::from_bytes(&answer[17..17 + TICKET_BYTES]).unwrap();
@@ -1484,9 +1484,9 @@ fn a_greeting_without_a_ticket_or_with_another_path_is_refused() {
     let good = Liar::greeting(&mut node, area);
     let other_path = [&good[..good.len() - 1], &[9]].concat();
     for greeting in [&good[..good.len() - 1], &good[..30], &small, &other_path] {
-        assert!(node.connect("greeted", greeting, Duration::from_secs(10)).is_err());
+        assert!(node.connect("greeted", greeting, Some(Duration::from_secs(10))).is_err());
     }
-    assert!(node.connect("greeted", &good, Duration::from_secs(10)).is_ok());
+    assert!(node.connect("greeted", &good, Some(Duration::from_secs(10))).is_ok());
     drop(receiver);
 }
 

@@ -187,7 +187,7 @@ impl Process<'_> {
         let greeting = self.offer(peer);
         // It may not have come so far yet.
         let limit = Duration::from_secs(20);
-        let link = self.node.connect(&format!("storm-{peer}"), &greeting, limit).unwrap();
+        let link = self.node.connect(&format!("storm-{peer}"), &greeting, Some(limit)).unwrap();
         let answer = self.node.greeting(link).unwrap().to_vec();
         assert_eq!(answer[0] as usize, peer);
         self.take_tickets(peer, &answer);

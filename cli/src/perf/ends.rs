@@ -182,7 +182,7 @@ impl Initiator {
 
     fn connect(&mut self, hello: &Hello) -> Result<LinkId> {
         let greeting = serde_json::to_vec(hello)?;
-        Ok(self.node.connect(&self.name, &greeting, Duration::from_secs(10))?)
+        Ok(self.node.connect(&self.name, &greeting, Some(Duration::from_secs(10)))?)
     }
 
     /// One run.

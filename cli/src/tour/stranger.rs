@@ -274,7 +274,7 @@ fn attempt(order: &Order) -> Result<String> {
 
 fn statistics(service: &str) -> Result<String> {
     let config = hamlyn::Config::from_env()?;
-    Ok(hamlyn::control::stat_of(&config, &service.parse()?, PATIENCE)?)
+    Ok(hamlyn::control::stat_of(&config, &service.parse()?, Some(PATIENCE))?)
 }
 
 /// A link with rights of its own, and its ring.
@@ -292,7 +292,7 @@ impl Guest {
     fn connect(service: &str) -> Result<Self> {
         let mut node = Node::new()?;
         let before = hostile::shared_pages()?;
-        let link = node.connect(service, &serde_json::to_vec(&Hello::Guest)?, PATIENCE)?;
+        let link = node.connect(service, &serde_json::to_vec(&Hello::Guest)?, Some(PATIENCE))?;
         let ring = HostileRing::new(&before)?;
         let rights: Rights = serde_json::from_slice(node.greeting(link)?)?;
         let [normal, one_shot, paranoid, revoked] =

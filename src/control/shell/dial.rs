@@ -588,7 +588,7 @@ pub(super) fn stat(
                 }
             }
             Ok(Frame::Refused { reason: Reason::Version, version, .. }) => {
-                return Err(Failure::Version(version).into());
+                return Err(ConnectError::of(Failure::Version(version)));
             }
             Ok(Frame::Refused { reason, text, .. }) => {
                 return Err(ConnectError::Refused { reason, text });

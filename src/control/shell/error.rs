@@ -11,6 +11,7 @@ use std::string::String;
 
 /// The control plane could not be started. Nothing is left of it.
 #[derive(Debug, thiserror::Error)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum StartError {
     /// A setting is not allowed.
     #[error(transparent)]
@@ -34,6 +35,7 @@ pub enum StartError {
 
 /// An answer that could not be given. The request is as it was, unless it says otherwise.
 #[derive(Debug, thiserror::Error)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum AcceptError {
     /// The request is not there, or there is no room for its link.
     #[error(transparent)]
@@ -48,6 +50,7 @@ pub enum AcceptError {
 
 /// A link that could not be made. Nothing is left of the attempt.
 #[derive(Debug, thiserror::Error)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum ConnectError {
     /// This is no name of a service.
     #[error(transparent)]
@@ -146,8 +149,8 @@ pub(super) fn refused(reason: Reason, text: &str) -> String {
     }
 }
 
-impl From<Failure> for ConnectError {
-    fn from(failure: Failure) -> Self {
+impl ConnectError {
+    pub(super) fn of(failure: Failure) -> Self {
         match failure {
             Failure::TimedOut(doing) => Self::TimedOut(doing),
             Failure::Refused { reason, text } => Self::Refused { reason, text },

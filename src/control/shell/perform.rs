@@ -8,7 +8,7 @@ use super::super::machine::{
 use super::super::memory::{Made, Mapped};
 use super::super::{printable, receiver};
 use super::inbox::{ControlEvent, NewLink, Way};
-use super::{EVENTS_MAX, OUTBOX_MAX, PIDFD, Posted, Row, SOCKET, Shared, State, tag};
+use super::{ConnectError, EVENTS_MAX, OUTBOX_MAX, PIDFD, Posted, Row, SOCKET, Shared, State, tag};
 use crate::log::{self, Kind};
 use crate::os::socket::{self, Connection, PeerProcess};
 use crate::os::sys::monotonic_ns;
@@ -411,7 +411,7 @@ impl Shared {
     ) -> Option<ControlEvent> {
         let row = state.rows.get_mut(&id)?;
         let error = row.dial.as_mut().and_then(|dial| dial.take_error());
-        let error = error.unwrap_or_else(|| why.into());
+        let error = error.unwrap_or_else(|| ConnectError::of(why));
         if log::is_wanted() {
             self.note(row.entry(Kind::Failed, printable(&error.to_string())));
         }

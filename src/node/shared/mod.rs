@@ -41,6 +41,35 @@ use std::sync::{Arc, Condvar, Mutex};
 
 /// A node that several threads use. Cloning shares it; with the last clone the progress thread
 /// stops and the node is dropped. `T` is what a layer above keeps under the same lock.
+///
+/// ```
+/// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-shared-{}", std::process::id()));
+/// # let config = hamlyn::Config::from_env()?.dir(&dir);
+/// use hamlyn::{MetadataIndex, Node, SlotConfig};
+/// use std::time::Duration;
+///
+/// let limit = Some(Duration::from_secs(10));
+/// let mut node = Node::with_config(config)?;
+/// let area = node.message_area(4096)?;
+/// let queue = node.notification_queue(16)?;
+/// let slot = node.slot(SlotConfig::new(area, queue).credit(16))?;
+/// let ticket = node.ticket(slot, MetadataIndex(0))?;
+///
+/// let node = node.share()?;
+/// std::thread::scope(|scope| {
+///     // Two threads take what comes; the node is whole for each that holds the lock.
+///     let takers = [(); 2].map(|()| scope.spawn(|| node.recv(queue, limit)));
+///     for text in ["one", "two"] {
+///         node.lock().send(&ticket, text.as_bytes(), b"", limit)?;
+///     }
+///     for taker in takers {
+///         assert_eq!(taker.join().expect("a thread")?.slot, slot.index());
+///     }
+///     Ok::<(), Box<dyn std::error::Error>>(())
+/// })?;
+/// # std::fs::remove_dir_all(&dir).ok();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct SharedNode<T: Attached = ()> {
     inner: Arc<Inner<T>>,
     /// What the progress thread does not have.
@@ -585,7 +614,7 @@ mod tests {
         let mut other = Node::with_config(config).unwrap();
         let limit = Duration::from_secs(20);
         let _link = std::thread::scope(|scope| {
-            let connected = scope.spawn(|| other.connect("x", b"", limit).unwrap());
+            let connected = scope.spawn(|| other.connect("x", b"", Some(limit)).unwrap());
             while !shared.lock().has_events() {
                 let _ = shared.recv(queue, Some(Duration::from_millis(1)));
             }

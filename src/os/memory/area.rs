@@ -38,6 +38,7 @@ pub struct AreaMemory {
 
 /// A message area that could not be made.
 #[derive(Debug, thiserror::Error)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum AllocationError {
     /// Nothing to hold.
     #[error("a message area has at least 1 byte, and 0 were asked for")]

@@ -96,6 +96,7 @@ pub(super) fn word_of(call: u32, code: u32) -> u32 {
 
 /// A call that failed.
 #[derive(Debug, thiserror::Error)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum CallError {
     /// The time is over. The server may still be at work: its handler can see that the caller has
     /// given up ([`Request::is_cancelled`]), and its reply will be dropped.

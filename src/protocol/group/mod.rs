@@ -108,6 +108,7 @@ fn whose(peer: &Peer) -> String {
 
 /// What was waited for has not come. What has arrived stays, and the call may be repeated.
 #[derive(Clone, Debug, thiserror::Error)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum GroupError {
     /// The time is over.
     #[error(

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 /// A sender that could not be grown. Nothing is left of the attempt.
 #[derive(Debug, thiserror::Error)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum GrowError {
     /// The bytes are no seed.
     #[error(transparent)]
@@ -67,6 +68,7 @@ pub(super) fn advice(error: &ConnectError) -> &'static str {
 /// Nothing was received from an end point, and nothing was taken. (Of a [`Node`](crate::Node)'s own
 /// queue: [`NodeReceiveError`](crate::NodeReceiveError).)
 #[derive(Clone, Debug, thiserror::Error)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum ReceiveError {
     /// The time is over.
     #[error("nothing arrived within the time limit")]
@@ -117,6 +119,7 @@ impl From<Waited> for ReceiveError {
 /// A sender of an end point sent nothing. (A [`Node`](crate::Node)'s own messages:
 /// [`NodeSendError`].)
 #[derive(Debug, thiserror::Error)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum SendError {
     /// The time is over: the receiver did not go on.
     #[error(

@@ -480,12 +480,11 @@ impl Manager {
         wait: Wait,
         then: impl FnOnce(&mut Node, &mut Protocols, LinkId) -> R,
     ) -> Result<R, GrowError> {
-        let limit = timeout.unwrap_or(Duration::MAX);
         let given_up = given_up();
         if given_up() {
             return Err(GrowError::GivenUp);
         }
-        let token = self.shared.lock().begin_connect(service, greeting, limit, wait)?;
+        let token = self.shared.lock().begin_connect(service, greeting, timeout, wait)?;
         let mut then = Some(then);
         // The control plane ends it within the time limit, if it can.
         let limit = timeout.map(node::with_answer);
@@ -512,7 +511,7 @@ impl Manager {
             Err(waited) => {
                 self.shared.lock().give_up_connecting(token);
                 Err(match waited {
-                    Waited::Forked(e) => e.into(),
+                    Waited::Forked(_) => ConnectError::Forked,
                     Waited::Os(source) => {
                         ConnectError::Os { doing: "waiting for the link", source }
                     }

@@ -25,6 +25,7 @@ use std::vec::Vec;
 
 /// What a publisher knows of one subscriber.
 #[derive(Clone, Debug)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub struct SubscriberState {
     /// Who it is.
     pub connection: Arc<Connection>,

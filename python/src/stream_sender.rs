@@ -7,7 +7,7 @@ use crate::errors::{Kind, OrRaise, error};
 use crate::stream::HELD_BYTES_MAX;
 use crate::wait::Limit;
 use core::time::Duration;
-use hamlyn::protocol::{self, SendFailure};
+use hamlyn::protocol::{self, SendError};
 use pyo3::prelude::*;
 use std::sync::Arc;
 
@@ -155,10 +155,10 @@ macro_rules! stream_sender {
 stream_sender!(StreamSender);
 stream_sender!(ApertureStreamSender);
 
-fn sent_or_late(sent: Result<(), SendFailure>) -> Result<Option<()>, SendFailure> {
+fn sent_or_late(sent: Result<(), SendError>) -> Result<Option<()>, SendError> {
     match sent {
         Ok(()) => Ok(Some(())),
-        Err(SendFailure::TimedOut | SendFailure::CutOff) => Ok(None),
+        Err(SendError::TimedOut | SendError::CutOff) => Ok(None),
         Err(e) => Err(e),
     }
 }
@@ -172,5 +172,5 @@ fn cut_off() -> PyErr {
 
 #[cold]
 fn late() -> PyErr {
-    error(Kind::TimedOut, SendFailure::TimedOut)
+    error(Kind::TimedOut, SendError::TimedOut)
 }

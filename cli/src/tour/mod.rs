@@ -455,7 +455,7 @@ fn visitor(mut orders: Orders) -> Result<()> {
         let visit = || {
             let mut node = Node::new()?;
             let before = node.counters();
-            let result = node.connect(&service, &greeting, Duration::from_secs(5));
+            let result = node.connect(&service, &greeting, Some(Duration::from_secs(5)));
             let counters = node
                 .counters()
                 .into_iter()

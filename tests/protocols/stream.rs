@@ -417,6 +417,36 @@ fn a_sender_that_waits_learns_that_its_receiver_is_gone() {
 }
 
 #[test]
+fn an_abandoned_stream_is_not_taken_for_one_that_is_complete() {
+    let dir = Dir::new("stream-abandon");
+    let panics = |mut sender: StreamSender| {
+        std::thread::spawn(move || {
+            sender.send(b"arrives", LIMIT).unwrap();
+            sender.flush(LIMIT).unwrap();
+            sender.send(b"does not leave", LIMIT).unwrap();
+            panic!("as wanted");
+        })
+        .join()
+        .unwrap_err();
+    };
+    let abandons = |mut sender: StreamSender| {
+        sender.send(b"arrives", LIMIT).unwrap();
+        sender.flush(LIMIT).unwrap();
+        sender.send(b"does not leave", LIMIT).unwrap();
+        sender.abandon();
+        assert!(matches!(sender.send(b"x", LIMIT), Err(SendError::Ended(_))));
+        sender.close(LIMIT).unwrap();
+    };
+    for way in [&panics as &dyn Fn(StreamSender), &abandons] {
+        let (mut receiver, sender) = dir.pair(small());
+        way(sender);
+        assert_eq!(next(&mut receiver), b"arrives");
+        let end = receiver.receive(LIMIT).unwrap_err();
+        assert!(matches!(end, ReceiveError::Ended(CloseReason::HungUp)), "{end}");
+    }
+}
+
+#[test]
 fn a_dropped_sender_flushes_what_it_can_and_else_it_shows() {
     let dir = Dir::new("stream-drop");
     let (mut receiver, mut sender) = dir.pair(small());

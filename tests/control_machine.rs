@@ -7,7 +7,7 @@ use hamlyn::control::frame::{
 };
 use hamlyn::control::machine::{
     Accept, Action, Admission, CloseReason, ConnectionId, Event, Failure, Limits, Machine, NotNow,
-    ServiceId, Taken, Touched, UnknownUsers, Verdict, Wait, Who,
+    RefusedBy, ServiceId, Taken, Touched, UnknownUsers, Verdict, Wait, Who,
 };
 use hamlyn::wire::{ApertureAccess, NodeId};
 
@@ -374,7 +374,7 @@ fn each_way_out_of_a_link_is_told_once_and_counted() {
         Action::Tell(Event::Request { id, .. }) => Some(id),
         _ => None,
     });
-    server.machine.refuse_request(asked.unwrap(), "not today").unwrap();
+    server.machine.refuse_request(asked.unwrap(), RefusedBy::Application, "not today").unwrap();
     assert_eq!(server.refused(), Some(Reason::Application));
     assert_eq!(server.counted("refused_application"), 1);
 }
@@ -664,7 +664,7 @@ fn requests_of_one_user_leave_the_application_to_others() {
     let users: Vec<_> = asked.iter().map(|row| row.1).collect();
     assert_eq!(users, [Some(OTHER), Some(OTHER), Some(3000)]);
     // Whoever is answered makes room for the next of its user.
-    s.machine.refuse_request(asked[0].0, "no").unwrap();
+    s.machine.refuse_request(asked[0].0, RefusedBy::Application, "no").unwrap();
     let told = s.actions();
     let is_request = |action: &&Action| matches!(action, Action::Tell(Event::Request { .. }));
     assert_eq!(told.iter().filter(is_request).count(), 1);

@@ -38,6 +38,16 @@ const REFUSALS: &[(&str, &str)] = &[
         "the process has as many links as it may (links_max, or what its limit on descriptors allows)",
     ),
     ("control.refused_application", "the program itself said no"),
+    (
+        "control.refused_places",
+        "an end point had no place left for them (clients_max, subscribers_max, connections_max, \
+         senders_max, a group's members; the last eighth is kept for users who have none)",
+    ),
+    (
+        "control.refused_end_point",
+        "they wanted an end point that is not there, or of another protocol, or asked it for what \
+         it does not do",
+    ),
     ("control.refused_silent", "they connected and said nothing in time (handshake_timeout_ms)"),
     (
         "control.refused_slow",

@@ -42,7 +42,7 @@ pub mod shell;
 pub use frame::{LinkFeatures, Reason};
 pub use machine::{
     Accept, AnswerError, ApertureError, CloseReason, ConnectionId, Event, Failure, HostPeer, Peer,
-    RequestId, Wait,
+    RefusedBy, RequestId, Wait,
 };
 pub use text::{printable, printable_bytes};
 

@@ -38,6 +38,7 @@ pub use aperture::{
     Aperture, ApertureEvent, ApertureId, ApertureView, ExportError, NoSuchAperture, ReclaimError,
 };
 pub use events::Event;
+pub(crate) use figures::Held;
 pub use line::PreparedTicket;
 pub use links::{CloseReason, ConnectError, LinkError};
 pub(crate) use links::{NO_WORD, with_answer};
@@ -215,7 +216,7 @@ impl Node {
         interface.enable();
         let counters = interface.counters().clone();
         let told = counters.clone();
-        let figures = Arc::new(figures::Figures::new(identity.node()));
+        let figures = Arc::new(figures::Figures::new(identity.node(), counters.clone()));
         let told_of_links = figures.clone();
         let stat = move || {
             let mut text = std::string::String::new();

@@ -126,12 +126,7 @@ struct Reached {
     host: String,
 }
 
-fn meeting(
-    shared: &Shared,
-    tcp: TcpStream,
-    host: &str,
-    dial: &Dial,
-) -> Result<Meeting, HostError> {
+fn meeting(shared: &Shared, tcp: TcpStream, host: &str, dial: &Dial) -> Result<Meeting, HostError> {
     let tls = |e: String| MeetingError::Tls(e);
     let name = ServerName::try_from(host.to_string()).map_err(|e| tls(e.to_string()))?;
     let client = rustls::ClientConnection::new(shared.own.keys.client.clone(), name);

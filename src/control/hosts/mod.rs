@@ -35,9 +35,9 @@ mod turns;
 
 pub use carrier::{Carrier, Goodbye, Moved};
 pub use dial::HostError;
+pub use directory::DirectoryError;
 pub use keys::KeysError;
 pub use meeting::MeetingError;
-pub use directory::DirectoryError;
 pub use name::{HostName, HostNameError, Place};
 
 use super::identity::Identity;

@@ -249,7 +249,8 @@ impl Serving {
     /// it has room.
     #[inline]
     pub fn send_newest(&mut self, node: &mut Node, number: u64, body: Body<'_>) {
-        if self.next == number && self.next < self.end && self.is_served() && self.send(node, body) {
+        if self.next == number && self.next < self.end && self.is_served() && self.send(node, body)
+        {
             self.sent_one();
         }
     }

@@ -365,18 +365,24 @@ fn each_way_out_of_a_link_is_told_once_and_counted() {
     let id = server.linked(OTHER);
     server.machine.violated(id);
     assert_eq!(server.counted("closed_by_us_violation"), 1);
-    // The application says no.
-    let mut server = plain();
-    server.machine.stop_serving("x");
-    server.service = server.machine.serve("x".into(), Admission::Anyone, Accept::Ask);
-    server.greeted(OTHER, hello());
-    let asked = server.actions().into_iter().find_map(|action| match action {
-        Action::Tell(Event::Request { id, .. }) => Some(id),
-        _ => None,
-    });
-    server.machine.refuse_request(asked.unwrap(), RefusedBy::Application, "not today").unwrap();
-    assert_eq!(server.refused(), Some(Reason::Application));
-    assert_eq!(server.counted("refused_application"), 1);
+    // The application says no, or an end point of the library does: each is counted apart.
+    let counters = ["refused_application", "refused_places", "refused_end_point"];
+    let all = [RefusedBy::Application, RefusedBy::Places, RefusedBy::EndPoint];
+    for (by, name) in all.into_iter().zip(counters) {
+        let mut server = plain();
+        server.machine.stop_serving("x");
+        server.service = server.machine.serve("x".into(), Admission::Anyone, Accept::Ask);
+        server.greeted(OTHER, hello());
+        let asked = server.actions().into_iter().find_map(|action| match action {
+            Action::Tell(Event::Request { id, .. }) => Some(id),
+            _ => None,
+        });
+        server.machine.refuse_request(asked.unwrap(), by, "not today").unwrap();
+        assert_eq!(server.refused(), Some(Reason::Application));
+        for counter in counters {
+            assert_eq!(server.counted(counter), u64::from(counter == name), "{counter}");
+        }
+    }
 }
 
 #[test]

@@ -42,15 +42,17 @@ pub(super) fn check_place(
         taken += 1;
         has_one |= holder == peer.uid;
     }
+    let of = |count: usize| if count == 1 { what.trim_end_matches('s') } else { what };
     if taken >= max {
-        return Err(format!("it has {max} {what}, as many as it may ({setting})"));
+        return Err(format!("it has {max} {}, as many as it may ({setting})", of(max)));
     }
     let kept = if max > 1 { (max / 8).max(1) } else { 0 };
     let is_own = peer.uid == Some(rustix::process::geteuid().as_raw());
     if has_one && !is_own && max - taken <= kept {
         return Err(format!(
-            "it has {taken} {what} and may have {max} ({setting}), and the last {kept} are for users \
-             who have none"
+            "it has {taken} {} and may have {max} ({setting}), and the last {kept} are for users who \
+             have none",
+            of(taken)
         ));
     }
     Ok(())

@@ -104,8 +104,14 @@ impl Calls {
 
     /// `None`: there is no such call.
     #[inline(always)]
+    fn place(&self, call: u32) -> Option<&AtomicU8> {
+        self.0.get(call as usize)
+    }
+
+    /// Likewise.
+    #[inline(always)]
     pub fn get(&self, call: u32) -> Option<u8> {
-        self.0.get(call as usize).map(|state| state.load(Ordering::Relaxed))
+        self.place(call).map(|state| state.load(Ordering::Relaxed))
     }
 
     #[inline(always)]
@@ -212,7 +218,7 @@ impl Offer for ServerState {
         let gone = self.ready.clients_but(|number| {
             self.clients.iter().flatten().any(|client| client.number == number)
         });
-        if self.client_count as usize + gone >= max as usize {
+        if gone > 0 && self.client_count as usize + gone >= max as usize {
             return Err(format!(
                 "it has {max} clients, as many as it may (clients_max), {gone} of them gone with \
                  requests that nobody has received yet"
@@ -458,11 +464,11 @@ impl ServerState {
         let (slot, link) = (notification.slot, notification.link);
         let (call, code) = (notification.word % OUTSTANDING_MAX, notification.word >> CALL_BITS);
         let Some(Some(client)) = self.clients.get_mut(slot.0 as usize) else { return Ok(false) };
-        let Some(state) = client.calls.get(call) else {
+        let Some(state) = client.calls.place(call) else {
             return Err(Broken(format!("call {call} of {}", client.calls.len())));
         };
-        if state == IDLE && code <= client.blocks.at_once() {
-            client.calls.set(call, BUSY);
+        if state.load(Ordering::Relaxed) == IDLE && code <= client.blocks.at_once() {
+            state.store(BUSY, Ordering::Relaxed);
             client.blocks.copy(node, call, code, words, &mut into.bytes);
             (into.call, into.slot, into.link) = (call, slot, link);
             into.client = client.number;

@@ -51,7 +51,7 @@ pub struct Look {
 /// Asks one.
 pub fn ask(config: &Config, name: &str) -> Result<Told> {
     let began = Instant::now();
-    let told = statistics_of(config, &of_this_host(name)?, PATIENCE).map_err(|error| match error {
+    let told = statistics_of(config, &of_this_host(name)?, Some(PATIENCE)).map_err(|error| match error {
         // Said of the figures: whoever asks for them may be let in all the same.
         ConnectError::Refused { reason: Reason::User, .. } => {
             let user = rustix::process::geteuid().as_raw();

@@ -136,7 +136,7 @@ pub fn run(arguments: &WhyArguments) -> Result<()> {
 }
 
 fn look_twice(config: &Config, service: &ServiceName) -> Result<(Figures, Figures), ConnectError> {
-    let ask = || stat_of(config, service, PATIENCE).map(|text| Figures::of(&text));
+    let ask = || stat_of(config, service, Some(PATIENCE)).map(|text| Figures::of(&text));
     let before = ask()?;
     std::thread::sleep(PAUSE);
     Ok((before, ask()?))

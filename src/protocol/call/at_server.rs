@@ -8,7 +8,7 @@ use super::{
 };
 use crate::control::{Peer, RequestId};
 use crate::interface::{Handed, LinkId, Notification, QueueId};
-use crate::node::{Held, Node, SendError};
+use crate::node::{Held, Node, NodeSendError};
 use crate::protocol::Connection;
 use crate::protocol::ends::check_place;
 use crate::protocol::manager::Offer;
@@ -329,10 +329,16 @@ impl Offer for ServerState {
 }
 
 impl ClientOf {
+    /// The same, where no long request of its client's is here.
+    #[inline(always)]
+    pub(super) fn end_short(&mut self, call: u32) {
+        self.calls.set(call, self.idle);
+    }
+
     /// A call is over; its number is free.
     #[inline(always)]
     pub(super) fn end(&mut self, call: u32) {
-        self.calls.set(call, self.idle);
+        self.end_short(call);
         if !self.alive.is_empty() {
             self.end_long(call);
         }
@@ -602,7 +608,7 @@ impl ServerState {
         let waited = core::mem::take(&mut client.waits);
         while let Some((call, code, data)) = client.outbox.front() {
             match client.lent.send(node, link, *call, *code, data) {
-                Err(SendError::Full) => {
+                Err(NodeSendError::Full) => {
                     client.waits = true;
                     // Also where nobody waits for anything of this server.
                     node.await_room(link);

@@ -18,6 +18,8 @@ use std::time::Duration;
 /// Between the two looks.
 const PAUSE: Duration = Duration::from_secs(1);
 
+/// Of fewer that come in a second no average is told.
+const MANY: u64 = 4;
 /// A server that takes so long with a request is said to.
 const SLOW_MS: u64 = 10;
 
@@ -278,7 +280,14 @@ fn of_requests(before: &Figures, now: &Figures) -> Option<String> {
     // What is there on average, over what comes and goes in a second (Little's law). No request
     // carries a time.
     let name = "messages_received";
-    let came = now.number(name).saturating_sub(before.number(name)).max(1);
+    let came = now.number(name).saturating_sub(before.number(name));
+    if came < MANY {
+        let messages = if came == 1 { "message" } else { "messages" };
+        return Some(format!(
+            "{held} {are} received and not replied to, and {came} {messages} came within this \
+             second: its program takes long, or few come; which of the two is not seen from here."
+        ));
+    }
     let average = (held.saturating_add(before.number("requests_held")) as f64) / 2.0;
     let ms = (average / came as f64 * PAUSE.as_secs_f64() * 1e3) as u64;
     (ms >= SLOW_MS).then(|| {
@@ -428,8 +437,11 @@ mod tests {
         assert!(said.contains("1 request is") && said.contains("come for 2.5 s"), "{said}");
         assert_eq!(of_requests(&of(8, 100, 0), &of(8, 200_000, 0)), None);
         assert_eq!(of_requests(&of(0, 100, 0), &of(8, 101, 0)), None);
-        // A counter of nonsense.
+        // Of so few there is no average, and none of counters that make no sense.
+        let said = of_requests(&of(1, 100, 0), &of(1, 101, 0)).unwrap();
+        assert!(said.contains("1 message came") && !said.contains("ms before"), "{said}");
         assert!(of_requests(&of(u64::MAX, 9, 0), &of(u64::MAX, 3, 0)).is_some());
+        assert!(of_requests(&of(u64::MAX, 9, 0), &of(u64::MAX, u64::MAX, 0)).is_some());
     }
 
     #[test]

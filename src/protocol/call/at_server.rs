@@ -329,12 +329,6 @@ impl Offer for ServerState {
 }
 
 impl ClientOf {
-    /// The same, where no long request of its client's is here.
-    #[inline(always)]
-    pub(super) fn end_short(&mut self, call: u32) {
-        self.calls.set(call, self.idle);
-    }
-
     /// A call is over; its number is free.
     #[inline(always)]
     pub(super) fn end(&mut self, call: u32) {
@@ -342,6 +336,12 @@ impl ClientOf {
         if !self.alive.is_empty() {
             self.end_long(call);
         }
+    }
+
+    /// The same, where no long request of its client's is here.
+    #[inline(always)]
+    pub(super) fn end_short(&mut self, call: u32) {
+        self.calls.set(call, self.idle);
     }
 }
 

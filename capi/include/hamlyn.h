@@ -1641,6 +1641,19 @@ void h_request_free(h_request_t *request);
 /// either pointer may be null.
 h_status h_server_clients(h_server_t *server, size_t *connected, uint64_t *misbehaved);
 
+/// Takes no new requests, waits at most `timeout_ns` until those that are here have been received and
+/// replied to, and closes all connections; `unanswered`, which may be null, is how many had no reply by
+/// then: 0, if all is well.
+///
+/// Its names are free for another server from the beginning, and whoever calls is told H_CLOSED.
+/// Receiving goes on, in other threads, and fails with H_CLOSED when nothing is left to be received.
+/// Afterwards nobody is connected, and what is left of the server is to be freed.
+///
+/// Errors: H_FORKED; H_SYSTEM. It takes nothing new then, and its connections are as they were.
+h_status h_server_drain(h_server_t *server,
+                        int64_t timeout_ns,
+                        size_t *unanswered);
+
 /// Closes a server: what the node has queued leaves first, for at most
 /// `timeout_ns`. Then it is freed, whatever is returned.
 ///

@@ -7,7 +7,7 @@ use hamlyn::control::frame::{
 };
 use hamlyn::control::machine::{
     Accept, Action, Admission, ConnectionId, Event, Failure, Limits, LinkEnd, Machine, NotNow,
-    ServiceId, Taken, Touched, UnknownUsers, Verdict, Wait, Who,
+    RefusedBy, ServiceId, Taken, Touched, UnknownUsers, Verdict, Wait, Who,
 };
 use hamlyn::wire::{ApertureAccess, NodeId};
 
@@ -365,18 +365,24 @@ fn each_way_out_of_a_link_is_told_once_and_counted() {
     let id = server.linked(OTHER);
     server.machine.violated(id);
     assert_eq!(server.counted("closed_by_us_violation"), 1);
-    // The application says no.
-    let mut server = plain();
-    server.machine.stop_serving("x");
-    server.service = server.machine.serve("x".into(), Admission::Anyone, Accept::Ask);
-    server.greeted(OTHER, hello());
-    let asked = server.actions().into_iter().find_map(|action| match action {
-        Action::Tell(Event::Request { id, .. }) => Some(id),
-        _ => None,
-    });
-    server.machine.refuse_request(asked.unwrap(), "not today").unwrap();
-    assert_eq!(server.refused(), Some(Reason::Application));
-    assert_eq!(server.counted("refused_application"), 1);
+    // The application says no, or an end point of the library does: each is counted apart.
+    let counters = ["refused_application", "refused_places", "refused_end_point"];
+    let all = [RefusedBy::Application, RefusedBy::Places, RefusedBy::EndPoint];
+    for (by, name) in all.into_iter().zip(counters) {
+        let mut server = plain();
+        server.machine.stop_serving("x");
+        server.service = server.machine.serve("x".into(), Admission::Anyone, Accept::Ask);
+        server.greeted(OTHER, hello());
+        let asked = server.actions().into_iter().find_map(|action| match action {
+            Action::Tell(Event::Request { id, .. }) => Some(id),
+            _ => None,
+        });
+        server.machine.refuse_request(asked.unwrap(), by, "not today").unwrap();
+        assert_eq!(server.refused(), Some(Reason::Application));
+        for counter in counters {
+            assert_eq!(server.counted(counter), u64::from(counter == name), "{counter}");
+        }
+    }
 }
 
 #[test]
@@ -664,7 +670,7 @@ fn requests_of_one_user_leave_the_application_to_others() {
     let users: Vec<_> = asked.iter().map(|row| row.1).collect();
     assert_eq!(users, [Some(OTHER), Some(OTHER), Some(3000)]);
     // Whoever is answered makes room for the next of its user.
-    s.machine.refuse_request(asked[0].0, "no").unwrap();
+    s.machine.refuse_request(asked[0].0, RefusedBy::Application, "no").unwrap();
     let told = s.actions();
     let is_request = |action: &&Action| matches!(action, Action::Tell(Event::Request { .. }));
     assert_eq!(told.iter().filter(is_request).count(), 1);

@@ -16,7 +16,7 @@ use hamlyn::control::frame::{
 };
 use hamlyn::control::machine::{
     Accept, Action, Admission, AnswerError, ConnectionId, Event, Failure, Limits, LinkEnd, Machine,
-    Places, RequestId, ServiceId, Taken, Touched, UnknownUsers, Verdict, Wait, Who,
+    Places, RefusedBy, RequestId, ServiceId, Taken, Touched, UnknownUsers, Verdict, Wait, Who,
 };
 use hamlyn::wire::ApertureAccess;
 use hamlyn::wire::NodeId;
@@ -631,7 +631,7 @@ impl World {
                         7 => h.machine.accept(now, request, vec![3]).err(),
                         _ => h
                             .machine
-                            .refuse_request(request, "no")
+                            .refuse_request(request, RefusedBy::Application, "no")
                             .err()
                             .or(Some(AnswerError::Refused(Reason::Application))),
                     };

@@ -308,6 +308,9 @@ pub struct NamesArguments {
 pub struct StatArguments {
     /// One service only, as [USER@]NAME [default: all of this user]
     pub name: Option<String>,
+    /// Also the counters that are 0
+    #[arg(long, conflicts_with_all = ["json", "prometheus", "watch"])]
+    pub all: bool,
     /// One JSON object a line, one line a process
     #[arg(long)]
     pub json: bool,

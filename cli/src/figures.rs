@@ -1,6 +1,7 @@
 //! The statistics of a process, as `stat`, `why` and their like read them. Another process wrote
 //! them, and perhaps another user's: they are taken apart, bounded, and printed, and nothing else.
 
+use crate::stat::duration;
 use hamlyn::control::printable_bytes;
 use std::collections::BTreeMap;
 
@@ -11,26 +12,34 @@ pub struct Figures {
     pub counters: Vec<(String, String)>,
     /// By the link's number.
     pub links: BTreeMap<u32, Link>,
+    /// Who was refused last: the last first.
+    pub refusals: BTreeMap<u32, Refusal>,
 }
 
 /// One link, as its process sees it.
 #[derive(Debug, Default, PartialEq)]
 pub struct Link(pub BTreeMap<String, String>);
 
+/// Somebody who was refused or sent away, as often as it happened for the same reason.
+#[derive(Debug, Default, PartialEq)]
+pub struct Refusal(pub BTreeMap<String, String>);
+
 impl Figures {
     pub fn of(text: &str) -> Self {
         let mut figures = Self::default();
         for (name, value) in text.lines().filter_map(|line| line.split_once(' ')) {
-            let of_link = name
-                .strip_prefix("link.")
-                .and_then(|rest| rest.split_once('.'))
-                .and_then(|(number, name)| Some((number.parse().ok()?, name)));
-            match of_link {
-                Some((number, name)) => {
-                    let link: &mut Link = figures.links.entry(number).or_default();
-                    link.0.insert(name.into(), value.into());
-                }
-                None => figures.counters.push((name.into(), value.into())),
+            let numbered = |prefix: &str| {
+                let (number, name) = name.strip_prefix(prefix)?.split_once('.')?;
+                Some((number.parse().ok()?, name))
+            };
+            if let Some((number, name)) = numbered("link.") {
+                let link: &mut Link = figures.links.entry(number).or_default();
+                link.0.insert(name.into(), value.into());
+            } else if let Some((number, name)) = numbered("refusal.") {
+                let refusal: &mut Refusal = figures.refusals.entry(number).or_default();
+                refusal.0.insert(name.into(), value.into());
+            } else {
+                figures.counters.push((name.into(), value.into()));
             }
         }
         figures
@@ -68,6 +77,35 @@ impl Link {
         let process = self.text("peer_process");
         let program = self.peer_program().map_or(String::new(), |program| format!(" ({program})"));
         format!("user {}, process {process}{program}", self.text("peer_user"))
+    }
+}
+
+impl Refusal {
+    fn text(&self, name: &str) -> &str {
+        self.0.get(name).map_or("", |value| value)
+    }
+
+    /// `3 s ago, user 1000, process 77 (ledger), service orders: this user may not connect`.
+    pub fn in_words(&self) -> String {
+        let ago = |name| duration(self.text(name).parse().unwrap_or(0));
+        let process = self.text("process");
+        let found = process.parse().ok().and_then(program);
+        let found = found.map_or(String::new(), |program| format!(" ({program})"));
+        let sent_away = if self.text("kind") == "sent-away" { "sent away " } else { "" };
+        let service = match self.text("service") {
+            "" => String::new(),
+            service => format!(", service {service}"),
+        };
+        let times = match self.text("count") {
+            "" | "1" => String::new(),
+            count => format!("; {count} times since {} ago", ago("first_ms_ago")),
+        };
+        format!(
+            "{sent_away}{} ago, user {}, process {process}{found}{service}: {}{times}",
+            ago("last_ms_ago"),
+            self.text("user"),
+            self.text("reason"),
+        )
     }
 }
 
@@ -122,6 +160,14 @@ impl RoomWaits {
     }
 }
 
+/// Whether a process is stopped, by a signal or a debugger, as far as that may be read here.
+pub fn is_stopped(pid: u32) -> bool {
+    let text = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // Its own name stands before, in brackets, and may hold any.
+    let end = text.iter().rposition(|byte| *byte == b')').unwrap_or(text.len());
+    matches!(text.get(end..).unwrap_or_default(), [b')', b' ', b'T' | b't', ..])
+}
+
 /// What a process calls itself.
 pub fn program(pid: u32) -> Option<String> {
     let text = std::fs::read(format!("/proc/{pid}/comm")).ok()?;
@@ -149,6 +195,20 @@ mod tests {
         }
         let many: String = (0..5000).map(|i| format!("room_waits.le_us_{i} 0\n")).collect();
         assert_eq!(of(&many), None);
+    }
+
+    #[test]
+    fn who_was_refused_is_said_in_words_and_what_is_missing_is_no_panic() {
+        let of = |text: &str| Figures::of(text).refusals[&1].in_words();
+        let text = "refusal.1.kind refused\nrefusal.1.user 7\nrefusal.1.process unknown\n\
+                    refusal.1.service x\nrefusal.1.reason it has 2 clients\nrefusal.1.count 1\n\
+                    refusal.1.last_ms_ago 3200\n";
+        assert_eq!(of(text), "3.2 s ago, user 7, process unknown, service x: it has 2 clients");
+        let text = text.replace("kind refused", "kind sent-away").replace("count 1", "count 5");
+        let said = of(&(text + "refusal.1.first_ms_ago 240000\n"));
+        assert!(said.starts_with("sent away 3.2 s ago, user 7"), "{said}");
+        assert!(said.ends_with("it has 2 clients; 5 times since 4 min ago"), "{said}");
+        assert!(of("refusal.1.last_ms_ago x\n").starts_with("0 ms ago"));
     }
 
     #[test]

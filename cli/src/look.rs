@@ -8,9 +8,9 @@
 use crate::figures::{Figures, Link, program};
 use crate::names::of_this_host;
 use crate::stat::PATIENCE;
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use hamlyn::Config;
-use hamlyn::control::{list_services, statistics_of};
+use hamlyn::control::{ConnectError, Reason, ServiceName, list_services, statistics_of, uid_of};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -51,7 +51,17 @@ pub struct Look {
 /// Asks one.
 pub fn ask(config: &Config, name: &str) -> Result<Told> {
     let began = Instant::now();
-    let told = statistics_of(config, &of_this_host(name)?, Some(PATIENCE))?;
+    let told = statistics_of(config, &of_this_host(name)?, Some(PATIENCE)).map_err(|error| match error {
+        // Said of the figures: whoever asks for them may be let in all the same.
+        ConnectError::Refused { reason: Reason::User, .. } => {
+            let user = rustix::process::geteuid().as_raw();
+            anyhow!(
+                "it answers, and tells its figures to its own user and to root alone: this is user \
+                 {user}, who may be allowed to connect all the same"
+            )
+        }
+        error => error.into(),
+    })?;
     let at = Instant::now();
     Ok(Told {
         name: name.into(),
@@ -97,7 +107,27 @@ pub fn names(config: &Config) -> Vec<String> {
     let is_asked = |uid: Option<u32>| user == 0 || uid == Some(user);
     let services = list_services(config).entries.into_iter();
     let services = services.filter(|s| is_asked(s.uid) && s.is_alive != Some(false));
-    services.map(|service| service.name).collect()
+    let mut names: Vec<String> = services.map(|service| one_form(&service.name)).collect();
+    // In both directories: whoever asks finds the same one.
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// The same service has one name here, whichever way it was asked for: `NAME` of this user's own,
+/// `NUMBER@NAME` of another's, by the user's number.
+pub fn one_form(name: &str) -> String {
+    let found = name.parse::<ServiceName>().ok();
+    let Some((service, uid)) = found.and_then(|service| {
+        let uid = uid_of(service.user()?).ok()?;
+        Some((service, uid))
+    }) else {
+        return name.into();
+    };
+    match uid == rustix::process::geteuid().as_raw() {
+        true => service.name().into(),
+        false => format!("{uid}@{}", service.name()),
+    }
 }
 
 /// The names of those who are watched.
@@ -110,7 +140,7 @@ pub struct Watched {
 impl Watched {
     /// `wanted`: these; none: all that may be asked, looked for again every few seconds.
     pub fn new(wanted: &[String]) -> Self {
-        Self { wanted: wanted.to_vec(), found: None }
+        Self { wanted: wanted.iter().map(|name| one_form(name)).collect(), found: None }
     }
 
     pub fn names(&mut self, config: &Config) -> Vec<String> {
@@ -179,6 +209,24 @@ mod tests {
     fn told(text: &str, at: Instant) -> Told {
         let (took, figures) = (Duration::ZERO, Figures::of(text));
         Told { name: "x".into(), at, took, user: None, process: None, program: None, figures }
+    }
+
+    #[test]
+    fn one_service_has_one_name_however_it_is_asked_for() {
+        let own = rustix::process::geteuid().as_raw();
+        let another = own + 1;
+        for (asked, name) in [
+            ("orders", "orders".to_string()),
+            (&format!("{own}@orders"), "orders".into()),
+            (&format!("{another}@orders"), format!("{another}@orders")),
+            ("nobody-is-called-so@orders", "nobody-is-called-so@orders".into()),
+            ("a name that is none/", "a name that is none/".into()),
+        ] {
+            assert_eq!(one_form(asked), name, "{asked}");
+        }
+        if own == 0 {
+            assert_eq!(one_form("root@orders"), "orders");
+        }
     }
 
     #[test]

@@ -43,6 +43,18 @@ const OF_PROCESS: &[(&str, &str, Kind, &str)] = &[
         "Long turns over its links: a program that makes calls has them.",
     ),
     ("links", "links", Kind::Gauge, "Links that there are."),
+    (
+        "requests_held",
+        "requests_held",
+        Kind::Gauge,
+        "Requests that were received and are not replied to.",
+    ),
+    (
+        "requests_held_ms",
+        "requests_held_seconds",
+        Kind::Seconds,
+        "All of these were received at least so long ago; 0: that is not known.",
+    ),
     ("control.receivers", "control_receivers", Kind::Gauge, "Threads that receive descriptors."),
     (
         "control.descriptors_leaked",
@@ -116,6 +128,12 @@ const OF_LINK: &[(&str, &str, Kind, &str)] = &[
         "peer_waits_for_room",
         Kind::Gauge,
         "1: the peer sleeps until this process takes something.",
+    ),
+    (
+        "requests_held",
+        "requests_held",
+        Kind::Gauge,
+        "Requests of the peer that were received and are not replied to.",
     ),
     ("age_ms", "age_seconds", Kind::Seconds, "Since the link was made."),
 ];

@@ -47,7 +47,8 @@ fn show(
     let look = match &arguments.name {
         // Its error is this command's.
         Some(name) if !arguments.prometheus => {
-            let told = look::ask(config, name).with_context(|| format!("no counters of {name}"))?;
+            let told = look::ask(config, &look::one_form(name))
+                .with_context(|| format!("no counters of {name}"))?;
             Look { told: vec![told], failed: Vec::new() }
         }
         _ => look::ask_all(config, &watched.names(config)),
@@ -66,7 +67,7 @@ fn show(
             let before = told.earlier(before);
             match (arguments.json, arguments.watch) {
                 (true, _) => output::line(as_json(told))?,
-                (false, None) => print(told)?,
+                (false, None) => print(told, arguments.all)?,
                 (false, Some(_)) => print_rates(told, before)?,
             }
         }
@@ -95,11 +96,15 @@ fn as_json(told: &Told) -> Value {
         .links
         .iter()
         .map(|(number, link)| {
+            let program = link.peer_program();
             let mut link = map(&mut link.0.iter());
             link.insert("link".into(), json!(number));
+            link.insert("peer_program".into(), json!(program));
             Value::Object(link)
         })
         .collect();
+    let refusals = told.figures.refusals.values();
+    let refusals: Vec<Value> = refusals.map(|row| map(&mut row.0.iter()).into()).collect();
     json!({
         "name": told.name,
         "user": told.user,
@@ -108,6 +113,7 @@ fn as_json(told: &Told) -> Value {
         "look_us": told.took.as_micros() as u64,
         "counters": counters,
         "links": links,
+        "refusals": refusals,
     })
 }
 
@@ -131,8 +137,12 @@ fn who(told: &Told) -> String {
         0 => "its program does not wait".into(),
         ms => format!("its program waits for messages since {}", duration(ms)),
     };
+    let held = match figures.number("requests_held") {
+        0 => String::new(),
+        count => format!("; {count} requests received and not replied to"),
+    };
     format!(
-        "{}: process {}{program} of user {}, version {}, up {}; {waits}",
+        "{}: process {}{program} of user {}, version {}, up {}; {waits}{held}",
         told.name,
         known(told.process),
         known(told.user),
@@ -141,22 +151,37 @@ fn who(told: &Told) -> String {
     )
 }
 
-fn print(told: &Told) -> Result<()> {
+/// `all`: also the counters that are 0.
+fn print(told: &Told, all: bool) -> Result<()> {
     output::line(who(told))?;
-    let mut table = row::table([&*told.name, ""]);
+    for (number, link) in &told.figures.links {
+        output::line(in_words(*number, link))?;
+    }
+    if !told.figures.refusals.is_empty() {
+        output::line("Refused last:")?;
+    }
+    for refusal in told.figures.refusals.values() {
+        output::line(format_args!("  {}", refusal.in_words()))?;
+    }
     let waits = RoomWaits::of(&told.figures);
+    if let Some(words) = waits.as_ref().and_then(RoomWaits::in_words) {
+        output::line(format_args!("Senders waited for room {words}."))?;
+    }
+    let mut table = row::table([&*told.name, ""]);
+    let mut zeros = 0;
     for (name, value) in &told.figures.counters {
-        if waits.is_none() || !name.starts_with("room_waits.") {
-            table.add_row([name, value]);
+        if waits.is_some() && name.starts_with("room_waits.") {
+            continue;
+        }
+        match value == "0" && !all {
+            true => zeros += 1,
+            false => drop(table.add_row([name, value])),
         }
     }
     row::align_right(&mut table, [1]);
     output::line(table)?;
-    if let Some(words) = waits.and_then(|waits| waits.in_words()) {
-        output::line(format_args!("Senders waited for room {words}."))?;
-    }
-    for (number, link) in &told.figures.links {
-        output::line(in_words(*number, link))?;
+    if zeros > 0 {
+        output::line("Counters that are 0 are left out; --all shows them.")?;
     }
     Ok(())
 }

@@ -12,7 +12,7 @@ use crate::look::{self, Before, Look, Told, Watched};
 use crate::output;
 use crate::perf::row;
 use crate::stat::{duration, waits};
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use bytesize::ByteSize;
 use crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use crossterm::{cursor, event, execute, queue, style, terminal};
@@ -44,6 +44,8 @@ pub fn run(arguments: &TopArguments) -> Result<()> {
         if looks > 1 || look.told.is_empty() {
             output::line(lines(&look, &before, arguments.links, arguments.interval).join("\n"))?;
             if arguments.once {
+                let failed = look.failed.len();
+                ensure!(failed == 0, "{failed} of {} did not answer", failed + look.told.len());
                 return Ok(());
             }
         }
@@ -83,10 +85,15 @@ fn bytes(number: f64) -> String {
     ByteSize::b(number as u64).display().iec().to_string()
 }
 
-/// The busiest first; of those alike, by name.
-fn sorted(mut rows: Vec<(f64, Vec<String>)>) -> impl Iterator<Item = Vec<String>> {
-    rows.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
-    rows.into_iter().map(|row| row.1)
+/// A row, and what it is sorted by: whether somebody waits there, and how busy it is.
+type Row = (bool, f64, Vec<String>);
+
+/// Those where somebody waits first, then the busiest; of those alike, by name.
+fn sorted(mut rows: Vec<Row>) -> impl Iterator<Item = Vec<String>> {
+    rows.sort_by(|a, b| {
+        b.0.cmp(&a.0).then_with(|| b.1.total_cmp(&a.1)).then_with(|| a.2.cmp(&b.2))
+    });
+    rows.into_iter().map(|row| row.2)
 }
 
 fn of_services(look: &Look, before: &Before) -> comfy_table::Table {
@@ -132,7 +139,7 @@ fn of_services(look: &Look, before: &Before) -> comfy_table::Table {
             queued.to_string(),
             of_process(told),
         ];
-        (sent + received, cells)
+        (false, sent + received, cells)
     });
     table.add_rows(sorted(rows.collect()));
     row::align_right(&mut table, 4..12);
@@ -180,7 +187,7 @@ fn of_links(look: &Look, before: &Before) -> comfy_table::Table {
                 link.number("messages_queued").to_string(),
                 waits(link),
             ];
-            rows.push((sent + taken, cells));
+            rows.push((!waits(link).is_empty(), sent + taken, cells));
         }
     }
     table.add_rows(sorted(rows));
@@ -320,6 +327,18 @@ mod tests {
         );
         let (took, figures) = (Duration::ZERO, Figures::of(&text));
         Told { name: name.into(), at, took, user: None, process: None, program: None, figures }
+    }
+
+    #[test]
+    fn a_link_on_which_somebody_waits_comes_before_busy_ones() {
+        let now = Instant::now();
+        let mut busy = told("busy", 950, now);
+        let link = busy.figures.links.get_mut(&1).unwrap();
+        link.0.insert("waits_for_room_ms".into(), "0".into());
+        let before = look::by_name(vec![told("busy", 50, now), told("stuck", 50, now)]);
+        let look = Look { told: vec![busy, told("stuck", 50, now)], failed: Vec::new() };
+        let text = lines(&look, &before, true, Duration::from_secs(1)).join("\n");
+        assert!(text.find("stuck").unwrap() < text.find("busy").unwrap(), "{text}");
     }
 
     #[test]

@@ -4,18 +4,24 @@
 //! process is asked for its figures twice, a moment apart. Nothing is sent over its links.
 
 use crate::arguments::WhyArguments;
-use crate::figures::{Figures, Link, program};
+use crate::figures::{Figures, Link, is_stopped, program};
+use crate::look::one_form;
 use crate::names::of_this_host;
 use crate::output;
 use crate::stat::{PATIENCE, duration};
-use anyhow::Result;
+use anyhow::{Result, bail};
 use bytesize::ByteSize;
-use hamlyn::control::{ConnectError, Reason, list_services, stat_of};
+use hamlyn::control::{ConnectError, Reason, ServiceName, list_services, stat_of};
 use hamlyn::{Config, interface};
 use std::time::Duration;
 
 /// Between the two looks.
 const PAUSE: Duration = Duration::from_secs(1);
+
+/// Of fewer that come in a second no average is told.
+const MANY: u64 = 4;
+/// A server that takes so long with a request is said to.
+const SLOW_MS: u64 = 10;
 
 /// Counters of the control plane, and what one that is not 0 means for whoever connects.
 const REFUSALS: &[(&str, &str)] = &[
@@ -38,6 +44,16 @@ const REFUSALS: &[(&str, &str)] = &[
         "the process has as many links as it may (links_max, or what its limit on descriptors allows)",
     ),
     ("control.refused_application", "the program itself said no"),
+    (
+        "control.refused_places",
+        "an end point had no place left for them (clients_max, subscribers_max, connections_max, \
+         senders_max, a group's members; the last eighth is kept for users who have none)",
+    ),
+    (
+        "control.refused_end_point",
+        "they wanted an end point that is not there, or of another protocol, or asked it for what \
+         it does not do",
+    ),
     ("control.refused_silent", "they connected and said nothing in time (handshake_timeout_ms)"),
     (
         "control.refused_slow",
@@ -65,21 +81,21 @@ const REFUSALS: &[(&str, &str)] = &[
 const WITHOUT: &[(&str, &str)] = &[
     (
         "control.refused_bulk",
-        "bulk rings were refused, so that long messages take the small ring (peer_ring_bytes_max, \
+        "a bulk ring was refused, so that long messages take the small ring (peer_ring_bytes_max, \
          bytes_per_user_max)",
     ),
     (
         "control.refused_aperture",
-        "apertures were refused (aperture_map_max, apertures_per_link_max, apertures_per_user_max)",
+        "an aperture was refused (aperture_map_max, apertures_per_link_max, apertures_per_user_max)",
     ),
     (
         "control.memory_unlocked",
-        "rings could not be locked in memory, so that they may be swapped out (RLIMIT_MEMLOCK)",
+        "a ring could not be locked in memory, so that it may be swapped out (RLIMIT_MEMLOCK)",
     ),
     (
         "control.rests",
-        "times it took no new connection for a moment, having no descriptors, or a program that takes \
-         no events",
+        "it took no new connection for a moment, having no descriptors, or a program that takes no \
+         events",
     ),
 ];
 
@@ -87,22 +103,17 @@ const WITHOUT: &[(&str, &str)] = &[
 pub fn run(arguments: &WhyArguments) -> Result<()> {
     let config = Config::from_env()?;
     let service = of_this_host(&arguments.name)?;
-    if let Some(sentence) = who_listens(&config, &arguments.name) {
+    let listens = who_listens(&config, &arguments.name);
+    for sentence in &listens {
         output::line(sentence)?;
     }
-    let ask = || stat_of(&config, &service, Some(PATIENCE));
-    let before = match ask() {
-        Ok(text) => Figures::of(&text),
+    let (before, now) = match look_twice(&config, &service) {
+        Ok(figures) => figures,
         Err(error) => {
             output::line(no_figures(&arguments.name, &error))?;
-            return Ok(());
-        }
-    };
-    std::thread::sleep(PAUSE);
-    let now = match ask() {
-        Ok(text) => Figures::of(&text),
-        Err(error) => {
-            output::line(no_figures(&arguments.name, &error))?;
+            if let ConnectError::Find(_) = error {
+                bail!("nothing is called {}", arguments.name);
+            }
             return Ok(());
         }
     };
@@ -113,8 +124,12 @@ pub fn run(arguments: &WhyArguments) -> Result<()> {
         sentences.extend(of_link(*number, link, before.links.get(number)));
     }
     if sentences.is_empty() {
-        sentences
-            .push("Nothing that would make a connection slow or refused is to be seen.".into());
+        sentences.push(
+            "Nothing that would make a connection slow or refused is to be seen. How long its \
+             program takes with what it has received is not seen from here, but for requests of \
+             a server that wait for a reply: there are none."
+                .into(),
+        );
     }
     for sentence in sentences {
         output::line(sentence)?;
@@ -122,12 +137,25 @@ pub fn run(arguments: &WhyArguments) -> Result<()> {
     Ok(())
 }
 
-fn who_listens(config: &Config, name: &str) -> Option<String> {
-    let found = list_services(config).entries.into_iter().find(|service| service.name == name)?;
+fn look_twice(config: &Config, service: &ServiceName) -> Result<(Figures, Figures), ConnectError> {
+    let ask = || stat_of(config, service, Some(PATIENCE)).map(|text| Figures::of(&text));
+    let before = ask()?;
+    std::thread::sleep(PAUSE);
+    Ok((before, ask()?))
+}
+
+/// Who listens, as far as that can be seen without asking, and whether that process is stopped.
+fn who_listens(config: &Config, name: &str) -> Vec<String> {
+    let wanted = one_form(name);
+    let mut services = list_services(config).entries.into_iter();
+    // Those in the private directory come first, as they do for who connects.
+    let Some(found) = services.find(|service| one_form(&service.name) == wanted) else {
+        return Vec::new();
+    };
     let user =
         found.uid.map_or("a user that cannot be known here".into(), |uid| format!("user {uid}"));
     let path = found.path.display();
-    Some(match (found.is_alive, found.pid) {
+    let listens = match (found.is_alive, found.pid) {
         (Some(true), Some(pid)) => {
             let program = program(pid).map_or(String::new(), |program| format!(" ({program})"));
             format!("{name} is served at {path} by process {pid}{program} of {user}.")
@@ -143,7 +171,14 @@ fn who_listens(config: &Config, name: &str) -> Option<String> {
             "{path} is there, of {user}, and this user may not connect: its permissions say for \
              whom it is served."
         ),
-    })
+    };
+    let stopped = found.pid.filter(|pid| is_stopped(*pid)).map(|pid| {
+        format!(
+            "Process {pid} is stopped, by a signal (SIGSTOP) or a debugger: it answers nobody and \
+             takes nothing until it goes on (`kill -CONT {pid}`)."
+        )
+    });
+    [listens].into_iter().chain(stopped).collect()
 }
 
 /// What an error at the first question means for a connection.
@@ -185,6 +220,7 @@ fn of_process(before: &Figures, now: &Figures) -> Vec<String> {
                 .into(),
         );
     }
+    sentences.extend(of_requests(before, now));
     let (wakes, messages) = (more("wakes_sent"), more("messages_sent"));
     if wakes > 100 && wakes.saturating_mul(2) > messages {
         sentences.push(format!(
@@ -203,8 +239,9 @@ fn of_process(before: &Figures, now: &Figures) -> Vec<String> {
     let discarded = more("packets_discarded");
     if discarded > 0 {
         sentences.push(format!(
-            "{discarded} packets were discarded within this second: the interface is disabled, or \
-             its watchdog has run out (watchdog_ms) while the program made no call that receives."
+            "{} discarded within this second: the interface is disabled, or its watchdog has run \
+             out (watchdog_ms) while the program made no call that receives.",
+            packets(discarded)
         ));
     }
     // Those that are known, not the lines that came: as many as another process likes, each of which
@@ -214,12 +251,53 @@ fn of_process(before: &Figures, now: &Figures) -> Vec<String> {
         let (count, value) = (more(name), now.number(name));
         if count > 0 {
             sentences.push(format!(
-                "{count} packets were refused within this second, {value} in all ({name}; \
-                 SECURITY.md says what it protects)."
+                "{} refused within this second, {value} in all ({name}; SECURITY.md says what it \
+                 protects).",
+                packets(count)
             ));
         }
     }
     sentences
+}
+
+/// Requests of a server that have been received and are not replied to. `None`: there are none, or
+/// they are gone as fast as they come.
+fn of_requests(before: &Figures, now: &Figures) -> Option<String> {
+    let held = now.number("requests_held");
+    if held == 0 || before.number("requests_held") == 0 {
+        return None;
+    }
+    let are = if held == 1 { "request is" } else { "requests are" };
+    let ms = now.number("requests_held_ms");
+    if ms > 0 {
+        let since = duration(ms);
+        return Some(format!(
+            "{held} {are} received and not replied to, and nothing has come for {since}: the oldest \
+             has been with the program for longer than that. Its program is at it, or has \
+             forgotten it."
+        ));
+    }
+    // What is there on average, over what comes and goes in a second (Little's law). No request
+    // carries a time.
+    let name = "messages_received";
+    let came = now.number(name).saturating_sub(before.number(name));
+    if came < MANY {
+        let messages = if came == 1 { "message" } else { "messages" };
+        return Some(format!(
+            "{held} {are} received and not replied to, and {came} {messages} came within this \
+             second: its program takes long, or few come; which of the two is not seen from here."
+        ));
+    }
+    let average = (held.saturating_add(before.number("requests_held")) as f64) / 2.0;
+    let ms = (average / came as f64 * PAUSE.as_secs_f64() * 1e3) as u64;
+    (ms >= SLOW_MS).then(|| {
+        format!(
+            "{held} {are} received and not replied to, and {came} messages came within this second: \
+             a request is with the program for some {} before it is replied to. That is the \
+             program's own time, or it has too few threads that receive.",
+            duration(ms)
+        )
+    })
 }
 
 fn of_refusals(now: &Figures) -> Vec<String> {
@@ -228,11 +306,28 @@ fn of_refusals(now: &Figures) -> Vec<String> {
         counted.filter(|(count, ..)| *count > 0)
     };
     let refused = counted(REFUSALS).map(|(count, name, why)| {
-        format!("Since it started {count} were refused: {why} ({name}).")
+        let were = if count == 1 { "was" } else { "were" };
+        format!("Since it started {count} {were} refused: {why} ({name}).")
     });
-    let without = counted(WITHOUT)
-        .map(|(count, name, why)| format!("Since it started {count} {why} ({name})."));
-    refused.chain(without).collect()
+    let without = counted(WITHOUT).map(|(count, name, why)| {
+        let times = if count == 1 { "once" } else { &*format!("{count} times") };
+        format!("Since it started, {times}: {why} ({name}).")
+    });
+    let mut sentences: Vec<String> = refused.chain(without).collect();
+    if !now.refusals.is_empty() {
+        sentences.push("Those who were refused last:".into());
+        let last = now.refusals.values();
+        sentences.extend(last.map(|refusal| format!("  {}.", refusal.in_words())));
+    }
+    sentences
+}
+
+/// `1 packet was`, `2 packets were`.
+fn packets(count: u64) -> String {
+    match count {
+        1 => "1 packet was".into(),
+        count => format!("{count} packets were"),
+    }
 }
 
 /// Packets that were refused at some time, and what is said of that.
@@ -243,13 +338,20 @@ fn of_packets(now: &Figures) -> Vec<String> {
         .filter(|(name, _)| now.number(name) > 0)
         .map(|(name, why)| {
             let count = now.number(name);
-            format!("Since it started {count} packets were refused ({name}): {}", why.trim())
+            let were = packets(count);
+            format!("Since it started {were} refused ({name}): {}", why.trim())
         })
         .collect()
 }
 
 fn of_link(number: u32, link: &Link, before: Option<&Link>) -> Vec<String> {
     let mut reasons = Vec::new();
+    if let Some(pid) = link.text("peer_process").parse().ok().filter(|pid| is_stopped(*pid)) {
+        reasons.push(format!(
+            "the peer is stopped, by a signal (SIGSTOP) or a debugger: it takes nothing until it \
+             goes on (`kill -CONT {pid}`)"
+        ));
+    }
     let waiting = link.number("ring_bytes_waiting");
     let moved = |name: &str| link.number(name) != before.map_or(0, |before| before.number(name));
     if waiting > 0 && before.is_some_and(|before| before.number("ring_bytes_waiting") > 0) {
@@ -284,14 +386,16 @@ fn of_link(number: u32, link: &Link, before: Option<&Link>) -> Vec<String> {
     }
     let refused = link.number("packets_refused");
     if refused > 0 {
+        let were = if refused == 1 { "was" } else { "were" };
         reasons.push(format!(
-            "{refused} of its packets were refused: its program uses a ticket that was revoked or \
+            "{refused} of its packets {were} refused: its program uses a ticket that was revoked or \
              used up, or writes outside of one"
         ));
     }
     let queued = link.number("messages_queued");
     if queued > 0 {
-        reasons.push(format!("{queued} messages wait in work queues until there is room"));
+        let wait = if queued == 1 { "message waits" } else { "messages wait" };
+        reasons.push(format!("{queued} {wait} in work queues until there is room"));
     }
     // The path says itself why it is the one; only what makes it slow is repeated here.
     let slow = ["fence", "naps", "not there", "none will be asked for", "not proved", "not routed"];
@@ -319,6 +423,28 @@ mod tests {
     }
 
     #[test]
+    fn a_slow_server_is_told_by_what_is_there_over_what_comes_and_a_fast_one_is_not() {
+        let of = |held: u64, received: u64, ms: u64| {
+            let text = format!(
+                "requests_held {held}\nmessages_received {received}\nrequests_held_ms {ms}\n"
+            );
+            Figures::of(&text)
+        };
+        // Eight at a time, each of which takes 0.4 s.
+        let said = of_requests(&of(8, 100, 0), &of(8, 120, 0)).unwrap();
+        assert!(said.contains("8 requests are") && said.contains("some 400 ms"), "{said}");
+        let said = of_requests(&of(1, 100, 0), &of(1, 100, 2500)).unwrap();
+        assert!(said.contains("1 request is") && said.contains("come for 2.5 s"), "{said}");
+        assert_eq!(of_requests(&of(8, 100, 0), &of(8, 200_000, 0)), None);
+        assert_eq!(of_requests(&of(0, 100, 0), &of(8, 101, 0)), None);
+        // Of so few there is no average, and none of counters that make no sense.
+        let said = of_requests(&of(1, 100, 0), &of(1, 101, 0)).unwrap();
+        assert!(said.contains("1 message came") && !said.contains("ms before"), "{said}");
+        assert!(of_requests(&of(u64::MAX, 9, 0), &of(u64::MAX, 3, 0)).is_some());
+        assert!(of_requests(&of(u64::MAX, 9, 0), &of(u64::MAX, u64::MAX, 0)).is_some());
+    }
+
+    #[test]
     fn a_program_that_makes_no_calls_and_a_peer_that_takes_nothing_are_named() {
         let text = "turns 5\nwaits 0\nlinks 1\nlink.1.peer_user 7\nlink.1.peer_process unknown\n\
                     link.1.ring_bytes_waiting 4096\nlink.1.ring_bytes_sent 8192\n\
@@ -331,7 +457,7 @@ mod tests {
         assert!(sentences.len() == 1 && sentences[0].contains("start_progress"), "{sentences:?}");
         let refused = of_refusals(&figures);
         assert!(refused.len() == 2 && refused[0].contains("user may not connect"), "{refused:?}");
-        assert!(refused[1].contains("1 bulk rings were refused"), "{refused:?}");
+        assert!(refused[1].contains("Since it started, once: a bulk ring was refused"));
         let packets = of_packets(&figures);
         assert!(packets.len() == 1 && packets[0].contains("4 packets"), "{packets:?}");
         assert!(packets[0].contains("The key is not the slot's"), "{packets:?}");

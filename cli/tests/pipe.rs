@@ -196,7 +196,7 @@ fn the_counters_of_a_running_receiver_are_shown() {
     assert_eq!(stat["counters"]["control.refused_user"], 0);
     assert_eq!(stat["counters"]["control.links"], 1);
 
-    let output = hamlyn(directory.path(), &["stat"]).output().unwrap();
+    let output = hamlyn(directory.path(), &["stat", "--all"]).output().unwrap();
     assert!(text(&output.stdout).contains("refused_out_of_bounds"), "{}", text(&output.stderr));
     assert!(text(&output.stdout).contains("control.closed_died"), "{}", text(&output.stdout));
 

@@ -1,10 +1,14 @@
 //! `hamlyn stat`, `top`, `exporter` and `why`: what an operator sees of a process and its links.
 
 use hamlyn::control::stat_of;
-use hamlyn::protocol::{Manager, StreamConfig, StreamReceiver, StreamSender};
+use hamlyn::protocol::{Client, Manager, Server, ServerConfig};
+use hamlyn::protocol::{StreamConfig, StreamReceiver, StreamSender};
 use hamlyn::{Accept, Access, Config, MetadataIndex, Node, SlotConfig, Ticket};
+use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -66,6 +70,7 @@ fn each_link_is_told_with_its_peer_its_path_and_what_has_gone_over_it() {
     let link = &links[0];
     assert_eq!(link["peer_process"], u64::from(std::process::id()));
     let uid = u64::from(rustix::process::geteuid().as_raw());
+    assert!(link["peer_program"].as_str().unwrap().starts_with("stat"), "{line}");
     assert_eq!((&link["peer_user"], &link["made_by"]), (&uid.into(), &"the peer".into()));
     assert_eq!((&link["packets_taken"], &link["service"]), (&10.into(), &"watched".into()));
     // Each was one line of 64 bytes.
@@ -82,6 +87,140 @@ fn each_link_is_told_with_its_peer_its_path_and_what_has_gone_over_it() {
     assert!(table.contains("link 1: user") && table.contains("10 packets taken"), "{table}");
     let process = format!("watched: process {} (stat", std::process::id());
     assert!(table.starts_with(&process) && table.contains("its program waits"), "{table}");
+    // Links stand before the counters, of which those that are 0 are left out.
+    assert!(table.find("link 1").unwrap() < table.find("packets_received").unwrap(), "{table}");
+    assert!(!table.contains("refused_wrong_key") && table.contains("--all"), "{table}");
+    assert!(text(directory, "stat watched --all").contains("refused_wrong_key"));
+}
+
+fn json(directory: &Path, name: &str) -> serde_json::Value {
+    serde_json::from_str(&text(directory, &format!("stat {name} --json"))).unwrap()
+}
+
+#[test]
+fn who_was_refused_last_is_told_and_whether_the_program_or_a_limit_said_no() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let manager = Manager::with_config(config(directory)).unwrap();
+    let one = ServerConfig { clients_max: 1, ..ServerConfig::default() };
+    let server = Server::new(&manager, one).unwrap();
+    server.serve("orders", Access::SameUser).unwrap();
+    manager.start_progress().unwrap();
+    let others = Manager::with_config(config(directory)).unwrap();
+    let client = Client::connect(&others, "orders", Some(LONG)).unwrap();
+    let refused = || Client::connect(&others, "orders", Some(LONG)).err().unwrap().to_string();
+    let error = refused();
+    assert!(error.contains("it has 1 client, as many as it may (clients_max)"), "{error}");
+    let said = text(directory, "why orders");
+    assert!(said.contains("Since it started 1 was refused: an end point had no place"), "{said}");
+    assert!(said.contains("clients_max") && !said.contains("the program itself"), "{said}");
+    let user = rustix::process::geteuid().as_raw();
+    let who = format!("ago, user {user}, process {} (stat", std::process::id());
+    assert!(said.contains(&who) && said.contains("as many as it may (clients_max)."), "{said}");
+    refused();
+    let told = json(directory, "orders");
+    let counted = |told: &serde_json::Value, name: &str| told["counters"][name].as_u64().unwrap();
+    assert_eq!(counted(&told, "control.refused_places"), 2);
+    assert_eq!(counted(&told, "control.refused_application"), 0);
+    let refusals = told["refusals"].as_array().unwrap();
+    assert_eq!(refusals.len(), 1, "{told}");
+    assert_eq!((&refusals[0]["count"], &refusals[0]["user"]), (&2.into(), &user.into()));
+    assert_eq!(refusals[0]["process"], std::process::id());
+    assert_eq!(refusals[0]["service"], "orders");
+    drop(client);
+    // Whoever wants something else than a server, and whom the program refuses.
+    assert!(StreamSender::connect(&others, "orders", Some(LONG)).is_err());
+    server.set_admission(|_| Err("not on the list".into()));
+    assert!(refused().contains("not on the list"));
+    let told = json(directory, "orders");
+    assert_eq!(counted(&told, "control.refused_places"), 2);
+    assert_eq!(counted(&told, "control.refused_end_point"), 1);
+    assert_eq!(counted(&told, "control.refused_application"), 1);
+    let shown = text(directory, "stat orders");
+    let lines: Vec<&str> = shown.lines().skip_while(|line| *line != "Refused last:").collect();
+    assert!(lines[1].ends_with("service orders: not on the list"), "{shown}");
+    assert!(lines[2].contains("the receiver is of kind"), "{shown}");
+    assert!(lines[3].contains("(clients_max); 2 times since"), "{shown}");
+}
+
+#[test]
+fn requests_that_wait_for_a_reply_are_counted_and_said_to_be_slow() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let manager = Manager::with_config(config(directory)).unwrap();
+    let server = Server::new(&manager, ServerConfig::default()).unwrap();
+    server.serve("slow", Access::SameUser).unwrap();
+    manager.start_progress().unwrap();
+    let others = Manager::with_config(config(directory)).unwrap();
+    let client = Client::connect(&others, "slow", Some(LONG)).unwrap();
+    assert_eq!(json(directory, "slow")["counters"]["requests_held"], 0);
+    let calls: Vec<_> =
+        (0..8).map(|_| client.start(b"take your time", Some(LONG)).unwrap()).collect();
+    let requests: Vec<_> = calls.iter().map(|_| server.receive(Some(LONG)).unwrap()).collect();
+    let told = json(directory, "slow");
+    assert_eq!(told["counters"]["requests_held"], 8, "{told}");
+    assert_eq!(told["links"][0]["requests_held"], 8, "{told}");
+    assert!(text(directory, "stat slow").contains("8 requests received and not replied to"));
+    // Nothing comes between the two looks, so that each of them is older than the pause.
+    let said = text(directory, "why slow");
+    assert!(said.contains("8 requests are received and not replied to"), "{said}");
+    assert!(said.contains("nothing has come for"), "{said}");
+    let told = json(directory, "slow");
+    assert!(told["counters"]["requests_held_ms"].as_u64().unwrap() >= 1000, "{told}");
+    requests.into_iter().for_each(|request| request.reply(b"done", Some(LONG)).unwrap());
+    let told = json(directory, "slow");
+    assert_eq!(told["counters"]["requests_held"], 0, "{told}");
+    assert_eq!(told["counters"]["requests_held_ms"], 0, "{told}");
+}
+
+#[test]
+fn a_service_for_others_has_one_name_and_tells_them_that_its_figures_are_not_theirs() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("SKIPPED: only root can serve other users, and be another one");
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    std::fs::set_permissions(directory, Permissions::from_mode(0o755)).unwrap();
+    text(directory, "setup");
+    let mut node = Node::with_config(config(directory)).unwrap();
+    node.serve("open", Access::Anyone, Accept::Automatic(vec![])).unwrap();
+    for line in ["stat", "stat open", "stat 0@open", "stat root@open"] {
+        let metrics = text(directory, &format!("{line} --prometheus"));
+        assert!(metrics.contains("hamlyn_up{service=\"open\"} 1"), "{line}: {metrics}");
+        let told: serde_json::Value =
+            serde_json::from_str(&text(directory, &format!("{line} --json"))).unwrap();
+        assert_eq!(told["name"], "open", "{line}");
+    }
+    assert!(text(directory, "why open").starts_with("open is served at "));
+    // Another user, who may connect.
+    let binary = directory.join("hamlyn");
+    std::fs::copy(env!("CARGO_BIN_EXE_hamlyn"), &binary).unwrap();
+    let mut command = Command::new(binary);
+    command.env("HAMLYN_DIR", directory.join("no")).args(["stat", "root@open"]);
+    command.env("HAMLYN_SHARED_DIR", directory.join("shared")).uid(65534).gid(65534);
+    let error = String::from_utf8(command.output().unwrap().stderr).unwrap();
+    assert!(error.contains("its own user and to root alone: this is user 65534"), "{error}");
+    assert!(!error.contains("may not connect"), "{error}");
+    assert_eq!(json(directory, "open")["counters"]["control.refused_statistics"], 1);
+}
+
+#[test]
+fn why_says_that_a_process_is_stopped() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hamlyn"));
+    command.env("HAMLYN_DIR", directory).env("HAMLYN_SHARED_DIR", directory.join("shared"));
+    let child = Running(command.args(["recv", "held"]).stdout(Stdio::null()).spawn().unwrap());
+    let start = std::time::Instant::now();
+    while !hamlyn(directory, "stat held").status.success() {
+        assert!(start.elapsed() < LONG, "it does not serve");
+    }
+    let pid = rustix::process::Pid::from_child(&child.0);
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    let said = text(directory, "why held");
+    let stopped = format!("Process {} is stopped", child.0.id());
+    assert!(said.contains(&stopped) && said.contains("kill -CONT"), "{said}");
+    assert!(said.contains("does not answer within"), "{said}");
 }
 
 #[test]
@@ -145,7 +284,9 @@ fn top_shows_services_and_links_without_a_terminal() {
     assert!(shown.lines().filter(|line| line.contains("watched")).count() == 1, "{shown}");
     assert!(shown.contains(&format!("process {process}")), "{shown}");
     // One that is not there is said to be so, and the others are shown.
-    let shown = text(directory, "top watched nobody --once --interval 0.2");
+    let output = hamlyn(directory, "top watched nobody --once --interval 0.2");
+    assert_eq!(output.status.code(), Some(1));
+    let shown = String::from_utf8(output.stdout).unwrap();
     assert!(shown.contains("nobody: nothing is called") && shown.contains("1 process"), "{shown}");
 }
 
@@ -233,11 +374,13 @@ fn the_exporter_listens_beyond_this_machine_only_if_that_is_meant() {
 fn why_says_what_is_wrong_with_a_name_and_with_a_link() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
-    let said = text(directory, "why nobody");
+    let output = hamlyn(directory, "why nobody");
+    let said = String::from_utf8(output.stdout).unwrap();
     assert!(
         said.contains("nothing is called nobody") && said.contains("is there and has"),
         "{said}"
     );
+    assert_eq!(output.status.code(), Some(1), "{said}");
     drop(std::os::unix::net::UnixListener::bind(directory.join("stale")).unwrap());
     let said = text(directory, "why stale");
     assert!(said.contains("nobody listens") && said.contains("names --clean"), "{said}");

@@ -208,6 +208,13 @@ pub(super) struct Listener {
     pid: u32,
 }
 
+impl Listener {
+    /// What it serves; empty where the name has been given up.
+    pub(super) fn name(&self) -> &str {
+        self.name.as_ref().map_or("", |taken| &taken.name)
+    }
+}
+
 /// A name that this process has taken.
 #[derive(Debug)]
 struct Taken {

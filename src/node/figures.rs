@@ -12,25 +12,45 @@
 use super::link::Link;
 use super::room_waits::RoomWaits;
 use crate::control::Peer;
-use crate::interface::LinkId;
+use crate::interface::{Counters, LinkId};
 use crate::link::cells::Word;
 use crate::link::sleep::is_another_sleep;
 use crate::os::memory::RegionWord;
 use crate::os::sys;
 use crate::wire::{LINE_BYTES, NodeId};
 use core::fmt::Write;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::collections::BTreeMap;
 use std::string::String;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::vec::Vec;
 
 /// More links than these are not listed; how many there are is.
 const LINKS_LISTED_MAX: usize = 1000;
 
+/// What counts the requests of a link that were received and are not replied to.
+#[derive(Debug)]
+pub(crate) struct Held {
+    /// Of each call, which its server alone stores.
+    pub states: Arc<[AtomicU8]>,
+    /// Whether in this state a request was received and is not replied to.
+    pub is_held: fn(u8) -> bool,
+}
+
+impl Held {
+    fn count(&self) -> u64 {
+        let states = self.states.iter().map(|state| state.load(Ordering::Relaxed));
+        states.filter(|state| (self.is_held)(*state)).count() as u64
+    }
+}
+
 /// Of one node.
 #[derive(Debug)]
 pub(super) struct Figures {
+    counters: Arc<Counters>,
+    /// Packets received when a look first found requests that wait for a reply and, since then, has
+    /// found that number; and when that was, 0: no request waits.
+    held_since: Mutex<(u64, u64)>,
     node: NodeId,
     /// When it was made, by the monotonic clock.
     made_ns: u64,
@@ -70,6 +90,8 @@ pub(super) struct OfLink {
     no_room_since_ns: AtomicU64,
     no_room_given: AtomicU64,
     room_waits: Arc<RoomWaits>,
+    /// Of a server's link.
+    held: OnceLock<Held>,
 }
 
 /// The words of a link's pages that are looked at here.
@@ -112,8 +134,10 @@ fn ms_since(since_ns: u64) -> u64 {
 }
 
 impl Figures {
-    pub fn new(node: NodeId) -> Self {
+    pub fn new(node: NodeId, counters: Arc<Counters>) -> Self {
         Self {
+            counters,
+            held_since: Mutex::default(),
             node,
             made_ns: sys::monotonic_ns(),
             links: Mutex::default(),
@@ -147,9 +171,32 @@ impl Figures {
             no_room_since_ns: AtomicU64::new(0),
             no_room_given: AtomicU64::new(0),
             room_waits: self.room_waits.clone(),
+            held: OnceLock::new(),
         });
         locked(&self.links).insert(link.id.index, of_link.clone());
         of_link
+    }
+
+    /// Requests come over a link, of which `held` counts those that wait for a reply.
+    pub fn show_held(&self, index: u32, held: Held) {
+        if let Some(link) = locked(&self.links).get(&index) {
+            let _ = link.held.set(held);
+        }
+    }
+
+    /// At least so long ago the oldest of `held` requests was received, in milliseconds: nothing has
+    /// been received since an earlier look. 0: that is not known.
+    fn held_ms(&self, held: u64) -> u64 {
+        // Read after the requests were counted, so that theirs are among these packets.
+        let received = self.counters.packets_received.get();
+        let mut since = locked(&self.held_since);
+        match *since {
+            (then, since_ns) if held > 0 && then == received && since_ns != 0 => ms_since(since_ns),
+            _ => {
+                *since = (received, if held > 0 { sys::monotonic_ns() } else { 0 });
+                0
+            }
+        }
     }
 
     /// A link has ended: its memory is no longer kept.
@@ -195,6 +242,9 @@ impl Figures {
         let links: Vec<Arc<OfLink>> = locked(&self.links).values().cloned().collect();
         let count = links.len();
         let _ = write!(text, "turns {turns}\nwaits {waits}\nlinks {count}\n");
+        let held = links.iter().filter_map(|link| link.held.get());
+        let held = held.fold(0, |sum: u64, held| sum.saturating_add(held.count()));
+        let _ = write!(text, "requests_held {held}\nrequests_held_ms {}\n", self.held_ms(held));
         self.room_waits.text(text);
         for link in links.iter().take(LINKS_LISTED_MAX) {
             link.text(text);
@@ -282,6 +332,9 @@ impl OfLink {
         ];
         for (name, value) in rows {
             let _ = writeln!(text, "link.{}.{name} {value}", self.id.index);
+        }
+        if let Some(held) = self.held.get() {
+            let _ = writeln!(text, "link.{}.requests_held {}", self.id.index, held.count());
         }
     }
 }

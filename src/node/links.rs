@@ -1,13 +1,13 @@
 //! Links come and go: connecting, accepting, death, closing, bulk rings, who is who.
 
 use super::events::Event;
-use super::figures::Words;
+use super::figures::{Held, Words};
 use super::link::{Link, ReceiveHalf, SendHalf, Waker};
 use super::receive::Misbehaviour;
 use super::wait::Backoff;
 use super::{Forked, Node};
 use crate::control::{
-    AcceptError, ConnectError, LinkFeatures, LinkToken, NewLink, Peer, RequestId, Way,
+    AcceptError, ConnectError, LinkFeatures, LinkToken, NewLink, Peer, RefusedBy, RequestId, Way,
 };
 use crate::engine::turns::{Budget, TakesTurns};
 use crate::interface::{Counters, LinkId};
@@ -273,9 +273,24 @@ impl Node {
         self.control().accept(request, greeting)
     }
 
+    /// Of a link over which requests come: what counts those that wait for a reply.
+    pub(crate) fn show_held(&self, id: LinkId, held: Held) {
+        self.figures.show_held(id.index, held);
+    }
+
     /// Refuses a request; the other end is told `reason`.
     pub fn refuse(&mut self, request: RequestId, reason: &str) -> Result<(), AcceptError> {
         self.control().refuse(request, reason)
+    }
+
+    /// The same, where it is not the application that refuses.
+    pub(crate) fn refuse_as(
+        &mut self,
+        request: RequestId,
+        by: RefusedBy,
+        reason: &str,
+    ) -> Result<(), AcceptError> {
+        self.control().refuse_as(request, by, reason)
     }
 
     /// Ends one link. Queued messages that have not left are lost, and their number returned; the

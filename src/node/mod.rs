@@ -51,6 +51,7 @@ pub use aperture::{
     Aperture, ApertureEvent, ApertureId, ApertureView, ExportError, NoSuchAperture, ReclaimError,
 };
 pub use events::Event;
+pub(crate) use figures::Held;
 pub use line::PreparedTicket;
 pub use links::{CloseReason, LinkError};
 pub(crate) use links::{NO_WORD, with_answer};
@@ -261,7 +262,7 @@ impl Node {
         interface.enable();
         let counters = interface.counters().clone();
         let told = counters.clone();
-        let figures = Arc::new(figures::Figures::new(identity.node()));
+        let figures = Arc::new(figures::Figures::new(identity.node(), counters.clone()));
         let told_of_links = figures.clone();
         let stat = move || {
             let mut text = std::string::String::new();

@@ -27,7 +27,7 @@ impl Deadline {
 }
 
 /// Whether `peer` may have one of an end point's `max` places, of which those of `holders` are taken;
-/// `what` they are for. The last eighth, at least one, is for users who have none yet, so that no
+/// `what` they are for, and `setting` the setting that says how many there are. The last eighth, at least one, is for users who have none yet, so that no
 /// stranger has them all; a process's own user may do what it likes with it anyway. Users that cannot
 /// be told apart are one.
 pub(super) fn check_place(
@@ -35,20 +35,24 @@ pub(super) fn check_place(
     peer: &Peer,
     max: usize,
     what: &str,
+    setting: &str,
 ) -> Result<(), String> {
     let (mut taken, mut has_one) = (0, false);
     for holder in holders {
         taken += 1;
         has_one |= holder == peer.uid;
     }
+    let of = |count: usize| if count == 1 { what.trim_end_matches('s') } else { what };
     if taken >= max {
-        return Err(format!("it has {max} {what}, as many as it may"));
+        return Err(format!("it has {max} {}, as many as it may ({setting})", of(max)));
     }
     let kept = if max > 1 { (max / 8).max(1) } else { 0 };
     let is_own = peer.uid == Some(rustix::process::geteuid().as_raw());
     if has_one && !is_own && max - taken <= kept {
         return Err(format!(
-            "it has {taken} {what} and may have {max}, and the last {kept} are for users who have none"
+            "it has {taken} {} and may have {max} ({setting}), and the last {kept} are for users who \
+             have none",
+            of(taken)
         ));
     }
     Ok(())

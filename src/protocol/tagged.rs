@@ -88,7 +88,7 @@ impl Offer for TaggedOffer {
     fn check_place(&self, peer: &Peer, _: &[u8]) -> Result<(), String> {
         let shared = lock(&self.0);
         let users = shared.senders.values().map(|sender| sender.user);
-        check_place(users, peer, shared.senders_max as usize, "senders")
+        check_place(users, peer, shared.senders_max as usize, "senders", "senders_max")
     }
 
     fn admit(

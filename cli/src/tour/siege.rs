@@ -30,14 +30,14 @@ const ATTEMPTS: &[(Rogue, Target, &str, &str, &[&str])] = &[
         Target::Tagged,
         "a forged seed: well-formed, its token guessed",
         "the receiver's process refused: it gave no such seed out",
-        &["control.refused_application"],
+        &["control.refused_end_point"],
     ),
     (
         Rogue::OtherKind,
         Target::Tagged,
         "a good seed, and the greeting of another protocol",
         "refused, and told of which protocol the receiver is",
-        &["control.refused_application"],
+        &["control.refused_end_point"],
     ),
     (
         Rogue::BadGreetings,
@@ -45,7 +45,7 @@ const ATTEMPTS: &[(Rogue, Target, &str, &str, &[&str])] = &[
         "a raw node that speaks the greeting wrongly: cut off, too long, of unknown kinds, with \
          blocks of impossible sizes and tickets of others",
         "each was refused; nothing was set up",
-        &["control.refused_application"],
+        &["control.refused_end_point"],
     ),
     (
         Rogue::CallOutOfState,

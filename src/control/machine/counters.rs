@@ -70,6 +70,10 @@ counters! {
     refused_links,
     /// The application said no.
     refused_application,
+    /// An end point has no place for one more, or for one more of this user: the limits of its own.
+    refused_places,
+    /// What they said is not for the end point that they want, or there is no such end point.
+    refused_end_point,
     /// Nothing was said in time.
     refused_silent,
     /// The next step was not made in time.

@@ -490,6 +490,17 @@ pub enum AnswerError {
     Refused(Reason),
 }
 
+/// Who said no to a request, for whoever counts it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusedBy {
+    /// The program.
+    Application,
+    /// An end point, which has as many peers as it may, or may have of that user.
+    Places,
+    /// An end point, which cannot do with what it was sent; or there is no such end point.
+    EndPoint,
+}
+
 /// What connections and their users have taken. All zero when nobody is there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Places {

@@ -24,7 +24,7 @@ use super::memory::{Transfer, is_ring_size};
 use super::table::{Connection, Leave, Linked, Meeting, Stage};
 use super::{
     Accept, Action, Admission, Agreed, AnswerError, ConnectionId, Event, Failure, Machine, NotNow,
-    RequestId, UnknownUsers, Wait, Who,
+    RefusedBy, RequestId, UnknownUsers, Wait, Who,
 };
 use crate::link::cells::READER_WORDS_BYTES;
 use crate::link::ring::packet_bytes_max;
@@ -244,13 +244,23 @@ impl Machine {
         Ok(())
     }
 
-    /// Says no to a request, with a reason in words, of which at most 1 KiB is sent.
-    pub fn refuse_request(&mut self, request: RequestId, text: &str) -> Result<(), AnswerError> {
+    /// Says no to a request, with a reason in words, of which at most 1 KiB is sent. `by` decides
+    /// what counts it; the other end is told the same.
+    pub fn refuse_request(
+        &mut self,
+        request: RequestId,
+        by: RefusedBy,
+        text: &str,
+    ) -> Result<(), AnswerError> {
         let id = ConnectionId(request.0);
         let Some(Stage::Asking(_)) = self.table.get(id).map(Connection::stage) else {
             return Err(AnswerError::NoSuchRequest(request));
         };
-        self.counters.refused_application += 1;
+        *match by {
+            RefusedBy::Application => &mut self.counters.refused_application,
+            RefusedBy::Places => &mut self.counters.refused_places,
+            RefusedBy::EndPoint => &mut self.counters.refused_end_point,
+        } += 1;
         let last = super::refusal(Reason::Application, text);
         self.leave(id, Leave::Ours, Some(last));
         Ok(())

@@ -17,6 +17,7 @@
 //! - `dial.rs`: connecting
 //! - `inbox.rs`: what the application is told
 //! - `limits.rs`: how many links the system allows
+//! - `refusals.rs`: who was refused last
 //! - `error.rs`: what can fail
 //!
 //! Never: the lock is held while the application's code runs, or while waiting; a descriptor of a
@@ -28,6 +29,7 @@ mod inbox;
 mod limits;
 mod other_hosts;
 mod perform;
+mod refusals;
 mod turn;
 
 pub(crate) use dial::wait_of;
@@ -40,15 +42,15 @@ use super::hosts::Hosts;
 use super::identity::Identity;
 use super::lookups::Lookups;
 use super::machine::{
-    Accept, Admission, ApertureError, ConnectionId, Expected, Limits, Machine, Peer, RequestId,
-    ServiceId, UnknownUsers, Who,
+    Accept, Admission, ApertureError, ConnectionId, Expected, Limits, Machine, Peer, RefusedBy,
+    RequestId, ServiceId, UnknownUsers, Who,
 };
 use super::memory::{Made, Mapped};
 use super::names::{self, Access, Listener, ServeError, ServiceName};
 use super::receiver::Message;
 use super::{FORKED, GREETING_BYTES_MAX, TOKEN_BYTES_MAX, printable};
 use crate::config::{AdmitUnknown, Config, Housekeeping};
-use crate::log::{self, Entry, Kind, Log};
+use crate::log::{Entry, Kind, Log};
 use crate::os::memory::{self, ForkGuard};
 use crate::os::socket;
 use crate::os::sys::{self, Bell, Poller, monotonic_ns};
@@ -60,6 +62,7 @@ use dial::Dial;
 use inbox::Waiter;
 use limits::{fit_descriptors, fit_mappings};
 use other_hosts::Leave;
+use refusals::Refusals;
 use std::boxed::Box;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
@@ -116,6 +119,8 @@ struct Row {
     /// Whose receivers it uses.
     uid: Option<u32>,
     pid: Option<u32>,
+    /// Over which listener it came.
+    service: Option<ServiceId>,
     /// Who is at the other end, once it is a link.
     peer: Option<Peer>,
 }
@@ -136,6 +141,7 @@ impl Row {
             waiter: None,
             uid: who.uid,
             pid: who.pid,
+            service: None,
             peer: None,
         }
     }
@@ -185,6 +191,8 @@ struct Shared {
     posted: Mutex<VecDeque<(ConnectionId, Posted)>>,
     /// What an operator is to be told.
     log: Mutex<Log>,
+    /// Who was refused last.
+    refusals: Mutex<Refusals>,
     /// Threads that look for names.
     lookups: Lookups,
     is_ending: AtomicBool,
@@ -304,6 +312,7 @@ impl Control {
             state: Mutex::new(state),
             posted: Mutex::default(),
             log: Mutex::default(),
+            refusals: Mutex::default(),
             lookups: Lookups::default(),
             is_ending: AtomicBool::new(false),
             guard: ForkGuard::new().map_err(doing("mapping a page"))?,
@@ -467,13 +476,23 @@ impl Control {
 
     /// Says no to a request, with a reason in words, of which at most 1 KiB is sent.
     pub fn refuse(&self, request: RequestId, text: &str) -> Result<(), AcceptError> {
+        self.refuse_as(request, RefusedBy::Application, text)
+    }
+
+    /// The same, counted as refused by somebody else than the application.
+    pub(crate) fn refuse_as(
+        &self,
+        request: RequestId,
+        by: RefusedBy,
+        text: &str,
+    ) -> Result<(), AcceptError> {
         if !self.shared.guard.is_parent() {
             return Err(AcceptError::Forked);
         }
         if let Some(answer) = self.refuse_host(request, text) {
             return Ok(answer?);
         }
-        Ok(self.call(|machine, _| machine.refuse_request(request, text))?)
+        Ok(self.call(|machine, _| machine.refuse_request(request, by, text))?)
     }
 
     /// Ends a link with a goodbye; what was written can still be read at the other end.
@@ -503,7 +522,7 @@ impl Control {
 
     /// An operator is told that the other end of a link is sent away, and why; the link is as it was.
     pub fn note_sent_away(&self, token: LinkToken, why: &str) {
-        if !log::is_wanted() || !self.shared.guard.is_parent() {
+        if !self.shared.guard.is_parent() {
             return;
         }
         let entry = {

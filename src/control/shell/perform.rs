@@ -34,7 +34,7 @@ impl Shared {
                 if let (Some(row), Frame::Refused { reason, text, .. }) =
                     (state.rows.get(&to), &frame)
                 {
-                    self.note_refused(row, *reason, text);
+                    self.note_refused(&state.listeners, row, *reason, text);
                 }
                 if let Some(row) = state.rows.get(&to)
                     && row.outbox.is_empty()
@@ -327,14 +327,12 @@ impl Shared {
 
     /// What an operator is told of what the application is told.
     fn note_event(&self, state: &State, event: &Event) {
-        if !log::is_wanted() {
-            return;
-        }
         let (link, kind, reason) = match event {
             Event::Closed { link, reason } => {
                 let (kind, why) = ended(*reason);
                 (link, kind, why.into())
             }
+            _ if !log::is_wanted() => return,
             Event::TicketRevoked { link, slot, index } => {
                 let what = std::format!("the ticket of its slot {slot}, entry {index}");
                 (link, Kind::Revoked, what)

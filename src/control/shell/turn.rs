@@ -1,22 +1,24 @@
 //! One turn of whoever runs the control plane: what sockets, receivers and the clock bring.
 
 use super::error::refused;
+use super::refusals::Refusals;
 use super::{
     ACCEPTS_PER_TURN, BELL, EVENTS_MAX, FRAMES_OF_THE_DEAD, FRAMES_PER_TURN, LISTENER,
     MESSAGES_PER_TURN, OUTBOX_MAX, PIDFD, Posted, Row, SOCKET, Shared, State, WAKE, tag,
 };
 use crate::control::frame::Frame;
 use crate::control::machine::{ConnectionId, ServiceId, Who};
-use crate::control::names::Access;
+use crate::control::names::{Access, Listener};
 use crate::control::receiver::Message;
 use crate::control::{Reason, printable};
 use crate::log::{self, Entry, Kind};
 use crate::os::memory::{self};
 use crate::os::socket;
 use crate::os::sys::{self, Ready, monotonic_ns};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::string::String;
 use std::sync::{MutexGuard, PoisonError};
 use std::vec::Vec;
 
@@ -81,6 +83,7 @@ impl Shared {
             for (name, value) in state.counters() {
                 text.push_str(&std::format!("{name} {value}\n"));
             }
+            self.refusals().text(monotonic_ns(), &mut text);
             for id in asked {
                 state.machine.tell_statistics(id, &text, OUTBOX_MAX);
                 self.perform_all(&mut state);
@@ -94,11 +97,23 @@ impl Shared {
         Ok(())
     }
 
-    /// Keeps what an operator is to be told; the housekeeping tells it, without a lock.
+    pub(super) fn refusals(&self) -> MutexGuard<'_, Refusals> {
+        self.refusals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps what an operator is to be told: whoever was refused, until others were, for whoever asks
+    /// for statistics; and if somebody listens, all, which the housekeeping tells without a lock.
     pub(super) fn note(&self, entry: Entry) {
+        let now = monotonic_ns();
+        if matches!(entry.kind, Kind::Refused | Kind::SentAway) {
+            self.refusals().add(now, entry.clone());
+        }
+        if !log::is_wanted() {
+            return;
+        }
         let is_first = {
             let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
-            log.add(monotonic_ns(), entry)
+            log.add(now, entry)
         };
         if is_first {
             self.bell.ring();
@@ -118,10 +133,18 @@ impl Shared {
     }
 
     /// Somebody is refused who is no link.
-    pub(super) fn note_refused(&self, row: &Row, reason: Reason, text: &str) {
-        let is_asking = row.dial.is_none() && row.peer.is_none();
-        if is_asking && log::is_wanted() {
-            self.note(row.entry(Kind::Refused, refused(reason, &printable(text))));
+    pub(super) fn note_refused(
+        &self,
+        listeners: &HashMap<ServiceId, Listener>,
+        row: &Row,
+        reason: Reason,
+        text: &str,
+    ) {
+        if row.dial.is_none() && row.peer.is_none() {
+            let mut entry = row.entry(Kind::Refused, refused(reason, &printable(text)));
+            let listener = row.service.and_then(|service| listeners.get(&service));
+            entry.service = listener.map_or(String::new(), |listener| listener.name().into());
+            self.note(entry);
         }
     }
 
@@ -324,14 +347,16 @@ impl Shared {
         match state.machine.accepted(monotonic_ns(), service, who, cookie) {
             Err(last) => {
                 if let Frame::Refused { reason, text, .. } = &*last {
-                    self.note_refused(&Row::new(None, who), *reason, text);
+                    let row = Row { service: Some(service), ..Row::new(None, who) };
+                    self.note_refused(&state.listeners, &row, *reason, text);
                 }
                 let _ = socket::send(&socket, &last.to_bytes(), &[]);
                 self.discard(state, socket);
             }
             Ok(id) => {
                 let is_watched = self.poller.add(&socket, tag(id.0, SOCKET)).is_ok();
-                state.rows.insert(id, Row::new(Some(socket), who));
+                let row = Row { service: Some(service), ..Row::new(Some(socket), who) };
+                state.rows.insert(id, row);
                 if !is_watched {
                     state.machine.dropped(id);
                 }

@@ -79,7 +79,8 @@ impl Offer for Listening {
     fn check_place(&self, peer: &Peer, _: &[u8]) -> Result<(), String> {
         let connections = self.places.lock();
         let users = connections.alive.values().copied();
-        check_place(users, peer, self.config.connections_max as usize, "connections")
+        let max = self.config.connections_max as usize;
+        check_place(users, peer, max, "connections", "connections_max")
     }
 
     fn admit(

@@ -8,13 +8,13 @@ use super::{
 };
 use crate::control::{Peer, RequestId};
 use crate::interface::{Handed, LinkId, Notification, QueueId};
-use crate::node::{Node, NodeSendError};
+use crate::node::{Held, Node, NodeSendError};
 use crate::protocol::Connection;
 use crate::protocol::ends::check_place;
 use crate::protocol::manager::Offer;
 use crate::protocol::tickets::message_ticket_from;
 use crate::wire::{MetadataIndex, SlotIndex, TICKET_BYTES, Ticket};
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use core::task::Waker;
 use std::boxed::Box;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -53,7 +53,7 @@ pub(super) struct ClientOf {
     pub(super) lent: Lent,
     pub(super) at_once: usize,
     /// By number: one of the states below, of which `others` says more where it is `OTHER`.
-    pub(super) calls: Vec<u8>,
+    pub(super) calls: Calls,
     /// What a call is when it is over: `IDLE`, or `SHUT` once the server drains.
     pub(super) idle: u8,
     pub(super) others: HashMap<u32, AtServer>,
@@ -86,6 +86,47 @@ impl ClientOf {
             return Ok(());
         }
         Err(format!("it does not take what it is sent: {owed} words are owed for {calls} calls"))
+    }
+}
+
+/// The states of a client's calls. Whoever asks for statistics reads them, too, at any time: so they
+/// are words that are loaded and stored without order, which costs what a byte costs.
+pub(super) struct Calls(Arc<[AtomicU8]>);
+
+impl Calls {
+    fn new(calls: u32) -> Self {
+        Self((0..calls).map(|_| AtomicU8::new(IDLE)).collect())
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// `None`: there is no such call.
+    #[inline(always)]
+    fn place(&self, call: u32) -> Option<&AtomicU8> {
+        self.0.get(call as usize)
+    }
+
+    /// Likewise.
+    #[inline(always)]
+    pub fn get(&self, call: u32) -> Option<u8> {
+        self.place(call).map(|state| state.load(Ordering::Relaxed))
+    }
+
+    #[inline(always)]
+    pub fn set(&self, call: u32, state: u8) {
+        self.0[call as usize].store(state, Ordering::Relaxed);
+    }
+
+    /// Each, by number.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, u8)> {
+        (0..).zip(self.0.iter().map(|state| state.load(Ordering::Relaxed)))
+    }
+
+    /// What counts those that were received and are not replied to, for statistics.
+    fn held(&self) -> Held {
+        Held { states: self.0.clone(), is_held }
     }
 }
 
@@ -177,14 +218,14 @@ impl Offer for ServerState {
         let gone = self.ready.clients_but(|number| {
             self.clients.iter().flatten().any(|client| client.number == number)
         });
-        if self.client_count as usize + gone >= max as usize {
+        if gone > 0 && self.client_count as usize + gone >= max as usize {
             return Err(format!(
-                "it has {max} clients, as many as it may, {gone} of them gone with requests that \
-                 nobody has received yet"
+                "it has {max} clients, as many as it may (clients_max), {gone} of them gone with \
+                 requests that nobody has received yet"
             ));
         }
         let users = self.clients.iter().flatten().map(|client| client.peer.uid);
-        check_place(users, peer, max as usize, "clients")
+        check_place(users, peer, max as usize, "clients", "clients_max")
     }
 
     fn admit(
@@ -208,7 +249,7 @@ impl Offer for ServerState {
             blocks,
             lent,
             at_once: 0,
-            calls: std::vec![IDLE; calls as usize],
+            calls: Calls::new(calls),
             idle: IDLE,
             has_misbehaved: false,
             others: HashMap::new(),
@@ -247,6 +288,7 @@ impl Offer for ServerState {
             if !state.drains {
                 client.lent.go_over(connection.link());
             }
+            node.show_held(connection.link(), client.calls.held());
             client.connection = Some(connection.clone());
             // What it sent may have been heard before the manager heard of its connection.
             state.advance(node, slot);
@@ -290,10 +332,16 @@ impl ClientOf {
     /// A call is over; its number is free.
     #[inline(always)]
     pub(super) fn end(&mut self, call: u32) {
-        self.calls[call as usize] = self.idle;
+        self.end_short(call);
         if !self.alive.is_empty() {
             self.end_long(call);
         }
+    }
+
+    /// The same, where no long request of its client's is here.
+    #[inline(always)]
+    pub(super) fn end_short(&mut self, call: u32) {
+        self.calls.set(call, self.idle);
     }
 }
 
@@ -304,7 +352,7 @@ impl ServerState {
         };
         self.client_count -= 1;
         self.outboxes -= client.waits as usize;
-        if client.calls.iter().any(|state| is_held(*state)) {
+        if client.calls.iter().any(|(_, state)| is_held(state)) {
             self.departed.push_back((client.number, client.peer.clone()));
             if self.departed.len() > self.config.clients_max as usize {
                 self.departed.pop_front();
@@ -422,11 +470,11 @@ impl ServerState {
         let (slot, link) = (notification.slot, notification.link);
         let (call, code) = (notification.word % OUTSTANDING_MAX, notification.word >> CALL_BITS);
         let Some(Some(client)) = self.clients.get_mut(slot.0 as usize) else { return Ok(false) };
-        let Some(state) = client.calls.get_mut(call as usize) else {
+        let Some(state) = client.calls.place(call) else {
             return Err(Broken(format!("call {call} of {}", client.calls.len())));
         };
-        if *state == IDLE && code <= client.blocks.at_once() {
-            *state = BUSY;
+        if state.load(Ordering::Relaxed) == IDLE && code <= client.blocks.at_once() {
+            state.store(BUSY, Ordering::Relaxed);
             client.blocks.copy(node, call, code, words, &mut into.bytes);
             (into.call, into.slot, into.link) = (call, slot, link);
             into.client = client.number;
@@ -449,7 +497,7 @@ impl ServerState {
         let slot = notification.slot;
         let Some(Some(client)) = self.clients.get_mut(slot.0 as usize) else { return Ok(false) };
         client.check_owed().map_err(Broken)?;
-        let state = client.calls[call as usize];
+        let state = client.calls.get(call).unwrap_or(SHUT);
         let other = client.others.get_mut(&call);
         match (code, state, other) {
             (LIMITED, IDLE, _) => {
@@ -462,7 +510,7 @@ impl ServerState {
                     )));
                 };
                 into.bytes.copy(request);
-                client.calls[call as usize] = BUSY;
+                client.calls.set(call, BUSY);
                 (into.call, into.slot, into.link) = (call, slot, notification.link);
                 (into.client, into.deadline) = (client.number, deadline);
                 return Ok(true);
@@ -481,7 +529,7 @@ impl ServerState {
                     let max = self.config.request_bytes_max.to_le_bytes();
                     client.outbox.push_back((call, TOO_LONG, max.to_vec()));
                 } else {
-                    client.calls[call as usize] = OTHER;
+                    client.calls.set(call, OTHER);
                     let deadline = deadline_from(limit_us);
                     let receiving = AtServer::Receiving { deadline, is_cancelled: false };
                     client.others.insert(call, receiving);
@@ -517,7 +565,7 @@ impl ServerState {
             (DECLINED, IDLE | BUSY | CANCELLED | SHUT, _) => {}
             // A caller gives up; each once, and it may be replied to already.
             (CANCEL, BUSY, _) => {
-                client.calls[call as usize] = CANCELLED;
+                client.calls.set(call, CANCELLED);
                 let number = client.number;
                 self.wake_watcher(number, call);
                 return Ok(false);

@@ -23,7 +23,7 @@ use std::vec::Vec;
 
 impl ClientOf {
     fn held(&self) -> usize {
-        self.calls.iter().filter(|state| is_held(**state)).count()
+        self.calls.iter().filter(|(_, state)| is_held(*state)).count()
     }
 
     /// The last words to it, as far as there is room: what it took and leaves, and that it takes
@@ -41,8 +41,8 @@ impl ClientOf {
                 self.end(call);
             }
         }
-        let held = self.calls.iter().enumerate().filter(|(_, state)| is_held(**state));
-        let left = held.map(|(call, _)| (call as u32, LEFT));
+        let held = self.calls.iter().filter(|(_, state)| is_held(*state));
+        let left = held.map(|(call, _)| (call, LEFT));
         for (call, code) in left.chain([(0, CLOSING)]) {
             if self.lent.send(node, link, call, code, &[]).is_err() {
                 return;
@@ -60,8 +60,8 @@ impl ClientOf {
         self.idle = SHUT;
         // Each reply goes where whoever drains is told of it.
         self.lent.go_slowly();
-        for state in self.calls.iter_mut().filter(|state| **state == IDLE) {
-            *state = SHUT;
+        for (call, _) in self.calls.iter().filter(|(_, state)| *state == IDLE) {
+            self.calls.set(call, SHUT);
         }
         // Of these nothing has come but their length.
         for (call, _) in core::mem::take(&mut self.long_waiting) {

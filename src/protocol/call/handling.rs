@@ -118,7 +118,7 @@ impl ServerState {
     /// Whether nobody waits for the reply of a request any more.
     fn is_given_up(&mut self, arrived: &Arrived) -> bool {
         match self.client_of(arrived) {
-            Some(client) => client.calls[arrived.call as usize] == CANCELLED,
+            Some(client) => client.calls.get(arrived.call) == Some(CANCELLED),
             None => true,
         }
     }

@@ -102,7 +102,7 @@ impl ServerState {
             Some(AtServer::Receiving { deadline, .. }) => (deadline, BUSY),
             _ => (None, BUSY),
         };
-        client.calls[call as usize] = state;
+        client.calls.set(call, state);
         let (number, link) = (client.number, notification.link);
         self.advance(node, slot);
         let Some(bytes) = bytes else { return Ok(false) };

@@ -340,7 +340,7 @@ impl Request<'_> {
             {
                 return None;
             }
-            client.end(arrived.call);
+            client.end_short(arrived.call);
             Some(())
         });
         if sent.is_some() {
@@ -471,7 +471,7 @@ impl LongReply {
                 Err(e) => return Look::Found(Err(e.into())),
             }
             self.asked = true;
-            client.calls[call as usize] = OTHER;
+            client.calls.set(call, OTHER);
             client.others.insert(call, AtServer::Asked(length));
         }
         // Whatever else arrives meanwhile is for other threads, or for later. All of it in one

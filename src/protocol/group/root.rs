@@ -317,7 +317,7 @@ impl GroupOffer {
         let new = candidates.clone().find(|member| is_free(member) && is_new(member));
         new.or_else(|| candidates.find(is_free)).ok_or_else(|| match self.number {
             Some(number) => format!("place {number} of the group is taken"),
-            None => format!("the group has {members} members, as many as it may"),
+            None => format!("the group has {members} members, as many as it may (members)"),
         })
     }
 }

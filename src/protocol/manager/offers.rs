@@ -2,7 +2,7 @@
 //! connections.
 
 use super::{ANSWER, Connection, GREETING, GREETING_HEAD};
-use crate::control::{Access, Peer, RequestId};
+use crate::control::{Access, Peer, RefusedBy, RequestId};
 use crate::interface::LinkId;
 use crate::node::{ApertureEvent, Attached, CloseReason, Event, Node};
 use crate::os::sys;
@@ -285,7 +285,7 @@ impl Protocols {
         let served = self.by_service.extract_if(|_, of| *of == offer);
         let served = served.map(|(service, _)| service).collect();
         for id in self.joining.withdraw(offer) {
-            refuse(node, id, "the receiver is gone");
+            refuse(node, id, RefusedBy::EndPoint, "the receiver is gone");
         }
         served
     }
@@ -407,12 +407,15 @@ impl Protocols {
                     false => Some(asking),
                 };
             match waits.map(|asking| self.joining.wait(asking, offer)) {
-                Some(Err(_)) => Err("too many of this user want a place at the same time".into()),
+                Some(Err(_)) => Err((
+                    RefusedBy::Places,
+                    "too many of this user want a place at the same time".into(),
+                )),
                 _ => Ok(()),
             }
         });
-        if let Err(why) = decided {
-            refuse(node, id, &why);
+        if let Err((by, why)) = decided {
+            refuse(node, id, by, &why);
         }
         None
     }
@@ -438,7 +441,7 @@ impl Protocols {
         let Asking { id, peer, greeting } = &asking;
         let (id, body) = (*id, &greeting[GREETING_HEAD..]);
         let Some(offered) = self.offers.get_mut(&offer) else {
-            refuse(node, id, "the receiver is gone");
+            refuse(node, id, RefusedBy::EndPoint, "the receiver is gone");
             return None;
         };
         let now_ns = sys::monotonic_ns();
@@ -452,7 +455,10 @@ impl Protocols {
         if place.is_err() && self.joining.is_anybody_half(offer) {
             return Some(asking);
         }
-        let admitted = place.and_then(|()| offered.offer.admit(node, id, peer, body));
+        let admitted = place.map_err(|why| (RefusedBy::Places, why)).and_then(|()| {
+            let admitted = offered.offer.admit(node, id, peer, body);
+            admitted.map_err(|why| (RefusedBy::EndPoint, why))
+        });
         match admitted {
             Ok(body) => {
                 let answer = [&ANSWER[..], &[offered.kind as u8], &body].concat();
@@ -463,7 +469,7 @@ impl Protocols {
                     offered.offer.withdrawn(node, id);
                 }
             }
-            Err(why) => refuse(node, id, &why),
+            Err((by, why)) => refuse(node, id, by, &why),
         }
         None
     }
@@ -474,11 +480,14 @@ impl Protocols {
         peer: &Peer,
         greeting: &[u8],
         named: Option<OfferId>,
-    ) -> Result<OfferId, String> {
+    ) -> Result<OfferId, (RefusedBy, String)> {
+        let is_not_for_it = |why: String| (RefusedBy::EndPoint, why);
         if greeting.len() < GREETING_HEAD || greeting[..4] != GREETING {
-            return Err("this is an end point, and the greeting is not that of a sender".into());
+            let why = "this is an end point, and the greeting is not that of a sender";
+            return Err(is_not_for_it(why.into()));
         }
-        let kind = Kind::from_wire(greeting[4]).ok_or("the sender's kind is unknown here")?;
+        let kind = Kind::from_wire(greeting[4])
+            .ok_or_else(|| is_not_for_it("the sender's kind is unknown here".into()))?;
         let mut token = Token::NONE;
         token.0.copy_from_slice(&greeting[5..GREETING_HEAD]);
         let found = match named {
@@ -486,13 +495,15 @@ impl Protocols {
             None => self.by_token.get(&token).copied(),
         };
         let found = found.and_then(|offer| Some((offer, self.offers.get_mut(&offer)?)));
-        let (offer, offered) =
-            found.ok_or("the seed is not, or no longer, one of a receiver of this process")?;
+        let (offer, offered) = found.ok_or_else(|| {
+            is_not_for_it("the seed is not, or no longer, one of a receiver of this process".into())
+        })?;
         if offered.kind != kind {
-            return Err(format!("the receiver is of kind {}, the sender of {kind}", offered.kind));
+            let why = format!("the receiver is of kind {}, the sender of {kind}", offered.kind);
+            return Err(is_not_for_it(why));
         }
         if let Some(admission) = &mut offered.admission {
-            admission(peer)?;
+            admission(peer).map_err(|why| (RefusedBy::Application, why))?;
         }
         Ok(offer)
     }
@@ -569,6 +580,6 @@ impl Protocols {
 }
 
 /// A request that is gone already needs no answer.
-pub(super) fn refuse(node: &mut Node, id: RequestId, why: &str) {
-    let _ = node.refuse(id, why);
+pub(super) fn refuse(node: &mut Node, id: RequestId, by: RefusedBy, why: &str) {
+    let _ = node.refuse_as(id, by, why);
 }

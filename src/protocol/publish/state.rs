@@ -186,7 +186,8 @@ impl PublisherState {
 impl Offer for PublisherState {
     fn check_place(&self, peer: &Peer, _: &[u8]) -> Result<(), String> {
         let users = self.subscribers.iter().map(|serving| serving.user);
-        check_place(users, peer, self.config.subscribers_max as usize, "subscribers")
+        let max = self.config.subscribers_max as usize;
+        check_place(users, peer, max, "subscribers", "subscribers_max")
     }
 
     fn admit(

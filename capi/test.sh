@@ -98,8 +98,6 @@ for source in capi/examples/*.c capi/tests/errors.c capi/tests/waiting.c capi/te
     ! wanted asan || try "$name" "$source" asan "$C $asan" -lhamlyn
     # shellcheck disable=SC2086
     ! wanted valgrind || try "$name" "$source" valgrind "$C" -lhamlyn $memcheck
-    # shellcheck disable=SC2086
-    ! wanted valgrind || try "$name" "$source" c++-valgrind "$CXX" -lhamlyn $memcheck
 done
 # Those of hamlyn.hpp.
 for source in capi/examples/*.cpp capi/tests/types.cpp; do

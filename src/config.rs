@@ -459,6 +459,8 @@ settings! {
         "File with the private key of that certificate (PEM).";
     trusted: Option<PathBuf>, from PathBuf = None, "HAMLYN_TRUSTED", (),
         "File with the certificates that other hosts' must lead to (PEM).";
+    directory: Option<PathBuf>, from PathBuf = None, "HAMLYN_DIRECTORY", (),
+        "File that says where services of other hosts are, for names without a place: lines `service host:port ..`.";
     host_timeout_ms: u32 = 10_000, "HAMLYN_HOST_TIMEOUT_MS", from(2000, 3_600_000),
         "Milliseconds after which another host that does not answer is taken for dead.";
     fabric: Fabric = Fabric::Off, "HAMLYN_FABRIC", (),

@@ -89,6 +89,44 @@ fn what_the_network_does_not_take_leaves_though_the_node_sleeps_in_another_call(
     });
 }
 
+fn failed(connected: Result<Client, hamlyn::protocol::GrowError>) -> String {
+    connected.err().expect("an error").to_string()
+}
+
+#[test]
+fn a_name_without_a_place_is_looked_up() {
+    let (there, here, server, client, at) = pair();
+    let serving = Server::new(&server, ServerConfig::default()).unwrap();
+    serving.serve("double", Access::SameUser).unwrap();
+    let error = failed(Client::connect(&client, "hamlyn://double", LIMIT));
+    assert!(error.contains("HAMLYN_DIRECTORY"), "{error}");
+
+    let file = here.path.join("services");
+    let keys = config(&here, &there.path.join("secret"));
+    let client = Manager::with_config(keys.directory(file.clone())).unwrap();
+    let error = failed(Client::connect(&client, "hamlyn://double", LIMIT));
+    assert!(error.contains(file.to_str().unwrap()), "{error}");
+    std::fs::write(&file, "double nowhere\nother 127.0.0.1:1\n").unwrap();
+    let error = failed(Client::connect(&client, "hamlyn://double", LIMIT));
+    assert!(error.contains("line 1") && error.contains("\"nowhere\""), "{error}");
+    // It says so when the time is up, since somebody may yet enter it.
+    std::fs::write(&file, "other 127.0.0.1:1\n").unwrap();
+    let short = Some(Duration::from_millis(200));
+    let error = failed(Client::connect(&client, "hamlyn://double", short));
+    assert!(error.contains("has no line of it"), "{error}");
+    std::thread::scope(|scope| {
+        let later = scope.spawn(|| Client::connect(&client, "hamlyn://double", LIMIT).map(drop));
+        std::thread::sleep(Duration::from_millis(100));
+        // Nothing is at the first of the two.
+        let place = at.strip_prefix("hamlyn://").unwrap();
+        let line = format!("double 127.0.0.1:1 {place} # the second\n");
+        let written = here.path.join("written");
+        std::fs::write(&written, line).unwrap();
+        std::fs::rename(&written, &file).unwrap();
+        later.join().unwrap().unwrap();
+    });
+}
+
 #[test]
 fn calls_are_answered() {
     let (_there, _here, server, client, at) = pair();

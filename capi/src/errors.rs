@@ -3,7 +3,9 @@
 use crate::boundary::{Failure, h_status, h_status::*};
 use hamlyn::config::ConfigError;
 #[cfg(feature = "tls")]
-use hamlyn::control::hosts::{HostError, HostNameError, HostsError, KeysError, MeetingError};
+use hamlyn::control::hosts::{
+    DirectoryError, HostError, HostNameError, HostsError, KeysError, MeetingError,
+};
 use hamlyn::control::{
     self, AcceptError, AnswerError, ApertureError, FindError, NameError, Reason, ServeError,
     StartError,
@@ -204,6 +206,12 @@ statuses! {
         | HostNameError::User(_) => H_INVALID,
     };
     #[cfg(feature = "tls")]
+    DirectoryError: e => match e {
+        DirectoryError::None | DirectoryError::Line { .. } => H_INVALID,
+        DirectoryError::Read { .. } => H_SYSTEM,
+        DirectoryError::NotListed(_) => H_NOT_FOUND,
+    };
+    #[cfg(feature = "tls")]
     MeetingError: e => match e {
         MeetingError::Tls(_)
         | MeetingError::Secret
@@ -218,6 +226,7 @@ statuses! {
     HostError: e => match e {
         HostError::Name(e) => e.status(),
         HostError::Hosts(e) => e.status(),
+        HostError::Directory(e) => e.status(),
         HostError::Unknown(_) => H_NOT_FOUND,
         HostError::Unreachable { .. } => H_UNREACHABLE,
         HostError::Meeting(e) => e.status(),

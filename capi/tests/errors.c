@@ -87,7 +87,7 @@ static void another_host(void) {
     settings[0].value = "127.0.0.1:0";
     EXPECT(H_INVALID, "HAMLYN_SECRET", h_node_new(settings, 1, &made));
     EXPECT(H_INVALID, "HAMLYN_SECRET", h_connect(node, "hamlyn://127.0.0.1:1/x", NULL, 0, LIMIT, &link));
-    EXPECT(H_INVALID, "host:port/service", h_connect(node, "hamlyn://x", NULL, 0, LIMIT, &link));
+    EXPECT(H_INVALID, "host:port/service", h_connect(node, "hamlyn://x:1", NULL, 0, LIMIT, &link));
     EXPECT(H_OK, "", h_listens_at(node, at, sizeof at, &length));
     THAT(length == 0 && at[0] == 0);
 

@@ -71,6 +71,7 @@ class Settings(TypedDict, total=False):
     certificate: Union[str, "os.PathLike[str]", None]
     certificate_key: Union[str, "os.PathLike[str]", None]
     trusted: Union[str, "os.PathLike[str]", None]
+    directory: Union[str, "os.PathLike[str]", None]
     host_timeout_ms: Union[int, str, None]
     admit_unknown: Union[str, None]
 

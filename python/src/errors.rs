@@ -225,10 +225,12 @@ fn of_hosts(failed: &hamlyn::control::hosts::HostsError) -> Kind {
 /// Why there is no link to a service of another host.
 #[cfg(feature = "tls")]
 fn of_host(failed: &hamlyn::control::hosts::HostError) -> Kind {
-    use hamlyn::control::hosts::{HostError, MeetingError};
+    use hamlyn::control::hosts::{DirectoryError, HostError, MeetingError};
     match failed {
         HostError::Name(_) | HostError::TooMany => Kind::Misuse,
         HostError::Hosts(e) => of_hosts(e),
+        HostError::Directory(DirectoryError::NotListed(_)) => Kind::Unreachable,
+        HostError::Directory(_) => Kind::Misuse,
         HostError::Unknown(_) | HostError::Unreachable { .. } => Kind::Unreachable,
         HostError::Meeting(MeetingError::NoService | MeetingError::Gone(_)) => Kind::Unreachable,
         HostError::Meeting(

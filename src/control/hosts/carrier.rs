@@ -42,6 +42,8 @@ use std::vec::Vec;
 
 /// Bytes of frames that are made into records of TLS at a time: one record has so many.
 const BATCH_BYTES: usize = 16 << 10;
+/// Bytes that are given to the system at a time, where there are so many.
+const WRITE_BYTES: usize = 64 << 10;
 /// Bytes that one turn takes from the network, whatever is in them, so that others have theirs.
 const TURN_BYTES: u64 = 256 << 10;
 /// Words for the other end that are kept until the network takes them.
@@ -220,16 +222,23 @@ impl Carrier {
             if self.waits || self.path.is_broken() {
                 return left;
             }
-            self.batch.clear();
-            for notice in self.notices.drain(..) {
-                frames::put(&mut self.batch, &notice);
+            let mut put = 0;
+            while put < WRITE_BYTES {
+                self.batch.clear();
+                for notice in self.notices.drain(..) {
+                    frames::put(&mut self.batch, &notice);
+                }
+                self.take_packets();
+                if self.batch.is_empty() {
+                    break;
+                }
+                put += self.batch.len();
+                self.path.put(&self.batch);
             }
-            self.take_packets();
-            if self.batch.is_empty() {
+            if put == 0 {
                 return left;
             }
             left = true;
-            self.path.put(&self.batch);
         }
     }
 

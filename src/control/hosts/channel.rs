@@ -17,7 +17,7 @@ use std::string::{String, ToString};
 use std::vec::Vec;
 
 /// Bytes that are read from the socket at a time.
-const RAW_BYTES: usize = 32 << 10;
+const RAW_BYTES: usize = 64 << 10;
 /// Bytes from the socket after which one call takes no more, whatever became of them: a record of TLS
 /// may hold one byte, and padding.
 const CALL_BYTES: u64 = 256 << 10;
@@ -45,8 +45,10 @@ pub struct Channel {
     raw_end: usize,
     /// Bytes that the socket has given.
     received: u64,
+    /// What has come and was not taken lies in a part of it; it grows, and is never cleared.
     plain: Vec<u8>,
     plain_used: usize,
+    plain_end: usize,
     ended: Option<Ended>,
     /// Nothing more leaves, because the connection broke.
     broken: Option<String>,
@@ -68,6 +70,7 @@ impl Channel {
             received: 0,
             plain: Vec::new(),
             plain_used: 0,
+            plain_end: 0,
             ended: None,
             broken: None,
             is_shut: false,
@@ -116,21 +119,27 @@ impl Channel {
 
     fn receive_plain(&mut self, most: usize) -> bool {
         let mut moved = false;
-        if self.plain_used > 0 && self.plain().len() < most {
-            self.plain.drain(..self.plain_used);
-            self.plain_used = 0;
-        }
-        while self.plain.len() < most {
-            let (start, room) = (self.plain.len(), most.min(self.plain.len() + RAW_BYTES));
-            self.plain.resize(room, 0);
-            let read = self.tls.reader().read(&mut self.plain[start..]).unwrap_or(0);
-            self.plain.truncate(start + read);
-            moved |= read > 0;
-            if read == 0 {
-                break;
+        loop {
+            let there = self.plain_end - self.plain_used;
+            if there >= most {
+                return moved;
             }
+            let wanted = (most - there).min(RAW_BYTES);
+            if self.plain.len() - self.plain_end < wanted {
+                self.plain.copy_within(self.plain_used..self.plain_end, 0);
+                (self.plain_used, self.plain_end) = (0, there);
+                if self.plain.len() < there + wanted {
+                    self.plain.resize(there + wanted, 0);
+                }
+            }
+            let room = self.plain_end..self.plain_end + wanted;
+            let read = self.tls.reader().read(&mut self.plain[room]).unwrap_or(0);
+            if read == 0 {
+                return moved;
+            }
+            self.plain_end += read;
+            moved = true;
         }
-        moved
     }
 
     /// Whether something is left to be flushed.
@@ -141,15 +150,14 @@ impl Channel {
 
 impl Path for Channel {
     fn plain(&self) -> &[u8] {
-        &self.plain[self.plain_used..]
+        &self.plain[self.plain_used..self.plain_end]
     }
 
     fn take(&mut self, bytes: usize) {
         self.plain_used += bytes;
-        debug_assert!(self.plain_used <= self.plain.len());
-        if self.plain_used == self.plain.len() {
-            self.plain.clear();
-            self.plain_used = 0;
+        debug_assert!(self.plain_used <= self.plain_end);
+        if self.plain_used == self.plain_end {
+            (self.plain_used, self.plain_end) = (0, 0);
         }
     }
 

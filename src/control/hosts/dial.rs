@@ -2,6 +2,7 @@
 //! nothing waits for.
 
 use super::channel::Channel;
+use super::directory::{self, DirectoryError};
 use super::meeting::{Meeting, MeetingError};
 use super::{HostName, HostNameError, HostsError, Row, Shared, State};
 use crate::config::Config;
@@ -51,6 +52,9 @@ pub enum HostError {
     /// This process has no keys for it, or cannot speak with other hosts.
     #[error(transparent)]
     Hosts(#[from] HostsError),
+    /// The name says no place, and none was found.
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
     /// The name of the host leads nowhere.
     #[error("the name of the host has no address: {0}")]
     Unknown(String),
@@ -87,8 +91,10 @@ pub(super) fn start(
         thread::sleep(pause);
         let connected = connect(&weak, id, &own);
         let Some(shared) = weak.upgrade() else { return };
-        let meeting = connected
-            .and_then(|(tcp, address)| meeting(&shared, tcp, &own).map(|met| (met, address)));
+        let meeting = connected.and_then(|reached| {
+            let Reached { tcp, address, host } = reached;
+            Ok((meeting(&shared, tcp, &host, &own)?, address))
+        });
         let mut state = shared.lock();
         state.dials -= 1;
         // Given up, or too late: nobody wants it.
@@ -112,10 +118,17 @@ pub(super) fn start(
     Ok(())
 }
 
-fn meeting(shared: &Shared, tcp: TcpStream, dial: &Dial) -> Result<Meeting, HostError> {
-    let tls = |e: std::string::String| MeetingError::Tls(e);
-    let name =
-        ServerName::try_from(dial.name.host().to_string()).map_err(|e| tls(e.to_string()))?;
+/// A connection that is open.
+struct Reached {
+    tcp: TcpStream,
+    address: SocketAddr,
+    /// Whom it is meant to lead to.
+    host: String,
+}
+
+fn meeting(shared: &Shared, tcp: TcpStream, host: &str, dial: &Dial) -> Result<Meeting, HostError> {
+    let tls = |e: String| MeetingError::Tls(e);
+    let name = ServerName::try_from(host.to_string()).map_err(|e| tls(e.to_string()))?;
     let client = rustls::ClientConnection::new(shared.own.keys.client.clone(), name);
     let client = client.map_err(|e| tls(e.to_string()))?;
     let channel = Channel::new(tcp, client.into());
@@ -127,39 +140,58 @@ fn meeting(shared: &Shared, tcp: TcpStream, dial: &Dial) -> Result<Meeting, Host
     Ok(meeting)
 }
 
-/// Tries each address, and again until the time is up where a server is waited for.
-fn connect(
-    shared: &Weak<Shared>,
-    id: u64,
-    dial: &Dial,
-) -> Result<(TcpStream, SocketAddr), HostError> {
-    let is_wanted = || shared.upgrade().is_some_and(|shared| shared.lock().rows.contains_key(&id));
+/// Tries each place and address, and again until the time is up where a server is waited for.
+fn connect(shared: &Weak<Shared>, id: u64, dial: &Dial) -> Result<Reached, HostError> {
     loop {
-        let found = (dial.name.host(), dial.name.port()).to_socket_addrs();
-        let mut error = match &found {
-            Ok(_) => HostError::Unknown("it has none".into()),
-            Err(e) => HostError::Unknown(e.to_string()),
+        let error = match connect_once(shared, id, dial) {
+            Ok(reached) => return Ok(reached),
+            Err(error) => error,
         };
-        for address in found.into_iter().flatten() {
-            let left = dial.until_ns.saturating_sub(monotonic_ns());
-            if left == 0 || !is_wanted() {
-                return Err(error);
+        let may_come = match &error {
+            HostError::Unreachable { source, .. } => {
+                source.kind() == io::ErrorKind::ConnectionRefused
             }
-            let opened = TcpStream::connect_timeout(&address, Duration::from_nanos(left));
-            let config = shared.upgrade().map(|shared| shared.config.clone());
-            let Some(config) = config else { return Err(error) };
-            match opened.and_then(|tcp| prepare(&tcp, &config).map(|()| tcp)) {
-                Ok(tcp) => return Ok((tcp, address)),
-                Err(source) => error = HostError::Unreachable { address, source },
-            }
-        }
-        let is_refused = matches!(&error, HostError::Unreachable { source, .. }
-            if source.kind() == io::ErrorKind::ConnectionRefused);
-        if !is_refused || !dial.may_try_again() || !is_wanted() {
+            HostError::Directory(DirectoryError::NotListed(_)) => true,
+            _ => false,
+        };
+        if !may_come || !dial.may_try_again() || !is_wanted(shared, id) {
             return Err(error);
         }
         thread::sleep(PAUSE);
     }
+}
+
+fn is_wanted(shared: &Weak<Shared>, id: u64) -> bool {
+    shared.upgrade().is_some_and(|shared| shared.lock().rows.contains_key(&id))
+}
+
+fn connect_once(shared: &Weak<Shared>, id: u64, dial: &Dial) -> Result<Reached, HostError> {
+    let mut error = HostError::Unknown("it has none".into());
+    let Some(config) = shared.upgrade().map(|shared| shared.config.clone()) else {
+        return Err(error);
+    };
+    let places = match dial.name.place() {
+        Some(place) => std::vec![place.clone()],
+        None => directory::look_up(config.directory.as_deref(), dial.name.service())?,
+    };
+    for place in places {
+        let found = (place.host.as_str(), place.port).to_socket_addrs();
+        if let Err(e) = &found {
+            error = HostError::Unknown(std::format!("{}: {e}", place.host));
+        }
+        for address in found.into_iter().flatten() {
+            let left = dial.until_ns.saturating_sub(monotonic_ns());
+            if left == 0 || !is_wanted(shared, id) {
+                return Err(error);
+            }
+            let opened = TcpStream::connect_timeout(&address, Duration::from_nanos(left));
+            match opened.and_then(|tcp| prepare(&tcp, &config).map(|()| tcp)) {
+                Ok(tcp) => return Ok(Reached { tcp, address, host: place.host }),
+                Err(source) => error = HostError::Unreachable { address, source },
+            }
+        }
+    }
+    Err(error)
 }
 
 /// A socket that never waits, sends at once, and asks a host that says nothing often enough for

@@ -6,6 +6,7 @@
 //!                            +-- links --------+--> Carrier: from then on the node's own turns
 //! ```
 //! - [`name`]: what `hamlyn://host:port/service` is made of
+//! - [`directory`]: where services are whose names do not say
 //! - [`keys`]: certificates and secrets
 //! - [`hello`]: what both ends say first; [`meeting`]: in which order
 //! - `accounts`: who has how many connections
@@ -25,6 +26,7 @@ mod accounts;
 pub mod carrier;
 pub mod channel;
 mod dial;
+pub mod directory;
 #[cfg_attr(not(feature = "libfabric"), path = "no_fabric.rs")]
 pub mod fabric;
 pub mod frames;
@@ -38,9 +40,10 @@ mod turns;
 
 pub use carrier::{Carrier, Goodbye, Moved};
 pub use dial::HostError;
+pub use directory::DirectoryError;
 pub use keys::KeysError;
 pub use meeting::MeetingError;
-pub use name::{HostName, HostNameError};
+pub use name::{HostName, HostNameError, Place};
 
 use super::identity::Identity;
 use super::machine::RequestId;

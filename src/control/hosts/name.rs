@@ -11,19 +11,31 @@ pub const SCHEME: &str = "hamlyn://";
 /// Longest name of a host, in bytes (RFC 1035).
 const HOST_BYTES_MAX: usize = 253;
 
-/// `hamlyn://host:port/service`. The host is a name, an IPv4 address, or an IPv6 address in brackets.
+/// `hamlyn://host:port/service`, or `hamlyn://service`, whose place is found in a
+/// [`directory`](super::directory).
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HostName {
-    host: String,
-    port: u16,
+    place: Option<Place>,
     service: ServiceName,
+}
+
+/// `host:port`. The host is a name, an IPv4 address, or an IPv6 address in brackets.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Place {
+    /// The host's name or address, without brackets.
+    pub host: String,
+    /// The port.
+    pub port: u16,
 }
 
 /// A text that is no name of a service of another host.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HostNameError {
     /// Not in this form.
-    #[error("{0:?} is no name of a service of another host: that is hamlyn://host:port/service")]
+    #[error(
+        "{0:?} is no name of a service of another host: that is hamlyn://host:port/service, or \
+         hamlyn://service where there is a directory"
+    )]
     Form(String),
     /// The host is empty, too long, or has a character that none has.
     #[error(
@@ -43,14 +55,9 @@ pub enum HostNameError {
 }
 
 impl HostName {
-    /// The host's name or address, without brackets.
-    pub fn host(&self) -> &str {
-        &self.host
-    }
-
-    /// The port.
-    pub fn port(&self) -> u16 {
-        self.port
+    /// Where it is; `None`: that is to be looked up.
+    pub fn place(&self) -> Option<&Place> {
+        self.place.as_ref()
     }
 
     /// The service there.
@@ -59,19 +66,14 @@ impl HostName {
     }
 }
 
-impl FromStr for HostName {
-    type Err = HostNameError;
-
-    fn from_str(text: &str) -> Result<Self, HostNameError> {
-        // What is shown is cut.
-        let shown = || text.chars().take(400).collect::<String>();
-        let form = || HostNameError::Form(shown());
-        let rest = text.strip_prefix(SCHEME).ok_or_else(form)?;
-        let (authority, service) = rest.split_once('/').ok_or_else(form)?;
-        let (host, port) = authority.rsplit_once(':').ok_or_else(form)?;
+impl Place {
+    /// Of `host:port`; the error is what is wrong with `shown`, of which it is a part.
+    pub(super) fn read(text: &str, shown: &str) -> Result<Self, HostNameError> {
+        let form = || HostNameError::Form(shown.into());
+        let (host, port) = text.rsplit_once(':').ok_or_else(form)?;
         let digits = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
         let port = port.parse::<u16>().ok().filter(|port| digits && *port != 0);
-        let port = port.ok_or_else(|| HostNameError::Port(shown()))?;
+        let port = port.ok_or_else(|| HostNameError::Port(shown.into()))?;
         let host = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
             Some(address) => address.parse::<core::net::Ipv6Addr>().is_ok().then_some(address),
             None => {
@@ -83,22 +85,48 @@ impl FromStr for HostName {
                 is_name.then_some(host)
             }
         };
-        let host = host.ok_or_else(|| HostNameError::Host(shown()))?.to_string();
+        let host = host.ok_or_else(|| HostNameError::Host(shown.into()))?.to_string();
+        Ok(Self { host, port })
+    }
+}
+
+impl FromStr for HostName {
+    type Err = HostNameError;
+
+    fn from_str(text: &str) -> Result<Self, HostNameError> {
+        // What is shown is cut.
+        let shown = text.chars().take(400).collect::<String>();
+        let Some(rest) = text.strip_prefix(SCHEME) else { return Err(HostNameError::Form(shown)) };
+        let (place, service) = match rest.split_once('/') {
+            Some((place, service)) => (Some(Place::read(place, &shown)?), service),
+            None if rest.contains(':') => return Err(HostNameError::Form(shown)),
+            None => (None, rest),
+        };
         let service: ServiceName = service.parse()?;
         if service.user().is_some() {
-            return Err(HostNameError::User(shown()));
+            return Err(HostNameError::User(shown));
         }
-        Ok(Self { host, port, service })
+        Ok(Self { place, service })
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { host, port } = self;
+        match host.contains(':') {
+            true => write!(f, "[{host}]:{port}"),
+            false => write!(f, "{host}:{port}"),
+        }
     }
 }
 
 impl fmt::Display for HostName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { host, port, service } = self;
-        match host.contains(':') {
-            true => write!(f, "{SCHEME}[{host}]:{port}/{service}"),
-            false => write!(f, "{SCHEME}{host}:{port}/{service}"),
+        f.write_str(SCHEME)?;
+        if let Some(place) = &self.place {
+            write!(f, "{place}/")?;
         }
+        write!(f, "{}", self.service)
     }
 }
 
@@ -113,19 +141,23 @@ mod tests {
             "hamlyn://127.0.0.1:1/x",
             "hamlyn://[::1]:65535/x.y_z-1",
             "hamlyn://[2001:db8::7]:80/q",
+            "hamlyn://quotes",
         ] {
             let name: HostName = text.parse().unwrap();
             assert_eq!(name.to_string(), text);
         }
         let name: HostName = "hamlyn://[::1]:7000/x".parse().unwrap();
-        assert_eq!((name.host(), name.port(), name.service()), ("::1", 7000, "x"));
+        let place = Place { host: "::1".into(), port: 7000 };
+        assert_eq!((name.place(), name.service()), (Some(&place), "x"));
     }
 
     #[test]
     fn what_is_no_name_says_what_is_wrong_with_it() {
         for (text, why) in [
             ("x", "hamlyn://host:port/service"),
-            ("hamlyn://x", "hamlyn://host:port/service"),
+            ("hamlyn://", "empty"),
+            ("hamlyn://x:1", "hamlyn://host:port/service"),
+            ("hamlyn://ann@b", "names a user"),
             ("hamlyn://x/y", "hamlyn://host:port/service"),
             ("hamlyn://x:0/y", "1 to 65535"),
             ("hamlyn://x:65536/y", "1 to 65535"),

@@ -245,6 +245,15 @@ impl Serving {
         self.end = number + 1;
     }
 
+    /// Sends the sample of this number, which was offered, if nothing else is to be sent before it and
+    /// it has room.
+    #[inline]
+    pub fn send_newest(&mut self, node: &mut Node, number: u64, body: Body<'_>) {
+        if self.next == number && self.next < self.end && self.is_served() && self.send(node, body) {
+            self.sent_one();
+        }
+    }
+
     /// Sends what it has yet to get, as far as it has room.
     #[inline]
     pub fn advance(&mut self, node: &mut Node, log: &Log) {
@@ -254,13 +263,18 @@ impl Serving {
             if !self.send(node, body) {
                 return;
             }
-            self.next += 1;
-            self.told = self.next;
-            self.sent += 1;
-            self.offset += PLACE_STRIDE;
-            if self.offset == self.depth * PLACE_STRIDE {
-                self.offset = 0;
-            }
+            self.sent_one();
+        }
+    }
+
+    #[inline(always)]
+    fn sent_one(&mut self) {
+        self.next += 1;
+        self.told = self.next;
+        self.sent += 1;
+        self.offset += PLACE_STRIDE;
+        if self.offset == self.depth * PLACE_STRIDE {
+            self.offset = 0;
         }
     }
 

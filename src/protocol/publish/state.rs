@@ -53,9 +53,13 @@ impl PublisherState {
             self.subscribers.iter_mut().for_each(|serving| serving.leaves(leaves));
         }
         let number = self.log.next();
-        self.log.push(body);
+        // What a subscriber waits for goes first; what is kept of it, for those who are behind, later.
         for serving in &mut self.subscribers {
             serving.offer(node, number, is_pool);
+            serving.send_newest(node, number, body);
+        }
+        self.log.push(body);
+        for serving in &mut self.subscribers {
             serving.advance(node, &self.log);
         }
         Ok(number)

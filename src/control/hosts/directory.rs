@@ -1,0 +1,141 @@
+//! A directory of services: a file that says where each is, for names that do not.
+//!
+//! ```text
+//!   # service   places, the first that answers is taken
+//!   quotes      a.example:7000 b.example:7000
+//!   store       [2001:db8::7]:7001
+//! ```
+//! It is read when something is connected to, on the thread that connects: who changes it restarts
+//! nothing. Of a service that stands in several lines all places count, in their order. Lines of other
+//! services are not looked into.
+//!
+//! It is trusted as a name server is: it says where a service is looked for, and the keys say whether
+//! what is there is a host to speak with. With certificates that is the host that the directory names.
+
+use super::name::{HostNameError, Place};
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::string::String;
+use std::vec::Vec;
+
+/// Longest file, in bytes.
+const BYTES_MAX: u64 = 1 << 20;
+
+/// A name without a place, which could not be found. Nothing was connected to.
+#[derive(Debug, thiserror::Error)]
+pub enum DirectoryError {
+    /// None is configured.
+    #[error(
+        "the name says no place (hamlyn://host:port/service), and there is no directory to look it up \
+         in: set directory (HAMLYN_DIRECTORY) to a file with lines `service host:port`"
+    )]
+    None,
+    /// It cannot be read.
+    #[error("the directory {}: {source}", .path.display())]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It does not have the service.
+    #[error("the directory {} has no line of it", .0.display())]
+    NotListed(PathBuf),
+    /// Its line of the service cannot be used.
+    #[error("line {line} of the directory {}: {why}", .path.display())]
+    Line {
+        /// Which.
+        path: PathBuf,
+        /// From 1.
+        line: usize,
+        /// What is wrong with it.
+        why: String,
+    },
+}
+
+/// Where a service is, in the order in which it is to be tried; at least one.
+pub(super) fn look_up(path: Option<&Path>, service: &str) -> Result<Vec<Place>, DirectoryError> {
+    let path = path.ok_or(DirectoryError::None)?;
+    let text = read(path).map_err(|source| DirectoryError::Read { path: path.into(), source })?;
+    let mut places = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let entry = line.split_once('#').map_or(line, |(entry, _)| entry);
+        let mut words = entry.split_ascii_whitespace();
+        if words.next() != Some(service) {
+            continue;
+        }
+        let before = places.len();
+        let wrong = |why| DirectoryError::Line { path: path.into(), line: number + 1, why };
+        for word in words {
+            let place = Place::read(word, word);
+            places.push(place.map_err(|e| match e {
+                HostNameError::Form(_) => wrong(std::format!("{word:?} is not host:port")),
+                other => wrong(std::string::ToString::to_string(&other)),
+            })?);
+        }
+        if places.len() == before {
+            return Err(wrong("no host:port stands behind the service".into()));
+        }
+    }
+    match places.is_empty() {
+        true => Err(DirectoryError::NotListed(path.into())),
+        false => Ok(places),
+    }
+}
+
+fn read(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    File::open(path)?.take(BYTES_MAX + 1).read_to_string(&mut text)?;
+    match text.len() as u64 > BYTES_MAX {
+        true => Err(io::Error::other("it is longer than 1 MiB")),
+        false => Ok(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::string::ToString;
+
+    fn looked_up(text: &str, service: &str) -> Result<Vec<String>, String> {
+        let file = std::env::temp_dir().join(std::format!(
+            "hamlyn-directory-{}-{:?}",
+            std::process::id(),
+            std::thread::current().id()
+        ));
+        std::fs::write(&file, text).unwrap();
+        let found = look_up(Some(&file), service);
+        std::fs::remove_file(&file).unwrap();
+        found
+            .map(|places| places.iter().map(ToString::to_string).collect())
+            .map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn all_places_of_a_service_are_found_in_their_order() {
+        let text = "# a.example:1\n\nquotes b:7000 [::1]:1 # c:1\nquote d:1\n quotes\t10.0.0.7:2\n";
+        let found = looked_up(text, "quotes").unwrap();
+        assert_eq!(found, ["b:7000", "[::1]:1", "10.0.0.7:2"]);
+        assert_eq!(looked_up("quotes a:1", "quotes").unwrap(), ["a:1"]);
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_named() {
+        let error = looked_up("store a:1\nquotes a\n", "quotes").unwrap_err();
+        assert!(error.contains("line 2") && error.contains("\"a\" is not host:port"), "{error}");
+        let error = looked_up("quotes a:0", "quotes").unwrap_err();
+        assert!(error.contains("line 1") && error.contains("1 to 65535"), "{error}");
+        let error = looked_up("quotes # a:1", "quotes").unwrap_err();
+        assert!(error.contains("no host:port"), "{error}");
+        // Lines of others are theirs.
+        let error = looked_up("store nonsense", "quotes").unwrap_err();
+        assert!(error.contains("has no line of it"), "{error}");
+        let error = look_up(None, "quotes").unwrap_err().to_string();
+        assert!(error.contains("HAMLYN_DIRECTORY"), "{error}");
+        let error = look_up(Some(Path::new("/nowhere/at/all")), "quotes").unwrap_err().to_string();
+        assert!(error.contains("/nowhere/at/all"), "{error}");
+        let error = looked_up(&"#".repeat(2 << 20), "quotes").unwrap_err();
+        assert!(error.contains("1 MiB"), "{error}");
+    }
+}

@@ -522,9 +522,10 @@ impl EndPoint {
         let read = unsafe {
             let (ops, to) = (&*(*queue).ops, entries.as_mut_ptr().cast());
             match ops.sread {
-                // Not waiting: `net` of 1.17 silences its descriptor in this call alone.
+                // `net` of 1.17 silences its descriptor in this call alone, and only where it may wait:
+                // for a millisecond, or until something comes. It was about to sleep.
                 Some(read) if core::mem::take(&mut self.is_stuck) => {
-                    read(queue, to, READ_AT_A_TIME, core::ptr::null(), 0)
+                    read(queue, to, READ_AT_A_TIME, core::ptr::null(), 1)
                 }
                 _ => ops.read.expect("each queue is read")(queue, to, READ_AT_A_TIME),
             }

@@ -13,6 +13,7 @@
 
 use super::FabricError;
 use super::library::{Choice, Library};
+use super::object::{Object, Padded};
 use super::sys;
 use crate::os::memory::ForkGuard;
 use core::ffi::{c_int, c_void};
@@ -31,68 +32,11 @@ const QUEUE_ENTRIES: usize = 4096;
 /// Bytes of an end point's address, at most.
 const ADDRESS_BYTES_MAX: usize = 128;
 
-/// Something that the library has made, closed when it is dropped. It begins with its `fid`.
-#[derive(Debug)]
-struct Object<T>(NonNull<T>);
-
-impl<T> Object<T> {
-    /// From what a call returned, and where it put what it made.
-    fn new(
-        library: &Library,
-        doing: &'static str,
-        rc: c_int,
-        made: *mut T,
-    ) -> Result<Self, FabricError> {
-        match NonNull::new(made) {
-            Some(made) if rc == 0 => Ok(Self(made)),
-            _ => Err(library.refused(doing, rc as isize)),
-        }
-    }
-
-    fn raw(&self) -> *mut T {
-        self.0.as_ptr()
-    }
-
-    fn fid(&self) -> *mut sys::fid {
-        self.0.as_ptr().cast()
-    }
-
-    /// Closes it; `false`: the library still uses it.
-    fn close(self) -> bool {
-        let fid = self.fid();
-        core::mem::forget(self);
-        // SAFETY: an object that is alive, with the calls that every one has; nobody has it after this.
-        unsafe { (*(*fid).ops).close.is_none_or(|close| close(fid) == 0) }
-    }
-}
-
-impl<T> Drop for Object<T> {
-    fn drop(&mut self) {
-        Self(self.0).close();
-    }
-}
-
 /// What an operation brings for the library, and which buffer it is of.
 #[repr(C)]
 struct Context {
     of_library: sys::fi_context2,
     buffer: usize,
-}
-
-/// An attribute of a call, with zeros behind it: a newer library may know of more fields.
-#[repr(C)]
-struct Padded<T> {
-    value: T,
-    zeros: [u64; 8],
-}
-
-impl<T> Padded<T> {
-    /// # Safety
-    /// Zeros are a value of it.
-    unsafe fn zeroed() -> Self {
-        // SAFETY: the caller's word.
-        unsafe { core::mem::zeroed() }
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,7 +108,8 @@ pub enum Event {
     },
 }
 
-/// See the module. Whoever has it calls the library; no call waits.
+/// See the module. Whoever has it calls the library; no call waits, but one that silences a descriptor
+/// (in [`poll`](Self::poll)).
 #[derive(Debug)]
 pub struct EndPoint {
     // In the order in which they are closed.
@@ -203,7 +148,7 @@ impl EndPoint {
             code: e.raw_os_error().unwrap_or(0),
             why: std::format!("{e}"),
         })?;
-        let fabric = Object(library.open_fabric(choice.info())?);
+        let fabric = Object::of(library.open_fabric(choice.info())?);
         let mut domain = null_mut();
         // SAFETY: the fabric is alive, and so are the answer and the place; so in all that follows.
         let rc = unsafe {
@@ -544,7 +489,7 @@ impl EndPoint {
             }
             0 => {}
             read if read == -i64::from(sys::FI_EAGAIN) => {}
-            // What the call that does not wait may say for the same.
+            // What the call that waits may say for the same.
             read if read == -i64::from(libc::ETIMEDOUT) => {}
             read => return Err(self.library().refused("reading completions", read as isize)),
         }

@@ -4,6 +4,7 @@
 //!   Library::open --choose--> Choice --EndPoint::open--> EndPoint: grow, insert, send, poll
 //! ```
 //! - `sys`: bindings, made from libfabric's headers; nothing is linked.
+//! - `object`: what the library makes, and closing it.
 //! - [`library`]: the file, and which provider it offers.
 //! - [`endpoint`]: one reliable datagram (RDM) end point with its completion queue and its buffers.
 //!
@@ -12,6 +13,7 @@
 
 pub mod endpoint;
 pub mod library;
+mod object;
 #[allow(missing_docs, non_camel_case_types, non_upper_case_globals, dead_code)]
 #[rustfmt::skip]
 mod sys;

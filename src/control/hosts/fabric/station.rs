@@ -61,7 +61,7 @@ struct Inner {
 pub struct Dropped {
     /// They began with no link's token, or were too short for one.
     pub foreign: u64,
-    /// They were longer than a buffer.
+    /// They were longer than a buffer, or did not come whole.
     pub too_long: u64,
 }
 
@@ -237,9 +237,8 @@ impl Inner {
     fn take_event(&mut self, own: Option<u64>, event: Event) {
         match event {
             Event::Came(received) => self.take_message(own, received),
-            Event::TooLong => self.dropped.too_long += 1,
-            // A connection of the provider's ended: whose it was is told by TLS.
-            Event::NotReceived(_) => {}
+            // Or a connection of the provider's ended: whose it was is told by TLS.
+            Event::TooLong | Event::NotReceived(_) => self.dropped.too_long += 1,
             Event::Sent { tag } => self.has_sent(own, tag, None),
             Event::NotSent { tag, why } => self.has_sent(own, tag, Some(why)),
         }

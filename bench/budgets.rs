@@ -120,7 +120,7 @@ impl Pair {
         let fast = receiver.fast_ticket(slot)?;
         receiver.serve("budget", Access::SameUser, Accept::Automatic(vec![]))?;
         let mut sender = Node::with_config(config(dir)?)?;
-        sender.connect("budget", b"", Duration::from_secs(60))?;
+        sender.connect("budget", b"", Some(Duration::from_secs(60)))?;
         while receiver.next_event().is_none() {
             receiver.wait(LIMIT)?;
         }

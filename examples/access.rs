@@ -4,8 +4,8 @@
 mod common;
 
 use common::Result;
-use hamlyn::control::setup_shared_dir;
 use hamlyn::protocol::{Client, Manager, Seed, Server, ServerConfig};
+use hamlyn::services::setup_shared_dir;
 use hamlyn::{Access, Config};
 use std::time::Duration;
 

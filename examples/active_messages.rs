@@ -78,7 +78,7 @@ fn client(name: u8) -> Result {
     let mut node = node()?;
     let (area, queue) = (node.message_area(8)?, node.notification_queue(1)?);
     let slot = node.slot(SlotConfig::new(area, queue))?;
-    let link = node.connect("active", b"", Duration::from_secs(10))?;
+    let link = node.connect("active", b"", LIMIT)?;
     let ticket = Ticket::from_bytes(node.greeting(link)?)?;
     let argument = |bytes: &[u8]| [&[name], bytes].concat();
     for amount in 1..=1000u64 {

@@ -64,7 +64,7 @@ fn receiver(ready: &dyn Fn() -> Result) -> Result {
 
 fn sender() -> Result {
     let mut node = node()?;
-    let link = node.connect("aperture", b"", Duration::from_secs(10))?;
+    let link = node.connect("aperture", b"", LIMIT)?;
     let ticket = Ticket::from_bytes(node.greeting(link)?)?;
     let id: ApertureId = loop {
         if let Event::Aperture { aperture, what: ApertureEvent::Held } = next_event(&mut node)? {

@@ -44,7 +44,7 @@ fn owner(ready: &dyn Fn() -> Result) -> Result {
 
 fn reader() -> Result {
     let mut node = node()?;
-    let link = node.connect("table", b"", Duration::from_secs(10))?;
+    let link = node.connect("table", b"", LIMIT)?;
     let id = loop {
         if let Event::Aperture { aperture, what: ApertureEvent::Held } = next_event(&mut node)? {
             break aperture;

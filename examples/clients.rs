@@ -56,7 +56,7 @@ fn client() -> Result {
     let queue = node.notification_queue(1)?;
     let slot = node.slot(SlotConfig::new(area, queue))?;
     let reply = node.ticket(slot, MetadataIndex(0))?;
-    let link = node.connect("clients", b"", Duration::from_secs(10))?;
+    let link = node.connect("clients", b"", LIMIT)?;
     let ticket = Ticket::from_bytes(node.greeting(link)?)?;
     node.send(&ticket, b"0123456789abcdef", &reply.to_bytes(), LIMIT)?;
     node.recv(queue, LIMIT)?;

@@ -37,7 +37,7 @@ fn receiver(ready: &dyn Fn() -> Result) -> Result {
 
 fn sender() -> Result {
     let mut node = node()?;
-    let link = node.connect("event-loop", b"", Duration::from_secs(10))?;
+    let link = node.connect("event-loop", b"", LIMIT)?;
     let ticket = Ticket::from_bytes(node.greeting(link)?)?;
     for _ in 0..3 {
         std::thread::sleep(Duration::from_millis(20));

@@ -26,7 +26,7 @@ fn receiver(ready: &dyn Fn() -> Result) -> Result {
 
 fn sender() -> Result {
     let mut node = node()?;
-    let link = node.connect("fast", b"", Duration::from_secs(10))?;
+    let link = node.connect("fast", b"", LIMIT)?;
     let ticket = Ticket::from_bytes(node.greeting(link)?)?;
     for offset in (0..4096).step_by(64) {
         node.send_fast(&ticket.at(offset)?.silent(), &[1; 64], 0, LIMIT)?;

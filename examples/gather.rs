@@ -25,7 +25,7 @@ fn receiver(ready: &dyn Fn() -> Result) -> Result {
 
 fn sender() -> Result {
     let mut node = node()?;
-    let link = node.connect("gather", b"", Duration::from_secs(10))?;
+    let link = node.connect("gather", b"", LIMIT)?;
     let ticket = Ticket::from_bytes(node.greeting(link)?)?;
     let terminus = node.primary();
     let (head, body) = (node.send_buffer(terminus, 64)?, node.send_buffer(terminus, 500_000)?);

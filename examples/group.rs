@@ -27,7 +27,7 @@ fn receiver(ready: &dyn Fn() -> Result) -> Result {
 
 fn helper(part: usize) -> Result {
     let mut node = node()?;
-    let link = node.connect("group", b"", Duration::from_secs(10))?;
+    let link = node.connect("group", b"", LIMIT)?;
     let whole = Ticket::from_bytes(node.greeting(link)?)?;
     // Usually one process divides its ticket and sends the parts on; each part is a ticket.
     let mine = whole.split_evenly(3)?[part];

@@ -26,7 +26,7 @@ fn receiver(ready: &dyn Fn() -> Result) -> Result {
 
 fn sender() -> Result {
     let mut node = node()?;
-    let link = node.connect("hello", b"", Duration::from_secs(10))?;
+    let link = node.connect("hello", b"", Some(Duration::from_secs(10)))?;
     let ticket = Ticket::from_bytes(node.greeting(link)?)?;
     let text = b"hello, without a system call";
     // The metadata, up to 60 bytes, is the sender's to use: here it says how long the data is.

@@ -15,7 +15,8 @@ mod locks;
 use common::{Result, node, run};
 use hamlyn::node::Event;
 use hamlyn::{
-    Accept, Access, LinkId, Message, Node, Receiver, SendError, SlotConfig, SlotId, Then, Ticket,
+    Accept, Access, LinkId, Message, Node, NodeSendError, Receiver, SlotConfig, SlotId, Then,
+    Ticket,
 };
 use locks::{Grant, LOCKS_MAX, Locks, Mode, Refused};
 use std::collections::HashMap;
@@ -111,7 +112,7 @@ fn turn(node: &mut Node, slot: SlotId, clients: &mut HashMap<LinkId, Ticket>) ->
         let Some(ticket) = clients.get(owner) else { return !gone.contains(owner) };
         // Over the owner's own link, if that leads where the ticket says; and without waiting.
         let sent = node.try_send_fast_over(*owner, ticket, &[*what], *lock);
-        matches!(sent, Err(SendError::Full))
+        matches!(sent, Err(NodeSendError::Full))
     });
     // Who asks on and on and takes no answers has no place here.
     for owner in clients.keys() {
@@ -156,7 +157,7 @@ impl Client {
         let (area, queue) = (node.message_area(1)?, node.notification_queue(1)?);
         let slot = node.slot(SlotConfig::new(area, queue))?;
         let answers = node.fast_ticket(slot)?.to_bytes();
-        let link = node.connect("locks", &answers, Duration::from_secs(10))?;
+        let link = node.connect("locks", &answers, LIMIT)?;
         let ask = Ticket::from_bytes(node.greeting(link)?)?;
         Ok(Self { node, link, ask, queue, area })
     }

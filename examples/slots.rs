@@ -45,7 +45,7 @@ fn receiver(ready: &dyn Fn() -> Result) -> Result {
 
 fn sender() -> Result {
     let mut node = node()?;
-    let link = node.connect("slots", b"", Duration::from_secs(10))?;
+    let link = node.connect("slots", b"", LIMIT)?;
     let tickets = node.greeting(link)?.to_vec();
     let left = Ticket::from_bytes(&tickets[..44])?;
     let right = Ticket::from_bytes(&tickets[44..])?;

@@ -37,7 +37,7 @@ fn sender() -> Result {
     let mut threads = Vec::new();
     for _ in 0..3 {
         let mut node = node()?;
-        let link = node.connect("threads", b"", Duration::from_secs(10))?;
+        let link = node.connect("threads", b"", LIMIT)?;
         let ticket = Ticket::from_bytes(node.greeting(link)?)?;
         threads.push(std::thread::spawn(move || {
             (0..MESSAGES).try_for_each(|_| node.send(&ticket, b"no lock", b"", LIMIT))?;

@@ -54,7 +54,7 @@ async fn serve(store: &Store, requests: Option<u32>, ready: &dyn Fn() -> Result)
         served += 1;
         tokio::spawn(handle(request, store.clone()));
     }
-    let drain = server.drain(LIMIT);
+    let drain = server.drain(Some(LIMIT));
     // What had come by then is answered, too.
     let rest = async {
         while let Ok(request) = server.receive().await {

@@ -10,7 +10,7 @@
 # time; cargo lets those wait that build in the same directory. The last line sums up.
 TEST='fmt clippy unit examples'
 TEST_BESIDE='budgets doc pure c python'
-DEEP='release tour bench readme site deb http bare sanitizers long planted wheel package'
+DEEP='release tour bench readme site deb http bare sanitizers long planted wheel package api'
 DEEP_BESIDE='loom miri tsan fuzz'
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -96,10 +96,17 @@ cannot() { echo "$1" >"$steps_dir/$step.why"; return 99; }
 fmt() { cargo fmt --all --check; }
 
 clippy() {
-    cargo clippy --workspace --all-targets --features hamlyn/serde,hamlyn/tokio,hamlyn/tracing,hamlyn/tls,hamlyn/libfabric -- -D warnings
+    cargo clippy --workspace --all-targets --features hamlyn/serde,hamlyn/tokio,hamlyn/tracing,hamlyn/tls,hamlyn/libfabric -- -D warnings &&
+        # As users have it: what is inside is private, and whatever they are given can be named.
+        cargo clippy -p hamlyn --lib --features serde,tls,tokio,tracing -- -D warnings -D unnameable_types
 }
 
-doc() { RUSTDOCFLAGS='-D warnings' cargo doc -p hamlyn --all-features --no-deps; }
+# What is inside, and then as users see it.
+doc() (
+    export RUSTDOCFLAGS='-D warnings'
+    cargo doc -p hamlyn --all-features --no-deps &&
+        cargo doc -p hamlyn --features serde,tls,tokio,tracing --no-deps
+)
 
 # The pure part builds without the operating system: as a library without `std` here ..
 pure() { cargo clippy --no-default-features --lib -- -D warnings; }
@@ -392,6 +399,25 @@ package() {
         --features hamlyn/os,hamlyn/serde,hamlyn/tokio,hamlyn/tracing -- -D warnings
 }
 
+# The library's public interface is that of docs/public-api.txt. What reads rustdoc's JSON knows one
+# format, which one compiler writes: this one, and scripts/public-api/Cargo.toml, are raised together.
+api() {
+    compiler=1.95.0
+    have rustup || { cannot "no rustup to add Rust $compiler with"; return; }
+    rustup toolchain list | grep -q "^$compiler" ||
+        rustup toolchain install "$compiler" --profile minimal ||
+        { cannot "Rust $compiler, whose rustdoc is read, cannot be added"; return; }
+    cargo fetch --quiet --manifest-path scripts/public-api/Cargo.toml ||
+        { cannot 'the crate public-api, which reads it, cannot be had'; return; }
+    part 'rustdoc'
+    # As users see it: without unstable-internals.
+    RUSTC_BOOTSTRAP=hamlyn cargo "+$compiler" rustdoc --quiet -p hamlyn --lib --target-dir "$TARGET/api" \
+        --features serde,tls,tokio,tracing -- -Zunstable-options --output-format json || return 1
+    part 'docs/public-api.txt'
+    cargo "+$compiler" run --quiet --manifest-path scripts/public-api/Cargo.toml \
+        --target-dir "$TARGET/api" -- "$TARGET/api/doc/hamlyn.json" docs/public-api.txt
+}
+
 # Runs a step; what it says is shown while it runs.
 run() {
     say "$step: $(describe "$step")"
@@ -445,6 +471,7 @@ describe() {
         planted) echo 'the simulations find bugs that are planted in a copy' ;;
         wheel) echo 'the Python wheel and the install lines of python/README.md' ;;
         package) echo 'the library packages, and builds from its package' ;;
+        api) echo 'the public interface is that of docs/public-api.txt' ;;
     esac
 }
 

@@ -41,6 +41,7 @@ pub struct Setting {
 
 /// How a receiver waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum WaitMode {
     /// Always looking: the shortest latency, a whole core.
     Polled,
@@ -52,6 +53,7 @@ pub enum WaitMode {
 
 /// Who accepts connections and watches for deaths while the application makes no calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum Housekeeping {
     /// A thread, asleep unless something happens.
     Thread,
@@ -70,6 +72,7 @@ pub enum Fabric {
 
 /// What becomes of a peer whose user cannot be known, being of another user namespace.
 #[derive(Clone, PartialEq, Eq)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum AdmitUnknown {
     /// Refused.
     Never,

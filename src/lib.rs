@@ -6,82 +6,101 @@
 //! architecture is that of *An implementation of the Hamlyn sender-managed interface architecture*
 //! (Buzzard, Jacobson, Mackey, Marovich, Wilkes; OSDI 1996); its words are used here.
 //!
-//! # A tour, from the bottom up
+//! # A server and its client
 //!
-//! - [`wire`]: what a packet and a ticket hold. Values only.
-//! - [`link`]: what carries packets. [`link::ring`] is one direction of shared memory between two
-//!   processes that believe nothing they read from each other; [`link::cells`] is that memory;
-//!   [`link::sleep`] wakes a receiver that waits, and costs a sender no fence; [`link::bias`] makes
-//!   a lock cost its only thread two stores; [`link::sim`] is a fabric that reorders, loses and
-//!   corrupts, for tests.
-//! - [`interface`]: the network interface card as a state machine: slots, keys, metadata entries,
-//!   packet counting, notification queues, send termini; hooks, observers and sinks of the
-//!   application's own ([`Receiver`]). It has no I/O, no threads, no clock.
+//! ```
+//! # let dir = std::env::temp_dir().join(format!("hamlyn-doc-{}", std::process::id()));
+//! use hamlyn::protocol::{Client, Manager, Server, ServerConfig};
+//! use hamlyn::{Access, Config};
+//! use std::time::Duration;
 //!
-//! - `engine`: what a node decides, as a state machine likewise: which links are looked at, and when.
+//! let limit = Some(Duration::from_secs(10));
+//! let config = Config::from_env()?; // What `Manager::new()` takes.
+//! # let config = config.dir(&dir);
 //!
-//! These four, and of [`protocol`] what seeds and records are made of, are the pure part: `no_std`
-//! with `alloc`, built without the feature `os`.
+//! // The server. The kernel says who calls, and `Access` who may.
+//! let server = Server::new(&Manager::with_config(config.clone())?, ServerConfig::default())?;
+//! server.serve("shout", Access::SameUser)?;
+//! std::thread::spawn(move || {
+//!     while let Ok(request) = server.receive(None) {
+//!         let reply = request.to_ascii_uppercase();
+//!         let _ = request.reply(&reply, limit); // An error: the client is gone.
+//!     }
+//! });
 //!
-//! - [`config`]: every setting, with its variable, default and limits.
-//! - [`os`]: the only module, beside `link::cells`, with `unsafe` code: mappings, seals, sockets
-//!   that carry descriptors, barriers, the lock of shared nodes.
-//! - [`log`]: what an operator is told of links, with the reason: by a function of the program's, or
-//!   as events of `tracing`.
-//! - [`control`]: names, who may connect, the handshake, death, quotas; one thread, asleep.
-//! - [`node`]: [`Node`] ties them together and waits: the lower level, with every mechanism in reach.
-//!   [`Aperture`] and [`ApertureView`] are memory that two processes map.
-//! - [`protocol`]: end points for any number of threads: datagrams, streams, tagged remote write,
-//!   groups, requests and replies, byte streams, grown from seeds or found by name. **Begin here.**
+//! // The client, usually in another process. A name that nobody serves yet is waited for.
+//! let client = Client::connect(&Manager::with_config(config)?, "shout", limit)?;
+//! assert_eq!(&*client.call(b"hello", limit)?, b"HELLO");
+//! # std::fs::remove_dir_all(&dir).ok();
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # What there is
+//!
+//! [`protocol`] has end points for any number of threads, found by a name or grown from a
+//! [seed](protocol::Seed). **Begin there.**
+//!
+//! | for | receives | sends |
+//! | --- | --- | --- |
+//! | calls | [`Server`](protocol::Server) | [`Client`](protocol::Client) |
+//! | records in order | [`StreamReceiver`](protocol::StreamReceiver) | [`StreamSender`](protocol::StreamSender) |
+//! | the same through shared pages | [`ApertureStreamReceiver`](protocol::ApertureStreamReceiver) | [`ApertureStreamSender`](protocol::ApertureStreamSender) |
+//! | one publisher, many subscribers | [`Subscriber`](protocol::Subscriber) | [`Publisher`](protocol::Publisher) |
+//! | bytes, as over a socket | [`ByteListener`](protocol::ByteListener) | [`ByteStream`](protocol::ByteStream) |
+//! | single messages | [`DatagramReceiver`](protocol::DatagramReceiver) | [`DatagramSender`](protocol::DatagramSender) |
+//! | writes to an offset, with a tag | [`TaggedReceiver`](protocol::TaggedReceiver) | [`TaggedSender`](protocol::TaggedSender) |
+//! | gather, scatter, reduce, barrier | [`Group`](protocol::Group) | [`GroupMember`](protocol::GroupMember), [`GroupHelper`](protocol::GroupHelper) |
+//!
 //! - [`typed`]: values in messages, checked before they are used.
 //! - `io` (feature `tokio`): byte streams as tokio's `AsyncRead` and `AsyncWrite`, for whatever speaks
-//!   over a socket.
+//!   over a socket. In tasks, too: `protocol::AsyncServer`, `protocol::AsyncClient`.
+//! - [`Config`]: every setting, with its variable, default and limits.
+//! - [`services`]: who serves what here, its statistics, and the directories of names.
+//! - [`log`]: what an operator is told of links, with the reason: by a function of the program's, or
+//!   as events of `tracing`.
+//! - [`node`]: the lower level, with every mechanism in reach. A [`Node`] has message areas, slots,
+//!   tickets and notification queues, and hooks, observers and sinks of the application's own on
+//!   what arrives ([`Receiver`]); [`SharedNode`] is one for several threads; [`Aperture`] and
+//!   [`ApertureView`] are memory that two processes map.
 //!
-//! # A first message
+//! # Features
 //!
-//! ```
-//! use hamlyn::{Accept, Access, Node, SlotConfig, Ticket, MetadataIndex};
-//! use std::time::Duration;
-//! # std::thread::scope(|scope| -> Result<(), Box<dyn std::error::Error>> {
-//! # let dir = std::env::temp_dir().join(format!("hamlyn-doc-{}", std::process::id()));
-//! # let config = hamlyn::Config::from_env()?.dir(&dir);
-//! # let config2 = config.clone();
-//! // The receiver makes memory, a slot over it, and a ticket that it gives to whoever connects.
-//! let mut receiver = Node::with_config(config)?;
-//! let area = receiver.message_area(4096)?;
-//! let queue = receiver.notification_queue(16)?;
-//! let slot = receiver.slot(SlotConfig::new(area, queue))?;
-//! let ticket = receiver.ticket(slot, MetadataIndex(0))?;
-//! receiver.serve("greeter", Access::SameUser, Accept::Automatic(ticket.to_bytes().to_vec()))?;
+//! | feature | what it adds |
+//! | --- | --- |
+//! | `os` (default) | all but the pure part: links, names, waiting, end points. Without it the crate is `no_std` with `alloc` |
+//! | `tokio` | end points in tokio's tasks, `io` |
+//! | `tls` | services on other hosts, over TCP and TLS 1.3 |
+//! | `serde` | values that serde knows as messages |
+//! | `tracing` | what [`log`] is told, as events of `tracing` |
+//! | `unstable-internals` | the modules below, without any promise: for this project's own tests, command and bindings. With it errors and events can be matched without a last arm, so that the bindings notice a new one |
 //!
-//! // The sender, usually another process, connects and writes with the ticket.
-//! # let sender = scope.spawn(move || -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-//! # let config = config2;
-//! let mut sender = Node::with_config(config)?;
-//! let link = sender.connect("greeter", b"", Duration::from_secs(5))?;
-//! let ticket = Ticket::from_bytes(sender.greeting(link)?)?;
-//! sender.send(&ticket, b"hello", b"", None)?;
-//! sender.close(None)?;
-//! # Ok(()) });
+//! # Inside, from the bottom up
 //!
-//! let message = receiver.recv(queue, Some(Duration::from_secs(5)))?;
-//! assert_eq!(message.slot, slot.index());
-//! assert_eq!(&receiver.area(area)?[..5], b"hello");
-//! # sender.join().unwrap().unwrap();
-//! # std::fs::remove_dir_all(&dir).ok();
-//! # Ok(()) }).unwrap();
-//! ```
+//! - `wire`: what a packet and a ticket hold. Values only.
+//! - `link`: what carries packets: one direction of shared memory between two processes that believe
+//!   nothing they read from each other; how a receiver that waits is woken without a fence at the
+//!   sender; a fabric that reorders, loses and corrupts, for tests.
+//! - `interface`: the network interface card as a state machine: slots, keys, metadata entries, packet
+//!   counting, notification queues, send termini. It has no I/O, no threads, no clock.
+//! - `engine`: what a node decides, as a state machine likewise: which links are looked at, and when.
+//! - `os`: the only module, beside the copies in `link`, with `unsafe` code: mappings, seals, sockets
+//!   that carry descriptors, barriers, the lock of shared nodes.
+//! - `control`: names, who may connect, the handshake, death, quotas; one thread, asleep.
+//!
+//! The first four, and of [`protocol`] what seeds and records are made of, are the pure part, built
+//! without the feature `os`.
 //!
 //! # What holds
 //!
 //! A byte of a receiver's message area changes only through a packet whose key, bounds and mode
 //! were checked in the receiver's own process (an aperture is no message area). Hostile bytes become an error value and a counter.
 //! Absent failures nothing is lost, and no pattern of sends deadlocks between programs that keep
-//! calling, or have a [progress thread](node::SharedNode::start_progress). What is *not* protected
+//! calling, or have a [progress thread](SharedNode::start_progress). What is *not* protected
 //! stands in `SECURITY.md`.
 
 #![no_std]
 #![deny(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(feature = "os"), allow(rustdoc::broken_intra_doc_links))]
 
 extern crate alloc;
@@ -93,42 +112,101 @@ extern crate self as hamlyn;
 
 #[cfg(feature = "os")]
 pub mod config;
-pub mod control;
 #[cfg_attr(not(feature = "os"), allow(dead_code))]
 mod engine;
-pub mod interface;
 #[cfg(feature = "tokio")]
 pub mod io;
-pub mod link;
 #[cfg(feature = "os")]
 pub mod log;
 #[cfg(feature = "os")]
 pub mod node;
-#[cfg(feature = "os")]
-pub mod os;
 pub mod protocol;
 #[cfg(all(test, feature = "os", not(loom), not(miri)))]
 mod simulated;
 pub mod typed;
+
+// What is inside: users have what they need of it from here. Much of it is for tests.
+#[cfg(not(feature = "unstable-internals"))]
+#[allow(dead_code, unused_imports)]
+mod control;
+#[cfg(feature = "unstable-internals")]
+pub mod control;
+#[cfg(not(feature = "unstable-internals"))]
+#[allow(dead_code, unused_imports)]
+mod interface;
+#[cfg(feature = "unstable-internals")]
+pub mod interface;
+#[cfg(not(feature = "unstable-internals"))]
+#[allow(dead_code, unused_imports)]
+mod link;
+#[cfg(feature = "unstable-internals")]
+pub mod link;
+#[cfg(all(feature = "os", not(feature = "unstable-internals")))]
+#[allow(dead_code, unused_imports)]
+mod os;
+#[cfg(all(feature = "os", feature = "unstable-internals"))]
+pub mod os;
+#[cfg(not(feature = "unstable-internals"))]
+#[allow(dead_code, unused_imports)]
+mod wire;
+#[cfg(feature = "unstable-internals")]
 pub mod wire;
 
 #[cfg(feature = "os")]
 pub use config::Config;
 #[cfg(feature = "os")]
-pub use control::{Accept, Access, Peer};
-pub use interface::terminus::{Piece, SendHandle, Tag};
+pub use control::{Accept, Access};
+pub use control::{GREETING_BYTES_MAX, HostPeer, LinkFeatures, Peer, Reason, RequestId};
+pub use interface::notification::Consumer;
+pub use interface::terminus::{BufferTag, PIECES_MAX, Piece, SendHandle};
 pub use interface::{
-    AreaId, Deposit, LinkId, Message, MetadataEntry, Mode, Notification, QueueId, Receiver,
-    SlotConfig, SlotId, Then,
+    AreaId, Deposit, EntryState, LinkId, Message, MetadataEntry, Mode, Notification, QueueId,
+    Receiver, SlotConfig, SlotId, Then,
 };
 #[cfg(feature = "os")]
 pub use node::{
-    Aperture, ApertureEvent, ApertureId, ApertureView, Event, Node, PreparedTicket, RecvError,
-    SendError, SharedNode, TerminusId,
+    Aperture, ApertureEvent, ApertureId, ApertureView, Event, Node, NodeReceiveError,
+    NodeSendError, PreparedTicket, SharedNode, TerminusId,
 };
 #[cfg(feature = "os")]
 pub use os::aperture::{AccessError, ApertureAccess};
-pub use wire::{Flags, Key, MetadataIndex, NodeId, Share, SlotIndex, Ticket};
+#[cfg(feature = "os")]
+pub use os::memory::{AreaReport, Grant};
+#[cfg(feature = "os")]
+pub use os::sys::{KernelFeature, KernelFeatures, register_barrier};
+pub use wire::{
+    Destination, Flags, Key, METADATA_MAX, MetadataIndex, NodeId, Share, ShareError, SlotIndex,
+    TICKET_BYTES, Ticket, TicketError,
+};
+
+/// Services, for tools: which there are, what they say of themselves, and the directories that their
+/// names lie in.
+///
+/// ```
+/// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-services-{}", std::process::id()));
+/// # let config = hamlyn::Config::from_env()?.dir(&dir);
+/// use hamlyn::services::{list_services, stat_of};
+/// use hamlyn::{Accept, Access, Node};
+/// use std::time::Duration;
+///
+/// let mut node = Node::with_config(config.clone())?;
+/// node.serve("greeter", Access::SameUser, Accept::Automatic(Vec::new()))?;
+///
+/// // Usually another process, of the same user or root.
+/// assert!(list_services(&config).entries.iter().any(|service| service.name == "greeter"));
+/// let told = stat_of(&config, &"greeter".parse()?, Some(Duration::from_secs(5)))?;
+/// assert!(told.contains("links_opened 0"));
+/// # std::fs::remove_dir_all(&dir).ok();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[cfg(feature = "os")]
+pub mod services {
+    pub use crate::control::{
+        Looked, ServiceEntry, ServiceName, Services, Statistics, list_services, printable,
+        printable_bytes, private_dir, remove_stale, setup_shared_dir, setup_user_dir, stat_of,
+        statistics_of, uid_of,
+    };
+}
 
 // The README's examples compile; some need the feature.
 #[cfg(all(doctest, feature = "tokio"))]

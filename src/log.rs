@@ -40,6 +40,7 @@ pub enum Level {
 
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum Kind {
     /// A link is there.
     Connected,
@@ -93,8 +94,9 @@ impl Kind {
 }
 
 /// One thing that happened. What a peer wrote has gone through
-/// [`printable`](crate::control::printable).
+/// [`printable`](crate::services::printable).
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub struct Entry {
     /// What.
     pub kind: Kind,

@@ -61,6 +61,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, TryFromBytes, Unali
 /// Bytes that are no value of the type that was asked for, or cannot be read any more. They are as they
 /// were.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum ValueError {
     /// Another number of bytes.
     #[error("a {wanted} has {bytes} bytes, and {found} came")]

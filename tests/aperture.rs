@@ -428,7 +428,7 @@ fn threads_of_the_holder_and_the_owner_need_no_node() {
     let dir = Dir::new("apthreads", &[]);
     let mut me = Station::new(dir.config(), 64, 1).serve("service");
     let mut other = Node::with_config(dir.config()).unwrap();
-    other.connect("service", b"", Duration::from_secs(20)).unwrap();
+    other.connect("service", b"", Some(Duration::from_secs(20))).unwrap();
     let link = connected(&mut me.node);
     let id = me.node.export(link, BYTES, RW).unwrap();
     let aperture = held(&mut other);
@@ -469,7 +469,7 @@ fn a_forked_child_neither_reaches_an_aperture_nor_ends_it() {
         let dir = Dir::new("apfork", &[]);
         let mut me = Station::new(dir.config(), 64, 1).serve("service");
         let mut other = Node::with_config(dir.config()).unwrap();
-        other.connect("service", b"", LONG).unwrap();
+        other.connect("service", b"", Some(LONG)).unwrap();
         let link = connected(&mut me.node);
         let id = me.node.export(link, BYTES, RW).unwrap();
         let aperture = held(&mut other);

@@ -73,7 +73,7 @@ fn expect_released(fd: &OwnedFd, number: u32) {
 fn expect_violation(control: &Control, fd: &OwnedFd) {
     expect_refusal(fd, Reason::Malformed);
     let ControlEvent::Closed { reason, .. } = next(control) else { panic!() };
-    assert_eq!(reason, CloseReason::Violation);
+    assert_eq!(reason, LinkEnd::Violation);
 }
 
 fn offer_of(access: ApertureAccess, bytes: u64) -> MemoryWord {

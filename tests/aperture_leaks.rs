@@ -44,7 +44,7 @@ fn nothing_is_left_of_an_aperture_whoever_ends_it() {
         let dir = Dir::new("apleaks", &[]);
         let mut server = Station::new(dir.config(), 64, 1).serve("service").node;
         let mut client = Node::with_config(dir.config()).unwrap();
-        let to_server = client.connect("service", b"", LONG).unwrap();
+        let to_server = client.connect("service", b"", Some(LONG)).unwrap();
         let to_client = connected(&mut server);
         let before = Costs::now();
         for round in 0..60 {
@@ -84,7 +84,7 @@ fn nothing_is_left_of_an_aperture_whoever_ends_it() {
         };
         costs("nothing is left of what was taken back", &server, &client);
         // A link that ends takes its apertures with it, though both ends keep what they had.
-        let again = client.connect("service", b"", LONG).unwrap();
+        let again = client.connect("service", b"", Some(LONG)).unwrap();
         let other = connected(&mut server);
         let kept: Vec<_> = [ApertureAccess::ReadWrite, ApertureAccess::ReadOnly]
             .map(|access| {

@@ -17,7 +17,7 @@ use hamlyn::ApertureAccess;
 use hamlyn::control::frame::{
     Credential, Frame, Hello, MemoryWord, Purpose, VERSION_MAJOR, Welcome,
 };
-use hamlyn::control::{CloseReason, ControlEvent, Identity, Reason, ServiceName};
+use hamlyn::control::{ControlEvent, Identity, LinkEnd, Reason, ServiceName};
 use hamlyn::os::aperture::{Ledger, Limits, Owned};
 use hamlyn::os::memory::{self, Region, RegionLines, region_bytes};
 use hamlyn::os::socket;
@@ -276,7 +276,7 @@ fn links_that_lie_about_their_version_or_ask_for_statistics_are_given_back_and_r
         match next(&server) {
             ControlEvent::Connected(_) => connected += 1,
             ControlEvent::Closed { reason, .. } => {
-                assert_eq!(reason, CloseReason::Violation);
+                assert_eq!(reason, LinkEnd::Violation);
                 closed += 1;
             }
             other => panic!("{other:?}"),

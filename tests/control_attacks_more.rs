@@ -1008,7 +1008,7 @@ fn a_directory_that_its_owner_holds_stops_those_who_look_into_it_and_nothing_els
         let asked = config.clone();
         let ask = std::thread::spawn(move || {
             let trap = format!("{ATTACKER}@trap").parse().unwrap();
-            stat_of(&asked, &trap, Duration::from_millis(200)).unwrap_err().to_string()
+            stat_of(&asked, &trap, Some(Duration::from_millis(200))).unwrap_err().to_string()
         });
         client.connect(&name("x"), b"", LONG).unwrap();
         still_serves(&config);

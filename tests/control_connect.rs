@@ -67,7 +67,7 @@ fn a_link_carries_packets_both_ways() {
     }
     client.close(ours.token);
     let ControlEvent::Closed { token, reason } = next(&server) else { panic!() };
-    assert_eq!((token, reason), (theirs.token, CloseReason::Graceful));
+    assert_eq!((token, reason), (theirs.token, LinkEnd::Graceful));
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn links_beyond_the_limit_are_refused_on_either_side() {
     other.serve(&name("y"), Access::SameUser, Accept::Automatic(vec![])).unwrap();
     let _third = client.connect(&name("y"), b"", LONG).unwrap();
     let error = client.connect(&name("y"), b"", LONG).unwrap_err();
-    assert!(matches!(error, ConnectError::Links(3)), "{error}");
+    assert!(matches!(error, ConnectError::TooManyLinks(3)), "{error}");
 }
 
 #[test]
@@ -210,7 +210,7 @@ fn a_violation_tells_the_other_end() {
     let (server, theirs, client, ours) = linked(&dir.config());
     server.violated(theirs.token);
     let ControlEvent::Closed { token, reason } = next(&client) else { panic!() };
-    assert_eq!((token, reason), (ours.token, CloseReason::Expelled));
+    assert_eq!((token, reason), (ours.token, LinkEnd::Expelled));
     assert_eq!(counter(&server, "closed_by_us_violation"), 1);
     assert_eq!(counter(&client, "closed_expelled"), 1);
 }
@@ -221,7 +221,7 @@ fn the_end_of_a_control_plane_is_a_goodbye() {
     let (server, theirs, client, _ours) = linked(&dir.config());
     drop(server);
     assert!(!dir.0.join("x").exists());
-    assert!(matches!(next(&client), ControlEvent::Closed { reason: CloseReason::Graceful, .. }));
+    assert!(matches!(next(&client), ControlEvent::Closed { reason: LinkEnd::Graceful, .. }));
     drop(theirs);
 }
 
@@ -239,7 +239,7 @@ fn statistics_are_text_from_the_owner() {
     let server = server.unwrap();
     server.serve(&name("x"), Access::SameUser, Accept::Ask).unwrap();
     // Whole, and then the control plane's own counters.
-    let told = stat_of(&config, &name("x"), LONG).unwrap();
+    let told = stat_of(&config, &name("x"), Some(LONG)).unwrap();
     let own = told.strip_prefix(&long).expect("the application's text comes first, whole");
     assert!(own.contains("control.connections 1\n"), "{own}");
     let services = list_services(&config);

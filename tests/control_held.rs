@@ -126,7 +126,7 @@ fn role() {
         // An honest client, which sends nothing and is killed.
         "is-killed" => {
             let mut node = Node::with_config(role.config()).unwrap();
-            node.connect("0@x", b"honest", LONG).unwrap();
+            node.connect("0@x", b"honest", Some(LONG)).unwrap();
             say("linked");
             role.wait_for("die");
             die();
@@ -134,7 +134,7 @@ fn role() {
         // An honest client, which sends one message and ends.
         "sends-and-ends" => {
             let mut node = Node::with_config(role.config()).unwrap();
-            let link = node.connect("0@x", b"", LONG).unwrap();
+            let link = node.connect("0@x", b"", Some(LONG)).unwrap();
             let ticket = hamlyn::Ticket::from_bytes(node.greeting(link).unwrap()).unwrap();
             node.send(&ticket, &role.number(1).to_le_bytes(), b"", LIMIT).unwrap();
             node.close(LIMIT).unwrap();
@@ -222,7 +222,7 @@ fn all_that_a_link_writes_is_locked_in_memory_before_the_link_is_there() {
         let mut server = Node::with_config(dir.config()).unwrap();
         server.serve("x", Access::SameUser, Accept::Automatic(Vec::new())).unwrap();
         let mut client = Node::with_config(dir.config()).unwrap();
-        client.connect("x", b"", LONG).unwrap();
+        client.connect("x", b"", Some(LONG)).unwrap();
         connected(&mut server);
         let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
         let mut rings = 0;

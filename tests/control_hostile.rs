@@ -380,7 +380,7 @@ fn frames_out_of_turn_on_a_link_end_it_and_only_it() {
         send(&link.fd, &bad);
         expect_refusal(&link.fd, Reason::Malformed);
         let ControlEvent::Closed { reason, .. } = next(&server) else { panic!("{bad:?}") };
-        assert_eq!(reason, CloseReason::Violation);
+        assert_eq!(reason, LinkEnd::Violation);
     }
     assert_eq!(counter(&server, "closed_violation"), 9);
     still_serves(&dir);
@@ -398,7 +398,7 @@ fn a_hello_of_another_version_on_a_link_ends_it_and_the_application_hears_of_it(
             let version = (VERSION_MAJOR + 1, 0);
             send(&link.fd, &Frame::Hello(Hello { version, ..hello_of(Purpose::Link) }));
             let ControlEvent::Closed { token, reason } = next(&server) else { panic!() };
-            assert_eq!((token, reason), (new.token, CloseReason::Violation), "round {round}");
+            assert_eq!((token, reason), (new.token, LinkEnd::Violation), "round {round}");
         }
         until("nothing is left of them", || descriptors() <= before);
         assert_eq!((counter(&server, "links"), counter(&server, "closed_violation")), (20, 20));
@@ -479,7 +479,7 @@ fn a_peer_that_asks_for_what_is_refused_again_and_again_is_sent_away() {
     }
     assert!((1000..1100).contains(&asked), "{asked}");
     let ControlEvent::Closed { reason, .. } = next(&server) else { panic!() };
-    assert_eq!(reason, CloseReason::Violation);
+    assert_eq!(reason, LinkEnd::Violation);
     assert!(counter(&server, "refused_aperture") > 1000);
 }
 

@@ -33,7 +33,7 @@ fn links_that_come_and_go_leave_nothing_behind() {
                 (&server, &client, other.token)
             };
             a.close(token);
-            assert!(matches!(next(b), ControlEvent::Closed { reason: CloseReason::Graceful, .. }));
+            assert!(matches!(next(b), ControlEvent::Closed { reason: LinkEnd::Graceful, .. }));
         }
         until("only the first link is left", || descriptors() == before && mappings() == 4);
         // Strangers leave nothing either, wherever they stop.

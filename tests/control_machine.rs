@@ -6,7 +6,7 @@ use hamlyn::control::frame::{
     Credential, End, Frame, FrameError, Hello, Memory, MemoryWord, Purpose, Reason,
 };
 use hamlyn::control::machine::{
-    Accept, Action, Admission, CloseReason, ConnectionId, Event, Failure, Limits, Machine, NotNow,
+    Accept, Action, Admission, ConnectionId, Event, Failure, Limits, LinkEnd, Machine, NotNow,
     ServiceId, Taken, Touched, UnknownUsers, Verdict, Wait, Who,
 };
 use hamlyn::wire::{ApertureAccess, NodeId};
@@ -175,7 +175,7 @@ impl Server {
         })
     }
 
-    fn closed(&mut self) -> Vec<CloseReason> {
+    fn closed(&mut self) -> Vec<LinkEnd> {
         let all = self.actions().into_iter();
         all.filter_map(|action| match action {
             Action::Tell(Event::Closed { reason, .. }) => Some(reason),
@@ -305,39 +305,39 @@ fn what_a_link_asks_for_in_vain_is_counted_and_the_link_lives() {
 
 #[test]
 fn each_way_out_of_a_link_is_told_once_and_counted() {
-    type Case = (&'static str, CloseReason, fn(&mut Server, ConnectionId));
+    type Case = (&'static str, LinkEnd, fn(&mut Server, ConnectionId));
     let cases: [Case; 11] = [
-        ("closed_graceful", CloseReason::Graceful, |s, id| s.frame(id, Frame::Bye)),
-        ("closed_died", CloseReason::Died, |s, id| s.machine.handle_death(id)),
-        ("closed_died", CloseReason::Died, |s, id| {
+        ("closed_graceful", LinkEnd::Graceful, |s, id| s.frame(id, Frame::Bye)),
+        ("closed_died", LinkEnd::Died, |s, id| s.machine.handle_death(id)),
+        ("closed_died", LinkEnd::Died, |s, id| {
             s.machine.handle_hang_up(s.now, id, Some(true));
         }),
-        ("closed_hung_up", CloseReason::HungUp, |s, id| {
+        ("closed_hung_up", LinkEnd::HungUp, |s, id| {
             s.machine.handle_hang_up(s.now, id, None);
         }),
         // Its process lives; a little later it is taken for gone.
-        ("closed_hung_up", CloseReason::HungUp, |s, id| {
+        ("closed_hung_up", LinkEnd::HungUp, |s, id| {
             s.machine.handle_hang_up(s.now, id, Some(false));
             s.now += SECOND;
             s.machine.handle_timeout(s.now);
         }),
-        ("closed_died", CloseReason::Died, |s, id| {
+        ("closed_died", LinkEnd::Died, |s, id| {
             s.machine.handle_hang_up(s.now, id, Some(false));
             s.machine.handle_death(id);
         }),
-        ("closed_expelled", CloseReason::Expelled, |s, id| {
+        ("closed_expelled", LinkEnd::Expelled, |s, id| {
             let text = String::new();
             s.frame(id, Frame::Refused { reason: Reason::User, version: (2, 0), text });
         }),
-        ("closed_violation", CloseReason::Violation, |s, id| s.frame(id, Frame::Ready)),
+        ("closed_violation", LinkEnd::Violation, |s, id| s.frame(id, Frame::Ready)),
         // The first of them was once answered, and the link forgotten.
-        ("closed_violation", CloseReason::Violation, |s, id| {
+        ("closed_violation", LinkEnd::Violation, |s, id| {
             let error = Err(FrameError::Version { major: 9, minor: 0 });
             s.machine.handle_frame(s.now, id, error, false);
         }),
-        ("closed_violation", CloseReason::Violation, |s, id| s.machine.handle_overflow(id)),
+        ("closed_violation", LinkEnd::Violation, |s, id| s.machine.handle_overflow(id)),
         // A descriptor stopped the thread that received it.
-        ("refused_descriptor", CloseReason::Violation, |s, id| {
+        ("refused_descriptor", LinkEnd::Violation, |s, id| {
             let access = ApertureAccess::ReadOnly;
             s.memory(id, Memory::Aperture(1), MemoryWord::Offer { bytes: 4096, access });
             s.now += 3 * SECOND;
@@ -411,7 +411,7 @@ fn a_receiver_that_never_ends_is_no_reason_to_hear_nothing_of_a_death() {
         assert_eq!(s.closed(), []);
         s.now = s.machine.deadline_ns().expect("somebody looks after it");
         s.machine.handle_timeout(s.now);
-        assert_eq!(s.closed(), [CloseReason::Died]);
+        assert_eq!(s.closed(), [LinkEnd::Died]);
         assert_eq!(s.machine.deadline_ns(), None);
     }
 }
@@ -446,7 +446,7 @@ fn links_that_have_ended_are_counted_until_the_application_has_taken_what_it_was
         for _ in 0..links {
             let id = s.linked(OTHER);
             s.frame(id, Frame::Bye);
-            assert_eq!(s.closed(), [CloseReason::Graceful]);
+            assert_eq!(s.closed(), [LinkEnd::Graceful]);
         }
         assert_eq!(s.machine.places().ended, links);
         assert_eq!(s.machine.places().links as usize, links);

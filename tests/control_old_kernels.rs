@@ -221,7 +221,7 @@ fn role() {
         "old-client" => {
             be_old();
             let mut node = Node::with_config(role.config()).unwrap();
-            let failed = node.connect(&role.args[1], b"", Duration::from_secs(1)).is_err();
+            let failed = node.connect(&role.args[1], b"", Some(Duration::from_secs(1))).is_err();
             say(&format!("failed {failed}"));
             drop(node);
             say("ended");
@@ -229,7 +229,7 @@ fn role() {
         "old-asker" => {
             be_old();
             let name = role.args[1].parse().unwrap();
-            let failed = stat_of(&role.config(), &name, Duration::from_secs(1)).is_err();
+            let failed = stat_of(&role.config(), &name, Some(Duration::from_secs(1))).is_err();
             say(&format!("failed {failed}"));
             say("ended");
         }
@@ -260,7 +260,7 @@ fn role() {
         // Not old: one that asks, and has a second.
         "asker" => {
             let name = role.args[1].parse().unwrap();
-            let told = stat_of(&role.config(), &name, Duration::from_secs(1));
+            let told = stat_of(&role.config(), &name, Some(Duration::from_secs(1)));
             say(&told.map_or_else(|e| e.to_string(), |text| text.replace('\n', "/")));
         }
         // Answers when it is told to: text in many frames, or a frame of none.

@@ -63,7 +63,7 @@ fn role() {
             }
             wait_for_end();
         }
-        "stat" => match stat_of(&config, &name(&service), LONG) {
+        "stat" => match stat_of(&config, &name(&service), Some(LONG)) {
             Ok(text) => say_aloud(&text),
             Err(e) => say_aloud(&e.to_string()),
         },
@@ -216,7 +216,7 @@ fn served(dir: &Dir) -> Control {
     server
 }
 
-fn closed(control: &Control) -> CloseReason {
+fn closed(control: &Control) -> LinkEnd {
     match next(control) {
         ControlEvent::Closed { reason, .. } => reason,
         other => panic!("{other:?}"),
@@ -233,7 +233,7 @@ fn a_client_that_dies_at_any_step_leaves_nothing() {
         peer.kill();
     }
     let ControlEvent::Connected(link) = next(&server) else { panic!() };
-    assert_eq!(closed(&server), CloseReason::Died);
+    assert_eq!(closed(&server), LinkEnd::Died);
     until("the others were seen to leave", || {
         (counter(&server, "left_silent"), counter(&server, "left_half_way")) == (1, 3)
     });
@@ -251,7 +251,7 @@ fn a_server_that_is_killed_is_dead_and_its_name_can_be_taken() {
     let link = client.connect(&name("x"), b"", LONG).unwrap();
     assert_eq!(link.peer.pid, Some(peer.child.id()));
     peer.kill();
-    assert_eq!(closed(&client), CloseReason::Died);
+    assert_eq!(closed(&client), LinkEnd::Died);
     assert!(dir.0.join("x").exists());
     assert!(matches!(client.connect(&name("x"), b"", LONG), Err(ConnectError::Stale(_))));
     let next = served(&dir);
@@ -267,7 +267,7 @@ fn what_was_written_before_a_death_can_still_be_read() {
     let mut peer = Peer::new("write-and-exit", &dir);
     let ControlEvent::Connected(link) = next(&server) else { panic!() };
     peer.child.wait().unwrap();
-    assert_eq!(closed(&server), CloseReason::Died);
+    assert_eq!(closed(&server), LinkEnd::Died);
     assert_eq!(link.incoming.sleep().word().load(Ordering::Acquire), 77);
 }
 
@@ -280,7 +280,7 @@ fn death_is_seen_though_a_forked_child_holds_the_socket() {
     let said = peer.says();
     let child: i32 = said.strip_prefix("child ").unwrap().parse().unwrap();
     peer.kill();
-    assert_eq!(closed(&server), CloseReason::Died);
+    assert_eq!(closed(&server), LinkEnd::Died);
     // The child is alive, and so is its end of the socket: a hang-up would not have told.
     let pid = rustix::process::Pid::from_raw(child).unwrap();
     rustix::process::test_kill_process(pid).unwrap();
@@ -301,10 +301,10 @@ fn a_stopped_peer_is_not_a_dead_one() {
     // Others go on meanwhile, and nothing is told of this one.
     start(&dir.config()).connect(&name("x"), b"", LONG).unwrap();
     assert!(matches!(next(&server), ControlEvent::Connected(_)));
-    assert_eq!(closed(&server), CloseReason::Graceful);
+    assert_eq!(closed(&server), LinkEnd::Graceful);
     assert!(!server.inbox().is_pending());
     peer.kill();
-    assert_eq!(closed(&server), CloseReason::Died);
+    assert_eq!(closed(&server), LinkEnd::Died);
 }
 
 #[test]
@@ -314,7 +314,7 @@ fn a_socket_closed_by_a_process_that_lives_is_a_hang_up() {
     let link = link_by_hand(&dir);
     let ControlEvent::Connected(_link) = next(&server) else { panic!() };
     drop(link.fd);
-    assert_eq!(closed(&server), CloseReason::HungUp);
+    assert_eq!(closed(&server), LinkEnd::HungUp);
 }
 
 #[test]
@@ -326,7 +326,7 @@ fn a_forked_child_gets_errors_and_harms_nothing() {
     assert_eq!(peer.says(), "child ended 0");
     assert!(!server.inbox().is_pending());
     peer.kill();
-    assert_eq!(closed(&server), CloseReason::Died);
+    assert_eq!(closed(&server), LinkEnd::Died);
 }
 
 /// A peer of another user, if this one may make one.
@@ -362,7 +362,7 @@ fn another_user_connects_where_everybody_may() {
     let ControlEvent::Connected(link) = next(&server) else { panic!() };
     assert_eq!((link.peer.uid, link.peer.gid), (Some(OTHER_USER), Some(OTHER_USER)));
     // Statistics are for the owner only.
-    let text = stat_of(&dir.config(), &name("0@x"), LONG).unwrap();
+    let text = stat_of(&dir.config(), &name("0@x"), Some(LONG)).unwrap();
     assert!(text.starts_with("nothing counted\ncontrol."), "{text}");
     let mut asks = other_user("stat", &dir, "root@x", &[]).unwrap();
     assert!(asks.says().contains("statistics are for the owner"));
@@ -434,7 +434,7 @@ fn processes_in_separate_namespaces_talk() {
         let outside = start(&dir.config());
         let link = outside.connect(&name("x"), b"", LONG).unwrap();
         server.kill();
-        assert_eq!(closed(&outside), CloseReason::Died);
+        assert_eq!(closed(&outside), LinkEnd::Died);
         drop(link);
         client.kill();
     }

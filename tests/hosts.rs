@@ -8,7 +8,7 @@ use hamlyn::protocol::{
     CallError, Client, Manager, Seed, SeedHostError, Server, ServerConfig, StreamConfig,
     StreamReceiver, StreamSender, TaggedConfig, TaggedReceiver, TaggedSender,
 };
-use hamlyn::{Accept, Access, Config, Node, SendError, SlotConfig};
+use hamlyn::{Accept, Access, Config, Node, NodeSendError, SlotConfig};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -69,7 +69,7 @@ fn what_the_network_does_not_take_leaves_though_the_node_sleeps_in_another_call(
                     let tried = fast.lock().try_send_fast_over(link, &ticket, &[7; 4096], 0);
                     match tried {
                         Ok(()) => break,
-                        Err(SendError::Full) => std::thread::sleep(Duration::from_micros(100)),
+                        Err(NodeSendError::Full) => std::thread::sleep(Duration::from_micros(100)),
                         Err(e) => panic!("{e}"),
                     }
                 }

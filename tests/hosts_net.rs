@@ -178,8 +178,7 @@ fn a_cable_that_is_cut_for_long_is_told_to_whoever_waits_at_either_end() {
     net.here(&[], |manager| {
         let node = Node::with_config(net.dir("idle", &[]).config());
         let mut idle = node.unwrap();
-        let limit = LIMIT.unwrap();
-        idle.connect(&format!("{at}/x"), &[], limit).unwrap();
+        idle.connect(&format!("{at}/x"), &[], LIMIT).unwrap();
         peer.expect("connected");
         let client = Client::connect(manager, "hamlyn://10.77.0.2:7001/double", LIMIT).unwrap();
         doubles(&client, &[100]);

@@ -12,7 +12,7 @@ use hamlyn::link::{Transmit, cells};
 use hamlyn::node::CloseReason;
 use hamlyn::os::socket;
 use hamlyn::{
-    Accept, Access, Config, Event, MetadataIndex, Node, QueueId, SendError, SlotConfig, Ticket,
+    Accept, Access, Config, Event, MetadataIndex, Node, NodeSendError, QueueId, SlotConfig, Ticket,
 };
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
@@ -91,14 +91,14 @@ fn links_closed_noise_counts_a_peer_whose_refusals_come_too_fast() {
     let mut victim = Victim::new(config);
     victim.before = victim.closed_counters();
     let mut peer = Node::with_config(dir.config()).unwrap();
-    let link = peer.connect("x", b"", LONG).unwrap();
+    let link = peer.connect("x", b"", Some(LONG)).unwrap();
     // The key is right, and the place is not.
     let outside = Ticket { base: 5000, bound: 6000, ..victim.ticket };
     let noisy = std::thread::spawn(move || {
         let end = Instant::now() + LONG;
         loop {
             match peer.send_over(link, &outside, b"noise", b"", Some(Duration::from_millis(100))) {
-                Ok(_) | Err(SendError::TimedOut { .. }) => {}
+                Ok(_) | Err(NodeSendError::TimedOut { .. }) => {}
                 Err(_) => return,
             }
             assert!(Instant::now() < end, "it was never sent away");

@@ -72,7 +72,7 @@ fn links_that_come_and_are_sent_away_are_told_at_both_ends_with_the_reason() {
     let dir = tempfile::tempdir().unwrap();
     let (mut server, mut ticket) = server(dir.path(), |_| Accept::Automatic(vec![]));
     let mut client = Node::with_config(config(dir.path())).unwrap();
-    client.connect("x", b"", LONG).unwrap();
+    client.connect("x", b"", Some(LONG)).unwrap();
     let connected = heard.wait_for(Kind::Connected, &mut [&mut server]);
     assert_eq!(connected.process, Some(std::process::id()));
     assert_eq!(connected.user, Some(rustix::process::geteuid().as_raw()));
@@ -95,7 +95,7 @@ fn who_is_refused_and_why_is_told_at_both_ends() {
     let config = config(dir.path());
     let client = std::thread::spawn(move || {
         let mut client = Node::with_config(config).unwrap();
-        client.connect("x", b"", LONG).unwrap_err().to_string()
+        client.connect("x", b"", Some(LONG)).unwrap_err().to_string()
     });
     let end = Instant::now() + LONG;
     let id = loop {
@@ -121,7 +121,7 @@ fn who_is_refused_and_why_is_told_at_both_ends() {
 fn peer() {
     let Some(dir) = std::env::var_os(PEER) else { return };
     let mut node = Node::with_config(config(Path::new(&dir))).unwrap();
-    node.connect("x", b"", LONG).unwrap();
+    node.connect("x", b"", Some(LONG)).unwrap();
     println!("connected");
     std::thread::sleep(LONG);
 }
@@ -140,7 +140,7 @@ fn a_death_and_a_goodbye_are_told() {
     let died = heard.wait_for(Kind::Died, &mut [&mut server]);
     assert_eq!((died.process, connected.process), (Some(peer.id()), Some(peer.id())));
     let mut client = Node::with_config(config(dir.path())).unwrap();
-    client.connect("x", b"", LONG).unwrap();
+    client.connect("x", b"", Some(LONG)).unwrap();
     client.close(Some(LONG)).unwrap();
     heard.wait_for(Kind::Closed, &mut [&mut server]);
 }
@@ -158,14 +158,14 @@ fn whoever_listens_may_call_the_library_and_panic_and_nobody_hears_more_than_is_
         entries.lock().unwrap().push(entry.clone());
         assert!(names.is_empty(), "a panic of the program's");
     })));
-    let link = client.connect("x", b"", LONG).unwrap();
+    let link = client.connect("x", b"", Some(LONG)).unwrap();
     heard.wait_for(Kind::Connected, &mut [&mut server]);
     client.disconnect(link).unwrap();
     heard.wait_for(Kind::Closed, &mut [&mut server]);
     // Nobody listens any more.
     set_sink(None);
     let before = heard.entries.lock().unwrap().len();
-    let link = client.connect("x", b"", LONG).unwrap();
+    let link = client.connect("x", b"", Some(LONG)).unwrap();
     client.disconnect(link).unwrap();
     let opened =
         |node: &Node| node.counters().iter().find(|row| row.0 == "links_closed").unwrap().1;
@@ -221,7 +221,7 @@ mod with_tracing {
         let dir = tempfile::tempdir().unwrap();
         let (mut server, _) = server(dir.path(), |_| Accept::Automatic(vec![]));
         let mut client = Node::with_config(config(dir.path())).unwrap();
-        client.connect("x", b"", LONG).unwrap();
+        client.connect("x", b"", Some(LONG)).unwrap();
         client.close(Some(LONG)).unwrap();
         heard.wait_for(Kind::Closed, &mut [&mut server]);
         let events = EVENTS.lock().unwrap().clone();

@@ -2,7 +2,7 @@
 
 use hamlyn::node::{CloseReason, Event};
 use hamlyn::{
-    Accept, Access, Config, LinkId, MetadataIndex, Mode, Node, Piece, QueueId, SendError,
+    Accept, Access, Config, LinkId, MetadataIndex, Mode, Node, NodeSendError, Piece, QueueId,
     SlotConfig, SlotId, Ticket,
 };
 use std::path::PathBuf;
@@ -55,7 +55,7 @@ fn receiver(config: Config, bytes: usize, entries: u32) -> Receiver {
 
 fn sender(config: Config) -> (Node, LinkId, Ticket) {
     let mut node = Node::with_config(config).unwrap();
-    let link = node.connect("test", b"", Duration::from_secs(10)).unwrap();
+    let link = node.connect("test", b"", Some(Duration::from_secs(10))).unwrap();
     let ticket = Ticket::from_bytes(node.greeting(link).unwrap()).unwrap();
     (node, link, ticket)
 }
@@ -125,11 +125,11 @@ fn a_prepared_ticket_sends_what_its_ticket_would_also_when_its_link_has_been_rep
         arrives(&mut s, &pattern(length), b"meta");
     }
     let long = s.send_prepared(&prepared, &[0; 1993], b"", LONG);
-    assert!(matches!(long, Err(SendError::Post(_))), "{long:?}");
+    assert!(matches!(long, Err(NodeSendError::Post(_))), "{long:?}");
     s.disconnect(first).unwrap();
     let gone = s.send_prepared(&prepared, b"nobody", b"", LONG);
-    assert!(matches!(gone, Err(SendError::Unreachable(_))), "{gone:?}");
-    let second = s.connect("test", b"", Duration::from_secs(10)).unwrap();
+    assert!(matches!(gone, Err(NodeSendError::Unreachable(_))), "{gone:?}");
+    let second = s.connect("test", b"", Some(Duration::from_secs(10))).unwrap();
     assert_eq!((second.index, second == first), (first.index, false));
     arrives(&mut s, b"by the other link", b"");
 }
@@ -206,7 +206,7 @@ fn two_nodes_that_send_to_each_other_without_receiving_first_do_not_deadlock() {
         let queue = node.notification_queue(1).unwrap();
         let slot = node.slot(SlotConfig::new(area, queue)).unwrap();
         let mine = node.ticket(slot, MetadataIndex(0)).unwrap();
-        let link = node.connect("test", &mine.to_bytes(), Duration::from_secs(10)).unwrap();
+        let link = node.connect("test", &mine.to_bytes(), Some(Duration::from_secs(10))).unwrap();
         let theirs = Ticket::from_bytes(node.greeting(link).unwrap()).unwrap();
         node.send(&theirs, &pattern(1 << 20), b"", LONG).unwrap();
         node.recv(queue, LONG).unwrap();
@@ -351,7 +351,7 @@ fn a_sender_to_a_node_that_left_is_told() {
     let ticket = r.ticket;
     drop(r);
     closed(&mut s);
-    assert!(matches!(s.send(&ticket, b"x", b"", LONG), Err(SendError::Unreachable(_))));
+    assert!(matches!(s.send(&ticket, b"x", b"", LONG), Err(NodeSendError::Unreachable(_))));
 }
 
 #[test]
@@ -362,7 +362,7 @@ fn a_send_that_times_out_can_be_finished() {
     let (mut s, ..) = sender(config);
     let data = pattern(1 << 16);
     let error = s.send(&r.ticket, &data, b"", Some(Duration::from_millis(20))).unwrap_err();
-    let SendError::TimedOut { unfinished: Some(unfinished) } = error else { panic!("{error}") };
+    let NodeSendError::TimedOut { unfinished: Some(unfinished) } = error else { panic!("{error}") };
     assert!(unfinished.bytes_sent() > 0 && unfinished.bytes_sent() < 512);
     let thread = std::thread::spawn(move || {
         s.send_rest(*unfinished, &data, LONG).unwrap();
@@ -514,9 +514,9 @@ fn nothing_is_sent_to_a_peer_that_has_left_while_what_it_left_is_taken() {
     until_counted(&r.node, "control.closed_graceful", 1);
     wait_until(&mut r.node, |node| counter(node, "packets_received") > 0);
     let link = r.node.links().next().unwrap();
-    assert!(matches!(r.node.try_send(&back, b"x", b""), Err(SendError::Unreachable(_))));
+    assert!(matches!(r.node.try_send(&back, b"x", b""), Err(NodeSendError::Unreachable(_))));
     let over = r.node.try_send_fast_over(link, &back, b"x", 0);
-    assert!(matches!(over, Err(SendError::LinkEnded(_))), "{over:?}");
+    assert!(matches!(over, Err(NodeSendError::LinkEnded(_))), "{over:?}");
     // A link that the application ends meanwhile is not reported.
     r.node.disconnect(link).unwrap();
     for _ in 0..100 {
@@ -540,7 +540,8 @@ fn blocking_and_adaptive_receivers_lose_no_wake_up() {
             let queue = node.notification_queue(1).unwrap();
             let slot = node.slot(SlotConfig::new(area, queue)).unwrap();
             let mine = node.ticket(slot, MetadataIndex(0)).unwrap();
-            let link = node.connect("test", &mine.to_bytes(), Duration::from_secs(10)).unwrap();
+            let link =
+                node.connect("test", &mine.to_bytes(), Some(Duration::from_secs(10))).unwrap();
             let theirs = Ticket::from_bytes(node.greeting(link).unwrap()).unwrap();
             for i in 0..2000u64 {
                 node.send(&theirs, &i.to_le_bytes(), b"", LONG).unwrap();
@@ -642,7 +643,7 @@ fn a_request_can_be_refused_with_a_reason() {
     let config = dir.config();
     let thread = std::thread::spawn(move || {
         let mut s = Node::with_config(config).unwrap();
-        s.connect("test", b"let me in", Duration::from_secs(10)).unwrap_err().to_string()
+        s.connect("test", b"let me in", Some(Duration::from_secs(10))).unwrap_err().to_string()
     });
     let mut asked = false;
     wait_until(&mut node, |node| {
@@ -720,7 +721,7 @@ fn a_message_over_both_rings_is_taken_whole_or_not_at_all() {
     }
     let data = pattern(16256 + 500);
     let ticket = Ticket { metadata_index: MetadataIndex(1), ..ticket };
-    assert!(matches!(s.try_send(&ticket, &data, b""), Err(SendError::Full)));
+    assert!(matches!(s.try_send(&ticket, &data, b""), Err(NodeSendError::Full)));
     for _ in 0..filled {
         r.node.recv(r.queue, LONG).unwrap();
     }
@@ -851,7 +852,10 @@ fn an_application_that_runs_the_control_plane_learns_of_deaths_in_blocking_calls
     });
     // More than the ring holds, to a node that does not receive and then goes.
     let error = s.send(&ticket, &pattern(1 << 20), b"", LONG).unwrap_err();
-    assert!(matches!(error, SendError::LinkEnded(_) | SendError::Unreachable(_)), "{error}");
+    assert!(
+        matches!(error, NodeSendError::LinkEnded(_) | NodeSendError::Unreachable(_)),
+        "{error}"
+    );
     thread.join().unwrap();
 }
 
@@ -893,7 +897,7 @@ fn any_of_several_queues_can_be_waited_for() {
     let elsewhere = Ticket { destination: s.id(), ..ticket };
     assert!(matches!(
         s.send_over(link, &elsewhere, b"", b"", LONG),
-        Err(SendError::Unreachable(_))
+        Err(NodeSendError::Unreachable(_))
     ));
 }
 
@@ -983,7 +987,7 @@ fn only_try_send(
     let (mut taken, mut calls) = (0, 0);
     while !s.is_reusable(&handle) {
         match s.try_send(direct, b"short", b"") {
-            Ok(()) | Err(SendError::Full) => {}
+            Ok(()) | Err(NodeSendError::Full) => {}
             Err(e) => panic!("{e}"),
         }
         taken += receive();
@@ -1009,7 +1013,7 @@ fn what_waits_in_a_work_queue_leaves_while_the_program_only_ever_calls_try_send(
     };
     let (mut elsewhere, queue, there) = other;
     let (mut s, ..) = sender(config);
-    s.connect("other", b"", Duration::from_secs(10)).unwrap();
+    s.connect("other", b"", Some(Duration::from_secs(10))).unwrap();
     let short = r.node.ticket(r.slot, MetadataIndex(1)).unwrap();
     // Another terminus of the same priority, over the same link: the two share it.
     let ticket = r.ticket;
@@ -1116,7 +1120,7 @@ fn an_event_loop_that_does_the_housekeeping_is_told_when_by_its_own_descriptor()
         let is_ready = poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&slice)).unwrap() > 0;
         let is_due = r.node.housekeeping_deadline_ns().is_some();
         if is_ready || is_due {
-            r.node.run_housekeeping(Duration::ZERO).unwrap();
+            r.node.run_housekeeping(Some(Duration::ZERO)).unwrap();
         }
         while let Some(event) = r.node.next_event() {
             has_connected |= matches!(event, Event::Connected { .. });

@@ -68,7 +68,7 @@ impl Liar {
     fn grow(config: Config, name: &str, kind: u8, body: impl FnOnce(&mut Node) -> Vec<u8>) -> Self {
         let mut node = Node::with_config(config).unwrap();
         let body = body(&mut node);
-        let link = node.connect(name, &greeting(kind, &body), LONG).unwrap();
+        let link = node.connect(name, &greeting(kind, &body), Some(LONG)).unwrap();
         let answer = node.greeting(link).unwrap()[5..].to_vec();
         Self { node, link, answer }
     }

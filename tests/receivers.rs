@@ -397,7 +397,7 @@ mod nodes {
         let manager = Manager::from_node(node).unwrap();
         manager.start_progress().unwrap();
         let mut sender = Node::with_config(config).unwrap();
-        let link = sender.connect("tally", b"", Duration::from_secs(10)).unwrap();
+        let link = sender.connect("tally", b"", Some(Duration::from_secs(10))).unwrap();
         let ticket = Ticket::from_bytes(sender.greeting(link).unwrap()).unwrap();
         for word in 0..1003 {
             sender.send_fast(&ticket, &[1; 40], word, LIMIT).unwrap();

@@ -9,7 +9,7 @@
 //! `SIM_RUNS` is how many seeds each test tries.
 
 use hamlyn::interface::terminus::{
-    self, PIECES_MAX, Piece, PostError, SEND_BUFFERS, Segmenter, SendHandle, Tag, Terminus,
+    self, BufferTag, PIECES_MAX, Piece, PostError, SEND_BUFFERS, Segmenter, SendHandle, Terminus,
 };
 use hamlyn::interface::{
     AreaId, Interface, LinkId, Mode, Notification, QueueId, Refusal, SlotConfig, SlotId,
@@ -227,7 +227,8 @@ impl World {
             } else {
                 self.below(most + 1)
             };
-            let (tag, offset) = (Tag(self.below(SEND_BUFFERS) as u8), self.below(BUFFER - n + 1));
+            let (tag, offset) =
+                (BufferTag(self.below(SEND_BUFFERS) as u8), self.below(BUFFER - n + 1));
             let buffer = self.nodes[node].termini[terminus].buffer(tag).unwrap();
             data.extend_from_slice(&buffer[offset..offset + n]);
             pieces.push(Piece { tag, offset: offset as u64, length: n as u64 });
@@ -608,7 +609,7 @@ fn two_nodes(termini: usize, link_packets: usize) -> World {
 fn post(world: &mut World, terminus: usize, to: usize, length: u64) -> SendHandle {
     let place = world.place(to, length as usize, Mode::Normal);
     let ticket = world.ticket(place);
-    let piece = [Piece { tag: Tag(0), offset: 0, length }];
+    let piece = [Piece { tag: BufferTag(0), offset: 0, length }];
     world.nodes[0].termini[terminus].post_gather(to_node(to), &ticket, &piece, &[], 64).unwrap()
 }
 
@@ -667,7 +668,7 @@ fn a_message_with_more_packets_than_its_share_is_refused_before_it_is_sent() {
     let mut world = two_nodes(1, 9);
     let place = world.place(1, 192, Mode::Normal);
     let ticket = Ticket { share: Share::new(2).unwrap(), ..world.ticket(place) };
-    let piece = |length| [Piece { tag: Tag(0), offset: 0, length }];
+    let piece = |length| [Piece { tag: BufferTag(0), offset: 0, length }];
     let terminus = &mut world.nodes[0].termini[0];
     let posted = terminus.post_gather(to_node(1), &ticket, &piece(129), &[], 64);
     assert!(matches!(posted, Err(PostError::Share(_))), "{posted:?}");

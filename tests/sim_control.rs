@@ -15,8 +15,8 @@ use hamlyn::control::frame::{
     Credential, End, Frame, FrameError, Hello, Memory, MemoryWord, Purpose, Reason, Welcome,
 };
 use hamlyn::control::machine::{
-    Accept, Action, Admission, AnswerError, CloseReason, ConnectionId, Event, Failure, Limits,
-    Machine, Places, RequestId, ServiceId, Taken, Touched, UnknownUsers, Verdict, Wait, Who,
+    Accept, Action, Admission, AnswerError, ConnectionId, Event, Failure, Limits, LinkEnd, Machine,
+    Places, RequestId, ServiceId, Taken, Touched, UnknownUsers, Verdict, Wait, Who,
 };
 use hamlyn::wire::ApertureAccess;
 use hamlyn::wire::NodeId;
@@ -375,7 +375,7 @@ impl World {
             }
             Event::Closed { link, reason } => {
                 assert!(h.links.remove(&link), "{link:?} was not there");
-                if reason == CloseReason::Violation && !is_liar {
+                if reason == LinkEnd::Violation && !is_liar {
                     self.violations += 1;
                 }
             }

@@ -147,6 +147,23 @@ fn lines_are_counted_beside_the_tests() {
     assert_eq!(lines_beside_tests("a\n#[cfg(test)]\nmod tests {\n    fn b() {\n    }\n}\nc\n"), 2);
 }
 
+// Tests are built with the feature unstable-internals, which users do not have.
+#[test]
+fn what_users_read_names_nothing_inside() {
+    let folders = [("examples", ".rs"), ("src", ".rs"), ("docs", ".md")];
+    let found = folders.iter().flat_map(|(dir, end)| files(dir, end));
+    for file in found.chain(["README.md", "python/README.md", "capi/README.md"].map(String::from)) {
+        let is_source = file.starts_with("src/");
+        for line in read(&file).lines() {
+            for inside in ["control", "engine", "interface", "link", "os", "wire"] {
+                let names_it = line.contains(&format!("hamlyn::{inside}::"));
+                let is_shown = !is_source || line.trim_start().starts_with("//");
+                assert!(!(names_it && is_shown), "{file}: {line}");
+            }
+        }
+    }
+}
+
 #[test]
 fn unsafe_code_is_in_os_and_link_cells_alone() {
     for file in files("src", ".rs") {

@@ -8,7 +8,7 @@ use hamlyn::protocol::{
     ApertureStreamReceiver, ApertureStreamSender, AsyncClient, AsyncManager, AsyncServer,
     ByteConfig, ByteListener, CallError, Client, DatagramReceiver, DatagramSender, Group,
     GroupConfig, GroupMember, GrowError, Manager, PublishConfig, PublishError, Publisher,
-    ReceiveError, SendFailure, Server, ServerConfig, StreamConfig, StreamReceiver, StreamSender,
+    ReceiveError, SendError, Server, ServerConfig, StreamConfig, StreamReceiver, StreamSender,
     SubscribeConfig, Subscriber, TaggedConfig, TaggedReceiver, TaggedSender, WhenSlow,
 };
 use hamlyn::{Access, Config, LinkId, Node, SlotConfig, Ticket};
@@ -251,7 +251,7 @@ async fn streams_and_datagrams_of_tasks_wait_for_room_and_lose_nothing() {
                 // The sender knows by the reply that the receiver is ready.
                 datagrams.ready().unwrap();
                 let reply = || match datagrams.reply(&datagram, b"ready", Some(Duration::ZERO)) {
-                    Err(SendFailure::TimedOut) => Ok(false),
+                    Err(SendError::TimedOut) => Ok(false),
                     replied => replied.map(|()| true),
                 };
                 there.send(reply).await.unwrap();
@@ -740,7 +740,7 @@ fn deaf_client(config: Config) -> (Node, LinkId) {
     let blocks = node.fast_ticket(slot).unwrap().to_bytes();
     let body = [&blocks[..], &64u32.to_le_bytes(), &CALLS.to_le_bytes()].concat();
     let greeting = [b"HGr1\x04", &[0; 16][..], &body].concat();
-    let link = node.connect("calls", &greeting, LIMIT).unwrap();
+    let link = node.connect("calls", &greeting, Some(LIMIT)).unwrap();
     let requests = Ticket::from_bytes(&node.greeting(link).unwrap()[5..49]).unwrap();
     for call in 0..CALLS {
         while node.try_send_fast_over(link, &requests, b"12345678", 8 << 20 | call).is_err() {

@@ -207,7 +207,7 @@ async fn a_server_of_tasks_drains_and_draining_that_is_dropped_can_be_begun_agai
     let held = within(server.receive()).await.unwrap();
     // Dropped early, it may not have begun.
     while !matches!(server.get_ref().try_receive(), Err(ReceiveError::Draining)) {
-        assert!(timeout(SHORT, server.drain(LIMIT)).await.is_err());
+        assert!(timeout(SHORT, server.drain(Some(LIMIT))).await.is_err());
     }
     let receiving = {
         let server = server.clone();
@@ -216,7 +216,7 @@ async fn a_server_of_tasks_drains_and_draining_that_is_dropped_can_be_begun_agai
     assert!(matches!(within(receiving).await.unwrap(), Err(ReceiveError::Draining)));
     let draining = {
         let server = server.clone();
-        tokio::spawn(async move { server.drain(LIMIT).await })
+        tokio::spawn(async move { server.drain(Some(LIMIT)).await })
     };
     assert!(matches!(within(client.call(b"new")).await, Err(CallError::Draining)));
     // A long reply is finished, too.
@@ -255,7 +255,7 @@ async fn a_client_goes_from_a_server_that_drains_to_the_next_and_loses_no_call()
     };
     for round in 2..5 {
         let next = dir.manager();
-        assert_eq!(within(server.drain(LIMIT)).await.unwrap(), 0);
+        assert_eq!(within(server.drain(Some(LIMIT))).await.unwrap(), 0);
         assert!(matches!(within(serving).await.unwrap(), ReceiveError::Draining));
         server = AsyncServer::new(&next, ServerConfig::default()).unwrap();
         server.serve("calls", Access::SameUser).unwrap();
@@ -281,7 +281,7 @@ async fn a_call_whose_reply_is_lost_is_sent_again_only_if_its_caller_says_that_i
     let again = tokio::spawn(async move { again.call_with(b"again", options).await });
     let held = [within(server.receive()).await, within(server.receive()).await];
     assert!(!again.is_finished() && !once.is_finished());
-    assert_eq!(server.drain(Duration::ZERO).await.unwrap(), 2);
+    assert_eq!(server.drain(Some(Duration::ZERO)).await.unwrap(), 2);
     let lost = within(once).await.unwrap();
     assert!(matches!(lost, Err(CallError::Ended(_))), "{lost:?}");
     drop((held, server));
@@ -294,7 +294,7 @@ async fn a_call_whose_reply_is_lost_is_sent_again_only_if_its_caller_says_that_i
     assert_eq!(&*within(again).await.unwrap().unwrap(), b"at last");
     // Nothing else came.
     assert!(timeout(SHORT, server.receive()).await.is_err());
-    server.drain(LIMIT).await.unwrap();
+    server.drain(Some(LIMIT)).await.unwrap();
     let limited = client.call_within(b"nobody", SHORT).await;
     assert!(matches!(limited, Err(CallError::TimedOut)), "{limited:?}");
 }
@@ -315,7 +315,7 @@ async fn a_client_gives_up_as_its_policy_says_and_its_calls_fail() {
     };
     let server = dir.server(ServerConfig::default());
     let clients = [dir.reconnecting(few).await, dir.reconnecting(soon).await];
-    within(server.drain(LIMIT)).await.unwrap();
+    within(server.drain(Some(LIMIT))).await.unwrap();
     drop(server);
     for (i, client) in clients.iter().enumerate() {
         let failed = within(client.call(b"x")).await;
@@ -333,7 +333,7 @@ async fn a_call_during_an_outage_that_is_dropped_sends_nothing_and_one_that_wait
     let dir = Dir::new("outage");
     let server = dir.server(ServerConfig::default());
     let client = dir.reconnecting(ReconnectPolicy::default()).await;
-    within(server.drain(LIMIT)).await.unwrap();
+    within(server.drain(Some(LIMIT))).await.unwrap();
     drop(server);
     tokio::select! {
         reply = client.call(b"dropped") => panic!("{reply:?}"),

@@ -2212,6 +2212,14 @@ public:
     }
     std::optional<request> receive(timeout limit) { return detail::if_any(try_receive(limit)); }
 
+    /// How many requests had no reply when the time was up. h_server_drain
+    result<std::size_t> try_drain(timeout limit) {
+        std::size_t unanswered = 0;
+        const h_status status = h_server_drain(get(), limit.nanoseconds(), &unanswered);
+        return detail::done(status, unanswered);
+    }
+    std::size_t drain(timeout limit) { return try_drain(limit).value(); }
+
     /// How many clients are connected. h_server_clients
     result<std::size_t> try_clients() const {
         std::size_t count = 0;

@@ -306,6 +306,29 @@ pub unsafe extern "C" fn h_server_clients(
     })
 }
 
+/// Takes no new requests, waits at most `timeout_ns` until those that are here have been received and
+/// replied to, and closes all connections; `unanswered`, which may be null, is how many had no reply by
+/// then: 0, if all is well.
+///
+/// Its names are free for another server from the beginning, and whoever calls is told H_CLOSED.
+/// Receiving goes on, in other threads, and fails with H_CLOSED when nothing is left to be received.
+/// Afterwards nobody is connected, and what is left of the server is to be freed.
+///
+/// Errors: H_FORKED; H_SYSTEM. It takes nothing new then, and its connections are as they were.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_server_drain(
+    server: *mut h_server_t,
+    timeout_ns: i64,
+    unanswered: *mut usize,
+) -> h_status {
+    guard(|| {
+        let server = get(server, "server")?.0.shared()?;
+        let place = out_or_null(unanswered, "unanswered")?;
+        put(place, server.drain(limit(timeout_ns))?);
+        Ok(())
+    })
+}
+
 closed! {
     /// Its clients are told goodbye once the requests that were received are freed, too.
     server: h_server_t, "what the node has queued";

@@ -8,7 +8,7 @@
 use crate::boundary::{Done, Failure, h_status, h_status::*, limit};
 use crate::node::h_node_t;
 use hamlyn::os::memory::ForkGuard;
-use hamlyn::protocol::{EndPoint, Exclusive, Held, Manager, ReceiveError, SendFailure};
+use hamlyn::protocol::{EndPoint, Exclusive, Held, Manager, ReceiveError, SendError};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -247,9 +247,9 @@ pub fn full() -> Failure {
 }
 
 /// What a send came to: a time limit of 0 that is over means that there was no room.
-pub fn sent<T>(result: Result<T, SendFailure>, timeout_ns: i64) -> Done<T> {
+pub fn sent<T>(result: Result<T, SendError>, timeout_ns: i64) -> Done<T> {
     match result {
-        Err(SendFailure::TimedOut) if timeout_ns == 0 => Err(full()),
+        Err(SendError::TimedOut) if timeout_ns == 0 => Err(full()),
         other => Ok(other?),
     }
 }

@@ -4,17 +4,16 @@ use crate::boundary::{Failure, h_status, h_status::*};
 use hamlyn::config::ConfigError;
 #[cfg(feature = "tls")]
 use hamlyn::control::hosts::{
-    DirectoryError, HostError, HostNameError, HostsError, KeysError, MeetingError,
+    HostDirectoryError, HostError, HostNameError, HostsError, KeysError, MeetingError,
 };
 use hamlyn::control::{
-    self, AcceptError, AnswerError, ApertureError, FindError, NameError, Reason, ServeError,
-    StartError,
+    AcceptError, AnswerError, ApertureError, FindError, NameError, Reason, ServeError, StartError,
 };
 use hamlyn::interface::terminus::PostError;
 use hamlyn::interface::{AreaError, QueueError, SlotError};
 use hamlyn::node::{
     BuildError, CloseReason, ConnectError, ExportError, Forked, LinkError, MemoryError,
-    NoSuchAperture, NoSuchTerminus, OfferError, ReclaimError, RecvError, SendError,
+    NoSuchAperture, NoSuchTerminus, NodeReceiveError, NodeSendError, OfferError, ReclaimError,
 };
 use hamlyn::os::aperture::AccessError;
 use hamlyn::os::memory;
@@ -22,7 +21,7 @@ use hamlyn::os::memory;
 use hamlyn::protocol::SeedHostError;
 use hamlyn::protocol::{
     ByteStreamError, CallError, GroupError, GrowError, PublishError, ReceiveError, SeedError,
-    SendFailure,
+    SendError,
 };
 use hamlyn::wire::{ShareError, TicketError};
 
@@ -34,7 +33,6 @@ macro_rules! statuses {
     ($($(#[$when:meta])* $error:ty: $value:ident => $status:expr;)+) => {$(
         $(#[$when])*
         impl Status for $error {
-            #[allow(unreachable_patterns)]
             fn status(&self) -> h_status {
                 let $value = self;
                 $status
@@ -89,9 +87,9 @@ statuses! {
         OfferError::Name(e) => e.status(),
         OfferError::Serve(e) => e.status(),
     };
-    memory::AreaError: e => match e {
-        memory::AreaError::Empty | memory::AreaError::TooLarge(_) => H_INVALID,
-        memory::AreaError::Os { .. } => H_SYSTEM,
+    memory::AllocationError: e => match e {
+        memory::AllocationError::Empty | memory::AllocationError::TooLarge(_) => H_INVALID,
+        memory::AllocationError::Os { .. } => H_SYSTEM,
     };
     AreaError: e => match e {
         AreaError::NoSuchArea(_) => H_NO_SUCH,
@@ -130,23 +128,23 @@ statuses! {
         PostError::TooLong { .. } => H_TOO_LONG,
         _ => H_INVALID,
     };
-    SendError: e => match e {
-        SendError::Full => H_FULL,
-        SendError::Unreachable(_) => H_UNREACHABLE,
-        SendError::TooLongToTry { .. } => H_TOO_LONG,
-        SendError::LinkEnded(_) => H_CLOSED,
-        SendError::TimedOut { unfinished: None } => H_TIMED_OUT,
-        SendError::TimedOut { unfinished: Some(_) } => H_INCOMPLETE,
-        SendError::Post(e) => e.status(),
-        SendError::Terminus(e) => e.status(),
-        SendError::Forked(e) => e.status(),
-        SendError::Wait(_) => H_SYSTEM,
+    NodeSendError: e => match e {
+        NodeSendError::Full => H_FULL,
+        NodeSendError::Unreachable(_) => H_UNREACHABLE,
+        NodeSendError::TooLongToTry { .. } => H_TOO_LONG,
+        NodeSendError::LinkEnded(_) => H_CLOSED,
+        NodeSendError::TimedOut { unfinished: None } => H_TIMED_OUT,
+        NodeSendError::TimedOut { unfinished: Some(_) } => H_INCOMPLETE,
+        NodeSendError::Post(e) => e.status(),
+        NodeSendError::Terminus(e) => e.status(),
+        NodeSendError::Forked(e) => e.status(),
+        NodeSendError::Wait(_) => H_SYSTEM,
     };
-    RecvError: e => match e {
-        RecvError::TimedOut => H_TIMED_OUT,
-        RecvError::Queue(e) => e.status(),
-        RecvError::Forked(e) => e.status(),
-        RecvError::Wait(_) => H_SYSTEM,
+    NodeReceiveError: e => match e {
+        NodeReceiveError::TimedOut => H_TIMED_OUT,
+        NodeReceiveError::Queue(e) => e.status(),
+        NodeReceiveError::Forked(e) => e.status(),
+        NodeReceiveError::Wait(_) => H_SYSTEM,
     };
     LinkError: _e => H_NO_SUCH;
     Reason: e => match e {
@@ -164,24 +162,25 @@ statuses! {
         FindError::Directory(_) => H_SYSTEM,
         FindError::PathTooLong { .. } => H_TOO_LONG,
     };
-    control::ConnectError: e => match e {
-        control::ConnectError::Find(e) => e.status(),
-        control::ConnectError::Stale(_) => H_NOT_FOUND,
-        control::ConnectError::NotPermitted(_)
-        | control::ConnectError::WrongUser { .. }
-        | control::ConnectError::Version { .. } => H_REFUSED,
-        control::ConnectError::TimedOut(_) => H_TIMED_OUT,
-        control::ConnectError::Refused { reason, .. } => reason.status(),
-        control::ConnectError::Gone => H_CLOSED,
-        control::ConnectError::Misbehaved(_) | control::ConnectError::Memory(_) => H_MISBEHAVED,
-        control::ConnectError::Links(_) => H_LIMIT,
+    ConnectError: e => match e {
+        ConnectError::Name(e) => e.status(),
+        ConnectError::Find(e) => e.status(),
+        ConnectError::Stale(_) => H_NOT_FOUND,
+        ConnectError::NotPermitted(_)
+        | ConnectError::WrongUser { .. }
+        | ConnectError::Version { .. } => H_REFUSED,
+        ConnectError::TimedOut(_) => H_TIMED_OUT,
+        ConnectError::Refused { reason, .. } => reason.status(),
+        ConnectError::Gone | ConnectError::Vanished => H_CLOSED,
+        ConnectError::Misbehaved(_) | ConnectError::Memory(_) => H_MISBEHAVED,
+        ConnectError::TooManyLinks(_) => H_LIMIT,
         #[cfg(feature = "tls")]
-        control::ConnectError::Host { error, .. } => error.status(),
+        ConnectError::Host { error, .. } => error.status(),
         #[cfg(not(feature = "tls"))]
-        control::ConnectError::NoHosts(_) => H_INVALID,
-        control::ConnectError::GreetingTooLong(_) => H_TOO_LONG,
-        control::ConnectError::Forked => H_FORKED,
-        control::ConnectError::Unavailable(_) | control::ConnectError::Os { .. } => H_SYSTEM,
+        ConnectError::NoHosts(_) => H_INVALID,
+        ConnectError::GreetingTooLong(_) => H_TOO_LONG,
+        ConnectError::Forked => H_FORKED,
+        ConnectError::Unavailable(_) | ConnectError::Os { .. } => H_SYSTEM,
     };
     #[cfg(feature = "tls")]
     KeysError: e => match e {
@@ -206,10 +205,10 @@ statuses! {
         | HostNameError::User(_) => H_INVALID,
     };
     #[cfg(feature = "tls")]
-    DirectoryError: e => match e {
-        DirectoryError::None | DirectoryError::Line { .. } => H_INVALID,
-        DirectoryError::Read { .. } => H_SYSTEM,
-        DirectoryError::NotListed(_) => H_NOT_FOUND,
+    HostDirectoryError: e => match e {
+        HostDirectoryError::None | HostDirectoryError::Line { .. } => H_INVALID,
+        HostDirectoryError::Read { .. } => H_SYSTEM,
+        HostDirectoryError::NotListed(_) => H_NOT_FOUND,
     };
     #[cfg(feature = "tls")]
     MeetingError: e => match e {
@@ -232,14 +231,6 @@ statuses! {
         HostError::Meeting(e) => e.status(),
         HostError::TooMany => H_LIMIT,
     };
-    ConnectError: e => match e {
-        ConnectError::Name(e) => e.status(),
-        ConnectError::Control(e) => e.status(),
-        ConnectError::TooManyLinks(_) => H_LIMIT,
-        ConnectError::Vanished => H_CLOSED,
-        ConnectError::Watch(_) => H_SYSTEM,
-        ConnectError::Forked(e) => e.status(),
-    };
     SeedError: _e => H_SEED;
     #[cfg(feature = "tls")]
     SeedHostError: e => match e {
@@ -256,8 +247,6 @@ statuses! {
         // Of tasks in Rust alone.
         GrowError::GivenUp => H_TIMED_OUT,
         GrowError::Forked(e) => e.status(),
-        // What the library has learnt to say since.
-        _ => H_STATE,
     };
     ReceiveError: e => match e {
         ReceiveError::TimedOut => H_TIMED_OUT,
@@ -267,23 +256,19 @@ statuses! {
         ReceiveError::Misuse(_) => H_INVALID,
         ReceiveError::Forked(e) => e.status(),
         ReceiveError::Wait(_) => H_SYSTEM,
-        // What the library has learnt to say since.
-        _ => H_STATE,
     };
-    SendFailure: e => match e {
-        SendFailure::TimedOut => H_TIMED_OUT,
-        SendFailure::TooLong { .. } => H_TOO_LONG,
-        SendFailure::Outside { .. } => H_INVALID,
-        SendFailure::CutOff => H_CUT_OFF,
-        SendFailure::ForeignTicket => H_INVALID,
-        SendFailure::NoReplyWanted => H_STATE,
-        SendFailure::Ended(reason) => reason.status(),
-        SendFailure::Misbehaved(_) => H_MISBEHAVED,
-        SendFailure::Send(e) => e.status(),
-        SendFailure::Forked(e) => e.status(),
-        SendFailure::Wait(_) => H_SYSTEM,
-        // What the library has learnt to say since.
-        _ => H_STATE,
+    SendError: e => match e {
+        SendError::TimedOut => H_TIMED_OUT,
+        SendError::TooLong { .. } => H_TOO_LONG,
+        SendError::Outside { .. } => H_INVALID,
+        SendError::CutOff => H_CUT_OFF,
+        SendError::ForeignTicket => H_INVALID,
+        SendError::NoReplyWanted => H_STATE,
+        SendError::Ended(reason) => reason.status(),
+        SendError::Misbehaved(_) => H_MISBEHAVED,
+        SendError::Node(e) => e.status(),
+        SendError::Forked(e) => e.status(),
+        SendError::Wait(_) => H_SYSTEM,
     };
     ApertureError: e => match e {
         ApertureError::NoLink => H_NO_SUCH,
@@ -301,20 +286,18 @@ statuses! {
         ExportError::Link(e) => e.status(),
         ExportError::Os { .. } => H_SYSTEM,
         ExportError::Forked(e) => e.status(),
-        _ => H_STATE,
     };
     NoSuchAperture: _e => H_NO_SUCH;
     ReclaimError: e => match e {
         ReclaimError::NoSuchAperture(e) => e.status(),
         ReclaimError::Memory(e) => e.status(),
         ReclaimError::Forked(e) => e.status(),
-        _ => H_STATE,
     };
     AccessError: e => match e {
         AccessError::OutOfBounds { .. } | AccessError::Unaligned(_) => H_INVALID,
         AccessError::ReadOnly => H_REFUSED,
         AccessError::Revoked => H_CLOSED,
-        _ => H_STATE,
+        AccessError::Forked => H_FORKED,
     };
     CallError: e => match e {
         CallError::TimedOut => H_TIMED_OUT,
@@ -326,10 +309,12 @@ statuses! {
         CallError::Misbehaved(_) => H_MISBEHAVED,
         CallError::NoSuchCall(_) => H_NO_SUCH,
         CallError::Memory(_) => H_LIMIT,
-        CallError::Send(e) => e.status(),
+        CallError::Node(e) => e.status(),
         CallError::Forked(e) => e.status(),
         CallError::Wait(_) => H_SYSTEM,
-        _ => H_STATE,
+        // Of tasks in Rust alone.
+        CallError::Replied => H_STATE,
+        CallError::Untaken { .. } => H_LIMIT,
     };
     PublishError: e => match e {
         PublishError::TimedOut => H_TIMED_OUT,
@@ -356,6 +341,5 @@ statuses! {
         GroupError::Misuse(_) => H_INVALID,
         GroupError::Forked(e) => e.status(),
         GroupError::Wait(_) => H_SYSTEM,
-        _ => H_STATE,
     };
 }

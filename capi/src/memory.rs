@@ -7,7 +7,7 @@ use crate::boundary::{
 use crate::node::h_node_t;
 use core::ffi::c_void;
 use hamlyn::node::MemoryError;
-use hamlyn::{AreaId, MetadataIndex, Mode, QueueId, SlotConfig, SlotId, Tag};
+use hamlyn::{AreaId, BufferTag, MetadataIndex, Mode, QueueId, SlotConfig, SlotId};
 
 /// A message area of a node: contiguous memory that messages land in. A value, to be copied as one
 /// likes; what was removed is refused where it is used.
@@ -357,7 +357,7 @@ pub unsafe extern "C" fn h_send_buffer_free(node: *mut h_node_t, tag: u8) -> h_s
     guard(|| {
         let mut node = get(node, "node")?.lock()?;
         let primary = node.primary();
-        Ok(node.remove_send_buffer(primary, Tag(tag))?)
+        Ok(node.remove_send_buffer(primary, BufferTag(tag))?)
     })
 }
 
@@ -378,7 +378,7 @@ pub unsafe extern "C" fn h_send_buffer_write(
         let from = bytes(from, length, "from")?;
         let mut node = node.lock()?;
         let primary = node.primary();
-        let to: Result<&mut [u8], MemoryError> = node.send_buffer_mut(primary, Tag(tag));
+        let to: Result<&mut [u8], MemoryError> = node.send_buffer_mut(primary, BufferTag(tag));
         let to = to?;
         let range = inside(length, offset, to.len())?;
         to[range].copy_from_slice(from);

@@ -10,7 +10,7 @@ use crate::node::h_node_t;
 use crate::tickets::h_ticket_t;
 use core::ffi::c_void;
 use hamlyn::interface::terminus::PIECES_MAX;
-use hamlyn::{MetadataIndex, Notification, Piece, SendError, SendHandle, Tag};
+use hamlyn::{BufferTag, MetadataIndex, NodeSendError, Notification, Piece, SendHandle};
 
 /// Names a message that was sent, so that h_is_reusable can be asked about its buffer. A value.
 #[repr(C)]
@@ -114,7 +114,7 @@ pub unsafe extern "C" fn h_send_fast(
         let sent = repeat(node.manager()?, timeout_ns, |node| -> Done<Option<()>> {
             match node.try_send_fast(&ticket, data, word) {
                 Ok(()) => Ok(Some(())),
-                Err(SendError::Full) => {
+                Err(NodeSendError::Full) => {
                     node.poll()?;
                     Ok(None)
                 }
@@ -168,7 +168,8 @@ pub unsafe extern "C" fn h_post_send(
             let text = format!("count is {count}, and at most {PIECES_MAX} are allowed");
             return Err(Failure::invalid(text));
         }
-        let piece = |p: &h_piece_t| Piece { tag: Tag(p.tag), offset: p.offset, length: p.length };
+        let piece =
+            |p: &h_piece_t| Piece { tag: BufferTag(p.tag), offset: p.offset, length: p.length };
         let pieces: Vec<Piece> = pieces.iter().map(piece).collect();
         let mut node = node.lock()?;
         let primary = node.primary();

@@ -528,6 +528,39 @@ static void calls(void) {
     h_reply_free(NULL);
 }
 
+/* It takes nothing new, and says how many requests had no reply when the time was up. */
+static void a_server_that_drains(void) {
+    h_node_t *other = other_node();
+    h_server_t *server;
+    h_client_t *client;
+    h_request_t *request, *none = NULL;
+    h_reply_t *reply;
+    h_call_t call;
+    h_seed_t seed;
+    char data[16];
+    size_t length = 77;
+    EXPECT(H_INVALID, "server is null", h_server_drain(NULL, LIMIT, NULL));
+    EXPECT(H_OK, "", h_server_new(other, NULL, &server));
+    EXPECT(H_OK, "", h_server_seed(server, &seed));
+    EXPECT(H_OK, "", h_client_grow(node, &seed, NULL, LIMIT, &client));
+    EXPECT(H_OK, "", h_client_start(client, "question", 8, LIMIT, &call));
+    EXPECT(H_OK, "", h_server_receive(server, LIMIT, &request));
+    EXPECT(H_OK, "", h_server_drain(server, 1000000, &length));
+    THAT(length == 1);
+    EXPECT(H_CLOSED, "", h_server_receive(server, LIMIT, &none));
+    EXPECT(H_CLOSED, "", h_client_finish(client, call, LIMIT, &reply));
+    EXPECT(H_CLOSED, "", h_client_call(client, "x", 1, LIMIT, data, sizeof data, &length));
+    h_request_free(request);
+    h_client_free(client);
+    h_server_free(server);
+
+    /* With nothing to be done it is done at once, and the number need not be asked for. */
+    EXPECT(H_OK, "", h_server_new(other, NULL, &server));
+    EXPECT(H_OK, "", h_server_drain(server, LIMIT, NULL));
+    h_server_free(server);
+    h_node_free(other);
+}
+
 static void groups(void) {
     h_node_t *other = other_node();
     h_group_t *group;
@@ -836,6 +869,7 @@ static void everything(void) {
     datagrams();
     streams();
     calls();
+    a_server_that_drains();
     groups();
     any_of_several();
     numbers_that_cannot_be();

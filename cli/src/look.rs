@@ -51,7 +51,7 @@ pub struct Look {
 /// Asks one.
 pub fn ask(config: &Config, name: &str) -> Result<Told> {
     let began = Instant::now();
-    let told = statistics_of(config, &of_this_host(name)?, PATIENCE)?;
+    let told = statistics_of(config, &of_this_host(name)?, Some(PATIENCE))?;
     let at = Instant::now();
     Ok(Told {
         name: name.into(),

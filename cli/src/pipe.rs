@@ -417,7 +417,7 @@ impl Sender {
         let slot = node.slot(SlotConfig::new(area, queue).metadata(CHUNKS + 1))?;
         let ticket = node.ticket(slot, MetadataIndex(0))?;
         let greeting = [PROTOCOL, &ticket.to_bytes()].concat();
-        let link = node.connect(name, &greeting, wait)?;
+        let link = node.connect(name, &greeting, Some(wait))?;
         let offer = node.greeting(link)?;
         let tickets = offer
             .chunks(TICKET_BYTES)

@@ -93,6 +93,7 @@ const STYLE: &str = "
   --rule: #64748b; --good: #57c274; --care: #e2a33f; --bad: #ff7b72; } }
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem;
   color: var(--ink); background: var(--paper); }
+p { overflow-wrap: anywhere; }
 h1 { margin-bottom: .2rem; } h2 { margin-top: 2.5rem; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; margin: 1rem 0; font-size: .92rem; }

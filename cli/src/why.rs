@@ -90,7 +90,7 @@ pub fn run(arguments: &WhyArguments) -> Result<()> {
     if let Some(sentence) = who_listens(&config, &arguments.name) {
         output::line(sentence)?;
     }
-    let ask = || stat_of(&config, &service, PATIENCE);
+    let ask = || stat_of(&config, &service, Some(PATIENCE));
     let before = match ask() {
         Ok(text) => Figures::of(&text),
         Err(error) => {

@@ -38,14 +38,14 @@ fn watched(directory: &Path) -> (Node, Node, Ticket) {
     let ticket = server.ticket(slot, MetadataIndex(0)).unwrap();
     server.serve("watched", Access::SameUser, Accept::Automatic(vec![])).unwrap();
     let mut client = Node::with_config(config(directory)).unwrap();
-    client.connect("watched", b"", LONG).unwrap();
+    client.connect("watched", b"", Some(LONG)).unwrap();
     for _ in 0..10 {
         client.send(&ticket, b"hello", b"", Some(LONG)).unwrap();
         server.recv(queue, Some(LONG)).unwrap();
     }
     // The next finds nothing, and leaves how things stand before it sleeps, which on a busy machine
     // may be later than its time limit.
-    let slept = || stat_of(&config(directory), &"watched".parse().unwrap(), LONG).unwrap();
+    let slept = || stat_of(&config(directory), &"watched".parse().unwrap(), Some(LONG)).unwrap();
     while !slept().contains("waits 1\n") {
         assert!(server.recv(queue, Some(Duration::from_millis(20))).is_err());
     }

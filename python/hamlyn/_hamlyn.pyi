@@ -207,6 +207,13 @@ class ApertureStreamSender:
     def __repr__(self, /) -> str: ...
     @property
     def _manager(self, /) -> Manager: ...
+    def abandon(self, /) -> None:
+        """
+        Ends the stream before its end, and closes: what has left arrives, and then the receiver
+        raises `Closed`, as it does when this process dies; its loop over the records does not
+        just end. What is coalesced does not leave. So it is, too, where an exception leaves a
+        `with`.
+        """
     def close(self, /, timeout: SupportsFloat | SupportsIndex | None = 10.0) -> None:
         """
         Sends what is left and tells the receiver that this was all, waiting at most `timeout`
@@ -1928,6 +1935,13 @@ class StreamSender:
     def __repr__(self, /) -> str: ...
     @property
     def _manager(self, /) -> Manager: ...
+    def abandon(self, /) -> None:
+        """
+        Ends the stream before its end, and closes: what has left arrives, and then the receiver
+        raises `Closed`, as it does when this process dies; its loop over the records does not
+        just end. What is coalesced does not leave. So it is, too, where an exception leaves a
+        `with`.
+        """
     def close(self, /, timeout: SupportsFloat | SupportsIndex | None = 10.0) -> None:
         """
         Sends what is left and tells the receiver that this was all, waiting at most `timeout`

@@ -223,7 +223,7 @@ class _StreamSender(_Grown[T]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # After an exception only what can be sent without waiting.
+        # The receiver is not to take for all what is not.
         if kind is None:
             await self.close()
         else:

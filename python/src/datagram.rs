@@ -10,7 +10,7 @@ use crate::tagged::{nothing, timed_out};
 use crate::wait::Limit;
 use core::ffi::c_int;
 use core::time::Duration;
-use hamlyn::protocol::{self, SendFailure};
+use hamlyn::protocol::{self, SendError};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -231,7 +231,7 @@ impl DatagramSender {
         let flushed = self.end.wait_more(py, Limit::new(timeout)?, |end, slice| {
             match end.flush(Some(slice)) {
                 Ok(()) => Ok(Some(())),
-                Err(SendFailure::CutOff) => Ok(None),
+                Err(SendError::CutOff) => Ok(None),
                 Err(e) => Err(e),
             }
         })?;
@@ -292,8 +292,8 @@ fn send_all<T: Send>(
     end: &End<T>,
     data: &[u8],
     timeout: Option<f64>,
-    send: impl Fn(&mut T, &[u8], Duration) -> Result<(), SendFailure> + Sync,
-    flush: impl Fn(&mut T, Duration) -> Result<(), SendFailure> + Sync,
+    send: impl Fn(&mut T, &[u8], Duration) -> Result<(), SendError> + Sync,
+    flush: impl Fn(&mut T, Duration) -> Result<(), SendError> + Sync,
 ) -> PyResult<()> {
     let limit = Limit::new(timeout)?;
     let mut is_cut_off = false;
@@ -301,8 +301,8 @@ fn send_all<T: Send>(
         let sent = if is_cut_off { flush(end, slice) } else { send(end, data, slice) };
         match sent {
             Ok(()) => Ok(Some(())),
-            Err(SendFailure::TimedOut) => Ok(None),
-            Err(SendFailure::CutOff) => {
+            Err(SendError::TimedOut) => Ok(None),
+            Err(SendError::CutOff) => {
                 is_cut_off = true;
                 Ok(None)
             }

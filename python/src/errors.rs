@@ -6,10 +6,11 @@
 use hamlyn::interface::terminus::PostError;
 use hamlyn::interface::{AreaError, QueueError, SlotError};
 use hamlyn::node::{
-    BuildError, ConnectError, Forked, LinkError, MemoryError, OfferError, RecvError, SendError,
+    BuildError, ConnectError, Forked, LinkError, MemoryError, NodeReceiveError, NodeSendError,
+    OfferError,
 };
 use hamlyn::protocol::{
-    ByteStreamError, CallError, GroupError, GrowError, PublishError, ReceiveError, SendFailure,
+    ByteStreamError, CallError, GroupError, GrowError, PublishError, ReceiveError, SendError,
 };
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -169,9 +170,9 @@ impl ToPy for OfferError {
 
 impl ToPy for MemoryError {
     fn to_py(self) -> PyErr {
-        use hamlyn::os::memory::AreaError;
+        use hamlyn::os::memory::AllocationError;
         let kind = match &self {
-            Self::Memory(AreaError::Os { .. }) => Kind::Os,
+            Self::Memory(AllocationError::Os { .. }) => Kind::Os,
             _ => Kind::Misuse,
         };
         error(kind, self)
@@ -180,29 +181,25 @@ impl ToPy for MemoryError {
 
 /// What a failed connection is.
 fn of_connect(failed: &ConnectError) -> Kind {
-    use hamlyn::control::ConnectError as Control;
     match failed {
-        ConnectError::Name(_) | ConnectError::TooManyLinks(_) => Kind::Misuse,
+        ConnectError::Find(_) | ConnectError::Stale(_) | ConnectError::Gone => Kind::Unreachable,
+        ConnectError::TimedOut(_) => Kind::TimedOut,
         ConnectError::Vanished => Kind::Closed,
-        ConnectError::Watch(_) => Kind::Os,
-        ConnectError::Forked(_) => Kind::Forked,
-        ConnectError::Control(control) => match control {
-            Control::Find(_) | Control::Stale(_) | Control::Gone => Kind::Unreachable,
-            Control::TimedOut(_) => Kind::TimedOut,
-            Control::Links(_) | Control::GreetingTooLong(_) => Kind::Misuse,
-            Control::Forked => Kind::Forked,
-            Control::Unavailable(_) | Control::Os { .. } => Kind::Os,
-            Control::NotPermitted(_)
-            | Control::WrongUser { .. }
-            | Control::Refused { .. }
-            | Control::Version { .. }
-            | Control::Misbehaved(_)
-            | Control::Memory(_) => Kind::Refused,
-            #[cfg(feature = "tls")]
-            Control::Host { error, .. } => of_host(error),
-            #[cfg(not(feature = "tls"))]
-            Control::NoHosts(_) => Kind::Misuse,
-        },
+        ConnectError::Name(_)
+        | ConnectError::TooManyLinks(_)
+        | ConnectError::GreetingTooLong(_) => Kind::Misuse,
+        ConnectError::Forked => Kind::Forked,
+        ConnectError::Unavailable(_) | ConnectError::Os { .. } => Kind::Os,
+        ConnectError::NotPermitted(_)
+        | ConnectError::WrongUser { .. }
+        | ConnectError::Refused { .. }
+        | ConnectError::Version { .. }
+        | ConnectError::Misbehaved(_)
+        | ConnectError::Memory(_) => Kind::Refused,
+        #[cfg(feature = "tls")]
+        ConnectError::Host { error, .. } => of_host(error),
+        #[cfg(not(feature = "tls"))]
+        ConnectError::NoHosts(_) => Kind::Misuse,
     }
 }
 
@@ -225,11 +222,11 @@ fn of_hosts(failed: &hamlyn::control::hosts::HostsError) -> Kind {
 /// Why there is no link to a service of another host.
 #[cfg(feature = "tls")]
 fn of_host(failed: &hamlyn::control::hosts::HostError) -> Kind {
-    use hamlyn::control::hosts::{DirectoryError, HostError, MeetingError};
+    use hamlyn::control::hosts::{HostDirectoryError, HostError, MeetingError};
     match failed {
         HostError::Name(_) | HostError::TooMany => Kind::Misuse,
         HostError::Hosts(e) => of_hosts(e),
-        HostError::Directory(DirectoryError::NotListed(_)) => Kind::Unreachable,
+        HostError::Directory(HostDirectoryError::NotListed(_)) => Kind::Unreachable,
         HostError::Directory(_) => Kind::Misuse,
         HostError::Unknown(_) | HostError::Unreachable { .. } => Kind::Unreachable,
         HostError::Meeting(MeetingError::NoService | MeetingError::Gone(_)) => Kind::Unreachable,
@@ -244,7 +241,7 @@ fn of_host(failed: &hamlyn::control::hosts::HostError) -> Kind {
     }
 }
 
-impl ToPy for RecvError {
+impl ToPy for NodeReceiveError {
     fn to_py(self) -> PyErr {
         let kind = match &self {
             Self::TimedOut => Kind::TimedOut,
@@ -256,7 +253,7 @@ impl ToPy for RecvError {
     }
 }
 
-impl ToPy for SendError {
+impl ToPy for NodeSendError {
     fn to_py(self) -> PyErr {
         let kind = match &self {
             Self::Full | Self::TimedOut { .. } => Kind::TimedOut,
@@ -301,10 +298,10 @@ impl ToPy for ReceiveError {
     }
 }
 
-impl ToPy for SendFailure {
+impl ToPy for SendError {
     fn to_py(self) -> PyErr {
         let kind = match self {
-            Self::Send(e) => return e.to_py(),
+            Self::Node(e) => return e.to_py(),
             Self::TimedOut => Kind::TimedOut,
             Self::CutOff => Kind::TimedOut,
             Self::Ended(_) => Kind::Closed,
@@ -320,7 +317,7 @@ impl ToPy for SendFailure {
 impl ToPy for CallError {
     fn to_py(self) -> PyErr {
         let kind = match self {
-            Self::Send(e) => return e.to_py(),
+            Self::Node(e) => return e.to_py(),
             Self::TimedOut => Kind::TimedOut,
             Self::Application { code, text } => return application_error(code, &text),
             Self::Declined => Kind::Declined,

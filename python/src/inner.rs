@@ -10,7 +10,7 @@ use crate::parts::Notified;
 use crate::wait::{LOOKS, Limit, sliced};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::time::Duration;
-use hamlyn::node::SendError;
+use hamlyn::node::NodeSendError;
 use hamlyn::os::memory::ForkGuard;
 use hamlyn::os::sys::{Bell, Poller, wait_for};
 use hamlyn::protocol;
@@ -243,12 +243,12 @@ impl Inner {
         let node = self.node()?;
         let attempt = |slice| match node.recv(queue, Some(slice)) {
             Ok(notification) => Ok(Some(notification)),
-            Err(hamlyn::RecvError::TimedOut) => Ok(None),
+            Err(hamlyn::NodeReceiveError::TimedOut) => Ok(None),
             Err(e) => Err(e),
         };
         match sliced(py, self, limit, attempt)?.or_raise()? {
             Some(notification) => Ok(Notified::new(self, notification)),
-            None => Err(hamlyn::RecvError::TimedOut.to_py()),
+            None => Err(hamlyn::NodeReceiveError::TimedOut.to_py()),
         }
     }
 
@@ -298,9 +298,9 @@ impl Inner {
             }
             let fds = [(self.node_fd.as_fd(), false), (bell.0.as_fd(), false)];
             let woken = wait_for(&fds, deadline);
-            match woken.map_err(|e| hamlyn::RecvError::Wait(Arc::new(e)))? {
+            match woken.map_err(|e| hamlyn::NodeReceiveError::Wait(Arc::new(e)))? {
                 true => Ok(Some(())),
-                false => Ok::<_, hamlyn::RecvError>(None),
+                false => Ok::<_, hamlyn::NodeReceiveError>(None),
             }
         };
         Ok(sliced(py, self, limit, attempt)?.or_raise()?.is_some())
@@ -318,7 +318,7 @@ impl Inner {
     ) -> PyResult<()> {
         if data.len() <= HELD_BYTES_MAX && link.is_none() {
             match self.with(py, |node| node.try_send(ticket, data, metadata))? {
-                Err(SendError::Full | SendError::TooLongToTry { .. }) => {}
+                Err(NodeSendError::Full | NodeSendError::TooLongToTry { .. }) => {}
                 sent => return sent.map(|_| ()).or_raise(),
             }
         }
@@ -338,7 +338,7 @@ impl Inner {
             let _ = node.poll();
             match sent {
                 Ok(_) => Ok(Some(())),
-                Err(SendError::TimedOut { unfinished: rest }) => {
+                Err(NodeSendError::TimedOut { unfinished: rest }) => {
                     unfinished = rest.map(|rest| *rest);
                     Ok(None)
                 }

@@ -18,7 +18,7 @@ use crate::wait::{Limit, duration, on_thread, sliced};
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 use hamlyn::config::WaitMode;
-use hamlyn::node::SendError;
+use hamlyn::node::NodeSendError;
 use hamlyn::os::sys::Poller;
 use hamlyn::protocol;
 use hamlyn::{Accept, Access, Config, LinkId, Mode, SlotConfig};
@@ -281,7 +281,7 @@ impl Manager {
             .with(py, |node| node.try_send(ticket, data, metadata))?
         {
             Ok(_) => Ok(true),
-            Err(SendError::Full) => Ok(false),
+            Err(NodeSendError::Full) => Ok(false),
             Err(e) => Err(e.to_py()),
         };
         with_bytes(data, |data| match metadata {
@@ -303,7 +303,7 @@ impl Manager {
         let ticket = &ticket.ticket;
         with_bytes(data, |data| {
             match self.inner.with(py, |node| node.try_send_fast(ticket, data, word))? {
-                Err(SendError::Full) => {}
+                Err(NodeSendError::Full) => {}
                 sent => return sent.map(|_| ()).or_raise(),
             }
             let (limit, node) = (Limit::new(timeout)?, self.inner.node()?);
@@ -314,12 +314,12 @@ impl Manager {
                 let _ = node.poll();
                 match sent {
                     Ok(_) => Ok(Some(())),
-                    Err(SendError::TimedOut { .. }) => Ok(None),
+                    Err(NodeSendError::TimedOut { .. }) => Ok(None),
                     Err(e) => Err(e),
                 }
             };
             let sent = sliced(py, &self.inner, limit, attempt)?.or_raise()?;
-            sent.ok_or_else(|| SendError::TimedOut { unfinished: None }.to_py())
+            sent.ok_or_else(|| NodeSendError::TimedOut { unfinished: None }.to_py())
         })
     }
 

@@ -7,7 +7,7 @@ use crate::errors::{Kind, OrRaise, error};
 use crate::stream::HELD_BYTES_MAX;
 use crate::wait::Limit;
 use core::time::Duration;
-use hamlyn::protocol::{self, SendFailure};
+use hamlyn::protocol::{self, SendError};
 use pyo3::prelude::*;
 use std::sync::Arc;
 
@@ -86,6 +86,17 @@ macro_rules! stream_sender {
                 }
             }
 
+            /// Ends the stream before its end, and closes: what has left arrives, and then the receiver
+            /// raises `Closed`, as it does when this process dies; its loop over the records does not
+            /// just end. What is coalesced does not leave. So it is, too, where an exception leaves a
+            /// `with`.
+            fn abandon(&self, py: Python<'_>) -> PyResult<()> {
+                if !self.end.is_closed() && self.end.inner.check_open().is_ok() {
+                    self.end.with(py, |end| end.abandon())?;
+                }
+                self.end.close_now(py)
+            }
+
             #[pyo3(signature = (kind: "type[BaseException] | None", _error: "BaseException | None", _trace: "TracebackType | None"))]
             fn __exit__(
                 &self,
@@ -95,7 +106,8 @@ macro_rules! stream_sender {
                 _trace: Option<&Bound<'_, PyAny>>,
             ) -> PyResult<()> {
                 if kind.is_some() {
-                    return self.end.close_now(py);
+                    // The receiver is not to take for all what is not.
+                    return self.abandon(py);
                 }
                 self.close(py, Some(10.0))
             }
@@ -143,10 +155,10 @@ macro_rules! stream_sender {
 stream_sender!(StreamSender);
 stream_sender!(ApertureStreamSender);
 
-fn sent_or_late(sent: Result<(), SendFailure>) -> Result<Option<()>, SendFailure> {
+fn sent_or_late(sent: Result<(), SendError>) -> Result<Option<()>, SendError> {
     match sent {
         Ok(()) => Ok(Some(())),
-        Err(SendFailure::TimedOut | SendFailure::CutOff) => Ok(None),
+        Err(SendError::TimedOut | SendError::CutOff) => Ok(None),
         Err(e) => Err(e),
     }
 }
@@ -160,5 +172,5 @@ fn cut_off() -> PyErr {
 
 #[cold]
 fn late() -> PyErr {
-    error(Kind::TimedOut, SendFailure::TimedOut)
+    error(Kind::TimedOut, SendError::TimedOut)
 }

@@ -6,7 +6,7 @@ use crate::errors::{Kind, OrRaise, error};
 use crate::manager::Manager;
 use crate::parts::Link;
 use core::time::Duration;
-use hamlyn::protocol::{self, ReceiveError, SendFailure, TaggedConfig};
+use hamlyn::protocol::{self, ReceiveError, SendError, TaggedConfig};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::sync::Arc;
@@ -172,12 +172,12 @@ impl TaggedSender {
                 |end| end.try_send(offset, data, tag).map(|sent| sent.then_some(())),
                 |end, slice| match end.send(offset, data, tag, Some(slice)) {
                     Ok(()) => Ok(Some(())),
-                    Err(SendFailure::TimedOut) => Ok(None),
+                    Err(SendError::TimedOut) => Ok(None),
                     Err(e) => Err(e),
                 },
             )
         })?;
-        sent.ok_or_else(|| error(Kind::TimedOut, SendFailure::TimedOut))
+        sent.ok_or_else(|| error(Kind::TimedOut, SendError::TimedOut))
     }
 
     /// `send` without waiting: `False`, and nothing was sent, if that would be needed.

@@ -316,6 +316,28 @@ def send_records(seed: bytes, count: int) -> None:
             sender.send(record_of(i), LIMIT)
 
 
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_a_stream_that_an_exception_ends_is_not_complete(
+    manager: hamlyn.Manager, other: hamlyn.Manager, by_hand: bool
+) -> None:
+    receiver, sender = stream(manager, other)
+    if by_hand:
+        sender.send(b"arrives")
+        sender.flush(LIMIT)
+        sender.abandon()
+        sender.abandon()
+    else:
+        with pytest.raises(ValueError, match="as wanted"), sender:
+            sender.send(b"arrives")
+            sender.flush(LIMIT)
+            raise ValueError("as wanted")
+    received = []
+    with pytest.raises(hamlyn.Closed):
+        for record in receiver:
+            received.append(bytes(record))
+    assert received == [b"arrives"]
+
+
 def test_a_stream_is_whole_and_in_order(manager: hamlyn.Manager, children: Children) -> None:
     receiver = hamlyn.StreamReceiver(manager)
     assert receiver.peer is None and "no sender" in receiver.explain()

@@ -21,6 +21,7 @@ pub(super) const LOCK_NS: u64 = 2_000_000_000;
 
 /// A directory that cannot be used. Nothing in it was touched.
 #[derive(Debug, thiserror::Error)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum DirectoryError {
     /// It is not there.
     #[error("the directory {} is not there{}", .path.display(), .advice)]

@@ -41,7 +41,7 @@ pub mod shell;
 
 pub use frame::{LinkFeatures, Reason};
 pub use machine::{
-    Accept, AnswerError, ApertureError, CloseReason, ConnectionId, Event, Failure, HostPeer, Peer,
+    Accept, AnswerError, ApertureError, ConnectionId, Event, Failure, HostPeer, LinkEnd, Peer,
     RequestId, Wait,
 };
 pub use text::{printable, printable_bytes};

@@ -50,6 +50,7 @@ pub struct ServiceName {
 
 /// A text that is no name of a service.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum NameError {
     /// Nothing there.
     #[error("{0:?} has an empty name or user; a service is [user@]name")]
@@ -128,6 +129,7 @@ impl fmt::Display for ServiceName {
 
 /// Who may connect to a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum Access {
     /// The same user. The socket lies in this user's own directory.
     SameUser,
@@ -139,6 +141,7 @@ pub enum Access {
 
 /// A name that could not be served. No name was taken.
 #[derive(Debug, thiserror::Error)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum ServeError {
     /// Another process serves it.
     #[error("{} is in use: something listens there", .0.display())]
@@ -368,6 +371,7 @@ pub(super) struct Place {
 
 /// Why a service was not found.
 #[derive(Debug, thiserror::Error)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum FindError {
     /// No such name.
     #[error("nothing is called {name}: {}{}", listed(.looked), others(.namesakes))]
@@ -394,6 +398,7 @@ pub enum FindError {
 
 /// Where a name was looked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub struct Looked {
     /// The directory; or, where it is not there, the first on the way that is not.
     pub directory: PathBuf,
@@ -504,6 +509,7 @@ pub(super) fn namesakes(config: &Config, service: &ServiceName) -> Vec<String> {
 
 /// A name in one of the directories.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub struct ServiceEntry {
     /// What to connect to.
     pub name: String,
@@ -519,6 +525,7 @@ pub struct ServiceEntry {
 
 /// What [`list_services`] found.
 #[derive(Clone, Debug, Default)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub struct Services {
     /// The names, ordered by path.
     pub entries: Vec<ServiceEntry>,

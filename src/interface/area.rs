@@ -28,6 +28,7 @@ impl AreaId {
 
 /// An area cannot be used or removed as asked. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum AreaError {
     /// No such area, or one that was removed.
     #[error("{0} does not exist: it was removed, or belongs to another interface")]

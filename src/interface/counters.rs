@@ -11,6 +11,7 @@ macro_rules! counters {
         /// the receiver's counter of the same name goes up by one, and nothing else changes but,
         /// in an entry that several links share, what is known of the packet's own link.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+        #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
         pub enum Refusal { $(#[doc = $rdoc] #[error($text)] $variant,)* }
 
         /// The counters of one interface. Names are stable.

@@ -14,7 +14,7 @@ pub enum EntryState {
     Open,
     /// Nothing is accepted until the application arms the entry.
     Closed,
-    /// Open, and [shared](super::Interface::share_entry): packets with the entry's key are accepted
+    /// Open, and shared by several links: packets with the entry's key are accepted
     /// if their link began its message while the entry was open, and no other has begun one since.
     Shared,
 }

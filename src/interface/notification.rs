@@ -50,6 +50,7 @@ pub const QUEUE_ENTRIES_MAX: u32 = 1 << 22;
 
 /// A queue cannot be made or used as asked. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum QueueError {
     /// No such queue, or one that was removed.
     #[error("{0} does not exist: it was removed, or belongs to another interface")]
@@ -79,6 +80,7 @@ pub enum QueueError {
 
 /// A message has arrived (Table 3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub struct Notification {
     /// The slot that it arrived in.
     pub slot: SlotIndex,

@@ -32,12 +32,12 @@ use core::ops::Range;
 /// else of the node goes on meanwhile, and whoever holds a ticket decides how often they run. Never lock
 /// a [`SharedNode`](crate::SharedNode) or call an end point of the same node from one: it waits for
 /// itself. What is to be sent is kept, and sent after the call by whoever made it; see
-/// [`installed_mut`](Interface::installed_mut).
+/// [`installed_mut`](crate::Node::installed_mut).
 ///
 /// **A panic** is caught and counted (`receivers_panicked`), and the receiver is dropped: the slot goes
 /// on as one without a receiver, beginning with this packet, which is deposited and announced like any
 /// other. In a build without the feature `os` a panic goes on through
-/// [`handle_packet`](Interface::handle_packet): out of `place` nothing was changed; out of the other two
+/// `handle_packet`: out of `place` nothing was changed; out of the other two
 /// the packet is deposited and counted, and its message is not announced.
 pub trait Receiver: Any + Send + Sync {
     /// The sink: where the packet's bytes are to go instead of the message area; `None`: into the area,

@@ -106,6 +106,7 @@ impl SlotConfig {
 
 /// A slot cannot be made or used as asked. Nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum SlotError {
     /// No such slot, or one that was removed.
     #[error("{0} does not exist: it was removed, or belongs to another interface")]

@@ -27,9 +27,9 @@ pub const SEND_BUFFERS: usize = 8;
 
 /// Names a send buffer area of a terminus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Tag(pub u8);
+pub struct BufferTag(pub u8);
 
-impl core::fmt::Display for Tag {
+impl core::fmt::Display for BufferTag {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         self.0.fmt(f)
     }
@@ -39,7 +39,7 @@ impl core::fmt::Display for Tag {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
     /// The send buffer area.
-    pub tag: Tag,
+    pub tag: BufferTag,
     /// First byte.
     pub offset: u64,
     /// Number of bytes.
@@ -72,6 +72,7 @@ impl SendHandle {
 
 /// A message that was not taken. Nothing of it was sent and nothing was queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum PostError {
     /// Not now: the work queue or the link is full.
     #[error("the work queue is full: {0} messages wait")]
@@ -107,14 +108,14 @@ pub enum PostError {
     TooManyPieces(usize),
     /// No such send buffer area.
     #[error("the terminus has no send buffer area {0}")]
-    NoSuchTag(Tag),
+    NoSuchTag(BufferTag),
     /// A piece reaches outside its area.
     #[error(
         "the piece at {offset} of {length} bytes is not inside the {size} bytes of send buffer area {tag}"
     )]
     PieceOutsideArea {
         /// The area.
-        tag: Tag,
+        tag: BufferTag,
         /// First byte.
         offset: u64,
         /// Number of bytes.
@@ -127,7 +128,7 @@ pub enum PostError {
     TooManyBuffers(usize),
     /// The area is still being sent from.
     #[error("send buffer area {0} is still being sent from")]
-    BufferBusy(Tag),
+    BufferBusy(BufferTag),
 }
 
 /// Cuts one message into packets: the header of Table 1 for each, metadata in the first only, the
@@ -326,15 +327,15 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Terminus<M> {
     // ---- send buffer areas
 
     /// Makes `memory` a send buffer area.
-    pub fn add_buffer(&mut self, memory: M) -> Result<Tag, PostError> {
+    pub fn add_buffer(&mut self, memory: M) -> Result<BufferTag, PostError> {
         let free = self.buffers.iter().position(Option::is_none);
         let tag = free.ok_or(PostError::TooManyBuffers(self.buffers.len()))?;
         self.buffers[tag] = Some(memory);
-        Ok(Tag(tag as u8))
+        Ok(BufferTag(tag as u8))
     }
 
     /// Takes a send buffer area back. Refused while a queued message needs it.
-    pub fn remove_buffer(&mut self, tag: Tag) -> Result<M, PostError> {
+    pub fn remove_buffer(&mut self, tag: BufferTag) -> Result<M, PostError> {
         self.buffer(tag)?;
         let needs = |work: &Work| match &work.data {
             WorkData::Gather { pieces, count } => {
@@ -349,7 +350,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Terminus<M> {
     }
 
     /// The bytes of a send buffer area.
-    pub fn buffer(&self, tag: Tag) -> Result<&[u8], PostError> {
+    pub fn buffer(&self, tag: BufferTag) -> Result<&[u8], PostError> {
         match self.buffers.get(tag.0 as usize) {
             Some(Some(memory)) => Ok(memory.as_ref()),
             _ => Err(PostError::NoSuchTag(tag)),
@@ -358,7 +359,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Terminus<M> {
 
     /// The bytes of a send buffer area, to be filled. Bytes of a queued message that is not yet
     /// reusable are sent as they are when their packet leaves.
-    pub fn buffer_mut(&mut self, tag: Tag) -> Result<&mut [u8], PostError> {
+    pub fn buffer_mut(&mut self, tag: BufferTag) -> Result<&mut [u8], PostError> {
         match self.buffers.get_mut(tag.0 as usize) {
             Some(Some(memory)) => Ok(memory.as_mut()),
             _ => Err(PostError::NoSuchTag(tag)),
@@ -463,7 +464,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Terminus<M> {
             length += piece.length;
         }
         let segmenter = Segmenter::new(ticket, length, metadata.len(), 0, packet_bytes)?;
-        let mut pieces = [Piece { tag: Tag(0), offset: 0, length: 0 }; PIECES_MAX];
+        let mut pieces = [Piece { tag: BufferTag(0), offset: 0, length: 0 }; PIECES_MAX];
         pieces[..gather.len()].copy_from_slice(gather);
         let data = WorkData::Gather { pieces, count: gather.len() as u8 };
         self.post(link, Work { segmenter, metadata: pad(metadata), data })

@@ -377,17 +377,18 @@ writes!(Connection, WriteHalf);
 
 /// A connection that could not be made, as sockets say it.
 fn of_growing(error: GrowError) -> io::Error {
-    use control::ConnectError as Control;
     let kind = match &error {
-        GrowError::Connect(ConnectError::Name(_)) => io::ErrorKind::InvalidInput,
-        GrowError::Connect(ConnectError::Control(error)) => match error {
-            Control::TimedOut(_) => io::ErrorKind::TimedOut,
-            Control::Find(_) => io::ErrorKind::NotFound,
-            Control::NotPermitted(_) | Control::WrongUser { .. } => io::ErrorKind::PermissionDenied,
-            Control::Misbehaved(_) | Control::Memory(_) => io::ErrorKind::InvalidData,
+        GrowError::Connect(error) => match error {
+            ConnectError::Name(_) => io::ErrorKind::InvalidInput,
+            ConnectError::TimedOut(_) => io::ErrorKind::TimedOut,
+            ConnectError::Find(_) => io::ErrorKind::NotFound,
+            ConnectError::NotPermitted(_) | ConnectError::WrongUser { .. } => {
+                io::ErrorKind::PermissionDenied
+            }
+            ConnectError::Misbehaved(_) | ConnectError::Memory(_) => io::ErrorKind::InvalidData,
             _ => io::ErrorKind::ConnectionRefused,
         },
-        GrowError::Connect(_) | GrowError::Refused(_) => io::ErrorKind::ConnectionRefused,
+        GrowError::Refused(_) => io::ErrorKind::ConnectionRefused,
         GrowError::Answer(_) | GrowError::NotAnEndPoint => io::ErrorKind::InvalidData,
         GrowError::Seed(_) | GrowError::Kind { .. } => io::ErrorKind::InvalidInput,
         GrowError::Forked(_) => io::ErrorKind::Unsupported,

@@ -53,6 +53,7 @@ impl core::fmt::Display for ApertureId {
 
 /// What became of an aperture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum ApertureEvent {
     /// Owner: the holder has it.
     Ready,
@@ -68,6 +69,7 @@ pub enum ApertureEvent {
 
 /// An aperture that could not be exported. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum ExportError {
     /// The size is none.
     #[error("an aperture is at least one whole page of {PAGE_BYTES} bytes, and {0} bytes are none")]
@@ -134,6 +136,7 @@ pub enum ExportError {
 
 /// No aperture of this node has this name, or it is not there yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum NoSuchAperture {
     /// Never exported or held here, or revoked, or its link has ended.
     #[error("{0} is not an aperture of this node: it was revoked, or its link has ended")]
@@ -145,6 +148,7 @@ pub enum NoSuchAperture {
 
 /// An aperture whose bytes could not be kept. It is as it was.
 #[derive(Debug, thiserror::Error)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum ReclaimError {
     /// There is none.
     #[error(transparent)]
@@ -184,7 +188,7 @@ pub enum ReclaimError {
 /// owner.serve("pages", Access::SameUser, Accept::Automatic(vec![]))?;
 /// // Usually another process.
 /// let mut holder = Node::with_config(config)?;
-/// holder.connect("pages", b"", Duration::from_secs(10))?;
+/// holder.connect("pages", b"", Some(Duration::from_secs(10)))?;
 ///
 /// let Event::Connected { link, .. } = next_event(&mut owner)? else { panic!("nobody connected") };
 /// let exported = owner.export(link, 4096, ApertureAccess::ReadWrite)?;

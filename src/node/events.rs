@@ -3,8 +3,10 @@
 
 use super::Node;
 use super::aperture::{ApertureEvent, ApertureId};
-use super::links::{CloseReason, ConnectError};
-use crate::control::{self, ControlEvent, LinkToken, Peer, RequestId, ServiceName, Wait};
+use super::links::CloseReason;
+use crate::control::{
+    self, ConnectError, ControlEvent, LinkToken, Peer, RequestId, ServiceName, Wait,
+};
 use crate::interface::LinkId;
 use crate::wire::{MetadataIndex, SlotIndex};
 use core::time::Duration;
@@ -13,6 +15,7 @@ use std::vec::Vec;
 
 /// Something that the application may want to know or decide.
 #[derive(Clone, Debug)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum Event {
     /// Somebody wants to connect to a service that was offered with `Accept::Ask`. Answer with
     /// [`Node::accept`] or [`Node::refuse`]; without an answer the connection times out.
@@ -228,14 +231,14 @@ impl Node {
             }
             ControlEvent::Closed { token, reason } => {
                 let reason = match reason {
-                    control::CloseReason::Graceful => CloseReason::Closed,
-                    control::CloseReason::Died => CloseReason::Died,
-                    control::CloseReason::HungUp => CloseReason::HungUp,
-                    control::CloseReason::Violation => {
+                    control::LinkEnd::Graceful => CloseReason::Closed,
+                    control::LinkEnd::Died => CloseReason::Died,
+                    control::LinkEnd::HungUp => CloseReason::HungUp,
+                    control::LinkEnd::Violation => {
                         CloseReason::Misbehaved("it sent nonsense on its control socket".into())
                     }
-                    control::CloseReason::Expelled => CloseReason::Expelled,
-                    control::CloseReason::Unwatched => CloseReason::Unwatched,
+                    control::LinkEnd::Expelled => CloseReason::Expelled,
+                    control::LinkEnd::Unwatched => CloseReason::Unwatched,
                 };
                 if let Some(index) = self.index_of(token) {
                     self.begin_leaving(index, reason);
@@ -249,7 +252,7 @@ impl Node {
     fn take_event_of_connecting(&mut self, token: LinkToken, event: ControlEvent) {
         let ended = match event {
             ControlEvent::Connected(link) => self.install_link(link),
-            ControlEvent::ConnectFailed { error, .. } => Err(error.into()),
+            ControlEvent::ConnectFailed { error, .. } => Err(error),
             event => {
                 // Of most events a link has a few; of revoked tickets it is told as often as its
                 // peer likes.
@@ -288,11 +291,12 @@ impl Node {
         &mut self,
         name: &str,
         greeting: &[u8],
-        timeout: Duration,
+        timeout: Option<Duration>,
         wait: Wait,
     ) -> Result<LinkToken, ConnectError> {
         self.check_fork()?;
         self.check_link_count()?;
+        let timeout = timeout.unwrap_or(Duration::MAX);
         if name.starts_with("hamlyn://") {
             return self.begin_connect_host(name, greeting, timeout, wait);
         }
@@ -301,7 +305,7 @@ impl Node {
         if let Ok(token) = begun {
             self.connecting.insert(token, Connecting::default());
         }
-        Ok(begun?)
+        begun
     }
 
     /// To a service of another host.
@@ -315,7 +319,7 @@ impl Node {
     ) -> Result<LinkToken, ConnectError> {
         use control::hosts::HostName;
         let host: HostName = name.parse().map_err(|e: control::hosts::HostNameError| {
-            control::ConnectError::Host { name: control::printable(name), error: e.into() }
+            ConnectError::Host { name: control::printable(name), error: e.into() }
         })?;
         let token = self.control().begin_connect_host(&host, greeting, timeout, wait)?;
         self.connecting.insert(token, Connecting::default());
@@ -330,7 +334,7 @@ impl Node {
         _: Duration,
         _: Wait,
     ) -> Result<LinkToken, ConnectError> {
-        Err(control::ConnectError::NoHosts(control::printable(name)).into())
+        Err(ConnectError::NoHosts(control::printable(name)))
     }
 
     /// What became of it, when that is known: within its time limit.

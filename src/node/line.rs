@@ -5,7 +5,7 @@
 //! work queues, or where the process is a forked child; what is longer, or must wait, or cannot be
 //! sent, is looked into here: that is for `send.rs`.
 
-use super::{Node, SendError};
+use super::{Node, NodeSendError};
 use crate::interface::LinkId;
 use crate::link::ring::words_of;
 use crate::wire::{
@@ -81,11 +81,11 @@ impl Node {
 
     /// Looks up what a ticket needs once, for whoever sends with it again and again: see
     /// [`send_prepared`](Self::send_prepared).
-    pub fn prepare(&mut self, ticket: &Ticket) -> Result<PreparedTicket, SendError> {
+    pub fn prepare(&mut self, ticket: &Ticket) -> Result<PreparedTicket, NodeSendError> {
         self.check_fork()?;
         let index = self.route(ticket.destination)?;
         let Some(Some(link)) = self.links.get(index) else {
-            return Err(SendError::Unreachable(ticket.destination));
+            return Err(NodeSendError::Unreachable(ticket.destination));
         };
         Ok(PreparedTicket::new(ticket, link.id))
     }
@@ -99,7 +99,7 @@ impl Node {
         data: &[u8],
         metadata: &[u8],
         timeout: Option<Duration>,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), NodeSendError> {
         if metadata.is_empty() && self.push_prepared(prepared, 0, data, 0) {
             return Ok(());
         }

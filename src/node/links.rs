@@ -6,7 +6,9 @@ use super::link::{Link, ReceiveHalf, SendHalf, Waker};
 use super::receive::Misbehaviour;
 use super::wait::Backoff;
 use super::{Forked, Node};
-use crate::control::{self, AcceptError, LinkFeatures, LinkToken, NewLink, Peer, RequestId, Way};
+use crate::control::{
+    AcceptError, ConnectError, LinkFeatures, LinkToken, NewLink, Peer, RequestId, Way,
+};
 use crate::engine::turns::{Budget, TakesTurns};
 use crate::interface::{Counters, LinkId};
 use crate::link::Transmit;
@@ -26,6 +28,7 @@ use std::vec::Vec;
 
 /// Why a link ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum CloseReason {
     /// The peer closed it, and everything that it had queued has left.
     Closed,
@@ -60,27 +63,10 @@ impl fmt::Display for CloseReason {
     }
 }
 
-/// A link that could not be made. Nothing is left of the attempt.
-#[derive(Debug, thiserror::Error)]
-pub enum ConnectError {
-    /// This is no name of a service.
-    #[error(transparent)]
-    Name(#[from] control::NameError),
-    /// The control plane says why.
-    #[error(transparent)]
-    Control(#[from] control::ConnectError),
-    /// As many links as the configuration allows.
-    #[error("there are {0} links already, and no more are allowed (HAMLYN_LINKS_MAX)")]
-    TooManyLinks(usize),
-    /// The link ended before it could be used.
-    #[error("the link ended as soon as it was made")]
-    Vanished,
-    /// Watching the link's socket failed.
-    #[error("watching the link: {0}")]
-    Watch(std::io::Error),
-    /// The calling process is a forked child.
-    #[error(transparent)]
-    Forked(#[from] Forked),
+impl From<Forked> for ConnectError {
+    fn from(_: Forked) -> Self {
+        Self::Forked
+    }
 }
 
 /// What is remembered of a link that has ended.
@@ -131,10 +117,10 @@ impl Node {
         &mut self,
         name: &str,
         greeting: &[u8],
-        timeout: Duration,
+        timeout: Option<Duration>,
     ) -> Result<LinkId, ConnectError> {
         let token = self.begin_connect(name, greeting, timeout, self.wait_for_names())?;
-        let mut backoff = Backoff::new(&self.config, Some(with_answer(timeout)));
+        let mut backoff = Backoff::new(&self.config, timeout.map(with_answer));
         loop {
             if self.poll()? > 0 {
                 backoff.restart();
@@ -144,8 +130,8 @@ impl Node {
             }
             let error = match self.wait_for_arrival(&mut backoff) {
                 Ok(true) => continue,
-                Ok(false) => control::ConnectError::TimedOut(NO_WORD).into(),
-                Err(e) => ConnectError::Watch(e),
+                Ok(false) => ConnectError::TimedOut(NO_WORD),
+                Err(source) => ConnectError::Os { doing: "waiting for the link", source },
             };
             self.give_up_connecting(token);
             return Err(error);
@@ -158,7 +144,7 @@ impl Node {
         if count < self.config.links_max as usize {
             Ok(())
         } else {
-            Err(ConnectError::TooManyLinks(count))
+            Err(ConnectError::TooManyLinks(count as u32))
         }
     }
 
@@ -324,7 +310,7 @@ impl Node {
     /// told goodbye, except those for which messages still wait, which see
     /// [`CloseReason::HungUp`]. Returns how many queued messages did not leave. Dropping a node
     /// does the same without waiting.
-    pub fn close(mut self, timeout: Option<Duration>) -> Result<usize, super::SendError> {
+    pub fn close(mut self, timeout: Option<Duration>) -> Result<usize, super::NodeSendError> {
         self.check_fork()?;
         self.flush(timeout)?;
         Ok(self.part())
@@ -514,9 +500,9 @@ impl Node {
         let given = [new.incoming.freed(), new.incoming.bulk_freed()];
         let words = Words { taken, given, peer_room: new.incoming.room() };
         let link = split(new, &self.counters);
-        if let Err(e) = self.watch(&link, index as u64) {
+        if let Err(source) = self.watch(&link, index as u64) {
             self.control().close(token);
-            return Err(ConnectError::Watch(e));
+            return Err(ConnectError::Os { doing: "watching the link", source });
         }
         #[cfg(feature = "tls")]
         if link.rx.host().is_some() {
@@ -555,9 +541,9 @@ impl Node {
     }
 
     /// The link from this node to itself, made when it is first needed.
-    pub(super) fn open_self_link(&mut self) -> Result<(), super::SendError> {
+    pub(super) fn open_self_link(&mut self) -> Result<(), super::NodeSendError> {
         let region = Region::private(self.config.ring_bytes as usize)
-            .map_err(|e| super::SendError::Wait(Arc::new(e)))?;
+            .map_err(|e| super::NodeSendError::Wait(Arc::new(e)))?;
         let ring = RingWriter::new(region.lines(), region.freed(), self.config.packet_bytes);
         let reader = RingReader::new(region.lines(), region.freed());
         let peer = Peer {
@@ -711,7 +697,8 @@ mod tests {
         let (mut server, mut client) =
             (Node::with_config(config.clone()).unwrap(), Node::with_config(config).unwrap());
         server.serve("x", Access::SameUser, Accept::Automatic(Vec::new())).unwrap();
-        let token = client.begin_connect("x", b"", Duration::from_secs(20), Wait::No).unwrap();
+        let token =
+            client.begin_connect("x", b"", Some(Duration::from_secs(20)), Wait::No).unwrap();
         while !client.inbox.is_pending() {
             std::thread::yield_now();
         }
@@ -738,7 +725,7 @@ mod tests {
         let accept = || Accept::Automatic(Vec::new());
         one.serve("one", Access::SameUser, accept()).unwrap();
         other.serve("other", Access::SameUser, accept()).unwrap();
-        let limit = Duration::from_secs(20);
+        let limit = Some(Duration::from_secs(20));
         let token = one.begin_connect("other", b"", limit, Wait::No).unwrap();
         while !matches!(other.next_event(), Some(Event::Connected { .. })) {
             std::thread::yield_now();
@@ -774,7 +761,7 @@ mod tests {
         let name: ServiceName = "x".parse().unwrap();
         server.serve(&name, Access::SameUser, Accept::Automatic(Vec::new())).unwrap();
         let mut node = Node::with_config(config.clone()).unwrap();
-        let token = node.begin_connect("x", b"", Duration::from_secs(20), Wait::No).unwrap();
+        let token = node.begin_connect("x", b"", Some(Duration::from_secs(20)), Wait::No).unwrap();
         let mut link = None;
         until(
             "the link is there",

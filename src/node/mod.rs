@@ -34,32 +34,43 @@ mod shared;
 mod sleep;
 mod wait;
 
+// What its parts and its control plane fail with.
+#[cfg(feature = "tls")]
+pub use crate::control::hosts::{
+    HostDirectoryError, HostError, HostNameError, HostsError, KeysError, MeetingError,
+};
+pub use crate::control::{
+    AcceptError, AnswerError, ApertureError, ConnectError, DirectoryError, FindError, NameError,
+    ServeError, StartError,
+};
+pub use crate::interface::terminus::PostError;
+pub use crate::interface::{AreaError, QueueError, SlotError};
+pub use crate::os::memory::AllocationError;
+
 pub use aperture::{
     Aperture, ApertureEvent, ApertureId, ApertureView, ExportError, NoSuchAperture, ReclaimError,
 };
 pub use events::Event;
 pub use line::PreparedTicket;
-pub use links::{CloseReason, ConnectError, LinkError};
+pub use links::{CloseReason, LinkError};
 pub(crate) use links::{NO_WORD, with_answer};
 pub use parts::MemoryError;
-pub use receive::RecvError;
-pub use send::{SendError, Unfinished};
+pub use receive::NodeReceiveError;
+pub use send::{NodeSendError, Unfinished};
 pub use shared::{Attached, NodeGuard, SharedNode};
 pub(crate) use shared::{Look, Waited};
 #[cfg(feature = "tokio")]
 pub(crate) use shared::{NextTurn, Patience};
 
 use crate::config::{Config, ConfigError, Housekeeping};
-use crate::control::{
-    Accept, Access, Control, Identity, Inbox, LinkToken, NameError, ServeError, ServiceName,
-    StartError,
-};
+use crate::control::{Accept, Access, Control, Identity, Inbox, LinkToken, ServiceName};
 use crate::engine::turns::{Budget, Turns};
 use crate::interface::terminus::Terminus;
 use crate::interface::{Counters, Interface, LinkId};
 use crate::os::memory::{AreaMemory, ForkGuard};
 use crate::os::sys::{self, Poller};
 use crate::wire::{MetadataIndex, NodeId, SlotIndex};
+use core::time::Duration;
 use link::Link;
 use parts::Keys;
 use std::collections::{HashMap, VecDeque};
@@ -75,6 +86,7 @@ pub struct Forked;
 
 /// A node that could not be made. Nothing is left behind.
 #[derive(Debug, thiserror::Error)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum BuildError {
     /// A setting is not allowed.
     #[error(transparent)]
@@ -94,6 +106,7 @@ pub enum BuildError {
 
 /// A service that could not be offered. No name was taken.
 #[derive(Debug, thiserror::Error)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum OfferError {
     /// This is no name of a service.
     #[error(transparent)]
@@ -120,6 +133,39 @@ pub struct NoSuchTerminus(pub TerminusId);
 
 /// What one process has of Hamlyn: its interface, links, names and waiting. See the
 /// [module](self) for how the parts fit.
+///
+/// ```
+/// use hamlyn::{Accept, Access, MetadataIndex, Node, SlotConfig, Ticket};
+/// use std::time::Duration;
+/// # std::thread::scope(|scope| -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-node-{}", std::process::id()));
+/// # let config = hamlyn::Config::from_env()?.dir(&dir);
+/// # let config2 = config.clone();
+/// // The receiver makes memory, a slot over it, and a ticket that it gives to whoever connects.
+/// let mut receiver = Node::with_config(config)?;
+/// let area = receiver.message_area(4096)?;
+/// let queue = receiver.notification_queue(16)?;
+/// let slot = receiver.slot(SlotConfig::new(area, queue))?;
+/// let ticket = receiver.ticket(slot, MetadataIndex(0))?;
+/// receiver.serve("greeter", Access::SameUser, Accept::Automatic(ticket.to_bytes().to_vec()))?;
+///
+/// // The sender, usually another process, connects and writes with the ticket.
+/// # let sender = scope.spawn(move || -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// # let config = config2;
+/// let mut sender = Node::with_config(config)?;
+/// let link = sender.connect("greeter", b"", Some(Duration::from_secs(5)))?;
+/// let ticket = Ticket::from_bytes(sender.greeting(link)?)?;
+/// sender.send(&ticket, b"hello", b"", None)?;
+/// sender.close(None)?;
+/// # Ok(()) });
+///
+/// let message = receiver.recv(queue, Some(Duration::from_secs(5)))?;
+/// assert_eq!(message.slot, slot.index());
+/// assert_eq!(&receiver.area(area)?[..5], b"hello");
+/// # sender.join().unwrap().unwrap();
+/// # std::fs::remove_dir_all(&dir).ok();
+/// # Ok(()) }).unwrap();
+/// ```
 pub struct Node {
     interface: Interface<AreaMemory>,
     termini: Vec<Terminus<AreaMemory>>,
@@ -202,7 +248,7 @@ impl Node {
     /// A node with these settings. Its interface accepts packets at once; see
     /// [`disable`](Self::disable). In a process that has threads already, the first node takes some
     /// 20 ms, in which the kernel registers the process for barriers; a program that minds calls
-    /// [`register_barrier`](crate::os::sys::register_barrier) before it starts threads.
+    /// [`register_barrier`](crate::register_barrier) before it starts threads.
     pub fn with_config(config: Config) -> Result<Self, BuildError> {
         let os = |what| move |source| BuildError::Os { what, source };
         config.validate()?;
@@ -346,10 +392,10 @@ impl Node {
     }
 
     /// For [`Housekeeping::Application`](crate::config::Housekeeping): does what the housekeeping
-    /// thread would do, waiting at most `timeout` for something to do. Watch
-    /// [`housekeeping_fd`](Self::housekeeping_fd) to know when.
-    pub fn run_housekeeping(&mut self, timeout: core::time::Duration) -> io::Result<()> {
-        self.control().run_once(timeout)
+    /// thread would do, waiting at most `timeout` (`None`: as long as it takes) for something to do.
+    /// Watch [`housekeeping_fd`](Self::housekeeping_fd) to know when.
+    pub fn run_housekeeping(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        self.control().run_once(timeout.unwrap_or(Duration::MAX))
     }
 
     /// When [`run_housekeeping`](Self::run_housekeeping) must be called though its descriptor is

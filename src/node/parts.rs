@@ -6,11 +6,11 @@
 
 use super::{NoSuchTerminus, Node, TerminusId};
 use crate::interface::notification::Consumer;
-use crate::interface::terminus::{PostError, Tag, Terminus};
+use crate::interface::terminus::{BufferTag, PostError, Terminus};
 use crate::interface::{
     AreaError, AreaId, MetadataEntry, QueueError, QueueId, Receiver, SlotConfig, SlotError, SlotId,
 };
-use crate::os::memory::{self, AreaMemory, AreaReport};
+use crate::os::memory::{AllocationError, AreaMemory, AreaReport};
 use crate::os::sys;
 use crate::wire::{Key, MetadataIndex, Ticket};
 use core::ops::Range;
@@ -18,10 +18,11 @@ use std::boxed::Box;
 
 /// A message area that could not be made. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum MemoryError {
     /// The system or the configuration refused.
     #[error(transparent)]
-    Memory(#[from] memory::AreaError),
+    Memory(#[from] AllocationError),
     /// As many areas as the configuration allows.
     #[error(transparent)]
     Area(#[from] AreaError),
@@ -365,7 +366,7 @@ impl Node {
     }
 
     /// A send buffer area of `bytes` zero bytes for a terminus, up to 8 of them.
-    pub fn send_buffer(&mut self, id: TerminusId, bytes: usize) -> Result<Tag, MemoryError> {
+    pub fn send_buffer(&mut self, id: TerminusId, bytes: usize) -> Result<BufferTag, MemoryError> {
         self.terminus_mut(id)?;
         let memory = self.new_memory(bytes)?;
         let added = self.terminus_mut(id)?.add_buffer(memory);
@@ -376,21 +377,29 @@ impl Node {
     }
 
     /// Gives a send buffer area back. Refused while a queued message needs it.
-    pub fn remove_send_buffer(&mut self, id: TerminusId, tag: Tag) -> Result<(), MemoryError> {
+    pub fn remove_send_buffer(
+        &mut self,
+        id: TerminusId,
+        tag: BufferTag,
+    ) -> Result<(), MemoryError> {
         let memory = self.terminus_mut(id)?.remove_buffer(tag)?;
         self.area_bytes -= memory.as_ref().len();
         Ok(())
     }
 
     /// The bytes of a send buffer area.
-    pub fn send_buffer_ref(&self, id: TerminusId, tag: Tag) -> Result<&[u8], MemoryError> {
+    pub fn send_buffer_ref(&self, id: TerminusId, tag: BufferTag) -> Result<&[u8], MemoryError> {
         let terminus = self.termini.get(id.0 as usize).ok_or(NoSuchTerminus(id))?;
         Ok(terminus.buffer(tag)?)
     }
 
     /// The bytes of a send buffer area, to be filled. What a queued message still needs is sent
     /// as it is when its packet leaves; see [`is_reusable`](Self::is_reusable).
-    pub fn send_buffer_mut(&mut self, id: TerminusId, tag: Tag) -> Result<&mut [u8], MemoryError> {
+    pub fn send_buffer_mut(
+        &mut self,
+        id: TerminusId,
+        tag: BufferTag,
+    ) -> Result<&mut [u8], MemoryError> {
         Ok(self.terminus_mut(id)?.buffer_mut(tag)?)
     }
 }

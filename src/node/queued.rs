@@ -1,7 +1,7 @@
 //! Messages that wait in work queues: gathered from send buffer areas (Hamlyn 3.2), or short ones
 //! that found no room; they leave in the node's turns.
 
-use super::send::{SendError, count_long, outranked};
+use super::send::{NodeSendError, count_long, outranked};
 use super::wait::Backoff;
 use super::{Node, TerminusId};
 use crate::interface::terminus::{Piece, PostError, SendHandle};
@@ -19,15 +19,15 @@ impl Node {
         ticket: &Ticket,
         pieces: &[Piece],
         metadata: &[u8],
-    ) -> Result<SendHandle, SendError> {
+    ) -> Result<SendHandle, NodeSendError> {
         self.check_fork()?;
         self.terminus_mut(terminus)?;
         let index = self.route(ticket.destination)?;
         let Some(Some(link)) = self.links.get_mut(index) else {
-            return Err(SendError::Unreachable(ticket.destination));
+            return Err(NodeSendError::Unreachable(ticket.destination));
         };
         let Some(tx) = &mut link.tx else {
-            return Err(SendError::Unreachable(ticket.destination));
+            return Err(NodeSendError::Unreachable(ticket.destination));
         };
         let packet_bytes = tx.packet_bytes_min();
         let t = &mut self.termini[terminus.0 as usize];
@@ -42,7 +42,7 @@ impl Node {
                 self.transmit_queued(index, self.config.packets_per_turn as usize);
                 Ok(handle)
             }
-            Err(PostError::QueueFull(_)) => Err(SendError::Full),
+            Err(PostError::QueueFull(_)) => Err(NodeSendError::Full),
             Err(e) => Err(e.into()),
         }
     }
@@ -60,7 +60,7 @@ impl Node {
         &mut self,
         handle: &SendHandle,
         timeout: Option<Duration>,
-    ) -> Result<bool, SendError> {
+    ) -> Result<bool, NodeSendError> {
         self.wait_sent(timeout, |node| node.is_reusable(handle))
     }
 
@@ -70,7 +70,7 @@ impl Node {
     }
 
     /// Waits until every queued message has left, at most `timeout`; says whether they have.
-    pub fn flush(&mut self, timeout: Option<Duration>) -> Result<bool, SendError> {
+    pub fn flush(&mut self, timeout: Option<Duration>) -> Result<bool, NodeSendError> {
         self.wait_sent(timeout, |node| node.queued == 0)
     }
 
@@ -78,7 +78,7 @@ impl Node {
         &mut self,
         timeout: Option<Duration>,
         done: impl Fn(&Self) -> bool,
-    ) -> Result<bool, SendError> {
+    ) -> Result<bool, NodeSendError> {
         self.check_fork()?;
         let mut backoff = Backoff::new(&self.config, timeout);
         while !done(self) {
@@ -91,7 +91,7 @@ impl Node {
                 break;
             }
             let waited = self.wait_for_room(&mut backoff, None);
-            if !waited.map_err(|e| SendError::Wait(std::sync::Arc::new(e)))? {
+            if !waited.map_err(|e| NodeSendError::Wait(std::sync::Arc::new(e)))? {
                 return Ok(false);
             }
         }

@@ -21,9 +21,11 @@ use core::time::Duration;
 use std::sync::Arc;
 use std::vec::Vec;
 
-/// A notification that could not be had. Nothing was taken.
+/// A [`Node`]'s notification that could not be had. Nothing was taken. (Of an end point:
+/// [`ReceiveError`](crate::protocol::ReceiveError).)
 #[derive(Clone, Debug, thiserror::Error)]
-pub enum RecvError {
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
+pub enum NodeReceiveError {
     /// The time is over.
     #[error("no message arrived within the time limit")]
     TimedOut,
@@ -62,7 +64,7 @@ impl Node {
     /// `h_recv`: the next notification of `queue`, if a message has arrived. Takes a
     /// [turn](Self::poll) if none waits.
     #[inline]
-    pub fn try_recv(&mut self, queue: QueueId) -> Result<Option<Notification>, RecvError> {
+    pub fn try_recv(&mut self, queue: QueueId) -> Result<Option<Notification>, NodeReceiveError> {
         match self.take_direct(queue, None) {
             None => self.try_recv_fully(queue),
             Some(message) => Ok(Some(message.notification)),
@@ -70,7 +72,7 @@ impl Node {
     }
 
     #[inline(never)]
-    fn try_recv_fully(&mut self, queue: QueueId) -> Result<Option<Notification>, RecvError> {
+    fn try_recv_fully(&mut self, queue: QueueId) -> Result<Option<Notification>, NodeReceiveError> {
         self.is_called();
         if let Some(notification) = self.interface.pop(queue)? {
             return Ok(Some(notification));
@@ -99,7 +101,7 @@ impl Node {
         &mut self,
         queue: QueueId,
         timeout: Option<Duration>,
-    ) -> Result<Notification, RecvError> {
+    ) -> Result<Notification, NodeReceiveError> {
         match self.take_direct(queue, None) {
             Some(message) => Ok(message.notification),
             None => self.wait_for_message(queue, timeout),
@@ -111,7 +113,7 @@ impl Node {
         &mut self,
         queue: QueueId,
         timeout: Option<Duration>,
-    ) -> Result<Notification, RecvError> {
+    ) -> Result<Notification, NodeReceiveError> {
         if let Some(notification) = self.try_recv_fully(queue)? {
             return Ok(notification);
         }
@@ -127,8 +129,8 @@ impl Node {
                 return Ok(notification);
             }
             let waited = self.wait_for_arrival(&mut backoff);
-            if !waited.map_err(|e| RecvError::Wait(Arc::new(e)))? {
-                return Err(RecvError::TimedOut);
+            if !waited.map_err(|e| NodeReceiveError::Wait(Arc::new(e)))? {
+                return Err(NodeReceiveError::TimedOut);
             }
         }
     }
@@ -139,7 +141,7 @@ impl Node {
         &mut self,
         queues: &[QueueId],
         timeout: Option<Duration>,
-    ) -> Result<(QueueId, Notification), RecvError> {
+    ) -> Result<(QueueId, Notification), NodeReceiveError> {
         let mut backoff = Backoff::new(&self.config, timeout);
         loop {
             if self.poll()? > 0 {
@@ -151,21 +153,21 @@ impl Node {
                 }
             }
             let waited = self.wait_for_arrival(&mut backoff);
-            if !waited.map_err(|e| RecvError::Wait(Arc::new(e)))? {
-                return Err(RecvError::TimedOut);
+            if !waited.map_err(|e| NodeReceiveError::Wait(Arc::new(e)))? {
+                return Err(NodeReceiveError::TimedOut);
             }
         }
     }
 
     /// Waits until a packet or an event has arrived, at most `timeout`; says whether one has.
-    pub fn wait(&mut self, timeout: Option<Duration>) -> Result<bool, RecvError> {
+    pub fn wait(&mut self, timeout: Option<Duration>) -> Result<bool, NodeReceiveError> {
         let mut backoff = Backoff::new(&self.config, timeout);
         loop {
             if self.poll()? > 0 || !self.events.is_empty() {
                 return Ok(true);
             }
             let waited = self.wait_for_arrival(&mut backoff);
-            if !waited.map_err(|e| RecvError::Wait(Arc::new(e)))? {
+            if !waited.map_err(|e| NodeReceiveError::Wait(Arc::new(e)))? {
                 return Ok(false);
             }
         }

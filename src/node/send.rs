@@ -15,9 +15,11 @@ use crate::os::memory::AreaMemory;
 use crate::wire::{Flags, NodeId, Ticket};
 use core::time::Duration;
 
-/// A message that was not sent. Unless it says otherwise, nothing of it has left.
+/// A [`Node`]'s message that was not sent. Unless it says otherwise, nothing of it has left. (Of an
+/// end point: [`SendError`](crate::protocol::SendError).)
 #[derive(Debug, thiserror::Error)]
-pub enum SendError {
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
+pub enum NodeSendError {
     /// Not now: the link is full and so is the work queue. Try again after a `poll`.
     #[error("the link is full; try again")]
     Full,
@@ -100,7 +102,7 @@ pub(crate) enum Advanced {
 impl Node {
     /// The link that leads to `destination`.
     #[inline(always)]
-    pub(super) fn route(&mut self, destination: NodeId) -> Result<usize, SendError> {
+    pub(super) fn route(&mut self, destination: NodeId) -> Result<usize, NodeSendError> {
         match self.last_route {
             Some((node, index)) if node == destination => Ok(index as usize),
             _ => self.find_route(destination),
@@ -109,11 +111,12 @@ impl Node {
 
     #[cold]
     #[inline(never)]
-    fn find_route(&mut self, destination: NodeId) -> Result<usize, SendError> {
+    fn find_route(&mut self, destination: NodeId) -> Result<usize, NodeSendError> {
         if destination == self.id() && !self.routes.contains_key(&destination) {
             self.open_self_link()?;
         }
-        let index = *self.routes.get(&destination).ok_or(SendError::Unreachable(destination))?;
+        let index =
+            *self.routes.get(&destination).ok_or(NodeSendError::Unreachable(destination))?;
         self.last_route = Some((destination, index));
         Ok(index as usize)
     }
@@ -130,7 +133,7 @@ impl Node {
         ticket: &Ticket,
         data: &[u8],
         metadata: &[u8],
-    ) -> Result<(), SendError> {
+    ) -> Result<(), NodeSendError> {
         if self.push_line_again(ticket, data, metadata, 0) {
             return Ok(());
         }
@@ -146,7 +149,7 @@ impl Node {
         ticket: &Ticket,
         data: &[u8],
         metadata: &[u8],
-    ) -> Result<(), SendError> {
+    ) -> Result<(), NodeSendError> {
         self.check_fork()?;
         self.terminus_mut(terminus)?;
         let index = self.route(ticket.destination)?;
@@ -161,7 +164,7 @@ impl Node {
         ticket: &Ticket,
         data: &[u8],
         word: u32,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), NodeSendError> {
         if self.push_line_again(ticket, data, &[], word) {
             return Ok(());
         }
@@ -180,11 +183,11 @@ impl Node {
         ticket: &Ticket,
         data: &[u8],
         word: u32,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), NodeSendError> {
         self.check_fork()?;
         let index = link.index as usize;
         if !self.leads_to(link, ticket.destination) {
-            return Err(SendError::LinkEnded(ticket.destination));
+            return Err(NodeSendError::LinkEnded(ticket.destination));
         }
         if self.push_line(index, ticket, data, &[], word) {
             return Ok(());
@@ -213,15 +216,15 @@ impl Node {
         metadata: &[u8],
         word: u32,
         may_queue: bool,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), NodeSendError> {
         let destination = ticket.destination;
         if self.queued > 0 {
             self.advance_queued(terminus, index);
         }
         let Some(Some(link)) = self.links.get_mut(index) else {
-            return Err(SendError::Unreachable(destination));
+            return Err(NodeSendError::Unreachable(destination));
         };
-        let Some(tx) = &mut link.tx else { return Err(SendError::Unreachable(destination)) };
+        let Some(tx) = &mut link.tx else { return Err(NodeSendError::Unreachable(destination)) };
         let outranked = link.queued > 0 && outranked(&mut self.termini, terminus, link.id);
         let t = &mut self.termini[terminus.0 as usize];
         let mut segmenter =
@@ -232,7 +235,7 @@ impl Node {
             let is_one = data.len() as u64 + metadata.len() as u64 <= packet_bytes;
             let room = if is_one { Room::Now } else { tx.room_for(&segmenter) };
             if let Room::Never { at_once } = room {
-                return Err(SendError::TooLongToTry { length: data.len(), at_once });
+                return Err(NodeSendError::TooLongToTry { length: data.len(), at_once });
             }
             if room == Room::Now && segmenter.advance(tx, data, metadata).is_ok() {
                 tx.messages += 1;
@@ -247,12 +250,12 @@ impl Node {
             }
             if let Some(violation) = tx.violation() {
                 self.end_violating(index, violation);
-                return Err(SendError::LinkEnded(destination));
+                return Err(NodeSendError::LinkEnded(destination));
             }
             debug_assert!(segmenter.packets() == 0, "room was there and then was not");
         }
         if !may_queue || data.len() > IMMEDIATE_MAX {
-            return Err(SendError::Full);
+            return Err(NodeSendError::Full);
         }
         match t.post_immediate(link.id, segmenter, data, metadata) {
             Ok(_) => {
@@ -264,7 +267,7 @@ impl Node {
                 self.turns.call_attention();
                 Ok(())
             }
-            Err(PostError::QueueFull(_)) => Err(SendError::Full),
+            Err(PostError::QueueFull(_)) => Err(NodeSendError::Full),
             Err(e) => Err(e.into()),
         }
     }
@@ -283,7 +286,7 @@ impl Node {
         data: &[u8],
         metadata: &[u8],
         timeout: Option<Duration>,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), NodeSendError> {
         if self.push_line_again(ticket, data, metadata, 0) {
             return Ok(());
         }
@@ -300,16 +303,16 @@ impl Node {
         data: &[u8],
         metadata: &[u8],
         timeout: Option<Duration>,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), NodeSendError> {
         self.check_fork()?;
         let destination = ticket.destination;
         match self.link(link) {
             Ok(link) if link.peer.node == destination => {}
-            _ => return Err(SendError::Unreachable(destination)),
+            _ => return Err(NodeSendError::Unreachable(destination)),
         }
         let (terminus, index) = (self.primary(), link.index as usize);
         match self.try_send_general(terminus, index, ticket, data, metadata, 0, true) {
-            Err(SendError::Full | SendError::TooLongToTry { .. }) => {}
+            Err(NodeSendError::Full | NodeSendError::TooLongToTry { .. }) => {}
             other => return other,
         }
         self.send_slowly(terminus, index, ticket, data, metadata, 0, timeout)
@@ -323,9 +326,9 @@ impl Node {
         data: &[u8],
         metadata: &[u8],
         timeout: Option<Duration>,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), NodeSendError> {
         match self.try_send_on(terminus, ticket, data, metadata) {
-            Err(SendError::Full | SendError::TooLongToTry { .. }) => {}
+            Err(NodeSendError::Full | NodeSendError::TooLongToTry { .. }) => {}
             other => return other,
         }
         let index = self.route(ticket.destination)?;
@@ -340,12 +343,12 @@ impl Node {
         data: &[u8],
         word: u32,
         timeout: Option<Duration>,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), NodeSendError> {
         if self.push_line_again(ticket, data, &[], word) {
             return Ok(());
         }
         match self.try_send_fast(ticket, data, word) {
-            Err(SendError::Full | SendError::TooLongToTry { .. }) => {}
+            Err(NodeSendError::Full | NodeSendError::TooLongToTry { .. }) => {}
             other => return other,
         }
         let index = self.route(ticket.destination)?;
@@ -363,11 +366,11 @@ impl Node {
         metadata: &[u8],
         word: u32,
         timeout: Option<Duration>,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), NodeSendError> {
         let Some(Some(link)) = self.links.get(index) else {
-            return Err(SendError::Unreachable(ticket.destination));
+            return Err(NodeSendError::Unreachable(ticket.destination));
         };
-        let Some(tx) = &link.tx else { return Err(SendError::Unreachable(ticket.destination)) };
+        let Some(tx) = &link.tx else { return Err(NodeSendError::Unreachable(ticket.destination)) };
         let (length, packet_bytes) = (data.len() as u64, tx.packet_bytes_min());
         let segmenter = Segmenter::new(ticket, length, metadata.len(), word, packet_bytes)?;
         let unfinished = Unfinished { terminus, link: link.id, segmenter };
@@ -381,7 +384,7 @@ impl Node {
         unfinished: Unfinished,
         data: &[u8],
         timeout: Option<Duration>,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), NodeSendError> {
         self.go_on(unfinished, data, &[], timeout)
     }
 
@@ -391,7 +394,7 @@ impl Node {
         data: &[u8],
         metadata: &[u8],
         timeout: Option<Duration>,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), NodeSendError> {
         let mut backoff = Backoff::new(&self.config, timeout);
         loop {
             match self.advance_send(&mut unfinished, data, metadata)? {
@@ -404,10 +407,10 @@ impl Node {
                 backoff.restart();
             }
             let waited = self.wait_for_room(&mut backoff, Some(unfinished.link));
-            if !waited.map_err(|e| SendError::Wait(std::sync::Arc::new(e)))? {
+            if !waited.map_err(|e| NodeSendError::Wait(std::sync::Arc::new(e)))? {
                 let any = unfinished.segmenter.packets() > 0;
                 let unfinished = any.then(|| std::boxed::Box::new(unfinished));
-                return Err(SendError::TimedOut { unfinished });
+                return Err(NodeSendError::TimedOut { unfinished });
             }
         }
     }
@@ -419,15 +422,15 @@ impl Node {
         ticket: &Ticket,
         data: &[u8],
         metadata: &[u8],
-    ) -> Result<Begun, SendError> {
+    ) -> Result<Begun, NodeSendError> {
         match self.try_send(ticket, data, metadata) {
-            Err(SendError::Full | SendError::TooLongToTry { .. }) => {}
+            Err(NodeSendError::Full | NodeSendError::TooLongToTry { .. }) => {}
             sent => return sent.map(|()| Begun::Sent),
         }
         let index = self.route(ticket.destination)?;
         let link = match &self.links[index] {
             Some(link) => link.id,
-            None => return Err(SendError::Unreachable(ticket.destination)),
+            None => return Err(NodeSendError::Unreachable(ticket.destination)),
         };
         Ok(Begun::Waits(self.prepare_send(link, ticket, data.len(), metadata.len(), 0)?))
     }
@@ -441,14 +444,14 @@ impl Node {
         length: usize,
         metadata: usize,
         word: u32,
-    ) -> Result<Unfinished, SendError> {
+    ) -> Result<Unfinished, NodeSendError> {
         let destination = ticket.destination;
         let packet_bytes = match self.link(link) {
             Ok(found) if found.leads_to(link, destination) => match &found.tx {
                 Some(tx) => tx.packet_bytes_min(),
-                None => return Err(SendError::Unreachable(destination)),
+                None => return Err(NodeSendError::Unreachable(destination)),
             },
-            _ => return Err(SendError::LinkEnded(destination)),
+            _ => return Err(NodeSendError::LinkEnded(destination)),
         };
         let segmenter = Segmenter::new(ticket, length as u64, metadata, word, packet_bytes)?;
         Ok(Unfinished { terminus: self.primary(), link, segmenter })
@@ -460,7 +463,7 @@ impl Node {
         unfinished: &mut Unfinished,
         data: &[u8],
         metadata: &[u8],
-    ) -> Result<Advanced, SendError> {
+    ) -> Result<Advanced, NodeSendError> {
         self.check_fork()?;
         let Unfinished { terminus, link: link_id, segmenter } = unfinished;
         let (terminus, link_id) = (*terminus, *link_id);
@@ -473,9 +476,9 @@ impl Node {
         let index = link_id.index as usize;
         let link = match self.links.get_mut(index) {
             Some(Some(link)) if link.id == link_id && !link.has_left => link,
-            _ => return Err(SendError::LinkEnded(destination)),
+            _ => return Err(NodeSendError::LinkEnded(destination)),
         };
-        let Some(tx) = &mut link.tx else { return Err(SendError::Unreachable(destination)) };
+        let Some(tx) = &mut link.tx else { return Err(NodeSendError::Unreachable(destination)) };
         // Packets of messages that wait in work queues go in between, or before.
         let shares = link.queued > 0;
         let outranked = shares && outranked(&mut self.termini, terminus, link_id);
@@ -504,7 +507,7 @@ impl Node {
             Advanced::Sent
         } else if let Some(violation) = tx.violation() {
             self.end_violating(index, violation);
-            return Err(SendError::LinkEnded(destination));
+            return Err(NodeSendError::LinkEnded(destination));
         } else if moved {
             if shares {
                 self.transmit_queued(index, 1);

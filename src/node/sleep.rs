@@ -554,7 +554,7 @@ mod tests {
     use crate::interface::{QueueId, SlotConfig};
     use crate::link::cells::{AtomicU64, Word};
     use crate::link::sleep::ring;
-    use crate::node::{Node, RecvError};
+    use crate::node::{Node, NodeReceiveError};
     use crate::os::memory::{self, Region, region_bytes};
     use crate::os::socket;
     use crate::wire::{Flags, MetadataIndex, NodeId, Ticket};
@@ -786,7 +786,7 @@ mod tests {
             });
             for _ in 0..20 {
                 let short = Some(Duration::from_millis(5));
-                assert!(matches!(to.recv(queue, short), Err(RecvError::TimedOut)));
+                assert!(matches!(to.recv(queue, short), Err(NodeReceiveError::TimedOut)));
                 send(&mut from, &ticket);
                 to.recv(queue, LONG).unwrap();
             }

@@ -49,6 +49,7 @@ pub(super) fn seals(access: ApertureAccess) -> SealFlags {
 /// Bytes of an aperture that cannot be read or written so. A range that was refused was not
 /// touched; one during which the aperture was revoked may have been copied in part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum AccessError {
     /// The range reaches outside.
     #[error("{length} bytes at offset {offset} reach outside the aperture of {bytes} bytes")]

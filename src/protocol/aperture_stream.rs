@@ -26,7 +26,7 @@ use super::records::{Far, Space};
 use super::stream::THROUGH_AN_APERTURE;
 use super::tickets::fast_ticket_from;
 use super::{
-    Connection, EndPoint, GrowError, Manager, ReceiveError, Record, SendFailure, StreamConfig,
+    Connection, EndPoint, GrowError, Manager, ReceiveError, Record, SendError, StreamConfig,
     StreamReceiver, StreamSender,
 };
 use crate::control::Peer;
@@ -475,14 +475,14 @@ impl ApertureStreamSender {
     /// See [`StreamSender::send`]. A long record waits for room in the aperture, and leaves at
     /// once.
     #[inline]
-    pub fn send(&mut self, record: &[u8], timeout: Option<Duration>) -> Result<(), SendFailure> {
+    pub fn send(&mut self, record: &[u8], timeout: Option<Duration>) -> Result<(), SendError> {
         if record.len() < FAR_BYTES_MIN || record.len() > self.inner.bytes_max() {
             return self.inner.send(record, timeout);
         }
         self.send_long(record, timeout)
     }
 
-    fn send_long(&mut self, record: &[u8], timeout: Option<Duration>) -> Result<(), SendFailure> {
+    fn send_long(&mut self, record: &[u8], timeout: Option<Duration>) -> Result<(), SendError> {
         self.find();
         let length = record.len() as u64;
         let Self { inner, manager, credit, sent, aperture } = self;
@@ -515,24 +515,29 @@ impl ApertureStreamSender {
 
     /// See [`StreamSender::flush`].
     #[inline]
-    pub fn flush(&mut self, timeout: Option<Duration>) -> Result<(), SendFailure> {
+    pub fn flush(&mut self, timeout: Option<Duration>) -> Result<(), SendError> {
         self.inner.flush(timeout)
     }
 
     /// [`send`](Self::send) without waiting: `false`, and nothing of this record was taken, if that
     /// would be needed.
-    pub fn try_send(&mut self, record: &[u8]) -> Result<bool, SendFailure> {
-        SendFailure::unless_timed_out(self.send(record, Some(Duration::ZERO)))
+    pub fn try_send(&mut self, record: &[u8]) -> Result<bool, SendError> {
+        SendError::unless_timed_out(self.send(record, Some(Duration::ZERO)))
     }
 
     /// [`flush`](Self::flush) without waiting: whether everything is on its way.
-    pub fn try_flush(&mut self) -> Result<bool, SendFailure> {
-        SendFailure::unless_timed_out(self.flush(Some(Duration::ZERO)))
+    pub fn try_flush(&mut self) -> Result<bool, SendError> {
+        SendError::unless_timed_out(self.flush(Some(Duration::ZERO)))
     }
 
     /// See [`StreamSender::close`].
-    pub fn close(&mut self, timeout: Option<Duration>) -> Result<(), SendFailure> {
+    pub fn close(&mut self, timeout: Option<Duration>) -> Result<(), SendError> {
         self.inner.close(timeout)
+    }
+
+    /// See [`StreamSender::abandon`].
+    pub fn abandon(&mut self) {
+        self.inner.abandon();
     }
 
     /// The connection.

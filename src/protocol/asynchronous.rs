@@ -15,7 +15,7 @@ use super::datagram::{Datagram, DatagramReceiver};
 use super::driver::Driver;
 use super::group::{Group, GroupError};
 use super::group_member::GroupMember;
-use super::manager::{Connection, Manager, ReceiveError, SendFailure, UntilGivenUp};
+use super::manager::{Connection, Manager, ReceiveError, SendError, UntilGivenUp};
 use super::publish::{PublishError, Sample, Subscriber};
 use super::stream::{Record, RecordGuard, StreamReceiver};
 use super::tagged::{Tag, TaggedReceiver};
@@ -37,7 +37,7 @@ pub trait TryReceive {
     /// What is received.
     type Item;
     /// Why nothing is.
-    type Error: From<Failed>;
+    type Error: From<WaitError>;
     /// The next message, if it is there or comes in one turn.
     fn try_next(&mut self) -> Result<Option<Self::Item>, Self::Error>;
 }
@@ -116,27 +116,27 @@ impl core::fmt::Debug for AsyncManager {
 
 /// What ended a wait before its time.
 #[derive(Debug)]
-pub enum Failed {
+pub enum WaitError {
     /// The calling process is a forked child.
     Forked(Forked),
     /// The runtime could not wait.
     Io(io::Error),
 }
 
-macro_rules! from_failed {
+macro_rules! from_wait_error {
     ($($error:ty),*) => {$(
-        impl From<Failed> for $error {
-            fn from(failed: Failed) -> Self {
+        impl From<WaitError> for $error {
+            fn from(failed: WaitError) -> Self {
                 match failed {
-                    Failed::Forked(e) => e.into(),
-                    Failed::Io(e) => Self::Wait(Arc::new(e)),
+                    WaitError::Forked(e) => e.into(),
+                    WaitError::Io(e) => Self::Wait(Arc::new(e)),
                 }
             }
         }
     )*};
 }
 
-from_failed!(ReceiveError, SendFailure, CallError, GroupError, PublishError);
+from_wait_error!(ReceiveError, SendError, CallError, GroupError, PublishError);
 
 /// Dropped before the task is done, it says that nobody waits for what that makes.
 struct GivesUp {
@@ -220,12 +220,12 @@ impl AsyncManager {
     /// `try_send` or `try_flush` of a sender or a group's member.
     ///
     /// ```no_run
-    /// # use hamlyn::protocol::{AsyncManager, SendFailure, TaggedSender};
-    /// # async fn f(manager: AsyncManager, mut sender: TaggedSender) -> Result<(), SendFailure> {
+    /// # use hamlyn::protocol::{AsyncManager, SendError, TaggedSender};
+    /// # async fn f(manager: AsyncManager, mut sender: TaggedSender) -> Result<(), SendError> {
     /// manager.send(|| sender.try_send(0, b"data", 7)).await
     /// # }
     /// ```
-    pub async fn send<E: From<Failed>>(
+    pub async fn send<E: From<WaitError>>(
         &self,
         mut send: impl FnMut() -> Result<bool, E>,
     ) -> Result<(), E> {
@@ -248,7 +248,7 @@ impl AsyncManager {
     }
 
     /// Repeats `look` until it finds something.
-    pub(crate) async fn until<R, E: From<Failed>>(
+    pub(crate) async fn until<R, E: From<WaitError>>(
         &self,
         mut look: impl FnMut() -> Result<Option<R>, E>,
     ) -> Result<R, E> {
@@ -269,7 +269,7 @@ impl AsyncManager {
                 match self.manager.prepare_to_wait(None) {
                     Ok(true) => {}
                     Ok(false) => return Poll::Ready(Ok(None)),
-                    Err(e) => return Poll::Ready(Err(Failed::Forked(e).into())),
+                    Err(e) => return Poll::Ready(Err(WaitError::Forked(e).into())),
                 }
                 match readable.as_mut().poll(context) {
                     Poll::Pending => Poll::Pending,
@@ -277,7 +277,7 @@ impl AsyncManager {
                         guard.clear_ready();
                         Poll::Ready(Ok(None))
                     }
-                    Poll::Ready(Err(e)) => Poll::Ready(Err(Failed::Io(e).into())),
+                    Poll::Ready(Err(e)) => Poll::Ready(Err(WaitError::Io(e).into())),
                 }
             });
             if let Some(found) = found.await? {

@@ -5,7 +5,7 @@
 //! is a lie, and is not taken either.
 
 use crate::interface::{AreaId, LinkId, QueueId, SlotConfig, SlotId};
-use crate::node::{Node, SendError};
+use crate::node::{Node, NodeSendError};
 use crate::wire::{Flags, Ticket};
 use std::string::{String, ToString};
 
@@ -110,7 +110,7 @@ impl CreditReturn {
     pub fn tell(&mut self, node: &mut Node) -> bool {
         let count = self.consumed.to_le_bytes();
         match node.try_send_fast_over(self.link, &self.ticket, &count, 0) {
-            Err(SendError::Full) => false,
+            Err(NodeSendError::Full) => false,
             // Otherwise the sender is gone, or gave a ticket that cannot be used: nobody to tell.
             Ok(_) | Err(_) => {
                 self.told = self.consumed;

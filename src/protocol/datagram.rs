@@ -23,7 +23,7 @@ use super::ends::{connected, grown, offered};
 use super::manager::{Offer, OfferId, Offering, Target, set_up};
 use super::outgoing::{Message, Outgoing};
 use super::tickets::message_ticket_from;
-use super::{Connection, EndPoint, GrowError, Kind, Manager, ReceiveError, SendFailure};
+use super::{Connection, EndPoint, GrowError, Kind, Manager, ReceiveError, SendError};
 use crate::control::{Peer, RequestId};
 use crate::interface::notification::Consumer;
 use crate::interface::{AreaId, EntryState, LinkId, Mode, QueueId, SlotConfig, SlotId};
@@ -304,13 +304,13 @@ impl DatagramReceiver {
         datagram: &Datagram,
         data: &[u8],
         timeout: Option<Duration>,
-    ) -> Result<(), SendFailure> {
+    ) -> Result<(), SendError> {
         let link = datagram.link;
         let Some(connection) = self.manager.connection(link) else {
-            return Err(SendFailure::Ended(crate::node::CloseReason::Closed));
+            return Err(SendError::Ended(crate::node::CloseReason::Closed));
         };
         let Some(ticket) = datagram.reply else {
-            return Err(SendFailure::NoReplyWanted);
+            return Err(SendError::NoReplyWanted);
         };
         self.forget_replies();
         let (_, outgoing) =
@@ -320,17 +320,17 @@ impl DatagramReceiver {
         sent
     }
 
-    /// After [`SendFailure::CutOff`] of a reply: waits at most `timeout` until the rest of what was
-    /// cut off on this datagram's link has left, which is [`SendFailure::CutOff`] again if it has
+    /// After [`SendError::CutOff`] of a reply: waits at most `timeout` until the rest of what was
+    /// cut off on this datagram's link has left, which is [`SendError::CutOff`] again if it has
     /// not. Otherwise returns at once. What is not flushed leaves first in the next reply over the
     /// link, or never if the link ends.
     pub fn flush_reply(
         &mut self,
         datagram: &Datagram,
         timeout: Option<Duration>,
-    ) -> Result<(), SendFailure> {
+    ) -> Result<(), SendError> {
         let Some(connection) = self.manager.connection(datagram.link) else {
-            return Err(SendFailure::Ended(crate::node::CloseReason::Closed));
+            return Err(SendError::Ended(crate::node::CloseReason::Closed));
         };
         let Some((_, outgoing)) = self.replies.get_mut(&datagram.link) else { return Ok(()) };
         let flushed = outgoing.flush(&self.manager, &connection, timeout);
@@ -402,10 +402,10 @@ fn send(
     offset: u64,
     reply: Option<&Ticket>,
     timeout: Option<Duration>,
-) -> Result<(), SendFailure> {
+) -> Result<(), SendError> {
     let (size, length) = (ticket.capacity(), data.len());
     if offset > size || length as u64 > size - offset {
-        return Err(SendFailure::Outside { offset, length, size });
+        return Err(SendError::Outside { offset, length, size });
     }
     let at = Ticket { base: ticket.base + offset, ..ticket };
     let mut metadata = [0; METADATA_MAX];
@@ -478,17 +478,17 @@ impl DatagramSender {
     /// [`DatagramReceiver::reply_ticket`] of a receiver of the same manager. Of any length; waits
     /// at most `timeout` for room. Whether the receiver was ready is not known.
     ///
-    /// On an error nothing was sent, but for [`SendFailure::CutOff`].
+    /// On an error nothing was sent, but for [`SendError::CutOff`].
     pub fn send(
         &mut self,
         data: &[u8],
         offset: u64,
         reply: Option<&Ticket>,
         timeout: Option<Duration>,
-    ) -> Result<(), SendFailure> {
+    ) -> Result<(), SendError> {
         let Self { manager, connection, ticket, outgoing } = self;
         if reply.is_some_and(|reply| reply.destination != manager.id()) {
-            return Err(SendFailure::ForeignTicket);
+            return Err(SendError::ForeignTicket);
         }
         send(manager, connection, outgoing, *ticket, data, offset, reply, timeout)
     }
@@ -501,24 +501,24 @@ impl DatagramSender {
         data: &[u8],
         offset: u64,
         reply: Option<&Ticket>,
-    ) -> Result<bool, SendFailure> {
+    ) -> Result<bool, SendError> {
         match self.send(data, offset, reply, Some(Duration::ZERO)) {
-            Err(SendFailure::CutOff) => Ok(true),
-            sent => SendFailure::unless_timed_out(sent),
+            Err(SendError::CutOff) => Ok(true),
+            sent => SendError::unless_timed_out(sent),
         }
     }
 
     /// [`flush`](Self::flush) without waiting: whether everything has left.
-    pub fn try_flush(&mut self) -> Result<bool, SendFailure> {
+    pub fn try_flush(&mut self) -> Result<bool, SendError> {
         match self.flush(Some(Duration::ZERO)) {
-            Err(SendFailure::CutOff) => Ok(false),
+            Err(SendError::CutOff) => Ok(false),
             flushed => flushed.map(|()| true),
         }
     }
 
-    /// After [`SendFailure::CutOff`]: waits at most `timeout` until the rest of that datagram has
-    /// left, which is [`SendFailure::CutOff`] again if it has not. Otherwise returns at once.
-    pub fn flush(&mut self, timeout: Option<Duration>) -> Result<(), SendFailure> {
+    /// After [`SendError::CutOff`]: waits at most `timeout` until the rest of that datagram has
+    /// left, which is [`SendError::CutOff`] again if it has not. Otherwise returns at once.
+    pub fn flush(&mut self, timeout: Option<Duration>) -> Result<(), SendError> {
         self.outgoing.flush(&self.manager, &self.connection, timeout)
     }
 
@@ -562,7 +562,7 @@ mod tests {
             // Nobody polls here.
             let short = Some(Duration::from_millis(20));
             let cut_off = receiver.reply(&datagram, &[1; 1 << 20], short);
-            assert!(matches!(cut_off, Err(SendFailure::CutOff)), "{cut_off:?}");
+            assert!(matches!(cut_off, Err(SendError::CutOff)), "{cut_off:?}");
             assert_eq!(receiver.replies.len(), 1);
             drop(sender);
             let start = Instant::now();

@@ -1,6 +1,6 @@
 //! What end points have in common: methods that each has, written once; time limits.
 
-use super::{Connection, Manager, SendFailure};
+use super::{Connection, Manager, SendError};
 use crate::control::Peer;
 use crate::node::CloseReason;
 use crate::os::sys;
@@ -55,8 +55,8 @@ pub(super) fn check_place(
 }
 
 /// Why a connection is gone; [`CloseReason::Closed`] until the manager has heard more.
-pub(crate) fn ended(connection: &Connection) -> SendFailure {
-    SendFailure::Ended(connection.ended().cloned().unwrap_or(CloseReason::Closed))
+pub(crate) fn ended(connection: &Connection) -> SendError {
+    SendError::Ended(connection.ended().cloned().unwrap_or(CloseReason::Closed))
 }
 
 pub(crate) fn explain(

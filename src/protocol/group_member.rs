@@ -15,7 +15,7 @@ use super::group::{
 use super::manager::Target;
 use super::outgoing::{Message, Outgoing};
 use super::tickets::{fast_ticket_from, message_ticket_from};
-use super::{Connection, GrowError, Kind, Manager, SendFailure};
+use super::{Connection, GrowError, Kind, Manager, SendError};
 use crate::control::Peer;
 use crate::interface::notification::Consumer;
 use crate::interface::{AreaId, Mode, QueueId, SlotConfig, SlotId};
@@ -234,7 +234,7 @@ impl GroupMember {
         let Self { manager, connection, outgoing, .. } = self;
         let sent = outgoing.send(manager, connection, message, deadline.left());
         // On another error the ticket is good still.
-        if let Ok(()) | Err(SendFailure::CutOff) = sent {
+        if let Ok(()) | Err(SendError::CutOff) = sent {
             self.use_ticket();
         }
         sent.map_err(GroupError::from_send)
@@ -492,6 +492,39 @@ impl Drop for GroupMember {
 }
 
 /// Sends parts that members of a group have delegated. `Send`.
+///
+/// ```
+/// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-helper-{}", std::process::id()));
+/// # let config = hamlyn::Config::from_env()?.dir(&dir);
+/// use hamlyn::Access;
+/// use hamlyn::protocol::{Group, GroupConfig, GroupHelper, GroupMember, Manager, Part};
+/// use std::time::Duration;
+///
+/// let limit = Some(Duration::from_secs(10));
+/// // One member, whose part has 6 bytes.
+/// let manager = Manager::with_config(config.clone())?;
+/// let mut group = Group::new(&manager, GroupConfig::new(1, 6))?;
+/// group.serve("whole", Access::SameUser)?;
+/// std::thread::scope(|scope| -> Result<(), Box<dyn std::error::Error>> {
+///     scope.spawn(|| {
+///         // Usually processes: the member, which sends the first half of its part ..
+///         let manager = Manager::with_config(config.clone()).unwrap();
+///         let mut member = GroupMember::connect(&manager, "whole", 6, limit).unwrap();
+///         let pieces = member.delegate(6, 2, limit).unwrap();
+///         member.send_part(&pieces[0], b"hel", limit).unwrap();
+///         // .. and its helper, which is given the other as bytes.
+///         let piece = Part::from_bytes(&pieces[1].to_bytes()).unwrap();
+///         let manager = Manager::with_config(config.clone()).unwrap();
+///         let mut helper = GroupHelper::connect(&manager, "whole", limit).unwrap();
+///         helper.send(&piece, b"per", limit).unwrap();
+///     });
+///     // The root is told once, when the whole part is there.
+///     assert_eq!(group.gather(limit)?.part(0), Some(&b"helper"[..]));
+///     Ok(())
+/// })?;
+/// # std::fs::remove_dir_all(&dir).ok();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct GroupHelper {
     manager: Manager,
     connection: Arc<Connection>,

@@ -109,7 +109,7 @@ pub use aperture_stream::{
     VolatileBytes,
 };
 #[cfg(feature = "tokio")]
-pub use asynchronous::{AsyncManager, TryReceive};
+pub use asynchronous::{AsyncManager, TryReceive, WaitError};
 #[cfg(feature = "tokio")]
 pub(crate) use byte_stream::Turned;
 #[cfg(feature = "os")]
@@ -130,7 +130,7 @@ pub use group_member::{GroupHelper, GroupMember, PART_BYTES, Part};
 #[cfg(feature = "os")]
 pub use kinds::{Admit, Connected, Grown, Offered};
 #[cfg(feature = "os")]
-pub use manager::{Connection, EndPoint, GrowError, Manager, ReceiveError, SendFailure};
+pub use manager::{Connection, EndPoint, GrowError, Manager, ReceiveError, SendError};
 #[cfg(feature = "os")]
 pub use publish::{
     Loan, PublishConfig, PublishError, Publisher, SHORT_BYTES_MAX, Sample, SubscribeConfig,

@@ -5,9 +5,9 @@
 //! is gone by then. So the message is copied at that moment, and goes on first in the next call.
 
 use super::ends::ended;
-use super::{Connection, Manager, SendFailure};
+use super::{Connection, Manager, SendError};
 use crate::interface::LinkId;
-use crate::node::{Look, Node, SendError, Unfinished, Waited};
+use crate::node::{Look, Node, NodeSendError, Unfinished, Waited};
 use crate::wire::Ticket;
 use core::time::Duration;
 use std::vec::Vec;
@@ -40,7 +40,7 @@ impl Outgoing {
         node: &mut Node,
         connection: &Connection,
         message: &mut Message<'_>,
-    ) -> Look<Result<(), SendFailure>> {
+    ) -> Look<Result<(), SendError>> {
         match self.look_at_rest(node, connection) {
             Look::Found(Ok(())) => {}
             other => return other,
@@ -65,9 +65,9 @@ impl Outgoing {
         &mut self,
         node: &mut Node,
         connection: &Connection,
-    ) -> Look<Result<(), SendFailure>> {
+    ) -> Look<Result<(), SendError>> {
         if let Some(ended_by) = connection.ended() {
-            return Look::Found(Err(SendFailure::Ended(ended_by.clone())));
+            return Look::Found(Err(SendError::Ended(ended_by.clone())));
         }
         let Some((unfinished, data)) = &mut self.rest else { return Look::Found(Ok(())) };
         let sent = node.look_to_send(unfinished, data, &[]);
@@ -83,13 +83,13 @@ impl Outgoing {
         manager: &Manager,
         connection: &Connection,
         timeout: Option<Duration>,
-    ) -> Result<(), SendFailure> {
+    ) -> Result<(), SendError> {
         if self.is_idle() {
             return Ok(());
         }
         let look = |node: &mut Node, _: &mut _| self.look_at_rest(node, connection);
         match manager.shared.wait_until(timeout, look) {
-            Err(Waited::TimedOut) => Err(SendFailure::CutOff),
+            Err(Waited::TimedOut) => Err(SendError::CutOff),
             Err(waited) => Err(waited.into()),
             Ok(result) => result,
         }
@@ -102,11 +102,11 @@ impl Outgoing {
         connection: &Connection,
         mut message: Message<'_>,
         timeout: Option<Duration>,
-    ) -> Result<(), SendFailure> {
+    ) -> Result<(), SendError> {
         let sent =
             manager.shared.wait_until(timeout, |node, _| self.look(node, connection, &mut message));
         match sent {
-            Err(Waited::TimedOut) if self.keep(message) => Err(SendFailure::CutOff),
+            Err(Waited::TimedOut) if self.keep(message) => Err(SendError::CutOff),
             Err(waited) => Err(waited.into()),
             Ok(result) => result,
         }
@@ -144,9 +144,9 @@ impl Outgoing {
     }
 }
 
-fn failed(e: SendError, connection: &Connection) -> SendFailure {
+fn failed(e: NodeSendError, connection: &Connection) -> SendError {
     match e {
-        SendError::LinkEnded(_) | SendError::Unreachable(_) => ended(connection),
+        NodeSendError::LinkEnded(_) | NodeSendError::Unreachable(_) => ended(connection),
         e => e.into(),
     }
 }

@@ -28,6 +28,7 @@ const SERVICE_BYTES_MAX: usize = 97;
 /// What protocol an end point speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum Kind {
     /// Simple datagrams.
     Datagram = 1,
@@ -102,6 +103,7 @@ pub struct Seed {
 
 /// Bytes or text that are no seed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum SeedError {
     /// Too few bytes, or too many.
     #[error("a seed of {0} bytes is cut off or has something behind it")]
@@ -126,6 +128,7 @@ pub enum SeedError {
 /// A seed that cannot be for other hosts.
 #[cfg(feature = "tls")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum SeedHostError {
     /// Not the address of a host.
     #[error(transparent)]

@@ -15,11 +15,11 @@ use super::credit::{CreditReturn, CreditWord};
 use super::ends::{check_place, connected, ended, grown, offered};
 use super::manager::{Offer, OfferId, Offering, Target, set_up};
 use super::tickets::fast_ticket_from;
-use super::{Connection, EndPoint, GrowError, Kind, Manager, ReceiveError, SendFailure};
+use super::{Connection, EndPoint, GrowError, Kind, Manager, ReceiveError, SendError};
 use crate::control::{Peer, RequestId};
 use crate::interface::notification::Consumer;
 use crate::interface::{AreaId, LinkId, Notification, QueueId, SlotConfig, SlotId};
-use crate::node::{Look, Node, PreparedTicket, SendError};
+use crate::node::{Look, Node, NodeSendError, PreparedTicket};
 use crate::wire::{SlotIndex, TICKET_BYTES, Ticket};
 use core::time::Duration;
 use std::boxed::Box;
@@ -571,7 +571,7 @@ impl TaggedSender {
         data: &[u8],
         tag: u32,
         timeout: Option<Duration>,
-    ) -> Result<(), SendFailure> {
+    ) -> Result<(), SendError> {
         if self.sent - self.acknowledged < self.tags {
             let Self { manager, ticket, .. } = &*self;
             let sent = manager
@@ -592,7 +592,7 @@ impl TaggedSender {
         data: &[u8],
         tag: u32,
         timeout: Option<Duration>,
-    ) -> Result<(), SendFailure> {
+    ) -> Result<(), SendError> {
         let ticket = self.check(offset, data)?;
         let Self { manager, connection, credit, tags, sent, acknowledged, .. } = self;
         manager.shared.wait_until(timeout, |node, _| {
@@ -600,7 +600,7 @@ impl TaggedSender {
                 *acknowledged = credit.read(node, *sent);
                 if *sent - *acknowledged >= *tags {
                     return match connection.ended() {
-                        Some(reason) => Look::Found(Err(SendFailure::Ended(reason.clone()))),
+                        Some(reason) => Look::Found(Err(SendError::Ended(reason.clone()))),
                         None => Look::Nothing,
                     };
                 }
@@ -610,27 +610,27 @@ impl TaggedSender {
                     *sent += 1;
                     Look::Found(Ok(()))
                 }
-                Err(SendError::Full) => Look::Room(connection.link()),
-                Err(SendError::LinkEnded(_)) => Look::Found(Err(ended(connection))),
+                Err(NodeSendError::Full) => Look::Room(connection.link()),
+                Err(NodeSendError::LinkEnded(_)) => Look::Found(Err(ended(connection))),
                 Err(e) => Look::Found(Err(e.into())),
             }
         })?
     }
 
     /// [`send`](Self::send) without waiting: `false`, and nothing was sent, if that would be needed.
-    pub fn try_send(&mut self, offset: u64, data: &[u8], tag: u32) -> Result<bool, SendFailure> {
-        SendFailure::unless_timed_out(self.send(offset, data, tag, Some(Duration::ZERO)))
+    pub fn try_send(&mut self, offset: u64, data: &[u8], tag: u32) -> Result<bool, SendError> {
+        SendError::unless_timed_out(self.send(offset, data, tag, Some(Duration::ZERO)))
     }
 
     #[inline(always)]
-    fn check(&self, offset: u64, data: &[u8]) -> Result<Ticket, SendFailure> {
+    fn check(&self, offset: u64, data: &[u8]) -> Result<Ticket, SendError> {
         let (length, max, size) = (data.len(), self.bytes_max, self.capacity());
         if length > max {
             let limit = "what one packet of this link holds (HAMLYN_PACKET_BYTES of both sides)";
-            return Err(SendFailure::TooLong { length, max, limit });
+            return Err(SendError::TooLong { length, max, limit });
         }
         if offset > size || length as u64 > size - offset {
-            return Err(SendFailure::Outside { offset, length, size });
+            return Err(SendError::Outside { offset, length, size });
         }
         let whole = self.ticket.ticket();
         Ok(Ticket { base: whole.base + offset, ..*whole })

@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use std::vec::Vec;
 use tokio::task::AbortHandle;
-use tokio::time::{timeout, timeout_at};
+use tokio::time::timeout_at;
 
 /// A [`Server`] in tasks. Cloning shares it.
 ///
@@ -296,20 +296,21 @@ impl AsyncServer {
         Ok(AsyncRequest { server: self.clone(), arrived, bytes, deadline })
     }
 
-    /// Takes no new requests, waits at most `limit` until those that are here have been received and
-    /// replied to, and closes all connections: [`Server::drain`], which says what others see. Returns
-    /// how many requests had no reply by then. [`receive`](Self::receive) goes on in other tasks, and
-    /// fails with [`ReceiveError::Draining`] when nothing is left. Dropped before it is ready, it
-    /// leaves the connections, and a server that takes nothing new, if it had begun; it may be called
-    /// again.
-    pub async fn drain(&self, limit: Duration) -> Result<usize, ReceiveError> {
-        let began = Instant::now();
+    /// Takes no new requests, waits at most `limit` (`None`: as long as it takes) until those that are
+    /// here have been received and replied to, and closes all connections: [`Server::drain`], which
+    /// says what others see. Returns how many requests had no reply by then.
+    /// [`receive`](Self::receive) goes on in other tasks, and fails with
+    /// [`ReceiveError::Draining`] when nothing is left. Dropped before it is ready, it leaves the
+    /// connections, and a server that takes nothing new, if it had begun; it may be called again.
+    pub async fn drain(&self, limit: Option<Duration>) -> Result<usize, ReceiveError> {
+        let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
         let server = self.server.clone();
         // Giving up a name can take as long as others hold its directory.
         self.manager.set_up(move |_| server.begin_drain()).await?;
         let drained = self.manager.until(|| self.server.look_at_drain());
-        if let Ok(Err(e)) = timeout(limit.saturating_sub(began.elapsed()), drained).await {
-            return Err(e);
+        match deadline {
+            None => drained.await?,
+            Some(deadline) => timeout_at(deadline.into(), drained).await.unwrap_or(Ok(()))?,
         }
         Ok(self.server.end_drain())
     }
@@ -445,6 +446,33 @@ impl AsyncClient {
     }
 
     /// A client of the server of a seed, as [`connect`](Self::connect) by name.
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-grow-{}", std::process::id()));
+    /// # let config = hamlyn::Config::from_env()?.dir(&dir);
+    /// use hamlyn::protocol::{AsyncClient, AsyncManager, AsyncServer, Manager, Seed, ServerConfig};
+    /// use std::time::Duration;
+    ///
+    /// let manager = AsyncManager::new(&Manager::with_config(config.clone())?)?;
+    /// let server = AsyncServer::new(&manager, ServerConfig::default())?;
+    /// // Bytes that travel as the program likes: in a message, a file, on a command line.
+    /// let seed = server.get_ref().seed()?.to_bytes();
+    /// tokio::spawn(async move {
+    ///     while let Ok(request) = server.receive().await {
+    ///         let _ = request.reply(&request.to_ascii_uppercase()).await;
+    ///     }
+    /// });
+    ///
+    /// // Usually another process.
+    /// let manager = AsyncManager::new(&Manager::with_config(config)?)?;
+    /// let seed = Seed::from_bytes(&seed)?;
+    /// let client = AsyncClient::grow(&manager, &seed, Some(Duration::from_secs(10))).await?;
+    /// assert_eq!(&*client.call(b"hello").await?, b"HELLO");
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub async fn grow(
         manager: &AsyncManager,
         seed: &Seed,

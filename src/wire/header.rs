@@ -70,6 +70,7 @@ pub struct Header {
 impl Header {
     /// The six words of the header; the low half of the first is left zero for the stamp.
     #[inline(always)]
+    #[allow(clippy::wrong_self_convention)] // Six words: not to be copied for it.
     pub fn to_words(&self) -> [u64; HEADER_WORDS] {
         [
             (self.length as u64) << 32,

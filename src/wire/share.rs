@@ -34,6 +34,7 @@ impl Ord for Share {
 
 /// A share that cannot be used as asked. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum ShareError {
     /// Not an integer from 1 to 2^32.
     #[error("a counter share is from 1 to 4294967296, and this is {0}")]

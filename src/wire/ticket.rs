@@ -40,6 +40,7 @@ pub struct Ticket {
 
 /// A ticket that cannot be read or split as asked. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum TicketError {
     /// Not the length of a ticket.
     #[error("a ticket has {TICKET_BYTES} bytes, and these are {0}")]

@@ -109,7 +109,7 @@ fn whoever_takes_a_users_place_in_the_shared_directory_is_named_and_root_moves_i
         let mut victim = other_user(USER, "serve", &dir, &exe, "anyone", &[]);
         victim.expect("serving");
         let mut me = Node::with_config(dir.config()).unwrap();
-        me.connect(&format!("{USER}@service"), b"", LONG).unwrap();
+        me.connect(&format!("{USER}@service"), b"", Some(LONG)).unwrap();
         drop(me);
         victim.end();
         let made = std::fs::symlink_metadata(&place).unwrap();
@@ -137,7 +137,7 @@ fn a_shared_directory_in_which_root_alone_makes_places_serves_those_who_have_one
     let mut victim = other_user(USER, "serve", &dir, &exe, "anyone", &[]);
     victim.expect("serving");
     let mut me = Node::with_config(dir.config()).unwrap();
-    me.connect(&format!("{USER}@service"), b"", LONG).unwrap();
+    me.connect(&format!("{USER}@service"), b"", Some(LONG)).unwrap();
     drop(me);
     victim.end();
 }

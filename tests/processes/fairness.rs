@@ -38,7 +38,7 @@ fn role() {
         "idle" => {
             let mut station = Station::new(role.config(), 64, 1);
             let links: Vec<LinkId> = (0..IDLE_LINKS)
-                .map(|_| station.node.connect("service", &[], LONG).unwrap())
+                .map(|_| station.node.connect("service", &[], Some(LONG)).unwrap())
                 .collect();
             let greeting = station.node.greeting(links[0]).unwrap();
             let ticket = Ticket::from_bytes(greeting).unwrap();

@@ -109,13 +109,13 @@ fn without_epoll(role: &Role) {
     let limit = Duration::from_secs(1);
     for _ in 0..3 {
         within(limit, "a node", &mut || {
-            station.node.connect("service", b"", limit).unwrap_err().to_string()
+            station.node.connect("service", b"", Some(limit)).unwrap_err().to_string()
         });
         within(limit, "a manager", &mut || {
             manager.connect("service", b"", Some(limit)).unwrap_err().to_string()
         });
     }
-    let error = station.node.connect("service", b"", limit).unwrap_err().to_string();
+    let error = station.node.connect("service", b"", Some(limit)).unwrap_err().to_string();
     assert!(error.contains("its housekeeping has ended"), "{error}");
     let error = station.node.serve("another", Access::SameUser, Accept::Ask).unwrap_err();
     assert!(error.to_string().contains("its housekeeping has ended"), "{error}");

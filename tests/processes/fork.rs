@@ -3,7 +3,7 @@
 
 use crate::support::*;
 use hamlyn::control::{Accept, AcceptError, Access, RequestId};
-use hamlyn::node::{ConnectError, OfferError, RecvError, SendError};
+use hamlyn::node::{ConnectError, NodeReceiveError, NodeSendError, OfferError};
 use hamlyn::{LinkId, MetadataIndex, Node, Piece, SlotConfig, Ticket};
 use std::time::Duration;
 
@@ -64,7 +64,7 @@ fn parent(name: &str) -> Parent {
     let friend = Peer::start("friend", &dir, "");
     let link = connected(node);
     let to_friend = ticket_of(node, link);
-    let another = node.connect("friend", b"", LONG).unwrap();
+    let another = node.connect("friend", b"", Some(LONG)).unwrap();
     Parent { station, friend, to_friend, reply, replies, another, dir }
 }
 
@@ -109,31 +109,31 @@ fn every_call_of_a_forked_child_is_an_error_and_harms_nobody() {
                 };
             }
             forked!(node.poll(), hamlyn::node::Forked);
-            forked!(node.try_recv(queue), RecvError::Forked(_));
-            forked!(node.recv(queue, None), RecvError::Forked(_));
-            forked!(node.wait(None), RecvError::Forked(_));
+            forked!(node.try_recv(queue), NodeReceiveError::Forked(_));
+            forked!(node.recv(queue, None), NodeReceiveError::Forked(_));
+            forked!(node.wait(None), NodeReceiveError::Forked(_));
             forked!(node.prepare_to_wait(), hamlyn::node::Forked);
-            forked!(node.try_send(&ticket, b"x", b""), SendError::Forked(_));
-            forked!(node.try_send_on(terminus, &ticket, b"x", b""), SendError::Forked(_));
-            forked!(node.try_send_fast(&ticket, b"x", 1), SendError::Forked(_));
-            forked!(node.send(&ticket, &[0; 1000], b"", None), SendError::Forked(_));
-            forked!(node.send_on(terminus, &ticket, b"x", b"", None), SendError::Forked(_));
-            forked!(node.send_fast(&ticket, b"x", 1, None), SendError::Forked(_));
+            forked!(node.try_send(&ticket, b"x", b""), NodeSendError::Forked(_));
+            forked!(node.try_send_on(terminus, &ticket, b"x", b""), NodeSendError::Forked(_));
+            forked!(node.try_send_fast(&ticket, b"x", 1), NodeSendError::Forked(_));
+            forked!(node.send(&ticket, &[0; 1000], b"", None), NodeSendError::Forked(_));
+            forked!(node.send_on(terminus, &ticket, b"x", b"", None), NodeSendError::Forked(_));
+            forked!(node.send_fast(&ticket, b"x", 1, None), NodeSendError::Forked(_));
             let piece = Piece { tag, offset: 0, length: 8 };
-            forked!(node.post_send(terminus, &ticket, &[piece], b""), SendError::Forked(_));
-            forked!(node.flush(None), SendError::Forked(_));
-            forked!(node.connect("friend", b"", LONG), ConnectError::Forked(_));
+            forked!(node.post_send(terminus, &ticket, &[piece], b""), NodeSendError::Forked(_));
+            forked!(node.flush(None), NodeSendError::Forked(_));
+            forked!(node.connect("friend", b"", Some(LONG)), ConnectError::Forked);
             let served = node.serve("child", Access::SameUser, Accept::Ask);
             forked!(served, OfferError::Serve(hamlyn::control::ServeError::Forked));
             forked!(node.accept(RequestId(1), b""), AcceptError::Forked);
             forked!(node.refuse(RequestId(1), ""), AcceptError::Forked);
-            assert!(node.run_housekeeping(Duration::ZERO).is_err());
+            assert!(node.run_housekeeping(Some(Duration::ZERO)).is_err());
             assert!(!node.stop_serving("parent"), "the name is the parent's");
             for link in &links {
                 assert!(node.disconnect(*link).is_err(), "the link is the parent's");
             }
             while node.next_event().is_some() {}
-            forked!(node.send_over(p.another, &ticket, b"x", b"", None), SendError::Forked(_));
+            forked!(node.send_over(p.another, &ticket, b"x", b"", None), NodeSendError::Forked(_));
         });
         assert_eq!(status, 0, "how the child ended");
         p.lives();
@@ -144,7 +144,7 @@ fn every_call_of_a_forked_child_is_an_error_and_harms_nobody() {
             // Where the parent has its rings, the child may have something else by now.
             let mine: Vec<Vec<u8>> = (0..64).map(|i| vec![i; 200_000]).collect();
             let station = kept.take().unwrap();
-            assert!(matches!(station.node.close(None), Err(SendError::Forked(_))));
+            assert!(matches!(station.node.close(None), Err(NodeSendError::Forked(_))));
             assert!(mine.iter().enumerate().all(|(i, block)| block.iter().all(|b| *b == i as u8)));
         });
         assert_eq!(status, 0, "how the child ended");
@@ -168,7 +168,7 @@ fn a_forked_child_makes_a_node_of_its_own() {
         let status = forked(|| {
             let mut node = Node::with_config(config).unwrap();
             assert_ne!(node.id(), p.station.node.id());
-            let link = node.connect("parent", b"", LONG).unwrap();
+            let link = node.connect("parent", b"", Some(LONG)).unwrap();
             let ticket = ticket_of(&node, link);
             node.send(&ticket, b"from the child", b"", LIMIT).unwrap();
             let _ = node.serve("child", Access::SameUser, Accept::Automatic(Vec::new()));

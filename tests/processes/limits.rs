@@ -19,7 +19,7 @@ fn role() {
             say("left");
             continue;
         }
-        match station.node.connect("service", b"", LONG) {
+        match station.node.connect("service", b"", Some(LONG)) {
             Ok(_) => say("linked"),
             Err(e) => say(&e.to_string()),
         }
@@ -69,7 +69,7 @@ fn links_max_of_the_client() {
         client.connect("service");
         let before = everything(&client);
         for _ in 0..3 {
-            let error = client.node.connect("service", b"", LONG).unwrap_err().to_string();
+            let error = client.node.connect("service", b"", Some(LONG)).unwrap_err().to_string();
             assert!(error.contains("2 links") && error.contains("HAMLYN_LINKS_MAX"), "{error}");
         }
         assert_eq!(everything(&client), before);
@@ -236,7 +236,7 @@ fn send_buffers_and_work_queue_entries() {
     }
     // A ring of 8 lines, of which one stays free, and the work queue.
     assert_eq!(sent, 7 + 3);
-    assert!(matches!(node.try_send(&ticket, b"x", b""), Err(hamlyn::SendError::Full)));
+    assert!(matches!(node.try_send(&ticket, b"x", b""), Err(hamlyn::NodeSendError::Full)));
     for _ in 0..sent {
         until_node(&mut client.node, "what was queued leaves", |_| {
             server.node.try_recv(server.queue).unwrap().is_some()

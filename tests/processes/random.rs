@@ -17,10 +17,10 @@
 
 use crate::support::*;
 use hamlyn::control::{Accept, Access};
-use hamlyn::node::{Event, SendError, TerminusId};
+use hamlyn::node::{Event, NodeSendError, TerminusId};
 use hamlyn::{
-    AreaId, LinkId, MetadataIndex, Mode, Node, Notification, Piece, QueueId, SendHandle,
-    SlotConfig, SlotId, Tag, Ticket,
+    AreaId, BufferTag, LinkId, MetadataIndex, Mode, Node, Notification, Piece, QueueId, SendHandle,
+    SlotConfig, SlotId, Ticket,
 };
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -119,7 +119,7 @@ struct Actor {
     others: Vec<Other>,
     by_slot: HashMap<u32, (usize, usize)>,
     termini: Vec<TerminusId>,
-    buffers: Vec<(TerminusId, Tag, Option<SendHandle>)>,
+    buffers: Vec<(TerminusId, BufferTag, Option<SendHandle>)>,
     done: Vec<String>,
 }
 
@@ -237,7 +237,7 @@ impl Actor {
 
     fn connect(&mut self, to: usize, extra: bool) -> LinkId {
         let greeting = self.greeting(to, extra);
-        match self.node.connect(&format!("p{to}"), &greeting, LONG) {
+        match self.node.connect(&format!("p{to}"), &greeting, Some(LONG)) {
             Ok(link) => link,
             Err(e) => self.fail(&format!("connecting to {to}: {e}")),
         }
@@ -353,7 +353,7 @@ impl Actor {
 
     // ---- sending
 
-    fn sent(&mut self, result: Result<(), SendError>) {
+    fn sent(&mut self, result: Result<(), NodeSendError>) {
         match result {
             Ok(_) => {}
             Err(e) => self.fail(&format!("sending: {e}")),
@@ -377,7 +377,7 @@ impl Actor {
                     Some(Duration::from_micros(self.random.below(300))),
                 );
                 let end = Instant::now() + LONG;
-                while let Err(SendError::TimedOut { unfinished }) = result {
+                while let Err(NodeSendError::TimedOut { unfinished }) = result {
                     if Instant::now() > end {
                         self.fail("a message could not be finished");
                     }
@@ -390,7 +390,7 @@ impl Actor {
                 self.sent(result);
             }
             2 => match self.node.try_send_on(terminus, ticket, data, metadata) {
-                Err(SendError::Full | SendError::TooLongToTry { .. }) => {
+                Err(NodeSendError::Full | NodeSendError::TooLongToTry { .. }) => {
                     let result = self.node.send_on(terminus, ticket, data, metadata, LIMIT);
                     self.sent(result);
                 }
@@ -402,7 +402,7 @@ impl Actor {
 
     fn gather(&mut self, ticket: &Ticket, data: &[u8], metadata: &[u8]) {
         let node = &self.node;
-        let is_free = |b: &(TerminusId, Tag, Option<SendHandle>)| {
+        let is_free = |b: &(TerminusId, BufferTag, Option<SendHandle>)| {
             b.2.as_ref().is_none_or(|handle| node.is_reusable(handle))
         };
         let Some(i) = self.buffers.iter().position(is_free) else {
@@ -420,7 +420,7 @@ impl Actor {
             cuts.windows(2).map(|w| Piece { tag, offset: w[0], length: w[1] - w[0] }).collect();
         match self.node.post_send(terminus, ticket, &pieces, metadata) {
             Ok(handle) => self.buffers[i].2 = Some(handle),
-            Err(SendError::Full) => {
+            Err(NodeSendError::Full) => {
                 let result = self.node.send_on(terminus, ticket, data, metadata, LIMIT);
                 self.sent(result);
             }
@@ -443,7 +443,7 @@ impl Actor {
         self.note(format!("to {to}: {number}, entry {entry}, {} bytes", data.len()));
         if kind == Kind::Fast {
             let result = match self.node.try_send_fast(&ticket, &data, number) {
-                Err(SendError::Full) => self.node.send_fast(&ticket, &data, number, LIMIT),
+                Err(NodeSendError::Full) => self.node.send_fast(&ticket, &data, number, LIMIT),
                 other => other,
             };
             return self.sent(result);

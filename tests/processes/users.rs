@@ -47,7 +47,7 @@ fn converse(station: &mut Station) {
 fn converse_with(config: hamlyn::Config, service: &str) {
     // A name that is not there, or not to be seen, is an error at once.
     let mut me = Station::new(config.wait_for_names(false), BYTES, 1);
-    let link = match me.node.connect(service, &me.ticket.to_bytes(), LONG) {
+    let link = match me.node.connect(service, &me.ticket.to_bytes(), Some(LONG)) {
         Ok(link) => link,
         Err(e) => return say(&format!("error: {e}")),
     };
@@ -107,7 +107,7 @@ fn role() {
         "connect" => converse_with(role.config(), &role.args[0]),
         "several" => {
             let mut me = Station::new(role.config(), 64, 1);
-            let links = [(); 3].map(|()| me.node.connect(&role.args[0], b"", LONG));
+            let links = [(); 3].map(|()| me.node.connect(&role.args[0], b"", Some(LONG)));
             let errors: Vec<_> = links.iter().filter_map(|l| l.as_ref().err()).collect();
             say(&if errors.is_empty() { "three".into() } else { format!("{errors:?}") });
             role.wait_for("end");
@@ -116,7 +116,7 @@ fn role() {
         "offers" => {
             let config = role.config().apertures_of_others(true);
             let mut node = Node::with_config(config).unwrap();
-            let link = node.connect(&role.args[0], b"", LONG).unwrap();
+            let link = node.connect(&role.args[0], b"", Some(LONG)).unwrap();
             node.export(link, 4096, ApertureAccess::ReadWrite).unwrap();
             let mut what = None;
             until_node(&mut node, "something came of it", |node| {
@@ -128,7 +128,7 @@ fn role() {
         }
         "apertures" => {
             let mut node = Node::with_config(role.config()).unwrap();
-            let link = node.connect(&role.args[0], b"", LONG).unwrap();
+            let link = node.connect(&role.args[0], b"", Some(LONG)).unwrap();
             for access in [ApertureAccess::ReadWrite, ApertureAccess::ReadOnly] {
                 let theirs = held(&mut node);
                 use_aperture(&theirs, access);

@@ -2,7 +2,7 @@
 //! in every way in which one can sleep. Whoever waits too long says how things stand and fails.
 
 use crate::support::*;
-use hamlyn::node::RecvError;
+use hamlyn::node::NodeReceiveError;
 use hamlyn::{MetadataIndex, Node, SharedNode, Ticket};
 use std::time::Duration;
 
@@ -70,7 +70,7 @@ fn role() {
 fn answer_all(
     name: &str,
     settings: &[(&str, &str)],
-    mut next: impl FnMut(&mut Station) -> Result<hamlyn::Notification, RecvError>,
+    mut next: impl FnMut(&mut Station) -> Result<hamlyn::Notification, NodeReceiveError>,
 ) {
     alone(name, || {
         let dir = Dir::new(name, settings);
@@ -129,7 +129,7 @@ fn a_receiver_that_waits_for_anything_is_woken() {
             // One that waits is a reason not to sleep.
             while station.node.next_event().is_some() {}
             if !station.node.wait(LIMIT)? {
-                return Err(RecvError::TimedOut);
+                return Err(NodeReceiveError::TimedOut);
             }
         }
     });
@@ -148,7 +148,7 @@ fn a_receiver_in_somebody_elses_event_loop_is_woken() {
                 let fd = station.node.as_fd();
                 let limit = Timespec { tv_sec: LONG.as_secs() as i64, tv_nsec: 0 };
                 if poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&limit)).unwrap() == 0 {
-                    return Err(RecvError::TimedOut);
+                    return Err(NodeReceiveError::TimedOut);
                 }
             }
         }
@@ -178,7 +178,7 @@ fn threads_that_share_a_node_are_woken() {
                         let short = Some(Duration::from_millis(200));
                         let notification = match shared.recv(queue, short) {
                             Ok(notification) => notification,
-                            Err(RecvError::TimedOut) => continue,
+                            Err(NodeReceiveError::TimedOut) => continue,
                             Err(e) => panic!("{e}"),
                         };
                         let from = notification.index.0 as usize;

@@ -384,7 +384,7 @@ fn a_server_that_drains_finishes_what_it_has_and_tells_the_others() {
     let held = server.receive(LIMIT).unwrap();
     until(|| server.is_ready());
     std::thread::scope(|scope| {
-        let draining = scope.spawn(|| server.drain(LONG));
+        let draining = scope.spawn(|| server.drain(Some(LONG)));
         // Nobody new, and nothing new of those that are there, short or long.
         let refused = loop {
             match other.call(b"3", SHORT) {
@@ -431,7 +431,7 @@ fn draining_ends_with_its_time_limit_and_says_how_many_were_left() {
     let calls: Vec<_> = (0..3).map(|_| client.start(b"x", LIMIT).unwrap()).collect();
     let held = server.receive(LIMIT).unwrap();
     until(|| server.is_ready());
-    assert_eq!(server.drain(Duration::from_millis(20)).unwrap(), 3);
+    assert_eq!(server.drain(Some(Duration::from_millis(20))).unwrap(), 3);
     for call in calls {
         let failed = client.finish(call, LIMIT);
         assert!(matches!(failed, Err(CallError::Ended(_))), "{failed:?}");
@@ -439,7 +439,7 @@ fn draining_ends_with_its_time_limit_and_says_how_many_were_left() {
     assert!(held.is_cancelled());
     assert!(matches!(held.reply(b"late", LIMIT), Err(CallError::Ended(_))));
     // A second time, there is nobody.
-    assert_eq!(server.drain(LONG).unwrap(), 0);
+    assert_eq!(server.drain(Some(LONG)).unwrap(), 0);
 }
 
 #[test]
@@ -448,7 +448,7 @@ fn a_long_reply_and_a_long_request_that_are_on_their_way_are_finished_by_a_serve
     std::thread::scope(|scope| {
         let calling = scope.spawn(|| client.call(&[1; 200_000], LIMIT));
         let request = server.receive(LIMIT).unwrap();
-        let draining = scope.spawn(|| server.drain(LONG));
+        let draining = scope.spawn(|| server.drain(Some(LONG)));
         until(|| matches!(server.try_receive(), Err(ReceiveError::Draining)));
         assert!(matches!(client.call(b"?", LIMIT), Err(CallError::Draining)));
         request.reply(&[2; 300_000], LIMIT).unwrap();
@@ -469,7 +469,7 @@ fn a_client_that_asks_a_server_that_drains_and_never_listens_is_sent_away() {
     assert!(liar.say(&blocks, b"held", 4 << 20 | 1));
     let _held = server.receive(LIMIT).unwrap();
     std::thread::scope(|scope| {
-        let draining = scope.spawn(|| server.drain(LONG));
+        let draining = scope.spawn(|| server.drain(Some(LONG)));
         let mut said = 0u32;
         let start = Instant::now();
         // Without polling, so that its ring fills with refusals.
@@ -481,7 +481,7 @@ fn a_client_that_asks_a_server_that_drains_and_never_listens_is_sent_away() {
                         std::thread::sleep(Duration::from_millis(2));
                     }
                 }
-                Err(hamlyn::SendError::Full) => std::thread::yield_now(),
+                Err(hamlyn::NodeSendError::Full) => std::thread::yield_now(),
                 Err(_) => break,
             }
         }
@@ -501,7 +501,7 @@ fn a_peer_that_is_slow_to_send_what_it_announced_does_not_hold_a_server_that_dra
     until(|| server.clients() == 1);
     assert!(liar.say(&blocks, &[0, 1, 0, 0, 0, 0, 0, 0], 4095 << 20));
     assert!(server.receive(SHORT).is_err());
-    assert_eq!(server.drain(Duration::from_millis(50)).unwrap(), 1);
+    assert_eq!(server.drain(Some(Duration::from_millis(50))).unwrap(), 1);
     until(|| liar.is_gone());
 }
 

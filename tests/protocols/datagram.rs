@@ -2,7 +2,7 @@
 use crate::help::{Dir, LIMIT, SHORT};
 use crate::support::until;
 use hamlyn::protocol::{
-    DatagramReceiver, DatagramSender, EndPoint, GrowError, Manager, ReceiveError, SendFailure,
+    DatagramReceiver, DatagramSender, EndPoint, GrowError, Manager, ReceiveError, SendError,
     TaggedSender,
 };
 use hamlyn::wire::Flags;
@@ -37,7 +37,7 @@ fn a_datagram_arrives_whole_where_its_sender_put_it_and_is_answered() {
     receiver.reply(&datagram, b"answer", LIMIT).unwrap();
     let answer = answers.receive(LIMIT).unwrap();
     assert_eq!(text(&answers, &answer), "answer");
-    assert!(matches!(answers.reply(&answer, b"?", LIMIT), Err(SendFailure::NoReplyWanted)));
+    assert!(matches!(answers.reply(&answer, b"?", LIMIT), Err(SendError::NoReplyWanted)));
     // The same reply ticket is good again.
     answers.ready().unwrap();
     receiver.reply(&datagram, b"another", LIMIT).unwrap();
@@ -172,10 +172,10 @@ fn a_time_limit_that_cuts_a_datagram_off_leaves_the_rest_for_the_next_call() {
         growing.join().unwrap()
     });
     let error = sender.send(&vec![1; LONG_BYTES], 0, None, SHORT).unwrap_err();
-    assert!(matches!(error, SendFailure::CutOff), "{error}");
-    assert!(matches!(sender.flush(SHORT), Err(SendFailure::CutOff)));
+    assert!(matches!(error, SendError::CutOff), "{error}");
+    assert!(matches!(sender.flush(SHORT), Err(SendError::CutOff)));
     let error = sender.send(b"second", 0, None, SHORT).unwrap_err();
-    assert!(matches!(error, SendFailure::TimedOut), "{error}");
+    assert!(matches!(error, SendError::TimedOut), "{error}");
     std::thread::scope(|scope| {
         scope.spawn(|| sender.flush(LIMIT).unwrap());
         let datagram = receiver.receive(LIMIT).unwrap();
@@ -215,13 +215,13 @@ fn what_is_too_long_or_not_ones_own_is_refused_before_it_is_sent() {
     let seed = receiver.seed().unwrap();
     let mut sender = DatagramSender::grow(&here, &seed, LIMIT).unwrap();
     assert_eq!(sender.capacity(), 64);
-    let outside = |sent| matches!(sent, Err(SendFailure::Outside { size: 64, .. }));
+    let outside = |sent| matches!(sent, Err(SendError::Outside { size: 64, .. }));
     assert!(outside(sender.send(&[0; 65], 0, None, LIMIT)));
     assert!(outside(sender.send(&[0; 4], 61, None, LIMIT)));
     assert!(outside(sender.send(&[0; 4], u64::MAX, None, LIMIT)));
     let foreign = receiver.reply_ticket();
     let error = sender.send(b"x", 0, Some(&foreign), LIMIT).unwrap_err();
-    assert!(matches!(error, SendFailure::ForeignTicket), "{error}");
+    assert!(matches!(error, SendError::ForeignTicket), "{error}");
     let wrong = TaggedSender::grow(&here, &seed, LIMIT).err().unwrap();
     assert!(matches!(wrong, GrowError::Kind { .. }), "{wrong}");
     assert!(sender.explain().contains("ring"), "{}", sender.explain());

@@ -1,10 +1,10 @@
 //! End points of two managers in one process, each with a progress thread or a thread of its own.
 use crate::help::*;
-use hamlyn::node::{OfferError, SendError};
+use hamlyn::node::{NodeSendError, OfferError};
 use hamlyn::protocol::{
     ApertureStreamReceiver, ApertureStreamSender, CallError, Client, ClientConfig, Connection,
     DatagramReceiver, DatagramSender, EndPoint, Group, GroupConfig, GroupHelper, GroupMember,
-    GrowError, Manager, ReceiveError, Seed, SendFailure, Server, ServerConfig, StreamConfig,
+    GrowError, Manager, ReceiveError, Seed, SendError, Server, ServerConfig, StreamConfig,
     StreamReceiver, StreamSender, TaggedConfig, TaggedReceiver, TaggedSender,
 };
 use hamlyn::{Access, Config, Node, SlotConfig, Ticket};
@@ -88,11 +88,11 @@ fn a_write_that_is_too_long_or_outside_is_refused_with_the_limit() {
     let max = sender.bytes_max();
     assert!(sender.send(0, &vec![0; max], 0, LIMIT).is_ok());
     let error = sender.send(0, &vec![0; max + 1], 0, LIMIT).unwrap_err();
-    assert!(matches!(error, SendFailure::TooLong { max: m, .. } if m == max), "{error}");
+    assert!(matches!(error, SendError::TooLong { max: m, .. } if m == max), "{error}");
     assert!(error.to_string().contains("HAMLYN_PACKET_BYTES"), "{error}");
     let error = sender.send((1 << 20) - 3, &[0; 4], 0, LIMIT).unwrap_err();
-    assert!(matches!(error, SendFailure::Outside { size: 0x10_0000, .. }), "{error}");
-    assert!(matches!(sender.send(u64::MAX, &[0; 4], 0, LIMIT), Err(SendFailure::Outside { .. })));
+    assert!(matches!(error, SendError::Outside { size: 0x10_0000, .. }), "{error}");
+    assert!(matches!(sender.send(u64::MAX, &[0; 4], 0, LIMIT), Err(SendError::Outside { .. })));
 }
 
 #[test]
@@ -232,7 +232,7 @@ fn a_sender_learns_that_its_receiver_is_gone() {
             break e;
         }
     };
-    assert!(matches!(error, SendFailure::Ended(_)), "{error}");
+    assert!(matches!(error, SendError::Ended(_)), "{error}");
     assert!(sender.connection().ended().is_some());
 }
 
@@ -470,7 +470,7 @@ fn greedy_client(dir: &Dir, name: &str, server: &Server, word: u32, done: &dyn F
     // Kind 4, no token, one block of 64 bytes.
     let sizes = [64u32.to_le_bytes(), 1u32.to_le_bytes()].concat();
     let greeting = [b"HGr1\x04", &[0; 16][..], &own.to_bytes(), &sizes].concat();
-    let link = node.connect(name, &greeting, LIMIT.unwrap()).unwrap();
+    let link = node.connect(name, &greeting, LIMIT).unwrap();
     let ticket = Ticket::from_bytes(&node.greeting(link).unwrap()[5..49]).unwrap();
     let end = Instant::now() + LIMIT.unwrap();
     let mut sent = 0;
@@ -483,7 +483,7 @@ fn greedy_client(dir: &Dir, name: &str, server: &Server, word: u32, done: &dyn F
         // It never takes a turn, so what it is sent stays in its ring.
         match node.try_send_fast_over(link, &ticket, &u64::MAX.to_le_bytes(), word) {
             Ok(_) => sent += 1,
-            Err(SendError::LinkEnded(_)) => {}
+            Err(NodeSendError::LinkEnded(_)) => {}
             Err(e) => panic!("{e}"),
         }
     }

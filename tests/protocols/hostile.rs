@@ -300,7 +300,7 @@ impl Liar {
 
     fn grow_with(mut node: Node, name: &str, kind: u8, body: &[u8]) -> Self {
         let greeting = [b"HGr1", &[kind][..], &[0; 16], body].concat();
-        let link = node.connect(name, &greeting, LONG).unwrap();
+        let link = node.connect(name, &greeting, Some(LONG)).unwrap();
         let answer = node.greeting(link).unwrap();
         assert_eq!(answer[..5], [b"HAn1", &[kind][..]].concat());
         let answer = answer[5..].to_vec();
@@ -324,7 +324,7 @@ impl Liar {
         loop {
             match self.node.try_send_fast_over(self.link, ticket, data, word) {
                 Ok(_) => return true,
-                Err(hamlyn::SendError::Full) => assert!(start.elapsed() < LONG, "no room"),
+                Err(hamlyn::NodeSendError::Full) => assert!(start.elapsed() < LONG, "no room"),
                 Err(_) => return false,
             }
             std::thread::yield_now();
@@ -373,7 +373,7 @@ fn a_client_that_asks_and_never_listens_is_sent_away() {
                         std::thread::sleep(Duration::from_millis(2));
                     }
                 }
-                Err(hamlyn::SendError::Full) => std::thread::yield_now(),
+                Err(hamlyn::NodeSendError::Full) => std::thread::yield_now(),
                 Err(_) => break,
             }
         }

@@ -255,7 +255,7 @@ fn a_greeting_that_makes_no_sense_is_refused() {
             _ => [&places[..], &[4, 0, 2].map(u32::to_le_bytes).concat(), &[5]].concat(),
         };
         let greeting = [b"HGr1", &[PUBLISH][..], &[0; 16], &body].concat();
-        let refused = node.connect("news", &greeting, Duration::from_secs(20));
+        let refused = node.connect("news", &greeting, Some(Duration::from_secs(20)));
         assert!(refused.is_err(), "round {round}");
     }
     assert!(publisher.subscribers().is_empty());

@@ -3,7 +3,7 @@ use crate::help::*;
 use hamlyn::node::CloseReason;
 use hamlyn::protocol::{
     ApertureRecord, ApertureStreamReceiver, ApertureStreamSender, EndPoint, GrowError, Manager,
-    ReceiveError, Record, RecordBytes, RecordGuard, SendFailure, StreamConfig, StreamReceiver,
+    ReceiveError, Record, RecordBytes, RecordGuard, SendError, StreamConfig, StreamReceiver,
     StreamSender,
 };
 use hamlyn::wire::TICKET_BYTES;
@@ -123,7 +123,7 @@ fn every_length_arrives_as_it_was_sent() {
         assert!(matches!(end, ReceiveError::Ended(CloseReason::Closed)), "{end}");
     });
     let error = sender.send(&[0; 2000], LIMIT).unwrap_err();
-    assert!(matches!(error, SendFailure::Ended(CloseReason::Closed)), "{error}");
+    assert!(matches!(error, SendError::Ended(CloseReason::Closed)), "{error}");
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn a_record_that_is_too_long_is_refused_with_the_limit() {
     let dir = Dir::new("stream-long");
     let (mut receiver, mut sender) = dir.pair(small());
     let error = sender.send(&vec![0; (1 << 20) + 1], LIMIT).unwrap_err();
-    assert!(matches!(error, SendFailure::TooLong { max: 0x10_0000, .. }), "{error}");
+    assert!(matches!(error, SendError::TooLong { max: 0x10_0000, .. }), "{error}");
     assert!(error.to_string().contains("the receiver's record_bytes_max"), "{error}");
     assert_eq!(sender.bytes_max(), 1 << 20);
     sender.send(b"still there", LIMIT).unwrap();
@@ -155,8 +155,8 @@ fn buffers_grow_to_the_limit_and_then_the_sender_waits_until_one_is_released() {
             records.push(record);
         }
         waited = match left {
-            Err(SendFailure::TimedOut) if records.len() as u64 == sent => waited + 1,
-            Err(SendFailure::TimedOut) | Ok(()) => 0,
+            Err(SendError::TimedOut) if records.len() as u64 == sent => waited + 1,
+            Err(SendError::TimedOut) | Ok(()) => 0,
             Err(e) => panic!("{e}"),
         };
     }
@@ -183,7 +183,7 @@ fn small_records_that_are_flushed_take_places_then_tickets_and_then_wait_for_a_r
     let mut records = Vec::new();
     for sent in 0u32.. {
         if let Err(e) = sender.send(&sent.to_le_bytes(), SHORT).and_then(|()| sender.flush(SHORT)) {
-            assert!(matches!(e, SendFailure::TimedOut), "{e}");
+            assert!(matches!(e, SendError::TimedOut), "{e}");
             break;
         }
         while let Some(record) = receiver.try_receive().unwrap().map(RecordGuard::keep) {
@@ -257,7 +257,7 @@ fn a_larger_buffer_that_cannot_be_had_is_refused() {
     std::thread::scope(|scope| {
         let sending = scope.spawn(|| {
             let error = sender.send(&vec![1; 500_000], LIMIT).unwrap_err();
-            assert!(matches!(error, SendFailure::TooLong { max: 1024, .. }), "{error}");
+            assert!(matches!(error, SendError::TooLong { max: 1024, .. }), "{error}");
             sender.send(b"small", LIMIT).unwrap();
             sender.close(LIMIT).unwrap();
         });
@@ -330,7 +330,7 @@ fn a_message_that_timed_out_goes_on_and_nothing_is_lost_or_doubled() {
         let record = vec![i as u8; length];
         match sender.send(&record, Some(Duration::from_micros(50))) {
             Ok(()) => wanted.push(record),
-            Err(e) => assert!(matches!(e, SendFailure::TimedOut), "{e}"),
+            Err(e) => assert!(matches!(e, SendError::TimedOut), "{e}"),
         }
         if random.next().is_multiple_of(3) {
             while let Some(record) = receiver.try_receive().unwrap().map(RecordGuard::keep) {
@@ -345,7 +345,7 @@ fn a_message_that_timed_out_goes_on_and_nothing_is_lost_or_doubled() {
         scope.spawn(|| {
             let since = Instant::now();
             while let Err(e) = sender.close(Some(Duration::from_micros(50))) {
-                assert!(matches!(e, SendFailure::TimedOut), "{e}");
+                assert!(matches!(e, SendError::TimedOut), "{e}");
                 assert!(since.elapsed() < LIMIT.unwrap());
             }
             sender.flush(LIMIT).unwrap();
@@ -410,10 +410,40 @@ fn a_sender_that_waits_learns_that_its_receiver_is_gone() {
         std::thread::sleep(Duration::from_millis(30));
         drop(receiver);
         let error = sending.join().unwrap();
-        assert!(matches!(error, SendFailure::Ended(CloseReason::Closed)), "{error}");
+        assert!(matches!(error, SendError::Ended(CloseReason::Closed)), "{error}");
     });
-    assert!(matches!(sender.send(b"x", LIMIT), Err(SendFailure::Ended(_))));
-    assert!(matches!(sender.flush(LIMIT), Ok(()) | Err(SendFailure::Ended(_))));
+    assert!(matches!(sender.send(b"x", LIMIT), Err(SendError::Ended(_))));
+    assert!(matches!(sender.flush(LIMIT), Ok(()) | Err(SendError::Ended(_))));
+}
+
+#[test]
+fn an_abandoned_stream_is_not_taken_for_one_that_is_complete() {
+    let dir = Dir::new("stream-abandon");
+    let panics = |mut sender: StreamSender| {
+        std::thread::spawn(move || {
+            sender.send(b"arrives", LIMIT).unwrap();
+            sender.flush(LIMIT).unwrap();
+            sender.send(b"does not leave", LIMIT).unwrap();
+            panic!("as wanted");
+        })
+        .join()
+        .unwrap_err();
+    };
+    let abandons = |mut sender: StreamSender| {
+        sender.send(b"arrives", LIMIT).unwrap();
+        sender.flush(LIMIT).unwrap();
+        sender.send(b"does not leave", LIMIT).unwrap();
+        sender.abandon();
+        assert!(matches!(sender.send(b"x", LIMIT), Err(SendError::Ended(_))));
+        sender.close(LIMIT).unwrap();
+    };
+    for way in [&panics as &dyn Fn(StreamSender), &abandons] {
+        let (mut receiver, sender) = dir.pair(small());
+        way(sender);
+        assert_eq!(next(&mut receiver), b"arrives");
+        let end = receiver.receive(LIMIT).unwrap_err();
+        assert!(matches!(end, ReceiveError::Ended(CloseReason::HungUp)), "{end}");
+    }
 }
 
 #[test]
@@ -549,7 +579,7 @@ fn a_sender_waits_for_room_in_the_aperture_until_a_record_is_released() {
         sender.send(&[i; 100_000], LIMIT).unwrap();
     }
     let error = sender.send(&[2; 100_000], SHORT).unwrap_err();
-    assert!(matches!(error, SendFailure::TimedOut), "{error}");
+    assert!(matches!(error, SendError::TimedOut), "{error}");
     let records: Vec<ApertureRecord> =
         (0..2).map(|_| receiver.receive(LIMIT).unwrap().keep()).collect();
     assert!(sender.send(&[2; 100_000], SHORT).is_err(), "received is not released");
@@ -574,7 +604,7 @@ fn a_sender_waits_for_room_in_the_aperture_until_a_record_is_released() {
             break e;
         }
     };
-    assert!(matches!(error, SendFailure::Ended(_)), "{error}");
+    assert!(matches!(error, SendError::Ended(_)), "{error}");
 }
 
 #[test]
@@ -717,7 +747,7 @@ impl Liar {
         let mut node = Node::with_config(dir.config()).unwrap();
         let area = node.message_area(4096).unwrap();
         let greeting = greet(&mut node, area);
-        let link = node.connect(name, &greeting, Duration::from_secs(10)).unwrap();
+        let link = node.connect(name, &greeting, Some(Duration::from_secs(10))).unwrap();
         let answer = node.greeting(link).unwrap().to_vec();
         assert_eq!(&answer[..5], b"HAn1\x03");
         let ask = Ticket::from_bytes(&answer[17..17 + TICKET_BYTES]).unwrap();
@@ -1484,9 +1514,9 @@ fn a_greeting_without_a_ticket_or_with_another_path_is_refused() {
     let good = Liar::greeting(&mut node, area);
     let other_path = [&good[..good.len() - 1], &[9]].concat();
     for greeting in [&good[..good.len() - 1], &good[..30], &small, &other_path] {
-        assert!(node.connect("greeted", greeting, Duration::from_secs(10)).is_err());
+        assert!(node.connect("greeted", greeting, Some(Duration::from_secs(10))).is_err());
     }
-    assert!(node.connect("greeted", &good, Duration::from_secs(10)).is_ok());
+    assert!(node.connect("greeted", &good, Some(Duration::from_secs(10))).is_ok());
     drop(receiver);
 }
 

@@ -2,7 +2,7 @@
 
 use crate::help::{Dir, LIMIT, SHORT};
 use hamlyn::node::CloseReason;
-use hamlyn::protocol::{ReceiveError, SendFailure, StreamConfig, StreamReceiver, StreamSender};
+use hamlyn::protocol::{ReceiveError, SendError, StreamConfig, StreamReceiver, StreamSender};
 use hamlyn::typed::{Received, Written};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, byteorder::native_endian};
 
@@ -91,7 +91,7 @@ fn a_loan_that_cannot_leave_in_time_is_not_taken_and_nothing_else_is_lost() {
     let (mut receiver, mut sender) = pair(&dir, small());
     assert!(matches!(
         sender.loan((1 << 20) + 1, LIMIT),
-        Err(SendFailure::TooLong { max: 1_048_576, .. })
+        Err(SendError::TooLong { max: 1_048_576, .. })
     ));
     // Nobody receives: two buffers are filled, and what comes then waits.
     let mut sent = 0;
@@ -106,7 +106,7 @@ fn a_loan_that_cannot_leave_in_time_is_not_taken_and_nothing_else_is_lost() {
             Err(e) => break e,
         }
     };
-    assert!(matches!(error, SendFailure::TimedOut), "{error}");
+    assert!(matches!(error, SendError::TimedOut), "{error}");
     assert!(sent >= 2);
     for i in 0..sent {
         assert_eq!(receiver.receive(LIMIT).unwrap()[..], [i; 900]);
@@ -118,7 +118,7 @@ fn a_loan_that_cannot_leave_in_time_is_not_taken_and_nothing_else_is_lost() {
     assert_eq!(receiver.receive(LIMIT).unwrap()[..], [99; 900]);
     drop(receiver);
     let failed = (0..1000).find_map(|_| sender.loan(900, LIMIT).and_then(|l| l.send(LIMIT)).err());
-    assert!(matches!(failed, Some(SendFailure::Ended(_))), "{failed:?}");
+    assert!(matches!(failed, Some(SendError::Ended(_))), "{failed:?}");
 }
 
 #[test]

@@ -7,8 +7,8 @@ use hamlyn::link::sim::Rng;
 use hamlyn::node::{CloseReason, Event};
 use hamlyn::wire::TICKET_BYTES;
 use hamlyn::{
-    Accept, Access, AreaId, Config, LinkId, MetadataIndex, Mode, Node, Piece, QueueId, SendError,
-    SendHandle, SlotConfig, SlotId, Tag, Ticket,
+    Accept, Access, AreaId, BufferTag, Config, LinkId, MetadataIndex, Mode, Node, NodeSendError,
+    Piece, QueueId, SendHandle, SlotConfig, SlotId, Ticket,
 };
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -59,7 +59,7 @@ pub struct Process<'a> {
     queue: QueueId,
     rng: Rng,
     peers: BTreeMap<usize, Peer>,
-    buffer: Tag,
+    buffer: BufferTag,
     posted: Option<SendHandle>,
 }
 
@@ -187,7 +187,7 @@ impl Process<'_> {
         let greeting = self.offer(peer);
         // It may not have come so far yet.
         let limit = Duration::from_secs(20);
-        let link = self.node.connect(&format!("storm-{peer}"), &greeting, limit).unwrap();
+        let link = self.node.connect(&format!("storm-{peer}"), &greeting, Some(limit)).unwrap();
         let answer = self.node.greeting(link).unwrap().to_vec();
         assert_eq!(answer[0] as usize, peer);
         self.take_tickets(peer, &answer);
@@ -255,7 +255,7 @@ impl Process<'_> {
         let outcome = self.send(&ticket);
         match outcome {
             Ok(()) => {}
-            Err(SendError::LinkEnded(_) | SendError::Unreachable(_)) => {
+            Err(NodeSendError::LinkEnded(_) | NodeSendError::Unreachable(_)) => {
                 assert_eq!(Some(name), self.victim(), "the link to process {name} is gone");
                 self.peers.get_mut(&name).unwrap().is_dead = true;
             }
@@ -264,7 +264,7 @@ impl Process<'_> {
         true
     }
 
-    fn send(&mut self, ticket: &Ticket) -> Result<(), SendError> {
+    fn send(&mut self, ticket: &Ticket) -> Result<(), NodeSendError> {
         let way = self.below(4);
         let length = if way == 3 { REGION } else { [0, 8, 16, 64, REGION][self.below(5)] };
         let seed = self.rng.number();
@@ -274,11 +274,11 @@ impl Process<'_> {
             0 => loop {
                 match self.node.try_send(ticket, &data, &metadata) {
                     Ok(_) => return Ok(()),
-                    Err(SendError::Full) => {
+                    Err(NodeSendError::Full) => {
                         (self.storm.give_way)();
                         self.node.poll().unwrap()
                     }
-                    Err(SendError::TooLongToTry { .. }) => break,
+                    Err(NodeSendError::TooLongToTry { .. }) => break,
                     Err(e) => return Err(e),
                 };
             },
@@ -297,7 +297,7 @@ impl Process<'_> {
                         self.posted = Some(handle);
                         return Ok(());
                     }
-                    Err(SendError::Full) => {}
+                    Err(NodeSendError::Full) => {}
                     Err(e) => return Err(e),
                 }
             }

@@ -481,7 +481,7 @@ impl Station {
 
     /// Connects, giving the own ticket, and says which ticket it got.
     pub fn connect(&mut self, name: &str) -> (LinkId, Ticket) {
-        let link = self.node.connect(name, &self.ticket.to_bytes(), LONG).unwrap();
+        let link = self.node.connect(name, &self.ticket.to_bytes(), Some(LONG)).unwrap();
         (link, ticket_of(&self.node, link))
     }
 

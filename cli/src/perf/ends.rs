@@ -21,7 +21,7 @@ use anyhow::{Context, Result, bail, ensure};
 use hamlyn::config::{Config, WaitMode};
 use hamlyn::control::{Accept, Access};
 use hamlyn::interface::{AreaId, LinkId, Notification, QueueId, SlotConfig, SlotId};
-use hamlyn::node::{Event, Node, RecvError};
+use hamlyn::node::{Event, Node, NodeReceiveError};
 use hamlyn::wire::{MetadataIndex, Ticket};
 use rustix::event::{PollFd, PollFlags, poll};
 use serde::{Deserialize, Serialize};
@@ -135,7 +135,9 @@ fn next(node: &mut Node, queue: QueueId, link: LinkId, mode: Mode) -> Result<Not
 fn next_slowly(node: &mut Node, queue: QueueId, link: LinkId) -> Result<Notification> {
     for _ in 0..PATIENCE.as_secs() {
         match node.recv(queue, Some(Duration::from_secs(1))) {
-            Err(RecvError::TimedOut) => ensure!(node.peer(link).is_ok(), "the other end is gone"),
+            Err(NodeReceiveError::TimedOut) => {
+                ensure!(node.peer(link).is_ok(), "the other end is gone")
+            }
             other => return Ok(other?),
         }
     }
@@ -180,7 +182,7 @@ impl Initiator {
 
     fn connect(&mut self, hello: &Hello) -> Result<LinkId> {
         let greeting = serde_json::to_vec(hello)?;
-        Ok(self.node.connect(&self.name, &greeting, Duration::from_secs(10))?)
+        Ok(self.node.connect(&self.name, &greeting, Some(Duration::from_secs(10)))?)
     }
 
     /// One run.

@@ -185,7 +185,7 @@ fn measure(end: &FarEnd, start: Instant, links: u32) -> Result<Row> {
     let queue = node.notification_queue(64)?;
     let slot = node.slot(SlotConfig::new(area, queue).credit(64))?;
     let reply = node.fast_ticket(slot)?;
-    let link = node.connect(&end.name, &reply.to_bytes(), PATIENCE)?;
+    let link = node.connect(&end.name, &reply.to_bytes(), Some(PATIENCE))?;
     let ticket = Ticket::from_bytes(node.greeting(link)?)?;
     node.send(&ticket, &[7; 16], &[], Some(PATIENCE))?;
     node.recv(queue, Some(PATIENCE))?;
@@ -203,7 +203,7 @@ fn measure(end: &FarEnd, start: Instant, links: u32) -> Result<Row> {
         || Ok::<_, anyhow::Error>(resident_bytes(pid)? + resident_bytes(std::process::id())?);
     let before = resident()?;
     for _ in 0..links {
-        node.connect(&end.name, &[], PATIENCE)?;
+        node.connect(&end.name, &[], Some(PATIENCE))?;
     }
     let idle_link_resident_bytes = match links {
         0 => 0.0,
@@ -213,7 +213,7 @@ fn measure(end: &FarEnd, start: Instant, links: u32) -> Result<Row> {
     // A busy link, and now and then a message on an idle one.
     let speakers = links.min(SPEAKERS_MAX);
     let speakers: Vec<LinkId> = (0..speakers)
-        .map(|_| Ok(node.connect(&end.name, &[], PATIENCE)?))
+        .map(|_| Ok(node.connect(&end.name, &[], Some(PATIENCE))?))
         .collect::<Result<_>>()?;
     let idle = Ticket { metadata_index: MetadataIndex(1), ..ticket };
     let mut found = Vec::new();

@@ -228,7 +228,7 @@ fn delegation(manager: &Manager, seed: &Seed) -> Result<Told> {
 
 fn read_only(service: &str) -> Result<Told> {
     let mut node = Node::new()?;
-    let _ = node.connect(service, b"", PATIENCE)?;
+    let _ = node.connect(service, b"", Some(PATIENCE))?;
     let aperture = held(&mut node)?;
     let deadline = Instant::now() + PATIENCE;
     while aperture.read_u64(0)? == 0 {
@@ -288,7 +288,7 @@ fn held(node: &mut Node) -> Result<Aperture> {
 
 fn aperture(service: &str) -> Result<Told> {
     let mut node = Node::new()?;
-    let link = node.connect(service, b"", PATIENCE)?;
+    let link = node.connect(service, b"", Some(PATIENCE))?;
     let ticket = Ticket::from_bytes(node.greeting(link)?)?;
     let aperture = held(&mut node)?;
     let data = pattern(1, APERTURE_BYTES as usize);

@@ -104,7 +104,7 @@ impl Parts {
     /// What the receiver says to a greeting that it must refuse.
     fn refusal(&self, greeting: &[u8]) -> Result<String> {
         let mut node = Node::new()?;
-        match node.connect(&self.service, greeting, PATIENCE) {
+        match node.connect(&self.service, greeting, Some(PATIENCE)) {
             Err(error) => Ok(error.to_string()),
             Ok(_) => bail!("a sender was let in with the greeting {greeting:02x?}"),
         }
@@ -124,7 +124,7 @@ impl Intruder {
         let mut node = Node::new()?;
         let queue = node.notification_queue(64)?;
         let body = body(&mut node, queue)?;
-        let link = node.connect(&parts.service, &parts.greeting(&body), PATIENCE)?;
+        let link = node.connect(&parts.service, &parts.greeting(&body), Some(PATIENCE))?;
         let answer = node.greeting(link)?.get(ANSWER_HEAD..).context("no answer")?.to_vec();
         Ok(Self { node, link, answer })
     }

@@ -97,7 +97,7 @@ fn send(service: &str) -> Result<(Sender, Sent)> {
         tickets: node.ticket(ticket_slot, MetadataIndex(0))?.to_bytes().to_vec(),
         answers: node.ticket(answer_slot, MetadataIndex(0))?.to_bytes().to_vec(),
     };
-    let link = node.connect(service, &serde_json::to_vec(&hello)?, PATIENCE)?;
+    let link = node.connect(service, &serde_json::to_vec(&hello)?, Some(PATIENCE))?;
     let welcome: Welcome = serde_json::from_slice(node.greeting(link)?)?;
     node.recv(queue, Some(PATIENCE)).context("no tickets came")?;
     let tickets: Vec<Ticket> = node

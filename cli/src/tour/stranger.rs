@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 use hamlyn::control::Identity;
 use hamlyn::control::frame::{self, Frame, MemoryWord, Purpose};
 use hamlyn::interface::LinkId;
-use hamlyn::node::{Node, SendError};
+use hamlyn::node::{Node, NodeSendError};
 use hamlyn::os::memory::{SEALS_READ_ONLY, region_bytes};
 use hamlyn::wire::{Flags, Header, Key, MetadataIndex, Share, SlotIndex, Ticket};
 use rustix::fd::{AsFd, OwnedFd};
@@ -274,7 +274,7 @@ fn attempt(order: &Order) -> Result<String> {
 
 fn statistics(service: &str) -> Result<String> {
     let config = hamlyn::Config::from_env()?;
-    Ok(hamlyn::control::stat_of(&config, &service.parse()?, PATIENCE)?)
+    Ok(hamlyn::control::stat_of(&config, &service.parse()?, Some(PATIENCE))?)
 }
 
 /// A link with rights of its own, and its ring.
@@ -292,7 +292,7 @@ impl Guest {
     fn connect(service: &str) -> Result<Self> {
         let mut node = Node::new()?;
         let before = hostile::shared_pages()?;
-        let link = node.connect(service, &serde_json::to_vec(&Hello::Guest)?, PATIENCE)?;
+        let link = node.connect(service, &serde_json::to_vec(&Hello::Guest)?, Some(PATIENCE))?;
         let ring = HostileRing::new(&before)?;
         let rights: Rights = serde_json::from_slice(node.greeting(link)?)?;
         let [normal, one_shot, paranoid, revoked] =
@@ -358,7 +358,7 @@ fn guess_keys(mut guest: Guest) -> Result<String> {
         let ticket = Ticket { key: Key(guess), ..guest.normal };
         match guest.node.send(&ticket, &[7; 16], &[], Some(PATIENCE)) {
             Ok(_) => {}
-            Err(SendError::LinkEnded(_) | SendError::Unreachable(_)) => {
+            Err(NodeSendError::LinkEnded(_) | NodeSendError::Unreachable(_)) => {
                 return Ok(format!("sent away after at most {guess} guesses"));
             }
             Err(error) => return Err(error.into()),

@@ -171,6 +171,7 @@ impl Memory {
 
 /// Why a peer says no.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum Reason {
     /// The versions cannot talk.
     Version,

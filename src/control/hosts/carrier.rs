@@ -26,7 +26,7 @@ use super::channel::Ended;
 use super::frames::{self, Frame, Read};
 use super::path::Path;
 use super::turns::Late;
-use crate::control::CloseReason;
+use crate::control::LinkEnd;
 use crate::control::shell::{ControlEvent, Inbox, LinkToken};
 use crate::link::ring::{RingReader, RingWriter};
 use crate::link::sleep::{Barrier, Sleeper};
@@ -92,7 +92,7 @@ pub struct Carrier {
     /// It has been said.
     is_finished: bool,
     /// The other end has said goodbye, or that this one broke the rules.
-    said: Option<CloseReason>,
+    said: Option<LinkEnd>,
     /// The node has been told of the end.
     has_ended: bool,
 }
@@ -272,7 +272,7 @@ impl Carrier {
                 // The node has to read first.
                 Step::NoRoom => break,
                 Step::Violation => {
-                    self.said = Some(CloseReason::Violation);
+                    self.said = Some(LinkEnd::Violation);
                     self.notices.clear();
                     self.notices.push(Frame::SentAway);
                 }
@@ -307,8 +307,8 @@ impl Carrier {
                     self.inbox.put_of_host(ControlEvent::TicketRevoked { token, slot, index });
                 }
             }
-            Frame::Goodbye => self.said = Some(CloseReason::Graceful),
-            Frame::SentAway => self.said = Some(CloseReason::Expelled),
+            Frame::Goodbye => self.said = Some(LinkEnd::Graceful),
+            Frame::SentAway => self.said = Some(LinkEnd::Expelled),
         }
         self.path.take(bytes);
         Step::Taken
@@ -321,9 +321,9 @@ impl Carrier {
         }
         let reason = match self.path.ended() {
             None => None,
-            Some(Ended::Said) => Some(CloseReason::HungUp),
-            Some(Ended::Cut | Ended::Broken(_)) => Some(CloseReason::Died),
-            Some(Ended::Nonsense(_)) => Some(CloseReason::Violation),
+            Some(Ended::Said) => Some(LinkEnd::HungUp),
+            Some(Ended::Cut | Ended::Broken(_)) => Some(LinkEnd::Died),
+            Some(Ended::Nonsense(_)) => Some(LinkEnd::Violation),
         };
         // A packet that came whole may wait for room in the ring.
         if self.said.is_none()

@@ -2,7 +2,7 @@
 //! nothing waits for.
 
 use super::channel::Channel;
-use super::directory::{self, DirectoryError};
+use super::directory::{self, HostDirectoryError};
 use super::meeting::{Meeting, MeetingError};
 use super::{HostName, HostNameError, HostsError, Row, Shared, State};
 use crate::config::Config;
@@ -45,6 +45,7 @@ impl Dial {
 
 /// Why there is no link to a service of another host.
 #[derive(Debug, thiserror::Error)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum HostError {
     /// The name is none.
     #[error(transparent)]
@@ -54,7 +55,7 @@ pub enum HostError {
     Hosts(#[from] HostsError),
     /// The name says no place, and none was found.
     #[error(transparent)]
-    Directory(#[from] DirectoryError),
+    Directory(#[from] HostDirectoryError),
     /// The name of the host leads nowhere.
     #[error("the name of the host has no address: {0}")]
     Unknown(String),
@@ -151,7 +152,7 @@ fn connect(shared: &Weak<Shared>, id: u64, dial: &Dial) -> Result<Reached, HostE
             HostError::Unreachable { source, .. } => {
                 source.kind() == io::ErrorKind::ConnectionRefused
             }
-            HostError::Directory(DirectoryError::NotListed(_)) => true,
+            HostError::Directory(HostDirectoryError::NotListed(_)) => true,
             _ => false,
         };
         if !may_come || !dial.may_try_again() || !is_wanted(shared, id) {

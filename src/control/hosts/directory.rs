@@ -24,7 +24,8 @@ const BYTES_MAX: u64 = 1 << 20;
 
 /// A name without a place, which could not be found. Nothing was connected to.
 #[derive(Debug, thiserror::Error)]
-pub enum DirectoryError {
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
+pub enum HostDirectoryError {
     /// None is configured.
     #[error(
         "the name says no place (hamlyn://host:port/service), and there is no directory to look it up \
@@ -55,9 +56,13 @@ pub enum DirectoryError {
 }
 
 /// Where a service is, in the order in which it is to be tried; at least one.
-pub(super) fn look_up(path: Option<&Path>, service: &str) -> Result<Vec<Place>, DirectoryError> {
-    let path = path.ok_or(DirectoryError::None)?;
-    let text = read(path).map_err(|source| DirectoryError::Read { path: path.into(), source })?;
+pub(super) fn look_up(
+    path: Option<&Path>,
+    service: &str,
+) -> Result<Vec<Place>, HostDirectoryError> {
+    let path = path.ok_or(HostDirectoryError::None)?;
+    let text =
+        read(path).map_err(|source| HostDirectoryError::Read { path: path.into(), source })?;
     let mut places = Vec::new();
     for (number, line) in text.lines().enumerate() {
         let entry = line.split_once('#').map_or(line, |(entry, _)| entry);
@@ -66,7 +71,7 @@ pub(super) fn look_up(path: Option<&Path>, service: &str) -> Result<Vec<Place>, 
             continue;
         }
         let before = places.len();
-        let wrong = |why| DirectoryError::Line { path: path.into(), line: number + 1, why };
+        let wrong = |why| HostDirectoryError::Line { path: path.into(), line: number + 1, why };
         for word in words {
             let place = Place::read(word, word);
             places.push(place.map_err(|e| match e {
@@ -79,7 +84,7 @@ pub(super) fn look_up(path: Option<&Path>, service: &str) -> Result<Vec<Place>, 
         }
     }
     match places.is_empty() {
-        true => Err(DirectoryError::NotListed(path.into())),
+        true => Err(HostDirectoryError::NotListed(path.into())),
         false => Ok(places),
     }
 }

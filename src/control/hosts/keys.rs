@@ -68,6 +68,7 @@ impl End {
 
 /// The keys of a host that cannot be used. Nothing listens, and nothing is connected to.
 #[derive(Debug, thiserror::Error)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum KeysError {
     /// There are none.
     #[error(

@@ -43,6 +43,7 @@ pub struct Proved {
 
 /// Why there is no link.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum MeetingError {
     /// The other end's certificate is not one that is trusted for its name, or this end's is not to
     /// it; or what came is not TLS.

@@ -40,7 +40,7 @@ mod turns;
 
 pub use carrier::{Carrier, Goodbye, Moved};
 pub use dial::HostError;
-pub use directory::DirectoryError;
+pub use directory::HostDirectoryError;
 pub use keys::KeysError;
 pub use meeting::MeetingError;
 pub use name::{HostName, HostNameError, Place};
@@ -170,6 +170,7 @@ impl core::fmt::Debug for Hosts {
 
 /// Other hosts cannot be spoken with. Nothing listens.
 #[derive(Debug, thiserror::Error)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum HostsError {
     /// Their keys.
     #[error(transparent)]

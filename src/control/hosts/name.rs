@@ -30,6 +30,7 @@ pub struct Place {
 
 /// A text that is no name of a service of another host.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum HostNameError {
     /// Not in this form.
     #[error(

@@ -31,6 +31,7 @@ const WAITING_MAX: usize = 16;
 
 /// An aperture that could not be exported. Nothing was said to the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum ApertureError {
     /// There is no link for it.
     #[error("the link has ended")]

@@ -52,6 +52,7 @@ pub enum NotNow {
 
 /// Who is at the other end of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub struct Peer {
     /// Its node.
     pub node: NodeId,
@@ -74,6 +75,7 @@ pub struct Peer {
 
 /// A peer on another host, as it has proved to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub struct HostPeer {
     /// From where it is connected.
     pub address: core::net::SocketAddr,
@@ -82,9 +84,10 @@ pub struct HostPeer {
     pub identity: String,
 }
 
-/// Why a link ended.
+/// How a link ended, as the machine sees it. What applications are told is
+/// `node::CloseReason`, which says in words what a peer did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum CloseReason {
+pub enum LinkEnd {
     /// The other end said that it was done; what it wrote is complete.
     Graceful,
     /// Its process died.
@@ -147,10 +150,11 @@ pub enum UnknownUsers {
 
 /// How a service answers who may connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum Accept {
     /// Yes, with this greeting.
     Automatic(Vec<u8>),
-    /// The application is asked ([`Event::Request`]).
+    /// The application is asked (`Event::Request`).
     Ask,
 }
 
@@ -438,7 +442,7 @@ pub enum Event {
         /// Which.
         link: ConnectionId,
         /// Why.
-        reason: CloseReason,
+        reason: LinkEnd,
     },
 }
 
@@ -476,6 +480,7 @@ pub struct Agreed {
 
 /// An answer that could not be given. The request is as it was, unless it says otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum AnswerError {
     /// It is not there: never was, was answered, or its process went away.
     #[error("request {} is not waiting for an answer", .0.0)]

@@ -183,7 +183,7 @@ impl Machine {
         let Some(c) = self.table.get(id).filter(|c| c.is_proved) else { return BTreeSet::new() };
         let earlier: Vec<_> = self.table.unsettled(c.peer_node).collect();
         for (link, _) in earlier.iter().filter(|row| row.1) {
-            self.gone(*link, super::CloseReason::HungUp);
+            self.gone(*link, super::LinkEnd::HungUp);
         }
         earlier.into_iter().filter(|row| !row.1).map(|row| row.0).collect()
     }
@@ -541,7 +541,7 @@ impl Machine {
         text: String,
     ) {
         match self.table.get(id).map(Connection::is_linked) {
-            Some(true) => self.gone(id, super::CloseReason::Expelled),
+            Some(true) => self.gone(id, super::LinkEnd::Expelled),
             Some(false) if version.0 != VERSION_MAJOR => {
                 self.failed(id, Failure::Version(version));
             }

@@ -21,7 +21,7 @@
 use super::super::frame::{End, Frame, LinkFeatures, Memory, MemoryWord, Reason, owner_of};
 use super::account::{Accounts, User};
 use super::table::Stage;
-use super::{Action, CloseReason, ConnectionId, Event, Expected, Failure, Machine, Taken, Touched};
+use super::{Action, ConnectionId, Event, Expected, Failure, LinkEnd, Machine, Taken, Touched};
 use crate::wire::ApertureAccess;
 use alloc::vec::Vec;
 
@@ -494,7 +494,7 @@ impl Machine {
         let ends = c.receiving_until_ns().map(|until_ns| until_ns.saturating_add(GRACE_NS));
         if ends.is_some_and(|ends| ends <= now_ns) {
             if c.is_dead {
-                return self.gone(id, CloseReason::Died);
+                return self.gone(id, LinkEnd::Died);
             }
             // Its receiver is stopped: by something that is no memory, or by memory that is swapped
             // out and does not come back.

@@ -37,8 +37,8 @@ mod table;
 pub use aperture::ApertureError;
 pub use counters::Counters;
 pub use interface::{
-    Accept, Action, Admission, Agreed, AnswerError, CloseReason, ConnectionId, Event, Expected,
-    Failure, HostPeer, Limits, NotNow, Peer, Places, RequestId, ServiceId, Taken, Touched,
+    Accept, Action, Admission, Agreed, AnswerError, ConnectionId, Event, Expected, Failure,
+    HostPeer, Limits, LinkEnd, NotNow, Peer, Places, RequestId, ServiceId, Taken, Touched,
     UnknownUsers, Wait, Who,
 };
 pub use meeting::Verdict;
@@ -254,7 +254,7 @@ impl Machine {
             let Some(c) = self.table.get(id) else { continue };
             let (leave, last) = match (c.role, c.stage()) {
                 (_, Stage::Linked(_) | Stage::Parting(_)) => {
-                    (Leave::Theirs(CloseReason::Unwatched), None)
+                    (Leave::Theirs(LinkEnd::Unwatched), None)
                 }
                 (End::Client, _) => (Leave::Failed(Failure::Unavailable(why.into())), None),
                 (End::Server, _) => (
@@ -423,7 +423,7 @@ impl Machine {
                 self.told_no(id, reason, version, text);
             }
             (Stage::Linked(_) | Stage::Meeting(_), Frame::Refused { .. }) => {
-                self.gone(id, CloseReason::Expelled);
+                self.gone(id, LinkEnd::Expelled);
             }
             // A client that changes its mind on the way, too.
             (
@@ -434,7 +434,7 @@ impl Machine {
                 | Stage::Asking(_)
                 | Stage::Meeting(_),
                 Frame::Bye,
-            ) => self.gone(id, CloseReason::Graceful),
+            ) => self.gone(id, LinkEnd::Graceful),
             (Stage::Meeting(_) | Stage::Linked(_), Frame::Memory { memory, word }) => {
                 self.handle_memory(now_ns, id, memory, word);
             }
@@ -462,9 +462,9 @@ impl Machine {
                 self.table.part(id);
                 self.table.set_deadline(id, Some(now_ns.saturating_add(PARTING_NS)));
             }
-            (Stage::Linked(_), Some(_)) => self.gone(id, CloseReason::Died),
+            (Stage::Linked(_), Some(_)) => self.gone(id, LinkEnd::Died),
             (Stage::Parting(_), _) => {}
-            _ => self.gone(id, CloseReason::HungUp),
+            _ => self.gone(id, LinkEnd::HungUp),
         }
     }
 
@@ -474,7 +474,7 @@ impl Machine {
         c.is_dead = true;
         // If a receiver runs, its last words come through it, and it ends soon.
         if c.receiving_until_ns().is_none() {
-            self.gone(id, CloseReason::Died);
+            self.gone(id, LinkEnd::Died);
         }
     }
 
@@ -539,8 +539,8 @@ impl Machine {
             Stage::Meeting(_) => {
                 self.failed(id, Failure::TimedOut("waiting for the server to map"));
             }
-            Stage::Parting(_) if c.is_dead => self.gone(id, CloseReason::Died),
-            Stage::Parting(_) => self.gone(id, CloseReason::HungUp),
+            Stage::Parting(_) if c.is_dead => self.gone(id, LinkEnd::Died),
+            Stage::Parting(_) => self.gone(id, LinkEnd::HungUp),
             Stage::Linked(_) => self.memory_is_late(now_ns, id),
             Stage::Telling => self.leave(id, Leave::Ours, None),
         }
@@ -567,12 +567,12 @@ impl Machine {
             Report::Nothing => {}
             Report::Closed(reason) => {
                 *match reason {
-                    CloseReason::Graceful => &mut counters.closed_graceful,
-                    CloseReason::Died => &mut counters.closed_died,
-                    CloseReason::HungUp => &mut counters.closed_hung_up,
-                    CloseReason::Violation => &mut counters.closed_violation,
-                    CloseReason::Expelled => &mut counters.closed_expelled,
-                    CloseReason::Unwatched => &mut counters.closed_unwatched,
+                    LinkEnd::Graceful => &mut counters.closed_graceful,
+                    LinkEnd::Died => &mut counters.closed_died,
+                    LinkEnd::HungUp => &mut counters.closed_hung_up,
+                    LinkEnd::Violation => &mut counters.closed_violation,
+                    LinkEnd::Expelled => &mut counters.closed_expelled,
+                    LinkEnd::Unwatched => &mut counters.closed_unwatched,
                 } += 1;
                 // The table has counted it.
                 self.act(Action::Tell(Event::Closed { link: id, reason }));
@@ -584,7 +584,7 @@ impl Machine {
     }
 
     /// The other end is gone, or is to be taken for gone.
-    fn gone(&mut self, id: ConnectionId, reason: CloseReason) {
+    fn gone(&mut self, id: ConnectionId, reason: LinkEnd) {
         self.leave(id, Leave::Theirs(reason), None);
     }
 
@@ -608,7 +608,7 @@ impl Machine {
         let Some(c) = self.table.get(id) else { return };
         let last = Some(refusal(Reason::Malformed, text));
         let why = match (c.role, c.stage()) {
-            (_, Stage::Linked(_) | Stage::Parting(_)) => Leave::Theirs(CloseReason::Violation),
+            (_, Stage::Linked(_) | Stage::Parting(_)) => Leave::Theirs(LinkEnd::Violation),
             (End::Client, _) => Leave::Failed(Failure::Misbehaved(text.into())),
             (End::Server, _) => Leave::Refused(Reason::Malformed, text.into()),
         };

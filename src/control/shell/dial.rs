@@ -283,7 +283,7 @@ impl Control {
         }
         let begun =
             state.machine.connect(service.to_string(), greeting.to_vec(), looked_by_ns, wait);
-        let id = begun.map_err(ConnectError::Links)?;
+        let id = begun.map_err(ConnectError::TooManyLinks)?;
         let row = Row { dial: Some(Box::new(dial)), waiter, ..Row::new(None, Who::default()) };
         state.rows.insert(id, row);
         shared.dial(&mut state, id, monotonic_ns());
@@ -588,7 +588,7 @@ pub(super) fn stat(
                 }
             }
             Ok(Frame::Refused { reason: Reason::Version, version, .. }) => {
-                return Err(Failure::Version(version).into());
+                return Err(ConnectError::of(Failure::Version(version)));
             }
             Ok(Frame::Refused { reason, text, .. }) => {
                 return Err(ConnectError::Refused { reason, text });

@@ -2,7 +2,7 @@
 
 use super::super::frame::{VERSION_MAJOR, VERSION_MINOR};
 use super::super::machine::{AnswerError, Failure};
-use super::super::names::FindError;
+use super::super::names::{FindError, NameError};
 use super::super::{FORKED, GREETING_BYTES_MAX, Reason};
 use crate::config::ConfigError;
 use std::io;
@@ -11,6 +11,7 @@ use std::string::String;
 
 /// The control plane could not be started. Nothing is left of it.
 #[derive(Debug, thiserror::Error)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum StartError {
     /// A setting is not allowed.
     #[error(transparent)]
@@ -34,6 +35,7 @@ pub enum StartError {
 
 /// An answer that could not be given. The request is as it was, unless it says otherwise.
 #[derive(Debug, thiserror::Error)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum AcceptError {
     /// The request is not there, or there is no room for its link.
     #[error(transparent)]
@@ -46,9 +48,13 @@ pub enum AcceptError {
     Forked,
 }
 
-/// A server that could not be connected to. Nothing is left of the attempt.
+/// A link that could not be made. Nothing is left of the attempt.
 #[derive(Debug, thiserror::Error)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum ConnectError {
+    /// This is no name of a service.
+    #[error(transparent)]
+    Name(#[from] NameError),
     /// There is no such name.
     #[error(transparent)]
     Find(#[from] FindError),
@@ -93,6 +99,9 @@ pub enum ConnectError {
     /// It sent what no honest server sends.
     #[error("the server misbehaved: {0}")]
     Misbehaved(String),
+    /// The link ended before it could be used.
+    #[error("the link ended as soon as it was made")]
+    Vanished,
     /// It offered memory that is not as agreed.
     #[error("the server's memory is not as agreed: {0}")]
     Memory(String),
@@ -113,8 +122,8 @@ pub enum ConnectError {
     #[error("{0}: this library was built without the feature tls, so it knows no other hosts")]
     NoHosts(String),
     /// This process has as many links as it may.
-    #[error("this process has {0} links, which is links_max (HAMLYN_LINKS_MAX)")]
-    Links(u32),
+    #[error("this process has {0} links, and no more are allowed (links_max, HAMLYN_LINKS_MAX)")]
+    TooManyLinks(u32),
     /// The greeting is longer than a frame takes.
     #[error("a greeting of {0} bytes; at most {GREETING_BYTES_MAX} are allowed")]
     GreetingTooLong(usize),
@@ -140,8 +149,8 @@ pub(super) fn refused(reason: Reason, text: &str) -> String {
     }
 }
 
-impl From<Failure> for ConnectError {
-    fn from(failure: Failure) -> Self {
+impl ConnectError {
+    pub(super) fn of(failure: Failure) -> Self {
         match failure {
             Failure::TimedOut(doing) => Self::TimedOut(doing),
             Failure::Refused { reason, text } => Self::Refused { reason, text },

@@ -1,6 +1,6 @@
 //! What the application is told: events that wait for it, with what belongs to them.
 
-use super::super::machine::{CloseReason, ConnectionId, Peer, RequestId};
+use super::super::machine::{ConnectionId, LinkEnd, Peer, RequestId};
 use super::super::{LinkFeatures, Reason};
 use super::error::ConnectError;
 #[cfg(feature = "tls")]
@@ -171,7 +171,7 @@ pub enum ControlEvent {
         /// Which.
         token: LinkToken,
         /// Why.
-        reason: CloseReason,
+        reason: LinkEnd,
     },
 }
 

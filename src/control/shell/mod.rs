@@ -641,6 +641,7 @@ impl State {
 
 /// What a running service says of itself, and who says it.
 #[derive(Clone, Debug)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub struct Statistics {
     /// Lines of a name, a space and a value. The service may be another user's: whatever it wrote,
     /// there is nothing in the lines but what can be read ([`printable`]).
@@ -655,7 +656,7 @@ pub struct Statistics {
 pub fn stat_of(
     config: &Config,
     service: &ServiceName,
-    timeout: Duration,
+    timeout: Option<Duration>,
 ) -> Result<String, ConnectError> {
     statistics_of(config, service, timeout).map(|told| told.text)
 }
@@ -665,9 +666,9 @@ pub fn stat_of(
 pub fn statistics_of(
     config: &Config,
     service: &ServiceName,
-    timeout: Duration,
+    timeout: Option<Duration>,
 ) -> Result<Statistics, ConnectError> {
-    dial::stat(config, service, timeout)
+    dial::stat(config, service, timeout.unwrap_or(Duration::MAX))
 }
 
 fn deadline_of(timeout: Duration) -> u64 {

@@ -3,12 +3,12 @@
 use super::super::frame::{End, Frame, Memory, MemoryWord};
 use super::super::identity;
 use super::super::machine::{
-    Action, Agreed, CloseReason, ConnectionId, Event, Failure, Taken, Touched,
+    Action, Agreed, ConnectionId, Event, Failure, LinkEnd, Taken, Touched,
 };
 use super::super::memory::{Made, Mapped};
 use super::super::{printable, receiver};
 use super::inbox::{ControlEvent, NewLink, Way};
-use super::{EVENTS_MAX, OUTBOX_MAX, PIDFD, Posted, Row, SOCKET, Shared, State, tag};
+use super::{ConnectError, EVENTS_MAX, OUTBOX_MAX, PIDFD, Posted, Row, SOCKET, Shared, State, tag};
 use crate::log::{self, Kind};
 use crate::os::socket::{self, Connection, PeerProcess};
 use crate::os::sys::monotonic_ns;
@@ -411,7 +411,7 @@ impl Shared {
     ) -> Option<ControlEvent> {
         let row = state.rows.get_mut(&id)?;
         let error = row.dial.as_mut().and_then(|dial| dial.take_error());
-        let error = error.unwrap_or_else(|| why.into());
+        let error = error.unwrap_or_else(|| ConnectError::of(why));
         if log::is_wanted() {
             self.note(row.entry(Kind::Failed, printable(&error.to_string())));
         }
@@ -426,16 +426,14 @@ impl Shared {
 }
 
 /// What is told of the end of a link.
-fn ended(reason: CloseReason) -> (Kind, &'static str) {
+fn ended(reason: LinkEnd) -> (Kind, &'static str) {
     match reason {
-        CloseReason::Graceful => (Kind::Closed, ""),
-        CloseReason::Died => (Kind::Died, ""),
-        CloseReason::HungUp => {
-            (Kind::Lost, "it closed the connection before all messages had left")
-        }
-        CloseReason::Violation => (Kind::SentAway, "it sent nonsense on its control socket"),
-        CloseReason::Expelled => (Kind::Expelled, ""),
-        CloseReason::Unwatched => (
+        LinkEnd::Graceful => (Kind::Closed, ""),
+        LinkEnd::Died => (Kind::Died, ""),
+        LinkEnd::HungUp => (Kind::Lost, "it closed the connection before all messages had left"),
+        LinkEnd::Violation => (Kind::SentAway, "it sent nonsense on its control socket"),
+        LinkEnd::Expelled => (Kind::Expelled, ""),
+        LinkEnd::Unwatched => (
             Kind::Lost,
             "the system refuses this process's housekeeping what it needs to watch over it",
         ),

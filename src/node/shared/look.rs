@@ -5,7 +5,7 @@
 
 use super::super::send::Advanced;
 use super::super::wait::{Backoff, Step};
-use super::super::{Forked, Node, SendError, Unfinished};
+use super::super::{Forked, Node, NodeSendError, Unfinished};
 use super::{Attached, NodeGuard, SharedNode, State};
 use crate::interface::LinkId;
 use crate::os::sys;
@@ -63,14 +63,14 @@ pub(crate) enum Waited {
 }
 
 impl Waited {
-    pub(crate) fn into_send_error(self, unfinished: Option<Unfinished>) -> SendError {
+    pub(crate) fn into_send_error(self, unfinished: Option<Unfinished>) -> NodeSendError {
         match self {
             Self::TimedOut => {
                 let begun = unfinished.filter(|u| u.segmenter.packets() > 0);
-                SendError::TimedOut { unfinished: begun.map(std::boxed::Box::new) }
+                NodeSendError::TimedOut { unfinished: begun.map(std::boxed::Box::new) }
             }
             Self::Forked(e) => e.into(),
-            Self::Os(e) => SendError::Wait(Arc::new(e)),
+            Self::Os(e) => NodeSendError::Wait(Arc::new(e)),
         }
     }
 }
@@ -82,7 +82,7 @@ impl Node {
         unfinished: &mut Unfinished,
         data: &[u8],
         metadata: &[u8],
-    ) -> Look<Result<(), SendError>> {
+    ) -> Look<Result<(), NodeSendError>> {
         match self.advance_send(unfinished, data, metadata) {
             Ok(Advanced::Sent) => Look::Found(Ok(())),
             Ok(Advanced::Part) => Look::Again,

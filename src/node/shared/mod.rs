@@ -25,7 +25,7 @@ pub(crate) use event_loop::{NextTurn, Patience};
 pub(crate) use look::{Look, Waited};
 
 use super::send::Begun;
-use super::{Forked, Node, RecvError, SendError};
+use super::{Forked, Node, NodeReceiveError, NodeSendError};
 use crate::interface::{LinkId, Notification, QueueId};
 use crate::os::lock::{Lock, LockGuard};
 use crate::os::memory::ForkGuard;
@@ -41,6 +41,35 @@ use std::sync::{Arc, Condvar, Mutex};
 
 /// A node that several threads use. Cloning shares it; with the last clone the progress thread
 /// stops and the node is dropped. `T` is what a layer above keeps under the same lock.
+///
+/// ```
+/// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-shared-{}", std::process::id()));
+/// # let config = hamlyn::Config::from_env()?.dir(&dir);
+/// use hamlyn::{MetadataIndex, Node, SlotConfig};
+/// use std::time::Duration;
+///
+/// let limit = Some(Duration::from_secs(10));
+/// let mut node = Node::with_config(config)?;
+/// let area = node.message_area(4096)?;
+/// let queue = node.notification_queue(16)?;
+/// let slot = node.slot(SlotConfig::new(area, queue).credit(16))?;
+/// let ticket = node.ticket(slot, MetadataIndex(0))?;
+///
+/// let node = node.share()?;
+/// std::thread::scope(|scope| {
+///     // Two threads take what comes; the node is whole for each that holds the lock.
+///     let takers = [(); 2].map(|()| scope.spawn(|| node.recv(queue, limit)));
+///     for text in ["one", "two"] {
+///         node.lock().send(&ticket, text.as_bytes(), b"", limit)?;
+///     }
+///     for taker in takers {
+///         assert_eq!(taker.join().expect("a thread")?.slot, slot.index());
+///     }
+///     Ok::<(), Box<dyn std::error::Error>>(())
+/// })?;
+/// # std::fs::remove_dir_all(&dir).ok();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct SharedNode<T: Attached = ()> {
     inner: Arc<Inner<T>>,
     /// What the progress thread does not have.
@@ -455,7 +484,7 @@ impl<T: Attached> SharedNode<T> {
         data: &[u8],
         metadata: &[u8],
         timeout: Option<Duration>,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), NodeSendError> {
         let line = |node: &mut Node| node.push_line_again(ticket, data, metadata, 0);
         if self.at_once(|node, _| line(node).then_some(())).is_some() {
             return Ok(());
@@ -470,7 +499,7 @@ impl<T: Attached> SharedNode<T> {
         data: &[u8],
         metadata: &[u8],
         timeout: Option<Duration>,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), NodeSendError> {
         let mut outgoing = None;
         let sent = self.wait_until(timeout, |node, _| {
             let unfinished = match &mut outgoing {
@@ -496,7 +525,7 @@ impl<T: Attached> SharedNode<T> {
         &self,
         queue: QueueId,
         timeout: Option<Duration>,
-    ) -> Result<Notification, RecvError> {
+    ) -> Result<Notification, NodeReceiveError> {
         match self.at_once(|node, _| node.take_next(queue)) {
             Some(notification) => Ok(notification),
             None => self.recv_slowly(queue, timeout),
@@ -505,10 +534,10 @@ impl<T: Attached> SharedNode<T> {
 
     /// [`Node::try_recv`]: the next notification of `queue`, if it is there or comes in one turn.
     #[inline]
-    pub fn try_recv(&self, queue: QueueId) -> Result<Option<Notification>, RecvError> {
+    pub fn try_recv(&self, queue: QueueId) -> Result<Option<Notification>, NodeReceiveError> {
         match self.recv(queue, Some(Duration::ZERO)) {
             Ok(notification) => Ok(Some(notification)),
-            Err(RecvError::TimedOut) => Ok(None),
+            Err(NodeReceiveError::TimedOut) => Ok(None),
             Err(e) => Err(e),
         }
     }
@@ -518,17 +547,17 @@ impl<T: Attached> SharedNode<T> {
         &self,
         queue: QueueId,
         timeout: Option<Duration>,
-    ) -> Result<Notification, RecvError> {
+    ) -> Result<Notification, NodeReceiveError> {
         let found = self.wait_until(timeout, |node, _| match node.pop(queue) {
             Ok(Some(notification)) => Look::Found(Ok(notification)),
             Ok(None) => Look::Nothing,
             Err(e) => Look::Found(Err(e)),
         });
         match found {
-            Ok(result) => result.map_err(RecvError::from),
-            Err(Waited::TimedOut) => Err(RecvError::TimedOut),
+            Ok(result) => result.map_err(NodeReceiveError::from),
+            Err(Waited::TimedOut) => Err(NodeReceiveError::TimedOut),
             Err(Waited::Forked(e)) => Err(e.into()),
-            Err(Waited::Os(e)) => Err(RecvError::Wait(Arc::new(e))),
+            Err(Waited::Os(e)) => Err(NodeReceiveError::Wait(Arc::new(e))),
         }
     }
 
@@ -585,7 +614,7 @@ mod tests {
         let mut other = Node::with_config(config).unwrap();
         let limit = Duration::from_secs(20);
         let _link = std::thread::scope(|scope| {
-            let connected = scope.spawn(|| other.connect("x", b"", limit).unwrap());
+            let connected = scope.spawn(|| other.connect("x", b"", Some(limit)).unwrap());
             while !shared.lock().has_events() {
                 let _ = shared.recv(queue, Some(Duration::from_millis(1)));
             }

@@ -38,7 +38,8 @@ pub struct AreaMemory {
 
 /// A message area that could not be made.
 #[derive(Debug, thiserror::Error)]
-pub enum AreaError {
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
+pub enum AllocationError {
     /// Nothing to hold.
     #[error("a message area has at least 1 byte, and 0 were asked for")]
     Empty,
@@ -58,19 +59,19 @@ pub enum AreaError {
 impl AreaMemory {
     /// `bytes` of memory; huge pages and locking are wishes, and [`report`](Self::report) says
     /// what became of them.
-    pub fn new(bytes: usize, huge_pages: bool, lock: bool) -> Result<Self, AreaError> {
+    pub fn new(bytes: usize, huge_pages: bool, lock: bool) -> Result<Self, AllocationError> {
         if bytes == 0 {
-            return Err(AreaError::Empty);
+            return Err(AllocationError::Empty);
         }
         let round = |unit: usize| {
             bytes.checked_next_multiple_of(unit).filter(|n| *n <= isize::MAX as usize)
         };
-        let whole = round(PAGE).ok_or(AreaError::TooLarge(bytes))?;
-        let os = |source| AreaError::Os { bytes, source };
+        let whole = round(PAGE).ok_or(AllocationError::TooLarge(bytes))?;
+        let os = |source| AllocationError::Os { bytes, source };
         let mut report = AreaReport { huge_pages: Grant::NotAsked, locked: Grant::NotAsked };
         let mut mapping = None;
         if huge_pages {
-            let whole = round(HUGE_PAGE).ok_or(AreaError::TooLarge(bytes))?;
+            let whole = round(HUGE_PAGE).ok_or(AllocationError::TooLarge(bytes))?;
             // Reserved at once (no MAP_NORESERVE): a huge page that is missing later would kill.
             match Mapping::anonymous(whole, MapFlags::PRIVATE | MapFlags::HUGETLB) {
                 Ok(m) => {
@@ -139,8 +140,11 @@ mod tests {
 
     #[test]
     fn an_area_is_zero_page_aligned_and_says_what_it_got() {
-        assert!(matches!(AreaMemory::new(0, false, false), Err(AreaError::Empty)));
-        assert!(matches!(AreaMemory::new(usize::MAX, false, false), Err(AreaError::TooLarge(_))));
+        assert!(matches!(AreaMemory::new(0, false, false), Err(AllocationError::Empty)));
+        assert!(matches!(
+            AreaMemory::new(usize::MAX, false, false),
+            Err(AllocationError::TooLarge(_))
+        ));
         let mut area = AreaMemory::new(5000, true, true).unwrap();
         assert_ne!(area.report().huge_pages, Grant::NotAsked);
         assert_ne!(area.report().locked, Grant::NotAsked);

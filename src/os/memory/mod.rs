@@ -21,7 +21,7 @@ mod area;
 mod elsewhere;
 mod received;
 
-pub use area::{AreaError, AreaMemory, AreaReport, Grant};
+pub use area::{AllocationError, AreaMemory, AreaReport, Grant};
 pub use elsewhere::{apertures_still_mapped, close_elsewhere, descriptors_leaked};
 pub use received::{DescriptorError, Wanted, check, check_pages};
 

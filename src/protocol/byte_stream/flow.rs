@@ -10,7 +10,7 @@
 use super::{ByteConfig, ByteStreamError, PACKETS, WINDOW_BYTES};
 use crate::control::Peer;
 use crate::interface::{AreaId, LinkId, Notification, QueueId, SlotConfig, SlotId};
-use crate::node::{CloseReason, Look, Node, PreparedTicket, SendError};
+use crate::node::{CloseReason, Look, Node, NodeSendError, PreparedTicket};
 use crate::protocol::credit::Cell;
 use crate::protocol::tickets::fast_ticket_from;
 use crate::wire::{MetadataIndex, TICKET_BYTES, Ticket};
@@ -312,7 +312,7 @@ impl Flow {
         bytes[8..].copy_from_slice(&now.1.to_le_bytes());
         let link = outgoing.prepared.link();
         self.untold = match node.try_send_fast_over(link, &outgoing.credit, &bytes, 0) {
-            Err(SendError::Full) => {
+            Err(NodeSendError::Full) => {
                 node.await_room(link);
                 true
             }
@@ -541,9 +541,9 @@ impl Outgoing {
             let ticket = Ticket { base: ticket.base + offset, ..*ticket };
             match node.try_send_fast_over(self.prepared.link(), &ticket, data, word) {
                 Ok(()) => {}
-                Err(SendError::Full) => return Ok(false),
-                Err(SendError::Forked(e)) => return Err(e.into()),
-                Err(SendError::LinkEnded(_) | SendError::Unreachable(_)) => {
+                Err(NodeSendError::Full) => return Ok(false),
+                Err(NodeSendError::Forked(e)) => return Err(e.into()),
+                Err(NodeSendError::LinkEnded(_) | NodeSendError::Unreachable(_)) => {
                     return Err(ByteStreamError::Ended(CloseReason::Closed));
                 }
                 Err(e) => return Err(ByteStreamError::Misbehaved(e.to_string())),

@@ -80,6 +80,7 @@ impl ByteConfig {
 
 /// Why a byte stream carries nothing more: the error within the [`io::Error`] of a read or a write.
 #[derive(Clone, Debug, thiserror::Error)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum ByteStreamError {
     /// The peer is gone ([`ConnectionReset`](io::ErrorKind::ConnectionReset); of a write to a peer
     /// that closed its stream, [`BrokenPipe`](io::ErrorKind::BrokenPipe)).

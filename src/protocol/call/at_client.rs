@@ -9,7 +9,7 @@ use super::{
 };
 use crate::control::{Peer, RequestId};
 use crate::interface::{Handed, Notification, QueueId};
-use crate::node::{Look, Node, SendError};
+use crate::node::{Look, Node, NodeSendError};
 use crate::protocol::Connection;
 use crate::protocol::manager::Offer;
 use crate::protocol::tickets::message_ticket_from;
@@ -116,7 +116,7 @@ impl ClientState {
     pub(super) fn advance(&mut self, node: &mut Node) {
         while let Some((call, code, data)) = self.outbox.front() {
             match self.lent.send(node, self.connection.link(), *call, *code, data) {
-                Err(SendError::Full) => return,
+                Err(NodeSendError::Full) => return,
                 _ => self.outbox.pop_front(),
             };
         }
@@ -384,7 +384,7 @@ impl ClientState {
             };
             match sent {
                 Ok(()) => {}
-                Err(SendError::Full) => return Look::Room(link),
+                Err(NodeSendError::Full) => return Look::Room(link),
                 Err(e) => return Look::Found(Err(failed(e, &self.connection))),
             }
             self.free.pop();

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::control::{Peer, RequestId};
 use crate::interface::{Handed, LinkId, Notification, QueueId};
-use crate::node::{Node, SendError};
+use crate::node::{Node, NodeSendError};
 use crate::protocol::Connection;
 use crate::protocol::ends::check_place;
 use crate::protocol::manager::Offer;
@@ -560,7 +560,7 @@ impl ServerState {
         let waited = core::mem::take(&mut client.waits);
         while let Some((call, code, data)) = client.outbox.front() {
             match client.lent.send(node, link, *call, *code, data) {
-                Err(SendError::Full) => {
+                Err(NodeSendError::Full) => {
                     client.waits = true;
                     // Also where nobody waits for anything of this server.
                     node.await_room(link);

@@ -106,7 +106,7 @@ impl ServerState {
 }
 
 impl Server {
-    /// Takes no new requests, waits at most `limit` until those that are here have been received and
+    /// Takes no new requests, waits at most `timeout` until those that are here have been received and
     /// replied to, and closes all connections. Returns how many had no reply by then: 0, if all is
     /// well.
     ///
@@ -114,11 +114,11 @@ impl Server {
     /// calls is told [`CallError::Draining`](super::CallError::Draining); a client that
     /// reconnects goes to the next server. Receiving goes on, in other threads, and fails with
     /// [`ReceiveError::Draining`] when nothing is left to be received. Giving up a name can take
-    /// seconds beyond the limit, where somebody holds its directory. Afterwards nobody is connected,
+    /// seconds beyond that, where somebody holds its directory. Afterwards nobody is connected,
     /// and what is left of the server is to be dropped. On an error it takes nothing new, and its
     /// connections are as they were.
-    pub fn drain(&self, limit: Duration) -> Result<usize, ReceiveError> {
-        let deadline = Deadline::new(Some(limit));
+    pub fn drain(&self, timeout: Option<Duration>) -> Result<usize, ReceiveError> {
+        let deadline = Deadline::new(timeout);
         self.begin_drain()?;
         let waited = self.manager.shared.wait_until(deadline.left(), |node, protocols| {
             let Some(state) = protocols.server(self.offer) else { return Look::Found(()) };

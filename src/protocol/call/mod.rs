@@ -54,7 +54,9 @@ use super::Connection;
 use super::tickets::fast_ticket_from;
 use crate::control::Peer;
 use crate::interface::{AreaId, LinkId, Mode, QueueId, SlotConfig, SlotId};
-use crate::node::{CloseReason, Forked, Look, Node, PreparedTicket, SendError, Unfinished, Waited};
+use crate::node::{
+    CloseReason, Forked, Look, Node, NodeSendError, PreparedTicket, Unfinished, Waited,
+};
 use crate::os::memory::AreaMemory;
 use crate::wire::{MetadataIndex, TICKET_BYTES, Ticket};
 use core::ops::Deref;
@@ -94,6 +96,7 @@ pub(super) fn word_of(call: u32, code: u32) -> u32 {
 
 /// A call that failed.
 #[derive(Debug, thiserror::Error)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum CallError {
     /// The time is over. The server may still be at work: its handler can see that the caller has
     /// given up ([`Request::is_cancelled`]), and its reply will be dropped.
@@ -159,9 +162,9 @@ pub enum CallError {
     /// This process has no memory or slots left for a long message.
     #[error("a long message cannot be received here: {0}")]
     Memory(String),
-    /// The lower level says why.
+    /// The node says why.
     #[error(transparent)]
-    Send(#[from] SendError),
+    Node(#[from] NodeSendError),
     /// The calling process is a forked child.
     #[error(transparent)]
     Forked(#[from] Forked),
@@ -424,7 +427,7 @@ impl Lent {
         call: u32,
         code: u32,
         data: &[u8],
-    ) -> Result<(), SendError> {
+    ) -> Result<(), NodeSendError> {
         if self.send_line(node, call, code, data) {
             return Ok(());
         }
@@ -490,7 +493,7 @@ pub(super) fn go_on(
     sending: &mut Sending,
     ticket: &Ticket,
     data: &[u8],
-) -> Look<Result<(), SendError>> {
+) -> Look<Result<(), NodeSendError>> {
     if let Sending::Asked = sending {
         match node.prepare_send(link, ticket, data.len(), 0, 0) {
             Ok(unfinished) => *sending = Sending::Going(Box::new(unfinished)),
@@ -509,9 +512,9 @@ pub(super) fn number_from(bytes: &[u8]) -> u64 {
 pub(super) struct Broken(pub String);
 
 #[cold]
-pub(super) fn failed(e: SendError, connection: &Connection) -> CallError {
+pub(super) fn failed(e: NodeSendError, connection: &Connection) -> CallError {
     match e {
-        SendError::LinkEnded(_) => ended(connection),
+        NodeSendError::LinkEnded(_) => ended(connection),
         e => e.into(),
     }
 }

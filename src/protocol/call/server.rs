@@ -9,7 +9,7 @@ use super::{
 };
 use crate::control::Peer;
 use crate::interface::{LinkId, QueueId};
-use crate::node::{CloseReason, Look, Node, SendError};
+use crate::node::{CloseReason, Look, Node, NodeSendError};
 use crate::protocol::ends::offered;
 use crate::protocol::manager::{OfferId, Offering, Protocols, set_up};
 use crate::protocol::{EndPoint, GrowError, Kind, Manager, ReceiveError};
@@ -425,15 +425,15 @@ pub(super) fn look_to_reply(
             }
             Look::Found(Ok(true))
         }
-        Err(SendError::Full) if !keeps => Look::Room(link),
-        Err(SendError::Full) => {
+        Err(NodeSendError::Full) if !keeps => Look::Room(link),
+        Err(NodeSendError::Full) => {
             client.outbox.push_back((call, code, data.to_vec()));
             if let Some(state) = protocols.server(offer) {
                 state.advance(node, arrived.slot);
             }
             Look::Found(Ok(true))
         }
-        Err(SendError::LinkEnded(_)) => gone(),
+        Err(NodeSendError::LinkEnded(_)) => gone(),
         Err(e) => Look::Found(Err(e.into())),
     }
 }
@@ -467,7 +467,7 @@ impl LongReply {
         if !self.asked {
             match client.lent.send(node, link, call, ASK, &length.to_le_bytes()) {
                 Ok(()) => {}
-                Err(SendError::Full) => return Look::Room(link),
+                Err(NodeSendError::Full) => return Look::Room(link),
                 Err(e) => return Look::Found(Err(e.into())),
             }
             self.asked = true;

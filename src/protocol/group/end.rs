@@ -7,7 +7,7 @@ use crate::node::{Look, Node, NodeGuard, Waited};
 use crate::protocol::ends::{Deadline, offered};
 use crate::protocol::manager::{OfferId, Offering, Protocols, set_up};
 use crate::protocol::outgoing::Message;
-use crate::protocol::{Connection, EndPoint, GrowError, Kind, Manager, Seed, SendFailure};
+use crate::protocol::{Connection, EndPoint, GrowError, Kind, Manager, Seed, SendError};
 use core::time::Duration;
 use std::boxed::Box;
 use std::collections::HashMap;
@@ -455,7 +455,7 @@ impl Group {
                             return false;
                         }
                         // It ends, and is lost in one of the next turns.
-                        Look::Found(Err(SendFailure::Ended(_))) | Look::Nothing => {}
+                        Look::Found(Err(SendError::Ended(_))) | Look::Nothing => {}
                         Look::Found(Err(e)) => bad = Some((connection.link(), e.to_string())),
                         Look::Again => again = true,
                         Look::Room(link) => room = Some(link),

@@ -40,7 +40,7 @@ mod root;
 
 pub use end::{Group, Parts};
 
-use super::SendFailure;
+use super::SendError;
 use crate::control::Peer;
 use crate::node::{CloseReason, Forked, Waited};
 use crate::wire::TICKET_BYTES;
@@ -108,6 +108,7 @@ fn whose(peer: &Peer) -> String {
 
 /// What was waited for has not come. What has arrived stays, and the call may be repeated.
 #[derive(Clone, Debug, thiserror::Error)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum GroupError {
     /// The time is over.
     #[error(
@@ -181,11 +182,11 @@ impl GroupError {
         }
     }
 
-    pub(super) fn from_send(e: SendFailure) -> Self {
+    pub(super) fn from_send(e: SendError) -> Self {
         match e {
-            SendFailure::Ended(reason) => Self::RootLost(reason),
-            SendFailure::CutOff => Self::CutOff,
-            SendFailure::TimedOut => Self::NotInTime,
+            SendError::Ended(reason) => Self::RootLost(reason),
+            SendError::CutOff => Self::CutOff,
+            SendError::TimedOut => Self::NotInTime,
             e => misuse(e),
         }
     }

@@ -6,7 +6,7 @@ use super::{
 use crate::control::{Peer, RequestId};
 use crate::interface::notification::Consumer;
 use crate::interface::{AreaId, LinkId, Notification, QueueId, SlotConfig, SlotId};
-use crate::node::{CloseReason, Look, Node, SendError};
+use crate::node::{CloseReason, Look, Node, NodeSendError};
 use crate::protocol::Connection;
 use crate::protocol::manager::Offer;
 use crate::protocol::outgoing::{Message, Outgoing};
@@ -207,7 +207,7 @@ impl Shared {
             bytes[8..].copy_from_slice(&ticket.to_bytes());
             let sent = node.try_send_fast_over(connection.link(), &cell, &bytes, 0);
             // Any other error: it is gone, or its ticket is of no use; there is nobody to tell.
-            place.owes_ticket = matches!(sent, Err(SendError::Full));
+            place.owes_ticket = matches!(sent, Err(NodeSendError::Full));
         }
         if place.owes_release
             && received == place.down_sent

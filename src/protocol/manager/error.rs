@@ -1,7 +1,7 @@
 //! What end points fail with.
 
-use crate::control::{self};
-use crate::node::{self, CloseReason, Forked, SendError, Waited};
+use crate::control::ConnectError;
+use crate::node::{CloseReason, Forked, NodeSendError, Waited};
 use crate::protocol::seed::{Kind, SeedError};
 use crate::wire::NodeId;
 use std::io;
@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 /// A sender that could not be grown. Nothing is left of the attempt.
 #[derive(Debug, thiserror::Error)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum GrowError {
     /// The bytes are no seed.
     #[error(transparent)]
@@ -24,7 +25,7 @@ pub enum GrowError {
     },
     /// The receiver's process could not be reached: it is gone, or never was.
     #[error("the receiver cannot be reached: {error}{advice}", error = .0, advice = advice(.0))]
-    Connect(#[from] node::ConnectError),
+    Connect(#[from] ConnectError),
     /// Another node than the seed's has its name now.
     #[error("the seed is of node {wanted}, and its name is served by node {found}")]
     OtherNode {
@@ -55,17 +56,19 @@ pub enum GrowError {
 }
 
 /// Why nobody answers, where that can be.
-pub(super) fn advice(error: &node::ConnectError) -> &'static str {
+pub(super) fn advice(error: &ConnectError) -> &'static str {
     match error {
-        node::ConnectError::Control(control::ConnectError::TimedOut(_)) => {
+        ConnectError::TimedOut(_) => {
             "; a progress thread (start_progress) answers without calls of the program"
         }
         _ => "",
     }
 }
 
-/// Nothing was received. Nothing was taken.
+/// Nothing was received from an end point, and nothing was taken. (Of a [`Node`](crate::Node)'s own
+/// queue: [`NodeReceiveError`](crate::NodeReceiveError).)
 #[derive(Clone, Debug, thiserror::Error)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum ReceiveError {
     /// The time is over.
     #[error("nothing arrived within the time limit")]
@@ -113,9 +116,11 @@ impl From<Waited> for ReceiveError {
     }
 }
 
-/// Nothing was sent.
+/// A sender of an end point sent nothing. (A [`Node`](crate::Node)'s own messages:
+/// [`NodeSendError`].)
 #[derive(Debug, thiserror::Error)]
-pub enum SendFailure {
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
+pub enum SendError {
     /// The time is over: the receiver did not go on.
     #[error(
         "the receiver did not take what was sent before within the time limit; nothing was sent. \
@@ -158,9 +163,9 @@ pub enum SendFailure {
     /// The receiver broke the protocol's rules; the link has been closed.
     #[error("the receiver broke the rules and was sent away: {0}")]
     Misbehaved(String),
-    /// The lower level says why.
+    /// The node says why.
     #[error(transparent)]
-    Send(#[from] SendError),
+    Node(#[from] NodeSendError),
     /// The calling process is a forked child.
     #[error(transparent)]
     Forked(#[from] Forked),
@@ -169,7 +174,7 @@ pub enum SendFailure {
     Wait(Arc<io::Error>),
 }
 
-impl SendFailure {
+impl SendError {
     /// Whether something was sent within no time at all.
     #[inline]
     pub(crate) fn unless_timed_out(sent: Result<(), Self>) -> Result<bool, Self> {
@@ -181,7 +186,7 @@ impl SendFailure {
     }
 }
 
-impl From<Waited> for SendFailure {
+impl From<Waited> for SendError {
     fn from(waited: Waited) -> Self {
         match waited {
             Waited::TimedOut => Self::TimedOut,

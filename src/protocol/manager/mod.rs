@@ -17,17 +17,17 @@ mod offers;
 
 pub use connection::{Connection, EndPoint};
 pub(crate) use error::set_up;
-pub use error::{GrowError, ReceiveError, SendFailure};
+pub use error::{GrowError, ReceiveError, SendError};
 pub(in crate::protocol) use offers::Offering;
 pub(crate) use offers::{Admission, Offer, OfferId, Protocols, StillWaits, Waiting};
 
 use super::seed::{Kind, Seed, Token};
 use crate::config::Config;
-use crate::control::{self, Accept, Access, Control, ServiceName, Wait};
+use crate::control::{Accept, Access, ConnectError, Control, ServiceName, Wait};
 use crate::interface::{LinkId, Notification, QueueId};
 use crate::node::{
     self, Attached, BuildError, CloseReason, Event, Forked, LinkError, Look, Node, NodeGuard,
-    OfferError, RecvError, SendError, SharedNode, Waited,
+    NodeReceiveError, NodeSendError, OfferError, SharedNode, Waited,
 };
 use crate::os::sys;
 use crate::wire::{NodeId, Ticket};
@@ -139,7 +139,7 @@ impl Manager {
         data: &[u8],
         metadata: &[u8],
         timeout: Option<Duration>,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), NodeSendError> {
         self.shared.send(ticket, data, metadata, timeout)
     }
 
@@ -149,14 +149,14 @@ impl Manager {
         &self,
         queue: QueueId,
         timeout: Option<Duration>,
-    ) -> Result<Notification, RecvError> {
+    ) -> Result<Notification, NodeReceiveError> {
         self.shared.recv(queue, timeout)
     }
 
     /// [`Node::try_recv`] (`h_recv`): the next notification of `queue`, if it is there or comes in one
     /// turn.
     #[inline]
-    pub fn try_recv(&self, queue: QueueId) -> Result<Option<Notification>, RecvError> {
+    pub fn try_recv(&self, queue: QueueId) -> Result<Option<Notification>, NodeReceiveError> {
         self.shared.try_recv(queue)
     }
 
@@ -423,7 +423,7 @@ impl Manager {
         greeting.extend_from_slice(body);
         let grown =
             self.connect_then(service, &greeting, timeout, wait, |node, protocols, link| {
-                let vanished = || GrowError::Connect(node::ConnectError::Vanished);
+                let vanished = || GrowError::Connect(ConnectError::Vanished);
                 let answer = node.greeting(link).map_err(|_| vanished())?.to_vec();
                 let peer = node.peer(link).map_err(|_| vanished())?.clone();
                 if let Some(wanted) = of.filter(|node| *node != peer.node) {
@@ -480,12 +480,11 @@ impl Manager {
         wait: Wait,
         then: impl FnOnce(&mut Node, &mut Protocols, LinkId) -> R,
     ) -> Result<R, GrowError> {
-        let limit = timeout.unwrap_or(Duration::MAX);
         let given_up = given_up();
         if given_up() {
             return Err(GrowError::GivenUp);
         }
-        let token = self.shared.lock().begin_connect(service, greeting, limit, wait)?;
+        let token = self.shared.lock().begin_connect(service, greeting, timeout, wait)?;
         let mut then = Some(then);
         // The control plane ends it within the time limit, if it can.
         let limit = timeout.map(node::with_answer);
@@ -505,21 +504,18 @@ impl Manager {
         });
         match waited {
             Ok(None) => Err(GrowError::GivenUp),
-            Ok(Some(Err(node::ConnectError::Control(control::ConnectError::Refused {
-                text,
-                ..
-            }))))
-                if !text.is_empty() =>
-            {
+            Ok(Some(Err(ConnectError::Refused { text, .. }))) if !text.is_empty() => {
                 Err(GrowError::Refused(text))
             }
             Ok(Some(connected)) => Ok(connected?),
             Err(waited) => {
                 self.shared.lock().give_up_connecting(token);
                 Err(match waited {
-                    Waited::Forked(e) => node::ConnectError::Forked(e),
-                    Waited::Os(e) => node::ConnectError::Watch(e),
-                    Waited::TimedOut => control::ConnectError::TimedOut(node::NO_WORD).into(),
+                    Waited::Forked(_) => ConnectError::Forked,
+                    Waited::Os(source) => {
+                        ConnectError::Os { doing: "waiting for the link", source }
+                    }
+                    Waited::TimedOut => ConnectError::TimedOut(node::NO_WORD),
                 }
                 .into())
             }

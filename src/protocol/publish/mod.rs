@@ -78,6 +78,7 @@ const NUMBER_BYTES: usize = 8;
 /// most to what burdens it least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum WhenSlow {
     /// `publish` waits until the subscriber has room, within its time limit. So one such subscriber
     /// can hold the publisher, and with it all others, for that long, again and again: for

@@ -19,6 +19,7 @@ use std::vec::Vec;
 
 /// A sample that was not published. No subscriber gets it, and it has no number.
 #[derive(Debug, thiserror::Error)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum PublishError {
     /// The time is over.
     #[error(

@@ -13,7 +13,7 @@ use super::log::{Body, Log};
 use super::{Announced, NUMBER_BYTES, NUMBERED, PLACE_BYTES, PLACE_STRIDE, POOL, WhenSlow};
 use crate::control::RequestId;
 use crate::interface::{AreaId, LinkId};
-use crate::node::{Node, PreparedTicket, SendError};
+use crate::node::{Node, NodeSendError, PreparedTicket};
 use crate::os::pool::Place;
 use crate::protocol::Connection;
 use crate::protocol::credit::Cell;
@@ -25,6 +25,7 @@ use std::vec::Vec;
 
 /// What a publisher knows of one subscriber.
 #[derive(Clone, Debug)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub struct SubscriberState {
     /// Who it is.
     pub connection: Arc<Connection>,
@@ -249,7 +250,8 @@ impl Serving {
     /// it has room.
     #[inline]
     pub fn send_newest(&mut self, node: &mut Node, number: u64, body: Body<'_>) {
-        if self.next == number && self.next < self.end && self.is_served() && self.send(node, body) {
+        if self.next == number && self.next < self.end && self.is_served() && self.send(node, body)
+        {
             self.sent_one();
         }
     }
@@ -350,7 +352,7 @@ impl Serving {
         let at = Ticket { base: ticket.base + offset, ..*ticket };
         match node.try_send_fast_over(link, &at, data, word) {
             Ok(()) => true,
-            Err(SendError::Full) => {
+            Err(NodeSendError::Full) => {
                 self.is_full = true;
                 node.await_room(link);
                 false

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::interface::notification::Consumer;
 use crate::interface::{AreaId, LinkId, Notification, QueueId, SlotConfig, SlotId};
-use crate::node::{Aperture, Look, Node, SendError};
+use crate::node::{Aperture, Look, Node, NodeSendError};
 use crate::os::aperture::AccessError;
 use crate::os::pool::Layout;
 use crate::protocol::credit::CreditReturn;
@@ -199,7 +199,7 @@ impl Leases {
     fn tell(&self, node: &mut Node, lease: u32, word: u64) -> bool {
         let at = Ticket { base: self.cell.base + 8 * (1 + lease as u64), ..self.cell };
         let sent = node.try_send_fast_over(self.link, &at, &word.to_le_bytes(), 0);
-        if matches!(sent, Err(SendError::Full)) {
+        if matches!(sent, Err(NodeSendError::Full)) {
             return false;
         }
         // Otherwise the publisher is gone: nobody to tell.

@@ -5,7 +5,7 @@
 //! room under the lock.
 
 use super::intake::Intake;
-use crate::node::{Node, SendError};
+use crate::node::{Node, NodeSendError};
 use crate::os::memory::AreaMemory;
 use crate::protocol::records::{self, GRANT_BYTES, Grant};
 use crate::wire::{MetadataIndex, Ticket};
@@ -41,7 +41,7 @@ impl Intake {
         let base = grants.base + (GRANT_BYTES * self.slots.len()) as u64;
         let freed = self.places.freed().to_le_bytes();
         match node.try_send_fast_over(connection.link(), &Ticket { base, ..*grants }, &freed, 0) {
-            Err(SendError::Full) => {}
+            Err(NodeSendError::Full) => {}
             // Or it is gone, or gave a ticket that cannot be used: nobody to tell.
             _ => self.places.tell(),
         }
@@ -191,7 +191,7 @@ impl Intake {
             if let Some(grant) = self.slots[slot].owed {
                 let ticket = Ticket { base: grants.base + (GRANT_BYTES * slot) as u64, ..*grants };
                 match node.try_send_fast_over(connection.link(), &ticket, &grant.to_bytes(), 0) {
-                    Err(SendError::Full) => return,
+                    Err(NodeSendError::Full) => return,
                     // Or it is gone, or gave a ticket that cannot be used: nobody to tell.
                     _ => self.slots[slot].owed = None,
                 }

@@ -14,7 +14,7 @@
 //! Never: bytes that were written into a loan that was dropped reach anybody.
 
 use super::sender::{NOT_ALONE, StreamSender, What};
-use crate::protocol::SendFailure;
+use crate::protocol::SendError;
 use crate::protocol::ends::Deadline;
 use crate::protocol::records::HEAD_BYTES;
 use core::ops::{Deref, DerefMut};
@@ -38,8 +38,8 @@ impl StreamSender {
     /// sender keeps for the next such one. On an error nothing was changed but that.
     ///
     /// ```no_run
-    /// # use hamlyn::protocol::{SendFailure, StreamSender};
-    /// # fn f(mut sender: StreamSender) -> Result<(), SendFailure> {
+    /// # use hamlyn::protocol::{SendError, StreamSender};
+    /// # fn f(mut sender: StreamSender) -> Result<(), SendError> {
     /// let mut record = sender.loan(8, None)?;
     /// record[..4].copy_from_slice(&7u32.to_le_bytes());
     /// record[4..].fill(0);
@@ -50,7 +50,7 @@ impl StreamSender {
         &mut self,
         length: usize,
         timeout: Option<Duration>,
-    ) -> Result<RecordLoan<'_>, SendFailure> {
+    ) -> Result<RecordLoan<'_>, SendError> {
         let mut is_in_buffer = length <= self.coalesced_max && self.has_room(length);
         if !is_in_buffer {
             self.check_length(length)?;
@@ -69,11 +69,7 @@ impl StreamSender {
     }
 
     /// A record of the buffer, behind what is coalesced, is taken.
-    fn send_written(
-        &mut self,
-        length: usize,
-        timeout: Option<Duration>,
-    ) -> Result<(), SendFailure> {
+    fn send_written(&mut self, length: usize, timeout: Option<Duration>) -> Result<(), SendError> {
         let (before, head) = (self.fill, (length as u32).to_le_bytes());
         self.buffer[before..before + HEAD_BYTES].copy_from_slice(&head);
         self.alone = if before == 0 { length } else { NOT_ALONE };
@@ -94,7 +90,7 @@ impl StreamSender {
     }
 
     /// A record that does not fit into the buffer.
-    fn send_long(&mut self, length: usize, timeout: Option<Duration>) -> Result<(), SendFailure> {
+    fn send_long(&mut self, length: usize, timeout: Option<Duration>) -> Result<(), SendError> {
         let long = core::mem::take(&mut self.long);
         let sent = self.ship(What::Record(&long[..length]), false, timeout);
         self.long = long;
@@ -116,7 +112,7 @@ impl RecordLoan<'_> {
     /// with the next flush, and of a long one the rest may leave with later calls. On an error nothing
     /// of it was taken, and it is gone.
     #[inline]
-    pub fn send(mut self, timeout: Option<Duration>) -> Result<(), SendFailure> {
+    pub fn send(mut self, timeout: Option<Duration>) -> Result<(), SendError> {
         let sent = match self.is_in_buffer {
             true => self.sender.send_written(self.length, timeout),
             false => self.sender.send_long(self.length, timeout),

@@ -2,7 +2,7 @@
 
 use super::{PROTOCOL, THROUGH_THE_LINK};
 use crate::interface::LinkId;
-use crate::node::{Look, Node, PreparedTicket, SendError, Unfinished};
+use crate::node::{Look, Node, NodeSendError, PreparedTicket, Unfinished};
 use crate::protocol::credit::Cell;
 use crate::protocol::ends::{Deadline, connected, ended, grown};
 use crate::protocol::manager::Target;
@@ -10,7 +10,7 @@ use crate::protocol::records::{
     self, FREED_BYTES, Far, GRANT_BYTES, Grant, HEAD_BYTES, Mark, PLACE_BYTES, PLACES, Small,
 };
 use crate::protocol::tickets::fast_ticket_from;
-use crate::protocol::{Connection, GrowError, Kind, Manager, SendFailure};
+use crate::protocol::{Connection, GrowError, Kind, Manager, SendError};
 use crate::wire::{Flags, Key, MetadataIndex, NodeId, Share, SlotIndex, TICKET_BYTES, Ticket};
 use core::time::Duration;
 use std::boxed::Box;
@@ -81,7 +81,7 @@ impl Post {
         node: &mut Node,
         connection: &Connection,
         length: usize,
-    ) -> Result<Ticket, Look<Result<(), SendFailure>>> {
+    ) -> Result<Ticket, Look<Result<(), SendError>>> {
         let Some(grant) = self.grant(node) else { return Err(self.none(connection)) };
         let size = grant.size as usize;
         // While a larger buffer is on its way into the ticket's slot, the old key may be worthless.
@@ -105,7 +105,7 @@ impl Post {
         })
     }
 
-    fn none(&self, connection: &Connection) -> Look<Result<(), SendFailure>> {
+    fn none(&self, connection: &Connection) -> Look<Result<(), SendError>> {
         match connection.ended() {
             Some(_) => Look::Found(Err(ended(connection))),
             None => Look::Nothing,
@@ -119,12 +119,12 @@ impl Post {
         connection: &Connection,
         length: usize,
         grant: Grant,
-    ) -> Look<Result<(), SendFailure>> {
+    ) -> Look<Result<(), SendError>> {
         if grant.refused {
             let max = grant.size as usize;
             let limit =
                 "by the memory that the receiver has left (its buffers_max, area_bytes_max)";
-            return Look::Found(Err(SendFailure::TooLong { length, max, limit }));
+            return Look::Found(Err(SendError::TooLong { length, max, limit }));
         }
         let word = records::ask(self.next, length);
         match node.try_send_fast_over(self.link, &self.ask, &[], word) {
@@ -132,8 +132,8 @@ impl Post {
                 self.asked = Some((self.next, length));
                 Look::Nothing
             }
-            Err(SendError::Full) => Look::Room(self.link),
-            Err(SendError::LinkEnded(_)) => Look::Found(Err(ended(connection))),
+            Err(NodeSendError::Full) => Look::Room(self.link),
+            Err(NodeSendError::LinkEnded(_)) => Look::Found(Err(ended(connection))),
             Err(e) => Look::Found(Err(e.into())),
         }
     }
@@ -197,7 +197,7 @@ impl Post {
         data: &[u8],
         mark: Mark,
         outgoing: &mut Begun,
-    ) -> Look<Result<(), SendFailure>> {
+    ) -> Look<Result<(), SendError>> {
         let bytes = mark.to_bytes();
         let mut metadata = &bytes[..mark.len()];
         if outgoing.unfinished.is_none() {
@@ -225,7 +225,7 @@ impl Post {
             let begun = node.prepare_send(self.link, &ticket, data.len(), metadata.len(), word);
             match begun {
                 Ok(unfinished) => outgoing.unfinished = Some(unfinished),
-                Err(SendError::LinkEnded(_)) => return Look::Found(Err(ended(connection))),
+                Err(NodeSendError::LinkEnded(_)) => return Look::Found(Err(ended(connection))),
                 Err(e) => return Look::Found(Err(e.into())),
             }
         }
@@ -238,7 +238,7 @@ impl Post {
                 self.has_left(outgoing.is_small);
                 Look::Found(Ok(()))
             }
-            Look::Found(Err(SendError::LinkEnded(_))) => Look::Found(Err(ended(connection))),
+            Look::Found(Err(NodeSendError::LinkEnded(_))) => Look::Found(Err(ended(connection))),
             Look::Found(Err(e)) => Look::Found(Err(e.into())),
             Look::Again => Look::Again,
             Look::Nothing => Look::Nothing,
@@ -403,7 +403,7 @@ impl StreamSender {
     /// and only `flush` says that it has. On an error nothing of *this* record was taken; that the
     /// receiver is gone is found when a message leaves.
     #[inline]
-    pub fn send(&mut self, record: &[u8], timeout: Option<Duration>) -> Result<(), SendFailure> {
+    pub fn send(&mut self, record: &[u8], timeout: Option<Duration>) -> Result<(), SendError> {
         if record.len() <= self.coalesced_max
             && let Some(fill) = records::put(&mut self.buffer[..self.limit], self.fill, record)
         {
@@ -417,17 +417,17 @@ impl StreamSender {
     /// [`send`](Self::send) without waiting: `false`, and nothing of this record was taken, if that
     /// would be needed. `true` of a long one of which only a part has left: call
     /// [`try_flush`](Self::try_flush) until it says that everything has.
-    pub fn try_send(&mut self, record: &[u8]) -> Result<bool, SendFailure> {
-        SendFailure::unless_timed_out(self.send(record, Some(Duration::ZERO)))
+    pub fn try_send(&mut self, record: &[u8]) -> Result<bool, SendError> {
+        SendError::unless_timed_out(self.send(record, Some(Duration::ZERO)))
     }
 
     /// [`flush`](Self::flush) without waiting: whether everything is on its way.
-    pub fn try_flush(&mut self) -> Result<bool, SendFailure> {
-        SendFailure::unless_timed_out(self.flush(Some(Duration::ZERO)))
+    pub fn try_flush(&mut self) -> Result<bool, SendError> {
+        SendError::unless_timed_out(self.flush(Some(Duration::ZERO)))
     }
 
     #[inline(never)]
-    fn send_slowly(&mut self, record: &[u8], deadline: Deadline) -> Result<(), SendFailure> {
+    fn send_slowly(&mut self, record: &[u8], deadline: Deadline) -> Result<(), SendError> {
         let length = record.len();
         self.check_length(length)?;
         self.empty(deadline)?;
@@ -446,10 +446,10 @@ impl StreamSender {
     }
 
     #[inline]
-    pub(super) fn check_length(&self, length: usize) -> Result<(), SendFailure> {
+    pub(super) fn check_length(&self, length: usize) -> Result<(), SendError> {
         let (max, limit) = (self.post.record_bytes_max, "by the receiver's record_bytes_max");
         match length > max {
-            true => Err(SendFailure::TooLong { length, max, limit }),
+            true => Err(SendError::TooLong { length, max, limit }),
             false => Ok(()),
         }
     }
@@ -460,7 +460,7 @@ impl StreamSender {
         &mut self,
         far: Far,
         deadline: Deadline,
-    ) -> Result<(), SendFailure> {
+    ) -> Result<(), SendError> {
         let mut fill = records::put_far(&mut self.buffer[..self.limit], self.fill, far);
         if fill.is_none() {
             self.empty(deadline)?;
@@ -470,7 +470,7 @@ impl StreamSender {
         // Its frame says where it lies.
         (self.fill, self.alone) = (fill, NOT_ALONE);
         match self.flush(deadline.left()) {
-            Err(e @ SendFailure::Ended(_)) => Err(e),
+            Err(e @ SendError::Ended(_)) => Err(e),
             // It is taken, as coalesced records are: the next call says what is wrong.
             _ => Ok(()),
         }
@@ -480,7 +480,7 @@ impl StreamSender {
     /// record is on its way, and arrives also if this process ends. On an error what is left
     /// stays, for a later call.
     #[inline]
-    pub fn flush(&mut self, timeout: Option<Duration>) -> Result<(), SendFailure> {
+    pub fn flush(&mut self, timeout: Option<Duration>) -> Result<(), SendError> {
         // While a message is leaving, and at the end, nothing is coalesced.
         if self.limit > 0 {
             if self.fill == 0 {
@@ -499,14 +499,14 @@ impl StreamSender {
     }
 
     #[inline(never)]
-    fn flush_slowly(&mut self, timeout: Option<Duration>) -> Result<(), SendFailure> {
+    fn flush_slowly(&mut self, timeout: Option<Duration>) -> Result<(), SendError> {
         let deadline = Deadline::new(timeout);
         self.finish(deadline)?;
         if self.is_closed { Ok(()) } else { self.empty(deadline) }
     }
 
     /// Everything leaves, the rest of an unfinished message first.
-    pub(super) fn empty(&mut self, deadline: Deadline) -> Result<(), SendFailure> {
+    pub(super) fn empty(&mut self, deadline: Deadline) -> Result<(), SendError> {
         self.finish(deadline)?;
         if self.is_closed {
             return Err(ended(&self.connection));
@@ -518,8 +518,8 @@ impl StreamSender {
     }
 
     /// Sends what is left and tells the receiver that this was all, waiting at most `timeout`; then
-    /// the connection is closed. On [`SendFailure::TimedOut`] it is not, and may be closed again.
-    pub fn close(&mut self, timeout: Option<Duration>) -> Result<(), SendFailure> {
+    /// the connection is closed. On [`SendError::TimedOut`] it is not, and may be closed again.
+    pub fn close(&mut self, timeout: Option<Duration>) -> Result<(), SendError> {
         let deadline = Deadline::new(timeout);
         self.finish(deadline)?;
         if !self.is_closed {
@@ -530,8 +530,20 @@ impl StreamSender {
         Ok(())
     }
 
+    /// Ends the stream before its end: what has left arrives, and then the receiver is told
+    /// [`HungUp`](crate::node::CloseReason::HungUp), as it is when this process ends. What is coalesced
+    /// does not leave. A sender that is dropped while its thread panics does the same.
+    pub fn abandon(&mut self) {
+        (self.is_closed, self.fill, self.limit) = (true, 0, 0);
+        self.outgoing = None;
+        self.manager.end(&self.connection);
+    }
+
     /// Sends what it can without waiting, and closes.
     pub(in crate::protocol) fn end(&mut self) {
+        if std::thread::panicking() {
+            return self.abandon();
+        }
         if self.close(Some(Duration::ZERO)).is_err() {
             self.manager.end(&self.connection);
         }
@@ -554,7 +566,7 @@ impl StreamSender {
         what: What<'_>,
         last: bool,
         timeout: Option<Duration>,
-    ) -> Result<(), SendFailure> {
+    ) -> Result<(), SendError> {
         let Self { manager, connection, post, buffer, fill, alone, .. } = self;
         let (data, framed) = match what {
             What::Coalesced => Self::coalesced(buffer, *fill, *alone),
@@ -591,7 +603,7 @@ impl StreamSender {
     }
 
     /// Sends the rest of a message of which a part has left.
-    fn finish(&mut self, deadline: Deadline) -> Result<(), SendFailure> {
+    fn finish(&mut self, deadline: Deadline) -> Result<(), SendError> {
         let Some(Outgoing { unfinished, mark, own }) = &mut self.outgoing else { return Ok(()) };
         let Self { manager, buffer, fill, alone, .. } = self;
         let data = match own {
@@ -611,7 +623,7 @@ impl StreamSender {
                 self.has_left(last, of_buffer);
                 Ok(())
             }
-            Err(SendError::LinkEnded(_)) => {
+            Err(NodeSendError::LinkEnded(_)) => {
                 let e = ended(&self.connection);
                 Err(self.failed(e))
             }
@@ -631,8 +643,8 @@ impl StreamSender {
 
     /// Nothing more is taken once the receiver is gone, so that the next send says so.
     #[cold]
-    fn failed(&mut self, e: SendFailure) -> SendFailure {
-        if matches!(e, SendFailure::Ended(_)) {
+    fn failed(&mut self, e: SendError) -> SendError {
+        if matches!(e, SendError::Ended(_)) {
             self.limit = 0;
         }
         e

@@ -85,7 +85,7 @@ pub fn send(node: &mut Node, ticket: &Ticket, message: &[u8], word: u32) -> Resu
 /// The end that measures.
 pub fn near(cell: Cell, name: &str, count: u64) -> Result<Figure> {
     let mut own = Own::new()?;
-    let link = own.node.connect(name, &own.ticket.to_bytes(), Duration::from_secs(10))?;
+    let link = own.node.connect(name, &own.ticket.to_bytes(), Some(Duration::from_secs(10)))?;
     let to = Ticket::from_bytes(own.node.greeting(link)?)?;
     let warm_up = Cell::warm_up(count);
     let figure = match cell.protocol {

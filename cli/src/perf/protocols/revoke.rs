@@ -46,7 +46,7 @@ fn median(mut values: Vec<u64>) -> f64 {
 /// The owner, which measures.
 pub fn near(cell: Cell, name: &str, count: u64) -> Result<Figure> {
     let mut own = Own::new()?;
-    let link = own.node.connect(name, &own.ticket.to_bytes(), Duration::from_secs(10))?;
+    let link = own.node.connect(name, &own.ticket.to_bytes(), Some(Duration::from_secs(10)))?;
     let to = Ticket::from_bytes(own.node.greeting(link)?)?;
     let count = count_of(cell, count);
     let warm_up = Cell::warm_up(count);

@@ -11,7 +11,7 @@
 use super::{Marks, Stage, Table};
 use crate::control::frame::{End, Reason};
 use crate::control::machine::account::User;
-use crate::control::machine::{CloseReason, ConnectionId, Event, Failure, RequestId};
+use crate::control::machine::{ConnectionId, Event, Failure, LinkEnd, RequestId};
 use alloc::string::String;
 
 /// Why a connection leaves the table.
@@ -20,7 +20,7 @@ pub(in crate::control::machine) enum Leave {
     /// The application here ended it, and knows.
     Ours,
     /// The other end, or what it did.
-    Theirs(CloseReason),
+    Theirs(LinkEnd),
     /// It never became a link, for this reason.
     Refused(Reason, String),
     /// This process could not connect.
@@ -36,7 +36,7 @@ pub(in crate::control::machine) enum Report {
     /// Nothing: it knows, or never knew of it.
     Nothing,
     /// A link ended.
-    Closed(CloseReason),
+    Closed(LinkEnd),
     /// A request that it was asked about, or had granted, is gone.
     RequestGone(RequestId),
     /// It wanted to connect, and could not.
@@ -126,7 +126,7 @@ impl Table {
             (Stage::Linked(_) | Stage::Parting(_), Leave::Theirs(reason)) => Report::Closed(reason),
             // A link can be refused nothing any more; what is left of it is a violation.
             (Stage::Linked(_) | Stage::Parting(_), Leave::Refused(..) | Leave::Failed(_)) => {
-                Report::Closed(CloseReason::Violation)
+                Report::Closed(LinkEnd::Violation)
             }
             (Stage::Silent, Leave::Theirs(_)) => {
                 left.was_silent = true;

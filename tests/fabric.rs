@@ -20,7 +20,7 @@ use hamlyn::protocol::{
     CallError, Client, Manager, Server, ServerConfig, StreamConfig, StreamReceiver, StreamSender,
     TaggedConfig, TaggedReceiver, TaggedSender,
 };
-use hamlyn::{Accept, Access, Config, Node, SendError, SlotConfig};
+use hamlyn::{Accept, Access, Config, Node, NodeSendError, SlotConfig};
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::fs::OpenOptionsExt;
@@ -383,7 +383,7 @@ fn a_sender_has_to_wait_for_a_slow_receiver_and_loses_nothing() {
                         let tried = fast.lock().try_send_fast_over(link, &ticket, &bytes, 0);
                         match tried {
                             Ok(()) => break,
-                            Err(SendError::Full) => {
+                            Err(NodeSendError::Full) => {
                                 full += 1;
                                 std::thread::sleep(Duration::from_micros(100));
                             }

@@ -489,8 +489,9 @@ impl EndPoint {
             }
             0 => {}
             read if read == -i64::from(sys::FI_EAGAIN) => {}
-            // What the call that waits may say for the same.
-            read if read == -i64::from(libc::ETIMEDOUT) => {}
+            // What the call that waits may say for the same: also where a signal came meanwhile, or the
+            // process was stopped and goes on.
+            read if [libc::ETIMEDOUT, libc::EINTR].map(|e| -i64::from(e)).contains(&read) => {}
             read => return Err(self.library().refused("reading completions", read as isize)),
         }
         self.post();

@@ -20,7 +20,13 @@ project_copyright = "the Hamlyn authors; MIT or Apache-2.0"
 root_doc = "README"
 CHAPTERS = {
     "Languages": ["python/README", "capi/README", "docs/event-loops", "docs/coming-from"],
-    "Operating": ["docs/operating", "docs/two-users", "docs/settings", "docs/kernels"],
+    "Operating": [
+        "docs/operating",
+        "docs/two-users",
+        "docs/settings",
+        "docs/kernels",
+        "docs/providers",
+    ],
     "How it works": ["SECURITY", "ARCHITECTURE", "docs/glossary", "docs/decisions/README"],
     "Figures": ["bench/README", "bench/peers/README"],
     "Project": ["CONTRIBUTING", "CHANGELOG"],

@@ -96,7 +96,7 @@ cannot() { echo "$1" >"$steps_dir/$step.why"; return 99; }
 fmt() { cargo fmt --all --check; }
 
 clippy() {
-    cargo clippy --workspace --all-targets --features hamlyn/serde,hamlyn/tokio,hamlyn/tracing,hamlyn/tls -- -D warnings &&
+    cargo clippy --workspace --all-targets --features hamlyn/serde,hamlyn/tokio,hamlyn/tracing,hamlyn/tls,hamlyn/libfabric -- -D warnings &&
         # As users have it: what is inside is private, and whatever they are given can be named.
         cargo clippy -p hamlyn --lib --features serde,tls,tokio,tracing -- -D warnings -D unnameable_types
 }
@@ -120,7 +120,7 @@ bare() {
     cargo build --no-default-features --lib --target x86_64-unknown-none
 }
 
-unit() { cargo test --workspace --features hamlyn/serde,hamlyn/tokio,hamlyn/tls --no-fail-fast; }
+unit() { cargo test --workspace --features hamlyn/serde,hamlyn/tokio,hamlyn/tls,hamlyn/libfabric --no-fail-fast; }
 
 # Every interleaving of the lock-free parts, as far as loom's bound on preemptions goes. It has a
 # target directory of its own, because `--cfg loom` changes every crate.
@@ -159,7 +159,7 @@ tsan() {
 
 # Built by `unit`, if that was run before.
 examples() {
-    cargo build --quiet --workspace --features hamlyn/serde,hamlyn/tokio,hamlyn/tls --examples || return 1
+    cargo build --quiet --workspace --features hamlyn/serde,hamlyn/tokio,hamlyn/tls,hamlyn/libfabric --examples || return 1
     for file in examples/*.rs; do
         name=$(basename "$file" .rs)
         part "example $name"
@@ -269,7 +269,7 @@ python() {
     venv="$TARGET/python" package="$TARGET/python-package"
     python_environment "$venv" || return
     part 'cargo build'
-    cargo build --quiet --workspace --features hamlyn/serde,hamlyn/tokio,hamlyn/tls --lib --examples || return 1
+    cargo build --quiet --workspace --features hamlyn/serde,hamlyn/tokio,hamlyn/tls,hamlyn/libfabric --lib --examples || return 1
     part 'the stub is that of the source'
     "$TARGET/debug/examples/python_stub" || return 1
     python_package debug "$package" || return 1
@@ -367,7 +367,7 @@ fuzz() {
 long() (
     export HAMLYN_TEST_SECONDS=20 HAMLYN_TEST_ROUNDS=5000 PROPTEST_CASES=1024 HAMLYN_SIM_SEEDS=1500
     # With the features of `unit`, which has compiled them; Python's library is no test program.
-    with='--workspace --exclude hamlyn-python --features hamlyn/serde,hamlyn/tokio,hamlyn/tls --no-fail-fast'
+    with='--workspace --exclude hamlyn-python --features hamlyn/serde,hamlyn/tokio,hamlyn/tls,hamlyn/libfabric --no-fail-fast'
     # shellcheck disable=SC2086
     cargo test $with --test sequences --test sim --test sim_control
     searched=$?

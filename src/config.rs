@@ -61,6 +61,15 @@ pub enum Housekeeping {
     Application,
 }
 
+/// Whether links to other hosts may go over a fabric whose hosts are trusted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fabric {
+    /// Never: TLS.
+    Off,
+    /// Over libfabric, where the other host asks for it, too; else TLS.
+    Trusted,
+}
+
 /// What becomes of a peer whose user cannot be known, being of another user namespace.
 #[derive(Clone, PartialEq, Eq)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
@@ -245,6 +254,30 @@ macro_rules! choice {
 }
 choice!(WaitMode: Polled = "polled", Adaptive = "adaptive", Blocking = "blocking");
 choice!(Housekeeping: Thread = "thread", Application = "application");
+choice!(Fabric: Off = "off", Trusted = "trusted");
+
+/// Longest name of a provider, in bytes.
+const PROVIDER_BYTES_MAX: usize = 64;
+
+/// A provider's name.
+impl Value for Option<String> {
+    type Allowed = ();
+    fn parse(text: &str) -> Option<Self> {
+        Some((!text.is_empty()).then(|| text.into()))
+    }
+    fn is_allowed(&self, _: &()) -> bool {
+        let is_known = |byte: u8| byte.is_ascii_alphanumeric() || b";_-".contains(&byte);
+        self.as_ref().is_none_or(|name| {
+            (1..=PROVIDER_BYTES_MAX).contains(&name.len()) && name.bytes().all(is_known)
+        })
+    }
+    fn allowed(_: &()) -> String {
+        std::format!("1 to {PROVIDER_BYTES_MAX} of a-z A-Z 0-9 ; _ -, such as verbs;ofi_rxm")
+    }
+    fn show(&self) -> String {
+        self.clone().unwrap_or_default()
+    }
+}
 
 impl Value for AdmitUnknown {
     type Allowed = ();
@@ -433,6 +466,12 @@ settings! {
         "File that says where services of other hosts are, for names without a place: lines `service host:port ..`.";
     host_timeout_ms: u32 = 10_000, "HAMLYN_HOST_TIMEOUT_MS", from(2000, 3_600_000),
         "Milliseconds after which another host that does not answer is taken for dead.";
+    fabric: Fabric = Fabric::Off, "HAMLYN_FABRIC", (),
+        "Links to other hosts over libfabric, where the other host asks for it, too: for a network on which every host is trusted (feature `libfabric`); else TLS.";
+    fabric_provider: Option<String>, from String = None, "HAMLYN_FABRIC_PROVIDER", (),
+        "libfabric's provider for it; if not set, the first that libfabric names.";
+    fabric_library: Option<PathBuf>, from PathBuf = None, "HAMLYN_FABRIC_LIBRARY", (),
+        "The file of libfabric; if not set, libfabric.so.1 where the system finds libraries.";
     admit_unknown: AdmitUnknown = AdmitUnknown::Permissions, "HAMLYN_ADMIT_UNKNOWN", (),
         "What becomes of a peer whose user cannot be known, being of another user namespace.";
 }

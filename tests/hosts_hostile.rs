@@ -11,6 +11,7 @@ use hamlyn::control::hosts::channel::Channel;
 use hamlyn::control::hosts::hello::{self, VERSION, Wants, Who};
 use hamlyn::control::hosts::keys::{End, Keys};
 use hamlyn::control::hosts::meeting::{Meeting, Own, Step};
+use hamlyn::control::hosts::path::Path;
 use hamlyn::node::{CloseReason, Event};
 use hamlyn::protocol::{Client, Manager, Server, ServerConfig};
 use hamlyn::wire::{Destination, Flags, Header, Key, MetadataIndex, SlotIndex};

@@ -72,6 +72,9 @@ class Settings(TypedDict, total=False):
     certificate_key: Union[str, "os.PathLike[str]", None]
     trusted: Union[str, "os.PathLike[str]", None]
     directory: Union[str, "os.PathLike[str]", None]
+    fabric: Union[Literal["off", "trusted"], None]
+    fabric_provider: Union[str, None]
+    fabric_library: Union[str, "os.PathLike[str]", None]
     host_timeout_ms: Union[int, str, None]
     admit_unknown: Union[str, None]
 

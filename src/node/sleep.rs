@@ -251,13 +251,15 @@ impl Node {
             let index = self.next_host(at);
             let Some(Some(link)) = self.links.get_mut(index as usize) else { continue };
             let Some(moved) = link.rx.turn_of_host() else { continue };
+            let mut is_awake = false;
             if let Some(host) = link.rx.host()
                 && !moved.has_ended
             {
-                let fd = crate::control::hosts::lock(host);
-                let _ = self.poller.want_write(fd.as_fd(), u64::from(index), moved.waits);
+                let mut host = crate::control::hosts::lock(host);
+                let _ = self.poller.want_write(host.as_fd(), u64::from(index), moved.waits);
+                is_awake = !host.may_sleep();
             }
-            if moved.any {
+            if moved.any || is_awake {
                 // What came for a link that is not looked at is looked at.
                 self.turns.promote(index);
                 any += 1;

@@ -1,6 +1,7 @@
 //! The operating system: with [`crate::link::cells`], the only place that needs `unsafe`.
 //!
 //! - [`aperture`]: memory that two processes map, and how its owner takes it back.
+//! - `fabric`: end points of libfabric, which is opened at run time.
 //! - `lock`: a lock that costs its only user next to nothing.
 //! - `pool`: an aperture with many holders, who may only read it.
 //! - [`memory`]: memory files, their seals, their mappings, and what is checked before a received
@@ -14,6 +15,8 @@
 #![allow(unsafe_code)]
 
 pub mod aperture;
+#[cfg(feature = "libfabric")]
+pub mod fabric;
 pub(crate) mod lock;
 pub mod memory;
 pub(crate) mod pool;

@@ -1,8 +1,8 @@
 //! Carries the packets of one link between this process's rings and another host.
 //!
 //! ```text
-//!   node --ring--> out  --frames--> TLS --> network
-//!   node <--ring-- into <--frames-- TLS <-- network
+//!   node --ring--> out  --frames--> path --> network
+//!   node <--ring-- into <--frames-- path <-- network
 //! ```
 //! To the node it is the other end of a link as any other: what the other host sent is a packet in a
 //! ring, which the interface checks as one from another process. It moves what can be moved when the
@@ -14,15 +14,17 @@
 //! asks and waits for the answer never waits for anything else, and who sends without a pause pays one
 //! system call for many.
 //!
-//! What it sends and reads are [`frames`].
+//! What it sends and reads are [`frames`]; the path is a [`Channel`](super::channel::Channel) of TLS,
+//! or another [`Path`].
 //!
 //! Back-pressure: what the receiving node has not taken stays in its ring, then in one buffer, then in
 //! TCP's window, then in the sending node's ring, which is full for whoever sends. Never: more of what
 //! a peer sent is held than one packet beyond the ring; packets of one link overtake one another.
 
 use super::EVENTS_MAX;
-use super::channel::{Channel, Ended};
+use super::channel::Ended;
 use super::frames::{self, Frame, Read};
+use super::path::Path;
 use super::turns::Late;
 use crate::control::LinkEnd;
 use crate::control::shell::{ControlEvent, Inbox, LinkToken};
@@ -32,7 +34,9 @@ use crate::link::{Body, Transmit};
 use crate::os::memory::{Region, RegionLines, RegionWord};
 use crate::os::sys;
 use core::sync::atomic::{Ordering, fence};
+use std::boxed::Box;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::string::String;
 use std::sync::Arc;
 use std::vec::Vec;
 
@@ -59,7 +63,9 @@ pub struct Moved {
 /// See the module.
 #[derive(Debug)]
 pub struct Carrier {
-    channel: Channel,
+    path: Box<dyn Path>,
+    /// Why it is not another one that was asked for.
+    why_not: Option<String>,
     token: LinkToken,
     inbox: Arc<Inbox>,
     late: Arc<Late>,
@@ -92,10 +98,10 @@ pub struct Carrier {
 }
 
 impl Carrier {
-    /// Between a node's regions, as [`NewLink`](crate::control::NewLink) has them, and a channel on
-    /// which everything has been agreed.
+    /// Between a node's regions, as [`NewLink`](crate::control::NewLink) has them, and the way to a
+    /// host with which everything has been agreed.
     pub fn new(
-        channel: Channel,
+        path: Box<dyn Path>,
         token: LinkToken,
         inbox: Arc<Inbox>,
         late: Arc<Late>,
@@ -107,7 +113,8 @@ impl Carrier {
         let mut sleep = Sleeper::new(incoming.sleep(), Barrier::Asymmetric, true);
         sleep.arm_for_any();
         Self {
-            channel,
+            path,
+            why_not: None,
             token,
             inbox,
             late,
@@ -152,7 +159,7 @@ impl Carrier {
     /// Sends for whoever sends, and not within a turn of the node.
     pub fn send_now(&mut self) {
         self.send();
-        if self.waits {
+        if self.waits || !self.path.is_quiet() {
             self.hand_over();
         }
     }
@@ -171,7 +178,7 @@ impl Carrier {
             // The next send tells. It is made under the node's lock, as this is; so there is none
             // between the announcement and the look.
             self.sleep.arm_for_any();
-            if self.waits || self.channel.is_broken() || !self.out.is_ready() {
+            if self.waits || self.path.is_broken() || !self.out.is_ready() {
                 return;
             }
         }
@@ -186,6 +193,9 @@ impl Carrier {
         if left {
             return Lateness::Again;
         }
+        if !self.has_ended && !self.path.is_quiet() {
+            return Lateness::Waits;
+        }
         self.sleep.arm_for_any();
         if self.sleep.needs_barrier() && !self.late.is_refused {
             if !sys::barrier() {
@@ -194,7 +204,7 @@ impl Carrier {
             self.sleep.barrier_made();
         }
         fence(Ordering::SeqCst);
-        let is_over = self.has_ended || self.channel.is_broken();
+        let is_over = self.has_ended || self.path.is_broken();
         if self.out.is_ready() && !is_over {
             return Lateness::Again;
         }
@@ -206,10 +216,10 @@ impl Carrier {
     fn send_some(&mut self) -> bool {
         let mut left = false;
         loop {
-            self.waits = !self.channel.flush();
+            self.waits = !self.path.flush();
             // Into a connection that has broken nothing more is put: the ring is full before long, and
             // whoever waits for room takes a turn, which tells the end.
-            if self.waits || self.channel.is_broken() {
+            if self.waits || self.path.is_broken() {
                 return left;
             }
             let mut put = 0;
@@ -223,7 +233,7 @@ impl Carrier {
                     break;
                 }
                 put += self.batch.len();
-                self.channel.put(&self.batch);
+                self.path.put(&self.batch);
             }
             if put == 0 {
                 return left;
@@ -255,8 +265,8 @@ impl Carrier {
 
     /// Gives the node what has come, as far as its ring takes it. Whether something came.
     fn receive(&mut self) -> bool {
-        let (mut moved, before) = (false, self.channel.received());
-        while self.said.is_none() && self.channel.received() - before < TURN_BYTES {
+        let (mut moved, before) = (false, self.path.received());
+        while self.said.is_none() && self.path.received() - before < TURN_BYTES {
             match self.take_frame() {
                 Step::Taken => moved = true,
                 // The node has to read first.
@@ -267,18 +277,18 @@ impl Carrier {
                     self.notices.push(Frame::SentAway);
                 }
                 Step::Cut(wanted) => {
-                    if !self.channel.receive(wanted.max(BATCH_BYTES)) {
+                    if !self.path.receive(wanted.max(BATCH_BYTES)) {
                         break;
                     }
                 }
             }
         }
         // What came last may be there still, though the network has nothing more.
-        moved || self.channel.received() - before >= TURN_BYTES
+        moved || self.path.received() - before >= TURN_BYTES
     }
 
     fn take_frame(&mut self) -> Step {
-        let (frame, bytes) = match frames::read(self.channel.plain(), self.packet_bytes) {
+        let (frame, bytes) = match frames::read(self.path.plain(), self.packet_bytes) {
             Read::Whole(frame, bytes) => (frame, bytes),
             Read::Cut(wanted) => return Step::Cut(wanted),
             Read::Violation => return Step::Violation,
@@ -300,7 +310,7 @@ impl Carrier {
             Frame::Goodbye => self.said = Some(LinkEnd::Graceful),
             Frame::SentAway => self.said = Some(LinkEnd::Expelled),
         }
-        self.channel.take(bytes);
+        self.path.take(bytes);
         Step::Taken
     }
 
@@ -309,7 +319,7 @@ impl Carrier {
         if self.has_ended {
             return;
         }
-        let reason = match self.channel.ended() {
+        let reason = match self.path.ended() {
             None => None,
             Some(Ended::Said) => Some(LinkEnd::HungUp),
             Some(Ended::Cut | Ended::Broken(_)) => Some(LinkEnd::Died),
@@ -368,12 +378,12 @@ impl Carrier {
             if let Some(last) = self.last.take() {
                 self.batch.clear();
                 frames::put(&mut self.batch, &last);
-                self.channel.put(&self.batch);
+                self.path.put(&self.batch);
             }
-            self.channel.put_end();
+            self.path.put_end();
         }
-        self.waits = !self.channel.flush();
-        !self.waits && self.channel.is_delivered()
+        self.waits = !self.path.flush();
+        !self.waits && self.path.is_delivered()
     }
 
     /// Whether the node has been told of its end, or has left it.
@@ -388,7 +398,7 @@ impl Carrier {
 
     /// The other host is not there any more: the connection ends, which the next turn tells.
     pub fn break_off(&self) {
-        self.channel.break_off();
+        self.path.break_off();
     }
 
     /// What it is called.
@@ -397,16 +407,37 @@ impl Carrier {
     }
 
     /// How it is carried, in words.
-    pub fn explain(&self) -> std::string::String {
-        let suite = self.channel.tls().negotiated_cipher_suite();
-        let suite = suite.and_then(|suite| suite.suite().as_str()).unwrap_or("TLS 1.3");
-        std::format!("TCP with TLS 1.3 ({suite})")
+    pub fn explain(&self) -> String {
+        match &self.why_not {
+            None => self.path.explain(),
+            Some(why) => std::format!("{}, and not libfabric ({why}),", self.path.explain()),
+        }
+    }
+
+    /// Another way was asked for, and this one is taken.
+    pub fn set_why_not(&mut self, why: String) {
+        self.why_not = Some(why);
+    }
+
+    /// Whether its descriptor tells of whatever comes from now on.
+    pub fn may_sleep(&mut self) -> bool {
+        self.path.may_sleep()
+    }
+
+    /// The TCP connection, which knows whether the other host is there.
+    pub fn tcp(&self) -> BorrowedFd<'_> {
+        self.path.tcp()
+    }
+
+    /// The descriptor that is writable when the network takes more; `None`: it is to be tried again.
+    pub fn takes_more(&self) -> Option<BorrowedFd<'_>> {
+        self.path.takes_more()
     }
 }
 
 impl AsFd for Carrier {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.channel.as_fd()
+        self.path.as_fd()
     }
 }
 

@@ -8,9 +8,10 @@
 //! that much is there already, so that TCP's window closes; one call takes more from the socket than a
 //! number of bytes, though they hold nothing.
 
+use super::path::Path;
 use rustls::Connection;
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::string::{String, ToString};
 use std::vec::Vec;
@@ -81,6 +82,11 @@ impl Channel {
         !self.tls.is_handshaking()
     }
 
+    /// The addresses of this end and the other.
+    pub fn addresses(&self) -> io::Result<(SocketAddr, SocketAddr)> {
+        Ok((self.tcp.local_addr()?, self.tcp.peer_addr()?))
+    }
+
     /// Its TLS.
     pub fn tls(&self) -> &Connection {
         &self.tls
@@ -89,67 +95,6 @@ impl Channel {
     /// A key that only the two ends of this connection can know.
     pub fn key(&self) -> Result<[u8; 32], rustls::Error> {
         self.tls.export_keying_material([0; 32], b"EXPORTER-hamlyn", None)
-    }
-
-    /// What has come and was not taken.
-    pub fn plain(&self) -> &[u8] {
-        &self.plain[self.plain_used..self.plain_end]
-    }
-
-    /// So many bytes of it have been used.
-    pub fn take(&mut self, bytes: usize) {
-        self.plain_used += bytes;
-        debug_assert!(self.plain_used <= self.plain_end);
-        if self.plain_used == self.plain_end {
-            (self.plain_used, self.plain_end) = (0, 0);
-        }
-    }
-
-    /// How the other end has stopped; what is in [`plain`](Self::plain) came before.
-    pub fn ended(&self) -> Option<&Ended> {
-        self.ended.as_ref()
-    }
-
-    /// Bytes that it has taken from the socket.
-    pub fn received(&self) -> u64 {
-        self.received
-    }
-
-    /// Takes what has come, until at least `most` bytes are there that were not taken, or nothing more
-    /// is, or this call has done enough. Whether something came.
-    pub fn receive(&mut self, most: usize) -> bool {
-        let (mut moved, before) = (false, self.received);
-        loop {
-            moved |= self.receive_plain(most);
-            if self.ended.is_some() || self.plain().len() >= most {
-                return moved;
-            }
-            if self.raw_used == self.raw_end
-                && (self.received - before >= CALL_BYTES || !self.receive_raw())
-            {
-                return moved;
-            }
-            moved = true;
-            let mut raw = &self.raw[self.raw_used..self.raw_end];
-            let read = self.tls.read_tls(&mut raw);
-            self.raw_used = self.raw_end - raw.len();
-            let processed = match read {
-                Ok(_) => self.tls.process_new_packets().map_err(|e| e.to_string()),
-                Err(e) => Err(e.to_string()),
-            };
-            match processed {
-                Ok(state) if state.peer_has_closed() => {
-                    self.receive_plain(usize::MAX);
-                    self.ended = Some(Ended::Said);
-                }
-                Ok(_) => {}
-                Err(why) => {
-                    // The other end is told, if it can be.
-                    self.flush();
-                    self.ended = Some(Ended::Nonsense(why));
-                }
-            }
-        }
     }
 
     /// Reads the socket. `false`: nothing has come, or nothing will come any more.
@@ -197,9 +142,69 @@ impl Channel {
         }
     }
 
-    /// Gives bytes to TLS; [`flush`](Self::flush) sends them. Nothing is kept for a connection that has
-    /// broken.
-    pub fn put(&mut self, bytes: &[u8]) {
+    /// Whether something is left to be flushed.
+    pub fn wants_write(&self) -> bool {
+        self.broken.is_none() && self.tls.wants_write()
+    }
+}
+
+impl Path for Channel {
+    fn plain(&self) -> &[u8] {
+        &self.plain[self.plain_used..self.plain_end]
+    }
+
+    fn take(&mut self, bytes: usize) {
+        self.plain_used += bytes;
+        debug_assert!(self.plain_used <= self.plain_end);
+        if self.plain_used == self.plain_end {
+            (self.plain_used, self.plain_end) = (0, 0);
+        }
+    }
+
+    fn receive(&mut self, most: usize) -> bool {
+        let (mut moved, before) = (false, self.received);
+        loop {
+            moved |= self.receive_plain(most);
+            if self.ended.is_some() || self.plain().len() >= most {
+                return moved;
+            }
+            if self.raw_used == self.raw_end
+                && (self.received - before >= CALL_BYTES || !self.receive_raw())
+            {
+                return moved;
+            }
+            moved = true;
+            let mut raw = &self.raw[self.raw_used..self.raw_end];
+            let read = self.tls.read_tls(&mut raw);
+            self.raw_used = self.raw_end - raw.len();
+            let processed = match read {
+                Ok(_) => self.tls.process_new_packets().map_err(|e| e.to_string()),
+                Err(e) => Err(e.to_string()),
+            };
+            match processed {
+                Ok(state) if state.peer_has_closed() => {
+                    self.receive_plain(usize::MAX);
+                    self.ended = Some(Ended::Said);
+                }
+                Ok(_) => {}
+                Err(why) => {
+                    // The other end is told, if it can be.
+                    self.flush();
+                    self.ended = Some(Ended::Nonsense(why));
+                }
+            }
+        }
+    }
+
+    fn received(&self) -> u64 {
+        self.received
+    }
+
+    fn ended(&self) -> Option<&Ended> {
+        self.ended.as_ref()
+    }
+
+    fn put(&mut self, bytes: &[u8]) {
         if self.is_broken() {
             return;
         }
@@ -207,42 +212,7 @@ impl Channel {
         let _ = self.tls.writer().write_all(bytes);
     }
 
-    /// Whether nothing leaves any more; what has come can still be read.
-    pub fn is_broken(&self) -> bool {
-        self.broken.is_some()
-    }
-
-    /// Whether something is left to be flushed.
-    pub fn wants_write(&self) -> bool {
-        self.broken.is_none() && self.tls.wants_write()
-    }
-
-    /// Says that nothing more will come from here.
-    pub fn put_end(&mut self) {
-        self.tls.send_close_notify();
-    }
-
-    /// Says that nothing more will come from here, once everything has been flushed. `true`: the other
-    /// end's system has all of it, or never will. What comes from there is let go: a connection that is
-    /// closed while something unread has come is reset, and what was still to be delivered is lost.
-    pub fn is_delivered(&mut self) -> bool {
-        if !self.is_shut {
-            self.is_shut = true;
-            let _ = self.tcp.shutdown(std::net::Shutdown::Write);
-        }
-        self.receive(RAW_BYTES);
-        let taken = self.plain().len();
-        self.take(taken);
-        self.ended.is_some() || crate::os::socket::tcp_unacknowledged(&self.tcp) == 0
-    }
-
-    /// Ends the connection; [`ended`](Self::ended) tells of it.
-    pub fn break_off(&self) {
-        let _ = self.tcp.shutdown(std::net::Shutdown::Both);
-    }
-
-    /// Sends what the socket takes now. Whether nothing is left.
-    pub fn flush(&mut self) -> bool {
+    fn flush(&mut self) -> bool {
         while self.wants_write() {
             match self.tls.write_tls(&mut self.tcp) {
                 Ok(_) => {}
@@ -256,6 +226,47 @@ impl Channel {
             }
         }
         true
+    }
+
+    fn is_broken(&self) -> bool {
+        self.broken.is_some()
+    }
+
+    fn put_end(&mut self) {
+        self.tls.send_close_notify();
+    }
+
+    fn is_delivered(&mut self) -> bool {
+        if !self.is_shut {
+            self.is_shut = true;
+            let _ = self.tcp.shutdown(std::net::Shutdown::Write);
+        }
+        self.receive(RAW_BYTES);
+        let taken = self.plain().len();
+        self.take(taken);
+        self.ended.is_some() || crate::os::socket::tcp_unacknowledged(&self.tcp) == 0
+    }
+
+    fn break_off(&self) {
+        let _ = self.tcp.shutdown(std::net::Shutdown::Both);
+    }
+
+    fn tcp(&self) -> BorrowedFd<'_> {
+        self.tcp.as_fd()
+    }
+
+    fn takes_more(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.tcp.as_fd())
+    }
+
+    fn may_sleep(&mut self) -> bool {
+        true
+    }
+
+    fn explain(&self) -> String {
+        let suite = self.tls.negotiated_cipher_suite();
+        let suite = suite.and_then(|suite| suite.suite().as_str()).unwrap_or("TLS 1.3");
+        std::format!("TCP with TLS 1.3 ({suite})")
     }
 }
 

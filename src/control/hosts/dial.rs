@@ -92,6 +92,10 @@ pub(super) fn start(
         thread::sleep(pause);
         let connected = connect(&weak, id, &own);
         let Some(shared) = weak.upgrade() else { return };
+        let meeting = connected.and_then(|reached| {
+            let Reached { tcp, address, host } = reached;
+            Ok((meeting(&shared, tcp, &host, &own)?, address))
+        });
         let mut state = shared.lock();
         state.dials -= 1;
         // Given up, or too late: nobody wants it.
@@ -99,11 +103,7 @@ pub(super) fn start(
             return;
         }
         state.rows.remove(&id);
-        let met = connected.and_then(|reached| {
-            let Reached { tcp, address, host } = reached;
-            Ok((meeting(&shared, tcp, &host, &own)?, address))
-        });
-        match met {
+        match meeting {
             Ok((meeting, address)) => {
                 shared.meet(&mut state, Some(id), meeting, address, Some(own))
             }
@@ -133,7 +133,12 @@ fn meeting(shared: &Shared, tcp: TcpStream, host: &str, dial: &Dial) -> Result<M
     let client = rustls::ClientConnection::new(shared.own.keys.client.clone(), name);
     let client = client.map_err(|e| tls(e.to_string()))?;
     let channel = Channel::new(tcp, client.into());
-    Ok(Meeting::of_client(channel, dial.name.service(), dial.greeting.clone()))
+    let offer = shared.fabric.offer(&channel);
+    let mut meeting = Meeting::of_client(channel, dial.name.service(), dial.greeting.clone());
+    if let Some((offered, says)) = offer {
+        (meeting.offered, meeting.says) = (Some(offered), says);
+    }
+    Ok(meeting)
 }
 
 /// Tries each place and address, and again until the time is up where a server is waited for.

@@ -7,8 +7,10 @@
 //! Never: a step waits; a meeting lasts longer than its deadline, which its owner keeps.
 
 use super::channel::{Channel, Ended};
+use super::fabric::Offered;
 use super::hello::{self, Answer, VERSION, Wants};
 use super::keys::{End, Keys};
+use super::path::Path;
 use crate::control::Reason;
 use crate::control::identity::{Identity, is_signed, node_of};
 use crate::wire::NodeId;
@@ -65,6 +67,9 @@ pub enum MeetingError {
     /// It ended the connection.
     #[error("the other end closed the connection before the link was made{0}")]
     Gone(String),
+    /// It sends over the fabric, and this end cannot.
+    #[error("the other end asks for libfabric, and here that failed: {0}")]
+    Fabric(String),
     /// It sent what no honest host sends.
     #[error("the other end sent what no host sends: {0}")]
     Nonsense(&'static str),
@@ -114,19 +119,29 @@ pub struct Meeting {
     /// A client's wishes.
     service: String,
     greeting: Vec<u8>,
+    /// Said behind what a client wants, or a server answers.
+    pub says: Vec<u8>,
+    /// What the other end has said so.
+    pub heard: Vec<u8>,
+    /// The way that a client offers with that, for the packets.
+    pub offered: Option<Offered>,
 }
 
 impl Meeting {
     /// Of a connection that this process has made.
     pub fn of_client(channel: Channel, service: &str, greeting: Vec<u8>) -> Self {
         let service = service.to_string();
-        Self { channel, state: State::Agreeing, end: End::Client, service, greeting }
+        Self::new(channel, End::Client, service, greeting)
     }
 
     /// Of one that was made to it.
     pub fn of_server(channel: Channel) -> Self {
-        let (service, greeting) = (String::new(), Vec::new());
-        Self { channel, state: State::Agreeing, end: End::Server, service, greeting }
+        Self::new(channel, End::Server, String::new(), Vec::new())
+    }
+
+    fn new(channel: Channel, end: End, service: String, greeting: Vec<u8>) -> Self {
+        let (says, heard, offered) = (Vec::new(), Vec::new(), None);
+        Self { channel, state: State::Agreeing, end, service, greeting, says, heard, offered }
     }
 
     /// Whether the client has yet to prove itself.
@@ -223,7 +238,8 @@ impl Meeting {
     }
 
     fn put<T: serde::Serialize>(&mut self, hello: &T) {
-        self.channel.put(&hello::to_bytes(hello));
+        let says = core::mem::take(&mut self.says);
+        self.channel.put(&hello::to_bytes_with(hello, &says));
         self.channel.flush();
     }
 
@@ -233,12 +249,12 @@ impl Meeting {
     }
 
     fn take<T: for<'a> Deserialize<'a>>(&mut self) -> Result<Option<T>, MeetingError> {
-        let found = hello::from_bytes::<T>(self.channel.plain());
+        let found = hello::from_bytes_with::<T>(self.channel.plain());
         let found = found.map_err(|_| MeetingError::Nonsense("a hello that cannot be read"))?;
-        Ok(found.map(|(hello, bytes)| {
-            self.channel.take(bytes);
-            hello
-        }))
+        let Some((hello, behind, bytes)) = found else { return Ok(None) };
+        self.heard = behind.to_vec();
+        self.channel.take(bytes);
+        Ok(Some(hello))
     }
 }
 

@@ -10,8 +10,9 @@
 //! - [`keys`]: certificates and secrets
 //! - [`hello`]: what both ends say first; [`meeting`]: in which order
 //! - `accounts`: who has how many connections
-//! - [`channel`]: TLS over TCP, without waiting
-//! - [`carrier`]: packets between a link's rings and a channel, as [`frames`]
+//! - `links`: what becomes a link
+//! - [`channel`]: TLS over TCP, without waiting; [`fabric`]: messages over libfabric, beside it
+//! - [`carrier`]: packets between a link's rings and either, a [`path`], as [`frames`]
 //! - `turns`: the thread
 //!
 //! The thread is for what happens when hosts meet and part. A link's packets are moved by whoever
@@ -26,11 +27,15 @@ pub mod carrier;
 pub mod channel;
 mod dial;
 pub mod directory;
+#[cfg_attr(not(feature = "libfabric"), path = "no_fabric.rs")]
+pub mod fabric;
 pub mod frames;
 pub mod hello;
 pub mod keys;
+mod links;
 pub mod meeting;
 pub mod name;
+pub mod path;
 mod turns;
 
 pub use carrier::{Carrier, Goodbye, Moved};
@@ -41,13 +46,12 @@ pub use meeting::MeetingError;
 pub use name::{HostName, HostNameError, Place};
 
 use super::identity::Identity;
-use super::machine::{HostPeer, Peer, RequestId};
+use super::machine::RequestId;
 use super::names::Access;
-use super::shell::{ConnectError, ControlEvent, Inbox, LinkToken, NewLink, Way};
-use super::{Accept, LinkFeatures, Reason, Wait};
+use super::shell::{ConnectError, ControlEvent, Inbox, LinkToken};
+use super::{Accept, Reason, Wait};
 use crate::config::Config;
 use crate::link::ring::packet_bytes_max;
-use crate::os::memory::Region;
 use crate::os::sys::{Bell, Poller, monotonic_ns};
 use crate::os::thread::{self, Thread};
 use crate::wire::LINE_BYTES;
@@ -55,9 +59,12 @@ use channel::Channel;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use dial::{Dial, prepare};
+use fabric::Fabric;
 use hello::{Answer, Wants};
 use keys::Keys;
+use links::peer;
 use meeting::{Meeting, Own, Proved, Step};
+use path::Path;
 use std::boxed::Box;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -65,7 +72,6 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
 use std::string::String;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::vec::Vec;
 use turns::Late;
 
 /// Links, connections and requests of other hosts have this bit in their names.
@@ -145,6 +151,7 @@ struct Shared {
     /// Links that have something to send; its bell is that of the thread.
     late: Arc<Late>,
     inbox: Arc<Inbox>,
+    fabric: Fabric,
     state: Mutex<State>,
     is_ending: AtomicBool,
 }
@@ -225,6 +232,7 @@ impl Hosts {
             poller,
             late: Arc::new(Late::new(bell)),
             inbox: inbox.clone(),
+            fabric: Fabric::start(config),
             state: Mutex::new(state),
             is_ending: AtomicBool::new(false),
         });
@@ -506,20 +514,6 @@ impl Shared {
         }
     }
 
-    /// At a client: the server has said yes.
-    fn connected(&self, state: &mut State, id: u64, greeting: Vec<u8>, proved: Proved) {
-        let Some(Row::Meeting(met)) = state.rows.remove(&id) else { return };
-        let Met { meeting, address, dial, .. } = *met;
-        let Some(dial) = dial else { return };
-        let service = dial.name.service().into();
-        let peer = peer(address, &proved, service);
-        let linked = self.link(state, id, meeting.channel, peer, proved, greeting, true, None);
-        if let Err(source) = linked {
-            let doing = "making a ring for the link";
-            self.tell_failed(id, ConnectError::Os { doing, source });
-        }
-    }
-
     /// At a server: the client has proved itself and says what it wants.
     fn wanted(&self, state: &mut State, id: u64, wants: Wants, proved: Proved) {
         let is_own = proved.identity == self.own.keys.own_identity();
@@ -582,28 +576,6 @@ impl Shared {
         Some((*met, wants, proved))
     }
 
-    fn accept(
-        &self,
-        state: &mut State,
-        met: Met,
-        wants: Wants,
-        proved: Proved,
-        greeting: Vec<u8>,
-        request: Option<RequestId>,
-    ) {
-        let Met { mut meeting, address, .. } = met;
-        meeting.answer(&Answer::Yes(greeting));
-        let peer = peer(address, &proved, wants.service);
-        let id = state.new_id();
-        let channel = meeting.channel;
-        let linked = self.link(state, id, channel, peer, proved, wants.greeting, false, request);
-        if linked.is_err()
-            && let Some(id) = request
-        {
-            self.inbox.put_of_host(ControlEvent::RequestGone { id });
-        }
-    }
-
     /// The refusal is read before the connection ends, or a reset could overtake it.
     fn refuse(
         &self,
@@ -621,57 +593,6 @@ impl Shared {
         state.rows.insert(id, Row::Leaving(Leaving { what, identity, deadline_ns }));
         self.late.bell.ring();
     }
-
-    /// It is a link: the node moves its packets from now on.
-    #[allow(clippy::too_many_arguments)]
-    fn link(
-        &self,
-        state: &mut State,
-        id: u64,
-        channel: Channel,
-        peer: Peer,
-        proved: Proved,
-        greeting: Vec<u8>,
-        initiated_by_us: bool,
-        request: Option<RequestId>,
-    ) -> io::Result<()> {
-        self.poller.remove(channel.as_fd());
-        let token = super::ConnectionId(id);
-        let outgoing = Region::private(self.config.ring_bytes as usize)?;
-        let incoming = Region::private(self.config.ring_bytes as usize)?;
-        let carrier = Carrier::new(
-            channel,
-            token,
-            self.inbox.clone(),
-            self.late.clone(),
-            &outgoing,
-            &incoming,
-            self.own.packet_bytes,
-        );
-        let link = Arc::new(Mutex::new(carrier));
-        let identity = proved.identity;
-        state.links.insert(token, LinkRow { link: link.clone(), identity, was_silent: false });
-        self.inbox.put_of_host(ControlEvent::Connected(NewLink {
-            token,
-            peer,
-            greeting,
-            outgoing,
-            incoming,
-            way: Way::Host(link),
-            packet_bytes: self.config.packet_bytes.min(proved.packet_bytes),
-            features: LinkFeatures::empty(),
-            initiated_by_us,
-            request,
-        }));
-        Ok(())
-    }
-}
-
-impl LinkRow {
-    /// Whether the node has it, or has yet to say how it is left.
-    fn is_used(&self) -> bool {
-        Arc::strong_count(&self.link) > 1 || !lock(&self.link).has_ended()
-    }
 }
 
 impl Row {
@@ -681,18 +602,5 @@ impl Row {
             Self::Meeting(met) => met.deadline_ns,
             Self::Leaving(leaving) => leaving.deadline_ns,
         }
-    }
-}
-
-fn peer(address: SocketAddr, proved: &Proved, service: String) -> Peer {
-    Peer {
-        node: proved.node,
-        is_proved: true,
-        uid: None,
-        gid: None,
-        pid: None,
-        process: None,
-        service,
-        host: Some(Box::new(HostPeer { address, identity: proved.identity.clone() })),
     }
 }

@@ -27,12 +27,13 @@ use crate::os::thread;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 use std::collections::HashMap;
-use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::vec::Vec;
 
 /// Between two looks at links that send without a pause.
 const LATE: Duration = Duration::from_micros(50);
+/// Between two looks at links of which nobody tells when the network takes more.
+const AGAIN_NS: u64 = 2_000_000;
 /// Between two looks at links that are being left.
 const LEAVING_NS: u64 = 2_000_000;
 /// Looks within `host_timeout_ms`; a host that is silent at two of them, one behind the other, is gone.
@@ -70,11 +71,17 @@ impl Late {
 impl Shared {
     /// The thread.
     pub(super) fn run(self: Arc<Self>) {
-        let (mut ready, mut late) = (Vec::new(), Vec::new());
+        let (mut ready, mut late, mut again) = (Vec::new(), Vec::new(), Vec::new());
+        let mut again_ns = 0;
         let mut waiting = HashMap::new();
-        let mut look_ns = 0;
+        let (mut look_ns, mut nap) = (0, None);
         loop {
-            self.send_late(&mut late, &mut waiting);
+            nap = self.fabric.nap(nap);
+            if monotonic_ns() >= again_ns {
+                late.append(&mut again);
+                again_ns = monotonic_ns() + AGAIN_NS;
+            }
+            self.send_late(&mut late, &mut waiting, &mut again);
             let next_ns = {
                 let mut state = self.lock();
                 let is_leaving = |row: &Row| matches!(row, Row::Leaving(_));
@@ -94,10 +101,12 @@ impl Shared {
                 deadlines.chain(look).chain(leave).chain(listen).min()
             };
             let mut wait_ns = next_ns.map(|next| next.saturating_sub(monotonic_ns()));
-            if !late.is_empty() {
+            if !late.is_empty() || nap.is_some() {
                 // The poller counts in milliseconds.
-                thread::sleep(LATE);
+                thread::sleep(if late.is_empty() { nap.unwrap_or(LATE) } else { LATE });
                 wait_ns = Some(0);
+            } else if !again.is_empty() {
+                wait_ns = Some(wait_ns.unwrap_or(AGAIN_NS).min(AGAIN_NS));
             }
             ready.clear();
             if self.poller.wait(wait_ns, &mut ready).is_err() {
@@ -105,7 +114,9 @@ impl Shared {
             }
             for ready in &ready {
                 if let Some((token, link)) = waiting.remove_entry(&ConnectionId(ready.tag)) {
-                    self.poller.remove(lock(&link).as_fd());
+                    if let Some(fd) = lock(&link).takes_more() {
+                        self.poller.remove(fd);
+                    }
                     late.push((token, link));
                 }
             }
@@ -143,11 +154,12 @@ impl Shared {
     }
 
     /// Sends what waits for more of it; what is left in `late` is to be looked at again, and what is in
-    /// `waiting` when the network takes more.
+    /// `waiting` when the network takes more; those in `again`, of which nobody tells that, after a while.
     fn send_late(
         &self,
         late: &mut Vec<(LinkToken, HostLink)>,
         waiting: &mut HashMap<LinkToken, HostLink>,
+        again: &mut Vec<(LinkToken, HostLink)>,
     ) {
         // One that is being left is no longer looked after here.
         waiting.retain(|_, link| !lock(link).has_ended());
@@ -162,13 +174,19 @@ impl Shared {
             match carrier.send_late() {
                 Lateness::Again => true,
                 Lateness::Done => false,
-                Lateness::Waits => {
-                    let is_watched = self.poller.watch_write(carrier.as_fd(), token.0).is_ok();
-                    if is_watched {
-                        waiting.insert(*token, link.clone());
+                Lateness::Waits => match carrier.takes_more() {
+                    Some(fd) => {
+                        let is_watched = self.poller.watch_write(fd, token.0).is_ok();
+                        if is_watched {
+                            waiting.insert(*token, link.clone());
+                        }
+                        !is_watched
                     }
-                    !is_watched
-                }
+                    None => {
+                        again.push((*token, link.clone()));
+                        false
+                    }
+                },
             }
         });
     }
@@ -184,7 +202,7 @@ impl Shared {
         let limit = Duration::from_nanos(self.timeout_ns() / LOOKS * SILENT_LOOKS);
         for row in state.links.values_mut() {
             let link = lock(&row.link);
-            let is_silent = socket::tcp_is_silent(link.as_fd(), limit);
+            let is_silent = socket::tcp_is_silent(link.tcp(), limit);
             // Twice: this process may itself have had no processor.
             if is_silent && row.was_silent {
                 link.break_off();

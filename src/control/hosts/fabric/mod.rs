@@ -1,0 +1,207 @@
+//! Links over libfabric's reliable datagrams, for fabrics whose hosts are trusted: asked for by both
+//! ends, agreed on over TLS.
+//!
+//! ```text
+//!   client: offer --Wants--> server: answer --Yes--> client: accept;   each: Way, over its Station
+//! ```
+//! - [`credit`]: what a message begins with, and how many may be on their way
+//! - `station`: one end point and its links; [`way`]: one of them, as a [`Path`]
+//!
+//! An end point is made when a host that asks for it, too, is met first, at the address over which it
+//! was met: nothing is open elsewhere. Packets are checked by the receiver's interface as any others.
+
+pub mod credit;
+mod station;
+pub mod way;
+
+use super::channel::Channel;
+use super::hello::{self, Offer, Reply};
+use super::path::Path;
+use crate::config::{self, Config};
+use crate::os::fabric::library::MESSAGE_BYTES;
+use crate::os::fabric::{EndPoint, Library};
+use core::net::IpAddr;
+use core::time::Duration;
+use station::{Place, Station};
+use std::boxed::Box;
+use std::collections::HashMap;
+use std::format;
+use std::io;
+use std::net::SocketAddr;
+use std::string::{String, ToString};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::vec::Vec;
+use way::Way;
+
+/// Naps of the thread where a provider cannot be waited for: the first after something came, and the
+/// longest.
+const NAP: Duration = Duration::from_micros(50);
+const NAP_MAX: Duration = Duration::from_millis(1);
+/// Addresses of this host at which there may be an end point.
+const STATIONS_MAX: usize = 64;
+
+/// What this process asks for, and its end points.
+#[derive(Debug)]
+pub struct Fabric {
+    /// `None`: TLS alone.
+    asked: Option<Asked>,
+}
+
+#[derive(Debug)]
+struct Asked {
+    provider: Option<String>,
+    library: Result<Arc<Library>, String>,
+    timeout_ns: u64,
+    stations: Mutex<HashMap<IpAddr, Arc<Station>>>,
+}
+
+/// A place that another host has been told of, or why there is none.
+pub type Offered = Result<Place, String>;
+
+impl Fabric {
+    /// What the settings say. A library that cannot be had is told of when hosts are met.
+    pub fn start(config: &Config) -> Self {
+        if config.fabric == config::Fabric::Off {
+            return Self { asked: None };
+        }
+        let library = Library::open(config.fabric_library.as_deref()).map_err(|e| e.to_string());
+        let provider = config.fabric_provider.clone();
+        // The first question makes libfabric look at all of its providers, which takes its time: here
+        // nobody waits with a lock.
+        let library = library.and_then(|library| {
+            let found = library.choose(provider.as_deref(), None).map_err(|e| e.to_string());
+            found.map(|_| library)
+        });
+        let timeout_ns = u64::from(config.host_timeout_ms) * 1_000_000;
+        let stations = Mutex::default();
+        Self { asked: Some(Asked { provider, library, timeout_ns, stations }) }
+    }
+
+    /// At a client: what the server is offered, and how that is said. `None`: nothing was asked for.
+    pub fn offer(&self, channel: &Channel) -> Option<(Offered, Vec<u8>)> {
+        let place = self.asked.as_ref()?.place(channel);
+        let says = place.as_ref().map_or(Vec::new(), |place| hello::behind(&place.offer()));
+        Some((place, says))
+    }
+
+    /// At a server: what becomes of what the client has said, and what it is told of that.
+    pub fn answer(&self, channel: &Channel, heard: &[u8]) -> (Option<Offered>, Vec<u8>) {
+        let Some(asked) = &self.asked else { return (None, Vec::new()) };
+        let Some(offer) = hello::read_behind::<Offer>(heard) else {
+            let why = asked.library.as_ref().err().map_or(NOT_ASKED, String::as_str);
+            return (Some(Err(why.into())), Vec::new());
+        };
+        let place = asked.place(channel).and_then(|place| bound(place, offer, channel));
+        let reply = match &place {
+            Ok(place) => Reply::Yes(place.offer()),
+            Err(why) => Reply::No(cut(why)),
+        };
+        (Some(place), hello::behind(&reply))
+    }
+
+    /// At a client: what the server has said to the offer. An error: the server sends to this end over
+    /// the fabric, and this end cannot to it.
+    pub fn accept(
+        &self,
+        offered: Offered,
+        channel: &Channel,
+        heard: &[u8],
+    ) -> Result<Offered, String> {
+        let Ok(place) = offered else { return Ok(offered) };
+        match hello::read_behind::<Reply>(heard) {
+            None => Ok(Err(NOT_ASKED.into())),
+            Some(Reply::No(why)) => {
+                Ok(Err(format!("the other host says: {}", crate::control::printable(&why))))
+            }
+            Some(Reply::Yes(offer)) => bound(place, offer, channel).map(Ok),
+        }
+    }
+
+    /// The way over a place, or over the connection alone, with the reason where that was not asked for.
+    pub fn path(
+        &self,
+        offered: Option<Offered>,
+        channel: Channel,
+    ) -> io::Result<(Box<dyn Path>, Option<String>)> {
+        let timeout_ns = self.asked.as_ref().map_or(0, |asked| asked.timeout_ns);
+        Ok(match offered {
+            None => (Box::new(channel), None),
+            Some(Err(why)) => (Box::new(channel), Some(why)),
+            Some(Ok(place)) => (Box::new(Way::new(place, channel, timeout_ns)?), None),
+        })
+    }
+
+    /// For the thread: takes what has come where the provider wakes nobody. How long until that is to
+    /// be done again; `nap` is how long it was.
+    pub fn nap(&self, nap: Option<Duration>) -> Option<Duration> {
+        let stations = self.asked.as_ref()?.stations.lock();
+        let stations = stations.unwrap_or_else(PoisonError::into_inner);
+        let looked = stations.values().filter_map(|station| station.nap());
+        let came = looked.reduce(|any, came| any | came)?;
+        Some(if came { NAP } else { nap.map_or(NAP, |nap| (nap * 2).min(NAP_MAX)) })
+    }
+}
+
+const NOT_ASKED: &str = "the other host has not asked for it, or cannot do it";
+
+impl Asked {
+    /// A place at the end point that is at the address over which this host was met.
+    fn place(&self, channel: &Channel) -> Offered {
+        let library = self.library.as_ref().map_err(Clone::clone)?;
+        let (own, _) = channel.addresses().map_err(|e| format!("asking for its address: {e}"))?;
+        let own = own.ip().to_canonical();
+        let mut stations = self.stations.lock().unwrap_or_else(PoisonError::into_inner);
+        if stations.len() >= STATIONS_MAX && !stations.contains_key(&own) {
+            return Err(format!("there are end points at {STATIONS_MAX} addresses already"));
+        }
+        let station = match stations.get(&own) {
+            Some(station) => station.clone(),
+            None => stations.entry(own).or_insert(Arc::new(self.station(library, own)?)).clone(),
+        };
+        drop(stations);
+        station.reserve()
+    }
+
+    fn station(&self, library: &Arc<Library>, own: IpAddr) -> Result<Station, String> {
+        let provider = self.provider.as_deref();
+        let choice = library.choose(provider, Some(own)).or_else(|error| {
+            // One that does not know of the addresses of sockets has others.
+            let any = library.choose(provider, None)?;
+            if any.has_socket_addresses() { Err(error) } else { Ok(any) }
+        });
+        let end = choice
+            .and_then(|choice| EndPoint::open(choice, MESSAGE_BYTES))
+            .map_err(|e| e.to_string())?;
+        Station::new(end).map_err(|e| format!("mapping a page: {e}"))
+    }
+}
+
+/// A place, and where the other end is: at the address of the host that was met, whatever it says.
+fn bound(mut place: Place, mut offer: Offer, channel: &Channel) -> Offered {
+    let (_, other) = channel.addresses().map_err(|e| format!("asking for its address: {e}"))?;
+    if place.has_socket_addresses() && !place_at(&mut offer.address, other) {
+        return Err("the other host's end point is at an address of another family".into());
+    }
+    place.bind(&offer)?;
+    Ok(place)
+}
+
+/// Puts a host's address into that of a socket, if it is one of the same family.
+fn place_at(address: &mut [u8], host: SocketAddr) -> bool {
+    let Some((family, _)) = address.split_first_chunk::<2>() else { return false };
+    let family = i32::from(u16::from_ne_bytes(*family));
+    let (at, bytes) = match host.ip().to_canonical() {
+        IpAddr::V4(v4) if family == libc::AF_INET => (4, v4.octets().to_vec()),
+        IpAddr::V6(v6) if family == libc::AF_INET6 => (8, v6.octets().to_vec()),
+        _ => return false,
+    };
+    let place = address.get_mut(at..at + bytes.len());
+    place.map(|place| place.copy_from_slice(&bytes)).is_some()
+}
+
+fn cut(text: &str) -> String {
+    let end = (0..=text.len().min(hello::TEXT_BYTES_MAX / 2))
+        .rev()
+        .find(|end| text.is_char_boundary(*end));
+    text[..end.unwrap_or(0)].to_string()
+}

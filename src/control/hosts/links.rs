@@ -1,0 +1,138 @@
+//! What becomes a link: both ends have proved themselves, and the server has said yes.
+
+use super::dial::HostError;
+use super::fabric::Offered;
+use super::hello::{Answer, Wants};
+use super::meeting::{MeetingError, Proved};
+use super::{Carrier, ConnectError, LinkRow, Met, Row, Shared, State, lock};
+use crate::control::LinkFeatures;
+use crate::control::machine::{HostPeer, Peer, RequestId};
+use crate::control::shell::{ControlEvent, LinkToken, NewLink, Way};
+use crate::os::memory::Region;
+use std::boxed::Box;
+use std::io;
+use std::net::SocketAddr;
+use std::string::String;
+use std::sync::{Arc, Mutex};
+use std::vec::Vec;
+
+/// A link to be, and who is at its other end.
+struct Agreed {
+    token: LinkToken,
+    met: Met,
+    offered: Option<Offered>,
+    peer: Peer,
+    proved: Proved,
+    greeting: Vec<u8>,
+    request: Option<RequestId>,
+}
+
+impl Shared {
+    /// At a client: the server has said yes.
+    pub(super) fn connected(&self, state: &mut State, id: u64, greeting: Vec<u8>, proved: Proved) {
+        let Some(Row::Meeting(met)) = state.rows.remove(&id) else { return };
+        let mut met = *met;
+        let Some(dial) = met.dial.clone() else { return };
+        self.poller.remove(&met.meeting.channel);
+        let (channel, heard) = (&met.meeting.channel, &met.meeting.heard);
+        let offered = met.meeting.offered.take();
+        let offered = match offered.map(|offered| self.fabric.accept(offered, channel, heard)) {
+            None => None,
+            Some(Ok(offered)) => Some(offered),
+            Some(Err(why)) => {
+                let error = HostError::Meeting(MeetingError::Fabric(why));
+                return self.tell_failed(id, dial.error(error));
+            }
+        };
+        let peer = peer(met.address, &proved, dial.name.service().into());
+        let (token, request) = (crate::control::ConnectionId(id), None);
+        let agreed = Agreed { token, met, offered, peer, proved, greeting, request };
+        if let Err(source) = self.link(state, agreed) {
+            let doing = "making a ring for the link";
+            self.tell_failed(id, ConnectError::Os { doing, source });
+        }
+    }
+
+    /// At a server: it says yes.
+    pub(super) fn accept(
+        &self,
+        state: &mut State,
+        mut met: Met,
+        wants: Wants,
+        proved: Proved,
+        greeting: Vec<u8>,
+        request: Option<RequestId>,
+    ) {
+        let meeting = &mut met.meeting;
+        self.poller.remove(&meeting.channel);
+        let (offered, says) = self.fabric.answer(&meeting.channel, &meeting.heard);
+        meeting.says = says;
+        meeting.answer(&Answer::Yes(greeting));
+        let peer = peer(met.address, &proved, wants.service);
+        let (token, greeting) = (crate::control::ConnectionId(state.new_id()), wants.greeting);
+        let agreed = Agreed { token, met, offered, peer, proved, greeting, request };
+        if self.link(state, agreed).is_err()
+            && let Some(id) = request
+        {
+            self.inbox.put_of_host(ControlEvent::RequestGone { id });
+        }
+    }
+
+    /// The node moves its packets from now on.
+    fn link(&self, state: &mut State, agreed: Agreed) -> io::Result<()> {
+        let Agreed { token, met, offered, peer, proved, greeting, request } = agreed;
+        let outgoing = Region::private(self.config.ring_bytes as usize)?;
+        let incoming = Region::private(self.config.ring_bytes as usize)?;
+        let (path, why_not) = self.fabric.path(offered, met.meeting.channel)?;
+        let mut carrier = Carrier::new(
+            path,
+            token,
+            self.inbox.clone(),
+            self.late.clone(),
+            &outgoing,
+            &incoming,
+            self.own.packet_bytes,
+        );
+        if let Some(why) = why_not {
+            carrier.set_why_not(why);
+        }
+        let link = Arc::new(Mutex::new(carrier));
+        let identity = proved.identity;
+        state.links.insert(token, LinkRow { link: link.clone(), identity, was_silent: false });
+        self.inbox.put_of_host(ControlEvent::Connected(NewLink {
+            token,
+            peer,
+            greeting,
+            outgoing,
+            incoming,
+            way: Way::Host(link),
+            packet_bytes: self.config.packet_bytes.min(proved.packet_bytes),
+            features: LinkFeatures::empty(),
+            initiated_by_us: met.dial.is_some(),
+            request,
+        }));
+        // The thread looks after those whom nobody wakes.
+        self.late.bell.ring();
+        Ok(())
+    }
+}
+
+impl LinkRow {
+    /// Whether the node has it, or has yet to say how it is left.
+    pub(super) fn is_used(&self) -> bool {
+        Arc::strong_count(&self.link) > 1 || !lock(&self.link).has_ended()
+    }
+}
+
+pub(super) fn peer(address: SocketAddr, proved: &Proved, service: String) -> Peer {
+    Peer {
+        node: proved.node,
+        is_proved: true,
+        uid: None,
+        gid: None,
+        pid: None,
+        process: None,
+        service,
+        host: Some(Box::new(HostPeer { address, identity: proved.identity.clone() })),
+    }
+}

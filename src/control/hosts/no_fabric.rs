@@ -1,0 +1,51 @@
+//! What [`Fabric`] is without the feature `libfabric`: TLS.
+
+use super::channel::Channel;
+use super::path::Path;
+use crate::config::{self, Config};
+use core::time::Duration;
+use std::boxed::Box;
+use std::io;
+use std::string::String;
+use std::vec::Vec;
+
+/// Whether it was asked for.
+#[derive(Debug)]
+pub struct Fabric(bool);
+
+/// Why there is none.
+pub type Offered = Result<core::convert::Infallible, String>;
+
+impl Fabric {
+    pub fn start(config: &Config) -> Self {
+        Self(config.fabric != config::Fabric::Off)
+    }
+
+    fn why_not(&self) -> Option<Offered> {
+        self.0.then(|| Err("this program is built without the feature libfabric".into()))
+    }
+
+    pub fn offer(&self, _: &Channel) -> Option<(Offered, Vec<u8>)> {
+        Some((self.why_not()?, Vec::new()))
+    }
+
+    pub fn answer(&self, _: &Channel, _: &[u8]) -> (Option<Offered>, Vec<u8>) {
+        (self.why_not(), Vec::new())
+    }
+
+    pub fn accept(&self, offered: Offered, _: &Channel, _: &[u8]) -> Result<Offered, String> {
+        Ok(offered)
+    }
+
+    pub fn path(
+        &self,
+        offered: Option<Offered>,
+        channel: Channel,
+    ) -> io::Result<(Box<dyn Path>, Option<String>)> {
+        Ok((Box::new(channel), offered.and_then(Result::err)))
+    }
+
+    pub fn nap(&self, _: Option<Duration>) -> Option<Duration> {
+        None
+    }
+}

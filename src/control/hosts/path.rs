@@ -1,0 +1,63 @@
+//! What a [`Carrier`](super::Carrier) needs of the way to another host: bytes out and back.
+//!
+//! Never: a call waits; more of what the other end sends is held than was granted to it.
+
+use super::channel::Ended;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::string::String;
+
+/// One way: a channel of TLS, or messages of a fabric beside it. Its descriptor is readable when
+/// something may have come.
+pub trait Path: AsFd + Send + core::fmt::Debug {
+    /// What has come and was not taken.
+    fn plain(&self) -> &[u8];
+
+    /// So many bytes of it have been used.
+    fn take(&mut self, bytes: usize);
+
+    /// Takes what has come, until at least `most` bytes are there that were not taken, or nothing more
+    /// is, or this call has done enough. Whether something came.
+    fn receive(&mut self, most: usize) -> bool;
+
+    /// Bytes that it has taken from the network, whatever was in them.
+    fn received(&self) -> u64;
+
+    /// How the other end has stopped; what is in [`plain`](Self::plain) came before.
+    fn ended(&self) -> Option<&Ended>;
+
+    /// Takes bytes; [`flush`](Self::flush) sends them. Nothing is kept for a way that has broken.
+    fn put(&mut self, bytes: &[u8]);
+
+    /// Sends what the network takes now. Whether nothing is left.
+    fn flush(&mut self) -> bool;
+
+    /// Whether what has been sent leaves without another call.
+    fn is_quiet(&mut self) -> bool {
+        true
+    }
+
+    /// Whether nothing leaves any more; what has come can still be read.
+    fn is_broken(&self) -> bool;
+
+    /// Says that nothing more will come from here.
+    fn put_end(&mut self);
+
+    /// Says so once everything has been flushed. `true`: the other end has all of it, or never will.
+    /// What comes from there is let go.
+    fn is_delivered(&mut self) -> bool;
+
+    /// Ends it; [`ended`](Self::ended) tells of that.
+    fn break_off(&self);
+
+    /// The TCP connection, which knows whether the other host is there.
+    fn tcp(&self) -> BorrowedFd<'_>;
+
+    /// The descriptor that is writable when the network takes more; `None`: it is to be tried again.
+    fn takes_more(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Whether its descriptor tells of whatever comes from now on. To be asked before a sleep.
+    fn may_sleep(&mut self) -> bool;
+
+    /// How it is carried, in words.
+    fn explain(&self) -> String;
+}

@@ -1,0 +1,660 @@
+//! One end point of a fabric: it sends messages to any peer and takes those of all, into buffers of its
+//! own, by one completion queue.
+//!
+//! ```text
+//!   idle --post--> receiving --completion--> came --give_back--> idle
+//!   idle --send--> sending --completion--> idle
+//! ```
+//! The buffers are an end point's, not a peer's: a message lies in whichever was posted first. They are
+//! registered where the provider asks for that (`FI_MR_LOCAL`), bound where it asks for that
+//! (`FI_MR_ENDPOINT`), and each brings the memory that an operation may need (`FI_CONTEXT2`).
+//!
+//! Never: a buffer is read, written or freed while the library has it.
+
+use super::FabricError;
+use super::library::{Choice, Library};
+use super::object::{Object, Padded};
+use super::sys;
+use crate::os::memory::ForkGuard;
+use core::ffi::{c_int, c_void};
+use core::ptr::{NonNull, null_mut};
+use rustix::mm;
+use std::boxed::Box;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::string::String;
+use std::sync::Arc;
+use std::vec::Vec;
+
+/// Completions that are read at a time.
+const READ_AT_A_TIME: usize = 16;
+/// Completions that the queue has room for.
+const QUEUE_ENTRIES: usize = 4096;
+/// Bytes of an end point's address, at most.
+const ADDRESS_BYTES_MAX: usize = 128;
+
+/// What an operation brings for the library, and which buffer it is of.
+#[repr(C)]
+struct Context {
+    of_library: sys::fi_context2,
+    buffer: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Idle,
+    Receiving,
+    Came { bytes: usize },
+    Sending { tag: u64 },
+}
+
+#[derive(Debug)]
+struct Buffer {
+    /// As many bytes of a chunk as a message has.
+    at: NonNull<u8>,
+    descriptor: *mut c_void,
+    context: *mut Context,
+    state: State,
+    is_for_sending: bool,
+}
+
+/// Memory of some buffers.
+#[derive(Debug)]
+struct Chunk {
+    at: NonNull<c_void>,
+    bytes: usize,
+    contexts: *mut [Context],
+}
+
+impl Chunk {
+    /// # Safety
+    /// The library has none of it.
+    unsafe fn free(self) {
+        // SAFETY: mapped, and made from a box, by `grow`; the caller's word.
+        unsafe {
+            let _ = mm::munmap(self.at.as_ptr(), self.bytes);
+            drop(Box::from_raw(self.contexts));
+        }
+    }
+}
+
+/// Where a peer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer(sys::fi_addr_t);
+
+/// A message that came, in a buffer of the end point: to be [given back](EndPoint::give_back).
+#[derive(Debug)]
+pub struct Received(usize);
+
+/// What has been completed.
+#[derive(Debug)]
+pub enum Event {
+    /// A message came.
+    Came(Received),
+    /// One was longer than a buffer; it is lost.
+    TooLong,
+    /// A receive ended without a message.
+    NotReceived(String),
+    /// A message has been sent.
+    Sent {
+        /// What `send` was given.
+        tag: u64,
+    },
+    /// One was not.
+    NotSent {
+        /// What `send` was given.
+        tag: u64,
+        /// Why.
+        why: String,
+    },
+}
+
+/// See the module. Whoever has it calls the library; no call waits, but one that silences a descriptor
+/// (in [`poll`](Self::poll)).
+#[derive(Debug)]
+pub struct EndPoint {
+    // In the order in which they are closed.
+    end: Option<Object<sys::fid_ep>>,
+    regions: Vec<Object<sys::fid_mr>>,
+    queue: Option<Object<sys::fid_cq>>,
+    addresses: Option<Object<sys::fid_av>>,
+    domain: Option<Object<sys::fid_domain>>,
+    fabric: Option<Object<sys::fid_fabric>>,
+    buffers: Vec<Buffer>,
+    chunks: Vec<Chunk>,
+    /// Buffers that are to be posted, and those from which nothing is sent.
+    unposted: Vec<usize>,
+    idle: Vec<usize>,
+    address: Vec<u8>,
+    descriptor: Option<OwnedFd>,
+    /// The descriptor is readable, and the library has nothing.
+    is_stuck: bool,
+    next_key: u64,
+    message_bytes: usize,
+    choice: Choice,
+    guard: ForkGuard,
+}
+
+// SAFETY: the library's objects are bound to no thread; `FI_THREAD_DOMAIN` asks that one thread at a
+// time calls it, and every call but those that read this struct's own fields takes `&mut self`.
+unsafe impl Send for EndPoint {}
+
+impl EndPoint {
+    /// An end point of this choice, which can be sent to from now on; messages have `message_bytes` at
+    /// most, a multiple of a page. It has no buffers yet.
+    pub fn open(choice: Choice, message_bytes: usize) -> Result<Self, FabricError> {
+        let library = choice.library().clone();
+        let guard = ForkGuard::new().map_err(|e| FabricError::Refused {
+            doing: "mapping a page",
+            code: e.raw_os_error().unwrap_or(0),
+            why: std::format!("{e}"),
+        })?;
+        let fabric = Object::of(library.open_fabric(choice.info())?);
+        let mut domain = null_mut();
+        // SAFETY: the fabric is alive, and so are the answer and the place; so in all that follows.
+        let rc = unsafe {
+            let open = (*(*fabric.raw()).ops).domain.expect("each fabric has domains");
+            open(fabric.raw(), choice.as_ptr(), &mut domain, null_mut())
+        };
+        let domain = Object::new(&library, "opening the domain", rc, domain)?;
+        // SAFETY: an attribute of integers and pointers.
+        let mut attr = unsafe { Padded::<sys::fi_av_attr>::zeroed() };
+        attr.value.type_ = sys::FI_AV_TABLE;
+        let mut addresses = null_mut();
+        // SAFETY: as above.
+        let rc = unsafe {
+            let open = (*(*domain.raw()).ops).av_open.expect("each domain has addresses");
+            open(domain.raw(), (&raw mut attr).cast(), &mut addresses, null_mut())
+        };
+        let addresses = Object::new(&library, "making the table of addresses", rc, addresses)?;
+        let open_queue = |wait: sys::fi_wait_obj| {
+            // SAFETY: an attribute of integers and pointers.
+            let mut attr = unsafe { Padded::<sys::fi_cq_attr>::zeroed() };
+            attr.value.size = QUEUE_ENTRIES;
+            attr.value.format = sys::FI_CQ_FORMAT_MSG;
+            attr.value.wait_obj = wait;
+            let mut queue = null_mut();
+            // SAFETY: as above.
+            let rc = unsafe {
+                let open = (*(*domain.raw()).ops).cq_open.expect("each domain has queues");
+                open(domain.raw(), (&raw mut attr).cast(), &mut queue, null_mut())
+            };
+            Object::new(&library, "making the completion queue", rc, queue)
+        };
+        let queue = open_queue(sys::FI_WAIT_FD).or_else(|_| open_queue(sys::FI_WAIT_NONE))?;
+        let descriptor = descriptor_of(&queue);
+        let mut end = null_mut();
+        // SAFETY: as above.
+        let rc = unsafe {
+            let open = (*(*domain.raw()).ops).endpoint.expect("each domain has end points");
+            open(domain.raw(), choice.as_ptr(), &mut end, null_mut())
+        };
+        let end = Object::new(&library, "making the end point", rc, end)?;
+        let both = u64::from(sys::FI_TRANSMIT | sys::FI_RECV);
+        for (doing, what, flags) in [
+            ("binding the table of addresses", addresses.fid(), 0),
+            ("binding the completion queue", queue.fid(), both),
+        ] {
+            // SAFETY: as above.
+            let rc = unsafe {
+                let bind = (*(*end.fid()).ops).bind.expect("each end point binds");
+                bind(end.fid(), what, flags)
+            };
+            if rc != 0 {
+                return Err(library.refused(doing, rc as isize));
+            }
+        }
+        enable(&library, end.fid())?;
+        let mut address = std::vec![0u8; ADDRESS_BYTES_MAX];
+        let mut bytes = address.len();
+        // SAFETY: a place of so many bytes.
+        let rc = unsafe {
+            let name = (*(*end.raw()).cm).getname.expect("each end point has a name");
+            name(end.fid(), address.as_mut_ptr().cast(), &mut bytes)
+        };
+        if rc != 0 || bytes > address.len() {
+            return Err(library.refused("asking for the end point's address", rc as isize));
+        }
+        address.truncate(bytes);
+        Ok(Self {
+            end: Some(end),
+            regions: Vec::new(),
+            queue: Some(queue),
+            addresses: Some(addresses),
+            domain: Some(domain),
+            fabric: Some(fabric),
+            buffers: Vec::new(),
+            chunks: Vec::new(),
+            unposted: Vec::new(),
+            idle: Vec::new(),
+            address,
+            descriptor,
+            is_stuck: false,
+            next_key: 1,
+            message_bytes,
+            choice,
+            guard,
+        })
+    }
+
+    /// Where it is, for others.
+    pub fn address(&self) -> &[u8] {
+        &self.address
+    }
+
+    /// What it was made of.
+    pub fn choice(&self) -> &Choice {
+        &self.choice
+    }
+
+    /// Readable when something may have been completed, once [`may_sleep`](Self::may_sleep) has said so;
+    /// `None`: the provider has none.
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.descriptor.as_ref().map(|fd| fd.as_fd())
+    }
+
+    fn library(&self) -> &Arc<Library> {
+        self.choice.library()
+    }
+
+    fn end(&self) -> *mut sys::fid_ep {
+        self.end.as_ref().map_or(null_mut(), Object::raw)
+    }
+
+    /// Buffers to receive into.
+    pub fn receives(&self) -> usize {
+        self.buffers.iter().filter(|buffer| !buffer.is_for_sending).count()
+    }
+
+    /// Most operations of each kind that the provider takes at a time.
+    pub fn most(&self) -> (usize, usize) {
+        let info = self.choice.info();
+        // SAFETY: an answer has all of its parts.
+        unsafe { ((*info.rx_attr).size, (*info.tx_attr).size) }
+    }
+
+    /// More buffers. On an error there are as many as before.
+    pub fn grow(&mut self, receives: usize, sends: usize) -> Result<(), FabricError> {
+        let count = receives + sends;
+        let bytes = count * self.message_bytes;
+        let refused = |e: rustix::io::Errno| FabricError::Refused {
+            doing: "mapping buffers",
+            code: e.raw_os_error(),
+            why: std::format!("{e}"),
+        };
+        let (protection, flags) =
+            (mm::ProtFlags::READ | mm::ProtFlags::WRITE, mm::MapFlags::PRIVATE);
+        // SAFETY: new memory.
+        let at = unsafe { mm::mmap_anonymous(null_mut(), bytes, protection, flags) };
+        let at = NonNull::new(at.map_err(refused)?).expect("no mapping begins at zero");
+        // A child has no use for it; where the pages are pinned it would take them from this process.
+        // SAFETY: the mapping just made.
+        let _ = unsafe { mm::madvise(at.as_ptr(), bytes, mm::Advice::LinuxDontFork) };
+        let first = self.buffers.len();
+        let contexts: Vec<Context> = (0..count)
+            .map(|i| Context {
+                // SAFETY: memory that only the library gives a meaning.
+                of_library: unsafe { core::mem::zeroed() },
+                buffer: first + i,
+            })
+            .collect();
+        let contexts = Box::into_raw(contexts.into_boxed_slice());
+        let chunk = Chunk { at, bytes, contexts };
+        let descriptor = match self.register(at, bytes) {
+            Ok(descriptor) => descriptor,
+            Err(e) => {
+                // SAFETY: what could not be registered the library does not have.
+                unsafe { chunk.free() };
+                return Err(e);
+            }
+        };
+        for i in 0..count {
+            // SAFETY: within the mapping.
+            let at = unsafe { at.cast::<u8>().add(i * self.message_bytes) };
+            // SAFETY: within the slice.
+            let context = unsafe { contexts.cast::<Context>().add(i) };
+            let is_for_sending = i >= receives;
+            let list = if is_for_sending { &mut self.idle } else { &mut self.unposted };
+            list.push(first + i);
+            let state = State::Idle;
+            self.buffers.push(Buffer { at, descriptor, context, state, is_for_sending });
+        }
+        self.chunks.push(chunk);
+        self.post();
+        Ok(())
+    }
+
+    /// Registers memory, if the provider asks for that of memory that only this end uses.
+    fn register(&mut self, at: NonNull<c_void>, bytes: usize) -> Result<*mut c_void, FabricError> {
+        let info = self.choice.info();
+        // SAFETY: an answer has all of its parts.
+        let mode = unsafe { (*info.domain_attr).mr_mode as u32 };
+        let Some(domain) = &self.domain else { return Ok(null_mut()) };
+        if mode & sys::FI_MR_LOCAL == 0 {
+            return Ok(null_mut());
+        }
+        let (library, mut region) = (self.library().clone(), null_mut());
+        let access = u64::from(sys::FI_SEND | sys::FI_RECV);
+        // Nothing remote is granted, so that the key opens nothing; where the provider chooses it, what
+        // is given is not looked at.
+        let key = self.next_key;
+        // SAFETY: memory that is mapped until the region is closed, and a place for it.
+        let rc = unsafe {
+            let ops = (*domain.raw()).mr;
+            let register = (*ops).reg.expect("each domain registers memory");
+            let domain = domain.fid();
+            register(domain, at.as_ptr(), bytes, access, 0, key, 0, &mut region, null_mut())
+        };
+        let region = Object::new(&library, "registering buffers", rc, region)?;
+        self.next_key += 1;
+        if mode & sys::FI_MR_ENDPOINT != 0 {
+            // SAFETY: both are alive.
+            let rc = unsafe {
+                let bind = (*(*region.fid()).ops).bind.expect("each region binds");
+                bind(region.fid(), self.end().cast(), 0)
+            };
+            if rc != 0 {
+                return Err(library.refused("binding the buffers", rc as isize));
+            }
+            enable(&library, region.fid())?;
+        }
+        // SAFETY: it is alive.
+        let descriptor = unsafe { (*region.raw()).mem_desc };
+        self.regions.push(region);
+        Ok(descriptor)
+    }
+
+    /// Gives the library the buffers that it may receive into, as far as it takes them.
+    fn post(&mut self) {
+        while let Some(&index) = self.unposted.last() {
+            let buffer = &mut self.buffers[index];
+            debug_assert_eq!(buffer.state, State::Idle);
+            let end = self.end.as_ref().map_or(null_mut(), Object::raw);
+            // SAFETY: memory of so many bytes that nobody else touches until the completion, and with
+            // it a context that stays.
+            let rc = unsafe {
+                let receive = (*(*end).msg).recv.expect("each end point receives");
+                let (at, any) = (buffer.at.as_ptr().cast(), u64::MAX);
+                receive(end, at, self.message_bytes, buffer.descriptor, any, buffer.context.cast())
+            };
+            if rc != 0 {
+                // There is no room: after the next completion there is.
+                return;
+            }
+            buffer.state = State::Receiving;
+            self.unposted.pop();
+        }
+    }
+
+    /// Whether it receives into as many buffers as it has.
+    pub fn has_posted_all(&self) -> bool {
+        self.unposted.is_empty()
+    }
+
+    /// An address of another end point, in the form of this one's.
+    pub fn insert(&mut self, address: &[u8]) -> Result<Peer, FabricError> {
+        let Some(addresses) = &self.addresses else {
+            unreachable!("it is open until it is dropped")
+        };
+        if address.len() != self.address.len() {
+            return Err(self.library().refused("reading the other end point's address", -22));
+        }
+        let mut peer: sys::fi_addr_t = u64::MAX;
+        // SAFETY: as many bytes as an address of this form has.
+        let inserted = unsafe {
+            let insert = (*(*addresses.raw()).ops).insert.expect("each table takes addresses");
+            insert(addresses.raw(), address.as_ptr().cast(), 1, &mut peer, 0, null_mut())
+        };
+        if inserted != 1 || peer == u64::MAX {
+            let code = if inserted < 0 { inserted as isize } else { -22 };
+            return Err(self.library().refused("taking the other end point's address", code));
+        }
+        Ok(Peer(peer))
+    }
+
+    /// Nothing is sent there any more, and nothing is on its way.
+    pub fn remove(&mut self, peer: Peer) {
+        let Some(addresses) = &self.addresses else { return };
+        let mut peer = peer.0;
+        // SAFETY: an entry of this table.
+        unsafe {
+            if let Some(remove) = (*(*addresses.raw()).ops).remove {
+                remove(addresses.raw(), &mut peer, 1, 0);
+            }
+        }
+    }
+
+    /// Sends a message of these parts, together of at most as many bytes as a message has. `false`: not now.
+    pub fn send(&mut self, to: Peer, tag: u64, parts: &[&[u8]]) -> Result<bool, FabricError> {
+        let bytes: usize = parts.iter().map(|part| part.len()).sum();
+        assert!(bytes <= self.message_bytes, "a message has at most so many bytes");
+        let Some(&index) = self.idle.last() else { return Ok(false) };
+        let end = self.end();
+        let buffer = &mut self.buffers[index];
+        debug_assert_eq!(buffer.state, State::Idle);
+        // SAFETY: an idle buffer's memory is this process's alone; it has a message's bytes.
+        let memory =
+            unsafe { core::slice::from_raw_parts_mut(buffer.at.as_ptr(), self.message_bytes) };
+        let mut at = 0;
+        for part in parts {
+            memory[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        }
+        // SAFETY: memory of so many bytes that nobody touches until the completion, and with it a
+        // context that stays.
+        let rc = unsafe {
+            let send = (*(*end).msg).send.expect("each end point sends");
+            let at = buffer.at.as_ptr().cast();
+            send(end, at, bytes, buffer.descriptor, to.0, buffer.context.cast())
+        };
+        match rc {
+            0 => {
+                buffer.state = State::Sending { tag };
+                self.idle.pop();
+                Ok(true)
+            }
+            rc if rc as i64 == -i64::from(sys::FI_EAGAIN) => Ok(false),
+            rc => Err(self.library().refused("sending", rc)),
+        }
+    }
+
+    /// What has been completed, at most some of it; `false`: there is nothing more for now.
+    pub fn poll(&mut self, events: &mut Vec<Event>) -> Result<bool, FabricError> {
+        let Some(queue) = &self.queue else { return Ok(false) };
+        let queue = queue.raw();
+        // SAFETY: integers and pointers.
+        let mut entries: [sys::fi_cq_msg_entry; READ_AT_A_TIME] = unsafe { core::mem::zeroed() };
+        // SAFETY: a place for so many entries of the format that the queue was made with.
+        let read = unsafe {
+            let (ops, to) = (&*(*queue).ops, entries.as_mut_ptr().cast());
+            match ops.sread {
+                // `net` of 1.17 silences its descriptor in this call alone, and only where it may wait:
+                // for a millisecond, or until something comes. It was about to sleep.
+                Some(read) if core::mem::take(&mut self.is_stuck) => {
+                    read(queue, to, READ_AT_A_TIME, core::ptr::null(), 1)
+                }
+                _ => ops.read.expect("each queue is read")(queue, to, READ_AT_A_TIME),
+            }
+        };
+        let is_full = read as i64 == READ_AT_A_TIME as i64;
+        match read as i64 {
+            read if read > 0 => {
+                for entry in &entries[..(read as usize).min(READ_AT_A_TIME)] {
+                    self.completed(entry.op_context, entry.len, None, events);
+                }
+            }
+            read if read == -i64::from(sys::FI_EAVAIL) => {
+                self.poll_error(queue, events)?;
+                self.post();
+                return Ok(true);
+            }
+            0 => {}
+            read if read == -i64::from(sys::FI_EAGAIN) => {}
+            // What the call that waits may say for the same: also where a signal came meanwhile, or the
+            // process was stopped and goes on.
+            read if [libc::ETIMEDOUT, libc::EINTR].map(|e| -i64::from(e)).contains(&read) => {}
+            read => return Err(self.library().refused("reading completions", read as isize)),
+        }
+        self.post();
+        Ok(is_full)
+    }
+
+    fn poll_error(
+        &mut self,
+        queue: *mut sys::fid_cq,
+        events: &mut Vec<Event>,
+    ) -> Result<(), FabricError> {
+        // SAFETY: integers and pointers.
+        let mut entry = unsafe { Padded::<sys::fi_cq_err_entry>::zeroed() };
+        // SAFETY: a place for an entry.
+        let read = unsafe {
+            let read = (*(*queue).ops).readerr.expect("each queue is read");
+            read(queue, (&raw mut entry).cast(), 0)
+        };
+        match read as i64 {
+            1 => {
+                let entry = entry.value;
+                self.completed(entry.op_context, 0, Some(entry.err), events);
+                Ok(())
+            }
+            read if read == -i64::from(sys::FI_EAGAIN) || read == 0 => Ok(()),
+            read => Err(self.library().refused("reading an error", read as isize)),
+        }
+    }
+
+    fn completed(
+        &mut self,
+        context: *mut c_void,
+        bytes: usize,
+        error: Option<c_int>,
+        events: &mut Vec<Event>,
+    ) {
+        if context.is_null() {
+            return;
+        }
+        // SAFETY: what an operation was given, which is one of the contexts; the library is done with it.
+        let index = unsafe { (*context.cast::<Context>()).buffer };
+        let Some(buffer) = self.buffers.get_mut(index) else { return };
+        let before = core::mem::replace(&mut buffer.state, State::Idle);
+        match (before, error) {
+            (State::Receiving, None) => {
+                buffer.state = State::Came { bytes: bytes.min(self.message_bytes) };
+                events.push(Event::Came(Received(index)));
+            }
+            (State::Receiving, Some(error)) => {
+                self.unposted.push(index);
+                events.push(match error as i64 {
+                    error if error == i64::from(sys::FI_ETRUNC) => Event::TooLong,
+                    _ => Event::NotReceived(self.library().text(error)),
+                });
+            }
+            (State::Sending { tag }, error) => {
+                self.idle.push(index);
+                events.push(match error {
+                    None => Event::Sent { tag },
+                    Some(error) => Event::NotSent { tag, why: self.library().text(error) },
+                });
+            }
+            // Not the library's: it has been told of already.
+            (State::Idle | State::Came { .. }, _) => buffer.state = before,
+        }
+    }
+
+    /// The bytes of a message that came.
+    pub fn bytes(&self, received: &Received) -> &[u8] {
+        let buffer = &self.buffers[received.0];
+        let State::Came { bytes } = buffer.state else { return &[] };
+        // SAFETY: the library is done with the buffer, and has written so many bytes of it; those that
+        // it has not are zeros of a new mapping, or of an earlier message.
+        unsafe { core::slice::from_raw_parts(buffer.at.as_ptr(), bytes) }
+    }
+
+    /// A message has been used: its buffer takes another one.
+    pub fn give_back(&mut self, received: Received) {
+        let buffer = &mut self.buffers[received.0];
+        debug_assert!(matches!(buffer.state, State::Came { .. }));
+        buffer.state = State::Idle;
+        self.unposted.push(received.0);
+        self.post();
+    }
+
+    /// Whether the descriptor tells of whatever is completed from now on: nothing waits to be polled.
+    pub fn may_sleep(&mut self) -> bool {
+        let (Some(fabric), Some(queue)) = (&self.fabric, &self.queue) else { return true };
+        let Some(descriptor) = &self.descriptor else { return true };
+        let mut fid = queue.fid();
+        // SAFETY: one object of this fabric, which is alive.
+        let may_sleep = unsafe {
+            match (*(*fabric.raw()).ops).trywait {
+                Some(try_wait) => try_wait(fabric.raw(), &mut fid, 1) == 0,
+                None => true,
+            }
+        };
+        let readable = crate::os::sys::wait_for(&[(descriptor.as_fd(), false)], 0);
+        self.is_stuck = readable.unwrap_or(false);
+        may_sleep && !self.is_stuck
+    }
+}
+
+impl Drop for EndPoint {
+    fn drop(&mut self) {
+        if !self.guard.is_parent() {
+            // What it is made of is the parent's; the child has but a picture of it.
+            core::mem::forget(self.end.take());
+            core::mem::forget(core::mem::take(&mut self.regions));
+            core::mem::forget(self.queue.take());
+            core::mem::forget(self.addresses.take());
+            core::mem::forget(self.domain.take());
+            core::mem::forget(self.fabric.take());
+            return;
+        }
+        let is_closed = self.end.take().is_none_or(Object::close);
+        let mut is_unregistered = true;
+        for region in core::mem::take(&mut self.regions) {
+            is_unregistered &= region.close();
+        }
+        let is_emptied = self.queue.take().is_none_or(Object::close);
+        self.addresses.take();
+        self.domain.take();
+        self.fabric.take();
+        // What the library would not let go of it may still write to.
+        if is_closed && is_unregistered && is_emptied {
+            for chunk in self.chunks.drain(..) {
+                // SAFETY: the end point is closed, and with it all of its operations have ended.
+                unsafe { chunk.free() };
+            }
+        }
+    }
+}
+
+fn enable(library: &Library, fid: *mut sys::fid) -> Result<(), FabricError> {
+    // SAFETY: an object that is alive.
+    let rc = unsafe {
+        let control = (*(*fid).ops).control.expect("it can be enabled");
+        control(fid, sys::FI_ENABLE as c_int, null_mut())
+    };
+    if rc == 0 { Ok(()) } else { Err(library.refused("enabling the end point", rc as isize)) }
+}
+
+/// What the queue can be waited for by, as a descriptor of this process's own.
+fn descriptor_of(queue: &Object<sys::fid_cq>) -> Option<OwnedFd> {
+    let mut fd: c_int = -1;
+    // SAFETY: an object that is alive, and a place for a number.
+    let rc = unsafe {
+        let control = (*(*queue.fid()).ops).control?;
+        control(queue.fid(), sys::FI_GETWAIT as c_int, (&raw mut fd).cast())
+    };
+    if rc != 0 || fd < 0 {
+        return None;
+    }
+    // SAFETY: the queue's descriptor, which is open while the queue is.
+    unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use static_assertions::{assert_impl_all, assert_not_impl_any};
+
+    assert_impl_all!(EndPoint: Send);
+    assert_not_impl_any!(EndPoint: Sync);
+}

@@ -1,0 +1,338 @@
+//! The library's file, and which of its providers is used.
+
+use super::FabricError;
+use super::sys::{self, fi_info, fid_fabric};
+use core::ffi::{CStr, c_char, c_int, c_void};
+use core::net::IpAddr;
+use core::ptr::{NonNull, null, null_mut};
+use libloading::os::unix as dl;
+use std::ffi::CString;
+use std::format;
+use std::path::Path;
+use std::string::{String, ToString};
+use std::sync::Arc;
+use std::vec::Vec;
+
+/// Bytes that a provider must send at a time.
+pub const MESSAGE_BYTES: usize = 32 << 10;
+/// Where the system finds it.
+const NAME: &str = "libfabric.so.1";
+/// The interface that is asked for; newer libraries speak it, too.
+const API: u32 = 1 << 16 | 17;
+
+/// How memory may have to be registered: what is done for each is in [`endpoint`](super::endpoint).
+const MR_MODES: u32 = sys::FI_MR_LOCAL
+    | sys::FI_MR_VIRT_ADDR
+    | sys::FI_MR_ALLOCATED
+    | sys::FI_MR_PROV_KEY
+    | sys::FI_MR_ENDPOINT;
+/// Names of the same in older interfaces, which ask for nothing more.
+const MR_MODES_OLD: u32 = 1 | 2;
+/// Each operation brings memory for the library.
+const MODES: u64 = sys::FI_CONTEXT | sys::FI_CONTEXT2;
+
+type GetInfo = unsafe extern "C" fn(
+    u32,
+    *const c_char,
+    *const c_char,
+    u64,
+    *const fi_info,
+    *mut *mut fi_info,
+) -> c_int;
+type FreeInfo = unsafe extern "C" fn(*mut fi_info);
+type DupInfo = unsafe extern "C" fn(*const fi_info) -> *mut fi_info;
+type OpenFabric =
+    unsafe extern "C" fn(*mut sys::fi_fabric_attr, *mut *mut fid_fabric, *mut c_void) -> c_int;
+type ErrorText = unsafe extern "C" fn(c_int) -> *const c_char;
+type Version = unsafe extern "C" fn() -> u32;
+
+/// libfabric. It stays in the process: its providers have threads and memory of their own.
+#[derive(Debug)]
+pub struct Library {
+    get_info: GetInfo,
+    free_info: FreeInfo,
+    dup_info: DupInfo,
+    open_fabric: OpenFabric,
+    error_text: ErrorText,
+    version: (u32, u32),
+}
+
+impl Library {
+    /// Opens `path`, or the one that the system finds.
+    pub fn open(path: Option<&Path>) -> Result<Arc<Self>, FabricError> {
+        let file = path.unwrap_or(Path::new(NAME));
+        let name = || file.display().to_string();
+        let failed =
+            |e: libloading::Error| FabricError::NoLibrary { name: name(), why: sentence(&e) };
+        // SAFETY: the file is the one that the settings name, or the system's; what it does when it is
+        // opened is what libfabric does.
+        let opened = unsafe { dl::Library::open(Some(file), dl::RTLD_NOW | dl::RTLD_LOCAL) };
+        let opened = opened.map_err(failed)?;
+        // SAFETY: these are the types of the functions in libfabric's headers, in each version from
+        // 1.17 on; the pointers stay good, since the library is never closed.
+        let (get_version, library) = unsafe {
+            let version: dl::Symbol<Version> = opened.get(b"fi_version\0").map_err(failed)?;
+            let library = Self {
+                get_info: *opened.get::<GetInfo>(b"fi_getinfo\0").map_err(failed)?,
+                free_info: *opened.get::<FreeInfo>(b"fi_freeinfo\0").map_err(failed)?,
+                dup_info: *opened.get::<DupInfo>(b"fi_dupinfo\0").map_err(failed)?,
+                open_fabric: *opened.get::<OpenFabric>(b"fi_fabric\0").map_err(failed)?,
+                error_text: *opened.get::<ErrorText>(b"fi_strerror\0").map_err(failed)?,
+                version: (0, 0),
+            };
+            (*version, library)
+        };
+        core::mem::forget(opened);
+        // SAFETY: a function without arguments.
+        let number = unsafe { get_version() };
+        let version = (number >> 16, number & 0xffff);
+        if number < API {
+            return Err(FabricError::TooOld { name: name(), version });
+        }
+        Ok(Arc::new(Self { version, ..library }))
+    }
+
+    /// Its version.
+    pub fn version(&self) -> (u32, u32) {
+        self.version
+    }
+
+    /// An error of a call, from what it returned: a negative number.
+    pub(super) fn refused(&self, doing: &'static str, code: isize) -> FabricError {
+        let code = code.unsigned_abs().min(i32::MAX as usize) as i32;
+        FabricError::Refused { doing, code, why: self.text(code) }
+    }
+
+    pub(super) fn text(&self, code: i32) -> String {
+        // SAFETY: it returns a text that nobody changes, or none.
+        let text = unsafe { (self.error_text)(code) };
+        match text.is_null() {
+            true => format!("error {code}"),
+            // SAFETY: a text with its end.
+            false => unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned(),
+        }
+    }
+
+    /// Makes the object that libfabric calls a fabric.
+    pub(super) fn open_fabric(&self, info: &fi_info) -> Result<NonNull<fid_fabric>, FabricError> {
+        let mut fabric = null_mut();
+        // SAFETY: the attributes are those of an answer that is alive, and the place is there.
+        let rc = unsafe { (self.open_fabric)(info.fabric_attr, &mut fabric, null_mut()) };
+        match NonNull::new(fabric) {
+            Some(fabric) if rc == 0 => Ok(fabric),
+            _ => Err(self.refused("opening the fabric", rc as isize)),
+        }
+    }
+
+    /// The first that will do, of `provider` if one is named, with its end point at this address if one
+    /// is given.
+    pub fn choose(
+        self: &Arc<Self>,
+        provider: Option<&str>,
+        source: Option<IpAddr>,
+    ) -> Result<Choice, FabricError> {
+        let wanted = || match (provider, source) {
+            (None, None) => String::from("that sends messages reliably"),
+            (Some(provider), None) => String::from(provider),
+            (None, Some(at)) => format!("at {at}"),
+            (Some(provider), Some(at)) => format!("{provider} at {at}"),
+        };
+        let none =
+            |why: String| FabricError::NoProvider { version: self.version, wanted: wanted(), why };
+        let hints = self.hints(provider).ok_or_else(|| none("there is no memory".to_string()))?;
+        let node = source.map(|at| CString::new(at.to_string()).expect("an address has no zero"));
+        let flags = if node.is_some() { sys::FI_SOURCE | sys::FI_NUMERICHOST } else { 0 };
+        let node = node.as_ref().map_or(null(), |node| node.as_ptr());
+        let mut found = null_mut();
+        // SAFETY: texts with their ends, hints that the library made, and a place for the answer.
+        let rc = unsafe { (self.get_info)(API, node, null(), flags, hints.as_ptr(), &mut found) };
+        if rc != 0 {
+            return Err(none(self.text(rc.saturating_abs())));
+        }
+        let found = Infos { raw: found, library: self };
+        let mut rejected = Vec::new();
+        let mut next = found.raw;
+        while !next.is_null() {
+            // SAFETY: a member of the library's list, which is alive.
+            let info = unsafe { &*next };
+            next = info.next;
+            // SAFETY: the same.
+            match unsafe { unfit(info) } {
+                Some(why) => {
+                    let why = format!("{} {why}", provider_of(info));
+                    if !rejected.contains(&why) {
+                        rejected.push(why);
+                    }
+                }
+                None => {
+                    // SAFETY: a copy, of this member alone.
+                    let raw = NonNull::new(unsafe { (self.dup_info)(info) });
+                    let raw = raw.ok_or_else(|| none("there is no memory".to_string()))?;
+                    return Ok(Choice { raw, library: self.clone() });
+                }
+            }
+        }
+        Err(none(rejected.join("; ")))
+    }
+
+    fn hints(&self, provider: Option<&str>) -> Option<Infos<'_>> {
+        // SAFETY: without an argument it makes an empty one with all of its parts.
+        let raw = NonNull::new(unsafe { (self.dup_info)(null()) })?;
+        let hints = Infos { raw: raw.as_ptr(), library: self };
+        // SAFETY: it and its parts were made just now, for this thread alone. The name is freed by the
+        // library, as it would free its own.
+        unsafe {
+            let info = &mut *hints.raw;
+            info.caps = u64::from(sys::FI_MSG | sys::FI_SEND | sys::FI_RECV);
+            info.mode = MODES;
+            (*info.ep_attr).type_ = sys::FI_EP_RDM;
+            let domain = &mut *info.domain_attr;
+            domain.mr_mode = MR_MODES as c_int;
+            domain.resource_mgmt = sys::FI_RM_ENABLED;
+            domain.av_type = sys::FI_AV_TABLE;
+            domain.threading = sys::FI_THREAD_DOMAIN;
+            (*info.tx_attr).msg_order = u64::from(sys::FI_ORDER_SAS);
+            (*info.rx_attr).msg_order = u64::from(sys::FI_ORDER_SAS);
+            if let Some(provider) = provider {
+                let name = CString::new(provider).ok()?;
+                (*info.fabric_attr).prov_name = libc::strdup(name.as_ptr());
+            }
+        }
+        Some(hints)
+    }
+}
+
+/// What the loader said, and why.
+fn sentence(error: &libloading::Error) -> String {
+    match std::error::Error::source(error) {
+        Some(source) => format!("{source}"),
+        None => format!("{error}"),
+    }
+}
+
+/// What is wrong with a provider's answer.
+///
+/// # Safety
+/// It is the library's, with all of its parts.
+unsafe fn unfit(info: &fi_info) -> Option<String> {
+    // SAFETY: the caller's word.
+    let (end, domain) = unsafe { (&*info.ep_attr, &*info.domain_attr) };
+    let wants = domain.mr_mode as u32 & !(MR_MODES | MR_MODES_OLD);
+    if end.type_ != sys::FI_EP_RDM {
+        Some("has no reliable datagrams".to_string())
+    } else if wants != 0 || info.mode & !MODES != 0 {
+        let mode = info.mode & !MODES;
+        Some(format!("asks for what is not known here (mr_mode {wants:#x}, mode {mode:#x})"))
+    } else if end.max_msg_size < MESSAGE_BYTES {
+        Some(format!("sends {} bytes at a time, and {MESSAGE_BYTES} are needed", end.max_msg_size))
+    } else if info.caps & sys::FI_LOCAL_COMM != 0 && info.caps & sys::FI_REMOTE_COMM == 0 {
+        Some("reaches this host only".to_string())
+    } else {
+        None
+    }
+}
+
+fn provider_of(info: &fi_info) -> String {
+    // SAFETY: an answer's name is a text with its end, or none.
+    unsafe {
+        let name = (*info.fabric_attr).prov_name;
+        match name.is_null() {
+            true => "a provider without a name".to_string(),
+            false => CStr::from_ptr(name).to_string_lossy().into_owned(),
+        }
+    }
+}
+
+/// A list of answers, or hints, of the library's making.
+struct Infos<'a> {
+    raw: *mut fi_info,
+    library: &'a Library,
+}
+
+impl Infos<'_> {
+    fn as_ptr(&self) -> *const fi_info {
+        self.raw
+    }
+}
+
+impl Drop for Infos<'_> {
+    fn drop(&mut self) {
+        // SAFETY: it is the library's, and nobody else has it.
+        unsafe { (self.library.free_info)(self.raw) };
+    }
+}
+
+/// One provider's answer: what an end point is made of.
+#[derive(Debug)]
+pub struct Choice {
+    raw: NonNull<fi_info>,
+    library: Arc<Library>,
+}
+
+// SAFETY: memory that nobody else has, and that no thread is bound to.
+unsafe impl Send for Choice {}
+
+impl Choice {
+    pub(super) fn info(&self) -> &fi_info {
+        // SAFETY: it is alive, and changed only through `as_ptr` by who has it alone.
+        unsafe { self.raw.as_ref() }
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut fi_info {
+        self.raw.as_ptr()
+    }
+
+    /// The library that gave it.
+    pub fn library(&self) -> &Arc<Library> {
+        &self.library
+    }
+
+    /// What the provider is called.
+    pub fn provider(&self) -> String {
+        provider_of(self.info())
+    }
+
+    /// What it speaks: two ends with the same understand one another.
+    pub fn protocol(&self) -> (u32, u32) {
+        // SAFETY: an answer has all of its parts.
+        let end = unsafe { &*self.info().ep_attr };
+        (end.protocol, end.protocol_version)
+    }
+
+    /// Whether addresses are those of sockets.
+    pub fn has_socket_addresses(&self) -> bool {
+        [sys::FI_SOCKADDR, sys::FI_SOCKADDR_IN, sys::FI_SOCKADDR_IN6]
+            .contains(&self.info().addr_format)
+    }
+
+    /// The form of addresses.
+    pub fn format(&self) -> u32 {
+        self.info().addr_format
+    }
+}
+
+impl Drop for Choice {
+    fn drop(&mut self) {
+        // SAFETY: a copy of its own, which nobody else has.
+        unsafe { (self.library.free_info)(self.raw.as_ptr()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use static_assertions::{assert_impl_all, assert_not_impl_any};
+
+    assert_impl_all!(Choice: Send);
+    assert_not_impl_any!(Choice: Sync);
+
+    #[test]
+    fn what_is_no_library_is_named_with_the_reason() {
+        let error = Library::open(Some(Path::new("/nowhere/libfabric.so.1"))).unwrap_err();
+        let text = error.to_string();
+        assert!(text.starts_with("/nowhere/libfabric.so.1: "), "{text}");
+        // A library, and not this one.
+        let error = Library::open(Some(Path::new("libc.so.6"))).unwrap_err();
+        assert!(error.to_string().contains("fi_"), "{error}");
+    }
+}

@@ -1,0 +1,65 @@
+//! libfabric, opened at run time: end points that send and receive messages, with a safe face.
+//!
+//! ```text
+//!   Library::open --choose--> Choice --EndPoint::open--> EndPoint: grow, insert, send, poll
+//! ```
+//! - `sys`: bindings, made from libfabric's headers; nothing is linked.
+//! - `object`: what the library makes, and closing it.
+//! - [`library`]: the file, and which provider it offers.
+//! - [`endpoint`]: one reliable datagram (RDM) end point with its completion queue and its buffers.
+//!
+//! Used of libfabric: messages alone. No memory is open to another host (no RMA, no atomics); what
+//! comes is in a buffer that belongs to this process again once its completion was read.
+
+pub mod endpoint;
+pub mod library;
+mod object;
+#[allow(missing_docs, non_camel_case_types, non_upper_case_globals, dead_code)]
+#[rustfmt::skip]
+mod sys;
+
+pub use endpoint::{EndPoint, Event, Peer, Received};
+pub use library::{Choice, Library};
+
+use std::string::String;
+
+/// What libfabric refused. What was begun has been undone.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FabricError {
+    /// There is no such library, or it is none.
+    #[error("{name}: {why}")]
+    NoLibrary {
+        /// The file.
+        name: String,
+        /// What the system said.
+        why: String,
+    },
+    /// It is older than what is used of it.
+    #[error("{name} is libfabric {}.{}, and 1.17 or a newer one is needed", .version.0, .version.1)]
+    TooOld {
+        /// The file.
+        name: String,
+        /// Its version.
+        version: (u32, u32),
+    },
+    /// It has no provider that will do.
+    #[error("libfabric {}.{} has no provider {wanted}: {why}", .version.0, .version.1)]
+    NoProvider {
+        /// Its version.
+        version: (u32, u32),
+        /// What was asked for.
+        wanted: String,
+        /// What it said, or what is wrong with those that it has.
+        why: String,
+    },
+    /// A call failed.
+    #[error("{doing}: {why} ({code})")]
+    Refused {
+        /// What was being done.
+        doing: &'static str,
+        /// libfabric's number for it.
+        code: i32,
+        /// What that means.
+        why: String,
+    },
+}

@@ -1,0 +1,71 @@
+//! What the library makes, and what it is given: objects that are closed, attributes with room to grow.
+
+use super::FabricError;
+use super::library::Library;
+use super::sys;
+use core::ffi::c_int;
+use core::ptr::NonNull;
+
+/// Something that the library has made, closed when it is dropped. It begins with its `fid`.
+#[derive(Debug)]
+pub struct Object<T>(NonNull<T>);
+
+impl<T> Object<T> {
+    /// One that is nobody else's.
+    pub fn of(made: NonNull<T>) -> Self {
+        Self(made)
+    }
+
+    /// From what a call returned, and where it put what it made.
+    pub fn new(
+        library: &Library,
+        doing: &'static str,
+        rc: c_int,
+        made: *mut T,
+    ) -> Result<Self, FabricError> {
+        match NonNull::new(made) {
+            Some(made) if rc == 0 => Ok(Self(made)),
+            _ => Err(library.refused(doing, rc as isize)),
+        }
+    }
+
+    /// Where it is.
+    pub fn raw(&self) -> *mut T {
+        self.0.as_ptr()
+    }
+
+    /// What it begins with.
+    pub fn fid(&self) -> *mut sys::fid {
+        self.0.as_ptr().cast()
+    }
+
+    /// Closes it; `false`: the library still uses it.
+    pub fn close(self) -> bool {
+        let fid = self.fid();
+        core::mem::forget(self);
+        // SAFETY: an object that is alive, with the calls that every one has; nobody has it after this.
+        unsafe { (*(*fid).ops).close.is_none_or(|close| close(fid) == 0) }
+    }
+}
+
+impl<T> Drop for Object<T> {
+    fn drop(&mut self) {
+        Self(self.0).close();
+    }
+}
+
+/// An attribute of a call, with zeros behind it: a newer library may know of more fields.
+#[repr(C)]
+pub struct Padded<T> {
+    pub value: T,
+    zeros: [u64; 8],
+}
+
+impl<T> Padded<T> {
+    /// # Safety
+    /// Zeros are a value of it.
+    pub unsafe fn zeroed() -> Self {
+        // SAFETY: the caller's word.
+        unsafe { core::mem::zeroed() }
+    }
+}

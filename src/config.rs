@@ -63,6 +63,7 @@ pub enum Housekeeping {
 
 /// Whether links to other hosts may go over a fabric whose hosts are trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum Fabric {
     /// Never: TLS.
     Off,

@@ -220,6 +220,7 @@ statuses! {
         MeetingError::Refused(reason, _) => reason.status(),
         MeetingError::Gone(_) => H_CLOSED,
         MeetingError::Nonsense(_) => H_MISBEHAVED,
+        MeetingError::Fabric(_) => H_UNREACHABLE,
     };
     #[cfg(feature = "tls")]
     HostError: e => match e {

@@ -229,7 +229,9 @@ fn of_host(failed: &hamlyn::control::hosts::HostError) -> Kind {
         HostError::Directory(HostDirectoryError::NotListed(_)) => Kind::Unreachable,
         HostError::Directory(_) => Kind::Misuse,
         HostError::Unknown(_) | HostError::Unreachable { .. } => Kind::Unreachable,
-        HostError::Meeting(MeetingError::NoService | MeetingError::Gone(_)) => Kind::Unreachable,
+        HostError::Meeting(
+            MeetingError::NoService | MeetingError::Gone(_) | MeetingError::Fabric(_),
+        ) => Kind::Unreachable,
         HostError::Meeting(
             MeetingError::Tls(_)
             | MeetingError::Secret

@@ -591,7 +591,8 @@ fn messages_with_another_token_are_dropped_and_counted_and_the_link_goes_on() {
         // Not every provider says that one was too long.
         let is_counted = has_dropped(&mut heard, &mut third, sent + 1);
         eprintln!("of one that is too long {provider} tells: {is_counted}");
-        assert!(is_counted || heard.explain().contains(&format!(" {sent} messages dropped")));
+        let path = heard.explain();
+        assert!(is_counted || path.contains(&format!(" {sent} messages dropped")), "{path}");
         // The link does what it did: all of its window.
         for before in 0..window {
             let head = Head { token, before, granted: 8 }.to_bytes();

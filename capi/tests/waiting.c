@@ -105,6 +105,10 @@ static void what_another_call_takes(void) {
     THAT(look() == 1);
     until_it_may_wait();
     h_node_free(other);
+    /* The end of its link is an event, which is not to come later. */
+    while (look() == 0) {
+        THAT(readable(10000));
+    }
 }
 
 static void *asks(void *third) {

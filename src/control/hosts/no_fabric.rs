@@ -17,6 +17,7 @@ pub struct Fabric(bool);
 pub type Offered = Result<core::convert::Infallible, String>;
 
 impl Fabric {
+    /// Keeps whether it was asked for.
     pub fn start(config: &Config) -> Self {
         Self(config.fabric != config::Fabric::Off)
     }
@@ -25,18 +26,22 @@ impl Fabric {
         self.0.then(|| Err("this program is built without the feature libfabric".into()))
     }
 
+    /// Nothing is offered; if it was asked for, why.
     pub fn offer(&self, _: &Channel) -> Option<(Offered, Vec<u8>)> {
         Some((self.why_not()?, Vec::new()))
     }
 
+    /// The same, at a server.
     pub fn answer(&self, _: &Channel, _: &[u8]) -> (Option<Offered>, Vec<u8>) {
         (self.why_not(), Vec::new())
     }
 
+    /// What was offered stays as it is.
     pub fn accept(&self, offered: Offered, _: &Channel, _: &[u8]) -> Result<Offered, String> {
         Ok(offered)
     }
 
+    /// TLS, and why.
     pub fn path(
         &self,
         offered: Option<Offered>,
@@ -45,6 +50,7 @@ impl Fabric {
         Ok((Box::new(channel), offered.and_then(Result::err)))
     }
 
+    /// There is nothing to look for.
     pub fn nap(&self, _: Option<Duration>) -> Option<Duration> {
         None
     }

@@ -26,7 +26,7 @@ done
 # As every other step builds it, so that nothing is compiled twice: the release as `make build` does; in
 # the dev profile with the tests' features, and the examples, without which cargo would take others.
 with=
-[ "$HAMLYN_PROFILE" != dev ] || with='--features hamlyn/serde,hamlyn/tokio,hamlyn/tls --lib --bins --examples'
+[ "$HAMLYN_PROFILE" != dev ] || with='--features hamlyn/serde,hamlyn/tokio,hamlyn/tls,hamlyn/libfabric --lib --bins --examples'
 # shellcheck disable=SC2086
 cargo build --quiet --profile "$HAMLYN_PROFILE" --workspace $with || exit 1
 work=$(mktemp -d) || exit 1

@@ -1,7 +1,7 @@
 //! `hamlyn/_hamlyn.pyi` is what the module says of itself: pyo3 writes into builds for tests which
 //! classes, methods, arguments and types there are, from the source. This program compares; with
 //! `TIDY_WRITE=1` it writes. `scripts/test.sh python` runs it, after
-//! `cargo build --workspace --features hamlyn/serde,hamlyn/tokio,hamlyn/tls --lib --examples`.
+//! `cargo build --workspace --features hamlyn/serde,hamlyn/tokio,hamlyn/tls,hamlyn/libfabric --lib --examples`.
 //!
 //! What is added here: `__buffer__`, of which pyo3 does not tell; and where the types of
 //! `signature = (data: "Buffer")` come from.

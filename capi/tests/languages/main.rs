@@ -36,7 +36,7 @@ fn c_peer(work: &Path) -> PathBuf {
         "--quiet",
         "--workspace",
         "--features",
-        "hamlyn/serde,hamlyn/tokio,hamlyn/tls",
+        "hamlyn/serde,hamlyn/tokio,hamlyn/tls,hamlyn/libfabric",
     ]);
     build.args(["--lib", "--example", "rust_peer"]);
     if built().ends_with("release") {

@@ -116,6 +116,9 @@ if [ "${1-}" = test ] || [ "${1-}" = deep ]; then
     have pkg-config || apt_install pkg-config || loud 'no pkg-config: the steps c and sanitizers will fail'
     have valgrind || apt_install valgrind libc6-dbg ||
         loud 'no valgrind: budgets will be skipped, and sanitizers will fail'
+    # Without these some tests of links to other hosts are skipped, loudly.
+    { have ip && { have nft || [ -x /usr/sbin/nft ]; }; } || apt_install iproute2 nftables || true
+    ls /usr/lib/*/libfabric.so.1 >/dev/null 2>&1 || apt_install libfabric1 || true
     # Without it the steps `python` and `wheel` are skipped, loudly; nothing else needs it.
     python3 -c 'import ensurepip, venv' 2>/dev/null || apt_install python3-venv || true
 fi

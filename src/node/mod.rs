@@ -233,6 +233,8 @@ pub struct Node {
     naps: sleep::Naps,
     /// The descriptor is watched by somebody else: see `sleep.rs`.
     in_event_loop: bool,
+    /// The kernel no longer waits for words: sleep on the descriptor.
+    words_are_refused: bool,
     config: Config,
     counters: Arc<Counters>,
     inbox: Arc<Inbox>,
@@ -319,6 +321,7 @@ impl Node {
             learnt: wait::Learnt::default(),
             naps: sleep::Naps::default(),
             in_event_loop: false,
+            words_are_refused: false,
             config,
             counters,
             inbox: control.inbox().clone(),

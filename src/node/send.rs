@@ -422,17 +422,19 @@ impl Node {
         ticket: &Ticket,
         data: &[u8],
         metadata: &[u8],
+        word: u32,
     ) -> Result<Begun, NodeSendError> {
-        match self.try_send(ticket, data, metadata) {
+        self.check_fork()?;
+        let index = self.route(ticket.destination)?;
+        match self.try_send_general(self.primary(), index, ticket, data, metadata, word, true) {
             Err(NodeSendError::Full | NodeSendError::TooLongToTry { .. }) => {}
             sent => return sent.map(|()| Begun::Sent),
         }
-        let index = self.route(ticket.destination)?;
         let link = match &self.links[index] {
             Some(link) => link.id,
             None => return Err(NodeSendError::Unreachable(ticket.destination)),
         };
-        Ok(Begun::Waits(self.prepare_send(link, ticket, data.len(), metadata.len(), 0)?))
+        Ok(Begun::Waits(self.prepare_send(link, ticket, data.len(), metadata.len(), word)?))
     }
 
     /// A message of which nothing has left, for [`advance_send`](Self::advance_send). The link

@@ -5,9 +5,9 @@
 //!   in an event loop   on one descriptor: each link's socket, and the inbox's    (epoll)
 //! ```
 //! Words are quicker, and there is nothing to take afterwards. The descriptor serves a program that
-//! watches it ([`Node::prepare_to_wait`]; from then on its other threads use it, too, so that one
-//! signal reaches all), a node with more links than the kernel takes words, a peer that does not
-//! ring, and a kernel that cannot wait for several words.
+//! watches it ([`Node::prepare_to_wait`]; the threads that share its node use it, too, from then on,
+//! so that one signal reaches all), a node with more links than the kernel takes words, a peer that
+//! does not ring, and a kernel that cannot wait for several words.
 //!
 //! Before a thread sleeps, it says so in every link (`arm_all`), makes a barrier, and looks once
 //! more: a sender either saw that it sleeps, or its packet is seen in that last look. No wake-up is
@@ -79,6 +79,15 @@ enum On {
     Descriptor,
 }
 
+/// Who else may look at the node while a thread sleeps in a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Others {
+    /// Nobody: the thread has borrowed the node.
+    None,
+    /// Threads that share the node, or whoever watches its descriptor for them.
+    Any,
+}
+
 impl Sleep {
     /// Sleeps until something may have come, or what `others` are, a bell or a word with its value,
     /// tells of other threads; at most until `deadline_ns`. `descriptor` is the node's.
@@ -128,9 +137,10 @@ pub(super) enum SleepError {
 
 impl Node {
     /// How whoever sleeps in a call is to be woken.
-    fn sleeps_by(&self) -> WakeBy {
+    fn sleeps_by(&self, others: Others) -> WakeBy {
         let rings = |link: &super::link::Link| link.token.is_none() || link.rx.ear.is_some();
-        let by_words = !self.in_event_loop
+        let by_words = !(self.in_event_loop && others == Others::Any)
+            && !self.words_are_refused
             && !self.runs_control
             && self.turns.len() <= sys::WORDS_MAX
             && sys::can_wait_for_words()
@@ -386,8 +396,12 @@ impl Node {
 
     /// Prepares a thread for sleeping in a call, for a packet or for room. `None`: something has
     /// come; do not sleep.
-    pub(super) fn prepare_to_sleep(&mut self, room: Option<Option<LinkId>>) -> Option<Sleep> {
-        let by = self.sleeps_by();
+    pub(super) fn prepare_to_sleep(
+        &mut self,
+        room: Option<Option<LinkId>>,
+        others: Others,
+    ) -> Option<Sleep> {
+        let by = self.sleeps_by(others);
         let news = self.inbox.word().value();
         if !self.arm_all(room, by) {
             return None;
@@ -416,14 +430,15 @@ impl Node {
         &mut self,
         slept: Result<(), SleepError>,
         began_ns: u64,
+        others: Others,
     ) -> io::Result<()> {
         self.learnt.slept(sys::monotonic_ns() - began_ns, self.config.spin_ns);
         match slept {
             Ok(()) => {}
-            Err(SleepError::Words) => self.in_event_loop = true,
+            Err(SleepError::Words) => self.words_are_refused = true,
             Err(SleepError::Os(e)) => return Err(e),
         }
-        if self.sleeps_by() == WakeBy::Byte {
+        if self.sleeps_by(others) == WakeBy::Byte {
             self.take_all_signals();
             return Ok(());
         }
@@ -442,12 +457,12 @@ impl Node {
         deadline_ns: u64,
         room: Option<Option<LinkId>>,
     ) -> io::Result<()> {
-        let Some(sleep) = self.prepare_to_sleep(room) else { return Ok(()) };
+        let Some(sleep) = self.prepare_to_sleep(room, Others::None) else { return Ok(()) };
         let control = if self.runs_control { self.control().deadline_ns() } else { None };
         let deadline_ns = deadline_ns.min(control.unwrap_or(u64::MAX));
         let began_ns = sys::monotonic_ns();
         let slept = sleep.sleep(self.as_fd(), None, deadline_ns);
-        self.after_sleep(slept, began_ns)?;
+        self.after_sleep(slept, began_ns, Others::None)?;
         if self.runs_control {
             self.control().run_once(Duration::ZERO)?;
         }

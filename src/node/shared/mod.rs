@@ -25,6 +25,7 @@ pub(crate) use event_loop::{NextTurn, Patience};
 pub(crate) use look::{Look, Waited};
 
 use super::send::Begun;
+use super::sleep::Others;
 use super::{Forked, Node, NodeReceiveError, NodeSendError};
 use crate::interface::{LinkId, Notification, QueueId};
 use crate::os::lock::{Lock, LockGuard};
@@ -419,7 +420,7 @@ impl<T: Attached> Inner<T> {
         if T::TAKES_EVENTS && guard.has_events() {
             return Ok(self.give_way(guard));
         }
-        let Some(sleep) = guard.prepare_to_sleep(room.map(Some)) else {
+        let Some(sleep) = guard.prepare_to_sleep(room.map(Some), Others::Any) else {
             return Ok(self.give_way(guard));
         };
         let leads = !guard.state().has_leader;
@@ -431,7 +432,7 @@ impl<T: Attached> Inner<T> {
         if leads {
             guard.state_mut().has_leader = false;
         }
-        guard.after_sleep(slept, began_ns)?;
+        guard.after_sleep(slept, began_ns, Others::Any)?;
         guard.state_mut().attached.after_sleep();
         Ok(guard)
     }
@@ -485,11 +486,35 @@ impl<T: Attached> SharedNode<T> {
         metadata: &[u8],
         timeout: Option<Duration>,
     ) -> Result<(), NodeSendError> {
-        let line = |node: &mut Node| node.push_line_again(ticket, data, metadata, 0);
+        self.send_with(ticket, data, metadata, 0, timeout)
+    }
+
+    /// [`Node::send_fast`], without holding the lock while waiting.
+    #[inline]
+    pub fn send_fast(
+        &self,
+        ticket: &Ticket,
+        data: &[u8],
+        word: u32,
+        timeout: Option<Duration>,
+    ) -> Result<(), NodeSendError> {
+        self.send_with(ticket, data, &[], word, timeout)
+    }
+
+    #[inline(always)]
+    fn send_with(
+        &self,
+        ticket: &Ticket,
+        data: &[u8],
+        metadata: &[u8],
+        word: u32,
+        timeout: Option<Duration>,
+    ) -> Result<(), NodeSendError> {
+        let line = |node: &mut Node| node.push_line_again(ticket, data, metadata, word);
         if self.at_once(|node, _| line(node).then_some(())).is_some() {
             return Ok(());
         }
-        self.send_slowly(ticket, data, metadata, timeout)
+        self.send_slowly(ticket, data, metadata, word, timeout)
     }
 
     #[inline(never)]
@@ -498,13 +523,14 @@ impl<T: Attached> SharedNode<T> {
         ticket: &Ticket,
         data: &[u8],
         metadata: &[u8],
+        word: u32,
         timeout: Option<Duration>,
     ) -> Result<(), NodeSendError> {
         let mut outgoing = None;
         let sent = self.wait_until(timeout, |node, _| {
             let unfinished = match &mut outgoing {
                 Some(unfinished) => unfinished,
-                None => match node.begin_send(ticket, data, metadata) {
+                None => match node.begin_send(ticket, data, metadata, word) {
                     Ok(Begun::Sent) => return Look::Found(Ok(())),
                     Ok(Begun::Waits(unfinished)) => outgoing.insert(unfinished),
                     Err(e) => return Look::Found(Err(e)),
@@ -548,10 +574,13 @@ impl<T: Attached> SharedNode<T> {
         queue: QueueId,
         timeout: Option<Duration>,
     ) -> Result<Notification, NodeReceiveError> {
-        let found = self.wait_until(timeout, |node, _| match node.pop(queue) {
-            Ok(Some(notification)) => Look::Found(Ok(notification)),
-            Ok(None) => Look::Nothing,
-            Err(e) => Look::Found(Err(e)),
+        let found = self.wait_until(timeout, |node, _| match node.take_direct(queue, None) {
+            Some(message) => Look::Found(Ok(message.notification)),
+            None => match node.pop(queue) {
+                Ok(Some(notification)) => Look::Found(Ok(notification)),
+                Ok(None) => Look::Nothing,
+                Err(e) => Look::Found(Err(e)),
+            },
         });
         match found {
             Ok(result) => result.map_err(NodeReceiveError::from),

@@ -9,8 +9,8 @@
 # Of two lists of steps one runs beside the other, since most steps use one core for much of their
 # time; cargo lets those wait that build in the same directory. The last line sums up.
 TEST='fmt clippy unit examples'
-TEST_BESIDE='budgets doc pure c python'
-DEEP='release tour bench readme site deb http bare sanitizers long planted wheel package api'
+TEST_BESIDE='doc pure c python'
+DEEP='release tour bench budgets readme site deb http bare sanitizers long planted wheel package api'
 DEEP_BESIDE='loom miri tsan fuzz'
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -96,17 +96,11 @@ cannot() { echo "$1" >"$steps_dir/$step.why"; return 99; }
 fmt() { cargo fmt --all --check; }
 
 clippy() {
-    cargo clippy --workspace --all-targets --features hamlyn/serde,hamlyn/tokio,hamlyn/tracing,hamlyn/tls,hamlyn/libfabric -- -D warnings &&
-        # As users have it: what is inside is private, and whatever they are given can be named.
-        cargo clippy -p hamlyn --lib --features serde,tls,tokio,tracing -- -D warnings -D unnameable_types
+    cargo clippy --workspace --all-targets --features hamlyn/serde,hamlyn/tokio,hamlyn/tracing,hamlyn/tls,hamlyn/libfabric -- -D warnings
 }
 
-# What is inside, and then as users see it.
-doc() (
-    export RUSTDOCFLAGS='-D warnings'
-    cargo doc -p hamlyn --all-features --no-deps &&
-        cargo doc -p hamlyn --features serde,tls,tokio,tracing --no-deps
-)
+# With what is inside; as users see it, in `package`.
+doc() { RUSTDOCFLAGS='-D warnings' cargo doc -p hamlyn --all-features --no-deps; }
 
 # The pure part builds without the operating system: as a library without `std` here ..
 pure() { cargo clippy --no-default-features --lib -- -D warnings; }
@@ -203,16 +197,14 @@ bench() {
         limit 120 "$TARGET/release/hamlyn" perf "$test" --count 2000 --runs 1 --json || return 1
     done
     part 'hamlyn perf protocols'
-    limit 300 "$TARGET/release/hamlyn" perf protocols --count 2000 --runs 1 --json || return 1
-    have valgrind || return 0
-    part 'instructions, with those of C and Python'
-    cargo bench --quiet --bench budgets
+    limit 300 "$TARGET/release/hamlyn" perf protocols --count 2000 --runs 1 --json
 }
 
-# Instructions that a message costs, against bench/budgets.txt.
+# Instructions that a message costs, also in C and Python, against bench/budgets.txt. Not for
+# everybody: what it counts is compiled as in a release, with dependencies that no other step has so.
 budgets() {
     have valgrind || { cannot 'there is no valgrind to count instructions with'; return; }
-    cargo bench --quiet --bench budgets -- --rust
+    cargo bench --quiet --bench budgets
 }
 
 # What a newcomer runs first, with measurements of a moment.
@@ -393,6 +385,10 @@ package() {
     fi
     # The command depends on the library, which is not published yet; so the library alone.
     cargo package --quiet -p hamlyn "$@" || return 1
+    part 'as users have it: what is inside is private, and whatever they are given can be named'
+    cargo clippy --quiet -p hamlyn --lib --features serde,tls,tokio,tracing -- \
+        -D warnings -D unnameable_types || return 1
+    RUSTDOCFLAGS='-D warnings' cargo doc --quiet -p hamlyn --features serde,tls,tokio,tracing --no-deps || return 1
     # The other steps have the feature tls; what knows no other hosts is checked here.
     part 'without tls'
     cargo clippy --quiet --workspace --no-default-features \

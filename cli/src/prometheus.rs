@@ -124,6 +124,31 @@ const OF_LINK: &[(&str, &str, Kind, &str)] = &[
         "For so long somebody here has waited, and the peer has taken nothing; 0: nobody waits.",
     ),
     (
+        "waits_for_buffer_ms",
+        "waits_for_buffer_seconds",
+        Kind::Seconds,
+        "For so long a sender here has found no buffer of its receiver's free; 0: none waits.",
+    ),
+    (
+        "buffers_held",
+        "buffers_held",
+        Kind::Gauge,
+        "A receiver's buffers with records that its program has not released.",
+    ),
+    ("buffers_max", "buffers_max", Kind::Gauge, "Buffers that the receiver may have."),
+    (
+        "buffers_held_ms",
+        "buffers_held_seconds",
+        Kind::Seconds,
+        "None of these was released for at least so long; 0: that is not known.",
+    ),
+    (
+        "buffers_short",
+        "buffers_short",
+        Kind::Gauge,
+        "1: no buffer is left for what its sender sends next.",
+    ),
+    (
         "peer_waits_for_room",
         "peer_waits_for_room",
         Kind::Gauge,

@@ -193,8 +193,23 @@ pub fn waits(link: &Link) -> String {
     if ms > 0 {
         parts.push(format!("waits for the peer since {}", duration(ms)));
     }
+    let ms = link.number("waits_for_buffer_ms");
+    if ms > 0 {
+        parts.push(format!("waits for a buffer of the peer's since {}", duration(ms)));
+    }
     if link.number("peer_waits_for_room") > 0 {
         parts.push("the peer waits for it".into());
+    }
+    let held = link.number("buffers_held");
+    if held > 0 && link.number("buffers_short") > 0 {
+        let since = match link.number("buffers_held_ms") {
+            0 => String::new(),
+            ms => format!(" since {} at least", duration(ms)),
+        };
+        parts.push(format!(
+            "its program holds {held} of {} buffers{since}, and none is left",
+            link.number("buffers_max")
+        ));
     }
     parts.join("; ")
 }

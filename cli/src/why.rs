@@ -369,6 +369,27 @@ fn of_link(number: u32, link: &Link, before: Option<&Link>) -> Vec<String> {
             duration(ms)
         ));
     }
+    let ms = link.number("waits_for_buffer_ms");
+    if ms > 0 && before.is_some_and(|before| before.number("waits_for_buffer_ms") > 0) {
+        reasons.push(format!(
+            "a sender here has found no buffer of the peer's free for {}: the peer's program keeps the \
+             records that it has received, or receives none, or is slower than this one. Which, \
+             `hamlyn why` says there",
+            duration(ms)
+        ));
+    }
+    let (held, ms) = (link.number("buffers_held"), link.number("buffers_held_ms"));
+    if held > 0 && ms > 0 && link.number("buffers_short") > 0 {
+        let hold = if held == 1 { "buffer holds" } else { "buffers hold" };
+        reasons.push(format!(
+            "{held} {hold} records that this process has received and not released, none of which \
+             was released for at least {}; {} may be there (buffers_max), and none is left for what \
+             the peer sends next, so that it waits. Its program keeps its records, or is still at \
+             one: a record's buffer is free when it is released, and all before it are",
+            duration(ms),
+            link.number("buffers_max")
+        ));
+    }
     let peer_waited = before.is_some_and(|before| before.number("peer_waits_for_room") > 0);
     if peer_waited && link.number("peer_waits_for_room") > 0 {
         reasons.push(match moved("ring_bytes_taken") {

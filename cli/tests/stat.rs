@@ -174,6 +174,67 @@ fn requests_that_wait_for_a_reply_are_counted_and_said_to_be_slow() {
 }
 
 #[test]
+fn a_receiver_that_keeps_its_records_is_named_at_both_ends() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let manager = Manager::with_config(config(directory)).unwrap();
+    let few = StreamConfig { buffers: 2, buffers_max: 4, ..StreamConfig::default() };
+    let mut receiver = StreamReceiver::new(&manager, few).unwrap();
+    receiver.serve("kept", Access::SameUser).unwrap();
+    manager.start_progress().unwrap();
+    let others = Manager::with_config(config(directory)).unwrap();
+    // So that it can be asked, too.
+    let server = Server::new(&others, ServerConfig::default()).unwrap();
+    server.serve("sends", Access::SameUser).unwrap();
+    others.start_progress().unwrap();
+    let mut sender = StreamSender::connect(&others, "kept", Some(LONG)).unwrap();
+    let record = vec![7; 60 << 10];
+    let mut kept = Vec::new();
+    for _ in 0..4 {
+        sender.send(&record, Some(LONG)).unwrap();
+        kept.push(receiver.receive(Some(LONG)).unwrap().keep());
+    }
+    let held = |told: &serde_json::Value, name: &str| told["links"][0][name].as_u64().unwrap();
+    let told = json(directory, "kept");
+    assert_eq!((held(&told, "buffers_held"), held(&told, "buffers_max")), (4, 4), "{told}");
+    let stops = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| {
+            while !stops.load(std::sync::atomic::Ordering::Relaxed) {
+                match sender.send(&record, Some(Duration::from_secs(3600))) {
+                    Ok(()) => {}
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        });
+        // A receiver that asks for more, and gets none, since it has released nothing.
+        assert!(receiver.try_receive().unwrap().is_none());
+        let start = std::time::Instant::now();
+        while held(&json(directory, "sends"), "waits_for_buffer_ms") == 0 {
+            assert!(start.elapsed() < LONG, "the sender does not wait");
+        }
+        let said = text(directory, "why kept");
+        assert!(said.contains("4 buffers hold records that this process has received"), "{said}");
+        assert!(said.contains("4 may be there (buffers_max)"), "{said}");
+        let said = text(directory, "why sends");
+        assert!(said.contains("a sender here has found no buffer of the peer's free for"), "{said}");
+        let shown = text(directory, "stat kept");
+        assert!(shown.contains("its program holds 4 of 4 buffers since"), "{shown}");
+        let shown = text(directory, "stat sends");
+        assert!(shown.contains("waits for a buffer of the peer's since"), "{shown}");
+        // Once they are released neither end says so.
+        stops.store(true, std::sync::atomic::Ordering::Relaxed);
+        receiver.release(kept.last().unwrap()).unwrap();
+        waits.join().unwrap();
+    });
+    let told = json(directory, "kept");
+    assert!(held(&told, "buffers_held") <= 1 && held(&told, "buffers_held_ms") == 0, "{told}");
+    assert_eq!(held(&json(directory, "sends"), "waits_for_buffer_ms"), 0);
+    assert!(!text(directory, "why kept").contains("buffers_max"));
+    assert!(!text(directory, "why sends").contains("no buffer of the peer's"));
+}
+
+#[test]
 fn a_service_for_others_has_one_name_and_tells_them_that_its_figures_are_not_theirs() {
     if !rustix::process::geteuid().is_root() {
         return eprintln!("SKIPPED: only root can serve other users, and be another one");

@@ -19,7 +19,7 @@ use crate::os::memory::RegionWord;
 use crate::os::sys;
 use crate::wire::{LINE_BYTES, NodeId};
 use core::fmt::Write;
-use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::collections::BTreeMap;
 use std::string::String;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -41,6 +41,65 @@ impl Held {
     fn count(&self) -> u64 {
         let states = self.states.iter().map(|state| state.load(Ordering::Relaxed));
         states.filter(|state| (self.is_held)(*state)).count() as u64
+    }
+}
+
+/// The buffers of a receiver whose records its program has taken and not released. It stores them, and
+/// only where a buffer is taken, released or wanted.
+#[derive(Debug)]
+pub(crate) struct BuffersHeld {
+    held: AtomicU32,
+    /// How many were released, modulo 2^32.
+    released: AtomicU32,
+    /// None is left for a ticket that the sender is to have.
+    is_short: AtomicBool,
+    /// As many of the usual size may be there.
+    max: u32,
+    /// How many were released when a look first found buffers held and, since then, has found that
+    /// number; and when that was, 0: none is held.
+    since: Mutex<(u32, u64)>,
+}
+
+impl BuffersHeld {
+    pub fn new(max: u32) -> Self {
+        let (held, released) = (AtomicU32::new(0), AtomicU32::new(0));
+        Self { held, released, is_short: AtomicBool::new(false), max, since: Mutex::default() }
+    }
+
+    #[inline]
+    pub fn took(&self, held: usize) {
+        self.held.store(held as u32, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub fn released(&self, held: usize, released: u32) {
+        self.held.store(held as u32, Ordering::Relaxed);
+        self.released.store(released, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub fn is_short(&self, is_short: bool) {
+        self.is_short.store(is_short, Ordering::Relaxed);
+    }
+
+    fn text(&self, link: u32, text: &mut String) {
+        let held = self.held.load(Ordering::Relaxed);
+        let released = self.released.load(Ordering::Relaxed);
+        let mut since = locked(&self.since);
+        // At least so long; a later look knows more.
+        let ms = match *since {
+            (then, since_ns) if held > 0 && then == released && since_ns != 0 => ms_since(since_ns),
+            _ => {
+                *since = (released, if held > 0 { sys::monotonic_ns() } else { 0 });
+                0
+            }
+        };
+        let (short, max) = (u64::from(self.is_short.load(Ordering::Relaxed)), self.max);
+        let _ = write!(
+            text,
+            "link.{link}.buffers_held {held}\nlink.{link}.buffers_max {max}\n\
+             link.{link}.buffers_held_ms {ms}\nlink.{link}.buffers_short {short}\n"
+        );
     }
 }
 
@@ -90,8 +149,14 @@ pub(super) struct OfLink {
     no_room_since_ns: AtomicU64,
     no_room_given: AtomicU64,
     room_waits: Arc<RoomWaits>,
+    /// Since when a sender here finds no buffer of the peer's free, and what had been written by then.
+    /// Once the peer has taken more, that is over.
+    no_buffer_since_ns: AtomicU64,
+    no_buffer_written: AtomicU64,
     /// Of a server's link.
     held: OnceLock<Held>,
+    /// Of the link of a receiver of records.
+    buffers: OnceLock<Arc<BuffersHeld>>,
 }
 
 /// The words of a link's pages that are looked at here.
@@ -171,7 +236,10 @@ impl Figures {
             no_room_since_ns: AtomicU64::new(0),
             no_room_given: AtomicU64::new(0),
             room_waits: self.room_waits.clone(),
+            no_buffer_since_ns: AtomicU64::new(0),
+            no_buffer_written: AtomicU64::new(0),
             held: OnceLock::new(),
+            buffers: OnceLock::new(),
         });
         locked(&self.links).insert(link.id.index, of_link.clone());
         of_link
@@ -181,6 +249,13 @@ impl Figures {
     pub fn show_held(&self, index: u32, held: Held) {
         if let Some(link) = locked(&self.links).get(&index) {
             let _ = link.held.set(held);
+        }
+    }
+
+    /// Records come over a link, into buffers of which `held` counts those that are not released.
+    pub fn show_buffers(&self, index: u32, held: Arc<BuffersHeld>) {
+        if let Some(link) = locked(&self.links).get(&index) {
+            let _ = link.buffers.set(held);
         }
     }
 
@@ -289,6 +364,20 @@ impl OfLink {
         }
     }
 
+    /// Somebody here waits until the peer has released something, `written` lines after the link was made.
+    pub fn waits_for_buffer(&self, written: u64) {
+        let since_ns = self.no_buffer_since_ns.load(Ordering::Relaxed);
+        if since_ns == 0 || self.no_buffer_written.load(Ordering::Relaxed) != written {
+            self.no_buffer_written.store(written, Ordering::Relaxed);
+            self.no_buffer_since_ns.store(sys::monotonic_ns(), Ordering::Relaxed);
+        }
+    }
+
+    /// It has, or whoever waited has given up.
+    pub fn waits_no_more(&self) {
+        self.no_buffer_since_ns.store(0, Ordering::Relaxed);
+    }
+
     /// Which path its messages take, and why.
     pub fn explain(&self, path: String) {
         *locked(&self.path) = path;
@@ -307,10 +396,14 @@ impl OfLink {
             true => self.no_room_since_ns.load(Ordering::Relaxed),
             false => 0,
         };
+        let no_buffer_since_ns = match given <= self.no_buffer_written.load(Ordering::Relaxed) {
+            true => self.no_buffer_since_ns.load(Ordering::Relaxed),
+            false => 0,
+        };
         // Whoever sleeps until there is room has changed its word, and has not been woken for that.
         let peer_room = self.peer_room.word().load(Ordering::Relaxed);
         let peer_waits = is_another_sleep(peer_room, self.peer_told.load(Ordering::Relaxed));
-        let rows: [(&str, String); 18] = [
+        let rows: [(&str, String); 19] = [
             ("peer_node", std::format!("{}", self.peer.node)),
             ("peer_user", number(self.peer.uid)),
             ("peer_process", number(self.peer.pid)),
@@ -326,6 +419,7 @@ impl OfLink {
             ("packets_refused", std::format!("{}", self.refused.load(Ordering::Relaxed))),
             ("wakes_sent", std::format!("{}", self.wakes.load(Ordering::Relaxed))),
             ("waits_for_room_ms", std::format!("{}", ms_since(no_room_since_ns))),
+            ("waits_for_buffer_ms", std::format!("{}", ms_since(no_buffer_since_ns))),
             ("peer_waits_for_room", std::format!("{}", u64::from(peer_waits))),
             ("age_ms", std::format!("{}", ms_since(self.made_ns))),
             ("path", locked(&self.path).clone()),
@@ -335,6 +429,9 @@ impl OfLink {
         }
         if let Some(held) = self.held.get() {
             let _ = writeln!(text, "link.{}.requests_held {}", self.id.index, held.count());
+        }
+        if let Some(buffers) = self.buffers.get() {
+            buffers.text(self.id.index, text);
         }
     }
 }

@@ -610,6 +610,18 @@ impl Link {
         });
     }
 
+    /// A sender here finds that the peer has released nothing for it to write to; or does no longer.
+    #[cold]
+    pub fn waits_for_buffer(&self, waits: bool) {
+        let (Some(figures), Some(tx)) = (&self.figures, &self.tx) else { return };
+        match waits {
+            true => figures.waits_for_buffer(
+                tx.ring.written() + tx.bulk.as_ref().map_or(0, RingWriter::written),
+            ),
+            false => figures.waits_no_more(),
+        }
+    }
+
     /// Whether the other end fences nothing, because this process can do it for both.
     pub fn relies_on_barrier(&self) -> bool {
         self.token.is_some() && self.rx.barrier == Barrier::Asymmetric

@@ -51,7 +51,7 @@ pub use aperture::{
     Aperture, ApertureEvent, ApertureId, ApertureView, ExportError, NoSuchAperture, ReclaimError,
 };
 pub use events::Event;
-pub(crate) use figures::Held;
+pub(crate) use figures::{BuffersHeld, Held};
 pub use line::PreparedTicket;
 pub use links::{CloseReason, LinkError};
 pub(crate) use links::{NO_WORD, with_answer};

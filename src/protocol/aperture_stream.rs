@@ -492,14 +492,24 @@ impl ApertureStreamSender {
         };
         let deadline = Deadline::new(timeout);
         let connection = inner.connection();
+        let mut waited = false;
         let place = manager.shared.wait_until(timeout, |node, _| {
             space.release(credit.read(node, *sent));
             match space.place(length) {
                 Some(place) => Look::Found(Ok(place)),
                 None if connection.ended().is_some() => Look::Found(Err(ended(connection))),
-                None => Look::Nothing,
+                None => {
+                    waited = true;
+                    node.waits_for_buffer(connection.link(), true);
+                    Look::Nothing
+                }
             }
-        })??;
+        });
+        // Who does not wait in a call tries again.
+        if waited && (place.is_ok() || timeout != Some(Duration::ZERO)) {
+            manager.lock().waits_for_buffer(connection.link(), false);
+        }
+        let place = place??;
         let offset = space.offset(place);
         // No lock is held while the bytes are copied.
         if pages.write(offset, record).is_err() {

@@ -27,6 +27,7 @@ impl Intake {
         if self.window.unarmed() > 0 {
             self.arm(node);
         }
+        self.shared.buffers.is_short(self.asked.is_some() || self.window.unarmed() > 0);
         if !self.ungranted.is_empty() {
             self.grant(node);
         }

@@ -8,7 +8,7 @@ use super::held::{Held, Lies, Messages, NOT_YET};
 use super::message_slot::{MessageSlot, fast_slot};
 use super::{Record, Shared, StreamConfig};
 use crate::interface::{AreaId, Handed, LinkId, Notification, QueueId, SlotConfig, SlotId};
-use crate::node::{CloseReason, Look, Node};
+use crate::node::{BuffersHeld, CloseReason, Look, Node};
 use crate::os::memory::AreaMemory;
 use crate::protocol::aperture_stream::FarOffer;
 use crate::protocol::records::{
@@ -231,6 +231,7 @@ impl Intake {
         if let Some(memory) = self.taken.buffers.pop_front() {
             self.put_back(memory);
         }
+        self.shared.buffers.released(self.taken.buffers.len(), self.taken.first);
     }
 
     /// One look under the lock: takes what has come, gives out what is free.
@@ -464,6 +465,7 @@ impl Intake {
         }
         let number = self.taken.first.wrapping_add(self.taken.buffers.len() as u32);
         self.taken.buffers.push_back(memory);
+        self.shared.buffers.took(self.taken.buffers.len());
         self.hold(node, Lies::Buffer(number), mark.length, mark.framed, mark.last);
         true
     }
@@ -553,6 +555,7 @@ impl Intake {
                 admitted: Mutex::new(None),
                 joined: OnceLock::new(),
                 queue,
+                buffers: Arc::new(BuffersHeld::new(config.buffers_max)),
                 far,
             }),
             window: Window::new(config.buffers),

@@ -54,7 +54,7 @@ use super::tickets::fast_ticket_from;
 use super::{Connection, GrowError};
 use crate::control::{Peer, RequestId};
 use crate::interface::{QueueId, SlotId};
-use crate::node::Node;
+use crate::node::{BuffersHeld, Node};
 use crate::wire::{MetadataIndex, TICKET_BYTES, Ticket};
 use std::boxed::Box;
 use std::format;
@@ -150,6 +150,8 @@ pub(super) struct Shared {
     admitted: Mutex<Option<(RequestId, Ticket)>>,
     joined: OnceLock<(Arc<Connection>, Ticket)>,
     queue: QueueId,
+    /// The buffers that its program keeps, for the statistics.
+    buffers: Arc<BuffersHeld>,
     /// Memory for long records, where the receiver lends some.
     pub(super) far: Option<FarOffer>,
 }
@@ -235,6 +237,7 @@ impl Offer for StreamOffer {
             && id == request
         {
             let _ = self.0.joined.set((connection.clone(), grants));
+            node.show_buffers(connection.link(), self.0.buffers.clone());
             // What it has sent may be there already, and counts from now on.
             node.wake_waiters();
         }

@@ -82,13 +82,13 @@ impl Post {
         connection: &Connection,
         length: usize,
     ) -> Result<Ticket, Look<Result<(), SendError>>> {
-        let Some(grant) = self.grant(node) else { return Err(self.none(connection)) };
+        let Some(grant) = self.grant(node) else { return Err(self.none(node, connection)) };
         let size = grant.size as usize;
         // While a larger buffer is on its way into the ticket's slot, the old key may be worthless.
         let asked = self.asked.filter(|(number, _)| *number == self.next).map(|(_, bytes)| bytes);
         let is_answered = asked.is_none_or(|bytes| size >= bytes || grant.refused);
         if !is_answered {
-            return Err(self.none(connection));
+            return Err(self.none(node, connection));
         }
         if size < length {
             return Err(self.ask(node, connection, length, grant));
@@ -105,10 +105,14 @@ impl Post {
         })
     }
 
-    fn none(&self, connection: &Connection) -> Look<Result<(), SendError>> {
+    #[cold]
+    fn none(&self, node: &Node, connection: &Connection) -> Look<Result<(), SendError>> {
         match connection.ended() {
             Some(_) => Look::Found(Err(ended(connection))),
-            None => Look::Nothing,
+            None => {
+                node.waits_for_buffer(self.link, true);
+                Look::Nothing
+            }
         }
     }
 
@@ -215,7 +219,10 @@ impl Post {
             } else {
                 match self.ticket(node, connection, data.len()) {
                     Ok(ticket) => (ticket, 0),
-                    Err(look) => return look,
+                    Err(look) => {
+                        outgoing.waited = true;
+                        return look;
+                    }
                 }
             };
             if node.try_send_line_over(self.link, &ticket, data, metadata, word) {
@@ -264,6 +271,8 @@ struct Begun {
     is_small: bool,
     /// A turn was taken to find a place.
     looked: bool,
+    /// There was no ticket.
+    waited: bool,
 }
 
 /// Sends a stream of records. `Send`. Dropping it sends what it can without waiting, and closes;
@@ -579,6 +588,10 @@ impl StreamSender {
         let sent = manager
             .shared
             .wait_until(timeout, |node, _| post.look(node, connection, data, mark, &mut begun));
+        // Who does not wait in a call tries again.
+        if begun.waited && (sent.is_ok() || timeout != Some(Duration::ZERO)) {
+            manager.lock().waits_for_buffer(post.link, false);
+        }
         let is_record = matches!(what, What::Record(_));
         match sent {
             Ok(Ok(())) => {

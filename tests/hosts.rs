@@ -3,6 +3,7 @@
 
 mod support;
 
+use hamlyn::control::stat_of;
 use hamlyn::node::CloseReason;
 use hamlyn::protocol::{
     CallError, Client, Manager, Seed, SeedHostError, Server, ServerConfig, StreamConfig,
@@ -189,7 +190,7 @@ fn streams_and_tags_arrive_whole() {
 
 #[test]
 fn who_has_another_secret_is_not_connected_to_and_may_not_connect() {
-    let (_there, here, server, client, at) = pair();
+    let (there, here, server, client, at) = pair();
     let serving = Server::new(&server, ServerConfig::default()).unwrap();
     serving.serve("x", Access::SameUser).unwrap();
     let other = secret(&here, "other", "80");
@@ -205,6 +206,26 @@ fn who_has_another_secret_is_not_connected_to_and_may_not_connect() {
     assert!(error.contains("nobody serves this name there"), "{error}");
     let error = refused(&client, "hamlyn://127.0.0.1:1/x", short);
     assert!(error.contains("refused"), "{error}");
+    // Its operator sees who was refused, as of this host.
+    serving.set_admission(|_| Err("not on the list".into()));
+    let error = refused(&client, &format!("{at}/x"), LIMIT);
+    assert!(error.contains("not on the list"), "{error}");
+    let told = stat_of(&there.config(), &"x".parse().unwrap(), LIMIT).unwrap();
+    let has = |name: &str, value: &str| {
+        let line = |line: &str| {
+            line.starts_with("refusal.") && line.ends_with(&format!(".{name} {value}"))
+        };
+        assert!(told.lines().any(line), "{name} {value}: {told}");
+    };
+    has("reason", "host 127.0.0.1, secret: not on the list");
+    has("service", "x");
+    has("reason", "host 127.0.0.1, secret: it asked for what is not served here");
+    has(
+        "reason",
+        "host 127.0.0.1, which has proved nothing: it went before it had proved which it is, as who has \
+         another secret does",
+    );
+    assert!(!told.contains("refusal.4."), "{told}");
     let nobody = Manager::with_config(here.config()).unwrap();
     let error = refused(&nobody, &format!("{at}/x"), LIMIT);
     assert!(error.contains("openssl rand"), "{error}");

@@ -405,6 +405,9 @@ fn packets_of_another_host_are_checked_as_any_others() {
         }
     });
     assert!(matches!(&reason, CloseReason::Misbehaved(why) if why.contains("wrong keys")));
+    let told = hamlyn::control::stat_of(&dir.config(), &"x".parse().unwrap(), LIMIT).unwrap();
+    let away = "refusal.1.kind sent-away\nrefusal.1.user unknown\n";
+    assert!(told.contains(away) && told.contains("refusal.1.reason host 127.0.0.1, secret: "));
     assert!(node.area(area).unwrap().iter().all(|byte| *byte == 0));
 }
 

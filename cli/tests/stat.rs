@@ -217,7 +217,10 @@ fn a_receiver_that_keeps_its_records_is_named_at_both_ends() {
         assert!(said.contains("4 buffers hold records that this process has received"), "{said}");
         assert!(said.contains("4 may be there (buffers_max)"), "{said}");
         let said = text(directory, "why sends");
-        assert!(said.contains("a sender here has found no buffer of the peer's free for"), "{said}");
+        assert!(
+            said.contains("a sender here has found no buffer of the peer's free for"),
+            "{said}"
+        );
         let shown = text(directory, "stat kept");
         assert!(shown.contains("its program holds 4 of 4 buffers since"), "{shown}");
         let shown = text(directory, "stat sends");

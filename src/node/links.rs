@@ -327,8 +327,8 @@ impl Node {
     /// [`disconnect`](Self::disconnect), because the peer broke the rules of a protocol: an operator
     /// is told why.
     pub(crate) fn send_away(&mut self, id: LinkId, why: &str) {
-        if let Ok(Some(token)) = self.link(id).map(|link| link.token) {
-            self.control().note_sent_away(token, why);
+        if let Ok((Some(token), peer)) = self.link(id).map(|link| (link.token, &link.peer)) {
+            self.control().note_sent_away(token, peer, why);
         }
         // One that has ended is gone already.
         let _ = self.disconnect(id);
@@ -440,10 +440,10 @@ impl Node {
             }
         };
         let Some(Some(link)) = self.links.get(index as usize) else { return };
-        let (id, token) = (link.id, link.token);
+        let (id, token, peer) = (link.id, link.token, link.peer.clone());
         let unsent = self.remove_link(index);
         if let Some(token) = token {
-            self.control().note_sent_away(token, &why);
+            self.control().note_sent_away(token, &peer, &why);
             self.control().violated(token);
         }
         self.push_event(Event::Closed { link: id, reason: CloseReason::Misbehaved(why), unsent });

@@ -75,7 +75,7 @@ pub enum MeetingError {
     Nonsense(&'static str),
 }
 
-fn refused(reason: Reason, text: &str) -> String {
+pub(super) fn refused(reason: Reason, text: &str) -> String {
     match (reason, text) {
         (reason, "") => format!("{reason}"),
         (Reason::Application, text) => text.into(),

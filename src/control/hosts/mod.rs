@@ -48,10 +48,11 @@ pub use name::{HostName, HostNameError, Place};
 use super::identity::Identity;
 use super::machine::RequestId;
 use super::names::Access;
-use super::shell::{ConnectError, ControlEvent, Inbox, LinkToken};
+use super::shell::{ConnectError, ControlEvent, Inbox, LinkToken, of_host};
 use super::{Accept, Reason, Wait};
 use crate::config::Config;
 use crate::link::ring::packet_bytes_max;
+use crate::log::{Entry, Kind};
 use crate::os::sys::{Bell, Poller, monotonic_ns};
 use crate::os::thread::{self, Thread};
 use crate::wire::LINE_BYTES;
@@ -63,14 +64,14 @@ use fabric::Fabric;
 use hello::{Answer, Wants};
 use keys::Keys;
 use links::peer;
-use meeting::{Meeting, Own, Proved, Step};
+use meeting::{Meeting, Own, Proved, Step, refused};
 use path::Path;
 use std::boxed::Box;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
-use std::string::String;
+use std::string::{String, ToString};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use turns::Late;
 
@@ -154,7 +155,12 @@ struct Shared {
     fabric: Fabric,
     state: Mutex<State>,
     is_ending: AtomicBool,
+    /// Tells the operator.
+    note: Note,
 }
+
+/// Takes what an operator is to be told. Called under this part's lock, and waits for nothing.
+pub type Note = Box<dyn Fn(Entry) + Send + Sync>;
 
 /// The part of the control plane that speaks with other hosts.
 pub struct Hosts {
@@ -196,6 +202,7 @@ impl Hosts {
         config: &Config,
         identity: &Identity,
         inbox: &Arc<Inbox>,
+        note: Note,
     ) -> Result<Self, HostsError> {
         let keys = Keys::load(config)?;
         let os = |doing: &str| {
@@ -235,6 +242,7 @@ impl Hosts {
             fabric: Fabric::start(config),
             state: Mutex::new(state),
             is_ending: AtomicBool::new(false),
+            note,
         });
         let of_thread = shared.clone();
         let thread = thread::spawn("hamlyn-hosts", 512 << 10, move || of_thread.run())
@@ -295,10 +303,11 @@ impl Hosts {
     /// Says no to a request. `false`: it is gone.
     pub fn refuse(&self, request: RequestId, text: &str) -> bool {
         let mut state = self.shared.lock();
-        let Some((met, _, proved)) = self.shared.take_asked(&mut state, request) else {
+        let Some((met, wants, proved)) = self.shared.take_asked(&mut state, request) else {
             return false;
         };
         let answer = Answer::no(Reason::Application, text);
+        self.shared.note_refused(met.address, &proved, wants.service, &answer);
         self.shared.refuse(&mut state, request.0, met.meeting, proved.identity, &answer);
         true
     }
@@ -378,6 +387,10 @@ impl Shared {
                 }
             };
             let too_many = state.rows.len() + state.links.len() >= self.config.links_max as usize;
+            if too_many {
+                let why = "this process has as many links as it may (links_max)";
+                self.note_stranger(address, why);
+            }
             if too_many || self.inbox.len() >= EVENTS_MAX || self.is_ending.load(Ordering::Acquire)
             {
                 continue;
@@ -474,12 +487,38 @@ impl Shared {
                 }
             }
             Some(dial) => self.tell_failed(id, dial.error(error.into())),
-            None => {
-                if met.wants.is_some() {
-                    self.inbox.put_of_host(ControlEvent::RequestGone { id: RequestId(id) });
-                }
+            None if met.wants.is_some() => {
+                self.inbox.put_of_host(ControlEvent::RequestGone { id: RequestId(id) });
             }
+            // A client asks for the server's proof first, and goes if that is not what it trusts.
+            None if matches!(error, MeetingError::Gone(_)) => {
+                let why =
+                    "it went before it had proved which it is, as who has another secret does";
+                self.note_stranger(met.address, why);
+            }
+            None => self.note_stranger(met.address, &error.to_string()),
         }
+    }
+
+    /// A host that has proved which it is was refused.
+    fn note_refused(&self, address: SocketAddr, proved: &Proved, service: String, answer: &Answer) {
+        let (service, why) = match answer {
+            Answer::Yes(_) => return,
+            // The name that it asked for is its own invention, and there may be many.
+            Answer::NoService => (String::new(), "it asked for what is not served here".into()),
+            Answer::No { reason, text } => (service, refused(Reason::from_wire(*reason), text)),
+        };
+        let who = &proved.identity;
+        self.note_host(address, who, service, &why);
+    }
+
+    /// One that has proved nothing.
+    fn note_stranger(&self, address: SocketAddr, why: &str) {
+        self.note_host(address, "which has proved nothing", String::new(), why);
+    }
+
+    fn note_host(&self, address: SocketAddr, who: &str, service: String, why: &str) {
+        (self.note)(of_host(Kind::Refused, address.ip(), who, service, why));
     }
 
     fn tell_failed(&self, id: u64, error: ConnectError) {
@@ -493,6 +532,11 @@ impl Shared {
             Some(Row::Meeting(met)) if met.dial.is_some() => Some(met.meeting.doing()),
             Some(Row::Meeting(met)) if met.wants.is_some() => {
                 self.inbox.put_of_host(ControlEvent::RequestGone { id: RequestId(id) });
+                None
+            }
+            Some(Row::Meeting(met)) => {
+                let why = "it did not go on in time (handshake_timeout_ms)";
+                self.note_stranger(met.address, why);
                 None
             }
             _ => None,
@@ -531,6 +575,10 @@ impl Shared {
         let (own, asked) = state.of_identity(&proved.identity);
         if own >= 2 * self.config.connections_per_user_max as usize {
             // It is not even told, which would keep another connection.
+            if let Some(Row::Meeting(met)) = state.rows.get(&id) {
+                let answer = Answer::no(Reason::Connections, "");
+                self.note_refused(met.address, &proved, wants.service, &answer);
+            }
             return self.forget(state, id);
         }
         let answer = match answer {
@@ -561,6 +609,7 @@ impl Shared {
             }
             Err(answer) => {
                 let Some(Row::Meeting(met)) = state.rows.remove(&id) else { return };
+                self.note_refused(met.address, &proved, wants.service, &answer);
                 self.refuse(state, id, met.meeting, proved.identity, &answer);
             }
         }

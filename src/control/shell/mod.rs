@@ -63,6 +63,7 @@ use inbox::Waiter;
 use limits::{fit_descriptors, fit_mappings};
 use other_hosts::Leave;
 use refusals::Refusals;
+pub(in crate::control) use refusals::of_host;
 use std::boxed::Box;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
@@ -327,7 +328,10 @@ impl Control {
         // Before the control thread, which nobody would end if this failed.
         #[cfg(feature = "tls")]
         let hosts = match config.listen {
-            Some(_) => Some(Arc::new(Hosts::start(config, identity, &shared.inbox)?)),
+            Some(_) => {
+                let note = shared.note_of_hosts();
+                Some(Arc::new(Hosts::start(config, identity, &shared.inbox, note)?))
+            }
             None => None,
         };
         let thread = match config.housekeeping {
@@ -521,13 +525,19 @@ impl Control {
     }
 
     /// An operator is told that the other end of a link is sent away, and why; the link is as it was.
-    pub fn note_sent_away(&self, token: LinkToken, why: &str) {
+    pub fn note_sent_away(&self, token: LinkToken, peer: &Peer, why: &str) {
         if !self.shared.guard.is_parent() {
             return;
         }
-        let entry = {
-            let state = self.shared.lock();
-            state.rows.get(&token).map(|row| row.entry(Kind::SentAway, printable(why)))
+        let entry = match &peer.host {
+            Some(host) => {
+                let (who, service) = (&host.identity, peer.service.clone());
+                Some(of_host(Kind::SentAway, host.address.ip(), who, service, why))
+            }
+            None => {
+                let state = self.shared.lock();
+                state.rows.get(&token).map(|row| row.entry(Kind::SentAway, printable(why)))
+            }
         };
         if let Some(entry) = entry {
             self.shared.note(entry);

@@ -16,13 +16,25 @@ pub(super) enum Leave {
 
 #[cfg(feature = "tls")]
 mod with_tls {
-    use super::super::super::hosts::{Goodbye, HostError, HostName, Hosts, is_of_host};
+    use super::super::super::hosts::{Goodbye, HostError, HostName, Hosts, Note, is_of_host};
     use super::super::super::{GREETING_BYTES_MAX, Wait};
-    use super::super::{ConnectError, deadline_of};
+    use super::super::{ConnectError, Shared, deadline_of};
     use super::*;
     use core::time::Duration;
     use std::string::ToString;
     use std::sync::{Arc, MutexGuard, PoisonError};
+
+    impl Shared {
+        /// Told as those of this host are.
+        pub(in super::super) fn note_of_hosts(self: &Arc<Self>) -> Note {
+            let this = Arc::downgrade(self);
+            std::boxed::Box::new(move |entry| {
+                if let Some(shared) = this.upgrade() {
+                    shared.note(entry);
+                }
+            })
+        }
+    }
 
     impl Control {
         fn hosts_lock(&self) -> MutexGuard<'_, Option<Arc<Hosts>>> {
@@ -65,10 +77,12 @@ mod with_tls {
                 Some(hosts) => hosts.clone(),
                 None => {
                     let (config, inbox) = (&self.shared.config, &self.shared.inbox);
-                    let started = Hosts::start(config, &self.identity, inbox).map_err(|e| {
-                        let error = HostError::Hosts(e);
-                        ConnectError::Host { name: name.to_string(), error }
-                    })?;
+                    let note = self.shared.note_of_hosts();
+                    let started =
+                        Hosts::start(config, &self.identity, inbox, note).map_err(|e| {
+                            let error = HostError::Hosts(e);
+                            ConnectError::Host { name: name.to_string(), error }
+                        })?;
                     hosts.insert(Arc::new(started)).clone()
                 }
             };

@@ -4,8 +4,10 @@
 //! Never: more is kept than [`KEPT_MAX`] entries; one user's refusals push out another's while there
 //! are more of that user's own.
 
+use crate::control::printable;
 use crate::log::{Entry, Kind};
 use core::fmt::Write;
+use core::net::IpAddr;
 use std::string::String;
 use std::vec::Vec;
 
@@ -24,9 +26,23 @@ struct Refused {
     last_ns: u64,
 }
 
+/// Of another host: by its address, without the port, which is another each time.
+pub fn of_host(kind: Kind, address: IpAddr, who: &str, service: String, why: &str) -> Entry {
+    let reason = std::format!("host {address}, {}: {}", printable(who), printable(why));
+    Entry { kind, user: None, process: None, service, reason }
+}
+
 /// The last refusals, in the order in which each happened last.
 #[derive(Debug, Default)]
 pub(super) struct Refusals(Vec<Refused>);
+
+/// A user. Of other hosts none is known, and those that have not even proved which they are, and so
+/// are told with no service, count apart from those that have.
+type Who = (Option<u32>, bool);
+
+fn who_is(entry: &Entry) -> Who {
+    (entry.user, entry.user.is_none() && entry.service.is_empty())
+}
 
 impl Refusals {
     pub fn add(&mut self, now_ns: u64, mut entry: Entry) {
@@ -44,19 +60,19 @@ impl Refusals {
             let known = self.0.remove(at);
             (count, first_ns) = (known.count, known.first_ns);
         } else if self.0.len() >= KEPT_MAX {
-            self.make_room(entry.user);
+            self.make_room(who_is(&entry));
         }
         self.0.push(Refused { entry, count: count + 1, first_ns, last_ns: now_ns });
     }
 
     /// The oldest entry of the user who has most goes, counting the one that comes.
-    fn make_room(&mut self, comes: Option<u32>) {
-        let count = |user: Option<u32>| {
-            self.0.iter().filter(|known| known.entry.user == user).count()
-                + usize::from(user == comes)
+    fn make_room(&mut self, comes: Who) {
+        let count = |who: Who| {
+            self.0.iter().filter(|known| who_is(&known.entry) == who).count()
+                + usize::from(who == comes)
         };
-        let most = self.0.iter().map(|known| count(known.entry.user)).max();
-        let oldest = self.0.iter().position(|known| Some(count(known.entry.user)) == most);
+        let most = self.0.iter().map(|known| count(who_is(&known.entry))).max();
+        let oldest = self.0.iter().position(|known| Some(count(who_is(&known.entry))) == most);
         if let Some(at) = oldest {
             self.0.remove(at);
         }
@@ -138,6 +154,17 @@ mod tests {
         let text = text(&refusals, 3);
         assert!(text.starts_with("refusal.1.kind refused\nrefusal.1.user 1\n"), "{text}");
         assert!(text.contains("reason 9999\n") && !text.contains("reason 9986\n"), "{text}");
+        // Nor do hosts that have proved nothing push out one that has.
+        let mut refusals = Refusals::default();
+        let host = |service: &str, reason: &str| Entry {
+            user: None,
+            process: None,
+            service: service.into(),
+            ..of(1, reason)
+        };
+        refusals.add(1, host("x", "no place"));
+        (0..100).for_each(|i| refusals.add(2, host("", &std::format!("host 10.0.0.{i}"))));
+        assert!(refusals.0.iter().any(|known| known.entry.service == "x"));
         // Where each has one, the oldest goes.
         let mut refusals = Refusals::default();
         (0..20).for_each(|user| refusals.add(u64::from(user), of(user, "no")));

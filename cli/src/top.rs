@@ -8,6 +8,7 @@
 //! stays changed.
 
 use crate::arguments::TopArguments;
+use crate::figures::Link;
 use crate::look::{self, Before, Look, Told, Watched};
 use crate::output;
 use crate::perf::row;
@@ -42,7 +43,9 @@ pub fn run(arguments: &TopArguments) -> Result<()> {
         looks += 1;
         // The first one has nothing to be compared with.
         if looks > 1 || look.told.is_empty() {
-            output::line(lines(&look, &before, arguments.links, arguments.interval).join("\n"))?;
+            output::line(
+                lines(&look, &before, arguments.links, arguments.interval, width()).join("\n"),
+            )?;
             if arguments.once {
                 let failed = look.failed.len();
                 ensure!(failed == 0, "{failed} of {} did not answer", failed + look.told.len());
@@ -54,12 +57,27 @@ pub fn run(arguments: &TopArguments) -> Result<()> {
     }
 }
 
+/// Characters of a line: of the terminal, or as `COLUMNS` says; without either as many as it takes.
+fn width() -> usize {
+    let said = || std::env::var("COLUMNS").ok()?.parse().ok().filter(|width| *width > 0);
+    match std::io::stdout().is_terminal().then(terminal::size) {
+        Some(Ok((width, _))) if width > 0 => width.into(),
+        _ => said().unwrap_or(usize::MAX),
+    }
+}
+
 /// A look as lines: a table, and a line about the look.
-fn lines(look: &Look, before: &Before, links: bool, interval: Duration) -> Vec<String> {
+fn lines(
+    look: &Look,
+    before: &Before,
+    links: bool,
+    interval: Duration,
+    width: usize,
+) -> Vec<String> {
     let table = if links { of_links(look, before) } else { of_services(look, before) };
-    let mut lines: Vec<String> = table.to_string().lines().map(str::to_owned).collect();
+    let mut lines = table.lines(width);
     for (name, error) in &look.failed {
-        lines.push(format!("{}: {error}", clip(name)));
+        lines.push(format!("{}: {error}", clip(name, NAME_MAX)));
     }
     let longest = look.told.iter().map(|told| told.took).max().unwrap_or_default();
     lines.push(format!(
@@ -74,10 +92,72 @@ fn lines(look: &Look, before: &Before, links: bool, interval: Duration) -> Vec<S
     lines
 }
 
-fn clip(text: &str) -> String {
-    match text.chars().count() > NAME_MAX {
-        true => text.chars().take(NAME_MAX - 2).chain("..".chars()).collect(),
+fn clip(text: &str, max: usize) -> String {
+    match text.chars().count() > max {
+        true => text.chars().take(max.saturating_sub(2)).chain("..".chars()).collect(),
         false => text.into(),
+    }
+}
+
+/// A table that takes the form for which there is room.
+struct Fitting {
+    header: Vec<&'static str>,
+    rows: Vec<Vec<String>>,
+    /// Columns of names, which are clipped.
+    names: &'static [usize],
+    /// Columns of numbers, which stand right.
+    numbers: std::ops::Range<usize>,
+    /// Columns that are left out where there is no room, the first one first. Before them the last one
+    /// of all, what is waited for, becomes a line of its own.
+    spared: &'static [usize],
+}
+
+impl Fitting {
+    fn lines(&self, width: usize) -> Vec<String> {
+        // Each form, from the widest on: whether waits have lines of their own, columns that are left
+        // out, characters of a name.
+        let spared = (0..=self.spared.len()).map(|left_out| (true, left_out, NAME_MAX));
+        let clipped = [24, 16, 12].map(|name_max| (true, self.spared.len(), name_max));
+        let mut lines = Vec::new();
+        for form in [(false, 0, NAME_MAX)].into_iter().chain(spared).chain(clipped) {
+            lines = self.form(form);
+            if lines.iter().all(|line| line.chars().count() <= width) {
+                return lines;
+            }
+        }
+        lines.iter().map(|line| clip(line, width)).collect()
+    }
+
+    fn form(&self, (apart, left_out, name_max): (bool, usize, usize)) -> Vec<String> {
+        let last = self.header.len() - 1;
+        let is_shown = |column: &usize| {
+            !(apart && *column == last) && !self.spared[..left_out].contains(column)
+        };
+        let columns: Vec<usize> = (0..=last).filter(is_shown).collect();
+        let mut table = row::table([]);
+        table.set_header(columns.iter().map(|column| self.header[*column]));
+        for cells in &self.rows {
+            table.add_row(columns.iter().map(|column| match self.names.contains(column) {
+                true => clip(&cells[*column], name_max),
+                false => cells[*column].clone(),
+            }));
+        }
+        let right = columns.iter().enumerate().filter(|(_, column)| self.numbers.contains(column));
+        row::align_right(&mut table, right.map(|(at, _)| at));
+        let mut lines: Vec<String> = table.to_string().lines().map(str::to_owned).collect();
+        if apart {
+            // Rows stand before the line that ends the table, one a line.
+            let end = lines.len().saturating_sub(1);
+            let first = end.saturating_sub(self.rows.len());
+            for (at, cells) in
+                self.rows.iter().enumerate().rev().filter(|row| !row.1[last].is_empty())
+            {
+                for part in cells[last].split("; ").collect::<Vec<_>>().into_iter().rev() {
+                    lines.insert(first + at + 1, format!("   {part}"));
+                }
+            }
+        }
+        lines
     }
 }
 
@@ -96,8 +176,8 @@ fn sorted(mut rows: Vec<Row>) -> impl Iterator<Item = Vec<String>> {
     rows.into_iter().map(|row| row.2)
 }
 
-fn of_services(look: &Look, before: &Before) -> comfy_table::Table {
-    let mut table = row::table([
+fn of_services(look: &Look, before: &Before) -> Fitting {
+    let header = vec![
         "service",
         "user",
         "process",
@@ -111,7 +191,7 @@ fn of_services(look: &Look, before: &Before) -> comfy_table::Table {
         "refused/s",
         "queued",
         "waits",
-    ]);
+    ];
     let rows = look.told.iter().map(|told| {
         let earlier = told.earlier(before);
         let rate = |name| told.rate(earlier, name);
@@ -125,10 +205,10 @@ fn of_services(look: &Look, before: &Before) -> comfy_table::Table {
             .fold(0, |sum, link| link.number("messages_queued").saturating_add(sum));
         let number = |number: Option<u32>| number.map_or("?".into(), |number| number.to_string());
         let cells = vec![
-            clip(&told.name),
+            told.name.clone(),
             number(told.user),
             number(told.process),
-            clip(told.program.as_deref().unwrap_or("")),
+            told.program.clone().unwrap_or_default(),
             duration(told.figures.number("uptime_ms")),
             told.figures.number("links").to_string(),
             format!("{sent:.0}"),
@@ -141,9 +221,8 @@ fn of_services(look: &Look, before: &Before) -> comfy_table::Table {
         ];
         (false, sent + received, cells)
     });
-    table.add_rows(sorted(rows.collect()));
-    row::align_right(&mut table, 4..12);
-    table
+    let rows = sorted(rows.collect()).collect();
+    Fitting { header, rows, names: &[0, 3], numbers: 4..12, spared: &[11, 7, 9, 5, 1] }
 }
 
 /// What its program waits for.
@@ -156,8 +235,8 @@ fn of_process(told: &Told) -> String {
     }
 }
 
-fn of_links(look: &Look, before: &Before) -> comfy_table::Table {
-    let mut table = row::table([
+fn of_links(look: &Look, before: &Before) -> Fitting {
+    let header = vec![
         "service",
         "link",
         "peer",
@@ -168,7 +247,7 @@ fn of_links(look: &Look, before: &Before) -> comfy_table::Table {
         "not taken",
         "queued",
         "waits",
-    ]);
+    ];
     let mut rows = Vec::new();
     for told in &look.told {
         let earlier = told.earlier(before);
@@ -176,9 +255,9 @@ fn of_links(look: &Look, before: &Before) -> comfy_table::Table {
             let rate = |name| told.link_rate(earlier, *number, name);
             let (sent, taken) = (rate("messages_sent"), rate("packets_taken"));
             let cells = vec![
-                clip(&told.name),
+                told.name.clone(),
                 number.to_string(),
-                clip(&link.peer()),
+                peer(link),
                 format!("{sent:.0}"),
                 bytes(rate("ring_bytes_sent")),
                 format!("{taken:.0}"),
@@ -190,9 +269,15 @@ fn of_links(look: &Look, before: &Before) -> comfy_table::Table {
             rows.push((!waits(link).is_empty(), sent + taken, cells));
         }
     }
-    table.add_rows(sorted(rows));
-    row::align_right(&mut table, 3..9);
-    table
+    let rows = sorted(rows).collect();
+    Fitting { header, rows, names: &[0, 2], numbers: 3..9, spared: &[4, 6, 8] }
+}
+
+/// `77 (postgres), user 1000`: the process first, which a narrow column still shows.
+fn peer(link: &Link) -> String {
+    let (process, user) = (link.text("peer_process"), link.text("peer_user"));
+    let program = link.peer_program().map_or(String::new(), |program| format!(" ({program})"));
+    format!("{process}{program}, user {user}")
 }
 
 /// The terminal as a screen; as it was before when this goes, also by a panic.
@@ -298,9 +383,10 @@ fn watch(screen: &Screen, seen: &Receiver<Look>, arguments: &TopArguments) -> Re
             }
         }
         if is_new {
-            let mut lines = lines(&latest, &before, links, arguments.interval);
+            let (width, height) = terminal::size()?;
+            let (width, height) = (usize::from(width), usize::from(height));
+            let mut lines = lines(&latest, &before, links, arguments.interval, width);
             let foot = lines.pop().unwrap_or_default();
-            let height = usize::from(terminal::size()?.1);
             lines.truncate(height.saturating_sub(1));
             lines.resize(height.saturating_sub(1), String::new());
             lines.push(format!("{foot}; q: ends, l: services or links"));
@@ -337,8 +423,62 @@ mod tests {
         link.0.insert("waits_for_room_ms".into(), "0".into());
         let before = look::by_name(vec![told("busy", 50, now), told("stuck", 50, now)]);
         let look = Look { told: vec![busy, told("stuck", 50, now)], failed: Vec::new() };
-        let text = lines(&look, &before, true, Duration::from_secs(1)).join("\n");
+        let text = lines(&look, &before, true, Duration::from_secs(1), 200).join("\n");
         assert!(text.find("stuck").unwrap() < text.find("busy").unwrap(), "{text}");
+    }
+
+    #[test]
+    fn both_tables_fit_80_columns_and_use_more_where_there_is_more() {
+        let then = Instant::now();
+        let now = then + Duration::from_secs(1);
+        let names = ["orders", "a-service-whose-name-is-very-long-indeed"];
+        let at = |at, sent| names.map(|name| told(name, sent, at)).into_iter();
+        let before = look::by_name(at(then, 1).collect());
+        let mut look = Look { told: at(now, 40_000_000).collect(), failed: Vec::new() };
+        for told in &mut look.told {
+            told.user = Some(4_294_967_294);
+            told.process = Some(4_194_304);
+            told.program = Some("a-long-program".into());
+            let link = told.figures.links.get_mut(&1).unwrap();
+            for (name, value) in [
+                ("peer_process", "4194304"),
+                ("peer_user", "4294967294"),
+                ("ring_bytes_sent", "123456789012"),
+                ("ring_bytes_waiting", "65536"),
+                ("waits_for_buffer_ms", "3100"),
+                ("peer_waits_for_room", "1"),
+            ] {
+                link.0.insert(name.into(), value.into());
+            }
+        }
+        for links in [false, true] {
+            let of = |width| {
+                let table =
+                    if links { of_links(&look, &before) } else { of_services(&look, &before) };
+                table.lines(width)
+            };
+            for width in [80, 100, 132] {
+                let lines = of(width);
+                let widest = lines.iter().map(|line| line.chars().count()).max();
+                assert!(widest <= Some(width), "{width}: {}", lines.join("\n"));
+                let text = lines.join("\n");
+                for part in ["sent/s", "orders", "a-serv", "39999999", "4194304", "2.5 s"] {
+                    assert!(text.contains(part), "{part}: {text}");
+                }
+            }
+            let (narrow, wide) = (of(80).join("\n"), of(300).join("\n"));
+            assert!(
+                !narrow.contains("queued") && wide.contains("queued") && wide.contains("bytes/s")
+            );
+            // Who waits stands below its own row.
+            let lines = of(80);
+            let row = lines.iter().position(|line| line.contains("orders")).unwrap();
+            assert!(
+                lines[row + 1].starts_with("   ") && lines[row + 1].contains("2.5 s"),
+                "{narrow}"
+            );
+            assert!(!links || narrow.contains("\n   waits for a buffer of the peer's since 3.1 s"));
+        }
     }
 
     #[test]
@@ -351,7 +491,7 @@ mod tests {
             failed: vec![("gone".into(), "nobody listens".into())],
         };
         for links in [false, true] {
-            let text = lines(&look, &before, links, Duration::from_secs(1)).join("\n");
+            let text = lines(&look, &before, links, Duration::from_secs(1), 200).join("\n");
             let at = |name: &str| text.find(name).unwrap_or_else(|| panic!("{name}: {text}"));
             assert!(at("busy") < at("idle") && text.contains("900"), "{text}");
             assert!(text.contains("2.5 s") && text.contains("gone: nobody listens"), "{text}");

@@ -70,8 +70,8 @@ pub fn run(arguments: &NamesArguments) -> Result<()> {
             output::line(json!({
                 "name": service.name,
                 "path": service.path,
-                "uid": service.uid,
-                "pid": service.pid,
+                "user": service.uid,
+                "process": service.pid,
                 "program": program(service),
                 "age_s": age(service).map(|age| age.as_secs()),
                 "is_alive": service.is_alive,

@@ -44,8 +44,8 @@ fn names_tell_who_serves_them_and_stale_ones_are_removed_when_asked() {
         .map(|line| serde_json::from_str(line).unwrap())
         .collect();
     let row = |name: &str| rows.iter().find(|row| row["name"] == name).unwrap();
-    assert_eq!((rows.len(), &row("living")["pid"]), (2, &living.id().into()));
-    assert_eq!((&row("dead")["is_alive"], &row("dead")["pid"]), (&false.into(), &().into()));
+    assert_eq!((rows.len(), &row("living")["process"]), (2, &living.id().into()));
+    assert_eq!((&row("dead")["is_alive"], &row("dead")["process"]), (&false.into(), &().into()));
 
     let output = String::from_utf8(hamlyn(directory, &["names", "--clean"]).stdout).unwrap();
     assert!(output.starts_with("1 stale"), "{output}");

@@ -54,17 +54,36 @@ refresh() {
     return 0
 }
 
-# Where the headers are, seen from LIBDIR/cmake/hamlyn: the way there where both are below PREFIX, so
-# that the whole can be moved; else the place itself.
-headers_from_cmake() {
+# Whether libraries and headers are below PREFIX, so that the whole can be moved.
+is_movable() {
     case $LIBDIR/:$INCLUDEDIR/ in
-        */../*) echo "$INCLUDEDIR" ;;
-        "$PREFIX"/*:"$PREFIX"/*)
-            up=$(echo "${LIBDIR#"$PREFIX"}/cmake/hamlyn" | sed 's|//*|/|g; s|/[^/][^/]*|../|g')
-            echo "$up${INCLUDEDIR#"$PREFIX"/}"
-            ;;
-        *) echo "$INCLUDEDIR" ;;
+        */../*) return 1 ;;
+        "$PREFIX"/*:"$PREFIX"/*) ;;
+        *) return 1 ;;
     esac
+}
+
+# PREFIX, seen from a folder of LIBDIR: `../../../`.
+up_from() { echo "${LIBDIR#"$PREFIX"}/$1" | sed 's|//*|/|g; s|/[^/][^/]*|../|g'; }
+
+# Where the headers are, seen from LIBDIR/cmake/hamlyn: the way there, or the place itself.
+headers_from_cmake() {
+    if is_movable; then echo "$(up_from cmake/hamlyn)${INCLUDEDIR#"$PREFIX"/}"; else echo "$INCLUDEDIR"; fi
+}
+
+# What pkg-config finds the library by. Below /usr, where the system's own are, nothing is moved, and a
+# path with `..` would not be known for one that every compiler looks in.
+for_pkg_config() {
+    file="$DESTDIR$LIBDIR/pkgconfig/hamlyn.pc"
+    prefix=$PREFIX include=$INCLUDEDIR lib=$LIBDIR
+    if [ "$PREFIX" != /usr ] && is_movable; then
+        up=$(up_from pkgconfig)
+        # shellcheck disable=SC2016
+        prefix='${pcfiledir}'/${up%/} include='${prefix}'/${INCLUDEDIR#"$PREFIX"/} lib='${prefix}'/${LIBDIR#"$PREFIX"/}
+    fi
+    sed -e "s|@PREFIX@|$prefix|" -e "s|@INCLUDEDIR@|$include|" -e "s|@LIBDIR@|$lib|" \
+        -e "s|@VERSION@|$VERSION|" -e "s|@LIBS_PRIVATE@|$LIBS_PRIVATE|" capi/hamlyn.pc.in >"$file"
+    chmod 644 "$file"
 }
 
 # What CMake finds the library by.
@@ -123,10 +142,7 @@ case ${1-} in
             strip --strip-debug "$DESTDIR$LIBDIR/libhamlyn.so.$VERSION" \
                 "$DESTDIR$LIBDIR/libhamlyn.a"
         fi
-        sed -e "s|@PREFIX@|$PREFIX|" -e "s|@INCLUDEDIR@|$INCLUDEDIR|" -e "s|@LIBDIR@|$LIBDIR|" \
-            -e "s|@VERSION@|$VERSION|" -e "s|@LIBS_PRIVATE@|$LIBS_PRIVATE|" capi/hamlyn.pc.in \
-            >"$DESTDIR$LIBDIR/pkgconfig/hamlyn.pc"
-        chmod 644 "$DESTDIR$LIBDIR/pkgconfig/hamlyn.pc"
+        for_pkg_config
         for_cmake
         [ ! -x "$BUILT/hamlyn" ] || command_too
         echo "$files" | while read -r file; do

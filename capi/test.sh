@@ -224,6 +224,37 @@ if wanted loops && [ -z "${NAMES-}" ]; then
     else loud 'GLib SKIPPED: there is no glib-2.0.pc'; fi
 fi
 
+# What pkg-config says after everything was moved: nothing of the place where it was.
+if wanted c && [ -z "${NAMES-}" ]; then
+    cp -a "$DESTDIR$PREFIX" "$work/moved"
+    flags=$(env -u PKG_CONFIG_SYSROOT_DIR PKG_CONFIG_LIBDIR="$work/moved/lib/pkgconfig" \
+        pkg-config --cflags --libs hamlyn)
+    case $flags in
+        *"$PREFIX"* | *"$DESTDIR"*) fail "hamlyn.pc, moved, says $flags" ;;
+    esac
+    # shellcheck disable=SC2086
+    $C capi/examples/hello.c -o "$work/moved-hello" $flags &&
+        LD_LIBRARY_PATH="$work/moved/lib" timeout 60 "$work/moved-hello" >"$work/out" 2>&1 </dev/null ||
+        { fail 'hello, by a hamlyn.pc that was moved'; cat "$work/out"; }
+    echo '   hello, by a hamlyn.pc that was moved (c)'
+    rm -rf "$work/moved" "$work/moved-hello"
+    # Where headers or libraries are not below PREFIX it says their places.
+    other=$work/other
+    for places in "PREFIX=$other LIBDIR=$other/lib/$(cc -print-multiarch)" \
+        "PREFIX=$other INCLUDEDIR=$work/headers" "PREFIX=/usr LIBDIR=/usr/lib/$(cc -print-multiarch)"; do
+        # shellcheck disable=SC2086
+        env -u LIBDIR -u INCLUDEDIR DESTDIR="$work/stage" $places capi/install.sh install >/dev/null ||
+            fail "install with $places"
+        pc=$(find "$work/stage" -name hamlyn.pc)
+        flags=$(PKG_CONFIG_LIBDIR=${pc%/*} PKG_CONFIG_SYSROOT_DIR="$work/stage" pkg-config --cflags hamlyn)
+        case $places in
+            PREFIX=/usr*) grep -qx 'includedir=/usr/include' "$pc" ;;
+            *) [ -e "$(echo "${flags#-I}" | tr -d ' ')/hamlyn.h" ] ;;
+        esac || fail "hamlyn.pc with $places says $flags"
+        rm -rf "$work/stage"
+    done
+fi
+
 if wanted static; then
     try hello capi/examples/hello.c static "$C" "$STATIC"
     if ldd "$work/hello-static" | grep -q libhamlyn; then

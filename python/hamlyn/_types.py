@@ -15,7 +15,7 @@ else:
     # Before Python 3.12 neither the language nor numpy's annotations say what has a buffer.
     Buffer: TypeAlias = Any
 
-Access: TypeAlias = Union[str, int]
+Access: TypeAlias = Union[Literal["same_user", "anyone"], int]
 """Who may connect: `"same_user"`, `"anyone"`, or the number of a group."""
 
 WhenSlow: TypeAlias = Literal["wait", "drop_oldest", "drop_newest", "send_away"]

@@ -9,6 +9,7 @@
 //!
 //! Never: the node waits for whoever reads; what a peer wrote is used for anything but printing.
 
+use super::Node;
 use super::link::Link;
 use super::room_waits::RoomWaits;
 use crate::control::Peer;
@@ -323,6 +324,26 @@ impl Figures {
         self.room_waits.text(text);
         for link in links.iter().take(LINKS_LISTED_MAX) {
             link.text(text);
+        }
+    }
+}
+
+impl Node {
+    /// Of a link over which requests come: what counts those that wait for a reply.
+    pub(crate) fn show_held(&self, id: LinkId, held: Held) {
+        self.figures.show_held(id.index, held);
+    }
+
+    /// Of a link over which records come: what counts the buffers that are not released.
+    pub(crate) fn show_buffers(&self, id: LinkId, held: Arc<BuffersHeld>) {
+        self.figures.show_buffers(id.index, held);
+    }
+
+    /// A sender over this link waits until its receiver's program releases something; or does no longer.
+    #[cold]
+    pub(crate) fn waits_for_buffer(&self, id: LinkId, waits: bool) {
+        if let Ok(link) = self.link(id) {
+            link.waits_for_buffer(waits);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Links come and go: connecting, accepting, death, closing, bulk rings, who is who.
 
 use super::events::Event;
-use super::figures::{BuffersHeld, Held, Words};
+use super::figures::Words;
 use super::link::{Link, ReceiveHalf, SendHalf, Waker};
 use super::receive::Misbehaviour;
 use super::wait::Backoff;
@@ -271,24 +271,6 @@ impl Node {
     /// [`Event::Connected`].
     pub fn accept(&mut self, request: RequestId, greeting: &[u8]) -> Result<(), AcceptError> {
         self.control().accept(request, greeting)
-    }
-
-    /// Of a link over which requests come: what counts those that wait for a reply.
-    pub(crate) fn show_held(&self, id: LinkId, held: Held) {
-        self.figures.show_held(id.index, held);
-    }
-
-    /// Of a link over which records come: what counts the buffers that are not released.
-    pub(crate) fn show_buffers(&self, id: LinkId, held: Arc<BuffersHeld>) {
-        self.figures.show_buffers(id.index, held);
-    }
-
-    /// A sender over this link waits until its receiver's program releases something; or does no longer.
-    #[cold]
-    pub(crate) fn waits_for_buffer(&self, id: LinkId, waits: bool) {
-        if let Ok(link) = self.link(id) {
-            link.waits_for_buffer(waits);
-        }
     }
 
     /// Refuses a request; the other end is told `reason`.

@@ -63,6 +63,7 @@ use inbox::Waiter;
 use limits::{fit_descriptors, fit_mappings};
 use other_hosts::Leave;
 use refusals::Refusals;
+#[cfg(feature = "tls")]
 pub(in crate::control) use refusals::of_host;
 use std::boxed::Box;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -529,19 +530,7 @@ impl Control {
         if !self.shared.guard.is_parent() {
             return;
         }
-        let entry = match &peer.host {
-            Some(host) => {
-                let (who, service) = (&host.identity, peer.service.clone());
-                Some(of_host(Kind::SentAway, host.address.ip(), who, service, why))
-            }
-            None => {
-                let state = self.shared.lock();
-                state.rows.get(&token).map(|row| row.entry(Kind::SentAway, printable(why)))
-            }
-        };
-        if let Some(entry) = entry {
-            self.shared.note(entry);
-        }
+        self.shared.note_sent_away(token, peer, why);
     }
 
     /// Asks for a bulk ring that this process writes. The answer is an event.

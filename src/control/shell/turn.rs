@@ -1,13 +1,13 @@
 //! One turn of whoever runs the control plane: what sockets, receivers and the clock bring.
 
 use super::error::refused;
-use super::refusals::Refusals;
+use super::refusals::{Refusals, of_host};
 use super::{
     ACCEPTS_PER_TURN, BELL, EVENTS_MAX, FRAMES_OF_THE_DEAD, FRAMES_PER_TURN, LISTENER,
     MESSAGES_PER_TURN, OUTBOX_MAX, PIDFD, Posted, Row, SOCKET, Shared, State, WAKE, tag,
 };
 use crate::control::frame::Frame;
-use crate::control::machine::{ConnectionId, ServiceId, Who};
+use crate::control::machine::{ConnectionId, Peer, ServiceId, Who};
 use crate::control::names::{Access, Listener};
 use crate::control::receiver::Message;
 use crate::control::{Reason, printable};
@@ -117,6 +117,22 @@ impl Shared {
         };
         if is_first {
             self.bell.ring();
+        }
+    }
+
+    pub(super) fn note_sent_away(&self, token: ConnectionId, peer: &Peer, why: &str) {
+        let entry = match &peer.host {
+            Some(host) => {
+                let (who, service) = (&host.identity, peer.service.clone());
+                Some(of_host(Kind::SentAway, host.address.ip(), who, service, why))
+            }
+            None => {
+                let state = self.lock();
+                state.rows.get(&token).map(|row| row.entry(Kind::SentAway, printable(why)))
+            }
+        };
+        if let Some(entry) = entry {
+            self.note(entry);
         }
     }
 

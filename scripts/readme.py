@@ -28,13 +28,16 @@ edition = "2024"
 [workspace]
 
 [dependencies]
-hamlyn = {{ path = "{root}", features = ["tokio"] }}
+anyhow = "1"
+hamlyn = {{ path = "{root}", features = ["serde", "tokio"] }}
+serde = {{ version = "1", features = ["derive"] }}
+signal-hook = "0.4"
 tokio = {{ version = "1", features = ["io-util", "macros", "rt-multi-thread", "time"] }}
 """
 # The README's functions have no `main` around them. Whoever asks may come first, and tries again.
 MAIN_OF_ECHO = """
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
+async fn main() -> anyhow::Result<()> {
     if std::env::args().nth(1).is_some() { ask().await } else { echo().await }
 }
 """
@@ -86,6 +89,18 @@ def pair(serves: list[str], asks: list[str], environment: dict[str, str]) -> tup
         return there.communicate()[0], printed
 
 
+def drained(serves: list[str], asks: list[str], environment: dict[str, str]) -> str:
+    """Runs both, and ends the one that serves by SIGTERM; what both printed."""
+    with subprocess.Popen(serves, env=environment, stdout=subprocess.PIPE, text=True) as there:
+        try:
+            printed = ran(asks, environment)
+            there.terminate()
+            last, _ = there.communicate(timeout=LIMIT_S)
+        finally:
+            there.kill()
+    return f"{printed}{last}" if there.returncode == 0 else f"{printed}, and {there.returncode}"
+
+
 def two_hosts(readme: str, work: Path, environment: dict[str, str]) -> str:
     """README.md's commands for two hosts, of which both are this one: whether the file came."""
     (work / "copy").unlink()
@@ -119,7 +134,7 @@ def two_hosts(readme: str, work: Path, environment: dict[str, str]) -> str:
 def main() -> int:
     hamlyn, target = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
     readme = (ROOT / "README.md").read_text()
-    wanted = {"server", "client", "echo", "receiver", "sender"}
+    wanted = {"server", "client", "echo", "receiver", "sender", "prices", "order"}
     built = compiled(programs("README.md", "rs", "rust,no_run", wanted), target)
     wrong = []
 
@@ -137,6 +152,13 @@ def main() -> int:
         run = lambda name, *arguments: [str(built / name), *arguments]  # noqa: E731
         _, said = pair(run("server"), run("client"), environment)
         expect("the first service", said, "HELLO, WITHOUT A SYSTEM CALL")
+        said = drained(run("prices"), run("order"), environment)
+        expect("values", said, "lamp: 5997 cents")
+        expect("a server that SIGTERM drains", said, "drained, 0 requests without a reply")
+        failed = subprocess.run(
+            run("order"), env=environment, capture_output=True, text=True, timeout=LIMIT_S
+        )
+        expect("an error, as a sentence", failed.stderr, ": nothing is called prices: the directory")
         said, _ = pair(run("receiver"), run("sender"), environment)
         expect("one message", said, "hello, without a system call")
         pair(run("echo"), run("echo", "ask"), environment)

@@ -209,7 +209,7 @@ pub mod services {
     };
 }
 
-// The README's examples compile; some need the feature.
-#[cfg(all(doctest, feature = "tokio"))]
+// The README's examples compile; some need these features.
+#[cfg(all(doctest, feature = "serde", feature = "tokio"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -281,7 +281,7 @@ def test_access_by_group_by_user_and_for_all(
         monkeypatch.setenv("HAMLYN_SHARED_DIR", shared)
         with Manager() as manager:
             with pytest.raises(ValueError, match="'same_user', 'anyone' or the number of a group"):
-                manager.set_seed_access("everyone")
+                manager.set_seed_access("everyone")  # type: ignore[arg-type]
             manager.set_seed_access("anyone")
             receiver, server = hamlyn.TaggedReceiver(manager, 64), hamlyn.Server(manager)
             if os.geteuid() != 0:

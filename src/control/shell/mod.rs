@@ -48,7 +48,7 @@ use super::machine::{
 use super::memory::{Made, Mapped};
 use super::names::{self, Access, Listener, ServeError, ServiceName};
 use super::receiver::Message;
-use super::{FORKED, GREETING_BYTES_MAX, TOKEN_BYTES_MAX, printable};
+use super::{FORKED, GREETING_BYTES_MAX, TOKEN_BYTES_MAX};
 use crate::config::{AdmitUnknown, Config, Housekeeping};
 use crate::log::{Entry, Kind, Log};
 use crate::os::memory::{self, ForkGuard};

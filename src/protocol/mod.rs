@@ -138,8 +138,12 @@ pub use publish::{
 };
 #[cfg(feature = "tokio")]
 pub use reconnect::{CallOptions, ConnectionState, ReconnectPolicy, ReconnectingClient};
+#[cfg(feature = "os")]
+pub(crate) use manager::NOT_OFFERED;
 #[cfg(feature = "tls")]
 pub use seed::SeedHostError;
+#[cfg(feature = "os")]
+pub(crate) use seed::Token;
 pub use seed::{Kind, SEED_BYTES_MAX, Seed, SeedError};
 #[cfg(feature = "os")]
 pub use stream::{Record, RecordGuard, RecordLoan, StreamConfig, StreamReceiver, StreamSender};

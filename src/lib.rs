@@ -54,8 +54,8 @@
 //! - [`typed`]: values in messages, checked before they are used.
 //! - `io` (feature `tokio`): byte streams as tokio's `AsyncRead` and `AsyncWrite`, for whatever speaks
 //!   over a socket. In tasks, too: `protocol::AsyncServer`, `protocol::AsyncClient`.
-//! - [`job`]: the processes of a parallel program, started together (`hamlyn run`, MPI's launchers),
-//!   find one another with nothing configured.
+//! - [`job`]: the processes of a parallel program, started together (`hamlyn run`, MPICH's
+//!   `mpiexec`), find one another with nothing configured.
 //! - [`Config`]: every setting, with its variable, default and limits.
 //! - [`services`]: who serves what here, its statistics, and the directories of names.
 //! - [`log`]: what an operator is told of links, with the reason: by a function of the program's, or
@@ -73,7 +73,6 @@
 //! | `tokio` | end points in tokio's tasks, `io` |
 //! | `tls` | services on other hosts, over TCP and TLS 1.3 |
 //! | `libfabric` | packets to other hosts over libfabric, which is opened at run time, where both ends ask for it |
-//! | `pmix` | [`job`]s that a launcher starts which speaks PMIx, whose library is opened at run time |
 //! | `serde` | values that serde knows as messages |
 //! | `tracing` | what [`log`] is told, as events of `tracing` |
 //! | `unstable-internals` | the modules below, without any promise: for this project's own tests, command and bindings. With it errors and events can be matched without a last arm, so that the bindings notice a new one |

@@ -2,6 +2,10 @@
 
 #[path = "../../examples/job_all_to_all.rs"]
 mod all_to_all;
+#[path = "../../examples/job_barrier.rs"]
+mod barrier;
+#[path = "../../examples/job_halo.rs"]
+mod halo;
 
 use hamlyn::job::{Job, JobError, Launcher};
 use hamlyn::protocol::StreamReceiver;
@@ -75,12 +79,15 @@ fn role() {
     });
     let done = match role.as_str() {
         "all_to_all" => all_to_all::main(),
+        "barrier" => barrier::main(),
+        "halo" => halo::main(),
         "values" => values(),
         "calls" => calls(),
         "misuse" => misuse(),
         "late" => late(),
         "leaves" => leaves(),
         "dies" => dies(),
+        "dies_last" => dies_last(),
         "shows" => shows(),
         "orphans" => orphans(),
         other => panic!("no role {other}"),
@@ -101,6 +108,114 @@ fn four_ranks_send_all_to_all() {
     assert!(all.contains("4 ranks, 3 rounds") && all.contains("started by hamlyn run"), "{all}");
 }
 
+#[test]
+fn four_ranks_meet_at_barriers_and_exchange_their_edges() {
+    for (role, says) in [("barrier", "4 ranks met 5 times"), ("halo", "4 ranks, 200 cells")] {
+        let output = ran("-n 4", role);
+        let all = all_of(&output);
+        assert!(output.status.success() && all.contains(says), "{role}: {all}");
+    }
+}
+
+/// Two hosts as the ranks see them: each agent, and what it starts, in network and mount namespaces
+/// of its own, with a directory of its own.
+#[cfg(feature = "tls")]
+struct Hosts {
+    names: [String; 2],
+    dir: tempfile::TempDir,
+}
+
+#[cfg(feature = "tls")]
+impl Hosts {
+    /// `None`, which is said: this machine does not let them be made.
+    fn new() -> Option<Self> {
+        let pid = std::process::id();
+        let names = [format!("hamlyn-job-{pid}-a"), format!("hamlyn-job-{pid}-b")];
+        let hosts = Self { names, dir: tempfile::tempdir().unwrap() };
+        let [a, b] = &hosts.names;
+        let lines = [
+            format!("netns add {a}"),
+            format!("netns add {b}"),
+            format!("-n {a} link add hj{pid}a type veth peer name hj{pid}b netns {b}"),
+            format!("-n {a} addr add 10.78.0.1/24 dev hj{pid}a"),
+            format!("-n {b} addr add 10.78.0.2/24 dev hj{pid}b"),
+            format!("-n {a} link set hj{pid}a up"),
+            format!("-n {b} link set hj{pid}b up"),
+            format!("-n {a} link set lo up"),
+            format!("-n {b} link set lo up"),
+        ];
+        for line in lines {
+            let output = Command::new("ip").args(line.split(' ')).output();
+            let why = match output {
+                Ok(output) if output.status.success() => continue,
+                Ok(output) => text(&output.stderr),
+                Err(e) => e.to_string(),
+            };
+            eprintln!("SKIPPED: jobs of several hosts: ip {line}: {why}");
+            return None;
+        }
+        // In the place of ssh: the host, and behind it the command.
+        let script = format!(
+            "#!/bin/sh\ncase $1 in 10.78.0.1) host={a} ;; 10.78.0.2) host={b} ;; *) exit 9 ;; esac\n\
+             shift; mkdir -p -m 700 {dir}/$host; export HAMLYN_DIR={dir}/$host\n\
+             exec ip netns exec $host \"$@\"\n",
+            dir = hosts.dir.path().display()
+        );
+        std::fs::write(hosts.rsh(), script).unwrap();
+        Some(hosts)
+    }
+
+    fn rsh(&self) -> std::path::PathBuf {
+        self.dir.path().join("rsh")
+    }
+
+    fn ran(&self, more: &str, role: &str) -> Output {
+        let rsh = format!("sh {}", self.rsh().display());
+        let mut command = hamlyn(self.dir.path(), "");
+        // Before the program, for which `hamlyn` has put a mark.
+        let mut again = Command::new(command.get_program());
+        again.args(["run", "-n", "4", "--hosts", "10.78.0.1,10.78.0.2", "--rsh", &rsh]);
+        again.args(more.split_whitespace()).arg("--");
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => again.env(name, value),
+                None => again.env_remove(name),
+            };
+        }
+        again.current_dir(self.dir.path()).stdin(Stdio::null());
+        command = again;
+        with_role(&mut command, role).output().unwrap()
+    }
+}
+
+#[cfg(feature = "tls")]
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        for name in &self.names {
+            let _ = Command::new("ip").args(["netns", "del", name]).output();
+        }
+    }
+}
+
+#[cfg(feature = "tls")]
+#[test]
+fn ranks_of_two_hosts_meet_by_tls_and_those_of_one_by_rings() {
+    let Some(hosts) = Hosts::new() else { return };
+    for role in ["all_to_all", "barrier", "halo", "calls"] {
+        let output = hosts.ran("", role);
+        let all = all_of(&output);
+        assert!(output.status.success(), "{role}: {all}");
+        if role == "all_to_all" {
+            assert!(all.contains("by rings to the 2 of this host, by TLS"), "{all}");
+        }
+    }
+    // A rank there dies: all end, here and there.
+    let output = hosts.ran("", "dies_last");
+    let all = all_of(&output);
+    assert_eq!(output.status.code(), Some(128 + 6), "{all}");
+    assert!(all.contains("rank 3 on 10.78.0.2 was ended by signal 6"), "{all}");
+}
+
 /// Under another launcher: `mpiexec` and the like with these options before the program.
 fn under(launcher: &str, options: &[&str], says: &str) {
     let dir = tempfile::tempdir().unwrap();
@@ -119,6 +234,17 @@ fn under(launcher: &str, options: &[&str], says: &str) {
 #[test]
 fn four_ranks_find_one_another_under_hydra() {
     under("mpiexec.hydra", &["-n", "4"], "started by a launcher that speaks PMI-1");
+}
+
+#[test]
+fn under_pmix_a_process_is_no_job_of_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let own = std::env::current_exe().unwrap();
+    let mut command = command(own.to_str().unwrap(), dir.path());
+    command.args(["--exact", "role", "--nocapture"]).env(ROLE, "values");
+    let output = command.env("PMIX_NAMESPACE", "x").env("PMIX_RANK", "0").output().unwrap();
+    let all = all_of(&output);
+    assert!(output.status.code() == Some(3) && all.contains("PMIX_NAMESPACE"), "{all}");
 }
 
 fn values() -> Done {
@@ -262,6 +388,22 @@ fn dies() -> Done {
     }
     // The launcher ends this one, or the link tells of it.
     job.stream_from(1)?.receive(LIMIT)?;
+    Err("a record came of a rank that is dead".into())
+}
+
+fn dies_last() -> Done {
+    let job = Job::from_env()?;
+    if job.rank() == job.size() - 1 {
+        let mut from = job.stream_from(0)?;
+        from.receive(LIMIT)?;
+        std::process::abort();
+    }
+    if job.rank() == 0 {
+        let mut to = job.stream_to(job.size() - 1, LIMIT)?;
+        to.send(b"die", LIMIT)?;
+        to.flush(LIMIT)?;
+    }
+    job.stream_from(job.size() - 1)?.receive(LIMIT)?;
     Err("a record came of a rank that is dead".into())
 }
 

@@ -122,13 +122,14 @@ pub enum JobError {
         /// One of those.
         rank: u32,
     },
-    /// PMIx cannot be used.
-    #[error("this process was started under PMIx ({variable} is set): {why}")]
+    /// The launcher speaks PMIx, which this library does not. Each process would be a job of its own.
+    #[error(
+        "this process was started under PMIx ({variable} is set), which is not spoken; hamlyn run and \
+         launchers that speak PMI-1, as MPICH's mpiexec does, are"
+    )]
     Pmix {
         /// What says so.
         variable: &'static str,
-        /// What is wrong.
-        why: String,
     },
     /// A setting.
     #[error(transparent)]

@@ -2,9 +2,9 @@
 //! configured. Each has a *rank*, from 0 up.
 //!
 //! ```text
-//!   hamlyn run -n 4 -- program        mpiexec (PMI-1)        mpirun, prterun, srun (PMIx)
-//!            \                             |                          /
-//!             +----- rank, size; put, fence, get of bytes -----------+
+//!   hamlyn run -n 4 -- program           mpiexec (PMI-1)
+//!            \                             /
+//!             +--- rank, size; put, fence, get of bytes
 //!                                          |
 //!   Job: a manager of its own; where each rank's node is; a token for each end point, made of
 //!        the job's secret by both ends. A link is made when it is first used: by a ring to a rank of
@@ -34,25 +34,27 @@
 //! ```
 //! Which launcher it was, and what was looked for in vain, says [`Job::explain`].
 //!
-//! - `space`: what launchers have in common; `talk`: PMI-1 and `hamlyn run`; `pmix`: PMIx
+//! - `space`: what launchers have in common; `talk`: PMI-1 and `hamlyn run`
 //! - `lines`: the text of PMI-1
 
 mod error;
 #[doc(hidden)]
 pub mod lines;
-#[cfg(feature = "pmix")]
-mod pmix;
 mod space;
 mod talk;
 
 pub use error::JobError;
 
 use crate::config::Config;
+#[cfg(feature = "tls")]
+use crate::control::ConnectError;
+#[cfg(feature = "tls")]
+use crate::control::hosts::{HostError, MeetingError};
 use crate::control::private_dir;
 use crate::os::sys;
 use crate::protocol::{
-    Client, Grown, GrowError, Kind, Manager, NOT_OFFERED, Offered, Seed, Server,
-    ServerConfig, StreamConfig, StreamReceiver, StreamSender, Token,
+    Client, GrowError, Grown, Kind, Manager, NOT_OFFERED, Offered, Seed, Server, ServerConfig,
+    StreamConfig, StreamReceiver, StreamSender, Token,
 };
 use crate::wire::NodeId;
 use core::fmt;
@@ -81,8 +83,6 @@ const CALLS: &str = "calls";
 pub enum Launcher {
     /// `hamlyn run`.
     Run,
-    /// A launcher that speaks PMIx: Open MPI's, PRRTE's, Slurm's.
-    Pmix,
     /// A launcher that speaks PMI-1: MPICH's (hydra).
     Pmi1,
     /// None: the job has one rank.
@@ -93,7 +93,6 @@ impl fmt::Display for Launcher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Run => "hamlyn run",
-            Self::Pmix => "a launcher that speaks PMIx",
             Self::Pmi1 => "a launcher that speaks PMI-1",
             Self::None => "no launcher",
         })
@@ -151,8 +150,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Job {
     /// The job that this process was started for, with a manager that has the settings of the
-    /// environment (`HAMLYN_*`). Launchers are looked for in this order: `hamlyn run`; PMIx (feature
-    /// `pmix`); PMI-1; none of them is a job of one rank. Waits until all ranks have come, for at most
+    /// environment (`HAMLYN_*`). Launchers are looked for in this order: `hamlyn run`; PMIx, which
+    /// is not spoken, and is an error; PMI-1; none of them is a job of one rank. Waits until all ranks have come, for at most
     /// `job_timeout_ms`. In a process that has the job already it is the same one.
     ///
     /// On an error this process has no job. What a launcher said that makes no sense, one that went
@@ -270,7 +269,7 @@ impl Job {
             let left = limit.map(|_| left(until_ns));
             match T::grow(&shared.manager, &seed, with.clone(), left) {
                 // It may offer it yet.
-                Err(GrowError::Refused(why)) if why == NOT_OFFERED => {
+                Err(e) if is_not_offered(&e) => {
                     if left.is_some_and(|left| left <= pause) {
                         return Err(JobError::NotOffered { rank, found: name.into() });
                     }
@@ -351,6 +350,19 @@ impl fmt::Debug for Job {
     }
 }
 
+/// Whether the receiver's process is there and has no such end point.
+fn is_not_offered(e: &GrowError) -> bool {
+    match e {
+        GrowError::Refused(why) => why == NOT_OFFERED,
+        #[cfg(feature = "tls")]
+        GrowError::Connect(ConnectError::Host {
+            error: HostError::Meeting(MeetingError::Refused(_, why)),
+            ..
+        }) => why == NOT_OFFERED,
+        _ => false,
+    }
+}
+
 fn until(limit: Option<Duration>) -> u64 {
     let ns = limit.and_then(|limit| u64::try_from(limit.as_nanos()).ok());
     ns.and_then(|ns| sys::monotonic_ns().checked_add(ns)).unwrap_or(u64::MAX)
@@ -395,7 +407,8 @@ fn own_host(config: &Config) -> [u8; HOST_BYTES] {
     let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let mounts = std::fs::read_link("/proc/self/ns/mnt").unwrap_or_default();
     let mut digest = Sha256::new();
-    for part in [&boot[..], mounts.as_os_str().as_bytes(), private_dir(config).as_os_str().as_bytes()]
+    for part in
+        [&boot[..], mounts.as_os_str().as_bytes(), private_dir(config).as_os_str().as_bytes()]
     {
         digest.update((part.len() as u64).to_le_bytes());
         digest.update(part);
@@ -503,9 +516,8 @@ impl Shared {
             return Ok(card.clone());
         }
         let bytes = lock(&self.space).get(rank, "card")?;
-        let card = Card::from_bytes(&bytes).ok_or_else(|| {
-            nonsense(self.launcher, "telling where a rank is", &bytes)
-        })?;
+        let card = Card::from_bytes(&bytes)
+            .ok_or_else(|| nonsense(self.launcher, "telling where a rank is", &bytes))?;
         lock(&self.cards).insert(rank, card.clone());
         Ok(card)
     }
@@ -609,7 +621,8 @@ fn manager(
         let own = || rustix::system::uname().nodename().to_string_lossy().into_owned();
         let set = std::env::var("HAMLYN_JOB_HOST").ok().filter(|name| !name.is_empty());
         let name = set.or(host_name).unwrap_or_else(own);
-        let name = if name.contains(':') && !name.starts_with('[') { format!("[{name}]") } else { name };
+        let name =
+            if name.contains(':') && !name.starts_with('[') { format!("[{name}]") } else { name };
         let at = manager.listens_at().map(|address| format!("{name}:{}", address.port()));
         let card = Card { node: manager.id(), at };
         Ok((manager, card))

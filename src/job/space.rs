@@ -2,8 +2,6 @@
 //! fence to which all come, and what the others get then.
 
 use super::lines::{LINE_BYTES_MAX, Line, from_hex, ranks_of_word, to_hex};
-#[cfg(feature = "pmix")]
-use super::pmix::Pmix;
 use super::talk::{Fenced, Talk};
 use super::{JobError, Launcher};
 use core::time::Duration;
@@ -52,8 +50,6 @@ pub struct Space {
 enum Way {
     Run(Talk),
     Pmi1 { talk: Talk, space: String },
-    #[cfg(feature = "pmix")]
-    Pmix(Pmix),
     Alone(BTreeMap<String, Vec<u8>>),
 }
 
@@ -76,14 +72,7 @@ impl Space {
         }
         not.push("hamlyn run (HAMLYN_JOB_FD)");
         if lookup("PMIX_NAMESPACE").is_some() {
-            let found = Found { variable: "PMIX_NAMESPACE", not };
-            #[cfg(feature = "pmix")]
-            return Self::of_pmix(found, lookup("HAMLYN_PMIX_LIBRARY"));
-            #[cfg(not(feature = "pmix"))]
-            return Err(JobError::Pmix {
-                variable: found.variable,
-                why: "this library was built without the feature pmix".into(),
-            });
+            return Err(JobError::Pmix { variable: "PMIX_NAMESPACE" });
         }
         not.push("PMIx (PMIX_NAMESPACE)");
         if let Some(fd) = lookup("PMI_FD") {
@@ -168,27 +157,10 @@ impl Space {
         Ok(Self { way, rank, size, value_bytes_max, secret: None, host: None, found })
     }
 
-    #[cfg(feature = "pmix")]
-    fn of_pmix(found: Found, library: Option<String>) -> Result<Self, JobError> {
-        let pmix = Pmix::start(found.variable, library)?;
-        let (rank, size) = (pmix.rank(), pmix.size());
-        Ok(Self {
-            way: Way::Pmix(pmix),
-            rank,
-            size,
-            value_bytes_max: LINE_VALUE_BYTES_MAX,
-            secret: None,
-            host: None,
-            found,
-        })
-    }
-
     /// Which launcher.
     pub fn launcher(&self) -> Launcher {
         match &self.way {
             Way::Run(talk) | Way::Pmi1 { talk, .. } => talk.launcher(),
-            #[cfg(feature = "pmix")]
-            Way::Pmix(_) => Launcher::Pmix,
             Way::Alone(_) => Launcher::None,
         }
     }
@@ -214,8 +186,6 @@ impl Space {
                 let answer = talk.ask(&line.with("value", to_hex(value)), "put_result", doing)?;
                 refused(talk, doing, &answer)
             }
-            #[cfg(feature = "pmix")]
-            Way::Pmix(pmix) => pmix.put(&key, value),
             Way::Alone(put) => {
                 put.insert(key, value.to_vec());
                 Ok(())
@@ -245,8 +215,6 @@ impl Space {
                 let answer = talk.ask(&line, "get_result", doing)?;
                 read(talk, &answer)
             }
-            #[cfg(feature = "pmix")]
-            Way::Pmix(pmix) => pmix.get(rank, &key)?.ok_or_else(nothing),
             Way::Alone(put) => put.get(&key).cloned().ok_or_else(nothing),
         }
     }
@@ -255,8 +223,6 @@ impl Space {
     pub fn begin_fence(&mut self) -> Result<(), JobError> {
         match &mut self.way {
             Way::Run(talk) | Way::Pmi1 { talk, .. } => talk.begin_fence(),
-            #[cfg(feature = "pmix")]
-            Way::Pmix(pmix) => pmix.begin_fence(),
             Way::Alone(_) => Ok(()),
         }
     }
@@ -271,8 +237,6 @@ impl Space {
                 }
                 fenced => fenced,
             },
-            #[cfg(feature = "pmix")]
-            Way::Pmix(pmix) => pmix.end_fence(limit)?,
             Way::Alone(_) => Some(Fenced::All),
         };
         match fenced {
@@ -292,8 +256,6 @@ impl Space {
                 let ranks = answer.get("ranks").and_then(|word| ranks_of_word(word, size));
                 ranks.ok_or_else(|| talk.nonsense(doing, &answer))
             }
-            #[cfg(feature = "pmix")]
-            Way::Pmix(_) => Ok(Vec::new()),
             Way::Pmi1 { .. } | Way::Alone(_) => Ok(Vec::new()),
         }
     }
@@ -305,8 +267,6 @@ impl Space {
             Way::Pmi1 { talk, .. } => {
                 let _ = talk.ask(&Line::new("finalize"), "finalize_ack", "saying goodbye");
             }
-            #[cfg(feature = "pmix")]
-            Way::Pmix(pmix) => pmix.finish(),
         }
     }
 }
@@ -346,9 +306,7 @@ mod tests {
     use super::*;
 
     fn find(variables: &[(&str, &str)]) -> Result<Space, JobError> {
-        Space::find(|name| {
-            variables.iter().find(|row| row.0 == name).map(|row| row.1.to_string())
-        })
+        Space::find(|name| variables.iter().find(|row| row.0 == name).map(|row| row.1.to_string()))
     }
 
     #[test]
@@ -363,9 +321,12 @@ mod tests {
 
     #[test]
     fn numbers_of_ranks_that_cannot_be_are_refused() {
-        for (rank, size, wrong) in
-            [("4", "4", "PMI_RANK"), ("-1", "4", "PMI_RANK"), ("0", "0", "PMI_SIZE"), ("0", "x", "PMI_SIZE")]
-        {
+        for (rank, size, wrong) in [
+            ("4", "4", "PMI_RANK"),
+            ("-1", "4", "PMI_RANK"),
+            ("0", "0", "PMI_SIZE"),
+            ("0", "x", "PMI_SIZE"),
+        ] {
             let found = find(&[("PMI_FD", "0"), ("PMI_RANK", rank), ("PMI_SIZE", size)]);
             let error = found.unwrap_err().to_string();
             assert!(error.contains(wrong) && error.contains("from"), "{error}");
@@ -378,6 +339,9 @@ mod tests {
         for name in ["", "a b", "a=b", "\u{e9}", &"x".repeat(NAME_BYTES_MAX + 1)] {
             assert!(own_name(name).is_err(), "{name:?}");
         }
-        assert!(key(RANKS_MAX - 1, &own_name(&"x".repeat(NAME_BYTES_MAX)).unwrap()).len() <= KEY_BYTES_MAX);
+        assert!(
+            key(RANKS_MAX - 1, &own_name(&"x".repeat(NAME_BYTES_MAX)).unwrap()).len()
+                <= KEY_BYTES_MAX
+        );
     }
 }

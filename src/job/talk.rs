@@ -60,11 +60,7 @@ pub struct Talk {
 
 impl Talk {
     /// Over the descriptor whose number is in `variable`.
-    pub fn new(
-        launcher: Launcher,
-        variable: &'static str,
-        number: &str,
-    ) -> Result<Self, JobError> {
+    pub fn new(launcher: Launcher, variable: &'static str, number: &str) -> Result<Self, JobError> {
         let wrong = |allowed: String| JobError::Environment {
             variable,
             value: number.chars().take(TOLD_BYTES).collect(),

@@ -130,6 +130,8 @@ pub use group_member::{GroupHelper, GroupMember, PART_BYTES, Part};
 #[cfg(feature = "os")]
 pub use kinds::{Admit, Connected, Grown, Offered};
 #[cfg(feature = "os")]
+pub(crate) use manager::NOT_OFFERED;
+#[cfg(feature = "os")]
 pub use manager::{Connection, EndPoint, GrowError, Manager, ReceiveError, SendError};
 #[cfg(feature = "os")]
 pub use publish::{
@@ -138,8 +140,6 @@ pub use publish::{
 };
 #[cfg(feature = "tokio")]
 pub use reconnect::{CallOptions, ConnectionState, ReconnectPolicy, ReconnectingClient};
-#[cfg(feature = "os")]
-pub(crate) use manager::NOT_OFFERED;
 #[cfg(feature = "tls")]
 pub use seed::SeedHostError;
 #[cfg(feature = "os")]

@@ -499,9 +499,7 @@ impl Protocols {
             None => self.by_token.get(&token).copied(),
         };
         let found = found.and_then(|offer| Some((offer, self.offers.get_mut(&offer)?)));
-        let (offer, offered) = found.ok_or_else(|| {
-            is_not_for_it(NOT_OFFERED.into())
-        })?;
+        let (offer, offered) = found.ok_or_else(|| is_not_for_it(NOT_OFFERED.into()))?;
         if offered.kind != kind {
             let why = format!("the receiver is of kind {}, the sender of {kind}", offered.kind);
             return Err(is_not_for_it(why));

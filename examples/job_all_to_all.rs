@@ -14,6 +14,7 @@ fn block(from: u32, to: u32, round: u32) -> Vec<u8> {
     (0..BLOCK_BYTES as u32).map(|i| (from * 31 + to * 7 + round * 3 + i) as u8).collect()
 }
 
+/// Run by the tests, too, as a rank.
 pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let job = Job::from_env()?;
     let me = job.rank();

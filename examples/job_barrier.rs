@@ -9,6 +9,7 @@ use std::time::Duration;
 const LIMIT: Option<Duration> = Some(Duration::from_secs(30));
 const STEPS: u32 = 5;
 
+/// Run by the tests, too, as a rank.
 pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let job = Job::from_env()?;
     if job.size() == 1 {

@@ -39,6 +39,7 @@ fn take(from: &mut StreamReceiver) -> Result<u64, Box<dyn std::error::Error>> {
     Ok(u64::from_le_bytes((*record).try_into()?))
 }
 
+/// Run by the tests, too, as a rank.
 pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let job = Job::from_env()?;
     let (rank, size) = (job.rank() as usize, job.size() as usize);

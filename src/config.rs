@@ -473,6 +473,8 @@ settings! {
         "libfabric's provider for it; if not set, the first that libfabric names.";
     fabric_library: Option<PathBuf>, from PathBuf = None, "HAMLYN_FABRIC_LIBRARY", (),
         "The file of libfabric; if not set, libfabric.so.1 where the system finds libraries.";
+    job_timeout_ms: u32 = 60_000, "HAMLYN_JOB_TIMEOUT_MS", from(1, 86_400_000),
+        "Milliseconds within which the ranks of a job have to come together when it starts.";
     admit_unknown: AdmitUnknown = AdmitUnknown::Permissions, "HAMLYN_ADMIT_UNKNOWN", (),
         "What becomes of a peer whose user cannot be known, being of another user namespace.";
 }

@@ -54,6 +54,8 @@
 //! - [`typed`]: values in messages, checked before they are used.
 //! - `io` (feature `tokio`): byte streams as tokio's `AsyncRead` and `AsyncWrite`, for whatever speaks
 //!   over a socket. In tasks, too: `protocol::AsyncServer`, `protocol::AsyncClient`.
+//! - [`job`]: the processes of a parallel program, started together (`hamlyn run`, MPICH's
+//!   `mpiexec`), find one another with nothing configured.
 //! - [`Config`]: every setting, with its variable, default and limits.
 //! - [`services`]: who serves what here, its statistics, and the directories of names.
 //! - [`log`]: what an operator is told of links, with the reason: by a function of the program's, or
@@ -117,6 +119,8 @@ pub mod config;
 mod engine;
 #[cfg(feature = "tokio")]
 pub mod io;
+#[cfg(feature = "os")]
+pub mod job;
 #[cfg(feature = "os")]
 pub mod log;
 #[cfg(feature = "os")]

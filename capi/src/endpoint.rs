@@ -200,6 +200,9 @@ macro_rules! wrapped {
             fn set_admission(&self, admit: hamlyn::protocol::Admit) {
                 self.inner.set_admission(admit);
             }
+            fn offer_with(&self, make: &dyn Fn(hamlyn::protocol::Kind) -> [u8; 16]) -> Option<()> {
+                hamlyn::protocol::Offered::offer_with(&self.inner, make)
+            }
         }
     };
 }

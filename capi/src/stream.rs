@@ -12,8 +12,8 @@ use core::time::Duration;
 use hamlyn::node::OfferError;
 use hamlyn::protocol::{
     Admit, ApertureRecord, ApertureStreamReceiver, ApertureStreamSender, Connected, Connection,
-    EndPoint, Exclusive, Manager, Offered, ReceiveError, Record, RecordBytes, Seed, StreamConfig,
-    StreamReceiver, StreamSender,
+    EndPoint, Exclusive, Kind, Manager, Offered, ReceiveError, Record, RecordBytes, Seed,
+    StreamConfig, StreamReceiver, StreamSender,
 };
 use hamlyn::{Access, Node};
 use std::collections::VecDeque;
@@ -121,6 +121,10 @@ impl Offered for Intake {
 
     fn set_admission(&self, admit: Admit) {
         either!(Inflow, &self.inner, inner => inner.set_admission(admit));
+    }
+
+    fn offer_with(&self, make: &dyn Fn(Kind) -> [u8; 16]) -> Option<()> {
+        either!(Inflow, &self.inner, inner => Offered::offer_with(inner, make))
     }
 }
 

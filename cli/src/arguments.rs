@@ -8,6 +8,7 @@ use crate::perf::protocols;
 use crate::tour::actor::Role;
 use bytesize::ByteSize;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -86,6 +87,20 @@ pub enum Command {
     /// hamlyn://HOST:PORT/NAME. Files are for their owner alone, and none is written over.
     #[cfg(feature = "tls")]
     Keys(KeysArguments),
+    /// Start a program several times, on this host or on several, as the ranks of a job
+    ///
+    /// Each process gets a rank, from 0 up, and finds the others with `Job` (`hamlyn::job` in Rust,
+    /// `hamlyn.Job` in Python, `hamlyn_job_from_env` in C). HAMLYN_JOB_RANK and HAMLYN_JOB_SIZE are for
+    /// scripts. What ranks print is printed here; their standard input is empty. SIGINT, SIGTERM,
+    /// SIGHUP, SIGUSR1 and SIGUSR2 are handed on to all of them; a second SIGINT or SIGTERM ends them at
+    /// once. When a rank fails, the others are ended (SIGTERM, and SIGKILL after two seconds), and
+    /// whatever ranks have started with them; the status is that of the first that failed, or 128 and
+    /// the number of the signal that ended it.
+    ///
+    /// On other hosts the ranks are started through ssh, which must need no password there, by the same
+    /// command at the same path; they meet by TLS with a secret of the job's own, which is in no file,
+    /// on no command line and in no environment.
+    Run(RunArguments),
     /// Write the manual pages into DIRECTORY
     Man { directory: PathBuf },
     /// Print the completions for SHELL
@@ -95,6 +110,16 @@ pub enum Command {
     Limits {
         #[arg(long, value_name = "BYTES", default_value = "1MiB", value_parser = size)]
         size: ByteSize,
+    },
+    /// Starts the ranks of one host, for `hamlyn run`, which speaks to it over standard input
+    #[command(hide = true)]
+    RunAgent,
+    /// Becomes a rank's program, which ends with the process PARENT
+    #[command(hide = true)]
+    RunRank {
+        parent: i32,
+        #[arg(last = true, required = true)]
+        program: Vec<OsString>,
     },
     /// The far end of a measurement of sockets and pipes
     #[command(hide = true)]
@@ -391,6 +416,40 @@ pub struct KeysArguments {
     /// Write over files of the same names, but not over an authority
     #[arg(long)]
     pub force: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct RunArguments {
+    /// How many ranks
+    #[arg(short = 'n', long = "ranks", value_name = "NUMBER")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub ranks: u32,
+    /// Hosts, by names or addresses under which they reach one another; ranks go to them in blocks, as
+    /// even as can be [default: this host alone]
+    #[arg(long, value_name = "HOST[,HOST..]", value_delimiter = ',')]
+    pub hosts: Vec<String>,
+    /// What starts a command on another host: words, behind which the host and the command are put
+    #[arg(long, value_name = "COMMAND", default_value = "ssh")]
+    pub rsh: String,
+    /// Where this command is on other hosts [default: where it is here]
+    #[arg(long, value_name = "PATH")]
+    pub hamlyn: Option<PathBuf>,
+    /// A variable for all ranks; those of this host have all others of here, too
+    #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
+    pub env: Vec<(String, String)>,
+    /// Begin each line of output with the rank that printed it
+    #[arg(long, short)]
+    pub label: bool,
+    /// The program and its arguments
+    #[arg(last = true, required = true, value_name = "PROGRAM")]
+    pub program: Vec<OsString>,
+}
+
+fn variable(text: &str) -> Result<(String, String), String> {
+    let found = text.split_once('=').filter(|(name, _)| !name.is_empty());
+    found
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .ok_or_else(|| "a variable is NAME=VALUE".to_owned())
 }
 
 fn size(text: &str) -> Result<ByteSize, String> {

@@ -15,6 +15,7 @@ mod pipe;
 mod progress;
 mod prometheus;
 mod report;
+mod run;
 mod standard;
 mod stat;
 mod top;
@@ -61,6 +62,7 @@ fn run(command: Command) -> Result<()> {
         Command::Setup(arguments) => names::setup(&arguments),
         #[cfg(feature = "tls")]
         Command::Keys(arguments) => keys::run(&arguments),
+        Command::Run(arguments) => run::run(&arguments),
         Command::Man { directory } => {
             std::fs::create_dir_all(&directory)?;
             clap_mangen::generate_to(public(), directory)?;
@@ -70,6 +72,8 @@ fn run(command: Command) -> Result<()> {
             clap_complete::generate(shell, &mut public(), "hamlyn", &mut std::io::stdout());
             Ok(())
         }
+        Command::RunAgent => run::agent::run(),
+        Command::RunRank { parent, program } => run::agent::become_rank(parent, &program),
         Command::Limits { size } => perf::print_limits(size.as_u64() as usize),
         Command::TourActor { role } => tour::play(role),
         Command::PerfPeer(arguments) => perf::baseline::run_peer(arguments),

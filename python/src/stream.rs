@@ -593,6 +593,9 @@ impl Offered for Intake {
     fn set_admission(&self, admit: Admit) {
         of_either!(&self.receiver, receiver => receiver.set_admission(admit))
     }
+    fn offer_with(&self, make: &dyn Fn(protocol::Kind) -> [u8; 16]) -> Option<()> {
+        of_either!(&self.receiver, receiver => Offered::offer_with(receiver, make))
+    }
 }
 
 /// Records up to this size are sent, and copied out, with the interpreter's lock held.

@@ -115,6 +115,14 @@ macro_rules! offered {
             let admission = std::boxed::Box::new(admission);
             self.$($inner.)?manager.set_admission(self.$($inner.)?offer, admission);
         }
+
+        /// As [`Offered::offer_with`](crate::protocol::Offered).
+        pub(crate) fn offer_with(
+            &self,
+            make: &dyn Fn(crate::protocol::Kind) -> [u8; 16],
+        ) -> Option<()> {
+            self.$($inner.)?manager.offer_with(self.$($inner.)?offer, make)
+        }
     };
 }
 

@@ -4,7 +4,7 @@
 use super::{
     ApertureStreamReceiver, ApertureStreamSender, ByteConfig, ByteListener, ByteStream, Client,
     ClientConfig, Connection, DatagramReceiver, DatagramSender, EndPoint, Group, GroupHelper,
-    GroupMember, GrowError, Manager, Publisher, Seed, Server, StreamReceiver, StreamSender,
+    GroupMember, GrowError, Kind, Manager, Publisher, Seed, Server, StreamReceiver, StreamSender,
     SubscribeConfig, Subscriber, TaggedReceiver, TaggedSender,
 };
 use crate::control::{Access, Peer};
@@ -25,6 +25,10 @@ pub trait Offered: EndPoint {
     fn serve(&self, name: &str, access: Access) -> Result<(), OfferError>;
     /// As [`TaggedReceiver::set_admission`].
     fn set_admission(&self, admit: Admit);
+    /// Senders may be grown with a token that `make` makes of what this end point speaks. `None`: with
+    /// the same token senders of another end point are grown already, and nothing was changed.
+    #[doc(hidden)]
+    fn offer_with(&self, make: &dyn Fn(Kind) -> [u8; 16]) -> Option<()>;
 }
 
 /// An end point with one peer.
@@ -38,7 +42,9 @@ pub trait Connected {
 /// An end point that is grown from a receiver's seed or name.
 pub trait Grown: Sized {
     /// What is given besides.
-    type With;
+    type With: Clone;
+    /// What the receiver speaks.
+    const KIND: Kind;
     /// As [`TaggedSender::grow`].
     fn grow(
         manager: &Manager,
@@ -67,6 +73,9 @@ macro_rules! offered {
             fn set_admission(&self, admit: Admit) {
                 <$type>::set_admission(self, admit);
             }
+            fn offer_with(&self, make: &dyn Fn(Kind) -> [u8; 16]) -> Option<()> {
+                <$type>::offer_with(self, make)
+            }
         }
     )+};
 }
@@ -92,9 +101,10 @@ connected!(Subscriber, ByteStream);
 macro_rules! grown {
     (@) => { () };
     (@ $with:ident) => { $with };
-    ($($type:ty, $given:ty $(= $with:ident)? => $grow:ident, $connect:ident;)+) => {$(
+    ($($type:ty, $kind:ident, $given:ty $(= $with:ident)? => $grow:ident, $connect:ident;)+) => {$(
         impl Grown for $type {
             type With = $given;
+            const KIND: Kind = Kind::$kind;
             fn grow(
                 manager: &Manager,
                 seed: &Seed,
@@ -115,15 +125,15 @@ macro_rules! grown {
     )+};
 }
 grown! {
-    TaggedSender, () => grow, connect;
-    DatagramSender, () => grow, connect;
-    StreamSender, () => grow, connect;
-    ApertureStreamSender, () => grow, connect;
-    GroupHelper, () => grow, connect;
-    GroupMember, usize = receive_bytes => grow, connect;
-    Client, ClientConfig = config => grow_with, connect_with;
-    Subscriber, SubscribeConfig = config => grow, connect;
-    ByteStream, ByteConfig = config => grow_with, connect_with;
+    TaggedSender, Tagged, () => grow, connect;
+    DatagramSender, Datagram, () => grow, connect;
+    StreamSender, Stream, () => grow, connect;
+    ApertureStreamSender, Stream, () => grow, connect;
+    GroupHelper, Group, () => grow, connect;
+    GroupMember, Group, usize = receive_bytes => grow, connect;
+    Client, Call, ClientConfig = config => grow_with, connect_with;
+    Subscriber, Publish, SubscribeConfig = config => grow, connect;
+    ByteStream, Bytes, ByteConfig = config => grow_with, connect_with;
 }
 
 // What several threads use at once is shared by its bindings.
@@ -149,6 +159,9 @@ impl<T: Offered> Offered for Arc<T> {
     }
     fn set_admission(&self, admit: Admit) {
         (**self).set_admission(admit);
+    }
+    fn offer_with(&self, make: &dyn Fn(Kind) -> [u8; 16]) -> Option<()> {
+        (**self).offer_with(make)
     }
 }
 

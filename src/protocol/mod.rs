@@ -130,6 +130,8 @@ pub use group_member::{GroupHelper, GroupMember, PART_BYTES, Part};
 #[cfg(feature = "os")]
 pub use kinds::{Admit, Connected, Grown, Offered};
 #[cfg(feature = "os")]
+pub(crate) use manager::NOT_OFFERED;
+#[cfg(feature = "os")]
 pub use manager::{Connection, EndPoint, GrowError, Manager, ReceiveError, SendError};
 #[cfg(feature = "os")]
 pub use publish::{
@@ -140,6 +142,8 @@ pub use publish::{
 pub use reconnect::{CallOptions, ConnectionState, ReconnectPolicy, ReconnectingClient};
 #[cfg(feature = "tls")]
 pub use seed::SeedHostError;
+#[cfg(feature = "os")]
+pub(crate) use seed::Token;
 pub use seed::{Kind, SEED_BYTES_MAX, Seed, SeedError};
 #[cfg(feature = "os")]
 pub use stream::{Record, RecordGuard, RecordLoan, StreamConfig, StreamReceiver, StreamSender};

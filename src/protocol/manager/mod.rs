@@ -19,7 +19,7 @@ pub use connection::{Connection, EndPoint};
 pub(crate) use error::set_up;
 pub use error::{GrowError, ReceiveError, SendError};
 pub(in crate::protocol) use offers::Offering;
-pub(crate) use offers::{Admission, Offer, OfferId, Protocols, StillWaits, Waiting};
+pub(crate) use offers::{Admission, NOT_OFFERED, Offer, OfferId, Protocols, StillWaits, Waiting};
 
 use super::seed::{Kind, Seed, Token};
 use crate::config::Config;
@@ -37,6 +37,7 @@ use core::ops::DerefMut;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::Waker;
 use core::time::Duration;
+use std::collections::hash_map::Entry;
 use std::format;
 use std::io;
 use std::string::{String, ToString};
@@ -348,8 +349,23 @@ impl Manager {
         Ok(Seed { kind, node: node.id(), token, service })
     }
 
+    /// Senders may be grown with a token that both ends make for themselves, once the manager's
+    /// [`seed_service`](Self::seed_service) is there. `None`: another receiver has the same token.
+    pub(crate) fn offer_with(&self, offer: OfferId, make: &dyn Fn(Kind) -> [u8; 16]) -> Option<()> {
+        let mut guard = self.shared.lock();
+        let (_, protocols) = guard.parts();
+        let kind = protocols.offers.get_mut(&offer).expect("as long as its end point").kind;
+        match protocols.by_token.entry(Token(make(kind))) {
+            Entry::Vacant(entry) => {
+                entry.insert(offer);
+                Some(())
+            }
+            Entry::Occupied(_) => None,
+        }
+    }
+
     /// The name under which this manager's seeds are found; served from the first seed on.
-    fn seed_service(&self) -> Result<String, OfferError> {
+    pub(crate) fn seed_service(&self) -> Result<String, OfferError> {
         /// One thread makes the first.
         static MAKING: Mutex<()> = Mutex::new(());
         let made = |guard: &mut NodeGuard<'_, Protocols>| guard.parts().1.seed_service.clone();

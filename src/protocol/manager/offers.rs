@@ -189,6 +189,10 @@ pub(crate) struct Protocols {
     sleepers_moved: u64,
 }
 
+/// What a sender is told whose seed is of no receiver here.
+pub(crate) const NOT_OFFERED: &str =
+    "the seed is not, or no longer, one of a receiver of this process";
+
 /// Most events that wait for the application; beyond, the oldest are dropped.
 pub(super) const EVENTS_MAX: usize = 4096;
 
@@ -495,9 +499,7 @@ impl Protocols {
             None => self.by_token.get(&token).copied(),
         };
         let found = found.and_then(|offer| Some((offer, self.offers.get_mut(&offer)?)));
-        let (offer, offered) = found.ok_or_else(|| {
-            is_not_for_it("the seed is not, or no longer, one of a receiver of this process".into())
-        })?;
+        let (offer, offered) = found.ok_or_else(|| is_not_for_it(NOT_OFFERED.into()))?;
         if offered.kind != kind {
             let why = format!("the receiver is of kind {}, the sender of {kind}", offered.kind);
             return Err(is_not_for_it(why));

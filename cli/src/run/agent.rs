@@ -1,0 +1,330 @@
+//! The agent of `hamlyn run` on one host: it starts the ranks there, carries their words and output,
+//! and leaves none of them behind.
+//!
+//! ```text
+//!   launcher --frames--> standard input     each rank: a process group of its own, which ends with
+//!            <--frames-- standard output    this process; a socket whose number is in HAMLYN_JOB_FD
+//! ```
+//! What a rank must keep to itself, the job's secret, comes through that socket when it asks: a variable
+//! would be read in /proc by whoever may look there, would be in core files, and would go on to
+//! everything that the rank starts. The library takes the socket for its own process alone.
+//!
+//! Never: a rank lives longer than the agent, or the agent longer than the launcher.
+
+use super::frames::{self, Start, ToAgent, ToLauncher};
+use anyhow::{Context, Result, bail, ensure};
+use hamlyn::job::lines::LINE_BYTES_MAX;
+use rustix::fd::AsRawFd;
+use rustix::io::{Errno, FdFlags, fcntl_setfd};
+use rustix::net::{SendFlags, send};
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, getpid, getppid, kill_process, kill_process_group,
+    set_child_subreaper, set_parent_process_death_signal, waitid,
+};
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::io::{BufRead, BufReader, Read, Stdin, Stdout};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
+/// Events that wait: a rank that prints faster than it is read waits, too.
+const EVENTS_MAX: usize = 64;
+const OUTPUT_BYTES: usize = 32 << 10;
+const STACK_BYTES: usize = 128 << 10;
+/// For output that somebody outside of the job still holds open.
+const DRAIN: Duration = Duration::from_secs(2);
+/// Looks for what ranks have left behind, and the pause between two.
+const SWEEPS: u32 = 200;
+const SWEEP_PAUSE: Duration = Duration::from_millis(5);
+
+enum Event {
+    Frame(ToAgent),
+    /// The launcher is gone, or says what makes no sense.
+    Gone(Option<String>),
+    Line(u32, Vec<u8>),
+    Output(u32, bool, Vec<u8>),
+    OutputEnd,
+    /// It is still there for whoever waits for it.
+    Exited(u32),
+}
+
+struct Rank {
+    child: Child,
+    socket: UnixStream,
+}
+
+impl Rank {
+    fn pid(&self) -> Option<Pid> {
+        Pid::from_raw(self.child.id() as i32)
+    }
+}
+
+struct Agent {
+    ranks: BTreeMap<u32, Rank>,
+    outputs: usize,
+    out: Stdout,
+    /// From then on nobody is spared.
+    kill_at: Option<Instant>,
+    is_alone: bool,
+}
+
+fn thread(name: &str, run: impl FnOnce() + Send + 'static) -> Result<()> {
+    std::thread::Builder::new().name(name.into()).stack_size(STACK_BYTES).spawn(run)?;
+    Ok(())
+}
+
+/// `hamlyn run-agent`.
+pub fn run() -> Result<()> {
+    let mut input: BufReader<Stdin> = BufReader::new(std::io::stdin());
+    // Nothing has been started yet: the launcher may be gone already.
+    let Some(ToAgent::Start(start)) = frames::read(&mut input)? else { return Ok(()) };
+    // What ranks leave behind becomes this process's.
+    set_child_subreaper(Some(getpid())).context("becoming the parent of what ranks leave")?;
+    let (events, came) = sync_channel(EVENTS_MAX);
+    let mut agent = Agent {
+        ranks: BTreeMap::new(),
+        outputs: 0,
+        out: std::io::stdout(),
+        kill_at: None,
+        is_alone: false,
+    };
+    let to_main = events.clone();
+    thread("launcher", move || {
+        loop {
+            let event = match frames::read(&mut input) {
+                Ok(Some(frame)) => Event::Frame(frame),
+                Ok(None) => Event::Gone(None),
+                Err(e) => Event::Gone(Some(format!("{e:#}"))),
+            };
+            let is_last = matches!(event, Event::Gone(_));
+            if to_main.send(event).is_err() || is_last {
+                break;
+            }
+        }
+    })?;
+    let outcome = agent.start(&start, &events).and_then(|()| agent.turn(&came));
+    agent.kill_all();
+    agent.sweep();
+    match outcome {
+        Ok(()) => agent.tell(&ToLauncher::Done),
+        Err(e) => agent.tell(&ToLauncher::Failed(format!("{e:#}"))),
+    }
+    Ok(())
+}
+
+impl Agent {
+    fn start(&mut self, start: &Start, events: &SyncSender<Event>) -> Result<()> {
+        let own = env!("CARGO_PKG_VERSION");
+        ensure!(
+            start.version == own,
+            "hamlyn there is {own}, and {} here; they have to be the same",
+            start.version
+        );
+        let own = std::env::current_exe().context("where this command is")?;
+        let directory = OsStr::from_bytes(&start.directory);
+        std::env::set_current_dir(directory)
+            .with_context(|| format!("there is no directory {}", directory.to_string_lossy()))?;
+        for rank in start.first..start.first + start.count {
+            let (socket, its) = UnixStream::pair().context("making a socket for a rank")?;
+            // This thread alone starts processes.
+            fcntl_setfd(&its, FdFlags::empty())?;
+            let mut command = Command::new(&own);
+            command.arg("run-rank").arg(getpid().as_raw_nonzero().to_string()).arg("--");
+            command.args(start.program.iter().map(|word| OsStr::from_bytes(word)));
+            command.envs(start.env.iter().map(|(name, value)| (name, value)));
+            command.env("HAMLYN_JOB_FD", its.as_raw_fd().to_string());
+            command.env("HAMLYN_JOB_RANK", rank.to_string());
+            command.env("HAMLYN_JOB_SIZE", start.size.to_string());
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            let mut child = command.process_group(0).spawn().context("starting a rank")?;
+            drop(its);
+            let pid = Pid::from_raw(child.id() as i32).context("a process without a number")?;
+            if let Some(stdout) = child.stdout.take() {
+                self.read_output(rank, false, stdout, events)?;
+            }
+            if let Some(stderr) = child.stderr.take() {
+                self.read_output(rank, true, stderr, events)?;
+            }
+            let lines = socket.try_clone()?;
+            self.ranks.insert(rank, Rank { child, socket });
+            let to_main = events.clone();
+            thread("lines", move || read_lines(rank, lines, &to_main))?;
+            let to_main = events.clone();
+            thread("exit", move || {
+                let until = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+                while matches!(waitid(WaitId::Pid(pid), until), Err(Errno::INTR)) {}
+                let _ = to_main.send(Event::Exited(rank));
+            })?;
+        }
+        Ok(())
+    }
+
+    fn read_output(
+        &mut self,
+        rank: u32,
+        is_error: bool,
+        mut from: impl Read + Send + 'static,
+        events: &SyncSender<Event>,
+    ) -> Result<()> {
+        self.outputs += 1;
+        let to_main = events.clone();
+        thread("output", move || {
+            let mut bytes = vec![0; OUTPUT_BYTES];
+            while let Ok(length @ 1..) = from.read(&mut bytes) {
+                if to_main.send(Event::Output(rank, is_error, bytes[..length].to_vec())).is_err() {
+                    return;
+                }
+            }
+            let _ = to_main.send(Event::OutputEnd);
+        })
+    }
+
+    /// Until all ranks have ended, and their output was carried.
+    fn turn(&mut self, came: &Receiver<Event>) -> Result<()> {
+        let mut drained_by = None;
+        loop {
+            if self.ranks.is_empty() {
+                let by = *drained_by.get_or_insert_with(|| Instant::now() + DRAIN);
+                if self.outputs == 0 || Instant::now() >= by {
+                    return Ok(());
+                }
+            }
+            if self.kill_at.is_some_and(|at| Instant::now() >= at) {
+                self.kill_all();
+                self.kill_at = None;
+            }
+            let next = [drained_by, self.kill_at].into_iter().flatten().min();
+            let wait = next.map_or(Duration::from_secs(3600), |next| {
+                next.saturating_duration_since(Instant::now())
+            });
+            match came.recv_timeout(wait) {
+                Ok(Event::Frame(ToAgent::Start(_))) => bail!("it was started twice"),
+                Ok(Event::Frame(ToAgent::Line { rank, bytes })) => self.say(rank, &bytes),
+                Ok(Event::Frame(ToAgent::Signal(number))) => self.signal(number),
+                Ok(Event::Frame(ToAgent::End { grace_ms })) => {
+                    self.signal(Signal::TERM.as_raw());
+                    // Not later than it was.
+                    let at = Instant::now() + Duration::from_millis(grace_ms);
+                    self.kill_at = Some(self.kill_at.map_or(at, |before| before.min(at)));
+                }
+                Ok(Event::Gone(why)) => {
+                    self.is_alone = true;
+                    bail!(why.unwrap_or_else(|| "the launcher went away".into()));
+                }
+                Ok(Event::Line(rank, bytes)) => self.tell(&ToLauncher::Line { rank, bytes }),
+                Ok(Event::Output(rank, is_error, bytes)) => {
+                    self.tell(&ToLauncher::Output { rank, is_error, bytes });
+                }
+                Ok(Event::OutputEnd) => self.outputs -= 1,
+                Ok(Event::Exited(rank)) => self.exited(rank)?,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => bail!("its threads have ended"),
+            }
+        }
+    }
+
+    fn exited(&mut self, rank: u32) -> Result<()> {
+        let Some(mut gone) = self.ranks.remove(&rank) else { return Ok(()) };
+        // Before its number is free: what it has started goes with it.
+        if let Some(pid) = gone.pid() {
+            let _ = kill_process_group(pid, Signal::KILL);
+        }
+        let status = gone.child.wait().context("asking how a rank ended")?;
+        let _ = gone.socket.shutdown(std::net::Shutdown::Both);
+        let status = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+        self.tell(&ToLauncher::Exited { rank, status });
+        Ok(())
+    }
+
+    /// Who does not take an answer that it asked for asks for no other.
+    fn say(&mut self, rank: u32, bytes: &[u8]) {
+        let Some(to) = self.ranks.get(&rank) else { return };
+        match send(&to.socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            Ok(sent) if sent == bytes.len() => {}
+            _ => drop(to.socket.shutdown(std::net::Shutdown::Both)),
+        }
+    }
+
+    fn signal(&self, number: i32) {
+        let Some(signal) = Signal::from_named_raw(number) else { return };
+        for rank in self.ranks.values() {
+            if let Some(pid) = rank.pid() {
+                let _ = kill_process_group(pid, signal);
+            }
+        }
+    }
+
+    fn kill_all(&self) {
+        self.signal(Signal::KILL.as_raw());
+    }
+
+    /// Ranks that were not waited for, and what left its process group.
+    fn sweep(&mut self) {
+        for _ in 0..SWEEPS {
+            let children = children();
+            if children.is_empty() {
+                return;
+            }
+            for pid in children {
+                let _ = kill_process(pid, Signal::KILL);
+                let _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
+            }
+            std::thread::sleep(SWEEP_PAUSE);
+        }
+    }
+
+    /// A launcher that has gone is noticed where its frames are read.
+    fn tell(&mut self, frame: &ToLauncher) {
+        if !self.is_alone && frames::write(&mut self.out, frame).is_err() {
+            self.is_alone = true;
+        }
+    }
+}
+
+fn read_lines(rank: u32, from: UnixStream, to_main: &SyncSender<Event>) {
+    let mut from = BufReader::new(from);
+    loop {
+        let mut line = Vec::new();
+        let read = from.by_ref().take(LINE_BYTES_MAX as u64).read_until(b'\n', &mut line);
+        match read {
+            Ok(1..) if line.ends_with(b"\n") => {
+                if to_main.send(Event::Line(rank, line)).is_err() {
+                    return;
+                }
+            }
+            // Its end, or a line that is too long: this rank is heard no more, and learns it.
+            _ => {
+                let _ = from.get_ref().shutdown(std::net::Shutdown::Both);
+                return;
+            }
+        }
+    }
+}
+
+/// What this process is the parent of.
+fn children() -> Vec<Pid> {
+    let mut found = Vec::new();
+    for task in std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
+        let text = std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
+        found.extend(text.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)));
+    }
+    found
+}
+
+/// `hamlyn run-rank`: this process becomes the program, and ends with the agent.
+pub fn become_rank(parent: i32, program: &[OsString]) -> Result<()> {
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    if getppid().map(|pid| pid.as_raw_nonzero().get()) != Some(parent) {
+        bail!("the agent that started this rank has ended");
+    }
+    let [name, arguments @ ..] = program else { bail!("no program") };
+    let error = Command::new(name).args(arguments).exec();
+    eprintln!("hamlyn: cannot run {}: {error}", name.to_string_lossy());
+    // As shells have it.
+    let is_missing = error.kind() == std::io::ErrorKind::NotFound;
+    std::process::exit(if is_missing { 127 } else { 126 })
+}

@@ -1,0 +1,120 @@
+//! What `hamlyn run` and its agents, one for each host, say to each other over the agent's standard
+//! input and output: a length of four bytes, and a frame in postcard's format.
+
+use anyhow::{Context, Result, bail};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::io::{ErrorKind, Read, Write};
+
+/// Longest frame.
+pub const FRAME_BYTES_MAX: usize = 16 << 20;
+
+/// To an agent.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum ToAgent {
+    /// First of all.
+    Start(Start),
+    /// A line for a rank.
+    Line { rank: u32, bytes: Vec<u8> },
+    /// A signal for every rank.
+    Signal(i32),
+    /// Every rank is to end: it has so many milliseconds.
+    End { grace_ms: u64 },
+}
+
+/// What the agent starts.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Start {
+    /// Of the command; an agent's is the same.
+    pub version: String,
+    /// Where the ranks run.
+    pub directory: Vec<u8>,
+    /// The program and its arguments.
+    pub program: Vec<Vec<u8>>,
+    /// Variables beside the agent's own.
+    pub env: Vec<(String, String)>,
+    /// The ranks of this host.
+    pub first: u32,
+    /// How many of them.
+    pub count: u32,
+    /// Of the job.
+    pub size: u32,
+}
+
+/// From an agent.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum ToLauncher {
+    /// A line that a rank says to its launcher.
+    Line { rank: u32, bytes: Vec<u8> },
+    /// What a rank prints.
+    Output { rank: u32, is_error: bool, bytes: Vec<u8> },
+    /// A rank has ended, with this status, or 128 and the number of a signal.
+    Exited { rank: u32, status: i32 },
+    /// The ranks cannot be started, or the agent cannot go on.
+    Failed(String),
+    /// All ranks have ended, and nothing of them is left.
+    Done,
+}
+
+/// Writes one frame.
+pub fn write(to: &mut impl Write, frame: &impl Serialize) -> Result<()> {
+    let bytes = postcard::to_stdvec(frame)?;
+    to.write_all(&(bytes.len() as u32).to_le_bytes())?;
+    to.write_all(&bytes)?;
+    Ok(to.flush()?)
+}
+
+/// Reads one frame; `None`: the other end has gone.
+pub fn read<T: DeserializeOwned>(from: &mut impl Read) -> Result<Option<T>> {
+    let mut length = [0; 4];
+    match from.read_exact(&mut length) {
+        Err(e) if e.kind() == ErrorKind::UnexpectedEof => return Ok(None),
+        read => read?,
+    }
+    let bytes_long = u32::from_le_bytes(length) as usize;
+    if bytes_long > FRAME_BYTES_MAX {
+        bail!(
+            "something else came than frames of this command: it begins with {:?}",
+            text(&length)
+        );
+    }
+    let mut bytes = vec![0; bytes_long];
+    match from.read_exact(&mut bytes) {
+        Err(e) if e.kind() == ErrorKind::UnexpectedEof => return Ok(None),
+        read => read?,
+    }
+    let frame = postcard::from_bytes(&bytes).with_context(|| {
+        let begin = &bytes[..bytes.len().min(40)];
+        format!("something else came than frames of this command: {:?}", text(begin))
+    })?;
+    Ok(Some(frame))
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_is_what_it_was_after_the_way_there() {
+        let mut bytes = Vec::new();
+        write(&mut bytes, &ToLauncher::Exited { rank: 3, status: 139 }).unwrap();
+        let mut from = &bytes[..];
+        let read: Option<ToLauncher> = read(&mut from).unwrap();
+        assert!(matches!(read, Some(ToLauncher::Exited { rank: 3, status: 139 })));
+        assert!(super::read::<ToLauncher>(&mut from).unwrap().is_none());
+        // Cut off, it is nothing.
+        assert!(super::read::<ToLauncher>(&mut &bytes[..5]).unwrap().is_none());
+    }
+
+    #[test]
+    fn what_a_shell_prints_is_no_frame() {
+        let error = read::<ToLauncher>(&mut &b"Welcome to a.example!\n"[..]).unwrap_err();
+        assert!(error.to_string().contains("Welc"), "{error}");
+        let noise = [&3u32.to_le_bytes()[..], b"\xff\xff\xff"].concat();
+        assert!(read::<ToLauncher>(&mut &noise[..]).is_err());
+    }
+}

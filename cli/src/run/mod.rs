@@ -1,0 +1,420 @@
+//! `hamlyn run`: starts the ranks of a job, carries what they say, and ends them together.
+//!
+//! ```text
+//!   hamlyn run ---- agent of this host ---- ranks, each with a socket and two pipes
+//!        |     \--- ssh, agent of another host ---- ranks
+//!        +--> space: who is which rank, what was put, who came to the fence
+//! ```
+//! - [`frames`]: what is said between here and an agent
+//! - [`agent`]: what starts the ranks of one host
+//! - [`space`]: the job's key-value space
+//!
+//! All ranks speak with the launcher through their agent, so nothing listens, here or there. Whoever
+//! ends takes with it what it has started: agents see their standard input end, ranks die with their
+//! agent.
+
+pub mod agent;
+mod frames;
+mod space;
+
+use crate::arguments::RunArguments;
+use anyhow::{Context, Result, bail, ensure};
+use frames::{Start, ToAgent, ToLauncher};
+use hamlyn::job::lines::to_hex;
+use rustix::rand::{GetRandomFlags, getrandom};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::iterator::Signals;
+use space::{Answer, Space};
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::io::{ErrorKind, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+
+/// Events that wait: output that is not read here is not read there.
+const EVENTS_MAX: usize = 64;
+/// What the others have to end in, when one has failed.
+const GRACE_MS: u64 = 2_000;
+/// Longest part of a line that is kept to be printed with its rank.
+const PART_BYTES_MAX: usize = 64 << 10;
+
+enum Event {
+    Frame(usize, ToLauncher),
+    /// The agent is gone; with what was wrong, if it said something that makes no sense.
+    Gone(usize, Option<String>),
+    Signal(i32),
+}
+
+/// One host.
+struct Host {
+    name: String,
+    /// Frames for its agent, which a thread writes: if this one waited for an agent, and that for this
+    /// one, neither would go on. What waits are answers, one for each question of a rank.
+    input: Option<Sender<ToAgent>>,
+    child: Child,
+    first: u32,
+    count: u32,
+    is_done: bool,
+}
+
+struct Launcher {
+    hosts: Vec<Host>,
+    space: Space,
+    out: Output,
+    /// Of the first that failed.
+    failed: Option<i32>,
+    exited: u32,
+    signals: u32,
+}
+
+/// `hamlyn run`.
+pub fn run(arguments: &RunArguments) -> Result<()> {
+    let size = arguments.ranks;
+    let names = host_names(arguments)?;
+    ensure!(names.len() <= size as usize, "{size} ranks are too few for {} hosts", names.len());
+    let (events, came) = sync_channel(EVENTS_MAX);
+    // Before anything is started that they would leave behind.
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2])?;
+    let to_main = events.clone();
+    std::thread::Builder::new().name("signals".into()).spawn(move || {
+        for signal in signals.forever() {
+            if to_main.send(Event::Signal(signal)).is_err() {
+                return;
+            }
+        }
+    })?;
+    let firsts: Vec<u32> = blocks(size, names.len() as u32);
+    let host_of = |rank: u32| {
+        let at = firsts.partition_point(|first| *first <= rank) - 1;
+        names[at].clone()
+    };
+    let of_ranks = match names.len() {
+        1 => Vec::new(),
+        _ => (0..size).map(host_of).collect(),
+    };
+    let mut launcher = Launcher {
+        hosts: Vec::new(),
+        space: Space::new(size, secret()?, of_ranks),
+        out: Output { is_labelled: arguments.label, parts: HashMap::new(), is_shut: false },
+        failed: None,
+        exited: 0,
+        signals: 0,
+    };
+    let ends = firsts.iter().skip(1).copied().chain([size]);
+    for ((name, first), end) in names.iter().zip(&firsts).zip(ends) {
+        let started = launcher.start_host(arguments, name, *first, end - first, &events);
+        started.with_context(|| format!("starting ranks on {name}"))?;
+    }
+    let status = launcher.turn(&came);
+    launcher.out.finish();
+    for host in &mut launcher.hosts {
+        drop(host.input.take());
+        let _ = host.child.wait();
+    }
+    match status? {
+        0 => Ok(()),
+        status => std::process::exit(status),
+    }
+}
+
+/// The first rank of each host.
+fn blocks(size: u32, hosts: u32) -> Vec<u32> {
+    (0..hosts).map(|host| (u64::from(host) * u64::from(size) / u64::from(hosts)) as u32).collect()
+}
+
+fn own_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+fn is_here(name: &str) -> bool {
+    let own = own_name();
+    name == "localhost" || name == own || Some(name) == own.split('.').next()
+}
+
+/// The hosts, as they are called by one another.
+fn host_names(arguments: &RunArguments) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for name in &arguments.hosts {
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b".:_-".contains(&byte);
+        ensure!(
+            !name.is_empty() && name.bytes().all(allowed) && !name.starts_with('-'),
+            "{name:?} is no name of a host and no address: allowed are a-z A-Z 0-9 . : _ -"
+        );
+        let is_one_of_many = arguments.hosts.len() > 1;
+        let name = if is_one_of_many && name == "localhost" { own_name() } else { name.clone() };
+        ensure!(!names.contains(&name), "{name} is named twice");
+        names.push(name);
+    }
+    if names.is_empty() {
+        names.push("localhost".into());
+    }
+    Ok(names)
+}
+
+fn secret() -> Result<String> {
+    let mut bytes = [0u8; 32];
+    let got = getrandom(&mut bytes, GetRandomFlags::empty()).context("no random bytes")?;
+    ensure!(got == bytes.len(), "the system gave {got} random bytes of {}", bytes.len());
+    Ok(to_hex(&bytes))
+}
+
+/// What starts the agent of a host.
+fn agent(arguments: &RunArguments, name: &str) -> Result<Command> {
+    let own = std::env::current_exe().context("where this command is")?;
+    if is_here(name) {
+        let mut command = Command::new(own);
+        command.arg("run-agent");
+        return Ok(command);
+    }
+    let path = arguments.hamlyn.as_deref().unwrap_or(&own);
+    ensure!(
+        is_plain(path),
+        "{} holds characters that a shell there may read as others; --hamlyn says where it is",
+        path.display()
+    );
+    let mut words = arguments.rsh.split_whitespace();
+    let first = words.next().context("--rsh is empty; allowed is a command, such as ssh")?;
+    let mut command = Command::new(first);
+    command.args(words).arg(name).arg(path).arg("run-agent");
+    Ok(command)
+}
+
+fn is_plain(path: &Path) -> bool {
+    let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-+".contains(byte);
+    path.as_os_str().as_bytes().iter().all(plain)
+}
+
+fn bytes(text: &OsStr) -> Vec<u8> {
+    text.as_bytes().to_vec()
+}
+
+impl Launcher {
+    fn start_host(
+        &mut self,
+        arguments: &RunArguments,
+        name: &str,
+        first: u32,
+        count: u32,
+        events: &SyncSender<Event>,
+    ) -> Result<()> {
+        let directory = std::env::current_dir().context("the working directory")?;
+        let mut command = agent(arguments, name)?;
+        // Signals of the terminal are for this process, which hands them on.
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
+        let program = command.get_program().to_string_lossy().into_owned();
+        let mut child = command.spawn().with_context(|| format!("cannot run {program}"))?;
+        let mut from = child.stdout.take().context("no pipe from the agent")?;
+        let mut to = child.stdin.take().context("no pipe to the agent")?;
+        let (input, frames) = channel::<ToAgent>();
+        std::thread::Builder::new().name("to-agent".into()).spawn(move || {
+            // That it is gone is noticed where its frames are read.
+            while let Ok(frame) = frames.recv()
+                && frames::write(&mut to, &frame).is_ok()
+            {}
+        })?;
+        let input = Some(input);
+        let at = self.hosts.len();
+        let name = name.to_owned();
+        self.hosts.push(Host { name, input, child, first, count, is_done: false });
+        let start = ToAgent::Start(Start {
+            version: env!("CARGO_PKG_VERSION").into(),
+            directory: bytes(directory.as_os_str()),
+            program: arguments.program.iter().map(|word| bytes(word)).collect(),
+            env: arguments.env.clone(),
+            first,
+            count,
+            size: arguments.ranks,
+        });
+        self.tell(at, start);
+        let to_main = events.clone();
+        std::thread::Builder::new().name("agent".into()).spawn(move || {
+            loop {
+                let event = match frames::read(&mut from) {
+                    Ok(Some(frame)) => Event::Frame(at, frame),
+                    Ok(None) => Event::Gone(at, None),
+                    Err(e) => Event::Gone(at, Some(format!("{e:#}"))),
+                };
+                let is_last = matches!(event, Event::Gone(..));
+                if to_main.send(event).is_err() || is_last {
+                    return;
+                }
+            }
+        })?;
+        Ok(())
+    }
+
+    fn tell(&mut self, at: usize, frame: ToAgent) {
+        if let Some(input) = &self.hosts[at].input {
+            let _ = input.send(frame);
+        }
+    }
+
+    fn tell_all(&mut self, frame: &ToAgent) {
+        (0..self.hosts.len()).for_each(|at| self.tell(at, frame.clone()));
+    }
+
+    /// Until all agents have ended; the status.
+    fn turn(&mut self, came: &Receiver<Event>) -> Result<i32> {
+        let mut broken = None;
+        while self.hosts.iter().any(|host| !host.is_done) {
+            match came.recv().context("no events")? {
+                Event::Signal(signal) => self.signal(signal),
+                Event::Frame(at, frame) => {
+                    if let Err(why) = self.frame(at, frame) {
+                        broken.get_or_insert(why);
+                        self.tell_all(&ToAgent::End { grace_ms: GRACE_MS });
+                    }
+                }
+                Event::Gone(at, why) => {
+                    let host = &mut self.hosts[at];
+                    if std::mem::replace(&mut host.is_done, true) {
+                        continue;
+                    }
+                    drop(host.input.take());
+                    let why = why.unwrap_or_else(|| "what started its ranks went away".into());
+                    broken.get_or_insert(anyhow::anyhow!("{}: {why}", host.name));
+                    self.tell_all(&ToAgent::End { grace_ms: GRACE_MS });
+                }
+            }
+        }
+        match (self.failed, broken) {
+            (Some(status), _) => Ok(status),
+            (None, Some(why)) => Err(why),
+            (None, None) => Ok(0),
+        }
+    }
+
+    fn signal(&mut self, signal: i32) {
+        if matches!(signal, SIGINT | SIGTERM) {
+            self.signals += 1;
+        }
+        match self.signals {
+            0 | 1 => self.tell_all(&ToAgent::Signal(signal)),
+            _ => self.tell_all(&ToAgent::End { grace_ms: 0 }),
+        }
+    }
+
+    fn frame(&mut self, at: usize, frame: ToLauncher) -> Result<()> {
+        let host = &self.hosts[at];
+        let (first, end) = (host.first, host.first + host.count);
+        let check = |rank: u32| {
+            ensure!((first..end).contains(&rank), "{}: rank {rank} is not there", host.name);
+            Ok(rank)
+        };
+        match frame {
+            ToLauncher::Line { rank, bytes } => {
+                let answers = self.space.hear(check(rank)?, &bytes);
+                self.answer(answers);
+            }
+            ToLauncher::Output { rank, is_error, bytes } => {
+                let rank = check(rank)?;
+                self.out.write(rank, is_error, &bytes)?;
+            }
+            ToLauncher::Exited { rank, status } => {
+                let rank = check(rank)?;
+                self.exited += 1;
+                if status != 0 && self.failed.is_none() {
+                    self.failed = Some(status);
+                    let others = if self.signals > 0 { "" } else { "; the others are ended" };
+                    let how = match status {
+                        129..=192 => format!("was ended by signal {}", status - 128),
+                        _ => format!("ended with status {status}"),
+                    };
+                    eprintln!("hamlyn: rank {rank} on {} {how}{others}", self.hosts[at].name);
+                    self.tell_all(&ToAgent::End { grace_ms: GRACE_MS });
+                }
+                let answers = self.space.end(rank);
+                self.answer(answers);
+            }
+            ToLauncher::Failed(why) => {
+                self.hosts[at].is_done = true;
+                bail!("{}: {why}", self.hosts[at].name);
+            }
+            ToLauncher::Done => self.hosts[at].is_done = true,
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, answers: Vec<Answer>) {
+        for (rank, line) in answers {
+            let on = |host: &Host| (host.first..host.first + host.count).contains(&rank);
+            if let Some(at) = self.hosts.iter().position(on) {
+                self.tell(at, ToAgent::Line { rank, bytes: line.to_bytes() });
+            }
+        }
+    }
+}
+
+/// What the ranks print.
+struct Output {
+    is_labelled: bool,
+    /// The beginnings of lines.
+    parts: HashMap<(u32, bool), Vec<u8>>,
+    /// Nobody reads standard output any more.
+    is_shut: bool,
+}
+
+impl Output {
+    fn write(&mut self, rank: u32, is_error: bool, bytes: &[u8]) -> Result<()> {
+        if !self.is_labelled {
+            return self.print(is_error, bytes);
+        }
+        let mut part = self.parts.remove(&(rank, is_error)).unwrap_or_default();
+        let mut lines = Vec::new();
+        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
+            part.extend_from_slice(piece);
+            if part.ends_with(b"\n") || part.len() >= PART_BYTES_MAX {
+                lines.extend_from_slice(format!("{rank}: ").as_bytes());
+                lines.append(&mut part);
+                if !lines.ends_with(b"\n") {
+                    lines.push(b'\n');
+                }
+            }
+        }
+        self.parts.insert((rank, is_error), part);
+        self.print(is_error, &lines)
+    }
+
+    fn print(&mut self, is_error: bool, bytes: &[u8]) -> Result<()> {
+        if is_error {
+            let _ = std::io::stderr().write_all(bytes);
+            return Ok(());
+        }
+        if self.is_shut {
+            return Ok(());
+        }
+        let mut out = std::io::stdout();
+        match out.write_all(bytes).and_then(|()| out.flush()) {
+            Err(e) if e.kind() == ErrorKind::BrokenPipe => {
+                self.is_shut = true;
+                bail!("nobody reads standard output any more")
+            }
+            written => written.context("standard output"),
+        }
+    }
+
+    fn finish(&mut self) {
+        for ((rank, is_error), part) in std::mem::take(&mut self.parts) {
+            if !part.is_empty() {
+                let line = [format!("{rank}: ").as_bytes(), &part, b"\n"].concat();
+                let _ = self.print(is_error, &line);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_go_to_hosts_in_blocks() {
+        assert_eq!(blocks(4, 1), [0]);
+        assert_eq!(blocks(4, 2), [0, 2]);
+        assert_eq!(blocks(5, 2), [0, 2]);
+        assert_eq!(blocks(3, 3), [0, 1, 2]);
+    }
+}

@@ -1,0 +1,653 @@
+//! Jobs: the processes of one parallel program, started together, which find one another with nothing
+//! configured. Each has a *rank*, from 0 up.
+//!
+//! ```text
+//!   hamlyn run -n 4 -- program           mpiexec (PMI-1)
+//!            \                             /
+//!             +--- rank, size; put, fence, get of bytes
+//!                                          |
+//!   Job: a manager of its own; where each rank's node is; a token for each end point, made of
+//!        the job's secret by both ends. A link is made when it is first used: by a ring to a rank of
+//!        this host, by TLS to one of another (feature `tls`).
+//! ```
+//! ```
+//! # let dir = std::env::temp_dir().join(format!("hamlyn-doc-job-{}", std::process::id()));
+//! use hamlyn::job::Job;
+//! use std::time::Duration;
+//!
+//! let limit = Some(Duration::from_secs(10));
+//! // Under a launcher one of many; without one a job of one rank.
+//! let job = Job::from_env()?;
+//! # drop(job);
+//! # let job = Job::with_config(hamlyn::Config::from_env()?.dir(&dir))?;
+//! let next = (job.rank() + 1) % job.size();
+//! let before = (job.rank() + job.size() - 1) % job.size();
+//!
+//! let mut from = job.stream_from(before)?;
+//! let mut to = job.stream_to(next, limit)?;
+//! to.send(format!("hello from rank {}", job.rank()).as_bytes(), limit)?;
+//! to.flush(limit)?;
+//! assert_eq!(&*from.receive(limit)?, format!("hello from rank {before}").as_bytes());
+//! job.fence(limit)?; // Nobody ends before all have heard.
+//! # std::fs::remove_dir_all(&dir).ok();
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//! Which launcher it was, and what was looked for in vain, says [`Job::explain`].
+//!
+//! - `space`: what launchers have in common; `talk`: PMI-1 and `hamlyn run`
+//! - `lines`: the text of PMI-1
+
+mod error;
+#[doc(hidden)]
+pub mod lines;
+mod space;
+mod talk;
+
+pub use error::JobError;
+
+use crate::config::Config;
+#[cfg(feature = "tls")]
+use crate::control::ConnectError;
+#[cfg(feature = "tls")]
+use crate::control::hosts::{HostError, MeetingError};
+use crate::control::private_dir;
+use crate::os::sys;
+use crate::protocol::{
+    Client, GrowError, Grown, Kind, Manager, NOT_OFFERED, Offered, Seed, Server, ServerConfig,
+    StreamConfig, StreamReceiver, StreamSender, Token,
+};
+use crate::wire::NodeId;
+use core::fmt;
+use core::time::Duration;
+use sha2::{Digest, Sha256};
+use space::{Space, own_name};
+use std::collections::{BTreeMap, BTreeSet};
+use std::format;
+use std::string::{String, ToString};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::vec::Vec;
+
+/// While a fence is waited for the manager has a turn at least so often.
+const TURN: Duration = Duration::from_millis(1);
+/// Pauses before a rank is asked again whether it offers something by now.
+const PAUSE_MIN: Duration = Duration::from_micros(200);
+const PAUSE_MAX: Duration = Duration::from_millis(20);
+/// Bytes that tell one host from another.
+const HOST_BYTES: usize = 16;
+/// What a rank's server of calls is offered as ([`Job::server`]).
+const CALLS: &str = "calls";
+
+/// Who started this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
+pub enum Launcher {
+    /// `hamlyn run`.
+    Run,
+    /// A launcher that speaks PMI-1: MPICH's (hydra).
+    Pmi1,
+    /// None: the job has one rank.
+    None,
+}
+
+impl fmt::Display for Launcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Run => "hamlyn run",
+            Self::Pmi1 => "a launcher that speaks PMI-1",
+            Self::None => "no launcher",
+        })
+    }
+}
+
+/// The job that this process is a rank of. Cloning shares it; with the last clone the launcher is
+/// told that this rank needs it no more.
+#[derive(Clone)]
+pub struct Job {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    rank: u32,
+    size: u32,
+    launcher: Launcher,
+    how: String,
+    manager: Manager,
+    secret: [u8; 32],
+    /// The hosts of all ranks; empty in a job of one.
+    hosts: Vec<[u8; HOST_BYTES]>,
+    space: Mutex<Space>,
+    cards: Mutex<BTreeMap<u32, Card>>,
+    ever_linked: Mutex<BTreeSet<u32>>,
+}
+
+/// Where a rank's node is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Card {
+    node: NodeId,
+    /// `host:port`, where it listens for other hosts.
+    at: Option<String>,
+}
+
+impl Card {
+    fn to_bytes(&self) -> Vec<u8> {
+        [&self.node.0.to_le_bytes()[..], self.at.as_deref().unwrap_or_default().as_bytes()].concat()
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (node, at) = bytes.split_first_chunk::<8>()?;
+        let at = core::str::from_utf8(at).ok()?;
+        let at = (!at.is_empty()).then(|| at.into());
+        Some(Self { node: NodeId(u64::from_le_bytes(*node)), at })
+    }
+}
+
+/// The job of this process, which its launcher tells everything once.
+static CURRENT: Mutex<Weak<Shared>> = Mutex::new(Weak::new());
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Job {
+    /// The job that this process was started for, with a manager that has the settings of the
+    /// environment (`HAMLYN_*`). Launchers are looked for in this order: `hamlyn run`; PMIx, which
+    /// is not spoken, and is an error; PMI-1; none of them is a job of one rank. Waits until all ranks have come, for at most
+    /// `job_timeout_ms`. In a process that has the job already it is the same one.
+    ///
+    /// On an error this process has no job. What a launcher said that makes no sense, one that went
+    /// away and ranks that did not come are errors of their own.
+    pub fn from_env() -> Result<Self, JobError> {
+        Self::with_config(Config::from_env()?)
+    }
+
+    /// The same with a manager that has these settings, but for `secret` and `listen` where the job has
+    /// several hosts: then they are the job's.
+    pub fn with_config(config: Config) -> Result<Self, JobError> {
+        let mut current = lock(&CURRENT);
+        if let Some(shared) = current.upgrade() {
+            return Ok(Self { shared });
+        }
+        let space = Space::find(|name| std::env::var(name).ok())?;
+        let shared = Arc::new(Shared::come(space, config)?);
+        *current = Arc::downgrade(&shared);
+        Ok(Self { shared })
+    }
+
+    /// The number of this process, from 0 to one less than [`size`](Self::size).
+    pub fn rank(&self) -> u32 {
+        self.shared.rank
+    }
+
+    /// How many ranks the job has.
+    pub fn size(&self) -> u32 {
+        self.shared.size
+    }
+
+    /// Who started it.
+    pub fn launcher(&self) -> Launcher {
+        self.shared.launcher
+    }
+
+    /// The manager that end points of the job are made with.
+    pub fn manager(&self) -> &Manager {
+        &self.shared.manager
+    }
+
+    /// Whether a rank is on this host, and messages to it go through a ring.
+    pub fn is_local(&self, rank: u32) -> Result<bool, JobError> {
+        self.shared.check(rank)?;
+        Ok(self.shared.is_local(rank))
+    }
+
+    /// Bytes for all other ranks, which [`get`](Self::get) them after the next
+    /// [`fence`](Self::fence). A name is put once. The launcher carries them, and bounds them: Hydra to
+    /// 511 bytes, `hamlyn run` to 32,256.
+    pub fn put(&self, name: &str, value: &[u8]) -> Result<(), JobError> {
+        lock(&self.shared.space).put(&own_name(name)?, value)
+    }
+
+    /// What `rank` has put under `name` before the last fence.
+    pub fn get(&self, rank: u32, name: &str) -> Result<Vec<u8>, JobError> {
+        self.shared.check(rank)?;
+        let own = own_name(name)?;
+        let got = lock(&self.shared.space).get(rank, &own);
+        got.map_err(|e| match e {
+            JobError::NothingPut { rank, .. } => JobError::NothingPut { rank, found: name.into() },
+            e => e,
+        })
+    }
+
+    /// Waits until all ranks have called this, as often as this one; the manager has its turns
+    /// meanwhile. What was put before is there for all. With a time limit that is over the fence stays
+    /// begun: the next call goes on waiting for the same one. It goes through the launcher, and is for
+    /// setting up: while messages are sent a barrier is a [group](crate::protocol::Group)'s.
+    pub fn fence(&self, limit: Option<Duration>) -> Result<(), JobError> {
+        fence(&self.shared.space, Some(&self.shared.manager), limit)
+    }
+
+    /// Offers an end point of [`manager`](Self::manager) to the other ranks, which
+    /// [`grow`](Self::grow) from it under this name, now or before: until it is offered they wait. One
+    /// of a kind has a name; all are withdrawn when the end point is dropped.
+    pub fn offer(&self, receiver: &impl Offered, name: &str) -> Result<(), JobError> {
+        self.offer_as(receiver, &own_name(name)?, name)
+    }
+
+    fn offer_as(&self, receiver: &impl Offered, own: &str, name: &str) -> Result<(), JobError> {
+        let shared = &self.shared;
+        if receiver.manager().id() != shared.manager.id() {
+            return Err(JobError::OtherManager);
+        }
+        let offered = receiver.offer_with(&|kind| shared.token(kind, shared.rank, own).0);
+        offered.ok_or_else(|| JobError::Taken { found: name.into() })
+    }
+
+    /// Grows an end point from what `rank` offers under `name`, and makes the link for it: waits, until
+    /// `limit`, for the rank to offer it. `with` is what [`Grown`] says besides.
+    pub fn grow<T: Grown>(
+        &self,
+        rank: u32,
+        name: &str,
+        with: T::With,
+        limit: Option<Duration>,
+    ) -> Result<T, JobError> {
+        self.grow_as(rank, &own_name(name)?, name, with, limit)
+    }
+
+    fn grow_as<T: Grown>(
+        &self,
+        rank: u32,
+        own: &str,
+        name: &str,
+        with: T::With,
+        limit: Option<Duration>,
+    ) -> Result<T, JobError> {
+        let shared = &self.shared;
+        let seed = shared.seed(rank, T::KIND, own)?;
+        let until_ns = until(limit);
+        let mut pause = PAUSE_MIN;
+        loop {
+            let left = limit.map(|_| left(until_ns));
+            match T::grow(&shared.manager, &seed, with.clone(), left) {
+                // It may offer it yet.
+                Err(e) if is_not_offered(&e) => {
+                    if left.is_some_and(|left| left <= pause) {
+                        return Err(JobError::NotOffered { rank, found: name.into() });
+                    }
+                    shared.manager.poll().map_err(GrowError::from)?;
+                    std::thread::sleep(pause);
+                    pause = (pause * 2).min(PAUSE_MAX);
+                }
+                Err(e) => return Err(e.into()),
+                Ok(grown) => {
+                    lock(&shared.ever_linked).insert(rank);
+                    return Ok(grown);
+                }
+            }
+        }
+    }
+
+    /// A seed from which a sender grows what `rank` offers, now or later, under `name` and as `kind`:
+    /// for whoever has no use for [`grow`](Self::grow). A secret of the job.
+    pub fn seed_of(&self, rank: u32, kind: Kind, name: &str) -> Result<Seed, JobError> {
+        self.shared.seed(rank, kind, &own_name(name)?)
+    }
+
+    /// The stream to a rank, which takes it with [`stream_from`](Self::stream_from): until it does
+    /// that, or `limit` is over, this waits.
+    pub fn stream_to(&self, rank: u32, limit: Option<Duration>) -> Result<StreamSender, JobError> {
+        let name = format!("from-{}", self.rank());
+        self.grow_as(rank, &format!("s-{name}"), &name, (), limit)
+    }
+
+    /// The stream from a rank, which grows it with [`stream_to`](Self::stream_to) at any time.
+    pub fn stream_from(&self, rank: u32) -> Result<StreamReceiver, JobError> {
+        self.shared.check(rank)?;
+        let receiver = StreamReceiver::new(self.manager(), StreamConfig::default())?;
+        let name = format!("from-{rank}");
+        self.offer_as(&receiver, &format!("s-{name}"), &name)?;
+        Ok(receiver)
+    }
+
+    /// This rank's server of calls, which every rank may be a [`client`](Self::client) of.
+    pub fn server(&self) -> Result<Server, JobError> {
+        let server = Server::new(self.manager(), ServerConfig::default())?;
+        self.offer_as(&server, &format!("s-{CALLS}"), CALLS)?;
+        Ok(server)
+    }
+
+    /// A client of a rank's [`server`](Self::server): until it has one, or `limit` is over, this waits.
+    pub fn client(&self, rank: u32, limit: Option<Duration>) -> Result<Client, JobError> {
+        self.grow_as(rank, &format!("s-{CALLS}"), CALLS, Default::default(), limit)
+    }
+
+    /// Which launcher it was, why not another, how many ranks are on this host, and to which of them
+    /// this one has made links.
+    pub fn explain(&self) -> String {
+        let shared = &self.shared;
+        let local = (0..shared.size).filter(|rank| shared.is_local(*rank)).count();
+        let listens = match shared.manager.listens_at() {
+            Some(address) => format!("by TLS to the others, for whom it listens at {address}"),
+            None => "to no others".into(),
+        };
+        let linked = lock(&shared.ever_linked);
+        let linked: Vec<String> = linked.iter().map(u32::to_string).collect();
+        let linked = if linked.is_empty() { "none".into() } else { linked.join(", ") };
+        format!(
+            "rank {} of {}, {}; by rings to the {local} of this host, {listens}; links made so far \
+             to ranks: {linked}",
+            shared.rank, shared.size, shared.how
+        )
+    }
+}
+
+impl fmt::Debug for Job {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Job")
+            .field("rank", &self.rank())
+            .field("size", &self.size())
+            .field("how", &self.shared.how)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Whether the receiver's process is there and has no such end point.
+fn is_not_offered(e: &GrowError) -> bool {
+    match e {
+        GrowError::Refused(why) => why == NOT_OFFERED,
+        #[cfg(feature = "tls")]
+        GrowError::Connect(ConnectError::Host {
+            error: HostError::Meeting(MeetingError::Refused(_, why)),
+            ..
+        }) => why == NOT_OFFERED,
+        _ => false,
+    }
+}
+
+fn until(limit: Option<Duration>) -> u64 {
+    let ns = limit.and_then(|limit| u64::try_from(limit.as_nanos()).ok());
+    ns.and_then(|ns| sys::monotonic_ns().checked_add(ns)).unwrap_or(u64::MAX)
+}
+
+fn left(until_ns: u64) -> Duration {
+    Duration::from_nanos(until_ns.saturating_sub(sys::monotonic_ns()))
+}
+
+/// Without the lock between two looks: other threads put and get meanwhile.
+fn fence(
+    space: &Mutex<Space>,
+    manager: Option<&Manager>,
+    limit: Option<Duration>,
+) -> Result<(), JobError> {
+    let until_ns = until(limit);
+    lock(space).begin_fence()?;
+    loop {
+        let left = left(until_ns);
+        if lock(space).end_fence(left.min(TURN))? {
+            return Ok(());
+        }
+        if left.is_zero() {
+            let ranks = lock(space).missing()?;
+            // The last one may have come just now.
+            if lock(space).end_fence(Duration::ZERO)? {
+                return Ok(());
+            }
+            let limit_ms = limit.map_or(0, |limit| limit.as_millis() as u64);
+            return Err(JobError::Missing { ranks, limit_ms });
+        }
+        if let Some(manager) = manager {
+            manager.poll().map_err(GrowError::from)?;
+        }
+    }
+}
+
+/// What tells whether another process finds this one's services: the same system, since it started,
+/// and the same directory in the same file systems.
+fn own_host(config: &Config) -> [u8; HOST_BYTES] {
+    use std::os::unix::ffi::OsStrExt;
+    let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let mounts = std::fs::read_link("/proc/self/ns/mnt").unwrap_or_default();
+    let mut digest = Sha256::new();
+    for part in
+        [&boot[..], mounts.as_os_str().as_bytes(), private_dir(config).as_os_str().as_bytes()]
+    {
+        digest.update((part.len() as u64).to_le_bytes());
+        digest.update(part);
+    }
+    let mut host = [0; HOST_BYTES];
+    host.copy_from_slice(&digest.finalize()[..HOST_BYTES]);
+    host
+}
+
+impl Shared {
+    /// Comes together with the other ranks.
+    fn come(space: Space, config: Config) -> Result<Self, JobError> {
+        config.validate()?;
+        let (rank, size, launcher) = (space.rank, space.size, space.launcher());
+        let found = &space.found;
+        let not = found.not.join(", ");
+        let how = match (launcher, not.is_empty()) {
+            (Launcher::None, _) => format!("alone: there is no {not}"),
+            (_, true) => format!("started by {launcher} ({})", found.variable),
+            (_, false) => format!("started by {launcher} ({}); there is no {not}", found.variable),
+        };
+        let limit = Some(Duration::from_millis(config.job_timeout_ms.into()));
+        let given = space.secret;
+        let host_name = space.host.clone();
+        let space = Mutex::new(space);
+        let (secret, hosts) = match meet(&space, given, &config, limit) {
+            Ok(met) => met,
+            Err(e) => {
+                lock(&space).finish();
+                return Err(e);
+            }
+        };
+        let made = manager(config, rank, &secret, &hosts, host_name);
+        let came = made.and_then(|(manager, card)| {
+            lock(&space).put("card", &card.to_bytes())?;
+            fence(&space, Some(&manager), limit)?;
+            Ok(manager)
+        });
+        let manager = match came {
+            Ok(manager) => manager,
+            Err(e) => {
+                lock(&space).finish();
+                return Err(e);
+            }
+        };
+        Ok(Self {
+            rank,
+            size,
+            launcher,
+            how,
+            manager,
+            secret,
+            hosts,
+            space,
+            cards: Mutex::default(),
+            ever_linked: Mutex::default(),
+        })
+    }
+
+    fn check(&self, rank: u32) -> Result<(), JobError> {
+        let size = self.size;
+        if rank < size { Ok(()) } else { Err(JobError::NoRank { rank, size }) }
+    }
+
+    fn is_local(&self, rank: u32) -> bool {
+        let host = |rank: u32| self.hosts.get(rank as usize);
+        host(rank) == host(self.rank)
+    }
+
+    /// What both ends make of the job's secret; nobody else can.
+    fn token(&self, kind: Kind, rank: u32, name: &str) -> Token {
+        let mut digest = Sha256::new();
+        digest.update(b"hamlyn job token 1");
+        digest.update(self.secret);
+        digest.update([kind as u8]);
+        digest.update(rank.to_le_bytes());
+        digest.update(name.as_bytes());
+        let mut token = Token::NONE;
+        token.0.copy_from_slice(&digest.finalize()[..16]);
+        token
+    }
+
+    fn seed(&self, rank: u32, kind: Kind, name: &str) -> Result<Seed, JobError> {
+        let card = self.card(rank)?;
+        let service = format!("seeds-{:016x}", card.node.0);
+        let seed = Seed { kind, node: card.node, token: self.token(kind, rank, name), service };
+        if self.is_local(rank) {
+            return Ok(seed);
+        }
+        #[cfg(feature = "tls")]
+        if let Some(at) = &card.at {
+            let wrong = |e: crate::protocol::SeedHostError| JobError::Environment {
+                variable: "HAMLYN_JOB_HOST",
+                value: at.clone(),
+                allowed: e.to_string(),
+            };
+            return seed.at_host(at).map_err(wrong);
+        }
+        Err(JobError::OtherHost { rank })
+    }
+
+    fn card(&self, rank: u32) -> Result<Card, JobError> {
+        self.check(rank)?;
+        if let Some(card) = lock(&self.cards).get(&rank) {
+            return Ok(card.clone());
+        }
+        let bytes = lock(&self.space).get(rank, "card")?;
+        let card = Card::from_bytes(&bytes)
+            .ok_or_else(|| nonsense(self.launcher, "telling where a rank is", &bytes))?;
+        lock(&self.cards).insert(rank, card.clone());
+        Ok(card)
+    }
+}
+
+fn nonsense(launcher: Launcher, doing: &'static str, bytes: &[u8]) -> JobError {
+    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(80)]).to_string();
+    JobError::Launcher { launcher, doing, text }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // A forked child is no rank.
+        if !self.manager.is_forked() {
+            lock(&self.space).finish();
+        }
+    }
+}
+
+/// The job's secret, and the hosts of all ranks.
+#[allow(clippy::type_complexity)]
+fn meet(
+    space: &Mutex<Space>,
+    given: Option<[u8; 32]>,
+    config: &Config,
+    limit: Option<Duration>,
+) -> Result<([u8; 32], Vec<[u8; HOST_BYTES]>), JobError> {
+    let mut guard = lock(space);
+    let (rank, size, launcher) = (guard.rank, guard.size, guard.launcher());
+    // Rank 0 makes one, where the launcher did not.
+    let random = || {
+        let doing = "making the job's secret";
+        sys::random().map_err(|source| JobError::Os { doing, source })
+    };
+    let made = match given {
+        Some(secret) => Some(secret),
+        None if rank == 0 => Some(random()?),
+        None => None,
+    };
+    if size == 1 {
+        return Ok((made.map_or_else(random, Ok)?, [own_host(config)].into()));
+    }
+    if given.is_none()
+        && let Some(secret) = &made
+    {
+        guard.put("secret", secret)?;
+    }
+    guard.put("host", &own_host(config))?;
+    drop(guard);
+    fence(space, None, limit)?;
+    let mut guard = lock(space);
+    let secret = match made {
+        Some(secret) => secret,
+        // Its bytes are in no error.
+        None => <[u8; 32]>::try_from(guard.get(0, "secret")?)
+            .map_err(|_| nonsense(launcher, "telling the job's secret", b"(not 32 bytes)"))?,
+    };
+    let mut hosts = Vec::new();
+    for rank in 0..size {
+        let bytes = guard.get(rank, "host")?;
+        let host = <[u8; HOST_BYTES]>::try_from(&bytes[..]);
+        hosts.push(host.map_err(|_| nonsense(launcher, "telling a rank's host", &bytes))?);
+    }
+    Ok((secret, hosts))
+}
+
+/// This rank's manager, and where the others find it.
+fn manager(
+    config: Config,
+    rank: u32,
+    secret: &[u8; 32],
+    hosts: &[[u8; HOST_BYTES]],
+    host_name: Option<String>,
+) -> Result<(Manager, Card), JobError> {
+    let other = hosts.iter().position(|host| *host != hosts[rank as usize]);
+    let Some(_other) = other else {
+        let manager = Manager::with_config(config)?;
+        manager.seed_service()?;
+        let card = Card { node: manager.id(), at: None };
+        return Ok((manager, card));
+    };
+    #[cfg(not(feature = "tls"))]
+    {
+        let _ = (secret, host_name);
+        Err(JobError::OtherHost { rank: _other as u32 })
+    }
+    #[cfg(feature = "tls")]
+    {
+        let doing = "putting the job's secret where this process alone reads it";
+        let os = |doing| move |source| JobError::Os { doing, source };
+        let file = secret_file(secret).map_err(os(doing))?;
+        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
+        let mut config = config.secret(std::path::PathBuf::from(path));
+        (config.certificate, config.certificate_key, config.trusted) = (None, None, None);
+        if config.listen.is_none() {
+            config.listen = Some(any_address());
+        }
+        let manager = Manager::with_config(config)?;
+        drop(file);
+        manager.seed_service()?;
+        let own = || rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let set = std::env::var("HAMLYN_JOB_HOST").ok().filter(|name| !name.is_empty());
+        let name = set.or(host_name).unwrap_or_else(own);
+        let name =
+            if name.contains(':') && !name.starts_with('[') { format!("[{name}]") } else { name };
+        let at = manager.listens_at().map(|address| format!("{name}:{}", address.port()));
+        let card = Card { node: manager.id(), at };
+        Ok((manager, card))
+    }
+}
+
+/// On no disk, and for its owner alone.
+#[cfg(feature = "tls")]
+fn secret_file(secret: &[u8; 32]) -> std::io::Result<std::fs::File> {
+    use rustix::fs::{MemfdFlags, Mode, fchmod, memfd_create};
+    use std::io::Write;
+    let file = memfd_create("hamlyn-job", MemfdFlags::CLOEXEC)?;
+    fchmod(&file, Mode::RUSR | Mode::WUSR)?;
+    let mut file = std::fs::File::from(file);
+    file.write_all(lines::to_hex(secret).as_bytes())?;
+    Ok(file)
+}
+
+/// Every address of this host, of both families where there are both.
+#[cfg(feature = "tls")]
+fn any_address() -> core::net::SocketAddr {
+    use core::net::{Ipv4Addr, Ipv6Addr};
+    let both = core::net::SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
+    match std::net::TcpListener::bind(both) {
+        Ok(_) => both,
+        Err(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+    }
+}

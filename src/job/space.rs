@@ -1,0 +1,347 @@
+//! The launcher's key-value space, whichever launcher it is: names and bytes that one rank puts, a
+//! fence to which all come, and what the others get then.
+
+use super::lines::{LINE_BYTES_MAX, Line, from_hex, ranks_of_word, to_hex};
+use super::talk::{Fenced, Talk};
+use super::{JobError, Launcher};
+use core::time::Duration;
+use std::collections::BTreeMap;
+use std::format;
+use std::string::{String, ToString};
+use std::vec::Vec;
+
+/// Longest name that a rank puts something under.
+pub const NAME_BYTES_MAX: usize = 32;
+/// Longest name as launchers have it: `hm-RANK-u-NAME`.
+const KEY_BYTES_MAX: usize = NAME_BYTES_MAX + 16;
+/// Most bytes under one name that fit into a line.
+const LINE_VALUE_BYTES_MAX: usize = (LINE_BYTES_MAX - 1024) / 2;
+/// Most ranks of a job.
+pub const RANKS_MAX: u32 = 1 << 20;
+
+/// By which variable the launcher is found, and which were looked for before it.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// The variable.
+    pub variable: &'static str,
+    /// What was looked for in vain.
+    pub not: Vec<&'static str>,
+}
+
+/// The space, and what its launcher has said at once.
+#[derive(Debug)]
+pub struct Space {
+    way: Way,
+    /// This rank.
+    pub rank: u32,
+    /// How many there are.
+    pub size: u32,
+    /// Most bytes under one name.
+    pub value_bytes_max: usize,
+    /// The job's secret, where the launcher gives one.
+    pub secret: Option<[u8; 32]>,
+    /// What this host is called by the others, where the launcher says so.
+    pub host: Option<String>,
+    /// How it was found.
+    pub found: Found,
+}
+
+#[derive(Debug)]
+enum Way {
+    Run(Talk),
+    Pmi1 { talk: Talk, space: String },
+    Alone(BTreeMap<String, Vec<u8>>),
+}
+
+/// Below which numbers ranks are counted.
+fn number(variable: &'static str, text: &str, min: u32, below: u32) -> Result<u32, JobError> {
+    let number = text.parse().ok().filter(|number| (min..below).contains(number));
+    number.ok_or_else(|| JobError::Environment {
+        variable,
+        value: text.chars().take(80).collect(),
+        allowed: format!("a whole number from {min} to {}", below - 1),
+    })
+}
+
+impl Space {
+    /// That of the launcher which started this process.
+    pub fn find(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, JobError> {
+        let mut not = Vec::new();
+        if let Some(number) = lookup("HAMLYN_JOB_FD") {
+            return Self::of_run(&number, Found { variable: "HAMLYN_JOB_FD", not });
+        }
+        not.push("hamlyn run (HAMLYN_JOB_FD)");
+        if lookup("PMIX_NAMESPACE").is_some() {
+            return Err(JobError::Pmix { variable: "PMIX_NAMESPACE" });
+        }
+        not.push("PMIx (PMIX_NAMESPACE)");
+        if let Some(fd) = lookup("PMI_FD") {
+            let text = |variable| lookup(variable).unwrap_or_default();
+            let size = number("PMI_SIZE", &text("PMI_SIZE"), 1, RANKS_MAX + 1)?;
+            let rank = number("PMI_RANK", &text("PMI_RANK"), 0, size)?;
+            return Self::of_pmi1(&fd, rank, size, Found { variable: "PMI_FD", not });
+        }
+        not.push("PMI-1 (PMI_FD)");
+        Ok(Self {
+            way: Way::Alone(BTreeMap::new()),
+            rank: 0,
+            size: 1,
+            value_bytes_max: LINE_VALUE_BYTES_MAX,
+            secret: None,
+            host: None,
+            found: Found { variable: "", not },
+        })
+    }
+
+    fn of_run(fd: &str, found: Found) -> Result<Self, JobError> {
+        let doing = "asking for the rank";
+        let mut talk = Talk::new(Launcher::Run, found.variable, fd)?;
+        let line = Line::new("init").with("hamlyn", env!("CARGO_PKG_VERSION"));
+        let answer = talk.ask(&line, "response_to_init", doing)?;
+        let nonsense = |talk: &Talk| talk.nonsense(doing, &answer);
+        if answer.is_refusal() {
+            return Err(nonsense(&talk));
+        }
+        let word = |name: &str| answer.number(name).and_then(|number| u32::try_from(number).ok());
+        let (Some(rank), Some(size)) = (word("rank"), word("size")) else {
+            return Err(nonsense(&talk));
+        };
+        let secret = answer.get("secret").and_then(from_hex);
+        let Some(secret) = secret.and_then(|bytes| <[u8; 32]>::try_from(bytes).ok()) else {
+            // Not with the text, which may hold most of it.
+            let answer = Line::new("response_to_init");
+            return Err(talk.nonsense("asking for the job's secret", &answer));
+        };
+        if size > RANKS_MAX || rank >= size {
+            let answer = Line::new("response_to_init").with("rank", rank).with("size", size);
+            return Err(talk.nonsense(doing, &answer));
+        }
+        talk.set_size(size);
+        Ok(Self {
+            way: Way::Run(talk),
+            rank,
+            size,
+            value_bytes_max: LINE_VALUE_BYTES_MAX,
+            secret: Some(secret),
+            host: answer.get("host").map(Into::into),
+            found,
+        })
+    }
+
+    fn of_pmi1(fd: &str, rank: u32, size: u32, found: Found) -> Result<Self, JobError> {
+        let mut talk = Talk::new(Launcher::Pmi1, found.variable, fd)?;
+        talk.set_size(size);
+        let doing = "asking for its version";
+        let line = Line::new("init").with("pmi_version", 1).with("pmi_subversion", 1);
+        let answer = talk.ask(&line, "response_to_init", doing)?;
+        if answer.is_refusal() || answer.number("pmi_version") != Some(1) {
+            return Err(talk.nonsense(doing, &answer));
+        }
+        let doing = "asking how long a value may be";
+        let answer = talk.ask(&Line::new("get_maxes"), "maxes", doing)?;
+        let (Some(value), Some(key)) = (answer.number("vallen_max"), answer.number("keylen_max"))
+        else {
+            return Err(talk.nonsense(doing, &answer));
+        };
+        // A secret and a seed's host have to fit.
+        if key < KEY_BYTES_MAX as u64 || value < 512 {
+            return Err(talk.nonsense(doing, &answer));
+        }
+        let value_bytes_max = (value as usize - 1).min(2 * LINE_VALUE_BYTES_MAX) / 2;
+        let doing = "asking for the name of its key-value space";
+        let answer = talk.ask(&Line::new("get_my_kvsname"), "my_kvsname", doing)?;
+        let Some(space) = answer.get("kvsname").map(String::from) else {
+            return Err(talk.nonsense(doing, &answer));
+        };
+        let way = Way::Pmi1 { talk, space };
+        Ok(Self { way, rank, size, value_bytes_max, secret: None, host: None, found })
+    }
+
+    /// Which launcher.
+    pub fn launcher(&self) -> Launcher {
+        match &self.way {
+            Way::Run(talk) | Way::Pmi1 { talk, .. } => talk.launcher(),
+            Way::Alone(_) => Launcher::None,
+        }
+    }
+
+    /// Puts bytes, which others get after the next fence.
+    pub fn put(&mut self, name: &str, value: &[u8]) -> Result<(), JobError> {
+        let (launcher, max) = (self.launcher(), self.value_bytes_max);
+        if value.len() > max {
+            let (what, bytes) = ("a value", value.len());
+            return Err(JobError::TooLong { what, bytes, max, launcher });
+        }
+        let key = key(self.rank, name);
+        let doing = "putting a value";
+        let line = Line::new("put");
+        match &mut self.way {
+            Way::Run(talk) => {
+                let line = line.with("key", &key).with("value", to_hex(value));
+                let answer = talk.ask(&line, "put_result", doing)?;
+                refused(talk, doing, &answer)
+            }
+            Way::Pmi1 { talk, space } => {
+                let line = line.with("kvsname", &*space).with("key", &key);
+                let answer = talk.ask(&line.with("value", to_hex(value)), "put_result", doing)?;
+                refused(talk, doing, &answer)
+            }
+            Way::Alone(put) => {
+                put.insert(key, value.to_vec());
+                Ok(())
+            }
+        }
+    }
+
+    /// What a rank has put.
+    pub fn get(&mut self, rank: u32, name: &str) -> Result<Vec<u8>, JobError> {
+        let key = key(rank, name);
+        let doing = "getting a value";
+        let nothing = || JobError::NothingPut { rank, found: name.into() };
+        let read = |talk: &Talk, answer: &Line| {
+            if answer.is_refusal() {
+                return Err(nothing());
+            }
+            let value = answer.get("value").and_then(from_hex);
+            value.ok_or_else(|| talk.nonsense(doing, answer))
+        };
+        match &mut self.way {
+            Way::Run(talk) => {
+                let answer = talk.ask(&Line::new("get").with("key", &key), "get_result", doing)?;
+                read(talk, &answer)
+            }
+            Way::Pmi1 { talk, space } => {
+                let line = Line::new("get").with("kvsname", &*space).with("key", &key);
+                let answer = talk.ask(&line, "get_result", doing)?;
+                read(talk, &answer)
+            }
+            Way::Alone(put) => put.get(&key).cloned().ok_or_else(nothing),
+        }
+    }
+
+    /// Comes to a fence, or goes on with the one that was begun.
+    pub fn begin_fence(&mut self) -> Result<(), JobError> {
+        match &mut self.way {
+            Way::Run(talk) | Way::Pmi1 { talk, .. } => talk.begin_fence(),
+            Way::Alone(_) => Ok(()),
+        }
+    }
+
+    /// Whether the fence has ended, after waiting for at most `limit`.
+    pub fn end_fence(&mut self, limit: Duration) -> Result<bool, JobError> {
+        let fenced = match &mut self.way {
+            Way::Run(talk) | Way::Pmi1 { talk, .. } => match talk.end_fence()? {
+                None => {
+                    talk.wait_for_word(limit);
+                    talk.end_fence()?
+                }
+                fenced => fenced,
+            },
+            Way::Alone(_) => Some(Fenced::All),
+        };
+        match fenced {
+            None => Ok(false),
+            Some(Fenced::All) => Ok(true),
+            Some(Fenced::Ended(ranks)) => Err(JobError::Ended(ranks)),
+        }
+    }
+
+    /// Who has not come to the fence that this rank waits at, where the launcher says so.
+    pub fn missing(&mut self) -> Result<Vec<u32>, JobError> {
+        let size = self.size;
+        match &mut self.way {
+            Way::Run(talk) => {
+                let doing = "asking who is missing";
+                let answer = talk.ask(&Line::new("missing"), "missing_result", doing)?;
+                let ranks = answer.get("ranks").and_then(|word| ranks_of_word(word, size));
+                ranks.ok_or_else(|| talk.nonsense(doing, &answer))
+            }
+            Way::Pmi1 { .. } | Way::Alone(_) => Ok(Vec::new()),
+        }
+    }
+
+    /// This rank needs the launcher no more. One that has gone need not be told.
+    pub fn finish(&mut self) {
+        match &mut self.way {
+            Way::Run(_) | Way::Alone(_) => {}
+            Way::Pmi1 { talk, .. } => {
+                let _ = talk.ask(&Line::new("finalize"), "finalize_ack", "saying goodbye");
+            }
+        }
+    }
+}
+
+fn refused(talk: &Talk, doing: &'static str, answer: &Line) -> Result<(), JobError> {
+    match answer.is_refusal() {
+        true => Err(talk.nonsense(doing, answer)),
+        false => Ok(()),
+    }
+}
+
+/// As launchers know it: a rank writes below its own number.
+fn key(rank: u32, name: &str) -> String {
+    format!("hm-{rank}-{name}")
+}
+
+/// A name of the application's own; the job's are without the first letter.
+pub fn own_name(name: &str) -> Result<String, JobError> {
+    check_name(name)?;
+    Ok(format!("u-{name}"))
+}
+
+/// Whether it can be a name.
+pub fn check_name(name: &str) -> Result<(), JobError> {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    match (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(allowed) {
+        true => Ok(()),
+        false => {
+            let found = name.chars().take(80).collect::<String>().to_string();
+            Err(JobError::Name { found, max: NAME_BYTES_MAX })
+        }
+    }
+}
+
+#[cfg(all(test, not(loom), not(miri)))]
+mod tests {
+    use super::*;
+
+    fn find(variables: &[(&str, &str)]) -> Result<Space, JobError> {
+        Space::find(|name| variables.iter().find(|row| row.0 == name).map(|row| row.1.to_string()))
+    }
+
+    #[test]
+    fn without_a_launcher_there_is_one_rank() {
+        let mut space = find(&[]).unwrap();
+        assert_eq!((space.rank, space.size, space.launcher()), (0, 1, Launcher::None));
+        assert_eq!(space.found.not.len(), 3);
+        space.put("u-a", b"b").unwrap();
+        assert_eq!(space.get(0, "u-a").unwrap(), b"b");
+        assert!(matches!(space.get(0, "u-b"), Err(JobError::NothingPut { rank: 0, .. })));
+    }
+
+    #[test]
+    fn numbers_of_ranks_that_cannot_be_are_refused() {
+        for (rank, size, wrong) in [
+            ("4", "4", "PMI_RANK"),
+            ("-1", "4", "PMI_RANK"),
+            ("0", "0", "PMI_SIZE"),
+            ("0", "x", "PMI_SIZE"),
+        ] {
+            let found = find(&[("PMI_FD", "0"), ("PMI_RANK", rank), ("PMI_SIZE", size)]);
+            let error = found.unwrap_err().to_string();
+            assert!(error.contains(wrong) && error.contains("from"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_name_is_short_and_plain() {
+        assert_eq!(own_name("a.b_c-1").unwrap(), "u-a.b_c-1");
+        for name in ["", "a b", "a=b", "\u{e9}", &"x".repeat(NAME_BYTES_MAX + 1)] {
+            assert!(own_name(name).is_err(), "{name:?}");
+        }
+        assert!(
+            key(RANKS_MAX - 1, &own_name(&"x".repeat(NAME_BYTES_MAX)).unwrap()).len()
+                <= KEY_BYTES_MAX
+        );
+    }
+}

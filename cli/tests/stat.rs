@@ -346,7 +346,7 @@ fn top_shows_services_and_links_without_a_terminal() {
     assert!(shown.contains("2 processes asked, each once in 0.2 s"), "{shown}");
     let shown = text(directory, "top watched --once --links --interval 0.2");
     assert!(shown.lines().filter(|line| line.contains("watched")).count() == 1, "{shown}");
-    assert!(shown.contains(&format!("process {process}")), "{shown}");
+    assert!(shown.contains(&format!(" {process} (stat")), "{shown}");
     // One that is not there is said to be so, and the others are shown.
     let output = hamlyn(directory, "top watched nobody --once --interval 0.2");
     assert_eq!(output.status.code(), Some(1));

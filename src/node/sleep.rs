@@ -139,7 +139,8 @@ impl Node {
     /// How whoever sleeps in a call is to be woken.
     fn sleeps_by(&self, others: Others) -> WakeBy {
         let rings = |link: &super::link::Link| link.token.is_none() || link.rx.ear.is_some();
-        let by_words = !(self.in_event_loop && others == Others::Any)
+        let is_watched = self.in_event_loop && others == Others::Any;
+        let by_words = !is_watched
             && !self.words_are_refused
             && !self.runs_control
             && self.turns.len() <= sys::WORDS_MAX
@@ -660,7 +661,7 @@ mod tests {
         ] {
             let ((mut to, queue, ticket), mut from) = pair("bell-or-byte", features);
             let by = if sys::can_wait_for_words() { by } else { WakeBy::Byte };
-            assert_eq!(to.sleeps_by(), by, "{features:?}");
+            assert_eq!(to.sleeps_by(Others::None), by, "{features:?}");
             let counters = to.counters.clone();
             std::thread::scope(|scope| {
                 scope.spawn(|| (0..100).for_each(|_| _ = to.recv(queue, LONG).unwrap()));
@@ -689,7 +690,7 @@ mod tests {
             to.install_link(here).unwrap();
             silent.push(there);
         }
-        assert_eq!(to.sleeps_by(), WakeBy::Byte);
+        assert_eq!(to.sleeps_by(Others::None), WakeBy::Byte);
         let counters = to.counters.clone();
         std::thread::scope(|scope| {
             scope.spawn(|| to.recv(queue, LONG).unwrap());
@@ -826,7 +827,31 @@ mod tests {
             receives.join().unwrap();
         });
         assert_eq!(from.counters.rings_sent.get(), 0);
-        assert_eq!(shared.lock().sleeps_by(), WakeBy::Byte);
+        assert_eq!(shared.lock().sleeps_by(Others::Any), WakeBy::Byte);
+    }
+
+    #[test]
+    fn a_node_that_was_watched_and_is_borrowed_sleeps_on_words() {
+        let features = LinkFeatures::BELL | LinkFeatures::BARRIER;
+        let ((mut to, queue, ticket), mut from) = pair("borrowed", features);
+        while !to.prepare_to_wait().unwrap() {}
+        // What was sent to whoever watched is found, and its byte is no longer in the way later.
+        send(&mut from, &ticket);
+        to.recv(queue, LONG).unwrap();
+        let counters = to.counters.clone();
+        let rings = || from.counters.rings_sent.get();
+        let before = (rings(), counters.sleeps.get());
+        std::thread::scope(|scope| {
+            scope.spawn(|| _ = to.recv(queue, LONG).unwrap());
+            until_asleep(&counters, before.1 + 1);
+            send(&mut from, &ticket);
+        });
+        let by_words = u64::from(sys::can_wait_for_words());
+        assert_eq!(from.counters.rings_sent.get(), before.0 + by_words);
+        assert!(to.prepare_to_wait().unwrap(), "nothing waits");
+        let mut ready = Vec::new();
+        to.poller.wait(Some(0), &mut ready).unwrap();
+        assert!(ready.is_empty(), "a signal of before keeps the descriptor readable");
     }
 
     // A thread whose wait ends just then looks at nothing of what a task waits for.
@@ -849,11 +874,11 @@ mod tests {
             while to.pop(queue).unwrap().is_some() {}
         }
         let moved = from.moved();
-        from.after_sleep(Ok(()), sys::monotonic_ns()).unwrap();
+        from.after_sleep(Ok(()), sys::monotonic_ns(), Others::Any).unwrap();
         assert_ne!(from.moved(), moved);
         // Nobody else has anything to look at.
         let moved = from.moved();
-        from.after_sleep(Ok(()), sys::monotonic_ns()).unwrap();
+        from.after_sleep(Ok(()), sys::monotonic_ns(), Others::Any).unwrap();
         assert_eq!(from.moved(), moved);
     }
 

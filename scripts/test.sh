@@ -392,7 +392,13 @@ package() {
     # The other steps have the feature tls; what knows no other hosts is checked here.
     part 'without tls'
     cargo clippy --quiet --workspace --no-default-features \
-        --features hamlyn/os,hamlyn/serde,hamlyn/tokio,hamlyn/tracing -- -D warnings
+        --features hamlyn/os,hamlyn/serde,hamlyn/tokio,hamlyn/tracing -- -D warnings || return 1
+    # As cargo has it where another package of a program's wants more of the library.
+    for more in tls libfabric; do
+        part "packages without tls, and the library with $more"
+        cargo clippy --quiet --workspace --no-default-features --features "hamlyn/os,hamlyn/$more" \
+            -- -D warnings || return 1
+    done
 }
 
 # The library's public interface is that of docs/public-api.txt. What reads rustdoc's JSON knows one

@@ -450,7 +450,7 @@ settings! {
     undumpable: bool = false, "HAMLYN_UNDUMPABLE", (),
         "Denies ptrace and core dumps to other processes of this user.";
     housekeeping: Housekeeping = Housekeeping::Thread, "HAMLYN_HOUSEKEEPING", (),
-        "Who accepts connections and watches for deaths: a thread of the library, or the application's event loop.";
+        "Who accepts connections and watches for deaths: a thread of the library, or the application's event loop; with that there are no other hosts, which need a thread.";
     wait_for_names: bool = true, "HAMLYN_WAIT_FOR_NAMES", (),
         "Wait for a name that nobody serves yet, as long as whoever connects waits at all; no: it is an error at once.";
     listen: Option<SocketAddr>, from SocketAddr = None, "HAMLYN_LISTEN", (),

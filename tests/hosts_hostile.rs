@@ -431,7 +431,7 @@ fn who_cannot_prove_what_it_says_is_told_so() {
             (channel.is_open() && !channel.plain().is_empty()).then_some(())
         });
         let key = channel.key().unwrap();
-        let statement = [b"hamlyn host 1 \x01".as_slice(), &key].concat();
+        let statement = [b"hamlyn host 1 \x01".as_slice(), &*key].concat();
         let (public_key, signature) = own.identity.sign(&statement);
         let mut who = Who {
             version: VERSION,

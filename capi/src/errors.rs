@@ -68,6 +68,10 @@ statuses! {
         StartError::NoHosts => H_INVALID,
         #[cfg(feature = "tls")]
         StartError::Hosts(e) => e.status(),
+        // The library may have been built with more than this package.
+        #[cfg(not(feature = "tls"))]
+        #[allow(unreachable_patterns)]
+        _ => H_SYSTEM,
     };
     BuildError: e => match e {
         BuildError::Config(e) => e.status(),
@@ -176,11 +180,14 @@ statuses! {
         ConnectError::TooManyLinks(_) => H_LIMIT,
         #[cfg(feature = "tls")]
         ConnectError::Host { error, .. } => error.status(),
-        #[cfg(not(feature = "tls"))]
         ConnectError::NoHosts(_) => H_INVALID,
         ConnectError::GreetingTooLong(_) => H_TOO_LONG,
         ConnectError::Forked => H_FORKED,
         ConnectError::Unavailable(_) | ConnectError::Os { .. } => H_SYSTEM,
+        // The library may have been built with more than this package.
+        #[cfg(not(feature = "tls"))]
+        #[allow(unreachable_patterns)]
+        _ => H_SYSTEM,
     };
     #[cfg(feature = "tls")]
     KeysError: e => match e {
@@ -194,7 +201,8 @@ statuses! {
     #[cfg(feature = "tls")]
     HostsError: e => match e {
         HostsError::Keys(e) => e.status(),
-        HostsError::Os { .. } => H_SYSTEM,
+        HostsError::Housekeeping => H_INVALID,
+        HostsError::Os { .. } | HostsError::Ended(_) => H_SYSTEM,
     };
     #[cfg(feature = "tls")]
     HostNameError: e => match e {

@@ -148,6 +148,10 @@ impl ToPy for BuildError {
             #[cfg(feature = "tls")]
             Self::Start(StartError::Hosts(e)) => of_hosts(e),
             Self::Start(StartError::Os { .. }) | Self::Os { .. } => Kind::Os,
+            // The library may have been built with more than this package.
+            #[cfg(not(feature = "tls"))]
+            #[allow(unreachable_patterns)]
+            _ => Kind::Os,
         };
         error(kind, self)
     }
@@ -198,8 +202,11 @@ fn of_connect(failed: &ConnectError) -> Kind {
         | ConnectError::Memory(_) => Kind::Refused,
         #[cfg(feature = "tls")]
         ConnectError::Host { error, .. } => of_host(error),
-        #[cfg(not(feature = "tls"))]
         ConnectError::NoHosts(_) => Kind::Misuse,
+        // The library may have been built with more than this package.
+        #[cfg(not(feature = "tls"))]
+        #[allow(unreachable_patterns)]
+        _ => Kind::Os,
     }
 }
 
@@ -208,7 +215,10 @@ fn of_connect(failed: &ConnectError) -> Kind {
 fn of_hosts(failed: &hamlyn::control::hosts::HostsError) -> Kind {
     use hamlyn::control::hosts::{HostsError, KeysError};
     match failed {
-        HostsError::Keys(KeysError::Read { .. }) | HostsError::Os { .. } => Kind::Os,
+        HostsError::Keys(KeysError::Read { .. }) | HostsError::Os { .. } | HostsError::Ended(_) => {
+            Kind::Os
+        }
+        HostsError::Housekeeping => Kind::Misuse,
         HostsError::Keys(
             KeysError::None
             | KeysError::Missing(_)

@@ -42,7 +42,7 @@ pub mod shell;
 pub use frame::{LinkFeatures, Reason};
 pub use machine::{
     Accept, AnswerError, ApertureError, ConnectionId, Event, Failure, HostPeer, LinkEnd, Peer,
-    RefusedBy, RequestId, Wait,
+    PeerUser, RefusedBy, RequestId, Wait,
 };
 pub use text::{printable, printable_bytes};
 

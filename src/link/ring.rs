@@ -128,6 +128,11 @@ impl<L: Lines, W: Word> RingWriter<L, W> {
         self.violation
     }
 
+    /// The lines.
+    pub fn lines(&self) -> &L {
+        &self.lines
+    }
+
     /// Lines of the ring.
     #[inline]
     pub fn capacity(&self) -> u64 {
@@ -424,6 +429,11 @@ impl<L: Lines, W: Word> RingReader<L, W> {
             publish_at: count as u64 / 8,
             stamp: stamp(0, 0),
         }
+    }
+
+    /// The lines.
+    pub fn lines(&self) -> &L {
+        &self.lines
     }
 
     /// Lines of the ring.

@@ -1,7 +1,7 @@
 //! What end points have in common: methods that each has, written once; time limits.
 
 use super::{Connection, Manager, SendError};
-use crate::control::Peer;
+use crate::control::{Peer, PeerUser};
 use crate::node::CloseReason;
 use crate::os::sys;
 use core::fmt::Display;
@@ -31,7 +31,7 @@ impl Deadline {
 /// stranger has them all; a process's own user may do what it likes with it anyway. Users that cannot
 /// be told apart are one.
 pub(super) fn check_place(
-    holders: impl Iterator<Item = Option<u32>>,
+    holders: impl Iterator<Item = PeerUser>,
     peer: &Peer,
     max: usize,
     what: &str,
@@ -40,14 +40,14 @@ pub(super) fn check_place(
     let (mut taken, mut has_one) = (0, false);
     for holder in holders {
         taken += 1;
-        has_one |= holder == peer.uid;
+        has_one |= peer.is_of(&holder);
     }
     let of = |count: usize| if count == 1 { what.trim_end_matches('s') } else { what };
     if taken >= max {
         return Err(format!("it has {max} {}, as many as it may ({setting})", of(max)));
     }
     let kept = if max > 1 { (max / 8).max(1) } else { 0 };
-    let is_own = peer.uid == Some(rustix::process::geteuid().as_raw());
+    let is_own = peer.is_of(&PeerUser::Here(Some(rustix::process::geteuid().as_raw())));
     if has_one && !is_own && max - taken <= kept {
         return Err(format!(
             "it has {taken} {} and may have {max} ({setting}), and the last {kept} are for users who \

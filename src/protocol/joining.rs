@@ -16,7 +16,7 @@
 //! user at the same end point.
 
 use super::manager::OfferId;
-use crate::control::{Peer, RequestId};
+use crate::control::{Peer, PeerUser, RequestId};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::vec::Vec;
 
@@ -30,9 +30,6 @@ const WAITING_MAX: usize = 256;
 /// busy machine may make it wait.
 const GRACE_NS: u64 = 1_000_000_000;
 
-/// Users that cannot be told apart are one.
-type User = Option<u32>;
-
 /// A request that has yet to be decided.
 pub(super) struct Asking {
     pub id: RequestId,
@@ -42,22 +39,22 @@ pub(super) struct Asking {
 
 struct HalfJoined {
     offer: OfferId,
-    user: User,
+    user: PeerUser,
     since_ns: u64,
 }
 
 /// The requests of one user at one end point, in the order in which they came.
 struct Queue {
     offer: OfferId,
-    user: User,
+    user: PeerUser,
     asking: VecDeque<Asking>,
 }
 
 /// Who is half-joined, and who waits.
 pub(super) struct Joining {
-    own: User,
+    own: PeerUser,
     half_joined: HashMap<RequestId, HalfJoined>,
-    counts: HashMap<(OfferId, User), u32>,
+    counts: HashMap<(OfferId, PeerUser), u32>,
     /// None is empty. Those of users who have nobody half-joined come first.
     queues: VecDeque<Queue>,
     /// Gave way, and may yet become links.
@@ -66,23 +63,23 @@ pub(super) struct Joining {
 
 impl Default for Joining {
     fn default() -> Self {
-        Self::of(Some(rustix::process::geteuid().as_raw()))
+        Self::of(PeerUser::Here(Some(rustix::process::geteuid().as_raw())))
     }
 }
 
 impl Joining {
-    fn of(own: User) -> Self {
+    fn of(own: PeerUser) -> Self {
         let (half_joined, counts) = (HashMap::new(), HashMap::new());
         Self { own, half_joined, counts, queues: VecDeque::new(), displaced: HashSet::new() }
     }
 
-    fn count(&self, offer: OfferId, user: User) -> u32 {
-        self.counts.get(&(offer, user)).copied().unwrap_or(0)
+    fn count(&self, offer: OfferId, user: &PeerUser) -> u32 {
+        self.counts.get(&(offer, user.clone())).copied().unwrap_or(0)
     }
 
     /// Whether one more of this user's may be half-joined.
-    pub fn has_room(&self, offer: OfferId, user: User) -> bool {
-        user == self.own || self.count(offer, user) < HALF_JOINED_MAX
+    pub fn has_room(&self, offer: OfferId, user: &PeerUser) -> bool {
+        *user == self.own || self.count(offer, user) < HALF_JOINED_MAX
     }
 
     /// Whether anybody is half-joined at an end point: its place may become free.
@@ -91,9 +88,10 @@ impl Joining {
     }
 
     /// A request was admitted.
-    pub fn enter(&mut self, id: RequestId, offer: OfferId, user: User, now_ns: u64) {
-        self.half_joined.insert(id, HalfJoined { offer, user, since_ns: now_ns });
-        *self.counts.entry((offer, user)).or_default() += 1;
+    pub fn enter(&mut self, id: RequestId, offer: OfferId, user: PeerUser, now_ns: u64) {
+        let half = HalfJoined { offer, user: user.clone(), since_ns: now_ns };
+        self.half_joined.insert(id, half);
+        *self.counts.entry((offer, user.clone())).or_default() += 1;
         // Others' turn comes first now.
         let is_its = |queue: &Queue| queue.offer == offer && queue.user == user;
         if let Some(queue) =
@@ -106,18 +104,19 @@ impl Joining {
     /// It is no longer half-joined; says at which end point it was.
     pub fn exit(&mut self, id: RequestId) -> Option<OfferId> {
         let HalfJoined { offer, user, .. } = self.half_joined.remove(&id)?;
-        if let Some(count) = self.counts.get_mut(&(offer, user)) {
+        let key = (offer, user);
+        if let Some(count) = self.counts.get_mut(&key) {
             *count -= 1;
             if *count == 0 {
-                self.counts.remove(&(offer, user));
+                self.counts.remove(&key);
             }
         }
         Some(offer)
     }
 
     /// Whether earlier requests of a user's wait at an end point.
-    pub fn is_waiting(&self, offer: OfferId, user: User) -> bool {
-        self.queues.iter().any(|queue| queue.offer == offer && queue.user == user)
+    pub fn is_waiting(&self, offer: OfferId, user: &PeerUser) -> bool {
+        self.queues.iter().any(|queue| queue.offer == offer && queue.user == *user)
     }
 
     /// Whether any request waits.
@@ -127,7 +126,7 @@ impl Joining {
 
     /// A request waits for its turn. Given back: as many of its user do as may.
     pub fn wait(&mut self, asking: Asking, offer: OfferId) -> Result<(), Asking> {
-        let user = asking.peer.uid;
+        let user = asking.peer.user();
         let is_its = |queue: &&mut Queue| queue.offer == offer && queue.user == user;
         if let Some(queue) = self.queues.iter_mut().find(is_its) {
             if queue.asking.len() >= WAITING_MAX {
@@ -137,7 +136,7 @@ impl Joining {
             return Ok(());
         }
         let queue = Queue { offer, user, asking: VecDeque::from([asking]) };
-        let has_half = |queue: &Queue| self.count(queue.offer, queue.user) > 0;
+        let has_half = |queue: &Queue| self.count(queue.offer, &queue.user) > 0;
         let at = match has_half(&queue) {
             true => self.queues.len(),
             false => self.queues.iter().position(has_half).unwrap_or(self.queues.len()),
@@ -166,8 +165,8 @@ impl Joining {
     /// refused.
     pub fn next(&mut self, before: &mut usize) -> Option<(OfferId, Asking)> {
         while let Some(queue) = self.queues.get(*before) {
-            let (offer, user) = (queue.offer, queue.user);
-            if self.has_room(offer, user) {
+            let offer = queue.offer;
+            if self.has_room(offer, &queue.user) {
                 let queue = &mut self.queues[*before];
                 let asking = queue.asking.pop_front()?;
                 if queue.asking.is_empty() {
@@ -182,7 +181,7 @@ impl Joining {
 
     /// It has to wait on, at the place in the order that it had.
     pub fn put_back(&mut self, before: &mut usize, offer: OfferId, asking: Asking) {
-        let user = asking.peer.uid;
+        let user = asking.peer.user();
         match self.queues.get_mut(*before) {
             Some(queue) if queue.offer == offer && queue.user == user => {
                 queue.asking.push_front(asking);
@@ -197,10 +196,10 @@ impl Joining {
 
     /// The half-joined peer that gives way to one of `user`, where an end point has no place: the
     /// oldest of another's that has had its time. It is no longer half-joined.
-    pub fn give_way(&mut self, offer: OfferId, user: User, now_ns: u64) -> Option<RequestId> {
+    pub fn give_way(&mut self, offer: OfferId, user: &PeerUser, now_ns: u64) -> Option<RequestId> {
         let may = |half: &HalfJoined| {
             half.offer == offer
-                && half.user != user
+                && half.user != *user
                 && half.user != self.own
                 && now_ns.saturating_sub(half.since_ns) >= GRACE_NS
         };
@@ -252,7 +251,7 @@ mod tests {
 
     impl Doors {
         fn new(places: &[usize]) -> Self {
-            let joining = Joining::of(Some(OWN));
+            let joining = Joining::of(PeerUser::Here(Some(OWN)));
             Self { joining, places: places.to_vec(), now_ns: 0, admitted: Vec::new() }
         }
 
@@ -262,10 +261,10 @@ mod tests {
         }
 
         fn admit(&mut self, offer: OfferId, asking: Asking) -> Option<Asking> {
-            let user = asking.peer.uid;
+            let user = asking.peer.user();
             let door = (0..self.places.len()).find(|door| OfferId::of(*door) == offer).unwrap();
             if self.taken(door) >= self.places[door] {
-                self.joining.give_way(offer, user, self.now_ns);
+                self.joining.give_way(offer, &user, self.now_ns);
             }
             if self.taken(door) >= self.places[door] {
                 return Some(asking);
@@ -277,8 +276,9 @@ mod tests {
 
         fn ask(&mut self, door: usize, id: u64, user: u32) {
             let (offer, asking) = (OfferId::of(door), asking(id, user));
-            let uid = asking.peer.uid;
-            let is_due = self.joining.has_room(offer, uid) && !self.joining.is_waiting(offer, uid);
+            let user = asking.peer.user();
+            let is_due =
+                self.joining.has_room(offer, &user) && !self.joining.is_waiting(offer, &user);
             let waits = if is_due { self.admit(offer, asking) } else { Some(asking) };
             if let Some(asking) = waits {
                 assert!(self.joining.wait(asking, offer).is_ok());

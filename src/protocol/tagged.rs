@@ -16,7 +16,7 @@ use super::ends::{check_place, connected, ended, grown, offered};
 use super::manager::{Offer, OfferId, Offering, Target, set_up};
 use super::tickets::fast_ticket_from;
 use super::{Connection, EndPoint, GrowError, Kind, Manager, ReceiveError, SendError};
-use crate::control::{Peer, RequestId};
+use crate::control::{Peer, PeerUser, RequestId};
 use crate::interface::notification::Consumer;
 use crate::interface::{AreaId, LinkId, Notification, QueueId, SlotConfig, SlotId};
 use crate::node::{Look, Node, NodeSendError, PreparedTicket};
@@ -59,7 +59,7 @@ pub struct Tag {
 /// One sender, as its receiver knows it.
 #[derive(Debug)]
 struct Sender {
-    user: Option<u32>,
+    user: PeerUser,
     slot: SlotId,
     credit: Ticket,
     link: Option<LinkId>,
@@ -87,7 +87,7 @@ struct TaggedOffer(Senders);
 impl Offer for TaggedOffer {
     fn check_place(&self, peer: &Peer, _: &[u8]) -> Result<(), String> {
         let shared = lock(&self.0);
-        let users = shared.senders.values().map(|sender| sender.user);
+        let users = shared.senders.values().map(|sender| sender.user.clone());
         check_place(users, peer, shared.senders_max as usize, "senders", "senders_max")
     }
 
@@ -106,7 +106,7 @@ impl Offer for TaggedOffer {
         let mut answer = ticket.to_bytes().to_vec();
         answer.extend_from_slice(&shared.tags.to_le_bytes());
         shared.requests.insert(request, slot.index());
-        let sender = Sender { user: peer.uid, slot, credit, link: None };
+        let sender = Sender { user: peer.user(), slot, credit, link: None };
         shared.senders.insert(slot.index(), sender);
         Ok(answer)
     }

@@ -15,7 +15,7 @@ use super::call::{
 };
 use super::manager::{GrowError, Manager, ReceiveError};
 use super::seed::Seed;
-use crate::control::{Access, Peer};
+use crate::control::{Access, Peer, PeerUser};
 use crate::node::OfferError;
 use core::future::poll_fn;
 use core::ops::Deref;
@@ -115,7 +115,7 @@ impl Drop for Watched<'_> {
 struct Untaken {
     /// Most bytes of each user's clients.
     max: u64,
-    held: Mutex<HashMap<Option<u32>, u64>>,
+    held: Mutex<HashMap<Option<PeerUser>, u64>>,
     refused: AtomicU64,
     /// By client.
     lines: Mutex<HashMap<u64, Line>>,
@@ -202,17 +202,17 @@ impl Drop for Turn {
 /// One of them, until it is dropped.
 struct Copied {
     data: Vec<u8>,
-    user: Option<u32>,
+    user: Option<PeerUser>,
     untaken: Arc<Untaken>,
 }
 
 impl Untaken {
-    fn held(&self) -> MutexGuard<'_, HashMap<Option<u32>, u64>> {
+    fn held(&self) -> MutexGuard<'_, HashMap<Option<PeerUser>, u64>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A copy of a reply to a client of `user`; one is always allowed.
-    fn copy(self: &Arc<Self>, user: Option<u32>, data: &[u8]) -> Result<Copied, CallError> {
+    fn copy(self: &Arc<Self>, user: Option<PeerUser>, data: &[u8]) -> Result<Copied, CallError> {
         let (length, max) = (data.len() as u64, self.max);
         let mut all = self.held();
         let held = all.get(&user).copied().unwrap_or(0);
@@ -221,7 +221,7 @@ impl Untaken {
             self.refused.fetch_add(1, Ordering::Relaxed);
             return Err(CallError::Untaken { length, held, max });
         }
-        all.insert(user, then);
+        all.insert(user.clone(), then);
         drop(all);
         Ok(Copied { data: data.to_vec(), user, untaken: self.clone() })
     }
@@ -390,7 +390,7 @@ impl AsyncRequest {
             return Ok(());
         }
         let request = replying.into_request();
-        let user = request.peer().and_then(|peer| peer.uid);
+        let user = request.peer().map(|peer| peer.user());
         let copied = server.untaken.copy(user, data)?;
         let (arrived, server) = (request.detach(), server.clone());
         let runtime = server.manager.runtime().clone();

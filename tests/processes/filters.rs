@@ -17,25 +17,6 @@ fn round_trips() -> u64 {
     std::env::var("HAMLYN_TEST_ROUNDS").map_or(30_000, |n| n.parse().unwrap())
 }
 
-/// From now on a system call fails in every thread of this process, as sandboxes make it fail.
-fn refuse(call: libc::c_long) {
-    let op = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
-    let mut filter = [
-        // The number of the system call is the first word of what a filter sees.
-        op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
-        op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, call as u32),
-        op(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
-        op(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
-    ];
-    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: the program and what it points to live as long as the calls, which copy them.
-    unsafe {
-        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-        let (mode, flags) = (libc::SECCOMP_SET_MODE_FILTER, libc::SECCOMP_FILTER_FLAG_TSYNC);
-        assert_eq!(libc::syscall(libc::SYS_seccomp, mode, flags, &raw const program), 0);
-    }
-}
-
 /// Not a test: connects, and then installs the filter.
 #[test]
 fn role() {

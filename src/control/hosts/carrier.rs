@@ -95,6 +95,12 @@ pub struct Carrier {
     said: Option<LinkEnd>,
     /// The node has been told of the end.
     has_ended: bool,
+    /// Bytes received, lines written and lines read, when it was last asked to rest.
+    at_last_rest: (u64, u64, u64),
+    /// It has given back what it needs to carry something.
+    is_resting: bool,
+    /// So is the ring that the node writes to be, in its next turn.
+    gives_ring_back: bool,
 }
 
 impl Carrier {
@@ -132,6 +138,9 @@ impl Carrier {
             is_finished: false,
             said: None,
             has_ended: false,
+            at_last_rest: (0, 0, 0),
+            is_resting: false,
+            gives_ring_back: false,
         }
     }
 
@@ -140,6 +149,9 @@ impl Carrier {
         self.has_sent = false;
         let came = self.receive();
         self.send();
+        if self.gives_ring_back {
+            self.give_ring_back();
+        }
         // Whoever sent: somebody may wait for the room.
         let left = core::mem::take(&mut self.has_freed);
         self.tell_end();
@@ -401,6 +413,16 @@ impl Carrier {
         self.path.break_off();
     }
 
+    /// Nobody looks after it any more: it ends, which the node is told.
+    pub fn unwatch(&mut self) {
+        self.path.break_off();
+        if !self.has_ended {
+            self.has_ended = true;
+            let reason = LinkEnd::Unwatched;
+            self.inbox.put_of_host(ControlEvent::Closed { token: self.token, reason });
+        }
+    }
+
     /// What it is called.
     pub fn token(&self) -> LinkToken {
         self.token
@@ -417,6 +439,36 @@ impl Carrier {
     /// Another way was asked for, and this one is taken.
     pub fn set_why_not(&mut self, why: String) {
         self.why_not = Some(why);
+    }
+
+    /// Asked a few times within `host_timeout_ms`, in the thread: what carried nothing between two of
+    /// these gives back the memory that it needs to carry something.
+    pub fn rest(&mut self) {
+        let now = (self.path.received(), self.into.written(), self.out.position());
+        let is_busy = core::mem::replace(&mut self.at_last_rest, now) != now;
+        if is_busy || self.has_ended || self.waits {
+            self.is_resting = false;
+            return;
+        }
+        if core::mem::replace(&mut self.is_resting, true) {
+            return;
+        }
+        self.batch = Vec::new();
+        self.path.give_back();
+        // The node writes nothing here, and has read all of it.
+        if self.into.is_drained() {
+            self.into.lines().give_back();
+        }
+        self.gives_ring_back = true;
+    }
+
+    /// In a turn of the node, which writes this ring, and so does not do so now.
+    #[cold]
+    fn give_ring_back(&mut self) {
+        self.gives_ring_back = false;
+        if !self.out.is_ready() {
+            self.out.lines().give_back();
+        }
     }
 
     /// Whether its descriptor tells of whatever comes from now on.

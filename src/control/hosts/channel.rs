@@ -15,9 +15,12 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::string::{String, ToString};
 use std::vec::Vec;
+use zeroize::Zeroizing;
 
 /// Bytes that are read from the socket at a time.
 const RAW_BYTES: usize = 64 << 10;
+/// Bytes that are read at first, after a while without any.
+const FIRST_BYTES: usize = 2 << 10;
 /// Bytes from the socket after which one call takes no more, whatever became of them: a record of TLS
 /// may hold one byte, and padding.
 const CALL_BYTES: u64 = 256 << 10;
@@ -49,6 +52,8 @@ pub struct Channel {
     plain: Vec<u8>,
     plain_used: usize,
     plain_end: usize,
+    /// Bytes that TLS has made out and that are not in it yet.
+    unread: usize,
     ended: Option<Ended>,
     /// Nothing more leaves, because the connection broke.
     broken: Option<String>,
@@ -71,6 +76,7 @@ impl Channel {
             plain: Vec::new(),
             plain_used: 0,
             plain_end: 0,
+            unread: 0,
             ended: None,
             broken: None,
             is_shut: false,
@@ -93,35 +99,54 @@ impl Channel {
     }
 
     /// A key that only the two ends of this connection can know.
-    pub fn key(&self) -> Result<[u8; 32], rustls::Error> {
-        self.tls.export_keying_material([0; 32], b"EXPORTER-hamlyn", None)
+    pub fn key(&self) -> Result<Zeroizing<[u8; 32]>, rustls::Error> {
+        let mut key = Zeroizing::new([0; 32]);
+        self.tls.export_keying_material(key.as_mut_slice(), b"EXPORTER-hamlyn", None)?;
+        Ok(key)
     }
 
     /// Reads the socket. `false`: nothing has come, or nothing will come any more.
     fn receive_raw(&mut self) -> bool {
-        self.raw.resize(RAW_BYTES, 0);
         (self.raw_used, self.raw_end) = (0, 0);
-        loop {
-            match self.tcp.read(&mut self.raw) {
-                Ok(0) => self.ended = Some(self.broken.clone().map_or(Ended::Cut, Ended::Broken)),
-                Ok(bytes) => {
-                    self.raw_end = bytes;
-                    self.received += bytes as u64;
-                    return true;
-                }
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-                Err(e) => self.ended = Some(Ended::Broken(e.to_string())),
-            }
-            return false;
+        if self.raw.is_empty() {
+            return self.receive_first();
         }
+        let bytes = read_some(&self.tcp, &mut self.raw);
+        self.has_read(bytes)
+    }
+
+    /// The same without a buffer, which is there once something comes: that nothing comes costs no memory.
+    #[cold]
+    fn receive_first(&mut self) -> bool {
+        let mut first = [0; FIRST_BYTES];
+        let bytes = read_some(&self.tcp, &mut first);
+        let came = self.has_read(bytes);
+        if came {
+            self.raw.resize(RAW_BYTES, 0);
+            self.raw[..FIRST_BYTES].copy_from_slice(&first);
+        }
+        came
+    }
+
+    fn has_read(&mut self, bytes: io::Result<usize>) -> bool {
+        match bytes {
+            Ok(0) => self.ended = Some(self.broken.clone().map_or(Ended::Cut, Ended::Broken)),
+            Ok(bytes) => {
+                self.raw_end = bytes;
+                self.received += bytes as u64;
+                return true;
+            }
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+            Err(e) => self.ended = Some(Ended::Broken(e.to_string())),
+        }
+        false
     }
 
     fn receive_plain(&mut self, most: usize) -> bool {
         let mut moved = false;
         loop {
             let there = self.plain_end - self.plain_used;
-            if there >= most {
+            if there >= most || self.unread == 0 {
                 return moved;
             }
             let wanted = (most - there).min(RAW_BYTES);
@@ -138,6 +163,7 @@ impl Channel {
                 return moved;
             }
             self.plain_end += read;
+            self.unread = self.unread.saturating_sub(read);
             moved = true;
         }
     }
@@ -145,6 +171,15 @@ impl Channel {
     /// Whether something is left to be flushed.
     pub fn wants_write(&self) -> bool {
         self.broken.is_none() && self.tls.wants_write()
+    }
+}
+
+fn read_some(mut tcp: &TcpStream, to: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match tcp.read(to) {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            read => return read,
+        }
     }
 }
 
@@ -183,11 +218,14 @@ impl Path for Channel {
             };
             match processed {
                 Ok(state) if state.peer_has_closed() => {
+                    self.unread = state.plaintext_bytes_to_read();
                     self.receive_plain(usize::MAX);
                     self.ended = Some(Ended::Said);
                 }
-                Ok(_) => {}
+                Ok(state) => self.unread = state.plaintext_bytes_to_read(),
                 Err(why) => {
+                    // What came before it can be read.
+                    self.unread = usize::MAX;
                     // The other end is told, if it can be.
                     self.flush();
                     self.ended = Some(Ended::Nonsense(why));
@@ -261,6 +299,15 @@ impl Path for Channel {
 
     fn may_sleep(&mut self) -> bool {
         true
+    }
+
+    fn give_back(&mut self) {
+        if self.raw_used == self.raw_end {
+            (self.raw, self.raw_used, self.raw_end) = (Vec::new(), 0, 0);
+        }
+        if self.plain_used == self.plain_end {
+            (self.plain, self.plain_used, self.plain_end) = (Vec::new(), 0, 0);
+        }
     }
 
     fn explain(&self) -> String {

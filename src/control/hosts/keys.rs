@@ -11,6 +11,9 @@
 //! connection to each, learns nothing that either would take. Who has it can try secrets against it at
 //! leisure; so a secret is 32 random bytes and never a word that somebody thought of.
 //!
+//! What was read of a secret or a key is wiped when it is not needed any more; what rustls and ring have
+//! made of a key is theirs.
+//!
 //! Never: a connection is used, or told what this process wants, before the other end has proved itself.
 
 use crate::config::Config;
@@ -18,12 +21,15 @@ use core::fmt;
 use hmac::{Hmac, KeyInit, Mac};
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::ring::sign::any_supported_type;
 use rustls::crypto::{CryptoProvider, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::WebPkiClientVerifier;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{
-    ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme, version,
+    ClientConfig, DigitallySignedStruct, InconsistentKeys, RootCertStore, ServerConfig,
+    SignatureScheme, version,
 };
 use sha2::{Digest, Sha256};
 use std::format;
@@ -32,6 +38,7 @@ use std::path::{Path, PathBuf};
 use std::string::{String, ToString};
 use std::sync::Arc;
 use std::vec::Vec;
+use zeroize::{Zeroize, Zeroizing};
 
 /// Bytes of a secret.
 pub const SECRET_BYTES: usize = 32;
@@ -113,6 +120,9 @@ pub enum KeysError {
     Unusable(String),
 }
 
+/// In one place, and wiped when nobody has it any more: whoever moves it moves a pointer.
+type Secret = Arc<Zeroizing<[u8; SECRET_BYTES]>>;
+
 /// What connections of this process to other hosts are made with.
 #[derive(Clone)]
 pub struct Keys {
@@ -120,7 +130,7 @@ pub struct Keys {
     pub client: Arc<ClientConfig>,
     /// For those that others make.
     pub server: Arc<ServerConfig>,
-    secret: Option<[u8; SECRET_BYTES]>,
+    secret: Option<Secret>,
     has_certificates: bool,
     own_identity: String,
 }
@@ -139,28 +149,31 @@ fn read(path: &Path) -> Result<Vec<u8>, KeysError> {
 }
 
 /// What is in a file that its owner alone may read.
-fn read_own(path: &Path) -> Result<Vec<u8>, KeysError> {
+fn read_own(path: &Path) -> Result<Zeroizing<Vec<u8>>, KeysError> {
     use std::io::Read;
     use std::os::unix::fs::PermissionsExt;
     let cannot = |source| KeysError::Read { path: path.into(), source };
     let mut file = std::fs::File::open(path).map_err(cannot)?;
-    let mode = file.metadata().map_err(cannot)?.permissions().mode() & 0o777;
+    let about = file.metadata().map_err(cannot)?;
+    let mode = about.permissions().mode() & 0o777;
     if mode & 0o077 != 0 {
         return Err(KeysError::Open { path: path.into(), mode });
     }
-    let mut bytes = Vec::new();
+    // Of its length, and more for the look at its end: a buffer that grew would leave what it was behind.
+    let mut bytes = Zeroizing::new(Vec::with_capacity(about.len() as usize + 64));
     file.read_to_end(&mut bytes).map_err(cannot)?;
     Ok(bytes)
 }
 
 /// The secret in a file: 64 hexadecimal digits, and blanks around them.
-fn read_secret(path: &Path) -> Result<[u8; SECRET_BYTES], KeysError> {
+fn read_secret(path: &Path) -> Result<Secret, KeysError> {
     let bytes = read_own(path)?;
     let digits = bytes.trim_ascii();
     let value = |digit: u8| (digit as char).to_digit(16).map(|value| value as u8);
-    let mut secret = [0; SECRET_BYTES];
+    let mut made = Arc::new(Zeroizing::new([0; SECRET_BYTES]));
+    let secret = Arc::get_mut(&mut made).expect("nobody else has it yet");
     let fits = digits.len() == 2 * SECRET_BYTES
-        && digits.chunks_exact(2).zip(&mut secret).all(|(pair, byte)| {
+        && digits.chunks_exact(2).zip(&mut **secret).all(|(pair, byte)| {
             match (value(pair[0]), value(pair[1])) {
                 (Some(high), Some(low)) => {
                     *byte = high << 4 | low;
@@ -173,7 +186,7 @@ fn read_secret(path: &Path) -> Result<[u8; SECRET_BYTES], KeysError> {
         let why = "a secret is 64 hexadecimal digits (`openssl rand -hex 32`)".into();
         return Err(KeysError::Content { path: path.into(), why });
     }
-    Ok(secret)
+    Ok(made)
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, KeysError> {
@@ -227,6 +240,24 @@ impl ServerCertVerifier for Unproved {
     }
 }
 
+/// A key with its certificates, for both ends of connections. What the key was read from is wiped.
+fn certified(
+    chain: Vec<CertificateDer<'static>>,
+    mut key: PrivateKeyDer<'static>,
+) -> Result<Arc<SingleCertAndKey>, KeysError> {
+    let unusable = |e: rustls::Error| KeysError::Unusable(e.to_string());
+    let signs = any_supported_type(&key);
+    key.zeroize();
+    let certified = CertifiedKey::new(chain, signs.map_err(unusable)?);
+    match certified.keys_match() {
+        // Some keys cannot tell.
+        Ok(()) | Err(rustls::Error::InconsistentKeys(InconsistentKeys::Unknown)) => {
+            Ok(Arc::new(certified.into()))
+        }
+        Err(e) => Err(unusable(e)),
+    }
+}
+
 impl Keys {
     /// Those that the settings name.
     pub fn load(config: &Config) -> Result<Self, KeysError> {
@@ -246,24 +277,21 @@ impl Keys {
                     .map_err(|e| KeysError::Unusable(e.to_string()))?;
                 let key = PrivateKeyDer::try_from(own.signing_key.serialize_der())
                     .map_err(|e| KeysError::Unusable(e.into()))?;
+                let shown = certified(std::vec![own.cert.der().clone()], key)?;
                 let client = of_client
                     .dangerous()
                     .with_custom_certificate_verifier(Arc::new(Unproved(provider)))
                     .with_no_client_auth();
-                let server = of_server
-                    .with_no_client_auth()
-                    .with_single_cert(std::vec![own.cert.der().clone()], key)
-                    .map_err(unusable)?;
+                let server = of_server.with_no_client_auth().with_cert_resolver(shown);
                 (client, server, false)
             }
             (Some(certificate), Some(key_path), Some(trusted)) => {
                 let chain = certificates(certificate)?;
                 own = chain.clone();
-                let key = || {
-                    PrivateKeyDer::from_pem_slice(&read_own(key_path)?).map_err(|e| {
-                        KeysError::Content { path: key_path.clone(), why: e.to_string() }
-                    })
-                };
+                let key = PrivateKeyDer::from_pem_slice(&read_own(key_path)?).map_err(|e| {
+                    KeysError::Content { path: key_path.clone(), why: e.to_string() }
+                })?;
+                let shown = certified(chain, key)?;
                 let mut roots = RootCertStore::empty();
                 for root in certificates(trusted)? {
                     roots.add(root).map_err(|e| KeysError::Content {
@@ -283,12 +311,9 @@ impl Keys {
                     .map_err(verifier)?;
                 let client = of_client
                     .with_webpki_verifier(of_servers)
-                    .with_client_auth_cert(chain.clone(), key()?)
-                    .map_err(unusable)?;
-                let server = of_server
-                    .with_client_cert_verifier(of_clients)
-                    .with_single_cert(chain, key()?)
-                    .map_err(unusable)?;
+                    .with_client_cert_resolver(shown.clone());
+                let server =
+                    of_server.with_client_cert_verifier(of_clients).with_cert_resolver(shown);
                 (client, server, true)
             }
             (None, ..) => return Err(KeysError::Missing("certificate (HAMLYN_CERTIFICATE)")),

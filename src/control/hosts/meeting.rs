@@ -18,6 +18,7 @@ use serde::Deserialize;
 use std::format;
 use std::string::{String, ToString};
 use std::vec::Vec;
+use zeroize::Zeroizing;
 
 /// What this process shows in each meeting.
 #[derive(Debug)]
@@ -258,14 +259,16 @@ impl Meeting {
     }
 }
 
-fn statement(end: End, key: &[u8; 32]) -> Vec<u8> {
-    let mut bytes = b"hamlyn host 1 ".to_vec();
+fn statement(end: End, key: &[u8; 32]) -> Zeroizing<Vec<u8>> {
+    let start = b"hamlyn host 1 ";
+    let mut bytes = Zeroizing::new(Vec::with_capacity(start.len() + 1 + key.len()));
+    bytes.extend_from_slice(start);
     bytes.push(u8::from(end == End::Client));
     bytes.extend_from_slice(key);
     bytes
 }
 
-fn key(channel: &Channel) -> Result<[u8; 32], MeetingError> {
+fn key(channel: &Channel) -> Result<Zeroizing<[u8; 32]>, MeetingError> {
     channel.key().map_err(|e| MeetingError::Tls(e.to_string()))
 }
 

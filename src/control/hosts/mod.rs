@@ -50,7 +50,7 @@ use super::machine::RequestId;
 use super::names::Access;
 use super::shell::{ConnectError, ControlEvent, Inbox, LinkToken, of_host};
 use super::{Accept, Reason, Wait};
-use crate::config::Config;
+use crate::config::{Config, Housekeeping};
 use crate::link::ring::packet_bytes_max;
 use crate::log::{Entry, Kind};
 use crate::os::sys::{Bell, Poller, monotonic_ns};
@@ -134,6 +134,8 @@ struct State {
     dials: usize,
     /// The listener is not looked at until then.
     listens_again_ns: Option<u64>,
+    /// Why the thread has ended: nothing comes or goes any more.
+    ended: Option<String>,
 }
 
 struct LinkRow {
@@ -189,6 +191,16 @@ pub enum HostsError {
         /// What the system said.
         source: io::Error,
     },
+    /// The control plane is the application's, and other hosts are a thread's.
+    #[error(
+        "links to other hosts need a thread of the library's, and housekeeping (HAMLYN_HOUSEKEEPING) is \
+         application, which says that there is to be none"
+    )]
+    Housekeeping,
+    /// The thread for them could not go on. Every link to another host has ended; those of this host
+    /// have not.
+    #[error("the system refuses the thread for other hosts what it needs: {0}")]
+    Ended(String),
 }
 
 /// Whether a link, connection or request is of another host.
@@ -204,6 +216,9 @@ impl Hosts {
         inbox: &Arc<Inbox>,
         note: Note,
     ) -> Result<Self, HostsError> {
+        if config.housekeeping == Housekeeping::Application {
+            return Err(HostsError::Housekeeping);
+        }
         let keys = Keys::load(config)?;
         let os = |doing: &str| {
             let doing = String::from(doing);
@@ -231,6 +246,7 @@ impl Hosts {
             services: HashMap::new(),
             dials: 0,
             listens_again_ns: None,
+            ended: None,
         };
         let shared = Arc::new(Shared {
             own: Own { keys, identity: identity.clone(), packet_bytes },
@@ -252,6 +268,9 @@ impl Hosts {
 
     /// Where it listens.
     pub fn address(&self) -> Option<SocketAddr> {
+        if self.shared.lock().ended.is_some() {
+            return None;
+        }
         self.shared.listener.as_ref()?.local_addr().ok()
     }
 
@@ -274,6 +293,10 @@ impl Hosts {
         wait: Wait,
     ) -> Result<LinkToken, ConnectError> {
         let mut state = self.shared.lock();
+        if let Some(why) = &state.ended {
+            let error = HostError::Hosts(HostsError::Ended(why.clone()));
+            return Err(ConnectError::Host { name: name.to_string(), error });
+        }
         let id = state.new_id();
         let dial = Dial { name: name.clone(), greeting: greeting.to_vec(), until_ns, wait };
         dial::start(&self.shared, &mut state, id, dial, Duration::ZERO)?;

@@ -58,6 +58,9 @@ pub trait Path: AsFd + Send + core::fmt::Debug {
     /// Whether its descriptor tells of whatever comes from now on. To be asked before a sleep.
     fn may_sleep(&mut self) -> bool;
 
+    /// Nothing came or left for a while: gives memory back that it will need again when it does.
+    fn give_back(&mut self) {}
+
     /// How it is carried, in words.
     fn explain(&self) -> String;
 }

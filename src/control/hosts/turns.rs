@@ -20,13 +20,19 @@
 
 use super::super::ConnectionId;
 use super::carrier::Lateness;
-use super::{BELL, HostLink, LISTENER, LinkToken, Row, Shared, State, lock};
+use super::{
+    BELL, HostError, HostLink, HostsError, LISTENER, LinkToken, RequestId, Row, Shared, State, lock,
+};
+use crate::control::shell::ControlEvent;
+use crate::log::{self, Entry, Kind};
 use crate::os::socket;
 use crate::os::sys::{self, Bell, Ready, monotonic_ns};
 use crate::os::thread;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 use std::collections::HashMap;
+use std::io;
+use std::string::{String, ToString};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::vec::Vec;
 
@@ -109,8 +115,8 @@ impl Shared {
                 wait_ns = Some(wait_ns.unwrap_or(AGAIN_NS).min(AGAIN_NS));
             }
             ready.clear();
-            if self.poller.wait(wait_ns, &mut ready).is_err() {
-                return;
+            if let Err(error) = self.poller.wait(wait_ns, &mut ready) {
+                return self.fail(&error);
             }
             for ready in &ready {
                 if let Some((token, link)) = waiting.remove_entry(&ConnectionId(ready.tag)) {
@@ -121,6 +127,45 @@ impl Shared {
                 }
             }
             self.turn(&ready);
+        }
+    }
+
+    /// The thread cannot go on: whoever waits is told, every link ends, and nobody can connect any more.
+    #[cold]
+    fn fail(&self, error: &io::Error) {
+        let why = error.to_string();
+        if let Some(listener) = &self.listener {
+            // Its descriptor stays; whoever connects is refused by the system.
+            let _ = rustix::net::shutdown(listener, rustix::net::Shutdown::Both);
+        }
+        {
+            let mut state = self.lock();
+            state.ended = Some(why.clone());
+            for (id, row) in core::mem::take(&mut state.rows) {
+                let dial = match row {
+                    Row::Dialing(dial) => Some(dial),
+                    Row::Meeting(met) => {
+                        if met.wants.is_some() {
+                            self.inbox.put_of_host(ControlEvent::RequestGone { id: RequestId(id) });
+                        }
+                        met.dial
+                    }
+                    Row::Leaving(_) => None,
+                };
+                if let Some(dial) = dial {
+                    let ended = HostError::Hosts(HostsError::Ended(why.clone()));
+                    self.tell_failed(id, dial.error(ended));
+                }
+            }
+            for (_, row) in state.links.drain() {
+                lock(&row.link).unwatch();
+            }
+        }
+        if log::is_wanted() {
+            let (kind, service) = (Kind::Lost, String::new());
+            let reason = HostsError::Ended(why).to_string();
+            let reason = std::format!("all links to other hosts: {reason}");
+            log::tell(&Entry { kind, user: None, process: None, service, reason });
         }
     }
 
@@ -201,7 +246,8 @@ impl Shared {
         state.links.retain(|_, row| row.is_used());
         let limit = Duration::from_nanos(self.timeout_ns() / LOOKS * SILENT_LOOKS);
         for row in state.links.values_mut() {
-            let link = lock(&row.link);
+            let mut link = lock(&row.link);
+            link.rest();
             let is_silent = socket::tcp_is_silent(link.tcp(), limit);
             // Twice: this process may itself have had no processor.
             if is_silent && row.was_silent {

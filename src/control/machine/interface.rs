@@ -84,6 +84,36 @@ pub struct HostPeer {
     pub identity: String,
 }
 
+/// Whose share a peer's place counts in. Whoever cannot be told apart has one together.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum PeerUser {
+    /// A user of this host; `None`: one of another user namespace.
+    Here(Option<u32>),
+    /// Another host, by what it has proved to be called.
+    Elsewhere(Box<str>),
+}
+
+impl Peer {
+    /// In whose share its places count.
+    #[cfg_attr(not(feature = "os"), allow(dead_code))]
+    pub(crate) fn user(&self) -> PeerUser {
+        match &self.host {
+            None => PeerUser::Here(self.uid),
+            Some(host) => PeerUser::Elsewhere(host.identity.as_str().into()),
+        }
+    }
+
+    /// Whether they count in this one's.
+    #[cfg_attr(not(feature = "os"), allow(dead_code))]
+    pub(crate) fn is_of(&self, user: &PeerUser) -> bool {
+        match (&self.host, user) {
+            (None, PeerUser::Here(uid)) => self.uid == *uid,
+            (Some(host), PeerUser::Elsewhere(identity)) => *host.identity == **identity,
+            _ => false,
+        }
+    }
+}
+
 /// How a link ended, as the machine sees it. What applications are told is
 /// `node::CloseReason`, which says in words what a peer did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -38,8 +38,8 @@ pub use aperture::ApertureError;
 pub use counters::Counters;
 pub use interface::{
     Accept, Action, Admission, Agreed, AnswerError, ConnectionId, Event, Expected, Failure,
-    HostPeer, Limits, LinkEnd, NotNow, Peer, Places, RefusedBy, RequestId, ServiceId, Taken,
-    Touched, UnknownUsers, Wait, Who,
+    HostPeer, Limits, LinkEnd, NotNow, Peer, PeerUser, Places, RefusedBy, RequestId, ServiceId,
+    Taken, Touched, UnknownUsers, Wait, Who,
 };
 pub use meeting::Verdict;
 

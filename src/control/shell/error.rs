@@ -118,7 +118,6 @@ pub enum ConnectError {
         error: crate::control::hosts::HostError,
     },
     /// Another host, of which this library knows nothing.
-    #[cfg(not(feature = "tls"))]
     #[error("{0}: this library was built without the feature tls, so it knows no other hosts")]
     NoHosts(String),
     /// This process has as many links as it may.

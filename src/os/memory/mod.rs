@@ -383,6 +383,30 @@ impl RegionLines {
         self.count * LINE_BYTES
     }
 
+    /// Gives the memory of whole pages back; they read as zero, as at first, and come again when they are
+    /// written. Only for a ring of this process alone from which everything has been read, and which
+    /// nobody writes meanwhile.
+    pub fn give_back(&self) {
+        let page = rustix::param::page_size();
+        let first = self.first.as_ptr() as usize;
+        let (start, end) = (first.next_multiple_of(page), (first + self.bytes()) / page * page);
+        if start >= end {
+            return;
+        }
+        // SAFETY: these pages are in a mapping that `self` keeps. Their bytes are atomics, and any value
+        // of theirs is sound; zeros are what a ring of which all has been read may hold (`link::ring`).
+        // What cannot be given back (it is locked) stays as it is.
+        let _ = unsafe {
+            let start = self
+                .mapping
+                .start
+                .as_ptr()
+                .cast::<u8>()
+                .add(start - self.mapping.start.as_ptr() as usize);
+            rustix::mm::madvise(start.cast(), end - (start as usize), Advice::LinuxDontNeed)
+        };
+    }
+
     /// Where they begin. They stay mapped as long as `self` lives.
     pub(in crate::os) fn start(&self) -> NonNull<u8> {
         self.first.cast()

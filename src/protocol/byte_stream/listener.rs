@@ -8,7 +8,7 @@ use super::ByteConfig;
 use super::ends::Turned;
 use super::ends::{ByteStream, StreamCore};
 use super::flow::Flow;
-use crate::control::{Peer, RequestId};
+use crate::control::{Peer, PeerUser, RequestId};
 #[cfg(feature = "tokio")]
 use crate::node::Attached;
 use crate::node::{Look, Node};
@@ -36,7 +36,7 @@ struct Connections {
     ready: VecDeque<Arc<StreamCore>>,
     /// Whose all are, by number: those on their way here, those that wait, those that were accepted
     /// and are not dropped.
-    alive: HashMap<u64, Option<u32>>,
+    alive: HashMap<u64, PeerUser>,
     next: u64,
     wakers: Vec<Waker>,
     is_listed: bool,
@@ -78,7 +78,7 @@ pub(in crate::protocol) struct Listening {
 impl Offer for Listening {
     fn check_place(&self, peer: &Peer, _: &[u8]) -> Result<(), String> {
         let connections = self.places.lock();
-        let users = connections.alive.values().copied();
+        let users = connections.alive.values().cloned();
         let max = self.config.connections_max as usize;
         check_place(users, peer, max, "connections", "connections_max")
     }
@@ -98,7 +98,7 @@ impl Offer for Listening {
         let mut connections = self.places.lock();
         let number = connections.next;
         connections.next += 1;
-        connections.alive.insert(number, peer.uid);
+        connections.alive.insert(number, peer.user());
         drop(connections);
         let core = StreamCore::new(flow, Some((number, self.places.clone())));
         self.joining.insert(request, Arc::new(core));

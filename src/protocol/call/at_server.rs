@@ -224,7 +224,7 @@ impl Offer for ServerState {
                  requests that nobody has received yet"
             ));
         }
-        let users = self.clients.iter().flatten().map(|client| client.peer.uid);
+        let users = self.clients.iter().flatten().map(|client| client.peer.user());
         check_place(users, peer, max as usize, "clients", "clients_max")
     }
 

@@ -4,6 +4,7 @@
 use super::at_server::{AtServer, BUSY, CANCELLED, ClientOf, ServerState};
 use super::server::Arrived;
 use super::{ASK, Broken, DECLINED, Long};
+use crate::control::PeerUser;
 use crate::interface::Notification;
 use crate::node::Node;
 use crate::wire::SlotIndex;
@@ -54,15 +55,15 @@ impl ServerState {
     /// The long requests of one user's clients have at most `long_bytes_max` bytes together, however
     /// many clients those are; one request may always be there.
     pub(super) fn open_longs(&mut self, node: &mut Node, slot: SlotIndex) {
-        let of_user = |clients: &[Option<Box<ClientOf>>], user: Option<u32>| -> u64 {
-            let its = clients.iter().flatten().filter(|client| client.peer.uid == user);
+        let of_user = |clients: &[Option<Box<ClientOf>>], user: &PeerUser| -> u64 {
+            let its = clients.iter().flatten().filter(|client| client.peer.is_of(user));
             its.map(|client| client.alive_bytes).sum()
         };
         loop {
             let Some(Some(client)) = self.clients.get(slot.0 as usize) else { return };
             let Some(&(call, length)) = client.long_waiting.front() else { return };
-            let (has_place, user) = (client.longs.len() < LONG_MAX, client.peer.uid);
-            let alive = of_user(&self.clients, user);
+            let (has_place, user) = (client.longs.len() < LONG_MAX, client.peer.user());
+            let alive = of_user(&self.clients, &user);
             let fits = alive == 0 || alive.saturating_add(length) <= self.config.long_bytes_max;
             let Some(Some(client)) = self.clients.get_mut(slot.0 as usize) else { return };
             if !has_place || !fits {

@@ -402,14 +402,15 @@ impl Protocols {
         if named.is_none() && !for_seeds {
             return Some(Event::Request { id, peer, greeting });
         }
-        let user = peer.uid;
+        let user = peer.user();
         let decided = self.wanted(&peer, &greeting, named).and_then(|offer| {
             let asking = Asking { id, peer, greeting };
-            let waits =
-                match self.joining.has_room(offer, user) && !self.joining.is_waiting(offer, user) {
-                    true => self.admit(node, offer, asking),
-                    false => Some(asking),
-                };
+            let waits = match self.joining.has_room(offer, &user)
+                && !self.joining.is_waiting(offer, &user)
+            {
+                true => self.admit(node, offer, asking),
+                false => Some(asking),
+            };
             match waits.map(|asking| self.joining.wait(asking, offer)) {
                 Some(Err(_)) => Err((
                     RefusedBy::Places,
@@ -451,7 +452,7 @@ impl Protocols {
         let now_ns = sys::monotonic_ns();
         let mut place = offered.offer.check_place(peer, body);
         if place.is_err()
-            && let Some(slow) = self.joining.give_way(offer, peer.uid, now_ns)
+            && let Some(slow) = self.joining.give_way(offer, &peer.user(), now_ns)
         {
             offered.offer.withdrawn(node, slow);
             place = offered.offer.check_place(peer, body);
@@ -466,7 +467,7 @@ impl Protocols {
         match admitted {
             Ok(body) => {
                 let answer = [&ANSWER[..], &[offered.kind as u8], &body].concat();
-                self.joining.enter(id, offer, peer.uid, now_ns);
+                self.joining.enter(id, offer, peer.user(), now_ns);
                 // One that is gone already needs no answer.
                 if node.accept(id, &answer).is_err() {
                     self.joining.exit(id);

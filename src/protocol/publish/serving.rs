@@ -11,7 +11,7 @@
 
 use super::log::{Body, Log};
 use super::{Announced, NUMBER_BYTES, NUMBERED, PLACE_BYTES, PLACE_STRIDE, POOL, WhenSlow};
-use crate::control::RequestId;
+use crate::control::{PeerUser, RequestId};
 use crate::interface::{AreaId, LinkId};
 use crate::node::{Node, NodeSendError, PreparedTicket};
 use crate::os::pool::Place;
@@ -82,7 +82,7 @@ pub(super) struct Granted {
 
 #[derive(Debug)]
 pub(super) struct Serving {
-    pub user: Option<u32>,
+    pub user: PeerUser,
     /// Until it has a link.
     pub request: Option<RequestId>,
     pub connection: Option<Arc<Connection>>,
@@ -111,7 +111,7 @@ pub(super) struct Serving {
 impl Serving {
     pub fn new(
         request: RequestId,
-        user: Option<u32>,
+        user: PeerUser,
         granted: &Granted,
         cell: Cell,
         log: &Log,

@@ -158,7 +158,7 @@ impl PublisherState {
         let (cell, ticket) = Cell::new(node, cell_bytes(leases))?;
         let Greeting { places, depth, .. } = greeting;
         let granted = Granted { places, depth, when_slow, history, leases };
-        let serving = Serving::new(request, peer.uid, &granted, cell, &self.log);
+        let serving = Serving::new(request, peer.user(), &granted, cell, &self.log);
         let answer = Answer {
             cell: ticket,
             short_bytes_max: self.config.short_bytes_max as u32,
@@ -185,7 +185,7 @@ impl PublisherState {
 
 impl Offer for PublisherState {
     fn check_place(&self, peer: &Peer, _: &[u8]) -> Result<(), String> {
-        let users = self.subscribers.iter().map(|serving| serving.user);
+        let users = self.subscribers.iter().map(|serving| serving.user.clone());
         let max = self.config.subscribers_max as usize;
         check_place(users, peer, max, "subscribers", "subscribers_max")
     }

@@ -131,7 +131,8 @@ impl Fitting {
     fn form(&self, (apart, left_out, name_max): (bool, usize, usize)) -> Vec<String> {
         let last = self.header.len() - 1;
         let is_shown = |column: &usize| {
-            !(apart && *column == last) && !self.spared[..left_out].contains(column)
+            let is_apart = apart && *column == last;
+            !is_apart && !self.spared[..left_out].contains(column)
         };
         let columns: Vec<usize> = (0..=last).filter(is_shown).collect();
         let mut table = row::table([]);

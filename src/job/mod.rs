@@ -46,7 +46,6 @@ mod talk;
 pub use error::JobError;
 
 use crate::config::Config;
-#[cfg(feature = "tls")]
 use crate::control::ConnectError;
 #[cfg(feature = "tls")]
 use crate::control::hosts::{HostError, MeetingError};
@@ -265,17 +264,23 @@ impl Job {
         let seed = shared.seed(rank, T::KIND, own)?;
         let until_ns = until(limit);
         let mut pause = PAUSE_MIN;
+        let mut has_answered = false;
         loop {
             let left = limit.map(|_| left(until_ns));
             match T::grow(&shared.manager, &seed, with.clone(), left) {
                 // It may offer it yet.
                 Err(e) if is_not_offered(&e) => {
+                    has_answered = true;
                     if left.is_some_and(|left| left <= pause) {
                         return Err(JobError::NotOffered { rank, found: name.into() });
                     }
                     shared.manager.poll().map_err(GrowError::from)?;
                     std::thread::sleep(pause);
                     pause = (pause * 2).min(PAUSE_MAX);
+                }
+                // The last attempt has what is left of the time, which may be too little for an answer.
+                Err(GrowError::Connect(ConnectError::TimedOut(_))) if has_answered => {
+                    return Err(JobError::NotOffered { rank, found: name.into() });
                 }
                 Err(e) => return Err(e.into()),
                 Ok(grown) => {

@@ -330,7 +330,11 @@ impl Job {
     pub fn explain(&self) -> String {
         let shared = &self.shared;
         let local = (0..shared.size).filter(|rank| shared.is_local(*rank)).count();
-        let listens = match shared.manager.listens_at() {
+        #[cfg(feature = "tls")]
+        let listens_at = shared.manager.listens_at();
+        #[cfg(not(feature = "tls"))]
+        let listens_at = None::<core::net::SocketAddr>;
+        let listens = match listens_at {
             Some(address) => format!("by TLS to the others, for whom it listens at {address}"),
             None => "to no others".into(),
         };

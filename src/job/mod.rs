@@ -331,10 +331,10 @@ impl Job {
         let shared = &self.shared;
         let local = (0..shared.size).filter(|rank| shared.is_local(*rank)).count();
         #[cfg(feature = "tls")]
-        let listens = shared.manager.listens_at();
+        let listens_at = shared.manager.listens_at();
         #[cfg(not(feature = "tls"))]
-        let listens: Option<core::net::SocketAddr> = None;
-        let listens = match listens {
+        let listens_at = None::<core::net::SocketAddr>;
+        let listens = match listens_at {
             Some(address) => format!("by TLS to the others, for whom it listens at {address}"),
             None => "to no others".into(),
         };

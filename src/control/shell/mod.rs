@@ -662,7 +662,7 @@ impl State {
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub struct Statistics {
     /// Lines of a name, a space and a value. The service may be another user's: whatever it wrote,
-    /// there is nothing in the lines but what can be read ([`printable`]).
+    /// there is nothing in the lines but what can be read (`text::printable`).
     pub text: String,
     /// The user who serves it, as the kernel says; `None`: of another user namespace.
     pub uid: Option<u32>,

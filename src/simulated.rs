@@ -6,8 +6,9 @@
 //! waits does so without a time limit, and is woken: a lost wake-up ends the run with an error, as
 //! does a run that goes on for ever; a death is told to all who talked with the dead.
 //!
-//! `HAMLYN_SIM_SEEDS=10000 cargo test --lib simulated` runs more seeds; a failure names its
-//! seed, and `HAMLYN_SIM_SEED=n` runs that one.
+//! `HAMLYN_SIM_SEEDS=10000 cargo test --lib simulated` runs more seeds (of each test; some four
+//! minutes on two processors that are otherwise idle); a failure names its seed, and
+//! `HAMLYN_SIM_SEED=n` runs that one.
 
 #[path = "../tests/storm/process.rs"]
 mod process;

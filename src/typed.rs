@@ -104,7 +104,15 @@ pub enum ValueError {
     /// They lay in memory that is gone.
     #[cfg(feature = "os")]
     #[error("the bytes cannot be read any more: {0}")]
-    Gone(#[from] AccessError),
+    Gone(AccessError),
+}
+
+// Not `#[from]`, which would make it the source, too: its sentence is in this one already.
+#[cfg(feature = "os")]
+impl From<AccessError> for ValueError {
+    fn from(error: AccessError) -> Self {
+        Self::Gone(error)
+    }
 }
 
 /// Bytes that were received: a slice, a record, a request or a reply (which are slices), a sample.

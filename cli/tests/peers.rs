@@ -1,6 +1,8 @@
 //! Of the measurement beside peers: its table compares rows whose raw lines agree, whatever the
 //! length of the line and whatever it is called, and nothing of it waits for a line.
 
+mod support;
+
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -9,7 +11,7 @@ fn script(name: &str, arguments: &[&str]) -> Option<Output> {
     let path: PathBuf = [env!("CARGO_MANIFEST_DIR"), "..", "bench", "peers", name].iter().collect();
     let run = Command::new("python3").arg(path).args(arguments).output();
     if run.is_err() {
-        eprintln!("SKIPPED: there is no python3");
+        support::skipped("there is no python3");
     }
     run.ok()
 }

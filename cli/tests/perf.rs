@@ -1,5 +1,7 @@
 //! The measuring tool measures; what it measures in so short a run means nothing.
 
+mod support;
+
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -19,7 +21,7 @@ fn perf(directory: &Path, line: &str) -> Output {
 fn processors() -> Option<MutexGuard<'static, ()>> {
     static PROCESSORS: Mutex<()> = Mutex::new(());
     if std::thread::available_parallelism().is_ok_and(|n| n.get() < 2) {
-        eprintln!("SKIPPED: measuring needs two processors");
+        support::skipped("measuring needs two processors");
         return None;
     }
     Some(PROCESSORS.lock().unwrap_or_else(PoisonError::into_inner))

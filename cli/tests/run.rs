@@ -1,5 +1,7 @@
 //! `hamlyn run`: the ranks are this test's own program, run again as a role.
 
+mod support;
+
 #[path = "../../examples/job_all_to_all.rs"]
 mod all_to_all;
 #[path = "../../examples/job_barrier.rs"]
@@ -151,7 +153,7 @@ impl Hosts {
                 Ok(output) => text(&output.stderr),
                 Err(e) => e.to_string(),
             };
-            eprintln!("SKIPPED: jobs of several hosts: ip {line}: {why}");
+            support::skipped(&format!("jobs of several hosts: ip {line}: {why}"));
             return None;
         }
         // In the place of ssh: the host, and behind it the command.
@@ -222,7 +224,7 @@ fn under(launcher: &str, options: &[&str], says: &str) {
     let mut command = command(launcher, dir.path());
     command.args(options);
     match with_role(&mut command, "all_to_all").output() {
-        Err(e) => eprintln!("SKIPPED: no {launcher}: {e}"),
+        Err(e) => support::skipped(&format!("no {launcher}: {e}")),
         Ok(output) => {
             let all = all_of(&output);
             assert!(output.status.success(), "{all}");

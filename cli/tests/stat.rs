@@ -1,5 +1,7 @@
 //! `hamlyn stat`, `top`, `exporter` and `why`: what an operator sees of a process and its links.
 
+mod support;
+
 use hamlyn::control::stat_of;
 use hamlyn::protocol::{Client, Manager, Server, ServerConfig};
 use hamlyn::protocol::{StreamConfig, StreamReceiver, StreamSender};
@@ -240,7 +242,7 @@ fn a_receiver_that_keeps_its_records_is_named_at_both_ends() {
 #[test]
 fn a_service_for_others_has_one_name_and_tells_them_that_its_figures_are_not_theirs() {
     if !rustix::process::geteuid().is_root() {
-        return eprintln!("SKIPPED: only root can serve other users, and be another one");
+        return support::skipped("only root can serve other users, and be another one");
     }
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();

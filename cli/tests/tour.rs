@@ -1,6 +1,8 @@
 //! The tour, in short: the file arrives, each protocol is at work, every attempt is refused, the
 //! report is whole.
 
+mod support;
+
 use std::process::Command;
 
 const PROTOCOLS: [&str; 10] = [
@@ -19,7 +21,7 @@ const PROTOCOLS: [&str; 10] = [
 #[test]
 fn the_tour_refuses_every_attempt_and_leaves_a_report() {
     if std::thread::available_parallelism().is_ok_and(|n| n.get() < 2) {
-        eprintln!("in part SKIPPED: measuring needs two processors");
+        support::skipped("in part: measuring needs two processors");
     }
     let directory = tempfile::tempdir().unwrap();
     let report = directory.path().join("report.html");

@@ -1,5 +1,7 @@
 //! The commands of docs/two-users.md, as two users of this machine.
 
+mod support;
+
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
@@ -39,7 +41,7 @@ fn the_page_on_two_users_says_what_works() {
     let blocks = blocks(&fs::read_to_string(page).unwrap());
     let [setup, receive, send] = &blocks[..] else { panic!("three blocks: {blocks:?}") };
     if !rustix::process::geteuid().is_root() {
-        return eprintln!("SKIPPED: only root can run commands as two other users");
+        return support::skipped("only root can run commands as two other users");
     }
     let dir = tempfile::tempdir().unwrap();
     let (dir, shared) = (dir.path(), dir.path().join("run"));

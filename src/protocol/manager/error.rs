@@ -25,7 +25,7 @@ pub enum GrowError {
     },
     /// The receiver's process could not be reached: it is gone, or never was.
     #[error("the receiver cannot be reached: {error}{advice}", error = .0, advice = advice(.0))]
-    Connect(#[from] ConnectError),
+    Connect(ConnectError),
     /// Another node than the seed's has its name now.
     #[error("the seed is of node {wanted}, and its name is served by node {found}")]
     OtherNode {
@@ -53,6 +53,13 @@ pub enum GrowError {
     /// The calling process is a forked child.
     #[error(transparent)]
     Forked(#[from] Forked),
+}
+
+// Not `#[from]`, which would make it the source, too: its sentence is in this one already.
+impl From<ConnectError> for GrowError {
+    fn from(error: ConnectError) -> Self {
+        Self::Connect(error)
+    }
 }
 
 /// Why nobody answers, where that can be.
@@ -198,4 +205,27 @@ impl From<Waited> for SendError {
 
 pub(crate) fn set_up(e: impl ToString) -> GrowError {
     GrowError::SetUp(e.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::error::Error;
+    use std::string::ToString;
+
+    // Whoever prints an error with its sources reads each sentence once.
+    #[test]
+    fn no_source_repeats_what_its_error_has_said() {
+        let errors: [&dyn Error; 2] = [
+            &GrowError::Connect(ConnectError::TimedOut("connecting")),
+            &GrowError::from(SeedError::Length(3)),
+        ];
+        for error in errors {
+            let mut source = error.source();
+            while let Some(inner) = source {
+                assert!(!error.to_string().contains(&inner.to_string()), "{error}");
+                source = inner.source();
+            }
+        }
+    }
 }

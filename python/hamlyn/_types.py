@@ -76,6 +76,7 @@ class Settings(TypedDict, total=False):
     fabric_provider: Union[str, None]
     fabric_library: Union[str, "os.PathLike[str]", None]
     host_timeout_ms: Union[int, str, None]
+    job_timeout_ms: Union[int, str, None]
     admit_unknown: Union[str, None]
 
 

@@ -534,7 +534,8 @@ impl Node {
 
     /// To be called before waiting on [`as_fd`](Self::as_fd), after every notification queue and
     /// [`next_event`](Self::next_event) have been emptied. `true`: nothing waits, and whatever
-    /// comes makes the descriptor readable. `false`: something has come; call `poll` first.
+    /// comes makes the descriptor readable. `false`: something has come; call `poll` first. Holds until
+    /// the next call that receives or waits, which takes what comes, and its signal: prepare again.
     pub fn prepare_to_wait(&mut self) -> Result<bool, super::Forked> {
         self.check_fork()?;
         if !self.in_event_loop {

@@ -101,6 +101,23 @@ def drained(serves: list[str], asks: list[str], environment: dict[str, str]) -> 
     return f"{printed}{last}" if there.returncode == 0 else f"{printed}, and {there.returncode}"
 
 
+def job(readme: str, environment: dict[str, str]) -> str:
+    """The block of the section on jobs, run in the folder of the project."""
+    block = re.search(r"### The ranks of a job.*?```sh\n(.*?)```", readme, re.S)
+    if block is None:
+        raise SystemExit("README.md has no commands that start a job")
+    # The block says where cargo puts the program.
+    own = {name: value for name, value in environment.items() if name != "CARGO_TARGET_DIR"}
+    command = ["sh", "-ec", block[1]]
+    # It compiles, too.
+    ran = subprocess.run(
+        command, cwd=ROOT, env=own, capture_output=True, text=True, timeout=10 * LIMIT_S
+    )
+    if ran.returncode != 0:
+        raise SystemExit(f"the commands of a job ended with {ran.returncode}: {ran.stderr}")
+    return ran.stdout
+
+
 def two_hosts(readme: str, work: Path, environment: dict[str, str]) -> str:
     """README.md's commands for two hosts, of which both are this one: whether the file came."""
     (work / "copy").unlink()
@@ -184,6 +201,8 @@ def main() -> int:
             expect("Python: asyncio", said, "AS OVER A SOCKET")
             said = ran(run("pipeline"), environment)
             expect("Python: three processes", said, "20 arrays of float32 and shape (480, 639)")
+        said = job(readme, environment)
+        expect("the ranks of a job", said, "4 ranks, 3 rounds: every block is what it should be")
         expect("two hosts", two_hosts(readme, Path(work), environment), "identical")
     print("\n".join(wrong))
     return int(bool(wrong))

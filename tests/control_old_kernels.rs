@@ -43,13 +43,7 @@ fn be_old() {
         op(libc::BPF_RET | libc::BPF_K, 0, 0, no),
         op(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
     ];
-    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: the program and what it points to live as long as the calls, which copy them.
-    unsafe {
-        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-        let (mode, flags) = (libc::SECCOMP_SET_MODE_FILTER, libc::SECCOMP_FILTER_FLAG_TSYNC);
-        assert_eq!(libc::syscall(libc::SYS_seccomp, mode, flags, &raw const program), 0);
-    }
+    support::filter_calls(&mut filter);
     assert!(!socket::has_pass_rights());
 }
 

@@ -96,9 +96,13 @@ pub fn from_hex(text: &str) -> Option<Vec<u8>> {
     pairs.map(|pair| Some(digit(pair[0])? << 4 | digit(*pair.get(1)?)?)).collect()
 }
 
-/// Numbers of ranks as a word: `2,3`.
+/// Most ranks that a word names: a line has room for them, and whoever reads it wants no more.
+const RANKS_NAMED_MAX: usize = 1000;
+
+/// Numbers of ranks as a word, the first thousand of them: `2,3`.
 pub fn ranks_to_word(ranks: &[u32]) -> String {
-    ranks.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+    let named = ranks.iter().take(RANKS_NAMED_MAX);
+    named.map(u32::to_string).collect::<Vec<_>>().join(",")
 }
 
 /// The numbers below `size` of such a word.
@@ -143,6 +147,8 @@ mod tests {
             assert_eq!(ranks_of_word(word, 4), None, "{word}");
         }
         assert_eq!(ranks_to_word(&[2, 3]), "2,3");
+        // However many are missing, it fits into a line.
+        assert!(ranks_to_word(&[1_000_000; 100_000]).len() < LINE_BYTES_MAX / 2);
     }
 
     proptest! {

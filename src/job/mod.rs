@@ -38,7 +38,10 @@
 //! - `lines`: the text of PMI-1
 
 mod error;
-#[doc(hidden)]
+#[cfg(not(feature = "unstable-internals"))]
+#[allow(dead_code, unreachable_pub)]
+mod lines;
+#[cfg(feature = "unstable-internals")]
 pub mod lines;
 mod space;
 mod talk;

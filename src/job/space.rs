@@ -98,13 +98,14 @@ impl Space {
         let mut talk = Talk::new(Launcher::Run, found.variable, fd)?;
         let line = Line::new("init").with("hamlyn", env!("CARGO_PKG_VERSION"));
         let answer = talk.ask(&line, "response_to_init", doing)?;
-        let nonsense = |talk: &Talk| talk.nonsense(doing, &answer);
         if answer.is_refusal() {
-            return Err(nonsense(&talk));
+            return Err(talk.nonsense(doing, &answer));
         }
         let word = |name: &str| answer.number(name).and_then(|number| u32::try_from(number).ok());
         let (Some(rank), Some(size)) = (word("rank"), word("size")) else {
-            return Err(nonsense(&talk));
+            // Nor here with the text, in which the secret is.
+            let answer = Line::new("response_to_init");
+            return Err(talk.nonsense(doing, &answer));
         };
         let secret = answer.get("secret").and_then(from_hex);
         let Some(secret) = secret.and_then(|bytes| <[u8; 32]>::try_from(bytes).ok()) else {

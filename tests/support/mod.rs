@@ -375,6 +375,11 @@ pub fn refuse(call: libc::c_long) {
         op(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
         op(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
     ];
+    filter_calls(&mut filter);
+}
+
+/// From now on this program of seccomp's decides about the system calls of every thread of this process.
+pub fn filter_calls(filter: &mut [libc::sock_filter]) {
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
     // SAFETY: the program and what it points to live as long as the calls, which copy them.
     unsafe {

@@ -599,7 +599,11 @@ impl Shared {
         if own >= 2 * self.config.connections_per_user_max as usize {
             // It is not even told, which would keep another connection.
             if let Some(Row::Meeting(met)) = state.rows.get(&id) {
-                let answer = Answer::no(Reason::Connections, "");
+                // As of one that is served, or of what the host has invented.
+                let answer = match answer {
+                    Err(Answer::NoService) => Answer::NoService,
+                    _ => Answer::no(Reason::Connections, ""),
+                };
                 self.note_refused(met.address, &proved, wants.service, &answer);
             }
             return self.forget(state, id);

@@ -29,6 +29,8 @@ struct Refused {
 /// Of another host: by its address, without the port, which is another each time.
 pub fn of_host(kind: Kind, address: IpAddr, who: &str, service: String, why: &str) -> Entry {
     let reason = std::format!("host {address}, {}: {}", printable(who), printable(why));
+    // Anything may be in it: a host asks for what it likes.
+    let service = printable(&service);
     Entry { kind, user: None, process: None, service, reason }
 }
 
@@ -176,5 +178,14 @@ mod tests {
         let mut refusals = Refusals::default();
         refusals.add(1, of(1, &"\u{e4}".repeat(1000)));
         assert_eq!(refusals.0[0].entry.reason.chars().count(), REASON_CHARS_MAX + 2);
+    }
+
+    #[test]
+    fn what_a_host_says_it_wants_makes_no_lines_of_its_own() {
+        let asked = String::from("x\nlink.0.peer root");
+        let mut refusals = Refusals::default();
+        refusals.add(1, of_host(Kind::Refused, [10, 0, 0, 1].into(), "a\nb", asked, "c\nd"));
+        let text = text(&refusals, 1);
+        assert!(text.lines().all(|line| line.starts_with("refusal.1.")), "{text}");
     }
 }

@@ -244,15 +244,22 @@ impl Run {
         let mut ticket = self.ticket;
         let mut stream = |until: u64| -> Result<()> {
             while sent < until {
-                if sent - arrived == credit as u64 {
+                let many = (until - sent).min(credit as u64 - (sent - arrived));
+                if many == 0 {
                     let word = next(node, self.queue, self.link, mode)?.word;
                     arrived += word.wrapping_sub(arrived as u32) as u64;
                     continue;
                 }
-                ticket.metadata_index = MetadataIndex(entry);
-                send(node, &ticket, &message)?;
-                sent += 1;
-                entry = if entry + 1 == entries { 0 } else { entry + 1 };
+                if entries == 1 {
+                    send_many(node, &ticket, &message, many)?;
+                } else {
+                    for _ in 0..many {
+                        ticket.metadata_index = MetadataIndex(entry);
+                        send(node, &ticket, &message)?;
+                        entry = if entry + 1 == entries { 0 } else { entry + 1 };
+                    }
+                }
+                sent += many;
             }
             while arrived < until {
                 let word = next(node, self.queue, self.link, mode)?.word;
@@ -277,6 +284,16 @@ impl Run {
 #[inline(always)]
 fn send(node: &mut Node, ticket: &Ticket, message: &[u8]) -> Result<()> {
     node.send(ticket, message, &[], Some(PATIENCE))?;
+    Ok(())
+}
+
+/// One after another. A loop of its own: what the caller keeps in registers would be stored and
+/// loaded for each message, and such stores wait behind those of a line that is still on its way.
+#[inline(never)]
+fn send_many(node: &mut Node, ticket: &Ticket, message: &[u8], many: u64) -> Result<()> {
+    for _ in 0..many {
+        send(node, ticket, message)?;
+    }
     Ok(())
 }
 

@@ -24,10 +24,16 @@ macro_rules! counters {
         impl Counters {
             /// Name and value of each counter, in a fixed order.
             pub fn snapshot(&self) -> alloc::vec::Vec<(&'static str, u64)> {
-                alloc::vec![
+                let mut all = alloc::vec![
                     $((stringify!($field), self.$field.get()),)*
                     $((stringify!($rfield), self.$rfield.get()),)*
-                ]
+                ];
+                for (name, value) in &mut all {
+                    if matches!(*name, "packets_sent" | "messages_sent") {
+                        *value += self.lines_sent.get();
+                    }
+                }
+                all
             }
             /// Name and meaning of each counter, in the same order.
             pub fn described() -> alloc::vec::Vec<(&'static str, &'static str)> {
@@ -83,6 +89,8 @@ counters! {
     messages_consumed,
     /// Receivers of the application's that panicked, and are gone.
     receivers_panicked,
+    /// Messages given to links as one line each; they are packets and messages that were sent, too.
+    lines_sent,
     /// Packets given to links.
     packets_sent,
     /// Bytes of data given to links.

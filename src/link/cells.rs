@@ -119,6 +119,32 @@ pub fn prefetch_for_writing(lines: &[Line], index: usize) {
     let _ = line;
 }
 
+/// Writes the words of a line behind the first, in any order, in as few stores as there can be: all
+/// that this processor stores, its own memory's words too, waits in one queue for the lines that are
+/// on their way here, and how many lines can be on their way is a question of how few stores a message
+/// has. Of words that no reader looks at before it has seen the first one.
+#[inline(always)]
+pub fn write_behind_first(line: &[AtomicU64; LINE_WORDS], word: impl Fn(usize) -> u64) {
+    #[cfg(all(target_arch = "x86_64", target_feature = "sse2", not(loom), not(miri)))]
+    {
+        use core::arch::x86_64::{__m128i, _mm_set_epi64x, _mm_storeu_si128};
+        line[1].store(word(1), Ordering::Relaxed);
+        for i in [2, 4, 6] {
+            let (low, high) = (word(i) as i64, word(i + 1) as i64);
+            // SAFETY: two neighbouring words of the line, whose atomics allow writes through a shared
+            // reference. No thread of this program reads them before the first word's release; what
+            // another process does with its own view of them is outside of the program.
+            unsafe {
+                _mm_storeu_si128(line[i].as_ptr().cast::<__m128i>(), _mm_set_epi64x(high, low))
+            }
+        }
+    }
+    #[cfg(not(all(target_arch = "x86_64", target_feature = "sse2", not(loom), not(miri))))]
+    for (i, cell) in line.iter().enumerate().skip(1) {
+        cell.store(word(i), Ordering::Relaxed);
+    }
+}
+
 /// Copies `from` into the ring's body, `byte` bytes after the start of line `line`, going on at
 /// the ring's first line where it ends. At most the whole ring.
 #[inline]

@@ -21,7 +21,9 @@
 // `for i in 1..HEADER_WORDS`: word by word, by its number in the layout.
 #![allow(clippy::needless_range_loop)]
 
-use super::cells::{AtomicU64, Lines, Ordering, Word, copy_in, copy_out, prefetch_for_writing};
+use super::cells::{
+    AtomicU64, Lines, Ordering, Word, copy_in, copy_out, prefetch_for_writing, write_behind_first,
+};
 use super::{Body, Full, Source, Transmit};
 use crate::wire::{BodyLayout, HEADER_WORDS, Header, INLINE_BYTES, LINE_BYTES, LINE_WORDS};
 
@@ -228,9 +230,7 @@ impl<L: Lines, W: Word> RingWriter<L, W> {
         // Once each: the compiler must take it that a store to the ring changes any of them.
         let (written, mask, lines) = (self.written, self.mask, self.lines.lines());
         let line = &lines[(written & mask) as usize].0;
-        for i in 1..LINE_WORDS {
-            line[i].store(word(i), Ordering::Relaxed);
-        }
+        write_behind_first(line, word);
         let next = written + 1;
         if next < self.body_until {
             self.line(next)[0].store(0, Ordering::Relaxed);

@@ -69,8 +69,10 @@ pub(crate) struct SendHalf {
     /// This process's room generation, which the receiver reads.
     pub room: Sleeper<RegionWord>,
     pub waker: Waker,
-    /// Messages of which the last packet was written.
-    pub messages: u64,
+    /// Messages that were cut into packets, of which the last was written.
+    pub cut_messages: u64,
+    /// Lines of the ring that their packets took. Each other line is a message by itself.
+    cut_lines: u64,
     /// Signals that woke the receiver.
     pub wakes: u64,
     /// Bytes sent in long messages, until a bulk ring is asked for.
@@ -99,13 +101,20 @@ impl SendHalf {
             sleep: Signaller::new(peer_sleep, barrier, understood),
             room: Sleeper::new(own_room, barrier, understood),
             waker,
-            messages: 0,
+            cut_messages: 0,
+            cut_lines: 0,
             wakes: 0,
             long_bytes: 0,
             bulk_asked: false,
             barrier,
             counters,
         }
+    }
+
+    /// Messages of which the last packet was written. Not counted one by one: a store for each would
+    /// wait in the processor's queue behind the message's own.
+    pub fn messages(&self) -> u64 {
+        self.cut_messages + (self.ring.written() - self.cut_lines)
     }
 
     /// The smallest that a packet of a longer message is cut to.
@@ -207,7 +216,12 @@ impl Transmit for SendHalf {
         let bulk_packet = self.is_bulk_packet(header);
         let result = match &mut self.bulk {
             Some(bulk) if bulk_packet => bulk.transmit(header, metadata, data),
-            _ => self.ring.transmit(header, metadata, data),
+            _ => {
+                let before = self.ring.written();
+                let result = self.ring.transmit(header, metadata, data);
+                self.cut_lines += self.ring.written() - before;
+                result
+            }
         };
         if result.is_err() {
             self.full_is_bulk = bulk_packet;
@@ -601,7 +615,7 @@ impl Link {
         let written = tx.ring.written() + tx.bulk.as_ref().map_or(0, RingWriter::written);
         figures.publish(Moment {
             written,
-            messages: tx.messages,
+            messages: tx.messages(),
             packets: self.rx.packets,
             queued: self.queued,
             refused: self.conduct.packets,

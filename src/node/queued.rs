@@ -161,7 +161,7 @@ impl Node {
             counters.packets_sent.add(packets);
             counters.bytes_sent.add(bytes);
             counters.messages_sent.add(done as u64);
-            tx.messages += done as u64;
+            tx.cut_messages += done as u64;
             tx.signal_if_asleep(&flags);
             link.queued -= done;
             self.queued -= done;

@@ -238,7 +238,7 @@ impl Node {
                 return Err(NodeSendError::TooLongToTry { length: data.len(), at_once });
             }
             if room == Room::Now && segmenter.advance(tx, data, metadata).is_ok() {
-                tx.messages += 1;
+                tx.cut_messages += 1;
                 tx.signal_if_asleep(&ticket.flags);
                 self.counters.packets_sent.add(segmenter.packets());
                 self.counters.messages_sent.add(1);
@@ -498,7 +498,7 @@ impl Node {
         let (done, moved) = (segmenter.is_done(), segmenter.packets() > packets);
         let mut asks = false;
         if moved {
-            tx.messages += u64::from(done);
+            tx.cut_messages += u64::from(done);
             tx.signal_if_asleep(&if done { segmenter.flags() } else { Flags::empty() });
             self.counters.packets_sent.add(segmenter.packets() - packets);
             self.counters.bytes_sent.add(segmenter.bytes() - bytes);

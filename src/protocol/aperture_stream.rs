@@ -294,7 +294,7 @@ impl ApertureStreamReceiver {
         // Where the link was full before.
         self.tell();
         self.inner.receive_record(timeout)?;
-        let record = *self.inner.latest();
+        let record = self.inner.latest();
         let far = if record.is_far { Some(self.receive_far(&record)?) } else { None };
         Ok(ApertureRecordGuard { receiver: self, record: ApertureRecord { record, far } })
     }

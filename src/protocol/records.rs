@@ -54,6 +54,15 @@ pub(crate) fn put(buffer: &mut [u8], fill: usize, record: &[u8]) -> Option<usize
     Some(fill + HEAD_BYTES + padded)
 }
 
+/// The only record of `fill` bytes of coalesced ones, if there is no other. One in an aperture, of
+/// which its frame says where it lies, is none: its length is more than there is.
+#[inline(always)]
+pub(crate) fn alone(buffer: &[u8], fill: usize) -> Option<&[u8]> {
+    let length = u32::from_le_bytes(*buffer.first_chunk::<HEAD_BYTES>()?) as usize;
+    let end = HEAD_BYTES.checked_add(length)?;
+    if end.checked_next_multiple_of(4)? == fill { buffer.get(HEAD_BYTES..end) } else { None }
+}
+
 /// The record at `at` of a message of coalesced ones, and where the next one begins; `None` at its
 /// end.
 #[inline(always)]
@@ -522,6 +531,21 @@ mod tests {
         message[..4].fill(0xff);
         assert!(matches!(next(&message, 0), Err(FrameError::Record { .. })));
         assert_eq!(put(&mut message, 0, b"123456789"), None);
+    }
+
+    #[test]
+    fn a_record_is_alone_where_nothing_but_its_padding_is_behind_it() {
+        let mut buffer = [0xff; 32];
+        assert_eq!(alone(&buffer, 0), None);
+        for record in [&b""[..], b"1", b"1234", b"12345"] {
+            let fill = put(&mut buffer, 0, record).unwrap();
+            assert_eq!(alone(&buffer, fill), Some(record));
+            // Also of one that lies there from before.
+            let more = put(&mut buffer, fill, b"").unwrap();
+            assert_eq!((alone(&buffer, more), alone(&buffer, fill)), (None, Some(record)));
+        }
+        let far = put_far(&mut buffer, 0, Far { offset: 0, length: 0 }).unwrap();
+        assert_eq!(alone(&buffer, far), None);
     }
 
     #[test]

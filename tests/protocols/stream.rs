@@ -1579,3 +1579,72 @@ fn a_record_that_is_kept_stays_whatever_becomes_of_those_behind_it() {
     }
     sending.join().unwrap();
 }
+
+// Each record takes one of the ways there are: alone in a place, in hand or held; the first, one of or
+// the last of a batch.
+#[test]
+fn records_that_are_dropped_kept_forgotten_and_looked_at_again_stand_still_until_they_are_released()
+{
+    for seed in 0..20 {
+        let mut random = Random(seed);
+        let dir = Dir::new("stream-ways");
+        let (mut receiver, mut sender) = dir.pair(small());
+        let sent: Vec<Vec<u8>> = (0..2000).map(|_| random.record(200)).collect();
+        // Batches of one, of a few, and of more than a buffer.
+        let flushes: Vec<bool> = {
+            let mut every = 1;
+            let flush = |i| {
+                if i % 100 == 0 {
+                    every = [1, 3, 1000][random.next() as usize % 3];
+                }
+                random.next().is_multiple_of(every)
+            };
+            (0..sent.len()).map(flush).collect()
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for (record, flushes) in sent.iter().zip(flushes) {
+                    sender.send(record, LIMIT).unwrap();
+                    if flushes {
+                        sender.flush(LIMIT).unwrap();
+                    }
+                }
+                sender.close(LIMIT).unwrap();
+            });
+            let mut choice = Random(!seed);
+            let mut kept: Vec<Record> = Vec::new();
+            for (number, expected) in sent.iter().enumerate() {
+                let record = receiver.receive(LIMIT).unwrap();
+                assert_eq!((record.number(), &record[..]), (number as u64, &expected[..]));
+                match choice.next() % 8 {
+                    0 => std::mem::forget(record),
+                    1 | 2 => kept.push(record.keep()),
+                    _ => drop(record),
+                }
+                for record in &kept {
+                    assert_eq!(receiver.bytes(record).unwrap(), sent[record.number() as usize]);
+                }
+                // Buffers are few: the sender is not to wait for ever.
+                if !kept.is_empty() && (kept.len() == 3 || choice.next().is_multiple_of(4)) {
+                    let up_to = choice.next() as usize % kept.len();
+                    let up_to = if kept.len() == 3 { 2 } else { up_to };
+                    let last = kept.drain(..=up_to).next_back().unwrap();
+                    if choice.next().is_multiple_of(2) {
+                        let again = receiver.guard(last).unwrap();
+                        assert_eq!(again[..], sent[last.number() as usize]);
+                    } else {
+                        receiver.release(&last).unwrap();
+                    }
+                    assert!(receiver.bytes(&last).is_err() && receiver.guard(last).is_err());
+                }
+                if number % 50 == 49
+                    && let Some(last) = kept.pop()
+                {
+                    kept.clear();
+                    receiver.release(&last).unwrap();
+                }
+            }
+        });
+        assert!(matches!(receiver.receive(LIMIT), Err(ReceiveError::Ended(CloseReason::Closed))));
+    }
+}

@@ -39,7 +39,7 @@ impl<'a> RecordGuard<'a> {
 impl core::fmt::Debug for RecordGuard<'_> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("RecordGuard")
-            .field("record", self.receiver.latest())
+            .field("record", &self.receiver.latest())
             .finish_non_exhaustive()
     }
 }
@@ -50,7 +50,7 @@ impl Deref for RecordGuard<'_> {
     #[inline]
     fn deref(&self) -> &[u8] {
         // It is this stream's, and not released as long as it is here.
-        self.receiver.bytes(self.receiver.latest()).unwrap_or(&[])
+        self.receiver.latest_bytes()
     }
 }
 

@@ -78,6 +78,18 @@ impl Messages {
         self.first += 1;
     }
 
+    /// Whether every message is released.
+    #[inline(always)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.first == self.next
+    }
+
+    /// Number of the next one that is taken.
+    #[inline(always)]
+    pub(super) fn next_number(&self) -> u64 {
+        self.next
+    }
+
     /// Whether records are left to be handed out.
     #[inline(always)]
     pub(super) fn is_unread(&self) -> bool {
@@ -92,12 +104,6 @@ impl Messages {
             return None;
         }
         self.cell_mut(number).map(|held| (number, held))
-    }
-
-    /// Number of the last of which all records were handed out.
-    #[inline(always)]
-    pub(super) fn last_read(&self) -> u64 {
-        self.reading.wrapping_sub(1)
     }
 
     /// Its last record was handed out.

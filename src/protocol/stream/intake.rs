@@ -6,6 +6,7 @@
 
 use super::held::{Held, Lies, Messages, NOT_YET};
 use super::message_slot::{MessageSlot, fast_slot};
+use super::state::Next;
 use super::{Record, Shared, StreamConfig};
 use crate::interface::{AreaId, Handed, LinkId, Notification, QueueId, SlotConfig, SlotId};
 use crate::node::{BuffersHeld, CloseReason, Look, Node};
@@ -23,7 +24,6 @@ use std::collections::VecDeque;
 use std::format;
 use std::string::{String, ToString};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::vec;
 use std::vec::Vec;
 
 /// The memory of the messages that were taken.
@@ -33,19 +33,22 @@ pub(super) struct Taken {
     pub(super) buffers: VecDeque<AreaMemory>,
     pub(super) first: u32,
     /// A copy of each place, made when its message was taken.
-    pub(super) places: Box<[u8]>,
+    pub(super) places: Box<[[u8; PLACE_BYTES]; PLACES as usize]>,
 }
 
 impl Taken {
     #[inline]
     pub(super) fn bytes(&self, lies: Lies) -> &[u8] {
         match lies {
-            Lies::Place(place) => &self.places[place as usize * PLACE_BYTES..][..PLACE_BYTES],
-            Lies::Buffer(number) => {
-                let buffer = self.buffers.get(number.wrapping_sub(self.first) as usize);
-                buffer.map_or(&[], |memory| memory.as_ref())
-            }
+            Lies::Place(place) => &self.places[place as usize % PLACES as usize],
+            Lies::Buffer(number) => self.buffer(number),
         }
+    }
+
+    #[inline(always)]
+    pub(super) fn buffer(&self, number: u32) -> &[u8] {
+        let buffer = self.buffers.get(number.wrapping_sub(self.first) as usize);
+        buffer.map_or(&[], |memory| memory.as_ref())
     }
 }
 
@@ -76,6 +79,8 @@ pub(super) struct Intake {
     pub(super) free_large: Vec<AreaMemory>,
     pub(super) large_bytes: usize,
     pub(super) large_in_slots: usize,
+    /// What the next call that receives has to look for.
+    pub(super) next: Next,
     /// Messages whose records are not all released.
     pub(super) held: Messages,
     pub(super) taken: Taken,
@@ -101,6 +106,13 @@ pub(super) static NEXT_STREAM: AtomicU32 = AtomicU32::new(0);
 impl Intake {
     pub(super) fn connection(&self) -> Option<&Connection> {
         self.shared.joined.get().map(|(connection, _)| &**connection)
+    }
+
+    /// The next record of the messages that were taken, whatever was looked for.
+    #[inline(never)]
+    pub(super) fn next_held(&mut self) -> bool {
+        self.look_at_all();
+        self.next_record().is_some()
     }
 
     /// The next record of the messages that were taken.
@@ -153,6 +165,9 @@ impl Intake {
         self.given += 1;
         let (start, length, stream) = (range.start as u32, length as u32, self.stream);
         self.latest = Record { number, message, start, length, stream, is_far };
+        if !is_far {
+            self.begin_run();
+        }
         Some(())
     }
 
@@ -182,6 +197,7 @@ impl Intake {
     /// those of the same message.
     #[cold]
     pub(super) fn misbehaves(&mut self, why: String) -> Option<()> {
+        self.look_at_all();
         self.fault.get_or_insert(why);
         let given = self.given;
         if let Some((_, held)) = self.held.reading()
@@ -241,6 +257,7 @@ impl Intake {
         if self.connection().is_none() {
             return Look::Nothing;
         }
+        self.look_at_all();
         while self.fault.is_none()
             && let Some(notification) = node.take_next(self.queue)
         {
@@ -270,20 +287,20 @@ impl Intake {
             return Look::Found(());
         }
         let is_told = self.ungranted.is_empty() && !self.places.is_due();
-        if is_told { Look::Nothing } else { Look::Room(connection.link()) }
+        if !is_told {
+            return Look::Room(connection.link());
+        }
+        self.settle();
+        Look::Nothing
     }
 
-    /// Takes the message that comes next, where nothing else is to be done. `Some`: its record [was
-    /// handed out](Self::passed) with that, of so many bytes. A number, not the record: one whose
-    /// fields have just been written is moved in larger pieces, and each waits for its parts.
+    /// Takes the message that comes next, where nothing else is to be done
+    /// ([`Next::Direct`]). Whether its record was handed out, and [is in hand](Next::InHand).
     #[inline(always)]
-    pub(super) fn take_one(&mut self, node: &mut Node) -> Option<u32> {
-        if self.from.is_none() || self.fault.is_some() || self.has_last || self.is_due() {
-            return None;
-        }
+    pub(super) fn take_one(&mut self, node: &mut Node) -> bool {
         let Some(Handed { notification, body }) = node.take_direct(self.queue, None) else {
             self.take_queued(node);
-            return None;
+            return false;
         };
         let Notification { word, link, .. } = notification;
         let is_small =
@@ -293,31 +310,20 @@ impl Intake {
             || !self.places.pass(word, self.window.expected(), self.longest)
         {
             self.take_otherwise(node, notification);
-            return None;
+            return false;
         }
-        let Small { length, place, framed, .. } = Small::from_word(word);
-        if length > INLINE_BYTES as u32 {
-            // More than came with this packet.
-            self.still(node, place, length)?;
-        } else {
-            let to = self.taken.places.get_mut(place as usize * PLACE_BYTES..)?;
-            let to = to.first_chunk_mut::<INLINE_BYTES>()?;
+        let Small { length, place, .. } = Small::from_word(word);
+        if length <= INLINE_BYTES as u32 {
+            let to = &mut self.taken.places[place as usize % PLACES as usize];
             to[..8].copy_from_slice(&body[0].to_le_bytes());
-            to[8..].copy_from_slice(&body[1].to_le_bytes());
+            to[8..INLINE_BYTES].copy_from_slice(&body[1].to_le_bytes());
+        } else if self.still(node, place, length).is_none() {
+            // More than came with this packet; a slot of its own, which is there.
+            return false;
         }
         self.given += 1;
-        let (lies, last, at, end) = (Lies::Place(place), false, length, self.given);
-        self.held.push(Held { lies, length, framed, last, at, end });
-        self.held.has_read();
-        Some(length)
-    }
-
-    /// The record that [`take_one`](Self::take_one) has handed out.
-    #[inline(always)]
-    pub(super) fn passed(&mut self, length: u32) {
-        let (number, message) = (self.given - 1, self.held.last_read());
-        let (start, stream, is_far) = (0, self.stream, false);
-        self.latest = Record { number, message, start, length, stream, is_far };
+        self.next = Next::InHand(word);
+        true
     }
 
     #[inline(never)]
@@ -329,6 +335,7 @@ impl Intake {
 
     #[inline(never)]
     fn take_otherwise(&mut self, node: &mut Node, notification: Notification) {
+        self.look_at_all();
         self.note(&notification);
         if self.fault.is_none() {
             self.take_small(node);
@@ -390,7 +397,7 @@ impl Intake {
     #[inline(never)]
     fn still(&mut self, node: &Node, place: u32, length: u32) -> Option<()> {
         let (at, length) = (place as usize * PLACE_BYTES, length as usize);
-        let to = self.taken.places.get_mut(at..)?.first_chunk_mut::<PLACE_BYTES>()?;
+        let to = self.taken.places.get_mut(place as usize)?;
         let from = node.area(self.places_area).ok()?.get(at..)?.first_chunk::<PLACE_BYTES>()?;
         // Words, as they were deposited: what was just written is read again at once.
         for i in 0..2 {
@@ -415,6 +422,7 @@ impl Intake {
             self.begin(node);
         }
         self.has_last |= last;
+        self.look_at_all();
         self.held.push(Held { lies, length, framed, last, at: 0, end: NOT_YET });
     }
 
@@ -575,11 +583,12 @@ impl Intake {
             free_large: Vec::new(),
             large_bytes: 0,
             large_in_slots: 0,
+            next: Next::All,
             held: Messages::new(),
             taken: Taken {
                 buffers: VecDeque::new(),
                 first: 0,
-                places: vec![0; PLACE_BYTES * PLACES as usize].into(),
+                places: Box::new([[0; PLACE_BYTES]; PLACES as usize]),
             },
             given: 0,
             released: 0,

@@ -13,7 +13,7 @@
 //!
 //! Never: bytes that were written into a loan that was dropped reach anybody.
 
-use super::sender::{NOT_ALONE, StreamSender, What};
+use super::sender::{StreamSender, What};
 use crate::protocol::SendError;
 use crate::protocol::ends::Deadline;
 use crate::protocol::records::HEAD_BYTES;
@@ -72,7 +72,6 @@ impl StreamSender {
     fn send_written(&mut self, length: usize, timeout: Option<Duration>) -> Result<(), SendError> {
         let (before, head) = (self.fill, (length as u32).to_le_bytes());
         self.buffer[before..before + HEAD_BYTES].copy_from_slice(&head);
-        self.alone = if before == 0 { length } else { NOT_ALONE };
         self.fill = before + HEAD_BYTES + length.next_multiple_of(4);
         if length <= self.coalesced_max {
             return Ok(());

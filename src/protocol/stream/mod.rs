@@ -41,6 +41,7 @@ mod loan;
 mod message_slot;
 mod receiver;
 mod sender;
+mod state;
 
 pub use guard::RecordGuard;
 pub use loan::RecordLoan;

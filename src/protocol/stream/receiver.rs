@@ -1,11 +1,15 @@
 //! The receiver of a stream.
 
+use super::held::Lies;
 use super::intake::Intake;
+
+use super::state::Next;
 use super::{PROTOCOL, Record, RecordGuard, StreamConfig, StreamOffer};
 use crate::node::Node;
 use crate::protocol::aperture_stream::FarOffer;
 use crate::protocol::ends::{explain, offered};
 use crate::protocol::manager::{OfferId, Offering};
+use crate::protocol::records::Small;
 use crate::protocol::{Connection, EndPoint, GrowError, Kind, Manager, ReceiveError};
 use core::time::Duration;
 use std::boxed::Box;
@@ -102,10 +106,10 @@ impl StreamReceiver {
         &mut self,
         timeout: Option<Duration>,
     ) -> Result<(), ReceiveError> {
-        match self.receive_at_once() {
-            Some(()) => Ok(()),
-            None => self.receive_message(timeout),
+        if self.intake.next_of_run() || self.receive_at_once() {
+            return Ok(());
         }
+        self.receive_message(timeout)
     }
 
     /// A record that was [kept](RecordGuard::keep), to be [released](Self::release) when what is
@@ -118,26 +122,40 @@ impl StreamReceiver {
 
     pub(in crate::protocol) fn look_at(&mut self, record: Record) -> Result<(), ReceiveError> {
         self.bytes(&record)?;
+        self.intake.look_at_all();
         self.intake.latest = record;
         Ok(())
     }
 
     /// The record that is looked at.
     #[inline(always)]
-    pub(in crate::protocol) fn latest(&self) -> &Record {
-        &self.intake.latest
+    pub(in crate::protocol) fn latest(&self) -> Record {
+        self.intake.latest()
     }
 
+    /// Its bytes.
     #[inline]
-    fn receive_at_once(&mut self) -> Option<()> {
-        let Self { manager, intake, .. } = self;
-        match intake.next_record() {
-            None => {
-                let length = manager.shared.at_once(|node, _| intake.take_one(node))?;
-                intake.passed(length);
-                Some(())
+    pub(super) fn latest_bytes(&self) -> &[u8] {
+        let intake = &self.intake;
+        match intake.next {
+            Next::InHand(word) => {
+                let small = Small::from_word(word);
+                let bytes = intake.taken.bytes(Lies::Place(small.place));
+                bytes.get(..small.length as usize).unwrap_or(&[])
             }
-            found => found,
+            // It is this stream's, and not released as long as somebody looks at it.
+            _ => self.bytes(&intake.latest).unwrap_or(&[]),
+        }
+    }
+
+    #[inline(never)]
+    fn receive_at_once(&mut self) -> bool {
+        let Self { manager, intake, .. } = self;
+        match intake.next {
+            Next::Direct => {
+                manager.shared.at_once(|node, _| intake.take_one(node).then_some(())).is_some()
+            }
+            _ => intake.next_held(),
         }
     }
 
@@ -175,6 +193,12 @@ impl StreamReceiver {
         let intake = &self.intake;
         let start = record.start as usize;
         let is_own = record.stream == intake.stream && record.number >= intake.released;
+        if let Next::InHand(_) = intake.next
+            && is_own
+            && record.number + 1 == intake.given
+        {
+            return Ok(self.latest_bytes());
+        }
         let held = intake.held.get(record.message).filter(|_| is_own);
         let bytes = held.map_or(&[][..], |held| intake.taken.bytes(held.lies));
         match bytes.get(start..start + record.length as usize).filter(|_| held.is_some()) {
@@ -193,6 +217,7 @@ impl StreamReceiver {
         if record.stream != self.intake.stream {
             return Err(not_its_own(record));
         }
+        self.intake.look_at_all();
         self.release_to(record.number + 1);
         Ok(())
     }
@@ -212,6 +237,9 @@ impl StreamReceiver {
 
     #[inline(always)]
     pub(in crate::protocol) fn keep(&mut self) -> Record {
+        if let Next::InHand(_) = self.intake.next {
+            self.intake.look_at_all();
+        }
         let record = self.intake.latest;
         self.intake.kept = self.intake.kept.max(record.number + 1);
         record
@@ -221,6 +249,18 @@ impl StreamReceiver {
     /// kept.
     #[inline]
     pub(in crate::protocol) fn let_go(&mut self) {
+        let intake = &mut self.intake;
+        if let Next::InHand(_) = intake.next {
+            if !intake.release_in_hand() {
+                self.replenish();
+            }
+        } else if !intake.release_in_run() {
+            self.let_go_slowly();
+        }
+    }
+
+    #[inline(never)]
+    fn let_go_slowly(&mut self) {
         let intake = &self.intake;
         if intake.released >= intake.kept {
             // None is kept: those that were handed out are released, and this is the last of them.
@@ -237,8 +277,9 @@ impl StreamReceiver {
             self.intake.drop_first();
         }
         if self.intake.is_due() || self.intake.asked.is_some() {
-            self.replenish();
+            return self.replenish();
         }
+        self.intake.settle();
     }
 
     #[cold]
@@ -246,6 +287,7 @@ impl StreamReceiver {
         if self.intake.over().is_none() && !self.manager.is_forked() {
             self.intake.replenish(&mut self.manager.shared.lock());
         }
+        self.intake.settle();
     }
 
     /// The sender said something about the aperture that cannot be.

@@ -7,7 +7,7 @@ use crate::protocol::credit::Cell;
 use crate::protocol::ends::{Deadline, connected, ended, grown};
 use crate::protocol::manager::Target;
 use crate::protocol::records::{
-    self, FREED_BYTES, Far, GRANT_BYTES, Grant, HEAD_BYTES, Mark, PLACE_BYTES, PLACES, Small,
+    self, FREED_BYTES, Far, GRANT_BYTES, Grant, Mark, PLACE_BYTES, PLACES, Small,
 };
 use crate::protocol::tickets::fast_ticket_from;
 use crate::protocol::{Connection, GrowError, Kind, Manager, SendError};
@@ -49,9 +49,6 @@ pub(super) struct Outgoing {
     /// A long record; else the coalesced ones, which stay where they are meanwhile.
     own: Option<Vec<u8>>,
 }
-
-/// [`StreamSender::alone`] where no record is: as a length it fits nowhere.
-pub(super) const NOT_ALONE: usize = usize::MAX;
 
 /// Most bytes that a sender coalesces, however large the receiver's buffers are.
 const COALESCED_BYTES_MAX: usize = 1 << 20;
@@ -287,8 +284,6 @@ pub struct StreamSender {
     /// Coalesced records.
     pub(super) buffer: Box<[u8]>,
     pub(super) fill: usize,
-    /// Bytes of the record that is alone there, or [`NOT_ALONE`].
-    pub(super) alone: usize,
     /// Bytes of `buffer` that may be used: all; none while its message is leaving, and at the end.
     pub(super) limit: usize,
     /// Longest record that is coalesced.
@@ -392,7 +387,6 @@ impl StreamSender {
             post,
             buffer: vec![0; buffer_bytes].into(),
             fill: 0,
-            alone: NOT_ALONE,
             limit: buffer_bytes,
             coalesced_max: (buffer_bytes / 4).min(record_bytes_max),
             long: Vec::new(),
@@ -416,7 +410,6 @@ impl StreamSender {
         if record.len() <= self.coalesced_max
             && let Some(fill) = records::put(&mut self.buffer[..self.limit], self.fill, record)
         {
-            self.alone = if self.fill == 0 { record.len() } else { NOT_ALONE };
             self.fill = fill;
             return Ok(());
         }
@@ -445,7 +438,6 @@ impl StreamSender {
         }
         match records::put(&mut self.buffer[..self.limit], self.fill, record) {
             Some(fill) => {
-                self.alone = if self.fill == 0 { length } else { NOT_ALONE };
                 self.fill = fill;
                 Ok(())
             }
@@ -476,8 +468,7 @@ impl StreamSender {
             fill = records::put_far(&mut self.buffer[..self.limit], self.fill, far);
         }
         let Some(fill) = fill else { return Err(ended(&self.connection)) };
-        // Its frame says where it lies.
-        (self.fill, self.alone) = (fill, NOT_ALONE);
+        self.fill = fill;
         match self.flush(deadline.left()) {
             Err(e @ SendError::Ended(_)) => Err(e),
             // It is taken, as coalesced records are: the next call says what is wrong.
@@ -495,8 +486,8 @@ impl StreamSender {
             if self.fill == 0 {
                 return Ok(());
             }
-            let Self { manager, post, buffer, fill, alone, .. } = self;
-            let (data, framed) = Self::coalesced(buffer, *fill, *alone);
+            let Self { manager, post, buffer, fill, .. } = self;
+            let (data, framed) = Self::coalesced(buffer, *fill);
             let sent =
                 manager.shared.at_once(|node, _| post.send_line(node, data, framed).then_some(()));
             if sent.is_some() {
@@ -560,9 +551,9 @@ impl StreamSender {
 
     /// The coalesced records as a message.
     #[inline(always)]
-    fn coalesced(buffer: &[u8], fill: usize, alone: usize) -> (&[u8], bool) {
+    fn coalesced(buffer: &[u8], fill: usize) -> (&[u8], bool) {
         // A record that is alone goes as it is: one of up to 16 bytes is a line.
-        match buffer.get(HEAD_BYTES..HEAD_BYTES.wrapping_add(alone)) {
+        match records::alone(buffer, fill) {
             Some(record) => (record, false),
             None => (&buffer[..fill], true),
         }
@@ -576,9 +567,9 @@ impl StreamSender {
         last: bool,
         timeout: Option<Duration>,
     ) -> Result<(), SendError> {
-        let Self { manager, connection, post, buffer, fill, alone, .. } = self;
+        let Self { manager, connection, post, buffer, fill, .. } = self;
         let (data, framed) = match what {
-            What::Coalesced => Self::coalesced(buffer, *fill, *alone),
+            What::Coalesced => Self::coalesced(buffer, *fill),
             What::Record(record) => (record, false),
             What::End => (&[][..], true),
         };
@@ -618,10 +609,10 @@ impl StreamSender {
     /// Sends the rest of a message of which a part has left.
     fn finish(&mut self, deadline: Deadline) -> Result<(), SendError> {
         let Some(Outgoing { unfinished, mark, own }) = &mut self.outgoing else { return Ok(()) };
-        let Self { manager, buffer, fill, alone, .. } = self;
+        let Self { manager, buffer, fill, .. } = self;
         let data = match own {
             Some(own) => own,
-            None => Self::coalesced(buffer, *fill, *alone).0,
+            None => Self::coalesced(buffer, *fill).0,
         };
         let metadata = &mark.to_bytes()[..mark.len()];
         let sent = manager

@@ -184,17 +184,22 @@ pub fn guard(body: impl FnOnce() -> Done) -> h_status {
     }
 }
 
+#[inline(always)]
 fn check<T>(pointer: *const T, name: &str) -> Done {
+    if !pointer.is_null() && pointer.is_aligned() {
+        return Ok(());
+    }
+    Err(bad_pointer(pointer.cast(), align_of::<T>(), name))
+}
+
+/// Apart, so that nothing is made ready for it in a call that goes well.
+#[cold]
+#[inline(never)]
+fn bad_pointer(pointer: *const c_void, align: usize, name: &str) -> Failure {
     if pointer.is_null() {
-        return Err(Failure::invalid(format!("{name} is null")));
+        return Failure::invalid(format!("{name} is null"));
     }
-    if !pointer.is_aligned() {
-        let align = align_of::<T>();
-        return Err(Failure::invalid(format!(
-            "{name} is {pointer:p}, and must be a multiple of {align}"
-        )));
-    }
-    Ok(())
+    Failure::invalid(format!("{name} is {pointer:p}, and must be a multiple of {align}"))
 }
 
 /// An argument that points to something to be read.
@@ -240,15 +245,18 @@ pub fn put<T>(place: Option<&mut MaybeUninit<T>>, value: T) {
     }
 }
 
+#[inline(always)]
 fn check_length<T>(pointer: *const T, length: usize, name: &str) -> Done {
     check(pointer, name)?;
     // An object has at most so many bytes; without this the slice would be a lie.
     let fits = length.checked_mul(size_of::<T>()).is_some_and(|bytes| bytes <= isize::MAX as usize);
-    if fits {
-        Ok(())
-    } else {
-        Err(Failure::invalid(format!("{name} cannot have {length} elements: too many for memory")))
-    }
+    if fits { Ok(()) } else { Err(too_many(length, name)) }
+}
+
+#[cold]
+#[inline(never)]
+fn too_many(length: usize, name: &str) -> Failure {
+    Failure::invalid(format!("{name} cannot have {length} elements: too many for memory"))
 }
 
 /// `length` elements to be read; null is allowed when there are none.

@@ -55,14 +55,30 @@ pub unsafe extern "C" fn h_send_msg(
     handle: *mut h_handle_t,
 ) -> h_status {
     guard(|| {
-        let (node, ticket) = (get(node, "node")?, get(ticket, "ticket")?.read()?);
+        let (node, ticket) = (get(node, "node")?, get(ticket, "ticket")?);
+        let read = ticket.read()?;
         let data = bytes(data, length, "data")?;
-        let metadata = bytes(metadata, metadata_length, "metadata")?;
         let place = out_or_null(handle, "handle")?;
-        node.manager()?.send(&ticket, data, metadata, limit(timeout_ns))?;
+        // The usual message; what others need is not made ready for it.
+        if metadata_length > 0 || !node.at_once().send_at_once(&read, data, &[]) {
+            let metadata = bytes(metadata, metadata_length, "metadata")?;
+            send_slowly(node, ticket, data, metadata, timeout_ns)?;
+        }
         put(place, copied());
         Ok(())
     })
+}
+
+/// With a ticket of its own, so that that of a message which leaves at once stays in registers.
+#[inline(never)]
+fn send_slowly(
+    node: &h_node_t,
+    ticket: &h_ticket_t,
+    data: &[u8],
+    metadata: &[u8],
+    timeout_ns: i64,
+) -> Done {
+    Ok(node.manager()?.send(&ticket.read()?, data, metadata, limit(timeout_ns))?)
 }
 
 /// h_send_msg without waiting: a message that a link cannot take now is H_FULL, and one that it
@@ -228,16 +244,11 @@ pub unsafe extern "C" fn h_recv(
     queue: h_queue_t,
     notification: *mut h_notification_t,
 ) -> h_status {
-    guard(|| {
-        let (node, place) = (get(node, "node")?, out(notification, "notification")?);
-        match node.manager()?.try_recv(queue.id())? {
-            Some(notification) => {
-                place.write(notification.into());
-                Ok(())
-            }
-            None => Err(Failure::new(H_NOTHING, "no message has arrived")),
-        }
-    })
+    // Not a path of its own: from two places the shortest one would not be inlined.
+    match h_recv_block(node, queue, 0, notification) {
+        H_TIMED_OUT => guard(|| Err(Failure::new(H_NOTHING, "no message has arrived"))),
+        status => status,
+    }
 }
 
 /// Waits for the next notification of a queue, at most `timeout_ns`: spins, yields and sleeps as
@@ -253,9 +264,18 @@ pub unsafe extern "C" fn h_recv_block(
 ) -> h_status {
     guard(|| {
         let (node, place) = (get(node, "node")?, out(notification, "notification")?);
-        place.write(node.manager()?.recv(queue.id(), limit(timeout_ns))?.into());
+        let found = match node.at_once().recv_at_once(queue.id()) {
+            Some(found) => found,
+            None => recv_slowly(node, queue, timeout_ns)?,
+        };
+        place.write(found.into());
         Ok(())
     })
+}
+
+#[inline(never)]
+fn recv_slowly(node: &h_node_t, queue: h_queue_t, timeout_ns: i64) -> Done<Notification> {
+    Ok(node.manager()?.recv(queue.id(), limit(timeout_ns))?)
 }
 
 /// One turn: takes in what has arrived, a bounded number of packets from each link, and gives

@@ -41,6 +41,13 @@ impl h_node_t {
         if self.fork.is_parent() { Ok(&self.manager) } else { Err(hamlyn::node::Forked.into()) }
     }
 
+    /// The manager, for what a forked child cannot do by it, and does not wait in: sending and
+    /// receiving at once.
+    #[inline(always)]
+    pub(crate) fn at_once(&self) -> &Manager {
+        &self.manager
+    }
+
     pub(crate) fn lock(&self) -> Done<impl DerefMut<Target = Node> + '_> {
         Ok(self.manager()?.lock())
     }

@@ -3,7 +3,7 @@
 use crate::boundary::{Failure, elements_out, get, guard, h_status, out, out_or_null, put};
 use crate::memory::h_slot_t;
 use crate::node::h_node_t;
-use hamlyn::wire::TICKET_BYTES;
+use hamlyn::wire::{TICKET_BYTES, TicketError};
 use hamlyn::{MetadataIndex, Ticket};
 
 /// Bytes of a ticket.
@@ -21,10 +21,19 @@ pub struct h_ticket_t {
 }
 
 impl h_ticket_t {
+    #[inline(always)]
     pub(crate) fn read(&self) -> Result<Ticket, Failure> {
-        Ticket::from_bytes(&self.bytes)
-            .map_err(|e| Failure::invalid(format!("the ticket is not one: {e}")))
+        match Ticket::check(&self.bytes) {
+            Ok(()) => Ok(Ticket::from_checked(&self.bytes)),
+            Err(e) => Err(not_one(e)),
+        }
     }
+}
+
+#[cold]
+#[inline(never)]
+fn not_one(e: TicketError) -> Failure {
+    Failure::invalid(format!("the ticket is not one: {e}"))
 }
 
 impl From<Ticket> for h_ticket_t {

@@ -805,10 +805,18 @@ static void a_forked_child(void) {
     h_tagged_receiver_t *receiver;
     EXPECT(H_OK, "", h_tagged_receiver_new(node, 64, 4, 1, &receiver));
     EXPECT(H_OK, "", h_start_progress(node));
+    /* A message waits that is the parent's. */
+    uint64_t before = 0, after = 0;
+    EXPECT(H_OK, "", h_counter(node, "notifications", &before));
+    EXPECT(H_OK, "", h_send_msg(node, &ticket, "x", 1, NULL, 0, LIMIT, NULL));
+    do {
+        EXPECT(H_OK, "", h_poll(node, NULL));
+        EXPECT(H_OK, "", h_counter(node, "notifications", &after));
+    } while (after == before);
+    h_notification_t n;
     fflush(stderr);
     pid_t pid = fork();
     if (pid == 0) {
-        h_notification_t n;
         h_tag_t tag;
         h_node_t *own;
         failures = 0;
@@ -827,6 +835,8 @@ static void a_forked_child(void) {
     int status = -1;
     THAT(pid > 0 && waitpid(pid, &status, 0) == pid && status == 0);
     EXPECT(H_OK, "", h_stop_progress(node));
+    EXPECT(H_OK, "", h_recv(node, queue, &n));
+    EXPECT(H_NOTHING, "no message has arrived", h_recv(node, queue, &n));
     h_tagged_receiver_free(receiver);
 }
 

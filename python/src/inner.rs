@@ -6,15 +6,16 @@
 
 use crate::admission;
 use crate::errors::{Kind, OrRaise, ToPy, error};
-use crate::parts::Notified;
 use crate::wait::{LOOKS, Limit, sliced};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::time::Duration;
 use hamlyn::node::NodeSendError;
+use hamlyn::os::lock::Lock;
 use hamlyn::os::memory::ForkGuard;
 use hamlyn::os::sys::{Bell, Poller, wait_for};
 use hamlyn::protocol;
-use hamlyn::{LinkId, Node, NodeId, QueueId};
+use hamlyn::wire::INLINE_BYTES;
+use hamlyn::{LinkId, Node, NodeId, Notification, QueueId};
 use pyo3::prelude::*;
 use std::cell::RefCell;
 use std::os::fd::{AsFd, OwnedFd};
@@ -31,7 +32,7 @@ pub(crate) const HOLDING_SLICE: Duration = Duration::from_millis(1);
 /// What all objects of one manager share.
 pub struct Inner {
     /// `None` once it is closed and no buffer is out.
-    node: Mutex<Option<protocol::Manager>>,
+    node: Lock<Option<protocol::Manager>>,
     pub(crate) id: NodeId,
     fork_guard: ForkGuard,
     pub(crate) is_closed: AtomicBool,
@@ -123,7 +124,7 @@ impl Inner {
             served: Mutex::default(),
             event: Mutex::new(None),
             ends: Mutex::default(),
-            node: Mutex::new(Some(node)),
+            node: Lock::new(Some(node)),
         })
     }
 
@@ -132,7 +133,19 @@ impl Inner {
     #[inline]
     pub fn node(&self) -> PyResult<protocol::Manager> {
         self.check_open()?;
-        locked(&self.node).clone().ok_or_else(closed)
+        let node = self.node.try_lock().unwrap_or_else(|| self.node.lock());
+        node.clone().ok_or_else(closed)
+    }
+
+    /// Calls `act` with the manager, with the interpreter's lock in hand: for what waits for nobody, and
+    /// does nothing in a forked child. `None`: it was not called, or said so; whoever goes on raises what
+    /// there is to be raised.
+    #[inline]
+    pub fn at_once<R>(&self, act: impl FnOnce(&protocol::Manager) -> Option<R>) -> Option<R> {
+        if admission::is_inside() || self.is_closed.load(Ordering::Acquire) || self.is_slow() {
+            return None;
+        }
+        act(self.node.try_lock()?.as_ref()?)
     }
 
     /// Raises in a forked child.
@@ -184,7 +197,7 @@ impl Inner {
     /// Returns when nobody has the node's lock.
     pub fn wait_for_lock(&self) {
         if self.check_fork().is_ok() {
-            let node = locked(&self.node).clone();
+            let node = self.node.lock().clone();
             node.iter().for_each(|node| drop(node.lock()));
         }
     }
@@ -201,7 +214,7 @@ impl Inner {
     /// A buffer goes out: the node stays until it has come back. Raises if it is gone already.
     pub fn lend(&self) -> PyResult<()> {
         // Under the lock, as the last look in `drop_if_done` is.
-        let node = locked(&self.node);
+        let node = self.node.lock();
         if node.is_none() {
             return Err(closed());
         }
@@ -219,7 +232,7 @@ impl Inner {
 
     /// Lets the node go when it is closed and no buffer of its memory is out.
     fn drop_if_done(&self) {
-        let mut node = locked(&self.node);
+        let mut node = self.node.lock();
         if self.is_closed.load(Ordering::Acquire) && self.buffers.load(Ordering::Acquire) == 0 {
             let node_alone = node.take();
             drop(node);
@@ -229,11 +242,11 @@ impl Inner {
 
     /// Waits for a notification.
     pub fn receive(
-        self: &Arc<Self>,
+        &self,
         py: Python<'_>,
         queue: QueueId,
         timeout: Option<f64>,
-    ) -> PyResult<Notified> {
+    ) -> PyResult<Notification> {
         let limit = Limit::new(timeout)?;
         for _ in 0..if timeout == Some(0.0) { 1 } else { LOOKS } {
             if let Some(found) = self.try_receive(py, queue)? {
@@ -247,22 +260,18 @@ impl Inner {
             Err(e) => Err(e),
         };
         match sliced(py, self, limit, attempt)?.or_raise()? {
-            Some(notification) => Ok(Notified::new(self, notification)),
+            Some(notification) => Ok(notification),
             None => Err(hamlyn::NodeReceiveError::TimedOut.to_py()),
         }
     }
 
     /// The next notification that is there, or comes in one turn.
     #[inline]
-    pub fn try_receive(
-        self: &Arc<Self>,
-        py: Python<'_>,
-        queue: QueueId,
-    ) -> PyResult<Option<Notified>> {
+    pub fn try_receive(&self, py: Python<'_>, queue: QueueId) -> PyResult<Option<Notification>> {
         let node = self.node()?;
         let look = || node.try_recv(queue);
         let found = if self.is_slow() { py.detach(look) } else { look() };
-        Ok(found.or_raise()?.map(|notification| Notified::new(self, notification)))
+        found.or_raise()
     }
 
     /// Whether an event waits.
@@ -316,6 +325,12 @@ impl Inner {
         metadata: &[u8],
         timeout: Option<f64>,
     ) -> PyResult<()> {
+        if link.is_none() && data.len() + metadata.len() <= INLINE_BYTES {
+            let send = |node: &protocol::Manager| node.send_at_once(ticket, data, metadata);
+            if self.at_once(|node| send(node).then_some(())).is_some() {
+                return Ok(());
+            }
+        }
         if data.len() <= HELD_BYTES_MAX && link.is_none() {
             match self.with(py, |node| node.try_send(ticket, data, metadata))? {
                 Err(NodeSendError::Full | NodeSendError::TooLongToTry { .. }) => {}
@@ -412,7 +427,7 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        let node = self.node.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        let node = self.node.get_mut().take();
         match self.fork_guard.is_parent() {
             true => admission::outside(self, move || drop(node)),
             // The parent's node; its locks may be held by threads that are not in this process.

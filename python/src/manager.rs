@@ -134,7 +134,7 @@ impl Manager {
     /// A notification queue of `entries` entries.
     fn queue(&self, py: Python<'_>, entries: u32) -> PyResult<Queue> {
         let id = self.inner.with(py, |node| node.notification_queue(entries))?.or_raise()?;
-        Ok(Queue { inner: self.inner.clone(), id })
+        Ok(Queue::new(self.inner.clone(), id))
     }
 
     /// A slot over bytes `start` to `stop` of `area`, which notifies through `queue`.

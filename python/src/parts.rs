@@ -5,8 +5,9 @@ use crate::bytes::{export, with_bytes};
 use crate::errors::{Kind, OrRaise, error};
 use crate::inner::Inner;
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
-use hamlyn::wire::TICKET_BYTES;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, AtomicU64, AtomicUsize, Ordering};
+use hamlyn::os::lock::Lock;
+use hamlyn::wire::{SlotIndex, TICKET_BYTES};
 use hamlyn::{AreaId, LinkId, MetadataIndex, Notification, QueueId, Share, SlotId};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
@@ -147,6 +148,51 @@ impl Area {
 pub struct Queue {
     pub inner: Arc<Inner>,
     pub id: QueueId,
+    /// The notifications that were handed out last. Those that nobody has any more are used again: to
+    /// make and free an object takes longer than a message. Two, because a loop has one while it receives
+    /// the next.
+    told: Lock<[Option<Py<Notified>>; 2]>,
+}
+
+impl Queue {
+    pub fn new(inner: Arc<Inner>, id: QueueId) -> Self {
+        Self { inner, id, told: Lock::default() }
+    }
+
+    /// The object for a notification.
+    #[inline]
+    fn tell<'py>(
+        &self,
+        py: Python<'py>,
+        notification: Notification,
+    ) -> PyResult<Bound<'py, Notified>> {
+        // Under the interpreter's lock, so that nobody else gets a reference meanwhile.
+        if let Some(told) = self.told.try_lock() {
+            for one in told.iter().flatten() {
+                // SAFETY: an object that lives, and the interpreter's lock is held.
+                if unsafe { ffi::Py_REFCNT(one.as_ptr()) } == 1 {
+                    one.get().set(notification);
+                    return Ok(one.bind(py).clone());
+                }
+            }
+        }
+        self.tell_anew(py, notification)
+    }
+
+    #[inline(never)]
+    fn tell_anew<'py>(
+        &self,
+        py: Python<'py>,
+        notification: Notification,
+    ) -> PyResult<Bound<'py, Notified>> {
+        let one = Bound::new(py, Notified::new(&self.inner, notification))?;
+        let older = self.told.try_lock().and_then(|mut told| {
+            told.swap(0, 1);
+            told[0].replace(one.clone().unbind())
+        });
+        drop(older);
+        Ok(one)
+    }
 }
 
 #[pymethods]
@@ -154,13 +200,25 @@ impl Queue {
     /// Waits for the next notification, at most `timeout` seconds (`None`: as long as it takes).
     /// Raises `TimedOut`.
     #[pyo3(signature = (timeout=None))]
-    fn receive(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Notified> {
-        self.inner.receive(py, self.id, timeout)
+    fn receive<'py>(
+        &self,
+        py: Python<'py>,
+        timeout: Option<f64>,
+    ) -> PyResult<Bound<'py, Notified>> {
+        let found = match timeout {
+            None => self.inner.at_once(|node| node.recv_at_once(self.id)),
+            Some(_) => None,
+        };
+        match found {
+            Some(found) => self.tell(py, found),
+            None => self.tell(py, self.inner.receive(py, self.id, timeout)?),
+        }
     }
 
     /// The next notification if a message has arrived, else `None`. Takes a turn over the links.
-    fn try_receive(&self, py: Python<'_>) -> PyResult<Option<Notified>> {
-        self.inner.try_receive(py, self.id)
+    fn try_receive<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, Notified>>> {
+        let found = self.inner.try_receive(py, self.id)?;
+        found.map(|found| self.tell(py, found)).transpose()
     }
 
     /// Removes the queue. Raises `Misuse` while slots use it.
@@ -494,12 +552,47 @@ impl Peer {
 #[pyclass(module = "hamlyn", name = "Notification", frozen)]
 pub struct Notified {
     inner: Arc<Inner>,
-    notification: Notification,
+    // What it says: its queue changes that once nobody has it any more.
+    slot_and_index: AtomicU64,
+    word_and_link: AtomicU64,
+    link_generation: AtomicU16,
 }
 
 impl Notified {
-    pub fn new(inner: &Arc<Inner>, notification: Notification) -> Self {
-        Self { inner: inner.clone(), notification }
+    fn new(inner: &Arc<Inner>, notification: Notification) -> Self {
+        let new = Self {
+            inner: inner.clone(),
+            slot_and_index: AtomicU64::default(),
+            word_and_link: AtomicU64::default(),
+            link_generation: AtomicU16::default(),
+        };
+        new.set(notification);
+        new
+    }
+
+    #[inline]
+    fn set(&self, notification: Notification) {
+        let Notification { slot, index, word, link } = notification;
+        let both = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
+        self.slot_and_index.store(both(slot.0, index.0), Ordering::Relaxed);
+        self.word_and_link.store(both(word, link.index), Ordering::Relaxed);
+        self.link_generation.store(link.generation, Ordering::Relaxed);
+    }
+
+    fn notification(&self) -> Notification {
+        let halves = |both: &AtomicU64| {
+            let both = both.load(Ordering::Relaxed);
+            ((both >> 32) as u32, both as u32)
+        };
+        let (slot, index) = halves(&self.slot_and_index);
+        let (word, link) = halves(&self.word_and_link);
+        let generation = self.link_generation.load(Ordering::Relaxed);
+        Notification {
+            slot: SlotIndex(slot),
+            index: MetadataIndex(index),
+            word,
+            link: LinkId { index: link, generation },
+        }
     }
 }
 
@@ -508,26 +601,26 @@ impl Notified {
     /// The index of the slot that it arrived in (`Slot.index`).
     #[getter]
     fn slot(&self) -> u32 {
-        self.notification.slot.0
+        self.notification().slot.0
     }
 
     /// Its metadata entry; `None` for a packet in fast mode.
     #[getter]
     fn index(&self) -> Option<u32> {
-        let index = self.notification.index;
+        let index = self.notification().index;
         (index != MetadataIndex::FAST).then_some(index.0)
     }
 
     /// In fast mode the word that the packet carried, else 0.
     #[getter]
     fn word(&self) -> u32 {
-        self.notification.word
+        self.notification().word
     }
 
     /// The link over which it came.
     #[getter]
     fn link(&self) -> Link {
-        Link { inner: self.inner.clone(), id: self.notification.link }
+        Link { inner: self.inner.clone(), id: self.notification().link }
     }
 
     fn __repr__(&self) -> String {
@@ -536,7 +629,7 @@ impl Notified {
             None => format!(
                 "<hamlyn.Notification slot {} fast, word {:#x}>",
                 self.slot(),
-                self.notification.word
+                self.notification().word
             ),
         }
     }

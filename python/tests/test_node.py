@@ -57,6 +57,29 @@ def test_a_message_from_another_process_lands_in_the_area(
     assert message.link.peer.service == "service"
 
 
+def test_a_notification_that_somebody_has_stays_as_it_is(
+    manager: hamlyn.Manager, other: hamlyn.Manager
+) -> None:
+    """Objects that nobody has any more are used again, and no others."""
+    area, queue = manager.area(4096), manager.queue(64)
+    slot = manager.slot(area, queue, credit=64)
+    manager.serve("service", bytes(slot.fast_ticket()))
+    _, ticket = sender(other)
+    takes = [queue.receive, lambda: queue.receive(LIMIT), queue.try_receive]
+    kept: list[tuple[int, Any]] = []
+    for word in range(30):
+        other.send_fast(ticket, b"", word)
+        found = takes[word % 3]()
+        assert found is not None and found.word == word and found.slot == slot.index
+        if word % 5 < 2:
+            kept.append((word, found))
+        if word == 20:
+            del kept[:3]
+    assert [found.word for _, found in kept] == [word for word, _ in kept]
+    assert len({id(found) for _, found in kept}) == len(kept)
+    assert all(found.index is None and found.link == kept[0][1].link for _, found in kept)
+
+
 def test_every_kind_of_buffer_is_sent(manager: hamlyn.Manager, other: hamlyn.Manager) -> None:
     area, queue, _ = receiver(manager)
     _, ticket = sender(other)

@@ -221,6 +221,17 @@ impl Node {
         }
     }
 
+    /// The same, and nothing in a forked child, whose copy of the queue is the parent's.
+    #[cfg(feature = "unstable-internals")]
+    #[inline(always)]
+    pub(crate) fn take_own(&mut self, queue: QueueId) -> Option<Notification> {
+        match self.take_direct(queue, None) {
+            Some(message) => Some(message.notification),
+            None if self.fork_guard.is_parent() => self.interface.pop(queue).ok()?,
+            None => None,
+        }
+    }
+
     /// The next message for `queue`, of which the caller has the consuming end: from there, or
     /// [straight from a ring](Self::take_direct).
     #[inline(always)]

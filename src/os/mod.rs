@@ -3,7 +3,7 @@
 //! - [`aperture`]: memory that two processes map, and how its owner takes it back.
 //! - `fabric`: end points of libfabric, which is opened at run time.
 //! - `inherited`: a descriptor that whoever started this process has left to it.
-//! - `lock`: a lock that costs its only user next to nothing.
+//! - [`lock`]: a lock that costs its only user next to nothing.
 //! - `pool`: an aperture with many holders, who may only read it.
 //! - [`memory`]: memory files, their seals, their mappings, and what is checked before a received
 //!   descriptor is mapped.
@@ -19,7 +19,7 @@ pub mod aperture;
 #[cfg(feature = "libfabric")]
 pub mod fabric;
 pub(crate) mod inherited;
-pub(crate) mod lock;
+pub mod lock;
 pub mod memory;
 pub(crate) mod pool;
 #[cfg(all(test, not(loom), not(miri)))]

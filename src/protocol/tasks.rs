@@ -290,8 +290,8 @@ impl AsyncServer {
     /// is ready, it has taken none.
     pub async fn receive(&self) -> Result<AsyncRequest, ReceiveError> {
         let mut arrived = self.manager.receive(&mut &*self.server).await?.detach();
-        let bytes = core::mem::take(&mut arrived.bytes);
-        let deadline = arrived.deadline;
+        let bytes = core::mem::take(&mut arrived.parts.bytes);
+        let deadline = arrived.parts.deadline;
         let arrived = Mutex::new(Some(arrived));
         Ok(AsyncRequest { server: self.clone(), arrived, bytes, deadline })
     }
@@ -395,7 +395,7 @@ impl AsyncRequest {
         let (arrived, server) = (request.detach(), server.clone());
         let runtime = server.manager.runtime().clone();
         let left = runtime.spawn(async move {
-            let _turn = server.untaken.turn(arrived.client).await;
+            let _turn = server.untaken.turn(arrived.parts.client).await;
             let mut replying = Replying::new(server.server.attach(arrived));
             server.manager.until(|| replying.advance(&copied.data)).await
         });

@@ -127,30 +127,40 @@ impl Ticket {
 
     /// Reads a ticket that anybody may have written. A well-formed ticket is not yet a valid one:
     /// only the receiver's interface knows that, when a packet arrives.
+    #[inline]
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, TicketError> {
         let bytes: &[u8; TICKET_BYTES] =
             bytes.try_into().map_err(|_| TicketError::WrongLength(bytes.len()))?;
-        let u32_at =
-            |i: usize| u32::from_le_bytes([bytes[i], bytes[i + 1], bytes[i + 2], bytes[i + 3]]);
-        let u64_at = |i: usize| u32_at(i) as u64 | (u32_at(i + 4) as u64) << 32;
-        let flags = u32::from(bytes[42]) | u32::from(bytes[43]) << 8;
-        let ticket = Self {
-            destination: NodeId(u64_at(0)),
-            slot: SlotIndex(u32_at(8)),
-            metadata_index: MetadataIndex(u32_at(12)),
-            key: Key(u64_at(16)),
-            base: u64_at(28) & BOUND_MAX,
-            bound: u64_at(34) >> 8,
-            flags: u8::try_from(flags)
-                .ok()
-                .and_then(Flags::from_bits)
-                .ok_or(TicketError::UnknownFlags(flags))?,
-            share: Share::from_wire(u32_at(24)),
-        };
-        if ticket.base > ticket.bound {
-            return Err(TicketError::BaseAfterBound { base: ticket.base, bound: ticket.bound });
+        Self::check(bytes)?;
+        Ok(Self::from_checked(bytes))
+    }
+
+    /// Whether these bytes are a ticket.
+    #[inline(always)]
+    pub fn check(bytes: &[u8; TICKET_BYTES]) -> Result<(), TicketError> {
+        let flags = u32_at(bytes, 40) >> 16;
+        let (base, bound) = bounds(bytes);
+        if flags <= u32::from(Flags::all().bits()) && base <= bound {
+            return Ok(());
         }
-        Ok(ticket)
+        Err(why_none(flags, base, bound))
+    }
+
+    /// The ticket that these bytes are, as [`check`](Self::check) has said. Apart from that, because a
+    /// ticket that comes out of a `Result` is stored piece by piece and read whole, which stalls.
+    #[inline(always)]
+    pub fn from_checked(bytes: &[u8; TICKET_BYTES]) -> Self {
+        let (base, bound) = bounds(bytes);
+        Self {
+            destination: NodeId(u64_at(bytes, 0)),
+            slot: SlotIndex(u32_at(bytes, 8)),
+            metadata_index: MetadataIndex(u32_at(bytes, 12)),
+            share: Share::from_wire(u32_at(bytes, 24)),
+            key: Key(u64_at(bytes, 16)),
+            base,
+            bound,
+            flags: Flags::from_bits_truncate(bytes[42]),
+        }
     }
 
     /// Delegation (Hamlyn 2.5): divides buffer space and counter among helpers. Each part is
@@ -208,6 +218,34 @@ impl Ticket {
     }
 }
 
+#[inline(always)]
+fn u32_at(bytes: &[u8; TICKET_BYTES], at: usize) -> u32 {
+    bytes[at..].first_chunk().map_or(0, |word| u32::from_le_bytes(*word))
+}
+
+#[inline(always)]
+fn u64_at(bytes: &[u8; TICKET_BYTES], at: usize) -> u64 {
+    bytes[at..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word))
+}
+
+/// Base and bound.
+#[inline(always)]
+fn bounds(bytes: &[u8; TICKET_BYTES]) -> (u64, u64) {
+    (u64_at(bytes, 28) & BOUND_MAX, u64_at(bytes, 34) >> 8)
+}
+
+#[cold]
+#[inline(never)]
+fn why_none(flags: u32, base: u64, bound: u64) -> TicketError {
+    if flags > u32::from(Flags::all().bits()) {
+        return TicketError::UnknownFlags(flags);
+    }
+    TicketError::BaseAfterBound { base, bound }
+}
+
+// So that flags that are no more than all of them are each one of them.
+const _: () = assert!((Flags::all().bits() + 1).is_power_of_two());
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -242,6 +280,26 @@ mod tests {
             ticket().split(&[(100, 150, half)]),
             Err(TicketError::Share(ShareError::WrongSum { .. }))
         ));
+    }
+
+    #[test]
+    fn bytes_with_other_flags_or_a_base_after_the_bound_are_no_ticket() {
+        let good = ticket().to_bytes();
+        let with = |place: usize, byte: u8| {
+            let mut bytes = good;
+            bytes[place] = byte;
+            assert_eq!(Ticket::check(&bytes).err(), Ticket::from_bytes(&bytes).err());
+            Ticket::from_bytes(&bytes)
+        };
+        assert_eq!(with(0, 1), Ok(ticket()));
+        assert_eq!(with(42, 4), Err(TicketError::UnknownFlags(4)));
+        assert_eq!(with(43, 1), Err(TicketError::UnknownFlags(0x103)));
+        assert_eq!(with(28, 200).map(|ticket| ticket.capacity()), Ok(0));
+        assert_eq!(with(28, 201), Err(TicketError::BaseAfterBound { base: 201, bound: 200 }));
+        // The highest byte of each.
+        let base = 100 | 1 << 48;
+        assert_eq!(with(34, 1), Err(TicketError::BaseAfterBound { base, bound: 200 }));
+        assert_eq!(with(41, 1).map(|ticket| ticket.bound), Ok(200 | 1 << 48));
     }
 
     proptest! {

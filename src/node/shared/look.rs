@@ -8,6 +8,7 @@ use super::super::wait::{Backoff, Step};
 use super::super::{Forked, Node, NodeSendError, Unfinished};
 use super::{Attached, NodeGuard, SharedNode, State};
 use crate::interface::LinkId;
+use crate::os::lock::LockGuard;
 use crate::os::sys;
 use crate::os::thread;
 use core::time::Duration;
@@ -212,10 +213,42 @@ impl<T: Attached> SharedNode<T> {
     /// [`wait_until`](Self::wait_until) goes on.
     #[inline(always)]
     pub(crate) fn at_once<R>(&self, act: impl FnOnce(&mut Node, &mut T) -> Option<R>) -> Option<R> {
+        let mut alone = self.alone()?;
+        let (node, attached) = alone.parts();
+        act(node, attached)
+    }
+
+    /// The node, if nobody has the lock and nobody waits for what is done with it: for what returns out of
+    /// the middle, with values that stay in registers.
+    #[inline(always)]
+    pub(crate) fn alone(&self) -> Option<Alone<'_, T>> {
         let mut state = self.inner.state.try_lock()?;
         let State { node, attached, has_leader, followers } = &mut *state;
         node.is_called();
         let others = *has_leader as usize | *followers | attached.waiting();
-        if others == 0 { act(node, attached) } else { None }
+        if others == 0 {
+            return Some(Alone(state));
+        }
+        give_back(state);
+        None
     }
+}
+
+/// The node of [`SharedNode::alone`], until this is dropped.
+pub(crate) struct Alone<'a, T>(LockGuard<'a, State<T>>);
+
+impl<T> Alone<'_, T> {
+    /// The node and what is attached to it.
+    #[inline(always)]
+    pub(crate) fn parts(&mut self) -> (&mut Node, &mut T) {
+        let State { node, attached, .. } = &mut *self.0;
+        (node, attached)
+    }
+}
+
+/// A call where it is rare, so that it is none where the lock is given back after all else.
+#[cold]
+#[inline(never)]
+fn give_back<T>(state: LockGuard<'_, State<T>>) {
+    drop(state);
 }

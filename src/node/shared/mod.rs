@@ -517,6 +517,24 @@ impl<T: Attached> SharedNode<T> {
         self.send_slowly(ticket, data, metadata, word, timeout)
     }
 
+    /// [`send`](Self::send) of one line that can leave now; `false`: nothing was done, and that says
+    /// why. To be called from one place in a library, as what follows: from several, what is done with
+    /// the lock becomes a call, whose results go through memory.
+    #[cfg(feature = "unstable-internals")]
+    #[inline(always)]
+    pub(crate) fn send_at_once(&self, ticket: &Ticket, data: &[u8], metadata: &[u8]) -> bool {
+        self.at_once(|node, _| node.push_line_again(ticket, data, metadata, 0).then_some(()))
+            .is_some()
+    }
+
+    /// The next notification of `queue` that is there, or comes straight from a ring; `None`: nothing
+    /// was done, and [`recv`](Self::recv) goes on, or says why not.
+    #[cfg(feature = "unstable-internals")]
+    #[inline(always)]
+    pub(crate) fn recv_at_once(&self, queue: QueueId) -> Option<Notification> {
+        self.at_once(|node, _| node.take_own(queue))
+    }
+
     #[inline(never)]
     fn send_slowly(
         &self,

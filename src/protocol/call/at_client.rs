@@ -469,6 +469,52 @@ impl ClientState {
         Some(CallId { call: number, generation: call.generation })
     }
 
+    /// Takes one reply of up to 16 bytes that comes straight from a ring, if it is the one that is
+    /// waited for.
+    #[inline(always)]
+    pub(super) fn take_words(&mut self, node: &mut Node, id: CallId) -> Taken {
+        let Some(call) = self.calls.get(id.call as usize) else { return Taken::Nothing };
+        let waits = matches!(call.state, AtClient::Waiting) && !call.abandoned;
+        if !waits || call.generation != id.generation {
+            return Taken::Nothing;
+        }
+        let Some(Handed { notification, body }) = node.take_direct(self.queue, None) else {
+            return Taken::Queued;
+        };
+        let (number, length) =
+            (notification.word % OUTSTANDING_MAX, notification.word >> CALL_BITS);
+        let is_short = length <= self.blocks.at_once().min(16);
+        if notification.index == MetadataIndex::FAST && number == id.call && is_short {
+            self.free(node, number);
+            return Taken::Words(body, length);
+        }
+        Taken::Other(notification)
+    }
+
+    /// What was taken and is no such reply. `None`: it says no more of this call.
+    #[inline(never)]
+    pub(super) fn take_rest(
+        &mut self,
+        node: &mut Node,
+        id: CallId,
+        rest: Taken,
+    ) -> Option<Result<Bytes, CallError>> {
+        let mut reply = Bytes::default();
+        let taken = match rest {
+            Taken::Words(words, length) => {
+                reply = Bytes::of_words(words, length);
+                Ok(())
+            }
+            Taken::Other(notification) => self.take_this(node, id, &notification, &mut reply)?,
+            Taken::Queued => {
+                let notification = node.pop(self.queue).ok()??;
+                self.take_this(node, id, &notification, &mut reply)?
+            }
+            Taken::Nothing => return None,
+        };
+        Some(taken.map(|()| reply))
+    }
+
     /// Takes one reply, if it is the one that is waited for; anything else goes the general way.
     #[inline(always)]
     pub(super) fn take_at_once(
@@ -477,44 +523,27 @@ impl ClientState {
         id: CallId,
         reply: &mut Bytes,
     ) -> Option<Result<(), CallError>> {
-        let call = self.calls.get(id.call as usize)?;
-        let waits = matches!(call.state, AtClient::Waiting) && !call.abandoned;
-        if !waits || call.generation != id.generation {
-            return None;
-        }
-        match node.take_direct(self.queue, None) {
-            Some(Handed { notification, body }) => {
-                self.take_this(node, id, &notification, Some(body), reply)
+        match self.take_words(node, id) {
+            Taken::Words(words, length) => {
+                *reply = Bytes::of_words(words, length);
+                Some(Ok(()))
             }
-            None => self.take_queued(node, id, reply),
+            rest => self.take_rest(node, id, rest).map(|taken| taken.map(|bytes| *reply = bytes)),
         }
     }
 
-    #[inline(never)]
-    fn take_queued(
-        &mut self,
-        node: &mut Node,
-        id: CallId,
-        reply: &mut Bytes,
-    ) -> Option<Result<(), CallError>> {
-        let notification = node.pop(self.queue).ok()??;
-        self.take_this(node, id, &notification, None, reply)
-    }
-
-    #[inline(always)]
     fn take_this(
         &mut self,
         node: &mut Node,
         id: CallId,
         notification: &Notification,
-        words: Option<[u64; 2]>,
         reply: &mut Bytes,
     ) -> Option<Result<(), CallError>> {
         let (number, code) = (notification.word % OUTSTANDING_MAX, notification.word >> CALL_BITS);
         if notification.index != MetadataIndex::FAST {
             self.handle_long(node, notification.slot);
         } else if number == id.call && code <= self.blocks.at_once() {
-            self.blocks.copy(node, number, code, words, reply);
+            self.blocks.copy(node, number, code, None, reply);
             self.free(node, number);
             return Some(Ok(()));
         } else if let Err(Broken(why)) = self.handle(node, notification.word) {
@@ -593,6 +622,19 @@ impl ClientState {
             self.advance(node);
         }
     }
+}
+
+/// What was taken for a call that waits for its reply. In registers, and not in memory that is written
+/// piece by piece and read at once.
+pub(super) enum Taken {
+    /// The reply: its words, and how many bytes of them.
+    Words([u64; 2], u32),
+    /// Something else came straight from a ring.
+    Other(Notification),
+    /// Nothing did, and something may be in the queue.
+    Queued,
+    /// It does not wait any more, or is none.
+    Nothing,
 }
 
 /// How far a call's beginning has come.

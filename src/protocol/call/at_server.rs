@@ -1,7 +1,7 @@
 //! What a server keeps under its manager's lock: its clients, their calls, what they are owed.
 
 use super::handling::{LIMIT_BYTES, deadline_from, limit_from};
-use super::server::{Arrived, ServerConfig};
+use super::server::{Arrived, ServerConfig, Spares};
 use super::{
     ASK, Blocks, Broken, CALL_BITS, CANCEL, DECLINED, DRAINING, FAILED, LENGTH_MAX, LIMITED, Lent,
     Long, OUTSTANDING_MAX, TOO_LONG, number_from,
@@ -27,8 +27,7 @@ use std::vec::Vec;
 /// What a server found.
 pub(super) enum Pumped {
     Nothing,
-    /// Put where the caller wanted it.
-    Request,
+    Request(Arrived),
     Broken(LinkId, String),
 }
 
@@ -169,6 +168,7 @@ pub(in crate::protocol) struct ServerState {
     pub(super) watchers: HashMap<(u64, u32), Waker>,
     /// No request is taken any more.
     pub(super) drains: bool,
+    pub(super) spares: Spares,
 }
 
 /// What arrived beside the request that a thread was waiting for: any thread takes it, without the
@@ -200,7 +200,7 @@ impl Ready {
     /// How many clients have requests here, other than those that `but` knows.
     pub(super) fn clients_but(&self, but: impl Fn(u64) -> bool) -> usize {
         let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut clients: Vec<u64> = requests.iter().map(|arrived| arrived.client).collect();
+        let mut clients: Vec<u64> = requests.iter().map(|arrived| arrived.parts.client).collect();
         clients.sort_unstable();
         clients.dedup();
         clients.retain(|number| !but(*number));
@@ -302,10 +302,9 @@ impl Offer for ServerState {
         let state = self;
         // What it had sent, and is whole, is still handed out: send-then-exit loses nothing.
         // Nobody else's nonsense hides it.
-        let mut arrived = Arrived::default();
         loop {
-            match state.pump_queue(node, &mut arrived) {
-                Pumped::Request => state.ready.push(core::mem::take(&mut arrived)),
+            match state.pump_queue(node) {
+                Pumped::Request(arrived) => state.ready.push(arrived),
                 Pumped::Broken(link, _) if link == connection.link() => {}
                 Pumped::Broken(link, why) => state.accuse(node, link, why),
                 Pumped::Nothing => break,
@@ -393,19 +392,19 @@ impl ServerState {
             return Some(client.peer.clone());
         }
         let mut departed = self.departed.iter();
-        departed.find(|(number, _)| *number == arrived.client).map(|(_, peer)| peer.clone())
+        departed.find(|(number, _)| *number == arrived.parts.client).map(|(_, peer)| peer.clone())
     }
 
     /// The request that comes straight from a ring, when the queue is empty; nobody else has anything
     /// to take then. `None`: there was none.
     #[inline(always)]
-    pub(super) fn take_at_once(&mut self, node: &mut Node, into: &mut Arrived) -> Option<()> {
+    pub(super) fn take_at_once(&mut self, node: &mut Node) -> Option<Arrived> {
         let Handed { notification, body } = node.take_direct(self.queue, None)?;
         if notification.index != MetadataIndex::FAST {
-            return self.take_long(node, &notification, into);
+            return self.take_long(node, &notification);
         }
-        match self.handle(node, &notification, Some(body), into) {
-            Ok(is_request) => is_request.then_some(()),
+        match self.handle(node, &notification, Some(body)) {
+            Ok(arrived) => arrived,
             Err(Broken(why)) => {
                 self.count_broken(notification.slot);
                 self.accuse(node, notification.link, why);
@@ -415,19 +414,14 @@ impl ServerState {
     }
 
     #[cold]
-    fn take_long(
-        &mut self,
-        node: &mut Node,
-        notification: &Notification,
-        into: &mut Arrived,
-    ) -> Option<()> {
-        matches!(self.handle_long(node, notification, into), Ok(true)).then_some(())
+    fn take_long(&mut self, node: &mut Node, notification: &Notification) -> Option<Arrived> {
+        self.handle_long(node, notification).ok()?
     }
 
     /// Handles what has arrived, up to the first request or the first client that broke the rules.
     #[inline(always)]
-    pub(super) fn pump(&mut self, node: &mut Node, into: &mut Arrived) -> Pumped {
-        match self.pump_queue(node, into) {
+    pub(super) fn pump(&mut self, node: &mut Node) -> Pumped {
+        match self.pump_queue(node) {
             Pumped::Nothing => match self.guilty.pop() {
                 Some((link, why)) => Pumped::Broken(link, why),
                 None => Pumped::Nothing,
@@ -437,16 +431,16 @@ impl ServerState {
     }
 
     #[inline(always)]
-    pub(super) fn pump_queue(&mut self, node: &mut Node, into: &mut Arrived) -> Pumped {
+    pub(super) fn pump_queue(&mut self, node: &mut Node) -> Pumped {
         while let Some(notification) = node.take_next(self.queue) {
             let handled = if notification.index == MetadataIndex::FAST {
-                self.handle(node, &notification, None, into)
+                self.handle(node, &notification, None)
             } else {
-                self.handle_long(node, &notification, into)
+                self.handle_long(node, &notification)
             };
             match handled {
-                Ok(true) => return Pumped::Request,
-                Ok(false) => {}
+                Ok(Some(arrived)) => return Pumped::Request(arrived),
+                Ok(None) => {}
                 Err(Broken(why)) => {
                     self.count_broken(notification.slot);
                     return Pumped::Broken(notification.link, why);
@@ -465,22 +459,23 @@ impl ServerState {
         node: &mut Node,
         notification: &Notification,
         words: Option<[u64; 2]>,
-        into: &mut Arrived,
-    ) -> Result<bool, Broken> {
+    ) -> Result<Option<Arrived>, Broken> {
         let (slot, link) = (notification.slot, notification.link);
         let (call, code) = (notification.word % OUTSTANDING_MAX, notification.word >> CALL_BITS);
-        let Some(Some(client)) = self.clients.get_mut(slot.0 as usize) else { return Ok(false) };
+        let Some(Some(client)) = self.clients.get_mut(slot.0 as usize) else { return Ok(None) };
         let Some(state) = client.calls.place(call) else {
             return Err(Broken(format!("call {call} of {}", client.calls.len())));
         };
         if state.load(Ordering::Relaxed) == IDLE && code <= client.blocks.at_once() {
             state.store(BUSY, Ordering::Relaxed);
+            let mut arrived = self.spares.take();
+            let into = &mut *arrived.parts;
             client.blocks.copy(node, call, code, words, &mut into.bytes);
             (into.call, into.slot, into.link) = (call, slot, link);
             into.client = client.number;
-            return Ok(true);
+            return Ok(Some(arrived));
         }
-        self.handle_other(node, notification, call, code, into)
+        self.handle_other(node, notification, call, code)
     }
 
     /// A request with a time limit, or a message that belongs to a long one, or to nothing. Whether it
@@ -492,10 +487,9 @@ impl ServerState {
         notification: &Notification,
         call: u32,
         code: u32,
-        into: &mut Arrived,
-    ) -> Result<bool, Broken> {
+    ) -> Result<Option<Arrived>, Broken> {
         let slot = notification.slot;
-        let Some(Some(client)) = self.clients.get_mut(slot.0 as usize) else { return Ok(false) };
+        let Some(Some(client)) = self.clients.get_mut(slot.0 as usize) else { return Ok(None) };
         client.check_owed().map_err(Broken)?;
         let state = client.calls.get(call).unwrap_or(SHUT);
         let other = client.others.get_mut(&call);
@@ -509,11 +503,13 @@ impl ServerState {
                         "a request of {length} bytes in a block of {at_once}"
                     )));
                 };
+                let mut arrived = self.spares.take();
+                let into = &mut *arrived.parts;
                 into.bytes.copy(request);
                 client.calls.set(call, BUSY);
                 (into.call, into.slot, into.link) = (call, slot, notification.link);
                 (into.client, into.deadline) = (client.number, deadline);
-                return Ok(true);
+                return Ok(Some(arrived));
             }
             (code, SHUT, _)
                 if code == ASK || code == LIMITED || code <= client.blocks.at_once() =>
@@ -549,7 +545,7 @@ impl ServerState {
                 client.outbox.push_back((call, DECLINED, Vec::new()));
             }
             (ASK, OTHER, Some(other @ AtServer::Asked(_))) => {
-                let AtServer::Asked(length) = *other else { return Ok(false) };
+                let AtServer::Asked(length) = *other else { return Ok(None) };
                 let bytes = client.blocks.bytes(node, call, TICKET_BYTES);
                 *other = AtServer::Granted(
                     message_ticket_from(bytes, &client.peer, length).map_err(Broken)?,
@@ -568,7 +564,7 @@ impl ServerState {
                 client.calls.set(call, CANCELLED);
                 let number = client.number;
                 self.wake_watcher(number, call);
-                return Ok(false);
+                return Ok(None);
             }
             (CANCEL, OTHER, Some(AtServer::Receiving { is_cancelled, .. })) if !*is_cancelled => {
                 *is_cancelled = true;
@@ -583,11 +579,11 @@ impl ServerState {
                     | AtServer::GivenUp,
                 ),
             )
-            | (CANCEL, IDLE | SHUT, _) => return Ok(false),
+            | (CANCEL, IDLE | SHUT, _) => return Ok(None),
             _ => return Err(Broken(format!("code {code} for call {call}, which is not so far"))),
         }
         self.advance(node, slot);
-        Ok(false)
+        Ok(None)
     }
 
     /// Opens places for long requests, and sends what waits.
@@ -646,10 +642,9 @@ impl ServerState {
 
     /// What else has arrived is for other threads.
     pub(super) fn share_rest(&mut self, node: &mut Node) -> Option<(LinkId, String)> {
-        let mut arrived = Arrived::default();
         loop {
-            match self.pump(node, &mut arrived) {
-                Pumped::Request => self.ready.push(core::mem::take(&mut arrived)),
+            match self.pump(node) {
+                Pumped::Request(arrived) => self.ready.push(arrived),
                 Pumped::Broken(link, why) => return Some((link, why)),
                 Pumped::Nothing => return None,
             }
@@ -658,7 +653,7 @@ impl ServerState {
 
     #[inline(always)]
     pub(super) fn client_of(&mut self, arrived: &Arrived) -> Option<&mut ClientOf> {
-        let client = self.clients.get_mut(arrived.slot.0 as usize)?.as_mut()?;
-        (client.number == arrived.client).then_some(client)
+        let client = self.clients.get_mut(arrived.parts.slot.0 as usize)?.as_mut()?;
+        (client.number == arrived.parts.client).then_some(client)
     }
 }

@@ -1,6 +1,6 @@
 //! The client's side of request and reply.
 
-use super::at_client::{AtClient, Begun, Call, ClientState, LongAtClient};
+use super::at_client::{AtClient, Begun, Call, ClientState, LongAtClient, Taken};
 use super::{Blocks, Bytes, CallError, LENGTH_MAX, Lent, OUTSTANDING_MAX, number_from};
 use crate::node::{Look, Waited};
 use crate::protocol::ends::{connected, grown};
@@ -282,15 +282,21 @@ impl Client {
     /// exist afterwards; then it may be finished later, or [forgotten](Self::forget).
     #[inline]
     pub fn finish(&self, call: CallId, timeout: Option<Duration>) -> Result<Bytes, CallError> {
-        let mut reply = Bytes::default();
-        let taken = self.manager.shared.at_once(|node, protocols| {
-            protocols.client(self.state)?.take_at_once(node, call, &mut reply)
-        });
-        match taken {
-            Some(Ok(())) => Ok(reply),
-            Some(Err(e)) => self.settle(Ok(Err(e)), None),
-            None => self.finish_slowly(call, timeout),
+        if let Some(mut alone) = self.manager.shared.alone() {
+            let (node, protocols) = alone.parts();
+            if let Some(state) = protocols.client(self.state) {
+                match state.take_words(node, call) {
+                    Taken::Words(words, length) => return Ok(Bytes::of_words(words, length)),
+                    rest => {
+                        if let Some(taken) = state.take_rest(node, call, rest) {
+                            drop(alone);
+                            return self.settle(Ok(taken), None);
+                        }
+                    }
+                }
+            }
         }
+        self.finish_slowly(call, timeout)
     }
 
     #[inline(never)]

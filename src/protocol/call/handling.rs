@@ -118,7 +118,7 @@ impl ServerState {
     /// Whether nobody waits for the reply of a request any more.
     fn is_given_up(&mut self, arrived: &Arrived) -> bool {
         match self.client_of(arrived) {
-            Some(client) => client.calls.get(arrived.call) == Some(CANCELLED),
+            Some(client) => client.calls.get(arrived.parts.call) == Some(CANCELLED),
             None => true,
         }
     }
@@ -142,7 +142,7 @@ impl Request<'_> {
     /// its limit, counted from when this process took the request from its queue. A caller can say
     /// what it likes; a server that cannot work so long has a limit of its own.
     pub fn deadline(&self) -> Option<Instant> {
-        self.arrived().deadline
+        self.arrived().parts.deadline
     }
 
     /// Whether nobody waits for the reply any more: the caller has dropped the call or given it up,
@@ -190,20 +190,20 @@ impl Request<'_> {
 impl Arrived {
     /// [`Request::deadline`].
     pub fn deadline(&self) -> Option<Instant> {
-        self.deadline
+        self.parts.deadline
     }
 
     /// Its client and its call.
     #[cfg(feature = "tokio")]
     pub(crate) fn names(&self) -> (u64, u32) {
-        (self.client, self.call)
+        (self.parts.client, self.parts.call)
     }
 }
 
 impl Server {
     /// [`Request::is_cancelled`] of a request apart from this server.
     pub fn is_cancelled(&self, arrived: &Arrived) -> bool {
-        if arrived.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+        if arrived.parts.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
             return true;
         }
         self.look_around(|state| state.is_given_up(arrived)).unwrap_or(true)
@@ -216,7 +216,7 @@ impl Server {
         let is_given_up = |state: &mut ServerState| {
             let is_given_up = state.is_given_up(arrived);
             if !is_given_up {
-                state.watchers.insert((arrived.client, arrived.call), waker.clone());
+                state.watchers.insert((arrived.parts.client, arrived.parts.call), waker.clone());
             }
             is_given_up
         };

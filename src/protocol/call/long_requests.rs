@@ -2,7 +2,7 @@
 //! of their own, and hold their bytes until they are replied to.
 
 use super::at_server::{AtServer, BUSY, CANCELLED, ClientOf, ServerState};
-use super::server::Arrived;
+use super::server::{Arrived, Parts};
 use super::{ASK, Broken, DECLINED, Long};
 use crate::control::PeerUser;
 use crate::interface::Notification;
@@ -92,11 +92,10 @@ impl ServerState {
         &mut self,
         node: &mut Node,
         notification: &Notification,
-        into: &mut Arrived,
-    ) -> Result<bool, Broken> {
+    ) -> Result<Option<Arrived>, Broken> {
         let long = self.long_slots.remove(&notification.slot);
-        let Some((slot, call)) = long else { return Ok(false) };
-        let Some(Some(client)) = self.clients.get_mut(slot.0 as usize) else { return Ok(false) };
+        let Some((slot, call)) = long else { return Ok(None) };
+        let Some(Some(client)) = self.clients.get_mut(slot.0 as usize) else { return Ok(None) };
         let bytes = client.longs.remove(&call).and_then(|long| long.take(node));
         let (deadline, state) = match client.others.remove(&call) {
             Some(AtServer::Receiving { deadline, is_cancelled: true }) => (deadline, CANCELLED),
@@ -106,8 +105,8 @@ impl ServerState {
         client.calls.set(call, state);
         let (number, link) = (client.number, notification.link);
         self.advance(node, slot);
-        let Some(bytes) = bytes else { return Ok(false) };
-        *into = Arrived { bytes, call, slot, client: number, link, deadline };
-        Ok(true)
+        let Some(bytes) = bytes else { return Ok(None) };
+        let parts = Parts { bytes, call, slot, client: number, link, deadline, next: None };
+        Ok(Some(Arrived { parts: parts.into() }))
     }
 }

@@ -242,6 +242,18 @@ impl Bytes {
 }
 
 impl Bytes {
+    /// Those that are kept in place.
+    #[inline(always)]
+    pub(super) fn is_inline(&self) -> bool {
+        matches!(self.0, Held::Inline(..))
+    }
+
+    /// Up to 16 bytes that are in two words, made where they go to.
+    #[inline(always)]
+    pub(super) fn of_words(words: [u64; 2], length: u32) -> Self {
+        Self(Held::Inline(length, [words[0].to_le(), words[1].to_le(), 0]))
+    }
+
     /// [`copy`](Self::copy) of up to 16 bytes that are in two words.
     #[inline(always)]
     pub(super) fn set(&mut self, words: [u64; 2], length: u32) {

@@ -14,6 +14,7 @@ use crate::protocol::ends::offered;
 use crate::protocol::manager::{OfferId, Offering, Protocols, set_up};
 use crate::protocol::{EndPoint, GrowError, Kind, Manager, ReceiveError};
 use crate::wire::SlotIndex;
+use core::mem::{forget, swap};
 use core::ops::Deref;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
@@ -59,6 +60,13 @@ impl Default for ServerConfig {
 /// [`Server::attach`]. If it is dropped, the client waits until its time is over.
 #[derive(Debug)]
 pub struct Arrived {
+    // Apart, and used again: what is moved about is no more than where they lie. They are written piece
+    // by piece, and moving that as a whole stalls the processor at each move.
+    pub(in crate::protocol) parts: Box<Parts>,
+}
+
+#[derive(Debug)]
+pub(in crate::protocol) struct Parts {
     pub(in crate::protocol) bytes: Bytes,
     pub(super) call: u32,
     pub(super) slot: SlotIndex,
@@ -66,6 +74,8 @@ pub struct Arrived {
     pub(super) link: LinkId,
     /// When its caller gives up, if it said so.
     pub(in crate::protocol) deadline: Option<Instant>,
+    /// Among those that are kept.
+    pub(super) next: Option<Box<Parts>>,
 }
 
 /// Receives calls. `Send` and `Sync`: several threads may receive and reply.
@@ -146,6 +156,7 @@ impl Server {
             outboxes: 0,
             watchers: HashMap::new(),
             drains: false,
+            spares: Spares::default(),
         };
         let offer = manager.offer(Kind::Call, Offering::Server(Box::new(state)));
         Ok(Self { manager: manager.clone(), offer, queue, ready })
@@ -166,45 +177,25 @@ impl Server {
         if let Some(arrived) = self.ready.pop() {
             return Ok(self.attach(arrived));
         }
-        let mut request = self.attach(Arrived::default());
-        let Some(arrived) = &mut request.arrived else { return Ok(request) };
         let found = self.manager.shared.at_once(|node, protocols| {
-            match protocols.server(self.offer)?.take_at_once(node, arrived) {
-                None => self.look(node, protocols, arrived).found(),
-                Some(()) => Some(Ok(())),
+            match protocols.server(self.offer)?.take_at_once(node) {
+                None => self.look(node, protocols).found(),
+                Some(arrived) => Some(Ok(arrived)),
             }
         });
         match found {
-            Some(Ok(())) => Ok(request),
-            Some(Err(e)) => {
-                request.arrived = None;
-                Err(e)
-            }
-            None => self.wait_for_request(request, timeout),
+            Some(Ok(arrived)) => Ok(self.attach(arrived)),
+            Some(Err(e)) => Err(e),
+            None => self.wait_for_request(timeout),
         }
     }
 
     #[inline(never)]
-    fn wait_for_request<'a>(
-        &'a self,
-        mut request: Request<'a>,
-        timeout: Option<Duration>,
-    ) -> Result<Request<'a>, ReceiveError> {
-        let Some(arrived) = &mut request.arrived else { return Ok(request) };
-        let waited = self
-            .manager
-            .shared
-            .wait_until(timeout, |node, protocols| self.look(node, protocols, arrived));
-        match waited {
-            Ok(Ok(())) => Ok(request),
-            failed => {
-                request.arrived = None;
-                Err(match failed {
-                    Ok(Err(e)) => e,
-                    Err(waited) => waited.into(),
-                    Ok(Ok(())) => ReceiveError::TimedOut,
-                })
-            }
+    fn wait_for_request(&self, timeout: Option<Duration>) -> Result<Request<'_>, ReceiveError> {
+        let look = |node: &mut Node, protocols: &mut Protocols| self.look(node, protocols);
+        match self.manager.shared.wait_until(timeout, look) {
+            Ok(found) => found.map(|arrived| self.attach(arrived)),
+            Err(waited) => Err(waited.into()),
         }
     }
 
@@ -214,19 +205,18 @@ impl Server {
         &self,
         node: &mut Node,
         protocols: &mut Protocols,
-        arrived: &mut Arrived,
-    ) -> Look<Result<(), ReceiveError>> {
+    ) -> Look<Result<Arrived, ReceiveError>> {
         let Some(state) = protocols.server(self.offer) else {
             return Look::Nothing;
         };
-        match state.pump(node, arrived) {
-            Pumped::Request => {
+        match state.pump(node) {
+            Pumped::Request(arrived) => {
                 if node.is_ready(self.queue) == Ok(true)
                     && let Some((link, why)) = state.share_rest(node)
                 {
                     protocols.expel(node, link, &why);
                 }
-                Look::Found(Ok(()))
+                Look::Found(Ok(arrived))
             }
             // One bad client is no failure of the server.
             Pumped::Broken(link, why) => {
@@ -235,10 +225,7 @@ impl Server {
             }
             // Another thread may have taken it.
             Pumped::Nothing => match self.ready.pop() {
-                Some(other) => {
-                    *arrived = other;
-                    Look::Found(Ok(()))
-                }
+                Some(other) => Look::Found(Ok(other)),
                 None if state.has_drained() => Look::Found(Err(ReceiveError::Draining)),
                 None => Look::Nothing,
             },
@@ -312,7 +299,7 @@ impl Request<'_> {
     /// The client's link. When the client has gone, another link may have this name one day;
     /// [`peer`](Self::peer) never names another.
     pub fn link(&self) -> LinkId {
-        self.arrived().link
+        self.arrived().parts.link
     }
 
     /// The request apart from its server, to be [attached](Server::attach) again in another thread
@@ -330,21 +317,24 @@ impl Request<'_> {
     /// will come.
     #[inline]
     pub fn reply(mut self, data: &[u8], timeout: Option<Duration>) -> Result<(), CallError> {
-        let Some(arrived) = &self.arrived else { return Ok(()) };
         let Server { manager, offer, .. } = self.server;
         let sent = manager.shared.at_once(|node, protocols| {
-            let client = protocols.server(*offer)?.client_of(arrived)?;
+            let state = protocols.server(*offer)?;
+            let arrived = self.arrived.as_ref()?;
+            let (call, client) = (arrived.parts.call, state.client_of(arrived)?);
             // A long request may wait for this one.
             if !client.alive.is_empty()
-                || !client.lent.send_line(node, arrived.call, data.len() as u32, data)
+                || !client.lent.send_line(node, call, data.len() as u32, data)
             {
                 return None;
             }
-            client.end_short(arrived.call);
+            client.end_short(call);
+            state.spares.keep(self.arrived.take()?);
             Some(())
         });
         if sent.is_some() {
-            self.arrived = None;
+            // Nothing is left of it.
+            forget(self);
             return Ok(());
         }
         self.reply_slowly(data, timeout)
@@ -388,6 +378,43 @@ impl Request<'_> {
     }
 }
 
+/// Places of requests that were replied to, for others; each holds the next.
+#[derive(Default)]
+pub(super) struct Spares {
+    first: Option<Box<Parts>>,
+    count: usize,
+}
+
+/// Places that are kept.
+const SPARES_MAX: usize = 64;
+
+impl Spares {
+    /// A place for a request, without a deadline.
+    #[inline(always)]
+    pub(super) fn take(&mut self) -> Arrived {
+        let Some(mut parts) = self.first.take() else { return Arrived::default() };
+        // Exchanged, here and below, for what is assigned to would have to be dropped.
+        swap(&mut self.first, &mut parts.next);
+        self.count -= 1;
+        Arrived { parts }
+    }
+
+    /// Keeps the place of a request that was replied to, unless that was a long one, or there are many.
+    #[inline(always)]
+    pub(super) fn keep(&mut self, arrived: Arrived) {
+        let Arrived { mut parts } = arrived;
+        if !parts.bytes.is_inline() || self.count >= SPARES_MAX {
+            return;
+        }
+        parts.deadline = None;
+        swap(&mut self.first, &mut parts.next);
+        if self.first.is_none() {
+            self.first = Some(parts);
+            self.count += 1;
+        }
+    }
+}
+
 pub(super) fn gone<R>() -> Look<Result<R, CallError>> {
     Look::Found(Err(CallError::Ended(CloseReason::Closed)))
 }
@@ -403,7 +430,7 @@ pub(super) fn look_to_reply(
     data: &[u8],
     keeps: bool,
 ) -> Look<Result<bool, CallError>> {
-    let (link, call) = (arrived.link, arrived.call);
+    let (link, call) = (arrived.parts.link, arrived.parts.call);
     let state = protocols.server(offer);
     let Some(client) = state.and_then(|state| state.client_of(arrived)) else { return gone() };
     if data.len() > client.at_once {
@@ -421,7 +448,7 @@ pub(super) fn look_to_reply(
             if client.freed
                 && let Some(state) = protocols.server(offer)
             {
-                state.advance(node, arrived.slot);
+                state.advance(node, arrived.parts.slot);
             }
             Look::Found(Ok(true))
         }
@@ -429,7 +456,7 @@ pub(super) fn look_to_reply(
         Err(NodeSendError::Full) => {
             client.outbox.push_back((call, code, data.to_vec()));
             if let Some(state) = protocols.server(offer) {
-                state.advance(node, arrived.slot);
+                state.advance(node, arrived.parts.slot);
             }
             Look::Found(Ok(true))
         }
@@ -461,7 +488,7 @@ impl LongReply {
         arrived: &Arrived,
         data: &[u8],
     ) -> Look<Result<(), CallError>> {
-        let (link, call, length) = (arrived.link, arrived.call, data.len() as u64);
+        let (link, call, length) = (arrived.parts.link, arrived.parts.call, data.len() as u64);
         let Some(state) = protocols.server(offer) else { return gone() };
         let Some(client) = state.client_of(arrived) else { return gone() };
         if !self.asked {
@@ -490,7 +517,7 @@ impl LongReply {
                     client.end(call);
                     // Whoever drains waits for that.
                     node.wake_waiters();
-                    state.advance(node, arrived.slot);
+                    state.advance(node, arrived.parts.slot);
                 }
                 look.map(|result| result.map_err(CallError::from))
             }
@@ -586,14 +613,16 @@ impl<'a> Replying<'a> {
 impl Default for Arrived {
     fn default() -> Self {
         let (slot, link) = (SlotIndex(u32::MAX), LinkId::SELF);
-        Self { bytes: Bytes::default(), call: 0, slot, client: 0, link, deadline: None }
+        let bytes = Bytes::default();
+        let parts = Parts { bytes, call: 0, slot, client: 0, link, deadline: None, next: None };
+        Self { parts: Box::new(parts) }
     }
 }
 
 impl Deref for Arrived {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        &self.bytes
+        &self.parts.bytes
     }
 }
 
@@ -601,7 +630,7 @@ impl Deref for Request<'_> {
     type Target = [u8];
     #[inline]
     fn deref(&self) -> &[u8] {
-        &self.arrived().bytes
+        &self.arrived().parts.bytes
     }
 }
 
@@ -624,21 +653,21 @@ impl Server {
         let (node, protocols) = guard.parts();
         let Some(state) = protocols.server(self.offer) else { return };
         let Some(client) = state.client_of(arrived) else { return };
-        if let Some(other @ AtServer::Asked(_)) = client.others.get_mut(&arrived.call) {
+        if let Some(other @ AtServer::Asked(_)) = client.others.get_mut(&arrived.parts.call) {
             *other = AtServer::GivenUp;
             return;
         }
-        client.end(arrived.call);
-        client.others.remove(&arrived.call);
-        client.outbox.push_back((arrived.call, DECLINED, Vec::new()));
+        client.end(arrived.parts.call);
+        client.others.remove(&arrived.parts.call);
+        client.outbox.push_back((arrived.parts.call, DECLINED, Vec::new()));
         if client.is_shut() {
             node.wake_waiters();
         }
         let owed = client.check_owed();
-        state.advance(node, arrived.slot);
+        state.advance(node, arrived.parts.slot);
         if let Err(why) = owed {
-            state.count_broken(arrived.slot);
-            protocols.expel(node, arrived.link, &why);
+            state.count_broken(arrived.parts.slot);
+            protocols.expel(node, arrived.parts.link, &why);
         }
     }
 }
@@ -680,6 +709,34 @@ mod tests {
     }
 
     #[test]
+    fn places_are_used_again_without_what_was_long_or_ran_out() {
+        let mut spares = Spares::default();
+        let mut first = spares.take();
+        let place = &raw const *first.parts;
+        first.parts.deadline = Some(Instant::now());
+        first.parts.bytes.copy(&[1; 20]);
+        spares.keep(first);
+        let mut again = spares.take();
+        assert_eq!(&raw const *again.parts, place);
+        assert_eq!(again.deadline(), None);
+        again.parts.bytes.set([2, 3], 9);
+        assert_eq!(*again, [2, 0, 0, 0, 0, 0, 0, 0, 3]);
+        // Memory of a long one is given back, not kept.
+        again.parts.bytes.copy(&[4; 1000]);
+        spares.keep(again);
+        assert_eq!(spares.count, 0);
+        // No more than so many, and each once.
+        let taken: Vec<Arrived> = (0..2 * SPARES_MAX).map(|_| spares.take()).collect();
+        taken.into_iter().for_each(|arrived| spares.keep(arrived));
+        assert_eq!(spares.count, SPARES_MAX);
+        let taken: Vec<Arrived> = (0..SPARES_MAX).map(|_| spares.take()).collect();
+        let mut places: Vec<_> = taken.iter().map(|arrived| &raw const *arrived.parts).collect();
+        places.sort_unstable();
+        places.dedup();
+        assert_eq!((places.len(), spares.count, spares.first.is_none()), (SPARES_MAX, 0, true));
+    }
+
+    #[test]
     fn a_request_of_one_that_has_gone_never_names_whoever_has_its_link_now() {
         with_server("departed", 2, |[_, here, other], server| {
             let _stranger = Client::connect(other, "calls", LIMIT).unwrap();
@@ -701,7 +758,7 @@ mod tests {
             let mut peers = Vec::new();
             for mut arrived in left_behind {
                 // As after 65,536 connections in the same place.
-                arrived.link = link;
+                arrived.parts.link = link;
                 peers.push(server.attach(arrived).peer().map(|peer| peer.node));
             }
             // Of the last two it is known, of the first no more.

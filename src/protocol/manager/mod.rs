@@ -161,6 +161,22 @@ impl Manager {
         self.shared.try_recv(queue)
     }
 
+    /// [`send`](Self::send) of one line that can leave now; `false`: nothing was done. For bindings,
+    /// which have to make of their own arguments what waiting needs, and can leave that. To be called
+    /// from one place in a library: from several it is not inlined.
+    #[cfg(feature = "unstable-internals")]
+    #[inline(always)]
+    pub fn send_at_once(&self, ticket: &Ticket, data: &[u8], metadata: &[u8]) -> bool {
+        self.shared.send_at_once(ticket, data, metadata)
+    }
+
+    /// [`recv`](Self::recv) of what is there; `None`: nothing was done. For bindings, likewise.
+    #[cfg(feature = "unstable-internals")]
+    #[inline(always)]
+    pub fn recv_at_once(&self, queue: QueueId) -> Option<Notification> {
+        self.shared.recv_at_once(queue)
+    }
+
     /// An event that is none of an end point's: of services that were offered on the node itself.
     pub fn next_event(&self) -> Option<Event> {
         let mut guard = self.shared.lock();

@@ -79,6 +79,12 @@ pub enum JobError {
         /// The name.
         found: String,
     },
+    /// This rank has put something under this name already, which stays.
+    #[error("this rank has put something under {found:?} already")]
+    PutAlready {
+        /// The name.
+        found: String,
+    },
     /// A name or bytes that are longer than the launcher takes.
     #[error("{what} has {bytes} bytes, and {launcher} takes {max} at most")]
     TooLong {
@@ -122,14 +128,16 @@ pub enum JobError {
         /// One of those.
         rank: u32,
     },
-    /// The launcher speaks PMIx, which this library does not. Each process would be a job of its own.
+    /// The launcher speaks PMIx, whose library cannot be used. Each process would be a job of its own.
     #[error(
-        "this process was started under PMIx ({variable} is set), which is not spoken; hamlyn run and \
-         launchers that speak PMI-1, as MPICH's mpiexec does, are"
+        "this process was started under PMIx ({variable} is set), and its library cannot be used; \
+         HAMLYN_PMIX_LIBRARY names another: {why}"
     )]
-    Pmix {
-        /// What says so.
+    PmixLibrary {
+        /// What says that the launcher speaks PMIx.
         variable: &'static str,
+        /// The file, and what is wrong with it.
+        why: String,
     },
     /// A setting.
     #[error(transparent)]

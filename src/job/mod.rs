@@ -2,7 +2,7 @@
 //! configured. Each has a *rank*, from 0 up.
 //!
 //! ```text
-//!   hamlyn run -n 4 -- program           mpiexec (PMI-1)
+//!   hamlyn run -n 4 -- program           mpirun, srun (PMIx), mpiexec (PMI-1)
 //!            \                             /
 //!             +--- rank, size; put, fence, get of bytes
 //!                                          |
@@ -34,7 +34,7 @@
 //! ```
 //! Which launcher it was, and what was looked for in vain, says [`Job::explain`].
 //!
-//! - `space`: what launchers have in common; `talk`: PMI-1 and `hamlyn run`
+//! - `space`: what launchers have in common; `talk`: PMI-1 and `hamlyn run`; PMIx is `os::pmix`
 //! - `lines`: the text of PMI-1
 
 mod error;
@@ -85,6 +85,8 @@ const CALLS: &str = "calls";
 pub enum Launcher {
     /// `hamlyn run`.
     Run,
+    /// A launcher that speaks PMIx: Open MPI's, PRRTE's, Slurm's.
+    Pmix,
     /// A launcher that speaks PMI-1: MPICH's (hydra).
     Pmi1,
     /// None: the job has one rank.
@@ -95,6 +97,7 @@ impl fmt::Display for Launcher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Run => "hamlyn run",
+            Self::Pmix => "a launcher that speaks PMIx",
             Self::Pmi1 => "a launcher that speaks PMI-1",
             Self::None => "no launcher",
         })
@@ -152,9 +155,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Job {
     /// The job that this process was started for, with a manager that has the settings of the
-    /// environment (`HAMLYN_*`). Launchers are looked for in this order: `hamlyn run`; PMIx, which
-    /// is not spoken, and is an error; PMI-1; none of them is a job of one rank. Waits until all ranks have come, for at most
-    /// `job_timeout_ms`. In a process that has the job already it is the same one.
+    /// environment (`HAMLYN_*`). Launchers are looked for in this order: `hamlyn run`; PMIx; PMI-1; none
+    /// of them is a job of one rank. Waits until all ranks have come, for at most `job_timeout_ms`. In
+    /// a process that has the job already it is the same one.
     ///
     /// On an error this process has no job. What a launcher said that makes no sense, one that went
     /// away and ranks that did not come are errors of their own.
@@ -169,7 +172,8 @@ impl Job {
         if let Some(shared) = current.upgrade() {
             return Ok(Self { shared });
         }
-        let space = Space::find(|name| std::env::var(name).ok())?;
+        let library = config.pmix_library.clone();
+        let space = Space::find(|name| std::env::var(name).ok(), library.as_deref())?;
         let shared = Arc::new(Shared::come(space, config)?);
         *current = Arc::downgrade(&shared);
         Ok(Self { shared })
@@ -203,9 +207,13 @@ impl Job {
 
     /// Bytes for all other ranks, which [`get`](Self::get) them after the next
     /// [`fence`](Self::fence). A name is put once. The launcher carries them, and bounds them: Hydra to
-    /// 511 bytes, `hamlyn run` to 32,256.
+    /// 511 bytes, `hamlyn run` and PMIx to 32,256.
     pub fn put(&self, name: &str, value: &[u8]) -> Result<(), JobError> {
-        lock(&self.shared.space).put(&own_name(name)?, value)
+        let put = lock(&self.shared.space).put(&own_name(name)?, value);
+        put.map_err(|e| match e {
+            JobError::PutAlready { .. } => JobError::PutAlready { found: name.into() },
+            e => e,
+        })
     }
 
     /// What `rank` has put under `name` before the last fence.

@@ -48,6 +48,8 @@ fn role() {
         "values" => values(),
         "calls" => calls(),
         "misuse" => misuse(),
+        #[cfg(feature = "tls")]
+        "crowd" => crowd(),
         "late" => late(),
         "leaves" => leaves(),
         "dies" => dies(),
@@ -225,6 +227,50 @@ fn calls() -> Done {
 #[test]
 fn a_rank_calls_another_before_that_offers_it() {
     let output = ran("-n 4", "calls");
+    assert!(output.status.success(), "{}", all_of(&output));
+}
+
+/// Rank 0 takes no turn before some of the others, which are all on hosts of their own, were refused.
+#[cfg(feature = "tls")]
+fn crowd() -> Done {
+    use hamlyn::services::{list_services, stat_of};
+    let job = Job::from_env()?;
+    if job.rank() > 0 {
+        assert!(!job.is_local(0)?);
+        let client = job.client(0, LIMIT)?;
+        assert_eq!(&*client.call(b"hello", LIMIT)?, b"HELLO");
+        return Ok(job.fence(LIMIT)?);
+    }
+    let server = job.server()?;
+    let config = hamlyn::Config::from_env()?;
+    let until = Instant::now() + LONG;
+    loop {
+        let own = list_services(&config).entries;
+        let name = own.iter().find(|entry| entry.name.starts_with("seeds-"));
+        let told = stat_of(&config, &name.ok_or("no service")?.name.parse()?, LIMIT)?;
+        if told.contains("of those that wait for an answer") {
+            break;
+        }
+        assert!(Instant::now() < until, "nobody was refused: {told}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    for _ in 1..job.size() {
+        let request = server.receive(LIMIT)?;
+        let reply = request.to_ascii_uppercase();
+        request.reply(&reply, LIMIT)?;
+    }
+    Ok(job.fence(LIMIT)?)
+}
+
+/// A directory of its own makes each rank one of another host.
+#[cfg(feature = "tls")]
+#[test]
+fn a_rank_from_which_many_hosts_grow_at_once_serves_them_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = hamlyn(dir.path(), "-n 21");
+    let own = "mkdir -m 700 $HAMLYN_DIR/$$ && HAMLYN_DIR=$HAMLYN_DIR/$$ exec \"$@\"";
+    command.args(["sh", "-c", own, "sh"]).env("HAMLYN_JOB_HOST", "127.0.0.1");
+    let output = with_role(&mut command, "crowd").output().unwrap();
     assert!(output.status.success(), "{}", all_of(&output));
 }
 

@@ -35,8 +35,9 @@
 //! Which launcher it was, and what was looked for in vain, says [`Job::explain`].
 //!
 //! - `space`: what launchers have in common; `talk`: PMI-1 and `hamlyn run`; PMIx is `os::pmix`
-//! - `lines`: the text of PMI-1
+//! - `lines`: the text of PMI-1; `again`: what is tried again
 
+mod again;
 mod error;
 #[cfg(not(feature = "unstable-internals"))]
 #[allow(dead_code, unreachable_pub)]
@@ -49,16 +50,14 @@ mod talk;
 pub use error::JobError;
 
 use crate::config::Config;
-use crate::control::ConnectError;
-#[cfg(feature = "tls")]
-use crate::control::hosts::{HostError, MeetingError};
 use crate::control::private_dir;
 use crate::os::sys;
 use crate::protocol::{
-    Client, GrowError, Grown, Kind, Manager, NOT_OFFERED, Offered, Seed, Server, ServerConfig,
-    StreamConfig, StreamReceiver, StreamSender, Token,
+    Client, GrowError, Grown, Kind, Manager, Offered, Seed, Server, ServerConfig, StreamConfig,
+    StreamReceiver, StreamSender, Token,
 };
 use crate::wire::NodeId;
+use again::{Again, CROWDED, CROWDED_PAUSE_MAX, again, is_too_late};
 use core::fmt;
 use core::time::Duration;
 use sha2::{Digest, Sha256};
@@ -252,7 +251,8 @@ impl Job {
     }
 
     /// Grows an end point from what `rank` offers under `name`, and makes the link for it: waits, until
-    /// `limit`, for the rank to offer it. `with` is what [`Grown`] says besides.
+    /// `limit`, for the rank to offer it, and to have time where many ranks of other hosts ask at once
+    /// (for that at most a minute). `with` is what [`Grown`] says besides.
     pub fn grow<T: Grown>(
         &self,
         rank: u32,
@@ -274,31 +274,37 @@ impl Job {
         let shared = &self.shared;
         let seed = shared.seed(rank, T::KIND, own)?;
         let until_ns = until(limit);
+        let crowded_until_ns = until(Some(CROWDED));
         let mut pause = PAUSE_MIN;
         let mut has_answered = false;
+        let not_offered = || JobError::NotOffered { rank, found: name.into() };
         loop {
-            let left = limit.map(|_| left(until_ns));
-            match T::grow(&shared.manager, &seed, with.clone(), left) {
-                // It may offer it yet.
-                Err(e) if is_not_offered(&e) => {
-                    has_answered = true;
-                    if left.is_some_and(|left| left <= pause) {
-                        return Err(JobError::NotOffered { rank, found: name.into() });
-                    }
-                    shared.manager.poll().map_err(GrowError::from)?;
-                    std::thread::sleep(pause);
-                    pause = (pause * 2).min(PAUSE_MAX);
-                }
-                // The last attempt has what is left of the time, which may be too little for an answer.
-                Err(GrowError::Connect(ConnectError::TimedOut(_))) if has_answered => {
-                    return Err(JobError::NotOffered { rank, found: name.into() });
-                }
-                Err(e) => return Err(e.into()),
+            let left_ns = limit.map(|_| left(until_ns));
+            let error = match T::grow(&shared.manager, &seed, with.clone(), left_ns) {
                 Ok(grown) => {
                     lock(&shared.ever_linked).insert(rank);
                     return Ok(grown);
                 }
-            }
+                Err(e) => e,
+            };
+            let is_last = left_ns.is_some_and(|left| left <= pause);
+            let pause_max = match again(&error) {
+                // It may offer it yet.
+                Some(Again::NotOffered) if is_last => return Err(not_offered()),
+                Some(Again::NotOffered) => {
+                    has_answered = true;
+                    PAUSE_MAX
+                }
+                Some(Again::Crowded) if !is_last && !left(crowded_until_ns).is_zero() => {
+                    CROWDED_PAUSE_MAX
+                }
+                // The last attempt has what is left of the time, which may be too little for an answer.
+                None if has_answered && is_too_late(&error) => return Err(not_offered()),
+                _ => return Err(error.into()),
+            };
+            shared.manager.poll().map_err(GrowError::from)?;
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(pause_max);
         }
     }
 
@@ -367,19 +373,6 @@ impl fmt::Debug for Job {
             .field("size", &self.size())
             .field("how", &self.shared.how)
             .finish_non_exhaustive()
-    }
-}
-
-/// Whether the receiver's process is there and has no such end point.
-fn is_not_offered(e: &GrowError) -> bool {
-    match e {
-        GrowError::Refused(why) => why == NOT_OFFERED,
-        #[cfg(feature = "tls")]
-        GrowError::Connect(ConnectError::Host {
-            error: HostError::Meeting(MeetingError::Refused(_, why)),
-            ..
-        }) => why == NOT_OFFERED,
-        _ => false,
     }
 }
 

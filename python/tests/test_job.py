@@ -25,7 +25,7 @@ def run(ranks: int, *command: str) -> subprocess.CompletedProcess[str]:
         if os.environ.get("HAMLYN_TEST_ALL"):
             pytest.fail(f"there is no {program}")
         pytest.skip(f"there is no {program}: jobs of several ranks are not tried")
-    line = [str(program), "run", "-n", str(ranks), "--", sys.executable, *command]
+    line = [str(program), "run", "-n", str(ranks), "--", *command]
     return subprocess.run(line, capture_output=True, text=True, timeout=120)
 
 
@@ -187,8 +187,22 @@ def test_a_forked_child_is_no_rank() -> None:
     ],
 )
 def test_four_ranks_under_hamlyn_run(example: str, says: str) -> None:
-    done = run(4, str(EXAMPLES / f"{example}.py"))
+    done = run(4, sys.executable, str(EXAMPLES / f"{example}.py"))
     assert done.returncode == 0 and says in done.stdout, done
+
+
+@pytest.mark.parametrize("example", ["job_barrier", "job_halo"])
+def test_ranks_of_one_job_are_of_two_languages(example: str, tmp_path: Path) -> None:
+    target = os.environ.get("CARGO_TARGET_DIR")
+    rust = Path(target or "target") / "debug" / "examples" / example
+    if not rust.exists():
+        pytest.skip(f"there is no {rust}")
+    # Two of Rust, whichever ranks they are, and two of Python.
+    script = 'for i in 1 2; do mkdir "$1/$i" 2>/dev/null && exec "$2"; done; exec "$3" "$4"'
+    words = [str(tmp_path), str(rust), sys.executable, str(EXAMPLES / f"{example}.py")]
+    done = run(4, "sh", "-c", script, "sh", *words)
+    assert done.returncode == 0 and "4 ranks" in done.stdout, done
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 LATE = """
@@ -213,5 +227,5 @@ with hamlyn.Job() as job:
 
 
 def test_a_fence_that_timed_out_goes_on() -> None:
-    done = run(3, "-c", LATE)
+    done = run(3, sys.executable, "-c", LATE)
     assert done.returncode == 0, done

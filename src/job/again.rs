@@ -20,6 +20,7 @@ pub enum Again {
     /// The receiver's process is there and has no such end point.
     NotOffered,
     /// So many of the job ask at once that this one was sent away, or this process asks too many.
+    #[cfg_attr(not(feature = "tls"), allow(dead_code, reason = "only other hosts are too many"))]
     Crowded,
 }
 

@@ -24,6 +24,7 @@ fn role() {
         "all_to_all" => all_to_all::main(),
         "values" => values(),
         "late" => late(),
+        "leaves" => leaves(),
         other => panic!("no role {other}"),
     })
 }
@@ -86,11 +87,25 @@ fn late() -> Done {
     Ok(())
 }
 
+/// The others end, with success, and rank 0 waits for them in vain. A PMIx server tells of those that
+/// end while it waits, and of those that ended before it does not always.
+fn leaves() -> Done {
+    let job = Job::from_env()?;
+    if job.rank() == 0 {
+        let error = job.fence(Some(Duration::from_millis(300))).unwrap_err();
+        let is_told = matches!(&error, JobError::Ended(ranks) if ranks.is_empty());
+        assert!(is_told || matches!(error, JobError::Missing { .. }), "{error}");
+        println!("told: {error}");
+    }
+    Ok(())
+}
+
 /// Roles, and what some rank of four says.
-const ROLES: [(&str, &str); 3] = [
+const ROLES: [(&str, &str); 4] = [
     ("all_to_all", "4 ranks, 3 rounds: every block is what it should be"),
     ("values", "rank 3 of 4"),
     ("late", "as rank 2"),
+    ("leaves", "told: "),
 ];
 
 /// Four ranks, under a launcher's command before the program.

@@ -40,7 +40,8 @@ pub enum JobError {
         /// Milliseconds that were waited.
         limit_ms: u64,
     },
-    /// Ranks have ended, so that this one waits for them in vain.
+    /// Ranks have ended, so that this one waits for them in vain; empty where the launcher does not
+    /// say which.
     #[error("{} ended already, and can be waited for no more", named(.0))]
     Ended(Vec<u32>),
     /// The launcher went away, or ended the connection.
@@ -163,6 +164,9 @@ pub enum JobError {
 
 /// `rank 3`, `ranks 2, 3`.
 fn named(ranks: &[u32]) -> String {
+    if ranks.is_empty() {
+        return "ranks that the launcher does not name".into();
+    }
     let numbers: Vec<String> = ranks.iter().map(u32::to_string).collect();
     format!("rank{} {}", if ranks.len() == 1 { "" } else { "s" }, numbers.join(", "))
 }

@@ -378,6 +378,7 @@ fn refused(talk: &Talk, doing: &'static str, answer: &Line) -> Result<(), JobErr
 fn of_pmix_error(error: PmixError, doing: &'static str) -> JobError {
     let launcher = Launcher::Pmix;
     match error {
+        PmixError::Ended => JobError::Ended(Vec::new()),
         PmixError::Gone => JobError::LauncherGone { launcher, doing },
         PmixError::Silent => {
             JobError::LauncherSilent { launcher, doing, limit_ms: ANSWER.as_millis() as u64 }

@@ -36,6 +36,7 @@ const SUCCESS: c_int = 0;
 const TIMED_OUT: c_int = -24;
 const UNREACHABLE: c_int = -25;
 const NOT_FOUND: c_int = -46;
+const PARTIAL_SUCCESS: c_int = -52;
 const LOST_CONNECTION: c_int = -61;
 const LOST_CONNECTION_OLD: c_int = -101;
 const DONE_ALREADY: c_int = -157;
@@ -136,6 +137,9 @@ pub enum PmixError {
     /// No answer in time. One that comes later is thrown away.
     #[error("no answer within the time limit")]
     Silent,
+    /// Processes have ended that were waited for; which is not said.
+    #[error("processes have ended")]
+    Ended,
     /// A call failed, or its answer cannot be.
     #[error("{0}")]
     Said(String),
@@ -318,6 +322,9 @@ impl Calls {
         }
         if status == TIMED_OUT {
             return PmixError::Silent;
+        }
+        if status == PARTIAL_SUCCESS {
+            return PmixError::Ended;
         }
         // SAFETY: it returns a text that nobody changes, or none.
         let text = unsafe { (self.text)(status) };
@@ -712,6 +719,7 @@ mod tests {
         assert_eq!(ends(fence!(DONE_ALREADY, None)), Ok(true));
         assert_eq!(ends(fence!(SUCCESS, Some(LOST_CONNECTION))), Err(PmixError::Gone));
         assert_eq!(ends(fence!(SUCCESS, Some(TIMED_OUT))), Err(PmixError::Silent));
+        assert_eq!(ends(fence!(SUCCESS, Some(PARTIAL_SUCCESS))), Err(PmixError::Ended));
         let said = |text: &str| Err(PmixError::Said(text.into()));
         assert_eq!(ends(fence!(SUCCESS, Some(-1))), said("PMIX_ERROR (-1)"));
         assert_eq!(ends(fence!(-3, None)), said("error -3"));
@@ -748,6 +756,7 @@ mod tests {
             ("-(PMIX_ERR_TIMEOUT)", -TIMED_OUT as usize),
             ("-(PMIX_ERR_UNREACH)", -UNREACHABLE as usize),
             ("-(PMIX_ERR_NOT_FOUND)", -NOT_FOUND as usize),
+            ("-(PMIX_ERR_PARTIAL_SUCCESS)", -PARTIAL_SUCCESS as usize),
             ("-(PMIX_ERR_LOST_CONNECTION)", -LOST_CONNECTION as usize),
             ("-(PMIX_OPERATION_SUCCEEDED)", -DONE_ALREADY as usize),
         ];

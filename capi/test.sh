@@ -89,15 +89,19 @@ memcheck="valgrind --quiet --error-exitcode=9 --leak-check=full --trace-children
     --fair-sched=yes --suppressions=$DESTDIR$PREFIX/share/hamlyn/valgrind.supp"
 
 for source in capi/examples/*.c capi/tests/errors.c capi/tests/waiting.c capi/tests/rest.c \
-    capi/tests/log.c capi/tests/publish.c capi/tests/byte_stream.c; do
+    capi/tests/log.c capi/tests/publish.c capi/tests/byte_stream.c capi/tests/job.c; do
     [ -e "$source" ] || continue
     name=$(basename "$source" .c)
     case " ${NAMES:-$name} " in *" $name "*) ;; *) continue ;; esac
-    ! wanted c || try "$name" "$source" c "$C" -lhamlyn
-    ! wanted c++ || try "$name" "$source" c++ "$CXX" -lhamlyn
-    ! wanted asan || try "$name" "$source" asan "$C $asan" -lhamlyn
+    # The ranks of a job.
+    case $name in job_*) starter="$DESTDIR$PREFIX/bin/hamlyn run -n 4 --" ;; *) starter= ;; esac
     # shellcheck disable=SC2086
-    ! wanted valgrind || try "$name" "$source" valgrind "$C" -lhamlyn $memcheck
+    {
+        ! wanted c || try "$name" "$source" c "$C" -lhamlyn $starter
+        ! wanted c++ || try "$name" "$source" c++ "$CXX" -lhamlyn $starter
+        ! wanted asan || try "$name" "$source" asan "$C $asan" -lhamlyn $starter
+        ! wanted valgrind || try "$name" "$source" valgrind "$C" -lhamlyn $starter $memcheck
+    }
 done
 # Those of hamlyn.hpp.
 for source in capi/examples/*.cpp capi/tests/types.cpp; do

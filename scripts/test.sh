@@ -261,7 +261,7 @@ python() {
     venv="$TARGET/python" package="$TARGET/python-package"
     python_environment "$venv" || return
     part 'cargo build'
-    cargo build --quiet --workspace --features hamlyn/serde,hamlyn/tokio,hamlyn/tls,hamlyn/libfabric --lib --examples || return 1
+    cargo build --quiet --workspace --features hamlyn/serde,hamlyn/tokio,hamlyn/tls,hamlyn/libfabric --lib --bins --examples || return 1
     part 'the stub is that of the source'
     "$TARGET/debug/examples/python_stub" || return 1
     python_package debug "$package" || return 1

@@ -475,6 +475,8 @@ settings! {
         "The file of libfabric; if not set, libfabric.so.1 where the system finds libraries.";
     job_timeout_ms: u32 = 60_000, "HAMLYN_JOB_TIMEOUT_MS", from(1, 86_400_000),
         "Milliseconds within which the ranks of a job have to come together when it starts.";
+    pmix_library: Option<PathBuf>, from PathBuf = None, "HAMLYN_PMIX_LIBRARY", (),
+        "The file of PMIx, for jobs whose launcher speaks it; if not set, libpmix.so.2 where the system finds libraries.";
     admit_unknown: AdmitUnknown = AdmitUnknown::Permissions, "HAMLYN_ADMIT_UNKNOWN", (),
         "What becomes of a peer whose user cannot be known, being of another user namespace.";
 }

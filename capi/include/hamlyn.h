@@ -244,6 +244,18 @@ typedef enum {
     H_LOG_ERROR = 2,
 } h_log_level;
 
+/// Who started a rank.
+typedef enum {
+    /// Nobody: the job has one rank.
+    H_LAUNCHER_NONE = 0,
+    /// `hamlyn run`.
+    H_LAUNCHER_RUN = 1,
+    /// One that speaks PMIx: Open MPI's, PRRTE's, Slurm's.
+    H_LAUNCHER_PMIX = 2,
+    /// One that speaks PMI-1: MPICH's.
+    H_LAUNCHER_PMI1 = 3,
+} h_launcher;
+
 /// An aperture as its holder or its owner sees it. Any number of threads may use it, without the
 /// node. Its bytes may be changed by the other side at any time, so they are only ever copied.
 typedef struct h_aperture_t h_aperture_t;
@@ -272,6 +284,9 @@ typedef struct h_group_member_t h_group_member_t;
 
 /// The root of a group: it receives a part from each member in each round.
 typedef struct h_group_t h_group_t;
+
+/// The job that this process is a rank of. Any number of threads may use it.
+typedef struct h_job_t h_job_t;
 
 /// A sample of the publisher's pool that has yet to be published, to be written in place.
 typedef struct h_loan_t h_loan_t;
@@ -1164,6 +1179,14 @@ h_status h_tagged_receiver_set_admission(h_tagged_receiver_t *receiver,
                                          h_admission_t admit,
                                          void *context);
 
+/// Offers this receiver, which is of the job's node, to the other ranks.
+/// They wait until it is offered. One of a kind has a name; all names are free again when it is
+/// freed.
+///
+/// Errors: H_INVALID, the name is none, or it is not of h_job_node; H_IN_USE, this rank offers
+/// another of the same kind under it.
+h_status h_tagged_receiver_offer(h_tagged_receiver_t *receiver, h_job_t *job, const char *name);
+
 /// The next tag, in the order of arrival, waiting at most `timeout_ns`. The data that belongs to it
 /// lies in the area by then.
 ///
@@ -1221,6 +1244,18 @@ h_status h_tagged_sender_connect(h_node_t *node,
                                  const char *name,
                                  int64_t timeout_ns,
                                  h_tagged_sender_t **sender);
+
+/// Grows a sender of what the receiver's rank offers under `name`: until it does, and
+/// while too many ranks of other hosts ask it at once, this waits, at most `timeout_ns`; otherwise
+/// as h_tagged_sender_grow.
+///
+/// Errors: H_INVALID, there is no such rank, or the name is none; H_TIMED_OUT, nothing was offered;
+/// H_UNREACHABLE; H_LIMIT; H_CLOSED. Nothing is left of the attempt.
+h_status h_tagged_sender_grow_from(h_job_t *job,
+                                   uint32_t rank,
+                                   const char *name,
+                                   int64_t timeout_ns,
+                                   h_tagged_sender_t **sender);
 
 /// Writes `length` bytes of `data` to the receiver's area at `offset`, and `tag` to its queue.
 /// Waits at most `timeout_ns` for room, and for the receiver to take earlier tags.
@@ -1287,6 +1322,14 @@ h_status h_datagram_receiver_serve(h_datagram_receiver_t *receiver,
 h_status h_datagram_receiver_set_admission(h_datagram_receiver_t *receiver,
                                            h_admission_t admit,
                                            void *context);
+
+/// Offers this receiver, which is of the job's node, to the other ranks.
+/// They wait until it is offered. One of a kind has a name; all names are free again when it is
+/// freed.
+///
+/// Errors: H_INVALID, the name is none, or it is not of h_job_node; H_IN_USE, this rank offers
+/// another of the same kind under it.
+h_status h_datagram_receiver_offer(h_datagram_receiver_t *receiver, h_job_t *job, const char *name);
 
 /// The next datagram, waiting at most `timeout_ns`. After it the receiver is not ready, and the
 /// datagram's bytes stand still, until h_datagram_ready.
@@ -1366,6 +1409,18 @@ h_status h_datagram_sender_connect(h_node_t *node,
                                    int64_t timeout_ns,
                                    h_datagram_sender_t **sender);
 
+/// Grows a sender of what the receiver's rank offers under `name`: until it does, and
+/// while too many ranks of other hosts ask it at once, this waits, at most `timeout_ns`; otherwise
+/// as h_datagram_sender_grow.
+///
+/// Errors: H_INVALID, there is no such rank, or the name is none; H_TIMED_OUT, nothing was offered;
+/// H_UNREACHABLE; H_LIMIT; H_CLOSED. Nothing is left of the attempt.
+h_status h_datagram_sender_grow_from(h_job_t *job,
+                                     uint32_t rank,
+                                     const char *name,
+                                     int64_t timeout_ns,
+                                     h_datagram_sender_t **sender);
+
 /// Sends `length` bytes of `data` to the receiver's area at `offset`, and with them a ticket for
 /// the answer, from h_datagram_reply_ticket of a receiver of the same node, or null. Waits at most
 /// `timeout_ns` for room. Whether the receiver was ready is not known.
@@ -1434,6 +1489,14 @@ h_status h_stream_receiver_serve(h_stream_receiver_t *receiver,
 h_status h_stream_receiver_set_admission(h_stream_receiver_t *receiver,
                                          h_admission_t admit,
                                          void *context);
+
+/// Offers this receiver, which is of the job's node, to the other ranks.
+/// They wait until it is offered. One of a kind has a name; all names are free again when it is
+/// freed.
+///
+/// Errors: H_INVALID, the name is none, or it is not of h_job_node; H_IN_USE, this rank offers
+/// another of the same kind under it.
+h_status h_stream_receiver_offer(h_stream_receiver_t *receiver, h_job_t *job, const char *name);
 
 /// The next record, in the order of sending, waiting at most `timeout_ns`. Its bytes are where they
 /// arrived, and stand still until it is released.
@@ -1505,6 +1568,18 @@ h_status h_stream_sender_connect(h_node_t *node,
                                  int64_t timeout_ns,
                                  h_stream_sender_t **sender);
 
+/// Grows the sender of what the receiver's rank offers under `name`: until it does, and
+/// while too many ranks of other hosts ask it at once, this waits, at most `timeout_ns`; otherwise
+/// as h_stream_sender_grow.
+///
+/// Errors: H_INVALID, there is no such rank, or the name is none; H_TIMED_OUT, nothing was offered;
+/// H_UNREACHABLE; H_LIMIT; H_CLOSED. Nothing is left of the attempt.
+h_status h_stream_sender_grow_from(h_job_t *job,
+                                   uint32_t rank,
+                                   const char *name,
+                                   int64_t timeout_ns,
+                                   h_stream_sender_t **sender);
+
 /// Grows a sender from a seed, waiting at most `timeout_ns` for the receiver's
 /// answer. To be freed with h_stream_sender_close or
 /// h_stream_sender_free.
@@ -1525,6 +1600,18 @@ h_status h_stream_sender_connect_with_aperture(h_node_t *node,
                                                const char *name,
                                                int64_t timeout_ns,
                                                h_stream_sender_t **sender);
+
+/// Grows a sender of what the receiver's rank offers under `name`: until it does, and
+/// while too many ranks of other hosts ask it at once, this waits, at most `timeout_ns`; otherwise
+/// as h_stream_sender_grow_with_aperture.
+///
+/// Errors: H_INVALID, there is no such rank, or the name is none; H_TIMED_OUT, nothing was offered;
+/// H_UNREACHABLE; H_LIMIT; H_CLOSED. Nothing is left of the attempt.
+h_status h_stream_sender_grow_from_with_aperture(h_job_t *job,
+                                                 uint32_t rank,
+                                                 const char *name,
+                                                 int64_t timeout_ns,
+                                                 h_stream_sender_t **sender);
 
 /// Sends a record of `length` bytes, waiting at most `timeout_ns` for room. A small one leaves with
 /// others, at the latest with h_stream_flush.
@@ -1589,6 +1676,14 @@ h_status h_server_serve(h_server_t *server, const char *name, uint32_t access, u
 /// Asks `admit` about each process that wants to grow a client; null: all
 /// who may connect are let in again. See h_admission_t.
 h_status h_server_set_admission(h_server_t *server, h_admission_t admit, void *context);
+
+/// Offers this server, which is of the job's node, to the other ranks.
+/// They wait until it is offered. One of a kind has a name; all names are free again when it is
+/// freed.
+///
+/// Errors: H_INVALID, the name is none, or it is not of h_job_node; H_IN_USE, this rank offers
+/// another of the same kind under it.
+h_status h_server_offer(h_server_t *server, h_job_t *job, const char *name);
 
 /// The next request, waiting at most `timeout_ns`. Any number of threads may wait.
 ///
@@ -1685,6 +1780,19 @@ h_status h_client_connect(h_node_t *node,
                           const h_client_config_t *config,
                           int64_t timeout_ns,
                           h_client_t **client);
+
+/// Grows a client of what the server's rank offers under `name`: until it does, and
+/// while too many ranks of other hosts ask it at once, this waits, at most `timeout_ns`; otherwise
+/// as h_client_grow.
+///
+/// Errors: H_INVALID, there is no such rank, or the name is none; H_TIMED_OUT, nothing was offered;
+/// H_UNREACHABLE; H_LIMIT; H_CLOSED. Nothing is left of the attempt.
+h_status h_client_grow_from(h_job_t *job,
+                            uint32_t rank,
+                            const char *name,
+                            const h_client_config_t *config,
+                            int64_t timeout_ns,
+                            h_client_t **client);
 
 /// The code of this thread's last H_APPLICATION, as the server's program gave it to h_request_fail;
 /// 0 before there was one.
@@ -1797,6 +1905,14 @@ h_status h_group_serve(h_group_t *group, const char *name, uint32_t access, uint
 /// who may connect are let in again. See h_admission_t.
 h_status h_group_set_admission(h_group_t *group, h_admission_t admit, void *context);
 
+/// Offers this group, which is of the job's node, to the other ranks.
+/// They wait until it is offered. One of a kind has a name; all names are free again when it is
+/// freed.
+///
+/// Errors: H_INVALID, the name is none, or it is not of h_job_node; H_IN_USE, this rank offers
+/// another of the same kind under it.
+h_status h_group_offer(h_group_t *group, h_job_t *job, const char *name);
+
 /// A seed from which the member in one place can be grown; and another there, when that one is
 /// lost.
 ///
@@ -1896,6 +2012,19 @@ h_status h_group_member_connect(h_node_t *node,
                                 size_t receive_bytes,
                                 int64_t timeout_ns,
                                 h_group_member_t **member);
+
+/// Grows a member of what the root's rank offers under `name`: until it does, and
+/// while too many ranks of other hosts ask it at once, this waits, at most `timeout_ns`; otherwise
+/// as h_group_member_grow.
+///
+/// Errors: H_INVALID, there is no such rank, or the name is none; H_TIMED_OUT, nothing was offered;
+/// H_UNREACHABLE; H_LIMIT; H_CLOSED. Nothing is left of the attempt.
+h_status h_group_member_grow_from(h_job_t *job,
+                                  uint32_t rank,
+                                  const char *name,
+                                  size_t receive_bytes,
+                                  int64_t timeout_ns,
+                                  h_group_member_t **member);
 
 /// A member's place in the group, from 0 on, how many places there are, and the most bytes of a
 /// part; each pointer may be null.
@@ -2001,6 +2130,18 @@ h_status h_group_helper_connect(h_node_t *node,
                                 int64_t timeout_ns,
                                 h_group_helper_t **helper);
 
+/// Grows a helper of what the root's rank offers under `name`: until it does, and
+/// while too many ranks of other hosts ask it at once, this waits, at most `timeout_ns`; otherwise
+/// as h_group_helper_grow.
+///
+/// Errors: H_INVALID, there is no such rank, or the name is none; H_TIMED_OUT, nothing was offered;
+/// H_UNREACHABLE; H_LIMIT; H_CLOSED. Nothing is left of the attempt.
+h_status h_group_helper_grow_from(h_job_t *job,
+                                  uint32_t rank,
+                                  const char *name,
+                                  int64_t timeout_ns,
+                                  h_group_helper_t **helper);
+
 /// Sends a part that a member has delegated to this helper, waiting at most `timeout_ns` for room.
 ///
 /// Errors: as h_group_member_send; H_INVALID, it is no part.
@@ -2048,6 +2189,14 @@ h_status h_publisher_serve(h_publisher_t *publisher,
 /// Asks `admit` about each process that wants to grow a subscriber; null: all
 /// who may connect are let in again. See h_admission_t.
 h_status h_publisher_set_admission(h_publisher_t *publisher, h_admission_t admit, void *context);
+
+/// Offers this publisher, which is of the job's node, to the other ranks.
+/// They wait until it is offered. One of a kind has a name; all names are free again when it is
+/// freed.
+///
+/// Errors: H_INVALID, the name is none, or it is not of h_job_node; H_IN_USE, this rank offers
+/// another of the same kind under it.
+h_status h_publisher_offer(h_publisher_t *publisher, h_job_t *job, const char *name);
 
 /// Publishes a sample of `length` bytes; `number`, which may be null, gets how many were published
 /// before it. A short one is copied to each subscriber, a longer one once, into the pool, of which it
@@ -2155,6 +2304,19 @@ h_status h_subscriber_connect(h_node_t *node,
                               int64_t timeout_ns,
                               h_subscriber_t **subscriber);
 
+/// Grows a subscriber of what the publisher's rank offers under `name`: until it does, and
+/// while too many ranks of other hosts ask it at once, this waits, at most `timeout_ns`; otherwise
+/// as h_subscriber_grow.
+///
+/// Errors: H_INVALID, there is no such rank, or the name is none; H_TIMED_OUT, nothing was offered;
+/// H_UNREACHABLE; H_LIMIT; H_CLOSED. Nothing is left of the attempt.
+h_status h_subscriber_grow_from(h_job_t *job,
+                                uint32_t rank,
+                                const char *name,
+                                const h_subscribe_config_t *config,
+                                int64_t timeout_ns,
+                                h_subscriber_t **subscriber);
+
 /// The next sample, in the order of publication, waiting at most `timeout_ns`. To be freed with
 /// h_sample_free, which lets the publisher use its place again, where it is one of the pool.
 ///
@@ -2231,6 +2393,14 @@ h_status h_byte_listener_set_admission(h_byte_listener_t *listener,
                                        h_admission_t admit,
                                        void *context);
 
+/// Offers this listener, which is of the job's node, to the other ranks.
+/// They wait until it is offered. One of a kind has a name; all names are free again when it is
+/// freed.
+///
+/// Errors: H_INVALID, the name is none, or it is not of h_job_node; H_IN_USE, this rank offers
+/// another of the same kind under it.
+h_status h_byte_listener_offer(h_byte_listener_t *listener, h_job_t *job, const char *name);
+
 /// The next connection, waiting at most `timeout_ns`. Its bytes may be there already. To be freed
 /// with h_byte_stream_close or h_byte_stream_free; it outlives the listener.
 ///
@@ -2277,6 +2447,19 @@ h_status h_byte_stream_connect(h_node_t *node,
                                const h_byte_config_t *config,
                                int64_t timeout_ns,
                                h_byte_stream_t **stream);
+
+/// Grows a byte stream of what the listener's rank offers under `name`: until it does, and
+/// while too many ranks of other hosts ask it at once, this waits, at most `timeout_ns`; otherwise
+/// as h_byte_stream_grow.
+///
+/// Errors: H_INVALID, there is no such rank, or the name is none; H_TIMED_OUT, nothing was offered;
+/// H_UNREACHABLE; H_LIMIT; H_CLOSED. Nothing is left of the attempt.
+h_status h_byte_stream_grow_from(h_job_t *job,
+                                 uint32_t rank,
+                                 const char *name,
+                                 const h_byte_config_t *config,
+                                 int64_t timeout_ns,
+                                 h_byte_stream_t **stream);
 
 /// Reads what has come, at most `capacity` bytes, waiting at most `timeout_ns` for the first of them;
 /// `length` gets how many. 0: the other side has said that there is no more, and all of it was read.
@@ -2423,6 +2606,122 @@ h_status h_aperture_reclaim(h_node_t *node, h_link_t link, uint32_t number, h_ar
 ///
 /// Errors: H_NO_SUCH.
 h_status h_aperture_release(h_node_t *node, h_link_t link, uint32_t number);
+
+/// The job that this process was started for, of `hamlyn run`, a launcher that speaks PMIx, or one
+/// that speaks PMI-1; with none of them it has one rank. Waits until all ranks have come, at most
+/// the setting job_timeout_ms. Settings are given as to h_node_new. In a process that has the job
+/// already it is the same one, whatever the settings. To be freed with h_job_free.
+///
+/// Errors: H_INVALID, a setting, or what the launcher has left in the environment; H_TIMED_OUT, ranks
+/// did not come (the text says which, if the launcher does), or the launcher is silent; H_CLOSED, it
+/// went away, or a rank has ended; H_MISBEHAVED, it says what makes no sense; H_SYSTEM. The process
+/// has no job then.
+h_status h_job_open(const h_setting_t *settings,
+                    size_t count,
+                    h_job_t **job);
+
+/// Frees a job. With the last handle to it the launcher is told that this rank needs it no more. What
+/// was made with it goes on working. Null is allowed.
+void h_job_free(h_job_t *job);
+
+/// The number of this process, from 0 to one less than h_job_size.
+h_status h_job_rank(h_job_t *job, uint32_t *rank);
+
+/// How many ranks the job has.
+h_status h_job_size(h_job_t *job, uint32_t *size);
+
+/// Who started it: an h_launcher.
+h_status h_job_launcher(h_job_t *job, uint32_t *launcher);
+
+/// Whether a rank is on this host, and messages to it go through a ring.
+///
+/// Errors: H_INVALID, there is no such rank.
+h_status h_job_is_local(h_job_t *job, uint32_t rank, bool *is_local);
+
+/// The node that end points of the job are made with: another handle to it, to be freed with
+/// h_node_free or h_close, before or after the job.
+h_status h_job_node(h_job_t *job, h_node_t **node);
+
+/// Bytes for all other ranks, which h_job_get them after the next h_job_fence. A name is 1 to 32 of
+/// a-z A-Z 0-9 . _ -, and is put once. The launcher carries them, and bounds them: Hydra to 511
+/// bytes, `hamlyn run` and PMIx to 32,256.
+///
+/// Errors: H_INVALID, the name is none; H_IN_USE, this rank has put something under it; H_TOO_LONG;
+/// H_TIMED_OUT, H_CLOSED, H_MISBEHAVED, the launcher.
+h_status h_job_put(h_job_t *job, const char *name, const void *data, size_t length);
+
+/// What `rank` has put under `name` before the last fence, copied to `buffer`; `length`, which may be
+/// null, gets how many bytes it is.
+///
+/// Errors: H_NO_SUCH, nothing; H_TOO_LONG, `length` is written; H_INVALID, there is no such rank;
+/// H_TIMED_OUT, H_CLOSED, H_MISBEHAVED, the launcher.
+h_status h_job_get(h_job_t *job,
+                   uint32_t rank,
+                   const char *name,
+                   void *buffer,
+                   size_t capacity,
+                   size_t *length);
+
+/// Waits at most `timeout_ns` until all ranks have called this as often as this one. What was put
+/// before is there for all. It goes through the launcher, and is for setting up: while messages are
+/// sent a barrier is a group's (h_group_barrier).
+///
+/// Errors: H_TIMED_OUT, the fence stays begun, and the next call goes on waiting for it: the text
+/// says who is missing, if the launcher does; H_CLOSED, ranks have ended, or the launcher went away;
+/// H_MISBEHAVED.
+h_status h_job_fence(h_job_t *job,
+                     int64_t timeout_ns);
+
+/// The stream to a rank, which takes it with h_job_stream_from: until it does, this waits, at most
+/// `timeout_ns`. To be freed with h_stream_sender_close or h_stream_sender_free.
+///
+/// Errors: as h_stream_sender_grow_from.
+h_status h_job_stream_to(h_job_t *job,
+                         uint32_t rank,
+                         int64_t timeout_ns,
+                         h_stream_sender_t **sender);
+
+/// The stream from a rank, which grows it with h_job_stream_to at any time. To be freed with
+/// h_stream_receiver_close or h_stream_receiver_free.
+///
+/// Errors: H_INVALID, there is no such rank; H_IN_USE, there is one already; H_SYSTEM.
+h_status h_job_stream_from(h_job_t *job, uint32_t rank, h_stream_receiver_t **receiver);
+
+/// This rank's server of calls, which every rank may be a client of. To be freed with h_server_close
+/// or h_server_free.
+///
+/// Errors: H_IN_USE, there is one already; H_SYSTEM.
+h_status h_job_server(h_job_t *job,
+                      h_server_t **server);
+
+/// A client of a rank's h_job_server: until it has one, this waits, at most `timeout_ns`. To be freed
+/// with h_client_close or h_client_free.
+///
+/// Errors: as h_client_grow_from.
+h_status h_job_client(h_job_t *job,
+                      uint32_t rank,
+                      int64_t timeout_ns,
+                      h_client_t **client);
+
+/// A seed from which a sender grows what `rank` offers, now or later, under `name` and as `kind`, an
+/// h_kind: for whoever has no use for h_stream_sender_grow_from and the like. A secret of the job.
+///
+/// Errors: H_INVALID, there is no such rank or kind, or the name is none.
+h_status h_job_seed_of(h_job_t *job,
+                       uint32_t rank,
+                       uint32_t kind,
+                       const char *name,
+                       h_seed_t *seed);
+
+/// Which launcher it was, why not another, how many ranks are on this host, and to which of them this
+/// one has made links: a text, copied to `buffer` with a zero byte behind it; `length`, which may be
+/// null, gets the bytes before that.
+///
+/// Errors: H_TOO_LONG, `length` is written.
+h_status h_job_explain(h_job_t *job,
+                       char *buffer,
+                       size_t capacity,
+                       size_t *length);
 
 /// From now on `log` is told of links that come and go, and of who is refused or sent away, with the
 /// reason, in all nodes of this process; in the place of what was set before. Null: nobody is told.

@@ -942,21 +942,33 @@ struct event {
 /// Names and values of settings: {{"ring_bytes", "64K"}}. docs/settings.md has them all.
 using settings = std::vector<std::pair<std::string, std::string>>;
 
+namespace detail {
+
+inline result<std::vector<h_setting_t>> raw_settings(const hamlyn::settings &given) {
+    std::vector<h_setting_t> raw;
+    raw.reserve(given.size());
+    for (const auto &[name, value] : given) {
+        if (!c_text(name).is_one() || !c_text(value).is_one()) {
+            return c_text::refused();
+        }
+        raw.push_back(h_setting_t{name.c_str(), value.c_str()});
+    }
+    return raw;
+}
+
+} // namespace detail
+
 /// What one process has of Hamlyn: its interface, links, names and waiting.
 class node {
 public:
     /// h_node_new
     static result<node> try_make(const hamlyn::settings &given = {}) {
-        std::vector<h_setting_t> raw;
-        raw.reserve(given.size());
-        for (const auto &[name, value] : given) {
-            if (!detail::c_text(name).is_one() || !detail::c_text(value).is_one()) {
-                return detail::c_text::refused();
-            }
-            raw.push_back(h_setting_t{name.c_str(), value.c_str()});
+        auto raw = detail::raw_settings(given);
+        if (!raw) {
+            return raw.why();
         }
         auto made = std::make_shared<detail::shared_node>();
-        const h_status status = h_node_new(raw.data(), raw.size(), &made->raw);
+        const h_status status = h_node_new(raw.value().data(), raw.value().size(), &made->raw);
         if (status != H_OK) {
             return failure::last(status);
         }
@@ -1300,6 +1312,7 @@ public:
     std::size_t poll() { return try_poll().value(); }
 
 private:
+    friend class job;
     explicit node(detail::node_ref made) noexcept : ref_(std::move(made)) {}
     void free() noexcept {
         if (ref_) {
@@ -1319,6 +1332,8 @@ namespace detail {
 
 /// The functions of an end point of C.
 template <class Raw> struct functions;
+/// How an end point is grown from what a rank of a job offers.
+template <class End> struct grows;
 
 struct nothing_more {};
 
@@ -1476,6 +1491,7 @@ template <> struct functions<h_tagged_receiver_t> {
     static constexpr auto seed = h_tagged_receiver_seed;
     static constexpr auto serve = h_tagged_receiver_serve;
     static constexpr auto set_admission = h_tagged_receiver_set_admission;
+    static constexpr auto offer = h_tagged_receiver_offer;
 };
 template <> struct functions<h_tagged_sender_t> {
     using more = nothing_more;
@@ -1491,6 +1507,7 @@ template <> struct functions<h_datagram_receiver_t> {
     static constexpr auto seed = h_datagram_receiver_seed;
     static constexpr auto serve = h_datagram_receiver_serve;
     static constexpr auto set_admission = h_datagram_receiver_set_admission;
+    static constexpr auto offer = h_datagram_receiver_offer;
 };
 template <> struct functions<h_datagram_sender_t> {
     using more = nothing_more;
@@ -1506,6 +1523,7 @@ template <> struct functions<h_stream_receiver_t> {
     static constexpr auto seed = h_stream_receiver_seed;
     static constexpr auto serve = h_stream_receiver_serve;
     static constexpr auto set_admission = h_stream_receiver_set_admission;
+    static constexpr auto offer = h_stream_receiver_offer;
 };
 template <> struct functions<h_stream_sender_t> {
     using more = nothing_more;
@@ -1521,6 +1539,7 @@ template <> struct functions<h_server_t> {
     static constexpr auto seed = h_server_seed;
     static constexpr auto serve = h_server_serve;
     static constexpr auto set_admission = h_server_set_admission;
+    static constexpr auto offer = h_server_offer;
 };
 template <> struct functions<h_client_t> {
     using more = nothing_more;
@@ -1536,6 +1555,7 @@ template <> struct functions<h_group_t> {
     static constexpr auto seed = h_group_seed;
     static constexpr auto serve = h_group_serve;
     static constexpr auto set_admission = h_group_set_admission;
+    static constexpr auto offer = h_group_offer;
 };
 template <> struct functions<h_group_member_t> {
     using more = nothing_more;
@@ -1556,6 +1576,7 @@ template <> struct functions<h_publisher_t> {
     static constexpr auto seed = h_publisher_seed;
     static constexpr auto serve = h_publisher_serve;
     static constexpr auto set_admission = h_publisher_set_admission;
+    static constexpr auto offer = h_publisher_offer;
 };
 template <> struct functions<h_subscriber_t> {
     using more = nothing_more;
@@ -1571,6 +1592,7 @@ template <> struct functions<h_byte_listener_t> {
     static constexpr auto seed = h_byte_listener_seed;
     static constexpr auto serve = h_byte_listener_serve;
     static constexpr auto set_admission = h_byte_listener_set_admission;
+    static constexpr auto offer = h_byte_listener_offer;
 };
 template <> struct functions<h_byte_stream_t> {
     using more = nothing_more;
@@ -2415,6 +2437,8 @@ private:
     template <class End, class Raw> friend result<End> detail::wrapped(result<Raw *>);
     using paired::paired;
 
+    template <class End> friend struct detail::grows;
+
     static h_client_config_t of(const client_config &config) noexcept {
         h_client_config_t raw;
         raw.outstanding = config.outstanding;
@@ -3008,6 +3032,8 @@ private:
     template <class End, class Raw> friend result<End> detail::wrapped(result<Raw *>);
     using paired::paired;
 
+    template <class End> friend struct detail::grows;
+
     static h_subscribe_config_t as_given(const subscribe_config &config) noexcept {
         h_subscribe_config_t raw;
         raw.depth = config.depth;
@@ -3143,6 +3169,293 @@ public:
 private:
     template <class End, class Raw> friend result<End> detail::wrapped(result<Raw *>);
     using receiver::receiver;
+};
+
+/* ---- Jobs ------------------------------------------------------------------------------------ */
+
+namespace detail {
+
+template <> struct grows<tagged_sender> {
+    using raw = h_tagged_sender_t;
+    static h_status from(h_job_t *job, std::uint32_t rank, const char *name, timeout limit,
+                         raw **made) {
+        return h_tagged_sender_grow_from(job, rank, name, limit.nanoseconds(), made);
+    }
+};
+template <> struct grows<datagram_sender> {
+    using raw = h_datagram_sender_t;
+    static h_status from(h_job_t *job, std::uint32_t rank, const char *name, timeout limit,
+                         raw **made) {
+        return h_datagram_sender_grow_from(job, rank, name, limit.nanoseconds(), made);
+    }
+};
+template <> struct grows<stream_sender> {
+    using raw = h_stream_sender_t;
+    static h_status from(h_job_t *job, std::uint32_t rank, const char *name, timeout limit,
+                         raw **made) {
+        return h_stream_sender_grow_from(job, rank, name, limit.nanoseconds(), made);
+    }
+};
+template <> struct grows<client> {
+    using raw = h_client_t;
+    static h_status from(h_job_t *job, std::uint32_t rank, const char *name, timeout limit,
+                         raw **made, const client_config &config = {}) {
+        const auto given = client::of(config);
+        return h_client_grow_from(job, rank, name, &given, limit.nanoseconds(), made);
+    }
+};
+template <> struct grows<group_member> {
+    using raw = h_group_member_t;
+    static h_status from(h_job_t *job, std::uint32_t rank, const char *name, timeout limit,
+                         raw **made, std::size_t receive_bytes) {
+        return h_group_member_grow_from(job, rank, name, receive_bytes, limit.nanoseconds(), made);
+    }
+};
+template <> struct grows<group_helper> {
+    using raw = h_group_helper_t;
+    static h_status from(h_job_t *job, std::uint32_t rank, const char *name, timeout limit,
+                         raw **made) {
+        return h_group_helper_grow_from(job, rank, name, limit.nanoseconds(), made);
+    }
+};
+template <> struct grows<subscriber> {
+    using raw = h_subscriber_t;
+    static h_status from(h_job_t *job, std::uint32_t rank, const char *name, timeout limit,
+                         raw **made, const subscribe_config &config = {}) {
+        const auto given = subscriber::as_given(config);
+        return h_subscriber_grow_from(job, rank, name, &given, limit.nanoseconds(), made);
+    }
+};
+template <> struct grows<byte_stream> {
+    using raw = h_byte_stream_t;
+    static h_status from(h_job_t *job, std::uint32_t rank, const char *name, timeout limit,
+                         raw **made, const byte_config &config = {}) {
+        const auto given = as_given(config);
+        return h_byte_stream_grow_from(job, rank, name, &given, limit.nanoseconds(), made);
+    }
+};
+
+} // namespace detail
+
+/// The job that this process is a rank of.
+class job {
+public:
+    /// Waits until all ranks have come. H_TIMED_OUT: some did not. h_job_open
+    static result<job> try_open(const hamlyn::settings &given = {}) {
+        auto raw = detail::raw_settings(given);
+        if (!raw) {
+            return raw.why();
+        }
+        h_job_t *made = nullptr;
+        const h_status status = h_job_open(raw.value().data(), raw.value().size(), &made);
+        if (status != H_OK) {
+            return failure::last(status);
+        }
+        return job(made);
+    }
+    explicit job(const hamlyn::settings &given = {}) : job(try_open(given).value()) {}
+
+    /// Null once it was moved from.
+    h_job_t *get() const noexcept { return own_.get(); }
+
+    /// h_job_rank
+    result<std::uint32_t> try_rank() const { return number(h_job_rank); }
+    std::uint32_t rank() const { return try_rank().value(); }
+
+    /// h_job_size
+    result<std::uint32_t> try_size() const { return number(h_job_size); }
+    std::uint32_t size() const { return try_size().value(); }
+
+    /// h_job_launcher
+    result<h_launcher> try_launcher() const {
+        auto found = number(h_job_launcher);
+        if (!found) {
+            return found.why();
+        }
+        return static_cast<h_launcher>(found.value());
+    }
+    h_launcher launcher() const { return try_launcher().value(); }
+
+    /// h_job_is_local
+    result<bool> try_is_local(std::uint32_t rank) const {
+        bool found = false;
+        const h_status status = h_job_is_local(get(), rank, &found);
+        return detail::done(status, found);
+    }
+    bool is_local(std::uint32_t rank) const { return try_is_local(rank).value(); }
+
+    /// What end points of the job are made with; each call makes another handle to the same node.
+    /// h_job_node
+    result<hamlyn::node> try_node() const {
+        auto made = std::make_shared<detail::shared_node>();
+        const h_status status = h_job_node(get(), &made->raw);
+        if (status != H_OK) {
+            return failure::last(status);
+        }
+        return hamlyn::node(std::move(made));
+    }
+    hamlyn::node node() const { return try_node().value(); }
+
+    /// h_job_put
+    result<void> try_put(std::string_view name, bytes data) {
+        const detail::c_text text(name);
+        if (!text.is_one()) {
+            return detail::c_text::refused();
+        }
+        return detail::done(h_job_put(get(), text.get(), data.data(), data.size()));
+    }
+    void put(std::string_view name, bytes data) { try_put(name, data).value(); }
+
+    /// H_NO_SUCH: nothing was put before the last fence. h_job_get
+    result<std::vector<std::byte>> try_get(std::uint32_t rank, std::string_view name) const {
+        const detail::c_text text(name);
+        if (!text.is_one()) {
+            return detail::c_text::refused();
+        }
+        std::size_t length = 0;
+        std::vector<std::byte> found(1024);
+        h_status status = h_job_get(get(), rank, text.get(), found.data(), found.size(), &length);
+        if (status == H_TOO_LONG) {
+            found.resize(length);
+            status = h_job_get(get(), rank, text.get(), found.data(), found.size(), &length);
+        }
+        if (status != H_OK) {
+            return failure::last(status);
+        }
+        found.resize(length);
+        return found;
+    }
+    std::vector<std::byte> get(std::uint32_t rank, std::string_view name) const {
+        return try_get(rank, name).value();
+    }
+
+    /// H_TIMED_OUT: the fence stays begun. h_job_fence
+    result<void> try_fence(timeout limit) {
+        return detail::done(h_job_fence(get(), limit.nanoseconds()));
+    }
+    void fence(timeout limit) { try_fence(limit).value(); }
+
+    /// h_job_stream_to
+    result<stream_sender> try_stream_to(std::uint32_t rank, timeout limit) {
+        return detail::wrapped<stream_sender>(
+            detail::made<h_stream_sender_t>([&](h_stream_sender_t **made) {
+                return h_job_stream_to(get(), rank, limit.nanoseconds(), made);
+            }));
+    }
+    stream_sender stream_to(std::uint32_t rank, timeout limit) {
+        return try_stream_to(rank, limit).value();
+    }
+
+    /// h_job_stream_from
+    result<stream_receiver> try_stream_from(std::uint32_t rank) {
+        return detail::wrapped<stream_receiver>(
+            detail::made<h_stream_receiver_t>([&](h_stream_receiver_t **made) {
+                return h_job_stream_from(get(), rank, made);
+            }));
+    }
+    stream_receiver stream_from(std::uint32_t rank) { return try_stream_from(rank).value(); }
+
+    /// h_job_server
+    result<hamlyn::server> try_server() {
+        return detail::wrapped<hamlyn::server>(detail::made<h_server_t>(
+            [&](h_server_t **made) { return h_job_server(get(), made); }));
+    }
+    hamlyn::server server() { return try_server().value(); }
+
+    /// h_job_client
+    result<hamlyn::client> try_client(std::uint32_t rank, timeout limit) {
+        return detail::wrapped<hamlyn::client>(detail::made<h_client_t>([&](h_client_t **made) {
+            return h_job_client(get(), rank, limit.nanoseconds(), made);
+        }));
+    }
+    hamlyn::client client(std::uint32_t rank, timeout limit) {
+        return try_client(rank, limit).value();
+    }
+
+    /// Offers a receiver of the job's node to the other ranks. h_.._offer
+    template <class Raw>
+    result<void> try_offer(const detail::receiver<Raw> &receiver, std::string_view name) {
+        const detail::c_text text(name);
+        if (!text.is_one()) {
+            return detail::c_text::refused();
+        }
+        return detail::done(detail::functions<Raw>::offer(receiver.get(), get(), text.get()));
+    }
+    template <class Raw>
+    void offer(const detail::receiver<Raw> &receiver, std::string_view name) {
+        try_offer(receiver, name).value();
+    }
+
+    /// Grows an End, such as a stream_sender, from what a rank offers, now or until `limit`. `with`
+    /// is what its own `grow` says besides: a group_member's receive_bytes, a configuration.
+    /// h_.._grow_from
+    template <class End, class... With>
+    result<End> try_grow(std::uint32_t rank, std::string_view name, timeout limit,
+                         const With &...with) {
+        using raw = typename detail::grows<End>::raw;
+        return detail::wrapped<End>(
+            detail::made_by_name<raw>(name, [&](const char *text, raw **made) {
+                return detail::grows<End>::from(get(), rank, text, limit, made, with...);
+            }));
+    }
+    template <class End, class... With>
+    End grow(std::uint32_t rank, std::string_view name, timeout limit, const With &...with) {
+        return try_grow<End>(rank, name, limit, with...).value();
+    }
+
+    /// The same of one that writes long records straight into the receiver's memory.
+    /// h_stream_sender_grow_from_with_aperture
+    result<stream_sender> try_grow_with_aperture(std::uint32_t rank, std::string_view name,
+                                                 timeout limit) {
+        return detail::wrapped<stream_sender>(detail::made_by_name<h_stream_sender_t>(
+            name, [&](const char *text, h_stream_sender_t **made) {
+                return h_stream_sender_grow_from_with_aperture(get(), rank, text,
+                                                               limit.nanoseconds(), made);
+            }));
+    }
+    stream_sender grow_with_aperture(std::uint32_t rank, std::string_view name, timeout limit) {
+        return try_grow_with_aperture(rank, name, limit).value();
+    }
+
+    /// A secret of the job. h_job_seed_of
+    result<seed> try_seed_of(std::uint32_t rank, h_kind kind, std::string_view name) const {
+        const detail::c_text text(name);
+        if (!text.is_one()) {
+            return detail::c_text::refused();
+        }
+        h_seed_t made;
+        const h_status status = h_job_seed_of(get(), rank, kind, text.get(), &made);
+        if (status != H_OK) {
+            return failure::last(status);
+        }
+        return hamlyn::seed(made);
+    }
+    seed seed_of(std::uint32_t rank, h_kind kind, std::string_view name) const {
+        return try_seed_of(rank, kind, name).value();
+    }
+
+    /// h_job_explain
+    result<std::string> try_explain() const {
+        return detail::text_of([this](char *to, std::size_t capacity, std::size_t *length) {
+            return h_job_explain(get(), to, capacity, length);
+        });
+    }
+    std::string explain() const { return try_explain().value(); }
+
+private:
+    struct freed {
+        void operator()(h_job_t *raw) const noexcept { h_job_free(raw); }
+    };
+
+    explicit job(h_job_t *made) noexcept : own_(made) {}
+
+    result<std::uint32_t> number(h_status (*ask)(h_job_t *, std::uint32_t *)) const {
+        std::uint32_t found = 0;
+        const h_status status = ask(get(), &found);
+        return detail::done(status, found);
+    }
+
+    std::unique_ptr<h_job_t, freed> own_;
 };
 
 /* ---- Waiting for several, the log ------------------------------------------------------------ */

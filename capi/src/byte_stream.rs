@@ -71,7 +71,7 @@ pub unsafe extern "C" fn h_byte_listener_new(
 
 offered! {
     listener: h_byte_listener_t, of "a byte stream", "byte streams";
-    h_byte_listener_seed, h_byte_listener_serve, h_byte_listener_set_admission
+    h_byte_listener_seed, h_byte_listener_serve, h_byte_listener_set_admission, h_byte_listener_offer
 }
 
 /// The next connection, waiting at most `timeout_ns`. Its bytes may be there already. To be freed
@@ -121,7 +121,7 @@ grown! {
     /// `config` may be null.
     stream: h_byte_stream_t, "a byte stream" of "listener", ByteStream => Arc::new,
     config: *const h_byte_config_t => byte_config(config)?;
-    h_byte_stream_grow, h_byte_stream_connect; h_byte_stream_close, h_byte_stream_free
+    h_byte_stream_grow, h_byte_stream_connect, h_byte_stream_grow_from; h_byte_stream_close, h_byte_stream_free
 }
 
 /// Reads what has come, at most `capacity` bytes, waiting at most `timeout_ns` for the first of them;

@@ -119,7 +119,7 @@ pub unsafe extern "C" fn h_server_new(
 
 offered! {
     server: h_server_t, of "a client", "clients";
-    h_server_seed, h_server_serve, h_server_set_admission
+    h_server_seed, h_server_serve, h_server_set_admission, h_server_offer
 }
 
 /// The next request, waiting at most `timeout_ns`. Any number of threads may wait.
@@ -339,7 +339,7 @@ grown! {
     /// `config` may be null.
     client: h_client_t, "a client" of "server", Client => Arc::new,
     config: *const h_client_config_t => client_config(config)?;
-    h_client_grow, h_client_connect; h_client_close, h_client_free
+    h_client_grow, h_client_connect, h_client_grow_from; h_client_close, h_client_free
 }
 
 std::thread_local! {

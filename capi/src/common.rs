@@ -3,8 +3,8 @@
 //! since cbindgen sees no macros (docs/decisions/generated-bindings.md).
 //!
 //! ```text
-//!   offered!    _seed, _serve, _set_admission     connected!  _peer, _explain
-//!   grown!      _grow, _connect                   closed!     _close, _free
+//!   offered!    _seed, _serve, .. _offer          connected!  _peer, _explain
+//!   grown!      _grow, _grow_from, _connect       closed!     _close, _free
 //! ```
 //! In each: `this: h_this_t`, what C programs call the argument and its type; then what the
 //! documentation calls things; then, after a semicolon, the functions' names. Documentation that
@@ -12,6 +12,7 @@
 
 use crate::boundary::{Copied, Done, Failure, get, guard, h_status, h_status::*, limit, out, text};
 use crate::endpoint::{Handle, Several, flush, give};
+use crate::job::h_job_t;
 use crate::links::{access_of, h_admission_t, h_peer_t};
 use crate::node::h_node_t;
 use crate::seeds::h_seed_t;
@@ -26,7 +27,7 @@ type Point<H> = <<H as Handle>::Inner as Several>::Point;
 macro_rules! offered {
     (
         $this:ident: $handle:ident, of $peer:literal, $peers:literal;
-        $seed:ident, $serve:ident, $set_admission:ident
+        $seed:ident, $serve:ident, $set_admission:ident, $offer:ident
     ) => {
         #[doc = concat!(" A seed from which ", $peer, " can be grown, by any process that may")]
         /// connect; each call makes another.
@@ -65,6 +66,21 @@ macro_rules! offered {
         ) -> $crate::boundary::h_status {
             $crate::common::set_admission($this, stringify!($this), admit, context)
         }
+
+        #[doc = concat!(" Offers this ", stringify!($this), ", which is of the job's node, to the other ranks.")]
+        /// They wait until it is offered. One of a kind has a name; all names are free again when it is
+        /// freed.
+        ///
+        /// Errors: H_INVALID, the name is none, or it is not of h_job_node; H_IN_USE, this rank offers
+        /// another of the same kind under it.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $offer(
+            $this: *mut $handle,
+            job: *mut $crate::job::h_job_t,
+            name: *const core::ffi::c_char,
+        ) -> $crate::boundary::h_status {
+            $crate::common::offer($this, stringify!($this), job, name)
+        }
     };
 }
 
@@ -75,7 +91,7 @@ macro_rules! grown {
         $(#[$more:meta])*
         $this:ident: $handle:ident, $what:literal of $peer:literal, $grown:ident => $wrap:expr
         $(, $argument:ident: $type:ty => $with:expr)?;
-        $grow:ident, $connect:ident; $close:ident, $free:ident
+        $grow:ident, $connect:ident, $grow_from:ident; $close:ident, $free:ident
     ) => {
         #[doc = concat!(" Grows ", $what, " from a seed, waiting at most `timeout_ns` for the ", $peer, "'s")]
         #[doc = concat!(" answer. To be freed with ", stringify!($close), " or")]
@@ -111,6 +127,27 @@ macro_rules! grown {
             let with = || Ok(($($with)?));
             let place = ($this, stringify!($this));
             $crate::common::connect::<$handle, $grown>(node, name, with, timeout_ns, place, $wrap)
+        }
+
+        #[doc = concat!(" Grows ", $what, " of what the ", $peer, "'s rank offers under `name`: until it does, and")]
+        /// while too many ranks of other hosts ask it at once, this waits, at most `timeout_ns`; otherwise
+        #[doc = concat!(" as ", stringify!($grow), ".")]
+        ///
+        /// Errors: H_INVALID, there is no such rank, or the name is none; H_TIMED_OUT, nothing was offered;
+        /// H_UNREACHABLE; H_LIMIT; H_CLOSED. Nothing is left of the attempt.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $grow_from(
+            job: *mut $crate::job::h_job_t,
+            rank: u32,
+            name: *const core::ffi::c_char,
+            $($argument: $type,)?
+            timeout_ns: i64,
+            $this: *mut *mut $handle,
+        ) -> $crate::boundary::h_status {
+            let with = || Ok(($($with)?));
+            let place = ($this, stringify!($this));
+            let of = (job, rank, name);
+            $crate::common::grow_from::<$handle, $grown>(of, with, timeout_ns, place, $wrap)
         }
     };
 }
@@ -230,6 +267,39 @@ fn admission(admit: h_admission_t, context: *mut c_void) -> Admit {
             true => Ok(()),
             false => Err("the receiver's owner does not let this process in".into()),
         }
+    })
+}
+
+pub(crate) unsafe fn offer<H: Handle>(
+    handle: *mut H,
+    what: &str,
+    job: *mut h_job_t,
+    name: *const c_char,
+) -> h_status
+where
+    H::Inner: Several,
+    Point<H>: Offered,
+{
+    guard(|| {
+        let (handle, job) = (get(handle, what)?, get(job, "job")?.job()?);
+        let name = text(name, "name")?;
+        Ok(handle.end().with(|end| job.offer(end, name))??)
+    })
+}
+
+pub(crate) unsafe fn grow_from<H: Handle, G: Grown>(
+    (job, rank, name): (*mut h_job_t, u32, *const c_char),
+    with: impl FnOnce() -> Done<G::With>,
+    timeout_ns: i64,
+    (place, what): (*mut *mut H, &str),
+    wrap: impl FnOnce(G) -> H::Inner,
+) -> h_status {
+    guard(|| {
+        let (job, place) = (get(job, "job")?, out(place, what)?);
+        let name = text(name, "name")?;
+        let grown: G = job.job()?.grow(rank, name, with()?, limit(timeout_ns))?;
+        place.write(give(job.node(), wrap(grown))?);
+        Ok(())
     })
 }
 

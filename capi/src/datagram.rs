@@ -82,7 +82,7 @@ pub unsafe extern "C" fn h_datagram_receiver_new(
 
 offered! {
     receiver: h_datagram_receiver_t, of "a sender", "senders";
-    h_datagram_receiver_seed, h_datagram_receiver_serve, h_datagram_receiver_set_admission
+    h_datagram_receiver_seed, h_datagram_receiver_serve, h_datagram_receiver_set_admission, h_datagram_receiver_offer
 }
 
 /// The next datagram, waiting at most `timeout_ns`. After it the receiver is not ready, and the
@@ -209,7 +209,7 @@ closed! {
 
 grown! {
     sender: h_datagram_sender_t, "a sender" of "receiver", DatagramSender => Exclusive::new;
-    h_datagram_sender_grow, h_datagram_sender_connect; h_datagram_sender_close, h_datagram_sender_free
+    h_datagram_sender_grow, h_datagram_sender_connect, h_datagram_sender_grow_from; h_datagram_sender_close, h_datagram_sender_free
 }
 
 /// Sends `length` bytes of `data` to the receiver's area at `offset`, and with them a ticket for

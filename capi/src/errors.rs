@@ -11,6 +11,7 @@ use hamlyn::control::{
 };
 use hamlyn::interface::terminus::PostError;
 use hamlyn::interface::{AreaError, QueueError, SlotError};
+use hamlyn::job::JobError;
 use hamlyn::node::{
     BuildError, CloseReason, ConnectError, ExportError, Forked, LinkError, MemoryError,
     NoSuchAperture, NoSuchTerminus, NodeReceiveError, NodeSendError, OfferError, ReclaimError,
@@ -256,6 +257,26 @@ statuses! {
         // Of tasks in Rust alone.
         GrowError::GivenUp => H_TIMED_OUT,
         GrowError::Forked(e) => e.status(),
+    };
+    JobError: e => match e {
+        JobError::Environment { .. }
+        | JobError::NoRank { .. }
+        | JobError::Name { .. }
+        | JobError::OtherManager => H_INVALID,
+        JobError::Missing { .. }
+        | JobError::LauncherSilent { .. }
+        | JobError::NotOffered { .. } => H_TIMED_OUT,
+        JobError::Ended(_) | JobError::LauncherGone { .. } => H_CLOSED,
+        JobError::Launcher { .. } => H_MISBEHAVED,
+        JobError::NothingPut { .. } => H_NO_SUCH,
+        JobError::PutAlready { .. } | JobError::Taken { .. } => H_IN_USE,
+        JobError::TooLong { .. } => H_TOO_LONG,
+        JobError::OtherHost { .. } => H_UNREACHABLE,
+        JobError::PmixLibrary { .. } | JobError::Os { .. } => H_SYSTEM,
+        JobError::Config(e) => e.status(),
+        JobError::Build(e) => e.status(),
+        JobError::Offer(e) => e.status(),
+        JobError::Grow(e) => e.status(),
     };
     ReceiveError: e => match e {
         ReceiveError::TimedOut => H_TIMED_OUT,

@@ -97,7 +97,7 @@ pub unsafe extern "C" fn h_group_new(
 
 offered! {
     group: h_group_t, of "a member or helper", "members and helpers";
-    h_group_seed, h_group_serve, h_group_set_admission
+    h_group_seed, h_group_serve, h_group_set_admission, h_group_offer
 }
 
 /// A seed from which the member in one place can be grown; and another there, when that one is
@@ -305,7 +305,7 @@ grown! {
     /// The root may send it up to `receive_bytes` bytes at once.
     member: h_group_member_t, "a member" of "root", GroupMember => Exclusive::new,
     receive_bytes: usize => receive_bytes;
-    h_group_member_grow, h_group_member_connect; h_group_member_close, h_group_member_free
+    h_group_member_grow, h_group_member_connect, h_group_member_grow_from; h_group_member_close, h_group_member_free
 }
 
 /// A member's place in the group, from 0 on, how many places there are, and the most bytes of a
@@ -463,7 +463,7 @@ closed! {
 
 grown! {
     helper: h_group_helper_t, "a helper" of "root", GroupHelper => Exclusive::new;
-    h_group_helper_grow, h_group_helper_connect; h_group_helper_close, h_group_helper_free
+    h_group_helper_grow, h_group_helper_connect, h_group_helper_grow_from; h_group_helper_close, h_group_helper_free
 }
 
 /// Sends a part that a member has delegated to this helper, waiting at most `timeout_ns` for room.

@@ -4,6 +4,7 @@
 //! - `boundary`: statuses, messages, checks of arguments, panics caught.
 //! - `errors`: which status each error of the library becomes.
 //! - `node`, `memory`, `tickets`, `links`, `messages`: the paper's calls.
+//! - `job`: the ranks of a parallel program.
 //! - `log`: what an operator is told of links.
 //! - `endpoint`: end points for any number of threads; `common`: the functions that repeat for each
 //!   protocol; `seeds`, `tagged` and so on: what one protocol alone has.
@@ -29,6 +30,7 @@ mod datagram;
 mod endpoint;
 mod errors;
 mod group;
+mod job;
 mod links;
 mod log;
 mod memory;
@@ -48,6 +50,7 @@ pub use byte_stream::*;
 pub use call::*;
 pub use datagram::*;
 pub use group::*;
+pub use job::*;
 pub use links::*;
 pub use log::*;
 pub use memory::*;

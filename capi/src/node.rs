@@ -21,10 +21,21 @@ use std::sync::{Arc, OnceLock};
 pub struct h_node_t {
     manager: Manager,
     fork: Arc<ForkGuard>,
-    watch: OnceLock<Watch>,
+    watch: Arc<OnceLock<Watch>>,
 }
 
 impl h_node_t {
+    /// The first handle to a manager of this process.
+    pub(crate) fn of(manager: Manager) -> Done<Self> {
+        Ok(Self { manager, fork: Arc::new(ForkGuard::new()?), watch: Arc::default() })
+    }
+
+    /// Another handle.
+    pub(crate) fn again(&self) -> Done<Self> {
+        let (manager, fork, watch) = (self.manager()?, &self.fork, &self.watch);
+        Ok(Self { manager: manager.clone(), fork: fork.clone(), watch: watch.clone() })
+    }
+
     /// What an event loop watches; made when the first asks.
     pub(crate) fn watch(&self) -> Done<&Watch> {
         if self.watch.get().is_none() {
@@ -75,6 +86,35 @@ pub extern "C" fn h_version() -> *const c_char {
     VERSION.as_ptr().cast()
 }
 
+/// The settings of the environment, and in their place these.
+///
+/// # Safety
+/// As [`elements`]; names and values as [`text`].
+pub(crate) unsafe fn config_of(settings: *const h_setting_t, count: usize) -> Done<Config> {
+    let mut given = Vec::new();
+    for setting in elements(settings, count, "settings")? {
+        given.push((text(setting.name, "a setting's name")?, setting.value));
+    }
+    let known = Config::default().settings();
+    let mut values = Vec::new();
+    for (name, value) in given {
+        let row = known.iter().find(|row| row.name == name || row.variable == name);
+        let Some(row) = row else {
+            return Err(Failure::invalid(format!(
+                "no setting is called {name:?}; docs/settings.md has them all"
+            )));
+        };
+        values.push((row.variable, text(value, row.name)?));
+    }
+    Ok(Config::from_lookup(|variable| {
+        let given = values.iter().rev().find(|(name, _)| *name == variable);
+        match given {
+            Some((_, value)) => Some((*value).to_owned()),
+            None => Some(std::env::var_os(variable)?.to_string_lossy().into_owned()),
+        }
+    })?)
+}
+
 /// Makes a node. Its settings are those of the environment (HAMLYN_*), and in their place the
 /// `count` ones of `settings`, which may be null if `count` is 0. To be freed with h_node_free or
 /// h_close.
@@ -91,31 +131,8 @@ pub unsafe extern "C" fn h_node_new(
 ) -> h_status {
     guard(|| {
         let place = out(node, "node")?;
-        let mut given = Vec::new();
-        for setting in elements(settings, count, "settings")? {
-            given.push((text(setting.name, "a setting's name")?, setting.value));
-        }
-        let known = Config::default().settings();
-        let mut values = Vec::new();
-        for (name, value) in given {
-            let row = known.iter().find(|row| row.name == name || row.variable == name);
-            let Some(row) = row else {
-                return Err(Failure::invalid(format!(
-                    "no setting is called {name:?}; docs/settings.md has them all"
-                )));
-            };
-            values.push((row.variable, text(value, row.name)?));
-        }
-        let config = Config::from_lookup(|variable| {
-            let given = values.iter().rev().find(|(name, _)| *name == variable);
-            match given {
-                Some((_, value)) => Some((*value).to_owned()),
-                None => Some(std::env::var_os(variable)?.to_string_lossy().into_owned()),
-            }
-        })?;
-        let manager = Manager::with_config(config)?;
-        let fork = Arc::new(ForkGuard::new()?);
-        place.write(Box::into_raw(Box::new(h_node_t { manager, fork, watch: OnceLock::new() })));
+        let manager = Manager::with_config(config_of(settings, count)?)?;
+        place.write(Box::into_raw(Box::new(h_node_t::of(manager)?)));
         Ok(())
     })
 }

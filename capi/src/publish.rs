@@ -213,7 +213,7 @@ pub unsafe extern "C" fn h_publisher_new(
 
 offered! {
     publisher: h_publisher_t, of "a subscriber", "subscribers";
-    h_publisher_seed, h_publisher_serve, h_publisher_set_admission
+    h_publisher_seed, h_publisher_serve, h_publisher_set_admission, h_publisher_offer
 }
 
 /// What a call that may wait came to.
@@ -478,7 +478,7 @@ grown! {
     /// `config` may be null.
     subscriber: h_subscriber_t, "a subscriber" of "publisher", Subscriber => Exclusive::new,
     config: *const h_subscribe_config_t => subscribe_config(config)?;
-    h_subscriber_grow, h_subscriber_connect; h_subscriber_close, h_subscriber_free
+    h_subscriber_grow, h_subscriber_connect, h_subscriber_grow_from; h_subscriber_close, h_subscriber_free
 }
 
 /// The next sample, in the order of publication, waiting at most `timeout_ns`. To be freed with

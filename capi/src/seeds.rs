@@ -2,7 +2,7 @@
 
 use crate::boundary::{Copied, Done, Failure, bytes, get, guard, h_status, out, text};
 use core::ffi::{c_char, c_void};
-use hamlyn::protocol::{SEED_BYTES_MAX, Seed};
+use hamlyn::protocol::{Kind, SEED_BYTES_MAX, Seed};
 
 /// Most bytes of a seed.
 pub const H_SEED_BYTES_MAX: usize = 133;
@@ -64,6 +64,15 @@ pub enum h_kind {
     H_KIND_PUBLISH = 7,
     /// For h_wait_any, who accepts byte streams; seeds of such are of H_KIND_BYTES.
     H_KIND_BYTE_LISTENER = 256,
+}
+
+/// What a number of an h_kind is for seeds.
+pub(crate) fn kind_of(kind: u32) -> Done<Kind> {
+    let known = [Kind::Datagram, Kind::Tagged, Kind::Stream, Kind::Call, Kind::Group];
+    let mut known = known.into_iter().chain([Kind::Bytes, Kind::Publish]);
+    let found = known.find(|known| *known as u32 == kind);
+    found
+        .ok_or_else(|| Failure::invalid(format!("kind is {kind}, and seeds have 1 to 7 of h_kind")))
 }
 
 /// Reads a seed that anybody may have written. Whether it is genuine is decided by its receiver,

@@ -32,6 +32,12 @@ pub(crate) struct Intake {
     lent: VecDeque<Lent>,
 }
 
+impl Intake {
+    pub(crate) fn still(receiver: StreamReceiver) -> Exclusive<Self> {
+        Exclusive::new(Self { inner: Inflow::Still(receiver), lent: VecDeque::new() })
+    }
+}
+
 /// The receiver, as it was made.
 enum Inflow {
     Still(StreamReceiver),
@@ -135,7 +141,7 @@ pub(crate) enum Outflow {
 }
 
 impl Outflow {
-    fn still(sender: StreamSender) -> Exclusive<Self> {
+    pub(crate) fn still(sender: StreamSender) -> Exclusive<Self> {
         Exclusive::new(Self::Still(sender))
     }
 
@@ -230,7 +236,7 @@ pub unsafe extern "C" fn h_stream_receiver_new(
 
 offered! {
     receiver: h_stream_receiver_t, of "the sender", "the sender";
-    h_stream_receiver_seed, h_stream_receiver_serve, h_stream_receiver_set_admission
+    h_stream_receiver_seed, h_stream_receiver_serve, h_stream_receiver_set_admission, h_stream_receiver_offer
 }
 
 /// The next record, in the order of sending, waiting at most `timeout_ns`. Its bytes are where they
@@ -359,14 +365,14 @@ closed! {
 
 grown! {
     sender: h_stream_sender_t, "the sender" of "receiver", StreamSender => Outflow::still;
-    h_stream_sender_grow, h_stream_sender_connect; h_stream_sender_close, h_stream_sender_free
+    h_stream_sender_grow, h_stream_sender_connect, h_stream_sender_grow_from; h_stream_sender_close, h_stream_sender_free
 }
 
 grown! {
     /// It writes long records straight into the receiver's memory, if the receiver has an aperture;
     /// where that cannot be had, they go through the link, and h_stream_sender_explain says so.
     sender: h_stream_sender_t, "a sender" of "receiver", ApertureStreamSender => Outflow::volatile;
-    h_stream_sender_grow_with_aperture, h_stream_sender_connect_with_aperture;
+    h_stream_sender_grow_with_aperture, h_stream_sender_connect_with_aperture, h_stream_sender_grow_from_with_aperture;
     h_stream_sender_close, h_stream_sender_free
 }
 

@@ -67,7 +67,7 @@ pub unsafe extern "C" fn h_tagged_receiver_new(
 
 offered! {
     receiver: h_tagged_receiver_t, of "a sender", "senders";
-    h_tagged_receiver_seed, h_tagged_receiver_serve, h_tagged_receiver_set_admission
+    h_tagged_receiver_seed, h_tagged_receiver_serve, h_tagged_receiver_set_admission, h_tagged_receiver_offer
 }
 
 /// The next tag, in the order of arrival, waiting at most `timeout_ns`. The data that belongs to it
@@ -170,7 +170,7 @@ closed! {
 
 grown! {
     sender: h_tagged_sender_t, "a sender" of "receiver", TaggedSender => Exclusive::new;
-    h_tagged_sender_grow, h_tagged_sender_connect; h_tagged_sender_close, h_tagged_sender_free
+    h_tagged_sender_grow, h_tagged_sender_connect, h_tagged_sender_grow_from; h_tagged_sender_close, h_tagged_sender_free
 }
 
 /// Writes `length` bytes of `data` to the receiver's area at `offset`, and `tag` to its queue.

@@ -721,6 +721,61 @@ void with_exceptions() {
 
 } // namespace
 
+void jobs() {
+    auto job = GOOD(hm::job::try_open());
+    THAT(GOOD(job.try_rank()) == 0 && GOOD(job.try_size()) == 1 && GOOD(job.try_is_local(0)));
+    THAT(GOOD(job.try_launcher()) == H_LAUNCHER_NONE && job.try_is_local(1).status() == H_INVALID);
+    THAT(GOOD(job.try_explain()).find("rank 0 of 1") != std::string::npos);
+    GOOD(job.try_put("x", std::string(3000, 'x')));
+    GOOD(job.try_fence(LIMIT));
+    THAT(GOOD(job.try_get(0, "x")).size() == 3000);
+    THAT(job.try_get(0, "y").status() == H_NO_SUCH);
+    THAT(job.try_put("x", "again").status() == H_IN_USE);
+    auto node = GOOD(job.try_node());
+    THAT(GOOD(node.try_id()) == GOOD(GOOD(job.try_node()).try_id()));
+
+    auto from = GOOD(job.try_stream_from(0));
+    auto to = GOOD(job.try_stream_to(0, LIMIT));
+    GOOD(to.try_send("hello", LIMIT));
+    GOOD(to.try_flush(LIMIT));
+    THAT(GOOD(from.try_receive(LIMIT)).data().text() == "hello");
+    auto server = GOOD(job.try_server());
+    (void)GOOD(job.try_client(0, LIMIT));
+
+    auto tagged = GOOD(hm::tagged_receiver::try_make(node, 64));
+    GOOD(job.try_offer(tagged, "all"));
+    THAT(job.try_offer(tagged, "all").status() == H_IN_USE);
+    (void)GOOD(job.try_grow<hm::tagged_sender>(0, "all", LIMIT));
+    auto datagrams = GOOD(hm::datagram_receiver::try_make(node, 64));
+    GOOD(job.try_offer(datagrams, "all"));
+    (void)GOOD(job.try_grow<hm::datagram_sender>(0, "all", LIMIT));
+    auto stream = GOOD(hm::stream_receiver::try_make(node));
+    GOOD(job.try_offer(stream, "all"));
+    THAT(GOOD(job.try_seed_of(0, H_KIND_STREAM, "all")).as_bytes().size() > 0);
+    (void)GOOD(job.try_grow<hm::stream_sender>(0, "all", LIMIT));
+    hm::stream_config config;
+    config.aperture_bytes = 65536;
+    auto second = GOOD(hm::stream_receiver::try_make(node, config));
+    GOOD(job.try_offer(second, "second"));
+    (void)GOOD(job.try_grow_with_aperture(0, "second", LIMIT));
+    auto calls = GOOD(hm::server::try_make(node));
+    GOOD(job.try_offer(calls, "all"));
+    (void)GOOD(job.try_grow<hm::client>(0, "all", LIMIT, hm::client_config{}));
+    auto group = GOOD(hm::group::try_make(node, 1, 8));
+    GOOD(job.try_offer(group, "all"));
+    auto member = GOOD(job.try_grow<hm::group_member>(0, "all", LIMIT, 8));
+    (void)GOOD(job.try_grow<hm::group_helper>(0, "all", LIMIT));
+    auto publisher = GOOD(hm::publisher::try_make(node));
+    GOOD(job.try_offer(publisher, "all"));
+    (void)GOOD(job.try_grow<hm::subscriber>(0, "all", LIMIT));
+    auto listener = GOOD(hm::byte_listener::try_make(node));
+    GOOD(job.try_offer(listener, "all"));
+    (void)GOOD(job.try_grow<hm::byte_stream>(0, "all", LIMIT, hm::byte_config{}));
+    THAT(job.try_grow<hm::stream_sender>(0, "none", 20ms).status() == H_TIMED_OUT);
+    auto moved = std::move(job);
+    THAT(job.try_rank().status() == H_INVALID && GOOD(moved.try_rank()) == 0);
+}
+
 int main() {
     alarm(120);
     char name[] = "/tmp/hamlyn-types-" "XX" "XX" "XX";
@@ -743,6 +798,7 @@ int main() {
     waiting_for_several();
     samples();
     byte_streams();
+    jobs();
     the_log();
 #if HAMLYN_EXCEPTIONS
     with_exceptions();

@@ -9,6 +9,8 @@ mod barrier;
 #[path = "../../examples/job_halo.rs"]
 mod halo;
 
+use support::ranks::{Done, LIMIT, LONG, ROLE, all_of, as_role, command, text, with_role};
+
 use hamlyn::job::{Job, JobError, Launcher};
 use hamlyn::protocol::StreamReceiver;
 use std::fs::read_dir;
@@ -17,45 +19,10 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-const ROLE: &str = "HAMLYN_TEST_ROLE";
-const LIMIT: Option<Duration> = Some(Duration::from_secs(40));
-/// Longer than anything takes.
-const LONG: Duration = Duration::from_secs(60);
-
-type Done = Result<(), Box<dyn std::error::Error>>;
-
-/// Without the variables of whoever runs the tests, in a directory of its own.
-fn command(program: &str, dir: &Path) -> Command {
-    let mut command = Command::new(program);
-    for (name, _) in std::env::vars() {
-        let is_launcher = ["PMI_", "PMIX_", "HYDRA_", "OMPI_"].iter().any(|p| name.starts_with(p));
-        if name.starts_with("HAMLYN_") || is_launcher {
-            command.env_remove(name);
-        }
-    }
-    command.env("HAMLYN_DIR", dir).current_dir(dir);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
-}
-
 fn hamlyn(dir: &Path, options: &str) -> Command {
     let mut command = command(env!("CARGO_BIN_EXE_hamlyn"), dir);
     command.arg("run").args(options.split_whitespace()).arg("--");
     command
-}
-
-/// This test's program as `role`.
-fn with_role<'a>(command: &'a mut Command, role: &str) -> &'a mut Command {
-    let own = std::env::current_exe().unwrap();
-    command.arg(own).args(["--exact", "role", "--nocapture", "--test-threads=1"]).env(ROLE, role)
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-fn all_of(output: &Output) -> String {
-    format!("{}\n{}\n{}", output.status, text(&output.stdout), text(&output.stderr))
 }
 
 /// `hamlyn run` with a role, to its end.
@@ -74,18 +41,15 @@ fn ran(options: &str, role: &str) -> Output {
 #[test]
 fn role() {
     let Ok(role) = std::env::var(ROLE) else { return };
-    // Ranks that are never ended are not to stay, either.
-    std::thread::spawn(|| {
-        std::thread::sleep(2 * LONG);
-        std::process::abort();
-    });
-    let done = match role.as_str() {
+    as_role(&role, || match role.as_str() {
         "all_to_all" => all_to_all::main(),
         "barrier" => barrier::main(),
         "halo" => halo::main(),
         "values" => values(),
         "calls" => calls(),
         "misuse" => misuse(),
+        #[cfg(feature = "tls")]
+        "crowd" => crowd(),
         "late" => late(),
         "leaves" => leaves(),
         "dies" => dies(),
@@ -93,13 +57,7 @@ fn role() {
         "shows" => shows(),
         "orphans" => orphans(),
         other => panic!("no role {other}"),
-    };
-    if let Err(e) = done {
-        eprintln!("a rank as {role}: {e}");
-        std::process::exit(3);
-    }
-    // Not what the test harness would say, nor its status.
-    std::process::exit(0);
+    })
 }
 
 #[test]
@@ -218,37 +176,6 @@ fn ranks_of_two_hosts_meet_by_tls_and_those_of_one_by_rings() {
     assert!(all.contains("rank 3 on 10.78.0.2 was ended by signal 6"), "{all}");
 }
 
-/// Under another launcher: `mpiexec` and the like with these options before the program.
-fn under(launcher: &str, options: &[&str], says: &str) {
-    let dir = tempfile::tempdir().unwrap();
-    let mut command = command(launcher, dir.path());
-    command.args(options);
-    match with_role(&mut command, "all_to_all").output() {
-        Err(e) => support::skipped(&format!("no {launcher}: {e}")),
-        Ok(output) => {
-            let all = all_of(&output);
-            assert!(output.status.success(), "{all}");
-            assert!(all.contains("rank 0 of 4") && all.contains(says), "{all}");
-        }
-    }
-}
-
-#[test]
-fn four_ranks_find_one_another_under_hydra() {
-    under("mpiexec.hydra", &["-n", "4"], "started by a launcher that speaks PMI-1");
-}
-
-#[test]
-fn under_pmix_a_process_is_no_job_of_its_own() {
-    let dir = tempfile::tempdir().unwrap();
-    let own = std::env::current_exe().unwrap();
-    let mut command = command(own.to_str().unwrap(), dir.path());
-    command.args(["--exact", "role", "--nocapture"]).env(ROLE, "values");
-    let output = command.env("PMIX_NAMESPACE", "x").env("PMIX_RANK", "0").output().unwrap();
-    let all = all_of(&output);
-    assert!(output.status.code() == Some(3) && all.contains("PMIX_NAMESPACE"), "{all}");
-}
-
 fn values() -> Done {
     let job = Job::from_env()?;
     assert_eq!(job.launcher(), Launcher::Run);
@@ -303,6 +230,50 @@ fn a_rank_calls_another_before_that_offers_it() {
     assert!(output.status.success(), "{}", all_of(&output));
 }
 
+/// Rank 0 takes no turn before some of the others, which are all on hosts of their own, were refused.
+#[cfg(feature = "tls")]
+fn crowd() -> Done {
+    use hamlyn::services::{list_services, stat_of};
+    let job = Job::from_env()?;
+    if job.rank() > 0 {
+        assert!(!job.is_local(0)?);
+        let client = job.client(0, LIMIT)?;
+        assert_eq!(&*client.call(b"hello", LIMIT)?, b"HELLO");
+        return Ok(job.fence(LIMIT)?);
+    }
+    let server = job.server()?;
+    let config = hamlyn::Config::from_env()?;
+    let until = Instant::now() + LONG;
+    loop {
+        let own = list_services(&config).entries;
+        let name = own.iter().find(|entry| entry.name.starts_with("seeds-"));
+        let told = stat_of(&config, &name.ok_or("no service")?.name.parse()?, LIMIT)?;
+        if told.contains("of those that wait for an answer") {
+            break;
+        }
+        assert!(Instant::now() < until, "nobody was refused: {told}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    for _ in 1..job.size() {
+        let request = server.receive(LIMIT)?;
+        let reply = request.to_ascii_uppercase();
+        request.reply(&reply, LIMIT)?;
+    }
+    Ok(job.fence(LIMIT)?)
+}
+
+/// A directory of its own makes each rank one of another host.
+#[cfg(feature = "tls")]
+#[test]
+fn a_rank_from_which_many_hosts_grow_at_once_serves_them_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = hamlyn(dir.path(), "-n 21");
+    let own = "mkdir -m 700 $HAMLYN_DIR/$$ && HAMLYN_DIR=$HAMLYN_DIR/$$ exec \"$@\"";
+    command.args(["sh", "-c", own, "sh"]).env("HAMLYN_JOB_HOST", "127.0.0.1");
+    let output = with_role(&mut command, "crowd").output().unwrap();
+    assert!(output.status.success(), "{}", all_of(&output));
+}
+
 fn misuse() -> Done {
     let job = Job::from_env()?;
     let soon = Some(Duration::from_millis(50));
@@ -314,7 +285,7 @@ fn misuse() -> Done {
     assert!(error.contains("40000") && error.contains("32256"), "{error}");
     job.put("y", b"1")?;
     let error = job.put("y", b"2").unwrap_err().to_string();
-    assert!(error.contains("key_is_there_already"), "{error}");
+    assert!(error.contains("under \"y\" already"), "{error}");
     let error = job.client(1 - job.rank(), soon).map(drop).unwrap_err();
     assert!(matches!(error, JobError::NotOffered { .. }), "{error}");
     let _one = job.stream_from(0)?;

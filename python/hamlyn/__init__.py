@@ -27,6 +27,7 @@ A sender, usually another process, connects and writes with the ticket::
   a memoryview, a numpy array. It is not copied first.
 - `numpy.frombuffer(area, dtype=..)` shows a message area without a copy.
 - `hamlyn.log_events()` makes records of the logger `hamlyn` for links that come, go and are refused.
+- `hamlyn.Job` is for the ranks of a parallel program, which find one another.
 - `hamlyn.aio` has the same for asyncio.
 
 A manager is for one process: a forked child gets `Forked`, and makes one of its own.
@@ -66,6 +67,7 @@ from ._hamlyn import (
     GroupHelper,
     GroupMember,
     GroupPart,
+    Job,
     Link,
     LinkClosed,
     LinkRequest,
@@ -142,6 +144,7 @@ __all__ = [
     "GroupMember",
     "GroupPart",
     "HamlynError",
+    "Job",
     "Link",
     "LinkClosed",
     "LinkRequest",

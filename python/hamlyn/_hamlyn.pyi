@@ -8,7 +8,7 @@ from ._types import Access, AnyArray, Buffer, DType, Event, Settings, Shape, Whe
 from _typeshed import SupportsGetItem
 from typing import Final, SupportsFloat, SupportsIndex, final
 
-__all__ = ["__version__", "Aperture", "ApertureChanged", "ApertureStreamReceiver", "ApertureStreamSender", "Area", "ByteListener", "ByteStream", "Call", "Client", "Connected", "Datagram", "DatagramReceiver", "DatagramSender", "DelegatedPart", "Group", "GroupHelper", "GroupMember", "GroupPart", "Link", "LinkClosed", "LinkRequest", "LinkRequestGone", "Loan", "Manager", "Notification", "Peer", "Publisher", "Queue", "Record", "Request", "Sample", "SampleLoan", "Seed", "Server", "Slot", "StreamReceiver", "StreamSender", "Subscriber", "SubscriberState", "Tag", "TaggedReceiver", "TaggedSender", "Ticket", "TicketRevoked", "VolatileRecord", "_close_log", "_next_entry", "_open_log", "_set_slice", "pack_array", "settings", "unpack_array"]
+__all__ = ["__version__", "Aperture", "ApertureChanged", "ApertureStreamReceiver", "ApertureStreamSender", "Area", "ByteListener", "ByteStream", "Call", "Client", "Connected", "Datagram", "DatagramReceiver", "DatagramSender", "DelegatedPart", "Group", "GroupHelper", "GroupMember", "GroupPart", "Job", "Link", "LinkClosed", "LinkRequest", "LinkRequestGone", "Loan", "Manager", "Notification", "Peer", "Publisher", "Queue", "Record", "Request", "Sample", "SampleLoan", "Seed", "Server", "Slot", "StreamReceiver", "StreamSender", "Subscriber", "SubscriberState", "Tag", "TaggedReceiver", "TaggedSender", "Ticket", "TicketRevoked", "VolatileRecord", "_close_log", "_next_entry", "_open_log", "_set_slice", "pack_array", "settings", "unpack_array"]
 
 __version__: Final[str]
 """
@@ -157,6 +157,12 @@ class ApertureStreamReceiver:
         """
         Which path the records take, and why.
         """
+    def offer(self, /, job: Job, name: str) -> None:
+        """
+        Offers it, which is of the job's manager, to the other ranks under this name: they
+        grow the other end with `grow_from`, and wait until it is offered. One of a kind has a
+        name; all names are free again when it is closed.
+        """
     @property
     def peer(self, /) -> Peer | None:
         """
@@ -249,6 +255,12 @@ class ApertureStreamSender:
         """
         Grows it from a receiver's seed (a `Seed`, or the bytes or text of one), waiting at
         most `timeout` seconds for the receiver's answer.
+        """
+    @staticmethod
+    def grow_from(job: Job, rank: SupportsIndex, name: str, timeout: SupportsFloat | SupportsIndex | None = 10.0) -> ApertureStreamSender:
+        """
+        Grows it from what a job's rank offers under `name`, waiting for it at most `timeout`
+        seconds.
         """
     @property
     def nbytes_max(self, /) -> int:
@@ -349,6 +361,12 @@ class ByteListener:
         """
         Peers that were sent away because they broke the rules.
         """
+    def offer(self, /, job: Job, name: str) -> None:
+        """
+        Offers it, which is of the job's manager, to the other ranks under this name: they
+        grow the other end with `grow_from`, and wait until it is offered. One of a kind has a
+        name; all names are free again when it is closed.
+        """
     @property
     def ready(self, /) -> bool:
         """
@@ -418,6 +436,12 @@ class ByteStream:
     def grow(manager: Manager, seed: Seed | Buffer | str, timeout: SupportsFloat | SupportsIndex | None = 10.0, *, window_nbytes: SupportsIndex = 262144, packets: SupportsIndex = 256) -> ByteStream:
         """
         Connects by a listener's seed (a `Seed`, or the bytes or text of one); otherwise as `connect`.
+        """
+    @staticmethod
+    def grow_from(job: Job, rank: SupportsIndex, name: str, timeout: SupportsFloat | SupportsIndex | None = 10.0, *, window_nbytes: SupportsIndex = 262144, packets: SupportsIndex = 256) -> ByteStream:
+        """
+        Connects to the listener that a job's rank offers under `name`, waiting for it at most `timeout`
+        seconds; otherwise as `connect`.
         """
     @property
     def peer(self, /) -> Peer:
@@ -540,6 +564,12 @@ class Client:
         """
         Grows a client from a server's seed (a `Seed`, or the bytes or text of one). See `connect`.
         """
+    @staticmethod
+    def grow_from(job: Job, rank: SupportsIndex, name: str, timeout: SupportsFloat | SupportsIndex | None = 10.0, *, outstanding: SupportsIndex = 64, reply_nbytes: SupportsIndex = 4088, reply_nbytes_max: SupportsIndex = 16777216) -> Client:
+        """
+        Grows a client of what a job's rank offers under `name`, waiting for it at most `timeout`
+        seconds. See `connect`.
+        """
     @property
     def outstanding_max(self, /) -> int:
         """
@@ -646,6 +676,12 @@ class DatagramReceiver:
         `BufferError` while an array or a view shows them. `anew`: with a new key, so that every
         ticket that is out is worthless.
         """
+    def offer(self, /, job: Job, name: str) -> None:
+        """
+        Offers it, which is of the job's manager, to the other ranks under this name: they
+        grow the other end with `grow_from`, and wait until it is offered. One of a kind has a
+        name; all names are free again when it is closed.
+        """
     @property
     def ready(self, /) -> bool:
         """
@@ -744,6 +780,12 @@ class DatagramSender:
         Grows it from a receiver's seed (a `Seed`, or the bytes or text of one), waiting at
         most `timeout` seconds for the receiver's answer.
         """
+    @staticmethod
+    def grow_from(job: Job, rank: SupportsIndex, name: str, timeout: SupportsFloat | SupportsIndex | None = 10.0) -> DatagramSender:
+        """
+        Grows it from what a job's rank offers under `name`, waiting for it at most `timeout`
+        seconds.
+        """
     @property
     def peer(self, /) -> Peer:
         """
@@ -830,6 +872,12 @@ class Group:
         """
         The round is over: the bytes of its parts may change from now on. Raises `BufferError` while
         an array or a view shows them.
+        """
+    def offer(self, /, job: Job, name: str) -> None:
+        """
+        Offers it, which is of the job's manager, to the other ranks under this name: they
+        grow the other end with `grow_from`, and wait until it is offered. One of a kind has a
+        name; all names are free again when it is closed.
         """
     def parts(self, /) -> list[GroupPart]:
         """
@@ -919,6 +967,12 @@ class GroupHelper:
         Grows it from a receiver's seed (a `Seed`, or the bytes or text of one), waiting at
         most `timeout` seconds for the receiver's answer.
         """
+    @staticmethod
+    def grow_from(job: Job, rank: SupportsIndex, name: str, timeout: SupportsFloat | SupportsIndex | None = 10.0) -> GroupHelper:
+        """
+        Grows it from what a job's rank offers under `name`, waiting for it at most `timeout`
+        seconds.
+        """
     @property
     def peer(self, /) -> Peer:
         """
@@ -980,6 +1034,12 @@ class GroupMember:
         Grows a member from a group's seed, waiting at most `timeout` seconds for the root's answer.
         The root may send it up to `receive_nbytes` bytes at once.
         """
+    @staticmethod
+    def grow_from(job: Job, rank: SupportsIndex, name: str, receive_nbytes: SupportsIndex, timeout: SupportsFloat | SupportsIndex | None = 10.0) -> GroupMember:
+        """
+        Grows a member of the group that a job's rank offers under `name`, waiting for it at most
+        `timeout` seconds.
+        """
     @property
     def members(self, /) -> int:
         """
@@ -1036,6 +1096,102 @@ class GroupPart:
         """
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __release_buffer__(self, buffer: memoryview, /) -> None: ...
+
+@final
+class Job:
+    """
+    The job that this process is a rank of: `hamlyn run -n 4 -- python program.py`, or under a launcher
+    that speaks PMIx (Open MPI's `mpirun`, Slurm's `srun --mpi=pmix`) or PMI-1 (MPICH's). With none of
+    them it has one rank. See docs/jobs.md.
+
+    Opening it waits until all ranks have come, at most the setting `job_timeout_ms`, and raises
+    `TimedOut` where they do not. Settings are those of a `Manager`. While it is open it is the same
+    job for whoever opens it again in this process. A context manager: leaving it closes it, and with
+    it its `manager`.
+    """
+    def __enter__(self, /) -> Job: ...
+    def __exit__(self, /, *_exception: object) -> None: ...
+    def __new__(cls, /, **settings: Unpack[Settings]) -> Job: ...
+    def __repr__(self, /) -> str: ...
+    def client(self, /, rank: SupportsIndex, timeout: SupportsFloat | SupportsIndex | None = 10.0) -> Client:
+        """
+        A client of a rank's `server`: until it has one, this waits, at most `timeout` seconds.
+        """
+    def close(self, /, timeout: SupportsFloat | SupportsIndex | None = 10.0) -> None:
+        """
+        Closes the job and its manager; messages that wait leave first, for at most `timeout` seconds.
+        The launcher is told that this rank needs it no more. Closing twice is closing once.
+        """
+    @property
+    def closed(self, /) -> bool:
+        """
+        Whether the job is closed.
+        """
+    def explain(self, /) -> str:
+        """
+        Which launcher it was, why not another, how many ranks are on this host, and to which of them
+        this one has made links.
+        """
+    def fence(self, /, timeout: SupportsFloat | SupportsIndex | None = None) -> None:
+        """
+        Waits until all ranks have called this as often as this one, at most `timeout` seconds. What
+        was put before is there for all. After `TimedOut` it stays begun: the next call goes on waiting
+        for it. It goes through the launcher, and is for setting up: while messages are sent a barrier
+        is a `Group`'s.
+        """
+    def get(self, /, rank: SupportsIndex, name: str) -> bytes | None:
+        """
+        What a rank has put under this name before the last fence, or `None`.
+        """
+    def is_local(self, /, rank: SupportsIndex) -> bool:
+        """
+        Whether a rank is on this host, and messages to it go through a ring.
+        """
+    @property
+    def launcher(self, /) -> str | None:
+        """
+        Who started it: `"hamlyn run"`, `"PMIx"`, `"PMI-1"`, or `None`.
+        """
+    @property
+    def manager(self, /) -> Manager:
+        """
+        What end points of the job are made with. It is closed with the job.
+        """
+    def put(self, /, name: str, data: Buffer) -> None:
+        """
+        Bytes for all other ranks, which `get` them after the next `fence`. A name is 1 to 32 of
+        `a-z A-Z 0-9 . _ -`, and is put once. The launcher carries them, and bounds them: Hydra to 511
+        bytes, `hamlyn run` and PMIx to 32,256.
+        """
+    @property
+    def rank(self, /) -> int:
+        """
+        The number of this process, from 0 to one less than `size`.
+        """
+    def seed_of(self, /, rank: SupportsIndex, kind: str, name: str) -> Seed:
+        """
+        A seed from which a sender grows what a rank offers, now or later, under this name and as this
+        kind: `"datagram"`, `"tagged"`, `"stream"`, `"call"`, `"group"`, `"bytes"` or `"publish"`: for
+        whoever has no use for `grow_from`. A secret of the job.
+        """
+    def server(self, /) -> Server:
+        """
+        This rank's server of calls, which every rank may be a `client` of. There is one.
+        """
+    @property
+    def size(self, /) -> int:
+        """
+        How many ranks the job has.
+        """
+    def stream_from(self, /, rank: SupportsIndex) -> StreamReceiver:
+        """
+        The stream from a rank, which grows it with `stream_to` at any time. There is one.
+        """
+    def stream_to(self, /, rank: SupportsIndex, timeout: SupportsFloat | SupportsIndex | None = 10.0) -> StreamSender:
+        """
+        The stream to a rank, which takes it with `stream_from`: until it does, this waits, at most
+        `timeout` seconds.
+        """
 
 @final
 class Link:
@@ -1461,6 +1617,12 @@ class Publisher:
         """
         Subscribers that were sent away because they broke the rules.
         """
+    def offer(self, /, job: Job, name: str) -> None:
+        """
+        Offers it, which is of the job's manager, to the other ranks under this name: they
+        grow the other end with `grow_from`, and wait until it is offered. One of a kind has a
+        name; all names are free again when it is closed.
+        """
     def publish(self, /, sample: Buffer, timeout: SupportsFloat | SupportsIndex | None = None) -> int:
         """
         Publishes a sample; returns how many were published before it. Waits, at most `timeout` seconds,
@@ -1772,6 +1934,12 @@ class Server:
         """
         Whether it is closed.
         """
+    def offer(self, /, job: Job, name: str) -> None:
+        """
+        Offers it, which is of the job's manager, to the other ranks under this name: they
+        grow the other end with `grow_from`, and wait until it is offered. One of a kind has a
+        name; all names are free again when it is closed.
+        """
     @property
     def ready(self, /) -> bool:
         """
@@ -1885,6 +2053,12 @@ class StreamReceiver:
         """
         Which path the records take, and why.
         """
+    def offer(self, /, job: Job, name: str) -> None:
+        """
+        Offers it, which is of the job's manager, to the other ranks under this name: they
+        grow the other end with `grow_from`, and wait until it is offered. One of a kind has a
+        name; all names are free again when it is closed.
+        """
     @property
     def peer(self, /) -> Peer | None:
         """
@@ -1978,6 +2152,12 @@ class StreamSender:
         Grows it from a receiver's seed (a `Seed`, or the bytes or text of one), waiting at
         most `timeout` seconds for the receiver's answer.
         """
+    @staticmethod
+    def grow_from(job: Job, rank: SupportsIndex, name: str, timeout: SupportsFloat | SupportsIndex | None = 10.0) -> StreamSender:
+        """
+        Grows it from what a job's rank offers under `name`, waiting for it at most `timeout`
+        seconds.
+        """
     @property
     def nbytes_max(self, /) -> int:
         """
@@ -2050,6 +2230,12 @@ class Subscriber:
         """
         Subscribes by a publisher's seed (a `Seed`, or the bytes or text of one); otherwise as
         `connect`.
+        """
+    @staticmethod
+    def grow_from(job: Job, rank: SupportsIndex, name: str, timeout: SupportsFloat | SupportsIndex | None = 10.0, *, depth: SupportsIndex = 64, when_slow: WhenSlow | None = None, history: SupportsIndex | None = None, outstanding: SupportsIndex | None = None) -> Subscriber:
+        """
+        Subscribes to what a job's rank offers under `name`, waiting for it at most `timeout` seconds.
+        See `connect`.
         """
     @property
     def missed(self, /) -> int:
@@ -2176,6 +2362,12 @@ class TaggedReceiver:
         The next tag, in the order of arrival; waits at most `timeout` seconds. The data that
         belongs to it lies in the area by then. Raises `TimedOut`.
         """
+    def offer(self, /, job: Job, name: str) -> None:
+        """
+        Offers it, which is of the job's manager, to the other ranks under this name: they
+        grow the other end with `grow_from`, and wait until it is offered. One of a kind has a
+        name; all names are free again when it is closed.
+        """
     def read(self, /, offset: SupportsIndex, length: SupportsIndex) -> bytes:
         """
         Copies `length` bytes out of the area, from `offset` on.
@@ -2257,6 +2449,12 @@ class TaggedSender:
         """
         Grows it from a receiver's seed (a `Seed`, or the bytes or text of one), waiting at
         most `timeout` seconds for the receiver's answer.
+        """
+    @staticmethod
+    def grow_from(job: Job, rank: SupportsIndex, name: str, timeout: SupportsFloat | SupportsIndex | None = 10.0) -> TaggedSender:
+        """
+        Grows it from what a job's rank offers under `name`, waiting for it at most `timeout`
+        seconds.
         """
     @property
     def nbytes_max(self, /) -> int:

@@ -77,6 +77,7 @@ class Settings(TypedDict, total=False):
     fabric_library: Union[str, "os.PathLike[str]", None]
     host_timeout_ms: Union[int, str, None]
     job_timeout_ms: Union[int, str, None]
+    pmix_library: Union[str, "os.PathLike[str]", None]
     admit_unknown: Union[str, None]
 
 

@@ -5,6 +5,7 @@ use crate::bytes::{with_bytes, with_bytes_mut};
 use crate::end::{End, connect, grow, ready, receiver, sender};
 use crate::errors::{Kind, OrRaise, error};
 use crate::inner::locked;
+use crate::job::Job;
 use crate::manager::Manager;
 use crate::tagged::{nothing, timed_out};
 use crate::wait::duration;
@@ -147,6 +148,23 @@ impl ByteStream {
     ) -> PyResult<Self> {
         let config = config(window_nbytes, packets);
         Ok(Self { end: grow(py, manager, seed, config, timeout, Stream::new)? })
+    }
+
+    /// Connects to the listener that a job's rank offers under `name`, waiting for it at most `timeout`
+    /// seconds; otherwise as `connect`.
+    #[staticmethod]
+    #[pyo3(signature = (job, rank, name, timeout=10.0, *, window_nbytes=262_144, packets=256))]
+    fn grow_from(
+        py: Python<'_>,
+        job: &Job,
+        rank: u32,
+        name: String,
+        timeout: Option<f64>,
+        window_nbytes: u32,
+        packets: u32,
+    ) -> PyResult<Self> {
+        let config = config(window_nbytes, packets);
+        Ok(Self { end: job.grow(py, (rank, name), config, timeout, Stream::new)? })
     }
 
     /// Receives what has come, at most `nbytes` bytes, waiting at most `timeout` seconds for the first

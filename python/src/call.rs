@@ -6,6 +6,7 @@ use crate::bytes::with_bytes;
 use crate::end::{End, connect, grow, receiver, sender};
 use crate::errors::{Kind, OrRaise, error};
 use crate::inner::locked;
+use crate::job::Job;
 use crate::manager::Manager;
 use crate::parts::{Link, Peer};
 use crate::tagged::{nothing, timed_out};
@@ -20,7 +21,7 @@ use std::sync::{Arc, Mutex, Weak};
 /// Receives calls. Any number of threads may receive and reply.
 #[pyclass(module = "hamlyn", frozen, weakref)]
 pub struct Server {
-    end: Arc<End<Arc<protocol::Server>>>,
+    pub end: Arc<End<Arc<protocol::Server>>>,
 }
 
 /// A call to be replied to. Where it goes away without a reply, the client is told that none will
@@ -213,7 +214,7 @@ impl Server {
 /// Calls a server. Any number of threads may call.
 #[pyclass(module = "hamlyn", frozen, weakref)]
 pub struct Client {
-    end: Arc<End<Arc<protocol::Client>>>,
+    pub end: Arc<End<Arc<protocol::Client>>>,
 }
 
 /// A call that was started. Where it goes away, its reply will be dropped.
@@ -349,6 +350,28 @@ impl Client {
         let config = client_config(outstanding, reply_nbytes, reply_nbytes_max);
         let end = grow(py, manager, seed, config, timeout, Arc::<protocol::Client>::new)?;
         Ok(Self { end })
+    }
+
+    /// Grows a client of what a job's rank offers under `name`, waiting for it at most `timeout`
+    /// seconds. See `connect`.
+    #[staticmethod]
+    #[pyo3(signature = (
+        job, rank, name, timeout=10.0, *,
+        outstanding=64, reply_nbytes=4088, reply_nbytes_max=16_777_216
+    ))]
+    #[allow(clippy::too_many_arguments)]
+    fn grow_from(
+        py: Python<'_>,
+        job: &Job,
+        rank: u32,
+        name: String,
+        timeout: Option<f64>,
+        outstanding: u32,
+        reply_nbytes: u32,
+        reply_nbytes_max: u64,
+    ) -> PyResult<Self> {
+        let config = client_config(outstanding, reply_nbytes, reply_nbytes_max);
+        Ok(Self { end: job.grow(py, (rank, name), config, timeout, Arc::<protocol::Client>::new)? })
     }
 
     /// Sends a request and waits for the reply, at most `timeout` seconds in all.

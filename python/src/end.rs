@@ -365,6 +365,12 @@ impl<T: Offered + Send> End<T> {
         Ok(())
     }
 
+    pub fn offer(&self, py: Python<'_>, job: &crate::job::Job, name: &str) -> PyResult<()> {
+        let ranks = job.ranks()?;
+        let _slow = self.inner.slow();
+        self.with(py, |end| ranks.offer(&*end, name))?.or_raise()
+    }
+
     pub fn set_admission(&self, py: Python<'_>, callback: &Bound<'_, PyAny>) -> PyResult<()> {
         self.check_open()?;
         // From here on, or from before, the manager counts as slow.
@@ -535,6 +541,13 @@ macro_rules! offered {
                 self.end.serve(py, name, access)
             }
 
+            /// Offers it, which is of the job's manager, to the other ranks under this name: they
+            /// grow the other end with `grow_from`, and wait until it is offered. One of a kind has a
+            /// name; all names are free again when it is closed.
+            fn offer(&self, py: Python<'_>, job: &crate::job::Job, name: &str) -> PyResult<()> {
+                self.end.offer(py, job, name)
+            }
+
             /// Asks `callback` about each peer that wants to grow the other end, once `access` has let
             /// it near: `True` lets it in; `False`, or a text that the peer is told, does not, and
             /// neither does an exception. `None`: whoever may connect is let in. It is called in
@@ -613,6 +626,21 @@ macro_rules! grown {
             ) -> PyResult<Self> {
                 let wrap = core::convert::identity::<hamlyn::protocol::$class>;
                 Ok(Self { end: $crate::end::grow(py, manager, seed, (), timeout, wrap)? })
+            }
+
+            /// Grows it from what a job's rank offers under `name`, waiting for it at most `timeout`
+            /// seconds.
+            #[staticmethod]
+            #[pyo3(signature = (job, rank, name, timeout=10.0))]
+            fn grow_from(
+                py: Python<'_>,
+                job: &crate::job::Job,
+                rank: u32,
+                name: String,
+                timeout: Option<f64>,
+            ) -> PyResult<Self> {
+                let wrap = core::convert::identity::<hamlyn::protocol::$class>;
+                Ok(Self { end: job.grow(py, (rank, name), (), timeout, wrap)? })
             }
 
             /// Grows it for the receiver that is served as `[user@]name`, waiting at most `timeout`

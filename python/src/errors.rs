@@ -5,6 +5,7 @@
 
 use hamlyn::interface::terminus::PostError;
 use hamlyn::interface::{AreaError, QueueError, SlotError};
+use hamlyn::job::JobError;
 use hamlyn::node::{
     BuildError, ConnectError, Forked, LinkError, MemoryError, NodeReceiveError, NodeSendError,
     OfferError,
@@ -291,6 +292,32 @@ impl ToPy for GrowError {
             // Of tasks in Rust alone.
             Self::GivenUp => Kind::TimedOut,
             Self::Forked(_) => Kind::Forked,
+        };
+        error(kind, self)
+    }
+}
+
+impl ToPy for JobError {
+    fn to_py(self) -> PyErr {
+        let kind = match self {
+            Self::Config(e) => return e.to_py(),
+            Self::Build(e) => return e.to_py(),
+            Self::Offer(e) => return e.to_py(),
+            Self::Grow(e) => return e.to_py(),
+            Self::Environment { .. }
+            | Self::NoRank { .. }
+            | Self::PutAlready { .. }
+            | Self::TooLong { .. }
+            | Self::Name { .. }
+            | Self::Taken { .. }
+            | Self::OtherManager => Kind::Misuse,
+            Self::Missing { .. } | Self::LauncherSilent { .. } | Self::NotOffered { .. } => {
+                Kind::TimedOut
+            }
+            Self::Ended(_) | Self::LauncherGone { .. } => Kind::Closed,
+            Self::Launcher { .. } => Kind::Misbehaved,
+            Self::NothingPut { .. } | Self::OtherHost { .. } => Kind::Unreachable,
+            Self::PmixLibrary { .. } | Self::Os { .. } => Kind::Os,
         };
         error(kind, self)
     }

@@ -3,6 +3,7 @@
 use crate::bytes::{export, with_bytes};
 use crate::end::{End, common, connect, grow, grown, peer_of, receiver, sender};
 use crate::errors::{Kind, OrRaise, error};
+use crate::job::Job;
 use crate::manager::Manager;
 use crate::parts::Peer;
 use crate::seed::Seed;
@@ -407,6 +408,22 @@ impl GroupMember {
         let end =
             grow(py, manager, seed, receive_nbytes, timeout, identity::<protocol::GroupMember>)?;
         Ok(Self { end })
+    }
+
+    /// Grows a member of the group that a job's rank offers under `name`, waiting for it at most
+    /// `timeout` seconds.
+    #[staticmethod]
+    #[pyo3(signature = (job, rank, name, receive_nbytes, timeout=10.0))]
+    fn grow_from(
+        py: Python<'_>,
+        job: &Job,
+        rank: u32,
+        name: String,
+        receive_nbytes: usize,
+        timeout: Option<f64>,
+    ) -> PyResult<Self> {
+        let wrap = identity::<protocol::GroupMember>;
+        Ok(Self { end: job.grow(py, (rank, name), receive_nbytes, timeout, wrap)? })
     }
 
     /// Grows a member of the group that is served as `[user@]name`.

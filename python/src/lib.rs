@@ -4,6 +4,7 @@
 //! - `parts.rs`: areas, queues, slots, tickets, links; `events.rs`: what is told of links
 //! - `end.rs`: what all end points have in common; `seed.rs`: seeds; `tagged.rs` and so on: one
 //!   protocol each
+//! - `job.rs`: the ranks of a parallel program
 //! - `bytes.rs`: the buffer protocol, both ways; the only `unsafe` code besides an area's address and
 //!   the memory of loans
 //! - `array.rs`: arrays with type and shape in messages
@@ -26,6 +27,7 @@ mod errors;
 mod events;
 mod group;
 mod inner;
+mod job;
 mod log;
 mod manager;
 mod parts;
@@ -58,6 +60,8 @@ mod _hamlyn {
     };
     #[pymodule_export]
     use crate::group::{DelegatedPart, Group, GroupHelper, GroupMember, GroupPart};
+    #[pymodule_export]
+    use crate::job::Job;
     #[pymodule_export]
     use crate::manager::{Manager, settings};
     #[pymodule_export]

@@ -57,7 +57,7 @@ fn setting_text(value: &Bound<'_, PyAny>) -> PyResult<String> {
     Ok(value.extract::<std::path::PathBuf>()?.to_string_lossy().into_owned())
 }
 
-fn config_of(settings: Option<&Bound<'_, PyDict>>) -> PyResult<Config> {
+pub fn config_of(settings: Option<&Bound<'_, PyDict>>) -> PyResult<Config> {
     let rows = Config::default().settings();
     let mut given = std::collections::HashMap::new();
     for (name, value) in settings.into_iter().flatten() {

@@ -12,6 +12,7 @@ use crate::array::{self, HEAD_BYTES_MAX, Header};
 use crate::bytes::{export, with_bytes_mut};
 use crate::end::{End, peer_of, receiver};
 use crate::errors::{Kind, OrRaise, ToPy, error};
+use crate::inner::Inner;
 use crate::manager::Manager;
 use crate::tagged::{nothing, timed_out};
 use core::ffi::c_int;
@@ -87,9 +88,9 @@ impl Piece {
 }
 
 impl Intake {
-    fn end(manager: &Manager, receiver: Inlet) -> Arc<End<Self>> {
+    fn end(inner: &Arc<Inner>, receiver: Inlet) -> Arc<End<Self>> {
         let intake = Self { receiver, out: VecDeque::new() };
-        End::settled_by(&manager.inner, intake, Some(Self::settle))
+        End::settled_by(inner, intake, Some(Self::settle))
     }
 
     fn settle(intake: &mut Option<Self>) {
@@ -404,7 +405,7 @@ impl VolatileRecord {
 /// Receives a stream of records, in order, from the one sender that is grown.
 #[pyclass(module = "hamlyn", frozen, weakref)]
 pub struct StreamReceiver {
-    end: Arc<End<Intake>>,
+    pub end: Arc<End<Intake>>,
 }
 
 /// Receives a stream whose long records, of 64 KiB and more, go straight into memory of this
@@ -454,7 +455,7 @@ impl StreamReceiver {
         let node = manager.inner.node()?;
         let config = config(buffer_nbytes, buffers, buffers_max, record_nbytes_max);
         let receiver = py.detach(|| protocol::StreamReceiver::new(&node, config)).or_raise()?;
-        Ok(Self { end: Intake::end(manager, Inlet::Plain(receiver)) })
+        Ok(Self { end: Intake::end(&manager.inner, Inlet::Plain(receiver)) })
     }
 
     /// Buffers of the usual size that exist now.
@@ -468,6 +469,11 @@ impl StreamReceiver {
 }
 
 impl StreamReceiver {
+    /// One that the library has made.
+    pub fn of(inner: &Arc<Inner>, receiver: protocol::StreamReceiver) -> Self {
+        Self { end: Intake::end(inner, Inlet::Plain(receiver)) }
+    }
+
     fn hand_out(&self, taken: Taken) -> Record {
         Record { held: Held { end: self.end.clone(), taken } }
     }
@@ -498,7 +504,7 @@ impl ApertureStreamReceiver {
         let config = config(buffer_nbytes, buffers, buffers_max, record_nbytes_max);
         let make = || protocol::ApertureStreamReceiver::new(&node, config, aperture_nbytes);
         let receiver = py.detach(make).or_raise()?;
-        Ok(Self { end: Intake::end(manager, Inlet::Aperture(receiver)) })
+        Ok(Self { end: Intake::end(&manager.inner, Inlet::Aperture(receiver)) })
     }
 }
 

@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// exception, and where it just goes away, only what can be sent without waiting.
 #[pyclass(module = "hamlyn", frozen, weakref)]
 pub struct StreamSender {
-    end: Arc<End<protocol::StreamSender>>,
+    pub end: Arc<End<protocol::StreamSender>>,
 }
 
 /// Sends a stream whose records of 64 KiB and more go straight into the receiver's memory, where

@@ -9,6 +9,7 @@ use crate::bytes::with_bytes_mut;
 use crate::end::{End, connect, grow, ready, sender};
 use crate::errors::{Kind, OrRaise, error};
 use crate::inner::locked;
+use crate::job::Job;
 use crate::manager::Manager;
 use crate::publish::when_slow_of;
 use crate::stream::HELD_BYTES_MAX;
@@ -90,6 +91,30 @@ impl Subscriber {
         let config = subscribe_config(depth, when_slow, history, outstanding)?;
         let wrap = core::convert::identity::<protocol::Subscriber>;
         Ok(Self { end: grow(py, manager, seed, config, timeout, wrap)? })
+    }
+
+    /// Subscribes to what a job's rank offers under `name`, waiting for it at most `timeout` seconds.
+    /// See `connect`.
+    #[staticmethod]
+    #[pyo3(signature = (
+        job, rank, name, timeout=10.0, *,
+        depth=64, when_slow: "WhenSlow | None" = None, history=None, outstanding=None
+    ))]
+    #[allow(clippy::too_many_arguments)]
+    fn grow_from(
+        py: Python<'_>,
+        job: &Job,
+        rank: u32,
+        name: String,
+        timeout: Option<f64>,
+        depth: u32,
+        when_slow: Option<&str>,
+        history: Option<u32>,
+        outstanding: Option<u32>,
+    ) -> PyResult<Self> {
+        let config = subscribe_config(depth, when_slow, history, outstanding)?;
+        let wrap = core::convert::identity::<protocol::Subscriber>;
+        Ok(Self { end: job.grow(py, (rank, name), config, timeout, wrap)? })
     }
 
     /// The next sample if one is there or comes in one turn, else `None`.

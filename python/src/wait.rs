@@ -110,6 +110,27 @@ pub fn on_thread<T: Send + 'static, E: ToPy + Send + 'static>(
     }
 }
 
+/// The same before there is a manager.
+pub fn signalled<T: Send + 'static>(
+    py: Python<'_>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> PyResult<T> {
+    let (tell, answer) = mpsc::sync_channel(1);
+    let builder = std::thread::Builder::new().name("hamlyn-connect".into());
+    builder.spawn(move || drop(tell.send(work()))).or_raise()?;
+    let answer = Mutex::new(answer);
+    loop {
+        let slice = Duration::from_millis(SLICE_MS.load(Ordering::Relaxed));
+        match py.detach(|| locked(&answer).recv_timeout(slice)) {
+            Ok(result) => return Ok(result),
+            Err(mpsc::RecvTimeoutError::Timeout) => py.check_signals()?,
+            Err(mpsc::RecvTimeoutError::Disconnected) => {
+                return Err(error(Kind::Closed, "the thread that did this work is gone"));
+            }
+        }
+    }
+}
+
 /// Why the result of a thread's work does not come.
 enum Lost {
     Closed,

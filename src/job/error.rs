@@ -40,7 +40,8 @@ pub enum JobError {
         /// Milliseconds that were waited.
         limit_ms: u64,
     },
-    /// Ranks have ended, so that this one waits for them in vain.
+    /// Ranks have ended, so that this one waits for them in vain; empty where the launcher does not
+    /// say which.
     #[error("{} ended already, and can be waited for no more", named(.0))]
     Ended(Vec<u32>),
     /// The launcher went away, or ended the connection.
@@ -76,6 +77,12 @@ pub enum JobError {
     NothingPut {
         /// The rank.
         rank: u32,
+        /// The name.
+        found: String,
+    },
+    /// This rank has put something under this name already, which stays.
+    #[error("this rank has put something under {found:?} already")]
+    PutAlready {
         /// The name.
         found: String,
     },
@@ -122,14 +129,16 @@ pub enum JobError {
         /// One of those.
         rank: u32,
     },
-    /// The launcher speaks PMIx, which this library does not. Each process would be a job of its own.
+    /// The launcher speaks PMIx, whose library cannot be used. Each process would be a job of its own.
     #[error(
-        "this process was started under PMIx ({variable} is set), which is not spoken; hamlyn run and \
-         launchers that speak PMI-1, as MPICH's mpiexec does, are"
+        "this process was started under PMIx ({variable} is set), and its library cannot be used; \
+         HAMLYN_PMIX_LIBRARY names another: {why}"
     )]
-    Pmix {
-        /// What says so.
+    PmixLibrary {
+        /// What says that the launcher speaks PMIx.
         variable: &'static str,
+        /// The file, and what is wrong with it.
+        why: String,
     },
     /// A setting.
     #[error(transparent)]
@@ -155,6 +164,9 @@ pub enum JobError {
 
 /// `rank 3`, `ranks 2, 3`.
 fn named(ranks: &[u32]) -> String {
+    if ranks.is_empty() {
+        return "ranks that the launcher does not name".into();
+    }
     let numbers: Vec<String> = ranks.iter().map(u32::to_string).collect();
     format!("rank{} {}", if ranks.len() == 1 { "" } else { "s" }, numbers.join(", "))
 }

@@ -2,7 +2,7 @@
 //! configured. Each has a *rank*, from 0 up.
 //!
 //! ```text
-//!   hamlyn run -n 4 -- program           mpiexec (PMI-1)
+//!   hamlyn run -n 4 -- program           mpirun, srun (PMIx), mpiexec (PMI-1)
 //!            \                             /
 //!             +--- rank, size; put, fence, get of bytes
 //!                                          |
@@ -34,9 +34,10 @@
 //! ```
 //! Which launcher it was, and what was looked for in vain, says [`Job::explain`].
 //!
-//! - `space`: what launchers have in common; `talk`: PMI-1 and `hamlyn run`
-//! - `lines`: the text of PMI-1
+//! - `space`: what launchers have in common; `talk`: PMI-1 and `hamlyn run`; PMIx is `os::pmix`
+//! - `lines`: the text of PMI-1; `again`: what is tried again
 
+mod again;
 mod error;
 #[cfg(not(feature = "unstable-internals"))]
 #[allow(dead_code, unreachable_pub)]
@@ -49,16 +50,14 @@ mod talk;
 pub use error::JobError;
 
 use crate::config::Config;
-use crate::control::ConnectError;
-#[cfg(feature = "tls")]
-use crate::control::hosts::{HostError, MeetingError};
 use crate::control::private_dir;
 use crate::os::sys;
 use crate::protocol::{
-    Client, GrowError, Grown, Kind, Manager, NOT_OFFERED, Offered, Seed, Server, ServerConfig,
-    StreamConfig, StreamReceiver, StreamSender, Token,
+    Client, GrowError, Grown, Kind, Manager, Offered, Seed, Server, ServerConfig, StreamConfig,
+    StreamReceiver, StreamSender, Token,
 };
 use crate::wire::NodeId;
+use again::{Again, CROWDED, CROWDED_PAUSE_MAX, again, is_too_late};
 use core::fmt;
 use core::time::Duration;
 use sha2::{Digest, Sha256};
@@ -85,6 +84,8 @@ const CALLS: &str = "calls";
 pub enum Launcher {
     /// `hamlyn run`.
     Run,
+    /// A launcher that speaks PMIx: Open MPI's, PRRTE's, Slurm's.
+    Pmix,
     /// A launcher that speaks PMI-1: MPICH's (hydra).
     Pmi1,
     /// None: the job has one rank.
@@ -95,6 +96,7 @@ impl fmt::Display for Launcher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Run => "hamlyn run",
+            Self::Pmix => "a launcher that speaks PMIx",
             Self::Pmi1 => "a launcher that speaks PMI-1",
             Self::None => "no launcher",
         })
@@ -152,9 +154,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Job {
     /// The job that this process was started for, with a manager that has the settings of the
-    /// environment (`HAMLYN_*`). Launchers are looked for in this order: `hamlyn run`; PMIx, which
-    /// is not spoken, and is an error; PMI-1; none of them is a job of one rank. Waits until all ranks have come, for at most
-    /// `job_timeout_ms`. In a process that has the job already it is the same one.
+    /// environment (`HAMLYN_*`). Launchers are looked for in this order: `hamlyn run`; PMIx; PMI-1; none
+    /// of them is a job of one rank. Waits until all ranks have come, for at most `job_timeout_ms`. In
+    /// a process that has the job already it is the same one.
     ///
     /// On an error this process has no job. What a launcher said that makes no sense, one that went
     /// away and ranks that did not come are errors of their own.
@@ -169,7 +171,8 @@ impl Job {
         if let Some(shared) = current.upgrade() {
             return Ok(Self { shared });
         }
-        let space = Space::find(|name| std::env::var(name).ok())?;
+        let library = config.pmix_library.clone();
+        let space = Space::find(|name| std::env::var(name).ok(), library.as_deref())?;
         let shared = Arc::new(Shared::come(space, config)?);
         *current = Arc::downgrade(&shared);
         Ok(Self { shared })
@@ -203,9 +206,13 @@ impl Job {
 
     /// Bytes for all other ranks, which [`get`](Self::get) them after the next
     /// [`fence`](Self::fence). A name is put once. The launcher carries them, and bounds them: Hydra to
-    /// 511 bytes, `hamlyn run` to 32,256.
+    /// 511 bytes, `hamlyn run` and PMIx to 32,256.
     pub fn put(&self, name: &str, value: &[u8]) -> Result<(), JobError> {
-        lock(&self.shared.space).put(&own_name(name)?, value)
+        let put = lock(&self.shared.space).put(&own_name(name)?, value);
+        put.map_err(|e| match e {
+            JobError::PutAlready { .. } => JobError::PutAlready { found: name.into() },
+            e => e,
+        })
     }
 
     /// What `rank` has put under `name` before the last fence.
@@ -244,7 +251,8 @@ impl Job {
     }
 
     /// Grows an end point from what `rank` offers under `name`, and makes the link for it: waits, until
-    /// `limit`, for the rank to offer it. `with` is what [`Grown`] says besides.
+    /// `limit`, for the rank to offer it, and to have time where many ranks of other hosts ask at once
+    /// (for that at most a minute). `with` is what [`Grown`] says besides.
     pub fn grow<T: Grown>(
         &self,
         rank: u32,
@@ -266,31 +274,37 @@ impl Job {
         let shared = &self.shared;
         let seed = shared.seed(rank, T::KIND, own)?;
         let until_ns = until(limit);
+        let crowded_until_ns = until(Some(CROWDED));
         let mut pause = PAUSE_MIN;
         let mut has_answered = false;
+        let not_offered = || JobError::NotOffered { rank, found: name.into() };
         loop {
-            let left = limit.map(|_| left(until_ns));
-            match T::grow(&shared.manager, &seed, with.clone(), left) {
-                // It may offer it yet.
-                Err(e) if is_not_offered(&e) => {
-                    has_answered = true;
-                    if left.is_some_and(|left| left <= pause) {
-                        return Err(JobError::NotOffered { rank, found: name.into() });
-                    }
-                    shared.manager.poll().map_err(GrowError::from)?;
-                    std::thread::sleep(pause);
-                    pause = (pause * 2).min(PAUSE_MAX);
-                }
-                // The last attempt has what is left of the time, which may be too little for an answer.
-                Err(GrowError::Connect(ConnectError::TimedOut(_))) if has_answered => {
-                    return Err(JobError::NotOffered { rank, found: name.into() });
-                }
-                Err(e) => return Err(e.into()),
+            let left_ns = limit.map(|_| left(until_ns));
+            let error = match T::grow(&shared.manager, &seed, with.clone(), left_ns) {
                 Ok(grown) => {
                     lock(&shared.ever_linked).insert(rank);
                     return Ok(grown);
                 }
-            }
+                Err(e) => e,
+            };
+            let is_last = left_ns.is_some_and(|left| left <= pause);
+            let pause_max = match again(&error) {
+                // It may offer it yet.
+                Some(Again::NotOffered) if is_last => return Err(not_offered()),
+                Some(Again::NotOffered) => {
+                    has_answered = true;
+                    PAUSE_MAX
+                }
+                Some(Again::Crowded) if !is_last && !left(crowded_until_ns).is_zero() => {
+                    CROWDED_PAUSE_MAX
+                }
+                // The last attempt has what is left of the time, which may be too little for an answer.
+                None if has_answered && is_too_late(&error) => return Err(not_offered()),
+                _ => return Err(error.into()),
+            };
+            shared.manager.poll().map_err(GrowError::from)?;
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(pause_max);
         }
     }
 
@@ -359,19 +373,6 @@ impl fmt::Debug for Job {
             .field("size", &self.size())
             .field("how", &self.shared.how)
             .finish_non_exhaustive()
-    }
-}
-
-/// Whether the receiver's process is there and has no such end point.
-fn is_not_offered(e: &GrowError) -> bool {
-    match e {
-        GrowError::Refused(why) => why == NOT_OFFERED,
-        #[cfg(feature = "tls")]
-        GrowError::Connect(ConnectError::Host {
-            error: HostError::Meeting(MeetingError::Refused(_, why)),
-            ..
-        }) => why == NOT_OFFERED,
-        _ => false,
     }
 }
 

@@ -4,9 +4,13 @@
 use super::lines::{LINE_BYTES_MAX, Line, from_hex, ranks_of_word, to_hex};
 use super::talk::{Fenced, Talk};
 use super::{JobError, Launcher};
+use crate::os::pmix::{Pmix, PmixError};
 use core::time::Duration;
-use std::collections::BTreeMap;
+use std::boxed::Box;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::CString;
 use std::format;
+use std::path::Path;
 use std::string::{String, ToString};
 use std::vec::Vec;
 
@@ -16,6 +20,8 @@ pub const NAME_BYTES_MAX: usize = 32;
 const KEY_BYTES_MAX: usize = NAME_BYTES_MAX + 16;
 /// Most bytes under one name that fit into a line.
 const LINE_VALUE_BYTES_MAX: usize = (LINE_BYTES_MAX - 1024) / 2;
+/// Within which time a PMIx server answers.
+const ANSWER: Duration = Duration::from_secs(30);
 /// Most ranks of a job.
 pub const RANKS_MAX: u32 = 1 << 20;
 
@@ -32,6 +38,8 @@ pub struct Found {
 #[derive(Debug)]
 pub struct Space {
     way: Way,
+    /// The names of what this rank has put.
+    names: BTreeSet<String>,
     /// This rank.
     pub rank: u32,
     /// How many there are.
@@ -49,6 +57,7 @@ pub struct Space {
 #[derive(Debug)]
 enum Way {
     Run(Talk),
+    Pmix(Box<Pmix>),
     Pmi1 { talk: Talk, space: String },
     Alone(BTreeMap<String, Vec<u8>>),
 }
@@ -65,14 +74,19 @@ fn number(variable: &'static str, text: &str, min: u32, below: u32) -> Result<u3
 
 impl Space {
     /// That of the launcher which started this process.
-    pub fn find(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, JobError> {
+    pub fn find(
+        lookup: impl Fn(&str) -> Option<String>,
+        pmix_library: Option<&Path>,
+    ) -> Result<Self, JobError> {
         let mut not = Vec::new();
         if let Some(number) = lookup("HAMLYN_JOB_FD") {
             return Self::of_run(&number, Found { variable: "HAMLYN_JOB_FD", not });
         }
         not.push("hamlyn run (HAMLYN_JOB_FD)");
-        if lookup("PMIX_NAMESPACE").is_some() {
-            return Err(JobError::Pmix { variable: "PMIX_NAMESPACE" });
+        if let Some(namespace) = lookup("PMIX_NAMESPACE") {
+            let rank = lookup("PMIX_RANK").unwrap_or_default();
+            let found = Found { variable: "PMIX_NAMESPACE", not };
+            return Self::of_pmix(pmix_library, &namespace, &rank, found);
         }
         not.push("PMIx (PMIX_NAMESPACE)");
         if let Some(fd) = lookup("PMI_FD") {
@@ -84,6 +98,7 @@ impl Space {
         not.push("PMI-1 (PMI_FD)");
         Ok(Self {
             way: Way::Alone(BTreeMap::new()),
+            names: BTreeSet::new(),
             rank: 0,
             size: 1,
             value_bytes_max: LINE_VALUE_BYTES_MAX,
@@ -120,6 +135,7 @@ impl Space {
         talk.set_size(size);
         Ok(Self {
             way: Way::Run(talk),
+            names: BTreeSet::new(),
             rank,
             size,
             value_bytes_max: LINE_VALUE_BYTES_MAX,
@@ -127,6 +143,63 @@ impl Space {
             host: answer.get("host").map(Into::into),
             found,
         })
+    }
+
+    fn of_pmix(
+        library: Option<&Path>,
+        namespace: &str,
+        rank: &str,
+        found: Found,
+    ) -> Result<Self, JobError> {
+        let rank = number("PMIX_RANK", rank, 0, RANKS_MAX)?;
+        let doing = "connecting to it";
+        let opened = Pmix::open(library, LINE_VALUE_BYTES_MAX, ANSWER);
+        let pmix = opened.map_err(|e| match e {
+            PmixError::NoLibrary { .. } => {
+                JobError::PmixLibrary { variable: found.variable, why: e.to_string() }
+            }
+            e => of_pmix_error(e, doing),
+        })?;
+        Self::with_pmix(pmix, namespace, rank, found)
+    }
+
+    /// With a library that has connected to the launcher, which must say what the environment says.
+    fn with_pmix(
+        mut pmix: Pmix,
+        namespace: &str,
+        rank: u32,
+        found: Found,
+    ) -> Result<Self, JobError> {
+        let doing = "asking for the number of ranks";
+        let checked = match pmix.size(ANSWER) {
+            Err(e) => Err(of_pmix_error(e, doing)),
+            Ok(size) if (1..=RANKS_MAX).contains(&size) && rank < size => Ok(size),
+            Ok(size) => Err(of_pmix_error(PmixError::Said(format!("{size}")), doing)),
+        };
+        let (own, told) = (pmix.rank(), pmix.namespace());
+        let checked = checked.and_then(|size| match own == rank && told == namespace {
+            true => Ok(size),
+            false => {
+                let text = format!("rank {own} of {}", told.chars().take(80).collect::<String>());
+                Err(of_pmix_error(PmixError::Said(text), "asking for the rank"))
+            }
+        });
+        match checked {
+            Ok(size) => Ok(Self {
+                way: Way::Pmix(Box::new(pmix)),
+                names: BTreeSet::new(),
+                rank,
+                size,
+                value_bytes_max: LINE_VALUE_BYTES_MAX,
+                secret: None,
+                host: None,
+                found,
+            }),
+            Err(e) => {
+                pmix.finish(ANSWER);
+                Err(e)
+            }
+        }
     }
 
     fn of_pmi1(fd: &str, rank: u32, size: u32, found: Found) -> Result<Self, JobError> {
@@ -155,13 +228,15 @@ impl Space {
             return Err(talk.nonsense(doing, &answer));
         };
         let way = Way::Pmi1 { talk, space };
-        Ok(Self { way, rank, size, value_bytes_max, secret: None, host: None, found })
+        let names = BTreeSet::new();
+        Ok(Self { way, names, rank, size, value_bytes_max, secret: None, host: None, found })
     }
 
     /// Which launcher.
     pub fn launcher(&self) -> Launcher {
         match &self.way {
             Way::Run(talk) | Way::Pmi1 { talk, .. } => talk.launcher(),
+            Way::Pmix(_) => Launcher::Pmix,
             Way::Alone(_) => Launcher::None,
         }
     }
@@ -173,15 +248,19 @@ impl Space {
             let (what, bytes) = ("a value", value.len());
             return Err(JobError::TooLong { what, bytes, max, launcher });
         }
+        if self.names.contains(name) {
+            return Err(JobError::PutAlready { found: name.into() });
+        }
         let key = key(self.rank, name);
         let doing = "putting a value";
         let line = Line::new("put");
-        match &mut self.way {
+        let put = match &mut self.way {
             Way::Run(talk) => {
                 let line = line.with("key", &key).with("value", to_hex(value));
                 let answer = talk.ask(&line, "put_result", doing)?;
                 refused(talk, doing, &answer)
             }
+            Way::Pmix(pmix) => pmix.put(&text(&key), value).map_err(|e| of_pmix_error(e, doing)),
             Way::Pmi1 { talk, space } => {
                 let line = line.with("kvsname", &*space).with("key", &key);
                 let answer = talk.ask(&line.with("value", to_hex(value)), "put_result", doing)?;
@@ -191,7 +270,10 @@ impl Space {
                 put.insert(key, value.to_vec());
                 Ok(())
             }
-        }
+        };
+        put?;
+        self.names.insert(name.into());
+        Ok(())
     }
 
     /// What a rank has put.
@@ -211,6 +293,10 @@ impl Space {
                 let answer = talk.ask(&Line::new("get").with("key", &key), "get_result", doing)?;
                 read(talk, &answer)
             }
+            Way::Pmix(pmix) => {
+                let got = pmix.get(rank, &text(&key), ANSWER);
+                got.map_err(|e| of_pmix_error(e, doing))?.ok_or_else(nothing)
+            }
             Way::Pmi1 { talk, space } => {
                 let line = Line::new("get").with("kvsname", &*space).with("key", &key);
                 let answer = talk.ask(&line, "get_result", doing)?;
@@ -224,6 +310,9 @@ impl Space {
     pub fn begin_fence(&mut self) -> Result<(), JobError> {
         match &mut self.way {
             Way::Run(talk) | Way::Pmi1 { talk, .. } => talk.begin_fence(),
+            Way::Pmix(pmix) => {
+                pmix.begin_fence().map_err(|e| of_pmix_error(e, "coming to a fence"))
+            }
             Way::Alone(_) => Ok(()),
         }
     }
@@ -238,6 +327,11 @@ impl Space {
                 }
                 fenced => fenced,
             },
+            Way::Pmix(pmix) => {
+                let ended = pmix.end_fence(limit);
+                let ended = ended.map_err(|e| of_pmix_error(e, "waiting for all ranks"))?;
+                ended.then_some(Fenced::All)
+            }
             Way::Alone(_) => Some(Fenced::All),
         };
         match fenced {
@@ -257,7 +351,7 @@ impl Space {
                 let ranks = answer.get("ranks").and_then(|word| ranks_of_word(word, size));
                 ranks.ok_or_else(|| talk.nonsense(doing, &answer))
             }
-            Way::Pmi1 { .. } | Way::Alone(_) => Ok(Vec::new()),
+            Way::Pmix(_) | Way::Pmi1 { .. } | Way::Alone(_) => Ok(Vec::new()),
         }
     }
 
@@ -265,6 +359,7 @@ impl Space {
     pub fn finish(&mut self) {
         match &mut self.way {
             Way::Run(_) | Way::Alone(_) => {}
+            Way::Pmix(pmix) => pmix.finish(ANSWER),
             Way::Pmi1 { talk, .. } => {
                 let _ = talk.ask(&Line::new("finalize"), "finalize_ack", "saying goodbye");
             }
@@ -277,6 +372,24 @@ fn refused(talk: &Talk, doing: &'static str, answer: &Line) -> Result<(), JobErr
         true => Err(talk.nonsense(doing, answer)),
         false => Ok(()),
     }
+}
+
+/// As a rank is told what became of PMIx.
+fn of_pmix_error(error: PmixError, doing: &'static str) -> JobError {
+    let launcher = Launcher::Pmix;
+    match error {
+        PmixError::Ended => JobError::Ended(Vec::new()),
+        PmixError::Gone => JobError::LauncherGone { launcher, doing },
+        PmixError::Silent => {
+            JobError::LauncherSilent { launcher, doing, limit_ms: ANSWER.as_millis() as u64 }
+        }
+        e => JobError::Launcher { launcher, doing, text: e.to_string() },
+    }
+}
+
+/// A name for PMIx; names are checked to be plain.
+fn text(key: &str) -> CString {
+    CString::new(key).unwrap_or_default()
 }
 
 /// As launchers know it: a rank writes below its own number.
@@ -307,7 +420,8 @@ mod tests {
     use super::*;
 
     fn find(variables: &[(&str, &str)]) -> Result<Space, JobError> {
-        Space::find(|name| variables.iter().find(|row| row.0 == name).map(|row| row.1.to_string()))
+        let look = |name: &str| variables.iter().find(|row| row.0 == name);
+        Space::find(|name| look(name).map(|row| row.1.to_string()), None)
     }
 
     #[test]
@@ -316,6 +430,9 @@ mod tests {
         assert_eq!((space.rank, space.size, space.launcher()), (0, 1, Launcher::None));
         assert_eq!(space.found.not.len(), 3);
         space.put("u-a", b"b").unwrap();
+        assert_eq!(space.get(0, "u-a").unwrap(), b"b");
+        let again = space.put("u-a", b"c");
+        assert!(matches!(again, Err(JobError::PutAlready { found }) if found == "u-a"));
         assert_eq!(space.get(0, "u-a").unwrap(), b"b");
         assert!(matches!(space.get(0, "u-b"), Err(JobError::NothingPut { rank: 0, .. })));
     }

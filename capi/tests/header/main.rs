@@ -24,6 +24,7 @@ const SOURCES: &[&str] = &[
     "byte_stream",
     "any",
     "aperture",
+    "job",
     "log",
 ];
 

@@ -1,5 +1,8 @@
 //! What the tests of the command share.
 
+#[allow(dead_code)]
+pub mod ranks;
+
 use std::io::Write;
 
 /// Says that a test, or a part of one, does not run here, and why: seen also where the output of

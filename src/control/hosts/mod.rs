@@ -83,6 +83,8 @@ const ACCEPTS_PER_TURN: usize = 16;
 const LISTEN_PAUSE_NS: u64 = 100_000_000;
 /// Requests of one identity that wait for the application's answer.
 const ASKED_PER_IDENTITY_MAX: usize = 16;
+/// What the others of that identity are told: it passes.
+pub(crate) const ASKED_REFUSED: &str = "of those that wait for an answer";
 /// Events that wait for the application, beyond which nobody new is accepted.
 const EVENTS_MAX: usize = 1024;
 
@@ -613,7 +615,7 @@ impl Shared {
                 Err(Answer::no(Reason::Connections, ""))
             }
             Ok(Accept::Ask) if asked >= ASKED_PER_IDENTITY_MAX => {
-                Err(Answer::no(Reason::Connections, "of those that wait for an answer"))
+                Err(Answer::no(Reason::Connections, ASKED_REFUSED))
             }
             Ok(_) if wants.greeting.len() > super::GREETING_BYTES_MAX => {
                 Err(Answer::no(Reason::Malformed, "the greeting is too long"))

@@ -41,6 +41,9 @@ pub struct Finding {
     pub text: String,
 }
 
+/// In pixels: charts on a wide screen and on a narrow one.
+const WIDTHS: [u32; 2] = [960, 360];
+
 /// The bars of Hamlyn's own are told from the others by their colour.
 const OWN: &str = "Hamlyn";
 
@@ -99,7 +102,9 @@ h1 { margin-bottom: .2rem; } h2 { margin-top: 2.5rem; }
 table { border-collapse: collapse; width: 100%; margin: 1rem 0; font-size: .92rem; }
 th, td { text-align: left; padding: .35rem .7rem; border-bottom: 1px solid var(--line);
   vertical-align: top; }
-td { min-width: 4.5rem; overflow-wrap: anywhere; }
+td { overflow-wrap: anywhere; }
+.wide td:first-child { min-width: 9rem; }
+.short { white-space: nowrap; }
 th { border-bottom: 2px solid var(--rule); white-space: nowrap; }
 .facts th { border-bottom: 1px solid var(--line); font-weight: 600; }
 .findings { list-style: none; padding: 0; font-size: 1.1rem; }
@@ -108,8 +113,19 @@ th { border-bottom: 2px solid var(--rule); white-space: nowrap; }
 .good { color: var(--good); font-weight: 600; } .care { color: var(--care); font-weight: 600; }
 .bad { color: var(--bad); font-weight: 600; }
 td[class] { white-space: nowrap; overflow-wrap: normal; } li.care { color: inherit; font-weight: inherit; }
-figure { margin: 1rem 0; background: #fff; border-radius: .4rem; overflow-x: auto; }
-svg { display: block; min-width: 40rem; max-width: 100%; height: auto; }
+figure { margin: 1rem 0; }
+svg { display: block; max-width: 100%; height: auto; }
+svg text { fill: var(--ink); } svg line, svg polyline { stroke: var(--line); }
+.narrow { display: none; }
+@media (max-width: 44rem) {
+  .broad { display: none; } .narrow { display: block; }
+  .wide table, .wide tbody, .wide tr, .wide td { display: block; } .wide thead { display: none; }
+  .wide tr { border-bottom: 1px solid var(--rule); padding: .4rem 0; }
+  .wide td { border: 0; padding: .1rem 0 .1rem 6.5rem; text-indent: -6.5rem; min-width: 0; }
+  .wide td::before { content: attr(data-of); display: inline-block; width: 6.5rem; text-indent: 0;
+    font-weight: 600; }
+  th, td { padding: .35rem .4rem; } .facts th { white-space: normal; }
+}
 ";
 
 /// How a cell stands out.
@@ -118,6 +134,8 @@ fn class(cell: &str) -> Option<&'static str> {
         "REFUSED" => Some("good"),
         "POSSIBLE" => Some("care"),
         "NOT REFUSED" => Some("bad"),
+        // A duration or a rate stays in one piece.
+        cell if cell.len() <= 12 => Some("short"),
         _ => None,
     }
 }
@@ -128,9 +146,9 @@ fn page(
     facts: &[(String, String)],
     sections: &[Section],
 ) -> Result<Markup> {
-    let charts: Vec<Option<String>> = sections
+    let charts: Vec<Option<[String; 2]>> = sections
         .iter()
-        .map(|section| section.chart.as_ref().map(Chart::to_svg).transpose())
+        .map(|section| section.chart.as_ref().map(Chart::to_svgs).transpose())
         .collect::<Result<_>>()?;
     Ok(html! {
         (DOCTYPE)
@@ -154,13 +172,22 @@ fn page(
                 @for (section, chart) in sections.iter().zip(charts) {
                     h2 { (section.title) }
                     @for text in &section.text { p { (text) } }
-                    @if let Some(svg) = chart { figure { (PreEscaped(svg)) } }
+                    @if let Some([broad, narrow]) = chart {
+                        figure {
+                            div.broad { (PreEscaped(broad)) }
+                            div.narrow { (PreEscaped(narrow)) }
+                        }
+                    }
                     @if !section.rows.is_empty() {
                         div.wide { table {
                             thead { tr { @for name in &section.header { th { (name) } } } }
                             tbody {
                                 @for row in &section.rows {
-                                    tr { @for cell in row { td class=[class(cell)] { (cell) } } }
+                                    tr {
+                                        @for (cell, of) in row.iter().zip(&section.header) {
+                                            td class=[class(cell)] data-of=(of) { (cell) }
+                                        }
+                                    }
                                 }
                             }
                         } }
@@ -172,15 +199,24 @@ fn page(
 }
 
 impl Chart {
-    /// Horizontal bars.
-    fn to_svg(&self) -> Result<String> {
-        let mut svg = String::new();
-        self.draw(SVGBackend::with_string(&mut svg, (960, 90 + 34 * self.bars.len() as u32)))
-            .map_err(|error| anyhow!("cannot draw the chart \"{}\": {error}", self.axis))?;
-        Ok(svg)
+    /// Horizontal bars, for each of [`WIDTHS`]. Colours of text and lines are left to the page.
+    fn to_svgs(&self) -> Result<[String; 2]> {
+        let mut svgs = [String::new(), String::new()];
+        for (svg, width) in svgs.iter_mut().zip(WIDTHS) {
+            let row = if width == WIDTHS[0] { 34 } else { 48 };
+            let size = (width, 90 + row * self.bars.len() as u32);
+            self.draw(SVGBackend::with_string(svg, size), width == WIDTHS[1])
+                .map_err(|error| anyhow!("cannot draw the chart \"{}\": {error}", self.axis))?;
+        }
+        Ok(svgs)
     }
 
-    fn draw(&self, backend: SVGBackend<'_>) -> Result<(), Box<dyn std::error::Error>> {
+    /// If it is narrow, names stand above their bars, not beside them.
+    fn draw(
+        &self,
+        backend: SVGBackend<'_>,
+        is_narrow: bool,
+    ) -> Result<(), Box<dyn std::error::Error>> {
         let positive = || self.bars.iter().map(|bar| bar.1).filter(|value| *value > 0.0);
         let lowest = positive().fold(f64::INFINITY, f64::min);
         let highest = positive().fold(0.0, f64::max);
@@ -188,19 +224,21 @@ impl Chart {
             return Err("there is no positive value".into());
         }
         let area = backend.into_drawing_area();
-        area.fill(&WHITE)?;
         let mut builder = ChartBuilder::on(&area);
-        builder.margin(8).x_label_area_size(50).y_label_area_size(250);
+        builder.margin(8).margin_right(if is_narrow { 30 } else { 8 }).x_label_area_size(50);
+        builder.y_label_area_size(if is_narrow { 24 } else { 300 });
         let rows = (0..self.bars.len() as i32 - 1).into_segmented();
         // With room for the label behind the longest bar.
         if highest > 20.0 * lowest {
             let from = 10f64.powf((lowest / 2.0).log10().floor());
+            let room = if is_narrow { 30.0 } else { 4.0 };
             let axis = format!("{} (logarithmic)", self.axis);
-            let chart = builder.build_cartesian_2d((from..highest * 4.0).log_scale(), rows)?;
-            self.fill(chart, from, &axis)?;
+            let chart = builder.build_cartesian_2d((from..highest * room).log_scale(), rows)?;
+            self.fill(chart, from, &axis, is_narrow)?;
         } else {
-            let chart = builder.build_cartesian_2d(0.0..highest * 1.2, rows)?;
-            self.fill(chart, 0.0, &self.axis)?;
+            let room = if is_narrow { 1.5 } else { 1.2 };
+            let chart = builder.build_cartesian_2d(0.0..highest * room, rows)?;
+            self.fill(chart, 0.0, &self.axis, is_narrow)?;
         }
         area.present()?;
         Ok(())
@@ -211,39 +249,49 @@ impl Chart {
         mut chart: ChartContext<'_, SVGBackend<'_>, Cartesian2d<X, SegmentedCoord<RangedCoordi32>>>,
         from: f64,
         axis: &str,
+        is_narrow: bool,
     ) -> Result<(), Box<dyn std::error::Error>>
     where
         X: Ranged<ValueType = f64> + ValueFormatter<f64>,
     {
         let names: Vec<&str> = self.bars.iter().rev().map(|bar| bar.0.as_str()).collect();
+        let font = ("sans-serif", if is_narrow { 13 } else { 15 });
         chart
             .configure_mesh()
             .disable_y_mesh()
             .light_line_style(TRANSPARENT)
             .x_desc(axis)
+            .x_labels(if is_narrow { 4 } else { 10 })
             .x_label_formatter(&|value| (self.text)(*value))
-            .y_labels(names.len())
+            .y_labels(if is_narrow { 0 } else { names.len() })
             .y_label_formatter(&|segment| match segment {
                 SegmentValue::CenterOf(i) => {
                     names.get(*i as usize).copied().unwrap_or_default().to_owned()
                 }
                 _ => String::new(),
             })
-            .label_style(("sans-serif", 15))
+            .label_style(font)
             .draw()?;
         for (i, (name, value)) in self.bars.iter().rev().enumerate() {
             let i = i as i32;
             let colour = match name.starts_with(OWN) {
                 true => RGBColor(47, 111, 179),
-                false => RGBColor(168, 178, 190),
+                false => RGBColor(148, 160, 174),
             };
             let corners = [(from, SegmentValue::Exact(i)), (*value, SegmentValue::Exact(i + 1))];
             let mut bar = Rectangle::new(corners, colour.filled());
-            bar.set_margin(6, 6, 0, 0);
+            let above = if is_narrow { 24 } else { 6 };
+            bar.set_margin(above, 6, 0, 0);
             chart.draw_series([bar])?;
+            let beside = if is_narrow { 2 } else { -7 };
             let label = EmptyElement::at((*value, SegmentValue::CenterOf(i)))
-                + Text::new((self.text)(*value), (6, -7), ("sans-serif", 15));
+                + Text::new((self.text)(*value), (6, beside), font);
             chart.draw_series([label])?;
+            if is_narrow {
+                let label = EmptyElement::at((from, SegmentValue::CenterOf(i)))
+                    + Text::new(name.clone(), (4, -18), font);
+                chart.draw_series([label])?;
+            }
         }
         Ok(())
     }
@@ -258,7 +306,8 @@ mod tests {
     fn what_is_alike_begins_at_zero() {
         let bars = vec![("bare ring".into(), 5.9e9), ("Hamlyn".into(), 6.2e9)];
         let chart = Chart { axis: "bytes a second".into(), bars, text: ns };
-        assert!(!chart.to_svg().unwrap().contains("logarithmic"));
+        let svgs = chart.to_svgs().unwrap();
+        assert!(svgs.iter().all(|svg| !svg.contains("logarithmic") && svg.contains("6.2")));
     }
 
     #[test]
@@ -295,7 +344,7 @@ mod tests {
     fn a_chart_of_nothing_is_an_error_and_no_panic() {
         assert!(
             Chart { axis: "nothing".into(), bars: vec![("none".into(), 0.0)], text: ns }
-                .to_svg()
+                .to_svgs()
                 .is_err()
         );
     }

@@ -263,9 +263,9 @@ impl Chart {
             .x_desc(axis)
             .x_labels(if is_narrow { 4 } else { 10 })
             .x_label_formatter(&|value| (self.text)(*value))
-            .y_labels(if is_narrow { 0 } else { names.len() })
+            .y_labels(names.len())
             .y_label_formatter(&|segment| match segment {
-                SegmentValue::CenterOf(i) => {
+                SegmentValue::CenterOf(i) if !is_narrow => {
                     names.get(*i as usize).copied().unwrap_or_default().to_owned()
                 }
                 _ => String::new(),

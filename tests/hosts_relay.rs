@@ -1,7 +1,7 @@
 //! A man in the middle: a relay between two hosts that changes a byte, cuts the connection anywhere,
 //! leaves records out, says them twice or in another order, plays again what it has recorded, and takes
-//! its time. Whatever it does, both ends are told or nothing is wrong; and strangers who
-//! scan the port.
+//! its time. Whatever it does, both ends are told or nothing is wrong; and strangers at the port who
+//! are slow, many, or gone at once.
 //!
 //! ```text
 //!   node here --TCP--> relay, which follows a plan for one direction --TCP--> node there
@@ -14,8 +14,9 @@ use hamlyn::node::{CloseReason, Event};
 use hamlyn::{
     Accept, Access, AreaId, Config, LinkId, Node, NodeSendError, QueueId, SlotConfig, Ticket,
 };
-use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use rustix::net::{AddressFamily, SocketType};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -523,6 +524,14 @@ fn what_was_recorded_of_a_connection_makes_no_other() {
 
 // ---- strangers
 
+/// A connection from this address of the loopback network.
+fn from(address: [u8; 4], to: SocketAddr) -> TcpStream {
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    rustix::net::bind(&socket, &SocketAddr::V4(SocketAddrV4::new(address.into(), 0))).unwrap();
+    rustix::net::connect(&socket, &to).unwrap();
+    socket.into()
+}
+
 /// Whether an honest host is let in and heard.
 fn is_served(there: &mut End) {
     let mut here = End::new("honest", false);
@@ -542,6 +551,48 @@ fn is_served(there: &mut End) {
         there.closed.is_some()
     });
     (there.link, there.theirs) = (None, None);
+}
+
+#[test]
+fn whoever_says_a_byte_now_and_then_is_not_waited_for() {
+    let mut there = End::new("there", true);
+    let at = there.node.listens_at().unwrap();
+    // What begins as an honest connection does.
+    let hello = {
+        let listener = TcpListener::bind(LOOPBACK).unwrap();
+        let name = format!("hamlyn://{}/x", listener.local_addr().unwrap());
+        let connects = std::thread::spawn(move || {
+            let mut end = End::new("hello", false);
+            end.node.connect(&name, b"", Some(Duration::from_secs(1))).unwrap_err();
+        });
+        let (mut tcp, _) = listener.accept().unwrap();
+        let mut bytes = vec![0; 4096];
+        let count = tcp.read(&mut bytes).unwrap();
+        drop((tcp, listener));
+        connects.join().unwrap();
+        bytes.truncate(count);
+        bytes
+    };
+    let begun = Instant::now();
+    let mut slow: Vec<TcpStream> = (1..=8u8).map(|i| from([127, 0, 7, i], at)).collect();
+    let mut said = 0;
+    while !slow.is_empty() {
+        assert!(begun.elapsed() < LONG, "{} are kept", slow.len());
+        assert!(said + 1 < hello.len(), "as long as it says something it is kept");
+        slow.retain_mut(|tcp| {
+            tcp.set_nonblocking(true).unwrap();
+            let is_there = match tcp.read(&mut [0; 64]) {
+                Ok(0) => false,
+                Err(e) => e.kind() == ErrorKind::WouldBlock,
+                Ok(_) => true,
+            };
+            is_there && tcp.write_all(&hello[said..said + 1]).is_ok()
+        });
+        said += 1;
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    until("each is counted", || there.refused() == 8);
+    is_served(&mut there);
 }
 
 #[test]
@@ -566,4 +617,32 @@ fn a_scan_of_the_port_leaves_nothing_behind() {
         let bytes = Costs::now().heap_bytes.saturating_sub(before.heap_bytes);
         assert!(bytes < 256 << 10, "{bytes} bytes are left of 2000 strangers");
     });
+}
+
+#[test]
+fn strangers_from_many_addresses_are_as_many_as_may_be_and_keep_nobody_out_for_long() {
+    alone(
+        "strangers_from_many_addresses_are_as_many_as_may_be_and_keep_nobody_out_for_long",
+        || {
+            const MOST: usize = 24;
+            let dir = Dir::new("many", &[TIMEOUT, ("HALF_OPEN_MAX", &MOST.to_string())]);
+            let mut there = End::new("there", true);
+            there.node = Node::with_config(listening(config(&dir))).unwrap();
+            there.area = there.node.message_area(4096).unwrap();
+            there.queue = there.node.notification_queue(2 * MESSAGES).unwrap();
+            let slot = SlotConfig::new(there.area, there.queue).credit(MESSAGES);
+            let slot = there.node.slot(slot).unwrap();
+            let greeting = there.node.fast_ticket(slot).unwrap().to_bytes().to_vec();
+            there.node.serve("x", Access::SameUser, Accept::Automatic(greeting)).unwrap();
+            let at = there.node.listens_at().unwrap();
+            let before = Costs::now().descriptors;
+            let mut stay = Vec::new();
+            for i in 0..200u32 {
+                stay.push(from([127, 0, (i / 50) as u8 + 1, (i % 50) as u8 + 1], at));
+                let theirs = Costs::now().descriptors - before - stay.len();
+                assert!(theirs <= MOST + 2, "{theirs} strangers are kept");
+            }
+            is_served(&mut there);
+        },
+    );
 }

@@ -74,8 +74,8 @@ struct Relay {
 fn relay(to: SocketAddr, plans: [Plan; 2]) -> Relay {
     let listener = TcpListener::bind(LOOPBACK).unwrap();
     let at = listener.local_addr().unwrap();
-    let (passed, sent) = (Arc::new([const { AtomicUsize::new(0) }; 2]), Arc::default());
-    let (counts, copies): (Arc<[AtomicUsize; 2]>, Arc<[Mutex<Vec<u8>>; 2]>) = (passed, sent);
+    let counts: Arc<[AtomicUsize; 2]> = Arc::default();
+    let copies: Arc<[Mutex<Vec<u8>>; 2]> = Arc::default();
     let found = Relay { at, passed: counts.clone(), sent: copies.clone() };
     std::thread::spawn(move || {
         let Ok((here, _)) = listener.accept() else { return };

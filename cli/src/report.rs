@@ -307,7 +307,9 @@ mod tests {
         let bars = vec![("bare ring".into(), 5.9e9), ("Hamlyn".into(), 6.2e9)];
         let chart = Chart { axis: "bytes a second".into(), bars, text: ns };
         let svgs = chart.to_svgs().unwrap();
-        assert!(svgs.iter().all(|svg| !svg.contains("logarithmic") && svg.contains(">\n6200.0 ms")));
+        assert!(
+            svgs.iter().all(|svg| !svg.contains("logarithmic") && svg.contains(">\n6200.0 ms"))
+        );
     }
 
     #[test]

@@ -134,6 +134,26 @@ fn a_receiver_that_waits_sleeps_until_something_comes() {
 }
 
 #[test]
+fn a_node_that_is_dropped_leaves_no_housekeeping_thread() {
+    alone("a_node_that_is_dropped_leaves_no_housekeeping_thread", || {
+        let dir = Dir::new("dropped", &[]);
+        let is_there = || {
+            let mut tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+            // One that ends while they are read has no name any more.
+            tasks.any(|task| {
+                let name = std::fs::read_to_string(task.path().join("comm"));
+                name.is_ok_and(|name| name.trim_end() == "hamlyn-control")
+            })
+        };
+        let station = Station::new(dir.config(), 4096, 1);
+        until("it runs", is_there);
+        drop(station);
+        // It has been waited for; the system may show it for a moment longer.
+        until("it has ended", || !is_there());
+    });
+}
+
+#[test]
 fn calls_that_are_over_leave_nothing_on_the_heap() {
     alone("calls_that_are_over_leave_nothing_on_the_heap", || {
         const BYTES: usize = 16;

@@ -387,9 +387,9 @@ settings! {
         "Directory of services for other users; `hamlyn setup` makes it.";
     ring_bytes: u32 = 32 << 10, "HAMLYN_RING_BYTES", power(512, 1 << 30),
         "Bytes of the ring of a new link that this process writes; small, so that a link is cheap and stays in cache.";
-    bulk_ring_bytes: u32 = 1 << 20, "HAMLYN_BULK_RING_BYTES", off_or_power(4096, 1 << 30),
-        "Bytes of the ring that is added to a link, one direction, when large copies begin; 0: never.";
-    peer_ring_bytes_max: u32 = 1 << 20, "HAMLYN_PEER_RING_BYTES_MAX", power(4096, 1 << 30),
+    bulk_ring_bytes: u32 = 4 << 20, "HAMLYN_BULK_RING_BYTES", off_or_power(4096, 1 << 30),
+        "Bytes of the ring that is added to a link, one direction, when large copies begin; 0: never. Smaller than the caches of one core, it is slower.";
+    peer_ring_bytes_max: u32 = 4 << 20, "HAMLYN_PEER_RING_BYTES_MAX", power(4096, 1 << 30),
         "Most bytes of a ring, bulk rings included, that a peer writes; `ring_bytes` and `bulk_ring_bytes`, where they are more.";
     bulk_after_bytes: u64 = 256 << 10, "HAMLYN_BULK_AFTER_BYTES", from(0, u64::MAX),
         "Bytes sent in packets of more than one line before a bulk ring is asked for.";
@@ -425,13 +425,15 @@ settings! {
         "Share read-write apertures with processes of other users, too: either end can then stop the other (see SECURITY.md).";
     apertures_per_link_max: u32 = 64, "HAMLYN_APERTURES_PER_LINK_MAX", from(1, 256),
         "Most apertures of one link that this process exports, and most that it holds.";
+    aperture_stream_bytes_min: u64 = 4 << 20, "HAMLYN_APERTURE_STREAM_BYTES_MIN", from(1, 1 << 46),
+        "Fewest bytes of the aperture that a stream's long records go through, whatever its receiver asks for: one that fits into the caches of one core is slower than the link.";
     apertures_per_user_max: u32 = 2048, "HAMLYN_APERTURES_PER_USER_MAX", from(1, 1 << 20),
         "Most apertures that this process holds for the owners of one user, over all links.";
     slots_max: u32 = 65_536, "HAMLYN_SLOTS_MAX", from(1, 1 << 24),
         "Most slots of this process.";
     connections_per_user_max: u32 = 2048, "HAMLYN_CONNECTIONS_PER_USER_MAX", from(1, 1 << 20),
         "Most connections that this process accepts from one user, those not yet agreed included.";
-    bytes_per_user_max: u64 = 1 << 30, "HAMLYN_BYTES_PER_USER_MAX", from(8 << 10, 1 << 46),
+    bytes_per_user_max: u64 = 4 << 30, "HAMLYN_BYTES_PER_USER_MAX", from(8 << 10, 1 << 46),
         "Most bytes of rings and apertures that this process maps for links which one user asked for.";
     handshake_timeout_ms: u32 = 5000, "HAMLYN_HANDSHAKE_TIMEOUT_MS", from(1, 3_600_000),
         "Milliseconds for each step of a peer that connects; then it is dropped.";

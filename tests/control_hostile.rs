@@ -539,7 +539,8 @@ fn with_a_connection_its_receiver_ends() {
 fn a_bulk_ring_is_cut_to_what_is_allowed_and_refused_beyond_the_quota() {
     let dir = Dir::new("bulkcut");
     let quota = (region_bytes(4096) + region_bytes(32 << 10) + (1 << 20)) as u64;
-    let server = start(&dir.config().bytes_per_user_max(quota));
+    let config = dir.config().bulk_ring_bytes(1u32 << 20).peer_ring_bytes_max(1u32 << 20);
+    let server = start(&config.bytes_per_user_max(quota));
     server.serve(&name("x"), Access::SameUser, Accept::Automatic(vec![])).unwrap();
     let link = link_by_hand(&dir);
     let ControlEvent::Connected(new) = next(&server) else { panic!() };

@@ -204,6 +204,8 @@ pub enum PerfCommand {
     Protocols(ProtocolsArguments),
     /// What idle links cost: memory, processor time, the time to be noticed; and the start
     Idle(IdleArguments),
+    /// More ends than processors: four pairs at once, and a long message beside busy programs
+    Crowd(CrowdArguments),
     /// The far end for `--to NAME`, until it is interrupted
     Serve(ServeArguments),
 }
@@ -272,6 +274,21 @@ pub struct IdleArguments {
     #[arg(value_parser = clap::value_parser!(u32).range(..=60_000))]
     pub links: u32,
     /// Print one JSON object instead of a table
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct CrowdArguments {
+    /// Round trips of each run; of the long message at most 200 [default: 500000, 10000 of ends that
+    /// sleep]
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..=u32::MAX as u64 / 2))]
+    pub count: Option<u64>,
+    /// Runs that the median is taken of
+    #[arg(long, value_name = "NUMBER", default_value_t = 5)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub runs: u32,
+    /// Print one JSON object for each row instead of a table
     #[arg(long)]
     pub json: bool,
 }

@@ -54,6 +54,7 @@ fn run(command: Command) -> Result<()> {
         }
         Command::Perf(PerfCommand::Protocols(arguments)) => perf::protocols::run(&arguments),
         Command::Perf(PerfCommand::Idle(arguments)) => perf::idle::run(&arguments),
+        Command::Perf(PerfCommand::Crowd(arguments)) => perf::crowd::run(&arguments),
         Command::Stat(arguments) => stat::run(&arguments),
         Command::Top(arguments) => top::run(&arguments),
         Command::Exporter(arguments) => exporter::run(&arguments),

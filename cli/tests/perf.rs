@@ -256,3 +256,37 @@ fn a_message_that_is_too_long_is_an_error_that_says_what_is_allowed() {
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(text.contains("2147483648") && text.contains("1073741824"), "{text}");
 }
+
+#[test]
+fn four_pairs_and_a_long_message_beside_busy_threads_are_measured_beside_futex_socket_and_pipe() {
+    let Some(_processors) = processors() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let output = perf(directory.path(), "crowd --count 20 --runs 1 --json");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{text}");
+    assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0, "a name was left");
+    let output = String::from_utf8(output.stdout).unwrap();
+    let rows: Vec<Value> = output.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let names: Vec<_> = rows
+        .iter()
+        .map(|row| {
+            format!("{} {}", row["test"].as_str().unwrap(), row["channel"].as_str().unwrap())
+        })
+        .collect();
+    assert_eq!(
+        names,
+        [
+            "pairs Hamlyn, polled",
+            "pairs Hamlyn, adaptive",
+            "pairs Hamlyn, blocking",
+            "pairs futex",
+            "pairs Unix stream socket",
+            "hogs Hamlyn, adaptive",
+            "hogs pipe",
+        ]
+    );
+    for row in rows {
+        assert!(is_positive(&row["alone_one_way_ns"]) && is_positive(&row["crowded_one_way_ns"]));
+        assert!(is_ratio(&row["of_alone"], &row["crowded_one_way_ns"], &row["alone_one_way_ns"]));
+    }
+}

@@ -52,6 +52,7 @@ class Settings(TypedDict, total=False):
     aperture_map_max: Union[int, str, None]
     apertures_of_others: Union[bool, Literal["yes", "no"], None]
     apertures_per_link_max: Union[int, str, None]
+    aperture_stream_bytes_min: Union[int, str, None]
     apertures_per_user_max: Union[int, str, None]
     slots_max: Union[int, str, None]
     connections_per_user_max: Union[int, str, None]

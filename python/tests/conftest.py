@@ -21,6 +21,8 @@ def directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="hamlyn-") as path:
         os.chmod(path, 0o700)
         monkeypatch.setenv("HAMLYN_DIR", path)
+        # Small apertures, too, which are full soon.
+        monkeypatch.setenv("HAMLYN_APERTURE_STREAM_BYTES_MIN", "1")
         yield path
 
 

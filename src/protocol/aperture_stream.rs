@@ -263,13 +263,15 @@ pub struct ApertureStreamReceiver {
 impl ApertureStreamReceiver {
     /// A receiver that will export an aperture of `aperture_bytes` to its sender, rounded up to
     /// whole pages: a few times the longest record, so that one is written while another is read.
-    /// A record that is longer than the aperture goes through the link.
+    /// It has at least `aperture_stream_bytes_min` (4 MiB unless set), for in a smaller one the link
+    /// would be faster. A record that is longer than the aperture goes through the link.
     pub fn new(
         manager: &Manager,
         config: StreamConfig,
         aperture_bytes: u64,
     ) -> Result<Self, GrowError> {
-        let bytes = aperture_bytes.max(1).checked_next_multiple_of(PAGE_BYTES);
+        let least = manager.lock().config().aperture_stream_bytes_min;
+        let bytes = aperture_bytes.max(least).checked_next_multiple_of(PAGE_BYTES);
         let bytes = bytes.ok_or_else(|| {
             GrowError::SetUp(format!("an aperture of {aperture_bytes} bytes is too large"))
         })?;

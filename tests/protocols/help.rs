@@ -23,7 +23,8 @@ impl Dir {
     }
 
     pub fn config(&self) -> Config {
-        Config::from_env().unwrap().dir(&self.0)
+        // Small apertures, too, which are full soon.
+        Config::from_env().unwrap().dir(&self.0).aperture_stream_bytes_min(1u64)
     }
 
     pub fn manager(&self) -> Manager {

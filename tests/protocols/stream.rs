@@ -641,6 +641,22 @@ fn without_an_aperture_long_records_go_through_the_link_and_explain_says_why() {
 }
 
 #[test]
+fn a_streams_aperture_is_never_so_small_that_the_link_would_be_faster() {
+    let dir = Dir::new("stream-far-least");
+    let there = Manager::with_config(dir.config().aperture_stream_bytes_min(1u64 << 22)).unwrap();
+    there.start_progress().unwrap();
+    let mut receiver = ApertureStreamReceiver::new(&there, small(), 300_000).unwrap();
+    let here = dir.answering();
+    let mut sender = ApertureStreamSender::grow(&here, &receiver.seed().unwrap(), LIMIT).unwrap();
+    sender.send(b"hello", LIMIT).unwrap();
+    sender.flush(LIMIT).unwrap();
+    assert_eq!(next_far(&mut receiver), (b"hello".to_vec(), false));
+    until(|| sender.explain().contains("through an aperture of 4194304"));
+    let larger = ApertureStreamReceiver::new(&there, small(), u64::MAX).err().unwrap();
+    assert!(larger.to_string().contains("18446744073709551615"), "{larger}");
+}
+
+#[test]
 fn a_manager_streams_to_itself_through_an_aperture_too() {
     let dir = Dir::new("stream-far-own");
     let manager = dir.answering();

@@ -89,6 +89,8 @@ pub struct EndArguments {
     mode: Mode,
     #[arg(long)]
     links: u32,
+    #[arg(long)]
+    smallest_rings: bool,
 }
 
 /// A peer that says nothing for so long has hung.
@@ -154,6 +156,22 @@ pub struct Plan {
     pub count: u64,
     pub mode: Mode,
     pub links: u32,
+    /// Rings of 512 bytes and no others.
+    pub smallest_rings: bool,
+}
+
+impl Plan {
+    /// The settings of the initiator's node.
+    pub fn config(&self) -> Result<Config> {
+        Ok(rings(config(self.mode, self.links)?, self.smallest_rings))
+    }
+}
+
+fn rings(config: Config, smallest: bool) -> Config {
+    match smallest {
+        true => config.ring_bytes(512u32).bulk_ring_bytes(0u32),
+        false => config,
+    }
 }
 
 /// The initiator's node, with its idle links.
@@ -166,7 +184,7 @@ pub struct Initiator {
 impl Initiator {
     /// On the calling thread, which is pinned already. `secret`: of a far end that has one.
     pub fn new(name: &str, secret: Option<&Path>, plan: Plan) -> Result<Self> {
-        let mut config = config(plan.mode, plan.links)?;
+        let mut config = plan.config()?;
         if let Some(secret) = secret {
             config.secret = Some(secret.into());
         }
@@ -317,7 +335,8 @@ pub fn run_end(arguments: EndArguments) -> Result<()> {
         let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
         ending::exit(0);
     });
-    let node = Node::with_config(config(arguments.mode, arguments.links)?)?;
+    let config = config(arguments.mode, arguments.links)?;
+    let node = Node::with_config(rings(config, arguments.smallest_rings))?;
     let name = &arguments.name;
     Server { node, mode: arguments.mode }.serve(name, Access::SameUser, |node| {
         let at = names::for_other_hosts(node, name).unwrap_or_else(|| name.clone());

@@ -9,6 +9,7 @@
 //! - [`ends`]: the two ends of a measurement on the public library.
 //! - [`protocols`]: the protocols beside the raw interface.
 //! - [`idle`]: what links cost that nobody uses.
+//! - [`crowd`]: more ends than processors.
 //! - `bare_tls`: what links to other hosts stand beside.
 //! - [`baseline`]: Unix socket, TCP and pipe, in processes pinned alike.
 //! - [`compare`]: those beside Hamlyn.
@@ -21,6 +22,7 @@ pub mod bracket;
 pub mod clock;
 pub mod compare;
 pub mod copies;
+pub mod crowd;
 pub mod ends;
 pub mod idle;
 pub mod least;
@@ -91,7 +93,7 @@ pub fn measure(
     };
     let secret = far_end.as_ref().and_then(FarEnd::secret);
     let secret = secret.as_deref();
-    let config = ends::config(plan.mode, plan.links)?;
+    let config = plan.config()?;
     let shape = ring_shape(&config, plan.size);
     let limits = Limits {
         cores,
@@ -161,7 +163,7 @@ fn plan(test: Test, arguments: &PerfArguments) -> Result<Plan> {
     if size > ends::SIZE_MAX {
         bail!("a message of {size} bytes; a measurement allows at most {}", ends::SIZE_MAX);
     }
-    Ok(Plan { test, size, count, mode, links })
+    Ok(Plan { test, size, count, mode, links, smallest_rings: false })
 }
 
 /// The ring and packet that a message of `size` bytes goes through.
@@ -275,7 +277,12 @@ struct FarEnd {
 
 impl FarEnd {
     fn start(cores: Cores, plan: Plan, over: Over) -> Result<Self> {
-        let name = format!("perf-{}", std::process::id());
+        Self::start_as("perf", cores, plan, over)
+    }
+
+    /// Of several at a time, each has a name of its own.
+    fn start_as(name: &str, cores: Cores, plan: Plan, over: Over) -> Result<Self> {
+        let name = format!("{name}-{}", std::process::id());
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["perf-end", "--name", &name, "--core", &cores.far.to_string()]).args([
             "--mode",
@@ -283,6 +290,9 @@ impl FarEnd {
             "--links",
             &plan.links.to_string(),
         ]);
+        if plan.smallest_rings {
+            command.arg("--smallest-rings");
+        }
         let secret = match over {
             Over::Ring => None,
             #[cfg(feature = "tls")]

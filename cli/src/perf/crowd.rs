@@ -1,0 +1,254 @@
+//! `hamlyn perf crowd`: more ends than processors, and programs that want them all.
+//!
+//! ```text
+//!   pairs: one ping-pong of 16 bytes, then four at once, each between the same two processors
+//!   hogs:  256 KiB there and back, in Hamlyn through rings of 512 bytes, beside four threads that
+//!          take whatever processor they are given
+//! ```
+//! Beside Hamlyn's, in turn: two words of memory and a futex, Unix stream sockets, pipes. A futex's
+//! ends are threads of this process; of all others the far end is a process of its own.
+
+use super::baseline::{self, Channel, Patience};
+use super::ends::{Initiator, Plan, Test};
+use super::pin::{Cores, pin, two_cores};
+use super::stats::median;
+use super::{FarEnd, row};
+use crate::arguments::{CrowdArguments, Mode, Over};
+use crate::output;
+use anyhow::{Context, Result, anyhow};
+use rustix::thread::futex;
+use serde::Serialize;
+use std::fmt;
+use std::panic::resume_unwind;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
+use std::time::Instant;
+
+/// Pairs of ends at once.
+const PAIRS: usize = 4;
+/// Threads that only want a processor.
+const HOGS: usize = 4;
+/// Of a message beside them.
+const HOGGED_BYTES: usize = 256 << 10;
+
+/// What carries the messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Carrier {
+    Hamlyn(Mode),
+    Futex,
+    Channel(Channel),
+}
+
+impl fmt::Display for Carrier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Hamlyn(mode) => write!(f, "Hamlyn, {mode}"),
+            Self::Futex => f.write_str("futex"),
+            Self::Channel(channel) => channel.fmt(f),
+        }
+    }
+}
+
+/// The same ping-pong alone and beside others: the medians of the runs.
+#[derive(Debug, Serialize)]
+struct Row {
+    test: &'static str,
+    channel: String,
+    size: usize,
+    /// Half a round trip, the mean of a run: alone.
+    alone_one_way_ns: f64,
+    /// The same beside three other pairs, or beside the hogs.
+    crowded_one_way_ns: f64,
+    /// How many times the first the second is.
+    of_alone: f64,
+    runs: u32,
+}
+
+/// Measures and prints.
+pub fn run(arguments: &CrowdArguments) -> Result<()> {
+    let cores = two_cores()?;
+    let hamlyn = [Mode::Polled, Mode::Adaptive, Mode::Blocking].map(Carrier::Hamlyn);
+    let others = [Carrier::Futex, Carrier::Channel(Channel::UnixSocket)];
+    let mut rows = Vec::new();
+    for carrier in hamlyn.into_iter().chain(others) {
+        // Some tenths of a second, beside which making the link does not count.
+        let count = arguments.count.unwrap_or(match carrier {
+            Carrier::Hamlyn(Mode::Polled | Mode::Adaptive) => 500_000,
+            _ => 10_000,
+        });
+        rows.push(compared("pairs", carrier, 16, arguments.runs, |crowded| {
+            pairs(carrier, cores, if crowded { PAIRS } else { 1 }, count)
+        })?);
+    }
+    let count = arguments.count.unwrap_or(200).min(200);
+    for carrier in [Carrier::Hamlyn(Mode::Adaptive), Carrier::Channel(Channel::Pipe)] {
+        rows.push(compared("hogs", carrier, HOGGED_BYTES, arguments.runs, |crowded| {
+            beside_hogs(cores, if crowded { HOGS } else { 0 }, || {
+                pair(carrier, cores, 0, HOGGED_BYTES, count, &Barrier::new(1))
+            })
+        })?);
+    }
+    if arguments.json {
+        return rows.iter().try_for_each(|row| output::line(serde_json::to_string(row)?));
+    }
+    let mut table = row::table(["", "", "bytes", "alone", "crowded", "of alone"]);
+    for row in &rows {
+        table.add_row([
+            row.test.to_owned(),
+            row.channel.clone(),
+            row.size.to_string(),
+            row::ns(row.alone_one_way_ns),
+            row::ns(row.crowded_one_way_ns),
+            format!("{:.1}", row.of_alone),
+        ]);
+    }
+    row::align_right(&mut table, 2..6);
+    output::line(table)
+}
+
+fn compared(
+    test: &'static str,
+    carrier: Carrier,
+    size: usize,
+    runs: u32,
+    mut one_way_ns: impl FnMut(bool) -> Result<f64>,
+) -> Result<Row> {
+    let (mut alone, mut crowded) = (Vec::new(), Vec::new());
+    for _ in 0..runs {
+        alone.push(one_way_ns(false).with_context(|| format!("{test}, {carrier}, alone"))?);
+        crowded.push(one_way_ns(true).with_context(|| format!("{test}, {carrier}, crowded"))?);
+    }
+    let middle = |figures| median(figures).unwrap_or(f64::NAN);
+    let (alone_one_way_ns, crowded_one_way_ns) = (middle(alone), middle(crowded));
+    let of_alone = crowded_one_way_ns / alone_one_way_ns;
+    let channel = carrier.to_string();
+    Ok(Row { test, channel, size, alone_one_way_ns, crowded_one_way_ns, of_alone, runs })
+}
+
+/// The mean over the pairs, in nanoseconds; every second pair has its ends exchanged.
+fn pairs(carrier: Carrier, cores: Cores, pairs: usize, count: u64) -> Result<f64> {
+    let start = &Barrier::new(pairs);
+    let of = |number: usize| {
+        let cores = match number % 2 {
+            0 => cores,
+            _ => Cores { near: cores.far, far: cores.near },
+        };
+        move || pair(carrier, cores, number, 16, count, start)
+    };
+    let figures = thread::scope(|scope| {
+        let threads: Vec<_> = (0..pairs).map(|number| scope.spawn(of(number))).collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
+            .collect::<Result<Vec<f64>>>()
+    })?;
+    Ok(figures.iter().sum::<f64>() / figures.len() as f64)
+}
+
+/// Half of a round trip, the mean of `count`. All pairs begin together.
+fn pair(
+    carrier: Carrier,
+    cores: Cores,
+    number: usize,
+    size: usize,
+    count: u64,
+    start: &Barrier,
+) -> Result<f64> {
+    let mut measure: Box<dyn FnMut() -> Result<()>> = match carrier {
+        Carrier::Hamlyn(mode) => {
+            let smallest_rings = size == HOGGED_BYTES;
+            let plan = Plan { test: Test::Latency, size, count, mode, links: 0, smallest_rings };
+            let made = FarEnd::start_as(&format!("crowd-{number}"), cores, plan, Over::Ring)
+                .and_then(|far| {
+                    pin(cores.near)?;
+                    Ok((Initiator::new(&far.name, None, plan)?, far))
+                });
+            let made = begin_all(start, made)?;
+            let (mut initiator, far) = made;
+            Box::new(move || {
+                let _stays = &far;
+                initiator.run().map(drop)
+            })
+        }
+        Carrier::Futex => {
+            begin_all(start, Ok(()))?;
+            Box::new(move || futex_ping_pong(cores, count + warm_up(count)))
+        }
+        Carrier::Channel(channel) => {
+            begin_all(start, Ok(()))?;
+            Box::new(move || {
+                baseline::latency(channel, Patience::Blocking, cores, size, count).map(drop)
+            })
+        }
+    };
+    let began = Instant::now();
+    measure()?;
+    Ok(began.elapsed().as_nanos() as f64 / (count + warm_up(count)) as f64 / 2.0)
+}
+
+/// What every measurement here does before it looks at the clock; here it counts, as it does with
+/// all alike.
+fn warm_up(count: u64) -> u64 {
+    (count / 10).max(1)
+}
+
+/// Waits for the other pairs, whatever has become of this one: they would wait for ever.
+fn begin_all<T>(start: &Barrier, made: Result<T>) -> Result<T> {
+    start.wait();
+    made
+}
+
+/// Two threads and two words: each waits until its own has changed.
+fn futex_ping_pong(cores: Cores, count: u64) -> Result<()> {
+    let words = &[const { AtomicU32::new(0) }; 2];
+    let wait = move |word: &AtomicU32, until: u32| {
+        loop {
+            let seen = word.load(Ordering::Acquire);
+            if seen == until {
+                return;
+            }
+            // Whatever it returns, the word says whether it is time.
+            let _ = futex::wait(word, futex::Flags::empty(), seen, None);
+        }
+    };
+    let wake = |word: &AtomicU32, number: u32| {
+        word.store(number, Ordering::Release);
+        let _ = futex::wake(word, futex::Flags::empty(), 1);
+    };
+    let end = move |own: usize| {
+        for number in 1..=count as u32 {
+            if own == 0 {
+                wake(&words[1], number);
+                wait(&words[0], number);
+            } else {
+                wait(&words[1], number);
+                wake(&words[0], number);
+            }
+        }
+    };
+    super::two_threads(cores, || end(0), || end(1)).map(drop)
+}
+
+/// Runs `measure` beside `hogs` threads, half of them on either processor.
+fn beside_hogs(
+    cores: Cores,
+    hogs: usize,
+    measure: impl FnOnce() -> Result<f64> + Send,
+) -> Result<f64> {
+    let ends = &AtomicBool::new(false);
+    thread::scope(|scope| {
+        for number in 0..hogs {
+            scope.spawn(move || {
+                let pinned = pin([cores.near, cores.far][number % 2]);
+                while pinned.is_ok() && !ends.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        // In a thread of its own, which is pinned.
+        let result = scope.spawn(measure).join();
+        ends.store(true, Ordering::Relaxed);
+        result.unwrap_or_else(|_| Err(anyhow!("the measuring end failed")))
+    })
+}

@@ -85,7 +85,8 @@
 //!   sender; a fabric that reorders, loses and corrupts, for tests.
 //! - `interface`: the network interface card as a state machine: slots, keys, metadata entries, packet
 //!   counting, notification queues, send termini. It has no I/O, no threads, no clock.
-//! - `engine`: what a node decides, as a state machine likewise: which links are looked at, and when.
+//! - `engine`: what a node decides, as a state machine likewise: which links are looked at, and when;
+//!   which leads to a node; when whoever waits sleeps, on what, and who wakes it.
 //! - `os`: the only module, beside the copies in `link`, with `unsafe` code: mappings, seals, sockets
 //!   that carry descriptors, barriers, the lock of shared nodes.
 //! - `control`: names, who may connect, the handshake, death, quotas; one thread, asleep.

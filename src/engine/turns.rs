@@ -178,9 +178,10 @@ impl Turns {
         &self.active
     }
 
-    /// The links that are looked at, in a turn or in a sweep.
-    pub fn all_looked_at(&self) -> impl Iterator<Item = u32> + '_ {
-        self.active.iter().chain(&self.idle).copied()
+    /// The `i`th of the links that are looked at, in a turn or in a sweep.
+    pub fn looked_at(&self, i: usize) -> Option<u32> {
+        let active = self.active.len();
+        self.active.get(i).or_else(|| self.idle.get(i.wrapping_sub(active))).copied()
     }
 
     /// The links whose senders signal their next packets.

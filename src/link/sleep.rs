@@ -173,8 +173,9 @@ impl<W: Word> Signaller<W> {
         if word == self.signalled { None } else { self.pending_after(word) }
     }
 
-    #[cfg(loom)]
-    fn fences(&self) -> bool {
+    /// Whether this side was asked to fence.
+    #[cfg(any(loom, test))]
+    pub fn fences(&self) -> bool {
         self.sleep.word().load(Ordering::Relaxed) & FENCE != 0
     }
 

@@ -177,12 +177,12 @@ impl Node {
         metadata: &[u8],
         word: u32,
     ) -> bool {
-        match self.last_route {
-            Some((node, index)) if node == ticket.destination => {
+        match self.routes.again(ticket.destination) {
+            Some(index) => {
                 self.fork_guard.is_parent()
                     && self.push_line(index as usize, ticket, data, metadata, word)
             }
-            _ => false,
+            None => false,
         }
     }
 

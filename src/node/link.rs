@@ -19,6 +19,8 @@ use crate::config::Config;
 #[cfg(feature = "tls")]
 use crate::control::hosts::{self, HostLink, Moved};
 use crate::control::{LinkToken, Peer};
+use crate::engine::routes::Route;
+use crate::engine::sleep::{self, Announced, Arming};
 use crate::interface::terminus::Segmenter;
 use crate::interface::{Counters, Flow, LinkId, Refusal};
 use crate::link::cells::Word;
@@ -53,6 +55,20 @@ pub(crate) enum Room {
         /// Bytes that are always taken at once when the rings are empty.
         at_once: u64,
     },
+}
+
+/// What has left over a link in one go.
+#[derive(Debug)]
+pub(crate) struct Left {
+    pub packets: u64,
+    /// Of data.
+    pub bytes: u64,
+    /// Messages of which the last packet has left.
+    pub messages: u64,
+    /// Theirs.
+    pub flags: Flags,
+    /// Some are of messages for which a bulk ring is made.
+    pub is_long: bool,
 }
 
 /// The sending half of a link.
@@ -135,18 +151,32 @@ impl SendHalf {
     #[cold]
     #[inline(never)]
     fn signal(&mut self, announced: u64, flags: Flags) {
-        if flags.contains(Flags::WAKE)
-            || self.sleep.is_for_any(announced)
-            || self.ring.is_half_full()
-            || self.bulk.as_mut().is_some_and(|bulk| bulk.is_half_full())
-        {
-            self.sleep.signalled(announced);
-            let by = self.sleep.how(announced);
+        let (ring, bulk) = (&mut self.ring, &mut self.bulk);
+        let is_half_full =
+            || ring.is_half_full() || bulk.as_mut().is_some_and(|bulk| bulk.is_half_full());
+        let asks = flags.contains(Flags::WAKE);
+        if let Some(by) = sleep::signal(&mut self.sleep, announced, asks, is_half_full) {
             self.wakes += 1;
             self.counters.wakes_sent.add(1);
             self.counters.rings_sent.add((by == WakeBy::Bell).into());
             self.waker.wake(by);
         }
+    }
+
+    /// Packets of messages that are cut were committed: counts them, and wakes the receiver if it is to
+    /// be woken for them. Says whether to consider asking for a bulk ring.
+    #[inline(always)]
+    pub fn have_left(&mut self, left: &Left) -> bool {
+        self.cut_messages += left.messages;
+        self.signal_if_asleep(&left.flags);
+        self.counters.packets_sent.add(left.packets);
+        self.counters.messages_sent.add(left.messages);
+        self.counters.bytes_sent.add(left.bytes);
+        if !left.is_long {
+            return false;
+        }
+        self.long_bytes = self.long_bytes.saturating_add(left.bytes);
+        !self.bulk_asked && self.bulk.is_none()
     }
 
     /// Whether the ring that was full when a packet was last refused now has room for any packet,
@@ -304,12 +334,8 @@ pub(crate) struct ReceiveHalf {
     room: Signaller<RegionWord>,
     /// Packets taken, refused ones included.
     pub packets: u64,
-    /// Something has arrived, or a signal was taken, since the link was armed last: the sender
-    /// may have used its one signal.
-    needs_arming: bool,
-    /// Long turns after something arrived since then.
-    awake_turns: u32,
-    armed_by: WakeBy,
+    /// What the sender knows of that.
+    arming: Arming,
     waker: Waker,
     /// The sender's bell; `None`: it does not ring.
     pub ear: Option<Ear<RegionWord>>,
@@ -318,9 +344,6 @@ pub(crate) struct ReceiveHalf {
     pub processors: Option<(RegionWord, RegionWord)>,
     processor_told: u32,
 }
-
-/// Long turns without a sleep after which a receiver no longer asks the sender for fences.
-const AWAKE_TURNS: u32 = 4;
 
 impl ReceiveHalf {
     pub fn new(
@@ -340,9 +363,7 @@ impl ReceiveHalf {
             sleep: Sleeper::new(own_sleep, barrier, understood),
             room: Signaller::new(peer_room, barrier, understood),
             packets: 0,
-            needs_arming: true,
-            awake_turns: 0,
-            armed_by: WakeBy::Byte,
+            arming: Arming::new(),
             waker,
             ear,
             barrier,
@@ -365,17 +386,13 @@ impl ReceiveHalf {
     /// Something has arrived: the sender may have used its one signal.
     #[inline(always)]
     pub fn has_taken(&mut self) {
-        self.needs_arming = true;
+        self.arming.has_taken();
     }
 
     /// A long turn has passed: a sender need not fence any more for a receiver that has not slept
     /// for a while, though something came.
     pub fn count_awake_turn(&mut self) {
-        self.awake_turns += u32::from(self.needs_arming);
-        if self.awake_turns == AWAKE_TURNS {
-            self.awake_turns = 0;
-            self.sleep.stop_fences();
-        }
+        self.arming.count_awake_turn(&mut self.sleep);
     }
 
     /// Tells the other end on which processor this process waits; says on which the other end last
@@ -393,33 +410,21 @@ impl ReceiveHalf {
     /// Whether the sender has rung since this was asked last.
     pub fn has_rung(&mut self) -> bool {
         let has_rung = self.ear.as_mut().is_some_and(|ear| ear.has_rung());
-        self.needs_arming |= has_rung;
+        if has_rung {
+            self.arming.has_taken();
+        }
         has_rung
     }
 
-    /// This process is about to sleep: `true` if the sender did not know it. Then a barrier, if the
-    /// sleeper needs one, or a fence, and one more look, must follow.
-    pub fn arm(&mut self, by: WakeBy) -> bool {
-        let arms = self.needs_arming || self.armed_by != by;
-        if arms {
-            self.sleep.arm(by);
-            self.armed_by = by;
-            self.needs_arming = false;
-            self.awake_turns = 0;
-        }
-        arms
+    /// This process is about to sleep; the sender is told, unless it knows.
+    pub fn arm(&mut self, by: WakeBy) -> Announced {
+        self.arming.arm(&mut self.sleep, by)
     }
 
-    /// This process looks no more until the sender signals, whatever comes: a barrier or a fence,
-    /// and one more look, must follow. `false`: the sender does not know how.
-    pub fn arm_for_any(&mut self) -> bool {
-        let arms = self.sleep.arm_for_any();
-        if arms {
-            self.armed_by = WakeBy::Byte;
-            self.needs_arming = false;
-            self.awake_turns = 0;
-        }
-        arms
+    /// This process looks no more until the sender signals, whatever comes. `None`: the sender does not
+    /// know how.
+    pub fn arm_for_any(&mut self) -> Option<Announced> {
+        self.arming.arm_for_any(&mut self.sleep)
     }
 
     /// After FREED was written: wakes a sender that sleeps because the ring was full.
@@ -454,7 +459,7 @@ impl ReceiveHalf {
 
     /// Takes the bytes that signals left, at most so many.
     pub fn take_signals(&mut self, most: usize) -> Signals {
-        self.needs_arming = true;
+        self.arming.has_taken();
         #[cfg(feature = "tls")]
         if let Some(moved) = self.waker.turn() {
             return if moved.has_ended { Signals::Gone } else { Signals::Taken };
@@ -579,6 +584,8 @@ pub(crate) struct Link {
     pub awaits_room: bool,
     /// What others may know of it; `None`: a link of the node to itself.
     pub figures: Option<Arc<OfLink>>,
+    /// While tickets for the peer's node may be routed over it.
+    pub route: Option<Route<NodeId>>,
 }
 
 impl Link {
@@ -599,6 +606,7 @@ impl Link {
             queued: 0,
             awaits_room: false,
             figures: None,
+            route: None,
         }
     }
 

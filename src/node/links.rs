@@ -4,7 +4,7 @@ use super::events::Event;
 use super::figures::Words;
 use super::link::{Link, ReceiveHalf, SendHalf, Waker};
 use super::receive::Misbehaviour;
-use super::wait::Backoff;
+use super::wait::{Look, Waited};
 use super::{Forked, Node};
 use crate::control::{
     AcceptError, ConnectError, LinkFeatures, LinkToken, NewLink, Peer, RefusedBy, RequestId, Way,
@@ -16,7 +16,6 @@ use crate::link::ring::{RingReader, RingViolation, RingWriter};
 use crate::link::sleep::{Barrier, Ear};
 use crate::os::memory::{Region, RegionLines};
 use crate::os::socket;
-use crate::wire::NodeId;
 use core::fmt;
 use core::time::Duration;
 use std::format;
@@ -120,22 +119,18 @@ impl Node {
         timeout: Option<Duration>,
     ) -> Result<LinkId, ConnectError> {
         let token = self.begin_connect(name, greeting, timeout, self.wait_for_names())?;
-        let mut backoff = Backoff::new(&self.config, timeout.map(with_answer));
-        loop {
-            if self.poll()? > 0 {
-                backoff.restart();
-            }
-            if let Some(connected) = self.end_connect(token) {
-                return connected;
-            }
-            let error = match self.wait_for_arrival(&mut backoff) {
-                Ok(true) => continue,
-                Ok(false) => ConnectError::TimedOut(NO_WORD),
-                Err(source) => ConnectError::Os { doing: "waiting for the link", source },
-            };
-            self.give_up_connecting(token);
-            return Err(error);
-        }
+        let look = |node: &mut Self, _| match node.end_connect(token) {
+            Some(connected) => Look::Found(connected),
+            None => Look::Nothing,
+        };
+        let error = match self.wait_until(timeout.map(with_answer), |_| None, look) {
+            Ok(connected) => return connected,
+            Err(Waited::Forked(forked)) => return Err(forked.into()),
+            Err(Waited::TimedOut) => ConnectError::TimedOut(NO_WORD),
+            Err(Waited::Os(source)) => ConnectError::Os { doing: "waiting for the link", source },
+        };
+        self.give_up_connecting(token);
+        Err(error)
     }
 
     pub(super) fn check_link_count(&self) -> Result<(), ConnectError> {
@@ -337,12 +332,13 @@ impl Node {
         if link.has_left {
             return;
         }
-        let (id, node, queued) = (link.id, link.peer.node, link.queued);
+        let (id, queued) = (link.id, link.queued);
         let bound = link.rx.ring.capacity() + link.rx.bulk.as_ref().map_or(0, |b| b.capacity());
         let until = link.rx.lines_taken() + bound;
         (link.has_left, link.tx, link.queued) = (true, None, 0);
+        let route = link.route.take();
         self.queued -= queued;
-        self.repair_routes(index, node);
+        route.into_iter().for_each(|route| self.routes.remove(route));
         self.turns.remove(index);
         self.with_queue.retain(|i| *i != index);
         let unsent = self.termini.iter_mut().map(|terminus| terminus.drop_link(id)).sum();
@@ -433,16 +429,19 @@ impl Node {
 
     /// Forgets a link; returns how many queued messages are lost with it.
     fn remove_link(&mut self, index: u32) -> usize {
-        let Some(link) = self.links.get_mut(index as usize).and_then(Option::take) else {
+        let Some(mut link) = self.links.get_mut(index as usize).and_then(Option::take) else {
             return 0;
         };
         if let Some(token) = &link.token {
             self.by_token.remove(token);
         }
+        if index != 0 {
+            self.free_places.push(index);
+        }
         self.turns.remove(index);
         self.figures.remove(index);
         self.with_queue.retain(|i| *i != index);
-        self.repair_routes(index, link.peer.node);
+        link.route.take().into_iter().for_each(|route| self.routes.remove(route));
         self.generations[index as usize] = self.generations[index as usize].wrapping_add(1);
         self.queued -= link.queued;
         let id = link.id;
@@ -460,33 +459,19 @@ impl Node {
         self.termini.iter_mut().map(|terminus| terminus.drop_link(id)).sum()
     }
 
-    /// Link `index` no longer leads to `node`; another may.
-    fn repair_routes(&mut self, index: u32, node: NodeId) {
-        self.last_route = None;
-        if self.routes.get(&node) != Some(&index) {
-            return;
-        }
-        self.routes.remove(&node);
-        let leads =
-            |link: &&Link| link.peer.node == node && link.peer.is_proved && link.tx.is_some();
-        if let Some(other) = self.links.iter().flatten().find(leads) {
-            self.routes.entry(node).or_insert(other.id.index);
-        }
-    }
-
     // ---- making links
 
+    /// A place that a link may be [added](Self::add_link) in. Place 0 is that of the node's link to itself.
     fn free_place(&mut self) -> usize {
-        // Place 0 is the link of the node to itself.
-        match self.links.iter().skip(1).position(Option::is_none) {
-            Some(i) => i + 1,
-            None => {
-                self.links.push(None);
-                self.interface.reserve_links(self.links.len());
-                self.generations.push(0);
-                self.links.len() - 1
-            }
+        if let Some(place) = self.free_places.last() {
+            return *place as usize;
         }
+        let place = self.links.len();
+        self.free_places.push(place as u32);
+        self.links.push(None);
+        self.interface.reserve_links(self.links.len());
+        self.generations.push(0);
+        place
     }
 
     fn add_link(&mut self, mut link: Link, index: usize) -> LinkId {
@@ -494,6 +479,7 @@ impl Node {
         link.id = id;
         self.by_token.extend(link.token.map(|token| (token, id.index)));
         self.links[index] = Some(link);
+        self.free_places.pop_if(|place| *place == id.index);
         self.turns.add(index as u32);
         self.counters.links_opened.add(1);
         id
@@ -520,10 +506,8 @@ impl Node {
             self.turns.call_attention();
         }
         let id = self.add_link(link, index);
-        if is_proved {
-            self.routes.entry(node).or_insert(id.index);
-        }
         if let Some(Some(link)) = self.links.get_mut(index) {
+            link.route = is_proved.then(|| self.routes.add(node, id.index));
             link.figures = Some(self.figures.add(link, is_ours, words));
         }
         self.tell_path(id);
@@ -584,9 +568,9 @@ impl Node {
             Barrier::Asymmetric,
             self.counters.clone(),
         );
-        let link = Link::new(rx, tx, peer);
+        let mut link = Link::new(rx, tx, peer);
+        link.route = Some(self.routes.add(self.id(), 0));
         self.add_link(link, 0);
-        self.routes.insert(self.id(), 0);
         Ok(())
     }
 
@@ -749,7 +733,7 @@ mod tests {
             }
             std::thread::yield_now();
         };
-        assert_eq!(one.routes[&other.id()], first.index);
+        assert_eq!(one.routes.find(other.id()), Some(first.index));
     }
 
     /// A server that says more than anybody remembers before its client has taken the link.

@@ -12,7 +12,8 @@
 //! - `figures.rs`: what whoever asks for statistics is told; `room_waits.rs`: how long senders waited
 //! - `links.rs`: links come and go; `events.rs`: what the application is told; `link.rs`: one link
 //! - `aperture.rs`: memory mapped into one holder: exported, held, revoked
-//! - `wait.rs`: whether to spin, yield or sleep; `sleep.rs`: sleeping, and being woken
+//! - `wait.rs`: waiting; `sleep.rs`: sleeping, and being woken. What is decided about either, about
+//!   turns and about routes is in [`crate::engine`]
 //! - `shared/`: a node used by several threads
 //!
 //! A node is owned by one thread at a time: whoever can call it is the only one who can, so the
@@ -59,13 +60,17 @@ pub use parts::MemoryError;
 pub use receive::NodeReceiveError;
 pub use send::{NodeSendError, Unfinished};
 pub use shared::{Attached, NodeGuard, SharedNode};
-pub(crate) use shared::{Look, Waited};
 #[cfg(feature = "tokio")]
 pub(crate) use shared::{NextTurn, Patience};
 
+pub(crate) use wait::{Look, Waited};
+
 use crate::config::{Config, ConfigError, Housekeeping};
 use crate::control::{Accept, Access, Control, Identity, Inbox, LinkToken, ServiceName};
+use crate::engine::routes::Routes;
+use crate::engine::sleep::{Naps, Ways};
 use crate::engine::turns::{Budget, Turns};
+use crate::engine::wait::Learnt;
 use crate::interface::terminus::Terminus;
 use crate::interface::{Counters, Interface, LinkId};
 use crate::os::memory::{AreaMemory, ForkGuard};
@@ -173,6 +178,8 @@ pub struct Node {
     links: Vec<Option<Link>>,
     /// Where the links are that the control plane knows.
     by_token: HashMap<LinkToken, u32>,
+    /// Places without a link, but for that of the link to itself.
+    free_places: Vec<u32>,
     /// Generation of the next link in each place.
     generations: Vec<u16>,
     /// Which links are looked at, and when.
@@ -186,9 +193,7 @@ pub struct Node {
     #[cfg(feature = "tls")]
     host_times: receive::HostTimes,
     /// Which link leads to a node.
-    routes: HashMap<NodeId, u32>,
-    /// The route that was used last.
-    last_route: Option<(NodeId, u32)>,
+    routes: Routes<NodeId>,
     /// Links whose peers are gone, and from which what was committed is being taken.
     leaving: Vec<links::Leaving>,
     /// What may still be taken of those in this turn.
@@ -229,12 +234,12 @@ pub struct Node {
     /// The application runs the control plane, so each blocking call does.
     runs_control: bool,
     control_turns: u32,
-    learnt: wait::Learnt,
-    naps: sleep::Naps,
-    /// The descriptor is watched by somebody else: see `sleep.rs`.
-    in_event_loop: bool,
-    /// The kernel no longer waits for words: sleep on the descriptor.
-    words_are_refused: bool,
+    learnt: Learnt,
+    /// What may be slept on.
+    ways: Ways,
+    naps: Naps,
+    /// Ends a nap in somebody else's event loop.
+    nap_timer: Option<sys::Timer>,
     config: Config,
     counters: Arc<Counters>,
     inbox: Arc<Inbox>,
@@ -281,11 +286,14 @@ impl Node {
         if runs_control {
             poller.add(&control, sleep::CONTROL_TAG).map_err(os("watching the control plane"))?;
         }
+        // Whoever runs the control plane is woken for it, too, by its descriptor.
+        let by_words = !runs_control && sys::can_wait_for_words();
         let mut node = Self {
             interface,
             termini: Vec::new(),
             links: std::vec![None],
             by_token: HashMap::new(),
+            free_places: Vec::new(),
             generations: std::vec![0],
             turns: Turns::new(),
             has_bulk_incoming: false,
@@ -293,8 +301,7 @@ impl Node {
             hosts: Vec::new(),
             #[cfg(feature = "tls")]
             host_times: receive::HostTimes::default(),
-            routes: HashMap::new(),
-            last_route: None,
+            routes: Routes::new(),
             leaving: Vec::new(),
             leaving_budget: Budget::of_a_turn(),
             stale: Vec::new(),
@@ -318,10 +325,10 @@ impl Node {
             waits_outside: false,
             runs_control,
             control_turns: 0,
-            learnt: wait::Learnt::default(),
-            naps: sleep::Naps::default(),
-            in_event_loop: false,
-            words_are_refused: false,
+            learnt: Learnt::default(),
+            ways: Ways::new(if by_words { sys::WORDS_MAX } else { 0 }),
+            naps: Naps::default(),
+            nap_timer: None,
             config,
             counters,
             inbox: control.inbox().clone(),

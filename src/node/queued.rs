@@ -1,8 +1,9 @@
 //! Messages that wait in work queues: gathered from send buffer areas (Hamlyn 3.2), or short ones
 //! that found no room; they leave in the node's turns.
 
-use super::send::{NodeSendError, count_long, outranked};
-use super::wait::Backoff;
+use super::link::Left;
+use super::send::{NodeSendError, outranked};
+use super::wait::{Look, Waited};
 use super::{Node, TerminusId};
 use crate::interface::terminus::{Piece, PostError, SendHandle};
 use crate::wire::{Flags, Ticket};
@@ -33,12 +34,7 @@ impl Node {
         let t = &mut self.termini[terminus.0 as usize];
         match t.post_gather(link.id, ticket, pieces, metadata, packet_bytes) {
             Ok(handle) => {
-                if link.queued == 0 {
-                    self.with_queue.push(index as u32);
-                }
-                link.queued += 1;
-                self.queued += 1;
-                self.turns.call_attention();
+                self.has_queued(index);
                 self.transmit_queued(index, self.config.packets_per_turn as usize);
                 Ok(handle)
             }
@@ -80,22 +76,35 @@ impl Node {
         done: impl Fn(&Self) -> bool,
     ) -> Result<bool, NodeSendError> {
         self.check_fork()?;
-        let mut backoff = Backoff::new(&self.config, timeout);
-        while !done(self) {
-            let before = self.counters.packets_sent.get();
-            let arrived = self.poll()?;
-            if arrived > 0 || self.counters.packets_sent.get() != before {
-                backoff.restart();
-            }
-            if done(self) {
-                break;
-            }
-            let waited = self.wait_for_room(&mut backoff, None);
-            if !waited.map_err(|e| NodeSendError::Wait(std::sync::Arc::new(e)))? {
-                return Ok(false);
-            }
+        if done(self) {
+            return Ok(true);
         }
-        Ok(true)
+        let mut sent = self.counters.packets_sent.get();
+        let look = |node: &mut Self, _| {
+            let before = core::mem::replace(&mut sent, node.counters.packets_sent.get());
+            match done(node) {
+                true => Look::Found(()),
+                false if sent != before => Look::Again,
+                false => Look::Nothing,
+            }
+        };
+        match self.wait_until(timeout, |_| None, look) {
+            Ok(()) => Ok(true),
+            Err(Waited::TimedOut) => Ok(false),
+            Err(e) => Err(e.into_send_error(None)),
+        }
+    }
+
+    /// A message has been put into the work queue for a link.
+    pub(super) fn has_queued(&mut self, index: usize) {
+        if let Some(Some(link)) = self.links.get_mut(index) {
+            if link.queued == 0 {
+                self.with_queue.push(index as u32);
+            }
+            link.queued += 1;
+            self.queued += 1;
+        }
+        self.turns.call_attention();
     }
 
     /// Gives queued packets to every link that has any.
@@ -139,8 +148,8 @@ impl Node {
     pub(super) fn transmit_queued(&mut self, index: usize, budget: usize) {
         let Some(Some(link)) = self.links.get_mut(index) else { return };
         let Some(tx) = &mut link.tx else { return };
-        let counters = &self.counters;
-        let (mut flags, mut done, mut bytes, mut packets) = (Flags::empty(), 0, 0u64, 0u64);
+        let flags = Flags::empty();
+        let mut left = Left { packets: 0, bytes: 0, messages: 0, flags, is_long: false };
         let next = &mut link.next_terminus;
         crate::interface::terminus::transmit_turn(
             &mut self.termini,
@@ -149,27 +158,25 @@ impl Node {
             next,
             budget,
             |sent| {
-                packets += 1;
-                bytes += sent.bytes as u64;
+                left.packets += 1;
+                left.bytes += sent.bytes as u64;
                 if sent.is_last {
-                    done += 1;
-                    flags |= sent.flags;
+                    left.messages += 1;
+                    left.flags |= sent.flags;
                 }
             },
         );
-        if packets > 0 {
-            counters.packets_sent.add(packets);
-            counters.bytes_sent.add(bytes);
-            counters.messages_sent.add(done as u64);
-            tx.cut_messages += done as u64;
-            tx.signal_if_asleep(&flags);
+        let mut asks = false;
+        if left.packets > 0 {
+            left.is_long = left.packets > left.messages;
+            asks = tx.have_left(&left);
+            let done = left.messages as usize;
             link.queued -= done;
             self.queued -= done;
             if done > 0 && link.queued == 0 {
                 self.with_queue.retain(|waits| *waits as usize != index);
             }
         }
-        let asks = packets > done as u64 && count_long(tx, bytes);
         if let Some(violation) = tx.violation() {
             self.end_violating(index, violation);
         } else if asks {

@@ -6,9 +6,10 @@
 //! that all of them are seen within a bounded time, however long the application's turns are.
 
 use super::link::Link;
-use super::wait::Backoff;
+use super::wait::{Look, Waited};
 use super::{Forked, Node};
 use crate::config::Config;
+use crate::engine::sleep::FallsAsleep;
 use crate::engine::turns::{LINES_PER_RING, Portion, TakesTurns, Turns};
 use crate::interface::notification::Consumer;
 use crate::interface::{
@@ -117,22 +118,16 @@ impl Node {
         if let Some(notification) = self.try_recv_fully(queue)? {
             return Ok(notification);
         }
-        let mut backoff = Backoff::new(&self.config, timeout);
-        loop {
-            if let Some(message) = self.take_direct(queue, None) {
-                return Ok(message.notification);
-            }
-            if self.poll()? > 0 {
-                backoff.restart();
-            }
-            if let Some(notification) = self.interface.pop(queue)? {
-                return Ok(notification);
-            }
-            let waited = self.wait_for_arrival(&mut backoff);
-            if !waited.map_err(|e| NodeReceiveError::Wait(Arc::new(e)))? {
-                return Err(NodeReceiveError::TimedOut);
-            }
-        }
+        let found = self.wait_until(
+            timeout,
+            |node| node.take_direct(queue, None).map(|message| Ok(message.notification)),
+            |node, _| match node.interface.pop(queue) {
+                Ok(Some(notification)) => Look::Found(Ok(notification)),
+                Ok(None) => Look::Nothing,
+                Err(e) => Look::Found(Err(e)),
+            },
+        );
+        Ok(found??)
     }
 
     /// The next notification of any of several queues, in the order in which they are given;
@@ -142,34 +137,29 @@ impl Node {
         queues: &[QueueId],
         timeout: Option<Duration>,
     ) -> Result<(QueueId, Notification), NodeReceiveError> {
-        let mut backoff = Backoff::new(&self.config, timeout);
-        loop {
-            if self.poll()? > 0 {
-                backoff.restart();
-            }
+        let pop_any = |node: &mut Self, _| {
             for queue in queues {
-                if let Some(notification) = self.interface.pop(*queue)? {
-                    return Ok((*queue, notification));
+                match node.interface.pop(*queue) {
+                    Ok(Some(notification)) => return Look::Found(Ok((*queue, notification))),
+                    Ok(None) => {}
+                    Err(e) => return Look::Found(Err(e)),
                 }
             }
-            let waited = self.wait_for_arrival(&mut backoff);
-            if !waited.map_err(|e| NodeReceiveError::Wait(Arc::new(e)))? {
-                return Err(NodeReceiveError::TimedOut);
-            }
-        }
+            Look::Nothing
+        };
+        Ok(self.wait_until(timeout, |_| None, pop_any)??)
     }
 
     /// Waits until a packet or an event has arrived, at most `timeout`; says whether one has.
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<bool, NodeReceiveError> {
-        let mut backoff = Backoff::new(&self.config, timeout);
-        loop {
-            if self.poll()? > 0 || !self.events.is_empty() {
-                return Ok(true);
-            }
-            let waited = self.wait_for_arrival(&mut backoff);
-            if !waited.map_err(|e| NodeReceiveError::Wait(Arc::new(e)))? {
-                return Ok(false);
-            }
+        let look = |node: &mut Self, taken| match taken > 0 || !node.events.is_empty() {
+            true => Look::Found(()),
+            false => Look::Nothing,
+        };
+        match self.wait_until(timeout, |_| None, look) {
+            Ok(()) => Ok(true),
+            Err(Waited::TimedOut) => Ok(false),
+            Err(e) => Err(e.into()),
         }
     }
 

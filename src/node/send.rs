@@ -5,8 +5,7 @@
 //! whatever arrives whenever the ring is full; or it is gathered from send buffer areas and leaves
 //! in later calls.
 
-use super::link::{BULK_PACKET_MIN, Room, SendHalf};
-use super::wait::Backoff;
+use super::link::{BULK_PACKET_MIN, Left, Room};
 use super::{Forked, NoSuchTerminus, Node, TerminusId};
 use crate::interface::LinkId;
 use crate::interface::terminus::{IMMEDIATE_MAX, PostError, Segmenter, Terminus};
@@ -103,22 +102,21 @@ impl Node {
     /// The link that leads to `destination`.
     #[inline(always)]
     pub(super) fn route(&mut self, destination: NodeId) -> Result<usize, NodeSendError> {
-        match self.last_route {
-            Some((node, index)) if node == destination => Ok(index as usize),
-            _ => self.find_route(destination),
+        match self.routes.again(destination) {
+            Some(index) => Ok(index as usize),
+            None => self.find_route(destination),
         }
     }
 
     #[cold]
     #[inline(never)]
     fn find_route(&mut self, destination: NodeId) -> Result<usize, NodeSendError> {
-        if destination == self.id() && !self.routes.contains_key(&destination) {
+        let mut route = self.routes.find(destination);
+        if route.is_none() && destination == self.id() {
             self.open_self_link()?;
+            route = self.routes.find(destination);
         }
-        let index =
-            *self.routes.get(&destination).ok_or(NodeSendError::Unreachable(destination))?;
-        self.last_route = Some((destination, index));
-        Ok(index as usize)
+        route.map(|index| index as usize).ok_or(NodeSendError::Unreachable(destination))
     }
 
     /// Sends one message if it can be taken now: `h_send_msg` (Hamlyn 3.2) of the primary
@@ -238,12 +236,14 @@ impl Node {
                 return Err(NodeSendError::TooLongToTry { length: data.len(), at_once });
             }
             if room == Room::Now && segmenter.advance(tx, data, metadata).is_ok() {
-                tx.cut_messages += 1;
-                tx.signal_if_asleep(&ticket.flags);
-                self.counters.packets_sent.add(segmenter.packets());
-                self.counters.messages_sent.add(1);
-                self.counters.bytes_sent.add(data.len() as u64);
-                if is_long(&segmenter) && count_long(tx, data.len() as u64) {
+                let left = Left {
+                    packets: segmenter.packets(),
+                    bytes: data.len() as u64,
+                    messages: 1,
+                    flags: ticket.flags,
+                    is_long: is_long(&segmenter),
+                };
+                if tx.have_left(&left) {
                     self.ask_for_bulk(index as u32);
                 }
                 return Ok(());
@@ -259,12 +259,7 @@ impl Node {
         }
         match t.post_immediate(link.id, segmenter, data, metadata) {
             Ok(_) => {
-                if link.queued == 0 {
-                    self.with_queue.push(index as u32);
-                }
-                link.queued += 1;
-                self.queued += 1;
-                self.turns.call_attention();
+                self.has_queued(index);
                 Ok(())
             }
             Err(PostError::QueueFull(_)) => Err(NodeSendError::Full),
@@ -311,11 +306,7 @@ impl Node {
             _ => return Err(NodeSendError::Unreachable(destination)),
         }
         let (terminus, index) = (self.primary(), link.index as usize);
-        match self.try_send_general(terminus, index, ticket, data, metadata, 0, true) {
-            Err(NodeSendError::Full | NodeSendError::TooLongToTry { .. }) => {}
-            other => return other,
-        }
-        self.send_slowly(terminus, index, ticket, data, metadata, 0, timeout)
+        self.send_waiting(terminus, index, ticket, data, metadata, 0, timeout)
     }
 
     /// [`send`](Self::send) of another terminus.
@@ -327,12 +318,10 @@ impl Node {
         metadata: &[u8],
         timeout: Option<Duration>,
     ) -> Result<(), NodeSendError> {
-        match self.try_send_on(terminus, ticket, data, metadata) {
-            Err(NodeSendError::Full | NodeSendError::TooLongToTry { .. }) => {}
-            other => return other,
-        }
+        self.check_fork()?;
+        self.terminus_mut(terminus)?;
         let index = self.route(ticket.destination)?;
-        self.send_slowly(terminus, index, ticket, data, metadata, 0, timeout)
+        self.send_waiting(terminus, index, ticket, data, metadata, 0, timeout)
     }
 
     /// [`try_send_fast`](Self::try_send_fast), waiting for room.
@@ -347,17 +336,14 @@ impl Node {
         if self.push_line_again(ticket, data, &[], word) {
             return Ok(());
         }
-        match self.try_send_fast(ticket, data, word) {
-            Err(NodeSendError::Full | NodeSendError::TooLongToTry { .. }) => {}
-            other => return other,
-        }
+        self.check_fork()?;
         let index = self.route(ticket.destination)?;
-        self.send_slowly(self.primary(), index, ticket, data, &[], word, timeout)
+        self.send_waiting(self.primary(), index, ticket, data, &[], word, timeout)
     }
 
-    #[cold]
+    /// Sends over the link at `index`, waiting for room at most `timeout`.
     #[allow(clippy::too_many_arguments)]
-    fn send_slowly(
+    fn send_waiting(
         &mut self,
         terminus: TerminusId,
         index: usize,
@@ -367,14 +353,34 @@ impl Node {
         word: u32,
         timeout: Option<Duration>,
     ) -> Result<(), NodeSendError> {
+        match self.begin_over(terminus, index, ticket, data, metadata, word)? {
+            Begun::Sent => Ok(()),
+            Begun::Waits(unfinished) => self.go_on(unfinished, data, metadata, timeout),
+        }
+    }
+
+    /// Sends a message over the link at `index` if it can be taken now.
+    #[inline(always)]
+    fn begin_over(
+        &mut self,
+        terminus: TerminusId,
+        index: usize,
+        ticket: &Ticket,
+        data: &[u8],
+        metadata: &[u8],
+        word: u32,
+    ) -> Result<Begun, NodeSendError> {
+        match self.try_send_general(terminus, index, ticket, data, metadata, word, true) {
+            Err(NodeSendError::Full | NodeSendError::TooLongToTry { .. }) => {}
+            sent => return sent.map(|()| Begun::Sent),
+        }
         let Some(Some(link)) = self.links.get(index) else {
             return Err(NodeSendError::Unreachable(ticket.destination));
         };
-        let Some(tx) = &link.tx else { return Err(NodeSendError::Unreachable(ticket.destination)) };
-        let (length, packet_bytes) = (data.len() as u64, tx.packet_bytes_min());
-        let segmenter = Segmenter::new(ticket, length, metadata.len(), word, packet_bytes)?;
-        let unfinished = Unfinished { terminus, link: link.id, segmenter };
-        self.go_on(unfinished, data, metadata, timeout)
+        let link = link.id;
+        let unfinished =
+            self.prepare_on(terminus, link, ticket, data.len(), metadata.len(), word)?;
+        Ok(Begun::Waits(unfinished))
     }
 
     /// Goes on with a message that timed out, with the same data. Its metadata has left with the
@@ -395,23 +401,11 @@ impl Node {
         metadata: &[u8],
         timeout: Option<Duration>,
     ) -> Result<(), NodeSendError> {
-        let mut backoff = Backoff::new(&self.config, timeout);
-        loop {
-            match self.advance_send(&mut unfinished, data, metadata)? {
-                Advanced::Sent => return Ok(()),
-                Advanced::Part => backoff.restart(),
-                Advanced::Blocked => {}
-            }
-            // A blocked sender always goes on accepting what arrives.
-            if self.poll()? > 0 {
-                backoff.restart();
-            }
-            let waited = self.wait_for_room(&mut backoff, Some(unfinished.link));
-            if !waited.map_err(|e| NodeSendError::Wait(std::sync::Arc::new(e)))? {
-                let any = unfinished.segmenter.packets() > 0;
-                let unfinished = any.then(|| std::boxed::Box::new(unfinished));
-                return Err(NodeSendError::TimedOut { unfinished });
-            }
+        // A blocked sender always goes on accepting what arrives.
+        let look = |node: &mut Self, _| node.look_to_send(&mut unfinished, data, metadata);
+        match self.wait_until(timeout, |_| None, look) {
+            Ok(sent) => sent,
+            Err(waited) => Err(waited.into_send_error(Some(unfinished))),
         }
     }
 
@@ -426,21 +420,26 @@ impl Node {
     ) -> Result<Begun, NodeSendError> {
         self.check_fork()?;
         let index = self.route(ticket.destination)?;
-        match self.try_send_general(self.primary(), index, ticket, data, metadata, word, true) {
-            Err(NodeSendError::Full | NodeSendError::TooLongToTry { .. }) => {}
-            sent => return sent.map(|()| Begun::Sent),
-        }
-        let link = match &self.links[index] {
-            Some(link) => link.id,
-            None => return Err(NodeSendError::Unreachable(ticket.destination)),
-        };
-        Ok(Begun::Waits(self.prepare_send(link, ticket, data.len(), metadata.len(), word)?))
+        self.begin_over(self.primary(), index, ticket, data, metadata, word)
     }
 
     /// A message of which nothing has left, for [`advance_send`](Self::advance_send). The link
     /// must lead to the ticket's destination.
     pub(crate) fn prepare_send(
         &self,
+        link: LinkId,
+        ticket: &Ticket,
+        length: usize,
+        metadata: usize,
+        word: u32,
+    ) -> Result<Unfinished, NodeSendError> {
+        self.prepare_on(self.primary(), link, ticket, length, metadata, word)
+    }
+
+    #[inline]
+    fn prepare_on(
+        &self,
+        terminus: TerminusId,
         link: LinkId,
         ticket: &Ticket,
         length: usize,
@@ -456,7 +455,7 @@ impl Node {
             _ => return Err(NodeSendError::LinkEnded(destination)),
         };
         let segmenter = Segmenter::new(ticket, length as u64, metadata, word, packet_bytes)?;
-        Ok(Unfinished { terminus: self.primary(), link, segmenter })
+        Ok(Unfinished { terminus, link, segmenter })
     }
 
     /// Gives the link as many packets of a message as it has room for, without waiting.
@@ -498,14 +497,15 @@ impl Node {
         let (done, moved) = (segmenter.is_done(), segmenter.packets() > packets);
         let mut asks = false;
         if moved {
-            tx.cut_messages += u64::from(done);
-            tx.signal_if_asleep(&if done { segmenter.flags() } else { Flags::empty() });
-            self.counters.packets_sent.add(segmenter.packets() - packets);
-            self.counters.bytes_sent.add(segmenter.bytes() - bytes);
-            asks = is_long(segmenter) && count_long(tx, segmenter.bytes() - bytes);
+            asks = tx.have_left(&Left {
+                packets: segmenter.packets() - packets,
+                bytes: segmenter.bytes() - bytes,
+                messages: u64::from(done),
+                flags: if done { segmenter.flags() } else { Flags::empty() },
+                is_long: is_long(segmenter),
+            });
         }
         let advanced = if done {
-            self.counters.messages_sent.add(1);
             Advanced::Sent
         } else if let Some(violation) = tx.violation() {
             self.end_violating(index, violation);
@@ -540,11 +540,4 @@ pub(super) fn outranked(
 #[inline]
 fn is_long(segmenter: &Segmenter) -> bool {
     segmenter.packets() > 1 || segmenter.length() >= BULK_PACKET_MIN as u64
-}
-
-/// Counts bytes of long messages; says whether to consider asking for a bulk ring.
-#[inline]
-pub(super) fn count_long(tx: &mut SendHalf, bytes: u64) -> bool {
-    tx.long_bytes = tx.long_bytes.saturating_add(bytes);
-    !tx.bulk_asked && tx.bulk.is_none()
 }

@@ -3,8 +3,9 @@
 //! Never: a thread is blocked here; that is what the event loop does, on the node's descriptor.
 
 use super::super::Forked;
-use super::super::wait::{Backoff, Step};
+use super::super::wait::backoff;
 use super::{Attached, SharedNode};
+use crate::engine::wait::{Backoff, Step};
 use crate::os::sys;
 
 /// How long whoever polls for tasks has found nothing.
@@ -38,7 +39,7 @@ impl<T: Attached> SharedNode<T> {
         falls_asleep: impl FnOnce(),
     ) -> Result<NextTurn, Forked> {
         let mut guard = self.inner.lock_unless_forked()?;
-        let backoff = patience.0.get_or_insert_with(|| Backoff::new(guard.config(), None));
+        let backoff = patience.0.get_or_insert_with(|| backoff(guard.config(), None));
         let (node, attached) = guard.parts();
         let before = node.moved();
         node.poll()?;

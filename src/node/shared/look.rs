@@ -4,77 +4,21 @@
 //! something may have changed.
 
 use super::super::send::Advanced;
-use super::super::wait::{Backoff, Step};
-use super::super::{Forked, Node, NodeSendError, Unfinished};
+use super::super::wait::{Look, Waited, backoff};
+use super::super::{Node, NodeSendError, Unfinished};
 use super::{Attached, NodeGuard, SharedNode, State};
+use crate::engine::wait::Step;
 use crate::interface::LinkId;
 use crate::os::lock::LockGuard;
 use crate::os::sys;
 use crate::os::thread;
 use core::time::Duration;
-use std::io;
-use std::sync::Arc;
 
 /// Turns in which nothing came, and nobody else had the lock, between two looks.
 const TURNS_PER_LOOK: u32 = 64;
 
 /// How long a sender that waits for room sleeps beside a leader, who may take its signal.
 const ROOM_SLEEP_MAX_NS: u64 = 1_000_000;
-
-/// What was found.
-pub(crate) enum Look<R> {
-    /// What was waited for.
-    Found(R),
-    /// Something moved, and there may be more at once.
-    Again,
-    /// Nothing; wait for an arrival.
-    Nothing,
-    /// Nothing; wait for room on this link, or an arrival.
-    Room(LinkId),
-}
-
-impl<R> Look<R> {
-    /// What was waited for, if it was found.
-    pub(crate) fn found(self) -> Option<R> {
-        match self {
-            Self::Found(result) => Some(result),
-            _ => None,
-        }
-    }
-
-    pub(crate) fn map<S>(self, f: impl FnOnce(R) -> S) -> Look<S> {
-        match self {
-            Self::Found(result) => Look::Found(f(result)),
-            Self::Again => Look::Again,
-            Self::Nothing => Look::Nothing,
-            Self::Room(link) => Look::Room(link),
-        }
-    }
-}
-
-/// Why waiting ended without a result.
-#[derive(Debug)]
-pub(crate) enum Waited {
-    /// The time is over.
-    TimedOut,
-    /// This process was forked from the one that made the node.
-    Forked(Forked),
-    /// The system refused to wait.
-    Os(io::Error),
-}
-
-impl Waited {
-    pub(crate) fn into_send_error(self, unfinished: Option<Unfinished>) -> NodeSendError {
-        match self {
-            Self::TimedOut => {
-                let begun = unfinished.filter(|u| u.segmenter.packets() > 0);
-                NodeSendError::TimedOut { unfinished: begun.map(std::boxed::Box::new) }
-            }
-            Self::Forked(e) => e.into(),
-            Self::Os(e) => NodeSendError::Wait(Arc::new(e)),
-        }
-    }
-}
 
 impl Node {
     /// One try to go on with a message, as a look of [`SharedNode::wait_until`].
@@ -128,7 +72,7 @@ impl<T: Attached> SharedNode<T> {
         mut room: Option<LinkId>,
         mut look: impl FnMut(&mut Node, &mut T) -> Look<R>,
     ) -> Result<R, Waited> {
-        let mut backoff = Backoff::new(guard.config(), timeout);
+        let mut backoff = backoff(guard.config(), timeout);
         let mut turns_to_look = 0;
         loop {
             let (node, attached) = guard.parts();
@@ -160,7 +104,7 @@ impl<T: Attached> SharedNode<T> {
                     Look::Again => {
                         backoff.restart();
                         turns_to_look = 0;
-                        if backoff.is_over() {
+                        if backoff.is_over(sys::monotonic_ns) {
                             let (node, attached) = guard.parts();
                             // Whoever goes on in a task need not wait for anything.
                             node.wake_waiters();

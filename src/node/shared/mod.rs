@@ -22,11 +22,11 @@ mod progress;
 
 #[cfg(feature = "tokio")]
 pub(crate) use event_loop::{NextTurn, Patience};
-pub(crate) use look::{Look, Waited};
 
 use super::send::Begun;
-use super::sleep::Others;
+use super::wait::{Look, Waited};
 use super::{Forked, Node, NodeReceiveError, NodeSendError};
+use crate::engine::sleep::Others;
 use crate::interface::{LinkId, Notification, QueueId};
 use crate::os::lock::{Lock, LockGuard};
 use crate::os::memory::ForkGuard;
@@ -420,7 +420,7 @@ impl<T: Attached> Inner<T> {
         if T::TAKES_EVENTS && guard.has_events() {
             return Ok(self.give_way(guard));
         }
-        let Some(sleep) = guard.prepare_to_sleep(room.map(Some), Others::Any) else {
+        let Some(sleep) = guard.prepare_to_sleep(room, Others::Any) else {
             return Ok(self.give_way(guard));
         };
         let leads = !guard.state().has_leader;

@@ -4,8 +4,9 @@
 //! Never: it lives longer than the last user of the node; it holds the lock while it yields or
 //! sleeps.
 
-use super::super::wait::{Backoff, Step};
+use super::super::wait::backoff;
 use super::{Attached, Inner, SharedNode};
+use crate::engine::wait::Step;
 use crate::os::sys;
 use crate::os::thread::{self, Thread};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -57,7 +58,7 @@ impl<T: Attached> SharedNode<T> {
             node.config().clone()
         };
         let make_progress = move || {
-            let mut backoff = Backoff::new(&config, None);
+            let mut backoff = backoff(&config, None);
             loop {
                 let mut node = inner.lock();
                 if stopped.load(Ordering::Acquire) {

@@ -5,8 +5,8 @@
 
 A bug is a piece of text that stands once in a file, and what stands there instead: the bug where
 `PLANTED`, else what stood there. All are compiled at once; an environment variable says which is
-there. Each must make the simulation of the control plane (tests/sim_control.rs), of the turns
-(src/engine/turns.rs) or of whole nodes (src/simulated.rs) fail. Exit status 1: one was not found, or
+there. Each must make the simulation of the control plane (tests/sim_control.rs), of what a node decides
+(src/engine) or of whole nodes (src/simulated.rs) fail. Exit status 1: one was not found, or
 its text has changed.
 """
 
@@ -103,16 +103,52 @@ BUGS = {
         "idle links wait too long for a turn that looks at them",
     ),
     "no-last-look": (
-        "src/node/sleep.rs",
-        "        ready.is_none()\n    }",
-        "        ready.is_none() || by == WakeBy::Bell && PLANTED\n    }",
+        "src/engine/sleep.rs",
+        "            if self.is_ready(link) {\n                self.look_again(link);",
+        "            if self.is_ready(link) && !(PLANTED && by == WakeBy::Bell) {\n                self.look_again(link);",
         "a node falls asleep over a packet that came before it said so",
     ),
     "armed-once": (
-        "src/node/link.rs",
-        "        let arms = self.needs_arming || self.armed_by != by;",
-        "        let arms = self.needs_arming && !PLANTED || self.armed_by != by;",
+        "src/engine/sleep.rs",
+        "        if !self.is_used && self.by == by {",
+        "        if (!self.is_used || PLANTED) && self.by == by {",
         "a node that was woken sleeps again without saying so",
+    ),
+    "no-barrier": (
+        "src/engine/sleep.rs",
+        "            Announced::NeedsBarrier if self.barrier() => {",
+        "            Announced::NeedsBarrier if PLANTED || self.barrier() => {",
+        "a node looks before its senders are sure to see that it sleeps",
+    ),
+    "no-naps": (
+        "src/engine/sleep.rs",
+        "                self.naps().barrier_refused();",
+        "                if !PLANTED { self.naps().barrier_refused(); }",
+        "a node sleeps without end where the kernel refuses its barrier",
+    ),
+    "silent-armed": (
+        "src/engine/sleep.rs",
+        "    if !asks && !sleep.is_for_any(announced) && !is_half_full() {",
+        "    if !asks && (PLANTED || !sleep.is_for_any(announced)) && !is_half_full() {",
+        "what is sent over a link that nobody looks at is not signalled",
+    ),
+    "stale-route": (
+        "src/engine/routes.rs",
+        "        self.last = None;\n    }",
+        "        if !PLANTED { self.last = None; }\n    }",
+        "messages go where a link was that has ended",
+    ),
+    "no-limit": (
+        "src/engine/wait.rs",
+        "        if self.is_past(now_ns) {\n            return Step::TimedOut;",
+        "        if self.is_past(now_ns) && !PLANTED {\n            return Step::TimedOut;",
+        "a wait has no end",
+    ),
+    "stubborn-spin": (
+        "src/engine/wait.rs",
+        "        self.pause = 1 << self.failures;",
+        "        self.pause = if PLANTED { 0 } else { 1 << self.failures };",
+        "a thread goes on spinning on the processor that its peer needs",
     ),
     "silent-room": (
         "src/node/link.rs",

@@ -310,6 +310,7 @@ impl Node {
     }
 
     /// [`send`](Self::send) of another terminus.
+    #[inline(never)]
     pub fn send_on(
         &mut self,
         terminus: TerminusId,
@@ -336,6 +337,18 @@ impl Node {
         if self.push_line_again(ticket, data, &[], word) {
             return Ok(());
         }
+        self.send_fast_waiting(ticket, data, word, timeout)
+    }
+
+    /// What is left of [`send_fast`](Self::send_fast) where it was not a line that could leave at once.
+    #[inline(never)]
+    fn send_fast_waiting(
+        &mut self,
+        ticket: &Ticket,
+        data: &[u8],
+        word: u32,
+        timeout: Option<Duration>,
+    ) -> Result<(), NodeSendError> {
         self.check_fork()?;
         let index = self.route(ticket.destination)?;
         self.send_waiting(self.primary(), index, ticket, data, &[], word, timeout)

@@ -177,7 +177,7 @@ impl Node {
         metadata: &[u8],
         word: u32,
     ) -> bool {
-        match self.routes.again(ticket.destination) {
+        match self.routes.again(&ticket.destination) {
             Some(index) => {
                 self.fork_guard.is_parent()
                     && self.push_line(index as usize, ticket, data, metadata, word)

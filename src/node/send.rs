@@ -102,7 +102,7 @@ impl Node {
     /// The link that leads to `destination`.
     #[inline(always)]
     pub(super) fn route(&mut self, destination: NodeId) -> Result<usize, NodeSendError> {
-        match self.routes.again(destination) {
+        match self.routes.again(&destination) {
             Some(index) => Ok(index as usize),
             None => self.find_route(destination),
         }

@@ -682,10 +682,9 @@ mod tests {
         }
         // Some stay armed, so that signals are looked for; of the others each sends all that it can.
         let hostile = &others[sys::WORDS_MAX..];
-        let send = |other: &&NewLink| {
+        for other in hostile {
             while socket::send(other.way.wake().unwrap(), &[1], &[]).is_ok() {}
-        };
-        hostile.iter().for_each(|other| send(&other));
+        }
         let asked = |other: &NewLink| other.incoming.sleep().word().load(Ordering::Relaxed);
         let before: Vec<u64> = hostile.iter().map(asked).collect();
         let mut again = std::vec![0u64; hostile.len()];

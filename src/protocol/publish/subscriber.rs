@@ -289,22 +289,27 @@ struct Reading {
     missed: u64,
     /// What was taken straight from the link, and is not a [`Line`], until the call returns.
     taken: Option<Result<Sample, ReceiveError>>,
+    /// The same of one that came straight from the link while it was waited for.
+    waited: Option<Line>,
 }
 
-/// A short sample that is a line, and follows the one before: in numbers, since these stay in registers.
+/// A short sample that is a line, and follows the one before: in numbers, since these stay in registers,
+/// and in this order, since words beside one another, stored one by one, would be read as one.
+#[repr(C)]
 struct Line {
+    first: u64,
     number: u64,
+    second: u64,
     length: u8,
-    body: [u64; 2],
 }
 
 impl Line {
     #[inline(always)]
     fn into_sample(self) -> Sample {
-        let Self { number, length, body } = self;
+        let Self { first, number, second, length } = self;
         let mut bytes = [0; INLINE_BYTES];
-        bytes[..8].copy_from_slice(&body[0].to_le_bytes());
-        bytes[8..16].copy_from_slice(&body[1].to_le_bytes());
+        bytes[..8].copy_from_slice(&first.to_le_bytes());
+        bytes[8..16].copy_from_slice(&second.to_le_bytes());
         Sample { number, missed: 0, body: Body::Inline { bytes, length } }
     }
 }
@@ -359,6 +364,7 @@ impl Subscriber {
                     follows: first,
                     missed: 0,
                     taken: None,
+                    waited: None,
                 };
                 let credit = CreditReturn::new(cell, link, depth as u64 / 4);
                 let manager = manager.clone();
@@ -415,26 +421,48 @@ impl Subscriber {
 
     #[inline(never)]
     fn receive_slowly(&mut self, timeout: Option<Duration>) -> Result<Sample, ReceiveError> {
-        let Self { manager, connection, memory, consumer, reading, credit } = self;
-        if let Some(taken) = reading.taken.take() {
+        if let Some(taken) = self.reading.taken.take() {
             return taken;
         }
+        let Self { manager, connection, memory, consumer, reading, credit } = self;
+        // What is found is left in `reading`: moved from look to look, a sample takes longer than all else.
         manager.shared.wait_until(timeout, |node, protocols| {
             let is_told =
                 reading.leases.tell_untold(node) & (!credit.is_due() || credit.tell(node));
-            let Some(notification) = node.take_past(memory.queue, consumer) else {
-                return match connection.ended() {
-                    Some(reason) => Look::Found(Err(ReceiveError::Ended(reason.clone()))),
-                    None if is_told => Look::Nothing,
-                    // The publisher may wait for that, and then nothing comes from it.
-                    None => Look::Room(connection.link()),
-                };
+            let (notification, body) = match consumer.pop() {
+                Some(notification) => (notification, None),
+                None => match node.take_direct(memory.queue, Some(consumer)) {
+                    Some(Handed { notification, body }) => (notification, Some(body)),
+                    None => {
+                        return match connection.ended() {
+                            Some(reason) => {
+                                reading.taken = Some(Err(ReceiveError::Ended(reason.clone())));
+                                Look::Found(())
+                            }
+                            None if is_told => Look::Nothing,
+                            // The publisher may wait for that, and then nothing comes from it.
+                            None => Look::Room(connection.link()),
+                        };
+                    }
+                },
             };
-            match read(node, protocols, connection, memory, reading, credit, notification) {
-                Some(received) => Look::Found(received),
-                None => Look::Again,
+            reading.waited = body.and_then(|body| reading.line(&notification, body, credit.link));
+            if reading.waited.is_some() {
+                credit.consumed += 1;
+                if credit.is_due() {
+                    credit.tell(node);
+                }
+                return Look::Found(());
             }
-        })?
+            reading.taken =
+                read(node, protocols, connection, memory, reading, credit, notification);
+            if reading.taken.is_some() { Look::Found(()) } else { Look::Again }
+        })?;
+        match (self.reading.waited.take(), self.reading.taken.take()) {
+            (Some(line), _) => Ok(line.into_sample()),
+            (None, Some(taken)) => taken,
+            (None, None) => Err(ReceiveError::TimedOut),
+        }
     }
 
     /// Samples that were left out so far, before those that were received.
@@ -499,7 +527,8 @@ impl Reading {
         self.pass_place();
         (self.next, self.follows) = (number + 1, number + 1);
         // The bytes behind it are the sender's own, and nobody's affair.
-        Some(Line { number, length: length as u8, body })
+        let [first, second] = body;
+        Some(Line { first, number, second, length: length as u8 })
     }
 
     #[inline(always)]

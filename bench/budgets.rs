@@ -18,8 +18,9 @@
 //! ```
 
 use hamlyn::protocol::{
-    Client, Manager, Server, ServerConfig, StreamConfig, StreamReceiver, StreamSender,
-    TaggedConfig, TaggedReceiver, TaggedSender,
+    Client, Manager, PublishConfig, Publisher, Server, ServerConfig, StreamConfig, StreamReceiver,
+    StreamSender, SubscribeConfig, Subscriber, TaggedConfig, TaggedReceiver, TaggedSender,
+    WhenSlow,
 };
 use hamlyn::{Accept, Access, Config, MetadataIndex, Node, QueueId, SlotConfig, Ticket};
 use std::collections::BTreeMap;
@@ -69,6 +70,11 @@ const ROWS: &[Row] = &[
     Row { name: "call", above: Some(("single", 2.0)), what: "request and reply of 16 bytes" },
     Row { name: "coalesced", above: None, what: "record of 64 bytes, one of many" },
     Row {
+        name: "publish",
+        above: Some(("single", 1.0)),
+        what: "sample of 16 bytes to one subscriber, received and dropped",
+    },
+    Row {
         name: "manager",
         above: Some(("single", 1.0)),
         what: "the same as single, of a manager's node",
@@ -82,7 +88,7 @@ const ROWS: &[Row] = &[
 ];
 
 /// How many of them are of this program.
-const OWN: usize = 9;
+const OWN: usize = 10;
 
 /// What callgrind counts: all that happens in here.
 #[inline(never)]
@@ -244,6 +250,29 @@ fn protocols(dir: &Path) -> Outcome {
             for _ in 0..64 {
                 receiver.receive(LIMIT)?;
             }
+        }
+        Ok(())
+    })?;
+    drop((sender, receiver));
+    published(dir)
+}
+
+/// Whether a publisher is to wait for those who are slow makes no difference where nobody is.
+fn published(dir: &Path) -> Outcome {
+    let (there, here) = (Manager::with_config(config(dir)?)?, Manager::with_config(config(dir)?)?);
+    let when_slow = WhenSlow::Wait;
+    let publisher = Publisher::new(&there, PublishConfig { when_slow, ..Default::default() })?;
+    publisher.serve("publisher", Access::SameUser)?;
+    let subscribed = || Subscriber::connect(&here, "publisher", SubscribeConfig::default(), LIMIT);
+    let mut subscriber = connected(&there, subscribed)?;
+    while publisher.subscribers().is_empty() {
+        there.poll()?;
+    }
+    let sample = [7; 16];
+    row(|| {
+        for _ in 0..MESSAGES {
+            publisher.publish(&sample, LIMIT)?;
+            drop(subscriber.receive(LIMIT)?);
         }
         Ok(())
     })

@@ -413,3 +413,56 @@ mod nodes {
         assert_eq!((of("messages_consumed"), of("receivers_panicked")), (1000, 1));
     }
 }
+
+#[test]
+fn what_is_known_of_the_packet_before_lets_none_write_beyond_what_its_own_checks_allow() {
+    use hamlyn::interface::Flow;
+    const AREA: usize = 96;
+    for (size, paranoid) in (0..=40).map(|size| (size, size % 2 == 1)) {
+        let mut interface = Interface::<Vec<u8>>::new(NodeId(5));
+        interface.enable();
+        let area = interface.create_area(vec![0xaa; AREA]);
+        let queue = interface.create_queue(1).unwrap();
+        // Where the entry has limits, they end before the slot does.
+        let (mode, low, end) = match paranoid {
+            true => (Mode::Paranoid, 3, size + 8),
+            false => (Mode::Normal, 0, size),
+        };
+        let config = SlotConfig::new(area, queue).range(BASE..BASE + end).mode(mode);
+        let slot = interface.create_slot(&config, Key(1), || Key(2)).unwrap();
+        if paranoid {
+            interface.arm_entry(slot, ENTRY, Some((Key(3), low..low + size))).unwrap();
+        }
+        let ticket = interface.ticket(slot, ENTRY).unwrap();
+        let words = |offset: u64, length: u32| {
+            let h = Header { offset, ..header(&ticket, 0, length, 0) };
+            let [w0, w1, w2, w3, w4, w5] = h.to_words();
+            [w0, w1, w2, w3, w4, w5, !0, !0]
+        };
+        let mut flow = Flow::default();
+        for _ in 0..3 {
+            interface.remember(&mut flow, &words(low, 0));
+        }
+        let offsets = (0..=size + 24).chain([u64::MAX - 20, u64::MAX - 15, u64::MAX]);
+        for offset in offsets {
+            for length in 0..=17 {
+                let words = words(offset, length);
+                let fits = offset >= low
+                    && length <= 16
+                    && offset.checked_add(length as u64).is_some_and(|to| to <= low + size);
+                let case = format!("{length} bytes at {offset} of {low}..{}", low + size);
+                assert_eq!(interface.handle_again(&flow, LINK, |i| words[i]), fits, "{case}");
+                interface.pop(queue).unwrap();
+                let link = LinkId { ..LINK };
+                let taken = interface.take_again(&flow, &link, |i| words[i], queue, None);
+                assert_eq!(taken.is_some(), fits, "{case}");
+                let mut expected = vec![0xaa; AREA];
+                if fits {
+                    expected[(BASE + offset) as usize..][..length as usize].fill(0xff);
+                }
+                assert!(interface.area(area).unwrap() == expected, "{case}");
+                interface.area_mut(area).unwrap().fill(0xaa);
+            }
+        }
+    }
+}

@@ -69,6 +69,8 @@ pub struct Flow {
     span: u64,
     /// Where that first byte lies in the area.
     at: usize,
+    /// At offsets below this, as many bytes as a line has fit.
+    whole: u64,
     area: u32,
     share: u32,
     /// The bits of the fast word that count: all, or none.
@@ -123,7 +125,10 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
         }
         let length = word(0) >> 32;
         let offset = word(4).wrapping_sub(flow.low);
-        if length > INLINE_BYTES as u64 || offset > flow.span || length > flow.span - offset {
+        let is_whole = length == INLINE_BYTES as u64 && offset < flow.whole;
+        if !is_whole
+            && (length > INLINE_BYTES as u64 || offset > flow.span || length > flow.span - offset)
+        {
             return None;
         }
         if !may(self) {
@@ -132,7 +137,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
         let Some(Some(area)) = self.areas.get_mut(flow.area as usize) else { return None };
         let to = area.memory.as_mut().get_mut(flow.at + offset as usize..)?;
         let body = [word(6), word(7)];
-        if length == 16 {
+        if is_whole {
             let to = to.first_chunk_mut::<16>()?;
             to[..8].copy_from_slice(&body[0].to_le_bytes());
             to[8..].copy_from_slice(&body[1].to_le_bytes());
@@ -238,6 +243,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
             low,
             span: high - low,
             at: (slot.base + low) as usize,
+            whole: (high - low).saturating_sub(INLINE_BYTES as u64 - 1),
             area: slot.area,
             share: slot.share,
             fast: if header.metadata_index == MetadataIndex::FAST { u32::MAX } else { 0 },

@@ -151,7 +151,8 @@ impl Node {
         let Some(Some(link)) = self.links.get_mut(prepared.link.index as usize) else {
             return false;
         };
-        if self.queued > 0 || link.id != prepared.link {
+        // The index is that of its place.
+        if self.queued > 0 || link.id.generation != prepared.link.generation {
             return false;
         }
         let Some(tx) = &mut link.tx else { return false };

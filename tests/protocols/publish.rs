@@ -456,6 +456,67 @@ fn rings_that_hold_little_lose_nothing_and_packets_that_hold_too_little_are_refu
 }
 
 #[test]
+fn one_whose_link_is_full_gets_later_what_the_others_have_got() {
+    let dir = Dir::new("full-beside");
+    let manager = || {
+        let mut config = dir.config();
+        (config.ring_bytes, config.bulk_ring_bytes) = (8192, 0);
+        Manager::with_config(config).unwrap()
+    };
+    // Whoever takes nothing is the first who is sent a sample, or the last.
+    for takes_nothing in [0, 2] {
+        let there = manager();
+        there.start_progress().unwrap();
+        let config = PublishConfig { when_slow: WhenSlow::Wait, ..POOL };
+        let publisher = publish(&there, config);
+        let managers = [manager(), manager(), manager()];
+        let config = SubscribeConfig { depth: 1024, ..SubscribeConfig::default() };
+        let mut subscribers: Vec<_> =
+            managers.iter().map(|here| subscribe(here, config.clone())).collect();
+        until_joined(&publisher, 3);
+        // A ring holds 128 lines, and the places are more.
+        let mut count = 0u64;
+        let sample = |i: u64| vec![i as u8; [16, 16, 7, 0, 16, 40][i as usize % 6]];
+        while let Some(number) = publisher.try_publish(&sample(count)).unwrap() {
+            assert_eq!(number, count);
+            count += 1;
+            for (i, subscriber) in subscribers.iter_mut().enumerate() {
+                if i != takes_nothing {
+                    let got = subscriber.receive(LIMIT).unwrap();
+                    assert_eq!((got.number(), got.missed()), (number, 0));
+                    assert_eq!(got.as_slice(), Some(&sample(number)[..]));
+                }
+            }
+            assert!(count < 200, "nothing was full");
+        }
+        for (i, state) in publisher.subscribers().into_iter().enumerate() {
+            let behind = u64::from(i == takes_nothing);
+            assert_eq!((state.sent, state.behind), (count - behind, behind), "subscriber {i}");
+        }
+        let more = count + 20;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for number in count..more {
+                    assert_eq!(publisher.publish(&sample(number), LIMIT).unwrap(), number);
+                }
+            });
+            // The publisher waits for the one that has taken nothing.
+            subscribers.swap(0, takes_nothing);
+            for (i, subscriber) in subscribers.iter_mut().enumerate() {
+                for number in if i == 0 { 0 } else { count }..more {
+                    let got = subscriber.receive(LIMIT).unwrap();
+                    assert_eq!((got.number(), got.missed()), (number, 0));
+                    assert_eq!(got.as_slice(), Some(&sample(number)[..]));
+                }
+            }
+        });
+        for state in publisher.subscribers() {
+            assert_eq!((state.sent, state.behind, state.dropped), (more, 0, 0));
+        }
+    }
+}
+
+#[test]
 fn subscribers_are_as_many_as_may_be_and_those_whom_the_owner_wants() {
     let dir = Dir::new("publish-places");
     let (there, here) = (dir.answering(), dir.manager());

@@ -3,6 +3,7 @@
 //! Never: it holds more than it was made for; a number is given twice.
 
 use crate::os::pool::Place;
+use crate::wire::INLINE_BYTES;
 use std::sync::Arc;
 use std::vec::Vec;
 
@@ -15,6 +16,11 @@ pub(super) enum Body<'a> {
 
 #[derive(Debug)]
 enum Kept {
+    /// So many bytes, at most those of a line.
+    Line {
+        bytes: [u8; INLINE_BYTES],
+        length: u8,
+    },
     /// The memory is used again.
     Short(Vec<u8>),
     Pool {
@@ -56,9 +62,25 @@ impl Log {
         (self.kept.len() == self.kept_max).then(|| self.first())
     }
 
+    /// [`push`](Self::push) of a short sample. Most often it and the one that leaves are of a line.
+    #[inline(always)]
+    pub fn push_short(&mut self, sample: &[u8]) {
+        match (self.kept.get_mut(self.at), <&[u8; INLINE_BYTES]>::try_from(sample)) {
+            (Some(Kept::Line { bytes, length }), Ok(sample)) => {
+                (*bytes, *length) = (*sample, INLINE_BYTES as u8);
+                self.pushed();
+            }
+            _ => self.push(Body::Short(sample)),
+        }
+    }
+
     /// Keeps the next sample, in the stead of the oldest where there is no room.
+    #[inline(never)]
     pub fn push(&mut self, body: Body<'_>) {
         match (self.kept.get_mut(self.at), body) {
+            (Some(kept), Body::Short(bytes)) if bytes.len() <= INLINE_BYTES => {
+                *kept = Kept::of(body);
+            }
             (Some(Kept::Short(kept)), Body::Short(bytes)) => {
                 kept.clear();
                 kept.extend_from_slice(bytes);
@@ -67,6 +89,11 @@ impl Log {
             // It grows until it is full.
             (None, body) => self.kept.push(Kept::of(body)),
         }
+        self.pushed();
+    }
+
+    #[inline(always)]
+    fn pushed(&mut self) {
         self.next += 1;
         self.at += 1;
         if self.at == self.kept_max {
@@ -84,6 +111,7 @@ impl Log {
         let behind = (self.next - number) as usize;
         let at = if behind <= self.at { self.at } else { self.at + self.kept_max };
         Some(match self.kept.get(at - behind)? {
+            Kept::Line { bytes, length } => Body::Short(bytes.get(..*length as usize)?),
             Kept::Short(bytes) => Body::Short(bytes),
             Kept::Pool { place, length } => Body::Pool { place, length: *length },
         })
@@ -93,6 +121,11 @@ impl Log {
 impl Kept {
     fn of(body: Body<'_>) -> Self {
         match body {
+            Body::Short(short) if short.len() <= INLINE_BYTES => {
+                let mut bytes = [0; INLINE_BYTES];
+                bytes[..short.len()].copy_from_slice(short);
+                Self::Line { bytes, length: short.len() as u8 }
+            }
             Body::Short(bytes) => Self::Short(bytes.to_vec()),
             Body::Pool { place, length } => Self::Pool { place: place.clone(), length },
         }
@@ -102,6 +135,26 @@ impl Kept {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_sample_of_any_length_is_kept_as_it_is_in_the_place_of_any_other() {
+        let lengths = [16, 16, 0, 17, 16, 15, 1024, 16, 3, 40, 40, 16];
+        for kept_max in 1..5 {
+            let mut log = Log::new(kept_max);
+            let samples: Vec<Vec<u8>> =
+                (0..).zip(lengths).map(|(i, length)| std::vec![i; length]).collect();
+            for sample in samples.iter().cycle().take(5 * samples.len()) {
+                log.push_short(sample);
+                let first = log.first();
+                for number in first..log.next() {
+                    let expected = &samples[number as usize % samples.len()];
+                    assert!(
+                        matches!(log.get(number), Some(Body::Short(bytes)) if bytes == expected)
+                    );
+                }
+            }
+        }
+    }
 
     #[test]
     fn the_newest_are_kept_by_number() {

@@ -210,7 +210,15 @@ impl Publisher {
         if sample.len() > self.short_bytes_max {
             return self.publish_long(sample, timeout);
         }
-        self.publish_body(Body::Short(sample), timeout)
+        let offer = self.offer;
+        let at_once = self
+            .manager
+            .shared
+            .at_once(|node, protocols| publish_quickly(node, protocols, offer, sample));
+        match at_once {
+            Some(number) => Ok(number),
+            None => self.publish_slowly(Body::Short(sample), timeout),
+        }
     }
 
     #[inline(never)]
@@ -262,28 +270,11 @@ impl Publisher {
         let published = match is_own {
             true => {
                 let body = Body::Pool { place: &loan.place, length: loan.length as u64 };
-                self.publish_body(body, timeout)
+                self.publish_slowly(body, timeout)
             }
             false => Err(PublishError::Foreign),
         };
         published.map_err(|error| Box::new(Unpublished { loan, error }))
-    }
-
-    #[inline]
-    fn publish_body(&self, body: Body<'_>, timeout: Option<Duration>) -> Result<u64, PublishError> {
-        // The link's pages are not there, and nothing else would say so.
-        if self.manager.is_forked() {
-            return Err(Forked.into());
-        }
-        let offer = self.offer;
-        let at_once = self
-            .manager
-            .shared
-            .at_once(|node, protocols| publish_now(node, protocols, offer, body).ok());
-        match at_once {
-            Some(number) => Ok(number),
-            None => self.publish_slowly(body, timeout),
-        }
     }
 
     #[inline(never)]
@@ -292,6 +283,10 @@ impl Publisher {
         body: Body<'_>,
         timeout: Option<Duration>,
     ) -> Result<u64, PublishError> {
+        // The link's pages are not there, and nothing else would say so.
+        if self.manager.is_forked() {
+            return Err(Forked.into());
+        }
         let offer = self.offer;
         Ok(self.manager.shared.wait_until(timeout, |node, protocols| {
             match publish_now(node, protocols, offer, body) {
@@ -334,16 +329,17 @@ impl Publisher {
             protocols.take_events(node);
             protocols.advance_publisher(node, offer);
             let Some(state) = protocols.publisher(offer) else { return Look::Found(()) };
-            let keeps = || state.states(node).iter().any(|state| state.outstanding > 0);
             match state.waits_for() {
-                None if keeps() => Look::Nothing,
+                None if state.states(node).iter().any(|state| state.outstanding > 0) => {
+                    Look::Nothing
+                }
                 None => Look::Found(()),
                 Some(no_room) => no_room.look(),
             }
         })?)
     }
 
-    fn with_state<R>(&self, look: impl FnOnce(&Node, &PublisherState) -> R) -> R {
+    fn with_state<R>(&self, look: impl FnOnce(&Node, &mut PublisherState) -> R) -> R {
         let mut guard = self.manager.shared.lock();
         let (node, protocols) = guard.parts();
         look(node, protocols.publisher(self.offer).expect("as long as its end point"))
@@ -377,6 +373,20 @@ impl Publisher {
     pub fn misbehaved(&self) -> u64 {
         self.with_state(|_, state| state.misbehaved)
     }
+}
+
+#[inline(always)]
+fn publish_quickly(
+    node: &mut Node,
+    protocols: &mut Protocols,
+    offer: OfferId,
+    sample: &[u8],
+) -> Option<u64> {
+    let (number, is_quick) = protocols.publisher(offer)?.publish_quickly(node, sample)?;
+    if !is_quick {
+        protocols.settle(node, offer);
+    }
+    Some(number)
 }
 
 #[inline]

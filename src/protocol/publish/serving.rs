@@ -21,6 +21,7 @@ use crate::wire::Ticket;
 use std::format;
 use std::string::String;
 use std::sync::Arc;
+use std::vec;
 use std::vec::Vec;
 
 /// What a publisher knows of one subscriber.
@@ -63,12 +64,42 @@ pub(super) enum Fault {
 }
 
 /// The right to one sample of the pool.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Lease {
-    /// The sample's number, and its place.
-    held: Option<(u64, Arc<Place>)>,
+    /// The number and the place of the sample that it is for, or was last.
+    number: u64,
+    place: u32,
     /// What the cell's word was when it was last released.
     last: u64,
+}
+
+/// The samples of the pool that subscribers have been told of, by place: how many have yet to release
+/// each. In numbers, because a locked instruction for each subscriber would wait until the line that was
+/// sent to the one before has arrived.
+#[derive(Debug, Default)]
+pub(super) struct Holders(Vec<(u32, Option<Arc<Place>>)>);
+
+impl Holders {
+    /// One more holds it.
+    pub fn hold(&mut self, place: &Arc<Place>) {
+        let at = place.index() as usize;
+        if self.0.len() <= at {
+            self.0.resize_with(at + 1, Default::default);
+        }
+        let (count, held) = &mut self.0[at];
+        *count += 1;
+        held.get_or_insert_with(|| place.clone());
+    }
+
+    /// One of those who hold it does not any more.
+    pub fn release(&mut self, place: u32) {
+        if let Some((count, held)) = self.0.get_mut(place as usize) {
+            *count -= 1;
+            if *count == 0 {
+                *held = None;
+            }
+        }
+    }
 }
 
 /// What a subscriber has and gets.
@@ -95,12 +126,15 @@ pub(super) struct Serving {
     depth: u64,
     cell: Cell,
     leases: Vec<Lease>,
+    /// A bit for each of them that a sample has.
+    leased: u64,
     next: u64,
     end: u64,
     /// The number that it expects.
     told: u64,
-    /// Where the next message goes.
+    /// Where the next message goes, and where the places end.
     offset: u64,
+    places_end: u64,
     sent: u64,
     taken: u64,
     dropped: u64,
@@ -129,11 +163,13 @@ impl Serving {
             places: None,
             depth: depth as u64,
             cell,
-            leases: (0..leases).map(|_| Lease::default()).collect(),
+            leases: vec![Lease::default(); leases as usize],
+            leased: 0,
             next,
             end: log.next(),
             told: next,
             offset: 0,
+            places_end: depth as u64 * PLACE_STRIDE,
             sent: 0,
             taken: 0,
             dropped: 0,
@@ -170,18 +206,27 @@ impl Serving {
         self.next < self.end && self.is_served()
     }
 
-    pub fn remove(&self, node: &mut Node) {
+    pub fn remove(&self, node: &mut Node, holders: &mut Holders) {
+        for lease in self.held() {
+            holders.release(lease.place);
+        }
         self.cell.remove(node);
+    }
+
+    /// The leases that samples have.
+    fn held(&self) -> impl Iterator<Item = &Lease> {
+        let is_held = |(i, _): &(usize, _)| self.leased >> i & 1 == 1;
+        self.leases.iter().enumerate().filter(is_held).map(|(_, lease)| lease)
     }
 
     pub fn state(&self, node: &Node) -> Option<SubscriberState> {
         let told = cell_word(node, self.cell.area, 0);
         let taken = if told <= self.sent { told.max(self.taken) } else { self.taken };
-        let held = |(i, lease): (usize, &Lease)| match &lease.held {
-            Some((number, _)) => cell_word(node, self.cell.area, i + 1) != number.wrapping_add(1),
-            None => false,
+        let has = |(i, lease): &(usize, &Lease)| {
+            let word = cell_word(node, self.cell.area, i + 1);
+            self.leased >> i & 1 == 1 && word != lease.number.wrapping_add(1)
         };
-        let outstanding = self.leases.iter().enumerate().map(held).filter(|held| *held).count();
+        let outstanding = self.leases.iter().enumerate().filter(has).count();
         Some(SubscriberState {
             connection: self.connection.clone()?,
             when_slow: self.when_slow,
@@ -249,8 +294,17 @@ impl Serving {
     /// Sends the sample of this number, which was offered, if nothing else is to be sent before it and
     /// it has room.
     #[inline]
-    pub fn send_newest(&mut self, node: &mut Node, number: u64, body: Body<'_>) {
-        if self.next == number && self.next < self.end && self.is_served() && self.send(node, body)
+    pub fn send_newest(
+        &mut self,
+        node: &mut Node,
+        number: u64,
+        body: Body<'_>,
+        holders: &mut Holders,
+    ) {
+        if self.next == number
+            && self.next < self.end
+            && self.is_served()
+            && self.send(node, body, holders)
         {
             self.sent_one();
         }
@@ -258,11 +312,14 @@ impl Serving {
 
     /// Sends what it has yet to get, as far as it has room.
     #[inline]
-    pub fn advance(&mut self, node: &mut Node, log: &Log) {
+    pub fn advance(&mut self, node: &mut Node, log: &Log, holders: &mut Holders) {
+        if self.next < self.end {
+            self.look_at_leases(node, holders);
+        }
         while self.next < self.end && self.is_served() {
             // It lies in the log, or `leaves` would have said so.
             let Some(body) = log.get(self.next) else { return };
-            if !self.send(node, body) {
+            if !self.send(node, body, holders) {
                 return;
             }
             self.sent_one();
@@ -274,26 +331,60 @@ impl Serving {
         self.next += 1;
         self.told = self.next;
         self.sent += 1;
+        self.pass_place();
+    }
+
+    #[inline(always)]
+    fn pass_place(&mut self) {
         self.offset += PLACE_STRIDE;
-        if self.offset == self.depth * PLACE_STRIDE {
+        if self.offset == self.places_end {
             self.offset = 0;
         }
     }
 
-    /// Whether it has a free place, and for a sample of the pool a free lease. Looks at the cell only
-    /// where that is needed.
+    /// How many short samples, of which `number` is the first, can be sent to it without a look at
+    /// anything but its link.
+    pub fn quick(&mut self, node: &Node, number: u64) -> u64 {
+        if !self.is_served() || self.next < self.end || self.told != number {
+            return 0;
+        }
+        if self.sent - self.taken > self.depth / 2 {
+            self.look_at_taken(node);
+        }
+        if self.fault.is_some() { 0 } else { self.depth - (self.sent - self.taken) }
+    }
+
+    /// Sends a sample that is one of the [quick](Self::quick) ones, of which nothing is noted here but
+    /// the place. `false`: it has not left.
+    #[inline(always)]
+    pub fn push_quick(&mut self, node: &mut Node, sample: &[u8]) -> bool {
+        let sent = self.push(node, sample, sample.len() as u32);
+        if sent {
+            self.pass_place();
+        }
+        sent
+    }
+
+    /// All samples before `number` were sent, `count` of them [quickly](Self::push_quick).
+    pub fn has_sent(&mut self, number: u64, count: u64) {
+        (self.next, self.end, self.told) = (number, number, number);
+        self.sent += count;
+    }
+
+    /// Whether it has a free place, and for a sample of the pool a free lease, as far as
+    /// [that was looked at](Self::look_at_leases). Looks at its count only where that is needed.
     #[inline]
     fn has_room(&mut self, node: &Node, is_pool: bool) -> bool {
         if self.sent - self.taken >= self.depth {
             self.look_at_taken(node);
         }
         let has_place = self.sent - self.taken < self.depth;
-        has_place && (!is_pool || self.free_lease(node).is_some())
+        has_place && (!is_pool || self.free_lease().is_some())
     }
 
     /// Whether the sample was sent.
     #[inline]
-    fn send(&mut self, node: &mut Node, body: Body<'_>) -> bool {
+    fn send(&mut self, node: &mut Node, body: Body<'_>, holders: &mut Holders) -> bool {
         self.is_full = false;
         let numbered = self.next != self.told;
         match body {
@@ -306,7 +397,13 @@ impl Serving {
                     true => self.push_numbered(node, bytes, 0),
                 }
             }
-            Body::Pool { place, length } => self.send_announced(node, place, length, numbered),
+            Body::Pool { place, length } => {
+                let sent = self.send_announced(node, place, length, numbered);
+                if sent {
+                    holders.hold(place);
+                }
+                sent
+            }
         }
     }
 
@@ -320,14 +417,15 @@ impl Serving {
         if !self.has_room(node, true) {
             return false;
         }
-        let Some(lease) = self.free_lease(node) else { return false };
+        let Some(lease) = self.free_lease() else { return false };
         let announced = Announced { place: place.index(), lease: lease as u32, length }.to_bytes();
         let sent = match numbered {
             false => self.push(node, &announced, announced.len() as u32 | POOL),
             true => self.push_numbered(node, &announced, POOL),
         };
         if sent {
-            self.leases[lease].held = Some((self.next, place.clone()));
+            (self.leases[lease].number, self.leases[lease].place) = (self.next, place.index());
+            self.leased |= 1 << lease;
         }
         sent
     }
@@ -375,41 +473,38 @@ impl Serving {
     }
 
     /// Gives back what it has released.
-    pub fn look_at_leases(&mut self, node: &Node) {
-        for i in 0..self.leases.len() {
+    pub fn look_at_leases(&mut self, node: &Node, holders: &mut Holders) {
+        if !self.is_served() {
+            return;
+        }
+        for (i, lease) in self.leases.iter_mut().enumerate() {
             let word = cell_word(node, self.cell.area, i + 1);
-            let lease = &mut self.leases[i];
             if word == lease.last {
                 continue;
             }
-            match &lease.held {
-                Some((number, _)) if word == number.wrapping_add(1) => {
-                    lease.held = None;
-                    lease.last = word;
-                }
-                Some((number, _)) => {
-                    let number = *number;
-                    return self.lies(format!(
-                        "it releases sample {} by lease {i}, which is for sample {number}",
-                        word.wrapping_sub(1)
-                    ));
-                }
-                None => {
-                    return self.lies(format!(
-                        "it releases sample {} by lease {i}, which it does not have",
-                        word.wrapping_sub(1)
-                    ));
-                }
+            let is_held = self.leased >> i & 1 == 1;
+            if is_held && word == lease.number.wrapping_add(1) {
+                lease.last = word;
+                self.leased &= !(1 << i);
+                holders.release(lease.place);
+                continue;
             }
+            let (released, number) = (word.wrapping_sub(1), lease.number);
+            return self.lies(match is_held {
+                true => format!(
+                    "it releases sample {released} by lease {i}, which is for sample {number}"
+                ),
+                false => {
+                    format!("it releases sample {released} by lease {i}, which it does not have")
+                }
+            });
         }
     }
 
-    fn free_lease(&mut self, node: &Node) -> Option<usize> {
-        self.look_at_leases(node);
-        if self.fault.is_some() {
-            return None;
-        }
-        self.leases.iter().position(|lease| lease.held.is_none())
+    /// One that no sample has, as far as is known.
+    fn free_lease(&self) -> Option<usize> {
+        let lease = self.leased.trailing_ones() as usize;
+        (lease < self.leases.len()).then_some(lease)
     }
 
     #[cold]

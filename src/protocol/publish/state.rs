@@ -5,7 +5,7 @@
 //! this is borrowed.
 
 use super::log::{Body, Log};
-use super::serving::{Fault, Granted, NoRoom, Serving};
+use super::serving::{Fault, Granted, Holders, NoRoom, Serving};
 use super::{Answer, Greeting, PublishConfig, SubscriberState, cell_bytes};
 use crate::control::{Peer, RequestId};
 use crate::interface::LinkId;
@@ -26,24 +26,106 @@ pub(in crate::protocol) struct PublisherState {
     config: PublishConfig,
     pool: Option<Arc<Pool>>,
     log: Log,
-    /// In the order in which they came.
+    /// In the order in which they came. What each has got is told of it here only where `quick` says so:
+    /// see [`all`](Self::all).
     subscribers: Vec<Serving>,
+    quick: Quick,
+    holders: Holders,
     pub(super) sent_away: u64,
     pub(super) misbehaved: u64,
     pub(super) dropped: u64,
+}
+
+/// What the next short sample has to look for. Most need nothing but each subscriber's link: everybody
+/// has got all before it, and has places for it. Meanwhile nothing is noted of any of them but where its
+/// next message goes.
+#[derive(Debug, Default)]
+struct Quick {
+    /// So many samples can still be sent so.
+    left: u64,
+    /// The number of the first that was.
+    from: u64,
 }
 
 impl PublisherState {
     pub(super) fn new(config: PublishConfig, pool: Option<Arc<Pool>>) -> Self {
         let log = Log::new(config.kept() as usize);
         let subscribers = Vec::new();
-        Self { config, pool, log, subscribers, sent_away: 0, misbehaved: 0, dropped: 0 }
+        let (quick, holders) = (Quick::default(), Holders::default());
+        let (sent_away, misbehaved, dropped) = (0, 0, 0);
+        Self { config, pool, log, subscribers, quick, holders, sent_away, misbehaved, dropped }
+    }
+
+    /// The subscribers, of whom all is noted; whatever comes next is looked for.
+    fn all(&mut self) -> &mut Vec<Serving> {
+        let (number, count) = (self.log.next(), self.log.next() - self.quick.from);
+        if count > 0 {
+            self.subscribers.iter_mut().for_each(|serving| serving.has_sent(number, count));
+        }
+        self.quick = Quick { left: 0, from: number };
+        &mut self.subscribers
+    }
+
+    /// Where nothing but links is to be looked at, only they will be.
+    fn begin_quick(&mut self, node: &Node) {
+        let number = self.log.next();
+        let all = self.subscribers.iter_mut().map(|serving| serving.quick(node, number));
+        // Without any, it is for whoever publishes to see whether this is a forked child.
+        self.quick = Quick { left: all.min().unwrap_or(0), from: number };
+    }
+
+    /// [`publish`](Self::publish) of a short sample to whom nothing but links is to be looked at: its
+    /// number, and whether this goes on so. `None`: nothing was done.
+    #[inline(always)]
+    pub(super) fn publish_quickly(
+        &mut self,
+        node: &mut Node,
+        sample: &[u8],
+    ) -> Option<(u64, bool)> {
+        if self.quick.left == 0 {
+            return None;
+        }
+        let number = self.log.next();
+        for (i, serving) in self.subscribers.iter_mut().enumerate() {
+            if !serving.push_quick(node, sample) {
+                return self.go_on_slowly(node, i, sample);
+            }
+        }
+        self.quick.left -= 1;
+        self.log.push_short(sample);
+        Some((number, true))
+    }
+
+    /// So many subscribers were sent the sample, and the next could not be.
+    #[cold]
+    #[inline(never)]
+    fn go_on_slowly(&mut self, node: &mut Node, sent: usize, sample: &[u8]) -> Option<(u64, bool)> {
+        if sent == 0 {
+            return None;
+        }
+        let number = self.log.next();
+        for (i, serving) in self.all().iter_mut().enumerate() {
+            match i < sent {
+                true => serving.has_sent(number + 1, 1),
+                false => serving.offer(node, number, false),
+            }
+        }
+        self.log.push_short(sample);
+        self.quick.from = self.log.next();
+        self.advance(node);
+        Some((number, false))
     }
 
     /// Publishes a sample, and says its number; or what it waits for, and then nothing has happened.
     #[inline]
     pub(super) fn publish(&mut self, node: &mut Node, body: Body<'_>) -> Result<u64, NoRoom> {
         let is_pool = matches!(body, Body::Pool { .. });
+        self.all();
+        for serving in &mut self.subscribers {
+            if is_pool {
+                serving.look_at_leases(node, &mut self.holders);
+            }
+        }
         for serving in &mut self.subscribers {
             if let Some(no_room) = serving.blocks(node, is_pool) {
                 return Err(no_room);
@@ -56,12 +138,13 @@ impl PublisherState {
         // What a subscriber waits for goes first; what is kept of it, for those who are behind, later.
         for serving in &mut self.subscribers {
             serving.offer(node, number, is_pool);
-            serving.send_newest(node, number, body);
+            serving.send_newest(node, number, body, &mut self.holders);
         }
         self.log.push(body);
         for serving in &mut self.subscribers {
-            serving.advance(node, &self.log);
+            serving.advance(node, &self.log, &mut self.holders);
         }
+        self.begin_quick(node);
         Ok(number)
     }
 
@@ -73,8 +156,9 @@ impl PublisherState {
     /// Sends what there is room for now; says whether anybody is still behind.
     fn advance(&mut self, node: &mut Node) -> bool {
         let mut is_behind = false;
+        self.all();
         for serving in &mut self.subscribers {
-            serving.advance(node, &self.log);
+            serving.advance(node, &self.log, &mut self.holders);
             is_behind |= serving.is_behind();
         }
         is_behind
@@ -88,6 +172,7 @@ impl PublisherState {
     /// Those who are to be sent away, and why.
     fn take_faults(&mut self) -> Vec<(LinkId, String)> {
         let mut away = Vec::new();
+        self.all();
         for serving in &mut self.subscribers {
             let Some(link) = serving.link() else { continue };
             let why = match serving.fault.take() {
@@ -107,8 +192,8 @@ impl PublisherState {
         away
     }
 
-    pub(super) fn states(&self, node: &Node) -> Vec<SubscriberState> {
-        self.subscribers.iter().filter_map(|serving| serving.state(node)).collect()
+    pub(super) fn states(&mut self, node: &Node) -> Vec<SubscriberState> {
+        self.all().iter().filter_map(|serving| serving.state(node)).collect()
     }
 
     /// How many samples there have been.
@@ -117,13 +202,15 @@ impl PublisherState {
     }
 
     pub(super) fn remove_all(&mut self, node: &mut Node) {
-        self.subscribers.drain(..).for_each(|serving| serving.remove(node));
+        self.all();
+        let holders = &mut self.holders;
+        self.subscribers.drain(..).for_each(|serving| serving.remove(node, holders));
     }
 
     /// What became of the pool at a subscriber. The sentence is why that cannot stay.
     fn pool_is(&mut self, link: LinkId, what: ApertureEvent) {
         let its = |serving: &&mut Serving| serving.link() == Some(link);
-        let Some(serving) = self.subscribers.iter_mut().find(its) else { return };
+        let Some(serving) = self.all().iter_mut().find(its) else { return };
         match what {
             ApertureEvent::Ready => serving.is_ready = true,
             ApertureEvent::Refused(why) => {
@@ -153,6 +240,7 @@ impl PublisherState {
                 self.config.when_slow
             ));
         }
+        self.all();
         let leases = greeting.outstanding.min(self.config.outstanding_max);
         let history = greeting.history.min(self.config.history);
         let (cell, ticket) = Cell::new(node, cell_bytes(leases))?;
@@ -171,12 +259,13 @@ impl PublisherState {
     }
 
     fn remove(&mut self, node: &mut Node, is_its: impl Fn(&Serving) -> bool) {
-        let dropped = &mut self.dropped;
+        self.all();
+        let (dropped, holders) = (&mut self.dropped, &mut self.holders);
         self.subscribers.retain(|serving| {
             let leaves = is_its(serving);
             if leaves {
                 *dropped += serving.state(node).map_or(0, |state| state.dropped);
-                serving.remove(node);
+                serving.remove(node, holders);
             }
             !leaves
         });
@@ -206,6 +295,7 @@ impl Offer for PublisherState {
 
     fn joined(&mut self, node: &mut Node, request: RequestId, connection: &Arc<Connection>) {
         let its = |serving: &&mut Serving| serving.request == Some(request);
+        self.all();
         let Some(serving) = self.subscribers.iter_mut().find(its) else { return };
         serving.joined(connection);
         let (short, link) = (self.config.short_bytes_max, connection.link());

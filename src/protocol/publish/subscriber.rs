@@ -1,14 +1,15 @@
 //! The subscriber: samples in.
 //!
 //! What the publisher writes into the places is copied out under the manager's lock, before anybody
-//! else's turn, and then looked at; so whatever it writes meanwhile is the next message at most.
+//! else's turn, and then looked at; so whatever it writes meanwhile is the next message at most. Of a
+//! message of one line the bytes that came with it are taken, before they are written anywhere.
 
 use super::{
     ANNOUNCED_BYTES, Announced, Answer, DEPTH_MAX, Greeting, LEASES_MAX, NUMBER_BYTES, NUMBERED,
     PLACE_BYTES, PLACE_STRIDE, POOL, WhenSlow,
 };
 use crate::interface::notification::Consumer;
-use crate::interface::{AreaId, LinkId, Notification, QueueId, SlotConfig, SlotId};
+use crate::interface::{AreaId, Handed, LinkId, Notification, QueueId, SlotConfig, SlotId};
 use crate::node::{Aperture, Look, Node, NodeSendError};
 use crate::os::aperture::AccessError;
 use crate::os::pool::Layout;
@@ -18,7 +19,7 @@ use crate::protocol::manager::{Protocols, Target, set_up};
 use crate::protocol::{
     Connection, EndPoint, GrowError, Kind, Manager, ReceiveError, RecordBytes, VolatileBytes,
 };
-use crate::wire::Ticket;
+use crate::wire::{INLINE_BYTES as LINE_BYTES, Ticket};
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use std::boxed::Box;
@@ -272,6 +273,8 @@ struct Reading {
     /// Of all places.
     bytes: usize,
     short_bytes_max: usize,
+    /// The same, or that of a line.
+    line_bytes_max: u32,
     leases: Arc<Leases>,
     leases_max: u32,
     pool: Option<Layout>,
@@ -284,6 +287,31 @@ struct Reading {
     /// not be read any more.
     follows: u64,
     missed: u64,
+    /// What was taken straight from the link, and is not a [`Line`], until the call returns.
+    taken: Option<Result<Sample, ReceiveError>>,
+    /// The same of one that came straight from the link while it was waited for.
+    waited: Option<Line>,
+}
+
+/// A short sample that is a line, and follows the one before: in numbers, since these stay in registers,
+/// and in this order, since words beside one another, stored one by one, would be read as one.
+#[repr(C)]
+struct Line {
+    first: u64,
+    number: u64,
+    second: u64,
+    length: u8,
+}
+
+impl Line {
+    #[inline(always)]
+    fn into_sample(self) -> Sample {
+        let Self { first, number, second, length } = self;
+        let mut bytes = [0; INLINE_BYTES];
+        bytes[..8].copy_from_slice(&first.to_le_bytes());
+        bytes[8..16].copy_from_slice(&second.to_le_bytes());
+        Sample { number, missed: 0, body: Body::Inline { bytes, length } }
+    }
 }
 
 impl Subscriber {
@@ -326,6 +354,7 @@ impl Subscriber {
                 let reading = Reading {
                     bytes: depth as usize * PLACE_STRIDE as usize,
                     short_bytes_max: short_bytes_max as usize,
+                    line_bytes_max: short_bytes_max.min(LINE_BYTES as u32),
                     leases,
                     leases_max,
                     pool,
@@ -334,6 +363,8 @@ impl Subscriber {
                     next: first,
                     follows: first,
                     missed: 0,
+                    taken: None,
+                    waited: None,
                 };
                 let credit = CreditReturn::new(cell, link, depth as u64 / 4);
                 let manager = manager.clone();
@@ -360,31 +391,78 @@ impl Subscriber {
     /// with it, is left out.
     #[inline]
     pub fn receive(&mut self, timeout: Option<Duration>) -> Result<Sample, ReceiveError> {
-        let Self { manager, connection, memory, consumer, reading, credit } = self;
-        let at_once = manager.shared.at_once(|node, protocols| {
-            let notification = node.take_direct(memory.queue, Some(consumer))?.notification;
-            Some(read(node, protocols, connection, memory, reading, credit, notification))
-        });
-        // What came over another's link is none.
-        if let Some(Some(received)) = at_once {
-            return received;
+        match self.receive_line() {
+            Some(line) => Ok(line.into_sample()),
+            None => self.receive_slowly(timeout),
         }
+    }
+
+    /// The next sample, if that is a line, comes straight from the link and follows the one before; `None`: it
+    /// is none of these, and stands in `reading.taken` if it was taken.
+    #[inline(always)]
+    fn receive_line(&mut self) -> Option<Line> {
+        let Self { manager, connection, memory, consumer, reading, credit } = self;
+        manager.shared.at_once(|node, protocols| {
+            let Handed { notification, body } = node.take_direct(memory.queue, Some(consumer))?;
+            let line = reading.line(&notification, body, credit.link);
+            if line.is_none() {
+                let taken =
+                    read(node, protocols, connection, memory, reading, credit, notification);
+                reading.taken = taken;
+                return None;
+            }
+            credit.consumed += 1;
+            if credit.is_due() {
+                credit.tell(node);
+            }
+            line
+        })
+    }
+
+    #[inline(never)]
+    fn receive_slowly(&mut self, timeout: Option<Duration>) -> Result<Sample, ReceiveError> {
+        if let Some(taken) = self.reading.taken.take() {
+            return taken;
+        }
+        let Self { manager, connection, memory, consumer, reading, credit } = self;
+        // What is found is left in `reading`: moved from look to look, a sample takes longer than all else.
         manager.shared.wait_until(timeout, |node, protocols| {
             let is_told =
                 reading.leases.tell_untold(node) & (!credit.is_due() || credit.tell(node));
-            let Some(notification) = node.take_past(memory.queue, consumer) else {
-                return match connection.ended() {
-                    Some(reason) => Look::Found(Err(ReceiveError::Ended(reason.clone()))),
-                    None if is_told => Look::Nothing,
-                    // The publisher may wait for that, and then nothing comes from it.
-                    None => Look::Room(connection.link()),
-                };
+            let (notification, body) = match consumer.pop() {
+                Some(notification) => (notification, None),
+                None => match node.take_direct(memory.queue, Some(consumer)) {
+                    Some(Handed { notification, body }) => (notification, Some(body)),
+                    None => {
+                        return match connection.ended() {
+                            Some(reason) => {
+                                reading.taken = Some(Err(ReceiveError::Ended(reason.clone())));
+                                Look::Found(())
+                            }
+                            None if is_told => Look::Nothing,
+                            // The publisher may wait for that, and then nothing comes from it.
+                            None => Look::Room(connection.link()),
+                        };
+                    }
+                },
             };
-            match read(node, protocols, connection, memory, reading, credit, notification) {
-                Some(received) => Look::Found(received),
-                None => Look::Again,
+            reading.waited = body.and_then(|body| reading.line(&notification, body, credit.link));
+            if reading.waited.is_some() {
+                credit.consumed += 1;
+                if credit.is_due() {
+                    credit.tell(node);
+                }
+                return Look::Found(());
             }
-        })?
+            reading.taken =
+                read(node, protocols, connection, memory, reading, credit, notification);
+            if reading.taken.is_some() { Look::Found(()) } else { Look::Again }
+        })?;
+        match (self.reading.waited.take(), self.reading.taken.take()) {
+            (Some(line), _) => Ok(line.into_sample()),
+            (None, Some(taken)) => taken,
+            (None, None) => Err(ReceiveError::TimedOut),
+        }
     }
 
     /// Samples that were left out so far, before those that were received.
@@ -403,7 +481,7 @@ impl Subscriber {
 
 /// Reads the message that a notification is for; `None`: it is none of the publisher's, or of a pool
 /// that has gone with its publisher.
-#[inline]
+#[inline(never)]
 fn read(
     node: &mut Node,
     protocols: &mut Protocols,
@@ -433,6 +511,34 @@ fn read(
 }
 
 impl Reading {
+    /// A message that came straight from the link, and its first bytes; `None`: it is not a [`Line`], and
+    /// [`read`](Self::read) says what it is.
+    #[inline(always)]
+    fn line(&mut self, notification: &Notification, body: [u64; 2], link: LinkId) -> Option<Line> {
+        let (length, number) = (notification.word, self.next);
+        // With one of its bits set it is longer than any sample.
+        let is_line = length <= self.line_bytes_max
+            && notification.link == link
+            && self.follows == number
+            && number < u64::MAX;
+        if !is_line {
+            return None;
+        }
+        self.pass_place();
+        (self.next, self.follows) = (number + 1, number + 1);
+        // The bytes behind it are the sender's own, and nobody's affair.
+        let [first, second] = body;
+        Some(Line { first, number, second, length: length as u8 })
+    }
+
+    #[inline(always)]
+    fn pass_place(&mut self) {
+        self.at += PLACE_STRIDE as usize;
+        if self.at == self.bytes {
+            self.at = 0;
+        }
+    }
+
     /// The sample in the next place; else what is wrong with it. `None`: it has gone with its publisher.
     #[inline]
     fn read(
@@ -444,10 +550,7 @@ impl Reading {
         word: u32,
     ) -> Result<Option<Sample>, String> {
         let at = self.at;
-        self.at += PLACE_STRIDE as usize;
-        if self.at == self.bytes {
-            self.at = 0;
-        }
+        self.pass_place();
         let length = (word & !(POOL | NUMBERED)) as usize;
         let place = node.area(area).ok().and_then(|area| area.get(at..at + PLACE_BYTES));
         let bytes = place.and_then(|place| place.get(..length));

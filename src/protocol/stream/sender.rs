@@ -2,10 +2,10 @@
 
 use super::{PROTOCOL, THROUGH_THE_LINK};
 use crate::interface::LinkId;
-use crate::node::{Look, Node, NodeSendError, PreparedTicket, Unfinished};
+use crate::node::{Attached, Look, Node, NodeSendError, PreparedTicket, Unfinished};
 use crate::protocol::credit::Cell;
 use crate::protocol::ends::{Deadline, connected, ended, grown};
-use crate::protocol::manager::Target;
+use crate::protocol::manager::{Protocols, Target};
 use crate::protocol::records::{
     self, FREED_BYTES, Far, GRANT_BYTES, Grant, Mark, PLACE_BYTES, PLACES, Small,
 };
@@ -160,6 +160,20 @@ impl Post {
         self.small - self.freed < PLACES
     }
 
+    /// The same, after a turn if need be, in which the receiver's word of it may come.
+    #[cold]
+    #[inline(never)]
+    fn finds_place_in_turn(&mut self, node: &mut Node, protocols: &mut Protocols) -> bool {
+        if self.finds_place(node) {
+            return true;
+        }
+        if node.poll().is_err() {
+            return false;
+        }
+        protocols.after_poll(node);
+        self.finds_place(node)
+    }
+
     /// The place of the next small message, and the word that it carries.
     #[inline]
     fn place(&self, mark: Mark) -> (Ticket, u32) {
@@ -175,10 +189,16 @@ impl Post {
         (place as u64 * PLACE_BYTES as u64, small.to_word())
     }
 
-    /// Sends a message of one line, if a place is known to be free. False: nothing was done.
+    /// Sends a message of one line, if a place is free. False: nothing was done.
     #[inline(always)]
-    fn send_line(&mut self, node: &mut Node, data: &[u8], framed: bool) -> bool {
-        if self.small - self.freed >= PLACES {
+    fn send_line(
+        &mut self,
+        node: &mut Node,
+        protocols: &mut Protocols,
+        data: &[u8],
+        framed: bool,
+    ) -> bool {
+        if self.small - self.freed >= PLACES && !self.finds_place_in_turn(node, protocols) {
             return false;
         }
         let (offset, word) = self.place_of(data.len() as u32, framed);
@@ -488,8 +508,9 @@ impl StreamSender {
             }
             let Self { manager, post, buffer, fill, .. } = self;
             let (data, framed) = Self::coalesced(buffer, *fill);
-            let sent =
-                manager.shared.at_once(|node, _| post.send_line(node, data, framed).then_some(()));
+            let sent = manager.shared.at_once(|node, protocols| {
+                post.send_line(node, protocols, data, framed).then_some(())
+            });
             if sent.is_some() {
                 self.fill = 0;
                 return Ok(());

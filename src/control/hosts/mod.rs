@@ -695,13 +695,3 @@ impl Shared {
         self.late.bell.ring();
     }
 }
-
-impl Row {
-    fn deadline_ns(&self) -> u64 {
-        match self {
-            Self::Dialing(dial) => dial.until_ns,
-            Self::Meeting(met) => met.deadline_ns,
-            Self::Leaving(leaving) => leaving.deadline_ns,
-        }
-    }
-}

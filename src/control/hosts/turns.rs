@@ -258,3 +258,13 @@ impl Shared {
         }
     }
 }
+
+impl Row {
+    fn deadline_ns(&self) -> u64 {
+        match self {
+            Self::Dialing(dial) => dial.until_ns,
+            Self::Meeting(met) => met.deadline_ns,
+            Self::Leaving(leaving) => leaving.deadline_ns,
+        }
+    }
+}

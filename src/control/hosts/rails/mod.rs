@@ -69,8 +69,10 @@ struct Place {
     is_live: bool,
     /// How often its rail was left.
     left: u64,
-    /// Why, the last time; or why there is none.
+    /// Why, the last time.
     why: String,
+    /// Why it could not be made anew since.
+    missing: String,
 }
 
 /// See the module.
@@ -160,7 +162,8 @@ impl Rails {
             asked: None,
             progress_ns: monotonic_ns(),
         });
-        self.places[usize::from(place)].is_live = true;
+        let own = &mut self.places[usize::from(place)];
+        (own.is_live, own.missing) = (true, String::new());
         self.tells = true;
         // Whatever is on no rail: the question may have been asked over one that is gone.
         if self.sending.is_waiting() {
@@ -570,7 +573,7 @@ impl Path for Rails {
 
     fn has_no_rail(&mut self, place: u8, why: &str) {
         if let Some(place) = self.places.get_mut(usize::from(place)).filter(|p| !p.is_live) {
-            place.why = why.to_string();
+            place.missing = why.to_string();
         }
     }
 
@@ -608,14 +611,15 @@ impl Path for Rails {
             match live.map(|rail| rail.channel.addresses()) {
                 Some(Ok((own, other))) => text.push_str(&format!("lives, {own} to {other}")),
                 Some(Err(_)) => text.push_str("lives"),
-                None if place.left == 0 && place.why.is_empty() => text.push_str("is being made"),
-                None if place.left == 0 => {
-                    text.push_str(&format!("could not be made: {}", place.why))
-                }
-                None => text.push_str(&format!("was left: {}", place.why)),
+                None if place.left > 0 => text.push_str("was left"),
+                None if place.missing.is_empty() => text.push_str("is being made"),
+                None => text.push_str("could not be made"),
             }
             if place.left > 0 {
-                text.push_str(&format!(" (left {} times)", place.left));
+                text.push_str(&format!(" (left {} times: {})", place.left, place.why));
+            }
+            if live.is_none() && !place.missing.is_empty() {
+                text.push_str(&format!(", at the last attempt: {}", place.missing));
             }
         }
         let (again, twice) = (self.sending.sent_again(), self.receiving.twice());

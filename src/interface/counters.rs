@@ -115,7 +115,7 @@ counters! {
     links_closed_guessing,
     /// Links closed because the peer's refusals came too fast.
     links_closed_noise,
-    /// Links closed because the peer broke the rules of the ring.
+    /// Links closed because the peer broke the rules of the ring, or of links between hosts.
     links_closed_violation,
     /// Links closed because the peer sent a descriptor over its wake-up connection.
     links_closed_descriptor,

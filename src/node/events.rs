@@ -234,9 +234,7 @@ impl Node {
                     control::LinkEnd::Graceful => CloseReason::Closed,
                     control::LinkEnd::Died => CloseReason::Died,
                     control::LinkEnd::HungUp => CloseReason::HungUp,
-                    control::LinkEnd::Violation => {
-                        CloseReason::Misbehaved("it sent nonsense on its control socket".into())
-                    }
+                    control::LinkEnd::Violation => self.of_violation(token),
                     control::LinkEnd::Expelled => CloseReason::Expelled,
                     control::LinkEnd::Unwatched => CloseReason::Unwatched,
                 };
@@ -245,6 +243,23 @@ impl Node {
                 }
             }
         }
+    }
+
+    /// What broke the rules was not the interface's to judge.
+    #[cold]
+    fn of_violation(&mut self, token: LinkToken) -> CloseReason {
+        #[cfg(feature = "tls")]
+        if let Some(index) = self.index_of(token)
+            && let Some(Some(link)) = self.links.get(index as usize)
+            && let Some(host) = link.rx.host()
+        {
+            self.counters.links_closed_violation.add(1);
+            let why = control::hosts::lock(host).violation();
+            let why = why.unwrap_or_else(|| "it sent what no host sends".into());
+            return CloseReason::Misbehaved(why);
+        }
+        let _ = token;
+        CloseReason::Misbehaved("it sent nonsense on its control socket".into())
     }
 
     /// The link is used from the moment at which it is told of, in the order of all links: the first

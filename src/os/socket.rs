@@ -357,6 +357,17 @@ pub fn set_tcp_interval(fd: impl AsFd, interval: Duration) -> io::Result<()> {
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// A TCP connection takes no more while so many bytes have not left for the first time: what was sent
+/// and not acknowledged does not count, and so the window is as wide as ever.
+pub fn set_tcp_unsent_max(fd: impl AsFd, bytes: u32) -> io::Result<()> {
+    let size = size_of::<u32>() as libc::socklen_t;
+    let (fd, pointer) = (fd.as_fd().as_raw_fd(), (&raw const bytes).cast());
+    // SAFETY: the pointer and size are those of a live integer, which the call only reads.
+    let rc =
+        unsafe { libc::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, pointer, size) };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// Bytes that a TCP connection was given and the other end has not acknowledged, its end included.
 pub fn tcp_unacknowledged(fd: impl AsFd) -> usize {
     let mut bytes: libc::c_int = 0;

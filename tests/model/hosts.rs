@@ -3,6 +3,8 @@
 
 use hamlyn::control::hosts::frames::{Frame, HEADER_BYTES, Read, put, read};
 use hamlyn::control::hosts::hello::{self, Answer, HELLO_BYTES_MAX, Wants, Who};
+use hamlyn::control::hosts::rails::numbers::{HEAD_BYTES, Head, Kind, Receiving, Sending};
+use hamlyn::control::hosts::rails::said::Said;
 use hamlyn::wire::METADATA_MAX;
 
 /// Hellos and frames, each beginning with the bytes that there are.
@@ -12,12 +14,54 @@ pub fn hosts(data: &[u8]) {
     said::<Answer>(data);
     let Some((first, rest)) = data.split_first() else { return };
     frames(rest, *first as usize * 8);
+    rails(data);
     // The same as a body whose length is right.
     let length = (rest.len().min(HELLO_BYTES_MAX) as u32).to_le_bytes();
     let whole = [&length, rest].concat();
     for meant in [said::<Who>(&whole), said::<Wants>(&whole), said::<Answer>(&whole)] {
         assert!(meant.is_none_or(|bytes| bytes <= whole.len()));
     }
+}
+
+/// Heads of batches, one behind the other: what is read is written as it was, and what is kept of what
+/// comes is bounded, whatever the heads say.
+fn rails(data: &[u8]) {
+    const CREDIT: usize = 1000;
+    const BATCH: usize = 200;
+    let (before, _) = Said::split(data);
+    assert!(data.starts_with(before));
+    let (mut receiving, mut sending) =
+        (Receiving::new(CREDIT as u64, BATCH as u64), Sending::new(CREDIT as u64));
+    receiving.has_rail();
+    let mut came = 0;
+    for bytes in data.chunks_exact(HEAD_BYTES) {
+        let bytes: &[u8; HEAD_BYTES] = bytes.try_into().expect("chunks of as many");
+        let Ok(head) = Head::read(bytes, BATCH) else { return };
+        assert_eq!(head.to_bytes(), *bytes);
+        sending.put(Kind::Long, bytes, 0);
+        let question = sending.ask();
+        if sending.reported(head.had, head.freed, |_| ()).is_err() {
+            return;
+        }
+        match head.kind {
+            Kind::Ask | Kind::Report => {}
+            Kind::Answer => {
+                if sending.answer(head.number.min(question), head.had, bytes, |_| ()).is_err() {
+                    return;
+                }
+            }
+            Kind::Long | Kind::Short | Kind::Last => {
+                if receiving.take(&head, &[7; BATCH][..head.length as usize]).is_err() {
+                    return;
+                }
+                came += head.length as usize;
+                assert!(came <= CREDIT + BATCH || receiving.twice() > 0);
+            }
+        }
+    }
+    let (had, freed) = receiving.state();
+    receiving.drop_ready();
+    assert!(had <= data.len() as u64 && freed == 0);
 }
 
 /// What is read, and written again, is read as the same.

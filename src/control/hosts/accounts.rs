@@ -1,6 +1,6 @@
 //! Who has how many connections: strangers by their address, hosts that have proved themselves by that.
 
-use super::{Row, Shared, State};
+use super::{LinkRow, Row, Shared, State, lock};
 use core::cmp::Reverse;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -42,7 +42,8 @@ impl State {
     /// Connections of one identity, whatever state they are in; and how many of them wait for the
     /// application's answer.
     pub(super) fn of_identity(&self, identity: &str) -> (usize, usize) {
-        let links = self.links.values().filter(|row| row.identity == identity).count();
+        let links = self.links.values().filter(|row| row.identity == identity);
+        let links: usize = links.map(LinkRow::connections).sum();
         let asked = self.rows.values().filter(|row| {
             matches!(row, Row::Meeting(met)
                 if met.wants.as_ref().is_some_and(|wants| wants.1.identity == identity))
@@ -52,6 +53,13 @@ impl State {
         });
         let asked = asked.count();
         (links + asked + leaving.count(), asked)
+    }
+}
+
+impl LinkRow {
+    /// One, or as many as it has rails.
+    pub(super) fn connections(&self) -> usize {
+        if self.rails.is_none() { 1 } else { lock(&self.link).rail_count() }
     }
 }
 

@@ -22,7 +22,7 @@
 //! a peer sent is held than one packet beyond the ring; packets of one link overtake one another.
 
 use super::EVENTS_MAX;
-use super::channel::Ended;
+use super::channel::{Channel, Ended};
 use super::frames::{self, Frame, Read};
 use super::path::Path;
 use super::turns::Late;
@@ -33,7 +33,9 @@ use crate::link::sleep::{Barrier, Sleeper};
 use crate::link::{Body, Transmit};
 use crate::os::memory::{Region, RegionLines, RegionWord};
 use crate::os::sys;
+use crate::wire::METADATA_MAX;
 use core::sync::atomic::{Ordering, fence};
+use core::time::Duration;
 use std::boxed::Box;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::string::String;
@@ -48,6 +50,9 @@ const WRITE_BYTES: usize = 64 << 10;
 const TURN_BYTES: u64 = 256 << 10;
 /// Words for the other end that are kept until the network takes them.
 const NOTICES_MAX: usize = 64;
+/// From so many data bytes on, a packet may overtake shorter ones, where a link has several rails: from
+/// as many as it goes into the bulk ring of a link of one host.
+const LONG_PACKET_BYTES: u32 = 2048;
 
 /// How much a turn has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -235,17 +240,20 @@ impl Carrier {
                 return left;
             }
             let mut put = 0;
-            while put < WRITE_BYTES {
+            while put < WRITE_BYTES && self.path.takes() {
                 self.batch.clear();
                 for notice in self.notices.drain(..) {
                     frames::put(&mut self.batch, &notice);
                 }
-                self.take_packets();
+                let is_long = self.take_packets();
                 if self.batch.is_empty() {
                     break;
                 }
                 put += self.batch.len();
-                self.path.put(&self.batch);
+                match is_long {
+                    false => self.path.put(&self.batch),
+                    true => self.path.put_long(&self.batch),
+                }
             }
             if put == 0 {
                 return left;
@@ -254,13 +262,21 @@ impl Carrier {
         }
     }
 
-    /// Takes packets out of the node's ring, as many as make one batch.
-    fn take_packets(&mut self) {
+    /// Takes packets out of the node's ring, as many as make one batch. Whether they may overtake others.
+    fn take_packets(&mut self) -> bool {
+        let (spreads, mut is_long) = (self.path.spreads(), false);
         // Its own node writes nothing that is no packet.
         while self.batch.len() < BATCH_BYTES
             && let Ok(Some(packet)) = self.out.peek()
         {
             let header = packet.header;
+            if spreads {
+                let own = header.length >= LONG_PACKET_BYTES;
+                if !self.batch.is_empty() && own != is_long {
+                    break;
+                }
+                is_long = own;
+            }
             frames::put_header(&mut self.batch, &header);
             let (metadata, data) = (header.metadata_len as usize, header.length as usize);
             let start = self.batch.len();
@@ -273,6 +289,13 @@ impl Carrier {
         }
         self.out.publish();
         self.has_freed |= !self.batch.is_empty();
+        is_long
+    }
+
+    /// Most bytes of a batch: what may follow its first part is one packet.
+    pub fn batch_bytes_max(packet_bytes: u32) -> usize {
+        let most = BATCH_BYTES + frames::HEADER_BYTES + METADATA_MAX + packet_bytes as usize;
+        most + NOTICES_MAX * frames::HEADER_BYTES
     }
 
     /// Gives the node what has come, as far as its ring takes it. Whether something came.
@@ -390,7 +413,7 @@ impl Carrier {
             if let Some(last) = self.last.take() {
                 self.batch.clear();
                 frames::put(&mut self.batch, &last);
-                self.path.put(&self.batch);
+                self.path.put_last(&self.batch);
             }
             self.path.put_end();
         }
@@ -413,6 +436,31 @@ impl Carrier {
         self.path.break_off();
     }
 
+    /// Whether the other host has owed an answer for so long.
+    pub fn look_for_silence(&mut self, limit: Duration) -> bool {
+        self.path.look_for_silence(limit)
+    }
+
+    /// One more connection, where a link has several. An error: why not.
+    pub fn add_rail(&mut self, place: u8, rail: Channel) -> Result<(), String> {
+        self.path.add_rail(place, rail)
+    }
+
+    /// Whether there is a rail at a place; `None`: there may be none.
+    pub fn rail(&self, place: u8) -> Option<bool> {
+        self.path.rail(place)
+    }
+
+    /// Why there is none.
+    pub fn has_no_rail(&mut self, place: u8, why: &str) {
+        self.path.has_no_rail(place, why);
+    }
+
+    /// Connections that it has.
+    pub fn rail_count(&self) -> usize {
+        self.path.rail_count()
+    }
+
     /// Nobody looks after it any more: it ends, which the node is told.
     pub fn unwatch(&mut self) {
         self.path.break_off();
@@ -420,6 +468,14 @@ impl Carrier {
             self.has_ended = true;
             let reason = LinkEnd::Unwatched;
             self.inbox.put_of_host(ControlEvent::Closed { token: self.token, reason });
+        }
+    }
+
+    /// What the other end has done that no host does, if that is known.
+    pub fn violation(&self) -> Option<String> {
+        match self.path.ended() {
+            Some(Ended::Nonsense(why)) => Some(why.clone()),
+            _ => None,
         }
     }
 
@@ -474,11 +530,6 @@ impl Carrier {
     /// Whether its descriptor tells of whatever comes from now on.
     pub fn may_sleep(&mut self) -> bool {
         self.path.may_sleep()
-    }
-
-    /// The TCP connection, which knows whether the other host is there.
-    pub fn tcp(&self) -> BorrowedFd<'_> {
-        self.path.tcp()
     }
 
     /// The descriptor that is writable when the network takes more; `None`: it is to be tried again.

@@ -104,8 +104,13 @@ impl Channel {
 
     /// A key that only the two ends of this connection can know.
     pub fn key(&self) -> Result<Zeroizing<[u8; 32]>, rustls::Error> {
+        self.exported(b"EXPORTER-hamlyn")
+    }
+
+    /// Another such key, for the purpose that `label` names.
+    pub fn exported(&self, label: &[u8]) -> Result<Zeroizing<[u8; 32]>, rustls::Error> {
         let mut key = Zeroizing::new([0; 32]);
-        self.tls.export_keying_material(key.as_mut_slice(), b"EXPORTER-hamlyn", None)?;
+        self.tls.export_keying_material(key.as_mut_slice(), label, None)?;
         Ok(key)
     }
 

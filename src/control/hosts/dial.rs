@@ -4,6 +4,8 @@
 use super::channel::Channel;
 use super::directory::{self, HostDirectoryError};
 use super::meeting::{Meeting, MeetingError};
+use super::name::Place;
+use super::rails::RailDial;
 use super::{HostName, HostNameError, HostsError, Row, Shared, State};
 use crate::config::Config;
 use crate::control::Wait;
@@ -16,9 +18,13 @@ use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::string::{String, ToString};
 use std::sync::{Arc, Weak};
+use std::vec::Vec;
 
 /// Threads that connect at a time.
 const DIALS_MAX: usize = 64;
+/// Bytes that the system takes of a connection before they leave: a part of what a long message may keep
+/// in front of a short one.
+const UNSENT_BYTES: u32 = 128 << 10;
 /// Between two attempts at a server that is not there yet.
 pub(super) const PAUSE: Duration = Duration::from_millis(50);
 
@@ -26,9 +32,11 @@ pub(super) const PAUSE: Duration = Duration::from_millis(50);
 #[derive(Clone, Debug)]
 pub(super) struct Dial {
     pub name: HostName,
-    pub greeting: std::vec::Vec<u8>,
+    pub greeting: Vec<u8>,
     pub until_ns: u64,
     pub wait: Wait,
+    /// It is to be a rail of a link that there is.
+    pub rail: Option<RailDial>,
 }
 
 impl Dial {
@@ -107,7 +115,7 @@ pub(super) fn start(
             Ok((meeting, address)) => {
                 shared.meet(&mut state, Some(id), meeting, address, Some(own))
             }
-            Err(error) => shared.tell_failed(id, own.error(error)),
+            Err(error) => shared.dial_failed(&mut state, id, &own, own.error(error)),
         }
         drop(state);
         shared.late.bell.ring();
@@ -133,11 +141,17 @@ fn meeting(shared: &Shared, tcp: TcpStream, host: &str, dial: &Dial) -> Result<M
     let client = rustls::ClientConnection::new(shared.own.keys.client.clone(), name);
     let client = client.map_err(|e| tls(e.to_string()))?;
     let channel = Channel::new(tcp, client.into());
+    if let Some(rail) = &dial.rail {
+        let mut meeting = Meeting::of_client(channel, dial.name.service(), Vec::new());
+        meeting.joins = Some((rail.place, rail.secret.clone()));
+        return Ok(meeting);
+    }
     let offer = shared.fabric.offer(&channel);
     let mut meeting = Meeting::of_client(channel, dial.name.service(), dial.greeting.clone());
     if let Some((offered, says)) = offer {
         (meeting.offered, meeting.says) = (Some(offered), says);
     }
+    shared.offer_rails(&mut meeting.says);
     Ok(meeting)
 }
 
@@ -175,6 +189,9 @@ fn connect_once(shared: &Weak<Shared>, id: u64, dial: &Dial) -> Result<Reached, 
         Some(place) => std::vec![place.clone()],
         None => directory::look_up(config.directory.as_deref(), dial.name.service())?,
     };
+    if let Some(rail) = &dial.rail {
+        return connect_rail(&config, dial, rail, places);
+    }
     for place in places {
         let found = (place.host.as_str(), place.port).to_socket_addrs();
         if let Err(e) = &found {
@@ -195,12 +212,44 @@ fn connect_once(shared: &Weak<Shared>, id: u64, dial: &Dial) -> Result<Reached, 
     Err(error)
 }
 
+/// A rail goes to the address behind the one that the rail before it goes to, in the order of places and
+/// their addresses; around, where there are fewer than rails.
+fn connect_rail(
+    config: &Config,
+    dial: &Dial,
+    rail: &RailDial,
+    places: Vec<Place>,
+) -> Result<Reached, HostError> {
+    let mut all: Vec<(SocketAddr, String)> = Vec::new();
+    for place in places {
+        let found = (place.host.as_str(), place.port).to_socket_addrs();
+        for address in found.into_iter().flatten() {
+            if all.iter().all(|(known, _)| *known != address) {
+                all.push((address, place.host.clone()));
+            }
+        }
+    }
+    if all.is_empty() {
+        return Err(HostError::Unknown("it has none any more".into()));
+    }
+    let first = all.iter().position(|(address, _)| *address == rail.first).unwrap_or(0);
+    let at = (first + usize::from(rail.place) + rail.skip) % all.len();
+    let (address, host) = all.swap_remove(at);
+    let left = dial.until_ns.saturating_sub(monotonic_ns()).max(1);
+    let opened = TcpStream::connect_timeout(&address, Duration::from_nanos(left));
+    match opened.and_then(|tcp| prepare(&tcp, config).map(|()| tcp)) {
+        Ok(tcp) => Ok(Reached { tcp, address, host }),
+        Err(source) => Err(HostError::Unreachable { address, source }),
+    }
+}
+
 /// A socket that never waits, sends at once, and asks a host that says nothing often enough for
 /// `host_timeout_ms`.
 pub(super) fn prepare(tcp: &TcpStream, config: &Config) -> io::Result<()> {
     use rustix::net::sockopt;
     tcp.set_nonblocking(true)?;
     tcp.set_nodelay(true)?;
+    crate::os::socket::set_tcp_unsent_max(tcp, UNSENT_BYTES)?;
     let timeout = Duration::from_millis(u64::from(config.host_timeout_ms));
     // Whoever has no room is asked as often as one that is idle; before Linux 6.15 the kernel does
     // that at ever longer intervals, and has to end it itself.

@@ -4,6 +4,9 @@ use super::dial::HostError;
 use super::fabric::Offered;
 use super::hello::{Answer, Wants};
 use super::meeting::{MeetingError, Proved};
+use super::path::Path;
+use super::rails::said::Said;
+use super::rails::{OfLink, Rails, Terms};
 use super::{Carrier, ConnectError, LinkRow, Met, Row, Shared, State, lock};
 use crate::control::LinkFeatures;
 use crate::control::machine::{HostPeer, Peer, RequestId};
@@ -21,6 +24,7 @@ struct Agreed {
     token: LinkToken,
     met: Met,
     offered: Option<Offered>,
+    terms: Option<Terms>,
     peer: Peer,
     proved: Proved,
     greeting: Vec<u8>,
@@ -29,12 +33,22 @@ struct Agreed {
 
 impl Shared {
     /// At a client: the server has said yes.
-    pub(super) fn connected(&self, state: &mut State, id: u64, greeting: Vec<u8>, proved: Proved) {
+    pub(super) fn connected(
+        self: &Arc<Self>,
+        state: &mut State,
+        id: u64,
+        greeting: Vec<u8>,
+        proved: Proved,
+    ) {
         let Some(Row::Meeting(met)) = state.rows.remove(&id) else { return };
         let mut met = *met;
         let Some(dial) = met.dial.clone() else { return };
         self.poller.remove(&met.meeting.channel);
+        if dial.rail.is_some() {
+            return self.rail_connected(state, id, met, &proved);
+        }
         let (channel, heard) = (&met.meeting.channel, &met.meeting.heard);
+        let (heard, said) = Said::split(heard);
         let offered = met.meeting.offered.take();
         let offered = match offered.map(|offered| self.fabric.accept(offered, channel, heard)) {
             None => None,
@@ -46,11 +60,13 @@ impl Shared {
         };
         let peer = peer(met.address, &proved, dial.name.service().into());
         let (token, request) = (crate::control::ConnectionId(id), None);
-        let agreed = Agreed { token, met, offered, peer, proved, greeting, request };
+        let terms = self.rail_terms(said).filter(|_| !matches!(offered, Some(Ok(_))));
+        let agreed = Agreed { token, met, offered, terms, peer, proved, greeting, request };
         if let Err(source) = self.link(state, agreed) {
             let doing = "making a ring for the link";
             self.tell_failed(id, ConnectError::Os { doing, source });
         }
+        self.connect_rails(state);
     }
 
     /// At a server: it says yes.
@@ -65,12 +81,17 @@ impl Shared {
     ) {
         let meeting = &mut met.meeting;
         self.poller.remove(&meeting.channel);
-        let (offered, says) = self.fabric.answer(&meeting.channel, &meeting.heard);
+        let (heard, said) = Said::split(&meeting.heard);
+        let (offered, mut says) = self.fabric.answer(&meeting.channel, heard);
+        let terms = self.rail_terms(said).filter(|_| !matches!(offered, Some(Ok(_))));
+        if let Some(Terms { count, own_credit: credit, .. }) = terms {
+            Said::Offer { count, credit }.put(&mut says);
+        }
         meeting.says = says;
         meeting.answer(&Answer::Yes(greeting));
         let peer = peer(met.address, &proved, wants.service);
         let (token, greeting) = (crate::control::ConnectionId(state.new_id()), wants.greeting);
-        let agreed = Agreed { token, met, offered, peer, proved, greeting, request };
+        let agreed = Agreed { token, met, offered, terms, peer, proved, greeting, request };
         if self.link(state, agreed).is_err()
             && let Some(id) = request
         {
@@ -80,10 +101,19 @@ impl Shared {
 
     /// The node moves its packets from now on.
     fn link(&self, state: &mut State, agreed: Agreed) -> io::Result<()> {
-        let Agreed { token, met, offered, peer, proved, greeting, request } = agreed;
+        let Agreed { token, met, offered, terms, peer, proved, greeting, request } = agreed;
+        let rails = terms.map(|terms| OfLink::new(&met, &proved, terms.count)).transpose();
+        let rails = rails.map_err(io::Error::other)?;
         let outgoing = Region::private(self.config.ring_bytes as usize)?;
         let incoming = Region::private(self.config.ring_bytes as usize)?;
-        let (path, why_not) = self.fabric.path(offered, met.meeting.channel)?;
+        let initiated_by_us = met.dial.is_some();
+        let (path, why_not): (Box<dyn Path>, _) = match terms {
+            None => self.fabric.path(offered, met.meeting.channel)?,
+            Some(terms) => {
+                let why_not = offered.and_then(Result::err);
+                (Box::new(Rails::new(terms, met.meeting.channel)?), why_not)
+            }
+        };
         let mut carrier = Carrier::new(
             path,
             token,
@@ -98,7 +128,8 @@ impl Shared {
         }
         let link = Arc::new(Mutex::new(carrier));
         let identity = proved.identity;
-        state.links.insert(token, LinkRow { link: link.clone(), identity, was_silent: false });
+        let row = LinkRow { link: link.clone(), identity, was_silent: false, rails };
+        state.links.insert(token, row);
         self.inbox.put_of_host(ControlEvent::Connected(NewLink {
             token,
             peer,
@@ -108,7 +139,7 @@ impl Shared {
             way: Way::Host(link),
             packet_bytes: self.config.packet_bytes.min(proved.packet_bytes),
             features: LinkFeatures::empty(),
-            initiated_by_us: met.dial.is_some(),
+            initiated_by_us,
             request,
         }));
         // The thread looks after those whom nobody wakes.

@@ -11,6 +11,7 @@ use super::fabric::Offered;
 use super::hello::{self, Answer, VERSION, Wants};
 use super::keys::{End, Keys};
 use super::path::Path;
+use super::rails::said::{Said, Secret};
 use crate::control::Reason;
 use crate::control::identity::{Identity, is_signed, node_of};
 use crate::wire::NodeId;
@@ -126,6 +127,8 @@ pub struct Meeting {
     pub heard: Vec<u8>,
     /// The way that a client offers with that, for the packets.
     pub offered: Option<Offered>,
+    /// A client's connection is to be a rail of a link that there is: which place, and what shows that.
+    pub joins: Option<(u8, Secret)>,
 }
 
 impl Meeting {
@@ -141,8 +144,9 @@ impl Meeting {
     }
 
     fn new(channel: Channel, end: End, service: String, greeting: Vec<u8>) -> Self {
-        let (says, heard, offered) = (Vec::new(), Vec::new(), None);
-        Self { channel, state: State::Agreeing, end, service, greeting, says, heard, offered }
+        let (says, heard, offered, joins) = (Vec::new(), Vec::new(), None, None);
+        let state = State::Agreeing;
+        Self { channel, state, end, service, greeting, says, heard, offered, joins }
     }
 
     /// Whether the client has yet to prove itself.
@@ -196,6 +200,11 @@ impl Meeting {
                 let service = core::mem::take(&mut self.service);
                 let greeting = core::mem::take(&mut self.greeting);
                 let who = self::who(own, &self.channel, End::Client)?;
+                if let Some((place, secret)) = &self.joins {
+                    let proof = secret.proof(End::Client, *place, &self.channel);
+                    let proof = proof.map_err(|e| MeetingError::Tls(e.to_string()))?;
+                    Said::Join { link: secret.link, place: *place, proof }.put(&mut self.says);
+                }
                 self.put(&Wants { who, service, greeting });
                 self.state = State::Answer(proved);
                 Ok(None)

@@ -13,6 +13,7 @@
 //! - `links`: what becomes a link
 //! - [`channel`]: TLS over TCP, without waiting; [`fabric`]: messages over libfabric, beside it
 //! - [`carrier`]: packets between a link's rings and either, a [`path`], as [`frames`]
+//! - [`rails`]: several connections for one link
 //! - `turns`: the thread
 //!
 //! The thread is for what happens when hosts meet and part. A link's packets are moved by whoever
@@ -36,6 +37,7 @@ mod links;
 pub mod meeting;
 pub mod name;
 pub mod path;
+pub mod rails;
 mod turns;
 
 pub use carrier::{Carrier, Goodbye, Moved};
@@ -66,6 +68,7 @@ use keys::Keys;
 use links::peer;
 use meeting::{Meeting, Own, Proved, Step, refused};
 use path::Path;
+use rails::said::Said;
 use std::boxed::Box;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -146,6 +149,8 @@ struct LinkRow {
     identity: String,
     /// At the last look its host had owed an answer for long.
     was_silent: bool,
+    /// Where it has several connections.
+    rails: Option<rails::OfLink>,
 }
 
 struct Shared {
@@ -300,7 +305,8 @@ impl Hosts {
             return Err(ConnectError::Host { name: name.to_string(), error });
         }
         let id = state.new_id();
-        let dial = Dial { name: name.clone(), greeting: greeting.to_vec(), until_ns, wait };
+        let (name, greeting, rail) = (name.clone(), greeting.to_vec(), None);
+        let dial = Dial { name, greeting, until_ns, wait, rail };
         dial::start(&self.shared, &mut state, id, dial, Duration::ZERO)?;
         drop(state);
         self.shared.late.bell.ring();
@@ -411,7 +417,8 @@ impl Shared {
                     return;
                 }
             };
-            let too_many = state.rows.len() + state.links.len() >= self.config.links_max as usize;
+            let connections: usize = state.links.values().map(LinkRow::connections).sum();
+            let too_many = state.rows.len() + connections >= self.config.links_max as usize;
             if too_many {
                 let why = "this process has as many links as it may (links_max)";
                 self.note_stranger(address, why);
@@ -444,9 +451,9 @@ impl Shared {
         let id = id.unwrap_or_else(|| state.new_id());
         let deadline_ns = dial.as_ref().map_or_else(|| self.deadline(), |dial| dial.until_ns);
         if let Err(source) = self.poller.add(meeting.channel.as_fd(), id) {
-            if dial.is_some() {
+            if let Some(dial) = dial {
                 let doing = "watching the connection to another host";
-                self.tell_failed(id, ConnectError::Os { doing, source });
+                self.dial_failed(state, id, &dial, ConnectError::Os { doing, source });
             }
             return;
         }
@@ -511,7 +518,10 @@ impl Shared {
                     self.tell_failed(id, error);
                 }
             }
-            Some(dial) => self.tell_failed(id, dial.error(error.into())),
+            Some(dial) => {
+                let error = dial.error(error.into());
+                self.dial_failed(state, id, &dial, error);
+            }
             None if met.wants.is_some() => {
                 self.inbox.put_of_host(ControlEvent::RequestGone { id: RequestId(id) });
             }
@@ -553,8 +563,10 @@ impl Shared {
 
     fn too_late(&self, state: &mut State, id: u64) {
         let doing = match state.rows.get(&id) {
-            Some(Row::Dialing(_)) => Some("connecting to the other host"),
-            Some(Row::Meeting(met)) if met.dial.is_some() => Some(met.meeting.doing()),
+            Some(Row::Dialing(dial)) => Some((dial.clone(), "connecting to the other host")),
+            Some(Row::Meeting(met)) if met.dial.is_some() => {
+                met.dial.clone().map(|dial| (dial, met.meeting.doing()))
+            }
             Some(Row::Meeting(met)) if met.wants.is_some() => {
                 self.inbox.put_of_host(ControlEvent::RequestGone { id: RequestId(id) });
                 None
@@ -567,8 +579,8 @@ impl Shared {
             _ => None,
         };
         self.forget(state, id);
-        if let Some(doing) = doing {
-            self.tell_failed(id, ConnectError::TimedOut(doing));
+        if let Some((dial, doing)) = doing {
+            self.dial_failed(state, id, &dial, ConnectError::TimedOut(doing));
         }
     }
 
@@ -598,6 +610,11 @@ impl Shared {
         };
         state.links.retain(|_, row| row.is_used());
         let (own, asked) = state.of_identity(&proved.identity);
+        let joins = match state.rows.get(&id) {
+            Some(Row::Meeting(met)) => Said::split(&met.meeting.heard).1,
+            _ => None,
+        };
+        let joins = joins.filter(|said| matches!(said, Said::Join { .. }));
         if own >= 2 * self.config.connections_per_user_max as usize {
             // It is not even told, which would keep another connection.
             if let Some(Row::Meeting(met)) = state.rows.get(&id) {
@@ -622,6 +639,12 @@ impl Shared {
             }
             answer => answer,
         };
+        if let Some(said) = joins
+            && own < self.config.connections_per_user_max as usize
+        {
+            let Some(Row::Meeting(met)) = state.rows.remove(&id) else { return };
+            return self.rail_asked(state, id, *met, wants, &proved, said);
+        }
         let Some(Row::Meeting(met)) = state.rows.get_mut(&id) else { return };
         match answer {
             Ok(Accept::Ask) => {
@@ -670,15 +693,5 @@ impl Shared {
         let (identity, deadline_ns) = (Some(identity), self.deadline());
         state.rows.insert(id, Row::Leaving(Leaving { what, identity, deadline_ns }));
         self.late.bell.ring();
-    }
-}
-
-impl Row {
-    fn deadline_ns(&self) -> u64 {
-        match self {
-            Self::Dialing(dial) => dial.until_ns,
-            Self::Meeting(met) => met.deadline_ns,
-            Self::Leaving(leaving) => leaving.deadline_ns,
-        }
     }
 }

@@ -2,7 +2,9 @@
 //!
 //! Never: a call waits; more of what the other end sends is held than was granted to it.
 
-use super::channel::Ended;
+use super::channel::{Channel, Ended};
+use crate::os::socket::tcp_is_silent;
+use core::time::Duration;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::string::String;
 
@@ -28,6 +30,26 @@ pub trait Path: AsFd + Send + core::fmt::Debug {
     /// Takes bytes; [`flush`](Self::flush) sends them. Nothing is kept for a way that has broken.
     fn put(&mut self, bytes: &[u8]);
 
+    /// Whether packets that may overtake others are to be put apart, by [`put_long`](Self::put_long).
+    fn spreads(&self) -> bool {
+        false
+    }
+
+    /// The same as [`put`](Self::put), of packets that may overtake others and be overtaken.
+    fn put_long(&mut self, bytes: &[u8]) {
+        self.put(bytes);
+    }
+
+    /// The same, of what is to arrive behind everything else.
+    fn put_last(&mut self, bytes: &[u8]) {
+        self.put(bytes);
+    }
+
+    /// Whether more may be put before it is flushed.
+    fn takes(&self) -> bool {
+        true
+    }
+
     /// Sends what the network takes now. Whether nothing is left.
     fn flush(&mut self) -> bool;
 
@@ -51,6 +73,29 @@ pub trait Path: AsFd + Send + core::fmt::Debug {
 
     /// The TCP connection, which knows whether the other host is there.
     fn tcp(&self) -> BorrowedFd<'_>;
+
+    /// Whether the other host has owed an answer for so long; a few times within `host_timeout_ms`.
+    fn look_for_silence(&mut self, limit: Duration) -> bool {
+        tcp_is_silent(self.tcp(), limit)
+    }
+
+    /// One more connection for it. An error: why not.
+    fn add_rail(&mut self, _place: u8, _rail: Channel) -> Result<(), String> {
+        Err("the link has one connection".into())
+    }
+
+    /// Whether it may have one at this place, and whether there is none.
+    fn rail(&self, _place: u8) -> Option<bool> {
+        None
+    }
+
+    /// Why there is none at this place.
+    fn has_no_rail(&mut self, _place: u8, _why: &str) {}
+
+    /// Its connections.
+    fn rail_count(&self) -> usize {
+        1
+    }
 
     /// The descriptor that is writable when the network takes more; `None`: it is to be tried again.
     fn takes_more(&self) -> Option<BorrowedFd<'_>>;

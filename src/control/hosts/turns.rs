@@ -25,7 +25,6 @@ use super::{
 };
 use crate::control::shell::ControlEvent;
 use crate::log::{self, Entry, Kind};
-use crate::os::socket;
 use crate::os::sys::{self, Bell, Ready, monotonic_ns};
 use crate::os::thread;
 use core::sync::atomic::Ordering;
@@ -97,6 +96,7 @@ impl Shared {
                 }
                 if monotonic_ns() >= look_ns {
                     self.look_for_silence(&mut state);
+                    self.connect_rails(&mut state);
                     look_ns = monotonic_ns() + self.timeout_ns() / LOOKS;
                 }
                 let look = Some(look_ns).filter(|_| !state.links.is_empty());
@@ -154,7 +154,7 @@ impl Shared {
                 };
                 if let Some(dial) = dial {
                     let ended = HostError::Hosts(HostsError::Ended(why.clone()));
-                    self.tell_failed(id, dial.error(ended));
+                    self.dial_failed(&mut state, id, &dial, dial.error(ended));
                 }
             }
             for (_, row) in state.links.drain() {
@@ -244,16 +244,27 @@ impl Shared {
     /// whose connection breaks.
     fn look_for_silence(&self, state: &mut State) {
         state.links.retain(|_, row| row.is_used());
+        // Of a link that has several connections each is looked at by itself.
         let limit = Duration::from_nanos(self.timeout_ns() / LOOKS * SILENT_LOOKS);
         for row in state.links.values_mut() {
             let mut link = lock(&row.link);
             link.rest();
-            let is_silent = socket::tcp_is_silent(link.tcp(), limit);
+            let is_silent = link.look_for_silence(limit);
             // Twice: this process may itself have had no processor.
             if is_silent && row.was_silent {
                 link.break_off();
             }
             row.was_silent = is_silent;
+        }
+    }
+}
+
+impl Row {
+    fn deadline_ns(&self) -> u64 {
+        match self {
+            Self::Dialing(dial) => dial.until_ns,
+            Self::Meeting(met) => met.deadline_ns,
+            Self::Leaving(leaving) => leaving.deadline_ns,
         }
     }
 }

@@ -1,0 +1,637 @@
+//! One link over several connections: rails.
+//!
+//! ```text
+//!   put --> numbers::Sending ----> rail 0: Channel --> network
+//!                           \----> rail 1: Channel --> network
+//!   plain <-- numbers::Receiving <---- whichever rail something came over
+//! ```
+//! - [`numbers`]: what both ends count, so that nothing is lost and nothing comes twice
+//! - [`said`]: how rails are asked for, and how one shows which link it belongs to
+//! - `join`: connecting them, and connecting them again
+//!
+//! A link with one rail is a [`Channel`] and knows nothing of this. Of several the first is the
+//! connection on which the link was agreed; the others are made by the end that made that one. Batches go
+//! over whichever rail has least to send. A rail whose connection ends, or that takes nothing while
+//! another does, is left; when the last is gone, so is the link.
+//!
+//! Never: what one rail has not taken keeps the others waiting, as long as the receiver's credit lasts.
+
+mod join;
+pub mod numbers;
+pub mod said;
+
+pub(super) use join::{OfLink, RailDial};
+
+use super::channel::{Channel, Ended};
+use super::path::Path;
+use crate::os::socket::tcp_is_silent;
+use crate::os::sys::{Bell, Poller, monotonic_ns};
+use core::time::Duration;
+use numbers::{ANSWER_BYTES, HEAD_BYTES, Head, Kind, Receiving, Sending, Violation};
+use std::format;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::string::{String, ToString};
+use std::vec::Vec;
+
+/// Most rails of a link.
+pub const RAILS_MAX: u8 = 8;
+/// Bytes that one pass takes from each rail.
+const PASS_BYTES: usize = 64 << 10;
+
+/// One of them.
+#[derive(Debug)]
+struct Rail {
+    /// Never used again.
+    id: u64,
+    place: u8,
+    channel: Channel,
+    /// Something waits for the network; and its descriptor tells when there is room.
+    is_behind: bool,
+    is_watched: bool,
+    /// Bytes put since nothing waited.
+    queued: usize,
+    /// Nothing more leaves over it.
+    is_broken: bool,
+    /// At the last look its host had owed an answer for long.
+    was_silent: bool,
+    /// The other end's question that is to be answered here.
+    question: Option<u64>,
+    /// The question that was asked here and not answered here.
+    asked: Option<u64>,
+    /// When something that was sent over it was last known to have come, or it was asked.
+    progress_ns: u64,
+}
+
+/// A place for a rail.
+#[derive(Clone, Debug, Default)]
+struct Place {
+    is_live: bool,
+    /// How often its rail was left.
+    left: u64,
+    /// Why, the last time.
+    why: String,
+    /// Why it could not be made anew since.
+    missing: String,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Rails {
+    rails: Vec<Rail>,
+    next_id: u64,
+    places: Vec<Place>,
+    /// Everything that may wake the node, as one descriptor; and what wakes it where a thread that sent
+    /// for it has taken what came.
+    poller: Poller,
+    bell: Bell,
+    has_rung: bool,
+    sending: Sending,
+    receiving: Receiving,
+    batch_bytes: usize,
+    credit: u64,
+    /// What the other end was last told.
+    told: (u64, u64),
+    /// It is to be told at once.
+    tells: bool,
+    /// Bytes that came over rails that were left.
+    received: u64,
+    ended: Option<Ended>,
+    is_last_put: bool,
+}
+
+/// What both ends have agreed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// Rails.
+    pub count: u8,
+    /// Bytes that the other end grants, and this one.
+    pub credit: u32,
+    /// This end's.
+    pub own_credit: u32,
+    /// Most bytes of a batch that comes.
+    pub batch_bytes: usize,
+}
+
+impl Rails {
+    /// With the connection on which they were agreed.
+    pub fn new(terms: Terms, first: Channel) -> io::Result<Self> {
+        let credit = u64::from(terms.own_credit);
+        let (poller, bell) = (Poller::new()?, Bell::new()?);
+        poller.add(&bell, 0)?;
+        let mut this = Self {
+            rails: Vec::new(),
+            next_id: 0,
+            places: std::vec![Place::default(); usize::from(terms.count.clamp(1, RAILS_MAX))],
+            poller,
+            bell,
+            has_rung: false,
+            sending: Sending::new(terms.credit.into()),
+            receiving: Receiving::new(credit, terms.batch_bytes as u64),
+            batch_bytes: terms.batch_bytes,
+            credit,
+            told: (0, 0),
+            tells: false,
+            received: 0,
+            ended: None,
+            is_last_put: false,
+        };
+        this.join(0, first)?;
+        Ok(this)
+    }
+
+    fn join(&mut self, place: u8, channel: Channel) -> io::Result<()> {
+        self.next_id += 1;
+        let id = self.next_id;
+        self.poller.add(&channel, id)?;
+        if let Some(at) = self.rails.iter().position(|rail| rail.place == place) {
+            self.leave(at, "the other end has made it anew".into());
+        }
+        self.receiving.has_rail();
+        self.rails.push(Rail {
+            id,
+            place,
+            channel,
+            // What was said when it was agreed may not have left.
+            is_behind: true,
+            is_watched: false,
+            queued: 0,
+            is_broken: false,
+            was_silent: false,
+            question: None,
+            asked: None,
+            progress_ns: monotonic_ns(),
+        });
+        let own = &mut self.places[usize::from(place)];
+        (own.is_live, own.missing) = (true, String::new());
+        self.tells = true;
+        // Whatever is on no rail: the question may have been asked over one that is gone.
+        if self.sending.is_waiting() {
+            self.ask_all();
+        }
+        Ok(())
+    }
+
+    /// A connection is gone, or of no use: what was sent over it is asked for over the others.
+    #[cold]
+    fn leave(&mut self, at: usize, why: String) {
+        let rail = self.rails.remove(at);
+        self.poller.remove(&rail.channel);
+        self.received += rail.channel.received();
+        let place = &mut self.places[usize::from(rail.place)];
+        (place.is_live, place.left, place.why) = (false, place.left + 1, why);
+        rail.channel.break_off();
+        // What was told over it may be lost, and credit with it.
+        self.tells = true;
+        if self.sending.left(rail.id) {
+            self.ask_all();
+        }
+    }
+
+    fn ask_all(&mut self) {
+        let question = self.sending.ask();
+        for at in 0..self.rails.len() {
+            self.ask(at, question);
+        }
+    }
+
+    fn ask(&mut self, at: usize, question: u64) {
+        self.rails[at].asked = Some(question);
+        self.rails[at].progress_ns = monotonic_ns();
+        self.say(at, Kind::Ask, question, &[]);
+    }
+
+    /// A word about batches.
+    fn say(&mut self, at: usize, kind: Kind, number: u64, bytes: &[u8]) {
+        let (had, freed) = self.receiving.state();
+        let head = Head { kind, length: bytes.len() as u32, number, place: 0, had, freed };
+        let mut word = [0; HEAD_BYTES + ANSWER_BYTES];
+        word[..HEAD_BYTES].copy_from_slice(&head.to_bytes());
+        word[HEAD_BYTES..HEAD_BYTES + bytes.len()].copy_from_slice(bytes);
+        self.told = (had, freed);
+        self.put_on(at, &word[..HEAD_BYTES + bytes.len()]);
+    }
+
+    fn put_on(&mut self, at: usize, bytes: &[u8]) {
+        let rail = &mut self.rails[at];
+        rail.channel.put(bytes);
+        rail.queued += bytes.len();
+        rail.is_behind = true;
+    }
+
+    fn send_batch(&mut self, at: usize, number: u64) {
+        let (had, freed) = self.receiving.state();
+        self.told = (had, freed);
+        let rail = &mut self.rails[at];
+        let bytes = self.sending.bytes_of(number, had, freed);
+        rail.channel.put(bytes);
+        rail.queued += bytes.len();
+        rail.is_behind = true;
+    }
+
+    /// The rail that has least to send, if any is live.
+    fn freest(&self) -> Option<usize> {
+        let live = self.rails.iter().enumerate().filter(|(_, rail)| !rail.is_broken);
+        live.min_by_key(|(_, rail)| (rail.is_behind, rail.queued)).map(|(at, _)| at)
+    }
+
+    fn idle(&self) -> Option<usize> {
+        self.freest().filter(|at| !self.rails[*at].is_behind)
+    }
+
+    fn put_batch(&mut self, kind: Kind, bytes: &[u8]) {
+        let Some(at) = self.freest() else { return };
+        let number = self.sending.put(kind, bytes, self.rails[at].id);
+        self.send_batch(at, number);
+    }
+
+    /// Takes what has come, over all rails. Whether something has.
+    fn pass(&mut self) -> bool {
+        let (mut moved, mut at) = (false, 0);
+        while at < self.rails.len() && !self.is_dead() {
+            moved |= self.rails[at].channel.receive(PASS_BYTES.max(HEAD_BYTES + self.batch_bytes));
+            match self.take_from(at) {
+                Ok(came) => moved |= came,
+                Err(Violation(what)) => {
+                    let place = self.rails[at].place;
+                    let what = format!("on rail {place} of a link it says {what}");
+                    self.ended = Some(Ended::Nonsense(what));
+                    break;
+                }
+            }
+            let Some(ended) = self.rails[at].channel.ended().cloned() else {
+                at += 1;
+                continue;
+            };
+            moved = true;
+            self.leave(at, of_end(&ended));
+            if self.rails.is_empty() && !self.receiving.has_all() {
+                self.ended.get_or_insert(ended);
+            }
+        }
+        self.see_last();
+        moved
+    }
+
+    /// Whatever is whole in what has come over one.
+    fn take_from(&mut self, at: usize) -> Result<bool, Violation> {
+        let mut any = false;
+        loop {
+            let plain = self.rails[at].channel.plain();
+            let Some((head, rest)) = plain.split_first_chunk::<HEAD_BYTES>() else {
+                return Ok(any);
+            };
+            let head = Head::read(head, self.batch_bytes)?;
+            let length = head.length as usize;
+            let Some(body) = rest.get(..length) else { return Ok(any) };
+            let mut question = None;
+            match head.kind {
+                Kind::Long | Kind::Short | Kind::Last => self.receiving.take(&head, body)?,
+                Kind::Report | Kind::Answer => {}
+                Kind::Ask => question = Some(head.number),
+            }
+            let (rails, now_ns) = (&mut self.rails, monotonic_ns());
+            let mut went_over = |id: u64| {
+                if let Some(rail) = rails.iter_mut().find(|rail| rail.id == id) {
+                    rail.progress_ns = now_ns;
+                }
+            };
+            self.sending.reported(head.had, head.freed, &mut went_over)?;
+            if head.kind == Kind::Answer {
+                let body = self.rails[at].channel.plain()[HEAD_BYTES..][..length].to_vec();
+                let rails = &mut self.rails;
+                self.sending.answer(head.number, head.had, &body, |id| {
+                    if let Some(rail) = rails.iter_mut().find(|rail| rail.id == id) {
+                        rail.progress_ns = now_ns;
+                    }
+                })?;
+                let rail = &mut self.rails[at];
+                rail.asked = rail.asked.filter(|asked| *asked > head.number);
+            }
+            self.tells |= head.kind == Kind::Last;
+            let rail = &mut self.rails[at];
+            rail.question = question.or(rail.question);
+            rail.channel.take(HEAD_BYTES + length);
+            any = true;
+        }
+    }
+
+    /// Nothing comes or leaves any more.
+    fn is_dead(&self) -> bool {
+        self.ended.as_ref().is_some_and(|ended| *ended != Ended::Said)
+    }
+
+    fn ring(&mut self) {
+        if !core::mem::replace(&mut self.has_rung, true) {
+            self.bell.ring();
+        }
+    }
+
+    fn see_last(&mut self) {
+        if self.ended.is_none() && self.receiving.is_over() {
+            self.ended = Some(Ended::Said);
+        }
+    }
+
+    /// Says what is due: answers, and what has come and was taken.
+    fn say_due(&mut self) {
+        for at in 0..self.rails.len() {
+            let rail = &mut self.rails[at];
+            if !rail.is_behind
+                && !rail.is_broken
+                && let Some(question) = rail.question.take()
+            {
+                let bits = self.receiving.bits();
+                self.say(at, Kind::Answer, question, &bits);
+            }
+        }
+        let (had, freed) = self.receiving.state();
+        let is_due = self.tells
+            || freed - self.told.1 >= self.credit / 4
+            || had - self.told.0 >= numbers::WINDOW / 4;
+        if is_due && let Some(at) = self.idle() {
+            self.tells = false;
+            self.say(at, Kind::Report, 0, &[]);
+        }
+    }
+
+    fn write_out(&mut self) {
+        let mut rings = false;
+        for at in 0..self.rails.len() {
+            let rail = &mut self.rails[at];
+            if rail.is_behind && rail.channel.flush() {
+                (rail.is_behind, rail.queued) = (false, 0);
+            }
+            if rail.is_watched != rail.is_behind {
+                rail.is_watched = rail.is_behind;
+                let _ = self.poller.want_write(&rail.channel, rail.id, rail.is_behind);
+                // Whoever waits for room may be asleep, and this another thread.
+                rings |= !rail.is_behind;
+            }
+            if rail.channel.is_broken() && !rail.is_broken {
+                rail.is_broken = true;
+                // What has come over it can still be read.
+                if self.sending.left(rail.id) && self.rails.iter().any(|rail| !rail.is_broken) {
+                    self.ask_all();
+                }
+            }
+        }
+        if rings {
+            self.ring();
+        }
+    }
+
+    fn send_again(&mut self) {
+        while let Some(at) = self.idle() {
+            let id = self.rails[at].id;
+            let Some(number) = self.sending.next_again(id) else { return };
+            self.send_batch(at, number);
+            self.write_out();
+        }
+    }
+
+    fn asks(&self) -> bool {
+        self.rails.iter().any(|rail| rail.asked.is_some())
+    }
+
+    /// Asks over those that owe something; leaves one that takes nothing while another does.
+    fn look_for_stalls(&mut self, limit_ns: u64) {
+        let now_ns = monotonic_ns();
+        let answered = self.sending.answered();
+        let stalls = self.rails.iter().position(|rail| {
+            rail.asked.is_some_and(|asked| answered > asked)
+                && now_ns.saturating_sub(rail.progress_ns) >= limit_ns
+        });
+        if let Some(at) = stalls
+            && self.rails.len() > 1
+        {
+            self.leave(at, "it took nothing while another did".into());
+        }
+        let owes =
+            |rail: &Rail| rail.asked.is_some() || rail.is_behind || self.sending.is_on(rail.id);
+        if self.rails.len() > 1 && self.rails.iter().any(owes) {
+            for at in 0..self.rails.len() {
+                // One that has yet to answer is asked nothing more.
+                if self.rails[at].asked.is_none() && !self.rails[at].is_broken {
+                    let question = self.sending.ask();
+                    self.ask(at, question);
+                }
+            }
+        }
+    }
+}
+
+fn of_end(ended: &Ended) -> String {
+    match ended {
+        Ended::Said => "the other end closed its connection".into(),
+        Ended::Cut => "its connection was cut".into(),
+        Ended::Broken(why) => format!("its connection broke: {why}"),
+        Ended::Nonsense(why) => format!("what came is not TLS: {why}"),
+    }
+}
+
+impl Path for Rails {
+    fn plain(&self) -> &[u8] {
+        self.receiving.plain()
+    }
+
+    fn take(&mut self, bytes: usize) {
+        self.receiving.taken(bytes);
+        self.see_last();
+    }
+
+    fn receive(&mut self, _most: usize) -> bool {
+        if core::mem::take(&mut self.has_rung) {
+            self.bell.silence();
+        }
+        if self.ended.is_some() {
+            return false;
+        }
+        // Whoever asks for more has found a part of a frame, and each batch has whole ones.
+        if !self.plain().is_empty() {
+            let what = "a batch that ends within a frame".into();
+            self.ended = Some(Ended::Nonsense(what));
+            return false;
+        }
+        let moved = self.pass();
+        self.say_due();
+        self.write_out();
+        moved
+    }
+
+    fn received(&self) -> u64 {
+        self.rails.iter().fold(self.received, |sum, rail| sum + rail.channel.received())
+    }
+
+    fn ended(&self) -> Option<&Ended> {
+        self.ended.as_ref()
+    }
+
+    fn spreads(&self) -> bool {
+        true
+    }
+
+    fn takes(&self) -> bool {
+        self.sending.may_put()
+    }
+
+    fn put(&mut self, bytes: &[u8]) {
+        self.put_batch(Kind::Short, bytes);
+    }
+
+    fn put_long(&mut self, bytes: &[u8]) {
+        self.put_batch(Kind::Long, bytes);
+    }
+
+    fn put_last(&mut self, bytes: &[u8]) {
+        self.is_last_put = true;
+        self.put_batch(Kind::Last, bytes);
+    }
+
+    fn flush(&mut self) -> bool {
+        self.write_out();
+        if (!self.sending.may_put() || self.sending.is_waiting()) && self.pass() {
+            self.ring();
+        }
+        self.say_due();
+        self.send_again();
+        self.write_out();
+        self.is_broken() || (self.sending.may_put() && self.idle().is_some())
+    }
+
+    fn is_quiet(&mut self) -> bool {
+        self.is_broken() || !self.sending.is_waiting()
+    }
+
+    fn is_broken(&self) -> bool {
+        self.is_dead() || self.rails.iter().all(|rail| rail.is_broken)
+    }
+
+    fn put_end(&mut self) {
+        if !core::mem::replace(&mut self.is_last_put, true) {
+            self.put_batch(Kind::Last, &[]);
+        }
+    }
+
+    fn is_delivered(&mut self) -> bool {
+        self.pass();
+        self.receiving.drop_ready();
+        self.flush();
+        let is_done = self.sending.is_all_there()
+            || self.rails.iter().all(|rail| rail.is_broken)
+            || matches!(self.ended, Some(Ended::Nonsense(_)));
+        if is_done {
+            for rail in &mut self.rails {
+                rail.channel.put_end();
+                rail.channel.flush();
+            }
+        }
+        is_done
+    }
+
+    fn break_off(&self) {
+        for rail in &self.rails {
+            rail.channel.break_off();
+        }
+    }
+
+    fn tcp(&self) -> BorrowedFd<'_> {
+        self.rails.first().map_or(self.poller.as_fd(), |rail| rail.channel.as_fd())
+    }
+
+    fn look_for_silence(&mut self, limit: Duration) -> bool {
+        for rail in &mut self.rails {
+            let is_silent = tcp_is_silent(rail.channel.as_fd(), limit);
+            if is_silent && rail.was_silent {
+                rail.channel.break_off();
+            }
+            rail.was_silent = is_silent;
+        }
+        self.look_for_stalls(limit.as_nanos() as u64);
+        // The node may be asleep, and who has left a rail has something to send again.
+        if self.rails.len() < self.places.len() || self.sending.is_waiting() || self.asks() {
+            if self.pass() {
+                self.ring();
+            }
+            self.flush();
+        }
+        // What becomes of each is seen here; the link ends with the last.
+        false
+    }
+
+    fn add_rail(&mut self, place: u8, channel: Channel) -> Result<(), String> {
+        if usize::from(place) >= self.places.len() {
+            return Err(format!("the link has {} rails", self.places.len()));
+        }
+        if self.ended.is_some() || self.rails.is_empty() {
+            return Err("the link has ended".into());
+        }
+        self.join(place, channel).map_err(|e| format!("watching its connection: {e}"))?;
+        self.flush();
+        Ok(())
+    }
+
+    fn has_no_rail(&mut self, place: u8, why: &str) {
+        if let Some(place) = self.places.get_mut(usize::from(place)).filter(|p| !p.is_live) {
+            place.missing = why.to_string();
+        }
+    }
+
+    fn rail(&self, place: u8) -> Option<bool> {
+        let place = self.places.get(usize::from(place))?;
+        (!self.rails.is_empty() && self.ended.is_none()).then_some(place.is_live)
+    }
+
+    fn rail_count(&self) -> usize {
+        self.rails.len()
+    }
+
+    fn takes_more(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn may_sleep(&mut self) -> bool {
+        true
+    }
+
+    fn give_back(&mut self) {
+        for rail in &mut self.rails {
+            rail.channel.give_back();
+        }
+    }
+
+    fn explain(&self) -> String {
+        let how =
+            self.rails.first().map_or("TCP with TLS 1.3".into(), |rail| rail.channel.explain());
+        let mut text = format!("{how}, {} of {} rails", self.rails.len(), self.places.len());
+        for (number, place) in self.places.iter().enumerate() {
+            text.push_str(if number == 0 { " [" } else { "; " });
+            text.push_str(&format!("rail {number} "));
+            let live = self.rails.iter().find(|rail| usize::from(rail.place) == number);
+            match live.map(|rail| rail.channel.addresses()) {
+                Some(Ok((own, other))) => text.push_str(&format!("lives, {own} to {other}")),
+                Some(Err(_)) => text.push_str("lives"),
+                None if place.left > 0 => text.push_str("was left"),
+                None if place.missing.is_empty() => text.push_str("is being made"),
+                None => text.push_str("could not be made"),
+            }
+            if place.left > 0 {
+                text.push_str(&format!(" (left {} times: {})", place.left, place.why));
+            }
+            if live.is_none() && !place.missing.is_empty() {
+                text.push_str(&format!(", at the last attempt: {}", place.missing));
+            }
+        }
+        let (again, twice) = (self.sending.sent_again(), self.receiving.twice());
+        text.push_str(&format!(
+            "; {again} batches sent again, {twice} came twice and were dropped]"
+        ));
+        text
+    }
+}
+
+impl AsFd for Rails {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.poller.as_fd()
+    }
+}

@@ -5,7 +5,7 @@
 //! areas, slots or bytes than the settings allow; a key is used twice.
 
 use super::{NoSuchTerminus, Node, TerminusId};
-use crate::interface::notification::Consumer;
+use crate::interface::notification::{Consumer, Waiting};
 use crate::interface::terminus::{BufferTag, PostError, Terminus};
 use crate::interface::{
     AreaError, AreaId, MetadataEntry, QueueError, QueueId, Receiver, SlotConfig, SlotError, SlotId,
@@ -163,6 +163,11 @@ impl Node {
     /// and without this node, while this thread, or the progress thread, polls.
     pub fn take_consumer(&mut self, queue: QueueId) -> Result<Consumer, QueueError> {
         self.interface.take_consumer(queue)
+    }
+
+    /// What waits in a queue of one slot, for whoever takes nothing from it.
+    pub(crate) fn watch_queue(&mut self, queue: QueueId) -> Result<Waiting, QueueError> {
+        self.interface.watch_queue(queue)
     }
 
     /// Removes a queue that no slot uses. Notifications that wait in it are lost.

@@ -314,7 +314,23 @@ wheel() {
     rm -rf "$wheels" "$home" && mkdir -p "$home" || return 1
     part 'pip wheel'
     quickly "$TARGET/python/bin/pip" wheel --quiet --disable-pip-version-check . --no-deps -w "$wheels" &&
+        "$TARGET/python/bin/python" python/tests/wheel.py --local "$wheels"/* || return 1
+    part 'a wheel for other machines'
+    # It is called after the glibc that it needs: that of the machine where it was linked, or older.
+    needed=$(python3 -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['build-system']['requires'])")
+    "$TARGET/python/bin/pip" install --quiet --disable-pip-version-check "$needed" || return 1
+    rm -rf "$wheels" && quickly "$TARGET/python/bin/maturin" build --quiet --release --out "$wheels" &&
         "$TARGET/python/bin/python" python/tests/wheel.py "$wheels"/* || return 1
+    part 'that wheel in bare environments'
+    for interpreter in python3 python3.12 python3.13 python3.14; do
+        "$interpreter" -c '' 2>/dev/null || { loud "bare environment of $interpreter SKIPPED: there is none"; continue; }
+        bare="$TARGET/python-bare"
+        rm -rf "$bare" "$work/names" && mkdir -m 700 "$work/names" &&
+            "$interpreter" -m venv "$bare" &&
+            "$bare/bin/pip" install --quiet --disable-pip-version-check --no-index --no-deps "$wheels"/* &&
+            limit 120 env -i PATH=/usr/bin:/bin "$bare/bin/python" -I python/tests/bare.py "$work/names" ||
+            return 1
+    done
     part 'the install lines of python/README.md'
     install_lines="$(sed -n '/^## Install/,/^## /p' python/README.md |
         sed -n '/^```sh$/,/^```$/p' | sed '/^```/d')"

@@ -177,7 +177,7 @@ pub use node::{
 #[cfg(feature = "os")]
 pub use os::aperture::{AccessError, ApertureAccess};
 #[cfg(feature = "os")]
-pub use os::memory::{AreaReport, Grant};
+pub use os::memory::{AreaPages, AreaReport, Grant, PagesError};
 #[cfg(feature = "os")]
 pub use os::sys::{KernelFeature, KernelFeatures, register_barrier};
 pub use wire::{

@@ -7,7 +7,7 @@ use hamlyn::node::{NodeGuard, SharedNode, Unfinished};
 use hamlyn::os::memory::{AreaMemory, ForkGuard, Mapping, Region, RegionLines, RegionWord};
 use hamlyn::os::{aperture, sys};
 use hamlyn::protocol::{self, Manager};
-use hamlyn::{Aperture, ApertureView, Node};
+use hamlyn::{Aperture, ApertureView, AreaPages, Node};
 use static_assertions::{assert_impl_all, assert_not_impl_any};
 use std::cell::Cell;
 
@@ -17,6 +17,7 @@ assert_impl_all!(Region: Send, Sync);
 assert_impl_all!(RegionLines: Send, Sync);
 assert_impl_all!(RegionWord: Send, Sync);
 assert_impl_all!(AreaMemory: Send, Sync);
+assert_impl_all!(AreaPages: Send, Sync);
 assert_impl_all!(ForkGuard: Send, Sync);
 assert_impl_all!(aperture::Pages: Send, Sync);
 assert_impl_all!(aperture::Owned: Send, Sync);

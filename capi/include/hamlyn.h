@@ -806,7 +806,48 @@ h_status h_notes(h_node_t *node, char *buffer, size_t capacity, size_t *length);
 /// Errors: H_INVALID, 0 bytes or more than an address space; H_LIMIT; H_SYSTEM.
 h_status h_area_new(h_node_t *node, size_t bytes, h_area_t *area);
 
-/// Gives an area's memory back. Pointers into it are no longer valid.
+/// Makes a message area over pages at an address of the application's own, which it may protect with
+/// mprotect at any time: messages are deposited through a second view, the library's, so no deposit
+/// causes a fault, and a handler of SIGSEGV sees the application's own accesses alone.
+///
+/// `address` and `bytes` are multiples of the page size, and every page is mapped already, however it
+/// is protected. The pages are *replaced*, as by mmap with MAP_FIXED, by shared ones: zero, readable and
+/// writable; what was in them is lost. They are the application's as those before were: it may protect
+/// them, make holes in them (MADV_REMOVE: zeros, in both views) and unmap them. A forked child has
+/// nothing there (MADV_DONTFORK). After h_area_free, or when the node has gone, they stay as they are,
+/// with their bytes, until the application unmaps them; only the library's view ends.
+///
+/// What h_area_data says of an area's bytes holds for these, too, at whichever address: no thread writes
+/// them while the library may read or write them. h_area_data gives the library's address of them.
+///
+/// Errors: H_INVALID, 0 bytes, not whole pages, or pages that are not mapped; H_LIMIT, after which the
+/// pages are replaced, and no area; H_SYSTEM. Unless h_error_message says otherwise, the pages are as
+/// they were.
+h_status h_area_over(h_node_t *node,
+                     void *address,
+                     size_t bytes,
+                     h_area_t *area);
+
+/// Makes a message area of `bytes` bytes from `offset` on, a multiple of the page size, of a memory file
+/// that the application has mapped, or will, wherever it likes, and may protect with mprotect at any
+/// time; see h_area_over. The library makes a view of its own, and does not keep the descriptor.
+///
+/// The file is one of memfd_create with MFD_ALLOW_SEALING, in ordinary pages, open for reading and
+/// writing, sealed with F_SEAL_SHRINK (a file that can be cut short would kill the process at the next
+/// deposit), and not against writing. No other process writes these bytes while the area exists: memory
+/// that another may write is an aperture. The application's mappings are in its forked children, too,
+/// unless it says MADV_DONTFORK.
+///
+/// Errors: H_INVALID, the descriptor is not such a file, or the bytes are not inside; H_LIMIT;
+/// H_SYSTEM. Then nothing was done.
+h_status h_area_of_file(h_node_t *node,
+                        int descriptor,
+                        uint64_t offset,
+                        size_t bytes,
+                        h_area_t *area);
+
+/// Gives an area's memory back. Pointers into it are no longer valid. (Of h_area_over and
+/// h_area_of_file, the library's view ends; the application's stays.)
 ///
 /// Errors: H_IN_USE, slots name it; H_NO_SUCH. Then nothing was done.
 h_status h_area_free(h_node_t *node, h_area_t area);
@@ -892,6 +933,25 @@ h_status h_metadata(h_node_t *node,
 ///
 /// Errors: H_LIMIT; H_INVALID, 0 bytes or no tag left; H_SYSTEM.
 h_status h_send_buffer_new(h_node_t *node, size_t bytes, uint8_t *tag);
+
+/// Makes a send buffer area of pages at an address of the application's own, which it may protect at
+/// any time; the pages are replaced, and afterwards stay, as h_area_over says.
+///
+/// Errors: as for h_area_over, and H_INVALID, no tag left.
+h_status h_send_buffer_over(h_node_t *node,
+                            void *address,
+                            size_t bytes,
+                            uint8_t *tag);
+
+/// Makes a send buffer area of bytes of a memory file, which may be those of a message area; see
+/// h_area_of_file.
+///
+/// Errors: as for h_area_of_file, and H_INVALID, no tag left. Then nothing was done.
+h_status h_send_buffer_of_file(h_node_t *node,
+                               int descriptor,
+                               uint64_t offset,
+                               size_t bytes,
+                               uint8_t *tag);
 
 /// Gives a send buffer area back.
 ///

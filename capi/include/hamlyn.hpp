@@ -1094,6 +1094,31 @@ public:
     }
     hamlyn::area area(std::size_t size) { return try_area(size).value(); }
 
+    /// Over whole pages at an address of the application's own, which are replaced, and which it may
+    /// protect at any time. h_area_over
+    result<hamlyn::area> try_area_over(buffer pages) {
+        h_area_t made;
+        const h_status status = h_area_over(get(), pages.data(), pages.size(), &made);
+        if (status != H_OK) {
+            return failure::last(status);
+        }
+        return hamlyn::area(ref_, made);
+    }
+    hamlyn::area area_over(buffer pages) { return try_area_over(pages).value(); }
+
+    /// Of a memory file, of which the application has mappings of its own. h_area_of_file
+    result<hamlyn::area> try_area_of_file(int descriptor, std::uint64_t offset, std::size_t size) {
+        h_area_t made;
+        const h_status status = h_area_of_file(get(), descriptor, offset, size, &made);
+        if (status != H_OK) {
+            return failure::last(status);
+        }
+        return hamlyn::area(ref_, made);
+    }
+    hamlyn::area area_of_file(int descriptor, std::uint64_t offset, std::size_t size) {
+        return try_area_of_file(descriptor, offset, size).value();
+    }
+
     /// h_queue_new
     result<hamlyn::queue> try_queue(std::uint32_t entries) {
         h_queue_t made;
@@ -1138,6 +1163,34 @@ public:
         return hamlyn::send_buffer(ref_, made);
     }
     hamlyn::send_buffer send_buffer(std::size_t size) { return try_send_buffer(size).value(); }
+
+    /// h_send_buffer_over
+    result<hamlyn::send_buffer> try_send_buffer_over(buffer pages) {
+        std::uint8_t made = 0;
+        const h_status status = h_send_buffer_over(get(), pages.data(), pages.size(), &made);
+        if (status != H_OK) {
+            return failure::last(status);
+        }
+        return hamlyn::send_buffer(ref_, made);
+    }
+    hamlyn::send_buffer send_buffer_over(buffer pages) {
+        return try_send_buffer_over(pages).value();
+    }
+
+    /// h_send_buffer_of_file
+    result<hamlyn::send_buffer> try_send_buffer_of_file(int descriptor, std::uint64_t offset,
+                                                        std::size_t size) {
+        std::uint8_t made = 0;
+        const h_status status = h_send_buffer_of_file(get(), descriptor, offset, size, &made);
+        if (status != H_OK) {
+            return failure::last(status);
+        }
+        return hamlyn::send_buffer(ref_, made);
+    }
+    hamlyn::send_buffer send_buffer_of_file(int descriptor, std::uint64_t offset,
+                                            std::size_t size) {
+        return try_send_buffer_of_file(descriptor, offset, size).value();
+    }
 
     /// Whoever may connect is accepted, and gets `greeting`, often a ticket. h_serve
     result<void> try_serve(std::string_view name, access who, bytes greeting = {}) {

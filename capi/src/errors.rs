@@ -96,6 +96,10 @@ statuses! {
         memory::AllocationError::Empty | memory::AllocationError::TooLarge(_) => H_INVALID,
         memory::AllocationError::Os { .. } => H_SYSTEM,
     };
+    memory::PagesError: e => match e {
+        memory::PagesError::Os { .. } | memory::PagesError::NotReplaced { .. } => H_SYSTEM,
+        _ => H_INVALID,
+    };
     AreaError: e => match e {
         AreaError::NoSuchArea(_) => H_NO_SUCH,
         AreaError::InUse { .. } => H_IN_USE,

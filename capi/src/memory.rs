@@ -5,9 +5,9 @@ use crate::boundary::{
     put,
 };
 use crate::node::h_node_t;
-use core::ffi::c_void;
+use core::ffi::{c_int, c_void};
 use hamlyn::node::MemoryError;
-use hamlyn::{AreaId, BufferTag, MetadataIndex, Mode, QueueId, SlotConfig, SlotId};
+use hamlyn::{AreaId, AreaPages, BufferTag, MetadataIndex, Mode, QueueId, SlotConfig, SlotId};
 
 /// A message area of a node: contiguous memory that messages land in. A value, to be copied as one
 /// likes; what was removed is refused where it is used.
@@ -70,7 +70,85 @@ pub unsafe extern "C" fn h_area_new(
     })
 }
 
-/// Gives an area's memory back. Pointers into it are no longer valid.
+/// Pages of a memory file, of which the library makes a view of its own.
+fn pages_of_file(descriptor: c_int, offset: u64, bytes: usize) -> Done<AreaPages> {
+    if descriptor < 0 {
+        return Err(Failure::invalid(format!("descriptor is {descriptor}, which is none")));
+    }
+    // SAFETY: the caller's descriptor, which stays open during this call (a number that is none is an
+    // error); what holds for the bytes is promised by who calls, as the documentation says.
+    let pages = unsafe {
+        let file = std::os::fd::BorrowedFd::borrow_raw(descriptor);
+        AreaPages::of_file(file, offset, bytes)
+    };
+    Ok(pages?)
+}
+
+/// Makes a message area over pages at an address of the application's own, which it may protect with
+/// mprotect at any time: messages are deposited through a second view, the library's, so no deposit
+/// causes a fault, and a handler of SIGSEGV sees the application's own accesses alone.
+///
+/// `address` and `bytes` are multiples of the page size, and every page is mapped already, however it
+/// is protected. The pages are *replaced*, as by mmap with MAP_FIXED, by shared ones: zero, readable and
+/// writable; what was in them is lost. They are the application's as those before were: it may protect
+/// them, make holes in them (MADV_REMOVE: zeros, in both views) and unmap them. A forked child has
+/// nothing there (MADV_DONTFORK). After h_area_free, or when the node has gone, they stay as they are,
+/// with their bytes, until the application unmaps them; only the library's view ends.
+///
+/// What h_area_data says of an area's bytes holds for these, too, at whichever address: no thread writes
+/// them while the library may read or write them. h_area_data gives the library's address of them.
+///
+/// Errors: H_INVALID, 0 bytes, not whole pages, or pages that are not mapped; H_LIMIT, after which the
+/// pages are replaced, and no area; H_SYSTEM. Unless h_error_message says otherwise, the pages are as
+/// they were.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_area_over(
+    node: *mut h_node_t,
+    address: *mut c_void,
+    bytes: usize,
+    area: *mut h_area_t,
+) -> h_status {
+    guard(|| {
+        let (node, area) = (get(node, "node")?, out(area, "area")?);
+        let mut node = node.lock()?;
+        // SAFETY: the caller's pages, to be replaced, as the documentation says.
+        let pages = unsafe { AreaPages::at(address.cast(), bytes) }?;
+        area.write(h_area_t { bits: node.message_area_of(pages)?.to_bits() });
+        Ok(())
+    })
+}
+
+/// Makes a message area of `bytes` bytes from `offset` on, a multiple of the page size, of a memory file
+/// that the application has mapped, or will, wherever it likes, and may protect with mprotect at any
+/// time; see h_area_over. The library makes a view of its own, and does not keep the descriptor.
+///
+/// The file is one of memfd_create with MFD_ALLOW_SEALING, in ordinary pages, open for reading and
+/// writing, sealed with F_SEAL_SHRINK (a file that can be cut short would kill the process at the next
+/// deposit), and not against writing. No other process writes these bytes while the area exists: memory
+/// that another may write is an aperture. The application's mappings are in its forked children, too,
+/// unless it says MADV_DONTFORK.
+///
+/// Errors: H_INVALID, the descriptor is not such a file, or the bytes are not inside; H_LIMIT;
+/// H_SYSTEM. Then nothing was done.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_area_of_file(
+    node: *mut h_node_t,
+    descriptor: c_int,
+    offset: u64,
+    bytes: usize,
+    area: *mut h_area_t,
+) -> h_status {
+    guard(|| {
+        let (node, area) = (get(node, "node")?, out(area, "area")?);
+        let mut node = node.lock()?;
+        let pages = pages_of_file(descriptor, offset, bytes)?;
+        area.write(h_area_t { bits: node.message_area_of(pages)?.to_bits() });
+        Ok(())
+    })
+}
+
+/// Gives an area's memory back. Pointers into it are no longer valid. (Of h_area_over and
+/// h_area_of_file, the library's view ends; the application's stays.)
 ///
 /// Errors: H_IN_USE, slots name it; H_NO_SUCH. Then nothing was done.
 #[unsafe(no_mangle)]
@@ -345,6 +423,50 @@ pub unsafe extern "C" fn h_send_buffer_new(
         let mut node = node.lock()?;
         let primary = node.primary();
         tag.write(node.send_buffer(primary, bytes)?.0);
+        Ok(())
+    })
+}
+
+/// Makes a send buffer area of pages at an address of the application's own, which it may protect at
+/// any time; the pages are replaced, and afterwards stay, as h_area_over says.
+///
+/// Errors: as for h_area_over, and H_INVALID, no tag left.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_send_buffer_over(
+    node: *mut h_node_t,
+    address: *mut c_void,
+    bytes: usize,
+    tag: *mut u8,
+) -> h_status {
+    guard(|| {
+        let (node, tag) = (get(node, "node")?, out(tag, "tag")?);
+        let mut node = node.lock()?;
+        let primary = node.primary();
+        // SAFETY: the caller's pages, to be replaced, as the documentation says.
+        let pages = unsafe { AreaPages::at(address.cast(), bytes) }?;
+        tag.write(node.send_buffer_of(primary, pages)?.0);
+        Ok(())
+    })
+}
+
+/// Makes a send buffer area of bytes of a memory file, which may be those of a message area; see
+/// h_area_of_file.
+///
+/// Errors: as for h_area_of_file, and H_INVALID, no tag left. Then nothing was done.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_send_buffer_of_file(
+    node: *mut h_node_t,
+    descriptor: c_int,
+    offset: u64,
+    bytes: usize,
+    tag: *mut u8,
+) -> h_status {
+    guard(|| {
+        let (node, tag) = (get(node, "node")?, out(tag, "tag")?);
+        let mut node = node.lock()?;
+        let primary = node.primary();
+        let pages = pages_of_file(descriptor, offset, bytes)?;
+        tag.write(node.send_buffer_of(primary, pages)?.0);
         Ok(())
     })
 }

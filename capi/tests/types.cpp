@@ -7,8 +7,10 @@
 #include <array>
 #include <atomic>
 #include <cstdlib>
+#include <fcntl.h>
 #include <filesystem>
 #include <limits>
+#include <sys/mman.h>
 #include <thread>
 #include <unistd.h>
 
@@ -171,6 +173,26 @@ void the_lower_level() {
         GOOD(here.try_flush(LIMIT));
         THAT(GOOD(here.try_is_reusable(handle)));
         (void)GOOD(queue.try_receive(LIMIT));
+    }
+    {
+        /* Pages of the application's own, which it may protect. */
+        void *start =
+            mmap(nullptr, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        THAT(start != MAP_FAILED);
+        const auto own = GOOD(there.try_area_over(hm::buffer(start, 4096)));
+        const auto from = GOOD(here.try_send_buffer_over(hm::buffer(start, 4096)));
+        THAT(GOOD(own.try_data()).size() == 4096 && from.piece(0, 4).length == 4);
+        THAT(munmap(start, 4096) == 0);
+        const int file = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+        THAT(file >= 0 && ftruncate(file, 4096) == 0);
+        THAT(there.try_area_of_file(file, 0, 4096).status() == H_INVALID);
+        THAT(fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK) == 0);
+        auto of_file = GOOD(there.try_area_of_file(file, 0, 4096));
+        GOOD(of_file.try_write(7, "written"));
+        char found[7];
+        THAT(pread(file, found, 7, 7) == 7 && std::string_view(found, 7) == "written");
+        THAT(there.try_send_buffer_of_file(file, 1, 4096).status() == H_INVALID);
+        close(file);
     }
     GOOD(slot.try_arm(0));
     THAT(slot.try_arm(0, 0, 8).status() == H_STATE && slot.try_close_entry(0).status() == H_STATE);

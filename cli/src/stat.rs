@@ -200,16 +200,26 @@ pub fn waits(link: &Link) -> String {
     if link.number("peer_waits_for_room") > 0 {
         parts.push("the peer waits for it".into());
     }
-    let held = link.number("buffers_held");
-    if held > 0 && link.number("buffers_short") > 0 {
-        let since = match link.number("buffers_held_ms") {
-            0 => String::new(),
-            ms => format!(" since {} at least", duration(ms)),
-        };
-        parts.push(format!(
-            "its program holds {held} of {} buffers{since}, and none is left",
-            link.number("buffers_max")
-        ));
+    for (what, words) in [
+        ("buffers", "its program holds {held} of {max} buffers{since}, and none is left"),
+        (
+            "samples",
+            "its program holds {held} of {max} samples of the pool{since}, and gets no more",
+        ),
+        ("places", "its program has not received {held} samples{since}, and {max} are the most"),
+        ("window", "its program has not read {held} bytes{since}, and {max} are the most"),
+    ] {
+        let number = |name: &str| link.number(&format!("{what}_{name}"));
+        if number("held") > 0 && number("short") > 0 {
+            let since = match number("held_ms") {
+                0 => String::new(),
+                ms => format!(" since {} at least", duration(ms)),
+            };
+            let words = words.replace("{held}", &number("held").to_string());
+            parts.push(
+                words.replace("{max}", &number("max").to_string()).replace("{since}", &since),
+            );
+        }
     }
     parts.join("; ")
 }

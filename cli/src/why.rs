@@ -344,6 +344,39 @@ fn of_packets(now: &Figures) -> Vec<String> {
         .collect()
 }
 
+/// What the program keeps of what came over a link that is no stream's, where the peer may wait for it.
+fn kept(link: &Link) -> Vec<String> {
+    let of = |what: &str, words: &dyn Fn(u64, u64, String) -> String| {
+        let number = |name: &str| link.number(&format!("{what}_{name}"));
+        let (held, max, ms) = (number("held"), number("max"), number("held_ms"));
+        (held > 0 && ms > 0 && number("short") > 0).then(|| words(held, max, duration(ms)))
+    };
+    [
+        of("samples", &|held, max, time| {
+            format!(
+                "{held} of {max} samples of the peer's pool are with this process's program, which has \
+                 dropped none for at least {time}: it gets no more of them until it does, and a \
+                 publisher whose policy is to wait waits (outstanding)"
+            )
+        }),
+        of("places", &|held, max, time| {
+            format!(
+                "{held} samples of the peer's have come, of which this process's program has received \
+                 none for at least {time}; there is room for {max} (depth)"
+            )
+        }),
+        of("window", &|held, max, time| {
+            format!(
+                "{held} bytes of the peer's have come, of which this process's program has read none \
+                 for at least {time}; there is room for {max} (window_bytes), and the peer may wait"
+            )
+        }),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
 fn of_link(number: u32, link: &Link, before: Option<&Link>) -> Vec<String> {
     let mut reasons = Vec::new();
     if let Some(pid) = link.text("peer_process").parse().ok().filter(|pid| is_stopped(*pid)) {
@@ -372,9 +405,9 @@ fn of_link(number: u32, link: &Link, before: Option<&Link>) -> Vec<String> {
     let ms = link.number("waits_for_buffer_ms");
     if ms > 0 && before.is_some_and(|before| before.number("waits_for_buffer_ms") > 0) {
         reasons.push(format!(
-            "a sender here has found no buffer of the peer's free for {}: the peer's program keeps the \
-             records that it has received, or receives none, or is slower than this one. Which, \
-             `hamlyn why` says there",
+            "a sender here has found no buffer of the peer's free for {}: the peer's program keeps what \
+             it has received, or receives nothing, or is slower than this one. Which, `hamlyn why` \
+             says there",
             duration(ms)
         ));
     }
@@ -390,6 +423,7 @@ fn of_link(number: u32, link: &Link, before: Option<&Link>) -> Vec<String> {
             link.number("buffers_max")
         ));
     }
+    reasons.extend(kept(link));
     let peer_waited = before.is_some_and(|before| before.number("peer_waits_for_room") > 0);
     if peer_waited && link.number("peer_waits_for_room") > 0 {
         reasons.push(match moved("ring_bytes_taken") {

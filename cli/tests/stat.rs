@@ -3,7 +3,9 @@
 mod support;
 
 use hamlyn::control::stat_of;
+use hamlyn::protocol::{ByteConfig, ByteListener, ByteStream};
 use hamlyn::protocol::{Client, Manager, Server, ServerConfig};
+use hamlyn::protocol::{PublishConfig, Publisher, SubscribeConfig, Subscriber, WhenSlow};
 use hamlyn::protocol::{StreamConfig, StreamReceiver, StreamSender};
 use hamlyn::{Accept, Access, Config, MetadataIndex, Node, SlotConfig, Ticket};
 use std::fs::Permissions;
@@ -237,6 +239,166 @@ fn a_receiver_that_keeps_its_records_is_named_at_both_ends() {
     assert_eq!(held(&json(directory, "sends"), "waits_for_buffer_ms"), 0);
     assert!(!text(directory, "why kept").contains("buffers_max"));
     assert!(!text(directory, "why sends").contains("no buffer of the peer's"));
+}
+
+/// A publisher that can be asked, with a subscriber that can, too.
+fn published(
+    directory: &Path,
+    config_of: PublishConfig,
+    subscribes: SubscribeConfig,
+) -> (Manager, Publisher, Manager, Server, Subscriber) {
+    let manager = Manager::with_config(config(directory)).unwrap();
+    let publisher = Publisher::new(&manager, config_of).unwrap();
+    publisher.serve("news", Access::SameUser).unwrap();
+    manager.start_progress().unwrap();
+    let others = Manager::with_config(config(directory)).unwrap();
+    let server = Server::new(&others, ServerConfig::default()).unwrap();
+    server.serve("reads", Access::SameUser).unwrap();
+    others.start_progress().unwrap();
+    let subscriber = Subscriber::connect(&others, "news", subscribes, Some(LONG)).unwrap();
+    let start = std::time::Instant::now();
+    while !publisher.subscribers().first().is_some_and(|subscriber| subscriber.is_served) {
+        assert!(start.elapsed() < LONG, "the subscriber is not served");
+    }
+    (manager, publisher, others, server, subscriber)
+}
+
+fn of_link(directory: &Path, name: &str, figure: &str) -> u64 {
+    let told = json(directory, name);
+    told["links"][0][figure].as_u64().unwrap_or_else(|| panic!("no {figure}: {told}"))
+}
+
+/// Until the link of a service says so.
+fn until_link(directory: &Path, name: &str, figure: &str, is_so: impl Fn(u64) -> bool) {
+    let start = std::time::Instant::now();
+    while !is_so(of_link(directory, name, figure)) {
+        assert!(start.elapsed() < LONG, "{figure} of {name}: {}", json(directory, name));
+    }
+}
+
+#[test]
+fn a_subscriber_that_keeps_its_samples_is_named_at_both_ends() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let when_slow = WhenSlow::Wait;
+    let pool = PublishConfig {
+        sample_bytes_max: 4096,
+        short_bytes_max: 64,
+        outstanding_max: 2,
+        when_slow,
+        ..PublishConfig::default()
+    };
+    let (_manager, publisher, _others, _server, mut subscriber) =
+        published(directory, pool, SubscribeConfig::default());
+    let mut kept = Vec::new();
+    for _ in 0..2 {
+        publisher.publish(&[7; 4096], Some(LONG)).unwrap();
+        kept.push(subscriber.receive(Some(LONG)).unwrap());
+    }
+    assert_eq!(
+        (of_link(directory, "reads", "samples_held"), of_link(directory, "reads", "samples_max")),
+        (2, 2)
+    );
+    assert_eq!(of_link(directory, "news", "waits_for_buffer_ms"), 0, "nobody waits yet");
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| publisher.publish(&[8; 4096], None).unwrap());
+        until_link(directory, "news", "waits_for_buffer_ms", |ms| ms > 0);
+        let said = text(directory, "why reads");
+        assert!(
+            said.contains("2 of 2 samples of the peer's pool are with this process's program"),
+            "{said}"
+        );
+        let said = text(directory, "why news");
+        assert!(
+            said.contains("a sender here has found no buffer of the peer's free for"),
+            "{said}"
+        );
+        let shown = text(directory, "stat reads");
+        assert!(shown.contains("its program holds 2 of 2 samples of the pool since"), "{shown}");
+        assert!(text(directory, "stat news").contains("waits for a buffer of the peer's since"));
+        let metrics = text(directory, "stat reads --prometheus");
+        let row = metrics.lines().find(|line| line.contains("samples_held{")).unwrap();
+        assert!(row.ends_with(" 2"), "{row}");
+        kept.clear();
+        waits.join().unwrap();
+    });
+    until_link(directory, "news", "waits_for_buffer_ms", |ms| ms == 0);
+    assert_eq!(of_link(directory, "reads", "samples_held"), 0);
+    assert!(!text(directory, "why reads").contains("samples of the peer's pool"));
+    assert!(!text(directory, "why news").contains("no buffer of the peer's"));
+}
+
+#[test]
+fn a_subscriber_that_receives_nothing_is_named_at_both_ends() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let short = PublishConfig { when_slow: WhenSlow::Wait, ..PublishConfig::default() };
+    let few = SubscribeConfig { depth: 4, ..SubscribeConfig::default() };
+    let (_manager, publisher, _others, _server, mut subscriber) = published(directory, short, few);
+    for _ in 0..4 {
+        publisher.publish(b"news", Some(LONG)).unwrap();
+    }
+    until_link(directory, "reads", "places_held", |held| held == 4);
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| publisher.publish(b"more", None).unwrap());
+        until_link(directory, "news", "waits_for_buffer_ms", |ms| ms > 0);
+        let said = text(directory, "why reads");
+        assert!(said.contains("4 samples of the peer's have come, of which this process's program has received none"), "{said}");
+        let shown = text(directory, "stat reads");
+        assert!(shown.contains("its program has not received 4 samples since"), "{shown}");
+        (0..5).for_each(|_| drop(subscriber.receive(Some(LONG)).unwrap()));
+        waits.join().unwrap();
+    });
+    until_link(directory, "news", "waits_for_buffer_ms", |ms| ms == 0);
+    assert_eq!(of_link(directory, "reads", "places_held"), 0);
+}
+
+#[test]
+fn a_byte_stream_that_is_not_read_is_named_at_both_ends() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let manager = Manager::with_config(config(directory)).unwrap();
+    let small = ByteConfig { window_bytes: 16 << 10, ..ByteConfig::default() };
+    let listener = ByteListener::new(&manager, small).unwrap();
+    listener.serve("bytes", Access::SameUser).unwrap();
+    manager.start_progress().unwrap();
+    let others = Manager::with_config(config(directory)).unwrap();
+    let server = Server::new(&others, ServerConfig::default()).unwrap();
+    server.serve("writes", Access::SameUser).unwrap();
+    others.start_progress().unwrap();
+    let writer = ByteStream::connect(&others, "bytes", Some(LONG)).unwrap();
+    let mut reader = listener.accept(Some(LONG)).unwrap();
+    const BYTES: usize = 64 << 10;
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| {
+            let mut left = BYTES;
+            while left > 0 {
+                let piece = [7; 4096];
+                let slices = [std::io::IoSlice::new(&piece[..left.min(4096)])];
+                left -= writer.write_within(&slices, None).unwrap();
+            }
+        });
+        until_link(directory, "writes", "waits_for_buffer_ms", |ms| ms > 0);
+        until_link(directory, "bytes", "window_held", |held| held == 16 << 10);
+        assert_eq!(of_link(directory, "bytes", "window_max"), 16 << 10);
+        let said = text(directory, "why bytes");
+        assert!(
+            said.contains(
+                "16384 bytes of the peer's have come, of which this process's program has read none"
+            ),
+            "{said}"
+        );
+        let shown = text(directory, "stat bytes");
+        assert!(shown.contains("its program has not read 16384 bytes since"), "{shown}");
+        assert!(text(directory, "stat writes").contains("waits for a buffer of the peer's since"));
+        let mut all = vec![0; BYTES];
+        std::io::Read::read_exact(&mut reader, &mut all).unwrap();
+        assert!(all.iter().all(|byte| *byte == 7));
+        waits.join().unwrap();
+    });
+    until_link(directory, "writes", "waits_for_buffer_ms", |ms| ms == 0);
+    assert_eq!(of_link(directory, "bytes", "window_held"), 0);
+    assert!(!text(directory, "why bytes").contains("bytes of the peer's"));
 }
 
 #[test]

@@ -1357,6 +1357,16 @@ class Manager:
         A message area of `nbytes` zero bytes, beginning on a page. It stays until it is removed or
         the manager is closed.
         """
+    def area_of_file(self, /, descriptor: SupportsIndex, nbytes: SupportsIndex, *, offset: SupportsIndex = 0) -> Area:
+        """
+        A message area of `nbytes` bytes from `offset` on, a multiple of the page size, of a memory file
+        that the program has mapped itself, for instance with `mmap`, and may protect as it likes: the
+        library makes a mapping of its own, and does not keep the descriptor.
+
+        The file is one of `os.memfd_create` with `os.MFD_ALLOW_SEALING`, sealed with
+        `fcntl.F_SEAL_SHRINK` (a file that can be cut short would kill the process), and not against
+        writing; no other process may write these bytes. Raises `Misuse` for any other.
+        """
     def close(self, /, timeout: SupportsFloat | SupportsIndex | None = 10.0) -> None:
         """
         Ends every link and name. Messages that wait leave first, for at most `timeout` seconds.

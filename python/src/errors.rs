@@ -184,6 +184,16 @@ impl ToPy for MemoryError {
     }
 }
 
+impl ToPy for hamlyn::os::memory::PagesError {
+    fn to_py(self) -> PyErr {
+        let kind = match &self {
+            Self::Os { .. } | Self::NotReplaced { .. } => Kind::Os,
+            _ => Kind::Misuse,
+        };
+        error(kind, self)
+    }
+}
+
 /// What a failed connection is.
 fn of_connect(failed: &ConnectError) -> Kind {
     match failed {

@@ -131,6 +131,24 @@ impl Manager {
         Area::new(py, &self.inner, nbytes)
     }
 
+    /// A message area of `nbytes` bytes from `offset` on, a multiple of the page size, of a memory file
+    /// that the program has mapped itself, for instance with `mmap`, and may protect as it likes: the
+    /// library makes a mapping of its own, and does not keep the descriptor.
+    ///
+    /// The file is one of `os.memfd_create` with `os.MFD_ALLOW_SEALING`, sealed with
+    /// `fcntl.F_SEAL_SHRINK` (a file that can be cut short would kill the process), and not against
+    /// writing; no other process may write these bytes. Raises `Misuse` for any other.
+    #[pyo3(signature = (descriptor, nbytes, *, offset=0))]
+    fn area_of_file(
+        &self,
+        py: Python<'_>,
+        descriptor: i32,
+        nbytes: usize,
+        offset: u64,
+    ) -> PyResult<Area> {
+        Area::of_file(py, &self.inner, descriptor, offset, nbytes)
+    }
+
     /// A notification queue of `entries` entries.
     fn queue(&self, py: Python<'_>, entries: u32) -> PyResult<Queue> {
         let id = self.inner.with(py, |node| node.notification_queue(entries))?.or_raise()?;

@@ -8,7 +8,7 @@ use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, AtomicU64, AtomicUsize, Ordering};
 use hamlyn::os::lock::Lock;
 use hamlyn::wire::{SlotIndex, TICKET_BYTES};
-use hamlyn::{AreaId, LinkId, MetadataIndex, Notification, QueueId, Share, SlotId};
+use hamlyn::{AreaId, AreaPages, LinkId, MetadataIndex, Notification, QueueId, Share, SlotId};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -36,6 +36,32 @@ pub struct Area {
 impl Area {
     pub fn new(py: Python<'_>, inner: &Arc<Inner>, length: usize) -> PyResult<Self> {
         let id = inner.with(py, |node| node.message_area(length))?.or_raise()?;
+        Self::of(py, inner, id)
+    }
+
+    /// Of a memory file.
+    pub fn of_file(
+        py: Python<'_>,
+        inner: &Arc<Inner>,
+        descriptor: c_int,
+        offset: u64,
+        length: usize,
+    ) -> PyResult<Self> {
+        if descriptor < 0 {
+            return Err(error(
+                Kind::Misuse,
+                format!("the descriptor is {descriptor}, which is none"),
+            ));
+        }
+        // SAFETY: the caller's descriptor, which stays open during this call (a number that is none is
+        // an error). That nobody else writes the bytes while the library uses them is for the caller to
+        // see to, as it is with every buffer of an area.
+        let pages = unsafe {
+            let file = std::os::fd::BorrowedFd::borrow_raw(descriptor);
+            AreaPages::of_file(file, offset, length)
+        }
+        .or_raise()?;
+        let id = inner.with(py, |node| node.message_area_of(pages))?.or_raise()?;
         Self::of(py, inner, id)
     }
 

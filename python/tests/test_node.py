@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import gc
+import mmap
 import os
 import pickle
 import signal
@@ -226,6 +228,33 @@ def test_an_area_that_a_slot_names_is_not_removed(manager: hamlyn.Manager) -> No
     slot.remove()
     queue.remove()
     area.remove()
+
+
+def test_an_area_of_a_file_is_memory_that_the_program_has_mapped_itself(
+    manager: hamlyn.Manager,
+) -> None:
+    descriptor = os.memfd_create("test", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(descriptor, 8192)
+    with pytest.raises(hamlyn.Misuse, match="F_SEAL_SHRINK"):
+        manager.area_of_file(descriptor, 4096)
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    with pytest.raises(hamlyn.Misuse, match="100"):
+        manager.area_of_file(descriptor, 4096, offset=100)
+    with pytest.raises(hamlyn.Misuse, match="-1"):
+        manager.area_of_file(-1, 4096)
+    area = manager.area_of_file(descriptor, 4096, offset=4096)
+    with mmap.mmap(descriptor, 8192, prot=mmap.PROT_READ) as own:
+        queue = manager.queue(1)
+        slot = manager.slot(area, queue)
+        manager.send(slot.ticket(), b"into its own memory")
+        queue.receive(LIMIT)
+        assert own[4096 : 4096 + 19] == b"into its own memory"
+        memoryview(area)[0] = ord("I")
+        assert own[4096:4097] == b"I"
+        slot.remove()
+        area.remove()
+        assert own[4096:4097] == b"I"
+    os.close(descriptor)
 
 
 def descriptors() -> int:

@@ -136,6 +136,41 @@ pub struct Consumer {
     wrap: u64,
 }
 
+/// A queue as somebody sees it who takes nothing from it, in whatever thread: what waits in it is a
+/// moment old. Of a queue that one slot alone uses.
+#[derive(Clone, Debug)]
+pub struct Waiting {
+    cells: Arc<Cells>,
+}
+
+impl Waiting {
+    /// How many notifications wait, and how many were taken.
+    pub fn count(&self) -> (u64, u64) {
+        let (waiting, _, taken) = self.sum(|_| 0);
+        (waiting, taken)
+    }
+
+    /// How many notifications wait, the sum of what `of` says of their indices or fast words, and how
+    /// many were taken.
+    pub fn sum(&self, of: impl Fn(u32) -> u64) -> (u64, u64, u64) {
+        let entries = self.cells.entries.len() as u64;
+        let taken = self.cells.consumed[0].load(Ordering::Acquire);
+        let (mut waiting, mut sum) = (0, 0u64);
+        // Never twice around, however fast others are.
+        while waiting < entries {
+            let at = taken + waiting;
+            let wrap = if (at / entries).is_multiple_of(2) { WRAP } else { 0 };
+            let [first, second] = &self.cells.entries[(at % entries) as usize];
+            if first.load(Ordering::Acquire) & WRAP != wrap {
+                break;
+            }
+            sum = sum.saturating_add(of(second.load(Ordering::Relaxed) as u32));
+            waiting += 1;
+        }
+        (waiting, sum, taken)
+    }
+}
+
 /// A queue of `entries` entries, from 1 to [`QUEUE_ENTRIES_MAX`].
 pub fn queue(entries: u32) -> Result<(Producer, Consumer), QueueError> {
     if !(1..=QUEUE_ENTRIES_MAX).contains(&entries) {
@@ -150,6 +185,11 @@ pub fn queue(entries: u32) -> Result<(Producer, Consumer), QueueError> {
 }
 
 impl Producer {
+    /// For whoever wants to know what waits, and takes nothing.
+    pub(crate) fn watch(&self) -> Waiting {
+        Waiting { cells: self.cells.clone() }
+    }
+
     /// Entries of a share that have been written and not been taken.
     pub(crate) fn outstanding(&self, share: usize) -> u64 {
         self.shares[share].notified - self.cells.consumed[share].load(Ordering::Acquire)
@@ -304,6 +344,22 @@ mod tests {
             assert_eq!(consumer.pop(), Some(note(i)));
             assert_eq!(consumer.pop(), None);
         }
+    }
+
+    #[test]
+    fn what_waits_is_seen_by_whoever_takes_nothing_across_many_wraps() {
+        let (mut producer, mut consumer) = queue(3).unwrap();
+        let share = producer.attach(3).unwrap();
+        let watch = producer.watch();
+        assert_eq!(watch.sum(u64::from), (0, 0, 0));
+        for taken in 0..20 {
+            for waiting in 1..=3 {
+                producer.push(share, &note(10));
+                assert_eq!(watch.sum(u64::from), (waiting, 10 * waiting, 3 * taken));
+            }
+            (0..3).for_each(|_| drop(consumer.pop().unwrap()));
+        }
+        assert_eq!(watch.count(), (0, 60));
     }
 
     #[test]

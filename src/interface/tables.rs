@@ -275,6 +275,11 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
         Ok(consumer)
     }
 
+    /// What waits in a queue, for whoever takes nothing from it.
+    pub(crate) fn watch_queue(&mut self, id: QueueId) -> Result<notification::Waiting, QueueError> {
+        Ok(self.queue_mut(id)?.producer.watch())
+    }
+
     /// Whether a queue is empty: one that is taken from here, or the one of which the caller has the
     /// consuming end.
     #[inline(always)]

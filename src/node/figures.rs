@@ -10,6 +10,7 @@
 //! Never: the node waits for whoever reads; what a peer wrote is used for anything but printing.
 
 use super::Node;
+use super::kept::{Kept, Shown};
 use super::link::Link;
 use super::room_waits::RoomWaits;
 use crate::control::Peer;
@@ -20,7 +21,7 @@ use crate::os::memory::RegionWord;
 use crate::os::sys;
 use crate::wire::{LINE_BYTES, NodeId};
 use core::fmt::Write;
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::collections::BTreeMap;
 use std::string::String;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -42,65 +43,6 @@ impl Held {
     fn count(&self) -> u64 {
         let states = self.states.iter().map(|state| state.load(Ordering::Relaxed));
         states.filter(|state| (self.is_held)(*state)).count() as u64
-    }
-}
-
-/// The buffers of a receiver whose records its program has taken and not released. It stores them, and
-/// only where a buffer is taken, released or wanted.
-#[derive(Debug)]
-pub(crate) struct BuffersHeld {
-    held: AtomicU32,
-    /// How many were released, modulo 2^32.
-    released: AtomicU32,
-    /// None is left for a ticket that the sender is to have.
-    is_short: AtomicBool,
-    /// As many of the usual size may be there.
-    max: u32,
-    /// How many were released when a look first found buffers held and, since then, has found that
-    /// number; and when that was, 0: none is held.
-    since: Mutex<(u32, u64)>,
-}
-
-impl BuffersHeld {
-    pub fn new(max: u32) -> Self {
-        let (held, released) = (AtomicU32::new(0), AtomicU32::new(0));
-        Self { held, released, is_short: AtomicBool::new(false), max, since: Mutex::default() }
-    }
-
-    #[inline]
-    pub fn took(&self, held: usize) {
-        self.held.store(held as u32, Ordering::Relaxed);
-    }
-
-    #[inline]
-    pub fn released(&self, held: usize, released: u32) {
-        self.held.store(held as u32, Ordering::Relaxed);
-        self.released.store(released, Ordering::Relaxed);
-    }
-
-    #[inline]
-    pub fn is_short(&self, is_short: bool) {
-        self.is_short.store(is_short, Ordering::Relaxed);
-    }
-
-    fn text(&self, link: u32, text: &mut String) {
-        let held = self.held.load(Ordering::Relaxed);
-        let released = self.released.load(Ordering::Relaxed);
-        let mut since = locked(&self.since);
-        // At least so long; a later look knows more.
-        let ms = match *since {
-            (then, since_ns) if held > 0 && then == released && since_ns != 0 => ms_since(since_ns),
-            _ => {
-                *since = (released, if held > 0 { sys::monotonic_ns() } else { 0 });
-                0
-            }
-        };
-        let (short, max) = (u64::from(self.is_short.load(Ordering::Relaxed)), self.max);
-        let _ = write!(
-            text,
-            "link.{link}.buffers_held {held}\nlink.{link}.buffers_max {max}\n\
-             link.{link}.buffers_held_ms {ms}\nlink.{link}.buffers_short {short}\n"
-        );
     }
 }
 
@@ -156,8 +98,8 @@ pub(super) struct OfLink {
     no_buffer_written: AtomicU64,
     /// Of a server's link.
     held: OnceLock<Held>,
-    /// Of the link of a receiver of records.
-    buffers: OnceLock<Arc<BuffersHeld>>,
+    /// What came over it, and the program here keeps.
+    kept: OnceLock<Vec<Shown>>,
 }
 
 /// The words of a link's pages that are looked at here.
@@ -182,7 +124,7 @@ pub(super) struct Moment {
     pub peer_told: u64,
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -191,7 +133,7 @@ fn total(words: &[RegionWord; 2]) -> u64 {
 }
 
 /// Milliseconds from `since_ns` until now; 0 where there is no beginning.
-fn ms_since(since_ns: u64) -> u64 {
+pub(super) fn ms_since(since_ns: u64) -> u64 {
     match since_ns {
         0 => 0,
         // What has just begun has begun.
@@ -240,7 +182,7 @@ impl Figures {
             no_buffer_since_ns: AtomicU64::new(0),
             no_buffer_written: AtomicU64::new(0),
             held: OnceLock::new(),
-            buffers: OnceLock::new(),
+            kept: OnceLock::new(),
         });
         locked(&self.links).insert(link.id.index, of_link.clone());
         of_link
@@ -253,10 +195,11 @@ impl Figures {
         }
     }
 
-    /// Records come over a link, into buffers of which `held` counts those that are not released.
-    pub fn show_buffers(&self, index: u32, held: Arc<BuffersHeld>) {
+    /// What comes over a link may be kept here.
+    pub fn show_kept(&self, index: u32, kept: Vec<(&'static str, Arc<dyn Kept>)>) {
         if let Some(link) = locked(&self.links).get(&index) {
-            let _ = link.buffers.set(held);
+            let shown = kept.into_iter().map(|(what, kept)| Shown::new(what, kept));
+            let _ = link.kept.set(shown.collect());
         }
     }
 
@@ -334,9 +277,9 @@ impl Node {
         self.figures.show_held(id.index, held);
     }
 
-    /// Of a link over which records come: what counts the buffers that are not released.
-    pub(crate) fn show_buffers(&self, id: LinkId, held: Arc<BuffersHeld>) {
-        self.figures.show_buffers(id.index, held);
+    /// Of a link to a receiver: what of that which comes over it is counted as kept, by name.
+    pub(crate) fn show_kept(&self, id: LinkId, kept: Vec<(&'static str, Arc<dyn Kept>)>) {
+        self.figures.show_kept(id.index, kept);
     }
 
     /// A sender over this link waits until its receiver's program releases something; or does no longer.
@@ -451,8 +394,8 @@ impl OfLink {
         if let Some(held) = self.held.get() {
             let _ = writeln!(text, "link.{}.requests_held {}", self.id.index, held.count());
         }
-        if let Some(buffers) = self.buffers.get() {
-            buffers.text(self.id.index, text);
+        for shown in self.kept.get().into_iter().flatten() {
+            shown.text(self.id.index, text);
         }
     }
 }

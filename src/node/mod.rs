@@ -9,7 +9,8 @@
 //! - `mod.rs`: making a node; `parts.rs`: the parts of its interface
 //! - `send.rs`: messages out; `line.rs`: those of one line; `queued.rs`: those that wait
 //! - `receive.rs`: messages in, the turn over the links
-//! - `figures.rs`: what whoever asks for statistics is told; `room_waits.rs`: how long senders waited
+//! - `figures.rs`: what whoever asks for statistics is told; `kept.rs`: what receivers
+//!   keep of what came; `room_waits.rs`: how long senders waited
 //! - `links.rs`: links come and go; `events.rs`: what the application is told; `link.rs`: one link
 //! - `aperture.rs`: memory mapped into one holder: exported, held, revoked
 //! - `wait.rs`: waiting; `sleep.rs`: sleeping, and being woken. What is decided about either, about
@@ -23,6 +24,7 @@
 mod aperture;
 mod events;
 mod figures;
+mod kept;
 mod line;
 mod link;
 mod links;
@@ -52,7 +54,8 @@ pub use aperture::{
     Aperture, ApertureEvent, ApertureId, ApertureView, ExportError, NoSuchAperture, ReclaimError,
 };
 pub use events::Event;
-pub(crate) use figures::{BuffersHeld, Held};
+pub(crate) use figures::Held;
+pub(crate) use kept::{BuffersHeld, Kept, PlacesHeld, SamplesHeld, WindowHeld};
 pub use line::PreparedTicket;
 pub use links::{CloseReason, LinkError};
 pub(crate) use links::{NO_WORD, with_answer};

@@ -5,12 +5,12 @@
 //! areas, slots or bytes than the settings allow; a key is used twice.
 
 use super::{NoSuchTerminus, Node, TerminusId};
-use crate::interface::notification::Consumer;
+use crate::interface::notification::{Consumer, Waiting};
 use crate::interface::terminus::{BufferTag, PostError, Terminus};
 use crate::interface::{
     AreaError, AreaId, MetadataEntry, QueueError, QueueId, Receiver, SlotConfig, SlotError, SlotId,
 };
-use crate::os::memory::{AllocationError, AreaMemory, AreaReport};
+use crate::os::memory::{AllocationError, AreaMemory, AreaPages, AreaReport};
 use crate::os::sys;
 use crate::wire::{Key, MetadataIndex, Ticket};
 use core::ops::Range;
@@ -76,29 +76,62 @@ impl Keys {
 impl Node {
     // ---- message areas
 
-    pub(crate) fn new_memory(&mut self, bytes: usize) -> Result<AreaMemory, MemoryError> {
+    /// Whether the settings allow `bytes` more.
+    fn check_bytes(&self, bytes: usize) -> Result<(), MemoryError> {
         let limit = usize::try_from(self.config.area_bytes_max).unwrap_or(usize::MAX);
         let used = self.area_bytes;
         if bytes > limit.saturating_sub(used) {
             return Err(MemoryError::TooManyBytes { bytes, used, limit });
         }
+        Ok(())
+    }
+
+    pub(crate) fn new_memory(&mut self, bytes: usize) -> Result<AreaMemory, MemoryError> {
+        self.check_bytes(bytes)?;
         let memory = AreaMemory::new(bytes, self.config.huge_pages, self.config.mlock)?;
         self.area_bytes += bytes;
+        Ok(memory)
+    }
+
+    /// The library's view of pages of the application's, counted as memory of areas.
+    fn memory_of(&mut self, pages: AreaPages) -> Result<AreaMemory, MemoryError> {
+        self.check_bytes(pages.bytes())?;
+        let memory = AreaMemory::of_pages(pages, self.config.huge_pages, self.config.mlock);
+        self.area_bytes += memory.as_ref().len();
         Ok(memory)
     }
 
     /// A message area of `bytes` zero bytes, beginning on a page. Wired down and of huge pages
     /// when the settings ask for it; [`area_report`](Self::area_report) says what was granted.
     pub fn message_area(&mut self, bytes: usize) -> Result<AreaId, MemoryError> {
-        let count = self.interface.area_count();
-        if count >= self.config.areas_max as usize {
-            return Err(AreaError::TooMany(count).into());
-        }
+        self.check_areas()?;
         let memory = self.new_memory(bytes)?;
         Ok(self.interface.create_area(memory))
     }
 
-    /// Gives an area's memory back. Refused while slots name it.
+    /// A message area over pages that the application has at an address of its own, with whatever is in
+    /// them, and which it may protect at any time: messages are deposited, and sent, through a view of
+    /// the library's, so no deposit causes a fault. Wired down as
+    /// [`message_area`](Self::message_area) says. On an error the library's view is unmapped; the
+    /// application's stays.
+    ///
+    /// `examples/shared_memory.rs` fetches pages by messages when they are touched.
+    pub fn message_area_of(&mut self, pages: AreaPages) -> Result<AreaId, MemoryError> {
+        self.check_areas()?;
+        let memory = self.memory_of(pages)?;
+        Ok(self.interface.create_area(memory))
+    }
+
+    fn check_areas(&self) -> Result<(), AreaError> {
+        let count = self.interface.area_count();
+        if count >= self.config.areas_max as usize {
+            return Err(AreaError::TooMany(count));
+        }
+        Ok(())
+    }
+
+    /// Gives an area's memory back. Refused while slots name it. Of
+    /// [pages of the application's](Self::message_area_of), the library's view ends, and nothing else.
     pub fn remove_area(&mut self, area: AreaId) -> Result<(), AreaError> {
         self.take_area(area).map(drop)
     }
@@ -139,7 +172,8 @@ impl Node {
     }
 
     /// Where an area begins, and its bytes, for other languages. It stays there until the area is
-    /// removed or the node goes. Its bytes change in calls of `poll`, `recv` and `send`, whichever
+    /// removed or the node goes. (Of pages of the application's, this is the library's view, which
+    /// nothing protects.) Its bytes change in calls of `poll`, `recv` and `send`, whichever
     /// thread makes them: who uses the address keeps away from bytes for which a message may be on
     /// its way.
     pub fn area_address(&self, area: AreaId) -> Result<(*mut u8, usize), AreaError> {
@@ -163,6 +197,11 @@ impl Node {
     /// and without this node, while this thread, or the progress thread, polls.
     pub fn take_consumer(&mut self, queue: QueueId) -> Result<Consumer, QueueError> {
         self.interface.take_consumer(queue)
+    }
+
+    /// What waits in a queue of one slot, for whoever takes nothing from it.
+    pub(crate) fn watch_queue(&mut self, queue: QueueId) -> Result<Waiting, QueueError> {
+        self.interface.watch_queue(queue)
     }
 
     /// Removes a queue that no slot uses. Notifications that wait in it are lost.
@@ -369,6 +408,27 @@ impl Node {
     pub fn send_buffer(&mut self, id: TerminusId, bytes: usize) -> Result<BufferTag, MemoryError> {
         self.terminus_mut(id)?;
         let memory = self.new_memory(bytes)?;
+        self.add_send_buffer(id, memory)
+    }
+
+    /// A send buffer area over pages that the application has at an address of its own, however they
+    /// are protected; see [`message_area_of`](Self::message_area_of).
+    pub fn send_buffer_of(
+        &mut self,
+        id: TerminusId,
+        pages: AreaPages,
+    ) -> Result<BufferTag, MemoryError> {
+        self.terminus_mut(id)?;
+        let memory = self.memory_of(pages)?;
+        self.add_send_buffer(id, memory)
+    }
+
+    fn add_send_buffer(
+        &mut self,
+        id: TerminusId,
+        memory: AreaMemory,
+    ) -> Result<BufferTag, MemoryError> {
+        let bytes = memory.as_ref().len();
         let added = self.terminus_mut(id)?.add_buffer(memory);
         if added.is_err() {
             self.area_bytes -= bytes;

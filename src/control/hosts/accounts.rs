@@ -1,6 +1,6 @@
 //! Who has how many connections: strangers by their address, hosts that have proved themselves by that.
 
-use super::{LinkRow, Row, Shared, State, lock};
+use super::{LinkRow, Refused, Row, Shared, State, lock};
 use core::cmp::Reverse;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -33,6 +33,7 @@ impl Shared {
             None
         };
         if let Some(id) = oldest {
+            self.count_refused(Refused::HalfOpen);
             self.forget(state, id);
         }
     }

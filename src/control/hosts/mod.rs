@@ -9,7 +9,7 @@
 //! - [`directory`]: where services are whose names do not say
 //! - [`keys`]: certificates and secrets
 //! - [`hello`]: what both ends say first; [`meeting`]: in which order
-//! - `accounts`: who has how many connections
+//! - `accounts`: who has how many connections; `refused`: why one was refused
 //! - `links`: what becomes a link
 //! - [`channel`]: TLS over TCP, without waiting; [`fabric`]: messages over libfabric, beside it
 //! - [`carrier`]: packets between a link's rings and either, a [`path`], as [`frames`]
@@ -38,6 +38,7 @@ pub mod meeting;
 pub mod name;
 pub mod path;
 pub mod rails;
+mod refused;
 mod turns;
 
 pub use carrier::{Carrier, Goodbye, Moved};
@@ -46,15 +47,15 @@ pub use directory::HostDirectoryError;
 pub use keys::KeysError;
 pub use meeting::MeetingError;
 pub use name::{HostName, HostNameError, Place};
+pub use refused::{Note, Refused};
 
 use super::identity::Identity;
 use super::machine::RequestId;
 use super::names::Access;
-use super::shell::{ConnectError, ControlEvent, Inbox, LinkToken, of_host};
+use super::shell::{ConnectError, ControlEvent, Inbox, LinkToken};
 use super::{Accept, Reason, Wait};
 use crate::config::{Config, Housekeeping};
 use crate::link::ring::packet_bytes_max;
-use crate::log::{Entry, Kind};
 use crate::os::sys::{Bell, Poller, monotonic_ns};
 use crate::os::thread::{self, Thread};
 use crate::wire::LINE_BYTES;
@@ -66,7 +67,7 @@ use fabric::Fabric;
 use hello::{Answer, Wants};
 use keys::Keys;
 use links::peer;
-use meeting::{Meeting, Own, Proved, Step, refused};
+use meeting::{Meeting, Own, Proved, Step};
 use path::Path;
 use rails::said::Said;
 use std::boxed::Box;
@@ -167,9 +168,6 @@ struct Shared {
     /// Tells the operator.
     note: Note,
 }
-
-/// Takes what an operator is to be told. Called under this part's lock, and waits for nothing.
-pub type Note = Box<dyn Fn(Entry) + Send + Sync>;
 
 /// The part of the control plane that speaks with other hosts.
 pub struct Hosts {
@@ -412,6 +410,7 @@ impl Shared {
                 Err(e) if e.kind() == io::ErrorKind::ConnectionAborted => continue,
                 Err(_) => {
                     // No descriptor, or no memory: it would be looked at without end.
+                    self.count_refused(Refused::Exhausted);
                     let _ = self.poller.pause(listener, LISTENER);
                     state.listens_again_ns = Some(monotonic_ns() + LISTEN_PAUSE_NS);
                     return;
@@ -421,14 +420,18 @@ impl Shared {
             let too_many = state.rows.len() + connections >= self.config.links_max as usize;
             if too_many {
                 let why = "this process has as many links as it may (links_max)";
-                self.note_stranger(address, why);
+                self.note_stranger(Refused::Links, address, why);
             }
-            if too_many || self.inbox.len() >= EVENTS_MAX || self.is_ending.load(Ordering::Acquire)
-            {
+            if too_many || self.is_ending.load(Ordering::Acquire) {
+                continue;
+            }
+            if self.inbox.len() >= EVENTS_MAX {
+                self.count_refused(Refused::Exhausted);
                 continue;
             }
             self.make_room(state, address.ip());
             let Ok(tls) = rustls::ServerConnection::new(self.own.keys.server.clone()) else {
+                self.count_refused(Refused::Exhausted);
                 continue;
             };
             if prepare(&tcp, &self.config).is_err() {
@@ -498,7 +501,10 @@ impl Shared {
                 let says_more = met.wants.is_some() && !met.meeting.channel.plain().is_empty();
                 match step {
                     // No honest host says anything before it has its answer.
-                    Step::Waits if says_more => self.too_late(state, id),
+                    Step::Waits if says_more => {
+                        self.count_refused(Refused::Frame);
+                        self.too_late(state, id);
+                    }
                     Step::Waits => {}
                     Step::Failed(error) => self.failed(state, id, error),
                     Step::Link(greeting, proved) => self.connected(state, id, greeting, proved),
@@ -525,35 +531,8 @@ impl Shared {
             None if met.wants.is_some() => {
                 self.inbox.put_of_host(ControlEvent::RequestGone { id: RequestId(id) });
             }
-            // A client asks for the server's proof first, and goes if that is not what it trusts.
-            None if matches!(error, MeetingError::Gone(_)) => {
-                let why =
-                    "it went before it had proved which it is, as who has another secret does";
-                self.note_stranger(met.address, why);
-            }
-            None => self.note_stranger(met.address, &error.to_string()),
+            None => self.note_failed(met.address, &error),
         }
-    }
-
-    /// A host that has proved which it is was refused.
-    fn note_refused(&self, address: SocketAddr, proved: &Proved, service: String, answer: &Answer) {
-        let (service, why) = match answer {
-            Answer::Yes(_) => return,
-            // The name that it asked for is its own invention, and there may be many.
-            Answer::NoService => (String::new(), "it asked for what is not served here".into()),
-            Answer::No { reason, text } => (service, refused(Reason::from_wire(*reason), text)),
-        };
-        let who = &proved.identity;
-        self.note_host(address, who, service, &why);
-    }
-
-    /// One that has proved nothing.
-    fn note_stranger(&self, address: SocketAddr, why: &str) {
-        self.note_host(address, "which has proved nothing", String::new(), why);
-    }
-
-    fn note_host(&self, address: SocketAddr, who: &str, service: String, why: &str) {
-        (self.note)(of_host(Kind::Refused, address.ip(), who, service, why));
     }
 
     fn tell_failed(&self, id: u64, error: ConnectError) {
@@ -573,7 +552,7 @@ impl Shared {
             }
             Some(Row::Meeting(met)) => {
                 let why = "it did not go on in time (handshake_timeout_ms)";
-                self.note_stranger(met.address, why);
+                self.note_stranger(Refused::Slow, met.address, why);
                 None
             }
             _ => None,

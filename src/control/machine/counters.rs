@@ -100,6 +100,36 @@ counters! {
     refused_aperture,
     /// No descriptors, threads or memory for a new connection.
     refused_exhausted,
+    /// Other hosts whose connection is not TLS, or whose certificate is not trusted.
+    hosts_refused_tls,
+    /// Other hosts that went before they had proved which they are, as who has another secret does.
+    hosts_refused_unproved,
+    /// Other hosts that showed another secret.
+    hosts_refused_secret,
+    /// Other hosts that claimed to be a node and could not prove it.
+    hosts_refused_identity,
+    /// Other hosts of another major version.
+    hosts_refused_version,
+    /// Other hosts whose first words made no sense, or that said more before they were answered.
+    hosts_refused_frame,
+    /// Other hosts that did not go on in time.
+    hosts_refused_slow,
+    /// Other hosts dropped, before they had proved which they are, to make room for others.
+    hosts_refused_half_open,
+    /// Other hosts that came when there were as many links and connections as may be.
+    hosts_refused_links,
+    /// Other hosts that asked for what is not served.
+    hosts_refused_service,
+    /// Other hosts that asked for a service that is not for them.
+    hosts_refused_user,
+    /// Other hosts with too many connections, or too many that wait for the application's answer.
+    hosts_refused_connections,
+    /// Other hosts whose greeting was too long.
+    hosts_refused_greeting,
+    /// Other hosts that the application, or an end point of it, refused.
+    hosts_refused_application,
+    /// Other hosts for which there were no descriptors or memory, or no room for one more event.
+    hosts_refused_exhausted,
     /// Times that a listener rested, there being no room for a new connection or its events.
     rests,
 }

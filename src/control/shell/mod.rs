@@ -42,8 +42,8 @@ use super::hosts::Hosts;
 use super::identity::Identity;
 use super::lookups::Lookups;
 use super::machine::{
-    Accept, Admission, ApertureError, ConnectionId, Expected, Limits, Machine, Peer, RefusedBy,
-    RequestId, ServiceId, UnknownUsers, Who,
+    Accept, Admission, ApertureError, ConnectionId, Counters, Expected, Limits, Machine, Peer,
+    RefusedBy, RequestId, ServiceId, UnknownUsers, Who,
 };
 use super::memory::{Made, Mapped};
 use super::names::{self, Access, Listener, ServeError, ServiceName};
@@ -51,7 +51,7 @@ use super::receiver::Message;
 use super::{FORKED, GREETING_BYTES_MAX, TOKEN_BYTES_MAX};
 use crate::config::{AdmitUnknown, Config, Housekeeping};
 use crate::log::{Entry, Kind, Log};
-use crate::os::memory::{self, ForkGuard};
+use crate::os::memory::ForkGuard;
 use crate::os::socket;
 use crate::os::sys::{self, Bell, Poller, monotonic_ns};
 use crate::os::thread::{self, Thread};
@@ -195,6 +195,8 @@ struct Shared {
     log: Mutex<Log>,
     /// Who was refused last.
     refusals: Mutex<Refusals>,
+    /// What is counted of other hosts, beside the machine's.
+    of_hosts: Mutex<Counters>,
     /// Threads that look for names.
     lookups: Lookups,
     is_ending: AtomicBool,
@@ -315,6 +317,7 @@ impl Control {
             posted: Mutex::default(),
             log: Mutex::default(),
             refusals: Mutex::default(),
+            of_hosts: Mutex::default(),
             lookups: Lookups::default(),
             is_ending: AtomicBool::new(false),
             guard: ForkGuard::new().map_err(doing("mapping a page"))?,
@@ -583,7 +586,7 @@ impl Control {
     /// What has been counted, by name. In a forked child, nothing: the lock may be held for ever.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         match self.shared.guard.is_parent() {
-            true => self.shared.lock().counters(),
+            true => self.shared.counters(&self.shared.lock()),
             false => Vec::new(),
         }
     }
@@ -642,15 +645,6 @@ impl Drop for Control {
 }
 
 impl State {
-    fn counters(&self) -> Vec<(&'static str, u64)> {
-        let mut counters = self.machine.counters().list();
-        counters.push(("control.receivers", u64::from(self.machine.receivers())));
-        counters.push(("control.descriptors_leaked", memory::descriptors_leaked()));
-        counters.push(("control.memory_unlocked", memory::memory_unlocked()));
-        counters.push(("control.apertures_still_mapped", memory::apertures_still_mapped()));
-        counters
-    }
-
     fn deadline_ns(&self) -> Option<u64> {
         let dial = self.dialing.values().min().copied();
         [self.machine.deadline_ns(), dial].into_iter().flatten().min()

@@ -7,7 +7,7 @@ use super::{
     MESSAGES_PER_TURN, OUTBOX_MAX, PIDFD, Posted, Row, SOCKET, Shared, State, WAKE, tag,
 };
 use crate::control::frame::Frame;
-use crate::control::machine::{ConnectionId, Peer, ServiceId, Who};
+use crate::control::machine::{ConnectionId, Counters, Peer, ServiceId, Who};
 use crate::control::names::{Access, Listener};
 use crate::control::receiver::Message;
 use crate::control::{Reason, printable};
@@ -80,7 +80,7 @@ impl Shared {
             // The application's code runs without the lock.
             let mut text = (self.stat)();
             let mut state = self.lock();
-            for (name, value) in state.counters() {
+            for (name, value) in self.counters(&state) {
                 text.push_str(&std::format!("{name} {value}\n"));
             }
             self.refusals().text(monotonic_ns(), &mut text);
@@ -99,6 +99,25 @@ impl Shared {
 
     pub(super) fn refusals(&self) -> MutexGuard<'_, Refusals> {
         self.refusals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[cfg_attr(not(feature = "tls"), allow(dead_code))]
+    pub(super) fn of_hosts(&self) -> MutexGuard<'_, Counters> {
+        self.of_hosts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All that is counted, by name.
+    pub(super) fn counters(&self, state: &State) -> Vec<(&'static str, u64)> {
+        let mut counters = state.machine.counters().list();
+        // The machine counts nothing of other hosts, and this nothing else.
+        for (all, (_, of_hosts)) in counters.iter_mut().zip(self.of_hosts().list()) {
+            all.1 += of_hosts;
+        }
+        counters.push(("control.receivers", u64::from(state.machine.receivers())));
+        counters.push(("control.descriptors_leaked", memory::descriptors_leaked()));
+        counters.push(("control.memory_unlocked", memory::memory_unlocked()));
+        counters.push(("control.apertures_still_mapped", memory::apertures_still_mapped()));
+        counters
     }
 
     /// Keeps what an operator is to be told: whoever was refused, until others were, for whoever asks

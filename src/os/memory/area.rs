@@ -1,9 +1,9 @@
 //! Memory of a message area: of this process alone, with huge pages and wired down where that was
-//! wished and granted.
+//! wished and granted; or a view of pages that the application has at an address of its own (`pages.rs`).
 //!
 //! Never: a wish that was not granted passes without a word.
 
-use super::{HUGE_PAGE, Mapping, PAGE};
+use super::{AreaPages, HUGE_PAGE, Mapping, PAGE};
 use rustix::mm::{Advice, MapFlags};
 use std::io;
 use std::string::{String, ToString};
@@ -28,7 +28,8 @@ pub struct AreaReport {
     pub locked: Grant,
 }
 
-/// Memory of a message area: private, zero, beginning on a page, never moved.
+/// Memory of a message area: beginning on a page, never moved; private and zero, unless it is of pages
+/// of the application's.
 #[derive(Debug)]
 pub struct AreaMemory {
     mapping: Mapping,
@@ -54,6 +55,14 @@ pub enum AllocationError {
         /// What the system said.
         source: io::Error,
     },
+}
+
+fn wire_down(mapping: &Mapping) -> Grant {
+    // SAFETY: the range is the mapping, of which no byte changes.
+    match unsafe { rustix::mm::mlock(mapping.start.as_ptr().cast(), mapping.bytes) } {
+        Ok(()) => Grant::Granted,
+        Err(e) => Grant::Refused(e.to_string()),
+    }
 }
 
 impl AreaMemory {
@@ -95,14 +104,27 @@ impl AreaMemory {
             None => Mapping::anonymous(whole, MapFlags::PRIVATE).map_err(os)?,
         };
         if lock {
-            // SAFETY: the range is the mapping just made.
-            report.locked =
-                match unsafe { rustix::mm::mlock(mapping.start.as_ptr().cast(), mapping.bytes) } {
-                    Ok(()) => Grant::Granted,
-                    Err(e) => Grant::Refused(e.to_string()),
-                };
+            report.locked = wire_down(&mapping);
         }
         Ok(Self { mapping, bytes, report })
+    }
+
+    /// The library's view of pages of the application's, with the same wishes.
+    pub fn of_pages(pages: AreaPages, huge_pages: bool, lock: bool) -> Self {
+        let mut report = AreaReport { huge_pages: Grant::NotAsked, locked: Grant::NotAsked };
+        if huge_pages {
+            let instead = match pages.advise_huge_pages() {
+                Ok(()) => "transparent huge pages, where the kernel finds them, instead",
+                Err(_) => "ordinary pages instead",
+            };
+            let why = std::format!("the pages are shared with the application's view; {instead}");
+            report.huge_pages = Grant::Refused(why);
+        }
+        let AreaPages { mapping, bytes } = pages;
+        if lock {
+            report.locked = wire_down(&mapping);
+        }
+        Self { mapping, bytes, report }
     }
 
     /// Where the memory begins. It stays there until this is dropped; who reads or writes through
@@ -121,7 +143,8 @@ impl AsRef<[u8]> for AreaMemory {
     #[inline(always)]
     fn as_ref(&self) -> &[u8] {
         // SAFETY: `bytes` bytes are mapped, initialized (to zero, by the kernel), and of this
-        // process alone: no other can map private memory.
+        // process alone: no other can map private memory, and who gave pages of his own promised
+        // that nobody writes them meanwhile (`AreaPages`).
         unsafe { core::slice::from_raw_parts(self.mapping.start.as_ptr(), self.bytes) }
     }
 }

@@ -13,16 +13,19 @@
 //! - `received.rs`: whether a descriptor from another process is what was agreed
 //! - `elsewhere.rs`: closing and unmapping what a stranger can keep from ending
 //! - `area.rs`: memory of a message area, of this process alone
+//! - `pages.rs`: memory of a message area at an address of the application's own
 //!
 //! Never: a received descriptor is mapped before [`check`] has passed; a file whose size its
 //! maker can still lower is mapped (the first access behind its end would kill the process).
 
 mod area;
 mod elsewhere;
+mod pages;
 mod received;
 
 pub use area::{AllocationError, AreaMemory, AreaReport, Grant};
 pub use elsewhere::{apertures_still_mapped, close_elsewhere, descriptors_leaked};
+pub use pages::{AreaPages, PagesError};
 pub use received::{DescriptorError, Wanted, check, check_pages};
 
 use crate::link::cells::{AtomicU64, Line, Lines, Ordering, READER_WORDS_BYTES, ReaderWords, Word};
@@ -107,10 +110,19 @@ impl Drop for Mapping {
 
 impl Mapping {
     fn shared(fd: impl AsFd, bytes: usize, protection: ProtFlags) -> io::Result<Self> {
+        Self::shared_from(fd, 0, bytes, protection)
+    }
+
+    fn shared_from(
+        fd: impl AsFd,
+        offset: u64,
+        bytes: usize,
+        protection: ProtFlags,
+    ) -> io::Result<Self> {
         // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
         let start = unsafe {
             let null = core::ptr::null_mut();
-            rustix::mm::mmap(null, bytes, protection, MapFlags::SHARED, fd, 0)?
+            rustix::mm::mmap(null, bytes, protection, MapFlags::SHARED, fd, offset)?
         };
         let mut mapping = Self::of(start.cast(), bytes)?;
         mapping.keep_from_children()?;

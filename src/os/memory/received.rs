@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::AsFd;
 
 /// File system type of memory files.
-const TMPFS_MAGIC: u64 = 0x0102_1994;
+pub(super) const TMPFS_MAGIC: u64 = 0x0102_1994;
 /// File system type of memory files of huge pages.
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 

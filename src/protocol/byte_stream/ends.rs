@@ -366,9 +366,15 @@ impl ByteStream {
         slices: &[IoSlice<'_>],
         timeout: Option<Duration>,
     ) -> Result<usize, ByteStreamError> {
-        self.manager.shared.wait_until(timeout, |node, protocols| {
+        let written = self.manager.shared.wait_until(timeout, |node, protocols| {
             self.core.look_to_send(node, protocols, |flow, node| flow.write(node, slices))
-        })?
+        });
+        // Who does not wait in a call tries again.
+        if written.is_err() && timeout != Some(Duration::ZERO) {
+            let mut node = self.manager.lock();
+            self.core.state().flow.waits_no_more(&mut node);
+        }
+        written?
     }
 
     /// Says that this side writes nothing more, waiting at most `timeout` for room for that: the peer

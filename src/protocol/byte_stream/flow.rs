@@ -10,14 +10,16 @@
 use super::{ByteConfig, ByteStreamError, PACKETS, WINDOW_BYTES};
 use crate::control::Peer;
 use crate::interface::{AreaId, LinkId, Notification, QueueId, SlotConfig, SlotId};
-use crate::node::{CloseReason, Look, Node, NodeSendError, PreparedTicket};
+use crate::node::{CloseReason, Look, Node, NodeSendError, PreparedTicket, WindowHeld};
 use crate::protocol::credit::Cell;
 use crate::protocol::tickets::fast_ticket_from;
 use crate::wire::{MetadataIndex, TICKET_BYTES, Ticket};
+use core::sync::atomic::{AtomicU64, Ordering};
 use std::boxed::Box;
 use std::format;
 use std::io::IoSlice;
 use std::string::{String, ToString};
+use std::sync::Arc;
 use std::vec;
 use std::vec::Vec;
 
@@ -53,6 +55,8 @@ pub(super) struct Incoming {
     /// What the other side was told of: bytes, packets.
     told: (u64, u64),
     has_ended: bool,
+    /// What of it waits, for whoever asks.
+    held: Arc<WindowHeld>,
 }
 
 /// What the other side lends, and what was sent.
@@ -88,6 +92,8 @@ pub(super) struct Flow {
     pub(super) wants_room: bool,
     /// What waits is that there are no more bytes, for which a packet is kept.
     wants_shut: bool,
+    /// It is shown that a write waits for what the peer's program does not read.
+    waits: bool,
     /// Small pieces that leave together.
     scratch: Vec<u8>,
 }
@@ -146,6 +152,7 @@ impl Flow {
             untold: false,
             wants_room: false,
             wants_shut: false,
+            waits: false,
             scratch: Vec::new(),
         };
         Ok((flow, hello))
@@ -165,18 +172,28 @@ impl Flow {
                     Err(e.to_string())
                 }
             });
-            match made {
-                Ok((slot, ticket)) => Ok((queue, slot, ticket)),
+            let waiting = node.watch_queue(queue).map_err(|e| e.to_string());
+            match made.and_then(|(slot, ticket)| Ok((slot, ticket, waiting?))) {
+                Ok((slot, ticket, waiting)) => Ok((queue, slot, ticket, waiting)),
                 Err(e) => {
                     let _ = node.remove_queue(queue);
                     Err(e)
                 }
             }
         });
-        let (queue, slot, ticket) = made.inspect_err(|_| {
+        let (queue, slot, ticket, waiting) = made.inspect_err(|_| {
             let _ = node.remove_area(area);
         })?;
+        let held = Arc::new(WindowHeld {
+            waiting,
+            bytes_of: |word| u64::from(word & LENGTH_MASK),
+            packets: config.packets,
+            window: config.window_bytes.into(),
+            unread: AtomicU64::new(0),
+            read: AtomicU64::new(0),
+        });
         let incoming = Incoming {
+            held,
             area,
             queue,
             slot,
@@ -209,6 +226,7 @@ impl Flow {
     /// The link is there.
     pub fn go_over(&mut self, node: &Node, link: LinkId) {
         let Some(lent) = self.lent.take() else { return };
+        node.show_kept(link, vec![("window", self.incoming.held.clone())]);
         let packet_bytes = node.fast_bytes_max(link).unwrap_or(0).min(LENGTH_MASK as usize);
         self.outgoing = Some(Outgoing {
             prepared: PreparedTicket::new(&lent.window, link),
@@ -289,6 +307,7 @@ impl Flow {
             }
             incoming.taken += length as u64;
         }
+        incoming.show();
         self.tell(node);
         length
     }
@@ -335,6 +354,7 @@ impl Flow {
     pub fn is_readable(&mut self, node: &mut Node) -> bool {
         self.take_packets(node);
         let incoming = &self.incoming;
+        incoming.show();
         incoming.arrived > incoming.taken || incoming.has_ended || self.fault.is_some()
     }
 
@@ -365,6 +385,9 @@ impl Flow {
             return Look::Found(Err(ByteStreamError::Shut));
         }
         self.wants_shut = false;
+        if self.waits && self.is_writable(node) {
+            self.waits_no_more(node);
+        }
         let Self { outgoing: Some(outgoing), cell, scratch, .. } = self else {
             return Look::Nothing;
         };
@@ -419,7 +442,21 @@ impl Flow {
                 }
             }
         }
-        if wrote > 0 { Look::Found(Ok(wrote)) } else { Look::Nothing }
+        if wrote > 0 {
+            return Look::Found(Ok(wrote));
+        }
+        let link = outgoing.prepared.link();
+        self.waits = true;
+        node.waits_for_buffer(link, true);
+        Look::Nothing
+    }
+
+    /// Whoever waited for the peer's program to read has given up, or it has read.
+    #[cold]
+    pub fn waits_no_more(&mut self, node: &mut Node) {
+        if let Some(link) = self.link().filter(|_| core::mem::take(&mut self.waits)) {
+            node.waits_for_buffer(link, false);
+        }
     }
 
     /// Says that there are no more bytes.
@@ -462,6 +499,13 @@ impl Flow {
 }
 
 impl Incoming {
+    /// Leaves for others what was not read.
+    #[inline]
+    fn show(&self) {
+        self.held.unread.store(self.arrived - self.taken, Ordering::Relaxed);
+        self.held.read.store(self.taken, Ordering::Relaxed);
+    }
+
     /// Counts the packets that are complete up to the first that has not come.
     #[inline]
     fn advance(&mut self) -> Result<(), String> {
@@ -561,7 +605,17 @@ mod tests {
 
     /// A window of 64 bytes for 8 packets, without a node behind it.
     fn incoming() -> Incoming {
+        let (producer, _) = crate::interface::notification::queue(8).unwrap();
+        let held = WindowHeld {
+            waiting: producer.watch(),
+            bytes_of: u64::from,
+            packets: 8,
+            window: 64,
+            unread: AtomicU64::new(0),
+            read: AtomicU64::new(0),
+        };
         Incoming {
+            held: Arc::new(held),
             area: AreaId { index: 0, generation: 0 },
             queue: QueueId { index: 0, generation: 0 },
             slot: SlotId { index: 0, generation: 0 },

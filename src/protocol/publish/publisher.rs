@@ -288,12 +288,30 @@ impl Publisher {
             return Err(Forked.into());
         }
         let offer = self.offer;
-        Ok(self.manager.shared.wait_until(timeout, |node, protocols| {
-            match publish_now(node, protocols, offer, body) {
-                Ok(number) => Look::Found(number),
-                Err(no_room) => no_room.look(),
+        let is_pool = matches!(body, Body::Pool { .. });
+        let mut waited = false;
+        let published =
+            self.manager.shared.wait_until(timeout, |node, protocols| {
+                match publish_now(node, protocols, offer, body) {
+                    Ok(number) => Look::Found(number),
+                    Err(no_room) => {
+                        waited = true;
+                        if let Some(state) = protocols.publisher(offer) {
+                            state.show_waits(node, Some(is_pool));
+                        }
+                        no_room.look()
+                    }
+                }
+            });
+        // Who does not wait in a call tries again.
+        if waited && (published.is_ok() || timeout != Some(Duration::ZERO)) {
+            let mut guard = self.manager.shared.lock();
+            let (node, protocols) = guard.parts();
+            if let Some(state) = protocols.publisher(offer) {
+                state.show_waits(node, None);
             }
-        })?)
+        }
+        Ok(published?)
     }
 
     /// Waits, at most `timeout`, until every subscriber has been sent all that is kept for it. Short

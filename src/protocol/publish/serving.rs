@@ -140,6 +140,9 @@ pub(super) struct Serving {
     dropped: u64,
     /// The link had no room when it was last tried.
     is_full: bool,
+    /// It is shown that something waits for it to take or release something; whether that is one of the
+    /// pool.
+    waits: Option<bool>,
 }
 
 impl Serving {
@@ -174,6 +177,7 @@ impl Serving {
             taken: 0,
             dropped: 0,
             is_full: false,
+            waits: None,
         }
     }
 
@@ -256,6 +260,33 @@ impl Serving {
             Some(link) if self.is_full => NoRoom::InLink(link),
             _ => NoRoom::InMemory,
         }
+    }
+
+    /// Shows at its link whether something waits for what its program keeps: a sample that is to be
+    /// published now, one of the pool or not (`wanted`), or one that it has yet to get.
+    #[cold]
+    pub fn show_waits(&mut self, node: &mut Node, wanted: Option<bool>) {
+        let is_behind = self.is_behind() && self.no_room() == NoRoom::InMemory;
+        let waits = match wanted {
+            _ if is_behind => Some(wanted.unwrap_or(false)),
+            None => None,
+            Some(is_pool) => {
+                let blocks = self.blocks(node, is_pool) == Some(NoRoom::InMemory);
+                blocks.then_some(is_pool)
+            }
+        };
+        let before = core::mem::replace(&mut self.waits, waits);
+        if let Some(link) = self.link().filter(|_| waits.is_some() || before.is_some()) {
+            node.waits_for_buffer(link, waits.is_some());
+        }
+    }
+
+    /// The same after it may have taken or released something: whoever waited still does, unless he can
+    /// go on.
+    #[cold]
+    pub fn show_still_waits(&mut self, node: &mut Node) {
+        let waits = self.waits;
+        self.show_waits(node, waits);
     }
 
     /// A sample leaves the log.

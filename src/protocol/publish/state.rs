@@ -159,6 +159,7 @@ impl PublisherState {
         self.all();
         for serving in &mut self.subscribers {
             serving.advance(node, &self.log, &mut self.holders);
+            serving.show_still_waits(node);
             is_behind |= serving.is_behind();
         }
         is_behind
@@ -167,6 +168,12 @@ impl PublisherState {
     #[inline]
     fn is_settled(&self) -> bool {
         self.subscribers.iter().all(|serving| serving.fault.is_none() && !serving.is_behind())
+    }
+
+    /// Shows for whom a sample waits that is to be published; `None`: none is, or it was.
+    #[cold]
+    pub(super) fn show_waits(&mut self, node: &mut Node, is_pool: Option<bool>) {
+        self.subscribers.iter_mut().for_each(|serving| serving.show_waits(node, is_pool));
     }
 
     /// Those who are to be sent away, and why.

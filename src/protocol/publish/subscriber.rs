@@ -8,9 +8,9 @@ use super::{
     ANNOUNCED_BYTES, Announced, Answer, DEPTH_MAX, Greeting, LEASES_MAX, NUMBER_BYTES, NUMBERED,
     PLACE_BYTES, PLACE_STRIDE, POOL, WhenSlow,
 };
-use crate::interface::notification::Consumer;
+use crate::interface::notification::{Consumer, Waiting};
 use crate::interface::{AreaId, Handed, LinkId, Notification, QueueId, SlotConfig, SlotId};
-use crate::node::{Aperture, Look, Node, NodeSendError};
+use crate::node::{Aperture, Kept, Look, Node, NodeSendError, PlacesHeld, SamplesHeld};
 use crate::os::aperture::AccessError;
 use crate::os::pool::Layout;
 use crate::protocol::credit::CreditReturn;
@@ -163,9 +163,9 @@ struct Leases {
     manager: Held,
     link: LinkId,
     cell: Ticket,
-    /// Bits of those that samples here have, or of which the publisher has yet to be told that they are
+    /// Those that samples here have, or of which the publisher has yet to be told that they are
     /// released. So it cannot use one again before, and what it is to be told has a bound.
-    held: AtomicU64,
+    held: Arc<SamplesHeld>,
     /// Released, and the publisher has yet to be told: lease and word.
     untold: Mutex<Vec<(u32, u64)>>,
 }
@@ -188,6 +188,7 @@ impl Leases {
         }
         let mut guard = manager.shared.lock();
         let (node, word) = (guard.parts().0, number.wrapping_add(1));
+        self.held.dropped.fetch_add(1, Ordering::Relaxed);
         if !self.tell(node, lease, word) {
             self.untold.lock().unwrap_or_else(PoisonError::into_inner).push((lease, word));
             // Whoever waits in `receive` tells it.
@@ -204,7 +205,7 @@ impl Leases {
             return false;
         }
         // Otherwise the publisher is gone: nobody to tell.
-        self.held.fetch_and(!(1 << lease), Ordering::Release);
+        self.held.leases.fetch_and(!(1 << lease), Ordering::Release);
         true
     }
 
@@ -236,18 +237,20 @@ struct Memory {
 }
 
 impl Memory {
-    fn new(node: &mut Node, depth: u32) -> Result<(Self, Consumer, Ticket), GrowError> {
+    fn new(node: &mut Node, depth: u32) -> Result<(Self, Consumer, Waiting, Ticket), GrowError> {
         let bytes = usize::try_from(depth as u64 * PLACE_STRIDE).map_err(set_up)?;
         let area = node.message_area(bytes).map_err(set_up)?;
         let queue = node.notification_queue(depth).map_err(|e| {
             let _ = node.remove_area(area);
             set_up(e)
         })?;
-        let made = node.take_consumer(queue).map_err(set_up).and_then(|consumer| {
+        let taken =
+            node.watch_queue(queue).and_then(|waiting| Ok((waiting, node.take_consumer(queue)?)));
+        let made = taken.map_err(set_up).and_then(|(waiting, consumer)| {
             let slot = node.slot(SlotConfig::new(area, queue).credit(depth)).map_err(set_up)?;
             let memory = Self { area, queue, slot };
             match node.fast_ticket(slot) {
-                Ok(ticket) => Ok((memory, consumer, ticket)),
+                Ok(ticket) => Ok((memory, consumer, waiting, ticket)),
                 Err(e) => {
                     let _ = node.remove_slot(slot);
                     Err(set_up(e))
@@ -334,7 +337,7 @@ impl Subscriber {
             )));
         }
         let outstanding = outstanding.min(LEASES_MAX);
-        let (memory, consumer, places) = Memory::new(&mut manager.lock(), depth)?;
+        let (memory, consumer, waiting, places) = Memory::new(&mut manager.lock(), depth)?;
         let body = Greeting { places, depth, when_slow, history, outstanding }.to_bytes();
         let expected = "it is not that of a publisher";
         let grown =
@@ -344,11 +347,19 @@ impl Subscriber {
         match grown {
             Ok((connection, Answer { cell, short_bytes_max, leases: leases_max, pool, first })) => {
                 let link = connection.link();
+                let (leases, dropped) = (AtomicU64::new(0), AtomicU64::new(0));
+                let held = Arc::new(SamplesHeld { leases, dropped, max: leases_max });
+                let places = Arc::new(PlacesHeld { waiting, depth });
+                let mut kept: Vec<(_, Arc<dyn Kept>)> = vec![("places", places)];
+                if pool.is_some() {
+                    kept.push(("samples", held.clone()));
+                }
+                manager.lock().show_kept(link, kept);
                 let leases = Arc::new(Leases {
                     manager: Held(manager.clone()),
                     link,
                     cell,
-                    held: AtomicU64::new(0),
+                    held,
                     untold: Mutex::default(),
                 });
                 let reading = Reading {
@@ -624,7 +635,7 @@ impl Reading {
         if lease >= self.leases_max {
             return Err(format!("a sample by lease {lease}, and there are {}", self.leases_max));
         }
-        if self.leases.held.load(Ordering::Acquire) & 1 << lease != 0 {
+        if self.leases.held.leases.load(Ordering::Acquire) & 1 << lease != 0 {
             return Err(format!("a sample by lease {lease}, which another sample has"));
         }
         let Some(aperture) = self.aperture(node, pool)? else {
@@ -634,7 +645,7 @@ impl Reading {
                 None => Err("a sample of a pool that it does not share".into()),
             };
         };
-        self.leases.held.fetch_or(1 << lease, Ordering::Relaxed);
+        self.leases.held.leases.fetch_or(1 << lease, Ordering::Relaxed);
         let (leases, offset) = (self.leases.clone(), pool.offset(place));
         // It was compared with the size of memory.
         let length = length as usize;

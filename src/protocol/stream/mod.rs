@@ -61,6 +61,7 @@ use std::boxed::Box;
 use std::format;
 use std::string::{String, ToString};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::vec;
 use std::vec::Vec;
 
 /// What a [`StreamReceiver`] is made of.
@@ -238,7 +239,7 @@ impl Offer for StreamOffer {
             && id == request
         {
             let _ = self.0.joined.set((connection.clone(), grants));
-            node.show_buffers(connection.link(), self.0.buffers.clone());
+            node.show_kept(connection.link(), vec![("buffers", self.0.buffers.clone())]);
             // What it has sent may be there already, and counts from now on.
             node.wake_waiters();
         }

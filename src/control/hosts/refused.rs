@@ -1,0 +1,144 @@
+//! Why another host was refused: counted by reason, and told to the operator with the host's address.
+//!
+//! Never: telling waits for anything.
+
+use super::meeting::{MeetingError, Proved, refused};
+use super::{Answer, Shared};
+use crate::control::Reason;
+use crate::control::machine::Counters;
+use crate::control::shell::of_host;
+use crate::log::{Entry, Kind};
+use std::boxed::Box;
+use std::net::SocketAddr;
+use std::string::{String, ToString};
+
+/// Takes what is counted, and what an operator is to be told. Called under the lock of this part, and
+/// waits for nothing.
+pub type Note = Box<dyn Fn(Refused, Option<Entry>) + Send + Sync>;
+
+/// Why: of each there is a counter, whose meaning is said there ([`Counters`]).
+#[allow(missing_docs)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    Tls,
+    Unproved,
+    Secret,
+    Identity,
+    Version,
+    Frame,
+    Slow,
+    HalfOpen,
+    Links,
+    Service,
+    User,
+    Connections,
+    Greeting,
+    Application,
+    Exhausted,
+}
+
+impl Refused {
+    /// Counts it.
+    pub fn count(self, counters: &mut Counters) {
+        let counter = match self {
+            Self::Tls => &mut counters.hosts_refused_tls,
+            Self::Unproved => &mut counters.hosts_refused_unproved,
+            Self::Secret => &mut counters.hosts_refused_secret,
+            Self::Identity => &mut counters.hosts_refused_identity,
+            Self::Version => &mut counters.hosts_refused_version,
+            Self::Frame => &mut counters.hosts_refused_frame,
+            Self::Slow => &mut counters.hosts_refused_slow,
+            Self::HalfOpen => &mut counters.hosts_refused_half_open,
+            Self::Links => &mut counters.hosts_refused_links,
+            Self::Service => &mut counters.hosts_refused_service,
+            Self::User => &mut counters.hosts_refused_user,
+            Self::Connections => &mut counters.hosts_refused_connections,
+            Self::Greeting => &mut counters.hosts_refused_greeting,
+            Self::Application => &mut counters.hosts_refused_application,
+            Self::Exhausted => &mut counters.hosts_refused_exhausted,
+        };
+        *counter += 1;
+    }
+
+    fn of_error(error: &MeetingError) -> Self {
+        match error {
+            MeetingError::Tls(_) => Self::Tls,
+            MeetingError::Gone(_) => Self::Unproved,
+            MeetingError::Secret => Self::Secret,
+            MeetingError::Identity => Self::Identity,
+            MeetingError::Version(_) => Self::Version,
+            MeetingError::Nonsense(_) => Self::Frame,
+            // Those of clients; a server has none of them.
+            MeetingError::NoService => Self::Service,
+            MeetingError::Refused(..) => Self::Application,
+            MeetingError::Fabric(_) => Self::Exhausted,
+        }
+    }
+
+    fn of_reason(reason: Reason) -> Self {
+        match reason {
+            Reason::User => Self::User,
+            Reason::Connections => Self::Connections,
+            Reason::Malformed => Self::Greeting,
+            Reason::Identity => Self::Identity,
+            _ => Self::Application,
+        }
+    }
+}
+
+impl Shared {
+    /// A host that has proved which it is was refused.
+    pub(super) fn note_refused(
+        &self,
+        address: SocketAddr,
+        proved: &Proved,
+        service: String,
+        answer: &Answer,
+    ) {
+        let (why, service, words) = match answer {
+            Answer::Yes(_) => return,
+            // The name that it asked for is its own invention, and there may be many.
+            Answer::NoService => {
+                (Refused::Service, String::new(), "it asked for what is not served here".into())
+            }
+            Answer::No { reason, text } => {
+                let reason = Reason::from_wire(*reason);
+                (Refused::of_reason(reason), service, refused(reason, text))
+            }
+        };
+        self.note_host(why, address, &proved.identity, service, &words);
+    }
+
+    /// One that has proved nothing.
+    pub(super) fn note_stranger(&self, why: Refused, address: SocketAddr, words: &str) {
+        self.note_host(why, address, "which has proved nothing", String::new(), words);
+    }
+
+    /// The same, by what its meeting came to.
+    pub(super) fn note_failed(&self, address: SocketAddr, error: &MeetingError) {
+        let words = match error {
+            // A client asks for the server's proof first, and goes if that is not what it trusts.
+            MeetingError::Gone(_) => {
+                "it went before it had proved which it is, as who has another secret does".into()
+            }
+            error => error.to_string(),
+        };
+        self.note_stranger(Refused::of_error(error), address, &words);
+    }
+
+    fn note_host(
+        &self,
+        why: Refused,
+        address: SocketAddr,
+        who: &str,
+        service: String,
+        words: &str,
+    ) {
+        (self.note)(why, Some(of_host(Kind::Refused, address.ip(), who, service, words)));
+    }
+
+    /// One of whom nothing is known that an operator could use.
+    pub(super) fn count_refused(&self, why: Refused) {
+        (self.note)(why, None);
+    }
+}

@@ -1,0 +1,210 @@
+//! What came over a link and its receiver's program keeps, or has not received: what a sender may wait
+//! for. Read by whoever asks for figures, which costs the program nothing, or a store.
+//!
+//! Never: whoever asks takes a lock that the program takes on its way.
+
+use crate::interface::notification::Waiting;
+use crate::os::sys;
+use core::fmt::{Debug, Write};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::string::String;
+use std::sync::{Arc, Mutex};
+
+/// What is kept now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KeptNow {
+    /// So much, of at most `max`.
+    pub held: u64,
+    pub max: u64,
+    /// Changes whenever something is given back.
+    pub given_back: u64,
+    /// The sender may find none left.
+    pub is_short: bool,
+}
+
+/// Something of which a receiver has a bounded number, or size.
+pub(crate) trait Kept: Send + Sync + Debug {
+    fn now(&self) -> KeptNow;
+}
+
+/// One such thing as it is shown: `buffers_held`, `buffers_max` and so on.
+#[derive(Debug)]
+pub(super) struct Shown {
+    what: &'static str,
+    kept: Arc<dyn Kept>,
+    /// What had been given back when a look first found something held and, since then, has found that
+    /// number; and when that was, 0: nothing is held.
+    since: Mutex<(u64, u64)>,
+}
+
+impl Shown {
+    pub fn new(what: &'static str, kept: Arc<dyn Kept>) -> Self {
+        Self { what, kept, since: Mutex::default() }
+    }
+
+    pub fn text(&self, link: u32, text: &mut String) {
+        let KeptNow { held, max, given_back, is_short } = self.kept.now();
+        let mut since = super::figures::locked(&self.since);
+        // At least so long; a later look knows more.
+        let ms = match *since {
+            (then, since_ns) if held > 0 && then == given_back && since_ns != 0 => {
+                super::figures::ms_since(since_ns)
+            }
+            _ => {
+                *since = (given_back, if held > 0 { sys::monotonic_ns() } else { 0 });
+                0
+            }
+        };
+        let (what, short) = (self.what, u64::from(is_short));
+        let _ = write!(
+            text,
+            "link.{link}.{what}_held {held}\nlink.{link}.{what}_max {max}\n\
+             link.{link}.{what}_held_ms {ms}\nlink.{link}.{what}_short {short}\n"
+        );
+    }
+}
+
+/// The buffers of a receiver whose records its program has taken and not released. It stores them, and
+/// only where a buffer is taken, released or wanted.
+#[derive(Debug)]
+pub(crate) struct BuffersHeld {
+    held: AtomicU32,
+    /// How many were released, modulo 2^32.
+    released: AtomicU32,
+    /// None is left for a ticket that the sender is to have.
+    is_short: AtomicBool,
+    /// As many of the usual size may be there.
+    max: u32,
+}
+
+impl BuffersHeld {
+    pub fn new(max: u32) -> Self {
+        let (held, released) = (AtomicU32::new(0), AtomicU32::new(0));
+        Self { held, released, is_short: AtomicBool::new(false), max }
+    }
+
+    #[inline]
+    pub fn took(&self, held: usize) {
+        self.held.store(held as u32, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub fn released(&self, held: usize, released: u32) {
+        self.held.store(held as u32, Ordering::Relaxed);
+        self.released.store(released, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub fn is_short(&self, is_short: bool) {
+        self.is_short.store(is_short, Ordering::Relaxed);
+    }
+}
+
+impl Kept for BuffersHeld {
+    fn now(&self) -> KeptNow {
+        KeptNow {
+            held: self.held.load(Ordering::Relaxed).into(),
+            max: self.max.into(),
+            given_back: self.released.load(Ordering::Relaxed).into(),
+            is_short: self.is_short.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// Samples of a publisher's pool that a subscriber's program has and has not dropped.
+#[derive(Debug)]
+pub(crate) struct SamplesHeld {
+    /// A bit for each lease that a sample has, or of which the publisher has yet to be told that it is
+    /// released.
+    pub leases: AtomicU64,
+    /// How many were dropped.
+    pub dropped: AtomicU64,
+    /// Leases.
+    pub max: u32,
+}
+
+impl Kept for SamplesHeld {
+    fn now(&self) -> KeptNow {
+        let held = self.leases.load(Ordering::Relaxed).count_ones();
+        KeptNow {
+            held: held.into(),
+            max: self.max.into(),
+            given_back: self.dropped.load(Ordering::Relaxed),
+            is_short: held >= self.max,
+        }
+    }
+}
+
+/// Places of a subscriber with samples that its program has not received.
+#[derive(Debug)]
+pub(crate) struct PlacesHeld {
+    pub waiting: Waiting,
+    pub depth: u32,
+}
+
+impl Kept for PlacesHeld {
+    fn now(&self) -> KeptNow {
+        let (held, received) = self.waiting.count();
+        let max = self.depth.into();
+        // Of a quarter the publisher may not have been told that they are free.
+        KeptNow { held, max, given_back: received, is_short: nearly_all(held, max) }
+    }
+}
+
+/// Bytes in the window of a byte stream that its program has not read.
+#[derive(Debug)]
+pub(crate) struct WindowHeld {
+    pub waiting: Waiting,
+    /// How many bytes a packet's word says that it has.
+    pub bytes_of: fn(u32) -> u64,
+    pub packets: u32,
+    pub window: u64,
+    /// Of the packets that were taken out of the queue, what was not read; and bytes that were.
+    pub unread: AtomicU64,
+    pub read: AtomicU64,
+}
+
+impl Kept for WindowHeld {
+    fn now(&self) -> KeptNow {
+        let (packets, bytes, _) = self.waiting.sum(self.bytes_of);
+        let held = (bytes + self.unread.load(Ordering::Relaxed)).min(self.window);
+        // Of a quarter the writer may not have been told that it is free.
+        let is_short = nearly_all(held, self.window) || nearly_all(packets, self.packets.into());
+        let given_back = self.read.load(Ordering::Relaxed);
+        KeptNow { held, max: self.window, given_back, is_short }
+    }
+}
+
+fn nearly_all(held: u64, max: u64) -> bool {
+    held >= max - max / 4
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_held_is_told_with_how_long_none_was_given_back() {
+        let held =
+            Arc::new(SamplesHeld { leases: AtomicU64::new(0), dropped: AtomicU64::new(0), max: 2 });
+        let shown = Shown::new("samples", held.clone());
+        let told = |shown: &Shown| {
+            let mut text = String::new();
+            shown.text(7, &mut text);
+            let number = |name: &str| -> u64 {
+                let name = std::format!("link.7.samples_{name} ");
+                let line = text.lines().find_map(|line| line.strip_prefix(&name)).unwrap();
+                line.parse().unwrap()
+            };
+            (number("held"), number("max"), number("held_ms"), number("short"))
+        };
+        assert_eq!(told(&shown), (0, 2, 0, 0));
+        held.leases.store(0b101, Ordering::Relaxed);
+        assert_eq!(told(&shown), (2, 2, 0, 1));
+        while told(&shown).2 == 0 {
+            std::thread::yield_now();
+        }
+        held.dropped.store(1, Ordering::Relaxed);
+        assert_eq!(told(&shown), (2, 2, 0, 1), "one was given back, and another taken");
+    }
+}

@@ -1,0 +1,319 @@
+//! Memory of a message area at an address of the application's own, of which the library has a second
+//! view.
+//!
+//! ```text
+//!   application's view, at its own address          the library's view
+//!   protected by mprotect as the application  <-->  always readable and writable: deposits, sends
+//!   likes; its faults are its own
+//!                     one memory file, whose size nobody can lower
+//! ```
+//! A layer for shared virtual memory (SHRIMP, 3), a garbage collector or a library with a heap of its
+//! own protects pages in order to hear of its *own* accesses. What a message deposits must neither trap
+//! there nor ask for the page to be opened first, while other threads run.
+//!
+//! Never: a file is mapped here whose size somebody can still lower (an access behind its end would
+//! kill the process); the application's view is unmapped or protected by the library.
+
+use super::received::TMPFS_MAGIC;
+use super::{Mapping, create, seal};
+use rustix::fs::SealFlags;
+use rustix::mm::{Advice, MremapFlags, MsyncFlags, ProtFlags};
+use std::io;
+use std::os::fd::AsFd;
+
+/// Pages for a message area which the application sees at an address of its own, and which it may
+/// protect, with `mprotect`, whenever it likes: the library has a view of its own, which is always
+/// readable and writable, and through which every deposit and every send goes. So a deposit causes no
+/// fault, and a handler of faults sees the application's own accesses alone.
+///
+/// Given to [`Node::message_area_of`](crate::Node::message_area_of) or
+/// [`send_buffer_of`](crate::Node::send_buffer_of). When the area has been removed, or the node has
+/// gone, the library's view is unmapped, and nothing else is: the application's view stays where it is,
+/// with its bytes and its protection, until the application unmaps it.
+///
+/// In a forked child the area does not exist, as all of a node does not.
+///
+/// ```
+/// use hamlyn::{AreaPages, MetadataIndex, Node, SlotConfig};
+/// use rustix::fs::{MemfdFlags, SealFlags};
+/// use std::os::unix::fs::FileExt;
+///
+/// // Usually it is mapped, too, and protected.
+/// let file = rustix::fs::memfd_create("pages", MemfdFlags::ALLOW_SEALING)?;
+/// rustix::fs::ftruncate(&file, 8192)?;
+/// rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK)?;
+///
+/// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-pages-{}", std::process::id()));
+/// # let mut node = Node::with_config(hamlyn::Config::from_env()?.dir(&dir))?;
+/// // SAFETY: nobody else has the file, or looks at it while a message is on its way.
+/// let pages = unsafe { AreaPages::of_file(&file, 4096, 4096)? };
+/// let area = node.message_area_of(pages)?;
+/// let queue = node.notification_queue(1)?;
+/// let slot = node.slot(SlotConfig::new(area, queue))?;
+/// node.send(&node.ticket(slot, MetadataIndex(0))?, b"into the file", b"", None)?;
+/// node.recv(queue, None)?;
+/// let mut found = [0; 13];
+/// std::fs::File::from(file).read_exact_at(&mut found, 4096)?;
+/// assert_eq!(&found, b"into the file");
+/// # drop(node);
+/// # std::fs::remove_dir_all(&dir).ok();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct AreaPages {
+    pub(super) mapping: Mapping,
+    pub(super) bytes: usize,
+}
+
+/// Pages that no message area can be made of.
+#[derive(Debug, thiserror::Error)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
+pub enum PagesError {
+    /// Nothing to hold.
+    #[error("a message area has at least 1 byte, and 0 were given")]
+    Empty,
+    /// Not where a page begins.
+    #[error("the address {address:#x} is no multiple of the page size, {page} bytes")]
+    Address {
+        /// The address.
+        address: usize,
+        /// Bytes of a page.
+        page: usize,
+    },
+    /// Not where a page of the file begins.
+    #[error("the offset {offset} is no multiple of the page size, {page} bytes")]
+    Offset {
+        /// The offset.
+        offset: u64,
+        /// Bytes of a page.
+        page: usize,
+    },
+    /// Not whole pages, and pages are replaced whole.
+    #[error("{bytes} bytes are no multiple of the page size, {page} bytes")]
+    Length {
+        /// Bytes given.
+        bytes: usize,
+        /// Bytes of a page.
+        page: usize,
+    },
+    /// More than an address space.
+    #[error("{bytes} bytes from {start:#x} on go beyond the address space, or the largest file")]
+    TooLarge {
+        /// The address or the offset.
+        start: u64,
+        /// Bytes given.
+        bytes: usize,
+    },
+    /// Whatever lies there tomorrow would be replaced by nobody's leave.
+    #[error(
+        "not every page of the {bytes} bytes at {address:#x} is mapped; map them first (PROT_NONE will do), so that they are yours"
+    )]
+    NotMapped {
+        /// The address.
+        address: usize,
+        /// Bytes given.
+        bytes: usize,
+    },
+    /// No seal can keep its size from being lowered.
+    #[error(
+        "the descriptor is not a memory file ({0}); memfd_create makes one, with MFD_ALLOW_SEALING"
+    )]
+    NotMemory(io::Error),
+    /// A memory file whose pages can be missing when they are needed.
+    #[error(
+        "the file system of the memory file is {found:#x}; only tmpfs ({TMPFS_MAGIC:#x}) will do"
+    )]
+    FileSystem {
+        /// The magic number found.
+        found: u64,
+    },
+    /// Whoever has a descriptor can lower its size, and the next deposit would kill the process.
+    #[error(
+        "the size of the memory file can still be lowered, and a deposit behind its end would kill the process: add F_SEAL_SHRINK first (its seals are {seals:#x})"
+    )]
+    CanShrink {
+        /// Seals found.
+        seals: u32,
+    },
+    /// It cannot be mapped for deposits any more.
+    #[error("the memory file is sealed against writing (its seals are {seals:#x})")]
+    SealedAgainstWriting {
+        /// Seals found.
+        seals: u32,
+    },
+    /// It cannot be mapped for deposits through this descriptor.
+    #[error("the descriptor was not opened for reading and writing")]
+    NotWritable,
+    /// It ends earlier.
+    #[error("{bytes} bytes from offset {offset} on go beyond the file, which has {file_bytes}")]
+    Outside {
+        /// The offset.
+        offset: u64,
+        /// Bytes given.
+        bytes: usize,
+        /// Bytes of the file.
+        file_bytes: u64,
+    },
+    /// The system refused. What the application has mapped is as it was.
+    #[error("{bytes} bytes of memory could not be had: {source}")]
+    Os {
+        /// Bytes asked for.
+        bytes: usize,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The last step failed: it is not known whether anything is mapped at the address now.
+    #[error("the pages at {address:#x} could not be replaced: {source}")]
+    NotReplaced {
+        /// The address.
+        address: usize,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// Whether the kernel promises no memory that it has not set aside. A page of a memory file is not set
+/// aside before it is touched, and where none is left then, the touch kills the process.
+fn is_set_aside() -> bool {
+    let mode = std::fs::read_to_string("/proc/sys/vm/overcommit_memory").unwrap_or_default();
+    mode.trim() == "2"
+}
+
+impl AreaPages {
+    /// Replaces the pages at `address` by shared ones, zero, readable and writable, of which the
+    /// library has a second view. Both numbers are multiples of the page size, and every page is
+    /// mapped already, however it is protected. What was in them is lost; on an error, all but
+    /// [`NotReplaced`](PagesError::NotReplaced), they are as they were.
+    ///
+    /// The new pages are the application's as those before were: it may protect them, make holes in
+    /// them (`MADV_REMOVE`: the bytes are zero again, in both views), and unmap them. A forked child
+    /// has nothing at `address` (`MADV_DONTFORK`): the pages are shared, and a child that wrote there
+    /// would write into its parent's message area.
+    ///
+    /// A page gets its memory when it is first touched; where the kernel promises no memory that it has
+    /// not set aside (`vm.overcommit_memory` is 2), or the setting `mlock` asks for it, at once.
+    ///
+    /// # Safety
+    /// The range is the caller's to replace, as it is for `mmap` with `MAP_FIXED`: nothing refers to
+    /// bytes in it, and nothing else lies there. As long as the area exists, nobody writes bytes
+    /// through `address` while the library reads or writes them, and nobody reads them while it writes:
+    /// that is, in calls of the node or of its progress thread, the bytes for which a message may be on
+    /// its way; and none while a slice of [`Node::area`](crate::Node::area) or
+    /// [`area_mut`](crate::Node::area_mut) is borrowed.
+    pub unsafe fn at(address: *mut u8, bytes: usize) -> Result<Self, PagesError> {
+        let page = rustix::param::page_size();
+        let start = address.addr();
+        if bytes == 0 {
+            return Err(PagesError::Empty);
+        }
+        if !start.is_multiple_of(page) || start == 0 {
+            return Err(PagesError::Address { address: start, page });
+        }
+        if !bytes.is_multiple_of(page) {
+            return Err(PagesError::Length { bytes, page });
+        }
+        if bytes > isize::MAX as usize || start.checked_add(bytes).is_none() {
+            return Err(PagesError::TooLarge { start: start as u64, bytes });
+        }
+        // `MS_ASYNC` writes nothing, since Linux 2.6.19: it says whether all is mapped.
+        // SAFETY: no byte changes.
+        match unsafe { rustix::mm::msync(address.cast(), bytes, MsyncFlags::ASYNC) } {
+            Err(rustix::io::Errno::NOMEM) => {
+                return Err(PagesError::NotMapped { address: start, bytes });
+            }
+            other => other.map_err(|e| PagesError::Os { bytes, source: e.into() })?,
+        }
+        let os = |source: io::Error| PagesError::Os { bytes, source };
+        let file = create(bytes).map_err(os)?;
+        seal(&file, super::SEALS_SIZE | SealFlags::SEAL).map_err(os)?;
+        let pages = Self::map(&file, 0, bytes).map_err(os)?;
+        let theirs = Mapping::shared(&file, bytes, ProtFlags::READ | ProtFlags::WRITE);
+        let theirs = theirs.map_err(os)?;
+        // One step, the last, takes what was there away and puts what is ready in its place.
+        // SAFETY: the first range is the mapping just made, which nothing refers to; the second is the
+        // caller's, who said so.
+        let moved = unsafe {
+            let from = theirs.start.as_ptr().cast();
+            rustix::mm::mremap_fixed(from, bytes, bytes, MremapFlags::MAYMOVE, address.cast())
+        };
+        match moved {
+            Ok(_) => core::mem::forget(theirs),
+            Err(e) => {
+                return Err(PagesError::NotReplaced { address: start, source: e.into() });
+            }
+        }
+        Ok(pages)
+    }
+
+    /// A second view, the library's, of `bytes` bytes from `offset` on, a multiple of the page size, of
+    /// a memory file that the caller has mapped, or will, wherever and as often as he likes. The
+    /// descriptor is needed for this call alone.
+    ///
+    /// The file is one of `memfd_create` with `MFD_ALLOW_SEALING`, in ordinary pages (a hole in a file
+    /// of huge pages cannot always be filled again), open for reading and writing, with `F_SEAL_SHRINK`
+    /// and without `F_SEAL_WRITE` and `F_SEAL_FUTURE_WRITE`. Anything else is refused, and nothing was
+    /// mapped. Holes may be made in it at any time; their bytes are zero. It may grow.
+    ///
+    /// The caller's mappings are shared with forked children unless he says `MADV_DONTFORK`. Memory of
+    /// the pages: as for [`at`](Self::at).
+    ///
+    /// # Safety
+    /// No other process writes these bytes of the file while the area exists: another's descriptor or
+    /// mapping would change what slices of [`Node::area`](crate::Node::area) show. (Memory that another
+    /// process may write is an [aperture](crate::Aperture), not a message area.) In this process, what
+    /// [`at`](Self::at) says of its address holds for every mapping of these bytes.
+    pub unsafe fn of_file(fd: impl AsFd, offset: u64, bytes: usize) -> Result<Self, PagesError> {
+        let fd = fd.as_fd();
+        let page = rustix::param::page_size();
+        if bytes == 0 {
+            return Err(PagesError::Empty);
+        }
+        if !offset.is_multiple_of(page as u64) {
+            return Err(PagesError::Offset { offset, page });
+        }
+        let end = offset.checked_add(bytes as u64);
+        let end = end.filter(|end| *end <= i64::MAX as u64 && bytes <= isize::MAX as usize);
+        let end = end.ok_or(PagesError::TooLarge { start: offset, bytes })?;
+        let not_memory = |e: rustix::io::Errno| PagesError::NotMemory(e.into());
+        let seals = rustix::fs::fcntl_get_seals(fd).map_err(not_memory)?;
+        let found = rustix::fs::fstatfs(fd).map_err(not_memory)?.f_type as u64;
+        if found != TMPFS_MAGIC {
+            return Err(PagesError::FileSystem { found });
+        }
+        if !seals.contains(SealFlags::SHRINK) {
+            return Err(PagesError::CanShrink { seals: seals.bits() });
+        }
+        if seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE) {
+            return Err(PagesError::SealedAgainstWriting { seals: seals.bits() });
+        }
+        // It has the seal, so it is as large at least from now on.
+        let file_bytes = rustix::fs::fstat(fd).map_err(not_memory)?.st_size as u64;
+        if end > file_bytes {
+            return Err(PagesError::Outside { offset, bytes, file_bytes });
+        }
+        Self::map(fd, offset, bytes).map_err(|source| match source.kind() {
+            io::ErrorKind::PermissionDenied => PagesError::NotWritable,
+            _ => PagesError::Os { bytes, source },
+        })
+    }
+
+    fn map(fd: impl AsFd, offset: u64, bytes: usize) -> io::Result<Self> {
+        let whole = bytes.next_multiple_of(rustix::param::page_size());
+        let write = ProtFlags::READ | ProtFlags::WRITE;
+        let mapping = Mapping::shared_from(fd, offset, whole, write)?;
+        if is_set_aside() {
+            mapping.fill_by_writing()?;
+        }
+        Ok(Self { mapping, bytes })
+    }
+
+    /// Bytes that an area of them has.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Large pages, where they were wished: what the kernel finds.
+    pub(super) fn advise_huge_pages(&self) -> io::Result<()> {
+        self.mapping.advise(Advice::LinuxHugepage)
+    }
+}

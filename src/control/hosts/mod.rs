@@ -83,7 +83,7 @@ const ACCEPTS_PER_TURN: usize = 16;
 const LISTEN_PAUSE_NS: u64 = 100_000_000;
 /// Requests of one identity that wait for the application's answer.
 const ASKED_PER_IDENTITY_MAX: usize = 16;
-/// What the others of that identity are told: it passes.
+/// What the others of that identity are told: it passes, and whoever waits for names tries again.
 pub(crate) const ASKED_REFUSED: &str = "of those that wait for an answer";
 /// Events that wait for the application, beyond which nobody new is accepted.
 const EVENTS_MAX: usize = 1024;
@@ -300,7 +300,8 @@ impl Hosts {
             return Err(ConnectError::Host { name: name.to_string(), error });
         }
         let id = state.new_id();
-        let dial = Dial { name: name.clone(), greeting: greeting.to_vec(), until_ns, wait };
+        let (name, greeting, pause) = (name.clone(), greeting.to_vec(), dial::CROWDED_PAUSE);
+        let dial = Dial { name, greeting, until_ns, wait, pause };
         dial::start(&self.shared, &mut state, id, dial, Duration::ZERO)?;
         drop(state);
         self.shared.late.bell.ring();
@@ -505,13 +506,14 @@ impl Shared {
         let Some(Row::Meeting(met)) = state.rows.remove(&id) else { return };
         self.poller.remove(met.meeting.channel.as_fd());
         match met.dial {
-            // It may be served soon.
-            Some(dial) if error == MeetingError::NoService && dial.may_try_again() => {
-                if let Err(error) = dial::start(self, state, id, dial, dial::PAUSE) {
-                    self.tell_failed(id, error);
+            Some(mut dial) => match dial.again_after(&error) {
+                Some(pause) => {
+                    if let Err(error) = dial::start(self, state, id, dial, pause) {
+                        self.tell_failed(id, error);
+                    }
                 }
-            }
-            Some(dial) => self.tell_failed(id, dial.error(error.into())),
+                None => self.tell_failed(id, dial.error(error.into())),
+            },
             None if met.wants.is_some() => {
                 self.inbox.put_of_host(ControlEvent::RequestGone { id: RequestId(id) });
             }

@@ -27,6 +27,7 @@ CHAPTERS = {
         "docs/settings",
         "docs/kernels",
         "docs/providers",
+        "docs/scale",
     ],
     "How it works": ["SECURITY", "ARCHITECTURE", "docs/glossary", "docs/decisions/README"],
     "Figures": ["bench/README", "bench/peers/README"],

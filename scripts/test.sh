@@ -387,6 +387,10 @@ long() (
     HAMLYN_SIM_SEEDS=1200 cargo test $with --lib simulated:: || searched=$?
     # shellcheck disable=SC2086
     cargo test $with --test processes -- random:: wake:: || searched=$?
+    # 64 hosts, each with all others; 10,000 connections; what another host says.
+    # shellcheck disable=SC2086
+    cargo test $with --test hosts_net --test hosts_own --test hosts_hostile --test scale -- \
+        many:: connections whatever thousand || searched=$?
     # With a feature that no other step has.
     cargo test --features tracing --test log && exit "$searched"
 )

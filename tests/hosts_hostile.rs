@@ -2,6 +2,8 @@
 //! the secret and lie, a relay that changes what passes, certificates that are not good.
 #![cfg(not(miri))]
 
+#[path = "model/host_ends.rs"]
+mod ends;
 #[path = "model/hosts.rs"]
 mod model;
 mod support;
@@ -663,5 +665,58 @@ fn whatever_another_host_says_is_read_or_refused() {
             bytes[at] = 0;
         }
         model::hosts(&bytes);
+    }
+}
+
+/// Bytes by chance for so many cases, and more where there is time.
+fn by_chance<R>(mut seed: u64, cases: u32, case: impl Fn(&mut u64, u32) -> R) -> Vec<R> {
+    let more = std::env::var("HAMLYN_TEST_ROUNDS").is_ok();
+    (0..if more { 10 * cases } else { cases }).map(|i| case(&mut seed, i)).collect()
+}
+
+#[test]
+fn whatever_is_said_at_each_step_of_a_meeting_nobody_is_taken_for_another() {
+    let met = by_chance(13, 200, |seed, i| {
+        let mut bytes: Vec<u8> = (0..64).map(|_| random(seed) as u8).collect();
+        bytes[0] = i as u8;
+        // Often the first step is honest, so that the second is come to.
+        if random(seed).is_multiple_of(2) {
+            bytes[1] &= !7;
+        }
+        ends::meeting(&bytes)
+    });
+    assert!(met.contains(&true) && met.contains(&false));
+    // Honest ones, either end.
+    assert_eq!([0, 1].map(|end| ends::meeting(&[end])), [true, true]);
+}
+
+#[test]
+fn whatever_comes_over_a_link_it_ends_once_for_its_reason_and_what_was_whole_is_counted() {
+    let ends = by_chance(17, 100, |seed, _| {
+        let mut bytes = vec![random(seed) as u8];
+        for _ in 0..random(seed) % 60 {
+            let what = random(seed) % 40;
+            let mut words = match what {
+                0..9 => packet(0, 0),
+                _ => packet(random(seed) as u32 % 80, random(seed) as u8 % 61),
+            }
+            .to_words();
+            match what {
+                0 => words[0] |= 1 + random(seed) % 4,
+                // That tickets were revoked.
+                1..9 => words[0] |= 2,
+                9 => words[random(seed) as usize % 6] ^= 1 << (random(seed) % 64),
+                _ => {}
+            }
+            let (header, _) = Header::from_words(&words);
+            bytes.extend(bytes_of(words));
+            let body = header.length as usize % 4097 + usize::from(header.metadata_len);
+            bytes.extend((0..body).map(|_| random(seed) as u8));
+        }
+        bytes.truncate(bytes.len() - random(seed) as usize % bytes.len().min(100));
+        ends::link(&bytes)
+    });
+    for end in ["hung up", "closed", "expelled", "misbehaved"] {
+        assert!(ends.contains(&end), "none has {end}");
     }
 }

@@ -5,12 +5,11 @@
 
 mod support;
 
-use hamlyn::Access;
-use hamlyn::Config;
-use hamlyn::node::CloseReason;
+use hamlyn::node::{CloseReason, Event};
 use hamlyn::protocol::{
     CallError, Client, Manager, Server, ServerConfig, TaggedConfig, TaggedReceiver, TaggedSender,
 };
+use hamlyn::{Accept, Access, Config, Node};
 use rcgen::{CertificateParams, DnType, Issuer, KeyPair};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -262,6 +261,64 @@ fn an_idle_link_gives_back_what_it_needs_to_carry_something() {
     });
 }
 
+#[test]
+fn as_many_descriptors_and_as_much_memory_are_in_use_after_many_connections_as_before() {
+    let name = "as_many_descriptors_and_as_much_memory_are_in_use_after_many_connections_as_before";
+    support::alone_for(name, 600, || {
+        let rounds =
+            std::env::var("HAMLYN_TEST_ROUNDS").map_or(300, |n| 2 * n.parse::<usize>().unwrap());
+        let (there, here) = (Dir::new("many-there", &[]), Dir::new("many-here", &[]));
+        let key = secret(&there);
+        let manager = Manager::with_config(listening(there.config().secret(key.clone()))).unwrap();
+        let server = Server::new(&manager, ServerConfig::default()).unwrap();
+        server.serve("double", Access::SameUser).unwrap();
+        let own = Manager::with_config(here.config().secret(key)).unwrap();
+        let at = manager.listens_at().unwrap();
+        let name = format!("hamlyn://{at}/double");
+        let ends = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| answer(&server, &ends));
+            let connect = |i: usize| {
+                // One in four leaves before it is a link.
+                if i % 4 == 3 {
+                    let mut stranger = TcpStream::connect(at).unwrap();
+                    return drop(stranger.write_all(b"?"));
+                }
+                let client = Client::connect(&own, &name, LIMIT).unwrap();
+                assert_eq!(*client.call(b"ab", LIMIT).unwrap(), *b"abab");
+            };
+            let costs = || {
+                let costs = Costs::now();
+                (costs.descriptors, costs.heap_bytes, costs.mappings)
+            };
+            (0..40).for_each(connect);
+            let before = {
+                let mut last = costs();
+                until("what was left has gone", || {
+                    std::thread::sleep(Duration::from_millis(100));
+                    core::mem::replace(&mut last, costs()) == last
+                });
+                last
+            };
+            (0..rounds).for_each(connect);
+            // Tables may have grown; a connection that is kept has 20,000 bytes and more, and two rings.
+            let is_so = |now: (usize, usize, usize)| {
+                now.0 <= before.0 && now.1 <= before.1 + 16_000 && now.2 <= before.2 + 8
+            };
+            let end = std::time::Instant::now() + support::LONG;
+            while !is_so(costs()) && std::time::Instant::now() < end {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            let now = costs();
+            eprintln!(
+                "{rounds} connections: descriptors, bytes, mappings {before:?}, then {now:?}"
+            );
+            assert!(is_so(now), "{before:?} before, {now:?} after {rounds} connections");
+            ends.store(true, Ordering::Relaxed);
+        });
+    });
+}
+
 // ---- who is who
 
 struct Authority {
@@ -322,6 +379,59 @@ fn places_are_shared_out_by_who_another_host_has_proved_to_be() {
     assert_eq!(identity(tag.link), "two.example");
     senders[0].send(0, b"one", 1, LIMIT).unwrap();
     assert_eq!(identity(tags.get_tag(LIMIT).unwrap().link), "one.example");
+}
+
+#[test]
+fn more_that_ask_at_once_than_may_wait_for_an_answer_are_connected_one_behind_the_other() {
+    const CLIENTS: usize = 24;
+    let there = Dir::new("asked-there", &[]);
+    let key = secret(&there);
+    let mut node = Node::with_config(listening(there.config().secret(key.clone()))).unwrap();
+    node.serve("x", Access::SameUser, Accept::Ask).unwrap();
+    let name = format!("hamlyn://{}/x", node.listens_at().unwrap());
+    let ends = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let client = || {
+            let (name, key, ends) = (&name, key.clone(), &ends);
+            scope.spawn(move || {
+                let dir = Dir::new("asked-here", &[]);
+                let mut node = Node::with_config(dir.config().secret(key)).unwrap();
+                let connected = node.connect(name, b"", LIMIT).map(|_| ());
+                until("all have been answered", || {
+                    connected.is_err() || ends.load(Ordering::Relaxed)
+                });
+                connected.map_err(|error| error.to_string())
+            })
+        };
+        let mut clients = Vec::new();
+        let (mut requests, mut connected, mut tells) = (Vec::new(), 0, true);
+        until("all are connected, or have given up", || {
+            // Of one address 16 may have proved nothing yet.
+            if clients.len() < CLIENTS && clients.len() <= requests.len() {
+                clients.extend((0..8).map(|_| client()));
+            }
+            node.poll().unwrap();
+            while let Some(event) = node.next_event() {
+                match event {
+                    Event::Request { id, .. } => requests.push(id),
+                    Event::Connected { .. } => connected += 1,
+                    other => panic!("{other:?}"),
+                }
+            }
+            // Nobody is answered before somebody has been sent away.
+            if tells && clients.len() == CLIENTS {
+                let told = hamlyn::control::stat_of(&there.config(), &"x".parse().unwrap(), LIMIT);
+                tells = !told.unwrap().contains("of those that wait for an answer");
+            } else if !tells {
+                requests.drain(..).for_each(|id| node.accept(id, b"").unwrap());
+            }
+            connected == CLIENTS || clients.iter().any(|client| client.is_finished())
+        });
+        ends.store(true, Ordering::Relaxed);
+        for client in clients {
+            assert_eq!(client.join().unwrap(), Ok(()));
+        }
+    });
 }
 
 #[test]

@@ -6,10 +6,10 @@ use super::directory::{self, HostDirectoryError};
 use super::meeting::{Meeting, MeetingError};
 use super::name::Place;
 use super::rails::RailDial;
-use super::{HostName, HostNameError, HostsError, Row, Shared, State};
+use super::{ASKED_REFUSED, HostName, HostNameError, HostsError, Row, Shared, State};
 use crate::config::Config;
-use crate::control::Wait;
 use crate::control::shell::ConnectError;
+use crate::control::{Reason, Wait};
 use crate::os::sys::monotonic_ns;
 use crate::os::thread;
 use core::time::Duration;
@@ -27,6 +27,9 @@ const DIALS_MAX: usize = 64;
 const UNSENT_BYTES: u32 = 128 << 10;
 /// Between two attempts at a server that is not there yet.
 pub(super) const PAUSE: Duration = Duration::from_millis(50);
+/// The same where too many ask at once, at first and at most.
+pub(super) const CROWDED_PAUSE: Duration = Duration::from_millis(5);
+const CROWDED_PAUSE_MAX: Duration = Duration::from_millis(200);
 
 /// A connection that this process makes.
 #[derive(Clone, Debug)]
@@ -37,6 +40,8 @@ pub(super) struct Dial {
     pub wait: Wait,
     /// It is to be a rail of a link that there is.
     pub rail: Option<RailDial>,
+    /// Before the next attempt, where too many ask at once.
+    pub pause: Duration,
 }
 
 impl Dial {
@@ -44,6 +49,21 @@ impl Dial {
     pub fn may_try_again(&self) -> bool {
         let pause = PAUSE.as_nanos() as u64;
         self.wait == Wait::ForName && monotonic_ns().saturating_add(pause) < self.until_ns
+    }
+
+    /// How long to wait before it is tried again, where what kept it from being a link passes: nobody
+    /// serves the name yet, or as many of this end's identity wait for an answer as may. Each attempt
+    /// costs both ends a handshake, so the pauses of the latter grow.
+    pub fn again_after(&mut self, error: &MeetingError) -> Option<Duration> {
+        let pause = match error {
+            MeetingError::NoService => PAUSE,
+            MeetingError::Refused(Reason::Connections, why) if why == ASKED_REFUSED => {
+                let next = (self.pause * 2).min(CROWDED_PAUSE_MAX);
+                core::mem::replace(&mut self.pause, next)
+            }
+            _ => return None,
+        };
+        self.may_try_again().then_some(pause)
     }
 
     pub fn error(&self, error: HostError) -> ConnectError {

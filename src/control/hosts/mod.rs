@@ -87,7 +87,7 @@ const ACCEPTS_PER_TURN: usize = 16;
 const LISTEN_PAUSE_NS: u64 = 100_000_000;
 /// Requests of one identity that wait for the application's answer.
 const ASKED_PER_IDENTITY_MAX: usize = 16;
-/// What the others of that identity are told: it passes.
+/// What the others of that identity are told: it passes, and whoever waits for names tries again.
 pub(crate) const ASKED_REFUSED: &str = "of those that wait for an answer";
 /// Events that wait for the application, beyond which nobody new is accepted.
 const EVENTS_MAX: usize = 1024;
@@ -304,7 +304,8 @@ impl Hosts {
         }
         let id = state.new_id();
         let (name, greeting, rail) = (name.clone(), greeting.to_vec(), None);
-        let dial = Dial { name, greeting, until_ns, wait, rail };
+        let pause = dial::CROWDED_PAUSE;
+        let dial = Dial { name, greeting, until_ns, wait, rail, pause };
         dial::start(&self.shared, &mut state, id, dial, Duration::ZERO)?;
         drop(state);
         self.shared.late.bell.ring();
@@ -518,16 +519,17 @@ impl Shared {
         let Some(Row::Meeting(met)) = state.rows.remove(&id) else { return };
         self.poller.remove(met.meeting.channel.as_fd());
         match met.dial {
-            // It may be served soon.
-            Some(dial) if error == MeetingError::NoService && dial.may_try_again() => {
-                if let Err(error) = dial::start(self, state, id, dial, dial::PAUSE) {
-                    self.tell_failed(id, error);
+            Some(mut dial) => match dial.again_after(&error) {
+                Some(pause) => {
+                    if let Err(error) = dial::start(self, state, id, dial, pause) {
+                        self.tell_failed(id, error);
+                    }
                 }
-            }
-            Some(dial) => {
-                let error = dial.error(error.into());
-                self.dial_failed(state, id, &dial, error);
-            }
+                None => {
+                    let error = dial.error(error.into());
+                    self.dial_failed(state, id, &dial, error);
+                }
+            },
             None if met.wants.is_some() => {
                 self.inbox.put_of_host(ControlEvent::RequestGone { id: RequestId(id) });
             }

@@ -3,150 +3,28 @@
 //! namespaces (root's), or without iproute2, nothing of this runs, which is said loudly.
 #![cfg(not(miri))]
 
+#[path = "../support/mod.rs"]
 mod support;
+
+mod faults;
+mod many;
+mod net;
 
 use hamlyn::node::{CloseReason, Event};
 use hamlyn::protocol::{
     CallError, Client, Manager, Server, ServerConfig, StreamConfig, StreamReceiver, StreamSender,
 };
 use hamlyn::{Accept, Access, Node};
-use std::fs::File;
+use net::Net;
 use std::net::SocketAddr;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
-use support::{Dir, LIMIT, Peer, Role, loud, say, skipped};
+use support::{LIMIT, Peer, Role, loud, say, skipped};
 
-/// Milliseconds after which a host that does not answer is gone, in these tests.
-const TIMEOUT: &str = "2000";
 /// Longer than that.
 const LONGER: Duration = Duration::from_millis(5000);
 /// Within this a host that is gone is told of. The kernel would take a quarter of an hour.
 const BOUND: Option<Duration> = Some(Duration::from_secs(15));
-
-fn run(line: &str) -> Result<(), String> {
-    let mut words = line.split(' ');
-    let mut command = Command::new(words.next().unwrap());
-    let output = command.args(words).stdin(Stdio::null()).output();
-    let output = output.map_err(|e| format!("{line}: {e}"))?;
-    let error = || format!("{line}: {}", String::from_utf8_lossy(&output.stderr).trim());
-    output.status.success().then_some(()).ok_or_else(error)
-}
-
-/// Two hosts, `here` and `there`, and a directory for what both have.
-struct Net {
-    here: String,
-    there: String,
-    keys: Dir,
-}
-
-impl Net {
-    /// `None`, which is said: this machine does not let it be made.
-    fn new() -> Option<Self> {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let (pid, count) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let name = |side: &str| format!("hamlyn-{pid}-{count}-{side}");
-        let net = Self { here: name("here"), there: name("there"), keys: Dir::new("net", &[]) };
-        let (here, there) = (&net.here, &net.there);
-        // Dropped, and so removed, at the first that fails.
-        if let Err(why) = run(&format!("ip netns add {here}")) {
-            skipped(&format!("no network namespaces: {why}"));
-            return None;
-        }
-        let (v, w) = (format!("hm{pid}v{count}"), format!("hm{pid}w{count}"));
-        let lines = [
-            format!("ip netns add {there}"),
-            format!("ip -n {here} link add {v} type veth peer name {w} netns {there}"),
-            format!("ip -n {here} link set {v} name cable"),
-            format!("ip -n {there} link set {w} name cable"),
-            format!("ip -n {here} addr add 10.77.0.1/24 dev cable"),
-            format!("ip -n {there} addr add 10.77.0.2/24 dev cable"),
-            format!("ip -n {here} addr add fd77::1/64 dev cable nodad"),
-            format!("ip -n {there} addr add fd77::2/64 dev cable nodad"),
-            format!("ip -n {here} link set cable up"),
-            format!("ip -n {there} link set cable up"),
-        ];
-        for line in lines {
-            run(&line).unwrap();
-        }
-        let mut options = File::options();
-        let file = options.write(true).create(true).mode(0o600).open(net.secret()).unwrap();
-        std::io::Write::write_all(&mut &file, "7f".repeat(32).as_bytes()).unwrap();
-        Some(net)
-    }
-
-    fn secret(&self) -> String {
-        self.keys.path.join("secret").display().to_string()
-    }
-
-    fn cable(&self, state: &str) {
-        run(&format!("ip -n {} link set cable {state}", self.there)).unwrap();
-    }
-
-    fn cut(&self) {
-        self.cable("down");
-    }
-
-    fn mend(&self) {
-        self.cable("up");
-    }
-
-    fn dir(&self, name: &str, settings: &[(&str, &str)]) -> Dir {
-        let secret = self.secret();
-        let own = [("SECRET", secret.as_str()), ("HOST_TIMEOUT_MS", TIMEOUT)];
-        Dir::new(name, &[&own, settings].concat())
-    }
-
-    /// A process there, listening at this address, and where it does.
-    fn peer(&self, role: &str, address: &str) -> (Peer, Dir, String) {
-        let dir = self.dir("there", &[("LISTEN", address)]);
-        let before = ["ip", "netns", "exec", &self.there];
-        let mut peer = Peer::run(role, Peer::command(role, &dir, "", &before));
-        let at = format!("hamlyn://{}", peer.says());
-        (peer, dir, at)
-    }
-
-    /// Runs `body` with a manager here. The sockets of a thread, and of those that it starts, are in
-    /// its namespace.
-    fn here(&self, settings: &[(&str, &str)], body: impl FnOnce(&Manager)) {
-        let dir = self.dir("here", settings);
-        let _inside = Inside::enter(&format!("/run/netns/{}", self.here));
-        body(&Manager::with_config(dir.config()).unwrap());
-    }
-}
-
-/// This thread is in another network namespace until it is dropped.
-struct Inside(File);
-
-impl Inside {
-    fn enter(path: &str) -> Self {
-        let own = File::open("/proc/thread-self/ns/net").unwrap();
-        switch(&File::open(path).unwrap());
-        Self(own)
-    }
-}
-
-impl Drop for Inside {
-    fn drop(&mut self) {
-        switch(&self.0);
-    }
-}
-
-fn switch(namespace: &File) {
-    // SAFETY: a system call on a descriptor that is open.
-    let rc = unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) };
-    assert_eq!(rc, 0, "{}", std::io::Error::last_os_error());
-}
-
-impl Drop for Net {
-    fn drop(&mut self) {
-        for name in [&self.here, &self.there] {
-            let _ = run(&format!("ip netns del {name}"));
-        }
-    }
-}
 
 const ADDRESS: &str = "10.77.0.2:7000";
 

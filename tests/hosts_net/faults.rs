@@ -1,0 +1,138 @@
+//! What befalls hosts and what is between them, beyond a cable that is cut: packets that are late and
+//! overtake one another, a network that carries in one direction only, hosts that are lost with all
+//! their processes and come back.
+
+use crate::net::Net;
+use crate::support::{LIMIT, Peer, skipped, until_node};
+use crate::{ADDRESS, BOUND, doubles, record};
+use hamlyn::node::{CloseReason, Event};
+use hamlyn::protocol::{CallError, Client, StreamSender};
+use hamlyn::{LinkId, Node};
+
+#[test]
+fn packets_that_are_late_and_overtake_one_another_change_nothing() {
+    let Some((net, relay)) = Net::relayed() else { return };
+    let (mut peer, _dir, at) = net.peer("records", ADDRESS);
+    let (_server, _dir, server) = net.peer("server", "10.77.0.2:7001");
+    net.here(&[("HOST_TIMEOUT_MS", "30000")], |manager| {
+        let mut sender = StreamSender::connect(manager, &format!("{at}/records"), LIMIT).unwrap();
+        for i in 0..100 {
+            sender.send(&record(i), LIMIT).unwrap();
+        }
+        sender.flush(LIMIT).unwrap();
+        drop(sender);
+        peer.expect("100 whole");
+        let client = Client::connect(manager, &format!("{server}/double"), LIMIT).unwrap();
+        doubles(&client, &[1, 5000, 100_000]);
+    });
+    assert!(relay.overtaken() > 0, "nothing was overtaken");
+}
+
+/// Every end that a node is told of, until there are `count`; and whatever else is told by then.
+fn ends(node: &mut Node, count: usize) -> Vec<(LinkId, CloseReason)> {
+    let mut found = Vec::new();
+    until_node(node, "the ends are told", |node| {
+        while let Some(event) = node.next_event() {
+            match event {
+                Event::Closed { link, reason, .. } => found.push((link, reason)),
+                other => panic!("{other:?}"),
+            }
+        }
+        found.len() >= count
+    });
+    found
+}
+
+#[test]
+fn a_network_that_carries_in_one_direction_only_is_a_cut_to_both_ends() {
+    for is_there in [true, false] {
+        let Some(net) = Net::new() else { return };
+        let (mut peer, _dir, at) = net.peer("told", ADDRESS);
+        let mut go = || {
+            let mut node = Node::with_config(net.dir("idle", &[]).config()).unwrap();
+            let link = node.connect(&format!("{at}/x"), &[], LIMIT).unwrap();
+            peer.expect("connected");
+            let deaf = if is_there { &net.there } else { &net.here };
+            if let Err(why) = Net::deafen(deaf) {
+                return skipped(&format!("no packets can be dropped by nft: {why}"));
+            }
+            // Whoever is deaf sends, and hears no word of its arrival; the other asks in vain.
+            assert_eq!(ends(&mut node, 1), [(link, CloseReason::Died)]);
+            peer.expect("Died");
+        };
+        net.here(&[], |_| go());
+    }
+}
+
+#[test]
+fn a_host_that_is_lost_with_all_its_processes_is_told_of_once_to_each_that_waits() {
+    let Some(net) = Net::new() else { return };
+    let started = |address: &str| net.peer("server", address);
+    let (one, _dir, at) = started(ADDRESS);
+    let (other, _dir, other_at) = started("10.77.0.2:7001");
+    net.here(&[], |manager| {
+        let connect = |at: &str| Client::connect(manager, &format!("{at}/double"), LIMIT).unwrap();
+        let clients = [connect(&at), connect(&at), connect(&other_at)];
+        clients.iter().for_each(|client| doubles(client, &[100]));
+        // Nothing of it says a last word.
+        one.stop();
+        other.stop();
+        std::thread::scope(|scope| {
+            let waits = clients
+                .each_ref()
+                .map(|client| scope.spawn(move || client.call(b"ab", BOUND).unwrap_err()));
+            net.cut();
+            one.kill();
+            other.kill();
+            for waits in waits {
+                let error = waits.join().unwrap();
+                assert!(matches!(error, CallError::Ended(CloseReason::Died)), "{error}");
+            }
+        });
+        // It is as dead to whoever comes later, at once.
+        for client in &clients {
+            let error = client.call(b"ab", LIMIT).unwrap_err();
+            assert!(matches!(error, CallError::Ended(CloseReason::Died)), "{error}");
+        }
+    });
+}
+
+#[test]
+fn a_host_that_comes_back_is_another_one_and_the_links_to_the_old_one_have_ended() {
+    let Some(net) = Net::new() else { return };
+    let told = || net.peer("told", ADDRESS);
+    let connected = |node: &mut Node, peer: &mut Peer, at: &str| {
+        let link = node.connect(&format!("{at}/x"), &[], LIMIT).unwrap();
+        peer.expect("connected");
+        (link, node.peer(link).unwrap().node)
+    };
+    let (mut peer, _dir, at) = told();
+    net.here(&[], |_| {
+        let mut node = Node::with_config(net.dir("stays", &[]).config()).unwrap();
+        let old = [(); 2].map(|()| connected(&mut node, &mut peer, &at));
+        assert_eq!(old[0].1, old[1].1);
+        // As if its power had failed: no word of it arrives.
+        net.cut();
+        peer.kill();
+        let (mut peer, _dir, again) = told();
+        assert_eq!(again, at, "under the same name");
+        net.mend();
+        let new = connected(&mut node, &mut peer, &at);
+        assert_ne!(new.1, old[0].1, "the same host to look at");
+        let found = ends(&mut node, 2);
+        assert_eq!(found.len(), 2);
+        for old in old {
+            assert!(found.contains(&(old.0, CloseReason::Died)), "{found:?}");
+        }
+        // The new one is there, and goes when it is let go.
+        assert_eq!(node.links().filter(|link| *link == new.0).count(), 1);
+        node.disconnect(new.0).unwrap();
+        until_node(&mut node, "it has been told", |_| peer.has_said().is_some());
+        assert!(node.next_event().is_none_or(|event| matches!(event, Event::Closed { .. })));
+    });
+}
+
+#[test]
+fn role() {
+    crate::role();
+}

@@ -1,0 +1,291 @@
+//! Both ends of a connection between hosts: an honest one, and one that has the secret and says what some
+//! bytes have it say. By chance under `cargo test`, by search under a fuzzer (`fuzz/`).
+
+use hamlyn::control::hosts::channel::Channel;
+use hamlyn::control::hosts::frames::{Frame, Read, read};
+use hamlyn::control::hosts::hello::{self, Answer, VERSION, Wants, Who};
+use hamlyn::control::hosts::keys::{End, Keys};
+use hamlyn::control::hosts::meeting::{Meeting, Own, Step};
+use hamlyn::control::hosts::path::Path;
+use hamlyn::control::{Accept, Access, Identity};
+use hamlyn::node::{CloseReason, Event};
+use hamlyn::{Config, Node};
+use std::cell::RefCell;
+use std::fs;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// What outlives one case: keys take their time.
+struct World {
+    dir: PathBuf,
+    /// Of the honest end, and of the other.
+    own: Own,
+    other: Own,
+    listener: TcpListener,
+    node: Node,
+    at: SocketAddr,
+}
+
+impl World {
+    fn new() -> Self {
+        let name = format!("hamlyn-ends-{}-{:?}", std::process::id(), std::thread::current().id());
+        let dir = std::env::temp_dir().join(name);
+        fs::DirBuilder::new().mode(0o700).create(&dir).unwrap();
+        let secret = dir.join("secret");
+        fs::write(&secret, "7f".repeat(32)).unwrap();
+        fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
+        let config = Config::default().dir(dir.clone()).shared_dir(dir.join("shared"));
+        let config = config.secret(secret).listen("127.0.0.1:0".parse::<SocketAddr>().unwrap());
+        let own = || {
+            let (keys, identity) = (Keys::load(&config).unwrap(), Identity::new().unwrap());
+            Own { keys, identity, packet_bytes: 4096 }
+        };
+        let (own, other) = (own(), own());
+        let mut node = Node::with_config(config).unwrap();
+        node.serve("x", Access::SameUser, Accept::Automatic(Vec::new())).unwrap();
+        let at = node.listens_at().unwrap();
+        Self { dir, own, other, listener: TcpListener::bind("127.0.0.1:0").unwrap(), node, at }
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+fn with_world<R>(case: impl FnOnce(&mut World) -> R) -> R {
+    thread_local!(static WORLD: RefCell<Option<World>> = const { RefCell::new(None) });
+    WORLD.with_borrow_mut(|world| case(world.get_or_insert_with(World::new)))
+}
+
+/// Until there is something; a case that waits without end is a failure.
+fn until<R>(what: &str, mut look: impl FnMut() -> Option<R>) -> R {
+    let end = Instant::now() + Duration::from_secs(30);
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < end, "it never came to be that {what}");
+        std::thread::yield_now();
+    }
+}
+
+fn client(tcp: TcpStream, own: &Own) -> Channel {
+    tcp.set_nonblocking(true).unwrap();
+    let name = "127.0.0.1".try_into().unwrap();
+    let tls = rustls::ClientConnection::new(own.keys.client.clone(), name).unwrap();
+    Channel::new(tcp, tls.into())
+}
+
+fn server(tcp: TcpStream, own: &Own) -> Channel {
+    tcp.set_nonblocking(true).unwrap();
+    let tls = rustls::ServerConnection::new(own.keys.server.clone()).unwrap();
+    Channel::new(tcp, tls.into())
+}
+
+// ---- a meeting
+
+/// What an end says of itself, as an honest one does.
+fn who(own: &Own, channel: &Channel, end: End) -> Who {
+    let key = channel.key().unwrap();
+    let statement =
+        [b"hamlyn host 1 ".as_slice(), &[u8::from(end == End::Client)], key.as_slice()].concat();
+    let (public_key, signature) = own.identity.sign(&statement);
+    Who {
+        version: VERSION,
+        node: own.identity.node().0,
+        public_key,
+        signature: signature.to_vec(),
+        proof: own.keys.proof(end, &key),
+        packet_bytes: 4096,
+    }
+}
+
+/// What is said instead of `honest`; whether it is that, and whether the connection ends behind it.
+fn said(data: &mut &[u8], honest: Vec<u8>) -> (Vec<u8>, bool, bool) {
+    let mut next = || match data.split_first() {
+        Some((first, rest)) => {
+            *data = rest;
+            *first
+        }
+        None => 0,
+    };
+    let what = next();
+    let (at, by) = (usize::from(next()) << 4 | usize::from(next()) & 15, next());
+    let mut bytes = honest.clone();
+    let at = at % bytes.len();
+    match what % 4 {
+        0 => {}
+        1 => bytes[at] ^= by,
+        2 => bytes.truncate(at),
+        _ => bytes = data[..data.len().min(usize::from(by) << 4)].to_vec(),
+    }
+    let is_honest = bytes == honest;
+    (bytes, is_honest, what & 4 != 0 || !is_honest)
+}
+
+/// A meeting, either end of it, whose other end says at each step what the bytes make of that. Whether
+/// the honest end took it for one.
+pub fn meeting(data: &[u8]) -> bool {
+    let Some((first, data)) = data.split_first() else { return false };
+    with_world(|world| meet(world, first & 1 == 1, data))
+}
+
+fn meet(world: &mut World, tests_client: bool, mut data: &[u8]) -> bool {
+    let World { own, other, listener, .. } = world;
+    let from = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (to, _) = listener.accept().unwrap();
+    let (mut met, mut hand) = match tests_client {
+        true => (Meeting::of_client(client(from, own), "x", vec![7; 10]), server(to, other)),
+        false => (Meeting::of_server(server(to, own)), client(from, other)),
+    };
+    until("keys are agreed on", || {
+        assert!(matches!(met.turn(own), Step::Waits));
+        hand.receive(1);
+        hand.flush();
+        // A server has said who it is by then.
+        (hand.is_open() && met.channel.is_open() && (tests_client || !hand.plain().is_empty()))
+            .then_some(())
+    });
+    let steps = match tests_client {
+        true => {
+            let who = hello::to_bytes(&who(other, &hand, End::Server));
+            vec![who, hello::to_bytes(&Answer::Yes(vec![9; 20]))]
+        }
+        false => {
+            let who = who(other, &hand, End::Client);
+            vec![hello::to_bytes(&Wants { who, service: "x".into(), greeting: vec![7; 10] })]
+        }
+    };
+    let (count, mut all_honest) = (steps.len(), true);
+    for (i, honest) in steps.into_iter().enumerate() {
+        let (bytes, is_honest, ends) = said(&mut data, honest);
+        all_honest &= is_honest;
+        hand.put(&bytes);
+        if ends {
+            hand.put_end();
+        }
+        let before = hand.received();
+        let step = until("it has been heard", || {
+            hand.flush();
+            hand.receive(1 << 16);
+            match met.turn(own) {
+                // The next is said once this has been answered.
+                Step::Waits if i + 1 < count && !ends && hand.received() > before => Some(None),
+                Step::Waits => None,
+                step => Some(Some(step)),
+            }
+        });
+        match step {
+            None => continue,
+            Some(Step::Link(greeting, proved)) => {
+                assert!(tests_client && proved.node == other.identity.node());
+                assert!(!all_honest || greeting == [9; 20]);
+            }
+            Some(Step::Wants(wants, proved)) => {
+                assert!(!tests_client && proved.node == other.identity.node());
+                assert!(!all_honest || (wants.service == "x" && wants.greeting == [7; 10]));
+            }
+            Some(Step::Failed(error)) => {
+                assert!(!all_honest || (ends && i + 1 < count), "an honest host: {error}");
+                return false;
+            }
+            Some(Step::Waits) => unreachable!(),
+        }
+        return true;
+    }
+    false
+}
+
+// ---- a link
+
+/// What a host that sends these bytes, and then says that it ends, is to be told of.
+struct Model {
+    packets: u64,
+    revoked: usize,
+    end: &'static str,
+}
+
+fn model(mut bytes: &[u8], packet_bytes: usize) -> Model {
+    let mut model = Model { packets: 0, revoked: 0, end: "hung up" };
+    loop {
+        let (frame, used) = match read(bytes, packet_bytes) {
+            Read::Cut(_) => return model,
+            Read::Violation => return Model { end: "misbehaved", ..model },
+            Read::Whole(frame, used) => (frame, used),
+        };
+        match frame {
+            Frame::Packet { .. } => model.packets += 1,
+            Frame::Stale { .. } => model.revoked += 1,
+            Frame::Goodbye => return Model { end: "closed", ..model },
+            Frame::SentAway => return Model { end: "expelled", ..model },
+        }
+        bytes = &bytes[used..];
+    }
+}
+
+/// A link to a node, over which come whatever bytes, in pieces: what is whole is counted, and the link
+/// ends once, for the reason that there is, which is told.
+pub fn link(data: &[u8]) -> &'static str {
+    let Some((piece, data)) = data.split_first() else { return "" };
+    // Fewer packets than wrong keys are allowed.
+    let data = &data[..data.len().min(64 << 10)];
+    with_world(|world| speak(world, 1 + usize::from(*piece) * 8, data))
+}
+
+fn speak(world: &mut World, piece: usize, data: &[u8]) -> &'static str {
+    let World { other, node, at, .. } = world;
+    let refused = |node: &Node| {
+        let counters = node.counters();
+        counters.iter().filter(|row| row.0.starts_with("refused_")).map(|row| row.1).sum::<u64>()
+    };
+    let before = refused(node);
+    let mut meeting =
+        Meeting::of_client(client(TcpStream::connect(*at).unwrap(), other), "x", Vec::new());
+    let packet_bytes = until("there is a link", || match meeting.turn(other) {
+        Step::Waits => None,
+        Step::Link(_, proved) => Some(proved.packet_bytes as usize),
+        step => panic!("{step:?}"),
+    });
+    let hand = &mut meeting.channel;
+    let (mut connected, mut revoked, mut ends) = (0, 0, Vec::new());
+    let mut turn = |node: &mut Node, ends: &mut Vec<CloseReason>| {
+        node.poll().unwrap();
+        while let Some(event) = node.next_event() {
+            match event {
+                Event::Connected { .. } => connected += 1,
+                Event::TicketRevoked { .. } => revoked += 1,
+                Event::Closed { reason, .. } => ends.push(reason),
+                other => panic!("{other:?}"),
+            }
+        }
+    };
+    for piece in data.chunks(piece) {
+        hand.put(piece);
+        hand.flush();
+        turn(node, &mut ends);
+    }
+    hand.put_end();
+    until("the link has ended", || {
+        if hand.flush() {
+            hand.is_delivered();
+        }
+        turn(node, &mut ends);
+        (!ends.is_empty()).then_some(())
+    });
+    let model = model(data, packet_bytes);
+    let end = match ends.as_slice() {
+        [CloseReason::Closed] => "closed",
+        [CloseReason::HungUp] => "hung up",
+        [CloseReason::Expelled] => "expelled",
+        [CloseReason::Misbehaved(_)] => "misbehaved",
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((end, connected), (model.end, 1));
+    assert!(revoked <= model.revoked);
+    assert_eq!(refused(node) - before, model.packets, "packets that were whole");
+    end
+}

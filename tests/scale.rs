@@ -1,0 +1,184 @@
+//! Ten thousand hosts in one simulation: the interfaces of as many nodes, links that are made when they
+//! are first used, a neighbour exchange and a barrier over a tree. What a host costs is counted.
+//!
+//! What links over TLS add to that, and the turns of a node that has so many, is in `docs/scale.md`,
+//! with the tests that count it.
+#![cfg(not(miri))]
+
+mod support;
+
+use hamlyn::interface::terminus::Segmenter;
+use hamlyn::interface::{Interface, LinkId, QueueId, SlotConfig, SlotId};
+use hamlyn::link::sim::{Fabric, SimLink, Trouble};
+use hamlyn::wire::{Key, MetadataIndex, NodeId};
+use std::collections::HashMap;
+use support::{Costs, alone};
+
+/// Senders that a host knows, each with an entry of its own: in a tree and in a ring.
+const PARENT: u32 = 0;
+const LEFT: u32 = 1;
+const RIGHT: u32 = 2;
+const BEFORE: u32 = 3;
+const AFTER: u32 = 4;
+const BYTES: usize = 16;
+const PACKET_BYTES: u32 = 1024;
+
+struct Host {
+    interface: Interface<Vec<u8>>,
+    queue: QueueId,
+    slot: SlotId,
+    /// Rounds in which it has exchanged with its neighbours, and in which its children have.
+    exchanged: [u32; 2],
+    below: [u32; 2],
+    reported: u32,
+    released: u32,
+}
+
+struct World {
+    fabric: Fabric,
+    hosts: Vec<Host>,
+    /// Made when first used.
+    links: HashMap<(usize, usize), SimLink>,
+    messages: u64,
+}
+
+impl World {
+    fn new(count: usize) -> Self {
+        let trouble = Trouble { delay_max_ns: 50, ..Trouble::REORDER };
+        let host = |id: usize| {
+            let mut interface = Interface::new(NodeId(1 + id as u64));
+            interface.enable();
+            let area = interface.create_area(vec![0; BYTES]);
+            let queue = interface.create_queue(16).unwrap();
+            let config = SlotConfig::new(area, queue).metadata(5).credit(16);
+            let slot = interface.create_slot(&config, Key(id as u64 + 7), || Key(1)).unwrap();
+            let (exchanged, below) = ([0; 2], [0; 2]);
+            Host { interface, queue, slot, exchanged, below, reported: 0, released: 0 }
+        };
+        let fabric = Fabric::new(11, count, trouble);
+        Self { fabric, hosts: (0..count).map(host).collect(), links: HashMap::new(), messages: 0 }
+    }
+
+    fn send(&mut self, from: usize, to: usize, entry: u32) {
+        let host = &self.hosts[to];
+        let ticket = host.interface.ticket(host.slot, MetadataIndex(entry)).unwrap();
+        let fabric = &mut self.fabric;
+        let link = self.links.entry((from, to));
+        let link = *link.or_insert_with(|| fabric.connect(to, 4, PACKET_BYTES));
+        let data = [from as u8; BYTES];
+        let mut message = Segmenter::new(&ticket, BYTES as u64, 0, 0, PACKET_BYTES).unwrap();
+        message.advance(&mut fabric.outgoing(link), &data[..], &[]).unwrap();
+        self.messages += 1;
+    }
+
+    fn begin(&mut self, host: usize) {
+        let count = self.hosts.len();
+        self.send(host, (host + 1) % count, BEFORE);
+        self.send(host, (host + count - 1) % count, AFTER);
+    }
+
+    /// Goes on with what a host has been told.
+    fn go_on(&mut self, host: usize) {
+        let count = self.hosts.len();
+        let children = [2 * host + 1, 2 * host + 2];
+        let this = &mut self.hosts[host];
+        let next = this.reported + 1;
+        let is_below = |i: usize| children[i] >= count || this.below[i] >= next;
+        if this.reported == this.released
+            && this.exchanged.iter().all(|rounds| *rounds >= next)
+            && is_below(0)
+            && is_below(1)
+        {
+            this.reported = next;
+            match host {
+                0 => self.release(0),
+                _ => self.send(host, (host - 1) / 2, if host % 2 == 1 { LEFT } else { RIGHT }),
+            }
+        }
+    }
+
+    fn release(&mut self, host: usize) {
+        self.hosts[host].released += 1;
+        for child in [2 * host + 1, 2 * host + 2] {
+            if child < self.hosts.len() {
+                self.send(host, child, PARENT);
+            }
+        }
+    }
+
+    /// Whatever has arrived by now.
+    fn turn(&mut self, at: usize) -> bool {
+        let mut any = false;
+        while let Some(packet) = self.fabric.arrive(at) {
+            any = true;
+            let link = LinkId { index: packet.link.index() as u32, generation: 0 };
+            let host = &mut self.hosts[at];
+            host.interface.handle_packet(link, &packet.header, packet.reserved, &packet).unwrap();
+            loop {
+                let host = &mut self.hosts[at];
+                let Some(note) = host.interface.pop(host.queue).unwrap() else { break };
+                assert!(note.is_for(host.slot));
+                match note.index.0 {
+                    PARENT => self.release(at),
+                    LEFT => self.hosts[at].below[0] += 1,
+                    RIGHT => self.hosts[at].below[1] += 1,
+                    BEFORE => self.hosts[at].exchanged[0] += 1,
+                    _ => self.hosts[at].exchanged[1] += 1,
+                }
+                if note.index.0 != PARENT {
+                    self.go_on(at);
+                }
+            }
+        }
+        any
+    }
+
+    /// One round: nobody is released before everybody has exchanged.
+    fn round(&mut self) -> u64 {
+        let before = self.messages;
+        let round = self.hosts[0].released + 1;
+        (0..self.hosts.len()).for_each(|host| self.begin(host));
+        loop {
+            for host in 0..self.hosts.len() {
+                self.turn(host);
+            }
+            if self.hosts[0].released == round && self.hosts.iter().any(|h| h.reported < round) {
+                panic!("released before all had come");
+            }
+            if !self.fabric.advance() {
+                break;
+            }
+        }
+        assert!(self.hosts.iter().all(|h| h.released == round && h.exchanged == [round; 2]));
+        self.messages - before
+    }
+}
+
+#[test]
+fn ten_thousand_hosts_meet_and_each_costs_what_it_speaks_with() {
+    alone("ten_thousand_hosts_meet_and_each_costs_what_it_speaks_with", || {
+        let rounds = std::env::var("HAMLYN_TEST_ROUNDS").map_or(2, |_| 20);
+        let cost = |count: usize| {
+            let before = Costs::now().heap_bytes;
+            let mut world = World::new(count);
+            let made = (Costs::now().heap_bytes - before) / count;
+            let messages: Vec<u64> = (0..rounds).map(|_| world.round()).collect();
+            // Two to the neighbours, one up, one down.
+            assert!(messages.iter().all(|sent| *sent == 4 * count as u64 - 2), "{messages:?}");
+            // Not one for each pair; the first child of the first host is its neighbour, too.
+            assert_eq!(world.links.len(), 4 * count - 4);
+            let refused: u64 = world
+                .hosts
+                .iter()
+                .flat_map(|host| host.interface.counters().snapshot())
+                .filter(|row| row.0.starts_with("refused_"))
+                .map(|row| row.1)
+                .sum();
+            assert_eq!(refused, 0);
+            made
+        };
+        let (few, many) = (cost(100), cost(10_000));
+        support::loud(&format!("bytes of a host: {few} of a hundred, {many} of ten thousand"));
+        assert!(many <= few + few / 4, "{few} bytes of a host, then {many}");
+    });
+}

@@ -2,7 +2,8 @@
 //! not, hosts die, hosts lie.
 //!
 //! `HAMLYN_FABRIC_LIBRARY` names another libfabric than the system's for the tests;
-//! `HAMLYN_FABRIC_OTHER_LIBRARY` one of another version, for the other end.
+//! `HAMLYN_FABRIC_OTHER_LIBRARY` one of another version, for the other end (else that of MPICH's wheel,
+//! where `bench/peers/install.sh` has put it).
 #![cfg(not(miri))]
 
 mod support;
@@ -298,8 +299,14 @@ fn both_ends_sleep_and_are_woken() {
 // 1.17 calls `net` what 2.x calls `tcp`.
 #[test]
 fn one_version_of_the_library_speaks_with_another() {
-    let Some(other) = named("HAMLYN_FABRIC_OTHER_LIBRARY") else {
-        return skipped("HAMLYN_FABRIC_OTHER_LIBRARY, a libfabric of another version");
+    // MPICH's wheel, which bench/peers/install.sh installs, has 2.x.
+    let peers = "bench/peers/build/mpich/lib/mpich/libfabric.so.1";
+    let installed = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(peers);
+    let installed = Some(installed).filter(|file| file.exists());
+    let Some(other) = named("HAMLYN_FABRIC_OTHER_LIBRARY").or(installed) else {
+        return skipped(&format!(
+            "a libfabric of another version: named by HAMLYN_FABRIC_OTHER_LIBRARY, or as {peers}"
+        ));
     };
     let other_path = other.display().to_string();
     let providers = providers();
@@ -307,10 +314,13 @@ fn one_version_of_the_library_speaks_with_another() {
         return skipped(NEEDED);
     }
     let library = Library::open(Some(&other)).unwrap();
+    let here = Library::open(named("HAMLYN_FABRIC_LIBRARY").as_deref()).unwrap();
+    if library.version() == here.version() {
+        return skipped(&format!("a libfabric of another version than {:?}", here.version()));
+    }
     let mut spoken = 0;
     for own in &providers {
-        let own_protocol = Library::open(named("HAMLYN_FABRIC_LIBRARY").as_deref()).unwrap();
-        let own_protocol = own_protocol.choose(Some(own), Some(HERE)).unwrap().protocol();
+        let own_protocol = here.choose(Some(own), Some(HERE)).unwrap().protocol();
         for name in ["tcp", "net", "tcp;ofi_rxm"] {
             let Ok(choice) = library.choose(Some(name), Some(HERE)) else { continue };
             if choice.provider() != name || choice.protocol() != own_protocol {
@@ -318,8 +328,8 @@ fn one_version_of_the_library_speaks_with_another() {
             }
             let there = [("FABRIC_LIBRARY", other_path.as_str())];
             let (_dir, _peer, at) = process(name, &there);
-            let here = Dir::new("version", &[]);
-            let manager = Manager::with_config(trusted(&here, own)).unwrap();
+            let dir = Dir::new("version", &[]);
+            let manager = Manager::with_config(trusted(&dir, own)).unwrap();
             let client = Client::connect(&manager, &at, LIMIT).unwrap();
             for length in [1, 5000, 300_000] {
                 let bytes = vec![7; length];
@@ -588,11 +598,23 @@ fn messages_with_another_token_are_dropped_and_counted_and_the_link_goes_on() {
             third.poll(&mut Vec::new()).unwrap();
             third.send(to, 0, &[&big]).unwrap().then_some(())
         });
-        // Not every provider says that one was too long.
-        let is_counted = has_dropped(&mut heard, &mut third, sent + 1);
-        eprintln!("of one that is too long {provider} tells: {is_counted}");
-        let path = heard.explain();
-        assert!(is_counted || path.contains(&format!(" {sent} messages dropped")), "{path}");
+        // Where a provider cuts a message into parts (`ofi_rxm`, of 16 KiB), what is behind the part that
+        // has no room left is taken for further messages, of which each is counted by itself.
+        let parts =
+            if provider.ends_with("ofi_rxm") { big.len().div_ceil(16 << 10) as u32 } else { 1 };
+        let dropped = |heard: &Heard| {
+            let path = heard.explain();
+            let before = path.split(" messages dropped").next().unwrap();
+            before.rsplit(' ').next().unwrap().parse::<u32>().unwrap() - sent
+        };
+        until("the one that is too long is counted", || {
+            heard.turn();
+            let _ = third.poll(&mut Vec::new());
+            (dropped(&heard) > 0).then_some(())
+        });
+        heard.turns(100);
+        eprintln!("{provider} tells of one that is too long as {}", dropped(&heard));
+        assert!((1..=parts).contains(&dropped(&heard)), "{}", heard.explain());
         // The link does what it did: all of its window.
         for before in 0..window {
             let head = Head { token, before, granted: 8 }.to_bytes();
@@ -651,6 +673,29 @@ fn what_no_host_sends_ends_its_link_and_nothing_else() {
         assert_eq!(reason, CloseReason::Died);
         assert_eq!(heard.node.links().count(), 1);
         drop(honest);
+    });
+}
+
+// No host of this version sends one so; a message may be shorter than a frame.
+#[test]
+fn a_frame_that_lies_in_several_messages_is_read_as_one() {
+    with_each_provider(|provider| {
+        let mut heard = Heard::new(provider);
+        let dir = Dir::new("parts", &[]);
+        let mut liar = Liar::link(heard.at, &dir, provider);
+        // A notice of a ticket that is none, and a goodbye.
+        let mut frames = [0; 96];
+        (frames[0], frames[48]) = (2, 1);
+        let mut reason = None;
+        let parts =
+            [&frames[..10], &frames[10..40], &frames[40..50], &frames[50..95], &frames[95..]];
+        for (before, part) in (0..).zip(parts) {
+            assert_eq!(reason, None, "{provider}: the end is in the last part");
+            let head = Head { token: liar.told.token, before, granted: 8 }.to_bytes();
+            reason = liar.send(&mut heard, &[&head, part]);
+        }
+        let reason = reason.unwrap_or_else(|| liar.ends(&mut heard, "it has said goodbye"));
+        assert_eq!(reason, CloseReason::Closed, "{provider}");
     });
 }
 

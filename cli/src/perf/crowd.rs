@@ -9,7 +9,7 @@
 //! ends are threads of this process; of all others the far end is a process of its own.
 
 use super::baseline::{self, Channel, Patience};
-use super::ends::{Initiator, Plan, Test};
+use super::ends::{Far, Initiator, Plan, Test};
 use super::pin::{Cores, pin, two_cores};
 use super::stats::median;
 use super::{FarEnd, row};
@@ -162,7 +162,9 @@ fn pair(
             let made = FarEnd::start_as(&format!("crowd-{number}"), cores, plan, Over::Ring)
                 .and_then(|far| {
                     pin(cores.near)?;
-                    Ok((Initiator::new(&far.name, None, plan)?, far))
+                    let at = Far { name: &far.name, secret: None, over: Over::Ring };
+                    let initiator = Initiator::new(at, plan)?;
+                    Ok((initiator, far))
                 });
             let made = begin_all(start, made)?;
             let (mut initiator, far) = made;

@@ -15,7 +15,7 @@
 use super::clock;
 use super::pin::pin;
 use super::stats::RoundTrips;
-use crate::arguments::{Allow, Mode};
+use crate::arguments::{Allow, Mode, Over};
 use crate::{ending, names};
 use anyhow::{Context, Result, bail, ensure};
 use hamlyn::config::{Config, WaitMode};
@@ -174,22 +174,38 @@ fn rings(config: Config, smallest: bool) -> Config {
     }
 }
 
+/// Where the other end is.
+#[derive(Clone, Copy, Debug)]
+pub struct Far<'a> {
+    /// What it serves, and where.
+    pub name: &'a str,
+    /// Of one that has a secret.
+    pub secret: Option<&'a Path>,
+    /// Which kind of link leads there.
+    pub over: Over,
+}
+
 /// The initiator's node, with its idle links.
 pub struct Initiator {
     node: Node,
     name: String,
     plan: Plan,
+    over: Over,
 }
 
 impl Initiator {
-    /// On the calling thread, which is pinned already. `secret`: of a far end that has one.
-    pub fn new(name: &str, secret: Option<&Path>, plan: Plan) -> Result<Self> {
+    /// On the calling thread, which is pinned already.
+    pub fn new(far: Far<'_>, plan: Plan) -> Result<Self> {
+        let Far { name, secret, over } = far;
         let mut config = plan.config()?;
         if let Some(secret) = secret {
             config.secret = Some(secret.into());
         }
+        if over.is_fabric() {
+            config.fabric = hamlyn::config::Fabric::Trusted;
+        }
         let node = Node::with_config(config)?;
-        let mut initiator = Self { node, name: name.to_owned(), plan };
+        let mut initiator = Self { node, name: name.to_owned(), plan, over };
         for number in 0..plan.links {
             initiator
                 .connect(&Hello::Idle)
@@ -218,6 +234,10 @@ impl Initiator {
         let link = self.connect(&Hello::Task(Task { test, size, warm_up, count, reply }))?;
         let offer: Offer = serde_json::from_slice(self.node.greeting(link)?)
             .context("the other end is no `hamlyn perf serve`")?;
+        if self.over.is_fabric() {
+            let path = self.node.explain(link)?;
+            ensure!(path.contains("libfabric ") && !path.contains("not libfabric"), "{path}");
+        }
         let ticket = Ticket::from_bytes(&offer.ticket)?;
         let run = Run { queue, link, ticket, warm_up, plan: self.plan };
         let figure = match test {

@@ -11,6 +11,7 @@
 //! - [`idle`]: what links cost that nobody uses.
 //! - [`crowd`]: more ends than processors.
 //! - `bare_tls`: what links to other hosts stand beside.
+//! - `pingpong`: what those over libfabric do.
 //! - [`baseline`]: Unix socket, TCP and pipe, in processes pinned alike.
 //! - [`compare`]: those beside Hamlyn.
 //! - [`row`]: one result, as JSON and for people.
@@ -27,6 +28,8 @@ pub mod ends;
 pub mod idle;
 pub mod least;
 pub mod pin;
+#[cfg(feature = "libfabric")]
+pub mod pingpong;
 pub mod placement;
 pub mod protocols;
 pub mod raw;
@@ -40,7 +43,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use baseline::{Channel, Patience};
 use bracket::{Bracketed, Copies, Limits, bracketed};
 use copies::RingShape;
-use ends::{Initiator, Plan, Test};
+use ends::{Far, Initiator, Plan, Test};
 use pin::{Cores, pin};
 use placement::{agree, commonest_line_ns};
 use row::{Figure, Row};
@@ -93,6 +96,7 @@ pub fn measure(
     };
     let secret = far_end.as_ref().and_then(FarEnd::secret);
     let secret = secret.as_deref();
+    let far = Far { name, secret, over: arguments.over };
     let config = plan.config()?;
     let shape = ring_shape(&config, plan.size);
     let limits = Limits {
@@ -107,7 +111,7 @@ pub fn measure(
         let (ask, asked) = std::sync::mpsc::channel::<()>();
         let (answer, answers) = std::sync::mpsc::channel();
         scope.spawn(move || {
-            let initiator = pin(cores.near).and_then(|()| Initiator::new(name, secret, plan));
+            let initiator = pin(cores.near).and_then(|()| Initiator::new(far, plan));
             let mut initiator = match initiator {
                 Ok(initiator) => initiator,
                 Err(error) => return drop(answer.send(Err(error))),
@@ -129,7 +133,7 @@ pub fn measure(
             })
             .collect::<Result<Vec<_>>>()
     })?;
-    Ok(to_row(test, plan, runs))
+    Ok(to_row(test, plan, protocol(arguments.over)?, runs))
 }
 
 /// The processors that were asked for, else two that this process may use.
@@ -183,16 +187,23 @@ struct Peers {
     unix_socket_ns: Option<f64>,
     /// In the unit of the test, of a link to another host.
     bare_tls: Option<f64>,
+    /// The same over libfabric.
+    fi_pingpong: Option<f64>,
 }
 
 impl Peers {
     fn measure(cores: Cores, plan: Plan, over: Over) -> Result<Self> {
-        let none = Self { unix_socket_ns: None, bare_tls: None };
+        let none = Self { unix_socket_ns: None, bare_tls: None, fi_pingpong: None };
         Ok(match over {
             Over::Ring if plan.mode == Mode::Polled => none,
             Over::Ring => Self { unix_socket_ns: Some(unix_socket(cores, plan)?), ..none },
             #[cfg(feature = "tls")]
             Over::Tls => Self { bare_tls: Some(bare_tls::measure(cores, plan)?), ..none },
+            #[cfg(feature = "libfabric")]
+            Over::Fabric => {
+                let fabric = pingpong::Fabric::from_env()?;
+                Self { fi_pingpong: pingpong::measure(&fabric, cores, plan)?, ..none }
+            }
         })
     }
 
@@ -201,6 +212,7 @@ impl Peers {
         Self {
             unix_socket_ns: mean(self.unix_socket_ns, other.unix_socket_ns),
             bare_tls: mean(self.bare_tls, other.bare_tls),
+            fi_pingpong: mean(self.fi_pingpong, other.fi_pingpong),
         }
     }
 }
@@ -214,21 +226,40 @@ fn unix_socket(cores: Cores, plan: Plan) -> Result<f64> {
     Ok(latency()?.p50)
 }
 
-fn to_row(test: Test, plan: Plan, runs: Vec<Bracketed<(Figure, Peers)>>) -> Row {
+/// Through which interface, over which kind of link.
+fn protocol(over: Over) -> Result<String> {
+    Ok(match over {
+        Over::Ring => "raw".to_owned(),
+        #[cfg(feature = "tls")]
+        Over::Tls => "raw over TLS".to_owned(),
+        #[cfg(feature = "libfabric")]
+        Over::Fabric => {
+            let pingpong::Fabric { provider, version: (major, minor), .. } =
+                pingpong::Fabric::from_env()?;
+            format!("raw over libfabric {major}.{minor}, {provider}")
+        }
+    })
+}
+
+fn to_row(test: Test, plan: Plan, protocol: String, runs: Vec<Bracketed<(Figure, Peers)>>) -> Row {
     let commonest = commonest_line(&runs);
     let repeats = runs.iter().map(|run| run.repeats).sum();
     let mut kept = of_line(runs, commonest);
     kept.sort_by(|a, b| a.figure.0.value().total_cmp(&b.figure.0.value()));
     let median = kept[kept.len() / 2];
     let value = |run: &Bracketed<(Figure, Peers)>| run.figure.0.value();
-    let (figure, Peers { unix_socket_ns, bare_tls }) = median.figure;
+    let (figure, Peers { unix_socket_ns, bare_tls, fi_pingpong }) = median.figure;
     let of_unix_socket = match figure {
         Figure::Latency { one_way_ns } => unix_socket_ns.map(|ns| one_way_ns.p50 / ns),
         _ => None,
     };
+    let mean = match figure {
+        Figure::Latency { one_way_ns } => one_way_ns.mean.unwrap_or(one_way_ns.p50),
+        figure => figure.value(),
+    };
     Row {
         test: test.to_string(),
-        protocol: if bare_tls.is_some() { "raw over TLS" } else { "raw" }.to_owned(),
+        protocol,
         size: plan.size as u64,
         mode: plan.mode.to_string(),
         links: plan.links,
@@ -240,6 +271,8 @@ fn to_row(test: Test, plan: Plan, runs: Vec<Bracketed<(Figure, Peers)>>) -> Row 
         of_unix_socket,
         of_bare_tls: bare_tls.map(|peer| figure.value() / peer),
         bare_tls,
+        of_fi_pingpong: fi_pingpong.map(|peer| mean / peer),
+        fi_pingpong,
         runs: kept.len() as u32,
         spread: [value(&kept[0]), value(&kept[kept.len() - 1])],
         repeats,
@@ -296,11 +329,14 @@ impl FarEnd {
         let secret = match over {
             Over::Ring => None,
             #[cfg(feature = "tls")]
-            Over::Tls => {
+            _ => {
                 let directory = tempfile::tempdir()?;
                 let path = directory.path().join("secret");
                 crate::keys::make_secret(&path, false)?;
                 command.env("HAMLYN_SECRET", path).env("HAMLYN_LISTEN", "127.0.0.1:0");
+                if over.is_fabric() {
+                    command.env("HAMLYN_FABRIC", "trusted");
+                }
                 Some(directory)
             }
         };

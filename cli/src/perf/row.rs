@@ -162,6 +162,13 @@ pub struct Row {
     /// How the figure stands to it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub of_bare_tls: Option<f64>,
+    /// Of `fi_pingpong` with the same provider, in the same run, where the messages go over libfabric and
+    /// it is installed: nanoseconds one way (a mean), or bytes a second.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub fi_pingpong: Option<f64>,
+    /// How the figure stands to it; a latency by its mean.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub of_fi_pingpong: Option<f64>,
     /// Runs that this is the median of: those whose raw lines agree with that of most.
     pub runs: u32,
     /// Of the same runs, the lowest and the highest (of a latency: of the medians).
@@ -253,6 +260,10 @@ impl Row {
             line("of bare TCP with TLS", format!("{ratio:.2}"));
             line("bare TCP with TLS", self.figure.show(value));
         }
+        if let Some((ratio, value)) = self.of_fi_pingpong.zip(self.fi_pingpong) {
+            line("of fi_pingpong", format!("{ratio:.2}"));
+            line("fi_pingpong", self.figure.show(value));
+        }
         let show = |value| self.figure.show(value);
         let [low, high] = self.spread;
         line("spread", format!("{} to {} in {} runs", show(low), show(high), self.runs));
@@ -291,7 +302,7 @@ mod tests {
             mode: "polled".into(),
             links: 0,
             figure: Figure::Latency {
-                one_way_ns: Percentiles { p50: 80.0, p99: 100.0, p999: 200.0 },
+                one_way_ns: Percentiles { p50: 80.0, p99: 100.0, p999: 200.0, mean: None },
             },
             relation: Some(Relation::AboveRaw { above_raw_ns: 5.0 }),
             baselines: Baselines {
@@ -307,6 +318,8 @@ mod tests {
             of_unix_socket: Some(0.01),
             bare_tls: None,
             of_bare_tls: None,
+            fi_pingpong: None,
+            of_fi_pingpong: None,
             runs: 5,
             spread: [79.0, 81.0],
             repeats: 0,
@@ -341,7 +354,7 @@ mod tests {
     fn latencies_and_rates_stand_to_the_least_of_their_run() {
         let baselines =
             Baselines { least_one_way_ns: 50.0, least_per_s: 1e8, ..Baselines::of_raw_line(40.0) };
-        let trips = Percentiles { p50: 75.0, p99: 80.0, p999: 90.0 };
+        let trips = Percentiles { p50: 75.0, p99: 80.0, p999: 90.0, mean: None };
         let of = |figure: Figure| figure.of_least(&baselines);
         assert_eq!(of(Figure::Latency { one_way_ns: trips }), Some(1.5));
         assert_eq!(of(Figure::RoundTrip { round_trip_ns: trips }), Some(0.75));

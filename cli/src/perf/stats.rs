@@ -10,6 +10,9 @@ pub struct Percentiles {
     pub p50: f64,
     pub p99: f64,
     pub p999: f64,
+    /// What peers that tell a mean alone stand beside.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub mean: Option<f64>,
 }
 
 /// Round trips one after another, each beginning where the last ended.
@@ -47,7 +50,7 @@ impl RoundTrips {
         for ends in self.ends.windows(2).skip(warm_up as usize) {
             histogram.record_ns(clock::elapsed_ns(ends[0], ends[1]));
         }
-        histogram.one_way_ns()
+        Percentiles { mean: Some(self.mean_one_way_ns(warm_up)), ..histogram.one_way_ns() }
     }
 }
 
@@ -68,7 +71,7 @@ impl Trips {
     /// Half of each round trip.
     fn one_way_ns(&self) -> Percentiles {
         let half = |quantile| self.quantile(quantile) / 2.0;
-        Percentiles { p50: half(0.5), p99: half(0.99), p999: half(0.999) }
+        Percentiles { p50: half(0.5), p99: half(0.99), p999: half(0.999), mean: None }
     }
 
     /// The value below which `quantile` of the round trips lie; `NaN` of nothing.
@@ -114,7 +117,7 @@ mod tests {
     fn percentiles_are_of_half_a_round_trip() {
         let mut trips = Trips::new();
         (1..=1000).for_each(|ns| trips.record_ns(ns));
-        let Percentiles { p50, p99, p999 } = trips.one_way_ns();
+        let Percentiles { p50, p99, p999, .. } = trips.one_way_ns();
         let near = |a: f64, b: f64| assert!((a - b).abs() < 0.5, "{a} is not {b}");
         near(p50, 250.0);
         near(p99, 495.0);

@@ -91,6 +91,13 @@ pub fn put_header(to: &mut Vec<u8>, header: &Header) {
     put_words(to, &header.to_words());
 }
 
+/// The same into `to`, which has [`HEADER_BYTES`].
+pub fn write_header(to: &mut [u8], header: &Header) {
+    for (to, word) in to.chunks_exact_mut(8).zip(header.to_words()) {
+        to.copy_from_slice(&word.to_le_bytes());
+    }
+}
+
 /// Writes a frame behind what is there.
 pub fn put(to: &mut Vec<u8>, frame: &Frame<'_>) {
     let (kind, slot, index) = match frame {

@@ -8,6 +8,16 @@ use core::time::Duration;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::string::String;
 
+/// What became of [`put_with`](Path::put_with).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Put {
+    /// So many bytes have left, or will. None: there was nothing that this can do, and
+    /// [`put`](Path::put) may do it.
+    Sent(usize),
+    /// The network takes no more for now.
+    Later,
+}
+
 /// One way: a channel of TLS, or messages of a fabric beside it. Its descriptor is readable when
 /// something may have come.
 pub trait Path: AsFd + Send + core::fmt::Debug {
@@ -48,6 +58,13 @@ pub trait Path: AsFd + Send + core::fmt::Debug {
     /// Whether more may be put before it is flushed.
     fn takes(&self) -> bool {
         true
+    }
+
+    /// Sends what `fill` writes straight into the memory that it leaves from. It is given some room, writes
+    /// whole frames, and says how many bytes it has written: none, if not even one has room there. It
+    /// is called once, or not at all.
+    fn put_with(&mut self, _fill: &mut dyn FnMut(&mut [u8]) -> usize) -> Put {
+        Put::Sent(0)
     }
 
     /// Sends what the network takes now. Whether nothing is left.

@@ -3,8 +3,11 @@
 //!
 //! ```text
 //!   idle --post--> receiving --completion--> came --give_back--> idle
-//!   idle --send--> sending --completion--> idle
+//!   idle --send--> (unsent) --> sending --completion--> idle
 //! ```
+//! What is sent is written straight into a buffer. Where the provider has no room for the operation
+//! (`-FI_EAGAIN`) the buffer waits, and those behind it, until completions have been read.
+//!
 //! The buffers are an end point's, not a peer's: a message lies in whichever was posted first. They are
 //! registered where the provider asks for that (`FI_MR_LOCAL`), bound where it asks for that
 //! (`FI_MR_ENDPOINT`), and each brings the memory that an operation may need (`FI_CONTEXT2`).
@@ -12,6 +15,7 @@
 //! Never: a buffer is read, written or freed while the library has it.
 
 use super::FabricError;
+use super::chunk::{Chunk, Context, Received};
 use super::library::{Choice, Library};
 use super::object::{Object, Padded};
 use super::sys;
@@ -20,6 +24,7 @@ use core::ffi::{c_int, c_void};
 use core::ptr::{NonNull, null_mut};
 use rustix::mm;
 use std::boxed::Box;
+use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::string::String;
 use std::sync::Arc;
@@ -32,19 +37,22 @@ const QUEUE_ENTRIES: usize = 4096;
 /// Bytes of an end point's address, at most.
 const ADDRESS_BYTES_MAX: usize = 128;
 
-/// What an operation brings for the library, and which buffer it is of.
-#[repr(C)]
-struct Context {
-    of_library: sys::fi_context2,
-    buffer: usize,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Idle,
     Receiving,
-    Came { bytes: usize },
-    Sending { tag: u64 },
+    Came {
+        bytes: usize,
+    },
+    /// Written, and to be sent.
+    Unsent {
+        bytes: usize,
+        to: Peer,
+        tag: u64,
+    },
+    Sending {
+        tag: u64,
+    },
 }
 
 #[derive(Debug)]
@@ -53,37 +61,25 @@ struct Buffer {
     at: NonNull<u8>,
     descriptor: *mut c_void,
     context: *mut Context,
+    chunk: Arc<Chunk>,
     state: State,
     is_for_sending: bool,
-}
-
-/// Memory of some buffers.
-#[derive(Debug)]
-struct Chunk {
-    at: NonNull<c_void>,
-    bytes: usize,
-    contexts: *mut [Context],
-}
-
-impl Chunk {
-    /// # Safety
-    /// The library has none of it.
-    unsafe fn free(self) {
-        // SAFETY: mapped, and made from a box, by `grow`; the caller's word.
-        unsafe {
-            let _ = mm::munmap(self.at.as_ptr(), self.bytes);
-            drop(Box::from_raw(self.contexts));
-        }
-    }
 }
 
 /// Where a peer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer(sys::fi_addr_t);
 
-/// A message that came, in a buffer of the end point: to be [given back](EndPoint::give_back).
-#[derive(Debug)]
-pub struct Received(usize);
+/// What became of a message that was to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// It leaves, with so many bytes; an event tells when it has.
+    Leaves(usize),
+    /// There was none to be sent.
+    Nothing,
+    /// There is no buffer for it now, and nothing was written.
+    NotNow,
+}
 
 /// What has been completed.
 #[derive(Debug)]
@@ -120,7 +116,8 @@ pub struct EndPoint {
     domain: Option<Object<sys::fid_domain>>,
     fabric: Option<Object<sys::fid_fabric>>,
     buffers: Vec<Buffer>,
-    chunks: Vec<Chunk>,
+    /// Written, in the order in which they are to be sent.
+    unsent: VecDeque<usize>,
     /// Buffers that are to be posted, and those from which nothing is sent.
     unposted: Vec<usize>,
     idle: Vec<usize>,
@@ -223,7 +220,7 @@ impl EndPoint {
             domain: Some(domain),
             fabric: Some(fabric),
             buffers: Vec::new(),
-            chunks: Vec::new(),
+            unsent: VecDeque::new(),
             unposted: Vec::new(),
             idle: Vec::new(),
             address,
@@ -298,15 +295,9 @@ impl EndPoint {
             })
             .collect();
         let contexts = Box::into_raw(contexts.into_boxed_slice());
-        let chunk = Chunk { at, bytes, contexts };
-        let descriptor = match self.register(at, bytes) {
-            Ok(descriptor) => descriptor,
-            Err(e) => {
-                // SAFETY: what could not be registered the library does not have.
-                unsafe { chunk.free() };
-                return Err(e);
-            }
-        };
+        let chunk = Arc::new(Chunk { at, bytes, contexts });
+        // What could not be registered the library does not have.
+        let descriptor = self.register(at, bytes)?;
         for i in 0..count {
             // SAFETY: within the mapping.
             let at = unsafe { at.cast::<u8>().add(i * self.message_bytes) };
@@ -315,10 +306,9 @@ impl EndPoint {
             let is_for_sending = i >= receives;
             let list = if is_for_sending { &mut self.idle } else { &mut self.unposted };
             list.push(first + i);
-            let state = State::Idle;
-            self.buffers.push(Buffer { at, descriptor, context, state, is_for_sending });
+            let (state, chunk) = (State::Idle, chunk.clone());
+            self.buffers.push(Buffer { at, descriptor, context, chunk, state, is_for_sending });
         }
-        self.chunks.push(chunk);
         self.post();
         Ok(())
     }
@@ -427,18 +417,56 @@ impl EndPoint {
     pub fn send(&mut self, to: Peer, tag: u64, parts: &[&[u8]]) -> Result<bool, FabricError> {
         let bytes: usize = parts.iter().map(|part| part.len()).sum();
         assert!(bytes <= self.message_bytes, "a message has at most so many bytes");
-        let Some(&index) = self.idle.last() else { return Ok(false) };
-        let end = self.end();
+        let sent = self.send_with(to, tag, |memory| {
+            let mut at = 0;
+            for part in parts {
+                memory[at..at + part.len()].copy_from_slice(part);
+                at += part.len();
+            }
+            Some(at)
+        })?;
+        Ok(matches!(sent, Sent::Leaves(_)))
+    }
+
+    /// Sends a message that `fill` writes into a buffer, and of which it says how many bytes it has; or
+    /// none, if it says so. On an error nothing was sent.
+    pub fn send_with(
+        &mut self,
+        to: Peer,
+        tag: u64,
+        fill: impl FnOnce(&mut [u8]) -> Option<usize>,
+    ) -> Result<Sent, FabricError> {
+        let Some(&index) = self.idle.last().filter(|_| self.unsent.is_empty()) else {
+            return Ok(Sent::NotNow);
+        };
         let buffer = &mut self.buffers[index];
         debug_assert_eq!(buffer.state, State::Idle);
         // SAFETY: an idle buffer's memory is this process's alone; it has a message's bytes.
         let memory =
             unsafe { core::slice::from_raw_parts_mut(buffer.at.as_ptr(), self.message_bytes) };
-        let mut at = 0;
-        for part in parts {
-            memory[at..at + part.len()].copy_from_slice(part);
-            at += part.len();
+        let Some(bytes) = fill(memory) else { return Ok(Sent::Nothing) };
+        let bytes = bytes.min(self.message_bytes);
+        buffer.state = State::Unsent { bytes, to, tag };
+        self.idle.pop();
+        match self.begin(index) {
+            Ok(true) => Ok(Sent::Leaves(bytes)),
+            Ok(false) => {
+                self.unsent.push_back(index);
+                Ok(Sent::Leaves(bytes))
+            }
+            Err(error) => {
+                self.buffers[index].state = State::Idle;
+                self.idle.push(index);
+                Err(error)
+            }
         }
+    }
+
+    /// Gives the library what is to be sent of a buffer. `false`: it has no room for that now.
+    fn begin(&mut self, index: usize) -> Result<bool, FabricError> {
+        let end = self.end();
+        let buffer = &mut self.buffers[index];
+        let State::Unsent { bytes, to, tag } = buffer.state else { return Ok(true) };
         // SAFETY: memory of so many bytes that nobody touches until the completion, and with it a
         // context that stays.
         let rc = unsafe {
@@ -449,11 +477,28 @@ impl EndPoint {
         match rc {
             0 => {
                 buffer.state = State::Sending { tag };
-                self.idle.pop();
                 Ok(true)
             }
             rc if rc as i64 == -i64::from(sys::FI_EAGAIN) => Ok(false),
             rc => Err(self.library().refused("sending", rc)),
+        }
+    }
+
+    /// Sends what waits for room, in its order.
+    fn send_unsent(&mut self, events: &mut Vec<Event>) {
+        while let Some(&index) = self.unsent.front() {
+            match self.begin(index) {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(error) => {
+                    let before = core::mem::replace(&mut self.buffers[index].state, State::Idle);
+                    self.idle.push(index);
+                    if let State::Unsent { tag, .. } = before {
+                        events.push(Event::NotSent { tag, why: std::format!("{error}") });
+                    }
+                }
+            }
+            self.unsent.pop_front();
         }
     }
 
@@ -485,6 +530,7 @@ impl EndPoint {
             read if read == -i64::from(sys::FI_EAVAIL) => {
                 self.poll_error(queue, events)?;
                 self.post();
+                self.send_unsent(events);
                 return Ok(true);
             }
             0 => {}
@@ -495,6 +541,7 @@ impl EndPoint {
             read => return Err(self.library().refused("reading completions", read as isize)),
         }
         self.post();
+        self.send_unsent(events);
         Ok(is_full)
     }
 
@@ -537,8 +584,10 @@ impl EndPoint {
         let before = core::mem::replace(&mut buffer.state, State::Idle);
         match (before, error) {
             (State::Receiving, None) => {
-                buffer.state = State::Came { bytes: bytes.min(self.message_bytes) };
-                events.push(Event::Came(Received(index)));
+                let bytes = bytes.min(self.message_bytes);
+                buffer.state = State::Came { bytes };
+                let (at, _chunk) = (buffer.at, buffer.chunk.clone());
+                events.push(Event::Came(Received { index, at, bytes, _chunk }));
             }
             (State::Receiving, Some(error)) => {
                 self.unposted.push(index);
@@ -555,25 +604,20 @@ impl EndPoint {
                 });
             }
             // Not the library's: it has been told of already.
-            (State::Idle | State::Came { .. }, _) => buffer.state = before,
+            (State::Idle | State::Came { .. } | State::Unsent { .. }, _) => buffer.state = before,
         }
     }
 
-    /// The bytes of a message that came.
-    pub fn bytes(&self, received: &Received) -> &[u8] {
-        let buffer = &self.buffers[received.0];
-        let State::Came { bytes } = buffer.state else { return &[] };
-        // SAFETY: the library is done with the buffer, and has written so many bytes of it; those that
-        // it has not are zeros of a new mapping, or of an earlier message.
-        unsafe { core::slice::from_raw_parts(buffer.at.as_ptr(), bytes) }
-    }
-
-    /// A message has been used: its buffer takes another one.
+    /// A message has been used: its buffer takes another one. Nothing happens with one of another end
+    /// point's.
     pub fn give_back(&mut self, received: Received) {
-        let buffer = &mut self.buffers[received.0];
-        debug_assert!(matches!(buffer.state, State::Came { .. }));
+        let Some(buffer) = self.buffers.get_mut(received.index) else { return };
+        if buffer.at != received.at || !matches!(buffer.state, State::Came { .. }) {
+            return;
+        }
         buffer.state = State::Idle;
-        self.unposted.push(received.0);
+        self.unposted.push(received.index);
+        drop(received);
         self.post();
     }
 
@@ -605,6 +649,8 @@ impl Drop for EndPoint {
             core::mem::forget(self.addresses.take());
             core::mem::forget(self.domain.take());
             core::mem::forget(self.fabric.take());
+            // Where it was mapped there is nothing, or something else.
+            core::mem::forget(core::mem::take(&mut self.buffers));
             return;
         }
         let is_closed = self.end.take().is_none_or(Object::close);
@@ -617,11 +663,8 @@ impl Drop for EndPoint {
         self.domain.take();
         self.fabric.take();
         // What the library would not let go of it may still write to.
-        if is_closed && is_unregistered && is_emptied {
-            for chunk in self.chunks.drain(..) {
-                // SAFETY: the end point is closed, and with it all of its operations have ended.
-                unsafe { chunk.free() };
-            }
+        if !(is_closed && is_unregistered && is_emptied) {
+            core::mem::forget(core::mem::take(&mut self.buffers));
         }
     }
 }

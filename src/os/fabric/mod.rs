@@ -6,11 +6,13 @@
 //! - `sys`: bindings, made from libfabric's headers; nothing is linked.
 //! - `object`: what the library makes, and closing it.
 //! - [`library`]: the file, and which provider it offers.
+//! - `chunk`: memory of buffers, and messages in it.
 //! - [`endpoint`]: one reliable datagram (RDM) end point with its completion queue and its buffers.
 //!
 //! Used of libfabric: messages alone. No memory is open to another host (no RMA, no atomics); what
 //! comes is in a buffer that belongs to this process again once its completion was read.
 
+mod chunk;
 pub mod endpoint;
 pub mod library;
 mod object;
@@ -18,7 +20,8 @@ mod object;
 #[rustfmt::skip]
 mod sys;
 
-pub use endpoint::{EndPoint, Event, Peer, Received};
+pub use chunk::Received;
+pub use endpoint::{EndPoint, Event, Peer, Sent};
 pub use library::{Choice, Library};
 
 use std::string::String;

@@ -107,6 +107,8 @@ fn to_row(cell: Cell, runs: Vec<Bracketed<Figure>>, line_ns: Option<f64>) -> Row
         of_least: median.figure.of_least(&median.baselines),
         bare_tls: None,
         of_bare_tls: None,
+        fi_pingpong: None,
+        of_fi_pingpong: None,
         unix_socket_one_way_ns: None,
         of_unix_socket: None,
         runs: kept.len() as u32,
@@ -202,7 +204,7 @@ mod tests {
     use crate::perf::stats::Percentiles;
 
     fn run(value: f64, raw_line_ns: f64, is_steady: bool) -> Bracketed<Figure> {
-        let one_way_ns = Percentiles { p50: value, p99: value, p999: value };
+        let one_way_ns = Percentiles { p50: value, p99: value, p999: value, mean: None };
         let least_one_way_ns = value / 2.0;
         let baselines = Baselines { least_one_way_ns, ..Baselines::of_raw_line(raw_line_ns) };
         Bracketed { figure: Figure::Latency { one_way_ns }, baselines, repeats: 0, is_steady }

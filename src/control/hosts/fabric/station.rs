@@ -12,7 +12,7 @@ use super::super::channel::Ended;
 use super::super::hello::Offer;
 use super::credit::{Credit, GRANTS_MAX, HEAD_BYTES, Head};
 use crate::os::fabric::library::MESSAGE_BYTES;
-use crate::os::fabric::{EndPoint, Event, FabricError, Peer, Received};
+use crate::os::fabric::{EndPoint, Event, FabricError, Peer, Received, Sent};
 use crate::os::memory::ForkGuard;
 use crate::os::sys::Bell;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -163,7 +163,8 @@ impl Station {
             ended: None,
         };
         inner.rows.insert(token, row);
-        Ok(Place { station: self.clone(), guard: self.guard.clone(), token, bell, descriptor })
+        let (station, guard) = (self.clone(), self.guard.clone());
+        Ok(Place { station, guard, token, bell, descriptor, held: None })
     }
 
     /// Moves what the library has, where nobody is woken for it. Whether something came; `None`: there
@@ -264,7 +265,7 @@ impl Inner {
     }
 
     fn take_message(&mut self, own: Option<u64>, received: Received) {
-        let read = Head::read(self.end.bytes(&received));
+        let read = Head::read(received.bytes());
         let read = read.map(|(head, data)| (head, !data.is_empty()));
         let row = read.and_then(|(head, _)| self.rows.get_mut(&head.token));
         let (Some((head, has_data)), Some(row)) = (read, row) else {
@@ -288,28 +289,59 @@ impl Inner {
         }
     }
 
-    /// Sends one message of a link, with as much of `bytes` as it takes, or a grant alone where there are
-    /// none. How many bytes were sent; `None`: it cannot be now.
-    fn send(&mut self, token: u64, bytes: &[u8]) -> Option<usize> {
+    /// Sends one message of a link, with what `fill` writes into it: a number of bytes, of which none mean
+    /// that there is none. How many; `None`: it cannot be now.
+    fn send(&mut self, token: u64, fill: impl FnOnce(&mut [u8]) -> usize) -> Option<usize> {
         let row = self.rows.get_mut(&token)?;
         let other = row.other.as_mut()?;
-        let has_data = !bytes.is_empty();
-        let most = if has_data { SENDS - 1 } else { SENDS };
-        if row.sending >= most || (has_data && !other.credit.may_send()) {
+        if row.sending >= SENDS - 1 || !other.credit.may_send() || row.ended.is_some() {
             return None;
         }
         let head = other.credit.head(other.token);
-        let part = &bytes[..bytes.len().min(other.data_bytes)];
-        match self.end.send(other.peer, token, &[&head.to_bytes(), part]) {
-            Ok(true) => {
-                other.credit.has_sent(&head, has_data);
-                row.sending += 1;
-                Some(part.len())
+        let most = HEAD_BYTES + other.data_bytes;
+        let sent = self.end.send_with(other.peer, token, |to| {
+            let (first, data) = to[..most].split_at_mut(HEAD_BYTES);
+            match fill(data).min(data.len()) {
+                0 => None,
+                bytes => {
+                    first.copy_from_slice(&head.to_bytes());
+                    Some(HEAD_BYTES + bytes)
+                }
             }
-            Ok(false) => None,
+        });
+        match sent {
+            Ok(Sent::Nothing) => Some(0),
+            Ok(Sent::Leaves(bytes)) => {
+                other.credit.has_sent(&head, true);
+                row.sending += 1;
+                Some(bytes - HEAD_BYTES)
+            }
+            Ok(Sent::NotNow) => None,
             Err(error) => {
                 row.ended.get_or_insert(Ended::Broken(error.to_string()));
                 None
+            }
+        }
+    }
+
+    /// Tells a link's other end that it may send more, where that is due and there is room for it.
+    fn grant(&mut self, token: u64) {
+        let Some(row) = self.rows.get_mut(&token) else { return };
+        let Some(other) = row.other.as_mut().filter(|other| other.credit.grant_is_due()) else {
+            return;
+        };
+        if row.sending >= SENDS {
+            return;
+        }
+        let head = other.credit.head(other.token);
+        match self.end.send(other.peer, token, &[&head.to_bytes()]) {
+            Ok(true) => {
+                other.credit.has_sent(&head, false);
+                row.sending += 1;
+            }
+            Ok(false) => {}
+            Err(error) => {
+                row.ended.get_or_insert(Ended::Broken(error.to_string()));
             }
         }
     }
@@ -322,6 +354,8 @@ pub struct Place {
     token: u64,
     bell: Bell,
     descriptor: Option<OwnedFd>,
+    /// A message that is being read, and how many of its bytes have been.
+    held: Option<(Received, usize)>,
     guard: Arc<ForkGuard>,
 }
 
@@ -392,7 +426,7 @@ impl Place {
         // What came before this end knew of it.
         let before: Vec<Received> = row.queue.drain(..).collect();
         for received in before {
-            let read = Head::read(inner.end.bytes(&received));
+            let read = Head::read(received.bytes());
             match read.map(|(head, data)| (head, !data.is_empty())) {
                 Some((head, has_data)) => row.take(&mut inner.end, &head, has_data, received),
                 None => inner.end.give_back(received),
@@ -401,54 +435,77 @@ impl Place {
         Ok(())
     }
 
-    /// Takes what has come, up to `most` bytes, and lets the other end send more. How many bytes, and
-    /// whether the last that lay here is among them.
-    pub fn receive(&self, to: &mut Vec<u8>, most: usize) -> (usize, bool) {
+    /// What is left of the message that is being read.
+    pub fn bytes(&self) -> &[u8] {
+        self.held.as_ref().map_or(&[], |(message, used)| &message.bytes()[*used..])
+    }
+
+    /// So many bytes of it have been read.
+    pub fn take(&mut self, bytes: usize) {
+        if let Some((message, used)) = &mut self.held {
+            *used += bytes;
+            debug_assert!(*used <= message.bytes().len());
+        }
+    }
+
+    /// Goes on to the next message, if there is one: its bytes are [`bytes`](Self::bytes), and those of the
+    /// last are gone. Lets the other end send more. How many bytes, and whether it is the last that lay here.
+    pub fn next_message(&mut self) -> (usize, bool) {
         let mut inner = self.station.lock();
         let inner = &mut *inner;
-        inner.progress(Some(self.token));
         let Some(row) = inner.rows.get_mut(&self.token) else { return (0, true) };
-        if core::mem::take(&mut row.is_told) {
-            row.bell.silence();
-        }
-        let before = to.len();
-        while to.len() - before < most
-            && let Some(received) = row.queue.pop_front()
-        {
-            let message = inner.end.bytes(&received);
-            to.extend_from_slice(message.get(HEAD_BYTES..).unwrap_or_default());
-            inner.end.give_back(received);
+        if let Some((message, _)) = self.held.take() {
+            inner.end.give_back(message);
             if let Some(other) = &mut row.other {
                 other.credit.has_used();
             }
         }
-        let is_last = row.queue.is_empty();
-        if row.other.as_ref().is_some_and(|other| other.credit.grant_is_due()) {
-            inner.send(self.token, &[]);
+        if row.queue.is_empty() {
+            inner.progress(Some(self.token));
         }
-        (to.len() - before, is_last)
+        let Some(row) = inner.rows.get_mut(&self.token) else { return (0, true) };
+        if core::mem::take(&mut row.is_told) {
+            row.bell.silence();
+        }
+        self.held = row.queue.pop_front().map(|message| (message, HEAD_BYTES));
+        let is_last = row.queue.is_empty();
+        inner.grant(self.token);
+        (self.bytes().len(), is_last)
+    }
+
+    /// Sends a message of what `fill` writes, given room for as many bytes as a message of the link's
+    /// has; it says how many it has written. How many were sent; `None`: it cannot be now.
+    pub fn send_with(&self, fill: &mut dyn FnMut(&mut [u8]) -> usize) -> Option<usize> {
+        let mut inner = self.station.lock();
+        let mut sent = inner.send(self.token, &mut *fill);
+        if sent.is_none() {
+            // What has been completed may make room.
+            inner.progress(Some(self.token));
+            sent = inner.send(self.token, fill);
+            if let Some(row) = inner.rows.get_mut(&self.token) {
+                row.waits = sent.is_none();
+                // What came in this call, the node does not know of.
+                if !row.queue.is_empty() {
+                    row.tell();
+                }
+            }
+        }
+        sent
     }
 
     /// Sends what can be sent now; how many bytes that was.
     pub fn send(&self, bytes: &[u8]) -> usize {
-        let mut inner = self.station.lock();
         let mut sent = 0;
-        let mut has_looked = false;
         while sent < bytes.len() {
-            match inner.send(self.token, &bytes[sent..]) {
-                Some(more) => sent += more,
-                // What has been completed may make room.
-                None if !core::mem::replace(&mut has_looked, true) => {
-                    inner.progress(Some(self.token));
-                }
-                None => break,
-            }
-        }
-        if let Some(row) = inner.rows.get_mut(&self.token) {
-            row.waits = sent < bytes.len();
-            // What came in this call, the node does not know of.
-            if has_looked && !row.queue.is_empty() {
-                row.tell();
+            let left = &bytes[sent..];
+            let more = self.send_with(&mut |to| {
+                let part = left.len().min(to.len());
+                to[..part].copy_from_slice(&left[..part]);
+                part
+            });
+            match more {
+                Some(more @ 1..) => sent += more,
+                _ => break,
             }
         }
         sent
@@ -521,7 +578,8 @@ impl Drop for Place {
         }
         let mut inner = self.station.lock();
         let Some(row) = inner.rows.remove(&self.token) else { return };
-        for received in row.queue.into_iter().chain(row.early.into_values()) {
+        let held = self.held.take().map(|(message, _)| message);
+        for received in held.into_iter().chain(row.queue).chain(row.early.into_values()) {
             inner.end.give_back(received);
         }
         let Some(Other { peer, .. }) = row.other else { return };

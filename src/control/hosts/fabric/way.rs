@@ -2,15 +2,18 @@
 //! themselves.
 //!
 //! ```text
-//!   put --> messages --> end point  ..  end point --> messages --> plain --take-->
+//!   put_with --> message --> end point  ..  end point --> message --take-->
 //!   end: the number of messages, and the end of TLS, over the connection
 //! ```
+//! Frames are written straight into the message that they leave in, and read where it came. A frame
+//! that lies in several messages, which no end of this version sends, is put together in `plain`.
+//!
 //! The connection stays, and carries the end alone: it tells of a host's death, and how many messages
 //! belong to the link, so that none is missing where the other end has said that there were no more.
 
 use super::super::channel::{Channel, Ended};
-use super::super::path::Path;
-use super::station::Place;
+use super::super::path::{Path, Put};
+use super::station::{Place, WINDOW};
 use crate::os::sys::{Poller, monotonic_ns};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -32,9 +35,13 @@ pub struct Way {
     /// How long the messages of a host that has said that there were no more are waited for.
     timeout_ns: u64,
     looked_ns: u64,
+    /// Empty, unless a frame lies in several messages: then what comes before the place's message.
     plain: Vec<u8>,
     plain_used: usize,
     received: u64,
+    /// The last message that was there has been taken just now: that there is another is not looked for
+    /// at once.
+    is_dry: bool,
     pending: Vec<u8>,
     pending_used: usize,
     /// When the other end's connection ended, how, and after how many messages.
@@ -66,6 +73,7 @@ impl Way {
             plain: Vec::new(),
             plain_used: 0,
             received: 0,
+            is_dry: false,
             pending: Vec::new(),
             pending_used: 0,
             tls_ended: None,
@@ -74,6 +82,17 @@ impl Way {
             is_last: false,
             is_said: false,
         })
+    }
+
+    /// Keeps what is left of a message, since its frame goes on in the next.
+    fn gather(&mut self) {
+        if self.plain_used > 0 {
+            self.plain.drain(..self.plain_used);
+            self.plain_used = 0;
+        }
+        let left = self.place.bytes().len();
+        self.plain.extend_from_slice(self.place.bytes());
+        self.place.take(left);
     }
 
     /// Looks at the connection, if that was some time ago.
@@ -138,10 +157,16 @@ impl Way {
 
 impl Path for Way {
     fn plain(&self) -> &[u8] {
-        &self.plain[self.plain_used..]
+        match self.plain.is_empty() {
+            true => self.place.bytes(),
+            false => &self.plain[self.plain_used..],
+        }
     }
 
     fn take(&mut self, bytes: usize) {
+        if self.plain.is_empty() {
+            return self.place.take(bytes);
+        }
         self.plain_used += bytes;
         debug_assert!(self.plain_used <= self.plain.len());
         if self.plain_used == self.plain.len() {
@@ -155,17 +180,28 @@ impl Path for Way {
         if self.ended.is_some() || there >= most {
             return false;
         }
-        if self.plain_used > 0 {
-            self.plain.drain(..self.plain_used);
-            self.plain_used = 0;
+        if there == 0 && core::mem::take(&mut self.is_dry) {
+            return false;
         }
+        self.gather();
         let now_ns = monotonic_ns();
         // First: what the other end sent before its end is there when that is seen.
         self.look(now_ns);
-        let (bytes, is_last) = self.place.receive(&mut self.plain, most - there);
-        self.received += bytes as u64;
-        self.see_end(now_ns, is_last);
-        bytes > 0
+        let mut all = 0;
+        loop {
+            let (bytes, is_last) = self.place.next_message();
+            all += bytes;
+            self.received += bytes as u64;
+            self.is_dry = bytes > 0 && is_last;
+            if !self.plain.is_empty() {
+                self.plain.extend_from_slice(self.place.bytes());
+                self.place.take(bytes);
+            }
+            if bytes == 0 || self.plain.is_empty() || self.plain.len() >= most {
+                self.see_end(now_ns, is_last);
+                return all > 0;
+            }
+        }
     }
 
     fn received(&self) -> u64 {
@@ -185,6 +221,20 @@ impl Path for Way {
             false => 0,
         };
         self.pending.extend_from_slice(&bytes[sent..]);
+    }
+
+    fn put_with(&mut self, fill: &mut dyn FnMut(&mut [u8]) -> usize) -> Put {
+        if self.is_broken || !self.pending.is_empty() {
+            return Put::Later;
+        }
+        match self.place.send_with(fill) {
+            Some(bytes) => Put::Sent(bytes),
+            None => {
+                self.look(monotonic_ns());
+                self.is_broken |= self.place.ended().is_some();
+                Put::Later
+            }
+        }
     }
 
     fn flush(&mut self) -> bool {
@@ -215,9 +265,11 @@ impl Path for Way {
 
     fn is_delivered(&mut self) -> bool {
         // What comes is let go of, and the other end may go on sending until it has seen the end.
-        self.receive(usize::MAX);
-        let taken = self.plain().len();
-        self.take(taken);
+        for _ in 0..WINDOW {
+            self.receive(usize::MAX);
+            let taken = self.plain().len();
+            self.take(taken);
+        }
         // The other end ends the connection when it has everything.
         self.ended.is_some() || self.tls_ended.is_some()
     }

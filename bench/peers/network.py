@@ -1,0 +1,180 @@
+#!/usr/bin/env python3
+"""Measures links to other hosts beside what others have for networks, over loopback: rows of JSON.
+
+    bench/peers/install.sh network && bench/peers/network.py >bench/results/network-NAME.jsonl
+
+`hamlyn` is to be built with the feature `libfabric`; HAMLYN names another than
+target/release/hamlyn. Peers take turns, round after round, each end on the same two processors.
+`--markdown FILE..` prints the table of rows that were taken, the median of each cell, instead.
+
+Two manners, in the column `manner`: "one at a time" (half of a round trip of messages of that
+size, and for a bandwidth its bytes in that time), which is all that fi_pingpong has; and "one after
+another" (messages one way without a pause, until the receiver has answered the last).
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import socket
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+import run
+
+HAMLYN = pathlib.Path(os.environ.get("HAMLYN", run.HAMLYN))
+FABRIC_2 = run.BUILD / "mpich/lib/mpich/libfabric.so.1"
+SIZES = [4096, 65536, 1 << 20, 4 << 20]
+ONE, MANY = "one at a time", "one after another"
+CELLS = [(ONE, 16), *((ONE, size) for size in SIZES), *((MANY, size) for size in SIZES)]
+# Messages of a run: some tenths of a second.
+COUNTS = {16: 20_000, 4096: 10_000, 65536: 4_000, 1 << 20: 400, 4 << 20: 100}
+
+Cell = tuple[str, int]
+
+
+def fi_pingpong(provider: str, library: pathlib.Path | None) -> Callable:
+    def measure(cell: Cell, cores: list[int]) -> float | None:
+        manner, size = cell
+        if manner != ONE:
+            return None
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        env = {"LD_LIBRARY_PATH": str(library.parent)} if library else {}
+        words = ["fi_pingpong", "-p", provider, "-e", "rdm", "-S", size, "-I", COUNTS[size]]
+        server = run.start(run.on_core(cores[1], [*words, "-B", port]), env)
+        run.wait_for_listener(port, server)
+        client = run.on_core(cores[0], [*words, "-P", port, "127.0.0.1"])
+        columns = run.finish([server, run.start(client, env)]).splitlines()[-1].split()
+        return float(columns[6]) * 1e3
+
+    return measure
+
+
+def hamlyn(over: str, provider: str = "", library: pathlib.Path | None = None) -> Callable:
+    def measure(cell: Cell, cores: list[int]) -> float:
+        manner, size = cell
+        test = "latency" if manner == ONE else "bandwidth"
+        words = [HAMLYN, "perf", test, "--over", over, "--size", size, "--count", COUNTS[size]]
+        words += ["--runs", 1, "--json", "--cores", ",".join(map(str, cores))]
+        env = {"HAMLYN_FABRIC_PROVIDER": provider} if provider else {}
+        if library:
+            env["HAMLYN_FABRIC_LIBRARY"] = str(library)
+        row = json.loads(run.finish([run.start(words, env)]))
+        # A mean, as fi_pingpong's is.
+        return row["one_way_ns"]["mean"] if manner == ONE else size / row["bytes_per_s"] * 1e9
+
+    return measure
+
+
+def program(start: Callable) -> Callable:
+    """One that keeps to peer.h."""
+
+    def measure(cell: Cell, cores: list[int]) -> float:
+        manner, size = cell
+        metric = "latency" if manner == ONE else "bandwidth"
+        window = 1 if manner == ONE or size <= 4096 else 16
+        value = start((metric, size), COUNTS[size], cores, window)
+        return value if manner == ONE else size / value * 1e9
+
+    return measure
+
+
+def ucx(cell: tuple, count: int, cores: list[int], window: int) -> float:
+    library = str(run.ucx() / "lib")
+    env = {"LD_LIBRARY_PATH": library, "UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "lo"}
+    return run.pair([run.BIN / "ucx_tag"], cell, count, cores, env, window)
+
+
+MPICH = {
+    "MPIR_CVAR_POLLS_BEFORE_YIELD": "0",
+    "MPIR_CVAR_NOLOCAL": "1",
+    "MPIR_CVAR_CH4_NETMOD": "ofi",
+    "FI_PROVIDER": "tcp",
+    "FI_TCP_IFACE": "lo",
+}
+
+
+def mpich(cell: tuple, count: int, cores: list[int], window: int) -> float:
+    words = [run.BUILD / "mpich/bin/mpiexec"]
+    for role, core in (("initiate", cores[0]), ("respond", cores[1])):
+        words += ["-n", 1, *run.on_core(core, [run.BIN / "mpich", role])]
+        words += [*run.plan(cell, count, window), ":"]
+    return run.figure(run.finish([run.start(words[:-1], MPICH)]), cell)
+
+
+PEERS = {
+    "fi_pingpong, net of 1.17": fi_pingpong("net", None),
+    "Hamlyn over fabric, net of 1.17": hamlyn("fabric", "net"),
+    "fi_pingpong, tcp;ofi_rxm of 1.17": fi_pingpong("tcp;ofi_rxm", None),
+    "Hamlyn over fabric, tcp;ofi_rxm of 1.17": hamlyn("fabric", "tcp;ofi_rxm"),
+    "fi_pingpong, tcp of 2.x": fi_pingpong("tcp", FABRIC_2),
+    "Hamlyn over fabric, tcp of 2.x": hamlyn("fabric", "tcp", FABRIC_2),
+    "Hamlyn over TLS": hamlyn("tls"),
+    "UCX over tcp": program(ucx),
+    "MPICH over ofi, tcp of 2.x": program(mpich),
+}
+
+
+def table(files: list[str]) -> None:
+    cells: dict[tuple, list[float]] = {}
+    for file in files:
+        for line in pathlib.Path(file).read_text().splitlines():
+            row = json.loads(line)
+            cells.setdefault((row["peer"], row["manner"], row["size"]), []).append(row["ns"])
+    names = [f"{manner}, {size}" for manner, size in CELLS]
+    print("|", " | ".join(["", *names]), "|")
+    print("|", " | ".join(["---"] * (len(names) + 1)), "|")
+    for peer in PEERS:
+        texts = []
+        for manner, size in CELLS:
+            values = cells.get((peer, manner, size))
+            if not values:
+                texts.append("")
+            elif size == 16:
+                texts.append(f"{statistics.median(values) / 1e3:.1f} us")
+            else:
+                texts.append(f"{size / statistics.median(values):.2f} GB/s")
+        print("|", " | ".join([peer, *texts]), "|")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--minutes", type=float, default=8, help="no run begins after these")
+    parser.add_argument("--cores", default="0,1", help="of the initiator and of the responder")
+    parser.add_argument("--peer", action="append", help="only those whose name contains this")
+    parser.add_argument("--size", action="append", type=int, choices=[16, *SIZES])
+    parser.add_argument("--markdown", nargs="+", metavar="FILE", help="print their table instead")
+    arguments = parser.parse_args()
+    if arguments.markdown:
+        return table(arguments.markdown)
+    cores = [int(core) for core in arguments.cores.split(",")]
+    machine = run.machine()
+    until = time.monotonic() + 60 * arguments.minutes
+    for number in range(1, arguments.rounds + 1):
+        for cell in CELLS:
+            for name, measure in PEERS.items():
+                is_wanted = not arguments.peer or any(part in name for part in arguments.peer)
+                if not is_wanted or (arguments.size and cell[1] not in arguments.size):
+                    continue
+                if time.monotonic() > until:
+                    return None
+                try:
+                    ns = measure(cell, cores)
+                except (run.Failed, OSError, ValueError, KeyError, IndexError) as error:
+                    run.end_what_lives()
+                    print(f"{name}, {cell}: {type(error).__name__}: {error}", file=sys.stderr)
+                    continue
+                if ns is not None:
+                    row = {"peer": name, "manner": cell[0], "size": cell[1], "ns": ns}
+                    row |= {"count": COUNTS[cell[1]], "round": number} | machine
+                    print(json.dumps(row), flush=True)
+    return None
+
+
+if __name__ == "__main__":
+    main()

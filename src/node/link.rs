@@ -310,6 +310,9 @@ pub(crate) struct ReceiveHalf {
     /// Long turns after something arrived since then.
     awake_turns: u32,
     armed_by: WakeBy,
+    /// Signals that an honest sender may have left in its socket, or more: one for each time that this
+    /// end was armed since none was there.
+    signals_due: u32,
     waker: Waker,
     /// The sender's bell; `None`: it does not ring.
     pub ear: Option<Ear<RegionWord>>,
@@ -343,6 +346,7 @@ impl ReceiveHalf {
             needs_arming: true,
             awake_turns: 0,
             armed_by: WakeBy::Byte,
+            signals_due: 0,
             waker,
             ear,
             barrier,
@@ -403,6 +407,7 @@ impl ReceiveHalf {
         let arms = self.needs_arming || self.armed_by != by;
         if arms {
             self.sleep.arm(by);
+            self.signals_due = self.signals_due.saturating_add(1);
             self.armed_by = by;
             self.needs_arming = false;
             self.awake_turns = 0;
@@ -415,6 +420,7 @@ impl ReceiveHalf {
     pub fn arm_for_any(&mut self) -> bool {
         let arms = self.sleep.arm_for_any();
         if arms {
+            self.signals_due = self.signals_due.saturating_add(1);
             self.armed_by = WakeBy::Byte;
             self.needs_arming = false;
             self.awake_turns = 0;
@@ -452,7 +458,13 @@ impl ReceiveHalf {
         self.waker.host.as_ref()
     }
 
-    /// Takes the bytes that signals left, at most so many.
+    /// The sender may signal once more, that there is room.
+    pub fn room_signal_is_due(&mut self) {
+        self.signals_due = self.signals_due.saturating_add(1);
+    }
+
+    /// Takes the bytes that signals left, at most so many. Where one is due, one is taken: a second
+    /// look would find nothing, and what a sender leaves beyond keeps the descriptor readable.
     pub fn take_signals(&mut self, most: usize) -> Signals {
         self.needs_arming = true;
         #[cfg(feature = "tls")]
@@ -467,8 +479,15 @@ impl ReceiveHalf {
                     close_elsewhere(received.descriptors);
                     return Signals::Misbehaved;
                 }
-                Ok(received) if received.bytes > 0 => {}
-                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return Signals::Taken,
+                Ok(received) if received.bytes > 0 => {
+                    if core::mem::take(&mut self.signals_due) == 1 {
+                        return Signals::Taken;
+                    }
+                }
+                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
+                    self.signals_due = 0;
+                    return Signals::Taken;
+                }
                 Ok(_) | Err(_) => return Signals::Gone,
             }
         }

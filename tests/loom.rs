@@ -14,7 +14,7 @@ use hamlyn::interface::notification::{self, Consumer, Notification, Producer};
 use hamlyn::link::bias::Bias;
 use hamlyn::link::cells::Line;
 use hamlyn::link::ring::{RingReader, RingWriter};
-use hamlyn::link::sleep::{self, Barrier, Ear, Signaller, Sleeper, WakeBy};
+use hamlyn::link::sleep::{self, Barrier, Ear, Elsewhere, Signaller, Sleeper, WakeBy};
 use hamlyn::link::{Body, Transmit};
 use hamlyn::wire::{Destination, Flags, Header, Key, MetadataIndex, SlotIndex};
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
@@ -362,6 +362,35 @@ fn fences_that_a_receiver_asked_for_take_the_place_of_the_barrier() {
             sleeper.barrier_made();
             assert!(!sleeper.needs_barrier());
         });
+    });
+}
+
+// Its bell stays silent: who wakes it is a thread of its own process, which cannot change the bell.
+#[test]
+fn a_thread_that_sleeps_on_the_bell_alone_is_always_woken_by_its_own_process() {
+    loom::model(|| {
+        let (bell, own) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let (futex, elsewhere) = (Futex::new(), Arc::new(Elsewhere::default()));
+        let waker = thread::spawn({
+            let (own, futex, elsewhere) = (own.clone(), futex.clone(), elsewhere.clone());
+            move || {
+                own.store(1, Ordering::Relaxed);
+                elsewhere.wake(|place, _| {
+                    assert_eq!(place, 8);
+                    futex.wake();
+                    thread::yield_now();
+                    true
+                });
+            }
+        });
+        while own.load(Ordering::Relaxed) == 0 {
+            assert!(elsewhere.begin(8));
+            if own.load(Ordering::Relaxed) == 0 {
+                futex.wait((&bell, 0));
+            }
+            elsewhere.leave();
+        }
+        waker.join().unwrap();
     });
 }
 

@@ -1338,10 +1338,20 @@ class Manager:
     def __exit__(self, /, *_exception: object) -> None: ...
     def __new__(cls, /, **settings: Unpack[Settings]) -> Manager: ...
     def __repr__(self, /) -> str: ...
+    def _awake(self, /) -> None:
+        """
+        `silence()` of the only event loop that watches `fileno()`: until it prepares to wait, nothing
+        that other calls take for it makes the descriptor readable, for it looks before that.
+        """
     @property
     def _key(self, /) -> int:
         """
         What all objects of this manager have in common.
+        """
+    def _ready(self, /, ends: list[ByteStream | ByteListener]) -> list[int]:
+        """
+        Takes a turn, and says which of these byte streams and listeners have something: their places in
+        the list. A stream or listener that is closed has.
         """
     @property
     def _spin(self, /) -> float:

@@ -23,9 +23,16 @@ _LUCK_MAX = 16
 class Watcher(Protocol):
     """What looks in turns of the loop, where tasks would be too many: a transport, a server."""
 
+    @property
+    def end(self) -> _hamlyn.ByteStream | _hamlyn.ByteListener:
+        """It looks when something has come for this."""
+
     def look(self) -> bool:
         """Does what can be done now; whether that was anything. When it has nothing more to wait
         for, it has said so by `Loop.unwatch`."""
+
+    def is_sending(self) -> bool:
+        """Whether it looks for room, too, and so in each turn."""
 
     def fail(self, error: BaseException) -> None:
         """Its look has raised this, which no other is to suffer from: says so, and ends."""
@@ -42,12 +49,19 @@ class Loop:
         self.key = key
         self.descriptor = -1
         self.sleepers: set[asyncio.Future[None]] = set()
-        # In the order of their coming.
+        # In the order of their coming; and the same with what each looks at, until that changes.
         self.watchers: dict[Watcher, None] = {}
+        self.listed: tuple[list[Watcher], list[_hamlyn.ByteStream | _hamlyn.ByteListener]] | None = None
+        # Those that look in the next turn, whatever has come.
+        self.eager: dict[Watcher, None] = {}
         self.is_due = False
         # Watchers look on for a while after they found something, before they sleep, unless that was
         # in vain the last times.
         self.spin: float | None = None
+        # Something was sent in this turn, as an answer to what it found.
+        self.has_sent = False
+        # The next turn begins with what is said before a last look.
+        self.waits_next = False
         self.spins_until = 0.0
         self.luck = 0
 
@@ -80,16 +94,19 @@ class Loop:
         if self.spin is None:
             self.spin = self.manager._spin
         self.watch_descriptor()
-        self.watchers[watcher] = None
-        self.soon()
+        self.watchers[watcher], self.listed = None, None
+        self.soon(watcher)
 
     def unwatch(self, watcher: Watcher) -> None:
         if watcher in self.watchers:
             del self.watchers[watcher]
+            self.listed = None
             self.leave_descriptor()
 
-    def soon(self) -> None:
+    def soon(self, watcher: Watcher | None = None) -> None:
         """To be called when a watcher has something new to wait for, such as room."""
+        if watcher is not None:
+            self.eager[watcher] = None
         if not self.is_due:
             self.is_due = True
             self.loop.call_soon(self.turn)
@@ -99,23 +116,33 @@ class Loop:
         # Unless it is known that there is nothing, so that no error leaves the others waiting.
         found = True
         try:
-            if self.look():
+            waits_next, self.waits_next, self.has_sent = self.waits_next, False, False
+            if waits_next:
+                found = False
+            elif self.look():
                 if self.spins_until:
                     self.luck = min(self.luck + 2, _LUCK_MAX)
-                found, self.spins_until = True, self.spin_from_now()
+                self.spins_until = self.spin_from_now()
+                # Where no spin follows: an answer has left, and the peer needs time, so that all is
+                # prepared in this turn; else tasks may be about to make one, and run first.
+                found = bool(self.spins_until) or not self.has_sent
+                self.waits_next = not self.spins_until and found
             elif time.monotonic() < self.spins_until:
                 found = True
             else:
                 if self.spins_until:
                     self.luck -= 1
                     self.spins_until = 0.0
+                found = False
+            if not found:
                 # Said before the last look, as in `sleep`.
+                found = True
                 found = not self.manager.prepare_to_wait()
                 if not found and self.look():
                     found, self.spins_until = True, self.spin_from_now()
         except HamlynError:
             # The manager is closed: what looks once more finds it so, and ends.
-            found = self.look()
+            found = self.look_at_all()
         finally:
             if found and self.watchers:
                 self.soon()
@@ -129,8 +156,22 @@ class Loop:
         return time.monotonic() + self.spin if self.spin else 0.0
 
     def look(self) -> bool:
+        """Has those look that wait for room, and those for whom something has come."""
+        found = bool(self.eager) and self.have_look(list(self.eager))
+        if self.listed is None:
+            watchers = list(self.watchers)
+            self.listed = (watchers, [watcher.end for watcher in watchers])
+        watchers, ends = self.listed
+        due = [watchers[at] for at in self.manager._ready(ends)]
+        return self.have_look(due) or found
+
+    def look_at_all(self) -> bool:
+        return self.have_look(list(self.watchers))
+
+    def have_look(self, due: list[Watcher]) -> bool:
         found = False
-        for watcher in list(self.watchers):
+        for watcher in due:
+            self.eager.pop(watcher, None)
             # One that an earlier one has ended looks no more.
             if watcher in self.watchers:
                 try:
@@ -141,6 +182,8 @@ class Loop:
                     # As of asyncio's own: of one connection, and no reason for others to wait.
                     watcher.fail(error)
                     found = True
+                if watcher in self.watchers and watcher.is_sending():
+                    self.eager[watcher] = None
         return found
 
     def watch_descriptor(self) -> None:
@@ -154,10 +197,16 @@ class Loop:
             self.loop.remove_reader(self.descriptor)
 
     def readable(self) -> None:
-        # The signal may have been for tasks of other loops as well, and is there only once.
-        self.manager.silence()
         with _lock:
             others = [other for other in _loops.values() if other.key[0] == self.key[0]]
+            if len(others) == 1:
+                # No other begins meanwhile.
+                self.manager._awake()
+        if len(others) == 1:
+            self.wake()
+            return
+        # The signal may have been for tasks of other loops as well, and is there only once.
+        self.manager.silence()
         for other in others:
             if other is self:
                 self.wake()

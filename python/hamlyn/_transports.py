@@ -118,6 +118,10 @@ class StreamTransport(transports._FlowControlMixin):
 
     # ---- looking
 
+    @property
+    def end(self) -> _hamlyn.ByteStream:
+        return self._stream
+
     def look(self) -> bool:
         """Receives and sends what can be received and sent now; whether that was anything."""
         if self._is_lost:
@@ -198,7 +202,7 @@ class StreamTransport(transports._FlowControlMixin):
     def resume_reading(self) -> None:
         if not self._is_closing and self._is_paused:
             self._is_paused = False
-            self._watch.soon()
+            self._watch.soon(self)
 
     # ---- writing
 
@@ -221,6 +225,7 @@ class StreamTransport(transports._FlowControlMixin):
         if not self._waiting:
             try:
                 view = view[self._stream.try_send(view) :]
+                self._watch.has_sent = True
             except HamlynError as error:
                 self._cannot_send(error)
                 return
@@ -229,7 +234,7 @@ class StreamTransport(transports._FlowControlMixin):
         # The caller may change what is not bytes.
         self._waiting.append(view if isinstance(data, bytes) else memoryview(bytes(view)))
         self._waiting_nbytes += view.nbytes
-        self._watch.soon()
+        self._watch.soon(self)
         self._maybe_pause_protocol()  # type: ignore[attr-defined]
 
     def writelines(self, list_of_data: Any) -> None:
@@ -239,7 +244,7 @@ class StreamTransport(transports._FlowControlMixin):
         if self._is_closing or self._is_eof_written:
             return
         self._is_eof_written = True
-        self._watch.soon()
+        self._watch.soon(self)
 
     def can_write_eof(self) -> bool:
         return True
@@ -269,7 +274,7 @@ class StreamTransport(transports._FlowControlMixin):
         except HamlynError as error:
             self._cannot_send(error)
             return True
-        if self._is_closing and not self._is_sending():
+        if self._is_closing and not self.is_sending():
             self._lose(None)
         return did_send
 
@@ -282,11 +287,11 @@ class StreamTransport(transports._FlowControlMixin):
         self._send_error = made
         self._waiting.clear()
         self._waiting_nbytes = 0
-        self._watch.soon()
+        self._watch.soon(self)
         # What waits to write more is not to wait for a peer that is gone.
         self._maybe_resume_protocol()  # type: ignore[attr-defined]
 
-    def _is_sending(self) -> bool:
+    def is_sending(self) -> bool:
         if self._send_error is not None:
             return False
         return bool(self._waiting) or self._is_eof_written and not self._is_eof_sent
@@ -304,8 +309,8 @@ class StreamTransport(transports._FlowControlMixin):
         if self._is_closing:
             return
         self._is_closing = True
-        if self._is_sending():
-            self._watch.soon()
+        if self.is_sending():
+            self._watch.soon(self)
         else:
             self._lose(self._send_error)
 
@@ -379,6 +384,13 @@ class Server(asyncio.AbstractServer):
 
     def is_serving(self) -> bool:
         return self._is_serving
+
+    @property
+    def end(self) -> _hamlyn.ByteListener:
+        return self.listener
+
+    def is_sending(self) -> bool:
+        return False
 
     def look(self) -> bool:
         """Accepts one connection; whether there was one."""

@@ -11,7 +11,7 @@ use crate::tagged::{nothing, timed_out};
 use crate::wait::duration;
 use core::cell::Cell;
 use core::time::Duration;
-use hamlyn::protocol::{self, ByteConfig, ByteStreamError};
+use hamlyn::protocol::{self, ByteConfig, ByteStreamError, EndPoint};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::io::IoSlice;
@@ -107,6 +107,11 @@ impl ByteListener {
 }
 
 impl ByteListener {
+    /// Whether `try_accept` would find something.
+    pub fn is_ready(&self, py: Python<'_>) -> PyResult<bool> {
+        self.end.with(py, |end| EndPoint::is_ready(end))
+    }
+
     fn hand_out(&self, stream: protocol::ByteStream) -> ByteStream {
         ByteStream { end: End::new(&self.end.inner, Arc::new(stream)) }
     }
@@ -273,6 +278,11 @@ impl ByteStream {
 }
 
 impl ByteStream {
+    /// Whether `try_recv` would find something.
+    pub fn is_ready(&self, py: Python<'_>) -> PyResult<bool> {
+        self.end.with(py, |end| EndPoint::is_ready(end))
+    }
+
     fn receive_new<'py>(
         &self,
         py: Python<'py>,

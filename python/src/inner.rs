@@ -7,7 +7,7 @@
 use crate::admission;
 use crate::errors::{Kind, OrRaise, ToPy, error};
 use crate::wait::{LOOKS, Limit, sliced};
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use core::time::Duration;
 use hamlyn::node::NodeSendError;
 use hamlyn::os::lock::Lock;
@@ -69,12 +69,63 @@ pub trait Close: Send + Sync {
     fn close(&self);
 }
 
-/// Rings a bell where a task of Rust would be woken.
-pub(crate) struct Ringer(pub(crate) Bell);
+/// Rings a bell where a task of Rust would be woken: once for each wait, and never while whoever waits
+/// is known to be awake, for he looks before he waits again.
+pub(crate) struct Ringer {
+    bell: Bell,
+    state: AtomicU8,
+}
+
+/// Somebody waits, or may: the next ring makes the descriptor readable.
+const WAITED_FOR: u8 = 0;
+/// The descriptor is readable, or about to be.
+const RUNG: u8 = 1;
+/// The only one who waits is awake.
+const AWAKE: u8 = 2;
+
+impl Ringer {
+    fn new() -> PyResult<Self> {
+        Ok(Self { bell: Bell::new().or_raise()?, state: AtomicU8::new(WAITED_FOR) })
+    }
+
+    fn change(&self, from: u8, to: u8) -> bool {
+        self.state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    pub(crate) fn ring(&self) {
+        if self.change(WAITED_FOR, RUNG) {
+            self.bell.ring();
+        }
+    }
+
+    /// The descriptor is not readable any more, until the next ring. One that has been rung and is not
+    /// readable yet stays so.
+    pub(crate) fn silence(&self) {
+        self.settle(WAITED_FOR);
+    }
+
+    /// The same, and until [`waits`](Self::waits) no ring does anything. Only where nobody else waits.
+    pub(crate) fn is_awake(&self) {
+        self.settle(AWAKE);
+    }
+
+    fn settle(&self, to: u8) {
+        match self.state.load(Ordering::Acquire) {
+            RUNG if self.bell.take_ring() => self.state.store(to, Ordering::Release),
+            RUNG => {}
+            from => _ = self.change(from, to),
+        }
+    }
+
+    /// Before the last look of whoever is about to wait: from now on a ring tells him.
+    pub(crate) fn waits(&self) {
+        self.change(AWAKE, WAITED_FOR);
+    }
+}
 
 impl Wake for Ringer {
     fn wake(self: Arc<Self>) {
-        self.0.ring();
+        self.ring();
     }
 }
 
@@ -94,7 +145,7 @@ fn bell_of_thread() -> PyResult<Arc<Ringer>> {
     BELL.with_borrow_mut(|kept| match kept {
         Some((of, bell)) if *of == process => Ok(bell.clone()),
         _ => {
-            let bell = Arc::new(Ringer(Bell::new().or_raise()?));
+            let bell = Arc::new(Ringer::new()?);
             *kept = Some((process, bell.clone()));
             Ok(bell)
         }
@@ -108,17 +159,17 @@ pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Inner {
     pub(crate) fn new(node: protocol::Manager) -> PyResult<Self> {
         let id = node.id();
-        let (bell, poller) = (Bell::new().or_raise()?, Poller::new().or_raise()?);
+        let (bell, poller) = (Ringer::new()?, Poller::new().or_raise()?);
         let node_fd = node.try_clone_fd().or_raise()?;
         poller.add(&node_fd, 0).or_raise()?;
-        poller.add(&bell, 1).or_raise()?;
+        poller.add(&bell.bell, 1).or_raise()?;
         Ok(Self {
             id,
             fork_guard: ForkGuard::new().or_raise()?,
             is_closed: AtomicBool::new(false),
             slow: Arc::default(),
             buffers: AtomicUsize::new(0),
-            bell: Arc::new(Ringer(bell)),
+            bell: Arc::new(bell),
             node_fd,
             poller,
             served: Mutex::default(),
@@ -191,7 +242,7 @@ impl Inner {
 
     /// Wakes the event loops.
     pub fn ring(&self) {
-        self.bell.0.ring();
+        self.bell.ring();
     }
 
     /// Returns when nobody has the node's lock.
@@ -292,7 +343,7 @@ impl Inner {
         let waker = Waker::from(bell.clone());
         let has_event = || takes_events && self.look_for_event(&node);
         let attempt = |slice: Duration| {
-            bell.0.silence();
+            bell.silence();
             if node.poll()? > 0 || has_event() {
                 return Ok(Some(()));
             }
@@ -305,7 +356,7 @@ impl Inner {
             {
                 return Ok(Some(()));
             }
-            let fds = [(self.node_fd.as_fd(), false), (bell.0.as_fd(), false)];
+            let fds = [(self.node_fd.as_fd(), false), (bell.bell.as_fd(), false)];
             let woken = wait_for(&fds, deadline);
             match woken.map_err(|e| hamlyn::NodeReceiveError::Wait(Arc::new(e)))? {
                 true => Ok(Some(())),

@@ -9,6 +9,7 @@
 //! `inner.rs` says which of the two locks may be held when. Never: a call here waits with Python's
 //! lock.
 
+use crate::byte_stream::{ByteListener, ByteStream};
 use crate::bytes::with_bytes;
 use crate::errors::{Kind, OrRaise, ToPy, error};
 use crate::events::event_to_py;
@@ -24,7 +25,7 @@ use hamlyn::protocol;
 use hamlyn::{Accept, Access, Config, LinkId, Mode, SlotConfig};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyDict};
+use pyo3::types::{PyBool, PyDict, PyList};
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::task::Waker;
@@ -395,13 +396,40 @@ impl Manager {
     /// call `silence()` first, or it stays so.
     fn prepare_to_wait(&self, py: Python<'_>) -> PyResult<bool> {
         let node = self.inner.node()?;
+        self.inner.bell.waits();
         let waker = Waker::from(self.inner.bell.clone());
         py.detach(|| node.prepare_to_wait(Some(&waker))).or_raise()
     }
 
     /// To be called when `fileno()` was found readable, before the end points are looked at.
     fn silence(&self) {
-        self.inner.bell.0.silence();
+        self.inner.bell.silence();
+    }
+
+    /// `silence()` of the only event loop that watches `fileno()`: until it prepares to wait, nothing
+    /// that other calls take for it makes the descriptor readable, for it looks before that.
+    fn _awake(&self) {
+        self.inner.bell.is_awake();
+    }
+
+    /// Takes a turn, and says which of these byte streams and listeners have something: their places in
+    /// the list. A stream or listener that is closed has.
+    #[pyo3(signature = (ends: "list[ByteStream | ByteListener]"))]
+    fn _ready(&self, py: Python<'_>, ends: &Bound<'_, PyList>) -> PyResult<Vec<usize>> {
+        let node = self.inner.node()?;
+        let poll = || node.poll().map(|_| ());
+        if self.inner.is_slow() { py.detach(poll) } else { poll() }.or_raise()?;
+        let mut ready = Vec::new();
+        for (at, end) in ends.iter().enumerate() {
+            let is_ready = match end.cast::<ByteStream>() {
+                Ok(stream) => stream.get().is_ready(py),
+                Err(_) => end.cast::<ByteListener>()?.get().is_ready(py),
+            };
+            if is_ready.unwrap_or(true) {
+                ready.push(at);
+            }
+        }
+        Ok(ready)
     }
 
     /// Seconds for which whoever waits in an event loop looks, before he sleeps, as the settings say.

@@ -13,7 +13,7 @@ from typing import Any
 import hamlyn
 import pytest
 from conftest import LIMIT, Children
-from hamlyn import aio
+from hamlyn import _transports, aio
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
@@ -243,6 +243,57 @@ class Filler(asyncio.BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.lost.set_result(None)
+
+
+class Answer(asyncio.Protocol):
+    """Sends each piece that comes back, so often."""
+
+    def __init__(self, rounds: int) -> None:
+        self.left = rounds
+        self.done = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.left -= 1
+        if self.left >= 0:
+            self.transport.write(data)
+        else:
+            self.done.set()
+
+
+@pytest.mark.parametrize("mode", ["blocking", "adaptive"])
+def test_transports_look_when_something_has_come_for_them(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: dict[int, int] = {}
+    look = _transports.StreamTransport.look
+
+    def counted(transport: _transports.StreamTransport) -> bool:
+        looks[id(transport)] = looks.get(id(transport), 0) + 1
+        return look(transport)
+
+    async def main() -> None:
+        connect = aio.create_connection
+        settings: Any = {"wait_mode": mode}
+        with hamlyn.Manager(**settings) as manager, hamlyn.Manager(**settings) as other:
+            server = await aio.create_server(lambda: Answer(10**9), "busy", manager=manager)
+            idle = [await connect(lambda: Recorder(), "busy", manager=other) for _ in range(20)]
+            to, busy = await connect(lambda: Answer(200), "busy", manager=other)
+            monkeypatch.setattr(_transports.StreamTransport, "look", counted)
+            to.write(b"x")
+            await busy.done.wait()
+            assert looks[id(to)] >= 200
+            # Those that have nothing; each may still have its first look to come.
+            assert sum(looks.get(id(silent), 0) for silent, _ in idle) <= 2 * len(idle)
+            server.close()
+            to.abort()
+            for silent, _ in idle:
+                silent.abort()
+
+    run(main())
 
 
 def test_a_buffered_protocol_gets_its_own_memory_filled(

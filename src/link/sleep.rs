@@ -33,7 +33,7 @@
 //! but the choice to wake. A sleeper that makes its generation race makes its peer wake it at each
 //! batch, and a waker that makes its bell race makes its peer look; they gain nothing else.
 
-use super::cells::{Ordering, Word, fence};
+use super::cells::{AtomicU64, Ordering, Word, fence};
 
 /// In a sleep word: wake by the bell.
 const BY_BELL: u64 = 1;
@@ -261,9 +261,77 @@ impl<W: Word> Ear<W> {
     }
 }
 
+/// Wakes a thread that sleeps on a word that its waker cannot change: another process's bell, say, in
+/// place of the waker's own word. That saves the kernel a second word in each sleep.
+///
+/// ```text
+///   sleeper                              waker, of the same process
+///   say where it is about to sleep       change the own word
+///   fence                                fence
+///   look at the own word once more       somebody said so: wake there, until that one has left
+///   sleep on the other's word; leave
+/// ```
+/// One of both sees what the other wrote. Between its last look and its sleep a wake does not reach
+/// the sleeper, which is why the waker repeats it.
+#[derive(Debug)]
+pub struct Elsewhere {
+    /// Where one thread sleeps, or is about to; 0: none does.
+    place: AtomicU64,
+    /// How often one did.
+    sleeps: AtomicU64,
+}
+
+impl Default for Elsewhere {
+    fn default() -> Self {
+        Self { place: AtomicU64::new(0), sleeps: AtomicU64::new(0) }
+    }
+}
+
+impl Elsewhere {
+    /// The calling thread is about to sleep at `place`, which is not 0; it then looks at the own word
+    /// once more, and [leaves](Self::leave) whatever it sees. `false`: another thread does so already,
+    /// and this one must not.
+    #[inline]
+    pub fn begin(&self, place: u64) -> bool {
+        let is_first =
+            self.place.compare_exchange(0, place, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        if is_first {
+            self.sleeps.fetch_add(1, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+        }
+        is_first
+    }
+
+    /// The calling thread, whose [`begin`](Self::begin) said `true`, sleeps no more.
+    #[inline]
+    pub fn leave(&self) {
+        self.place.store(0, Ordering::Release);
+    }
+
+    /// The own word has been changed: calls `wake`, with the place and the number of calls before,
+    /// until the thread that sleeps there has left or `wake` says `false`. `false`: nobody sleeps
+    /// elsewhere who has not seen the change.
+    pub fn wake(&self, mut wake: impl FnMut(u64, u32) -> bool) -> bool {
+        fence(Ordering::SeqCst);
+        let sleep = self.sleeps.load(Ordering::Relaxed);
+        let place = self.place.load(Ordering::Relaxed);
+        if place == 0 {
+            return false;
+        }
+        let mut calls = 0;
+        // One that begins after the count was read sees the change.
+        while wake(place, calls)
+            && self.place.load(Ordering::Acquire) == place
+            && self.sleeps.load(Ordering::Relaxed) == sleep
+        {
+            calls = calls.saturating_add(1);
+        }
+        true
+    }
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::super::cells::AtomicU64;
     use super::*;
     use alloc::sync::Arc;
 
@@ -374,5 +442,29 @@ mod tests {
         assert_ne!(before, bell.load(Ordering::Relaxed) as u32);
         assert!(ear.has_rung() && !ear.has_rung());
         assert_eq!(ear.expected().1, bell.load(Ordering::Relaxed) as u32);
+    }
+
+    #[test]
+    fn one_that_sleeps_elsewhere_is_woken_until_it_has_left() {
+        let elsewhere = Elsewhere::default();
+        assert!(!elsewhere.wake(|_, _| panic!("nobody sleeps")));
+        assert!(elsewhere.begin(64));
+        assert!(!elsewhere.begin(128), "there is one already");
+        let mut last = None;
+        assert!(elsewhere.wake(|place, calls| {
+            last = Some((place, calls));
+            if calls == 2 {
+                elsewhere.leave();
+            }
+            true
+        }));
+        assert_eq!(last, Some((64, 2)));
+        // Another sleep at the same place is of one who has seen the change.
+        assert!(elsewhere.begin(64));
+        assert!(elsewhere.wake(|_, calls| {
+            assert_eq!(calls, 0);
+            elsewhere.leave();
+            elsewhere.begin(64)
+        }));
     }
 }

@@ -336,6 +336,9 @@ pub(crate) struct ReceiveHalf {
     pub packets: u64,
     /// What the sender knows of that.
     arming: Arming,
+    /// Signals that an honest sender may have left in its socket, or more: one for each time that this
+    /// end was armed since none was there.
+    signals_due: u32,
     waker: Waker,
     /// The sender's bell; `None`: it does not ring.
     pub ear: Option<Ear<RegionWord>>,
@@ -364,6 +367,7 @@ impl ReceiveHalf {
             room: Signaller::new(peer_room, barrier, understood),
             packets: 0,
             arming: Arming::new(),
+            signals_due: 0,
             waker,
             ear,
             barrier,
@@ -418,13 +422,21 @@ impl ReceiveHalf {
 
     /// This process is about to sleep; the sender is told, unless it knows.
     pub fn arm(&mut self, by: WakeBy) -> Announced {
-        self.arming.arm(&mut self.sleep, by)
+        let announced = self.arming.arm(&mut self.sleep, by);
+        if announced != Announced::Already {
+            self.signals_due = self.signals_due.saturating_add(1);
+        }
+        announced
     }
 
     /// This process looks no more until the sender signals, whatever comes. `None`: the sender does not
     /// know how.
     pub fn arm_for_any(&mut self) -> Option<Announced> {
-        self.arming.arm_for_any(&mut self.sleep)
+        let announced = self.arming.arm_for_any(&mut self.sleep);
+        if announced.is_some() {
+            self.signals_due = self.signals_due.saturating_add(1);
+        }
+        announced
     }
 
     /// After FREED was written: wakes a sender that sleeps because the ring was full.
@@ -457,7 +469,13 @@ impl ReceiveHalf {
         self.waker.host.as_ref()
     }
 
-    /// Takes the bytes that signals left, at most so many.
+    /// The sender may signal once more, that there is room.
+    pub fn room_signal_is_due(&mut self) {
+        self.signals_due = self.signals_due.saturating_add(1);
+    }
+
+    /// Takes the bytes that signals left, at most so many. Where one is due, one is taken: a second
+    /// look would find nothing, and what a sender leaves beyond keeps the descriptor readable.
     pub fn take_signals(&mut self, most: usize) -> Signals {
         self.arming.has_taken();
         #[cfg(feature = "tls")]
@@ -472,8 +490,15 @@ impl ReceiveHalf {
                     close_elsewhere(received.descriptors);
                     return Signals::Misbehaved;
                 }
-                Ok(received) if received.bytes > 0 => {}
-                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return Signals::Taken,
+                Ok(received) if received.bytes > 0 => {
+                    if core::mem::take(&mut self.signals_due) == 1 {
+                        return Signals::Taken;
+                    }
+                }
+                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
+                    self.signals_due = 0;
+                    return Signals::Taken;
+                }
                 Ok(_) | Err(_) => return Signals::Gone,
             }
         }

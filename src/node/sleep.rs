@@ -15,6 +15,7 @@
 use super::Node;
 use super::link::{SIGNALS_PER_TURN, Signals};
 use super::receive::Misbehaviour;
+use crate::config::WaitMode;
 use crate::control::Inbox;
 use crate::engine::sleep::{Announced, FallsAsleep, Naps, Others};
 use crate::interface::LinkId;
@@ -45,7 +46,13 @@ pub(super) struct Sleep {
 }
 
 enum On {
-    Words { bells: Vec<(RegionWord, u32)>, inbox: Arc<Inbox>, news: u32 },
+    /// The first bell apart: where there is no other, nothing is allocated.
+    Words {
+        bell: Option<(RegionWord, u32)>,
+        bells: Vec<(RegionWord, u32)>,
+        inbox: Arc<Inbox>,
+        news: u32,
+    },
     Descriptor,
 }
 
@@ -60,9 +67,9 @@ impl Sleep {
     ) -> Result<(), SleepError> {
         let deadline_ns = deadline_ns.min(self.nap_until_ns);
         match self.on {
-            On::Words { bells, inbox, news } => {
+            On::Words { bell, bells, inbox, news } => {
                 let inbox = (inbox.word(), news);
-                let bells = bells.iter().map(|(bell, at)| (bell, *at));
+                let bells = bell.iter().chain(&bells).map(|(bell, at)| (bell, *at));
                 let slept = match others {
                     None => sys::wait_for_words(bells, &[inbox], deadline_ns),
                     Some((_, word, value)) => {
@@ -240,8 +247,9 @@ impl Node {
             WakeBy::Byte => On::Descriptor,
             WakeBy::Bell => {
                 let ears = self.links.iter().flatten().filter_map(|link| link.rx.ear.as_ref());
-                let bells = ears.map(|ear| ear.expected()).map(|(bell, at)| (bell.clone(), at));
-                On::Words { bells: bells.collect(), inbox: self.inbox.clone(), news }
+                let mut bells = ears.map(|ear| ear.expected()).map(|(bell, at)| (bell.clone(), at));
+                let bell = bells.next();
+                On::Words { bell, bells: bells.collect(), inbox: self.inbox.clone(), news }
             }
         };
         Some(Sleep { on, nap_until_ns })
@@ -254,7 +262,10 @@ impl Node {
         began_ns: u64,
         others: Others,
     ) -> io::Result<()> {
-        self.learnt.slept(sys::monotonic_ns() - began_ns, self.config.spin_ns);
+        // One that always sleeps at once has no use for that.
+        if self.config.wait_mode != WaitMode::Blocking {
+            self.learnt.slept(sys::monotonic_ns() - began_ns, self.config.spin_ns);
+        }
         match slept {
             Ok(()) => {}
             Err(SleepError::Words) => self.ways.refuse_words(),
@@ -397,7 +408,9 @@ impl FallsAsleep for Node {
                     figures.waits_for_room();
                 }
                 tx.room.arm(by);
-                Announced::by(&tx.room)
+                let announced = Announced::by(&tx.room);
+                link.rx.room_signal_is_due();
+                announced
             }
             _ => Announced::Already,
         }
@@ -478,7 +491,7 @@ impl FallsAsleep for Node {
 #[cfg(all(test, not(miri)))]
 mod tests {
     use super::*;
-    use crate::config::{Config, WaitMode};
+    use crate::config::Config;
     use crate::control::{ConnectionId, LinkFeatures, NewLink, Peer, Way};
     use crate::interface::{QueueId, SlotConfig};
     use crate::link::cells::{AtomicU64, Word};
@@ -699,6 +712,31 @@ mod tests {
         for ((other, before), again) in hostile.iter().zip(&before).zip(&again) {
             let times = (asked(other) >> 3) - (before >> 3);
             assert!(*again > 0 && *again <= times + 1, "{again} were read, {times} asked for");
+        }
+    }
+
+    // One look for a second signal is spared where one is due; a peer that sends more has it looked at
+    // once more, and no longer.
+    #[test]
+    fn where_one_signal_is_due_one_is_taken_and_what_is_beyond_the_next_time() {
+        let (mut to, ..) = node("due");
+        let [here, there] = link(LinkFeatures::empty(), [(1, NodeId(1)), (1, to.id())]);
+        to.install_link(here).unwrap();
+        let signal = || socket::send(there.way.wake().unwrap(), &[1], &[]).unwrap();
+        let is_readable = |to: &Node| {
+            let mut ready = Vec::new();
+            to.poller.wait(Some(0), &mut ready).unwrap();
+            !ready.is_empty()
+        };
+        for beyond in [0, 1, 5] {
+            while !to.prepare_to_wait().unwrap() {
+                to.poll().unwrap();
+            }
+            (0..=beyond).for_each(|_| signal());
+            to.take_all_signals();
+            assert_eq!(is_readable(&to), beyond > 0, "{beyond} beyond");
+            to.take_all_signals();
+            assert!(!is_readable(&to), "{beyond} beyond");
         }
     }
 

@@ -2,6 +2,7 @@
 //! descriptors; and what this kernel offers of what the library would use.
 
 use crate::link::cells::{AtomicU64, Word};
+use crate::link::sleep::Elsewhere;
 use core::fmt;
 use core::sync::atomic::{AtomicU32, Ordering};
 use rustix::event::{EventfdFlags, epoll, eventfd};
@@ -257,7 +258,12 @@ impl Bell {
 
     /// Makes it silent.
     pub fn silence(&self) {
-        let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
+        self.take_ring();
+    }
+
+    /// Makes it silent; says whether it was readable.
+    pub fn take_ring(&self) -> bool {
+        rustix::io::read(&self.0, &mut [0u8; 8]).is_ok()
     }
 }
 
@@ -268,11 +274,31 @@ impl AsFd for Bell {
 }
 
 /// A word on which threads of this process sleep, beside words of others (see [`wait_for_words`]).
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct WakeWord {
     value: AtomicU32,
     sleepers: AtomicU32,
+    /// One thread that waits for this word and sleeps on another process's alone.
+    elsewhere: Elsewhere,
+    /// The process whose threads sleep.
+    process: u32,
 }
+
+impl Default for WakeWord {
+    fn default() -> Self {
+        let process = std::process::id();
+        Self {
+            value: AtomicU32::new(0),
+            sleepers: AtomicU32::new(0),
+            elsewhere: Elsewhere::default(),
+            process,
+        }
+    }
+}
+
+/// Wakes of a thread that sleeps elsewhere before the waker lets it run, and before it naps.
+const WAKES_AT_ONCE: u32 = 16;
+const WAKES_BEFORE_NAPS: u32 = 64;
 
 impl WakeWord {
     /// To be read before looking at what the word tells of, and given to [`wait_for_words`].
@@ -291,7 +317,20 @@ impl WakeWord {
         if sleeps {
             let _ = futex::wake(&self.value, futex::Flags::PRIVATE, i32::MAX as u32);
         }
-        sleeps
+        let slept_elsewhere = self.elsewhere.wake(|place, calls| {
+            wake_at(place);
+            match calls {
+                0..WAKES_AT_ONCE => {}
+                WAKES_AT_ONCE..WAKES_BEFORE_NAPS => super::thread::yield_now(),
+                _ => {
+                    std::thread::sleep(core::time::Duration::from_micros(50));
+                    // A thread that slept when its process forked is not in the child.
+                    return std::process::id() == self.process;
+                }
+            }
+            true
+        });
+        sleeps || slept_elsewhere
     }
 }
 
@@ -309,6 +348,15 @@ fn futex_of(word: &AtomicU64) -> &AtomicU32 {
     // SAFETY: a word of 8 bytes holds two of 4, aligned, and lives as long. The half is not read or
     // written through this reference; the kernel gets its address.
     unsafe { &*core::ptr::from_ref(word).cast::<AtomicU32>().add(low_half) }
+}
+
+/// Wakes threads that sleep on the word at `place`, which may be mapped no more.
+fn wake_at(place: u64) {
+    // SAFETY: the kernel looks whether anything is mapped there, and reads and writes nothing of it;
+    // whoever is woken that did not wait for this looks once more.
+    unsafe {
+        libc::syscall(libc::SYS_futex, place as usize, libc::FUTEX_WAKE, WAKE_MAX);
+    }
 }
 
 /// Wakes the process that sleeps on a shared word, which the caller has changed.
@@ -342,6 +390,14 @@ pub fn wait_for_words<'w, W: Word + 'w>(
         super::sim::wait_for_words(differ, deadline_ns);
         return Ok(());
     }
+    let mut shared = shared.into_iter();
+    let (first, second) = (shared.next(), shared.next());
+    if let (Some((word, value)), None) = (&first, &second)
+        && let Some(slept) = wait_for_word(futex_of(word.word()), *value, own, deadline_ns)
+    {
+        return slept;
+    }
+    let shared = first.into_iter().chain(second).chain(shared);
     let mut waits: Vec<futex::Wait> = Vec::with_capacity(4);
     let mut add = |word: &AtomicU32, value: u32, flags| {
         let mut wait = futex::Wait::new();
@@ -364,10 +420,42 @@ pub fn wait_for_words<'w, W: Word + 'w>(
     for (word, _) in own {
         word.sleepers.fetch_sub(1, Ordering::SeqCst);
     }
+    slept.map_or_else(woken_early, |_| Ok(()))
+}
+
+/// Sleeps on one word of another process's, for which the kernel has less to do than for several;
+/// those of this process wake this thread there. `None`: another thread does so already, and there
+/// was no sleep.
+fn wait_for_word(
+    word: &AtomicU32,
+    value: u32,
+    own: &[(&WakeWord, u32)],
+    deadline_ns: u64,
+) -> Option<io::Result<()>> {
+    let place = core::ptr::from_ref(word) as u64;
+    let begun = own.iter().take_while(|(own, _)| own.elsewhere.begin(place)).count();
+    let is_due = || own.iter().all(|(own, value)| own.value() == *value);
+    let slept = (begun == own.len()).then(|| {
+        if !is_due() {
+            return Ok(());
+        }
+        let deadline = (deadline_ns != u64::MAX).then(|| timespec(deadline_ns));
+        let any = core::num::NonZeroU32::MAX;
+        match futex::wait_bitset(word, futex::Flags::empty(), value, deadline.as_ref(), any) {
+            Ok(()) => Ok(()),
+            Err(e) => woken_early(e),
+        }
+    });
+    own[..begun].iter().for_each(|(own, _)| own.elsewhere.leave());
+    slept
+}
+
+/// What is no error of a sleep on words.
+fn woken_early(e: rustix::io::Errno) -> io::Result<()> {
     use rustix::io::Errno;
-    match slept {
-        Ok(_) | Err(Errno::AGAIN | Errno::TIMEDOUT | Errno::INTR) => Ok(()),
-        Err(e) => Err(e.into()),
+    match e {
+        Errno::AGAIN | Errno::TIMEDOUT | Errno::INTR => Ok(()),
+        e => Err(e.into()),
     }
 }
 
@@ -684,6 +772,44 @@ mod tests {
         assert!(wait_for(&[(bell.as_fd(), false)], 0).unwrap());
         bell.silence();
         assert!(!wait_for(&[(bell.as_fd(), false)], 0).unwrap());
+    }
+
+    // By turns the word of another process changes, and one of this process's: also just before the
+    // sleep, for nothing else says when that begins. Beside it another thread sleeps on the same words.
+    #[test]
+    fn whoever_sleeps_on_one_word_of_others_is_woken_by_its_own_process_too() {
+        const WAKES: u32 = 20_000;
+        let (bell, own) = (std::sync::Arc::new(AtomicU64::new(0)), WakeWord::default());
+        let heard = [AtomicU32::new(0), AtomicU32::new(0)];
+        std::thread::scope(|scope| {
+            for heard in &heard {
+                let (bell, own) = (&bell, &own);
+                scope.spawn(move || {
+                    let mut seen = 0;
+                    while seen < WAKES {
+                        let (at, value) = (bell.load(Ordering::SeqCst) as u32, own.value());
+                        if at + value == seen {
+                            let slept = wait_for_words([(bell, at)], &[(own, value)], u64::MAX);
+                            // Where the kernel cannot: then nobody sleeps so.
+                            slept.unwrap_or_else(|_| std::thread::yield_now());
+                        }
+                        seen = bell.load(Ordering::SeqCst) as u32 + own.value();
+                        heard.store(seen, Ordering::SeqCst);
+                    }
+                });
+            }
+            for wake in 1..=WAKES {
+                if wake % 2 == 0 {
+                    bell.fetch_add(1, Ordering::SeqCst);
+                    wake_word(&bell);
+                } else {
+                    own.wake();
+                }
+                while heard.iter().any(|heard| heard.load(Ordering::SeqCst) < wake) {
+                    std::thread::yield_now();
+                }
+            }
+        });
     }
 
     #[test]

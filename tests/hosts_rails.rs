@@ -374,6 +374,9 @@ fn rails_that_are_cut_in_turn_lose_nothing_and_double_nothing_and_are_used_again
         match state {
             // In the middle of something: since both live, more has gone over the one to be cut.
             State::Flows if cuts < CUTS && next.passed() > since + 50_000 => {
+                // What is sent meanwhile is on its way when it is cut.
+                next.inside.is_stalled.store(true, Ordering::Relaxed);
+                turns(&mut here, &mut there);
                 next.cut();
                 state = State::Cut;
                 steps += 1;

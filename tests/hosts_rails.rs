@@ -248,7 +248,7 @@ struct End {
 
 /// Every third is long, and may overtake and be overtaken.
 fn is_long(number: u32) -> bool {
-    number % 3 == 0
+    number.is_multiple_of(3)
 }
 
 impl End {
@@ -766,8 +766,7 @@ fn protocols(rails: &str) {
             assert_eq!(*records.receive(LIMIT).unwrap(), *pattern(length, i as u64), "record {i}");
         }
         // Tags may come in another order, and each comes once.
-        let mut found: Vec<u32> =
-            (0..64).map(|_| tags.get_tag(LIMIT).unwrap().tag as u32).collect();
+        let mut found: Vec<u32> = (0..64).map(|_| tags.get_tag(LIMIT).unwrap().tag).collect();
         found.sort_unstable();
         assert_eq!(found, (0..64).collect::<Vec<_>>());
         for _ in 0..64 {

@@ -248,7 +248,7 @@ struct End {
 
 /// Every third is long, and may overtake and be overtaken.
 fn is_long(number: u32) -> bool {
-    number % 3 == 0
+    number.is_multiple_of(3)
 }
 
 impl End {
@@ -374,6 +374,9 @@ fn rails_that_are_cut_in_turn_lose_nothing_and_double_nothing_and_are_used_again
         match state {
             // In the middle of something: since both live, more has gone over the one to be cut.
             State::Flows if cuts < CUTS && next.passed() > since + 50_000 => {
+                // What is sent meanwhile is on its way when it is cut.
+                next.inside.is_stalled.store(true, Ordering::Relaxed);
+                turns(&mut here, &mut there);
                 next.cut();
                 state = State::Cut;
                 steps += 1;
@@ -763,8 +766,7 @@ fn protocols(rails: &str) {
             assert_eq!(*records.receive(LIMIT).unwrap(), *pattern(length, i as u64), "record {i}");
         }
         // Tags may come in another order, and each comes once.
-        let mut found: Vec<u32> =
-            (0..64).map(|_| tags.get_tag(LIMIT).unwrap().tag as u32).collect();
+        let mut found: Vec<u32> = (0..64).map(|_| tags.get_tag(LIMIT).unwrap().tag).collect();
         found.sort_unstable();
         assert_eq!(found, (0..64).collect::<Vec<_>>());
         for _ in 0..64 {

@@ -10,7 +10,8 @@
 //!   descriptor is mapped.
 //! - [`socket`]: Unix sockets that keep frames apart and carry descriptors, and who is at the
 //!   other end of one.
-//! - [`sys`]: barriers, pinning, limits, clocks, event descriptors, and what the kernel offers.
+//! - `kernel`: what the kernel offers.
+//! - [`sys`]: barriers, pinning, limits, clocks, event descriptors.
 //! - `thread`: the library's own threads, and giving way to others.
 //! - `sim`, in tests: all threads of several processes as one, in an order that follows from a seed.
 
@@ -20,6 +21,7 @@ pub mod aperture;
 #[cfg(feature = "libfabric")]
 pub mod fabric;
 pub(crate) mod inherited;
+mod kernel;
 pub mod lock;
 pub mod memory;
 pub(crate) mod pmix;

@@ -376,10 +376,11 @@ fn rails_that_are_cut_in_turn_lose_nothing_and_double_nothing_and_are_used_again
             State::Flows if cuts < CUTS && next.passed() > since + 50_000 => {
                 // What is sent meanwhile is on its way when it is cut.
                 next.inside.is_stalled.store(true, Ordering::Relaxed);
+                steps += 1;
+                (here.may_send, there.may_send) = (TOTAL / STEPS * steps, TOTAL / STEPS * steps);
                 turns(&mut here, &mut there);
                 next.cut();
                 state = State::Cut;
-                steps += 1;
             }
             State::Cut if live(&mut here, &mut there, 1) => {
                 next.mend();

@@ -127,7 +127,7 @@ fn a_request_whose_time_is_up_is_withdrawn() {
 #[test]
 fn either_side_gets_a_bulk_ring() {
     let dir = Dir::new("bulk");
-    let (server, theirs, client, ours) = linked(&dir.config());
+    let (server, theirs, client, ours) = linked(&dir.config().bulk_ring_bytes(1u32 << 20));
     for (a, ta, b, tb) in
         [(&client, ours.token, &server, theirs.token), (&server, theirs.token, &client, ours.token)]
     {

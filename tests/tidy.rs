@@ -255,6 +255,23 @@ fn modules_use_what_the_architecture_lets_them_use() {
     assert_eq!(used, allowed, "(left: the code; right: ARCHITECTURE.md)");
 }
 
+#[test]
+fn what_the_architecture_says_is_in_a_file_is_said_of_a_file_that_there_is() {
+    let folders = ["bench", "capi", "cli", "examples", "fuzz", "python", "scripts", "src", "tests"];
+    let text = read("ARCHITECTURE.md");
+    let mut named = 0;
+    for path in text.split('`').skip(1).step_by(2) {
+        let Some((folder, _)) = path.split_once('/') else { continue };
+        // Not a command, nor a pattern; and the package on its own has no `cli`.
+        let is_path = !path.contains([' ', '*', ':']) && folders.contains(&folder);
+        if is_path && root().join(folder).is_dir() {
+            assert!(root().join(path).exists(), "ARCHITECTURE.md names {path}, which is not there");
+            named += 1;
+        }
+    }
+    assert!(named > 100, "{named} paths were found");
+}
+
 // Assembled, so that this file does not hold what it looks for.
 fn forbidden() -> Vec<String> {
     let join = |parts: &[&str]| parts.concat();

@@ -644,6 +644,8 @@ fn why_says_that_a_receiver_is_slow_and_not_that_it_is_silent() {
     let directory = directory.path();
     let is_over = AtomicBool::new(false);
     let limit = Some(Duration::from_secs(60));
+    // A ring that holds no more than a few records.
+    let config = |directory| config(directory).bulk_ring_bytes(1u32 << 20);
     std::thread::scope(|scope| {
         let over = Over(&is_over);
         scope.spawn(|| {

@@ -151,8 +151,12 @@ impl Node {
         let Some(Some(link)) = self.links.get_mut(prepared.link.index as usize) else {
             return false;
         };
-        // The index is that of its place.
-        if self.queued > 0 || link.id.generation != prepared.link.generation {
+        // The index is that of its place. A generation comes again after 65,536 links; who is there
+        // then must be who the ticket is for.
+        if self.queued > 0
+            || link.id.generation != prepared.link.generation
+            || link.peer.node != prepared.ticket.destination
+        {
             return false;
         }
         let Some(tx) = &mut link.tx else { return false };

@@ -491,7 +491,8 @@ impl ReceiveHalf {
                     return Signals::Misbehaved;
                 }
                 Ok(received) if received.bytes > 0 => {
-                    if core::mem::take(&mut self.signals_due) == 1 {
+                    if self.signals_due == 1 {
+                        self.signals_due = 0;
                         return Signals::Taken;
                     }
                 }

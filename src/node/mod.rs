@@ -14,7 +14,7 @@
 //! - `links.rs`: links come and go; `events.rs`: what the application is told; `link.rs`: one link
 //! - `aperture.rs`: memory mapped into one holder: exported, held, revoked
 //! - `wait.rs`: waiting; `sleep.rs`: sleeping, and being woken. What is decided about either, about
-//!   turns and about routes is in [`crate::engine`]
+//!   turns and about routes is in `crate::engine`
 //! - `shared/`: a node used by several threads
 //!
 //! A node is owned by one thread at a time: whoever can call it is the only one who can, so the

@@ -1,7 +1,7 @@
 //! Sleeping: what a thread sleeps on, and how it makes sure that it is woken.
 //!
 //! ```text
-//!   in a call          on words: the bell of each link's peer, and the inbox's   (futex_waitv)
+//!   in a call          on words: the bell of each link's peer, and the inbox's   (a futex; of several words, `futex_waitv`)
 //!   in an event loop   on one descriptor: each link's socket, and the inbox's    (epoll)
 //! ```
 //! Words are quicker, and there is nothing to take afterwards. The descriptor serves a program that

@@ -316,7 +316,8 @@ impl WakeWord {
             let _ = futex::wake(&self.value, futex::Flags::PRIVATE, i32::MAX as u32);
         }
         let slept_elsewhere = self.elsewhere.wake(|place, calls| {
-            wake_at(place);
+            // A peer may have threads of its own wait there, in front of this one.
+            wake_at(place, if calls < WAKES_AT_ONCE { WAKE_MAX } else { i32::MAX as u32 });
             match calls {
                 0..WAKES_AT_ONCE => {}
                 WAKES_AT_ONCE..WAKES_BEFORE_NAPS => super::thread::yield_now(),
@@ -348,12 +349,12 @@ fn futex_of(word: &AtomicU64) -> &AtomicU32 {
     unsafe { &*core::ptr::from_ref(word).cast::<AtomicU32>().add(low_half) }
 }
 
-/// Wakes threads that sleep on the word at `place`, which may be mapped no more.
-fn wake_at(place: u64) {
+/// Wakes at most `most` threads that sleep on the word at `place`, which may be mapped no more.
+fn wake_at(place: u64, most: u32) {
     // SAFETY: the kernel looks whether anything is mapped there, and reads and writes nothing of it;
     // whoever is woken that did not wait for this looks once more.
     unsafe {
-        libc::syscall(libc::SYS_futex, place as usize, libc::FUTEX_WAKE, WAKE_MAX);
+        libc::syscall(libc::SYS_futex, place as usize, libc::FUTEX_WAKE, most);
     }
 }
 

@@ -14,7 +14,7 @@
 //! asks and waits for the answer never waits for anything else, and who sends without a pause pays one
 //! system call for many.
 //!
-//! What it sends and reads are [`frames`]; the path is a [`Channel`](super::channel::Channel) of TLS,
+//! What it sends and reads are [`frames`]; the path is a [`Channel`] of TLS,
 //! or another [`Path`].
 //!
 //! Back-pressure: what the receiving node has not taken stays in its ring, then in one buffer, then in

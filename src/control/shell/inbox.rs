@@ -265,6 +265,8 @@ impl Inbox {
         // edges, sleeps for good if it sees nothing.
         if is_first {
             self.bell.ring();
+            // Without the lock: it may take a moment until a thread that sleeps elsewhere has left.
+            drop(queue);
             self.word.wake();
         }
     }

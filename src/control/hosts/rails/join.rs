@@ -83,6 +83,8 @@ impl Shared {
         let (count, credit) = heard?.offer()?;
         let count = count.min(self.config.rails as u8);
         let own_credit = self.config.rail_bytes;
+        // What this end keeps until the other has it is for this end to bound.
+        let credit = credit.min(own_credit);
         let batch_bytes = Carrier::batch_bytes_max(self.own.packet_bytes);
         (count > 1).then_some(Terms { count, credit, own_credit, batch_bytes })
     }
@@ -248,7 +250,7 @@ const NO_SUCH_LINK: &str = "this host has no such link with it";
 /// Whether at this address is another host than the link's.
 fn is_of_another(error: &ConnectError) -> bool {
     let ConnectError::Host { error: HostError::Meeting(error), .. } = error else { return false };
-    matches!(error, MeetingError::Identity | MeetingError::Refused(..))
+    matches!(error, MeetingError::Identity | MeetingError::Refused(Reason::Identity, _))
 }
 
 impl LinkRow {

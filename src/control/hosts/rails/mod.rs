@@ -286,7 +286,14 @@ impl Rails {
             let Some(body) = rest.get(..length) else { return Ok(any) };
             let mut question = None;
             match head.kind {
-                Kind::Long | Kind::Short | Kind::Last => self.receiving.take(&head, body)?,
+                Kind::Long | Kind::Short if length < super::frames::HEADER_BYTES => {
+                    return Err(Violation("a batch that ends within a frame"));
+                }
+                Kind::Long | Kind::Short | Kind::Last => {
+                    self.receiving.take(&head, body)?;
+                    // Whoever ends the link waits for that; the last may have come before others.
+                    self.tells |= self.receiving.has_all();
+                }
                 Kind::Report | Kind::Answer => {}
                 Kind::Ask => question = Some(head.number),
             }
@@ -526,6 +533,10 @@ impl Path for Rails {
                 rail.channel.flush();
             }
         }
+        // The node is gone; the thread would be woken by it without end.
+        if core::mem::take(&mut self.has_rung) {
+            self.bell.silence();
+        }
         is_done
     }
 
@@ -567,6 +578,10 @@ impl Path for Rails {
             return Err("the link has ended".into());
         }
         self.join(place, channel).map_err(|e| format!("watching its connection: {e}"))?;
+        // What came right behind the answer has been read from the socket: it wakes nobody.
+        if self.pass() {
+            self.ring();
+        }
         self.flush();
         Ok(())
     }

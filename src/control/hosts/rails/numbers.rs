@@ -137,6 +137,8 @@ pub struct Sending {
     /// Those that the other end has not said to have, from number `had` on.
     kept: VecDeque<Kept>,
     had: u64,
+    /// Bytes of them: no more than the credit and a batch, whatever the other end says of itself.
+    kept_bytes: u64,
     put_bytes: u64,
     freed: u64,
     asked: u64,
@@ -153,6 +155,7 @@ impl Sending {
             place: 0,
             kept: VecDeque::new(),
             had: 0,
+            kept_bytes: 0,
             put_bytes: 0,
             freed: 0,
             asked: 0,
@@ -167,7 +170,8 @@ impl Sending {
 
     /// Whether the credit lasts for another batch.
     pub fn may_put(&self) -> bool {
-        (self.kept.len() as u64) < WINDOW && self.put_bytes - self.freed < self.credit
+        let bytes = self.kept_bytes.max(self.put_bytes - self.freed);
+        (self.kept.len() as u64) < WINDOW && bytes < self.credit
     }
 
     /// Whether the other end has all of it.
@@ -190,6 +194,7 @@ impl Sending {
         kept.extend_from_slice(bytes);
         let number = self.next();
         self.put_bytes += bytes.len() as u64;
+        self.kept_bytes += bytes.len() as u64;
         self.kept.push_back(Kept { kind, place, bytes: kept, is: Where::On(rail) });
         number
     }
@@ -216,10 +221,11 @@ impl Sending {
         }
         // One over another rail may have overtaken this one.
         while self.had < had {
-            if let Some(kept) = self.kept.pop_front()
-                && let Where::On(rail) = kept.is
-            {
-                went_over(rail);
+            if let Some(kept) = self.kept.pop_front() {
+                self.kept_bytes -= (kept.bytes.len() - HEAD_BYTES) as u64;
+                if let Where::On(rail) = kept.is {
+                    went_over(rail);
+                }
             }
             self.had += 1;
         }
@@ -363,7 +369,7 @@ impl Receiving {
     /// A batch has come, whole.
     pub fn take(&mut self, head: &Head, bytes: &[u8]) -> Result<(), Violation> {
         let number = head.number;
-        if number > self.had + WINDOW {
+        if number >= self.had + WINDOW {
             return Err(Violation("a batch beyond those that may be on their way"));
         }
         if number < self.had || self.above.contains(&number) {
@@ -528,14 +534,28 @@ mod tests {
     }
 
     #[test]
+    fn no_more_than_the_credit_is_kept_for_one_that_frees_what_it_does_not_say_to_have() {
+        let mut sending = Sending::new(10 * BATCH as u64);
+        let mut put = 0;
+        while sending.may_put() {
+            sending.put(Kind::Long, &[7; BATCH], 1);
+            put += 1;
+            sending.reported(0, put * BATCH as u64, |_| ()).unwrap();
+        }
+        assert_eq!(put, 10);
+        sending.reported(4, put * BATCH as u64, |_| ()).unwrap();
+        assert!(sending.may_put());
+    }
+
+    #[test]
     fn numbers_that_cannot_be_are_told_from_those_that_can() {
         let new = || {
             let mut receiving = Receiving::new(100, BATCH as u64);
             receiving.has_rail();
             receiving
         };
-        assert!(came(&mut new(), WINDOW).is_ok());
-        assert!(came(&mut new(), WINDOW + 1).is_err());
+        assert!(came(&mut new(), WINDOW - 1).is_ok());
+        assert!(came(&mut new(), WINDOW).is_err());
         assert!(came(&mut new(), u64::MAX).is_err());
         // More than was granted, though none of it can be taken yet.
         let mut receiving = new();

@@ -6,7 +6,7 @@
 //!   another:    client ..Join(link, place, proof) ->  <---  Yes, Joined(proof)
 //! ```
 //! Both ends make a link's name and its secret from the keys of its first connection, as TLS exports
-//! them: nobody else has them, and neither is ever sent. A proof is a code of the secret and of the keys
+//! them: nobody else has them. The name is sent, the secret never. A proof is a code of the secret and of the keys
 //! of the connection that joins, so that what is shown on one is of no use on another.
 //!
 //! Never: a rail joins a link whose other end is another node, or is called otherwise.

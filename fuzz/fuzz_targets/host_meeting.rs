@@ -5,4 +5,6 @@
 #[allow(dead_code)]
 mod model;
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| _ = model::meeting(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    _ = model::meeting(data);
+});

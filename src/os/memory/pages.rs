@@ -17,7 +17,7 @@
 use super::received::TMPFS_MAGIC;
 use super::{Mapping, create, seal};
 use rustix::fs::SealFlags;
-use rustix::mm::{Advice, MremapFlags, MsyncFlags, ProtFlags};
+use rustix::mm::{Advice, MremapFlags, ProtFlags};
 use std::io;
 use std::os::fd::AsFd;
 
@@ -179,6 +179,24 @@ fn is_set_aside() -> bool {
     mode.trim() == "2"
 }
 
+/// Whether something is mapped at each of these pages, whatever its protection.
+fn is_mapped(start: usize, bytes: usize, page: usize) -> io::Result<bool> {
+    // What it says of each page is of no interest here.
+    let mut found = [0u8; 4096];
+    let step = found.len() * page;
+    for from in (0..bytes).step_by(step) {
+        let (at, most) = (start + from, step.min(bytes - from));
+        // SAFETY: the kernel looks at no memory but `found`, which has a byte for each page.
+        if unsafe { libc::mincore(at as *mut libc::c_void, most, found.as_mut_ptr()) } != 0 {
+            return match io::Error::last_os_error() {
+                e if e.raw_os_error() == Some(libc::ENOMEM) => Ok(false),
+                e => Err(e),
+            };
+        }
+    }
+    Ok(true)
+}
+
 impl AreaPages {
     /// Replaces the pages at `address` by shared ones, zero, readable and writable, of which the
     /// library has a second view. Both numbers are multiples of the page size, and every page is
@@ -215,13 +233,10 @@ impl AreaPages {
         if bytes > isize::MAX as usize || start.checked_add(bytes).is_none() {
             return Err(PagesError::TooLarge { start: start as u64, bytes });
         }
-        // `MS_ASYNC` writes nothing, since Linux 2.6.19: it says whether all is mapped.
-        // SAFETY: no byte changes.
-        match unsafe { rustix::mm::msync(address.cast(), bytes, MsyncFlags::ASYNC) } {
-            Err(rustix::io::Errno::NOMEM) => {
-                return Err(PagesError::NotMapped { address: start, bytes });
-            }
-            other => other.map_err(|e| PagesError::Os { bytes, source: e.into() })?,
+        match is_mapped(start, bytes, page) {
+            Ok(true) => {}
+            Ok(false) => return Err(PagesError::NotMapped { address: start, bytes }),
+            Err(source) => return Err(PagesError::Os { bytes, source }),
         }
         let os = |source: io::Error| PagesError::Os { bytes, source };
         let file = create(bytes).map_err(os)?;

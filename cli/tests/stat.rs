@@ -667,7 +667,8 @@ fn why_says_that_a_receiver_is_slow_and_not_that_it_is_silent() {
             }
         });
         // Until the sender has filled the ring.
-        let mut looks = (0..60).map(|_| text(directory, "why slow"));
+        let look = |_| String::from_utf8(hamlyn(directory, "why slow").stdout).unwrap();
+        let mut looks = (0..60).map(look);
         let said = looks.find(|said| said.contains("the peer waits")).unwrap();
         assert!(said.contains("slower than the peer: it took"), "{said}");
         assert!(!said.contains("has taken nothing"), "{said}");

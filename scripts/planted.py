@@ -144,6 +144,12 @@ BUGS = {
         "        if self.is_past(now_ns) && !PLANTED {\n            return Step::TimedOut;",
         "a wait has no end",
     ),
+    "sleeps-unlooked": (
+        "src/engine/wait.rs",
+        "        let looks = matches!(step, None | Some(Step::Sleep { .. } | Step::TimedOut));",
+        "        let looks = matches!(step, None | Some(Step::Sleep { .. } | Step::TimedOut if !PLANTED));",
+        "a thread sleeps though its last turn took what it waits for",
+    ),
     "stubborn-spin": (
         "src/engine/wait.rs",
         "        self.pause = 1 << self.failures;",

@@ -211,6 +211,49 @@ impl Backoff {
     }
 }
 
+/// Turns in which nothing came, and nobody else had the lock, between two looks of [`Looks`].
+const TURNS_WITHOUT_LOOK: u32 = 64;
+
+/// When a thread that shares its node looks for what it waits for: a look takes longer than a turn that
+/// finds nothing.
+///
+/// Never: it sleeps or gives up when a turn was taken after its last look. What a turn takes of the
+/// control plane, such as the end of connecting, does not count as something that came, and nothing tells
+/// of it again.
+#[derive(Debug, Default)]
+pub(crate) struct Looks {
+    /// 0: the next turn is followed by one.
+    turns_to_look: u32,
+}
+
+impl Looks {
+    /// Whether the next turn is followed by a look, whatever comes.
+    #[inline]
+    pub fn must(&self) -> bool {
+        self.turns_to_look == 0
+    }
+
+    /// It is.
+    #[inline]
+    pub fn look_next(&mut self) {
+        self.turns_to_look = 0;
+    }
+
+    /// After a turn in which something `came`, or nothing: whether to look now, and what to do if that
+    /// finds nothing, where it had to be decided first.
+    #[inline]
+    pub fn after_turn(
+        &mut self,
+        came: bool,
+        decide: impl FnOnce() -> Step,
+    ) -> (bool, Option<Step>) {
+        let step = if came || self.must() { None } else { Some(decide()) };
+        let looks = matches!(step, None | Some(Step::Sleep { .. } | Step::TimedOut));
+        self.turns_to_look = if looks { TURNS_WITHOUT_LOOK } else { self.turns_to_look } - 1;
+        (looks, step)
+    }
+}
+
 /// Whether one of the peers may be running, as they say themselves: some peer was last seen on another
 /// processor than this thread's, or has not said where it is. A lie costs a wake-up or a spin, and only
 /// where all peers tell it. Asks [`PEERS_MAX`] of them: of more, one may.
@@ -332,6 +375,44 @@ mod tests {
         let steps = wait(POLLED, &mut Learnt::default(), true, 10 * SPIN_NS);
         assert!(steps.iter().all(|step| *step == Step::Yield));
         assert!((8..=10).contains(&steps.len()), "{steps:?}");
+    }
+
+    // What a turn had taken from the control plane was not looked at when the thread had lost its
+    // processor in that very turn, after which it does not spin: it slept until its time was over.
+    #[test]
+    fn whoever_sleeps_or_gives_up_has_looked_since_its_last_turn() {
+        for limit_ns in [u64::MAX, 300_000] {
+            // How many turns it has the processor for, before it loses it once.
+            for turns in 0..200 {
+                let mut learnt = Learnt::default();
+                let (mut backoff, mut looks) = (Backoff::new(ADAPTIVE, limit_ns), Looks::default());
+                let mut now_ns = 1_000_000;
+                for turn in 0.. {
+                    now_ns += if turn == turns { 4_000_000 } else { 10 };
+                    let mut step = || match backoff.spins_on(&learnt) {
+                        true => Step::Spin,
+                        false => backoff.decide(now_ns, true, &mut learnt),
+                    };
+                    let (looked, decided) = looks.after_turn(false, &mut step);
+                    match decided.unwrap_or_else(step) {
+                        Step::Spin => {}
+                        Step::Yield => looks.look_next(),
+                        last => {
+                            assert!(looked, "{last:?} in turn {turn}, that of the pause {turns}");
+                            break;
+                        }
+                    }
+                    assert!(turn < 20_000, "it neither sleeps nor gives up");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_thread_that_spins_looks_where_something_came_and_once_in_a_number_of_turns() {
+        let mut looks = Looks::default();
+        let looked = (0..200).filter(|turn| looks.after_turn(*turn == 10, || Step::Spin).0);
+        assert_eq!(looked.collect::<Vec<_>>(), [0, 10, 74, 138]);
     }
 
     #[test]

@@ -7,15 +7,12 @@ use super::super::send::Advanced;
 use super::super::wait::{Look, Waited, backoff};
 use super::super::{Node, NodeSendError, Unfinished};
 use super::{Attached, NodeGuard, SharedNode, State};
-use crate::engine::wait::Step;
+use crate::engine::wait::{Looks, Step};
 use crate::interface::LinkId;
 use crate::os::lock::LockGuard;
 use crate::os::sys;
 use crate::os::thread;
 use core::time::Duration;
-
-/// Turns in which nothing came, and nobody else had the lock, between two looks.
-const TURNS_PER_LOOK: u32 = 64;
 
 /// How long a sender that waits for room sleeps beside a leader, who may take its signal.
 const ROOM_SLEEP_MAX_NS: u64 = 1_000_000;
@@ -73,17 +70,17 @@ impl<T: Attached> SharedNode<T> {
         mut look: impl FnMut(&mut Node, &mut T) -> Look<R>,
     ) -> Result<R, Waited> {
         let mut backoff = backoff(guard.config(), timeout);
-        let mut turns_to_look = 0;
+        let mut looks = Looks::default();
         loop {
             let (node, attached) = guard.parts();
             // Where a look has found nothing, and may now.
-            if turns_to_look > 0 && room.is_none() && node.has_direct() {
+            if !looks.must() && room.is_none() && node.has_direct() {
                 if let Look::Found(result) = look(node, attached) {
                     attached.after_look(node);
                     return Ok(result);
                 }
                 // It may have taken what makes the next look find something.
-                turns_to_look = 0;
+                looks.look_next();
             }
             let taken = match node.poll() {
                 Ok(taken) => taken,
@@ -92,10 +89,10 @@ impl<T: Attached> SharedNode<T> {
             if taken > 0 {
                 backoff.restart();
             }
-            let changed = taken > 0 || node.has_events() || room.is_some() || turns_to_look == 0;
-            if changed {
+            let came = taken > 0 || node.has_events() || room.is_some();
+            let (look_now, decided) = looks.after_turn(came, || node.step(&mut backoff));
+            if look_now {
                 attached.after_poll(node);
-                turns_to_look = TURNS_PER_LOOK;
                 room = match look(node, attached) {
                     Look::Found(result) => {
                         attached.after_look(node);
@@ -103,7 +100,7 @@ impl<T: Attached> SharedNode<T> {
                     }
                     Look::Again => {
                         backoff.restart();
-                        turns_to_look = 0;
+                        looks.look_next();
                         if backoff.is_over(sys::monotonic_ns) {
                             let (node, attached) = guard.parts();
                             // Whoever goes on in a task need not wait for anything.
@@ -118,8 +115,7 @@ impl<T: Attached> SharedNode<T> {
                     Look::Room(link) => Some(link),
                 };
             }
-            turns_to_look -= 1;
-            match guard.step(&mut backoff) {
+            match decided.unwrap_or_else(|| guard.step(&mut backoff)) {
                 Step::Spin if !self.inner.is_wanted() => continue,
                 Step::Spin => guard = self.inner.give_way(guard),
                 Step::Yield => {
@@ -148,7 +144,7 @@ impl<T: Attached> SharedNode<T> {
                 }
             }
             // Somebody else may have changed anything.
-            turns_to_look = 0;
+            looks.look_next();
         }
     }
 

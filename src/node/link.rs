@@ -152,13 +152,17 @@ impl SendHalf {
     #[inline(never)]
     fn signal(&mut self, announced: u64, flags: Flags) {
         let (ring, bulk) = (&mut self.ring, &mut self.bulk);
-        let is_half_full =
+        let mut is_half_full =
             || ring.is_half_full() || bulk.as_mut().is_some_and(|bulk| bulk.is_half_full());
         let asks = flags.contains(Flags::WAKE);
-        if let Some(by) = sleep::signal(&mut self.sleep, announced, asks, is_half_full) {
+        if let Some(by) = sleep::signal(&mut self.sleep, announced, asks, &mut is_half_full) {
             self.wakes += 1;
             self.counters.wakes_sent.add(1);
             self.counters.rings_sent.add((by == WakeBy::Bell).into());
+            #[cfg(feature = "tls")]
+            if let Some(host) = &self.waker.host {
+                return hosts::lock(host).told(is_half_full());
+            }
             self.waker.wake(by);
         }
     }
@@ -303,7 +307,7 @@ impl Waker {
     fn wake(&self, by: WakeBy) {
         #[cfg(feature = "tls")]
         if let Some(host) = &self.host {
-            hosts::lock(host).told();
+            hosts::lock(host).told(false);
             return;
         }
         match (by, &self.bell, &self.socket) {

@@ -8,11 +8,11 @@
 //! ring, which the interface checks as one from another process. It moves what can be moved when the
 //! node has its turn, when the node sends, and when the node is woken for its socket.
 //!
-//! What the node sends leaves at once, if it is the first since the node's last turn. What it sends
-//! right behind that, without a turn in between, goes together: in the next turn, when the ring is
-//! full, or when the thread of other hosts comes by, whom the first of these wakes. So who
-//! asks and waits for the answer never waits for anything else, and who sends without a pause pays one
-//! system call for many.
+//! What the node sends leaves at once, if it is the first since the node's last turn, or fills half of
+//! the ring. What it sends right behind that, without a turn in between, goes together: in the next
+//! turn, when the ring is half full, or when the thread of other hosts comes by, whom the first of these
+//! wakes. So who asks and waits for the answer never waits for anything else, who sends short messages
+//! without a pause pays one system call for many, and who sends long ones wakes nobody.
 //!
 //! What it sends and reads are [`frames`]; the path is a [`Channel`] of TLS,
 //! or another [`Path`].
@@ -163,9 +163,14 @@ impl Carrier {
         Moved { any: came || left, waits: self.waits, has_ended: self.has_ended }
     }
 
-    /// The node has written something.
-    pub fn told(&mut self) {
-        if !self.has_sent || self.late.is_refused {
+    /// The node has written something, or so `much` that it is worth a system call of its own.
+    pub fn told(&mut self, much: bool) {
+        // The ring was full, and what is in it has left already.
+        if !self.out.is_ready() && !self.late.is_refused {
+            self.sleep.arm_for_any();
+            return;
+        }
+        if !self.has_sent || much || self.late.is_refused {
             self.has_sent = true;
             self.send_now();
         } else {
@@ -342,6 +347,7 @@ impl Carrier {
     /// Gives the node what has come, as far as its ring takes it. Whether something came.
     fn receive(&mut self) -> bool {
         let (mut moved, before) = (false, self.path.received());
+        let mut is_drained = false;
         while self.said.is_none() && self.path.received() - before < TURN_BYTES {
             match self.take_frame() {
                 Step::Taken => moved = true,
@@ -353,9 +359,10 @@ impl Carrier {
                     self.notices.push(Frame::SentAway);
                 }
                 Step::Cut(wanted) => {
-                    if !self.path.receive(wanted.max(BATCH_BYTES)) {
+                    if is_drained || !self.path.receive(wanted.max(BATCH_BYTES)) {
                         break;
                     }
+                    is_drained = self.path.is_drained();
                 }
             }
         }
@@ -617,4 +624,177 @@ enum Step {
     NoRoom,
     /// What no honest host sends.
     Violation,
+}
+
+#[cfg(all(test, not(loom), not(miri)))]
+mod tests {
+    use super::super::super::ConnectionId;
+    use super::*;
+    use crate::link::ring::RingWriter;
+    use crate::os::memory::{create, region_bytes};
+    use crate::os::sys::Bell;
+    use crate::wire::{Destination, Flags, Header, Key, MetadataIndex, SlotIndex};
+    use std::sync::Mutex;
+
+    const RING_BYTES: usize = 4096;
+
+    /// What was asked of a way that gives one frame, and then nothing.
+    #[derive(Debug, Default)]
+    struct Asked {
+        receives: usize,
+        flushes: usize,
+        put: usize,
+    }
+
+    #[derive(Debug)]
+    struct OneFrame {
+        tcp: Bell,
+        plain: Vec<u8>,
+        asked: Arc<Mutex<Asked>>,
+    }
+
+    impl AsFd for OneFrame {
+        fn as_fd(&self) -> BorrowedFd<'_> {
+            self.tcp.as_fd()
+        }
+    }
+
+    impl Path for OneFrame {
+        fn plain(&self) -> &[u8] {
+            &self.plain
+        }
+        fn take(&mut self, bytes: usize) {
+            self.plain.drain(..bytes);
+        }
+        fn receive(&mut self, _: usize) -> bool {
+            let mut asked = self.asked.lock().unwrap();
+            asked.receives += 1;
+            if asked.receives == 1 {
+                frames::put_header(&mut self.plain, &header(16));
+                self.plain.extend_from_slice(&[3; 16]);
+            }
+            asked.receives == 1
+        }
+        fn is_drained(&self) -> bool {
+            true
+        }
+        fn received(&self) -> u64 {
+            0
+        }
+        fn ended(&self) -> Option<&Ended> {
+            None
+        }
+        fn put(&mut self, bytes: &[u8]) {
+            self.asked.lock().unwrap().put += bytes.len();
+        }
+        fn flush(&mut self) -> bool {
+            self.asked.lock().unwrap().flushes += 1;
+            true
+        }
+        fn is_broken(&self) -> bool {
+            false
+        }
+        fn put_end(&mut self) {}
+        fn is_delivered(&mut self) -> bool {
+            true
+        }
+        fn break_off(&self) {}
+        fn tcp(&self) -> BorrowedFd<'_> {
+            self.tcp.as_fd()
+        }
+        fn takes_more(&self) -> Option<BorrowedFd<'_>> {
+            None
+        }
+        fn may_sleep(&mut self) -> bool {
+            true
+        }
+        fn explain(&self) -> String {
+            String::new()
+        }
+    }
+
+    fn header(length: usize) -> Header {
+        Header {
+            destination: Destination(1),
+            slot: SlotIndex(2),
+            metadata_index: MetadataIndex(3),
+            key: Key(4),
+            offset: 0,
+            length: length as u32,
+            delta: 0,
+            metadata_len: 0,
+            flags: Flags::NOTIFY,
+            word: 0,
+        }
+    }
+
+    struct World {
+        carrier: Carrier,
+        /// Of the node.
+        writes: RingWriter<RegionLines, RegionWord>,
+        reads: RingReader<RegionLines, RegionWord>,
+        asked: Arc<Mutex<Asked>>,
+        late: Arc<Late>,
+    }
+
+    fn world() -> World {
+        let pages = || {
+            let bytes = region_bytes(RING_BYTES);
+            Region::map_writable(&create(bytes).unwrap(), bytes).unwrap()
+        };
+        let (outgoing, incoming) = (pages(), pages());
+        let asked = Arc::<Mutex<Asked>>::default();
+        let tcp = Bell::new().unwrap();
+        let path = OneFrame { tcp, plain: Vec::new(), asked: asked.clone() };
+        let late = Arc::new(Late::new(Bell::new().unwrap()));
+        let (token, inbox) = (ConnectionId(1), Arc::new(Inbox::new().unwrap()));
+        let carrier =
+            Carrier::new(Box::new(path), token, inbox, late.clone(), &outgoing, &incoming, 1024);
+        let writes = RingWriter::new(outgoing.lines(), incoming.freed(), 1024);
+        let reads = RingReader::new(incoming.lines(), outgoing.freed());
+        World { carrier, writes, reads, asked, late }
+    }
+
+    // A system call for nothing behind each message that comes: an eighth of its time.
+    #[test]
+    fn a_message_that_came_whole_is_not_asked_for_twice() {
+        let mut world = world();
+        assert!(world.carrier.turn().any);
+        assert_eq!(world.asked.lock().unwrap().receives, 1);
+        assert_eq!(world.reads.peek().unwrap().unwrap().header.length, 16);
+        assert!(!world.carrier.turn().any);
+        assert_eq!(world.asked.lock().unwrap().receives, 2);
+    }
+
+    #[test]
+    fn what_is_sent_right_behind_something_wakes_the_thread_unless_it_is_much_or_has_left() {
+        let World { mut carrier, mut writes, asked, late, .. } = world();
+        let put = || core::mem::take(&mut asked.lock().unwrap().put);
+        let mut send = |length| {
+            writes.transmit(&header(length), &[], &std::vec![1; length][..]).unwrap();
+        };
+        // The first since a turn leaves at once.
+        send(16);
+        carrier.told(false);
+        assert_eq!((put(), late.take().len()), (frames::HEADER_BYTES + 16, 0));
+        // What is much is worth a system call of its own.
+        send(512);
+        carrier.told(true);
+        assert_eq!((put(), late.take().len()), (frames::HEADER_BYTES + 512, 0));
+        // The node's send found the ring full, and had it leave.
+        send(512);
+        carrier.send_now();
+        put();
+        carrier.told(false);
+        assert_eq!((put(), late.take().len()), (0, 0));
+        // And what is little is left to the thread, which is woken once.
+        for _ in 0..3 {
+            send(16);
+            carrier.told(false);
+        }
+        assert_eq!((put(), late.take().len()), (0, 1));
+        assert_eq!(carrier.send_late(), Lateness::Again);
+        assert_eq!(put(), 3 * (frames::HEADER_BYTES + 16));
+        assert_eq!(carrier.send_late(), Lateness::Done);
+    }
 }

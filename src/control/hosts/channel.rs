@@ -48,6 +48,8 @@ pub struct Channel {
     raw_end: usize,
     /// Bytes that the socket has given.
     received: u64,
+    /// The last call has taken all that the socket had: less than it had room for.
+    is_drained: bool,
     /// What has come and was not taken lies in a part of it; it grows, and is never cleared.
     plain: Vec<u8>,
     plain_used: usize,
@@ -76,6 +78,7 @@ impl Channel {
             raw_used: 0,
             raw_end: 0,
             received: 0,
+            is_drained: false,
             plain: Vec::new(),
             plain_used: 0,
             plain_end: 0,
@@ -121,7 +124,7 @@ impl Channel {
             return self.receive_first();
         }
         let bytes = read_some(&self.tcp, &mut self.raw);
-        self.has_read(bytes)
+        self.has_read(bytes, RAW_BYTES)
     }
 
     /// The same without a buffer, which is there once something comes: that nothing comes costs no memory.
@@ -129,7 +132,7 @@ impl Channel {
     fn receive_first(&mut self) -> bool {
         let mut first = [0; FIRST_BYTES];
         let bytes = read_some(&self.tcp, &mut first);
-        let came = self.has_read(bytes);
+        let came = self.has_read(bytes, FIRST_BYTES);
         if came {
             self.raw.resize(RAW_BYTES, 0);
             self.raw[..FIRST_BYTES].copy_from_slice(&first);
@@ -137,12 +140,13 @@ impl Channel {
         came
     }
 
-    fn has_read(&mut self, bytes: io::Result<usize>) -> bool {
+    fn has_read(&mut self, bytes: io::Result<usize>, room: usize) -> bool {
         match bytes {
             Ok(0) => self.ended = Some(self.broken.clone().map_or(Ended::Cut, Ended::Broken)),
             Ok(bytes) => {
                 self.raw_end = bytes;
                 self.received += bytes as u64;
+                self.is_drained = bytes < room;
                 return true;
             }
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
@@ -207,6 +211,7 @@ impl Path for Channel {
 
     fn receive(&mut self, most: usize) -> bool {
         let (mut moved, before) = (false, self.received);
+        self.is_drained = false;
         if self.has_said_end {
             while self.ended.is_none() && self.received - before < CALL_BYTES && self.receive_raw()
             {
@@ -219,9 +224,9 @@ impl Path for Channel {
             if self.ended.is_some() || self.plain().len() >= most {
                 return moved;
             }
-            if self.raw_used == self.raw_end
-                && (self.received - before >= CALL_BYTES || !self.receive_raw())
-            {
+            // To ask a socket that gave less than it might have costs a system call for nothing.
+            let is_enough = self.is_drained || self.received - before >= CALL_BYTES;
+            if self.raw_used == self.raw_end && (is_enough || !self.receive_raw()) {
                 return moved;
             }
             moved = true;
@@ -248,6 +253,10 @@ impl Path for Channel {
                 }
             }
         }
+    }
+
+    fn is_drained(&self) -> bool {
+        self.is_drained
     }
 
     fn received(&self) -> u64 {
@@ -337,5 +346,52 @@ impl Path for Channel {
 impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.tcp.as_fd()
+    }
+}
+
+#[cfg(all(test, not(loom), not(miri)))]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+    use std::sync::Arc;
+
+    /// A client that waits for a server's first words, over loopback, and what writes to it.
+    fn pair() -> (Channel, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let tcp = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        tcp.set_nonblocking(true).unwrap();
+        let config = rustls::ClientConfig::builder_with_provider(Arc::new(
+            rustls::crypto::ring::default_provider(),
+        ));
+        let config = config.with_safe_default_protocol_versions().unwrap();
+        let config =
+            config.with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth();
+        let name = "127.0.0.1".try_into().unwrap();
+        let tls = rustls::ClientConnection::new(Arc::new(config), name).unwrap();
+        (Channel::new(tcp, tls.into()), listener.accept().unwrap().0)
+    }
+
+    #[test]
+    fn a_read_that_fills_its_buffer_is_followed_by_another_and_a_shorter_one_is_not() {
+        // The beginning of a record of TLS, which is never whole.
+        let cases = [(5, true), (FIRST_BYTES - 1, true), (FIRST_BYTES, false)];
+        for (bytes, is_drained) in cases {
+            let (mut channel, mut other) = pair();
+            let mut record = std::vec![0; bytes];
+            record[..5].copy_from_slice(&[22, 3, 3, 0x40, 0]);
+            other.write_all(&record).unwrap();
+            let mut came = false;
+            while channel.received() < bytes as u64 {
+                came |= channel.receive(1);
+            }
+            assert!(came);
+            assert_eq!(channel.is_drained(), is_drained, "{bytes} bytes");
+            // The end, which comes by itself, is found all the same.
+            drop(other);
+            while channel.ended().is_none() {
+                channel.receive(1);
+            }
+            assert_eq!(channel.ended(), Some(&Ended::Cut));
+        }
     }
 }

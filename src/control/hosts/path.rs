@@ -31,6 +31,11 @@ pub trait Path: AsFd + Send + core::fmt::Debug {
     /// is, or this call has done enough. Whether something came.
     fn receive(&mut self, most: usize) -> bool;
 
+    /// Whether the last [`receive`](Self::receive) has found, beside what came, that nothing more is there.
+    fn is_drained(&self) -> bool {
+        false
+    }
+
     /// Bytes that it has taken from the network, whatever was in them.
     fn received(&self) -> u64;
 

@@ -68,7 +68,7 @@ impl Late {
         self.bell.ring();
     }
 
-    fn take(&self) -> Vec<LinkToken> {
+    pub(super) fn take(&self) -> Vec<LinkToken> {
         core::mem::take(&mut *self.links.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

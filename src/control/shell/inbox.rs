@@ -217,7 +217,7 @@ struct Queue {
 }
 
 impl Inbox {
-    pub(super) fn new() -> io::Result<Self> {
+    pub(in crate::control) fn new() -> io::Result<Self> {
         Ok(Self {
             pending: AtomicBool::new(false),
             queue: Mutex::default(),

@@ -23,6 +23,7 @@ CHAPTERS = {
     "Operating": [
         "docs/operating",
         "docs/two-users",
+        "docs/directories",
         "docs/jobs",
         "docs/settings",
         "docs/kernels",

@@ -410,15 +410,15 @@ package() {
     # The command depends on the library, which is not published yet; so the library alone.
     cargo package --quiet -p hamlyn "$@" || return 1
     part 'as users have it: what is inside is private, and whatever they are given can be named'
-    cargo clippy --quiet -p hamlyn --lib --features serde,tls,tokio,tracing -- \
+    cargo clippy --quiet -p hamlyn --lib --features dns,serde,tls,tokio,tracing -- \
         -D warnings -D unnameable_types || return 1
-    RUSTDOCFLAGS='-D warnings' cargo doc --quiet -p hamlyn --features serde,tls,tokio,tracing --no-deps || return 1
+    RUSTDOCFLAGS='-D warnings' cargo doc --quiet -p hamlyn --features dns,serde,tls,tokio,tracing --no-deps || return 1
     # The other steps have the feature tls; what knows no other hosts is checked here.
     part 'without tls'
     cargo clippy --quiet --workspace --no-default-features \
         --features hamlyn/os,hamlyn/serde,hamlyn/tokio,hamlyn/tracing -- -D warnings || return 1
     # As cargo has it where another package of a program's wants more of the library.
-    for more in tls libfabric; do
+    for more in tls dns libfabric; do
         part "packages without tls, and the library with $more"
         cargo clippy --quiet --workspace --no-default-features --features "hamlyn/os,hamlyn/$more" \
             -- -D warnings || return 1
@@ -438,7 +438,7 @@ api() {
     part 'rustdoc'
     # As users see it: without unstable-internals.
     RUSTC_BOOTSTRAP=hamlyn cargo "+$compiler" rustdoc --quiet -p hamlyn --lib --target-dir "$TARGET/api" \
-        --features serde,tls,tokio,tracing -- -Zunstable-options --output-format json || return 1
+        --features dns,serde,tls,tokio,tracing -- -Zunstable-options --output-format json || return 1
     part 'docs/public-api.txt'
     cargo "+$compiler" run --quiet --manifest-path scripts/public-api/Cargo.toml \
         --target-dir "$TARGET/api" -- "$TARGET/api/doc/hamlyn.json" docs/public-api.txt

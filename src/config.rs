@@ -71,6 +71,45 @@ pub enum Fabric {
     Trusted,
 }
 
+/// Where services of other hosts are looked up whose names say no place (`hamlyn://service`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
+pub enum ServiceDirectory {
+    /// A file with lines `service host:port ..`; its path is absolute.
+    File(PathBuf),
+    /// SRV records of the DNS (RFC 2782), at `_service._tcp.domain`. As text (RFC 4501) `dns:domain`,
+    /// or `dns://server:port/domain`.
+    Dns {
+        /// The domain, without a dot at its end.
+        domain: String,
+        /// The name server that is asked, for the hosts' addresses, too; `None`: those that the system
+        /// asks (`/etc/resolv.conf`).
+        server: Option<SocketAddr>,
+    },
+}
+
+impl From<PathBuf> for ServiceDirectory {
+    fn from(path: PathBuf) -> Self {
+        Self::File(path)
+    }
+}
+
+impl From<&std::path::Path> for ServiceDirectory {
+    fn from(path: &std::path::Path) -> Self {
+        Self::File(path.into())
+    }
+}
+
+impl core::fmt::Display for ServiceDirectory {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::File(path) => write!(f, "{}", path.display()),
+            Self::Dns { domain, server: None } => write!(f, "dns:{domain}"),
+            Self::Dns { domain, server: Some(server) } => write!(f, "dns://{server}/{domain}"),
+        }
+    }
+}
+
 /// What becomes of a peer whose user cannot be known, being of another user namespace.
 #[derive(Clone, PartialEq, Eq)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
@@ -280,6 +319,56 @@ impl Value for Option<String> {
     }
 }
 
+/// Port of a name server (RFC 1035).
+const DNS_PORT: u16 = 53;
+/// Longest name in the DNS, in bytes (RFC 1035), as text without the dot at its end.
+const DNS_NAME_BYTES_MAX: usize = 253;
+
+impl Value for Option<ServiceDirectory> {
+    type Allowed = ();
+    fn parse(text: &str) -> Option<Self> {
+        let Some(rest) = text.strip_prefix("dns:") else {
+            return Some((!text.is_empty()).then(|| ServiceDirectory::File(text.into())));
+        };
+        let (server, domain) = match rest.strip_prefix("//") {
+            Some(rest) => {
+                let (server, domain) = rest.split_once('/')?;
+                let without_port = || {
+                    let address = server.strip_prefix('[').and_then(|s| s.strip_suffix(']'));
+                    let address = match address {
+                        Some(address) => address.parse::<core::net::Ipv6Addr>().ok()?.into(),
+                        None => server.parse::<core::net::Ipv4Addr>().ok()?.into(),
+                    };
+                    Some(SocketAddr::new(address, DNS_PORT))
+                };
+                (Some(server.parse().ok().or_else(without_port)?), domain)
+            }
+            None => (None, rest),
+        };
+        let domain = domain.strip_suffix('.').unwrap_or(domain).into();
+        Some(Some(ServiceDirectory::Dns { domain, server }))
+    }
+    fn is_allowed(&self, _: &()) -> bool {
+        match self {
+            None => true,
+            Some(ServiceDirectory::File(path)) => path.is_absolute(),
+            Some(ServiceDirectory::Dns { domain, server }) => {
+                let known = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+                let is_label = |l: &str| (1..=63).contains(&l.len()) && l.bytes().all(known);
+                domain.len() <= DNS_NAME_BYTES_MAX
+                    && domain.split('.').all(is_label)
+                    && server.is_none_or(|server| server.port() != 0)
+            }
+        }
+    }
+    fn allowed(_: &()) -> String {
+        "an absolute path, or dns:domain, or dns://address:port/domain".into()
+    }
+    fn show(&self) -> String {
+        self.as_ref().map_or(String::new(), ToString::to_string)
+    }
+}
+
 impl Value for AdmitUnknown {
     type Allowed = ();
     fn parse(text: &str) -> Option<Self> {
@@ -465,8 +554,8 @@ settings! {
         "File with the private key of that certificate (PEM).";
     trusted: Option<PathBuf>, from PathBuf = None, "HAMLYN_TRUSTED", (),
         "File with the certificates that other hosts' must lead to (PEM).";
-    directory: Option<PathBuf>, from PathBuf = None, "HAMLYN_DIRECTORY", (),
-        "File that says where services of other hosts are, for names without a place: lines `service host:port ..`.";
+    directory: Option<ServiceDirectory>, from ServiceDirectory = None, "HAMLYN_DIRECTORY", (),
+        "Where services of other hosts are looked up whose names say no place: a file with lines `service host:port ..`; or, with the feature `dns`, SRV records at `_service._tcp.domain`, asked for at one name server, or at those of `/etc/resolv.conf`.";
     host_timeout_ms: u32 = 10_000, "HAMLYN_HOST_TIMEOUT_MS", from(2000, 3_600_000),
         "Milliseconds after which another host that does not answer is taken for dead.";
     rails: u32 = 1, "HAMLYN_RAILS", from(1, 8),
@@ -528,12 +617,44 @@ mod tests {
         bad("HAMLYN_DIR", "relative");
         bad("HAMLYN_WAIT_MODE", "never");
         bad("HAMLYN_ADMIT_UNKNOWN", "token:short");
+        for text in [
+            "relative",
+            "dns:",
+            "dns:a..b",
+            "dns:a b",
+            "dns:.",
+            "dns://a.example/b",
+            "dns://1.2.3.4",
+            "dns://1.2.3.4:0/a",
+            "dns://1.2.3.4:65536/a",
+            "dns://::1/a",
+            "dns:a?type=SRV",
+        ] {
+            let error = bad("HAMLYN_DIRECTORY", text).to_string();
+            assert!(error.contains("dns://address:port/domain"), "{error}");
+        }
         bad("HAMLYN_LINKS_MAX", "99999999999999999999");
         bad("HAMLYN_LINKS_MAX", "18446744073709551615G");
         bad("HAMLYN_LINKS_MAX", "");
         assert!(Config::default().ring_bytes(513u32).validate().is_err());
         let config = Config::from_lookup(|v| (v == "HAMLYN_RING_BYTES").then(|| "64K".into()));
         assert_eq!(config.unwrap().ring_bytes, 65536);
+    }
+
+    #[test]
+    fn a_directory_is_a_file_or_a_domain_of_the_dns() {
+        for (text, shown) in [
+            ("/etc/services of ours", "/etc/services of ours"),
+            ("dns:example.org", "dns:example.org"),
+            ("dns:_x.Example.org.", "dns:_x.Example.org"),
+            ("dns://127.0.0.1:5353/a", "dns://127.0.0.1:5353/a"),
+            ("dns://192.0.2.1/a", "dns://192.0.2.1:53/a"),
+            ("dns://[2001:db8::1]/a.b", "dns://[2001:db8::1]:53/a.b"),
+            ("dns://[::1]:5353/a", "dns://[::1]:5353/a"),
+        ] {
+            let config = Config::from_lookup(|v| (v == "HAMLYN_DIRECTORY").then(|| text.into()));
+            assert_eq!(config.unwrap().directory.show(), shown);
+        }
     }
 
     #[test]

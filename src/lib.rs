@@ -72,6 +72,7 @@
 //! | `os` (default) | all but the pure part: links, names, waiting, end points. Without it the crate is `no_std` with `alloc` |
 //! | `tokio` | end points in tokio's tasks, `io` |
 //! | `tls` | services on other hosts, over TCP and TLS 1.3 |
+//! | `dns` | services on other hosts found in the DNS |
 //! | `libfabric` | packets to other hosts over libfabric, which is opened at run time, where both ends ask for it |
 //! | `serde` | values that serde knows as messages |
 //! | `tracing` | what [`log`] is told, as events of `tracing` |

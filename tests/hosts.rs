@@ -4,7 +4,7 @@
 mod support;
 
 use hamlyn::control::stat_of;
-use hamlyn::node::CloseReason;
+use hamlyn::node::{CloseReason, Event};
 use hamlyn::protocol::{
     CallError, Client, Manager, Seed, SeedHostError, Server, ServerConfig, StreamConfig,
     StreamReceiver, StreamSender, TaggedConfig, TaggedReceiver, TaggedSender,
@@ -13,7 +13,7 @@ use hamlyn::{Accept, Access, Config, Node, NodeSendError, SlotConfig};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use support::{Dir, LIMIT, LONG, Peer, Role, say};
 
 fn secret(dir: &Dir, name: &str, digits: &str) -> PathBuf {
@@ -88,6 +88,28 @@ fn what_the_network_does_not_take_leaves_though_the_node_sleeps_in_another_call(
         let client = Client::connect(&local, "end", LIMIT).unwrap();
         client.call(b"", LIMIT).unwrap();
     });
+}
+
+#[test]
+fn a_link_that_its_node_has_never_looked_at_ends_with_it() {
+    let (there, here) = (Dir::new("there", &[]), Dir::new("here", &[]));
+    let key = secret(&there, "secret", "7f");
+    let listens =
+        config(&there, &key).listen("127.0.0.1:0".parse::<std::net::SocketAddr>().unwrap());
+    let mut server = Node::with_config(listens).unwrap();
+    server.serve("x", Access::SameUser, Accept::Automatic(Vec::new())).unwrap();
+    let at = server.listens_at().unwrap();
+    let mut client = Node::with_config(config(&here, &key)).unwrap();
+    let link = client.connect(&format!("hamlyn://{at}/x"), b"", LIMIT).unwrap();
+    drop(server);
+    let end = Instant::now() + LONG;
+    loop {
+        client.poll().unwrap();
+        match client.next_event() {
+            Some(Event::Closed { link: closed, .. }) if closed == link => break,
+            _ => assert!(Instant::now() < end, "the link stays"),
+        }
+    }
 }
 
 fn failed(connected: Result<Client, hamlyn::protocol::GrowError>) -> String {

@@ -298,6 +298,9 @@ typedef struct h_loan_t h_loan_t;
 /// h_node_free there does nothing at all. The child can make a node of its own.
 typedef struct h_node_t h_node_t;
 
+/// The places of a service, as an h_look_up_t gives them. It is there until that returns.
+typedef struct h_places_t h_places_t;
+
 /// Publishes samples. Any number of threads may publish at once.
 typedef struct h_publisher_t h_publisher_t;
 
@@ -705,6 +708,22 @@ typedef struct {
 /// watches for deaths, and holds no lock: it may call the library, but must not free a node, and while
 /// it runs nobody new is let in. `context` is what it was set with.
 typedef void (*h_log_t)(void *context, const h_log_entry_t *entry);
+
+/// Says where `service` is, by h_places_add, in the order in which the places are to be tried; by none,
+/// that nobody has it yet: whoever waits for names asks again, at first after 50 ms, then less often.
+/// `timeout_ns` is what is left to whoever connects, negative if there is no limit. Returns whether it
+/// could look; if not, that ends the attempt, and h_places_fail may have said why.
+///
+/// It runs in threads of the library's that connect, several at a time; holds no lock; and may wait:
+/// whoever connects is told when its time limit is over. At most 64 connect at a time, those who are
+/// still in here included. It must not free the node. `context` is what it was set with.
+typedef bool (*h_look_up_t)(void *context,
+                            const char *service,
+                            int64_t timeout_ns,
+                            h_places_t *places);
+
+/// Is told that `context` is not used any more.
+typedef void (*h_release_t)(void *context);
 
 #ifdef __cplusplus
 extern "C" {
@@ -2792,6 +2811,33 @@ h_status h_job_explain(h_job_t *job,
 /// moment, every node that was there has been freed.
 h_status h_set_log(h_log_t log,
                    void *context);
+
+/// From now on `look_up` says where services of other hosts are whose names say no place
+/// ("hamlyn://service"), in the place of the setting `directory`; null: the setting does. Whoever is
+/// connecting, and has been told, stays with what was found.
+///
+/// `release`, which may be null, is called with `context` once nothing calls `look_up` any more: when
+/// another is set, or the node and all end points made from it have been freed, and whoever is in it has
+/// returned. It runs in that call or in a thread of the library's. Where this call fails nothing is
+/// kept, and it is not called.
+///
+/// Errors: H_STATE, the library was built without other hosts; H_FORKED.
+h_status h_set_directory(h_node_t *node,
+                         h_look_up_t look_up,
+                         void *context,
+                         h_release_t release);
+
+/// Adds a place, host:port, behind those that there are. In an h_look_up_t alone.
+///
+/// Errors: H_INVALID, it is none; H_LIMIT, there are 64.
+h_status h_places_add(h_places_t *places, const char *place);
+
+/// Says why an h_look_up_t, before it returns false, could not look: a part of what whoever connects is
+/// told. In an h_look_up_t alone.
+///
+/// Errors: H_INVALID, the text is not UTF-8.
+h_status h_places_fail(h_places_t *places,
+                       const char *why);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -958,6 +958,66 @@ inline result<std::vector<h_setting_t>> raw_settings(const hamlyn::settings &giv
 
 } // namespace detail
 
+/// What a look_up_function adds the places to, in the order in which they are to be tried. It is there
+/// until that returns.
+class places {
+public:
+    explicit places(h_places_t *raw) noexcept : raw_(raw) {}
+
+    /// host:port. h_places_add
+    result<void> try_add(std::string_view place) {
+        const detail::c_text text(place);
+        if (!text.is_one()) {
+            return detail::c_text::refused();
+        }
+        return detail::done(h_places_add(raw_, text.get()));
+    }
+    void add(std::string_view place) { try_add(place).value(); }
+
+    /// Why nothing could be looked up, before false is returned. h_places_fail
+    result<void> try_fail(std::string_view why) {
+        const detail::c_text text(why);
+        if (!text.is_one()) {
+            return detail::c_text::refused();
+        }
+        return detail::done(h_places_fail(raw_, text.get()));
+    }
+    void fail(std::string_view why) { try_fail(why).value(); }
+
+private:
+    h_places_t *raw_;
+};
+
+/// Says where a service is, and returns whether it could look: see h_look_up_t. It runs in threads of
+/// the library's, several at a time. The time limit is what is left to whoever connects, negative if
+/// there is none. What it throws is that it could not, and why.
+using look_up_function =
+    std::function<bool(std::string_view service, std::chrono::nanoseconds limit, places &found)>;
+
+namespace detail {
+
+inline bool call_look_up(void *context, const char *service, std::int64_t limit,
+                         h_places_t *raw) {
+    places found(raw);
+    auto &look_up = *static_cast<look_up_function *>(context);
+#if HAMLYN_EXCEPTIONS
+    try {
+        return look_up(service, std::chrono::nanoseconds(limit), found);
+    } catch (const std::exception &thrown) {
+        (void)found.try_fail(thrown.what());
+    } catch (...) {
+        // Nothing is thrown through C.
+    }
+    return false;
+#else
+    return look_up(service, std::chrono::nanoseconds(limit), found);
+#endif
+}
+
+inline void release_look_up(void *context) { delete static_cast<look_up_function *>(context); }
+
+} // namespace detail
+
 /// What one process has of Hamlyn: its interface, links, names and waiting.
 class node {
 public:
@@ -1074,6 +1134,23 @@ public:
         });
     }
     std::string listens_at() const { return try_listens_at().value(); }
+
+    /// From now on `look_up` says where services of other hosts are whose names say no place, in the
+    /// place of the setting `directory`; nullptr: the setting does. It is kept until nothing calls it any
+    /// more. h_set_directory
+    result<void> try_set_directory(look_up_function look_up) {
+        if (!look_up) {
+            return detail::done(h_set_directory(get(), nullptr, nullptr, nullptr));
+        }
+        auto kept = std::make_unique<look_up_function>(std::move(look_up));
+        const h_status status =
+            h_set_directory(get(), detail::call_look_up, kept.get(), detail::release_look_up);
+        if (status == H_OK) {
+            (void)kept.release();
+        }
+        return detail::done(status);
+    }
+    void set_directory(look_up_function look_up) { try_set_directory(std::move(look_up)).value(); }
 
     /// h_notes
     result<std::string> try_notes() const {

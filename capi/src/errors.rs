@@ -212,6 +212,7 @@ statuses! {
     #[cfg(feature = "tls")]
     HostNameError: e => match e {
         HostNameError::Form(_)
+        | HostNameError::Place(_)
         | HostNameError::Host(_)
         | HostNameError::Port(_)
         | HostNameError::Service(_)
@@ -219,9 +220,18 @@ statuses! {
     };
     #[cfg(feature = "tls")]
     HostDirectoryError: e => match e {
-        HostDirectoryError::None | HostDirectoryError::Line { .. } => H_INVALID,
+        HostDirectoryError::None
+        | HostDirectoryError::NoDns(_)
+        | HostDirectoryError::NoLabel { .. }
+        | HostDirectoryError::Line { .. } => H_INVALID,
         HostDirectoryError::Read { .. } => H_SYSTEM,
-        HostDirectoryError::NotListed(_) => H_NOT_FOUND,
+        HostDirectoryError::NotListed(_)
+        | HostDirectoryError::NoRecord(_)
+        | HostDirectoryError::NotAvailable(_)
+        | HostDirectoryError::NotGiven => H_NOT_FOUND,
+        HostDirectoryError::Unanswered { .. }
+        | HostDirectoryError::Answer { .. }
+        | HostDirectoryError::Given(_) => H_UNREACHABLE,
     };
     #[cfg(feature = "tls")]
     MeetingError: e => match e {

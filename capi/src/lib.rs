@@ -5,6 +5,7 @@
 //! - `errors`: which status each error of the library becomes.
 //! - `node`, `memory`, `tickets`, `links`, `messages`: the paper's calls.
 //! - `job`: the ranks of a parallel program.
+//! - `directory`: where services of other hosts are, said by the program.
 //! - `log`: what an operator is told of links.
 //! - `endpoint`: end points for any number of threads; `common`: the functions that repeat for each
 //!   protocol; `seeds`, `tagged` and so on: what one protocol alone has.
@@ -27,6 +28,7 @@ mod byte_stream;
 mod call;
 mod common;
 mod datagram;
+mod directory;
 mod endpoint;
 mod errors;
 mod group;
@@ -49,6 +51,7 @@ pub use boundary::{H_FOREVER, h_error_message, h_status, h_status_name};
 pub use byte_stream::*;
 pub use call::*;
 pub use datagram::*;
+pub use directory::*;
 pub use group::*;
 pub use job::*;
 pub use links::*;

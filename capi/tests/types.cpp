@@ -9,8 +9,10 @@
 #include <cstdlib>
 #include <fcntl.h>
 #include <filesystem>
+#include <fstream>
 #include <limits>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <thread>
 #include <unistd.h>
 
@@ -675,6 +677,33 @@ void the_log() {
     GOOD(hm::try_set_log(nullptr));
 }
 
+void the_directory() {
+    const std::string path = std::string(getenv("HAMLYN_DIR")) + "/key";
+    std::ofstream(path) << std::string(64, '7') << '\n';
+    THAT(chmod(path.c_str(), 0600) == 0);
+    auto there = GOOD(hm::node::try_make({{"secret", path}, {"listen", "127.0.0.1:0"}}));
+    auto here = GOOD(hm::node::try_make({{"secret", path}}));
+    GOOD(there.try_serve("far", hm::access::same_user()));
+    const std::string at = GOOD(there.try_listens_at());
+    GOOD(here.try_set_directory([at](std::string_view service, std::chrono::nanoseconds limit, hm::places &found) {
+        THAT(service == "far" && limit > 0ns);
+        THAT(found.try_add("nowhere").status() == H_INVALID);
+        return found.try_add(at).ok();
+    }));
+    (void)GOOD(here.try_connect("hamlyn://far", LIMIT));
+#if HAMLYN_EXCEPTIONS
+    here.set_directory([](std::string_view, std::chrono::nanoseconds, hm::places &found) -> bool {
+        found.add("127.0.0.1:1");
+        throw std::runtime_error("the catalogue is shut");
+    });
+    const auto failed = here.try_connect("hamlyn://far", LIMIT);
+    THAT(failed.status() == H_UNREACHABLE);
+    THAT(std::string(failed.why().text()).find("the catalogue is shut") != std::string::npos);
+#endif
+    GOOD(here.try_set_directory(nullptr));
+    THAT(here.try_connect("hamlyn://far", LIMIT).status() == H_INVALID);
+}
+
 #if HAMLYN_EXCEPTIONS
 /* The other half of each pair, as most programs use it. */
 void with_exceptions() {
@@ -822,6 +851,7 @@ int main() {
     byte_streams();
     jobs();
     the_log();
+    the_directory();
 #if HAMLYN_EXCEPTIONS
     with_exceptions();
 #endif

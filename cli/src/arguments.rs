@@ -142,6 +142,9 @@ pub enum Command {
 pub struct TourArguments {
     /// The file to send [default: this command itself]
     pub file: Option<PathBuf>,
+    /// The second act alone: two hosts, and an attacker on the wire between them
+    #[arg(long)]
+    pub hosts: bool,
     /// Where to write the report
     #[arg(long, value_name = "PATH", default_value = "hamlyn-tour.html")]
     pub report: PathBuf,

@@ -33,6 +33,7 @@ fn the_tour_refuses_every_attempt_and_leaves_a_report() {
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{text}\n{error}");
     assert!(!text.contains("NOT REFUSED") && text.matches("REFUSED").count() > 48, "{text}");
+    assert!(text.contains("on the wire: changes a bit of a request"), "{text}");
     let of_protocols = ["Server::misbehaved", "control.refused_end_point", "Misbehaved:"];
     let counters = ["refused_wrong_key", "refused_no_credit", "control.closed_died"];
     let of_control = ["refused_identity", "refused_memory", "refused_cookie", "closed_violation"];
@@ -58,6 +59,52 @@ fn the_tour_refuses_every_attempt_and_leaves_a_report() {
     let seed = text.split("48536431").nth(1).expect("a seed is shown");
     let digits = seed.chars().take_while(char::is_ascii_hexdigit).count();
     assert!(seed[digits..].starts_with("..") && 8 + digits <= 24, "{seed}");
+}
+
+/// The second act alone; the whole of what it prints.
+fn two_hosts(path: Option<&str>) -> String {
+    let directory = tempfile::tempdir().unwrap();
+    let report = directory.path().join("report.html");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hamlyn"));
+    command.args(["tour", "--hosts", "--report", report.to_str().unwrap()]);
+    // Settings of whoever plays it are not those of the hosts.
+    command.env("HAMLYN_RING_BYTES", "512").env("HAMLYN_SECRET", "/none/such");
+    if let Some(path) = path {
+        command.env("PATH", path);
+    }
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{text}\n{error}");
+    assert!(!text.contains("NOT REFUSED"), "{text}");
+    assert_eq!(text.matches(" REFUSED").count(), 10, "{text}");
+    for seen in ["TLS 1.3", "links_closed_violation +1", "control.hosts_refused_tls +1"] {
+        assert!(text.contains(seen), "{seen}: {text}");
+    }
+    let page = std::fs::read_to_string(report).unwrap();
+    assert!(page.contains("10 of 10 attempts of an attacker on the wire were refused"), "{page}");
+    text
+}
+
+#[test]
+fn the_tours_attacker_on_the_wire_between_two_hosts_is_refused_whatever_he_does() {
+    let text = two_hosts(None);
+    if text.contains("OVER LOOPBACK") {
+        let why = text.lines().find(|line| line.contains("OVER LOOPBACK")).unwrap();
+        support::skipped(&format!("in part: {}", why.trim()));
+    } else {
+        assert!(
+            text.contains("two network namespaces") && text.contains("to 10.77.1.2:"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn without_network_namespaces_the_tour_says_so_and_goes_on_over_loopback() {
+    let text = two_hosts(Some("/none/such"));
+    assert!(text.contains("OVER LOOPBACK") && text.contains("unshare"), "{text}");
+    assert!(text.contains("to 127.0.0.1:"), "{text}");
 }
 
 #[test]

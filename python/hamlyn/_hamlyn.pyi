@@ -8,7 +8,7 @@ from ._types import Access, AnyArray, Buffer, DType, Event, Settings, Shape, Whe
 from _typeshed import SupportsGetItem
 from typing import Final, SupportsFloat, SupportsIndex, final
 
-__all__ = ["__version__", "Aperture", "ApertureChanged", "ApertureStreamReceiver", "ApertureStreamSender", "Area", "ByteListener", "ByteStream", "Call", "Client", "Connected", "Datagram", "DatagramReceiver", "DatagramSender", "DelegatedPart", "Group", "GroupHelper", "GroupMember", "GroupPart", "Job", "Link", "LinkClosed", "LinkRequest", "LinkRequestGone", "Loan", "Manager", "Notification", "Peer", "Publisher", "Queue", "Record", "Request", "Sample", "SampleLoan", "Seed", "Server", "Slot", "StreamReceiver", "StreamSender", "Subscriber", "SubscriberState", "Tag", "TaggedReceiver", "TaggedSender", "Ticket", "TicketRevoked", "VolatileRecord", "_close_log", "_next_entry", "_open_log", "_set_slice", "pack_array", "settings", "unpack_array"]
+__all__ = ["__version__", "Aperture", "ApertureChanged", "ApertureStreamReceiver", "ApertureStreamSender", "Area", "ByteListener", "ByteStream", "Call", "Client", "Connected", "Datagram", "DatagramReceiver", "DatagramSender", "DelegatedPart", "Group", "GroupHelper", "GroupMember", "GroupPart", "Job", "Link", "LinkClosed", "LinkRequest", "LinkRequestGone", "Loan", "Manager", "Notification", "Peer", "Publisher", "Queue", "Record", "Request", "Sample", "SampleLoan", "Seed", "Server", "Slot", "StreamReceiver", "StreamSender", "Subscriber", "SubscriberState", "Tag", "TaggedReceiver", "TaggedSender", "Ticket", "TicketRevoked", "VolatileRecord", "_Answer", "_close_log", "_next_entry", "_open_log", "_set_slice", "pack_array", "settings", "unpack_array"]
 
 __version__: Final[str]
 """
@@ -1474,6 +1474,17 @@ class Manager:
 
         `access`: `"same_user"`, `"anyone"` or the number of a group.
         """
+    def set_directory(self, look_up: Callable[[str, float | None], Sequence[str]] | None, /) -> None:
+        """
+        From now on `look_up(service, timeout)` says where services of other hosts are whose names say
+        no place (`hamlyn://service`), in the place of the setting `directory`; `None`: the setting does.
+
+        It returns places, `"host:port"`, in the order in which they are to be tried; none, if nobody
+        has the service yet: whoever waits for names asks again, less and less often. What it raises
+        ends the attempt. It runs in a thread of its own for each look-up, and may wait: whoever connects
+        is told when its time limit is over. `timeout` is what is left of that, in seconds, or `None`. A
+        function that has this manager keeps it from going away by itself.
+        """
     def set_seed_access(self, /, access: Access) -> None:
         """
         Who may grow senders from this manager's seeds: `"same_user"` (unless set), `"anyone"` or the
@@ -2592,6 +2603,20 @@ class VolatileRecord:
     def release(self, /) -> None:
         """
         Lets its memory be used again. Raises `BufferError` while something uses it.
+        """
+
+@final
+class _Answer:
+    """
+    Where a look-up says what it has found: once.
+    """
+    def fail(self, /, why: str) -> None:
+        """
+        Why there are none.
+        """
+    def give(self, /, places: SupportsGetItem[int, str]) -> None:
+        """
+        The places, host:port.
         """
 
 def _close_log() -> None:

@@ -164,6 +164,12 @@ fn ask(callback: &Callback, peer: &hamlyn::Peer) -> Answer {
     answer.unwrap_or_else(|| Err("the receiver's process ends".into()))
 }
 
+/// Whether the interpreter is about to end.
+#[cfg(feature = "tls")]
+pub fn is_leaving() -> bool {
+    LEAVING.load(Ordering::Acquire)
+}
+
 fn refused() -> String {
     "the receiver's owner does not let this process in".into()
 }

@@ -247,7 +247,15 @@ fn of_host(failed: &hamlyn::control::hosts::HostError) -> Kind {
     match failed {
         HostError::Name(_) | HostError::TooMany => Kind::Misuse,
         HostError::Hosts(e) => of_hosts(e),
-        HostError::Directory(HostDirectoryError::NotListed(_)) => Kind::Unreachable,
+        HostError::Directory(
+            HostDirectoryError::NotListed(_)
+            | HostDirectoryError::NoRecord(_)
+            | HostDirectoryError::NotAvailable(_)
+            | HostDirectoryError::Unanswered { .. }
+            | HostDirectoryError::Answer { .. }
+            | HostDirectoryError::Given(_)
+            | HostDirectoryError::NotGiven,
+        ) => Kind::Unreachable,
         HostError::Directory(_) => Kind::Misuse,
         HostError::Unknown(_) | HostError::Unreachable { .. } => Kind::Unreachable,
         HostError::Meeting(

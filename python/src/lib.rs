@@ -9,6 +9,7 @@
 //!   the memory of loans
 //! - `array.rs`: arrays with type and shape in messages
 //! - `admission.rs`: callbacks that decide who may grow a sender
+//! - `directory.rs`: callbacks that say where services of other hosts are
 //! - `log.rs`: what an operator is told, on its way to `logging`
 //! - `wait.rs`: waiting without the interpreter's lock
 //! - `errors.rs`: exceptions
@@ -22,6 +23,8 @@ mod byte_stream;
 mod bytes;
 mod call;
 mod datagram;
+#[cfg(feature = "tls")]
+mod directory;
 mod end;
 mod errors;
 mod events;
@@ -54,6 +57,9 @@ mod _hamlyn {
     use crate::call::{Call, Client, Request, Server};
     #[pymodule_export]
     use crate::datagram::{Datagram, DatagramReceiver, DatagramSender};
+    #[cfg(feature = "tls")]
+    #[pymodule_export]
+    use crate::directory::_Answer;
     #[pymodule_export]
     use crate::events::{
         ApertureChanged, Connected, LinkClosed, LinkRequest, LinkRequestGone, TicketRevoked,

@@ -227,6 +227,30 @@ impl Manager {
         py.detach(|| node.set_seed_access(access)).or_raise()
     }
 
+    /// From now on `look_up(service, timeout)` says where services of other hosts are whose names say
+    /// no place (`hamlyn://service`), in the place of the setting `directory`; `None`: the setting does.
+    ///
+    /// It returns places, `"host:port"`, in the order in which they are to be tried; none, if nobody
+    /// has the service yet: whoever waits for names asks again, less and less often. What it raises
+    /// ends the attempt. It runs in a thread of its own for each look-up, and may wait: whoever connects
+    /// is told when its time limit is over. `timeout` is what is left of that, in seconds, or `None`. A
+    /// function that has this manager keeps it from going away by itself.
+    #[pyo3(signature = (look_up: "Callable[[str, float | None], Sequence[str]] | None", /))]
+    fn set_directory(&self, py: Python<'_>, look_up: &Bound<'_, PyAny>) -> PyResult<()> {
+        #[cfg(feature = "tls")]
+        {
+            let directory = crate::directory::directory(py, look_up)?;
+            let node = self.inner.node()?;
+            py.detach(|| node.set_directory(directory)).or_raise()
+        }
+        #[cfg(not(feature = "tls"))]
+        {
+            let _ = (py, look_up);
+            let text = "the package was built without links to other hosts (feature tls)";
+            Err(error(Kind::Misuse, text))
+        }
+    }
+
     /// No longer offers a service; links made through it stay. `False`: it was not offered.
     fn stop_serving(&self, py: Python<'_>, name: &str) -> PyResult<bool> {
         locked(&self.inner.served).retain(|served| served != name);

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -86,3 +88,72 @@ def test_why_there_is_no_link_is_told(directory: str) -> None:
             here.connect(f"{at}/x", timeout=0.1)
         with pytest.raises(hamlyn.Refused, match="same secret"):
             stranger.connect(f"{at}/x")
+
+
+def test_a_directory_of_the_programs_own_says_where_a_service_is(directory: str) -> None:
+    key = secret(directory)
+    with (
+        hamlyn.Manager(secret=key, listen="127.0.0.1:0") as there,
+        hamlyn.Manager(secret=key) as here,
+    ):
+        there.serve("far", b"")
+        at = there.listens_at
+        assert at is not None
+        asked: list[str] = []
+
+        def look_up(service: str, timeout: float | None) -> list[str]:
+            assert timeout is not None and 0 < timeout <= LIMIT
+            asked.append(service)
+            # Nobody has it at the first look; then it is behind a place at which nothing listens.
+            return [] if len(asked) == 1 else ["127.0.0.1:1", at]
+
+        here.set_directory(look_up)
+        here.connect("hamlyn://far", timeout=LIMIT)
+        assert asked == ["far", "far"]
+        here.set_directory(None)
+        with pytest.raises(hamlyn.Misuse, match="HAMLYN_DIRECTORY"):
+            here.connect("hamlyn://far", timeout=LIMIT)
+
+
+def test_a_directory_that_raises_or_returns_what_it_should_not_ends_the_attempt(
+    directory: str,
+) -> None:
+    with hamlyn.Manager(secret=secret(directory)) as manager:
+        with pytest.raises(TypeError, match="it is a function or None"):
+            manager.set_directory(7)  # type: ignore[arg-type]
+
+        def shut(service: str, timeout: float | None) -> list[str]:
+            raise LookupError(f"{service}: the catalogue is shut")
+
+        wrong: list[tuple[object, str]] = [
+            (shut, "LookupError: far: the catalogue is shut"),
+            (lambda service, timeout: "a:1", "TypeError: .*list of 'host:port'"),
+            (lambda service, timeout: None, "TypeError"),
+            (lambda service, timeout: [7], "TypeError: .*each is a str"),
+            (lambda service, timeout: ["a"], '"a" is not host:port'),
+            (lambda service: ["a:1"], "TypeError"),
+        ]
+        for look_up, text in wrong:
+            manager.set_directory(look_up)  # type: ignore[arg-type]
+            with pytest.raises(hamlyn.Unreachable, match=text):
+                manager.connect("hamlyn://far", timeout=LIMIT)
+
+
+def test_a_slow_directory_costs_no_more_than_the_time_limit_and_no_exit(directory: str) -> None:
+    program = """
+import hamlyn, sys, threading
+manager = hamlyn.Manager(secret=sys.argv[1])
+entered = threading.Event()
+def look_up(service, timeout):
+    entered.set()
+    threading.Event().wait()
+manager.set_directory(look_up)
+try:
+    manager.connect("hamlyn://far", timeout=0.2)
+except (hamlyn.TimedOut, hamlyn.Unreachable):
+    entered.wait()
+    print("told")
+"""
+    command = [sys.executable, "-c", program, secret(directory)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "told\n", "")

@@ -40,7 +40,8 @@ mod wait;
 // What its parts and its control plane fail with.
 #[cfg(feature = "tls")]
 pub use crate::control::hosts::{
-    HostDirectoryError, HostError, HostNameError, HostsError, KeysError, MeetingError,
+    HostDirectory, HostDirectoryError, HostError, HostNameError, HostsError, KeysError,
+    MeetingError, Place,
 };
 pub use crate::control::{
     AcceptError, AnswerError, ApertureError, ConnectError, DirectoryError, FindError, NameError,
@@ -342,7 +343,7 @@ impl Node {
     }
 
     #[inline(always)]
-    fn check_fork(&self) -> Result<(), Forked> {
+    pub(crate) fn check_fork(&self) -> Result<(), Forked> {
         if self.fork_guard.is_parent() { Ok(()) } else { Err(Forked) }
     }
 
@@ -398,6 +399,21 @@ impl Node {
     #[cfg(feature = "tls")]
     pub fn listens_at(&self) -> Option<core::net::SocketAddr> {
         self.control().listens_at()
+    }
+
+    /// Where services of other hosts are looked up from now on whose names say no place,
+    /// `hamlyn://service`; `None`: where the setting `directory` says. Whoever is connecting and has been
+    /// looked up stays with what was found.
+    ///
+    /// A directory that has this node, or a manager of it, keeps it from ending.
+    #[cfg(feature = "tls")]
+    pub fn set_directory(
+        &mut self,
+        directory: Option<Arc<dyn HostDirectory>>,
+    ) -> Result<(), Forked> {
+        self.check_fork()?;
+        self.control().set_directory(directory);
+        Ok(())
     }
 
     /// What was done or is missing, in words, because of this system or its limits.

@@ -26,6 +26,7 @@ const SOURCES: &[&str] = &[
     "aperture",
     "job",
     "log",
+    "directory",
 ];
 
 /// A source, with its functions that come from macros; how many calls of macros it has.

@@ -34,6 +34,10 @@ pub enum Role {
     /// Host and peer again, while the stranger attacks them.
     GuardedHost,
     GuardedPeer,
+    /// Two hosts, and who has the wire between them.
+    Near,
+    Far,
+    Wire,
 }
 
 impl fmt::Display for Role {
@@ -48,6 +52,9 @@ impl fmt::Display for Role {
             Self::Peer => "peer",
             Self::GuardedHost => "guarded-host",
             Self::GuardedPeer => "guarded-peer",
+            Self::Near => "near",
+            Self::Far => "far",
+            Self::Wire => "wire",
         })
     }
 }
@@ -94,6 +101,8 @@ impl Stage {
             Role::Stranger | Role::Sleeper => FIRST_UID + 3,
             Role::Host | Role::GuardedHost => FIRST_UID + 4,
             Role::Peer | Role::GuardedPeer => FIRST_UID + 5,
+            // Their users are one another's strangers on whatever host they are.
+            Role::Near | Role::Far | Role::Wire => rustix::process::geteuid().as_raw(),
         }
     }
 
@@ -135,14 +144,9 @@ impl Actor {
         input: Stdio,
         settings: &[(&str, &str)],
     ) -> Result<Self> {
-        let (here, there) = UnixStream::pair()?;
-        here.set_read_timeout(Some(PATIENCE))?;
         // By its own link rather than its path, which other users may have no way to.
         let mut command = Command::new("/proc/self/exe");
         command
-            .args(["tour-actor", &role.to_string()])
-            .stdin(input)
-            .stdout(Stdio::from(std::os::fd::OwnedFd::from(there)))
             .env(if stage.has_users { "HAMLYN_SHARED_DIR" } else { "HAMLYN_DIR" }, &stage.directory)
             // They show, too, what memory that both write is good for.
             .env("HAMLYN_APERTURES_OF_OTHERS", "yes")
@@ -152,6 +156,17 @@ impl Actor {
             let uid = stage.uid(role);
             command.uid(uid).gid(uid);
         }
+        Self::start_command(&mut command, role, input)
+    }
+
+    /// Starts it by a command that ends in this program.
+    pub fn start_command(command: &mut Command, role: Role, input: Stdio) -> Result<Self> {
+        let (here, there) = UnixStream::pair()?;
+        here.set_read_timeout(Some(PATIENCE))?;
+        command
+            .args(["tour-actor", &role.to_string()])
+            .stdin(input)
+            .stdout(Stdio::from(std::os::fd::OwnedFd::from(there)));
         let child = command.spawn().with_context(|| format!("cannot start the {role}"))?;
         Ok(Self { role, child, lines: BufReader::new(here) })
     }

@@ -7,6 +7,7 @@
 //!   stranger       makes each attempt, for real
 //!   host, peer     speak each protocol of the upper layer: see `protocols.rs`; and again while
 //!                  the stranger attacks those: see `siege.rs`, `guarded.rs` and `rogue.rs`
+//!   near, far      two hosts, and `wire`, the attacker between them: see `hosts`
 //! ```
 //! Each is a process, and a user, of its own where this one has the right to make them so. An
 //! attempt counts as refused only if the receiver's counter for it went up and the file's bytes
@@ -18,6 +19,8 @@ mod by_hand;
 mod guarded;
 mod host;
 mod hostile;
+#[cfg(feature = "tls")]
+mod hosts;
 mod peer;
 mod protocols;
 mod receiver;
@@ -62,6 +65,16 @@ pub fn play(role: Role) -> Result<()> {
         Role::Peer => peer::run(orders),
         Role::GuardedHost => guarded::host(orders),
         Role::GuardedPeer => guarded::peer(orders),
+        #[cfg(feature = "tls")]
+        Role::Near => hosts::near(orders),
+        #[cfg(feature = "tls")]
+        Role::Far => hosts::far(orders),
+        #[cfg(feature = "tls")]
+        Role::Wire => hosts::wire(orders),
+        #[cfg(not(feature = "tls"))]
+        Role::Near | Role::Far | Role::Wire => {
+            anyhow::bail!("this command was built without links to other hosts (feature tls)")
+        }
     }
 }
 
@@ -69,10 +82,16 @@ pub fn play(role: Role) -> Result<()> {
 pub fn run(arguments: &TourArguments) -> Result<()> {
     let began = Instant::now();
     let (mut sections, mut findings) = (Vec::new(), Vec::new());
-    let verdict = transfer_and_attack(arguments, &mut sections, &mut findings)?;
-    let raw_line = measure(arguments, &mut sections, &mut findings)?;
     let mut facts = report::machine();
-    facts.push(("raw cache line".into(), raw_line));
+    let verdict = if arguments.hosts {
+        two_hosts(&mut sections, &mut findings)?
+    } else {
+        let first = transfer_and_attack(arguments, &mut sections, &mut findings)?;
+        let second = two_hosts(&mut sections, &mut findings)?;
+        let raw_line = measure(arguments, &mut sections, &mut findings)?;
+        facts.push(("raw cache line".into(), raw_line));
+        first.and(second)
+    };
     facts.push(("took".into(), format!("{:.0} s", began.elapsed().as_secs_f32())));
     report::write(&arguments.report, "Hamlyn: a tour", &findings, &facts, &sections)?;
     output::line(format_args!("\nThe report, with charts: {}", arguments.report.display()))?;
@@ -156,16 +175,7 @@ fn transfer_and_attack(
     let beats: Beats = sender.answer().context("the honest sender was disturbed")?;
     let after: receiver::Report = receiver.ask(&receiver::Order::Report)?;
 
-    let header = ["attempt", "how it was refused", "counted by", "result"];
-    let mut table = wrapped(row::table(header));
-    let cells = |row: &attack::Row| {
-        let outcome = attack::outcome(row.outcome).to_owned();
-        [row.what.clone(), row.how.clone(), row.counter.clone(), outcome]
-    };
-    for row in &rows {
-        table.add_row(cells(row));
-    }
-    output::line(table)?;
+    output::line(attempts(&rows))?;
     let honest = [
         ("the receiver's digest of the file", after.digest.clone().unwrap_or_default()),
         ("is that of the file", if after.digest == Some(digest) { "yes" } else { "NO" }.into()),
@@ -182,11 +192,67 @@ fn transfer_and_attack(
     sections.push(Section {
         title: "A stranger tries to do harm".into(),
         text: honest.iter().map(|(name, value)| format!("{name}: {value}")).collect(),
-        header: header.map(String::from).into(),
+        header: ATTEMPTS_HEADER.map(String::from).into(),
         rows: rows.iter().map(|row| cells(row).into()).collect(),
         ..Section::default()
     });
     Ok(attack::all_refused(&rows))
+}
+
+// ---- two hosts, and an attacker between them
+
+/// The inner result: whether everything was refused.
+#[cfg(feature = "tls")]
+fn two_hosts(sections: &mut Vec<Section>, findings: &mut Vec<Finding>) -> Result<Result<()>> {
+    heading(hosts::TITLE)?;
+    let bar = progress::steps(hosts::STEPS, "");
+    let act = hosts::play(|what| {
+        bar.inc(1);
+        bar.set_message(what.to_owned());
+    });
+    bar.finish_and_clear();
+    let hosts::Act { lines, rows } = act?;
+    print_pairs(&lines)?;
+    let table = attempts(&rows);
+    output::line(table)?;
+    let refused = rows.iter().filter(|row| row.outcome == attack::Outcome::Refused).count();
+    findings.push(Finding {
+        is_good: refused == rows.len(),
+        text: format!(
+            "Between two hosts, {refused} of {} attempts of an attacker on the wire were refused.",
+            rows.len()
+        ),
+    });
+    sections.push(Section {
+        title: hosts::TITLE.into(),
+        text: lines.iter().map(|(name, value)| format!("{name}: {value}")).collect(),
+        header: ATTEMPTS_HEADER.map(String::from).into(),
+        rows: rows.iter().map(|row| cells(row).into()).collect(),
+        ..Section::default()
+    });
+    Ok(attack::all_refused(&rows))
+}
+
+#[cfg(not(feature = "tls"))]
+fn two_hosts(_: &mut Vec<Section>, _: &mut Vec<Finding>) -> Result<Result<()>> {
+    heading("Two hosts")?;
+    output::line("  skipped: this command was built without links to other hosts (feature tls)")?;
+    Ok(Ok(()))
+}
+
+const ATTEMPTS_HEADER: [&str; 4] = ["attempt", "how it was refused", "counted by", "result"];
+
+fn cells(row: &attack::Row) -> [String; 4] {
+    let outcome = attack::outcome(row.outcome).to_owned();
+    [row.what.clone(), row.how.clone(), row.counter.clone(), outcome]
+}
+
+fn attempts(rows: &[attack::Row]) -> Table {
+    let mut table = wrapped(row::table(ATTEMPTS_HEADER));
+    for row in rows {
+        table.add_row(cells(row));
+    }
+    table
 }
 
 /// What became of the stranger's attempts: those that were refused, then each that was not.

@@ -2,9 +2,8 @@
 //! nothing waits for.
 
 use super::channel::Channel;
-use super::directory::{self, HostDirectoryError};
+use super::directory::{self, HostDirectoryError, Target};
 use super::meeting::{Meeting, MeetingError};
-use super::name::Place;
 use super::rails::RailDial;
 use super::{ASKED_REFUSED, HostName, HostNameError, HostsError, Row, Shared, State};
 use crate::config::Config;
@@ -15,7 +14,7 @@ use crate::os::thread;
 use core::time::Duration;
 use rustls::pki_types::ServerName;
 use std::io;
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream};
 use std::string::{String, ToString};
 use std::sync::{Arc, Weak};
 use std::vec::Vec;
@@ -140,7 +139,7 @@ pub(super) fn start(
         drop(state);
         shared.late.bell.ring();
     };
-    thread::spawn("hamlyn-dial", 256 << 10, run)
+    thread::spawn("hamlyn-dial", shared.given.stack_bytes(256 << 10), run)
         .map_err(|source| ConnectError::Os { doing: "starting a thread that connects", source })?;
     state.dials += 1;
     state.rows.insert(id, Row::Dialing(dial));
@@ -177,6 +176,7 @@ fn meeting(shared: &Shared, tcp: TcpStream, host: &str, dial: &Dial) -> Result<M
 
 /// Tries each place and address, and again until the time is up where a server is waited for.
 fn connect(shared: &Weak<Shared>, id: u64, dial: &Dial) -> Result<Reached, HostError> {
+    let mut pause = PAUSE;
     loop {
         let error = match connect_once(shared, id, dial) {
             Ok(reached) => return Ok(reached),
@@ -186,13 +186,19 @@ fn connect(shared: &Weak<Shared>, id: u64, dial: &Dial) -> Result<Reached, HostE
             HostError::Unreachable { source, .. } => {
                 source.kind() == io::ErrorKind::ConnectionRefused
             }
-            HostError::Directory(HostDirectoryError::NotListed(_)) => true,
+            HostError::Directory(error) => error.may_come(),
             _ => false,
         };
         if !may_come || !dial.may_try_again() || !is_wanted(shared, id) {
             return Err(error);
         }
-        thread::sleep(PAUSE);
+        // It is looked at once more before the time is up.
+        let left =
+            dial.until_ns.saturating_sub(monotonic_ns()).saturating_sub(PAUSE.as_nanos() as u64);
+        thread::sleep(pause.min(Duration::from_nanos(left)));
+        if let (None, Some(shared)) = (dial.name.place(), shared.upgrade()) {
+            pause = shared.given.pause_after(&shared.config, pause);
+        }
     }
 }
 
@@ -202,18 +208,18 @@ fn is_wanted(shared: &Weak<Shared>, id: u64) -> bool {
 
 fn connect_once(shared: &Weak<Shared>, id: u64, dial: &Dial) -> Result<Reached, HostError> {
     let mut error = HostError::Unknown("it has none".into());
-    let Some(config) = shared.upgrade().map(|shared| shared.config.clone()) else {
-        return Err(error);
-    };
-    let places = match dial.name.place() {
-        Some(place) => std::vec![place.clone()],
-        None => directory::look_up(config.directory.as_deref(), dial.name.service())?,
+    let own = shared.upgrade().map(|shared| (shared.config.clone(), shared.given.clone()));
+    let Some((config, given)) = own else { return Err(error) };
+    let targets = match dial.name.place() {
+        Some(place) => std::vec![place.clone().into()],
+        None => directory::look_up(&given, &config, dial.name.service(), dial.until_ns)?,
     };
     if let Some(rail) = &dial.rail {
-        return connect_rail(&config, dial, rail, places);
+        return connect_rail(&config, dial, rail, targets);
     }
-    for place in places {
-        let found = (place.host.as_str(), place.port).to_socket_addrs();
+    for target in directory::in_turn(targets, directory::random_below) {
+        let found = target.addresses(dial.until_ns);
+        let place = target.place;
         if let Err(e) = &found {
             error = HostError::Unknown(std::format!("{}: {e}", place.host));
         }
@@ -238,14 +244,14 @@ fn connect_rail(
     config: &Config,
     dial: &Dial,
     rail: &RailDial,
-    places: Vec<Place>,
+    targets: Vec<Target>,
 ) -> Result<Reached, HostError> {
     let mut all: Vec<(SocketAddr, String)> = Vec::new();
-    for place in places {
-        let found = (place.host.as_str(), place.port).to_socket_addrs();
+    for target in targets {
+        let found = target.addresses(dial.until_ns);
         for address in found.into_iter().flatten() {
             if all.iter().all(|(known, _)| *known != address) {
-                all.push((address, place.host.clone()));
+                all.push((address, target.place.host.clone()));
             }
         }
     }

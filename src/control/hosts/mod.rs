@@ -43,7 +43,7 @@ mod turns;
 
 pub use carrier::{Carrier, Goodbye, Moved};
 pub use dial::HostError;
-pub use directory::HostDirectoryError;
+pub use directory::{HostDirectory, HostDirectoryError};
 pub use keys::KeysError;
 pub use meeting::MeetingError;
 pub use name::{HostName, HostNameError, Place};
@@ -63,6 +63,7 @@ use channel::Channel;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use dial::{Dial, prepare};
+use directory::Given;
 use fabric::Fabric;
 use hello::{Answer, Wants};
 use keys::Keys;
@@ -163,6 +164,8 @@ struct Shared {
     late: Arc<Late>,
     inbox: Arc<Inbox>,
     fabric: Fabric,
+    /// The application's own directory, if there is one.
+    given: Arc<Given>,
     state: Mutex<State>,
     is_ending: AtomicBool,
     /// Tells the operator.
@@ -219,6 +222,7 @@ impl Hosts {
         config: &Config,
         identity: &Identity,
         inbox: &Arc<Inbox>,
+        given: &Arc<Given>,
         note: Note,
     ) -> Result<Self, HostsError> {
         if config.housekeeping == Housekeeping::Application {
@@ -261,6 +265,7 @@ impl Hosts {
             late: Arc::new(Late::new(bell)),
             inbox: inbox.clone(),
             fabric: Fabric::start(config),
+            given: given.clone(),
             state: Mutex::new(state),
             is_ending: AtomicBool::new(false),
             note,

@@ -19,7 +19,8 @@ pub struct HostName {
     service: ServiceName,
 }
 
-/// `host:port`. The host is a name, an IPv4 address, or an IPv6 address in brackets.
+/// `host:port`. The host is a name, an IPv4 address, or an IPv6 address in brackets; it is read from such
+/// text (`"a.example:7000".parse()`).
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Place {
     /// The host's name or address, without brackets.
@@ -38,6 +39,9 @@ pub enum HostNameError {
          hamlyn://service where there is a directory"
     )]
     Form(String),
+    /// A place is not in its form.
+    #[error("{0:?} is not host:port")]
+    Place(String),
     /// The host is empty, too long, or has a character that none has.
     #[error(
         "the host of {0:?} is no name and no address: a name has 1 to 253 of a-z A-Z 0-9 . -, \
@@ -88,6 +92,19 @@ impl Place {
         };
         let host = host.ok_or_else(|| HostNameError::Host(shown.into()))?.to_string();
         Ok(Self { host, port })
+    }
+}
+
+impl FromStr for Place {
+    type Err = HostNameError;
+
+    fn from_str(text: &str) -> Result<Self, HostNameError> {
+        // What is shown is cut.
+        let shown = text.chars().take(400).collect::<String>();
+        match Self::read(text, &shown) {
+            Err(HostNameError::Form(shown)) => Err(HostNameError::Place(shown)),
+            read => read,
+        }
     }
 }
 

@@ -197,6 +197,9 @@ struct Shared {
     refusals: Mutex<Refusals>,
     /// What is counted of other hosts, beside the machine's.
     of_hosts: Mutex<Counters>,
+    /// The application's own directory of services on other hosts.
+    #[cfg(feature = "tls")]
+    directory: Arc<super::hosts::directory::Given>,
     /// Threads that look for names.
     lookups: Lookups,
     is_ending: AtomicBool,
@@ -318,6 +321,8 @@ impl Control {
             log: Mutex::default(),
             refusals: Mutex::default(),
             of_hosts: Mutex::default(),
+            #[cfg(feature = "tls")]
+            directory: Arc::default(),
             lookups: Lookups::default(),
             is_ending: AtomicBool::new(false),
             guard: ForkGuard::new().map_err(doing("mapping a page"))?,
@@ -334,7 +339,8 @@ impl Control {
         let hosts = match config.listen {
             Some(_) => {
                 let note = shared.note_of_hosts();
-                Some(Arc::new(Hosts::start(config, identity, &shared.inbox, note)?))
+                let (inbox, given) = (&shared.inbox, &shared.directory);
+                Some(Arc::new(Hosts::start(config, identity, inbox, given, note)?))
             }
             None => None,
         };
@@ -641,6 +647,8 @@ impl Drop for Control {
         drop(listeners);
         self.end_hosts();
         self.shared.tell_log();
+        // Links that nobody has taken: one to another host knows this inbox, and would keep itself.
+        drop(self.shared.inbox.take());
     }
 }
 

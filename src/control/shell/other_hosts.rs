@@ -16,7 +16,9 @@ pub(super) enum Leave {
 
 #[cfg(feature = "tls")]
 mod with_tls {
-    use super::super::super::hosts::{Goodbye, HostError, HostName, Hosts, Note, is_of_host};
+    use super::super::super::hosts::{
+        Goodbye, HostDirectory, HostError, HostName, Hosts, Note, is_of_host,
+    };
     use super::super::super::{GREETING_BYTES_MAX, Wait};
     use super::super::{ConnectError, Shared, deadline_of};
     use super::*;
@@ -59,6 +61,11 @@ mod with_tls {
             self.hosts_lock().as_ref()?.address()
         }
 
+        /// Where services of other hosts are looked up from now on; `None`: in the setting `directory`.
+        pub fn set_directory(&self, directory: Option<Arc<dyn HostDirectory>>) {
+            self.shared.directory.set(directory);
+        }
+
         /// Begins to connect to a service of another host, as
         /// [`begin_connect`](Self::begin_connect) does to one of this host.
         pub fn begin_connect_host(
@@ -79,12 +86,12 @@ mod with_tls {
                 Some(hosts) => hosts.clone(),
                 None => {
                     let (config, inbox) = (&self.shared.config, &self.shared.inbox);
-                    let note = self.shared.note_of_hosts();
-                    let started =
-                        Hosts::start(config, &self.identity, inbox, note).map_err(|e| {
-                            let error = HostError::Hosts(e);
-                            ConnectError::Host { name: name.to_string(), error }
-                        })?;
+                    let (given, note) = (&self.shared.directory, self.shared.note_of_hosts());
+                    let started = Hosts::start(config, &self.identity, inbox, given, note);
+                    let started = started.map_err(|e| {
+                        let error = HostError::Hosts(e);
+                        ConnectError::Host { name: name.to_string(), error }
+                    })?;
                     hosts.insert(Arc::new(started)).clone()
                 }
             };

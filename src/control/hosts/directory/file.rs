@@ -1,66 +1,25 @@
-//! A directory of services: a file that says where each is, for names that do not.
+//! A file that says where each service is.
 //!
 //! ```text
 //!   # service   places, the first that answers is taken
 //!   quotes      a.example:7000 b.example:7000
 //!   store       [2001:db8::7]:7001
 //! ```
-//! It is read when something is connected to, on the thread that connects: who changes it restarts
-//! nothing. Of a service that stands in several lines all places count, in their order. Lines of other
-//! services are not looked into.
-//!
-//! It is trusted as a name server is: it says where a service is looked for, and the keys say whether
-//! what is there is a host to speak with. With certificates that is the host that the directory names.
+//! Of a service that stands in several lines all places count, in their order. Lines of other services
+//! are not looked into.
 
-use super::name::{HostNameError, Place};
+use super::{HostDirectoryError, Place};
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::{Path, PathBuf};
-use std::string::String;
+use std::path::Path;
+use std::string::{String, ToString};
 use std::vec::Vec;
 
 /// Longest file, in bytes.
 const BYTES_MAX: u64 = 1 << 20;
 
-/// A name without a place, which could not be found. Nothing was connected to.
-#[derive(Debug, thiserror::Error)]
-#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
-pub enum HostDirectoryError {
-    /// None is configured.
-    #[error(
-        "the name says no place (hamlyn://host:port/service), and there is no directory to look it up \
-         in: set directory (HAMLYN_DIRECTORY) to a file with lines `service host:port`"
-    )]
-    None,
-    /// It cannot be read.
-    #[error("the directory {}: {source}", .path.display())]
-    Read {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// It does not have the service.
-    #[error("the directory {} has no line of it", .0.display())]
-    NotListed(PathBuf),
-    /// Its line of the service cannot be used.
-    #[error("line {line} of the directory {}: {why}", .path.display())]
-    Line {
-        /// Which.
-        path: PathBuf,
-        /// From 1.
-        line: usize,
-        /// What is wrong with it.
-        why: String,
-    },
-}
-
 /// Where a service is, in the order in which it is to be tried; at least one.
-pub(super) fn look_up(
-    path: Option<&Path>,
-    service: &str,
-) -> Result<Vec<Place>, HostDirectoryError> {
-    let path = path.ok_or(HostDirectoryError::None)?;
+pub(super) fn look_up(path: &Path, service: &str) -> Result<Vec<Place>, HostDirectoryError> {
     let text =
         read(path).map_err(|source| HostDirectoryError::Read { path: path.into(), source })?;
     let mut places = Vec::new();
@@ -73,11 +32,7 @@ pub(super) fn look_up(
         let before = places.len();
         let wrong = |why| HostDirectoryError::Line { path: path.into(), line: number + 1, why };
         for word in words {
-            let place = Place::read(word, word);
-            places.push(place.map_err(|e| match e {
-                HostNameError::Form(_) => wrong(std::format!("{word:?} is not host:port")),
-                other => wrong(std::string::ToString::to_string(&other)),
-            })?);
+            places.push(word.parse::<Place>().map_err(|e| wrong(e.to_string()))?);
         }
         if places.len() == before {
             return Err(wrong("no host:port stands behind the service".into()));
@@ -101,7 +56,6 @@ fn read(path: &Path) -> io::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::string::ToString;
 
     fn looked_up(text: &str, service: &str) -> Result<Vec<String>, String> {
         let file = std::env::temp_dir().join(std::format!(
@@ -110,7 +64,7 @@ mod tests {
             std::thread::current().id()
         ));
         std::fs::write(&file, text).unwrap();
-        let found = look_up(Some(&file), service);
+        let found = look_up(&file, service);
         std::fs::remove_file(&file).unwrap();
         found
             .map(|places| places.iter().map(ToString::to_string).collect())
@@ -136,9 +90,7 @@ mod tests {
         // Lines of others are theirs.
         let error = looked_up("store nonsense", "quotes").unwrap_err();
         assert!(error.contains("has no line of it"), "{error}");
-        let error = look_up(None, "quotes").unwrap_err().to_string();
-        assert!(error.contains("HAMLYN_DIRECTORY"), "{error}");
-        let error = look_up(Some(Path::new("/nowhere/at/all")), "quotes").unwrap_err().to_string();
+        let error = look_up(Path::new("/nowhere/at/all"), "quotes").unwrap_err().to_string();
         assert!(error.contains("/nowhere/at/all"), "{error}");
         let error = looked_up(&"#".repeat(2 << 20), "quotes").unwrap_err();
         assert!(error.contains("1 MiB"), "{error}");

@@ -1,0 +1,132 @@
+/*
+ * A program says where services of other hosts are. Both hosts are nodes of this process; the function
+ * is called in threads of the library's.
+ */
+#include "that.h"
+
+#include <pthread.h>
+#include <sys/stat.h>
+#include <time.h>
+
+static struct {
+    pthread_mutex_t lock;
+    const char *at;
+    int looks, releases;
+    int lets_go;
+} book = {PTHREAD_MUTEX_INITIALIZER, NULL, 0, 0, 0};
+
+static int change(int *value, int by) {
+    int found;
+    pthread_mutex_lock(&book.lock);
+    *value += by;
+    found = *value;
+    pthread_mutex_unlock(&book.lock);
+    return found;
+}
+
+static void until(int *value) {
+    const struct timespec pause = {0, 1000 * 1000};
+    int tries;
+    for (tries = 0; change(value, 0) == 0; tries++) {
+        THAT(tries < 60000);
+        nanosleep(&pause, NULL);
+    }
+}
+
+/* Nobody has it at the first look; then it is behind a place at which nothing listens. */
+static bool look_up(void *context, const char *service, int64_t timeout_ns, h_places_t *places) {
+    THAT(context == &book && strcmp(service, "far") == 0);
+    THAT(timeout_ns > 0 && timeout_ns <= LIMIT);
+    if (change(&book.looks, 1) > 1) {
+        THAT(h_places_add(places, "nowhere") == H_INVALID);
+        THAT(strstr(h_error_message(), "\"nowhere\" is not host:port") != NULL);
+        THAT(h_places_add(NULL, "a:1") == H_INVALID && h_places_add(places, NULL) == H_INVALID);
+        CHECK(h_places_add(places, "127.0.0.1:1"));
+        CHECK(h_places_add(places, book.at));
+    }
+    return true;
+}
+
+static bool fail(void *context, const char *service, int64_t timeout_ns, h_places_t *places) {
+    int i;
+    (void)context, (void)service, (void)timeout_ns;
+    for (i = 0; i < 64; i++) {
+        CHECK(h_places_add(places, "127.0.0.1:1"));
+    }
+    THAT(h_places_add(places, "127.0.0.1:1") == H_LIMIT);
+    CHECK(h_places_fail(places, "the catalogue is shut"));
+    return false;
+}
+
+static bool be_silent(void *context, const char *service, int64_t timeout_ns, h_places_t *places) {
+    (void)context, (void)service, (void)timeout_ns, (void)places;
+    return false;
+}
+
+static bool wait_long(void *context, const char *service, int64_t timeout_ns, h_places_t *places) {
+    (void)context, (void)service, (void)timeout_ns, (void)places;
+    until(&book.lets_go);
+    return true;
+}
+
+static void release(void *context) {
+    THAT(context == &book);
+    change(&book.releases, 1);
+}
+
+static void first(void) {
+    h_setting_t settings[2];
+    h_node_t *there, *here;
+    h_link_t link;
+    char path[512], at[64];
+    FILE *file;
+    THAT(snprintf(path, sizeof path, "%s/secret", getenv("HAMLYN_DIR")) < (int)sizeof path);
+    file = fopen(path, "w");
+    THAT(file && fprintf(file, "%064d\n", 7) == 65 && fclose(file) == 0 && chmod(path, 0600) == 0);
+    settings[0].name = "secret";
+    settings[0].value = path;
+    settings[1].name = "listen";
+    settings[1].value = "127.0.0.1:0";
+    CHECK(h_node_new(settings, 2, &there));
+    CHECK(h_listens_at(there, at, sizeof at, NULL));
+    book.at = at;
+    CHECK(h_serve(there, "far", H_ACCESS_SAME_USER, 0, "", 0));
+    CHECK(h_node_new(settings, 1, &here));
+
+    CHECK(h_set_directory(here, look_up, &book, release));
+    CHECK(h_connect(here, "hamlyn://far", NULL, 0, LIMIT, &link));
+    THAT(change(&book.looks, 0) == 2 && change(&book.releases, 0) == 0);
+
+    CHECK(h_set_directory(here, fail, &book, NULL));
+    until(&book.releases);
+    THAT(h_connect(here, "hamlyn://far", NULL, 0, LIMIT, &link) == H_UNREACHABLE);
+    THAT(strstr(h_error_message(), "own directory: the catalogue is shut") != NULL);
+    CHECK(h_set_directory(here, be_silent, NULL, NULL));
+    THAT(h_connect(here, "hamlyn://far", NULL, 0, LIMIT, &link) == H_UNREACHABLE);
+
+    /* Whoever connects is told when its time is over; the context stays until the function is left. */
+    CHECK(h_set_directory(here, wait_long, &book, release));
+    THAT(h_connect(here, "hamlyn://far", NULL, 0, 100 * 1000 * 1000, &link) == H_TIMED_OUT);
+    CHECK(h_set_directory(here, NULL, NULL, NULL));
+    THAT(h_connect(here, "hamlyn://far", NULL, 0, LIMIT, &link) == H_INVALID);
+    THAT(strstr(h_error_message(), "HAMLYN_DIRECTORY") != NULL);
+    THAT(change(&book.releases, 0) == 1);
+    change(&book.lets_go, 1);
+    change(&book.releases, -1);
+    until(&book.releases);
+
+    CHECK(h_set_directory(here, look_up, &book, release));
+    change(&book.releases, -1);
+    h_node_free(here);
+    until(&book.releases);
+    THAT(h_set_directory(NULL, look_up, &book, release) == H_INVALID);
+    h_node_free(there);
+}
+
+static void none(const char *role, const char *text) {
+    (void)role, (void)text;
+}
+
+int main(int argc, char **argv) {
+    return run(argc, argv, first, none);
+}

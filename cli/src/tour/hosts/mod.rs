@@ -1,0 +1,224 @@
+//! The second act: two hosts, and an attacker on the wire between them.
+//!
+//! ```text
+//!   near --cable--> wire --cable--> far        each a process in a network namespace of its own,
+//!                                              where those are permitted; else over loopback
+//! ```
+//! The wire passes on what comes, or does to it what an attacker would. He has all that a host of the
+//! network may have but the secret. Whether an attempt was refused is decided by what near and far have
+//! counted, and by what their programs were given.
+//!
+//! - `wire.rs`: the attacker, and who starts the other two; `relay.rs`: one connection through him
+//! - `ends.rs`: near and far
+//!
+//! The namespaces have no names, and end with their processes, however those end.
+
+mod ends;
+mod relay;
+mod wire;
+
+pub use ends::{far, near};
+pub use wire::run as wire;
+
+use super::actor::{Actor, Role};
+use super::attack::{Outcome, Row};
+use crate::keys;
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use wire::{Begun, Order};
+
+/// What the table is called.
+pub const TITLE: &str = "Two hosts, and an attacker on the wire";
+
+/// What the attacker does, what it is called, and how it is refused.
+const ATTEMPTS: &[(Attempt, &str, &str)] = &[
+    (
+        Attempt::Read,
+        "reads all that passes between the hosts",
+        "not a byte of the message is there to be read",
+    ),
+    (
+        Attempt::ChangeGreeting,
+        "changes a bit of the first words of a connection",
+        "there is no link",
+    ),
+    (
+        Attempt::ChangeRequest,
+        "changes a bit of a request on its way",
+        "the link ended; the server was given no request",
+    ),
+    (
+        Attempt::ChangeReply,
+        "changes a bit of the reply",
+        "the link ended; the client was given no reply",
+    ),
+    (
+        Attempt::SayTwice,
+        "says a request twice",
+        "the link ended; the server was given it once at most",
+    ),
+    (
+        Attempt::LeaveOut,
+        "leaves a part of a request out",
+        "the link ended; the server was given no request",
+    ),
+    (
+        Attempt::Replay,
+        "plays a whole conversation again that was recorded",
+        "refused; the server was given no request",
+    ),
+    (
+        Attempt::WrongSecret,
+        "connects with another secret",
+        "refused, before it has said what it wants",
+    ),
+    (
+        Attempt::Impostor,
+        "takes the place of the host, with another secret",
+        "the client went, and has not said what it wants",
+    ),
+    (
+        Attempt::Cut,
+        "cuts the connection",
+        "both ends were told; the next connection is as good as the first",
+    ),
+];
+
+/// How many there are.
+pub const STEPS: u64 = ATTEMPTS.len() as u64 + 1;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Attempt {
+    Read,
+    ChangeGreeting,
+    ChangeRequest,
+    ChangeReply,
+    SayTwice,
+    LeaveOut,
+    Replay,
+    WrongSecret,
+    Impostor,
+    Cut,
+}
+
+/// What came of an attempt.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Told {
+    pub is_refused: bool,
+    /// Besides what the table says of how it is refused.
+    pub detail: String,
+    pub counter: String,
+}
+
+/// What is shown.
+pub struct Act {
+    /// Of the message that went across.
+    pub lines: Vec<(String, String)>,
+    pub rows: Vec<Row>,
+}
+
+/// Plays it. `step` is told of each attempt.
+pub fn play(step: impl Fn(&str)) -> Result<Act> {
+    let directory = tempfile::tempdir().context("a directory for the hosts' keys")?;
+    let path = |name: &str| directory.path().join(name);
+    for name in ["near", "far", "wire"] {
+        DirBuilder::new().mode(0o700).create(path(name))?;
+    }
+    keys::make_secret(&path("secret"), false)?;
+    keys::make_secret(&path("other"), false)?;
+    step("two hosts");
+    let begin = |before: &[&str], has_cables| -> Result<(Actor, Begun)> {
+        let mut wire =
+            Actor::start_command(&mut actor_command(before)?, Role::Wire, Stdio::null())?;
+        let order = Order::Begin { directory: directory.path().into(), has_cables };
+        let begun = wire.ask(&order)?;
+        Ok((wire, begun))
+    };
+    let inside = namespace_words().and_then(|words| begin(&words, true));
+    let (hosts, (mut wire, Begun { lines })) = match inside {
+        Ok(begun) => (
+            "two network namespaces, joined by cables (veth), with the attacker between them"
+                .into(),
+            begun,
+        ),
+        Err(why) => {
+            let why = format!("OVER LOOPBACK: there can be no network namespaces here: {why:#}");
+            (why, begin(&[], false)?)
+        }
+    };
+    let mut all = vec![("hosts".to_owned(), hosts)];
+    all.extend(lines);
+    let mut rows = Vec::new();
+    for (attempt, what, how) in ATTEMPTS {
+        step(what);
+        rows.push(match wire.ask::<Told>(&Order::Try(*attempt)) {
+            Ok(told) => Row {
+                what: format!("on the wire: {what}"),
+                how: match (told.is_refused, told.detail.as_str()) {
+                    (true, "") => (*how).to_owned(),
+                    (true, detail) => format!("{how}: {detail}"),
+                    (false, detail) => detail.to_owned(),
+                },
+                counter: told.counter,
+                outcome: if told.is_refused { Outcome::Refused } else { Outcome::NotRefused },
+            },
+            Err(error) => Row {
+                what: format!("on the wire: {what}"),
+                how: format!("could not be tried: {error:#}"),
+                counter: String::new(),
+                outcome: Outcome::NotRefused,
+            },
+        });
+    }
+    Ok(Act { lines: all, rows })
+}
+
+/// What starts a process in a network namespace of its own in which it may make cables; or why that
+/// cannot be.
+fn namespace_words() -> Result<Vec<&'static str>> {
+    let as_root: &[&str] = &["unshare", "--net"];
+    let as_user: &[&str] = &["unshare", "--user", "--map-root-user", "--net"];
+    let mut why = anyhow::anyhow!("nothing was tried");
+    for words in [as_root, as_user] {
+        // What is done later, and goes away with the process.
+        let cable = "ip link add probe type veth peer name other".split(' ');
+        match run(words.iter().copied().chain(["--"]).chain(cable)) {
+            Ok(()) => return Ok(words.to_vec()),
+            Err(error) => why = error,
+        }
+    }
+    Err(why)
+}
+
+/// Runs a command, whose last line is the error if it fails.
+fn run<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<()> {
+    let words: Vec<&str> = words.into_iter().collect();
+    let (program, rest) = words.split_first().context("no words")?;
+    let output = Command::new(program).args(rest).stdin(Stdio::null()).output();
+    let output = output.with_context(|| format!("cannot start {program}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let text = String::from_utf8_lossy(&output.stderr);
+    let last = text.lines().rfind(|line| !line.trim().is_empty());
+    bail!("{}", last.unwrap_or("it says nothing").trim())
+}
+
+/// This command, to be an actor, started by these words. Not by its own link, which would be that of the
+/// first of them.
+fn actor_command(before: &[&str]) -> Result<Command> {
+    let exe = std::env::current_exe().context("the path of this program")?;
+    let Some((first, rest)) = before.split_first() else { return Ok(Command::new(exe)) };
+    let mut command = Command::new(first);
+    command.args(rest).arg("--").arg(exe);
+    Ok(command)
+}
+
+/// Where an actor has what: `directory` is that of the act.
+fn own_directory(directory: &std::path::Path, name: &str) -> PathBuf {
+    directory.join(name)
+}

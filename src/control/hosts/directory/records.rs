@@ -1,0 +1,309 @@
+//! Messages of the DNS: what is asked, and what is in an answer. Bytes alone.
+//!
+//! Of an answer nothing is believed: it counts only if it is one to the question that was asked, has
+//! not more records than [`RECORDS_MAX`], and each of those that were asked for can be used.
+
+use super::PLACES_MAX;
+use crate::control::hosts::name::Place;
+use core::net::IpAddr;
+use domain::base::iana::{Rcode, Rtype};
+use domain::base::name::Name;
+use domain::base::{Message, MessageBuilder, ToName};
+use domain::rdata::{A, Aaaa, Srv};
+use std::format;
+use std::string::{String, ToString};
+use std::vec::Vec;
+
+/// Most records of an answer that are looked at: a service's places, and aliases on the way to them.
+pub const RECORDS_MAX: u16 = 128;
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Where a service is.
+    Service,
+    /// Addresses of IPv4.
+    V4,
+    /// Addresses of IPv6.
+    V6,
+}
+
+/// A question, as it is sent.
+#[derive(Clone, Debug)]
+pub struct Question {
+    message: Message<Vec<u8>>,
+    kind: Kind,
+}
+
+/// What a message is.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// No answer to the question, or no message at all.
+    Foreign,
+    /// One that did not fit: to be asked for by TCP.
+    Cut,
+    /// The server does not know: why.
+    Failed(String),
+    /// There is no such record.
+    Nothing,
+    /// There is one, and it says that there is no such service (RFC 2782: the target `.`).
+    NotAvailable,
+    /// Where the service is, not in any order.
+    Services(Vec<Service>),
+    /// The addresses.
+    Addresses(Vec<IpAddr>),
+    /// Records that cannot be used: why.
+    Wrong(String),
+}
+
+/// What a SRV record says.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Service {
+    /// Of several the lowest first.
+    pub priority: u16,
+    /// Among those of one priority: how often it is the first, by comparison.
+    pub weight: u16,
+    /// Where.
+    pub place: Place,
+}
+
+impl Question {
+    /// A question with this number. The error is why the name is none.
+    pub fn new(number: u16, name: &str, kind: Kind) -> Result<Self, String> {
+        let name: Name<Vec<u8>> = name.parse().map_err(|error| format!("{error}"))?;
+        let rtype = match kind {
+            Kind::Service => Rtype::SRV,
+            Kind::V4 => Rtype::A,
+            Kind::V6 => Rtype::AAAA,
+        };
+        let mut builder = MessageBuilder::new_vec();
+        builder.header_mut().set_id(number);
+        builder.header_mut().set_rd(true);
+        let mut question = builder.question();
+        question.push((name, rtype)).map_err(|error| error.to_string())?;
+        Ok(Self { message: question.into_message(), kind })
+    }
+
+    /// Its bytes.
+    pub fn bytes(&self) -> &[u8] {
+        self.message.as_slice()
+    }
+
+    /// What `bytes` are to it.
+    pub fn reply(&self, bytes: &[u8]) -> Reply {
+        let Ok(message) = Message::from_slice(bytes) else { return Reply::Foreign };
+        if !message.is_answer(&self.message) {
+            return Reply::Foreign;
+        }
+        match message.header().rcode() {
+            Rcode::NOERROR if message.header().tc() => return Reply::Cut,
+            Rcode::NOERROR => {}
+            Rcode::NXDOMAIN => return Reply::Nothing,
+            code => return Reply::Failed(code.to_string()),
+        }
+        let records = message.header_counts().ancount();
+        if records > RECORDS_MAX {
+            return Reply::Wrong(format!("{records} records, and {RECORDS_MAX} are most"));
+        }
+        let found = match self.kind {
+            Kind::Service => services(message),
+            Kind::V4 | Kind::V6 => self.addresses(message),
+        };
+        found.unwrap_or_else(Reply::Wrong)
+    }
+
+    fn addresses(&self, message: &Message<[u8]>) -> Result<Reply, String> {
+        let name = message.canonical_name().ok_or(ALIASES)?;
+        let answer = message.answer().map_err(|e| e.to_string())?;
+        let mut found: Vec<IpAddr> = Vec::new();
+        if self.kind == Kind::V4 {
+            for record in answer.limit_to_in::<A>() {
+                let record = record.map_err(|e| e.to_string())?;
+                if record.owner().name_eq(&name) {
+                    found.push(record.data().addr().into());
+                }
+            }
+        } else {
+            for record in answer.limit_to_in::<Aaaa>() {
+                let record = record.map_err(|e| e.to_string())?;
+                if record.owner().name_eq(&name) {
+                    found.push(record.data().addr().into());
+                }
+            }
+        }
+        if found.len() > PLACES_MAX {
+            return Err(format!("{} addresses, and {PLACES_MAX} are most", found.len()));
+        }
+        Ok(if found.is_empty() { Reply::Nothing } else { Reply::Addresses(found) })
+    }
+}
+
+const ALIASES: &str = "its aliases lead nowhere";
+
+fn services(message: &Message<[u8]>) -> Result<Reply, String> {
+    let name = message.canonical_name().ok_or(ALIASES)?;
+    let answer = message.answer().map_err(|e| e.to_string())?;
+    let (mut found, mut is_denied) = (Vec::new(), false);
+    for record in answer.limit_to_in::<Srv<_>>() {
+        let record = record.map_err(|e| e.to_string())?;
+        if !record.owner().name_eq(&name) {
+            continue;
+        }
+        let data = record.data();
+        if data.target().is_root() {
+            is_denied = true;
+            continue;
+        }
+        let text = format!("{}:{}", data.target(), data.port());
+        let place = text.parse::<Place>().map_err(|e| e.to_string())?;
+        found.push(Service { priority: data.priority(), weight: data.weight(), place });
+    }
+    if found.len() > PLACES_MAX {
+        return Err(format!("{} places, and {PLACES_MAX} are most", found.len()));
+    }
+    Ok(match (found.is_empty(), is_denied) {
+        (false, _) => Reply::Services(found),
+        (true, true) => Reply::NotAvailable,
+        (true, false) => Reply::Nothing,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::str::FromStr;
+    use domain::rdata::Cname;
+    use proptest::prelude::*;
+
+    fn name(text: &str) -> Name<Vec<u8>> {
+        Name::from_str(text).unwrap()
+    }
+
+    fn asked() -> Question {
+        Question::new(7, "_quotes._tcp.example.org", Kind::Service).unwrap()
+    }
+
+    /// An answer to [`asked`], with these records: owner, and priority, weight, port, target.
+    fn answer(records: &[(&str, (u16, u16, u16, &str))]) -> Vec<u8> {
+        let builder = MessageBuilder::new_vec();
+        let mut answer = builder.start_answer(&asked().message, Rcode::NOERROR).unwrap();
+        for (owner, (priority, weight, port, target)) in records {
+            let data = Srv::new(*priority, *weight, *port, name(target));
+            answer.push((name(owner), 60, data)).unwrap();
+        }
+        answer.finish()
+    }
+
+    const OWN: &str = "_quotes._tcp.example.org";
+
+    #[test]
+    fn the_places_of_a_service_are_those_of_its_own_records() {
+        let bytes = answer(&[
+            (OWN, (10, 3, 7000, "a.example.")),
+            ("_store._tcp.example.org", (0, 0, 1, "x.example.")),
+            // Case is nothing in the DNS.
+            ("_Quotes._TCP.Example.org", (20, 0, 7001, "B.example.")),
+            (OWN, (0, 0, 0, ".")),
+        ]);
+        let service = |priority, weight, host: &str, port| {
+            let place = Place { host: host.into(), port };
+            Service { priority, weight, place }
+        };
+        let expected = [service(10, 3, "a.example", 7000), service(20, 0, "B.example", 7001)];
+        assert_eq!(asked().reply(&bytes), Reply::Services(expected.into()));
+        assert_eq!(asked().reply(&answer(&[(OWN, (0, 0, 0, "."))])), Reply::NotAvailable);
+        assert_eq!(asked().reply(&answer(&[])), Reply::Nothing);
+        let other = [("_store._tcp.example.org", (0, 0, 1, "x.example."))];
+        assert_eq!(asked().reply(&answer(&other)), Reply::Nothing);
+    }
+
+    #[test]
+    fn an_alias_is_followed_within_the_answer() {
+        let builder = MessageBuilder::new_vec();
+        let mut answer = builder.start_answer(&asked().message, Rcode::NOERROR).unwrap();
+        answer.push((name(OWN), 60, Cname::new(name("here.example.")))).unwrap();
+        answer.push((name("here.example."), 60, Srv::new(0, 0, 9, name("a.example.")))).unwrap();
+        let Reply::Services(found) = asked().reply(&answer.finish()) else { panic!("no places") };
+        assert_eq!(found[0].place.to_string(), "a.example:9");
+
+        let builder = MessageBuilder::new_vec();
+        let mut round = builder.start_answer(&asked().message, Rcode::NOERROR).unwrap();
+        round.push((name(OWN), 60, Cname::new(name(OWN)))).unwrap();
+        assert_eq!(asked().reply(&round.finish()), Reply::Wrong(ALIASES.into()));
+    }
+
+    #[test]
+    fn what_cannot_be_used_says_why() {
+        let wrong = |record| match asked().reply(&answer(&[(OWN, record)])) {
+            Reply::Wrong(why) => why,
+            other => panic!("{other:?}"),
+        };
+        let port = wrong((0, 0, 0, "a.example."));
+        assert!(port.contains("1 to 65535"), "{port}");
+        let host = wrong((0, 0, 1, "a b.example."));
+        assert!(host.contains("no name and no address"), "{host}");
+        let many = |count| vec_of((OWN, (0, 0, 1, "a.")), count);
+        assert!(matches!(asked().reply(&answer(&many(64))), Reply::Services(_)));
+        for count in [65, 129] {
+            let why = asked().reply(&answer(&many(count)));
+            let says = format!("{count} ");
+            assert!(matches!(&why, Reply::Wrong(why) if why.starts_with(&says)), "{why:?}");
+        }
+    }
+
+    fn vec_of<T: Clone>(one: T, count: usize) -> Vec<T> {
+        std::iter::repeat_n(one, count).collect()
+    }
+
+    #[test]
+    fn what_answers_another_question_is_none() {
+        let bytes = answer(&[(OWN, (0, 0, 1, "a."))]);
+        let reply = |change: &dyn Fn(&mut Vec<u8>)| {
+            let mut bytes = bytes.clone();
+            change(&mut bytes);
+            asked().reply(&bytes)
+        };
+        assert!(matches!(reply(&|_| ()), Reply::Services(_)));
+        assert_eq!(reply(&|bytes| bytes[1] = 8), Reply::Foreign, "another number");
+        assert_eq!(reply(&|bytes| bytes[2] &= 0x7f), Reply::Foreign, "a question");
+        assert_eq!(reply(&|bytes| bytes[14] = b'x'), Reply::Foreign, "another name");
+        assert_eq!(reply(&|bytes| bytes[5] = 0), Reply::Foreign, "no question");
+        assert_eq!(reply(&|bytes| bytes.truncate(11)), Reply::Foreign, "cut short");
+        assert_eq!(reply(&|bytes| bytes[2] |= 2), Reply::Cut);
+        assert_eq!(reply(&|bytes| bytes[3] |= 3), Reply::Nothing);
+        assert_eq!(reply(&|bytes| bytes[3] |= 2), Reply::Failed("SERVFAIL".into()));
+        let addresses = Question::new(7, OWN, Kind::V4).unwrap();
+        assert_eq!(addresses.reply(&bytes), Reply::Foreign, "another type");
+        assert!(Question::new(0, &"a".repeat(64), Kind::V4).is_err());
+    }
+
+    proptest! {
+        // Whatever stands behind the question is read to an end, and makes no more than is allowed.
+        #[test]
+        fn no_answer_does_more_than_is_allowed(
+            behind in proptest::collection::vec(any::<u8>(), 0..600),
+            count in 0u16..140,
+            changes in proptest::collection::vec((0usize..700, any::<u8>()), 0..6),
+        ) {
+            let mut bytes = answer(&[(OWN, (0, 0, 1, "a.")), (OWN, (0, 0, 1, "b.c."))]);
+            bytes.extend_from_slice(&behind);
+            bytes[6..8].copy_from_slice(&count.to_be_bytes());
+            for (at, value) in changes {
+                let at = at % bytes.len();
+                bytes[at] = value;
+            }
+            for kind in [Kind::Service, Kind::V4, Kind::V6] {
+                let question = Question::new(7, OWN, kind).unwrap();
+                match question.reply(&bytes) {
+                    Reply::Services(found) => {
+                        prop_assert!(kind == Kind::Service && found.len() <= PLACES_MAX);
+                    }
+                    Reply::Addresses(found) => {
+                        prop_assert!(kind != Kind::Service && found.len() <= PLACES_MAX);
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+}

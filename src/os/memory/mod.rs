@@ -30,6 +30,7 @@ pub use received::{DescriptorError, Wanted, check, check_pages};
 
 use crate::link::cells::{AtomicU64, Line, Lines, Ordering, READER_WORDS_BYTES, ReaderWords, Word};
 use crate::wire::LINE_BYTES;
+use core::num::NonZeroUsize;
 use core::ptr::NonNull;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -335,7 +336,8 @@ impl Region {
 #[derive(Clone, Debug)]
 pub struct RegionLines {
     first: NonNull<Line>,
-    count: usize,
+    /// Not zero, which the compiler is to know where a position becomes an index.
+    count: NonZeroUsize,
     mapping: Arc<Mapping>,
 }
 
@@ -347,9 +349,11 @@ unsafe impl Sync for RegionLines {}
 impl RegionLines {
     fn new(mapping: &Arc<Mapping>, from: usize) -> Self {
         assert!(from <= mapping.bytes && from.is_multiple_of(LINE_BYTES));
+        let count = lines_of(mapping.bytes - from);
         // SAFETY: `from` is inside the mapping, and the mapping begins on a page.
         let first = unsafe { mapping.start.add(from).cast() };
-        Self { first, count: lines_of(mapping.bytes - from), mapping: Arc::clone(mapping) }
+        let count = NonZeroUsize::new(count).expect("a mapping of lines has one at least");
+        Self { first, count, mapping: Arc::clone(mapping) }
     }
 
     /// Maps a bulk ring, lines only, that this process writes.
@@ -392,7 +396,7 @@ impl RegionLines {
 impl RegionLines {
     /// Bytes of all lines.
     pub fn bytes(&self) -> usize {
-        self.count * LINE_BYTES
+        self.count.get() * LINE_BYTES
     }
 
     /// Gives the memory of whole pages back; they read as zero, as at first, and come again when they are
@@ -431,7 +435,7 @@ impl Lines for RegionLines {
         // SAFETY: `count` lines lie behind `first` in a mapping that `self` keeps. The other
         // process may change them at any time, which is why a line is made of atomics; where the
         // mapping is read-only, only loads are made (the ring's reader has no other operation).
-        unsafe { core::slice::from_raw_parts(self.first.as_ptr(), self.count) }
+        unsafe { core::slice::from_raw_parts(self.first.as_ptr(), self.count.get()) }
     }
 }
 

@@ -226,6 +226,7 @@ pub struct Node {
     /// Who was at the other end of the links that ended last.
     departed: VecDeque<links::Departed>,
     poller: Poller,
+    /// The inbox's: says, too, whether events wait there.
     fork_guard: ForkGuard,
     /// Slots of removed keys cannot be guessed: keys come from the system's generator, in batches.
     keys: Keys,
@@ -321,7 +322,7 @@ impl Node {
             connecting: HashMap::new(),
             departed: VecDeque::new(),
             poller,
-            fork_guard: ForkGuard::new().map_err(os("a page for telling forked children"))?,
+            fork_guard: control.inbox().guard().clone(),
             keys: Keys::new(),
             area_bytes: 0,
             watched: false,

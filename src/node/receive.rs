@@ -252,7 +252,7 @@ impl Node {
         queue: QueueId,
         consumer: Option<&Consumer>,
     ) -> Option<Handed> {
-        if !self.fork_guard.is_parent() || !self.turns.may_hand_over() || self.inbox.is_pending() {
+        if !self.fork_guard.is_parent_at_rest() || !self.turns.may_hand_over() {
             return None;
         }
         let link = self.links.get_mut(self.turns.latest() as usize)?.as_mut()?;

@@ -351,7 +351,7 @@ impl Node {
     #[inline]
     pub(crate) fn moved(&self) -> u64 {
         let links = self.counters.links_opened.get() + self.counters.links_closed.get();
-        self.counters.packets_received.get() + links + self.wakes_of_waiters
+        self.counters.packets() + links + self.wakes_of_waiters
     }
 
     /// What a layer above keeps has changed, for which others may wait.

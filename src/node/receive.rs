@@ -257,15 +257,14 @@ impl Node {
         }
         let link = self.links.get_mut(self.turns.latest() as usize)?.as_mut()?;
         let line = link.rx.ring.peek_line()?;
-        let message =
-            self.interface.take_again(&link.flow, &link.id, |i| line.word(i), queue, consumer)?;
+        let taken = self.interface.take_again(&link.flow, |i| line.word(i), queue, consumer)?;
         self.turns.handed_over();
         link.rx.packets += 1;
         link.rx.has_taken();
         if link.rx.ring.release(1) {
             link.rx.tell_of_room();
         }
-        Some(message)
+        Some(taken.handed(&link.flow, link.id))
     }
 
     /// A turn with everything that not every turn does.

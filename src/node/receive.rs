@@ -211,13 +211,18 @@ impl Node {
         }
     }
 
-    /// The same, and nothing in a forked child, whose copy of the queue is the parent's.
+    /// The same, and nothing in a forked child, whose copy of the queue is the parent's. `to` has it at
+    /// once: two ways to it, of which each would have to make the same of it first.
     #[cfg(feature = "unstable-internals")]
     #[inline(always)]
-    pub(crate) fn take_own(&mut self, queue: QueueId) -> Option<Notification> {
+    pub(crate) fn take_own<R>(
+        &mut self,
+        queue: QueueId,
+        to: impl Fn(Notification) -> R,
+    ) -> Option<R> {
         match self.take_direct(queue, None) {
-            Some(message) => Some(message.notification),
-            None if self.fork_guard.is_parent() => self.interface.pop(queue).ok()?,
+            Some(message) => Some(to(message.notification)),
+            None if self.fork_guard.is_parent() => Some(to(self.interface.pop(queue).ok()??)),
             None => None,
         }
     }

@@ -347,9 +347,9 @@ fn packets_for_a_slot_with_a_receiver_take_no_short_way_around_it() {
     for _ in 0..3 {
         world.interface.remember(&mut flow, &words);
         assert!(!world.interface.handle_again(&flow, LINK, |i| words[i]));
-        let (queue, link) = (world.queue, LinkId { ..LINK });
+        let queue = world.queue;
         world.interface.pop(queue).unwrap();
-        assert!(world.interface.take_again(&flow, &link, |i| words[i], queue, None).is_none());
+        assert!(world.interface.take_again(&flow, |i| words[i], queue, None).is_none());
     }
 }
 
@@ -453,8 +453,7 @@ fn what_is_known_of_the_packet_before_lets_none_write_beyond_what_its_own_checks
                 let case = format!("{length} bytes at {offset} of {low}..{}", low + size);
                 assert_eq!(interface.handle_again(&flow, LINK, |i| words[i]), fits, "{case}");
                 interface.pop(queue).unwrap();
-                let link = LinkId { ..LINK };
-                let taken = interface.take_again(&flow, &link, |i| words[i], queue, None);
+                let taken = interface.take_again(&flow, |i| words[i], queue, None);
                 assert_eq!(taken.is_some(), fits, "{case}");
                 let mut expected = vec![0xaa; AREA];
                 if fits {

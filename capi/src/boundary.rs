@@ -12,6 +12,7 @@
 use core::ffi::{CStr, c_char, c_void};
 use core::mem::MaybeUninit;
 use core::time::Duration;
+use std::any::Any;
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -170,18 +171,34 @@ pub fn guard(body: impl FnOnce() -> Done) -> h_status {
             tell(&failure.text);
             failure.status
         }
-        Err(payload) => {
-            let text = match (payload.downcast_ref::<&str>(), payload.downcast_ref::<String>()) {
-                (Some(text), _) => text,
-                (_, Some(text)) => text.as_str(),
-                _ => "(no text)",
-            };
-            tell(&format!("a mistake of the library: {text}"));
-            // Its destructor might panic again.
-            core::mem::forget(payload);
-            H_PANIC
-        }
+        Err(payload) => panicked(payload),
     }
+}
+
+/// Runs what an exported function does where nothing is unusual. `None`: it returned false, having done
+/// nothing; then the function begins again, under a [`guard`], and says what is wrong, or waits.
+#[inline(always)]
+pub fn guard_usual(body: impl FnOnce() -> bool) -> Option<h_status> {
+    // Unwind safety: as in `guard`.
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(true) => Some(H_OK),
+        Ok(false) => None,
+        Err(payload) => Some(panicked(payload)),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn panicked(payload: Box<dyn Any + Send>) -> h_status {
+    let text = match (payload.downcast_ref::<&str>(), payload.downcast_ref::<String>()) {
+        (Some(text), _) => text,
+        (_, Some(text)) => text.as_str(),
+        _ => "(no text)",
+    };
+    tell(&format!("a mistake of the library: {text}"));
+    // Its destructor might panic again.
+    core::mem::forget(payload);
+    H_PANIC
 }
 
 #[inline(always)]

@@ -1,7 +1,8 @@
 //! Messages: h_send_msg, h_recv and h_recv_block of Hamlyn 3.2, and their like.
 
 use crate::boundary::{
-    Done, Failure, bytes, elements, get, guard, h_status, h_status::*, limit, out, out_or_null, put,
+    Done, Failure, bytes, elements, get, guard, guard_usual, h_status, h_status::*, limit, out,
+    out_or_null, put,
 };
 use crate::endpoint::repeat;
 use crate::links::h_link_t;
@@ -10,6 +11,8 @@ use crate::node::h_node_t;
 use crate::tickets::h_ticket_t;
 use core::ffi::c_void;
 use hamlyn::interface::terminus::PIECES_MAX;
+use hamlyn::protocol::Manager;
+use hamlyn::wire::{INLINE_BYTES, TicketBytes};
 use hamlyn::{BufferTag, MetadataIndex, NodeSendError, Notification, Piece, SendHandle};
 
 /// Names a message that was sent, so that h_is_reusable can be asked about its buffer. A value.
@@ -54,31 +57,86 @@ pub unsafe extern "C" fn h_send_msg(
     timeout_ns: i64,
     handle: *mut h_handle_t,
 ) -> h_status {
+    if metadata_length != 0 || length != INLINE_BYTES {
+        return send_any(node, ticket, data, length, metadata, metadata_length, timeout_ns, handle);
+    }
+    // The usual message. What others need is not made ready for it, and what is wrong is found out by
+    // others.
+    let send = |node: &Manager, ticket: TicketBytes| node.send_line_alone(ticket, &*data.cast());
+    match guard_usual(|| send_usual(node, ticket, data, handle, send)) {
+        Some(status) => status,
+        None => {
+            let none = core::ptr::null();
+            send_any(node, ticket, data, INLINE_BYTES, none, 0, timeout_ns, handle)
+        }
+    }
+}
+
+/// A message that `send` sends, if its arguments are as they must be.
+#[inline(always)]
+unsafe fn send_usual(
+    node: *mut h_node_t,
+    ticket: *const h_ticket_t,
+    data: *const c_void,
+    handle: *mut h_handle_t,
+    send: impl FnOnce(&Manager, TicketBytes<'_>) -> bool,
+) -> bool {
+    if !(node.addr() | handle.addr()).is_multiple_of(ALIGNED)
+        || !are_there([node.addr(), ticket.addr(), data.addr()])
+    {
+        return false;
+    }
+    // As `get`, `bytes` and `out_or_null` would have said.
+    if !send((*node).at_once(), TicketBytes::new(&(*ticket).bytes)) {
+        return false;
+    }
+    if !handle.is_null() {
+        handle.write(copied());
+    }
+    true
+}
+
+/// Whether pointers are not null, at one branch: where each is in the half of the addresses that
+/// programs have, which is not known of those that are not.
+#[inline(always)]
+fn are_there<const N: usize>(addresses: [usize; N]) -> bool {
+    addresses.into_iter().fold(0, |all, address| all | address.wrapping_sub(1)) as isize >= 0
+}
+
+/// What a node, a handle and a notification must be multiples of.
+const ALIGNED: usize = align_of::<h_node_t>();
+const _: () = assert!(ALIGNED == align_of::<h_handle_t>());
+const _: () = assert!(ALIGNED == align_of::<h_notification_t>());
+
+/// Any message: nothing of it was done.
+#[inline(never)]
+unsafe fn send_any(
+    node: *mut h_node_t,
+    ticket: *const h_ticket_t,
+    data: *const c_void,
+    length: usize,
+    metadata: *const c_void,
+    metadata_length: usize,
+    timeout_ns: i64,
+    handle: *mut h_handle_t,
+) -> h_status {
+    if metadata_length == 0 && length < INLINE_BYTES {
+        let send = |node: &Manager, ticket: TicketBytes| {
+            node.send_short_alone(ticket, core::slice::from_raw_parts(data.cast(), length))
+        };
+        if let Some(status) = guard_usual(|| send_usual(node, ticket, data, handle, send)) {
+            return status;
+        }
+    }
     guard(|| {
-        let (node, ticket) = (get(node, "node")?, get(ticket, "ticket")?);
-        let read = ticket.read()?;
+        let (node, ticket) = (get(node, "node")?, get(ticket, "ticket")?.read()?);
         let data = bytes(data, length, "data")?;
         let place = out_or_null(handle, "handle")?;
-        // The usual message; what others need is not made ready for it.
-        if metadata_length > 0 || !node.at_once().send_at_once(&read, data, &[]) {
-            let metadata = bytes(metadata, metadata_length, "metadata")?;
-            send_slowly(node, ticket, data, metadata, timeout_ns)?;
-        }
+        let metadata = bytes(metadata, metadata_length, "metadata")?;
+        node.manager()?.send(&ticket, data, metadata, limit(timeout_ns))?;
         put(place, copied());
         Ok(())
     })
-}
-
-/// With a ticket of its own, so that that of a message which leaves at once stays in registers.
-#[inline(never)]
-fn send_slowly(
-    node: &h_node_t,
-    ticket: &h_ticket_t,
-    data: &[u8],
-    metadata: &[u8],
-    timeout_ns: i64,
-) -> Done {
-    Ok(node.manager()?.send(&ticket.read()?, data, metadata, limit(timeout_ns))?)
 }
 
 /// h_send_msg without waiting: a message that a link cannot take now is H_FULL, and one that it
@@ -262,20 +320,35 @@ pub unsafe extern "C" fn h_recv_block(
     timeout_ns: i64,
     notification: *mut h_notification_t,
 ) -> h_status {
-    guard(|| {
-        let (node, place) = (get(node, "node")?, out(notification, "notification")?);
-        let found = match node.at_once().recv_at_once(queue.id()) {
-            Some(found) => found,
-            None => recv_slowly(node, queue, timeout_ns)?,
-        };
-        place.write(found.into());
-        Ok(())
-    })
+    let usual = || {
+        if !(node.addr() | notification.addr()).is_multiple_of(ALIGNED)
+            || !are_there([node.addr(), notification.addr()])
+        {
+            return false;
+        }
+        // As `get` and `out` would have said.
+        let put = |found: Notification| notification.write(found.into());
+        (*node).at_once().recv_alone(queue.id(), put)
+    };
+    match guard_usual(usual) {
+        Some(status) => status,
+        None => recv_any(node, queue, timeout_ns, notification),
+    }
 }
 
+/// Nothing was taken.
 #[inline(never)]
-fn recv_slowly(node: &h_node_t, queue: h_queue_t, timeout_ns: i64) -> Done<Notification> {
-    Ok(node.manager()?.recv(queue.id(), limit(timeout_ns))?)
+unsafe fn recv_any(
+    node: *mut h_node_t,
+    queue: h_queue_t,
+    timeout_ns: i64,
+    notification: *mut h_notification_t,
+) -> h_status {
+    guard(|| {
+        let (node, place) = (get(node, "node")?, out(notification, "notification")?);
+        place.write(node.manager()?.recv(queue.id(), limit(timeout_ns))?.into());
+        Ok(())
+    })
 }
 
 /// One turn: takes in what has arrived, a bounded number of packets from each link, and gives

@@ -297,6 +297,74 @@ static void messages_to_oneself(void) {
     EXPECT(H_OK, "", h_ticket(node, slot, 0, &ticket));
 }
 
+/* Messages that can leave at once, again and again by one thread, take a way of their own: with any
+ * number of bytes they arrive whole, and what is wrong with one is said as with any other. */
+static void messages_that_leave_at_once(void) {
+    static const char sent[] = "abcdefghijklmnopqrstuvwxyz";
+    char data[32];
+    h_handle_t handles[2];
+    h_notification_t n[2];
+    h_ticket_t bad;
+    bool reusable;
+    uint64_t before = 0, after = 0;
+    for (size_t round = 0; round < 20; round++) {
+        for (size_t length = 0; length <= 18; length++) {
+            EXPECT(H_OK, "", h_area_write(node, area, 0, "..................", 18));
+            handles[0].bits[0] = 77;
+            EXPECT(H_OK, "", h_send_msg(node, &ticket, length ? sent + round % 8 : NULL, length, NULL, 0, LIMIT,
+                                        round % 2 ? &handles[0] : NULL));
+            if (round % 2) {
+                EXPECT(H_OK, "", h_is_reusable(node, &handles[0], &reusable));
+                THAT(reusable);
+            }
+            EXPECT(H_OK, "", h_recv_block(node, queue, LIMIT, &n[0]));
+            THAT(n[0].slot == h_slot_index(slot) && n[0].index == 0 && n[0].word == 0);
+            EXPECT(H_OK, "", h_area_read(node, area, 0, data, 18));
+            THAT(memcmp(data, sent + round % 8, length) == 0);
+            THAT(memcmp(data + length, "..................", 18 - length) == 0);
+        }
+    }
+    EXPECT(H_OK, "", h_counter(node, "messages_sent", &before));
+    for (size_t length = 8; length <= 16; length += 8) {
+        h_node_t *odd = (h_node_t *)((char *)node + 4);
+        EXPECT(H_INVALID, "node is null", h_send_msg(NULL, &ticket, sent, length, NULL, 0, 0, NULL));
+        EXPECT(H_INVALID, "ticket is null", h_send_msg(node, NULL, sent, length, NULL, 0, 0, NULL));
+        EXPECT(H_INVALID, "data is null", h_send_msg(node, &ticket, NULL, length, NULL, 0, 0, NULL));
+        EXPECT(H_INVALID, "metadata is null", h_send_msg(node, &ticket, sent, length, NULL, 1, 0, NULL));
+        EXPECT(H_INVALID, "multiple of 8", h_send_msg(odd, &ticket, sent, length, NULL, 0, 0, NULL));
+        EXPECT(H_INVALID, "handle is 0x", h_send_msg(node, &ticket, sent, length, NULL, 0, 0,
+                                                     (h_handle_t *)((char *)handles + 2)));
+        EXPECT(H_INVALID, "multiple of 8", h_recv_block(odd, queue, 0, n));
+        EXPECT(H_INVALID, "notification is 0x", h_recv_block(node, queue, 0, (h_notification_t *)((char *)n + 1)));
+        for (size_t at = 42; at <= 43; at++) {
+            bad = ticket;
+            bad.bytes[at] |= 0x10;
+            EXPECT(H_INVALID, "flags", h_send_msg(node, &bad, sent, length, NULL, 0, 0, NULL));
+        }
+        bad = ticket;
+        bad.bytes[34] = 1;
+        EXPECT(H_INVALID, "after the bound", h_send_msg(node, &bad, sent, length, NULL, 0, 0, NULL));
+        EXPECT(H_OK, "", h_ticket_at(&ticket, 4096 - length + 1, &bad));
+        EXPECT(H_TOO_LONG, "", h_send_msg(node, &bad, sent, length, NULL, 0, 0, NULL));
+        bad = ticket;
+        bad.bytes[7] ^= 1;
+        EXPECT(H_UNREACHABLE, "no link", h_send_msg(node, &bad, sent, length, NULL, 0, 0, NULL));
+    }
+    EXPECT(H_OK, "", h_counter(node, "messages_sent", &after));
+    THAT(after == before);
+    EXPECT(H_NOTHING, "no message", h_recv(node, queue, n));
+    /* The last bytes of a ticket, and a fast ticket's, which has no metadata entry. */
+    EXPECT(H_OK, "", h_ticket_at(&ticket, 4080, &bad));
+    EXPECT(H_OK, "", h_send_msg(node, &bad, sent, 16, NULL, 0, LIMIT, NULL));
+    EXPECT(H_OK, "", h_recv_block(node, queue, LIMIT, n));
+    EXPECT(H_OK, "", h_area_read(node, area, 4080, data, 16));
+    THAT(memcmp(data, sent, 16) == 0);
+    EXPECT(H_OK, "", h_fast_ticket(node, slot, &bad));
+    EXPECT(H_OK, "", h_send_msg(node, &bad, sent, 16, NULL, 0, LIMIT, NULL));
+    EXPECT(H_OK, "", h_recv_block(node, queue, LIMIT, n));
+    THAT(n[0].index == H_INDEX_FAST && n[0].word == 0);
+}
+
 static void seeds_that_are_none(void) {
     h_seed_t seed;
     h_tagged_receiver_t *receiver;
@@ -874,6 +942,7 @@ static void everything(void) {
     bytes_outside();
     tickets_that_are_none();
     messages_to_oneself();
+    messages_that_leave_at_once();
     seeds_that_are_none();
     a_receiver_that_goes();
     datagrams();

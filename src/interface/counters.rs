@@ -19,6 +19,9 @@ macro_rules! counters {
         pub struct Counters {
             $(#[doc = $doc] pub $field: Counter,)*
             $(#[doc = $rdoc] pub $rfield: Counter,)*
+            /// Messages of one line that were deposited and announced in the short way. Not told by
+            /// itself: each is a packet, a message and a notification.
+            pub(crate) lines_announced: Counter,
         }
 
         impl Counters {
@@ -29,8 +32,12 @@ macro_rules! counters {
                     $((stringify!($rfield), self.$rfield.get()),)*
                 ];
                 for (name, value) in &mut all {
-                    if matches!(*name, "packets_sent" | "messages_sent") {
-                        *value += self.lines_sent.get();
+                    match *name {
+                        "packets_sent" | "messages_sent" => *value += self.lines_sent.get(),
+                        "packets_received" | "messages_received" | "notifications" => {
+                            *value += self.lines_announced.get();
+                        }
+                        _ => {}
                     }
                 }
                 all
@@ -41,6 +48,21 @@ macro_rules! counters {
                     $((stringify!($field), $doc),)*
                     $((stringify!($rfield), $rdoc),)*
                 ]
+            }
+            /// Packets that were deposited, in whatever way.
+            pub(crate) fn packets(&self) -> u64 {
+                self.packets_received.get() + self.lines_announced.get()
+            }
+            /// A message of one line was deposited in the short way: as few stores as there can be.
+            #[inline(always)]
+            pub(crate) fn line_received(&self, bytes: u64, notifies: bool) {
+                if notifies {
+                    self.lines_announced.add(1);
+                } else {
+                    self.packets_received.add(1);
+                    self.messages_received.add(1);
+                }
+                self.bytes_received.add(bytes);
             }
             pub(crate) fn refusal(&self, refusal: Refusal) -> &Counter {
                 match refusal { $(Refusal::$variant => &self.$rfield,)* }

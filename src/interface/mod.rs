@@ -32,7 +32,7 @@ pub use area::{AreaError, AreaId};
 pub use counters::{Counters, Refusal};
 pub use metadata::{EntryState, MetadataEntry};
 pub use notification::{Notification, QueueError, QueueId};
-pub use receive::{Arrival, Discard, Flow, Handed, NotDeposited};
+pub use receive::{Arrival, Discard, Flow, Handed, NotDeposited, Taken};
 pub use receiver::{Deposit, Message, Receiver, Then};
 pub use slot::{Mode, SlotConfig, SlotError, SlotId};
 pub use tables::Interface;

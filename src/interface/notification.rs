@@ -21,27 +21,42 @@ use alloc::{boxed::Box, sync::Arc, vec::Vec};
 
 /// A notification queue of one interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct QueueId {
-    pub(crate) index: u32,
-    pub(crate) generation: u32,
-}
+// One word, as it is compared on the path of a message.
+pub struct QueueId(u64);
 
 impl core::fmt::Display for QueueId {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "queue {}", self.index)
+        write!(f, "queue {}", self.index())
     }
 }
 
 impl QueueId {
     /// As a number, for languages that cannot hold this type.
+    #[inline(always)]
     pub fn to_bits(self) -> u64 {
-        (self.index as u64) << 32 | self.generation as u64
+        self.0
     }
 
     /// From [`to_bits`](Self::to_bits). A number that names nothing here is refused where it is
     /// used, like the name of something that was removed.
+    #[inline(always)]
     pub fn from_bits(bits: u64) -> Self {
-        Self { index: (bits >> 32) as u32, generation: bits as u32 }
+        Self(bits)
+    }
+
+    /// `generation` tells it from others that were in this place.
+    pub(crate) fn new(index: u32, generation: u32) -> Self {
+        Self((index as u64) << 32 | generation as u64)
+    }
+
+    #[inline(always)]
+    pub(crate) fn index(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    #[inline(always)]
+    pub(crate) fn generation(self) -> u32 {
+        self.0 as u32
     }
 }
 

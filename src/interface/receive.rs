@@ -62,8 +62,8 @@ pub struct Flow {
     /// fast word: as they stand in the line.
     words: [u64; 3],
     flags: u32,
-    /// Where it announces; [`SILENT`]: nowhere.
-    queue: u32,
+    /// The bits of the queue where it announces; [`SILENT`]: nowhere.
+    queue: u64,
     /// First offset that may be written, and bytes from there on.
     low: u64,
     span: u64,
@@ -79,6 +79,22 @@ pub struct Flow {
     seen: u64,
 }
 
+/// What a message that was taken past its queue brought with it. All else is its flow's, and need not be
+/// kept while there is something else to do.
+#[derive(Clone, Copy, Debug)]
+pub struct Taken {
+    word: u32,
+    body: [u64; 2],
+}
+
+impl Taken {
+    /// The message, which came over `link` and is of `flow`.
+    #[inline(always)]
+    pub fn handed(self, flow: &Flow, link: LinkId) -> Handed {
+        Handed { notification: flow.notification(link, self.word), body: self.body }
+    }
+}
+
 /// A message that was handed over past its queue. What it brought lies in the area, too: whoever
 /// reads it here need not wait for that.
 #[derive(Clone, Copy, Debug)]
@@ -90,6 +106,11 @@ pub struct Handed {
 }
 
 impl Flow {
+    #[inline(always)]
+    fn queue_index(&self) -> u32 {
+        QueueId::from_bits(self.queue).index()
+    }
+
     /// What one of its packets says, of which `word` is the fast word.
     #[inline(always)]
     fn notification(&self, link: LinkId, word: u32) -> Notification {
@@ -123,33 +144,52 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
         {
             return None;
         }
-        let length = word(0) >> 32;
-        let offset = word(4).wrapping_sub(flow.low);
-        let is_whole = length == INLINE_BYTES as u64 && offset < flow.whole;
-        if !is_whole
-            && (length > INLINE_BYTES as u64 || offset > flow.span || length > flow.span - offset)
-        {
-            return None;
-        }
         if !may(self) {
             return None;
         }
+        let length = word(0) >> 32;
+        let offset = word(4).wrapping_sub(flow.low);
+        // The usual length by itself, to the end: what others need is not carried along.
+        if length != INLINE_BYTES as u64 || offset >= flow.whole {
+            let body = [word(6), word(7)];
+            if !self.deposit_short(flow, length, offset, body, notifies) {
+                return None;
+            }
+            return Some(((last >> 32) as u32, body));
+        }
         let Some(Some(area)) = self.areas.get_mut(flow.area as usize) else { return None };
         let to = area.memory.as_mut().get_mut(flow.at + offset as usize..)?;
+        // Between the two bounds, so that these are not first put together, and then asked for.
         let body = [word(6), word(7)];
-        if is_whole {
-            let to = to.first_chunk_mut::<16>()?;
-            to[..8].copy_from_slice(&body[0].to_le_bytes());
-            to[8..].copy_from_slice(&body[1].to_le_bytes());
-        } else {
-            deposit(body, to.get_mut(..length as usize)?);
-        }
-        let counters = &*self.counters;
-        counters.packets_received.add(1);
-        counters.bytes_received.add(length);
-        counters.messages_received.add(1);
-        counters.notifications.add(notifies as u64);
+        let to = to.first_chunk_mut::<INLINE_BYTES>()?;
+        to[..8].copy_from_slice(&body[0].to_le_bytes());
+        to[8..].copy_from_slice(&body[1].to_le_bytes());
+        self.counters.line_received(INLINE_BYTES as u64, notifies);
         Some(((last >> 32) as u32, body))
+    }
+
+    /// A packet of `flow` of which something else is to be found out: of less than a line's bytes, or
+    /// one that does not fit. False: nothing was done.
+    #[inline(never)]
+    fn deposit_short(
+        &mut self,
+        flow: &Flow,
+        length: u64,
+        offset: u64,
+        body: [u64; 2],
+        notifies: bool,
+    ) -> bool {
+        if length > INLINE_BYTES as u64 || offset > flow.span || length > flow.span - offset {
+            return false;
+        }
+        let Some(Some(area)) = self.areas.get_mut(flow.area as usize) else { return false };
+        let from = flow.at + offset as usize;
+        let Some(to) = area.memory.as_mut().get_mut(from..from + length as usize) else {
+            return false;
+        };
+        deposit(body, to);
+        self.counters.line_received(length, notifies);
+        true
     }
 
     /// A packet of one line arrived over `link`, of which `word` gives a private copy of each word,
@@ -160,16 +200,16 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
     pub fn take_again(
         &mut self,
         flow: &Flow,
-        link: &LinkId,
         word: impl Fn(usize) -> u64,
         queue: QueueId,
         consumer: Option<&Consumer>,
-    ) -> Option<Handed> {
-        if flow.queue != queue.index || !self.is_empty(queue, consumer) {
+    ) -> Option<Taken> {
+        // Of a flow that counts there is the slot, and with it the slot's queue.
+        if flow.queue != queue.to_bits() || !self.is_empty(queue.index(), consumer) {
             return None;
         }
         let (word, body) = self.deposit_again(flow, word, true, |_| true)?;
-        Some(Handed { notification: flow.notification(*link, word), body })
+        Some(Taken { word, body })
     }
 
     /// As [`take_again`](Self::take_again), whatever the packet asks for. False: nothing was done,
@@ -179,14 +219,14 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
         let notifies = flow.queue != SILENT;
         let has_credit = |interface: &mut Self| {
             !notifies
-                || matches!(interface.queues.get(flow.queue as usize),
+                || matches!(interface.queues.get(flow.queue_index() as usize),
                     Some(Some(queue)) if queue.producer.has_credit(flow.share))
         };
         let Some((word, _)) = self.deposit_again(flow, word, notifies, has_credit) else {
             return false;
         };
         if notifies {
-            self.announce(flow.queue, flow.share, &flow.notification(link, word));
+            self.announce(flow.queue_index(), flow.share, &flow.notification(link, word));
         }
         true
     }
@@ -231,7 +271,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
             }
             _ => return None,
         };
-        let queue = self.queues.get(slot.queue.index as usize)?.as_ref()?;
+        let queue = self.queues.get(slot.queue.index() as usize)?.as_ref()?;
         // Whoever waits for an empty queue need not ask whether there is credit.
         let notifies = header.flags.contains(Flags::NOTIFY);
         let has_credit = !notifies || queue.producer.credit(slot.share) > 0;
@@ -239,7 +279,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
             epoch: self.epoch,
             words: [words[1], words[2], words[3]],
             flags: words[5] as u32,
-            queue: if notifies { slot.queue.index } else { SILENT },
+            queue: if notifies { slot.queue.to_bits() } else { SILENT },
             low,
             span: high - low,
             at: (slot.base + low) as usize,
@@ -346,7 +386,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
             }
         };
         let notifies = completes && header.flags.contains(Flags::NOTIFY);
-        let Some(Some(queue)) = self.queues.get(slot.queue.index as usize) else {
+        let Some(Some(queue)) = self.queues.get(slot.queue.index() as usize) else {
             return Err(Refusal::NoCredit);
         };
         if notifies && !queue.producer.has_credit(slot.share) {
@@ -389,7 +429,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
             return Ok(Arrival::Complete);
         }
         let Header { slot: to, metadata_index: index, word, .. } = *header;
-        let (queue, share) = (slot.queue.index, slot.share);
+        let (queue, share) = (slot.queue.index(), slot.share);
         self.counters.notifications.add(1);
         self.announce(queue, share, &Notification { slot: to, index, word, link });
         Ok(Arrival::Notified)
@@ -397,7 +437,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
 }
 
 /// No queue: the packets of a flow announce nothing.
-const SILENT: u32 = u32::MAX;
+const SILENT: u64 = u64::MAX;
 
 /// The body of a packet without metadata that lies behind its header, up to 16 bytes.
 #[inline(always)]

@@ -274,7 +274,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
                 Err(Panicked) => has_panicked = true,
             }
         }
-        let (queue, share) = (slot.queue.index, slot.share);
+        let (queue, share) = (slot.queue.index(), slot.share);
         let gone = if has_panicked { slot.receiver.take() } else { None };
         if let Some(gone) = gone {
             let _ = guarded(|| drop(gone));

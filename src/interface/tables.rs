@@ -223,7 +223,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
         let index = insert(&mut self.queues, queue, |_| true);
         self.waiting.resize(self.queues.len(), ELSEWHERE);
         self.waiting[index as usize] = (generation as u64) << 32;
-        Ok(QueueId { index, generation })
+        Ok(QueueId::new(index, generation))
     }
 
     /// Removes a queue that no slot uses; entries not yet taken are lost.
@@ -231,19 +231,19 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
         if self.queue_mut(id)?.producer.is_used() {
             return Err(QueueError::InUse(id));
         }
-        self.queues[id.index as usize] = None;
-        self.waiting[id.index as usize] = ELSEWHERE;
+        self.queues[id.index() as usize] = None;
+        self.waiting[id.index() as usize] = ELSEWHERE;
         Ok(())
     }
 
     /// Takes the next notification of a queue, if there is one.
     #[inline(always)]
     pub fn pop(&mut self, id: QueueId) -> Result<Option<Notification>, QueueError> {
-        match self.queues.get_mut(id.index as usize) {
-            Some(Some(queue)) if queue.generation == id.generation => match &mut queue.consumer {
+        match self.queues.get_mut(id.index() as usize) {
+            Some(Some(queue)) if queue.generation == id.generation() => match &mut queue.consumer {
                 Some(consumer) => {
                     let notification = consumer.pop();
-                    self.waiting[id.index as usize] -= notification.is_some() as u64;
+                    self.waiting[id.index() as usize] -= notification.is_some() as u64;
                     Ok(notification)
                 }
                 None => Err(QueueError::ConsumerTaken(id)),
@@ -255,12 +255,12 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
     /// Whether a notification waits.
     #[inline]
     pub fn is_ready(&self, id: QueueId) -> Result<bool, QueueError> {
-        let known = self.waiting.get(id.index as usize).copied().unwrap_or(ELSEWHERE);
-        if known >> 32 == id.generation as u64 && known & ELSEWHERE != ELSEWHERE {
+        let known = self.waiting.get(id.index() as usize).copied().unwrap_or(ELSEWHERE);
+        if known >> 32 == id.generation() as u64 && known & ELSEWHERE != ELSEWHERE {
             return Ok(known & ELSEWHERE > 0);
         }
-        match self.queues.get(id.index as usize) {
-            Some(Some(queue)) if queue.generation == id.generation => {
+        match self.queues.get(id.index() as usize) {
+            Some(Some(queue)) if queue.generation == id.generation() => {
                 Err(QueueError::ConsumerTaken(id))
             }
             _ => Err(QueueError::NoSuchQueue(id)),
@@ -271,7 +271,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
     /// another drives the interface.
     pub fn take_consumer(&mut self, id: QueueId) -> Result<Consumer, QueueError> {
         let consumer = self.queue_mut(id)?.consumer.take().ok_or(QueueError::ConsumerTaken(id))?;
-        self.waiting[id.index as usize] |= ELSEWHERE;
+        self.waiting[id.index() as usize] |= ELSEWHERE;
         Ok(consumer)
     }
 
@@ -280,22 +280,20 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
         Ok(self.queue_mut(id)?.producer.watch())
     }
 
-    /// Whether a queue is empty: one that is taken from here, or the one of which the caller has the
-    /// consuming end.
+    /// Whether the queue that is at `index` is empty: one that is taken from here, or the one of which
+    /// the caller has the consuming end.
     #[inline(always)]
-    pub(super) fn is_empty(&self, id: QueueId, consumer: Option<&Consumer>) -> bool {
-        let known = self.waiting.get(id.index as usize).copied();
+    pub(super) fn is_empty(&self, index: u32, consumer: Option<&Consumer>) -> bool {
+        let known = self.waiting.get(index as usize).map(|known| *known & ELSEWHERE);
         match consumer {
-            None => known == Some((id.generation as u64) << 32),
-            Some(consumer) => {
-                known == Some((id.generation as u64) << 32 | ELSEWHERE) && !consumer.is_ready()
-            }
+            None => known == Some(0),
+            Some(consumer) => known == Some(ELSEWHERE) && !consumer.is_ready(),
         }
     }
 
     fn queue_mut(&mut self, id: QueueId) -> Result<&mut Queue, QueueError> {
-        match self.queues.get_mut(id.index as usize) {
-            Some(Some(queue)) if queue.generation == id.generation => Ok(queue),
+        match self.queues.get_mut(id.index() as usize) {
+            Some(Some(queue)) if queue.generation == id.generation() => Ok(queue),
             _ => Err(QueueError::NoSuchQueue(id)),
         }
     }
@@ -384,8 +382,8 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
 
     fn forget_retired(&mut self) {
         let queues = &self.queues;
-        self.retired.retain(|retired| match queues.get(retired.queue.index as usize) {
-            Some(Some(queue)) if queue.generation == retired.queue.generation => {
+        self.retired.retain(|retired| match queues.get(retired.queue.index() as usize) {
+            Some(Some(queue)) if queue.generation == retired.queue.generation() => {
                 queue.producer.outstanding(retired.share as usize) > 0
             }
             _ => false,

@@ -62,6 +62,12 @@ impl Bias {
         false
     }
 
+    /// Whether the lock is biased towards `thread`.
+    #[cfg(all(test, not(loom)))]
+    pub fn owner_is(&self, thread: u64) -> bool {
+        self.owner.load(Ordering::Relaxed) == thread
+    }
+
     /// Gives back what [`enter`](Self::enter) took.
     #[inline(always)]
     pub fn leave(&self) {

@@ -22,7 +22,8 @@
 #![allow(clippy::needless_range_loop)]
 
 use super::cells::{
-    AtomicU64, Lines, Ordering, Word, copy_in, copy_out, prefetch_for_writing, write_behind_first,
+    AtomicU64, Line, Lines, Ordering, Word, copy_in, copy_out, prefetch_for_writing,
+    write_behind_first,
 };
 use super::{Body, Full, Source, Transmit};
 use crate::wire::{BodyLayout, HEADER_WORDS, Header, INLINE_BYTES, LINE_BYTES, LINE_WORDS};
@@ -80,6 +81,13 @@ pub enum RingViolation {
 fn stamp(position: u64, lines_log2: u32) -> u32 {
     // Never zero: a cleared line is no packet in any lap.
     0x8000_0000 | (position >> lines_log2) as u32
+}
+
+/// Where a position's line is. Computed from the number of lines: where that is known not to be zero, no
+/// other check is left of the index.
+#[inline(always)]
+fn place(lines: &[Line], position: u64) -> usize {
+    position as usize & (lines.len() - 1)
 }
 
 /// The writing half. `freed` is the word that the reader writes.
@@ -209,7 +217,8 @@ impl<L: Lines, W: Word> RingWriter<L, W> {
 
     #[inline(always)]
     fn line(&self, position: u64) -> &[AtomicU64; 8] {
-        &self.lines.lines()[(position & self.mask) as usize].0
+        let lines = self.lines.lines();
+        &lines[place(lines, position)].0
     }
 
     /// The fast path of [`Transmit::transmit`]: a packet of one line, its body in two words.
@@ -228,15 +237,15 @@ impl<L: Lines, W: Word> RingWriter<L, W> {
             return Err(Full);
         }
         // Once each: the compiler must take it that a store to the ring changes any of them.
-        let (written, mask, lines) = (self.written, self.mask, self.lines.lines());
-        let line = &lines[(written & mask) as usize].0;
+        let (written, lines) = (self.written, self.lines.lines());
+        let line = &lines[place(lines, written)].0;
         write_behind_first(line, word);
         let next = written + 1;
         if next < self.body_until {
             self.line(next)[0].store(0, Ordering::Relaxed);
         }
         line[0].store((length as u64) << 32 | self.stamp as u64, Ordering::Release);
-        prefetch_for_writing(lines, ((next + PREFETCH_LINES) & mask) as usize);
+        prefetch_for_writing(lines, place(lines, next + PREFETCH_LINES));
         self.written = next;
         Ok(())
     }
@@ -280,7 +289,8 @@ impl<L: Lines, W: Word> Transmit for RingWriter<L, W> {
         if !self.has_room(layout.lines) {
             return Err(Full);
         }
-        let (lines, at) = (self.lines.lines(), (self.written & self.mask) as usize);
+        let lines = self.lines.lines();
+        let at = place(lines, self.written);
         let words = header.to_words();
         let line = &lines[at].0;
         for i in 1..HEADER_WORDS {
@@ -451,14 +461,16 @@ impl<L: Lines, W: Word> RingReader<L, W> {
     /// Whether a packet has been committed behind the last one that was read. One load.
     #[inline(always)]
     pub fn is_ready(&self) -> bool {
-        let line = &self.lines.lines()[(self.read & self.mask) as usize].0;
+        let lines = self.lines.lines();
+        let line = &lines[place(lines, self.read)].0;
         line[0].load(Ordering::Acquire) as u32 == self.stamp
     }
 
     /// The first line of the next packet, or `None` if none has been committed.
     #[inline(always)]
     pub fn peek_line(&self) -> Option<FirstLine<'_>> {
-        let line = &self.lines.lines()[(self.read & self.mask) as usize].0;
+        let lines = self.lines.lines();
+        let line = &lines[place(lines, self.read)].0;
         let first = line[0].load(Ordering::Acquire);
         (first as u32 == self.stamp).then_some(FirstLine { first, line })
     }
@@ -473,7 +485,7 @@ impl<L: Lines, W: Word> RingReader<L, W> {
     #[inline(always)]
     pub fn packet(&self, words: &[u64; LINE_WORDS]) -> Result<Packet<'_>, RingViolation> {
         let lines = self.lines.lines();
-        let at = (self.read & self.mask) as usize;
+        let at = place(lines, self.read);
         let [w0, w1, w2, w3, w4, w5, w6, w7] = *words;
         let (header, reserved) = Header::from_words(&[w0, w1, w2, w3, w4, w5]);
         let inline = [w6, w7];

@@ -207,7 +207,7 @@ impl Figures {
     /// been received since an earlier look. 0: that is not known.
     fn held_ms(&self, held: u64) -> u64 {
         // Read after the requests were counted, so that theirs are among these packets.
-        let received = self.counters.packets_received.get();
+        let received = self.counters.packets();
         let mut since = locked(&self.held_since);
         match *since {
             (then, since_ns) if held > 0 && then == received && since_ns != 0 => ms_since(since_ns),

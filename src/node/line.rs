@@ -8,6 +8,8 @@
 use super::{Node, NodeSendError};
 use crate::interface::LinkId;
 use crate::link::ring::words_of;
+#[cfg(feature = "unstable-internals")]
+use crate::wire::TicketBytes;
 use crate::wire::{
     FAST_WORD, HEADER_WORDS, Header, INLINE_BYTES, MetadataIndex, OFFSET_WORD, Share, Ticket,
 };
@@ -65,7 +67,7 @@ impl Node {
         if tx.ring.push_line(&header, body).is_err() {
             return false;
         }
-        tx.signal_if_asleep(&ticket.flags);
+        tx.signal_if_asleep(|| ticket.flags);
         self.count_line(data.len());
         true
     }
@@ -168,7 +170,7 @@ impl Node {
         if tx.ring.push_words(length as u32, words).is_err() {
             return false;
         }
-        tx.signal_if_asleep(&prepared.ticket.flags);
+        tx.signal_if_asleep(|| prepared.ticket.flags);
         self.count_line(length);
         true
     }
@@ -189,6 +191,31 @@ impl Node {
             }
             None => false,
         }
+    }
+
+    /// [`push_line_again`](Self::push_line_again) without metadata, of `length` bytes in the two words of
+    /// `body`, with a ticket as it travels. False, too: it is no ticket.
+    #[cfg(feature = "unstable-internals")]
+    #[inline(always)]
+    pub(super) fn push_bytes_again(
+        &mut self,
+        ticket: &TicketBytes<'_>,
+        length: u32,
+        body: impl Fn(usize) -> u64,
+    ) -> bool {
+        let Some(index) = self.routes.again(&ticket.destination()) else { return false };
+        if !self.fork_guard.is_parent() || self.queued > 0 || !ticket.allows(length) {
+            return false;
+        }
+        let Some(Some(link)) = self.links.get_mut(index as usize) else { return false };
+        let Some(tx) = &mut link.tx else { return false };
+        let word = |i| ticket.header_word(i).unwrap_or_else(|| body(i & 1));
+        if tx.ring.push_words(length, word).is_err() {
+            return false;
+        }
+        tx.signal_if_asleep(|| ticket.flags());
+        self.count_line(length as usize);
+        true
     }
 
     /// Sends a message that is one line, over one link, if it can be taken now; `false`: it is
@@ -225,16 +252,27 @@ fn body_of(ticket: &Ticket, data: &[u8], metadata: &[u8]) -> Option<[u64; 2]> {
 
 #[inline]
 fn short_body_of(ticket: &Ticket, data: &[u8], metadata: &[u8]) -> Option<[u64; 2]> {
-    if let (Ok(data), []) = (<&[u8; 8]>::try_from(data), metadata) {
-        return Some([u64::from_le_bytes(*data), 0]);
+    if metadata.is_empty() {
+        return short_words_of(data);
     }
     // A message in fast mode has no metadata.
-    if !metadata.is_empty() && ticket.metadata_index == MetadataIndex::FAST {
+    if ticket.metadata_index == MetadataIndex::FAST {
         return None;
     }
     let mut body = [0u8; INLINE_BYTES];
     body.get_mut(..metadata.len())?.copy_from_slice(metadata);
     body.get_mut(metadata.len()..metadata.len() + data.len())?.copy_from_slice(data);
+    Some(words_of(&body))
+}
+
+/// Up to 16 bytes of data.
+#[inline]
+pub(super) fn short_words_of(data: &[u8]) -> Option<[u64; 2]> {
+    if let Ok(data) = <&[u8; 8]>::try_from(data) {
+        return Some([u64::from_le_bytes(*data), 0]);
+    }
+    let mut body = [0u8; INLINE_BYTES];
+    body.get_mut(..data.len())?.copy_from_slice(data);
     Some(words_of(&body))
 }
 

@@ -142,9 +142,9 @@ impl SendHalf {
     /// After a packet with `flags` was committed: wakes the receiver if it asked for that and
     /// sleeps, or if it sleeps on a ring that is half full, or tells it if it looks no more.
     #[inline(always)]
-    pub fn signal_if_asleep(&mut self, flags: &Flags) {
+    pub fn signal_if_asleep(&mut self, flags: impl FnOnce() -> Flags) {
         if let Some(announced) = self.sleep.pending() {
-            self.signal(announced, *flags);
+            self.signal(announced, flags());
         }
     }
 
@@ -172,7 +172,7 @@ impl SendHalf {
     #[inline(always)]
     pub fn have_left(&mut self, left: &Left) -> bool {
         self.cut_messages += left.messages;
-        self.signal_if_asleep(&left.flags);
+        self.signal_if_asleep(|| left.flags);
         self.counters.packets_sent.add(left.packets);
         self.counters.messages_sent.add(left.messages);
         self.counters.bytes_sent.add(left.bytes);

@@ -227,6 +227,7 @@ pub struct Node {
     /// Who was at the other end of the links that ended last.
     departed: VecDeque<links::Departed>,
     poller: Poller,
+    /// The inbox's: says, too, whether events wait there.
     fork_guard: ForkGuard,
     /// Slots of removed keys cannot be guessed: keys come from the system's generator, in batches.
     keys: Keys,
@@ -322,7 +323,7 @@ impl Node {
             connecting: HashMap::new(),
             departed: VecDeque::new(),
             poller,
-            fork_guard: ForkGuard::new().map_err(os("a page for telling forked children"))?,
+            fork_guard: control.inbox().guard().clone(),
             keys: Keys::new(),
             area_bytes: 0,
             watched: false,
@@ -351,7 +352,7 @@ impl Node {
     #[inline]
     pub(crate) fn moved(&self) -> u64 {
         let links = self.counters.links_opened.get() + self.counters.links_closed.get();
-        self.counters.packets_received.get() + links + self.wakes_of_waiters
+        self.counters.packets() + links + self.wakes_of_waiters
     }
 
     /// What a layer above keeps has changed, for which others may wait.

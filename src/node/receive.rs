@@ -211,13 +211,18 @@ impl Node {
         }
     }
 
-    /// The same, and nothing in a forked child, whose copy of the queue is the parent's.
+    /// The same, and nothing in a forked child, whose copy of the queue is the parent's. `to` has it at
+    /// once: two ways to it, of which each would have to make the same of it first.
     #[cfg(feature = "unstable-internals")]
     #[inline(always)]
-    pub(crate) fn take_own(&mut self, queue: QueueId) -> Option<Notification> {
+    pub(crate) fn take_own<R>(
+        &mut self,
+        queue: QueueId,
+        to: impl Fn(Notification) -> R,
+    ) -> Option<R> {
         match self.take_direct(queue, None) {
-            Some(message) => Some(message.notification),
-            None if self.fork_guard.is_parent() => self.interface.pop(queue).ok()?,
+            Some(message) => Some(to(message.notification)),
+            None if self.fork_guard.is_parent() => Some(to(self.interface.pop(queue).ok()??)),
             None => None,
         }
     }
@@ -252,20 +257,19 @@ impl Node {
         queue: QueueId,
         consumer: Option<&Consumer>,
     ) -> Option<Handed> {
-        if !self.fork_guard.is_parent() || !self.turns.may_hand_over() || self.inbox.is_pending() {
+        if !self.fork_guard.is_parent_at_rest() || !self.turns.may_hand_over() {
             return None;
         }
         let link = self.links.get_mut(self.turns.latest() as usize)?.as_mut()?;
         let line = link.rx.ring.peek_line()?;
-        let message =
-            self.interface.take_again(&link.flow, &link.id, |i| line.word(i), queue, consumer)?;
+        let taken = self.interface.take_again(&link.flow, |i| line.word(i), queue, consumer)?;
         self.turns.handed_over();
         link.rx.packets += 1;
         link.rx.has_taken();
         if link.rx.ring.release(1) {
             link.rx.tell_of_room();
         }
-        Some(message)
+        Some(taken.handed(&link.flow, link.id))
     }
 
     /// A turn with everything that not every turn does.

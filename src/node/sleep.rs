@@ -594,7 +594,7 @@ mod tests {
                 for i in 0..100 {
                     until_asleep(&counters, i + 1);
                     send(&mut from, &ticket);
-                    while counters.messages_received.get() <= i {
+                    while counters.packets() <= i {
                         std::thread::yield_now();
                     }
                 }

@@ -56,6 +56,15 @@ pub struct LockGuard<'a, T> {
     value: PhantomData<&'a mut T>,
 }
 
+/// The value of a lock that one thread has to itself, until this is dropped, by that thread.
+#[derive(Debug)]
+pub struct AloneGuard<'a, T> {
+    lock: &'a Lock<T>,
+    bias: &'a Bias,
+    /// As in [`LockGuard`]; and a bias belongs to a thread, so that this may not leave it.
+    value: PhantomData<(&'a mut T, MutexGuard<'a, ()>)>,
+}
+
 /// How a guard has its lock. A `MutexGuard` stays in its thread, and so does what holds one: a bias
 /// belongs to a thread as well.
 #[derive(Debug)]
@@ -114,6 +123,18 @@ impl<T> Lock<T> {
             return Some(LockGuard::new(self, Held::Bias(bias)));
         }
         self.try_lock_mutex()
+    }
+
+    /// The value, if this thread has the lock to itself and does not hold it already. For what has a way
+    /// by [`try_lock`](Self::try_lock) behind it: the guard need not know how it has the lock.
+    #[inline(always)]
+    pub fn try_lock_alone(&self) -> Option<AloneGuard<'_, T>> {
+        let bias = self.latest();
+        bias.enter(this_thread(), Barrier::Asymmetric).then_some(AloneGuard {
+            bias,
+            lock: self,
+            value: PhantomData,
+        })
     }
 
     #[inline(always)]
@@ -278,6 +299,30 @@ impl<T> Drop for LockGuard<'_, T> {
     }
 }
 
+impl<T> Deref for AloneGuard<'_, T> {
+    type Target = T;
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        // SAFETY: as of a `LockGuard`: of both kinds there is one at a time.
+        unsafe { &*self.lock.value.get() }
+    }
+}
+
+impl<T> DerefMut for AloneGuard<'_, T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as above, and borrowed exclusively.
+        unsafe { &mut *self.lock.value.get() }
+    }
+}
+
+impl<T> Drop for AloneGuard<'_, T> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.bias.leave();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -292,6 +337,9 @@ mod tests {
     assert_impl_all!(LockGuard<'static, u8>: Sync);
     assert_not_impl_any!(LockGuard<'static, u8>: Send);
     assert_not_impl_any!(LockGuard<'static, Cell<u8>>: Send, Sync);
+    assert_impl_all!(AloneGuard<'static, u8>: Sync);
+    assert_not_impl_any!(AloneGuard<'static, u8>: Send);
+    assert_not_impl_any!(AloneGuard<'static, Cell<u8>>: Send, Sync);
 
     const ROUNDS: u64 = if cfg!(miri) { 100 } else { 20_000 };
 
@@ -408,6 +456,33 @@ mod tests {
             *own().wait(&condition, Duration::from_millis(1)) += 1;
             assert_eq!(*lock.lock(), others + 1);
         }
+    }
+
+    #[test]
+    fn the_short_way_to_the_lock_is_for_the_thread_that_has_it_to_itself() {
+        let lock = Lock::new(0);
+        assert!(lock.try_lock_alone().is_none(), "nobody has it to himself yet");
+        for _ in 0..TURNS_TO_BIAS {
+            drop(lock.lock());
+        }
+        if !sys::barrier() {
+            return assert!(lock.try_lock_alone().is_none());
+        }
+        let mut alone = lock.try_lock_alone().unwrap();
+        *alone += 1;
+        assert!(lock.try_lock_alone().is_none() && lock.try_lock().is_none(), "it holds the lock");
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| *lock.lock() += 1);
+            scope.spawn(|| assert!(lock.try_lock_alone().is_none(), "another has it to himself"));
+            while alone.bias.owner_is(this_thread()) {
+                std::thread::yield_now();
+            }
+            assert!(!waiting.is_finished(), "two threads have the value");
+            drop(alone);
+            waiting.join().unwrap();
+        });
+        assert!(lock.try_lock_alone().is_none(), "it is nobody's own any more");
+        assert_eq!(*lock.lock(), 2);
     }
 
     #[test]

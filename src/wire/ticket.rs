@@ -1,5 +1,6 @@
 //! Tickets (Hamlyn 3.2): everything needed to send one message, and safe to hand on.
 
+use super::header::OFFSET_WORD;
 use super::{Flags, Key, METADATA_MAX, MetadataIndex, NodeId, Share, ShareError, SlotIndex};
 use alloc::vec::Vec;
 
@@ -218,6 +219,55 @@ impl Ticket {
     }
 }
 
+/// A ticket as it travels, of which each part is read where it is wanted: for whoever sends with bytes
+/// that are not a [`Ticket`] yet, and would have to keep all of its parts until then.
+#[derive(Clone, Copy, Debug)]
+pub struct TicketBytes<'a>(&'a [u8; TICKET_BYTES]);
+
+impl<'a> TicketBytes<'a> {
+    /// Of bytes that anybody may have written.
+    #[inline(always)]
+    pub fn new(bytes: &'a [u8; TICKET_BYTES]) -> Self {
+        Self(bytes)
+    }
+
+    /// The interface that receives.
+    #[inline(always)]
+    pub fn destination(&self) -> NodeId {
+        NodeId(u64_at(self.0, 0))
+    }
+
+    /// Whether they are a ticket, as [`Ticket::check`], and it allows so many data bytes.
+    #[inline(always)]
+    pub fn allows(&self, bytes: u32) -> bool {
+        let (base, bound) = bounds(self.0);
+        let flags = u32_at(self.0, 40) >> 16;
+        // Neither has more than 56 bits.
+        flags <= u32::from(Flags::all().bits()) && base + u64::from(bytes) <= bound
+    }
+
+    /// What is to happen when the message is complete.
+    #[inline(always)]
+    pub fn flags(&self) -> Flags {
+        Flags::from_bits_truncate(self.0[42])
+    }
+
+    /// A word of the header of a message of one packet without metadata, but for the first; `None`:
+    /// of its body.
+    #[inline(always)]
+    pub fn header_word(&self, i: usize) -> Option<u64> {
+        let pair = |low, high| u32_at(self.0, low) as u64 | (u32_at(self.0, high) as u64) << 32;
+        match i {
+            1 => Some(pair(0, 8)),
+            2 => Some(pair(12, 24)),
+            3 => Some(u64_at(self.0, 16)),
+            OFFSET_WORD => Some(bounds(self.0).0),
+            5 => Some((self.0[42] as u64) << 8),
+            _ => None,
+        }
+    }
+}
+
 #[inline(always)]
 fn u32_at(bytes: &[u8; TICKET_BYTES], at: usize) -> u32 {
     bytes[at..].first_chunk().map_or(0, |word| u32::from_le_bytes(*word))
@@ -249,6 +299,7 @@ const _: () = assert!((Flags::all().bits() + 1).is_power_of_two());
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::Header;
     use proptest::prelude::*;
 
     fn ticket() -> Ticket {
@@ -303,6 +354,41 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn the_bytes_of_a_ticket_say_what_the_ticket_says(
+            bytes in any::<[u8; 28]>(), base in 0..1u64 << 56, span in 0u64..40, flags in 0u8..5,
+        ) {
+            let mut all = [0; TICKET_BYTES];
+            all[..28].copy_from_slice(&bytes);
+            all[28..35].copy_from_slice(&base.to_le_bytes()[..7]);
+            // Also after the bound, and at its highest value.
+            let bound = (base + span).saturating_sub(8).min(BOUND_MAX);
+            all[35..42].copy_from_slice(&bound.to_le_bytes()[..7]);
+            all[42] = flags;
+            let (ticket, view) = (Ticket::from_bytes(&all), TicketBytes::new(&all));
+            for length in [0, 1, 16, 31, 32, u32::MAX] {
+                let allowed = ticket.is_ok_and(|ticket| ticket.capacity() >= length as u64);
+                prop_assert_eq!(view.allows(length), allowed);
+            }
+            let Ok(ticket) = ticket else { return Ok(()) };
+            prop_assert_eq!((view.destination(), view.flags()), (ticket.destination, ticket.flags));
+            let header = Header {
+                destination: ticket.destination.destination(),
+                slot: ticket.slot,
+                metadata_index: ticket.metadata_index,
+                key: ticket.key,
+                offset: ticket.base,
+                length: 0,
+                delta: ticket.share.to_wire(),
+                metadata_len: 0,
+                flags: ticket.flags,
+                word: 0,
+            };
+            let words: Vec<_> = (1..8).map(|i| view.header_word(i)).collect();
+            let expected = header.to_words().into_iter().skip(1).map(Some).chain([None, None]);
+            prop_assert_eq!(words, expected.collect::<Vec<_>>());
+        }
+
         #[test]
         fn any_bytes_are_a_ticket_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..50)) {
             if let Ok(ticket) = Ticket::from_bytes(&bytes) {

@@ -427,9 +427,8 @@ impl Pair {
     /// Whether a packet of one line was taken as one that is like another.
     fn again(&mut self, link: LinkId, words: &[u64; 8], is_direct: bool) -> bool {
         if is_direct {
-            let taken =
-                self.interface.take_again(&self.flow, &link, |i| words[i], self.queue, None);
-            if let Some(taken) = taken {
+            let taken = self.interface.take_again(&self.flow, |i| words[i], self.queue, None);
+            if let Some(taken) = taken.map(|taken| taken.handed(&self.flow, link)) {
                 self.direct += 1;
                 let expected = self.waiting.pop_back().map(|(_, note)| note);
                 assert_eq!(expected, Some(taken.notification));

@@ -631,7 +631,7 @@ mod tests {
     use super::super::super::ConnectionId;
     use super::*;
     use crate::link::ring::RingWriter;
-    use crate::os::memory::{create, region_bytes};
+    use crate::os::memory::{ForkGuard, create, region_bytes};
     use crate::os::sys::Bell;
     use crate::wire::{Destination, Flags, Header, Key, MetadataIndex, SlotIndex};
     use std::sync::Mutex;
@@ -747,7 +747,7 @@ mod tests {
         let tcp = Bell::new().unwrap();
         let path = OneFrame { tcp, plain: Vec::new(), asked: asked.clone() };
         let late = Arc::new(Late::new(Bell::new().unwrap()));
-        let (token, inbox) = (ConnectionId(1), Arc::new(Inbox::new().unwrap()));
+        let (token, inbox) = (ConnectionId(1), Arc::new(Inbox::new(ForkGuard::new().unwrap()).unwrap()));
         let carrier =
             Carrier::new(Box::new(path), token, inbox, late.clone(), &outgoing, &incoming, 1024);
         let writes = RingWriter::new(outgoing.lines(), incoming.freed(), 1024);

@@ -6,10 +6,10 @@ use super::error::ConnectError;
 #[cfg(feature = "tls")]
 use crate::control::hosts::HostLink;
 use crate::os::aperture::Pages;
-use crate::os::memory::{Region, RegionLines};
+use crate::os::memory::{ForkGuard, Region, RegionLines};
 use crate::os::socket::Connection;
 use crate::os::sys::{Bell, WakeWord};
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use std::collections::VecDeque;
 use std::io;
@@ -200,7 +200,8 @@ impl ControlEvent {
 /// counted to whose it is until it has been taken.
 #[derive(Debug)]
 pub struct Inbox {
-    pending: AtomicBool,
+    /// Wants attention while events wait.
+    guard: ForkGuard,
     queue: Mutex<Queue>,
     /// Events that the machine told, up to the one before the first in the queue.
     taken: AtomicU64,
@@ -217,9 +218,9 @@ struct Queue {
 }
 
 impl Inbox {
-    pub(in crate::control) fn new() -> io::Result<Self> {
+    pub(in crate::control) fn new(guard: ForkGuard) -> io::Result<Self> {
         Ok(Self {
-            pending: AtomicBool::new(false),
+            guard,
             queue: Mutex::default(),
             taken: AtomicU64::new(0),
             bell: Bell::new()?,
@@ -260,8 +261,8 @@ impl Inbox {
         let Some(event) = event else { return self.settle(&queue) };
         let (is_first, number) = (queue.events.is_empty(), queue.told);
         queue.events.push_back((number, event));
-        self.pending.store(true, Ordering::Release);
-        // Last: whoever is woken looks at `pending` without the lock, and, where its wake-ups are
+        self.guard.set_attention(true);
+        // Last: whoever is woken looks at the guard without the lock, and, where its wake-ups are
         // edges, sleeps for good if it sees nothing.
         if is_first {
             self.bell.ring();
@@ -281,8 +282,8 @@ impl Inbox {
     fn settle(&self, queue: &Queue) {
         let taken = queue.events.front().map_or(queue.told, |first| first.0.saturating_sub(1));
         self.taken.store(taken, Ordering::Release);
-        if queue.events.is_empty() && self.pending.load(Ordering::Relaxed) {
-            self.pending.store(false, Ordering::Relaxed);
+        if queue.events.is_empty() && self.guard.wants_attention() {
+            self.guard.set_attention(false);
             self.bell.silence();
         }
     }
@@ -295,7 +296,12 @@ impl Inbox {
     /// Whether events wait. One load.
     #[inline(always)]
     pub fn is_pending(&self) -> bool {
-        self.pending.load(Ordering::Relaxed)
+        self.guard.wants_attention()
+    }
+
+    /// Tells this process from its children, and in the same load whether events wait.
+    pub fn guard(&self) -> &ForkGuard {
+        &self.guard
     }
 
     /// Takes the event that happened first.

@@ -309,13 +309,13 @@ impl Control {
             receivers: HashMap::new(),
             failed: None,
         };
+        let guard = ForkGuard::new().map_err(doing("mapping a page"))?;
         let shared = Arc::new(Shared {
             this: OnceLock::new(),
             config: config.clone(),
             stat,
             poller: Poller::new().map_err(doing("making an epoll descriptor"))?,
             bell: Bell::new().map_err(doing("making an event descriptor"))?,
-            inbox: Arc::new(Inbox::new().map_err(doing("making an event descriptor"))?),
             state: Mutex::new(state),
             posted: Mutex::default(),
             log: Mutex::default(),
@@ -325,7 +325,10 @@ impl Control {
             directory: Arc::default(),
             lookups: Lookups::default(),
             is_ending: AtomicBool::new(false),
-            guard: ForkGuard::new().map_err(doing("mapping a page"))?,
+            inbox: Arc::new(
+                Inbox::new(guard.clone()).map_err(doing("making an event descriptor"))?,
+            ),
+            guard,
             has_pass_rights,
         });
         let _ = shared.this.set(Arc::downgrade(&shared));

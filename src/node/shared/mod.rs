@@ -32,6 +32,12 @@ use crate::os::lock::{Lock, LockGuard};
 use crate::os::memory::ForkGuard;
 use crate::os::sys;
 use crate::wire::Ticket;
+#[cfg(feature = "unstable-internals")]
+use crate::{
+    link::ring::words_of,
+    node::line::short_words_of,
+    wire::{INLINE_BYTES, TicketBytes},
+};
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::time::Duration;
@@ -527,12 +533,43 @@ impl<T: Attached> SharedNode<T> {
             .is_some()
     }
 
+    /// The same of 16 bytes, with a ticket as it travels, where this thread alone uses the node of late.
+    /// `false`, too: it is no ticket.
+    #[cfg(feature = "unstable-internals")]
+    #[inline(always)]
+    pub(crate) fn send_line_alone(
+        &self,
+        ticket: TicketBytes<'_>,
+        data: &[u8; INLINE_BYTES],
+    ) -> bool {
+        let body = |i| words_of(data)[i];
+        let push = |node: &mut Node| node.push_bytes_again(&ticket, INLINE_BYTES as u32, body);
+        self.alone_at_once(|node| push(node).then_some(())).is_some()
+    }
+
+    /// The same of fewer bytes.
+    #[cfg(feature = "unstable-internals")]
+    #[inline(always)]
+    pub(crate) fn send_short_alone(&self, ticket: TicketBytes<'_>, data: &[u8]) -> bool {
+        let Some(body) = short_words_of(data) else { return false };
+        let push =
+            |node: &mut Node| node.push_bytes_again(&ticket, data.len() as u32, |i| body[i & 1]);
+        self.alone_at_once(|node| push(node).then_some(())).is_some()
+    }
+
+    /// [`recv_at_once`](Self::recv_at_once), where this thread alone uses the node of late.
+    #[cfg(feature = "unstable-internals")]
+    #[inline(always)]
+    pub(crate) fn recv_alone(&self, queue: QueueId, to: impl Fn(Notification)) -> bool {
+        self.alone_at_once(|node| node.take_own(queue, to)).is_some()
+    }
+
     /// The next notification of `queue` that is there, or comes straight from a ring; `None`: nothing
     /// was done, and [`recv`](Self::recv) goes on, or says why not.
     #[cfg(feature = "unstable-internals")]
     #[inline(always)]
     pub(crate) fn recv_at_once(&self, queue: QueueId) -> Option<Notification> {
-        self.at_once(|node, _| node.take_own(queue))
+        self.at_once(|node, _| node.take_own(queue, |notification| notification))
     }
 
     #[inline(never)]

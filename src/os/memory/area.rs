@@ -5,6 +5,7 @@
 
 use super::{AreaPages, HUGE_PAGE, Mapping, PAGE};
 use rustix::mm::{Advice, MapFlags};
+use std::boxed::Box;
 use std::io;
 use std::string::{String, ToString};
 
@@ -34,7 +35,8 @@ pub struct AreaReport {
 pub struct AreaMemory {
     mapping: Mapping,
     bytes: usize,
-    report: AreaReport,
+    /// Apart: of an area only where its bytes are is on the path of a message.
+    report: Box<AreaReport>,
 }
 
 /// A message area that could not be made.
@@ -106,7 +108,7 @@ impl AreaMemory {
         if lock {
             report.locked = wire_down(&mapping);
         }
-        Ok(Self { mapping, bytes, report })
+        Ok(Self { mapping, bytes, report: Box::new(report) })
     }
 
     /// The library's view of pages of the application's, with the same wishes.
@@ -124,7 +126,7 @@ impl AreaMemory {
         if lock {
             report.locked = wire_down(&mapping);
         }
-        Self { mapping, bytes, report }
+        Self { mapping, bytes, report: Box::new(report) }
     }
 
     /// Where the memory begins. It stays there until this is dropped; who reads or writes through

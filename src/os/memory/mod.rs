@@ -30,6 +30,7 @@ pub use received::{DescriptorError, Wanted, check, check_pages};
 
 use crate::link::cells::{AtomicU64, Line, Lines, Ordering, READER_WORDS_BYTES, ReaderWords, Word};
 use crate::wire::LINE_BYTES;
+use core::num::NonZeroUsize;
 use core::ptr::NonNull;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -335,7 +336,8 @@ impl Region {
 #[derive(Clone, Debug)]
 pub struct RegionLines {
     first: NonNull<Line>,
-    count: usize,
+    /// Not zero, which the compiler is to know where a position becomes an index.
+    count: NonZeroUsize,
     mapping: Arc<Mapping>,
 }
 
@@ -347,9 +349,11 @@ unsafe impl Sync for RegionLines {}
 impl RegionLines {
     fn new(mapping: &Arc<Mapping>, from: usize) -> Self {
         assert!(from <= mapping.bytes && from.is_multiple_of(LINE_BYTES));
+        let count = lines_of(mapping.bytes - from);
         // SAFETY: `from` is inside the mapping, and the mapping begins on a page.
         let first = unsafe { mapping.start.add(from).cast() };
-        Self { first, count: lines_of(mapping.bytes - from), mapping: Arc::clone(mapping) }
+        let count = NonZeroUsize::new(count).expect("a mapping of lines has one at least");
+        Self { first, count, mapping: Arc::clone(mapping) }
     }
 
     /// Maps a bulk ring, lines only, that this process writes.
@@ -392,7 +396,7 @@ impl RegionLines {
 impl RegionLines {
     /// Bytes of all lines.
     pub fn bytes(&self) -> usize {
-        self.count * LINE_BYTES
+        self.count.get() * LINE_BYTES
     }
 
     /// Gives the memory of whole pages back; they read as zero, as at first, and come again when they are
@@ -431,7 +435,7 @@ impl Lines for RegionLines {
         // SAFETY: `count` lines lie behind `first` in a mapping that `self` keeps. The other
         // process may change them at any time, which is why a line is made of atomics; where the
         // mapping is read-only, only loads are made (the ring's reader has no other operation).
-        unsafe { core::slice::from_raw_parts(self.first.as_ptr(), self.count) }
+        unsafe { core::slice::from_raw_parts(self.first.as_ptr(), self.count.get()) }
     }
 }
 
@@ -455,32 +459,53 @@ impl Word for RegionWord {
     }
 }
 
-/// Tells the process that made it from the children that it forks: one load.
-#[derive(Debug)]
+/// Tells the process that made it from the children that it forks, and in the same load whether
+/// something there asks for attention. Clones share both.
+#[derive(Clone, Debug)]
 pub struct ForkGuard {
-    mapping: Mapping,
+    word: RegionWord,
 }
+
+/// In the word of a [`ForkGuard`]: this is the process that made it.
+const PARENT: u64 = 1;
+/// Something asks for attention.
+const ATTENTION: u64 = 2;
 
 impl ForkGuard {
     /// A page that the kernel hands to a child as zeros.
     pub fn new() -> io::Result<Self> {
         let mapping = Mapping::anonymous(PAGE, MapFlags::PRIVATE)?;
         mapping.advise(Advice::LinuxWipeOnFork)?;
-        let guard = Self { mapping };
-        guard.word().store(1, Ordering::Relaxed);
-        Ok(guard)
-    }
-
-    #[inline(always)]
-    fn word(&self) -> &core::sync::atomic::AtomicU64 {
-        // SAFETY: the first word of a page that is mapped as long as `self` lives.
-        unsafe { atomic(self.mapping.start.as_ptr()) }
+        let word = RegionWord { word: mapping.start.cast(), _mapping: Arc::new(mapping) };
+        word.word().store(PARENT, Ordering::Relaxed);
+        Ok(Self { word })
     }
 
     /// Whether this is the process that made the guard, not a child of it.
     #[inline(always)]
     pub fn is_parent(&self) -> bool {
-        self.word().load(Ordering::Relaxed) != 0
+        self.word.word().load(Ordering::Relaxed) & PARENT != 0
+    }
+
+    /// Whether it is, and nothing asks for attention.
+    #[inline(always)]
+    pub fn is_parent_at_rest(&self) -> bool {
+        self.word.word().load(Ordering::Relaxed) == PARENT
+    }
+
+    /// Whether something asks for attention.
+    #[inline(always)]
+    pub fn wants_attention(&self) -> bool {
+        self.word.word().load(Ordering::Relaxed) & ATTENTION != 0
+    }
+
+    /// Something asks for attention from now on, or nothing does any more. What this thread has written
+    /// before is seen by whoever takes a lock for it.
+    pub fn set_attention(&self, wants: bool) {
+        match wants {
+            true => self.word.word().fetch_or(ATTENTION, Ordering::Release),
+            false => self.word.word().fetch_and(!ATTENTION, Ordering::Relaxed),
+        };
     }
 }
 
@@ -542,5 +567,22 @@ mod tests {
     #[test]
     fn the_process_that_made_a_fork_guard_is_the_parent() {
         assert!(ForkGuard::new().unwrap().is_parent());
+    }
+
+    #[test]
+    fn what_asks_for_attention_in_a_child_makes_no_parent_of_it() {
+        let guard = ForkGuard::new().unwrap();
+        assert!(guard.is_parent_at_rest() && !guard.wants_attention());
+        let other = guard.clone();
+        other.set_attention(true);
+        assert!(guard.is_parent() && guard.wants_attention() && !guard.is_parent_at_rest());
+        other.set_attention(false);
+        assert!(guard.is_parent_at_rest() && !guard.wants_attention());
+        // As the kernel hands the page to a child.
+        guard.word.word().store(0, Ordering::Relaxed);
+        for wants in [false, true] {
+            guard.set_attention(wants);
+            assert!(!guard.is_parent() && !guard.is_parent_at_rest());
+        }
     }
 }

@@ -617,7 +617,7 @@ mod tests {
         Incoming {
             held: Arc::new(held),
             area: AreaId { index: 0, generation: 0 },
-            queue: QueueId { index: 0, generation: 0 },
+            queue: QueueId::new(0, 0),
             slot: SlotId { index: 0, generation: 0 },
             window: 64,
             lengths: vec![0; 8].into(),

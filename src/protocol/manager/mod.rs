@@ -30,6 +30,8 @@ use crate::node::{
     NodeReceiveError, NodeSendError, OfferError, SharedNode, Waited,
 };
 use crate::os::sys;
+#[cfg(feature = "unstable-internals")]
+use crate::wire::{INLINE_BYTES, TicketBytes};
 use crate::wire::{NodeId, Ticket};
 #[cfg(feature = "tokio")]
 use core::cell::RefCell;
@@ -168,6 +170,29 @@ impl Manager {
     #[inline(always)]
     pub fn send_at_once(&self, ticket: &Ticket, data: &[u8], metadata: &[u8]) -> bool {
         self.shared.send_at_once(ticket, data, metadata)
+    }
+
+    /// The same of 16 bytes, with a ticket as it travels, where this thread alone uses the manager of
+    /// late. `false`, too: it is no ticket. [`send`](Self::send) goes on.
+    #[cfg(feature = "unstable-internals")]
+    #[inline(always)]
+    pub fn send_line_alone(&self, ticket: TicketBytes<'_>, data: &[u8; INLINE_BYTES]) -> bool {
+        self.shared.send_line_alone(ticket, data)
+    }
+
+    /// The same of fewer bytes.
+    #[cfg(feature = "unstable-internals")]
+    #[inline(always)]
+    pub fn send_short_alone(&self, ticket: TicketBytes<'_>, data: &[u8]) -> bool {
+        self.shared.send_short_alone(ticket, data)
+    }
+
+    /// [`recv`](Self::recv) of what is there, which `to` has under the lock, where this thread alone uses
+    /// the manager of late. `false`: nothing was done, and [`recv`](Self::recv) goes on.
+    #[cfg(feature = "unstable-internals")]
+    #[inline(always)]
+    pub fn recv_alone(&self, queue: QueueId, to: impl Fn(Notification)) -> bool {
+        self.shared.recv_alone(queue, to)
     }
 
     /// [`recv`](Self::recv) of what is there; `None`: nothing was done. For bindings, likewise.

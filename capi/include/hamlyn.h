@@ -453,8 +453,8 @@ typedef struct {
 
 /// A message has arrived.
 typedef struct {
-    /// The slot, as h_slot_index names it.
-    uint32_t slot;
+    /// The slot that it arrived in, as h_metadata, h_arm and the like take it.
+    h_slot_t slot;
     /// Its metadata entry, or H_INDEX_FAST.
     uint32_t index;
     /// In fast mode the word that came with it; else 0.
@@ -895,7 +895,7 @@ h_status h_slot_new(h_node_t *node, const h_slot_config_t *config, h_slot_t *slo
 /// Removes a slot: packets for it are refused from now on.
 h_status h_slot_free(h_node_t *node, h_slot_t slot);
 
-/// The index that a notification names the slot with.
+/// The index that tickets name the slot with, and events that concern one.
 uint32_t h_slot_index(h_slot_t slot);
 
 /// Gives a slot a new key: every ticket made before is worthless at once, also for packets on

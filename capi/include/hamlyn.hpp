@@ -692,8 +692,16 @@ struct slot_config {
 /// A slot: base and bound of (part of) an area, a key, metadata entries, a queue.
 class slot : public detail::part<h_slot_t, h_slot_free> {
 public:
-    /// The index that a notification names it with. h_slot_index
+    /// The index that tickets name it with. h_slot_index
     std::uint32_t index() const noexcept { return h_slot_index(value_); }
+
+    /// Whether a notification's `slot` is this one.
+    friend bool operator==(const h_slot_t &named, const slot &one) noexcept {
+        return named.bits == one.value_.bits;
+    }
+    friend bool operator!=(const h_slot_t &named, const slot &one) noexcept {
+        return !(named == one);
+    }
 
     /// h_ticket
     result<hamlyn::ticket> try_ticket(std::uint32_t entry = 0) const {

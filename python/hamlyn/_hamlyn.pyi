@@ -1531,9 +1531,9 @@ class Notification:
         The link over which it came.
         """
     @property
-    def slot(self, /) -> int:
+    def slot(self, /) -> Slot:
         """
-        The index of the slot that it arrived in (`Slot.index`).
+        The slot that it arrived in, of which `metadata`, `arm` and the like can be asked.
         """
     @property
     def word(self, /) -> int:
@@ -1997,6 +1997,8 @@ class Slot:
     """
     A slot: what packets are checked against, and where they land.
     """
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self, /) -> int: ...
     def __repr__(self, /) -> str: ...
     def arm(self, /, index: SupportsIndex = 0, start: SupportsIndex | None = None, stop: SupportsIndex | None = None) -> None:
         """
@@ -2014,7 +2016,7 @@ class Slot:
     @property
     def index(self, /) -> int:
         """
-        The index that notifications name.
+        The index that tickets name it with.
         """
     def metadata(self, /, index: SupportsIndex = 0) -> bytes:
         """

@@ -2606,6 +2606,19 @@ h_status h_wait_any(h_node_t *node,
 /// was done.
 h_status h_export(h_node_t *node, h_link_t link, uint64_t bytes, uint32_t access, uint32_t *number);
 
+/// Exports a read-only aperture of this node, which `number` names over `link`, to the other side of
+/// `also` as well, where `also_number` gets its name. Both holders see the same pages. Each is revoked
+/// for itself, and the memory goes with the last; h_aperture_reclaim takes it from all. Who has been
+/// revoked and does not let go sees what is written there as long as it stays.
+///
+/// Errors: H_NO_SUCH, no such aperture of this node, or no such link; H_STATE, it is read-write, or not
+/// over this link; otherwise as h_export. Nothing was done.
+h_status h_export_also(h_node_t *node,
+                       h_link_t link,
+                       uint32_t number,
+                       h_link_t also,
+                       uint32_t *also_number);
+
 /// Gives access to an aperture that this node has exported or holds. It may be taken as soon as
 /// its event has come, and is to be freed with h_aperture_free. `access`, which may be null, gets
 /// what the holder may do: an h_aperture_access.

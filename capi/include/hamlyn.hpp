@@ -890,6 +890,17 @@ public:
         return try_export_aperture(size, access).value();
     }
 
+    /// The number that a read-only aperture which was exported over this link has over another one,
+    /// to whose other end it is exported as well. h_export_also
+    result<std::uint32_t> try_export_also(std::uint32_t number, const link &also) {
+        std::uint32_t made = 0;
+        const h_status status = h_export_also(detail::raw(node_), raw_, number, also.raw_, &made);
+        return detail::done(status, made);
+    }
+    std::uint32_t export_also(std::uint32_t number, const link &also) {
+        return try_export_also(number, also).value();
+    }
+
     /// h_aperture_open
     result<aperture> try_open_aperture(std::uint32_t number) const {
         h_aperture_t *raw = nullptr;

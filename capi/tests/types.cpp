@@ -272,6 +272,8 @@ void events_and_apertures() {
     GOOD(owned.try_read(100, copied));
     THAT(copied == "through an aperture");
     THAT(held.try_write(8190, "over").status() == H_INVALID);
+    THAT(link.try_export_also(number, link).status() == H_STATE);
+    THAT(link.try_export_also(99, link).status() == H_NO_SUCH);
     const auto kept = GOOD(link.try_reclaim_aperture(number));
     GOOD(kept.try_read(100, copied));
     THAT(copied == "through an aperture");

@@ -502,6 +502,13 @@ impl Link {
         Aperture::export(py, self, nbytes, writable)
     }
 
+    /// Exports a read-only aperture of this manager to the other end of this link as well: both
+    /// holders see the same pages. Each is revoked for itself, and the memory goes with the last;
+    /// whoever has been revoked and does not let go sees what is written there as long as it stays.
+    fn export_also(&self, py: Python<'_>, aperture: &Aperture) -> PyResult<Aperture> {
+        aperture.export_also(py, self)
+    }
+
     /// The aperture of this number that this side holds.
     fn aperture(&self, py: Python<'_>, number: u32) -> PyResult<Aperture> {
         Aperture::held(py, self, number)

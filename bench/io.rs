@@ -3,6 +3,7 @@
 //!
 //! ```text
 //!   cargo bench --features tokio --bench io                   # one row a line, as JSON
+//!   cargo test --features tokio --bench io                    # a moment: whether it runs
 //!   HAMLYN_BENCH_RUNS=9 HAMLYN_BENCH_ROUNDS=20000 HAMLYN_BENCH_MODES=adaptive cargo bench ..
 //! ```
 //! A row is the median of its runs, and the least and the most. Half a round trip, in nanoseconds:
@@ -21,7 +22,13 @@ use tokio::net::{UnixListener, UnixStream};
 const LIMIT: Option<Duration> = Some(Duration::from_secs(20));
 const PIECE: usize = 64 << 10;
 
-fn number(variable: &str, otherwise: u64) -> u64 {
+/// What `cargo bench` says and `cargo test` does not: that this measures, and is no test.
+fn measures() -> bool {
+    std::env::args().any(|word| word == "--bench")
+}
+
+fn number(variable: &str, measured: u64, tested: u64) -> u64 {
+    let otherwise = if measures() { measured } else { tested };
     std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
@@ -84,6 +91,7 @@ async fn echo(
         stream.write_all(&message).await?;
         stream.read_exact(&mut message).await?;
     }
+    assert!(message.iter().all(|byte| *byte == 7), "what came back is not what was sent");
     Ok(began.elapsed().as_nanos() as f64 / rounds as f64 / 2.0)
 }
 
@@ -117,10 +125,10 @@ const WHAT: [(&str, &str); 3] = [
 ];
 
 async fn measure(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> std::io::Result<Run> {
-    let rounds = number("HAMLYN_BENCH_ROUNDS", 10_000);
+    let rounds = number("HAMLYN_BENCH_ROUNDS", 10_000, 20);
     let stream = &mut stream;
     let (short, line) = (echo(stream, 16, rounds).await?, echo(stream, 64, rounds).await?);
-    Ok([short, line, sink(stream, number("HAMLYN_BENCH_MIB", 512)).await?])
+    Ok([short, line, sink(stream, number("HAMLYN_BENCH_MIB", 512, 2)).await?])
 }
 
 fn manager() -> AsyncManager {
@@ -149,6 +157,7 @@ struct Server(Child);
 impl Server {
     fn start(transport: &str, dir: &Path, mode: &str) -> std::io::Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
+        command.args(measures().then_some("--bench"));
         command.env("HAMLYN_BENCH_SERVER", transport).env("HAMLYN_DIR", dir);
         command.env("HAMLYN_WAIT_MODE", mode).stdout(Stdio::piped());
         let mut child = command.spawn()?;
@@ -202,7 +211,7 @@ fn main() -> std::io::Result<()> {
     let modes = std::env::var("HAMLYN_BENCH_MODES").unwrap_or("polled,adaptive,blocking".into());
     for mode in modes.split(',') {
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-        for _ in 0..number("HAMLYN_BENCH_RUNS", 5) {
+        for _ in 0..number("HAMLYN_BENCH_RUNS", 5, 1) {
             theirs.push(run("unix", dir.path(), mode)?);
             ours.push(run("hamlyn", dir.path(), mode)?);
         }

@@ -1,5 +1,5 @@
-//! Remote reads: an owner exports a table read-only, and a reader reads what it wants, when it
-//! wants. The owner does nothing meanwhile, and nothing that the reader does can change a byte.
+//! Remote reads: an owner exports a table read-only to several readers, and each reads what it wants,
+//! when it wants. The owner does nothing meanwhile, and nothing that a reader does can change a byte.
 
 mod common;
 use common::{Result, node, run};
@@ -31,14 +31,23 @@ fn owner(ready: &dyn Fn() -> Result) -> Result {
     };
     // A reader of another user would need no more trust: its mapping cannot be made writable.
     let aperture = node.export(link, BYTES, ApertureAccess::ReadOnly)?;
+    let other = loop {
+        if let Event::Connected { link, .. } = next_event(&mut node)? {
+            break link;
+        }
+    };
+    // The same pages.
+    node.export_also(aperture, other)?;
     let view = node.aperture_view(aperture)?;
     for row in 0..1000 {
         view.write_u64(TABLE + 8 * row, row * row)?;
     }
     // Whoever reads this word finds everything that was written before it.
     view.write_u64(0, 1)?;
-    // From here on the owner only waits for the reader's end.
-    while !matches!(next_event(&mut node)?, Event::Closed { .. }) {}
+    // From here on the owner only waits for the readers' end.
+    for _ in 0..2 {
+        while !matches!(next_event(&mut node)?, Event::Closed { .. }) {}
+    }
     Ok(())
 }
 
@@ -66,5 +75,5 @@ fn reader() -> Result {
 }
 
 fn main() -> Result {
-    run(owner, &[reader])
+    run(owner, &[reader, reader])
 }

@@ -381,6 +381,87 @@ fn a_holder_that_does_not_let_go_of_a_read_only_one_costs_what_the_limit_says() 
 }
 
 #[test]
+fn a_read_only_one_has_several_holders_each_revoked_for_itself_and_counts_once() {
+    let limit = BYTES.to_string();
+    let (dir, mut me) =
+        served("apseveral", &[("APERTURE_BYTES_MAX", &limit), ("APERTURE_USER_BYTES_MAX", &limit)]);
+    let mut holders = Vec::from([(); 3].map(|()| {
+        let mut holder = Station::new(dir.config(), 64, 1);
+        holder.connect("service");
+        (connected(&mut me.node), holder)
+    }));
+    let links = [0, 1, 2].map(|i: usize| holders[i].0);
+    let first = me.node.export(links[0], BYTES, RO).unwrap();
+    let held_by = |me: &mut Node, of: &mut Station, id| {
+        let aperture = held(&mut of.node);
+        expect(me, id, ApertureEvent::Ready);
+        aperture
+    };
+    let mut shown = vec![(first, held_by(&mut me.node, &mut holders[0].1, first))];
+    for i in [1, 2] {
+        let id = me.node.export_also(shown[i - 1].0, links[i]).unwrap();
+        assert_eq!(id.link, links[i]);
+        shown.push((id, held_by(&mut me.node, &mut holders[i].1, id)));
+    }
+    // All of the limit, and no more: it counts once, also for their user.
+    assert_eq!(me.node.aperture_bytes(), (BYTES, 0));
+    let views = [0, 1, 2].map(|i: usize| me.node.aperture_view(shown[i].0).unwrap());
+    views[1].write_u64(8, 77).unwrap();
+    for (_, aperture) in &shown {
+        assert_eq!(aperture.read_u64(8), Ok(77));
+        assert_eq!(aperture.write_u64(8, 1), Err(AccessError::ReadOnly));
+    }
+
+    // One is revoked, one goes: the last still has it.
+    me.node.revoke_aperture(first).unwrap();
+    expect(&mut holders[0].1.node, shown[0].1.id(), ApertureEvent::Revoked);
+    assert_eq!(shown[0].1.read_u64(8), Err(AccessError::Revoked));
+    assert_eq!(
+        me.node.export_also(first, links[1]).unwrap_err().to_string(),
+        NoSuchAperture::Gone(first).to_string()
+    );
+    holders.remove(1).1.node.close(LIMIT).unwrap();
+    until_node(&mut me.node, "the link of the second ends", |node| {
+        node.apertures_exported().count() == 1
+    });
+    views[0].write_u64(16, 78).unwrap();
+    assert_eq!(shown[2].1.read_u64(16), Ok(78));
+    assert_eq!(me.node.aperture_bytes(), (BYTES, 0));
+
+    // With the last of them the memory goes; what is left stands still in an area.
+    let area = me.node.reclaim_aperture(shown[2].0).unwrap();
+    assert_eq!(me.node.area(area).unwrap()[8..24], [77u64, 78].map(u64::to_le_bytes).concat());
+    assert_eq!(views[0].read_u64(8), Err(AccessError::Revoked));
+    expect(&mut holders[1].1.node, shown[2].1.id(), ApertureEvent::Revoked);
+    drop((shown, holders));
+    until_node(&mut me.node, "nothing is left", |node| node.aperture_bytes() == (0, 0));
+}
+
+#[test]
+fn one_that_is_reclaimed_is_taken_from_all_and_one_that_is_written_has_one_holder() {
+    let (dir, mut me) = served("apall", &[]);
+    let mut holders = [(); 2].map(|()| {
+        let mut holder = Station::new(dir.config(), 64, 1);
+        holder.connect("service");
+        (connected(&mut me.node), holder)
+    });
+    let id = me.node.export(holders[0].0, 4096, RO).unwrap();
+    let also = me.node.export_also(id, holders[1].0).unwrap();
+    let apertures = [0, 1].map(|i: usize| held(&mut holders[i].1.node));
+    me.node.reclaim_aperture(also).unwrap();
+    assert_eq!(me.node.apertures_exported().count(), 0);
+    for (aperture, (_, holder)) in apertures.iter().zip(&mut holders) {
+        expect(&mut holder.node, aperture.id(), ApertureEvent::Revoked);
+    }
+    let alone = me.node.export(holders[0].0, 4096, RW).unwrap();
+    let error = me.node.export_also(alone, holders[1].0).unwrap_err();
+    assert!(matches!(error, ExportError::OneHolder(id) if id == alone), "{error}");
+    assert!(me.node.explain(holders[1].0).unwrap().contains("has one holder"));
+    // Its only holder has it still.
+    held(&mut holders[0].1.node).write_u64(0, 1).unwrap();
+}
+
+#[test]
 fn what_is_no_aperture_is_refused_with_the_reason() {
     let settings = [("APERTURE_LINK_BYTES_MAX", "16384"), ("APERTURE_MAP_MAX", "8192")];
     let (dir, mut me) = served("aprefuse", &settings);

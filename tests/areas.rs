@@ -285,6 +285,9 @@ fn descriptors_that_are_not_safe_are_refused_by_name() {
     let read_only = rustix::fs::open(path, OFlags::RDONLY, rustix::fs::Mode::empty()).unwrap();
     let error = refused(&read_only);
     assert!(matches!(error, PagesError::NotWritable), "{error}");
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let write_only = rustix::fs::open(path, OFlags::WRONLY, rustix::fs::Mode::empty()).unwrap();
+    assert!(matches!(refused(&write_only), PagesError::NotWritable));
 
     // Without MFD_ALLOW_SEALING a memory file has the seal that forbids seals, and can shrink for ever.
     let plain = rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC).unwrap();

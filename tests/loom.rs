@@ -9,8 +9,8 @@
 //! not delay loads.
 #![cfg(loom)]
 
-use hamlyn::interface::LinkId;
 use hamlyn::interface::notification::{self, Consumer, Notification, Producer};
+use hamlyn::interface::{LinkId, SlotId};
 use hamlyn::link::bias::Bias;
 use hamlyn::link::cells::Line;
 use hamlyn::link::ring::{RingReader, RingWriter};
@@ -442,7 +442,18 @@ fn a_bell_that_was_not_heard_does_not_hide_the_next() {
 
 fn note(slot: u32, index: u32) -> Notification {
     let link = LinkId { index, generation: index as u16 };
-    Notification { slot: SlotIndex(slot), index: MetadataIndex(index), word: 0, link }
+    // As `attach` names the slot below.
+    Notification { slot: slot_of(slot), index: MetadataIndex(index), word: 0, link }
+}
+
+fn slot_of(slot: u32) -> SlotId {
+    SlotId::from_bits(u64::from(slot) << 32 | u64::from(slot + 1))
+}
+
+fn attach(producer: &mut Producer, credit: u32, slot: u32) -> u32 {
+    let share = producer.attach(credit).unwrap();
+    producer.name(share, slot_of(slot));
+    share
 }
 
 fn push(producer: &mut Producer, share: u32, note: &Notification) {
@@ -467,7 +478,7 @@ fn pop(consumer: &mut Consumer) -> Notification {
 fn a_notification_is_taken_whole_and_once() {
     loom::model(|| {
         let (mut producer, mut consumer) = notification::queue(2).unwrap();
-        let share = producer.attach(2).unwrap();
+        let share = attach(&mut producer, 2, 7);
         let interface = thread::spawn(move || {
             for i in 0..5 {
                 push(&mut producer, share, &note(7, i));
@@ -486,7 +497,7 @@ fn a_notification_is_taken_whole_and_once() {
 fn an_entry_is_written_again_only_when_it_was_taken_whichever_slot_had_it() {
     loom::model(|| {
         let (mut producer, mut consumer) = notification::queue(2).unwrap();
-        let (a, b) = (producer.attach(1).unwrap(), producer.attach(1).unwrap());
+        let (a, b) = (attach(&mut producer, 1, 0), attach(&mut producer, 1, 1));
         let order = [(a, 0), (b, 1), (b, 2), (a, 3), (b, 4)];
         let interface = thread::spawn(move || {
             for (share, i) in order {

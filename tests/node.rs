@@ -1107,3 +1107,32 @@ fn an_event_loop_that_does_the_housekeeping_is_told_when_by_its_own_descriptor()
     thread.join().unwrap();
     assert_eq!(&r.node.area(r.area).unwrap()[..5], b"hello");
 }
+
+#[test]
+fn a_notification_holds_the_slot_that_the_next_call_takes_also_when_that_was_removed() {
+    let dir = Dir::new("named");
+    let mut there = receiver(dir.config(), 64, 2);
+    let (mut here, _, ticket) = sender(dir.config());
+    for text in [b"first", b"other"] {
+        here.send(&ticket, text, &text[..1], LONG).unwrap();
+    }
+    // Both paths of a notification: looked for while it comes in, and out of the queue.
+    let message = there.node.recv(there.queue, LONG).unwrap();
+    assert_eq!(message.slot, there.slot);
+    assert_eq!(there.node.metadata(message.slot, message.index).unwrap().user().len(), 1);
+    while there.node.counters().iter().all(|(name, n)| *name != "notifications" || *n < 2) {
+        there.node.poll().unwrap();
+    }
+
+    // The slot goes, and another comes, before its last message is taken out.
+    there.node.remove_slot(there.slot).unwrap();
+    let queue = there.node.notification_queue(1).unwrap();
+    let next = there.node.slot(SlotConfig::new(there.area, queue).metadata(1)).unwrap();
+    let message = there.node.recv(there.queue, LONG).unwrap();
+    assert_eq!(message.slot, there.slot);
+    assert_ne!(message.slot, next);
+    assert_eq!(
+        there.node.metadata(message.slot, message.index).err(),
+        Some(hamlyn::node::SlotError::NoSuchSlot(there.slot))
+    );
+}

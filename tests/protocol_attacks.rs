@@ -313,7 +313,8 @@ fn the_clients_of_one_user_that_connect_at_once_have_their_places() {
 #[test]
 fn a_client_that_takes_no_replies_holds_up_no_other() {
     let dir = Dir::new("no-replies", &[]);
-    let there = manager(&dir);
+    // The smallest ring, which is the server's to choose: eight lines.
+    let there = Manager::with_config(dir.config_with(&[("RING_BYTES", "512")])).unwrap();
     let server = Server::new(&there, ServerConfig::default()).unwrap();
     server.serve("shout", Access::SameUser).unwrap();
     std::thread::spawn(move || {
@@ -326,9 +327,7 @@ fn a_client_that_takes_no_replies_holds_up_no_other() {
     let here = manager(&dir);
     let client = Client::connect(&here, "shout", LIMIT).unwrap();
     assert_eq!(&*client.call(b"hello", LIMIT).unwrap(), b"HELLO");
-    // The smallest ring: eight lines.
-    let config = dir.config_with(&[("RING_BYTES", "512")]);
-    let mut liar = Liar::grow(config, "shout", CALL, |node| {
+    let mut liar = Liar::grow(dir.config(), "shout", CALL, |node| {
         let ticket = lent(node, 64 * 64, 64);
         [&ticket.to_bytes()[..], &64u32.to_le_bytes(), &64u32.to_le_bytes()].concat()
     });
@@ -351,6 +350,49 @@ fn a_client_that_takes_no_replies_holds_up_no_other() {
         // The server's program goes on, too.
         client.call(b"hello", LIMIT).unwrap();
         replies(&liar) == 64
+    });
+}
+
+/// The place for its reply is taken with the request, and free when the reply has left.
+#[test]
+fn a_client_whose_ring_is_full_is_owed_one_reply_a_call_and_sent_away_if_it_asks_for_more() {
+    let dir = Dir::new("owed-one", &[]);
+    // The smallest ring, which is the server's to choose: eight lines, and a reply needs two.
+    let there = Manager::with_config(dir.config_with(&[("RING_BYTES", "512")])).unwrap();
+    let server = Arc::new(Server::new(&there, ServerConfig::default()).unwrap());
+    server.serve("shout", Access::SameUser).unwrap();
+    let answers = server.clone();
+    std::thread::spawn(move || {
+        while let Ok(request) = answers.receive(None) {
+            let _ = match request.is_empty() {
+                true => request.fail(400, "nothing to shout", None),
+                false => request.reply(&[7; 64], None),
+            };
+        }
+    });
+    let here = manager(&dir);
+    let client = Client::connect(&here, "shout", LIMIT).unwrap();
+    const CALLS: u32 = 16;
+    let mut liar = Liar::grow(dir.config(), "shout", CALL, |node| {
+        let ticket = lent(node, CALLS as usize * 64, CALLS);
+        [&ticket.to_bytes()[..], &64u32.to_le_bytes(), &CALLS.to_le_bytes()].concat()
+    });
+    let blocks = liar.ticket_at(0);
+    let mut ask = |call: u32, length: u32| {
+        let (word, data) = (call | length << 20, &b"word"[..length as usize]);
+        until("the request has left", || {
+            liar.node.try_send_fast_over(liar.link, &blocks, data, word).is_ok()
+        });
+        assert_eq!(client.call(b"hello", LIMIT).unwrap().len(), 64);
+    };
+    // As many as it may have, and it takes no turn.
+    (0..CALLS).for_each(|call| ask(call, 4));
+    assert_eq!((server.misbehaved(), server.clients()), (0, 2));
+    // Any call whose reply has not left, and those of the last have not.
+    ask(CALLS - 1, 4);
+    until("it was sent away", || {
+        client.call(b"hello", LIMIT).unwrap();
+        (server.misbehaved(), server.clients()) == (1, 1)
     });
 }
 

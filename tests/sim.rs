@@ -15,9 +15,7 @@ use hamlyn::interface::{
     AreaId, Interface, LinkId, Mode, Notification, QueueId, Refusal, SlotConfig, SlotId,
 };
 use hamlyn::link::sim::{Fabric, Rng, SimLink, Trouble};
-use hamlyn::wire::{
-    Flags, Header, Key, METADATA_MAX, MetadataIndex, NodeId, Share, SlotIndex, Ticket,
-};
+use hamlyn::wire::{Flags, Header, Key, METADATA_MAX, MetadataIndex, NodeId, Share, Ticket};
 use std::collections::HashMap;
 
 fn each_seed(name: &str, run: fn(u64)) {
@@ -413,7 +411,7 @@ fn send_many(world: &mut World, count: usize) -> Vec<Message> {
 
 /// Stands for the notification that was not asked for.
 const SILENT: Notification = Notification {
-    slot: SlotIndex(u32::MAX),
+    slot: SlotId::from_bits(u64::MAX),
     index: MetadataIndex(0),
     word: 0,
     link: LinkId::SELF,

@@ -456,8 +456,8 @@ typedef struct {
 
 /// A message has arrived.
 typedef struct {
-    /// The slot, as h_slot_index names it.
-    uint32_t slot;
+    /// The slot that it arrived in, as h_metadata, h_arm and the like take it.
+    h_slot_t slot;
     /// Its metadata entry, or H_INDEX_FAST.
     uint32_t index;
     /// In fast mode the word that came with it; else 0.
@@ -914,7 +914,7 @@ h_status h_slot_new(h_node_t *node, const h_slot_config_t *config, h_slot_t *slo
 /// Removes a slot: packets for it are refused from now on.
 h_status h_slot_free(h_node_t *node, h_slot_t slot);
 
-/// The index that a notification names the slot with.
+/// The index that tickets name the slot with, and events that concern one.
 uint32_t h_slot_index(h_slot_t slot);
 
 /// Gives a slot a new key: every ticket made before is worthless at once, also for packets on
@@ -2624,6 +2624,19 @@ h_status h_wait_any(h_node_t *node,
 /// has yet to map others; H_NO_SUCH, no such link; H_STATE, not over this link; H_SYSTEM. Nothing
 /// was done.
 h_status h_export(h_node_t *node, h_link_t link, uint64_t bytes, uint32_t access, uint32_t *number);
+
+/// Exports a read-only aperture of this node, which `number` names over `link`, to the other side of
+/// `also` as well, where `also_number` gets its name. Both holders see the same pages. Each is revoked
+/// for itself, and the memory goes with the last; h_aperture_reclaim takes it from all. Who has been
+/// revoked and does not let go sees what is written there as long as it stays.
+///
+/// Errors: H_NO_SUCH, no such aperture of this node, or no such link; H_STATE, it is read-write, or not
+/// over this link; otherwise as h_export. Nothing was done.
+h_status h_export_also(h_node_t *node,
+                       h_link_t link,
+                       uint32_t number,
+                       h_link_t also,
+                       uint32_t *also_number);
 
 /// Gives access to an aperture that this node has exported or holds. It may be taken as soon as
 /// its event has come, and is to be freed with h_aperture_free. `access`, which may be null, gets

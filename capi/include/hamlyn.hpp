@@ -692,8 +692,16 @@ struct slot_config {
 /// A slot: base and bound of (part of) an area, a key, metadata entries, a queue.
 class slot : public detail::part<h_slot_t, h_slot_free> {
 public:
-    /// The index that a notification names it with. h_slot_index
+    /// The index that tickets name it with. h_slot_index
     std::uint32_t index() const noexcept { return h_slot_index(value_); }
+
+    /// Whether a notification's `slot` is this one.
+    friend bool operator==(const h_slot_t &named, const slot &one) noexcept {
+        return named.bits == one.value_.bits;
+    }
+    friend bool operator!=(const h_slot_t &named, const slot &one) noexcept {
+        return !(named == one);
+    }
 
     /// h_ticket
     result<hamlyn::ticket> try_ticket(std::uint32_t entry = 0) const {
@@ -880,6 +888,17 @@ public:
     }
     std::uint32_t export_aperture(std::uint64_t size, h_aperture_access access) {
         return try_export_aperture(size, access).value();
+    }
+
+    /// The number that a read-only aperture which was exported over this link has over another one,
+    /// to whose other end it is exported as well. h_export_also
+    result<std::uint32_t> try_export_also(std::uint32_t number, const link &also) {
+        std::uint32_t made = 0;
+        const h_status status = h_export_also(detail::raw(node_), raw_, number, also.raw_, &made);
+        return detail::done(status, made);
+    }
+    std::uint32_t export_also(std::uint32_t number, const link &also) {
+        return try_export_also(number, also).value();
     }
 
     /// h_aperture_open

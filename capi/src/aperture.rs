@@ -80,6 +80,29 @@ pub unsafe extern "C" fn h_export(
     })
 }
 
+/// Exports a read-only aperture of this node, which `number` names over `link`, to the other side of
+/// `also` as well, where `also_number` gets its name. Both holders see the same pages. Each is revoked
+/// for itself, and the memory goes with the last; h_aperture_reclaim takes it from all. Who has been
+/// revoked and does not let go sees what is written there as long as it stays.
+///
+/// Errors: H_NO_SUCH, no such aperture of this node, or no such link; H_STATE, it is read-write, or not
+/// over this link; otherwise as h_export. Nothing was done.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_export_also(
+    node: *mut h_node_t,
+    link: h_link_t,
+    number: u32,
+    also: h_link_t,
+    also_number: *mut u32,
+) -> h_status {
+    guard(|| {
+        let (node, place) = (get(node, "node")?, out(also_number, "also_number")?);
+        let id = ApertureId { link: link.id(), number };
+        place.write(node.lock()?.export_also(id, also.id())?.number);
+        Ok(())
+    })
+}
+
 /// Gives access to an aperture that this node has exported or holds. It may be taken as soon as
 /// its event has come, and is to be freed with h_aperture_free. `access`, which may be null, gets
 /// what the holder may do: an h_aperture_access.

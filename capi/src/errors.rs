@@ -325,7 +325,8 @@ statuses! {
         ExportError::LinkBytes { .. } | ExportError::Bytes { .. } | ExportError::Orphans(_) => {
             H_LIMIT
         }
-        ExportError::ToSelf => H_STATE,
+        ExportError::ToSelf | ExportError::OneHolder(_) => H_STATE,
+        ExportError::NoSuchAperture(e) => e.status(),
         ExportError::Control(e) => e.status(),
         ExportError::Link(e) => e.status(),
         ExportError::Os { .. } => H_SYSTEM,

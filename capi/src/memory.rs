@@ -335,7 +335,7 @@ pub unsafe extern "C" fn h_slot_free(node: *mut h_node_t, slot: h_slot_t) -> h_s
     guard(|| Ok(get(node, "node")?.lock()?.remove_slot(slot.id())?))
 }
 
-/// The index that a notification names the slot with.
+/// The index that tickets name the slot with, and events that concern one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_slot_index(slot: h_slot_t) -> u32 {
     slot.id().index().0

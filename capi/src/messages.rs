@@ -6,7 +6,7 @@ use crate::boundary::{
 };
 use crate::endpoint::repeat;
 use crate::links::h_link_t;
-use crate::memory::h_queue_t;
+use crate::memory::{h_queue_t, h_slot_t};
 use crate::node::h_node_t;
 use crate::tickets::h_ticket_t;
 use core::ffi::c_void;
@@ -109,6 +109,7 @@ const _: () = assert!(ALIGNED == align_of::<h_handle_t>());
 const _: () = assert!(ALIGNED == align_of::<h_notification_t>());
 
 /// Any message: nothing of it was done.
+#[allow(clippy::too_many_arguments)]
 #[inline(never)]
 unsafe fn send_any(
     node: *mut h_node_t,
@@ -276,8 +277,8 @@ const _: () = assert!(H_INDEX_FAST == MetadataIndex::FAST.0);
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct h_notification_t {
-    /// The slot, as h_slot_index names it.
-    pub slot: u32,
+    /// The slot that it arrived in, as h_metadata, h_arm and the like take it.
+    pub slot: h_slot_t,
     /// Its metadata entry, or H_INDEX_FAST.
     pub index: u32,
     /// In fast mode the word that came with it; else 0.
@@ -288,7 +289,8 @@ pub struct h_notification_t {
 
 impl From<Notification> for h_notification_t {
     fn from(n: Notification) -> Self {
-        Self { slot: n.slot.0, index: n.index.0, word: n.word, link: n.link.into() }
+        let slot = h_slot_t { bits: n.slot.to_bits() };
+        Self { slot, index: n.index.0, word: n.word, link: n.link.into() }
     }
 }
 

@@ -258,10 +258,10 @@ static void messages_to_oneself(void) {
     EXPECT(H_TIMED_OUT, "time limit", h_recv_block(node, queue, 1000000, &n));
     EXPECT(H_OK, "", h_send_msg(node, &ticket, "data", 4, "metadata", 8, LIMIT, &handle));
     EXPECT(H_OK, "", h_recv_block(node, queue, LIMIT, &n));
-    THAT(n.slot == h_slot_index(slot) && n.index == 0 && n.word == 0);
+    THAT(n.slot.bits == slot.bits && n.index == 0 && n.word == 0);
     EXPECT(H_OK, "", h_is_reusable(node, &handle, &reusable));
     THAT(reusable);
-    EXPECT(H_TOO_LONG, "8 are needed", h_metadata(node, slot, 0, metadata, 4, &length));
+    EXPECT(H_TOO_LONG, "8 are needed", h_metadata(node, n.slot, n.index, metadata, 4, &length));
     THAT(length == 8);
     EXPECT(H_OK, "", h_area_read(node, area, 0, data, 4));
     THAT(memcmp(data, "data", 4) == 0);

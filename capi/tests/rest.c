@@ -289,10 +289,49 @@ static void an_aperture_is_let_go_by_its_holder(void) {
     CHECK(h_disconnect(here, mine, NULL));
 }
 
+static void a_read_only_aperture_has_two_holders(void) {
+    h_link_t mine[2], theirs[2];
+    h_aperture_t *owned, *held;
+    uint32_t number[2], writable;
+    uint64_t word = 0;
+    int i;
+    for (i = 0; i < 2; i++) {
+        CHECK(h_connect(here, "aperture", NULL, 0, LIMIT, &mine[i]));
+        theirs[i] = event_of(there, H_EVENT_CONNECTED).link;
+    }
+    CHECK(h_export(there, theirs[0], 4096, H_APERTURE_READ_ONLY, &number[0]));
+    CHECK(h_export_also(there, theirs[0], number[0], theirs[1], &number[1]));
+    CHECK(h_aperture_open(there, theirs[0], number[0], NULL, &owned));
+    CHECK(h_aperture_write_u64(owned, 0, 5));
+    for (i = 0; i < 2; i++) {
+        (void)event_of(here, H_EVENT_APERTURE_HELD);
+    }
+    for (i = 0; i < 2; i++) {
+        CHECK(h_aperture_open(here, mine[i], number[i], NULL, &held));
+        CHECK(h_aperture_read_u64(held, 0, &word));
+        THAT(word == 5);
+        h_aperture_free(held);
+    }
+    /* Each is revoked for itself; one that can be written has one holder. */
+    CHECK(h_aperture_revoke(there, theirs[0], number[0]));
+    THAT(h_export_also(there, theirs[0], number[0], theirs[1], &number[0]) == H_NO_SUCH);
+    CHECK(h_aperture_write_u64(owned, 0, 6));
+    h_aperture_free(owned);
+    CHECK(h_aperture_open(here, mine[1], number[1], NULL, &held));
+    CHECK(h_aperture_read_u64(held, 0, &word));
+    THAT(word == 6);
+    h_aperture_free(held);
+    CHECK(h_export(there, theirs[0], 4096, H_APERTURE_READ_WRITE, &writable));
+    THAT(h_export_also(there, theirs[0], writable, theirs[1], &number[0]) == H_STATE);
+    CHECK(h_disconnect(here, mine[0], NULL));
+    CHECK(h_disconnect(here, mine[1], NULL));
+}
+
 static void first(void) {
     nodes();
     /* Before others are connected, whose events would come first. */
     an_aperture_is_let_go_by_its_holder();
+    a_read_only_aperture_has_two_holders();
     a_node_discards_and_a_link_is_ended();
     tagged_writes();
     datagrams_and_streams();

@@ -149,7 +149,7 @@ void the_lower_level() {
 
     GOOD(here.try_send(to, "data", LIMIT, "about"));
     const auto message = GOOD(queue.try_receive(LIMIT));
-    THAT(message.slot == slot.index() && message.index == 1);
+    THAT(message.slot == slot && message.index == 1);
     THAT(GOOD(there.link(message.link).try_peer()).pid == getpid());
     THAT(hm::bytes(GOOD(slot.try_metadata(1))).text() == "about");
     std::array<char, 4> copied{};
@@ -274,6 +274,8 @@ void events_and_apertures() {
     GOOD(owned.try_read(100, copied));
     THAT(copied == "through an aperture");
     THAT(held.try_write(8190, "over").status() == H_INVALID);
+    THAT(link.try_export_also(number, link).status() == H_STATE);
+    THAT(link.try_export_also(99, link).status() == H_NO_SUCH);
     const auto kept = GOOD(link.try_reclaim_aperture(number));
     GOOD(kept.try_read(100, copied));
     THAT(copied == "through an aperture");

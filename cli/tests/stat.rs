@@ -247,8 +247,21 @@ fn published(
     config_of: PublishConfig,
     subscribes: SubscribeConfig,
 ) -> (Manager, Publisher, Manager, Server, Subscriber) {
+    published_after(directory, config_of, 0, subscribes)
+}
+
+/// The same, after so many samples were published.
+fn published_after(
+    directory: &Path,
+    config_of: PublishConfig,
+    samples: usize,
+    subscribes: SubscribeConfig,
+) -> (Manager, Publisher, Manager, Server, Subscriber) {
     let manager = Manager::with_config(config(directory)).unwrap();
     let publisher = Publisher::new(&manager, config_of).unwrap();
+    for _ in 0..samples {
+        publisher.publish(b"old", Some(LONG)).unwrap();
+    }
     publisher.serve("news", Access::SameUser).unwrap();
     manager.start_progress().unwrap();
     let others = Manager::with_config(config(directory)).unwrap();
@@ -326,6 +339,23 @@ fn a_subscriber_that_keeps_its_samples_is_named_at_both_ends() {
     assert_eq!(of_link(directory, "reads", "samples_held"), 0);
     assert!(!text(directory, "why reads").contains("samples of the peer's pool"));
     assert!(!text(directory, "why news").contains("no buffer of the peer's"));
+}
+
+/// It waited for the last of what it came too late for, and got it.
+#[test]
+fn nobody_is_said_to_wait_for_a_subscriber_that_has_all_and_has_no_room_for_more() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let kept = PublishConfig { when_slow: WhenSlow::Wait, history: 5, ..PublishConfig::default() };
+    let few = SubscribeConfig { depth: 4, history: 5, ..SubscribeConfig::default() };
+    let (_manager, publisher, _others, _server, mut subscriber) =
+        published_after(directory, kept, 5, few);
+    until_link(directory, "reads", "places_held", |held| held == 4);
+    until_link(directory, "news", "waits_for_buffer_ms", |ms| ms > 0);
+    drop(subscriber.receive(Some(LONG)).unwrap());
+    until_link(directory, "reads", "places_held", |held| held == 4);
+    until_link(directory, "news", "waits_for_buffer_ms", |ms| ms == 0);
+    assert_eq!(publisher.subscribers()[0].behind, 0);
 }
 
 #[test]

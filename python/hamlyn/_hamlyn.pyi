@@ -8,7 +8,7 @@ from ._types import Access, AnyArray, Buffer, DType, Event, Settings, Shape, Whe
 from _typeshed import SupportsGetItem
 from typing import Final, SupportsFloat, SupportsIndex, final
 
-__all__ = ["__version__", "Aperture", "ApertureChanged", "ApertureStreamReceiver", "ApertureStreamSender", "Area", "ByteListener", "ByteStream", "Call", "Client", "Connected", "Datagram", "DatagramReceiver", "DatagramSender", "DelegatedPart", "Group", "GroupHelper", "GroupMember", "GroupPart", "Job", "Link", "LinkClosed", "LinkRequest", "LinkRequestGone", "Loan", "Manager", "Notification", "Peer", "Publisher", "Queue", "Record", "Request", "Sample", "SampleLoan", "Seed", "Server", "Slot", "StreamReceiver", "StreamSender", "Subscriber", "SubscriberState", "Tag", "TaggedReceiver", "TaggedSender", "Ticket", "TicketRevoked", "VolatileRecord", "_Answer", "_close_log", "_next_entry", "_open_log", "_set_slice", "pack_array", "settings", "unpack_array"]
+__all__ = ["__version__", "Aperture", "ApertureChanged", "ApertureStreamReceiver", "ApertureStreamSender", "Area", "ByteListener", "ByteStream", "Call", "Client", "Connected", "Datagram", "DatagramReceiver", "DatagramSender", "DelegatedPart", "Group", "GroupHelper", "GroupMember", "GroupPart", "Job", "Link", "LinkClosed", "LinkRequest", "LinkRequestGone", "Loan", "Manager", "Notification", "Peer", "Publisher", "Queue", "Record", "RecordLoan", "Request", "Sample", "SampleLoan", "Seed", "Server", "Slot", "StreamReceiver", "StreamSender", "Subscriber", "SubscriberState", "Tag", "TaggedReceiver", "TaggedSender", "Ticket", "TicketRevoked", "VolatileRecord", "_Answer", "_close_log", "_next_entry", "_open_log", "_set_slice", "pack_array", "settings", "unpack_array"]
 
 __version__: Final[str]
 """
@@ -261,6 +261,13 @@ class ApertureStreamSender:
         """
         Grows it from what a job's rank offers under `name`, waiting for it at most `timeout`
         seconds.
+        """
+    def loan(self, /, nbytes: SupportsIndex) -> RecordLoan:
+        """
+        A record of `nbytes` bytes, all zero, to be written before it is sent: by
+        `memoryview(loan)`, `numpy.frombuffer(loan, ..)` and the like, and then
+        `loan.send()`. Never waits; there may be several. Raises `Misuse` where that is longer
+        than the receiver takes.
         """
     @property
     def nbytes_max(self, /) -> int:
@@ -1219,6 +1226,12 @@ class Link:
         which may read it and, if `writable`, write it. `ApertureChanged` among the events says when
         the holder has it, or why not.
         """
+    def export_also(self, /, aperture: Aperture) -> Aperture:
+        """
+        Exports a read-only aperture of this manager to the other end of this link as well: both
+        holders see the same pages. Each is revoked for itself, and the memory goes with the last;
+        whoever has been revoked and does not let go sees what is written there as long as it stays.
+        """
     @property
     def greeting(self, /) -> bytes:
         """
@@ -1542,9 +1555,9 @@ class Notification:
         The link over which it came.
         """
     @property
-    def slot(self, /) -> int:
+    def slot(self, /) -> Slot:
         """
-        The index of the slot that it arrived in (`Slot.index`).
+        The slot that it arrived in, of which `metadata`, `arm` and the like can be asked.
         """
     @property
     def word(self, /) -> int:
@@ -1770,6 +1783,34 @@ class Record:
     def release(self, /) -> None:
         """
         Lets its memory be used again. Raises `BufferError` while something uses it.
+        """
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    def __release_buffer__(self, buffer: memoryview, /) -> None: ...
+
+@final
+class RecordLoan:
+    """
+    A record that has yet to be sent. It has the buffer protocol, writable; `send()` and `release()`
+    raise `BufferError` while something has a buffer of it, such as an array. Where it goes away, and at
+    the end of a `with` block, it is released, and nothing is sent that was not.
+    """
+    def __enter__(self, /) -> RecordLoan: ...
+    def __exit__(self, /, *_exception: object) -> None: ...
+    def __len__(self, /) -> int: ...
+    def __repr__(self, /) -> str: ...
+    def release(self, /) -> None:
+        """
+        Gives it back unsent. Releasing twice, or what was sent, does nothing.
+        """
+    def send(self, /, timeout: SupportsFloat | SupportsIndex | None = None) -> None:
+        """
+        Sends it, as the sender's `send` does. After `TimedOut`, where that says that it was not taken,
+        it may be sent again, and after every other error that left it as it was.
+        """
+    def truncate(self, /, nbytes: SupportsIndex) -> None:
+        """
+        Makes the record shorter; one of at most `nbytes` bytes stays as it is. Views that were made
+        before show what was cut off, too.
         """
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __release_buffer__(self, buffer: memoryview, /) -> None: ...
@@ -2008,6 +2049,8 @@ class Slot:
     """
     A slot: what packets are checked against, and where they land.
     """
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self, /) -> int: ...
     def __repr__(self, /) -> str: ...
     def arm(self, /, index: SupportsIndex = 0, start: SupportsIndex | None = None, stop: SupportsIndex | None = None) -> None:
         """
@@ -2025,7 +2068,7 @@ class Slot:
     @property
     def index(self, /) -> int:
         """
-        The index that notifications name.
+        The index that tickets name it with.
         """
     def metadata(self, /, index: SupportsIndex = 0) -> bytes:
         """
@@ -2188,6 +2231,13 @@ class StreamSender:
         """
         Grows it from what a job's rank offers under `name`, waiting for it at most `timeout`
         seconds.
+        """
+    def loan(self, /, nbytes: SupportsIndex) -> RecordLoan:
+        """
+        A record of `nbytes` bytes, all zero, to be written before it is sent: by
+        `memoryview(loan)`, `numpy.frombuffer(loan, ..)` and the like, and then
+        `loan.send()`. Never waits; there may be several. Raises `Misuse` where that is longer
+        than the receiver takes.
         """
     @property
     def nbytes_max(self, /) -> int:

@@ -206,6 +206,14 @@ class _StreamSender(_Grown[T]):
         send = self._plain().send_array
         await _sent(lambda t: send(array, t), _size(array), timeout)
 
+    def loan(self, nbytes: int) -> _hamlyn.RecordLoan:
+        """`hamlyn.StreamSender.loan`, which does not wait."""
+        return self._plain().loan(nbytes)
+
+    async def send_loan(self, loan: _hamlyn.RecordLoan, timeout: float | None = None) -> None:
+        """Sends a loan of this sender; otherwise as `send`."""
+        await _sent(loan.send, len(loan), timeout)
+
     async def flush(self, timeout: float | None = None) -> None:
         """Sends what was coalesced: at once where there is room, else on a thread."""
         await _sent(self._plain().flush, 0, timeout)

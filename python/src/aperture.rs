@@ -50,6 +50,16 @@ impl Aperture {
         Ok(Self { inner: link.inner.clone(), id, is_owner: true, pages: Mutex::new(None) })
     }
 
+    /// Exports one of this manager's over another link as well.
+    pub fn export_also(&self, py: Python<'_>, link: &Link) -> PyResult<Self> {
+        if !Arc::ptr_eq(&self.inner, &link.inner) {
+            let text = "the link is another manager's, and the aperture is not";
+            return Err(error(Kind::Misuse, text.to_string()));
+        }
+        let id = self.inner.with(py, |node| node.export_also(self.id, link.id))?.or_raise()?;
+        Ok(Self { inner: self.inner.clone(), id, is_owner: true, pages: Mutex::new(None) })
+    }
+
     /// One that this side holds.
     pub fn held(py: Python<'_>, link: &Link, number: u32) -> PyResult<Self> {
         let id = ApertureId { link: link.id, number };

@@ -281,7 +281,7 @@ pub fn header_of(dtype: &Bound<'_, PyAny>, shape: &Bound<'_, PyAny>) -> PyResult
 }
 
 /// Memory that begins at a multiple of `ALIGN`.
-struct Memory {
+pub struct Memory {
     start: usize,
     used: usize,
 }
@@ -291,9 +291,10 @@ impl Memory {
         Layout::from_size_align(used, ALIGN).ok()
     }
 
-    fn new(used: usize) -> Option<Self> {
+    /// Zeros, of at least one byte.
+    pub fn new(used: usize) -> Option<Self> {
         let layout = Self::layout(used)?;
-        // SAFETY: of more than 0 bytes, since there is a header.
+        // SAFETY: of more than 0 bytes: there is a header, or whoever asks sees to it.
         let start = unsafe { alloc_zeroed(layout) };
         if start.is_null() {
             handle_alloc_error(layout);
@@ -301,7 +302,7 @@ impl Memory {
         Some(Self { start: start.expose_provenance(), used })
     }
 
-    fn at(&self, offset: usize) -> *mut u8 {
+    pub fn at(&self, offset: usize) -> *mut u8 {
         core::ptr::with_exposed_provenance_mut(self.start + offset)
     }
 }

@@ -7,7 +7,7 @@
 //! - `job.rs`: the ranks of a parallel program
 //! - `bytes.rs`: the buffer protocol, both ways; the only `unsafe` code besides an area's address and
 //!   the memory of loans
-//! - `array.rs`: arrays with type and shape in messages
+//! - `array.rs`: arrays with type and shape in messages; `record_loan.rs`: records that are written first
 //! - `admission.rs`: callbacks that decide who may grow a sender
 //! - `directory.rs`: callbacks that say where services of other hosts are
 //! - `log.rs`: what an operator is told, on its way to `logging`
@@ -35,6 +35,7 @@ mod log;
 mod manager;
 mod parts;
 mod publish;
+mod record_loan;
 mod seed;
 mod stream;
 mod stream_sender;
@@ -74,6 +75,8 @@ mod _hamlyn {
     use crate::parts::{Area, Link, Notified, Peer, Queue, Slot, Ticket};
     #[pymodule_export]
     use crate::publish::{Publisher, SampleLoan, SubscriberState};
+    #[pymodule_export]
+    use crate::record_loan::RecordLoan;
     #[pymodule_export]
     use crate::seed::Seed;
     #[pymodule_export]

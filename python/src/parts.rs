@@ -5,9 +5,9 @@ use crate::bytes::{export, with_bytes};
 use crate::errors::{Kind, OrRaise, error};
 use crate::inner::Inner;
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use hamlyn::os::lock::Lock;
-use hamlyn::wire::{SlotIndex, TICKET_BYTES};
+use hamlyn::wire::TICKET_BYTES;
 use hamlyn::{AreaId, AreaPages, LinkId, MetadataIndex, Notification, QueueId, Share, SlotId};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
@@ -271,7 +271,7 @@ pub struct Slot {
 
 #[pymethods]
 impl Slot {
-    /// The index that notifications name.
+    /// The index that tickets name it with.
     #[getter]
     fn index(&self) -> u32 {
         self.id.index().0
@@ -346,6 +346,14 @@ impl Slot {
     /// Removes the slot. Packets for it are refused from now on.
     fn remove(&self, py: Python<'_>) -> PyResult<()> {
         self.inner.with(py, |node| node.remove_slot(self.id))?.or_raise()
+    }
+
+    fn __eq__(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner) && self.id == other.id
+    }
+
+    fn __hash__(&self) -> u64 {
+        self.id.to_bits()
     }
 
     fn __repr__(&self) -> String {
@@ -494,6 +502,13 @@ impl Link {
         Aperture::export(py, self, nbytes, writable)
     }
 
+    /// Exports a read-only aperture of this manager to the other end of this link as well: both
+    /// holders see the same pages. Each is revoked for itself, and the memory goes with the last;
+    /// whoever has been revoked and does not let go sees what is written there as long as it stays.
+    fn export_also(&self, py: Python<'_>, aperture: &Aperture) -> PyResult<Aperture> {
+        aperture.export_also(py, self)
+    }
+
     /// The aperture of this number that this side holds.
     fn aperture(&self, py: Python<'_>, number: u32) -> PyResult<Aperture> {
         Aperture::held(py, self, number)
@@ -579,18 +594,18 @@ impl Peer {
 pub struct Notified {
     inner: Arc<Inner>,
     // What it says: its queue changes that once nobody has it any more.
-    slot_and_index: AtomicU64,
-    word_and_link: AtomicU64,
-    link_generation: AtomicU16,
+    slot: AtomicU64,
+    index_and_word: AtomicU64,
+    link: AtomicU64,
 }
 
 impl Notified {
     fn new(inner: &Arc<Inner>, notification: Notification) -> Self {
         let new = Self {
             inner: inner.clone(),
-            slot_and_index: AtomicU64::default(),
-            word_and_link: AtomicU64::default(),
-            link_generation: AtomicU16::default(),
+            slot: AtomicU64::default(),
+            index_and_word: AtomicU64::default(),
+            link: AtomicU64::default(),
         };
         new.set(notification);
         new
@@ -600,9 +615,9 @@ impl Notified {
     fn set(&self, notification: Notification) {
         let Notification { slot, index, word, link } = notification;
         let both = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
-        self.slot_and_index.store(both(slot.0, index.0), Ordering::Relaxed);
-        self.word_and_link.store(both(word, link.index), Ordering::Relaxed);
-        self.link_generation.store(link.generation, Ordering::Relaxed);
+        self.slot.store(slot.to_bits(), Ordering::Relaxed);
+        self.index_and_word.store(both(index.0, word), Ordering::Relaxed);
+        self.link.store(both(link.index, link.generation.into()), Ordering::Relaxed);
     }
 
     fn notification(&self) -> Notification {
@@ -610,24 +625,23 @@ impl Notified {
             let both = both.load(Ordering::Relaxed);
             ((both >> 32) as u32, both as u32)
         };
-        let (slot, index) = halves(&self.slot_and_index);
-        let (word, link) = halves(&self.word_and_link);
-        let generation = self.link_generation.load(Ordering::Relaxed);
+        let (index, word) = halves(&self.index_and_word);
+        let (link, generation) = halves(&self.link);
         Notification {
-            slot: SlotIndex(slot),
+            slot: SlotId::from_bits(self.slot.load(Ordering::Relaxed)),
             index: MetadataIndex(index),
             word,
-            link: LinkId { index: link, generation },
+            link: LinkId { index: link, generation: generation as u16 },
         }
     }
 }
 
 #[pymethods]
 impl Notified {
-    /// The index of the slot that it arrived in (`Slot.index`).
+    /// The slot that it arrived in, of which `metadata`, `arm` and the like can be asked.
     #[getter]
-    fn slot(&self) -> u32 {
-        self.notification().slot.0
+    fn slot(&self) -> Slot {
+        Slot { inner: self.inner.clone(), id: self.notification().slot }
     }
 
     /// Its metadata entry; `None` for a packet in fast mode.
@@ -650,11 +664,11 @@ impl Notified {
     }
 
     fn __repr__(&self) -> String {
+        let slot = self.notification().slot.index().0;
         match self.index() {
-            Some(index) => format!("<hamlyn.Notification slot {} entry {index}>", self.slot()),
+            Some(index) => format!("<hamlyn.Notification slot {slot} entry {index}>"),
             None => format!(
-                "<hamlyn.Notification slot {} fast, word {:#x}>",
-                self.slot(),
+                "<hamlyn.Notification slot {slot} fast, word {:#x}>",
                 self.notification().word
             ),
         }

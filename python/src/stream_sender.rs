@@ -4,6 +4,7 @@ use crate::array;
 use crate::bytes::with_bytes;
 use crate::end::{End, grown, named, paired};
 use crate::errors::{Kind, OrRaise, error};
+use crate::record_loan::{RecordLoan, Sender};
 use crate::stream::HELD_BYTES_MAX;
 use crate::wait::Limit;
 use core::time::Duration;
@@ -25,8 +26,27 @@ pub struct ApertureStreamSender {
     end: Arc<End<protocol::ApertureStreamSender>>,
 }
 
+/// What became of a record.
+pub enum Sent {
+    Whole,
+    /// Nothing of it was taken.
+    Late,
+    /// It was taken, and a part of it has yet to leave.
+    CutOff,
+}
+
+impl Sent {
+    pub fn result(self) -> PyResult<()> {
+        match self {
+            Self::Whole => Ok(()),
+            Self::Late => Err(late()),
+            Self::CutOff => Err(cut_off()),
+        }
+    }
+}
+
 macro_rules! stream_sender {
-    ($class:ident) => {
+    ($class:ident, $lent:ident) => {
         #[pymethods]
         impl $class {
             /// Sends one record, waiting at most `timeout` seconds for room. A small one leaves with
@@ -54,6 +74,15 @@ macro_rules! stream_sender {
                 timeout: Option<f64>,
             ) -> PyResult<()> {
                 array::with_message(array, |message| self.send_bytes(py, message, timeout))
+            }
+
+            /// A record of `nbytes` bytes, all zero, to be written before it is sent: by
+            /// `memoryview(loan)`, `numpy.frombuffer(loan, ..)` and the like, and then
+            /// `loan.send()`. Never waits; there may be several. Raises `Misuse` where that is longer
+            /// than the receiver takes.
+            fn loan(slf: Bound<'_, Self>, nbytes: usize) -> PyResult<RecordLoan> {
+                let max = slf.get().nbytes_max(slf.py())?;
+                RecordLoan::new(Sender::$lent(slf.unbind()), nbytes, max)
             }
 
             /// Sends what was coalesced, waiting at most `timeout` seconds for room: when it returns, every
@@ -126,24 +155,37 @@ macro_rules! stream_sender {
                 record: &[u8],
                 timeout: Option<f64>,
             ) -> PyResult<()> {
+                self.send_or_say(py, record, timeout)?.result()
+            }
+
+            /// An error left the record as it was.
+            pub fn send_or_say(
+                &self,
+                py: Python<'_>,
+                record: &[u8],
+                timeout: Option<f64>,
+            ) -> PyResult<Sent> {
                 let send = |end: &mut protocol::$class, slice| {
                     sent_or_late(end.send(record, Some(slice)))
                 };
                 if record.len() <= HELD_BYTES_MAX {
                     let sent = self.end.with(py, |end| send(end, Duration::ZERO))?.or_raise()?;
                     if sent.is_some() {
-                        return Ok(());
+                        return Ok(Sent::Whole);
                     }
                 }
                 let limit = Limit::new(timeout)?;
-                self.end.wait_more(py, limit, send)?.ok_or_else(late)?;
+                if self.end.wait_more(py, limit, send)?.is_none() {
+                    return Ok(Sent::Late);
+                }
                 if record.len() <= HELD_BYTES_MAX {
-                    return Ok(());
+                    return Ok(Sent::Whole);
                 }
                 // Taken, but at the end of a slice perhaps not sent as a whole.
                 let flush =
                     |end: &mut protocol::$class, slice| sent_or_late(end.flush(Some(slice)));
-                self.end.wait_more(py, limit, flush)?.ok_or_else(cut_off)
+                let flushed = self.end.wait_more(py, limit, flush)?;
+                Ok(flushed.map_or(Sent::CutOff, |()| Sent::Whole))
             }
         }
 
@@ -152,8 +194,8 @@ macro_rules! stream_sender {
         grown!($class);
     };
 }
-stream_sender!(StreamSender);
-stream_sender!(ApertureStreamSender);
+stream_sender!(StreamSender, Plain);
+stream_sender!(ApertureStreamSender, Aperture);
 
 fn sent_or_late(sent: Result<(), SendError>) -> Result<Option<()>, SendError> {
     match sent {

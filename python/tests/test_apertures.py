@@ -121,6 +121,31 @@ def test_a_read_only_aperture_is_not_written(
         held.read(0, 1)
 
 
+def test_a_read_only_aperture_has_several_holders(
+    manager: hamlyn.Manager, other: hamlyn.Manager
+) -> None:
+    first, held = exported(manager, other, PAGE, writable=False)
+    with hamlyn.Manager() as third:
+        there = third.connect("apertures")
+        connected = event_of(manager, hamlyn.Connected)
+        assert isinstance(connected, hamlyn.Connected)
+        second = connected.link.export_also(first)
+        seen = there.aperture(said(third, "held").number)
+        assert second.link == connected.link and second.owned and not second.writable
+        first.write(0, b"for all")
+        assert held.read(0, 7) == seen.read(0, 7) == second.read(0, 7) == b"for all"
+        # Revoked for the one, and there for the other.
+        first.revoke()
+        said(other, "revoked")
+        second.write(0, b"for one")
+        assert held.revoked and seen.read(0, 7) == b"for one"
+        with pytest.raises(hamlyn.Misuse, match="another manager's"):
+            there.export_also(second)
+        writable = connected.link.export(PAGE)
+        with pytest.raises(hamlyn.HamlynError, match="one holder"):
+            connected.link.export_also(writable)
+
+
 def test_what_is_outside_is_refused(manager: hamlyn.Manager, other: hamlyn.Manager) -> None:
     owned, held = exported(manager, other, PAGE)
     top = (1 << 64) - 1

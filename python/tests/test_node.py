@@ -53,7 +53,9 @@ def test_a_message_from_another_process_lands_in_the_area(
     message = queue.receive(LIMIT)
     assert bytes(memoryview(area)[:5]) == b"hello"
     assert slot.metadata() == b"about"
-    assert message.slot == slot.index and message.index == 0 and message.word == 0
+    assert message.slot == slot and message.index == 0 and message.word == 0
+    assert message.slot.metadata(message.index) == b"about"
+    assert hash(message.slot) == hash(slot) and message.slot != manager.slot(area, manager.queue(1))
     assert message.link.peer.pid == child.pid
     assert message.link.peer.uid == os.getuid()
     assert message.link.peer.service == "service"
@@ -72,7 +74,7 @@ def test_a_notification_that_somebody_has_stays_as_it_is(
     for word in range(30):
         other.send_fast(ticket, b"", word)
         found = takes[word % 3]()
-        assert found is not None and found.word == word and found.slot == slot.index
+        assert found is not None and found.word == word and found.slot == slot
         if word % 5 < 2:
             kept.append((word, found))
         if word == 20:

@@ -425,6 +425,68 @@ def test_a_view_of_a_record_outlives_everything(
     assert array.sum() == 10_000 * ord("x")
 
 
+@pytest.mark.parametrize("through", ["ring", "aperture"])
+def test_a_loan_of_a_stream_is_written_and_sent_once_and_shows_nothing_afterwards(
+    manager: hamlyn.Manager, other: hamlyn.Manager, through: str
+) -> None:
+    manager.start_progress()
+    receiver: hamlyn.StreamReceiver | hamlyn.ApertureStreamReceiver
+    sender: hamlyn.StreamSender | hamlyn.ApertureStreamSender
+    if through == "ring":
+        receiver = hamlyn.StreamReceiver(manager)
+        sender = hamlyn.StreamSender.grow(other, receiver.seed())
+    else:
+        receiver = hamlyn.ApertureStreamReceiver(manager, 1 << 20)
+        sender = hamlyn.ApertureStreamSender.grow(other, receiver.seed())
+    received: list[bytes] = []
+    takes = threading.Thread(
+        target=lambda: received.extend(bytes(receiver.receive(LIMIT)) for _ in range(4))
+    )
+    takes.start()
+    for nbytes in (0, 5, 5000, 300_000):
+        with sender.loan(nbytes) as record:
+            assert bytes(record) == bytes(nbytes) and len(record) == nbytes
+            view = memoryview(record)
+            # What shows it could be taken for what was sent.
+            for early in (record.send, record.release):
+                with pytest.raises(BufferError, match="1 views or arrays"):
+                    early()
+            view[:] = bytes([nbytes % 251]) * nbytes
+            view.release()
+            if nbytes == 5000:
+                record.truncate(4000)
+            record.send(LIMIT)
+            for late in (lambda: memoryview(record), record.send, lambda: record.truncate(1)):
+                with pytest.raises(hamlyn.Closed, match="sent or released"):
+                    late()
+    # What is given back, or goes away, is not sent; a view keeps its memory.
+    sender.loan(100).release()
+    with sender.loan(100):
+        pass
+    kept = memoryview(sender.loan(100_000))
+    gc.collect()
+    kept[:] = b"x" * 100_000
+    with pytest.raises(BufferError, match="1 views or arrays"):
+        with sender.loan(10) as record:
+            view = memoryview(record)
+    assert "RecordLoan of 10 bytes>" in repr(record)
+    sender.flush(LIMIT)
+    takes.join()
+    assert [len(record) for record in received] == [0, 5, 4000, 300_000]
+    assert received[1] == b"\x05" * 5 and received[2] == bytes([5000 % 251]) * 4000
+    assert received[3] == bytes([300_000 % 251]) * 300_000
+    assert receiver.try_receive() is None
+    with pytest.raises(hamlyn.Misuse, match="longer than"):
+        sender.loan(sender.nbytes_max + 1)
+    last = sender.loan(1)
+    sender.close(LIMIT)
+    with pytest.raises(hamlyn.Closed):
+        last.send()
+    # It was not sent, and can be written.
+    memoryview(last)[:] = b"x"
+    assert kept[0] == ord("x")
+
+
 def test_a_record_that_is_too_long_is_refused(
     manager: hamlyn.Manager, other: hamlyn.Manager
 ) -> None:

@@ -16,7 +16,7 @@
 
 use super::{LinkId, SlotId};
 use crate::link::cells::{AtomicU64, Ordering};
-use crate::wire::{MetadataIndex, SlotIndex};
+use crate::wire::MetadataIndex;
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 
 /// A notification queue of one interface.
@@ -97,8 +97,10 @@ pub enum QueueError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub struct Notification {
-    /// The slot that it arrived in.
-    pub slot: SlotIndex,
+    /// The slot that it arrived in: what [`metadata`](crate::Node::metadata),
+    /// [`arm`](crate::Node::arm) and the like take. Of a slot that was removed meanwhile they say
+    /// so, whatever was made since.
+    pub slot: SlotId,
     /// Its metadata entry, or [`MetadataIndex::FAST`].
     pub index: MetadataIndex,
     /// In fast mode the word that the packet carried (2.7); else 0.
@@ -110,7 +112,7 @@ pub struct Notification {
 impl Notification {
     /// Whether this is for `slot`.
     pub fn is_for(&self, slot: SlotId) -> bool {
-        self.slot.0 == slot.index
+        self.slot == slot
     }
 }
 
@@ -120,11 +122,19 @@ const SHARE_SHIFT: u32 = 2;
 const SHARE_BITS: u32 = 30;
 const _: () = assert!((QUEUE_ENTRIES_MAX as u64) < 1 << SHARE_BITS);
 
-/// Word 0: wrap flag, fast flag, share, slot index. Word 1: metadata index or fast word, link.
+/// Word 0: wrap flag, fast flag, share. Word 1: metadata index or fast word, link.
 #[derive(Debug)]
 struct Cells {
     entries: Box<[[AtomicU64; 2]]>,
-    consumed: Box<[AtomicU64]>,
+    shares: Box<[ShareCells]>,
+}
+
+/// `slot` is written before the first entry of the share, and changes only when all of its entries
+/// have been taken: so whoever takes one reads there whose it is.
+#[derive(Debug, Default)]
+struct ShareCells {
+    consumed: AtomicU64,
+    slot: AtomicU64,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -169,7 +179,7 @@ impl Waiting {
     /// many were taken.
     pub fn sum(&self, of: impl Fn(u32) -> u64) -> (u64, u64, u64) {
         let entries = self.cells.entries.len() as u64;
-        let taken = self.cells.consumed[0].load(Ordering::Acquire);
+        let taken = self.cells.shares[0].consumed.load(Ordering::Acquire);
         let (mut waiting, mut sum) = (0, 0u64);
         // Never twice around, however fast others are.
         while waiting < entries {
@@ -193,7 +203,7 @@ pub fn queue(entries: u32) -> Result<(Producer, Consumer), QueueError> {
     }
     let cells = Arc::new(Cells {
         entries: (0..entries).map(|_| [AtomicU64::new(0), AtomicU64::new(0)]).collect(),
-        consumed: (0..entries).map(|_| AtomicU64::new(0)).collect(),
+        shares: (0..entries).map(|_| ShareCells::default()).collect(),
     });
     let producer = Producer { cells: cells.clone(), cursor: 0, wrap: WRAP, shares: Vec::new() };
     Ok((producer, Consumer { cells, cursor: 0, wrap: WRAP }))
@@ -207,7 +217,7 @@ impl Producer {
 
     /// Entries of a share that have been written and not been taken.
     pub(crate) fn outstanding(&self, share: usize) -> u64 {
-        self.shares[share].notified - self.cells.consumed[share].load(Ordering::Acquire)
+        self.shares[share].notified - self.cells.shares[share].consumed.load(Ordering::Acquire)
     }
 
     /// Entries that no slot has reserved. A slot that has left keeps what is not yet consumed.
@@ -231,7 +241,7 @@ impl Producer {
         self.shares.iter().any(|share| share.attached)
     }
 
-    /// Reserves `credit` entries for one slot.
+    /// Reserves `credit` entries for a slot, [which](Self::name) is said before the first of them.
     pub fn attach(&mut self, credit: u32) -> Result<u32, QueueError> {
         let free = self.free();
         if credit > free {
@@ -241,7 +251,7 @@ impl Producer {
         let unused = |i: &usize| !self.shares[*i].attached && self.outstanding(*i) == 0;
         let share = match (0..self.shares.len()).find(unused) {
             Some(i) => i,
-            None if self.shares.len() < self.cells.consumed.len() => {
+            None if self.shares.len() < self.cells.shares.len() => {
                 self.shares.push(ShareState::default());
                 self.shares.len() - 1
             }
@@ -254,6 +264,13 @@ impl Producer {
         self.shares[share].credit = credit;
         self.shares[share].attached = true;
         Ok(share as u32)
+    }
+
+    /// Says whose `share` is. None of its entries waits: it was just attached.
+    pub fn name(&mut self, share: u32, slot: SlotId) {
+        // Release by the first entry's wrap flag; and whoever took the last entry of the slot before
+        // has read the name by then, since `attach` has acquired its CONSUMED.
+        self.cells.shares[share as usize].slot.store(slot.to_bits(), Ordering::Relaxed);
     }
 
     /// Gives the reservation back, except for entries that are not yet consumed.
@@ -270,11 +287,12 @@ impl Producer {
     #[inline(always)]
     pub fn has_credit(&self, share: u32) -> bool {
         let state = &self.shares[share as usize];
-        state.notified - self.cells.consumed[share as usize].load(Ordering::Acquire)
+        state.notified - self.cells.shares[share as usize].consumed.load(Ordering::Acquire)
             < state.credit as u64
     }
 
-    /// Appends an entry. The caller has seen [`has_credit`](Self::has_credit).
+    /// Appends an entry, of the slot whose `share` is. The caller has seen
+    /// [`has_credit`](Self::has_credit).
     #[inline(always)]
     pub fn push(&mut self, share: u32, notification: &Notification) {
         self.shares[share as usize].notified += 1;
@@ -285,10 +303,7 @@ impl Producer {
         let entry = &self.cells.entries[self.cursor];
         entry[1].store(low as u64 | link << 32, Ordering::Relaxed);
         entry[0].store(
-            self.wrap
-                | if fast { FAST } else { 0 }
-                | (share as u64) << SHARE_SHIFT
-                | (notification.slot.0 as u64) << 32,
+            self.wrap | if fast { FAST } else { 0 } | (share as u64) << SHARE_SHIFT,
             Ordering::Release,
         );
         self.cursor += 1;
@@ -321,11 +336,12 @@ impl Consumer {
             self.wrap ^= WRAP;
         }
         let share = (first as u32 >> SHARE_SHIFT) as usize;
-        let consumed = &self.cells.consumed[share];
+        let ShareCells { consumed, slot } = &self.cells.shares[share];
+        let slot = SlotId::from_bits(slot.load(Ordering::Relaxed));
         consumed.store(consumed.load(Ordering::Relaxed) + 1, Ordering::Release);
         let fast = first & FAST != 0;
         Some(Notification {
-            slot: SlotIndex((first >> 32) as u32),
+            slot,
             index: if fast { MetadataIndex::FAST } else { MetadataIndex(second as u32) },
             word: if fast { second as u32 } else { 0 },
             link: LinkId {
@@ -340,9 +356,18 @@ impl Consumer {
 mod tests {
     use super::*;
 
+    const SLOT: SlotId = SlotId { index: 9, generation: 1 };
+
+    /// As the interface does it.
+    fn attach(producer: &mut Producer, credit: u32, slot: SlotId) -> Result<u32, QueueError> {
+        let share = producer.attach(credit)?;
+        producer.name(share, slot);
+        Ok(share)
+    }
+
     fn note(index: u32) -> Notification {
         Notification {
-            slot: SlotIndex(9),
+            slot: SLOT,
             index: MetadataIndex(index),
             word: 0,
             link: LinkId { index: 65535, generation: 3 },
@@ -352,7 +377,7 @@ mod tests {
     #[test]
     fn entries_come_out_in_order_across_many_wraps() {
         let (mut producer, mut consumer) = queue(3).unwrap();
-        let share = producer.attach(3).unwrap();
+        let share = attach(&mut producer, 3, SLOT).unwrap();
         for i in 0..100 {
             assert!(producer.has_credit(share));
             producer.push(share, &note(i));
@@ -364,7 +389,7 @@ mod tests {
     #[test]
     fn what_waits_is_seen_by_whoever_takes_nothing_across_many_wraps() {
         let (mut producer, mut consumer) = queue(3).unwrap();
-        let share = producer.attach(3).unwrap();
+        let share = attach(&mut producer, 3, SLOT).unwrap();
         let watch = producer.watch();
         assert_eq!(watch.sum(u64::from), (0, 0, 0));
         for taken in 0..20 {
@@ -380,8 +405,8 @@ mod tests {
     #[test]
     fn credit_is_used_up_and_comes_back() {
         let (mut producer, mut consumer) = queue(4).unwrap();
-        let a = producer.attach(1).unwrap();
-        let b = producer.attach(3).unwrap();
+        let a = attach(&mut producer, 1, SLOT).unwrap();
+        let b = attach(&mut producer, 3, SLOT).unwrap();
         assert!(matches!(producer.attach(1), Err(QueueError::NotEnoughEntries { free: 0, .. })));
         producer.push(a, &note(0));
         assert!(!producer.has_credit(a) && producer.has_credit(b));
@@ -392,19 +417,23 @@ mod tests {
     #[test]
     fn a_slot_that_left_keeps_what_is_not_consumed() {
         let (mut producer, mut consumer) = queue(2).unwrap();
-        let a = producer.attach(2).unwrap();
+        let a = attach(&mut producer, 2, SLOT).unwrap();
         producer.push(a, &note(0));
         producer.detach(a);
         assert_eq!(producer.free(), 1);
         assert!(producer.attach(2).is_err());
-        consumer.pop().unwrap();
-        assert_eq!(producer.attach(2), Ok(a));
+        assert_eq!(consumer.pop(), Some(note(0)));
+        // The slot that has its share now has another name.
+        let next = SlotId { generation: 2, ..SLOT };
+        assert_eq!(attach(&mut producer, 2, next), Ok(a));
+        producer.push(a, &Notification { slot: next, ..note(1) });
+        assert_eq!(consumer.pop(), Some(Notification { slot: next, ..note(1) }));
     }
 
     #[test]
     fn the_fast_word_takes_the_place_of_the_index() {
         let (mut producer, mut consumer) = queue(1).unwrap();
-        let share = producer.attach(1).unwrap();
+        let share = attach(&mut producer, 1, SLOT).unwrap();
         let fast = Notification { index: MetadataIndex::FAST, word: u32::MAX, ..note(0) };
         producer.push(share, &fast);
         assert_eq!(consumer.pop(), Some(fast));

@@ -3,11 +3,9 @@
 use super::notification::Consumer;
 use super::receiver::Checked;
 use super::tables::Interface;
-use super::{EntryState, LinkId, Mode, Notification, QueueId, Refusal};
+use super::{EntryState, LinkId, Mode, Notification, QueueId, Refusal, SlotId};
 use crate::link::Body;
-use crate::wire::{
-    Flags, Header, INLINE_BYTES, Key, LINE_WORDS, METADATA_MAX, MetadataIndex, SlotIndex,
-};
+use crate::wire::{Flags, Header, INLINE_BYTES, Key, LINE_WORDS, METADATA_MAX, MetadataIndex};
 
 /// A packet was dropped because the interface accepts none (Hamlyn 2.8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +71,8 @@ pub struct Flow {
     whole: u64,
     area: u32,
     share: u32,
+    /// Of the slot, whose index is in `words`.
+    generation: u32,
     /// The bits of the fast word that count: all, or none.
     fast: u32,
     /// The words of a packet that came once and was not remembered yet, folded together.
@@ -115,7 +115,7 @@ impl Flow {
     #[inline(always)]
     fn notification(&self, link: LinkId, word: u32) -> Notification {
         Notification {
-            slot: SlotIndex((self.words[0] >> 32) as u32),
+            slot: SlotId { index: (self.words[0] >> 32) as u32, generation: self.generation },
             index: MetadataIndex(self.words[1] as u32),
             word: word & self.fast,
             link,
@@ -286,6 +286,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
             whole: (high - low).saturating_sub(INLINE_BYTES as u64 - 1),
             area: slot.area,
             share: slot.share,
+            generation: slot.generation,
             fast: if header.metadata_index == MetadataIndex::FAST { u32::MAX } else { 0 },
             seen: 0,
         })
@@ -428,7 +429,8 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
         if !notifies {
             return Ok(Arrival::Complete);
         }
-        let Header { slot: to, metadata_index: index, word, .. } = *header;
+        let Header { metadata_index: index, word, .. } = *header;
+        let to = SlotId { index: header.slot.0, generation: slot.generation };
         let (queue, share) = (slot.queue.index(), slot.share);
         self.counters.notifications.add(1);
         self.announce(queue, share, &Notification { slot: to, index, word, link });

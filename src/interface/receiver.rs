@@ -275,6 +275,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
             }
         }
         let (queue, share) = (slot.queue.index(), slot.share);
+        let to = SlotId { index: header.slot.0, generation: slot.generation };
         let gone = if has_panicked { slot.receiver.take() } else { None };
         if let Some(gone) = gone {
             let _ = guarded(|| drop(gone));
@@ -293,7 +294,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
         }
         self.counters.notifications.add(1);
         let word = header.word;
-        self.announce(queue, share, &Notification { slot: header.slot, index, word, link });
+        self.announce(queue, share, &Notification { slot: to, index, word, link });
         Ok(Arrival::Notified)
     }
 }

@@ -55,7 +55,7 @@ impl SlotId {
 
     /// From [`to_bits`](Self::to_bits). A number that names nothing here is refused where it is
     /// used, like the name of something that was removed.
-    pub fn from_bits(bits: u64) -> Self {
+    pub const fn from_bits(bits: u64) -> Self {
         Self { index: (bits >> 32) as u32, generation: bits as u32 }
     }
 }

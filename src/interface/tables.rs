@@ -356,7 +356,9 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
             |index| retired.iter().all(|retired| retired.index != index),
         );
         self.area_slots(config.area.index, |slots| slots + 1);
-        Ok(SlotId { index, generation })
+        let id = SlotId { index, generation };
+        self.queue_mut(config.queue)?.producer.name(share, id);
+        Ok(id)
     }
 
     fn area_slots(&mut self, area: u32, change: impl Fn(usize) -> usize) {

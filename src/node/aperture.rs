@@ -11,7 +11,8 @@
 //!                                               Event::Aperture { Revoked }
 //! ```
 //! An aperture (CLAN; SHRIMP's import and export) is memory of its owner whose whole pages are
-//! mapped into one holder, at the other end of one link. Data moves by the holder's own stores and
+//! mapped into one holder, at the other end of one link; a read-only one into as many as it is
+//! [exported to](Node::export_also). Data moves by the holder's own stores and
 //! loads; what announces it is a message, through a slot elsewhere, whose packets are checked like
 //! any other. So an aperture has no slot, takes no deposits, and is no message area: its bytes may
 //! change at any time, and nothing here lends them out. Copy what must stand still, or
@@ -34,6 +35,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::string::String;
 use std::sync::Arc;
+use std::vec::Vec;
 
 /// An aperture of one link, by the same name at both ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -57,7 +59,7 @@ impl core::fmt::Display for ApertureId {
 pub enum ApertureEvent {
     /// Owner: the holder has it.
     Ready,
-    /// Owner: nobody will hold it, and its memory was given back.
+    /// Owner: nobody will hold it, and its memory was given back, unless others hold it.
     Refused(Reason),
     /// Owner: the holder has let go of it. Its memory stays until it is revoked or reclaimed.
     Released,
@@ -110,6 +112,12 @@ pub enum ExportError {
              exported to them until they have let go"
     )]
     Orphans(usize),
+    /// A holder of it may write it, and so has it alone.
+    #[error("{0} is read-write, and such an aperture has one holder")]
+    OneHolder(ApertureId),
+    /// There is none to export once more.
+    #[error(transparent)]
+    NoSuchAperture(#[from] NoSuchAperture),
     /// A node needs none to itself.
     #[error(
         "the link of a node to itself has no apertures: there is nobody to map its memory into"
@@ -321,7 +329,7 @@ struct Exported {
 /// What is exported.
 #[derive(Debug)]
 enum Exports {
-    /// To one holder.
+    /// The same for each of its holders.
     Own(Arc<Owned>),
     /// To several, over a link each; the publisher's.
     Pool,
@@ -350,6 +358,14 @@ impl Apertures {
     fn link_bytes(&self, link: LinkId) -> (usize, u64) {
         let of = self.exported.iter().filter(|row| row.0.link == link);
         of.fold((0, 0), |(count, bytes), row| (count + 1, bytes + row.1.bytes))
+    }
+
+    /// What the same memory is called, over each link to a holder.
+    fn names_of(&self, owned: &Arc<Owned>) -> Vec<ApertureId> {
+        let is_same =
+            |memory: &Exports| matches!(memory, Exports::Own(of) if Arc::ptr_eq(of, owned));
+        let names = self.exported.iter().filter(|row| is_same(&row.1.memory));
+        names.map(|(id, _)| *id).collect()
     }
 
     /// With a link its apertures end. The owner's memory goes with its last view.
@@ -473,6 +489,37 @@ impl Node {
         Ok(id)
     }
 
+    /// Exports a read-only aperture of this node to the other end of `link` as well, where it has a
+    /// name of its own: both holders see the same pages, and so does this node in any view of them.
+    /// Its bytes count once in `aperture_bytes_max` and once in the share of each user who was given
+    /// them, as long as anybody has them, and for each link in `aperture_link_bytes_max`.
+    ///
+    /// [`revoke_aperture`](Self::revoke_aperture) takes it from one holder; the memory goes with the
+    /// last. Whoever has been revoked and does not let go sees what is written there as long as it
+    /// stays: for what it is not to see, revoke all of them, and export new memory.
+    pub fn export_also(&mut self, id: ApertureId, link: LinkId) -> Result<ApertureId, ExportError> {
+        self.check_fork()?;
+        self.link(link)?;
+        let result = self.try_export_also(id, link);
+        if let Err(e) = &result {
+            self.apertures.refused.insert(link, format!("{id}, once more: {e}"));
+        }
+        result
+    }
+
+    fn try_export_also(&mut self, id: ApertureId, link: LinkId) -> Result<ApertureId, ExportError> {
+        let owned = self.aperture_view(id)?.owned;
+        if owned.access() != ApertureAccess::ReadOnly {
+            return Err(ExportError::OneHolder(id));
+        }
+        let bytes = owned.pages().bytes();
+        let (token, uid) = self.check_export(link, bytes)?;
+        let shared = owned.descriptor_for(uid, self.config.aperture_user_bytes_max);
+        let file = shared.map_err(|exceeded| self.exceeded(bytes, exceeded))?;
+        let file = file.map_err(|source| ExportError::Os { bytes, source })?;
+        self.offer(link, token, ApertureAccess::ReadOnly, bytes, file, Exports::Own(owned))
+    }
+
     /// Sets bytes aside for memory that many may hold, each over a link of its own, and read: a
     /// publisher's pool. It counts once. [`Pool::make`] fills it, which takes long, and needs no node.
     pub(crate) fn reserve_pool(&mut self, layout: Layout) -> Result<Reservation, ExportError> {
@@ -537,13 +584,16 @@ impl Node {
 
     /// Takes an aperture back, at once: what the holder still writes is seen by nobody, and views
     /// answer [`AccessError::Revoked`]. The pages are given back when the holder has let go of
-    /// them, too; until then they count against `aperture_bytes_max` and its user's share.
+    /// them, too; until then they count against `aperture_bytes_max` and its user's share. Of one that
+    /// [others](Self::export_also) hold, this holder alone is told; views, and the pages, stay.
     pub fn revoke_aperture(&mut self, id: ApertureId) -> Result<(), NoSuchAperture> {
         self.check_fork().map_err(|Forked| NoSuchAperture::Gone(id))?;
         self.take_news();
         let exported = self.apertures.exported.remove(&id).ok_or(NoSuchAperture::Gone(id))?;
-        // A pool's memory stays, for its other holders.
-        if let Exports::Own(owned) = exported.memory {
+        // Memory with other holders stays for them, as a pool's does.
+        if let Exports::Own(owned) = exported.memory
+            && self.apertures.names_of(&owned).is_empty()
+        {
             owned.revoke(None);
         }
         self.tell_revoked(id);
@@ -553,7 +603,8 @@ impl Node {
     /// Takes an aperture back, at once, and makes a message area of its bytes as they are: from
     /// then on they stand still, and slots may name them. They are copied once, into fresh pages:
     /// 0.3 ms for 1 MiB, and 0.9 to 1.3 ms a MiB for 8 and 64 MiB (medians of 7; two virtual cores,
-    /// both busy). Views in other threads wait for that long. Refused, the aperture is as it was.
+    /// both busy). Views in other threads wait for that long. It is taken from all who
+    /// [hold](Self::export_also) it. Refused, the aperture is as it was.
     pub fn reclaim_aperture(&mut self, id: ApertureId) -> Result<AreaId, ReclaimError> {
         self.check_fork()?;
         let view = self.aperture_view(id)?;
@@ -562,8 +613,10 @@ impl Node {
         let area = self.message_area(bytes)?;
         let memory = self.area_mut(area).map_err(MemoryError::from)?;
         view.owned.revoke(Some(memory));
-        self.apertures.exported.remove(&id);
-        self.tell_revoked(id);
+        for id in self.apertures.names_of(&view.owned) {
+            self.apertures.exported.remove(&id);
+            self.tell_revoked(id);
+        }
         Ok(area)
     }
 

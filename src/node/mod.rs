@@ -170,7 +170,7 @@ pub struct NoSuchTerminus(pub TerminusId);
 /// # Ok(()) });
 ///
 /// let message = receiver.recv(queue, Some(Duration::from_secs(5)))?;
-/// assert_eq!(message.slot, slot.index());
+/// assert_eq!(message.slot, slot);
 /// assert_eq!(&receiver.area(area)?[..5], b"hello");
 /// # sender.join().unwrap().unwrap();
 /// # std::fs::remove_dir_all(&dir).ok();

@@ -270,12 +270,32 @@ impl Owned {
         Ok(Self { pages, access, rest: Mutex::new(Some(rest)) })
     }
 
+    /// A descriptor for one more holder, of `user`, in whose row the bytes are counted from now on,
+    /// if its `limit` allows it. Of a read-only one; nothing there could be written through it.
+    pub fn descriptor_for(
+        &self,
+        user: Option<u32>,
+        limit: u64,
+    ) -> Result<io::Result<OwnedFd>, Exceeded> {
+        debug_assert_eq!(self.access, ApertureAccess::ReadOnly);
+        let mut rest = self.rest.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(Rest { file, reservation }) = &mut *rest else {
+            return Ok(Err(io::ErrorKind::NotFound.into()));
+        };
+        reservation.share(user, limit)?;
+        Ok(match reopen(&*file, OFlags::RDONLY) {
+            Some(theirs) => Ok(theirs),
+            // The seals hold for this one, too.
+            None => file.try_clone(),
+        })
+    }
+
     /// The pages, for reading and writing.
     pub fn pages(&self) -> &Pages {
         &self.pages
     }
 
-    /// What the holder may do.
+    /// What the holders may do.
     pub fn access(&self) -> ApertureAccess {
         self.access
     }

@@ -155,7 +155,7 @@ struct Kept {
 impl Kept {
     /// Keeps a tag for later; else what its sender did wrong.
     fn keep(&mut self, shared: &Shared, notification: Notification) -> Result<(), String> {
-        let Notification { slot, link, .. } = notification;
+        let (slot, link) = (notification.slot.index(), notification.link);
         // The link of one that has gone is not known any more.
         if shared.senders.get(&slot).is_some_and(|sender| sender.link != Some(link)) {
             return Err("it sent a tag with a ticket of another sender".into());
@@ -408,7 +408,7 @@ impl TaggedReceiver {
         match &mut self.last {
             // A slot's index is used again for another sender, over another link.
             Some((slot, credit))
-                if *slot == notification.slot && credit.link == notification.link =>
+                if *slot == notification.slot.index() && credit.link == notification.link =>
             {
                 credit.consumed += 1;
                 if credit.is_due() {
@@ -421,7 +421,8 @@ impl TaggedReceiver {
     }
 
     #[cold]
-    fn hand_out_of_another(&mut self, Notification { slot, link, .. }: Notification) {
+    fn hand_out_of_another(&mut self, notification: Notification) {
+        let (slot, link) = (notification.slot.index(), notification.link);
         let known = self.returns.get(&slot).is_some_and(|known| known.link == link);
         let credit = if known { self.returns.remove(&slot) } else { self.credit_of(slot, link) };
         // Of one that has gone nobody is told; its slot's index may be that of another by now, whose

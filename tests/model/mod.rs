@@ -386,7 +386,7 @@ impl Pair {
         }
         count("notifications", 1);
         let note = Notification {
-            slot: h.slot,
+            slot: slot.id,
             index: h.metadata_index,
             word: if fast { h.word } else { 0 },
             link,

@@ -496,7 +496,7 @@ impl Actor {
     }
 
     fn take_data(&mut self, notification: Notification) {
-        let (from, which) = self.by_slot[&notification.slot.0];
+        let (from, which) = self.by_slot[&notification.slot.index().0];
         let slot = self.others[from].slots[which];
         let is_fast = notification.index == MetadataIndex::FAST;
         let entry = if is_fast { ENTRIES - 1 } else { notification.index.0 as usize };
@@ -530,7 +530,7 @@ impl Actor {
     }
 
     fn take_back(&mut self, notification: Notification) {
-        let (from, which) = self.by_slot[&notification.slot.0];
+        let (from, which) = self.by_slot[&notification.slot.index().0];
         let slot = self.others[from].slots[which];
         if self.others[from].standing == Standing::Down {
             // It has connected, and its first message is looked at before that.

@@ -70,7 +70,7 @@ use std::sync::{Arc, Condvar, Mutex};
 ///         node.lock().send(&ticket, text.as_bytes(), b"", limit)?;
 ///     }
 ///     for taker in takers {
-///         assert_eq!(taker.join().expect("a thread")?.slot, slot.index());
+///         assert_eq!(taker.join().expect("a thread")?.slot, slot);
 ///     }
 ///     Ok::<(), Box<dyn std::error::Error>>(())
 /// })?;

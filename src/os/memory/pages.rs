@@ -16,7 +16,7 @@
 
 use super::received::TMPFS_MAGIC;
 use super::{Mapping, create, seal};
-use rustix::fs::SealFlags;
+use rustix::fs::{OFlags, SealFlags};
 use rustix::mm::{Advice, MremapFlags, ProtFlags};
 use std::io;
 use std::os::fd::AsFd;
@@ -306,10 +306,12 @@ impl AreaPages {
         if end > file_bytes {
             return Err(PagesError::Outside { offset, bytes, file_bytes });
         }
-        Self::map(fd, offset, bytes).map_err(|source| match source.kind() {
-            io::ErrorKind::PermissionDenied => PagesError::NotWritable,
-            _ => PagesError::Os { bytes, source },
-        })
+        // Asked, not concluded from what mapping says: that may be refused for other reasons.
+        let flags = rustix::fs::fcntl_getfl(fd).map_err(not_memory)?;
+        if flags & OFlags::RWMODE != OFlags::RDWR {
+            return Err(PagesError::NotWritable);
+        }
+        Self::map(fd, offset, bytes).map_err(|source| PagesError::Os { bytes, source })
     }
 
     fn map(fd: impl AsFd, offset: u64, bytes: usize) -> io::Result<Self> {

@@ -103,7 +103,7 @@ impl ClientState {
             if notification.index == MetadataIndex::FAST {
                 self.handle(node, notification.word)?;
             } else {
-                self.handle_long(node, notification.slot);
+                self.handle_long(node, notification.slot.index());
             }
         }
         if !self.outbox.is_empty() {
@@ -541,7 +541,7 @@ impl ClientState {
     ) -> Option<Result<(), CallError>> {
         let (number, code) = (notification.word % OUTSTANDING_MAX, notification.word >> CALL_BITS);
         if notification.index != MetadataIndex::FAST {
-            self.handle_long(node, notification.slot);
+            self.handle_long(node, notification.slot.index());
         } else if number == id.call && code <= self.blocks.at_once() {
             self.blocks.copy(node, number, code, None, reply);
             self.free(node, number);

@@ -406,7 +406,7 @@ impl ServerState {
         match self.handle(node, &notification, Some(body)) {
             Ok(arrived) => arrived,
             Err(Broken(why)) => {
-                self.count_broken(notification.slot);
+                self.count_broken(notification.slot.index());
                 self.accuse(node, notification.link, why);
                 None
             }
@@ -442,7 +442,7 @@ impl ServerState {
                 Ok(Some(arrived)) => return Pumped::Request(arrived),
                 Ok(None) => {}
                 Err(Broken(why)) => {
-                    self.count_broken(notification.slot);
+                    self.count_broken(notification.slot.index());
                     return Pumped::Broken(notification.link, why);
                 }
             }
@@ -460,7 +460,7 @@ impl ServerState {
         notification: &Notification,
         words: Option<[u64; 2]>,
     ) -> Result<Option<Arrived>, Broken> {
-        let (slot, link) = (notification.slot, notification.link);
+        let (slot, link) = (notification.slot.index(), notification.link);
         let (call, code) = (notification.word % OUTSTANDING_MAX, notification.word >> CALL_BITS);
         let Some(Some(client)) = self.clients.get_mut(slot.0 as usize) else { return Ok(None) };
         let Some(state) = client.calls.place(call) else {
@@ -488,7 +488,7 @@ impl ServerState {
         call: u32,
         code: u32,
     ) -> Result<Option<Arrived>, Broken> {
-        let slot = notification.slot;
+        let slot = notification.slot.index();
         let Some(Some(client)) = self.clients.get_mut(slot.0 as usize) else { return Ok(None) };
         client.check_owed().map_err(Broken)?;
         let state = client.calls.get(call).unwrap_or(SHUT);

@@ -93,7 +93,7 @@ impl ServerState {
         node: &mut Node,
         notification: &Notification,
     ) -> Result<Option<Arrived>, Broken> {
-        let long = self.long_slots.remove(&notification.slot);
+        let long = self.long_slots.remove(&notification.slot.index());
         let Some((slot, call)) = long else { return Ok(None) };
         let Some(Some(client)) = self.clients.get_mut(slot.0 as usize) else { return Ok(None) };
         let bytes = client.longs.remove(&call).and_then(|long| long.take(node));

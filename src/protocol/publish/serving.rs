@@ -140,9 +140,10 @@ pub(super) struct Serving {
     dropped: u64,
     /// The link had no room when it was last tried.
     is_full: bool,
-    /// It is shown that something waits for it to take or release something; whether that is one of the
-    /// pool.
-    waits: Option<bool>,
+    /// A sample waits that is to be published, and whether that is one of the pool.
+    wanted: Option<bool>,
+    /// It is shown that something waits for it to take or release something.
+    waits: bool,
 }
 
 impl Serving {
@@ -177,7 +178,8 @@ impl Serving {
             taken: 0,
             dropped: 0,
             is_full: false,
-            waits: None,
+            wanted: None,
+            waits: false,
         }
     }
 
@@ -266,18 +268,13 @@ impl Serving {
     /// published now, one of the pool or not (`wanted`), or one that it has yet to get.
     #[cold]
     pub fn show_waits(&mut self, node: &mut Node, wanted: Option<bool>) {
+        self.wanted = wanted;
         let is_behind = self.is_behind() && self.no_room() == NoRoom::InMemory;
-        let waits = match wanted {
-            _ if is_behind => Some(wanted.unwrap_or(false)),
-            None => None,
-            Some(is_pool) => {
-                let blocks = self.blocks(node, is_pool) == Some(NoRoom::InMemory);
-                blocks.then_some(is_pool)
-            }
-        };
+        let waits = is_behind
+            || wanted.is_some_and(|is_pool| self.blocks(node, is_pool) == Some(NoRoom::InMemory));
         let before = core::mem::replace(&mut self.waits, waits);
-        if let Some(link) = self.link().filter(|_| waits.is_some() || before.is_some()) {
-            node.waits_for_buffer(link, waits.is_some());
+        if let Some(link) = self.link().filter(|_| waits || before) {
+            node.waits_for_buffer(link, waits);
         }
     }
 
@@ -285,8 +282,8 @@ impl Serving {
     /// go on.
     #[cold]
     pub fn show_still_waits(&mut self, node: &mut Node) {
-        let waits = self.waits;
-        self.show_waits(node, waits);
+        let wanted = self.wanted;
+        self.show_waits(node, wanted);
     }
 
     /// A sample leaves the log.

@@ -1,0 +1,159 @@
+//! Records of streams that are written before they are sent, in memory that a sender lends.
+//!
+//! The memory is the loan's own, and is copied once, into the link, as that of a long loan in Rust is:
+//! between the bytes in a ring stand headers. So a view of it never shows what is sent, or another
+//! record: while Python has one the loan is neither sent nor given back, and afterwards it hands out
+//! none.
+
+use crate::array::Memory;
+use crate::bytes::export;
+use crate::errors::{Kind, error};
+use crate::inner::locked;
+use crate::stream_sender::{ApertureStreamSender, Sent, StreamSender};
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use std::sync::Mutex;
+
+/// Whose record it is.
+pub enum Sender {
+    Plain(Py<StreamSender>),
+    Aperture(Py<ApertureStreamSender>),
+}
+
+/// A record that has yet to be sent. It has the buffer protocol, writable; `send()` and `release()`
+/// raise `BufferError` while something has a buffer of it, such as an array. Where it goes away, and at
+/// the end of a `with` block, it is released, and nothing is sent that was not.
+#[pyclass(module = "hamlyn", frozen, weakref)]
+pub struct RecordLoan {
+    sender: Sender,
+    memory: Mutex<Option<Memory>>,
+    start: usize,
+    length: AtomicUsize,
+    /// Views that Python has; this and the next change under the interpreter's lock.
+    buffers: AtomicUsize,
+    /// It was sent or released, or is being sent.
+    is_over: AtomicBool,
+}
+
+impl RecordLoan {
+    /// A record of `length` bytes, all zero, of at most `max`.
+    pub fn new(sender: Sender, length: usize, max: usize) -> PyResult<Self> {
+        if length > max {
+            let text = format!("a record of {length} bytes is longer than the receiver's {max}");
+            return Err(error(Kind::Misuse, text));
+        }
+        // There is no memory of no bytes.
+        let memory = Memory::new(length.max(1)).ok_or_else(|| {
+            error(Kind::Misuse, format!("{length} bytes are more than memory can have"))
+        })?;
+        Ok(Self {
+            sender,
+            start: memory.at(0).expose_provenance(),
+            memory: Mutex::new(Some(memory)),
+            length: AtomicUsize::new(length),
+            buffers: AtomicUsize::new(0),
+            is_over: AtomicBool::new(false),
+        })
+    }
+
+    fn check(&self) -> PyResult<()> {
+        match self.is_over.load(Ordering::Relaxed) {
+            true => Err(error(Kind::Closed, "the record was sent or released")),
+            false => Ok(()),
+        }
+    }
+
+    /// Nobody gets a buffer of it from now on.
+    fn end(&self) -> PyResult<()> {
+        self.check()?;
+        let buffers = self.buffers.load(Ordering::Relaxed);
+        if buffers > 0 {
+            let text = format!("{buffers} views or arrays still use the record's memory");
+            return Err(PyBufferError::new_err(text));
+        }
+        self.is_over.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+#[pymethods]
+impl RecordLoan {
+    /// Sends it, as the sender's `send` does. After `TimedOut`, where that says that it was not taken,
+    /// it may be sent again, and after every other error that left it as it was.
+    #[pyo3(signature = (timeout=None))]
+    fn send(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        self.end()?;
+        // Taken out: nobody else gives it back meanwhile, or finds the lock held.
+        let memory = locked(&self.memory).take();
+        let Some(kept) = &memory else { return self.check() };
+        // SAFETY: as long as that, at least; nobody has a buffer of it, or gets one.
+        let bytes =
+            unsafe { core::slice::from_raw_parts(kept.at(0), self.length.load(Ordering::Relaxed)) };
+        let sent = match &self.sender {
+            Sender::Plain(sender) => sender.get().send_or_say(py, bytes, timeout),
+            Sender::Aperture(sender) => sender.get().send_or_say(py, bytes, timeout),
+        };
+        if !matches!(sent, Ok(Sent::Whole | Sent::CutOff)) {
+            *locked(&self.memory) = memory;
+            self.is_over.store(false, Ordering::Relaxed);
+        }
+        sent?.result()
+    }
+
+    /// Gives it back unsent. Releasing twice, or what was sent, does nothing.
+    fn release(&self) -> PyResult<()> {
+        if !self.is_over.load(Ordering::Relaxed) {
+            self.end()?;
+            drop(locked(&self.memory).take());
+        }
+        Ok(())
+    }
+
+    /// Makes the record shorter; one of at most `nbytes` bytes stays as it is. Views that were made
+    /// before show what was cut off, too.
+    fn truncate(&self, nbytes: usize) -> PyResult<()> {
+        self.check()?;
+        self.length.fetch_min(nbytes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn __len__(&self) -> usize {
+        self.length.load(Ordering::Relaxed)
+    }
+
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        let this = slf.get();
+        this.check()?;
+        let start = core::ptr::with_exposed_provenance_mut(this.start);
+        // SAFETY: the memory is this object's as long as it is not over, and it is not over before the
+        // view has come back; the view refers to the object. What `truncate` cuts off stays there.
+        unsafe { export(slf.as_any(), view, flags, start, this.__len__(), false) }?;
+        this.buffers.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
+        self.buffers.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception: "object"))]
+    fn __exit__(&self, _exception: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.release()
+    }
+
+    fn __repr__(&self) -> String {
+        let state = if self.is_over.load(Ordering::Relaxed) { ", gone" } else { "" };
+        format!("<hamlyn.RecordLoan of {} bytes{state}>", self.__len__())
+    }
+}

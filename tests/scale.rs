@@ -10,7 +10,7 @@ mod support;
 use hamlyn::interface::terminus::Segmenter;
 use hamlyn::interface::{Interface, LinkId, QueueId, SlotConfig, SlotId};
 use hamlyn::link::sim::{Fabric, SimLink, Trouble};
-use hamlyn::wire::{Key, MetadataIndex, NodeId};
+use hamlyn::wire::{Key, MetadataIndex, NodeId, Ticket};
 use std::collections::HashMap;
 use support::{Costs, alone};
 
@@ -180,5 +180,80 @@ fn ten_thousand_hosts_meet_and_each_costs_what_it_speaks_with() {
         let (few, many) = (cost(100), cost(10_000));
         support::loud(&format!("bytes of a host: {few} of a hundred, {many} of ten thousand"));
         assert!(many <= few + few / 4, "{few} bytes of a host, then {many}");
+    });
+}
+
+/// One host that all others speak to at once, and that answers each. What each costs it: bytes of its
+/// interface, with an entry for each; links that there are then, of all hosts.
+fn star(count: usize) -> (usize, usize) {
+    let before = Costs::now().heap_bytes;
+    let mut interface = Interface::new(NodeId(1));
+    interface.enable();
+    let area = interface.create_area(vec![0; BYTES]);
+    let queue = interface.create_queue(count as u32).unwrap();
+    let config = SlotConfig::new(area, queue).metadata(count as u32).credit(count as u32);
+    let slot = interface.create_slot(&config, Key(7), || Key(1)).unwrap();
+    let bytes = (Costs::now().heap_bytes - before) / count;
+    // The others are from 0 on, and the one in the middle is behind them.
+    let mut world = World::new(count);
+    let middle = world.hosts.len();
+    world.fabric = Fabric::new(12, count + 1, Trouble { delay_max_ns: 50, ..Trouble::REORDER });
+    let send = |fabric: &mut Fabric, ticket: &Ticket, to: usize| {
+        let link = fabric.connect(to, 4, PACKET_BYTES);
+        let data = [7; BYTES];
+        let mut message = Segmenter::new(ticket, BYTES as u64, 0, 0, PACKET_BYTES).unwrap();
+        message.advance(&mut fabric.outgoing(link), &data[..], &[]).unwrap();
+    };
+    let link_of = |link: SimLink| LinkId { index: link.index() as u32, generation: 0 };
+    for entry in 0..count as u32 {
+        let ticket = interface.ticket(slot, MetadataIndex(entry)).unwrap();
+        send(&mut world.fabric, &ticket, middle);
+    }
+    let (mut links, mut answers, mut heard) = (count, 0, vec![0; count]);
+    loop {
+        while let Some(packet) = world.fabric.arrive(middle) {
+            let link = link_of(packet.link);
+            interface.handle_packet(link, &packet.header, packet.reserved, &packet).unwrap();
+        }
+        while let Some(note) = interface.pop(queue).unwrap() {
+            let from = note.index.0 as usize;
+            heard[from] += 1;
+            let host = &world.hosts[from];
+            let ticket = host.interface.ticket(host.slot, MetadataIndex(PARENT)).unwrap();
+            send(&mut world.fabric, &ticket, from);
+            links += 1;
+        }
+        for at in 0..count {
+            while let Some(packet) = world.fabric.arrive(at) {
+                let (link, host) = (link_of(packet.link), &mut world.hosts[at]);
+                host.interface
+                    .handle_packet(link, &packet.header, packet.reserved, &packet)
+                    .unwrap();
+                while host.interface.pop(host.queue).unwrap().is_some() {
+                    answers += 1;
+                }
+            }
+        }
+        if !world.fabric.advance() {
+            break;
+        }
+    }
+    assert!(heard.iter().all(|times| *times == 1), "each is heard once");
+    assert_eq!(answers, count);
+    let refused = |row: &(&str, u64)| row.0.starts_with("refused_") && row.1 > 0;
+    assert!(!interface.counters().snapshot().iter().any(refused));
+    (bytes, links)
+}
+
+#[test]
+fn a_host_that_ten_thousand_speak_to_keeps_an_entry_of_each_and_no_more() {
+    alone("a_host_that_ten_thousand_speak_to_keeps_an_entry_of_each_and_no_more", || {
+        let (few, many) = (star(1000), star(10_000));
+        support::loud(&format!(
+            "bytes of a peer: {} of a thousand, {} of ten thousand",
+            few.0, many.0
+        ));
+        assert_eq!((few.1, many.1), (2000, 20_000));
+        assert!(many.0 <= few.0, "{} bytes of a peer, then {}", few.0, many.0);
     });
 }

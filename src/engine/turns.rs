@@ -848,6 +848,43 @@ mod tests {
     }
 
     #[test]
+    fn ten_thousand_peers_that_say_nothing_cost_a_turn_no_more_than_a_thousand() {
+        let count = |links: usize| {
+            let mut node = Node::new(links);
+            let turn = |node: &mut Node| {
+                node.waiting[0] += 1;
+                node.now_ns += SWEEP_NS;
+                node.turn();
+            };
+            // Those that say nothing become idle, and are armed so many in so much time.
+            let longest = links as u64 / ARMED_AT_A_TIME as u64 * ARMING_NS / SWEEP_NS;
+            let mut turns = 0;
+            while node.turns.armed.len() + 1 < links {
+                turn(&mut node);
+                turns += 1;
+                assert!(turns <= 2 * (longest + u64::from(EMPTY_TURNS_MAX)), "{turns} turns");
+            }
+            let (looks, signal_looks) = (node.looks.get(), node.signal_looks);
+            const TURNS: u64 = 64 * TURNS_PER_LONG_TURN as u64;
+            (0..TURNS).for_each(|_| turn(&mut node));
+            // One of them all is found as soon as any.
+            node.waiting[links / 2] = 1;
+            (0..TURNS_PER_LONG_TURN).for_each(|_| turn(&mut node));
+            assert_eq!(node.waiting[links / 2], 0);
+            let capacity = node.turns.places.capacity() * size_of::<Place>()
+                + [&node.turns.active, &node.turns.idle, &node.turns.armed]
+                    .map(|list| list.capacity() * size_of::<u32>())
+                    .iter()
+                    .sum::<usize>();
+            ((node.looks.get() - looks) / TURNS, node.signal_looks - signal_looks, capacity / links)
+        };
+        let (few, many) = (count(1000), count(10_000));
+        std::eprintln!("looks a turn, looks for signals, bytes of a link: {few:?}, {many:?}");
+        assert_eq!((few.0, few.1), (many.0, many.1));
+        assert!(many.2 <= 96, "{} bytes of a link", many.2);
+    }
+
+    #[test]
     fn idle_links_are_looked_at_in_long_turns_alone() {
         let mut node = Node::new(1000);
         for _ in 0..2 * EMPTY_TURNS_MAX {

@@ -266,6 +266,7 @@ fn is_late(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::string::ToString;
 
     #[test]
     fn a_service_is_a_label_of_its_name_in_the_dns() {

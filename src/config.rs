@@ -405,6 +405,19 @@ macro_rules! argument {
 macro_rules! settings {
     ($($name:ident: $type:ty $(, from $from:ty)? = $default:expr, $variable:literal, $allowed:expr, $meaning:literal;)+) => {
         /// Every setting. Fields are read; builder calls of the same names set them.
+        ///
+        /// ```
+        /// use hamlyn::Config;
+        /// use hamlyn::config::WaitMode;
+        ///
+        /// // What the environment says, and what the program says in its place.
+        /// let config = Config::from_env()?.ring_bytes(64u32 << 10).wait_mode(WaitMode::Blocking);
+        /// assert_eq!(config.ring_bytes, 65536);
+        /// // What is not allowed is an error that says what is, here or when a node is made with it.
+        /// let error = config.ring_bytes(1000u32).validate().unwrap_err();
+        /// assert!(error.to_string().contains("HAMLYN_RING_BYTES"), "{error}");
+        /// # Ok::<(), hamlyn::config::ConfigError>(())
+        /// ```
         #[derive(Clone, Debug, PartialEq)]
         #[non_exhaustive]
         pub struct Config {

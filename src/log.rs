@@ -148,6 +148,14 @@ static HAS_SINK: AtomicBool = AtomicBool::new(false);
 ///
 /// With the feature `tracing` the same entries are events of the target `hamlyn`, whether or not there
 /// is a sink.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// hamlyn::log::set_sink(Some(Arc::new(|entry| eprintln!("{entry:?}"))));
+/// // From here on connections, refusals and deaths are told.
+/// hamlyn::log::set_sink(None);
+/// ```
 pub fn set_sink(sink: Option<Sink>) {
     let mut place = SINK.write().unwrap_or_else(PoisonError::into_inner);
     HAS_SINK.store(sink.is_some(), Ordering::Relaxed);

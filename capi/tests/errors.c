@@ -259,6 +259,7 @@ static void messages_to_oneself(void) {
     EXPECT(H_OK, "", h_send_msg(node, &ticket, "data", 4, "metadata", 8, LIMIT, &handle));
     EXPECT(H_OK, "", h_recv_block(node, queue, LIMIT, &n));
     THAT(n.slot.bits == slot.bits && n.index == 0 && n.word == 0);
+    THAT(h_slot_index(n.slot) == h_slot_index(slot));
     EXPECT(H_OK, "", h_is_reusable(node, &handle, &reusable));
     THAT(reusable);
     EXPECT(H_TOO_LONG, "8 are needed", h_metadata(node, n.slot, n.index, metadata, 4, &length));

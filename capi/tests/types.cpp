@@ -149,7 +149,7 @@ void the_lower_level() {
 
     GOOD(here.try_send(to, "data", LIMIT, "about"));
     const auto message = GOOD(queue.try_receive(LIMIT));
-    THAT(message.slot == slot && message.index == 1);
+    THAT(message.slot == slot && message.index == 1 && h_slot_index(message.slot) == slot.index());
     THAT(GOOD(there.link(message.link).try_peer()).pid == getpid());
     THAT(hm::bytes(GOOD(slot.try_metadata(1))).text() == "about");
     std::array<char, 4> copied{};

@@ -549,6 +549,26 @@ const HELD_MAX: usize = 16;
 /// The services in this user's own directory and in the shared one, as far as they can be seen.
 /// Takes at most 200 ms for each directory that somebody holds, and after 16 of them looks into no
 /// other.
+///
+/// ```
+/// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-list-{}", std::process::id()));
+/// # let config = hamlyn::Config::from_env()?.dir(&dir);
+///
+/// use hamlyn::services::{list_services, stat_of};
+/// use hamlyn::{Accept, Access, Node};
+/// use std::time::Duration;
+///
+/// let mut node = Node::with_config(config.clone())?;
+/// node.serve("here", Access::SameUser, Accept::Automatic(vec![]))?;
+/// let services = list_services(&config);
+/// let here = services.entries.iter().find(|entry| entry.name == "here").unwrap();
+/// assert_eq!(here.pid, Some(std::process::id()));
+/// let told = stat_of(&config, &here.name.parse()?, Some(Duration::from_secs(10)))?;
+/// assert!(told.lines().any(|line| line.starts_with("packets_received ")));
+/// # drop(node);
+/// # std::fs::remove_dir_all(&dir).ok();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn list_services(config: &Config) -> Services {
     let mut found = Services::default();
     let own = config.clone();

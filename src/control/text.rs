@@ -11,6 +11,14 @@ const MARKS_MAX: u32 = 4;
 /// format characters (those of direction are among them), line ends, unassigned and invisible
 /// characters, and marks without a character to stand on become `\n`, `\u{202e}` and the like.
 /// Letters of any language, signs and quotation marks stay. What it returns it leaves as it is.
+///
+/// ```
+/// use hamlyn::services::printable;
+///
+/// let name = "caf\u{e9}\u{202e}\x1b[2J";
+/// assert_eq!(printable(name), "caf\u{e9}\\u{202e}\\u{1b}[2J");
+/// assert_eq!(printable(&printable(name)), printable(name));
+/// ```
 pub fn printable(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut marks = MARKS_MAX;

@@ -61,6 +61,28 @@ impl SlotId {
 }
 
 /// What a slot is made of.
+///
+/// ```
+/// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-slot-{}", std::process::id()));
+/// # let config = hamlyn::Config::from_env()?.dir(&dir);
+///
+/// use hamlyn::{MetadataIndex, Mode, Node, SlotConfig};
+///
+/// let mut node = Node::with_config(config)?;
+/// let (area, queue) = (node.message_area(8192)?, node.notification_queue(6)?);
+/// // Four messages at a time may be on their way into the lower half.
+/// let low = node.slot(SlotConfig::new(area, queue).range(0..4096).metadata(4))?;
+/// // The upper half takes what it is armed for, once each: a key, and bounds, of its own.
+/// let config = SlotConfig::new(area, queue).range(4096..8192).metadata(2);
+/// let high = node.slot(config.mode(Mode::ParanoidOneShot))?;
+/// assert!(node.ticket(high, MetadataIndex(0)).is_err(), "it is not armed");
+/// node.arm(high, MetadataIndex(0), Some(0..64))?;
+/// assert_eq!(node.ticket(high, MetadataIndex(0))?.capacity(), 64);
+/// assert_eq!(node.ticket(low, MetadataIndex(3))?.capacity(), 4096);
+/// # drop(node);
+/// # std::fs::remove_dir_all(&dir).ok();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct SlotConfig {
     pub(crate) area: AreaId,

@@ -36,6 +36,30 @@ impl core::fmt::Display for BufferTag {
 }
 
 /// A piece of a gathered message: `<send_buffer_tag, offset, length>`, in bytes.
+///
+/// ```
+/// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-piece-{}", std::process::id()));
+/// # let config = hamlyn::Config::from_env()?.dir(&dir);
+///
+/// use hamlyn::{MetadataIndex, Node, Piece, SlotConfig};
+///
+/// let mut node = Node::with_config(config)?;
+/// let (area, queue) = (node.message_area(4096)?, node.notification_queue(1)?);
+/// let slot = node.slot(SlotConfig::new(area, queue))?;
+/// // To itself, as to any other node.
+/// let ticket = node.ticket(slot, MetadataIndex(0))?;
+/// let terminus = node.primary();
+/// let tag = node.send_buffer(terminus, 64)?;
+/// node.send_buffer_mut(terminus, tag)?[..9].copy_from_slice(b"gathered!");
+/// let pieces = [Piece { tag, offset: 4, length: 4 }, Piece { tag, offset: 0, length: 3 }];
+/// // It waits in the work queue, and leaves in this call, which receives, too.
+/// let _ = node.post_send(terminus, &ticket, &pieces, b"")?;
+/// node.recv(queue, None)?;
+/// assert_eq!(&node.area(area)?[..7], b"eredgat");
+/// # drop(node);
+/// # std::fs::remove_dir_all(&dir).ok();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
     /// The send buffer area.

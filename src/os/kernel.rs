@@ -22,6 +22,13 @@ pub struct KernelFeature {
 }
 
 /// What the kernel has of what the library would use, found out by trying.
+///
+/// ```
+/// let kernel = hamlyn::KernelFeatures::detect();
+/// for feature in kernel.rows.iter().filter(|feature| !feature.present) {
+///     println!("without {}: {}", feature.name, feature.otherwise);
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelFeatures {
     /// Version as the kernel gives it.

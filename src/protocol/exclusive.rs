@@ -25,6 +25,26 @@ const KEEP: Duration = Duration::from_micros(50);
 
 /// An end point that belongs to one thread at a time, behind a lock, for any number of threads.
 /// A panic in a call leaves it as it was between two steps of that call, and no lock poisoned.
+///
+/// ```
+/// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-exclusive-{}", std::process::id()));
+/// # let config = hamlyn::Config::from_env()?.dir(&dir);
+///
+/// use hamlyn::protocol::{Exclusive, Manager, TaggedConfig, TaggedReceiver};
+/// use std::time::Duration;
+///
+/// let manager = Manager::with_config(config)?;
+/// let receiver = TaggedReceiver::new(&manager, TaggedConfig::new(64))?;
+/// let receiver = Exclusive::new(receiver);
+/// std::thread::scope(|scope| {
+///     for _ in 0..2 {
+///         scope.spawn(|| receiver.lock().get_tag(Some(Duration::ZERO)).is_err());
+///     }
+/// });
+/// # drop((receiver, manager));
+/// # std::fs::remove_dir_all(&dir).ok();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Exclusive<T> {
     state: Mutex<T>,
     /// Whether a thread waits for an arrival.

@@ -33,6 +33,19 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout_at;
 
 /// When a [`ReconnectingClient`] connects again, and what calls do meanwhile.
+///
+/// ```
+/// use hamlyn::protocol::ReconnectPolicy;
+/// use std::time::Duration;
+///
+/// // For a minute, and calls fail meanwhile instead of waiting.
+/// let policy = ReconnectPolicy {
+///     outage_max: Some(Duration::from_secs(60)),
+///     calls_wait: false,
+///     ..ReconnectPolicy::default()
+/// };
+/// # assert!(policy.attempts_max.is_none());
+/// ```
 #[derive(Clone, Debug)]
 pub struct ReconnectPolicy {
     /// Before the first attempt. 10 ms unless set. To each delay a random part of up to its own

@@ -93,6 +93,23 @@ impl fmt::Debug for Token {
 }
 
 /// A receiver end point, for whoever is to send to it. A secret: who has it can send.
+///
+/// ```
+/// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-seed-{}", std::process::id()));
+/// # let config = hamlyn::Config::from_env()?.dir(&dir);
+///
+/// use hamlyn::protocol::{Manager, Seed, Server, ServerConfig};
+///
+/// let manager = Manager::with_config(config)?;
+/// let server = Server::new(&manager, ServerConfig::default())?;
+/// let seed = server.seed()?;
+/// // As bytes in a message, or as text on a command line.
+/// assert_eq!(Seed::from_bytes(&seed.to_bytes())?, seed);
+/// assert_eq!(seed.to_string().parse::<Seed>()?, seed);
+/// # drop((server, manager));
+/// # std::fs::remove_dir_all(&dir).ok();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seed {
     pub(crate) kind: Kind,

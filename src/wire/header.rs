@@ -32,6 +32,15 @@ pub const METADATA_MAX: usize = 60;
 
 bitflags::bitflags! {
     /// The flags of a ticket and of each packet sent with it.
+    ///
+    /// ```
+    /// use hamlyn::Flags;
+    ///
+    /// let flags = Flags::NOTIFY | Flags::WAKE;
+    /// assert!(flags.contains(Flags::WAKE));
+    /// // As `Ticket::silent` has it: data moves, and nobody is told.
+    /// assert_eq!(flags - Flags::NOTIFY - Flags::WAKE, Flags::empty());
+    /// ```
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct Flags: u8 {
         /// Append to the notification queue when the message is complete. Without it, data moves

@@ -8,6 +8,18 @@ use core::{cmp, fmt};
 /// The shares of all messages of a group add, as integers, to exactly 2^32. Each is at least the
 /// number of packets that its message can have; so no delta and no partial sum is zero early.
 /// On the wire 2^32 is written 0.
+///
+/// ```
+/// use hamlyn::Share;
+///
+/// // A message in three parts, by three helpers: each announces nothing before all have arrived.
+/// let parts = Share::WHOLE.split_evenly(3)?;
+/// assert_eq!(parts.iter().map(|part| part.get()).sum::<u64>(), 1 << 32);
+/// // Each part has at least as many as its message has packets.
+/// assert!(Share::new(2)?.check_packets(3).is_err());
+/// assert!(Share::new(0).is_err());
+/// # Ok::<(), hamlyn::ShareError>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct Share {

@@ -17,6 +17,27 @@ const BOUND_MAX: u64 = (1 << 56) - 1;
 ///
 /// `base` and `bound` are offsets in the slot, in bytes, half open. The receiver's own bounds
 /// decide; these tell an honest sender what it was given.
+///
+/// ```
+/// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-ticket-{}", std::process::id()));
+/// # let config = hamlyn::Config::from_env()?.dir(&dir);
+///
+/// use hamlyn::{MetadataIndex, Node, SlotConfig, Ticket};
+///
+/// let mut node = Node::with_config(config)?;
+/// let (area, queue) = (node.message_area(4096)?, node.notification_queue(1)?);
+/// let slot = node.slot(SlotConfig::new(area, queue))?;
+/// let ticket = node.ticket(slot, MetadataIndex(0))?;
+/// // As it travels, in whatever message.
+/// assert_eq!(Ticket::from_bytes(&ticket.to_bytes())?, ticket);
+/// // The right to the upper half alone, and the whole as two rights, of which each may be passed on.
+/// assert_eq!(ticket.at(2048)?.capacity(), 2048);
+/// let [low, high] = ticket.split_evenly(2)?[..] else { unreachable!() };
+/// assert_eq!((low.bound, high.base), (2048, 2048));
+/// # drop(node);
+/// # std::fs::remove_dir_all(&dir).ok();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 // In the order of the header's words, so that they are copied and not put together.
 #[repr(C)]

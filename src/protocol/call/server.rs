@@ -26,6 +26,18 @@ use std::time::Instant;
 use std::vec::Vec;
 
 /// What a [`Server`] is made of.
+///
+/// ```
+/// use hamlyn::protocol::ServerConfig;
+///
+/// // Small requests only, and few of each client at a time.
+/// let config = ServerConfig {
+///     outstanding: 4,
+///     request_bytes_max: 4096,
+///     ..ServerConfig::default()
+/// };
+/// # assert_eq!(config.clients_max, 64);
+/// ```
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
     /// Calls that each client may have outstanding. 64 unless set.

@@ -113,6 +113,20 @@ impl fmt::Display for WhenSlow {
 }
 
 /// What a [`Publisher`] is made of.
+///
+/// ```
+/// use hamlyn::protocol::PublishConfig;
+///
+/// // Images of up to 1 MiB, written in place, of which each subscriber may hold two.
+/// let config = PublishConfig {
+///     sample_bytes_max: 1 << 20,
+///     outstanding_max: 2,
+///     subscribers_max: 8,
+///     ..PublishConfig::default()
+/// };
+/// // Made at once, when the publisher is.
+/// assert!(config.pool_bytes() >= 16 << 20);
+/// ```
 #[derive(Clone, Debug)]
 pub struct PublishConfig {
     /// Most bytes of a sample that is copied to each subscriber, in one packet; longer ones are put

@@ -4,7 +4,7 @@
 mod model;
 
 use hamlyn::interface::{
-    AreaId, Arrival, Deposit, Interface, LinkId, Message, Mode, NotDeposited, QueueId, Receiver,
+    AreaId, Arrival, Deposit, Interface, Message, Mode, NotDeposited, QueueId, Receiver,
     Refusal, SlotConfig, SlotId, Then,
 };
 use hamlyn::wire::{Flags, Header, Key, MetadataIndex, NodeId};

@@ -4,8 +4,8 @@
 mod model;
 
 use hamlyn::interface::{
-    AreaId, Arrival, Deposit, Interface, Message, Mode, NotDeposited, QueueId, Receiver,
-    Refusal, SlotConfig, SlotId, Then,
+    AreaId, Arrival, Deposit, Interface, Message, Mode, NotDeposited, QueueId, Receiver, Refusal,
+    SlotConfig, SlotId, Then,
 };
 use hamlyn::wire::{Flags, Header, Key, MetadataIndex, NodeId};
 use model::{Bytes, LINK, header};

@@ -747,7 +747,8 @@ mod tests {
         let tcp = Bell::new().unwrap();
         let path = OneFrame { tcp, plain: Vec::new(), asked: asked.clone() };
         let late = Arc::new(Late::new(Bell::new().unwrap()));
-        let (token, inbox) = (ConnectionId(1), Arc::new(Inbox::new(ForkGuard::new().unwrap()).unwrap()));
+        let (token, inbox) =
+            (ConnectionId(1), Arc::new(Inbox::new(ForkGuard::new().unwrap()).unwrap()));
         let carrier =
             Carrier::new(Box::new(path), token, inbox, late.clone(), &outgoing, &incoming, 1024);
         let writes = RingWriter::new(outgoing.lines(), incoming.freed(), 1024);

@@ -572,9 +572,9 @@ settings! {
     host_timeout_ms: u32 = 10_000, "HAMLYN_HOST_TIMEOUT_MS", from(2000, 3_600_000),
         "Milliseconds after which another host that does not answer is taken for dead.";
     rails: u32 = 1, "HAMLYN_RAILS", from(1, 8),
-        "TLS connections over which one link to another host is spread; as many as both ends allow. Each goes to the next of the addresses that the host's name, or the directory, has.";
+        "TLS connections over which one link to another host is spread: as many as the smaller of both ends' numbers says. Each goes to the next of the addresses that the host's name, or the directory, has.";
     rail_bytes: u32 = 1 << 20, "HAMLYN_RAIL_BYTES", power(64 << 10, 1 << 30),
-        "Of a link with several rails: bytes that may be on their way to this process, or wait here for others before them; the other end keeps as many, to send them again.";
+        "Of a link with several rails: bytes that may be on their way, or wait at their receiver for others before them; their sender keeps as many, to send them again. The smaller of both ends' numbers counts, each way.";
     fabric: Fabric = Fabric::Off, "HAMLYN_FABRIC", (),
         "Links to other hosts over libfabric, where the other host asks for it, too: for a network on which every host is trusted (feature `libfabric`); else TLS.";
     fabric_provider: Option<String>, from String = None, "HAMLYN_FABRIC_PROVIDER", (),

@@ -14,7 +14,7 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use support::{Dir, LIMIT, LONG, Peer, Role, say};
+use support::{Dir, LIMIT, LONG, Peer, Role, alone, say, until};
 
 fn secret(dir: &Dir, name: &str, digits: &str) -> PathBuf {
     let path = dir.path.join(name);
@@ -393,7 +393,82 @@ fn what_was_sent_arrives_though_its_sender_leaves_at_once() {
     });
 }
 
-#[cfg(feature = "tokio")]
+/// Of this process: threads that connect to other hosts.
+fn dials() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
+    names.filter(|name| name.trim_end() == "hamlyn-dial").count()
+}
+
+/// A server for so many clients, and a manager of its own for whoever connects, with a directory.
+fn for_many(clients: u32) -> ([Dir; 2], [Manager; 2], Server, PathBuf, String) {
+    let (there_dir, here_dir) = (Dir::new("many-there", &[]), Dir::new("many-here", &[]));
+    let key = secret(&there_dir, "secret", "7f");
+    let listen = "127.0.0.1:0".parse::<std::net::SocketAddr>().unwrap();
+    let there = Manager::with_config(config(&there_dir, &key).listen(listen)).unwrap();
+    there.start_progress().unwrap();
+    let config_of = ServerConfig {
+        clients_max: 2 * clients,
+        outstanding: 1,
+        request_bytes_max: 64,
+        ..ServerConfig::default()
+    };
+    let server = Server::new(&there, config_of).unwrap();
+    server.serve("x", Access::SameUser).unwrap();
+    let at = there.listens_at().unwrap().to_string();
+    let directory = here_dir.path.join("services");
+    std::fs::write(&directory, "").unwrap();
+    let here = Manager::with_config(config(&here_dir, &key).directory(directory.clone())).unwrap();
+    ([there_dir, here_dir], [there, here], server, directory, at)
+}
+
+#[test]
+fn a_hundred_connections_that_are_begun_at_once_are_all_made() {
+    alone("a_hundred_connections_that_are_begun_at_once_are_all_made", || {
+        const CLIENTS: usize = 100;
+        let (_dirs, [_there, here], server, _, at) = for_many(CLIENTS as u32);
+        let name = format!("hamlyn://{at}/x");
+        let begin = std::sync::Barrier::new(CLIENTS);
+        let made: Vec<Result<Client, String>> = std::thread::scope(|scope| {
+            let connect = |_| {
+                scope.spawn(|| {
+                    begin.wait();
+                    Client::connect(&here, &name, LIMIT).map_err(|error| error.to_string())
+                })
+            };
+            let threads: Vec<_> = (0..CLIENTS).map(connect).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        let failed: Vec<_> = made.iter().filter_map(|made| made.as_ref().err()).collect();
+        assert!(failed.is_empty(), "{} failed: {failed:?}", failed.len());
+        until("the server has them all", || server.clients() == CLIENTS);
+    });
+}
+
+#[test]
+fn servers_that_are_not_there_keep_nobody_else_waiting() {
+    alone("servers_that_are_not_there_keep_nobody_else_waiting", || {
+        const CLIENTS: usize = 80;
+        let (_dirs, [_there, here], server, directory, at) = for_many(CLIENTS as u32);
+        std::thread::scope(|scope| {
+            let connect = |_| {
+                let later = "hamlyn://x";
+                let connect = || Client::connect(&here, later, LIMIT).map_err(|e| e.to_string());
+                scope.spawn(connect)
+            };
+            let threads: Vec<_> = (0..CLIENTS).map(connect).collect();
+            until("as many connect as may at once", || dials() >= 64);
+            let _one = Client::connect(&here, &format!("hamlyn://{at}/x"), LIMIT).unwrap();
+            until("the server has it", || server.clients() == 1);
+            assert!(threads.iter().all(|thread| !thread.is_finished()));
+            std::fs::write(&directory, format!("x {at}\n")).unwrap();
+            let made: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+            let failed: Vec<_> = made.iter().filter_map(|made| made.as_ref().err()).collect();
+            assert!(failed.is_empty(), "{} failed: {failed:?}", failed.len());
+        });
+    });
+}
+
 #[test]
 fn tasks_wait_for_other_hosts() {
     use hamlyn::protocol::AsyncManager;

@@ -720,3 +720,15 @@ fn whatever_comes_over_a_link_it_ends_once_for_its_reason_and_what_was_whole_is_
         assert!(ends.contains(&end), "none has {end}");
     }
 }
+
+#[test]
+fn whatever_comes_over_rails_in_whatever_order_what_is_whole_is_counted_once() {
+    let ends = by_chance(19, 100, |seed, _| {
+        let steps = 2 * (random(seed) % 200);
+        let bytes: Vec<u8> = (0..steps).map(|_| random(seed) as u8).collect();
+        ends::rails(&bytes)
+    });
+    for end in ["hung up", "closed", "misbehaved"] {
+        assert!(ends.contains(&end), "none has {end}");
+    }
+}

@@ -11,13 +11,13 @@
 mod support;
 
 use hamlyn::Ticket;
-use hamlyn::control::Identity;
 use hamlyn::control::hosts::channel::Channel;
 use hamlyn::control::hosts::keys::Keys;
 use hamlyn::control::hosts::meeting::{Meeting, MeetingError, Own, Step};
 use hamlyn::control::hosts::path::Path as _;
 use hamlyn::control::hosts::rails::numbers::{Head, Kind, WINDOW};
 use hamlyn::control::hosts::rails::said::{Said, Secret};
+use hamlyn::control::{Identity, Reason};
 use hamlyn::interface::terminus::Piece;
 use hamlyn::node::{CloseReason, Event};
 use hamlyn::protocol::{
@@ -483,6 +483,48 @@ fn a_rail_that_stalls_without_closing_is_left_and_one_that_comes_back_is_used() 
 }
 
 #[test]
+fn what_is_on_a_rail_that_stalls_arrives_over_the_other_though_its_sender_leaves() {
+    const TOTAL: u32 = 3_000;
+    let hosts = Hosts::new("2");
+    let (mut here, mut there, cables) = two_ends(&hosts, TOTAL);
+    (here.may_send, there.may_send) = (1_000, 0);
+    until("both live and are used", || {
+        turns(&mut here, &mut there);
+        let live = lives(&here.path(), 2) && lives(&there.path(), 2);
+        live && there.count == 1_000 && cables[1].passed() > 50_000
+    });
+    cables[1].inside.is_stalled.store(true, Ordering::Relaxed);
+    here.may_send = TOTAL;
+    // As much as there is credit for; what is in the ring leaves later.
+    let mut last = (0, 0);
+    until("nothing more leaves", || {
+        turns(&mut here, &mut there);
+        let before = core::mem::replace(&mut last, (here.sent, there.count));
+        before == last && here.sent > 1_000
+    });
+    let sent = here.sent;
+    let live = cables[1].inside.live.lock().unwrap();
+    let waiting = live.iter().map(|end| rustix::io::ioctl_fionread(end).unwrap()).sum::<u64>();
+    drop(live);
+    assert!(waiting > 0 && there.count < sent, "{} of {sent}, {waiting} bytes wait", there.count);
+    // It waits until what it sent is there, or its time is up.
+    let leaves = std::thread::spawn(move || drop(here));
+    until("everything has come", || {
+        for _ in 0..100 {
+            there.turn();
+        }
+        assert!(there.count == sent || there.closed.is_none(), "{} of {sent}", there.count);
+        there.count == sent
+    });
+    assert!(there.came[..sent as usize].iter().all(|count| *count == 1));
+    until("its end is told", || {
+        there.turn();
+        there.closed.is_some()
+    });
+    leaves.join().unwrap();
+}
+
+#[test]
 fn a_host_that_wants_one_rail_has_one() {
     let hosts = Hosts::new("2");
     let one = Dir::new("one", &[TIMEOUT]);
@@ -707,6 +749,42 @@ fn nobody_joins_a_link_that_is_not_his() {
         links == 2
     });
     assert!(lives(&there.path(), 2), "{}", there.path());
+}
+
+#[test]
+fn a_link_that_is_being_left_counts_as_many_connections_as_it_has() {
+    let settings = [
+        TIMEOUT,
+        ("RAILS", "2"),
+        ("CONNECTIONS_PER_USER_MAX", "3"),
+        ("HANDSHAKE_TIMEOUT_MS", "60000"),
+    ];
+    let dir = Dir::new("counts", &settings);
+    let mut there = End::new(listening(secret(&dir)), 10, true);
+    let at = there.node.listens_at().unwrap();
+    let mine = Dir::new("mine", &[]);
+    // One that never says that it has what was sent, so that it is waited for.
+    let first = Liar::link(at, &mine);
+    let secret = Secret::of(&first.channel).unwrap();
+    let (channel, own) = connected(at, &mine);
+    let own = Own { identity: first.own.identity.clone(), ..own };
+    let mut meeting = Meeting::of_client(channel, "x", Vec::new());
+    meeting.joins = Some((1, secret));
+    let _second = meet(meeting, &own).unwrap();
+    until("both rails live", || {
+        there.node.poll().unwrap();
+        while let Some(event) = there.node.next_event() {
+            if let Event::Connected { link, .. } = event {
+                there.link = Some(link);
+            }
+        }
+        lives(&there.path(), 2)
+    });
+    there.node.disconnect(there.link.unwrap()).unwrap();
+    let _third = Liar::link(at, &mine);
+    let (channel, own) = connected(at, &mine);
+    let error = meet(Meeting::of_client(channel, "x", Vec::new()), &own).unwrap_err();
+    assert!(matches!(error, MeetingError::Refused(Reason::Connections, _)), "{error}");
 }
 
 // ---- the protocols
@@ -986,7 +1064,10 @@ fn a_long_message_keeps_no_more_in_front_of_a_short_one_than_is_said() {
     until("it has come", || {
         cable.inside.allowed.fetch_add(4096, Ordering::Relaxed);
         let allowed = cable.inside.allowed.load(Ordering::Relaxed);
-        while cable.passed() < allowed && !has_come {
+        let mut has_passed = false;
+        // What has passed is taken before more may pass.
+        while !has_passed && !has_come {
+            has_passed = cable.passed() >= allowed;
             here.poll().unwrap();
             there.poll().unwrap();
             while let Some(notification) = there.pop(queue).unwrap() {

@@ -248,3 +248,25 @@ fn a_host_for_which_no_descriptor_is_left_is_counted() {
         assert_eq!(others, exhausted());
     });
 }
+
+/// One that connects while the system refuses this call is counted, and nothing else with it.
+fn refused_by_the_system(name: &str, call: libc::c_long) {
+    alone(name, || {
+        let mut there = There::new(&[]);
+        refuse(call);
+        let _here = TcpStream::connect(there.at).unwrap();
+        there.counts("hosts_refused_exhausted", 1);
+    });
+}
+
+#[test]
+fn a_host_whose_socket_the_system_does_not_prepare_is_counted() {
+    let name = "a_host_whose_socket_the_system_does_not_prepare_is_counted";
+    refused_by_the_system(name, libc::SYS_setsockopt);
+}
+
+#[test]
+fn a_host_whose_socket_the_system_does_not_watch_is_counted() {
+    let name = "a_host_whose_socket_the_system_does_not_watch_is_counted";
+    refused_by_the_system(name, libc::SYS_epoll_ctl);
+}

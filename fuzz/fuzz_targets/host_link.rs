@@ -1,4 +1,4 @@
-//! `model::link` over bytes that the fuzzer searches for.
+//! `model::link` and `model::rails` over bytes that the fuzzer searches for.
 #![no_main]
 
 #[path = "../../tests/model/host_ends.rs"]
@@ -6,5 +6,9 @@
 mod model;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    _ = model::link(data);
+    match data.split_first() {
+        Some((0..128, data)) => _ = model::link(data),
+        Some((_, data)) => _ = model::rails(data),
+        None => {}
+    }
 });

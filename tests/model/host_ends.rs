@@ -2,13 +2,16 @@
 //! bytes have it say. By chance under `cargo test`, by search under a fuzzer (`fuzz/`).
 
 use hamlyn::control::hosts::channel::Channel;
-use hamlyn::control::hosts::frames::{Frame, Read, read};
+use hamlyn::control::hosts::frames::{Frame, HEADER_BYTES, Read, put, read};
 use hamlyn::control::hosts::hello::{self, Answer, VERSION, Wants, Who};
 use hamlyn::control::hosts::keys::{End, Keys};
 use hamlyn::control::hosts::meeting::{Meeting, Own, Step};
 use hamlyn::control::hosts::path::Path;
+use hamlyn::control::hosts::rails::numbers::{Head, Kind};
+use hamlyn::control::hosts::rails::said::{Said, Secret};
 use hamlyn::control::{Accept, Access, Identity};
 use hamlyn::node::{CloseReason, Event};
+use hamlyn::wire::{Destination, Flags, Header, Key, MetadataIndex, SlotIndex};
 use hamlyn::{Config, Node};
 use std::cell::RefCell;
 use std::fs;
@@ -38,6 +41,7 @@ impl World {
         fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
         let config = Config::default().dir(dir.clone()).shared_dir(dir.join("shared"));
         let config = config.secret(secret).listen("127.0.0.1:0".parse::<SocketAddr>().unwrap());
+        let config = config.rails(u32::from(RAILS));
         let own = || {
             let (keys, identity) = (Keys::load(&config).unwrap(), Identity::new().unwrap());
             Own { keys, identity, packet_bytes: 4096 }
@@ -236,12 +240,25 @@ pub fn link(data: &[u8]) -> &'static str {
     with_world(|world| speak(world, 1 + usize::from(*piece) * 8, data))
 }
 
+/// Packets that a node has refused.
+fn refused(node: &Node) -> u64 {
+    let counters = node.counters();
+    counters.iter().filter(|row| row.0.starts_with("refused_")).map(|row| row.1).sum()
+}
+
+fn end_of(ends: &[CloseReason]) -> &'static str {
+    match ends {
+        [CloseReason::Closed] => "closed",
+        [CloseReason::HungUp] => "hung up",
+        [CloseReason::Expelled] => "expelled",
+        [CloseReason::Misbehaved(_)] => "misbehaved",
+        [CloseReason::Died] => "died",
+        other => panic!("{other:?}"),
+    }
+}
+
 fn speak(world: &mut World, piece: usize, data: &[u8]) -> &'static str {
     let World { other, node, at, .. } = world;
-    let refused = |node: &Node| {
-        let counters = node.counters();
-        counters.iter().filter(|row| row.0.starts_with("refused_")).map(|row| row.1).sum::<u64>()
-    };
     let before = refused(node);
     let mut meeting =
         Meeting::of_client(client(TcpStream::connect(*at).unwrap(), other), "x", Vec::new());
@@ -277,15 +294,266 @@ fn speak(world: &mut World, piece: usize, data: &[u8]) -> &'static str {
         (!ends.is_empty()).then_some(())
     });
     let model = model(data, packet_bytes);
-    let end = match ends.as_slice() {
-        [CloseReason::Closed] => "closed",
-        [CloseReason::HungUp] => "hung up",
-        [CloseReason::Expelled] => "expelled",
-        [CloseReason::Misbehaved(_)] => "misbehaved",
-        other => panic!("{other:?}"),
-    };
+    let end = end_of(&ends);
     assert_eq!((end, connected), (model.end, 1));
     assert!(revoked <= model.revoked);
     assert_eq!(refused(node) - before, model.packets, "packets that were whole");
+    end
+}
+
+// ---- a link over several connections
+
+/// Rails that the honest end takes.
+const RAILS: u8 = 3;
+/// Steps of one case: fewer packets than wrong keys are allowed, and fewer repeated batches than may be.
+const STEPS: usize = 300;
+/// Connections of one case: each costs a proof.
+const JOINS: u64 = 6;
+
+/// One batch, and the rail over which it went last.
+struct Batch {
+    head: Head,
+    bytes: Vec<u8>,
+    over: Option<u64>,
+}
+
+struct Rail {
+    id: u64,
+    place: u8,
+    channel: Channel,
+    /// It stalls: what is put on it waits here.
+    stalled: Option<Vec<u8>>,
+}
+
+/// A host that sends batches over rails by hand.
+struct Hand {
+    secret: Secret,
+    rails: Vec<Rail>,
+    next_id: u64,
+    batches: Vec<Batch>,
+    /// Batches of short packets.
+    shorts: u64,
+    packets: u64,
+}
+
+impl Hand {
+    fn add(&mut self, place: u8, channel: Channel) {
+        self.rails.push(Rail { id: self.next_id, place, channel, stalled: None });
+        self.next_id += 1;
+    }
+
+    fn put(&mut self, rail: usize, bytes: &[u8]) {
+        let rail = &mut self.rails[rail];
+        match &mut rail.stalled {
+            Some(waits) => waits.extend_from_slice(bytes),
+            None => rail.channel.put(bytes),
+        }
+    }
+
+    fn send(&mut self, rail: usize, batch: usize) {
+        let id = self.rails[rail].id;
+        let batch = &mut self.batches[batch];
+        batch.over = Some(id);
+        let bytes = [&batch.head.to_bytes()[..], &batch.bytes].concat();
+        self.put(rail, &bytes);
+    }
+
+    /// One more, which is not sent yet: its number.
+    fn batch(&mut self, kind: Kind, packets: u8, with: u8) -> usize {
+        let mut bytes = Vec::new();
+        for _ in 0..packets {
+            let header = Header {
+                destination: Destination(1),
+                slot: SlotIndex(2),
+                metadata_index: MetadataIndex(0),
+                key: Key(3),
+                offset: 0,
+                length: with.into(),
+                delta: 0,
+                metadata_len: 0,
+                flags: Flags::NOTIFY,
+                word: 0,
+            };
+            let data = vec![with; with.into()];
+            put(&mut bytes, &Frame::Packet { header, metadata: &[], data: &data });
+        }
+        self.packets += u64::from(packets);
+        let (number, place) = (self.batches.len() as u64, self.shorts);
+        self.shorts += u64::from(kind == Kind::Short);
+        let head = Head { kind, length: bytes.len() as u32, number, place, had: 0, freed: 0 };
+        self.batches.push(Batch { head, bytes, over: None });
+        number as usize
+    }
+
+    fn stall(&mut self, rail: usize, stalls: bool) {
+        let own = &mut self.rails[rail];
+        if stalls {
+            own.stalled.get_or_insert_default();
+        } else if let Some(waits) = own.stalled.take() {
+            own.channel.put(&waits);
+        }
+    }
+
+    /// As an honest host does: what was sent over it is sent again over another.
+    fn cut(&mut self, rail: usize) {
+        let gone = self.rails.remove(rail);
+        for batch in 0..self.batches.len() {
+            if self.batches[batch].over == Some(gone.id) {
+                self.send(batch % self.rails.len(), batch);
+            }
+        }
+    }
+
+    /// Whether everything has left that does not stall; what comes is let go.
+    fn flush(&mut self) -> bool {
+        self.rails.iter_mut().fold(true, |all, rail| {
+            rail.channel.receive(1 << 16);
+            let come = rail.channel.plain().len();
+            rail.channel.take(come);
+            all & (rail.channel.flush() || rail.channel.ended().is_some())
+        })
+    }
+}
+
+/// A link to a node over several connections, whose other end does what the bytes say: batches in any
+/// order, over any rail, twice; rails that stall, are cut and come back; and, at the end, what no host
+/// does. The link ends once, and what an honest host has sent is counted once.
+pub fn rails(data: &[u8]) -> &'static str {
+    with_world(|world| speak_over_rails(world, data))
+}
+
+fn joined(mut meeting: Meeting, own: &Own) -> Meeting {
+    until("it is let in", || match meeting.turn(own) {
+        Step::Waits => None,
+        Step::Link(..) => Some(()),
+        step => panic!("{step:?}"),
+    });
+    meeting
+}
+
+fn speak_over_rails(world: &mut World, mut data: &[u8]) -> &'static str {
+    let World { other, node, at, .. } = world;
+    let before = refused(node);
+    let tcp = || TcpStream::connect(*at).unwrap();
+    let mut meeting = Meeting::of_client(client(tcp(), other), "x", Vec::new());
+    Said::Offer { count: RAILS, credit: 1 << 20 }.put(&mut meeting.says);
+    let first = joined(meeting, other).channel;
+    let secret = Secret::of(&first).unwrap();
+    let (rails, batches) = (Vec::new(), Vec::new());
+    let mut hand = Hand { secret, rails, next_id: 0, batches, shorts: 0, packets: 0 };
+    hand.add(0, first);
+    let mut next = || match data.split_first() {
+        Some((first, rest)) => {
+            data = rest;
+            Some(*first)
+        }
+        None => None,
+    };
+    let (mut ends, mut is_honest) = (Vec::new(), true);
+    let turn = |node: &mut Node, ends: &mut Vec<CloseReason>| {
+        node.poll().unwrap();
+        while let Some(event) = node.next_event() {
+            match event {
+                Event::Connected { .. } => {}
+                Event::Closed { reason, .. } => ends.push(reason),
+                other => panic!("{other:?}"),
+            }
+        }
+    };
+    for _ in 0..STEPS {
+        let (Some(what), Some(which)) = (next(), next()) else { break };
+        let rail = usize::from(which) % hand.rails.len();
+        let one = usize::from(which >> 2);
+        match what % 16 {
+            0..=3 => {
+                let kind = if what % 2 == 0 { Kind::Short } else { Kind::Long };
+                let batch = hand.batch(kind, 1 + what / 128, which);
+                // Some are sent later.
+                if which % 5 > 0 {
+                    hand.send(rail, batch);
+                }
+            }
+            4 | 5 => {
+                let waits = hand.batches.iter().position(|batch| batch.over.is_none());
+                if let Some(batch) = waits {
+                    hand.send(rail, batch);
+                }
+            }
+            6 if !hand.batches.is_empty() => hand.send(rail, one % hand.batches.len()),
+            7 | 8 if hand.next_id < JOINS => {
+                let place = (0..RAILS).find(|p| hand.rails.iter().all(|rail| rail.place != *p));
+                if let Some(place) = place {
+                    let channel = client(tcp(), other);
+                    let mut meeting = Meeting::of_client(channel, "x", Vec::new());
+                    meeting.joins = Some((place, hand.secret.clone()));
+                    hand.add(place, joined(meeting, other).channel);
+                }
+            }
+            9 if hand.rails.len() > 1 => hand.cut(rail),
+            10 => hand.stall(rail, true),
+            11 => hand.stall(rail, false),
+            12 => {
+                let kind = if what < 128 { Kind::Ask } else { Kind::Report };
+                let number = which.into();
+                let word = Head { kind, length: 0, number, place: 0, had: 0, freed: 0 };
+                hand.put(rail, &word.to_bytes());
+            }
+            13 | 14 => {
+                hand.flush();
+                turn(node, &mut ends);
+            }
+            // Rarely, and nothing behind it.
+            15 if what > 200 && which < 64 => {
+                is_honest = false;
+                let batch = hand.batch(Kind::Short, 1, 7);
+                let batch = &hand.batches[batch];
+                let mut bytes = [&batch.head.to_bytes()[..], &batch.bytes].concat();
+                let at = usize::from(next().unwrap_or(0)) % bytes.len();
+                bytes[at] ^= next().unwrap_or(1).max(1);
+                hand.stall(rail, false);
+                hand.put(rail, &bytes);
+                break;
+            }
+            _ => {}
+        }
+        assert!(ends.is_empty() || !is_honest, "{ends:?}");
+    }
+    let says_goodbye = hand.batches.len().is_multiple_of(2);
+    for rail in 0..hand.rails.len() {
+        hand.stall(rail, false);
+    }
+    if is_honest {
+        for batch in 0..hand.batches.len() {
+            if hand.batches[batch].over.is_none() {
+                hand.send(batch % hand.rails.len(), batch);
+            }
+        }
+        let last = hand.batch(Kind::Last, 0, 0);
+        if says_goodbye {
+            put(&mut hand.batches[last].bytes, &Frame::Goodbye);
+            hand.batches[last].head.length = hand.batches[last].bytes.len() as u32;
+        }
+        hand.send(last % hand.rails.len(), last);
+    }
+    let mut all_left = false;
+    until("the link has ended", || {
+        // One that is not honest, and is not found out, closes its connections.
+        if core::mem::replace(&mut all_left, hand.flush()) && !is_honest {
+            hand.rails.clear();
+        }
+        turn(node, &mut ends);
+        (!ends.is_empty()).then_some(())
+    });
+    let (end, count) = (end_of(&ends), refused(node) - before);
+    match is_honest {
+        true => {
+            let expected = if says_goodbye { "closed" } else { "hung up" };
+            assert_eq!((end, count), (expected, hand.packets), "packets that were sent");
+        }
+        false => {
+            let bytes = hand.batches.iter().map(|batch| batch.bytes.len()).sum::<usize>();
+            assert!(count <= hand.packets + (bytes / HEADER_BYTES) as u64, "{count} packets");
+        }
+    }
     end
 }

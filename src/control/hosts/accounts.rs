@@ -1,9 +1,11 @@
 //! Who has how many connections: strangers by their address, hosts that have proved themselves by that.
 
-use super::{LinkRow, Refused, Row, Shared, State, lock};
+use super::{LinkRow, Refused, Row, Shared, State};
 use core::cmp::Reverse;
+use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
 use std::vec::Vec;
 
 /// Connections of one address that have not proved themselves.
@@ -40,27 +42,88 @@ impl Shared {
 }
 
 impl State {
+    /// Connections that there are, in whatever state.
+    pub(super) fn connections(&self) -> usize {
+        self.rows.len() + self.links.len() + self.more.load(Ordering::Relaxed)
+    }
+
     /// Connections of one identity, whatever state they are in; and how many of them wait for the
-    /// application's answer.
+    /// application's answer. No link is locked for that.
     pub(super) fn of_identity(&self, identity: &str) -> (usize, usize) {
         let links = self.links.values().filter(|row| row.identity == identity);
         let links: usize = links.map(LinkRow::connections).sum();
-        let asked = self.rows.values().filter(|row| {
-            matches!(row, Row::Meeting(met)
-                if met.wants.as_ref().is_some_and(|wants| wants.1.identity == identity))
-        });
-        let leaving = self.rows.values().filter(|row| {
-            matches!(row, Row::Leaving(leaving) if leaving.identity.as_deref() == Some(identity))
-        });
-        let asked = asked.count();
-        (links + asked + leaving.count(), asked)
+        let (mut asked, mut leaving) = (0, 0);
+        for row in self.rows.values() {
+            match row {
+                Row::Meeting(met) => {
+                    let wants = met.wants.as_ref();
+                    asked += usize::from(wants.is_some_and(|wants| wants.1.identity == identity));
+                }
+                Row::Leaving(row) if row.identity.as_deref() == Some(identity) => {
+                    leaving += row.live.as_ref().map_or(1, |live| live.connections());
+                }
+                Row::Leaving(_) | Row::Dialing(_) => {}
+            }
+        }
+        (links + asked + leaving, asked)
     }
 }
 
 impl LinkRow {
     /// One, or as many as it has rails.
     pub(super) fn connections(&self) -> usize {
-        if self.rails.is_none() { 1 } else { lock(&self.link).rail_count() }
+        self.rails.as_ref().map_or(1, |rails| rails.live().connections())
+    }
+}
+
+/// Which rails of a link live: kept where they come and go, and read without the link's lock, which its
+/// node's turns hold.
+#[derive(Debug)]
+pub struct Live {
+    /// A bit for each.
+    places: AtomicU8,
+    /// Of all links: the connections beyond one each.
+    more: Arc<AtomicUsize>,
+}
+
+impl Live {
+    /// None of them, of a link among others.
+    pub fn new(more: &Arc<AtomicUsize>) -> Arc<Self> {
+        Arc::new(Self { places: AtomicU8::new(0), more: more.clone() })
+    }
+
+    /// One lives.
+    pub fn joined(&self, place: u8) {
+        self.change(self.places.load(Ordering::Relaxed) | 1 << place);
+    }
+
+    /// It does not any more.
+    pub fn left(&self, place: u8) {
+        self.change(self.places.load(Ordering::Relaxed) & !(1 << place));
+    }
+
+    /// By whoever has the link's lock, or the last who has this.
+    fn change(&self, places: u8) {
+        let more = |places: u8| (places.count_ones() as usize).saturating_sub(1);
+        let before = more(self.places.swap(places, Ordering::Relaxed));
+        // A sum that falls wraps around, as it is meant to.
+        self.more.fetch_add(more(places).wrapping_sub(before), Ordering::Relaxed);
+    }
+
+    /// Whether one lives.
+    pub fn has(&self, place: u8) -> bool {
+        self.places.load(Ordering::Relaxed) >> place & 1 != 0
+    }
+
+    /// Connections of the link: one is counted for a link that has none any more, until it is gone.
+    pub fn connections(&self) -> usize {
+        (self.places.load(Ordering::Relaxed).count_ones() as usize).max(1)
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        self.change(0);
     }
 }
 
@@ -71,5 +134,32 @@ fn network_of(address: IpAddr) -> IpAddr {
             Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX)).into()
         }
         address => address,
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rails_are_counted_where_they_come_and_go_and_those_of_a_link_that_is_gone_are_not() {
+        let more = Arc::new(AtomicUsize::new(0));
+        let (one, other) = (Live::new(&more), Live::new(&more));
+        let all = || more.load(Ordering::Relaxed);
+        assert_eq!((one.connections(), all()), (1, 0));
+        one.joined(0);
+        assert_eq!((one.connections(), all()), (1, 0));
+        (1..4).for_each(|place| one.joined(place));
+        (0..8).for_each(|place| other.joined(place));
+        assert_eq!((one.connections(), other.connections(), all()), (4, 8, 10));
+        // Once for each place.
+        one.joined(3);
+        one.left(2);
+        one.left(2);
+        assert_eq!((one.connections(), one.has(2), one.has(3), all()), (3, false, true, 9));
+        drop(other);
+        assert_eq!(all(), 2);
+        (0..4).for_each(|place| one.left(place));
+        assert_eq!((one.connections(), all()), (1, 0));
     }
 }

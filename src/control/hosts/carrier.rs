@@ -489,6 +489,11 @@ impl Carrier {
         self.path.look_for_silence(limit)
     }
 
+    /// Leaves a connection of several that has taken nothing for so long.
+    pub fn look_for_stalls(&mut self, limit: Duration) {
+        self.path.look_for_stalls(limit);
+    }
+
     /// One more connection, where a link has several. An error: why not.
     pub fn add_rail(&mut self, place: u8, rail: Channel) -> Result<(), String> {
         self.path.add_rail(place, rail)
@@ -502,11 +507,6 @@ impl Carrier {
     /// Why there is none.
     pub fn has_no_rail(&mut self, place: u8, why: &str) {
         self.path.has_no_rail(place, why);
-    }
-
-    /// Connections that it has.
-    pub fn rail_count(&self) -> usize {
-        self.path.rail_count()
     }
 
     /// Nobody looks after it any more: it ends, which the node is told.

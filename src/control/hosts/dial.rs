@@ -19,7 +19,7 @@ use std::string::{String, ToString};
 use std::sync::{Arc, Weak};
 use std::vec::Vec;
 
-/// Threads that connect at a time.
+/// Threads that connect at a time. More wait for one of them, as many as there may be links.
 const DIALS_MAX: usize = 64;
 /// Bytes that the system takes of a connection before they leave: a part of what a long message may keep
 /// in front of a short one.
@@ -29,6 +29,9 @@ pub(super) const PAUSE: Duration = Duration::from_millis(50);
 /// The same where too many ask at once, at first and at most.
 pub(super) const CROWDED_PAUSE: Duration = Duration::from_millis(5);
 const CROWDED_PAUSE_MAX: Duration = Duration::from_millis(200);
+/// For how long a host is asked again that ends connections without a word, as it does those that are too
+/// many at once; or nothing of ours may be there.
+const GONE_NS: u64 = 5_000_000_000;
 
 /// A connection that this process makes.
 #[derive(Clone, Debug)]
@@ -41,6 +44,8 @@ pub(super) struct Dial {
     pub rail: Option<RailDial>,
     /// Before the next attempt, where too many ask at once.
     pub pause: Duration,
+    /// When the other end is not asked again if it ends the connection without a word, once it has.
+    pub gone_ns: Option<u64>,
 }
 
 impl Dial {
@@ -51,18 +56,28 @@ impl Dial {
     }
 
     /// How long to wait before it is tried again, where what kept it from being a link passes: nobody
-    /// serves the name yet, or as many of this end's identity wait for an answer as may. Each attempt
-    /// costs both ends a handshake, so the pauses of the latter grow.
+    /// serves the name yet; as many of this end's identity wait for an answer as may; or so many of this
+    /// end's address meet it that it has let the oldest go. Each attempt costs both ends a handshake, so the
+    /// pauses of the latter two grow.
     pub fn again_after(&mut self, error: &MeetingError) -> Option<Duration> {
         let pause = match error {
             MeetingError::NoService => PAUSE,
             MeetingError::Refused(Reason::Connections, why) if why == ASKED_REFUSED => {
-                let next = (self.pause * 2).min(CROWDED_PAUSE_MAX);
-                core::mem::replace(&mut self.pause, next)
+                self.next_pause()
+            }
+            MeetingError::Gone(_) => {
+                let now_ns = monotonic_ns();
+                let until_ns = *self.gone_ns.get_or_insert(now_ns.saturating_add(GONE_NS));
+                (now_ns < until_ns).then(|| self.next_pause())?
             }
             _ => return None,
         };
         self.may_try_again().then_some(pause)
+    }
+
+    fn next_pause(&mut self) -> Duration {
+        let next = (self.pause * 2).min(CROWDED_PAUSE_MAX);
+        core::mem::replace(&mut self.pause, next)
     }
 
     pub fn error(&self, error: HostError) -> ConnectError {
@@ -98,11 +113,15 @@ pub enum HostError {
     #[error(transparent)]
     Meeting(#[from] MeetingError),
     /// Too many are being connected.
-    #[error("{DIALS_MAX} connections to other hosts are being made already")]
+    #[error(
+        "{DIALS_MAX} connections to other hosts are being made, and as many wait for that as there may be \
+         links (links_max)"
+    )]
     TooMany,
 }
 
-/// Starts a thread that connects, after a pause.
+/// Connects after a pause: when there is a thread for it, in the order in which it is asked for, and within
+/// the time that there is.
 pub(super) fn start(
     shared: &Arc<Shared>,
     state: &mut State,
@@ -110,9 +129,47 @@ pub(super) fn start(
     dial: Dial,
     pause: Duration,
 ) -> Result<(), ConnectError> {
-    if state.dials >= DIALS_MAX {
+    let State { rows, dials_wait, .. } = state;
+    if state.dials < DIALS_MAX && dials_wait.is_empty() {
+        return spawn(shared, state, id, dial, pause);
+    }
+    let most = shared.config.links_max as usize;
+    if dials_wait.len() >= most {
+        // Of those some may have been given up.
+        dials_wait.retain(|(id, _)| matches!(rows.get(id), Some(Row::Dialing(_))));
+    }
+    if dials_wait.len() >= most {
         return Err(dial.error(HostError::TooMany));
     }
+    dials_wait.push_back((id, pause));
+    rows.insert(id, Row::Dialing(dial));
+    Ok(())
+}
+
+/// A thread is free: for those that wait.
+fn start_waiting(shared: &Arc<Shared>, state: &mut State) {
+    while state.dials < DIALS_MAX
+        && let Some((id, pause)) = state.dials_wait.pop_front()
+    {
+        let Some(Row::Dialing(dial)) = state.rows.get(&id) else { continue };
+        let dial = dial.clone();
+        if let Err(error) = spawn(shared, state, id, dial.clone(), pause) {
+            state.rows.remove(&id);
+            shared.dial_failed(state, id, &dial, error);
+        }
+    }
+    if state.rails_wait {
+        shared.connect_rails(state);
+    }
+}
+
+fn spawn(
+    shared: &Arc<Shared>,
+    state: &mut State,
+    id: u64,
+    dial: Dial,
+    pause: Duration,
+) -> Result<(), ConnectError> {
     let weak = Arc::downgrade(shared);
     let own = dial.clone();
     let run = move || {
@@ -126,16 +183,26 @@ pub(super) fn start(
         let mut state = shared.lock();
         state.dials -= 1;
         // Given up, or too late: nobody wants it.
-        if !matches!(state.rows.get(&id), Some(Row::Dialing(_))) {
-            return;
-        }
-        state.rows.remove(&id);
-        match meeting {
-            Ok((meeting, address)) => {
-                shared.meet(&mut state, Some(id), meeting, address, Some(own))
+        if matches!(state.rows.get(&id), Some(Row::Dialing(_))) {
+            state.rows.remove(&id);
+            match meeting {
+                Ok((meeting, address)) => {
+                    shared.meet(&mut state, Some(id), meeting, address, Some(own))
+                }
+                // Behind those that wait.
+                Err(error) if may_come(&error) && own.may_try_again() => {
+                    let pause = match own.name.place() {
+                        Some(_) => PAUSE,
+                        None => shared.given.pause_after(&shared.config, PAUSE),
+                    };
+                    if let Err(error) = start(&shared, &mut state, id, own.clone(), pause) {
+                        shared.dial_failed(&mut state, id, &own, error);
+                    }
+                }
+                Err(error) => shared.dial_failed(&mut state, id, &own, own.error(error)),
             }
-            Err(error) => shared.dial_failed(&mut state, id, &own, own.error(error)),
         }
+        start_waiting(&shared, &mut state);
         drop(state);
         shared.late.bell.ring();
     };
@@ -174,7 +241,8 @@ fn meeting(shared: &Shared, tcp: TcpStream, host: &str, dial: &Dial) -> Result<M
     Ok(meeting)
 }
 
-/// Tries each place and address, and again until the time is up where a server is waited for.
+/// Tries each place and address, and again until the time is up where a server is waited for and nobody
+/// waits for the thread.
 fn connect(shared: &Weak<Shared>, id: u64, dial: &Dial) -> Result<Reached, HostError> {
     let mut pause = PAUSE;
     loop {
@@ -182,14 +250,8 @@ fn connect(shared: &Weak<Shared>, id: u64, dial: &Dial) -> Result<Reached, HostE
             Ok(reached) => return Ok(reached),
             Err(error) => error,
         };
-        let may_come = match &error {
-            HostError::Unreachable { source, .. } => {
-                source.kind() == io::ErrorKind::ConnectionRefused
-            }
-            HostError::Directory(error) => error.may_come(),
-            _ => false,
-        };
-        if !may_come || !dial.may_try_again() || !is_wanted(shared, id) {
+        let is_alone = || shared.upgrade().is_some_and(|s| s.lock().dials_wait.is_empty());
+        if !may_come(&error) || !dial.may_try_again() || !is_wanted(shared, id) || !is_alone() {
             return Err(error);
         }
         // It is looked at once more before the time is up.
@@ -199,6 +261,15 @@ fn connect(shared: &Weak<Shared>, id: u64, dial: &Dial) -> Result<Reached, HostE
         if let (None, Some(shared)) = (dial.name.place(), shared.upgrade()) {
             pause = shared.given.pause_after(&shared.config, pause);
         }
+    }
+}
+
+/// Whether nobody is there yet.
+fn may_come(error: &HostError) -> bool {
+    match error {
+        HostError::Unreachable { source, .. } => source.kind() == io::ErrorKind::ConnectionRefused,
+        HostError::Directory(error) => error.may_come(),
+        _ => false,
     }
 }
 

@@ -1,5 +1,6 @@
 //! What becomes a link: both ends have proved themselves, and the server has said yes.
 
+use super::accounts::Live;
 use super::dial::HostError;
 use super::fabric::Offered;
 use super::hello::{Answer, Wants};
@@ -7,7 +8,7 @@ use super::meeting::{MeetingError, Proved};
 use super::path::Path;
 use super::rails::said::Said;
 use super::rails::{OfLink, Rails, Terms};
-use super::{Carrier, ConnectError, LinkRow, Met, Row, Shared, State, lock};
+use super::{Carrier, ConnectError, LinkRow, Met, Refused, Row, Shared, State, lock};
 use crate::control::LinkFeatures;
 use crate::control::machine::{HostPeer, Peer, RequestId};
 use crate::control::shell::{ControlEvent, LinkToken, NewLink, Way};
@@ -92,17 +93,20 @@ impl Shared {
         let peer = peer(met.address, &proved, wants.service);
         let (token, greeting) = (crate::control::ConnectionId(state.new_id()), wants.greeting);
         let agreed = Agreed { token, met, offered, terms, peer, proved, greeting, request };
-        if self.link(state, agreed).is_err()
-            && let Some(id) = request
-        {
-            self.inbox.put_of_host(ControlEvent::RequestGone { id });
+        if self.link(state, agreed).is_err() {
+            self.count_refused(Refused::Exhausted);
+            if let Some(id) = request {
+                self.inbox.put_of_host(ControlEvent::RequestGone { id });
+            }
         }
     }
 
     /// The node moves its packets from now on.
     fn link(&self, state: &mut State, agreed: Agreed) -> io::Result<()> {
         let Agreed { token, met, offered, terms, peer, proved, greeting, request } = agreed;
-        let rails = terms.map(|terms| OfLink::new(&met, &proved, terms.count)).transpose();
+        let live = Live::new(&state.more);
+        let rails = terms.map(|terms| OfLink::new(&met, &proved, terms.count, live.clone()));
+        let rails = rails.transpose();
         let rails = rails.map_err(io::Error::other)?;
         let outgoing = Region::private(self.config.ring_bytes as usize)?;
         let incoming = Region::private(self.config.ring_bytes as usize)?;
@@ -111,7 +115,7 @@ impl Shared {
             None => self.fabric.path(offered, met.meeting.channel)?,
             Some(terms) => {
                 let why_not = offered.and_then(Result::err);
-                (Box::new(Rails::new(terms, met.meeting.channel)?), why_not)
+                (Box::new(Rails::new(terms, met.meeting.channel, live)?), why_not)
             }
         };
         let mut carrier = Carrier::new(

@@ -60,7 +60,7 @@ use crate::os::sys::{Bell, Poller, monotonic_ns};
 use crate::os::thread::{self, Thread};
 use crate::wire::LINE_BYTES;
 use channel::Channel;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::time::Duration;
 use dial::{Dial, prepare};
 use directory::Given;
@@ -72,7 +72,7 @@ use meeting::{Meeting, Own, Proved, Step};
 use path::Path;
 use rails::said::Said;
 use std::boxed::Box;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
@@ -92,7 +92,6 @@ const ASKED_PER_IDENTITY_MAX: usize = 16;
 pub(crate) const ASKED_REFUSED: &str = "of those that wait for an answer";
 /// Events that wait for the application, beyond which nobody new is accepted.
 const EVENTS_MAX: usize = 1024;
-
 /// Bytes that are let go of at a time, of a host that was refused and says more.
 const REFUSED_BYTES: usize = 32 << 10;
 
@@ -125,6 +124,10 @@ struct Leaving {
     what: Rest,
     /// Of whom, as far as that was proved.
     identity: Option<String>,
+    /// Of a link with several connections, which of them live.
+    live: Option<Arc<accounts::Live>>,
+    /// When rails that have stalled are looked for next.
+    look_ns: u64,
     deadline_ns: u64,
 }
 
@@ -138,7 +141,13 @@ struct State {
     rows: BTreeMap<u64, Row>,
     links: HashMap<LinkToken, LinkRow>,
     services: HashMap<String, (Access, Accept)>,
+    /// Threads that connect, and what waits for one of them to be free.
     dials: usize,
+    dials_wait: VecDeque<(u64, Duration)>,
+    /// Rails are due for which there was no such thread.
+    rails_wait: bool,
+    /// Connections of links with several, beyond one each.
+    more: Arc<AtomicUsize>,
     /// The listener is not looked at until then.
     listens_again_ns: Option<u64>,
     /// Why the thread has ended: nothing comes or goes any more.
@@ -254,6 +263,9 @@ impl Hosts {
             links: HashMap::new(),
             services: HashMap::new(),
             dials: 0,
+            dials_wait: VecDeque::new(),
+            rails_wait: false,
+            more: Arc::default(),
             listens_again_ns: None,
             ended: None,
         };
@@ -310,7 +322,7 @@ impl Hosts {
         let id = state.new_id();
         let (name, greeting, rail) = (name.clone(), greeting.to_vec(), None);
         let pause = dial::CROWDED_PAUSE;
-        let dial = Dial { name, greeting, until_ns, wait, rail, pause };
+        let dial = Dial { name, greeting, until_ns, wait, rail, pause, gone_ns: None };
         dial::start(&self.shared, &mut state, id, dial, Duration::ZERO)?;
         drop(state);
         self.shared.late.bell.ring();
@@ -353,13 +365,15 @@ impl Hosts {
         let shared = &*self.shared;
         let mut state = shared.lock();
         let Some(row) = state.links.remove(&token) else { return };
-        let LinkRow { link, identity, .. } = row;
+        let LinkRow { link, identity, rails, .. } = row;
         let is_done = lock(&link).close(how);
         if !is_done {
             let id = state.new_id();
-            let deadline_ns = shared.deadline();
+            let (deadline_ns, look_ns) = (shared.deadline(), 0);
+            let live = rails.map(|rails| rails.live().clone());
             let _ = shared.poller.watch_write(lock(&link).as_fd(), id);
-            let leaving = Leaving { what: Rest::Link(link), identity: Some(identity), deadline_ns };
+            let what = Rest::Link(link);
+            let leaving = Leaving { what, identity: Some(identity), live, look_ns, deadline_ns };
             state.rows.insert(id, Row::Leaving(leaving));
             shared.late.bell.ring();
         }
@@ -422,8 +436,7 @@ impl Shared {
                     return;
                 }
             };
-            let connections: usize = state.links.values().map(LinkRow::connections).sum();
-            let too_many = state.rows.len() + connections >= self.config.links_max as usize;
+            let too_many = state.connections() >= self.config.links_max as usize;
             if too_many {
                 let why = "this process has as many links as it may (links_max)";
                 self.note_stranger(Refused::Links, address, why);
@@ -441,6 +454,7 @@ impl Shared {
                 continue;
             };
             if prepare(&tcp, &self.config).is_err() {
+                self.count_refused(Refused::Exhausted);
                 continue;
             }
             let meeting = Meeting::of_server(Channel::new(tcp, tls.into()));
@@ -460,11 +474,9 @@ impl Shared {
         let id = id.unwrap_or_else(|| state.new_id());
         let deadline_ns = dial.as_ref().map_or_else(|| self.deadline(), |dial| dial.until_ns);
         if let Err(source) = self.poller.add(meeting.channel.as_fd(), id) {
-            if let Some(dial) = dial {
-                let doing = "watching the connection to another host";
-                self.dial_failed(state, id, &dial, ConnectError::Os { doing, source });
-            }
-            return;
+            let Some(dial) = dial else { return self.count_refused(Refused::Exhausted) };
+            let doing = "watching the connection to another host";
+            return self.dial_failed(state, id, &dial, ConnectError::Os { doing, source });
         }
         let met = Met { meeting, address, deadline_ns, dial, wants: None };
         state.rows.insert(id, Row::Meeting(Box::new(met)));
@@ -476,9 +488,13 @@ impl Shared {
         match state.rows.get_mut(&id) {
             None | Some(Row::Dialing(_)) => {}
             Some(Row::Leaving(leaving)) => {
+                let stall = leaving.looks_for_stalls(self.config.handshake_timeout_ms);
                 let is_done = match &mut leaving.what {
                     Rest::Link(link) => {
                         let mut link = lock(link);
+                        if let Some(limit) = stall {
+                            link.look_for_stalls(limit);
+                        }
                         let is_done = link.finish();
                         // What comes is let go of only once everything has left.
                         let _ = match link.waits() {
@@ -677,7 +693,8 @@ impl Shared {
         meeting.channel.flush();
         let what = Rest::Refusal(Box::new(meeting));
         let (identity, deadline_ns) = (Some(identity), self.deadline());
-        state.rows.insert(id, Row::Leaving(Leaving { what, identity, deadline_ns }));
+        let leaving = Leaving { what, identity, live: None, look_ns: 0, deadline_ns };
+        state.rows.insert(id, Row::Leaving(leaving));
         self.late.bell.ring();
     }
 }

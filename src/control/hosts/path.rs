@@ -101,6 +101,10 @@ pub trait Path: AsFd + Send + core::fmt::Debug {
         tcp_is_silent(self.tcp(), limit)
     }
 
+    /// Leaves a connection that has taken nothing for so long while another has. To be asked while it is
+    /// being left, a few times within that time.
+    fn look_for_stalls(&mut self, _limit: Duration) {}
+
     /// One more connection for it. An error: why not.
     fn add_rail(&mut self, _place: u8, _rail: Channel) -> Result<(), String> {
         Err("the link has one connection".into())
@@ -113,11 +117,6 @@ pub trait Path: AsFd + Send + core::fmt::Debug {
 
     /// Why there is none at this place.
     fn has_no_rail(&mut self, _place: u8, _why: &str) {}
-
-    /// Its connections.
-    fn rail_count(&self) -> usize {
-        1
-    }
 
     /// The descriptor that is writable when the network takes more; `None`: it is to be tried again.
     fn takes_more(&self) -> Option<BorrowedFd<'_>>;

@@ -21,7 +21,8 @@
 use super::super::ConnectionId;
 use super::carrier::Lateness;
 use super::{
-    BELL, HostError, HostLink, HostsError, LISTENER, LinkToken, RequestId, Row, Shared, State, lock,
+    BELL, HostError, HostLink, HostsError, LISTENER, Leaving, LinkToken, RequestId, Row, Shared,
+    State, lock,
 };
 use crate::control::shell::ControlEvent;
 use crate::log::{self, Entry, Kind};
@@ -41,6 +42,9 @@ const LATE: Duration = Duration::from_micros(50);
 const AGAIN_NS: u64 = 2_000_000;
 /// Between two looks at links that are being left.
 const LEAVING_NS: u64 = 2_000_000;
+/// Of `handshake_timeout_ms`, within which the other end has to take what was sent over a link that is being
+/// left: a rail that takes nothing for this part of it, while another does, is left.
+const LEAVING_STALL_SHARE: u32 = 8;
 /// Looks within `host_timeout_ms`; a host that is silent at two of them, one behind the other, is gone.
 const LOOKS: u64 = 8;
 /// Of these, silence for as many counts.
@@ -141,6 +145,7 @@ impl Shared {
         {
             let mut state = self.lock();
             state.ended = Some(why.clone());
+            state.dials_wait.clear();
             for (id, row) in core::mem::take(&mut state.rows) {
                 let dial = match row {
                     Row::Dialing(dial) => Some(dial),
@@ -256,6 +261,19 @@ impl Shared {
             }
             row.was_silent = is_silent;
         }
+    }
+}
+
+impl Leaving {
+    /// Whether it is time to look for rails that have stalled: for how long they must have. What they have is
+    /// sent over another within the time that there is.
+    pub(super) fn looks_for_stalls(&mut self, timeout_ms: u32) -> Option<Duration> {
+        let (now_ns, limit) = (monotonic_ns(), Duration::from_millis(timeout_ms.into()));
+        let limit = limit / LEAVING_STALL_SHARE;
+        (now_ns >= self.look_ns).then(|| {
+            self.look_ns = now_ns + limit.as_nanos() as u64 / 4;
+            limit
+        })
     }
 }
 

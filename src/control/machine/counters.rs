@@ -128,7 +128,8 @@ counters! {
     hosts_refused_greeting,
     /// Other hosts that the application, or an end point of it, refused.
     hosts_refused_application,
-    /// Other hosts for which there were no descriptors or memory, or no room for one more event.
+    /// Other hosts for which there were no descriptors or memory, or no room for one more event, or whose
+    /// connection the system did not prepare or watch.
     hosts_refused_exhausted,
     /// Times that a listener rested, there being no room for a new connection or its events.
     rests,

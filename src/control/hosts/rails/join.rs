@@ -1,15 +1,21 @@
 //! The rails of a link but its first: who connects them, who lets them in, and when again.
+//!
+//! One that cannot be made, or that ends sooner than the pause before it, is tried again after a pause that
+//! doubles, up to [`PAUSE_MAX_NS`]. Of those that are due the one goes first that has been for longest: so a
+//! link whose rails cannot be takes nothing from others.
 
+use super::super::accounts::Live;
 use super::super::carrier::Carrier;
 use super::super::dial::{self, Dial, HostError};
 use super::super::hello::{Answer, Wants};
 use super::super::keys::End;
 use super::super::meeting::Proved;
-use super::super::{LinkRow, LinkToken, MeetingError, Met, Shared, State, lock};
+use super::super::{LinkRow, LinkToken, MeetingError, Met, Refused, Shared, State, lock};
 use super::said::{Said, Secret};
 use super::{RAILS_MAX, Terms};
 use crate::control::shell::ConnectError;
 use crate::control::{Reason, Wait};
+use crate::os::sys::monotonic_ns;
 use crate::wire::NodeId;
 use core::time::Duration;
 use std::net::SocketAddr;
@@ -19,6 +25,9 @@ use std::vec::Vec;
 
 /// Of the threads that connect, those that may be connecting rails.
 const DIALS_MAX: usize = 32;
+/// The pause before a rail is connected again that could not be, at first and at most.
+const PAUSE_NS: u64 = 100_000_000;
+const PAUSE_MAX_NS: u64 = 30_000_000_000;
 
 /// What this process knows of a link with several rails.
 #[derive(Debug)]
@@ -26,6 +35,7 @@ pub struct OfLink {
     secret: Secret,
     node: NodeId,
     count: u8,
+    live: Arc<Live>,
     /// At the end that connects.
     dials: Option<Dials>,
 }
@@ -36,9 +46,60 @@ struct Dials {
     /// As the first was.
     dial: Dial,
     first: SocketAddr,
-    /// Of each rail: whether it is being connected, and how many addresses to pass over, at which another
-    /// host is.
-    places: [(bool, usize); RAILS_MAX as usize],
+    places: [Place; RAILS_MAX as usize],
+}
+
+/// Of one rail: whether it is being connected, how many addresses to pass over, at which another host is,
+/// and when it is due.
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    is_dialed: bool,
+    skip: usize,
+    retry: Retry,
+}
+
+/// When a rail that is not there is connected.
+#[derive(Clone, Copy, Debug, Default)]
+struct Retry {
+    due_ns: u64,
+    failures: u32,
+    /// When it was connected, until it is known to have gone.
+    since_ns: Option<u64>,
+}
+
+impl Retry {
+    fn pause_ns(failures: u32) -> u64 {
+        (PAUSE_NS << failures.min(32)).min(PAUSE_MAX_NS)
+    }
+
+    /// It could not be made.
+    fn failed(&mut self, now_ns: u64) {
+        self.due_ns = now_ns.saturating_add(Self::pause_ns(self.failures));
+        self.failures += 1;
+    }
+
+    fn connected(&mut self, now_ns: u64) {
+        self.since_ns = Some(now_ns);
+    }
+
+    /// It is not there: since when it is due, if it is.
+    fn due(&mut self, now_ns: u64) -> Option<u64> {
+        if let Some(since_ns) = self.since_ns.take() {
+            let lived_ns = now_ns.saturating_sub(since_ns);
+            match lived_ns >= Self::pause_ns(self.failures) {
+                true => (self.failures, self.due_ns) = (0, now_ns),
+                false => self.failed(now_ns),
+            }
+        }
+        (self.due_ns <= now_ns).then_some(self.due_ns)
+    }
+}
+
+/// Of rails that are due, those that there is room for: each since when, of which link, and its place.
+fn first_of(mut due: Vec<(u64, LinkToken, u8)>, room: usize) -> (Vec<(LinkToken, u8)>, bool) {
+    due.sort_unstable_by_key(|(since_ns, token, place)| (*since_ns, token.0, *place));
+    let is_all = due.len() <= room;
+    (due.into_iter().take(room).map(|(_, token, place)| (token, place)).collect(), is_all)
 }
 
 /// A connection that is to be a rail.
@@ -58,14 +119,39 @@ pub struct RailDial {
 
 impl OfLink {
     /// Of a link that is agreed on over this connection.
-    pub fn new(met: &Met, proved: &Proved, count: u8) -> Result<Self, rustls::Error> {
+    pub fn new(
+        met: &Met,
+        proved: &Proved,
+        count: u8,
+        live: Arc<Live>,
+    ) -> Result<Self, rustls::Error> {
+        let now_ns = monotonic_ns();
+        let new = Place { retry: Retry { due_ns: now_ns, ..Retry::default() }, ..Place::default() };
+        let mut places = [new; RAILS_MAX as usize];
+        places[0].retry.connected(now_ns);
         let dials = met.dial.clone().map(|dial| Dials {
             dial: Dial { greeting: Vec::new(), wait: Wait::No, ..dial },
             first: met.address,
-            places: Default::default(),
+            places,
         });
         let secret = Secret::of(&met.meeting.channel)?;
-        Ok(Self { secret, node: proved.node, count, dials })
+        Ok(Self { secret, node: proved.node, count, live, dials })
+    }
+
+    /// Which of them live.
+    pub fn live(&self) -> &Arc<Live> {
+        &self.live
+    }
+
+    /// Those that are to be connected now, with since when.
+    fn due(&mut self, now_ns: u64) -> impl Iterator<Item = (u64, u8)> {
+        let (count, live) = (self.count, &self.live);
+        let places = self.dials.iter_mut().flat_map(|dials| dials.places.iter_mut());
+        places.zip(0..count).filter_map(move |(own, place)| {
+            let is_missing = !own.is_dialed && !live.has(place);
+            let since_ns = is_missing.then(|| own.retry.due(now_ns)).flatten()?;
+            Some((since_ns, place))
+        })
     }
 }
 
@@ -89,29 +175,28 @@ impl Shared {
         (count > 1).then_some(Terms { count, credit, own_credit, batch_bytes })
     }
 
-    /// Connects what is missing. In the thread, or where a link has just been made.
+    /// Connects what is missing, where its pause is over. Takes the lock of no link whose rails all live.
     pub(in super::super) fn connect_rails(self: &Arc<Self>, state: &mut State) {
-        let mut wanted = Vec::new();
+        let (now_ns, mut due) = (monotonic_ns(), Vec::new());
         for (token, row) in &mut state.links {
             let Some(rails) = &mut row.rails else { continue };
-            let Some(dials) = &mut rails.dials else { continue };
-            let link = lock(&row.link);
-            if link.has_ended() {
-                continue;
-            }
-            for place in (0..rails.count).filter(|place| link.rail(*place) == Some(false)) {
-                let (is_dialed, skip) = &mut dials.places[usize::from(place)];
-                if *is_dialed || state.dials + wanted.len() >= DIALS_MAX {
-                    continue;
-                }
-                *is_dialed = true;
-                let (secret, first, skip) = (rails.secret.clone(), dials.first, *skip);
-                let rail = RailDial { token: *token, place, secret, first, skip };
-                let until_ns = self.deadline();
-                wanted.push(Dial { until_ns, rail: Some(rail), ..dials.dial.clone() });
+            let mut missing = rails.due(now_ns).peekable();
+            if missing.peek().is_some() && !lock(&row.link).has_ended() {
+                due.extend(missing.map(|(since_ns, place)| (since_ns, *token, place)));
             }
         }
-        for dial in wanted {
+        let (first, is_all) = first_of(due, DIALS_MAX.saturating_sub(state.dials));
+        state.rails_wait = !is_all;
+        for (token, place) in first {
+            let Some(rails) = state.links.get_mut(&token).and_then(|row| row.rails.as_mut()) else {
+                continue;
+            };
+            let Some(dials) = &mut rails.dials else { continue };
+            let own = &mut dials.places[usize::from(place)];
+            own.is_dialed = true;
+            let (secret, first, skip) = (rails.secret.clone(), dials.first, own.skip);
+            let rail = RailDial { token, place, secret, first, skip };
+            let dial = Dial { until_ns: self.deadline(), rail: Some(rail), ..dials.dial.clone() };
             let id = state.new_id();
             if let Err(error) = dial::start(self, state, id, dial.clone(), Duration::ZERO) {
                 self.dial_failed(state, id, &dial, error);
@@ -131,8 +216,9 @@ impl Shared {
         let Some(row) = state.links.get_mut(&rail.token) else { return };
         let is_elsewhere = is_of_another(&error);
         if let Some(place) = row.dialed(rail.place) {
-            place.0 = false;
-            place.1 += usize::from(is_elsewhere);
+            place.is_dialed = false;
+            place.skip += usize::from(is_elsewhere);
+            place.retry.failed(monotonic_ns());
         }
         let why = match error {
             ConnectError::Host { error, .. } => error.to_string(),
@@ -164,14 +250,19 @@ impl Shared {
             let error = dial.error(HostError::Meeting(MeetingError::Identity));
             return self.dial_failed(state, id, &dial, error);
         }
-        if let Some(place) = row.dialed(rail.place) {
-            place.0 = false;
-        }
         let mut link = lock(&row.link);
-        if let Err(why) = link.add_rail(rail.place, channel) {
-            link.has_no_rail(rail.place, &why);
+        let added = link.add_rail(rail.place, channel);
+        if let Err(why) = &added {
+            link.has_no_rail(rail.place, why);
         }
         drop(link);
+        if let Some(place) = row.dialed(rail.place) {
+            place.is_dialed = false;
+            match added {
+                Ok(()) => place.retry.connected(monotonic_ns()),
+                Err(_) => place.retry.failed(monotonic_ns()),
+            }
+        }
         self.late.push(rail.token);
     }
 
@@ -224,8 +315,11 @@ impl Shared {
         met.meeting.says = says.unwrap_or_default();
         met.meeting.answer(&Answer::Yes(Vec::new()));
         // What cannot be joined is closed, which the other end sees.
-        let _ = link.add_rail(place, met.meeting.channel);
+        let added = link.add_rail(place, met.meeting.channel);
         drop(link);
+        if added.is_err() {
+            self.count_refused(Refused::Exhausted);
+        }
         self.late.push(token);
     }
 
@@ -254,12 +348,74 @@ fn is_of_another(error: &ConnectError) -> bool {
 }
 
 impl LinkRow {
-    fn dialed(&mut self, place: u8) -> Option<&mut (bool, usize)> {
+    fn dialed(&mut self, place: u8) -> Option<&mut Place> {
         self.rails.as_mut()?.dials.as_mut()?.places.get_mut(usize::from(place))
     }
 
     fn is_of(&self, proved: &Proved) -> bool {
         self.identity == proved.identity
             && self.rails.as_ref().is_some_and(|rails| rails.node == proved.node)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pauses_before_a_rail_that_cannot_be_grow_and_end() {
+        let (mut retry, mut now_ns, mut pauses) = (Retry::default(), 7, Vec::new());
+        for _ in 0..100 {
+            assert!(retry.due(now_ns).is_some());
+            retry.failed(now_ns);
+            let pause_ns = retry.due_ns - now_ns;
+            assert_eq!(retry.due(now_ns + pause_ns - 1), None);
+            pauses.push(pause_ns);
+            now_ns += pause_ns;
+        }
+        assert_eq!(pauses[..3], [PAUSE_NS, 2 * PAUSE_NS, 4 * PAUSE_NS]);
+        assert!(pauses.is_sorted() && pauses.ends_with(&[PAUSE_MAX_NS; 50]));
+        // One that is let in and sent away at once is no better; one that stays is.
+        retry.connected(now_ns);
+        assert_eq!(retry.due(now_ns + PAUSE_MAX_NS - 1), None);
+        now_ns = retry.due_ns;
+        assert!(retry.due(now_ns).is_some());
+        retry.connected(now_ns);
+        now_ns += PAUSE_MAX_NS;
+        assert_eq!(retry.due(now_ns), Some(now_ns));
+        retry.failed(now_ns);
+        assert_eq!(retry.due_ns - now_ns, PAUSE_NS);
+    }
+
+    // There is room for three at a time, and the rails of most links cannot be.
+    #[test]
+    fn a_rail_that_is_due_waits_for_no_more_than_those_that_were_due_before() {
+        const LINKS: u64 = 50;
+        let mut rails = [Retry::default(); LINKS as usize];
+        let (mut now_ns, mut is_made) = (1, [false; LINKS as usize]);
+        for round in 0.. {
+            assert!(round < LINKS, "some are never tried: {is_made:?}");
+            let due = rails.iter_mut().enumerate().filter(|(i, _)| !is_made[*i]);
+            let due = due.filter_map(|(i, retry)| {
+                // As they come out of a table.
+                let token = (i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) % LINKS;
+                let token = crate::control::ConnectionId(token << 32 | i as u64);
+                Some((retry.due(now_ns)?, token, 1))
+            });
+            let (first, is_all) = first_of(due.collect(), 3);
+            assert!(first.len() == 3 || is_all);
+            for (token, _) in first {
+                let at = token.0 as u32 as usize;
+                match at % 5 {
+                    0 => is_made[at] = true,
+                    _ => rails[at].failed(now_ns),
+                }
+            }
+            // Those that fail are due again before all others have been tried.
+            now_ns += PAUSE_NS;
+            if (0..LINKS as usize).step_by(5).all(|at| is_made[at]) {
+                return;
+            }
+        }
     }
 }

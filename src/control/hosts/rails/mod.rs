@@ -11,8 +11,12 @@
 //!
 //! A link with one rail is a [`Channel`] and knows nothing of this. Of several the first is the
 //! connection on which the link was agreed; the others are made by the end that made that one. Batches go
-//! over whichever rail has least to send. A rail whose connection ends, or that takes nothing while
-//! another does, is left; when the last is gone, so is the link.
+//! over whichever rail has least to send, but not over one that has yet to answer a question when another
+//! has answered it. What has come and was taken is told over all of them. A rail whose connection
+//! ends, or that takes nothing while another does, is left; when the last is gone, so is the link.
+//!
+//! What comes is taken from one rail at a time, by turns. So one turn of a node takes as many bytes from a
+//! link with several rails as from one with one.
 //!
 //! Never: what one rail has not taken keeps the others waiting, as long as the receiver's credit lasts.
 
@@ -22,21 +26,24 @@ pub mod said;
 
 pub(super) use join::{OfLink, RailDial};
 
+use super::accounts::Live;
 use super::channel::{Channel, Ended};
 use super::path::Path;
 use crate::os::socket::tcp_is_silent;
 use crate::os::sys::{Bell, Poller, monotonic_ns};
 use core::time::Duration;
 use numbers::{ANSWER_BYTES, HEAD_BYTES, Head, Kind, Receiving, Sending, Violation};
+use std::boxed::Box;
 use std::format;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::string::{String, ToString};
+use std::sync::Arc;
 use std::vec::Vec;
 
 /// Most rails of a link.
 pub const RAILS_MAX: u8 = 8;
-/// Bytes that one pass takes from each rail.
+/// Bytes that one pass takes from a rail.
 const PASS_BYTES: usize = 64 << 10;
 
 /// One of them.
@@ -45,7 +52,9 @@ struct Rail {
     /// Never used again.
     id: u64,
     place: u8,
-    channel: Channel,
+    path: Box<dyn Path>,
+    /// The addresses of both ends, in words.
+    ends: String,
     /// Something waits for the network; and its descriptor tells when there is room.
     is_behind: bool,
     is_watched: bool,
@@ -61,6 +70,23 @@ struct Rail {
     asked: Option<u64>,
     /// When something that was sent over it was last known to have come, or it was asked.
     progress_ns: u64,
+    /// What the other end was last told over it; and that it is to be told at once.
+    told: (u64, u64),
+    tells: bool,
+}
+
+impl Rail {
+    /// It has yet to answer, and another has answered that or a later question: perhaps it has stalled.
+    fn is_suspect(&self, answered: u64) -> bool {
+        self.asked.is_some_and(|asked| answered >= asked)
+    }
+
+    /// Bytes in whose head the other end is told this.
+    fn put(&mut self, told: (u64, u64), bytes: &[u8]) {
+        self.path.put(bytes);
+        self.queued += bytes.len();
+        (self.is_behind, self.told, self.tells) = (true, told, false);
+    }
 }
 
 /// A place for a rail.
@@ -79,7 +105,11 @@ struct Place {
 #[derive(Debug)]
 pub struct Rails {
     rails: Vec<Rail>,
+    /// The same for those who do not have the link's lock.
+    live: Arc<Live>,
     next_id: u64,
+    /// The rail from which the next pass takes first.
+    turn: usize,
     places: Vec<Place>,
     /// Everything that may wake the node, as one descriptor; and what wakes it where a thread that sent
     /// for it has taken what came.
@@ -90,10 +120,6 @@ pub struct Rails {
     receiving: Receiving,
     batch_bytes: usize,
     credit: u64,
-    /// What the other end was last told.
-    told: (u64, u64),
-    /// It is to be told at once.
-    tells: bool,
     /// Bytes that came over rails that were left.
     received: u64,
     ended: Option<Ended>,
@@ -114,14 +140,22 @@ pub struct Terms {
 }
 
 impl Rails {
-    /// With the connection on which they were agreed.
-    pub fn new(terms: Terms, first: Channel) -> io::Result<Self> {
+    /// With the connection on which they were agreed. `live` is told of all that come and go.
+    pub fn new(terms: Terms, first: Channel, live: Arc<Live>) -> io::Result<Self> {
+        let mut this = Self::none(terms, live)?;
+        this.join(0, ends_of(&first), Box::new(first))?;
+        Ok(this)
+    }
+
+    fn none(terms: Terms, live: Arc<Live>) -> io::Result<Self> {
         let credit = u64::from(terms.own_credit);
         let (poller, bell) = (Poller::new()?, Bell::new()?);
         poller.add(&bell, 0)?;
-        let mut this = Self {
+        Ok(Self {
             rails: Vec::new(),
+            live,
             next_id: 0,
+            turn: 0,
             places: std::vec![Place::default(); usize::from(terms.count.clamp(1, RAILS_MAX))],
             poller,
             bell,
@@ -130,20 +164,16 @@ impl Rails {
             receiving: Receiving::new(credit, terms.batch_bytes as u64),
             batch_bytes: terms.batch_bytes,
             credit,
-            told: (0, 0),
-            tells: false,
             received: 0,
             ended: None,
             is_last_put: false,
-        };
-        this.join(0, first)?;
-        Ok(this)
+        })
     }
 
-    fn join(&mut self, place: u8, channel: Channel) -> io::Result<()> {
+    fn join(&mut self, place: u8, ends: String, path: Box<dyn Path>) -> io::Result<()> {
         self.next_id += 1;
         let id = self.next_id;
-        self.poller.add(&channel, id)?;
+        self.poller.add(path.as_fd(), id)?;
         if let Some(at) = self.rails.iter().position(|rail| rail.place == place) {
             self.leave(at, "the other end has made it anew".into());
         }
@@ -151,7 +181,8 @@ impl Rails {
         self.rails.push(Rail {
             id,
             place,
-            channel,
+            path,
+            ends,
             // What was said when it was agreed may not have left.
             is_behind: true,
             is_watched: false,
@@ -161,10 +192,13 @@ impl Rails {
             question: None,
             asked: None,
             progress_ns: monotonic_ns(),
+            told: (0, 0),
+            tells: true,
         });
         let own = &mut self.places[usize::from(place)];
         (own.is_live, own.missing) = (true, String::new());
-        self.tells = true;
+        self.live.joined(place);
+        self.tell_all();
         // Whatever is on no rail: the question may have been asked over one that is gone.
         if self.sending.is_waiting() {
             self.ask_all();
@@ -176,16 +210,21 @@ impl Rails {
     #[cold]
     fn leave(&mut self, at: usize, why: String) {
         let rail = self.rails.remove(at);
-        self.poller.remove(&rail.channel);
-        self.received += rail.channel.received();
+        self.poller.remove(rail.path.as_fd());
+        self.received += rail.path.received();
         let place = &mut self.places[usize::from(rail.place)];
         (place.is_live, place.left, place.why) = (false, place.left + 1, why);
-        rail.channel.break_off();
+        self.live.left(rail.place);
+        rail.path.break_off();
         // What was told over it may be lost, and credit with it.
-        self.tells = true;
+        self.tell_all();
         if self.sending.left(rail.id) {
             self.ask_all();
         }
+    }
+
+    fn tell_all(&mut self) {
+        self.rails.iter_mut().for_each(|rail| rail.tells = true);
     }
 
     fn ask_all(&mut self) {
@@ -196,8 +235,11 @@ impl Rails {
     }
 
     fn ask(&mut self, at: usize, question: u64) {
-        self.rails[at].asked = Some(question);
-        self.rails[at].progress_ns = monotonic_ns();
+        // One that owes an answer owes it since it was asked first.
+        if self.rails[at].asked.is_none() {
+            self.rails[at].asked = Some(question);
+            self.rails[at].progress_ns = monotonic_ns();
+        }
         self.say(at, Kind::Ask, question, &[]);
     }
 
@@ -208,31 +250,21 @@ impl Rails {
         let mut word = [0; HEAD_BYTES + ANSWER_BYTES];
         word[..HEAD_BYTES].copy_from_slice(&head.to_bytes());
         word[HEAD_BYTES..HEAD_BYTES + bytes.len()].copy_from_slice(bytes);
-        self.told = (had, freed);
-        self.put_on(at, &word[..HEAD_BYTES + bytes.len()]);
-    }
-
-    fn put_on(&mut self, at: usize, bytes: &[u8]) {
-        let rail = &mut self.rails[at];
-        rail.channel.put(bytes);
-        rail.queued += bytes.len();
-        rail.is_behind = true;
+        self.rails[at].put((had, freed), &word[..HEAD_BYTES + bytes.len()]);
     }
 
     fn send_batch(&mut self, at: usize, number: u64) {
         let (had, freed) = self.receiving.state();
-        self.told = (had, freed);
-        let rail = &mut self.rails[at];
         let bytes = self.sending.bytes_of(number, had, freed);
-        rail.channel.put(bytes);
-        rail.queued += bytes.len();
-        rail.is_behind = true;
+        self.rails[at].put((had, freed), bytes);
     }
 
-    /// The rail that has least to send, if any is live.
+    /// The rail that has least to send, if any is live; one that is suspect only where all are.
     fn freest(&self) -> Option<usize> {
+        let answered = self.sending.answered();
         let live = self.rails.iter().enumerate().filter(|(_, rail)| !rail.is_broken);
-        live.min_by_key(|(_, rail)| (rail.is_behind, rail.queued)).map(|(at, _)| at)
+        let order = |rail: &Rail| (rail.is_suspect(answered), rail.is_behind, rail.queued);
+        live.min_by_key(|(_, rail)| order(rail)).map(|(at, _)| at)
     }
 
     fn idle(&self) -> Option<usize> {
@@ -245,28 +277,38 @@ impl Rails {
         self.send_batch(at, number);
     }
 
-    /// Takes what has come, over all rails. Whether something has.
+    /// Takes what has come over one of the rails, the next that has something. Whether one had; so long as
+    /// that is so, there may be more.
     fn pass(&mut self) -> bool {
-        let (mut moved, mut at) = (false, 0);
-        while at < self.rails.len() && !self.is_dead() {
-            moved |= self.rails[at].channel.receive(PASS_BYTES.max(HEAD_BYTES + self.batch_bytes));
+        let most = PASS_BYTES.max(HEAD_BYTES + self.batch_bytes);
+        let mut moved = false;
+        for _ in 0..self.rails.len() {
+            if self.is_dead() {
+                break;
+            }
+            let at = self.turn % self.rails.len();
+            moved = self.rails[at].path.receive(most);
             match self.take_from(at) {
                 Ok(came) => moved |= came,
                 Err(Violation(what)) => {
                     let place = self.rails[at].place;
                     let what = format!("on rail {place} of a link it says {what}");
                     self.ended = Some(Ended::Nonsense(what));
-                    break;
                 }
             }
-            let Some(ended) = self.rails[at].channel.ended().cloned() else {
-                at += 1;
-                continue;
-            };
-            moved = true;
-            self.leave(at, of_end(&ended));
-            if self.rails.is_empty() && !self.receiving.has_all() {
-                self.ended.get_or_insert(ended);
+            self.turn = at + 1;
+            if !self.is_dead()
+                && let Some(ended) = self.rails[at].path.ended().cloned()
+            {
+                moved = true;
+                self.turn = at;
+                self.leave(at, of_end(&ended));
+                if self.rails.is_empty() && !self.receiving.has_all() {
+                    self.ended.get_or_insert(ended);
+                }
+            }
+            if moved {
+                break;
             }
         }
         self.see_last();
@@ -277,13 +319,14 @@ impl Rails {
     fn take_from(&mut self, at: usize) -> Result<bool, Violation> {
         let mut any = false;
         loop {
-            let plain = self.rails[at].channel.plain();
+            let plain = self.rails[at].path.plain();
             let Some((head, rest)) = plain.split_first_chunk::<HEAD_BYTES>() else {
                 return Ok(any);
             };
             let head = Head::read(head, self.batch_bytes)?;
             let length = head.length as usize;
             let Some(body) = rest.get(..length) else { return Ok(any) };
+            let answer = (head.kind == Kind::Answer).then(|| body.to_vec());
             let mut question = None;
             match head.kind {
                 Kind::Long | Kind::Short if length < super::frames::HEADER_BYTES => {
@@ -292,7 +335,9 @@ impl Rails {
                 Kind::Long | Kind::Short | Kind::Last => {
                     self.receiving.take(&head, body)?;
                     // Whoever ends the link waits for that; the last may have come before others.
-                    self.tells |= self.receiving.has_all();
+                    if self.receiving.has_all() || head.kind == Kind::Last {
+                        self.rails.iter_mut().for_each(|rail| rail.tells = true);
+                    }
                 }
                 Kind::Report | Kind::Answer => {}
                 Kind::Ask => question = Some(head.number),
@@ -304,21 +349,15 @@ impl Rails {
                 }
             };
             self.sending.reported(head.had, head.freed, &mut went_over)?;
-            if head.kind == Kind::Answer {
-                let body = self.rails[at].channel.plain()[HEAD_BYTES..][..length].to_vec();
-                let rails = &mut self.rails;
-                self.sending.answer(head.number, head.had, &body, |id| {
-                    if let Some(rail) = rails.iter_mut().find(|rail| rail.id == id) {
-                        rail.progress_ns = now_ns;
-                    }
-                })?;
-                let rail = &mut self.rails[at];
+            if let Some(bits) = &answer {
+                self.sending.answer(head.number, head.had, bits, &mut went_over)?;
+            }
+            let rail = &mut self.rails[at];
+            if answer.is_some() {
                 rail.asked = rail.asked.filter(|asked| *asked > head.number);
             }
-            self.tells |= head.kind == Kind::Last;
-            let rail = &mut self.rails[at];
             rail.question = question.or(rail.question);
-            rail.channel.take(HEAD_BYTES + length);
+            rail.path.take(HEAD_BYTES + length);
             any = true;
         }
     }
@@ -340,25 +379,25 @@ impl Rails {
         }
     }
 
-    /// Says what is due: answers, and what has come and was taken.
+    /// Says what is due: answers, and what has come and was taken. That is told over each rail: what goes
+    /// over one that has stalled is read by nobody, and whoever has no credit waits for it.
     fn say_due(&mut self) {
+        let (had, freed) = self.receiving.state();
         for at in 0..self.rails.len() {
             let rail = &mut self.rails[at];
-            if !rail.is_behind
-                && !rail.is_broken
-                && let Some(question) = rail.question.take()
-            {
+            if rail.is_behind || rail.is_broken {
+                continue;
+            }
+            let question = rail.question.take();
+            let is_due = rail.tells
+                || freed - rail.told.1 >= self.credit / 4
+                || had - rail.told.0 >= numbers::WINDOW / 4;
+            if let Some(question) = question {
                 let bits = self.receiving.bits();
                 self.say(at, Kind::Answer, question, &bits);
+            } else if is_due {
+                self.say(at, Kind::Report, 0, &[]);
             }
-        }
-        let (had, freed) = self.receiving.state();
-        let is_due = self.tells
-            || freed - self.told.1 >= self.credit / 4
-            || had - self.told.0 >= numbers::WINDOW / 4;
-        if is_due && let Some(at) = self.idle() {
-            self.tells = false;
-            self.say(at, Kind::Report, 0, &[]);
         }
     }
 
@@ -366,16 +405,16 @@ impl Rails {
         let mut rings = false;
         for at in 0..self.rails.len() {
             let rail = &mut self.rails[at];
-            if rail.is_behind && rail.channel.flush() {
+            if rail.is_behind && rail.path.flush() {
                 (rail.is_behind, rail.queued) = (false, 0);
             }
             if rail.is_watched != rail.is_behind {
                 rail.is_watched = rail.is_behind;
-                let _ = self.poller.want_write(&rail.channel, rail.id, rail.is_behind);
+                let _ = self.poller.want_write(rail.path.as_fd(), rail.id, rail.is_behind);
                 // Whoever waits for room may be asleep, and this another thread.
                 rings |= !rail.is_behind;
             }
-            if rail.channel.is_broken() && !rail.is_broken {
+            if rail.path.is_broken() && !rail.is_broken {
                 rail.is_broken = true;
                 // What has come over it can still be read.
                 if self.sending.left(rail.id) && self.rails.iter().any(|rail| !rail.is_broken) {
@@ -401,31 +440,35 @@ impl Rails {
         self.rails.iter().any(|rail| rail.asked.is_some())
     }
 
-    /// Asks over those that owe something; leaves one that takes nothing while another does.
-    fn look_for_stalls(&mut self, limit_ns: u64) {
+    /// Asks over those that owe something; leaves those that take nothing while another does.
+    fn ask_or_leave(&mut self, limit_ns: u64) {
         let now_ns = monotonic_ns();
         let answered = self.sending.answered();
-        let stalls = self.rails.iter().position(|rail| {
-            rail.asked.is_some_and(|asked| answered > asked)
-                && now_ns.saturating_sub(rail.progress_ns) >= limit_ns
-        });
-        if let Some(at) = stalls
-            && self.rails.len() > 1
+        let has_stalled = |rail: &Rail| {
+            rail.is_suspect(answered) && now_ns.saturating_sub(rail.progress_ns) >= limit_ns
+        };
+        while self.rails.len() > 1
+            && let Some(at) = self.rails.iter().position(has_stalled)
         {
             self.leave(at, "it took nothing while another did".into());
         }
         let owes =
             |rail: &Rail| rail.asked.is_some() || rail.is_behind || self.sending.is_on(rail.id);
         if self.rails.len() > 1 && self.rails.iter().any(owes) {
+            let question = self.sending.ask();
             for at in 0..self.rails.len() {
                 // One that has yet to answer is asked nothing more.
                 if self.rails[at].asked.is_none() && !self.rails[at].is_broken {
-                    let question = self.sending.ask();
                     self.ask(at, question);
                 }
             }
         }
     }
+}
+
+/// The addresses of both ends of a connection.
+fn ends_of(channel: &Channel) -> String {
+    channel.addresses().map_or(String::new(), |(own, other)| format!(", {own} to {other}"))
 }
 
 fn of_end(ended: &Ended) -> String {
@@ -467,7 +510,7 @@ impl Path for Rails {
     }
 
     fn received(&self) -> u64 {
-        self.rails.iter().fold(self.received, |sum, rail| sum + rail.channel.received())
+        self.rails.iter().fold(self.received, |sum, rail| sum + rail.path.received())
     }
 
     fn ended(&self) -> Option<&Ended> {
@@ -529,8 +572,8 @@ impl Path for Rails {
             || matches!(self.ended, Some(Ended::Nonsense(_)));
         if is_done {
             for rail in &mut self.rails {
-                rail.channel.put_end();
-                rail.channel.flush();
+                rail.path.put_end();
+                rail.path.flush();
             }
         }
         // The node is gone; the thread would be woken by it without end.
@@ -542,23 +585,29 @@ impl Path for Rails {
 
     fn break_off(&self) {
         for rail in &self.rails {
-            rail.channel.break_off();
+            rail.path.break_off();
         }
     }
 
     fn tcp(&self) -> BorrowedFd<'_> {
-        self.rails.first().map_or(self.poller.as_fd(), |rail| rail.channel.as_fd())
+        self.rails.first().map_or(self.poller.as_fd(), |rail| rail.path.tcp())
     }
 
     fn look_for_silence(&mut self, limit: Duration) -> bool {
         for rail in &mut self.rails {
-            let is_silent = tcp_is_silent(rail.channel.as_fd(), limit);
+            let is_silent = tcp_is_silent(rail.path.tcp(), limit);
             if is_silent && rail.was_silent {
-                rail.channel.break_off();
+                rail.path.break_off();
             }
             rail.was_silent = is_silent;
         }
-        self.look_for_stalls(limit.as_nanos() as u64);
+        self.look_for_stalls(limit);
+        // What becomes of each is seen here; the link ends with the last.
+        false
+    }
+
+    fn look_for_stalls(&mut self, limit: Duration) {
+        self.ask_or_leave(limit.as_nanos() as u64);
         // The node may be asleep, and who has left a rail has something to send again.
         if self.rails.len() < self.places.len() || self.sending.is_waiting() || self.asks() {
             if self.pass() {
@@ -566,8 +615,6 @@ impl Path for Rails {
             }
             self.flush();
         }
-        // What becomes of each is seen here; the link ends with the last.
-        false
     }
 
     fn add_rail(&mut self, place: u8, channel: Channel) -> Result<(), String> {
@@ -577,7 +624,8 @@ impl Path for Rails {
         if self.ended.is_some() || self.rails.is_empty() {
             return Err("the link has ended".into());
         }
-        self.join(place, channel).map_err(|e| format!("watching its connection: {e}"))?;
+        self.join(place, ends_of(&channel), Box::new(channel))
+            .map_err(|e| format!("watching its connection: {e}"))?;
         // What came right behind the answer has been read from the socket: it wakes nobody.
         if self.pass() {
             self.ring();
@@ -597,10 +645,6 @@ impl Path for Rails {
         (!self.rails.is_empty() && self.ended.is_none()).then_some(place.is_live)
     }
 
-    fn rail_count(&self) -> usize {
-        self.rails.len()
-    }
-
     fn takes_more(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -611,21 +655,19 @@ impl Path for Rails {
 
     fn give_back(&mut self) {
         for rail in &mut self.rails {
-            rail.channel.give_back();
+            rail.path.give_back();
         }
     }
 
     fn explain(&self) -> String {
-        let how =
-            self.rails.first().map_or("TCP with TLS 1.3".into(), |rail| rail.channel.explain());
+        let how = self.rails.first().map_or("TCP with TLS 1.3".into(), |rail| rail.path.explain());
         let mut text = format!("{how}, {} of {} rails", self.rails.len(), self.places.len());
         for (number, place) in self.places.iter().enumerate() {
             text.push_str(if number == 0 { " [" } else { "; " });
             text.push_str(&format!("rail {number} "));
             let live = self.rails.iter().find(|rail| usize::from(rail.place) == number);
-            match live.map(|rail| rail.channel.addresses()) {
-                Some(Ok((own, other))) => text.push_str(&format!("lives, {own} to {other}")),
-                Some(Err(_)) => text.push_str("lives"),
+            match live {
+                Some(rail) => text.push_str(&format!("lives{}", rail.ends)),
                 None if place.left > 0 => text.push_str("was left"),
                 None if place.missing.is_empty() => text.push_str("is being made"),
                 None => text.push_str("could not be made"),
@@ -650,3 +692,6 @@ impl AsFd for Rails {
         self.poller.as_fd()
     }
 }
+
+#[cfg(all(test, not(loom), not(miri)))]
+mod tests;

@@ -626,15 +626,20 @@ mod tests {
     }
 
     proptest! {
-        // Rails that die with what is on them, at any time, and new ones; questions and answers that
-        // are as late as they like: everything comes once, the short ones in their order, and the last
-        // behind all.
+        // Rails that die with what is on them, at any time, for good, and new ones; rails that stall, and
+        // are left or go on; questions and answers that are as late as they like: everything comes once, the
+        // short ones in their order, and the last behind all.
         #[test]
-        fn nothing_is_lost_and_nothing_comes_twice(choices in proptest::collection::vec(any::<u8>(), 1..800)) {
+        fn nothing_is_lost_and_nothing_comes_twice(
+            count in 2usize..=4,
+            choices in proptest::collection::vec(any::<u8>(), 1..800),
+        ) {
             let (mut sending, mut receiving) = (Sending::new(300), Receiving::new(300, BATCH as u64));
             // Of each rail: what is on its way there, and back.
             type Way = VecDeque<(Head, Vec<u8>)>;
             let mut rails: BTreeMap<u64, (Way, Way)> = BTreeMap::new();
+            // Of these nothing arrives.
+            let mut stalls: BTreeSet<u64> = BTreeSet::new();
             let mut next_rail = 0;
             let (mut sent, mut seen, mut is_last_sent) = (vec![], vec![], false);
             let total = 100u32;
@@ -644,7 +649,10 @@ mod tests {
                 // When no choices are left nothing dies any more.
                 let choice = steps.next();
                 let what = choice.unwrap_or((round % 7) as u8);
-                while rails.len() < 2 {
+                if choice.is_none() {
+                    stalls.clear();
+                }
+                while rails.len() < count {
                     receiving.has_rail();
                     // What was told over the one that is gone is lost.
                     let (had, freed) = receiving.state();
@@ -659,7 +667,7 @@ mod tests {
                     next_rail += 1;
                 }
                 let ids: Vec<u64> = rails.keys().copied().collect();
-                let rail = ids[usize::from(what / 16) % 2];
+                let rail = ids[usize::from(what / 16) % count];
                 match what % 16 {
                     0 if choice.is_some() => {
                         rails.remove(&rail);
@@ -669,6 +677,9 @@ mod tests {
                                 there.push_back((ask, vec![]));
                             }
                         }
+                    }
+                    10 if choice.is_some() && !stalls.remove(&rail) => {
+                        stalls.insert(rail);
                     }
                     1..=4 | 11..=15 if sending.may_put() && (sent.len() as u32) < total => {
                         let kind = if what % 2 == 0 { Kind::Long } else { Kind::Short };
@@ -696,8 +707,12 @@ mod tests {
                     }
                     _ => {}
                 }
-                // Something arrives, on one rail or the other.
-                let (there, back) = rails.entry(ids[usize::from(what) % 2]).or_default();
+                // Something arrives, on one of those that are there and go on.
+                let from = ids[(usize::from(what) + round) % count];
+                let (there, back) = match rails.get_mut(&from) {
+                    Some(rail) if !stalls.contains(&from) => rail,
+                    _ => continue,
+                };
                 if let Some((head, bytes)) = there.pop_front() {
                     if head.kind == Kind::Ask {
                         let (had, freed) = receiving.state();

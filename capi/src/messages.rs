@@ -109,7 +109,7 @@ const _: () = assert!(ALIGNED == align_of::<h_handle_t>());
 const _: () = assert!(ALIGNED == align_of::<h_notification_t>());
 
 /// Any message: nothing of it was done.
-#[allow(clippy::too_many_arguments)]
+#[allow(clippy::too_many_arguments)] // As h_send_msg.
 #[inline(never)]
 unsafe fn send_any(
     node: *mut h_node_t,

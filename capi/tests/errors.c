@@ -344,7 +344,7 @@ static void messages_that_leave_at_once(void) {
         }
         bad = ticket;
         bad.bytes[34] = 1;
-        EXPECT(H_INVALID, "after the bound", h_send_msg(node, &bad, sent, length, NULL, 0, 0, NULL));
+        EXPECT(H_INVALID, "after its bound", h_send_msg(node, &bad, sent, length, NULL, 0, 0, NULL));
         EXPECT(H_OK, "", h_ticket_at(&ticket, 4096 - length + 1, &bad));
         EXPECT(H_TOO_LONG, "", h_send_msg(node, &bad, sent, length, NULL, 0, 0, NULL));
         bad = ticket;

@@ -57,6 +57,7 @@ pub struct LockGuard<'a, T> {
 }
 
 /// The value of a lock that one thread has to itself, until this is dropped, by that thread.
+#[cfg(feature = "unstable-internals")]
 #[derive(Debug)]
 pub struct AloneGuard<'a, T> {
     lock: &'a Lock<T>,
@@ -127,14 +128,14 @@ impl<T> Lock<T> {
 
     /// The value, if this thread has the lock to itself and does not hold it already. For what has a way
     /// by [`try_lock`](Self::try_lock) behind it: the guard need not know how it has the lock.
+    #[cfg(feature = "unstable-internals")]
     #[inline(always)]
     pub fn try_lock_alone(&self) -> Option<AloneGuard<'_, T>> {
         let bias = self.latest();
-        bias.enter(this_thread(), Barrier::Asymmetric).then_some(AloneGuard {
-            bias,
-            lock: self,
-            value: PhantomData,
-        })
+        if !bias.enter(this_thread(), Barrier::Asymmetric) {
+            return None;
+        }
+        Some(AloneGuard { lock: self, bias, value: PhantomData })
     }
 
     #[inline(always)]
@@ -299,6 +300,7 @@ impl<T> Drop for LockGuard<'_, T> {
     }
 }
 
+#[cfg(feature = "unstable-internals")]
 impl<T> Deref for AloneGuard<'_, T> {
     type Target = T;
     #[inline(always)]
@@ -308,6 +310,7 @@ impl<T> Deref for AloneGuard<'_, T> {
     }
 }
 
+#[cfg(feature = "unstable-internals")]
 impl<T> DerefMut for AloneGuard<'_, T> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut T {
@@ -316,6 +319,7 @@ impl<T> DerefMut for AloneGuard<'_, T> {
     }
 }
 
+#[cfg(feature = "unstable-internals")]
 impl<T> Drop for AloneGuard<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
@@ -470,10 +474,13 @@ mod tests {
         }
         let mut alone = lock.try_lock_alone().unwrap();
         *alone += 1;
-        assert!(lock.try_lock_alone().is_none() && lock.try_lock().is_none(), "it holds the lock");
+        assert!(lock.try_lock_alone().is_none(), "it holds the lock");
+        assert!(alone.bias.is_inside(), "it does no more, for it has tried again");
         std::thread::scope(|scope| {
+            let other = scope.spawn(|| assert!(lock.try_lock_alone().is_none()));
+            other.join().expect("another has it to himself");
+            assert!(alone.bias.is_inside(), "it does no more, for another has tried");
             let waiting = scope.spawn(|| *lock.lock() += 1);
-            scope.spawn(|| assert!(lock.try_lock_alone().is_none(), "another has it to himself"));
             while alone.bias.owner_is(this_thread()) {
                 std::thread::yield_now();
             }

@@ -1,5 +1,6 @@
 //! Tickets (Hamlyn 3.2): everything needed to send one message, and safe to hand on.
 
+#[cfg(feature = "unstable-internals")]
 use super::header::OFFSET_WORD;
 use super::{Flags, Key, METADATA_MAX, MetadataIndex, NodeId, Share, ShareError, SlotIndex};
 use alloc::vec::Vec;
@@ -242,9 +243,11 @@ impl Ticket {
 
 /// A ticket as it travels, of which each part is read where it is wanted: for whoever sends with bytes
 /// that are not a [`Ticket`] yet, and would have to keep all of its parts until then.
+#[cfg(feature = "unstable-internals")]
 #[derive(Clone, Copy, Debug)]
 pub struct TicketBytes<'a>(&'a [u8; TICKET_BYTES]);
 
+#[cfg(feature = "unstable-internals")]
 impl<'a> TicketBytes<'a> {
     /// Of bytes that anybody may have written.
     #[inline(always)]

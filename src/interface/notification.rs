@@ -270,7 +270,8 @@ impl Producer {
     pub fn name(&mut self, share: u32, slot: SlotId) {
         // Release by the first entry's wrap flag; and whoever took the last entry of the slot before
         // has read the name by then, since `attach` has acquired its CONSUMED.
-        self.cells.shares[share as usize].slot.store(slot.to_bits(), Ordering::Relaxed);
+        let words = slot.index as u64 | (slot.generation as u64) << 32;
+        self.cells.shares[share as usize].slot.store(words, Ordering::Relaxed);
     }
 
     /// Gives the reservation back, except for entries that are not yet consumed.
@@ -337,7 +338,9 @@ impl Consumer {
         }
         let share = (first as u32 >> SHARE_SHIFT) as usize;
         let ShareCells { consumed, slot } = &self.cells.shares[share];
-        let slot = SlotId::from_bits(slot.load(Ordering::Relaxed));
+        let slot = slot.load(Ordering::Relaxed);
+        // As it lies in memory, so that it is copied as a word.
+        let slot = SlotId { index: slot as u32, generation: (slot >> 32) as u32 };
         consumed.store(consumed.load(Ordering::Relaxed) + 1, Ordering::Release);
         let fast = first & FAST != 0;
         Some(Notification {

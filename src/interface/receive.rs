@@ -71,8 +71,8 @@ pub struct Flow {
     whole: u64,
     area: u32,
     share: u32,
-    /// Of the slot, whose index is in `words`.
-    generation: u32,
+    /// Index and generation of the slot, side by side as in the notification that says them.
+    slot: [u32; 2],
     /// The bits of the fast word that count: all, or none.
     fast: u32,
     /// The words of a packet that came once and was not remembered yet, folded together.
@@ -115,7 +115,7 @@ impl Flow {
     #[inline(always)]
     fn notification(&self, link: LinkId, word: u32) -> Notification {
         Notification {
-            slot: SlotId { index: (self.words[0] >> 32) as u32, generation: self.generation },
+            slot: SlotId { index: self.slot[0], generation: self.slot[1] },
             index: MetadataIndex(self.words[1] as u32),
             word: word & self.fast,
             link,
@@ -286,7 +286,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
             whole: (high - low).saturating_sub(INLINE_BYTES as u64 - 1),
             area: slot.area,
             share: slot.share,
-            generation: slot.generation,
+            slot: [header.slot.0, slot.generation],
             fast: if header.metadata_index == MetadataIndex::FAST { u32::MAX } else { 0 },
             seen: 0,
         })

@@ -740,7 +740,7 @@ mod tests {
     fn world() -> World {
         let pages = || {
             let bytes = region_bytes(RING_BYTES);
-            Region::map_writable(&create(bytes).unwrap(), bytes).unwrap()
+            Region::map_writable(create(bytes).unwrap(), bytes).unwrap()
         };
         let (outgoing, incoming) = (pages(), pages());
         let asked = Arc::<Mutex<Asked>>::default();

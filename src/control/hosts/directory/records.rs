@@ -183,8 +183,11 @@ mod tests {
         Question::new(7, "_quotes._tcp.example.org", Kind::Service).unwrap()
     }
 
-    /// An answer to [`asked`], with these records: owner, and priority, weight, port, target.
-    fn answer(records: &[(&str, (u16, u16, u16, &str))]) -> Vec<u8> {
+    /// Owner, and priority, weight, port, target.
+    type Record<'a> = (&'a str, (u16, u16, u16, &'a str));
+
+    /// An answer to [`asked`], with these records.
+    fn answer(records: &[Record]) -> Vec<u8> {
         let builder = MessageBuilder::new_vec();
         let mut answer = builder.start_answer(&asked().message, Rcode::NOERROR).unwrap();
         for (owner, (priority, weight, port, target)) in records {

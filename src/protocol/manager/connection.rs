@@ -75,3 +75,21 @@ pub trait EndPoint {
         self.is_ready_in(&self.manager().lock())
     }
 }
+
+#[cfg(feature = "tls")]
+impl Manager {
+    /// Where services of other hosts are looked up whose names say no place; see
+    /// [`Node::set_directory`](crate::Node::set_directory).
+    pub fn set_directory(
+        &self,
+        directory: Option<std::sync::Arc<dyn crate::node::HostDirectory>>,
+    ) -> Result<(), crate::node::Forked> {
+        // What is dropped for it is the application's, and may wait for the lock.
+        let guard = self.lock();
+        guard.check_fork()?;
+        let control = guard.control_apart();
+        drop(guard);
+        control.set_directory(directory);
+        Ok(())
+    }
+}

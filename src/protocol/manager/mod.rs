@@ -221,22 +221,6 @@ impl Manager {
         self.lock().listens_at()
     }
 
-    /// Where services of other hosts are looked up whose names say no place; see
-    /// [`Node::set_directory`].
-    #[cfg(feature = "tls")]
-    pub fn set_directory(
-        &self,
-        directory: Option<std::sync::Arc<dyn crate::node::HostDirectory>>,
-    ) -> Result<(), Forked> {
-        // What is dropped for it is the application's, and may wait for the lock.
-        let guard = self.lock();
-        guard.check_fork()?;
-        let control = guard.control_apart();
-        drop(guard);
-        control.set_directory(directory);
-        Ok(())
-    }
-
     /// Polls, and so answers and deposits, while the application makes no calls. See
     /// [`SharedNode::start_progress`].
     pub fn start_progress(&self) -> io::Result<()> {

@@ -11,6 +11,8 @@
 //! progress thread do it. Never: an end point's code runs without the manager's lock in an offer,
 //! or waits there.
 
+#[cfg(feature = "unstable-internals")]
+mod at_once;
 mod connection;
 mod error;
 mod offers;
@@ -30,8 +32,6 @@ use crate::node::{
     NodeReceiveError, NodeSendError, OfferError, SharedNode, Waited,
 };
 use crate::os::sys;
-#[cfg(feature = "unstable-internals")]
-use crate::wire::{INLINE_BYTES, TicketBytes};
 use crate::wire::{NodeId, Ticket};
 #[cfg(feature = "tokio")]
 use core::cell::RefCell;
@@ -161,45 +161,6 @@ impl Manager {
     #[inline]
     pub fn try_recv(&self, queue: QueueId) -> Result<Option<Notification>, NodeReceiveError> {
         self.shared.try_recv(queue)
-    }
-
-    /// [`send`](Self::send) of one line that can leave now; `false`: nothing was done. For bindings,
-    /// which have to make of their own arguments what waiting needs, and can leave that. To be called
-    /// from one place in a library: from several it is not inlined.
-    #[cfg(feature = "unstable-internals")]
-    #[inline(always)]
-    pub fn send_at_once(&self, ticket: &Ticket, data: &[u8], metadata: &[u8]) -> bool {
-        self.shared.send_at_once(ticket, data, metadata)
-    }
-
-    /// The same of 16 bytes, with a ticket as it travels, where this thread alone uses the manager of
-    /// late. `false`, too: it is no ticket. [`send`](Self::send) goes on.
-    #[cfg(feature = "unstable-internals")]
-    #[inline(always)]
-    pub fn send_line_alone(&self, ticket: TicketBytes<'_>, data: &[u8; INLINE_BYTES]) -> bool {
-        self.shared.send_line_alone(ticket, data)
-    }
-
-    /// The same of fewer bytes.
-    #[cfg(feature = "unstable-internals")]
-    #[inline(always)]
-    pub fn send_short_alone(&self, ticket: TicketBytes<'_>, data: &[u8]) -> bool {
-        self.shared.send_short_alone(ticket, data)
-    }
-
-    /// [`recv`](Self::recv) of what is there, which `to` has under the lock, where this thread alone uses
-    /// the manager of late. `false`: nothing was done, and [`recv`](Self::recv) goes on.
-    #[cfg(feature = "unstable-internals")]
-    #[inline(always)]
-    pub fn recv_alone(&self, queue: QueueId, to: impl Fn(Notification)) -> bool {
-        self.shared.recv_alone(queue, to)
-    }
-
-    /// [`recv`](Self::recv) of what is there; `None`: nothing was done. For bindings, likewise.
-    #[cfg(feature = "unstable-internals")]
-    #[inline(always)]
-    pub fn recv_at_once(&self, queue: QueueId) -> Option<Notification> {
-        self.shared.recv_at_once(queue)
     }
 
     /// An event that is none of an end point's: of services that were offered on the node itself.

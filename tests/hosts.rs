@@ -367,6 +367,27 @@ fn both_ends_sleep_and_are_woken() {
     peer.end();
 }
 
+// A packet and its header are more than one record of TLS; all of it is read from the socket at once, so
+// nothing wakes whoever sleeps over the rest.
+#[test]
+fn a_packet_of_more_than_a_record_is_taken_before_its_node_sleeps() {
+    let settings = [("WAIT_MODE", "blocking"), ("RING_BYTES", "128K"), ("PACKET_BYTES", "32K")];
+    let (keys, _dir, mut peer, at) = process(&settings);
+    let here = Dir::new("records", &settings);
+    let manager = Manager::with_config(config(&here, &keys.path.join("secret"))).unwrap();
+    let client = Client::connect(&manager, &at, LIMIT).unwrap();
+    for length in (15_000..18_000).step_by(41) {
+        peer.fall_asleep();
+        let bytes = vec![length as u8; length];
+        assert_eq!(*client.call(&bytes, LIMIT).unwrap(), *bytes.repeat(2), "{length} bytes");
+    }
+    drop(manager);
+    drop(client);
+    peer.tell("end");
+    peer.expect("ended");
+    peer.end();
+}
+
 #[test]
 fn what_was_sent_arrives_though_its_sender_leaves_at_once() {
     let (_there, _here, server, client, at) = pair();

@@ -290,6 +290,23 @@ fn a_service_is_found_by_its_srv_records_in_their_order() {
 }
 
 #[test]
+fn a_name_server_that_answers_nothing_about_ipv6_hides_no_address_of_ipv4() {
+    let host = Host::new("7f");
+    let here = Dir::new("here", &[]);
+    let port = host.port();
+    for fails in [Says::Code(Rcode::SERVFAIL), Says::Noise(vec![1; 9])] {
+        let server = NameServer::new(move |name, rtype| match (name, rtype) {
+            (NAME, Rtype::SRV) => Says::Srv(vec![(1, 0, port, "there.example.test")]),
+            ("there.example.test", Rtype::A) => Says::Address(Ipv4Addr::LOCALHOST),
+            ("there.example.test", Rtype::AAAA) => fails.clone(),
+            asked => panic!("{asked:?}"),
+        });
+        let manager = in_dns(&here, &host.key(), &server);
+        doubles(&Client::connect(&manager, "hamlyn://double", LIMIT).unwrap());
+    }
+}
+
+#[test]
 fn a_service_that_is_not_in_the_dns_yet_is_waited_for() {
     let host = Host::new("7f");
     let here = Dir::new("here", &[]);

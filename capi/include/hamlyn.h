@@ -2683,13 +2683,18 @@ h_status h_aperture_write_u64(h_aperture_t *aperture, uint64_t offset, uint64_t 
 h_status h_aperture_read_u64(h_aperture_t *aperture, uint64_t offset, uint64_t *value);
 
 /// Takes an aperture back that this node has exported, at once: its pages are given back, and what
-/// the holder still writes is seen by nobody.
+/// the holder still writes is seen by nobody. Of a read-only one that others hold as well
+/// (h_export_also) this holder alone is told; the pages stay for the others, and what h_aperture_open
+/// gave goes on reading and writing them.
 ///
 /// Errors: H_NO_SUCH.
-h_status h_aperture_revoke(h_node_t *node, h_link_t link, uint32_t number);
+h_status h_aperture_revoke(h_node_t *node,
+                           h_link_t link,
+                           uint32_t number);
 
 /// Takes an aperture back that this node has exported, at once, and makes a message area of its
-/// bytes as they are: from then on they stand still. They are copied once.
+/// bytes as they are: from then on they stand still. They are copied once. It is taken from all who
+/// hold it, those of h_export_also included.
 ///
 /// Errors: H_NO_SUCH; H_LIMIT; H_SYSTEM. The aperture is as it was.
 h_status h_aperture_reclaim(h_node_t *node, h_link_t link, uint32_t number, h_area_t *area);
@@ -2832,7 +2837,7 @@ h_status h_set_log(h_log_t log,
 /// `release`, which may be null, is called with `context` once nothing calls `look_up` any more: when
 /// another is set, or the node and all end points made from it have been freed, and whoever is in it has
 /// returned. It runs in that call or in a thread of the library's. Where this call fails nothing is
-/// kept, and it is not called.
+/// kept, and it is not called; where `look_up` is null `context` and `release` are not looked at.
 ///
 /// Errors: H_STATE, the library was built without other hosts; H_FORKED.
 h_status h_set_directory(h_node_t *node,

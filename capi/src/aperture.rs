@@ -222,7 +222,9 @@ pub unsafe extern "C" fn h_aperture_read_u64(
 }
 
 /// Takes an aperture back that this node has exported, at once: its pages are given back, and what
-/// the holder still writes is seen by nobody.
+/// the holder still writes is seen by nobody. Of a read-only one that others hold as well
+/// (h_export_also) this holder alone is told; the pages stay for the others, and what h_aperture_open
+/// gave goes on reading and writing them.
 ///
 /// Errors: H_NO_SUCH.
 #[unsafe(no_mangle)]
@@ -238,7 +240,8 @@ pub unsafe extern "C" fn h_aperture_revoke(
 }
 
 /// Takes an aperture back that this node has exported, at once, and makes a message area of its
-/// bytes as they are: from then on they stand still. They are copied once.
+/// bytes as they are: from then on they stand still. They are copied once. It is taken from all who
+/// hold it, those of h_export_also included.
 ///
 /// Errors: H_NO_SUCH; H_LIMIT; H_SYSTEM. The aperture is as it was.
 #[unsafe(no_mangle)]

@@ -52,7 +52,7 @@ pub type h_release_t = Option<unsafe extern "C" fn(context: *mut c_void)>;
 /// `release`, which may be null, is called with `context` once nothing calls `look_up` any more: when
 /// another is set, or the node and all end points made from it have been freed, and whoever is in it has
 /// returned. It runs in that call or in a thread of the library's. Where this call fails nothing is
-/// kept, and it is not called.
+/// kept, and it is not called; where `look_up` is null `context` and `release` are not looked at.
 ///
 /// Errors: H_STATE, the library was built without other hosts; H_FORKED.
 #[unsafe(no_mangle)]

@@ -103,10 +103,16 @@ fn are_there<const N: usize>(addresses: [usize; N]) -> bool {
     addresses.into_iter().fold(0, |all, address| all | address.wrapping_sub(1)) as isize >= 0
 }
 
-/// What a node, a handle and a notification must be multiples of.
-const ALIGNED: usize = align_of::<h_node_t>();
-const _: () = assert!(ALIGNED == align_of::<h_handle_t>());
-const _: () = assert!(ALIGNED == align_of::<h_notification_t>());
+/// What a node, a handle and a notification are multiples of, where they are as they must be; who passes one
+/// that is less is told by others what it must be.
+const ALIGNED: usize = largest(
+    align_of::<h_node_t>(),
+    largest(align_of::<h_handle_t>(), align_of::<h_notification_t>()),
+);
+
+const fn largest(a: usize, b: usize) -> usize {
+    if a > b { a } else { b }
+}
 
 /// Any message: nothing of it was done.
 #[allow(clippy::too_many_arguments)] // As h_send_msg.

@@ -319,7 +319,7 @@ static void messages_that_leave_at_once(void) {
                 THAT(reusable);
             }
             EXPECT(H_OK, "", h_recv_block(node, queue, LIMIT, &n[0]));
-            THAT(n[0].slot == h_slot_index(slot) && n[0].index == 0 && n[0].word == 0);
+            THAT(n[0].slot.bits == slot.bits && n[0].index == 0 && n[0].word == 0);
             EXPECT(H_OK, "", h_area_read(node, area, 0, data, 18));
             THAT(memcmp(data, sent + round % 8, length) == 0);
             THAT(memcmp(data + length, "..................", 18 - length) == 0);

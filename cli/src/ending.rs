@@ -1,10 +1,11 @@
 //! What a process must not leave behind when it is ended by a signal, or ends itself from a thread
-//! that does not own its node: the names that it serves, and a file that is not whole.
+//! that does not own its node: the names that it serves, a file that is not whole, and a directory with
+//! keys.
 
 use anyhow::Result;
 use hamlyn::config::Config;
 use hamlyn::control::{Access, private_dir};
-use rustix::fs::{AtFlags, CWD, Stat, statat, unlinkat};
+use rustix::fs::{AtFlags, CWD, FileType, Stat, statat, unlinkat};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::path::{Path, PathBuf};
@@ -14,19 +15,40 @@ struct Left {
     path: PathBuf,
     /// Device and number of what was there, so that nothing else is removed in its place.
     identity: (u64, u64),
+    is_directory: bool,
 }
 
 static LEFT: Mutex<Vec<Left>> = Mutex::new(Vec::new());
 
-fn identity(path: &Path) -> Option<(u64, u64)> {
-    let Stat { st_dev, st_ino, .. } = statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).ok()?;
-    Some((st_dev, st_ino))
+impl Left {
+    /// What is at `path` now, if anything is.
+    fn at(path: PathBuf) -> Option<Self> {
+        let found = statat(CWD, &path, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        let Stat { st_dev, st_ino, st_mode, .. } = found;
+        let is_directory = FileType::from_raw_mode(st_mode) == FileType::Directory;
+        Some(Self { path, identity: (st_dev, st_ino), is_directory })
+    }
+
+    fn remove(&self) {
+        let now = Self::at(self.path.clone());
+        if now.is_none_or(|now| now.identity != self.identity) {
+            return;
+        }
+        if self.is_directory {
+            let all = || std::fs::remove_dir_all(&self.path);
+            // Once more where a file came into it meanwhile.
+            let _ = all().or_else(|_| all());
+        } else {
+            let _ = unlinkat(CWD, &self.path, AtFlags::empty());
+        }
+    }
 }
 
-/// What is at `path` goes with this process. What is not there leaves nothing.
+/// What is at `path` goes with this process, a directory with all that is in it. What is not there
+/// leaves nothing.
 pub fn remove(path: PathBuf) {
-    if let Some(identity) = identity(&path) {
-        LEFT.lock().unwrap_or_else(PoisonError::into_inner).push(Left { path, identity });
+    if let Some(left) = Left::at(path) {
+        LEFT.lock().unwrap_or_else(PoisonError::into_inner).push(left);
     }
 }
 
@@ -48,9 +70,7 @@ pub fn remove_name(config: &Config, name: &str, access: Access) {
 
 fn remove_all() {
     for left in LEFT.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
-        if identity(&left.path) == Some(left.identity) {
-            let _ = unlinkat(CWD, &left.path, AtFlags::empty());
-        }
+        left.remove();
     }
 }
 

@@ -358,6 +358,28 @@ fn nobody_is_said_to_wait_for_a_subscriber_that_has_all_and_has_no_room_for_more
     assert_eq!(publisher.subscribers()[0].behind, 0);
 }
 
+/// Its program tried to publish, was told that there is no room, and published when there was.
+#[test]
+fn nobody_is_said_to_wait_for_whom_a_sample_was_tried_that_has_left_since() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let short = PublishConfig { when_slow: WhenSlow::Wait, ..PublishConfig::default() };
+    let few = SubscribeConfig { depth: 4, ..SubscribeConfig::default() };
+    let (_manager, publisher, _others, _server, mut subscriber) = published(directory, short, few);
+    while publisher.try_publish(b"news").unwrap().is_some() {}
+    until_link(directory, "news", "waits_for_buffer_ms", |ms| ms > 0);
+    drop(subscriber.receive(Some(LONG)).unwrap());
+    let end = std::time::Instant::now() + LONG;
+    while publisher.try_publish(b"more").unwrap().is_none() {
+        assert!(std::time::Instant::now() < end, "there is no room for what was taken");
+    }
+    // It is full again, and nobody wants to publish anything.
+    until_link(directory, "reads", "places_held", |held| held == 4);
+    until_link(directory, "news", "waits_for_buffer_ms", |ms| ms == 0);
+    publisher.flush(Some(LONG)).unwrap();
+    until_link(directory, "news", "waits_for_buffer_ms", |ms| ms == 0);
+}
+
 #[test]
 fn a_subscriber_that_receives_nothing_is_named_at_both_ends() {
     let directory = tempfile::tempdir().unwrap();

@@ -3,7 +3,9 @@
 
 mod support;
 
-use std::process::Command;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 const PROTOCOLS: [&str; 10] = [
     "seed",
@@ -105,6 +107,35 @@ fn without_network_namespaces_the_tour_says_so_and_goes_on_over_loopback() {
     let text = two_hosts(Some("/none/such"));
     assert!(text.contains("OVER LOOPBACK") && text.contains("unshare"), "{text}");
     assert!(text.contains("to 127.0.0.1:"), "{text}");
+}
+
+#[test]
+fn the_tour_leaves_no_keys_when_a_signal_ends_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let temporary = directory.path().join("temporary");
+    std::fs::create_dir(&temporary).unwrap();
+    let report = directory.path().join("report.html");
+    let mut tour = Command::new(env!("CARGO_BIN_EXE_hamlyn"))
+        .args(["tour", "--hosts", "--report", report.to_str().unwrap()])
+        .env("TMPDIR", &temporary)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let has = |name: &str| {
+        let mut entries = std::fs::read_dir(&temporary).unwrap().flatten();
+        entries.any(|entry| entry.path().join(name).exists())
+    };
+    let end = Instant::now() + Duration::from_secs(20);
+    // The second of the two keys.
+    while !has("other") {
+        assert!(tour.try_wait().unwrap().is_none() && Instant::now() < end, "no keys were seen");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let signal = rustix::process::Signal::TERM;
+    rustix::process::kill_process(rustix::process::Pid::from_child(&tour), signal).unwrap();
+    assert_eq!(tour.wait().unwrap().signal(), Some(signal.as_raw()));
+    assert!(!has("secret") && !has("other"), "keys stay in {}", temporary.display());
 }
 
 #[test]

@@ -18,8 +18,9 @@ The version of this package and of the library in it.
 @final
 class Aperture:
     """
-    An aperture: memory of its owner, mapped into one holder at the other end of a link. Announce
-    what was written by a message; copy out what has to stand still.
+    An aperture: memory of its owner, mapped into a holder at the other end of a link; a read-only one
+    may have several, each over a link of its own (`Link.export_also`). Announce what was written by a
+    message; copy out what has to stand still.
     """
     def __repr__(self, /) -> str: ...
     @property
@@ -62,7 +63,8 @@ class Aperture:
         """
     def reclaim(self, /) -> Area:
         """
-        Owner: takes it back, at once, and makes a message area of its bytes as they are.
+        Owner: takes it back, at once, from all who hold it, and makes a message area of its bytes as they
+        are.
         """
     def release(self, /) -> None:
         """
@@ -70,12 +72,15 @@ class Aperture:
         """
     def revoke(self, /) -> None:
         """
-        Owner: takes it back, at once; what the holder still writes is seen by nobody.
+        Owner: takes it back, at once; what the holder still writes is seen by nobody. Where others hold
+        it as well (`Link.export_also`), only this holder is told: the pages stay, and can still be read
+        and written here, if that was done before.
         """
     @property
     def revoked(self, /) -> bool:
         """
-        Whether it was revoked, or, at its holder, its link has ended.
+        Whether it was revoked, or, at its holder, its link has ended. At its owner, where others hold it
+        as well (`Link.export_also`), `False` until it was taken from the last of them, or reclaimed.
         """
     @property
     def writable(self, /) -> bool:
@@ -1798,6 +1803,7 @@ class RecordLoan:
     def __exit__(self, /, *_exception: object) -> None: ...
     def __len__(self, /) -> int: ...
     def __repr__(self, /) -> str: ...
+    def _is_of(self, /, sender: object) -> bool: ...
     def release(self, /) -> None:
         """
         Gives it back unsent. Releasing twice, or what was sent, does nothing.
@@ -1805,7 +1811,9 @@ class RecordLoan:
     def send(self, /, timeout: SupportsFloat | SupportsIndex | None = None) -> None:
         """
         Sends it, as the sender's `send` does. After `TimedOut`, where that says that it was not taken,
-        it may be sent again, and after every other error that left it as it was.
+        it may be sent again, and after every other error that left it as it was. Once it is taken it is
+        over, also where a signal handler raises while the rest leaves: that goes on with the sender's
+        next call.
         """
     def truncate(self, /, nbytes: SupportsIndex) -> None:
         """

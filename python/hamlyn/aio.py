@@ -28,7 +28,7 @@ from types import TracebackType
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from . import _hamlyn
-from ._errors import Closed, TimedOut
+from ._errors import Closed, Misuse, TimedOut
 from ._loop import until
 from ._transports import (
     Server as StreamServer,
@@ -211,7 +211,9 @@ class _StreamSender(_Grown[T]):
         return self._plain().loan(nbytes)
 
     async def send_loan(self, loan: _hamlyn.RecordLoan, timeout: float | None = None) -> None:
-        """Sends a loan of this sender; otherwise as `send`."""
+        """Sends a loan of this sender; otherwise as `send`. Raises `Misuse` for another's."""
+        if not loan._is_of(self.sync):
+            raise Misuse("the loan is another sender's")
         await _sent(loan.send, len(loan), timeout)
 
     async def flush(self, timeout: float | None = None) -> None:

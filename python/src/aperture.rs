@@ -15,8 +15,9 @@ use std::sync::{Arc, Mutex};
 /// Copies from this size on are made without the interpreter's lock.
 const HELD_BYTES_MAX: usize = 16 << 10;
 
-/// An aperture: memory of its owner, mapped into one holder at the other end of a link. Announce
-/// what was written by a message; copy out what has to stand still.
+/// An aperture: memory of its owner, mapped into a holder at the other end of a link; a read-only one
+/// may have several, each over a link of its own (`Link.export_also`). Announce what was written by a
+/// message; copy out what has to stand still.
 #[pyclass(module = "hamlyn", frozen, weakref)]
 pub struct Aperture {
     inner: Arc<Inner>,
@@ -120,7 +121,8 @@ impl Aperture {
         Ok(of_either!(&self.pages(py)?, pages => pages.access() == ApertureAccess::ReadWrite))
     }
 
-    /// Whether it was revoked, or, at its holder, its link has ended.
+    /// Whether it was revoked, or, at its holder, its link has ended. At its owner, where others hold it
+    /// as well (`Link.export_also`), `False` until it was taken from the last of them, or reclaimed.
     #[getter]
     fn revoked(&self, py: Python<'_>) -> PyResult<bool> {
         match self.pages(py) {
@@ -228,14 +230,17 @@ impl Aperture {
         of_either!(&self.pages(py)?, pages => pages.write_u64(offset, value)).or_raise()
     }
 
-    /// Owner: takes it back, at once; what the holder still writes is seen by nobody.
+    /// Owner: takes it back, at once; what the holder still writes is seen by nobody. Where others hold
+    /// it as well (`Link.export_also`), only this holder is told: the pages stay, and can still be read
+    /// and written here, if that was done before.
     fn revoke(&self, py: Python<'_>) -> PyResult<()> {
         self.must_be(true, "revoke")?;
         let _slow = self.inner.slow();
         self.inner.with(py, |node| node.revoke_aperture(self.id))?.or_raise()
     }
 
-    /// Owner: takes it back, at once, and makes a message area of its bytes as they are.
+    /// Owner: takes it back, at once, from all who hold it, and makes a message area of its bytes as they
+    /// are.
     fn reclaim(&self, py: Python<'_>) -> PyResult<Area> {
         self.must_be(true, "reclaim")?;
         let _slow = self.inner.slow();

@@ -46,7 +46,8 @@ mod wait;
 use pyo3::prelude::*;
 
 /// Hamlyn's objects; see the package `hamlyn`.
-#[pymodule]
+// Who has views of loans and areas is counted under the interpreter's lock: it is unsound without.
+#[pymodule(gil_used = true)]
 mod _hamlyn {
     #[pymodule_export]
     use crate::aperture::Aperture;

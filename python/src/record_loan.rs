@@ -82,7 +82,9 @@ impl RecordLoan {
 #[pymethods]
 impl RecordLoan {
     /// Sends it, as the sender's `send` does. After `TimedOut`, where that says that it was not taken,
-    /// it may be sent again, and after every other error that left it as it was.
+    /// it may be sent again, and after every other error that left it as it was. Once it is taken it is
+    /// over, also where a signal handler raises while the rest leaves: that goes on with the sender's
+    /// next call.
     #[pyo3(signature = (timeout=None))]
     fn send(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         self.end()?;
@@ -96,7 +98,8 @@ impl RecordLoan {
             Sender::Plain(sender) => sender.get().send_or_say(py, bytes, timeout),
             Sender::Aperture(sender) => sender.get().send_or_say(py, bytes, timeout),
         };
-        if !matches!(sent, Ok(Sent::Whole | Sent::CutOff)) {
+        // What was taken is not to be sent again, whatever was raised afterwards.
+        if matches!(sent, Err(_) | Ok(Sent::Late)) {
             *locked(&self.memory) = memory;
             self.is_over.store(false, Ordering::Relaxed);
         }
@@ -118,6 +121,16 @@ impl RecordLoan {
         self.check()?;
         self.length.fetch_min(nbytes, Ordering::Relaxed);
         Ok(())
+    }
+
+    // Whether it was lent by this sender.
+    #[pyo3(signature = (sender: "object"))]
+    fn _is_of(&self, sender: &Bound<'_, PyAny>) -> bool {
+        let own = match &self.sender {
+            Sender::Plain(own) => own.as_ptr(),
+            Sender::Aperture(own) => own.as_ptr(),
+        };
+        own == sender.as_ptr()
     }
 
     fn __len__(&self) -> usize {

@@ -33,6 +33,9 @@ pub enum Sent {
     Late,
     /// It was taken, and a part of it has yet to leave.
     CutOff,
+    /// It was taken; then, while the rest left, this was raised: by a signal handler, as for Ctrl-C, or
+    /// because the receiver or the manager has gone.
+    Failed(PyErr),
 }
 
 impl Sent {
@@ -41,6 +44,7 @@ impl Sent {
             Self::Whole => Ok(()),
             Self::Late => Err(late()),
             Self::CutOff => Err(cut_off()),
+            Self::Failed(e) => Err(e),
         }
     }
 }
@@ -158,7 +162,7 @@ macro_rules! stream_sender {
                 self.send_or_say(py, record, timeout)?.result()
             }
 
-            /// An error left the record as it was.
+            /// On an error nothing of the record was taken.
             pub fn send_or_say(
                 &self,
                 py: Python<'_>,
@@ -184,8 +188,11 @@ macro_rules! stream_sender {
                 // Taken, but at the end of a slice perhaps not sent as a whole.
                 let flush =
                     |end: &mut protocol::$class, slice| sent_or_late(end.flush(Some(slice)));
-                let flushed = self.end.wait_more(py, limit, flush)?;
-                Ok(flushed.map_or(Sent::CutOff, |()| Sent::Whole))
+                Ok(match self.end.wait_more(py, limit, flush) {
+                    Ok(Some(())) => Sent::Whole,
+                    Ok(None) => Sent::CutOff,
+                    Err(e) => Sent::Failed(e),
+                })
             }
         }
 

@@ -308,6 +308,28 @@ def test_a_stream_is_awaited_to_its_end(manager: hamlyn.Manager, other: hamlyn.M
     run(main())
 
 
+def test_a_loan_is_sent_by_its_own_sender_alone(
+    manager: hamlyn.Manager, other: hamlyn.Manager
+) -> None:
+    manager.start_progress()
+    receivers = [hamlyn.StreamReceiver(manager) for _ in range(2)]
+    first, second = [
+        aio.StreamSender(hamlyn.StreamSender.grow(other, receiver.seed())) for receiver in receivers
+    ]
+
+    async def main() -> None:
+        loan = second.loan(3)
+        memoryview(loan)[:] = b"own"
+        with pytest.raises(hamlyn.Misuse, match="another sender's"):
+            await first.send_loan(loan, LIMIT)
+        await second.send_loan(loan, LIMIT)
+        await second.flush(LIMIT)
+        assert bytes(await aio.StreamReceiver(receivers[1]).receive(LIMIT)) == b"own"
+        assert receivers[0].try_receive() is None
+
+    run(main())
+
+
 def test_datagrams_and_tags_are_awaited_together(
     manager: hamlyn.Manager, other: hamlyn.Manager
 ) -> None:

@@ -6,6 +6,7 @@ import gc
 import os
 import pickle
 import queue
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -485,6 +486,58 @@ def test_a_loan_of_a_stream_is_written_and_sent_once_and_shows_nothing_afterward
     # It was not sent, and can be written.
     memoryview(last)[:] = b"x"
     assert kept[0] == ord("x")
+
+
+def test_a_loan_that_was_taken_is_over_whatever_a_signal_handler_raises(
+    manager: hamlyn.Manager, other: hamlyn.Manager
+) -> None:
+    class Rung(Exception):
+        pass
+
+    def ring(*_: object) -> None:
+        raise Rung
+
+    # More than all rings between them hold, and so large a buffer that nothing has to be asked for.
+    nbytes = 12 << 20
+    receiver, sender = stream(
+        manager, other, buffer_nbytes=nbytes, buffers=1, buffers_max=2, record_nbytes_max=nbytes
+    )
+    # From here on the receiver takes nothing: a part of the record fills the ring, the rest waits.
+    manager.stop_progress()
+    record = sender.loan(nbytes)
+    view = memoryview(record)
+    view[:4], view[-4:] = b"head", b"tail"
+    view.release()
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.5)
+        with pytest.raises(Rung):
+            record.send(LIMIT)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    # It was taken: a program that tries again is told so.
+    assert "gone" in repr(record)
+    for late in (lambda: memoryview(record), lambda: record.send(0)):
+        with pytest.raises(hamlyn.Closed, match="sent or released"):
+            late()
+    record.release()
+
+    def send_the_rest() -> None:
+        sender.send(b"last", LIMIT)
+        sender.close(LIMIT)
+
+    rest = threading.Thread(target=send_the_rest)
+    rest.start()
+    try:
+        received = bytes(receiver.receive(LIMIT))
+        assert len(received) == nbytes and received[:4] + received[-4:] == b"headtail"
+        del received
+        assert bytes(receiver.receive(LIMIT)) == b"last"
+        with pytest.raises(hamlyn.Closed):
+            receiver.receive(LIMIT)
+    finally:
+        rest.join(2 * LIMIT)
 
 
 def test_a_record_that_is_too_long_is_refused(

@@ -106,10 +106,11 @@ pub enum ExportError {
         /// Whose limit.
         variable: &'static str,
     },
-    /// The holders of this user keep too many that were revoked.
+    /// Too many that were revoked, and that processes of this user were given, are still in somebody's
+    /// hands: theirs or, of those that [several hold](Node::export_also), another user's.
     #[error(
-        "{0} revoked apertures are still in the hands of this user's processes; no more are \
-             exported to them until they have let go"
+        "somebody still has {0} revoked apertures that processes of this user were given; no more \
+         are exported to this user until those are let go of"
     )]
     Orphans(usize),
     /// A holder of it may write it, and so has it alone.
@@ -286,7 +287,9 @@ macro_rules! pages {
                 $pages.populate()
             }
 
-            /// Whether it was revoked, or, at its holder, its link has ended.
+            /// Whether it was revoked, or, at its holder, its link has ended. At its owner, where
+            /// [others](Node::export_also) hold it as well, `false` until it was taken from the last
+            /// of them, or reclaimed.
             pub fn is_revoked(&$self) -> bool {
                 $pages.is_gone()
             }
@@ -497,6 +500,11 @@ impl Node {
     /// [`revoke_aperture`](Self::revoke_aperture) takes it from one holder; the memory goes with the
     /// last. Whoever has been revoked and does not let go sees what is written there as long as it
     /// stays: for what it is not to see, revoke all of them, and export new memory.
+    ///
+    /// Holders of one user can use up the shares of the others: as long as somebody keeps what was
+    /// revoked, it stays charged to every user who was given it, those who have let go included, and
+    /// after 256 such apertures nothing more is exported to any of these users. Where users distrust
+    /// one another, [`export`](Self::export) an aperture to each.
     pub fn export_also(&mut self, id: ApertureId, link: LinkId) -> Result<ApertureId, ExportError> {
         self.check_fork()?;
         self.link(link)?;
@@ -516,8 +524,13 @@ impl Node {
         let (token, uid) = self.check_export(link, bytes)?;
         let shared = owned.descriptor_for(uid, self.config.aperture_user_bytes_max);
         let file = shared.map_err(|exceeded| self.exceeded(bytes, exceeded))?;
-        let file = file.map_err(|source| ExportError::Os { bytes, source })?;
-        self.offer(link, token, ApertureAccess::ReadOnly, bytes, file, Exports::Own(owned))
+        let (file, is_new) = file.map_err(|source| ExportError::Os { bytes, source })?;
+        let exports = Exports::Own(owned.clone());
+        let offered = self.offer(link, token, ApertureAccess::ReadOnly, bytes, file, exports);
+        if offered.is_err() && is_new {
+            owned.unshare(uid);
+        }
+        offered
     }
 
     /// Sets bytes aside for memory that many may hold, each over a link of its own, and read: a
@@ -542,8 +555,12 @@ impl Node {
         let (token, uid) = self.check_export(link, bytes)?;
         let shared = pool.descriptor_for(uid, self.config.aperture_user_bytes_max);
         let file = shared.map_err(|exceeded| self.exceeded(bytes, exceeded))?;
-        let file = file.map_err(|source| ExportError::Os { bytes, source })?;
-        self.offer(link, token, ApertureAccess::ReadOnly, bytes, file, Exports::Pool)
+        let (file, is_new) = file.map_err(|source| ExportError::Os { bytes, source })?;
+        let offered = self.offer(link, token, ApertureAccess::ReadOnly, bytes, file, Exports::Pool);
+        if offered.is_err() && is_new {
+            pool.unshare(uid);
+        }
+        offered
     }
 
     /// The owner's view of an aperture that it has exported. It is there before the holder's

@@ -12,7 +12,7 @@
 //! - `figures.rs`: what whoever asks for statistics is told; `kept.rs`: what receivers
 //!   keep of what came; `room_waits.rs`: how long senders waited
 //! - `links.rs`: links come and go; `events.rs`: what the application is told; `link.rs`: one link
-//! - `aperture.rs`: memory mapped into one holder: exported, held, revoked
+//! - `aperture.rs`: memory mapped into a holder, or read-only into several: exported, held, revoked
 //! - `wait.rs`: waiting; `sleep.rs`: sleeping, and being woken. What is decided about either, about
 //!   turns and about routes is in `crate::engine`
 //! - `shared/`: a node used by several threads

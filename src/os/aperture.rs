@@ -1,4 +1,5 @@
-//! The memory of an aperture: pages that their owner and one holder in another process map.
+//! The memory of an aperture: pages that their owner and a holder in another process map; where they
+//! are read-only there may be several holders.
 //!
 //! ```text
 //!   owner                                        holder
@@ -34,8 +35,8 @@ pub use crate::wire::{APERTURE_PAGE_BYTES as PAGE_BYTES, ApertureAccess};
 /// Bytes that are copied before a revocation that waits gets its turn.
 pub const COPY_BYTES_MAX: usize = 1 << 20;
 
-/// Most revoked apertures that the holders of one user may keep; beyond, nothing more is
-/// exported to them.
+/// Most revoked apertures that holders of one user were given and that somebody still has; beyond,
+/// nothing more is exported to them.
 pub const ORPHANS_PER_USER_MAX: usize = 256;
 
 /// The seals of the memory file when it reaches the holder.
@@ -271,23 +272,28 @@ impl Owned {
     }
 
     /// A descriptor for one more holder, of `user`, in whose row the bytes are counted from now on,
-    /// if its `limit` allows it. Of a read-only one; nothing there could be written through it.
+    /// if its `limit` allows it. Of a read-only one; nothing there could be written through it. Also
+    /// whether this user had none before: if nothing comes of it, the bytes are to be
+    /// [taken out](Self::unshare) of that row again.
     pub fn descriptor_for(
         &self,
         user: Option<u32>,
         limit: u64,
-    ) -> Result<io::Result<OwnedFd>, Exceeded> {
+    ) -> Result<io::Result<(OwnedFd, bool)>, Exceeded> {
         debug_assert_eq!(self.access, ApertureAccess::ReadOnly);
         let mut rest = self.rest.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(Rest { file, reservation }) = &mut *rest else {
             return Ok(Err(io::ErrorKind::NotFound.into()));
         };
-        reservation.share(user, limit)?;
-        Ok(match reopen(&*file, OFlags::RDONLY) {
-            Some(theirs) => Ok(theirs),
-            // The seals hold for this one, too.
-            None => file.try_clone(),
-        })
+        reservation.descriptor_for(file, user, limit)
+    }
+
+    /// A user to whom nothing was given after all does not pay for it.
+    pub fn unshare(&self, user: Option<u32>) {
+        let mut rest = self.rest.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(Rest { reservation, .. }) = &mut *rest {
+            reservation.unshare(user);
+        }
     }
 
     /// The pages, for reading and writing.
@@ -355,12 +361,14 @@ impl Rows {
 
     fn give_back(&mut self, users: &[Option<u32>], bytes: u64) {
         self.bytes -= bytes;
-        for user in users {
-            if let Some(row) = self.users.get_mut(user) {
-                *row -= bytes;
-                if *row == 0 {
-                    self.users.remove(user);
-                }
+        users.iter().for_each(|user| self.give_back_of(*user, bytes));
+    }
+
+    fn give_back_of(&mut self, user: Option<u32>, bytes: u64) {
+        if let Some(row) = self.users.get_mut(&user) {
+            *row -= bytes;
+            if *row == 0 {
+                self.users.remove(&user);
             }
         }
     }
@@ -382,7 +390,7 @@ pub enum Exceeded {
     All(u64),
     /// By holders of this user.
     User(u64),
-    /// So many revoked apertures are still in the hands of this user's holders; each keeps a
+    /// Somebody still has so many revoked apertures that this user's holders were given; each keeps a
     /// descriptor here.
     Orphans(usize),
 }
@@ -499,9 +507,10 @@ impl Reservation {
 
     /// Counts the bytes in a user's row, too, if that one's `limit` allows it: once, however many of
     /// the user's processes hold them, and as long as the memory lives. Refused, nothing has changed.
-    pub fn share(&mut self, user: Option<u32>, limit: u64) -> Result<(), Exceeded> {
+    /// Whether it was not counted there before.
+    pub fn share(&mut self, user: Option<u32>, limit: u64) -> Result<bool, Exceeded> {
         if self.users.contains(&user) {
-            return Ok(());
+            return Ok(false);
         }
         self.ledger.settle();
         let mut rows = self.ledger.lock();
@@ -515,7 +524,36 @@ impl Reservation {
         }
         *rows.users.entry(user).or_default() += self.bytes;
         self.users.push(user);
-        Ok(())
+        Ok(true)
+    }
+
+    /// The reverse of [`share`](Self::share).
+    pub fn unshare(&mut self, user: Option<u32>) {
+        let Some(at) = self.users.iter().position(|known| *known == user) else { return };
+        self.users.swap_remove(at);
+        self.ledger.lock().give_back_of(user, self.bytes);
+    }
+
+    /// A descriptor of `file` for one more holder, as of [`Owned::descriptor_for`].
+    pub(super) fn descriptor_for(
+        &mut self,
+        file: &OwnedFd,
+        user: Option<u32>,
+        limit: u64,
+    ) -> Result<io::Result<(OwnedFd, bool)>, Exceeded> {
+        let is_new = self.share(user, limit)?;
+        let theirs = match reopen(file, OFlags::RDONLY) {
+            Some(theirs) => Ok(theirs),
+            None => {
+                // The seals hold for this one, too; but the kernel no longer tells it from the owner's.
+                self.counted = false;
+                file.try_clone()
+            }
+        };
+        if theirs.is_err() && is_new {
+            self.unshare(user);
+        }
+        Ok(theirs.map(|theirs| (theirs, is_new)))
     }
 
     pub(super) fn counted(mut self, counted: bool) -> Self {
@@ -591,6 +629,27 @@ mod tests {
             std::thread::yield_now();
             ledger.settle();
         }
+    }
+
+    #[test]
+    fn whoever_is_given_nothing_after_all_does_not_pay_and_others_go_on_paying() {
+        let (ledger, owned, file) = made(ApertureAccess::ReadOnly);
+        let row = |user| ledger.lock().of(Some(user));
+        for _ in 0..2 {
+            let (_, is_new) = owned.descriptor_for(Some(7), BYTES).unwrap().unwrap();
+            assert!(is_new);
+            let (_, is_new) = owned.descriptor_for(Some(8), BYTES).unwrap().unwrap();
+            assert!(is_new && !owned.descriptor_for(Some(8), BYTES).unwrap().unwrap().1);
+            assert_eq!((row(7), row(8)), (BYTES, BYTES));
+            owned.unshare(Some(7));
+            assert_eq!((row(7), row(8)), (0, BYTES));
+            owned.unshare(Some(7));
+            owned.unshare(Some(8));
+        }
+        assert_eq!((row(7), row(8), ledger.bytes()), (0, 0, BYTES));
+        drop(file);
+        owned.revoke(None);
+        until_settled(&ledger);
     }
 
     #[test]

@@ -110,17 +110,19 @@ impl Pool {
         &self,
         user: Option<u32>,
         limit: u64,
-    ) -> Result<io::Result<OwnedFd>, Exceeded> {
+    ) -> Result<io::Result<(OwnedFd, bool)>, Exceeded> {
         let mut rest = lock(&self.rest);
         let Some(Rest { file, reservation }) = &mut *rest else {
             return Ok(Err(io::ErrorKind::NotFound.into()));
         };
-        reservation.share(user, limit)?;
-        Ok(match reopen(&*file, OFlags::RDONLY) {
-            Some(theirs) => Ok(theirs),
-            // The seals hold for this one, too.
-            None => file.try_clone(),
-        })
+        reservation.descriptor_for(file, user, limit)
+    }
+
+    /// As [`Owned::unshare`](super::aperture::Owned::unshare).
+    pub fn unshare(&self, user: Option<u32>) {
+        if let Some(Rest { reservation, .. }) = &mut *lock(&self.rest) {
+            reservation.unshare(user);
+        }
     }
 
     /// The right to write a place that nobody has; `None`: all are out.
@@ -217,7 +219,7 @@ mod tests {
     }
 
     fn hold(pool: &Pool, user: u32) -> Pages {
-        let file = pool.descriptor_for(Some(user), u64::MAX).unwrap().unwrap();
+        let file = pool.descriptor_for(Some(user), u64::MAX).unwrap().unwrap().0;
         Pages::hold(file, pool.bytes(), ApertureAccess::ReadOnly).unwrap()
     }
 
@@ -239,7 +241,7 @@ mod tests {
                 assert!(held.write(0, b"no").is_err());
             }
         }
-        let file = pool.descriptor_for(Some(1), u64::MAX).unwrap().unwrap();
+        let file = pool.descriptor_for(Some(1), u64::MAX).unwrap().unwrap().0;
         assert!(RegionLines::map_writable(&file, 4096).is_err());
         let again = reopen(&file, OFlags::RDWR).unwrap();
         assert!(RegionLines::map_writable(again, 4096).is_err());

@@ -4,7 +4,7 @@
 //! An actor's standard input is what it works on; its standard output is a socket, over which
 //! orders come in and answers go out, a JSON object a line each. An actor ends when its orders do.
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::ValueEnum;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -131,10 +131,15 @@ pub struct Actor {
     role: Role,
     child: Child,
     lines: BufReader<UnixStream>,
+    /// It did not answer an order. That answer may come yet, and would be taken for the next order's:
+    /// nothing more is asked of it.
+    is_lost: bool,
 }
 
 /// An actor that has not answered for so long hangs, and that would be a fault of ours.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// The wire itself waits for two hosts, several times for an attempt, and tells which does not answer.
+const PATIENCE_WITH_WIRE: Duration = Duration::from_secs(300);
 
 impl Actor {
     /// Starts it; `input` becomes its standard input, `settings` its variables.
@@ -162,20 +167,22 @@ impl Actor {
     /// Starts it by a command that ends in this program.
     pub fn start_command(command: &mut Command, role: Role, input: Stdio) -> Result<Self> {
         let (here, there) = UnixStream::pair()?;
-        here.set_read_timeout(Some(PATIENCE))?;
+        let patience = if role == Role::Wire { PATIENCE_WITH_WIRE } else { PATIENCE };
+        here.set_read_timeout(Some(patience))?;
         command
             .args(["tour-actor", &role.to_string()])
             .stdin(input)
             .stdout(Stdio::from(std::os::fd::OwnedFd::from(there)));
         let child = command.spawn().with_context(|| format!("cannot start the {role}"))?;
-        Ok(Self { role, child, lines: BufReader::new(here) })
+        Ok(Self { role, child, lines: BufReader::new(here), is_lost: false })
     }
 
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Gives an order and waits for the answer.
+    /// Gives an order and waits for the answer. An answer that is an error is one like any other; where
+    /// none comes in time, this and each later order is an error.
     pub fn ask<A: DeserializeOwned>(&mut self, order: &impl Serialize) -> Result<A> {
         self.tell(order)?;
         self.answer()
@@ -183,13 +190,19 @@ impl Actor {
 
     /// Gives an order that is answered later.
     pub fn tell(&mut self, order: &impl Serialize) -> Result<()> {
+        ensure!(!self.is_lost, "the {} did not answer an earlier order", self.role);
         let line = serde_json::to_string(order)? + "\n";
-        self.lines.get_mut().write_all(line.as_bytes()).with_context(|| self.is_gone())
+        let written = self.lines.get_mut().write_all(line.as_bytes());
+        self.is_lost = written.is_err();
+        written.with_context(|| self.is_gone())
     }
 
     pub fn answer<A: DeserializeOwned>(&mut self) -> Result<A> {
+        ensure!(!self.is_lost, "the {} did not answer an earlier order", self.role);
         let mut line = String::new();
-        if self.lines.read_line(&mut line).with_context(|| self.is_gone())? == 0 {
+        let read = self.lines.read_line(&mut line);
+        self.is_lost = !matches!(read, Ok(1..));
+        if read.with_context(|| self.is_gone())? == 0 {
             bail!("{}", self.is_gone());
         }
         let answer: Result<A, String> = serde_json::from_str(&line)

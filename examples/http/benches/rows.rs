@@ -10,7 +10,8 @@
 //! come back, and gigabytes a second of one call whose body is sent in pieces of 64 KiB and counted at
 //! the other end. One connection, one call at a time; each side has a runtime of one thread. hyper and
 //! axum speak HTTP/1.1, tonic HTTP/2 with the windows that it begins with. `wait_mode` is Hamlyn's; the
-//! Unix socket always sleeps.
+//! Unix socket always sleeps. A row whose processes could not all be kept on their processors says
+//! `"pinned": false`.
 
 use axum::Router;
 use axum::routing::post;
@@ -26,6 +27,7 @@ use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use std::convert::Infallible;
 use std::future::Future;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::process::{Child, Command, Stdio};
@@ -188,7 +190,20 @@ async fn count(body: axum::body::Body) -> std::result::Result<Bytes, String> {
     Ok(counted(bytes))
 }
 
-async fn serve(what: &str, transport: &str, dir: &Path) -> Result {
+/// What the server says once it can be connected to: also whether it is pinned.
+fn ready(is_pinned: bool) -> &'static str {
+    if is_pinned { "ready, pinned" } else { "ready, not pinned" }
+}
+
+/// Ends this process when its standard input ends, as it does when the other process is gone.
+fn end_with_input() {
+    std::thread::spawn(|| {
+        let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+        std::process::exit(0);
+    });
+}
+
+async fn serve(what: &str, transport: &str, dir: &Path, is_pinned: bool) -> Result {
     let router = || {
         Router::new()
             .route("/echo", post(|body: Bytes| async { body }))
@@ -198,7 +213,7 @@ async fn serve(what: &str, transport: &str, dir: &Path) -> Result {
     let tonic = || tonic::transport::Server::builder().add_service(Answer);
     if transport == "unix" {
         let listener = UnixListener::bind(dir.join(what))?;
-        println!("ready");
+        println!("{}", ready(is_pinned));
         match what {
             "hyper" => serve_hyper(listener.accept().await?.0).await,
             "axum" => Ok(axum::serve(listener, router()).await?),
@@ -209,7 +224,7 @@ async fn serve(what: &str, transport: &str, dir: &Path) -> Result {
         }
     } else {
         let listener = Listener::bind(&manager(Config::from_env()?)?, NAME, Access::SameUser)?;
-        println!("ready");
+        println!("{}", ready(is_pinned));
         match what {
             "hyper" => serve_hyper(listener.accept().await?).await,
             "axum" => Ok(axum::serve(AxumListener(listener), router()).await?),
@@ -303,15 +318,38 @@ impl Drop for Server {
     }
 }
 
-fn start(what: &str, transport: &str, dir: &Path, mode: &str) -> Result<Server> {
+/// A server that is ready before `end`, and whether it is pinned.
+fn start(
+    what: &str,
+    transport: &str,
+    dir: &Path,
+    mode: &str,
+    end: Instant,
+) -> Result<(Server, bool)> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(measures().then_some("--bench"));
     command.env("HAMLYN_BENCH_SERVER", format!("{what},{transport}"));
-    command.env("HAMLYN_DIR", dir).env("HAMLYN_WAIT_MODE", mode).stdout(Stdio::piped());
+    command.env("HAMLYN_DIR", dir).env("HAMLYN_WAIT_MODE", mode);
+    // It ends when its input does: that is held here, with the child, and nothing is written to it.
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut server = Server(command.spawn()?);
-    let mut is_ready = [0; 6];
-    std::io::Read::read_exact(server.0.stdout.as_mut().expect("piped"), &mut is_ready)?;
-    Ok(server)
+    let mut output = BufReader::new(server.0.stdout.take().expect("piped"));
+    let (said, says) = std::sync::mpsc::channel();
+    // Ends with the server at the latest, which is killed where this returns an error.
+    std::thread::spawn(move || {
+        let mut line = String::new();
+        let _ = said.send(output.read_line(&mut line).map(|_| line));
+    });
+    let line = says
+        .recv_timeout(end.saturating_duration_since(Instant::now()))
+        .map_err(|_| format!("{what} over {transport}, {mode}: not ready after {LONG:?}"))??;
+    for is_pinned in [true, false] {
+        if line.trim_end() == ready(is_pinned) {
+            return Ok((server, is_pinned));
+        }
+    }
+    Err(format!("{what} over {transport}, {mode}: the server is not ready, and says {line:?}")
+        .into())
 }
 
 async fn measure_over(what: &str, transport: &str, dir: &Path, mode: &str) -> Result<Run> {
@@ -340,21 +378,25 @@ async fn measure_over(what: &str, transport: &str, dir: &Path, mode: &str) -> Re
     }
 }
 
-fn run(what: &str, transport: &str, dir: &Path, mode: &str) -> Result<Run> {
+/// What is measured, and whether the server was pinned.
+fn run(what: &str, transport: &str, dir: &Path, mode: &str) -> Result<(Run, bool)> {
+    let end = Instant::now() + LONG;
     let _ = std::fs::remove_file(dir.join(what));
-    let _server = start(what, transport, dir, mode)?;
-    runtime().block_on(async {
-        tokio::time::timeout(LONG, measure_over(what, transport, dir, mode))
+    let (_server, is_pinned) = start(what, transport, dir, mode, end)?;
+    let left = end.saturating_duration_since(Instant::now());
+    let run = runtime().block_on(async {
+        tokio::time::timeout(left, measure_over(what, transport, dir, mode))
             .await
             .map_err(|_| format!("{what} over {transport}, {mode}: not done after {LONG:?}"))?
-    })
+    })?;
+    Ok((run, is_pinned))
 }
 
-fn pin(processor: usize) {
+/// Whether this process stays on that processor: not where there is none, or it is not for us.
+fn pin(processor: usize) -> bool {
     let mut set = rustix::thread::CpuSet::new();
     set.set(processor);
-    // Where that is not allowed both sides are as unpinned as each other.
-    let _ = rustix::thread::sched_setaffinity(None, &set);
+    rustix::thread::sched_setaffinity(None, &set).is_ok()
 }
 
 fn median(runs: &[Run], which: usize) -> (f64, f64, f64) {
@@ -365,27 +407,32 @@ fn median(runs: &[Run], which: usize) -> (f64, f64, f64) {
 
 fn main() -> Result {
     if let Ok(words) = std::env::var("HAMLYN_BENCH_SERVER") {
-        pin(1);
+        end_with_input();
+        let is_pinned = pin(1);
         let dir = PathBuf::from(std::env::var_os("HAMLYN_DIR").expect("set by the other process"));
         let (what, transport) = words.split_once(',').expect("two words");
-        return runtime().block_on(serve(what, transport, &dir));
+        return runtime().block_on(serve(what, transport, &dir, is_pinned));
     }
-    pin(0);
+    let is_pinned = pin(0);
     let dir = tempfile::tempdir()?;
     let modes = std::env::var("HAMLYN_BENCH_MODES").unwrap_or("polled,adaptive,blocking".into());
     for mode in modes.split(',') {
         for what in WHAT {
-            let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+            let (mut ours, mut theirs, mut are_pinned) = (Vec::new(), Vec::new(), is_pinned);
             for _ in 0..number("HAMLYN_BENCH_RUNS", 5, 1) {
-                theirs.push(run(what, "unix", dir.path(), mode)?);
-                ours.push(run(what, "hamlyn", dir.path(), mode)?);
+                for (transport, runs) in [("unix", &mut theirs), ("hamlyn", &mut ours)] {
+                    let (run, is_pinned) = run(what, transport, dir.path(), mode)?;
+                    runs.push(run);
+                    are_pinned &= is_pinned;
+                }
             }
             for (which, (test, unit)) in TESTS.into_iter().enumerate() {
                 let (ours, theirs) = (median(&ours, which), median(&theirs, which));
                 println!(
                     "{{\"what\": \"{what}: {test}\", \"wait_mode\": \"{mode}\", \"unit\": \
                      \"{unit}\", \"hamlyn\": {:.2}, \"least\": {:.2}, \"most\": {:.2}, \"unix\": \
-                     {:.2}, \"unix_least\": {:.2}, \"unix_most\": {:.2}, \"ratio\": {:.3}}}",
+                     {:.2}, \"unix_least\": {:.2}, \"unix_most\": {:.2}, \"ratio\": {:.3}, \
+                     \"pinned\": {are_pinned}}}",
                     ours.0,
                     ours.1,
                     ours.2,

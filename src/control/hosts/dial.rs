@@ -15,6 +15,7 @@ use core::time::Duration;
 use rustls::pki_types::ServerName;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::string::{String, ToString};
 use std::sync::{Arc, Weak};
 use std::vec::Vec;
@@ -24,6 +25,9 @@ const DIALS_MAX: usize = 64;
 /// Bytes that the system takes of a connection before they leave: a part of what a long message may keep
 /// in front of a short one.
 const UNSENT_BYTES: u32 = 128 << 10;
+/// Of the time that is left, what an address gets behind which there are others: at least, and at most.
+const SHARE_MIN: Duration = Duration::from_millis(250);
+const SHARE_MAX: Duration = Duration::from_secs(10);
 /// Between two attempts at a server that is not there yet.
 pub(super) const PAUSE: Duration = Duration::from_millis(50);
 /// The same where too many ask at once, at first and at most.
@@ -78,6 +82,11 @@ impl Dial {
     fn next_pause(&mut self) -> Duration {
         let next = (self.pause * 2).min(CROWDED_PAUSE_MAX);
         core::mem::replace(&mut self.pause, next)
+    }
+
+    /// Nanoseconds that are left to whoever connects.
+    fn left_ns(&self) -> u64 {
+        self.until_ns.saturating_sub(monotonic_ns())
     }
 
     pub fn error(&self, error: HostError) -> ConnectError {
@@ -172,9 +181,18 @@ fn spawn(
 ) -> Result<(), ConnectError> {
     let weak = Arc::downgrade(shared);
     let own = dial.clone();
+    // One that is given later is asked by another thread, which has the stack for it.
+    let may_ask = shared.given.is_there();
+    let stack_bytes = if may_ask { directory::GIVEN_STACK_BYTES } else { 256 << 10 };
     let run = move || {
         thread::sleep(pause);
-        let connected = connect(&weak, id, &own);
+        // What is the application's may panic, its errors' texts and destructors, too; that it was
+        // here is to be counted all the same.
+        let connected = catch_unwind(AssertUnwindSafe(|| connect(&weak, id, &own, may_ask)));
+        let connected = connected.unwrap_or_else(|payload| {
+            core::mem::forget(payload);
+            Err(HostDirectoryError::Given("it panicked".into()).into())
+        });
         let Some(shared) = weak.upgrade() else { return };
         let meeting = connected.and_then(|reached| {
             let Reached { tcp, address, host } = reached;
@@ -206,7 +224,7 @@ fn spawn(
         drop(state);
         shared.late.bell.ring();
     };
-    thread::spawn("hamlyn-dial", shared.given.stack_bytes(256 << 10), run)
+    thread::spawn("hamlyn-dial", stack_bytes, run)
         .map_err(|source| ConnectError::Os { doing: "starting a thread that connects", source })?;
     state.dials += 1;
     state.rows.insert(id, Row::Dialing(dial));
@@ -243,15 +261,24 @@ fn meeting(shared: &Shared, tcp: TcpStream, host: &str, dial: &Dial) -> Result<M
 
 /// Tries each place and address, and again until the time is up where a server is waited for and nobody
 /// waits for the thread.
-fn connect(shared: &Weak<Shared>, id: u64, dial: &Dial) -> Result<Reached, HostError> {
+fn connect(
+    shared: &Weak<Shared>,
+    id: u64,
+    dial: &Dial,
+    may_ask: bool,
+) -> Result<Reached, HostError> {
     let mut pause = PAUSE;
     loop {
-        let error = match connect_once(shared, id, dial) {
+        let error = match connect_once(shared, id, dial, may_ask) {
             Ok(reached) => return Ok(reached),
             Err(error) => error,
         };
-        let is_alone = || shared.upgrade().is_some_and(|s| s.lock().dials_wait.is_empty());
-        if !may_come(&error) || !dial.may_try_again() || !is_wanted(shared, id) || !is_alone() {
+        let goes_on_here = || {
+            shared.upgrade().is_some_and(|shared| {
+                shared.lock().dials_wait.is_empty() && shared.given.is_there() == may_ask
+            })
+        };
+        if !may_come(&error) || !dial.may_try_again() || !is_wanted(shared, id) || !goes_on_here() {
             return Err(error);
         }
         // It is looked at once more before the time is up.
@@ -277,29 +304,44 @@ fn is_wanted(shared: &Weak<Shared>, id: u64) -> bool {
     shared.upgrade().is_some_and(|shared| shared.lock().rows.contains_key(&id))
 }
 
-fn connect_once(shared: &Weak<Shared>, id: u64, dial: &Dial) -> Result<Reached, HostError> {
+fn connect_once(
+    shared: &Weak<Shared>,
+    id: u64,
+    dial: &Dial,
+    may_ask: bool,
+) -> Result<Reached, HostError> {
     let mut error = HostError::Unknown("it has none".into());
     let own = shared.upgrade().map(|shared| (shared.config.clone(), shared.given.clone()));
     let Some((config, given)) = own else { return Err(error) };
+    let given = if may_ask { given.get() } else { None };
     let targets = match dial.name.place() {
         Some(place) => std::vec![place.clone().into()],
-        None => directory::look_up(&given, &config, dial.name.service(), dial.until_ns)?,
+        None => directory::look_up(given, &config, dial.name.service(), dial.until_ns)?,
     };
     if let Some(rail) = &dial.rail {
         return connect_rail(&config, dial, rail, targets);
     }
+    let mut targets_left = targets.len();
     for target in directory::in_turn(targets, directory::random_below) {
+        targets_left -= 1;
+        // Each look takes its time.
+        if dial.left_ns() == 0 || !is_wanted(shared, id) {
+            return Err(error);
+        }
         let found = target.addresses(dial.until_ns);
         let place = target.place;
         if let Err(e) = &found {
             error = HostError::Unknown(std::format!("{}: {e}", place.host));
         }
-        for address in found.into_iter().flatten() {
-            let left = dial.until_ns.saturating_sub(monotonic_ns());
-            if left == 0 || !is_wanted(shared, id) {
+        let found = found.unwrap_or_default();
+        let addresses = found.len();
+        for (tried, address) in found.into_iter().enumerate() {
+            let left_ns = dial.left_ns();
+            if left_ns == 0 || !is_wanted(shared, id) {
                 return Err(error);
             }
-            let opened = TcpStream::connect_timeout(&address, Duration::from_nanos(left));
+            let share = share_of(left_ns, addresses - tried - 1 + targets_left);
+            let opened = TcpStream::connect_timeout(&address, share);
             match opened.and_then(|tcp| prepare(&tcp, &config).map(|()| tcp)) {
                 Ok(tcp) => return Ok(Reached { tcp, address, host: place.host }),
                 Err(source) => error = HostError::Unreachable { address, source },
@@ -307,6 +349,16 @@ fn connect_once(shared: &Weak<Shared>, id: u64, dial: &Dial) -> Result<Reached, 
         }
     }
     Err(error)
+}
+
+/// How long one address is tried, of the time that is left, where so many are behind it: one that says
+/// nothing does not take what the others need.
+fn share_of(left_ns: u64, behind: usize) -> Duration {
+    let left = Duration::from_nanos(left_ns);
+    match behind {
+        0 => left,
+        behind => (left / (behind as u32 + 1)).clamp(SHARE_MIN, SHARE_MAX).min(left),
+    }
 }
 
 /// A rail goes to the address behind the one that the rail before it goes to, in the order of places and
@@ -319,6 +371,9 @@ fn connect_rail(
 ) -> Result<Reached, HostError> {
     let mut all: Vec<(SocketAddr, String)> = Vec::new();
     for target in targets {
+        if dial.left_ns() == 0 {
+            break;
+        }
         let found = target.addresses(dial.until_ns);
         for address in found.into_iter().flatten() {
             if all.iter().all(|(known, _)| *known != address) {
@@ -332,7 +387,7 @@ fn connect_rail(
     let first = all.iter().position(|(address, _)| *address == rail.first).unwrap_or(0);
     let at = (first + usize::from(rail.place) + rail.skip) % all.len();
     let (address, host) = all.swap_remove(at);
-    let left = dial.until_ns.saturating_sub(monotonic_ns()).max(1);
+    let left = dial.left_ns().max(1);
     let opened = TcpStream::connect_timeout(&address, Duration::from_nanos(left));
     match opened.and_then(|tcp| prepare(&tcp, config).map(|()| tcp)) {
         Ok(tcp) => Ok(Reached { tcp, address, host }),
@@ -360,4 +415,22 @@ pub(super) fn prepare(tcp: &TcpStream, config: &Config) -> io::Result<()> {
     sockopt::set_tcp_keepintvl(tcp, probe)?;
     sockopt::set_tcp_keepcnt(tcp, 2)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_says_nothing_leaves_time_for_those_behind_it() {
+        let seconds = |seconds: u64| seconds * 1_000_000_000;
+        assert_eq!(share_of(seconds(5), 0), Duration::from_secs(5));
+        assert_eq!(share_of(seconds(5), 1), Duration::from_millis(2500));
+        // Without a limit, too.
+        assert_eq!(share_of(u64::MAX, 1), SHARE_MAX);
+        assert_eq!(share_of(u64::MAX, 0), Duration::from_nanos(u64::MAX));
+        // Many of them: what is of use to the first, and never more than there is.
+        assert_eq!(share_of(seconds(5), 63), SHARE_MIN);
+        assert_eq!(share_of(1000, 63), Duration::from_nanos(1000));
+    }
 }

@@ -306,6 +306,10 @@ impl Serving {
     /// A sample was published, and is in the log.
     #[inline]
     pub fn offer(&mut self, node: &mut Node, number: u64, is_pool: bool) {
+        // The one that was to be published is, or is no more.
+        if self.wanted.is_some() {
+            self.show_waits(node, None);
+        }
         if self.when_slow == WhenSlow::DropNewest
             && self.is_served()
             && (self.next < self.end || !self.has_room(node, is_pool))

@@ -22,7 +22,7 @@ pub use wire::run as wire;
 
 use super::actor::{Actor, Role};
 use super::attack::{Outcome, Row};
-use crate::keys;
+use crate::{ending, keys};
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use std::fs::DirBuilder;
@@ -123,13 +123,19 @@ pub struct Act {
 
 /// Plays it. `step` is told of each attempt.
 pub fn play(step: impl Fn(&str)) -> Result<Act> {
+    ending::on_signals()?;
     let directory = tempfile::tempdir().context("a directory for the hosts' keys")?;
+    // It does not stay if a signal ends this process.
+    ending::remove(directory.path().to_path_buf());
     let path = |name: &str| directory.path().join(name);
     for name in ["near", "far", "wire"] {
         DirBuilder::new().mode(0o700).create(path(name))?;
     }
-    keys::make_secret(&path("secret"), false)?;
-    keys::make_secret(&path("other"), false)?;
+    for name in ["secret", "other"] {
+        keys::make_secret(&path(name), false)?;
+        // Even where the hosts put files into the directory while it is removed.
+        ending::remove(path(name));
+    }
     step("two hosts");
     let begin = |before: &[&str], has_cables| -> Result<(Actor, Begun)> {
         let mut wire =
@@ -138,16 +144,27 @@ pub fn play(step: impl Fn(&str)) -> Result<Act> {
         let begun = wire.ask(&order)?;
         Ok((wire, begun))
     };
-    let inside = namespace_words().and_then(|words| begin(&words, true));
-    let (hosts, (mut wire, Begun { lines })) = match inside {
+    // Only where there can be no namespaces or cables is it loopback: what fails between hosts that have
+    // them is a fault of ours.
+    let inside = match namespace_words() {
+        Ok(words) => match begin(&words, true)? {
+            (wire, Begun::Hosts(lines)) => Ok((wire, lines)),
+            (_, Begun::NoCables(why)) => Err(why),
+        },
+        Err(why) => Err(format!("{why:#}")),
+    };
+    let (hosts, (mut wire, lines)) = match inside {
         Ok(begun) => (
             "two network namespaces, joined by cables (veth), with the attacker between them"
                 .into(),
             begun,
         ),
         Err(why) => {
-            let why = format!("OVER LOOPBACK: there can be no network namespaces here: {why:#}");
-            (why, begin(&[], false)?)
+            let why = format!("OVER LOOPBACK: there can be no network namespaces here: {why}");
+            match begin(&[], false)? {
+                (wire, Begun::Hosts(lines)) => (why, (wire, lines)),
+                (_, Begun::NoCables(why)) => bail!("hosts over loopback asked for cables: {why}"),
+            }
         }
     };
     let mut all = vec![("hosts".to_owned(), hosts)];

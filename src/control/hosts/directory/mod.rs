@@ -44,7 +44,7 @@ const TEXT_BYTES_MAX: usize = 1000;
 /// Between two looks at a directory that is not a file, while a service is waited for, at most.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Stack of a thread that calls the application.
-const GIVEN_STACK_BYTES: usize = 8 << 20;
+pub(super) const GIVEN_STACK_BYTES: usize = 8 << 20;
 
 /// A directory of the application's own: where services of other hosts are whose names say no place,
 /// `hamlyn://service`. It takes the place of the setting `directory`; see
@@ -173,17 +173,12 @@ impl Given {
         drop(before);
     }
 
-    fn get(&self) -> Option<Arc<dyn HostDirectory>> {
+    pub(super) fn get(&self) -> Option<Arc<dyn HostDirectory>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn is_there(&self) -> bool {
+    pub(super) fn is_there(&self) -> bool {
         self.get().is_some()
-    }
-
-    /// The stack of a thread that may call it; of one that does not, so many bytes.
-    pub(super) fn stack_bytes(&self, otherwise: usize) -> usize {
-        if self.is_there() { GIVEN_STACK_BYTES } else { otherwise }
     }
 
     /// How long to wait before the next look, by how long it was before the last.
@@ -227,12 +222,12 @@ impl Target {
 /// Where a service is; at least one. They stand in an order that does not change between two looks:
 /// [`in_turn`] is the one in which they are to be tried.
 pub(super) fn look_up(
-    given: &Given,
+    given: Option<Arc<dyn HostDirectory>>,
     config: &Config,
     service: &str,
     until_ns: u64,
 ) -> Result<Vec<Target>, HostDirectoryError> {
-    if let Some(given) = given.get() {
+    if let Some(given) = given {
         return ask(&*given, service, until_ns);
     }
     match &config.directory {
@@ -262,9 +257,9 @@ fn ask(
     let left = until_ns.saturating_sub(monotonic_ns());
     let left = (until_ns != u64::MAX).then(|| Duration::from_nanos(left));
     // What it leaves half done is its own; nothing of the library's is in it.
-    let found = catch_unwind(AssertUnwindSafe(|| given.look_up(service, left)));
-    let places = match found {
-        Ok(found) => found.map_err(|error| wrong(&error.to_string()))?,
+    let look = || given.look_up(service, left).map_err(|error| error.to_string());
+    let places = match catch_unwind(AssertUnwindSafe(look)) {
+        Ok(found) => found.map_err(|error| wrong(&error))?,
         Err(panic) => {
             let text = match panic.downcast::<String>() {
                 Ok(text) => *text,
@@ -400,7 +395,7 @@ mod tests {
         given.set(Some(Arc::new(Function(found))));
         let until = monotonic_ns() + 5_000_000_000;
         let config = Config::default().directory(PathBuf::from("/not/looked/into"));
-        look_up(&given, &config, "quotes", until).map(|found| hosts(&found))
+        look_up(given.get(), &config, "quotes", until).map(|found| hosts(&found))
     }
 
     #[test]

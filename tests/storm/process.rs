@@ -107,8 +107,8 @@ impl Process<'_> {
                 || self.receive_something()
                 || !sends_first && self.send_something();
             if self.victim() == Some(me) && !announced {
-                // Everybody has met it.
-                let met = self.peers.values().filter(|p| p.link.is_some()).count() == count - 1;
+                // Everybody has met it, and knows of that: it has heard from each.
+                let met = self.peers.values().filter(|p| p.received > 0).count() == count - 1;
                 let received: usize = self.peers.values().map(|p| p.received).sum();
                 if met && received > self.storm.messages / 2 {
                     announced = true;

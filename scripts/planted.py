@@ -147,7 +147,8 @@ BUGS = {
     "sleeps-unlooked": (
         "src/engine/wait.rs",
         "        let looks = matches!(step, None | Some(Step::Sleep { .. } | Step::TimedOut));",
-        "        let looks = matches!(step, None | Some(Step::Sleep { .. } | Step::TimedOut if !PLANTED));",
+        "        let looks = matches!(step, None | Some(Step::Sleep { .. } | Step::TimedOut))\n"
+        "            && !(PLANTED && step.is_some());",
         "a thread sleeps though its last turn took what it waits for",
     ),
     "stubborn-spin": (

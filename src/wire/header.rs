@@ -20,7 +20,7 @@ pub const LINE_WORDS: usize = 8;
 /// 64-bit words that the header takes in a packet's first line.
 pub const HEADER_WORDS: usize = 6;
 /// Of these the one with the offset.
-#[cfg(feature = "os")]
+#[cfg(any(feature = "os", feature = "unstable-internals"))]
 pub(crate) const OFFSET_WORD: usize = 4;
 /// Of these the one whose upper half is the fast-mode word.
 #[cfg(feature = "os")]

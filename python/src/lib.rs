@@ -31,6 +31,7 @@ mod events;
 mod group;
 mod inner;
 mod job;
+mod lent;
 mod log;
 mod manager;
 mod parts;

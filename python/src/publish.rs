@@ -5,18 +5,18 @@
 //! sample, or another's.
 
 use crate::array::{self, Header};
-use crate::bytes::{export, with_bytes};
+use crate::bytes::with_bytes;
 use crate::end::{End, common, offered, peer_of};
 use crate::errors::{Kind, OrRaise, error};
 use crate::inner::locked;
+use crate::lent::Lent;
 use crate::manager::Manager;
 use crate::parts::Peer;
 use crate::stream::HELD_BYTES_MAX;
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::time::Duration;
 use hamlyn::protocol::{self, Loan, PublishConfig, PublishError, WhenSlow};
-use pyo3::exceptions::{PyBufferError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use std::sync::{Arc, Mutex};
@@ -294,11 +294,8 @@ impl Publisher {
         Ok(SampleLoan {
             end: self.end.clone(),
             loan: Mutex::new(Some(loan)),
-            start,
-            length: AtomicUsize::new(length),
+            lent: Lent::new(["sample", "published or released"], start, length),
             header,
-            buffers: AtomicUsize::new(0),
-            is_over: AtomicBool::new(false),
         })
     }
 }
@@ -377,14 +374,9 @@ impl SubscriberState {
 pub struct SampleLoan {
     end: Ends,
     loan: Mutex<Option<Loan>>,
-    start: usize,
-    /// Of the sample, with the header.
-    length: AtomicUsize,
+    /// The sample, with the header.
+    lent: Lent,
     header: Option<Header>,
-    /// Views that Python has; this and the next change under the interpreter's lock.
-    buffers: AtomicUsize,
-    /// It was published or released, or is being published.
-    is_over: AtomicBool,
 }
 
 #[pymethods]
@@ -395,15 +387,15 @@ impl SampleLoan {
     fn publish(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<u64> {
         self.end()?;
         let published = publish_held(&self.end, py, &self.loan, timeout);
-        if !matches!(published, Ok(Some(_))) {
-            self.is_over.store(locked(&self.loan).is_none(), Ordering::Relaxed);
+        if !matches!(published, Ok(Some(_))) && locked(&self.loan).is_some() {
+            self.lent.goes_on();
         }
         published?.ok_or_else(late)
     }
 
     /// Gives it back unpublished. Releasing twice is releasing once.
     fn release(&self) -> PyResult<()> {
-        if !self.is_over.load(Ordering::Relaxed) {
+        if !self.lent.is_over() {
             self.end()?;
             drop(locked(&self.loan).take());
         }
@@ -419,7 +411,7 @@ impl SampleLoan {
         self.check()?;
         if let Some(loan) = &mut *locked(&self.loan) {
             loan.truncate(nbytes);
-            self.length.fetch_min(nbytes, Ordering::Relaxed);
+            self.lent.shorten(nbytes);
         }
         Ok(())
     }
@@ -434,7 +426,7 @@ impl SampleLoan {
     }
 
     fn __len__(&self) -> usize {
-        self.length.load(Ordering::Relaxed) - self.head_bytes()
+        self.lent.length() - self.head_bytes()
     }
 
     unsafe fn __getbuffer__(
@@ -444,17 +436,14 @@ impl SampleLoan {
     ) -> PyResult<()> {
         let this = slf.get();
         this.check()?;
-        let start = core::ptr::with_exposed_provenance_mut(this.start + this.head_bytes());
-        // SAFETY: the place stays this object's, and mapped, as long as `loan` holds it, and that
-        // neither publishes nor releases it while a view is out; the view refers to the object. What
-        // is cut off by `truncate` is the place's, too.
-        unsafe { export(slf.as_any(), view, flags, start, this.__len__(), false) }?;
-        this.buffers.fetch_add(1, Ordering::Relaxed);
-        Ok(())
+        // SAFETY: the place stays this object's, and mapped, as long as `loan` holds it, and that neither
+        // publishes nor releases it before `lent` has ended. What is cut off by `truncate` is the place's,
+        // too.
+        unsafe { this.lent.view(slf.as_any(), view, flags, this.head_bytes()) }
     }
 
     unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
-        self.buffers.fetch_sub(1, Ordering::Relaxed);
+        self.lent.returned();
     }
 
     fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
@@ -467,7 +456,7 @@ impl SampleLoan {
     }
 
     fn __repr__(&self) -> String {
-        let state = if self.is_over.load(Ordering::Relaxed) { ", gone" } else { "" };
+        let state = if self.lent.is_over() { ", gone" } else { "" };
         format!("<hamlyn.SampleLoan of {} bytes{state}>", self.__len__())
     }
 }
@@ -480,22 +469,13 @@ impl SampleLoan {
     fn check(&self) -> PyResult<()> {
         // In a forked child the memory is not there.
         self.end.inner.check_fork()?;
-        match self.is_over.load(Ordering::Relaxed) {
-            true => Err(error(Kind::Closed, "the sample was published or released")),
-            false => Ok(()),
-        }
+        self.lent.check()
     }
 
     /// Nobody gets a buffer of it from now on.
     fn end(&self) -> PyResult<()> {
         self.check()?;
-        let buffers = self.buffers.load(Ordering::Relaxed);
-        if buffers > 0 {
-            let text = format!("{buffers} views or arrays still use the sample's memory");
-            return Err(PyBufferError::new_err(text));
-        }
-        self.is_over.store(true, Ordering::Relaxed);
-        Ok(())
+        self.lent.end()
     }
 }
 

@@ -6,13 +6,11 @@
 //! none.
 
 use crate::array::Memory;
-use crate::bytes::export;
 use crate::errors::{Kind, error};
 use crate::inner::locked;
+use crate::lent::Lent;
 use crate::stream_sender::{ApertureStreamSender, Sent, StreamSender};
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use std::sync::Mutex;
@@ -30,12 +28,7 @@ pub enum Sender {
 pub struct RecordLoan {
     sender: Sender,
     memory: Mutex<Option<Memory>>,
-    start: usize,
-    length: AtomicUsize,
-    /// Views that Python has; this and the next change under the interpreter's lock.
-    buffers: AtomicUsize,
-    /// It was sent or released, or is being sent.
-    is_over: AtomicBool,
+    lent: Lent,
 }
 
 impl RecordLoan {
@@ -49,33 +42,9 @@ impl RecordLoan {
         let memory = Memory::new(length.max(1)).ok_or_else(|| {
             error(Kind::Misuse, format!("{length} bytes are more than memory can have"))
         })?;
-        Ok(Self {
-            sender,
-            start: memory.at(0).expose_provenance(),
-            memory: Mutex::new(Some(memory)),
-            length: AtomicUsize::new(length),
-            buffers: AtomicUsize::new(0),
-            is_over: AtomicBool::new(false),
-        })
-    }
-
-    fn check(&self) -> PyResult<()> {
-        match self.is_over.load(Ordering::Relaxed) {
-            true => Err(error(Kind::Closed, "the record was sent or released")),
-            false => Ok(()),
-        }
-    }
-
-    /// Nobody gets a buffer of it from now on.
-    fn end(&self) -> PyResult<()> {
-        self.check()?;
-        let buffers = self.buffers.load(Ordering::Relaxed);
-        if buffers > 0 {
-            let text = format!("{buffers} views or arrays still use the record's memory");
-            return Err(PyBufferError::new_err(text));
-        }
-        self.is_over.store(true, Ordering::Relaxed);
-        Ok(())
+        let start = memory.at(0).expose_provenance();
+        let lent = Lent::new(["record", "sent or released"], start, length);
+        Ok(Self { sender, memory: Mutex::new(Some(memory)), lent })
     }
 }
 
@@ -87,13 +56,12 @@ impl RecordLoan {
     /// next call.
     #[pyo3(signature = (timeout=None))]
     fn send(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
-        self.end()?;
+        self.lent.end()?;
         // Taken out: nobody else gives it back meanwhile, or finds the lock held.
         let memory = locked(&self.memory).take();
-        let Some(kept) = &memory else { return self.check() };
+        let Some(kept) = &memory else { return self.lent.check() };
         // SAFETY: as long as that, at least; nobody has a buffer of it, or gets one.
-        let bytes =
-            unsafe { core::slice::from_raw_parts(kept.at(0), self.length.load(Ordering::Relaxed)) };
+        let bytes = unsafe { core::slice::from_raw_parts(kept.at(0), self.lent.length()) };
         let sent = match &self.sender {
             Sender::Plain(sender) => sender.get().send_or_say(py, bytes, timeout),
             Sender::Aperture(sender) => sender.get().send_or_say(py, bytes, timeout),
@@ -101,15 +69,15 @@ impl RecordLoan {
         // What was taken is not to be sent again, whatever was raised afterwards.
         if matches!(sent, Err(_) | Ok(Sent::Late)) {
             *locked(&self.memory) = memory;
-            self.is_over.store(false, Ordering::Relaxed);
+            self.lent.goes_on();
         }
         sent?.result()
     }
 
     /// Gives it back unsent. Releasing twice, or what was sent, does nothing.
     fn release(&self) -> PyResult<()> {
-        if !self.is_over.load(Ordering::Relaxed) {
-            self.end()?;
+        if !self.lent.is_over() {
+            self.lent.end()?;
             drop(locked(&self.memory).take());
         }
         Ok(())
@@ -118,8 +86,8 @@ impl RecordLoan {
     /// Makes the record shorter; one of at most `nbytes` bytes stays as it is. Views that were made
     /// before show what was cut off, too.
     fn truncate(&self, nbytes: usize) -> PyResult<()> {
-        self.check()?;
-        self.length.fetch_min(nbytes, Ordering::Relaxed);
+        self.lent.check()?;
+        self.lent.shorten(nbytes);
         Ok(())
     }
 
@@ -134,7 +102,7 @@ impl RecordLoan {
     }
 
     fn __len__(&self) -> usize {
-        self.length.load(Ordering::Relaxed)
+        self.lent.length()
     }
 
     unsafe fn __getbuffer__(
@@ -142,18 +110,12 @@ impl RecordLoan {
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> PyResult<()> {
-        let this = slf.get();
-        this.check()?;
-        let start = core::ptr::with_exposed_provenance_mut(this.start);
-        // SAFETY: the memory is this object's as long as it is not over, and it is not over before the
-        // view has come back; the view refers to the object. What `truncate` cuts off stays there.
-        unsafe { export(slf.as_any(), view, flags, start, this.__len__(), false) }?;
-        this.buffers.fetch_add(1, Ordering::Relaxed);
-        Ok(())
+        // SAFETY: the memory is this object's until `lent` has ended. What `truncate` cuts off stays there.
+        unsafe { slf.get().lent.view(slf.as_any(), view, flags, 0) }
     }
 
     unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
-        self.buffers.fetch_sub(1, Ordering::Relaxed);
+        self.lent.returned();
     }
 
     fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
@@ -166,7 +128,7 @@ impl RecordLoan {
     }
 
     fn __repr__(&self) -> String {
-        let state = if self.is_over.load(Ordering::Relaxed) { ", gone" } else { "" };
+        let state = if self.lent.is_over() { ", gone" } else { "" };
         format!("<hamlyn.RecordLoan of {} bytes{state}>", self.__len__())
     }
 }

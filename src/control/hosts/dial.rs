@@ -382,7 +382,7 @@ fn connect_rail(
         }
     }
     if all.is_empty() {
-        return Err(HostError::Unknown("none was found in the time that there was".into()));
+        return Err(HostError::Unknown("none was found, or none in time".into()));
     }
     let first = all.iter().position(|(address, _)| *address == rail.first).unwrap_or(0);
     let at = (first + usize::from(rail.place) + rail.skip) % all.len();

@@ -102,8 +102,12 @@ clippy() {
 # With what is inside; as users see it, in `package`.
 doc() { RUSTDOCFLAGS='-D warnings' cargo doc -p hamlyn --all-features --no-deps; }
 
-# The pure part builds without the operating system: as a library without `std` here ..
-pure() { cargo clippy --no-default-features --lib -- -D warnings; }
+# The pure part builds without the operating system: as a library without `std` here, and once more
+# with its tests, which Miri runs so.
+pure() {
+    cargo clippy --no-default-features --lib -- -D warnings &&
+        cargo clippy --no-default-features --lib --profile test -- -D warnings -A dead_code
+}
 
 # .. and for a target that has no operating system to begin with.
 bare() {

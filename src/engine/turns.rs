@@ -879,7 +879,7 @@ mod tests {
             ((node.looks.get() - looks) / TURNS, node.signal_looks - signal_looks, capacity / links)
         };
         let (few, many) = (count(1000), count(10_000));
-        std::eprintln!("looks a turn, looks for signals, bytes of a link: {few:?}, {many:?}");
+        // Looks a turn, looks for signals, bytes of a link.
         assert_eq!((few.0, few.1), (many.0, many.1));
         assert!(many.2 <= 96, "{} bytes of a link", many.2);
     }

@@ -41,7 +41,15 @@ thread_local! {
 /// Whether this thread runs a callback.
 #[inline]
 pub fn is_inside() -> bool {
-    RUNNING.load(Ordering::Relaxed) > 0 && IS_INSIDE.get()
+    RUNNING.load(Ordering::Relaxed) > 0 && is_inside_now()
+}
+
+/// A call: in a shared library the address of a thread's variable is found by one, which would be made
+/// before it is known whether that is wanted.
+#[cold]
+#[inline(never)]
+fn is_inside_now() -> bool {
+    IS_INSIDE.get()
 }
 
 /// Raises in a callback.

@@ -5,7 +5,7 @@ use crate::bytes::{export, with_bytes};
 use crate::errors::{Kind, OrRaise, error};
 use crate::inner::Inner;
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use hamlyn::os::lock::Lock;
 use hamlyn::wire::TICKET_BYTES;
 use hamlyn::{AreaId, AreaPages, LinkId, MetadataIndex, Notification, QueueId, Share, SlotId};
@@ -235,10 +235,11 @@ impl Queue {
             None => self.inner.at_once(|node| node.recv_at_once(self.id)),
             Some(_) => None,
         };
-        match found {
-            Some(found) => self.tell(py, found),
-            None => self.tell(py, self.inner.receive(py, self.id, timeout)?),
-        }
+        let found = match found {
+            Some(found) => found,
+            None => self.inner.receive(py, self.id, timeout)?,
+        };
+        self.tell(py, found)
     }
 
     /// The next notification if a message has arrived, else `None`. Takes a turn over the links.
@@ -594,18 +595,22 @@ impl Peer {
 pub struct Notified {
     inner: Arc<Inner>,
     // What it says: its queue changes that once nobody has it any more.
-    slot: AtomicU64,
-    index_and_word: AtomicU64,
-    link: AtomicU64,
+    // In the parts in which the library has it, so that nothing is put together for whoever asks for
+    // none of it.
+    slot: [AtomicU32; 2],
+    index: AtomicU32,
+    word: AtomicU32,
+    link: [AtomicU32; 2],
 }
 
 impl Notified {
     fn new(inner: &Arc<Inner>, notification: Notification) -> Self {
         let new = Self {
             inner: inner.clone(),
-            slot: AtomicU64::default(),
-            index_and_word: AtomicU64::default(),
-            link: AtomicU64::default(),
+            slot: Default::default(),
+            index: AtomicU32::default(),
+            word: AtomicU32::default(),
+            link: Default::default(),
         };
         new.set(notification);
         new
@@ -614,24 +619,23 @@ impl Notified {
     #[inline]
     fn set(&self, notification: Notification) {
         let Notification { slot, index, word, link } = notification;
-        let both = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
-        self.slot.store(slot.to_bits(), Ordering::Relaxed);
-        self.index_and_word.store(both(index.0, word), Ordering::Relaxed);
-        self.link.store(both(link.index, link.generation.into()), Ordering::Relaxed);
+        let slot = slot.to_bits();
+        self.slot[0].store((slot >> 32) as u32, Ordering::Relaxed);
+        self.slot[1].store(slot as u32, Ordering::Relaxed);
+        self.index.store(index.0, Ordering::Relaxed);
+        self.word.store(word, Ordering::Relaxed);
+        self.link[0].store(link.index, Ordering::Relaxed);
+        self.link[1].store(link.generation.into(), Ordering::Relaxed);
     }
 
     fn notification(&self) -> Notification {
-        let halves = |both: &AtomicU64| {
-            let both = both.load(Ordering::Relaxed);
-            ((both >> 32) as u32, both as u32)
-        };
-        let (index, word) = halves(&self.index_and_word);
-        let (link, generation) = halves(&self.link);
+        let of = |part: &AtomicU32| part.load(Ordering::Relaxed);
+        let slot = u64::from(of(&self.slot[0])) << 32 | u64::from(of(&self.slot[1]));
         Notification {
-            slot: SlotId::from_bits(self.slot.load(Ordering::Relaxed)),
-            index: MetadataIndex(index),
-            word,
-            link: LinkId { index: link, generation: generation as u16 },
+            slot: SlotId::from_bits(slot),
+            index: MetadataIndex(of(&self.index)),
+            word: of(&self.word),
+            link: LinkId { index: of(&self.link[0]), generation: of(&self.link[1]) as u16 },
         }
     }
 }

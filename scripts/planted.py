@@ -132,6 +132,30 @@ BUGS = {
         "    if !asks && (PLANTED || !sleep.is_for_any(announced)) && !is_half_full() {",
         "what is sent over a link that nobody looks at is not signalled",
     ),
+    "passed-queue": (
+        "src/engine/queued.rs",
+        "        if position < self.next {",
+        "        if position < self.next && !PLANTED {",
+        "messages to a link whose place another took wait though it is their turn",
+    ),
+    "unlisted-queue": (
+        "src/engine/queued.rs",
+        "            self.places[link as usize].position = position as u32;",
+        "            self.places[link as usize].position = position as u32 + u32::from(PLANTED);",
+        "a link that took another's place in the list of those that wait is not found there",
+    ),
+    "untold-leader": (
+        "src/engine/threads.rs",
+        "            leader: self.has_leader() && has_moved,",
+        "            leader: self.has_leader() && has_moved && !PLANTED,",
+        "the leader sleeps over what another thread took",
+    ),
+    "untold-followers": (
+        "src/engine/threads.rs",
+        "(has_moved || !self.has_leader()),",
+        "(has_moved || (!self.has_leader() && !PLANTED)),",
+        "threads follow one that leads no more",
+    ),
     "stale-route": (
         "src/engine/routes.rs",
         "        self.last = None;\n    }",

@@ -421,11 +421,6 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Terminus<M> {
         self.queue(link).entries.is_empty()
     }
 
-    /// Of which priority its queued packets are.
-    pub fn priority(&self) -> u8 {
-        self.priority
-    }
-
     /// Messages that wait for `link`.
     pub fn waiting(&mut self, link: LinkId) -> usize {
         self.queue(link).entries.len()
@@ -593,6 +588,19 @@ impl<M: AsRef<[u8]>> Source for Gathered<'_, M> {
             start = end;
         }
     }
+}
+
+/// Whether a message of `terminus` for a link comes behind others: those of its own that wait for it,
+/// since messages of one terminus leave in order, or those of a terminus of higher priority.
+pub fn comes_behind<M: AsRef<[u8]> + AsMut<[u8]>>(
+    termini: &mut [Terminus<M>],
+    terminus: usize,
+    link: LinkId,
+) -> bool {
+    let Some(own) = termini.get_mut(terminus) else { return false };
+    let priority = own.priority;
+    !own.is_idle(link)
+        || termini.iter_mut().any(|other| other.priority > priority && other.waiting(link) > 0)
 }
 
 /// One packet of each terminus in turn, higher priorities first, until `budget` packets have left,

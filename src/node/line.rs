@@ -21,6 +21,8 @@ pub struct PreparedTicket {
     /// The header of a message of one packet, but for its length.
     words: [u64; HEADER_WORDS],
     capacity: u64,
+    /// At how many offsets a whole line's bytes fit.
+    line_offsets: u64,
     link: LinkId,
     ticket: Ticket,
 }
@@ -29,7 +31,9 @@ impl PreparedTicket {
     /// `link` leads to the ticket's destination.
     pub(crate) fn new(ticket: &Ticket, link: LinkId) -> Self {
         let words = header_of(ticket, 0, 0, 0).to_words();
-        Self { words, capacity: ticket.capacity(), link, ticket: *ticket }
+        let capacity = ticket.capacity();
+        let line_offsets = capacity.saturating_sub(INLINE_BYTES as u64 - 1);
+        Self { words, capacity, line_offsets, link, ticket: *ticket }
     }
 
     /// The ticket that was prepared.
@@ -58,7 +62,7 @@ impl Node {
     ) -> bool {
         let Some(body) = body_of(ticket, data, metadata) else { return false };
         // Where messages wait in work queues, for whatever link, it is their turn, too.
-        if self.queued > 0 {
+        if self.queued.total() > 0 {
             return false;
         }
         let Some(Some(link)) = self.links.get_mut(index) else { return false };
@@ -115,13 +119,13 @@ impl Node {
         data: &[u8],
         word: u32,
     ) -> bool {
-        let end = offset.checked_add(data.len() as u64);
-        if end.is_none_or(|end| end > prepared.capacity) || !self.fork_guard.is_parent() {
-            return false;
-        }
         // The usual length by itself: its words are read when they are written.
         match <&[u8; INLINE_BYTES]>::try_from(data) {
-            Ok(data) => self.push_prepared_words(prepared, offset, data, INLINE_BYTES, word),
+            Ok(data) => {
+                offset < prepared.line_offsets
+                    && self.fork_guard.is_parent()
+                    && self.push_prepared_words(prepared, offset, data, INLINE_BYTES, word)
+            }
             Err(_) => self.push_prepared_short(prepared, offset, data, word),
         }
     }
@@ -134,6 +138,10 @@ impl Node {
         data: &[u8],
         word: u32,
     ) -> bool {
+        let end = offset.checked_add(data.len() as u64);
+        if end.is_none_or(|end| end > prepared.capacity) || !self.fork_guard.is_parent() {
+            return false;
+        }
         let mut body = [0; INLINE_BYTES];
         let Some(to) = body.get_mut(..data.len()) else { return false };
         to.copy_from_slice(data);
@@ -155,7 +163,7 @@ impl Node {
         };
         // The index is that of its place. A generation comes again after 65,536 links; who is there
         // then must be who the ticket is for.
-        if self.queued > 0
+        if self.queued.total() > 0
             || link.id.generation != prepared.link.generation
             || link.peer.node != prepared.ticket.destination
         {
@@ -204,7 +212,7 @@ impl Node {
         body: impl Fn(usize) -> u64,
     ) -> bool {
         let Some(index) = self.routes.again(&ticket.destination()) else { return false };
-        if !self.fork_guard.is_parent() || self.queued > 0 || !ticket.allows(length) {
+        if !self.fork_guard.is_parent() || self.queued.total() > 0 || !ticket.allows(length) {
             return false;
         }
         let Some(Some(link)) = self.links.get_mut(index as usize) else { return false };

@@ -607,8 +607,6 @@ pub(crate) struct Link {
     pub flow: Flow,
     /// Whose turn it is among the termini.
     pub next_terminus: usize,
-    /// Messages in work queues for this link.
-    pub queued: usize,
     /// Somebody gave up waiting for room, and may wait for it where the node cannot see that: in a
     /// task.
     pub awaits_room: bool,
@@ -633,7 +631,6 @@ impl Link {
             conduct: Conduct::default(),
             flow: Flow::default(),
             next_terminus: 0,
-            queued: 0,
             awaits_room: false,
             figures: None,
             route: None,
@@ -646,16 +643,16 @@ impl Link {
         self.id == id && self.peer.node == destination && !self.has_left
     }
 
-    /// Leaves for others how things stand.
+    /// Leaves for others how things stand; so many messages wait for it.
     #[inline]
-    pub fn publish(&self) {
+    pub fn publish(&self, queued: usize) {
         let (Some(figures), Some(tx)) = (&self.figures, &self.tx) else { return };
         let written = tx.ring.written() + tx.bulk.as_ref().map_or(0, RingWriter::written);
         figures.publish(Moment {
             written,
             messages: tx.messages(),
             packets: self.rx.packets,
-            queued: self.queued,
+            queued,
             refused: self.conduct.packets,
             wakes: tx.wakes,
             peer_told: self.rx.room_told(),

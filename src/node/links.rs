@@ -332,15 +332,14 @@ impl Node {
         if link.has_left {
             return;
         }
-        let (id, queued) = (link.id, link.queued);
+        let id = link.id;
         let bound = link.rx.ring.capacity() + link.rx.bulk.as_ref().map_or(0, |b| b.capacity());
         let until = link.rx.lines_taken() + bound;
-        (link.has_left, link.tx, link.queued) = (true, None, 0);
+        (link.has_left, link.tx) = (true, None);
         let route = link.route.take();
-        self.queued -= queued;
         route.into_iter().for_each(|route| self.routes.remove(route));
         self.turns.remove(index);
-        self.with_queue.retain(|i| *i != index);
+        self.queued.drop_link(index);
         let unsent = self.termini.iter_mut().map(|terminus| terminus.drop_link(id)).sum();
         // What is left in one turn's time is told of in the order in which it happened.
         self.drain(Leaving { link: id, until, reason, unsent });
@@ -440,10 +439,9 @@ impl Node {
         }
         self.turns.remove(index);
         self.figures.remove(index);
-        self.with_queue.retain(|i| *i != index);
+        self.queued.drop_link(index);
         link.route.take().into_iter().for_each(|route| self.routes.remove(route));
         self.generations[index as usize] = self.generations[index as usize].wrapping_add(1);
-        self.queued -= link.queued;
         let id = link.id;
         self.leaving.retain(|leaving| leaving.link != id);
         self.apertures.link_ended(id);

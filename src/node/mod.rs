@@ -63,6 +63,7 @@ pub(crate) use links::{NO_WORD, with_answer};
 pub use parts::MemoryError;
 pub use receive::NodeReceiveError;
 pub use send::{NodeSendError, Unfinished};
+pub(crate) use shared::NotAlone;
 pub use shared::{Attached, NodeGuard, SharedNode};
 #[cfg(feature = "tokio")]
 pub(crate) use shared::{NextTurn, Patience};
@@ -71,6 +72,7 @@ pub(crate) use wait::{Look, Waited};
 
 use crate::config::{Config, ConfigError, Housekeeping};
 use crate::control::{Accept, Access, Control, Identity, Inbox, LinkToken, ServiceName};
+use crate::engine::queued::Queued;
 use crate::engine::routes::Routes;
 use crate::engine::sleep::{Naps, Ways};
 use crate::engine::turns::{Budget, Turns};
@@ -204,18 +206,14 @@ pub struct Node {
     leaving_budget: Budget,
     /// Packets with changed keys of which their senders are to be told.
     stale: Vec<(LinkId, SlotIndex, MetadataIndex)>,
-    /// Links for which messages wait in work queues.
-    with_queue: Vec<u32>,
+    /// Messages that wait in work queues.
+    queued: Queued,
     /// Links for whose room somebody waits where the node cannot see it; and some that have ended.
     awaiting_room: Vec<u32>,
     /// The armed link whose figures are left for others next.
     next_to_publish: usize,
-    /// Which of those has the next turn where a message is sent.
-    queue_turn: usize,
     /// What whoever asks for statistics is told.
     figures: Arc<figures::Figures>,
-    /// Messages in all work queues.
-    queued: usize,
     /// See `wake_waiters`.
     wakes_of_waiters: u64,
     apertures: aperture::Apertures,
@@ -310,12 +308,10 @@ impl Node {
             leaving: Vec::new(),
             leaving_budget: Budget::of_a_turn(),
             stale: Vec::new(),
-            with_queue: Vec::new(),
+            queued: Queued::default(),
             awaiting_room: Vec::new(),
             next_to_publish: 0,
-            queue_turn: 0,
             figures,
-            queued: 0,
             wakes_of_waiters: 0,
             apertures: aperture::Apertures::default(),
             events: VecDeque::new(),
@@ -490,14 +486,14 @@ impl Node {
     fn part(&mut self) -> usize {
         for link in self.links.iter_mut().flatten() {
             if let (Some(token), Some(control)) = (link.token, &self.control) {
-                if link.queued == 0 {
+                if self.queued.of(link.id.index) == 0 {
                     control.close(token);
                 } else {
                     control.hang_up(token);
                 }
             }
         }
-        self.queued
+        self.queued.total()
     }
 }
 

@@ -1,11 +1,14 @@
 //! Messages that wait in work queues: gathered from send buffer areas (Hamlyn 3.2), or short ones
-//! that found no room; they leave in the node's turns.
+//! that found no room; they leave in the node's turns. Whose turn it is decides
+//! [`engine::queued`](crate::engine::queued).
 
 use super::link::Left;
-use super::send::{NodeSendError, outranked};
+use super::send::NodeSendError;
 use super::wait::{Look, Waited};
 use super::{Node, TerminusId};
-use crate::interface::terminus::{Piece, PostError, SendHandle};
+use crate::engine::queued::{Queued, SendsQueued, Way};
+use crate::interface::LinkId;
+use crate::interface::terminus::{Piece, PostError, SendHandle, comes_behind, transmit_turn};
 use crate::wire::{Flags, Ticket};
 use core::time::Duration;
 
@@ -35,7 +38,7 @@ impl Node {
         match t.post_gather(link.id, ticket, pieces, metadata, packet_bytes) {
             Ok(handle) => {
                 self.has_queued(index);
-                self.transmit_queued(index, self.config.packets_per_turn as usize);
+                self.transmit_queued(index as u32, self.packets_per_turn());
                 Ok(handle)
             }
             Err(PostError::QueueFull(_)) => Err(NodeSendError::Full),
@@ -62,12 +65,12 @@ impl Node {
 
     /// Messages that wait in the work queues.
     pub fn queued(&self) -> usize {
-        self.queued
+        self.queued.total()
     }
 
     /// Waits until every queued message has left, at most `timeout`; says whether they have.
     pub fn flush(&mut self, timeout: Option<Duration>) -> Result<bool, NodeSendError> {
-        self.wait_sent(timeout, |node| node.queued == 0)
+        self.wait_sent(timeout, |node| node.queued.total() == 0)
     }
 
     pub(super) fn wait_sent(
@@ -97,90 +100,65 @@ impl Node {
 
     /// A message has been put into the work queue for a link.
     pub(super) fn has_queued(&mut self, index: usize) {
-        if let Some(Some(link)) = self.links.get_mut(index) {
-            if link.queued == 0 {
-                self.with_queue.push(index as u32);
-            }
-            link.queued += 1;
-            self.queued += 1;
-        }
+        self.queued.posted(index as u32);
         self.turns.call_attention();
     }
 
-    /// Gives queued packets to every link that has any.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn transmit_all_queued(&mut self) {
-        let budget = self.config.packets_per_turn as usize;
-        let mut i = 0;
-        while let Some(&index) = self.with_queue.get(i) {
-            self.transmit_queued(index as usize, budget);
-            // One that is done with, or has ended, has been taken off the list.
-            i += usize::from(self.with_queue.get(i) == Some(&index));
-        }
+    /// How a message of a terminus goes over a link now.
+    #[inline]
+    pub(super) fn way(&mut self, terminus: TerminusId, link: LinkId) -> Way {
+        let Self { queued, termini, .. } = self;
+        queued.way(link.index, || comes_behind(termini, terminus.0 as usize, link))
     }
 
-    /// Before a message that does not wait: packets that do, a bounded number of them. Of the link
-    /// that it takes, one, so that messages of equal priority share it; but as many as a turn has
-    /// where it would have to wait for them. Of the other links, one of one link, in turn.
+    /// Before a message that does not wait: packets of those that do.
     #[cold]
     #[inline(never)]
     pub(super) fn advance_queued(&mut self, terminus: TerminusId, index: usize) {
         let Some(Some(link)) = self.links.get(index) else { return };
-        let (id, is_waited_for) = (link.id, link.queued > 0);
-        if is_waited_for {
-            let own_waits = !self.termini[terminus.0 as usize].is_idle(id);
-            let is_behind = own_waits || outranked(&mut self.termini, terminus, id);
-            let budget = if is_behind { self.config.packets_per_turn as usize } else { 1 };
-            self.transmit_queued(index, budget);
-        }
-        // Whose turn it is moves on as links leave the list, which skips one now and then.
-        let turn = self.queue_turn % self.with_queue.len().max(1);
-        self.queue_turn = turn + 1;
-        if let Some(&other) = self.with_queue.get(turn)
-            && other as usize != index
-        {
-            self.transmit_queued(other as usize, 1);
-        }
+        let link = link.id;
+        let way = self.way(terminus, link);
+        self.send_ahead(link.index, way);
+    }
+}
+
+impl SendsQueued for Node {
+    fn queued(&self) -> &Queued {
+        &self.queued
     }
 
-    /// A bounded number of queued packets to one link.
-    pub(super) fn transmit_queued(&mut self, index: usize, budget: usize) {
-        let Some(Some(link)) = self.links.get_mut(index) else { return };
+    fn queued_mut(&mut self) -> &mut Queued {
+        &mut self.queued
+    }
+
+    fn packets_per_turn(&self) -> usize {
+        self.config.packets_per_turn as usize
+    }
+
+    fn transmit_queued(&mut self, index: u32, packets: usize) {
+        let Some(Some(link)) = self.links.get_mut(index as usize) else { return };
         let Some(tx) = &mut link.tx else { return };
         let flags = Flags::empty();
         let mut left = Left { packets: 0, bytes: 0, messages: 0, flags, is_long: false };
         let next = &mut link.next_terminus;
-        crate::interface::terminus::transmit_turn(
-            &mut self.termini,
-            link.id,
-            tx,
-            next,
-            budget,
-            |sent| {
-                left.packets += 1;
-                left.bytes += sent.bytes as u64;
-                if sent.is_last {
-                    left.messages += 1;
-                    left.flags |= sent.flags;
-                }
-            },
-        );
+        transmit_turn(&mut self.termini, link.id, tx, next, packets, |sent| {
+            left.packets += 1;
+            left.bytes += sent.bytes as u64;
+            if sent.is_last {
+                left.messages += 1;
+                left.flags |= sent.flags;
+            }
+        });
         let mut asks = false;
         if left.packets > 0 {
             left.is_long = left.packets > left.messages;
             asks = tx.have_left(&left);
-            let done = left.messages as usize;
-            link.queued -= done;
-            self.queued -= done;
-            if done > 0 && link.queued == 0 {
-                self.with_queue.retain(|waits| *waits as usize != index);
-            }
+            self.queued.left(index, left.messages as usize);
         }
         if let Some(violation) = tx.violation() {
-            self.end_violating(index, violation);
+            self.end_violating(index as usize, violation);
         } else if asks {
-            self.ask_for_bulk(index as u32);
+            self.ask_for_bulk(index);
         }
     }
 }

@@ -9,6 +9,7 @@ use super::link::Link;
 use super::wait::{Look, Waited};
 use super::{Forked, Node};
 use crate::config::Config;
+use crate::engine::queued::SendsQueued;
 use crate::engine::sleep::FallsAsleep;
 use crate::engine::turns::{LINES_PER_RING, Portion, TakesTurns, Turns};
 use crate::interface::notification::Consumer;
@@ -294,10 +295,10 @@ impl Node {
         let hosts_are_busy = false;
         taken += self.look_at_active();
         let mut i = 0;
-        while let Some(link) = self.turns.active(i) {
-            if let Some(Some(link)) = self.links.get_mut(link as usize) {
+        while let Some(index) = self.turns.active(i) {
+            if let Some(Some(link)) = self.links.get_mut(index as usize) {
                 link.rx.count_awake_turn();
-                link.publish();
+                link.publish(self.queued.of(index));
             }
             i += 1;
         }
@@ -308,10 +309,11 @@ impl Node {
         if self.runs_control {
             self.run_control_sometimes();
         }
-        if self.queued > 0 {
+        if self.queued.total() > 0 {
             self.transmit_all_queued();
         }
-        let is_busy = hosts_are_busy || self.watched || self.queued > 0 || !self.leaving.is_empty();
+        let is_busy =
+            hosts_are_busy || self.watched || self.queued.total() > 0 || !self.leaving.is_empty();
         self.turns.end_long_turn(is_busy, !self.has_bulk_incoming && !self.runs_control);
         taken
     }

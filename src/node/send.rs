@@ -7,10 +7,10 @@
 
 use super::link::{BULK_PACKET_MIN, Left, Room};
 use super::{Forked, NoSuchTerminus, Node, TerminusId};
+use crate::engine::queued::{SendsQueued, Way};
 use crate::interface::LinkId;
-use crate::interface::terminus::{IMMEDIATE_MAX, PostError, Segmenter, Terminus};
+use crate::interface::terminus::{IMMEDIATE_MAX, PostError, Segmenter};
 use crate::link::Transmit;
-use crate::os::memory::AreaMemory;
 use crate::wire::{Flags, NodeId, Ticket};
 use core::time::Duration;
 
@@ -216,18 +216,21 @@ impl Node {
         may_queue: bool,
     ) -> Result<(), NodeSendError> {
         let destination = ticket.destination;
-        if self.queued > 0 {
+        if self.queued.total() > 0 {
             self.advance_queued(terminus, index);
         }
+        let Some(Some(link)) = self.links.get(index) else {
+            return Err(NodeSendError::Unreachable(destination));
+        };
+        let way = self.way(terminus, link.id);
         let Some(Some(link)) = self.links.get_mut(index) else {
             return Err(NodeSendError::Unreachable(destination));
         };
         let Some(tx) = &mut link.tx else { return Err(NodeSendError::Unreachable(destination)) };
-        let outranked = link.queued > 0 && outranked(&mut self.termini, terminus, link.id);
         let t = &mut self.termini[terminus.0 as usize];
         let mut segmenter =
             Segmenter::new(ticket, data.len() as u64, metadata.len(), word, tx.packet_bytes_min())?;
-        if !outranked && t.is_idle(link.id) {
+        if way != Way::Behind {
             // All or nothing: a slice cannot be kept for later.
             let packet_bytes = tx.packet_bytes() as u64;
             let is_one = data.len() as u64 + metadata.len() as u64 <= packet_bytes;
@@ -488,19 +491,16 @@ impl Node {
         }
         let destination = segmenter.destination();
         let index = link_id.index as usize;
+        let way = self.way(terminus, link_id);
         let link = match self.links.get_mut(index) {
             Some(Some(link)) if link.id == link_id && !link.has_left => link,
             _ => return Err(NodeSendError::LinkEnded(destination)),
         };
         let Some(tx) = &mut link.tx else { return Err(NodeSendError::Unreachable(destination)) };
-        // Packets of messages that wait in work queues go in between, or before.
-        let shares = link.queued > 0;
-        let outranked = shares && outranked(&mut self.termini, terminus, link_id);
-        let t = &mut self.termini[terminus.0 as usize];
-        // What was queued before goes first: messages of one terminus leave in order.
-        if outranked || !t.is_idle(link_id) {
+        if way == Way::Behind {
             return Ok(Advanced::Blocked);
         }
+        let shares = way == Way::Between;
         let (packets, bytes) = (segmenter.packets(), segmenter.bytes());
         let _ = if shares {
             segmenter.advance_one(tx, data, metadata)
@@ -525,7 +525,7 @@ impl Node {
             return Err(NodeSendError::LinkEnded(destination));
         } else if moved {
             if shares {
-                self.transmit_queued(index, 1);
+                self.transmit_queued(index as u32, 1);
             }
             Advanced::Part
         } else {
@@ -536,17 +536,6 @@ impl Node {
         }
         Ok(advanced)
     }
-}
-
-/// Whether messages of a terminus of higher priority wait for a link.
-#[cold]
-pub(super) fn outranked(
-    termini: &mut [Terminus<AreaMemory>],
-    terminus: TerminusId,
-    link: LinkId,
-) -> bool {
-    let own = termini[terminus.0 as usize].priority();
-    termini.iter_mut().any(|other| other.priority() > own && other.waiting(link) > 0)
 }
 
 /// Whether packets of a message go into the bulk ring where there is one.

@@ -120,7 +120,7 @@ impl Node {
         self.awaiting_room
             .retain(|i| matches!(&links[*i as usize], Some(link) if link.awaits_room));
         let own = room.filter(|id| self.link(*id).is_ok());
-        let waiting = self.with_queue.iter().chain(&self.awaiting_room).copied();
+        let waiting = self.queued.links().iter().chain(&self.awaiting_room).copied();
         let full: Vec<u32> = waiting.chain(own.map(|id| id.index)).collect();
         // A link that ended meanwhile tells of nothing any more; whoever waits for it must see that.
         let falls_asleep = self.fall_asleep(by, &full) && own == room;
@@ -196,7 +196,7 @@ impl Node {
         if let Some(&index) = self.turns.all_armed().get(self.next_to_publish) {
             self.next_to_publish += 1;
             if let Some(Some(link)) = self.links.get(index as usize) {
-                link.publish();
+                link.publish(self.queued.of(index));
             }
         } else {
             self.next_to_publish = 0;
@@ -395,7 +395,7 @@ impl FallsAsleep for Node {
         let Some(Some(link)) = self.links.get_mut(index as usize) else {
             return Announced::Already;
         };
-        link.publish();
+        link.publish(self.queued.of(index));
         // Nobody sleeps on a link of the node to itself.
         if link.token.is_none() { Announced::Already } else { link.rx.arm(by) }
     }
@@ -419,7 +419,7 @@ impl FallsAsleep for Node {
     fn announce_for_any(&mut self, index: u32) -> Option<Announced> {
         let link = self.links.get_mut(index as usize)?.as_mut()?;
         link.token?;
-        link.publish();
+        link.publish(self.queued.of(index));
         link.rx.arm_for_any()
     }
 

@@ -57,7 +57,6 @@ pub struct LockGuard<'a, T> {
 }
 
 /// The value of a lock that one thread has to itself, until this is dropped, by that thread.
-#[cfg(feature = "unstable-internals")]
 #[derive(Debug)]
 pub struct AloneGuard<'a, T> {
     lock: &'a Lock<T>,
@@ -128,7 +127,6 @@ impl<T> Lock<T> {
 
     /// The value, if this thread has the lock to itself and does not hold it already. For what has a way
     /// by [`try_lock`](Self::try_lock) behind it: the guard need not know how it has the lock.
-    #[cfg(feature = "unstable-internals")]
     #[inline(always)]
     pub fn try_lock_alone(&self) -> Option<AloneGuard<'_, T>> {
         let bias = self.latest();
@@ -300,7 +298,6 @@ impl<T> Drop for LockGuard<'_, T> {
     }
 }
 
-#[cfg(feature = "unstable-internals")]
 impl<T> Deref for AloneGuard<'_, T> {
     type Target = T;
     #[inline(always)]
@@ -310,7 +307,6 @@ impl<T> Deref for AloneGuard<'_, T> {
     }
 }
 
-#[cfg(feature = "unstable-internals")]
 impl<T> DerefMut for AloneGuard<'_, T> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut T {
@@ -319,7 +315,6 @@ impl<T> DerefMut for AloneGuard<'_, T> {
     }
 }
 
-#[cfg(feature = "unstable-internals")]
 impl<T> Drop for AloneGuard<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {

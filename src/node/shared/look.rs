@@ -159,18 +159,20 @@ impl<T: Attached> SharedNode<T> {
     }
 
     /// [`at_once`](Self::at_once), where this thread alone uses the node of late: a few instructions less,
-    /// for what goes on by that.
-    #[cfg(feature = "unstable-internals")]
+    /// for what goes on by that where it is [`NotAlone`].
     #[inline(always)]
-    pub(crate) fn alone_at_once<R>(&self, act: impl FnOnce(&mut Node) -> Option<R>) -> Option<R> {
-        let mut state = self.inner.state.try_lock_alone()?;
-        let State { node, attached, has_leader, followers } = &mut *state;
+    pub(crate) fn alone_at_once<R>(
+        &self,
+        act: impl FnOnce(&mut Node, &mut T) -> Option<R>,
+    ) -> Result<Option<R>, NotAlone> {
+        let mut state = self.inner.state.try_lock_alone().ok_or(NotAlone)?;
+        let State { node, attached, threads } = &mut *state;
         node.is_called();
-        let others = *has_leader as usize | *followers | attached.waiting();
+        let others = threads.others() | attached.waiting();
         if others != 0 {
-            return None;
+            return Err(NotAlone);
         }
-        act(node)
+        Ok(act(node, attached))
     }
 
     /// The node, if nobody has the lock and nobody waits for what is done with it: for what returns out of
@@ -178,9 +180,9 @@ impl<T: Attached> SharedNode<T> {
     #[inline(always)]
     pub(crate) fn alone(&self) -> Option<Alone<'_, T>> {
         let mut state = self.inner.state.try_lock()?;
-        let State { node, attached, has_leader, followers } = &mut *state;
+        let State { node, attached, threads } = &mut *state;
         node.is_called();
-        let others = *has_leader as usize | *followers | attached.waiting();
+        let others = threads.others() | attached.waiting();
         if others == 0 {
             return Some(Alone(state));
         }
@@ -188,6 +190,10 @@ impl<T: Attached> SharedNode<T> {
         None
     }
 }
+
+/// Others use the node, or wait for what is done with it: nothing was done.
+#[derive(Debug)]
+pub(crate) struct NotAlone;
 
 /// The node of [`SharedNode::alone`], until this is dropped.
 pub(crate) struct Alone<'a, T>(LockGuard<'a, State<T>>);

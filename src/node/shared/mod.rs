@@ -6,10 +6,9 @@
 //!                   somebody does                 -> follow: wait on the condition variable
 //! ```
 //! One lock around the node, and whoever sleeps does not hold it. Of the threads that wait, one
-//! leads: it sleeps on what the node sleeps on, and on a word or a bell. What a thread does while it holds the
-//! lock may be what others wait for, or may have taken the leader's signal; so when a guard goes
-//! that has moved notifications, queued messages or sent to this node itself, the followers look
-//! again and the bell is rung. Threads that must not wait for one another have a node each.
+//! leads: it sleeps on what the node sleeps on, and on a word or a bell. Who leads, and whom a guard wakes
+//! that goes, decides [`engine::threads`](crate::engine::threads). Threads that must not wait for one
+//! another have a node each.
 //!
 //! - `look.rs`: a thread takes turns until it has found what it waits for
 //! - `progress.rs`: the progress thread
@@ -22,11 +21,13 @@ mod progress;
 
 #[cfg(feature = "tokio")]
 pub(crate) use event_loop::{NextTurn, Patience};
+pub(crate) use look::NotAlone;
 
 use super::send::Begun;
 use super::wait::{Look, Waited};
 use super::{Forked, Node, NodeReceiveError, NodeSendError};
 use crate::engine::sleep::Others;
+use crate::engine::threads::{Asleep, Moved, Place, Threads, Told};
 use crate::interface::{LinkId, Notification, QueueId};
 use crate::os::lock::{Lock, LockGuard};
 use crate::os::memory::ForkGuard;
@@ -159,8 +160,7 @@ struct Inner<T> {
 struct State<T> {
     node: Node,
     attached: T,
-    has_leader: bool,
-    followers: usize,
+    threads: Threads,
 }
 
 /// The node, for one thread alone until this is dropped.
@@ -168,7 +168,7 @@ pub struct NodeGuard<'a, T = ()> {
     state: Option<LockGuard<'a, State<T>>>,
     inner: &'a Inner<T>,
     /// What [`State::moved`] said before, where somebody waited for it then.
-    before: (u64, usize),
+    before: Moved,
 }
 
 impl<T> Deref for NodeGuard<'_, T> {
@@ -185,18 +185,15 @@ impl<T> DerefMut for NodeGuard<'_, T> {
 }
 
 impl<T> NodeGuard<'_, T> {
-    /// The thread becomes the leader, if it may; what it has moved is for followers only, since it
-    /// looks for itself.
-    fn lead(mut self, leads: bool) -> Self {
-        if leads {
-            let moved = self.state().moved();
-            if moved.0 != self.before.0 && self.state().followers > 0 {
-                self.inner.look_again.notify_all();
-            }
-            self.before = moved;
-            self.state_mut().has_leader = true;
-        }
-        self
+    /// The thread falls asleep; what it has moved since it took the lock, the others hear of first.
+    fn fall_asleep(&mut self, for_room: bool) -> Asleep {
+        let before = self.before;
+        let state = self.state_mut();
+        let (moved, own_waits) = (state.moved(), state.node.sends_to_itself());
+        let (asleep, told) = state.threads.fall_asleep(for_room, before, moved, own_waits);
+        self.before = moved;
+        self.inner.tell(told);
+        asleep
     }
 
     /// The node and what is attached to it.
@@ -221,14 +218,12 @@ impl<T> State<T> {
     /// Nobody else waits, so that nobody need be told of anything. Stays so while the lock is held.
     #[inline(always)]
     fn is_alone(&self) -> bool {
-        !self.has_leader && self.followers == 0
+        self.threads.is_alone()
     }
 
-    /// What others may wait for: packets deposited, links that came or went; and messages that
-    /// wait for room.
     #[inline]
-    fn moved(&self) -> (u64, usize) {
-        (self.node.moved(), self.node.queued)
+    fn moved(&self) -> Moved {
+        Moved { arrived: self.node.moved(), queued: self.node.queued() }
     }
 }
 
@@ -257,7 +252,7 @@ impl Node {
     /// [`share`](Self::share), with something of a layer above under the same lock.
     pub(crate) fn share_with<T: Attached>(self, attached: T) -> io::Result<SharedNode<T>> {
         let descriptor = self.as_fd().try_clone_to_owned()?;
-        let state = State { node: self, attached, has_leader: false, followers: 0 };
+        let state = State { node: self, attached, threads: Threads::default() };
         let inner = Arc::new(Inner {
             state: Lock::new(state),
             wanted: AtomicU32::new(0),
@@ -278,15 +273,17 @@ impl<T> Inner<T> {
     /// Gives the lock back; those who wait are told what was moved since `before`.
     #[cold]
     #[inline(never)]
-    fn tell_others(&self, state: LockGuard<'_, State<T>>, before: (u64, usize)) {
-        let (notified, queued) = state.moved();
-        let has_moved = notified != before.0 || queued > before.1 || state.node.sends_to_itself();
-        let (followers, has_leader) = (state.followers > 0, state.has_leader);
+    fn tell_others(&self, state: LockGuard<'_, State<T>>, before: Moved) {
+        let told = state.threads.told(before, state.moved(), state.node.sends_to_itself());
         drop(state);
-        if followers && (has_moved || !has_leader) {
+        self.tell(told);
+    }
+
+    fn tell(&self, told: Told) {
+        if told.followers {
             self.look_again.notify_all();
         }
-        if has_leader && has_moved {
+        if told.leader {
             self.wake_leader();
         }
     }
@@ -314,7 +311,7 @@ impl<T: Attached> Inner<T> {
 
     #[inline(always)]
     fn guard<'a>(&'a self, state: LockGuard<'a, State<T>>) -> NodeGuard<'a, T> {
-        let before = if state.is_alone() { (0, 0) } else { state.moved() };
+        let before = if state.is_alone() { Moved::default() } else { state.moved() };
         NodeGuard { state: Some(state), inner: self, before }
     }
 
@@ -406,18 +403,13 @@ impl<T: Attached> Inner<T> {
         room: Option<LinkId>,
         deadline_ns: u64,
     ) -> io::Result<NodeGuard<'a, T>> {
-        if guard.state().has_leader && room.is_none() {
-            let Some(mut state) = guard.state.take() else { return Ok(guard) };
-            // What this thread has moved since it took the lock, the others have yet to hear of.
-            if state.moved().0 != guard.before.0 {
-                self.look_again.notify_all();
-                self.wake_leader();
-                guard.before = state.moved();
-            }
-            state.followers += 1;
+        let for_room = room.is_some();
+        if guard.state().threads.place(for_room) == Place::Follows {
+            let asleep = guard.fall_asleep(for_room);
+            let Some(state) = guard.state.take() else { return Ok(guard) };
             let left = deadline_ns.saturating_sub(sys::monotonic_ns());
             let mut state = state.wait(&self.look_again, Duration::from_nanos(left));
-            state.followers -= 1;
+            state.threads.wake(asleep);
             guard.state = Some(state);
             return Ok(guard);
         }
@@ -429,15 +421,14 @@ impl<T: Attached> Inner<T> {
         let Some(sleep) = guard.prepare_to_sleep(room, Others::Any) else {
             return Ok(self.give_way(guard));
         };
-        let leads = !guard.state().has_leader;
+        let asleep = guard.fall_asleep(for_room);
+        let leads = asleep.place() == Place::Leads;
         let others = leads.then(|| (&self.bell, &self.word, self.word.value()));
-        drop(guard.lead(leads));
+        drop(guard);
         let began_ns = sys::monotonic_ns();
         let slept = sleep.sleep(self.descriptor.as_fd(), others, deadline_ns);
         let mut guard = self.lock();
-        if leads {
-            guard.state_mut().has_leader = false;
-        }
+        guard.state_mut().threads.wake(asleep);
         guard.after_sleep(slept, began_ns, Others::Any)?;
         guard.state_mut().attached.after_sleep();
         Ok(guard)
@@ -544,7 +535,7 @@ impl<T: Attached> SharedNode<T> {
     ) -> bool {
         let body = |i| words_of(data)[i];
         let push = |node: &mut Node| node.push_bytes_again(&ticket, INLINE_BYTES as u32, body);
-        self.alone_at_once(|node| push(node).then_some(())).is_some()
+        matches!(self.alone_at_once(|node, _| push(node).then_some(())), Ok(Some(())))
     }
 
     /// The same of fewer bytes.
@@ -554,14 +545,14 @@ impl<T: Attached> SharedNode<T> {
         let Some(body) = short_words_of(data) else { return false };
         let push =
             |node: &mut Node| node.push_bytes_again(&ticket, data.len() as u32, |i| body[i & 1]);
-        self.alone_at_once(|node| push(node).then_some(())).is_some()
+        matches!(self.alone_at_once(|node, _| push(node).then_some(())), Ok(Some(())))
     }
 
     /// [`recv_at_once`](Self::recv_at_once), where this thread alone uses the node of late.
     #[cfg(feature = "unstable-internals")]
     #[inline(always)]
     pub(crate) fn recv_alone(&self, queue: QueueId, to: impl Fn(Notification)) -> bool {
-        self.alone_at_once(|node| node.take_own(queue, to)).is_some()
+        matches!(self.alone_at_once(|node, _| node.take_own(queue, to)), Ok(Some(())))
     }
 
     /// The next notification of `queue` that is there, or comes straight from a ring; `None`: nothing
@@ -830,7 +821,7 @@ mod tests {
                 drop(inner.sleep(inner.lock(), None, sys::monotonic_ns() + 20 * second).unwrap());
                 sys::monotonic_ns()
             });
-            while !inner.lock().state().has_leader {
+            while !inner.lock().state().threads.has_leader() {
                 std::thread::yield_now();
             }
             let mut guard = inner.lock();

@@ -1,0 +1,358 @@
+//! Threads of one node: who of those that wait sleeps on its links for all, and whom a thread tells of
+//! what it did meanwhile.
+//!
+//! ```text
+//!   each thread    lock --- takes turns --- found: tells the others, unlocks
+//!                                      \
+//!                                       --- nothing: falls asleep, unlocks --- woken --- lock ---
+//!   falls asleep   nobody leads:                 leads, on what tells of packets and room
+//!                  somebody does:                follows, on a word of the node's own
+//!                  the same, and it waits for    sleeps beside the leader, on the same as he
+//!                  room on a link
+//! ```
+//! A thread that takes turns deposits packets for all, and may take the signal for which the leader
+//! sleeps. So whoever gives the lock back says what moved since it took it: to the followers, who look
+//! for what they wait for, and to the leader. Where nobody leads any more followers are told in any
+//! case, and one of them leads next.
+//!
+//! Never: a thread follows while nobody leads; somebody goes to sleep without telling what it moved.
+
+/// What others may wait for, as far as it has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Moved {
+    /// Counts packets that were deposited, and links that came or went.
+    pub arrived: u64,
+    /// Messages that wait for room.
+    pub queued: usize,
+}
+
+impl Moved {
+    /// Whether more than before has come, or has to leave.
+    #[inline]
+    fn is_beyond(self, before: Self) -> bool {
+        self.arrived != before.arrived || self.queued > before.queued
+    }
+}
+
+/// How a thread sleeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// On the node's links, for all.
+    Leads,
+    /// Until whoever leads, or has led, tells it.
+    Follows,
+    /// On the node's links beside the leader: it waits for room, of which a follower is not told.
+    Beside,
+}
+
+/// A thread that sleeps, until it is [woken](Threads::wake).
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "whoever sleeps is counted until it wakes"]
+pub(crate) struct Asleep(Place);
+
+impl Asleep {
+    pub fn place(&self) -> Place {
+        self.0
+    }
+}
+
+/// Who is to be woken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Told {
+    pub followers: bool,
+    pub leader: bool,
+}
+
+/// The threads of a node that sleep.
+#[derive(Debug, Default)]
+pub(crate) struct Threads {
+    /// Twice as many as follow, and one if one leads: in one word, which is asked for with each message.
+    asleep: usize,
+}
+
+impl Threads {
+    /// 0: nobody leads or follows, so that nobody need be told of anything.
+    #[inline(always)]
+    pub fn others(&self) -> usize {
+        self.asleep
+    }
+
+    #[inline(always)]
+    pub fn is_alone(&self) -> bool {
+        self.asleep == 0
+    }
+
+    /// Whether somebody sleeps on the node's links for all.
+    #[inline(always)]
+    pub fn has_leader(&self) -> bool {
+        self.asleep & 1 == 1
+    }
+
+    #[inline(always)]
+    fn has_followers(&self) -> bool {
+        self.asleep > 1
+    }
+
+    /// How a thread would sleep that falls asleep now; `for_room`: it waits for room on a link.
+    pub fn place(&self, for_room: bool) -> Place {
+        match (self.has_leader(), for_room) {
+            (false, _) => Place::Leads,
+            (true, false) => Place::Follows,
+            (true, true) => Place::Beside,
+        }
+    }
+
+    /// A thread falls asleep at its [place](Self::place), and says whom it has to wake first: it has
+    /// `moved` something since `before`. `own_waits`: a packet of the node to itself waits for a turn.
+    pub fn fall_asleep(
+        &mut self,
+        for_room: bool,
+        before: Moved,
+        moved: Moved,
+        own_waits: bool,
+    ) -> (Asleep, Told) {
+        let place = self.place(for_room);
+        if place == Place::Leads {
+            self.asleep += 1;
+        }
+        let told = self.told(before, moved, own_waits);
+        match place {
+            // It has looked for itself.
+            Place::Leads => (Asleep(place), Told { leader: false, ..told }),
+            Place::Beside => (Asleep(place), told),
+            Place::Follows => {
+                self.asleep += 2;
+                (Asleep(place), told)
+            }
+        }
+    }
+
+    /// A thread that slept has the lock again.
+    pub fn wake(&mut self, asleep: Asleep) {
+        self.asleep -= match asleep.0 {
+            Place::Leads => 1,
+            Place::Follows => 2,
+            Place::Beside => 0,
+        };
+    }
+
+    /// Whom a thread has to wake that gives the lock back.
+    pub fn told(&self, before: Moved, moved: Moved, own_waits: bool) -> Told {
+        let has_moved = moved.is_beyond(before) || own_waits;
+        Told {
+            followers: self.has_followers() && (has_moved || !self.has_leader()),
+            leader: self.has_leader() && has_moved,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::sim::Rng;
+    use alloc::vec::Vec;
+
+    fn below(rng: &mut Rng, bound: usize) -> usize {
+        rng.below(bound as u64) as usize
+    }
+
+    #[derive(Debug)]
+    enum State {
+        /// It wants the lock, to take a turn.
+        Awake,
+        Asleep(Asleep),
+        /// What it waited for has come.
+        Done,
+    }
+
+    /// Threads that each wait for one message, and links from which whoever takes a turn takes all.
+    struct Node {
+        threads: Threads,
+        states: Vec<State>,
+        /// Of each thread: its message lies in the node's memory.
+        has_come: Vec<bool>,
+        /// Messages in the links, each for a thread.
+        in_links: Vec<usize>,
+        moved: Moved,
+        turns: usize,
+        /// Planted: nobody is told.
+        tells: bool,
+    }
+
+    impl Node {
+        fn new(threads: usize) -> Self {
+            let states = (0..threads).map(|_| State::Awake).collect();
+            Self {
+                threads: Threads::default(),
+                states,
+                has_come: alloc::vec![false; threads],
+                in_links: Vec::new(),
+                moved: Moved::default(),
+                turns: 0,
+                tells: true,
+            }
+        }
+
+        fn wake(&mut self, thread: usize) {
+            if let State::Asleep(asleep) =
+                core::mem::replace(&mut self.states[thread], State::Awake)
+            {
+                self.threads.wake(asleep);
+            }
+        }
+
+        fn wake_all(&mut self, place: Place) {
+            for thread in 0..self.states.len() {
+                let sleeps =
+                    matches!(&self.states[thread], State::Asleep(at) if at.place() == place);
+                if sleeps {
+                    self.wake(thread);
+                }
+            }
+        }
+
+        fn tell(&mut self, told: Told) {
+            if told.followers && self.tells {
+                self.wake_all(Place::Follows);
+            }
+            if told.leader && self.tells {
+                self.wake_all(Place::Leads);
+            }
+        }
+
+        /// A thread takes the lock, a turn, and falls asleep if its message has not come.
+        fn run(&mut self, thread: usize, for_room: bool) {
+            self.turns += 1;
+            let before = self.moved;
+            for to in core::mem::take(&mut self.in_links) {
+                self.has_come[to] = true;
+                self.moved.arrived += 1;
+            }
+            if self.has_come[thread] {
+                self.states[thread] = State::Done;
+                let told = self.threads.told(before, self.moved, false);
+                return self.tell(told);
+            }
+            let (asleep, told) = self.threads.fall_asleep(for_room, before, self.moved, false);
+            self.tell(told);
+            self.states[thread] = State::Asleep(asleep);
+        }
+
+        /// A message comes, which wakes one of those who sleep on the links.
+        fn arrive(&mut self, to: usize, rng: &mut Rng) {
+            self.in_links.push(to);
+            let on_links =
+                |state: &State| matches!(state, State::Asleep(at) if at.place() != Place::Follows);
+            let sleep: Vec<usize> =
+                (0..self.states.len()).filter(|i| on_links(&self.states[*i])).collect();
+            if !sleep.is_empty() {
+                self.wake(sleep[below(rng, sleep.len())]);
+            }
+        }
+
+        fn count(&self, place: Place) -> usize {
+            let at = |state: &&State| matches!(state, State::Asleep(at) if at.place() == place);
+            self.states.iter().filter(at).count()
+        }
+
+        fn awake(&self) -> Vec<usize> {
+            let awake = |i: &usize| matches!(self.states[*i], State::Awake);
+            (0..self.states.len()).filter(awake).collect()
+        }
+
+        fn check(&self) {
+            let (leaders, followers) = (self.count(Place::Leads), self.count(Place::Follows));
+            assert!(leaders <= 1, "{leaders} lead");
+            assert_eq!(self.threads.others(), 2 * followers + leaders);
+            if self.awake().is_empty() {
+                assert!(followers == 0 || leaders == 1, "{followers} follow nobody");
+            }
+        }
+    }
+
+    /// Threads, messages and the order of it all from a seed; says whether all have got theirs.
+    fn all_are_served(seed: u64, tells: bool) -> bool {
+        let mut rng = Rng::new(seed);
+        let threads = 1 + below(&mut rng, 6);
+        let mut node = Node { tells, ..Node::new(threads) };
+        let mut to_come: Vec<usize> = (0..threads).collect();
+        for _ in 0..200 {
+            let awake = node.awake();
+            if !awake.is_empty() && below(&mut rng, 3) > 0 {
+                let for_room = below(&mut rng, 4) == 0;
+                node.run(awake[below(&mut rng, awake.len())], for_room);
+            } else if !to_come.is_empty() {
+                let next = to_come.swap_remove(below(&mut rng, to_come.len()));
+                node.arrive(next, &mut rng);
+            }
+            if tells {
+                node.check();
+            }
+        }
+        while let Some(&thread) = node.awake().first() {
+            node.run(thread, false);
+        }
+        // Whatever a thread beside the leader waits for, room came: it looks again by itself.
+        node.wake_all(Place::Beside);
+        while let Some(&thread) = node.awake().first() {
+            node.run(thread, false);
+        }
+        node.states.iter().all(|state| matches!(state, State::Done))
+    }
+
+    #[test]
+    fn whoever_waits_gets_its_message_whichever_thread_took_it() {
+        for seed in 0..5000 {
+            assert!(all_are_served(seed, true), "seed {seed}");
+        }
+        // The test can fail: threads that tell nobody leave some asleep.
+        assert!((0..100).any(|seed| !all_are_served(seed, false)));
+    }
+
+    #[test]
+    fn a_message_to_the_leader_alone_takes_one_turn_however_many_follow() {
+        let mut rng = Rng::new(1);
+        let mut node = Node::new(50);
+        (0..50).for_each(|thread| node.run(thread, false));
+        assert_eq!((node.count(Place::Leads), node.count(Place::Follows)), (1, 49));
+        node.turns = 0;
+        node.arrive(0, &mut rng);
+        assert_eq!(node.awake(), [0], "the leader");
+        node.run(0, false);
+        // It leads no more, so all are told; one of them leads, and the others follow again.
+        assert_eq!(node.awake().len(), 49);
+        (1..50).for_each(|thread| node.run(thread, false));
+        assert_eq!((node.turns, node.count(Place::Leads), node.count(Place::Follows)), (50, 1, 48));
+    }
+
+    #[test]
+    fn nobody_is_woken_by_a_thread_that_moved_nothing() {
+        let mut threads = Threads::default();
+        let still = Moved { arrived: 7, queued: 1 };
+        let (leads, told) = threads.fall_asleep(false, still, still, false);
+        assert_eq!((leads.place(), told), (Place::Leads, Told::default()));
+        let (follows, told) = threads.fall_asleep(false, still, still, false);
+        assert_eq!((follows.place(), told), (Place::Follows, Told::default()));
+        assert_eq!(threads.told(still, still, false), Told::default());
+        // Messages that have left are nothing that anybody waits for.
+        let fewer = Moved { queued: 0, ..still };
+        assert_eq!(threads.told(still, fewer, false), Told::default());
+        let both = Told { followers: true, leader: true };
+        for (moved, own_waits) in [
+            (Moved { arrived: 8, ..still }, false),
+            (Moved { queued: 2, ..still }, false),
+            (still, true),
+        ] {
+            assert_eq!(threads.told(still, moved, own_waits), both);
+            let (beside, told) = threads.fall_asleep(true, still, moved, own_waits);
+            assert_eq!((beside.place(), told), (Place::Beside, both));
+            threads.wake(beside);
+        }
+        threads.wake(leads);
+        // Nobody leads: one of those who follow is to, whatever has moved.
+        let told = threads.told(still, still, false);
+        assert_eq!(told, Told { followers: true, leader: false });
+        threads.wake(follows);
+        assert!(threads.is_alone());
+    }
+}

@@ -89,21 +89,22 @@ pub(crate) struct CreditReturn {
     ticket: Ticket,
     pub link: LinkId,
     pub consumed: u64,
-    told: u64,
-    /// The sender is told after so many more.
+    /// The sender is told when so many have been consumed, and after so many more each.
+    due: u64,
     every: u64,
 }
 
 impl CreditReturn {
     /// `ticket` came from the peer at the other end of `link`.
     pub fn new(ticket: Ticket, link: LinkId, every: u64) -> Self {
-        Self { ticket, link, consumed: 0, told: 0, every: every.max(1) }
+        let every = every.max(1);
+        Self { ticket, link, consumed: 0, due: every, every }
     }
 
     /// Whether it is time to tell.
     #[inline]
     pub fn is_due(&self) -> bool {
-        self.consumed - self.told >= self.every
+        self.consumed >= self.due
     }
 
     /// Tells the sender. `false`: the link has no room now, and the caller must try again.
@@ -113,7 +114,7 @@ impl CreditReturn {
             Err(NodeSendError::Full) => false,
             // Otherwise the sender is gone, or gave a ticket that cannot be used: nobody to tell.
             Ok(_) | Err(_) => {
-                self.told = self.consumed;
+                self.due = self.consumed + self.every;
                 true
             }
         }

@@ -357,6 +357,22 @@ fn what_a_publisher_says_that_cannot_be_ends_its_link() {
         let error = lies.subscriber.receive(LIMIT).unwrap_err();
         assert!(error.to_string().contains("is the next"), "{error}");
     }
+    // To their end, which is none of them.
+    for from in [(1 << 63) - 3, u64::MAX - 5] {
+        let mut lies = False::new(&dir, &here, 0);
+        lies.say(12 | NUMBERED, &numbered(from));
+        assert_eq!(lies.subscriber.receive(LIMIT).unwrap().number(), from);
+        for number in from + 1..=from + 4 {
+            lies.say(4, b"next");
+            let sample = lies.subscriber.receive(LIMIT).unwrap();
+            assert_eq!((sample.number(), sample.as_slice()), (number, Some(&b"next"[..])));
+        }
+        if from + 5 == u64::MAX {
+            lies.say(4, b"next");
+            let error = lies.subscriber.receive(LIMIT).unwrap_err();
+            assert!(error.to_string().contains("the last of all numbers"), "{error}");
+        }
+    }
     let mut lies = False::new(&dir, &here, 0);
     lies.say(12 | NUMBERED, &numbered(u64::MAX));
     assert!(matches!(lies.subscriber.receive(LIMIT), Err(ReceiveError::Misbehaved(_))));

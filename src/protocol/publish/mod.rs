@@ -32,20 +32,22 @@
 //!
 //! - `log.rs`: the newest samples, by number; `state.rs`: who subscribes, and who is sent what, as the
 //!   publisher's offer under the manager's lock; `serving.rs`: one subscriber, as the publisher knows it
-//! - `publisher.rs`, `subscriber.rs`: the end points
+//! - `publisher.rs`, `subscriber.rs`: the end points; `sample.rs`: a sample at a subscriber
 //!
 //! Never: what a subscriber says is looked at but through its cell; a subscriber waits for another.
 
 mod log;
 mod publisher;
+mod sample;
 mod serving;
 mod state;
 mod subscriber;
 
 pub use publisher::{Loan, PublishError, Publisher, Unpublished};
+pub use sample::Sample;
 pub use serving::SubscriberState;
 pub(super) use state::{Behind, PublisherState};
-pub use subscriber::{Sample, SubscribeConfig, Subscriber};
+pub use subscriber::{SubscribeConfig, Subscriber};
 
 use super::tickets::fast_ticket_from;
 use crate::control::Peer;

@@ -4,7 +4,7 @@ use super::log::Body;
 use super::serving::NoRoom;
 use super::state::PublisherState;
 use super::{PublishConfig, SubscriberState};
-use crate::node::{ExportError, Forked, Look, Node, Waited};
+use crate::node::{Attached, ExportError, Forked, Look, Node, NotAlone, Waited};
 use crate::os::pool::{Place, Pool};
 use crate::protocol::ends::offered;
 use crate::protocol::manager::{OfferId, Offering, Protocols, set_up};
@@ -214,6 +214,25 @@ impl Publisher {
         let at_once = self
             .manager
             .shared
+            .alone_at_once(|node, protocols| publish_quickly(node, protocols, offer, sample));
+        match at_once {
+            Ok(Some(number)) => Ok(number),
+            Ok(None) => self.publish_slowly(Body::Short(sample), timeout),
+            Err(NotAlone) => self.publish_beside_others(sample, timeout),
+        }
+    }
+
+    /// [`publish`](Self::publish) of a short sample where other threads use the manager, too.
+    #[inline(never)]
+    fn publish_beside_others(
+        &self,
+        sample: &[u8],
+        timeout: Option<Duration>,
+    ) -> Result<u64, PublishError> {
+        let offer = self.offer;
+        let at_once = self
+            .manager
+            .shared
             .at_once(|node, protocols| publish_quickly(node, protocols, offer, sample));
         match at_once {
             Some(number) => Ok(number),
@@ -400,7 +419,40 @@ fn publish_quickly(
     offer: OfferId,
     sample: &[u8],
 ) -> Option<u64> {
-    let (number, is_quick) = protocols.publisher(offer)?.publish_quickly(node, sample)?;
+    let state = protocols.publisher(offer)?;
+    if !state.is_quick() {
+        return go_on_quickly(node, protocols, offer, sample);
+    }
+    let (number, is_quick) = state.publish_quickly(node, sample)?;
+    if !is_quick {
+        protocols.settle(node, offer);
+    }
+    Some(number)
+}
+
+/// Where as many samples have left as there was room for: the same, with the room that there is by now,
+/// or after a turn, since it is told in messages.
+#[cold]
+#[inline(never)]
+fn go_on_quickly(
+    node: &mut Node,
+    protocols: &mut Protocols,
+    offer: OfferId,
+    sample: &[u8],
+) -> Option<u64> {
+    let state = protocols.publisher(offer)?;
+    if !state.has_been_quick() {
+        return None;
+    }
+    if !state.goes_on_quickly(node) {
+        node.poll().ok()?;
+        protocols.after_poll(node);
+    }
+    let state = protocols.publisher(offer)?;
+    if !state.is_quick() && !state.goes_on_quickly(node) {
+        return None;
+    }
+    let (number, is_quick) = state.publish_quickly(node, sample)?;
     if !is_quick {
         protocols.settle(node, offer);
     }

@@ -390,11 +390,17 @@ impl Serving {
     /// the place. `false`: it has not left.
     #[inline(always)]
     pub fn push_quick(&mut self, node: &mut Node, sample: &[u8]) -> bool {
-        let sent = self.push(node, sample, sample.len() as u32);
-        if sent {
+        let word = sample.len() as u32;
+        let sent = match &self.places {
+            Some(places) => node.push_prepared(places, self.offset, sample, word),
+            None => false,
+        };
+        // A call where it is rare: what that needs is not kept for it where it is none.
+        if sent || self.push_general(node, sample, word) {
             self.pass_place();
+            return true;
         }
-        sent
+        false
     }
 
     /// All samples before `number` were sent, `count` of them [quickly](Self::push_quick).
@@ -474,12 +480,16 @@ impl Serving {
     #[inline]
     fn push(&mut self, node: &mut Node, data: &[u8], word: u32) -> bool {
         let Some(places) = &self.places else { return false };
-        let offset = self.offset;
-        if node.push_prepared(places, offset, data, word) {
-            return true;
-        }
+        node.push_prepared(places, self.offset, data, word) || self.push_general(node, data, word)
+    }
+
+    /// What is left of it where it was not a line that could leave at once.
+    #[cold]
+    #[inline(never)]
+    fn push_general(&mut self, node: &mut Node, data: &[u8], word: u32) -> bool {
+        let Some(places) = &self.places else { return false };
         let (link, ticket) = (places.link(), places.ticket());
-        let at = Ticket { base: ticket.base + offset, ..*ticket };
+        let at = Ticket { base: ticket.base + self.offset, ..*ticket };
         match node.try_send_fast_over(link, &at, data, word) {
             Ok(()) => true,
             Err(NodeSendError::Full) => {

@@ -74,6 +74,24 @@ impl PublisherState {
         self.quick = Quick { left: all.min().unwrap_or(0), from: number };
     }
 
+    /// Whether samples were sent quickly of which nothing is noted yet.
+    pub(super) fn has_been_quick(&self) -> bool {
+        self.log.next() > self.quick.from
+    }
+
+    /// Whether more can be sent so, for places were given back.
+    pub(super) fn goes_on_quickly(&mut self, node: &Node) -> bool {
+        self.all();
+        self.begin_quick(node);
+        self.quick.left > 0
+    }
+
+    /// Whether the next short sample is to be sent quickly.
+    #[inline(always)]
+    pub(super) fn is_quick(&self) -> bool {
+        self.quick.left > 0
+    }
+
     /// [`publish`](Self::publish) of a short sample to whom nothing but links is to be looked at: its
     /// number, and whether this goes on so. `None`: nothing was done.
     #[inline(always)]

@@ -4,28 +4,25 @@
 //! else's turn, and then looked at; so whatever it writes meanwhile is the next message at most. Of a
 //! message of one line the bytes that came with it are taken, before they are written anywhere.
 
+use super::sample::{Body, Leased, Leases, Sample};
 use super::{
     ANNOUNCED_BYTES, Announced, Answer, DEPTH_MAX, Greeting, LEASES_MAX, NUMBER_BYTES, NUMBERED,
     PLACE_BYTES, PLACE_STRIDE, POOL, WhenSlow,
 };
 use crate::interface::notification::{Consumer, Waiting};
 use crate::interface::{AreaId, Handed, LinkId, Notification, QueueId, SlotConfig, SlotId};
-use crate::node::{Aperture, Kept, Look, Node, NodeSendError, PlacesHeld, SamplesHeld};
-use crate::os::aperture::AccessError;
+use crate::node::{Aperture, Kept, Look, Node, NotAlone, PlacesHeld, SamplesHeld};
 use crate::os::pool::Layout;
 use crate::protocol::credit::CreditReturn;
 use crate::protocol::ends::{connected, grown};
 use crate::protocol::manager::{Protocols, Target, set_up};
-use crate::protocol::{
-    Connection, EndPoint, GrowError, Kind, Manager, ReceiveError, RecordBytes, VolatileBytes,
-};
+use crate::protocol::{Connection, EndPoint, GrowError, Kind, Manager, ReceiveError};
 use crate::wire::{INLINE_BYTES as LINE_BYTES, Ticket};
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
-use std::boxed::Box;
 use std::format;
 use std::string::String;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::vec;
 use std::vec::Vec;
 
@@ -50,170 +47,6 @@ pub struct SubscribeConfig {
 impl Default for SubscribeConfig {
     fn default() -> Self {
         Self { depth: 64, when_slow: None, history: u32::MAX, outstanding: u32::MAX }
-    }
-}
-
-/// Bytes of a sample that are kept beside it.
-const INLINE_BYTES: usize = 64;
-
-/// A sample that has arrived. Dropping one of the pool lets the publisher use its place again, when all
-/// others have dropped it, too; until then it counts against
-/// [`SubscribeConfig::outstanding`]. Not to be dropped while this thread has the manager's lock. `Send`.
-#[derive(Debug)]
-pub struct Sample {
-    number: u64,
-    missed: u64,
-    body: Body,
-}
-
-#[derive(Debug)]
-enum Body {
-    Inline { bytes: [u8; INLINE_BYTES], length: u8 },
-    Boxed(Box<[u8]>),
-    Pool(Leased),
-}
-
-/// A sample of the pool.
-#[derive(Debug)]
-struct Leased {
-    leases: Arc<Leases>,
-    aperture: Aperture,
-    lease: u32,
-    number: u64,
-    offset: u64,
-    length: usize,
-}
-
-impl Drop for Leased {
-    fn drop(&mut self) {
-        self.leases.release(self.lease, self.number);
-    }
-}
-
-impl Sample {
-    /// How many samples were published before it, whoever got them.
-    pub fn number(&self) -> u64 {
-        self.number
-    }
-
-    /// How many samples were left out between the one that this subscriber got before and this one.
-    pub fn missed(&self) -> u64 {
-        self.missed
-    }
-
-    /// Bytes.
-    pub fn len(&self) -> usize {
-        match &self.body {
-            Body::Inline { length, .. } => *length as usize,
-            Body::Boxed(bytes) => bytes.len(),
-            Body::Pool(leased) => leased.length,
-        }
-    }
-
-    /// Whether it has no bytes.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Its bytes: those of a short one stand still; one of the pool its publisher can change at any
-    /// time, and an honest one does not before the sample is dropped. So those are only copied.
-    pub fn bytes(&self) -> RecordBytes<'_> {
-        match &self.body {
-            Body::Inline { bytes, length } => RecordBytes::Still(&bytes[..*length as usize]),
-            Body::Boxed(bytes) => RecordBytes::Still(bytes),
-            Body::Pool(Leased { aperture, offset, length, .. }) => {
-                let (pages, offset, length) = (aperture.pages(), *offset, *length);
-                RecordBytes::Volatile(VolatileBytes { pages, offset, length })
-            }
-        }
-    }
-
-    /// The bytes of a short one; `None`: it is one of the pool, which is only copied.
-    pub fn as_slice(&self) -> Option<&[u8]> {
-        match self.bytes() {
-            RecordBytes::Still(bytes) => Some(bytes),
-            RecordBytes::Volatile(_) => None,
-        }
-    }
-
-    /// Copies its first bytes, as many as `to` holds, and says how many. Fails where the link of a
-    /// sample of the pool has ended.
-    pub fn copy_to(&self, to: &mut [u8]) -> Result<usize, AccessError> {
-        let length = self.len().min(to.len());
-        let to = &mut to[..length];
-        match self.bytes() {
-            RecordBytes::Still(bytes) => to.copy_from_slice(&bytes[..length]),
-            RecordBytes::Volatile(bytes) => bytes.read(0, to)?,
-        }
-        Ok(length)
-    }
-
-    /// A copy, which stands still whatever the publisher does. Fails as [`copy_to`](Self::copy_to)
-    /// does.
-    pub fn to_vec(&self) -> Result<Vec<u8>, AccessError> {
-        let mut copy = vec![0; self.len()];
-        self.copy_to(&mut copy)?;
-        Ok(copy)
-    }
-}
-
-/// What samples of the pool and their subscriber share.
-#[derive(Debug)]
-struct Leases {
-    manager: Held,
-    link: LinkId,
-    cell: Ticket,
-    /// Those that samples here have, or of which the publisher has yet to be told that they are
-    /// released. So it cannot use one again before, and what it is to be told has a bound.
-    held: Arc<SamplesHeld>,
-    /// Released, and the publisher has yet to be told: lease and word.
-    untold: Mutex<Vec<(u32, u64)>>,
-}
-
-/// A manager without its `Debug`.
-struct Held(Manager);
-
-impl core::fmt::Debug for Held {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str("Manager(..)")
-    }
-}
-
-impl Leases {
-    #[cold]
-    fn release(&self, lease: u32, number: u64) {
-        let manager = &self.manager.0;
-        if manager.is_forked() {
-            return;
-        }
-        let mut guard = manager.shared.lock();
-        let (node, word) = (guard.parts().0, number.wrapping_add(1));
-        self.held.dropped.fetch_add(1, Ordering::Relaxed);
-        if !self.tell(node, lease, word) {
-            self.untold.lock().unwrap_or_else(PoisonError::into_inner).push((lease, word));
-            // Whoever waits in `receive` tells it.
-            node.await_room(self.link);
-            node.wake_waiters();
-        }
-    }
-
-    /// `false`: the link has no room now.
-    fn tell(&self, node: &mut Node, lease: u32, word: u64) -> bool {
-        let at = Ticket { base: self.cell.base + 8 * (1 + lease as u64), ..self.cell };
-        let sent = node.try_send_fast_over(self.link, &at, &word.to_le_bytes(), 0);
-        if matches!(sent, Err(NodeSendError::Full)) {
-            return false;
-        }
-        // Otherwise the publisher is gone: nobody to tell.
-        self.held.leases.fetch_and(!(1 << lease), Ordering::Release);
-        true
-    }
-
-    /// Whether nothing is left to be told.
-    fn tell_untold(&self, node: &mut Node) -> bool {
-        let mut untold = self.untold.lock().unwrap_or_else(PoisonError::into_inner);
-        untold.retain(|(lease, word)| !self.tell(node, *lease, *word));
-        untold.is_empty()
     }
 }
 
@@ -273,22 +106,23 @@ impl Memory {
 
 /// What is needed to read the next message.
 struct Reading {
-    /// Of all places.
-    bytes: usize,
+    depth: u64,
     short_bytes_max: usize,
-    /// The same, or that of a line.
-    line_bytes_max: u32,
+    /// How many lengths a [`Line`] may have now, from 0 on; none where samples that came could not be
+    /// read, or their numbers come to an end.
+    line_lengths: u32,
     leases: Arc<Leases>,
     leases_max: u32,
     pool: Option<Layout>,
     aperture: Option<Aperture>,
-    /// Where the next message is.
-    at: usize,
+    /// Where the message lay before which so many were taken: where the next is, is asked for few.
+    place: u64,
+    before: u64,
     /// The number of the next sample, if none is left out.
     next: u64,
-    /// The number of the next message that does not say its own: `next`, unless samples that came could
-    /// not be read any more.
-    follows: u64,
+    /// The number of the next message that does not say its own, unless that is `next`: samples came that
+    /// could not be read any more.
+    follows: Option<u64>,
     missed: u64,
     /// What was taken straight from the link, and is not a [`Line`], until the call returns.
     taken: Option<Result<Sample, ReceiveError>>,
@@ -310,10 +144,9 @@ impl Line {
     #[inline(always)]
     fn into_sample(self) -> Sample {
         let Self { first, number, second, length } = self;
-        let mut bytes = [0; INLINE_BYTES];
-        bytes[..8].copy_from_slice(&first.to_le_bytes());
-        bytes[8..16].copy_from_slice(&second.to_le_bytes());
-        Sample { number, missed: 0, body: Body::Inline { bytes, length } }
+        // In memory as on the wire.
+        let words = [first.to_le(), second.to_le()];
+        Sample::new(number, 0, Body::Line { words, length: length as usize })
     }
 }
 
@@ -355,28 +188,25 @@ impl Subscriber {
                     kept.push(("samples", held.clone()));
                 }
                 manager.lock().show_kept(link, kept);
-                let leases = Arc::new(Leases {
-                    manager: Held(manager.clone()),
-                    link,
-                    cell,
-                    held,
-                    untold: Mutex::default(),
-                });
-                let reading = Reading {
-                    bytes: depth as usize * PLACE_STRIDE as usize,
+                let leases = Leases::new(manager.clone(), link, cell, held.clone());
+                let leases = Arc::new(leases);
+                let mut reading = Reading {
+                    depth: depth as u64,
                     short_bytes_max: short_bytes_max as usize,
-                    line_bytes_max: short_bytes_max.min(LINE_BYTES as u32),
+                    line_lengths: 0,
                     leases,
                     leases_max,
                     pool,
                     aperture: None,
-                    at: 0,
+                    place: 0,
+                    before: 0,
                     next: first,
-                    follows: first,
+                    follows: None,
                     missed: 0,
                     taken: None,
                     waited: None,
                 };
+                reading.find_line_lengths();
                 let credit = CreditReturn::new(cell, link, depth as u64 / 4);
                 let manager = manager.clone();
                 Ok(Self { manager, connection, memory, consumer, reading, credit })
@@ -402,42 +232,51 @@ impl Subscriber {
     /// with it, is left out.
     #[inline]
     pub fn receive(&mut self, timeout: Option<Duration>) -> Result<Sample, ReceiveError> {
-        match self.receive_line() {
+        let Self { manager, connection, memory, consumer, reading, credit } = self;
+        let at_once = manager.shared.alone_at_once(|node, protocols| {
+            take_line(node, protocols, connection, memory, consumer, reading, credit)
+        });
+        let line = match at_once {
+            Ok(Some(line)) => Some(line),
+            not_yet => {
+                match not_yet {
+                    Err(NotAlone) => self.receive_beside_others(timeout),
+                    Ok(_) => self.receive_slowly(timeout),
+                }
+                self.reading.waited.take()
+            }
+        };
+        // Here alone a sample is made, out of registers: one that another function writes has to be in
+        // memory, and is moved from there.
+        match line {
             Some(line) => Ok(line.into_sample()),
+            None => self.reading.taken.take().unwrap_or(Err(ReceiveError::TimedOut)),
+        }
+    }
+
+    /// [`receive_slowly`](Self::receive_slowly), after a look at what comes straight from the link where
+    /// other threads use the manager, too.
+    #[inline(never)]
+    fn receive_beside_others(&mut self, timeout: Option<Duration>) {
+        let Self { manager, connection, memory, consumer, reading, credit } = self;
+        let line = manager.shared.at_once(|node, protocols| {
+            take_line(node, protocols, connection, memory, consumer, reading, credit)
+        });
+        match line {
+            Some(line) => reading.waited = Some(line),
             None => self.receive_slowly(timeout),
         }
     }
 
-    /// The next sample, if that is a line, comes straight from the link and follows the one before; `None`: it
-    /// is none of these, and stands in `reading.taken` if it was taken.
-    #[inline(always)]
-    fn receive_line(&mut self) -> Option<Line> {
-        let Self { manager, connection, memory, consumer, reading, credit } = self;
-        manager.shared.at_once(|node, protocols| {
-            let Handed { notification, body } = node.take_direct(memory.queue, Some(consumer))?;
-            let line = reading.line(&notification, body, credit.link);
-            if line.is_none() {
-                let taken =
-                    read(node, protocols, connection, memory, reading, credit, notification);
-                reading.taken = taken;
-                return None;
-            }
-            credit.consumed += 1;
-            if credit.is_due() {
-                credit.tell(node);
-            }
-            line
-        })
-    }
-
+    /// What is found stands in `reading`: in `waited` or in `taken`.
     #[inline(never)]
-    fn receive_slowly(&mut self, timeout: Option<Duration>) -> Result<Sample, ReceiveError> {
-        if let Some(taken) = self.reading.taken.take() {
-            return taken;
+    fn receive_slowly(&mut self, timeout: Option<Duration>) {
+        if self.reading.taken.is_some() {
+            return;
         }
         let Self { manager, connection, memory, consumer, reading, credit } = self;
         // What is found is left in `reading`: moved from look to look, a sample takes longer than all else.
-        manager.shared.wait_until(timeout, |node, protocols| {
+        let waited = manager.shared.wait_until(timeout, |node, protocols| {
             let is_told =
                 reading.leases.tell_untold(node) & (!credit.is_due() || credit.tell(node));
             let (notification, body) = match consumer.pop() {
@@ -465,14 +304,12 @@ impl Subscriber {
                 }
                 return Look::Found(());
             }
-            reading.taken =
-                read(node, protocols, connection, memory, reading, credit, notification);
+            let Notification { link, word, .. } = notification;
+            reading.taken = read(node, protocols, connection, memory, reading, credit, link, word);
             if reading.taken.is_some() { Look::Found(()) } else { Look::Again }
-        })?;
-        match (self.reading.waited.take(), self.reading.taken.take()) {
-            (Some(line), _) => Ok(line.into_sample()),
-            (None, Some(taken)) => taken,
-            (None, None) => Err(ReceiveError::TimedOut),
+        });
+        if let Err(waited) = waited {
+            reading.taken = Some(Err(waited.into()));
         }
     }
 
@@ -490,8 +327,35 @@ impl Subscriber {
     });
 }
 
-/// Reads the message that a notification is for; `None`: it is none of the publisher's, or of a pool
-/// that has gone with its publisher.
+/// The next sample, if that is a [`Line`], comes straight from the link and follows the one before;
+/// `None`: it is none of these, and stands in `reading.taken` if it was taken.
+#[inline(always)]
+fn take_line(
+    node: &mut Node,
+    protocols: &mut Protocols,
+    connection: &Connection,
+    memory: &Memory,
+    consumer: &Consumer,
+    reading: &mut Reading,
+    credit: &mut CreditReturn,
+) -> Option<Line> {
+    let Handed { notification, body } = node.take_direct(memory.queue, Some(consumer))?;
+    let line = reading.line(&notification, body, credit.link);
+    if line.is_none() {
+        let Notification { link, word, .. } = notification;
+        reading.taken = read(node, protocols, connection, memory, reading, credit, link, word);
+        return None;
+    }
+    credit.consumed += 1;
+    if credit.is_due() {
+        credit.tell(node);
+    }
+    line
+}
+
+/// Reads the message that a notification is for, which says from whom it is and a word; `None`: it is
+/// none of the publisher's, or of a pool that has gone with its publisher.
+#[allow(clippy::too_many_arguments)]
 #[inline(never)]
 fn read(
     node: &mut Node,
@@ -500,15 +364,18 @@ fn read(
     memory: &Memory,
     reading: &mut Reading,
     credit: &mut CreditReturn,
-    notification: Notification,
+    from: LinkId,
+    word: u32,
 ) -> Option<Result<Sample, ReceiveError>> {
     let link = connection.link();
-    if notification.link != link {
+    if from != link {
         let why = "it sent with a ticket of a publisher's";
-        protocols.expel(node, notification.link, why);
+        protocols.expel(node, from, why);
         return None;
     }
-    let result = reading.read(node, protocols, connection, memory.area, notification.word);
+    let at = reading.place(credit.consumed);
+    let result = reading.read(node, protocols, connection, memory.area, at, word);
+    reading.find_line_lengths();
     credit.consumed += 1;
     if credit.is_due() {
         credit.tell(node);
@@ -526,28 +393,33 @@ impl Reading {
     /// [`read`](Self::read) says what it is.
     #[inline(always)]
     fn line(&mut self, notification: &Notification, body: [u64; 2], link: LinkId) -> Option<Line> {
-        let (length, number) = (notification.word, self.next);
+        let length = notification.word;
         // With one of its bits set it is longer than any sample.
-        let is_line = length <= self.line_bytes_max
-            && notification.link == link
-            && self.follows == number
-            && number < u64::MAX;
-        if !is_line {
+        if length >= self.line_lengths || notification.link != link {
             return None;
         }
-        self.pass_place();
-        (self.next, self.follows) = (number + 1, number + 1);
+        let number = self.next;
+        self.next = number.wrapping_add(1);
         // The bytes behind it are the sender's own, and nobody's affair.
         let [first, second] = body;
         Some(Line { first, number, second, length: length as u8 })
     }
 
-    #[inline(always)]
-    fn pass_place(&mut self) {
-        self.at += PLACE_STRIDE as usize;
-        if self.at == self.bytes {
-            self.at = 0;
-        }
+    /// Says what [`line`](Self::line) may take for one, after anything else was read.
+    fn find_line_lengths(&mut self) {
+        // More samples than anybody can send would have to come before numbers end.
+        let follow = self.follows.is_none() && self.next <= u64::MAX / 2;
+        let most = self.short_bytes_max.min(LINE_BYTES) as u32;
+        self.line_lengths = if follow { most + 1 } else { 0 };
+    }
+
+    /// The place of the message before which `taken` were taken.
+    fn place(&mut self, taken: u64) -> usize {
+        let place = self.place + (taken - self.before);
+        self.place = if place < self.depth { place } else { place % self.depth };
+        self.before = taken;
+        // All places together are memory.
+        (self.place * PLACE_STRIDE) as usize
     }
 
     /// The sample in the next place; else what is wrong with it. `None`: it has gone with its publisher.
@@ -558,23 +430,23 @@ impl Reading {
         protocols: &mut Protocols,
         connection: &Connection,
         area: AreaId,
+        at: usize,
         word: u32,
     ) -> Result<Option<Sample>, String> {
-        let at = self.at;
-        self.pass_place();
         let length = (word & !(POOL | NUMBERED)) as usize;
         let place = node.area(area).ok().and_then(|area| area.get(at..at + PLACE_BYTES));
         let bytes = place.and_then(|place| place.get(..length));
         let too_long = || format!("a message of {length} bytes in a place of {PLACE_BYTES}");
         let mut bytes = bytes.ok_or_else(too_long)?;
-        let mut number = self.follows;
+        let follows = self.follows.unwrap_or(self.next);
+        let mut number = follows;
         if word & NUMBERED != 0 {
             let cut_off = || format!("a numbered message of {length} bytes");
             let (told, rest) = bytes.split_first_chunk().ok_or_else(cut_off)?;
             (number, bytes) = (u64::from_le_bytes(*told), rest);
         }
-        if number < self.follows {
-            return Err(format!("sample {number} where {} is the next", self.follows));
+        if number < follows {
+            return Err(format!("sample {number} where {follows} is the next"));
         }
         let missed = number - self.next;
         let next = number.checked_add(1).ok_or("a sample that is the last of all numbers")?;
@@ -588,15 +460,15 @@ impl Reading {
                     Some(body) => body,
                     None => {
                         // Missed, as whatever comes behind it says.
-                        self.follows = next;
+                        self.follows = Some(next);
                         return Ok(None);
                     }
                 }
             }
         };
-        (self.next, self.follows) = (next, next);
+        (self.next, self.follows) = (next, None);
         self.missed = self.missed.saturating_add(missed);
-        Ok(Some(Sample { number, missed, body }))
+        Ok(Some(Sample::new(number, missed, body)))
     }
 
     #[inline]
@@ -605,14 +477,7 @@ impl Reading {
             let (length, max) = (bytes.len(), self.short_bytes_max);
             return Err(format!("a short sample of {length} bytes, and {max} are the most"));
         }
-        let mut copy = [0; INLINE_BYTES];
-        Ok(match copy.get_mut(..bytes.len()) {
-            Some(to) => {
-                to.copy_from_slice(bytes);
-                Body::Inline { bytes: copy, length: bytes.len() as u8 }
-            }
-            None => Body::Boxed(bytes.into()),
-        })
+        Ok(Body::short(bytes))
     }
 
     /// A sample of the pool. `None`: that has gone with its publisher.
@@ -649,7 +514,8 @@ impl Reading {
         let (leases, offset) = (self.leases.clone(), pool.offset(place));
         // It was compared with the size of memory.
         let length = length as usize;
-        Ok(Some(Body::Pool(Leased { leases, aperture, lease, number, offset, length })))
+        let leased = Leased { leases, aperture, lease, number, offset, length };
+        Ok(Some(Body::pool(leased)))
     }
 
     /// The pool's memory, which is here before the first announcement of an honest publisher, and until

@@ -124,6 +124,12 @@ pub enum ExportError {
         "the link of a node to itself has no apertures: there is nobody to map its memory into"
     )]
     ToSelf,
+    /// The holder would be on another host, to which no memory is open.
+    #[error(
+        "the other end of the link is on another host, to which no memory is open; send messages, which are \
+         copied"
+    )]
+    OtherHost,
     /// Not over this link, or not now.
     #[error(transparent)]
     Control(#[from] control::ApertureError),
@@ -455,6 +461,9 @@ impl Node {
     ) -> Result<(LinkToken, Option<u32>), ExportError> {
         let found = self.link(link)?;
         let (token, uid) = (found.token.ok_or(ExportError::ToSelf)?, found.peer.uid);
+        if found.peer.host.is_some() {
+            return Err(ExportError::OtherHost);
+        }
         let limit = self.config.aperture_link_bytes_max;
         let (_, used) = self.apertures.link_bytes(link);
         if bytes > limit.saturating_sub(used) {

@@ -351,8 +351,10 @@ fn what_was_revoked_writes_nothing_more_over_each_kind_of_link_and_its_sender_is
         let greeting = Accept::Automatic(granted(&there).to_bytes().to_vec());
         there.serve("x", Access::SameUser, greeting).unwrap();
         let name = format!("{}x", before(there.listens_at()));
-        let (give, given) = mpsc::channel();
         std::thread::scope(|scope| {
+            // Whoever waits for them is told if this thread fails.
+            let (give, given) = mpsc::channel();
+            let (stop, stopped) = mpsc::channel();
             let sends = scope.spawn(move || {
                 let mut node = Node::with_config(here).unwrap();
                 let link = node.connect(&name, &[], LIMIT).unwrap();
@@ -366,6 +368,7 @@ fn what_was_revoked_writes_nothing_more_over_each_kind_of_link_and_its_sender_is
                 });
                 let Some(Event::TicketRevoked { slot, .. }) = told else { panic!("{told:?}") };
                 assert_eq!(slot, first.slot);
+                stop.send(()).unwrap();
                 // The link is as good as before to whoever has a right to it.
                 let next: Ticket = given.recv().unwrap();
                 node.send(&next, &[77; BYTES], b"", LIMIT).unwrap();
@@ -380,10 +383,15 @@ fn what_was_revoked_writes_nothing_more_over_each_kind_of_link_and_its_sender_is
             });
             there.revoke(slot).unwrap();
             let bytes = there.area(area).unwrap().to_vec();
-            until_node(&mut there, "what is on its way is refused", |node| {
+            let mut has_stopped = false;
+            until_node(&mut there, "what is on its way is refused, and its sender told", |node| {
                 assert!(*node.area(area).unwrap() == *bytes, "written after it was revoked");
-                node.counters().iter().any(|(name, n)| *name == "refused_stale_key" && *n > 20)
+                has_stopped |= stopped.try_recv().is_ok();
+                has_stopped
             });
+            assert!(
+                there.counters().iter().any(|(name, n)| *name == "refused_stale_key" && *n > 0)
+            );
             // Whatever came in part before counts to no message after.
             there.arm(slot, MetadataIndex(0), None).unwrap();
             while there.pop(queue).unwrap().is_some() {}

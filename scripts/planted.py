@@ -20,6 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve()
 MACHINE = "src/control/machine/"
+HOSTS = "src/control/hosts/"
 
 # name: file, what stands there, what is planted, what goes wrong
 BUGS = {
@@ -205,6 +206,42 @@ BUGS = {
         "        if !PLANTED || reason != CloseReason::HungUp {\n            self.drain(Leaving { link: id, until, reason, unsent });\n        }",
         "a node is not told that its peer has gone",
     ),
+    "late-unlooked": (
+        HOSTS + "carrier.rs",
+        "        if self.out.is_ready() && !is_over {\n            return Lateness::Again;",
+        "        if self.out.is_ready() && !is_over && !PLANTED {\n            return Lateness::Again;",
+        "what is sent while the thread of other hosts looks for the last time waits for good",
+    ),
+    "silent-late": (
+        HOSTS + "carrier.rs",
+        "            self.late.push(self.token);",
+        "            if !PLANTED { self.late.push(self.token); }",
+        "the thread of other hosts is not woken for what the network did not take",
+    ),
+    "untold-send": (
+        HOSTS + "carrier.rs",
+        "            self.sleep.arm_for_any();\n            if self.waits",
+        "            if !PLANTED { self.sleep.arm_for_any(); }\n            if self.waits",
+        "a send over a link to another host is told to nobody",
+    ),
+    "stubborn-place": (
+        HOSTS + "dial.rs",
+        "    Err(if dial.may_try_again() {",
+        "    Err(if dial.may_try_again() && !PLANTED {",
+        "a place that refuses at first is not asked again where another says nothing",
+    ),
+    "silent-host": (
+        HOSTS + "turns.rs",
+        "            if is_silent && row.was_silent {",
+        "            if is_silent && row.was_silent && !PLANTED {",
+        "a host that has lost its power is never told of",
+    ),
+    "lost-batch": (
+        HOSTS + "rails/mod.rs",
+        "        if self.sending.left(rail.id) {",
+        "        if self.sending.left(rail.id) && !PLANTED {",
+        "what was on its way over a rail that is left is not sent again",
+    ),
 }
 
 
@@ -220,6 +257,7 @@ pub(crate) fn planted(name: &str) -> bool {
 ENGINE = ["--lib", "engine::"]
 CONTROL = ["--test", "sim_control"]
 WHOLE = ["--lib", "simulated::"]
+FEATURES = ["--features", "tls"]
 
 
 def copy(tree: Path) -> None:
@@ -256,7 +294,7 @@ def simulations(tree: Path, runs: list[list[str]], bug: str) -> subprocess.Compl
         "HAMLYN_PLANTED": bug,
     }
     for what in runs:
-        command = ["cargo", "test", "--quiet", *what]
+        command = ["cargo", "test", "--quiet", *FEATURES, *what]
         try:
             done = subprocess.run(
                 command, cwd=tree, env=environment, capture_output=True, text=True, timeout=900

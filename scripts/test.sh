@@ -395,6 +395,9 @@ long() (
     # shellcheck disable=SC2086
     cargo test $with --test hosts_net --test hosts_own --test hosts_hostile --test scale -- \
         many:: connections whatever thousand || searched=$?
+    # A man in the middle who changes each byte in turn, and one who cuts after each.
+    # shellcheck disable=SC2086
+    cargo test $with --test hosts_relay -- a_byte a_connection || searched=$?
     # With a feature that no other step has.
     cargo test --features tracing --test log && exit "$searched"
 )

@@ -6,10 +6,15 @@
 //! waits does so without a time limit, and is woken: a lost wake-up ends the run with an error, as
 //! does a run that goes on for ever; a death is told to all who talked with the dead.
 //!
-//! `HAMLYN_SIM_SEEDS=10000 cargo test --lib simulated` runs more seeds (of each test; some four
-//! minutes on two processors that are otherwise idle); a failure names its seed, and
-//! `HAMLYN_SIM_SEED=n` runs that one.
+//! `HAMLYN_SIM_SEEDS=10000 cargo test --features tls --lib simulated` runs more seeds (of each test; on two
+//! processors that are otherwise idle some ten minutes, most of them between hosts); a failure names its
+//! seed, and `HAMLYN_SIM_SEED=n` runs that one.
 
+//!
+//! - `hosts`: the same between hosts, over TLS
+
+#[cfg(feature = "tls")]
+mod hosts;
 #[path = "../tests/storm/process.rs"]
 mod process;
 
@@ -108,6 +113,9 @@ const CLIENTS: u64 = 3;
 /// How long a name is looked for: it may be that of one who was killed before.
 const MEETING: Option<Duration> = Some(Duration::from_millis(100));
 
+/// Where a service is, and how long it is looked for.
+type Place<'a> = (&'a str, Option<Duration>);
+
 fn stream_receiver(manager: &Manager, patience: Option<Duration>) -> Result<(), String> {
     let config =
         StreamConfig { buffer_bytes: 2048, buffers: 2, buffers_max: 3, record_bytes_max: 1 << 16 };
@@ -126,9 +134,12 @@ fn stream_receiver(manager: &Manager, patience: Option<Duration>) -> Result<(), 
     }
 }
 
-fn stream_sender(manager: &Manager, rng: &mut Rng) -> Result<(), String> {
-    let mut sender =
-        StreamSender::connect(manager, "stream", MEETING).map_err(|e| e.to_string())?;
+fn stream_sender(
+    manager: &Manager,
+    (name, meeting): Place<'_>,
+    rng: &mut Rng,
+) -> Result<(), String> {
+    let mut sender = StreamSender::connect(manager, name, meeting).map_err(|e| e.to_string())?;
     for number in 0..RECORDS {
         sender.send(&bytes(number, 9000), None).map_err(|e| e.to_string())?;
         if rng.below(3) == 0 {
@@ -138,11 +149,11 @@ fn stream_sender(manager: &Manager, rng: &mut Rng) -> Result<(), String> {
     sender.close(None).map_err(|e| e.to_string())
 }
 
-fn call_server(manager: &Manager, patience: Option<Duration>) -> Result<(), String> {
+fn call_server(manager: &Manager, calls: u64, patience: Option<Duration>) -> Result<(), String> {
     let config = ServerConfig { outstanding: 2, request_bytes: 512, ..ServerConfig::default() };
     let server = Server::new(manager, config).unwrap();
     server.serve("calls", Access::SameUser).unwrap();
-    for _ in 0..CALLS * CLIENTS {
+    for _ in 0..calls {
         let request = match server.receive(patience) {
             Ok(request) => request,
             Err(ReceiveError::TimedOut) => break,
@@ -155,8 +166,8 @@ fn call_server(manager: &Manager, patience: Option<Duration>) -> Result<(), Stri
     Ok(())
 }
 
-fn call_client(manager: &Manager, seed: u64) -> Result<(), String> {
-    let client = Client::connect(manager, "calls", MEETING).map_err(|e| e.to_string())?;
+fn call_client(manager: &Manager, (name, meeting): Place<'_>, seed: u64) -> Result<(), String> {
+    let client = Client::connect(manager, name, meeting).map_err(|e| e.to_string())?;
     for number in 0..CALLS {
         let request = bytes(seed + number, 3000);
         let reply = client.call(&request, None).map_err(|e| e.to_string())?;
@@ -176,10 +187,13 @@ fn protocols(seed: u64, dir: &Path, kills: bool) -> Ran {
             let manager = manager(&dir, &mut rng);
             let ended = match me {
                 0 => stream_receiver(&manager, victim.and(MEETING)),
-                1 => stream_sender(&manager, &mut rng),
+                1 => stream_sender(&manager, ("stream", MEETING), &mut rng),
                 // The calls of one that was killed do not come.
-                2 => call_server(&manager, victim.map(|_| Duration::from_millis(20))),
-                _ => call_client(&manager, rng.number() >> 8),
+                2 => {
+                    let patience = victim.map(|_| Duration::from_millis(20));
+                    call_server(&manager, CALLS * CLIENTS, patience)
+                }
+                _ => call_client(&manager, ("calls", MEETING), rng.number() >> 8),
             };
             // Whoever talked with the dead hears of it, and nobody else.
             let peers: &[usize] = match me {

@@ -1,10 +1,12 @@
-//! Each protocol over each kind of link, by the same code: a ring on one host, TLS over loopback, and
-//! libfabric over loopback with each provider that does TCP. No protocol may know which it uses.
+//! Each protocol over each kind of link, by the same code: a ring on one host, TLS over loopback with one
+//! connection and with two, and libfabric over loopback with each provider that does TCP. No protocol may
+//! know which it uses; and what was revoked is worthless over each.
 #![cfg(not(miri))]
 
 mod support;
 
 use hamlyn::config::Fabric;
+use hamlyn::node::{Event, ExportError};
 use hamlyn::os::fabric::Library;
 use hamlyn::protocol::{
     ByteConfig, ByteListener, ByteStream, CallError, Client, DatagramReceiver, DatagramSender,
@@ -12,11 +14,12 @@ use hamlyn::protocol::{
     StreamConfig, StreamReceiver, StreamSender, SubscribeConfig, Subscriber, TaggedConfig,
     TaggedReceiver, TaggedSender,
 };
-use hamlyn::{Access, Config};
+use hamlyn::{Accept, Access, ApertureAccess, Config, MetadataIndex, Node, SlotConfig, Ticket};
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::fs::OpenOptionsExt;
-use support::{Dir, LIMIT, skipped};
+use std::sync::mpsc;
+use support::{Dir, LIMIT, skipped, until_node};
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
@@ -29,8 +32,56 @@ const SAMPLES: [usize; 4] = [5, 0, 500, 1024];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Ring,
-    Tls,
+    /// With so many connections.
+    Tls(u32),
     Fabric(&'static str),
+}
+
+/// The settings of two hosts between which links are of one kind, or of one host.
+fn configs(kind: Kind) -> (Vec<Dir>, Config, Config) {
+    let dirs = vec![Dir::new("there", &[]), Dir::new("here", &[])];
+    let config = |dir: &Dir| -> Config {
+        if kind == Kind::Ring {
+            return dirs[0].config();
+        }
+        let path = dir.path.join("secret");
+        let mut options = std::fs::OpenOptions::new();
+        let mut file = options.write(true).create(true).mode(0o600).open(&path).unwrap();
+        writeln!(file, "{}", "5a".repeat(32)).unwrap();
+        let config = dir.config().secret(path);
+        match kind {
+            Kind::Tls(rails) => config.rails(rails),
+            Kind::Fabric(provider) => {
+                let config = config.fabric(Fabric::Trusted).fabric_provider(provider);
+                match std::env::var_os("HAMLYN_FABRIC_LIBRARY") {
+                    Some(library) => config.fabric_library(library),
+                    None => config,
+                }
+            }
+            Kind::Ring => config,
+        }
+    };
+    let (mut there, here) = (config(&dirs[0]), config(&dirs[1]));
+    if kind != Kind::Ring {
+        there = there.listen(SocketAddr::from((HERE, 0)));
+    }
+    (dirs, there, here)
+}
+
+/// Before a service's name.
+fn before(at: Option<SocketAddr>) -> String {
+    at.map_or(String::new(), |at| format!("hamlyn://{at}/"))
+}
+
+/// Whether it is what `explain` says of a link.
+fn is_said(kind: Kind, path: &str) -> bool {
+    let (tls, fabric) = (path.contains("TLS 1.3"), path.contains("libfabric "));
+    match kind {
+        Kind::Ring => !tls && !fabric,
+        Kind::Tls(1) => tls && !fabric && !path.contains("rails"),
+        Kind::Tls(rails) => tls && !fabric && path.contains(&format!("of {rails} rails")),
+        Kind::Fabric(provider) => fabric && path.contains(provider),
+    }
 }
 
 /// Two managers with a link of one kind between them, once they make one.
@@ -45,35 +96,11 @@ struct Pair {
 
 impl Pair {
     fn of(kind: Kind) -> Self {
-        let dirs = vec![Dir::new("there", &[]), Dir::new("here", &[])];
-        let config = |dir: &Dir| -> Config {
-            if kind == Kind::Ring {
-                return dirs[0].config();
-            }
-            let path = dir.path.join("secret");
-            let mut options = std::fs::OpenOptions::new();
-            let mut file = options.write(true).create(true).mode(0o600).open(&path).unwrap();
-            writeln!(file, "{}", "5a".repeat(32)).unwrap();
-            let config = dir.config().secret(path);
-            match kind {
-                Kind::Fabric(provider) => {
-                    let config = config.fabric(Fabric::Trusted).fabric_provider(provider);
-                    match std::env::var_os("HAMLYN_FABRIC_LIBRARY") {
-                        Some(library) => config.fabric_library(library),
-                        None => config,
-                    }
-                }
-                _ => config,
-            }
-        };
-        let mut of_there = config(&dirs[0]);
-        if kind != Kind::Ring {
-            of_there = of_there.listen(SocketAddr::from((HERE, 0)));
-        }
-        let there = Manager::with_config(of_there).unwrap();
+        let (dirs, there, here) = configs(kind);
+        let there = Manager::with_config(there).unwrap();
         there.start_progress().unwrap();
-        let here = Manager::with_config(config(&dirs[1])).unwrap();
-        let at = there.listens_at().map_or(String::new(), |at| format!("hamlyn://{at}/"));
+        let here = Manager::with_config(here).unwrap();
+        let at = before(there.listens_at());
         Self { _dirs: dirs, there, here, at, kind }
     }
 
@@ -82,9 +109,9 @@ impl Pair {
     }
 }
 
-/// A test with each kind of link.
-fn over_each_kind(test: impl Fn(&Pair)) {
-    let mut kinds = vec![Kind::Ring, Kind::Tls];
+/// Those that there are here.
+fn kinds() -> Vec<Kind> {
+    let mut kinds = vec![Kind::Ring, Kind::Tls(1), Kind::Tls(2)];
     let file = std::env::var_os("HAMLYN_FABRIC_LIBRARY").map(std::path::PathBuf::from);
     match Library::open(file.as_deref()) {
         Ok(library) => {
@@ -97,10 +124,15 @@ fn over_each_kind(test: impl Fn(&Pair)) {
         }
         Err(error) => eprintln!("{error}"),
     }
-    if kinds.len() == 2 {
+    if !kinds.iter().any(|kind| matches!(kind, Kind::Fabric(_))) {
         skipped("libfabric 1.17 or newer, with RDM over TCP (Debian: libfabric1)");
     }
-    for kind in kinds {
+    kinds
+}
+
+/// A test with each kind of link.
+fn over_each_kind(test: impl Fn(&Pair)) {
+    for kind in kinds() {
         eprintln!("over {kind:?}");
         test(&Pair::of(kind));
     }
@@ -130,13 +162,7 @@ fn calls_are_answered_refused_and_given_up_over_each_kind_of_link() {
             });
             let client = Client::connect(&pair.here, &pair.name("calls"), LIMIT).unwrap();
             let path = client.connection().explain(&pair.here);
-            let (tls, fabric) = (path.contains("TLS 1.3"), path.contains("libfabric "));
-            let says = match pair.kind {
-                Kind::Ring => !tls && !fabric,
-                Kind::Tls => tls && !fabric,
-                Kind::Fabric(provider) => fabric && path.contains(provider),
-            };
-            assert!(says, "{:?}: {path}", pair.kind);
+            assert!(is_said(pair.kind, &path), "{:?}: {path}", pair.kind);
             for length in LENGTHS {
                 let request = pattern(length);
                 assert!(*client.call(&request, LIMIT).unwrap() == *request.repeat(2), "{length}");
@@ -309,4 +335,107 @@ fn bytes_written_are_read_and_the_end_is_seen_over_each_kind_of_link() {
             assert!(back == bytes, "{} of {} bytes", back.len(), bytes.len());
         });
     });
+}
+
+#[test]
+fn what_was_revoked_writes_nothing_more_over_each_kind_of_link_and_its_sender_is_told() {
+    const BYTES: usize = 30_000;
+    for kind in kinds() {
+        eprintln!("over {kind:?}");
+        let (_dirs, there, here) = configs(kind);
+        let mut there = Node::with_config(there).unwrap();
+        let area = there.message_area(BYTES).unwrap();
+        let queue = there.notification_queue(8).unwrap();
+        let slot = there.slot(SlotConfig::new(area, queue).metadata(8)).unwrap();
+        let granted = |node: &Node| node.ticket(slot, MetadataIndex(0)).unwrap();
+        let greeting = Accept::Automatic(granted(&there).to_bytes().to_vec());
+        there.serve("x", Access::SameUser, greeting).unwrap();
+        let name = format!("{}x", before(there.listens_at()));
+        std::thread::scope(|scope| {
+            // Whoever waits for them is told if this thread fails.
+            let (give, given) = mpsc::channel();
+            let (stop, stopped) = mpsc::channel();
+            let sends = scope.spawn(move || {
+                let mut node = Node::with_config(here).unwrap();
+                let link = node.connect(&name, &[], LIMIT).unwrap();
+                let path = node.explain(link).unwrap();
+                assert!(is_said(kind, &path), "{kind:?}: {path}");
+                let first = Ticket::from_bytes(node.greeting(link).unwrap()).unwrap();
+                // On and on, so that packets are on their way whenever the grant ends.
+                let told = (1..=u8::MAX).cycle().find_map(|fill| {
+                    node.send(&first, &[fill; BYTES], b"", LIMIT).unwrap();
+                    node.next_event()
+                });
+                let Some(Event::TicketRevoked { slot, .. }) = told else { panic!("{told:?}") };
+                assert_eq!(slot, first.slot);
+                stop.send(()).unwrap();
+                // The link is as good as before to whoever has a right to it.
+                let next: Ticket = given.recv().unwrap();
+                node.send(&next, &[77; BYTES], b"", LIMIT).unwrap();
+                node.close(LIMIT).unwrap();
+            });
+            let mut came = 0;
+            until_node(&mut there, "something came", |node| {
+                while node.pop(queue).unwrap().is_some() {
+                    came += 1;
+                }
+                came >= 3
+            });
+            there.revoke(slot).unwrap();
+            let bytes = there.area(area).unwrap().to_vec();
+            let mut has_stopped = false;
+            until_node(&mut there, "what is on its way is refused, and its sender told", |node| {
+                assert!(*node.area(area).unwrap() == *bytes, "written after it was revoked");
+                has_stopped |= stopped.try_recv().is_ok();
+                has_stopped
+            });
+            assert!(
+                there.counters().iter().any(|(name, n)| *name == "refused_stale_key" && *n > 0)
+            );
+            // Whatever came in part before counts to no message after.
+            there.arm(slot, MetadataIndex(0), None).unwrap();
+            while there.pop(queue).unwrap().is_some() {}
+            give.send(granted(&there)).unwrap();
+            until_node(&mut there, "the new grant's message", |node| {
+                node.pop(queue).unwrap().is_some()
+            });
+            assert!(there.area(area).unwrap().iter().all(|byte| *byte == 77), "{kind:?}");
+            // The sender leaves in its own time.
+            until_node(&mut there, "the end", |node| {
+                std::iter::from_fn(|| node.next_event())
+                    .any(|event| matches!(event, Event::Closed { .. }))
+            });
+            sends.join().unwrap();
+        });
+    }
+}
+
+// No memory of a process is open to another host: neither over TLS nor over a fabric, whose providers go on
+// writing to memory that was taken back.
+#[test]
+fn an_aperture_to_another_host_is_refused_with_an_error_and_the_link_goes_on() {
+    for kind in kinds().into_iter().filter(|kind| *kind != Kind::Ring) {
+        let (_dirs, there, here) = configs(kind);
+        let there = Manager::with_config(there).unwrap();
+        there.start_progress().unwrap();
+        let server = Server::new(&there, ServerConfig::default()).unwrap();
+        server.serve("calls", Access::SameUser).unwrap();
+        let name = format!("{}calls", before(there.listens_at()));
+        let here = Manager::with_config(here).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..2 {
+                    server.receive(LIMIT).unwrap().reply(b"yes", LIMIT).unwrap();
+                }
+            });
+            let client = Client::connect(&here, &name, LIMIT).unwrap();
+            assert_eq!(*client.call(b"?", LIMIT).unwrap(), *b"yes");
+            let link = client.connection().link();
+            for access in [ApertureAccess::ReadWrite, ApertureAccess::ReadOnly] {
+                let error = here.lock().export(link, 1 << 20, access).unwrap_err();
+                assert!(matches!(error, ExportError::OtherHost), "{kind:?}: {error:?}");
+            }
+            assert_eq!(*client.call(b"?", LIMIT).unwrap(), *b"yes");
+        });
+    }
 }

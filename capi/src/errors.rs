@@ -325,7 +325,7 @@ statuses! {
         ExportError::LinkBytes { .. } | ExportError::Bytes { .. } | ExportError::Orphans(_) => {
             H_LIMIT
         }
-        ExportError::ToSelf | ExportError::OneHolder(_) => H_STATE,
+        ExportError::ToSelf | ExportError::OneHolder(_) | ExportError::OtherHost => H_STATE,
         ExportError::NoSuchAperture(e) => e.status(),
         ExportError::Control(e) => e.status(),
         ExportError::Link(e) => e.status(),

@@ -11,6 +11,7 @@
 //! - [`socket`]: Unix sockets that keep frames apart and carry descriptors, and who is at the
 //!   other end of one.
 //! - `kernel`: what the kernel offers.
+//! - `tcp` (feature `tls`): TCP, without waiting, and what the kernel knows of the other host.
 //! - [`sys`]: barriers, pinning, limits, clocks, event descriptors.
 //! - `thread`: the library's own threads, and giving way to others.
 //! - `sim`, in tests: all threads of several processes as one, in an order that follows from a seed.
@@ -30,4 +31,6 @@ pub(crate) mod pool;
 pub(crate) mod sim;
 pub mod socket;
 pub mod sys;
+#[cfg(feature = "tls")]
+pub(crate) mod tcp;
 pub(crate) mod thread;

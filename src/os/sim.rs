@@ -6,24 +6,34 @@
 //! come when it has its turn. When everybody waits, the clock goes on to the first deadline; where
 //! there is none, somebody has lost a wake-up, and the run says who ([`Stuck`]).
 //!
+//! What hosts say to one another passes through a network of its own: see [`net`].
+//!
 //! What is not simulated: the order of single loads and stores (that is loom's), several threads that
 //! share a node, and the death of a process as the system tells of it: the other end sees that it
 //! hung up.
+
+#[cfg(feature = "tls")]
+pub(crate) mod net;
 
 use crate::link::sim::Rng;
 use core::cell::{Cell, RefCell};
 use core::time::Duration;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 use std::boxed::Box;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::string::{String, ToString};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+#[cfg(feature = "tls")]
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::vec::Vec;
 
 /// Time between two looks at the clock, at most.
 const LOOK_NS: u64 = 1000;
 /// Turns of tasks after which a run is said to go on for ever.
 const TURNS_MAX: u64 = 1_000_000;
+/// And the same by the simulated clock: whoever looks now and then whether a host is still there never
+/// waits for ever.
+const LIMIT_NS: u64 = 120_000_000_000;
 
 /// Why a task does not run.
 #[derive(Clone, Copy)]
@@ -68,6 +78,10 @@ struct World {
     has_moved: bool,
     killed: Vec<usize>,
     is_killing: bool,
+    /// Of each process, its tasks that pause and may hold a lock: it is killed when there are none.
+    locked: BTreeMap<usize, usize>,
+    /// When the run has taken too long.
+    until_ns: u64,
     /// Processes that have no turn until then.
     stopped: Vec<(usize, u64)>,
 }
@@ -138,6 +152,44 @@ pub(crate) fn may_give_way() {
     {
         yield_now();
     }
+}
+
+/// Others may run here, and what the caller has locked stays locked.
+pub(crate) fn barrier() {
+    locked(may_give_way);
+}
+
+/// Locks; gives way while another task has it. `None`: no task runs.
+#[cfg(feature = "tls")]
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    if !is_running() {
+        return None;
+    }
+    loop {
+        match mutex.try_lock() {
+            Ok(guard) => return Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => {
+                return Some(PoisonError::into_inner(poisoned));
+            }
+            // What has been killed has nothing locked.
+            Err(TryLockError::WouldBlock) => assert!(!std::thread::panicking(), "locked for ever"),
+        }
+        locked(|| _ = yield_now());
+    }
+}
+
+/// While this pauses, its process is not killed.
+fn locked(pauses: impl FnOnce()) {
+    let host = with(|world| {
+        *world.locked.entry(world.host).or_default() += 1;
+        world.host
+    });
+    pauses();
+    with(|world| {
+        if let Some(count) = host.and_then(|host| world.locked.get_mut(&host)) {
+            *count -= 1;
+        }
+    });
 }
 
 pub(crate) fn yield_now() -> bool {
@@ -215,10 +267,14 @@ impl Task {
 
 /// Another thread of the process whose task runs.
 pub(crate) fn spawn(name: &str, run: impl FnOnce() + 'static) -> Task {
+    spawn_in(with(|world| world.host).unwrap_or_default(), name, run)
+}
+
+fn spawn_in(host: usize, name: &str, run: impl FnOnce() + 'static) -> Task {
     assert_ne!(name, "hamlyn-progress", "threads that share a node are not simulated");
     let run: Box<dyn FnOnce()> = Box::new(run);
     let start = |world: &mut World| {
-        let (id, host) = (world.next, world.host);
+        let id = world.next;
         world.next += 1;
         // A process that has been killed starts nothing; what the closure holds goes with it.
         if world.is_killing {
@@ -284,6 +340,8 @@ pub(crate) fn run(seed: u64, hosts: Vec<Box<dyn FnOnce()>>) -> Result<Ran, Stuck
         has_moved: false,
         killed: Vec::new(),
         is_killing: false,
+        locked: BTreeMap::new(),
+        until_ns: begun_ns + LIMIT_NS,
         stopped: Vec::new(),
     };
     WORLD.with_borrow_mut(|place| {
@@ -292,6 +350,8 @@ pub(crate) fn run(seed: u64, hosts: Vec<Box<dyn FnOnce()>>) -> Result<Ran, Stuck
     });
     let ran = run_tasks(begun_ns);
     WORLD.with_borrow_mut(|place| *place = None);
+    #[cfg(feature = "tls")]
+    net::end();
     ran
 }
 
@@ -308,7 +368,12 @@ fn run_tasks(begun_ns: u64) -> Result<Ran, Stuck> {
             });
             rows.push(Row { id, host, name, coroutine, runs: true, until_ns: None });
         }
-        for host in with(|world| core::mem::take(&mut world.killed)).unwrap_or_default() {
+        let can_be_killed = |world: &mut World| {
+            let World { killed, locked, .. } = world;
+            let is_free = |host: &mut usize| locked.get(host).is_none_or(|count| *count == 0);
+            killed.extract_if(.., is_free).collect::<Vec<_>>()
+        };
+        for host in with(can_be_killed).unwrap_or_default() {
             kill_now(host, &mut rows);
         }
         if rows.is_empty() {
@@ -343,6 +408,8 @@ fn run_tasks(begun_ns: u64) -> Result<Ran, Stuck> {
                 YIELDER.set(core::ptr::null());
                 forget(rows);
                 WORLD.with_borrow_mut(|place| *place = None);
+                #[cfg(feature = "tls")]
+                net::end();
                 std::panic::resume_unwind(panic);
             }
         };
@@ -357,7 +424,8 @@ fn run_tasks(begun_ns: u64) -> Result<Ran, Stuck> {
             let others = rows.iter_mut().enumerate().filter(|(i, _)| Some(*i) != own);
             others.for_each(|(_, row)| row.until_ns = None);
         }
-        if ran.turns >= TURNS_MAX {
+        let is_late = with(|world| world.now_ns > world.until_ns) == Some(true);
+        if ran.turns >= TURNS_MAX || is_late {
             let waiting = rows.iter().map(|row| (row.host, row.name.clone())).collect();
             forget(rows);
             return Err(Stuck { waiting, after: ran });
@@ -398,6 +466,8 @@ fn choose(rows: &mut [Row]) -> Option<usize> {
 
 fn kill_now(host: usize, rows: &mut Vec<Row>) {
     with(|world| (world.is_killing, world.host) = (true, host));
+    #[cfg(feature = "tls")]
+    net::sever(host);
     while let Some(at) = rows.iter().position(|row| row.host == host) {
         // What is on its stack is dropped, as if a panic went through it.
         let row = rows.swap_remove(at);

@@ -12,7 +12,6 @@
 use super::sys::{self, monotonic_ns};
 use super::thread;
 use core::mem::MaybeUninit;
-use core::time::Duration;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
@@ -340,57 +339,6 @@ pub fn identity(fd: impl AsFd) -> io::Result<Identity> {
         gid: known_gid(found.gid),
         pid: u32::try_from(found.pid).ok().filter(|pid| *pid != 0),
     })
-}
-
-/// Linux 6.15: the longest interval, in milliseconds, at which the kernel sends again what was not
-/// acknowledged, and asks whoever has no room.
-const TCP_RTO_MAX_MS: libc::c_int = 44;
-
-/// A TCP connection sends again, and asks whoever has no room, at least as often as this, or once a
-/// second. An error before Linux 6.15.
-pub fn set_tcp_interval(fd: impl AsFd, interval: Duration) -> io::Result<()> {
-    let value = interval.as_millis().clamp(1000, 120_000) as libc::c_int;
-    let size = size_of::<libc::c_int>() as libc::socklen_t;
-    let (fd, pointer) = (fd.as_fd().as_raw_fd(), (&raw const value).cast());
-    // SAFETY: the pointer and size are those of a live integer, which the call only reads.
-    let rc = unsafe { libc::setsockopt(fd, libc::IPPROTO_TCP, TCP_RTO_MAX_MS, pointer, size) };
-    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-/// A TCP connection takes no more while so many bytes have not left for the first time: what was sent
-/// and not acknowledged does not count, and so the window is as wide as ever.
-pub fn set_tcp_unsent_max(fd: impl AsFd, bytes: u32) -> io::Result<()> {
-    let size = size_of::<u32>() as libc::socklen_t;
-    let (fd, pointer) = (fd.as_fd().as_raw_fd(), (&raw const bytes).cast());
-    // SAFETY: the pointer and size are those of a live integer, which the call only reads.
-    let rc =
-        unsafe { libc::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, pointer, size) };
-    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-/// Bytes that a TCP connection was given and the other end has not acknowledged, its end included.
-pub fn tcp_unacknowledged(fd: impl AsFd) -> usize {
-    let mut bytes: libc::c_int = 0;
-    // SAFETY: the pointer is that of a live integer, which is what this call writes.
-    let rc = unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
-    if rc == 0 { usize::try_from(bytes).unwrap_or(0) } else { 0 }
-}
-
-/// Whether the other end of a TCP connection owes an acknowledgement, of bytes or of the kernel's
-/// question whether it is there, and has acknowledged nothing for so long.
-pub fn tcp_is_silent(fd: impl AsFd, limit: Duration) -> bool {
-    let fd = fd.as_fd();
-    // SAFETY: integers, of which zeros are values.
-    let mut info: libc::tcp_info = unsafe { core::mem::zeroed() };
-    let mut size = size_of::<libc::tcp_info>() as libc::socklen_t;
-    let pointer = (&raw mut info).cast();
-    // SAFETY: pointer and size are those of a live structure of integers.
-    let rc = unsafe {
-        libc::getsockopt(fd.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, pointer, &mut size)
-    };
-    rc == 0
-        && u128::from(info.tcpi_last_ack_recv) >= limit.as_millis()
-        && (info.tcpi_probes > 0 || tcp_unacknowledged(fd) > 0)
 }
 
 /// The number that stands for all those without one here. A process's namespace is set up before

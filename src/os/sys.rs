@@ -31,7 +31,7 @@ pub fn register_barrier() -> bool {
 pub fn barrier() -> bool {
     #[cfg(all(test, not(loom), not(miri)))]
     if super::sim::is_running() {
-        super::sim::may_give_way();
+        super::sim::barrier();
         return true;
     }
     register_barrier() && rustix::thread::membarrier(MembarrierCommand::GlobalExpedited).is_ok()

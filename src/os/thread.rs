@@ -4,6 +4,8 @@
 use core::time::Duration;
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
+#[cfg(feature = "tls")]
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A thread that somebody may wait for.
 #[derive(Debug)]
@@ -66,6 +68,26 @@ pub(crate) fn yield_now() {
         return;
     }
     std::thread::yield_now();
+}
+
+/// A place where another thread may come first at the worst time, and does in a simulation. Whatever the
+/// caller has locked stays locked.
+#[cfg(feature = "tls")]
+#[inline(always)]
+pub(crate) fn may_be_overtaken() {
+    #[cfg(all(test, not(loom), not(miri)))]
+    super::sim::barrier();
+}
+
+/// Locks, also what somebody had locked who panicked: for what is whole between any two steps. In a
+/// simulation whoever has it may be another task, which then goes on first.
+#[cfg(feature = "tls")]
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    #[cfg(all(test, not(loom), not(miri)))]
+    if let Some(guard) = super::sim::lock(mutex) {
+        return guard;
+    }
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What comes over a channel within a time.

@@ -3,11 +3,12 @@
 //! their processes and come back.
 
 use crate::net::Net;
-use crate::support::{LIMIT, Peer, skipped, until_node};
+use crate::support::{LIMIT, LONG, Peer, skipped, until_node};
 use crate::{ADDRESS, BOUND, doubles, record};
 use hamlyn::node::{CloseReason, Event};
 use hamlyn::protocol::{CallError, Client, StreamSender};
 use hamlyn::{LinkId, Node};
+use std::time::{Duration, Instant};
 
 #[test]
 fn packets_that_are_late_and_overtake_one_another_change_nothing() {
@@ -26,6 +27,47 @@ fn packets_that_are_late_and_overtake_one_another_change_nothing() {
         doubles(&client, &[1, 5000, 100_000]);
     });
     assert!(relay.overtaken() > 0, "nothing was overtaken");
+}
+
+#[test]
+fn one_of_two_cables_may_be_cut_and_mended_in_turn_and_nothing_is_lost() {
+    let Some(net) = Net::of_two_cables() else { return };
+    let rails = [("LISTEN", "0.0.0.0:7000"), ("RAILS", "2")];
+    let (mut peer, _dir, _) = net.peer_with("records", &rails);
+    let services = net.dir("services", &[]);
+    let file = services.path.join("services").display().to_string();
+    std::fs::write(&file, "records 10.77.0.2:7000 10.77.1.2:7000\n").unwrap();
+    net.here(&[("RAILS", "2"), ("DIRECTORY", &file)], |manager| {
+        let mut sender = StreamSender::connect(manager, "hamlyn://records", LIMIT).unwrap();
+        let mut sent = 0;
+        let mut until = |what: &str| {
+            let end = Instant::now() + LONG;
+            loop {
+                let path = sender.connection().explain(manager);
+                if path.contains(what) {
+                    break;
+                }
+                assert!(Instant::now() < end, "it never has {what}: {path}");
+                sender.send(&record(sent), LIMIT).unwrap();
+                sent += 1;
+                // Not so much that the receiver is behind by more than the time that is tested.
+                sender.flush(LIMIT).unwrap();
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        };
+        until(" 2 of 2 rails");
+        net.cut_second();
+        until(" 1 of 2 rails");
+        net.mend_second();
+        until(" 2 of 2 rails");
+        // That on which they met.
+        net.cut();
+        until(" 1 of 2 rails");
+        until("rail 0 was left");
+        sender.flush(LIMIT).unwrap();
+        drop(sender);
+        peer.expect(&format!("{sent} whole"));
+    });
 }
 
 /// Every end that a node is told of, until there are `count`; and whatever else is told by then.

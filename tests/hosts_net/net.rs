@@ -44,6 +44,8 @@ fn secret(keys: &Dir) -> String {
 pub struct Net {
     pub here: String,
     pub there: String,
+    /// Of those that this process has made.
+    count: u32,
     keys: Dir,
 }
 
@@ -53,7 +55,7 @@ impl Net {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let (pid, count) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let name = |side: &str| format!("hamlyn-{pid}-{count}-{side}");
-        let net = Self { here: name("here"), there: name("there"), keys: keys() };
+        let net = Self { here: name("here"), there: name("there"), count, keys: keys() };
         // Dropped, and so removed, at the first that fails.
         if let Err(why) = run(&format!("ip netns add {}", net.here)) {
             skipped(&format!("no network namespaces: {why}"));
@@ -85,7 +87,27 @@ impl Net {
         Some(net)
     }
 
-    /// The same with a relay between the hosts, through which each IP packet takes its own time.
+    /// The same with two cables, 0 and 1, each with a network of its own: 10.77.0 and 10.77.1.
+    pub fn of_two_cables() -> Option<Self> {
+        let net = Self::new()?;
+        let (here, there, pid) = (&net.here, &net.there, std::process::id());
+        let (v, w) = (format!("hm{pid}x{}", net.count), format!("hm{pid}y{}", net.count));
+        let lines = [
+            format!("ip -n {here} link add {v} type veth peer name {w} netns {there}"),
+            format!("ip -n {here} link set {v} name cable1"),
+            format!("ip -n {there} link set {w} name cable1"),
+            format!("ip -n {here} addr add 10.77.1.1/24 dev cable1"),
+            format!("ip -n {there} addr add 10.77.1.2/24 dev cable1"),
+            format!("ip -n {here} link set cable1 up"),
+            format!("ip -n {there} link set cable1 up"),
+        ];
+        for line in lines {
+            run(&line).unwrap();
+        }
+        Some(net)
+    }
+
+    /// The same as [`new`](Self::new) with a relay between the hosts, through which each IP packet takes its own time.
     pub fn relayed() -> Option<(Self, Relay)> {
         let (net, _) = Self::bare()?;
         let mut ends = Vec::new();
@@ -115,16 +137,25 @@ impl Net {
         output.status.success().then_some(()).ok_or_else(error)
     }
 
-    fn cable(&self, state: &str) {
-        run(&format!("ip -n {} link set cable {state}", self.there)).unwrap();
+    fn cable(&self, name: &str, state: &str) {
+        run(&format!("ip -n {} link set {name} {state}", self.there)).unwrap();
     }
 
     pub fn cut(&self) {
-        self.cable("down");
+        self.cable("cable", "down");
     }
 
     pub fn mend(&self) {
-        self.cable("up");
+        self.cable("cable", "up");
+    }
+
+    /// The second of two cables.
+    pub fn cut_second(&self) {
+        self.cable("cable1", "down");
+    }
+
+    pub fn mend_second(&self) {
+        self.cable("cable1", "up");
     }
 
     pub fn dir(&self, name: &str, settings: &[(&str, &str)]) -> Dir {
@@ -135,7 +166,12 @@ impl Net {
 
     /// A process there, listening at this address, and where it does.
     pub fn peer(&self, role: &str, address: &str) -> (Peer, Dir, String) {
-        let dir = self.dir("there", &[("LISTEN", address)]);
+        self.peer_with(role, &[("LISTEN", address)])
+    }
+
+    /// The same with settings of its own.
+    pub fn peer_with(&self, role: &str, settings: &[(&str, &str)]) -> (Peer, Dir, String) {
+        let dir = self.dir("there", settings);
         let before = ["ip", "netns", "exec", &self.there];
         let mut peer = Peer::run(role, Peer::command(role, &dir, "", &before));
         let at = format!("hamlyn://{}", peer.says());

@@ -33,6 +33,7 @@ use crate::link::sleep::{Barrier, Sleeper};
 use crate::link::{Body, Transmit};
 use crate::os::memory::{Region, RegionLines, RegionWord};
 use crate::os::sys;
+use crate::os::thread;
 use crate::wire::METADATA_MAX;
 use core::sync::atomic::{Ordering, fence};
 use core::time::Duration;
@@ -218,6 +219,7 @@ impl Carrier {
         if !self.has_ended && !self.path.is_quiet() {
             return Lateness::Waits;
         }
+        thread::may_be_overtaken();
         self.sleep.arm_for_any();
         if self.sleep.needs_barrier() && !self.late.is_refused {
             if !sys::barrier() {

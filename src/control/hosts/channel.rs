@@ -9,6 +9,7 @@
 //! number of bytes, though they hold nothing.
 
 use super::path::Path;
+use crate::os::tcp;
 use rustls::Connection;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -97,7 +98,7 @@ impl Channel {
 
     /// The addresses of this end and the other.
     pub fn addresses(&self) -> io::Result<(SocketAddr, SocketAddr)> {
-        Ok((self.tcp.local_addr()?, self.tcp.peer_addr()?))
+        tcp::addresses(&self.tcp)
     }
 
     /// Its TLS.
@@ -309,7 +310,7 @@ impl Path for Channel {
         self.receive(RAW_BYTES);
         let taken = self.plain().len();
         self.take(taken);
-        self.ended.is_some() || crate::os::socket::tcp_unacknowledged(&self.tcp) == 0
+        self.ended.is_some() || tcp::unacknowledged(&self.tcp) == 0
     }
 
     fn break_off(&self) {

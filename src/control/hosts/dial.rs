@@ -10,7 +10,7 @@ use crate::config::Config;
 use crate::control::shell::ConnectError;
 use crate::control::{Reason, Wait};
 use crate::os::sys::monotonic_ns;
-use crate::os::thread;
+use crate::os::{tcp, thread};
 use core::time::Duration;
 use rustls::pki_types::ServerName;
 use std::io;
@@ -310,9 +310,9 @@ fn connect_once(
     dial: &Dial,
     may_ask: bool,
 ) -> Result<Reached, HostError> {
-    let mut error = HostError::Unknown("it has none".into());
+    let none = || HostError::Unknown("it has none".into());
     let own = shared.upgrade().map(|shared| (shared.config.clone(), shared.given.clone()));
-    let Some((config, given)) = own else { return Err(error) };
+    let Some((config, given)) = own else { return Err(none()) };
     let given = if may_ask { given.get() } else { None };
     let targets = match dial.name.place() {
         Some(place) => std::vec![place.clone().into()],
@@ -321,34 +321,62 @@ fn connect_once(
     if let Some(rail) = &dial.rail {
         return connect_rail(&config, dial, rail, targets);
     }
+    let mut error = Failures { last: none(), refused: None };
     let mut targets_left = targets.len();
     for target in directory::in_turn(targets, directory::random_below) {
         targets_left -= 1;
         // Each look takes its time.
         if dial.left_ns() == 0 || !is_wanted(shared, id) {
-            return Err(error);
+            return Err(error.last);
         }
         let found = target.addresses(dial.until_ns);
         let place = target.place;
         if let Err(e) = &found {
-            error = HostError::Unknown(std::format!("{}: {e}", place.host));
+            error.then(HostError::Unknown(std::format!("{}: {e}", place.host)));
         }
         let found = found.unwrap_or_default();
         let addresses = found.len();
         for (tried, address) in found.into_iter().enumerate() {
             let left_ns = dial.left_ns();
             if left_ns == 0 || !is_wanted(shared, id) {
-                return Err(error);
+                return Err(error.last);
             }
-            let share = share_of(left_ns, addresses - tried - 1 + targets_left);
-            let opened = TcpStream::connect_timeout(&address, share);
+            let again = usize::from(error.has_refused() && dial.wait == Wait::ForName);
+            let share = share_of(left_ns, addresses - tried - 1 + targets_left + again);
+            let opened = tcp::connect(&address, share);
             match opened.and_then(|tcp| prepare(&tcp, &config).map(|()| tcp)) {
                 Ok(tcp) => return Ok(Reached { tcp, address, host: place.host }),
-                Err(source) => error = HostError::Unreachable { address, source },
+                Err(source) => error.then(HostError::Unreachable { address, source }),
             }
         }
     }
-    Err(error)
+    // Whoever refused may have begun to listen: it is tried again.
+    Err(if dial.may_try_again() { error.refused_or_last() } else { error.last })
+}
+
+/// What came of the addresses of one attempt.
+struct Failures {
+    last: HostError,
+    /// One that refused, where another failed in another way behind it.
+    refused: Option<HostError>,
+}
+
+impl Failures {
+    fn then(&mut self, error: HostError) {
+        let before = core::mem::replace(&mut self.last, error);
+        if may_come(&before) {
+            self.refused = Some(before);
+        }
+    }
+
+    fn has_refused(&self) -> bool {
+        self.refused.is_some() || may_come(&self.last)
+    }
+
+    fn refused_or_last(self) -> HostError {
+        let Self { last, refused } = self;
+        if may_come(&last) { last } else { refused.unwrap_or(last) }
+    }
 }
 
 /// How long one address is tried, of the time that is left, where so many are behind it: one that says
@@ -388,7 +416,7 @@ fn connect_rail(
     let at = (first + usize::from(rail.place) + rail.skip) % all.len();
     let (address, host) = all.swap_remove(at);
     let left = dial.left_ns().max(1);
-    let opened = TcpStream::connect_timeout(&address, Duration::from_nanos(left));
+    let opened = tcp::connect(&address, Duration::from_nanos(left));
     match opened.and_then(|tcp| prepare(&tcp, config).map(|()| tcp)) {
         Ok(tcp) => Ok(Reached { tcp, address, host }),
         Err(source) => Err(HostError::Unreachable { address, source }),
@@ -398,23 +426,8 @@ fn connect_rail(
 /// A socket that never waits, sends at once, and asks a host that says nothing often enough for
 /// `host_timeout_ms`.
 pub(super) fn prepare(tcp: &TcpStream, config: &Config) -> io::Result<()> {
-    use rustix::net::sockopt;
-    tcp.set_nonblocking(true)?;
-    tcp.set_nodelay(true)?;
-    crate::os::socket::set_tcp_unsent_max(tcp, UNSENT_BYTES)?;
     let timeout = Duration::from_millis(u64::from(config.host_timeout_ms));
-    // Whoever has no room is asked as often as one that is idle; before Linux 6.15 the kernel does
-    // that at ever longer intervals, and has to end it itself.
-    if crate::os::socket::set_tcp_interval(tcp, timeout / 4).is_err() {
-        sockopt::set_tcp_user_timeout(tcp, config.host_timeout_ms)?;
-    }
-    sockopt::set_socket_keepalive(tcp, true)?;
-    // The kernel's own probes, in whole seconds: two go unanswered within the time.
-    let probe = Duration::from_secs((timeout.as_secs() / 3).max(1));
-    sockopt::set_tcp_keepidle(tcp, probe)?;
-    sockopt::set_tcp_keepintvl(tcp, probe)?;
-    sockopt::set_tcp_keepcnt(tcp, 2)?;
-    Ok(())
+    tcp::prepare(tcp, UNSENT_BYTES, timeout)
 }
 
 #[cfg(test)]

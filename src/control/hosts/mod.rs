@@ -57,6 +57,7 @@ use super::{Accept, Reason, Wait};
 use crate::config::{Config, Housekeeping};
 use crate::link::ring::packet_bytes_max;
 use crate::os::sys::{Bell, Poller, monotonic_ns};
+use crate::os::tcp;
 use crate::os::thread::{self, Thread};
 use crate::wire::LINE_BYTES;
 use channel::Channel;
@@ -77,7 +78,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
 use std::string::{String, ToString};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use turns::Late;
 
 /// Links, connections and requests of other hosts have this bit in their names.
@@ -249,8 +250,7 @@ impl Hosts {
             None => None,
             Some(address) => {
                 let doing = std::format!("listening at {address} (HAMLYN_LISTEN)");
-                let listener = TcpListener::bind(address).map_err(os(&doing))?;
-                listener.set_nonblocking(true).map_err(os(&doing))?;
+                let listener = tcp::listen(address).map_err(os(&doing))?;
                 poller.add(&listener, LISTENER).map_err(os(&doing))?;
                 Some(listener)
             }
@@ -293,7 +293,7 @@ impl Hosts {
         if self.shared.lock().ended.is_some() {
             return None;
         }
-        self.shared.listener.as_ref()?.local_addr().ok()
+        tcp::listens_at(self.shared.listener.as_ref()?).ok()
     }
 
     /// A service may be connected to by other hosts, too.
@@ -400,7 +400,7 @@ impl Drop for Hosts {
 
 /// Whoever panicked with it left it as it was.
 pub fn lock(link: &Mutex<Carrier>) -> MutexGuard<'_, Carrier> {
-    link.lock().unwrap_or_else(PoisonError::into_inner)
+    thread::lock(link)
 }
 
 impl State {
@@ -412,7 +412,7 @@ impl State {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        thread::lock(&self.state)
     }
 
     fn deadline(&self) -> u64 {
@@ -423,7 +423,7 @@ impl Shared {
     fn take_connections(self: &Arc<Self>, state: &mut State) {
         let Some(listener) = &self.listener else { return };
         for _ in 0..ACCEPTS_PER_TURN {
-            let (tcp, address) = match listener.accept() {
+            let (tcp, address) = match tcp::accept(listener) {
                 Ok(accepted) => accepted,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
                 // Whoever came has gone again.

@@ -3,7 +3,7 @@
 //! Never: a call waits; more of what the other end sends is held than was granted to it.
 
 use super::channel::{Channel, Ended};
-use crate::os::socket::tcp_is_silent;
+use crate::os::tcp;
 use core::time::Duration;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::string::String;
@@ -98,7 +98,7 @@ pub trait Path: AsFd + Send + core::fmt::Debug {
 
     /// Whether the other host has owed an answer for so long; a few times within `host_timeout_ms`.
     fn look_for_silence(&mut self, limit: Duration) -> bool {
-        tcp_is_silent(self.tcp(), limit)
+        tcp::is_silent(self.tcp(), limit)
     }
 
     /// Leaves a connection that has taken nothing for so long while another has. To be asked while it is

@@ -29,8 +29,8 @@ pub(super) use join::{OfLink, RailDial};
 use super::accounts::Live;
 use super::channel::{Channel, Ended};
 use super::path::Path;
-use crate::os::socket::tcp_is_silent;
 use crate::os::sys::{Bell, Poller, monotonic_ns};
+use crate::os::tcp;
 use core::time::Duration;
 use numbers::{ANSWER_BYTES, HEAD_BYTES, Head, Kind, Receiving, Sending, Violation};
 use std::boxed::Box;
@@ -595,7 +595,7 @@ impl Path for Rails {
 
     fn look_for_silence(&mut self, limit: Duration) -> bool {
         for rail in &mut self.rails {
-            let is_silent = tcp_is_silent(rail.path.tcp(), limit);
+            let is_silent = tcp::is_silent(rail.path.tcp(), limit);
             if is_silent && rail.was_silent {
                 rail.path.break_off();
             }

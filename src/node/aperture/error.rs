@@ -1,0 +1,84 @@
+//! Why an aperture was not exported.
+
+use super::{ApertureId, Forked, LinkError, NoSuchAperture, PAGE_BYTES, control};
+use std::io;
+
+/// An aperture that could not be exported. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
+pub enum ExportError {
+    /// The size is none.
+    #[error("an aperture is at least one whole page of {PAGE_BYTES} bytes, and {0} bytes are none")]
+    Unaligned(u64),
+    /// More than one holder may have.
+    #[error(
+        "{bytes} bytes beside the {used} exported over this link exceed the limit of {limit} \
+             (HAMLYN_APERTURE_LINK_BYTES_MAX)"
+    )]
+    LinkBytes {
+        /// Bytes asked for.
+        bytes: u64,
+        /// Bytes exported over the link.
+        used: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// More than this process may export, to all holders or to those of one user.
+    #[error(
+        "{bytes} bytes beside the {used} exported exceed the limit of {limit} ({variable}); \
+         {orphans} bytes are of revoked apertures that their holders still have"
+    )]
+    Bytes {
+        /// Bytes asked for.
+        bytes: u64,
+        /// Bytes exported, of those that the limit is about.
+        used: u64,
+        /// Bytes in revoked apertures, of all users, that their holders still have.
+        orphans: u64,
+        /// The limit.
+        limit: u64,
+        /// Whose limit.
+        variable: &'static str,
+    },
+    /// Too many that were revoked, and that processes of this user were given, are still in somebody's
+    /// hands: theirs or, of those that [several hold](Node::export_also), another user's.
+    #[error(
+        "somebody still has {0} revoked apertures that processes of this user were given; no more \
+         are exported to this user until those are let go of"
+    )]
+    Orphans(usize),
+    /// A holder of it may write it, and so has it alone.
+    #[error("{0} is read-write, and such an aperture has one holder")]
+    OneHolder(ApertureId),
+    /// There is none to export once more.
+    #[error(transparent)]
+    NoSuchAperture(#[from] NoSuchAperture),
+    /// A node needs none to itself.
+    #[error(
+        "the link of a node to itself has no apertures: there is nobody to map its memory into"
+    )]
+    ToSelf,
+    /// The holder would be on another host, to which no memory is open.
+    #[error(
+        "the other end of the link is on another host, to which no memory is open; send messages, which are \
+         copied"
+    )]
+    OtherHost,
+    /// Not over this link, or not now.
+    #[error(transparent)]
+    Control(#[from] control::ApertureError),
+    /// The link is gone.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// The system refused.
+    #[error("an aperture of {bytes} bytes could not be made: {source}")]
+    Os {
+        /// Bytes asked for.
+        bytes: u64,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The calling process is a forked child.
+    #[error(transparent)]
+    Forked(#[from] Forked),
+}

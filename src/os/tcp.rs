@@ -1,0 +1,138 @@
+//! TCP as links to other hosts use it: sockets that never wait, but for [`connect`], and what the kernel
+//! knows of the host at the other end.
+//!
+//! In a simulation the network is that of `sim::net`, and the sockets are others; whoever calls this does
+//! not notice.
+
+use core::time::Duration;
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, AsRawFd};
+
+#[cfg(all(test, not(loom), not(miri)))]
+use super::sim;
+
+/// Linux 6.15: the longest interval, in milliseconds, at which the kernel sends again what was not
+/// acknowledged, and asks whoever has no room.
+const TCP_RTO_MAX_MS: libc::c_int = 44;
+
+/// Listens, without waiting in [`accept`].
+pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    #[cfg(all(test, not(loom), not(miri)))]
+    if sim::is_running() {
+        return sim::net::listen(address);
+    }
+    let listener = TcpListener::bind(address)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// Where it listens.
+pub fn listens_at(listener: &TcpListener) -> io::Result<SocketAddr> {
+    #[cfg(all(test, not(loom), not(miri)))]
+    if let Some(address) = sim::net::listens_at(listener) {
+        return Ok(address);
+    }
+    listener.local_addr()
+}
+
+/// The next that has connected; `WouldBlock`: there is none.
+pub fn accept(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
+    #[cfg(all(test, not(loom), not(miri)))]
+    if let Some(accepted) = sim::net::accept(listener) {
+        return accepted;
+    }
+    listener.accept()
+}
+
+/// Connects, and waits for that no longer than this.
+pub fn connect(address: &SocketAddr, within: Duration) -> io::Result<TcpStream> {
+    #[cfg(all(test, not(loom), not(miri)))]
+    if sim::is_running() {
+        return sim::net::connect(*address, within);
+    }
+    TcpStream::connect_timeout(address, within)
+}
+
+/// The addresses of this end and the other.
+pub fn addresses(tcp: &TcpStream) -> io::Result<(SocketAddr, SocketAddr)> {
+    #[cfg(all(test, not(loom), not(miri)))]
+    if let Some(addresses) = sim::net::addresses(tcp) {
+        return Ok(addresses);
+    }
+    Ok((tcp.local_addr()?, tcp.peer_addr()?))
+}
+
+/// A socket that never waits, sends at once, takes no more than `unsent_bytes` that have not left, and asks a
+/// host that says nothing often enough for `timeout`.
+pub fn prepare(tcp: &TcpStream, unsent_bytes: u32, timeout: Duration) -> io::Result<()> {
+    use rustix::net::sockopt;
+    tcp.set_nonblocking(true)?;
+    #[cfg(all(test, not(loom), not(miri)))]
+    if sim::is_running() {
+        return Ok(());
+    }
+    tcp.set_nodelay(true)?;
+    set_unsent_max(tcp, unsent_bytes)?;
+    // Whoever has no room is asked as often as one that is idle; before Linux 6.15 the kernel does
+    // that at ever longer intervals, and has to end it itself.
+    if set_interval(tcp, timeout / 4).is_err() {
+        sockopt::set_tcp_user_timeout(tcp, timeout.as_millis() as u32)?;
+    }
+    sockopt::set_socket_keepalive(tcp, true)?;
+    // The kernel's own probes, in whole seconds: two go unanswered within the time.
+    let probe = Duration::from_secs((timeout.as_secs() / 3).max(1));
+    sockopt::set_tcp_keepidle(tcp, probe)?;
+    sockopt::set_tcp_keepintvl(tcp, probe)?;
+    sockopt::set_tcp_keepcnt(tcp, 2)?;
+    Ok(())
+}
+
+fn set(fd: impl AsFd, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
+    let size = size_of::<libc::c_int>() as libc::socklen_t;
+    let (fd, pointer) = (fd.as_fd().as_raw_fd(), (&raw const value).cast());
+    // SAFETY: the pointer and size are those of a live integer, which the call only reads.
+    let rc = unsafe { libc::setsockopt(fd, libc::IPPROTO_TCP, option, pointer, size) };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// It sends again, and asks whoever has no room, at least as often as this, or once a second. An error
+/// before Linux 6.15.
+fn set_interval(fd: impl AsFd, interval: Duration) -> io::Result<()> {
+    set(fd, TCP_RTO_MAX_MS, interval.as_millis().clamp(1000, 120_000) as libc::c_int)
+}
+
+/// It takes no more while so many bytes have not left for the first time: what was sent and not
+/// acknowledged does not count, and so the window is as wide as ever.
+fn set_unsent_max(fd: impl AsFd, bytes: u32) -> io::Result<()> {
+    set(fd, libc::TCP_NOTSENT_LOWAT, bytes as libc::c_int)
+}
+
+/// Bytes that a connection was given and the other end has not acknowledged, its end included.
+pub fn unacknowledged(fd: impl AsFd) -> usize {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the pointer is that of a live integer, which is what this call writes.
+    let rc = unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    if rc == 0 { usize::try_from(bytes).unwrap_or(0) } else { 0 }
+}
+
+/// Whether the other end owes an acknowledgement, of bytes or of the kernel's question whether it is
+/// there, and has acknowledged nothing for so long.
+pub fn is_silent(fd: impl AsFd, limit: Duration) -> bool {
+    let fd = fd.as_fd();
+    #[cfg(all(test, not(loom), not(miri)))]
+    if let Some(is_silent) = sim::net::is_silent(fd, limit) {
+        return is_silent;
+    }
+    // SAFETY: integers, of which zeros are values.
+    let mut info: libc::tcp_info = unsafe { core::mem::zeroed() };
+    let mut size = size_of::<libc::tcp_info>() as libc::socklen_t;
+    let pointer = (&raw mut info).cast();
+    // SAFETY: pointer and size are those of a live structure of integers.
+    let rc = unsafe {
+        libc::getsockopt(fd.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, pointer, &mut size)
+    };
+    rc == 0
+        && u128::from(info.tcpi_last_ack_recv) >= limit.as_millis()
+        && (info.tcpi_probes > 0 || unacknowledged(fd) > 0)
+}

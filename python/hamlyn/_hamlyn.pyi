@@ -1626,7 +1626,7 @@ class Publisher:
     def __repr__(self, /) -> str: ...
     @property
     def _manager(self, /) -> Manager: ...
-    def _publish_loan(self, /, loan: SampleLoan, timeout: SupportsFloat | None = None) -> int:
+    def _publish_loan(self, /, loan: SampleLoan, timeout: SupportsFloat | SupportsIndex | None = None) -> int:
         """
         `SampleLoan.publish` of a loan that must be this publisher's: another's raises `Misuse`, and stays
         as it is.

@@ -5,10 +5,17 @@
 //!   cargo bench --features tokio --bench io                   # one row a line, as JSON
 //!   cargo test --features tokio --bench io                    # a moment: whether it runs
 //!   HAMLYN_BENCH_RUNS=9 HAMLYN_BENCH_ROUNDS=20000 HAMLYN_BENCH_MODES=adaptive cargo bench ..
+//!   HAMLYN_BENCH_BLOCK_ON=1 cargo bench ..                    # not in tasks: see below
 //! ```
 //! A row is the median of its runs, and the least and the most. Half a round trip, in nanoseconds:
 //! a runtime of one thread on each side, which waits as `wait_mode` says. The Unix socket always
-//! sleeps. The processor time that a side takes while it waits is not measured here.
+//! sleeps. The processor time that a side takes while it waits is not measured here. A row whose
+//! processes could not all be kept on their processors says `"pinned": false`.
+//!
+//! Both sides speak in a task that was spawned, as the connections of a server do. The future of
+//! `block_on` itself runs, in a runtime of one thread, only after tokio has looked at its descriptors
+//! once more (`epoll_wait` that does not wait), where a task has woken it: with Hamlyn, of which a task
+//! polls, that stands between a wake and its answer, and with a Unix socket it does not.
 
 use hamlyn::io::{Connection, Listener};
 use hamlyn::protocol::{AsyncManager, Manager};
@@ -32,15 +39,28 @@ fn number(variable: &str, measured: u64, tested: u64) -> u64 {
     std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
-fn pin(processor: usize) {
+/// Whether this process stays on that processor from now on.
+fn pin(processor: usize) -> bool {
     let mut set = rustix::thread::CpuSet::new();
     set.set(processor);
-    // Where that is not allowed both sides are as unpinned as each other.
-    let _ = rustix::thread::sched_setaffinity(None, &set);
+    rustix::thread::sched_setaffinity(None, &set).is_ok()
 }
+
+/// What a server says when it can be connected to: whether it is pinned. Of one length.
+const READY: [&str; 2] = ["ready loose", "ready fixed"];
 
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
+}
+
+/// Runs it in a task, or, where that is asked for, in the future that the runtime is started with.
+fn in_task<R: Send + 'static>(
+    work: impl Future<Output = std::io::Result<R>> + Send + 'static,
+) -> std::io::Result<R> {
+    match std::env::var_os("HAMLYN_BENCH_BLOCK_ON") {
+        Some(_) => runtime().block_on(work),
+        None => runtime().block_on(async { tokio::spawn(work).await })?,
+    }
 }
 
 /// Serves one connection: orders of a length and a count, the length 0 for bytes that are not
@@ -138,21 +158,25 @@ fn manager() -> AsyncManager {
 
 /// The other process, until its one connection ends.
 fn server(transport: &str, socket: &Path) -> std::io::Result<()> {
-    pin(1);
-    runtime().block_on(async {
-        if transport == "unix" {
+    let ready = READY[usize::from(pin(1))];
+    let (is_unix, socket) = (transport == "unix", socket.to_path_buf());
+    in_task(async move {
+        if is_unix {
             let listener = UnixListener::bind(socket)?;
-            println!("ready");
+            println!("{ready}");
             serve(listener.accept().await?.0).await
         } else {
             let listener = Listener::bind(&manager(), "io-bench", Access::SameUser)?;
-            println!("ready");
+            println!("{ready}");
             serve(listener.accept().await?).await
         }
     })
 }
 
-struct Server(Child);
+struct Server {
+    child: Child,
+    is_pinned: bool,
+}
 
 impl Server {
     fn start(transport: &str, dir: &Path, mode: &str) -> std::io::Result<Self> {
@@ -161,29 +185,31 @@ impl Server {
         command.env("HAMLYN_BENCH_SERVER", transport).env("HAMLYN_DIR", dir);
         command.env("HAMLYN_WAIT_MODE", mode).stdout(Stdio::piped());
         let mut child = command.spawn()?;
-        let mut ready = [0; 6];
+        let mut ready = [0; READY[0].len()];
         std::io::Read::read_exact(child.stdout.as_mut().expect("piped"), &mut ready)?;
-        Ok(Self(child))
+        Ok(Self { child, is_pinned: ready == READY[1].as_bytes() })
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
-fn run(transport: &str, dir: &Path, mode: &str) -> std::io::Result<Run> {
+/// What was measured, and whether the other process was pinned.
+fn run(transport: &str, dir: &Path, mode: &str) -> std::io::Result<(Run, bool)> {
     let socket = dir.join("unix-bench");
     let _ = std::fs::remove_file(&socket);
-    let _server = Server::start(transport, dir, mode)?;
-    runtime().block_on(async {
-        if transport == "unix" {
+    let server = Server::start(transport, dir, mode)?;
+    let (is_unix, dir, mode) = (transport == "unix", dir.to_path_buf(), mode.to_string());
+    let measured = in_task(async move {
+        if is_unix {
             measure(UnixStream::connect(&socket).await?).await
         } else {
             let config = Config::from_env().expect("settings that are allowed").dir(dir);
-            let mode = match mode {
+            let mode = match mode.as_str() {
                 "polled" => hamlyn::config::WaitMode::Polled,
                 "blocking" => hamlyn::config::WaitMode::Blocking,
                 _ => hamlyn::config::WaitMode::Adaptive,
@@ -192,7 +218,8 @@ fn run(transport: &str, dir: &Path, mode: &str) -> std::io::Result<Run> {
             let manager = AsyncManager::new(&node)?;
             measure(Connection::connect(&manager, "io-bench", LIMIT).await?).await
         }
-    })
+    });
+    Ok((measured?, server.is_pinned))
 }
 
 fn median(runs: &[Run], which: usize) -> (f64, f64, f64) {
@@ -207,20 +234,23 @@ fn main() -> std::io::Result<()> {
         return server(&transport, &dir.join("unix-bench"));
     }
     let dir = tempfile::tempdir()?;
-    pin(0);
+    let is_here_pinned = pin(0);
     let modes = std::env::var("HAMLYN_BENCH_MODES").unwrap_or("polled,adaptive,blocking".into());
     for mode in modes.split(',') {
-        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        let (mut ours, mut theirs, mut pinned) = (Vec::new(), Vec::new(), is_here_pinned);
         for _ in 0..number("HAMLYN_BENCH_RUNS", 5, 1) {
-            theirs.push(run("unix", dir.path(), mode)?);
-            ours.push(run("hamlyn", dir.path(), mode)?);
+            for (transport, runs) in [("unix", &mut theirs), ("hamlyn", &mut ours)] {
+                let (measured, is_pinned) = run(transport, dir.path(), mode)?;
+                runs.push(measured);
+                pinned &= is_pinned;
+            }
         }
         for (which, (what, unit)) in WHAT.into_iter().enumerate() {
             let (ours, theirs) = (median(&ours, which), median(&theirs, which));
             println!(
                 "{{\"what\": \"{what}\", \"wait_mode\": \"{mode}\", \"unit\": \"{unit}\", \
                  \"hamlyn\": {:.2}, \"least\": {:.2}, \"most\": {:.2}, \"unix\": {:.2}, \
-                 \"unix_least\": {:.2}, \"unix_most\": {:.2}, \"ratio\": {:.3}}}",
+                 \"unix_least\": {:.2}, \"unix_most\": {:.2}, \"ratio\": {:.3}, \"pinned\": {pinned}}}",
                 ours.0,
                 ours.1,
                 ours.2,

@@ -9,6 +9,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Stat, statat, unlinkat};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 struct Left {
@@ -80,8 +81,12 @@ pub fn exit(status: i32) -> ! {
     std::process::exit(status)
 }
 
-/// From now on a signal that ends this process removes first what must not stay.
+/// From now on a signal that ends this process removes first what must not stay. Once is enough.
 pub fn on_signals() -> Result<()> {
+    static ARE_HANDLED: AtomicBool = AtomicBool::new(false);
+    if ARE_HANDLED.swap(true, Ordering::Relaxed) {
+        return Ok(());
+    }
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
     std::thread::Builder::new().name("signals".into()).stack_size(64 << 10).spawn(move || {
         if let Some(signal) = signals.forever().next() {

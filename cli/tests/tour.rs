@@ -4,6 +4,7 @@
 mod support;
 
 use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -136,6 +137,37 @@ fn the_tour_leaves_no_keys_when_a_signal_ends_it() {
     rustix::process::kill_process(rustix::process::Pid::from_child(&tour), signal).unwrap();
     assert_eq!(tour.wait().unwrap().signal(), Some(signal.as_raw()));
     assert!(!has("secret") && !has("other"), "keys stay in {}", temporary.display());
+}
+
+#[test]
+fn the_tour_leaves_no_directory_when_a_signal_ends_its_first_act() {
+    for signal in [rustix::process::Signal::INT, rustix::process::Signal::TERM] {
+        let temporary = tempfile::tempdir().unwrap();
+        let report = temporary.path().join("report.html");
+        let mut tour = Command::new(env!("CARGO_BIN_EXE_hamlyn"))
+            .args(["tour", "--report", report.to_str().unwrap()])
+            .env("TMPDIR", temporary.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let name = format!("hamlyn-tour-{}", tour.id());
+        let stages = [Path::new("/run").join(&name), temporary.path().join(&name)];
+        // The actors are at work in it.
+        let is_used = |stage: &PathBuf| {
+            std::fs::read_dir(stage).is_ok_and(|mut entries| entries.next().is_some())
+        };
+        let end = Instant::now() + Duration::from_secs(20);
+        while !stages.iter().any(is_used) {
+            assert!(tour.try_wait().unwrap().is_none() && Instant::now() < end, "no act was seen");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        rustix::process::kill_process(rustix::process::Pid::from_child(&tour), signal).unwrap();
+        assert_eq!(tour.wait().unwrap().signal(), Some(signal.as_raw()));
+        let left: Vec<&PathBuf> = stages.iter().filter(|stage| stage.exists()).collect();
+        left.iter().for_each(|stage| drop(std::fs::remove_dir_all(stage)));
+        assert!(left.is_empty(), "{left:?} stays");
+    }
 }
 
 #[test]

@@ -1626,6 +1626,11 @@ class Publisher:
     def __repr__(self, /) -> str: ...
     @property
     def _manager(self, /) -> Manager: ...
+    def _publish_loan(self, /, loan: SampleLoan, timeout: SupportsFloat | SupportsIndex | None = None) -> int:
+        """
+        `SampleLoan.publish` of a loan that must be this publisher's: another's raises `Misuse`, and stays
+        as it is.
+        """
     def close(self, /) -> None:
         """
         Ends it, and with it its connections. Closing twice is closing once.
@@ -2666,7 +2671,7 @@ class VolatileRecord:
 @final
 class _Answer:
     """
-    Where a look-up says what it has found: once.
+    Where a look-up says what it has found: once. It runs as long as it has this.
     """
     def fail(self, /, why: str) -> None:
         """

@@ -265,8 +265,9 @@ class Publisher(_Wrapped[_hamlyn.Publisher]):
         return await self._until(lambda: self.sync.publish_array(array, 0), timeout)
 
     async def publish_loan(self, loan: _hamlyn.SampleLoan, timeout: float | None = None) -> int:
-        """Publishes a loan of this publisher; after `TimedOut` it may be published again."""
-        return await self._until(lambda: loan.publish(0), timeout)
+        """Publishes a loan of this publisher; after `TimedOut` it may be published again. Raises `Misuse`
+        for a loan of another publisher, which stays as it is."""
+        return await self._until(lambda: self.sync._publish_loan(loan, 0), timeout)
 
     def loan(self, nbytes: int) -> _hamlyn.SampleLoan:
         """`hamlyn.Publisher.loan`, which does not wait."""

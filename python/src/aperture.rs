@@ -80,6 +80,12 @@ impl Aperture {
         Ok(pages)
     }
 
+    /// The pages, if there are any yet, so that `revoked` can be asked of them when the node no longer
+    /// knows them.
+    fn remember(&self, py: Python<'_>) {
+        let _ = self.pages(py);
+    }
+
     fn must_be(&self, owner: bool, what: &str) -> PyResult<()> {
         if self.is_owner == owner {
             return Ok(());
@@ -125,9 +131,16 @@ impl Aperture {
     /// as well (`Link.export_also`), `False` until it was taken from the last of them, or reclaimed.
     #[getter]
     fn revoked(&self, py: Python<'_>) -> PyResult<bool> {
-        match self.pages(py) {
-            Ok(pages) => Ok(of_either!(&pages, pages => pages.is_revoked())),
-            Err(e) => Err(e),
+        self.inner.check_open()?;
+        if let Some(pages) = &*locked(&self.pages) {
+            return Ok(of_either!(pages, pages => pages.is_revoked()));
+        }
+        match self.inner.with(py, |node| node.aperture_view(self.id))? {
+            Ok(view) => Ok(view.is_revoked()),
+            // It was exported, or this object would not be: so it has been taken back.
+            Err(NoSuchAperture::Gone(_)) => Ok(true),
+            // The other side does not have it yet.
+            Err(_) => Ok(false),
         }
     }
 
@@ -235,6 +248,7 @@ impl Aperture {
     /// and written here, if that was done before.
     fn revoke(&self, py: Python<'_>) -> PyResult<()> {
         self.must_be(true, "revoke")?;
+        self.remember(py);
         let _slow = self.inner.slow();
         self.inner.with(py, |node| node.revoke_aperture(self.id))?.or_raise()
     }
@@ -243,6 +257,7 @@ impl Aperture {
     /// are.
     fn reclaim(&self, py: Python<'_>) -> PyResult<Area> {
         self.must_be(true, "reclaim")?;
+        self.remember(py);
         let _slow = self.inner.slow();
         let id = self.inner.with(py, |node| node.reclaim_aperture(self.id))?.or_raise()?;
         Area::of(py, &self.inner, id)

@@ -6,7 +6,9 @@
 //! ```
 //! The callable runs in a thread of Python's, with nothing of the library's below it: so it may wait,
 //! use managers, and be left alone when the interpreter ends, as any other thread of Python's. Whoever
-//! connects is told when its time is over.
+//! connects is told when its time is over: also where no thread of Python's could be started by then,
+//! because something else keeps the interpreter's lock. What hangs goes on, for nobody; of that there is
+//! at most [`LOOK_UPS_MAX`].
 
 use crate::admission::is_leaving;
 use core::time::Duration;
@@ -15,13 +17,39 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use std::error::Error;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+
+/// Look-ups of this process that may run at a time, those included for which nobody waits any more.
+const LOOK_UPS_MAX: usize = 64;
+
+static RUNNING: AtomicUsize = AtomicUsize::new(0);
+
+/// One of them, until it is dropped.
+struct Running;
+
+impl Running {
+    /// One more; or why there may be none.
+    fn begin() -> Result<Self, String> {
+        let running = Self;
+        if RUNNING.fetch_add(1, Ordering::Relaxed) < LOOK_UPS_MAX {
+            return Ok(running);
+        }
+        Err(format!("{LOOK_UPS_MAX} look-ups have not come back, and no more are begun"))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        RUNNING.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 type Looked = Result<Vec<String>, String>;
 
-/// Where a look-up says what it has found: once.
+/// Where a look-up says what it has found: once. It runs as long as it has this.
 #[pyclass(module = "hamlyn._hamlyn", frozen)]
-pub struct _Answer(SyncSender<Looked>);
+pub struct _Answer(SyncSender<Looked>, #[allow(dead_code)] Running);
 
 #[pymethods]
 impl _Answer {
@@ -37,7 +65,9 @@ impl _Answer {
     }
 }
 
-struct Given {
+struct Given(Arc<Functions>);
+
+struct Functions {
     look_up: Py<PyAny>,
     /// `hamlyn._directory.look_up`.
     run: Py<PyAny>,
@@ -59,7 +89,8 @@ pub fn directory(
     }
     let run = py.import("hamlyn._directory")?.getattr("look_up")?.unbind();
     let start = py.import("_thread")?.getattr("start_new_thread")?.unbind();
-    Ok(Some(Arc::new(Given { look_up: look_up.clone().unbind(), run, start })))
+    let functions = Functions { look_up: look_up.clone().unbind(), run, start };
+    Ok(Some(Arc::new(Given(Arc::new(functions)))))
 }
 
 impl HostDirectory for Given {
@@ -72,18 +103,26 @@ impl HostDirectory for Given {
         if is_leaving() {
             return Err(ENDS.into());
         }
+        let running = Running::begin()?;
         let (tell, told) = sync_channel(1);
-        let seconds = timeout.map(|left| left.as_secs_f64());
-        let started = Python::try_attach(|py| {
-            let given = (self.look_up.bind(py), service, seconds, _Answer(tell));
-            // It is given no time to run here: that it starts is all that is waited for.
-            self.start
-                .bind(py)
-                .call1((self.run.bind(py), given))
-                .map(drop)
-                .map_err(|e| e.to_string())
-        });
-        started.ok_or(ENDS)??;
+        let (functions, service) = (self.0.clone(), service.to_owned());
+        let start = move || {
+            let failed = tell.clone();
+            let started = Python::try_attach(|py| {
+                let seconds = timeout.map(|left| left.as_secs_f64());
+                let given = (functions.look_up.bind(py), service, seconds, _Answer(tell, running));
+                let run = (functions.run.bind(py), given);
+                let started = functions.start.bind(py).call1(run).map(drop);
+                // They go while the interpreter's lock is held.
+                drop(functions);
+                started.map_err(|e| e.to_string())
+            });
+            if let Err(why) = started.unwrap_or_else(|| Err(ENDS.into())) {
+                let _ = failed.try_send(Err(why));
+            }
+        };
+        // Whoever waits for the interpreter's lock does not count the time.
+        std::thread::Builder::new().name("hamlyn-directory".into()).spawn(start)?;
         let looked = match timeout {
             Some(timeout) => told.recv_timeout(timeout),
             None => told.recv().map_err(|_| RecvTimeoutError::Disconnected),

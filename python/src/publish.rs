@@ -186,6 +186,21 @@ impl Publisher {
         self.lend(py, total, Some(header))
     }
 
+    /// `SampleLoan.publish` of a loan that must be this publisher's: another's raises `Misuse`, and stays
+    /// as it is.
+    #[pyo3(signature = (loan, timeout=None))]
+    fn _publish_loan(
+        &self,
+        py: Python<'_>,
+        loan: &SampleLoan,
+        timeout: Option<f64>,
+    ) -> PyResult<u64> {
+        if !Arc::ptr_eq(&self.end, &loan.end) {
+            return Err(PublishError::Foreign).or_raise();
+        }
+        loan.publish(py, timeout)
+    }
+
     /// Waits, at most `timeout` seconds, until every subscriber has been sent all that is kept for it.
     /// Raises `TimedOut`.
     #[pyo3(signature = (timeout=None))]

@@ -210,3 +210,24 @@ def test_revoking_while_another_thread_writes(
     said(other, "revoked")
     thread.join(LIMIT)
     assert raised
+
+
+@pytest.mark.parametrize("how", ["revoke", "reclaim"])
+def test_an_owner_that_never_looked_at_an_aperture_hears_that_it_is_revoked(
+    manager: hamlyn.Manager, other: hamlyn.Manager, how: str
+) -> None:
+    owned, _held = exported(manager, other, PAGE)
+    getattr(owned, how)()
+    assert owned.revoked
+    with pytest.raises(hamlyn.Closed):
+        owned.write(0, b"late")
+
+
+def test_an_owner_hears_that_an_aperture_whose_holder_has_gone_is_revoked(
+    manager: hamlyn.Manager, other: hamlyn.Manager
+) -> None:
+    owned, _held = exported(manager, other, PAGE)
+    assert not owned.revoked
+    other.close()
+    event_of(manager, hamlyn.LinkClosed)
+    assert owned.revoked

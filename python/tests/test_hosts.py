@@ -139,6 +139,36 @@ def test_a_directory_that_raises_or_returns_what_it_should_not_ends_the_attempt(
                 manager.connect("hamlyn://far", timeout=LIMIT)
 
 
+def test_so_many_look_ups_that_hang_are_begun_and_no_more(directory: str) -> None:
+    goes_on = threading.Event()
+    entered = threading.Semaphore(0)
+
+    def hangs(service: str, timeout: float | None) -> list[str]:
+        entered.release()
+        goes_on.wait()
+        return []
+
+    with hamlyn.Manager(secret=secret(directory)) as manager:
+        manager.set_directory(hangs)
+        try:
+            for _ in range(64):
+                # Each has been begun when it is given up.
+                connecting = threading.Thread(target=lambda: given_up(manager))
+                connecting.start()
+                assert entered.acquire(timeout=LIMIT)
+                connecting.join()
+            with pytest.raises(hamlyn.Unreachable, match="64 look-ups have not come back"):
+                manager.connect("hamlyn://far", timeout=LIMIT)
+            assert not entered.acquire(blocking=False)
+        finally:
+            goes_on.set()
+
+
+def given_up(manager: hamlyn.Manager) -> None:
+    with pytest.raises((hamlyn.TimedOut, hamlyn.Unreachable)):
+        manager.connect("hamlyn://far", timeout=0.05)
+
+
 def test_a_slow_directory_costs_no_more_than_the_time_limit_and_no_exit(directory: str) -> None:
     program = """
 import hamlyn, sys, threading

@@ -312,3 +312,22 @@ def test_tasks_publish_and_subscribe(
         await asyncio.wait_for(main(), LIMIT)
 
     asyncio.run(limited())
+
+
+def test_a_task_publishes_no_loan_of_another_publisher(manager: hamlyn.Manager) -> None:
+    config = {"sample_nbytes_max": 4096}
+    other = hamlyn.Publisher(manager, **config)  # type: ignore[arg-type]
+    own = hamlyn.Publisher(manager, **config)  # type: ignore[arg-type]
+
+    async def main() -> None:
+        publisher = aio.Publisher(own)
+        loan = other.loan(2000)
+        with pytest.raises(hamlyn.Misuse, match="on loan from another publisher"):
+            await publisher.publish_loan(loan, LIMIT)
+        assert own.published == other.published == 0
+        # It is as it was.
+        assert len(memoryview(loan)) == 2000
+        assert loan.publish(LIMIT) == 0 and other.published == 1
+        assert await publisher.publish_loan(own.loan(2000), LIMIT) == 0 and own.published == 1
+
+    asyncio.run(main())

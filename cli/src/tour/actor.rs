@@ -4,6 +4,7 @@
 //! An actor's standard input is what it works on; its standard output is a socket, over which
 //! orders come in and answers go out, a JSON object a line each. An actor ends when its orders do.
 
+use crate::ending;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::ValueEnum;
 use serde::Serialize;
@@ -78,6 +79,7 @@ impl Stage {
         let has_users = rustix::process::geteuid().is_root();
         let base = if has_users { PathBuf::from("/run") } else { std::env::temp_dir() };
         let directory = base.join(format!("hamlyn-tour-{}", std::process::id()));
+        ending::on_signals()?;
         if has_users {
             let config = hamlyn::Config::default().shared_dir(directory.clone());
             hamlyn::control::setup_shared_dir(&config)?;
@@ -88,6 +90,8 @@ impl Stage {
                 .create(&directory)
                 .with_context(|| format!("cannot make {}", directory.display()))?;
         }
+        // It does not stay if a signal ends this process.
+        ending::remove(directory.clone());
         Ok(Self { directory, has_users })
     }
 
@@ -123,6 +127,7 @@ impl Stage {
 impl Drop for Stage {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.directory);
+        ending::keep(&self.directory);
     }
 }
 

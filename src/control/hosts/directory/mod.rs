@@ -21,10 +21,11 @@ pub mod records;
 #[cfg_attr(not(feature = "dns"), path = "no_resolver.rs")]
 mod resolver;
 
+use super::super::lookups::Running;
 use super::name::Place;
 use crate::config::{Config, ServiceDirectory};
 use crate::os::sys::monotonic_ns;
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use resolver::Resolver;
 use std::boxed::Box;
@@ -43,6 +44,8 @@ pub const PLACES_MAX: usize = 64;
 const TEXT_BYTES_MAX: usize = 1000;
 /// Between two looks at a directory that is not a file, while a service is waited for, at most.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// The longest that the system is waited for, where no other time is given.
+const ASKED_WITHIN_MAX: Duration = Duration::from_secs(3600);
 /// Stack of a thread that calls the application.
 pub(super) const GIVEN_STACK_BYTES: usize = 8 << 20;
 
@@ -214,8 +217,39 @@ impl Target {
         let Place { host, port } = &self.place;
         match &self.resolver {
             Some(resolver) => resolver.addresses(host, *port, until_ns),
-            None => Ok((host.as_str(), *port).to_socket_addrs()?.collect()),
+            None => {
+                static ASKED: Running = Running::new(ASKED_MAX);
+                // Which asks nobody.
+                if let Ok(address) = host.parse::<IpAddr>() {
+                    return Ok(std::vec![SocketAddr::new(address, *port)]);
+                }
+                let (host, port) = (host.clone(), *port);
+                of_system(&ASKED, until_ns, move || {
+                    (host.as_str(), port).to_socket_addrs().map(Iterator::collect)
+                })
+            }
         }
+    }
+}
+
+/// Questions to the system for a host's addresses that may run at a time.
+const ASKED_MAX: usize = 256;
+
+/// What the system says of a host, if it says it by then, and if no more than so many are asked for. The system's own look-up (`getaddrinfo`)
+/// takes no time limit, and may be with a name server that does not answer, or a file system that
+/// hangs: it runs on a thread of its own, which goes on, for nobody, when the time is over.
+fn of_system(
+    asked: &'static Running,
+    until_ns: u64,
+    ask: impl FnOnce() -> io::Result<Vec<SocketAddr>> + Send + 'static,
+) -> io::Result<Vec<SocketAddr>> {
+    let left = Duration::from_nanos(until_ns.saturating_sub(monotonic_ns())).min(ASKED_WITHIN_MAX);
+    match asked.within(left, ask)? {
+        Some(answer) => answer,
+        None => Err(io::Error::new(
+            io::ErrorKind::TimedOut,
+            "the system has not said in time what its addresses are, or is asked for too many others",
+        )),
     }
 }
 
@@ -417,6 +451,35 @@ mod tests {
         }
         let error = given(|| Err("é".repeat(2000).into())).unwrap_err().to_string();
         assert!(error.len() < 1100, "{}", error.len());
+    }
+
+    // `getaddrinfo` takes no time limit: without a thread of its own this would wait for `goes_on`.
+    #[test]
+    fn a_system_that_says_nothing_of_a_host_is_waited_for_no_longer_than_the_time_limit() {
+        static ASKED: Running = Running::new(2);
+        let address = SocketAddr::from(([127, 0, 0, 1], 7));
+        let answers = || of_system(&ASKED, u64::MAX, move || Ok(std::vec![address]));
+        let (goes_on, hangs) = std::sync::mpsc::channel::<()>();
+        let hangs = Arc::new(Mutex::new(hangs));
+        let ask = || {
+            let hangs = hangs.clone();
+            of_system(&ASKED, monotonic_ns(), move || {
+                let _ = hangs.lock().unwrap().recv();
+                Ok(Vec::new())
+            })
+        };
+        assert_eq!(ask().unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert_eq!(answers().unwrap(), [address], "one that hangs keeps another");
+        assert_eq!(ask().unwrap_err().kind(), io::ErrorKind::TimedOut);
+        let error = answers().unwrap_err();
+        assert!(error.to_string().contains("too many"), "as many hang as may: {error}");
+        drop(goes_on);
+        while answers().is_err() {
+            std::thread::yield_now();
+        }
+        // An address is not asked for.
+        let target = Target::from(Place { host: "::1".into(), port: 7 });
+        assert_eq!(target.addresses(0).unwrap(), ["[::1]:7".parse().unwrap()]);
     }
 
     #[test]

@@ -69,7 +69,7 @@ pub enum AccessError {
     #[error("the aperture is read-only for its holder")]
     ReadOnly,
     /// It was revoked, or its link has ended.
-    #[error("the aperture was revoked")]
+    #[error("the aperture was revoked, or the link to its owner has ended")]
     Revoked,
     /// This process was forked from the one that mapped it, and has not got the pages.
     #[error("this process was forked from the one that has the aperture")]

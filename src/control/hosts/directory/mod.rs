@@ -235,9 +235,10 @@ impl Target {
 /// Questions to the system for a host's addresses that may run at a time.
 const ASKED_MAX: usize = 256;
 
-/// What the system says of a host, if it says it by then, and if no more than so many are asked for. The system's own look-up (`getaddrinfo`)
-/// takes no time limit, and may be with a name server that does not answer, or a file system that
-/// hangs: it runs on a thread of its own, which goes on, for nobody, when the time is over.
+/// What the system says of a host, if it says it by then, and if no more than so many are asked for. The
+/// system's own look-up (`getaddrinfo`) takes no time limit, and may be with a name server that does not
+/// answer, or a file system that hangs: it runs on a thread of its own, which goes on, for nobody, when
+/// the time is over.
 fn of_system(
     asked: &'static Running,
     until_ns: u64,

@@ -313,7 +313,7 @@ fn plans(upstream: bool, plan: Plan) -> [Plan; 2] {
     if upstream { [plan, honest()] } else { [honest(), plan] }
 }
 
-/// Every so many bytes; `make deep` takes them all.
+/// Every so many bytes; `make deep` changes each.
 fn step() -> usize {
     std::env::var("HAMLYN_TEST_ROUNDS").map_or(29, |_| 1)
 }

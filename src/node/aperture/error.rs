@@ -41,7 +41,7 @@ pub enum ExportError {
         variable: &'static str,
     },
     /// Too many that were revoked, and that processes of this user were given, are still in somebody's
-    /// hands: theirs or, of those that [several hold](Node::export_also), another user's.
+    /// hands: theirs or, of those that [several hold](crate::Node::export_also), another user's.
     #[error(
         "somebody still has {0} revoked apertures that processes of this user were given; no more \
          are exported to this user until those are let go of"

@@ -18,7 +18,8 @@ const INLINE_WORDS: usize = 8;
 
 /// A sample that has arrived. Dropping one of the pool lets the publisher use its place again, when all
 /// others have dropped it, too; until then it counts against
-/// [`SubscribeConfig::outstanding`]. Not to be dropped while this thread has the manager's lock. `Send`.
+/// [`SubscribeConfig::outstanding`](super::SubscribeConfig::outstanding). Not to be dropped while this
+/// thread has the manager's lock. `Send`.
 #[derive(Debug)]
 pub struct Sample {
     number: u64,

@@ -452,11 +452,7 @@ fn go_on_quickly(
     if !state.is_quick() && !state.goes_on_quickly(node) {
         return None;
     }
-    let (number, is_quick) = state.publish_quickly(node, sample)?;
-    if !is_quick {
-        protocols.settle(node, offer);
-    }
-    Some(number)
+    publish_quickly(node, protocols, offer, sample)
 }
 
 #[inline]

@@ -5,7 +5,8 @@
 //! not notice.
 
 use core::time::Duration;
-use std::io;
+use rustix::net::{SendAncillaryBuffer, SendFlags};
+use std::io::{self, IoSlice};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -88,6 +89,25 @@ pub fn prepare(tcp: &TcpStream, unsent_bytes: u32, timeout: Duration) -> io::Res
     Ok(())
 }
 
+/// Writes to a connection, and says by an error that its other end is gone. `TcpStream` itself writes
+/// several slices with `writev`, which says so by SIGPIPE, and that ends a program of C.
+pub struct Writer<'a>(pub &'a TcpStream);
+
+impl io::Write for Writer<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_vectored(&[IoSlice::new(bytes)])
+    }
+
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        let mut none = SendAncillaryBuffer::default();
+        Ok(rustix::net::sendmsg(self.0, slices, &mut none, SendFlags::NOSIGNAL)?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 fn set(fd: impl AsFd, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
     let size = size_of::<libc::c_int>() as libc::socklen_t;
     let (fd, pointer) = (fd.as_fd().as_raw_fd(), (&raw const value).cast());
@@ -135,4 +155,19 @@ pub fn is_silent(fd: impl AsFd, limit: Duration) -> bool {
     rc == 0
         && u128::from(info.tcpi_last_ack_recv) >= limit.as_millis()
         && (info.tcpi_probes > 0 || unacknowledged(fd) > 0)
+}
+
+/// Keeps SIGPIPE from this thread, and says whether it would have come since: it is pending then, also
+/// where the process ignores it.
+#[cfg(all(test, not(loom), not(miri)))]
+pub fn is_signalled() -> bool {
+    // SAFETY: a set of signals is integers, of which zeros are values, and each pointer is that of a live
+    // one, or null where that is allowed.
+    unsafe {
+        let mut set: libc::sigset_t = core::mem::zeroed();
+        libc::sigaddset(&raw mut set, libc::SIGPIPE);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, core::ptr::null_mut());
+        libc::sigpending(&raw mut set);
+        libc::sigismember(&raw const set, libc::SIGPIPE) == 1
+    }
 }

@@ -279,7 +279,7 @@ impl Path for Channel {
 
     fn flush(&mut self) -> bool {
         while self.wants_write() {
-            match self.tls.write_tls(&mut self.tcp) {
+            match self.tls.write_tls(&mut tcp::Writer(&self.tcp)) {
                 Ok(_) => {}
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return false,
@@ -398,6 +398,21 @@ mod tests {
             }
             assert_eq!(channel.ended(), Some(&Ended::Cut));
         }
+    }
+
+    #[test]
+    fn a_host_that_is_gone_is_an_error_and_no_signal() {
+        assert!(!tcp::is_signalled());
+        let (mut client, server) = open_pair();
+        // What it has not read makes the end of it a reset.
+        client.put(b"unread");
+        client.flush();
+        drop(server);
+        while !client.is_broken() {
+            client.put(b"to nobody");
+            client.flush();
+        }
+        assert!(!tcp::is_signalled());
     }
 
     /// Both ends of a connection on which keys have been agreed.

@@ -381,17 +381,17 @@ fuzz() {
 
 # The tests that take a number of rounds, seconds or cases, with more of them.
 long() (
-    export HAMLYN_TEST_SECONDS=10 HAMLYN_TEST_ROUNDS=5000 PROPTEST_CASES=512 HAMLYN_SIM_SEEDS=1000
+    export HAMLYN_TEST_SECONDS=10 HAMLYN_TEST_ROUNDS=5000 PROPTEST_CASES=512 HAMLYN_SIM_SEEDS=500
     # With the features of `unit`, which has compiled them; Python's library is no test program.
     with='--workspace --exclude hamlyn-python --features hamlyn/serde,hamlyn/tokio,hamlyn/tls,hamlyn/libfabric --no-fail-fast'
     # shellcheck disable=SC2086
     cargo test $with --test sequences --test sim --test sim_control
     searched=$?
     # shellcheck disable=SC2086
-    HAMLYN_SIM_SEEDS=600 cargo test $with --lib -- simulated:: --skip simulated::hosts || searched=$?
+    HAMLYN_SIM_SEEDS=300 cargo test $with --lib -- simulated:: --skip simulated::hosts || searched=$?
     # Several hosts, whose handshakes take longer.
     # shellcheck disable=SC2086
-    HAMLYN_SIM_SEEDS=100 cargo test $with --lib simulated::hosts || searched=$?
+    HAMLYN_SIM_SEEDS=50 cargo test $with --lib simulated::hosts || searched=$?
     # shellcheck disable=SC2086
     cargo test $with --test processes -- random:: wake:: || searched=$?
     # 64 hosts, each with all others; 10,000 connections; what another host says.

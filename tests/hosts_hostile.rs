@@ -638,7 +638,7 @@ fn certificates_decide_who_connects() {
     let open = write(&dir, "open", &"7f".repeat(32));
     std::fs::set_permissions(&open, std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
     for (config, why) in [
-        (dir.config(), "openssl rand"),
+        (dir.config(), "hamlyn keys"),
         (dir.config().secret(open), "chmod 600"),
         (dir.config().secret(write(&dir, "short", "7f7f")), "64 hexadecimal digits"),
         (dir.config().secret(dir.path.join("none")), "No such file"),

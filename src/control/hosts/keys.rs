@@ -80,7 +80,7 @@ pub enum KeysError {
     /// There are none.
     #[error(
         "this process has no keys for other hosts: set secret (HAMLYN_SECRET), a file that its owner \
-         alone may read, as `openssl rand -hex 32` makes it; or certificate, certificate_key and \
+         alone may read, as `hamlyn keys FILE` makes it; or certificate, certificate_key and \
          trusted (HAMLYN_CERTIFICATE, ..)"
     )]
     None,
@@ -183,7 +183,7 @@ fn read_secret(path: &Path) -> Result<Secret, KeysError> {
             }
         });
     if !fits {
-        let why = "a secret is 64 hexadecimal digits (`openssl rand -hex 32`)".into();
+        let why = "a secret is 64 hexadecimal digits (`hamlyn keys FILE`)".into();
         return Err(KeysError::Content { path: path.into(), why });
     }
     Ok(made)

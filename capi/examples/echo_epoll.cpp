@@ -24,14 +24,15 @@ constexpr auto LIMIT = 60s;
 bool answer(hamlyn::server &server) {
     while (auto request = server.receive(0s)) {
         const auto text = request->data().text();
-        if (text == "end") {
-            request->reply({}, LIMIT);
-            return false;
+        const bool is_end = text == "end";
+        // A reply that fails is that client's affair; it waits no longer than this, and the loop with it.
+        const auto sent = text.empty() ? request->try_fail(1, "there is nothing to say again", 1s)
+                                       : request->try_reply(is_end ? "" : text, 1s);
+        if (!sent) {
+            std::fprintf(stderr, "a client has no reply: %s\n", sent.why().text());
         }
-        if (text.empty()) {
-            request->fail(1, "there is nothing to say again", LIMIT);
-        } else {
-            request->reply(text, LIMIT);
+        if (is_end) {
+            return false;
         }
     }
     return true;

@@ -2140,8 +2140,8 @@ public:
     explicit stream_receiver(const node &on, const stream_config &config = {})
         : stream_receiver(try_make(on, config).value()) {}
 
-    /// H_CLOSED and H_DIED: the sender is gone, and everything that it had sent was received.
-    /// h_stream_receive
+    /// H_CLOSED: the sender has sent everything, and all of it was received. H_DIED and H_HUNG_UP: it is
+    /// gone without that. h_stream_receive
     result<record> try_receive(timeout limit) {
         h_record_t raw;
         const h_status status = h_stream_receive(get(), limit.nanoseconds(), &raw);
@@ -3155,7 +3155,7 @@ public:
         return try_grow(on, from, limit, config).value();
     }
 
-    /// H_CLOSED and H_DIED: the publisher is gone or has sent this subscriber away, and all that had
+    /// H_CLOSED, H_DIED and H_HUNG_UP: the publisher is gone or has sent this subscriber away, and all that had
     /// come was received. h_subscriber_receive, h_sample_info
     result<sample> try_receive(timeout limit) {
         h_sample_t *raw = nullptr;

@@ -51,7 +51,7 @@ pub enum h_status {
     H_REFUSED = 11,
     /// No link leads there, or another host cannot be reached.
     H_UNREACHABLE = 12,
-    /// The other side closed, or is gone.
+    /// The other side closed; all that it had to send has left.
     H_CLOSED = 13,
     /// The process at the other end died.
     H_DIED = 14,
@@ -71,6 +71,9 @@ pub enum h_status {
     /// The server's program answered with an error of its own: h_error_message is its text, and
     /// h_error_code its code.
     H_APPLICATION = 21,
+    /// The other side closed before all that it had to send had left, or has sent this side away: what
+    /// came may not be all. It can come wherever `H_DIED` can.
+    H_HUNG_UP = 22,
     /// A mistake of the library: it panicked, which was caught. Report it, with the text. What was
     /// called upon is as it was between two steps of the call, and is best freed.
     H_PANIC = 99,
@@ -155,6 +158,7 @@ pub extern "C" fn h_status_name(status: i32) -> *const c_char {
         19 => c"H_SYSTEM",
         20 => c"H_CUT_OFF",
         21 => c"H_APPLICATION",
+        22 => c"H_HUNG_UP",
         99 => c"H_PANIC",
         _ => c"(no h_status)",
     };
@@ -483,6 +487,7 @@ mod tests {
             H_SYSTEM,
             H_CUT_OFF,
             H_APPLICATION,
+            H_HUNG_UP,
             H_PANIC,
         ] {
             assert_eq!(name(status as i32), format!("{status:?}"));

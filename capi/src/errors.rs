@@ -54,7 +54,8 @@ impl Status for CloseReason {
             CloseReason::Died => H_DIED,
             CloseReason::Misbehaved(_) => H_MISBEHAVED,
             CloseReason::Unwatched => H_SYSTEM,
-            CloseReason::Closed | CloseReason::HungUp | CloseReason::Expelled => H_CLOSED,
+            CloseReason::Closed => H_CLOSED,
+            CloseReason::HungUp | CloseReason::Expelled => H_HUNG_UP,
         }
     }
 }

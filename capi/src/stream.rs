@@ -242,9 +242,9 @@ offered! {
 /// The next record, in the order of sending, waiting at most `timeout_ns`. Its bytes are where they
 /// arrived, and stand still until it is released.
 ///
-/// Errors: H_NOTHING, none is there and the time limit was 0; H_TIMED_OUT; H_CLOSED, H_DIED, the
-/// sender is gone, and everything that it had sent has been received; the text ends in "it closed the
-/// connection" only if it had sent everything; H_MISBEHAVED; H_FORKED; H_SYSTEM.
+/// Errors: H_NOTHING, none is there and the time limit was 0; H_TIMED_OUT; H_CLOSED, the sender has sent
+/// everything, and all of it was received; H_DIED, H_HUNG_UP, it is gone without that, and what came was
+/// received; H_MISBEHAVED; H_FORKED; H_SYSTEM.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_stream_receive(
     receiver: *mut h_stream_receiver_t,

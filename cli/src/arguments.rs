@@ -62,7 +62,7 @@ pub enum Command {
     Stat(StatArguments),
     /// Show all services at work, the busiest first, again and again
     ///
-    /// Those of this user; for root, of all. In a terminal: q ends it, l goes from services to links
+    /// Those of this user; for root, also those that other users serve to others. In a terminal: q ends it, l goes from services to links
     /// and back. Anywhere else it prints lines. A process is asked once in each interval, and answers
     /// beside its messages.
     Top(TopArguments),
@@ -90,7 +90,7 @@ pub enum Command {
     /// Start a program several times, on this host or on several, as the ranks of a job
     ///
     /// Each process gets a rank, from 0 up, and finds the others with `Job` (`hamlyn::job` in Rust,
-    /// `hamlyn.Job` in Python, `hamlyn_job_from_env` in C). HAMLYN_JOB_RANK and HAMLYN_JOB_SIZE are for
+    /// `hamlyn.Job` in Python, `h_job_open` in C). HAMLYN_JOB_RANK and HAMLYN_JOB_SIZE are for
     /// scripts. What ranks print is printed here; their standard input is empty. SIGINT, SIGTERM,
     /// SIGHUP, SIGUSR1 and SIGUSR2 are handed on to all of them; a second SIGINT or SIGTERM ends them at
     /// once. When a rank fails, the others are ended (SIGTERM, and SIGKILL after two seconds), and
@@ -362,7 +362,7 @@ pub struct NamesArguments {
 
 #[derive(Args, Debug)]
 pub struct StatArguments {
-    /// One service only, as [USER@]NAME [default: all of this user]
+    /// One service only, as [USER@]NAME [default: all of this user; for root, also those that other users serve to others]
     pub name: Option<String>,
     /// Also the counters that are 0
     #[arg(long, conflicts_with_all = ["json", "prometheus", "watch"])]
@@ -403,7 +403,7 @@ pub struct TopArguments {
 
 #[derive(Args, Debug)]
 pub struct ExporterArguments {
-    /// These services only, as [USER@]NAME [default: all of this user; for root, of all]
+    /// These services only, as [USER@]NAME [default: all of this user; for root, also those that other users serve to others]
     pub names: Vec<String>,
     /// The address and port to listen at
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9464")]

@@ -72,7 +72,7 @@ fn show(
             }
         }
         if look.told.is_empty() && look.failed.is_empty() && !arguments.json {
-            output::line("This user serves nothing now.")?;
+            output::line("No service that this user may ask is here now.")?;
         }
     }
     let failed = look.failed.len();

@@ -31,7 +31,10 @@ def main() -> None:
                     continue
                 if request.data == b"stop":
                     stopped.set()
-                request.reply(request.data.upper())
+                try:
+                    request.reply(request.data.upper(), 1)
+                except hamlyn.HamlynError as e:
+                    print("a client has no reply:", e)
 
         threads = [threading.Thread(target=answer) for _ in range(3)]
         with second_process(client):

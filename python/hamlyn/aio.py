@@ -366,6 +366,10 @@ class Server(_Wrapped[_hamlyn.Server]):
         """The next request. Raises `TimedOut`."""
         return await until(self.sync._manager, self.sync.try_receive, timeout)
 
+    async def drain(self, timeout: float | None = 10.0) -> int:
+        """`hamlyn.Server.drain`, on a thread: tasks go on receiving and replying."""
+        return await asyncio.to_thread(self.sync.drain, timeout)
+
 
 class Client(_Grown[_hamlyn.Client]):
     """A client whose calls are awaited; any number of tasks may call."""

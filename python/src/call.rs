@@ -185,6 +185,18 @@ impl Server {
         found.map(|found| self.hand_out(py, found)).ok_or_else(nothing)
     }
 
+    /// Takes no new requests, waits at most `timeout` seconds until those that are here have been received
+    /// and replied to, by other threads, and ends all connections. Returns how many had no reply by then:
+    /// 0, if all is well. Its names are free for another server from the beginning, and whoever calls is
+    /// told that the server is about to close. `receive` goes on, and raises `Closed` when nothing is left
+    /// to be received. Ctrl-C is seen after that.
+    #[pyo3(signature = (timeout=10.0))]
+    fn drain(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<usize> {
+        let timeout = duration(timeout)?;
+        let server = self.end.with(py, |server| server.clone())?;
+        py.detach(|| server.drain(timeout)).or_raise()
+    }
+
     /// Clients that are connected.
     #[getter]
     fn clients(&self, py: Python<'_>) -> PyResult<usize> {

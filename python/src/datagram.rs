@@ -315,7 +315,14 @@ fn send_all<T: Send>(
     {
         return Ok(());
     }
-    let sent = end.wait_more(py, limit, &mut attempt)?;
+    let sent = end.wait_more(py, limit, &mut attempt);
+    // What a signal's handler raises does not say how far the datagram came.
+    let sent = sent.inspect_err(|raised| {
+        if is_cut_off {
+            let note = "a part of the datagram was sent; the rest leaves with the next";
+            _ = raised.value(py).call_method1("add_note", (note,));
+        }
+    })?;
     sent.ok_or_else(|| {
         let text = match is_cut_off {
             true => "the time limit cut the datagram off; the rest leaves with the next",

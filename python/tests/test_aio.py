@@ -249,6 +249,7 @@ def echo(calls: int) -> None:
             for _ in range(calls):
                 request = await server.receive()
                 request.reply(request.data[::-1])
+            assert await server.drain(LIMIT) == 0
 
     run(main())
 

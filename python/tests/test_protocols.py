@@ -285,6 +285,37 @@ def test_a_long_answer_is_finished_however_long_that_takes(
     assert not replying.is_alive()
 
 
+def test_a_datagram_that_a_signal_handler_ends_half_way_says_so(
+    manager: hamlyn.Manager, other: hamlyn.Manager
+) -> None:
+    class Rung(Exception):
+        pass
+
+    def ring(*_: object) -> None:
+        raise Rung
+
+    # More than all rings between them hold, and nobody takes any of it.
+    nbytes = 12 << 20
+    receiver, sender = datagrams(manager, other, nbytes)
+    manager.stop_progress()
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.5)
+        with pytest.raises(Rung) as raised:
+            sender.send(b"head" + bytes(nbytes - 8) + b"tail", timeout=LIMIT)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert "a part of the datagram" in raised.value.__notes__[0]
+    rest = threading.Thread(target=sender.flush, args=(LIMIT,))
+    rest.start()
+    try:
+        received = bytes(receiver.receive(LIMIT))
+        assert len(received) == nbytes and received[:4] + received[-4:] == b"headtail"
+    finally:
+        rest.join(2 * LIMIT)
+
+
 def test_datagrams_outside_are_refused(manager: hamlyn.Manager, other: hamlyn.Manager) -> None:
     _, sender = datagrams(manager, other, 64)
     assert sender.capacity == 64
@@ -626,6 +657,40 @@ def test_calls_are_answered_by_several_threads(
         client.call(b"forget", LIMIT)
     assert "request and reply" in client.explain()
     client.call(b"stop", LIMIT)
+
+
+def test_a_server_that_drains_answers_what_it_has_and_takes_nothing_new(
+    manager: hamlyn.Manager, other: hamlyn.Manager
+) -> None:
+    server = hamlyn.Server(manager)
+    server.serve("calls")
+    manager.start_progress()
+    client = hamlyn.Client.connect(other, "calls")
+    before, late = client.start(b"before"), client.start(b"never answered")
+    requests = [server.receive(LIMIT) for _ in range(2)]
+    left: list[int] = []
+    draining = threading.Thread(target=lambda: left.append(server.drain(2)))
+    draining.start()
+    # Its name is free from the beginning on.
+    following = hamlyn.Server(other)
+    while True:
+        try:
+            following.serve("calls")
+            break
+        except hamlyn.HamlynError:
+            time.sleep(0.01)
+    time.sleep(0.1)
+    with pytest.raises(hamlyn.Closed, match="about to close"):
+        client.call(b"new", LIMIT)
+    requests[0].reply(b"answered")
+    assert before.finish(LIMIT) == b"answered"
+    draining.join(LIMIT)
+    # One had no reply within the limit.
+    assert left == [1]
+    with pytest.raises(hamlyn.Closed):
+        late.finish(LIMIT)
+    with pytest.raises(hamlyn.Closed):
+        server.receive(LIMIT)
 
 
 def test_an_error_of_the_application_is_an_exception_with_its_code(

@@ -106,6 +106,9 @@ pub(super) const UNKNOWN_SHARED: &str = "; a user of another user namespace has 
      have made it: outside, let root give users their directories (`hamlyn setup USER..`) and close \
      the shared directory to the writing of others (`chmod 755`)";
 
+pub(super) const NOTHING_SHARED: &str = "; that user serves nothing to other users; what it serves to itself \
+     alone lies in its HAMLYN_DIR, else in $XDG_RUNTIME_DIR/hamlyn, else in /tmp/hamlyn-UID";
+
 pub(super) const TAKEN_SHARED: &str =
     "; `hamlyn setup USER`, run by root, gives the user a directory there";
 
@@ -293,7 +296,7 @@ pub(super) fn open_shared(
             return Err(DirectoryError::Link { path, advice: TAKEN_SHARED });
         }
         Err(rustix::io::Errno::NOENT) => {
-            return Err(DirectoryError::Missing { path, advice: "; that user serves nothing" });
+            return Err(DirectoryError::Missing { path, advice: NOTHING_SHARED });
         }
         Err(e) => return Err(os(e)),
     };

@@ -6,7 +6,10 @@
  *
  * Results. Most functions return an h_status; H_OK is 0. h_error_message() is the text of this
  * thread's last failure. Outputs, the pointers at the end of the list of arguments, are written
- * only if the call succeeds. A call that failed has done nothing, and can be made again.
+ * only if the call succeeds. A call that failed has done nothing, and can be made again, with these
+ * exceptions: h_request_reply, h_request_fail, h_close and every h_.._close free what they are given,
+ * whatever they return (H_INVALID apart), and must not be called twice; after H_INCOMPLETE and
+ * H_CUT_OFF a part has left.
  *
  * Arguments. A null or misaligned pointer where one is needed is H_INVALID, with a text that names
  * it. Data pointers may be null where their length is 0. What cannot be checked is the caller's
@@ -107,7 +110,7 @@ typedef enum {
     H_REFUSED = 11,
     /// No link leads there, or another host cannot be reached.
     H_UNREACHABLE = 12,
-    /// The other side closed, or is gone.
+    /// The other side closed; all that it had to send has left.
     H_CLOSED = 13,
     /// The process at the other end died.
     H_DIED = 14,
@@ -127,6 +130,9 @@ typedef enum {
     /// The server's program answered with an error of its own: h_error_message is its text, and
     /// h_error_code its code.
     H_APPLICATION = 21,
+    /// The other side closed before all that it had to send had left, or has sent this side away: what
+    /// came may not be all. It can come wherever `H_DIED` can.
+    H_HUNG_UP = 22,
     /// A mistake of the library: it panicked, which was caught. Report it, with the text. What was
     /// called upon is as it was between two steps of the call, and is best freed.
     H_PANIC = 99,
@@ -1580,9 +1586,9 @@ h_status h_stream_receiver_offer(h_stream_receiver_t *receiver, h_job_t *job, co
 /// The next record, in the order of sending, waiting at most `timeout_ns`. Its bytes are where they
 /// arrived, and stand still until it is released.
 ///
-/// Errors: H_NOTHING, none is there and the time limit was 0; H_TIMED_OUT; H_CLOSED, H_DIED, the
-/// sender is gone, and everything that it had sent has been received; the text ends in "it closed the
-/// connection" only if it had sent everything; H_MISBEHAVED; H_FORKED; H_SYSTEM.
+/// Errors: H_NOTHING, none is there and the time limit was 0; H_TIMED_OUT; H_CLOSED, the sender has sent
+/// everything, and all of it was received; H_DIED, H_HUNG_UP, it is gone without that, and what came was
+/// received; H_MISBEHAVED; H_FORKED; H_SYSTEM.
 h_status h_stream_receive(h_stream_receiver_t *receiver,
                           int64_t timeout_ns,
                           h_record_t *record);
@@ -1782,9 +1788,17 @@ h_status h_request_peer(const h_request_t *request, h_peer_t *peer);
 /// the client to make room for it and for the bytes to leave. The request is freed, whatever is
 /// returned.
 ///
+/// With H_FOREVER a reply of at most the client's `reply_bytes` waits for nobody: it is kept, and leaves
+/// in a later call. A longer one waits until the client takes it, for ever if it does not; and the client
+/// chooses `reply_bytes`. With any other limit both wait at most so long. An error is that client's end
+/// alone: the others can be served on.
+///
 /// Errors, the client is told that no reply will come: H_TIMED_OUT; H_TOO_LONG, for the client;
 /// H_CLOSED, H_DIED, the client is gone. H_INVALID, null; then the request is not freed.
-h_status h_request_reply(h_request_t *request, const void *data, size_t length, int64_t timeout_ns);
+h_status h_request_reply(h_request_t *request,
+                         const void *data,
+                         size_t length,
+                         int64_t timeout_ns);
 
 /// Answers that a request has failed, waiting at most `timeout_ns` for room: the client gets
 /// H_APPLICATION, with this code, which is the application's own, and this text. The request is

@@ -151,25 +151,8 @@ impl<T: Attached> SharedNode<T> {
     /// What can be done at once, without all that waiting needs: with the lock, if that is free, and
     /// where nobody waits for what is done. `None`: `act` was not called, or said so, and
     /// [`wait_until`](Self::wait_until) goes on.
-    ///
-    /// Written twice for the processor: where this thread alone uses the node of late, in the caller, and
-    /// a function for where others do, which makes the first shorter.
     #[inline(always)]
-    pub(crate) fn at_once<R>(
-        &self,
-        mut act: impl FnMut(&mut Node, &mut T) -> Option<R>,
-    ) -> Option<R> {
-        match self.alone_at_once(&mut act) {
-            Ok(done) => done,
-            Err(NotAlone) => self.at_once_beside_others(act),
-        }
-    }
-
-    #[inline(never)]
-    fn at_once_beside_others<R>(
-        &self,
-        mut act: impl FnMut(&mut Node, &mut T) -> Option<R>,
-    ) -> Option<R> {
+    pub(crate) fn at_once<R>(&self, act: impl FnOnce(&mut Node, &mut T) -> Option<R>) -> Option<R> {
         let mut alone = self.alone()?;
         let (node, attached) = alone.parts();
         act(node, attached)
@@ -178,7 +161,7 @@ impl<T: Attached> SharedNode<T> {
     /// [`at_once`](Self::at_once), where this thread alone uses the node of late: a few instructions less,
     /// for what goes on by that where it is [`NotAlone`].
     #[inline(always)]
-    pub(super) fn alone_at_once<R>(
+    pub(crate) fn alone_at_once<R>(
         &self,
         act: impl FnOnce(&mut Node, &mut T) -> Option<R>,
     ) -> Result<Option<R>, NotAlone> {
@@ -210,7 +193,7 @@ impl<T: Attached> SharedNode<T> {
 
 /// Others use the node, or wait for what is done with it: nothing was done.
 #[derive(Debug)]
-pub(super) struct NotAlone;
+pub(crate) struct NotAlone;
 
 /// The node of [`SharedNode::alone`], until this is dropped.
 pub(crate) struct Alone<'a, T>(LockGuard<'a, State<T>>);

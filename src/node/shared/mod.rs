@@ -21,6 +21,7 @@ mod progress;
 
 #[cfg(feature = "tokio")]
 pub(crate) use event_loop::{NextTurn, Patience};
+pub(crate) use look::NotAlone;
 
 use super::send::Begun;
 use super::wait::{Look, Waited};

@@ -4,7 +4,7 @@ use super::log::Body;
 use super::serving::NoRoom;
 use super::state::PublisherState;
 use super::{PublishConfig, SubscriberState};
-use crate::node::{Attached, ExportError, Forked, Look, Node, Waited};
+use crate::node::{Attached, ExportError, Forked, Look, Node, NotAlone, Waited};
 use crate::os::pool::{Place, Pool};
 use crate::protocol::ends::offered;
 use crate::protocol::manager::{OfferId, Offering, Protocols, set_up};
@@ -211,9 +211,29 @@ impl Publisher {
             return self.publish_long(sample, timeout);
         }
         let offer = self.offer;
-        let shared = &self.manager.shared;
-        let at_once =
-            shared.at_once(|node, protocols| publish_quickly(node, protocols, offer, sample));
+        let at_once = self
+            .manager
+            .shared
+            .alone_at_once(|node, protocols| publish_quickly(node, protocols, offer, sample));
+        match at_once {
+            Ok(Some(number)) => Ok(number),
+            Ok(None) => self.publish_slowly(Body::Short(sample), timeout),
+            Err(NotAlone) => self.publish_beside_others(sample, timeout),
+        }
+    }
+
+    /// [`publish`](Self::publish) of a short sample where other threads use the manager, too.
+    #[inline(never)]
+    fn publish_beside_others(
+        &self,
+        sample: &[u8],
+        timeout: Option<Duration>,
+    ) -> Result<u64, PublishError> {
+        let offer = self.offer;
+        let at_once = self
+            .manager
+            .shared
+            .at_once(|node, protocols| publish_quickly(node, protocols, offer, sample));
         match at_once {
             Some(number) => Ok(number),
             None => self.publish_slowly(Body::Short(sample), timeout),

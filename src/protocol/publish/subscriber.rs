@@ -11,7 +11,7 @@ use super::{
 };
 use crate::interface::notification::{Consumer, Waiting};
 use crate::interface::{AreaId, Handed, LinkId, Notification, QueueId, SlotConfig, SlotId};
-use crate::node::{Aperture, Kept, Look, Node, PlacesHeld, SamplesHeld};
+use crate::node::{Aperture, Kept, Look, Node, NotAlone, PlacesHeld, SamplesHeld};
 use crate::os::pool::Layout;
 use crate::protocol::credit::CreditReturn;
 use crate::protocol::ends::{connected, grown};
@@ -233,13 +233,16 @@ impl Subscriber {
     #[inline]
     pub fn receive(&mut self, timeout: Option<Duration>) -> Result<Sample, ReceiveError> {
         let Self { manager, connection, memory, consumer, reading, credit } = self;
-        let at_once = manager.shared.at_once(|node, protocols| {
+        let at_once = manager.shared.alone_at_once(|node, protocols| {
             take_line(node, protocols, connection, memory, consumer, reading, credit)
         });
         let line = match at_once {
-            Some(line) => Some(line),
-            None => {
-                self.receive_slowly(timeout);
+            Ok(Some(line)) => Some(line),
+            not_yet => {
+                match not_yet {
+                    Err(NotAlone) => self.receive_beside_others(timeout),
+                    Ok(_) => self.receive_slowly(timeout),
+                }
                 self.reading.waited.take()
             }
         };
@@ -248,6 +251,20 @@ impl Subscriber {
         match line {
             Some(line) => Ok(line.into_sample()),
             None => self.reading.taken.take().unwrap_or(Err(ReceiveError::TimedOut)),
+        }
+    }
+
+    /// [`receive_slowly`](Self::receive_slowly), after a look at what comes straight from the link where
+    /// other threads use the manager, too.
+    #[inline(never)]
+    fn receive_beside_others(&mut self, timeout: Option<Duration>) {
+        let Self { manager, connection, memory, consumer, reading, credit } = self;
+        let line = manager.shared.at_once(|node, protocols| {
+            take_line(node, protocols, connection, memory, consumer, reading, credit)
+        });
+        match line {
+            Some(line) => reading.waited = Some(line),
+            None => self.receive_slowly(timeout),
         }
     }
 

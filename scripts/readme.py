@@ -98,7 +98,9 @@ def drained(serves: list[str], asks: list[str], environment: dict[str, str]) -> 
             last, _ = there.communicate(timeout=LIMIT_S)
         finally:
             there.kill()
-    return f"{printed}{last}" if there.returncode == 0 else f"{printed}, and {there.returncode}"
+    if there.returncode != 0:
+        raise SystemExit(f"{serves} ended by SIGTERM with {there.returncode}")
+    return f"{printed}{last}"
 
 
 def job(readme: str, environment: dict[str, str]) -> str:
@@ -197,7 +199,7 @@ def main() -> int:
             run = lambda name: [sys.argv[3], f"{work}/{name}.py"]  # noqa: E731
             said, _ = pair(run("receiver"), run("sender"), environment)
             expect("Python: a mean of random numbers", f"{float(said):.1f}", "0.5")
-            _, said = pair(run("upper"), run("ask"), environment)
+            said = drained(run("upper"), run("ask"), environment)
             expect("Python: asyncio", said, "AS OVER A SOCKET")
             said = ran(run("pipeline"), environment)
             expect("Python: three processes", said, "20 arrays of float32 and shape (480, 639)")

@@ -110,7 +110,8 @@ typedef enum {
     H_REFUSED = 11,
     /// No link leads there, or another host cannot be reached.
     H_UNREACHABLE = 12,
-    /// The other side closed; all that it had to send has left.
+    /// The other side closed, or is gone. Of a stream (h_stream_receive) it says that the sender has sent
+    /// everything; a byte stream says that by a length of 0.
     H_CLOSED = 13,
     /// The process at the other end died.
     H_DIED = 14,
@@ -130,8 +131,8 @@ typedef enum {
     /// The server's program answered with an error of its own: h_error_message is its text, and
     /// h_error_code its code.
     H_APPLICATION = 21,
-    /// The other side closed before all that it had to send had left, or has sent this side away: what
-    /// came may not be all. It can come wherever `H_DIED` can.
+    /// The other side ended the link before all that it had queued had left, or says that this side
+    /// broke the rules: what came may not be all. It can come wherever `H_DIED` can.
     H_HUNG_UP = 22,
     /// A mistake of the library: it panicked, which was caught. Report it, with the text. What was
     /// called upon is as it was between two steps of the call, and is best freed.
@@ -1788,10 +1789,10 @@ h_status h_request_peer(const h_request_t *request, h_peer_t *peer);
 /// the client to make room for it and for the bytes to leave. The request is freed, whatever is
 /// returned.
 ///
-/// With H_FOREVER a reply of at most the client's `reply_bytes` waits for nobody: it is kept, and leaves
-/// in a later call. A longer one waits until the client takes it, for ever if it does not; and the client
-/// chooses `reply_bytes`. With any other limit both wait at most so long. An error is that client's end
-/// alone: the others can be served on.
+/// With H_FOREVER a reply of at most the client's `reply_bytes` waits for nobody: it is kept, and
+/// leaves in a later call. A longer one waits until the client takes it, for ever if it does not;
+/// and the client chooses `reply_bytes`. With any other limit both wait at most so long. An error is
+/// that client's end alone: the others can be served on.
 ///
 /// Errors, the client is told that no reply will come: H_TIMED_OUT; H_TOO_LONG, for the client;
 /// H_CLOSED, H_DIED, the client is gone. H_INVALID, null; then the request is not freed.
@@ -2413,10 +2414,12 @@ h_status h_subscriber_grow_from(h_job_t *job,
 /// The next sample, in the order of publication, waiting at most `timeout_ns`. To be freed with
 /// h_sample_free, which lets the publisher use its place again, where it is one of the pool.
 ///
-/// Errors: H_NOTHING, none is there and the time limit was 0; H_TIMED_OUT; H_CLOSED, H_DIED, the
-/// publisher has gone or has sent this subscriber away, and all that had come was received;
+/// Errors: H_NOTHING, none is there and the time limit was 0; H_TIMED_OUT; H_CLOSED, H_DIED, H_HUNG_UP,
+/// the publisher has gone or has sent this subscriber away, and all that had come was received;
 /// H_MISBEHAVED; H_FORKED; H_SYSTEM.
-h_status h_subscriber_receive(h_subscriber_t *subscriber, int64_t timeout_ns, h_sample_t **sample);
+h_status h_subscriber_receive(h_subscriber_t *subscriber,
+                              int64_t timeout_ns,
+                              h_sample_t **sample);
 
 /// What a sample is, and where its bytes are.
 h_status h_sample_info(const h_sample_t *sample, h_sample_info_t *info);

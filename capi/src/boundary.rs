@@ -51,7 +51,8 @@ pub enum h_status {
     H_REFUSED = 11,
     /// No link leads there, or another host cannot be reached.
     H_UNREACHABLE = 12,
-    /// The other side closed; all that it had to send has left.
+    /// The other side closed, or is gone. Of a stream (h_stream_receive) it says that the sender has sent
+    /// everything; a byte stream says that by a length of 0.
     H_CLOSED = 13,
     /// The process at the other end died.
     H_DIED = 14,
@@ -71,8 +72,8 @@ pub enum h_status {
     /// The server's program answered with an error of its own: h_error_message is its text, and
     /// h_error_code its code.
     H_APPLICATION = 21,
-    /// The other side closed before all that it had to send had left, or has sent this side away: what
-    /// came may not be all. It can come wherever `H_DIED` can.
+    /// The other side ended the link before all that it had queued had left, or says that this side
+    /// broke the rules: what came may not be all. It can come wherever `H_DIED` can.
     H_HUNG_UP = 22,
     /// A mistake of the library: it panicked, which was caught. Report it, with the text. What was
     /// called upon is as it was between two steps of the call, and is best freed.

@@ -186,10 +186,10 @@ pub unsafe extern "C" fn h_request_peer(
 /// the client to make room for it and for the bytes to leave. The request is freed, whatever is
 /// returned.
 ///
-/// With H_FOREVER a reply of at most the client's `reply_bytes` waits for nobody: it is kept, and leaves
-/// in a later call. A longer one waits until the client takes it, for ever if it does not; and the client
-/// chooses `reply_bytes`. With any other limit both wait at most so long. An error is that client's end
-/// alone: the others can be served on.
+/// With H_FOREVER a reply of at most the client's `reply_bytes` waits for nobody: it is kept, and
+/// leaves in a later call. A longer one waits until the client takes it, for ever if it does not;
+/// and the client chooses `reply_bytes`. With any other limit both wait at most so long. An error is
+/// that client's end alone: the others can be served on.
 ///
 /// Errors, the client is told that no reply will come: H_TIMED_OUT; H_TOO_LONG, for the client;
 /// H_CLOSED, H_DIED, the client is gone. H_INVALID, null; then the request is not freed.

@@ -484,8 +484,8 @@ grown! {
 /// The next sample, in the order of publication, waiting at most `timeout_ns`. To be freed with
 /// h_sample_free, which lets the publisher use its place again, where it is one of the pool.
 ///
-/// Errors: H_NOTHING, none is there and the time limit was 0; H_TIMED_OUT; H_CLOSED, H_DIED, the
-/// publisher has gone or has sent this subscriber away, and all that had come was received;
+/// Errors: H_NOTHING, none is there and the time limit was 0; H_TIMED_OUT; H_CLOSED, H_DIED, H_HUNG_UP,
+/// the publisher has gone or has sent this subscriber away, and all that had come was received;
 /// H_MISBEHAVED; H_FORKED; H_SYSTEM.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_subscriber_receive(

@@ -2019,6 +2019,14 @@ class Server:
         """
         Whether it is closed.
         """
+    def drain(self, /, timeout: SupportsFloat | SupportsIndex | None = 10.0) -> int:
+        """
+        Takes no new requests, waits at most `timeout` seconds until those that are here have been
+        received and replied to, by other threads, and ends all connections. Returns how many had no
+        reply by then: 0, if all is well. Its names are free for another server from the beginning, and
+        whoever calls is told that the server is about to close. `receive` goes on, and raises `Closed`
+        when nothing is left to be received. Ctrl-C is seen after that.
+        """
     def offer(self, /, job: Job, name: str) -> None:
         """
         Offers it, which is of the job's manager, to the other ranks under this name: they

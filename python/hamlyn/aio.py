@@ -367,7 +367,8 @@ class Server(_Wrapped[_hamlyn.Server]):
         return await until(self.sync._manager, self.sync.try_receive, timeout)
 
     async def drain(self, timeout: float | None = 10.0) -> int:
-        """`hamlyn.Server.drain`, on a thread: tasks go on receiving and replying."""
+        """`hamlyn.Server.drain`, on a thread: tasks go on receiving and replying. It goes on there
+        when its task is cancelled, until `timeout`."""
         return await asyncio.to_thread(self.sync.drain, timeout)
 
 

@@ -94,7 +94,7 @@ impl Request {
         let timeout = duration(timeout)?;
         let server = self.end.with(py, |server| server.clone())?;
         let arrived = self.take()?;
-        py.detach(|| server.attach(arrived).fail(code, text, timeout)).or_raise()
+        py.detach(move || server.attach(arrived).fail(code, text, timeout)).or_raise()
     }
 
     /// Seconds until its caller gives up, if it said so; else `None`.
@@ -108,7 +108,7 @@ impl Request {
     fn decline(&self, py: Python<'_>) -> PyResult<()> {
         let server = self.end.with(py, |server| server.clone())?;
         let arrived = self.take()?;
-        py.detach(|| drop(server.attach(arrived)));
+        py.detach(move || drop(server.attach(arrived)));
         Ok(())
     }
 
@@ -122,7 +122,7 @@ impl Request {
         let timeout = duration(timeout)?;
         let server = self.end.with(py, |server| server.clone())?;
         let arrived = self.take()?;
-        py.detach(|| server.attach(arrived).reply(data, timeout)).or_raise()
+        py.detach(move || server.attach(arrived).reply(data, timeout)).or_raise()
     }
 
     fn take(&self) -> PyResult<Arrived> {
@@ -185,16 +185,17 @@ impl Server {
         found.map(|found| self.hand_out(py, found)).ok_or_else(nothing)
     }
 
-    /// Takes no new requests, waits at most `timeout` seconds until those that are here have been received
-    /// and replied to, by other threads, and ends all connections. Returns how many had no reply by then:
-    /// 0, if all is well. Its names are free for another server from the beginning, and whoever calls is
-    /// told that the server is about to close. `receive` goes on, and raises `Closed` when nothing is left
-    /// to be received. Ctrl-C is seen after that.
+    /// Takes no new requests, waits at most `timeout` seconds until those that are here have been
+    /// received and replied to, by other threads, and ends all connections. Returns how many had no
+    /// reply by then: 0, if all is well. Its names are free for another server from the beginning, and
+    /// whoever calls is told that the server is about to close. `receive` goes on, and raises `Closed`
+    /// when nothing is left to be received. Ctrl-C is seen after that.
     #[pyo3(signature = (timeout=10.0))]
     fn drain(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<usize> {
         let timeout = duration(timeout)?;
         let server = self.end.with(py, |server| server.clone())?;
-        py.detach(|| server.drain(timeout)).or_raise()
+        // It may be the last that has it, and letting go takes the node's lock: without the interpreter's.
+        py.detach(move || server.drain(timeout)).or_raise()
     }
 
     /// Clients that are connected.

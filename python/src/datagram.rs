@@ -318,7 +318,12 @@ fn send_all<T: Send>(
     let sent = end.wait_more(py, limit, &mut attempt);
     // What a signal's handler raises does not say how far the datagram came.
     let sent = sent.inspect_err(|raised| {
-        if is_cut_off {
+        // Of the library's own errors each says it, or nothing leaves any more.
+        let is_own = || -> PyResult<bool> {
+            let class = py.import("hamlyn._errors")?.getattr("HamlynError")?;
+            raised.value(py).is_instance(&class)
+        };
+        if is_cut_off && !is_own().unwrap_or(true) {
             let note = "a part of the datagram was sent; the rest leaves with the next";
             _ = raised.value(py).call_method1("add_note", (note,));
         }

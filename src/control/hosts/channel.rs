@@ -407,6 +407,8 @@ mod tests {
         // What it has not read makes the end of it a reset.
         client.put(b"unread");
         client.flush();
+        // After the end of what it says, so that writing is what finds it.
+        server.tcp.shutdown(std::net::Shutdown::Write).unwrap();
         drop(server);
         while !client.is_broken() {
             client.put(b"to nobody");

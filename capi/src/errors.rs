@@ -389,3 +389,22 @@ statuses! {
         GroupError::Wait(_) => H_SYSTEM,
     };
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_that_ended_with_nothing_left_to_come_has_a_status_of_its_own() {
+        let cases = [
+            (CloseReason::Closed, H_CLOSED),
+            (CloseReason::HungUp, H_HUNG_UP),
+            (CloseReason::Expelled, H_HUNG_UP),
+            (CloseReason::Died, H_DIED),
+        ];
+        for (reason, status) in cases {
+            let failure = Failure::from(ReceiveError::Ended(reason.clone()));
+            assert_eq!(failure.status, status, "{reason}");
+        }
+    }
+}

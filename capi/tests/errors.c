@@ -752,34 +752,6 @@ static void numbers_that_cannot_be(void) {
     EXPECT(H_LIMIT, "", h_group_new(node, 0, 1, 1, &group));
 }
 
-/* A sender that goes without a word: what came may not be all. One that closes has sent everything. */
-static void a_stream_that_is_cut_off(void) {
-    for (int closes = 0; closes < 2; closes++) {
-        h_node_t *own;
-        h_stream_receiver_t *receiver;
-        h_stream_sender_t *sender;
-        h_record_t record;
-        h_seed_t seed;
-        EXPECT(H_OK, "", h_node_new(NULL, 0, &own));
-        EXPECT(H_OK, "", h_start_progress(node));
-        EXPECT(H_OK, "", h_stream_receiver_new(node, NULL, &receiver));
-        EXPECT(H_OK, "", h_stream_receiver_seed(receiver, &seed));
-        EXPECT(H_OK, "", h_stream_sender_grow(own, &seed, LIMIT, &sender));
-        EXPECT(H_OK, "", h_stream_send(sender, "part", 4, LIMIT));
-        EXPECT(H_OK, "", h_stream_flush(sender, LIMIT));
-        if (closes) {
-            EXPECT(H_OK, "", h_stream_sender_close(sender, LIMIT));
-        } else {
-            h_stream_sender_free(sender);
-        }
-        EXPECT(H_OK, "", h_close(own, LIMIT, NULL));
-        EXPECT(H_OK, "", h_stream_receive(receiver, LIMIT, &record));
-        EXPECT(closes ? H_CLOSED : H_HUNG_UP, "", h_stream_receive(receiver, LIMIT, &record));
-        h_stream_receiver_free(receiver);
-        EXPECT(H_OK, "", h_stop_progress(node));
-    }
-}
-
 /* What a process has sent before it dies arrives; then its death is told. */
 static void a_process_that_dies(void) {
     h_stream_receiver_t *receiver;
@@ -981,7 +953,6 @@ static void everything(void) {
     groups();
     any_of_several();
     numbers_that_cannot_be();
-    a_stream_that_is_cut_off();
     a_process_that_dies();
     two_threads_with_one_end_point();
     a_release_beside_a_receive();

@@ -89,6 +89,10 @@ pub fn prepare(tcp: &TcpStream, unsent_bytes: u32, timeout: Duration) -> io::Res
     Ok(())
 }
 
+/// Pieces of a connection's bytes that one system call takes: records of TLS, of up to 16 KiB. As many
+/// are named in capi/valgrind.supp.
+const PIECES_MAX: usize = 8;
+
 /// Writes to a connection, and says by an error that its other end is gone. `TcpStream` itself writes
 /// several slices with `writev`, which says so by SIGPIPE, and that ends a program of C.
 pub struct Writer<'a>(pub &'a TcpStream);
@@ -100,6 +104,7 @@ impl io::Write for Writer<'_> {
 
     fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         let mut none = SendAncillaryBuffer::default();
+        let slices = &slices[..slices.len().min(PIECES_MAX)];
         Ok(rustix::net::sendmsg(self.0, slices, &mut none, SendFlags::NOSIGNAL)?)
     }
 

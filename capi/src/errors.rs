@@ -395,7 +395,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_link_that_ended_with_nothing_left_to_come_has_a_status_of_its_own() {
+    fn each_end_of_a_link_has_its_status() {
         let cases = [
             (CloseReason::Closed, H_CLOSED),
             (CloseReason::HungUp, H_HUNG_UP),

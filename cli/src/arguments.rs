@@ -62,9 +62,9 @@ pub enum Command {
     Stat(StatArguments),
     /// Show all services at work, the busiest first, again and again
     ///
-    /// Those of this user; for root, also those that other users serve to others. In a terminal: q ends it, l goes from services to links
-    /// and back. Anywhere else it prints lines. A process is asked once in each interval, and answers
-    /// beside its messages.
+    /// Those of this user; for root, also those that other users serve to others. In a terminal: q ends
+    /// it, l goes from services to links and back. Anywhere else it prints lines. A process is asked once
+    /// in each interval, and answers beside its messages.
     Top(TopArguments),
     /// Serve the figures of `stat` to Prometheus, over HTTP
     ///
@@ -362,7 +362,8 @@ pub struct NamesArguments {
 
 #[derive(Args, Debug)]
 pub struct StatArguments {
-    /// One service only, as [USER@]NAME [default: all of this user; for root, also those that other users serve to others]
+    /// One service only, as [USER@]NAME [default: all of this user; for root, also those that other
+    /// users serve to others]
     pub name: Option<String>,
     /// Also the counters that are 0
     #[arg(long, conflicts_with_all = ["json", "prometheus", "watch"])]
@@ -403,7 +404,8 @@ pub struct TopArguments {
 
 #[derive(Args, Debug)]
 pub struct ExporterArguments {
-    /// These services only, as [USER@]NAME [default: all of this user; for root, also those that other users serve to others]
+    /// These services only, as [USER@]NAME [default: all of this user; for root, also those that other
+    /// users serve to others]
     pub names: Vec<String>,
     /// The address and port to listen at
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9464")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import pickle
@@ -9,7 +10,7 @@ import queue
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import hamlyn
 import numpy as np
@@ -285,27 +286,35 @@ def test_a_long_answer_is_finished_however_long_that_takes(
     assert not replying.is_alive()
 
 
-def test_a_datagram_that_a_signal_handler_ends_half_way_says_so(
-    manager: hamlyn.Manager, other: hamlyn.Manager
-) -> None:
-    class Rung(Exception):
-        pass
+class Rung(Exception):
+    pass
+
+
+@contextlib.contextmanager
+def rung() -> Iterator[None]:
+    """What a signal's handler raises, in half a second."""
 
     def ring(*_: object) -> None:
         raise Rung
 
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.5)
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_a_datagram_that_a_signal_handler_ends_half_way_says_so(
+    manager: hamlyn.Manager, other: hamlyn.Manager
+) -> None:
     # More than all rings between them hold, and nobody takes any of it.
     nbytes = 12 << 20
     receiver, sender = datagrams(manager, other, nbytes)
     manager.stop_progress()
-    before = signal.signal(signal.SIGALRM, ring)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 0.5)
-        with pytest.raises(Rung) as raised:
-            sender.send(b"head" + bytes(nbytes - 8) + b"tail", timeout=LIMIT)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+    with rung(), pytest.raises(Rung) as raised:
+        sender.send(b"head" + bytes(nbytes - 8) + b"tail", timeout=LIMIT)
     assert "a part of the datagram" in raised.value.__notes__[0]
     rest = threading.Thread(target=sender.flush, args=(LIMIT,))
     rest.start()
@@ -522,12 +531,6 @@ def test_a_loan_of_a_stream_is_written_and_sent_once_and_shows_nothing_afterward
 def test_a_loan_that_was_taken_is_over_whatever_a_signal_handler_raises(
     manager: hamlyn.Manager, other: hamlyn.Manager
 ) -> None:
-    class Rung(Exception):
-        pass
-
-    def ring(*_: object) -> None:
-        raise Rung
-
     # More than all rings between them hold, and so large a buffer that nothing has to be asked for.
     nbytes = 12 << 20
     receiver, sender = stream(
@@ -539,14 +542,8 @@ def test_a_loan_that_was_taken_is_over_whatever_a_signal_handler_raises(
     view = memoryview(record)
     view[:4], view[-4:] = b"head", b"tail"
     view.release()
-    before = signal.signal(signal.SIGALRM, ring)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 0.5)
-        with pytest.raises(Rung):
-            record.send(LIMIT)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+    with rung(), pytest.raises(Rung):
+        record.send(LIMIT)
     # It was taken: a program that tries again is told so.
     assert "gone" in repr(record)
     for late in (lambda: memoryview(record), lambda: record.send(0)):

@@ -7,7 +7,8 @@
 #
 # A step that fails does not stop the others; a step that this machine cannot run is skipped loudly.
 # Of two lists of steps one runs beside the other, since most steps use one core for much of their
-# time; cargo lets those wait that build in the same directory. The last line sums up.
+# time, and whichever is through takes from the end of the other; cargo lets those wait that build in
+# the same directory. The last line sums up.
 TEST='fmt clippy unit examples'
 TEST_BESIDE='doc pure c python'
 DEEP='release tour bench budgets readme site deb http bare sanitizers long planted wheel package api'
@@ -454,8 +455,12 @@ api() {
         --target-dir "$TARGET/api" -- "$TARGET/api/doc/hamlyn.json" docs/public-api.txt
 }
 
+# Whether nobody has begun with a step yet: then it is for whoever asks.
+take() { mkdir "$steps_dir/$1.taken" 2>/dev/null; }
+
 # Runs a step; what it says is shown while it runs.
 run() {
+    take "$step" || return 0
     say "$step: $(describe "$step")"
     start=$(date +%s)
     { "$step"; echo $? >"$steps_dir/$step.status"; } 2>&1 | tee "$steps_dir/$step.txt"
@@ -464,6 +469,7 @@ run() {
 
 # The same for one that runs beside others: what it says is in its file.
 run_beside() {
+    take "$step" || return 0
     say "$step: $(describe "$step"); beside the others, in $steps_dir/$step.txt"
     start=$(date +%s)
     { "$step"; echo $? >"$steps_dir/$step.status"; } >"$steps_dir/$step.txt" 2>&1 </dev/null
@@ -512,10 +518,12 @@ describe() {
 }
 
 if [ -n "$beside" ]; then
-    (for step in $beside; do run_beside; done) &
+    from_the_end=
+    for step in $steps; do from_the_end="$step $from_the_end"; done
+    (for step in $beside $from_the_end; do run_beside; done) &
     beside_pid=$!
 fi
-for step in $steps; do run; done
+for step in $steps $beside; do run; done
 wait
 beside_pid=
 

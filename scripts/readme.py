@@ -192,13 +192,16 @@ def main() -> int:
         same = (Path(work) / "copy").read_bytes() == (Path(work) / "original").read_bytes()
         expect("hamlyn recv, hamlyn send", "identical" if same else "differ", "identical")
         if len(sys.argv) > 3:
-            wanted = {"receiver", "sender", "pipeline", "upper", "ask"}
+            wanted = {"receiver", "sender", "pipeline", "upper", "ask", "patient"}
             for name, source in programs("python/README.md", "py", "python", wanted).items():
                 (Path(work) / f"{name}.py").write_text(source)
             # Not as its own folder: the programs are no package.
             run = lambda name: [sys.argv[3], f"{work}/{name}.py"]  # noqa: E731
             said, _ = pair(run("receiver"), run("sender"), environment)
             expect("Python: a mean of random numbers", f"{float(said):.1f}", "0.5")
+            shouts = [str(built / "server")]
+            _, said = pair(shouts, run("patient"), environment)
+            expect("Python: a client that connects again", said, "WHOEVER YOU ARE")
             said = drained(run("upper"), run("ask"), environment)
             expect("Python: asyncio", said, "AS OVER A SOCKET")
             said = ran(run("pipeline"), environment)

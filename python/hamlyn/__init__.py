@@ -38,6 +38,7 @@ from ._errors import (
     ArrayError,
     Closed,
     Declined,
+    Draining,
     Forked,
     HamlynError,
     Misbehaved,
@@ -102,6 +103,7 @@ from ._hamlyn import (
     unpack_array,
 )
 from ._log import log_events
+from ._reconnect import ReconnectingClient, ReconnectPolicy
 from ._types import (
     Access,
     AnyArray,
@@ -138,6 +140,7 @@ __all__ = [
     "DatagramSender",
     "Declined",
     "DelegatedPart",
+    "Draining",
     "Event",
     "Forked",
     "Group",
@@ -160,6 +163,8 @@ __all__ = [
     "Queue",
     "Receiver",
     "Record",
+    "ReconnectPolicy",
+    "ReconnectingClient",
     "RecordLoan",
     "Refused",
     "Request",

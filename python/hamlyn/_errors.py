@@ -40,6 +40,10 @@ class Misbehaved(Closed):
     """The peer broke the protocol's rules, and was sent away."""
 
 
+class Draining(Closed):
+    """The server is about to close, and has not taken the request."""
+
+
 class Declined(HamlynError):
     """The server took the request and will not reply."""
 

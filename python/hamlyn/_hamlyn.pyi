@@ -546,6 +546,11 @@ class Client:
         `call` with an array, its type and shape; the reply is an array, too, from `reply_array`.
         Raises `BufferError` as `pack_array`, and `ArrayError` where the reply is none.
         """
+    def call_within(self, /, request: Buffer, limit: SupportsFloat | SupportsIndex) -> bytes:
+        """
+        `call` within `limit` seconds, which the server is told: its handler sees when the caller gives
+        up (`request.time_left`, `request.is_cancelled()`). Costs 8 bytes of the request.
+        """
     def close(self, /) -> None:
         """
         Ends it, and with it its connections. Closing twice is closing once.
@@ -596,6 +601,12 @@ class Client:
         """
         Sends a request, waiting at most `timeout` seconds for a free call and, if it is long, for
         the server to make room for it. The reply is had from the `Call`.
+        """
+    def start_within(self, /, request: Buffer, limit: SupportsFloat | SupportsIndex, timeout: SupportsFloat | SupportsIndex | None = None) -> Call:
+        """
+        `start`, waiting at most `timeout` seconds, or as long as `limit`; the server is told that the
+        reply is waited for until `limit` seconds from now: see `call_within`. Whoever gives up then lets
+        the `Call` go.
         """
 
 @final
@@ -1855,6 +1866,12 @@ class Request:
         call raises `ApplicationError` with this text and `code`. Raises `Misuse` where the text has
         more than 1,024 bytes, or than the client's `reply_nbytes` less 8; then the client is told that
         no reply will come.
+        """
+    def is_cancelled(self, /) -> bool:
+        """
+        Whether nobody waits for the reply any more: the caller has given up, is gone, or its time is
+        over. Takes a turn, so that it sees what has been sent by now. A reply is allowed as ever, and
+        is dropped at the client. Raises `Misuse` where it was replied to already.
         """
     @property
     def link(self, /) -> Link:

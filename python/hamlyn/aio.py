@@ -23,13 +23,14 @@ which the loop watches. Each sleeper then looks again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from . import _hamlyn
-from ._errors import Closed, Misuse, TimedOut
+from ._errors import Closed, Draining, HamlynError, Misuse, TimedOut
 from ._loop import until
+from ._reconnect import Limit, Outages, ReconnectPolicy, is_final
 from ._transports import (
     Server as StreamServer,
 )
@@ -392,6 +393,149 @@ class Client(_Grown[_hamlyn.Client]):
                 pass
         return await asyncio.to_thread(self.sync.start, request, timeout)
 
+    async def call_within(self, request: Buffer, limit: float) -> bytes:
+        """`call` within `limit` seconds, which the server is told: see `hamlyn.Client.call_within`."""
+        end = asyncio.get_running_loop().time() + limit
+        call = await self.start_within(request, limit)
+        left = max(end - asyncio.get_running_loop().time(), 0.0)
+        return await until(self.sync._manager, call.try_finish, left)
+
+    async def start_within(self, request: Buffer, limit: float) -> _hamlyn.Call:
+        """`start` within `limit` seconds, which the server is told."""
+        if len(memoryview(request).cast("B")) <= 4088:
+            try:
+                return self.sync.start_within(request, limit, 0)
+            except TimedOut:
+                pass
+        return await asyncio.to_thread(self.sync.start_within, request, limit)
+
+
+class ReconnectingClient:
+    """`hamlyn.ReconnectingClient` whose calls are awaited; any number of tasks of one event loop may
+    call."""
+
+    def __init__(
+        self,
+        manager: _hamlyn.Manager,
+        name: str,
+        policy: ReconnectPolicy | None = None,
+        **settings: Any,
+    ) -> None:
+        """See `hamlyn.ReconnectingClient`: it is connected by the first call, or by `connect`."""
+        self._manager, self._name, self._settings = manager, name, settings
+        self._outages: Outages[Client] = Outages(policy or ReconnectPolicy())
+        self._lock = asyncio.Lock()
+        self._is_closed = False
+
+    @classmethod
+    async def connect(
+        cls,
+        manager: _hamlyn.Manager,
+        name: str,
+        timeout: float | None = 10.0,
+        *,
+        policy: ReconnectPolicy | None = None,
+        **settings: Any,
+    ) -> Self:
+        """One that is connected; waits at most `timeout` seconds."""
+        made = cls(manager, name, policy, **settings)
+        made._outages.has_connected(await Client.connect(manager, name, timeout, **settings))
+        return made
+
+    async def call(
+        self, request: Buffer, timeout: float | None = None, *, is_idempotent: bool = False
+    ) -> bytes:
+        """Sends a request and awaits the reply, through outages: see `hamlyn.ReconnectingClient.call`.
+        A task that is cancelled leaves nothing behind."""
+        return await self._call(request, timeout, is_idempotent, Client.start)
+
+    async def call_within(
+        self, request: Buffer, limit: float, *, is_idempotent: bool = False
+    ) -> bytes:
+        """`call` within `limit` seconds, of which the server is told what is left."""
+        return await self._call(request, limit, is_idempotent, Client.start_within)
+
+    async def _call(
+        self,
+        request: Buffer,
+        timeout: float | None,
+        is_idempotent: bool,
+        start: Callable[..., Awaitable[_hamlyn.Call]],
+    ) -> bytes:
+        limit = Limit(timeout)
+        while True:
+            number, client = await self._connection(limit)
+            was_sent = False
+            try:
+                call = await start(client, request, limit.left)
+                was_sent = True
+                reply = await until(self._manager, call.try_finish, limit.left)
+            except Closed as error:
+                if self._is_closed or self._manager.closed:
+                    raise
+                self._outages.is_lost(number, error)
+                if was_sent and not is_idempotent and not isinstance(error, Draining):
+                    raise
+            else:
+                self._outages.has_replied(number)
+                return reply
+
+    async def _connection(self, limit: Limit) -> tuple[int, Client]:
+        outages = self._outages
+        try:
+            # Another task may be connecting.
+            await asyncio.wait_for(self._lock.acquire(), limit.left)
+        except TimeoutError:
+            raise TimedOut(f"no connection within the time limit: {outages.why}") from None
+        try:
+            while outages.client is None or outages.client.sync.ended is not None:
+                if outages.client is not None:
+                    outages.is_lost(outages.number, Closed(outages.client.sync.ended))
+                await asyncio.sleep(limit.at_most(outages.next_delay()))
+                if self._is_closed:
+                    raise Closed("the client is closed")
+                limit.check(outages.why)
+                seconds = limit.at_most(outages.policy.attempt_limit)
+                try:
+                    client = await Client.connect(
+                        self._manager, self._name, seconds, **self._settings
+                    )
+                except HamlynError as error:
+                    if is_final(error, self._manager):
+                        raise
+                    outages.has_failed(error)
+                else:
+                    outages.has_connected(client)
+            return outages.number, outages.client
+        finally:
+            self._lock.release()
+
+    @property
+    def connections(self) -> int:
+        """Connections so far: whoever keeps it sees that there was an outage."""
+        return self._outages.number
+
+    def close(self) -> None:
+        """Ends the connection; whoever waits for a reply gets `Closed`."""
+        self._is_closed = True
+        client = self._outages.client
+        if client is not None:
+            client.sync.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<hamlyn.aio.ReconnectingClient of {self._name!r}: {self._outages!r}>"
+
 
 class Manager(_Wrapped[_hamlyn.Manager]):
     """A manager whose events are awaited; an asynchronous context manager."""
@@ -450,6 +594,7 @@ __all__ = [
     "Manager",
     "Publisher",
     "Queue",
+    "ReconnectingClient",
     "Server",
     "StreamReceiver",
     "StreamSender",

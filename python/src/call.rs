@@ -17,6 +17,7 @@ use hamlyn::protocol::{self, Arrived, CallError, CallId, ClientConfig, LENGTH_MA
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::sync::{Arc, Mutex, Weak};
+use std::time::Instant;
 
 /// Receives calls. Any number of threads may receive and reply.
 #[pyclass(module = "hamlyn", frozen, weakref)]
@@ -101,7 +102,23 @@ impl Request {
     #[getter]
     fn time_left(&self) -> Option<f64> {
         let deadline = locked(&self.arrived).as_ref()?.deadline()?;
-        Some(deadline.saturating_duration_since(std::time::Instant::now()).as_secs_f64())
+        Some(deadline.saturating_duration_since(Instant::now()).as_secs_f64())
+    }
+
+    /// Whether nobody waits for the reply any more: the caller has given up, is gone, or its time is
+    /// over. Takes a turn, so that it sees what has been sent by now. A reply is allowed as ever, and
+    /// is dropped at the client. Raises `Misuse` where it was replied to already.
+    fn is_cancelled(&self, py: Python<'_>) -> PyResult<bool> {
+        // Not while it is locked: the turn may wait for a thread that waits for the interpreter.
+        let (which, deadline) = {
+            let arrived = locked(&self.arrived);
+            let arrived = arrived.as_ref().ok_or_else(replied)?;
+            (arrived.which(), arrived.deadline())
+        };
+        if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            return Ok(true);
+        }
+        self.end.with(py, |server| server.is_given_up(which))
     }
 
     /// Tells the client that no reply will come.
@@ -127,8 +144,13 @@ impl Request {
 
     fn take(&self) -> PyResult<Arrived> {
         let arrived = locked(&self.arrived).take();
-        arrived.ok_or_else(|| error(Kind::Misuse, "the request was replied to already"))
+        arrived.ok_or_else(replied)
     }
+}
+
+#[cold]
+fn replied() -> PyErr {
+    error(Kind::Misuse, "the request was replied to already")
 }
 
 impl Drop for Request {
@@ -395,10 +417,40 @@ impl Client {
         request: &Bound<'py, PyAny>,
         timeout: Option<f64>,
     ) -> PyResult<Bound<'py, PyBytes>> {
-        let began = std::time::Instant::now();
+        let began = Instant::now();
         let call = self.start(py, request, timeout)?;
         let left = timeout.map(|all| (all - began.elapsed().as_secs_f64()).max(0.0));
         call.finish(py, left)
+    }
+
+    /// `call` within `limit` seconds, which the server is told: its handler sees when the caller gives
+    /// up (`request.time_left`, `request.is_cancelled()`). Costs 8 bytes of the request.
+    #[pyo3(signature = (request: "Buffer", limit))]
+    fn call_within<'py>(
+        &self,
+        py: Python<'py>,
+        request: &Bound<'py, PyAny>,
+        limit: f64,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let began = Instant::now();
+        let call = self.start_within(py, request, limit, None)?;
+        call.finish(py, Some((limit - began.elapsed().as_secs_f64()).max(0.0)))
+    }
+
+    /// `start`, waiting at most `timeout` seconds, or as long as `limit`; the server is told that the
+    /// reply is waited for until `limit` seconds from now: see `call_within`. Whoever gives up then lets
+    /// the `Call` go.
+    #[pyo3(signature = (request: "Buffer", limit, timeout=None))]
+    fn start_within(
+        &self,
+        py: Python<'_>,
+        request: &Bound<'_, PyAny>,
+        limit: f64,
+        timeout: Option<f64>,
+    ) -> PyResult<Call> {
+        // Further away than the clock has numbers for: none.
+        let told = duration(Some(limit))?.and_then(|limit| Instant::now().checked_add(limit));
+        self.begin(py, request, Some(timeout.map_or(limit, |timeout| timeout.min(limit))), told)
     }
 
     /// `call` with an array, its type and shape; the reply is an array, too, from `reply_array`.
@@ -423,17 +475,38 @@ impl Client {
         request: &Bound<'_, PyAny>,
         timeout: Option<f64>,
     ) -> PyResult<Call> {
+        self.begin(py, request, timeout, None)
+    }
+
+    /// Calls that may be outstanding.
+    #[getter]
+    fn outstanding_max(&self, py: Python<'_>) -> PyResult<usize> {
+        self.end.with(py, |end| end.outstanding_max())
+    }
+}
+
+sender!(Client);
+
+impl Client {
+    /// `told`: when the caller gives up, if the server is to know.
+    fn begin(
+        &self,
+        py: Python<'_>,
+        request: &Bound<'_, PyAny>,
+        timeout: Option<f64>,
+        told: Option<Instant>,
+    ) -> PyResult<Call> {
         let weak = self.end.with(py, |client| Arc::downgrade(client))?;
         let begun = with_bytes(request, |request| {
             if request.len() > LENGTH_MAX as usize {
                 // It is asked for first, in an attempt that cannot be cut into slices.
                 let (timeout, request) = (duration(timeout)?, request.to_vec());
                 let client = self.end.with(py, |client| client.clone())?;
-                let start = move || {
-                    let id = client.start(&request, timeout)?;
+                let work = move || {
+                    let id = start(&client, &request, timeout, told)?;
                     Ok::<_, CallError>(Started(Some((client, id))))
                 };
-                match on_thread(py, &self.end.inner, || self.end.is_closed(), start)? {
+                match on_thread(py, &self.end.inner, || self.end.is_closed(), work)? {
                     Err(CallError::TimedOut) => Ok(None),
                     Err(e) => Err(e).or_raise(),
                     Ok(started) => Ok(Some(py.detach(|| started.keep()))),
@@ -442,8 +515,8 @@ impl Client {
                 self.end.wait_shared(
                     py,
                     timeout,
-                    |client| call_timed_out(client.start(request, Some(Duration::ZERO))),
-                    |client, slice| call_timed_out(client.start(request, Some(slice))),
+                    |client| call_timed_out(start(client, request, Some(Duration::ZERO), told)),
+                    |client, slice| call_timed_out(start(client, request, Some(slice), told)),
                 )
             }
         })?;
@@ -456,15 +529,20 @@ impl Client {
             }
         }
     }
-
-    /// Calls that may be outstanding.
-    #[getter]
-    fn outstanding_max(&self, py: Python<'_>) -> PyResult<usize> {
-        self.end.with(py, |end| end.outstanding_max())
-    }
 }
 
-sender!(Client);
+#[inline]
+fn start(
+    client: &protocol::Client,
+    request: &[u8],
+    timeout: Option<Duration>,
+    told: Option<Instant>,
+) -> Result<CallId, CallError> {
+    match told {
+        None => client.start(request, timeout),
+        Some(deadline) => client.start_until(request, timeout, deadline),
+    }
+}
 
 /// A call that is forgotten where nobody waits for it any more.
 struct Started(Option<(Arc<protocol::Client>, CallId)>);

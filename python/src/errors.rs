@@ -38,6 +38,8 @@ pub enum Kind {
     Seed,
     /// The peer broke the rules.
     Misbehaved,
+    /// The server is about to close, and did not take the request.
+    Draining,
     /// The server will not reply.
     Declined,
     /// The server's program answered with an error of its own.
@@ -47,7 +49,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    const ALL: [(Self, &'static str); 12] = [
+    const ALL: [(Self, &'static str); 13] = [
         (Self::TimedOut, "TimedOut"),
         (Self::Closed, "Closed"),
         (Self::Refused, "Refused"),
@@ -57,6 +59,7 @@ impl Kind {
         (Self::Os, "SystemRefused"),
         (Self::Seed, "SeedError"),
         (Self::Misbehaved, "Misbehaved"),
+        (Self::Draining, "Draining"),
         (Self::Declined, "Declined"),
         (Self::Application, "ApplicationError"),
         (Self::Array, "ArrayError"),
@@ -378,7 +381,8 @@ impl ToPy for CallError {
             Self::TimedOut => Kind::TimedOut,
             Self::Application { code, text } => return application_error(code, &text),
             Self::Declined => Kind::Declined,
-            Self::Ended(_) | Self::Draining | Self::NotConnected(_) => Kind::Closed,
+            Self::Draining => Kind::Draining,
+            Self::Ended(_) | Self::NotConnected(_) => Kind::Closed,
             Self::Misbehaved(_) => Kind::Misbehaved,
             Self::Memory(_) | Self::Wait(_) => Kind::Os,
             Self::Forked(_) => Kind::Forked,

@@ -4,9 +4,11 @@
 //! ```text
 //!   idle --post--> receiving --completion--> came --give_back--> idle
 //!   idle --send--> (unsent) --> sending --completion--> idle
+//!   idle --send--> (unsent) --inject--> idle
 //! ```
 //! What is sent is written straight into a buffer. Where the provider has no room for the operation
-//! (`-FI_EAGAIN`) the buffer waits, and those behind it, until completions have been read.
+//! (`-FI_EAGAIN`) the buffer waits, and those behind it, until completions have been read. A short message
+//! is the provider's as soon as it is given (`fi_inject`), and no completion tells of it.
 //!
 //! The buffers are an end point's, not a peer's: a message lies in whichever was posted first. They are
 //! registered where the provider asks for that (`FI_MR_LOCAL`), bound where it asks for that
@@ -36,6 +38,9 @@ const READ_AT_A_TIME: usize = 16;
 const QUEUE_ENTRIES: usize = 4096;
 /// Bytes of an end point's address, at most.
 const ADDRESS_BYTES_MAX: usize = 128;
+/// Bytes of a message that the provider is to copy, at most, where it copies as many: a copy of more costs
+/// more than a completion.
+const INJECT_BYTES_MAX: usize = 256;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -75,9 +80,22 @@ pub struct Peer(sys::fi_addr_t);
 pub enum Sent {
     /// It leaves, with so many bytes; an event tells when it has.
     Leaves(usize),
+    /// The same, and no event tells.
+    Left(usize),
     /// There was none to be sent.
     Nothing,
     /// There is no buffer for it now, and nothing was written.
+    NotNow,
+}
+
+/// What became of a buffer that the library was to have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Begun {
+    /// It has it until the completion.
+    Leaves,
+    /// It has copied it.
+    Left,
+    /// It has no room now.
     NotNow,
 }
 
@@ -127,6 +145,8 @@ pub struct EndPoint {
     is_stuck: bool,
     next_key: u64,
     message_bytes: usize,
+    /// Messages of so many bytes are copied by the library.
+    inject_bytes: usize,
     choice: Choice,
     guard: ForkGuard,
 }
@@ -212,6 +232,8 @@ impl EndPoint {
             return Err(library.refused("asking for the end point's address", rc as isize));
         }
         address.truncate(bytes);
+        // SAFETY: an answer has all of its parts.
+        let inject_bytes = unsafe { (*choice.info().tx_attr).inject_size }.min(INJECT_BYTES_MAX);
         Ok(Self {
             end: Some(end),
             regions: Vec::new(),
@@ -228,6 +250,7 @@ impl EndPoint {
             is_stuck: false,
             next_key: 1,
             message_bytes,
+            inject_bytes,
             choice,
             guard,
         })
@@ -413,19 +436,18 @@ impl EndPoint {
         }
     }
 
-    /// Sends a message of these parts, together of at most as many bytes as a message has. `false`: not now.
-    pub fn send(&mut self, to: Peer, tag: u64, parts: &[&[u8]]) -> Result<bool, FabricError> {
+    /// Sends a message of these parts, together of at most as many bytes as a message has.
+    pub fn send(&mut self, to: Peer, tag: u64, parts: &[&[u8]]) -> Result<Sent, FabricError> {
         let bytes: usize = parts.iter().map(|part| part.len()).sum();
         assert!(bytes <= self.message_bytes, "a message has at most so many bytes");
-        let sent = self.send_with(to, tag, |memory| {
+        self.send_with(to, tag, |memory| {
             let mut at = 0;
             for part in parts {
                 memory[at..at + part.len()].copy_from_slice(part);
                 at += part.len();
             }
             Some(at)
-        })?;
-        Ok(matches!(sent, Sent::Leaves(_)))
+        })
     }
 
     /// Sends a message that `fill` writes into a buffer, and of which it says how many bytes it has; or
@@ -449,8 +471,9 @@ impl EndPoint {
         buffer.state = State::Unsent { bytes, to, tag };
         self.idle.pop();
         match self.begin(index) {
-            Ok(true) => Ok(Sent::Leaves(bytes)),
-            Ok(false) => {
+            Ok(Begun::Leaves) => Ok(Sent::Leaves(bytes)),
+            Ok(Begun::Left) => Ok(Sent::Left(bytes)),
+            Ok(Begun::NotNow) => {
                 self.unsent.push_back(index);
                 Ok(Sent::Leaves(bytes))
             }
@@ -462,24 +485,35 @@ impl EndPoint {
         }
     }
 
-    /// Gives the library what is to be sent of a buffer. `false`: it has no room for that now.
-    fn begin(&mut self, index: usize) -> Result<bool, FabricError> {
+    /// Gives the library what is to be sent of a buffer, which is idle again if it has copied it.
+    fn begin(&mut self, index: usize) -> Result<Begun, FabricError> {
         let end = self.end();
         let buffer = &mut self.buffers[index];
-        let State::Unsent { bytes, to, tag } = buffer.state else { return Ok(true) };
-        // SAFETY: memory of so many bytes that nobody touches until the completion, and with it a
-        // context that stays.
+        let State::Unsent { bytes, to, tag } = buffer.state else { return Ok(Begun::Leaves) };
+        let is_copied = bytes <= self.inject_bytes;
+        // SAFETY: memory of so many bytes that nobody touches until the call has returned, if it is
+        // copied, or else until the completion, and with it a context that stays.
         let rc = unsafe {
-            let send = (*(*end).msg).send.expect("each end point sends");
+            let ops = &*(*end).msg;
             let at = buffer.at.as_ptr().cast();
-            send(end, at, bytes, buffer.descriptor, to.0, buffer.context.cast())
+            if is_copied {
+                ops.inject.expect("each end point copies")(end, at, bytes, to.0)
+            } else {
+                let send = ops.send.expect("each end point sends");
+                send(end, at, bytes, buffer.descriptor, to.0, buffer.context.cast())
+            }
         };
         match rc {
+            0 if is_copied => {
+                buffer.state = State::Idle;
+                self.idle.push(index);
+                Ok(Begun::Left)
+            }
             0 => {
                 buffer.state = State::Sending { tag };
-                Ok(true)
+                Ok(Begun::Leaves)
             }
-            rc if rc as i64 == -i64::from(sys::FI_EAGAIN) => Ok(false),
+            rc if rc as i64 == -i64::from(sys::FI_EAGAIN) => Ok(Begun::NotNow),
             rc => Err(self.library().refused("sending", rc)),
         }
     }
@@ -487,15 +521,16 @@ impl EndPoint {
     /// Sends what waits for room, in its order.
     fn send_unsent(&mut self, events: &mut Vec<Event>) {
         while let Some(&index) = self.unsent.front() {
+            let before = self.buffers[index].state;
+            let State::Unsent { tag, .. } = before else { unreachable!("it waits to be sent") };
             match self.begin(index) {
-                Ok(true) => {}
-                Ok(false) => return,
+                Ok(Begun::Leaves) => {}
+                Ok(Begun::Left) => events.push(Event::Sent { tag }),
+                Ok(Begun::NotNow) => return,
                 Err(error) => {
-                    let before = core::mem::replace(&mut self.buffers[index].state, State::Idle);
+                    self.buffers[index].state = State::Idle;
                     self.idle.push(index);
-                    if let State::Unsent { tag, .. } = before {
-                        events.push(Event::NotSent { tag, why: std::format!("{error}") });
-                    }
+                    events.push(Event::NotSent { tag, why: std::format!("{error}") });
                 }
             }
             self.unsent.pop_front();

@@ -653,7 +653,12 @@ impl ServerState {
 
     #[inline(always)]
     pub(super) fn client_of(&mut self, arrived: &Arrived) -> Option<&mut ClientOf> {
-        let client = self.clients.get_mut(arrived.parts.slot.0 as usize)?.as_mut()?;
-        (client.number == arrived.parts.client).then_some(client)
+        self.client_at(arrived.parts.slot, arrived.parts.client)
+    }
+
+    /// The client of that number, if it is the one of this slot.
+    pub(super) fn client_at(&mut self, slot: SlotIndex, number: u64) -> Option<&mut ClientOf> {
+        let client = self.clients.get_mut(slot.0 as usize)?.as_mut()?;
+        (client.number == number).then_some(client)
     }
 }

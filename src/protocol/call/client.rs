@@ -254,6 +254,18 @@ impl Client {
         self.start_slowly(request, Some(limit), Instant::now().checked_add(limit))
     }
 
+    /// [`start_within`](Self::start_within) of a caller who waits in parts of the time: `timeout` now,
+    /// until `deadline` in all.
+    #[cfg(feature = "unstable-internals")]
+    pub fn start_until(
+        &self,
+        request: &[u8],
+        timeout: Option<Duration>,
+        deadline: Instant,
+    ) -> Result<CallId, CallError> {
+        self.start_slowly(request, timeout, Some(deadline))
+    }
+
     #[inline(always)]
     fn start_at_once(&self, request: &[u8]) -> Option<CallId> {
         self.manager

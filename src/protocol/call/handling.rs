@@ -19,6 +19,7 @@ use crate::control::printable;
 use crate::node::Attached;
 #[cfg(feature = "tokio")]
 use crate::node::Forked;
+use crate::wire::SlotIndex;
 #[cfg(feature = "tokio")]
 use core::task::Waker;
 use core::time::Duration;
@@ -116,9 +117,9 @@ fn text_too_long(length: usize, max: usize, limit: &'static str) -> CallError {
 
 impl ServerState {
     /// Whether nobody waits for the reply of a request any more.
-    fn is_given_up(&mut self, arrived: &Arrived) -> bool {
-        match self.client_of(arrived) {
-            Some(client) => client.calls.get(arrived.parts.call) == Some(CANCELLED),
+    fn is_given_up(&mut self, which: Which) -> bool {
+        match self.client_at(which.slot, which.client) {
+            Some(client) => client.calls.get(which.call) == Some(CANCELLED),
             None => true,
         }
     }
@@ -187,10 +188,28 @@ impl Request<'_> {
     }
 }
 
+/// A request's client, and its call: of one that another thread may be replying to.
+#[derive(Clone, Copy, Debug)]
+pub struct Which {
+    slot: SlotIndex,
+    client: u64,
+    call: u32,
+}
+
 impl Arrived {
     /// [`Request::deadline`].
     pub fn deadline(&self) -> Option<Instant> {
         self.parts.deadline
+    }
+
+    /// Which it is, for [`Server::is_given_up`].
+    #[cfg(feature = "unstable-internals")]
+    pub fn which(&self) -> Which {
+        self.its_which()
+    }
+
+    fn its_which(&self) -> Which {
+        Which { slot: self.parts.slot, client: self.parts.client, call: self.parts.call }
     }
 
     /// Its client and its call.
@@ -206,7 +225,17 @@ impl Server {
         if arrived.parts.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
             return true;
         }
-        self.look_around(|state| state.is_given_up(arrived)).unwrap_or(true)
+        self.look_for(arrived.its_which())
+    }
+
+    /// [`is_cancelled`](Self::is_cancelled), its deadline apart.
+    #[cfg(feature = "unstable-internals")]
+    pub fn is_given_up(&self, which: Which) -> bool {
+        self.look_for(which)
+    }
+
+    fn look_for(&self, which: Which) -> bool {
+        self.look_around(|state| state.is_given_up(which)).unwrap_or(true)
     }
 
     /// Whether a request's caller has given up; else `waker` is woken when it does, in whatever turn
@@ -214,7 +243,7 @@ impl Server {
     #[cfg(feature = "tokio")]
     pub(crate) fn watch(&self, arrived: &Arrived, waker: &Waker) -> bool {
         let is_given_up = |state: &mut ServerState| {
-            let is_given_up = state.is_given_up(arrived);
+            let is_given_up = state.is_given_up(arrived.its_which());
             if !is_given_up {
                 state.watchers.insert((arrived.parts.client, arrived.parts.call), waker.clone());
             }

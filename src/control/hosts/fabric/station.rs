@@ -93,8 +93,13 @@ impl Row {
     /// A message of the other end, which has said who it is: taken, or to be given back.
     fn take(&mut self, end: &mut EndPoint, head: &Head, has_data: bool, received: Received) {
         let Some(other) = &mut self.other else { return end.give_back(received) };
-        let is_there = self.early.contains_key(&head.before);
+        let is_there = !self.early.is_empty() && self.early.contains_key(&head.before);
         match other.credit.take(head, has_data, is_there) {
+            // Most come in order.
+            Ok(()) if has_data && head.before == other.credit.came() => {
+                other.credit.has_come();
+                self.queue.push_back(received);
+            }
             Ok(()) if has_data => drop(self.early.insert(head.before, received)),
             Ok(()) => end.give_back(received),
             Err(violation) => {
@@ -102,7 +107,9 @@ impl Row {
                 end.give_back(received);
             }
         }
-        while let Some(next) = self.early.remove(&other.credit.came()) {
+        while !self.early.is_empty()
+            && let Some(next) = self.early.remove(&other.credit.came())
+        {
             other.credit.has_come();
             self.queue.push_back(next);
         }
@@ -311,9 +318,9 @@ impl Inner {
         });
         match sent {
             Ok(Sent::Nothing) => Some(0),
-            Ok(Sent::Leaves(bytes)) => {
+            Ok(sent @ (Sent::Leaves(bytes) | Sent::Left(bytes))) => {
                 other.credit.has_sent(&head, true);
-                row.sending += 1;
+                row.sending += u32::from(sent == Sent::Leaves(bytes));
                 Some(bytes - HEAD_BYTES)
             }
             Ok(Sent::NotNow) => None,
@@ -335,11 +342,11 @@ impl Inner {
         }
         let head = other.credit.head(other.token);
         match self.end.send(other.peer, token, &[&head.to_bytes()]) {
-            Ok(true) => {
+            Ok(sent @ (Sent::Leaves(_) | Sent::Left(_))) => {
                 other.credit.has_sent(&head, false);
-                row.sending += 1;
+                row.sending += u32::from(matches!(sent, Sent::Leaves(_)));
             }
-            Ok(false) => {}
+            Ok(Sent::Nothing | Sent::NotNow) => {}
             Err(error) => {
                 row.ended.get_or_insert(Ended::Broken(error.to_string()));
             }

@@ -1,0 +1,277 @@
+"""Clients that connect again when their server goes.
+
+::
+
+    connected --the connection ends, or the server drains--> outage
+    outage --delay, try; each delay longer, as the policy says--> connected, or given up for good
+
+A connection from which no reply came, and which did not last, belongs to the outage before it. Nothing
+happens between calls: whoever calls connects, and others wait for that within their own time limits.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+from . import _hamlyn
+from ._errors import Closed, Draining, Forked, HamlynError, Misuse, TimedOut, Unreachable
+from ._types import Buffer
+
+C = TypeVar("C")
+
+
+@dataclass(frozen=True, slots=True)
+class ReconnectPolicy:
+    """When a `ReconnectingClient` connects again. Times are seconds.
+
+    `first_delay` is before the first attempt of an outage; each further one is `factor` times as long,
+    `delay_max` at most. To each a random part of up to its own length is added, so that not all clients
+    of a server come back at once. `attempt_limit` is how long one attempt may take; a name that nobody
+    serves is waited for as long. `attempts_max` and `outage_max` end an outage: the client has given up
+    then, for good. `None` is as long as it takes."""
+
+    first_delay: float = 0.01
+    factor: float = 2.0
+    delay_max: float = 5.0
+    attempt_limit: float = 1.0
+    attempts_max: int | None = None
+    outage_max: float | None = None
+
+    def __post_init__(self) -> None:
+        if not (self.first_delay >= 0 and self.delay_max >= 0 and self.attempt_limit > 0):
+            raise Misuse(f"{self}: delays are at least 0 seconds, and an attempt takes more")
+        if not self.factor >= 1:
+            raise Misuse(f"factor={self.factor}: it is at least 1")
+
+
+class Outages(Generic[C]):
+    """What a client knows of its connections, and when it tries again. `C`: what it is connected by."""
+
+    def __init__(self, policy: ReconnectPolicy, now: Callable[[], float] = time.monotonic) -> None:
+        self.policy = policy
+        self.now = now
+        self.client: C | None = None
+        #: Of the connection: 1 is the first.
+        self.number = 0
+        #: Why there was none; for good where `given_up`.
+        self.why = "it has not been connected yet"
+        self.given_up = False
+        self._has_tried = False
+        self._began = 0.0
+        self._has_replied = False
+        self._outage_began: float | None = None
+        self._delays = self._all_delays()
+
+    def _all_delays(self) -> Iterator[float]:
+        delay, attempts = self.policy.first_delay, 0
+        while self.policy.attempts_max is None or attempts < self.policy.attempts_max:
+            delay = min(delay, self.policy.delay_max)
+            yield delay + random.uniform(0, delay)
+            delay, attempts = delay * self.policy.factor, attempts + 1
+
+    def has_connected(self, client: C) -> None:
+        self.client, self.number = client, self.number + 1
+        self._began, self._has_replied = self.now(), False
+
+    def has_replied(self, number: int) -> None:
+        self._has_replied |= number == self.number
+
+    def has_failed(self, error: HamlynError) -> None:
+        self.why = str(error)
+
+    def is_lost(self, number: int, error: HamlynError) -> None:
+        """Connection `number` is of no use any more."""
+        if number != self.number or self.client is None:
+            return
+        self.client, self.why = None, str(error)
+        if self._has_replied or self.now() - self._began >= self.policy.delay_max:
+            self._delays, self._outage_began = self._all_delays(), None
+
+    def next_delay(self) -> float:
+        """Before the next attempt; before the very first there is none. Raises `Unreachable` where the
+        policy allows no more attempts."""
+        if self.number == 0 and not self._has_tried:
+            self._has_tried = True
+            return 0.0
+        if self._outage_began is None:
+            self._outage_began = self.now()
+        is_over = (
+            self.policy.outage_max is not None
+            and self.now() - self._outage_began >= self.policy.outage_max
+        )
+        delay = None if is_over or self.given_up else next(self._delays, None)
+        if delay is None:
+            self.given_up = True
+            raise Unreachable(f"no connection, and no more attempts: {self.why}")
+        return delay
+
+    def __repr__(self) -> str:
+        if self.client is not None:
+            return f"connection {self.number}, {self.client!r}"
+        return f"{'given up' if self.given_up else 'not connected'}: {self.why}"
+
+
+def is_final(error: HamlynError, manager: _hamlyn.Manager) -> bool:
+    """Whether trying to connect again would be of no use."""
+    return isinstance(error, (Forked, Misuse)) or manager.closed
+
+
+class Limit:
+    """A time limit of a call, in all."""
+
+    def __init__(self, timeout: float | None) -> None:
+        self._end = None if timeout is None else time.monotonic() + timeout
+
+    @property
+    def left(self) -> float | None:
+        return None if self._end is None else max(self._end - time.monotonic(), 0.0)
+
+    def at_most(self, seconds: float) -> float:
+        left = self.left
+        return seconds if left is None else min(seconds, left)
+
+    def check(self, why: str) -> None:
+        if self.left == 0:
+            raise TimedOut(f"no connection within the time limit: {why}")
+
+
+class ReconnectingClient:
+    """A client of a named service that connects again when the server has gone or drains. Any number of
+    threads may call.
+
+    A request is sent to one server once. Where the connection ends before the reply has come, nobody
+    here knows whether it was carried out: the call raises `Closed`, unless it was said to be idempotent,
+    that is, to do no harm twice; then it is sent again over the next connection. A request that no
+    server can have is sent over the next connection in any case. Calls wait for a connection within
+    their own time limits."""
+
+    def __init__(
+        self,
+        manager: _hamlyn.Manager,
+        name: str,
+        policy: ReconnectPolicy | None = None,
+        **settings: Any,
+    ) -> None:
+        """Of `[user@]name`; `settings` are those of `Client.connect`. It is connected by the first
+        call, or by `connect`."""
+        self._manager, self._name, self._settings = manager, name, settings
+        self._outages: Outages[_hamlyn.Client] = Outages(policy or ReconnectPolicy())
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+
+    @classmethod
+    def connect(
+        cls,
+        manager: _hamlyn.Manager,
+        name: str,
+        timeout: float | None = 10.0,
+        *,
+        policy: ReconnectPolicy | None = None,
+        **settings: Any,
+    ) -> Self:
+        """One that is connected; waits at most `timeout` seconds. Raises what `Client.connect`
+        raises."""
+        made = cls(manager, name, policy, **settings)
+        made._outages.has_connected(_hamlyn.Client.connect(manager, name, timeout, **settings))
+        return made
+
+    def call(
+        self, request: Buffer, timeout: float | None = None, *, is_idempotent: bool = False
+    ) -> bytes:
+        """Sends a request and waits for the reply, through outages, at most `timeout` seconds in all.
+        Raises `TimedOut`; `Closed` where the connection ended when the server may have had the
+        request; `Unreachable` where the policy allows no more attempts; and what `Client.call`
+        raises."""
+        return self._call(request, timeout, is_idempotent, _hamlyn.Client.start)
+
+    def call_within(
+        self, request: Buffer, limit: float, *, is_idempotent: bool = False
+    ) -> bytes:
+        """`call` within `limit` seconds, of which the server is told what is left."""
+        return self._call(request, limit, is_idempotent, _hamlyn.Client.start_within)
+
+    def _call(
+        self,
+        request: Buffer,
+        timeout: float | None,
+        is_idempotent: bool,
+        start: Callable[..., _hamlyn.Call],
+    ) -> bytes:
+        limit = Limit(timeout)
+        while True:
+            number, client = self._connection(limit)
+            was_sent = False
+            try:
+                call = start(client, request, limit.left)
+                was_sent = True
+                reply = call.finish(limit.left)
+            except Closed as error:
+                if self._closing.is_set() or self._manager.closed:
+                    raise
+                with self._lock:
+                    self._outages.is_lost(number, error)
+                if was_sent and not is_idempotent and not isinstance(error, Draining):
+                    raise
+            else:
+                self._outages.has_replied(number)
+                return reply
+
+    def _connection(self, limit: Limit) -> tuple[int, _hamlyn.Client]:
+        outages = self._outages
+        left = limit.left
+        if not self._lock.acquire(timeout=-1 if left is None else left):
+            raise TimedOut(f"no connection within the time limit: {outages.why}")
+        try:
+            while outages.client is None or outages.client.ended is not None:
+                if outages.client is not None:
+                    outages.is_lost(outages.number, Closed(outages.client.ended))
+                self._closing.wait(limit.at_most(outages.next_delay()))
+                if self._closing.is_set():
+                    raise Closed("the client is closed")
+                limit.check(outages.why)
+                seconds = limit.at_most(outages.policy.attempt_limit)
+                try:
+                    client = _hamlyn.Client.connect(
+                        self._manager, self._name, seconds, **self._settings
+                    )
+                except HamlynError as error:
+                    if is_final(error, self._manager):
+                        raise
+                    outages.has_failed(error)
+                else:
+                    outages.has_connected(client)
+            return outages.number, outages.client
+        finally:
+            self._lock.release()
+
+    @property
+    def connections(self) -> int:
+        """Connections so far: whoever keeps it sees that there was an outage."""
+        return self._outages.number
+
+    def close(self) -> None:
+        """Ends the connection; whoever waits for a reply gets `Closed`."""
+        self._closing.set()
+        client = self._outages.client
+        if client is not None:
+            client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<hamlyn.ReconnectingClient of {self._name!r}: {self._outages!r}>"

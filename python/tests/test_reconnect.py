@@ -1,0 +1,225 @@
+"""Clients that connect again, and calls whose servers know when the caller gives up."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections.abc import Callable
+
+import hamlyn
+import pytest
+from conftest import LIMIT
+from hamlyn import aio
+from hamlyn._reconnect import Outages
+
+Answer = Callable[[hamlyn.Request], None]
+SOON = hamlyn.ReconnectPolicy(first_delay=0.001, delay_max=0.01)
+
+
+def serve(*answers: Answer) -> threading.Thread:
+    """Servers of one name after another, a manager each: each takes one request, and is gone when it
+    has answered."""
+
+    def run() -> None:
+        for answer in answers:
+            with hamlyn.Manager() as manager:
+                server = hamlyn.Server(manager)
+                server.serve("again")
+                answer(server.receive(LIMIT))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+def reply(text: bytes) -> Answer:
+    return lambda request: request.reply(text)
+
+
+def die(request: hamlyn.Request) -> None:
+    """It has taken the request, and its manager is closed before anything becomes of that."""
+    taken.append(request)
+
+
+taken: list[hamlyn.Request] = []
+
+
+def test_calls_go_on_with_the_next_server(other: hamlyn.Manager) -> None:
+    servers = serve(reply(b"first"), reply(b"second"), reply(b"third"))
+    with hamlyn.ReconnectingClient.connect(other, "again", LIMIT, policy=SOON) as client:
+        # Nobody knows whether a request that was sent was carried out, but whoever may ask twice.
+        answers = [client.call(b"who", LIMIT, is_idempotent=True) for _ in range(3)]
+        assert answers == [b"first", b"second", b"third"]
+        assert client.connections == 3 and "connection 3" in repr(client)
+        servers.join()
+    with pytest.raises(hamlyn.Closed, match="is closed"):
+        client.call(b"who", LIMIT)
+
+
+def test_a_request_that_a_server_may_have_is_sent_again_only_if_that_does_no_harm(
+    other: hamlyn.Manager,
+) -> None:
+    servers = serve(die, reply(b"next"), die, reply(b"last"))
+    client = hamlyn.ReconnectingClient(other, "again", SOON)
+    with pytest.raises(hamlyn.Closed):
+        client.call(b"once", LIMIT)
+    assert client.call_within(b"then", LIMIT, is_idempotent=True) == b"next"
+    assert client.call(b"twice", LIMIT, is_idempotent=True) == b"last"
+    servers.join()
+
+
+def test_a_request_that_a_draining_server_did_not_take_is_the_next_ones(
+    manager: hamlyn.Manager, other: hamlyn.Manager
+) -> None:
+    server = hamlyn.Server(manager)
+    server.serve("again")
+    manager.start_progress()
+    client = hamlyn.ReconnectingClient.connect(other, "again", LIMIT, policy=SOON)
+    pending = hamlyn.Client.connect(other, "again").start(b"keeps it draining")
+    held = server.receive(LIMIT)
+    draining = threading.Thread(target=server.drain, args=(LIMIT,))
+    draining.start()
+    with pytest.raises(hamlyn.Closed):
+        server.receive(LIMIT)
+    servers = serve(reply(b"the next"))
+    assert client.call(b"who", LIMIT) == b"the next"
+    servers.join()
+    held.reply(b"done")
+    assert pending.finish(LIMIT) == b"done"
+    draining.join()
+
+
+def test_whoever_gives_up_says_why_and_stays_so(other: hamlyn.Manager) -> None:
+    policy = hamlyn.ReconnectPolicy(first_delay=0.001, attempt_limit=0.01, attempts_max=2)
+    client = hamlyn.ReconnectingClient(other, "nobody-serves-this", policy)
+    for _ in range(2):
+        with pytest.raises(hamlyn.Unreachable, match="no more attempts: .*nobody-serves-this"):
+            client.call(b"who", LIMIT)
+    assert "given up" in repr(client)
+    patient = hamlyn.ReconnectingClient(other, "nobody-serves-this", SOON)
+    with pytest.raises(hamlyn.TimedOut, match="no connection within the time limit"):
+        patient.call(b"who", 0.05)
+    with pytest.raises(hamlyn.Misuse, match="factor"):
+        hamlyn.ReconnectPolicy(factor=0.5)
+    with pytest.raises(hamlyn.Misuse):
+        hamlyn.ReconnectingClient(other, "no/name").call(b"who", LIMIT)
+
+
+def test_delays_grow_until_a_connection_has_replied_or_lasted() -> None:
+    now = 0.0
+    policy = hamlyn.ReconnectPolicy(first_delay=1, factor=2, delay_max=4)
+    outages: Outages[str] = Outages(policy, lambda: now)
+    lost = hamlyn.Closed("gone")
+
+    def check(delays: list[int]) -> None:
+        for most in delays:
+            assert most <= outages.next_delay() <= 2 * most
+
+    # The first attempt is at once.
+    assert outages.next_delay() == 0
+    outages.has_connected("a")
+    outages.is_lost(1, lost)
+    check([1, 2, 4, 4])
+    # That of a server which lets clients in and sends them away is the same outage.
+    outages.has_connected("b")
+    outages.is_lost(2, lost)
+    check([4])
+    outages.has_connected("c")
+    outages.has_replied(3)
+    # Another thread's word on what is over already.
+    outages.is_lost(2, lost)
+    assert outages.client == "c"
+    outages.is_lost(3, lost)
+    check([1, 2])
+    outages.has_connected("d")
+    now += 4
+    outages.is_lost(4, lost)
+    check([1])
+    limited: Outages[str] = Outages(hamlyn.ReconnectPolicy(outage_max=10), lambda: now)
+    limited.next_delay()
+    limited.next_delay()
+    now += 10
+    with pytest.raises(hamlyn.Unreachable):
+        limited.next_delay()
+
+
+def test_tasks_go_on_with_the_next_server(other: hamlyn.Manager) -> None:
+    servers = serve(die, reply(b"second"), die, reply(b"fourth"))
+
+    async def main() -> None:
+        connecting = aio.ReconnectingClient.connect(other, "again", LIMIT, policy=SOON)
+        with await connecting as client:
+            with pytest.raises(hamlyn.Closed):
+                await client.call(b"once", LIMIT)
+            assert await client.call(b"who", LIMIT, is_idempotent=True) == b"second"
+            assert await client.call_within(b"who", LIMIT, is_idempotent=True) == b"fourth"
+            assert client.connections == 4
+            servers.join()
+            with pytest.raises(hamlyn.TimedOut, match="no connection within"):
+                await asyncio.gather(*(client.call(b"nobody is left", 0.05) for _ in range(3)))
+        with pytest.raises(hamlyn.Closed):
+            await client.call(b"who", LIMIT)
+
+    asyncio.run(main())
+
+
+def test_the_handler_is_told_when_its_caller_gives_up(
+    manager: hamlyn.Manager, other: hamlyn.Manager
+) -> None:
+    server = hamlyn.Server(manager)
+    server.serve("calls")
+    manager.start_progress()
+    client = hamlyn.Client.connect(other, "calls")
+    call = client.start_within(b"within", LIMIT)
+    request = server.receive(LIMIT)
+    left = request.time_left
+    assert left is not None and 0 < left <= LIMIT and not request.is_cancelled()
+    request.reply(b"in time")
+    assert call.finish(LIMIT) == b"in time"
+    with pytest.raises(hamlyn.Misuse, match="already"):
+        request.is_cancelled()
+    # Longer than what is sent at once.
+    long = bytes(100_000)
+    calling = threading.Thread(target=lambda: assert_timed_out(client, long))
+    calling.start()
+    request = server.receive(LIMIT)
+    calling.join()
+    assert len(request.data) == len(long) and request.is_cancelled()
+    # One that says nothing of a limit, and is let go of.
+    call = client.start(b"let go")
+    request = server.receive(LIMIT)
+    assert request.time_left is None and not request.is_cancelled()
+    del call
+    assert any(request.is_cancelled() for _ in itertools.repeat(None, 100_000))
+    # Of one whose manager is closed nobody waits for a reply.
+    client.start(b"gone")
+    request = server.receive(LIMIT)
+    client.close()
+    assert any(request.is_cancelled() for _ in itertools.repeat(None, 100_000))
+
+
+def assert_timed_out(client: hamlyn.Client, request: bytes) -> None:
+    with pytest.raises(hamlyn.TimedOut):
+        client.call_within(request, 0.2)
+
+
+def test_of_a_task_that_is_cancelled_the_handler_is_told(
+    manager: hamlyn.Manager, other: hamlyn.Manager
+) -> None:
+    server = hamlyn.Server(manager)
+    server.serve("calls")
+    manager.start_progress()
+
+    async def main() -> None:
+        client = await aio.Client.connect(other, "calls")
+        calling = asyncio.create_task(client.call_within(b"nobody waits", LIMIT))
+        request = await aio.Server(server).receive(LIMIT)
+        assert not request.is_cancelled() and request.time_left is not None
+        calling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await calling
+        while not request.is_cancelled():
+            await asyncio.sleep(0)
+
+    asyncio.run(main())

@@ -32,8 +32,8 @@ fn a_name_in_use_is_refused_and_goes_on_being_served() {
     let dir = Dir::new("inuse");
     let (a, b) = (start(&dir.config()), start(&dir.config()));
     a.serve(&name("x"), Access::SameUser, Accept::Automatic(vec![])).unwrap();
-    assert!(matches!(serve(&b, "x"), Err(ServeError::InUse(_))));
-    assert!(matches!(serve(&a, "x"), Err(ServeError::InUse(_))));
+    assert!(matches!(serve(&b, "x"), Err(ServeError::InUse { .. })));
+    assert!(matches!(serve(&a, "x"), Err(ServeError::InUse { .. })));
     b.connect(&name("x"), b"", LONG).unwrap();
     // Another name of the same process; and the first again when it is free.
     serve(&a, "y").unwrap();
@@ -90,7 +90,7 @@ fn of_many_that_race_for_a_stale_name_one_wins() {
             let all: Vec<_> = controls.iter().map(|c| scope.spawn(move || serve(c, "x"))).collect();
             let results: Vec<_> = all.into_iter().map(|t| t.join().unwrap()).collect();
             for error in results.iter().filter_map(|r| r.as_ref().err()) {
-                assert!(matches!(error, ServeError::InUse(_)), "{error}");
+                assert!(matches!(error, ServeError::InUse { .. }), "{error}");
             }
             results.iter().filter(|r| r.is_ok()).count()
         });

@@ -467,15 +467,21 @@ async fn receives_calls_and_replies_that_are_dropped_half_way_lose_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn long_replies_to_a_client_that_takes_none_have_a_bound() {
+async fn long_replies_to_a_client_that_takes_none_wait_within_a_bound() {
     let dir = support::Dir::new("untaken", &[]);
     let there = AsyncManager::new(&Manager::with_config(dir.config()).unwrap()).unwrap();
-    let config = ServerConfig { long_bytes_max: 1 << 20, ..ServerConfig::default() };
-    let server = AsyncServer::new(&there, config).unwrap();
+    let bounds = ServerConfig {
+        long_bytes_max: 1 << 20,
+        waiting_bytes_max: 1 << 20,
+        ..ServerConfig::default()
+    };
+    let server = AsyncServer::new(&there, bounds).unwrap();
     server.serve("long", Access::SameUser).unwrap();
     const CALLS: usize = 20;
     const LENGTH: usize = 300_000;
-    const FIT: usize = (1 << 20) / LENGTH;
+    // Of the copies a client has as much as is left for others; of what waits there is no such rule.
+    const COPIED: usize = 2;
+    const WAIT: usize = 3;
     // Its program makes no calls between the last request and the first reply.
     let config = dir.config();
     let calling = tokio::task::spawn_blocking(move || {
@@ -486,24 +492,51 @@ async fn long_replies_to_a_client_that_takes_none_have_a_bound() {
         (client, calls)
     });
     let (client, calls) = calling.await.unwrap();
-    let mut replies = tokio::task::JoinSet::new();
+    let mut requests = Vec::new();
     for _ in 0..CALLS {
-        let request = timeout(support::LONG, server.receive()).await.unwrap().unwrap();
-        replies.spawn(async move { request.reply(&[7; LENGTH]).await });
+        requests.push(timeout(support::LONG, server.receive()).await.unwrap().unwrap());
     }
-    for _ in 0..CALLS - FIT {
-        let replied = timeout(support::LONG, replies.join_next()).await.unwrap().unwrap().unwrap();
-        let error = replied.unwrap_err();
+    let data = vec![7; LENGTH];
+    let mut waiting = Vec::new();
+    for request in &requests {
+        let mut reply = Box::pin(request.reply(&data));
+        let polled = now(&mut reply).await;
+        if waiting.len() < COPIED + WAIT {
+            assert!(polled.is_none(), "{polled:?}");
+            waiting.push(reply);
+            continue;
+        }
+        let error = polled.unwrap().unwrap_err();
         assert!(matches!(error, CallError::Untaken { .. }), "{error}");
-        assert!(error.to_string().contains("long_bytes_max is 1048576"), "{error}");
+        assert!(error.to_string().contains("waiting_bytes_max is 1048576"), "{error}");
+        // It may be answered otherwise.
+        request.fail(503, "busy").await.unwrap();
     }
-    assert_eq!(server.replies_refused(), (CALLS - FIT) as u64);
-    // What there is room for is taken late; of the others the client was told.
+    assert_eq!(server.replies_refused(), (CALLS - COPIED - WAIT) as u64);
+    // Whoever is let go while it waits, too.
+    drop(waiting.pop());
+    requests[COPIED + WAIT - 1].fail(504, "too late").await.unwrap();
+    // Another client of the same user has its reply meanwhile.
+    let here = AsyncManager::new(&Manager::with_config(dir.config()).unwrap()).unwrap();
+    let other = AsyncClient::connect(&here, "long", support::LIMIT).await.unwrap();
+    let answering = async {
+        let request = server.receive().await.unwrap();
+        request.reply(&vec![8; LENGTH]).await.unwrap();
+    };
+    let both = async { tokio::join!(other.call(b"other"), answering).0.unwrap() };
+    assert!(*timeout(support::LONG, both).await.unwrap() == [8; LENGTH]);
+    // What waits is taken late.
     let finishing = tokio::task::spawn_blocking(move || {
         let finish = |call| client.finish(call, support::LIMIT);
         let finished: Vec<_> = calls.into_iter().map(finish).collect();
         (client, finished)
     });
+    let all = async {
+        for reply in waiting {
+            reply.await.unwrap();
+        }
+    };
+    timeout(support::LONG, all).await.unwrap();
     let (client, finished) = finishing.await.unwrap();
     let mut taken = 0;
     for finished in finished {
@@ -512,13 +545,10 @@ async fn long_replies_to_a_client_that_takes_none_have_a_bound() {
                 assert!(*reply == [7; LENGTH]);
                 taken += 1;
             }
-            Err(e) => assert!(matches!(e, CallError::Declined), "{e}"),
+            Err(e) => assert!(matches!(e, CallError::Application { code: 503 | 504, .. }), "{e}"),
         }
     }
-    assert_eq!(taken, FIT);
-    while let Some(replied) = timeout(support::LONG, replies.join_next()).await.unwrap() {
-        replied.unwrap().unwrap();
-    }
+    assert_eq!(taken, COPIED + WAIT - 1);
     // And there is room again; for one, however long it is.
     for length in [3 * LENGTH, 2 << 20] {
         let client = &client;
@@ -533,6 +563,41 @@ async fn long_replies_to_a_client_that_takes_none_have_a_bound() {
             });
         });
     }
+}
+
+/// As far as it gets now.
+async fn now<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
+    std::future::poll_fn(|context| match std::pin::Pin::new(&mut *future).poll(context) {
+        std::task::Poll::Ready(done) => std::task::Poll::Ready(Some(done)),
+        std::task::Poll::Pending => std::task::Poll::Ready(None),
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn as_many_long_replies_as_a_client_may_ask_for_all_arrive() {
+    let dir = support::Dir::new("many-long", &[]);
+    let manager = || AsyncManager::new(&Manager::with_config(dir.config()).unwrap()).unwrap();
+    let (there, here) = (manager(), manager());
+    // Far less than all of them.
+    let config = ServerConfig { long_bytes_max: 1 << 20, ..ServerConfig::default() };
+    let server = AsyncServer::new(&there, config).unwrap();
+    server.serve("many", Access::SameUser).unwrap();
+    let serving = tokio::spawn(async move {
+        while let Ok(request) = server.receive().await {
+            tokio::spawn(async move { request.reply(&vec![request[0]; 400_000]).await.unwrap() });
+        }
+    });
+    let client = AsyncClient::connect(&here, "many", support::LIMIT).await.unwrap();
+    let mut calls = tokio::task::JoinSet::new();
+    for i in 0..64 {
+        let client = client.clone();
+        calls.spawn(async move { assert!(*client.call(&[i]).await.unwrap() == [i; 400_000]) });
+    }
+    while let Some(called) = timeout(support::LONG, calls.join_next()).await.unwrap() {
+        called.unwrap();
+    }
+    serving.abort();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

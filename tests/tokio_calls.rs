@@ -296,7 +296,26 @@ async fn a_call_whose_reply_is_lost_is_sent_again_only_if_its_caller_says_that_i
     assert!(timeout(SHORT, server.receive()).await.is_err());
     server.drain(Some(LIMIT)).await.unwrap();
     let limited = client.call_within(b"nobody", SHORT).await;
-    assert!(matches!(limited, Err(CallError::TimedOut)), "{limited:?}");
+    assert!(matches!(limited, Err(CallError::NotConnected(_))), "{limited:?}");
+    assert!(limited.unwrap_err().to_string().contains("within the time limit"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_handler_that_drops_what_its_caller_gives_up_makes_no_other_error_of_it() {
+    let dir = Dir::new("given-up");
+    let server = dir.server(ServerConfig::default());
+    let serving = tokio::spawn(async move {
+        while let Ok(request) = server.receive().await {
+            // Beside what makes the reply, as a handler does.
+            tokio::spawn(async move { request.cancelled().await });
+        }
+    });
+    let client = AsyncClient::connect(&dir.manager(), "calls", Some(LIMIT)).await.unwrap();
+    for _ in 0..40 {
+        let late = within(client.call_within(b"slow", SHORT)).await;
+        assert!(matches!(late, Err(CallError::TimedOut)), "{late:?}");
+    }
+    serving.abort();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

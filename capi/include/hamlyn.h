@@ -1259,6 +1259,10 @@ h_status h_tagged_receiver_serve(h_tagged_receiver_t *receiver,
                                  uint32_t access,
                                  uint32_t gid);
 
+/// Nobody finds this receiver any more: its names are free at once for
+/// another, its seeds are worthless, and who is connected stays so.
+h_status h_tagged_receiver_stop_serving(h_tagged_receiver_t *receiver);
+
 /// Asks `admit` about each process that wants to grow a sender; null: all
 /// who may connect are let in again. See h_admission_t.
 h_status h_tagged_receiver_set_admission(h_tagged_receiver_t *receiver,
@@ -1402,6 +1406,10 @@ h_status h_datagram_receiver_serve(h_datagram_receiver_t *receiver,
                                    const char *name,
                                    uint32_t access,
                                    uint32_t gid);
+
+/// Nobody finds this receiver any more: its names are free at once for
+/// another, its seeds are worthless, and who is connected stays so.
+h_status h_datagram_receiver_stop_serving(h_datagram_receiver_t *receiver);
 
 /// Asks `admit` about each process that wants to grow a sender; null: all
 /// who may connect are let in again. See h_admission_t.
@@ -1569,6 +1577,10 @@ h_status h_stream_receiver_serve(h_stream_receiver_t *receiver,
                                  const char *name,
                                  uint32_t access,
                                  uint32_t gid);
+
+/// Nobody finds this receiver any more: its names are free at once for
+/// another, its seeds are worthless, and who is connected stays so.
+h_status h_stream_receiver_stop_serving(h_stream_receiver_t *receiver);
 
 /// Asks `admit` about each process that wants to grow the sender; null: all
 /// who may connect are let in again. See h_admission_t.
@@ -1758,6 +1770,10 @@ h_status h_server_seed(h_server_t *server, h_seed_t *seed);
 /// Errors: H_INVALID, no name of a service; H_IN_USE; H_REFUSED; H_SYSTEM. No name was
 /// taken.
 h_status h_server_serve(h_server_t *server, const char *name, uint32_t access, uint32_t gid);
+
+/// Nobody finds this server any more: its names are free at once for
+/// another, its seeds are worthless, and who is connected stays so.
+h_status h_server_stop_serving(h_server_t *server);
 
 /// Asks `admit` about each process that wants to grow a client; null: all
 /// who may connect are let in again. See h_admission_t.
@@ -1994,6 +2010,10 @@ h_status h_group_seed(h_group_t *group, h_seed_t *seed);
 /// Errors: H_INVALID, no name of a service; H_IN_USE; H_REFUSED; H_SYSTEM. No name was
 /// taken.
 h_status h_group_serve(h_group_t *group, const char *name, uint32_t access, uint32_t gid);
+
+/// Nobody finds this group any more: its names are free at once for
+/// another, its seeds are worthless, and who is connected stays so.
+h_status h_group_stop_serving(h_group_t *group);
 
 /// Asks `admit` about each process that wants to grow a member or helper; null: all
 /// who may connect are let in again. See h_admission_t.
@@ -2280,6 +2300,10 @@ h_status h_publisher_serve(h_publisher_t *publisher,
                            uint32_t access,
                            uint32_t gid);
 
+/// Nobody finds this publisher any more: its names are free at once for
+/// another, its seeds are worthless, and who is connected stays so.
+h_status h_publisher_stop_serving(h_publisher_t *publisher);
+
 /// Asks `admit` about each process that wants to grow a subscriber; null: all
 /// who may connect are let in again. See h_admission_t.
 h_status h_publisher_set_admission(h_publisher_t *publisher, h_admission_t admit, void *context);
@@ -2482,6 +2506,10 @@ h_status h_byte_listener_serve(h_byte_listener_t *listener,
                                const char *name,
                                uint32_t access,
                                uint32_t gid);
+
+/// Nobody finds this listener any more: its names are free at once for
+/// another, its seeds are worthless, and who is connected stays so.
+h_status h_byte_listener_stop_serving(h_byte_listener_t *listener);
 
 /// Asks `admit` about each process that wants to grow a byte stream; null: all
 /// who may connect are let in again. See h_admission_t.

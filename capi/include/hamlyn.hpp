@@ -1568,6 +1568,11 @@ public:
     }
     void serve(std::string_view name, access who) { try_serve(name, who).value(); }
 
+    /// Nobody finds it any more: its names are free at once for another, its seeds are worthless, and
+    /// who is connected stays so. h_.._stop_serving
+    result<void> try_stop_serving() { return done(functions<Raw>::stop_serving(this->get())); }
+    void stop_serving() { try_stop_serving().value(); }
+
     /// Asks `admit` about each process that wants to grow a sender; nullptr: all who may connect are
     /// let in again. h_.._set_admission
     result<void> try_set_admission(admission admit) {
@@ -1639,6 +1644,7 @@ template <> struct functions<h_tagged_receiver_t> {
     static constexpr auto close = h_tagged_receiver_close;
     static constexpr auto seed = h_tagged_receiver_seed;
     static constexpr auto serve = h_tagged_receiver_serve;
+    static constexpr auto stop_serving = h_tagged_receiver_stop_serving;
     static constexpr auto set_admission = h_tagged_receiver_set_admission;
     static constexpr auto offer = h_tagged_receiver_offer;
 };
@@ -1655,6 +1661,7 @@ template <> struct functions<h_datagram_receiver_t> {
     static constexpr auto close = h_datagram_receiver_close;
     static constexpr auto seed = h_datagram_receiver_seed;
     static constexpr auto serve = h_datagram_receiver_serve;
+    static constexpr auto stop_serving = h_datagram_receiver_stop_serving;
     static constexpr auto set_admission = h_datagram_receiver_set_admission;
     static constexpr auto offer = h_datagram_receiver_offer;
 };
@@ -1671,6 +1678,7 @@ template <> struct functions<h_stream_receiver_t> {
     static constexpr auto close = h_stream_receiver_close;
     static constexpr auto seed = h_stream_receiver_seed;
     static constexpr auto serve = h_stream_receiver_serve;
+    static constexpr auto stop_serving = h_stream_receiver_stop_serving;
     static constexpr auto set_admission = h_stream_receiver_set_admission;
     static constexpr auto offer = h_stream_receiver_offer;
 };
@@ -1687,6 +1695,7 @@ template <> struct functions<h_server_t> {
     static constexpr auto close = h_server_close;
     static constexpr auto seed = h_server_seed;
     static constexpr auto serve = h_server_serve;
+    static constexpr auto stop_serving = h_server_stop_serving;
     static constexpr auto set_admission = h_server_set_admission;
     static constexpr auto offer = h_server_offer;
 };
@@ -1703,6 +1712,7 @@ template <> struct functions<h_group_t> {
     static constexpr auto close = h_group_close;
     static constexpr auto seed = h_group_seed;
     static constexpr auto serve = h_group_serve;
+    static constexpr auto stop_serving = h_group_stop_serving;
     static constexpr auto set_admission = h_group_set_admission;
     static constexpr auto offer = h_group_offer;
 };
@@ -1724,6 +1734,7 @@ template <> struct functions<h_publisher_t> {
     static constexpr auto close = h_publisher_close;
     static constexpr auto seed = h_publisher_seed;
     static constexpr auto serve = h_publisher_serve;
+    static constexpr auto stop_serving = h_publisher_stop_serving;
     static constexpr auto set_admission = h_publisher_set_admission;
     static constexpr auto offer = h_publisher_offer;
 };
@@ -1740,6 +1751,7 @@ template <> struct functions<h_byte_listener_t> {
     static constexpr auto close = h_byte_listener_close;
     static constexpr auto seed = h_byte_listener_seed;
     static constexpr auto serve = h_byte_listener_serve;
+    static constexpr auto stop_serving = h_byte_listener_stop_serving;
     static constexpr auto set_admission = h_byte_listener_set_admission;
     static constexpr auto offer = h_byte_listener_offer;
 };

@@ -71,7 +71,8 @@ pub unsafe extern "C" fn h_byte_listener_new(
 
 offered! {
     listener: h_byte_listener_t, of "a byte stream", "byte streams";
-    h_byte_listener_seed, h_byte_listener_serve, h_byte_listener_set_admission, h_byte_listener_offer
+    h_byte_listener_seed, h_byte_listener_serve, h_byte_listener_stop_serving,
+    h_byte_listener_set_admission, h_byte_listener_offer
 }
 
 /// The next connection, waiting at most `timeout_ns`. Its bytes may be there already. To be freed

@@ -119,7 +119,8 @@ pub unsafe extern "C" fn h_server_new(
 
 offered! {
     server: h_server_t, of "a client", "clients";
-    h_server_seed, h_server_serve, h_server_set_admission, h_server_offer
+    h_server_seed, h_server_serve, h_server_stop_serving,
+    h_server_set_admission, h_server_offer
 }
 
 /// The next request, waiting at most `timeout_ns`. Any number of threads may wait.

@@ -27,7 +27,7 @@ type Point<H> = <<H as Handle>::Inner as Several>::Point;
 macro_rules! offered {
     (
         $this:ident: $handle:ident, of $peer:literal, $peers:literal;
-        $seed:ident, $serve:ident, $set_admission:ident, $offer:ident
+        $seed:ident, $serve:ident, $stop_serving:ident, $set_admission:ident, $offer:ident
     ) => {
         #[doc = concat!(" A seed from which ", $peer, " can be grown, by any process that may")]
         /// connect; each call makes another.
@@ -54,6 +54,13 @@ macro_rules! offered {
             gid: u32,
         ) -> $crate::boundary::h_status {
             $crate::common::serve($this, stringify!($this), name, access, gid)
+        }
+
+        #[doc = concat!(" Nobody finds this ", stringify!($this), " any more: its names are free at once for")]
+        /// another, its seeds are worthless, and who is connected stays so.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $stop_serving($this: *mut $handle) -> $crate::boundary::h_status {
+            $crate::common::stop_serving($this, stringify!($this))
         }
 
         #[doc = concat!(" Asks `admit` about each process that wants to grow ", $peer, "; null: all")]
@@ -238,6 +245,14 @@ where
         let (service, access) = (text(service, "name")?, access_of(access, gid)?);
         Ok(handle.end().with(|end| end.serve(service, access))??)
     })
+}
+
+pub(crate) unsafe fn stop_serving<H: Handle>(handle: *mut H, name: &str) -> h_status
+where
+    H::Inner: Several,
+    Point<H>: Offered,
+{
+    guard(|| get(handle, name)?.end().with(|end| end.stop_serving()))
 }
 
 pub(crate) unsafe fn set_admission<H: Handle>(

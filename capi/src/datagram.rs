@@ -82,7 +82,8 @@ pub unsafe extern "C" fn h_datagram_receiver_new(
 
 offered! {
     receiver: h_datagram_receiver_t, of "a sender", "senders";
-    h_datagram_receiver_seed, h_datagram_receiver_serve, h_datagram_receiver_set_admission, h_datagram_receiver_offer
+    h_datagram_receiver_seed, h_datagram_receiver_serve, h_datagram_receiver_stop_serving,
+    h_datagram_receiver_set_admission, h_datagram_receiver_offer
 }
 
 /// The next datagram, waiting at most `timeout_ns`. After it the receiver is not ready, and the

@@ -197,6 +197,9 @@ macro_rules! wrapped {
             ) -> Result<(), hamlyn::node::OfferError> {
                 self.inner.serve(name, access)
             }
+            fn stop_serving(&self) {
+                self.inner.stop_serving();
+            }
             fn set_admission(&self, admit: hamlyn::protocol::Admit) {
                 self.inner.set_admission(admit);
             }

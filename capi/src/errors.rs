@@ -82,7 +82,7 @@ statuses! {
     };
     NameError: _e => H_INVALID;
     ServeError: e => match e {
-        ServeError::InUse(_) | ServeError::NotASocket(_) => H_IN_USE,
+        ServeError::InUse { .. } | ServeError::NotASocket(_) => H_IN_USE,
         ServeError::NotPermitted { .. } => H_REFUSED,
         ServeError::PathTooLong { .. } | ServeError::GreetingTooLong(_) => H_TOO_LONG,
         ServeError::Busy(_) | ServeError::Held(_) => H_IN_USE,

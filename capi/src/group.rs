@@ -97,7 +97,8 @@ pub unsafe extern "C" fn h_group_new(
 
 offered! {
     group: h_group_t, of "a member or helper", "members and helpers";
-    h_group_seed, h_group_serve, h_group_set_admission, h_group_offer
+    h_group_seed, h_group_serve, h_group_stop_serving,
+    h_group_set_admission, h_group_offer
 }
 
 /// A seed from which the member in one place can be grown; and another there, when that one is

@@ -213,7 +213,8 @@ pub unsafe extern "C" fn h_publisher_new(
 
 offered! {
     publisher: h_publisher_t, of "a subscriber", "subscribers";
-    h_publisher_seed, h_publisher_serve, h_publisher_set_admission, h_publisher_offer
+    h_publisher_seed, h_publisher_serve, h_publisher_stop_serving,
+    h_publisher_set_admission, h_publisher_offer
 }
 
 /// What a call that may wait came to.

@@ -125,6 +125,10 @@ impl Offered for Intake {
         either!(Inflow, &self.inner, inner => inner.serve(name, access))
     }
 
+    fn stop_serving(&self) {
+        either!(Inflow, &self.inner, inner => inner.stop_serving());
+    }
+
     fn set_admission(&self, admit: Admit) {
         either!(Inflow, &self.inner, inner => inner.set_admission(admit));
     }
@@ -236,7 +240,8 @@ pub unsafe extern "C" fn h_stream_receiver_new(
 
 offered! {
     receiver: h_stream_receiver_t, of "the sender", "the sender";
-    h_stream_receiver_seed, h_stream_receiver_serve, h_stream_receiver_set_admission, h_stream_receiver_offer
+    h_stream_receiver_seed, h_stream_receiver_serve, h_stream_receiver_stop_serving,
+    h_stream_receiver_set_admission, h_stream_receiver_offer
 }
 
 /// The next record, in the order of sending, waiting at most `timeout_ns`. Its bytes are where they

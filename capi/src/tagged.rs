@@ -67,7 +67,8 @@ pub unsafe extern "C" fn h_tagged_receiver_new(
 
 offered! {
     receiver: h_tagged_receiver_t, of "a sender", "senders";
-    h_tagged_receiver_seed, h_tagged_receiver_serve, h_tagged_receiver_set_admission, h_tagged_receiver_offer
+    h_tagged_receiver_seed, h_tagged_receiver_serve, h_tagged_receiver_stop_serving,
+    h_tagged_receiver_set_admission, h_tagged_receiver_offer
 }
 
 /// The next tag, in the order of arrival, waiting at most `timeout_ns`. The data that belongs to it

@@ -32,6 +32,7 @@ static void first(void) {
     config.packets = 8;
     config.connections_max = 2;
     CHECK(h_byte_listener_new(there, &config, &listener));
+    CHECK(h_byte_listener_stop_serving(listener));
     h_byte_listener_free(listener);
     CHECK(h_byte_listener_new(there, &config, &listener));
     CHECK(h_byte_listener_serve(listener, "bytes", H_ACCESS_SAME_USER, 0));

@@ -564,6 +564,10 @@ static void calls(void) {
     EXPECT(H_REFUSED, "does not let", h_client_grow(node, &seed, NULL, LIMIT, &client));
     THAT(asked == 1 && client == NULL);
     EXPECT(H_OK, "", h_server_set_admission(server, NULL, NULL));
+    EXPECT(H_OK, "", h_server_serve(server, "stops", H_ACCESS_SAME_USER, 0));
+    EXPECT(H_OK, "", h_server_stop_serving(server));
+    EXPECT(H_UNREACHABLE, "nothing is called stops", h_client_connect(node, "stops", NULL, 0, &client));
+    EXPECT(H_OK, "", h_server_seed(server, &seed));
     EXPECT(H_OK, "", h_client_grow(node, &seed, NULL, LIMIT, &client));
     EXPECT(H_TIMED_OUT, "", h_client_call(client, "x", 1, 1000000, data, sizeof data, &length));
     EXPECT(H_OK, "", h_server_receive(server, LIMIT, &request));

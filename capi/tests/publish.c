@@ -222,6 +222,7 @@ static void what_is_refused(void) {
     h_loan_free(NULL);
     h_sample_free(NULL);
     h_subscriber_free(subscriber);
+    CHECK(h_publisher_stop_serving(publisher));
     h_publisher_free(publisher);
 }
 

@@ -118,6 +118,16 @@ static void tagged_writes(void) {
     CHECK(h_tagged_get_tag(receiver, LIMIT, &tag));
     CHECK(h_tagged_data(receiver, &data, &bytes));
     THAT(tag.tag == 7 && bytes >= 64 && memcmp((const char *)data + 8, "data", 4) == 0);
+    h_tagged_receiver_t *next;
+    CHECK(h_tagged_receiver_new(there, 64, 4, 1, &next));
+    THAT(h_tagged_receiver_serve(next, "tagged", H_ACCESS_SAME_USER, 0) == H_IN_USE);
+    CHECK(h_tagged_receiver_stop_serving(receiver));
+    CHECK(h_tagged_receiver_serve(next, "tagged", H_ACCESS_SAME_USER, 0));
+    /* Who is connected stays so. */
+    CHECK(h_tagged_send(sender, 8, "more", 4, 8, LIMIT));
+    CHECK(h_tagged_get_tag(receiver, LIMIT, &tag));
+    THAT(tag.tag == 8);
+    h_tagged_receiver_free(next);
     h_tagged_sender_free(sender);
     h_tagged_receiver_free(receiver);
 }
@@ -137,6 +147,7 @@ static void datagrams_and_streams(void) {
     THAT(asked == 1 && is_this_process(&peer));
     EXPLAINS(h_datagram_sender_explain(sender, text, sizeof text, &length), "ring");
     CHECK(h_datagram_ready_anew(datagrams));
+    CHECK(h_datagram_receiver_stop_serving(datagrams));
     h_datagram_sender_free(sender);
     h_datagram_receiver_free(datagrams);
 
@@ -147,6 +158,7 @@ static void datagrams_and_streams(void) {
     CHECK(h_stream_sender_peer(records, &peer));
     THAT(asked == 2 && is_this_process(&peer));
     EXPLAINS(h_stream_receiver_explain(stream, text, sizeof text, &length), "ring");
+    CHECK(h_stream_receiver_stop_serving(stream));
     h_stream_sender_free(records);
     h_stream_receiver_free(stream);
 }
@@ -223,6 +235,7 @@ static void a_group_with_a_helper(void) {
     CHECK(h_group_member_connect(here, "group", 64, LIMIT, &member));
     CHECK(h_group_helper_connect(here, "group", LIMIT, &helper));
     CHECK(h_group_helper_grow(here, &seed, LIMIT, &grown));
+    CHECK(h_group_stop_serving(group));
     CHECK(h_group_member_peer(member, &peer));
     THAT(is_this_process(&peer) && asked >= 1);
     EXPLAINS(h_group_member_explain(member, text, sizeof text, &length), "ring");

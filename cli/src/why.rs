@@ -59,7 +59,10 @@ const REFUSALS: &[(&str, &str)] = &[
         "control.refused_slow",
         "they did not go on in time (handshake_timeout_ms), or others of their user had not",
     ),
-    ("control.refused_half_open", "too many others had connected and said nothing (half_open_max)"),
+    (
+        "control.refused_half_open",
+        "too many others had connected and said nothing (half_open_max, or what its limit on descriptors allows)",
+    ),
     ("control.refused_unpaid", "they had not filled their ring when others needed the place"),
     (
         "control.refused_frame",

@@ -202,6 +202,11 @@ class ApertureStreamReceiver:
         wait, least of all for a thread that uses the manager, and calling the manager
         raises `Misuse`. It is kept until another is set or this is closed.
         """
+    def stop_serving(self, /) -> None:
+        """
+        Nobody finds it any more: its names are free at once for another, its seeds are
+        worthless, and who is connected stays so.
+        """
     def try_receive(self, /) -> Record | VolatileRecord | None:
         """
         The next record if one is there or comes in one turn, else `None`.
@@ -401,6 +406,11 @@ class ByteListener:
         whichever thread receives, waits or polls, with the manager's lock held: it must not
         wait, least of all for a thread that uses the manager, and calling the manager
         raises `Misuse`. It is kept until another is set or this is closed.
+        """
+    def stop_serving(self, /) -> None:
+        """
+        Nobody finds it any more: its names are free at once for another, its seeds are
+        worthless, and who is connected stays so.
         """
     def try_accept(self, /) -> ByteStream | None:
         """
@@ -743,6 +753,11 @@ class DatagramReceiver:
         wait, least of all for a thread that uses the manager, and calling the manager
         raises `Misuse`. It is kept until another is set or this is closed.
         """
+    def stop_serving(self, /) -> None:
+        """
+        Nobody finds it any more: its names are free at once for another, its seeds are
+        worthless, and who is connected stays so.
+        """
     @property
     def takes_one(self, /) -> bool:
         """
@@ -947,6 +962,11 @@ class Group:
         whichever thread receives, waits or polls, with the manager's lock held: it must not
         wait, least of all for a thread that uses the manager, and calling the manager
         raises `Misuse`. It is kept until another is set or this is closed.
+        """
+    def stop_serving(self, /) -> None:
+        """
+        Nobody finds it any more: its names are free at once for another, its seeds are
+        worthless, and who is connected stays so.
         """
     def wait_for(self, /, k: SupportsIndex, timeout: SupportsFloat | SupportsIndex | None = None) -> list[GroupPart]:
         """
@@ -1727,6 +1747,11 @@ class Publisher:
         wait, least of all for a thread that uses the manager, and calling the manager
         raises `Misuse`. It is kept until another is set or this is closed.
         """
+    def stop_serving(self, /) -> None:
+        """
+        Nobody finds it any more: its names are free at once for another, its seeds are
+        worthless, and who is connected stays so.
+        """
     @property
     def subscribers(self, /) -> list[SubscriberState]:
         """
@@ -2077,6 +2102,11 @@ class Server:
         wait, least of all for a thread that uses the manager, and calling the manager
         raises `Misuse`. It is kept until another is set or this is closed.
         """
+    def stop_serving(self, /) -> None:
+        """
+        Nobody finds it any more: its names are free at once for another, its seeds are
+        worthless, and who is connected stays so.
+        """
     def try_receive(self, /) -> Request | None:
         """
         The next request if one is there or comes in one turn, else `None`.
@@ -2204,6 +2234,11 @@ class StreamReceiver:
         whichever thread receives, waits or polls, with the manager's lock held: it must not
         wait, least of all for a thread that uses the manager, and calling the manager
         raises `Misuse`. It is kept until another is set or this is closed.
+        """
+    def stop_serving(self, /) -> None:
+        """
+        Nobody finds it any more: its names are free at once for another, its seeds are
+        worthless, and who is connected stays so.
         """
     def try_receive(self, /) -> Record | None:
         """
@@ -2518,6 +2553,11 @@ class TaggedReceiver:
         whichever thread receives, waits or polls, with the manager's lock held: it must not
         wait, least of all for a thread that uses the manager, and calling the manager
         raises `Misuse`. It is kept until another is set or this is closed.
+        """
+    def stop_serving(self, /) -> None:
+        """
+        Nobody finds it any more: its names are free at once for another, its seeds are
+        worthless, and who is connected stays so.
         """
     def try_get_tag(self, /) -> Tag | None:
         """

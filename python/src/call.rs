@@ -259,6 +259,8 @@ pub struct Call {
     client: Weak<protocol::Client>,
     /// `None` once it is finished.
     id: Mutex<Option<CallId>>,
+    /// When its caller gives up, if the server was told.
+    told: Option<Instant>,
 }
 
 impl Call {
@@ -268,6 +270,16 @@ impl Call {
 
     fn is_over(&self) {
         *locked(&self.id) = None;
+    }
+
+    /// A handler that drops a request whose caller gives up says so before the caller's own clock does.
+    fn in_time<T>(&self, result: Result<T, CallError>) -> Result<T, CallError> {
+        match result {
+            Err(CallError::Declined) if self.told.is_some_and(|told| told <= Instant::now()) => {
+                Err(CallError::TimedOut)
+            }
+            result => result,
+        }
     }
 
     /// Waits for the reply. Unless the time is over the call does not exist afterwards.
@@ -280,8 +292,8 @@ impl Call {
         let found = self.end.wait_shared(
             py,
             timeout,
-            |client| client.try_finish(id),
-            |client, slice| call_timed_out(client.finish(id, Some(slice))),
+            |client| self.in_time(client.try_finish(id)),
+            |client, slice| self.in_time(call_timed_out(client.finish(id, Some(slice)))),
         );
         match found {
             Ok(Some(reply)) => {
@@ -521,7 +533,10 @@ impl Client {
             }
         })?;
         match begun {
-            Some(id) => Ok(Call { end: self.end.clone(), client: weak, id: Mutex::new(Some(id)) }),
+            Some(id) => {
+                let (end, id) = (self.end.clone(), Mutex::new(Some(id)));
+                Ok(Call { end, client: weak, id, told })
+            }
             None => {
                 let text = "no call was free within the time limit, or the server made no room for \
                             a long request; the call was forgotten";

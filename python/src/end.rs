@@ -365,6 +365,13 @@ impl<T: Offered + Send> End<T> {
         Ok(())
     }
 
+    pub fn stop_serving(&self, py: Python<'_>) -> PyResult<()> {
+        let _slow = self.inner.slow();
+        self.with(py, |end| end.stop_serving())?;
+        locked(&self.names).clear();
+        Ok(())
+    }
+
     pub fn offer(&self, py: Python<'_>, job: &crate::job::Job, name: &str) -> PyResult<()> {
         let ranks = job.ranks()?;
         let _slow = self.inner.slow();
@@ -539,6 +546,12 @@ macro_rules! offered {
                 access: Option<&Bound<'_, PyAny>>,
             ) -> PyResult<()> {
                 self.end.serve(py, name, access)
+            }
+
+            /// Nobody finds it any more: its names are free at once for another, its seeds are
+            /// worthless, and who is connected stays so.
+            fn stop_serving(&self, py: Python<'_>) -> PyResult<()> {
+                self.end.stop_serving(py)
             }
 
             /// Offers it, which is of the job's manager, to the other ranks under this name: they

@@ -168,7 +168,9 @@ impl ToPy for OfferError {
             Self::Name(_) => Kind::Misuse,
             Self::Serve(ServeError::PathTooLong { .. }) => Kind::Misuse,
             Self::Serve(
-                ServeError::InUse(_) | ServeError::NotASocket(_) | ServeError::NotPermitted { .. },
+                ServeError::InUse { .. }
+                | ServeError::NotASocket(_)
+                | ServeError::NotPermitted { .. },
             ) => Kind::Refused,
             Self::Serve(_) => Kind::Os,
         };

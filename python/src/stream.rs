@@ -596,6 +596,10 @@ impl Offered for Intake {
     fn serve(&self, name: &str, access: hamlyn::Access) -> Result<(), OfferError> {
         of_either!(&self.receiver, receiver => receiver.serve(name, access))
     }
+    fn stop_serving(&self) {
+        of_either!(&self.receiver, receiver => receiver.stop_serving())
+    }
+
     fn set_admission(&self, admit: Admit) {
         of_either!(&self.receiver, receiver => receiver.set_admission(admit))
     }

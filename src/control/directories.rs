@@ -165,7 +165,9 @@ pub(super) fn walk(path: &Path, last: Option<Final>) -> Result<OwnedFd, Director
             }
             Err(rustix::io::Errno::NOENT) => {
                 let advice = match last {
-                    Some(Final::Shared) => "; `hamlyn setup`, run by root, makes it",
+                    Some(Final::Shared) => {
+                        " (only services for other users need it: `hamlyn setup`, run by root, makes it)"
+                    }
                     Some(Final::Private { .. }) | None => "",
                 };
                 return Err(DirectoryError::Missing { path: at, advice });

@@ -144,8 +144,17 @@ pub enum Access {
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum ServeError {
     /// Another process serves it.
-    #[error("{} is in use: something listens there", .0.display())]
-    InUse(PathBuf),
+    #[error(
+        "{} is in use: {} serves it; it is free again when that has ended, or gives it up",
+        .path.display(),
+        process.map_or("another process".into(), |pid| std::format!("process {pid}"))
+    )]
+    InUse {
+        /// The name.
+        path: PathBuf,
+        /// Whose it is, where that can be seen from here.
+        process: Option<u32>,
+    },
     /// Something that is no socket has the name.
     #[error("{} is not a socket, and is left alone", .0.display())]
     NotASocket(PathBuf),
@@ -304,7 +313,11 @@ fn try_listen(
                         .map_err(|e| os(e.into()))?;
                 }
                 Err(e) if e.kind() == io::ErrorKind::PermissionDenied => return Err(os(e)),
-                Ok(_) | Err(_) => return Err(ServeError::InUse(path)),
+                Ok(there) => {
+                    let process = socket::identity(&there).ok().and_then(|who| who.pid);
+                    return Err(ServeError::InUse { path, process });
+                }
+                Err(_) => return Err(ServeError::InUse { path, process: None }),
             }
         }
         Ok(_) => return Err(ServeError::NotASocket(path)),
@@ -381,7 +394,12 @@ pub(super) struct Place {
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum FindError {
     /// No such name.
-    #[error("nothing is called {name}: {}{}", listed(.looked), others(.namesakes))]
+    #[error(
+        "nothing is called {name}: {}{}; is its server running, as the user and with the directory \
+         that it is looked for in?",
+        listed(.looked),
+        others(.namesakes)
+    )]
     NotFound {
         /// The service.
         name: String,

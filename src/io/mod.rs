@@ -403,7 +403,7 @@ fn of_offering(error: OfferError) -> io::Error {
         OfferError::Serve(control::ServeError::NotPermitted { .. }) => {
             io::ErrorKind::PermissionDenied
         }
-        OfferError::Serve(control::ServeError::InUse(_)) => io::ErrorKind::AddrInUse,
+        OfferError::Serve(control::ServeError::InUse { .. }) => io::ErrorKind::AddrInUse,
         _ => io::ErrorKind::Other,
     };
     io::Error::new(kind, error)

@@ -103,6 +103,12 @@ macro_rules! offered {
             self.$($inner.)?manager.serve(self.$($inner.)?offer, name, access)
         }
 
+        /// Nobody finds it any more: its names are free at once for another, its seeds are worthless, and
+        /// who is connected stays so. Who may read a name's directory can make this take seconds.
+        pub fn stop_serving(&self) {
+            self.$($inner.)?manager.hide(self.$($inner.)?offer);
+        }
+
         #[doc = concat!("Asks `admission` about each peer that wants to grow ", $grown)]
         /// by name or from a [`seed`](Self::seed), from now on and in the stead of any other; its
         /// error is what the peer is told. It runs in whichever thread polls, and must not wait.

@@ -23,6 +23,8 @@ pub trait Offered: EndPoint {
     fn seed(&self) -> Result<Seed, OfferError>;
     /// As [`TaggedReceiver::serve`].
     fn serve(&self, name: &str, access: Access) -> Result<(), OfferError>;
+    /// As [`TaggedReceiver::stop_serving`].
+    fn stop_serving(&self);
     /// As [`TaggedReceiver::set_admission`].
     fn set_admission(&self, admit: Admit);
     /// Senders may be grown with a token that `make` makes of what this end point speaks. `None`: with
@@ -69,6 +71,9 @@ macro_rules! offered {
             }
             fn serve(&self, name: &str, access: Access) -> Result<(), OfferError> {
                 <$type>::serve(self, name, access)
+            }
+            fn stop_serving(&self) {
+                <$type>::stop_serving(self);
             }
             fn set_admission(&self, admit: Admit) {
                 <$type>::set_admission(self, admit);
@@ -156,6 +161,9 @@ impl<T: Offered> Offered for Arc<T> {
     }
     fn serve(&self, name: &str, access: Access) -> Result<(), OfferError> {
         (**self).serve(name, access)
+    }
+    fn stop_serving(&self) {
+        (**self).stop_serving();
     }
     fn set_admission(&self, admit: Admit) {
         (**self).set_admission(admit);

@@ -281,7 +281,7 @@ impl ReconnectingClient {
     }
 
     /// A call in the way that `options` say. [`CallError::TimedOut`]: within the limit no reply has
-    /// come, or there was no connection. [`CallError::NotConnected`]: the request was not sent.
+    /// come. [`CallError::NotConnected`]: there was no connection, and the request was not sent.
     /// [`CallError::Ended`], [`CallError::Misbehaved`]: it may have been carried out.
     pub async fn call_with(
         &self,
@@ -356,7 +356,16 @@ impl ReconnectingClient {
             None => waiting.await,
             Some(deadline) => match timeout_at(deadline.into(), waiting).await {
                 Ok(seen) => seen,
-                Err(_) => return Err(CallError::TimedOut),
+                Err(_) => {
+                    let why = match &self.kept.now.borrow().state {
+                        ConnectionState::Reconnecting { why, .. }
+                        | ConnectionState::GivenUp { why } => why.clone(),
+                        ConnectionState::Connected { .. } => "it has just ended".into(),
+                    };
+                    return Err(CallError::NotConnected(std::format!(
+                        "none came within the time limit, and the last ended, or failed, because: {why}"
+                    )));
+                }
             },
         };
         let gone = || CallError::NotConnected("the runtime is shutting down".into());

@@ -7,7 +7,7 @@
 //! ```
 //! Each future may be dropped at any time, as `select!` does. What `receive` has not returned waits
 //! for the next; a call that is dropped is forgotten, and its place is free when the reply has come;
-//! a reply goes on once it has begun.
+//! a reply goes on once it no longer waits for room.
 
 use super::asynchronous::AsyncManager;
 use super::call::{
@@ -19,6 +19,7 @@ use crate::control::{Access, Peer, PeerUser};
 use crate::node::OfferError;
 use core::future::poll_fn;
 use core::ops::Deref;
+use core::pin::pin;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::{Poll, Waker};
 use core::time::Duration;
@@ -27,6 +28,7 @@ use std::string::String;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use std::vec::Vec;
+use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::timeout_at;
 
@@ -111,14 +113,29 @@ impl Drop for Watched<'_> {
     }
 }
 
-/// Copies of long replies that clients have not taken.
+/// Long replies that clients have not taken.
+///
+/// ```text
+///   reply --waits--> its client's turn --waits--> room among its user's copies --copied--> on its way
+/// ```
+/// What waits is the application's memory, and the request may be answered otherwise still.
 struct Untaken {
-    /// Most bytes of each user's clients.
-    max: u64,
-    held: Mutex<HashMap<Option<PeerUser>, u64>>,
+    /// Most bytes of the copies, and of what waits, of each user's clients.
+    copied_max: u64,
+    waiting_max: u64,
+    users: Mutex<HashMap<Option<PeerUser>, OfUser>>,
     refused: AtomicU64,
     /// By client.
     lines: Mutex<HashMap<u64, Line>>,
+    /// A copy is gone.
+    freed: Notify,
+}
+
+/// Bytes of a user's long replies.
+#[derive(Default)]
+struct OfUser {
+    copied: u64,
+    waiting: u64,
 }
 
 /// Long replies of one client that are on their way at a time; its others wait for their turn. Each
@@ -130,6 +147,8 @@ const AT_A_TIME: usize = 4;
 #[derive(Default)]
 struct Line {
     on_their_way: usize,
+    /// Bytes of its copies.
+    copied: u64,
     waiting: VecDeque<Arc<Mutex<Waits>>>,
 }
 
@@ -138,6 +157,13 @@ struct Line {
 struct Waits {
     is_its_turn: bool,
     waker: Option<Waker>,
+}
+
+/// A place in a client's line, until it is its turn or this is dropped.
+struct InLine {
+    client: u64,
+    of: Arc<Untaken>,
+    waits: Arc<Mutex<Waits>>,
 }
 
 /// A long reply is on its way until this is dropped; then it is the next one's turn.
@@ -151,9 +177,13 @@ impl Untaken {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until a long reply to this client may be on its way.
+    fn users(&self) -> MutexGuard<'_, HashMap<Option<PeerUser>, OfUser>> {
+        self.users.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until a long reply to this client may be on its way. Dropped before, it has no turn.
     async fn turn(self: &Arc<Self>, client: u64) -> Turn {
-        let waits = {
+        let in_line = {
             let mut lines = self.lines();
             let line = lines.entry(client).or_default();
             if line.on_their_way < AT_A_TIME {
@@ -162,11 +192,12 @@ impl Untaken {
             }
             let waits = Arc::<Mutex<Waits>>::default();
             line.waiting.push_back(waits.clone());
-            waits
+            InLine { client, of: self.clone(), waits }
         };
         poll_fn(|context| {
-            let mut waits = waits.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut waits = lock(&in_line.waits);
             if waits.is_its_turn {
+                waits.is_its_turn = false;
                 return Poll::Ready(());
             }
             waits.waker = Some(context.waker().clone());
@@ -175,14 +206,73 @@ impl Untaken {
         .await;
         Turn { client, of: self.clone() }
     }
+
+    /// Counts a reply that is to wait; one is always allowed to.
+    fn wait(self: &Arc<Self>, user: Option<PeerUser>, length: u64) -> Result<Waiting, CallError> {
+        let mut all = self.users();
+        let of = all.entry(user.clone()).or_default();
+        let (held, max) = (of.waiting, self.waiting_max);
+        if held > 0 && held.saturating_add(length) > max {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            return Err(CallError::Untaken { length, held, max });
+        }
+        of.waiting += length;
+        Ok(Waiting { length, user, of: self.clone() })
+    }
+
+    /// A copy of a reply, if there is room: of its user's, a client may have as much as is left behind
+    /// it, so that one which takes nothing leaves something for the others. One is always allowed.
+    fn copy(self: &Arc<Self>, turn: &Turn, waiting: &Waiting, data: &[u8]) -> Option<Copied> {
+        let mut lines = self.lines();
+        let line = lines.get_mut(&turn.client)?;
+        let mut all = self.users();
+        let of = all.get_mut(&waiting.user)?;
+        let left = self.copied_max.saturating_sub(of.copied);
+        if of.copied > 0 && line.copied.saturating_add(waiting.length) > left {
+            return None;
+        }
+        of.copied += waiting.length;
+        line.copied += waiting.length;
+        drop((all, lines));
+        let (client, user, of) = (turn.client, waiting.user.clone(), self.clone());
+        Some(Copied { data: data.to_vec(), client, user, of })
+    }
+
+    /// Some of a user's bytes are gone.
+    fn less(&self, user: &Option<PeerUser>, less: impl FnOnce(&mut OfUser)) {
+        let mut all = self.users();
+        if let Some(of) = all.get_mut(user) {
+            less(of);
+            if of.copied == 0 && of.waiting == 0 {
+                all.remove(user);
+            }
+        }
+    }
+}
+
+fn lock(waits: &Mutex<Waits>) -> MutexGuard<'_, Waits> {
+    waits.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Drop for InLine {
+    fn drop(&mut self) {
+        let mut lines = self.of.lines();
+        if let Some(line) = lines.get_mut(&self.client) {
+            line.waiting.retain(|waits| !Arc::ptr_eq(waits, &self.waits));
+        }
+        // Its turn, which it does not take.
+        let is_its_turn = lock(&self.waits).is_its_turn;
+        drop(lines);
+        if is_its_turn {
+            drop(Turn { client: self.client, of: self.of.clone() });
+        }
+    }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
         let mut lines = self.of.lines();
         let Some(line) = lines.get_mut(&self.client) else { return };
-        // One whose task has gone, with its runtime, needs no turn.
-        line.waiting.retain(|waits| Arc::strong_count(waits) > 1);
         let Some(next) = line.waiting.pop_front() else {
             line.on_their_way -= 1;
             if line.on_their_way == 0 {
@@ -190,52 +280,45 @@ impl Drop for Turn {
             }
             return;
         };
+        let waker = {
+            let mut waits = lock(&next);
+            waits.is_its_turn = true;
+            waits.waker.take()
+        };
         drop(lines);
-        let mut waits = next.lock().unwrap_or_else(PoisonError::into_inner);
-        waits.is_its_turn = true;
-        let waker = waits.waker.take();
-        drop(waits);
         waker.into_iter().for_each(Waker::wake);
     }
 }
 
-/// One of them, until it is dropped.
-struct Copied {
-    data: Vec<u8>,
+/// One that waits, until it is dropped.
+struct Waiting {
+    length: u64,
     user: Option<PeerUser>,
-    untaken: Arc<Untaken>,
+    of: Arc<Untaken>,
 }
 
-impl Untaken {
-    fn held(&self) -> MutexGuard<'_, HashMap<Option<PeerUser>, u64>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.of.less(&self.user, |of| of.waiting -= self.length);
     }
+}
 
-    /// A copy of a reply to a client of `user`; one is always allowed.
-    fn copy(self: &Arc<Self>, user: Option<PeerUser>, data: &[u8]) -> Result<Copied, CallError> {
-        let (length, max) = (data.len() as u64, self.max);
-        let mut all = self.held();
-        let held = all.get(&user).copied().unwrap_or(0);
-        let then = held.saturating_add(length);
-        if held > 0 && then > max {
-            self.refused.fetch_add(1, Ordering::Relaxed);
-            return Err(CallError::Untaken { length, held, max });
-        }
-        all.insert(user.clone(), then);
-        drop(all);
-        Ok(Copied { data: data.to_vec(), user, untaken: self.clone() })
-    }
+/// One of the copies, until it is dropped; before its turn is over.
+struct Copied {
+    data: Vec<u8>,
+    client: u64,
+    user: Option<PeerUser>,
+    of: Arc<Untaken>,
 }
 
 impl Drop for Copied {
     fn drop(&mut self) {
-        let mut all = self.untaken.held();
-        if let Some(held) = all.get_mut(&self.user) {
-            *held -= self.data.len() as u64;
-            if *held == 0 {
-                all.remove(&self.user);
-            }
+        let length = self.data.len() as u64;
+        if let Some(line) = self.of.lines().get_mut(&self.client) {
+            line.copied -= length;
         }
+        self.of.less(&self.user, |of| of.copied -= length);
+        self.of.freed.notify_waiters();
     }
 }
 
@@ -261,10 +344,15 @@ pub struct AsyncClient {
 impl AsyncServer {
     /// A server end point. Fails where the settings cannot be.
     pub fn new(manager: &AsyncManager, config: ServerConfig) -> Result<Self, GrowError> {
-        let (max, held, refused) = (config.long_bytes_max, Mutex::default(), AtomicU64::new(0));
+        let untaken = Arc::new(Untaken {
+            copied_max: config.long_bytes_max,
+            waiting_max: config.waiting_bytes_max,
+            users: Mutex::default(),
+            refused: AtomicU64::new(0),
+            lines: Mutex::default(),
+            freed: Notify::new(),
+        });
         let server = Arc::new(Server::new(manager.manager(), config)?);
-        let lines = Mutex::default();
-        let untaken = Arc::new(Untaken { max, held, refused, lines });
         let watching = Arc::default();
         Ok(Self { server, manager: manager.clone(), untaken, watching })
     }
@@ -375,13 +463,18 @@ impl AsyncRequest {
     /// Replies. Ready when the reply has left, or, where a client takes nothing and the reply is no
     /// longer than its block, is kept to leave when there is room.
     ///
-    /// Before it is first polled nothing has happened, and the request may be replied to still. From
-    /// then on the reply is on its way, also if this is dropped: a long one is copied, and leaves in a
-    /// task of its own, as long as the runtime lives. Clients that take no long replies must not fill
-    /// the memory: those of one user have at most
-    /// [`long_bytes_max`](ServerConfig::long_bytes_max) bytes of such copies here, but one reply is
-    /// always copied; beyond, a reply is [`CallError::Untaken`]. On an error the client is told that
-    /// no reply will come. A second reply is [`CallError::Replied`].
+    /// Before it is first polled nothing has happened, and the request may be replied to still; so it
+    /// may, by this or otherwise, while a long reply waits for room, if this is dropped: of one client
+    /// four are on their way at a time, and of one user
+    /// [`long_bytes_max`](ServerConfig::long_bytes_max) bytes, but one at least. Then it is copied, and
+    /// leaves in a task of its own, as long as the runtime lives, also if this is dropped.
+    ///
+    /// A client that takes no long replies keeps this waiting as long as it lives: whoever does not
+    /// trust clients gives it a limit (`tokio::time::timeout`), and answers by [`fail`](Self::fail) or
+    /// drops the request. What waits is the application's memory, of each user
+    /// [`waiting_bytes_max`](ServerConfig::waiting_bytes_max) bytes at most; beyond, a reply is
+    /// [`CallError::Untaken`], and the request may be answered otherwise. On any other error the client
+    /// is told that no reply will come. A second reply is [`CallError::Replied`].
     pub async fn reply(&self, data: &[u8]) -> Result<(), CallError> {
         let arrived = self.take().ok_or(CallError::Replied)?;
         let server = &self.server;
@@ -391,11 +484,27 @@ impl AsyncRequest {
         }
         let request = replying.into_request();
         let user = request.peer().map(|peer| peer.user());
-        let copied = server.untaken.copy(user, data)?;
-        let (arrived, server) = (request.detach(), server.clone());
+        let arrived = request.detach();
+        let client = arrived.parts.client;
+        *self.arrived() = Some(arrived);
+        let untaken = &server.untaken;
+        let waiting = untaken.wait(user, data.len() as u64)?;
+        let turn = untaken.turn(client).await;
+        let copied = loop {
+            let mut freed = pin!(untaken.freed.notified());
+            freed.as_mut().enable();
+            match untaken.copy(&turn, &waiting, data) {
+                Some(copied) => break copied,
+                None => freed.await,
+            }
+        };
+        drop(waiting);
+        // Another task may have answered meanwhile.
+        let arrived = self.take().ok_or(CallError::Replied)?;
+        let server = server.clone();
         let runtime = server.manager.runtime().clone();
         let left = runtime.spawn(async move {
-            let _turn = server.untaken.turn(arrived.parts.client).await;
+            let (_turn, copied) = (turn, copied);
             let mut replying = Replying::new(server.server.attach(arrived));
             server.manager.until(|| replying.advance(&copied.data)).await
         });
@@ -524,7 +633,8 @@ impl AsyncClient {
         match deadline {
             None => calling.await,
             Some(deadline) => {
-                timeout_at(deadline.into(), calling).await.unwrap_or(Err(CallError::TimedOut))
+                let called = timeout_at(deadline.into(), calling).await;
+                called.unwrap_or(Err(CallError::TimedOut)).map_err(|e| e.at(Some(deadline)))
             }
         }
     }

@@ -211,6 +211,8 @@ pub struct Limits {
     pub packet_bytes: u32,
     /// Most links.
     pub links_max: u32,
+    /// What says so.
+    pub links_bound: &'static str,
     /// Most connections of one user.
     pub connections_per_user_max: u32,
     /// Most bytes mapped for links that one user asked for.

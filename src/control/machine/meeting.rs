@@ -276,7 +276,7 @@ impl Machine {
             self.counters.refused_links += 1;
             let max = self.limits.links_max;
             let text = match taken >= max {
-                true => format!("{taken} links, which is links_max"),
+                true => format!("{taken} links, which is {}", self.limits.links_bound),
                 false => {
                     format!("{taken} links of {max}, and the last are kept for users who have none")
                 }

@@ -373,7 +373,11 @@ impl Machine {
         let most = self.table.accounts.most(Rank::Waiting);
         let Some(id) = most.and_then(|user| self.table.first_waiting(user)) else { return };
         self.counters.refused_half_open += 1;
-        self.refuse(id, Reason::Connections, "too many connections have no place yet");
+        self.refuse(
+            id,
+            Reason::Connections,
+            "too many connections have no place yet (half_open_max, or its limit on descriptors)",
+        );
     }
 
     /// A frame has come. `descriptors`: something came with it that may not.

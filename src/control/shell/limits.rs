@@ -1,5 +1,6 @@
 //! How many links fit what the system allows this process: descriptors and mappings.
 
+use crate::control::machine::Limits;
 use crate::os::sys;
 use std::io;
 use std::string::String;
@@ -16,7 +17,8 @@ const DESCRIPTORS_KEPT: u64 = 128;
 
 /// As many links as there can be descriptors for, after the soft limit has been raised as far as
 /// it may, and says so; and as many connections that wait to become one.
-pub(super) fn fit_descriptors(links_max: u32, notes: &mut Vec<String>) -> io::Result<(u32, u32)> {
+pub(super) fn fit_descriptors(limits: &mut Limits, notes: &mut Vec<String>) -> io::Result<()> {
+    let links_max = limits.links_max;
     let of_links = u64::from(links_max) * DESCRIPTORS_PER_LINK;
     let needed = (of_links.div_ceil(3) * 4 + DESCRIPTORS_KEPT).max(1024);
     if let Some(raised) = sys::raise_descriptor_limit(needed)? {
@@ -28,9 +30,10 @@ pub(super) fn fit_descriptors(links_max: u32, notes: &mut Vec<String>) -> io::Re
     }
     let limit = sys::descriptor_limit()?;
     let quarter = limit.saturating_sub(DESCRIPTORS_KEPT) / 4;
-    let waiting = u32::try_from(quarter / DESCRIPTORS_PER_WAITING).unwrap_or(u32::MAX).max(1);
+    let waiting = u32::try_from(quarter / DESCRIPTORS_PER_WAITING).unwrap_or(u32::MAX);
+    limits.waiting_max = waiting.max(1);
     if limit >= needed {
-        return Ok((links_max, waiting));
+        return Ok(());
     }
     let fitting = quarter * 3 / DESCRIPTORS_PER_LINK;
     let fitting = u32::try_from(fitting).unwrap_or(u32::MAX).clamp(1, links_max);
@@ -38,21 +41,25 @@ pub(super) fn fit_descriptors(links_max: u32, notes: &mut Vec<String>) -> io::Re
         notes.push(std::format!(
             "the limit of {limit} descriptors allows {fitting} links, and links_max is {links_max}"
         ));
+        limits.links_bound = "what its limit on descriptors allows (RLIMIT_NOFILE, ulimit -n)";
     }
-    Ok((fitting, waiting))
+    limits.links_max = fitting;
+    Ok(())
 }
 
 /// As many links, and apertures of all users together, as there can be mappings for: of the kernel's
 /// table, which has room for few, half is left to the application.
-pub(super) fn fit_mappings(links_max: u32, notes: &mut Vec<String>) -> (u32, u32) {
+pub(super) fn fit_mappings(limits: &mut Limits, notes: &mut Vec<String>) {
+    let links_max = limits.links_max;
     let limit = sys::mapping_limit();
     let fitting = u32::try_from(limit * 3 / 8 / MAPPINGS_PER_LINK).unwrap_or(u32::MAX).max(1);
-    let apertures = u32::try_from(limit / 8).unwrap_or(u32::MAX);
+    limits.apertures_max = u32::try_from(limit / 8).unwrap_or(u32::MAX);
     if fitting < links_max {
         notes.push(std::format!(
             "the limit of {limit} mappings (vm.max_map_count) allows {fitting} links, and links_max \
              is {links_max}"
         ));
+        limits.links_bound = "what its limit on mappings allows (vm.max_map_count)";
     }
-    (links_max.min(fitting), apertures)
+    limits.links_max = links_max.min(fitting);
 }

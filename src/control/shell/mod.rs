@@ -60,7 +60,6 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use dial::Dial;
 use inbox::Waiter;
-use limits::{fit_descriptors, fit_mappings};
 use other_hosts::Leave;
 use refusals::Refusals;
 #[cfg(feature = "tls")]
@@ -252,6 +251,7 @@ fn limits_of(config: &Config, identity: &Identity, features: LinkFeatures) -> Li
         bulk_ring_bytes: config.bulk_ring_bytes,
         packet_bytes: config.packet_bytes,
         links_max: config.links_max,
+        links_bound: "links_max",
         connections_per_user_max: config.connections_per_user_max,
         bytes_per_user_max: config.bytes_per_user_max,
         half_open_max: config.half_open_max,
@@ -296,9 +296,9 @@ impl Control {
             notes.push("SO_PASSRIGHTS is not available: connections are closed on threads".into());
         }
         let mut limits = limits_of(config, identity, features);
-        (limits.links_max, limits.waiting_max) = fit_descriptors(config.links_max, &mut notes)
+        limits::fit_descriptors(&mut limits, &mut notes)
             .map_err(doing("asking for the limit on descriptors"))?;
-        (limits.links_max, limits.apertures_max) = fit_mappings(limits.links_max, &mut notes);
+        limits::fit_mappings(&mut limits, &mut notes);
         let state = State {
             machine: Machine::new(limits),
             rows: HashMap::new(),

@@ -223,8 +223,10 @@ impl Client {
                 Look::Room(link) => Look::Room(link),
             }
         });
-        self.settle(result, begun.id())?;
-        Ok(reply)
+        match self.settle(result, begun.id()) {
+            Ok(()) => Ok(reply),
+            Err(e) => Err(e.at(deadline)),
+        }
     }
 
     /// A call to be advanced one turn at a time.

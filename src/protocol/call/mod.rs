@@ -65,6 +65,7 @@ use std::format;
 use std::io;
 use std::string::{String, ToString};
 use std::sync::Arc;
+use std::time::Instant;
 use std::vec::Vec;
 use zerocopy::IntoBytes;
 
@@ -101,12 +102,12 @@ pub enum CallError {
     /// The time is over. The server may still be at work: its handler can see that the caller has
     /// given up ([`Request::is_cancelled`]), and its reply will be dropped.
     #[error(
-        "no reply came within the time limit: the server is at work, or its program makes no calls \
-         and has no progress thread (start_progress)"
+        "no reply came within the time limit: the server is at work on it, or looks for no requests \
+         (a program that does other things meanwhile starts a progress thread, start_progress)"
     )]
     TimedOut,
     /// The server took the request and will not reply: its handler dropped it.
-    #[error("the server will not reply to this request")]
+    #[error("the server will not reply to this request: its handler dropped it, or failed")]
     Declined,
     /// The server's program answered with an error of its own ([`Request::fail`]).
     #[error("the server answered with error {code}: {text}")]
@@ -146,10 +147,11 @@ pub enum CallError {
     /// The request was replied to already, or is being replied to.
     #[error("the request was replied to already")]
     Replied,
-    /// A long reply of a task, to a user whose clients have not taken those before.
+    /// A long reply of a task, to a user whose clients have not taken those before. The request may be
+    /// answered otherwise.
     #[error(
-        "a reply of {length} bytes is not kept: {held} bytes of long replies to this user's clients \
-         wait to be taken, and the server's long_bytes_max is {max}"
+        "a reply of {length} bytes cannot wait: {held} bytes of long replies to this user's clients \
+         wait for those before to be taken, and the server's waiting_bytes_max is {max}"
     )]
     Untaken {
         /// Bytes of the reply.
@@ -171,6 +173,17 @@ pub enum CallError {
     /// Waiting failed.
     #[error("waiting failed: {0}")]
     Wait(Arc<io::Error>),
+}
+
+impl CallError {
+    /// Of a call whose server was told of `deadline`: a handler that drops the request then has seen
+    /// that its caller gives up, and says so before the caller's own clock does.
+    pub(super) fn at(self, deadline: Option<Instant>) -> Self {
+        match self {
+            Self::Declined if deadline.is_some_and(|at| at <= Instant::now()) => Self::TimedOut,
+            other => other,
+        }
+    }
 }
 
 const REQUEST_LIMIT: &str = "the server's request_bytes_max";

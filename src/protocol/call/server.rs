@@ -50,8 +50,12 @@ pub struct ServerConfig {
     /// Bytes of long requests that each user's clients may have here at a time, until they are
     /// replied to; further ones wait at the client, but one is always taken. 64 MiB unless set. Of
     /// long replies of tasks (`AsyncRequest::reply`) that they have not taken, each user's clients
-    /// may have as many again.
+    /// may have as many again; further ones wait in the tasks that make them.
     pub long_bytes_max: u64,
+    /// Bytes of long replies to each user's clients that may wait so in tasks; one is always allowed
+    /// to, and beyond, a reply fails with [`CallError::Untaken`]. 1 GiB unless set, which is what one
+    /// client may have asked for with the other settings as they are.
+    pub waiting_bytes_max: u64,
     /// Clients at one time. 64 unless set.
     pub clients_max: u32,
 }
@@ -63,6 +67,7 @@ impl Default for ServerConfig {
             request_bytes: LENGTH_MAX,
             request_bytes_max: 16 << 20,
             long_bytes_max: 64 << 20,
+            waiting_bytes_max: 1 << 30,
             clients_max: 64,
         }
     }

@@ -327,6 +327,9 @@ impl Manager {
     /// A receiver is found by nobody any more: its seeds and names are worthless from now on. Its
     /// connections stay. Who may read a name's directory can make this take seconds.
     pub(in crate::protocol) fn hide(&self, offer: OfferId) {
+        if self.is_forked() {
+            return;
+        }
         let mut guard = self.shared.lock();
         let (node, protocols) = guard.parts();
         let served = protocols.hide(node, offer);

@@ -359,7 +359,8 @@ impl Publisher {
 
     /// [`flush`](Self::flush), and waits until subscribers have released every sample of the pool: to be
     /// called before the publisher goes, since the pool goes with it. One that keeps a sample makes this
-    /// wait for the whole `timeout`.
+    /// wait for the whole `timeout`. Its names stay its own, and new subscribers may come, until it is
+    /// dropped or [gives them up](Self::stop_serving).
     pub fn drain(&self, timeout: Option<Duration>) -> Result<(), PublishError> {
         let offer = self.offer;
         Ok(self.manager.shared.wait_until(timeout, |node, protocols| {

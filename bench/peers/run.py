@@ -60,7 +60,7 @@ class Peer:
     name: str
     version: str
     settings: str
-    # What a receiver is handed: "copy" or "view". A view is looked at, line by line.
+    # What a receiver is handed: "copy" or "view", or how it copies for itself. A view is looked at, line by line.
     receives: str
     # From a cell, the number of messages and the processors, to nanoseconds, messages or bytes.
     run: Callable[[Cell, int, list[int]], float]
@@ -210,7 +210,7 @@ def hamlyns() -> list[Peer]:
         (
             "Hamlyn, stream through an aperture",
             "aperture of 1 MiB, or of four records; read 4 KiB at a time",
-            "view",
+            "copy, 4 KiB at a time",
             protocol("stream-aperture"),
             aperture,
         ),

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""A table and a chart of the rows that run.py printed: the median of each cell.
+"""A table and a chart of the rows that run.py printed: the median of each cell, and the lowest and
+the highest where they differ more than twofold.
 
     bench/peers/table.py bench/results/peers-*.jsonl
     bench/peers/build/plot/bin/python bench/peers/table.py --chart bench/peers/chart.svg ...
@@ -15,6 +16,9 @@ import json
 import pathlib
 import statistics
 import sys
+
+# What a receiver gets, where rows that were taken earlier have another word for it.
+RECEIVES = {"Hamlyn, stream through an aperture": "copy, 4 KiB at a time"}
 
 HERE = pathlib.Path(__file__).resolve().parent
 COLUMNS = [
@@ -58,13 +62,13 @@ def read(paths: list[pathlib.Path], wanted_ns: float | None) -> list[dict]:
     return kept
 
 
-def medians(rows: list[dict]) -> dict[str, dict[tuple[str, int], tuple[float, int]]]:
-    """Of each peer, in the order of the rows, and each cell: the median and how many rows."""
+def medians(rows: list[dict]) -> dict[str, dict[tuple[str, int], tuple[float, list[float]]]]:
+    """Of each peer, in the order of the rows, and each cell: the median and all values, sorted."""
     values = collections.defaultdict(lambda: collections.defaultdict(list))
     for row in rows:
         values[row["peer"]][row["metric"], row["size"]].append(row["value"])
     return {
-        peer: {cell: (statistics.median(of_cell), len(of_cell)) for cell, of_cell in cells.items()}
+        peer: {cell: (statistics.median(found), sorted(found)) for cell, found in cells.items()}
         for peer, cells in values.items()
     }
 
@@ -83,16 +87,20 @@ def markdown(rows: list[dict], table: dict) -> str:
     header = ["peer", "receiver gets a", *(name for _, _, name, _ in COLUMNS)]
     lines = [header, ["---", "---", *["---:"] * len(COLUMNS)]]
     for peer, cells in table.items():
-        line = [f"{peer} {about[peer]['version']}", about[peer]["receives"]]
+        line = [f"{peer} {about[peer]['version']}", RECEIVES.get(peer, about[peer]["receives"])]
         for metric, size, _, unit in COLUMNS:
             if (metric, size) not in cells:
                 line.append("")
                 continue
-            value, count = cells[metric, size]
+            value, of_cell = cells[metric, size]
             text = shown(value / unit)
             if is_best((metric, size), value, table):
                 text = f"**{text}**"
-            line.append(text if count > 1 else f"{text} (one run)")
+            if len(of_cell) == 1:
+                text += " (one run)"
+            elif of_cell[-1] > 2 * of_cell[0]:
+                text += f" ({shown(of_cell[0] / unit)} to {shown(of_cell[-1] / unit)})"
+            line.append(text)
         lines.append(line)
     raw = [ns for row in rows for ns in (row["raw_before_ns"], row["raw_after_ns"])]
     first = rows[0]

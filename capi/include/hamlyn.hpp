@@ -2273,6 +2273,7 @@ struct server_config {
     std::uint32_t outstanding = 0;
     std::uint32_t request_bytes = 0;
     std::uint64_t request_bytes_max = 0;
+    std::uint64_t long_bytes_max = 0;
     std::uint32_t clients_max = 0;
 };
 
@@ -2377,6 +2378,7 @@ public:
         raw.outstanding = config.outstanding;
         raw.request_bytes = config.request_bytes;
         raw.request_bytes_max = config.request_bytes_max;
+        raw.long_bytes_max = config.long_bytes_max;
         raw.clients_max = config.clients_max;
         return detail::wrapped<server>(detail::made<h_server_t>(
             [&](h_server_t **made) { return h_server_new(on.get(), &raw, made); }));
@@ -2384,7 +2386,7 @@ public:
     explicit server(const node &on, const server_config &config = {})
         : server(try_make(on, config).value()) {}
 
-    /// h_server_receive
+    /// H_CLOSED: the server drains, and nothing more will come. h_server_receive
     result<request> try_receive(timeout limit) {
         h_request_t *raw = nullptr;
         const h_status status = h_server_receive(get(), limit.nanoseconds(), &raw);
@@ -2470,9 +2472,11 @@ public:
     /// The reply. After H_NOTHING and H_TIMED_OUT it may be finished later; after anything else it
     /// is over. h_client_finish
     result<hamlyn::reply> try_finish(timeout limit) {
+        if (!own_) {
+            return failure(H_NO_SUCH, "the call was finished, or forgotten");
+        }
         h_reply_t *raw = nullptr;
-        const h_status status =
-            h_client_finish(own_ ? own_->raw : nullptr, raw_, limit.nanoseconds(), &raw);
+        const h_status status = h_client_finish(own_->raw, raw_, limit.nanoseconds(), &raw);
         if (status != H_OK) {
             auto why = failure::last(status);
             if (!why.is_not_now()) {
@@ -2533,7 +2537,8 @@ public:
         return try_grow(on, from, limit, config).value();
     }
 
-    /// Sends a request. h_client_start
+    /// Sends a request. H_DRAINING: the server is about to close and has not taken it, so that it may be
+    /// sent again elsewhere. h_client_start
     result<hamlyn::call> try_start(bytes request, timeout limit) {
         h_call_t raw;
         const h_status status = h_client_start(get(), request.data(), request.size(),
@@ -2545,7 +2550,8 @@ public:
     }
     hamlyn::call start(bytes request, timeout limit) { return try_start(request, limit).value(); }
 
-    /// Sends a request and waits for the reply, however long it is, at most `limit` in all.
+    /// Sends a request and waits for the reply, however long it is, at most `limit` in all. H_DRAINING as
+    /// above; after H_CLOSED and H_DIED it is not known whether the server has done what was asked for.
     /// h_client_start, h_client_finish
     result<hamlyn::reply> try_call(bytes request, timeout limit) {
         const std::int64_t ns = limit.nanoseconds();

@@ -92,6 +92,7 @@ statuses! {
     OfferError: e => match e {
         OfferError::Name(e) => e.status(),
         OfferError::Serve(e) => e.status(),
+        OfferError::Drained => H_STATE,
     };
     memory::AllocationError: e => match e {
         memory::AllocationError::Empty | memory::AllocationError::TooLarge(_) => H_INVALID,
@@ -346,10 +347,12 @@ statuses! {
         AccessError::Forked => H_FORKED,
     };
     CallError: e => match e {
-        CallError::TimedOut => H_TIMED_OUT,
+        CallError::TimedOut | CallError::NoneFree(_) => H_TIMED_OUT,
         CallError::Declined => H_REFUSED,
         CallError::Application { .. } => H_APPLICATION,
-        CallError::Draining | CallError::NotConnected(_) => H_CLOSED,
+        CallError::Draining => H_DRAINING,
+        // Of clients that connect again, which C does not have.
+        CallError::NotConnected(_) => H_CLOSED,
         CallError::TooLong { .. } => H_TOO_LONG,
         CallError::Ended(reason) => reason.status(),
         CallError::Misbehaved(_) => H_MISBEHAVED,

@@ -549,14 +549,18 @@ static void calls(void) {
     h_client_t *client = NULL;
     h_request_t *request;
     h_reply_t *reply;
-    h_call_t call, none;
+    h_call_t call, other_call, none;
+    h_server_config_t config;
     h_seed_t seed;
     char data[16];
     const void *found;
     size_t length = 0;
     int asked = 0;
     none.bits = UINT64_MAX;
-    EXPECT(H_OK, "", h_server_new(other, NULL, &server));
+    memset(&config, 0, sizeof config);
+    config.outstanding = 2;
+    config.long_bytes_max = 1 << 20;
+    EXPECT(H_OK, "", h_server_new(other, &config, &server));
     EXPECT(H_NOTHING, "nothing", h_server_receive(server, 0, &request));
     EXPECT(H_TIMED_OUT, "time limit", h_server_receive(server, 1000000, &request));
     EXPECT(H_OK, "", h_server_seed(server, &seed));
@@ -566,7 +570,7 @@ static void calls(void) {
     EXPECT(H_OK, "", h_server_set_admission(server, NULL, NULL));
     EXPECT(H_OK, "", h_server_serve(server, "stops", H_ACCESS_SAME_USER, 0));
     EXPECT(H_OK, "", h_server_stop_serving(server));
-    EXPECT(H_UNREACHABLE, "nothing is called stops", h_client_connect(node, "stops", NULL, 0, &client));
+    EXPECT(H_NOT_FOUND, "nothing is called stops", h_client_connect(node, "stops", NULL, 0, &client));
     EXPECT(H_OK, "", h_server_seed(server, &seed));
     EXPECT(H_OK, "", h_client_grow(node, &seed, NULL, LIMIT, &client));
     EXPECT(H_TIMED_OUT, "", h_client_call(client, "x", 1, 1000000, data, sizeof data, &length));
@@ -589,8 +593,18 @@ static void calls(void) {
     EXPECT(H_OK, "", h_server_receive(server, LIMIT, &request));
     h_request_free(request);
     EXPECT(H_REFUSED, "will not reply", h_client_finish(client, call, LIMIT, &reply));
+    /* What is forgotten does not exist, and keeps its place until the server has answered. */
     EXPECT(H_OK, "", h_client_start(client, "question", 8, LIMIT, &call));
+    EXPECT(H_OK, "", h_client_start(client, "question", 8, LIMIT, &other_call));
     EXPECT(H_OK, "", h_client_forget(client, call));
+    EXPECT(H_NO_SUCH, "does not exist", h_client_finish(client, call, 0, &reply));
+    EXPECT(H_NO_SUCH, "does not exist", h_client_finish(client, call, LIMIT, &reply));
+    EXPECT(H_TIMED_OUT, "no call is free within the time limit: 2 of 2 (outstanding)",
+           h_client_start(client, "question", 8, 1000000, &call));
+    EXPECT(H_TIMED_OUT, "no call is free within the time limit: 2 of 2 (outstanding)",
+           h_client_call(client, "x", 1, 1000000, data, sizeof data, &length));
+    EXPECT(H_OK, "", h_server_receive(server, LIMIT, &request));
+    h_request_free(request);
     EXPECT(H_OK, "", h_client_start(client, "question", 8, LIMIT, &call));
     h_server_free(server);
     h_node_free(other);
@@ -621,8 +635,16 @@ static void a_server_that_drains(void) {
     EXPECT(H_OK, "", h_server_drain(server, 1000000, &length));
     THAT(length == 1);
     EXPECT(H_CLOSED, "", h_server_receive(server, LIMIT, &none));
-    EXPECT(H_CLOSED, "", h_client_finish(client, call, LIMIT, &reply));
-    EXPECT(H_CLOSED, "", h_client_call(client, "x", 1, LIMIT, data, sizeof data, &length));
+    /* Of what it took it is not known; what it did not take may be sent again. */
+    EXPECT(H_CLOSED, "the peer is gone", h_client_finish(client, call, LIMIT, &reply));
+    EXPECT(H_DRAINING, "has not taken the request",
+           h_client_call(client, "x", 1, LIMIT, data, sizeof data, &length));
+    EXPECT(H_DRAINING, "has not taken the request",
+           h_client_call_within(client, "x", 1, LIMIT, data, sizeof data, &length));
+    EXPECT(H_DRAINING, "has not taken the request",
+           h_client_start(client, "x", 1, LIMIT, &call));
+    /* Nobody could be connected to it. */
+    EXPECT(H_STATE, "drains", h_server_serve(server, "drained", H_ACCESS_SAME_USER, 0));
     h_request_free(request);
     h_client_free(client);
     h_server_free(server);

@@ -1722,11 +1722,42 @@ h_status h_stream_sender_grow_from_with_aperture(h_job_t *job,
 ///
 /// Errors, nothing of this record was taken: H_TOO_LONG, see h_stream_bytes_max; H_FULL, the time
 /// limit was 0; H_TIMED_OUT; H_CLOSED, H_DIED, the receiver is gone, which is found when a message
-/// leaves; H_MISBEHAVED. H_CUT_OFF: it was taken, and the rest of it leaves in the next call.
+/// leaves; H_MISBEHAVED; H_STATE, a record is on loan (h_stream_loan). H_CUT_OFF: it was taken, and the
+/// rest of it leaves in the next call.
 h_status h_stream_send(h_stream_sender_t *sender,
                        const void *data,
                        size_t length,
                        int64_t timeout_ns);
+
+/// A record of `length` bytes, to be written in place and sent with h_stream_loan_send: of a small one
+/// that saves a copy. `data` gets where its bytes are; they are the caller's to write until it is sent
+/// or freed, not to be touched afterwards, and before they are written they are zero, or of records that
+/// this sender has sent. Waits at most `timeout_ns` for room where small records are to leave first.
+///
+/// A sender has one record on loan at a time, and until that is sent, or freed with h_stream_loan_free,
+/// it sends and flushes nothing else (H_STATE). With the sender it is freed, too.
+///
+/// Errors, nothing is on loan: H_TOO_LONG, see h_stream_bytes_max; H_FULL, the time limit was 0;
+/// H_TIMED_OUT; H_CLOSED, H_DIED, H_HUNG_UP, the receiver is gone; H_MISBEHAVED; H_CUT_OFF, part of the
+/// small records has left, and the rest leaves in the next call. H_STATE, one is on loan already, and
+/// stays so; or the sender was grown with an aperture.
+h_status h_stream_loan(h_stream_sender_t *sender,
+                       size_t length,
+                       int64_t timeout_ns,
+                       void **data);
+
+/// Sends the first `length` bytes of the record that is on loan, as h_stream_send does; there is none
+/// afterwards, and the pointer to its bytes is no longer valid. On an error but H_CUT_OFF it is on loan
+/// as before, but for what `length` has cut off.
+///
+/// Errors: as h_stream_send; H_INVALID, `length` is more than the record has; H_STATE, none is on loan.
+h_status h_stream_loan_send(h_stream_sender_t *sender,
+                            size_t length,
+                            int64_t timeout_ns);
+
+/// The record that is on loan, if one is, will not be sent: nothing of it reaches anybody. Null is
+/// allowed.
+void h_stream_loan_free(h_stream_sender_t *sender);
 
 /// Sends the small records that wait for others, waiting at most `timeout_ns` for room: when it
 /// returns H_OK every record is on its way, and arrives also if this process ends.

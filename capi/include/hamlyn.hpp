@@ -2187,6 +2187,62 @@ private:
 /// Sends records.
 class stream_sender : public detail::paired<h_stream_sender_t> {
 public:
+    /// A record to be written in place, and sent. Where it goes unsent, nothing of it is sent. Until then
+    /// its sender sends and flushes nothing else (H_STATE).
+    class loan {
+    public:
+        loan(loan &&other) noexcept
+            : own_(std::exchange(other.own_, nullptr)), data_(std::exchange(other.data_, buffer(nullptr, 0))) {}
+        loan &operator=(loan &&other) noexcept {
+            if (this != &other) {
+                end();
+                own_ = std::exchange(other.own_, nullptr);
+                data_ = std::exchange(other.data_, buffer(nullptr, 0));
+            }
+            return *this;
+        }
+        loan(const loan &) = delete;
+        loan &operator=(const loan &) = delete;
+        ~loan() { end(); }
+
+        /// Its bytes, to be written; none once it was sent.
+        buffer data() const noexcept { return data_; }
+
+        /// Its first `size` bytes. On an error but H_CUT_OFF it is as it was, but for what was cut off.
+        /// h_stream_loan_send
+        result<void> try_send(std::size_t size, timeout limit) {
+            if (!own_) {
+                return failure(H_STATE, "the record was sent");
+            }
+            const h_status status = h_stream_loan_send(own_->raw, size, limit.nanoseconds());
+            if (status == H_OK || status == H_CUT_OFF) {
+                own_ = nullptr;
+                data_ = buffer(nullptr, 0);
+            } else if (status != H_INVALID && size < data_.size()) {
+                data_ = buffer(data_.data(), size);
+            }
+            return detail::done(status);
+        }
+        void send(std::size_t size, timeout limit) { try_send(size, limit).value(); }
+
+        /// All of it.
+        result<void> try_send(timeout limit) { return try_send(data_.size(), limit); }
+        void send(timeout limit) { try_send(limit).value(); }
+
+    private:
+        friend class stream_sender;
+        loan(std::shared_ptr<detail::owned<h_stream_sender_t>> own, buffer data) noexcept
+            : own_(std::move(own)), data_(data) {}
+        void end() noexcept {
+            if (const auto own = std::exchange(own_, nullptr)) {
+                h_stream_loan_free(own->raw);
+            }
+        }
+
+        std::shared_ptr<detail::owned<h_stream_sender_t>> own_;
+        buffer data_;
+    };
+
     /// h_stream_sender_connect
     static result<stream_sender> try_connect(const node &on, std::string_view name,
                                              timeout limit) {
@@ -2229,6 +2285,17 @@ public:
         return detail::done(h_stream_send(get(), data.data(), data.size(), limit.nanoseconds()));
     }
     void send(bytes data, timeout limit) { try_send(data, limit).value(); }
+
+    /// A record of so many bytes, to be written in place. h_stream_loan
+    result<loan> try_lend(std::size_t size, timeout limit) {
+        void *data = nullptr;
+        const h_status status = h_stream_loan(get(), size, limit.nanoseconds(), &data);
+        if (status != H_OK) {
+            return failure::last(status);
+        }
+        return loan(own_, buffer(data, size));
+    }
+    loan lend(std::size_t size, timeout limit) { return try_lend(size, limit).value(); }
 
     /// h_stream_flush
     result<void> try_flush(timeout limit) {

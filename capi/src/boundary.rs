@@ -100,6 +100,11 @@ impl Failure {
         Self { status, text: text.into() }
     }
 
+    #[cfg(test)]
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
     pub fn invalid(text: impl Into<Cow<'static, str>>) -> Self {
         Self::new(H_INVALID, text)
     }

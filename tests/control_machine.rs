@@ -367,8 +367,13 @@ fn each_way_out_of_a_link_is_told_once_and_counted() {
     assert_eq!(server.counted("closed_by_us_violation"), 1);
     // The application says no, or an end point of the library does: each is counted apart.
     let counters = ["refused_application", "refused_places", "refused_end_point"];
-    let all = [RefusedBy::Application, RefusedBy::Places, RefusedBy::EndPoint];
-    for (by, name) in all.into_iter().zip(counters) {
+    let all = [
+        (RefusedBy::Application, counters[0], Reason::Application),
+        (RefusedBy::Places, counters[1], Reason::Places),
+        (RefusedBy::EndPoint, counters[2], Reason::Application),
+        (RefusedBy::Ending, counters[2], Reason::Ending),
+    ];
+    for (by, name, reason) in all {
         let mut server = plain();
         server.machine.stop_serving("x");
         server.service = server.machine.serve("x".into(), Admission::Anyone, Accept::Ask);
@@ -378,7 +383,7 @@ fn each_way_out_of_a_link_is_told_once_and_counted() {
             _ => None,
         });
         server.machine.refuse_request(asked.unwrap(), by, "not today").unwrap();
-        assert_eq!(server.refused(), Some(Reason::Application));
+        assert_eq!(server.refused(), Some(reason));
         for counter in counters {
             assert_eq!(server.counted(counter), u64::from(counter == name), "{counter}");
         }

@@ -28,6 +28,13 @@
  * lets others in while it waits, except h_tagged_get_specific_tag; sends and calls of groups do
  * not.
  *
+ * A call that waits ends with what it waits for, its time limit, or its link. Another thread ends
+ * h_server_receive with h_server_drain, and h_client_finish with h_client_forget; no other call, such as
+ * h_recv_block or h_client_call, can be ended from elsewhere. A thread that is to end some day gives a
+ * limit, of a tenth of a second, say, and calls again.
+ *
+ * Signals. No function may be called from a signal handler. A signal ends no call that waits.
+ *
  * Time limits are nanoseconds, as int64_t: 0 does not wait, a negative one (H_FOREVER) waits as
  * long as it takes. A stopped process is not a dead one, so give limits.
  *
@@ -1326,16 +1333,22 @@ void h_tagged_receiver_free(h_tagged_receiver_t *receiver);
 /// answer. To be freed with h_tagged_sender_close or
 /// h_tagged_sender_free.
 ///
-/// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or
-/// forged, or the receiver takes no more; H_NOT_FOUND, its process is gone;
-/// H_TIMED_OUT; H_LIMIT. Nothing is left of the attempt.
+/// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or forged, or the
+/// receiver's owner lets this process not in; H_LIMIT, the receiver has as many as it may,
+/// or its process has, or this one; H_NOT_FOUND, its process is gone; H_CLOSED, it went away
+/// meanwhile; H_TIMED_OUT; H_INVALID, an argument or a setting; H_MISBEHAVED; H_SYSTEM. Nothing is
+/// left of the attempt.
 h_status h_tagged_sender_grow(h_node_t *node,
                               const h_seed_t *seed,
                               int64_t timeout_ns,
                               h_tagged_sender_t **sender);
 
-/// Grows a sender of what is served as "[user@]name"; otherwise as
-/// h_tagged_sender_grow.
+/// Grows a sender of what is served as "[user@]name". A name that nobody serves
+/// yet, or whose process is ending, is waited for within the time limit, unless the setting
+/// wait_for_names is off; otherwise as h_tagged_sender_grow.
+///
+/// Errors: as h_tagged_sender_grow; H_NOT_FOUND, nobody has served the name, or there is no
+/// such user; H_INVALID, no name of a service; H_UNREACHABLE, of another host.
 h_status h_tagged_sender_connect(h_node_t *node,
                                  const char *name,
                                  int64_t timeout_ns,
@@ -1494,16 +1507,22 @@ void h_datagram_receiver_free(h_datagram_receiver_t *receiver);
 /// answer. To be freed with h_datagram_sender_close or
 /// h_datagram_sender_free.
 ///
-/// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or
-/// forged, or the receiver takes no more; H_NOT_FOUND, its process is gone;
-/// H_TIMED_OUT; H_LIMIT. Nothing is left of the attempt.
+/// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or forged, or the
+/// receiver's owner lets this process not in; H_LIMIT, the receiver has as many as it may,
+/// or its process has, or this one; H_NOT_FOUND, its process is gone; H_CLOSED, it went away
+/// meanwhile; H_TIMED_OUT; H_INVALID, an argument or a setting; H_MISBEHAVED; H_SYSTEM. Nothing is
+/// left of the attempt.
 h_status h_datagram_sender_grow(h_node_t *node,
                                 const h_seed_t *seed,
                                 int64_t timeout_ns,
                                 h_datagram_sender_t **sender);
 
-/// Grows a sender of what is served as "[user@]name"; otherwise as
-/// h_datagram_sender_grow.
+/// Grows a sender of what is served as "[user@]name". A name that nobody serves
+/// yet, or whose process is ending, is waited for within the time limit, unless the setting
+/// wait_for_names is off; otherwise as h_datagram_sender_grow.
+///
+/// Errors: as h_datagram_sender_grow; H_NOT_FOUND, nobody has served the name, or there is no
+/// such user; H_INVALID, no name of a service; H_UNREACHABLE, of another host.
 h_status h_datagram_sender_connect(h_node_t *node,
                                    const char *name,
                                    int64_t timeout_ns,
@@ -1657,16 +1676,22 @@ void h_stream_receiver_free(h_stream_receiver_t *receiver);
 /// answer. To be freed with h_stream_sender_close or
 /// h_stream_sender_free.
 ///
-/// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or
-/// forged, or the receiver takes no more; H_NOT_FOUND, its process is gone;
-/// H_TIMED_OUT; H_LIMIT. Nothing is left of the attempt.
+/// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or forged, or the
+/// receiver's owner lets this process not in; H_LIMIT, the receiver has as many as it may,
+/// or its process has, or this one; H_NOT_FOUND, its process is gone; H_CLOSED, it went away
+/// meanwhile; H_TIMED_OUT; H_INVALID, an argument or a setting; H_MISBEHAVED; H_SYSTEM. Nothing is
+/// left of the attempt.
 h_status h_stream_sender_grow(h_node_t *node,
                               const h_seed_t *seed,
                               int64_t timeout_ns,
                               h_stream_sender_t **sender);
 
-/// Grows the sender of what is served as "[user@]name"; otherwise as
-/// h_stream_sender_grow.
+/// Grows the sender of what is served as "[user@]name". A name that nobody serves
+/// yet, or whose process is ending, is waited for within the time limit, unless the setting
+/// wait_for_names is off; otherwise as h_stream_sender_grow.
+///
+/// Errors: as h_stream_sender_grow; H_NOT_FOUND, nobody has served the name, or there is no
+/// such user; H_INVALID, no name of a service; H_UNREACHABLE, of another host.
 h_status h_stream_sender_connect(h_node_t *node,
                                  const char *name,
                                  int64_t timeout_ns,
@@ -1690,16 +1715,22 @@ h_status h_stream_sender_grow_from(h_job_t *job,
 /// It writes long records straight into the receiver's memory, if the receiver has an aperture;
 /// where that cannot be had, they go through the link, and h_stream_sender_explain says so.
 ///
-/// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or
-/// forged, or the receiver takes no more; H_NOT_FOUND, its process is gone;
-/// H_TIMED_OUT; H_LIMIT. Nothing is left of the attempt.
+/// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or forged, or the
+/// receiver's owner lets this process not in; H_LIMIT, the receiver has as many as it may,
+/// or its process has, or this one; H_NOT_FOUND, its process is gone; H_CLOSED, it went away
+/// meanwhile; H_TIMED_OUT; H_INVALID, an argument or a setting; H_MISBEHAVED; H_SYSTEM. Nothing is
+/// left of the attempt.
 h_status h_stream_sender_grow_with_aperture(h_node_t *node,
                                             const h_seed_t *seed,
                                             int64_t timeout_ns,
                                             h_stream_sender_t **sender);
 
-/// Grows a sender of what is served as "[user@]name"; otherwise as
-/// h_stream_sender_grow_with_aperture.
+/// Grows a sender of what is served as "[user@]name". A name that nobody serves
+/// yet, or whose process is ending, is waited for within the time limit, unless the setting
+/// wait_for_names is off; otherwise as h_stream_sender_grow_with_aperture.
+///
+/// Errors: as h_stream_sender_grow_with_aperture; H_NOT_FOUND, nobody has served the name, or there is no
+/// such user; H_INVALID, no name of a service; H_UNREACHABLE, of another host.
 h_status h_stream_sender_connect_with_aperture(h_node_t *node,
                                                const char *name,
                                                int64_t timeout_ns,
@@ -1914,17 +1945,23 @@ void h_server_free(h_server_t *server);
 /// h_client_free.
 /// `config` may be null.
 ///
-/// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or
-/// forged, or the server takes no more; H_NOT_FOUND, its process is gone;
-/// H_TIMED_OUT; H_LIMIT. Nothing is left of the attempt.
+/// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or forged, or the
+/// server's owner lets this process not in; H_LIMIT, the server has as many as it may,
+/// or its process has, or this one; H_NOT_FOUND, its process is gone; H_CLOSED, it went away
+/// meanwhile; H_TIMED_OUT; H_INVALID, an argument or a setting; H_MISBEHAVED; H_SYSTEM. Nothing is
+/// left of the attempt.
 h_status h_client_grow(h_node_t *node,
                        const h_seed_t *seed,
                        const h_client_config_t *config,
                        int64_t timeout_ns,
                        h_client_t **client);
 
-/// Grows a client of what is served as "[user@]name"; otherwise as
-/// h_client_grow.
+/// Grows a client of what is served as "[user@]name". A name that nobody serves
+/// yet, or whose process is ending, is waited for within the time limit, unless the setting
+/// wait_for_names is off; otherwise as h_client_grow.
+///
+/// Errors: as h_client_grow; H_NOT_FOUND, nobody has served the name, or there is no
+/// such user; H_INVALID, no name of a service; H_UNREACHABLE, of another host.
 h_status h_client_connect(h_node_t *node,
                           const char *name,
                           const h_client_config_t *config,
@@ -2155,17 +2192,23 @@ void h_group_free(h_group_t *group);
 /// h_group_member_free.
 /// The root may send it up to `receive_bytes` bytes at once.
 ///
-/// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or
-/// forged, or the root takes no more; H_NOT_FOUND, its process is gone;
-/// H_TIMED_OUT; H_LIMIT. Nothing is left of the attempt.
+/// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or forged, or the
+/// root's owner lets this process not in; H_LIMIT, the root has as many as it may,
+/// or its process has, or this one; H_NOT_FOUND, its process is gone; H_CLOSED, it went away
+/// meanwhile; H_TIMED_OUT; H_INVALID, an argument or a setting; H_MISBEHAVED; H_SYSTEM. Nothing is
+/// left of the attempt.
 h_status h_group_member_grow(h_node_t *node,
                              const h_seed_t *seed,
                              size_t receive_bytes,
                              int64_t timeout_ns,
                              h_group_member_t **member);
 
-/// Grows a member of what is served as "[user@]name"; otherwise as
-/// h_group_member_grow.
+/// Grows a member of what is served as "[user@]name". A name that nobody serves
+/// yet, or whose process is ending, is waited for within the time limit, unless the setting
+/// wait_for_names is off; otherwise as h_group_member_grow.
+///
+/// Errors: as h_group_member_grow; H_NOT_FOUND, nobody has served the name, or there is no
+/// such user; H_INVALID, no name of a service; H_UNREACHABLE, of another host.
 h_status h_group_member_connect(h_node_t *node,
                                 const char *name,
                                 size_t receive_bytes,
@@ -2274,16 +2317,22 @@ void h_group_member_free(h_group_member_t *member);
 /// answer. To be freed with h_group_helper_close or
 /// h_group_helper_free.
 ///
-/// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or
-/// forged, or the root takes no more; H_NOT_FOUND, its process is gone;
-/// H_TIMED_OUT; H_LIMIT. Nothing is left of the attempt.
+/// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or forged, or the
+/// root's owner lets this process not in; H_LIMIT, the root has as many as it may,
+/// or its process has, or this one; H_NOT_FOUND, its process is gone; H_CLOSED, it went away
+/// meanwhile; H_TIMED_OUT; H_INVALID, an argument or a setting; H_MISBEHAVED; H_SYSTEM. Nothing is
+/// left of the attempt.
 h_status h_group_helper_grow(h_node_t *node,
                              const h_seed_t *seed,
                              int64_t timeout_ns,
                              h_group_helper_t **helper);
 
-/// Grows a helper of what is served as "[user@]name"; otherwise as
-/// h_group_helper_grow.
+/// Grows a helper of what is served as "[user@]name". A name that nobody serves
+/// yet, or whose process is ending, is waited for within the time limit, unless the setting
+/// wait_for_names is off; otherwise as h_group_helper_grow.
+///
+/// Errors: as h_group_helper_grow; H_NOT_FOUND, nobody has served the name, or there is no
+/// such user; H_INVALID, no name of a service; H_UNREACHABLE, of another host.
 h_status h_group_helper_connect(h_node_t *node,
                                 const char *name,
                                 int64_t timeout_ns,
@@ -2450,17 +2499,23 @@ void h_publisher_free(h_publisher_t *publisher);
 /// h_subscriber_free.
 /// `config` may be null.
 ///
-/// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or
-/// forged, or the publisher takes no more; H_NOT_FOUND, its process is gone;
-/// H_TIMED_OUT; H_LIMIT. Nothing is left of the attempt.
+/// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or forged, or the
+/// publisher's owner lets this process not in; H_LIMIT, the publisher has as many as it may,
+/// or its process has, or this one; H_NOT_FOUND, its process is gone; H_CLOSED, it went away
+/// meanwhile; H_TIMED_OUT; H_INVALID, an argument or a setting; H_MISBEHAVED; H_SYSTEM. Nothing is
+/// left of the attempt.
 h_status h_subscriber_grow(h_node_t *node,
                            const h_seed_t *seed,
                            const h_subscribe_config_t *config,
                            int64_t timeout_ns,
                            h_subscriber_t **subscriber);
 
-/// Grows a subscriber of what is served as "[user@]name"; otherwise as
-/// h_subscriber_grow.
+/// Grows a subscriber of what is served as "[user@]name". A name that nobody serves
+/// yet, or whose process is ending, is waited for within the time limit, unless the setting
+/// wait_for_names is off; otherwise as h_subscriber_grow.
+///
+/// Errors: as h_subscriber_grow; H_NOT_FOUND, nobody has served the name, or there is no
+/// such user; H_INVALID, no name of a service; H_UNREACHABLE, of another host.
 h_status h_subscriber_connect(h_node_t *node,
                               const char *name,
                               const h_subscribe_config_t *config,
@@ -2600,17 +2655,23 @@ void h_byte_listener_free(h_byte_listener_t *listener);
 /// h_byte_stream_free.
 /// `config` may be null.
 ///
-/// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or
-/// forged, or the listener takes no more; H_NOT_FOUND, its process is gone;
-/// H_TIMED_OUT; H_LIMIT. Nothing is left of the attempt.
+/// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or forged, or the
+/// listener's owner lets this process not in; H_LIMIT, the listener has as many as it may,
+/// or its process has, or this one; H_NOT_FOUND, its process is gone; H_CLOSED, it went away
+/// meanwhile; H_TIMED_OUT; H_INVALID, an argument or a setting; H_MISBEHAVED; H_SYSTEM. Nothing is
+/// left of the attempt.
 h_status h_byte_stream_grow(h_node_t *node,
                             const h_seed_t *seed,
                             const h_byte_config_t *config,
                             int64_t timeout_ns,
                             h_byte_stream_t **stream);
 
-/// Grows a byte stream of what is served as "[user@]name"; otherwise as
-/// h_byte_stream_grow.
+/// Grows a byte stream of what is served as "[user@]name". A name that nobody serves
+/// yet, or whose process is ending, is waited for within the time limit, unless the setting
+/// wait_for_names is off; otherwise as h_byte_stream_grow.
+///
+/// Errors: as h_byte_stream_grow; H_NOT_FOUND, nobody has served the name, or there is no
+/// such user; H_INVALID, no name of a service; H_UNREACHABLE, of another host.
 h_status h_byte_stream_connect(h_node_t *node,
                                const char *name,
                                const h_byte_config_t *config,

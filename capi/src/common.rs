@@ -105,9 +105,11 @@ macro_rules! grown {
         #[doc = concat!(" ", stringify!($free), ".")]
         $(#[$more])*
         ///
-        /// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or
-        #[doc = concat!(" forged, or the ", $peer, " takes no more; H_NOT_FOUND, its process is gone;")]
-        /// H_TIMED_OUT; H_LIMIT. Nothing is left of the attempt.
+        /// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or forged, or the
+        #[doc = concat!(" ", $peer, "'s owner lets this process not in; H_LIMIT, the ", $peer, " has as many as it may,")]
+        /// or its process has, or this one; H_NOT_FOUND, its process is gone; H_CLOSED, it went away
+        /// meanwhile; H_TIMED_OUT; H_INVALID, an argument or a setting; H_MISBEHAVED; H_SYSTEM. Nothing is
+        /// left of the attempt.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $grow(
             node: *mut $crate::node::h_node_t,
@@ -121,8 +123,12 @@ macro_rules! grown {
             $crate::common::grow::<$handle, $grown>(node, seed, $peer, with, timeout_ns, place, $wrap)
         }
 
-        #[doc = concat!(" Grows ", $what, " of what is served as \"[user@]name\"; otherwise as")]
-        #[doc = concat!(" ", stringify!($grow), ".")]
+        #[doc = concat!(" Grows ", $what, " of what is served as \"[user@]name\". A name that nobody serves")]
+        /// yet, or whose process is ending, is waited for within the time limit, unless the setting
+        #[doc = concat!(" wait_for_names is off; otherwise as ", stringify!($grow), ".")]
+        ///
+        #[doc = concat!(" Errors: as ", stringify!($grow), "; H_NOT_FOUND, nobody has served the name, or there is no")]
+        /// such user; H_INVALID, no name of a service; H_UNREACHABLE, of another host.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $connect(
             node: *mut $crate::node::h_node_t,

@@ -7,7 +7,8 @@ use hamlyn::control::hosts::{
     HostDirectoryError, HostError, HostNameError, HostsError, KeysError, MeetingError,
 };
 use hamlyn::control::{
-    AcceptError, AnswerError, ApertureError, FindError, NameError, Reason, ServeError, StartError,
+    AcceptError, AnswerError, ApertureError, DirectoryError, FindError, NameError, Reason,
+    ServeError, StartError,
 };
 use hamlyn::interface::terminus::PostError;
 use hamlyn::interface::{AreaError, QueueError, SlotError};
@@ -186,7 +187,8 @@ statuses! {
     };
     LinkError: _e => H_NO_SUCH;
     Reason: e => match e {
-        Reason::Connections | Reason::Bytes | Reason::Links => H_LIMIT,
+        Reason::Connections | Reason::Bytes | Reason::Links | Reason::Places => H_LIMIT,
+        Reason::Ending => H_CLOSED,
         _ => H_REFUSED,
     };
     AcceptError: e => match e {
@@ -197,6 +199,7 @@ statuses! {
     };
     FindError: e => match e {
         FindError::NotFound { .. } => H_NOT_FOUND,
+        FindError::Directory(DirectoryError::NoUser(_)) => H_NOT_FOUND,
         FindError::Directory(_) => H_SYSTEM,
         FindError::PathTooLong { .. } => H_TOO_LONG,
     };
@@ -294,6 +297,7 @@ statuses! {
         GrowError::Seed(_) | GrowError::Kind { .. } => H_SEED,
         GrowError::Connect(e) => e.status(),
         GrowError::Refused(_) => H_REFUSED,
+        GrowError::Full(_) => H_LIMIT,
         GrowError::NotAnEndPoint | GrowError::OtherNode { .. } => H_REFUSED,
         GrowError::Answer(_) => H_MISBEHAVED,
         GrowError::SetUp(_) => H_LIMIT,

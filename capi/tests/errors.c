@@ -518,7 +518,7 @@ static void streams(void) {
     EXPECT(H_OK, "", h_stream_receiver_seed(receiver, &seed));
     EXPECT(H_REFUSED, "path", h_stream_sender_grow_with_aperture(node, &seed, LIMIT, &second));
     EXPECT(H_OK, "", h_stream_sender_grow(node, &seed, LIMIT, &sender));
-    EXPECT(H_REFUSED, "", h_stream_sender_grow(node, &seed, LIMIT, &second));
+    EXPECT(H_LIMIT, "sender already", h_stream_sender_grow(node, &seed, LIMIT, &second));
     EXPECT(H_OK, "", h_stream_bytes_max(sender, &bytes_max));
     THAT(bytes_max == 1000 && second == NULL);
     EXPECT(H_TOO_LONG, "1000", h_stream_send(sender, data, 1001, LIMIT));
@@ -570,7 +570,7 @@ static bool nobody_comes_in(void *context, const h_peer_t *peer) {
 static void calls(void) {
     h_node_t *other = other_node();
     h_server_t *server;
-    h_client_t *client = NULL;
+    h_client_t *client = NULL, *second = NULL;
     h_request_t *request;
     h_reply_t *reply;
     h_call_t call, other_call, none;
@@ -584,6 +584,7 @@ static void calls(void) {
     memset(&config, 0, sizeof config);
     config.outstanding = 2;
     config.long_bytes_max = 1 << 20;
+    config.clients_max = 1;
     EXPECT(H_OK, "", h_server_new(other, &config, &server));
     EXPECT(H_NOTHING, "nothing", h_server_receive(server, 0, &request));
     EXPECT(H_TIMED_OUT, "time limit", h_server_receive(server, 1000000, &request));
@@ -597,6 +598,10 @@ static void calls(void) {
     EXPECT(H_NOT_FOUND, "nothing is called stops", h_client_connect(node, "stops", NULL, 0, &client));
     EXPECT(H_OK, "", h_server_seed(server, &seed));
     EXPECT(H_OK, "", h_client_grow(node, &seed, NULL, LIMIT, &client));
+    EXPECT(H_LIMIT, "the server refused: it has 1 client, as many as it may (clients_max)",
+           h_client_grow(node, &seed, NULL, LIMIT, &second));
+    EXPECT(H_NOT_FOUND, "no user", h_client_connect(node, "no-such-user-here@x", NULL, 0, &second));
+    THAT(second == NULL);
     EXPECT(H_TIMED_OUT, "", h_client_call(client, "x", 1, 1000000, data, sizeof data, &length));
     EXPECT(H_OK, "", h_server_receive(server, LIMIT, &request));
     h_request_free(request);
@@ -700,7 +705,7 @@ static void groups(void) {
     EXPECT(H_OK, "", h_group_seed_of(group, 1, &seed));
     EXPECT(H_OK, "", h_start_progress(node));
     EXPECT(H_OK, "", h_group_member_grow(other, &seed, 8, LIMIT, &member));
-    EXPECT(H_REFUSED, "taken", h_group_member_grow(other, &seed, 8, LIMIT, &second));
+    EXPECT(H_LIMIT, "taken", h_group_member_grow(other, &seed, 8, LIMIT, &second));
     EXPECT(H_OK, "", h_group_member_place(member, &number, &places, &length));
     THAT(number == 1 && places == 2 && length == 16 && second == NULL);
     EXPECT(H_TOO_LONG, "16", h_group_member_send(member, data, 17, LIMIT));

@@ -309,7 +309,7 @@ impl ToPy for GrowError {
         let kind = match &self {
             Self::Seed(_) | Self::Kind { .. } => Kind::Seed,
             Self::Connect(e) => of_connect(e),
-            Self::Refused(_) => Kind::Refused,
+            Self::Refused(_) | Self::Full(_) => Kind::Refused,
             Self::NotAnEndPoint | Self::OtherNode { .. } => Kind::Refused,
             Self::Answer(_) => Kind::Misbehaved,
             Self::SetUp(_) => Kind::Misuse,

@@ -388,7 +388,7 @@ fn of_growing(error: GrowError) -> io::Error {
             ConnectError::Misbehaved(_) | ConnectError::Memory(_) => io::ErrorKind::InvalidData,
             _ => io::ErrorKind::ConnectionRefused,
         },
-        GrowError::Refused(_) => io::ErrorKind::ConnectionRefused,
+        GrowError::Refused(_) | GrowError::Full(_) => io::ErrorKind::ConnectionRefused,
         GrowError::Answer(_) | GrowError::NotAnEndPoint => io::ErrorKind::InvalidData,
         GrowError::Seed(_) | GrowError::Kind { .. } => io::ErrorKind::InvalidInput,
         GrowError::Forked(_) => io::ErrorKind::Unsupported,

@@ -3,12 +3,12 @@
 
 use crate::help::*;
 use crate::hostile::{CALL, Liar, client_body, false_receiver, grown, lent, serve};
+use hamlyn::node::{Event, OfferError};
 use hamlyn::protocol::{
-    CallError, Client, ClientConfig, ERROR_TEXT_MAX, EndPoint, Manager, ReceiveError, Server,
-    ServerConfig,
+    CallError, Client, ClientConfig, ERROR_TEXT_MAX, EndPoint, GrowError, Manager, ReceiveError,
+    Server, ServerConfig,
 };
-use hamlyn::node::OfferError;
-use hamlyn::{Access, Node, SlotConfig, Ticket};
+use hamlyn::{Accept, Access, Node, SlotConfig, Ticket};
 use std::time::{Duration, Instant};
 
 const LIMITED: u32 = 4090 << 20;
@@ -490,6 +490,41 @@ fn draining_ends_with_its_time_limit_and_says_how_many_were_left() {
     assert!(matches!(held.reply(b"late", LIMIT), Err(CallError::Ended(_))));
     // A second time, there is nobody.
     assert_eq!(server.drain(Some(LONG)).unwrap(), 0);
+}
+
+#[test]
+fn whoever_connects_to_a_process_that_is_ending_waits_for_the_next_that_serves_the_name() {
+    let dir = Dir::new("ending");
+    let (next, here) = (dir.answering(), dir.answering());
+    let mut ending = dir.node();
+    ending.serve("calls", Access::SameUser, Accept::Ask).unwrap();
+    std::thread::scope(|scope| {
+        let connecting = scope.spawn(|| Client::connect(&here, "calls", LIMIT));
+        // It has the request, and ends without an answer.
+        until(|| {
+            ending.poll().unwrap();
+            matches!(ending.next_event(), Some(Event::Request { .. }))
+        });
+        drop(ending);
+        let server = serve(&next, ServerConfig::default());
+        connecting.join().unwrap().unwrap();
+        until(|| server.clients() == 0);
+    });
+    // Who does not wait for names is told at once.
+    let mut ending = dir.node();
+    ending.serve("ends", Access::SameUser, Accept::Ask).unwrap();
+    let hasty = Manager::with_config(dir.config().wait_for_names(false)).unwrap();
+    std::thread::scope(|scope| {
+        let connecting = scope.spawn(|| Client::connect(&hasty, "ends", LIMIT));
+        until(|| {
+            ending.poll().unwrap();
+            matches!(ending.next_event(), Some(Event::Request { .. }))
+        });
+        drop(ending);
+        let failed = connecting.join().unwrap().err().unwrap();
+        assert!(matches!(failed, GrowError::Connect(_)), "{failed:?}");
+        assert!(failed.to_string().contains("ending"), "{failed}");
+    });
 }
 
 #[test]

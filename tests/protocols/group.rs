@@ -300,13 +300,13 @@ fn places_are_handed_out_and_taken_again() {
     let mut one = GroupMember::grow(&here, &of_one, 64, LIMIT).unwrap();
     assert_eq!(one.number(), 1);
     let taken = GroupMember::grow(&here, &of_one, 64, LIMIT).err().unwrap();
-    assert!(matches!(&taken, GrowError::Refused(text) if text.contains("taken")), "{taken}");
+    assert!(matches!(&taken, GrowError::Full(text) if text.contains("taken")), "{taken}");
     let small = GroupMember::connect(&here, "places", 63, LIMIT).err().unwrap();
     assert!(matches!(&small, GrowError::Refused(text) if text.contains("64")), "{small}");
     let mut zero = GroupMember::connect(&here, "places", 64, LIMIT).unwrap();
     assert_eq!(zero.number(), 0);
     let full = GroupMember::connect(&here, "places", 64, LIMIT).err().unwrap();
-    assert!(matches!(&full, GrowError::Refused(text) if text.contains("2 members")), "{full}");
+    assert!(matches!(&full, GrowError::Full(text) if text.contains("2 members")), "{full}");
     assert!(matches!(root.seed_of(2), Err(GroupError::Misuse(_))));
     // What a member sent before it left counts, and stands still though another takes its place.
     one.send(b"one", LIMIT).unwrap();

@@ -382,7 +382,7 @@ fn one_to_one_and_a_callback_decides_with_whom() {
     assert!(matches!(&refused, GrowError::Refused(text) if text == "come again"), "{refused}");
     let sender = StreamSender::connect(&here, "stream", LIMIT).unwrap();
     let refused = StreamSender::connect(&here, "stream", LIMIT).err().unwrap();
-    assert!(matches!(&refused, GrowError::Refused(text) if text.contains("already")), "{refused}");
+    assert!(matches!(&refused, GrowError::Full(text) if text.contains("already")), "{refused}");
     drop(sender);
     for wrong in [
         StreamConfig { buffers: 0, ..small() },

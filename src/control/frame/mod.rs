@@ -193,18 +193,22 @@ pub enum Reason {
     TooSlow,
     /// The memory was not as agreed.
     Memory,
-    /// The process is ending, or could not get what it needed.
+    /// The process could not get what it needed.
     Unavailable,
     /// More bytes of apertures, or more of them, than it holds for this link.
     Apertures,
     /// It claimed to be a node, and could not prove it.
     Identity,
+    /// The end point has as many peers as it may, or may have of this user.
+    Places,
+    /// The process, or the end point, is ending, and does not serve this name any more.
+    Ending,
     /// Something that a newer version has a word for.
     Other(u16),
 }
 
 impl Reason {
-    const ALL: [(Self, u16, &'static str); 13] = [
+    const ALL: [(Self, u16, &'static str); 15] = [
         (Self::Version, 1, "the versions cannot talk"),
         (Self::Feature, 2, "a required feature is missing"),
         (Self::User, 3, "this user may not connect"),
@@ -222,6 +226,8 @@ impl Reason {
             "the process holds no more apertures over this link, or of this user, or none so large",
         ),
         (Self::Identity, 13, "it is not the node that it says it is"),
+        (Self::Places, 14, "it has as many as it may"),
+        (Self::Ending, 15, "it is ending"),
     ];
 
     pub(crate) fn to_wire(self) -> u16 {

@@ -80,7 +80,7 @@ pub enum MeetingError {
 pub(super) fn refused(reason: Reason, text: &str) -> String {
     match (reason, text) {
         (reason, "") => format!("{reason}"),
-        (Reason::Application, text) => text.into(),
+        (Reason::Application | Reason::Places | Reason::Ending, text) => text.into(),
         (reason, text) => format!("{reason}: {text}"),
     }
 }

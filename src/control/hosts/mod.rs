@@ -348,12 +348,12 @@ impl Hosts {
     }
 
     /// Says no to a request. `false`: it is gone.
-    pub fn refuse(&self, request: RequestId, text: &str) -> bool {
+    pub fn refuse(&self, request: RequestId, reason: Reason, text: &str) -> bool {
         let mut state = self.shared.lock();
         let Some((met, wants, proved)) = self.shared.take_asked(&mut state, request) else {
             return false;
         };
-        let answer = Answer::no(Reason::Application, text);
+        let answer = Answer::no(reason, text);
         self.shared.note_refused(met.address, &proved, wants.service, &answer);
         self.shared.refuse(&mut state, request.0, met.meeting, proved.identity, &answer);
         true

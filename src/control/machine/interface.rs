@@ -531,6 +531,19 @@ pub enum RefusedBy {
     Places,
     /// An end point, which cannot do with what it was sent; or there is no such end point.
     EndPoint,
+    /// An end point that is ending: whoever serves the name next may say yes.
+    Ending,
+}
+
+impl RefusedBy {
+    /// What the other end is told.
+    pub(in crate::control) fn reason(self) -> Reason {
+        match self {
+            Self::Application | Self::EndPoint => Reason::Application,
+            Self::Places => Reason::Places,
+            Self::Ending => Reason::Ending,
+        }
+    }
 }
 
 /// What connections and their users have taken. All zero when nobody is there.

@@ -76,7 +76,7 @@ impl Machine {
             Purpose::Link => {}
         }
         let Some(service) = self.services.get(&super::ServiceId(c.listener)) else {
-            return self.refuse(id, Reason::Unavailable, "the name is no longer served");
+            return self.refuse(id, Reason::Ending, "the name is no longer served");
         };
         if !self.admits(c, &service.admission, &hello) {
             self.counters.refused_user += 1;
@@ -201,7 +201,7 @@ impl Machine {
         let Some(c) = self.table.get(id) else { return };
         let service = super::ServiceId(c.listener);
         let Some(service) = self.services.get(&service) else {
-            return self.refuse(id, Reason::Unavailable, "the name is no longer served");
+            return self.refuse(id, Reason::Ending, "the name is no longer served");
         };
         let accept = service.accept.clone();
         let Some(c) = self.table.get(id) else { return };
@@ -245,7 +245,7 @@ impl Machine {
     }
 
     /// Says no to a request, with a reason in words, of which at most 1 KiB is sent. `by` decides
-    /// what counts it; the other end is told the same.
+    /// what counts it, and which reason the other end is told.
     pub fn refuse_request(
         &mut self,
         request: RequestId,
@@ -259,9 +259,9 @@ impl Machine {
         *match by {
             RefusedBy::Application => &mut self.counters.refused_application,
             RefusedBy::Places => &mut self.counters.refused_places,
-            RefusedBy::EndPoint => &mut self.counters.refused_end_point,
+            RefusedBy::EndPoint | RefusedBy::Ending => &mut self.counters.refused_end_point,
         } += 1;
-        let last = super::refusal(Reason::Application, text);
+        let last = super::refusal(by.reason(), text);
         self.leave(id, Leave::Ours, Some(last));
         Ok(())
     }

@@ -239,7 +239,7 @@ impl Machine {
         let ids: Vec<ConnectionId> = self.table.ids().collect();
         for id in ids {
             let is_linked = self.table.get(id).is_some_and(Connection::is_linked);
-            let no = || refusal(Reason::Unavailable, "the process is ending");
+            let no = || refusal(Reason::Ending, "the process is ending");
             let last = if is_linked { Frame::Bye } else { no() };
             self.leave(id, Leave::Ours, Some(last));
         }
@@ -319,7 +319,7 @@ impl Machine {
         self.counters.connections += 1;
         let Some(name) = self.services.get(&service).map(|service| service.name.clone()) else {
             let text = "the name is no longer served";
-            return Err(Box::new(refusal(Reason::Unavailable, text)));
+            return Err(Box::new(refusal(Reason::Ending, text)));
         };
         let max = self.limits.connections_per_user_max;
         if self.table.accounts.get(who.uid).connections >= max {

@@ -433,8 +433,15 @@ impl Shared {
             return state.machine.connect_failed(id, Failure::Misbehaved(why.into()));
         }
         let said = match socket::send(&wake, &Frame::Hello(hello).to_bytes(), &[]) {
-            // Closed already: why, it has said before, and that is read.
-            Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            // Closed already: why, it has said before, and that is read; or that it is gone.
+            Err(e)
+                if matches!(
+                    e.kind(),
+                    io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
+                ) =>
+            {
+                Ok(())
+            }
             said => said,
         };
         socket::send_little(&wake);

@@ -143,12 +143,17 @@ pub enum ConnectError {
 pub(super) fn refused(reason: Reason, text: &str) -> String {
     match (reason, text) {
         (reason, "") => std::format!("{reason}"),
-        (Reason::Application, text) => text.into(),
+        (Reason::Application | Reason::Places | Reason::Ending, text) => text.into(),
         (reason, text) => std::format!("{reason}: {text}"),
     }
 }
 
 impl ConnectError {
+    /// Whether whoever was there is ending: the name is as one that nobody serves.
+    pub(crate) fn is_of_one_that_ends(&self) -> bool {
+        matches!(self, Self::Gone | Self::Refused { reason: Reason::Ending, .. })
+    }
+
     pub(super) fn of(failure: Failure) -> Self {
         match failure {
             Failure::TimedOut(doing) => Self::TimedOut(doing),

@@ -506,7 +506,7 @@ impl Control {
         if !self.shared.guard.is_parent() {
             return Err(AcceptError::Forked);
         }
-        if let Some(answer) = self.refuse_host(request, text) {
+        if let Some(answer) = self.refuse_host(request, by.reason(), text) {
             return Ok(answer?);
         }
         Ok(self.call(|machine, _| machine.refuse_request(request, by, text))?)

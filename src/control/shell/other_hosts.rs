@@ -1,6 +1,7 @@
 //! What is done by `control::hosts`, where a link, a connection or a request is of
 //! another host. Without the feature `tls` there are none.
 
+use super::super::Reason;
 use super::super::machine::{Accept, AnswerError, RequestId};
 use super::super::names::{Access, ServiceName};
 use super::{Control, LinkToken};
@@ -127,10 +128,11 @@ mod with_tls {
         pub(in super::super) fn refuse_host(
             &self,
             request: RequestId,
+            reason: Reason,
             text: &str,
         ) -> Option<Result<(), AnswerError>> {
             let hosts = self.hosts_of(request.0)?;
-            Some(if hosts.refuse(request, text) { Ok(()) } else { Err(gone(request)) })
+            Some(if hosts.refuse(request, reason, text) { Ok(()) } else { Err(gone(request)) })
         }
 
         pub(in super::super) fn leave_host(&self, token: LinkToken, how: Leave) -> bool {
@@ -192,7 +194,12 @@ impl Control {
         None
     }
 
-    pub(super) fn refuse_host(&self, _: RequestId, _: &str) -> Option<Result<(), AnswerError>> {
+    pub(super) fn refuse_host(
+        &self,
+        _: RequestId,
+        _: Reason,
+        _: &str,
+    ) -> Option<Result<(), AnswerError>> {
         None
     }
 

@@ -211,9 +211,6 @@ impl Ready {
 impl Offer for ServerState {
     fn check_place(&self, peer: &Peer, _: &[u8]) -> Result<(), String> {
         let max = self.config.clients_max;
-        if self.drains {
-            return Err("the server is about to close".into());
-        }
         // Who connects again and again must not fill this process with what it leaves behind.
         let gone = self.ready.clients_but(|number| {
             self.clients.iter().flatten().any(|client| client.number == number)

@@ -34,10 +34,13 @@ pub enum GrowError {
         /// Who serves the name.
         found: NodeId,
     },
-    /// The receiver said no: the seed is old or forged, it has its sender already, or its owner
-    /// does not want this peer.
+    /// The receiver said no: the seed is old or forged, or its owner does not want this peer.
     #[error("the receiver refused: {0}")]
     Refused(String),
+    /// The receiver has as many senders as it may, or may have of this user; or its process has as many
+    /// links, or bytes of rings.
+    #[error("the receiver refused: {0}")]
+    Full(String),
     /// What is served under this name is no end point.
     #[error("what is served there is no end point, or one of another version")]
     NotAnEndPoint,

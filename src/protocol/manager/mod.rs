@@ -23,9 +23,10 @@ pub use error::{GrowError, ReceiveError, SendError};
 pub(in crate::protocol) use offers::Offering;
 pub(crate) use offers::{Admission, NOT_OFFERED, Offer, OfferId, Protocols, StillWaits, Waiting};
 
+use super::ends::Deadline;
 use super::seed::{Kind, Seed, Token};
 use crate::config::Config;
-use crate::control::{Accept, Access, ConnectError, Control, ServiceName, Wait};
+use crate::control::{Accept, Access, ConnectError, Control, Reason, ServiceName, Wait};
 use crate::interface::{LinkId, Notification, QueueId};
 use crate::node::{
     self, Attached, BuildError, CloseReason, Event, Forked, LinkError, Look, Node, NodeGuard,
@@ -53,6 +54,10 @@ const ANSWER: [u8; 4] = *b"HAn1";
 const GREETING_HEAD: usize = 21;
 
 const ANSWER_HEAD: usize = 5;
+
+/// The pauses before it is asked again for the name of a process that is ending, each twice as long.
+const ENDING_PAUSE_MIN: Duration = Duration::from_millis(1);
+const ENDING_PAUSE_MAX: Duration = Duration::from_millis(20);
 
 /// Without the manager's lock: who may read a name's directory can make it take seconds.
 fn stop_serving(control: &Control, services: impl IntoIterator<Item = String>) {
@@ -520,44 +525,68 @@ impl Manager {
         then: impl FnOnce(&mut Node, &mut Protocols, LinkId) -> R,
     ) -> Result<R, GrowError> {
         let given_up = given_up();
-        if given_up() {
-            return Err(GrowError::GivenUp);
-        }
-        let token = self.shared.lock().begin_connect(service, greeting, timeout, wait)?;
+        let (deadline, mut pause) = (Deadline::new(timeout), ENDING_PAUSE_MIN);
         let mut then = Some(then);
-        // The control plane ends it within the time limit, if it can.
-        let limit = timeout.map(node::with_answer);
-        let waited = self.shared.wait_until(limit, |node, protocols| {
+        loop {
             if given_up() {
-                node.give_up_connecting(token);
-                return Look::Found(None);
+                return Err(GrowError::GivenUp);
             }
-            match (node.end_connect(token), &mut then) {
-                (None, _) => Look::Nothing,
-                (Some(Err(e)), _) => Look::Found(Some(Err(e))),
-                (Some(Ok(link)), then) => {
-                    let then = then.take().expect("a link is found once");
-                    Look::Found(Some(Ok(then(node, protocols, link))))
+            let left = deadline.left();
+            let token = self.shared.lock().begin_connect(service, greeting, left, wait)?;
+            // The control plane ends it within the time limit, if it can.
+            let waited = self.shared.wait_until(left.map(node::with_answer), |node, protocols| {
+                if given_up() {
+                    node.give_up_connecting(token);
+                    return Look::Found(None);
                 }
-            }
-        });
-        match waited {
-            Ok(None) => Err(GrowError::GivenUp),
-            Ok(Some(Err(ConnectError::Refused { text, .. }))) if !text.is_empty() => {
-                Err(GrowError::Refused(text))
-            }
-            Ok(Some(connected)) => Ok(connected?),
-            Err(waited) => {
-                self.shared.lock().give_up_connecting(token);
-                Err(match waited {
-                    Waited::Forked(_) => ConnectError::Forked,
-                    Waited::Os(source) => {
-                        ConnectError::Os { doing: "waiting for the link", source }
+                match (node.end_connect(token), &mut then) {
+                    (None, _) => Look::Nothing,
+                    (Some(Err(e)), _) => Look::Found(Some(Err(e))),
+                    (Some(Ok(link)), then) => {
+                        let then = then.take().expect("a link is found once");
+                        Look::Found(Some(Ok(then(node, protocols, link))))
                     }
-                    Waited::TimedOut => ConnectError::TimedOut(node::NO_WORD),
                 }
-                .into())
-            }
+            });
+            return match waited {
+                Ok(None) => Err(GrowError::GivenUp),
+                // As where nobody is yet: whoever serves the name next is waited for.
+                Ok(Some(Err(e)))
+                    if e.is_of_one_that_ends()
+                        && wait == Wait::ForName
+                        && deadline.left() != Some(Duration::ZERO) =>
+                {
+                    let look = |_: &mut Node, _: &mut Protocols| match given_up() {
+                        true => Look::Found(()),
+                        false => Look::Nothing,
+                    };
+                    let _ = self.shared.wait_until(Some(pause), look);
+                    pause = (pause * 2).min(ENDING_PAUSE_MAX);
+                    continue;
+                }
+                Ok(Some(Err(ConnectError::Refused { reason, text })))
+                    if !text.is_empty() && reason != Reason::Ending =>
+                {
+                    Err(match reason {
+                        Reason::Places | Reason::Connections | Reason::Bytes | Reason::Links => {
+                            GrowError::Full(text)
+                        }
+                        _ => GrowError::Refused(text),
+                    })
+                }
+                Ok(Some(connected)) => Ok(connected?),
+                Err(waited) => {
+                    self.shared.lock().give_up_connecting(token);
+                    Err(match waited {
+                        Waited::Forked(_) => ConnectError::Forked,
+                        Waited::Os(source) => {
+                            ConnectError::Os { doing: "waiting for the link", source }
+                        }
+                        Waited::TimedOut => ConnectError::TimedOut(node::NO_WORD),
+                    }
+                    .into())
+                }
+            };
         }
     }
 

@@ -289,7 +289,7 @@ impl Protocols {
         let served = self.by_service.extract_if(|_, of| *of == offer);
         let served = served.map(|(service, _)| service).collect();
         for id in self.joining.withdraw(offer) {
-            refuse(node, id, RefusedBy::EndPoint, "the receiver is gone");
+            refuse(node, id, RefusedBy::Ending, "the receiver is gone");
         }
         served
     }
@@ -450,8 +450,12 @@ impl Protocols {
     ) -> Option<Asking> {
         let Asking { id, peer, greeting } = &asking;
         let (id, body) = (*id, &greeting[GREETING_HEAD..]);
+        if self.drains(offer) {
+            refuse(node, id, RefusedBy::Ending, "the server is about to close");
+            return None;
+        }
         let Some(offered) = self.offers.get_mut(&offer) else {
-            refuse(node, id, RefusedBy::EndPoint, "the receiver is gone");
+            refuse(node, id, RefusedBy::Ending, "the receiver is gone");
             return None;
         };
         let now_ns = sys::monotonic_ns();

@@ -394,12 +394,7 @@ pub(super) struct Place {
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum FindError {
     /// No such name.
-    #[error(
-        "nothing is called {name}: {}{}; is its server running, as the user and with the directory \
-         that it is looked for in?",
-        listed(.looked),
-        others(.namesakes)
-    )]
+    #[error("nothing is called {name}: {}{}", listed(.looked), others(.namesakes))]
     NotFound {
         /// The service.
         name: String,
@@ -450,7 +445,10 @@ fn listed(looked: &[Looked]) -> String {
 
 fn others(namesakes: &[String]) -> String {
     match namesakes {
-        [] => String::new(),
+        [] => {
+            "; is its server running, as the user that it is looked for, with the same directory?"
+                .into()
+        }
         [one] => std::format!("; there is {one}"),
         [some @ .., last] => std::format!("; there are {} and {last}", some.join(", ")),
     }

@@ -40,6 +40,9 @@ pub enum CloseReason {
     Misbehaved(String),
     /// The peer says that this node broke the rules, and closed the link.
     Expelled,
+    /// The peer sent this node away, which did not take what it was sent as fast as the peer wanted
+    /// ([`WhenSlow::SendAway`](crate::protocol::WhenSlow::SendAway)).
+    TooSlow,
     /// This process can no longer watch over its links, because the system refuses its housekeeping
     /// what it needs; the peer may live, and sees [`HungUp`](Self::HungUp).
     Unwatched,
@@ -54,6 +57,7 @@ impl fmt::Display for CloseReason {
             Self::HungUp => f.write_str("it closed the connection before all messages had left"),
             Self::Misbehaved(why) => write!(f, "it broke the rules and was sent away: {why}"),
             Self::Expelled => f.write_str("it says that this side broke the rules"),
+            Self::TooSlow => f.write_str("it sent this side away, which was too slow for it"),
             Self::Unwatched => f.write_str(
                 "this process can no longer watch over its connections: the system refuses its \
                  housekeeping what it needs",
@@ -256,6 +260,12 @@ impl Node {
         self.events.pop_front()
     }
 
+    /// Whether the control plane has told of something that nobody has heeded yet.
+    #[inline]
+    pub(crate) fn is_told(&self) -> bool {
+        self.inbox.is_pending() || !self.events.is_empty()
+    }
+
     /// Whether [`next_event`](Self::next_event) may have one.
     #[inline]
     pub(crate) fn has_events(&self) -> bool {
@@ -309,6 +319,18 @@ impl Node {
         }
         // One that has ended is gone already.
         let _ = self.disconnect(id);
+    }
+
+    /// The same because the peer does not keep up, which it is told.
+    pub(crate) fn send_away_slow(&mut self, id: LinkId, why: &str) {
+        let link = self.link(id).map(|link| (link.token, &link.peer));
+        if let Ok((Some(token), peer)) = link
+            && self.fork_guard.is_parent()
+        {
+            self.control().note_sent_away(token, peer, why);
+            self.remove_link(id.index);
+            self.control().too_slow(token);
+        }
     }
 
     /// Closes the node: queued messages leave first, for at most `timeout`; then every peer is

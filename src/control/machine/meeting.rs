@@ -551,7 +551,7 @@ impl Machine {
         text: String,
     ) {
         match self.table.get(id).map(Connection::is_linked) {
-            Some(true) => self.gone(id, super::LinkEnd::Expelled),
+            Some(true) => self.gone(id, super::sent_away(reason)),
             Some(false) if version.0 != VERSION_MAJOR => {
                 self.failed(id, Failure::Version(version));
             }

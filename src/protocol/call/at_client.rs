@@ -136,7 +136,9 @@ impl ClientState {
             (AtClient::Waiting, 0..=LENGTH_MAX) if code <= self.blocks.block => {
                 // Apart from the state: a word that is read after its halves were written stalls.
                 call.length = code;
-                call.state = AtClient::Done;
+                // The server does not know what a reply may have.
+                let is_too_long = code > self.blocks.at_once();
+                call.state = if is_too_long { AtClient::Refused } else { AtClient::Done };
             }
             (AtClient::Waiting | AtClient::Asked, DECLINED) => call.state = AtClient::Declined,
             // What it says is read when it is taken: the server can write there until then.
@@ -292,7 +294,8 @@ impl ClientState {
             AtClient::Draining => Err(CallError::Draining),
             AtClient::Left => Err(ended(&self.connection)),
             AtClient::Failed => {
-                let block = self.blocks.bytes(node, id.call, self.blocks.at_once() as usize);
+                let bytes = self.blocks.block.min(LENGTH_MAX) as usize;
+                let block = self.blocks.bytes(node, id.call, bytes);
                 Err(application_error(block))
             }
             AtClient::TooLong => {

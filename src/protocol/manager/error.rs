@@ -72,6 +72,18 @@ pub(super) fn advice(error: &ConnectError) -> &'static str {
     }
 }
 
+/// That a peer is gone of which everything has been received that came.
+fn gone(reason: &CloseReason) -> String {
+    match reason {
+        CloseReason::Closed => {
+            std::format!(
+                "the sender is gone, and everything that it sent has been received: {reason}"
+            )
+        }
+        _ => std::format!("the sender is gone, and what had come has been received: {reason}"),
+    }
+}
+
 /// Nothing was received from an end point, and nothing was taken. (Of a [`Node`](crate::Node)'s own
 /// queue: [`NodeReceiveError`](crate::NodeReceiveError).)
 #[derive(Clone, Debug, thiserror::Error)]
@@ -81,7 +93,7 @@ pub enum ReceiveError {
     #[error("nothing arrived within the time limit")]
     TimedOut,
     /// The peer is gone, and everything that it sent has been received.
-    #[error("the sender is gone, and everything that it sent has been received: {0}")]
+    #[error("{}", gone(.0))]
     Ended(CloseReason),
     /// The server drains ([`Server::drain`](crate::protocol::Server::drain)), and everything that it
     /// had taken has been received.

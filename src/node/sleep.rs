@@ -166,6 +166,13 @@ impl Node {
         self.look_again(index);
     }
 
+    /// What a link has brought is wanted: it is looked at in the next turn, though it may be idle.
+    pub(crate) fn look_at_soon(&mut self, id: LinkId) {
+        if self.link(id).is_ok() {
+            self.promote(id.index);
+        }
+    }
+
     /// Links that are armed, and whose senders have signalled, are looked at again.
     #[cold]
     #[inline(never)]

@@ -134,15 +134,23 @@ impl PublisherState {
         Some((number, false))
     }
 
-    /// Whether a subscriber has no room for the next sample, as far as is known.
+    /// Whether a subscriber has no room for the next sample, as far as is known. What those have told
+    /// is looked at in the next turn.
     pub(super) fn lacks_room(&mut self, node: &mut Node, is_pool: bool) -> bool {
-        let holders = &mut self.holders;
-        self.subscribers.iter_mut().any(|serving| {
+        let mut lacks = false;
+        self.all();
+        for serving in &mut self.subscribers {
             if is_pool {
-                serving.look_at_leases(node, holders);
+                serving.look_at_leases(node, &mut self.holders);
             }
-            serving.lacks_room(node, is_pool)
-        })
+            if serving.lacks_room(node, is_pool)
+                && let Some(link) = serving.link()
+            {
+                node.look_at_soon(link);
+                lacks = true;
+            }
+        }
+        lacks
     }
 
     /// Publishes a sample, and says its number; or what it waits for, and then nothing has happened.

@@ -7,6 +7,7 @@ use hamlyn::protocol::{
     EndPoint, GrowError, Manager, PublishConfig, PublishError, Publisher, ReceiveError, Sample,
     SubscribeConfig, Subscriber, WhenSlow,
 };
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
 pub const POOL: PublishConfig = PublishConfig {
@@ -305,7 +306,11 @@ fn a_publisher_that_only_publishes_lets_subscribers_in_and_loses_nothing_of_one_
                 let before = publisher.publish(&vec![1; length], Some(Duration::ZERO)).unwrap();
                 if received.is_none() {
                     // Until it is there nobody hears of what is published.
-                    received = wanted.recv_timeout(Duration::from_millis(1)).ok();
+                    received = match wanted.recv_timeout(Duration::from_millis(1)) {
+                        Ok(received) => Some(received),
+                        Err(RecvTimeoutError::Timeout) => None,
+                        Err(e) => panic!("{e}"),
+                    };
                     if received.is_some() {
                         until_joined(&publisher, 1);
                     }

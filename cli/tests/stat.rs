@@ -226,7 +226,7 @@ fn a_receiver_that_keeps_its_records_is_named_at_both_ends() {
             "{said}"
         );
         let shown = text(directory, "stat kept");
-        assert!(shown.contains("its program holds 4 of 4 buffers since"), "{shown}");
+        assert!(shown.contains("its program holds 4 of 4 buffers, for"), "{shown}");
         let shown = text(directory, "stat sends");
         assert!(shown.contains("waits for a buffer of the peer's since"), "{shown}");
         // Once they are released neither end says so.
@@ -327,7 +327,7 @@ fn a_subscriber_that_keeps_its_samples_is_named_at_both_ends() {
             "{said}"
         );
         let shown = text(directory, "stat reads");
-        assert!(shown.contains("its program holds 2 of 2 samples of the pool since"), "{shown}");
+        assert!(shown.contains("its program holds 2 of 2 samples of the pool, for"), "{shown}");
         assert!(text(directory, "stat news").contains("waits for a buffer of the peer's since"));
         let metrics = text(directory, "stat reads --prometheus");
         let row = metrics.lines().find(|line| line.contains("samples_held{")).unwrap();
@@ -686,7 +686,7 @@ fn why_says_what_is_wrong_with_a_name_and_with_a_link() {
     let told: serde_json::Value = serde_json::from_str(&line).unwrap();
     assert!(told["links"][0]["waits_for_room_ms"].as_u64().unwrap() >= 10, "{line}");
     let shown = text(directory, "stat sender");
-    assert!(shown.contains("waits for the peer since"), "{shown}");
+    assert!(shown.contains("has waited for the peer for"), "{shown}");
 }
 
 // What has come already is taken without a turn of the node: that is no silence, nor is it waiting.

@@ -28,21 +28,24 @@ mod rogue;
 mod sender;
 mod siege;
 mod stranger;
+mod terminal;
 
 use crate::arguments::{Mode, Over, PerfArguments, TourArguments};
-use crate::output;
-use crate::perf::compare::{self, Compared, Effort};
+use crate::perf;
+use crate::perf::baseline::{Channel, Patience};
+use crate::perf::compare::{self, Compared, Effort, Measured};
 use crate::perf::ends::Test;
-use crate::perf::row::{self, Figure, Row};
-use crate::perf::{self, pin};
+use crate::perf::pin::{self, Cores};
+use crate::perf::placement::{Placement, agree, commonest_line_ns};
+use crate::perf::row::{self, Row};
 use crate::progress;
 use crate::report::{self, Chart, Finding, Section};
 use actor::{Actor, Orders, Role, Stage};
 use anyhow::{Context, Result, ensure};
 use attack::Attack;
 use bytesize::ByteSize;
-use comfy_table::{ContentArrangement, Table, TableComponent};
 use hamlyn::node::Node;
+use indicatif::ProgressBar;
 use protocols::Protocol;
 use sender::{Beats, Sent};
 use serde::{Deserialize, Serialize};
@@ -51,6 +54,7 @@ use std::fs::File;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use terminal::{heading, say};
 
 /// The hidden subcommand: plays one role.
 pub fn play(role: Role) -> Result<()> {
@@ -80,6 +84,7 @@ pub fn play(role: Role) -> Result<()> {
 
 /// `hamlyn tour`.
 pub fn run(arguments: &TourArguments) -> Result<()> {
+    report::check_place(&arguments.report)?;
     let began = Instant::now();
     let (mut sections, mut findings) = (Vec::new(), Vec::new());
     let mut facts = report::machine();
@@ -94,12 +99,16 @@ pub fn run(arguments: &TourArguments) -> Result<()> {
     };
     facts.push(("took".into(), format!("{:.0} s", began.elapsed().as_secs_f32())));
     report::write(&arguments.report, "Hamlyn: a tour", &findings, &facts, &sections)?;
-    output::line(format_args!("\nThe report, with charts: {}", arguments.report.display()))?;
+    terminal::findings(&findings)?;
+    say(format_args!("\nThe report, with charts: {}", arguments.report.display()))?;
     verdict
 }
 
-fn heading(text: &str) -> Result<()> {
-    output::line(format_args!("\n{text}\n{}", "=".repeat(text.chars().count())))
+/// Tells what stands below a heading, and puts it into the report.
+fn show(section: Section, sections: &mut Vec<Section>) -> Result<()> {
+    terminal::section(&section)?;
+    sections.push(section);
+    Ok(())
 }
 
 // ---- the file, and the attack on its receiver
@@ -125,7 +134,8 @@ fn transfer_and_attack(
     );
     let file = File::open(&path).with_context(|| format!("cannot read {}", path.display()))?;
 
-    heading("A file, from one process to another")?;
+    let title = "A file, from one process to another";
+    heading(title)?;
     let mut receiver = attack::start_receiver(&stage)?;
     // It has answered, and so it serves.
     let _: receiver::Report = receiver.ask(&receiver::Order::Report)?;
@@ -142,22 +152,19 @@ fn transfer_and_attack(
             ByteSize(sent.bytes)
         ),
     });
-    let lines = file_lines(&stage, &path.display().to_string(), &sent);
-    print_pairs(&lines)?;
-    sections.push(Section {
-        title: "A file, from one process to another".into(),
-        text: vec![
-            "The receiver gave the right to send each message once, to its own place, and its \
-             own library checked and deposited every packet."
-                .into(),
-        ],
-        header: vec!["what".into(), "value".into()],
-        rows: lines.iter().map(|(name, value)| vec![name.clone(), value.clone()]).collect(),
+    let text = "The receiver gave the right to send each message once, to its own place, and its own \
+                library checked and deposited every packet.";
+    let section = Section {
+        title: title.into(),
+        text: vec![text.into()],
+        facts: file_facts(&stage, &path.display().to_string(), &sent),
         ..Section::default()
-    });
+    };
+    show(section, sections)?;
     show_protocols(&stage, sections)?;
 
-    heading("A stranger tries to do harm")?;
+    let title = "A stranger tries to do harm";
+    heading(title)?;
     sender.tell(&sender::Order::Beat)?;
     let bar = progress::steps(Attack::steps() + Siege::steps(), "");
     let mut attack = Attack { stage: &stage, receiver: &mut receiver, digest: digest.clone() };
@@ -175,27 +182,19 @@ fn transfer_and_attack(
     let beats: Beats = sender.answer().context("the honest sender was disturbed")?;
     let after: receiver::Report = receiver.ask(&receiver::Order::Report)?;
 
-    output::line(attempts(&rows))?;
-    let honest = [
-        ("the receiver's digest of the file", after.digest.clone().unwrap_or_default()),
-        ("is that of the file", if after.digest == Some(digest) { "yes" } else { "NO" }.into()),
-        (
-            "the honest sender meanwhile",
-            format!("sent {} messages, and had {} answers", beats.sent, beats.answered),
-        ),
-        ("its slowest round trip", row::ns(beats.worst_ns as f64)),
-    ]
-    .map(|(name, value)| (name.to_owned(), value));
-    print_pairs(&honest)?;
     ensure!(beats.sent == beats.answered, "the honest sender lost messages");
+    let file = match after.digest {
+        Some(after) if after == digest => "the file at the receiver is still what was sent",
+        _ => "THE FILE AT THE RECEIVER IS NOT WHAT WAS SENT",
+    };
+    let meanwhile = format!(
+        "All the while an honest process sent the receiver small messages, {} in all. Each was \
+         answered, the slowest after {}; and {file}.",
+        beats.sent,
+        row::ns(beats.worst_ns as f64)
+    );
     findings.extend(of_attempts(&rows));
-    sections.push(Section {
-        title: "A stranger tries to do harm".into(),
-        text: honest.iter().map(|(name, value)| format!("{name}: {value}")).collect(),
-        header: ATTEMPTS_HEADER.map(String::from).into(),
-        rows: rows.iter().map(|row| cells(row).into()).collect(),
-        ..Section::default()
-    });
+    show(attempts(title, vec![meanwhile], Vec::new(), &rows), sections)?;
     Ok(attack::all_refused(&rows))
 }
 
@@ -212,9 +211,6 @@ fn two_hosts(sections: &mut Vec<Section>, findings: &mut Vec<Finding>) -> Result
     });
     bar.finish_and_clear();
     let hosts::Act { lines, rows } = act?;
-    print_pairs(&lines)?;
-    let table = attempts(&rows);
-    output::line(table)?;
     let refused = rows.iter().filter(|row| row.outcome == attack::Outcome::Refused).count();
     findings.push(Finding {
         is_good: refused == rows.len(),
@@ -223,36 +219,37 @@ fn two_hosts(sections: &mut Vec<Section>, findings: &mut Vec<Finding>) -> Result
             rows.len()
         ),
     });
-    sections.push(Section {
-        title: hosts::TITLE.into(),
-        text: lines.iter().map(|(name, value)| format!("{name}: {value}")).collect(),
-        header: ATTEMPTS_HEADER.map(String::from).into(),
-        rows: rows.iter().map(|row| cells(row).into()).collect(),
-        ..Section::default()
-    });
+    show(attempts(hosts::TITLE, Vec::new(), lines, &rows), sections)?;
     Ok(attack::all_refused(&rows))
 }
 
 #[cfg(not(feature = "tls"))]
 fn two_hosts(_: &mut Vec<Section>, _: &mut Vec<Finding>) -> Result<Result<()>> {
     heading("Two hosts")?;
-    output::line("  skipped: this command was built without links to other hosts (feature tls)")?;
+    say("  skipped: this command was built without links to other hosts (feature tls)")?;
     Ok(Ok(()))
 }
 
 const ATTEMPTS_HEADER: [&str; 4] = ["attempt", "how it was refused", "counted by", "result"];
 
-fn cells(row: &attack::Row) -> [String; 4] {
-    let outcome = attack::outcome(row.outcome).to_owned();
-    [row.what.clone(), row.how.clone(), row.counter.clone(), outcome]
-}
-
-fn attempts(rows: &[attack::Row]) -> Table {
-    let mut table = wrapped(row::table(ATTEMPTS_HEADER));
-    for row in rows {
-        table.add_row(cells(row));
+fn attempts(
+    title: &str,
+    text: Vec<String>,
+    facts: Vec<(String, String)>,
+    rows: &[attack::Row],
+) -> Section {
+    let cells = |row: &attack::Row| {
+        let outcome = attack::outcome(row.outcome).to_owned();
+        vec![row.what.clone(), row.how.clone(), row.counter.clone(), outcome]
+    };
+    Section {
+        title: title.into(),
+        text,
+        facts,
+        header: ATTEMPTS_HEADER.map(String::from).into(),
+        rows: rows.iter().map(cells).collect(),
+        chart: None,
     }
-    table
 }
 
 /// What became of the stranger's attempts: those that were refused, then each that was not.
@@ -262,13 +259,13 @@ fn of_attempts(rows: &[attack::Row]) -> Vec<Finding> {
     // What is possible by design is told apart.
     let all = refused + of(attack::Outcome::NotRefused).count();
     let mut findings = vec![Finding {
-        is_good: true,
+        is_good: refused == all,
         text: format!("{refused} of {all} attempts to do harm were refused."),
     }];
     findings.extend(of(attack::Outcome::Open).map(|row| Finding {
         is_good: false,
         text: format!(
-            "Possible, and not meant to be refused: {}. {}.",
+            "One more is possible, and not meant to be refused: {}. {}.",
             row.what,
             row.how.trim_start_matches("possible. ")
         ),
@@ -289,16 +286,10 @@ fn show_protocols(stage: &Stage, sections: &mut Vec<Section>) -> Result<()> {
     });
     bar.finish_and_clear();
     let rows = rows?;
-    let mut table = wrapped(row::table(protocols::HEADER));
-    for row in &rows {
-        table.add_row(row);
-    }
-    output::line(table)?;
-    sections.push(protocols::section(&rows));
-    Ok(())
+    show(protocols::section(&rows), sections)
 }
 
-fn file_lines(stage: &Stage, path: &str, sent: &Sent) -> Vec<(String, String)> {
+fn file_facts(stage: &Stage, path: &str, sent: &Sent) -> Vec<(String, String)> {
     let users = if stage.has_users {
         let uid = |role| stage.uid(role);
         let (receiver, sender, stranger) =
@@ -320,26 +311,14 @@ fn file_lines(stage: &Stage, path: &str, sent: &Sent) -> Vec<(String, String)> {
     .into()
 }
 
-fn print_pairs(pairs: &[(String, String)]) -> Result<()> {
-    let width = pairs.iter().map(|pair| pair.0.chars().count()).max().unwrap_or(0);
-    for (name, value) in pairs {
-        output::line(format_args!("  {name:width$}  {value}"))?;
-    }
-    Ok(())
-}
-
-/// To the terminal's width, with a line between rows, because cells are wrapped.
-fn wrapped(mut table: Table) -> Table {
-    table.set_style(TableComponent::HorizontalLines, '─');
-    table.set_style(TableComponent::MiddleIntersections, '─');
-    table.set_content_arrangement(ContentArrangement::Dynamic);
-    if table.width().is_none() {
-        table.set_width(120);
-    }
-    table
-}
-
 // ---- against the clock
+
+/// So often are two figures measured again that do not compare.
+const AGAIN_MAX: u32 = 2;
+/// The pairs that a finding compares: how Hamlyn waits, and how a Unix socket does.
+const PAIRS: [(Mode, Patience, &str); 2] =
+    [(Mode::Polled, Patience::Polled, "polled"), (Mode::Blocking, Patience::Blocking, "blocking")];
+const OWN: &str = "Hamlyn";
 
 /// Adds the tables; returns what the raw line tells of the cores.
 fn measure(
@@ -347,15 +326,22 @@ fn measure(
     sections: &mut Vec<Section>,
     findings: &mut Vec<Finding>,
 ) -> Result<String> {
-    heading("Against what programs use today")?;
+    heading("Against the clock")?;
     let cores = match pin::two_cores() {
         Ok(cores) => cores,
         Err(error) => {
-            output::line(format_args!("  skipped: {error:#}"))?;
+            say(format_args!("  skipped: {error:#}"))?;
             return Ok("none: there is one processor".into());
         }
     };
-    let effort = if arguments.quick { Effort::QUICK } else { Effort::FULL };
+    let bar = progress::steps(5 + compare::CHANNEL_STEPS, "");
+    let figures = figures(arguments.quick, cores, &bar);
+    bar.finish_and_clear();
+    let (lines, bandwidth) = figures?;
+    for section in [latencies(&lines), rates(&lines), bandwidths(&bandwidth)] {
+        heading(&section.title)?;
+        show(section, sections)?;
+    }
     if arguments.quick {
         findings.push(Finding {
             is_good: false,
@@ -364,153 +350,226 @@ fn measure(
                 .into(),
         });
     }
-    let tests = [
-        (Test::Latency, Mode::Polled),
-        (Test::Latency, Mode::Adaptive),
-        (Test::Latency, Mode::Blocking),
-        (Test::Rate, Mode::Polled),
-        (Test::Bandwidth, Mode::Polled),
-    ];
-    let bar = progress::steps(tests.len() as u64 + compare::CHANNEL_STEPS, "");
-    let mut step = |what: String| {
-        bar.inc(1);
-        bar.set_message(what);
+    findings.extend(PAIRS.iter().filter_map(|pair| of_pair(&lines, pair.2)));
+    let measured: Vec<Measured> = lines.iter().map(|line| line.one_way).collect();
+    let word = match commonest(&measured) {
+        Some(ns) if measured.iter().all(|one| agree(one.raw_line_ns, ns)) => {
+            format!(" ({})", Placement::of_raw_line_ns(ns))
+        }
+        _ => String::new(),
     };
-    let mut rows: Vec<Row> = Vec::new();
-    for (test, mode) in tests {
-        step(format!("Hamlyn, {test}, {mode}"));
+    Ok(format!("{} one way{word}", range(&measured)))
+}
+
+fn figures(quick: bool, cores: Cores, bar: &ProgressBar) -> Result<(Vec<Compared>, Row)> {
+    let effort = if quick { Effort::QUICK } else { Effort::FULL };
+    let own = |test: Test, mode: Mode| {
+        bar.inc(1);
+        bar.set_message(format!("{OWN}, {test}, {mode}"));
         let perf = PerfArguments {
             size: None,
-            count: arguments.quick.then_some(500),
+            count: quick.then_some(500),
             mode,
             links: 0,
             cores: None,
-            runs: if arguments.quick { 1 } else { 3 },
+            runs: if quick { 1 } else { 3 },
             json: false,
             to: None,
             over: Over::Ring,
         };
-        rows.push(perf::measure(
-            test,
-            &perf,
-            |_| (),
-            |text| bar.suspend(|| eprintln!("  {text}")),
-        )?);
-    }
-    let channels = compare::channels(cores, 16, effort, &mut step);
-    bar.finish_and_clear();
-    let [polled, adaptive, blocking, rate, bandwidth] = &rows[..] else {
-        unreachable!("one row for each test")
+        perf::measure(test, &perf, |_| (), |text| bar.suspend(|| eprintln!("  {text}")))
     };
-    let mut lines = vec![Compared {
-        name: "raw cache line (the physical limit)".into(),
-        waits: "polled",
-        one_way_ns: polled.baselines.raw_line_one_way_ns,
-        messages_per_s: None,
-        raw_line_one_way_ns: polled.baselines.raw_line_one_way_ns,
-    }];
-    for (row, waits, rate) in
-        [(polled, "polled", Some(rate)), (adaptive, "adaptive", None), (blocking, "blocking", None)]
+    let mut lines = Vec::new();
+    for (mode, waits) in
+        [(Mode::Polled, "polled"), (Mode::Adaptive, "adaptive"), (Mode::Blocking, "blocking")]
     {
-        lines.push(Compared {
-            name: "Hamlyn".into(),
-            waits,
-            one_way_ns: row.figure.value(),
-            messages_per_s: rate.map(|row| row.figure.value()),
-            raw_line_one_way_ns: row.baselines.raw_line_one_way_ns,
-        });
+        let one_way = Measured::of(&own(Test::Latency, mode)?);
+        lines.push(Compared { name: OWN.into(), waits, one_way, rate: None });
     }
-    lines.extend(channels?);
-    output::line(format_args!(
-        "Messages of 16 bytes, between two cores with a raw line of {} ({}):\n",
-        row::ns(polled.baselines.raw_line_one_way_ns),
-        polled.baselines.placement
-    ))?;
-    output::line(compare::table(&lines))?;
-    output::line(bandwidth.to_table())?;
-    add_sections(sections, &lines, bandwidth);
-    findings.extend(of_latencies(&lines));
-    let baselines = polled.baselines;
-    Ok(format!("{:.0} ns one way ({})", baselines.raw_line_one_way_ns, baselines.placement))
+    lines[0].rate = Some(Measured::of(&own(Test::Rate, Mode::Polled)?));
+    let bandwidth = own(Test::Bandwidth, Mode::Polled)?;
+    lines.extend(compare::channels(cores, 16, effort, |what| {
+        bar.inc(1);
+        bar.set_message(what);
+    })?);
+    for (mode, patience, waits) in PAIRS {
+        for _ in 0..AGAIN_MAX {
+            let Some((ours, theirs)) = pair(&mut lines, waits) else { break };
+            if ours.one_way.compares_with(&theirs.one_way) {
+                break;
+            }
+            bar.inc_length(2);
+            ours.one_way = Measured::of(&own(Test::Latency, mode)?);
+            bar.inc(1);
+            bar.set_message(format!("{}, {waits}", theirs.name));
+            *theirs = compare::channel(Channel::UnixSocket, patience, cores, 16, effort)?;
+        }
+    }
+    let raw_line_ns = lines[0].one_way.raw_line_ns;
+    let raw = Measured { value: raw_line_ns, ..lines[0].one_way };
+    let name = "raw cache line (the physical limit)".into();
+    lines.insert(0, Compared { name, waits: "polled", one_way: raw, rate: None });
+    Ok((lines, bandwidth))
 }
 
-/// Against the fastest of what programs use today, waiting alike.
-fn of_latencies(lines: &[Compared]) -> Option<Finding> {
-    let polled = |line: &&Compared| line.waits == "polled";
-    let own = lines.iter().filter(polled).find(|line| line.name == "Hamlyn")?;
-    let socket = lines.iter().filter(polled).find(|line| line.name.contains("Unix"))?;
-    let times = socket.one_way_ns / own.one_way_ns;
-    let (ours, theirs) = (row::ns(own.one_way_ns), row::ns(socket.one_way_ns));
+/// Hamlyn and a Unix socket that wait alike.
+fn pair<'a>(
+    lines: &'a mut [Compared],
+    waits: &str,
+) -> Option<(&'a mut Compared, &'a mut Compared)> {
+    let mut alike = lines.iter_mut().filter(|line| line.waits == waits);
+    let ours = alike.find(|line| line.name == OWN)?;
+    let socket = Channel::UnixSocket.to_string();
+    Some((ours, alike.find(|line| line.name == socket)?))
+}
+
+/// Against a Unix socket, both waiting alike; no comparison where their raw lines disagree.
+fn of_pair(lines: &[Compared], waits: &str) -> Option<Finding> {
+    let mut lines = lines.to_vec();
+    let (ours, theirs) = pair(&mut lines, waits)?;
+    let (ours, theirs) = (ours.one_way, theirs.one_way);
+    let (own, socket) = (row::ns(ours.value), row::ns(theirs.value));
+    let when = match waits {
+        "polled" => "while both ends look for messages without a pause",
+        _ => "where the receiver sleeps and has to be woken",
+    };
+    if !ours.compares_with(&theirs) {
+        return Some(Finding {
+            is_good: false,
+            text: format!(
+                "There is no comparison with a Unix stream socket {when}: {OWN} took {own} one way, \
+                 and a bare cache line {} from core to core then; the socket took {socket}, and the \
+                 line {}. The host moved the cores between or during the two measurements: run it \
+                 again.",
+                row::ns(ours.raw_line_ns),
+                row::ns(theirs.raw_line_ns)
+            ),
+        });
+    }
+    let times = theirs.value / ours.value;
     Some(Finding {
         is_good: times > 1.0,
         text: format!(
-            "A checked message of 16 bytes takes {ours} one way, a Unix stream socket {theirs}, \
-             {times:.1} times as long; both ends poll."
+            "A checked message of 16 bytes takes {own} one way {when}, and through a Unix stream \
+             socket {socket}, {times:.1} times as long."
         ),
     })
 }
 
-fn add_sections(sections: &mut Vec<Section>, lines: &[Compared], bandwidth: &Row) {
-    let name = |line: &Compared| format!("{}, {}", line.name, line.waits);
+fn commonest(measured: &[Measured]) -> Option<f64> {
+    commonest_line_ns(&measured.iter().map(|one| one.raw_line_ns).collect::<Vec<_>>())
+}
+
+/// The raw lines of these: one, or from the shortest to the longest.
+fn range(measured: &[Measured]) -> String {
+    let lines = || measured.iter().map(|one| one.raw_line_ns);
+    let (least, most) = (lines().fold(f64::INFINITY, f64::min), lines().fold(0.0, f64::max));
+    match (row::ns(least), row::ns(most)) {
+        (least, most) if least == most => least,
+        (least, most) => format!("from {least} to {most}"),
+    }
+}
+
+/// Which of these do not compare with most of them: a mark, or nothing.
+fn marks(measured: &[Measured]) -> Vec<&'static str> {
+    let line = commonest(measured).unwrap_or(f64::NAN);
+    let compares = |one: &Measured| one.is_steady && agree(one.raw_line_ns, line);
+    measured.iter().map(|one| if compares(one) { "" } else { " *" }).collect()
+}
+
+/// Beside which raw lines these were measured.
+fn of_cores(measured: &[Measured]) -> String {
+    let text =
+        format!("A bare cache line took {} from one core to the other meanwhile.", range(measured));
+    match marks(measured).concat().is_empty() {
+        true => text,
+        false => format!(
+            "{text} Rows with a * do not compare with the others: the host had moved the cores, or \
+             moved them then."
+        ),
+    }
+}
+
+fn latencies(lines: &[Compared]) -> Section {
     let text = "Messages of 16 bytes between two processes on two cores, each end pinned alike. \
                 Hamlyn's have their key and bounds checked, are deposited and announced. One way \
                 is half of a round trip; the median.";
-    sections.push(Section {
-        title: "Latency".into(),
-        text: vec![text.into()],
+    let measured: Vec<(&Compared, Measured)> =
+        lines.iter().map(|line| (line, line.one_way)).collect();
+    compared("Latency", text, "one way", "time one way: less is better", row::ns, &measured)
+}
+
+fn rates(lines: &[Compared]) -> Section {
+    let measured: Vec<(&Compared, Measured)> =
+        lines.iter().filter_map(|line| Some((line, line.rate?))).collect();
+    let text = "The same messages one after another, one call each.";
+    let axis = "messages a second: more is better";
+    compared("Rate", text, "messages", axis, |rate| row::per_second(rate, ""), &measured)
+}
+
+fn compared(
+    title: &str,
+    text: &str,
+    figure: &str,
+    axis: &str,
+    in_words: fn(f64) -> String,
+    rows: &[(&Compared, Measured)],
+) -> Section {
+    let measured: Vec<Measured> = rows.iter().map(|row| row.1).collect();
+    let marks = marks(&measured);
+    let marked = || rows.iter().zip(&marks);
+    let name = |line: &Compared, mark| format!("{}, {}{mark}", line.name, line.waits);
+    Section {
+        title: title.into(),
+        text: vec![text.into(), of_cores(&measured)],
         chart: Some(Chart {
-            axis: "one way".into(),
-            bars: lines.iter().map(|line| (name(line), line.one_way_ns)).collect(),
-            text: row::ns,
+            axis: axis.into(),
+            values: marked().map(|((line, one), mark)| (name(line, mark), one.value)).collect(),
+            text: in_words,
         }),
-        header: ["what", "waits", "one way", "raw line then"].map(String::from).into(),
-        rows: lines
-            .iter()
-            .map(|line| {
-                let (one_way, raw) = (row::ns(line.one_way_ns), row::ns(line.raw_line_one_way_ns));
-                vec![line.name.clone(), line.waits.into(), one_way, raw]
+        header: ["what", "waits", figure, "raw line then"].map(String::from).into(),
+        rows: marked()
+            .map(|((line, one), mark)| {
+                let raw = format!("{}{mark}", row::ns(one.raw_line_ns));
+                vec![line.name.clone(), line.waits.into(), in_words(one.value), raw]
             })
             .collect(),
-    });
-    let rates: Vec<(&Compared, f64)> =
-        lines.iter().filter_map(|line| Some((line, line.messages_per_s?))).collect();
-    sections.push(Section {
-        title: "Rate".into(),
-        text: vec!["The same messages one after another, one call each.".into()],
-        chart: Some(Chart {
-            axis: "messages a second".into(),
-            bars: rates.iter().map(|(line, rate)| (name(line), *rate)).collect(),
-            text: |rate| row::per_second(rate, ""),
-        }),
-        header: ["what", "waits", "messages"].map(String::from).into(),
-        rows: rates
-            .iter()
-            .map(|(line, rate)| {
-                vec![line.name.clone(), line.waits.into(), row::per_second(*rate, "")]
-            })
-            .collect(),
-    });
-    let Figure::Bandwidth { bytes_per_s } = bandwidth.figure else { return };
-    let bars = [
+        ..Section::default()
+    }
+}
+
+fn bandwidths(bandwidth: &Row) -> Section {
+    let measured = Measured::of(bandwidth);
+    let values = [
         ("memcpy on one core", bandwidth.baselines.memcpy_bytes_per_s),
         ("bare two-copy ring", bandwidth.baselines.copy_ring_bytes_per_s),
-        ("Hamlyn", bytes_per_s),
-    ];
-    sections.push(Section {
-        title: "Bandwidth".into(),
-        text: vec![format!(
-            "Messages of {}, copied into the ring on one core and out of it on the other. The bare \
-             ring does the same without names, keys or checks.",
-            ByteSize(bandwidth.size)
-        )],
+        (OWN, measured.value),
+    ]
+    .map(|(name, value)| (name.to_owned(), value));
+    let in_words: fn(f64) -> String = |rate| row::per_second(rate, "B");
+    let raw = row::ns(measured.raw_line_ns);
+    Section {
+        title: "Bandwidth, beside what the machine can copy".into(),
+        text: vec![
+            format!(
+                "Messages of {}, copied into the ring on one core and out of it on the other. The \
+                 bare ring does the same without names, keys or checks.",
+                ByteSize(bandwidth.size)
+            ),
+            of_cores(&[measured]),
+        ],
+        rows: values
+            .iter()
+            .map(|(name, value)| vec![name.clone(), in_words(*value), raw.clone()])
+            .collect(),
+        header: ["what", "bandwidth", "raw line then"].map(String::from).into(),
         chart: Some(Chart {
-            axis: "bytes a second".into(),
-            bars: bars.map(|(name, value)| (name.to_owned(), value)).into(),
-            text: |rate| row::per_second(rate, "B"),
+            axis: "bytes a second: more is better".into(),
+            values: values.into(),
+            text: in_words,
         }),
-        header: ["what", "bandwidth"].map(String::from).into(),
-        rows: bars.map(|(name, value)| vec![name.to_owned(), row::per_second(value, "B")]).into(),
-    });
+        ..Section::default()
+    }
 }
 
 // ---- the smaller roles
@@ -519,7 +578,7 @@ fn add_sections(sections: &mut Vec<Section>, lines: &[Compared], bandwidth: &Row
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Visit {
     pub error: Option<String>,
-    /// Of its own counters those that went up.
+    /// Of its own counters of refusals those that went up.
     pub counters: Vec<String>,
 }
 
@@ -540,7 +599,7 @@ fn visitor(mut orders: Orders) -> Result<()> {
                 .counters()
                 .into_iter()
                 .zip(before)
-                .filter(|(now, before)| now.1 > before.1)
+                .filter(|(now, before)| now.1 > before.1 && now.0.contains("refused"))
                 .map(|(now, before)| format!("{} +{}", now.0, now.1 - before.1))
                 .collect();
             Ok(Visit { error: result.err().map(|error| error.to_string()), counters })

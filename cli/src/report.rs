@@ -306,6 +306,8 @@ impl Chart {
             .configure_mesh()
             .disable_y_mesh()
             .light_line_style(TRANSPARENT)
+            // Its own is nearly transparent; the page gives the colour.
+            .bold_line_style(BLACK)
             .x_desc(axis)
             .x_labels(if is_narrow { 4 } else { 10 })
             .x_label_formatter(&|value| (self.text)(*value).replace(".0 ", " "))
@@ -360,9 +362,11 @@ mod tests {
         let values = vec![("bare ring".into(), 5.9e9), ("Hamlyn".into(), 6.2e9)];
         let chart = Chart { axis: "bytes a second".into(), values, text: ns };
         let svgs = chart.to_svgs().unwrap();
-        assert!(
-            svgs.iter().all(|svg| !svg.contains("logarithmic") && svg.contains(">\n6200.0 ms"))
-        );
+        for svg in &svgs {
+            assert!(!svg.contains("logarithmic") && svg.contains(">\n6200.0 ms"), "{svg}");
+            // The page's own background is none of them.
+            assert!(svg.contains("<rect") && !svg.contains("<circle"), "{svg}");
+        }
     }
 
     #[test]
@@ -383,6 +387,7 @@ mod tests {
         let page = page("Hamlyn", &[finding], &machine(), &[section]).unwrap().into_string();
         assert!(page.contains("<svg") && page.contains("raw line") && page.contains("20.0 us"));
         assert!(page.contains("(logarithmic)"), "54 and 20,000 have no common scale else");
+        assert!(page.contains("<circle") && !page.contains("<rect"), "no bar has a length there");
         let (verdict, facts) = (page.find("one is possible"), page.find("kernel"));
         assert!(verdict.unwrap() < facts.unwrap(), "the verdict comes first");
         assert!(!page.contains("<script") && !page.contains("TCP <b>"));
@@ -393,6 +398,28 @@ mod tests {
         if let Some(path) = std::env::var_os("HAMLYN_TEST_REPORT") {
             fs::write(path, page).unwrap();
         }
+    }
+
+    #[test]
+    fn names_break_where_a_name_can_and_words_and_figures_do_not() {
+        let of = |text| pieces(text, WORD_MAX).join("|");
+        assert_eq!(
+            of("control.refused_frame +192, 2.6 us"),
+            "control.|refused_|frame +192, 2.6 us"
+        );
+        assert_eq!(of("hamlyn://10.77.1.2:9/x and so on."), "hamlyn://|10.77.1.2:9/|x and so on.");
+        assert_eq!(of(&"7".repeat(30)), format!("{}|777777", "7".repeat(24)));
+    }
+
+    #[test]
+    fn a_report_that_cannot_be_written_is_known_before_there_is_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let missing = folder.path().join("none").join("report.html");
+        let error = format!("{:#}", check_place(&missing).unwrap_err());
+        assert!(error.contains("none/report.html"), "{error}");
+        assert!(check_place(folder.path()).is_err() && check_place(Path::new("/")).is_err());
+        check_place(&folder.path().join("report.html")).unwrap();
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "looking leaves nothing");
     }
 
     #[test]

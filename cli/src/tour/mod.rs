@@ -447,11 +447,16 @@ fn of_pair(lines: &[Compared], waits: &str) -> Option<Finding> {
         });
     }
     let times = theirs.value / ours.value;
+    let so = match times {
+        1.1.. => format!("{times:.1} times as long"),
+        0.9.. => "about as long".into(),
+        _ => "which is less".into(),
+    };
     Some(Finding {
-        is_good: times > 1.0,
+        is_good: times >= 0.9,
         text: format!(
             "A checked message of 16 bytes takes {own} one way {when}, and through a Unix stream \
-             socket {socket}, {times:.1} times as long."
+             socket {socket}, {so}."
         ),
     })
 }
@@ -635,4 +640,68 @@ fn sleeper(mut orders: Orders) -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Hamlyn and a Unix socket beside these raw lines.
+    fn lines(ours_ns: f64, theirs_ns: f64, is_steady: bool) -> [Compared; 2] {
+        let line = |name: &str, value, raw_line_ns| Compared {
+            name: name.into(),
+            waits: "polled",
+            one_way: Measured { value, raw_line_ns, is_steady },
+            rate: None,
+        };
+        let socket = Channel::UnixSocket.to_string();
+        [line(OWN, 85.0, ours_ns), line(&socket, 2_600.0, theirs_ns)]
+    }
+
+    #[test]
+    fn latencies_are_compared_only_where_their_raw_lines_agree() {
+        let of = |lines: [Compared; 2]| of_pair(&lines, "polled").unwrap();
+        let finding = of(lines(53.0, 60.0, true));
+        assert!(finding.is_good && finding.text.contains("30.6 times as long"), "{finding:?}");
+        for moved in [lines(53.0, 168.0, true), lines(53.0, 53.0, false)] {
+            let finding = of(moved);
+            assert!(!finding.is_good && !finding.text.contains("times"), "{finding:?}");
+            for part in ["no comparison", "85 ns", "53 ns", "2.6 us", "run it again"] {
+                assert!(finding.text.contains(part), "{part}: {finding:?}");
+            }
+        }
+        assert!(of(lines(53.0, 168.0, true)).text.contains("168 ns"));
+        assert!(of_pair(&lines(53.0, 53.0, true), "blocking").is_none(), "none was measured");
+    }
+
+    #[test]
+    fn rows_that_do_not_compare_with_most_are_marked_and_the_range_is_told() {
+        let measured = |lines: [f64; 3]| {
+            lines.map(|raw_line_ns| Measured { value: 1.0, raw_line_ns, is_steady: true })
+        };
+        let moved = measured([53.0, 168.0, 55.0]);
+        assert_eq!(marks(&moved), ["", " *", ""]);
+        let text = of_cores(&moved);
+        assert!(text.contains("from 53 ns to 168 ns") && text.contains("with a *"), "{text}");
+        let alike = measured([53.0, 53.2, 53.0]);
+        assert_eq!(marks(&alike), ["", "", ""]);
+        let text = of_cores(&alike);
+        assert!(text.contains("took 53 ns from") && !text.contains('*'), "{text}");
+    }
+
+    #[test]
+    fn what_was_not_refused_is_no_good_news() {
+        let row = |outcome| attack::Row {
+            what: "an attempt".into(),
+            how: "possible. Deny it".into(),
+            counter: String::new(),
+            outcome,
+        };
+        use attack::Outcome::{NotRefused, Open, Refused};
+        let findings = of_attempts(&[row(Refused), row(Open)]);
+        assert!(findings[0].is_good && findings[0].text.starts_with("1 of 1 "), "{findings:?}");
+        assert!(findings[1].text.starts_with("One more is possible"), "{findings:?}");
+        let findings = of_attempts(&[row(Refused), row(NotRefused)]);
+        assert!(!findings[0].is_good && findings[0].text.starts_with("1 of 2 "), "{findings:?}");
+    }
 }

@@ -149,7 +149,7 @@ mod tests {
             title: "A stranger".into(),
             text: vec!["a sentence that is longer than a line of eighty characters ".repeat(3)],
             facts: vec![
-                ("path".into(), "a ring of 512 lines; ".repeat(9)),
+                ("path".into(), "a ring of 512 lines; ".repeat(12)),
                 ("took".into(), "1 s".into()),
             ],
             header: row(["attempt", "how it was refused", "counted by", "result"]),

@@ -96,10 +96,10 @@ pub fn write(
 }
 
 const STYLE: &str = "
-:root { color-scheme: light dark; --ink: #1d2733; --paper: #fff; --line: #d8dee6; --rule: #8795a6; --grid: #b3bfcc;
+:root { color-scheme: light dark; --ink: #1d2733; --paper: #fff; --line: #d8dee6; --rule: #8795a6; --grid: #c0cad5;
   --good: #1a7f37; --care: #9a5b00; --bad: #c5221f; }
 @media (prefers-color-scheme: dark) { :root { --ink: #dde4ec; --paper: #14191f; --line: #303a46;
-  --rule: #64748b; --grid: #4a5868; --good: #57c274; --care: #e2a33f; --bad: #ff7b72; } }
+  --rule: #64748b; --grid: #3e4b5a; --good: #57c274; --care: #e2a33f; --bad: #ff7b72; } }
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem;
   color: var(--ink); background: var(--paper); }
 p { overflow-wrap: anywhere; }

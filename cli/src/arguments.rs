@@ -27,10 +27,16 @@ pub struct Cli {
 pub enum Command {
     /// Show what Hamlyn does, in about a minute: send a file, attack the receiver, measure
     ///
-    /// Starts a receiver and a sender as separate processes (as different users where it has the
-    /// right to) and sends FILE as messages; lets a stranger try to do harm through everything
-    /// that a process can reach, and shows how each attempt was refused; measures against a Unix
-    /// socket, TCP and a pipe; and writes a report.
+    /// First, a receiver and a sender as separate processes (as different users where it has the
+    /// right to): FILE is sent as messages, each protocol is at work once, and a stranger tries to do
+    /// harm through everything that a process can reach; how each attempt was refused is shown.
+    ///
+    /// Second, two hosts (network namespaces, or over loopback where those are not permitted): a
+    /// message goes from one to the other over TLS, and an attacker on the wire between them reads,
+    /// changes, repeats, leaves out and plays again what they say.
+    ///
+    /// Third, latency, rate and bandwidth are measured against a Unix socket, TCP and a pipe. All of
+    /// it stands in a report.
     Tour(TourArguments),
     /// Receive from one `hamlyn send`, to standard output or a file
     ///
@@ -63,8 +69,9 @@ pub enum Command {
     /// Show all services at work, the busiest first, again and again
     ///
     /// Those of this user; for root, also those that other users serve to others. In a terminal: q ends
-    /// it, l goes from services to links and back. Anywhere else it prints lines. A process is asked once
-    /// in each interval, and answers beside its messages.
+    /// it, l goes from services to links and back. Anywhere else, such as in a pipe or a file, it prints
+    /// the table anew after each interval, until it is ended; with --once, one table. A process is asked
+    /// once in each interval, and answers beside its messages.
     Top(TopArguments),
     /// Serve the figures of `stat` to Prometheus, over HTTP
     ///
@@ -142,7 +149,7 @@ pub enum Command {
 pub struct TourArguments {
     /// The file to send [default: this command itself]
     pub file: Option<PathBuf>,
-    /// The second act alone: two hosts, and an attacker on the wire between them
+    /// The second part alone: two hosts, and an attacker on the wire between them
     #[arg(long)]
     pub hosts: bool,
     /// Where to write the report

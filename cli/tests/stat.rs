@@ -90,7 +90,7 @@ fn each_link_is_told_with_its_peer_its_path_and_what_has_gone_over_it() {
     let table = text(directory, "stat watched");
     assert!(table.contains("link 1: user") && table.contains("10 packets taken"), "{table}");
     let process = format!("watched: process {} (stat", std::process::id());
-    assert!(table.starts_with(&process) && table.contains("its program waits"), "{table}");
+    assert!(table.starts_with(&process) && table.contains("its program has waited"), "{table}");
     // Links stand before the counters, of which those that are 0 are left out.
     assert!(table.find("link 1").unwrap() < table.find("packets_received").unwrap(), "{table}");
     assert!(!table.contains("refused_wrong_key") && table.contains("--all"), "{table}");
@@ -226,9 +226,9 @@ fn a_receiver_that_keeps_its_records_is_named_at_both_ends() {
             "{said}"
         );
         let shown = text(directory, "stat kept");
-        assert!(shown.contains("its program holds 4 of 4 buffers since"), "{shown}");
+        assert!(shown.contains("its program holds 4 of 4 buffers, for"), "{shown}");
         let shown = text(directory, "stat sends");
-        assert!(shown.contains("waits for a buffer of the peer's since"), "{shown}");
+        assert!(shown.contains("has waited for a buffer of the peer's for"), "{shown}");
         // Once they are released neither end says so.
         stops.store(true, std::sync::atomic::Ordering::Relaxed);
         receiver.release(kept.last().unwrap()).unwrap();
@@ -327,8 +327,8 @@ fn a_subscriber_that_keeps_its_samples_is_named_at_both_ends() {
             "{said}"
         );
         let shown = text(directory, "stat reads");
-        assert!(shown.contains("its program holds 2 of 2 samples of the pool since"), "{shown}");
-        assert!(text(directory, "stat news").contains("waits for a buffer of the peer's since"));
+        assert!(shown.contains("its program holds 2 of 2 samples of the pool, for"), "{shown}");
+        assert!(text(directory, "stat news").contains("has waited for a buffer of the peer's for"));
         let metrics = text(directory, "stat reads --prometheus");
         let row = metrics.lines().find(|line| line.contains("samples_held{")).unwrap();
         assert!(row.ends_with(" 2"), "{row}");
@@ -397,7 +397,7 @@ fn a_subscriber_that_receives_nothing_is_named_at_both_ends() {
         let said = text(directory, "why reads");
         assert!(said.contains("4 samples of the peer's have come, of which this process's program has received none"), "{said}");
         let shown = text(directory, "stat reads");
-        assert!(shown.contains("its program has not received 4 samples since"), "{shown}");
+        assert!(shown.contains("its program has not received 4 samples, for"), "{shown}");
         (0..5).for_each(|_| drop(subscriber.receive(Some(LONG)).unwrap()));
         waits.join().unwrap();
     });
@@ -441,8 +441,10 @@ fn a_byte_stream_that_is_not_read_is_named_at_both_ends() {
             "{said}"
         );
         let shown = text(directory, "stat bytes");
-        assert!(shown.contains("its program has not read 16384 bytes since"), "{shown}");
-        assert!(text(directory, "stat writes").contains("waits for a buffer of the peer's since"));
+        assert!(shown.contains("its program has not read 16384 bytes, for"), "{shown}");
+        assert!(
+            text(directory, "stat writes").contains("has waited for a buffer of the peer's for")
+        );
         let mut all = vec![0; BYTES];
         std::io::Read::read_exact(&mut reader, &mut all).unwrap();
         assert!(all.iter().all(|byte| *byte == 7));
@@ -686,7 +688,7 @@ fn why_says_what_is_wrong_with_a_name_and_with_a_link() {
     let told: serde_json::Value = serde_json::from_str(&line).unwrap();
     assert!(told["links"][0]["waits_for_room_ms"].as_u64().unwrap() >= 10, "{line}");
     let shown = text(directory, "stat sender");
-    assert!(shown.contains("waits for the peer since"), "{shown}");
+    assert!(shown.contains("has waited for the peer for"), "{shown}");
 }
 
 // What has come already is taken without a turn of the node: that is no silence, nor is it waiting.

@@ -36,7 +36,8 @@ pub enum CloseReason {
     /// The peer's process lives, and closed the connection without a goodbye: it had messages
     /// that did not leave.
     HungUp,
-    /// The peer broke the rules, and this node closed the link.
+    /// The peer broke the rules, or what came from another host was changed on the way, and this node
+    /// closed the link.
     Misbehaved(String),
     /// The peer says that this node broke the rules, and closed the link.
     Expelled,
@@ -55,7 +56,8 @@ impl fmt::Display for CloseReason {
             Self::Closed => f.write_str("it closed the connection"),
             Self::Died => f.write_str("its process died"),
             Self::HungUp => f.write_str("it closed the connection before all messages had left"),
-            Self::Misbehaved(why) => write!(f, "it broke the rules and was sent away: {why}"),
+            // Of another host, somebody between may be to blame.
+            Self::Misbehaved(why) => write!(f, "this side sent it away: {why}"),
             Self::Expelled => f.write_str("it says that this side broke the rules"),
             Self::TooSlow => f.write_str("it sent this side away, which was too slow for it"),
             Self::Unwatched => f.write_str(

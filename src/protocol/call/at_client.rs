@@ -189,6 +189,15 @@ impl ClientState {
             },
             // The server has heard that its reply was too long.
             (AtClient::TooLong, DECLINED) => call.state = AtClient::Refused,
+            (AtClient::Waiting, 0..=LENGTH_MAX) => {
+                let most = self.blocks.block;
+                let why = format!("a reply of {code} bytes to call {number}, where {most} fit");
+                return Err(Broken(why));
+            }
+            (_, 0..=LENGTH_MAX) => {
+                let why = format!("a reply to call {number}, which waits for none");
+                return Err(Broken(why));
+            }
             _ => return Err(Broken(format!("code {code} for call {number}, which is not so far"))),
         }
         let call = &self.calls[number as usize];

@@ -583,6 +583,11 @@ impl ServerState {
                 ),
             )
             | (CANCEL, IDLE | SHUT, _) => return Ok(None),
+            (0..=LENGTH_MAX, IDLE, _) => {
+                let most = client.blocks.at_once();
+                let why = format!("a request of {code} bytes in a block of {most}");
+                return Err(Broken(why));
+            }
             _ => return Err(Broken(format!("code {code} for call {call}, which is not so far"))),
         }
         self.advance(node, slot);

@@ -23,13 +23,14 @@ which the loop watches. Each sleeper then looks again.
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar, Unpack
 
 from . import _hamlyn
 from ._errors import Closed, Draining, HamlynError, Misuse, TimedOut
-from ._loop import until
+from ._loop import until, until_done
 from ._reconnect import Limit, Outages, ReconnectPolicy, is_final
 from ._transports import (
     Server as StreamServer,
@@ -40,7 +41,15 @@ from ._transports import (
     open_connection,
     start_server,
 )
-from ._types import Buffer, DType, Event, Shape
+from ._types import (
+    AnyArray,
+    Buffer,
+    ClientSettings,
+    DType,
+    Event,
+    Shape,
+    SubscriberSettings,
+)
 
 T = TypeVar("T")
 
@@ -64,10 +73,10 @@ class _Grown(_Wrapped[T]):
 
     @classmethod
     async def connect(
-        cls, manager: _hamlyn.Manager, name: str, timeout: float | None = 10.0, **settings: Any
+        cls, manager: _hamlyn.Manager, name: str, timeout: float | None = 10.0
     ) -> Self:
-        """`connect` of the class of `hamlyn`, with its settings, on a thread."""
-        return cls(await asyncio.to_thread(cls._connect, manager, name, timeout, **settings))
+        """`connect` of the class of `hamlyn`, on a thread."""
+        return cls(await asyncio.to_thread(cls._connect, manager, name, timeout))
 
 
 class Queue(_Wrapped[_hamlyn.Queue]):
@@ -75,7 +84,7 @@ class Queue(_Wrapped[_hamlyn.Queue]):
 
     async def receive(self, timeout: float | None = None) -> _hamlyn.Notification:
         """The next notification. Raises `TimedOut`."""
-        return await until(self.sync._manager, self.sync.try_receive, timeout)
+        return await until(self.sync._manager, self.sync.try_receive, timeout, self.sync.receive)
 
 
 class TaggedReceiver(_Wrapped[_hamlyn.TaggedReceiver]):
@@ -83,7 +92,7 @@ class TaggedReceiver(_Wrapped[_hamlyn.TaggedReceiver]):
 
     async def get_tag(self, timeout: float | None = None) -> _hamlyn.Tag:
         """The next tag. Raises `TimedOut`."""
-        return await until(self.sync._manager, self.sync.try_get_tag, timeout)
+        return await until(self.sync._manager, self.sync.try_get_tag, timeout, self.sync.get_tag)
 
 
 class DatagramReceiver(_Wrapped[_hamlyn.DatagramReceiver]):
@@ -91,7 +100,7 @@ class DatagramReceiver(_Wrapped[_hamlyn.DatagramReceiver]):
 
     async def receive(self, timeout: float | None = None) -> _hamlyn.Datagram:
         """The next datagram. Raises `TimedOut`."""
-        return await until(self.sync._manager, self.sync.try_receive, timeout)
+        return await until(self.sync._manager, self.sync.try_receive, timeout, self.sync.receive)
 
 
 class StreamReceiver(_Wrapped[_hamlyn.StreamReceiver]):
@@ -99,7 +108,7 @@ class StreamReceiver(_Wrapped[_hamlyn.StreamReceiver]):
 
     async def receive(self, timeout: float | None = None) -> _hamlyn.Record:
         """The next record. Raises `TimedOut`, and `Closed` after the stream's end."""
-        return await until(self.sync._manager, self.sync.try_receive, timeout)
+        return await until(self.sync._manager, self.sync.try_receive, timeout, self.sync.receive)
 
     def __aiter__(self) -> StreamReceiver:
         return self
@@ -122,7 +131,7 @@ class ApertureStreamReceiver(_Wrapped[_hamlyn.ApertureStreamReceiver]):
         self, timeout: float | None = None
     ) -> _hamlyn.Record | _hamlyn.VolatileRecord:
         """The next record. Raises `TimedOut`, and `Closed` after the stream's end."""
-        return await until(self.sync._manager, self.sync.try_receive, timeout)
+        return await until(self.sync._manager, self.sync.try_receive, timeout, self.sync.receive)
 
     def __aiter__(self) -> ApertureStreamReceiver:
         return self
@@ -211,6 +220,10 @@ class _StreamSender(_Grown[T]):
         """`hamlyn.StreamSender.loan`, which does not wait."""
         return self._plain().loan(nbytes)
 
+    def loan_array(self, dtype: DType, shape: Shape) -> _hamlyn.RecordLoan:
+        """`hamlyn.StreamSender.loan_array`, which does not wait."""
+        return self._plain().loan_array(dtype, shape)
+
     async def send_loan(self, loan: _hamlyn.RecordLoan, timeout: float | None = None) -> None:
         """Sends a loan of this sender; otherwise as `send`. Raises `Misuse` for another's."""
         if not loan._is_of(self.sync):
@@ -259,16 +272,20 @@ class Publisher(_Wrapped[_hamlyn.Publisher]):
 
     async def publish(self, sample: Buffer, timeout: float | None = None) -> int:
         """Publishes a sample; returns how many were published before it. Raises `TimedOut`."""
-        return await until(self.sync._manager, lambda: self.sync.try_publish(sample), timeout)
+        attempt = functools.partial(self.sync.try_publish, sample)
+        last = functools.partial(self.sync.publish, sample)
+        return await until(self.sync._manager, attempt, timeout, last)
 
     async def publish_array(self, array: Buffer, timeout: float | None = None) -> int:
         """`publish` of an array with its type and shape."""
-        return await self._until(lambda: self.sync.publish_array(array, 0), timeout)
+        publish = functools.partial(self.sync.publish_array, array)
+        return await until_done(self.sync._manager, publish, timeout)
 
     async def publish_loan(self, loan: _hamlyn.SampleLoan, timeout: float | None = None) -> int:
         """Publishes a loan of this publisher; after `TimedOut` it may be published again. Raises `Misuse`
         for a loan of another publisher, which stays as it is."""
-        return await self._until(lambda: self.sync._publish_loan(loan, 0), timeout)
+        publish = functools.partial(self.sync._publish_loan, loan)
+        return await until_done(self.sync._manager, publish, timeout)
 
     def loan(self, nbytes: int) -> _hamlyn.SampleLoan:
         """`hamlyn.Publisher.loan`, which does not wait."""
@@ -280,28 +297,18 @@ class Publisher(_Wrapped[_hamlyn.Publisher]):
 
     async def flush(self, timeout: float | None = None) -> None:
         """`hamlyn.Publisher.flush`."""
-        await self._until(self._flushed, timeout)
+        await self._until(self.sync.flush, timeout)
 
     async def drain(self, timeout: float | None = None) -> None:
         """`hamlyn.Publisher.drain`."""
-        await self._until(self._drained, timeout)
+        await self._until(self.sync.drain, timeout)
 
-    def _flushed(self) -> bool:
-        self.sync.flush(0)
-        return True
+    async def _until(self, call: Callable[[float], None], timeout: float | None) -> None:
+        def done(timeout: float) -> bool:
+            call(timeout)
+            return True
 
-    def _drained(self) -> bool:
-        self.sync.drain(0)
-        return True
-
-    async def _until(self, call: Callable[[], T], timeout: float | None) -> T:
-        def attempt() -> T | None:
-            try:
-                return call()
-            except TimedOut:
-                return None
-
-        return await until(self.sync._manager, attempt, timeout)
+        await until_done(self.sync._manager, done, timeout)
 
 
 class Subscriber(_Grown[_hamlyn.Subscriber]):
@@ -309,9 +316,20 @@ class Subscriber(_Grown[_hamlyn.Subscriber]):
 
     _connect = _hamlyn.Subscriber.connect
 
+    @classmethod
+    async def connect(
+        cls,
+        manager: _hamlyn.Manager,
+        name: str,
+        timeout: float | None = 10.0,
+        **settings: Unpack[SubscriberSettings],
+    ) -> Self:
+        """`hamlyn.Subscriber.connect`, with its settings, on a thread."""
+        return cls(await asyncio.to_thread(cls._connect, manager, name, timeout, **settings))
+
     async def receive(self, timeout: float | None = None) -> _hamlyn.Sample:
         """The next sample. Raises `TimedOut`, and `Closed` after the publisher's end."""
-        return await until(self.sync._manager, self.sync.try_receive, timeout)
+        return await until(self.sync._manager, self.sync.try_receive, timeout, self.sync.receive)
 
     def __aiter__(self) -> Self:
         return self
@@ -335,14 +353,8 @@ class Group(_Wrapped[_hamlyn.Group]):
 
     async def wait_for(self, k: int, timeout: float | None = None) -> list[_hamlyn.GroupPart]:
         """The parts of `k` members, whichever. Raises `TimedOut`."""
-
-        def attempt() -> list[_hamlyn.GroupPart] | None:
-            try:
-                return self.sync.wait_for(k, 0)
-            except TimedOut:
-                return None
-
-        return await until(self.sync._manager, attempt, timeout)
+        wait = functools.partial(self.sync.wait_for, k)
+        return await until_done(self.sync._manager, wait, timeout)
 
 
 class GroupMember(_Wrapped[_hamlyn.GroupMember]):
@@ -350,14 +362,7 @@ class GroupMember(_Wrapped[_hamlyn.GroupMember]):
 
     async def receive(self, timeout: float | None = None) -> bytes:
         """What the root scatters or broadcasts next. Raises `TimedOut`."""
-
-        def attempt() -> bytes | None:
-            try:
-                return self.sync.receive(0)
-            except TimedOut:
-                return None
-
-        return await until(self.sync._manager, attempt, timeout)
+        return await until_done(self.sync._manager, self.sync.receive, timeout)
 
 
 class Server(_Wrapped[_hamlyn.Server]):
@@ -365,7 +370,7 @@ class Server(_Wrapped[_hamlyn.Server]):
 
     async def receive(self, timeout: float | None = None) -> _hamlyn.Request:
         """The next request. Raises `TimedOut`."""
-        return await until(self.sync._manager, self.sync.try_receive, timeout)
+        return await until(self.sync._manager, self.sync.try_receive, timeout, self.sync.receive)
 
     async def drain(self, timeout: float | None = 10.0) -> int:
         """`hamlyn.Server.drain`, on a thread: tasks go on receiving and replying. It goes on there
@@ -373,41 +378,153 @@ class Server(_Wrapped[_hamlyn.Server]):
         return await asyncio.to_thread(self.sync.drain, timeout)
 
 
+_LONG_MAX = 4
+"""Long requests of one client that its server takes at a time."""
+
+_NO_CALL = (
+    "no call was free within the time limit, or the server made no room for a long request; the call was "
+    "forgotten"
+)
+
+
+async def _within(limit: Limit, work: Awaitable[T], why: str) -> T:
+    """What ends within the limit by itself, once it has a thread."""
+    try:
+        async with asyncio.timeout(limit.left):
+            return await work
+    except TimedOut:
+        raise
+    except TimeoutError:
+        raise TimedOut(why) from None
+
+
+async def reply(
+    request: _hamlyn.Request, data: Buffer, timeout: float | None = 10.0
+) -> None:
+    """`request.reply`: at once where its client has room, else on a thread. Raises what that raises, most
+    often because of that client alone; then the client is told that no reply will come, and so it is
+    where the task is cancelled before a thread was free."""
+    limit = Limit(timeout)
+    if not request._try_reply(data):
+        with request:
+            work = asyncio.to_thread(lambda: request.reply(data, limit.left))
+            await _within(limit, work, "the reply did not leave within the time limit")
+
+
+async def reply_array(
+    request: _hamlyn.Request, array: Buffer, timeout: float | None = 10.0
+) -> None:
+    """`reply` with an array, its type and shape, for `call_array`."""
+    await reply(request, _hamlyn.pack_array(array), timeout)
+
+
+async def cancelled(request: _hamlyn.Request) -> None:
+    """Returns when nobody waits for the reply any more: see `Request.is_cancelled`. For a task beside the
+    one that makes the reply. Raises `Misuse` where it finds the request replied to."""
+    try:
+        await until(request._manager, lambda: request.is_cancelled() or None, request.time_left)
+    except TimedOut:
+        pass
+
+
 class Client(_Grown[_hamlyn.Client]):
-    """A client whose calls are awaited; any number of tasks may call."""
+    """A client whose calls are awaited; any number of tasks of one event loop may call. An asynchronous
+    context manager: leaving it closes the client.
+
+    A time limit is for all of a call. A call that is not free yet is awaited; a request that is longer than
+    the server takes at once has a thread, of which one client uses four at most."""
 
     _connect = _hamlyn.Client.connect
 
-    async def call(self, request: Buffer, timeout: float | None = None) -> bytes:
-        """Sends a request, and awaits the reply. A task that is cancelled leaves nothing behind:
-        the reply will be dropped."""
-        call = await self.start(request, timeout)
-        return await until(self.sync._manager, call.try_finish, timeout)
+    def __init__(self, sync: _hamlyn.Client) -> None:
+        super().__init__(sync)
+        self._long = asyncio.Semaphore(_LONG_MAX)
 
-    async def start(self, request: Buffer, timeout: float | None = None) -> _hamlyn.Call:
-        """Sends a request: at once where a call is free, else on a thread."""
-        if len(memoryview(request).cast("B")) <= 4088:
-            try:
-                return self.sync.start(request, 0)
-            except TimedOut:
-                pass
-        return await asyncio.to_thread(self.sync.start, request, timeout)
+    @classmethod
+    async def connect(
+        cls,
+        manager: _hamlyn.Manager,
+        name: str,
+        timeout: float | None = 10.0,
+        **settings: Unpack[ClientSettings],
+    ) -> Self:
+        """`hamlyn.Client.connect`, with its settings, on a thread."""
+        return cls(await asyncio.to_thread(cls._connect, manager, name, timeout, **settings))
+
+    async def call(self, request: Buffer, timeout: float | None = None) -> bytes:
+        """Sends a request, and awaits the reply, at most `timeout` seconds in all. Raises `TimedOut`, and
+        what `hamlyn.Client.call` raises. Then, and where the task is cancelled, the call is forgotten: the
+        server's handler can see that, and the reply will be dropped."""
+        limit = Limit(timeout)
+        return await self._finish(await self.start(request, limit.left), limit)
+
+    async def call_array(self, array: Buffer, timeout: float | None = None) -> AnyArray:
+        """`call` with an array, for an array: see `hamlyn.Client.call_array`."""
+        return _hamlyn.unpack_array(await self.call(_hamlyn.pack_array(array), timeout))
 
     async def call_within(self, request: Buffer, limit: float) -> bytes:
         """`call` within `limit` seconds, which the server is told: see `hamlyn.Client.call_within`."""
-        end = asyncio.get_running_loop().time() + limit
-        call = await self.start_within(request, limit)
-        left = max(end - asyncio.get_running_loop().time(), 0.0)
-        return await until(self.sync._manager, call.try_finish, left)
+        end = Limit(limit)
+        return await self._finish(await self.start_within(request, limit), end)
+
+    async def _finish(self, call: _hamlyn.Call, limit: Limit) -> bytes:
+        try:
+            return await until(self.sync._manager, call.try_finish, limit.left, call.finish)
+        finally:
+            # Its task, or the exception, may be kept for long.
+            call.forget()
+
+    async def start(self, request: Buffer, timeout: float | None = None) -> _hamlyn.Call:
+        """Sends a request, awaiting a free call, at most `timeout` seconds in all. Raises `TimedOut`."""
+        limit = Limit(timeout)
+        return await self._start(functools.partial(self.sync.start, request), _size(request), limit)
 
     async def start_within(self, request: Buffer, limit: float) -> _hamlyn.Call:
         """`start` within `limit` seconds, which the server is told."""
-        if len(memoryview(request).cast("B")) <= 4088:
-            try:
-                return self.sync.start_within(request, limit, 0)
-            except TimedOut:
-                pass
-        return await asyncio.to_thread(self.sync.start_within, request, limit)
+        end = Limit(limit)
+
+        def start(timeout: float | None) -> _hamlyn.Call:
+            return self.sync.start_within(request, end.left or 0.0, timeout)
+
+        # The limit is sent before the request.
+        return await self._start(start, _size(request) + 8, end)
+
+    async def _start(
+        self, start: Callable[[float | None], _hamlyn.Call], size: int, limit: Limit
+    ) -> _hamlyn.Call:
+        if size <= self.sync._at_once_max:
+            return await until_done(self.sync._manager, start, limit.left)
+
+        async def on_thread() -> _hamlyn.Call:
+            async with self._long:
+                return await asyncio.to_thread(lambda: start(limit.left))
+
+        return await _within(limit, on_thread(), _NO_CALL)
+
+    @property
+    def peer(self) -> _hamlyn.Peer:
+        """Who is at the other end, as the kernel says."""
+        return self.sync.peer
+
+    @property
+    def ended(self) -> str | None:
+        """Why the connection ended; `None` while it has not."""
+        return self.sync.ended
+
+    def close(self) -> None:
+        """Ends the connection; whoever waits for a reply gets `Closed`."""
+        self.sync.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
 
 
 class ReconnectingClient:
@@ -419,7 +536,7 @@ class ReconnectingClient:
         manager: _hamlyn.Manager,
         name: str,
         policy: ReconnectPolicy | None = None,
-        **settings: Any,
+        **settings: Unpack[ClientSettings],
     ) -> None:
         """See `hamlyn.ReconnectingClient`: it is connected by the first call, or by `connect`."""
         self._manager, self._name, self._settings = manager, name, settings
@@ -435,7 +552,7 @@ class ReconnectingClient:
         timeout: float | None = 10.0,
         *,
         policy: ReconnectPolicy | None = None,
-        **settings: Any,
+        **settings: Unpack[ClientSettings],
     ) -> Self:
         """One that is connected; waits at most `timeout` seconds."""
         made = cls(manager, name, policy, **settings)
@@ -465,16 +582,15 @@ class ReconnectingClient:
         limit = Limit(timeout)
         while True:
             number, client = await self._connection(limit)
-            was_sent = False
+            call = None
             try:
                 call = await start(client, request, limit.left)
-                was_sent = True
-                reply = await until(self._manager, call.try_finish, limit.left)
+                reply = await client._finish(call, limit)
             except Closed as error:
                 if self._is_closed or self._manager.closed:
                     raise
                 self._outages.is_lost(number, error)
-                if was_sent and not is_idempotent and not isinstance(error, Draining):
+                if call is not None and not is_idempotent and not isinstance(error, Draining):
                     raise
             else:
                 self._outages.has_replied(number)
@@ -602,9 +718,12 @@ __all__ = [
     "Subscriber",
     "TaggedReceiver",
     "TaggedSender",
+    "cancelled",
     "create_connection",
     "create_server",
     "open_connection",
+    "reply",
+    "reply_array",
     "start_server",
     "until",
 ]

@@ -569,6 +569,11 @@ def test_replies_are_awaited_and_only_long_ones_have_a_thread(
                 await asyncio.to_thread(call.finish, LIMIT)
             receiving.cancel()
         assert client.sync.closed
+        # Type checkers find it, too.
+        with pytest.raises(TypeError):
+            await aio.Client.connect(other, "calls", nosuch=1)  # type: ignore[call-arg]
+        with pytest.raises(TypeError):
+            await aio.StreamSender.connect(other, "calls", nosuch=1)  # type: ignore[call-arg]
 
     run(main())
 

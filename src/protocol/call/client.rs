@@ -352,6 +352,12 @@ impl Client {
         }
     }
 
+    /// Bytes of a request that are sent at once.
+    #[cfg(feature = "unstable-internals")]
+    pub fn at_once_max(&self) -> usize {
+        self.at_once
+    }
+
     /// Calls that may be outstanding.
     pub fn outstanding_max(&self) -> usize {
         self.outstanding

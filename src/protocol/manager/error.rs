@@ -142,8 +142,9 @@ impl From<Waited> for ReceiveError {
 pub enum SendError {
     /// The time is over: the receiver did not go on.
     #[error(
-        "the receiver did not take what was sent before within the time limit; nothing was sent. \
-         It is behind, or its program makes no calls and has no progress thread (start_progress)"
+        "the receiver made no room within the time limit; nothing was sent. It is behind, or its \
+         program does not receive: a progress thread (start_progress) empties the link, but room for \
+         more, or for a record longer than its buffers, comes when the program receives"
     )]
     TimedOut,
     /// More than one message holds.

@@ -40,7 +40,7 @@ pub enum PublishError {
         limit: &'static str,
     },
     /// As many samples are on loan as may be.
-    #[error("{0} samples are on loan, which is loans_max")]
+    #[error("{0} samples are on loan, as many as may be (loans_max)")]
     Loans(u32),
     /// The sample is of another publisher's pool.
     #[error("the sample is on loan from another publisher")]

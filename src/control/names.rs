@@ -67,7 +67,8 @@ pub enum NameError {
     },
     /// A character that a file name had better not have.
     #[error(
-        "{text:?} has {found:?}; allowed are a-z A-Z 0-9 . _ -, and neither . nor - as the first"
+        "{text:?} has {found:?}{}; allowed are a-z A-Z 0-9 . _ -, and neither . nor - as the first",
+        if matches!(.found, '.' | '-') { " as the first" } else { "" }
     )]
     Character {
         /// The name or the user.
@@ -329,15 +330,26 @@ fn try_listen(
         Access::Group(_) => 0o660,
         Access::Anyone => 0o666,
     };
-    let prepare = || -> io::Result<(u64, u64)> {
+    let prepare = || -> Result<(u64, u64), ServeError> {
         let name = &*service.name;
         if let Access::Group(gid) = access {
-            let gid = rustix::fs::Gid::from_raw(gid);
-            rustix::fs::chownat(&directory.fd, name, None, Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
+            let (group, flags) = (rustix::fs::Gid::from_raw(gid), AtFlags::SYMLINK_NOFOLLOW);
+            match rustix::fs::chownat(&directory.fd, name, None, Some(group), flags) {
+                Err(rustix::io::Errno::PERM) => {
+                    let why = std::format!(
+                        "only a member of group {gid} can serve it to that group, and user {} is none",
+                        euid()
+                    );
+                    return Err(ServeError::NotPermitted { name: name.into(), why });
+                }
+                changed => changed.map_err(|e| os(e.into()))?,
+            }
         }
-        rustix::fs::chmodat(&directory.fd, name, Mode::from_raw_mode(mode), AtFlags::empty())?;
-        let stat = rustix::fs::statat(&directory.fd, name, AtFlags::SYMLINK_NOFOLLOW)?;
-        socket::listen(&fd)?;
+        rustix::fs::chmodat(&directory.fd, name, Mode::from_raw_mode(mode), AtFlags::empty())
+            .map_err(|e| os(e.into()))?;
+        let stat = rustix::fs::statat(&directory.fd, name, AtFlags::SYMLINK_NOFOLLOW)
+            .map_err(|e| os(e.into()))?;
+        socket::listen(&fd).map_err(os)?;
         Ok((stat.st_dev, stat.st_ino))
     };
     match prepare() {
@@ -348,7 +360,7 @@ fn try_listen(
         }
         Err(e) => {
             let _ = rustix::fs::unlinkat(&directory.fd, &*service.name, AtFlags::empty());
-            Err(os(e))
+            Err(e)
         }
     }
 }
@@ -396,9 +408,15 @@ pub enum FindError {
     /// No such name.
     #[error(
         "nothing is called {name}: {}{}; is its server running, as the user and with the directory \
-         that it is looked for in?",
+         that it is looked for in{}?",
         listed(.looked),
-        others(.namesakes)
+        others(.namesakes),
+        // Another user's, or this one's own by its name.
+        if .name.contains('@') {
+            ", and serves it to others, not to its own user alone (`Access`, `hamlyn recv --allow`)"
+        } else {
+            ""
+        }
     )]
     NotFound {
         /// The service.
@@ -604,11 +622,16 @@ pub fn list_services(config: &Config) -> Services {
         }
         Err(_) => Vec::new(),
     });
-    let Ok(Some(users)) = users else {
-        found.held.push(config.shared_dir.clone());
-        return found;
+    let users: Vec<u32> = match users {
+        Ok(Some(users)) => users,
+        Ok(None) | Err(_) => {
+            found.held.push(config.shared_dir.clone());
+            return found;
+        }
     };
-    for uid in users {
+    // The shared directory need not be this user's to read, and then its own place in it is known all the same.
+    let own = (!users.contains(&euid())).then(euid);
+    for uid in own.into_iter().chain(users) {
         let looking = config.clone();
         let look = move || match open_shared(&looking, uid, false) {
             Ok(directory) => list(&directory, Some(uid)),

@@ -364,6 +364,8 @@ struct Sender {
     tickets: Vec<Ticket>,
     /// How the link ended.
     closed: Option<CloseReason>,
+    /// The receiver is on another host, of which a death is not told from silence.
+    is_of_host: bool,
 }
 
 impl Sender {
@@ -389,7 +391,9 @@ impl Sender {
             .map(|ticket| ticket_of(node.peer(link)?, ticket))
             .collect::<Result<Vec<_>>>()
             .context("the service is no `hamlyn recv`")?;
-        let mut sender = Self { node, link, queue, slot, tickets: Vec::new(), closed: None };
+        let is_of_host = name.starts_with("hamlyn://");
+        let (own, closed) = (Vec::new(), None);
+        let mut sender = Self { node, link, queue, slot, tickets: own, closed, is_of_host };
         tickets.into_iter().try_for_each(|ticket| sender.keep(ticket))?;
         Ok(sender)
     }
@@ -492,8 +496,15 @@ impl Sender {
         if self.closed.is_none() && self.node.peer(self.link).is_ok() {
             return None;
         }
-        let how = if self.closed == Some(CloseReason::Died) { "died" } else { "ended" };
-        Some(anyhow!("the receiver {how} before it had everything"))
+        Some(match self.closed {
+            Some(CloseReason::Died) if self.is_of_host => {
+                anyhow!(
+                    "the receiver died, or cannot be reached any more, before it had everything"
+                )
+            }
+            Some(CloseReason::Died) => anyhow!("the receiver died before it had everything"),
+            _ => anyhow!("the receiver ended before it had everything"),
+        })
     }
 
     /// Sleeps until there may be a message, or input if that is wanted; says whether there is.

@@ -157,7 +157,8 @@ pub struct TourArguments {
 pub struct RecvArguments {
     /// The service's name: up to 64 letters, digits, '-', '_' and '.'
     pub name: String,
-    /// Who may send: "user" (this user only), "anyone", or "group:GID"
+    /// Who may send: "user" (this user only), "anyone", or "group:GID" or "group:NAME", of which this
+    /// user is a member
     #[arg(long, value_name = "WHO", default_value = "user", value_parser = allow)]
     pub allow: Allow,
     /// Seconds to wait for a sender [default: for ever]
@@ -307,7 +308,8 @@ pub struct ServeArguments {
     /// How it waits for messages
     #[arg(long, value_enum, default_value_t = Mode::Adaptive)]
     pub mode: Mode,
-    /// Who may connect: "user" (this user only), "anyone", or "group:GID"
+    /// Who may connect: "user" (this user only), "anyone", or "group:GID" or "group:NAME", of which this
+    /// user is a member
     #[arg(long, value_name = "WHO", default_value = "user", value_parser = allow)]
     pub allow: Allow,
 }
@@ -381,7 +383,8 @@ pub struct StatArguments {
     /// collector of the node exporter, in its folder, with a name that ends in .prom
     #[arg(long, short, value_name = "FILE", requires = "prometheus")]
     pub output: Option<PathBuf>,
-    /// Look again and again, with this many seconds in between: rates, and what has gone up
+    /// Look again and again, with this many seconds in between [default: 1]: rates, and what has gone
+    /// up
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", require_equals = true)]
     #[arg(value_parser = seconds)]
     pub watch: Option<Duration>,
@@ -524,10 +527,21 @@ fn allow(text: &str) -> Result<Allow, String> {
         "anyone" => Ok(Allow::Anyone),
         _ => text
             .strip_prefix("group:")
-            .and_then(|gid| gid.parse().ok())
+            .and_then(|group| group.parse().ok().or_else(|| gid_of(group)))
             .map(Allow::Group)
-            .ok_or_else(|| "allowed are \"user\", \"anyone\" and \"group:GID\"".to_owned()),
+            .ok_or_else(|| {
+                "allowed are \"user\", \"anyone\", and \"group:GID\" or \"group:NAME\" of a group in \
+                 /etc/group"
+                    .to_owned()
+            }),
     }
+}
+
+/// The number of a group of this machine's file.
+fn gid_of(group: &str) -> Option<u32> {
+    let file = std::fs::read_to_string("/etc/group").ok()?;
+    let mut lines = file.lines().map(|line| line.split(':'));
+    lines.find_map(|mut fields| (fields.next()? == group).then(|| fields.nth(1)?.parse().ok())?)
 }
 
 #[cfg(test)]
@@ -549,6 +563,8 @@ mod tests {
         assert!(text.contains("quickly") && text.contains("adaptive"), "{text}");
         let text = error("hamlyn recv --allow group:x there");
         assert!(text.contains("group:x") && text.contains("group:GID"), "{text}");
+        assert_eq!(allow("group:root"), Ok(Allow::Group(0)));
+        assert_eq!(allow("group:7"), Ok(Allow::Group(7)));
         let text = error("hamlyn perf protocols --cores 1,1");
         assert!(text.contains("1,1") && text.contains("0,1"), "{text}");
         let text = error("hamlyn perf latency --cores 1");

@@ -125,6 +125,7 @@ fn clean(config: &Config, services: &[ServiceEntry]) -> Result<()> {
 
 fn state(service: &ServiceEntry) -> &'static str {
     match service.is_alive {
+        Some(true) if service.pid.is_some_and(figures::is_stopped) => "stopped",
         Some(true) => "alive",
         Some(false) => "stale",
         None => "may not be asked",

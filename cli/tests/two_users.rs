@@ -55,6 +55,9 @@ fn a_user_sees_what_it_serves_where_the_shared_directory_is_not_its_to_read() {
     }
     let dir = two_homes();
     let (dir, shared) = (dir.path(), dir.path().join("run"));
+    // Nothing is made where a user is not there.
+    let nobody = shell("hamlyn setup daemon nosuchuser", dir, &shared, None).output().unwrap();
+    assert!(!nobody.status.success() && !shared.exists(), "{nobody:?}");
     let setup = format!("hamlyn setup {} {}", ALICE.0, BOB.0);
     assert!(shell(&setup, dir, &shared, None).status().unwrap().success());
     fs::set_permissions(&shared, fs::Permissions::from_mode(0o711)).unwrap();

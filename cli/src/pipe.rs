@@ -307,7 +307,8 @@ impl Receiver {
     fn tell(mut self, result: &Result<()>) {
         let text = match result {
             Ok(()) => Vec::new(),
-            Err(error) => format!("{error:#}").chars().take(40).collect::<String>().into_bytes(),
+            // There is room for a few words: the last cause, and not the path.
+            Err(error) => error.root_cause().to_string().into_bytes(),
         };
         let verdict = [&[result.is_ok() as u8][..], &text[..text.len().min(59)]].concat();
         let to = Ticket { metadata_index: MetadataIndex(CHUNKS), ..self.tickets };

@@ -128,7 +128,8 @@ fn output_that_cannot_be_written_fails_at_both_ends() {
     let sent = send(directory.path(), &[7; 1000]);
     let received = receiver.wait_with_output().unwrap();
     assert_eq!((sent.status.code(), received.status.code()), (Some(1), Some(1)));
-    assert!(text(&sent.stderr).contains("the receiver failed"), "{}", text(&sent.stderr));
+    let said = text(&sent.stderr);
+    assert!(said.contains("the receiver failed: No space left on device"), "{said}");
     assert!(text(&received.stderr).contains("No space left"), "{}", text(&received.stderr));
 }
 

@@ -23,6 +23,57 @@ pub struct Cli {
     pub command: Command,
 }
 
+const OF_RECV: &str = "\
+EXAMPLES
+  hamlyn recv demo --output copy                  from `hamlyn send demo < original`
+  hamlyn recv report --allow anyone > report      also from other users, who send to USER@report
+
+ENVIRONMENT
+  HAMLYN_DIR         where services for this user alone have their names
+  HAMLYN_SHARED_DIR  where those for other users have theirs [default: /run/hamlyn]
+  HAMLYN_LISTEN      address and port at which other hosts connect
+  HAMLYN_SECRET      file with the secret that they have, too; see `hamlyn keys`
+
+EXIT STATUS
+  0: everything came, and the sender was told. 1: it did not. 2: the command line is wrong.";
+
+const OF_SEND: &str = "\
+EXAMPLES
+  hamlyn send demo < original                     to `hamlyn recv demo`
+  hamlyn send alice@report < report               to another user's
+  hamlyn send hamlyn://192.0.2.1:7000/demo < f    to another host's
+
+ENVIRONMENT
+  HAMLYN_DIR, HAMLYN_SHARED_DIR, HAMLYN_SECRET    as for `hamlyn recv`
+
+EXIT STATUS
+  0: the receiver said that it has everything. 1: it did not. 2: the command line is wrong.";
+
+const OF_STAT: &str = "\
+EXAMPLES
+  hamlyn stat                  all services that this user may ask
+  hamlyn stat orders --watch   one, again and again
+  hamlyn stat --prometheus --output /var/lib/node_exporter/hamlyn.prom
+
+ENVIRONMENT
+  HAMLYN_DIR, HAMLYN_SHARED_DIR    where services are looked for, as they have it themselves
+
+EXIT STATUS
+  0: whoever was asked answered. 1: somebody did not. 2: the command line is wrong.";
+
+const OF_WHY: &str = "\
+EXAMPLES
+  hamlyn why orders
+  sudo hamlyn why alice@report
+  hamlyn why hamlyn://192.0.2.1:7000/demo
+
+ENVIRONMENT
+  HAMLYN_DIR, HAMLYN_SHARED_DIR    where services are looked for, as they have it themselves
+  HAMLYN_SECRET, HAMLYN_TRUSTED    for services of other hosts, and the others of `hamlyn keys`
+
+EXIT STATUS
+  0: something is called so. 1: nothing is, or it cannot be reached. 2: the command line is wrong.";
+
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Show what Hamlyn does, in about a minute: send a file, attack the receiver, measure
@@ -37,10 +88,10 @@ pub enum Command {
     /// If the sender dies midway or the digest is wrong, this says so and exits with a status other
     /// than zero. Then a file (--output) is as it was before; what was written to standard output
     /// stays there.
-    #[command(allow_negative_numbers = true)]
+    #[command(allow_negative_numbers = true, after_help = OF_RECV)]
     Recv(RecvArguments),
     /// Send standard input to `hamlyn recv`
-    #[command(allow_negative_numbers = true)]
+    #[command(allow_negative_numbers = true, after_help = OF_SEND)]
     Send(SendArguments),
     /// Measure latency, rate or bandwidth
     ///
@@ -59,6 +110,7 @@ pub enum Command {
     /// at the other end, how much has gone each way, what waits, who waits for whom, and which path
     /// it takes. Bytes are those of the rings, in lines of 64, headers included; messages, packets
     /// and what waits are as of the last turn of the process.
+    #[command(after_help = OF_STAT)]
     Stat(StatArguments),
     /// Show all services at work, the busiest first, again and again
     ///
@@ -75,7 +127,9 @@ pub enum Command {
     /// Say why a connection is slow or refused
     ///
     /// Looks at the name, its directories and who listens, and asks the process for its figures
-    /// twice, a second apart.
+    /// twice, a second apart. To a service of another host it connects, says how far that comes, and
+    /// leaves.
+    #[command(after_help = OF_WHY)]
     Why(WhyArguments),
     /// List the services that have a name here: user, process, program, age, alive or stale
     Names(NamesArguments),
@@ -423,7 +477,7 @@ pub struct ExporterArguments {
 
 #[derive(Args, Debug)]
 pub struct WhyArguments {
-    /// The service, as [USER@]NAME
+    /// The service, as [USER@]NAME, or on another host as hamlyn://HOST:PORT/NAME
     pub name: String,
 }
 

@@ -47,8 +47,15 @@ fn show(
     let look = match &arguments.name {
         // Its error is this command's.
         Some(name) if !arguments.prometheus => {
-            let told = look::ask(config, &look::one_form(name), PATIENCE)
-                .with_context(|| format!("no counters of {name}"))?;
+            let told =
+                look::ask(config, &look::one_form(name), PATIENCE).with_context(
+                    || match arguments.watch.is_some() && name.parse::<f64>().is_ok() {
+                        true => {
+                            format!("no counters of {name}; for {name} seconds say --watch={name}")
+                        }
+                        false => format!("no counters of {name}"),
+                    },
+                )?;
             Look { told: vec![told], failed: Vec::new() }
         }
         _ => look::ask_all(config, &watched.names(config), PATIENCE),

@@ -81,6 +81,9 @@ fn lines(
     }
     let longest = look.told.iter().map(|told| told.took).max().unwrap_or_default();
     let answered = look.told.len();
+    if answered + look.failed.len() == 0 {
+        return vec!["No service that this user may ask is here now.".into()];
+    }
     lines.push(format!(
         "{} asked, each once in {:.1} s; {answered} answered, the slowest after {:.1} ms",
         match answered + look.failed.len() {

@@ -106,6 +106,10 @@ const WITHOUT: &[(&str, &str)] = &[
 
 /// `hamlyn why NAME`.
 pub fn run(arguments: &WhyArguments) -> Result<()> {
+    #[cfg(feature = "tls")]
+    if arguments.name.starts_with("hamlyn://") {
+        return crate::reach::run(&arguments.name);
+    }
     let config = Config::from_env()?;
     let service = of_this_host(&arguments.name)?;
     let listens = who_listens(&config, &arguments.name);

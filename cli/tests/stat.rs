@@ -790,7 +790,7 @@ fn what_is_sent_over_a_link_from_which_nothing_comes_is_told_while_the_node_goes
             (client, ticket)
         })
         .collect();
-    let turns = |server: &mut Node| (0..100_000).for_each(|_| drop(server.poll().unwrap()));
+    let turns = |server: &mut Node| (0..100_000).for_each(|_| _ = server.poll().unwrap());
     turns(&mut server);
     for (_, ticket) in &clients {
         server.send(ticket, b"hello", b"", Some(LONG)).unwrap();
@@ -806,4 +806,59 @@ fn what_is_sent_over_a_link_from_which_nothing_comes_is_told_while_the_node_goes
         }
         assert!(start.elapsed() < LONG, "{told}");
     }
+}
+
+#[cfg(feature = "tls")]
+#[test]
+fn why_says_how_far_a_connection_to_another_host_comes_and_the_link_names_the_host() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let secret = |name: &str, digit: &str| {
+        let path = directory.join(name);
+        std::fs::write(&path, digit.repeat(64)).unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        path
+    };
+    let (ours, another) = (secret("ours", "7"), secret("another", "8"));
+    let at = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
+    let listens = config(directory).listen(at).secret(ours.clone());
+    let mut server = Node::with_config(listens).unwrap();
+    server.serve("far", Access::SameUser, Accept::Automatic(vec![])).unwrap();
+    let at = server.listens_at().unwrap();
+    let why = |name: &str, secret: &Path| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_hamlyn"));
+        command.args(["why", name]).env("HAMLYN_DIR", directory).env("HAMLYN_SECRET", secret);
+        let output = command.output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    let (status, said) = why(&format!("hamlyn://{at}/far"), &ours);
+    assert!(status == Some(0) && said.contains("the service is served there"), "{said}");
+    assert!(said.contains("It let this user in"), "{said}");
+    let (status, said) = why(&format!("hamlyn://{at}/nobody"), &ours);
+    assert!(status == Some(1) && said.contains("nobody serves this name there"), "{said}");
+    assert!(said.contains("each end takes the other") && !said.contains("served there;"), "{said}");
+    let (status, said) = why(&format!("hamlyn://{at}/far"), &another);
+    assert!(status == Some(1) && said.contains("does not have the same secret"), "{said}");
+    assert!(said.contains("TLS with it.\n"), "{said}");
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (status, said) = why(&format!("hamlyn://{closed}/far"), &ours);
+    assert!(status == Some(1) && said.contains("has an address.\nThis does not"), "{said}");
+    // A link says which host is at its other end, and nothing of what is of this host.
+    let mut client = Node::with_config(config(directory).secret(ours)).unwrap();
+    client.connect(&format!("hamlyn://{at}/far"), b"", Some(LONG)).unwrap();
+    let start = std::time::Instant::now();
+    let told = loop {
+        server.poll().unwrap();
+        let told = json(directory, "far");
+        if told["links"][0]["path"].as_str().is_some_and(|path| !path.is_empty()) {
+            break told;
+        }
+        assert!(start.elapsed() < LONG, "{told}");
+    };
+    let link = &told["links"][0];
+    let host = link["peer_host"].as_str().unwrap();
+    assert!(host.starts_with("127.0.0.1:") && host.ends_with(" (secret)"), "{told}");
+    assert!(!link["path"].as_str().unwrap().contains("membarrier"), "{told}");
+    assert!(text(directory, "stat far").contains(": host 127.0.0.1:"));
+    assert!(text(directory, "stat --prometheus").contains("peer_host=\"127.0.0.1:"));
 }

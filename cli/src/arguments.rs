@@ -209,7 +209,7 @@ pub struct TourArguments {
 
 #[derive(Args, Debug)]
 pub struct RecvArguments {
-    /// The service's name: up to 64 letters, digits, '-', '_' and '.'
+    /// The service's name: up to 64 letters, digits, '_', and, not as the first, '-' and '.'
     pub name: String,
     /// Who may send: "user" (this user only), "anyone", or "group:GID" or "group:NAME", of which this
     /// user is a member

@@ -47,11 +47,18 @@ fn show(
     let look = match &arguments.name {
         // Its error is this command's.
         Some(name) if !arguments.prometheus => {
-            let told = look::ask(config, &look::one_form(name))
-                .with_context(|| format!("no counters of {name}"))?;
+            let told =
+                look::ask(config, &look::one_form(name), PATIENCE).with_context(
+                    || match arguments.watch.is_some() && name.parse::<f64>().is_ok() {
+                        true => {
+                            format!("no counters of {name}; for {name} seconds say --watch={name}")
+                        }
+                        false => format!("no counters of {name}"),
+                    },
+                )?;
             Look { told: vec![told], failed: Vec::new() }
         }
-        _ => look::ask_all(config, &watched.names(config)),
+        _ => look::ask_all(config, &watched.names(config), PATIENCE),
     };
     for (name, error) in &look.failed {
         eprintln!("hamlyn: no counters of {name}: {error}");
@@ -139,6 +146,7 @@ fn who(told: &Told) -> String {
     };
     let held = match figures.number("requests_held") {
         0 => String::new(),
+        1 => "; 1 request received and not replied to".into(),
         count => format!("; {count} requests received and not replied to"),
     };
     format!(
@@ -201,7 +209,7 @@ pub fn waits(link: &Link) -> String {
         parts.push("the peer waits for it".into());
     }
     for (what, words) in [
-        ("buffers", "its program holds {held} of {max} buffers{time}, and none is left"),
+        ("buffers", "its program holds {held}{of} buffers{time}, and none is left"),
         (
             "samples",
             "its program holds {held} of {max} samples of the pool{time}, and gets no more",
@@ -215,7 +223,12 @@ pub fn waits(link: &Link) -> String {
                 0 => String::new(),
                 ms => format!(", for {} at least", duration(ms)),
             };
-            let words = words.replace("{held}", &number("held").to_string());
+            // Buffers of long records are not among those that may be there.
+            let of = match number("held") > number("max") {
+                true => String::new(),
+                false => format!(" of {}", number("max")),
+            };
+            let words = words.replace("{held}", &number("held").to_string()).replace("{of}", &of);
             parts.push(words.replace("{max}", &number("max").to_string()).replace("{time}", &time));
         }
     }
@@ -231,7 +244,7 @@ fn in_words(number: u32, link: &Link) -> String {
     };
     format!(
         "link {number}: {}; made by {}{}, {} ago\n  {} messages sent ({}), {} packets taken ({}), {} \
-         refused, {} not taken yet, {} messages queued, {} wake-ups{waits}; {}",
+         refused, {} that the peer has not taken, {} messages queued, {} wake-ups{waits}; {}",
         link.peer(),
         link.text("made_by"),
         match link.text("service") {

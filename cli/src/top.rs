@@ -41,7 +41,7 @@ pub fn run(arguments: &TopArguments) -> Result<()> {
     let mut looks = 0;
     loop {
         let width = output::width().unwrap_or(usize::MAX);
-        let look = look::ask_all(&config, &watched.names(&config));
+        let look = look::ask_all(&config, &watched.names(&config), look::SILENCE);
         looks += 1;
         // The first one has nothing to be compared with.
         if looks > 1 || look.told.is_empty() {
@@ -73,9 +73,13 @@ fn lines(
         lines.push(format!("{}: {error}", clip(name, NAME_MAX)));
     }
     let longest = look.told.iter().map(|told| told.took).max().unwrap_or_default();
+    let answered = look.told.len();
+    if answered + look.failed.len() == 0 {
+        return vec!["No service that this user may ask is here now.".into()];
+    }
     lines.push(format!(
-        "{} asked, each once in {:.1} s; the slowest answered after {:.1} ms",
-        match look.told.len() {
+        "{} asked, each once in {:.1} s; {answered} answered, the slowest after {:.1} ms",
+        match answered + look.failed.len() {
             1 => "1 process".into(),
             count => format!("{count} processes"),
         },
@@ -285,6 +289,9 @@ fn service(told: &Told, link: &Link) -> String {
 
 /// `77 (postgres), user 1000`: the process first, which a narrow column still shows.
 fn peer(link: &Link) -> String {
+    if !link.text("peer_host").is_empty() {
+        return link.peer();
+    }
     let (process, user) = (link.text("peer_process"), link.text("peer_user"));
     let program = link.peer_program().map_or(String::new(), |program| format!(" ({program})"));
     format!("{process}{program}, user {user}")
@@ -344,7 +351,7 @@ fn restore_on_signals() -> Result<()> {
 fn look_on(config: &Config, mut watched: Watched, pause: Duration, seen: &SyncSender<Look>) {
     loop {
         let began = Instant::now();
-        if seen.send(look::ask_all(config, &watched.names(config))).is_err() {
+        if seen.send(look::ask_all(config, &watched.names(config), look::SILENCE)).is_err() {
             return;
         }
         // From the end of a look that takes long, the pause is a whole one.
@@ -529,7 +536,7 @@ mod tests {
             let at = |name: &str| text.find(name).unwrap_or_else(|| panic!("{name}: {text}"));
             assert!(at("busy") < at("idle") && text.contains("900"), "{text}");
             assert!(text.contains("2.5 s") && text.contains("gone: nobody listens"), "{text}");
-            assert!(text.contains("2 processes asked"), "{text}");
+            assert!(text.contains("3 processes asked") && text.contains("; 2 answered"), "{text}");
         }
     }
 }

@@ -222,7 +222,8 @@ impl Node {
                 }
             }
         }
-        if link.tx.as_ref().is_some_and(|tx| tx.barrier == Barrier::Fence) {
+        let is_here = link.peer.host.is_none();
+        if is_here && link.tx.as_ref().is_some_and(|tx| tx.barrier == Barrier::Fence) {
             text.push_str("; a fence on each send, because one end's kernel refuses membarrier");
         }
         if link.relies_on_barrier() && self.naps.are_needed() {

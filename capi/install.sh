@@ -42,6 +42,7 @@ $LIBDIR/pkgconfig/hamlyn.pc
 $LIBDIR/cmake/hamlyn/hamlynConfig.cmake
 $LIBDIR/cmake/hamlyn/hamlynConfigVersion.cmake
 $DATADIR/hamlyn/valgrind.supp
+$DATADIR/hamlyn/tsan.supp
 $BINDIR/hamlyn
 $TMPFILESDIR/hamlyn.conf
 $DATADIR/bash-completion/completions/hamlyn
@@ -131,6 +132,7 @@ case ${1-} in
         install -d "$DESTDIR$INCLUDEDIR" "$DESTDIR$LIBDIR/pkgconfig"
         install -d "$DESTDIR$DATADIR/hamlyn"
         install -m 644 capi/valgrind.supp "$DESTDIR$DATADIR/hamlyn/valgrind.supp"
+        install -m 644 capi/tsan.supp "$DESTDIR$DATADIR/hamlyn/tsan.supp"
         install -m 644 capi/include/hamlyn.h "$DESTDIR$INCLUDEDIR/hamlyn.h"
         install -m 644 capi/include/hamlyn.hpp "$DESTDIR$INCLUDEDIR/hamlyn.hpp"
         install -m 755 "$BUILT/libhamlyn_c.so" "$DESTDIR$LIBDIR/libhamlyn.so.$VERSION"

@@ -40,7 +40,7 @@ export DESTDIR="$work/root" PREFIX=/usr/local
 capi/install.sh install >/dev/null || exit 1
 for file in bin/hamlyn share/man/man1/hamlyn.1 share/man/man1/hamlyn-stat.1 lib/tmpfiles.d/hamlyn.conf \
     share/bash-completion/completions/hamlyn include/hamlyn.h include/hamlyn.hpp lib/libhamlyn.so \
-    lib/cmake/hamlyn/hamlynConfig.cmake; do
+    lib/cmake/hamlyn/hamlynConfig.cmake share/hamlyn/valgrind.supp share/hamlyn/tsan.supp; do
     [ -s "$DESTDIR$PREFIX/$file" ] || fail "make install left no $file"
 done
 grep -q '^d /run/hamlyn 1777 root root' "$DESTDIR$PREFIX/lib/tmpfiles.d/hamlyn.conf" ||

@@ -35,7 +35,7 @@ static void receiver(void) {
            (unsigned long long)bytes, h_status_name(status), h_error_message());
     h_stream_receiver_free(receiver);
     CHECK(h_close(node, LIMIT, NULL));
-    if (status != H_CLOSED || count != COUNT + 1) {
+    if (status != H_CLOSED || count != COUNT + 2) {
         exit(1);
     }
 }
@@ -55,6 +55,11 @@ static void sender(const char *role, const char *text) {
         CHECK(h_stream_send(sender, line, (size_t)n, LIMIT));
     }
     CHECK(h_stream_flush(sender, LIMIT));
+    /* Written where it leaves from: one copy less. */
+    void *place;
+    CHECK(h_stream_loan(sender, 16, LIMIT, &place));
+    memcpy(place, "written in place", 16);
+    CHECK(h_stream_loan_send(sender, 16, LIMIT));
     /* A long one leaves as it is. */
     CHECK(h_stream_send(sender, long_one, sizeof long_one, LIMIT));
     CHECK(h_stream_sender_close(sender, LIMIT));

@@ -134,6 +134,9 @@ typedef enum {
     /// The other side ended the link before all that it had queued had left, or says that this side
     /// broke the rules: what came may not be all. It can come wherever `H_DIED` can.
     H_HUNG_UP = 22,
+    /// Of a call: the server is about to close, and has not taken the request: nobody acts upon it, and
+    /// it may be sent to whoever serves the name next.
+    H_DRAINING = 23,
     /// A mistake of the library: it panicked, which was caught. Report it, with the text. What was
     /// called upon is as it was between two steps of the call, and is best freed.
     H_PANIC = 99,
@@ -547,6 +550,9 @@ typedef struct {
     uint32_t request_bytes;
     /// Longest request, in bytes (16 MiB).
     uint64_t request_bytes_max;
+    /// Bytes of long requests that each user's clients may have here at a time, until they are replied
+    /// to; further ones wait at the client, but one is always taken (64 MiB).
+    uint64_t long_bytes_max;
     /// Clients at one time (64).
     uint32_t clients_max;
 } h_server_config_t;
@@ -1716,11 +1722,42 @@ h_status h_stream_sender_grow_from_with_aperture(h_job_t *job,
 ///
 /// Errors, nothing of this record was taken: H_TOO_LONG, see h_stream_bytes_max; H_FULL, the time
 /// limit was 0; H_TIMED_OUT; H_CLOSED, H_DIED, the receiver is gone, which is found when a message
-/// leaves; H_MISBEHAVED. H_CUT_OFF: it was taken, and the rest of it leaves in the next call.
+/// leaves; H_MISBEHAVED; H_STATE, a record is on loan (h_stream_loan). H_CUT_OFF: it was taken, and the
+/// rest of it leaves in the next call.
 h_status h_stream_send(h_stream_sender_t *sender,
                        const void *data,
                        size_t length,
                        int64_t timeout_ns);
+
+/// A record of `length` bytes, to be written in place and sent with h_stream_loan_send: of a small one
+/// that saves a copy. `data` gets where its bytes are; they are the caller's to write until it is sent
+/// or freed, not to be touched afterwards, and before they are written they are zero, or of records that
+/// this sender has sent. Waits at most `timeout_ns` for room where small records are to leave first.
+///
+/// A sender has one record on loan at a time, and until that is sent, or freed with h_stream_loan_free,
+/// it sends and flushes nothing else (H_STATE). With the sender it is freed, too.
+///
+/// Errors, nothing is on loan: H_TOO_LONG, see h_stream_bytes_max; H_FULL, the time limit was 0;
+/// H_TIMED_OUT; H_CLOSED, H_DIED, H_HUNG_UP, the receiver is gone; H_MISBEHAVED; H_CUT_OFF, part of the
+/// small records has left, and the rest leaves in the next call. H_STATE, one is on loan already, and
+/// stays so; or the sender was grown with an aperture.
+h_status h_stream_loan(h_stream_sender_t *sender,
+                       size_t length,
+                       int64_t timeout_ns,
+                       void **data);
+
+/// Sends the first `length` bytes of the record that is on loan, as h_stream_send does; there is none
+/// afterwards, and the pointer to its bytes is no longer valid. On an error but H_CUT_OFF it is on loan
+/// as before, but for what `length` has cut off.
+///
+/// Errors: as h_stream_send; H_INVALID, `length` is more than the record has; H_STATE, none is on loan.
+h_status h_stream_loan_send(h_stream_sender_t *sender,
+                            size_t length,
+                            int64_t timeout_ns);
+
+/// The record that is on loan, if one is, will not be sent: nothing of it reaches anybody. Null is
+/// allowed.
+void h_stream_loan_free(h_stream_sender_t *sender);
 
 /// Sends the small records that wait for others, waiting at most `timeout_ns` for room: when it
 /// returns H_OK every record is on its way, and arrives also if this process ends.
@@ -1789,8 +1826,11 @@ h_status h_server_offer(h_server_t *server, h_job_t *job, const char *name);
 
 /// The next request, waiting at most `timeout_ns`. Any number of threads may wait.
 ///
-/// Errors: H_NOTHING, none is there and the time limit was 0; H_TIMED_OUT; H_FORKED; H_SYSTEM.
-h_status h_server_receive(h_server_t *server, int64_t timeout_ns, h_request_t **request);
+/// Errors: H_NOTHING, none is there and the time limit was 0; H_TIMED_OUT; H_CLOSED, the server drains,
+/// and nothing more will come; H_FORKED; H_SYSTEM.
+h_status h_server_receive(h_server_t *server,
+                          int64_t timeout_ns,
+                          h_request_t **request);
 
 /// The bytes of a request, and how many; `length` may be null. They stand still until the request
 /// is replied to or freed.
@@ -1850,7 +1890,7 @@ h_status h_server_clients(h_server_t *server, size_t *connected, uint64_t *misbe
 /// replied to, and closes all connections; `unanswered`, which may be null, is how many had no reply by
 /// then: 0, if all is well.
 ///
-/// Its names are free for another server from the beginning, and whoever calls is told H_CLOSED.
+/// Its names are free for another server from the beginning, and whoever calls is told H_DRAINING.
 /// Receiving goes on, in other threads, and fails with H_CLOSED when nothing is left to be received.
 /// Afterwards nobody is connected, and what is left of the server is to be freed.
 ///
@@ -1913,9 +1953,10 @@ uint32_t h_error_code(void);
 /// length is not known, use h_client_start and h_client_finish.
 ///
 /// Errors: H_TIMED_OUT, the server may still be at work, and its reply will be dropped; H_REFUSED,
-/// the server will not reply; H_CLOSED, H_DIED, the server is gone; H_MISBEHAVED; H_TOO_LONG, the
-/// request, for the server, or the reply, for `capacity`: then `reply_length` is written, and the
-/// reply is dropped; H_LIMIT, no memory for a long reply; H_APPLICATION, the server's program has
+/// the server will not reply; H_DRAINING, the server is about to close and has not taken the request,
+/// which may be sent again elsewhere; H_CLOSED, H_DIED, the server is gone, and whether it has done what
+/// was asked for is not known; H_MISBEHAVED; H_TOO_LONG, the request, for the server, or the reply, for
+/// `capacity`: then `reply_length` is written, and the reply is dropped; H_LIMIT, no memory for a long reply; H_APPLICATION, the server's program has
 /// answered with an error of its own.
 h_status h_client_call(h_client_t *client,
                        const void *request,
@@ -1940,7 +1981,8 @@ h_status h_client_call_within(h_client_t *client,
 /// Sends a request, waiting at most `timeout_ns` for a free call and, if it is long, for the server
 /// to make room for it. The reply is had with h_client_finish.
 ///
-/// Errors: as h_client_call; H_TIMED_OUT, there is no call.
+/// Errors, there is no call: as h_client_call; H_TIMED_OUT also where all calls that may be outstanding
+/// wait for replies, those that were forgotten among them, and then nothing was sent, as the text says.
 h_status h_client_start(h_client_t *client,
                         const void *request,
                         size_t length,
@@ -1955,8 +1997,11 @@ h_status h_client_start(h_client_t *client,
 /// as h_client_call.
 h_status h_client_finish(h_client_t *client, h_call_t call, int64_t timeout_ns, h_reply_t **reply);
 
-/// The reply of a call is not wanted any more; it will be dropped when it comes.
-h_status h_client_forget(h_client_t *client, h_call_t call);
+/// The reply of a call is not wanted any more; it will be dropped when it comes. The call does not exist
+/// from now on (H_NO_SUCH), also for a thread that waits for it; its place among the calls that may be
+/// outstanding is free when the server has answered. Of a call that does not exist: nothing.
+h_status h_client_forget(h_client_t *client,
+                         h_call_t call);
 
 /// The bytes of a reply, and how many; `length` may be null. They stand still until it is freed.
 h_status h_reply_data(const h_reply_t *reply, const void **data, size_t *length);

@@ -2187,6 +2187,62 @@ private:
 /// Sends records.
 class stream_sender : public detail::paired<h_stream_sender_t> {
 public:
+    /// A record to be written in place, and sent. Where it goes unsent, nothing of it is sent. Until then
+    /// its sender sends and flushes nothing else (H_STATE).
+    class loan {
+    public:
+        loan(loan &&other) noexcept
+            : own_(std::exchange(other.own_, nullptr)), data_(std::exchange(other.data_, buffer(nullptr, 0))) {}
+        loan &operator=(loan &&other) noexcept {
+            if (this != &other) {
+                end();
+                own_ = std::exchange(other.own_, nullptr);
+                data_ = std::exchange(other.data_, buffer(nullptr, 0));
+            }
+            return *this;
+        }
+        loan(const loan &) = delete;
+        loan &operator=(const loan &) = delete;
+        ~loan() { end(); }
+
+        /// Its bytes, to be written; none once it was sent.
+        buffer data() const noexcept { return data_; }
+
+        /// Its first `size` bytes. On an error but H_CUT_OFF it is as it was, but for what was cut off.
+        /// h_stream_loan_send
+        result<void> try_send(std::size_t size, timeout limit) {
+            if (!own_) {
+                return failure(H_STATE, "the record was sent");
+            }
+            const h_status status = h_stream_loan_send(own_->raw, size, limit.nanoseconds());
+            if (status == H_OK || status == H_CUT_OFF) {
+                own_ = nullptr;
+                data_ = buffer(nullptr, 0);
+            } else if (status != H_INVALID && size < data_.size()) {
+                data_ = buffer(data_.data(), size);
+            }
+            return detail::done(status);
+        }
+        void send(std::size_t size, timeout limit) { try_send(size, limit).value(); }
+
+        /// All of it.
+        result<void> try_send(timeout limit) { return try_send(data_.size(), limit); }
+        void send(timeout limit) { try_send(limit).value(); }
+
+    private:
+        friend class stream_sender;
+        loan(std::shared_ptr<detail::owned<h_stream_sender_t>> own, buffer data) noexcept
+            : own_(std::move(own)), data_(data) {}
+        void end() noexcept {
+            if (const auto own = std::exchange(own_, nullptr)) {
+                h_stream_loan_free(own->raw);
+            }
+        }
+
+        std::shared_ptr<detail::owned<h_stream_sender_t>> own_;
+        buffer data_;
+    };
+
     /// h_stream_sender_connect
     static result<stream_sender> try_connect(const node &on, std::string_view name,
                                              timeout limit) {
@@ -2229,6 +2285,17 @@ public:
         return detail::done(h_stream_send(get(), data.data(), data.size(), limit.nanoseconds()));
     }
     void send(bytes data, timeout limit) { try_send(data, limit).value(); }
+
+    /// A record of so many bytes, to be written in place. h_stream_loan
+    result<loan> try_lend(std::size_t size, timeout limit) {
+        void *data = nullptr;
+        const h_status status = h_stream_loan(get(), size, limit.nanoseconds(), &data);
+        if (status != H_OK) {
+            return failure::last(status);
+        }
+        return loan(own_, buffer(data, size));
+    }
+    loan lend(std::size_t size, timeout limit) { return try_lend(size, limit).value(); }
 
     /// h_stream_flush
     result<void> try_flush(timeout limit) {
@@ -2273,6 +2340,7 @@ struct server_config {
     std::uint32_t outstanding = 0;
     std::uint32_t request_bytes = 0;
     std::uint64_t request_bytes_max = 0;
+    std::uint64_t long_bytes_max = 0;
     std::uint32_t clients_max = 0;
 };
 
@@ -2377,6 +2445,7 @@ public:
         raw.outstanding = config.outstanding;
         raw.request_bytes = config.request_bytes;
         raw.request_bytes_max = config.request_bytes_max;
+        raw.long_bytes_max = config.long_bytes_max;
         raw.clients_max = config.clients_max;
         return detail::wrapped<server>(detail::made<h_server_t>(
             [&](h_server_t **made) { return h_server_new(on.get(), &raw, made); }));
@@ -2384,7 +2453,7 @@ public:
     explicit server(const node &on, const server_config &config = {})
         : server(try_make(on, config).value()) {}
 
-    /// h_server_receive
+    /// H_CLOSED: the server drains, and nothing more will come. h_server_receive
     result<request> try_receive(timeout limit) {
         h_request_t *raw = nullptr;
         const h_status status = h_server_receive(get(), limit.nanoseconds(), &raw);
@@ -2470,9 +2539,11 @@ public:
     /// The reply. After H_NOTHING and H_TIMED_OUT it may be finished later; after anything else it
     /// is over. h_client_finish
     result<hamlyn::reply> try_finish(timeout limit) {
+        if (!own_) {
+            return failure(H_NO_SUCH, "the call was finished, or forgotten");
+        }
         h_reply_t *raw = nullptr;
-        const h_status status =
-            h_client_finish(own_ ? own_->raw : nullptr, raw_, limit.nanoseconds(), &raw);
+        const h_status status = h_client_finish(own_->raw, raw_, limit.nanoseconds(), &raw);
         if (status != H_OK) {
             auto why = failure::last(status);
             if (!why.is_not_now()) {
@@ -2533,7 +2604,8 @@ public:
         return try_grow(on, from, limit, config).value();
     }
 
-    /// Sends a request. h_client_start
+    /// Sends a request. H_DRAINING: the server is about to close and has not taken it, so that it may be
+    /// sent again elsewhere. h_client_start
     result<hamlyn::call> try_start(bytes request, timeout limit) {
         h_call_t raw;
         const h_status status = h_client_start(get(), request.data(), request.size(),
@@ -2545,7 +2617,8 @@ public:
     }
     hamlyn::call start(bytes request, timeout limit) { return try_start(request, limit).value(); }
 
-    /// Sends a request and waits for the reply, however long it is, at most `limit` in all.
+    /// Sends a request and waits for the reply, however long it is, at most `limit` in all. H_DRAINING as
+    /// above; after H_CLOSED and H_DIED it is not known whether the server has done what was asked for.
     /// h_client_start, h_client_finish
     result<hamlyn::reply> try_call(bytes request, timeout limit) {
         const std::int64_t ns = limit.nanoseconds();

@@ -75,6 +75,9 @@ pub enum h_status {
     /// The other side ended the link before all that it had queued had left, or says that this side
     /// broke the rules: what came may not be all. It can come wherever `H_DIED` can.
     H_HUNG_UP = 22,
+    /// Of a call: the server is about to close, and has not taken the request: nobody acts upon it, and
+    /// it may be sent to whoever serves the name next.
+    H_DRAINING = 23,
     /// A mistake of the library: it panicked, which was caught. Report it, with the text. What was
     /// called upon is as it was between two steps of the call, and is best freed.
     H_PANIC = 99,
@@ -95,6 +98,11 @@ pub type Done<T = ()> = Result<T, Failure>;
 impl Failure {
     pub fn new(status: h_status, text: impl Into<Cow<'static, str>>) -> Self {
         Self { status, text: text.into() }
+    }
+
+    #[cfg(test)]
+    pub fn text(&self) -> &str {
+        &self.text
     }
 
     pub fn invalid(text: impl Into<Cow<'static, str>>) -> Self {
@@ -160,6 +168,7 @@ pub extern "C" fn h_status_name(status: i32) -> *const c_char {
         20 => c"H_CUT_OFF",
         21 => c"H_APPLICATION",
         22 => c"H_HUNG_UP",
+        23 => c"H_DRAINING",
         99 => c"H_PANIC",
         _ => c"(no h_status)",
     };
@@ -489,6 +498,7 @@ mod tests {
             H_CUT_OFF,
             H_APPLICATION,
             H_HUNG_UP,
+            H_DRAINING,
             H_PANIC,
         ] {
             assert_eq!(name(status as i32), format!("{status:?}"));

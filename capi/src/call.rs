@@ -49,6 +49,9 @@ pub struct h_server_config_t {
     pub request_bytes: u32,
     /// Longest request, in bytes (16 MiB).
     pub request_bytes_max: u64,
+    /// Bytes of long requests that each user's clients may have here at a time, until they are replied
+    /// to; further ones wait at the client, but one is always taken (64 MiB).
+    pub long_bytes_max: u64,
     /// Clients at one time (64).
     pub clients_max: u32,
 }
@@ -109,6 +112,7 @@ pub unsafe extern "C" fn h_server_new(
             set(&mut wanted.outstanding, config.outstanding);
             set(&mut wanted.request_bytes, config.request_bytes);
             set(&mut wanted.request_bytes_max, config.request_bytes_max);
+            set(&mut wanted.long_bytes_max, config.long_bytes_max);
             set(&mut wanted.clients_max, config.clients_max);
         }
         let made = Arc::new(Server::new(node.manager()?, wanted)?);
@@ -125,7 +129,8 @@ offered! {
 
 /// The next request, waiting at most `timeout_ns`. Any number of threads may wait.
 ///
-/// Errors: H_NOTHING, none is there and the time limit was 0; H_TIMED_OUT; H_FORKED; H_SYSTEM.
+/// Errors: H_NOTHING, none is there and the time limit was 0; H_TIMED_OUT; H_CLOSED, the server drains,
+/// and nothing more will come; H_FORKED; H_SYSTEM.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_server_receive(
     server: *mut h_server_t,
@@ -316,7 +321,7 @@ pub unsafe extern "C" fn h_server_clients(
 /// replied to, and closes all connections; `unanswered`, which may be null, is how many had no reply by
 /// then: 0, if all is well.
 ///
-/// Its names are free for another server from the beginning, and whoever calls is told H_CLOSED.
+/// Its names are free for another server from the beginning, and whoever calls is told H_DRAINING.
 /// Receiving goes on, in other threads, and fails with H_CLOSED when nothing is left to be received.
 /// Afterwards nobody is connected, and what is left of the server is to be freed.
 ///
@@ -375,9 +380,10 @@ pub extern "C" fn h_error_code() -> u32 {
 /// length is not known, use h_client_start and h_client_finish.
 ///
 /// Errors: H_TIMED_OUT, the server may still be at work, and its reply will be dropped; H_REFUSED,
-/// the server will not reply; H_CLOSED, H_DIED, the server is gone; H_MISBEHAVED; H_TOO_LONG, the
-/// request, for the server, or the reply, for `capacity`: then `reply_length` is written, and the
-/// reply is dropped; H_LIMIT, no memory for a long reply; H_APPLICATION, the server's program has
+/// the server will not reply; H_DRAINING, the server is about to close and has not taken the request,
+/// which may be sent again elsewhere; H_CLOSED, H_DIED, the server is gone, and whether it has done what
+/// was asked for is not known; H_MISBEHAVED; H_TOO_LONG, the request, for the server, or the reply, for
+/// `capacity`: then `reply_length` is written, and the reply is dropped; H_LIMIT, no memory for a long reply; H_APPLICATION, the server's program has
 /// answered with an error of its own.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_client_call(
@@ -423,7 +429,8 @@ pub unsafe extern "C" fn h_client_call_within(
 /// Sends a request, waiting at most `timeout_ns` for a free call and, if it is long, for the server
 /// to make room for it. The reply is had with h_client_finish.
 ///
-/// Errors: as h_client_call; H_TIMED_OUT, there is no call.
+/// Errors, there is no call: as h_client_call; H_TIMED_OUT also where all calls that may be outstanding
+/// wait for replies, those that were forgotten among them, and then nothing was sent, as the text says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_client_start(
     client: *mut h_client_t,
@@ -468,7 +475,9 @@ pub unsafe extern "C" fn h_client_finish(
     })
 }
 
-/// The reply of a call is not wanted any more; it will be dropped when it comes.
+/// The reply of a call is not wanted any more; it will be dropped when it comes. The call does not exist
+/// from now on (H_NO_SUCH), also for a thread that waits for it; its place among the calls that may be
+/// outstanding is free when the server has answered. Of a call that does not exist: nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_client_forget(client: *mut h_client_t, call: h_call_t) -> h_status {
     guard(|| {

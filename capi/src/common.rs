@@ -118,7 +118,7 @@ macro_rules! grown {
         ) -> $crate::boundary::h_status {
             let with = || Ok(($($with)?));
             let place = ($this, stringify!($this));
-            $crate::common::grow::<$handle, $grown>(node, seed, with, timeout_ns, place, $wrap)
+            $crate::common::grow::<$handle, $grown>(node, seed, $peer, with, timeout_ns, place, $wrap)
         }
 
         #[doc = concat!(" Grows ", $what, " of what is served as \"[user@]name\"; otherwise as")]
@@ -133,7 +133,7 @@ macro_rules! grown {
         ) -> $crate::boundary::h_status {
             let with = || Ok(($($with)?));
             let place = ($this, stringify!($this));
-            $crate::common::connect::<$handle, $grown>(node, name, with, timeout_ns, place, $wrap)
+            $crate::common::connect::<$handle, $grown>(node, name, $peer, with, timeout_ns, place, $wrap)
         }
 
         #[doc = concat!(" Grows ", $what, " of what the ", $peer, "'s rank offers under `name`: until it does, and")]
@@ -321,6 +321,7 @@ pub(crate) unsafe fn grow_from<H: Handle, G: Grown>(
 pub(crate) unsafe fn grow<H: Handle, G: Grown>(
     node: *mut h_node_t,
     seed: *const h_seed_t,
+    other_end: &str,
     with: impl FnOnce() -> Done<G::With>,
     timeout_ns: i64,
     (place, name): (*mut *mut H, &str),
@@ -329,7 +330,8 @@ pub(crate) unsafe fn grow<H: Handle, G: Grown>(
     guard(|| {
         let (node, place) = (get(node, "node")?, out(place, name)?);
         let seed = get(seed, "seed")?.read()?;
-        let grown = G::grow(node.manager()?, &seed, with()?, limit(timeout_ns))?;
+        let grown = G::grow(node.manager()?, &seed, with()?, limit(timeout_ns));
+        let grown = grown.map_err(|e| Failure::of_growing(e, other_end))?;
         place.write(give(node, wrap(grown))?);
         Ok(())
     })
@@ -338,6 +340,7 @@ pub(crate) unsafe fn grow<H: Handle, G: Grown>(
 pub(crate) unsafe fn connect<H: Handle, G: Grown>(
     node: *mut h_node_t,
     service: *const c_char,
+    other_end: &str,
     with: impl FnOnce() -> Done<G::With>,
     timeout_ns: i64,
     (place, name): (*mut *mut H, &str),
@@ -346,7 +349,8 @@ pub(crate) unsafe fn connect<H: Handle, G: Grown>(
     guard(|| {
         let (node, place) = (get(node, "node")?, out(place, name)?);
         let service = text(service, "name")?;
-        let grown = G::connect(node.manager()?, service, with()?, limit(timeout_ns))?;
+        let grown = G::connect(node.manager()?, service, with()?, limit(timeout_ns));
+        let grown = grown.map_err(|e| Failure::of_growing(e, other_end))?;
         place.write(give(node, wrap(grown))?);
         Ok(())
     })

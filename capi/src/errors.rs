@@ -42,10 +42,37 @@ macro_rules! statuses {
         $(#[$when])*
         impl From<$error> for Failure {
             fn from(e: $error) -> Self {
-                Failure::new(e.status(), e.to_string())
+                Failure::new(e.status(), in_c(e.to_string()))
             }
         }
     )+};
+}
+
+/// Names of Rust's in the library's texts, and what C programs call these.
+const IN_C: [(&str, &str); 4] = [
+    ("start_progress", "h_start_progress"),
+    ("ERROR_TEXT_MAX", "the longest text of an error"),
+    ("PublishConfig::", "h_publish_config_t's "),
+    ("another manager", "another node"),
+];
+
+/// A text of the library's in the words of C programs.
+fn in_c(text: String) -> String {
+    let mut text = text;
+    for (rust, c) in IN_C {
+        if text.contains(rust) {
+            text = text.replace(rust, c);
+        }
+    }
+    text
+}
+
+impl Failure {
+    /// Growing failed: with who is at the other end, instead of a receiver.
+    pub fn of_growing(e: GrowError, peer: &str) -> Self {
+        let text = in_c(e.to_string()).replacen("the receiver", &format!("the {peer}"), 1);
+        Self::new(e.status(), text)
+    }
 }
 
 impl Status for CloseReason {
@@ -92,6 +119,7 @@ statuses! {
     OfferError: e => match e {
         OfferError::Name(e) => e.status(),
         OfferError::Serve(e) => e.status(),
+        OfferError::Drained => H_STATE,
     };
     memory::AllocationError: e => match e {
         memory::AllocationError::Empty | memory::AllocationError::TooLarge(_) => H_INVALID,
@@ -346,10 +374,12 @@ statuses! {
         AccessError::Forked => H_FORKED,
     };
     CallError: e => match e {
-        CallError::TimedOut => H_TIMED_OUT,
+        CallError::TimedOut | CallError::NoneFree(_) => H_TIMED_OUT,
         CallError::Declined => H_REFUSED,
         CallError::Application { .. } => H_APPLICATION,
-        CallError::Draining | CallError::NotConnected(_) => H_CLOSED,
+        CallError::Draining => H_DRAINING,
+        // Of clients that connect again, which C does not have.
+        CallError::NotConnected(_) => H_CLOSED,
         CallError::TooLong { .. } => H_TOO_LONG,
         CallError::Ended(reason) => reason.status(),
         CallError::Misbehaved(_) => H_MISBEHAVED,
@@ -393,6 +423,19 @@ statuses! {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn texts_have_the_names_of_c() {
+        let text = |failure: Failure| failure.text().to_string();
+        let slow = text(CallError::TimedOut.into());
+        assert!(slow.contains(" h_start_progress)") && !slow.contains(" start_progress"), "{slow}");
+        let (length, max) = (9, 8);
+        let long = PublishError::TooLong { length, max, limit: "PublishConfig::sample_bytes_max" };
+        let long = text(long.into());
+        assert!(long.contains("h_publish_config_t's sample_bytes_max"), "{long}");
+        let of_grow = Failure::of_growing(GrowError::Refused("no".into()), "publisher");
+        assert_eq!(text(of_grow), "the publisher refused: no");
+    }
 
     #[test]
     fn each_end_of_a_link_has_its_status() {

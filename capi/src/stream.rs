@@ -12,8 +12,8 @@ use core::time::Duration;
 use hamlyn::node::OfferError;
 use hamlyn::protocol::{
     Admit, ApertureRecord, ApertureStreamReceiver, ApertureStreamSender, Connected, Connection,
-    EndPoint, Exclusive, Kind, Manager, Offered, ReceiveError, Record, RecordBytes, Seed,
-    StreamConfig, StreamReceiver, StreamSender,
+    EndPoint, Exclusive, Kind, Manager, Offered, ReceiveError, Record, RecordBytes,
+    RecordLoanApart, Seed, SendError, StreamConfig, StreamReceiver, StreamSender,
 };
 use hamlyn::{Access, Node};
 use std::collections::VecDeque;
@@ -138,29 +138,59 @@ impl Offered for Intake {
     }
 }
 
+/// A sender, and the record that is being written in place, if one is.
+pub(crate) struct Outflow {
+    inner: Grown,
+    on_loan: Option<RecordLoanApart>,
+}
+
 /// The sender, as it was grown.
-pub(crate) enum Outflow {
+enum Grown {
     Still(StreamSender),
     Volatile(ApertureStreamSender),
 }
 
 impl Outflow {
     pub(crate) fn still(sender: StreamSender) -> Exclusive<Self> {
-        Exclusive::new(Self::Still(sender))
+        Exclusive::new(Self { inner: Grown::Still(sender), on_loan: None })
     }
 
     fn volatile(sender: ApertureStreamSender) -> Exclusive<Self> {
-        Exclusive::new(Self::Volatile(sender))
+        Exclusive::new(Self { inner: Grown::Volatile(sender), on_loan: None })
+    }
+
+    /// The sender, for what would be written over a record that is on loan.
+    fn free(&mut self) -> Done<&mut Grown> {
+        match self.on_loan {
+            None => Ok(&mut self.inner),
+            Some(_) => Err(Failure::new(
+                H_STATE,
+                "a record of this sender is on loan: h_stream_loan_send and h_stream_loan_free end that",
+            )),
+        }
+    }
+
+    /// Nothing is on loan any more, and nothing of it was sent.
+    fn end_loan(&mut self) {
+        if let (Grown::Still(inner), Some(apart)) = (&mut self.inner, self.on_loan.take()) {
+            drop(inner.attach(apart));
+        }
+    }
+}
+
+impl Drop for Outflow {
+    fn drop(&mut self) {
+        self.end_loan();
     }
 }
 
 impl Connected for Outflow {
     fn connection(&self) -> &Connection {
-        either!(Outflow, self, inner => inner.connection())
+        either!(Grown, &self.inner, inner => inner.connection())
     }
 
     fn explain(&mut self) -> String {
-        either!(Outflow, self, inner => inner.explain())
+        either!(Grown, &mut self.inner, inner => inner.explain())
     }
 }
 
@@ -386,7 +416,8 @@ grown! {
 ///
 /// Errors, nothing of this record was taken: H_TOO_LONG, see h_stream_bytes_max; H_FULL, the time
 /// limit was 0; H_TIMED_OUT; H_CLOSED, H_DIED, the receiver is gone, which is found when a message
-/// leaves; H_MISBEHAVED. H_CUT_OFF: it was taken, and the rest of it leaves in the next call.
+/// leaves; H_MISBEHAVED; H_STATE, a record is on loan (h_stream_loan). H_CUT_OFF: it was taken, and the
+/// rest of it leaves in the next call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_stream_send(
     sender: *mut h_stream_sender_t,
@@ -398,8 +429,89 @@ pub unsafe extern "C" fn h_stream_send(
         let sender = get(sender, "sender")?;
         let data = bytes(data, length, "data")?;
         let (mut sender, left) = sender.0.enter(timeout_ns, H_FULL)?;
-        sent(either!(Outflow, &mut *sender, inner => inner.send(data, left)), timeout_ns)
+        sent(either!(Grown, sender.free()?, inner => inner.send(data, left)), timeout_ns)
     })
+}
+
+/// A record of `length` bytes, to be written in place and sent with h_stream_loan_send: of a small one
+/// that saves a copy. `data` gets where its bytes are; they are the caller's to write until it is sent
+/// or freed, not to be touched afterwards, and before they are written they are zero, or of records that
+/// this sender has sent. Waits at most `timeout_ns` for room where small records are to leave first.
+///
+/// A sender has one record on loan at a time, and until that is sent, or freed with h_stream_loan_free,
+/// it sends and flushes nothing else (H_STATE). With the sender it is freed, too.
+///
+/// Errors, nothing is on loan: H_TOO_LONG, see h_stream_bytes_max; H_FULL, the time limit was 0;
+/// H_TIMED_OUT; H_CLOSED, H_DIED, H_HUNG_UP, the receiver is gone; H_MISBEHAVED; H_CUT_OFF, part of the
+/// small records has left, and the rest leaves in the next call. H_STATE, one is on loan already, and
+/// stays so; or the sender was grown with an aperture.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_stream_loan(
+    sender: *mut h_stream_sender_t,
+    length: usize,
+    timeout_ns: i64,
+    data: *mut *mut c_void,
+) -> h_status {
+    guard(|| {
+        let (sender, place) = (get(sender, "sender")?, out(data, "data")?);
+        let (mut sender, left) = sender.0.enter(timeout_ns, H_FULL)?;
+        let Grown::Still(inner) = sender.free()? else {
+            let text = "a sender that was grown with an aperture lends no records: h_stream_send";
+            return Err(Failure::new(H_STATE, text));
+        };
+        let mut loan = sent(inner.loan(length, left), timeout_ns)?;
+        place.write(loan.as_mut_ptr().cast());
+        let apart = loan.detach();
+        sender.on_loan = Some(apart);
+        Ok(())
+    })
+}
+
+/// Sends the first `length` bytes of the record that is on loan, as h_stream_send does; there is none
+/// afterwards, and the pointer to its bytes is no longer valid. On an error but H_CUT_OFF it is on loan
+/// as before, but for what `length` has cut off.
+///
+/// Errors: as h_stream_send; H_INVALID, `length` is more than the record has; H_STATE, none is on loan.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_stream_loan_send(
+    sender: *mut h_stream_sender_t,
+    length: usize,
+    timeout_ns: i64,
+) -> h_status {
+    guard(|| {
+        let (mut sender, left) = get(sender, "sender")?.0.enter(timeout_ns, H_FULL)?;
+        let Outflow { inner: Grown::Still(inner), on_loan } = &mut *sender else {
+            return Err(none_on_loan());
+        };
+        let mut loan = inner.attach(on_loan.take().ok_or_else(none_on_loan)?);
+        if length > loan.len() {
+            let text = format!("length is {length}, and the record has {} bytes", loan.len());
+            *on_loan = Some(loan.detach());
+            return Err(Failure::invalid(text));
+        }
+        loan.truncate(length);
+        let result = loan.send_or_keep(left);
+        if !matches!(result, Ok(()) | Err(SendError::CutOff)) {
+            *on_loan = Some(loan.detach());
+        }
+        sent(result, timeout_ns)
+    })
+}
+
+fn none_on_loan() -> Failure {
+    Failure::new(H_STATE, "no record of this sender is on loan")
+}
+
+/// The record that is on loan, if one is, will not be sent: nothing of it reaches anybody. Null is
+/// allowed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_stream_loan_free(sender: *mut h_stream_sender_t) {
+    guard(|| {
+        if !sender.is_null() {
+            get(sender, "sender")?.0.lock()?.end_loan();
+        }
+        Ok(())
+    });
 }
 
 /// Sends the small records that wait for others, waiting at most `timeout_ns` for room: when it
@@ -413,7 +525,7 @@ pub unsafe extern "C" fn h_stream_flush(
 ) -> h_status {
     guard(|| {
         let (mut sender, left) = get(sender, "sender")?.0.enter(timeout_ns, H_FULL)?;
-        sent(either!(Outflow, &mut *sender, inner => inner.flush(left)), timeout_ns)
+        sent(either!(Grown, sender.free()?, inner => inner.flush(left)), timeout_ns)
     })
 }
 
@@ -426,7 +538,7 @@ pub unsafe extern "C" fn h_stream_bytes_max(
     guard(|| {
         let (sender, place) = (get(sender, "sender")?, out(bytes_max, "bytes_max")?);
         let sender = sender.0.lock()?;
-        place.write(either!(Outflow, &*sender, inner => inner.bytes_max()));
+        place.write(either!(Grown, &sender.inner, inner => inner.bytes_max()));
         Ok(())
     })
 }
@@ -453,7 +565,8 @@ pub unsafe extern "C" fn h_stream_sender_close(
 
 fn end(sender: &h_stream_sender_t, timeout_ns: i64) -> Done {
     let (mut sender, left) = sender.0.enter(timeout_ns, H_TIMED_OUT)?;
-    Ok(either!(Outflow, &mut *sender, inner => inner.close(left))?)
+    sender.end_loan();
+    Ok(either!(Grown, &mut sender.inner, inner => inner.close(left))?)
 }
 
 /// Frees a sender: what can be sent without waiting is sent. Null is allowed.

@@ -502,7 +502,9 @@ static void streams(void) {
     h_seed_t seed;
     h_peer_t peer;
     char data[2000];
+    void *place = NULL;
     size_t bytes_max = 0;
+    h_stream_loan_free(NULL);
     memset(&config, 0, sizeof config);
     memset(data, 3, sizeof data);
     config.buffers = 100000;
@@ -523,6 +525,26 @@ static void streams(void) {
     EXPECT(H_INVALID, "data is null", h_stream_send(sender, NULL, 1, LIMIT));
     EXPECT(H_OK, "", h_stream_send(sender, data, 1000, LIMIT));
     EXPECT(H_OK, "", h_stream_send(sender, NULL, 0, LIMIT));
+    /* Written in place: one at a time, and nothing else is sent meanwhile. */
+    EXPECT(H_STATE, "no record", h_stream_loan_send(sender, 0, LIMIT));
+    EXPECT(H_TOO_LONG, "1000", h_stream_loan(sender, 1001, LIMIT, &place));
+    EXPECT(H_INVALID, "data is null", h_stream_loan(sender, 10, LIMIT, NULL));
+    THAT(place == NULL);
+    EXPECT(H_OK, "", h_stream_loan(sender, 10, LIMIT, &place));
+    memset(place, 4, 10);
+    EXPECT(H_STATE, "on loan", h_stream_loan(sender, 10, LIMIT, &place));
+    EXPECT(H_STATE, "on loan", h_stream_send(sender, data, 1, LIMIT));
+    EXPECT(H_STATE, "on loan", h_stream_flush(sender, LIMIT));
+    EXPECT(H_INVALID, "length is 11", h_stream_loan_send(sender, 11, LIMIT));
+    h_stream_loan_free(sender);
+    h_stream_loan_free(sender);
+    EXPECT(H_STATE, "no record", h_stream_loan_send(sender, 10, LIMIT));
+    EXPECT(H_OK, "", h_stream_loan(sender, 9, LIMIT, &place));
+    memcpy(place, "in place!", 9);
+    EXPECT(H_OK, "", h_stream_loan_send(sender, 8, LIMIT));
+    /* What is on loan as the sender closes is not sent. */
+    EXPECT(H_OK, "", h_stream_loan(sender, 9, LIMIT, &place));
+    memcpy(place, "not sent.", 9);
     EXPECT(H_OK, "", h_stream_sender_close(sender, LIMIT));
     EXPECT(H_OK, "", h_stream_receive(receiver, LIMIT, &record));
     THAT(record.number == 0 && record.length == 1000 && memcmp(record.data, data, 1000) == 0);
@@ -530,7 +552,9 @@ static void streams(void) {
     EXPECT(H_OK, "", h_stream_read(receiver, 0, 999, data, 1));
     EXPECT(H_OK, "", h_stream_receive(receiver, LIMIT, &record));
     THAT(record.number == 1 && record.length == 0);
-    EXPECT(H_NO_SUCH, "record 2", h_stream_release(receiver, 2));
+    EXPECT(H_OK, "", h_stream_receive(receiver, LIMIT, &record));
+    THAT(record.number == 2 && record.length == 8 && memcmp(record.data, "in place", 8) == 0);
+    EXPECT(H_NO_SUCH, "record 3", h_stream_release(receiver, 3));
     EXPECT(H_OK, "", h_stream_release(receiver, 1));
     EXPECT(H_NO_SUCH, "record 0", h_stream_release(receiver, 0));
     EXPECT(H_CLOSED, "it closed the connection", h_stream_receive(receiver, LIMIT, &record));
@@ -549,14 +573,18 @@ static void calls(void) {
     h_client_t *client = NULL;
     h_request_t *request;
     h_reply_t *reply;
-    h_call_t call, none;
+    h_call_t call, other_call, none;
+    h_server_config_t config;
     h_seed_t seed;
     char data[16];
     const void *found;
     size_t length = 0;
     int asked = 0;
     none.bits = UINT64_MAX;
-    EXPECT(H_OK, "", h_server_new(other, NULL, &server));
+    memset(&config, 0, sizeof config);
+    config.outstanding = 2;
+    config.long_bytes_max = 1 << 20;
+    EXPECT(H_OK, "", h_server_new(other, &config, &server));
     EXPECT(H_NOTHING, "nothing", h_server_receive(server, 0, &request));
     EXPECT(H_TIMED_OUT, "time limit", h_server_receive(server, 1000000, &request));
     EXPECT(H_OK, "", h_server_seed(server, &seed));
@@ -566,7 +594,7 @@ static void calls(void) {
     EXPECT(H_OK, "", h_server_set_admission(server, NULL, NULL));
     EXPECT(H_OK, "", h_server_serve(server, "stops", H_ACCESS_SAME_USER, 0));
     EXPECT(H_OK, "", h_server_stop_serving(server));
-    EXPECT(H_UNREACHABLE, "nothing is called stops", h_client_connect(node, "stops", NULL, 0, &client));
+    EXPECT(H_NOT_FOUND, "nothing is called stops", h_client_connect(node, "stops", NULL, 0, &client));
     EXPECT(H_OK, "", h_server_seed(server, &seed));
     EXPECT(H_OK, "", h_client_grow(node, &seed, NULL, LIMIT, &client));
     EXPECT(H_TIMED_OUT, "", h_client_call(client, "x", 1, 1000000, data, sizeof data, &length));
@@ -589,8 +617,18 @@ static void calls(void) {
     EXPECT(H_OK, "", h_server_receive(server, LIMIT, &request));
     h_request_free(request);
     EXPECT(H_REFUSED, "will not reply", h_client_finish(client, call, LIMIT, &reply));
+    /* What is forgotten does not exist, and keeps its place until the server has answered. */
     EXPECT(H_OK, "", h_client_start(client, "question", 8, LIMIT, &call));
+    EXPECT(H_OK, "", h_client_start(client, "question", 8, LIMIT, &other_call));
     EXPECT(H_OK, "", h_client_forget(client, call));
+    EXPECT(H_NO_SUCH, "does not exist", h_client_finish(client, call, 0, &reply));
+    EXPECT(H_NO_SUCH, "does not exist", h_client_finish(client, call, LIMIT, &reply));
+    EXPECT(H_TIMED_OUT, "no call is free within the time limit: 2 of 2 (outstanding)",
+           h_client_start(client, "question", 8, 1000000, &call));
+    EXPECT(H_TIMED_OUT, "no call is free within the time limit: 2 of 2 (outstanding)",
+           h_client_call(client, "x", 1, 1000000, data, sizeof data, &length));
+    EXPECT(H_OK, "", h_server_receive(server, LIMIT, &request));
+    h_request_free(request);
     EXPECT(H_OK, "", h_client_start(client, "question", 8, LIMIT, &call));
     h_server_free(server);
     h_node_free(other);
@@ -621,8 +659,16 @@ static void a_server_that_drains(void) {
     EXPECT(H_OK, "", h_server_drain(server, 1000000, &length));
     THAT(length == 1);
     EXPECT(H_CLOSED, "", h_server_receive(server, LIMIT, &none));
-    EXPECT(H_CLOSED, "", h_client_finish(client, call, LIMIT, &reply));
-    EXPECT(H_CLOSED, "", h_client_call(client, "x", 1, LIMIT, data, sizeof data, &length));
+    /* Of what it took it is not known; what it did not take may be sent again. */
+    EXPECT(H_CLOSED, "the peer is gone", h_client_finish(client, call, LIMIT, &reply));
+    EXPECT(H_DRAINING, "has not taken the request",
+           h_client_call(client, "x", 1, LIMIT, data, sizeof data, &length));
+    EXPECT(H_DRAINING, "has not taken the request",
+           h_client_call_within(client, "x", 1, LIMIT, data, sizeof data, &length));
+    EXPECT(H_DRAINING, "has not taken the request",
+           h_client_start(client, "x", 1, LIMIT, &call));
+    /* Nobody could be connected to it. */
+    EXPECT(H_STATE, "drains", h_server_serve(server, "drained", H_ACCESS_SAME_USER, 0));
     h_request_free(request);
     h_client_free(client);
     h_server_free(server);
@@ -702,7 +748,7 @@ static void any_of_several(void) {
     list[1].kind = H_KIND_TAGGED;
     EXPECT(H_NOTHING, "no end point", h_wait_any(node, list, 2, 0, &index));
     EXPECT(H_TIMED_OUT, "", h_wait_any(node, list, 2, 1000000, &index));
-    EXPECT(H_INVALID, "another manager", h_wait_any(other, list, 2, LIMIT, &index));
+    EXPECT(H_INVALID, "another node", h_wait_any(other, list, 2, LIMIT, &index));
     EXPECT(H_OK, "", h_start_progress(node));
     EXPECT(H_OK, "", h_tagged_receiver_seed(tagged, &seed));
     EXPECT(H_OK, "", h_tagged_sender_grow(other, &seed, LIMIT, &sender));
@@ -833,6 +879,7 @@ static void a_release_beside_a_receive(void) {
     pthread_t thread;
     /* Too long for the places of small messages: each takes a buffer. */
     char data[200];
+    void *place;
     memset(data, 5, sizeof data);
     memset(&config, 0, sizeof config);
     config.buffer_bytes = 256;
@@ -846,12 +893,17 @@ static void a_release_beside_a_receive(void) {
     EXPECT(H_OK, "", h_stream_flush(sender, LIMIT));
     EXPECT(H_OK, "", h_stream_receive(receiver, LIMIT, &record));
     EXPECT(H_TIMED_OUT, "", h_stream_send(sender, data, sizeof data, 10000000));
+    /* A record that is written in place is still there when it could not be sent. */
+    EXPECT(H_OK, "", h_stream_loan(sender, sizeof data, LIMIT, &place));
+    memcpy(place, data, sizeof data);
+    EXPECT(H_FULL, "no room", h_stream_loan_send(sender, sizeof data, 0));
+    EXPECT(H_TIMED_OUT, "", h_stream_loan_send(sender, sizeof data, 10000000));
     THAT(pthread_create(&thread, NULL, wait_for_a_record, receiver) == 0);
     /* Long enough for it to fall asleep; if it has not, the test is easier, and no less right. */
     const struct timespec a_while = {0, 50000000};
     nanosleep(&a_while, NULL);
     EXPECT(H_OK, "", h_stream_release(receiver, 0));
-    EXPECT(H_OK, "", h_stream_send(sender, data, sizeof data, LIMIT));
+    EXPECT(H_OK, "", h_stream_loan_send(sender, sizeof data, LIMIT));
     EXPECT(H_OK, "", h_stream_flush(sender, LIMIT));
     THAT(pthread_join(thread, NULL) == 0);
     h_stream_sender_free(sender);

@@ -386,6 +386,21 @@ void streams() {
         }
     }
     THAT(GOOD(receiver.try_peer()).pid == getpid() && !GOOD(receiver.try_explain()).empty());
+    {
+        auto loan = GOOD(sender.try_lend(9, LIMIT));
+        THAT(sender.try_send("x", LIMIT).status() == H_STATE);
+        auto moved = std::move(loan);
+        THAT(loan.data().size() == 0 && loan.try_send(LIMIT).status() == H_STATE);
+        std::memcpy(moved.data().data(), "in place!", 9);
+        THAT(moved.try_send(10, LIMIT).status() == H_INVALID && moved.data().size() == 9);
+        GOOD(moved.try_send(8, LIMIT));
+        THAT(moved.data().size() == 0 && moved.try_send(LIMIT).status() == H_STATE);
+        // One that goes unsent is not sent.
+        const auto unsent = GOOD(sender.try_lend(9, LIMIT));
+    }
+    GOOD(sender.try_flush(LIMIT));
+    held.clear();
+    THAT(GOOD(receiver.try_receive(LIMIT)).data().text() == "in place");
     // In another thread, and when the receiver has gone.
     GOOD(sender.try_send("kept", LIMIT));
     GOOD(sender.try_close(LIMIT));
@@ -409,6 +424,7 @@ void streams() {
         THAT(GOOD(wide.try_receive(LIMIT)).data().text() == "first");
         (void)GOOD(here.try_poll());
     } while (GOOD(through.try_explain()).rfind("records of", 0) != 0);
+    THAT(through.try_lend(8, LIMIT).status() == H_STATE);
     GOOD(through.try_send(std::string(100000, 'v'), LIMIT));
     {
         const auto record = GOOD(wide.try_receive(LIMIT));

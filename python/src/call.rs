@@ -364,7 +364,7 @@ impl Call {
 fn call_timed_out<T>(result: Result<T, CallError>) -> Result<Option<T>, CallError> {
     match result {
         Ok(found) => Ok(Some(found)),
-        Err(CallError::TimedOut) => Ok(None),
+        Err(CallError::TimedOut | CallError::NoneFree(_)) => Ok(None),
         Err(e) => Err(e),
     }
 }
@@ -592,7 +592,7 @@ impl Client {
                     Ok::<_, CallError>(Started(Some((client, id))))
                 };
                 match on_thread(py, &self.end.inner, || self.end.is_closed(), work)? {
-                    Err(CallError::TimedOut) => Ok(None),
+                    Err(CallError::TimedOut | CallError::NoneFree(_)) => Ok(None),
                     Err(e) => Err(e).or_raise(),
                     Ok(started) => Ok(Some(py.detach(|| started.keep()))),
                 }

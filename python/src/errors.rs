@@ -205,6 +205,7 @@ impl ToPy for OfferError {
                 | ServeError::NotPermitted { .. },
             ) => Kind::Refused,
             Self::Serve(_) => Kind::Os,
+            Self::Drained => Kind::Misuse,
         };
         error(kind, self)
     }
@@ -412,7 +413,7 @@ impl ToPy for CallError {
     fn to_py(self) -> PyErr {
         let kind = match self {
             Self::Node(e) => return e.to_py(),
-            Self::TimedOut => Kind::TimedOut,
+            Self::TimedOut | Self::NoneFree(_) => Kind::TimedOut,
             Self::Application { code, text } => return application_error(code, &text),
             Self::Declined => Kind::Declined,
             Self::Draining => Kind::Draining,

@@ -126,6 +126,9 @@ pub enum OfferError {
     /// The control plane says why.
     #[error(transparent)]
     Serve(#[from] ServeError),
+    /// It is a server's, which drains or has drained: nobody could be connected to it.
+    #[error("this server drains, or has drained, and takes nobody: another is to be made")]
+    Drained,
 }
 
 /// A terminus of one node.

@@ -146,6 +146,8 @@ pub use seed::SeedHostError;
 pub(crate) use seed::Token;
 pub use seed::{Kind, SEED_BYTES_MAX, Seed, SeedError};
 #[cfg(feature = "os")]
+#[cfg(feature = "unstable-internals")]
+pub use stream::RecordLoanApart;
 pub use stream::{Record, RecordGuard, RecordLoan, StreamConfig, StreamReceiver, StreamSender};
 #[cfg(feature = "os")]
 pub use tagged::{Tag, TaggedConfig, TaggedReceiver, TaggedSender};

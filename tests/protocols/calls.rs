@@ -7,6 +7,7 @@ use hamlyn::protocol::{
     CallError, Client, ClientConfig, ERROR_TEXT_MAX, EndPoint, Manager, ReceiveError, Server,
     ServerConfig,
 };
+use hamlyn::node::OfferError;
 use hamlyn::{Access, Node, SlotConfig, Ticket};
 use std::time::{Duration, Instant};
 
@@ -28,6 +29,55 @@ fn application(result: Result<impl std::fmt::Debug, CallError>) -> (u32, String)
         Err(CallError::Application { code, text }) => (code, text),
         other => panic!("not an error of the application's: {other:?}"),
     }
+}
+
+/// Nothing was sent, since all calls that may be outstanding are.
+fn none_is_free<T: std::fmt::Debug>(result: Result<T, CallError>, of: usize) {
+    let error = result.unwrap_err();
+    assert!(matches!(error, CallError::NoneFree(max) if max == of), "{error:?}");
+    assert!(error.to_string().contains(&format!("{of} of {of} (outstanding)")), "{error}");
+}
+
+#[test]
+fn a_call_for_which_no_call_is_free_says_so_and_sends_nothing() {
+    let config = ServerConfig { outstanding: 2, ..ServerConfig::default() };
+    let (_dir, .., server, client) = pair("none-free", config);
+    let calls = [b"1", b"2"].map(|request| client.start(request, LIMIT).unwrap());
+    for request in [&b"3"[..], &[3; 100_000]] {
+        none_is_free(client.start(request, SHORT), 2);
+        none_is_free(client.call(request, SHORT), 2);
+        none_is_free(client.call_within(request, SHORT.unwrap()), 2);
+    }
+    let request = server.receive(LIMIT).unwrap();
+    // One that was sent is no such call.
+    server.receive(LIMIT).unwrap().reply(b"two", LIMIT).unwrap();
+    assert_eq!(&*client.finish(calls[1], LIMIT).unwrap(), b"two");
+    assert!(matches!(client.call(b"3", SHORT), Err(CallError::TimedOut)));
+    assert_eq!(*request, *b"1");
+    assert_eq!(*server.receive(LIMIT).unwrap(), *b"3");
+}
+
+#[test]
+fn a_call_that_is_forgotten_does_not_exist_at_once_and_keeps_its_place_until_the_reply() {
+    let config = ServerConfig { outstanding: 1, ..ServerConfig::default() };
+    let (_dir, .., server, client) = pair("forgotten", config);
+    let call = client.start(b"1", LIMIT).unwrap();
+    std::thread::scope(|scope| {
+        // Also for a thread that waits for it.
+        let waits = scope.spawn(|| client.finish(call, None));
+        until(|| server.is_ready());
+        client.forget(call);
+        assert!(matches!(waits.join().unwrap(), Err(CallError::NoSuchCall(_))));
+    });
+    assert!(matches!(client.try_finish(call), Err(CallError::NoSuchCall(_))));
+    assert!(matches!(client.finish(call, LIMIT), Err(CallError::NoSuchCall(_))));
+    none_is_free(client.start(b"2", SHORT), 1);
+    server.receive(LIMIT).unwrap().reply(b"one", LIMIT).unwrap();
+    let next = client.start(b"2", LIMIT).unwrap();
+    // Nothing of the first is taken for the second's.
+    client.forget(call);
+    server.receive(LIMIT).unwrap().reply(b"two", LIMIT).unwrap();
+    assert_eq!(&*client.finish(next, LIMIT).unwrap(), b"two");
 }
 
 // ---- errors of the application's
@@ -254,7 +304,7 @@ fn a_cancelled_call_takes_no_credit_from_others_of_a_server_that_does_not_look()
         let call = client.start(b"unread", LIMIT).unwrap();
         client.forget(call);
     }
-    assert!(matches!(client.start(b"no place", SHORT), Err(CallError::TimedOut)));
+    none_is_free(client.start(b"no place", SHORT), 8);
     for _ in 0..8 {
         let request = server.receive(LIMIT).unwrap();
         until(|| request.is_cancelled());
@@ -440,6 +490,29 @@ fn draining_ends_with_its_time_limit_and_says_how_many_were_left() {
     assert!(matches!(held.reply(b"late", LIMIT), Err(CallError::Ended(_))));
     // A second time, there is nobody.
     assert_eq!(server.drain(Some(LONG)).unwrap(), 0);
+}
+
+#[test]
+fn a_server_that_has_drained_takes_no_name_and_gives_no_seed() {
+    let (_dir, there, here, server, client) = pair("drained", ServerConfig::default());
+    let held = client.start(b"x", LIMIT).unwrap();
+    let request = server.receive(LIMIT).unwrap();
+    std::thread::scope(|scope| {
+        let draining = scope.spawn(|| server.drain(Some(LONG)));
+        until(|| matches!(server.try_receive(), Err(ReceiveError::Draining)));
+        let refused = server.serve("late", Access::SameUser);
+        assert!(matches!(refused, Err(OfferError::Drained)), "{refused:?}");
+        request.reply(b"y", LIMIT).unwrap();
+        assert_eq!(draining.join().unwrap().unwrap(), 0);
+    });
+    assert_eq!(&*client.finish(held, LIMIT).unwrap(), b"y");
+    let refused = server.serve("late", Access::SameUser);
+    assert!(matches!(refused, Err(OfferError::Drained)), "{refused:?}");
+    assert!(matches!(server.seed(), Err(OfferError::Drained)));
+    // The name is another's to take.
+    let next = Server::new(&there, ServerConfig::default()).unwrap();
+    next.serve("late", Access::SameUser).unwrap();
+    Client::connect(&here, "late", LIMIT).unwrap();
 }
 
 #[test]

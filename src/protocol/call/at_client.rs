@@ -468,6 +468,11 @@ impl ClientState {
         }
     }
 
+    /// Whether a call that was to begin waits for another to be over.
+    pub(super) fn waits_for_a_call(&self, begun: &Begun) -> bool {
+        matches!(begun, Begun::Nothing) && self.free.is_empty()
+    }
+
     /// A call's beginning where nothing need be waited for; `None`: nothing was done.
     #[inline(always)]
     pub(super) fn begin_at_once(&mut self, node: &mut Node, request: &[u8]) -> Option<CallId> {
@@ -621,6 +626,9 @@ impl ClientState {
             return;
         }
         call.abandoned = true;
+        // It does not exist any more, also for whoever waits for it.
+        call.generation = call.generation.wrapping_add(1);
+        node.wake_waiters();
         let gives_up = matches!(call.state, AtClient::Asked)
             || matches!(self.longs.get(&id.call), Some(LongAtClient::Granted(_)));
         if gives_up {

@@ -211,6 +211,7 @@ impl Client {
         mut begun: Begun,
     ) -> Result<Bytes, CallError> {
         let mut reply = Bytes::default();
+        let mut none_free = false;
         let result = self.manager.shared.wait_until(timeout, |node, protocols| {
             let Some(state) = protocols.client(self.state) else {
                 return Look::Nothing;
@@ -218,7 +219,9 @@ impl Client {
             if let Begun::Sent(id) = begun {
                 return state.look_for(node, id, &mut reply);
             }
-            match state.begin(node, request, deadline, &mut begun) {
+            let look = state.begin(node, request, deadline, &mut begun);
+            none_free = state.waits_for_a_call(&begun);
+            match look {
                 Look::Found(Ok(_)) => Look::Nothing,
                 Look::Found(Err(e)) => Look::Found(Err(e)),
                 Look::Again => Look::Again,
@@ -226,7 +229,7 @@ impl Client {
                 Look::Room(link) => Look::Room(link),
             }
         });
-        match self.settle(result, begun.id()) {
+        match self.settle(self.or_none_free(result, none_free), begun.id()) {
             Ok(()) => Ok(reply),
             Err(e) => Err(e.at(deadline)),
         }
@@ -242,8 +245,8 @@ impl Client {
         Prepared { client: self, request, deadline, begun: Begun::Nothing, may_be_there: false }
     }
 
-    /// Sends a request, waiting at most `timeout` for a free call and, if it is long, for the server
-    /// to make room for it. The reply is had with [`finish`](Self::finish).
+    /// Sends a request, waiting at most `timeout` for a free call ([`CallError::NoneFree`]) and, if it
+    /// is long, for the server to make room for it. The reply is had with [`finish`](Self::finish).
     #[inline]
     pub fn start(&self, request: &[u8], timeout: Option<Duration>) -> Result<CallId, CallError> {
         match self.start_at_once(request) {
@@ -285,14 +288,14 @@ impl Client {
         timeout: Option<Duration>,
         deadline: Option<Instant>,
     ) -> Result<CallId, CallError> {
-        let mut begun = Begun::Nothing;
+        let (mut begun, mut none_free) = (Begun::Nothing, false);
         let result = self.manager.shared.wait_until(timeout, |node, protocols| {
-            match protocols.client(self.state) {
-                Some(state) => state.begin(node, request, deadline, &mut begun),
-                None => Look::Nothing,
-            }
+            let Some(state) = protocols.client(self.state) else { return Look::Nothing };
+            let look = state.begin(node, request, deadline, &mut begun);
+            none_free = state.waits_for_a_call(&begun);
+            look
         });
-        self.settle(result, begun.id())
+        self.settle(self.or_none_free(result, none_free), begun.id())
     }
 
     /// Waits for the reply of a call, at most `timeout`. Unless the time is over the call does not
@@ -341,7 +344,9 @@ impl Client {
     }
 
     /// The reply is not wanted any more; it will be dropped when it comes. The server's handler can
-    /// see that ([`Request::is_cancelled`](super::Request::is_cancelled)).
+    /// see that ([`Request::is_cancelled`](super::Request::is_cancelled)). The call does not exist from
+    /// now on, also for a thread that waits for it; its place among those that may be outstanding is
+    /// free when the server has answered.
     pub fn forget(&self, call: CallId) {
         let mut guard = self.manager.shared.lock();
         let (node, protocols) = guard.parts();
@@ -368,6 +373,18 @@ impl Client {
          first",
         this.at_once
     ));
+
+    /// After waiting for a call that was to be sent: none was free.
+    fn or_none_free<R>(
+        &self,
+        result: Result<Result<R, CallError>, Waited>,
+        none_free: bool,
+    ) -> Result<Result<R, CallError>, Waited> {
+        match result {
+            Err(Waited::TimedOut) if none_free => Ok(Err(CallError::NoneFree(self.outstanding))),
+            result => result,
+        }
+    }
 
     /// After waiting: a call whose time is over is abandoned, a peer that broke the rules leaves.
     #[inline(always)]

@@ -92,6 +92,11 @@ impl ServerState {
         node.wake_waiters();
     }
 
+    /// Whether it takes no request any more.
+    pub(in crate::protocol) fn is_draining(&self) -> bool {
+        self.drains
+    }
+
     /// Whether nothing is here, or on its way here, that nobody has received.
     pub(super) fn has_drained(&self) -> bool {
         self.drains
@@ -153,6 +158,9 @@ impl Server {
             }
         }
         protocols.after_look(node);
+        drop(guard);
+        // A name that was taken meanwhile; from now on none can be.
+        self.manager.hide(self.offer);
         Ok(())
     }
 

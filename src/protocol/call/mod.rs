@@ -106,6 +106,13 @@ pub enum CallError {
          (a program that does other things meanwhile starts a progress thread, start_progress)"
     )]
     TimedOut,
+    /// All calls that may be outstanding wait for their replies, those that were given up among them,
+    /// and none was free within the time limit. Nothing was sent.
+    #[error(
+        "no call is free within the time limit: {0} of {0} (outstanding) wait for replies; nothing was \
+         sent"
+    )]
+    NoneFree(usize),
     /// The server took the request and will not reply: its handler dropped it.
     #[error("the server will not reply to this request: its handler dropped it, or failed")]
     Declined,

@@ -343,6 +343,9 @@ impl Manager {
         let service = self.seed_service()?;
         let mut guard = self.shared.lock();
         let (node, protocols) = guard.parts();
+        if protocols.drains(offer) {
+            return Err(OfferError::Drained);
+        }
         let kind = protocols.offers.get_mut(&offer).expect("as long as its end point").kind;
         let service = match protocols.seed_access {
             None | Some(Access::SameUser) => service,
@@ -405,6 +408,9 @@ impl Manager {
         let service = name.to_string();
         let mut guard = self.shared.lock();
         let (node, protocols) = guard.parts();
+        if protocols.drains(offer) {
+            return Err(OfferError::Drained);
+        }
         let control = node.control_apart();
         let is_new = !protocols.by_service.contains_key(&service);
         if is_new {
@@ -412,11 +418,23 @@ impl Manager {
         }
         drop(guard);
         // One that this manager serves already is in use.
-        let served = control.serve(&name, access, Accept::Ask);
-        if served.is_err() && is_new {
-            self.shared.lock().parts().1.by_service.remove(&service);
+        control.serve(&name, access, Accept::Ask).inspect_err(|_| {
+            if is_new {
+                self.shared.lock().parts().1.by_service.remove(&service);
+            }
+        })?;
+        // It may have begun to drain meanwhile.
+        let mut guard = self.shared.lock();
+        let protocols = guard.parts().1;
+        if protocols.drains(offer) {
+            if protocols.by_service.get(&service) == Some(&offer) {
+                protocols.by_service.remove(&service);
+            }
+            drop(guard);
+            control.stop_serving(&name);
+            return Err(OfferError::Drained);
         }
-        Ok(served?)
+        Ok(())
     }
 
     /// Grows a sender: connects to its receiver, and reads the answer. Where that makes no sense

@@ -294,6 +294,11 @@ impl Protocols {
         served
     }
 
+    /// Whether it is a server's that drains.
+    pub(super) fn drains(&mut self, offer: OfferId) -> bool {
+        self.server(offer).is_some_and(|server| server.is_draining())
+    }
+
     /// Ends a connection in which an end point has no more part.
     pub(in crate::protocol) fn close(&mut self, node: &mut Node, link: LinkId) {
         if let Some((connection, _)) = self.connections.remove(&link) {

@@ -97,6 +97,40 @@ impl StreamSender {
     }
 }
 
+/// A [`RecordLoan`] apart from its sender, for languages that cannot hold a borrow.
+#[cfg(feature = "unstable-internals")]
+#[derive(Debug)]
+pub struct RecordLoanApart {
+    length: usize,
+    is_in_buffer: bool,
+}
+
+#[cfg(feature = "unstable-internals")]
+impl StreamSender {
+    /// A loan that was [detached](RecordLoan::detach) from this sender, with which nothing was done
+    /// meanwhile: otherwise its bytes are of other records.
+    pub fn attach(&mut self, apart: RecordLoanApart) -> RecordLoan<'_> {
+        let RecordLoanApart { length, is_in_buffer } = apart;
+        RecordLoan { sender: self, length, is_in_buffer, is_sent: false }
+    }
+}
+
+#[cfg(feature = "unstable-internals")]
+impl RecordLoan<'_> {
+    /// The loan apart from its sender, to be [attached](StreamSender::attach) again. Its bytes stay where
+    /// they are.
+    pub fn detach(self) -> RecordLoanApart {
+        let apart = RecordLoanApart { length: self.length, is_in_buffer: self.is_in_buffer };
+        core::mem::forget(self);
+        apart
+    }
+
+    /// [`send`](Self::send) of a loan that stays as it is on an error, [`SendError::CutOff`] apart.
+    pub fn send_or_keep(&mut self, timeout: Option<Duration>) -> Result<(), SendError> {
+        self.send_now(timeout)
+    }
+}
+
 impl RecordLoan<'_> {
     /// Makes the record shorter; one of at most `length` bytes stays as it is.
     pub fn truncate(&mut self, length: usize) {
@@ -112,6 +146,11 @@ impl RecordLoan<'_> {
     /// of it was taken, and it is gone.
     #[inline]
     pub fn send(mut self, timeout: Option<Duration>) -> Result<(), SendError> {
+        self.send_now(timeout)
+    }
+
+    #[inline]
+    fn send_now(&mut self, timeout: Option<Duration>) -> Result<(), SendError> {
         let sent = match self.is_in_buffer {
             true => self.sender.send_written(self.length, timeout),
             false => self.sender.send_long(self.length, timeout),

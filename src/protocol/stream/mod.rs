@@ -45,6 +45,8 @@ mod state;
 
 pub use guard::RecordGuard;
 pub use loan::RecordLoan;
+#[cfg(feature = "unstable-internals")]
+pub use loan::RecordLoanApart;
 pub use receiver::StreamReceiver;
 pub use sender::StreamSender;
 

@@ -153,7 +153,7 @@ def two_hosts(readme: str, work: Path, environment: dict[str, str]) -> str:
 def main() -> int:
     hamlyn, target = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
     readme = (ROOT / "README.md").read_text()
-    wanted = {"server", "client", "echo", "receiver", "sender", "prices", "order"}
+    wanted = {"server", "client", "echo", "receiver", "sender", "prices", "order", "ticks", "watch"}
     built = compiled(programs("README.md", "rs", "rust,no_run", wanted), target)
     wrong = []
 
@@ -178,6 +178,8 @@ def main() -> int:
             run("order"), env=environment, capture_output=True, text=True, timeout=LIMIT_S
         )
         expect("an error, as a sentence", failed.stderr, ": nothing is called prices: the directory")
+        _, said = pair(run("ticks"), run("watch"), environment)
+        expect("one to many", said, ", missed 0 so far")
         said, _ = pair(run("receiver"), run("sender"), environment)
         expect("one message", said, "hello, without a system call")
         pair(run("echo"), run("echo", "ask"), environment)

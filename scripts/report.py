@@ -3,9 +3,11 @@
 
     scripts/report.py REPORT.html [FOLDER]    with a folder: screenshots are left there
 
-At 1280 and at 500 pixels (a headless Chromium has no narrower window), light and dark: nothing is
-wider than the screen, the verdict comes first, durations stay on one line, labels of charts neither
-overlap nor are cut off, and text stands out from what is behind it. Exit status 1: something is not so; 99: there is no Chromium.
+At 1280 and at 390 pixels (in a frame, because a headless Chromium has no window below 500), light and
+dark: nothing is wider than the screen, the verdict comes first, durations stay on one line, names break
+only where a name can, labels of charts neither overlap nor are cut off, those of cells stand beside
+their values, and text stands out from what is behind it. Exit status 1: something is not so; 99: there
+is no Chromium.
 """
 
 import base64
@@ -20,7 +22,9 @@ from urllib.parse import unquote
 
 LIMIT_S = 120
 # (width, dark) of a screen.
-SCREENS = [(1280, False), (1280, True), (500, False), (500, True)]
+SCREENS = [(1280, False), (1280, True), (390, False), (390, True)]
+# A headless Chromium has no narrower window.
+WINDOW_MIN = 500
 # As WCAG 2.1 wants of ordinary text, and of what is drawn.
 CONTRAST_MIN = 4.5
 DRAWN_CONTRAST_MIN = 2.0
@@ -43,12 +47,35 @@ addEventListener('load', () => {
     if (box(e).bottom > box(document.querySelector('.facts')).top) say('the verdict is not first', e);
   const lines = (e) => {
     const range = document.createRange();
-    range.selectNodeContents(e);
+    range.selectNodeContents(e.querySelector('span') || e);
     return new Set([...range.getClientRects()].map((r) => Math.round(r.top))).size;
   };
   const durations = all('td').filter((e) => /^[0-9.]+ (ns|us|ms|s|[kMG]?B?\\/s)$/.test(e.textContent));
   if (durations.length < 8) wrong.push('there are ' + durations.length + ' durations and rates');
   for (const e of durations) if (lines(e) !== 1) say('on several lines', e);
+  // Words and parts of names stay whole, and the label before a value leaves it its place.
+  for (const cell of all('td')) {
+    const e = cell.querySelector('span') || cell;
+    for (const node of e.childNodes) {
+      const words = node.nodeType === Node.TEXT_NODE ? node.data.matchAll(/\\S{2,23}/g) : [];
+      for (const word of words) {
+        const range = document.createRange();
+        range.setStart(node, word.index);
+        range.setEnd(node, word.index + word[0].length);
+        const tops = new Set([...range.getClientRects()].map((r) => Math.round(r.top)));
+        if (tops.size > 1 && !/[-?]/.test(word[0])) say('the word "' + word[0] + '" is broken', e);
+      }
+    }
+    const label = getComputedStyle(cell, '::before');
+    if (label.content !== 'none') {
+      const pen = document.createElement('canvas').getContext('2d');
+      pen.font = label.fontWeight + ' ' + label.fontSize + ' ' + label.fontFamily;
+      const of = cell.dataset.of.split(' ');
+      const wide = Math.max(...of.map((word) => pen.measureText(word).width));
+      const room = box(e).left - box(cell).left;
+      if (label.whiteSpace !== 'normal' || wide > room + 1) say('its label runs over it', e);
+    }
+  }
   const rgb = (text) => (text.match(/[0-9.]+/g) || []).map(Number);
   const light = (c) => {
     const [r, g, b] = c.slice(0, 3).map((v) => v / 255)
@@ -85,20 +112,43 @@ addEventListener('load', () => {
           && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 4)
         say('overlaps "' + f.textContent.trim() + '"', e);
     }));
-    for (const e of all('rect', svg))
-      if (contrast(rgb(getComputedStyle(e).fill), behind(svg)) < DRAWN) say('a bar is not seen', svg);
+    for (const e of all('rect, circle', svg))
+      if (contrast(rgb(getComputedStyle(e).fill), behind(svg)) < DRAWN) say('a value is not seen', svg);
   }
   const dark = matchMedia('(prefers-color-scheme: dark)').matches;
   const result = { width, dark, charts: charts.length, wrong };
-  root.innerHTML = '<pre id=probe>' + btoa(encodeURIComponent(JSON.stringify(result))) + '</pre>';
+  const text = btoa(encodeURIComponent(JSON.stringify(result)));
+  if (parent !== window) parent.postMessage(text, '*');
+  else root.innerHTML = '<pre id=probe>' + text + '</pre>';
 });
 </script>
 """
 
 
+# A page around the report that is narrower than a window can be.
+FRAME = """<!DOCTYPE html><body style="margin: 0">
+<iframe src="URL" style="border: 0; width: WIDTHpx; height: HEIGHTpx"></iframe>
+<script>
+addEventListener('message', (e) => {
+  document.body.innerHTML = '<pre id=probe></pre>';
+  document.body.firstChild.textContent = e.data;
+});
+</script>
+"""
+
+
+def framed(page, folder, width, height):
+    if width >= WINDOW_MIN:
+        return page
+    frame = folder / f"framed-{width}-{page.name}"
+    values = {"URL": page.as_uri(), "WIDTH": str(width), "HEIGHT": str(height)}
+    frame.write_text(re.sub("URL|WIDTH|HEIGHT", lambda found: values[found[0]], FRAME))
+    return frame
+
+
 def browse(chromium, profile, page, width, dark, *what):
     command = [chromium, "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
-               f"--user-data-dir={profile}", f"--window-size={width},900"]
+               f"--user-data-dir={profile}", f"--window-size={max(width, WINDOW_MIN)},900"]
     if dark:
         command.append("--blink-settings=preferredColorScheme=0")
     run = subprocess.run([*command, *what, page.as_uri()], capture_output=True, text=True,
@@ -122,7 +172,8 @@ def main():
         page.write_text(report.read_text().replace("</body>", probe + "</body>"))
         for width, dark in SCREENS:
             name = f"{width}-{'dark' if dark else 'light'}"
-            text = browse(chromium, Path(folder) / "profile", page, width, dark, "--dump-dom")
+            shown = framed(page, Path(folder), width, 900)
+            text = browse(chromium, Path(folder) / "profile", shown, width, dark, "--dump-dom")
             found = re.search(r'<pre id="probe">([^<]*)</pre>', text)
             if not found:
                 sys.exit(f"{name}: the page has not said what it measured: {text[-300:]}")
@@ -135,8 +186,9 @@ def main():
             print(f"{name}: {said['charts']} charts, {len(said['wrong'])} things wrong")
             if len(sys.argv) > 2:
                 shot = Path(sys.argv[2]).resolve() / f"{name}.png"
-                browse(chromium, Path(folder) / "profile", report, width, dark,
-                       f"--window-size={width},12000", f"--screenshot={shot}")
+                shown = framed(report, Path(folder), width, 12000)
+                browse(chromium, Path(folder) / "profile", shown, width, dark,
+                       f"--window-size={max(width, WINDOW_MIN)},12000", f"--screenshot={shot}")
     return 1 if wrong else 0
 
 

@@ -27,6 +27,7 @@ fn limits() -> Limits {
         bulk_ring_bytes: 65536,
         packet_bytes: 1024,
         links_max: 4,
+        links_bound: "links_max",
         connections_per_user_max: 4,
         bytes_per_user_max: 100_000,
         half_open_max: 2,

@@ -365,7 +365,7 @@ fn another_user_connects_where_everybody_may() {
     let text = stat_of(&dir.config(), &name("0@x"), Some(LONG)).unwrap();
     assert!(text.starts_with("nothing counted\ncontrol."), "{text}");
     let mut asks = other_user("stat", &dir, "root@x", &[]).unwrap();
-    assert!(asks.says().contains("statistics are for the owner"));
+    assert!(asks.says().contains("may not see the figures"));
     assert_eq!(counter(&server, "refused_statistics"), 1);
 }
 

@@ -59,6 +59,7 @@ fn limits(uid: u32, node: u64) -> Limits {
         bulk_ring_bytes: 1 << 16,
         packet_bytes: 1024,
         links_max: 12,
+        links_bound: "links_max",
         connections_per_user_max: 16,
         bytes_per_user_max: 1 << 17,
         half_open_max: 6,

@@ -83,7 +83,7 @@ impl Status for CloseReason {
             CloseReason::Misbehaved(_) => H_MISBEHAVED,
             CloseReason::Unwatched => H_SYSTEM,
             CloseReason::Closed => H_CLOSED,
-            CloseReason::HungUp | CloseReason::Expelled => H_HUNG_UP,
+            CloseReason::HungUp | CloseReason::Expelled | CloseReason::TooSlow => H_HUNG_UP,
         }
     }
 }
@@ -447,6 +447,7 @@ mod tests {
             (CloseReason::Closed, H_CLOSED),
             (CloseReason::HungUp, H_HUNG_UP),
             (CloseReason::Expelled, H_HUNG_UP),
+            (CloseReason::TooSlow, H_HUNG_UP),
             (CloseReason::Died, H_DIED),
         ];
         for (reason, status) in cases {

@@ -388,6 +388,7 @@ fn event_of(event: Event, manager: &Manager) -> h_event_t {
                 CloseReason::HungUp => (H_EVENT_HUNG_UP, ""),
                 CloseReason::Misbehaved(how) => (H_EVENT_MISBEHAVED, how.as_str()),
                 CloseReason::Expelled => (H_EVENT_EXPELLED, ""),
+                CloseReason::TooSlow => (H_EVENT_EXPELLED, "too slow"),
                 CloseReason::Unwatched => (H_EVENT_UNWATCHED, ""),
             };
             let mut event = h_event_t::new(kind, Some(link), text.as_bytes());

@@ -23,24 +23,81 @@ pub struct Cli {
     pub command: Command,
 }
 
+const OF_RECV: &str = "\
+EXAMPLES
+  hamlyn recv demo --output copy                  from `hamlyn send demo < original`
+  hamlyn recv report --allow anyone > report      also from other users, who send to USER@report
+
+ENVIRONMENT
+  HAMLYN_DIR         where services for this user alone have their names
+  HAMLYN_SHARED_DIR  where those for other users have theirs [default: /run/hamlyn]
+  HAMLYN_LISTEN      address and port at which other hosts connect
+  HAMLYN_SECRET      file with the secret that they have, too; see `hamlyn keys`
+
+EXIT STATUS
+  0: everything came, and the sender was told. 1: it did not. 2: the command line is wrong.";
+
+const OF_SEND: &str = "\
+EXAMPLES
+  hamlyn send demo < original                     to `hamlyn recv demo`
+  hamlyn send alice@report < report               to another user's
+  hamlyn send hamlyn://192.0.2.1:7000/demo < f    to another host's
+
+ENVIRONMENT
+  HAMLYN_DIR, HAMLYN_SHARED_DIR, HAMLYN_SECRET    as for `hamlyn recv`
+
+EXIT STATUS
+  0: the receiver said that it has everything. 1: it did not. 2: the command line is wrong.";
+
+const OF_STAT: &str = "\
+EXAMPLES
+  hamlyn stat                  all services that this user may ask
+  hamlyn stat orders --watch   one, again and again
+  hamlyn stat --prometheus --output /var/lib/node_exporter/hamlyn.prom
+
+ENVIRONMENT
+  HAMLYN_DIR, HAMLYN_SHARED_DIR    where services are looked for, as they have it themselves
+
+EXIT STATUS
+  0: whoever was asked answered. 1: somebody did not. 2: the command line is wrong.";
+
+const OF_WHY: &str = "\
+EXAMPLES
+  hamlyn why orders
+  sudo hamlyn why alice@report
+  hamlyn why hamlyn://192.0.2.1:7000/demo
+
+ENVIRONMENT
+  HAMLYN_DIR, HAMLYN_SHARED_DIR    where services are looked for, as they have it themselves
+  HAMLYN_SECRET, HAMLYN_TRUSTED    for services of other hosts, and the others of `hamlyn keys`
+
+EXIT STATUS
+  0: something is called so. 1: nothing is, or it cannot be reached. 2: the command line is wrong.";
+
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Show what Hamlyn does, in about a minute: send a file, attack the receiver, measure
     ///
-    /// Starts a receiver and a sender as separate processes (as different users where it has the
-    /// right to) and sends FILE as messages; lets a stranger try to do harm through everything
-    /// that a process can reach, and shows how each attempt was refused; measures against a Unix
-    /// socket, TCP and a pipe; and writes a report.
+    /// First, a receiver and a sender as separate processes (as different users where it has the
+    /// right to): FILE is sent as messages, each protocol is at work once, and a stranger tries to do
+    /// harm through everything that a process can reach; how each attempt was refused is shown.
+    ///
+    /// Second, two hosts (network namespaces, or over loopback where those are not permitted): a
+    /// message goes from one to the other over TLS, and an attacker on the wire between them reads,
+    /// changes, repeats, leaves out and plays again what they say.
+    ///
+    /// Third, latency, rate and bandwidth are measured against a Unix socket, TCP and a pipe. All of
+    /// it stands in a report.
     Tour(TourArguments),
     /// Receive from one `hamlyn send`, to standard output or a file
     ///
     /// If the sender dies midway or the digest is wrong, this says so and exits with a status other
     /// than zero. Then a file (--output) is as it was before; what was written to standard output
     /// stays there.
-    #[command(allow_negative_numbers = true)]
+    #[command(allow_negative_numbers = true, after_help = OF_RECV)]
     Recv(RecvArguments),
     /// Send standard input to `hamlyn recv`
-    #[command(allow_negative_numbers = true)]
+    #[command(allow_negative_numbers = true, after_help = OF_SEND)]
     Send(SendArguments),
     /// Measure latency, rate or bandwidth
     ///
@@ -59,12 +116,14 @@ pub enum Command {
     /// at the other end, how much has gone each way, what waits, who waits for whom, and which path
     /// it takes. Bytes are those of the rings, in lines of 64, headers included; messages, packets
     /// and what waits are as of the last turn of the process.
+    #[command(after_help = OF_STAT)]
     Stat(StatArguments),
     /// Show all services at work, the busiest first, again and again
     ///
     /// Those of this user; for root, also those that other users serve to others. In a terminal: q ends
-    /// it, l goes from services to links and back. Anywhere else it prints lines. A process is asked once
-    /// in each interval, and answers beside its messages.
+    /// it, l goes from services to links and back. Anywhere else, such as in a pipe or a file, it prints
+    /// the table anew after each interval, until it is ended; with --once, one table. A process is asked
+    /// once in each interval, and answers beside its messages.
     Top(TopArguments),
     /// Serve the figures of `stat` to Prometheus, over HTTP
     ///
@@ -75,7 +134,9 @@ pub enum Command {
     /// Say why a connection is slow or refused
     ///
     /// Looks at the name, its directories and who listens, and asks the process for its figures
-    /// twice, a second apart.
+    /// twice, a second apart. To a service of another host it connects, says how far that comes, and
+    /// leaves.
+    #[command(after_help = OF_WHY)]
     Why(WhyArguments),
     /// List the services that have a name here: user, process, program, age, alive or stale
     Names(NamesArguments),
@@ -142,7 +203,7 @@ pub enum Command {
 pub struct TourArguments {
     /// The file to send [default: this command itself]
     pub file: Option<PathBuf>,
-    /// The second act alone: two hosts, and an attacker on the wire between them
+    /// The second part alone: two hosts, and an attacker on the wire between them
     #[arg(long)]
     pub hosts: bool,
     /// Where to write the report
@@ -155,15 +216,19 @@ pub struct TourArguments {
 
 #[derive(Args, Debug)]
 pub struct RecvArguments {
-    /// The service's name: up to 64 letters, digits, '-', '_' and '.'
+    /// The service's name: up to 64 letters, digits, '_', and, not as the first, '-' and '.'
     pub name: String,
-    /// Who may send: "user" (this user only), "anyone", or "group:GID"
+    /// Who may send: "user" (this user only), "anyone", or "group:GID" or "group:NAME", of which this
+    /// user is a member
     #[arg(long, value_name = "WHO", default_value = "user", value_parser = allow)]
     pub allow: Allow,
     /// Seconds to wait for a sender [default: for ever]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub wait: Option<Duration>,
     /// Write to FILE, which is there when it is whole, and as it was until then
+    ///
+    /// A file that is replaced keeps its mode and its owner. Killed by SIGKILL, this command leaves
+    /// `.hamlyn-XXXXXX.part` beside it.
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// The file is on the disk, not only with the system, before this command ends
@@ -304,7 +369,8 @@ pub struct ServeArguments {
     /// How it waits for messages
     #[arg(long, value_enum, default_value_t = Mode::Adaptive)]
     pub mode: Mode,
-    /// Who may connect: "user" (this user only), "anyone", or "group:GID"
+    /// Who may connect: "user" (this user only), "anyone", or "group:GID" or "group:NAME", of which this
+    /// user is a member
     #[arg(long, value_name = "WHO", default_value = "user", value_parser = allow)]
     pub allow: Allow,
 }
@@ -378,7 +444,8 @@ pub struct StatArguments {
     /// collector of the node exporter, in its folder, with a name that ends in .prom
     #[arg(long, short, value_name = "FILE", requires = "prometheus")]
     pub output: Option<PathBuf>,
-    /// Look again and again, with this many seconds in between: rates, and what has gone up
+    /// Look again and again, with this many seconds in between [default: 1]: rates, and what has gone
+    /// up
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", require_equals = true)]
     #[arg(value_parser = seconds)]
     pub watch: Option<Duration>,
@@ -417,7 +484,7 @@ pub struct ExporterArguments {
 
 #[derive(Args, Debug)]
 pub struct WhyArguments {
-    /// The service, as [USER@]NAME
+    /// The service, as [USER@]NAME, or on another host as hamlyn://HOST:PORT/NAME
     pub name: String,
 }
 
@@ -521,10 +588,21 @@ fn allow(text: &str) -> Result<Allow, String> {
         "anyone" => Ok(Allow::Anyone),
         _ => text
             .strip_prefix("group:")
-            .and_then(|gid| gid.parse().ok())
+            .and_then(|group| group.parse().ok().or_else(|| gid_of(group)))
             .map(Allow::Group)
-            .ok_or_else(|| "allowed are \"user\", \"anyone\" and \"group:GID\"".to_owned()),
+            .ok_or_else(|| {
+                "allowed are \"user\", \"anyone\", and \"group:GID\" or \"group:NAME\" of a group in \
+                 /etc/group"
+                    .to_owned()
+            }),
     }
+}
+
+/// The number of a group of this machine's file.
+fn gid_of(group: &str) -> Option<u32> {
+    let file = std::fs::read_to_string("/etc/group").ok()?;
+    let mut lines = file.lines().map(|line| line.split(':'));
+    lines.find_map(|mut fields| (fields.next()? == group).then(|| fields.nth(1)?.parse().ok())?)
 }
 
 #[cfg(test)]
@@ -546,6 +624,8 @@ mod tests {
         assert!(text.contains("quickly") && text.contains("adaptive"), "{text}");
         let text = error("hamlyn recv --allow group:x there");
         assert!(text.contains("group:x") && text.contains("group:GID"), "{text}");
+        assert_eq!(allow("group:root"), Ok(Allow::Group(0)));
+        assert_eq!(allow("group:7"), Ok(Allow::Group(7)));
         let text = error("hamlyn perf protocols --cores 1,1");
         assert!(text.contains("1,1") && text.contains("0,1"), "{text}");
         let text = error("hamlyn perf latency --cores 1");

@@ -140,7 +140,7 @@ impl Exporter {
                 let mut watched = this.watched.lock().unwrap_or_else(PoisonError::into_inner);
                 watched.names(&this.config)
             };
-            prometheus::text(&look::ask_all(&this.config, &names))
+            prometheus::text(&look::ask_all(&this.config, &names, look::SILENCE))
         });
         let text = Bytes::from(text.await.ok()?);
         *last = Some((Instant::now(), text.clone()));

@@ -72,8 +72,12 @@ impl Link {
         self.text("peer_process").parse().ok().and_then(program)
     }
 
-    /// `user 1000, process 77 (postgres)`, as far as that can be seen from here.
+    /// `user 1000, process 77 (postgres)`, as far as that can be seen from here; of another host its address
+    /// and what it has proved to be.
     pub fn peer(&self) -> String {
+        if !self.text("peer_host").is_empty() {
+            return format!("host {}", self.text("peer_host"));
+        }
         let process = self.text("peer_process");
         let program = self.peer_program().map_or(String::new(), |program| format!(" ({program})"));
         format!("user {}, process {process}{program}", self.text("peer_user"))

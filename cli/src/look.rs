@@ -5,9 +5,8 @@
 //!
 //! Never: a process that does not answer holds up the others for longer than its time limit.
 
-use crate::figures::{Figures, Link, program};
+use crate::figures::{Figures, Link, is_stopped, program};
 use crate::names::of_this_host;
-use crate::stat::PATIENCE;
 use anyhow::{Result, anyhow};
 use hamlyn::Config;
 use hamlyn::control::{ConnectError, Reason, ServiceName, list_services, statistics_of, uid_of};
@@ -19,7 +18,9 @@ use std::time::{Duration, Instant};
 /// The shortest pause between two looks at a process.
 pub const PAUSE_MIN: Duration = Duration::from_millis(200);
 /// Processes that are asked at a time.
-const ASKED_AT_A_TIME: usize = 16;
+const ASKED_AT_A_TIME: usize = 64;
+/// Who looks again and again waits no longer for one that is silent: the others are shown then.
+pub const SILENCE: Duration = Duration::from_secs(1);
 /// After this long the names are looked for again: that costs each of their processes another
 /// connection.
 const NAMES_FOR: Duration = Duration::from_secs(5);
@@ -48,10 +49,14 @@ pub struct Look {
     pub failed: Vec<(String, String)>,
 }
 
-/// Asks one.
-pub fn ask(config: &Config, name: &str) -> Result<Told> {
+/// Asks one, and waits so long for its answer.
+pub fn ask(config: &Config, name: &str, patience: Duration) -> Result<Told> {
     let began = Instant::now();
-    let told = statistics_of(config, &of_this_host(name)?, Some(PATIENCE)).map_err(|error| match error {
+    let told = statistics_of(config, &of_this_host(name)?, Some(patience)).map_err(|error| match error {
+        ConnectError::TimedOut(_) => match stopped(config, name) {
+            Some(why) => anyhow!(why),
+            None => anyhow!("it has not answered for {} s", patience.as_secs_f64()),
+        },
         // Said of the figures: whoever asks for them may be let in all the same.
         ConnectError::Refused { reason: Reason::User, .. } => {
             let user = rustix::process::geteuid().as_raw();
@@ -74,8 +79,21 @@ pub fn ask(config: &Config, name: &str) -> Result<Told> {
     })
 }
 
-/// Asks all of these.
-pub fn ask_all(config: &Config, names: &[String]) -> Look {
+/// That the process which serves a name is stopped, if it is and that can be seen from here.
+fn stopped(config: &Config, name: &str) -> Option<String> {
+    let mut services = list_services(config).entries.into_iter();
+    let pid = services.find(|service| one_form(&service.name) == name)?.pid?;
+    is_stopped(pid).then(|| {
+        let program = program(pid).map_or(String::new(), |program| format!(" ({program})"));
+        format!(
+            "its process {pid}{program} is stopped, by a signal (SIGSTOP) or a debugger; \
+             `kill -CONT {pid}` lets it go on"
+        )
+    })
+}
+
+/// Asks all of these, and waits so long for each.
+pub fn ask_all(config: &Config, names: &[String], patience: Duration) -> Look {
     let answers: Vec<Mutex<Option<Result<Told>>>> =
         names.iter().map(|_| Mutex::default()).collect();
     let next = AtomicUsize::new(0);
@@ -85,7 +103,8 @@ pub fn ask_all(config: &Config, names: &[String]) -> Look {
                 loop {
                     let i = next.fetch_add(1, Ordering::Relaxed);
                     let (Some(name), Some(answer)) = (names.get(i), answers.get(i)) else { return };
-                    *answer.lock().unwrap_or_else(|e| e.into_inner()) = Some(ask(config, name));
+                    *answer.lock().unwrap_or_else(|e| e.into_inner()) =
+                        Some(ask(config, name, patience));
                 }
             });
         }

@@ -14,6 +14,8 @@ mod perf;
 mod pipe;
 mod progress;
 mod prometheus;
+#[cfg(feature = "tls")]
+mod reach;
 mod report;
 mod run;
 mod standard;

@@ -11,6 +11,8 @@ use hamlyn::control::{
     uid_of,
 };
 use serde_json::json;
+use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::time::{Duration, SystemTime};
 
 /// A service of this host. What is asked of one can be asked there alone.
@@ -125,6 +127,7 @@ fn clean(config: &Config, services: &[ServiceEntry]) -> Result<()> {
 
 fn state(service: &ServiceEntry) -> &'static str {
     match service.is_alive {
+        Some(true) if service.pid.is_some_and(figures::is_stopped) => "stopped",
         Some(true) => "alive",
         Some(false) => "stale",
         None => "may not be asked",
@@ -163,14 +166,33 @@ pub fn setup(arguments: &SetupArguments) -> Result<()> {
         }
         return Ok(());
     }
+    // Before anything is made.
+    let users: Vec<(&String, u32)> =
+        arguments.users.iter().map(|user| Ok((user, uid_of(user)?))).collect::<Result<_>>()?;
     let path = setup_shared_dir(&config).context("no directory for other users")?;
     output::line(format_args!(
         "{} is there, for services that other users may reach.",
         path.display()
     ))?;
-    for user in &arguments.users {
+    for (user, uid) in users {
+        let before = moved_aside(&config, uid);
         let path = setup_user_dir(&config, user).with_context(|| format!("no place for {user}"))?;
         output::line(format_args!("{} is there, for those of {user}.", path.display()))?;
+        for aside in moved_aside(&config, uid).difference(&before) {
+            let aside = config.shared_dir.join(aside);
+            output::line(format_args!(
+                "What another user had put there is now {}: nobody uses it.",
+                aside.display()
+            ))?;
+        }
     }
     Ok(())
+}
+
+/// What was found in a user's place, and was moved out of it.
+fn moved_aside(config: &Config, uid: u32) -> BTreeSet<OsString> {
+    let names = std::fs::read_dir(&config.shared_dir).into_iter().flatten().flatten();
+    let begins = format!("{uid}.taken-by-");
+    let names = names.map(|entry| entry.file_name());
+    names.filter(|name| name.as_encoded_bytes().starts_with(begins.as_bytes())).collect()
 }

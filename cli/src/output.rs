@@ -1,11 +1,17 @@
-//! Standard output, for lines and tables; and files that somebody reads while they are written.
+//! Standard output, for lines and tables; and files that take another's place when they are whole.
+//!
+//! Never: a symbolic link, a device or a pipe is replaced by a file; a file has a wider mode, or another
+//! owner, than the one whose place it took.
 
-use anyhow::{Context, Result};
+use crate::ending;
+use anyhow::{Context, Result, bail, ensure};
+use rustix::fs::fstat;
 use std::fmt;
-use std::fs::Permissions;
-use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::fs::{File, Metadata, Permissions};
+use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
+use std::path::{Path, PathBuf};
+use tempfile::NamedTempFile;
 
 /// Prints a line. An error is returned, where `println!` would panic: whoever reads may have gone
 /// (`hamlyn stat | head`).
@@ -16,23 +22,170 @@ pub fn line(text: impl fmt::Display) -> Result<()> {
     }
 }
 
-/// Writes a file beside `path` and renames it: whoever reads finds the old text or the new one, whole.
-/// Its mode is that of any new file; after an error it is as it was. Not on the disk yet.
-pub fn replace(path: &Path, text: &str) -> Result<()> {
-    let beside = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
-    let write = || -> io::Result<()> {
-        let mut builder = tempfile::Builder::new();
-        // The collector reads what ends in .prom, and is another user.
-        builder.prefix(".hamlyn-").suffix(".part").permissions(Permissions::from_mode(0o666));
-        let mut file = builder.tempfile_in(beside)?;
-        file.write_all(text.as_bytes())?;
-        file.persist(path).map_err(|error| error.error)?;
+/// Characters of a line: of the terminal, or as `COLUMNS` says; `None`: neither says.
+pub fn width() -> Option<usize> {
+    let said = || std::env::var("COLUMNS").ok()?.parse().ok().filter(|width| *width > 0);
+    match io::stdout().is_terminal().then(crossterm::terminal::size) {
+        Some(Ok((width, _))) if width > 0 => Some(width.into()),
+        _ => said(),
+    }
+}
+
+/// Text in lines of at most `width` characters, broken between words; a word that is longer breaks where
+/// the line ends.
+pub fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let (width, mut lines) = (width.max(1), vec![String::new()]);
+    for word in text.split_whitespace() {
+        let letters: Vec<char> = word.chars().collect();
+        for (i, part) in letters.chunks(width).enumerate() {
+            let line = lines.last_mut().expect("there is one");
+            let used = line.chars().count();
+            // The whole word counts: one that fits into a line stays in one.
+            let has_room = i == 0 && used + 1 + letters.len() <= width;
+            match used {
+                0 => line.extend(part),
+                _ if has_room => line.extend([' '].iter().chain(part)),
+                _ => lines.push(part.iter().collect()),
+            }
+        }
+    }
+    lines
+}
+
+/// Symbolic links that are followed for one path, as the kernel's own limit is.
+const LINKS_MAX: usize = 40;
+
+/// A new file beside `path`, whose place it takes when it is whole, with the mode and the owner of the
+/// file that was there. Whoever reads finds the old file or the new one. It goes with this process if
+/// that is ended by a signal before.
+pub struct Replacement {
+    part: NamedTempFile,
+    path: PathBuf,
+}
+
+impl Replacement {
+    /// In place of the file that `path` names, through symbolic links. `instead`: what to do where that is
+    /// no file.
+    pub fn new(path: &Path, instead: &str) -> Result<Self> {
+        let cannot = || format!("cannot write {}", path.display());
+        let (path, replaced) = resolve(path, instead)?;
+        // What is there may be for few eyes, and the new text, too: its mode comes after its owner.
+        let mode = if replaced.is_some() { 0o600 } else { 0o666 };
+        let part = tempfile::Builder::new()
+            .prefix(".hamlyn-")
+            .suffix(".part")
+            .permissions(Permissions::from_mode(mode))
+            .tempfile_in(folder_of(&path))
+            .with_context(cannot)?;
+        ending::remove(part.path().to_path_buf());
+        if let Some(replaced) = replaced {
+            like(part.as_file(), &replaced).with_context(cannot)?;
+        }
+        Ok(Self { part, path })
+    }
+
+    /// Everything is there. `sync`: on the disk, too.
+    pub fn finish(&mut self, sync: bool) -> Result<()> {
+        let Self { part, path } = self;
+        let mut put = || -> io::Result<()> {
+            if sync {
+                part.as_file().sync_all()?;
+            }
+            std::fs::rename(part.path(), &*path)?;
+            part.disable_cleanup(true);
+            ending::keep(part.path());
+            if sync {
+                // The name, too.
+                File::open(folder_of(path))?.sync_all()?;
+            }
+            Ok(())
+        };
+        put().with_context(|| format!("cannot write {}", path.display()))
+    }
+}
+
+impl Write for Replacement {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.part.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+/// Where the file is, or will be.
+pub fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."))
+}
+
+/// The file that `path` names, or will name once it is written, and what is there now. Never a symbolic
+/// link, a device, a pipe, or what this process was given as its output.
+fn resolve(path: &Path, instead: &str) -> Result<(PathBuf, Option<Metadata>)> {
+    let no_file = || format!("{} is no file: {instead}", path.display());
+    ensure!(path != Path::new("-"), no_file());
+    let found = match path.metadata() {
+        Ok(found) => found,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok((not_there(path)?, None)),
+        Err(error) => bail!("cannot write {}: {error}", path.display()),
     };
-    write().with_context(|| format!("writing {}", path.display()))
+    ensure!(found.is_file(), no_file());
+    // Through a link in /proc, as /dev/stdout is one, a file may be open and have no name.
+    let target = path.canonicalize().ok();
+    let named = target.filter(|target| {
+        let there = target.symlink_metadata();
+        there.is_ok_and(|there| (there.dev(), there.ino()) == (found.dev(), found.ino()))
+    });
+    let is_output = [rustix::stdio::stdout(), rustix::stdio::stderr()].iter().any(|output| {
+        fstat(output)
+            .is_ok_and(|output| (output.st_dev, output.st_ino) == (found.dev(), found.ino()))
+    });
+    match named {
+        Some(named) if !is_output => Ok((named, Some(found))),
+        _ => bail!(no_file()),
+    }
+}
+
+/// Where a file will be made that `path` names: at the end of symbolic links that lead to nothing.
+fn not_there(path: &Path) -> Result<PathBuf> {
+    let mut at = path.to_path_buf();
+    for _ in 0..LINKS_MAX {
+        let folder = folder_of(&at).canonicalize();
+        let folder = folder.with_context(|| {
+            format!("cannot write {}: its directory {}", path.display(), folder_of(&at).display())
+        })?;
+        let name = at.file_name();
+        let name = name.with_context(|| format!("cannot write {}: no file", path.display()))?;
+        at = folder.join(name);
+        match at.read_link() {
+            Ok(target) => at = folder.join(target),
+            Err(_) => return Ok(at),
+        }
+    }
+    bail!("cannot write {}: symbolic links that lead to one another", path.display())
+}
+
+/// Gives a new file the owner and the mode of the one whose place it will take.
+fn like(file: &File, replaced: &Metadata) -> Result<()> {
+    let (new, old) = (file.metadata()?, (replaced.uid(), replaced.gid()));
+    if (new.uid(), new.gid()) != old && fchown(file, Some(old.0), Some(old.1)).is_err() {
+        let (user, group) = old;
+        bail!(
+            "it is of user {user} and group {group}, and a new file in its place would be of user {} \
+             and group {}: remove it first, or write elsewhere",
+            new.uid(),
+            new.gid()
+        );
+    }
+    Ok(file.set_permissions(Permissions::from_mode(replaced.mode() & 0o7777))?)
+}
+
+/// Writes the file that `path` names, whole or not at all. Not on the disk yet.
+pub fn replace(path: &Path, text: &str) -> Result<()> {
+    // The collector reads what ends in .prom, and is another user.
+    let mut file = Replacement::new(path, "without --output it goes to standard output")?;
+    file.write_all(text.as_bytes()).with_context(|| format!("writing {}", path.display()))?;
+    file.finish(false)
 }
 
 /// Whoever read has seen enough. The command ends, and that is no failure.
@@ -46,3 +199,17 @@ impl fmt::Display for ReaderGone {
 }
 
 impl std::error::Error for ReaderGone {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_broken_between_words_and_what_is_longer_than_a_line_is_broken_anyway() {
+        let of = |text| wrapped(text, 7).join("|");
+        assert_eq!(of("a bc def  ghij"), "a bc|def|ghij");
+        assert_eq!(of("abcdefg h"), "abcdefg|h");
+        assert_eq!(of("a bcdefghijk l"), "a|bcdefgh|ijk l");
+        assert_eq!(of(""), "");
+    }
+}

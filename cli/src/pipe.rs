@@ -19,6 +19,7 @@
 //! before it has been told so.
 
 use crate::arguments::{RecvArguments, SendArguments};
+use crate::output::Replacement;
 use crate::perf::ends::access;
 use crate::{ending, names, progress, standard};
 use anyhow::{Context, Result, anyhow, ensure};
@@ -29,13 +30,10 @@ use hamlyn::node::{CloseReason, Event, Node};
 use hamlyn::wire::{MetadataIndex, TICKET_BYTES, Ticket};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeMap;
-use std::fs::{File, Permissions};
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use tempfile::NamedTempFile;
 
 const PROTOCOL: &[u8] = b"hamlyn-pipe-1\n";
 /// Bytes of a chunk, and how many may be on their way.
@@ -106,7 +104,7 @@ fn ticket_of(peer: &Peer, bytes: &[u8]) -> Result<Ticket> {
 pub fn recv(arguments: &RecvArguments) -> Result<()> {
     names::to_serve(&arguments.name)?;
     let mut target = match &arguments.output {
-        Some(path) => Target::file(path)?,
+        Some(path) => Target::File(Replacement::new(path, "leave out --output")?),
         None => Target::standard_output()?,
     };
     let mut node = Node::new()?;
@@ -131,8 +129,8 @@ pub fn recv(arguments: &RecvArguments) -> Result<()> {
 enum Target {
     /// Whoever reads has them at once.
     Output(File),
-    /// A new file beside `path`, whose place it takes when it is whole.
-    File { part: NamedTempFile, path: PathBuf },
+    /// A file that is there when it is whole.
+    File(Replacement),
 }
 
 impl Target {
@@ -142,46 +140,12 @@ impl Target {
         Ok(Self::Output(File::from(io::stdout().as_fd().try_clone_to_owned()?)))
     }
 
-    fn file(path: &Path) -> Result<Self> {
-        let cannot = || format!("cannot write {}", path.display());
-        // Not the link, but what it names; not a device, which a file would replace.
-        let path = match path.canonicalize() {
-            Ok(target) => {
-                ensure!(target.is_file(), "{} is no file: leave out --output", path.display());
-                target
-            }
-            Err(_) => path.to_path_buf(),
-        };
-        let parent = path.parent().filter(|parent| *parent != Path::new(""));
-        // As any new file: what the process's mask leaves of it.
-        let part = tempfile::Builder::new()
-            .prefix(".hamlyn-")
-            .suffix(".part")
-            .permissions(Permissions::from_mode(0o666))
-            .tempfile_in(parent.unwrap_or(Path::new(".")))
-            .with_context(cannot)?;
-        ending::remove(part.path().to_path_buf());
-        Ok(Self::File { part, path })
-    }
-
     /// Everything is there.
     fn finish(&mut self, sync: bool) -> Result<()> {
-        let Self::File { part, path } = self else { return Ok(()) };
-        let mut put = || -> io::Result<()> {
-            if sync {
-                part.as_file().sync_all()?;
-            }
-            std::fs::rename(part.path(), &*path)?;
-            part.disable_cleanup(true);
-            ending::keep(part.path());
-            if sync {
-                // The name, too.
-                let parent = path.parent().filter(|parent| *parent != Path::new(""));
-                File::open(parent.unwrap_or(Path::new(".")))?.sync_all()?;
-            }
-            Ok(())
-        };
-        put().with_context(|| format!("cannot write {}", path.display()))
+        match self {
+            Self::Output(_) => Ok(()),
+            Self::File(file) => file.finish(sync),
+        }
     }
 }
 
@@ -189,7 +153,7 @@ impl Write for Target {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Output(file) => file.write(bytes),
-            Self::File { part, .. } => part.write(bytes),
+            Self::File(file) => file.write(bytes),
         }
     }
 
@@ -343,7 +307,8 @@ impl Receiver {
     fn tell(mut self, result: &Result<()>) {
         let text = match result {
             Ok(()) => Vec::new(),
-            Err(error) => format!("{error:#}").chars().take(40).collect::<String>().into_bytes(),
+            // There is room for a few words: the last cause, and not the path.
+            Err(error) => error.root_cause().to_string().into_bytes(),
         };
         let verdict = [&[result.is_ok() as u8][..], &text[..text.len().min(59)]].concat();
         let to = Ticket { metadata_index: MetadataIndex(CHUNKS), ..self.tickets };
@@ -400,6 +365,8 @@ struct Sender {
     tickets: Vec<Ticket>,
     /// How the link ended.
     closed: Option<CloseReason>,
+    /// The receiver is on another host, of which a death is not told from silence.
+    is_of_host: bool,
 }
 
 impl Sender {
@@ -425,7 +392,9 @@ impl Sender {
             .map(|ticket| ticket_of(node.peer(link)?, ticket))
             .collect::<Result<Vec<_>>>()
             .context("the service is no `hamlyn recv`")?;
-        let mut sender = Self { node, link, queue, slot, tickets: Vec::new(), closed: None };
+        let is_of_host = name.starts_with("hamlyn://");
+        let (own, closed) = (Vec::new(), None);
+        let mut sender = Self { node, link, queue, slot, tickets: own, closed, is_of_host };
         tickets.into_iter().try_for_each(|ticket| sender.keep(ticket))?;
         Ok(sender)
     }
@@ -528,8 +497,15 @@ impl Sender {
         if self.closed.is_none() && self.node.peer(self.link).is_ok() {
             return None;
         }
-        let how = if self.closed == Some(CloseReason::Died) { "died" } else { "ended" };
-        Some(anyhow!("the receiver {how} before it had everything"))
+        Some(match self.closed {
+            Some(CloseReason::Died) if self.is_of_host => {
+                anyhow!(
+                    "the receiver died, or cannot be reached any more, before it had everything"
+                )
+            }
+            Some(CloseReason::Died) => anyhow!("the receiver died before it had everything"),
+            _ => anyhow!("the receiver ended before it had everything"),
+        })
     }
 
     /// Sleeps until there may be a message, or input if that is wanted; says whether there is.

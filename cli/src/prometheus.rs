@@ -135,7 +135,12 @@ const OF_LINK: &[(&str, &str, Kind, &str)] = &[
         Kind::Gauge,
         "A receiver's buffers with records that its program has not released.",
     ),
-    ("buffers_max", "buffers_max", Kind::Gauge, "Buffers that the receiver may have."),
+    (
+        "buffers_max",
+        "buffers_max",
+        Kind::Gauge,
+        "Buffers that the receiver may have; those of longer records are not among them.",
+    ),
     (
         "buffers_held_ms",
         "buffers_held_seconds",
@@ -251,7 +256,12 @@ impl Metrics {
         let described = interface::Counters::described();
         for (name, help) in described.into_iter().chain(control::machine::Counters::described()) {
             let metric = format!("{}_total", name.replace('.', "_"));
-            self.add_figure(&metric, Kind::Counter, help, &service, told.figures.text(name));
+            let figure = told.figures.text(name);
+            self.add_figure(&metric, Kind::Counter, help, &service, figure);
+            if let Some(kind) = refused(name) {
+                let labels = format!("{service},kind=\"{kind}\"");
+                self.add_figure("refused_total", Kind::Counter, REFUSED, &labels, figure);
+            }
         }
         if let Some(waits) = RoomWaits::of(&told.figures) {
             self.of_room_waits(&service, &waits);
@@ -283,15 +293,27 @@ impl Metrics {
     fn of_link(&mut self, service: &str, number: u32, link: &Link) {
         let peer = ["peer_user", "peer_process"].map(|name| label(link.text(name)));
         let labels = format!(
-            "{service},link=\"{number}\",peer_user=\"{}\",peer_process=\"{}\",peer_program=\"{}\"",
+            "{service},link=\"{number}\",peer_user=\"{}\",peer_process=\"{}\",peer_program=\"{}\",\
+             peer_host=\"{}\"",
             peer[0],
             peer[1],
             label(&link.peer_program().unwrap_or_default()),
+            label(link.text("peer_host")),
         );
         for (figure, metric, kind, help) in OF_LINK {
             self.add_figure(&format!("link_{metric}"), *kind, help, &labels, link.text(figure));
         }
     }
+}
+
+const REFUSED: &str =
+    "Packets and connections that were refused, by reason; without looks at figures.";
+
+/// What a counter of refusals is called where all of them are one metric: `control_user` is
+/// `control.refused_user`. Whoever asks for another user's figures tries nothing else.
+fn refused(counter: &str) -> Option<String> {
+    let is_one = counter.contains("refused_") && counter != "control.refused_statistics";
+    is_one.then(|| counter.replacen("refused_", "", 1).replace('.', "_"))
 }
 
 const UP: &str = "1: the service answered; 0: it did not.";
@@ -387,19 +409,52 @@ mod tests {
         assert!(rows.len() == 1 && rows[0].ends_with(" 10"), "{rows:?}");
     }
 
-    // What Prometheus itself demands of the text: each metric has its two lines once, in front of
-    // its rows, which differ in their labels; a counter's name ends in _total, and no other's does.
     #[test]
-    fn the_text_is_as_prometheus_wants_it() {
-        let every: String = interface::Counters::described()
+    fn refusals_are_one_metric_by_reason_without_looks_at_figures() {
+        let text = super::text(&look(
+            "refused_wrong_key 1\ncontrol.refused_user 2\ncontrol.hosts_refused_tls 3\n\
+             control.refused_statistics 4\n",
+        ));
+        for (kind, count) in [("wrong_key", 1), ("control_user", 2), ("control_hosts_tls", 3)] {
+            let line = format!("hamlyn_refused_total{{service=\"x\",kind=\"{kind}\"}} {count}");
+            assert!(text.lines().any(|found| found == line), "{line}: {text}");
+        }
+        assert!(!text.contains("kind=\"control_statistics\""), "{text}");
+    }
+
+    #[test]
+    fn each_metric_that_the_page_on_operating_names_is_there() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operating.md");
+        let page = std::fs::read_to_string(page).unwrap();
+        let text = super::text(&look(&every()));
+        let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let named = page.split(|c| !is_part(c)).filter(|word| word.starts_with("hamlyn_"));
+        // The pattern of all, and an interface of Python.
+        let named: Vec<&str> = named.filter(|word| *word != "hamlyn_NAME_total").collect();
+        assert!(named.len() > 10, "{named:?}");
+        for name in named {
+            let is_there = text.lines().any(|line| line.split('{').next() == Some(name));
+            assert!(is_there, "{name} is in docs/operating.md, and is not exported");
+        }
+    }
+
+    /// Every figure.
+    fn every() -> String {
+        interface::Counters::described()
             .into_iter()
             .chain(control::machine::Counters::described())
             .map(|(name, _)| format!("{name} 5\n"))
             .chain(OF_PROCESS.iter().map(|row| format!("{} 6\n", row.0)))
             .chain(["room_waits.le_us_1 1\nroom_waits.le_us_4 3\nroom_waits.count 4\nroom_waits.sum_us 70\n".into()])
             .chain(OF_LINK.iter().map(|row| format!("link.1.{} 7\n", row.0)))
-            .collect();
-        let text = super::text(&look(&every));
+            .collect()
+    }
+
+    // What Prometheus itself demands of the text: each metric has its two lines once, in front of
+    // its rows, which differ in their labels; a counter's name ends in _total, and no other's does.
+    #[test]
+    fn the_text_is_as_prometheus_wants_it() {
+        let text = super::text(&look(&every()));
         let (mut seen, mut current) = (std::collections::BTreeSet::new(), String::new());
         for line in text.lines() {
             if let Some(rest) = line.strip_prefix("# HELP ") {

@@ -3,7 +3,8 @@
 //! A figure without its machine, kernel, compiler, commit and raw line says nothing, so those
 //! stand at the top.
 
-use anyhow::{Context, Result, anyhow};
+use crate::output;
+use anyhow::{Context, Result, anyhow, ensure};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use plotters::coord::ranged1d::{SegmentedCoord, ValueFormatter};
 use plotters::coord::types::RangedCoordi32;
@@ -12,24 +13,26 @@ use rustix::system::uname;
 use std::fs;
 use std::path::Path;
 
-/// A table with its heading and, where figures are compared, a chart.
+/// A heading, and what stands below it: facts, a table and, where figures are compared, a chart.
 #[derive(Debug, Default)]
 pub struct Section {
     pub title: String,
     /// Why the reader should care; a paragraph each.
     pub text: Vec<String>,
+    /// Name and value.
+    pub facts: Vec<(String, String)>,
     pub chart: Option<Chart>,
     pub header: Vec<String>,
     pub rows: Vec<Vec<String>>,
 }
 
-/// Values to compare: from zero on, or, where they differ by more than a factor of 20, on a
-/// logarithmic scale from a whole decade on.
+/// Values to compare: as bars from zero on, or, where they differ by more than a factor of 20, as dots
+/// on a logarithmic scale from a whole decade on, where the length of a bar would mean nothing.
 #[derive(Debug)]
 pub struct Chart {
-    /// What the bars show.
+    /// What is shown, and whether more of it is better.
     pub axis: String,
-    pub bars: Vec<(String, f64)>,
+    pub values: Vec<(String, f64)>,
     /// A value with its unit, as the table has it.
     pub text: fn(f64) -> String,
 }
@@ -44,7 +47,7 @@ pub struct Finding {
 /// In pixels: charts on a wide screen and on a narrow one.
 const WIDTHS: [u32; 2] = [960, 360];
 
-/// The bars of Hamlyn's own are told from the others by their colour.
+/// The values of Hamlyn's own are told from the others by their colour.
 const OWN: &str = "Hamlyn";
 
 /// What a figure depends on: name and value.
@@ -73,6 +76,13 @@ fn processor() -> String {
         .map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.trim().to_owned())
 }
 
+/// Whether a report can be written there, before all that goes into it is done.
+pub fn check_place(path: &Path) -> Result<()> {
+    let place = || format!("cannot write the report {}", path.display());
+    ensure!(path.file_name().is_some() && !path.is_dir(), "{}: it names no file", place());
+    tempfile::tempfile_in(output::folder_of(path)).map(drop).with_context(place)
+}
+
 /// Writes the report to `path`, whole or not at all.
 pub fn write(
     path: &Path,
@@ -82,18 +92,14 @@ pub fn write(
     sections: &[Section],
 ) -> Result<()> {
     let page = page(title, findings, facts, sections)?.into_string();
-    let name = path.file_name().with_context(|| format!("{} names no file", path.display()))?;
-    let temporary = path.with_file_name(format!(".{}.partial", name.to_string_lossy()));
-    fs::write(&temporary, page)
-        .and_then(|()| fs::rename(&temporary, path))
-        .with_context(|| format!("cannot write the report {}", path.display()))
+    output::replace(path, &page).context("cannot write the report")
 }
 
 const STYLE: &str = "
-:root { color-scheme: light dark; --ink: #1d2733; --paper: #fff; --line: #d8dee6; --rule: #8795a6;
+:root { color-scheme: light dark; --ink: #1d2733; --paper: #fff; --line: #d8dee6; --rule: #8795a6; --grid: #c0cad5;
   --good: #1a7f37; --care: #9a5b00; --bad: #c5221f; }
 @media (prefers-color-scheme: dark) { :root { --ink: #dde4ec; --paper: #14191f; --line: #303a46;
-  --rule: #64748b; --good: #57c274; --care: #e2a33f; --bad: #ff7b72; } }
+  --rule: #64748b; --grid: #3e4b5a; --good: #57c274; --care: #e2a33f; --bad: #ff7b72; } }
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem;
   color: var(--ink); background: var(--paper); }
 p { overflow-wrap: anywhere; }
@@ -102,7 +108,7 @@ h1 { margin-bottom: .2rem; } h2 { margin-top: 2.5rem; }
 table { border-collapse: collapse; width: 100%; margin: 1rem 0; font-size: .92rem; }
 th, td { text-align: left; padding: .35rem .7rem; border-bottom: 1px solid var(--line);
   vertical-align: top; }
-td { overflow-wrap: anywhere; }
+td { overflow-wrap: break-word; }
 .wide td:first-child { min-width: 9rem; }
 .short { white-space: nowrap; }
 th { border-bottom: 2px solid var(--rule); white-space: nowrap; }
@@ -115,21 +121,22 @@ th { border-bottom: 2px solid var(--rule); white-space: nowrap; }
 td[class] { white-space: nowrap; overflow-wrap: normal; } li.care { color: inherit; font-weight: inherit; }
 figure { margin: 1rem 0; }
 svg { display: block; max-width: 100%; height: auto; }
-svg text { fill: var(--ink); } svg line, svg polyline { stroke: var(--line); }
+svg text { fill: var(--ink); } svg line, svg polyline { stroke: var(--grid); }
 .narrow { display: none; }
 @media (max-width: 44rem) {
   .broad { display: none; } .narrow { display: block; }
-  .wide table, .wide tbody, .wide tr, .wide td { display: block; } .wide thead { display: none; }
+  .wide table, .wide tbody, .wide tr { display: block; } .wide thead { display: none; }
   .wide tr { border-bottom: 1px solid var(--rule); padding: .4rem 0; }
-  .wide td { border: 0; padding: .1rem 0 .1rem 6.5rem; text-indent: -6.5rem; min-width: 0; }
-  .wide td::before { content: attr(data-of); display: inline-block; width: 6.5rem; text-indent: 0;
-    font-weight: 600; }
+  .wide td { display: grid; grid-template-columns: 6.5rem minmax(0, 1fr); border: 0;
+    padding: .1rem 0; min-width: 0; }
+  .wide td::before { content: attr(data-of); font-weight: 600; color: var(--ink);
+    white-space: normal; }
   th, td { padding: .35rem .4rem; } .facts th { white-space: normal; }
 }
 ";
 
 /// How a cell stands out.
-fn class(cell: &str) -> Option<&'static str> {
+pub fn class(cell: &str) -> Option<&'static str> {
     match cell {
         "REFUSED" => Some("good"),
         "POSSIBLE" => Some("care"),
@@ -137,6 +144,46 @@ fn class(cell: &str) -> Option<&'static str> {
         // A duration or a rate stays in one piece.
         cell if cell.len() <= 12 => Some("short"),
         _ => None,
+    }
+}
+
+/// Letters after which a word is broken where there is no other place: as many as no word has.
+const WORD_MAX: usize = 24;
+
+/// Text whose names may be broken behind `_`, `.` and `/`, and what is no word, such as a digest, anywhere.
+fn breakable(text: &str) -> Markup {
+    let pieces = pieces(text, WORD_MAX);
+    html! { @for (i, piece) in pieces.iter().enumerate() { @if i > 0 { wbr; } (piece) } }
+}
+
+/// The parts of a text between which it may be broken, beside where it has blanks.
+pub fn pieces(text: &str, word_max: usize) -> Vec<String> {
+    let mut pieces = vec![String::new()];
+    let (mut in_word, mut letters) = (0, text.chars().peekable());
+    while let Some(letter) = letters.next() {
+        pieces.last_mut().expect("there is one").push(letter);
+        in_word = if letter.is_whitespace() { 0 } else { in_word + 1 };
+        let is_of_a_name = in_word > 1
+            && letters.peek().is_some_and(|next| match letter {
+                '_' | '.' => next.is_alphabetic(),
+                '/' => next.is_alphanumeric(),
+                _ => false,
+            });
+        if is_of_a_name || in_word == word_max {
+            pieces.push(String::new());
+            in_word = 0;
+        }
+    }
+    pieces
+}
+
+fn of_facts(facts: &[(String, String)]) -> Markup {
+    html! {
+        table.facts {
+            @for (name, value) in facts {
+                tr { th scope="row" { (name) } td { (breakable(value)) } }
+            }
+        }
     }
 }
 
@@ -166,12 +213,11 @@ fn page(
                         li.care[!finding.is_good] { (finding.text) }
                     }
                 }
-                table.facts {
-                    @for (name, value) in facts { tr { th scope="row" { (name) } td { (value) } } }
-                }
+                (of_facts(facts))
                 @for (section, chart) in sections.iter().zip(charts) {
                     h2 { (section.title) }
                     @for text in &section.text { p { (text) } }
+                    @if !section.facts.is_empty() { (of_facts(&section.facts)) }
                     @if let Some([broad, narrow]) = chart {
                         figure {
                             div.broad { (PreEscaped(broad)) }
@@ -185,7 +231,7 @@ fn page(
                                 @for row in &section.rows {
                                     tr {
                                         @for (cell, of) in row.iter().zip(&section.header) {
-                                            td class=[class(cell)] data-of=(of) { (cell) }
+                                            td class=[class(cell)] data-of=(of) { span { (breakable(cell)) } }
                                         }
                                     }
                                 }
@@ -199,25 +245,25 @@ fn page(
 }
 
 impl Chart {
-    /// Horizontal bars, for each of [`WIDTHS`]. Colours of text and lines are left to the page.
+    /// One value above the other, for each of [`WIDTHS`]. Colours of text and lines are left to the page.
     fn to_svgs(&self) -> Result<[String; 2]> {
         let mut svgs = [String::new(), String::new()];
         for (svg, width) in svgs.iter_mut().zip(WIDTHS) {
             let row = if width == WIDTHS[0] { 34 } else { 48 };
-            let size = (width, 90 + row * self.bars.len() as u32);
+            let size = (width, 90 + row * self.values.len() as u32);
             self.draw(SVGBackend::with_string(svg, size), width == WIDTHS[1])
                 .map_err(|error| anyhow!("cannot draw the chart \"{}\": {error}", self.axis))?;
         }
         Ok(svgs)
     }
 
-    /// If it is narrow, names stand above their bars, not beside them.
+    /// If it is narrow, names stand above their values, not beside them.
     fn draw(
         &self,
         backend: SVGBackend<'_>,
         is_narrow: bool,
     ) -> Result<(), Box<dyn std::error::Error>> {
-        let positive = || self.bars.iter().map(|bar| bar.1).filter(|value| *value > 0.0);
+        let positive = || self.values.iter().map(|value| value.1).filter(|value| *value > 0.0);
         let lowest = positive().fold(f64::INFINITY, f64::min);
         let highest = positive().fold(0.0, f64::max);
         if !lowest.is_finite() || !highest.is_finite() {
@@ -227,7 +273,7 @@ impl Chart {
         let mut builder = ChartBuilder::on(&area);
         builder.margin(8).margin_right(if is_narrow { 30 } else { 8 }).x_label_area_size(50);
         builder.y_label_area_size(if is_narrow { 24 } else { 300 });
-        let rows = (0..self.bars.len() as i32 - 1).into_segmented();
+        let rows = (0..self.values.len() as i32 - 1).into_segmented();
         // With room for the label behind the longest bar.
         if highest > 20.0 * lowest {
             let from = 10f64.powf((lowest / 2.0).log10().floor());
@@ -254,15 +300,17 @@ impl Chart {
     where
         X: Ranged<ValueType = f64> + ValueFormatter<f64>,
     {
-        let names: Vec<&str> = self.bars.iter().rev().map(|bar| bar.0.as_str()).collect();
+        let names: Vec<&str> = self.values.iter().rev().map(|value| value.0.as_str()).collect();
         let font = ("sans-serif", if is_narrow { 13 } else { 15 });
         chart
             .configure_mesh()
             .disable_y_mesh()
             .light_line_style(TRANSPARENT)
+            // Its own is nearly transparent; the page gives the colour.
+            .bold_line_style(BLACK)
             .x_desc(axis)
             .x_labels(if is_narrow { 4 } else { 10 })
-            .x_label_formatter(&|value| (self.text)(*value))
+            .x_label_formatter(&|value| (self.text)(*value).replace(".0 ", " "))
             .y_labels(names.len())
             .y_label_formatter(&|segment| match segment {
                 SegmentValue::CenterOf(i) if !is_narrow => {
@@ -272,20 +320,27 @@ impl Chart {
             })
             .label_style(font)
             .draw()?;
-        for (i, (name, value)) in self.bars.iter().rev().enumerate() {
+        for (i, (name, value)) in self.values.iter().rev().enumerate() {
             let i = i as i32;
             let colour = match name.starts_with(OWN) {
                 true => RGBColor(47, 111, 179),
                 false => RGBColor(148, 160, 174),
             };
-            let corners = [(from, SegmentValue::Exact(i)), (*value, SegmentValue::Exact(i + 1))];
-            let mut bar = Rectangle::new(corners, colour.filled());
             let above = if is_narrow { 24 } else { 6 };
-            bar.set_margin(above, 6, 0, 0);
-            chart.draw_series([bar])?;
+            if from > 0.0 {
+                let place = EmptyElement::at((*value, SegmentValue::CenterOf(i)));
+                let dot = Circle::new((0, (above - 6) / 2), 6, colour.filled());
+                chart.draw_series([place + dot])?;
+            } else {
+                let corners =
+                    [(from, SegmentValue::Exact(i)), (*value, SegmentValue::Exact(i + 1))];
+                let mut bar = Rectangle::new(corners, colour.filled());
+                bar.set_margin(above as u32, 6, 0, 0);
+                chart.draw_series([bar])?;
+            }
             let beside = if is_narrow { 2 } else { -7 };
             let label = EmptyElement::at((*value, SegmentValue::CenterOf(i)))
-                + Text::new((self.text)(*value), (6, beside), font);
+                + Text::new((self.text)(*value), (if from > 0.0 { 11 } else { 6 }, beside), font);
             chart.draw_series([label])?;
             if is_narrow {
                 let label = EmptyElement::at((from, SegmentValue::CenterOf(i)))
@@ -304,19 +359,21 @@ mod tests {
 
     #[test]
     fn what_is_alike_begins_at_zero() {
-        let bars = vec![("bare ring".into(), 5.9e9), ("Hamlyn".into(), 6.2e9)];
-        let chart = Chart { axis: "bytes a second".into(), bars, text: ns };
+        let values = vec![("bare ring".into(), 5.9e9), ("Hamlyn".into(), 6.2e9)];
+        let chart = Chart { axis: "bytes a second".into(), values, text: ns };
         let svgs = chart.to_svgs().unwrap();
-        assert!(
-            svgs.iter().all(|svg| !svg.contains("logarithmic") && svg.contains(">\n6200.0 ms"))
-        );
+        for svg in &svgs {
+            assert!(!svg.contains("logarithmic") && svg.contains(">\n6200.0 ms"), "{svg}");
+            // The page's own background is none of them.
+            assert!(svg.contains("<rect") && !svg.contains("<circle"), "{svg}");
+        }
     }
 
     #[test]
     fn a_report_is_one_file_that_fetches_nothing() {
         let chart = Chart {
             axis: "one way".into(),
-            bars: vec![("raw line".into(), 54.0), ("TCP <b>".into(), 20_000.0)],
+            values: vec![("raw line".into(), 54.0), ("TCP <b>".into(), 20_000.0)],
             text: ns,
         };
         let section = Section {
@@ -330,6 +387,7 @@ mod tests {
         let page = page("Hamlyn", &[finding], &machine(), &[section]).unwrap().into_string();
         assert!(page.contains("<svg") && page.contains("raw line") && page.contains("20.0 us"));
         assert!(page.contains("(logarithmic)"), "54 and 20,000 have no common scale else");
+        assert!(page.contains("<circle") && !page.contains("<rect"), "no bar has a length there");
         let (verdict, facts) = (page.find("one is possible"), page.find("kernel"));
         assert!(verdict.unwrap() < facts.unwrap(), "the verdict comes first");
         assert!(!page.contains("<script") && !page.contains("TCP <b>"));
@@ -343,9 +401,31 @@ mod tests {
     }
 
     #[test]
+    fn names_break_where_a_name_can_and_words_and_figures_do_not() {
+        let of = |text| pieces(text, WORD_MAX).join("|");
+        assert_eq!(
+            of("control.refused_frame +192, 2.6 us"),
+            "control.|refused_|frame +192, 2.6 us"
+        );
+        assert_eq!(of("hamlyn://10.77.1.2:9/x and so on."), "hamlyn://|10.77.1.2:9/|x and so on.");
+        assert_eq!(of(&"7".repeat(30)), format!("{}|777777", "7".repeat(24)));
+    }
+
+    #[test]
+    fn a_report_that_cannot_be_written_is_known_before_there_is_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let missing = folder.path().join("none").join("report.html");
+        let error = format!("{:#}", check_place(&missing).unwrap_err());
+        assert!(error.contains("none/report.html"), "{error}");
+        assert!(check_place(folder.path()).is_err() && check_place(Path::new("/")).is_err());
+        check_place(&folder.path().join("report.html")).unwrap();
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "looking leaves nothing");
+    }
+
+    #[test]
     fn a_chart_of_nothing_is_an_error_and_no_panic() {
         assert!(
-            Chart { axis: "nothing".into(), bars: vec![("none".into(), 0.0)], text: ns }
+            Chart { axis: "nothing".into(), values: vec![("none".into(), 0.0)], text: ns }
                 .to_svgs()
                 .is_err()
         );

@@ -47,11 +47,18 @@ fn show(
     let look = match &arguments.name {
         // Its error is this command's.
         Some(name) if !arguments.prometheus => {
-            let told = look::ask(config, &look::one_form(name))
-                .with_context(|| format!("no counters of {name}"))?;
+            let told =
+                look::ask(config, &look::one_form(name), PATIENCE).with_context(
+                    || match arguments.watch.is_some() && name.parse::<f64>().is_ok() {
+                        true => {
+                            format!("no counters of {name}; for {name} seconds say --watch={name}")
+                        }
+                        false => format!("no counters of {name}"),
+                    },
+                )?;
             Look { told: vec![told], failed: Vec::new() }
         }
-        _ => look::ask_all(config, &watched.names(config)),
+        _ => look::ask_all(config, &watched.names(config), PATIENCE),
     };
     for (name, error) in &look.failed {
         eprintln!("hamlyn: no counters of {name}: {error}");
@@ -128,17 +135,18 @@ pub fn duration(ms: u64) -> String {
     }
 }
 
-/// Who it is, since when, and whether its program waits: a line.
+/// Who it is, for how long, and whether its program waits: a line.
 fn who(told: &Told) -> String {
     let known = |number: Option<u32>| number.map_or("unknown".into(), |n| n.to_string());
     let program = told.program.as_ref().map_or(String::new(), |program| format!(" ({program})"));
     let figures = &told.figures;
     let waits = match figures.number("waiting_ms") {
         0 => "its program does not wait".into(),
-        ms => format!("its program waits for messages since {}", duration(ms)),
+        ms => format!("its program has waited for messages for {}", duration(ms)),
     };
     let held = match figures.number("requests_held") {
         0 => String::new(),
+        1 => "; 1 request received and not replied to".into(),
         count => format!("; {count} requests received and not replied to"),
     };
     format!(
@@ -186,39 +194,42 @@ fn print(told: &Told, all: bool) -> Result<()> {
     Ok(())
 }
 
-/// Who waits for whom on a link, and since when; empty: nobody.
+/// Who waits for whom on a link, and for how long; empty: nobody.
 pub fn waits(link: &Link) -> String {
     let mut parts = Vec::new();
     let ms = link.number("waits_for_room_ms");
     if ms > 0 {
-        parts.push(format!("waits for the peer since {}", duration(ms)));
+        parts.push(format!("has waited for the peer for {}", duration(ms)));
     }
     let ms = link.number("waits_for_buffer_ms");
     if ms > 0 {
-        parts.push(format!("waits for a buffer of the peer's since {}", duration(ms)));
+        parts.push(format!("has waited for a buffer of the peer's for {}", duration(ms)));
     }
     if link.number("peer_waits_for_room") > 0 {
         parts.push("the peer waits for it".into());
     }
     for (what, words) in [
-        ("buffers", "its program holds {held} of {max} buffers{since}, and none is left"),
+        ("buffers", "its program holds {held}{of} buffers{time}, and none is left"),
         (
             "samples",
-            "its program holds {held} of {max} samples of the pool{since}, and gets no more",
+            "its program holds {held} of {max} samples of the pool{time}, and gets no more",
         ),
-        ("places", "its program has not received {held} samples{since}, and {max} are the most"),
-        ("window", "its program has not read {held} bytes{since}, and {max} are the most"),
+        ("places", "its program has not received {held} samples{time}, and {max} are the most"),
+        ("window", "its program has not read {held} bytes{time}, and {max} are the most"),
     ] {
         let number = |name: &str| link.number(&format!("{what}_{name}"));
         if number("held") > 0 && number("short") > 0 {
-            let since = match number("held_ms") {
+            let time = match number("held_ms") {
                 0 => String::new(),
-                ms => format!(" since {} at least", duration(ms)),
+                ms => format!(", for {} at least", duration(ms)),
             };
-            let words = words.replace("{held}", &number("held").to_string());
-            parts.push(
-                words.replace("{max}", &number("max").to_string()).replace("{since}", &since),
-            );
+            // Buffers of long records are not among those that may be there.
+            let of = match number("held") > number("max") {
+                true => String::new(),
+                false => format!(" of {}", number("max")),
+            };
+            let words = words.replace("{held}", &number("held").to_string()).replace("{of}", &of);
+            parts.push(words.replace("{max}", &number("max").to_string()).replace("{time}", &time));
         }
     }
     parts.join("; ")
@@ -233,7 +244,7 @@ fn in_words(number: u32, link: &Link) -> String {
     };
     format!(
         "link {number}: {}; made by {}{}, {} ago\n  {} messages sent ({}), {} packets taken ({}), {} \
-         refused, {} not taken yet, {} messages queued, {} wake-ups{waits}; {}",
+         refused, {} that the peer has not taken, {} messages queued, {} wake-ups{waits}; {}",
         link.peer(),
         link.text("made_by"),
         match link.text("service") {

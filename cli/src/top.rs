@@ -20,6 +20,7 @@ use crossterm::{cursor, event, execute, queue, style, terminal};
 use hamlyn::Config;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use std::collections::BTreeSet;
 use std::io::{IsTerminal, Write};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
@@ -39,12 +40,13 @@ pub fn run(arguments: &TopArguments) -> Result<()> {
     let mut before = Before::new();
     let mut looks = 0;
     loop {
-        let look = look::ask_all(&config, &watched.names(&config));
+        let width = output::width().unwrap_or(usize::MAX);
+        let look = look::ask_all(&config, &watched.names(&config), look::SILENCE);
         looks += 1;
         // The first one has nothing to be compared with.
         if looks > 1 || look.told.is_empty() {
             output::line(
-                lines(&look, &before, arguments.links, arguments.interval, width()).join("\n"),
+                lines(&look, &before, arguments.links, arguments.interval, width).join("\n"),
             )?;
             if arguments.once {
                 let failed = look.failed.len();
@@ -54,15 +56,6 @@ pub fn run(arguments: &TopArguments) -> Result<()> {
         }
         before = look::by_name(look.told);
         std::thread::sleep(arguments.interval);
-    }
-}
-
-/// Characters of a line: of the terminal, or as `COLUMNS` says; without either as many as it takes.
-fn width() -> usize {
-    let said = || std::env::var("COLUMNS").ok()?.parse().ok().filter(|width| *width > 0);
-    match std::io::stdout().is_terminal().then(terminal::size) {
-        Some(Ok((width, _))) if width > 0 => width.into(),
-        _ => said().unwrap_or(usize::MAX),
     }
 }
 
@@ -80,9 +73,13 @@ fn lines(
         lines.push(format!("{}: {error}", clip(name, NAME_MAX)));
     }
     let longest = look.told.iter().map(|told| told.took).max().unwrap_or_default();
+    let answered = look.told.len();
+    if answered + look.failed.len() == 0 {
+        return vec!["No service that this user may ask is here now.".into()];
+    }
     lines.push(format!(
-        "{} asked, each once in {:.1} s; the slowest answered after {:.1} ms",
-        match look.told.len() {
+        "{} asked, each once in {:.1} s; {answered} answered, the slowest after {:.1} ms",
+        match answered + look.failed.len() {
             1 => "1 process".into(),
             count => format!("{count} processes"),
         },
@@ -249,14 +246,18 @@ fn of_links(look: &Look, before: &Before) -> Fitting {
         "queued",
         "waits",
     ];
-    let mut rows = Vec::new();
+    let (mut rows, mut shown) = (Vec::new(), BTreeSet::new());
     for told in &look.told {
         let earlier = told.earlier(before);
         for (number, link) in &told.figures.links {
+            // A process that has several names tells of all its links under each.
+            if !shown.insert((told.figures.text("node"), *number)) {
+                continue;
+            }
             let rate = |name| told.link_rate(earlier, *number, name);
             let (sent, taken) = (rate("messages_sent"), rate("packets_taken"));
             let cells = vec![
-                told.name.clone(),
+                service(told, link),
                 number.to_string(),
                 peer(link),
                 format!("{sent:.0}"),
@@ -274,8 +275,23 @@ fn of_links(look: &Look, before: &Before) -> Fitting {
     Fitting { header, rows, names: &[0, 2], numbers: 3..9, spared: &[4, 6, 8] }
 }
 
+/// By which of the process's names the peer made the link; of one that the process made, the name under
+/// which it was asked.
+fn service(told: &Told, link: &Link) -> String {
+    match (link.text("made_by"), link.text("service")) {
+        ("the peer", service) if !service.is_empty() => match told.name.split_once('@') {
+            Some((user, _)) => format!("{user}@{service}"),
+            None => service.into(),
+        },
+        _ => told.name.clone(),
+    }
+}
+
 /// `77 (postgres), user 1000`: the process first, which a narrow column still shows.
 fn peer(link: &Link) -> String {
+    if !link.text("peer_host").is_empty() {
+        return link.peer();
+    }
     let (process, user) = (link.text("peer_process"), link.text("peer_user"));
     let program = link.peer_program().map_or(String::new(), |program| format!(" ({program})"));
     format!("{process}{program}, user {user}")
@@ -335,7 +351,7 @@ fn restore_on_signals() -> Result<()> {
 fn look_on(config: &Config, mut watched: Watched, pause: Duration, seen: &SyncSender<Look>) {
     loop {
         let began = Instant::now();
-        if seen.send(look::ask_all(config, &watched.names(config))).is_err() {
+        if seen.send(look::ask_all(config, &watched.names(config), look::SILENCE)).is_err() {
             return;
         }
         // From the end of a look that takes long, the pause is a whole one.
@@ -429,6 +445,28 @@ mod tests {
     }
 
     #[test]
+    fn a_link_is_told_once_under_the_service_by_which_it_was_made() {
+        let now = Instant::now();
+        let text = "node n\nlink.1.peer_node z\nlink.1.made_by the peer\nlink.1.service prices\n\
+                    link.2.peer_node y\nlink.2.made_by this process\nlink.2.service elsewhere\n";
+        let of = |name: &str| Told { figures: Figures::of(text), ..told(name, 0, now) };
+        let rows = |names: [&str; 2]| {
+            let look = Look { told: names.map(of).into(), failed: Vec::new() };
+            let rows = of_links(&look, &Before::new()).rows.into_iter();
+            rows.map(|row| row[..2].join(" ")).collect::<Vec<_>>()
+        };
+        assert_eq!(rows(["orders", "prices"]), ["orders 2", "prices 1"]);
+        assert_eq!(rows(["7@orders", "7@prices"]), ["7@orders 2", "7@prices 1"]);
+        // Of other processes, links have the same numbers.
+        let another = Told {
+            figures: Figures::of(&text.replace("node n", "node m")),
+            ..told("stock", 0, now)
+        };
+        let look = Look { told: vec![of("orders"), another], failed: Vec::new() };
+        assert_eq!(of_links(&look, &Before::new()).rows.len(), 4);
+    }
+
+    #[test]
     fn both_tables_fit_80_columns_and_use_more_where_there_is_more() {
         let then = Instant::now();
         let now = then + Duration::from_secs(1);
@@ -478,7 +516,9 @@ mod tests {
                 lines[row + 1].starts_with("   ") && lines[row + 1].contains("2.5 s"),
                 "{narrow}"
             );
-            assert!(!links || narrow.contains("\n   waits for a buffer of the peer's since 3.1 s"));
+            assert!(
+                !links || narrow.contains("\n   has waited for a buffer of the peer's for 3.1 s")
+            );
         }
     }
 
@@ -496,7 +536,7 @@ mod tests {
             let at = |name: &str| text.find(name).unwrap_or_else(|| panic!("{name}: {text}"));
             assert!(at("busy") < at("idle") && text.contains("900"), "{text}");
             assert!(text.contains("2.5 s") && text.contains("gone: nobody listens"), "{text}");
-            assert!(text.contains("2 processes asked"), "{text}");
+            assert!(text.contains("3 processes asked") && text.contains("; 2 answered"), "{text}");
         }
     }
 }

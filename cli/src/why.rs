@@ -20,6 +20,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// Of fewer that come in a second no average is told.
 const MANY: u64 = 4;
+/// A peer is behind that has not taken this part of the ring: one of so many.
+const BEHIND: u64 = 4;
 /// A server that takes so long with a request is said to.
 const SLOW_MS: u64 = 10;
 
@@ -104,6 +106,10 @@ const WITHOUT: &[(&str, &str)] = &[
 
 /// `hamlyn why NAME`.
 pub fn run(arguments: &WhyArguments) -> Result<()> {
+    #[cfg(feature = "tls")]
+    if arguments.name.starts_with("hamlyn://") {
+        return crate::reach::run(&arguments.name);
+    }
     let config = Config::from_env()?;
     let service = of_this_host(&arguments.name)?;
     let listens = who_listens(&config, &arguments.name);
@@ -392,11 +398,20 @@ fn of_link(number: u32, link: &Link, before: Option<&Link>) -> Vec<String> {
     let moved = |name: &str| link.number(name) != before.map_or(0, |before| before.number(name));
     if waiting > 0 && before.is_some_and(|before| before.number("ring_bytes_waiting") > 0) {
         let size = ByteSize::b(waiting).display().iec();
-        let what = if moved("ring_bytes_sent") { "is behind" } else { "takes nothing" };
-        reasons.push(format!(
-            "the peer {what}: {size} wait for it; its program makes no calls, or is slower than \
-             this one"
-        ));
+        let given = |link: &Link| {
+            link.number("ring_bytes_sent").saturating_sub(link.number("ring_bytes_waiting"))
+        };
+        // A busy link always has something on its way: it is behind where that is a good part of the ring.
+        if before.is_some_and(|before| given(before) == given(link)) {
+            reasons.push(format!(
+                "the peer has taken nothing within this second, and {size} wait for it: its program makes \
+                 no calls"
+            ));
+        } else if waiting.saturating_mul(BEHIND) >= link.number("ring_bytes") {
+            reasons.push(format!(
+                "the peer is behind: {size} wait for it, and its program is slower than this one"
+            ));
+        }
     }
     let ms = link.number("waits_for_room_ms");
     if ms > 0 {
@@ -419,8 +434,8 @@ fn of_link(number: u32, link: &Link, before: Option<&Link>) -> Vec<String> {
         let hold = if held == 1 { "buffer holds" } else { "buffers hold" };
         reasons.push(format!(
             "{held} {hold} records that this process has received and not released, none of which \
-             was released for at least {}; {} may be there (buffers_max), and none is left for what \
-             the peer sends next, so that it waits. Its program keeps its records, or is still at \
+             was released for at least {}; {} may be there (buffers_max), besides those of longer \
+             records (record_bytes_max), and none is left for what the peer sends next, so that it waits. Its program keeps its records, or is still at \
              one: a record's buffer is free when it is released, and all before it are",
             duration(ms),
             link.number("buffers_max")
@@ -524,7 +539,23 @@ mod tests {
         for part in ["waited for 2.5 s", "the peer waits until", "4 of its packets"] {
             assert!(link.iter().any(|sentence| sentence.contains(part)), "{part}: {link:?}");
         }
-        assert!(link[0].starts_with("Link 1 (user 7, process unknown): the peer takes nothing"));
+        assert!(
+            link[0].starts_with("Link 1 (user 7, process unknown): the peer has taken nothing")
+        );
+        // Something is on its way, and the peer takes what comes; and it does, and most of the ring waits.
+        let at = |sent: u64, waiting: u64| {
+            format!(
+                "link.1.ring_bytes 65536\nlink.1.ring_bytes_sent {sent}\n\
+                 link.1.ring_bytes_waiting {waiting}\n"
+            )
+        };
+        let of = |before: String, now: String| {
+            let (before, now) = (Figures::of(&before), Figures::of(&now));
+            of_link(1, &now.links[&1], before.links.get(&1)).join("\n")
+        };
+        assert_eq!(of(at(4096, 384), at(1 << 30, 384)), "");
+        assert!(of(at(90_000, 60_000), at(1 << 30, 60_000)).contains("the peer is behind"));
+        assert!(of(at(4096, 384), at(4096, 384)).contains("taken nothing"));
         // Without a bulk ring, which its settings rule out.
         let text =
             "link.1.path a ring; no bulk ring, and none will be asked for (bulk_ring_bytes is 0)\n";

@@ -1,5 +1,7 @@
 //! `hamlyn recv` and `hamlyn send`: whole or not at all.
 
+mod support;
+
 use hamlyn::control::frame::Frame;
 use hamlyn::os::socket;
 use hamlyn::{
@@ -126,7 +128,8 @@ fn output_that_cannot_be_written_fails_at_both_ends() {
     let sent = send(directory.path(), &[7; 1000]);
     let received = receiver.wait_with_output().unwrap();
     assert_eq!((sent.status.code(), received.status.code()), (Some(1), Some(1)));
-    assert!(text(&sent.stderr).contains("the receiver failed"), "{}", text(&sent.stderr));
+    let said = text(&sent.stderr);
+    assert!(said.contains("the receiver failed: No space left on device"), "{said}");
     assert!(text(&received.stderr).contains("No space left"), "{}", text(&received.stderr));
 }
 
@@ -266,9 +269,108 @@ fn a_file_is_there_when_it_is_whole_and_as_it_was_until_then() {
         assert_eq!(std::fs::read(&file).unwrap(), b"whole");
         assert_eq!(names(files.path()), ["file"]);
     }
-    // A device is not replaced by a file.
-    let output = hamlyn(directory.path(), &["recv", "-o", "/dev/full", "x"]).output().unwrap();
-    assert!(text(&output.stderr).contains("/dev/full is no file"), "{}", text(&output.stderr));
+}
+
+/// What `recv x --output PATH` says to one that cannot be written. `stdout`: where its output goes.
+fn refused_output(path: &Path, stdout: Stdio) -> String {
+    let directory = tempfile::tempdir().unwrap();
+    let arguments = ["recv", "--wait", "0", "-o", path.to_str().unwrap(), "x"];
+    let mut command = hamlyn(directory.path(), &arguments);
+    let output = command.stdout(stdout).current_dir(&directory).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert_eq!(names(directory.path()), [""; 0]);
+    text(&output.stderr)
+}
+
+#[test]
+fn a_link_a_device_or_the_output_itself_is_not_replaced_by_a_file() {
+    let files = tempfile::tempdir().unwrap();
+    let at = |name: &str| files.path().join(name);
+    let link = |to: &str, name: &str| {
+        std::os::unix::fs::symlink(to, at(name)).unwrap();
+        at(name)
+    };
+    let out = link("/proc/self/fd/1", "out");
+    let no_file = |path: &Path| format!("{} is no file: leave out --output", path.display());
+    // A pipe, a file that has a name, one that has none any more, and a device.
+    let file = || std::fs::File::create(at("file")).unwrap();
+    let gone = file();
+    std::fs::remove_file(at("file")).unwrap();
+    for stdout in [Stdio::piped(), file().into(), gone.into(), Stdio::null()] {
+        let error = refused_output(&out, stdout);
+        assert!(error.contains(&no_file(&out)), "{error}");
+    }
+    for path in ["-", "/dev/full"].map(Path::new) {
+        let error = refused_output(path, Stdio::piped());
+        assert!(error.contains(&no_file(path)), "{error}");
+    }
+    // To itself, and into a directory that is not there.
+    for (path, why) in [
+        (link("circle", "circle"), "cannot write"),
+        (link("not-there/file", "lost"), "not-there"),
+        (at("not-there/file"), "not-there"),
+    ] {
+        let error = refused_output(&path, Stdio::piped());
+        assert!(error.contains(why), "{error}");
+    }
+    for name in ["out", "circle", "lost"] {
+        assert!(at(name).is_symlink(), "{name}");
+    }
+    let mut left = names(files.path());
+    left.sort();
+    assert_eq!(left, ["circle", "file", "lost", "out"]);
+}
+
+#[test]
+fn the_file_that_a_link_names_is_replaced_and_keeps_its_mode_and_its_owner() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+    let directory = tempfile::tempdir().unwrap();
+    let files = tempfile::tempdir().unwrap();
+    let (file, link) = (files.path().join("file"), files.path().join("link"));
+    symlink("file", &link).unwrap();
+    // The link leads to nothing at first, and then to a file that its owner alone may read.
+    for text in [&b"first"[..], b"second"] {
+        let arguments = ["recv", "--wait", "20", "-o", link.to_str().unwrap(), "x"];
+        let receiving = hamlyn(directory.path(), &arguments).spawn().unwrap();
+        assert!(send(directory.path(), text).status.success());
+        let received = receiving.wait_with_output().unwrap();
+        assert!(received.status.success(), "{received:?}");
+        assert!(link.is_symlink());
+        assert_eq!(std::fs::read(&file).unwrap(), text);
+        let now = file.metadata().unwrap();
+        let is_root = rustix::process::geteuid().is_root();
+        if text == b"second" {
+            let owner = if is_root { 1 } else { rustix::process::geteuid().as_raw() };
+            assert_eq!((now.mode() & 0o7777, now.uid()), (0o640, owner));
+        } else {
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o640)).unwrap();
+            if is_root {
+                chown(&file, Some(1), None).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_file_whose_owner_cannot_be_kept_stays_as_it_was() {
+    use std::os::unix::fs::{PermissionsExt, chown};
+    use std::os::unix::process::CommandExt;
+    if !rustix::process::geteuid().is_root() {
+        return support::skipped("only root can make another user's file");
+    }
+    let files = tempfile::tempdir().unwrap();
+    let (command, file) = (files.path().join("hamlyn"), files.path().join("file"));
+    std::fs::set_permissions(&files, std::fs::Permissions::from_mode(0o777)).unwrap();
+    std::fs::copy(env!("CARGO_BIN_EXE_hamlyn"), &command).unwrap();
+    std::fs::write(&file, "as it was").unwrap();
+    chown(&file, Some(2), Some(2)).unwrap();
+    let mut other = Command::new(&command);
+    other.uid(1).gid(1).args(["recv", "--wait", "0", "-o", file.to_str().unwrap(), "x"]);
+    let output = other.env("HAMLYN_DIR", files.path().join("own")).output().unwrap();
+    let error = text(&output.stderr);
+    assert!(error.contains("it is of user 2 and group 2"), "{error}");
+    assert_eq!(std::fs::read(&file).unwrap(), b"as it was");
+    assert_eq!(names(files.path()).len(), 2);
 }
 
 #[test]

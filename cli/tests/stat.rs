@@ -90,7 +90,7 @@ fn each_link_is_told_with_its_peer_its_path_and_what_has_gone_over_it() {
     let table = text(directory, "stat watched");
     assert!(table.contains("link 1: user") && table.contains("10 packets taken"), "{table}");
     let process = format!("watched: process {} (stat", std::process::id());
-    assert!(table.starts_with(&process) && table.contains("its program waits"), "{table}");
+    assert!(table.starts_with(&process) && table.contains("its program has waited"), "{table}");
     // Links stand before the counters, of which those that are 0 are left out.
     assert!(table.find("link 1").unwrap() < table.find("packets_received").unwrap(), "{table}");
     assert!(!table.contains("refused_wrong_key") && table.contains("--all"), "{table}");
@@ -226,9 +226,9 @@ fn a_receiver_that_keeps_its_records_is_named_at_both_ends() {
             "{said}"
         );
         let shown = text(directory, "stat kept");
-        assert!(shown.contains("its program holds 4 of 4 buffers since"), "{shown}");
+        assert!(shown.contains("its program holds 4 of 4 buffers, for"), "{shown}");
         let shown = text(directory, "stat sends");
-        assert!(shown.contains("waits for a buffer of the peer's since"), "{shown}");
+        assert!(shown.contains("has waited for a buffer of the peer's for"), "{shown}");
         // Once they are released neither end says so.
         stops.store(true, std::sync::atomic::Ordering::Relaxed);
         receiver.release(kept.last().unwrap()).unwrap();
@@ -327,8 +327,8 @@ fn a_subscriber_that_keeps_its_samples_is_named_at_both_ends() {
             "{said}"
         );
         let shown = text(directory, "stat reads");
-        assert!(shown.contains("its program holds 2 of 2 samples of the pool since"), "{shown}");
-        assert!(text(directory, "stat news").contains("waits for a buffer of the peer's since"));
+        assert!(shown.contains("its program holds 2 of 2 samples of the pool, for"), "{shown}");
+        assert!(text(directory, "stat news").contains("has waited for a buffer of the peer's for"));
         let metrics = text(directory, "stat reads --prometheus");
         let row = metrics.lines().find(|line| line.contains("samples_held{")).unwrap();
         assert!(row.ends_with(" 2"), "{row}");
@@ -397,7 +397,7 @@ fn a_subscriber_that_receives_nothing_is_named_at_both_ends() {
         let said = text(directory, "why reads");
         assert!(said.contains("4 samples of the peer's have come, of which this process's program has received none"), "{said}");
         let shown = text(directory, "stat reads");
-        assert!(shown.contains("its program has not received 4 samples since"), "{shown}");
+        assert!(shown.contains("its program has not received 4 samples, for"), "{shown}");
         (0..5).for_each(|_| drop(subscriber.receive(Some(LONG)).unwrap()));
         waits.join().unwrap();
     });
@@ -441,8 +441,10 @@ fn a_byte_stream_that_is_not_read_is_named_at_both_ends() {
             "{said}"
         );
         let shown = text(directory, "stat bytes");
-        assert!(shown.contains("its program has not read 16384 bytes since"), "{shown}");
-        assert!(text(directory, "stat writes").contains("waits for a buffer of the peer's since"));
+        assert!(shown.contains("its program has not read 16384 bytes, for"), "{shown}");
+        assert!(
+            text(directory, "stat writes").contains("has waited for a buffer of the peer's for")
+        );
         let mut all = vec![0; BYTES];
         std::io::Read::read_exact(&mut reader, &mut all).unwrap();
         assert!(all.iter().all(|byte| *byte == 7));
@@ -567,7 +569,7 @@ fn top_shows_services_and_links_without_a_terminal() {
     let output = hamlyn(directory, "top watched nobody --once --interval 0.2");
     assert_eq!(output.status.code(), Some(1));
     let shown = String::from_utf8(output.stdout).unwrap();
-    assert!(shown.contains("nobody: nothing is called") && shown.contains("1 process"), "{shown}");
+    assert!(shown.contains("nobody: nothing is called") && shown.contains("1 answered"), "{shown}");
 }
 
 /// A process that ends with this.
@@ -677,7 +679,7 @@ fn why_says_what_is_wrong_with_a_name_and_with_a_link() {
     };
     assert!(sent.contains("start_progress"), "{sent}");
     let said = text(directory, "why sender");
-    assert!(said.contains("Link 1") && said.contains("the peer takes nothing"), "{said}");
+    assert!(said.contains("Link 1") && said.contains("the peer has taken nothing"), "{said}");
     let process = format!("process {}", std::process::id());
     assert!(said.contains(&process), "{said}");
     // Who waits for whom, and since when, is told while it waits: this program has given up, and the
@@ -686,7 +688,7 @@ fn why_says_what_is_wrong_with_a_name_and_with_a_link() {
     let told: serde_json::Value = serde_json::from_str(&line).unwrap();
     assert!(told["links"][0]["waits_for_room_ms"].as_u64().unwrap() >= 10, "{line}");
     let shown = text(directory, "stat sender");
-    assert!(shown.contains("waits for the peer since"), "{shown}");
+    assert!(shown.contains("has waited for the peer for"), "{shown}");
 }
 
 // What has come already is taken without a turn of the node: that is no silence, nor is it waiting.
@@ -738,4 +740,127 @@ impl Drop for Over<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
+}
+
+#[test]
+fn a_process_that_is_stopped_is_named_so_and_the_others_are_shown() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let serve = |name: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_hamlyn"));
+        command.env("HAMLYN_DIR", directory).env("HAMLYN_SHARED_DIR", directory.join("shared"));
+        Running(command.args(["recv", name]).stdout(Stdio::null()).spawn().unwrap())
+    };
+    let (held, _goes_on) = (serve("held"), serve("goes-on"));
+    let start = std::time::Instant::now();
+    for name in ["held", "goes-on"] {
+        while !hamlyn(directory, &format!("stat {name}")).status.success() {
+            assert!(start.elapsed() < LONG, "{name} does not serve");
+        }
+    }
+    let pid = rustix::process::Pid::from_child(&held.0);
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    let is_stopped = format!("its process {} (hamlyn) is stopped", held.0.id());
+    let top = hamlyn(directory, "top --once");
+    let said = String::from_utf8(top.stdout).unwrap();
+    assert_eq!(top.status.code(), Some(1), "{said}");
+    assert!(said.contains(&is_stopped) && said.contains("2 processes asked"), "{said}");
+    assert!(said.contains("1 answered") && said.contains("goes-on"), "{said}");
+    let stat = hamlyn(directory, "stat held");
+    let said = String::from_utf8(stat.stderr).unwrap();
+    assert!(said.contains(&is_stopped), "{said}");
+    let names = text(directory, "names");
+    let held = names.lines().find(|line| line.contains("held")).unwrap();
+    assert!(held.contains("stopped"), "{names}");
+}
+
+#[test]
+fn what_is_sent_over_a_link_from_which_nothing_comes_is_told_while_the_node_goes_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let mut server = Node::with_config(config(directory)).unwrap();
+    server.serve("busy", Access::SameUser, Accept::Automatic(vec![])).unwrap();
+    // More than are looked at in each turn.
+    let clients: Vec<(Node, Ticket)> = (0..12)
+        .map(|_| {
+            let mut client = Node::with_config(config(directory)).unwrap();
+            let area = client.message_area(4096).unwrap();
+            let queue = client.notification_queue(16).unwrap();
+            let slot = client.slot(SlotConfig::new(area, queue).metadata(16)).unwrap();
+            let ticket = client.ticket(slot, MetadataIndex(0)).unwrap();
+            client.connect("busy", b"", Some(LONG)).unwrap();
+            (client, ticket)
+        })
+        .collect();
+    let turns = |server: &mut Node| (0..100_000).for_each(|_| _ = server.poll().unwrap());
+    turns(&mut server);
+    for (_, ticket) in &clients {
+        server.send(ticket, b"hello", b"", Some(LONG)).unwrap();
+    }
+    let start = std::time::Instant::now();
+    loop {
+        turns(&mut server);
+        let told = json(directory, "busy");
+        let links = told["links"].as_array().unwrap();
+        let sent: u64 = links.iter().map(|link| link["messages_sent"].as_u64().unwrap()).sum();
+        if sent == 12 {
+            break;
+        }
+        assert!(start.elapsed() < LONG, "{told}");
+    }
+}
+
+#[cfg(feature = "tls")]
+#[test]
+fn why_says_how_far_a_connection_to_another_host_comes_and_the_link_names_the_host() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let secret = |name: &str, digit: &str| {
+        let path = directory.join(name);
+        std::fs::write(&path, digit.repeat(64)).unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        path
+    };
+    let (ours, another) = (secret("ours", "7"), secret("another", "8"));
+    let at = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
+    let listens = config(directory).listen(at).secret(ours.clone());
+    let mut server = Node::with_config(listens).unwrap();
+    server.serve("far", Access::SameUser, Accept::Automatic(vec![])).unwrap();
+    let at = server.listens_at().unwrap();
+    let why = |name: &str, secret: &Path| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_hamlyn"));
+        command.args(["why", name]).env("HAMLYN_DIR", directory).env("HAMLYN_SECRET", secret);
+        let output = command.output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    let (status, said) = why(&format!("hamlyn://{at}/far"), &ours);
+    assert!(status == Some(0) && said.contains("the service is served there"), "{said}");
+    assert!(said.contains("It let this user in"), "{said}");
+    let (status, said) = why(&format!("hamlyn://{at}/nobody"), &ours);
+    assert!(status == Some(1) && said.contains("nobody serves this name there"), "{said}");
+    assert!(said.contains("each end takes the other") && !said.contains("served there;"), "{said}");
+    let (status, said) = why(&format!("hamlyn://{at}/far"), &another);
+    assert!(status == Some(1) && said.contains("does not have the same secret"), "{said}");
+    assert!(said.contains("TLS with it.\n"), "{said}");
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (status, said) = why(&format!("hamlyn://{closed}/far"), &ours);
+    assert!(status == Some(1) && said.contains("has an address.\nThis does not"), "{said}");
+    // A link says which host is at its other end, and nothing of what is of this host.
+    let mut client = Node::with_config(config(directory).secret(ours)).unwrap();
+    client.connect(&format!("hamlyn://{at}/far"), b"", Some(LONG)).unwrap();
+    let start = std::time::Instant::now();
+    let told = loop {
+        server.poll().unwrap();
+        let told = json(directory, "far");
+        if told["links"][0]["path"].as_str().is_some_and(|path| !path.is_empty()) {
+            break told;
+        }
+        assert!(start.elapsed() < LONG, "{told}");
+    };
+    let link = &told["links"][0];
+    let host = link["peer_host"].as_str().unwrap();
+    assert!(host.starts_with("127.0.0.1:") && host.ends_with(" (secret)"), "{told}");
+    assert!(!link["path"].as_str().unwrap().contains("membarrier"), "{told}");
+    assert!(text(directory, "stat far").contains(": host 127.0.0.1:"));
+    assert!(text(directory, "stat --prometheus").contains("peer_host=\"127.0.0.1:"));
 }

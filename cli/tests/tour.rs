@@ -50,12 +50,32 @@ fn the_tour_refuses_every_attempt_and_leaves_a_report() {
     let page = std::fs::read_to_string(report).unwrap();
     assert!(page.contains("<svg") && page.contains("</html>") && page.contains("REFUSED"));
     for protocol in PROTOCOLS {
-        let cell = format!("data-of=\"protocol\">{protocol}</td>");
+        let cell = format!("data-of=\"protocol\"><span>{protocol}</span></td>");
         let row = page.split("<tr>").find(|row| row.contains(&cell)).unwrap_or_default();
         assert!(row.matches("<td ").count() == 4, "{protocol}: {row}");
     }
+    assert!(page.contains("a reply of 4088 bytes to call 0, where 64 fit"), "{page}");
     // What all paths have in common is said once, and the verdict first.
-    assert_eq!(page.matches("a ring in shared memory to another process").count(), 1);
+    for told in [&page, &text] {
+        assert_eq!(told.matches("a ring in shared memory to another process").count(), 1);
+    }
+    // The same verdict in both, and nobody has to scroll up for it.
+    let (_, short) = text.split_once("\nIn short\n").expect("the findings");
+    assert!(!short.contains("REFUSED") && short.contains("The report, with charts:"), "{short}");
+    let joined = short.split_whitespace().collect::<Vec<_>>().join(" ");
+    for finding in ["attempts to do harm were refused", "are no figures", "an attacker on the wire"]
+    {
+        assert!(joined.contains(finding) && page.contains(finding), "{finding}: {short}");
+    }
+    assert!(!text.contains('\u{1b}'), "a colour, and there is no terminal: {text}");
+    assert!(text.lines().all(|line| line.trim_end() == line), "blanks at an end: {text}");
+    // Each of the connections that speak nonsense is counted.
+    let nonsense = ["frame +", "version +"].map(|name| {
+        let row = page.split("<tr>").find(|row| row.contains("200 connections")).unwrap();
+        let number = row.split(name).nth(1).unwrap_or("0");
+        number.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse::<u32>().unwrap()
+    });
+    assert_eq!(nonsense[0] + nonsense[1], 200, "{nonsense:?}");
     let (verdict, facts) = (page.find("attempts to do harm were refused"), page.find("kernel"));
     assert!(verdict.unwrap() < facts.unwrap(), "{page}");
     // A seed is a secret: its first digits are shown, those of its token are not.
@@ -85,6 +105,9 @@ fn two_hosts(path: Option<&str>) -> String {
         assert!(text.contains(seen), "{seen}: {text}");
     }
     let page = std::fs::read_to_string(report).unwrap();
+    // Nobody blames an honest host for what was done on the way, nor mourns it.
+    assert!(page.contains("what was sent was changed on the way, or the peer"), "{page}");
+    assert!(!page.contains("its process died") && !page.contains("it broke the rules"), "{page}");
     assert!(page.contains("10 of 10 attempts of an attacker on the wire were refused"), "{page}");
     text
 }
@@ -168,6 +191,33 @@ fn the_tour_leaves_no_directory_when_a_signal_ends_its_first_act() {
         left.iter().for_each(|stage| drop(std::fs::remove_dir_all(stage)));
         assert!(left.is_empty(), "{left:?} stays");
     }
+}
+
+#[test]
+fn a_tour_that_nobody_reads_on_leaves_its_report_all_the_same() {
+    let directory = tempfile::tempdir().unwrap();
+    let report = directory.path().join("report.html");
+    let mut tour = Command::new(env!("CARGO_BIN_EXE_hamlyn"))
+        .args(["tour", "--hosts", "--report", report.to_str().unwrap()])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(tour.stdout.take());
+    let output = tour.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(std::fs::read_to_string(report).unwrap().contains("attempts of an attacker"));
+}
+
+#[test]
+fn a_report_in_a_folder_that_is_not_there_is_an_error_before_anything_is_shown() {
+    let output = Command::new(env!("CARGO_BIN_EXE_hamlyn"))
+        .args(["tour", "--hosts", "--report", "/none/such/report.html"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(output.stdout.is_empty(), "{}", String::from_utf8_lossy(&output.stdout));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("/none/such/report.html"));
 }
 
 #[test]

@@ -35,6 +35,62 @@ fn shell(command: &str, dir: &Path, shared: &Path, user: Option<u32>) -> Command
     shell
 }
 
+/// The command, and a home for each of the two.
+fn two_homes() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::copy(env!("CARGO_BIN_EXE_hamlyn"), dir.path().join("hamlyn")).unwrap();
+    for (_, uid) in [ALICE, BOB] {
+        let home = dir.path().join(uid.to_string());
+        fs::create_dir(&home).unwrap();
+        chown(&home, Some(uid), Some(uid)).unwrap();
+    }
+    dir
+}
+
+#[test]
+fn a_user_sees_what_it_serves_where_the_shared_directory_is_not_its_to_read() {
+    if !rustix::process::geteuid().is_root() {
+        return support::skipped("only root can run commands as two other users");
+    }
+    let dir = two_homes();
+    let (dir, shared) = (dir.path(), dir.path().join("run"));
+    // Nothing is made where a user is not there.
+    let nobody = shell("hamlyn setup daemon nosuchuser", dir, &shared, None).output().unwrap();
+    assert!(!nobody.status.success() && !shared.exists(), "{nobody:?}");
+    let setup = format!("hamlyn setup {} {}", ALICE.0, BOB.0);
+    assert!(shell(&setup, dir, &shared, None).status().unwrap().success());
+    fs::set_permissions(&shared, fs::Permissions::from_mode(0o711)).unwrap();
+    let receive = "exec hamlyn recv seen --allow anyone";
+    let mut receiver = shell(receive, dir, &shared, Some(ALICE.1)).spawn().unwrap();
+    let sees = |command: &str, who: u32| {
+        let output = shell(command, dir, &shared, Some(who)).output().unwrap();
+        String::from_utf8(output.stdout).unwrap().contains("seen")
+    };
+    let start = Instant::now();
+    while !sees("hamlyn names", ALICE.1) {
+        if start.elapsed() > Duration::from_secs(60) {
+            let _ = receiver.kill();
+            panic!("she does not see it");
+        }
+    }
+    let stat = sees("hamlyn stat", ALICE.1);
+    let others = sees("hamlyn names", BOB.1);
+    receiver.kill().unwrap();
+    receiver.wait().unwrap();
+    assert!(stat, "stat asks what names shows");
+    assert!(!others, "the directory is not bob's to read");
+    // And a group of which she is no member.
+    let group = shell("hamlyn recv x --allow group:0 --wait 0", dir, &shared, Some(ALICE.1));
+    let error = String::from_utf8({ group }.output().unwrap().stderr).unwrap();
+    assert!(error.contains("only a member of group 0"), "{error}");
+    // Bob is told that it may be served to her alone.
+    let send = format!("hamlyn send {}@nothing --wait 0", ALICE.0);
+    let error = shell(&send, dir, &shared, Some(BOB.1)).output().unwrap().stderr;
+    let error = String::from_utf8(error).unwrap();
+    assert!(error.contains("recv --allow"), "{error}");
+}
+
 #[test]
 fn the_page_on_two_users_says_what_works() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/two-users.md");
@@ -43,15 +99,8 @@ fn the_page_on_two_users_says_what_works() {
     if !rustix::process::geteuid().is_root() {
         return support::skipped("only root can run commands as two other users");
     }
-    let dir = tempfile::tempdir().unwrap();
+    let dir = two_homes();
     let (dir, shared) = (dir.path(), dir.path().join("run"));
-    fs::set_permissions(dir, fs::Permissions::from_mode(0o755)).unwrap();
-    fs::copy(env!("CARGO_BIN_EXE_hamlyn"), dir.join("hamlyn")).unwrap();
-    for (_, uid) in [ALICE, BOB] {
-        let home = dir.join(uid.to_string());
-        fs::create_dir(&home).unwrap();
-        chown(&home, Some(uid), Some(uid)).unwrap();
-    }
     assert!(shell(setup, dir, &shared, None).status().unwrap().success());
     let report = dir.join(BOB.1.to_string()).join("report");
     fs::write(&report, "what bob has to say\n").unwrap();

@@ -29,10 +29,13 @@ def main() -> None:
                     request = server.receive(0.2)
                 except hamlyn.TimedOut:
                     continue
-                if request.data == b"stop":
-                    stopped.set()
+                # What is not replied to is declined at the end of the block. Without it, `request` would
+                # keep one that failed until the next has come, and its client would wait.
                 try:
-                    request.reply(request.data.upper(), 1)
+                    with request:
+                        if request.data == b"stop":
+                            stopped.set()
+                        request.reply(request.data.upper(), 1)
                 except hamlyn.HamlynError as e:
                     print("a client has no reply:", e)
 

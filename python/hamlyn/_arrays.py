@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import sys
 from typing import TYPE_CHECKING, Any
 
 from ._errors import ArrayError
@@ -38,6 +39,12 @@ def _named(text: str, descr: object) -> str:
 
 def told(array: Any) -> tuple[str, tuple[int, ...]]:
     """Type and shape of an array that is to be sent, as it says itself."""
+    masked = sys.modules.get("numpy.ma")
+    if masked is not None and isinstance(array, masked.MaskedArray):
+        raise BufferError(
+            "a masked array is not sent, since its mask would be lost: send array.filled(), or array.data "
+            "and array.mask"
+        )
     interface = getattr(array, "__array_interface__", None)
     if interface is not None:
         return _named(interface["typestr"], interface.get("descr")), interface["shape"]
@@ -56,6 +63,9 @@ def told(array: Any) -> tuple[str, tuple[int, ...]]:
 def wanted(dtype: DType, shape: Shape) -> tuple[str, tuple[int, ...]]:
     """The same for an array that is to be made."""
     lengths = (shape,) if isinstance(shape, int) else tuple(shape)
+    for i, length in enumerate(lengths):
+        if length < 0:
+            raise ValueError(f"dimension {i} of the shape {lengths} has a negative length")
     if isinstance(dtype, str) and dtype[:1] in "<>|":
         return dtype, lengths
     kind = _numpy().dtype(dtype)
@@ -93,6 +103,7 @@ def shown(owner: Buffer, text: str, shape: tuple[int, ...], size: int, start: in
     try:
         if size == 0:
             array: AnyArray = numpy.empty(shape, kind)
+            array.flags.writeable = not memoryview(owner).readonly
         else:
             # Through a memoryview: numpy holds that, and with it the owner's buffer.
             count = math.prod(shape)
@@ -116,8 +127,6 @@ def area(owner: Buffer, dtype: DType, shape: Shape, offset: int) -> AnyArray:
     """Bytes of a message area, as an array that can be written."""
     text, lengths = wanted(dtype, shape)
     kind = _type(text)
-    if any(length < 0 for length in lengths):
-        raise ValueError(f"a dimension of negative length in {lengths}")
     count = math.prod(lengths)
     view = memoryview(owner)
     if offset + count * kind.itemsize > len(view):

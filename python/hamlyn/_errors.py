@@ -62,3 +62,8 @@ class Forked(HamlynError, RuntimeError):
 
 class SystemRefused(HamlynError, OSError):
     """The operating system refused something that is needed."""
+
+
+for _class in [HamlynError, *HamlynError.__subclasses__(), SeedError, Misbehaved, Draining]:
+    # Tracebacks name them as programs do.
+    _class.__module__ = "hamlyn"

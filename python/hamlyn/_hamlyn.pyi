@@ -128,8 +128,9 @@ class ApertureChanged:
 class ApertureStreamReceiver:
     """
     Receives a stream whose long records, of 64 KiB and more, go straight into memory of this
-    process that its sender has mapped too: `VolatileRecord`. Short ones, and all of a sender that
-    has no aperture, are `Record`s, as a `StreamReceiver`'s.
+    process that its sender has mapped too: `VolatileRecord`. Short ones, the first long ones, which are
+    sent before the sender has that memory, and all of a sender that has none, are `Record`s, as a
+    `StreamReceiver`'s.
     """
     def __enter__(self, /) -> ApertureStreamReceiver: ...
     def __exit__(self, /, *_exception: object) -> None: ...
@@ -138,7 +139,7 @@ class ApertureStreamReceiver:
         The records, until the sender has closed the stream. Raises `Closed` where it ended
         in any other way.
         """
-    def __new__(cls, /, manager: Manager, aperture_nbytes: SupportsIndex, *, buffer_nbytes: SupportsIndex = 65536, buffers: SupportsIndex = 8, buffers_max: SupportsIndex = 64, record_nbytes_max: SupportsIndex = 67108864) -> ApertureStreamReceiver:
+    def __new__(cls, /, manager: Manager, aperture_nbytes: SupportsIndex, *, buffer_nbytes: SupportsIndex = 65536, buffers: SupportsIndex = 8, buffers_max: SupportsIndex = 64, record_nbytes_max: SupportsIndex = 67112960) -> ApertureStreamReceiver:
         """
         A receiver that will export an aperture of `aperture_nbytes`, rounded up to whole pages, to
         its sender: a few times the longest record, so that one is written while another is read. A
@@ -182,7 +183,8 @@ class ApertureStreamReceiver:
         """
         The next record, in the order of sending; waits at most `timeout` seconds. After the
         sender's end everything that it had committed comes first; then `Closed` is raised.
-        Raises `TimedOut`.
+        Raises `TimedOut`, which says so where this program holds all buffers, and so nothing
+        can come.
         """
     def seed(self, /) -> Seed:
         """
@@ -216,7 +218,8 @@ class ApertureStreamReceiver:
 class ApertureStreamSender:
     """
     Sends a stream whose records of 64 KiB and more go straight into the receiver's memory, where
-    that exports an aperture; they leave at once. Otherwise as a `StreamSender`.
+    that exports an aperture, which it does with the first message; they leave at once. Those before, and
+    all others, go as a `StreamSender`'s.
     """
     def __enter__(self, /) -> ApertureStreamSender: ...
     def __exit__(self, /, kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None: ...
@@ -276,8 +279,16 @@ class ApertureStreamSender:
         """
         A record of `nbytes` bytes, all zero, to be written before it is sent: by
         `memoryview(loan)`, `numpy.frombuffer(loan, ..)` and the like, and then
-        `loan.send()`. Never waits; there may be several. Raises `Misuse` where that is longer
+        `loan.send()`, which copies it once, into the link or the aperture, as `send` does with
+        other bytes. Never waits; there may be several. Raises `Misuse` where that is longer
         than the receiver takes.
+        """
+    def loan_array(self, /, dtype: DType, shape: Shape) -> RecordLoan:
+        """
+        A record for an array of this type ("<f8", or whatever `numpy.dtype` takes) and shape,
+        all zero, to be computed in place, `loan.array()[:] = ..`, and then sent by
+        `loan.send()`: the receiver's `record.array()` has it. Otherwise as `loan`. Raises
+        `BufferError` for types that are not sent, `ValueError` for shapes that cannot be.
         """
     @property
     def nbytes_max(self, /) -> int:
@@ -299,8 +310,8 @@ class ApertureStreamSender:
         """
         Sends an array with its type and shape, as a record whose `array()` has it again.
         Otherwise as `send`. The header is put before it, which costs a copy more than
-        `send`; a `Loan` saves it. Raises `BufferError` where the array holds Python objects,
-        has fields, or is not in one piece.
+        `send`; a `Loan` saves it, or `loan_array`. Raises `BufferError` where the array holds
+        Python objects, has fields or a mask, or is not in one piece.
         """
 
 @final
@@ -523,7 +534,8 @@ class ByteStream:
 @final
 class Call:
     """
-    A call that was started. Where it goes away, its reply will be dropped.
+    A call that was started. Where it goes away, it is forgotten, as by `forget()`. It does not go away
+    while a name refers to it, or an exception that has passed by.
     """
     def __repr__(self, /) -> str: ...
     @property
@@ -531,6 +543,12 @@ class Call:
     def finish(self, /, timeout: SupportsFloat | SupportsIndex | None = None) -> bytes:
         """
         The reply; waits at most `timeout` seconds. After `TimedOut` it may be finished later.
+        """
+    def forget(self, /) -> None:
+        """
+        The reply is not wanted any more: it will be dropped when it comes, and only then another call
+        has its place. The server's handler can see that (`request.is_cancelled()`). Of what was finished
+        or forgotten nothing is left to forget.
         """
     def try_finish(self, /) -> bytes | None:
         """
@@ -545,6 +563,8 @@ class Client:
     def __enter__(self, /) -> Client: ...
     def __exit__(self, /, *_exception: object) -> None: ...
     def __repr__(self, /) -> str: ...
+    @property
+    def _at_once_max(self, /) -> int: ...
     @property
     def _manager(self, /) -> Manager: ...
     def call(self, /, request: Buffer, timeout: SupportsFloat | SupportsIndex | None = None) -> bytes:
@@ -571,7 +591,7 @@ class Client:
         Whether it is closed.
         """
     @staticmethod
-    def connect(manager: Manager, name: str, timeout: SupportsFloat | SupportsIndex | None = 10.0, *, outstanding: SupportsIndex = 64, reply_nbytes: SupportsIndex = 4088, reply_nbytes_max: SupportsIndex = 16777216) -> Client:
+    def connect(manager: Manager, name: str, timeout: SupportsFloat | SupportsIndex | None = 10.0, *, outstanding: SupportsIndex = 64, reply_nbytes: SupportsIndex = 4088, reply_nbytes_max: SupportsIndex = 16781312) -> Client:
         """
         Connects to the server that is served as `[user@]name`. `outstanding`: calls that may be
         outstanding, if the server allows as many. `reply_nbytes`: bytes of a reply that are sent at
@@ -587,12 +607,12 @@ class Client:
         Which path the data takes, and why.
         """
     @staticmethod
-    def grow(manager: Manager, seed: Seed | Buffer | str, timeout: SupportsFloat | SupportsIndex | None = 10.0, *, outstanding: SupportsIndex = 64, reply_nbytes: SupportsIndex = 4088, reply_nbytes_max: SupportsIndex = 16777216) -> Client:
+    def grow(manager: Manager, seed: Seed | Buffer | str, timeout: SupportsFloat | SupportsIndex | None = 10.0, *, outstanding: SupportsIndex = 64, reply_nbytes: SupportsIndex = 4088, reply_nbytes_max: SupportsIndex = 16781312) -> Client:
         """
         Grows a client from a server's seed (a `Seed`, or the bytes or text of one). See `connect`.
         """
     @staticmethod
-    def grow_from(job: Job, rank: SupportsIndex, name: str, timeout: SupportsFloat | SupportsIndex | None = 10.0, *, outstanding: SupportsIndex = 64, reply_nbytes: SupportsIndex = 4088, reply_nbytes_max: SupportsIndex = 16777216) -> Client:
+    def grow_from(job: Job, rank: SupportsIndex, name: str, timeout: SupportsFloat | SupportsIndex | None = 10.0, *, outstanding: SupportsIndex = 64, reply_nbytes: SupportsIndex = 4088, reply_nbytes_max: SupportsIndex = 16781312) -> Client:
         """
         Grows a client of what a job's rank offers under `name`, waiting for it at most `timeout`
         seconds. See `connect`.
@@ -1360,7 +1380,7 @@ class Loan:
     def __new__(cls, /, dtype: DType, shape: Shape) -> Loan:
         """
         Memory, all zeros, for an array of this type ("<f8", or whatever `numpy.dtype` takes) and
-        shape. Raises `BufferError` for types that are not sent.
+        shape. Raises `BufferError` for types that are not sent, `ValueError` for shapes that cannot be.
         """
     def __repr__(self, /) -> str: ...
     def array(self, /) -> AnyArray:
@@ -1695,7 +1715,7 @@ class Publisher:
         """
         A sample of the pool for an array of this type ("<f8", or whatever `numpy.dtype` takes) and
         shape, to be computed in place: `loan.array()`. Otherwise as `loan`. Raises `BufferError` for
-        types that are not sent.
+        types that are not sent, `ValueError` for shapes that cannot be.
         """
     @property
     def misbehaved(self, /) -> int:
@@ -1717,7 +1737,7 @@ class Publisher:
     def publish_array(self, /, array: Buffer, timeout: SupportsFloat | SupportsIndex | None = None) -> int:
         """
         `publish` of an array with its type and shape, which `Sample.array()` has again. Raises
-        `BufferError` where the array holds Python objects, has fields, or is not in one piece.
+        `BufferError` where the array holds Python objects, has fields or a mask, or is not in one piece.
         """
     @property
     def published(self, /) -> int:
@@ -1838,13 +1858,18 @@ class RecordLoan:
     """
     A record that has yet to be sent. It has the buffer protocol, writable; `send()` and `release()`
     raise `BufferError` while something has a buffer of it, such as an array. Where it goes away, and at
-    the end of a `with` block, it is released, and nothing is sent that was not.
+    the end of a `with` block, it is released, and nothing is sent that was not. Its memory is the
+    loan's own; `send()` copies it once, into the link or the aperture.
     """
     def __enter__(self, /) -> RecordLoan: ...
     def __exit__(self, /, *_exception: object) -> None: ...
     def __len__(self, /) -> int: ...
     def __repr__(self, /) -> str: ...
     def _is_of(self, /, sender: object) -> bool: ...
+    def array(self, /) -> AnyArray:
+        """
+        The array, in this memory: of a record that `loan_array` made. Needs numpy.
+        """
     def release(self, /) -> None:
         """
         Gives it back unsent. Releasing twice, or what was sent, does nothing.
@@ -1859,7 +1884,7 @@ class RecordLoan:
     def truncate(self, /, nbytes: SupportsIndex) -> None:
         """
         Makes the record shorter; one of at most `nbytes` bytes stays as it is. Views that were made
-        before show what was cut off, too.
+        before show what was cut off, too. Raises `Misuse` for one that is an array.
         """
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __release_buffer__(self, buffer: memoryview, /) -> None: ...
@@ -1868,9 +1893,16 @@ class RecordLoan:
 class Request:
     """
     A call to be replied to. Where it goes away without a reply, the client is told that none will
-    come.
+    come. It does not go away while a name refers to it, such as that of a loop which waits for the
+    next: `with server.receive() as request:` declines what was not replied to at the end of its block,
+    also where an exception leaves it.
     """
+    def __enter__(self, /) -> Request: ...
+    def __exit__(self, /, *_exception: object) -> None: ...
     def __repr__(self, /) -> str: ...
+    @property
+    def _manager(self, /) -> Manager: ...
+    def _try_reply(self, /, data: Buffer) -> bool: ...
     def array(self, /) -> AnyArray:
         """
         The array that the client sent with `call_array`: checked, then shown, read-only. Raises
@@ -2037,11 +2069,12 @@ class Server:
     """
     def __enter__(self, /) -> Server: ...
     def __exit__(self, /, *_exception: object) -> None: ...
-    def __new__(cls, /, manager: Manager, *, outstanding: SupportsIndex = 64, request_nbytes: SupportsIndex = 4088, request_nbytes_max: SupportsIndex = 16777216, clients: SupportsIndex = 64) -> Server:
+    def __new__(cls, /, manager: Manager, *, outstanding: SupportsIndex = 64, request_nbytes: SupportsIndex = 4088, request_nbytes_max: SupportsIndex = 16781312, clients: SupportsIndex = 64) -> Server:
         """
         A server; clients find it by name or grow from its seed. `outstanding`: calls that each
         client may have outstanding. `request_nbytes`: bytes of a request that are sent at once, at
-        most 4,088; longer ones, up to `request_nbytes_max`, cost a round trip more. `clients`: how
+        most 4,088; longer ones, up to
+        `request_nbytes_max` (an array of 16 MiB, unless given), cost a round trip more. `clients`: how
         many there may be at one time.
         """
     def __repr__(self, /) -> str: ...
@@ -2167,11 +2200,12 @@ class StreamReceiver:
         The records, until the sender has closed the stream. Raises `Closed` where it ended
         in any other way.
         """
-    def __new__(cls, /, manager: Manager, *, buffer_nbytes: SupportsIndex = 65536, buffers: SupportsIndex = 8, buffers_max: SupportsIndex = 64, record_nbytes_max: SupportsIndex = 67108864) -> StreamReceiver:
+    def __new__(cls, /, manager: Manager, *, buffer_nbytes: SupportsIndex = 65536, buffers: SupportsIndex = 8, buffers_max: SupportsIndex = 64, record_nbytes_max: SupportsIndex = 67112960) -> StreamReceiver:
         """
         A receiver with its first buffers, of `buffer_nbytes` each. `buffers`: how many wait for
         messages; `buffers_max`: how many there may be, with those that hold records which were not
-        released; `record_nbytes_max`: the longest record.
+        released; `record_nbytes_max`: the longest record; of an array, with its header of 64 bytes or
+        more: unless given, 64 MiB and a page.
         """
     def __next__(self, /) -> Record: ...
     def __repr__(self, /) -> str: ...
@@ -2215,7 +2249,8 @@ class StreamReceiver:
         """
         The next record, in the order of sending; waits at most `timeout` seconds. After the
         sender's end everything that it had committed comes first; then `Closed` is raised.
-        Raises `TimedOut`.
+        Raises `TimedOut`, which says so where this program holds all buffers, and so nothing
+        can come.
         """
     def seed(self, /) -> Seed:
         """
@@ -2309,8 +2344,16 @@ class StreamSender:
         """
         A record of `nbytes` bytes, all zero, to be written before it is sent: by
         `memoryview(loan)`, `numpy.frombuffer(loan, ..)` and the like, and then
-        `loan.send()`. Never waits; there may be several. Raises `Misuse` where that is longer
+        `loan.send()`, which copies it once, into the link or the aperture, as `send` does with
+        other bytes. Never waits; there may be several. Raises `Misuse` where that is longer
         than the receiver takes.
+        """
+    def loan_array(self, /, dtype: DType, shape: Shape) -> RecordLoan:
+        """
+        A record for an array of this type ("<f8", or whatever `numpy.dtype` takes) and shape,
+        all zero, to be computed in place, `loan.array()[:] = ..`, and then sent by
+        `loan.send()`: the receiver's `record.array()` has it. Otherwise as `loan`. Raises
+        `BufferError` for types that are not sent, `ValueError` for shapes that cannot be.
         """
     @property
     def nbytes_max(self, /) -> int:
@@ -2332,8 +2375,8 @@ class StreamSender:
         """
         Sends an array with its type and shape, as a record whose `array()` has it again.
         Otherwise as `send`. The header is put before it, which costs a copy more than
-        `send`; a `Loan` saves it. Raises `BufferError` where the array holds Python objects,
-        has fields, or is not in one piece.
+        `send`; a `Loan` saves it, or `loan_array`. Raises `BufferError` where the array holds
+        Python objects, has fields or a mask, or is not in one piece.
         """
 
 @final
@@ -2771,7 +2814,7 @@ def pack_array(array: Buffer) -> bytes:
     """
     The message that an array is sent as by `send_array`: a header with its type and shape, and its
     bytes in C order. For whatever sends bytes: a call, a file, an event. Raises `BufferError` where
-    the array holds Python objects, has fields, or is not in one piece.
+    the array holds Python objects, has fields or a mask, or is not in one piece.
     """
 
 def settings() -> list[tuple[str, str, str, str, str]]:

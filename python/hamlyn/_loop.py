@@ -242,9 +242,13 @@ def loop_of(manager: _hamlyn.Manager) -> Loop:
 
 
 async def until(
-    manager: _hamlyn.Manager, attempt: Callable[[], T | None], timeout: float | None = None
+    manager: _hamlyn.Manager,
+    attempt: Callable[[], T | None],
+    timeout: float | None = None,
+    last: Callable[[float], T] | None = None,
 ) -> T:
-    """Waits until `attempt()` returns something; raises `TimedOut` after `timeout` seconds.
+    """Waits until `attempt()` returns something; raises `TimedOut` after `timeout` seconds, or then does
+    what `last(0)` does.
 
     `attempt` is called whenever something may have come. What it returns is returned before
     anything else can happen, so that a cancelled task has taken nothing.
@@ -261,6 +265,8 @@ async def until(
             await asyncio.sleep(0)
         left = None if end is None else end - loop.time()
         if left is not None and left <= 0:
+            if last is not None:
+                return last(0)
             raise TimedOut("nothing came within the time limit")
         try:
             async with asyncio.timeout(left):
@@ -270,3 +276,18 @@ async def until(
         except TimeoutError:
             if end is None or loop.time() < end:
                 raise
+
+
+async def until_done(
+    manager: _hamlyn.Manager, call: Callable[[float], T], timeout: float | None
+) -> T:
+    """Waits until `call(0)` returns something, which raises `TimedOut` as long as it would have to wait,
+    and when `timeout` seconds are over."""
+
+    def attempt() -> T | None:
+        try:
+            return call(0)
+        except TimedOut:
+            return None
+
+    return await until(manager, attempt, timeout, call)

@@ -17,11 +17,11 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Generic, Self, TypeVar, Unpack
 
 from . import _hamlyn
 from ._errors import Closed, Draining, Forked, HamlynError, Misuse, TimedOut, Unreachable
-from ._types import Buffer
+from ._types import Buffer, ClientSettings
 
 C = TypeVar("C")
 
@@ -156,7 +156,7 @@ class ReconnectingClient:
         manager: _hamlyn.Manager,
         name: str,
         policy: ReconnectPolicy | None = None,
-        **settings: Any,
+        **settings: Unpack[ClientSettings],
     ) -> None:
         """Of `[user@]name`; `settings` are those of `Client.connect`. It is connected by the first
         call, or by `connect`."""
@@ -173,7 +173,7 @@ class ReconnectingClient:
         timeout: float | None = 10.0,
         *,
         policy: ReconnectPolicy | None = None,
-        **settings: Any,
+        **settings: Unpack[ClientSettings],
     ) -> Self:
         """One that is connected; waits at most `timeout` seconds. Raises what `Client.connect`
         raises."""
@@ -206,21 +206,23 @@ class ReconnectingClient:
         limit = Limit(timeout)
         while True:
             number, client = self._connection(limit)
-            was_sent = False
+            call = None
             try:
                 call = start(client, request, limit.left)
-                was_sent = True
                 reply = call.finish(limit.left)
             except Closed as error:
                 if self._closing.is_set() or self._manager.closed:
                     raise
                 with self._lock:
                     self._outages.is_lost(number, error)
-                if was_sent and not is_idempotent and not isinstance(error, Draining):
+                if call is not None and not is_idempotent and not isinstance(error, Draining):
                     raise
             else:
                 self._outages.has_replied(number)
                 return reply
+            finally:
+                if call is not None:
+                    call.forget()
 
     def _connection(self, limit: Limit) -> tuple[int, _hamlyn.Client]:
         outages = self._outages

@@ -84,6 +84,23 @@ class Settings(TypedDict, total=False):
     admit_unknown: Union[str, None]
 
 
+class ClientSettings(TypedDict, total=False):
+    """Those of `Client.connect`."""
+
+    outstanding: int
+    reply_nbytes: int
+    reply_nbytes_max: int
+
+
+class SubscriberSettings(TypedDict, total=False):
+    """Those of `Subscriber.connect`."""
+
+    depth: int
+    when_slow: Union[WhenSlow, None]
+    history: Union[int, None]
+    outstanding: Union[int, None]
+
+
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt

@@ -23,14 +23,15 @@ which the loop watches. Each sleeper then looks again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import functools
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Self, TypeVar, Unpack
 
 from . import _hamlyn
-from ._errors import Closed, Draining, HamlynError, Misuse, TimedOut
-from ._loop import until
-from ._reconnect import Limit, Outages, ReconnectPolicy, is_final
+from ._aio_calls import Client, ReconnectingClient, Server, cancelled, reply, reply_array
+from ._errors import Closed, Misuse, TimedOut
+from ._loop import until, until_done
 from ._transports import (
     Server as StreamServer,
 )
@@ -40,66 +41,42 @@ from ._transports import (
     open_connection,
     start_server,
 )
-from ._types import Buffer, DType, Event, Shape
+from ._types import Buffer, DType, Event, Shape, SubscriberSettings
+from ._wrapped import Grown, Wrapped, size_of
 
 T = TypeVar("T")
 
 
-class _Wrapped(Generic[T]):
-    """An object of `hamlyn`, as `sync`."""
-
-    sync: T
-
-    def __init__(self, sync: T) -> None:
-        self.sync = sync
-
-    def __repr__(self) -> str:
-        return f"<hamlyn.aio of {self.sync!r}>"
-
-
-class _Grown(_Wrapped[T]):
-    """What is connected by a name."""
-
-    _connect: ClassVar[Callable[..., Any]]
-
-    @classmethod
-    async def connect(
-        cls, manager: _hamlyn.Manager, name: str, timeout: float | None = 10.0, **settings: Any
-    ) -> Self:
-        """`connect` of the class of `hamlyn`, with its settings, on a thread."""
-        return cls(await asyncio.to_thread(cls._connect, manager, name, timeout, **settings))
-
-
-class Queue(_Wrapped[_hamlyn.Queue]):
+class Queue(Wrapped[_hamlyn.Queue]):
     """A notification queue whose `receive` is awaited."""
 
     async def receive(self, timeout: float | None = None) -> _hamlyn.Notification:
         """The next notification. Raises `TimedOut`."""
-        return await until(self.sync._manager, self.sync.try_receive, timeout)
+        return await until(self.sync._manager, self.sync.try_receive, timeout, self.sync.receive)
 
 
-class TaggedReceiver(_Wrapped[_hamlyn.TaggedReceiver]):
+class TaggedReceiver(Wrapped[_hamlyn.TaggedReceiver]):
     """A receiver of tagged writes whose `get_tag` is awaited."""
 
     async def get_tag(self, timeout: float | None = None) -> _hamlyn.Tag:
         """The next tag. Raises `TimedOut`."""
-        return await until(self.sync._manager, self.sync.try_get_tag, timeout)
+        return await until(self.sync._manager, self.sync.try_get_tag, timeout, self.sync.get_tag)
 
 
-class DatagramReceiver(_Wrapped[_hamlyn.DatagramReceiver]):
+class DatagramReceiver(Wrapped[_hamlyn.DatagramReceiver]):
     """A receiver of datagrams whose `receive` is awaited."""
 
     async def receive(self, timeout: float | None = None) -> _hamlyn.Datagram:
         """The next datagram. Raises `TimedOut`."""
-        return await until(self.sync._manager, self.sync.try_receive, timeout)
+        return await until(self.sync._manager, self.sync.try_receive, timeout, self.sync.receive)
 
 
-class StreamReceiver(_Wrapped[_hamlyn.StreamReceiver]):
+class StreamReceiver(Wrapped[_hamlyn.StreamReceiver]):
     """A receiver of a stream: `receive` is awaited, and `async for` takes its records."""
 
     async def receive(self, timeout: float | None = None) -> _hamlyn.Record:
         """The next record. Raises `TimedOut`, and `Closed` after the stream's end."""
-        return await until(self.sync._manager, self.sync.try_receive, timeout)
+        return await until(self.sync._manager, self.sync.try_receive, timeout, self.sync.receive)
 
     def __aiter__(self) -> StreamReceiver:
         return self
@@ -115,14 +92,14 @@ class StreamReceiver(_Wrapped[_hamlyn.StreamReceiver]):
             raise StopAsyncIteration from None
 
 
-class ApertureStreamReceiver(_Wrapped[_hamlyn.ApertureStreamReceiver]):
+class ApertureStreamReceiver(Wrapped[_hamlyn.ApertureStreamReceiver]):
     """A receiver of a stream through an aperture, as a `StreamReceiver`."""
 
     async def receive(
         self, timeout: float | None = None
     ) -> _hamlyn.Record | _hamlyn.VolatileRecord:
         """The next record. Raises `TimedOut`, and `Closed` after the stream's end."""
-        return await until(self.sync._manager, self.sync.try_receive, timeout)
+        return await until(self.sync._manager, self.sync.try_receive, timeout, self.sync.receive)
 
     def __aiter__(self) -> ApertureStreamReceiver:
         return self
@@ -151,11 +128,7 @@ async def _sent(send: Callable[[float | None], None], size: int, timeout: float 
     await asyncio.to_thread(send, timeout)
 
 
-def _size(data: Buffer) -> int:
-    return memoryview(data).nbytes
-
-
-class TaggedSender(_Grown[_hamlyn.TaggedSender]):
+class TaggedSender(Grown[_hamlyn.TaggedSender]):
     """A sender of tagged writes whose `send` is awaited."""
 
     _connect = _hamlyn.TaggedSender.connect
@@ -165,10 +138,10 @@ class TaggedSender(_Grown[_hamlyn.TaggedSender]):
     ) -> None:
         """`hamlyn.TaggedSender.send`: at once where there is room, else on a thread, which goes on
         where the task is cancelled."""
-        await _sent(lambda t: self.sync.send(offset, data, tag, t), _size(data), timeout)
+        await _sent(lambda t: self.sync.send(offset, data, tag, t), size_of(data), timeout)
 
 
-class DatagramSender(_Grown[_hamlyn.DatagramSender]):
+class DatagramSender(Grown[_hamlyn.DatagramSender]):
     """A sender of datagrams whose `send` is awaited."""
 
     _connect = _hamlyn.DatagramSender.connect
@@ -186,7 +159,7 @@ class DatagramSender(_Grown[_hamlyn.DatagramSender]):
         await asyncio.to_thread(lambda: self.sync.send(data, offset, reply=reply, timeout=timeout))
 
 
-class _StreamSender(_Grown[T]):
+class _StreamSender(Grown[T]):
     """What senders of streams have."""
 
     def _plain(self) -> _hamlyn.StreamSender | _hamlyn.ApertureStreamSender:
@@ -198,18 +171,22 @@ class _StreamSender(_Grown[T]):
         """Sends a record: at once where it is short and there is room, else on a thread, which goes
         on where the task is cancelled. One task at a time, if the order matters."""
         send = self._plain().send
-        await _sent(lambda t: send(record, t), _size(record), timeout)
+        await _sent(lambda t: send(record, t), size_of(record), timeout)
 
     async def send_array(
         self, array: Buffer | _hamlyn.Loan, timeout: float | None = None
     ) -> None:
         """Sends an array with its type and shape; otherwise as `send`."""
         send = self._plain().send_array
-        await _sent(lambda t: send(array, t), _size(array), timeout)
+        await _sent(lambda t: send(array, t), size_of(array), timeout)
 
     def loan(self, nbytes: int) -> _hamlyn.RecordLoan:
         """`hamlyn.StreamSender.loan`, which does not wait."""
         return self._plain().loan(nbytes)
+
+    def loan_array(self, dtype: DType, shape: Shape) -> _hamlyn.RecordLoan:
+        """`hamlyn.StreamSender.loan_array`, which does not wait."""
+        return self._plain().loan_array(dtype, shape)
 
     async def send_loan(self, loan: _hamlyn.RecordLoan, timeout: float | None = None) -> None:
         """Sends a loan of this sender; otherwise as `send`. Raises `Misuse` for another's."""
@@ -253,22 +230,26 @@ class ApertureStreamSender(_StreamSender[_hamlyn.ApertureStreamSender]):
     _connect = _hamlyn.ApertureStreamSender.connect
 
 
-class Publisher(_Wrapped[_hamlyn.Publisher]):
+class Publisher(Wrapped[_hamlyn.Publisher]):
     """A publisher whose `publish` is awaited: it waits only for subscribers of `"wait"`. Any number of
     tasks may publish; one that is cancelled while it waits has published nothing."""
 
     async def publish(self, sample: Buffer, timeout: float | None = None) -> int:
         """Publishes a sample; returns how many were published before it. Raises `TimedOut`."""
-        return await until(self.sync._manager, lambda: self.sync.try_publish(sample), timeout)
+        attempt = functools.partial(self.sync.try_publish, sample)
+        last = functools.partial(self.sync.publish, sample)
+        return await until(self.sync._manager, attempt, timeout, last)
 
     async def publish_array(self, array: Buffer, timeout: float | None = None) -> int:
         """`publish` of an array with its type and shape."""
-        return await self._until(lambda: self.sync.publish_array(array, 0), timeout)
+        publish = functools.partial(self.sync.publish_array, array)
+        return await until_done(self.sync._manager, publish, timeout)
 
     async def publish_loan(self, loan: _hamlyn.SampleLoan, timeout: float | None = None) -> int:
         """Publishes a loan of this publisher; after `TimedOut` it may be published again. Raises `Misuse`
         for a loan of another publisher, which stays as it is."""
-        return await self._until(lambda: self.sync._publish_loan(loan, 0), timeout)
+        publish = functools.partial(self.sync._publish_loan, loan)
+        return await until_done(self.sync._manager, publish, timeout)
 
     def loan(self, nbytes: int) -> _hamlyn.SampleLoan:
         """`hamlyn.Publisher.loan`, which does not wait."""
@@ -280,38 +261,39 @@ class Publisher(_Wrapped[_hamlyn.Publisher]):
 
     async def flush(self, timeout: float | None = None) -> None:
         """`hamlyn.Publisher.flush`."""
-        await self._until(self._flushed, timeout)
+        await self._until(self.sync.flush, timeout)
 
     async def drain(self, timeout: float | None = None) -> None:
         """`hamlyn.Publisher.drain`."""
-        await self._until(self._drained, timeout)
+        await self._until(self.sync.drain, timeout)
 
-    def _flushed(self) -> bool:
-        self.sync.flush(0)
-        return True
+    async def _until(self, call: Callable[[float], None], timeout: float | None) -> None:
+        def done(timeout: float) -> bool:
+            call(timeout)
+            return True
 
-    def _drained(self) -> bool:
-        self.sync.drain(0)
-        return True
-
-    async def _until(self, call: Callable[[], T], timeout: float | None) -> T:
-        def attempt() -> T | None:
-            try:
-                return call()
-            except TimedOut:
-                return None
-
-        return await until(self.sync._manager, attempt, timeout)
+        await until_done(self.sync._manager, done, timeout)
 
 
-class Subscriber(_Grown[_hamlyn.Subscriber]):
+class Subscriber(Grown[_hamlyn.Subscriber]):
     """A subscriber: `receive` is awaited, and `async for` takes its samples."""
 
     _connect = _hamlyn.Subscriber.connect
 
+    @classmethod
+    async def connect(
+        cls,
+        manager: _hamlyn.Manager,
+        name: str,
+        timeout: float | None = 10.0,
+        **settings: Unpack[SubscriberSettings],
+    ) -> Self:
+        """`hamlyn.Subscriber.connect`, with its settings, on a thread."""
+        return cls(await asyncio.to_thread(cls._connect, manager, name, timeout, **settings))
+
     async def receive(self, timeout: float | None = None) -> _hamlyn.Sample:
         """The next sample. Raises `TimedOut`, and `Closed` after the publisher's end."""
-        return await until(self.sync._manager, self.sync.try_receive, timeout)
+        return await until(self.sync._manager, self.sync.try_receive, timeout, self.sync.receive)
 
     def __aiter__(self) -> Self:
         return self
@@ -326,7 +308,7 @@ class Subscriber(_Grown[_hamlyn.Subscriber]):
             raise StopAsyncIteration from None
 
 
-class Group(_Wrapped[_hamlyn.Group]):
+class Group(Wrapped[_hamlyn.Group]):
     """The root of a group, whose members' parts are awaited."""
 
     async def gather(self, timeout: float | None = None) -> list[_hamlyn.GroupPart]:
@@ -335,209 +317,19 @@ class Group(_Wrapped[_hamlyn.Group]):
 
     async def wait_for(self, k: int, timeout: float | None = None) -> list[_hamlyn.GroupPart]:
         """The parts of `k` members, whichever. Raises `TimedOut`."""
-
-        def attempt() -> list[_hamlyn.GroupPart] | None:
-            try:
-                return self.sync.wait_for(k, 0)
-            except TimedOut:
-                return None
-
-        return await until(self.sync._manager, attempt, timeout)
+        wait = functools.partial(self.sync.wait_for, k)
+        return await until_done(self.sync._manager, wait, timeout)
 
 
-class GroupMember(_Wrapped[_hamlyn.GroupMember]):
+class GroupMember(Wrapped[_hamlyn.GroupMember]):
     """A member of a group whose `receive` is awaited."""
 
     async def receive(self, timeout: float | None = None) -> bytes:
         """What the root scatters or broadcasts next. Raises `TimedOut`."""
-
-        def attempt() -> bytes | None:
-            try:
-                return self.sync.receive(0)
-            except TimedOut:
-                return None
-
-        return await until(self.sync._manager, attempt, timeout)
+        return await until_done(self.sync._manager, self.sync.receive, timeout)
 
 
-class Server(_Wrapped[_hamlyn.Server]):
-    """A server whose `receive` is awaited."""
-
-    async def receive(self, timeout: float | None = None) -> _hamlyn.Request:
-        """The next request. Raises `TimedOut`."""
-        return await until(self.sync._manager, self.sync.try_receive, timeout)
-
-    async def drain(self, timeout: float | None = 10.0) -> int:
-        """`hamlyn.Server.drain`, on a thread: tasks go on receiving and replying. It goes on there
-        when its task is cancelled, until `timeout`."""
-        return await asyncio.to_thread(self.sync.drain, timeout)
-
-
-class Client(_Grown[_hamlyn.Client]):
-    """A client whose calls are awaited; any number of tasks may call."""
-
-    _connect = _hamlyn.Client.connect
-
-    async def call(self, request: Buffer, timeout: float | None = None) -> bytes:
-        """Sends a request, and awaits the reply. A task that is cancelled leaves nothing behind:
-        the reply will be dropped."""
-        call = await self.start(request, timeout)
-        return await until(self.sync._manager, call.try_finish, timeout)
-
-    async def start(self, request: Buffer, timeout: float | None = None) -> _hamlyn.Call:
-        """Sends a request: at once where a call is free, else on a thread."""
-        if len(memoryview(request).cast("B")) <= 4088:
-            try:
-                return self.sync.start(request, 0)
-            except TimedOut:
-                pass
-        return await asyncio.to_thread(self.sync.start, request, timeout)
-
-    async def call_within(self, request: Buffer, limit: float) -> bytes:
-        """`call` within `limit` seconds, which the server is told: see `hamlyn.Client.call_within`."""
-        end = asyncio.get_running_loop().time() + limit
-        call = await self.start_within(request, limit)
-        left = max(end - asyncio.get_running_loop().time(), 0.0)
-        return await until(self.sync._manager, call.try_finish, left)
-
-    async def start_within(self, request: Buffer, limit: float) -> _hamlyn.Call:
-        """`start` within `limit` seconds, which the server is told."""
-        if len(memoryview(request).cast("B")) <= 4088:
-            try:
-                return self.sync.start_within(request, limit, 0)
-            except TimedOut:
-                pass
-        return await asyncio.to_thread(self.sync.start_within, request, limit)
-
-
-class ReconnectingClient:
-    """`hamlyn.ReconnectingClient` whose calls are awaited; any number of tasks of one event loop may
-    call."""
-
-    def __init__(
-        self,
-        manager: _hamlyn.Manager,
-        name: str,
-        policy: ReconnectPolicy | None = None,
-        **settings: Any,
-    ) -> None:
-        """See `hamlyn.ReconnectingClient`: it is connected by the first call, or by `connect`."""
-        self._manager, self._name, self._settings = manager, name, settings
-        self._outages: Outages[Client] = Outages(policy or ReconnectPolicy())
-        self._lock = asyncio.Lock()
-        self._is_closed = False
-
-    @classmethod
-    async def connect(
-        cls,
-        manager: _hamlyn.Manager,
-        name: str,
-        timeout: float | None = 10.0,
-        *,
-        policy: ReconnectPolicy | None = None,
-        **settings: Any,
-    ) -> Self:
-        """One that is connected; waits at most `timeout` seconds."""
-        made = cls(manager, name, policy, **settings)
-        made._outages.has_connected(await Client.connect(manager, name, timeout, **settings))
-        return made
-
-    async def call(
-        self, request: Buffer, timeout: float | None = None, *, is_idempotent: bool = False
-    ) -> bytes:
-        """Sends a request and awaits the reply, through outages: see `hamlyn.ReconnectingClient.call`.
-        A task that is cancelled leaves nothing behind."""
-        return await self._call(request, timeout, is_idempotent, Client.start)
-
-    async def call_within(
-        self, request: Buffer, limit: float, *, is_idempotent: bool = False
-    ) -> bytes:
-        """`call` within `limit` seconds, of which the server is told what is left."""
-        return await self._call(request, limit, is_idempotent, Client.start_within)
-
-    async def _call(
-        self,
-        request: Buffer,
-        timeout: float | None,
-        is_idempotent: bool,
-        start: Callable[..., Awaitable[_hamlyn.Call]],
-    ) -> bytes:
-        limit = Limit(timeout)
-        while True:
-            number, client = await self._connection(limit)
-            was_sent = False
-            try:
-                call = await start(client, request, limit.left)
-                was_sent = True
-                reply = await until(self._manager, call.try_finish, limit.left)
-            except Closed as error:
-                if self._is_closed or self._manager.closed:
-                    raise
-                self._outages.is_lost(number, error)
-                if was_sent and not is_idempotent and not isinstance(error, Draining):
-                    raise
-            else:
-                self._outages.has_replied(number)
-                return reply
-
-    async def _connection(self, limit: Limit) -> tuple[int, Client]:
-        outages = self._outages
-        try:
-            # Another task may be connecting.
-            await asyncio.wait_for(self._lock.acquire(), limit.left)
-        except TimeoutError:
-            raise TimedOut(f"no connection within the time limit: {outages.why}") from None
-        try:
-            while outages.client is None or outages.client.sync.ended is not None:
-                if outages.client is not None:
-                    outages.is_lost(outages.number, Closed(outages.client.sync.ended))
-                await asyncio.sleep(limit.at_most(outages.next_delay()))
-                if self._is_closed:
-                    raise Closed("the client is closed")
-                limit.check(outages.why)
-                seconds = limit.at_most(outages.policy.attempt_limit)
-                try:
-                    client = await Client.connect(
-                        self._manager, self._name, seconds, **self._settings
-                    )
-                except HamlynError as error:
-                    if is_final(error, self._manager):
-                        raise
-                    outages.has_failed(error)
-                else:
-                    outages.has_connected(client)
-            return outages.number, outages.client
-        finally:
-            self._lock.release()
-
-    @property
-    def connections(self) -> int:
-        """Connections so far: whoever keeps it sees that there was an outage."""
-        return self._outages.number
-
-    def close(self) -> None:
-        """Ends the connection; whoever waits for a reply gets `Closed`."""
-        self._is_closed = True
-        client = self._outages.client
-        if client is not None:
-            client.sync.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"<hamlyn.aio.ReconnectingClient of {self._name!r}: {self._outages!r}>"
-
-
-class Manager(_Wrapped[_hamlyn.Manager]):
+class Manager(Wrapped[_hamlyn.Manager]):
     """A manager whose events are awaited; an asynchronous context manager."""
 
     async def next_event(self, timeout: float | None = None) -> Event:
@@ -602,9 +394,12 @@ __all__ = [
     "Subscriber",
     "TaggedReceiver",
     "TaggedSender",
+    "cancelled",
     "create_connection",
     "create_server",
     "open_connection",
+    "reply",
+    "reply_array",
     "start_server",
     "until",
 ]

@@ -273,11 +273,28 @@ pub fn with_parts<R>(
 }
 
 /// What an array of this type and shape, which is to be computed in place, begins with.
-pub fn header_of(dtype: &Bound<'_, PyAny>, shape: &Bound<'_, PyAny>) -> PyResult<Header> {
+fn header_of(dtype: &Bound<'_, PyAny>, shape: &Bound<'_, PyAny>) -> PyResult<Header> {
     let arrays = dtype.py().import("hamlyn._arrays")?;
     let (text, shape): (String, Vec<u64>) =
         arrays.call_method1("wanted", (dtype, shape))?.extract()?;
     Header::new(text, shape).map_err(PyBufferError::new_err)
+}
+
+/// The same, and how many bytes header and array have.
+pub fn sized_header_of(
+    dtype: &Bound<'_, PyAny>,
+    shape: &Bound<'_, PyAny>,
+) -> PyResult<(Header, usize)> {
+    let header = header_of(dtype, shape)?;
+    match usize::try_from(header.total()) {
+        Ok(total) => Ok((header, total)),
+        Err(_) => Err(too_much(header.bytes)),
+    }
+}
+
+#[cold]
+fn too_much(bytes: u64) -> PyErr {
+    error(Kind::Misuse, format!("{bytes} bytes are more than memory can have"))
 }
 
 /// Memory that begins at a multiple of `ALIGN`.
@@ -328,16 +345,12 @@ pub struct Loan {
 #[pymethods]
 impl Loan {
     /// Memory, all zeros, for an array of this type ("<f8", or whatever `numpy.dtype` takes) and
-    /// shape. Raises `BufferError` for types that are not sent.
+    /// shape. Raises `BufferError` for types that are not sent, `ValueError` for shapes that cannot be.
     #[new]
     #[pyo3(signature = (dtype: "DType", shape: "Shape"))]
     fn new(dtype: &Bound<'_, PyAny>, shape: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let header = header_of(dtype, shape)?;
-        let total = usize::try_from(header.total()).ok();
-        let memory = total.and_then(Memory::new).ok_or_else(|| {
-            let bytes = header.bytes;
-            error(Kind::Misuse, format!("{bytes} bytes are more than memory can have"))
-        })?;
+        let (header, total) = sized_header_of(dtype, shape)?;
+        let memory = Memory::new(total).ok_or_else(|| too_much(header.bytes))?;
         // SAFETY: the header's bytes are the first of memory that nobody else has yet.
         header.put(unsafe { core::slice::from_raw_parts_mut(memory.at(0), header.start()) });
         Ok(Self { memory, header })
@@ -378,7 +391,7 @@ impl Loan {
 
 /// The message that an array is sent as by `send_array`: a header with its type and shape, and its
 /// bytes in C order. For whatever sends bytes: a call, a file, an event. Raises `BufferError` where
-/// the array holds Python objects, has fields, or is not in one piece.
+/// the array holds Python objects, has fields or a mask, or is not in one piece.
 #[pyfunction]
 #[pyo3(signature = (array: "Buffer"))]
 pub fn pack_array<'py>(

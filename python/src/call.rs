@@ -4,7 +4,7 @@ use crate::admission::outside;
 use crate::array;
 use crate::bytes::with_bytes;
 use crate::end::{End, connect, grow, receiver, sender};
-use crate::errors::{Kind, OrRaise, error};
+use crate::errors::{Kind, OrRaise, ToPy, error};
 use crate::inner::locked;
 use crate::job::Job;
 use crate::manager::Manager;
@@ -26,7 +26,9 @@ pub struct Server {
 }
 
 /// A call to be replied to. Where it goes away without a reply, the client is told that none will
-/// come.
+/// come. It does not go away while a name refers to it, such as that of a loop which waits for the
+/// next: `with server.receive() as request:` declines what was not replied to at the end of its block,
+/// also where an exception leaves it.
 #[pyclass(module = "hamlyn", frozen, weakref)]
 pub struct Request {
     end: Arc<End<Arc<protocol::Server>>>,
@@ -95,7 +97,7 @@ impl Request {
         let timeout = duration(timeout)?;
         let server = self.end.with(py, |server| server.clone())?;
         let arrived = self.take()?;
-        py.detach(move || server.attach(arrived).fail(code, text, timeout)).or_raise()
+        py.detach(move || server.attach(arrived).fail(code, text, timeout)).map_err(unreplied)
     }
 
     /// Seconds until its caller gives up, if it said so; else `None`.
@@ -121,6 +123,37 @@ impl Request {
         self.end.with(py, |server| server.is_given_up(which))
     }
 
+    // Whether the reply has left without waiting; otherwise nothing was done.
+    #[pyo3(signature = (data: "Buffer"))]
+    fn _try_reply(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<bool> {
+        with_bytes(data, |data| {
+            let server = self.end.with(py, |server| server.clone())?;
+            let arrived = self.take()?;
+            let tried = py.detach(move || {
+                let tried = server.attach(arrived).try_reply(data);
+                tried.map(|left| left.map(protocol::Request::detach))
+            });
+            let left = tried.map_err(unreplied)?;
+            let is_sent = left.is_none();
+            *locked(&self.arrived) = left;
+            Ok(is_sent)
+        })
+    }
+
+    #[getter]
+    fn _manager(&self) -> Manager {
+        Manager { inner: self.end.inner.clone() }
+    }
+
+    fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception: "object"))]
+    fn __exit__(&self, _exception: &Bound<'_, PyAny>) {
+        self.let_go();
+    }
+
     /// Tells the client that no reply will come.
     fn decline(&self, py: Python<'_>) -> PyResult<()> {
         let server = self.end.with(py, |server| server.clone())?;
@@ -139,7 +172,7 @@ impl Request {
         let timeout = duration(timeout)?;
         let server = self.end.with(py, |server| server.clone())?;
         let arrived = self.take()?;
-        py.detach(move || server.attach(arrived).reply(data, timeout)).or_raise()
+        py.detach(move || server.attach(arrived).reply(data, timeout)).map_err(unreplied)
     }
 
     fn take(&self) -> PyResult<Arrived> {
@@ -149,12 +182,23 @@ impl Request {
 }
 
 #[cold]
+fn unreplied(e: CallError) -> PyErr {
+    let text = "the reply did not leave within the time limit: the client takes nothing, or makes no \
+                room for a long one; it is told that none will come";
+    match e {
+        CallError::TimedOut => error(Kind::TimedOut, text),
+        e => e.to_py(),
+    }
+}
+
+#[cold]
 fn replied() -> PyErr {
     error(Kind::Misuse, "the request was replied to already")
 }
 
-impl Drop for Request {
-    fn drop(&mut self) {
+impl Request {
+    /// Declines, unless it was replied to.
+    fn let_go(&self) {
         let Some(arrived) = locked(&self.arrived).take() else { return };
         // Where the server is closed, its clients have been told by that.
         // In a forked child it is the parent's.
@@ -166,15 +210,22 @@ impl Drop for Request {
     }
 }
 
+impl Drop for Request {
+    fn drop(&mut self) {
+        self.let_go();
+    }
+}
+
 #[pymethods]
 impl Server {
     /// A server; clients find it by name or grow from its seed. `outstanding`: calls that each
     /// client may have outstanding. `request_nbytes`: bytes of a request that are sent at once, at
-    /// most 4,088; longer ones, up to `request_nbytes_max`, cost a round trip more. `clients`: how
+    /// most 4,088; longer ones, up to
+    /// `request_nbytes_max` (an array of 16 MiB, unless given), cost a round trip more. `clients`: how
     /// many there may be at one time.
     #[new]
     #[pyo3(signature = (
-        manager, *, outstanding=64, request_nbytes=4088, request_nbytes_max=16_777_216, clients=64
+        manager, *, outstanding=64, request_nbytes=4088, request_nbytes_max=16_781_312, clients=64
     ))]
     fn new(
         py: Python<'_>,
@@ -252,7 +303,8 @@ pub struct Client {
     pub end: Arc<End<Arc<protocol::Client>>>,
 }
 
-/// A call that was started. Where it goes away, its reply will be dropped.
+/// A call that was started. Where it goes away, it is forgotten, as by `forget()`. It does not go away
+/// while a name refers to it, or an exception that has passed by.
 #[pyclass(module = "hamlyn", frozen, weakref)]
 pub struct Call {
     end: Arc<End<Arc<protocol::Client>>>,
@@ -265,7 +317,8 @@ pub struct Call {
 
 impl Call {
     fn id(&self) -> PyResult<CallId> {
-        (*locked(&self.id)).ok_or_else(|| error(Kind::Misuse, "the call was finished already"))
+        let gone = || error(Kind::Misuse, "the call was finished or forgotten already");
+        (*locked(&self.id)).ok_or_else(gone)
     }
 
     fn is_over(&self) {
@@ -318,6 +371,13 @@ fn call_timed_out<T>(result: Result<T, CallError>) -> Result<Option<T>, CallErro
 
 impl Drop for Call {
     fn drop(&mut self) {
+        self.let_go();
+    }
+}
+
+impl Call {
+    /// Forgets it, unless it was finished.
+    fn let_go(&self) {
         let Some(id) = locked(&self.id).take() else { return };
         if self.end.inner.check_fork().is_err() {
             return;
@@ -342,6 +402,13 @@ impl Call {
         self.take_reply(py, Some(0.0))
     }
 
+    /// The reply is not wanted any more: it will be dropped when it comes, and only then another call
+    /// has its place. The server's handler can see that (`request.is_cancelled()`). Of what was finished
+    /// or forgotten nothing is left to forget.
+    fn forget(&self) {
+        self.let_go();
+    }
+
     #[getter]
     fn _manager(&self) -> Manager {
         Manager { inner: self.end.inner.clone() }
@@ -350,7 +417,7 @@ impl Call {
     fn __repr__(&self) -> &'static str {
         match *locked(&self.id) {
             Some(_) => "<hamlyn.Call>",
-            None => "<hamlyn.Call finished>",
+            None => "<hamlyn.Call finished or forgotten>",
         }
     }
 }
@@ -363,7 +430,7 @@ impl Client {
     #[staticmethod]
     #[pyo3(signature = (
         manager, name, timeout=10.0, *,
-        outstanding=64, reply_nbytes=4088, reply_nbytes_max=16_777_216
+        outstanding=64, reply_nbytes=4088, reply_nbytes_max=16_781_312
     ))]
     fn connect(
         py: Python<'_>,
@@ -383,7 +450,7 @@ impl Client {
     #[staticmethod]
     #[pyo3(signature = (
         manager, seed: "Seed | Buffer | str", timeout=10.0, *,
-        outstanding=64, reply_nbytes=4088, reply_nbytes_max=16_777_216
+        outstanding=64, reply_nbytes=4088, reply_nbytes_max=16_781_312
     ))]
     fn grow(
         py: Python<'_>,
@@ -404,7 +471,7 @@ impl Client {
     #[staticmethod]
     #[pyo3(signature = (
         job, rank, name, timeout=10.0, *,
-        outstanding=64, reply_nbytes=4088, reply_nbytes_max=16_777_216
+        outstanding=64, reply_nbytes=4088, reply_nbytes_max=16_781_312
     ))]
     #[allow(clippy::too_many_arguments)]
     fn grow_from(
@@ -488,6 +555,12 @@ impl Client {
         timeout: Option<f64>,
     ) -> PyResult<Call> {
         self.begin(py, request, timeout, None)
+    }
+
+    // Bytes of a request that are sent at once.
+    #[getter]
+    fn _at_once_max(&self, py: Python<'_>) -> PyResult<usize> {
+        self.end.with(py, |end| end.at_once_max())
     }
 
     /// Calls that may be outstanding.

@@ -1,7 +1,7 @@
 //! Errors of the library as exceptions of `hamlyn._errors`.
 //!
 //! The classes are written in Python, since some have two bases (`TimedOut` is a `TimeoutError` as
-//! well). Each is looked up once. The text is the library's own.
+//! well). Each is looked up once. The text is the library's own, with Python's names.
 
 use hamlyn::interface::terminus::PostError;
 use hamlyn::interface::{AreaError, QueueError, SlotError};
@@ -66,12 +66,44 @@ impl Kind {
     ];
 }
 
+/// What the library calls by a name of Rust's, and what it is called in Python.
+const NAMES: [(&str, &str); 17] = [
+    ("PublishConfig::", ""),
+    ("buffer_bytes", "buffer_nbytes"),
+    ("record_bytes_max", "record_nbytes_max"),
+    ("request_bytes", "request_nbytes"),
+    ("reply_bytes", "reply_nbytes"),
+    ("short_bytes_max", "short_nbytes_max"),
+    ("sample_bytes_max", "sample_nbytes_max"),
+    ("window_bytes", "window_nbytes"),
+    ("loans_max", "loans"),
+    ("outstanding_max", "outstanding"),
+    ("subscribers_max", "subscribers"),
+    ("senders_max", "senders"),
+    ("clients_max", "clients"),
+    ("connections_max", "connections"),
+    ("ERROR_TEXT_MAX", "an error's text may be"),
+    ("made the node; make a node here", "made the Manager; make a Manager here"),
+    ("of this node", "of this Manager"),
+];
+
+/// The text of an error of the library, with Python's names.
+fn in_python(text: String) -> String {
+    NAMES.iter().fold(text, |text, (from, to)| match text.contains(from) {
+        true => text.replace(from, to),
+        false => text,
+    })
+}
+
 static CLASSES: PyOnceLock<Vec<Py<PyType>>> = PyOnceLock::new();
 
 /// An exception of a class with this text.
 #[cold]
 pub fn error(kind: Kind, text: impl core::fmt::Display) -> PyErr {
-    let text = text.to_string();
+    raised(kind, in_python(text.to_string()))
+}
+
+fn raised(kind: Kind, text: String) -> PyErr {
     Python::attach(|py| {
         let classes = CLASSES.get_or_try_init(py, || {
             let module = py.import("hamlyn._errors")?;
@@ -88,9 +120,9 @@ pub fn error(kind: Kind, text: impl core::fmt::Display) -> PyErr {
 /// The exception for an error of the application's: its text, and its code apart.
 #[cold]
 fn application_error(code: u32, text: &str) -> PyErr {
-    let raised = error(Kind::Application, text);
-    Python::attach(|py| match raised.value(py).setattr("code", code) {
-        Ok(()) => raised,
+    let error = raised(Kind::Application, text.into());
+    Python::attach(|py| match error.value(py).setattr("code", code) {
+        Ok(()) => error,
         Err(e) => e,
     })
 }

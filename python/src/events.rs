@@ -211,6 +211,7 @@ pub fn reason_text(reason: &CloseReason) -> String {
         CloseReason::Died => "died".into(),
         CloseReason::HungUp => "hung up".into(),
         CloseReason::Expelled => "expelled".into(),
+        CloseReason::TooSlow => "too slow".into(),
         CloseReason::Unwatched => "unwatched".into(),
         CloseReason::Misbehaved(how) => format!("misbehaved: {how}"),
     }

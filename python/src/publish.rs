@@ -151,7 +151,7 @@ impl Publisher {
     }
 
     /// `publish` of an array with its type and shape, which `Sample.array()` has again. Raises
-    /// `BufferError` where the array holds Python objects, has fields, or is not in one piece.
+    /// `BufferError` where the array holds Python objects, has fields or a mask, or is not in one piece.
     #[pyo3(signature = (array: "Buffer", timeout=None))]
     fn publish_array(
         &self,
@@ -171,7 +171,7 @@ impl Publisher {
 
     /// A sample of the pool for an array of this type ("<f8", or whatever `numpy.dtype` takes) and
     /// shape, to be computed in place: `loan.array()`. Otherwise as `loan`. Raises `BufferError` for
-    /// types that are not sent.
+    /// types that are not sent, `ValueError` for shapes that cannot be.
     #[pyo3(signature = (dtype: "DType", shape: "Shape"))]
     fn loan_array(
         &self,
@@ -179,10 +179,7 @@ impl Publisher {
         dtype: &Bound<'_, PyAny>,
         shape: &Bound<'_, PyAny>,
     ) -> PyResult<SampleLoan> {
-        let header = array::header_of(dtype, shape)?;
-        let total = usize::try_from(header.total()).map_err(|_| {
-            error(Kind::Misuse, format!("{} bytes are more than memory can have", header.bytes))
-        })?;
+        let (header, total) = array::sized_header_of(dtype, shape)?;
         self.lend(py, total, Some(header))
     }
 

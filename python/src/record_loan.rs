@@ -5,7 +5,7 @@
 //! record: while Python has one the loan is neither sent nor given back, and afterwards it hands out
 //! none.
 
-use crate::array::Memory;
+use crate::array::{Header, Memory};
 use crate::errors::{Kind, error};
 use crate::inner::locked;
 use crate::lent::Lent;
@@ -23,17 +23,25 @@ pub enum Sender {
 
 /// A record that has yet to be sent. It has the buffer protocol, writable; `send()` and `release()`
 /// raise `BufferError` while something has a buffer of it, such as an array. Where it goes away, and at
-/// the end of a `with` block, it is released, and nothing is sent that was not.
+/// the end of a `with` block, it is released, and nothing is sent that was not. Its memory is the
+/// loan's own; `send()` copies it once, into the link or the aperture.
 #[pyclass(module = "hamlyn", frozen, weakref)]
 pub struct RecordLoan {
     sender: Sender,
     memory: Mutex<Option<Memory>>,
+    /// The record, with the header.
     lent: Lent,
+    header: Option<Header>,
 }
 
 impl RecordLoan {
-    /// A record of `length` bytes, all zero, of at most `max`.
-    pub fn new(sender: Sender, length: usize, max: usize) -> PyResult<Self> {
+    /// A record of `length` bytes, all zero but for the header, of at most `max`.
+    pub fn new(
+        sender: Sender,
+        length: usize,
+        max: usize,
+        header: Option<Header>,
+    ) -> PyResult<Self> {
         if length > max {
             let text = format!("a record of {length} bytes is longer than the receiver's {max}");
             return Err(error(Kind::Misuse, text));
@@ -42,9 +50,17 @@ impl RecordLoan {
         let memory = Memory::new(length.max(1)).ok_or_else(|| {
             error(Kind::Misuse, format!("{length} bytes are more than memory can have"))
         })?;
+        if let Some(header) = &header {
+            // SAFETY: the header's bytes are the first of memory that nobody else has yet.
+            header.put(unsafe { core::slice::from_raw_parts_mut(memory.at(0), header.start()) });
+        }
         let start = memory.at(0).expose_provenance();
         let lent = Lent::new(["record", "sent or released"], start, length);
-        Ok(Self { sender, memory: Mutex::new(Some(memory)), lent })
+        Ok(Self { sender, memory: Mutex::new(Some(memory)), lent, header })
+    }
+
+    fn head_bytes(&self) -> usize {
+        self.header.as_ref().map_or(0, Header::start)
     }
 }
 
@@ -84,11 +100,23 @@ impl RecordLoan {
     }
 
     /// Makes the record shorter; one of at most `nbytes` bytes stays as it is. Views that were made
-    /// before show what was cut off, too.
+    /// before show what was cut off, too. Raises `Misuse` for one that is an array.
     fn truncate(&self, nbytes: usize) -> PyResult<()> {
+        if self.header.is_some() {
+            return Err(error(Kind::Misuse, "an array's record has the length of its array"));
+        }
         self.lent.check()?;
         self.lent.shorten(nbytes);
         Ok(())
+    }
+
+    /// The array, in this memory: of a record that `loan_array` made. Needs numpy.
+    #[pyo3(signature = () -> "AnyArray")]
+    fn array<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        match &slf.get().header {
+            Some(header) => header.show(slf.as_any(), 0),
+            None => Err(error(Kind::Misuse, "loan_array makes records for arrays")),
+        }
     }
 
     // Whether it was lent by this sender.
@@ -102,7 +130,7 @@ impl RecordLoan {
     }
 
     fn __len__(&self) -> usize {
-        self.lent.length()
+        self.lent.length() - self.head_bytes()
     }
 
     unsafe fn __getbuffer__(
@@ -110,8 +138,9 @@ impl RecordLoan {
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> PyResult<()> {
+        let this = slf.get();
         // SAFETY: the memory is this object's until `lent` has ended. What `truncate` cuts off stays there.
-        unsafe { slf.get().lent.view(slf.as_any(), view, flags, 0) }
+        unsafe { this.lent.view(slf.as_any(), view, flags, this.head_bytes()) }
     }
 
     unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {

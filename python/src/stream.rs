@@ -14,7 +14,7 @@ use crate::end::{End, peer_of, receiver};
 use crate::errors::{Kind, OrRaise, ToPy, error};
 use crate::inner::Inner;
 use crate::manager::Manager;
-use crate::tagged::{nothing, timed_out};
+use crate::tagged::{NOTHING, nothing, timed_out};
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::time::Duration;
@@ -409,8 +409,9 @@ pub struct StreamReceiver {
 }
 
 /// Receives a stream whose long records, of 64 KiB and more, go straight into memory of this
-/// process that its sender has mapped too: `VolatileRecord`. Short ones, and all of a sender that
-/// has no aperture, are `Record`s, as a `StreamReceiver`'s.
+/// process that its sender has mapped too: `VolatileRecord`. Short ones, the first long ones, which are
+/// sent before the sender has that memory, and all of a sender that has none, are `Record`s, as a
+/// `StreamReceiver`'s.
 #[pyclass(module = "hamlyn", frozen, weakref)]
 pub struct ApertureStreamReceiver {
     end: Arc<End<Intake>>,
@@ -439,10 +440,11 @@ fn config(
 impl StreamReceiver {
     /// A receiver with its first buffers, of `buffer_nbytes` each. `buffers`: how many wait for
     /// messages; `buffers_max`: how many there may be, with those that hold records which were not
-    /// released; `record_nbytes_max`: the longest record.
+    /// released; `record_nbytes_max`: the longest record; of an array, with its header of 64 bytes or
+    /// more: unless given, 64 MiB and a page.
     #[new]
     #[pyo3(signature = (
-        manager, *, buffer_nbytes=65_536, buffers=8, buffers_max=64, record_nbytes_max=67_108_864
+        manager, *, buffer_nbytes=65_536, buffers=8, buffers_max=64, record_nbytes_max=67_112_960
     ))]
     fn new(
         py: Python<'_>,
@@ -488,7 +490,7 @@ impl ApertureStreamReceiver {
     #[new]
     #[pyo3(signature = (
         manager, aperture_nbytes, *, buffer_nbytes=65_536, buffers=8, buffers_max=64,
-        record_nbytes_max=67_108_864
+        record_nbytes_max=67_112_960
     ))]
     #[allow(clippy::too_many_arguments)]
     fn new(
@@ -530,11 +532,12 @@ macro_rules! stream_receiver {
 
             /// The next record, in the order of sending; waits at most `timeout` seconds. After the
             /// sender's end everything that it had committed comes first; then `Closed` is raised.
-            /// Raises `TimedOut`.
+            /// Raises `TimedOut`, which says so where this program holds all buffers, and so nothing
+            /// can come.
             #[pyo3(signature = (timeout=None))]
             fn receive(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<$record> {
                 let found = self.end.receive(py, timeout, |end, slice| end.take(Some(slice)))?;
-                found.map(|taken| self.hand_out(taken)).ok_or_else(nothing)
+                found.map(|taken| self.hand_out(taken)).ok_or_else(|| self.end.nothing(py))
             }
 
             /// The records, until the sender has closed the stream. Raises `Closed` where it ended
@@ -576,6 +579,18 @@ macro_rules! stream_receiver {
 }
 stream_receiver!(StreamReceiver, Record);
 stream_receiver!(ApertureStreamReceiver, AnyRecord);
+
+impl End<Intake> {
+    /// Nothing has come within the time limit.
+    #[cold]
+    fn nothing(&self, py: Python<'_>) -> PyErr {
+        let look = |end: &mut Intake| of_either!(&end.receiver, receiver => receiver.held_up());
+        match self.with(py, look) {
+            Ok(Some(why)) => error(Kind::TimedOut, format!("{NOTHING}: {why}")),
+            _ => nothing(),
+        }
+    }
+}
 
 impl EndPoint for Intake {
     fn is_ready_in(&self, node: &hamlyn::Node) -> bool {

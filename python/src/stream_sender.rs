@@ -20,7 +20,8 @@ pub struct StreamSender {
 }
 
 /// Sends a stream whose records of 64 KiB and more go straight into the receiver's memory, where
-/// that exports an aperture; they leave at once. Otherwise as a `StreamSender`.
+/// that exports an aperture, which it does with the first message; they leave at once. Those before, and
+/// all others, go as a `StreamSender`'s.
 #[pyclass(module = "hamlyn", frozen, weakref)]
 pub struct ApertureStreamSender {
     end: Arc<End<protocol::ApertureStreamSender>>,
@@ -68,8 +69,8 @@ macro_rules! stream_sender {
 
             /// Sends an array with its type and shape, as a record whose `array()` has it again.
             /// Otherwise as `send`. The header is put before it, which costs a copy more than
-            /// `send`; a `Loan` saves it. Raises `BufferError` where the array holds Python objects,
-            /// has fields, or is not in one piece.
+            /// `send`; a `Loan` saves it, or `loan_array`. Raises `BufferError` where the array holds
+            /// Python objects, has fields or a mask, or is not in one piece.
             #[pyo3(signature = (array: "Buffer", timeout=None))]
             fn send_array(
                 &self,
@@ -82,11 +83,27 @@ macro_rules! stream_sender {
 
             /// A record of `nbytes` bytes, all zero, to be written before it is sent: by
             /// `memoryview(loan)`, `numpy.frombuffer(loan, ..)` and the like, and then
-            /// `loan.send()`. Never waits; there may be several. Raises `Misuse` where that is longer
+            /// `loan.send()`, which copies it once, into the link or the aperture, as `send` does with
+            /// other bytes. Never waits; there may be several. Raises `Misuse` where that is longer
             /// than the receiver takes.
             fn loan(slf: Bound<'_, Self>, nbytes: usize) -> PyResult<RecordLoan> {
                 let max = slf.get().nbytes_max(slf.py())?;
-                RecordLoan::new(Sender::$lent(slf.unbind()), nbytes, max)
+                RecordLoan::new(Sender::$lent(slf.unbind()), nbytes, max, None)
+            }
+
+            /// A record for an array of this type ("<f8", or whatever `numpy.dtype` takes) and shape,
+            /// all zero, to be computed in place, `loan.array()[:] = ..`, and then sent by
+            /// `loan.send()`: the receiver's `record.array()` has it. Otherwise as `loan`. Raises
+            /// `BufferError` for types that are not sent, `ValueError` for shapes that cannot be.
+            #[pyo3(signature = (dtype: "DType", shape: "Shape"))]
+            fn loan_array(
+                slf: Bound<'_, Self>,
+                dtype: &Bound<'_, PyAny>,
+                shape: &Bound<'_, PyAny>,
+            ) -> PyResult<RecordLoan> {
+                let max = slf.get().nbytes_max(slf.py())?;
+                let (header, total) = array::sized_header_of(dtype, shape)?;
+                RecordLoan::new(Sender::$lent(slf.unbind()), total, max, Some(header))
             }
 
             /// Sends what was coalesced, waiting at most `timeout` seconds for room: when it returns, every

@@ -141,9 +141,11 @@ impl TaggedReceiver {
     }
 }
 
+pub const NOTHING: &str = "nothing arrived within the time limit";
+
 #[cold]
 pub fn nothing() -> PyErr {
-    error(Kind::TimedOut, "nothing arrived within the time limit")
+    error(Kind::TimedOut, NOTHING)
 }
 
 /// Sends tagged writes.

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import hamlyn
+import numpy as np
 import pytest
 from conftest import LIMIT, Children
 from hamlyn import aio
@@ -392,3 +395,207 @@ def test_closing_wakes_the_task_that_waits(manager: hamlyn.Manager) -> None:
             await asyncio.wait_for(task, LIMIT)
 
     asyncio.run(main())
+
+
+def calls(manager: hamlyn.Manager, **settings: int) -> aio.Server:
+    server = hamlyn.Server(manager, **settings)
+    server.serve("calls")
+    manager.start_progress()
+    return aio.Server(server)
+
+
+def count_threads(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """What is called on threads from now on."""
+    called: list[object] = []
+    on_thread = asyncio.to_thread
+
+    def to_thread(*arguments: Any) -> Any:
+        called.append(arguments)
+        return on_thread(*arguments)
+
+    monkeypatch.setattr(asyncio, "to_thread", to_thread)
+    return called
+
+
+def test_a_call_that_waits_for_a_free_one_takes_no_thread(
+    manager: hamlyn.Manager, other: hamlyn.Manager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = calls(manager, outstanding=2)
+
+    async def main() -> None:
+        client = await aio.Client.connect(other, "calls")
+        threads = count_threads(monkeypatch)
+        first = [asyncio.create_task(client.call(b"first", LIMIT)) for _ in range(2)]
+        requests = [await server.receive(LIMIT) for _ in first]
+        # Each of these would have waited for a thread, and then for a call.
+        more = [client.call(b"one too many", 0.05) for _ in range(50)]
+        more += [client.call_within(b"one too many", 0.05) for _ in range(50)]
+        for result in await asyncio.gather(*more, return_exceptions=True):
+            assert isinstance(result, hamlyn.TimedOut) and "no call was free" in str(result)
+        waiting = asyncio.create_task(client.call(b"waits", LIMIT))
+        await asyncio.sleep(0.01)
+        for request in requests:
+            await aio.reply(request, b"done")
+        request = await server.receive(LIMIT)
+        assert request.data == b"waits"
+        await aio.reply(request, b"waited")
+        assert await asyncio.gather(*first, waiting) == [b"done", b"done", b"waited"]
+        assert not threads
+
+    run(main())
+
+
+def test_the_limit_of_a_long_request_holds_before_a_thread_is_free(
+    manager: hamlyn.Manager, other: hamlyn.Manager
+) -> None:
+    server = calls(manager)
+
+    async def main() -> None:
+        client = await aio.Client.connect(other, "calls")
+        go_on = threading.Event()
+        with ThreadPoolExecutor(1) as executor:
+            asyncio.get_running_loop().set_default_executor(executor)
+            busy = asyncio.create_task(asyncio.to_thread(go_on.wait, LIMIT))
+            await asyncio.sleep(0)
+            try:
+                with pytest.raises(hamlyn.TimedOut, match="no call was free"):
+                    await client.call(bytes(100_000), 0.05)
+                with pytest.raises(hamlyn.TimedOut, match="no call was free"):
+                    await client.call_within(bytes(100_000), 0.05)
+            finally:
+                assert not busy.done() and server.sync.clients == 1
+                go_on.set()
+            await busy
+
+    run(main())
+
+
+def test_a_call_is_forgotten_though_its_exception_is_kept(
+    manager: hamlyn.Manager, other: hamlyn.Manager
+) -> None:
+    server = calls(manager, outstanding=1)
+
+    async def until_cancelled(request: hamlyn.Request) -> None:
+        while not request.is_cancelled():
+            await asyncio.sleep(0)
+
+    async def main() -> None:
+        client = await aio.Client.connect(other, "calls")
+        again = aio.ReconnectingClient(other, "calls")
+        kept: list[BaseException] = []
+        for calling in (client.call, again.call):
+            # The same words as of a call that is not awaited.
+            with pytest.raises(hamlyn.TimedOut, match="no reply came within the time limit") as late:
+                await calling(b"late", 0.02)
+            kept.append(late.value)
+            with await server.receive(LIMIT) as request:
+                await until_cancelled(request)
+            task = asyncio.create_task(calling(b"cancelled", LIMIT))
+            with await server.receive(LIMIT) as request:
+                task.cancel()
+                try:
+                    await task
+                except asyncio.CancelledError as error:
+                    kept.append(error)
+                await until_cancelled(request)
+        assert len(kept) == 4 and all(error.__traceback__ for error in kept)
+
+    run(main())
+
+
+def test_that_a_caller_has_given_up_is_awaited(
+    manager: hamlyn.Manager, other: hamlyn.Manager
+) -> None:
+    server = calls(manager)
+
+    async def main() -> None:
+        client = await aio.Client.connect(other, "calls")
+        call = await client.start(b"to be forgotten")
+        with await server.receive(LIMIT) as request:
+            waiting = asyncio.create_task(aio.cancelled(request))
+            await asyncio.sleep(0.01)
+            assert not waiting.done()
+            call.forget()
+            await waiting
+        # Its limit alone says so, whatever the caller does.
+        await client.start_within(b"within", 0.05)
+        with await server.receive(LIMIT) as request:
+            await aio.cancelled(request)
+        await client.start(b"gone")
+        with await server.receive(LIMIT) as request:
+            waiting = asyncio.create_task(aio.cancelled(request))
+            await asyncio.sleep(0.01)
+            client.close()
+            await waiting
+        call = (await aio.Client.connect(other, "calls")).sync.start(b"answered")
+        request = await server.receive(LIMIT)
+        await aio.reply(request, b"done")
+        with pytest.raises(hamlyn.Misuse, match="already"):
+            await aio.cancelled(request)
+
+    run(main())
+
+
+def test_replies_are_awaited_and_only_long_ones_have_a_thread(
+    manager: hamlyn.Manager, other: hamlyn.Manager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = calls(manager)
+    other.start_progress()
+
+    async def main() -> None:
+        async with await aio.Client.connect(other, "calls", reply_nbytes=100) as client:
+            assert client.peer.pid == os.getpid() and client.ended is None
+            threads = count_threads(monkeypatch)
+            for size, expected in ((100, 0), (100_000, 1)):
+                calling = asyncio.create_task(client.call(b"to be answered", LIMIT))
+                await aio.reply(await server.receive(LIMIT), bytes(size), LIMIT)
+                assert await calling == bytes(size)
+                assert len(threads) == expected
+            asking = asyncio.create_task(client.call_array(np.arange(3), LIMIT))
+            request = await server.receive(LIMIT)
+            with pytest.raises(BufferError):
+                await aio.reply_array(request, np.arange(9)[::2])
+            await aio.reply_array(request, request.array() + 1)
+            assert list(await asking) == [1, 2, 3]
+            # Nobody takes a long one: the client is told, though the request is still here.
+            call = await client.start(b"not taken")
+            request = await server.receive(LIMIT)
+            with pytest.raises(hamlyn.TimedOut, match="the reply did not leave"):
+                await aio.reply(request, bytes(100_000), 0.02)
+            with pytest.raises(hamlyn.Misuse, match="already"):
+                await aio.reply(request, b"again")
+            receiving = asyncio.create_task(server.receive(LIMIT))
+            with pytest.raises(hamlyn.Declined):
+                await asyncio.to_thread(call.finish, LIMIT)
+            receiving.cancel()
+        assert client.sync.closed
+        # Type checkers find it, too.
+        with pytest.raises(TypeError):
+            await aio.Client.connect(other, "calls", nosuch=1)  # type: ignore[call-arg]
+        with pytest.raises(TypeError):
+            await aio.StreamSender.connect(other, "calls", nosuch=1)  # type: ignore[call-arg]
+
+    run(main())
+
+
+def test_time_limits_say_what_those_of_objects_say_that_are_not_awaited(
+    manager: hamlyn.Manager, other: hamlyn.Manager
+) -> None:
+    group = hamlyn.Group(manager, 2, 64)
+    stream = hamlyn.StreamReceiver(manager)
+
+    async def main() -> None:
+        pairs: list[tuple[Any, Any]] = [
+            (aio.Group(group).gather, group.gather),
+            (aio.StreamReceiver(stream).receive, stream.receive),
+            (aio.Queue(manager.queue(1)).receive, manager.queue(1).receive),
+        ]
+        for awaited, called in pairs:
+            with pytest.raises(hamlyn.TimedOut) as expected:
+                called(0)
+            for timeout in (0, 0.02):
+                with pytest.raises(hamlyn.TimedOut) as found:
+                    await awaited(timeout)
+                assert str(found.value) == str(expected.value)
+
+    run(main())

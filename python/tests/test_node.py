@@ -723,7 +723,7 @@ def test_a_forked_child_is_told(manager: hamlyn.Manager, other: hamlyn.Manager) 
                 lambda: manager.prepare_to_wait(),
             ]
             for call in calls:
-                with pytest.raises(hamlyn.Forked):
+                with pytest.raises(hamlyn.Forked, match="make a Manager here"):
                     call()
             assert view.sum() == 0
             manager.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import os
@@ -16,6 +17,7 @@ import hamlyn
 import numpy as np
 import pytest
 from conftest import LIMIT, Children
+from hamlyn import aio
 
 # ---- seeds
 
@@ -568,6 +570,97 @@ def test_a_loan_that_was_taken_is_over_whatever_a_signal_handler_raises(
         rest.join(2 * LIMIT)
 
 
+def test_a_program_that_holds_all_buffers_is_told(
+    manager: hamlyn.Manager, other: hamlyn.Manager
+) -> None:
+    receiver, sender = stream(manager, other, buffer_nbytes=4096, buffers=2, buffers_max=4)
+    with pytest.raises(hamlyn.TimedOut, match="within the time limit$"):
+        receiver.receive(0)
+    kept = []
+    for _ in range(4):
+        sender.send(bytes(4000), LIMIT)
+        kept.append(receiver.receive(LIMIT))
+    why = "holds all 4 buffers .*: release records, or copy them, or raise buffers_max"
+    with pytest.raises(hamlyn.TimedOut, match=why):
+        receiver.receive(0.02)
+    with pytest.raises(hamlyn.TimedOut, match=why):
+        asyncio.run(aio.StreamReceiver(receiver).receive(0.02))
+    assert "holds all 4 buffers" in receiver.explain()
+    with pytest.raises(hamlyn.TimedOut, match="made no room within the time limit"):
+        sender.send(bytes(4000), 0.02)
+    kept.clear()
+    with pytest.raises(hamlyn.TimedOut, match="within the time limit$"):
+        receiver.receive(0)
+    sender.send(bytes(4000), LIMIT)
+    assert len(receiver.receive(LIMIT)) == 4000 and "holds" not in receiver.explain()
+
+
+def test_a_long_record_waits_until_the_program_receives(
+    manager: hamlyn.Manager, other: hamlyn.Manager
+) -> None:
+    receiver, sender = stream(manager, other, buffer_nbytes=4096)
+    manager.start_progress()
+    with pytest.raises(hamlyn.TimedOut, match="longer than its buffers, comes when the program rec"):
+        sender.send(bytes(5000), 0.02)
+    sending = threading.Thread(target=sender.send, args=(bytes(5000), LIMIT))
+    sending.start()
+    assert len(receiver.receive(LIMIT)) == 5000
+    sending.join()
+
+
+def test_errors_have_the_names_that_python_has(
+    manager: hamlyn.Manager, other: hamlyn.Manager
+) -> None:
+    _, sender = stream(manager, other, record_nbytes_max=1000)
+    with pytest.raises(hamlyn.Misuse, match="the receiver's record_nbytes_max"):
+        sender.send(bytes(1001))
+    for settings, name in (
+        ({"record_nbytes_max": 0}, "record_nbytes_max is 0"),
+        ({"buffer_nbytes": 0}, "buffer_nbytes is 0"),
+    ):
+        with pytest.raises(hamlyn.Misuse, match=name):
+            hamlyn.StreamReceiver(manager, **settings)
+    server = hamlyn.Server(manager, request_nbytes_max=100_000)
+    server.serve("calls")
+    client = hamlyn.Client.connect(other, "calls", reply_nbytes=100, reply_nbytes_max=100_000)
+    with pytest.raises(hamlyn.Misuse, match="the server's request_nbytes_max"):
+        client.call(bytes(100_001), LIMIT)
+    call = client.start(b"long")
+    other.start_progress()
+    replying = threading.Thread(target=reply_too_long, args=(server,))
+    replying.start()
+    with pytest.raises(hamlyn.Misuse, match="the client's reply_nbytes_max"):
+        call.finish(LIMIT)
+    replying.join()
+    for length, name in ((1025, "an error's text may be, which is 1024"), (1000, "the client's reply_nbytes,")):
+        call = client.start(b"fails")
+        with pytest.raises(hamlyn.Misuse, match=name):
+            server.receive(LIMIT).fail(1, "x" * length)
+    # What a program says is not changed.
+    call = client.start(b"fails")
+    server.receive(LIMIT).fail(1, "raise record_bytes_max")
+    with pytest.raises(hamlyn.ApplicationError, match="raise record_bytes_max"):
+        call.finish(LIMIT)
+    publisher = hamlyn.Publisher(manager)
+    with pytest.raises(hamlyn.Misuse, match="short_nbytes_max, without a pool .sample_nbytes_max"):
+        publisher.publish(bytes(2000))
+    with pytest.raises(hamlyn.Misuse, match="loans is 0"):
+        hamlyn.Publisher(manager, loans=0, sample_nbytes_max=1)
+
+
+def test_exceptions_have_the_name_by_which_programs_catch_them() -> None:
+    errors = [getattr(hamlyn, name) for name in hamlyn.__all__]
+    errors = [e for e in errors if isinstance(e, type) and issubclass(e, Exception)]
+    assert len(errors) == 14
+    for error in errors:
+        assert error.__module__ == "hamlyn" and type(pickle.loads(pickle.dumps(error("text")))) is error
+
+
+def reply_too_long(server: hamlyn.Server) -> None:
+    with pytest.raises(hamlyn.Misuse, match="the client's reply_nbytes_max"):
+        server.receive(LIMIT).reply(bytes(100_001), LIMIT)
+
+
 def test_a_record_that_is_too_long_is_refused(
     manager: hamlyn.Manager, other: hamlyn.Manager
 ) -> None:
@@ -737,7 +830,60 @@ def test_a_request_is_replied_to_once(manager: hamlyn.Manager, other: hamlyn.Man
         request.reply(b"second")
     assert call.finish(LIMIT) == b"first"
     with pytest.raises(hamlyn.Misuse):
-        client.call(bytes((16 << 20) + 1), LIMIT)
+        client.call(bytes((16 << 20) + 4097), LIMIT)
+
+
+def test_a_request_is_declined_at_the_end_of_its_block(
+    manager: hamlyn.Manager, other: hamlyn.Manager
+) -> None:
+    server = hamlyn.Server(manager)
+    server.serve("calls")
+    manager.start_progress()
+    client = hamlyn.Client.connect(other, "calls")
+    call = client.start(b"fails")
+    with pytest.raises(ZeroDivisionError):
+        with server.receive(LIMIT) as failed:
+            1 / 0
+    # The name is still there.
+    assert failed.data == b"fails"
+    with pytest.raises(hamlyn.Declined):
+        call.finish(LIMIT)
+    call = client.start(b"replied to")
+    with server.receive(LIMIT) as request:
+        request.reply(b"reply")
+    assert call.finish(LIMIT) == b"reply"
+    client.start(b"closed meanwhile")
+    with server.receive(LIMIT) as request:
+        manager.close()
+
+
+def test_a_call_is_forgotten_though_it_has_a_name(
+    manager: hamlyn.Manager, other: hamlyn.Manager
+) -> None:
+    server = hamlyn.Server(manager, outstanding=1)
+    server.serve("calls")
+    manager.start_progress()
+    client = hamlyn.Client.connect(other, "calls")
+    call = client.start(b"not wanted")
+    request = server.receive(LIMIT)
+    call.forget()
+    call.forget()
+    assert any(request.is_cancelled() for _ in range(100_000)) and "forgotten" in repr(call)
+    with pytest.raises(hamlyn.Misuse, match="forgotten"):
+        call.finish(0)
+    request.reply(b"dropped")
+    call = client.start(b"the next", LIMIT)
+    server.receive(LIMIT).reply(b"reply")
+    assert call.finish(LIMIT) == b"reply"
+    call.forget()
+    # Neither is one kept by the exception of its time limit.
+    again = hamlyn.ReconnectingClient(other, "calls")
+    for late in (client, again):
+        with pytest.raises(hamlyn.TimedOut) as kept:
+            late.call(b"late", 0.02)
+        with server.receive(LIMIT) as request:
+            assert any(request.is_cancelled() for _ in range(100_000))
+        assert kept.value.__traceback__
 
 
 def test_calls_of_a_server_that_goes_fail_at_once(

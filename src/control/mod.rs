@@ -70,6 +70,10 @@ pub use crate::wire::TOKEN_BYTES_MAX;
 /// Most bytes of statistics in one frame.
 const FRAME_TEXT_MAX: usize = frame::FRAME_BYTES_MAX / 2;
 
+/// To a user who asks for another's figures.
+pub(crate) const FIGURES_ARE_FOR_ITS_USER: &str =
+    "may not see the figures, which are for the service's own user and root";
+
 #[cfg(feature = "os")]
 const FORKED: &str = "this process is a forked child; the links belong to its parent, and a child \
                       starts its own";

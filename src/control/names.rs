@@ -13,12 +13,17 @@
 //! directory itself could be locked by whoever may read it.) Two that race cannot both find the
 //! name stale. Never: a name is removed that something still listens on, or that is not a socket.
 
+mod listing;
+
 use super::directories::{
-    Directory, PathTooLong, SOCKET_PATH_MAX, euid, open_checked_shared, open_private, open_shared,
+    Directory, PathTooLong, SOCKET_PATH_MAX, euid, open_private, open_shared,
 };
 pub use super::directories::{
     DirectoryError, private_dir, setup_shared_dir, setup_user_dir, uid_of,
 };
+pub(super) use listing::namesakes;
+pub use listing::{ServiceEntry, Services, list_services, remove_stale};
+
 use super::lookups::{self, Running};
 use crate::config::Config;
 use crate::os::socket;
@@ -26,8 +31,7 @@ use crate::os::socket::Connection;
 use core::fmt;
 use core::str::FromStr;
 use core::time::Duration;
-use rustix::fs::{AtFlags, Mode, OFlags};
-use std::ffi::OsStr;
+use rustix::fs::{AtFlags, Mode};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -67,7 +71,8 @@ pub enum NameError {
     },
     /// A character that a file name had better not have.
     #[error(
-        "{text:?} has {found:?}; allowed are a-z A-Z 0-9 . _ -, and neither . nor - as the first"
+        "{text:?} has {found:?}{}; allowed are a-z A-Z 0-9 . _ -, and neither . nor - as the first",
+        if matches!(.found, '.' | '-') { " as the first" } else { "" }
     )]
     Character {
         /// The name or the user.
@@ -329,15 +334,26 @@ fn try_listen(
         Access::Group(_) => 0o660,
         Access::Anyone => 0o666,
     };
-    let prepare = || -> io::Result<(u64, u64)> {
+    let prepare = || -> Result<(u64, u64), ServeError> {
         let name = &*service.name;
         if let Access::Group(gid) = access {
-            let gid = rustix::fs::Gid::from_raw(gid);
-            rustix::fs::chownat(&directory.fd, name, None, Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
+            let (group, flags) = (rustix::fs::Gid::from_raw(gid), AtFlags::SYMLINK_NOFOLLOW);
+            match rustix::fs::chownat(&directory.fd, name, None, Some(group), flags) {
+                Err(rustix::io::Errno::PERM) => {
+                    let why = std::format!(
+                        "only a member of group {gid} can serve it to that group, and user {} is none",
+                        euid()
+                    );
+                    return Err(ServeError::NotPermitted { name: name.into(), why });
+                }
+                changed => changed.map_err(|e| os(e.into()))?,
+            }
         }
-        rustix::fs::chmodat(&directory.fd, name, Mode::from_raw_mode(mode), AtFlags::empty())?;
-        let stat = rustix::fs::statat(&directory.fd, name, AtFlags::SYMLINK_NOFOLLOW)?;
-        socket::listen(&fd)?;
+        rustix::fs::chmodat(&directory.fd, name, Mode::from_raw_mode(mode), AtFlags::empty())
+            .map_err(|e| os(e.into()))?;
+        let stat = rustix::fs::statat(&directory.fd, name, AtFlags::SYMLINK_NOFOLLOW)
+            .map_err(|e| os(e.into()))?;
+        socket::listen(&fd).map_err(os)?;
         Ok((stat.st_dev, stat.st_ino))
     };
     match prepare() {
@@ -348,7 +364,7 @@ fn try_listen(
         }
         Err(e) => {
             let _ = rustix::fs::unlinkat(&directory.fd, &*service.name, AtFlags::empty());
-            Err(os(e))
+            Err(e)
         }
     }
 }
@@ -394,12 +410,7 @@ pub(super) struct Place {
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum FindError {
     /// No such name.
-    #[error(
-        "nothing is called {name}: {}{}; is its server running, as the user and with the directory \
-         that it is looked for in?",
-        listed(.looked),
-        others(.namesakes)
-    )]
+    #[error("nothing is called {name}: {}{}", listed(.looked), others(.name, .namesakes))]
     NotFound {
         /// The service.
         name: String,
@@ -448,9 +459,15 @@ fn listed(looked: &[Looked]) -> String {
     all.join("; ")
 }
 
-fn others(namesakes: &[String]) -> String {
+fn others(name: &str, namesakes: &[String]) -> String {
     match namesakes {
-        [] => String::new(),
+        // Another user's, or this one's own by its user.
+        [] if name.contains('@') => {
+            "; is its server running, and does it serve it to others, not to \
+             its own user alone (`Access`, `hamlyn recv --allow`)?"
+                .into()
+        }
+        [] => "; is its server running, as the same user and with the same directory?".into(),
         [one] => std::format!("; there is {one}"),
         [some @ .., last] => std::format!("; there are {} and {last}", some.join(", ")),
     }
@@ -498,207 +515,6 @@ pub(super) fn find(config: &Config, service: &ServiceName) -> Result<Place, Find
             Err(FindError::NotFound { name, looked, namesakes })
         }
     }
-}
-
-/// Most users whose places are looked into for a name, and most that are named: anybody may have
-/// made any number of places.
-const USERS_MAX: usize = 1024;
-const NAMESAKES_MAX: usize = 4;
-
-/// Whose a directory in the shared one is, by its name: one a user, however many others anybody has
-/// made whose names can be read as its number, too.
-fn user_of(name: &OsStr) -> Option<u32> {
-    let text = name.to_str()?;
-    text.parse().ok().filter(|uid: &u32| uid.to_string() == text)
-}
-
-/// The same name of other users in the shared directory, as `user@name`, if none was asked for.
-pub(super) fn namesakes(config: &Config, service: &ServiceName) -> Vec<String> {
-    if service.user.is_some() || open_checked_shared(&config.shared_dir).is_err() {
-        return Vec::new();
-    }
-    let users = std::fs::read_dir(&config.shared_dir).into_iter().flatten().flatten();
-    let uids = users.take(USERS_MAX).filter_map(|user| user_of(&user.file_name()));
-    let has_it = |uid: &u32| {
-        open_shared(config, *uid, false).is_ok_and(|directory| {
-            let at = AtFlags::SYMLINK_NOFOLLOW;
-            rustix::fs::statat(&directory.fd, &*service.name, at)
-                .is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_socket())
-        })
-    };
-    let found = uids.filter(has_it).take(NAMESAKES_MAX);
-    let mut found: Vec<String> = found.map(|uid| std::format!("{uid}@{}", service.name)).collect();
-    found.sort();
-    found
-}
-
-/// A name in one of the directories.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
-pub struct ServiceEntry {
-    /// What to connect to.
-    pub name: String,
-    /// Where its socket lies.
-    pub path: PathBuf,
-    /// Whose it is; `None` if that cannot be known here.
-    pub uid: Option<u32>,
-    /// Whether somebody listens; `None` if that may not be asked.
-    pub is_alive: Option<bool>,
-    /// The process that listens, where it can be seen from here.
-    pub pid: Option<u32>,
-}
-
-/// What [`list_services`] found.
-#[derive(Clone, Debug, Default)]
-#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
-pub struct Services {
-    /// The names, ordered by path.
-    pub entries: Vec<ServiceEntry>,
-    /// Directories in the shared one, or that one itself, or this user's own, that their owners, or
-    /// others who may read them or those that they lie in, keep everybody else from looking into:
-    /// what is there is not known.
-    pub held: Vec<PathBuf>,
-}
-
-/// How long is waited for what one user has, and how many are waited for.
-const LOOK_WITHIN: Duration = Duration::from_millis(200);
-const HELD_MAX: usize = 16;
-
-/// The services in this user's own directory and in the shared one, as far as they can be seen.
-/// Takes at most 200 ms for each directory that somebody holds, and after 16 of them looks into no
-/// other.
-///
-/// ```
-/// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-list-{}", std::process::id()));
-/// # let config = hamlyn::Config::from_env()?.dir(&dir);
-///
-/// use hamlyn::services::{list_services, stat_of};
-/// use hamlyn::{Accept, Access, Node};
-/// use std::time::Duration;
-///
-/// let mut node = Node::with_config(config.clone())?;
-/// node.serve("here", Access::SameUser, Accept::Automatic(vec![]))?;
-/// let services = list_services(&config);
-/// let here = services.entries.iter().find(|entry| entry.name == "here").unwrap();
-/// assert_eq!(here.pid, Some(std::process::id()));
-/// let told = stat_of(&config, &here.name.parse()?, Some(Duration::from_secs(10)))?;
-/// assert!(told.lines().any(|line| line.starts_with("packets_received ")));
-/// # drop(node);
-/// # std::fs::remove_dir_all(&dir).ok();
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-pub fn list_services(config: &Config) -> Services {
-    let mut found = Services::default();
-    let own = config.clone();
-    let look = move || open_private(&own, false).map(|directory| list(&directory, None));
-    match lookups::within(LOOK_WITHIN, look) {
-        Ok(Some(entries)) => found.entries = entries.unwrap_or_default(),
-        // It lies in one that others hold.
-        Ok(None) | Err(_) => found.held.push(private_dir(config)),
-    }
-    let looked_for = config.shared_dir.clone();
-    let users = lookups::within(LOOK_WITHIN, move || match open_checked_shared(&looked_for) {
-        Ok(()) => {
-            let users = std::fs::read_dir(&looked_for).into_iter().flatten().flatten();
-            users.filter_map(|user| user_of(&user.file_name())).collect()
-        }
-        Err(_) => Vec::new(),
-    });
-    let Ok(Some(users)) = users else {
-        found.held.push(config.shared_dir.clone());
-        return found;
-    };
-    for uid in users {
-        let looking = config.clone();
-        let look = move || match open_shared(&looking, uid, false) {
-            Ok(directory) => list(&directory, Some(uid)),
-            Err(_) => Vec::new(),
-        };
-        let is_too_many = found.held.len() >= HELD_MAX;
-        match if is_too_many { Ok(None) } else { lookups::within(LOOK_WITHIN, look) } {
-            Ok(Some(entries)) => found.entries.extend(entries),
-            Ok(None) | Err(_) => found.held.push(config.shared_dir.join(uid.to_string())),
-        }
-    }
-    found.entries.sort_by(|a, b| a.path.cmp(&b.path));
-    found
-}
-
-/// The names in a directory; of a user in the shared one.
-fn list(directory: &Directory, user: Option<u32>) -> Vec<ServiceEntry> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let Ok(fd) = rustix::fs::openat(&directory.fd, ".", flags, Mode::empty()) else {
-        return Vec::new();
-    };
-    let entry = |entry: rustix::fs::DirEntry| {
-        let name = entry.file_name().to_str().ok()?.to_string();
-        name.parse::<ServiceName>().ok()?;
-        let at = AtFlags::SYMLINK_NOFOLLOW;
-        let stat = rustix::fs::statat(&directory.fd, &*name, at).ok()?;
-        if !rustix::fs::FileType::from_raw_mode(stat.st_mode).is_socket() {
-            return None;
-        }
-        let connected = directory.address(&name).ok();
-        // Whoever listens there may pass what stops whoever closes it.
-        let connected = connected.map(|at| socket::try_connect(&at).map(Connection::from));
-        let is_alive = connected.as_ref().and_then(|connected| match connected {
-            Ok(_) => Some(true),
-            Err(e) => match e.kind() {
-                io::ErrorKind::WouldBlock => Some(true),
-                io::ErrorKind::ConnectionRefused => Some(false),
-                _ => None,
-            },
-        });
-        let listener = connected.and_then(Result::ok).map(socket::identity);
-        let pid = listener.and_then(Result::ok).and_then(|listener| listener.pid);
-        Some(ServiceEntry {
-            path: directory.path.join(&name),
-            name: user.map_or(name.clone(), |user| std::format!("{user}@{name}")),
-            uid: socket::known_uid(stat.st_uid),
-            is_alive,
-            pid,
-        })
-    };
-    let entries = rustix::fs::Dir::new(fd).into_iter().flatten().flatten();
-    entries.filter_map(entry).collect()
-}
-
-/// Removes a name of this user's that nobody serves any more. `false`: it is served after all, or
-/// gone already, or in no directory of this user's.
-pub fn remove_stale(config: &Config, entry: &ServiceEntry) -> io::Result<bool> {
-    let (config, entry) = (config.clone(), entry.clone());
-    let removed = lookups::within(CHANGE_WITHIN, move || try_remove_stale(&config, &entry))?;
-    let held = || io::Error::new(io::ErrorKind::TimedOut, "the directory does not answer");
-    removed.unwrap_or_else(|| Err(held()))
-}
-
-fn try_remove_stale(config: &Config, entry: &ServiceEntry) -> io::Result<bool> {
-    let own = [open_private(config, false), open_shared(config, euid(), false)];
-    let parent = entry.path.parent();
-    let Some(directory) = own.into_iter().flatten().find(|own| Some(&*own.path) == parent) else {
-        return Ok(false);
-    };
-    let Some(name) = entry.path.file_name().and_then(|name| name.to_str()) else {
-        return Ok(false);
-    };
-    // Whoever serves it anew waits until this is done, or has done it.
-    let Some(_lock) = directory.lock()? else {
-        return Err(io::Error::new(io::ErrorKind::WouldBlock, "the directory is locked"));
-    };
-    let stat = match rustix::fs::statat(&directory.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
-        Err(rustix::io::Errno::NOENT) => return Ok(false),
-        other => other?,
-    };
-    let address =
-        directory.address(name).map_err(|e| io::Error::other(e.address.display().to_string()))?;
-    let is_stale = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_socket()
-        && socket::try_connect(&address)
-            .map(Connection::from)
-            .is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused);
-    if is_stale {
-        rustix::fs::unlinkat(&directory.fd, name, AtFlags::empty())?;
-    }
-    Ok(is_stale)
 }
 
 #[cfg(test)]

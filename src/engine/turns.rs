@@ -189,6 +189,12 @@ impl Turns {
         &self.armed
     }
 
+    /// The `i`th of the links that are not looked at in each turn.
+    pub fn quiet(&self, i: usize) -> Option<u32> {
+        let armed = self.armed.len();
+        self.armed.get(i).or_else(|| self.idle.get(i.wrapping_sub(armed))).copied()
+    }
+
     /// Whether a link's sender signals its next packet.
     pub fn is_armed(&self, link: u32) -> bool {
         self.places.get(link as usize).is_some_and(|place| place.list == List::Armed)

@@ -236,6 +236,7 @@ impl Node {
                     control::LinkEnd::HungUp => CloseReason::HungUp,
                     control::LinkEnd::Violation => self.of_violation(token),
                     control::LinkEnd::Expelled => CloseReason::Expelled,
+                    control::LinkEnd::TooSlow => CloseReason::TooSlow,
                     control::LinkEnd::Unwatched => CloseReason::Unwatched,
                 };
                 if let Some(index) = self.index_of(token) {

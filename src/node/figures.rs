@@ -13,7 +13,7 @@ use super::Node;
 use super::kept::{Kept, Shown};
 use super::link::Link;
 use super::room_waits::RoomWaits;
-use crate::control::Peer;
+use crate::control::{Peer, printable};
 use crate::interface::{Counters, LinkId};
 use crate::link::cells::Word;
 use crate::link::sleep::is_another_sleep;
@@ -367,7 +367,11 @@ impl OfLink {
         // Whoever sleeps until there is room has changed its word, and has not been woken for that.
         let peer_room = self.peer_room.word().load(Ordering::Relaxed);
         let peer_waits = is_another_sleep(peer_room, self.peer_told.load(Ordering::Relaxed));
-        let rows: [(&str, String); 19] = [
+        let host = self.peer.host.as_ref();
+        let host =
+            host.map(|host| std::format!("{} ({})", host.address, printable(&host.identity)));
+        let rows: [(&str, String); 20] = [
+            ("peer_host", host.unwrap_or_default()),
             ("peer_node", std::format!("{}", self.peer.node)),
             ("peer_user", number(self.peer.uid)),
             ("peer_process", number(self.peer.pid)),

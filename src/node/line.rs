@@ -2,7 +2,8 @@
 //! ring by ordinary stores (direct I/O, Hamlyn 2.3).
 //!
 //! Each call here says whether it wrote the line. Never: a line is written where messages wait in
-//! work queues, or where the process is a forked child; what is longer, or must wait, or cannot be
+//! work queues, where the control plane has told of something that nobody has heeded (the end of the
+//! link, say), or where the process is a forked child; what is longer, or must wait, or cannot be
 //! sent, is looked into here: that is for `send.rs`.
 
 use super::{Node, NodeSendError};
@@ -123,7 +124,7 @@ impl Node {
         match <&[u8; INLINE_BYTES]>::try_from(data) {
             Ok(data) => {
                 offset < prepared.line_offsets
-                    && self.fork_guard.is_parent()
+                    && self.fork_guard.is_parent_at_rest()
                     && self.push_prepared_words(prepared, offset, data, INLINE_BYTES, word)
             }
             Err(_) => self.push_prepared_short(prepared, offset, data, word),
@@ -139,7 +140,7 @@ impl Node {
         word: u32,
     ) -> bool {
         let end = offset.checked_add(data.len() as u64);
-        if end.is_none_or(|end| end > prepared.capacity) || !self.fork_guard.is_parent() {
+        if end.is_none_or(|end| end > prepared.capacity) || !self.fork_guard.is_parent_at_rest() {
             return false;
         }
         let mut body = [0; INLINE_BYTES];
@@ -194,7 +195,7 @@ impl Node {
     ) -> bool {
         match self.routes.again(&ticket.destination) {
             Some(index) => {
-                self.fork_guard.is_parent()
+                self.fork_guard.is_parent_at_rest()
                     && self.push_line(index as usize, ticket, data, metadata, word)
             }
             None => false,
@@ -212,7 +213,8 @@ impl Node {
         body: impl Fn(usize) -> u64,
     ) -> bool {
         let Some(index) = self.routes.again(&ticket.destination()) else { return false };
-        if !self.fork_guard.is_parent() || self.queued.total() > 0 || !ticket.allows(length) {
+        if !self.fork_guard.is_parent_at_rest() || self.queued.total() > 0 || !ticket.allows(length)
+        {
             return false;
         }
         let Some(Some(link)) = self.links.get_mut(index as usize) else { return false };
@@ -238,7 +240,7 @@ impl Node {
         metadata: &[u8],
         word: u32,
     ) -> bool {
-        self.fork_guard.is_parent()
+        self.fork_guard.is_parent_at_rest()
             && self.leads_to(link, ticket.destination)
             && self.push_line(link.index as usize, ticket, data, metadata, word)
     }

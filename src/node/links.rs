@@ -36,10 +36,14 @@ pub enum CloseReason {
     /// The peer's process lives, and closed the connection without a goodbye: it had messages
     /// that did not leave.
     HungUp,
-    /// The peer broke the rules, and this node closed the link.
+    /// The peer broke the rules, or what came from another host was changed on the way, and this node
+    /// closed the link.
     Misbehaved(String),
     /// The peer says that this node broke the rules, and closed the link.
     Expelled,
+    /// The peer sent this node away, which did not take what it was sent as fast as the peer wanted
+    /// ([`WhenSlow::SendAway`](crate::protocol::WhenSlow::SendAway)).
+    TooSlow,
     /// This process can no longer watch over its links, because the system refuses its housekeeping
     /// what it needs; the peer may live, and sees [`HungUp`](Self::HungUp).
     Unwatched,
@@ -52,8 +56,10 @@ impl fmt::Display for CloseReason {
             Self::Closed => f.write_str("it closed the connection"),
             Self::Died => f.write_str("its process died"),
             Self::HungUp => f.write_str("it closed the connection before all messages had left"),
-            Self::Misbehaved(why) => write!(f, "it broke the rules and was sent away: {why}"),
+            // Of another host, somebody between may be to blame.
+            Self::Misbehaved(why) => write!(f, "this side sent it away: {why}"),
             Self::Expelled => f.write_str("it says that this side broke the rules"),
+            Self::TooSlow => f.write_str("it sent this side away, which was too slow for it"),
             Self::Unwatched => f.write_str(
                 "this process can no longer watch over its connections: the system refuses its \
                  housekeeping what it needs",
@@ -216,7 +222,8 @@ impl Node {
                 }
             }
         }
-        if link.tx.as_ref().is_some_and(|tx| tx.barrier == Barrier::Fence) {
+        let is_here = link.peer.host.is_none();
+        if is_here && link.tx.as_ref().is_some_and(|tx| tx.barrier == Barrier::Fence) {
             text.push_str("; a fence on each send, because one end's kernel refuses membarrier");
         }
         if link.relies_on_barrier() && self.naps.are_needed() {
@@ -254,6 +261,12 @@ impl Node {
             }
         }
         self.events.pop_front()
+    }
+
+    /// Whether the control plane has told of something that nobody has heeded yet.
+    #[inline]
+    pub(crate) fn is_told(&self) -> bool {
+        self.inbox.is_pending() || !self.events.is_empty()
     }
 
     /// Whether [`next_event`](Self::next_event) may have one.
@@ -309,6 +322,18 @@ impl Node {
         }
         // One that has ended is gone already.
         let _ = self.disconnect(id);
+    }
+
+    /// The same because the peer does not keep up, which it is told.
+    pub(crate) fn send_away_slow(&mut self, id: LinkId, why: &str) {
+        let link = self.link(id).map(|link| (link.token, &link.peer));
+        if let Ok((Some(token), peer)) = link
+            && self.fork_guard.is_parent()
+        {
+            self.control().note_sent_away(token, peer, why);
+            self.remove_link(id.index);
+            self.control().too_slow(token);
+        }
     }
 
     /// Closes the node: queued messages leave first, for at most `timeout`; then every peer is

@@ -305,6 +305,7 @@ impl Node {
         if self.has_idle() {
             taken += self.sweep(now_ns);
             self.arm_idle(now_ns);
+            self.publish_quiet();
         }
         if self.runs_control {
             self.run_control_sometimes();

@@ -166,6 +166,13 @@ impl Node {
         self.look_again(index);
     }
 
+    /// What a link has brought is wanted: it is looked at in the next turn, though it may be idle.
+    pub(crate) fn look_at_soon(&mut self, id: LinkId) {
+        if self.link(id).is_ok() {
+            self.promote(id.index);
+        }
+    }
+
     /// Links that are armed, and whose senders have signalled, are looked at again.
     #[cold]
     #[inline(never)]
@@ -173,7 +180,7 @@ impl Node {
         let mut ready = Vec::new();
         let before = self.turns.all_armed().len();
         if self.poller.wait(Some(0), &mut ready).is_err() || ready.is_empty() {
-            return self.publish_armed();
+            return;
         }
         // Of others nothing is read: whoever fills its socket would have this node empty it.
         ready.retain(|ready| u32::try_from(ready.tag).is_ok_and(|tag| self.turns.is_armed(tag)));
@@ -188,12 +195,12 @@ impl Node {
         if before.saturating_sub(self.turns.all_armed().len()) >= sys::READY_AT_A_TIME / 2 {
             self.turns.more_signals();
         }
-        self.publish_armed();
     }
 
-    /// What was sent over a link from which nothing comes is told of by and by.
-    fn publish_armed(&mut self) {
-        if let Some(&index) = self.turns.all_armed().get(self.next_to_publish) {
+    /// What was sent over a link from which nothing comes is told of by and by: of one such link in each
+    /// long turn.
+    pub(super) fn publish_quiet(&mut self) {
+        if let Some(index) = self.turns.quiet(self.next_to_publish) {
             self.next_to_publish += 1;
             if let Some(Some(link)) = self.links.get(index as usize) {
                 link.publish(self.queued.of(index));

@@ -403,6 +403,12 @@ impl ApertureStreamReceiver {
         };
         format!("{far}; {}", self.inner.explain())
     }
+
+    /// As of a [`StreamReceiver`].
+    #[cfg(feature = "unstable-internals")]
+    pub fn held_up(&self) -> Option<String> {
+        self.inner.held_up()
+    }
 }
 
 fn through(bytes: u64) -> String {

@@ -205,8 +205,9 @@ impl AsyncManager {
         }
     }
 
-    /// The next message of an end point: a tag, a datagram, a record, what a group's root sends, or
-    /// (of `&mut &server`) a request; of a group's root, that its parts have arrived. Dropped before it is ready, it has taken nothing.
+    /// The next message of an end point: a tag, a datagram, a record, a published sample, what a group's
+    /// root sends, or (of `&mut &server`) a request; of a group's root, that its parts have arrived.
+    /// Dropped before it is ready, it has taken nothing.
     /// A record is kept, and must be [released](StreamReceiver::release).
     ///
     /// [`Request::reply`] waits in the calling thread where it must wait: for room, and for a reply

@@ -436,19 +436,24 @@ impl AsyncRequest {
     /// what makes the reply; dropped before it is ready, it has done nothing. To be awaited by one
     /// task of a request at a time.
     pub async fn cancelled(&self) {
+        match self.deadline {
+            Some(deadline) => timeout_at(deadline.into(), self.given_up()).await.unwrap_or(()),
+            None => self.given_up().await,
+        }
+    }
+
+    /// [`cancelled`](Self::cancelled), its deadline apart.
+    async fn given_up(&self) {
         let Some(of) = self.arrived().as_ref().map(Arrived::names) else { return };
         let _watched = Watched::new(&self.server, of);
-        let cancelled = poll_fn(|context| {
+        poll_fn(|context| {
             let is_cancelled = match &*self.arrived() {
                 Some(arrived) => self.server.server.watch(arrived, context.waker()),
                 None => true,
             };
             if is_cancelled { Poll::Ready(()) } else { Poll::Pending }
-        });
-        match self.deadline {
-            Some(deadline) => timeout_at(deadline.into(), cancelled).await.unwrap_or(()),
-            None => cancelled.await,
-        }
+        })
+        .await;
     }
 
     /// Answers that the request has failed: the caller gets [`CallError::Application`] with this
@@ -469,7 +474,8 @@ impl AsyncRequest {
     /// [`long_bytes_max`](ServerConfig::long_bytes_max) bytes, but one at least. Then it is copied, and
     /// leaves in a task of its own, as long as the runtime lives, also if this is dropped.
     ///
-    /// A client that takes no long replies keeps this waiting as long as it lives: whoever does not
+    /// A reply that nobody waits for any more does not wait for room: it does not leave, and that is
+    /// no error. A client that takes no long replies keeps this waiting as long as it lives: whoever does not
     /// trust clients gives it a limit (`tokio::time::timeout`), and answers by [`fail`](Self::fail) or
     /// drops the request. What waits is the application's memory, of each user
     /// [`waiting_bytes_max`](ServerConfig::waiting_bytes_max) bytes at most; beyond, a reply is
@@ -489,18 +495,35 @@ impl AsyncRequest {
         *self.arrived() = Some(arrived);
         let untaken = &server.untaken;
         let waiting = untaken.wait(user, data.len() as u64)?;
-        let turn = untaken.turn(client).await;
-        let copied = loop {
-            let mut freed = pin!(untaken.freed.notified());
-            freed.as_mut().enable();
-            match untaken.copy(&turn, &waiting, data) {
-                Some(copied) => break copied,
-                None => freed.await,
-            }
+        let copied = {
+            let mut copying = pin!(async {
+                let turn = untaken.turn(client).await;
+                loop {
+                    let mut freed = pin!(untaken.freed.notified());
+                    freed.as_mut().enable();
+                    match untaken.copy(&turn, &waiting, data) {
+                        Some(copied) => return (turn, copied),
+                        None => freed.await,
+                    }
+                }
+            });
+            // What another client of its user does not take must not keep a reply for which nobody
+            // waits.
+            let mut given_up = pin!(self.given_up());
+            poll_fn(|context| match copying.as_mut().poll(context) {
+                Poll::Ready(copied) => Poll::Ready(Some(copied)),
+                Poll::Pending => given_up.as_mut().poll(context).map(|()| None),
+            })
+            .await
         };
         drop(waiting);
         // Another task may have answered meanwhile.
         let arrived = self.take().ok_or(CallError::Replied)?;
+        let Some((turn, copied)) = copied else {
+            // Its client is told that none comes, if it is there.
+            drop(server.server.attach(arrived));
+            return Ok(());
+        };
         let server = server.clone();
         let runtime = server.manager.runtime().clone();
         let left = runtime.spawn(async move {

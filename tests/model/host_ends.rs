@@ -225,7 +225,7 @@ fn model(mut bytes: &[u8], packet_bytes: usize) -> Model {
             Frame::Packet { .. } => model.packets += 1,
             Frame::Stale { .. } => model.revoked += 1,
             Frame::Goodbye => return Model { end: "closed", ..model },
-            Frame::SentAway => return Model { end: "expelled", ..model },
+            Frame::SentAway { .. } => return Model { end: "expelled", ..model },
         }
         bytes = &bytes[used..];
     }
@@ -250,7 +250,7 @@ fn end_of(ends: &[CloseReason]) -> &'static str {
     match ends {
         [CloseReason::Closed] => "closed",
         [CloseReason::HungUp] => "hung up",
-        [CloseReason::Expelled] => "expelled",
+        [CloseReason::Expelled | CloseReason::TooSlow] => "expelled",
         [CloseReason::Misbehaved(_)] => "misbehaved",
         [CloseReason::Died] => "died",
         other => panic!("{other:?}"),

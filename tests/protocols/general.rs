@@ -393,6 +393,77 @@ fn messages_beyond_the_limits_are_refused_on_either_side() {
 }
 
 #[test]
+fn limits_below_what_is_sent_at_once_are_kept() {
+    for max in [1, 8, 15, 16, 17, 40, 100, 1000, 4087] {
+        let dir = Dir::new("short-limits");
+        let there = dir.answering();
+        let here = dir.manager();
+        let config = ServerConfig { request_bytes_max: max, ..Default::default() };
+        let server = Server::new(&there, config).unwrap();
+        server.serve("echo", Access::SameUser).unwrap();
+        let config = ClientConfig { reply_bytes_max: max, ..Default::default() };
+        let client = Client::connect_with(&here, "echo", config, LIMIT).unwrap();
+        let length = max as usize;
+        std::thread::scope(|scope| {
+            let serving = scope.spawn(|| {
+                for _ in 0..4 {
+                    let request = server.receive(LIMIT).unwrap();
+                    assert_eq!(request.len(), length);
+                    let same = request.to_vec();
+                    request.reply(&same, LIMIT).unwrap();
+                    let request = server.receive(LIMIT).unwrap();
+                    request.reply(&vec![2; length + 1], LIMIT).ok();
+                }
+            });
+            for _ in 0..4 {
+                let whole = vec![1; length];
+                assert_eq!(*client.call(&whole, LIMIT).unwrap(), whole[..]);
+                for longer in [length + 1, length + 100] {
+                    let error = client.call(&vec![1; longer], LIMIT).unwrap_err();
+                    let text = format!("request_bytes_max, which is {max}");
+                    assert!(error.to_string().contains(&text), "{error}");
+                    let error = client.call_within(&vec![1; longer], LIMIT.unwrap()).unwrap_err();
+                    assert!(matches!(error, CallError::TooLong { .. }), "{max}: {error}");
+                }
+                let error = client.call_within(&whole, LIMIT.unwrap()).unwrap_err();
+                let text = format!(
+                    "the reply is longer than the client's reply_bytes_max, which is {max}"
+                );
+                assert_eq!(error.to_string(), text);
+            }
+            serving.join().unwrap();
+        });
+    }
+}
+
+#[test]
+fn who_only_sends_learns_that_the_receiver_is_gone() {
+    use hamlyn::protocol::{
+        ByteConfig, ByteListener, ByteStream, StreamConfig, StreamReceiver, StreamSender,
+        TaggedConfig, TaggedReceiver, TaggedSender,
+    };
+    let dir = Dir::new("only-sends");
+    let (there, here) = (dir.answering(), dir.manager());
+    let stream = StreamReceiver::new(&there, StreamConfig::default()).unwrap();
+    stream.serve("stream", Access::SameUser).unwrap();
+    let tagged = TaggedReceiver::new(&there, TaggedConfig::new(64)).unwrap();
+    tagged.serve("tagged", Access::SameUser).unwrap();
+    let listener = ByteListener::new(&there, ByteConfig::default()).unwrap();
+    listener.serve("bytes", Access::SameUser).unwrap();
+    let mut sender = StreamSender::connect(&here, "stream", LIMIT).unwrap();
+    let mut writer = TaggedSender::connect(&here, "tagged", LIMIT).unwrap();
+    let bytes = ByteStream::connect(&here, "bytes", LIMIT).unwrap();
+    drop((stream, tagged, listener));
+    drop(there);
+    // No call but these, which always have room.
+    until(|| sender.send(b"record", LIMIT).and_then(|()| sender.flush(LIMIT)).is_err());
+    until(|| writer.send(0, b"data", 1, LIMIT).is_err());
+    until(|| std::io::Write::write(&mut &bytes, b"data").is_err());
+    assert!(sender.connection().ended().is_some() && writer.connection().ended().is_some());
+    assert!(sender.close(LIMIT).is_err() || sender.connection().ended().is_some());
+}
+
+#[test]
 fn calls_of_a_server_that_goes_fail_at_once() {
     let dir = Dir::new("leaving");
     let (there, here) = (dir.manager(), dir.manager());

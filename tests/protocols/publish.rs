@@ -2,10 +2,12 @@
 
 use crate::help::{Dir, LIMIT, SHORT, until};
 use hamlyn::Access;
+use hamlyn::node::CloseReason;
 use hamlyn::protocol::{
     EndPoint, GrowError, Manager, PublishConfig, PublishError, Publisher, ReceiveError, Sample,
     SubscribeConfig, Subscriber, WhenSlow,
 };
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
 pub const POOL: PublishConfig = PublishConfig {
@@ -269,7 +271,70 @@ fn who_is_slow_is_sent_away_where_that_is_said_and_the_others_get_all() {
     for i in 0..4 {
         assert_eq!(number(&slow.receive(LIMIT).unwrap()), i);
     }
-    assert!(matches!(slow.receive(LIMIT), Err(ReceiveError::Ended(_))));
+    let ended = slow.receive(LIMIT).err().unwrap();
+    assert!(matches!(ended, ReceiveError::Ended(CloseReason::TooSlow)), "{ended}");
+    assert!(ended.to_string().contains("what had come has been received: it sent this side away"));
+}
+
+#[test]
+fn a_publisher_that_only_publishes_lets_subscribers_in_and_loses_nothing_of_one_that_keeps_up() {
+    for length in [16, 5000] {
+        let dir = Dir::new("only-publishes");
+        // No progress thread, and no call but this one.
+        let there = dir.manager();
+        let publisher = publish(&there, PublishConfig { when_slow: WhenSlow::DropNewest, ..POOL });
+        let (told, wanted) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let here = dir.manager();
+            scope.spawn(move || {
+                let mut subscriber = subscribe(&here, SubscribeConfig::default());
+                told.send(0).unwrap();
+                let mut at_first = 0;
+                for received in 1..=300 {
+                    subscriber.receive(LIMIT).unwrap();
+                    // It may have missed some until it was served, and had taken what was kept for it.
+                    if received <= 20 {
+                        at_first = subscriber.missed();
+                    }
+                    assert_eq!(subscriber.missed(), at_first);
+                    told.send(received).unwrap();
+                }
+            });
+            // One after the other, so that the subscriber keeps up.
+            let mut received = None;
+            while received != Some(300) {
+                let before = publisher.publish(&vec![1; length], Some(Duration::ZERO)).unwrap();
+                if received.is_none() {
+                    // Until it is there nobody hears of what is published.
+                    received = match wanted.recv_timeout(Duration::from_millis(1)) {
+                        Ok(received) => Some(received),
+                        Err(RecvTimeoutError::Timeout) => None,
+                        Err(e) => panic!("{e}"),
+                    };
+                    if received.is_some() {
+                        until_joined(&publisher, 1);
+                    }
+                    continue;
+                }
+                received = Some(wanted.recv_timeout(LIMIT.unwrap()).unwrap());
+                assert!(before + 1 >= u64::from(received.unwrap() as u32));
+            }
+        });
+    }
+}
+
+#[test]
+fn who_only_asks_for_its_subscribers_lets_them_in() {
+    let dir = Dir::new("only-asks");
+    let (there, here) = (dir.manager(), dir.manager());
+    let publisher = publish(&there, POOL);
+    let subscribing = std::thread::spawn(move || {
+        let subscriber = subscribe(&here, SubscribeConfig::default());
+        (here, subscriber)
+    });
+    until_joined(&publisher, 1);
+    drop(subscribing.join().unwrap());
+    until(|| publisher.subscribers().is_empty());
 }
 
 #[test]

@@ -468,6 +468,36 @@ fn a_dropped_sender_flushes_what_it_can_and_else_it_shows() {
 }
 
 #[test]
+fn a_program_that_holds_every_buffer_is_told() {
+    let dir = Dir::new("stream-all-held");
+    let (mut receiver, mut sender) = dir.pair(small());
+    let kept: Vec<_> = (0..4)
+        .map(|_| {
+            sender.send(&[1; 900], LIMIT).unwrap();
+            receiver.receive(LIMIT).unwrap().keep()
+        })
+        .collect();
+    assert!(receiver.try_receive().unwrap().is_none());
+    assert!(receiver.explain().contains("holds all 4 buffers"), "{}", receiver.explain());
+    receiver.release(&kept[3]).unwrap();
+    assert!(receiver.try_receive().unwrap().is_none());
+    assert!(!receiver.explain().contains("holds"), "{}", receiver.explain());
+
+    // Of long records as many as there is memory for.
+    let (mut receiver, mut sender) = dir.pair(StreamConfig { buffers_max: 16, ..small() });
+    std::thread::scope(|scope| {
+        scope.spawn(move || (0..4).for_each(|_| sender.send(&[2; 1 << 20], LIMIT).unwrap()));
+        let kept = [(); 3].map(|()| receiver.receive(LIMIT).unwrap().keep());
+        until(|| {
+            assert!(receiver.try_receive().unwrap().is_none());
+            receiver.explain().contains("holds as much of long records as it may")
+        });
+        receiver.release(&kept[2]).unwrap();
+        assert_eq!(next(&mut receiver).len(), 1 << 20);
+    });
+}
+
+#[test]
 fn streams_of_threads_of_one_manager_do_not_mix() {
     let dir = Dir::new("stream-threads");
     let (there, here) = (dir.manager(), dir.manager());

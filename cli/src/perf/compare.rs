@@ -3,6 +3,7 @@
 use super::baseline::{self, Channel, Patience};
 use super::bracket::{Baselines, bracketed};
 use super::pin::Cores;
+use super::placement::agree;
 use super::{raw, row};
 use anyhow::Result;
 use comfy_table::Table;
@@ -34,15 +35,37 @@ impl Effort {
         Self { polled_round_trips: 500, blocking_round_trips: 100, messages: 5_000, runs: 1 };
 }
 
+/// A figure, and the raw line beside which it was measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Measured {
+    pub value: f64,
+    pub raw_line_ns: f64,
+    /// Whether the raw line stayed as it was meanwhile.
+    pub is_steady: bool,
+}
+
+impl Measured {
+    /// Of a row of [`measure`](super::measure).
+    pub fn of(row: &row::Row) -> Self {
+        let raw_line_ns = row.baselines.raw_line_one_way_ns;
+        Self { value: row.figure.value(), raw_line_ns, is_steady: row.steady }
+    }
+
+    /// Whether the cores stood to one another alike while both were measured.
+    pub fn compares_with(&self, other: &Self) -> bool {
+        self.is_steady && other.is_steady && agree(self.raw_line_ns, other.raw_line_ns)
+    }
+}
+
 /// One line of the comparison.
 #[derive(Clone, Debug)]
 pub struct Compared {
     pub name: String,
     pub waits: &'static str,
-    pub one_way_ns: f64,
-    pub messages_per_s: Option<f64>,
-    /// The raw line while this was measured: lines do not compare whose raw lines disagree.
-    pub raw_line_one_way_ns: f64,
+    /// In nanoseconds.
+    pub one_way: Measured,
+    /// Messages a second.
+    pub rate: Option<Measured>,
 }
 
 /// Measurements that [`channels`] makes.
@@ -57,38 +80,61 @@ pub fn channels(
     mut step: impl FnMut(String),
 ) -> Result<Vec<Compared>> {
     let mut lines = Vec::new();
-    for channel in Channel::ALL {
+    for kind in Channel::ALL {
         for patience in [Patience::Polled, Patience::Blocking] {
-            let (waits, round_trips) = match patience {
-                Patience::Polled => ("polled", effort.polled_round_trips),
-                Patience::Blocking => ("blocking", effort.blocking_round_trips),
-            };
-            step(format!("{channel}, {waits}"));
-            let latency = || baseline::latency(channel, patience, cores, size, round_trips);
-            let rate = || baseline::messages_per_s(channel, patience, cores, size, effort.messages);
-            let run = bracketed(
-                || Ok(Baselines::of_raw_line(raw::line_one_way_ns(cores, RAW_ROUND_TRIPS)?)),
-                || {
-                    let one_way_ns = super::median_of(effort.runs, || Ok(latency()?.p50))?;
-                    anyhow::Ok((one_way_ns, super::median_of(effort.runs, rate)?))
-                },
-                |_| (),
-            )?;
-            let (one_way_ns, messages_per_s) = (run.figure.0, Some(run.figure.1));
-            let raw_line_one_way_ns = run.baselines.raw_line_one_way_ns;
-            let name = channel.to_string();
-            lines.push(Compared { name, waits, one_way_ns, messages_per_s, raw_line_one_way_ns });
+            step(format!("{kind}, {}", waits(patience)));
+            lines.push(channel(kind, patience, cores, size, effort)?);
         }
     }
     Ok(lines)
+}
+
+fn waits(patience: Patience) -> &'static str {
+    match patience {
+        Patience::Polled => "polled",
+        Patience::Blocking => "blocking",
+    }
+}
+
+/// One of them.
+pub fn channel(
+    kind: Channel,
+    patience: Patience,
+    cores: Cores,
+    size: usize,
+    effort: Effort,
+) -> Result<Compared> {
+    let round_trips = match patience {
+        Patience::Polled => effort.polled_round_trips,
+        Patience::Blocking => effort.blocking_round_trips,
+    };
+    let latency = || baseline::latency(kind, patience, cores, size, round_trips);
+    let rate = || baseline::messages_per_s(kind, patience, cores, size, effort.messages);
+    let run = bracketed(
+        || Ok(Baselines::of_raw_line(raw::line_one_way_ns(cores, RAW_ROUND_TRIPS)?)),
+        || {
+            let one_way_ns = super::median_of(effort.runs, || Ok(latency()?.p50))?;
+            anyhow::Ok((one_way_ns, super::median_of(effort.runs, rate)?))
+        },
+        |_| (),
+    )?;
+    let raw_line_ns = run.baselines.raw_line_one_way_ns;
+    let measured = |value| Measured { value, raw_line_ns, is_steady: run.is_steady };
+    let (one_way_ns, messages_per_s) = run.figure;
+    Ok(Compared {
+        name: kind.to_string(),
+        waits: waits(patience),
+        one_way: measured(one_way_ns),
+        rate: Some(measured(messages_per_s)),
+    })
 }
 
 /// For people.
 pub fn table(lines: &[Compared]) -> Table {
     let mut table = row::table(["", "waits", "one way", "messages", "raw line then"]);
     for line in lines {
-        let rate = line.messages_per_s.map_or(String::new(), |rate| row::per_second(rate, ""));
-        let (one_way, raw) = (row::ns(line.one_way_ns), row::ns(line.raw_line_one_way_ns));
+        let rate = line.rate.map_or(String::new(), |rate| row::per_second(rate.value, ""));
+        let (one_way, raw) = (row::ns(line.one_way.value), row::ns(line.one_way.raw_line_ns));
         table.add_row([line.name.clone(), line.waits.to_owned(), one_way, rate, raw]);
     }
     row::align_right(&mut table, [2, 3, 4]);

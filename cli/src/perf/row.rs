@@ -266,7 +266,9 @@ impl Row {
         }
         let show = |value| self.figure.show(value);
         let [low, high] = self.spread;
-        line("spread", format!("{} to {} in {} runs", show(low), show(high), self.runs));
+        if self.runs > 1 {
+            line("spread", format!("{} to {} in {} runs", show(low), show(high), self.runs));
+        }
         line("mode", format!("{}, {} idle links", self.mode, self.links));
         let limits = &self.baselines;
         for (name, value, text) in [
@@ -338,6 +340,8 @@ mod tests {
         for part in ["26 ns", "64 ns", "100.0 M/s", "1.25", "8.0 us", "0.01"] {
             assert!(text.contains(part), "{part}: {text}");
         }
+        let spread = |runs| Row { runs, ..row.clone() }.to_table().to_string().contains("spread");
+        assert!(spread(5) && !spread(1), "one run has no spread");
         // Both ends on one processor: what travels between two is in neither.
         let baselines = Baselines::of_raw_line(f64::NAN);
         let row = Row { baselines, of_least: None, ..row };

@@ -132,8 +132,8 @@ const ATTEMPTS: &[(Attempt, &str, &str, &[&str])] = &[
     (
         Attempt::Nonsense,
         "200 connections that speak nonsense",
-        "each was closed",
-        &["control.refused_frame"],
+        "each was closed; what looked like a frame of another version is counted as that",
+        &["control.refused_frame", "control.refused_version"],
     ),
     (
         Attempt::Statistics,
@@ -205,7 +205,7 @@ const DEATHS: u32 = 8;
 impl Attack<'_> {
     /// How many steps [`run`](Self::run) takes.
     pub fn steps() -> u64 {
-        (ATTEMPTS.len() + HELD.len()) as u64 + 3 + 3
+        (ATTEMPTS.len() + HELD.len()) as u64 + 4 + 3
     }
 
     /// Every attempt, one after another; `step` is told of each.
@@ -233,6 +233,7 @@ impl Attack<'_> {
         drop(stranger);
         step("death in the middle of a packet");
         rows.push(self.deaths()?);
+        step("death with half a packet in each line");
         rows.push(self.half_packets()?);
         for (wrong, what) in [
             (WrongDescriptor::Kind, "a server that passes a descriptor of the wrong kind"),
@@ -242,6 +243,7 @@ impl Attack<'_> {
             step(what);
             rows.push(self.wrong_descriptor(wrong, what)?);
         }
+        step("a process of the same user");
         rows.push(self.same_user()?);
         Ok(rows)
     }
@@ -419,10 +421,9 @@ impl Attack<'_> {
         Ok(Row {
             what: what.into(),
             how: visit.error.unwrap_or_else(|| "a link was made".into()),
-            counter: if visit.counters.is_empty() {
-                "(the visitor's error)".into()
-            } else {
-                format!("visitor: {}", visit.counters.join(", "))
+            counter: match visit.counters.as_slice() {
+                [] => "(the client's error)".into(),
+                counters => format!("by the client: {}", counters.join(", ")),
             },
             outcome: if is_refused { Outcome::Refused } else { Outcome::NotRefused },
         })

@@ -49,7 +49,7 @@ impl Talk {
         ensure!(received.bytes > 0, "the connection has ended");
         let frame = Frame::from_bytes(&frame[..received.bytes]).map_err(|error| anyhow!(error))?;
         if let Frame::Refused { reason, text, .. } = frame {
-            bail!("refused: {reason}; {text}");
+            bail!("{}", refused(&reason.to_string(), &text));
         }
         Ok((frame, received.descriptors))
     }
@@ -68,11 +68,19 @@ impl Talk {
                 None => return Ok("closed without a word".into()),
                 Some(frame) => {
                     if let Ok(Frame::Refused { reason, text, .. }) = Frame::from_bytes(&frame) {
-                        return Ok(format!("refused: {reason}; {text}"));
+                        return Ok(refused(&reason.to_string(), &text));
                     }
                 }
             }
         }
+    }
+}
+
+/// The reason, and the words for it, where those say more.
+fn refused(reason: &str, text: &str) -> String {
+    match reason == text {
+        true => format!("refused: {reason}"),
+        false => format!("refused: {reason}; {text}"),
     }
 }
 

@@ -21,6 +21,7 @@ mod host;
 mod hostile;
 #[cfg(feature = "tls")]
 mod hosts;
+mod measured;
 mod peer;
 mod protocols;
 mod receiver;
@@ -28,20 +29,16 @@ mod rogue;
 mod sender;
 mod siege;
 mod stranger;
+mod terminal;
 
-use crate::arguments::{Mode, Over, PerfArguments, TourArguments};
-use crate::output;
-use crate::perf::compare::{self, Compared, Effort};
-use crate::perf::ends::Test;
-use crate::perf::row::{self, Figure, Row};
-use crate::perf::{self, pin};
+use crate::arguments::TourArguments;
+use crate::perf::row;
 use crate::progress;
-use crate::report::{self, Chart, Finding, Section};
+use crate::report::{self, Finding, Section};
 use actor::{Actor, Orders, Role, Stage};
 use anyhow::{Context, Result, ensure};
 use attack::Attack;
 use bytesize::ByteSize;
-use comfy_table::{ContentArrangement, Table, TableComponent};
 use hamlyn::node::Node;
 use protocols::Protocol;
 use sender::{Beats, Sent};
@@ -51,6 +48,7 @@ use std::fs::File;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use terminal::{heading, say};
 
 /// The hidden subcommand: plays one role.
 pub fn play(role: Role) -> Result<()> {
@@ -80,6 +78,7 @@ pub fn play(role: Role) -> Result<()> {
 
 /// `hamlyn tour`.
 pub fn run(arguments: &TourArguments) -> Result<()> {
+    report::check_place(&arguments.report)?;
     let began = Instant::now();
     let (mut sections, mut findings) = (Vec::new(), Vec::new());
     let mut facts = report::machine();
@@ -88,18 +87,22 @@ pub fn run(arguments: &TourArguments) -> Result<()> {
     } else {
         let first = transfer_and_attack(arguments, &mut sections, &mut findings)?;
         let second = two_hosts(&mut sections, &mut findings)?;
-        let raw_line = measure(arguments, &mut sections, &mut findings)?;
+        let raw_line = measured::measure(arguments, &mut sections, &mut findings)?;
         facts.push(("raw cache line".into(), raw_line));
         first.and(second)
     };
     facts.push(("took".into(), format!("{:.0} s", began.elapsed().as_secs_f32())));
     report::write(&arguments.report, "Hamlyn: a tour", &findings, &facts, &sections)?;
-    output::line(format_args!("\nThe report, with charts: {}", arguments.report.display()))?;
+    terminal::findings(&findings)?;
+    say(format_args!("\nThe report, with charts: {}", arguments.report.display()))?;
     verdict
 }
 
-fn heading(text: &str) -> Result<()> {
-    output::line(format_args!("\n{text}\n{}", "=".repeat(text.chars().count())))
+/// Tells what stands below a heading, and puts it into the report.
+fn show(section: Section, sections: &mut Vec<Section>) -> Result<()> {
+    terminal::section(&section)?;
+    sections.push(section);
+    Ok(())
 }
 
 // ---- the file, and the attack on its receiver
@@ -125,7 +128,8 @@ fn transfer_and_attack(
     );
     let file = File::open(&path).with_context(|| format!("cannot read {}", path.display()))?;
 
-    heading("A file, from one process to another")?;
+    let title = "A file, from one process to another";
+    heading(title)?;
     let mut receiver = attack::start_receiver(&stage)?;
     // It has answered, and so it serves.
     let _: receiver::Report = receiver.ask(&receiver::Order::Report)?;
@@ -142,22 +146,19 @@ fn transfer_and_attack(
             ByteSize(sent.bytes)
         ),
     });
-    let lines = file_lines(&stage, &path.display().to_string(), &sent);
-    print_pairs(&lines)?;
-    sections.push(Section {
-        title: "A file, from one process to another".into(),
-        text: vec![
-            "The receiver gave the right to send each message once, to its own place, and its \
-             own library checked and deposited every packet."
-                .into(),
-        ],
-        header: vec!["what".into(), "value".into()],
-        rows: lines.iter().map(|(name, value)| vec![name.clone(), value.clone()]).collect(),
+    let text = "The receiver gave the right to send each message once, to its own place, and its own \
+                library checked and deposited every packet.";
+    let section = Section {
+        title: title.into(),
+        text: vec![text.into()],
+        facts: file_facts(&stage, &path.display().to_string(), &sent),
         ..Section::default()
-    });
+    };
+    show(section, sections)?;
     show_protocols(&stage, sections)?;
 
-    heading("A stranger tries to do harm")?;
+    let title = "A stranger tries to do harm";
+    heading(title)?;
     sender.tell(&sender::Order::Beat)?;
     let bar = progress::steps(Attack::steps() + Siege::steps(), "");
     let mut attack = Attack { stage: &stage, receiver: &mut receiver, digest: digest.clone() };
@@ -175,27 +176,19 @@ fn transfer_and_attack(
     let beats: Beats = sender.answer().context("the honest sender was disturbed")?;
     let after: receiver::Report = receiver.ask(&receiver::Order::Report)?;
 
-    output::line(attempts(&rows))?;
-    let honest = [
-        ("the receiver's digest of the file", after.digest.clone().unwrap_or_default()),
-        ("is that of the file", if after.digest == Some(digest) { "yes" } else { "NO" }.into()),
-        (
-            "the honest sender meanwhile",
-            format!("sent {} messages, and had {} answers", beats.sent, beats.answered),
-        ),
-        ("its slowest round trip", row::ns(beats.worst_ns as f64)),
-    ]
-    .map(|(name, value)| (name.to_owned(), value));
-    print_pairs(&honest)?;
     ensure!(beats.sent == beats.answered, "the honest sender lost messages");
+    let file = match after.digest {
+        Some(after) if after == digest => "the file at the receiver is still what was sent",
+        _ => "THE FILE AT THE RECEIVER IS NOT WHAT WAS SENT",
+    };
+    let meanwhile = format!(
+        "All the while an honest process sent the receiver small messages, {} in all. Each was \
+         answered, the slowest after {}; and {file}.",
+        beats.sent,
+        row::ns(beats.worst_ns as f64)
+    );
     findings.extend(of_attempts(&rows));
-    sections.push(Section {
-        title: "A stranger tries to do harm".into(),
-        text: honest.iter().map(|(name, value)| format!("{name}: {value}")).collect(),
-        header: ATTEMPTS_HEADER.map(String::from).into(),
-        rows: rows.iter().map(|row| cells(row).into()).collect(),
-        ..Section::default()
-    });
+    show(attempts(title, vec![meanwhile], Vec::new(), &rows), sections)?;
     Ok(attack::all_refused(&rows))
 }
 
@@ -212,9 +205,6 @@ fn two_hosts(sections: &mut Vec<Section>, findings: &mut Vec<Finding>) -> Result
     });
     bar.finish_and_clear();
     let hosts::Act { lines, rows } = act?;
-    print_pairs(&lines)?;
-    let table = attempts(&rows);
-    output::line(table)?;
     let refused = rows.iter().filter(|row| row.outcome == attack::Outcome::Refused).count();
     findings.push(Finding {
         is_good: refused == rows.len(),
@@ -223,36 +213,37 @@ fn two_hosts(sections: &mut Vec<Section>, findings: &mut Vec<Finding>) -> Result
             rows.len()
         ),
     });
-    sections.push(Section {
-        title: hosts::TITLE.into(),
-        text: lines.iter().map(|(name, value)| format!("{name}: {value}")).collect(),
-        header: ATTEMPTS_HEADER.map(String::from).into(),
-        rows: rows.iter().map(|row| cells(row).into()).collect(),
-        ..Section::default()
-    });
+    show(attempts(hosts::TITLE, Vec::new(), lines, &rows), sections)?;
     Ok(attack::all_refused(&rows))
 }
 
 #[cfg(not(feature = "tls"))]
 fn two_hosts(_: &mut Vec<Section>, _: &mut Vec<Finding>) -> Result<Result<()>> {
     heading("Two hosts")?;
-    output::line("  skipped: this command was built without links to other hosts (feature tls)")?;
+    say("  skipped: this command was built without links to other hosts (feature tls)")?;
     Ok(Ok(()))
 }
 
 const ATTEMPTS_HEADER: [&str; 4] = ["attempt", "how it was refused", "counted by", "result"];
 
-fn cells(row: &attack::Row) -> [String; 4] {
-    let outcome = attack::outcome(row.outcome).to_owned();
-    [row.what.clone(), row.how.clone(), row.counter.clone(), outcome]
-}
-
-fn attempts(rows: &[attack::Row]) -> Table {
-    let mut table = wrapped(row::table(ATTEMPTS_HEADER));
-    for row in rows {
-        table.add_row(cells(row));
+fn attempts(
+    title: &str,
+    text: Vec<String>,
+    facts: Vec<(String, String)>,
+    rows: &[attack::Row],
+) -> Section {
+    let cells = |row: &attack::Row| {
+        let outcome = attack::outcome(row.outcome).to_owned();
+        vec![row.what.clone(), row.how.clone(), row.counter.clone(), outcome]
+    };
+    Section {
+        title: title.into(),
+        text,
+        facts,
+        header: ATTEMPTS_HEADER.map(String::from).into(),
+        rows: rows.iter().map(cells).collect(),
+        chart: None,
     }
-    table
 }
 
 /// What became of the stranger's attempts: those that were refused, then each that was not.
@@ -262,13 +253,13 @@ fn of_attempts(rows: &[attack::Row]) -> Vec<Finding> {
     // What is possible by design is told apart.
     let all = refused + of(attack::Outcome::NotRefused).count();
     let mut findings = vec![Finding {
-        is_good: true,
+        is_good: refused == all,
         text: format!("{refused} of {all} attempts to do harm were refused."),
     }];
     findings.extend(of(attack::Outcome::Open).map(|row| Finding {
         is_good: false,
         text: format!(
-            "Possible, and not meant to be refused: {}. {}.",
+            "One more is possible, and not meant to be refused: {}. {}.",
             row.what,
             row.how.trim_start_matches("possible. ")
         ),
@@ -289,16 +280,10 @@ fn show_protocols(stage: &Stage, sections: &mut Vec<Section>) -> Result<()> {
     });
     bar.finish_and_clear();
     let rows = rows?;
-    let mut table = wrapped(row::table(protocols::HEADER));
-    for row in &rows {
-        table.add_row(row);
-    }
-    output::line(table)?;
-    sections.push(protocols::section(&rows));
-    Ok(())
+    show(protocols::section(&rows), sections)
 }
 
-fn file_lines(stage: &Stage, path: &str, sent: &Sent) -> Vec<(String, String)> {
+fn file_facts(stage: &Stage, path: &str, sent: &Sent) -> Vec<(String, String)> {
     let users = if stage.has_users {
         let uid = |role| stage.uid(role);
         let (receiver, sender, stranger) =
@@ -320,206 +305,13 @@ fn file_lines(stage: &Stage, path: &str, sent: &Sent) -> Vec<(String, String)> {
     .into()
 }
 
-fn print_pairs(pairs: &[(String, String)]) -> Result<()> {
-    let width = pairs.iter().map(|pair| pair.0.chars().count()).max().unwrap_or(0);
-    for (name, value) in pairs {
-        output::line(format_args!("  {name:width$}  {value}"))?;
-    }
-    Ok(())
-}
-
-/// To the terminal's width, with a line between rows, because cells are wrapped.
-fn wrapped(mut table: Table) -> Table {
-    table.set_style(TableComponent::HorizontalLines, '─');
-    table.set_style(TableComponent::MiddleIntersections, '─');
-    table.set_content_arrangement(ContentArrangement::Dynamic);
-    if table.width().is_none() {
-        table.set_width(120);
-    }
-    table
-}
-
-// ---- against the clock
-
-/// Adds the tables; returns what the raw line tells of the cores.
-fn measure(
-    arguments: &TourArguments,
-    sections: &mut Vec<Section>,
-    findings: &mut Vec<Finding>,
-) -> Result<String> {
-    heading("Against what programs use today")?;
-    let cores = match pin::two_cores() {
-        Ok(cores) => cores,
-        Err(error) => {
-            output::line(format_args!("  skipped: {error:#}"))?;
-            return Ok("none: there is one processor".into());
-        }
-    };
-    let effort = if arguments.quick { Effort::QUICK } else { Effort::FULL };
-    if arguments.quick {
-        findings.push(Finding {
-            is_good: false,
-            text: "The times and rates are of a quick run (--quick), of a moment each: they show that \
-                   all works, and are no figures."
-                .into(),
-        });
-    }
-    let tests = [
-        (Test::Latency, Mode::Polled),
-        (Test::Latency, Mode::Adaptive),
-        (Test::Latency, Mode::Blocking),
-        (Test::Rate, Mode::Polled),
-        (Test::Bandwidth, Mode::Polled),
-    ];
-    let bar = progress::steps(tests.len() as u64 + compare::CHANNEL_STEPS, "");
-    let mut step = |what: String| {
-        bar.inc(1);
-        bar.set_message(what);
-    };
-    let mut rows: Vec<Row> = Vec::new();
-    for (test, mode) in tests {
-        step(format!("Hamlyn, {test}, {mode}"));
-        let perf = PerfArguments {
-            size: None,
-            count: arguments.quick.then_some(500),
-            mode,
-            links: 0,
-            cores: None,
-            runs: if arguments.quick { 1 } else { 3 },
-            json: false,
-            to: None,
-            over: Over::Ring,
-        };
-        rows.push(perf::measure(
-            test,
-            &perf,
-            |_| (),
-            |text| bar.suspend(|| eprintln!("  {text}")),
-        )?);
-    }
-    let channels = compare::channels(cores, 16, effort, &mut step);
-    bar.finish_and_clear();
-    let [polled, adaptive, blocking, rate, bandwidth] = &rows[..] else {
-        unreachable!("one row for each test")
-    };
-    let mut lines = vec![Compared {
-        name: "raw cache line (the physical limit)".into(),
-        waits: "polled",
-        one_way_ns: polled.baselines.raw_line_one_way_ns,
-        messages_per_s: None,
-        raw_line_one_way_ns: polled.baselines.raw_line_one_way_ns,
-    }];
-    for (row, waits, rate) in
-        [(polled, "polled", Some(rate)), (adaptive, "adaptive", None), (blocking, "blocking", None)]
-    {
-        lines.push(Compared {
-            name: "Hamlyn".into(),
-            waits,
-            one_way_ns: row.figure.value(),
-            messages_per_s: rate.map(|row| row.figure.value()),
-            raw_line_one_way_ns: row.baselines.raw_line_one_way_ns,
-        });
-    }
-    lines.extend(channels?);
-    output::line(format_args!(
-        "Messages of 16 bytes, between two cores with a raw line of {} ({}):\n",
-        row::ns(polled.baselines.raw_line_one_way_ns),
-        polled.baselines.placement
-    ))?;
-    output::line(compare::table(&lines))?;
-    output::line(bandwidth.to_table())?;
-    add_sections(sections, &lines, bandwidth);
-    findings.extend(of_latencies(&lines));
-    let baselines = polled.baselines;
-    Ok(format!("{:.0} ns one way ({})", baselines.raw_line_one_way_ns, baselines.placement))
-}
-
-/// Against the fastest of what programs use today, waiting alike.
-fn of_latencies(lines: &[Compared]) -> Option<Finding> {
-    let polled = |line: &&Compared| line.waits == "polled";
-    let own = lines.iter().filter(polled).find(|line| line.name == "Hamlyn")?;
-    let socket = lines.iter().filter(polled).find(|line| line.name.contains("Unix"))?;
-    let times = socket.one_way_ns / own.one_way_ns;
-    let (ours, theirs) = (row::ns(own.one_way_ns), row::ns(socket.one_way_ns));
-    Some(Finding {
-        is_good: times > 1.0,
-        text: format!(
-            "A checked message of 16 bytes takes {ours} one way, a Unix stream socket {theirs}, \
-             {times:.1} times as long; both ends poll."
-        ),
-    })
-}
-
-fn add_sections(sections: &mut Vec<Section>, lines: &[Compared], bandwidth: &Row) {
-    let name = |line: &Compared| format!("{}, {}", line.name, line.waits);
-    let text = "Messages of 16 bytes between two processes on two cores, each end pinned alike. \
-                Hamlyn's have their key and bounds checked, are deposited and announced. One way \
-                is half of a round trip; the median.";
-    sections.push(Section {
-        title: "Latency".into(),
-        text: vec![text.into()],
-        chart: Some(Chart {
-            axis: "one way".into(),
-            bars: lines.iter().map(|line| (name(line), line.one_way_ns)).collect(),
-            text: row::ns,
-        }),
-        header: ["what", "waits", "one way", "raw line then"].map(String::from).into(),
-        rows: lines
-            .iter()
-            .map(|line| {
-                let (one_way, raw) = (row::ns(line.one_way_ns), row::ns(line.raw_line_one_way_ns));
-                vec![line.name.clone(), line.waits.into(), one_way, raw]
-            })
-            .collect(),
-    });
-    let rates: Vec<(&Compared, f64)> =
-        lines.iter().filter_map(|line| Some((line, line.messages_per_s?))).collect();
-    sections.push(Section {
-        title: "Rate".into(),
-        text: vec!["The same messages one after another, one call each.".into()],
-        chart: Some(Chart {
-            axis: "messages a second".into(),
-            bars: rates.iter().map(|(line, rate)| (name(line), *rate)).collect(),
-            text: |rate| row::per_second(rate, ""),
-        }),
-        header: ["what", "waits", "messages"].map(String::from).into(),
-        rows: rates
-            .iter()
-            .map(|(line, rate)| {
-                vec![line.name.clone(), line.waits.into(), row::per_second(*rate, "")]
-            })
-            .collect(),
-    });
-    let Figure::Bandwidth { bytes_per_s } = bandwidth.figure else { return };
-    let bars = [
-        ("memcpy on one core", bandwidth.baselines.memcpy_bytes_per_s),
-        ("bare two-copy ring", bandwidth.baselines.copy_ring_bytes_per_s),
-        ("Hamlyn", bytes_per_s),
-    ];
-    sections.push(Section {
-        title: "Bandwidth".into(),
-        text: vec![format!(
-            "Messages of {}, copied into the ring on one core and out of it on the other. The bare \
-             ring does the same without names, keys or checks.",
-            ByteSize(bandwidth.size)
-        )],
-        chart: Some(Chart {
-            axis: "bytes a second".into(),
-            bars: bars.map(|(name, value)| (name.to_owned(), value)).into(),
-            text: |rate| row::per_second(rate, "B"),
-        }),
-        header: ["what", "bandwidth"].map(String::from).into(),
-        rows: bars.map(|(name, value)| vec![name.to_owned(), row::per_second(value, "B")]).into(),
-    });
-}
-
 // ---- the smaller roles
 
 /// What an honest process saw that connected where it should not have.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Visit {
     pub error: Option<String>,
-    /// Of its own counters those that went up.
+    /// Of its own counters of refusals those that went up.
     pub counters: Vec<String>,
 }
 
@@ -540,7 +332,7 @@ fn visitor(mut orders: Orders) -> Result<()> {
                 .counters()
                 .into_iter()
                 .zip(before)
-                .filter(|(now, before)| now.1 > before.1)
+                .filter(|(now, before)| now.1 > before.1 && now.0.contains("refused"))
                 .map(|(now, before)| format!("{} +{}", now.0, now.1 - before.1))
                 .collect();
             Ok(Visit { error: result.err().map(|error| error.to_string()), counters })
@@ -576,4 +368,25 @@ fn sleeper(mut orders: Orders) -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_refused_is_no_good_news() {
+        let row = |outcome| attack::Row {
+            what: "an attempt".into(),
+            how: "possible. Deny it".into(),
+            counter: String::new(),
+            outcome,
+        };
+        use attack::Outcome::{NotRefused, Open, Refused};
+        let findings = of_attempts(&[row(Refused), row(Open)]);
+        assert!(findings[0].is_good && findings[0].text.starts_with("1 of 1 "), "{findings:?}");
+        assert!(findings[1].text.starts_with("One more is possible"), "{findings:?}");
+        let findings = of_attempts(&[row(Refused), row(NotRefused)]);
+        assert!(!findings[0].is_good && findings[0].text.starts_with("1 of 2 "), "{findings:?}");
+    }
 }

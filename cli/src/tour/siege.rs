@@ -148,7 +148,7 @@ pub struct Siege<'a> {
 impl<'a> Siege<'a> {
     /// How many steps [`run`](Self::run) takes.
     pub fn steps() -> u64 {
-        (ATTEMPTS.len() + TRAPS.len() + APERTURES.len()) as u64 + 2
+        (ATTEMPTS.len() + TRAPS.len() + APERTURES.len()) as u64 + 3
     }
 
     pub fn new(stage: &'a Stage) -> Result<Self> {
@@ -164,9 +164,11 @@ impl<'a> Siege<'a> {
     /// Every attempt, one after another; `step` is told of each.
     pub fn run(&mut self, mut step: impl FnMut(&str)) -> Result<Vec<Row>> {
         let mut rows = Vec::new();
-        step("seeds that lead nowhere");
+        step("a seed that was cut off");
         rows.push(self.cut_seed()?);
+        step("a seed that leads nowhere");
         rows.push(self.gone_seed()?);
+        step("a seed of another protocol");
         rows.push(self.other_seed()?);
         for (rogue, target, what, how, counters) in ATTEMPTS {
             step(what);
@@ -180,7 +182,6 @@ impl<'a> Siege<'a> {
             step(what);
             rows.push(self.aperture(*rogue, what)?);
         }
-        step("");
         Ok(rows)
     }
 

@@ -358,7 +358,7 @@ impl Carrier {
                 Step::Violation => {
                     self.said = Some(LinkEnd::Violation);
                     self.notices.clear();
-                    self.notices.push(Frame::SentAway);
+                    self.notices.push(Frame::SentAway { is_slow: false });
                 }
                 Step::Cut(wanted) => {
                     if is_drained || !self.path.receive(wanted.max(BATCH_BYTES)) {
@@ -393,7 +393,8 @@ impl Carrier {
                 }
             }
             Frame::Goodbye => self.said = Some(LinkEnd::Graceful),
-            Frame::SentAway => self.said = Some(LinkEnd::Expelled),
+            Frame::SentAway { is_slow: false } => self.said = Some(LinkEnd::Expelled),
+            Frame::SentAway { is_slow: true } => self.said = Some(LinkEnd::TooSlow),
         }
         self.path.take(bytes);
         Step::Taken
@@ -446,7 +447,8 @@ impl Carrier {
         self.has_ended = true;
         self.last = match how {
             Goodbye::Said => Some(Frame::Goodbye),
-            Goodbye::SentAway => Some(Frame::SentAway),
+            Goodbye::SentAway => Some(Frame::SentAway { is_slow: false }),
+            Goodbye::TooSlow => Some(Frame::SentAway { is_slow: true }),
             Goodbye::HungUp => None,
         };
         self.finish()
@@ -614,6 +616,8 @@ pub enum Goodbye {
     HungUp,
     /// It broke the rules.
     SentAway,
+    /// It did not keep up.
+    TooSlow,
 }
 
 /// What became of what lies at the beginning of what has come.

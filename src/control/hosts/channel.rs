@@ -11,6 +11,7 @@
 use super::path::Path;
 use crate::os::tcp;
 use rustls::Connection;
+use std::format;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -250,6 +251,10 @@ impl Path for Channel {
                     self.unread = usize::MAX;
                     // The other end is told, if it can be.
                     self.flush();
+                    // Before, the other end may be anything that listens or connects.
+                    let words =
+                        "what was sent was changed on the way, or the peer broke the rules of TLS";
+                    let why = if self.is_open() { format!("{words}: {why}") } else { why };
                     self.ended = Some(Ended::Nonsense(why));
                 }
             }

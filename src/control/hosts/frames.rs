@@ -12,6 +12,9 @@ use alloc::vec::Vec;
 /// Bytes of a frame without a packet's body.
 pub const HEADER_BYTES: usize = 8 * HEADER_WORDS;
 
+/// In the place of a metadata index of [`Frame::SentAway`].
+const TOO_SLOW: u32 = 1;
+
 /// The kind, in the low half of the first word.
 mod kind {
     pub const PACKET: u32 = 0;
@@ -41,8 +44,11 @@ pub enum Frame<'a> {
         /// Its metadata index.
         index: u32,
     },
-    /// The other end broke the rules.
-    SentAway,
+    /// The other end broke the rules, or did not keep up.
+    SentAway {
+        /// It did not keep up.
+        is_slow: bool,
+    },
 }
 
 /// What lies at the beginning of some bytes.
@@ -80,7 +86,7 @@ pub fn read(bytes: &[u8], packet_bytes: usize) -> Read<'_> {
         }
         kind::STALE => Frame::Stale { slot: header.slot.0, index: header.metadata_index.0 },
         kind::GOODBYE => Frame::Goodbye,
-        kind::SENT_AWAY => Frame::SentAway,
+        kind::SENT_AWAY => Frame::SentAway { is_slow: header.metadata_index.0 == TOO_SLOW },
         _ => return Read::Violation,
     };
     Read::Whole(frame, HEADER_BYTES)
@@ -109,7 +115,7 @@ pub fn put(to: &mut Vec<u8>, frame: &Frame<'_>) {
         }
         Frame::Goodbye => (kind::GOODBYE, 0, 0),
         Frame::Stale { slot, index } => (kind::STALE, *slot, *index),
-        Frame::SentAway => (kind::SENT_AWAY, 0, 0),
+        Frame::SentAway { is_slow } => (kind::SENT_AWAY, 0, u32::from(*is_slow) * TOO_SLOW),
     };
     put_words(to, &[u64::from(kind), u64::from(slot) << 32, u64::from(index), 0, 0, 0]);
 }

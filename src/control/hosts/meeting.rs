@@ -49,7 +49,7 @@ pub struct Proved {
 pub enum MeetingError {
     /// The other end's certificate is not one that is trusted for its name, or this end's is not to
     /// it; or what came is not TLS.
-    #[error("TLS: {0}")]
+    #[error("TLS: {why}{}", advice(.0), why = .0)]
     Tls(String),
     /// It does not have this end's secret, or this end not its.
     #[error("the other end does not have the same secret")]
@@ -75,6 +75,21 @@ pub enum MeetingError {
     /// It sent what no honest host sends.
     #[error("the other end sent what no host sends: {0}")]
     Nonsense(&'static str),
+}
+
+/// What to do where the other end says only a word of TLS.
+fn advice(alert: &str) -> &'static str {
+    if alert.contains("CertificateRequired") {
+        "; the other end wants a certificate: set HAMLYN_CERTIFICATE and HAMLYN_CERTIFICATE_KEY here"
+    } else if ["DecryptError", "UnknownCA", "BadCertificate"]
+        .iter()
+        .any(|word| alert.contains(word))
+    {
+        "; the other end does not trust this end's certificate: what its HAMLYN_TRUSTED holds did not \
+         sign HAMLYN_CERTIFICATE here"
+    } else {
+        ""
+    }
 }
 
 pub(super) fn refused(reason: Reason, text: &str) -> String {

@@ -249,7 +249,9 @@ impl Hosts {
         let listener = match config.listen {
             None => None,
             Some(address) => {
-                let doing = std::format!("listening at {address} (HAMLYN_LISTEN)");
+                let doing = std::format!(
+                    "listening at {address} (HAMLYN_LISTEN; each process needs a port of its own)"
+                );
                 let listener = tcp::listen(address).map_err(os(&doing))?;
                 poller.add(&listener, LISTENER).map_err(os(&doing))?;
                 Some(listener)

@@ -128,6 +128,8 @@ pub enum LinkEnd {
     Violation,
     /// It says that this process did.
     Expelled,
+    /// It says that this process is too slow for it.
+    TooSlow,
     /// This process can no longer watch over it.
     Unwatched,
 }

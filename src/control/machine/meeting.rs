@@ -15,6 +15,7 @@
 //! filled. Who has not paid has a socket here, and a place of which its user has a few; who waits for
 //! such a place is not looked into: a credential costs far more to check than to send.
 
+use super::super::FIGURES_ARE_FOR_ITS_USER;
 use super::super::frame::{
     COOKIE_BYTES, Credential, End, Frame, Hello, LinkFeatures, Memory, Purpose, Reason,
     VERSION_MAJOR, VERSION_MINOR, Welcome,
@@ -71,7 +72,7 @@ impl Machine {
                     return self.act(Action::Statistics(id));
                 }
                 self.counters.refused_statistics += 1;
-                return self.refuse(id, Reason::User, "statistics are for the owner");
+                return self.refuse(id, Reason::User, FIGURES_ARE_FOR_ITS_USER);
             }
             Purpose::Link => {}
         }
@@ -551,7 +552,7 @@ impl Machine {
         text: String,
     ) {
         match self.table.get(id).map(Connection::is_linked) {
-            Some(true) => self.gone(id, super::LinkEnd::Expelled),
+            Some(true) => self.gone(id, super::sent_away(reason)),
             Some(false) if version.0 != VERSION_MAJOR => {
                 self.failed(id, Failure::Version(version));
             }

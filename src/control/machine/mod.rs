@@ -216,6 +216,11 @@ impl Machine {
         self.end(link, Some(refusal(Reason::Malformed, text)));
     }
 
+    /// Ends a link whose other end does not keep up with what it is sent.
+    pub fn too_slow(&mut self, link: ConnectionId) {
+        self.end(link, Some(refusal(Reason::TooSlow, "it did not take what it was sent")));
+    }
+
     fn end(&mut self, link: ConnectionId, last: Option<Frame>) {
         if let Some(c) = self.table.get(link)
             && matches!(c.stage(), Stage::Linked(_) | Stage::Parting(_))
@@ -426,8 +431,8 @@ impl Machine {
             (_, Frame::Refused { reason, version, text }) if c.role == End::Client => {
                 self.told_no(id, reason, version, text);
             }
-            (Stage::Linked(_) | Stage::Meeting(_), Frame::Refused { .. }) => {
-                self.gone(id, LinkEnd::Expelled);
+            (Stage::Linked(_) | Stage::Meeting(_), Frame::Refused { reason, .. }) => {
+                self.gone(id, sent_away(reason));
             }
             // A client that changes its mind on the way, too.
             (
@@ -575,7 +580,7 @@ impl Machine {
                     LinkEnd::Died => &mut counters.closed_died,
                     LinkEnd::HungUp => &mut counters.closed_hung_up,
                     LinkEnd::Violation => &mut counters.closed_violation,
-                    LinkEnd::Expelled => &mut counters.closed_expelled,
+                    LinkEnd::Expelled | LinkEnd::TooSlow => &mut counters.closed_expelled,
                     LinkEnd::Unwatched => &mut counters.closed_unwatched,
                 } += 1;
                 // The table has counted it.
@@ -633,6 +638,11 @@ impl Machine {
             (End::Server, _) => self.refuse(id, Reason::Memory, TEXT),
         }
     }
+}
+
+/// What it says of a link that the other end refuses it.
+fn sent_away(reason: Reason) -> LinkEnd {
+    if reason == Reason::TooSlow { LinkEnd::TooSlow } else { LinkEnd::Expelled }
 }
 
 /// A refusal, whose text is cut to what a frame takes.

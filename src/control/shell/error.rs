@@ -3,7 +3,7 @@
 use super::super::frame::{VERSION_MAJOR, VERSION_MINOR};
 use super::super::machine::{AnswerError, Failure};
 use super::super::names::{FindError, NameError};
-use super::super::{FORKED, GREETING_BYTES_MAX, Reason};
+use super::super::{FIGURES_ARE_FOR_ITS_USER, FORKED, GREETING_BYTES_MAX, Reason};
 use crate::config::ConfigError;
 use std::io;
 use std::path::PathBuf;
@@ -144,6 +144,8 @@ pub(super) fn refused(reason: Reason, text: &str) -> String {
     match (reason, text) {
         (reason, "") => std::format!("{reason}"),
         (Reason::Application | Reason::Places | Reason::Ending, text) => text.into(),
+        // That user may be let in all the same.
+        (Reason::User, FIGURES_ARE_FOR_ITS_USER) => text.into(),
         (reason, text) => std::format!("{reason}: {text}"),
     }
 }

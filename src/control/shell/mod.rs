@@ -537,6 +537,14 @@ impl Control {
         self.call_if_parent(|machine, _| machine.violated(token));
     }
 
+    /// Ends a link whose other end does not keep up with what it is sent, and tells it so.
+    pub fn too_slow(&self, token: LinkToken) {
+        if self.leave_host(token, Leave::TooSlow) {
+            return;
+        }
+        self.call_if_parent(|machine, _| machine.too_slow(token));
+    }
+
     /// An operator is told that the other end of a link is sent away, and why; the link is as it was.
     pub fn note_sent_away(&self, token: LinkToken, peer: &Peer, why: &str) {
         if !self.shared.guard.is_parent() {

@@ -13,6 +13,7 @@ pub(super) enum Leave {
     Said,
     HungUp,
     SentAway,
+    TooSlow,
 }
 
 #[cfg(feature = "tls")]
@@ -140,6 +141,7 @@ mod with_tls {
                 Leave::Said => Goodbye::Said,
                 Leave::HungUp => Goodbye::HungUp,
                 Leave::SentAway => Goodbye::SentAway,
+                Leave::TooSlow => Goodbye::TooSlow,
             };
             if let Some(hosts) = self.hosts_of(token.0) {
                 hosts.close(token, how);

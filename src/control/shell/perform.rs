@@ -431,6 +431,7 @@ fn ended(reason: LinkEnd) -> (Kind, &'static str) {
         LinkEnd::HungUp => (Kind::Lost, "it closed the connection before all messages had left"),
         LinkEnd::Violation => (Kind::SentAway, "it sent nonsense on its control socket"),
         LinkEnd::Expelled => (Kind::Expelled, ""),
+        LinkEnd::TooSlow => (Kind::Lost, "it sent this process away, which was too slow for it"),
         LinkEnd::Unwatched => (
             Kind::Lost,
             "the system refuses this process's housekeeping what it needs to watch over it",

@@ -49,6 +49,11 @@ impl<T: Attached> SharedNode<T> {
         self.inner.is_called();
         let mut guard = self.inner.lock_unless_forked().map_err(Waited::Forked)?;
         let (node, attached) = guard.parts();
+        // Who only sends, and always has room, must learn of an end, too, and of who comes.
+        if node.is_told() {
+            node.poll().map_err(Waited::Forked)?;
+            attached.after_poll(node);
+        }
         let room = match look(node, attached) {
             Look::Found(result) => {
                 attached.after_look(node);

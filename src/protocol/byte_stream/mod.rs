@@ -142,7 +142,9 @@ impl ByteStreamError {
     fn of(reason: &CloseReason) -> Self {
         match reason {
             CloseReason::Misbehaved(why) => Self::Misbehaved(why.clone()),
-            CloseReason::Expelled | CloseReason::Unwatched => Self::Aborted(reason.clone()),
+            CloseReason::Expelled | CloseReason::TooSlow | CloseReason::Unwatched => {
+                Self::Aborted(reason.clone())
+            }
             reason => Self::Ended(reason.clone()),
         }
     }

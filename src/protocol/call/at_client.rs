@@ -136,7 +136,9 @@ impl ClientState {
             (AtClient::Waiting, 0..=LENGTH_MAX) if code <= self.blocks.block => {
                 // Apart from the state: a word that is read after its halves were written stalls.
                 call.length = code;
-                call.state = AtClient::Done;
+                // The server does not know what a reply may have.
+                let is_too_long = code > self.blocks.at_once();
+                call.state = if is_too_long { AtClient::Refused } else { AtClient::Done };
             }
             (AtClient::Waiting | AtClient::Asked, DECLINED) => call.state = AtClient::Declined,
             // What it says is read when it is taken: the server can write there until then.
@@ -187,6 +189,15 @@ impl ClientState {
             },
             // The server has heard that its reply was too long.
             (AtClient::TooLong, DECLINED) => call.state = AtClient::Refused,
+            (AtClient::Waiting, 0..=LENGTH_MAX) => {
+                let most = self.blocks.block;
+                let why = format!("a reply of {code} bytes to call {number}, where {most} fit");
+                return Err(Broken(why));
+            }
+            (_, 0..=LENGTH_MAX) => {
+                let why = format!("a reply to call {number}, which waits for none");
+                return Err(Broken(why));
+            }
             _ => return Err(Broken(format!("code {code} for call {number}, which is not so far"))),
         }
         let call = &self.calls[number as usize];
@@ -292,7 +303,8 @@ impl ClientState {
             AtClient::Draining => Err(CallError::Draining),
             AtClient::Left => Err(ended(&self.connection)),
             AtClient::Failed => {
-                let block = self.blocks.bytes(node, id.call, self.blocks.at_once() as usize);
+                let bytes = self.blocks.block.min(LENGTH_MAX) as usize;
+                let block = self.blocks.bytes(node, id.call, bytes);
                 Err(application_error(block))
             }
             AtClient::TooLong => {

@@ -237,7 +237,10 @@ impl Offer for ServerState {
         let calls = wanted.min(state.config.outstanding);
         let (blocks, mut answer) =
             // Of each call a request, and that its caller has given up, may wait here.
-            Blocks::lend(node, state.queue, calls, state.config.request_bytes, 2 * calls)?;
+            {
+                let most = u64::from(state.config.request_bytes).min(state.config.request_bytes_max);
+                Blocks::lend(node, state.queue, calls, most as u32, 2 * calls)?
+            };
         answer.extend_from_slice(&state.config.request_bytes_max.to_le_bytes());
         let slot = blocks.slot.index();
         state.requests.insert(request, slot);
@@ -577,6 +580,11 @@ impl ServerState {
                 ),
             )
             | (CANCEL, IDLE | SHUT, _) => return Ok(None),
+            (0..=LENGTH_MAX, IDLE, _) => {
+                let most = client.blocks.at_once();
+                let why = format!("a request of {code} bytes in a block of {most}");
+                return Err(Broken(why));
+            }
             _ => return Err(Broken(format!("code {code} for call {call}, which is not so far"))),
         }
         self.advance(node, slot);

@@ -134,7 +134,8 @@ impl Client {
             let words = calls.saturating_mul(2).saturating_add(1);
             // Long replies notify here, too: at most one for each call.
             let queue = node.notification_queue(words.saturating_add(calls)).map_err(set_up)?;
-            match Blocks::lend(&mut node, queue, calls, config.reply_bytes, words) {
+            let most = u64::from(config.reply_bytes).min(config.reply_bytes_max) as u32;
+            match Blocks::lend(&mut node, queue, calls, most, words) {
                 Ok((blocks, body)) => (queue, blocks, body),
                 Err(e) => {
                     let _ = node.remove_queue(queue);
@@ -151,9 +152,11 @@ impl Client {
             let (mut lent, granted) = Lent::from_bytes(answer, connection.peer()).ok()?;
             let max = answer.get(Lent::BYTES..)?;
             let packet_bytes = manager.lock().fast_bytes_max(connection.link()).unwrap_or(0);
-            let at_once = lent.at_once(packet_bytes);
+            let max = number_from(max);
+            let at_once = u64::try_from(lent.at_once(packet_bytes)).unwrap_or(u64::MAX).min(max);
             lent.go_over(connection.link());
-            Some((lent, granted.min(calls), number_from(max), at_once))
+            lent.takes(max);
+            Some((lent, granted.min(calls), max, at_once as usize))
         };
         let expected = "no blocks for requests";
         let (connection, (lent, granted, request_bytes_max, at_once)) = manager
@@ -352,6 +355,12 @@ impl Client {
         {
             state.abandon(node, call);
         }
+    }
+
+    /// Bytes of a request that are sent at once.
+    #[cfg(feature = "unstable-internals")]
+    pub fn at_once_max(&self) -> usize {
+        self.at_once
     }
 
     /// Calls that may be outstanding.

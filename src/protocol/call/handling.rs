@@ -19,6 +19,8 @@ use crate::control::printable;
 use crate::node::Attached;
 #[cfg(feature = "tokio")]
 use crate::node::Forked;
+#[cfg(feature = "unstable-internals")]
+use crate::node::Look;
 use crate::wire::SlotIndex;
 #[cfg(feature = "tokio")]
 use core::task::Waker;
@@ -152,6 +154,27 @@ impl Request<'_> {
     /// A reply is allowed as ever, and is dropped at the client.
     pub fn is_cancelled(&self) -> bool {
         self.server.is_cancelled(self.arrived())
+    }
+
+    /// Replies, if that waits for nobody; else it is handed back. On an error the client is told that no
+    /// reply will come.
+    #[cfg(feature = "unstable-internals")]
+    pub fn try_reply(mut self, data: &[u8]) -> Result<Option<Self>, CallError> {
+        let Server { manager, offer, .. } = self.server;
+        let look = {
+            let mut guard = manager.shared.lock();
+            let (node, protocols) = guard.parts();
+            let length = data.len() as u32;
+            look_to_reply(node, protocols, *offer, self.arrived(), length, data, false)
+        };
+        match look {
+            Look::Found(Ok(true)) => {
+                self.arrived = None;
+                Ok(None)
+            }
+            Look::Found(Err(e)) => Err(e),
+            _ => Ok(Some(self)),
+        }
     }
 
     /// Answers that the request has failed: the caller gets

@@ -58,7 +58,7 @@ use crate::node::{
     CloseReason, Forked, Look, Node, NodeSendError, PreparedTicket, Unfinished, Waited,
 };
 use crate::os::memory::AreaMemory;
-use crate::wire::{MetadataIndex, TICKET_BYTES, Ticket};
+use crate::wire::{INLINE_BYTES, MetadataIndex, TICKET_BYTES, Ticket};
 use core::ops::Deref;
 use std::boxed::Box;
 use std::format;
@@ -320,29 +320,30 @@ pub(super) struct Blocks {
     pub(super) area: AreaId,
     pub(super) slot: SlotId,
     pub(super) block: u32,
+    most: u32,
 }
 
 impl Blocks {
-    /// Most bytes that are sent to a block at once.
+    /// Most bytes that are taken in a block.
     #[inline(always)]
     pub(super) fn at_once(&self) -> u32 {
-        self.block.min(LENGTH_MAX)
+        self.most
     }
 
-    /// `credit`: messages that may wait for this side.
+    /// Of `most` bytes each. `credit`: messages that may wait for this side.
     fn new(
         node: &mut Node,
         queue: QueueId,
         calls: u32,
-        block: u32,
+        most: u32,
         credit: u32,
     ) -> Result<Self, String> {
         // A ticket for a long message must fit, too.
-        let block = block.clamp(TICKET_BYTES as u32, LENGTH_MAX).next_multiple_of(16);
+        let block = most.clamp(TICKET_BYTES as u32, LENGTH_MAX).next_multiple_of(16);
         let bytes = (calls as usize).saturating_mul(block as usize);
         let area = node.message_area(bytes).map_err(|e| e.to_string())?;
         match node.slot(SlotConfig::new(area, queue).credit(credit)) {
-            Ok(slot) => Ok(Self { area, slot, block }),
+            Ok(slot) => Ok(Self { area, slot, block, most }),
             Err(e) => {
                 let _ = node.remove_area(area);
                 Err(e.to_string())
@@ -355,10 +356,10 @@ impl Blocks {
         node: &mut Node,
         queue: QueueId,
         calls: u32,
-        block: u32,
+        most: u32,
         credit: u32,
     ) -> Result<(Self, Vec<u8>), String> {
-        let blocks = Self::new(node, queue, calls, block, credit)?;
+        let blocks = Self::new(node, queue, calls, most, credit)?;
         let ticket = node.fast_ticket(blocks.slot).map_err(|e| {
             blocks.remove(node);
             e.to_string()
@@ -444,6 +445,13 @@ impl Lent {
         self.prepared
             .as_ref()
             .is_some_and(|prepared| node.push_prepared(prepared, offset, data, word_of(call, code)))
+    }
+
+    /// The other side takes `most` bytes, and no more. A line is sent without a look at that.
+    pub(super) fn takes(&mut self, most: u64) {
+        if most < INLINE_BYTES as u64 {
+            self.go_slowly();
+        }
     }
 
     /// Bytes that are sent at once over a link with these packets.

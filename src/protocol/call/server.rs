@@ -45,7 +45,7 @@ pub struct ServerConfig {
     /// Bytes of a request that are sent at once; longer ones cost a round trip more. Memory is used
     /// when it is written. 4,088 unless set, which is the most.
     pub request_bytes: u32,
-    /// Longest request, in bytes. 16 MiB unless set.
+    /// Longest request, in bytes. 16 MiB unless set; `request_bytes` is no more than that.
     pub request_bytes_max: u64,
     /// Bytes of long requests that each user's clients may have here at a time, until they are
     /// replied to; further ones wait at the client, but one is always taken. 64 MiB unless set. Of
@@ -257,6 +257,14 @@ impl Server {
 
     /// Clients that are connected.
     pub fn clients(&self) -> usize {
+        // Whoever only looks sees who has come and gone.
+        if !self.manager.is_forked() {
+            let mut guard = self.manager.shared.lock();
+            let (node, protocols) = guard.parts();
+            if node.is_told() {
+                protocols.take_events(node);
+            }
+        }
         self.with_state(|state| state.client_count as usize)
     }
 

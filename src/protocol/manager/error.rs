@@ -75,6 +75,18 @@ pub(super) fn advice(error: &ConnectError) -> &'static str {
     }
 }
 
+/// That a peer is gone of which everything has been received that came.
+fn gone(reason: &CloseReason) -> String {
+    match reason {
+        CloseReason::Closed => {
+            std::format!(
+                "the sender is gone, and everything that it sent has been received: {reason}"
+            )
+        }
+        _ => std::format!("the sender is gone, and what had come has been received: {reason}"),
+    }
+}
+
 /// Nothing was received from an end point, and nothing was taken. (Of a [`Node`](crate::Node)'s own
 /// queue: [`NodeReceiveError`](crate::NodeReceiveError).)
 #[derive(Clone, Debug, thiserror::Error)]
@@ -84,7 +96,7 @@ pub enum ReceiveError {
     #[error("nothing arrived within the time limit")]
     TimedOut,
     /// The peer is gone, and everything that it sent has been received.
-    #[error("the sender is gone, and everything that it sent has been received: {0}")]
+    #[error("{}", gone(.0))]
     Ended(CloseReason),
     /// The server drains ([`Server::drain`](crate::protocol::Server::drain)), and everything that it
     /// had taken has been received.
@@ -133,8 +145,9 @@ impl From<Waited> for ReceiveError {
 pub enum SendError {
     /// The time is over: the receiver did not go on.
     #[error(
-        "the receiver did not take what was sent before within the time limit; nothing was sent. \
-         It is behind, or its program makes no calls and has no progress thread (start_progress)"
+        "the receiver made no room within the time limit; nothing was sent. It is behind, or its \
+         program does not receive: a progress thread (start_progress) empties the link, but room for \
+         more, or for a record longer than its buffers, comes when the program receives"
     )]
     TimedOut,
     /// More than one message holds.

@@ -311,8 +311,18 @@ impl Protocols {
     #[cold]
     pub(crate) fn expel(&mut self, node: &mut Node, link: LinkId, why: &str) {
         node.send_away(link, why);
+        self.sent_away(node, link, CloseReason::Misbehaved(why.into()));
+    }
+
+    /// The same of one that does not keep up.
+    pub(crate) fn send_away_slow(&mut self, node: &mut Node, link: LinkId, why: &str) {
+        node.send_away_slow(link, why);
+        self.sent_away(node, link, CloseReason::Misbehaved(why.into()));
+    }
+
+    fn sent_away(&mut self, node: &mut Node, link: LinkId, reason: CloseReason) {
         if let Some((connection, offer)) = self.connections.remove(&link) {
-            let _ = connection.ended.set(CloseReason::Misbehaved(why.into()));
+            let _ = connection.ended.set(reason);
             if let Some(offered) = offer.and_then(|offer| self.offers.get_mut(&offer)) {
                 offered.offer.left(node, &connection);
             }

@@ -40,7 +40,7 @@ pub enum PublishError {
         limit: &'static str,
     },
     /// As many samples are on loan as may be.
-    #[error("{0} samples are on loan, which is loans_max")]
+    #[error("{0} samples are on loan, as many as may be (loans_max)")]
     Loans(u32),
     /// The sample is of another publisher's pool.
     #[error("the sample is on loan from another publisher")]
@@ -309,19 +309,26 @@ impl Publisher {
         let offer = self.offer;
         let is_pool = matches!(body, Body::Pool { .. });
         let mut waited = false;
-        let published =
-            self.manager.shared.wait_until(timeout, |node, protocols| {
-                match publish_now(node, protocols, offer, body) {
-                    Ok(number) => Look::Found(number),
-                    Err(no_room) => {
-                        waited = true;
-                        if let Some(state) = protocols.publisher(offer) {
-                            state.show_waits(node, Some(is_pool));
-                        }
-                        no_room.look()
+        let mut is_first = true;
+        let published = self.manager.shared.wait_until(timeout, |node, protocols| {
+            // Who only publishes must see what subscribers have taken before they miss anything.
+            if core::mem::take(&mut is_first)
+                && protocols.publisher(offer).is_some_and(|state| state.lacks_room(node, is_pool))
+                && node.poll().is_ok()
+            {
+                protocols.after_poll(node);
+            }
+            match publish_now(node, protocols, offer, body) {
+                Ok(number) => Look::Found(number),
+                Err(no_room) => {
+                    waited = true;
+                    if let Some(state) = protocols.publisher(offer) {
+                        state.show_waits(node, Some(is_pool));
                     }
+                    no_room.look()
                 }
-            });
+            }
+        });
         // Who does not wait in a call tries again.
         if waited && (published.is_ok() || timeout != Some(Duration::ZERO)) {
             let mut guard = self.manager.shared.lock();
@@ -380,6 +387,10 @@ impl Publisher {
     fn with_state<R>(&self, look: impl FnOnce(&Node, &mut PublisherState) -> R) -> R {
         let mut guard = self.manager.shared.lock();
         let (node, protocols) = guard.parts();
+        // Whoever only looks sees who has come and gone.
+        if node.is_told() && node.poll().is_ok() {
+            protocols.after_poll(node);
+        }
         look(node, protocols.publisher(self.offer).expect("as long as its end point"))
     }
 
@@ -426,6 +437,7 @@ fn publish_quickly(
     }
     let (number, is_quick) = state.publish_quickly(node, sample)?;
     if !is_quick {
+        protocols.take_events(node);
         protocols.settle(node, offer);
     }
     Some(number)

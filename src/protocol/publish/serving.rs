@@ -60,6 +60,8 @@ pub(super) enum NoRoom {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     Slow(String),
+    /// It cannot have what is published.
+    Unfit(String),
     Lie(String),
 }
 
@@ -256,6 +258,11 @@ impl Serving {
         (!self.has_room(node, is_pool) && self.fault.is_none()).then_some(NoRoom::InMemory)
     }
 
+    /// Whether the next sample cannot be sent to it at once.
+    pub fn lacks_room(&mut self, node: &Node, is_pool: bool) -> bool {
+        self.is_served() && (self.next < self.end || !self.has_room(node, is_pool))
+    }
+
     /// What keeps it from what it has yet to get.
     pub fn no_room(&self) -> NoRoom {
         match self.link() {
@@ -396,7 +403,7 @@ impl Serving {
             None => false,
         };
         // A call where it is rare: what that needs is not kept for it where it is none.
-        if sent || self.push_general(node, sample, word) {
+        if sent || (!node.is_told() && self.push_general(node, sample, word)) {
             self.pass_place();
             return true;
         }

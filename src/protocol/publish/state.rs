@@ -134,6 +134,25 @@ impl PublisherState {
         Some((number, false))
     }
 
+    /// Whether a subscriber has no room for the next sample, as far as is known. What those have told
+    /// is looked at in the next turn.
+    pub(super) fn lacks_room(&mut self, node: &mut Node, is_pool: bool) -> bool {
+        let mut lacks = false;
+        self.all();
+        for serving in &mut self.subscribers {
+            if is_pool {
+                serving.look_at_leases(node, &mut self.holders);
+            }
+            if serving.lacks_room(node, is_pool)
+                && let Some(link) = serving.link()
+            {
+                node.look_at_soon(link);
+                lacks = true;
+            }
+        }
+        lacks
+    }
+
     /// Publishes a sample, and says its number; or what it waits for, and then nothing has happened.
     #[inline]
     pub(super) fn publish(&mut self, node: &mut Node, body: Body<'_>) -> Result<u64, NoRoom> {
@@ -195,24 +214,18 @@ impl PublisherState {
     }
 
     /// Those who are to be sent away, and why.
-    fn take_faults(&mut self) -> Vec<(LinkId, String)> {
+    fn take_faults(&mut self) -> Vec<(LinkId, Fault)> {
         let mut away = Vec::new();
         self.all();
         for serving in &mut self.subscribers {
             let Some(link) = serving.link() else { continue };
-            let why = match serving.fault.take() {
-                Some(Fault::Slow(why)) => {
-                    self.sent_away += 1;
-                    why
-                }
-                Some(Fault::Lie(why)) => {
-                    self.misbehaved += 1;
-                    why
-                }
-                None => continue,
-            };
+            let Some(fault) = serving.fault.take() else { continue };
+            match fault {
+                Fault::Slow(_) | Fault::Unfit(_) => self.sent_away += 1,
+                Fault::Lie(_) => self.misbehaved += 1,
+            }
             serving.is_ready = false;
-            away.push((link, why));
+            away.push((link, fault));
         }
         away
     }
@@ -239,7 +252,7 @@ impl PublisherState {
         match what {
             ApertureEvent::Ready => serving.is_ready = true,
             ApertureEvent::Refused(why) => {
-                serving.fault = Some(Fault::Slow(format!("it does not hold the pool: {why}")));
+                serving.fault = Some(Fault::Unfit(format!("it does not hold the pool: {why}")));
             }
             ApertureEvent::Released => {
                 serving.fault = Some(Fault::Lie("it has let go of the pool".to_string()));
@@ -326,7 +339,7 @@ impl Offer for PublisherState {
         let (short, link) = (self.config.short_bytes_max, connection.link());
         let packet = node.fast_bytes_max(link).unwrap_or(0);
         if packet < short + super::NUMBER_BYTES {
-            serving.fault = Some(Fault::Slow(format!(
+            serving.fault = Some(Fault::Unfit(format!(
                 "a packet of its link holds {packet} bytes, and samples of {short} are copied whole, \
                      with their number (HAMLYN_PACKET_BYTES and the rings' sizes of both sides, \
                      PublishConfig::short_bytes_max)"
@@ -339,7 +352,7 @@ impl Offer for PublisherState {
             Some(pool) => {
                 if let Err(e) = node.export_pool(link, pool) {
                     let why = format!("the pool cannot be shared with it: {e}");
-                    serving.fault = Some(Fault::Slow(why));
+                    serving.fault = Some(Fault::Unfit(why));
                 }
             }
         }
@@ -396,8 +409,11 @@ impl Protocols {
             }
             _ => {}
         }
-        for (link, why) in away {
-            self.expel(node, link, &why);
+        for (link, fault) in away {
+            match fault {
+                Fault::Slow(why) => self.send_away_slow(node, link, &why),
+                Fault::Unfit(why) | Fault::Lie(why) => self.expel(node, link, &why),
+            }
         }
     }
 

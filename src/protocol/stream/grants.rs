@@ -9,7 +9,8 @@ use crate::node::{Node, NodeSendError};
 use crate::os::memory::AreaMemory;
 use crate::protocol::records::{self, GRANT_BYTES, Grant};
 use crate::wire::{MetadataIndex, Ticket};
-use std::string::ToString;
+use std::format;
+use std::string::{String, ToString};
 
 impl Intake {
     /// Whether the sender is to be given tickets at once.
@@ -46,6 +47,25 @@ impl Intake {
             // Or it is gone, or gave a ticket that cannot be used: nobody to tell.
             _ => self.places.tell(),
         }
+    }
+
+    /// Why the sender gets no ticket, where this program holds the buffers; as of the last look.
+    pub(super) fn held_up(&self) -> Option<String> {
+        let advice = "release records, or copy them";
+        if self.asked.is_some() && !self.taken.buffers.is_empty() {
+            return Some(format!(
+                "this program holds as much of long records as it may: {advice}, or raise \
+                 record_bytes_max"
+            ));
+        }
+        let has_more = !self.free.is_empty() || self.buffers < self.config.buffers_max;
+        (self.window.out() == 0 && !has_more).then(|| {
+            let held = self.taken.buffers.len();
+            format!(
+                "this program holds all {held} buffers (a record that is kept keeps those behind it, \
+                 too): {advice}, or raise buffers_max"
+            )
+        })
     }
 
     fn arm(&mut self, node: &mut Node) {

@@ -322,12 +322,24 @@ impl StreamReceiver {
         self.intake.buffers
     }
 
-    /// Which path the records take, and why.
+    /// Which path the records take, and why; and why nothing more can come, where that is so because
+    /// this program holds every buffer.
     pub fn explain(&self) -> String {
-        match self.connection() {
+        let text = match self.connection() {
             Some(connection) => explain(&self.manager, connection, PROTOCOL),
             None => format!("{PROTOCOL}; no sender yet"),
+        };
+        match self.intake.held_up() {
+            Some(why) => format!("{text}; {why}"),
+            None => text,
         }
+    }
+
+    /// Why nothing more can come, where this program holds every buffer; as of the last call that
+    /// received.
+    #[cfg(feature = "unstable-internals")]
+    pub fn held_up(&self) -> Option<String> {
+        self.intake.held_up()
     }
 }
 

@@ -146,7 +146,7 @@ impl Wire {
     fn connect(&mut self) -> Result<Done> {
         let done = self.connects()?;
         if let Some(error) = done.error {
-            bail!("near could not connect: {error}");
+            bail!("the client could not connect: {error}");
         }
         Ok(done)
     }
@@ -301,7 +301,13 @@ impl Wire {
         relay.end()?;
         // The first is that of before the trick.
         let given = after.requests - before.requests;
-        Ok(told(risen, done.error, given > 1 + given_max))
+        let mut told = told(risen, done.error, given > 1 + given_max);
+        if trick == Trick::Cut && told.is_refused {
+            // A client cannot tell a cable that is cut from a host that died, and its error names the
+            // other one.
+            told.detail = String::new();
+        }
+        Ok(told)
     }
 
     fn replay(&mut self, before: &Report) -> Result<Told> {
@@ -344,7 +350,7 @@ impl Wire {
         let () = self.near.ask(&NearOrder::Leave)?;
         let is_given = server.try_receive()?.is_some() || server.clients() > 0;
         let named = done.error.as_ref().is_some_and(|error| error.contains("secret"));
-        let counter = done.error.as_ref().map(|_| "(near's error)".to_owned());
+        let counter = done.error.as_ref().map(|_| "(the client's error)".to_owned());
         Ok(told(counter.filter(|_| named), done.error, is_given))
     }
 }

@@ -476,7 +476,7 @@ fn of_end(ended: &Ended) -> String {
         Ended::Said => "the other end closed its connection".into(),
         Ended::Cut => "its connection was cut".into(),
         Ended::Broken(why) => format!("its connection broke: {why}"),
-        Ended::Nonsense(why) => format!("what came is not TLS: {why}"),
+        Ended::Nonsense(why) => format!("it cannot be read any more: {why}"),
     }
 }
 

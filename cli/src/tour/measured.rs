@@ -1,0 +1,330 @@
+//! Against the clock: Hamlyn beside what programs use today, and what may be said of it. Figures compare
+//! only where their raw lines agree, because the host moves the cores.
+
+use super::show;
+use super::terminal::{heading, say};
+use crate::arguments::{Mode, Over, PerfArguments, TourArguments};
+use crate::perf;
+use crate::perf::baseline::{Channel, Patience};
+use crate::perf::compare::{self, Compared, Effort, Measured};
+use crate::perf::ends::Test;
+use crate::perf::pin::{self, Cores};
+use crate::perf::placement::{Placement, agree, commonest_line_ns};
+use crate::perf::row::{self, Row};
+use crate::progress;
+use crate::report::{Chart, Finding, Section};
+use anyhow::Result;
+use bytesize::ByteSize;
+use indicatif::ProgressBar;
+
+/// So often are two figures measured again that do not compare.
+const AGAIN_MAX: u32 = 2;
+/// The pairs that a finding compares: how Hamlyn waits, and how a Unix socket does.
+const PAIRS: [(Mode, Patience, &str); 2] =
+    [(Mode::Polled, Patience::Polled, "polled"), (Mode::Blocking, Patience::Blocking, "blocking")];
+const OWN: &str = "Hamlyn";
+
+/// Adds the tables; returns what the raw line tells of the cores.
+pub fn measure(
+    arguments: &TourArguments,
+    sections: &mut Vec<Section>,
+    findings: &mut Vec<Finding>,
+) -> Result<String> {
+    heading("Against the clock")?;
+    let cores = match pin::two_cores() {
+        Ok(cores) => cores,
+        Err(error) => {
+            say(format_args!("  skipped: {error:#}"))?;
+            return Ok("none: there is one processor".into());
+        }
+    };
+    let bar = progress::steps(5 + compare::CHANNEL_STEPS, "");
+    let figures = figures(arguments.quick, cores, &bar);
+    bar.finish_and_clear();
+    let (lines, bandwidth) = figures?;
+    for section in [latencies(&lines), rates(&lines), bandwidths(&bandwidth)] {
+        heading(&section.title)?;
+        show(section, sections)?;
+    }
+    if arguments.quick {
+        findings.push(Finding {
+            is_good: false,
+            text: "The times and rates are of a quick run (--quick), of a moment each: they show that \
+                   all works, and are no figures."
+                .into(),
+        });
+    }
+    findings.extend(PAIRS.iter().filter_map(|pair| of_pair(&lines, pair.2)));
+    let measured: Vec<Measured> = lines.iter().map(|line| line.one_way).collect();
+    let word = match commonest(&measured) {
+        Some(ns) if measured.iter().all(|one| agree(one.raw_line_ns, ns)) => {
+            format!(" ({})", Placement::of_raw_line_ns(ns))
+        }
+        _ => String::new(),
+    };
+    Ok(format!("{} one way{word}", range(&measured)))
+}
+
+fn figures(quick: bool, cores: Cores, bar: &ProgressBar) -> Result<(Vec<Compared>, Row)> {
+    let effort = if quick { Effort::QUICK } else { Effort::FULL };
+    let own = |test: Test, mode: Mode| {
+        bar.inc(1);
+        bar.set_message(format!("{OWN}, {test}, {mode}"));
+        let perf = PerfArguments {
+            size: None,
+            count: quick.then_some(500),
+            mode,
+            links: 0,
+            cores: None,
+            runs: if quick { 1 } else { 3 },
+            json: false,
+            to: None,
+            over: Over::Ring,
+        };
+        perf::measure(test, &perf, |_| (), |text| bar.suspend(|| eprintln!("  {text}")))
+    };
+    let mut lines = Vec::new();
+    for (mode, waits) in
+        [(Mode::Polled, "polled"), (Mode::Adaptive, "adaptive"), (Mode::Blocking, "blocking")]
+    {
+        let one_way = Measured::of(&own(Test::Latency, mode)?);
+        lines.push(Compared { name: OWN.into(), waits, one_way, rate: None });
+    }
+    lines[0].rate = Some(Measured::of(&own(Test::Rate, Mode::Polled)?));
+    let bandwidth = own(Test::Bandwidth, Mode::Polled)?;
+    lines.extend(compare::channels(cores, 16, effort, |what| {
+        bar.inc(1);
+        bar.set_message(what);
+    })?);
+    for (mode, patience, waits) in PAIRS {
+        for _ in 0..AGAIN_MAX {
+            let Some((ours, theirs)) = pair(&mut lines, waits) else { break };
+            if ours.one_way.compares_with(&theirs.one_way) {
+                break;
+            }
+            bar.inc_length(2);
+            ours.one_way = Measured::of(&own(Test::Latency, mode)?);
+            bar.inc(1);
+            bar.set_message(format!("{}, {waits}", theirs.name));
+            *theirs = compare::channel(Channel::UnixSocket, patience, cores, 16, effort)?;
+        }
+    }
+    let raw_line_ns = lines[0].one_way.raw_line_ns;
+    let raw = Measured { value: raw_line_ns, ..lines[0].one_way };
+    let name = "raw cache line (the physical limit)".into();
+    lines.insert(0, Compared { name, waits: "polled", one_way: raw, rate: None });
+    Ok((lines, bandwidth))
+}
+
+/// Hamlyn and a Unix socket that wait alike.
+fn pair<'a>(
+    lines: &'a mut [Compared],
+    waits: &str,
+) -> Option<(&'a mut Compared, &'a mut Compared)> {
+    let mut alike = lines.iter_mut().filter(|line| line.waits == waits);
+    let ours = alike.find(|line| line.name == OWN)?;
+    let socket = Channel::UnixSocket.to_string();
+    Some((ours, alike.find(|line| line.name == socket)?))
+}
+
+/// Against a Unix socket, both waiting alike; no comparison where their raw lines disagree.
+fn of_pair(lines: &[Compared], waits: &str) -> Option<Finding> {
+    let mut lines = lines.to_vec();
+    let (ours, theirs) = pair(&mut lines, waits)?;
+    let (ours, theirs) = (ours.one_way, theirs.one_way);
+    let (own, socket) = (row::ns(ours.value), row::ns(theirs.value));
+    let when = match waits {
+        "polled" => "while both ends look for messages without a pause",
+        _ => "where the receiver sleeps and has to be woken",
+    };
+    if !ours.compares_with(&theirs) {
+        return Some(Finding {
+            is_good: false,
+            text: format!(
+                "There is no comparison with a Unix stream socket {when}: {OWN} took {own} one way, \
+                 and a bare cache line {} from core to core then; the socket took {socket}, and the \
+                 line {}. The host moved the cores between or during the two measurements: run it \
+                 again.",
+                row::ns(ours.raw_line_ns),
+                row::ns(theirs.raw_line_ns)
+            ),
+        });
+    }
+    let times = theirs.value / ours.value;
+    let so = match times {
+        1.1.. => format!("{times:.1} times as long"),
+        0.9.. => "about as long".into(),
+        _ => "which is less".into(),
+    };
+    Some(Finding {
+        is_good: times >= 0.9,
+        text: format!(
+            "A checked message of 16 bytes takes {own} one way {when}, and through a Unix stream \
+             socket {socket}, {so}."
+        ),
+    })
+}
+
+fn commonest(measured: &[Measured]) -> Option<f64> {
+    commonest_line_ns(&measured.iter().map(|one| one.raw_line_ns).collect::<Vec<_>>())
+}
+
+/// The raw lines of these: one, or from the shortest to the longest.
+fn range(measured: &[Measured]) -> String {
+    let lines = || measured.iter().map(|one| one.raw_line_ns);
+    let (least, most) = (lines().fold(f64::INFINITY, f64::min), lines().fold(0.0, f64::max));
+    match (row::ns(least), row::ns(most)) {
+        (least, most) if least == most => least,
+        (least, most) => format!("from {least} to {most}"),
+    }
+}
+
+/// Which of these do not compare with most of them: a mark, or nothing.
+fn marks(measured: &[Measured]) -> Vec<&'static str> {
+    let line = commonest(measured).unwrap_or(f64::NAN);
+    let compares = |one: &Measured| one.is_steady && agree(one.raw_line_ns, line);
+    measured.iter().map(|one| if compares(one) { "" } else { " *" }).collect()
+}
+
+/// Beside which raw lines these were measured.
+fn of_cores(measured: &[Measured]) -> String {
+    let text =
+        format!("A bare cache line took {} from one core to the other meanwhile.", range(measured));
+    match marks(measured).concat().is_empty() {
+        true => text,
+        false => format!(
+            "{text} Rows with a * do not compare with the others: the host had moved the cores, or \
+             moved them then."
+        ),
+    }
+}
+
+fn latencies(lines: &[Compared]) -> Section {
+    let text = "Messages of 16 bytes between two processes on two cores, each end pinned alike. \
+                Hamlyn's have their key and bounds checked, are deposited and announced. One way \
+                is half of a round trip; the median.";
+    let measured: Vec<(&Compared, Measured)> =
+        lines.iter().map(|line| (line, line.one_way)).collect();
+    compared("Latency", text, "one way", "time one way: less is better", row::ns, &measured)
+}
+
+fn rates(lines: &[Compared]) -> Section {
+    let measured: Vec<(&Compared, Measured)> =
+        lines.iter().filter_map(|line| Some((line, line.rate?))).collect();
+    let text = "The same messages one after another, one call each.";
+    let axis = "messages a second: more is better";
+    compared("Rate", text, "messages", axis, |rate| row::per_second(rate, ""), &measured)
+}
+
+fn compared(
+    title: &str,
+    text: &str,
+    figure: &str,
+    axis: &str,
+    in_words: fn(f64) -> String,
+    rows: &[(&Compared, Measured)],
+) -> Section {
+    let measured: Vec<Measured> = rows.iter().map(|row| row.1).collect();
+    let marks = marks(&measured);
+    let marked = || rows.iter().zip(&marks);
+    let name = |line: &Compared, mark| format!("{}, {}{mark}", line.name, line.waits);
+    Section {
+        title: title.into(),
+        text: vec![text.into(), of_cores(&measured)],
+        chart: Some(Chart {
+            axis: axis.into(),
+            values: marked().map(|((line, one), mark)| (name(line, mark), one.value)).collect(),
+            text: in_words,
+        }),
+        header: ["what", "waits", figure, "raw line then"].map(String::from).into(),
+        rows: marked()
+            .map(|((line, one), mark)| {
+                let raw = format!("{}{mark}", row::ns(one.raw_line_ns));
+                vec![line.name.clone(), line.waits.into(), in_words(one.value), raw]
+            })
+            .collect(),
+        ..Section::default()
+    }
+}
+
+fn bandwidths(bandwidth: &Row) -> Section {
+    let measured = Measured::of(bandwidth);
+    let values = [
+        ("memcpy on one core", bandwidth.baselines.memcpy_bytes_per_s),
+        ("bare two-copy ring", bandwidth.baselines.copy_ring_bytes_per_s),
+        (OWN, measured.value),
+    ]
+    .map(|(name, value)| (name.to_owned(), value));
+    let in_words: fn(f64) -> String = |rate| row::per_second(rate, "B");
+    let raw = row::ns(measured.raw_line_ns);
+    Section {
+        title: "Bandwidth, beside what the machine can copy".into(),
+        text: vec![
+            format!(
+                "Messages of {}, copied into the ring on one core and out of it on the other. The \
+                 bare ring does the same without names, keys or checks.",
+                ByteSize(bandwidth.size)
+            ),
+            of_cores(&[measured]),
+        ],
+        rows: values
+            .iter()
+            .map(|(name, value)| vec![name.clone(), in_words(*value), raw.clone()])
+            .collect(),
+        header: ["what", "bandwidth", "raw line then"].map(String::from).into(),
+        chart: Some(Chart {
+            axis: "bytes a second: more is better".into(),
+            values: values.into(),
+            text: in_words,
+        }),
+        ..Section::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Hamlyn and a Unix socket beside these raw lines.
+    fn lines(ours_ns: f64, theirs_ns: f64, is_steady: bool) -> [Compared; 2] {
+        let line = |name: &str, value, raw_line_ns| Compared {
+            name: name.into(),
+            waits: "polled",
+            one_way: Measured { value, raw_line_ns, is_steady },
+            rate: None,
+        };
+        let socket = Channel::UnixSocket.to_string();
+        [line(OWN, 85.0, ours_ns), line(&socket, 2_600.0, theirs_ns)]
+    }
+
+    #[test]
+    fn latencies_are_compared_only_where_their_raw_lines_agree() {
+        let of = |lines: [Compared; 2]| of_pair(&lines, "polled").unwrap();
+        let finding = of(lines(53.0, 60.0, true));
+        assert!(finding.is_good && finding.text.contains("30.6 times as long"), "{finding:?}");
+        for moved in [lines(53.0, 168.0, true), lines(53.0, 53.0, false)] {
+            let finding = of(moved);
+            assert!(!finding.is_good && !finding.text.contains("times"), "{finding:?}");
+            for part in ["no comparison", "85 ns", "53 ns", "2.6 us", "run it again"] {
+                assert!(finding.text.contains(part), "{part}: {finding:?}");
+            }
+        }
+        assert!(of(lines(53.0, 168.0, true)).text.contains("168 ns"));
+        assert!(of_pair(&lines(53.0, 53.0, true), "blocking").is_none(), "none was measured");
+    }
+
+    #[test]
+    fn rows_that_do_not_compare_with_most_are_marked_and_the_range_is_told() {
+        let measured = |lines: [f64; 3]| {
+            lines.map(|raw_line_ns| Measured { value: 1.0, raw_line_ns, is_steady: true })
+        };
+        let moved = measured([53.0, 168.0, 55.0]);
+        assert_eq!(marks(&moved), ["", " *", ""]);
+        let text = of_cores(&moved);
+        assert!(text.contains("from 53 ns to 168 ns") && text.contains("with a *"), "{text}");
+        let alike = measured([53.0, 53.2, 53.0]);
+        assert_eq!(marks(&alike), ["", "", ""]);
+        let text = of_cores(&alike);
+        assert!(text.contains("took 53 ns from") && !text.contains('*'), "{text}");
+    }
+}

@@ -228,7 +228,7 @@ pub struct RecvArguments {
     /// Write to FILE, which is there when it is whole, and as it was until then
     ///
     /// A file that is replaced keeps its mode and its owner. Killed by SIGKILL, this command leaves
-    /// `.hamlyn-XXXXXX.part` beside it.
+    /// `.hamlyn-*.part` beside it.
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// The file is on the disk, not only with the system, before this command ends

@@ -159,7 +159,7 @@ fn who_has_no_certificate_of_the_authority_does_not_connect() {
 #[test]
 fn what_another_host_does_not_tell_is_refused_with_what_to_do() {
     let here = tempfile::tempdir().unwrap();
-    for line in ["stat", "why", "top --once"] {
+    for line in ["stat", "top --once"] {
         let line = format!("{line} hamlyn://127.0.0.1:7000/x");
         let output = output(&mut hamlyn(here.path(), &line));
         let error = text(&output.stderr) + &text(&output.stdout);

@@ -263,12 +263,6 @@ impl Node {
         self.events.pop_front()
     }
 
-    /// Whether the control plane has told of something that nobody has heeded yet.
-    #[inline]
-    pub(crate) fn is_told(&self) -> bool {
-        self.inbox.is_pending() || !self.events.is_empty()
-    }
-
     /// Whether [`next_event`](Self::next_event) may have one.
     #[inline]
     pub(crate) fn has_events(&self) -> bool {

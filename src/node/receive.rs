@@ -195,6 +195,12 @@ impl Node {
         Ok(taken)
     }
 
+    /// Whether the control plane has told of something that nobody has heeded yet.
+    #[inline]
+    pub(crate) fn is_told(&self) -> bool {
+        self.inbox.is_pending() || !self.events.is_empty()
+    }
+
     /// The application lives, for it has made a call that receives.
     #[inline(always)]
     pub(super) fn is_called(&mut self) {

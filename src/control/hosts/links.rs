@@ -8,7 +8,7 @@ use super::meeting::{MeetingError, Proved};
 use super::path::Path;
 use super::rails::said::Said;
 use super::rails::{OfLink, Rails, Terms};
-use super::{Carrier, ConnectError, LinkRow, Met, Refused, Row, Shared, State, lock};
+use super::{Carrier, ConnectError, Hosts, LinkRow, Met, Refused, Row, Shared, State, lock};
 use crate::control::LinkFeatures;
 use crate::control::machine::{HostPeer, Peer, RequestId};
 use crate::control::shell::{ControlEvent, LinkToken, NewLink, Way};
@@ -30,6 +30,16 @@ struct Agreed {
     proved: Proved,
     greeting: Vec<u8>,
     request: Option<RequestId>,
+}
+
+impl Hosts {
+    /// Tells the other end that packets of its were refused because a ticket was revoked.
+    pub fn tell_stale(&self, token: LinkToken, slot: u32, index: u32) {
+        let link = self.shared.lock().links.get(&token).map(|row| row.link.clone());
+        if let Some(link) = link {
+            lock(&link).tell_stale(slot, index);
+        }
+    }
 }
 
 impl Shared {

@@ -380,14 +380,6 @@ impl Hosts {
             shared.late.bell.ring();
         }
     }
-
-    /// Tells the other end that packets of its were refused because a ticket was revoked.
-    pub fn tell_stale(&self, token: LinkToken, slot: u32, index: u32) {
-        let link = self.shared.lock().links.get(&token).map(|row| row.link.clone());
-        if let Some(link) = link {
-            lock(&link).tell_stale(slot, index);
-        }
-    }
 }
 
 impl Drop for Hosts {

@@ -18,12 +18,14 @@
 //! - `inbox.rs`: what the application is told
 //! - `limits.rs`: how many links the system allows
 //! - `refusals.rs`: who was refused last
+//! - `ending.rs`: how links are ended
 //! - `error.rs`: what can fail
 //!
 //! Never: the lock is held while the application's code runs, or while waiting; a descriptor of a
 //! stranger's is closed, a file of one sealed or punched, where somebody waits.
 
 mod dial;
+mod ending;
 mod error;
 mod inbox;
 mod limits;
@@ -60,7 +62,6 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use dial::Dial;
 use inbox::Waiter;
-use other_hosts::Leave;
 use refusals::Refusals;
 #[cfg(feature = "tls")]
 pub(in crate::control) use refusals::of_host;
@@ -510,39 +511,6 @@ impl Control {
             return Ok(answer?);
         }
         Ok(self.call(|machine, _| machine.refuse_request(request, by, text))?)
-    }
-
-    /// Ends a link with a goodbye; what was written can still be read at the other end.
-    pub fn close(&self, token: LinkToken) {
-        if self.leave_host(token, Leave::Said) {
-            return;
-        }
-        self.call_if_parent(|machine, _| machine.close(token));
-    }
-
-    /// Ends a link without a goodbye, because not everything has been written; what was can still
-    /// be read at the other end.
-    pub fn hang_up(&self, token: LinkToken) {
-        if self.leave_host(token, Leave::HungUp) {
-            return;
-        }
-        self.call_if_parent(|machine, _| machine.hang_up(token));
-    }
-
-    /// Ends a link whose other end wrote what no honest process writes.
-    pub fn violated(&self, token: LinkToken) {
-        if self.leave_host(token, Leave::SentAway) {
-            return;
-        }
-        self.call_if_parent(|machine, _| machine.violated(token));
-    }
-
-    /// Ends a link whose other end does not keep up with what it is sent, and tells it so.
-    pub fn too_slow(&self, token: LinkToken) {
-        if self.leave_host(token, Leave::TooSlow) {
-            return;
-        }
-        self.call_if_parent(|machine, _| machine.too_slow(token));
     }
 
     /// An operator is told that the other end of a link is sent away, and why; the link is as it was.

@@ -145,9 +145,9 @@ pub use seed::SeedHostError;
 #[cfg(feature = "os")]
 pub(crate) use seed::Token;
 pub use seed::{Kind, SEED_BYTES_MAX, Seed, SeedError};
-#[cfg(feature = "os")]
-#[cfg(feature = "unstable-internals")]
+#[cfg(all(feature = "os", feature = "unstable-internals"))]
 pub use stream::RecordLoanApart;
+#[cfg(feature = "os")]
 pub use stream::{Record, RecordGuard, RecordLoan, StreamConfig, StreamReceiver, StreamSender};
 #[cfg(feature = "os")]
 pub use tagged::{Tag, TaggedConfig, TaggedReceiver, TaggedSender};

@@ -216,7 +216,7 @@ static void what_is_refused(void) {
     while ((status = h_subscriber_receive(subscriber, LIMIT, &sample)) == H_OK) {
         h_sample_free(sample);
     }
-    THAT(status == H_CLOSED);
+    THAT(status == H_HUNG_UP);
     THAT(h_sample_info(NULL, NULL) == H_INVALID);
     THAT(h_loan_data(NULL, NULL, NULL) == H_INVALID && h_loan_truncate(NULL, 0) == H_INVALID);
     h_loan_free(NULL);

@@ -472,7 +472,7 @@ async fn long_replies_to_a_client_that_takes_none_wait_within_a_bound() {
     let there = AsyncManager::new(&Manager::with_config(dir.config()).unwrap()).unwrap();
     let bounds = ServerConfig {
         long_bytes_max: 1 << 20,
-        waiting_bytes_max: 1 << 20,
+        waiting_bytes_max: 2 << 20,
         ..ServerConfig::default()
     };
     let server = AsyncServer::new(&there, bounds).unwrap();
@@ -481,7 +481,7 @@ async fn long_replies_to_a_client_that_takes_none_wait_within_a_bound() {
     const LENGTH: usize = 300_000;
     // Of the copies a client has as much as is left for others; of what waits there is no such rule.
     const COPIED: usize = 2;
-    const WAIT: usize = 3;
+    const WAIT: usize = 6;
     // Its program makes no calls between the last request and the first reply.
     let config = dir.config();
     let calling = tokio::task::spawn_blocking(move || {
@@ -508,7 +508,7 @@ async fn long_replies_to_a_client_that_takes_none_wait_within_a_bound() {
         }
         let error = polled.unwrap().unwrap_err();
         assert!(matches!(error, CallError::Untaken { .. }), "{error}");
-        assert!(error.to_string().contains("waiting_bytes_max is 1048576"), "{error}");
+        assert!(error.to_string().contains("waiting_bytes_max is 2097152"), "{error}");
         // It may be answered otherwise.
         request.fail(503, "busy").await.unwrap();
     }

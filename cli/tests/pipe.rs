@@ -1,7 +1,5 @@
 //! `hamlyn recv` and `hamlyn send`: whole or not at all.
 
-mod support;
-
 use hamlyn::control::frame::Frame;
 use hamlyn::os::socket;
 use hamlyn::{
@@ -349,28 +347,6 @@ fn the_file_that_a_link_names_is_replaced_and_keeps_its_mode_and_its_owner() {
             }
         }
     }
-}
-
-#[test]
-fn a_file_whose_owner_cannot_be_kept_stays_as_it_was() {
-    use std::os::unix::fs::{PermissionsExt, chown};
-    use std::os::unix::process::CommandExt;
-    if !rustix::process::geteuid().is_root() {
-        return support::skipped("only root can make another user's file");
-    }
-    let files = tempfile::tempdir().unwrap();
-    let (command, file) = (files.path().join("hamlyn"), files.path().join("file"));
-    std::fs::set_permissions(&files, std::fs::Permissions::from_mode(0o777)).unwrap();
-    std::fs::copy(env!("CARGO_BIN_EXE_hamlyn"), &command).unwrap();
-    std::fs::write(&file, "as it was").unwrap();
-    chown(&file, Some(2), Some(2)).unwrap();
-    let mut other = Command::new(&command);
-    other.uid(1).gid(1).args(["recv", "--wait", "0", "-o", file.to_str().unwrap(), "x"]);
-    let output = other.env("HAMLYN_DIR", files.path().join("own")).output().unwrap();
-    let error = text(&output.stderr);
-    assert!(error.contains("it is of user 2 and group 2"), "{error}");
-    assert_eq!(std::fs::read(&file).unwrap(), b"as it was");
-    assert_eq!(names(files.path()).len(), 2);
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Two users that every Debian has, with their numbers.
@@ -35,8 +36,13 @@ fn shell(command: &str, dir: &Path, shared: &Path, user: Option<u32>) -> Command
     shell
 }
 
+/// One test at a time: what another has just copied cannot be run while a process that began then has it
+/// open for writing.
+static ONE: Mutex<()> = Mutex::new(());
+
 /// The command, and a home for each of the two.
-fn two_homes() -> tempfile::TempDir {
+fn two_homes() -> (MutexGuard<'static, ()>, tempfile::TempDir) {
+    let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).unwrap();
     fs::copy(env!("CARGO_BIN_EXE_hamlyn"), dir.path().join("hamlyn")).unwrap();
@@ -45,7 +51,27 @@ fn two_homes() -> tempfile::TempDir {
         fs::create_dir(&home).unwrap();
         chown(&home, Some(uid), Some(uid)).unwrap();
     }
-    dir
+    (one, dir)
+}
+
+#[test]
+fn a_file_whose_owner_cannot_be_kept_stays_as_it_was() {
+    if !rustix::process::geteuid().is_root() {
+        return support::skipped("only root can run commands as two other users");
+    }
+    let (_one, dir) = two_homes();
+    let (dir, home) = (dir.path(), dir.path().join(BOB.1.to_string()));
+    let file = home.join("file");
+    fs::write(&file, "as it was").unwrap();
+    chown(&file, Some(ALICE.1), Some(ALICE.1)).unwrap();
+    // The directory is bob's, who may rename and remove what is there.
+    let command = "hamlyn recv --wait 0 -o file x";
+    let output = shell(command, dir, &dir.join("run"), Some(BOB.1)).output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("it is of user 1 and group 1"), "{error}");
+    assert_eq!(fs::read_to_string(&file).unwrap(), "as it was");
+    let left: Vec<_> = fs::read_dir(&home).unwrap().flatten().map(|e| e.file_name()).collect();
+    assert_eq!(left, ["file"]);
 }
 
 #[test]
@@ -53,7 +79,7 @@ fn a_user_sees_what_it_serves_where_the_shared_directory_is_not_its_to_read() {
     if !rustix::process::geteuid().is_root() {
         return support::skipped("only root can run commands as two other users");
     }
-    let dir = two_homes();
+    let (_one, dir) = two_homes();
     let (dir, shared) = (dir.path(), dir.path().join("run"));
     // Nothing is made where a user is not there.
     let nobody = shell("hamlyn setup daemon nosuchuser", dir, &shared, None).output().unwrap();
@@ -99,12 +125,14 @@ fn the_page_on_two_users_says_what_works() {
     if !rustix::process::geteuid().is_root() {
         return support::skipped("only root can run commands as two other users");
     }
-    let dir = two_homes();
+    let (_one, dir) = two_homes();
     let (dir, shared) = (dir.path(), dir.path().join("run"));
     assert!(shell(setup, dir, &shared, None).status().unwrap().success());
     let report = dir.join(BOB.1.to_string()).join("report");
     fs::write(&report, "what bob has to say\n").unwrap();
-    let mut receiver = shell(receive, dir, &shared, Some(ALICE.1)).spawn().unwrap();
+    // In place of the shell, so that it ends with it.
+    let receive = format!("exec {receive}");
+    let mut receiver = shell(&receive, dir, &shared, Some(ALICE.1)).spawn().unwrap();
     // It waits until she is there.
     let sent = shell(send, dir, &shared, Some(BOB.1)).status().unwrap();
     if !sent.success() {

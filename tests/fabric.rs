@@ -758,5 +758,5 @@ fn role() {
 
 /// Whether a message is the library's.
 fn leaves(sent: Sent) -> bool {
-    matches!(sent, Sent::Leaves(_) | Sent::Left(_))
+    matches!(sent, Sent::Leaves(_))
 }

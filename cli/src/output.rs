@@ -177,7 +177,7 @@ fn like(file: &File, replaced: &Metadata) -> Result<()> {
             new.gid()
         );
     }
-    Ok(file.set_permissions(Permissions::from_mode(replaced.mode() & 0o7777))?)
+    Ok(file.set_permissions(Permissions::from_mode(replaced.mode() & 0o777))?)
 }
 
 /// Writes the file that `path` names, whole or not at all. Not on the disk yet.

@@ -264,6 +264,7 @@ class ReconnectingClient:
                 if self._is_closed:
                     raise Closed("the client is closed")
                 limit.check(outages.why)
+                outages.begins()
                 seconds = limit.at_most(outages.policy.attempt_limit)
                 try:
                     client = await Client.connect(
@@ -274,6 +275,9 @@ class ReconnectingClient:
                         raise
                     outages.has_failed(error)
                 else:
+                    if self._is_closed:
+                        client.sync.close()
+                        raise Closed("the client is closed")
                     outages.has_connected(client)
             return outages.number, outages.client
         finally:

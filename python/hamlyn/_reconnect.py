@@ -66,6 +66,8 @@ class Outages(Generic[C]):
         self._began = 0.0
         self._has_replied = False
         self._outage_began: float | None = None
+        #: When the next attempt may begin; `None` once it has.
+        self._next_at: float | None = None
         self._delays = self._all_delays()
 
     def _all_delays(self) -> Iterator[float]:
@@ -89,13 +91,13 @@ class Outages(Generic[C]):
         """Connection `number` is of no use any more."""
         if number != self.number or self.client is None:
             return
-        self.client, self.why = None, str(error)
+        self.client, self.why, self._next_at = None, str(error), None
         if self._has_replied or self.now() - self._began >= self.policy.delay_max:
             self._delays, self._outage_began = self._all_delays(), None
 
     def next_delay(self) -> float:
-        """Before the next attempt; before the very first there is none. Raises `Unreachable` where the
-        policy allows no more attempts."""
+        """Until the next attempt, whoever makes it; before the very first there is none. Raises
+        `Unreachable` where the policy allows no more attempts."""
         if self.number == 0 and not self._has_tried:
             self._has_tried = True
             return 0.0
@@ -105,11 +107,17 @@ class Outages(Generic[C]):
             self.policy.outage_max is not None
             and self.now() - self._outage_began >= self.policy.outage_max
         )
-        delay = None if is_over or self.given_up else next(self._delays, None)
-        if delay is None:
-            self.given_up = True
-            raise Unreachable(f"no connection, and no more attempts: {self.why}")
-        return delay
+        if self._next_at is None or is_over or self.given_up:
+            delay = None if is_over or self.given_up else next(self._delays, None)
+            if delay is None:
+                self.given_up = True
+                raise Unreachable(f"no connection, and no more attempts: {self.why}")
+            self._next_at = self.now() + delay
+        return max(self._next_at - self.now(), 0.0)
+
+    def begins(self) -> None:
+        """An attempt begins: whoever had no time to wait for it has used none up."""
+        self._next_at = None
 
     def __repr__(self) -> str:
         if self.client is not None:
@@ -237,6 +245,7 @@ class ReconnectingClient:
                 if self._closing.is_set():
                     raise Closed("the client is closed")
                 limit.check(outages.why)
+                outages.begins()
                 seconds = limit.at_most(outages.policy.attempt_limit)
                 try:
                     client = _hamlyn.Client.connect(
@@ -247,6 +256,9 @@ class ReconnectingClient:
                         raise
                     outages.has_failed(error)
                 else:
+                    if self._closing.is_set():
+                        client.close()
+                        raise Closed("the client is closed")
                     outages.has_connected(client)
             return outages.number, outages.client
         finally:

@@ -116,9 +116,11 @@ def test_delays_grow_until_a_connection_has_replied_or_lasted() -> None:
     def check(delays: list[int]) -> None:
         for most in delays:
             assert most <= outages.next_delay() <= 2 * most
+            outages.begins()
 
     # The first attempt is at once.
     assert outages.next_delay() == 0
+    outages.begins()
     outages.has_connected("a")
     outages.is_lost(1, lost)
     check([1, 2, 4, 4])
@@ -136,9 +138,16 @@ def test_delays_grow_until_a_connection_has_replied_or_lasted() -> None:
     outages.has_connected("d")
     now += 4
     outages.is_lost(4, lost)
-    check([1])
+    # Whoever has no time to wait for an attempt uses none up, and waits for the same the next time.
+    first = outages.next_delay()
+    assert first <= 2 and outages.next_delay() == first
+    now += first
+    assert outages.next_delay() == 0
+    outages.begins()
+    check([2])
     limited: Outages[str] = Outages(hamlyn.ReconnectPolicy(outage_max=10), lambda: now)
     limited.next_delay()
+    limited.begins()
     limited.next_delay()
     now += 10
     with pytest.raises(hamlyn.Unreachable):

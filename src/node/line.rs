@@ -2,8 +2,8 @@
 //! ring by ordinary stores (direct I/O, Hamlyn 2.3).
 //!
 //! Each call here says whether it wrote the line. Never: a line is written where messages wait in
-//! work queues, where the control plane has told of something that nobody has heeded (the end of the
-//! link, say), or where the process is a forked child; what is longer, or must wait, or cannot be
+//! work queues, for an end point where the control plane has told of something that nobody has heeded
+//! (the end of the link, say), or where the process is a forked child; what is longer, or must wait, or cannot be
 //! sent, is looked into here: that is for `send.rs`.
 
 use super::{Node, NodeSendError};
@@ -104,17 +104,32 @@ impl Node {
         metadata: &[u8],
         timeout: Option<Duration>,
     ) -> Result<(), NodeSendError> {
-        if metadata.is_empty() && self.push_prepared(prepared, 0, data, 0) {
+        let may = self.fork_guard.is_parent();
+        if metadata.is_empty() && self.push_prepared_if(may, prepared, 0, data, 0) {
             return Ok(());
         }
         self.send_on(self.primary(), &prepared.ticket, data, metadata, timeout)
     }
 
     /// One line over the link of a prepared ticket, `offset` bytes behind its base; `word` is that of
-    /// a fast packet. False: nothing was done, for it is longer, or must wait, or cannot be sent.
+    /// a fast packet. False: nothing was done, for it is longer, or must wait, or cannot be sent, or the
+    /// control plane has told of something, which is to be heeded first.
     #[inline(always)]
     pub(crate) fn push_prepared(
         &mut self,
+        prepared: &PreparedTicket,
+        offset: u64,
+        data: &[u8],
+        word: u32,
+    ) -> bool {
+        let may = self.fork_guard.is_parent_at_rest();
+        self.push_prepared_if(may, prepared, offset, data, word)
+    }
+
+    #[inline(always)]
+    fn push_prepared_if(
+        &mut self,
+        may: bool,
         prepared: &PreparedTicket,
         offset: u64,
         data: &[u8],
@@ -124,10 +139,10 @@ impl Node {
         match <&[u8; INLINE_BYTES]>::try_from(data) {
             Ok(data) => {
                 offset < prepared.line_offsets
-                    && self.fork_guard.is_parent_at_rest()
+                    && may
                     && self.push_prepared_words(prepared, offset, data, INLINE_BYTES, word)
             }
-            Err(_) => self.push_prepared_short(prepared, offset, data, word),
+            Err(_) => may && self.push_prepared_short(prepared, offset, data, word),
         }
     }
 
@@ -140,7 +155,7 @@ impl Node {
         word: u32,
     ) -> bool {
         let end = offset.checked_add(data.len() as u64);
-        if end.is_none_or(|end| end > prepared.capacity) || !self.fork_guard.is_parent_at_rest() {
+        if end.is_none_or(|end| end > prepared.capacity) {
             return false;
         }
         let mut body = [0; INLINE_BYTES];
@@ -195,7 +210,7 @@ impl Node {
     ) -> bool {
         match self.routes.again(&ticket.destination) {
             Some(index) => {
-                self.fork_guard.is_parent_at_rest()
+                self.fork_guard.is_parent()
                     && self.push_line(index as usize, ticket, data, metadata, word)
             }
             None => false,
@@ -213,8 +228,7 @@ impl Node {
         body: impl Fn(usize) -> u64,
     ) -> bool {
         let Some(index) = self.routes.again(&ticket.destination()) else { return false };
-        if !self.fork_guard.is_parent_at_rest() || self.queued.total() > 0 || !ticket.allows(length)
-        {
+        if !self.fork_guard.is_parent() || self.queued.total() > 0 || !ticket.allows(length) {
             return false;
         }
         let Some(Some(link)) = self.links.get_mut(index as usize) else { return false };

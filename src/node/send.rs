@@ -135,7 +135,7 @@ impl Node {
         if self.push_line_again(ticket, data, metadata, 0) {
             return Ok(());
         }
-        self.attend()?;
+        self.check_fork()?;
         let index = self.route(ticket.destination)?;
         self.try_send_general(TerminusId(0), index, ticket, data, metadata, 0, true)
     }
@@ -148,7 +148,7 @@ impl Node {
         data: &[u8],
         metadata: &[u8],
     ) -> Result<(), NodeSendError> {
-        self.attend()?;
+        self.check_fork()?;
         self.terminus_mut(terminus)?;
         let index = self.route(ticket.destination)?;
         self.try_send_general(terminus, index, ticket, data, metadata, 0, true)
@@ -166,7 +166,7 @@ impl Node {
         if self.push_line_again(ticket, data, &[], word) {
             return Ok(());
         }
-        self.attend()?;
+        self.check_fork()?;
         let index = self.route(ticket.destination)?;
         self.try_send_general(TerminusId(0), index, ticket, data, &[], word, true)
     }
@@ -182,7 +182,7 @@ impl Node {
         data: &[u8],
         word: u32,
     ) -> Result<(), NodeSendError> {
-        self.attend()?;
+        self.check_fork()?;
         let index = link.index as usize;
         if !self.leads_to(link, ticket.destination) {
             return Err(NodeSendError::LinkEnded(ticket.destination));
@@ -191,17 +191,6 @@ impl Node {
             return Ok(());
         }
         self.try_send_general(TerminusId(0), index, ticket, data, &[], word, false)
-    }
-
-    /// Before a message goes any other way than as a line at once: a forked child sends nothing, and
-    /// what the control plane has told is heeded, for who only sends must learn of an end, too.
-    #[inline]
-    fn attend(&mut self) -> Result<(), Forked> {
-        self.check_fork()?;
-        if self.inbox.is_pending() {
-            self.take_control_events();
-        }
-        Ok(())
     }
 
     #[inline(always)]
@@ -313,7 +302,7 @@ impl Node {
         metadata: &[u8],
         timeout: Option<Duration>,
     ) -> Result<(), NodeSendError> {
-        self.attend()?;
+        self.check_fork()?;
         let destination = ticket.destination;
         match self.link(link) {
             Ok(link) if link.peer.node == destination => {}
@@ -333,7 +322,7 @@ impl Node {
         metadata: &[u8],
         timeout: Option<Duration>,
     ) -> Result<(), NodeSendError> {
-        self.attend()?;
+        self.check_fork()?;
         self.terminus_mut(terminus)?;
         let index = self.route(ticket.destination)?;
         self.send_waiting(terminus, index, ticket, data, metadata, 0, timeout)
@@ -363,7 +352,7 @@ impl Node {
         word: u32,
         timeout: Option<Duration>,
     ) -> Result<(), NodeSendError> {
-        self.attend()?;
+        self.check_fork()?;
         let index = self.route(ticket.destination)?;
         self.send_waiting(self.primary(), index, ticket, data, &[], word, timeout)
     }
@@ -445,7 +434,7 @@ impl Node {
         metadata: &[u8],
         word: u32,
     ) -> Result<Begun, NodeSendError> {
-        self.attend()?;
+        self.check_fork()?;
         let index = self.route(ticket.destination)?;
         self.begin_over(self.primary(), index, ticket, data, metadata, word)
     }
@@ -492,7 +481,7 @@ impl Node {
         data: &[u8],
         metadata: &[u8],
     ) -> Result<Advanced, NodeSendError> {
-        self.attend()?;
+        self.check_fork()?;
         let Unfinished { terminus, link: link_id, segmenter } = unfinished;
         let (terminus, link_id) = (*terminus, *link_id);
         self.terminus_mut(terminus)?;

@@ -221,21 +221,21 @@ impl Untaken {
     }
 
     /// A copy of a reply, if there is room: of its user's, a client may have as much as is left behind
-    /// it, so that one which takes nothing leaves something for the others. One is always allowed.
-    fn copy(self: &Arc<Self>, turn: &Turn, waiting: &Waiting, data: &[u8]) -> Option<Copied> {
+    /// it, so that one which takes nothing leaves something for the others; one it may always have.
+    fn copy(self: &Arc<Self>, turn: Turn, waiting: &Waiting, data: &[u8]) -> Result<Copied, Turn> {
         let mut lines = self.lines();
-        let line = lines.get_mut(&turn.client)?;
         let mut all = self.users();
-        let of = all.get_mut(&waiting.user)?;
+        let of = all.entry(waiting.user.clone()).or_default();
         let left = self.copied_max.saturating_sub(of.copied);
-        if of.copied > 0 && line.copied.saturating_add(waiting.length) > left {
-            return None;
+        // As long as the turn.
+        let line = lines.entry(turn.client).or_default();
+        if line.copied > 0 && line.copied.saturating_add(waiting.length) > left {
+            return Err(turn);
         }
         of.copied += waiting.length;
         line.copied += waiting.length;
         drop((all, lines));
-        let (client, user, of) = (turn.client, waiting.user.clone(), self.clone());
-        Some(Copied { data: data.to_vec(), client, user, of })
+        Ok(Copied { data: data.to_vec(), user: waiting.user.clone(), of: self.clone(), turn })
     }
 
     /// Some of a user's bytes are gone.
@@ -303,18 +303,18 @@ impl Drop for Waiting {
     }
 }
 
-/// One of the copies, until it is dropped; before its turn is over.
+/// One of the copies, until it is dropped; then its turn is over.
 struct Copied {
     data: Vec<u8>,
-    client: u64,
     user: Option<PeerUser>,
     of: Arc<Untaken>,
+    turn: Turn,
 }
 
 impl Drop for Copied {
     fn drop(&mut self) {
         let length = self.data.len() as u64;
-        if let Some(line) = self.of.lines().get_mut(&self.client) {
+        if let Some(line) = self.of.lines().get_mut(&self.turn.client) {
             line.copied -= length;
         }
         self.of.less(&self.user, |of| of.copied -= length);
@@ -436,24 +436,19 @@ impl AsyncRequest {
     /// what makes the reply; dropped before it is ready, it has done nothing. To be awaited by one
     /// task of a request at a time.
     pub async fn cancelled(&self) {
-        match self.deadline {
-            Some(deadline) => timeout_at(deadline.into(), self.given_up()).await.unwrap_or(()),
-            None => self.given_up().await,
-        }
-    }
-
-    /// [`cancelled`](Self::cancelled), its deadline apart.
-    async fn given_up(&self) {
         let Some(of) = self.arrived().as_ref().map(Arrived::names) else { return };
         let _watched = Watched::new(&self.server, of);
-        poll_fn(|context| {
+        let cancelled = poll_fn(|context| {
             let is_cancelled = match &*self.arrived() {
                 Some(arrived) => self.server.server.watch(arrived, context.waker()),
                 None => true,
             };
             if is_cancelled { Poll::Ready(()) } else { Poll::Pending }
-        })
-        .await;
+        });
+        match self.deadline {
+            Some(deadline) => timeout_at(deadline.into(), cancelled).await.unwrap_or(()),
+            None => cancelled.await,
+        }
     }
 
     /// Answers that the request has failed: the caller gets [`CallError::Application`] with this
@@ -471,11 +466,10 @@ impl AsyncRequest {
     /// Before it is first polled nothing has happened, and the request may be replied to still; so it
     /// may, by this or otherwise, while a long reply waits for room, if this is dropped: of one client
     /// four are on their way at a time, and of one user
-    /// [`long_bytes_max`](ServerConfig::long_bytes_max) bytes, but one at least. Then it is copied, and
+    /// [`long_bytes_max`](ServerConfig::long_bytes_max) bytes, but one of each client at least. Then it is copied, and
     /// leaves in a task of its own, as long as the runtime lives, also if this is dropped.
     ///
-    /// A reply that nobody waits for any more does not wait for room: it does not leave, and that is
-    /// no error. A client that takes no long replies keeps this waiting as long as it lives: whoever does not
+    /// A client that takes no long replies keeps this waiting as long as it lives: whoever does not
     /// trust clients gives it a limit (`tokio::time::timeout`), and answers by [`fail`](Self::fail) or
     /// drops the request. What waits is the application's memory, of each user
     /// [`waiting_bytes_max`](ServerConfig::waiting_bytes_max) bytes at most; beyond, a reply is
@@ -495,39 +489,22 @@ impl AsyncRequest {
         *self.arrived() = Some(arrived);
         let untaken = &server.untaken;
         let waiting = untaken.wait(user, data.len() as u64)?;
-        let copied = {
-            let mut copying = pin!(async {
-                let turn = untaken.turn(client).await;
-                loop {
-                    let mut freed = pin!(untaken.freed.notified());
-                    freed.as_mut().enable();
-                    match untaken.copy(&turn, &waiting, data) {
-                        Some(copied) => return (turn, copied),
-                        None => freed.await,
-                    }
-                }
-            });
-            // What another client of its user does not take must not keep a reply for which nobody
-            // waits.
-            let mut given_up = pin!(self.given_up());
-            poll_fn(|context| match copying.as_mut().poll(context) {
-                Poll::Ready(copied) => Poll::Ready(Some(copied)),
-                Poll::Pending => given_up.as_mut().poll(context).map(|()| None),
-            })
-            .await
+        let mut turn = untaken.turn(client).await;
+        let copied = loop {
+            let mut freed = pin!(untaken.freed.notified());
+            freed.as_mut().enable();
+            match untaken.copy(turn, &waiting, data) {
+                Ok(copied) => break copied,
+                Err(again) => turn = again,
+            }
+            freed.await;
         };
         drop(waiting);
         // Another task may have answered meanwhile.
         let arrived = self.take().ok_or(CallError::Replied)?;
-        let Some((turn, copied)) = copied else {
-            // Its client is told that none comes, if it is there.
-            drop(server.server.attach(arrived));
-            return Ok(());
-        };
         let server = server.clone();
         let runtime = server.manager.runtime().clone();
         let left = runtime.spawn(async move {
-            let (_turn, copied) = (turn, copied);
             let mut replying = Replying::new(server.server.attach(arrived));
             server.manager.until(|| replying.advance(&copied.data)).await
         });

@@ -437,6 +437,37 @@ fn limits_below_what_is_sent_at_once_are_kept() {
 }
 
 #[test]
+fn blocks_of_any_size_take_requests_and_replies_of_any_length() {
+    for bytes in [1, 8, 40, 44, 100, 4087] {
+        let dir = Dir::new("blocks");
+        let (there, here) = (dir.answering(), dir.manager());
+        let config = ServerConfig { request_bytes: bytes, ..Default::default() };
+        let server = Server::new(&there, config).unwrap();
+        server.serve("echo", Access::SameUser).unwrap();
+        let config = ClientConfig { reply_bytes: bytes, ..Default::default() };
+        let client = Client::connect_with(&here, "echo", config, LIMIT).unwrap();
+        let around = bytes as usize;
+        let lengths = [0, 1, 9, 16, 43, around, around + 1, around + 12, 4088, 5000];
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..2 * lengths.len() {
+                    let request = server.receive(LIMIT).unwrap();
+                    let same = request.to_vec();
+                    request.reply(&same, LIMIT).unwrap();
+                }
+            });
+            for length in lengths {
+                let sent = vec![length as u8; length];
+                assert_eq!(*client.call(&sent, LIMIT).unwrap(), sent[..], "{bytes} {length}");
+                let back = client.call_within(&sent, LIMIT.unwrap()).unwrap();
+                assert_eq!(*back, sent[..], "{bytes} {length}");
+            }
+        });
+        assert_eq!(server.misbehaved(), 0);
+    }
+}
+
+#[test]
 fn who_only_sends_learns_that_the_receiver_is_gone() {
     use hamlyn::protocol::{
         ByteConfig, ByteListener, ByteStream, StreamConfig, StreamReceiver, StreamSender,

@@ -4,11 +4,9 @@
 //! ```text
 //!   idle --post--> receiving --completion--> came --give_back--> idle
 //!   idle --send--> (unsent) --> sending --completion--> idle
-//!   idle --send--> (unsent) --inject--> idle
 //! ```
 //! What is sent is written straight into a buffer. Where the provider has no room for the operation
-//! (`-FI_EAGAIN`) the buffer waits, and those behind it, until completions have been read. A short message
-//! is the provider's as soon as it is given (`fi_inject`), and no completion tells of it.
+//! (`-FI_EAGAIN`) the buffer waits, and those behind it, until completions have been read.
 //!
 //! The buffers are an end point's, not a peer's: a message lies in whichever was posted first. They are
 //! registered where the provider asks for that (`FI_MR_LOCAL`), bound where it asks for that
@@ -40,9 +38,6 @@ const READ_AT_A_TIME: usize = 16;
 const QUEUE_ENTRIES: usize = 4096;
 /// Bytes of an end point's address, at most.
 const ADDRESS_BYTES_MAX: usize = 128;
-/// Bytes of a message that the provider is to copy, at most, where it copies as many: a copy of more costs
-/// more than a completion.
-const INJECT_BYTES_MAX: usize = 256;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -82,22 +77,9 @@ pub struct Peer(sys::fi_addr_t);
 pub enum Sent {
     /// It leaves, with so many bytes; an event tells when it has.
     Leaves(usize),
-    /// The same, and no event tells.
-    Left(usize),
     /// There was none to be sent.
     Nothing,
     /// There is no buffer for it now, and nothing was written.
-    NotNow,
-}
-
-/// What became of a buffer that the library was to have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Begun {
-    /// It has it until the completion.
-    Leaves,
-    /// It has copied it.
-    Left,
-    /// It has no room now.
     NotNow,
 }
 
@@ -147,8 +129,6 @@ pub struct EndPoint {
     is_stuck: bool,
     next_key: u64,
     message_bytes: usize,
-    /// Messages of so many bytes are copied by the library.
-    inject_bytes: usize,
     choice: Choice,
     guard: ForkGuard,
 }
@@ -234,8 +214,6 @@ impl EndPoint {
             return Err(library.refused("asking for the end point's address", rc as isize));
         }
         address.truncate(bytes);
-        // SAFETY: an answer has all of its parts.
-        let inject_bytes = unsafe { (*choice.info().tx_attr).inject_size }.min(INJECT_BYTES_MAX);
         Ok(Self {
             end: Some(end),
             regions: Vec::new(),
@@ -252,7 +230,6 @@ impl EndPoint {
             is_stuck: false,
             next_key: 1,
             message_bytes,
-            inject_bytes,
             choice,
             guard,
         })

@@ -238,8 +238,8 @@ impl Offer for ServerState {
         let (blocks, mut answer) =
             // Of each call a request, and that its caller has given up, may wait here.
             {
-                let most = u64::from(state.config.request_bytes).min(state.config.request_bytes_max);
-                Blocks::lend(node, state.queue, calls, most as u32, 2 * calls)?
+                let sizes = (state.config.request_bytes, state.config.request_bytes_max);
+                Blocks::lend(node, state.queue, calls, sizes, 2 * calls)?
             };
         answer.extend_from_slice(&state.config.request_bytes_max.to_le_bytes());
         let slot = blocks.slot.index();

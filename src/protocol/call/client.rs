@@ -134,8 +134,8 @@ impl Client {
             let words = calls.saturating_mul(2).saturating_add(1);
             // Long replies notify here, too: at most one for each call.
             let queue = node.notification_queue(words.saturating_add(calls)).map_err(set_up)?;
-            let most = u64::from(config.reply_bytes).min(config.reply_bytes_max) as u32;
-            match Blocks::lend(&mut node, queue, calls, most, words) {
+            let sizes = (config.reply_bytes, config.reply_bytes_max);
+            match Blocks::lend(&mut node, queue, calls, sizes, words) {
                 Ok((blocks, body)) => (queue, blocks, body),
                 Err(e) => {
                     let _ = node.remove_queue(queue);

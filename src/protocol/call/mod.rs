@@ -330,16 +330,19 @@ impl Blocks {
         self.most
     }
 
-    /// Of `most` bytes each. `credit`: messages that may wait for this side.
+    /// Of `bytes` each, of which `max` are taken at most. `credit`: messages that may wait for this
+    /// side.
     fn new(
         node: &mut Node,
         queue: QueueId,
         calls: u32,
-        most: u32,
+        (bytes, max): (u32, u64),
         credit: u32,
     ) -> Result<Self, String> {
         // A ticket for a long message must fit, too.
-        let block = most.clamp(TICKET_BYTES as u32, LENGTH_MAX).next_multiple_of(16);
+        let block = bytes.clamp(TICKET_BYTES as u32, LENGTH_MAX).next_multiple_of(16);
+        // The other side is told of the block, and sends at once what it holds.
+        let most = u64::from(block.min(LENGTH_MAX)).min(max) as u32;
         let bytes = (calls as usize).saturating_mul(block as usize);
         let area = node.message_area(bytes).map_err(|e| e.to_string())?;
         match node.slot(SlotConfig::new(area, queue).credit(credit)) {
@@ -356,10 +359,10 @@ impl Blocks {
         node: &mut Node,
         queue: QueueId,
         calls: u32,
-        most: u32,
+        sizes: (u32, u64),
         credit: u32,
     ) -> Result<(Self, Vec<u8>), String> {
-        let blocks = Self::new(node, queue, calls, most, credit)?;
+        let blocks = Self::new(node, queue, calls, sizes, credit)?;
         let ticket = node.fast_ticket(blocks.slot).map_err(|e| {
             blocks.remove(node);
             e.to_string()

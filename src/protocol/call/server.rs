@@ -259,10 +259,11 @@ impl Server {
     pub fn clients(&self) -> usize {
         // Whoever only looks sees who has come and gone.
         if !self.manager.is_forked() {
+            use crate::node::Attached;
             let mut guard = self.manager.shared.lock();
             let (node, protocols) = guard.parts();
-            if node.is_told() {
-                protocols.take_events(node);
+            if node.is_told() && node.poll().is_ok() {
+                protocols.after_poll(node);
             }
         }
         self.with_state(|state| state.client_count as usize)

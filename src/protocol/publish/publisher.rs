@@ -437,7 +437,6 @@ fn publish_quickly(
     }
     let (number, is_quick) = state.publish_quickly(node, sample)?;
     if !is_quick {
-        protocols.take_events(node);
         protocols.settle(node, offer);
     }
     Some(number)

@@ -318,9 +318,9 @@ impl Inner {
         });
         match sent {
             Ok(Sent::Nothing) => Some(0),
-            Ok(sent @ (Sent::Leaves(bytes) | Sent::Left(bytes))) => {
+            Ok(Sent::Leaves(bytes)) => {
                 other.credit.has_sent(&head, true);
-                row.sending += u32::from(sent == Sent::Leaves(bytes));
+                row.sending += 1;
                 Some(bytes - HEAD_BYTES)
             }
             Ok(Sent::NotNow) => None,
@@ -342,9 +342,9 @@ impl Inner {
         }
         let head = other.credit.head(other.token);
         match self.end.send(other.peer, token, &[&head.to_bytes()]) {
-            Ok(sent @ (Sent::Leaves(_) | Sent::Left(_))) => {
+            Ok(Sent::Leaves(_)) => {
                 other.credit.has_sent(&head, false);
-                row.sending += u32::from(matches!(sent, Sent::Leaves(_)));
+                row.sending += 1;
             }
             Ok(Sent::Nothing | Sent::NotNow) => {}
             Err(error) => {

@@ -1,6 +1,6 @@
 //! What leaves an end point: written into a buffer, then the library's, at once or when it has room.
 
-use super::{Begun, EndPoint, Event, FabricError, Peer, Sent, State, sys};
+use super::{EndPoint, Event, FabricError, Peer, Sent, State, sys};
 use std::vec::Vec;
 
 impl EndPoint {
@@ -39,9 +39,8 @@ impl EndPoint {
         buffer.state = State::Unsent { bytes, to, tag };
         self.idle.pop();
         match self.begin(index) {
-            Ok(Begun::Leaves) => Ok(Sent::Leaves(bytes)),
-            Ok(Begun::Left) => Ok(Sent::Left(bytes)),
-            Ok(Begun::NotNow) => {
+            Ok(true) => Ok(Sent::Leaves(bytes)),
+            Ok(false) => {
                 self.unsent.push_back(index);
                 Ok(Sent::Leaves(bytes))
             }
@@ -53,35 +52,24 @@ impl EndPoint {
         }
     }
 
-    /// Gives the library what is to be sent of a buffer, which is idle again if it has copied it.
-    fn begin(&mut self, index: usize) -> Result<Begun, FabricError> {
+    /// Gives the library what is to be sent of a buffer. `false`: it has no room for that now.
+    fn begin(&mut self, index: usize) -> Result<bool, FabricError> {
         let end = self.end();
         let buffer = &mut self.buffers[index];
-        let State::Unsent { bytes, to, tag } = buffer.state else { return Ok(Begun::Leaves) };
-        let is_copied = bytes <= self.inject_bytes;
-        // SAFETY: memory of so many bytes that nobody touches until the call has returned, if it is
-        // copied, or else until the completion, and with it a context that stays.
+        let State::Unsent { bytes, to, tag } = buffer.state else { return Ok(true) };
+        // SAFETY: memory of so many bytes that nobody touches until the completion, and with it a
+        // context that stays.
         let rc = unsafe {
-            let ops = &*(*end).msg;
+            let send = (*(*end).msg).send.expect("each end point sends");
             let at = buffer.at.as_ptr().cast();
-            if is_copied {
-                ops.inject.expect("each end point copies")(end, at, bytes, to.0)
-            } else {
-                let send = ops.send.expect("each end point sends");
-                send(end, at, bytes, buffer.descriptor, to.0, buffer.context.cast())
-            }
+            send(end, at, bytes, buffer.descriptor, to.0, buffer.context.cast())
         };
         match rc {
-            0 if is_copied => {
-                buffer.state = State::Idle;
-                self.idle.push(index);
-                Ok(Begun::Left)
-            }
             0 => {
                 buffer.state = State::Sending { tag };
-                Ok(Begun::Leaves)
+                Ok(true)
             }
-            rc if rc as i64 == -i64::from(sys::FI_EAGAIN) => Ok(Begun::NotNow),
+            rc if rc as i64 == -i64::from(sys::FI_EAGAIN) => Ok(false),
             rc => Err(self.library().refused("sending", rc)),
         }
     }
@@ -92,9 +80,8 @@ impl EndPoint {
             let before = self.buffers[index].state;
             let State::Unsent { tag, .. } = before else { unreachable!("it waits to be sent") };
             match self.begin(index) {
-                Ok(Begun::Leaves) => {}
-                Ok(Begun::Left) => events.push(Event::Sent { tag }),
-                Ok(Begun::NotNow) => return,
+                Ok(true) => {}
+                Ok(false) => return,
                 Err(error) => {
                     self.buffers[index].state = State::Idle;
                     self.idle.push(index);

@@ -7,7 +7,7 @@
 #
 # A step that fails does not stop the others; a step that this machine cannot run is skipped loudly.
 # Of two lists of steps one runs beside the other, since most steps use one core for much of their
-# time, and whichever is through takes from the end of the other; cargo lets those wait that build in
+# time, and whichever is through takes what is left of the other (the second from its end); cargo lets those wait that build in
 # the same directory. The last line sums up.
 TEST='fmt clippy unit examples'
 TEST_BESIDE='doc pure c python'
@@ -371,7 +371,7 @@ fuzz() {
         name=$(basename "$target" .rs)
         part "fuzz $name"
         cargo +nightly fuzz run --target-dir "$TARGET/fuzz" "$name" -- \
-            -max_total_time="${FUZZ_SECONDS:-12}" -print_final_stats=1 2>&1 | tail -n 40 \
+            -max_total_time="${FUZZ_SECONDS:-10}" -print_final_stats=1 2>&1 | tail -n 40 \
             >"$TARGET/fuzz-$name.txt"
         grep -q '^stat::number_of_executed_units' "$TARGET/fuzz-$name.txt" &&
             ! grep -q 'SUMMARY:' "$TARGET/fuzz-$name.txt" ||
@@ -382,17 +382,17 @@ fuzz() {
 
 # The tests that take a number of rounds, seconds or cases, with more of them.
 long() (
-    export HAMLYN_TEST_SECONDS=10 HAMLYN_TEST_ROUNDS=5000 PROPTEST_CASES=512 HAMLYN_SIM_SEEDS=500
+    export HAMLYN_TEST_SECONDS=6 HAMLYN_TEST_ROUNDS=3000 PROPTEST_CASES=384 HAMLYN_SIM_SEEDS=300
     # With the features of `unit`, which has compiled them; Python's library is no test program.
     with='--workspace --exclude hamlyn-python --features hamlyn/serde,hamlyn/tokio,hamlyn/tls,hamlyn/libfabric --no-fail-fast'
     # shellcheck disable=SC2086
     cargo test $with --test sequences --test sim --test sim_control
     searched=$?
     # shellcheck disable=SC2086
-    HAMLYN_SIM_SEEDS=300 cargo test $with --lib -- simulated:: --skip simulated::hosts || searched=$?
+    HAMLYN_SIM_SEEDS=150 cargo test $with --lib -- simulated:: --skip simulated::hosts || searched=$?
     # Several hosts, whose handshakes take longer.
     # shellcheck disable=SC2086
-    HAMLYN_SIM_SEEDS=50 cargo test $with --lib simulated::hosts || searched=$?
+    HAMLYN_SIM_SEEDS=30 cargo test $with --lib simulated::hosts || searched=$?
     # shellcheck disable=SC2086
     cargo test $with --test processes -- random:: wake:: || searched=$?
     # 64 hosts, each with all others; 10,000 connections; what another host says.

@@ -7,8 +7,8 @@
 #
 # A step that fails does not stop the others; a step that this machine cannot run is skipped loudly.
 # Of two lists of steps one runs beside the other, since most steps use one core for much of their
-# time, and whichever is through takes what is left of the other (the second from its end); cargo lets those wait that build in
-# the same directory. The last line sums up.
+# time, and whichever is through takes what is left of the other, the second from its end; cargo lets
+# those wait that build in the same directory. The last line sums up.
 TEST='fmt clippy unit examples'
 TEST_BESIDE='doc pure c python'
 DEEP='release tour bench budgets readme site deb http bare sanitizers long planted wheel package api'

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
 from . import _hamlyn
-from ._errors import Closed, Draining, HamlynError, TimedOut
+from ._errors import Closed, HamlynError, TimedOut
 from ._loop import until, until_done
-from ._reconnect import Limit, Outages, ReconnectPolicy, is_final
+from ._reconnect import Limit, Reconnecting, ReconnectPolicy
 from ._types import AnyArray, Buffer, ClientSettings
 from ._wrapped import Grown, Wrapped, size_of
 
@@ -31,8 +33,26 @@ class Server(Wrapped[_hamlyn.Server]):
         return await asyncio.to_thread(self.sync.drain, timeout)
 
 
-_LONG_MAX = 4
-"""Long requests of one client that its server takes at a time."""
+_THREADS = 4
+"""Of one client, for its long requests and for its replies: what it keeps waiting holds up no other."""
+
+_of_clients: dict[tuple[int, _hamlyn.Link], tuple[ThreadPoolExecutor, int]] = {}
+"""By event loop and link: threads for replies, and how many use them."""
+
+
+@contextlib.contextmanager
+def _threads_for(link: _hamlyn.Link) -> Iterator[ThreadPoolExecutor]:
+    key = (id(asyncio.get_running_loop()), link)
+    pool, users = _of_clients.get(key) or (ThreadPoolExecutor(_THREADS, "hamlyn-reply"), 0)
+    _of_clients[key] = (pool, users + 1)
+    try:
+        yield pool
+    finally:
+        pool, users = _of_clients.pop(key)
+        if users > 1:
+            _of_clients[key] = (pool, users - 1)
+        else:
+            pool.shutdown(wait=False)
 
 _NO_CALL = (
     "no call was free within the time limit, or the server made no room for a long request; the call was "
@@ -54,13 +74,15 @@ async def _within(limit: Limit, work: Awaitable[T], why: str) -> T:
 async def reply(
     request: _hamlyn.Request, data: Buffer, timeout: float | None = 10.0
 ) -> None:
-    """`request.reply`: at once where its client has room, else on a thread. Raises what that raises, most
+    """`request.reply`: at once where its client has room, else on one of four threads for that client,
+    so that one which takes nothing holds up no other. Raises what that raises, most
     often because of that client alone; then the client is told that no reply will come, and so it is
     where the task is cancelled before a thread was free."""
     limit = Limit(timeout)
     if not request._try_reply(data):
-        with request:
-            work = asyncio.to_thread(lambda: request.reply(data, limit.left))
+        with request, _threads_for(request.link) as threads:
+            loop = asyncio.get_running_loop()
+            work = loop.run_in_executor(threads, lambda: request.reply(data, limit.left))
             await _within(limit, work, "the reply did not leave within the time limit")
 
 
@@ -85,13 +107,14 @@ class Client(Grown[_hamlyn.Client]):
     context manager: leaving it closes the client.
 
     A time limit is for all of a call. A call that is not free yet is awaited; a request that is longer than
-    the server takes at once has a thread, of which one client uses four at most."""
+    the server takes at once has one of four threads of this client's own, which it keeps until its time
+    is over or the client is closed, also where its task is cancelled."""
 
     _connect = _hamlyn.Client.connect
 
     def __init__(self, sync: _hamlyn.Client) -> None:
         super().__init__(sync)
-        self._long = asyncio.Semaphore(_LONG_MAX)
+        self._threads = ThreadPoolExecutor(_THREADS, "hamlyn-request")
 
     @classmethod
     async def connect(
@@ -148,11 +171,9 @@ class Client(Grown[_hamlyn.Client]):
         if size <= self.sync._at_once_max:
             return await until_done(self.sync._manager, start, limit.left)
 
-        async def on_thread() -> _hamlyn.Call:
-            async with self._long:
-                return await asyncio.to_thread(lambda: start(limit.left))
-
-        return await _within(limit, on_thread(), _NO_CALL)
+        loop = asyncio.get_running_loop()
+        work = loop.run_in_executor(self._threads, lambda: start(limit.left))
+        return await _within(limit, work, _NO_CALL)
 
     @property
     def peer(self) -> _hamlyn.Peer:
@@ -180,9 +201,11 @@ class Client(Grown[_hamlyn.Client]):
         self.close()
 
 
-class ReconnectingClient:
+class ReconnectingClient(Reconnecting[Client]):
     """`hamlyn.ReconnectingClient` whose calls are awaited; any number of tasks of one event loop may
     call."""
+
+    _title = "hamlyn.aio.ReconnectingClient"
 
     def __init__(
         self,
@@ -191,11 +214,11 @@ class ReconnectingClient:
         policy: ReconnectPolicy | None = None,
         **settings: Unpack[ClientSettings],
     ) -> None:
-        """See `hamlyn.ReconnectingClient`: it is connected by the first call, or by `connect`."""
-        self._manager, self._name, self._settings = manager, name, settings
-        self._outages: Outages[Client] = Outages(policy or ReconnectPolicy())
+        super().__init__(manager, name, policy, **settings)
         self._lock = asyncio.Lock()
-        self._is_closed = False
+
+    def _end(self, client: Client) -> None:
+        client.sync.close()
 
     @classmethod
     async def connect(
@@ -240,11 +263,7 @@ class ReconnectingClient:
                 call = await start(client, request, limit.left)
                 reply = await client._finish(call, limit)
             except Closed as error:
-                if self._is_closed or self._manager.closed:
-                    raise
-                self._outages.is_lost(number, error)
-                if call is not None and not is_idempotent and not isinstance(error, Draining):
-                    raise
+                self._is_lost(number, error, call is not None and not is_idempotent)
             else:
                 self._outages.has_replied(number)
                 return reply
@@ -261,50 +280,15 @@ class ReconnectingClient:
                 if outages.client is not None:
                     outages.is_lost(outages.number, Closed(outages.client.sync.ended))
                 await asyncio.sleep(limit.at_most(outages.next_delay()))
-                if self._is_closed:
-                    raise Closed("the client is closed")
-                limit.check(outages.why)
-                outages.begins()
-                seconds = limit.at_most(outages.policy.attempt_limit)
+                seconds = self._begins(limit)
                 try:
                     client = await Client.connect(
                         self._manager, self._name, seconds, **self._settings
                     )
                 except HamlynError as error:
-                    if is_final(error, self._manager):
-                        raise
-                    outages.has_failed(error)
+                    self._has_failed(error)
                 else:
-                    if self._is_closed:
-                        client.sync.close()
-                        raise Closed("the client is closed")
-                    outages.has_connected(client)
+                    self._has_connected(client)
             return outages.number, outages.client
         finally:
             self._lock.release()
-
-    @property
-    def connections(self) -> int:
-        """Connections so far: whoever keeps it sees that there was an outage."""
-        return self._outages.number
-
-    def close(self) -> None:
-        """Ends the connection; whoever waits for a reply gets `Closed`."""
-        self._is_closed = True
-        client = self._outages.client
-        if client is not None:
-            client.sync.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"<hamlyn.aio.ReconnectingClient of {self._name!r}: {self._outages!r}>"

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Generic, Self, TypeVar, Unpack
+from typing import ClassVar, Generic, Self, TypeVar, Unpack
 
 from . import _hamlyn
 from ._errors import Closed, Draining, Forked, HamlynError, Misuse, TimedOut, Unreachable
@@ -125,11 +125,6 @@ class Outages(Generic[C]):
         return f"{'given up' if self.given_up else 'not connected'}: {self.why}"
 
 
-def is_final(error: HamlynError, manager: _hamlyn.Manager) -> bool:
-    """Whether trying to connect again would be of no use."""
-    return isinstance(error, (Forked, Misuse)) or manager.closed
-
-
 class Limit:
     """A time limit of a call, in all."""
 
@@ -149,15 +144,10 @@ class Limit:
             raise TimedOut(f"no connection within the time limit: {why}")
 
 
-class ReconnectingClient:
-    """A client of a named service that connects again when the server has gone or drains. Any number of
-    threads may call.
+class Reconnecting(Generic[C]):
+    """What clients that connect again have, whether their calls are awaited or not."""
 
-    A request is sent to one server once. Where the connection ends before the reply has come, nobody
-    here knows whether it was carried out: the call raises `Closed`, unless it was said to be idempotent,
-    that is, to do no harm twice; then it is sent again over the next connection. A request that no
-    server can have is sent over the next connection in any case. Calls wait for a connection within
-    their own time limits."""
+    _title: ClassVar[str]
 
     def __init__(
         self,
@@ -169,9 +159,91 @@ class ReconnectingClient:
         """Of `[user@]name`; `settings` are those of `Client.connect`. It is connected by the first
         call, or by `connect`."""
         self._manager, self._name, self._settings = manager, name, settings
-        self._outages: Outages[_hamlyn.Client] = Outages(policy or ReconnectPolicy())
-        self._lock = threading.Lock()
+        self._outages: Outages[C] = Outages(policy or ReconnectPolicy())
         self._closing = threading.Event()
+
+    def _end(self, client: C) -> None:
+        raise NotImplementedError
+
+    def _begins(self, limit: Limit) -> float:
+        """An attempt to connect begins, for at most so many seconds."""
+        if self._closing.is_set():
+            raise Closed("the client is closed")
+        limit.check(self._outages.why)
+        self._outages.begins()
+        return limit.at_most(self._outages.policy.attempt_limit)
+
+    def _has_connected(self, client: C) -> None:
+        if self._closing.is_set():
+            self._end(client)
+            raise Closed("the client is closed")
+        self._outages.has_connected(client)
+
+    def _has_failed(self, error: HamlynError) -> None:
+        """Raises it where to try again would be of no use."""
+        if isinstance(error, (Forked, Misuse)) or self._manager.closed:
+            raise error
+        self._outages.has_failed(error)
+
+    def _is_lost(self, number: int, error: Closed, may_be_there: bool) -> None:
+        """A call has failed with its connection. Raises it where the call is not to be made again."""
+        if self._closing.is_set() or self._manager.closed:
+            raise error
+        self._outages.is_lost(number, error)
+        if may_be_there and not isinstance(error, Draining):
+            raise error
+
+    @property
+    def connections(self) -> int:
+        """Connections so far: whoever keeps it sees that there was an outage."""
+        return self._outages.number
+
+    def close(self) -> None:
+        """Ends the connection; whoever waits for a reply gets `Closed`."""
+        self._closing.set()
+        client = self._outages.client
+        if client is not None:
+            self._end(client)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<{self._title} of {self._name!r}: {self._outages!r}>"
+
+
+class ReconnectingClient(Reconnecting[_hamlyn.Client]):
+    """A client of a named service that connects again when the server has gone or drains. Any number of
+    threads may call.
+
+    A request is sent to one server once. Where the connection ends before the reply has come, nobody
+    here knows whether it was carried out: the call raises `Closed`, unless it was said to be idempotent,
+    that is, to do no harm twice; then it is sent again over the next connection. A request that no
+    server can have is sent over the next connection in any case. Calls wait for a connection within
+    their own time limits."""
+
+    _title = "hamlyn.ReconnectingClient"
+
+    def __init__(
+        self,
+        manager: _hamlyn.Manager,
+        name: str,
+        policy: ReconnectPolicy | None = None,
+        **settings: Unpack[ClientSettings],
+    ) -> None:
+        super().__init__(manager, name, policy, **settings)
+        self._lock = threading.Lock()
+
+    def _end(self, client: _hamlyn.Client) -> None:
+        client.close()
 
     @classmethod
     def connect(
@@ -219,12 +291,8 @@ class ReconnectingClient:
                 call = start(client, request, limit.left)
                 reply = call.finish(limit.left)
             except Closed as error:
-                if self._closing.is_set() or self._manager.closed:
-                    raise
                 with self._lock:
-                    self._outages.is_lost(number, error)
-                if call is not None and not is_idempotent and not isinstance(error, Draining):
-                    raise
+                    self._is_lost(number, error, call is not None and not is_idempotent)
             else:
                 self._outages.has_replied(number)
                 return reply
@@ -242,50 +310,15 @@ class ReconnectingClient:
                 if outages.client is not None:
                     outages.is_lost(outages.number, Closed(outages.client.ended))
                 self._closing.wait(limit.at_most(outages.next_delay()))
-                if self._closing.is_set():
-                    raise Closed("the client is closed")
-                limit.check(outages.why)
-                outages.begins()
-                seconds = limit.at_most(outages.policy.attempt_limit)
+                seconds = self._begins(limit)
                 try:
                     client = _hamlyn.Client.connect(
                         self._manager, self._name, seconds, **self._settings
                     )
                 except HamlynError as error:
-                    if is_final(error, self._manager):
-                        raise
-                    outages.has_failed(error)
+                    self._has_failed(error)
                 else:
-                    if self._closing.is_set():
-                        client.close()
-                        raise Closed("the client is closed")
-                    outages.has_connected(client)
+                    self._has_connected(client)
             return outages.number, outages.client
         finally:
             self._lock.release()
-
-    @property
-    def connections(self) -> int:
-        """Connections so far: whoever keeps it sees that there was an outage."""
-        return self._outages.number
-
-    def close(self) -> None:
-        """Ends the connection; whoever waits for a reply gets `Closed`."""
-        self._closing.set()
-        client = self._outages.client
-        if client is not None:
-            client.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"<hamlyn.ReconnectingClient of {self._name!r}: {self._outages!r}>"

@@ -281,6 +281,39 @@ def test_calls_of_many_tasks(manager: hamlyn.Manager, children: Children) -> Non
     run(main())
 
 
+def test_a_client_that_takes_no_long_replies_holds_up_no_other(
+    manager: hamlyn.Manager, other: hamlyn.Manager
+) -> None:
+    server = hamlyn.Server(manager)
+    server.serve("long")
+
+    async def main() -> None:
+        with hamlyn.Manager() as takes_nothing:
+            async def answer(request: hamlyn.Request) -> None:
+                await aio.reply(request, bytes(100_000), LIMIT)
+
+            serving = aio.Server(server)
+            connecting = asyncio.create_task(aio.Client.connect(takes_nothing, "long"))
+            while not connecting.done():
+                await aio.Manager(manager).wait(0.05)
+            # More than the event loop's own executor has threads.
+            calls = [connecting.result().sync.start(b"never taken") for _ in range(60)]
+            waiting = [asyncio.create_task(answer(await serving.receive(LIMIT))) for _ in calls]
+            connecting = asyncio.create_task(aio.Client.connect(other, "long"))
+            while not connecting.done():
+                await aio.Manager(manager).wait(0.05)
+            calling = asyncio.create_task(connecting.result().call(b"taken", LIMIT))
+            await answer(await serving.receive(LIMIT))
+            assert len(await calling) == 100_000
+            assert not any(task.done() for task in waiting)
+            for task in waiting:
+                task.cancel()
+            takes_nothing.close()
+            await asyncio.gather(*waiting, return_exceptions=True)
+
+    run(main())
+
+
 def test_a_stream_is_awaited_to_its_end(manager: hamlyn.Manager, other: hamlyn.Manager) -> None:
     receiver = aio.StreamReceiver(hamlyn.StreamReceiver(manager))
     receiver.sync.serve("stream")
@@ -407,13 +440,15 @@ def calls(manager: hamlyn.Manager, **settings: int) -> aio.Server:
 def count_threads(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """What is called on threads from now on."""
     called: list[object] = []
-    on_thread = asyncio.to_thread
+    loop = asyncio.BaseEventLoop
+    on_thread = loop.run_in_executor
 
-    def to_thread(*arguments: Any) -> Any:
+    def run_in_executor(*arguments: Any) -> Any:
         called.append(arguments)
         return on_thread(*arguments)
 
-    monkeypatch.setattr(asyncio, "to_thread", to_thread)
+    # By which `asyncio.to_thread` goes, too.
+    monkeypatch.setattr(loop, "run_in_executor", run_in_executor)
     return called
 
 

@@ -3,8 +3,8 @@
 //!
 //! Each call here says whether it wrote the line. Never: a line is written where messages wait in
 //! work queues, for an end point where the control plane has told of something that nobody has heeded
-//! (the end of the link, say), or where the process is a forked child; what is longer, or must wait, or cannot be
-//! sent, is looked into here: that is for `send.rs`.
+//! (the end of the link, say), or where the process is a forked child; what is longer, or must wait, or
+//! cannot be sent, is looked into here: that is for `send.rs`.
 
 use super::{Node, NodeSendError};
 use crate::interface::LinkId;

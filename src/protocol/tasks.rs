@@ -466,8 +466,9 @@ impl AsyncRequest {
     /// Before it is first polled nothing has happened, and the request may be replied to still; so it
     /// may, by this or otherwise, while a long reply waits for room, if this is dropped: of one client
     /// four are on their way at a time, and of one user
-    /// [`long_bytes_max`](ServerConfig::long_bytes_max) bytes, but one of each client at least. Then it is copied, and
-    /// leaves in a task of its own, as long as the runtime lives, also if this is dropped.
+    /// [`long_bytes_max`](ServerConfig::long_bytes_max) bytes, but one of each client at least. Then it
+    /// is copied, and leaves in a task of its own, as long as the runtime lives, also if this is
+    /// dropped.
     ///
     /// A client that takes no long replies keeps this waiting as long as it lives: whoever does not
     /// trust clients gives it a limit (`tokio::time::timeout`), and answers by [`fail`](Self::fail) or

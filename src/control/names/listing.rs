@@ -130,7 +130,7 @@ pub fn list_services(config: &Config) -> Services {
             return found;
         }
     };
-    // The shared directory need not be this user's to read, and then its own place in it is known all the same.
+    // The shared directory need not be this user's to read: its own place in it is known all the same.
     let own = (!users.contains(&euid())).then(euid);
     for uid in own.into_iter().chain(users) {
         let looking = config.clone();

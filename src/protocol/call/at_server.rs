@@ -235,12 +235,10 @@ impl Offer for ServerState {
         let (lent, wanted) = Lent::from_bytes(body, peer)?;
         let state = self;
         let calls = wanted.min(state.config.outstanding);
+        let sizes = (state.config.request_bytes, state.config.request_bytes_max);
         let (blocks, mut answer) =
             // Of each call a request, and that its caller has given up, may wait here.
-            {
-                let sizes = (state.config.request_bytes, state.config.request_bytes_max);
-                Blocks::lend(node, state.queue, calls, sizes, 2 * calls)?
-            };
+            Blocks::lend(node, state.queue, calls, sizes, 2 * calls)?;
         answer.extend_from_slice(&state.config.request_bytes_max.to_le_bytes());
         let slot = blocks.slot.index();
         state.requests.insert(request, slot);

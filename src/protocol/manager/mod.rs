@@ -432,11 +432,12 @@ impl Manager {
         let mut guard = self.shared.lock();
         let protocols = guard.parts().1;
         if protocols.drains(offer) {
-            if protocols.by_service.get(&service) == Some(&offer) {
+            // Unless another has the name by now.
+            if protocols.by_service.get(&service).is_none_or(|of| *of == offer) {
                 protocols.by_service.remove(&service);
+                drop(guard);
+                control.stop_serving(&name);
             }
-            drop(guard);
-            control.stop_serving(&name);
             return Err(OfferError::Drained);
         }
         Ok(())

@@ -239,7 +239,8 @@ typedef enum {
     H_WHEN_SLOW_DROP_OLDEST = 2,
     /// It misses each sample for which it has no room when that is published.
     H_WHEN_SLOW_DROP_NEWEST = 3,
-    /// Its link is ended when it would miss a sample.
+    /// Its link is ended when it would miss a sample, which it is told (H_HUNG_UP). What it still has of
+    /// the pool may hold other samples by then.
     H_WHEN_SLOW_SEND_AWAY = 4,
 } h_when_slow;
 
@@ -2548,11 +2549,15 @@ h_status h_subscriber_receive(h_subscriber_t *subscriber,
 /// What a sample is, and where its bytes are.
 h_status h_sample_info(const h_sample_t *sample, h_sample_info_t *info);
 
-/// Copies `length` bytes from `offset` of a sample to `to`.
+/// Copies `length` bytes from `offset` of a sample to `to`. Those of a volatile one may be of another
+/// sample where the publisher has sent this subscriber away, until that is known here.
 ///
 /// Errors: H_INVALID, outside the sample; H_CLOSED, it is volatile, and its publisher has gone;
 /// H_FORKED.
-h_status h_sample_read(const h_sample_t *sample, size_t offset, void *to, size_t length);
+h_status h_sample_read(const h_sample_t *sample,
+                       size_t offset,
+                       void *to,
+                       size_t length);
 
 /// Frees a sample. One of the pool is released by that, and its bytes are no longer there. Null is
 /// allowed. A sample may be freed after its subscriber.

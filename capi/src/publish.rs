@@ -52,7 +52,8 @@ pub enum h_when_slow {
     H_WHEN_SLOW_DROP_OLDEST = 2,
     /// It misses each sample for which it has no room when that is published.
     H_WHEN_SLOW_DROP_NEWEST = 3,
-    /// Its link is ended when it would miss a sample.
+    /// Its link is ended when it would miss a sample, which it is told (H_HUNG_UP). What it still has of
+    /// the pool may hold other samples by then.
     H_WHEN_SLOW_SEND_AWAY = 4,
 }
 
@@ -523,7 +524,8 @@ pub unsafe extern "C" fn h_sample_info(
     })
 }
 
-/// Copies `length` bytes from `offset` of a sample to `to`.
+/// Copies `length` bytes from `offset` of a sample to `to`. Those of a volatile one may be of another
+/// sample where the publisher has sent this subscriber away, until that is known here.
 ///
 /// Errors: H_INVALID, outside the sample; H_CLOSED, it is volatile, and its publisher has gone;
 /// H_FORKED.

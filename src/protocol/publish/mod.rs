@@ -91,7 +91,9 @@ pub enum WhenSlow {
     DropOldest = 2,
     /// The subscriber misses each sample for which it has no room when it is published: the newest.
     DropNewest = 3,
-    /// The subscriber's link is ended when it would miss a sample: whoever is there gets all.
+    /// The subscriber's link is ended when it would miss a sample: whoever is there gets all. The
+    /// subscriber is told ([`CloseReason::TooSlow`](crate::node::CloseReason::TooSlow)); what it still
+    /// has of the pool may hold other samples by then.
     SendAway = 4,
 }
 

@@ -1,4 +1,4 @@
-//! Request and reply.
+//! Request and reply: servers, requests, clients and calls.
 
 use crate::admission::outside;
 use crate::array;

@@ -1,4 +1,4 @@
-//! Datagrams.
+//! Datagrams: receivers and senders.
 
 use crate::array;
 use crate::bytes::{export, with_bytes};

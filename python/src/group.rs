@@ -1,4 +1,4 @@
-//! Groups.
+//! Groups: the root, its members and their helpers.
 
 use crate::bytes::{export, with_bytes};
 use crate::end::{End, common, connect, grow, grown, peer_of, receiver, sender};

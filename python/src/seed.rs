@@ -1,4 +1,4 @@
-//! Seeds.
+//! Seeds: bytes from which a sender is grown elsewhere.
 
 use crate::bytes::with_bytes;
 use crate::errors::OrRaise;

@@ -1,4 +1,4 @@
-//! Tagged remote write.
+//! Tagged remote write: receivers and senders.
 
 use crate::bytes::with_bytes;
 use crate::end::{End, grown, receiver, sender};

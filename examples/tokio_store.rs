@@ -6,8 +6,8 @@ mod common;
 use common::Result;
 use hamlyn::Access;
 use hamlyn::protocol::{
-    AsyncManager, AsyncRequest, AsyncServer, CallError, CallOptions, ConnectionState, Manager,
-    ReconnectPolicy, ReconnectingClient, ServerConfig,
+    AsyncManager, AsyncReconnectingClient, AsyncRequest, AsyncServer, CallError, CallOptions,
+    ConnectionState, Manager, ReconnectPolicy, ServerConfig,
 };
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -69,7 +69,7 @@ async fn serve(store: &Store, requests: Option<u32>, ready: &dyn Fn() -> Result)
 async fn client() -> Result {
     let manager = AsyncManager::new(&Manager::new()?)?;
     let policy = ReconnectPolicy::default();
-    let client = ReconnectingClient::connect(&manager, "store", policy, Some(LIMIT)).await?;
+    let client = AsyncReconnectingClient::connect(&manager, "store", policy, Some(LIMIT)).await?;
     // To set a key twice does no harm.
     let options = CallOptions { limit: Some(LIMIT), is_idempotent: true };
     for i in 0..KEYS {

@@ -3,8 +3,8 @@
 #![cfg(not(miri))]
 
 use hamlyn::protocol::{
-    AsyncClient, AsyncManager, AsyncServer, CallError, CallOptions, ConnectionState, Manager,
-    ReceiveError, ReconnectPolicy, ReconnectingClient, ServerConfig,
+    AsyncClient, AsyncManager, AsyncReconnectingClient, AsyncServer, CallError, CallOptions,
+    ConnectionState, Manager, ReceiveError, ReconnectPolicy, ServerConfig,
 };
 use hamlyn::{Accept, Access, Config, Event, Node, SlotConfig, Ticket};
 use std::future::poll_fn;
@@ -42,8 +42,10 @@ impl Dir {
         AsyncClient::connect(&self.manager(), "calls", Some(LIMIT)).await.unwrap()
     }
 
-    async fn reconnecting(&self, policy: ReconnectPolicy) -> ReconnectingClient {
-        ReconnectingClient::connect(&self.manager(), "calls", policy, Some(LIMIT)).await.unwrap()
+    async fn reconnecting(&self, policy: ReconnectPolicy) -> AsyncReconnectingClient {
+        AsyncReconnectingClient::connect(&self.manager(), "calls", policy, Some(LIMIT))
+            .await
+            .unwrap()
     }
 }
 

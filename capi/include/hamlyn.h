@@ -188,6 +188,16 @@ typedef enum {
     H_EVENT_UNWATCHED = 14,
 } h_event_kind;
 
+/// Where a client that connects again stands.
+typedef enum {
+    /// It has a connection.
+    H_CONNECTED = 0,
+    /// It tries to connect.
+    H_RECONNECTING = 1,
+    /// The policy allows no more attempts. It stays so.
+    H_GIVEN_UP = 2,
+} h_connection_state;
+
 /// What a slot checks of each packet.
 typedef enum {
     /// The slot's key and bounds.
@@ -321,6 +331,18 @@ typedef struct h_places_t h_places_t;
 
 /// Publishes samples. Any number of threads may publish at once.
 typedef struct h_publisher_t h_publisher_t;
+
+/// A client of a named service that connects again when the server has gone or drains. Any number of
+/// threads may call at once.
+///
+/// A request is sent to one server once. Where the connection ends before the reply has come, nobody
+/// here knows whether it was carried out, and the call fails, unless it was said that twice does what
+/// once does; then it is sent again over the next connection. A request that no server can have is sent
+/// over the next connection in any case.
+///
+/// An outage that no call meets is not noticed, and costs nothing. The first call that does starts a
+/// thread, which connects, and ends.
+typedef struct h_reconnecting_client_t h_reconnecting_client_t;
 
 /// A reply, to be freed with h_reply_free.
 typedef struct h_reply_t h_reply_t;
@@ -580,6 +602,26 @@ typedef struct {
     /// For the library.
     uint64_t bits;
 } h_call_t;
+
+/// When a client connects again, and what calls do meanwhile; 0 for what is in brackets.
+typedef struct {
+    /// Nanoseconds before the first attempt of an outage (10 ms). To each delay a random part of up to
+    /// its own length is added, so that not all clients of a server come back at once.
+    uint64_t first_delay_ns;
+    /// The longest delay, before the random part, in nanoseconds (5 s). Each delay is twice the one
+    /// before.
+    uint64_t delay_max_ns;
+    /// How long one attempt may take, in nanoseconds; a name that nobody serves is waited for as long
+    /// (1 s).
+    uint64_t attempt_limit_ns;
+    /// Attempts in one outage (as many as it takes).
+    uint64_t attempts_max;
+    /// Nanoseconds of one outage, at the end of which no further attempt begins (as long as it takes).
+    uint64_t outage_max_ns;
+    /// Not 0: calls fail at once while there is no connection, instead of waiting for the next within
+    /// their own time limit (0: they wait).
+    uint32_t calls_fail;
+} h_reconnect_policy_t;
 
 /// Bytes of the caller's.
 typedef struct {
@@ -2068,6 +2110,54 @@ h_status h_client_close(h_client_t *client, int64_t timeout_ns);
 /// Frees a client without waiting. Null is allowed.
 /// Calls that are outstanding are over.
 void h_client_free(h_client_t *client);
+
+/// Connects to the server that is served as "[user@]name", as h_client_connect; from then on the policy
+/// holds. `config` and `policy` may be null. To be freed with h_reconnecting_client_free.
+///
+/// Errors: as h_client_connect. Nothing is left of the attempt.
+h_status h_reconnecting_client_connect(h_node_t *node,
+                                       const char *name,
+                                       const h_client_config_t *config,
+                                       const h_reconnect_policy_t *policy,
+                                       int64_t timeout_ns,
+                                       h_reconnecting_client_t **client);
+
+/// Sends a request and waits for the reply, through outages, at most `limit_ns` in all; the server is
+/// told what is left of that (h_request_time_left), unless it is H_FOREVER. `is_idempotent`, not 0: twice
+/// does what once does, so that a request whose reply was lost is sent again. The reply is to be freed
+/// with h_reply_free.
+///
+/// Errors: H_UNREACHABLE, there was no connection, within the limit or as the policy says, and the
+/// request was not sent; H_TIMED_OUT, the server may still be at work, and its reply will be dropped;
+/// H_CLOSED, H_DIED, H_MISBEHAVED, the connection ended, and whether the server has done what was asked
+/// for is not known; H_REFUSED, the server will not reply; H_APPLICATION; H_TOO_LONG; H_LIMIT; H_FORKED.
+h_status h_reconnecting_client_call(h_reconnecting_client_t *client,
+                                    const void *request,
+                                    size_t length,
+                                    int64_t limit_ns,
+                                    uint32_t is_idempotent,
+                                    h_reply_t **reply);
+
+/// Where a client stands, as its last call has found or left it. `number`, which may be null, gets which
+/// connection it has, or had last: 1 for the first, one more for each after it, so that whoever looks
+/// late sees that there was an outage.
+h_status h_reconnecting_client_state(h_reconnecting_client_t *client,
+                                     h_connection_state *state,
+                                     uint64_t *number);
+
+/// Why there is no connection, or why the last attempt failed: a text, copied to `buffer` with a zero
+/// byte behind it, and empty where there is a connection; `length`, which may be null, gets the bytes
+/// before that.
+///
+/// Errors: H_TOO_LONG, `length` is written.
+h_status h_reconnecting_client_why(h_reconnecting_client_t *client,
+                                   char *buffer,
+                                   size_t capacity,
+                                   size_t *length);
+
+/// Ends the connection and frees the client. No other thread may be in a call with it. An attempt to
+/// connect that is being made ends by its own limit. Null is allowed.
+void h_reconnecting_client_free(h_reconnecting_client_t *client);
 
 /// Makes a group with places for `members` members, each of which sends a part of up to
 /// `part_bytes` bytes in each round, and is sent up to `scatter_bytes` (0: as many as part_bytes),

@@ -2512,6 +2512,7 @@ public:
 
 private:
     friend class call;
+    friend class reconnecting_client;
     struct free_it {
         void operator()(h_reply_t *raw) const noexcept { h_reply_free(raw); }
     };
@@ -2672,6 +2673,7 @@ private:
     using paired::paired;
 
     template <class End> friend struct detail::grows;
+    friend class reconnecting_client;
 
     static h_client_config_t of(const client_config &config) noexcept {
         h_client_config_t raw;
@@ -2680,6 +2682,111 @@ private:
         raw.reply_bytes_max = config.reply_bytes_max;
         return raw;
     }
+};
+
+/// When a reconnecting client connects again; 0: as h_reconnect_policy_t says.
+struct reconnect_policy {
+    std::chrono::nanoseconds first_delay{0};
+    std::chrono::nanoseconds delay_max{0};
+    std::chrono::nanoseconds attempt_limit{0};
+    std::uint64_t attempts_max = 0;
+    std::chrono::nanoseconds outage_max{0};
+    /// While there is no connection calls fail at once, instead of waiting for the next.
+    bool calls_fail = false;
+};
+
+/// A client that connects again when its server has gone or drains. Any number of threads may call at
+/// once. h_reconnecting_client_t
+class reconnecting_client {
+public:
+    reconnecting_client(reconnecting_client &&) noexcept = default;
+    reconnecting_client &operator=(reconnecting_client &&) noexcept = default;
+
+    h_reconnecting_client_t *get() const noexcept { return raw_.get(); }
+
+    /// h_reconnecting_client_connect
+    static result<reconnecting_client> try_connect(const node &on, std::string_view name, timeout limit,
+                                                   const reconnect_policy &policy = {},
+                                                   const client_config &config = {}) {
+        const h_client_config_t of_client = client::of(config);
+        h_reconnect_policy_t raw;
+        raw.first_delay_ns = of(policy.first_delay);
+        raw.delay_max_ns = of(policy.delay_max);
+        raw.attempt_limit_ns = of(policy.attempt_limit);
+        raw.attempts_max = policy.attempts_max;
+        raw.outage_max_ns = of(policy.outage_max);
+        raw.calls_fail = policy.calls_fail ? 1 : 0;
+        auto made = detail::made_by_name<h_reconnecting_client_t>(
+            name, [&](const char *text, h_reconnecting_client_t **to) {
+                return h_reconnecting_client_connect(on.get(), text, &of_client, &raw,
+                                                     limit.nanoseconds(), to);
+            });
+        if (!made) {
+            return made.why();
+        }
+        return reconnecting_client(*made);
+    }
+    static reconnecting_client connect(const node &on, std::string_view name, timeout limit,
+                                       const reconnect_policy &policy = {},
+                                       const client_config &config = {}) {
+        return try_connect(on, name, limit, policy, config).value();
+    }
+
+    /// Sends a request and waits for the reply, through outages. After H_UNREACHABLE it was not sent;
+    /// after H_CLOSED, H_DIED and H_MISBEHAVED it is not known whether the server has done what was asked
+    /// for. h_reconnecting_client_call
+    result<hamlyn::reply> try_call(bytes request, timeout limit, bool is_idempotent = false) {
+        h_reply_t *raw = nullptr;
+        const h_status status =
+            h_reconnecting_client_call(get(), request.data(), request.size(), limit.nanoseconds(),
+                                       is_idempotent ? 1 : 0, &raw);
+        if (status != H_OK) {
+            return failure::last(status);
+        }
+        return hamlyn::reply(raw);
+    }
+    hamlyn::reply call(bytes request, timeout limit, bool is_idempotent = false) {
+        return try_call(request, limit, is_idempotent).value();
+    }
+
+    /// Where it stands. h_reconnecting_client_state
+    result<h_connection_state> try_state() const {
+        h_connection_state found = H_CONNECTED;
+        const h_status status = h_reconnecting_client_state(get(), &found, nullptr);
+        return detail::done(status, found);
+    }
+    h_connection_state state() const { return try_state().value(); }
+
+    /// Which connection it has, or had last: 1 is the first. h_reconnecting_client_state
+    result<std::uint64_t> try_connections() const {
+        h_connection_state state = H_CONNECTED;
+        std::uint64_t found = 0;
+        const h_status status = h_reconnecting_client_state(get(), &state, &found);
+        return detail::done(status, found);
+    }
+    std::uint64_t connections() const { return try_connections().value(); }
+
+    /// Why there is no connection; empty where there is one. h_reconnecting_client_why
+    result<std::string> try_why() const {
+        return detail::text_of([this](char *to, std::size_t capacity, std::size_t *length) {
+            return h_reconnecting_client_why(get(), to, capacity, length);
+        });
+    }
+    std::string why() const { return try_why().value(); }
+
+private:
+    struct free_it {
+        void operator()(h_reconnecting_client_t *raw) const noexcept {
+            h_reconnecting_client_free(raw);
+        }
+    };
+    explicit reconnecting_client(h_reconnecting_client_t *raw) noexcept : raw_(raw) {}
+
+    static std::uint64_t of(std::chrono::nanoseconds time) noexcept {
+        return time.count() > 0 ? static_cast<std::uint64_t>(time.count()) : 0;
+    }
+
+    std::unique_ptr<h_reconnecting_client_t, free_it> raw_;
 };
 
 /* ---- Groups ---------------------------------------------------------------------------------- */

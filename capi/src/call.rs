@@ -38,6 +38,13 @@ pub struct h_request_t {
 /// A reply, to be freed with h_reply_free.
 pub struct h_reply_t(Bytes);
 
+impl h_reply_t {
+    /// On the heap, for the C program to hold.
+    pub(crate) fn give(reply: Bytes) -> *mut Self {
+        Box::into_raw(Box::new(Self(reply)))
+    }
+}
+
 /// What a server is made of; 0 for what is in brackets.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -84,7 +91,7 @@ fn set<T: Default + PartialEq>(place: &mut T, value: T) {
 
 /// # Safety
 /// As [`get`], or null.
-unsafe fn client_config(config: *const h_client_config_t) -> Done<ClientConfig> {
+pub(crate) unsafe fn client_config(config: *const h_client_config_t) -> Done<ClientConfig> {
     let mut wanted = ClientConfig::default();
     if !config.is_null() {
         let config = get(config, "config")?;
@@ -358,7 +365,7 @@ std::thread_local! {
 }
 
 /// The failure of a call; of an error of the application's, its text, and its code apart.
-fn failed(e: CallError) -> Failure {
+pub(crate) fn failed(e: CallError) -> Failure {
     match e {
         CallError::Application { code, text } => {
             let _ = CODE.try_with(|of| of.set(code));
@@ -470,7 +477,7 @@ pub unsafe extern "C" fn h_client_finish(
             Err(CallError::TimedOut) if timeout_ns == 0 => return Err(nothing()),
             other => other.map_err(failed)?,
         };
-        place.write(Box::into_raw(Box::new(h_reply_t(reply))));
+        place.write(h_reply_t::give(reply));
         Ok(())
     })
 }

@@ -382,8 +382,7 @@ statuses! {
         CallError::Declined => H_REFUSED,
         CallError::Application { .. } => H_APPLICATION,
         CallError::Draining => H_DRAINING,
-        // Of clients that connect again, which C does not have.
-        CallError::NotConnected(_) => H_CLOSED,
+        CallError::NotConnected(_) => H_UNREACHABLE,
         CallError::TooLong { .. } => H_TOO_LONG,
         CallError::Ended(reason) => reason.status(),
         CallError::Misbehaved(_) => H_MISBEHAVED,

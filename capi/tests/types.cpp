@@ -508,6 +508,18 @@ void calls() {
             }
         }
     }
+    {
+        hm::reconnect_policy policy;
+        policy.outage_max = 1s;
+        auto made = GOOD(hm::reconnecting_client::try_connect(here, "calls", LIMIT, policy, wanted));
+        auto again = std::move(made);
+        THAT(GOOD(GOOD(again.try_call("ij", LIMIT)).try_data()).text() == "ijij");
+        THAT(GOOD(GOOD(again.try_call("kl", hm::forever, true)).try_data()).text() == "klkl");
+        THAT(again.try_call("fail", LIMIT).why().code() == 42);
+        THAT(GOOD(again.try_state()) == H_CONNECTED && GOOD(again.try_connections()) == 1);
+        THAT(GOOD(again.try_why()).empty());
+        THAT(hm::reconnecting_client::try_connect(here, "a/b", LIMIT).status() == H_INVALID);
+    }
     UNTIL(GOOD(server.try_clients()) == 1);
     THAT(GOOD(server.try_misbehaved()) == 0);
     (void)GOOD(hm::client::try_grow(here, GOOD(server.try_seed()), LIMIT));

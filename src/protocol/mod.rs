@@ -47,7 +47,7 @@
 //! - `manager.rs`: the manager, growing and closing; `joining.rs`: who waits for a place, and who has
 //!   one by words alone; `ends.rs`: what end points have in common, and `kinds.rs` as traits;
 //!   `exclusive.rs`: one of them for several threads, in languages that cannot tell;
-//!   `asynchronous.rs`: all of them in tokio tasks; `tasks.rs`: calls; `reconnect.rs`: a client that
+//!   `asynchronous.rs`: all of them in tokio tasks; `tasks.rs`: calls; `reconnect/`: a client that
 //!   connects again; `driver.rs`: who polls for the tasks at byte streams.
 //! - `tickets.rs`: reads what peers send as tickets; `credit.rs`: counters that only grow;
 //!   `outgoing.rs`: long messages that a time limit cuts off.
@@ -92,7 +92,7 @@ mod manager;
 mod outgoing;
 #[cfg(feature = "os")]
 mod publish;
-#[cfg(feature = "tokio")]
+#[cfg(feature = "os")]
 mod reconnect;
 #[cfg(feature = "os")]
 mod stream;
@@ -139,6 +139,8 @@ pub use publish::{
     Subscriber, SubscriberState, Unpublished, WhenSlow,
 };
 #[cfg(feature = "tokio")]
+pub use reconnect::AsyncReconnectingClient;
+#[cfg(feature = "os")]
 pub use reconnect::{CallOptions, ConnectionState, ReconnectPolicy, ReconnectingClient};
 #[cfg(feature = "tls")]
 pub use seed::SeedHostError;

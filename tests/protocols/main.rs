@@ -17,5 +17,6 @@ mod hostile;
 mod publish;
 mod publish_ends;
 mod publish_hostile;
+mod reconnect;
 mod stream;
 mod stream_loan;

@@ -19,6 +19,7 @@ const SOURCES: &[&str] = &[
     "datagram",
     "stream",
     "call",
+    "reconnect",
     "group",
     "publish",
     "byte_stream",

@@ -235,6 +235,28 @@ impl Client {
         }
     }
 
+    /// A call within a deadline, of which the server is told another, or nothing; `may_be_there`:
+    /// whether the server may have the whole request, also where this fails.
+    pub(crate) fn call_until(
+        &self,
+        request: &[u8],
+        deadline: Option<Instant>,
+        told: Option<Instant>,
+        may_be_there: &mut bool,
+    ) -> Result<Bytes, CallError> {
+        let left = || deadline.map(|at| at.saturating_duration_since(Instant::now()));
+        let call = match told {
+            None => self.start(request, left())?,
+            Some(_) => self.start_slowly(request, left(), told).map_err(|e| e.at(deadline))?,
+        };
+        *may_be_there = true;
+        let finished = self.finish(call, left());
+        if let Err(CallError::TimedOut) = finished {
+            self.forget(call);
+        }
+        finished.map_err(|e| e.at(told))
+    }
+
     /// A call to be advanced one turn at a time.
     #[cfg(feature = "tokio")]
     pub(crate) fn prepare<'a>(

@@ -1,25 +1,12 @@
-//! A client that connects again when its server goes, in tasks.
-//!
-//! ```text
-//!                  a reply has come, or it has lasted
-//!   Connected(n) <------------------------------- Connected(n + 1)
-//!       |  the connection ends, or the server drains            ^
-//!       v                                                       |
-//!   Reconnecting(attempt) -- delay, try; delay times factor ----+
-//!       |  as many attempts, or as long, as the policy allows
-//!       v
-//!   GivenUp: for good
-//! ```
-//! One task connects, for all calls; each call waits for it, within its own time limit, or fails.
-//! Never: a request that a server may have is sent to another, unless its caller says that this does
-//! no harm.
+//! In tasks: one task connects, for all calls; each call waits for it, within its own time limit, or
+//! fails.
 
-use super::asynchronous::AsyncManager;
-use super::call::{Bytes, CallError, ClientConfig};
-use super::manager::GrowError;
-use super::tasks::AsyncClient;
+use super::{CallOptions, ConnectionState, DRAINS, Outages, ReconnectPolicy};
 use crate::node::CloseReason;
-use backon::{BackoffBuilder, ExponentialBuilder};
+use crate::protocol::asynchronous::AsyncManager;
+use crate::protocol::call::{Bytes, CallError, ClientConfig};
+use crate::protocol::manager::GrowError;
+use crate::protocol::tasks::AsyncClient;
 use core::future::{Future, poll_fn};
 use core::pin::pin;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -31,108 +18,6 @@ use std::time::Instant;
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 use tokio::time::timeout_at;
-
-/// When a [`ReconnectingClient`] connects again, and what calls do meanwhile.
-///
-/// ```
-/// use hamlyn::protocol::ReconnectPolicy;
-/// use std::time::Duration;
-///
-/// // For a minute, and calls fail meanwhile instead of waiting.
-/// let policy = ReconnectPolicy {
-///     outage_max: Some(Duration::from_secs(60)),
-///     calls_wait: false,
-///     ..ReconnectPolicy::default()
-/// };
-/// # assert!(policy.attempts_max.is_none());
-/// ```
-#[derive(Clone, Debug)]
-pub struct ReconnectPolicy {
-    /// Before the first attempt. 10 ms unless set. To each delay a random part of up to its own
-    /// length is added, so that not all clients of a server come back at once.
-    pub first_delay: Duration,
-    /// What each delay is multiplied with to be the next, at least 1. 2 unless set.
-    pub factor: f32,
-    /// The longest delay, before the random part. 5 s unless set.
-    pub delay_max: Duration,
-    /// How long one attempt may take; a name that nobody serves is waited for as long. 1 s unless
-    /// set.
-    pub attempt_limit: Duration,
-    /// Attempts in one outage; `None`, as it is unless set: as many as it takes.
-    pub attempts_max: Option<usize>,
-    /// Most time of one outage, at the end of which no further attempt begins; `None`, as it is
-    /// unless set: as long as it takes.
-    pub outage_max: Option<Duration>,
-    /// What calls do while there is no connection: wait for the next, within their own time limit,
-    /// as it is unless set, or fail at once with [`CallError::NotConnected`].
-    pub calls_wait: bool,
-}
-
-impl Default for ReconnectPolicy {
-    fn default() -> Self {
-        Self {
-            first_delay: Duration::from_millis(10),
-            factor: 2.0,
-            delay_max: Duration::from_secs(5),
-            attempt_limit: Duration::from_secs(1),
-            attempts_max: None,
-            outage_max: None,
-            calls_wait: true,
-        }
-    }
-}
-
-impl ReconnectPolicy {
-    /// The delays of one outage.
-    fn delays(&self) -> impl Iterator<Item = Duration> + use<> {
-        let factor = if self.factor.is_finite() { self.factor.max(1.0) } else { 1.0 };
-        let builder = ExponentialBuilder::default()
-            .with_min_delay(self.first_delay)
-            .with_max_delay(self.delay_max)
-            .with_factor(factor)
-            .with_jitter();
-        match self.attempts_max {
-            Some(attempts) => builder.with_max_times(attempts).build(),
-            None => builder.without_max_times().build(),
-        }
-    }
-}
-
-/// Where a [`ReconnectingClient`] stands.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ConnectionState {
-    /// It has a connection.
-    Connected {
-        /// Which: 1 for the first, one more for each after it, so that whoever looks late sees that
-        /// there was an outage.
-        number: u64,
-    },
-    /// It tries to connect.
-    Reconnecting {
-        /// Attempts that have failed in this outage.
-        failed: usize,
-        /// Why the last failed, or, before the first, why the connection has ended.
-        why: String,
-    },
-    /// The policy allows no more attempts. It stays so.
-    GivenUp {
-        /// Why the last failed.
-        why: String,
-    },
-}
-
-/// How a call is made: [`ReconnectingClient::call_with`].
-#[derive(Clone, Copy, Debug, Default)]
-pub struct CallOptions {
-    /// For the whole call, outages included; the server is told what is left of it
-    /// ([`AsyncRequest::deadline`](super::AsyncRequest::deadline)). `None`: as long as it takes, and
-    /// the server is told nothing.
-    pub limit: Option<Duration>,
-    /// Twice does what once does: where the connection ends before the reply has come, the request is
-    /// sent again over the next one.
-    pub is_idempotent: bool,
-}
 
 /// One connection.
 struct Current {
@@ -167,7 +52,7 @@ struct Now {
 /// # let config = hamlyn::Config::from_env()?.dir(&dir);
 /// use hamlyn::Access;
 /// use hamlyn::protocol::{
-///     AsyncManager, AsyncServer, CallOptions, Manager, ReconnectPolicy, ReconnectingClient,
+///     AsyncManager, AsyncServer, CallOptions, Manager, ReconnectPolicy, AsyncReconnectingClient,
 ///     ServerConfig,
 /// };
 /// use std::time::Duration;
@@ -187,7 +72,7 @@ struct Now {
 /// let asking = async {
 ///     let manager = AsyncManager::new(&Manager::with_config(config)?)?;
 ///     let (policy, limit) = (ReconnectPolicy::default(), Some(Duration::from_secs(10)));
-///     let client = ReconnectingClient::connect(&manager, "who", policy, limit).await?;
+///     let client = AsyncReconnectingClient::connect(&manager, "who", policy, limit).await?;
 ///     // To ask twice does no harm, so a request that a server may have had is sent to the next.
 ///     let options = CallOptions { limit, is_idempotent: true };
 ///     assert_eq!(&*client.call_with(b"", options).await?, b"first ");
@@ -200,7 +85,7 @@ struct Now {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
-pub struct ReconnectingClient {
+pub struct AsyncReconnectingClient {
     kept: Arc<Kept>,
 }
 
@@ -217,7 +102,7 @@ impl Drop for Kept {
     }
 }
 
-impl ReconnectingClient {
+impl AsyncReconnectingClient {
     /// Connects to the server that is served as `[user@]name`, within `limit` (`None`: as long as it
     /// takes); from then on the policy holds. On an error nothing is left of the attempt; nor if it is
     /// dropped before it is ready.
@@ -332,21 +217,14 @@ impl ReconnectingClient {
             };
             now.current.as_ref().filter(is_usable).cloned()
         };
-        let why = {
+        {
             let seen = now.borrow_and_update();
             if let Some(current) = usable(&seen) {
                 return Ok(current);
             }
-            match &seen.state {
-                ConnectionState::GivenUp { why } => Some(why.clone()),
-                _ if self.kept.calls_wait => None,
-                ConnectionState::Reconnecting { why, .. } => Some(why.clone()),
-                // It has not been heard of yet.
-                ConnectionState::Connected { .. } => Some("it has just ended".into()),
+            if !self.kept.calls_wait || matches!(seen.state, ConnectionState::GivenUp { .. }) {
+                return Err(CallError::NotConnected(seen.state.why().into()));
             }
-        };
-        if let Some(why) = why {
-            return Err(CallError::NotConnected(why));
         }
         let is_over = |now: &Now| {
             matches!(now.state, ConnectionState::GivenUp { .. }) || usable(now).is_some()
@@ -356,16 +234,7 @@ impl ReconnectingClient {
             None => waiting.await,
             Some(deadline) => match timeout_at(deadline.into(), waiting).await {
                 Ok(seen) => seen,
-                Err(_) => {
-                    let why = match &self.kept.now.borrow().state {
-                        ConnectionState::Reconnecting { why, .. }
-                        | ConnectionState::GivenUp { why } => why.clone(),
-                        ConnectionState::Connected { .. } => "it has just ended".into(),
-                    };
-                    return Err(CallError::NotConnected(std::format!(
-                        "none came within the time limit, and the last ended, or failed, because: {why}"
-                    )));
-                }
+                Err(_) => return Err(self.kept.now.borrow().state.not_in_time()),
             },
         };
         let gone = || CallError::NotConnected("the runtime is shutting down".into());
@@ -401,46 +270,30 @@ impl Connecting {
     }
 
     async fn keep(self, first: Arc<Current>) {
-        let mut delays = self.policy.delays();
+        let mut outages = Outages::new(self.policy.clone(), Instant::now());
         let mut current = Some(first);
-        let (mut number, mut failed) = (1, 0);
-        let mut outage: Option<Instant> = None;
-        let mut why = String::new();
         loop {
             if let Some(connected) = current.take() {
-                let began = Instant::now();
-                why = self.until_over(&connected).await;
-                // One that ends before anything has come of it is part of the same outage: a server
-                // that lets clients in and sends them away is not asked without end or rest.
-                if connected.has_replied.load(Ordering::Relaxed)
-                    || began.elapsed() >= self.policy.delay_max
-                {
-                    (delays, failed, outage) = (self.policy.delays(), 0, None);
-                }
+                let why = self.until_over(&connected).await;
+                let has_replied = connected.has_replied.load(Ordering::Relaxed);
+                outages.is_lost(why, has_replied, Instant::now());
             }
-            let since = *outage.get_or_insert_with(Instant::now);
-            self.tell(ConnectionState::Reconnecting { failed, why: why.clone() }, None);
-            let is_over = self.policy.outage_max.is_some_and(|max| since.elapsed() >= max);
-            let Some(delay) = delays.next().filter(|_| !is_over) else {
-                return self.tell(ConnectionState::GivenUp { why }, None);
-            };
-            tokio::time::sleep(delay).await;
+            let next = outages.next_attempt(Instant::now());
+            self.tell(outages.state.clone(), None);
+            let Some(at) = next else { return };
+            tokio::time::sleep_until(at.into()).await;
+            outages.begins();
             let limit = Some(self.policy.attempt_limit);
             let config = self.config.clone();
             match AsyncClient::connect_with(&self.manager, &self.name, config, limit).await {
                 Ok(client) => {
-                    number += 1;
-                    let connected = Arc::new(Current::new(client, number));
-                    self.tell(ConnectionState::Connected { number }, Some(connected.clone()));
+                    outages.has_connected(Instant::now());
+                    let connected = Arc::new(Current::new(client, outages.number));
+                    self.tell(outages.state.clone(), Some(connected.clone()));
                     current = Some(connected);
                 }
-                Err(GrowError::Forked(e)) => {
-                    return self.tell(ConnectionState::GivenUp { why: e.to_string() }, None);
-                }
-                Err(e) => {
-                    failed += 1;
-                    why = e.to_string();
-                }
+                Err(GrowError::Forked(e)) => outages.give_up(e.to_string()),
+                Err(e) => outages.has_failed(e.to_string()),
             }
         }
     }
@@ -452,7 +305,7 @@ impl Connecting {
         let mut drains = pin!(connected.drains.notified());
         poll_fn(|context| {
             if drains.as_mut().poll(context).is_ready() {
-                return Poll::Ready("the server is about to close".into());
+                return Poll::Ready(DRAINS.into());
             }
             ended.as_mut().poll(context).map(|ended| match ended {
                 Ok(()) => connection.ended().unwrap_or(&CloseReason::Closed).to_string(),

@@ -1,0 +1,321 @@
+//! In threads: the call that finds no connection starts a thread, which connects, for all calls; each
+//! waits for that, within its own time limit, or fails. The thread ends when there is a connection.
+
+use super::{CallOptions, ConnectionState, DRAINS, Outages, ReconnectPolicy};
+use crate::node::{Forked, NodeSendError};
+use crate::os::thread;
+use crate::protocol::Manager;
+use crate::protocol::call::{Bytes, CallError, Client, ClientConfig};
+use crate::protocol::manager::GrowError;
+use core::fmt;
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
+use std::format;
+use std::string::{String, ToString};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// One connection.
+struct Current {
+    client: Client,
+    has_replied: AtomicBool,
+}
+
+struct Inner {
+    outages: Outages,
+    current: Option<Arc<Current>>,
+    /// There is a thread that connects.
+    is_connecting: bool,
+    /// The client is no more.
+    is_dropped: bool,
+}
+
+struct Shared {
+    manager: Manager,
+    name: String,
+    config: ClientConfig,
+    inner: Mutex<Inner>,
+    /// The state is another, or the client is no more.
+    changed: Condvar,
+}
+
+/// Connecting goes through the control plane, whose own threads do the work.
+const STACK_BYTES: usize = 512 << 10;
+
+/// A client of a named service that connects again when the server has gone or drains. Any number of
+/// threads may call at once.
+///
+/// A request is sent to one server once. Where the connection ends before the reply has come, nobody
+/// here knows whether it was carried out: the call fails with [`CallError::Ended`], unless it was said
+/// to be [idempotent](CallOptions::is_idempotent). A request that no server can have, because it had
+/// not left whole or the server that drained did not take it, is sent over the next connection, or
+/// fails as calls during the outage do.
+///
+/// An outage that no call meets is not noticed, and costs nothing. The first call that does starts a
+/// thread, which connects as the policy says, and ends.
+///
+/// When the client is dropped its connection ends; an attempt that is being made ends by its own limit.
+///
+/// ```
+/// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-again-{}", std::process::id()));
+/// # let config = hamlyn::Config::from_env()?.dir(&dir);
+/// use hamlyn::Access;
+/// use hamlyn::protocol::{
+///     CallOptions, Client, ConnectionState, Manager, ReconnectPolicy, ReconnectingClient, Server,
+///     ServerConfig,
+/// };
+/// use std::time::Duration;
+///
+/// let limit = Some(Duration::from_secs(10));
+/// let manager = Manager::with_config(config.clone())?;
+/// std::thread::scope(|scope| {
+///     // Each answers one request and goes; the next takes its name.
+///     scope.spawn(|| {
+///         for name in [b"first ", b"second"] {
+///             let server = Server::new(&manager, ServerConfig::default()).unwrap();
+///             server.serve("who", Access::SameUser).unwrap();
+///             server.receive(limit).unwrap().reply(name, limit).unwrap();
+///         }
+///     });
+///
+///     // Usually another process.
+///     let manager = Manager::with_config(config)?;
+///     let client = ReconnectingClient::connect(&manager, "who", ReconnectPolicy::default(), limit)?;
+///     // To ask twice does no harm, so a request that a server may have had is sent to the next.
+///     let options = CallOptions { limit, is_idempotent: true };
+///     assert_eq!(&*client.call_with(b"", options)?, b"first ");
+///     assert_eq!(&*client.call_with(b"", options)?, b"second");
+///     assert_eq!(client.state(), ConnectionState::Connected { number: 2 });
+///     Ok::<(), Box<dyn std::error::Error>>(())
+/// })?;
+/// # std::fs::remove_dir_all(&dir).ok();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct ReconnectingClient {
+    shared: Arc<Shared>,
+}
+
+impl ReconnectingClient {
+    /// Connects to the server that is served as `[user@]name`, within `limit` (`None`: as long as it
+    /// takes); from then on the policy holds. On an error nothing is left of the attempt.
+    pub fn connect(
+        manager: &Manager,
+        name: &str,
+        policy: ReconnectPolicy,
+        limit: Option<Duration>,
+    ) -> Result<Self, GrowError> {
+        Self::connect_with(manager, name, ClientConfig::default(), policy, limit)
+    }
+
+    /// [`connect`](Self::connect) with these settings of each connection.
+    pub fn connect_with(
+        manager: &Manager,
+        name: &str,
+        config: ClientConfig,
+        policy: ReconnectPolicy,
+        limit: Option<Duration>,
+    ) -> Result<Self, GrowError> {
+        let client = Client::connect_with(manager, name, config.clone(), limit)?;
+        let outages = Outages::new(policy, Instant::now());
+        let current = Some(Arc::new(Current::new(client)));
+        let inner = Inner { outages, current, is_connecting: false, is_dropped: false };
+        let shared = Shared {
+            manager: manager.clone(),
+            name: name.into(),
+            config,
+            inner: Mutex::new(inner),
+            changed: Condvar::new(),
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Where it stands, as the last call has found it or left it.
+    pub fn state(&self) -> ConnectionState {
+        self.shared.lock().outages.state.clone()
+    }
+
+    /// Which connection it has, or had last: 1 is the first.
+    pub fn connections(&self) -> u64 {
+        self.shared.lock().outages.number
+    }
+
+    /// Sends a request and waits for the reply, through outages, at most `timeout` in all. A request
+    /// that was sent and whose reply was lost is not sent again: [`CallError::Ended`].
+    pub fn call(&self, request: &[u8], timeout: Option<Duration>) -> Result<Bytes, CallError> {
+        let deadline = timeout.and_then(|limit| Instant::now().checked_add(limit));
+        self.call_until(request, deadline, None, false)
+    }
+
+    /// [`call`](Self::call) within a time limit, which the server is told.
+    pub fn call_within(&self, request: &[u8], limit: Duration) -> Result<Bytes, CallError> {
+        self.call_with(request, CallOptions { limit: Some(limit), ..CallOptions::default() })
+    }
+
+    /// A call in the way that `options` say. [`CallError::TimedOut`]: within the limit no reply has
+    /// come. [`CallError::NotConnected`]: there was no connection, and the request was not sent.
+    /// [`CallError::Ended`], [`CallError::Misbehaved`]: it may have been carried out.
+    pub fn call_with(&self, request: &[u8], options: CallOptions) -> Result<Bytes, CallError> {
+        let deadline = options.limit.and_then(|limit| Instant::now().checked_add(limit));
+        self.call_until(request, deadline, deadline, options.is_idempotent)
+    }
+
+    /// `told`: until when the server is told that the reply is waited for.
+    fn call_until(
+        &self,
+        request: &[u8],
+        deadline: Option<Instant>,
+        told: Option<Instant>,
+        is_idempotent: bool,
+    ) -> Result<Bytes, CallError> {
+        loop {
+            let current = self.connection(deadline)?;
+            let mut may_be_there = false;
+            let result = current.client.call_until(request, deadline, told, &mut may_be_there);
+            let (why, lost) = match &result {
+                Err(CallError::Draining) => (DRAINS.into(), false),
+                Err(CallError::Ended(why)) => (why.to_string(), may_be_there),
+                Err(e @ CallError::Misbehaved(_)) => (e.to_string(), may_be_there),
+                // Of whatever kind, it is the server's.
+                Ok(_) | Err(CallError::Application { .. } | CallError::Declined) => {
+                    current.has_replied.store(true, Ordering::Relaxed);
+                    return result;
+                }
+                Err(_) => return result,
+            };
+            self.shared.lock().is_lost(&current, why);
+            if lost && !is_idempotent {
+                return result;
+            }
+        }
+    }
+
+    /// The connection, or the next.
+    fn connection(&self, deadline: Option<Instant>) -> Result<Arc<Current>, CallError> {
+        // Before a lock that another thread of the parent may have held.
+        if self.shared.manager.shared.is_forked() {
+            return Err(NodeSendError::from(Forked).into());
+        }
+        let mut inner = self.shared.lock();
+        loop {
+            if let Some(current) = inner.current.clone() {
+                match current.client.connection().ended() {
+                    None => return Ok(current),
+                    Some(why) => inner.is_lost(&current, why.to_string()),
+                }
+            }
+            if let ConnectionState::GivenUp { why } = &inner.outages.state {
+                return Err(CallError::NotConnected(why.clone()));
+            }
+            if !inner.is_connecting {
+                let shared = self.shared.clone();
+                let connect = move || shared.connect();
+                if let Err(e) = thread::spawn("hamlyn-connect", STACK_BYTES, connect) {
+                    let text = format!("no thread can be started that would connect: {e}");
+                    return Err(CallError::NotConnected(text));
+                }
+                inner.is_connecting = true;
+            }
+            if !inner.outages.policy.calls_wait {
+                return Err(CallError::NotConnected(inner.outages.state.why().into()));
+            }
+            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return Err(inner.outages.state.not_in_time());
+            }
+            inner = self.shared.wait(inner, left);
+        }
+    }
+}
+
+impl Drop for ReconnectingClient {
+    fn drop(&mut self) {
+        if self.shared.manager.shared.is_forked() {
+            return;
+        }
+        let mut inner = self.shared.lock();
+        inner.is_dropped = true;
+        // Dropped without the lock.
+        let current = inner.current.take();
+        drop(inner);
+        drop(current);
+        self.shared.changed.notify_all();
+    }
+}
+
+impl Shared {
+    /// The thread that connects: until there is a connection, or there are to be no more attempts.
+    fn connect(&self) {
+        let mut inner = self.lock();
+        while !inner.is_dropped
+            && inner.current.is_none()
+            && let Some(at) = inner.outages.next_attempt(Instant::now())
+        {
+            let left = at.saturating_duration_since(Instant::now());
+            if !left.is_zero() {
+                inner = self.wait(inner, Some(left));
+                continue;
+            }
+            inner.outages.begins();
+            let limit = Some(inner.outages.policy.attempt_limit);
+            drop(inner);
+            let config = self.config.clone();
+            let connected = Client::connect_with(&self.manager, &self.name, config, limit);
+            inner = self.lock();
+            match connected {
+                // Its connection ends with it.
+                Ok(_) if inner.is_dropped => break,
+                Ok(client) => {
+                    inner.outages.has_connected(Instant::now());
+                    inner.current = Some(Arc::new(Current::new(client)));
+                }
+                Err(GrowError::Forked(e)) => inner.outages.give_up(e.to_string()),
+                Err(e) => inner.outages.has_failed(e.to_string()),
+            }
+        }
+        inner.is_connecting = false;
+        drop(inner);
+        self.changed.notify_all();
+    }
+
+    /// Until something has changed, or for so long.
+    fn wait<'a>(
+        &self,
+        inner: MutexGuard<'a, Inner>,
+        time: Option<Duration>,
+    ) -> MutexGuard<'a, Inner> {
+        match time {
+            None => self.changed.wait(inner).unwrap_or_else(PoisonError::into_inner),
+            Some(time) => {
+                let waited = self.changed.wait_timeout(inner, time);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Current {
+    fn new(client: Client) -> Self {
+        Self { client, has_replied: AtomicBool::new(false) }
+    }
+}
+
+impl Inner {
+    /// A connection is of no use any more; one that is known to be so stays so.
+    fn is_lost(&mut self, lost: &Arc<Current>, why: String) {
+        if self.current.take_if(|current| Arc::ptr_eq(current, lost)).is_some() {
+            let has_replied = lost.has_replied.load(Ordering::Relaxed);
+            self.outages.is_lost(why, has_replied, Instant::now());
+        }
+    }
+}
+
+impl fmt::Debug for ReconnectingClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, state) = (&self.shared.name, self.state());
+        f.debug_struct("ReconnectingClient").field("name", name).field("state", &state).finish()
+    }
+}

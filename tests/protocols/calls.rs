@@ -3,7 +3,8 @@
 
 use crate::help::*;
 use crate::hostile::{CALL, Liar, client_body, false_receiver, grown, lent, serve};
-use hamlyn::node::{Event, OfferError};
+use hamlyn::control::{ServiceName, stat_of};
+use hamlyn::node::{CloseReason, Event, OfferError};
 use hamlyn::protocol::{
     CallError, Client, ClientConfig, ERROR_TEXT_MAX, EndPoint, GrowError, Manager, ReceiveError,
     Server, ServerConfig,
@@ -244,7 +245,7 @@ fn a_handler_sees_the_deadline_of_a_caller_that_told_it() {
                 request.reply(b"yes", LIMIT).unwrap();
                 client.finish(call, LIMIT).unwrap();
             }
-            Err(e) => assert!(matches!(e, CallError::TimedOut) && limit.is_zero(), "{e}"),
+            Err(e) => assert!(matches!(e, CallError::NoRoom) && limit.is_zero(), "{e}"),
         }
     }
 }
@@ -405,6 +406,55 @@ fn a_client_that_lies_about_limits_and_cancellation_is_sent_away_or_harms_nobody
 }
 
 #[test]
+fn a_long_reply_that_is_given_up_is_told_though_nobody_receives_and_waits_no_more() {
+    let (dir, _there, here, server, client) = pair("given-up", ServerConfig::default());
+    // Its client does not look for a while.
+    here.stop_progress();
+    let call = client.start(b"long", LIMIT).unwrap();
+    let request = server.receive(LIMIT).unwrap();
+    let held = || stat(&dir, "requests_held");
+    assert_eq!(held(), 1);
+    let failed = request.reply(&[7; 100_000], SHORT).unwrap_err();
+    assert!(matches!(failed, CallError::NoRoom), "{failed:?}");
+    assert!(failed.to_string().contains("made no room"), "{failed}");
+    assert_eq!(held(), 0, "its program is at nothing");
+    assert!(matches!(client.finish(call, LIMIT), Err(CallError::Declined)));
+    // The call's number is good for the next, and for a long reply.
+    here.start_progress().unwrap();
+    std::thread::scope(|scope| {
+        let called = scope.spawn(|| client.call(b"next", LIMIT));
+        server.receive(LIMIT).unwrap().reply(&[8; 100_000], LIMIT).unwrap();
+        assert_eq!(*called.join().unwrap().unwrap(), [8; 100_000]);
+    });
+}
+
+/// One of the figures that the server's process tells.
+fn stat(dir: &Dir, name: &str) -> u64 {
+    let service = "calls".parse::<ServiceName>().unwrap();
+    let text = stat_of(&dir.config(), &service, LIMIT).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("{name} is not in {text}")).parse().unwrap()
+}
+
+#[test]
+fn a_reply_to_one_that_was_sent_away_says_why_it_is_gone() {
+    let dir = Dir::new("calls-gone");
+    let server =
+        serve(&dir.answering(), ServerConfig { request_bytes: 64, ..ServerConfig::default() });
+    let mut liar = Liar::grow(&dir, "calls", CALL, client_body(2));
+    let blocks = liar.ticket_at(0);
+    assert!(liar.say(&blocks, b"x", 1 << 20));
+    let request = server.receive(LIMIT).unwrap();
+    liar.say(&blocks, b"", 4093 << 20);
+    until(|| {
+        assert!(server.try_receive().unwrap().is_none());
+        liar.is_gone()
+    });
+    let failed = request.reply(b"y", LIMIT).unwrap_err();
+    assert!(matches!(failed, CallError::Ended(CloseReason::Misbehaved(_))), "{failed:?}");
+}
+
+#[test]
 fn a_client_whose_nonsense_comes_all_at_once_is_counted_once() {
     let dir = Dir::new("calls-once");
     let there = dir.answering();
@@ -438,7 +488,7 @@ fn a_server_that_drains_finishes_what_it_has_and_tells_the_others() {
         // Nobody new, and nothing new of those that are there, short or long.
         let refused = loop {
             match other.call(b"3", SHORT) {
-                Err(CallError::TimedOut) => {}
+                Err(CallError::NoRoom) => {}
                 other => break other,
             }
         };

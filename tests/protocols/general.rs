@@ -80,6 +80,27 @@ fn a_specific_tag_is_found_and_the_others_keep_their_order() {
 }
 
 #[test]
+fn who_waits_for_one_tag_gives_back_what_was_taken_though_it_keeps_the_rest() {
+    let dir = Dir::new("specific-credit");
+    let (there, here) = (dir.answering(), dir.answering());
+    let config = TaggedConfig { tags: 4, ..TaggedConfig::new(64) };
+    let mut receiver = TaggedReceiver::new(&there, config).unwrap();
+    let mut sender = TaggedSender::grow(&here, &receiver.seed().unwrap(), LIMIT).unwrap();
+    for tag in 0..4 {
+        assert!(sender.try_send(0, &[], tag).unwrap());
+    }
+    // Less than half of the credit, of which a sender is told anyway.
+    assert_eq!(receiver.get_specific_tag(0, LIMIT).unwrap().tag, 0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| sender.send(0, &[], 9, LIMIT).unwrap());
+        assert_eq!(receiver.get_specific_tag(9, LIMIT).unwrap().tag, 9);
+    });
+    for tag in 1..4 {
+        assert_eq!(receiver.get_tag(LIMIT).unwrap().tag, tag);
+    }
+}
+
+#[test]
 fn a_write_that_is_too_long_or_outside_is_refused_with_the_limit() {
     let dir = Dir::new("limits");
     let (there, here) = (dir.answering(), dir.manager());
@@ -702,7 +723,7 @@ fn what_a_reply_said_was_sent_arrives_though_the_server_goes_at_once() {
             let bytes = request.to_vec();
             match server.attach(request).reply(&bytes, Some(Duration::ZERO)) {
                 Ok(()) => sent.fetch_add(1, std::sync::atomic::Ordering::SeqCst),
-                Err(CallError::TimedOut) => break,
+                Err(CallError::NoRoom) => break,
                 Err(e) => panic!("{e}"),
             };
         }

@@ -3,6 +3,7 @@
 use crate::help::{Dir, LIMIT, until};
 use crate::publish::{POOL, publish, subscribe, until_joined};
 use crate::publish_hostile::{False, Lying};
+use hamlyn::node::CloseReason;
 use hamlyn::protocol::{
     Manager, PublishConfig, PublishError, ReceiveError, SubscribeConfig, WhenSlow,
 };
@@ -97,6 +98,29 @@ fn samples_of_the_pool_that_came_before_the_end_blame_nobody() {
             true => &[(1, 0, false), (2, 0, true)],
         };
         assert_eq!(got, expected);
+    }
+}
+
+#[test]
+fn a_pool_that_goes_with_what_came_last_is_no_end_at_which_all_was_received() {
+    let dir = Dir::new("cut-off");
+    let (there, here) = (dir.answering(), dir.manager());
+    let publisher = publish(&there, POOL);
+    let mut subscriber = subscribe(&here, SubscribeConfig::default());
+    until(|| {
+        here.poll().unwrap();
+        publisher.subscribers().first().is_some_and(|state| state.is_served)
+    });
+    publisher.publish(&[1; 10], LIMIT).unwrap();
+    publisher.publish(&[2; 1000], LIMIT).unwrap();
+    publisher.publish(&[3; 1000], LIMIT).unwrap();
+    drop(publisher);
+    until_ended(&here);
+    assert_eq!(subscriber.receive(LIMIT).unwrap().to_vec().unwrap(), [1; 10]);
+    for _ in 0..2 {
+        let error = subscriber.receive(LIMIT).unwrap_err();
+        assert!(matches!(error, ReceiveError::Ended(CloseReason::HungUp)), "{error:?}");
+        assert_eq!(subscriber.missed(), 2);
     }
 }
 

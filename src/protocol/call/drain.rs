@@ -10,7 +10,7 @@
 //! `LEFT`, and then `CLOSING`: whatever else comes was not taken. Never: a client is told that a
 //! request was not taken which anybody had a chance to receive.
 
-use super::at_server::{AtServer, ClientOf, IDLE, SHUT, ServerState, is_held};
+use super::at_server::{AtServer, ClientOf, GIVEN_UP, IDLE, SHUT, ServerState, is_held};
 use super::{CLOSING, DRAINING, FAILED, LEFT, LENGTH_MAX, Server};
 use crate::interface::LinkId;
 use crate::node::{Attached, Look, Node, Waited};
@@ -41,7 +41,7 @@ impl ClientOf {
                 self.end(call);
             }
         }
-        let held = self.calls.iter().filter(|(_, state)| is_held(*state));
+        let held = self.calls.iter().filter(|(_, state)| is_held(*state) || *state == GIVEN_UP);
         let left = held.map(|(call, _)| (call, LEFT));
         for (call, code) in left.chain([(0, CLOSING)]) {
             if self.lent.send(node, link, call, code, &[]).is_err() {

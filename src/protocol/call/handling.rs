@@ -13,7 +13,8 @@
 //! Never: a length of the other side's is believed to be inside of the block, or its text to be text.
 
 use super::at_server::{CANCELLED, ServerState};
-use super::server::{Arrived, Request, look_to_reply};
+use super::replying::look_to_reply;
+use super::server::{Arrived, Request};
 use super::{CallError, FAILED, Server};
 use crate::control::printable;
 use crate::node::Attached;
@@ -206,7 +207,7 @@ impl Request<'_> {
                 Ok(())
             }
             Ok(Err(e)) => Err(e),
-            Err(waited) => Err(waited.into()),
+            Err(waited) => Err(CallError::from(waited).of_reply()),
         }
     }
 }

@@ -113,6 +113,32 @@ fn a_link_that_its_node_has_never_looked_at_ends_with_it() {
     }
 }
 
+#[test]
+fn who_polls_once_a_millisecond_hears_from_its_only_link_to_another_host_before_long() {
+    let (there, here) = (Dir::new("there", &[]), Dir::new("here", &[]));
+    let key = secret(&there, "secret", "7f");
+    let listens =
+        config(&there, &key).listen("127.0.0.1:0".parse::<std::net::SocketAddr>().unwrap());
+    let mut server = Node::with_config(listens).unwrap();
+    server.serve("x", Access::SameUser, Accept::Automatic(Vec::new())).unwrap();
+    let at = server.listens_at().unwrap();
+    let mut client = Node::with_config(config(&here, &key)).unwrap();
+    client.connect(&format!("hamlyn://{at}/x"), b"", LIMIT).unwrap();
+    // Until there has been nothing to do for a while.
+    for _ in 0..16 {
+        client.poll().unwrap();
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    drop(server);
+    let mut polls = 0;
+    while !matches!(client.next_event(), Some(Event::Closed { .. })) {
+        client.poll().unwrap();
+        polls += 1;
+        assert!(polls < 512, "nothing has come");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 fn failed(connected: Result<Client, hamlyn::protocol::GrowError>) -> String {
     connected.err().expect("an error").to_string()
 }

@@ -65,7 +65,8 @@ impl Dial {
     /// pauses of the latter two grow.
     pub fn again_after(&mut self, error: &MeetingError) -> Option<Duration> {
         let pause = match error {
-            MeetingError::NoService => PAUSE,
+            // Whoever was there is ending: the name is as one that nobody serves.
+            MeetingError::NoService | MeetingError::Refused(Reason::Ending, _) => PAUSE,
             MeetingError::Refused(Reason::Connections, why) if why == ASKED_REFUSED => {
                 self.next_pause()
             }

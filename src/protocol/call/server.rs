@@ -259,7 +259,7 @@ impl Server {
             use crate::node::Attached;
             let mut guard = self.manager.shared.lock();
             let (node, protocols) = guard.parts();
-            if node.is_told() && node.poll().is_ok() {
+            if node.may_be_told() && node.poll().is_ok() {
                 protocols.after_poll(node);
             }
         }

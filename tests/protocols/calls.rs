@@ -245,7 +245,7 @@ fn a_handler_sees_the_deadline_of_a_caller_that_told_it() {
                 request.reply(b"yes", LIMIT).unwrap();
                 client.finish(call, LIMIT).unwrap();
             }
-            Err(e) => assert!(matches!(e, CallError::NoRoom) && limit.is_zero(), "{e}"),
+            Err(e) => assert!(matches!(e, CallError::TimedOut) && limit.is_zero(), "{e}"),
         }
     }
 }
@@ -412,12 +412,13 @@ fn a_long_reply_that_is_given_up_is_told_though_nobody_receives_and_waits_no_mor
     here.stop_progress();
     let call = client.start(b"long", LIMIT).unwrap();
     let request = server.receive(LIMIT).unwrap();
-    let held = || stat(&dir, "requests_held");
-    assert_eq!(held(), 1);
+    // A process tells its figures to whoever is on its host.
+    let held = || (!is_of_hosts()).then(|| stat(&dir, "requests_held"));
+    assert!(held().is_none_or(|held| held == 1));
     let failed = request.reply(&[7; 100_000], SHORT).unwrap_err();
     assert!(matches!(failed, CallError::NoRoom), "{failed:?}");
-    assert!(failed.to_string().contains("made no room"), "{failed}");
-    assert_eq!(held(), 0, "its program is at nothing");
+    assert!(failed.to_string().contains("makes no room"), "{failed}");
+    assert!(held().is_none_or(|held| held == 0), "its program is at nothing");
     assert!(matches!(client.finish(call, LIMIT), Err(CallError::Declined)));
     // The call's number is good for the next, and for a long reply.
     here.start_progress().unwrap();
@@ -488,7 +489,7 @@ fn a_server_that_drains_finishes_what_it_has_and_tells_the_others() {
         // Nobody new, and nothing new of those that are there, short or long.
         let refused = loop {
             match other.call(b"3", SHORT) {
-                Err(CallError::NoRoom) => {}
+                Err(CallError::TimedOut) => {}
                 other => break other,
             }
         };

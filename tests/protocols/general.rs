@@ -85,7 +85,7 @@ fn who_waits_for_one_tag_gives_back_what_was_taken_though_it_keeps_the_rest() {
     let (there, here) = (dir.answering(), dir.answering());
     let config = TaggedConfig { tags: 4, ..TaggedConfig::new(64) };
     let mut receiver = TaggedReceiver::new(&there, config).unwrap();
-    let mut sender = TaggedSender::grow(&here, &receiver.seed().unwrap(), LIMIT).unwrap();
+    let mut sender = TaggedSender::grow(&here, &receiver.seed().unwrap().reached(), LIMIT).unwrap();
     for tag in 0..4 {
         assert!(sender.try_send(0, &[], tag).unwrap());
     }

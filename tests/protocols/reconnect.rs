@@ -1,6 +1,6 @@
 //! A client in threads that connects again when its server goes.
 
-use crate::help::{Dir, LIMIT, LONG, SHORT, until};
+use crate::help::{Dir, at, LIMIT, LONG, SHORT, until};
 use hamlyn::Access;
 use hamlyn::protocol::{
     CallError, CallOptions, ConnectionState, ReceiveError, ReconnectPolicy, ReconnectingClient,
@@ -39,7 +39,7 @@ fn serve(dir: &Dir) -> Server {
 }
 
 fn connect(dir: &Dir, policy: ReconnectPolicy) -> ReconnectingClient {
-    ReconnectingClient::connect(&dir.manager(), "again", policy, LIMIT).unwrap()
+    ReconnectingClient::connect(&dir.manager(), &at("again"), policy, LIMIT).unwrap()
 }
 
 #[test]

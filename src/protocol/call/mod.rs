@@ -110,8 +110,8 @@ pub enum CallError {
     /// Of a reply: the client has made no room for it within the time limit. It is told that none will
     /// come.
     #[error(
-        "the client made no room for the reply within the time limit: its program takes no replies, or \
-         does not look; it is told that none will come"
+        "the reply did not leave within the time limit: the client takes nothing, or makes no room for a \
+         long one; it is told that none will come"
     )]
     NoRoom,
     /// All calls that may be outstanding wait for their replies, those that were given up among them,

@@ -1,6 +1,6 @@
 //! A client in threads that connects again when its server goes.
 
-use crate::help::{Dir, at, LIMIT, LONG, SHORT, until};
+use crate::help::{Dir, LIMIT, LONG, SHORT, at, until};
 use hamlyn::Access;
 use hamlyn::protocol::{
     CallError, CallOptions, ConnectionState, ReceiveError, ReconnectPolicy, ReconnectingClient,

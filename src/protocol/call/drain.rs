@@ -139,8 +139,10 @@ impl Server {
         }
     }
 
-    /// Takes no new requests from now on.
-    pub(crate) fn begin_drain(&self) -> Result<(), ReceiveError> {
+    /// Begins to [drain](Self::drain), and does not wait: for a program of one thread, which goes on
+    /// receiving until that fails with [`ReceiveError::Draining`], replies to what it still holds, and
+    /// then calls `drain`, which has nothing left to wait for.
+    pub fn begin_drain(&self) -> Result<(), ReceiveError> {
         if self.manager.is_forked() {
             return Err(crate::node::Forked.into());
         }

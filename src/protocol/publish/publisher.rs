@@ -23,8 +23,8 @@ use std::vec::Vec;
 pub enum PublishError {
     /// The time is over.
     #[error(
-        "a subscriber for which the publisher waits did not make room within the time limit; \
-             nothing was published"
+        "the time was up, and a subscriber for which the publisher waits had made no room, or had not \
+         released what it has; a sample that was to be published was not"
     )]
     TimedOut,
     /// More than a sample holds.

@@ -165,11 +165,12 @@ impl Subscriber {
         timeout: Option<Duration>,
     ) -> Result<Self, GrowError> {
         let SubscribeConfig { depth, when_slow, history, outstanding } = config;
-        if !(1..=DEPTH_MAX).contains(&depth) || outstanding == 0 {
-            return Err(GrowError::SetUp(format!(
-                "depth is {depth}, and may be from 1 to {DEPTH_MAX}; outstanding is {outstanding}, and \
-                     is at least 1"
-            )));
+        if !(1..=DEPTH_MAX).contains(&depth) {
+            let text = format!("depth is {depth}, and may be from 1 to {DEPTH_MAX}");
+            return Err(GrowError::SetUp(text));
+        }
+        if outstanding == 0 {
+            return Err(GrowError::SetUp("outstanding is 0, and is at least 1".into()));
         }
         let outstanding = outstanding.min(LEASES_MAX);
         let (memory, consumer, waiting, places) = Memory::new(&mut manager.lock(), depth)?;

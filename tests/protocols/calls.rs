@@ -429,6 +429,57 @@ fn a_long_reply_that_is_given_up_is_told_though_nobody_receives_and_waits_no_mor
     });
 }
 
+#[test]
+fn a_long_reply_to_one_that_gave_up_waits_for_nobody_and_the_server_drains() {
+    let (_dir, _there, here, server, client) = pair("cancelled-long", ServerConfig::default());
+    // From here on its client looks at nothing.
+    here.stop_progress();
+    let call = client.start(b"before", LIMIT).unwrap();
+    let request = server.receive(LIMIT).unwrap();
+    client.forget(call);
+    until(|| request.is_cancelled());
+    // Without a limit: as a short one it is dropped.
+    request.reply(&[7; 100_000], None).unwrap();
+    // Given up while it waits for room.
+    let call = client.start(b"meanwhile", LIMIT).unwrap();
+    let request = server.receive(LIMIT).unwrap();
+    std::thread::scope(|scope| {
+        let replying = scope.spawn(|| request.reply(&[8; 100_000], None));
+        std::thread::sleep(SHORT.unwrap());
+        client.forget(call);
+        replying.join().unwrap().unwrap();
+    });
+    // The numbers of both are free when the client has heard of it.
+    here.start_progress().unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            let called = scope.spawn(|| client.call(b"next", LIMIT));
+            server.receive(LIMIT).unwrap().reply(&[9; 100_000], LIMIT).unwrap();
+            assert_eq!(*called.join().unwrap().unwrap(), [9; 100_000]);
+        }
+    });
+    here.stop_progress();
+    let call = client.start(b"last", LIMIT).unwrap();
+    let _request = server.receive(LIMIT).unwrap().reply(&[], LIMIT);
+    client.forget(call);
+    assert_eq!(server.drain(LIMIT).unwrap(), 0);
+}
+
+#[test]
+fn replies_of_each_length_about_what_is_sent_at_once_arrive() {
+    let (_dir, .., server, client) = pair("lengths", ServerConfig::default());
+    // Some are the numbers of codes that are no lengths.
+    for length in (4070..4100).chain([0, 1, 16, 17, 8192]) {
+        std::thread::scope(|scope| {
+            let called = scope.spawn(|| client.call(&vec![1; length], LIMIT));
+            let request = server.receive(LIMIT).unwrap();
+            assert_eq!(request.len(), length);
+            request.reply(&vec![2; length], LIMIT).unwrap();
+            assert_eq!(*called.join().unwrap().unwrap(), vec![2; length]);
+        });
+    }
+}
+
 /// One of the figures that the server's process tells.
 fn stat(dir: &Dir, name: &str) -> u64 {
     let service = "calls".parse::<ServiceName>().unwrap();

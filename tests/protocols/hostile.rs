@@ -223,8 +223,8 @@ fn a_long_reply_that_comes_too_late_does_not_end_the_connection() {
         assert!(matches!(client.call(b"late", SHORT), Err(CallError::TimedOut)));
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let refused = server.receive(LIMIT).unwrap().reply(&[1; 10_000], LIMIT);
-                assert!(matches!(refused, Err(CallError::TooLong { .. })), "{refused:?}");
+                // Dropped, as a short one is.
+                server.receive(LIMIT).unwrap().reply(&[1; 10_000], LIMIT).unwrap();
                 server.receive(LIMIT).unwrap().reply(b"fine", LIMIT).unwrap();
             });
             assert_eq!(&*client.call(b"next", LIMIT).unwrap(), b"fine");

@@ -99,12 +99,8 @@ fn samples_of_the_pool_that_came_before_the_end_blame_nobody() {
             }
         };
         assert!(matches!(error, ReceiveError::Ended(_)), "{has_had_one}: {error}");
-        // What lay in the pool cannot be read: it is left out, or a sample whose bytes are gone.
-        let expected: &[_] = match has_had_one {
-            false => &[(1, 1, true)],
-            true => &[(1, 0, false), (2, 0, true)],
-        };
-        assert_eq!(got, expected);
+        // What lay in the pool cannot be read: it is left out, and missed.
+        assert_eq!(got, [(1 + u64::from(has_had_one), 1, true)]);
     }
 }
 

@@ -42,6 +42,11 @@ pub(super) enum AtServer {
     Asked(u64),
     Granted(Ticket),
     Refused,
+    /// The caller gave up while its long reply was announced, or was on its way: whoever replies is to
+    /// leave it. `has_answered`: the client, whether it makes room.
+    Cancelled {
+        has_answered: bool,
+    },
 }
 
 pub(super) struct ClientOf {
@@ -567,6 +572,11 @@ impl ServerState {
                 );
             }
             (TOO_LONG, OTHER, Some(other @ AtServer::Asked(_))) => *other = AtServer::Refused,
+            (ASK | TOO_LONG, OTHER, Some(AtServer::Cancelled { has_answered }))
+                if !*has_answered =>
+            {
+                *has_answered = true;
+            }
             (ASK | TOO_LONG, GIVEN_UP, _) => {
                 client.end(call);
                 client.others.remove(&call);
@@ -584,12 +594,16 @@ impl ServerState {
             (CANCEL, OTHER, Some(AtServer::Receiving { is_cancelled, .. })) if !*is_cancelled => {
                 *is_cancelled = true;
             }
-            (
-                CANCEL,
-                OTHER,
-                Some(AtServer::Asked(_) | AtServer::Granted(_) | AtServer::Refused),
-            )
-            | (CANCEL, IDLE | SHUT | GIVEN_UP, _) => return Ok(None),
+            (CANCEL, OTHER, Some(other @ (AtServer::Asked(_) | AtServer::Granted(_)))) => {
+                let has_answered = matches!(other, AtServer::Granted(_));
+                *other = AtServer::Cancelled { has_answered };
+                // Whoever replies waits for it.
+                node.wake_waiters();
+                return Ok(None);
+            }
+            (CANCEL, OTHER, Some(AtServer::Refused)) | (CANCEL, IDLE | SHUT | GIVEN_UP, _) => {
+                return Ok(None);
+            }
             (0..=LENGTH_MAX, IDLE, _) => {
                 let most = client.blocks.at_once();
                 let why = format!("a request of {code} bytes in a block of {most}");

@@ -1,14 +1,15 @@
 //! Replies that do not leave at once: one look of whoever replies, and replies that are longer than the
 //! client's block, which are asked for first.
 
-use super::at_server::{AtServer, OTHER};
+use super::at_server::{AtServer, CANCELLED, GIVEN_UP, OTHER};
 use super::handling::Failure;
 use super::server::Arrived;
 #[cfg(feature = "tokio")]
 use super::server::{Request, Server};
-use super::{ASK, CallError, FAILED, REPLY_LIMIT, Sending, go_on};
+use super::{ASK, CallError, DECLINED, FAILED, REPLY_LIMIT, Sending, go_on};
 use crate::node::{CloseReason, Look, Node, NodeSendError};
 use crate::protocol::manager::{OfferId, Protocols};
+use std::vec::Vec;
 
 /// The client of a request is not here any more; why it went.
 #[cold]
@@ -23,15 +24,21 @@ fn gone<R>(
     Look::Found(Err(CallError::Ended(reason.unwrap_or(CloseReason::Closed))))
 }
 
-/// One look of whoever replies with a code, which is the reply's length or `FAILED`; `false`: the
-/// reply is longer than the client's block. `keeps`: what finds no room is kept, and leaves later.
+/// What a request is answered with.
+#[derive(Clone, Copy)]
+pub(super) enum Answer<'a> {
+    Reply(&'a [u8]),
+    Failure(&'a [u8]),
+}
+
+/// One look of whoever replies; `false`: the reply is longer than the client's block. `keeps`: what
+/// finds no room is kept, and leaves later.
 pub(super) fn look_to_reply(
     node: &mut Node,
     protocols: &mut Protocols,
     offer: OfferId,
     arrived: &Arrived,
-    code: u32,
-    data: &[u8],
+    answer: Answer<'_>,
     keeps: bool,
 ) -> Look<Result<bool, CallError>> {
     let (link, call) = (arrived.parts.link, arrived.parts.call);
@@ -39,12 +46,15 @@ pub(super) fn look_to_reply(
     let Some(client) = state.and_then(|state| state.client_of(arrived)) else {
         return gone(node, protocols, offer, arrived);
     };
-    if data.len() > client.at_once {
-        return Look::Found(match code {
-            FAILED => Err(Failure::beyond(data, client.at_once)),
-            _ => Ok(false),
-        });
-    }
+    // A reply's code is its length, of which none that is sent at once is `FAILED`.
+    let (code, data) = match answer {
+        Answer::Reply(data) if data.len() > client.at_once => return Look::Found(Ok(false)),
+        Answer::Reply(data) => (data.len() as u32, data),
+        Answer::Failure(data) if data.len() > client.at_once => {
+            return Look::Found(Err(Failure::beyond(data, client.at_once)));
+        }
+        Answer::Failure(data) => (FAILED, data),
+    };
     match client.lent.send(node, link, call, code, data) {
         Ok(()) => {
             client.end(call);
@@ -100,6 +110,9 @@ impl LongReply {
             return gone(node, protocols, offer, arrived);
         };
         if !self.asked {
+            if client.calls.get(call) == Some(CANCELLED) {
+                return leave_cancelled(node, protocols, offer, arrived);
+            }
             match client.lent.send(node, link, call, ASK, &length.to_le_bytes()) {
                 Ok(()) => {}
                 Err(NodeSendError::Full) => return Look::Room(link),
@@ -136,11 +149,59 @@ impl LongReply {
                 }
                 look.map(|result| result.map_err(CallError::from))
             }
+            Some(AtServer::Cancelled { .. }) => leave_cancelled(node, protocols, offer, arrived),
             // As the request is dropped, the client is told that this has been heard.
             Some(AtServer::Refused) => {
                 Look::Found(Err(CallError::TooLong { length, max: 0, limit: REPLY_LIMIT }))
             }
             _ => Look::Nothing,
+        }
+    }
+}
+
+/// The caller of a request has given up: a long reply to it is not sent, as a short one is dropped.
+#[cold]
+fn leave_cancelled(
+    node: &mut Node,
+    protocols: &mut Protocols,
+    offer: OfferId,
+    arrived: &Arrived,
+) -> Look<Result<(), CallError>> {
+    protocols.decline(node, offer, arrived);
+    Look::Found(Ok(()))
+}
+
+impl Protocols {
+    /// A request gets no reply: its client is told so at once or, where it has been asked for room, when
+    /// it has answered.
+    #[cold]
+    pub(super) fn decline(&mut self, node: &mut Node, offer: OfferId, arrived: &Arrived) {
+        let Some(state) = self.server(offer) else { return };
+        let Some(client) = state.client_of(arrived) else { return };
+        let call = arrived.parts.call;
+        let waits = matches!(
+            client.others.remove(&call),
+            Some(AtServer::Asked(_) | AtServer::Cancelled { has_answered: false })
+        );
+        if waits {
+            client.calls.set(call, GIVEN_UP);
+        } else {
+            client.end(call);
+            client.outbox.push_back((call, DECLINED, Vec::new()));
+        }
+        // Whoever drains waits for that.
+        if client.is_shut() {
+            node.wake_waiters();
+        }
+        if waits {
+            self.look_at_given_up(node, offer);
+            return;
+        }
+        let owed = client.check_owed();
+        state.advance(node, arrived.parts.slot);
+        if let Err(why) = owed {
+            state.count_broken(arrived.parts.slot);
+            self.expel(node, arrived.parts.link, &why);
         }
     }
 }
@@ -167,21 +228,21 @@ impl<'a> Replying<'a> {
     /// Answers that the request has failed; what finds no room is kept.
     pub fn fail(&mut self, code: u32, text: &str) -> Result<(), CallError> {
         let failure = Failure::new(code, text)?;
-        self.leave(FAILED, failure.bytes()).map(|_| ())
+        self.leave(Answer::Failure(failure.bytes())).map(|_| ())
     }
 
     /// Whether the reply has left without waiting, or was kept to leave when there is room; `false`:
     /// it is a long one.
     pub fn at_once(&mut self, data: &[u8]) -> Result<bool, CallError> {
-        self.leave(data.len() as u32, data)
+        self.leave(Answer::Reply(data))
     }
 
-    fn leave(&mut self, code: u32, data: &[u8]) -> Result<bool, CallError> {
+    fn leave(&mut self, answer: Answer<'_>) -> Result<bool, CallError> {
         let Some(arrived) = &self.request.arrived else { return Ok(true) };
         let Server { manager, offer, .. } = self.request.server;
         let mut guard = manager.shared.lock();
         let (node, protocols) = guard.parts();
-        let look = look_to_reply(node, protocols, *offer, arrived, code, data, true);
+        let look = look_to_reply(node, protocols, *offer, arrived, answer, true);
         drop(guard);
         match look {
             Look::Found(Ok(true)) => {

@@ -1,9 +1,9 @@
 //! The server's side of request and reply.
 
-use super::at_server::{AtServer, GIVEN_UP, Pumped, Ready, ServerState};
+use super::at_server::{Pumped, Ready, ServerState};
 use super::long_requests::LONG_MAX;
-use super::replying::{LongReply, look_to_reply};
-use super::{Bytes, CallError, DECLINED, LENGTH_MAX, OUTSTANDING_MAX};
+use super::replying::{Answer, LongReply, look_to_reply};
+use super::{Bytes, CallError, LENGTH_MAX, OUTSTANDING_MAX};
 use crate::control::Peer;
 use crate::interface::{LinkId, QueueId};
 use crate::node::{Look, Node};
@@ -369,7 +369,7 @@ impl Request<'_> {
         let Server { manager, offer, .. } = self.server;
         let keeps = timeout.is_none();
         let sent = manager.shared.wait_until(timeout, |node, protocols| {
-            look_to_reply(node, protocols, *offer, arrived, data.len() as u32, data, keeps)
+            look_to_reply(node, protocols, *offer, arrived, Answer::Reply(data), keeps)
         });
         match sent {
             Ok(Ok(true)) => {
@@ -479,29 +479,7 @@ impl Server {
         }
         let mut guard = self.manager.shared.lock();
         let (node, protocols) = guard.parts();
-        let Some(state) = protocols.server(self.offer) else { return };
-        let Some(client) = state.client_of(arrived) else { return };
-        if let Some(AtServer::Asked(_)) = client.others.get(&arrived.parts.call) {
-            client.others.remove(&arrived.parts.call);
-            client.calls.set(arrived.parts.call, GIVEN_UP);
-            if client.is_shut() {
-                node.wake_waiters();
-            }
-            protocols.look_at_given_up(node, self.offer);
-            return;
-        }
-        client.end(arrived.parts.call);
-        client.others.remove(&arrived.parts.call);
-        client.outbox.push_back((arrived.parts.call, DECLINED, Vec::new()));
-        if client.is_shut() {
-            node.wake_waiters();
-        }
-        let owed = client.check_owed();
-        state.advance(node, arrived.parts.slot);
-        if let Err(why) = owed {
-            state.count_broken(arrived.parts.slot);
-            protocols.expel(node, arrived.parts.link, &why);
-        }
+        protocols.decline(node, self.offer, arrived);
     }
 }
 

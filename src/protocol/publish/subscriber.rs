@@ -523,13 +523,14 @@ impl Reading {
         if self.leases.held.leases.load(Ordering::Acquire) & 1 << lease != 0 {
             return Err(format!("a sample by lease {lease}, which another sample has"));
         }
-        let Some(aperture) = self.aperture(node, pool)? else {
+        let aperture = self.aperture(node, pool)?;
+        if aperture.as_ref().is_none_or(Aperture::is_revoked) {
             protocols.take_events(node);
-            return match connection.ended() {
-                Some(_) => Ok(None),
-                None => Err("a sample of a pool that it does not share".into()),
-            };
-        };
+            if connection.ended().is_some() {
+                return Ok(None);
+            }
+        }
+        let aperture = aperture.ok_or("a sample of a pool that it does not share")?;
         self.leases.held.leases.fetch_or(1 << lease, Ordering::Relaxed);
         let (leases, offset) = (self.leases.clone(), pool.offset(place));
         // It was compared with the size of memory.

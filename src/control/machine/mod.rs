@@ -524,7 +524,8 @@ impl Machine {
             }
             Stage::Queued(_) | Stage::Checking(_) => {
                 self.counters.refused_slow += 1;
-                let text = "others of this user have not paid for their memory";
+                let text = "connections of this user that were asked for before it are still being made, and \
+                            did not get done in time: ask for fewer at once";
                 self.refuse(id, Reason::TooSlow, text);
             }
             Stage::Following(..) => {

@@ -297,29 +297,28 @@ mod tests {
 
     #[test]
     fn a_connection_of_which_nothing_came_is_of_the_outage_before_it() {
-        let mut now = Instant::now();
-        let mut outages = Outages::new(ReconnectPolicy { attempts_max: Some(4), ..policy() }, now);
-        for (has_replied, lasts, attempts) in
-            [(true, 0, 4), (false, 0, 2), (false, 5, 4), (true, 0, 4)]
-        {
-            now += Duration::from_secs(lasts);
-            outages.is_lost("gone".into(), has_replied, now);
-            let mut left = 0;
-            let mut copy =
-                Outages { policy: outages.policy.clone(), ..Outages::new(policy(), now) };
-            std::mem::swap(&mut copy.delays, &mut outages.delays);
-            outages.delays = copy.delays.clone();
-            while copy.delays.next().is_some() {
-                left += 1;
-            }
-            assert_eq!(left, attempts, "replied: {has_replied}, after {lasts} s");
-            // Two attempts, of which the second has success.
+        let four = || ReconnectPolicy { attempts_max: Some(4), ..policy() };
+        // Each time the second attempt has success.
+        let connect = |outages: &mut Outages, now: &mut Instant| {
             for _ in 0..2 {
-                now = outages.next_attempt(now).unwrap();
+                *now = outages.next_attempt(*now).unwrap();
                 outages.begins();
             }
-            outages.has_connected(now);
+            outages.has_connected(*now);
+        };
+        for (has_replied, lasts, is_another) in
+            [(false, 0, false), (true, 0, true), (false, 5, true)]
+        {
+            let mut now = Instant::now();
+            let mut outages = Outages::new(four(), now);
+            outages.is_lost("gone".into(), true, now);
+            connect(&mut outages, &mut now);
+            outages.is_lost("gone".into(), false, now);
+            connect(&mut outages, &mut now);
+            assert_eq!(outages.state, ConnectionState::Connected { number: 3 });
+            now += Duration::from_secs(lasts);
+            outages.is_lost("gone".into(), has_replied, now);
+            assert_eq!(outages.next_attempt(now).is_some(), is_another, "{has_replied}, {lasts} s");
         }
-        assert_eq!(outages.state, ConnectionState::Connected { number: 5 });
     }
 }

@@ -77,7 +77,9 @@ const NUMBERED: u32 = 1 << 31;
 const NUMBER_BYTES: usize = 8;
 
 /// What becomes of samples for a subscriber that does not keep up. From what burdens the publisher
-/// most to what burdens it least.
+/// most to what burdens it least. It holds from when the subscriber
+/// [is served](SubscriberState::is_served), which is soon after it has connected: what is published in
+/// between it misses, and is told so with the next sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
@@ -89,7 +91,8 @@ pub enum WhenSlow {
     /// The subscriber gets what it has room for in order, from the publisher's log, and misses those
     /// that have left that by then: the oldest. What lies in its own memory already it still gets.
     DropOldest = 2,
-    /// The subscriber misses each sample for which it has no room when it is published: the newest.
+    /// The subscriber misses each sample for which it has no room when it is published: the newest. It
+    /// is told with the next sample, and so never of those at the end, behind which none comes.
     DropNewest = 3,
     /// The subscriber's link is ended when it would miss a sample: whoever is there gets all. The
     /// subscriber is told ([`CloseReason::TooSlow`](crate::node::CloseReason::TooSlow)); what it still

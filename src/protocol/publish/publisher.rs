@@ -126,6 +126,10 @@ impl Drop for OneLoan {
 
 /// Publishes samples to all its subscribers. Any thread may use it, any number at once.
 ///
+/// Who subscribes is let in, and who is behind is sent what waits for it, in calls of any end point of
+/// its manager. A program that publishes now and then, in threads or in tasks, starts a thread for that
+/// ([`Manager::start_progress`]).
+///
 /// ```
 /// use hamlyn::Access;
 /// use hamlyn::protocol::{Manager, PublishConfig, Publisher, SubscribeConfig, Subscriber};

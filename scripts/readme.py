@@ -181,7 +181,7 @@ def main() -> int:
         _, said = pair(run("ticks"), run("watch"), environment)
         expect("one to many", said, ", missed 0 so far")
         said, _ = pair(run("receiver"), run("sender"), environment)
-        expect("one message", said, "hello, without a system call")
+        expect("one message", said, "hello from another process")
         pair(run("echo"), run("echo", "ask"), environment)
         print("   the echo: told no error")
         # Between two terminals.

@@ -134,8 +134,8 @@ pub enum Command {
     /// Say why a connection is slow or refused
     ///
     /// Looks at the name, its directories and who listens, and asks the process for its figures
-    /// twice, a second apart. To a service of another host it connects, says how far that comes, and
-    /// leaves.
+    /// twice, a second apart. Of a service of another host it asks there, and says how far that comes;
+    /// no link is made.
     #[command(after_help = OF_WHY)]
     Why(WhyArguments),
     /// List the services that have a name here: user, process, program, age, alive or stale

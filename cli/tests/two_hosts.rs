@@ -182,6 +182,79 @@ fn what_another_host_does_not_tell_is_refused_with_what_to_do() {
     }
 }
 
+/// Standard output, standard error and the status of a `why` that asks another host.
+fn why(host: &Path, keys: &[(String, String)], name: &str) -> (String, String, Option<i32>) {
+    let output = output(hamlyn(host, &format!("why {name}")).envs(keys.to_vec()));
+    (text(&output.stdout), text(&output.stderr), output.status.code())
+}
+
+#[test]
+fn why_of_a_service_that_is_well_says_so_and_is_no_attempt_that_its_host_counts() {
+    let (there, here) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let keys = settings(&said(&mut hamlyn(there.path(), "keys")));
+    // It takes nobody but `hamlyn send`.
+    let (mut receiver, at) =
+        serving(hamlyn(there.path(), "recv --wait 60 x --allow anyone").envs(keys.clone()).env(
+            "HAMLYN_SHARED_DIR",
+            there.path(),
+        ));
+    let (out, error, status) = why(here.path(), &keys, &at);
+    assert!(status == Some(0) && error.is_empty(), "{out}{error}");
+    assert!(out.contains("the service is served there") && out.contains("All of it works"), "{out}");
+    assert!(!out.contains("does not"), "{out}");
+    let told = hamlyn(there.path(), "stat --json").env("HAMLYN_SHARED_DIR", there.path()).output();
+    let told = text(&told.unwrap().stdout);
+    assert!(told.contains("\"refusals\":[]"), "{told}");
+    let counted = told.split(',').find(|part| {
+        part.contains("refused") && part.contains(':') && !part.trim_end_matches('}').ends_with(":0")
+    });
+    assert_eq!(counted, None, "{told}");
+    // A name that is not served there is one that does not work.
+    let nobody = at.rsplit_once('/').unwrap().0.to_owned() + "/nobody";
+    let (out, _, status) = why(here.path(), &keys, &nobody);
+    assert!(status == Some(1) && out.contains("nobody serves this name there"), "{out}");
+    receiver.kill().unwrap();
+    receiver.wait().unwrap();
+}
+
+#[test]
+fn why_says_how_far_it_came_where_a_firewall_drops_or_the_process_is_stopped() {
+    let (there, here) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let keys = settings(&said(&mut hamlyn(there.path(), "keys")));
+    let (mut receiver, at) = serving(hamlyn(there.path(), "recv --wait 60 x").envs(keys.clone()));
+    let pid = rustix::process::Pid::from_child(&receiver);
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    let (out, error, status) = why(here.path(), &keys, &at);
+    rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+    assert!(out.starts_with("This works: the host's name has an address; something listens"), "{out}");
+    assert!(out.contains("This does not:") && out.contains("it is stopped"), "{out}");
+    assert!(status == Some(1) && error.contains("no connection to"), "{error}");
+    receiver.kill().unwrap();
+    receiver.wait().unwrap();
+
+    // A port whose queue is full drops what comes, as a firewall does.
+    let listener = rustix::net::socket(
+        rustix::net::AddressFamily::INET,
+        rustix::net::SocketType::STREAM,
+        None,
+    )
+    .unwrap();
+    let any = std::net::SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, 0);
+    rustix::net::bind(&listener, &any).unwrap();
+    rustix::net::listen(&listener, 0).unwrap();
+    let port = std::net::TcpListener::from(listener);
+    let address = port.local_addr().unwrap();
+    let wait = std::time::Duration::from_millis(200);
+    let mut held = Vec::new();
+    while let Ok(one) = std::net::TcpStream::connect_timeout(&address, wait) {
+        held.push(one);
+    }
+    let (out, error, status) = why(here.path(), &keys, &format!("hamlyn://{address}/x"));
+    assert!(out.starts_with("This works: the host's name has an address.\n"), "{out}{error}");
+    assert!(out.contains("the host is down, or a firewall"), "{out}");
+    assert!(status == Some(1) && error.contains("no connection to"), "{error}");
+}
+
 #[test]
 fn latency_to_another_host_is_measured() {
     let (there, here) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

@@ -64,6 +64,8 @@ use dial::Dial;
 use inbox::Waiter;
 use refusals::Refusals;
 #[cfg(feature = "tls")]
+pub(in crate::control) use perform::ended;
+#[cfg(feature = "tls")]
 pub(in crate::control) use refusals::of_host;
 use std::boxed::Box;
 use std::collections::{BTreeMap, HashMap, VecDeque};

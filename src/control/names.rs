@@ -497,8 +497,14 @@ pub(super) fn find(config: &Config, service: &ServiceName) -> Result<Place, Find
         match directory {
             Ok(directory) => {
                 let name = &*service.name;
-                if rustix::fs::statat(&directory.fd, name, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
-                    return Ok(Place { directory, name: service.name.clone(), uid });
+                match rustix::fs::statat(&directory.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
+                    Ok(_) => return Ok(Place { directory, name: service.name.clone(), uid }),
+                    // Whether it is there is not known.
+                    Err(rustix::io::Errno::ACCESS) => {
+                        unusable = unusable.or(Some(directory.no_way()));
+                        continue;
+                    }
+                    Err(_) => {}
                 }
                 looked.push(Looked { directory: directory.path, is_there: true, advice: "" });
             }

@@ -96,8 +96,7 @@ fn connect(
                     let channel = dial::channel(&own, tcp, &host);
                     let channel =
                         channel.map_err(|e| (Reached::Port, Stopped::By(HostError::Meeting(e))))?;
-                    let mut meeting =
-                        Meeting::of_client(channel, name.service(), Vec::new());
+                    let mut meeting = Meeting::of_client(channel, name.service(), Vec::new());
                     Said::Asks.put(&mut meeting.says);
                     return Ok((own, meeting, address));
                 }

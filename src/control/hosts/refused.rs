@@ -2,8 +2,8 @@
 //!
 //! Never: telling waits for anything.
 
-use super::meeting::{MeetingError, Proved, refused};
 use super::meeting::Meeting;
+use super::meeting::{MeetingError, Proved, refused};
 use super::path::Path;
 use super::{Answer, Happened, Leaving, Rest, Row, Shared, State};
 use crate::control::Reason;

@@ -13,8 +13,8 @@ use std::vec::Vec;
 
 /// Entries that are kept.
 const KEPT_MAX: usize = 16;
-/// Most characters of a reason that are kept.
-const REASON_CHARS_MAX: usize = 160;
+/// Most characters of a reason that are kept: what to do stands at its end.
+const REASON_CHARS_MAX: usize = 480;
 
 /// The same refusal, as often as it happened.
 #[derive(Debug)]

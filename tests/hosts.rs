@@ -299,7 +299,8 @@ fn a_name_that_is_not_served_yet_is_asked_for_less_and_less_often_and_found_once
     other.serve("other", Access::SameUser).unwrap();
     let asked = || {
         let told = stat_of(&there.config(), &"other".parse().unwrap(), LIMIT).unwrap();
-        let counted = |line: &str| line.strip_prefix("control.hosts_refused_service ")?.parse().ok();
+        let counted =
+            |line: &str| line.strip_prefix("control.hosts_refused_service ")?.parse().ok();
         told.lines().find_map(counted).unwrap_or(0u64)
     };
     let limit = Some(Duration::from_millis(2600));
@@ -310,7 +311,8 @@ fn a_name_that_is_not_served_yet_is_asked_for_less_and_less_often_and_found_once
     let first = asked();
     assert!((2..=8).contains(&first), "{first} times");
     std::thread::scope(|scope| {
-        let found = scope.spawn(|| Client::connect(&client, &format!("{at}/later"), LIMIT).map(drop));
+        let found =
+            scope.spawn(|| Client::connect(&client, &format!("{at}/later"), LIMIT).map(drop));
         until("it is asked for", || asked() > first);
         let serving = Server::new(&server, ServerConfig::default()).unwrap();
         serving.serve("later", Access::SameUser).unwrap();

@@ -170,7 +170,10 @@ fn links_to_other_hosts_that_come_and_go_are_told_and_counted_as_those_of_this_h
     let name = format!("hamlyn://{at}/x");
     let of_host = |entry: &Entry| {
         let known = (entry.user, entry.process, &*entry.service);
-        assert!(known == (None, None, "x") && entry.reason.starts_with("host 127.0.0.1"), "{entry}");
+        assert!(
+            known == (None, None, "x") && entry.reason.starts_with("host 127.0.0.1"),
+            "{entry}"
+        );
     };
     let forget = || heard.entries.lock().unwrap().clear();
 
@@ -185,7 +188,10 @@ fn links_to_other_hosts_that_come_and_go_are_told_and_counted_as_those_of_this_h
     let both = heard.entries.lock().unwrap().clone();
     let connected: Vec<&Entry> = both.iter().filter(|e| e.kind == Kind::Connected).collect();
     assert_eq!(connected.len(), 2, "{both:?}");
-    assert!(connected.iter().any(|entry| entry.reason.ends_with("this process connected")), "{both:?}");
+    assert!(
+        connected.iter().any(|entry| entry.reason.ends_with("this process connected")),
+        "{both:?}"
+    );
 
     forget();
     let mut command = Command::new(std::env::current_exe().unwrap());
@@ -202,7 +208,10 @@ fn links_to_other_hosts_that_come_and_go_are_told_and_counted_as_those_of_this_h
     let mut client = Node::with_config(config.clone()).unwrap();
     client.connect(&format!("hamlyn://{at}/nobody"), b"", short).unwrap_err();
     let failed = heard.wait_for(Kind::Failed, &mut [&mut server]);
-    assert!(failed.service == "nobody" && failed.reason.contains("nobody serves this name"), "{failed}");
+    assert!(
+        failed.service == "nobody" && failed.reason.contains("nobody serves this name"),
+        "{failed}"
+    );
 
     let told = hamlyn::services::stat_of(&config, &"x".parse().unwrap(), Some(LONG)).unwrap();
     for counted in ["links 2", "closed_graceful 1", "closed_died 1"] {

@@ -47,6 +47,23 @@ fn names_tell_who_serves_them_and_stale_ones_are_removed_when_asked() {
     assert_eq!((rows.len(), &row("living")["process"]), (2, &living.id().into()));
     assert_eq!((&row("dead")["is_alive"], &row("dead")["process"]), (&false.into(), &().into()));
 
+    assert_eq!(row("living")["is_stopped"], false);
+    let pid = rustix::process::Pid::from_child(&living);
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    let stopped = || {
+        let output = hamlyn(directory, &["names", "--json"]).stdout;
+        String::from_utf8(output).unwrap().contains("\"is_stopped\":true")
+    };
+    while !stopped() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+
+    // What is no socket is nobody's service, whatever it is called.
+    let why = hamlyn(directory, &["why", "file"]);
+    let said = String::from_utf8(why.stdout).unwrap();
+    assert!(said.contains("is no socket") && why.status.code() == Some(1), "{said}");
+
     let output = String::from_utf8(hamlyn(directory, &["names", "--clean"]).stdout).unwrap();
     assert!(output.starts_with("1 stale"), "{output}");
     let exists = |name: &str| directory.join(name).exists();

@@ -10,7 +10,9 @@ use crate::names::of_this_host;
 use crate::output;
 use anyhow::{Result, anyhow};
 use hamlyn::Config;
-use hamlyn::control::{ConnectError, Reason, ServiceName, list_services, statistics_of, uid_of};
+use hamlyn::control::{
+    ConnectError, Reason, ServiceName, list_services, private_dir, statistics_of, uid_of,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Mutex;
@@ -156,7 +158,8 @@ pub fn names(config: &Config) -> Vec<String> {
 }
 
 /// The same service has one name here, whichever way it was asked for: `NAME` of this user's own,
-/// `NUMBER@NAME` of another's, by the user's number.
+/// `NUMBER@NAME` of another's, by the user's number; and of one that this user serves to others while it
+/// serves another of that name to itself.
 pub fn one_form(name: &str) -> String {
     let found = name.parse::<ServiceName>().ok();
     let Some((service, uid)) = found.and_then(|service| {
@@ -165,7 +168,10 @@ pub fn one_form(name: &str) -> String {
     }) else {
         return name.into();
     };
+    let has_private =
+        |config: Config| private_dir(&config).join(service.name()).symlink_metadata().is_ok();
     match uid == rustix::process::geteuid().as_raw() {
+        true if Config::from_env().is_ok_and(has_private) => format!("{uid}@{}", service.name()),
         true => service.name().into(),
         false => format!("{uid}@{}", service.name()),
     }

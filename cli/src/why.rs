@@ -165,7 +165,7 @@ fn look_twice(config: &Config, service: &ServiceName) -> Result<(Figures, Figure
 fn who_listens(config: &Config, name: &str) -> Vec<String> {
     let wanted = one_form(name);
     let mut services = list_services(config).entries.into_iter();
-    // Those in the private directory come first, as they do for who connects.
+    // Of two of one name the private one is called so, as it is for who connects.
     let Some(found) = services.find(|service| one_form(&service.name) == wanted) else {
         return Vec::new();
     };
